@@ -1,0 +1,17 @@
+/* Errors inside the library: a status and one line that names what is wrong and what was expected. */
+#ifndef BASE_ERROR_H
+#define BASE_ERROR_H
+
+#include "mar.h"
+
+enum { ERR_TEXT_MAX = 512 };
+
+typedef struct {
+    char text[ERR_TEXT_MAX]; /* one line, no newline, "" if none */
+} mar_err;
+
+/* Stores the message (control characters replaced, cut to fit) and returns `status`, so that a failing
+ * function reads `return err_set(e, MAR_EFORMAT, "%s: ...", path);`. `e` may be NULL. */
+mar_status err_set(mar_err *e, mar_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+#endif

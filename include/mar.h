@@ -1,0 +1,196 @@
+/* libmar - class-conditional images from masked autoregressive models with continuous tokens
+ * (MAR: Li, Tian, Li, Deng, He, "Autoregressive Image Generation without Vector Quantization", 2024).
+ *
+ * In ten lines (error handling: every call returns a status, mar_error() has the one-line reason):
+ *
+ *     mar *m;  mar_model *model;  mar_vae *vae;  mar_session *s;
+ *     mar_params p = MAR_PARAMS_DEFAULT;
+ *     mar_open(NULL, &m);
+ *     mar_model_load(m, "mar_base.safetensors", 0, &model);
+ *     mar_vae_load(m, "kl16.safetensors", &vae);
+ *     mar_session_create(model, vae, &p, 1, &s);
+ *     mar_session_begin(s, 0, (int[]){207}, 1);            // image 0 of this seed: a golden retriever
+ *     while (!mar_session_done(s)) mar_session_step(s);     // one autoregressive step a call
+ *     mar_session_images(s, rgb);                           // uint8_t rgb[256 * 256 * 3]
+ *     mar_session_free(s); mar_vae_free(vae); mar_model_free(model); mar_close(m);
+ *
+ * An image depends on (model, parameters, seed, image index) only: not on the batch it is made in, the
+ * number of threads, or what was generated before it.
+ *
+ * Threads: a `mar` handle and everything made from it belong to one thread at a time; different handles
+ * are independent. Strings returned by the library stay valid until their owner is freed.
+ */
+#ifndef MAR_H
+#define MAR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(_WIN32)
+#define MAR_API __declspec(dllexport)
+#else
+#define MAR_API __attribute__((visibility("default")))
+#endif
+
+typedef enum {
+    MAR_OK = 0,
+    MAR_EARG,     /* an option or argument is out of its range */
+    MAR_ENOMEM,   /* an allocation failed; the message names the size */
+    MAR_EIO,      /* a file cannot be opened, read or written */
+    MAR_EFORMAT,  /* a file is not what its name or magic says, is truncated or malformed */
+    MAR_EMODEL,   /* the tensors in a file do not make a model: missing, extra, wrong shape, NaN */
+    MAR_EBACKEND, /* the compute backend failed or is not there */
+} mar_status;
+
+typedef enum { MAR_DTYPE_AUTO = 0, MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_F16 } mar_dtype;
+
+/* --- the library handle ------------------------------------------------------------------------- */
+
+typedef struct mar mar; /* backend, thread pool, last error */
+
+typedef struct {
+    mar_dtype dtype; /* arithmetic of matrix products: F32, BF16, or AUTO (bf16 where the processor has it) */
+    int threads;     /* worker threads; 0 = one per available core */
+} mar_options;
+
+/* Opens the library. `options` may be NULL (all defaults). *out is set even on failure, so that mar_error(*out) has
+ * the reason (NULL only if memory ran out); such a handle can only be closed. */
+MAR_API mar_status mar_open(const mar_options *options, mar **out);
+MAR_API void mar_close(mar *m); /* NULL is fine; free models, VAEs and sessions first */
+
+/* The last error of this handle, one line without newline, "" if none. Never NULL. */
+MAR_API const char *mar_error(const mar *m);
+MAR_API const char *mar_status_name(mar_status status);
+MAR_API const char *mar_version(void); /* "MAJOR.MINOR.PATCH" */
+
+/* What the handle runs on, for reports: "cpu bf16 (avx512_bf16), 2 threads". */
+MAR_API const char *mar_backend_description(const mar *m);
+
+/* Measures the rate of large matrix products on this handle's backend and arithmetic, in flop per second (2 a
+ * multiply-add): the best of many 1024x1024x1024 products. Takes about a second. The yardstick of `mar bench`. */
+MAR_API mar_status mar_measure_peak(mar *m, double *flop_per_second);
+
+/* --- models -------------------------------------------------------------------------------------- */
+
+typedef struct mar_model mar_model; /* transformer and diffusion head, packed for the backend */
+typedef struct mar_vae mar_vae;     /* image decoder */
+
+/* Everything that defines a MAR model's shape. All but `heads` are derived from the tensors. */
+typedef struct {
+    int width;         /* transformer embedding size D */
+    int encoder_depth; /* transformer blocks in the encoder */
+    int decoder_depth;
+    int heads;       /* attention heads; see mar_model_load */
+    int mlp_hidden;  /* hidden size of the transformer's MLP, 4*width */
+    int buffer;      /* class tokens in front of the image tokens (official: 64) */
+    int seq_len;     /* image tokens (official: 256, a 16x16 grid) */
+    int token_dim;   /* channels of one token (official: 16) */
+    int classes;     /* class labels 0..classes-1 */
+    int head_width;  /* diffusion head */
+    int head_depth;  /* residual blocks of the diffusion head */
+    long parameters; /* total count */
+} mar_model_config;
+
+typedef struct {
+    int z_channels; /* latent channels = the model's token_dim (patch size 1) */
+    int stride;     /* pixels per latent pixel and axis (official KL-16: 16) */
+    int channels;   /* base width `ch` */
+    int levels;     /* resolutions */
+    int res_blocks; /* residual blocks per level of the encoder; the decoder has one more */
+    long parameters;
+} mar_vae_config;
+
+/* Loads a MAR checkpoint: .safetensors, the official PyTorch .pth, or "demo" / "demo-draft" for the models
+ * built into the library. `heads` is the number of attention heads; 0 takes it from the file's metadata or,
+ * without any, from the official rule (head size 64; 80 at width 1280).
+ * The model keeps no reference to the file. */
+MAR_API mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out);
+MAR_API void mar_model_free(mar_model *model);
+MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
+
+/* Loads a KL autoencoder's decoder (post_quant_conv.*, decoder.*): .safetensors, kl16.ckpt, or "demo". */
+MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
+MAR_API void mar_vae_free(mar_vae *vae);
+MAR_API const mar_vae_config *mar_vae_get_config(const mar_vae *vae);
+
+/* --- generation ---------------------------------------------------------------------------------- */
+
+typedef enum { MAR_CFG_LINEAR = 0, MAR_CFG_CONSTANT } mar_cfg_schedule;
+
+/* Names and meanings are those of the official implementation. */
+typedef struct {
+    int num_iter;                  /* autoregressive steps, 1..seq_len */
+    int num_sampling_steps;        /* diffusion steps of the head, 2..1000 */
+    float cfg;                     /* guidance scale, 1 = none */
+    mar_cfg_schedule cfg_schedule; /* LINEAR: 1 + (cfg-1) * (fraction of tokens known after the step) */
+    float temperature;             /* scales the noise of every diffusion step but not x_T */
+    uint64_t seed;
+} mar_params;
+
+#define MAR_PARAMS_DEFAULT                                                                                             \
+    {                                                                                                                  \
+        64, 100, 1.0f, MAR_CFG_LINEAR, 1.0f, 0                                                                         \
+    }
+
+typedef struct mar_session mar_session;
+
+/* A session owns all working memory for up to `max_batch` images at a time; nothing is allocated later.
+ * `vae` may be NULL if only tokens are wanted. The session refers to model and vae: free it first. */
+MAR_API mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
+                                      mar_session **out);
+MAR_API void mar_session_free(mar_session *s);
+
+/* Starts images first_image .. first_image+n-1 (indices of this seed's sequence) with labels[n]; a label is
+ * a class number, or -1 for unconditional. 1 <= n <= max_batch. An unfinished batch is dropped. */
+MAR_API mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n);
+MAR_API mar_status mar_session_step(mar_session *s); /* one autoregressive step; MAR_EARG when done */
+MAR_API int mar_session_done(const mar_session *s);
+MAR_API int mar_session_steps_left(const mar_session *s);
+
+/* After the last step. Tokens: float [n][seq_len][token_dim], as the model predicts them (before /0.2325).
+ * Images: uint8_t [n][H][W][3], rows top to bottom, RGB. */
+MAR_API mar_status mar_session_tokens(mar_session *s, float *tokens);
+MAR_API mar_status mar_session_images(mar_session *s, uint8_t *rgb);
+MAR_API void mar_session_image_size(const mar_session *s, int *width, int *height);
+
+/* Where the time went since mar_session_begin, in seconds, and the arithmetic done (2 flops a
+ * multiply-add, matrix products and convolutions only). */
+typedef struct {
+    double encoder_s, decoder_s, head_s, vae_s, total_s;
+    double encoder_flop, decoder_flop, head_flop, vae_flop;
+    size_t arena_bytes; /* the session's working memory */
+} mar_stats;
+MAR_API void mar_session_get_stats(const mar_session *s, mar_stats *stats);
+
+/* --- files ---------------------------------------------------------------------------------------- */
+
+typedef enum { MAR_KIND_UNKNOWN = 0, MAR_KIND_MAR, MAR_KIND_VAE } mar_kind;
+
+typedef struct mar_report mar_report; /* what a checkpoint contains and what is wrong with it */
+
+/* Reads the whole file and checks it. Succeeds for any file that can be parsed, even if it is no model;
+ * fails with MAR_EIO / MAR_EFORMAT if it cannot. `heads` as in mar_model_load. */
+MAR_API mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out);
+MAR_API void mar_report_free(mar_report *r);
+MAR_API mar_kind mar_report_kind(const mar_report *r);
+MAR_API const mar_model_config *mar_report_model(const mar_report *r); /* NULL unless KIND_MAR */
+MAR_API const mar_vae_config *mar_report_vae(const mar_report *r);     /* NULL unless KIND_VAE */
+/* One line a fact ("format: PyTorch zip, model_ema", "tensors: 364 (F32)"), then one line a problem. */
+MAR_API int mar_report_fact_count(const mar_report *r);
+MAR_API const char *mar_report_fact(const mar_report *r, int i);
+MAR_API int mar_report_problem_count(const mar_report *r);
+MAR_API const char *mar_report_problem(const mar_report *r, int i);
+
+/* Writes the model in `in` as safetensors, its configuration as metadata, floating-point tensors as `dtype`
+ * (F32, BF16 or F16; AUTO keeps each tensor's own). Refuses a file that mar_inspect finds wrong. The output
+ * is complete or not there at all. */
+MAR_API mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype, int heads);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,56 @@
+/* One step of the denoising chain, and addressed noise. */
+#include "kernels/cpu/cpu.h"
+
+#include <math.h>
+
+enum { PARALLEL_ROWS = 64 }; /* below, a fork costs more than the rows */
+
+/* Normals of one row at (purpose, image, position, step, 0..channels-1). */
+static void row_noise(float *e, int channels, uint64_t seed, kern_noise purpose, uint64_t image, int position, int step)
+{
+    uint32_t words[4];
+    float four[4];
+    for (int c = 0; c < channels; c += 4) {
+        kern_random_words(seed, purpose, image, (uint32_t)position, (uint32_t)step, (uint32_t)c / 4, words);
+        kern_normal4(words, four);
+        for (int j = 0; j < 4 && c + j < channels; j++) e[c + j] = four[j];
+    }
+}
+
+void cpu_normal(kern *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose, const uint64_t *image,
+                const int *position, int step)
+{
+#pragma omp parallel for num_threads(cpu_of(k)->threads) if (rows >= PARALLEL_ROWS)
+    for (int r = 0; r < rows; r++)
+        row_noise(x + (size_t)r * (size_t)channels, channels, seed, purpose, image[r], position[r], step);
+}
+
+void cpu_chain_step(kern *k, float *x, const float *out, int rows, int channels, float cfg, const kern_chain_coef *coef,
+                    uint64_t seed, const uint64_t *image, const int *position, int step)
+{
+    const int guided = cfg != 1.0f;
+#pragma omp parallel for num_threads(cpu_of(k)->threads) if (rows >= PARALLEL_ROWS)
+    for (int r = 0; r < rows; r++) {
+        float *state = x + (size_t)r * (size_t)channels;
+        const float *cond = out + (size_t)r * 2 * (size_t)channels;
+        const float *uncond = guided ? out + (size_t)(rows + r) * 2 * (size_t)channels : cond;
+        for (int c = 0; c < channels; c += 4) {
+            float noise[4] = {0};
+            if (coef->noise != 0) {
+                uint32_t words[4];
+                kern_random_words(seed, KERN_NOISE_STEP, image[r], (uint32_t)position[r], (uint32_t)step,
+                                  (uint32_t)c / 4, words);
+                kern_normal4(words, noise);
+            }
+            for (int j = 0; j < 4 && c + j < channels; j++) {
+                const int i = c + j;
+                const float eps = guided ? uncond[i] + cfg * (cond[i] - uncond[i]) : cond[i];
+                const float frac = (cond[channels + i] + 1) * 0.5f;
+                const float log_var = frac * coef->log_var_max + (1 - frac) * coef->log_var_min;
+                const float x0 = coef->sqrt_recip_abar * state[i] - coef->sqrt_recipm1_abar * eps;
+                const float mean = coef->coef_x0 * x0 + coef->coef_xt * state[i];
+                state[i] = mean + expf(0.5f * log_var) * noise[j] * coef->noise;
+            }
+        }
+    }
+}

@@ -1,0 +1,258 @@
+/* Convolutions: an image is cut into bands of rows, one oneDNN call by one thread each. The cut depends on
+ * the image only, so the bits do not depend on the number of threads.
+ *
+ * A 3x3 convolution of a nearest-neighbour upsampled image meets each input pixel more than once: an output
+ * pixel of a given parity of row and column sees 2x2 different input pixels, with sums of weights. So it is
+ * one 2x2 convolution with 4*out channels on the small image, 4/9 of the arithmetic, whose four groups of
+ * channels are dealt out to the four parities. */
+#include "kernels/cpu/cpu.h"
+
+#include <omp.h>
+#include <stdlib.h>
+
+enum { FIRST, MIDDLE, LAST, PARTS }; /* bands that pad above, not at all, below; the first may be the only one */
+
+typedef struct {
+    dnn_conv *conv;
+    const dnn_packed *weight; /* kern_conv.weight or `own` */
+    dnn_packed *own;          /* if this size wants another layout */
+} conv_part;
+
+typedef struct conv_plan {
+    int height, width; /* of x */
+    int rows, columns; /* of the primitive's output: of y, or one more than of x when upsampling */
+    int bands, band_rows;
+    conv_part part[PARTS];
+    struct conv_plan *next;
+} conv_plan;
+
+struct kern_conv {
+    int out, in, kernel, pad; /* of the primitive: 4*channels and 2x2 when upsampling */
+    int flags;
+    float *plain;       /* [out][in][kernel][kernel] until the first plan packs it */
+    dnn_packed *weight; /* after the first plan */
+    float *bias;        /* [out] */
+    conv_plan *plans;
+};
+
+/* w3 [3][3] of one (output, input) pair -> w2[parity 2*py+px][2*ky+kx], `stride` floats between parities. Tap
+ * ky of parity py is the sum of the upsampled taps that fall on its row: {0}, {1,2} for even rows, {0,1}, {2}
+ * for odd. */
+static void merge_taps(const float *w3, float *w2, size_t stride)
+{
+    static const int tap_of[2][3] = {{0, 1, 1}, {0, 0, 1}};
+    for (int parity = 0; parity < 4; parity++) {
+        float *w = w2 + (size_t)parity * stride;
+        memset(w, 0, 4 * sizeof *w);
+        for (int r = 0; r < 3; r++)
+            for (int s = 0; s < 3; s++) w[2 * tap_of[parity / 2][r] + tap_of[parity % 2][s]] += w3[3 * r + s];
+    }
+}
+
+static void copy_weights(kern_conv *c, const kern_conv_spec *spec)
+{
+    const size_t n = (size_t)spec->out, pairs = n * (size_t)spec->in;
+    if (spec->flags & KERN_UPSAMPLE) {
+        for (size_t i = 0; i < pairs; i++) merge_taps(spec->weight + 9 * i, c->plain + 4 * i, 4 * pairs);
+        for (size_t parity = 0; parity < 4; parity++) memcpy(c->bias + parity * n, spec->bias, n * sizeof *c->bias);
+    } else {
+        memcpy(c->plain, spec->weight, pairs * (size_t)(spec->kernel * spec->kernel) * sizeof *c->plain);
+        memcpy(c->bias, spec->bias, n * sizeof *c->bias);
+    }
+}
+
+mar_status cpu_conv_create(kern *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err)
+{
+    *out = NULL;
+    const int upsample = (spec->flags & KERN_UPSAMPLE) != 0;
+    kern_conv *c = calloc(1, sizeof *c);
+    if (!c) return err_set(err, MAR_ENOMEM, "out of memory");
+    c->out = upsample ? 4 * spec->out : spec->out;
+    c->in = spec->in;
+    c->kernel = upsample ? 2 : spec->kernel;
+    c->pad = c->kernel / 2;
+    c->flags = spec->flags;
+    const size_t weights = (size_t)c->out * (size_t)c->in * (size_t)(c->kernel * c->kernel);
+    c->plain = malloc(weights * sizeof *c->plain);
+    c->bias = malloc((size_t)c->out * sizeof *c->bias);
+    if (!c->plain || !c->bias) {
+        cpu_conv_free(k, c);
+        return err_set(err, MAR_ENOMEM, "out of memory: %zu weights of a convolution", weights);
+    }
+    copy_weights(c, spec);
+    *out = c;
+    return MAR_OK;
+}
+
+static void plan_free(conv_plan *p)
+{
+    for (int i = 0; i < PARTS; i++) {
+        dnn_conv_free(p->part[i].conv);
+        dnn_packed_free(p->part[i].own);
+    }
+    free(p);
+}
+
+void cpu_conv_free(kern *k, kern_conv *c)
+{
+    (void)k;
+    if (!c) return;
+    while (c->plans) {
+        conv_plan *p = c->plans;
+        c->plans = p->next;
+        plan_free(p);
+    }
+    dnn_packed_free(c->weight);
+    free(c->plain);
+    free(c->bias);
+    free(c);
+}
+
+static const conv_plan *find_plan(const kern_conv *c, int height, int width)
+{
+    const conv_plan *p = c->plans;
+    while (p && (p->height != height || p->width != width)) p = p->next;
+    return p;
+}
+
+static int divide_up(int a, int b)
+{
+    return (a + b - 1) / b;
+}
+
+/* At least 32 pixels a band, or re-reading the weights takes over; of tall images 64 bands, or, when
+ * upsampling, as small as can be: the band has four times the channels and should stay in L2 until it is
+ * dealt out. */
+static void cut(conv_plan *p, int upsample)
+{
+    int rows = divide_up(32, p->width);
+    if (!upsample && rows < p->rows / 64) rows = p->rows / 64;
+    p->bands = divide_up(p->rows, rows);
+    p->band_rows = divide_up(p->rows, p->bands);
+}
+
+static int band_part(const conv_plan *p, int band)
+{
+    return band == 0 ? FIRST : band + 1 < p->bands ? MIDDLE : LAST;
+}
+
+static int band_height(const conv_plan *p, int band)
+{
+    return band + 1 < p->bands ? p->band_rows : p->rows - band * p->band_rows;
+}
+
+static mar_status part_create(cpu_kern *k, kern_conv *c, const conv_plan *p, int band, conv_part *part, mar_err *err)
+{
+    const int top = band * p->band_rows - c->pad; /* input rows top .. end-1, some of them outside the image */
+    const int end = top + band_height(p, band) + c->kernel - 1;
+    dnn_conv_spec spec = {
+        .out = c->out,
+        .in = c->in,
+        .kernel = c->kernel,
+        .width = p->width,
+        .pad_top = top < 0 ? -top : 0,
+        .pad_bottom = end > p->height ? end - p->height : 0,
+        .pad_side = c->pad,
+        .bf16 = k->bf16,
+        .y_f32 = (c->flags & KERN_OUT_F32) != 0,
+        .accumulate = (c->flags & KERN_OUT_ADD) != 0,
+    };
+    spec.height = end - top - spec.pad_top - spec.pad_bottom;
+    mar_status status = dnn_conv_create(k->dnn, &spec, c->weight, &part->conv, err);
+    if (status != MAR_OK) return status;
+    if (!c->weight) {
+        status = dnn_conv_pack(k->dnn, part->conv, c->plain, NULL, &c->weight, err);
+        if (status != MAR_OK) return status;
+        free(c->plain);
+        c->plain = NULL;
+    }
+    part->weight = c->weight;
+    if (!dnn_conv_takes(part->conv, c->weight)) {
+        status = dnn_conv_pack(k->dnn, part->conv, NULL, c->weight, &part->own, err);
+        part->weight = part->own;
+    }
+    if (status != MAR_OK) return status;
+    return cpu_grow(k, k->scratch, &k->scratch_bytes, dnn_conv_scratch_bytes(part->conv), err);
+}
+
+mar_status cpu_conv_plan(kern *kern_, kern_conv *c, int height, int width, mar_err *err)
+{
+    cpu_kern *k = cpu_of(kern_);
+    const int upsample = (c->flags & KERN_UPSAMPLE) != 0;
+    if (find_plan(c, height, width)) return MAR_OK;
+    conv_plan *p = calloc(1, sizeof *p);
+    if (!p) return err_set(err, MAR_ENOMEM, "out of memory");
+    p->height = height;
+    p->width = width;
+    p->rows = height + upsample;
+    p->columns = width + upsample;
+    cut(p, upsample);
+    mar_status status = MAR_OK;
+    /* The middle part first: most bands are of that kind, so its favourite layout of the weights is packed.
+     */
+    const int bands[PARTS] = {p->bands > 2 ? 1 : 0, 0, p->bands - 1};
+    for (int i = 0; status == MAR_OK && i < PARTS; i++) {
+        conv_part *part = &p->part[band_part(p, bands[i])];
+        if (!part->conv) status = part_create(k, c, p, bands[i], part, err);
+    }
+    if (status == MAR_OK && upsample)
+        status = cpu_grow(k, k->work, &k->work_bytes,
+                          sizeof(float) * (size_t)p->band_rows * (size_t)p->columns * (size_t)c->out, err);
+    if (status != MAR_OK) {
+        plan_free(p);
+        return status;
+    }
+    p->next = c->plans;
+    c->plans = p;
+    return MAR_OK;
+}
+
+/* Row i of the 2x2 convolution (of height+1) holds the even row 2i and the odd row 2i-1 of y, where they
+ * exist; columns alike. */
+static void deal_out(const kern_conv *c, const conv_plan *p, int first, int rows, const float *band, float *y)
+{
+    const size_t n = (size_t)c->out / 4, width = 2 * (size_t)p->width;
+    for (int i = first; i < first + rows; i++)
+        for (int py = 0; py < 2; py++) {
+            if (i - py < 0 || i - py >= p->height) continue;
+            float *row = y + (size_t)(2 * (i - py) + py) * width * n;
+            const float *in = band + (size_t)(i - first) * (size_t)p->columns * 4 * n + 2 * (size_t)py * n;
+            /* Column j holds the odd column 2j-1 and the even column 2j. */
+            memcpy(row, in, n * sizeof *row);
+            for (size_t j = 1; j < (size_t)p->width; j++) {
+                memcpy(row + (2 * j - 1) * n, in + (4 * j + 1) * n, n * sizeof *row);
+                memcpy(row + 2 * j * n, in + 4 * j * n, n * sizeof *row);
+            }
+            memcpy(row + (width - 1) * n, in + (4 * (size_t)p->width + 1) * n, n * sizeof *row);
+        }
+}
+
+static void run_band(cpu_kern *k, const kern_conv *c, const conv_plan *p, int band, const char *x, char *y)
+{
+    const int thread = omp_get_thread_num();
+    const conv_part *part = &p->part[band_part(p, band)];
+    const int first = band * p->band_rows, top = first > c->pad ? first - c->pad : 0;
+    const char *in = x + (size_t)top * (size_t)p->width * (size_t)c->in * k->base.act_size;
+    if (c->flags & KERN_UPSAMPLE) {
+        dnn_conv_run(part->conv, thread, in, part->weight, c->bias, k->work[thread], k->scratch[thread]);
+        deal_out(c, p, first, band_height(p, band), k->work[thread], (float *)(void *)y);
+    } else {
+        const size_t size = c->flags & KERN_OUT_F32 ? sizeof(float) : k->base.act_size;
+        char *out = y + (size_t)first * (size_t)p->columns * (size_t)c->out * size;
+        dnn_conv_run(part->conv, thread, in, part->weight, c->bias, out, k->scratch[thread]);
+    }
+}
+
+void cpu_conv(kern *kern_, const kern_conv *c, const act *x, int height, int width, void *y)
+{
+    cpu_kern *k = cpu_of(kern_);
+    const conv_plan *p = find_plan(c, height, width);
+    if (!p) {
+        mar_err err = {0};
+        kern_fail(kern_, err_set(&err, MAR_EBACKEND, "convolution of %dx%d pixels without a plan", height, width),
+                  &err);
+        return;
+    }
+#pragma omp parallel for num_threads(k->threads) schedule(dynamic, 1) if (p->bands > 1)
+    for (int band = 0; band < p->bands; band++) run_band(k, c, p, band, x, y);
+}

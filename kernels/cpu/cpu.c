@@ -1,0 +1,159 @@
+/* The CPU backend: oneDNN for products and convolutions, OpenMP and vectorised row kernels for the rest. */
+#include "kernels/cpu/cpu.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static mar_status cpu_alloc(kern *k, size_t bytes, void **out, mar_err *err)
+{
+    (void)k;
+    bytes = (bytes + 63) / 64 * 64;
+    *out = aligned_alloc(64, bytes ? bytes : 64);
+    if (!*out) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of working memory", bytes);
+    memset(*out, 0, bytes);
+    return MAR_OK;
+}
+
+static void cpu_free(kern *k, void *p)
+{
+    (void)k;
+    free(p);
+}
+
+static void cpu_copy(kern *k, void *dst, const void *src, size_t bytes)
+{
+    (void)k;
+    memcpy(dst, src, bytes);
+}
+
+static void cpu_layer_norm(kern *k, const float *x, const int *index, int rows, int dim, const float *weight,
+                           const float *bias, float eps, void *y, int y_f32)
+{
+    cpu_kern *c = cpu_of(k);
+    const int bf16 = c->bf16 && !y_f32;
+    const size_t stride = (size_t)dim * (bf16 ? 2 : 4);
+    const int team = cpu_team(c, 16.0 * rows * dim);
+#pragma omp parallel for num_threads(team) schedule(static)
+    for (int r = 0; r < rows; r++)
+        c->rows->layer_norm(x + (size_t)(index ? index[r] : r) * (size_t)dim, dim, weight, bias, eps,
+                            (char *)y + (size_t)r * stride, bf16);
+}
+
+static void cpu_copy_rows(kern *k, float *dst, const int *dst_index, const float *src, const int *src_index,
+                          const float *add, const int *add_index, int rows, int dim)
+{
+    cpu_kern *c = cpu_of(k);
+    const size_t n = (size_t)dim;
+    const int team = cpu_team(c, 16.0 * rows * dim);
+#pragma omp parallel for num_threads(team) schedule(static)
+    for (int r = 0; r < rows; r++)
+        c->rows->add(dst + n * (size_t)(dst_index ? dst_index[r] : r), src + n * (size_t)(src_index ? src_index[r] : r),
+                     add ? add + n * (size_t)(add_index ? add_index[r] : r) : NULL, n);
+}
+
+static void cpu_to_act(kern *k, const float *x, size_t n, act *y)
+{
+    enum { CHUNK = 16384 };
+    cpu_kern *c = cpu_of(k);
+#pragma omp parallel for num_threads(c->threads) schedule(static) if (n > CHUNK)
+    for (size_t i = 0; i < n; i += CHUNK)
+        c->rows->to_act(x + i, n - i < CHUNK ? n - i : CHUNK, act_at(k, y, i), c->bf16);
+}
+
+static void cpu_close(kern *k)
+{
+    cpu_kern *c = cpu_of(k);
+    cpu_matmul_free_all(c);
+    for (int t = 0; t < c->threads; t++) {
+        if (c->scratch) free(c->scratch[t]);
+        if (c->work) free(c->work[t]);
+        if (c->tile) free(c->tile[t]);
+    }
+    free(c->scratch);
+    free(c->work);
+    free(c->tile);
+    dnn_close(c->dnn);
+    free(c);
+}
+
+static const kern_ops cpu_ops = {
+    .close = cpu_close,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .upload = cpu_copy,
+    .download = cpu_copy,
+    .linear_create = cpu_linear_create,
+    .linear_free = cpu_linear_free,
+    .linear_plan = cpu_linear_plan,
+    .linear = cpu_linear,
+    .layer_norm = cpu_layer_norm,
+    .copy_rows = cpu_copy_rows,
+    .to_act = cpu_to_act,
+    .attention = cpu_attention,
+    .attention_plan = cpu_attention_plan,
+    .head_create = cpu_head_create,
+    .head_free = cpu_head_free,
+    .head_mod_bytes = cpu_head_mod_bytes,
+    .head_scratch_bytes = cpu_head_scratch_bytes,
+    .head_plan = cpu_head_plan,
+    .head_modulate = cpu_head_modulate,
+    .head_eval = cpu_head_eval,
+    .chain_step = cpu_chain_step,
+    .normal = cpu_normal,
+    .conv_create = cpu_conv_create,
+    .conv_free = cpu_conv_free,
+    .conv_plan = cpu_conv_plan,
+    .conv = cpu_conv,
+    .group_norm_plan = cpu_group_norm_plan,
+    .group_norm = cpu_group_norm,
+};
+
+/* oneDNN may be told to use less than the processor has (ONEDNN_MAX_CPU_ISA): ask it. */
+static int bf16_works(dnn *d)
+{
+    enum { N = 64 };
+    static const float zeros[N * N];
+    dnn_packed *weight = NULL;
+    dnn_matmul *product = NULL;
+    mar_status status = dnn_pack(d, zeros, N, N, 1, &weight, NULL);
+    const dnn_matmul_spec spec = {.m = N, .n = N, .k = N, .lda = N, .ldc = N, .bf16 = 1, .packed = weight};
+    if (status == MAR_OK) status = dnn_matmul_create(d, &spec, &product, NULL);
+    dnn_matmul_free(product);
+    dnn_packed_free(weight);
+    return status == MAR_OK;
+}
+
+mar_status kern_cpu_open(mar_dtype dtype, int threads, kern **out, mar_err *err)
+{
+    *out = NULL;
+    const char *unit = cpu_bf16_unit();
+    if (dtype == MAR_DTYPE_F16) return err_set(err, MAR_EARG, "dtype f16: the CPU backend computes in f32 or bf16");
+    if (dtype == MAR_DTYPE_BF16 && !unit)
+        return err_set(err, MAR_EBACKEND, "dtype bf16: this processor has neither AVX512-BF16 nor AMX; use f32");
+    if (threads < 0 || threads > 1024)
+        return err_set(err, MAR_EARG, "threads %d: expected 1..1024, or 0 for one per core", threads);
+    cpu_kern *c = calloc(1, sizeof *c);
+    if (!c) return err_set(err, MAR_ENOMEM, "out of memory");
+    c->base.ops = &cpu_ops;
+    c->threads = threads ? threads : omp_get_num_procs();
+    c->rows = kern_rows_best();
+    c->scratch = calloc((size_t)c->threads, sizeof *c->scratch);
+    c->work = calloc((size_t)c->threads, sizeof *c->work);
+    c->tile = calloc((size_t)c->threads, sizeof *c->tile);
+    mar_status status = c->scratch && c->work && c->tile ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    if (status == MAR_OK) status = dnn_open(c->threads, &c->dnn, err);
+    if (status == MAR_OK && dtype != MAR_DTYPE_F32 && unit) c->bf16 = bf16_works(c->dnn);
+    c->base.act_size = c->bf16 ? 2 : 4;
+    if (c->bf16) c->dot = bf16_dot_best();
+    if (status == MAR_OK && dtype == MAR_DTYPE_BF16 && !c->bf16)
+        status = err_set(err, MAR_EBACKEND, "dtype bf16: %s has no bf16 products here; use f32", dnn_version_text());
+    if (status != MAR_OK) {
+        cpu_close(&c->base);
+        return status;
+    }
+    snprintf(c->base.description, sizeof c->base.description, "cpu %s (%s, %s), %d thread%s", c->bf16 ? "bf16" : "f32",
+             c->bf16 ? unit : c->rows->isa, dnn_version_text(), c->threads, c->threads == 1 ? "" : "s");
+    *out = &c->base;
+    return MAR_OK;
+}

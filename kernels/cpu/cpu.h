@@ -1,0 +1,119 @@
+/* Inside the CPU backend. */
+#ifndef KERNELS_CPU_CPU_H
+#define KERNELS_CPU_CPU_H
+
+#include "kernels/ops.h"
+#include "kernels/cpu/dot.h"
+#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/rows.h"
+
+#include <string.h>
+
+typedef struct {
+    kern base;                        /* first: a kern * is a cpu_kern * */
+    int bf16;                         /* act is bf16 (uint16_t), else float */
+    int threads;                      /* every parallel region uses exactly this many */
+    dnn *dnn;                         /* oneDNN engine and stream */
+    const kern_rows *rows;            /* row kernels of the best instruction set present */
+    const bf16_dot *dot;              /* products of bf16 layers, or NULL: by oneDNN */
+    struct cpu_matmul_entry *matmuls; /* primitives made so far, shared by all layers of a shape */
+    void **scratch;                   /* [threads] oneDNN scratch, as large as any primitive asks */
+    size_t scratch_bytes;
+    void **work; /* [threads] attention scores */
+    size_t work_bytes;
+    void **tile; /* [threads] results of a linear layer's tile */
+    size_t tile_bytes;
+} cpu_kern;
+
+static inline cpu_kern *cpu_of(kern *k)
+{
+    return (cpu_kern *)k;
+}
+
+/* Round to nearest even, as vcvtneps2bf16; NaN stays NaN. */
+static inline uint16_t bf16_from_f32(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40u);
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+
+static inline float f32_from_bf16(uint16_t x)
+{
+    uint32_t u = (uint32_t)x << 16;
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+/* How many threads to give `work` operations (multiply-adds, or elements of a row kernel times 16): one where a fork
+ * and its barrier, some microseconds, and far more on a busy machine, would cost more than they save. */
+static inline int cpu_team(const cpu_kern *k, double work)
+{
+    return work < 1e6 ? 1 : k->threads;
+}
+
+/* Offset of n elements of act. */
+static inline void *act_at(const kern *k, const void *p, size_t n)
+{
+    return (char *)(uintptr_t)p + n * k->act_size;
+}
+
+/* matmul.c: the primitive for this shape, made at its first use, owned by the backend. Not to be called inside a
+ * parallel region. */
+mar_status cpu_matmul(cpu_kern *k, const dnn_matmul_spec *spec, const dnn_matmul **out, mar_err *err);
+void cpu_matmul_free_all(cpu_kern *k);
+/* Grows each thread's buffer to at least `bytes`. */
+mar_status cpu_grow(cpu_kern *k, void **buffers, size_t *size, size_t bytes, mar_err *err);
+
+const char *cpu_bf16_unit(void); /* isa.c: what the processor multiplies bf16 with, or NULL */
+
+/* linear.c: a layer call is cut into tiles of at most CPU_TILE_ROWS rows by some columns; each tile is one thread's.
+ * head.c runs the tiles inside its own parallel region. */
+enum { CPU_TILE_ROWS = 64 };
+/* Before a parallel region; 0: kern_fail was called. */
+int cpu_linear_ready(cpu_kern *k, const kern_linear *l, int rows);
+int cpu_linear_tiles(const cpu_kern *k, const kern_linear *l, int rows);
+void cpu_linear_tile(cpu_kern *k, const kern_linear *l, const void *x, int rows, void *y, int tile, int thread);
+/* Whether cpu_linear_share works for the layer: k->dot multiplies it. */
+int cpu_linear_shares(const kern_linear *l);
+/* The columns of share `part` of `parts`, all rows. A share of a layer is always the same columns, which may so stay
+ * in a core's cache, and ends by fetching the same share of `next` (NULL: none). With a gate: y += gate * result. */
+void cpu_linear_share(const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate, int part, int parts,
+                      const kern_linear *next);
+
+/* kernels/cpu/<file>.c, each a group of table entries */
+mar_status cpu_linear_create(kern *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
+void cpu_linear_free(kern *k, kern_linear *l);
+mar_status cpu_linear_plan(kern *k, kern_linear *l, int rows, mar_err *err);
+void cpu_linear(kern *k, const kern_linear *l, const void *x, int rows, void *y);
+
+void cpu_attention(kern *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride, int n_seq,
+                   int n_q, int n_k, int heads, int head_dim, act *y);
+mar_status cpu_attention_plan(kern *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
+                              mar_err *err);
+
+mar_status cpu_head_create(kern *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
+void cpu_head_free(kern *k, kern_head *h);
+size_t cpu_head_mod_bytes(const kern_head *h);
+size_t cpu_head_scratch_bytes(const kern_head *h, int rows);
+mar_status cpu_head_plan(kern *k, kern_head *h, int rows, mar_err *err);
+void cpu_head_modulate(kern *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
+                       const float *cond, int rows, void *mod, void *scratch);
+void cpu_head_eval(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                   const int *mod_index, int rows, float *out, void *scratch);
+void cpu_chain_step(kern *k, float *x, const float *out, int rows, int channels, float cfg, const kern_chain_coef *coef,
+                    uint64_t seed, const uint64_t *image, const int *position, int step);
+void cpu_normal(kern *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose, const uint64_t *image,
+                const int *position, int step);
+
+mar_status cpu_conv_create(kern *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
+void cpu_conv_free(kern *k, kern_conv *c);
+mar_status cpu_conv_plan(kern *k, kern_conv *c, int height, int width, mar_err *err);
+void cpu_conv(kern *k, const kern_conv *c, const act *x, int height, int width, void *y);
+mar_status cpu_group_norm_plan(kern *k, int pixels, int channels, mar_err *err);
+void cpu_group_norm(kern *k, const float *x, int pixels, int channels, int groups, const float *weight,
+                    const float *bias, float eps, int silu, act *y);
+
+#endif

@@ -1,0 +1,183 @@
+/* Compiled for AVX512-BF16 and chosen at run time (isa.c). Zen 5, two cores, 12 layers of 1024x1024: 0.23 ms for 8 rows
+ * (oneDNN 2.6: 0.4 to 0.6 ms), 95 % of the peak from 12 rows on. */
+#include "kernels/cpu/dot.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+/* 32 registers hold 6 rows x 4 vectors or 14 rows x 2 vectors of sums, the vectors of weights and a pair of x. More
+ * rows pass over the block again, which is then in L2. */
+enum { WIDE = 6, TALL = 14, NEAR = 1024 /* bytes ahead into L1, tuned on Zen 5 */ };
+
+static void pack(const float *w, int cols, int in, uint16_t *block)
+{
+    const __m256i row = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(DOT_COLS));
+    if (cols < DOT_COLS) memset(block, 0, (size_t)in * DOT_COLS * sizeof *block);
+    for (int c = 0; c < cols; c++, w += in)
+        for (int i = 0; i < in; i += 16) { /* 8 pairs, each to a row of its own */
+            const unsigned left = (unsigned)(in - i);
+            const __mmask16 m = left < 16 ? (__mmask16)((1u << left) - 1) : (__mmask16)0xffff;
+            const __mmask8 pairs = left < 16 ? (__mmask8)((1u << left / 2) - 1) : (__mmask8)0xff;
+            const __m256i v = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(m, w + i));
+            _mm256_mask_i32scatter_epi32(block + (size_t)i * DOT_COLS + 2 * c, pairs, row, v, 4);
+        }
+}
+
+/* sum[r][0..] = x[r] . block, 16 columns a vector. `next` advances by as much as this sweep reads. */
+static inline __attribute__((always_inline)) void sweep(const int rows, const int vectors, const uint16_t *x, int in,
+                                                        const uint16_t *block, const char *next, float *sum)
+{
+    __m512 acc[TALL][4];
+    const char *w = (const char *)block;
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) acc[r][v] = _mm512_setzero_ps();
+    for (int p = 0; p < in / 2; p++) {
+        __m512i b[4];
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
+            _mm_prefetch(next + 64 * v, _MM_HINT_T1);
+            _mm_prefetch(w + NEAR + 64 * v, _MM_HINT_T0);
+            b[v] = _mm512_load_si512(w + 64 * v);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++) {
+            int pair;
+            memcpy(&pair, x + (size_t)r * (size_t)in + 2 * p, sizeof pair);
+            const __m512bh a = (__m512bh)_mm512_set1_epi32(pair);
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) acc[r][v] = _mm512_dpbf16_ps(acc[r][v], a, (__m512bh)b[v]);
+        }
+        w += DOT_COLS * 4;
+        next += 64 * vectors;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) _mm512_store_ps(sum + r * DOT_COLS + 16 * v, acc[r][v]);
+}
+
+/* All 64 columns, `rows` <= TALL. */
+static void sweeps(const uint16_t *x, int rows, int in, const uint16_t *block, const char *next, float *sum)
+{
+    const uint16_t *right = block + DOT_COLS;
+    const char *later = next + (size_t)in * DOT_COLS;
+    switch (rows) {
+#define ONE(R)                                                                                                         \
+    case R:                                                                                                            \
+        sweep(R, 4, x, in, block, next, sum);                                                                          \
+        break;
+#define TWO(R)                                                                                                         \
+    case R:                                                                                                            \
+        sweep(R, 2, x, in, block, next, sum);                                                                          \
+        sweep(R, 2, x, in, right, later, sum + DOT_COLS / 2);                                                          \
+        break;
+        ONE(1)
+        ONE(2) ONE(3) ONE(4) ONE(5) ONE(6) TWO(7) TWO(8) TWO(9) TWO(10) TWO(11) TWO(12) TWO(13) TWO(14) default : break;
+    }
+}
+
+/* exp as in rows.c */
+static inline __m512 exp_ps(__m512 x)
+{
+    x = _mm512_min_ps(_mm512_max_ps(x, _mm512_set1_ps(-87.0f)), _mm512_set1_ps(88.0f));
+    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+    __m512 p = _mm512_set1_ps(1.0f / 720);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 120));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 24));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 6));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, n);
+}
+
+static inline __m512 silu_ps(__m512 x)
+{
+    return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), exp_ps(_mm512_sub_ps(_mm512_setzero_ps(), x))));
+}
+
+/* x/2 * (1 + erf(x/sqrt(2))), erf with an absolute error below 2e-7 (Abramowitz and Stegun 7.1.26). */
+static inline __m512 gelu_ps(__m512 x)
+{
+    const __m512 one = _mm512_set1_ps(1.0f), z = _mm512_mul_ps(x, _mm512_set1_ps(0.70710678f)), a = _mm512_abs_ps(z);
+    const __m512 t = _mm512_div_ps(one, _mm512_fmadd_ps(a, _mm512_set1_ps(0.3275911f), one));
+    __m512 p = _mm512_set1_ps(1.061405429f);
+    p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-1.453152027f));
+    p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(1.421413741f));
+    p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-0.284496736f));
+    p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(0.254829592f));
+    p = _mm512_mul_ps(p, t);
+    const __m512 tail = _mm512_mul_ps(p, exp_ps(_mm512_fnmadd_ps(a, a, _mm512_setzero_ps()))); /* 1 - erf(a) */
+    /* 1 + erf(z) is tail itself for z < 0: no cancellation */
+    const __mmask16 negative = _mm512_cmp_ps_mask(z, _mm512_setzero_ps(), _CMP_LT_OQ);
+    const __m512 twice = _mm512_mask_blend_ps(negative, _mm512_sub_ps(_mm512_set1_ps(2.0f), tail), tail);
+    return _mm512_mul_ps(_mm512_mul_ps(x, _mm512_set1_ps(0.5f)), twice);
+}
+
+static inline __attribute__((always_inline)) void finish_as(const dot_activation activation, const float *sum, int rows,
+                                                            int first, const dot_out *o)
+{
+    for (int r = 0; r < rows; r++, sum += DOT_COLS) {
+        const size_t at = (size_t)(first + r);
+        const uint16_t *gate = NULL;
+        if (o->gate)
+            gate = (const uint16_t *)(o->gate->base +
+                                      (o->gate->index ? (size_t)o->gate->index[at] : at) * o->gate->stride);
+        for (int c = 0; c < o->cols; c += 16) {
+            const __mmask16 m = o->cols - c < 16 ? (__mmask16)((1u << (o->cols - c)) - 1) : (__mmask16)0xffff;
+            const size_t i = at * o->y_stride + (size_t)c;
+            __m512 a = _mm512_add_ps(_mm512_load_ps(sum + c), _mm512_loadu_ps(o->bias + c));
+            if (activation == DOT_GELU) a = gelu_ps(a);
+            if (activation == DOT_SILU) a = silu_ps(a);
+            if (o->y_bf16) {
+                _mm256_mask_storeu_epi16((uint16_t *)o->y + i, m, (__m256i)_mm512_cvtneps_pbh(a));
+                continue;
+            }
+            float *y = (float *)o->y + i;
+            if (gate) {
+                const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, gate + c));
+                a = _mm512_fmadd_ps((__m512)_mm512_slli_epi32(bits, 16), a, _mm512_maskz_loadu_ps(m, y));
+            } else if (o->add) {
+                a = _mm512_add_ps(a, _mm512_maskz_loadu_ps(m, y));
+            }
+            _mm512_mask_storeu_ps(y, m, a);
+        }
+    }
+}
+
+static void finish(const float *sum, int rows, int first, const dot_out *o)
+{
+    switch (o->activation) {
+    case DOT_LINEAR:
+        finish_as(DOT_LINEAR, sum, rows, first, o);
+        break;
+    case DOT_GELU:
+        finish_as(DOT_GELU, sum, rows, first, o);
+        break;
+    case DOT_SILU:
+        finish_as(DOT_SILU, sum, rows, first, o);
+        break;
+    }
+}
+
+static void product(const uint16_t *x, int rows, int in, const uint16_t *block, const uint16_t *next,
+                    const dot_out *out)
+{
+    _Alignas(64) float sum[TALL * DOT_COLS];
+    const int passes = (rows + TALL - 1) / TALL;
+    for (int pass = 0, first = 0; pass < passes; pass++) {
+        const int count = (rows - first) / (passes - pass); /* even passes: none is left with one row */
+        /* the last pass fetches: earlier the block would push out the one being read */
+        sweeps(x + (size_t)first * (size_t)in, count, in, block,
+               (const char *)(pass == passes - 1 && next ? next : block), sum);
+        finish(sum, count, first, out);
+        first += count;
+    }
+}
+
+extern const bf16_dot bf16_dot_avx512;
+const bf16_dot bf16_dot_avx512 = {pack, product};

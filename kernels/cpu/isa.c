@@ -1,0 +1,49 @@
+/* Which of the compiled row kernels and products this processor runs. */
+#include "kernels/cpu/cpu.h"
+
+#include <stdlib.h>
+
+extern const kern_rows kern_rows_generic;
+#if defined(__x86_64__)
+extern const kern_rows kern_rows_avx2, kern_rows_avx512;
+extern const bf16_dot bf16_dot_avx512;
+#endif
+
+const kern_rows *kern_rows_best(void)
+{
+#if defined(__x86_64__)
+    const char *wish = getenv("MAR_ISA");
+    __builtin_cpu_init();
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    if (wish && !strcmp(wish, "generic")) return &kern_rows_generic;
+    if (wish && !strcmp(wish, "avx2")) avx512 = 0;
+    if (avx512) return &kern_rows_avx512;
+    if (avx2) return &kern_rows_avx2;
+#endif
+    return &kern_rows_generic;
+}
+
+/* What the processor multiplies bf16 with, or NULL. */
+const char *cpu_bf16_unit(void)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    unsigned a, b, c, d;
+    __asm__("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(7), "c"(0));
+    if (!__builtin_cpu_supports("avx512bf16")) return NULL;
+    return d >> 22 & 1u ? "amx_bf16" : "avx512_bf16";
+#else
+    return NULL;
+#endif
+}
+
+const bf16_dot *bf16_dot_best(void)
+{
+#if defined(__x86_64__)
+    const char *unit = cpu_bf16_unit();
+    if (unit && !strcmp(unit, "avx512_bf16") && kern_rows_best() == &kern_rows_avx512) return &bf16_dot_avx512;
+#endif
+    return NULL;
+}

@@ -1,0 +1,267 @@
+/* Linear layers: weights cut into column panels that stay in a core's L2 cache while the rows pass by. Products are
+ * oneDNN's or, for bf16 where k->dot is there, our own. The bits of our own do not depend on the cut, which can so
+ * follow the numbers of rows and threads; oneDNN's panels are fixed when the weights are packed. */
+#include "kernels/cpu/cpu.h"
+
+#include <omp.h>
+#include <stdlib.h>
+
+enum { PANEL_BYTES = 512 << 10 }; /* half of a common L2: the rest is for the rows */
+
+struct kern_linear {
+    int out, in, flags, y_stride;
+    kern_activation activation;
+    int bf16, out_size;                              /* type of x and W; bytes of an element of y */
+    int panels, panel_cols;                          /* all panels but the last have panel_cols columns */
+    dnn_packed **weight;                             /* [panels] */
+    float *bias;                                     /* [out] or NULL */
+    const dnn_matmul *product[2][CPU_TILE_ROWS + 1]; /* [last panel?][rows], made at first use or by plan */
+    const bf16_dot *dot; /* NULL: oneDNN multiplies, else what follows takes the place of panels */
+    int blocks;          /* of DOT_COLS columns */
+    uint16_t *block;     /* [blocks][in/2][DOT_COLS][2] */
+    float *block_bias;   /* [blocks][DOT_COLS] */
+};
+
+static int panel_width(int out, int in, int size)
+{
+    int most = PANEL_BYTES / (in * size) / 64 * 64;
+    if (most < 64) most = 64;
+    int panels = (out + most - 1) / most;
+    return ((out + panels - 1) / panels + 63) / 64 * 64;
+}
+
+static int panel_cols(const kern_linear *l, int panel)
+{
+    int left = l->out - panel * l->panel_cols;
+    return left < l->panel_cols ? left : l->panel_cols;
+}
+
+/* Tiles can be written straight to y. */
+static int dense(const kern_linear *l)
+{
+    return l->panels == 1 && l->y_stride == l->out;
+}
+
+static mar_status product_for(cpu_kern *k, kern_linear *l, int panel, int rows, mar_err *err)
+{
+    const dnn_matmul **slot = &l->product[panel == l->panels - 1][rows];
+    if (*slot) return MAR_OK;
+    const dnn_matmul_spec spec = {
+        .m = rows,
+        .n = panel_cols(l, panel),
+        .k = l->in,
+        .lda = l->in,
+        .ldc = panel_cols(l, panel),
+        .bf16 = l->bf16,
+        .c_f32 = l->out_size == 4,
+        .packed = l->weight[panel],
+        .has_bias = l->bias != NULL,
+        .accumulate = dense(l) && (l->flags & KERN_OUT_ADD),
+        .activation = l->activation == KERN_GELU   ? DNN_GELU_ERF
+                      : l->activation == KERN_SILU ? DNN_SILU
+                                                   : DNN_NONE,
+    };
+    return cpu_matmul(k, &spec, slot, err);
+}
+
+mar_status cpu_linear_plan(kern *k, kern_linear *l, int rows, mar_err *err)
+{
+    cpu_kern *c = cpu_of(k);
+    if (l->dot) return MAR_OK;
+    mar_status grown = cpu_grow(c, c->tile, &c->tile_bytes, (size_t)CPU_TILE_ROWS * (size_t)l->panel_cols * 4, err);
+    if (grown != MAR_OK) return grown;
+    const int sizes[2] = {rows >= CPU_TILE_ROWS ? CPU_TILE_ROWS : 0, rows % CPU_TILE_ROWS};
+    for (int i = 0; i < 2; i++)
+        for (int panel = l->panels > 1 ? l->panels - 2 : 0; sizes[i] && panel < l->panels; panel++) {
+            mar_status status = product_for(cpu_of(k), l, panel, sizes[i], err);
+            if (status != MAR_OK) return status;
+        }
+    return MAR_OK;
+}
+
+static mar_status create_blocks(kern_linear *l, const kern_linear_spec *spec, mar_err *err)
+{
+    const size_t in = (size_t)l->in;
+    l->blocks = (l->out + DOT_COLS - 1) / DOT_COLS;
+    const size_t blocks = (size_t)l->blocks, bytes = blocks * in * DOT_COLS * sizeof *l->block;
+    l->block = aligned_alloc(64, bytes);
+    l->block_bias = calloc(blocks * DOT_COLS, sizeof *l->block_bias);
+    if (!l->block || !l->block_bias) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of weights", bytes);
+    for (int b = 0; b < l->blocks; b++) {
+        const int first = b * DOT_COLS, cols = l->out - first < DOT_COLS ? l->out - first : DOT_COLS;
+        l->dot->pack(spec->weight + (size_t)first * in, cols, l->in, l->block + (size_t)first * in);
+    }
+    if (spec->bias) memcpy(l->block_bias, spec->bias, (size_t)l->out * sizeof *l->block_bias);
+    return MAR_OK;
+}
+
+static mar_status create_panels(cpu_kern *c, kern_linear *l, const kern_linear_spec *spec, mar_err *err)
+{
+    l->panel_cols = panel_width(l->out, l->in, l->bf16 ? 2 : 4);
+    l->panels = (l->out + l->panel_cols - 1) / l->panel_cols;
+    l->weight = calloc((size_t)l->panels, sizeof *l->weight);
+    mar_status status = l->weight ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    for (int p = 0; status == MAR_OK && p < l->panels; p++)
+        status = dnn_pack(c->dnn, spec->weight + (size_t)p * (size_t)l->panel_cols * (size_t)l->in, panel_cols(l, p),
+                          l->in, l->bf16, &l->weight[p], err);
+    if (status == MAR_OK && spec->bias) {
+        l->bias = malloc(sizeof *l->bias * (size_t)l->out);
+        if (l->bias)
+            memcpy(l->bias, spec->bias, sizeof *l->bias * (size_t)l->out);
+        else
+            status = err_set(err, MAR_ENOMEM, "out of memory");
+    }
+    /* Every processor that runs one of these runs them all: make one now, so that later failures are memory only. */
+    return status == MAR_OK ? cpu_linear_plan(&c->base, l, 1, err) : status;
+}
+
+mar_status cpu_linear_create(kern *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err)
+{
+    cpu_kern *c = cpu_of(k);
+    *out = NULL;
+    if ((spec->flags & KERN_IN_F32) && !(spec->flags & KERN_OUT_F32))
+        return err_set(err, MAR_EARG, "a linear layer with f32 input needs f32 output");
+    kern_linear *l = calloc(1, sizeof *l);
+    if (!l) return err_set(err, MAR_ENOMEM, "out of memory");
+    l->out = spec->out;
+    l->in = spec->in;
+    l->flags = spec->flags;
+    l->y_stride = spec->y_stride ? spec->y_stride : spec->out;
+    l->activation = spec->activation;
+    l->bf16 = c->bf16 && !(spec->flags & KERN_IN_F32);
+    l->out_size = c->bf16 && !(spec->flags & KERN_OUT_F32) ? 2 : 4;
+    if (l->bf16 && l->in % 2 == 0) l->dot = c->dot; /* it reads x in pairs */
+    mar_status status = l->dot ? create_blocks(l, spec, err) : create_panels(c, l, spec, err);
+    if (status != MAR_OK) {
+        cpu_linear_free(k, l);
+        return status;
+    }
+    *out = l;
+    return MAR_OK;
+}
+
+void cpu_linear_free(kern *k, kern_linear *l)
+{
+    (void)k;
+    if (!l) return;
+    for (int p = 0; l->weight && p < l->panels; p++) dnn_packed_free(l->weight[p]);
+    free(l->weight);
+    free(l->bias);
+    free(l->block);
+    free(l->block_bias);
+    free(l);
+}
+
+static int row_tiles(int rows)
+{
+    return (rows + CPU_TILE_ROWS - 1) / CPU_TILE_ROWS;
+}
+
+/* Into how many parts the columns are cut. */
+static int column_tiles(const cpu_kern *k, const kern_linear *l, int rows)
+{
+    if (!l->dot) return l->panels;
+    const int fit = PANEL_BYTES / (l->in * DOT_COLS * 2), across = row_tiles(rows);
+    int panels = fit > 1 ? (l->blocks + fit - 1) / fit : l->blocks;
+    const int fair = (4 * k->threads + across - 1) / across; /* enough tiles for every thread to get its part */
+    if (panels < fair) panels = fair;
+    return panels < l->blocks ? panels : l->blocks;
+}
+
+int cpu_linear_tiles(const cpu_kern *k, const kern_linear *l, int rows)
+{
+    return column_tiles(k, l, rows) * row_tiles(rows);
+}
+
+/* Rows first..first+count of columns of blocks from..to-1. `next` as in bf16_dot, after the last block. */
+static void run_blocks(const kern_linear *l, const void *x, int first, int count, void *y, const dot_gate *gate,
+                       int from, int to, const uint16_t *next)
+{
+    const size_t block_size = (size_t)l->in * DOT_COLS;
+    for (int b = from; b < to; b++) {
+        const size_t column = (size_t)b * DOT_COLS;
+        const uint16_t *block = l->block + (size_t)b * block_size;
+        const int left = l->out - b * DOT_COLS;
+        dot_gate here;
+        if (gate) here = (dot_gate){gate->base + column * sizeof(uint16_t), gate->index, gate->stride};
+        const dot_out out = {
+            .bias = l->block_bias + column,
+            .activation = l->activation == KERN_GELU   ? DOT_GELU
+                          : l->activation == KERN_SILU ? DOT_SILU
+                                                       : DOT_LINEAR,
+            .cols = left < DOT_COLS ? left : DOT_COLS,
+            .y = (char *)y + ((size_t)first * (size_t)l->y_stride + column) * (size_t)l->out_size,
+            .y_stride = (size_t)l->y_stride,
+            .y_bf16 = l->out_size == 2,
+            .add = gate || l->flags & KERN_OUT_ADD,
+            .gate = gate ? &here : NULL,
+        };
+        l->dot->product((const uint16_t *)x + (size_t)first * (size_t)l->in, count, l->in, block,
+                        b + 1 < to ? block + block_size : next, &out);
+    }
+}
+
+int cpu_linear_shares(const kern_linear *l)
+{
+    return l->dot != NULL;
+}
+
+void cpu_linear_share(const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate, int part, int parts,
+                      const kern_linear *next)
+{
+    const uint16_t *fetch = NULL;
+    if (next) fetch = next->block + (size_t)(next->blocks * part / parts) * (size_t)next->in * DOT_COLS;
+    run_blocks(l, x, 0, rows, y, gate, l->blocks * part / parts, l->blocks * (part + 1) / parts, fetch);
+}
+
+/* oneDNN 2.6 has fast kernels for dense results only: a tile of a wider layer is made in the thread's buffer, small
+ * enough to stay in L1 or L2, and copied or added to its place. */
+static void place_tile(cpu_kern *k, const kern_linear *l, const char *tile, int count, int cols, char *y)
+{
+    const size_t size = (size_t)l->out_size, stride = (size_t)l->y_stride * size, row = (size_t)cols * size;
+    for (int r = 0; r < count; r++, y += stride, tile += row) {
+        if (l->flags & KERN_OUT_ADD)
+            k->rows->add((float *)y, (const float *)y, (const float *)tile, (size_t)cols);
+        else
+            memcpy(y, tile, row);
+    }
+}
+
+/* Tiles are numbered panel by panel, so that threads working on neighbouring tiles share a panel. */
+void cpu_linear_tile(cpu_kern *k, const kern_linear *l, const void *x, int rows, void *y, int tile, int thread)
+{
+    const int across = row_tiles(rows);
+    const int panel = tile / across, first = tile % across * CPU_TILE_ROWS;
+    const int count = rows - first < CPU_TILE_ROWS ? rows - first : CPU_TILE_ROWS;
+    if (l->dot) {
+        const int panels = column_tiles(k, l, rows);
+        run_blocks(l, x, first, count, y, NULL, l->blocks * panel / panels, l->blocks * (panel + 1) / panels, NULL);
+        return;
+    }
+    const size_t column = (size_t)panel * (size_t)l->panel_cols;
+    const char *a = (const char *)x + (size_t)first * (size_t)l->in * (l->bf16 ? 2 : 4);
+    char *c = (char *)y + ((size_t)first * (size_t)l->y_stride + column) * (size_t)l->out_size;
+    dnn_matmul_run(l->product[panel == l->panels - 1][count], thread, a, l->weight[panel], NULL,
+                   l->bias ? l->bias + column : NULL, dense(l) ? c : k->tile[thread], k->scratch[thread]);
+    if (!dense(l)) place_tile(k, l, k->tile[thread], count, panel_cols(l, panel), c);
+}
+
+/* A call that was not planned makes its primitives here, and can then fail for want of memory. */
+int cpu_linear_ready(cpu_kern *k, const kern_linear *l, int rows)
+{
+    mar_err err = {0};
+    mar_status status = cpu_linear_plan(&k->base, (kern_linear *)(uintptr_t)l, rows, &err);
+    if (status != MAR_OK) kern_fail(&k->base, status, &err);
+    return status == MAR_OK;
+}
+
+void cpu_linear(kern *k, const kern_linear *l, const void *x, int rows, void *y)
+{
+    cpu_kern *c = cpu_of(k);
+    if (rows <= 0) return;
+    if (!cpu_linear_ready(c, l, rows)) return;
+    const int tiles = cpu_linear_tiles(c, l, rows);
+    const int team = tiles > 1 ? cpu_team(c, (double)rows * l->in * l->out) : 1;
+#pragma omp parallel for num_threads(team) schedule(dynamic, 1)
+    for (int tile = 0; tile < tiles; tile++) cpu_linear_tile(c, l, x, rows, y, tile, omp_get_thread_num());
+}

@@ -1,0 +1,638 @@
+#include "kernels/cpu/onednn.h"
+
+#include <dnnl.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct dnn {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    int threads;
+};
+
+struct dnn_packed {
+    dnnl_memory_desc_t md; /* 3.x: owned pointer; 2.x: struct */
+    dnnl_memory_t memory;
+    void *data;
+    size_t bytes;
+};
+
+enum { ARG_A, ARG_B, ARG_C, ARG_BIAS, ARG_SCRATCH, ARGS };
+static const int arg_index[ARGS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS, DNNL_ARG_SCRATCHPAD};
+
+struct dnn_matmul {
+    dnnl_primitive_t primitive;
+    dnnl_stream_t stream;
+    dnnl_memory_desc_t md[ARGS];
+    int used[ARGS];
+    int packed;
+    size_t scratch_bytes;
+    int threads;
+    dnnl_memory_t (*memory)[ARGS]; /* [threads] handles that each thread points at its operands */
+};
+
+static const char *status_text(dnnl_status_t s)
+{
+    switch (s) {
+    case dnnl_out_of_memory:
+        return "out of memory";
+    case dnnl_invalid_arguments:
+        return "invalid arguments";
+    case dnnl_unimplemented:
+        return "not implemented for this processor";
+    default:
+        return "runtime error";
+    }
+}
+
+/* --- the parts of the interface that differ between oneDNN 2.x and 3.x ------------------------------------ */
+
+#if DNNL_VERSION_MAJOR >= 3
+
+static dnnl_status_t desc_strided(dnnl_memory_desc_t *md, int rank, const dnnl_dim_t *dims, dnnl_data_type_t type,
+                                  const dnnl_dim_t *strides)
+{
+    dnnl_dims_t full_dims = {0}, full_strides = {0}; /* the interface takes whole dnnl_dims_t arrays */
+    memcpy(full_dims, dims, sizeof *dims * (size_t)rank);
+    memcpy(full_strides, strides, sizeof *strides * (size_t)rank);
+    return dnnl_memory_desc_create_with_strides(md, rank, full_dims, type, full_strides);
+}
+static dnnl_status_t desc_any(dnnl_memory_desc_t *md, int rank, const dnnl_dim_t *dims, dnnl_data_type_t type)
+{
+    dnnl_dims_t full_dims = {0};
+    memcpy(full_dims, dims, sizeof *dims * (size_t)rank);
+    return dnnl_memory_desc_create_with_tag(md, rank, full_dims, type, dnnl_format_tag_any);
+}
+static void desc_free(dnnl_memory_desc_t *md)
+{
+    if (*md) dnnl_memory_desc_destroy(*md);
+    *md = NULL;
+}
+static dnnl_status_t desc_copy(dnnl_memory_desc_t *md, const dnnl_memory_desc_t *from)
+{
+    return dnnl_memory_desc_clone(md, *from);
+}
+static size_t desc_bytes(const dnnl_memory_desc_t *md)
+{
+    return dnnl_memory_desc_get_size(*md);
+}
+static dnnl_status_t desc_query(const_dnnl_primitive_desc_t pd, dnnl_query_t what, dnnl_memory_desc_t *out)
+{
+    return dnnl_memory_desc_clone(out, dnnl_primitive_desc_query_md(pd, what, 0));
+}
+static dnnl_status_t memory_create(dnnl_memory_t *m, const dnnl_memory_desc_t *md, dnnl_engine_t e, void *p)
+{
+    return dnnl_memory_create(m, *md, e, p);
+}
+static dnnl_status_t append_eltwise(dnnl_post_ops_t ops, dnnl_alg_kind_t kind, float alpha)
+{
+    return dnnl_post_ops_append_eltwise(ops, kind, alpha, 0.0f);
+}
+static dnnl_status_t append_sum(dnnl_post_ops_t ops)
+{
+    return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
+}
+static dnnl_status_t matmul_desc(dnnl_primitive_desc_t *pd, const dnnl_memory_desc_t *a, const dnnl_memory_desc_t *b,
+                                 const dnnl_memory_desc_t *bias, const dnnl_memory_desc_t *c,
+                                 const_dnnl_primitive_attr_t attr, dnnl_engine_t engine)
+{
+    return dnnl_matmul_primitive_desc_create(pd, engine, *a, *b, bias ? *bias : NULL, *c, attr);
+}
+static dnnl_status_t reorder_desc(dnnl_primitive_desc_t *pd, const dnnl_memory_desc_t *src,
+                                  const dnnl_memory_desc_t *dst, dnnl_engine_t e)
+{
+    return dnnl_reorder_primitive_desc_create(pd, *src, e, *dst, e, NULL);
+}
+static int desc_equal(const dnnl_memory_desc_t *a, const dnnl_memory_desc_t *b)
+{
+    return dnnl_memory_desc_equal(*a, *b);
+}
+static dnnl_status_t conv_desc(dnnl_primitive_desc_t *pd, const dnnl_memory_desc_t *src, const dnnl_memory_desc_t *w,
+                               const dnnl_memory_desc_t *bias, const dnnl_memory_desc_t *dst,
+                               const dnnl_dims_t padding[2], const_dnnl_primitive_attr_t attr, dnnl_engine_t engine)
+{
+    const dnnl_dims_t strides = {1, 1}, dilation = {0, 0};
+    return dnnl_convolution_forward_primitive_desc_create(pd, engine, dnnl_forward_inference, dnnl_convolution_direct,
+                                                          *src, *w, *bias, *dst, strides, dilation, padding[0],
+                                                          padding[1], attr);
+}
+
+#else
+
+static dnnl_status_t desc_strided(dnnl_memory_desc_t *md, int rank, const dnnl_dim_t *dims, dnnl_data_type_t type,
+                                  const dnnl_dim_t *strides)
+{
+    dnnl_dims_t full_dims = {0}, full_strides = {0};
+    memcpy(full_dims, dims, sizeof *dims * (size_t)rank);
+    memcpy(full_strides, strides, sizeof *strides * (size_t)rank);
+    return dnnl_memory_desc_init_by_strides(md, rank, full_dims, type, full_strides);
+}
+static dnnl_status_t desc_any(dnnl_memory_desc_t *md, int rank, const dnnl_dim_t *dims, dnnl_data_type_t type)
+{
+    dnnl_dims_t full_dims = {0};
+    memcpy(full_dims, dims, sizeof *dims * (size_t)rank);
+    return dnnl_memory_desc_init_by_tag(md, rank, full_dims, type, dnnl_format_tag_any);
+}
+static void desc_free(dnnl_memory_desc_t *md)
+{
+    (void)md;
+}
+static dnnl_status_t desc_copy(dnnl_memory_desc_t *md, const dnnl_memory_desc_t *from)
+{
+    *md = *from;
+    return dnnl_success;
+}
+static size_t desc_bytes(const dnnl_memory_desc_t *md)
+{
+    return dnnl_memory_desc_get_size(md);
+}
+static dnnl_status_t desc_query(const_dnnl_primitive_desc_t pd, dnnl_query_t what, dnnl_memory_desc_t *out)
+{
+    const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(pd, what, 0);
+    if (!md) return dnnl_runtime_error;
+    *out = *md;
+    return dnnl_success;
+}
+static dnnl_status_t memory_create(dnnl_memory_t *m, const dnnl_memory_desc_t *md, dnnl_engine_t e, void *p)
+{
+    return dnnl_memory_create(m, md, e, p);
+}
+static dnnl_status_t append_eltwise(dnnl_post_ops_t ops, dnnl_alg_kind_t kind, float alpha)
+{
+    return dnnl_post_ops_append_eltwise(ops, 1.0f, kind, alpha, 0.0f);
+}
+static dnnl_status_t append_sum(dnnl_post_ops_t ops)
+{
+    return dnnl_post_ops_append_sum(ops, 1.0f);
+}
+static dnnl_status_t matmul_desc(dnnl_primitive_desc_t *pd, const dnnl_memory_desc_t *a, const dnnl_memory_desc_t *b,
+                                 const dnnl_memory_desc_t *bias, const dnnl_memory_desc_t *c,
+                                 const_dnnl_primitive_attr_t attr, dnnl_engine_t engine)
+{
+    dnnl_matmul_desc_t md;
+    dnnl_status_t s = dnnl_matmul_desc_init(&md, a, b, bias, c);
+    return s == dnnl_success ? dnnl_primitive_desc_create(pd, &md, attr, engine, NULL) : s;
+}
+static dnnl_status_t reorder_desc(dnnl_primitive_desc_t *pd, const dnnl_memory_desc_t *src,
+                                  const dnnl_memory_desc_t *dst, dnnl_engine_t e)
+{
+    return dnnl_reorder_primitive_desc_create(pd, src, e, dst, e, NULL);
+}
+static int desc_equal(const dnnl_memory_desc_t *a, const dnnl_memory_desc_t *b)
+{
+    return dnnl_memory_desc_equal(a, b);
+}
+static dnnl_status_t conv_desc(dnnl_primitive_desc_t *pd, const dnnl_memory_desc_t *src, const dnnl_memory_desc_t *w,
+                               const dnnl_memory_desc_t *bias, const dnnl_memory_desc_t *dst,
+                               const dnnl_dims_t padding[2], const_dnnl_primitive_attr_t attr, dnnl_engine_t engine)
+{
+    const dnnl_dims_t strides = {1, 1};
+    dnnl_convolution_desc_t desc;
+    dnnl_status_t s = dnnl_convolution_forward_desc_init(&desc, dnnl_forward_inference, dnnl_convolution_direct, src, w,
+                                                         bias, dst, strides, padding[0], padding[1]);
+    return s == dnnl_success ? dnnl_primitive_desc_create(pd, &desc, attr, engine, NULL) : s;
+}
+
+#endif
+
+/* --- engine ------------------------------------------------------------------------------------------------ */
+
+mar_status dnn_open(int threads, dnn **out, mar_err *err)
+{
+    *out = NULL;
+    dnn *d = calloc(1, sizeof *d);
+    if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
+    d->threads = threads;
+    dnnl_status_t s = dnnl_engine_create(&d->engine, dnnl_cpu, 0);
+    if (s == dnnl_success) s = dnnl_stream_create(&d->stream, d->engine, dnnl_stream_default_flags);
+    if (s != dnnl_success) {
+        dnn_close(d);
+        return err_set(err, MAR_EBACKEND, "oneDNN cannot start: %s", status_text(s));
+    }
+    *out = d;
+    return MAR_OK;
+}
+
+void dnn_close(dnn *d)
+{
+    if (!d) return;
+    if (d->stream) dnnl_stream_destroy(d->stream);
+    if (d->engine) dnnl_engine_destroy(d->engine);
+    free(d);
+}
+
+const char *dnn_version_text(void)
+{
+    static char text[32];
+    const dnnl_version_t *v = dnnl_version();
+    snprintf(text, sizeof text, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
+    return text;
+}
+
+/* --- matrix products ------------------------------------------------------------------------------------------ */
+
+/* Primitives must be made as they will be run, by one thread: oneDNN chooses its blocking by the number of
+ * threads it sees at creation. */
+static int one_thread_begin(void)
+{
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
+    return threads;
+}
+
+static dnnl_status_t matmul_attributes(const dnn_matmul_spec *spec, dnnl_primitive_attr_t *out)
+{
+    dnnl_post_ops_t ops = NULL;
+    dnnl_status_t s = dnnl_primitive_attr_create(out);
+    if (s == dnnl_success) s = dnnl_primitive_attr_set_scratchpad_mode(*out, dnnl_scratchpad_mode_user);
+    if (s == dnnl_success) s = dnnl_post_ops_create(&ops);
+    if (s == dnnl_success && spec->activation == DNN_GELU_ERF) s = append_eltwise(ops, dnnl_eltwise_gelu_erf, 0);
+    if (s == dnnl_success && spec->activation == DNN_SILU) s = append_eltwise(ops, dnnl_eltwise_swish, 1);
+    if (s == dnnl_success && spec->accumulate) s = append_sum(ops);
+    if (s == dnnl_success) s = dnnl_primitive_attr_set_post_ops(*out, ops);
+    if (ops) dnnl_post_ops_destroy(ops);
+    return s;
+}
+
+static dnnl_status_t matmul_build(dnn *d, const dnn_matmul_spec *spec, dnn_matmul *p)
+{
+    const dnnl_data_type_t type = spec->bf16 ? dnnl_bf16 : dnnl_f32;
+    const dnnl_data_type_t c_type = spec->bf16 && !spec->c_f32 ? dnnl_bf16 : dnnl_f32;
+    const dnnl_dim_t da[2] = {spec->m, spec->k}, sa[2] = {spec->lda, 1};
+    const dnnl_dim_t db[2] = {spec->k, spec->n};
+    const dnnl_dim_t sb[2] = {spec->b_transposed ? 1 : spec->ldb, spec->b_transposed ? spec->ldb : 1};
+    const dnnl_dim_t dc[2] = {spec->m, spec->n}, sc[2] = {spec->ldc, 1};
+    const dnnl_dim_t dv[2] = {1, spec->n}, sv[2] = {spec->n, 1};
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_primitive_desc_t pd = NULL;
+
+    dnnl_status_t s = desc_strided(&p->md[ARG_A], 2, da, type, sa);
+    if (s == dnnl_success) {
+        if (spec->packed)
+            s = desc_copy(&p->md[ARG_B], &spec->packed->md);
+        else
+            s = desc_strided(&p->md[ARG_B], 2, db, type, sb);
+    }
+    if (s == dnnl_success) s = desc_strided(&p->md[ARG_C], 2, dc, c_type, sc);
+    if (s == dnnl_success && spec->has_bias) s = desc_strided(&p->md[ARG_BIAS], 2, dv, dnnl_f32, sv);
+    if (s == dnnl_success) s = matmul_attributes(spec, &attr);
+    if (s == dnnl_success)
+        s = matmul_desc(&pd, &p->md[ARG_A], &p->md[ARG_B], spec->has_bias ? &p->md[ARG_BIAS] : NULL, &p->md[ARG_C],
+                        attr, d->engine);
+    if (s == dnnl_success) s = dnnl_primitive_create(&p->primitive, pd);
+    if (s == dnnl_success) s = desc_query(pd, dnnl_query_scratchpad_md, &p->md[ARG_SCRATCH]);
+    if (s == dnnl_success) p->scratch_bytes = desc_bytes(&p->md[ARG_SCRATCH]);
+    if (pd) dnnl_primitive_desc_destroy(pd);
+    if (attr) dnnl_primitive_attr_destroy(attr);
+    return s;
+}
+
+static dnnl_status_t matmul_handles(dnn *d, dnn_matmul *p)
+{
+    p->threads = d->threads;
+    p->memory = calloc((size_t)d->threads, sizeof *p->memory);
+    if (!p->memory) return dnnl_out_of_memory;
+    for (int t = 0; t < d->threads; t++)
+        for (int i = 0; i < ARGS; i++) {
+            if (!p->used[i] || (i == ARG_B && p->packed)) continue;
+            dnnl_status_t s = memory_create(&p->memory[t][i], &p->md[i], d->engine, DNNL_MEMORY_NONE);
+            if (s != dnnl_success) return s;
+        }
+    return dnnl_success;
+}
+
+mar_status dnn_matmul_create(dnn *d, const dnn_matmul_spec *spec, dnn_matmul **out, mar_err *err)
+{
+    *out = NULL;
+    dnn_matmul *p = calloc(1, sizeof *p);
+    if (!p) return err_set(err, MAR_ENOMEM, "out of memory");
+    p->stream = d->stream;
+    p->packed = spec->packed != NULL;
+    int threads = one_thread_begin();
+    dnnl_status_t s = matmul_build(d, spec, p);
+    omp_set_num_threads(threads);
+    p->used[ARG_A] = p->used[ARG_B] = p->used[ARG_C] = 1;
+    p->used[ARG_BIAS] = spec->has_bias;
+    p->used[ARG_SCRATCH] = p->scratch_bytes > 0;
+    if (s == dnnl_success) s = matmul_handles(d, p);
+    if (s != dnnl_success) {
+        dnn_matmul_free(p);
+        return err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND, "oneDNN %s product %dx%dx%d: %s",
+                       spec->bf16 ? "bf16" : "f32", spec->m, spec->n, spec->k, status_text(s));
+    }
+    *out = p;
+    return MAR_OK;
+}
+
+void dnn_matmul_free(dnn_matmul *p)
+{
+    if (!p) return;
+    for (int t = 0; p->memory && t < p->threads; t++)
+        for (int i = 0; i < ARGS; i++)
+            if (p->memory[t][i]) dnnl_memory_destroy(p->memory[t][i]);
+    free(p->memory);
+    if (p->primitive) dnnl_primitive_destroy(p->primitive);
+    for (int i = 0; i < ARGS; i++) desc_free(&p->md[i]);
+    free(p);
+}
+
+size_t dnn_matmul_scratch_bytes(const dnn_matmul *p)
+{
+    return p->scratch_bytes;
+}
+
+void dnn_matmul_run(const dnn_matmul *p, int thread, const void *a, const dnn_packed *w, const void *b,
+                    const float *bias, void *c, void *scratch)
+{
+    const void *data[ARGS] = {a, b, c, bias, scratch};
+    dnnl_exec_arg_t args[ARGS];
+    int n = 0;
+    for (int i = 0; i < ARGS; i++) {
+        if (!p->used[i]) continue;
+        dnnl_memory_t memory = p->memory[thread][i];
+        if (i == ARG_B && p->packed)
+            memory = w->memory;
+        else
+            dnnl_memory_set_data_handle(memory, (void *)(uintptr_t)data[i]);
+        args[n++] = (dnnl_exec_arg_t){arg_index[i], memory};
+    }
+    dnnl_primitive_execute(p->primitive, p->stream, n, args);
+}
+
+/* --- packed weights ------------------------------------------------------------------------------------------- */
+
+/* The layout oneDNN would choose for a 64-row product. */
+static dnnl_status_t packed_layout(dnn *d, int n, int k, int bf16, dnnl_memory_desc_t *out)
+{
+    const dnnl_data_type_t type = bf16 ? dnnl_bf16 : dnnl_f32;
+    const dnnl_dim_t da[2] = {64, k}, sa[2] = {k, 1}, db[2] = {k, n}, dc[2] = {64, n}, sc[2] = {n, 1};
+    dnnl_memory_desc_t a, b, c;
+    memset(&a, 0, sizeof a), memset(&b, 0, sizeof b), memset(&c, 0, sizeof c);
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_status_t s = desc_strided(&a, 2, da, type, sa);
+    if (s == dnnl_success) s = desc_any(&b, 2, db, type);
+    if (s == dnnl_success) s = desc_strided(&c, 2, dc, dnnl_f32, sc);
+    if (s == dnnl_success) s = matmul_desc(&pd, &a, &b, NULL, &c, NULL, d->engine);
+    if (s == dnnl_success) s = desc_query(pd, dnnl_query_weights_md, out);
+    if (pd) dnnl_primitive_desc_destroy(pd);
+    desc_free(&a), desc_free(&b), desc_free(&c);
+    return s;
+}
+
+/* Allocates w for its descriptor and copies `data` into it, converting layout and type. */
+static dnnl_status_t packed_fill(dnn *d, dnn_packed *w, const dnnl_memory_desc_t *from, const void *data)
+{
+    dnnl_memory_t source = NULL;
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_primitive_t reorder = NULL;
+    w->bytes = desc_bytes(&w->md);
+    w->data = aligned_alloc(64, (w->bytes + 63) / 64 * 64);
+    if (!w->data) return dnnl_out_of_memory;
+    dnnl_status_t s = memory_create(&source, from, d->engine, (void *)(uintptr_t)data);
+    if (s == dnnl_success) s = memory_create(&w->memory, &w->md, d->engine, w->data);
+    if (s == dnnl_success) s = reorder_desc(&pd, from, &w->md, d->engine);
+    if (s == dnnl_success) s = dnnl_primitive_create(&reorder, pd);
+    if (s == dnnl_success) {
+        dnnl_exec_arg_t args[2] = {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, w->memory}};
+        s = dnnl_primitive_execute(reorder, d->stream, 2, args);
+    }
+    if (reorder) dnnl_primitive_destroy(reorder);
+    if (pd) dnnl_primitive_desc_destroy(pd);
+    if (source) dnnl_memory_destroy(source);
+    return s;
+}
+
+mar_status dnn_pack(dnn *d, const float *w, int n, int k, int bf16, dnn_packed **out, mar_err *err)
+{
+    *out = NULL;
+    dnn_packed *p = calloc(1, sizeof *p);
+    if (!p) return err_set(err, MAR_ENOMEM, "out of memory");
+    const dnnl_dim_t dims[2] = {k, n}, strides[2] = {1, k};
+    dnnl_memory_desc_t plain;
+    memset(&plain, 0, sizeof plain);
+    int threads = one_thread_begin();
+    dnnl_status_t s = packed_layout(d, n, k, bf16, &p->md);
+    omp_set_num_threads(threads);
+    if (s == dnnl_success) s = desc_strided(&plain, 2, dims, dnnl_f32, strides);
+    if (s == dnnl_success) s = packed_fill(d, p, &plain, w);
+    desc_free(&plain);
+    if (s != dnnl_success) {
+        mar_status status = err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND,
+                                    "oneDNN cannot pack %dx%d weights (%zu bytes): %s", n, k, p->bytes, status_text(s));
+        dnn_packed_free(p);
+        return status;
+    }
+    *out = p;
+    return MAR_OK;
+}
+
+void dnn_packed_free(dnn_packed *w)
+{
+    if (!w) return;
+    if (w->memory) dnnl_memory_destroy(w->memory);
+    desc_free(&w->md);
+    free(w->data);
+    free(w);
+}
+
+size_t dnn_packed_bytes(const dnn_packed *w)
+{
+    return w->bytes;
+}
+
+/* --- convolutions ------------------------------------------------------------------------------------------------ */
+
+enum { CONV_SRC, CONV_DST, CONV_BIAS, CONV_SCRATCH, CONV_ARGS };
+static const int conv_arg_index[CONV_ARGS] = {DNNL_ARG_SRC, DNNL_ARG_DST, DNNL_ARG_BIAS, DNNL_ARG_SCRATCHPAD};
+
+struct dnn_conv {
+    dnn_conv_spec spec;
+    dnnl_primitive_t primitive;
+    dnnl_stream_t stream;
+    dnnl_memory_desc_t md[CONV_ARGS], weights;
+    size_t scratch_bytes;
+    int threads;
+    dnnl_memory_t (*memory)[CONV_ARGS]; /* [threads] */
+};
+
+static dnnl_status_t conv_attributes(const dnn_conv_spec *spec, dnnl_primitive_attr_t *out)
+{
+    dnnl_post_ops_t ops = NULL;
+    dnnl_status_t s = dnnl_primitive_attr_create(out);
+    if (s == dnnl_success) s = dnnl_primitive_attr_set_scratchpad_mode(*out, dnnl_scratchpad_mode_user);
+    if (s == dnnl_success) s = dnnl_post_ops_create(&ops);
+    if (s == dnnl_success && spec->accumulate) s = append_sum(ops);
+    if (s == dnnl_success) s = dnnl_primitive_attr_set_post_ops(*out, ops);
+    if (ops) dnnl_post_ops_destroy(ops);
+    return s;
+}
+
+/* NHWC activations. */
+static dnnl_status_t image_desc(dnnl_memory_desc_t *md, int height, int width, int channels, dnnl_data_type_t type)
+{
+    const dnnl_dim_t h = height, w = width, c = channels;
+    const dnnl_dim_t dims[4] = {1, c, h, w}, strides[4] = {h * w * c, 1, w * c, c};
+    return desc_strided(md, 4, dims, type, strides);
+}
+
+static int same_implementation(const_dnnl_primitive_desc_t a, const_dnnl_primitive_desc_t b)
+{
+    const char *name_a = NULL, *name_b = NULL;
+    dnnl_primitive_desc_query(a, dnnl_query_impl_info_str, 0, &name_a);
+    dnnl_primitive_desc_query(b, dnnl_query_impl_info_str, 0, &name_b);
+    return name_a && name_b && strcmp(name_a, name_b) == 0;
+}
+
+static dnnl_status_t conv_desc_for(dnnl_primitive_desc_t *pd, const dnn_conv *c, const dnnl_memory_desc_t *weights,
+                                   const_dnnl_primitive_attr_t attr, dnnl_engine_t engine)
+{
+    const dnnl_dims_t padding[2] = {{c->spec.pad_top, c->spec.pad_side}, {c->spec.pad_bottom, c->spec.pad_side}};
+    return conv_desc(pd, &c->md[CONV_SRC], weights, &c->md[CONV_BIAS], &c->md[CONV_DST], padding, attr, engine);
+}
+
+/* Takes weights laid out like `layout` if that costs no speed, that is if oneDNN offers the implementation for it
+ * that it chooses when it is free to lay them out. */
+static dnnl_status_t conv_choose(dnn *d, const dnn_conv *c, const dnn_packed *layout, const_dnnl_primitive_attr_t attr,
+                                 dnnl_primitive_desc_t *out)
+{
+    const dnn_conv_spec *p = &c->spec;
+    const dnnl_dim_t dims[4] = {p->out, p->in, p->kernel, p->kernel};
+    dnnl_memory_desc_t any;
+    memset(&any, 0, sizeof any);
+    dnnl_primitive_desc_t fixed = NULL;
+    dnnl_status_t s = desc_any(&any, 4, dims, p->bf16 ? dnnl_bf16 : dnnl_f32);
+    if (s == dnnl_success) s = conv_desc_for(out, c, &any, attr, d->engine);
+    desc_free(&any);
+    if (s != dnnl_success || !layout) return s;
+    if (conv_desc_for(&fixed, c, &layout->md, attr, d->engine) != dnnl_success) return dnnl_success;
+    if (same_implementation(fixed, *out)) {
+        dnnl_primitive_desc_t other = *out;
+        *out = fixed;
+        fixed = other;
+    }
+    dnnl_primitive_desc_destroy(fixed);
+    return dnnl_success;
+}
+
+static dnnl_status_t conv_build(dnn *d, const dnn_packed *layout, dnn_conv *c)
+{
+    const dnn_conv_spec *p = &c->spec;
+    const dnnl_data_type_t type = p->bf16 ? dnnl_bf16 : dnnl_f32;
+    const dnnl_dim_t bias_dims[1] = {p->out}, bias_strides[1] = {1};
+    const int out_h = p->height + p->pad_top + p->pad_bottom - p->kernel + 1;
+    const int out_w = p->width + 2 * p->pad_side - p->kernel + 1;
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_status_t s = image_desc(&c->md[CONV_SRC], p->height, p->width, p->in, type);
+    if (s == dnnl_success) s = image_desc(&c->md[CONV_DST], out_h, out_w, p->out, p->y_f32 ? dnnl_f32 : type);
+    if (s == dnnl_success) s = desc_strided(&c->md[CONV_BIAS], 1, bias_dims, dnnl_f32, bias_strides);
+    if (s == dnnl_success) s = conv_attributes(p, &attr);
+    if (s == dnnl_success) s = conv_choose(d, c, layout, attr, &pd);
+    if (s == dnnl_success) s = dnnl_primitive_create(&c->primitive, pd);
+    if (s == dnnl_success) s = desc_query(pd, dnnl_query_weights_md, &c->weights);
+    if (s == dnnl_success) s = desc_query(pd, dnnl_query_scratchpad_md, &c->md[CONV_SCRATCH]);
+    if (s == dnnl_success) c->scratch_bytes = desc_bytes(&c->md[CONV_SCRATCH]);
+    if (pd) dnnl_primitive_desc_destroy(pd);
+    if (attr) dnnl_primitive_attr_destroy(attr);
+    return s;
+}
+
+static dnnl_status_t conv_handles(dnn *d, dnn_conv *c)
+{
+    c->memory = calloc((size_t)d->threads, sizeof *c->memory);
+    if (!c->memory) return dnnl_out_of_memory;
+    c->threads = d->threads;
+    for (int t = 0; t < d->threads; t++)
+        for (int i = 0; i < CONV_ARGS; i++) {
+            if (i == CONV_SCRATCH && !c->scratch_bytes) continue;
+            dnnl_status_t s = memory_create(&c->memory[t][i], &c->md[i], d->engine, DNNL_MEMORY_NONE);
+            if (s != dnnl_success) return s;
+        }
+    return dnnl_success;
+}
+
+mar_status dnn_conv_create(dnn *d, const dnn_conv_spec *spec, const dnn_packed *layout, dnn_conv **out, mar_err *err)
+{
+    *out = NULL;
+    dnn_conv *c = calloc(1, sizeof *c);
+    if (!c) return err_set(err, MAR_ENOMEM, "out of memory");
+    c->spec = *spec;
+    c->stream = d->stream;
+    int threads = one_thread_begin();
+    dnnl_status_t s = conv_build(d, layout, c);
+    omp_set_num_threads(threads);
+    if (s == dnnl_success) s = conv_handles(d, c);
+    if (s != dnnl_success) {
+        dnn_conv_free(c);
+        return err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND,
+                       "oneDNN %s convolution %dx%d, %d to %d channels, on %dx%d pixels: %s",
+                       spec->bf16 ? "bf16" : "f32", spec->kernel, spec->kernel, spec->in, spec->out, spec->height,
+                       spec->width, status_text(s));
+    }
+    *out = c;
+    return MAR_OK;
+}
+
+void dnn_conv_free(dnn_conv *c)
+{
+    if (!c) return;
+    for (int t = 0; c->memory && t < c->threads; t++)
+        for (int i = 0; i < CONV_ARGS; i++)
+            if (c->memory[t][i]) dnnl_memory_destroy(c->memory[t][i]);
+    free(c->memory);
+    if (c->primitive) dnnl_primitive_destroy(c->primitive);
+    for (int i = 0; i < CONV_ARGS; i++) desc_free(&c->md[i]);
+    desc_free(&c->weights);
+    free(c);
+}
+
+size_t dnn_conv_scratch_bytes(const dnn_conv *c)
+{
+    return c->scratch_bytes;
+}
+
+void dnn_conv_run(const dnn_conv *c, int thread, const void *x, const dnn_packed *w, const float *bias, void *y,
+                  void *scratch)
+{
+    const void *data[CONV_ARGS] = {x, y, bias, scratch};
+    dnnl_exec_arg_t args[CONV_ARGS + 1] = {{DNNL_ARG_WEIGHTS, w->memory}};
+    int n = 1;
+    for (int i = 0; i < CONV_ARGS; i++) {
+        dnnl_memory_t memory = c->memory[thread][i];
+        if (!memory) continue;
+        dnnl_memory_set_data_handle(memory, (void *)(uintptr_t)data[i]);
+        args[n++] = (dnnl_exec_arg_t){conv_arg_index[i], memory};
+    }
+    dnnl_primitive_execute(c->primitive, c->stream, n, args);
+}
+
+int dnn_conv_takes(const dnn_conv *c, const dnn_packed *w)
+{
+    return desc_equal(&c->weights, &w->md);
+}
+
+mar_status dnn_conv_pack(dnn *d, const dnn_conv *c, const float *plain, const dnn_packed *packed, dnn_packed **out,
+                         mar_err *err)
+{
+    *out = NULL;
+    dnn_packed *w = calloc(1, sizeof *w);
+    if (!w) return err_set(err, MAR_ENOMEM, "out of memory");
+    const dnnl_dim_t n = c->spec.out, i = c->spec.in, k = c->spec.kernel;
+    const dnnl_dim_t dims[4] = {n, i, k, k}, strides[4] = {i * k * k, k * k, k, 1};
+    dnnl_memory_desc_t from;
+    memset(&from, 0, sizeof from);
+    dnnl_status_t s = desc_copy(&w->md, &c->weights);
+    if (s == dnnl_success) s = packed ? desc_copy(&from, &packed->md) : desc_strided(&from, 4, dims, dnnl_f32, strides);
+    if (s == dnnl_success) s = packed_fill(d, w, &from, packed ? packed->data : plain);
+    desc_free(&from);
+    if (s != dnnl_success) {
+        mar_status status = err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND,
+                                    "oneDNN cannot pack a filter of %zu bytes: %s", w->bytes, status_text(s));
+        dnn_packed_free(w);
+        return status;
+    }
+    *out = w;
+    return MAR_OK;
+}

@@ -1,0 +1,234 @@
+/* Compiled once per instruction set with KERN_ISA=generic|avx2|avx512; the loops are written for the compiler to
+ * vectorise. */
+#include "kernels/cpu/rows.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define PASTE_(a, b) a##_##b
+#define PASTE(a, b)  PASTE_(a, b)
+#define TEXT_(a)     #a
+#define TEXT(a)      TEXT_(a)
+
+enum { LANES = 16 };
+
+static inline float load_bf16(uint16_t x)
+{
+    uint32_t u = (uint32_t)x << 16;
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+/* Round to nearest even. A NaN may lose its payload but not become a number: its top mantissa bit is kept. */
+static inline uint16_t store_bf16(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16 | 0x40u) : rounded);
+}
+
+/* exp with a relative error below 2e-7 (Cody-Waite reduction, degree-6 Taylor on |r| <= ln2/2). */
+static inline float exp_f32(float x)
+{
+    x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
+    float n = x * 1.44269504f + 12582912.0f; /* 1.5*2^23: rounds to an integer */
+    n -= 12582912.0f;
+    float r = x - n * 0.693359375f;
+    r -= n * -2.12194440e-4f;
+    float p = 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    int32_t bits = ((int32_t)n + 127) << 23;
+    float scale;
+    memcpy(&scale, &bits, sizeof scale);
+    return p * scale;
+}
+
+static inline float silu_f32(float x)
+{
+    return x / (1.0f + exp_f32(-x));
+}
+
+static inline float lanes_sum(const float lane[LANES])
+{
+    float s[8];
+    for (int i = 0; i < 8; i++) s[i] = lane[i] + lane[i + 8];
+    for (int i = 0; i < 4; i++) s[i] += s[i + 4];
+    return (s[0] + s[2]) + (s[1] + s[3]);
+}
+
+/* Mean and 1/sqrt(variance + eps), two passes: the residual stream can have a mean far from zero. */
+static inline void moments(const float *x, int dim, float eps, float *mean, float *scale)
+{
+    float lane[LANES] = {0};
+    int i = 0;
+    for (; i + LANES <= dim; i += LANES)
+        for (int j = 0; j < LANES; j++) lane[j] += x[i + j];
+    for (int j = 0; i + j < dim; j++) lane[j] += x[i + j];
+    const float m = lanes_sum(lane) / (float)dim;
+    float square[LANES] = {0};
+    for (i = 0; i + LANES <= dim; i += LANES)
+        for (int j = 0; j < LANES; j++) square[j] += (x[i + j] - m) * (x[i + j] - m);
+    for (int j = 0; i + j < dim; j++) square[j] += (x[i + j] - m) * (x[i + j] - m);
+    *mean = m;
+    *scale = 1.0f / sqrtf(lanes_sum(square) / (float)dim + eps);
+}
+
+static void layer_norm(const float *x, int dim, const float *weight, const float *bias, float eps, void *y, int bf16)
+{
+    float mean, scale;
+    moments(x, dim, eps, &mean, &scale);
+    if (bf16) {
+        uint16_t *out = y;
+        for (int i = 0; i < dim; i++) out[i] = store_bf16((x[i] - mean) * scale * weight[i] + bias[i]);
+    } else {
+        float *out = y;
+        for (int i = 0; i < dim; i++) out[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+    }
+}
+
+/* The four type combinations of modulate, from one body. */
+#define MODULATE_BODY(LOAD, STORE)                                                                                     \
+    if (weight) {                                                                                                      \
+        for (int i = 0; i < dim; i++)                                                                                  \
+            out[i] = STORE(((x[i] - mean) * inv * weight[i] + bias[i]) * (1.0f + LOAD(scale[i])) + LOAD(shift[i]));    \
+    } else {                                                                                                           \
+        for (int i = 0; i < dim; i++) out[i] = STORE((x[i] - mean) * inv * (1.0f + LOAD(scale[i])) + LOAD(shift[i]));  \
+    }
+
+static void modulate(const float *x, int dim, const float *weight, const float *bias, float eps, const void *shift_,
+                     const void *scale_, int mod_bf16, void *y, int bf16)
+{
+    float mean, inv;
+    moments(x, dim, eps, &mean, &inv);
+    if (mod_bf16) {
+        const uint16_t *shift = shift_, *scale = scale_;
+        if (bf16) {
+            uint16_t *out = y;
+            MODULATE_BODY(load_bf16, store_bf16)
+        } else {
+            float *out = y;
+            MODULATE_BODY(load_bf16, )
+        }
+    } else {
+        const float *shift = shift_, *scale = scale_;
+        if (bf16) {
+            uint16_t *out = y;
+            MODULATE_BODY(, store_bf16)
+        } else {
+            float *out = y;
+            MODULATE_BODY(, )
+        }
+    }
+}
+
+static void gate_add(float *x, const void *gate, const float *h, size_t n, int bf16)
+{
+    if (bf16) {
+        const uint16_t *g = gate;
+        for (size_t i = 0; i < n; i++) x[i] += load_bf16(g[i]) * h[i];
+    } else {
+        const float *g = gate;
+        for (size_t i = 0; i < n; i++) x[i] += g[i] * h[i];
+    }
+}
+
+static void silu_add(const float *a, const float *b, size_t n, void *y, int bf16)
+{
+    if (bf16) {
+        uint16_t *out = y;
+        for (size_t i = 0; i < n; i++) out[i] = store_bf16(silu_f32(a[i] + b[i]));
+    } else {
+        float *out = y;
+        for (size_t i = 0; i < n; i++) out[i] = silu_f32(a[i] + b[i]);
+    }
+}
+
+#define AFFINE_BODY(STORE)                                                                                             \
+    for (int p = 0; p < n; p++) {                                                                                      \
+        const float *in = x + (size_t)p * (size_t)channels;                                                            \
+        if (silu)                                                                                                      \
+            for (int c = 0; c < channels; c++) out[c] = STORE(silu_f32(in[c] * scale[c] + shift[c]));                  \
+        else                                                                                                           \
+            for (int c = 0; c < channels; c++) out[c] = STORE(in[c] * scale[c] + shift[c]);                            \
+        out += channels;                                                                                               \
+    }
+
+static void affine_silu(const float *x, int n, int channels, const float *scale, const float *shift, int silu, void *y,
+                        int bf16)
+{
+    if (bf16) {
+        uint16_t *out = y;
+        AFFINE_BODY(store_bf16)
+    } else {
+        float *out = y;
+        AFFINE_BODY()
+    }
+}
+
+static void softmax(float *s, int n, float scale, void *y, int bf16)
+{
+    float top[LANES], lane[LANES] = {0};
+    int i = 0;
+    for (int j = 0; j < LANES; j++) top[j] = -INFINITY;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) top[j] = s[i + j] > top[j] ? s[i + j] : top[j];
+    for (int j = 0; i + j < n; j++) top[j] = s[i + j] > top[j] ? s[i + j] : top[j];
+    float most = top[0];
+    for (int j = 1; j < LANES; j++) most = top[j] > most ? top[j] : most;
+    for (i = 0; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) {
+            s[i + j] = exp_f32((s[i + j] - most) * scale);
+            lane[j] += s[i + j];
+        }
+    for (int j = 0; i + j < n; j++) {
+        s[i + j] = exp_f32((s[i + j] - most) * scale);
+        lane[j] += s[i + j];
+    }
+    const float inv = 1.0f / lanes_sum(lane);
+    if (bf16) {
+        uint16_t *out = y;
+        for (i = 0; i < n; i++) out[i] = store_bf16(s[i] * inv);
+    } else {
+        float *out = y;
+        for (i = 0; i < n; i++) out[i] = s[i] * inv;
+    }
+}
+
+static void to_act(const float *x, size_t n, void *y, int bf16)
+{
+    if (bf16) {
+        uint16_t *out = y;
+        for (size_t i = 0; i < n; i++) out[i] = store_bf16(x[i]);
+    } else {
+        memcpy(y, x, n * sizeof *x);
+    }
+}
+
+static void channel_sums(const float *x, int n, int channels, double *sums, double *squares)
+{
+    for (int p = 0; p < n; p++, x += channels)
+        for (int c = 0; c < channels; c++) {
+            sums[c] += x[c];
+            squares[c] += (double)x[c] * x[c];
+        }
+}
+
+static void add_rows(float *dst, const float *src, const float *add, size_t n)
+{
+    if (!add)
+        memmove(dst, src, n * sizeof *dst);
+    else
+        for (size_t i = 0; i < n; i++) dst[i] = src[i] + add[i];
+}
+
+extern const kern_rows PASTE(kern_rows, KERN_ISA);
+const kern_rows PASTE(kern_rows, KERN_ISA) = {TEXT(KERN_ISA), layer_norm, modulate, gate_add,     silu_add,
+                                              affine_silu,    softmax,    to_act,   channel_sums, add_rows};

@@ -1,0 +1,167 @@
+/* The kernel table: every operation a model is built from, one implementation per backend.
+ *
+ * Models are written once over this table. Two kinds of arrays appear:
+ *   float*  residual streams, tokens, statistics: always f32;
+ *   act*    operands of matrix products: `kern_act_size(k)` bytes an element, bf16 or f32 by backend.
+ * All array arguments live in the backend's memory (kern_alloc); `const int *` index arguments and scalars
+ * live in host memory and are read before the call returns. Row counts may be 0. Operations on one kern run
+ * in order. Rows are independent: the bits of an output row do not depend on the number of rows beside it,
+ * nor on the number of threads (DESIGN.md, "Random numbers").
+ */
+#ifndef KERNELS_OPS_H
+#define KERNELS_OPS_H
+
+#include "base/error.h"
+#include "kernels/rng.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct kern kern;               /* a backend instance */
+typedef struct kern_linear kern_linear; /* packed weights [N][K] and bias of y = act(x W^T + b) */
+typedef struct kern_conv kern_conv;     /* packed weights of a 2-D convolution */
+typedef struct kern_head kern_head;     /* packed diffusion head */
+typedef void act;                       /* array of operands, see above */
+
+typedef enum { KERN_LINEAR, KERN_GELU, KERN_SILU } kern_activation; /* GELU: exact, with erf */
+
+enum {
+    KERN_IN_F32 = 1,   /* x is float*, multiplied in f32; else act* */
+    KERN_OUT_F32 = 2,  /* y is float*; else act* */
+    KERN_OUT_ADD = 4,  /* y += result; needs KERN_OUT_F32 */
+    KERN_UPSAMPLE = 8, /* convolutions: of the nearest-neighbour 2x upsampled input; kernel 3, needs KERN_OUT_F32
+                        * and excludes KERN_OUT_ADD */
+};
+
+typedef struct {
+    int out, in;         /* N, K */
+    const float *weight; /* host [N][K] */
+    const float *bias;   /* host [N] or NULL */
+    kern_activation activation;
+    int flags;    /* KERN_IN_F32 ... */
+    int y_stride; /* elements from one row of y to the next, 0 = out */
+} kern_linear_spec;
+
+/* 2-D convolution, stride 1, kernel 1 or 3 with zero padding kernel/2, activations NHWC. */
+typedef struct {
+    int out, in, kernel; /* channels, channels, 1 or 3 */
+    const float *weight; /* host [out][in][kernel][kernel] */
+    const float *bias;   /* host [out] */
+    int flags;           /* KERN_OUT_F32, KERN_OUT_ADD, KERN_UPSAMPLE; the input is always act* */
+} kern_conv_spec;
+
+/* The diffusion head's weights, all host f32, official names in diffusion/head.c. W = width, D = z size. */
+typedef struct {
+    const float *ln_weight, *ln_bias;   /* [W] in_ln */
+    const float *fc1_weight, *fc1_bias; /* [W][W], [W] mlp.0 */
+    const float *fc2_weight, *fc2_bias; /* [W][W], [W] mlp.2 */
+    const float *ada_weight, *ada_bias; /* [3W][W], [3W] shift, scale, gate */
+} kern_head_block;
+
+typedef struct {
+    int width, depth, channels;         /* W, residual blocks, token channels C */
+    const float *in_weight, *in_bias;   /* [W][C], [W] input_proj */
+    const kern_head_block *blocks;      /* [depth] */
+    const float *ada_weight, *ada_bias; /* [2W][W], [2W] final adaLN: shift, scale */
+    const float *out_weight, *out_bias; /* [2C][W], [2C] final linear: eps, variance fraction */
+} kern_head_spec;
+
+/* One diffusion step of the learned-range Gaussian chain, in f32 (diffusion/schedule.h fills it). */
+typedef struct {
+    float sqrt_recip_abar, sqrt_recipm1_abar; /* x0 = a*x_t - b*eps */
+    float coef_x0, coef_xt;                   /* posterior mean = coef_x0*x0 + coef_xt*x_t */
+    float log_var_min, log_var_max;           /* log variance = frac*max + (1-frac)*min, frac = (v+1)/2 */
+    float noise;                              /* temperature, or 0 at the last index */
+} kern_chain_coef;
+
+typedef struct kern_ops {
+    void (*close)(kern *k);
+
+    mar_status (*alloc)(kern *k, size_t bytes, void **out, mar_err *err); /* 64-byte aligned, zeroed */
+    void (*free)(kern *k, void *p);
+    void (*upload)(kern *k, void *dst, const void *src, size_t bytes);   /* host -> backend */
+    void (*download)(kern *k, void *dst, const void *src, size_t bytes); /* backend -> host, waits */
+
+    /* y[rows][N] = activation(x[rows][K] W^T + bias). Weights are copied, converted and packed here, once. */
+    mar_status (*linear_create)(kern *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
+    void (*linear_free)(kern *k, kern_linear *l);
+    /* Prepares for calls with this row count, so that `linear` allocates nothing. Optional. */
+    mar_status (*linear_plan)(kern *k, kern_linear *l, int rows, mar_err *err);
+    void (*linear)(kern *k, const kern_linear *l, const void *x, int rows, void *y);
+
+    /* y[r] = (x[i] - mean) / sqrt(var + eps) * weight + bias, i = index ? index[r] : r. x float [..][dim],
+     * weight and bias float [dim]; y act [rows][dim], or float if y_f32. */
+    void (*layer_norm)(kern *k, const float *x, const int *index, int rows, int dim, const float *weight,
+                       const float *bias, float eps, void *y, int y_f32);
+    /* dst[dst_index[r]] = src[src_index[r]] + add[add_index[r]], rows of dim floats. A NULL index is the
+     * identity; add may be NULL. */
+    void (*copy_rows)(kern *k, float *dst, const int *dst_index, const float *src, const int *src_index,
+                      const float *add, const int *add_index, int rows, int dim);
+    /* y[r] = x[r] as act. */
+    void (*to_act)(kern *k, const float *x, size_t n, act *y);
+
+    /* Multi-head attention of n_seq independent sequences. Row i of sequence s of q starts at
+     * q + (s*n_q + i)*q_stride elements, and of k and v at (s*n_k + i)*kv_stride; heads lie side by side,
+     * head_dim each. y act [n_seq*n_q][heads*head_dim]. Scores are scaled by 1/sqrt(head_dim), softmax in f32. */
+    void (*attention)(kern *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride, int n_seq,
+                      int n_q, int n_k, int heads, int head_dim, act *y);
+    /* Prepares for calls of this shape, so that `attention` allocates nothing. */
+    mar_status (*attention_plan)(kern *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
+                                 mar_err *err);
+
+    /* The head. Modulation rows are what depends on (condition, t) only: adaLN(SiLU(temb[t] + c)) of every
+     * block and of the final layer, computed ahead of the chain in one large product. One row is
+     * head_mod_bytes() long, its layout the backend's own. */
+    mar_status (*head_create)(kern *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
+    void (*head_free)(kern *k, kern_head *h);
+    size_t (*head_mod_bytes)(const kern_head *h);
+    size_t (*head_scratch_bytes)(const kern_head *h, int rows); /* for head_modulate and head_eval */
+    mar_status (*head_plan)(kern *k, kern_head *h, int rows, mar_err *err);
+    /* mod[s*rows + r] = modulation for (temb[temb_index[s]], cond[r]); temb [..][W], cond [rows][W] floats. */
+    void (*head_modulate)(kern *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
+                          const float *cond, int rows, void *mod, void *scratch);
+    /* out[r][2C] = net(x[x_index ? x_index[r] : r][C]; mod row mod_index ? mod_index[r] : r). */
+    void (*head_eval)(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                      const int *mod_index, int rows, float *out, void *scratch);
+
+    /* x[r][c] <- p_sample(x, out) with the noise at address (KERN_NOISE_STEP, image[r], position[r], step, c).
+     * out [rows or 2*rows][2C]: eps then variance fraction. With cfg != 1 row rows+r is the unconditional
+     * one; guidance acts on eps only, the variance is the conditional row's. */
+    void (*chain_step)(kern *k, float *x, const float *out, int rows, int channels, float cfg,
+                       const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position,
+                       int step);
+    /* x[r][c] = standard normal at address (purpose, image[r], position[r], step, c). */
+    void (*normal)(kern *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose, const uint64_t *image,
+                   const int *position, int step);
+
+    /* Image decoder, activations NHWC, one image at a time. Weights are copied by conv_create and packed by the
+     * first conv_plan. */
+    mar_status (*conv_create)(kern *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
+    void (*conv_free)(kern *k, kern_conv *c);
+    /* Must precede calls with this height and width of x, so that `conv` allocates nothing and cannot fail. */
+    mar_status (*conv_plan)(kern *k, kern_conv *c, int height, int width, mar_err *err);
+    /* y[H][W][out] (upsampling: [2H][2W][out]) from x[H][W][in]. */
+    void (*conv)(kern *k, const kern_conv *c, const act *x, int height, int width, void *y);
+    /* y = GroupNorm(x) * weight + bias, then x*sigmoid(x) if silu. x float [pixels][channels], y act. */
+    mar_status (*group_norm_plan)(kern *k, int pixels, int channels, mar_err *err); /* as conv_plan */
+    void (*group_norm)(kern *k, const float *x, int pixels, int channels, int groups, const float *weight,
+                       const float *bias, float eps, int silu, act *y);
+} kern_ops;
+
+struct kern {
+    const kern_ops *ops;
+    size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
+    char description[128]; /* "cpu bf16 (avx512_bf16), 2 threads" */
+    mar_status failed;     /* the first failure of an operation that returns nothing; sticky */
+    mar_err failure;
+};
+
+/* For backends: remembers the first failure. */
+void kern_fail(kern *k, mar_status status, const mar_err *err);
+/* For models: MAR_OK, or the first failure with its message. */
+mar_status kern_check(const kern *k, mar_err *err);
+
+/* The CPU backend. dtype F32, BF16 or AUTO; threads 0 = one per available core. */
+mar_status kern_cpu_open(mar_dtype dtype, int threads, kern **out, mar_err *err);
+
+#endif

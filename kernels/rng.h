@@ -1,0 +1,53 @@
+/* Counter-based random numbers: Philox4x32-10 (Salmon et al., SC 2011), key = seed, counter = address.
+ *
+ * A number's address is (purpose, image, position, step, channel). The four words of one block serve
+ * channels 4b..4b+3. The counter is laid out so that cuRAND's curand_init(seed, subsequence = image,
+ * offset = 4*(counter.y << 32 | counter.x)) yields the same words:
+ *   counter.x = step << 16 | channel/4     step < 65536, channel < 262144
+ *   counter.y = purpose << 24 | position   position < 2^24
+ *   counter.z, counter.w = image, low and high word
+ */
+#ifndef KERNELS_RNG_H
+#define KERNELS_RNG_H
+
+#include <stdint.h>
+
+typedef enum {
+    KERN_NOISE_INIT = 0,  /* x_T of a token's chain; step 0 */
+    KERN_NOISE_STEP = 1,  /* eps_t of a diffusion step; step = t of the 1000-step base process */
+    KERN_NOISE_ORDER = 2, /* the random order of an image's tokens; position = draw */
+} kern_noise;
+
+/* The ten Philox rounds. */
+static inline void kern_philox(uint64_t seed, const uint32_t counter[4], uint32_t out[4])
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+/* The four words at an address; `block` is channel/4. */
+static inline void kern_random_words(uint64_t seed, kern_noise purpose, uint64_t image, uint32_t position,
+                                     uint32_t step, uint32_t block, uint32_t out[4])
+{
+    const uint32_t counter[4] = {step << 16 | block, (uint32_t)purpose << 24 | position, (uint32_t)image,
+                                 (uint32_t)(image >> 32)};
+    kern_philox(seed, counter, out);
+}
+
+/* Four standard normals from four words, Box-Muller on (w0,w1) and (w2,w3), computed in double. */
+void kern_normal4(const uint32_t words[4], float out[4]);
+
+/* A uniformly random permutation of 0..n-1 for one image: Fisher-Yates. order int [n]. */
+void kern_random_order(uint64_t seed, uint64_t image, int n, int *order);
+
+#endif

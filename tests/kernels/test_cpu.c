@@ -1,0 +1,357 @@
+/* The CPU backend's operations against plain loops in double, in f32 and bf16, and the promise that a row's bits do not
+ * depend on the rows beside it or on the number of threads. */
+#include "kernels/ops.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t draws;
+
+static float *random_floats(size_t n, float scale)
+{
+    float *x = malloc((n + 1) * sizeof *x);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t w[4];
+        kern_random_words(12, KERN_NOISE_INIT, draws, (uint32_t)(i >> 16), 0, (uint32_t)i & 0xffff, w);
+        x[i] = ((float)w[0] / 2147483648.0f - 1) * scale;
+    }
+    draws++;
+    return x;
+}
+
+static kern *open_kern(mar_dtype dtype, int threads)
+{
+    kern *k = NULL;
+    mar_err err = {0};
+    mar_status status = kern_cpu_open(dtype, threads, &k, &err);
+    if (dtype == MAR_DTYPE_BF16 && status == MAR_EBACKEND) return NULL; /* a processor without bf16 */
+    assert_ok(status, &err);
+    return k;
+}
+
+static float bf16_round(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
+    memcpy(&x, &u, sizeof u);
+    return x;
+}
+
+/* Host floats as act, and back. */
+static void *to_act(kern *k, const float *x, size_t n)
+{
+    void *p = NULL;
+    mar_err err = {0};
+    assert_ok(k->ops->alloc(k, n * k->act_size, &p, &err), &err);
+    k->ops->to_act(k, x, n, p);
+    return p;
+}
+
+static float *from_act(const kern *k, const void *p, size_t n)
+{
+    float *x = malloc((n + 1) * sizeof *x);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u = k->act_size == 2 ? (uint32_t)((const uint16_t *)p)[i] << 16 : ((const uint32_t *)p)[i];
+        memcpy(x + i, &u, sizeof u);
+    }
+    return x;
+}
+
+static const mar_dtype dtypes[2] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
+static const double tolerance[2] = {2e-6, 5e-3}; /* relative, of one operation */
+
+static double activate(double x, kern_activation a)
+{
+    if (a == KERN_GELU) return x * 0.5 * (1 + erf(x / sqrt(2.0)));
+    if (a == KERN_SILU) return x / (1 + exp(-x));
+    return x;
+}
+
+static void linear_case(kern *k, double tol, int rows, int in, int out, kern_activation activation, int flags)
+{
+    const int f32_in = flags & KERN_IN_F32, f32_out = flags & KERN_OUT_F32;
+    float *w = random_floats((size_t)out * (size_t)in, 1 / sqrtf((float)in)), *b = random_floats((size_t)out, 1);
+    float *x = random_floats((size_t)rows * (size_t)in, 1), *y0 = random_floats((size_t)rows * (size_t)out, 1);
+    float *expected = malloc(sizeof(float) * (size_t)rows * (size_t)out + 1);
+    for (int r = 0; r < rows; r++)
+        for (int o = 0; o < out; o++) {
+            double sum = b[o];
+            for (int i = 0; i < in; i++) {
+                float u = x[r * in + i], v = w[o * in + i];
+                if (k->act_size == 2 && !f32_in) u = bf16_round(u), v = bf16_round(v);
+                sum += (double)u * v;
+            }
+            sum = activate(sum, activation);
+            expected[r * out + o] = (float)(flags & KERN_OUT_ADD ? sum + y0[r * out + o] : sum);
+        }
+    kern_linear *l = NULL;
+    mar_err err = {0};
+    const kern_linear_spec spec = {out, in, w, b, activation, flags, 0};
+    assert_ok(k->ops->linear_create(k, &spec, &l, &err), &err);
+    assert_ok(k->ops->linear_plan(k, l, rows, &err), &err);
+    void *xa = f32_in ? NULL : to_act(k, x, (size_t)rows * (size_t)in);
+    void *y = NULL;
+    assert_ok(k->ops->alloc(k, (size_t)rows * (size_t)out * 4, &y, &err), &err);
+    if (flags & KERN_OUT_ADD) memcpy(y, y0, (size_t)rows * (size_t)out * 4);
+    k->ops->linear(k, l, f32_in ? x : xa, rows, y);
+    float *got = f32_out ? NULL : from_act(k, y, (size_t)rows * (size_t)out);
+    assert_close(got ? got : (float *)y, expected, (size_t)rows * (size_t)out, f32_in ? tolerance[0] : tol);
+    assert_ok(kern_check(k, &err), &err);
+    k->ops->linear_free(k, l);
+    if (xa) k->ops->free(k, xa);
+    k->ops->free(k, y);
+    free(w), free(b), free(x), free(y0), free(expected), free(got);
+}
+
+static void linear(void **state)
+{
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        kern *k = open_kern(dtypes[d], 2);
+        if (!k) continue;
+        linear_case(k, tolerance[d], 1, 16, 16, KERN_LINEAR, 0);
+        linear_case(k, tolerance[d], 7, 33, 130, KERN_SILU, 0);
+        linear_case(k, tolerance[d], 64, 96, 96, KERN_GELU, 0);
+        linear_case(k, tolerance[d], 130, 768, 700, KERN_LINEAR, KERN_OUT_F32);
+        linear_case(k, tolerance[d], 65, 1024, 520, KERN_LINEAR, KERN_OUT_F32 | KERN_OUT_ADD);
+        linear_case(k, tolerance[d], 9, 6, 12, KERN_SILU, KERN_IN_F32 | KERN_OUT_F32);
+        linear_case(k, tolerance[d], 3, 100, 2, KERN_LINEAR, KERN_IN_F32 | KERN_OUT_F32);
+        linear_case(k, tolerance[d], 20, 34, 77, KERN_GELU, KERN_OUT_F32 | KERN_OUT_ADD);
+        linear_case(k, tolerance[d], 13, 512, 200, KERN_SILU, KERN_OUT_F32);
+        k->ops->close(k);
+    }
+}
+
+/* Computes rows 0..n-1 for every n and thread count; row r must have the same bits as when computed in a batch of
+ * `most` rows by one thread. */
+static void row_invariance(void **state)
+{
+    (void)state;
+    enum { MOST = 200, IN = 768, OUT = 648 };
+    const int counts[] = {1, 2, 3, 5, 8, 17, 31, 63, 64, 65, 100, 128, 199, MOST};
+    float *w = random_floats(OUT * IN, 0.03f), *b = random_floats(OUT, 1), *x = random_floats(MOST * IN, 1);
+    for (int d = 0; d < 2; d++)
+        for (int activation = KERN_LINEAR; activation <= KERN_SILU; activation++) {
+            char *reference = NULL;
+            for (int threads = 1; threads <= 4; threads++) {
+                kern *k = open_kern(dtypes[d], threads);
+                if (!k) continue;
+                kern_linear *l = NULL;
+                mar_err err = {0};
+                const kern_linear_spec spec = {OUT, IN, w, b, (kern_activation)activation, 0, 0};
+                assert_ok(k->ops->linear_create(k, &spec, &l, &err), &err);
+                void *xa = to_act(k, x, MOST * IN), *y = NULL;
+                const size_t row = OUT * k->act_size;
+                assert_ok(k->ops->alloc(k, MOST * row, &y, &err), &err);
+                if (!reference) {
+                    k->ops->linear(k, l, xa, MOST, y);
+                    reference = malloc(MOST * row);
+                    memcpy(reference, y, MOST * row);
+                }
+                for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+                    memset(y, 0, MOST * row);
+                    k->ops->linear(k, l, xa, counts[c], y);
+                    assert_memory_equal(y, reference, (size_t)counts[c] * row);
+                }
+                k->ops->linear_free(k, l);
+                k->ops->free(k, xa);
+                k->ops->free(k, y);
+                k->ops->close(k);
+            }
+            free(reference);
+        }
+    free(w), free(b), free(x);
+}
+
+/* The products of bf16 layers as f32, of `rows` rows by one call, or of row by row. */
+static float *products(kern *k, const kern_linear_spec *spec, const float *x, int rows, int by)
+{
+    const size_t n = (size_t)rows * (size_t)spec->out, in = (size_t)spec->in;
+    kern_linear *l = NULL;
+    mar_err err = {0};
+    float *y = calloc(n, sizeof *y);
+    assert_ok(k->ops->linear_create(k, spec, &l, &err), &err);
+    char *xa = to_act(k, x, (size_t)rows * in);
+    for (int r = 0; r < rows; r += by)
+        k->ops->linear(k, l, xa + (size_t)r * in * k->act_size, rows - r < by ? rows - r : by,
+                       y + (size_t)r * (size_t)spec->out);
+    assert_ok(kern_check(k, &err), &err);
+    k->ops->linear_free(k, l);
+    k->ops->free(k, xa);
+    return y;
+}
+
+/* Where bf16 products are our own: every number of rows by one call and split otherwise has the same bits, and they
+ * are oneDNN's to f32 rounding. */
+static void own_products(void **state)
+{
+    (void)state;
+    unsetenv("MAR_ISA");
+    kern *own = open_kern(MAR_DTYPE_BF16, 2), *dnn = NULL;
+    if (!own) skip();
+    setenv("MAR_ISA", "avx2", 1);
+    dnn = open_kern(MAR_DTYPE_BF16, 2);
+    unsetenv("MAR_ISA");
+    size_t numbers = 0, differ = 0;
+    for (int rows = 1; rows <= 40; rows++) {
+        uint32_t w4[4];
+        kern_random_words(13, KERN_NOISE_INIT, 0, 0, 0, (uint32_t)rows, w4);
+        /* every fourth shape is one of whole blocks */
+        const int in = rows % 4 ? 2 * (int)(1 + w4[0] % 768) : 1024, out = rows % 4 ? 1 + (int)(w4[1] % 1536) : 1024;
+        float *w = random_floats((size_t)out * (size_t)in, 1), *x = random_floats((size_t)rows * (size_t)in, 1);
+        const kern_linear_spec spec = {out, in, w, NULL, KERN_LINEAR, KERN_OUT_F32, 0};
+        const size_t n = (size_t)rows * (size_t)out;
+        float *together = products(own, &spec, x, rows, rows), *single = products(own, &spec, x, rows, 1);
+        float *some = products(own, &spec, x, rows, 1 + (int)(w4[2] % 16));
+        float *other = products(dnn, &spec, x, rows, rows);
+        assert_memory_equal(together, single, n * sizeof *single);
+        assert_memory_equal(together, some, n * sizeof *some);
+        assert_close(together, other, n, 1e-5);
+        for (size_t i = 0; i < n; i++) differ += memcmp(together + i, other + i, sizeof *other) != 0;
+        numbers += n;
+        free(w), free(x), free(together), free(single), free(some), free(other);
+    }
+    print_message("%zu of %zu results differ from oneDNN's in some bit\n", differ, numbers);
+    own->ops->close(own);
+    dnn->ops->close(dnn);
+}
+
+static void layer_norm(void **state)
+{
+    (void)state;
+    enum { ROWS = 5 };
+    const int dims[] = {1, 15, 16, 96, 1280};
+    const int index[ROWS] = {4, 0, 2, 2, 1};
+    for (int d = 0; d < 2; d++) {
+        kern *k = open_kern(dtypes[d], 2);
+        if (!k) continue;
+        for (size_t c = 0; c < sizeof dims / sizeof *dims; c++) {
+            const int dim = dims[c];
+            const size_t n = ROWS * (size_t)dim;
+            float *x = random_floats(n, 3), *w = random_floats((size_t)dim, 1), *b = random_floats((size_t)dim, 1);
+            float *expected = malloc(n * sizeof *expected), *f32 = malloc(n * sizeof *f32);
+            for (size_t i = 0; i < n; i++) x[i] += 10; /* a mean well away from zero */
+            for (int r = 0; r < ROWS; r++) {
+                const float *row = x + index[r] * dim;
+                double mean = 0, var = 0;
+                for (int i = 0; i < dim; i++) mean += row[i] / (double)dim;
+                for (int i = 0; i < dim; i++) var += (row[i] - mean) * (row[i] - mean) / dim;
+                for (int i = 0; i < dim; i++)
+                    expected[r * dim + i] = (float)((row[i] - mean) / sqrt(var + 1e-6) * w[i] + b[i]);
+            }
+            void *y = to_act(k, x, n);
+            k->ops->layer_norm(k, x, index, ROWS, dim, w, b, 1e-6f, y, 0);
+            float *got = from_act(k, y, n);
+            assert_close(got, expected, n, d ? 5e-3 : 1e-5);
+            k->ops->layer_norm(k, x, index, ROWS, dim, w, b, 1e-6f, f32, 1);
+            assert_close(f32, expected, n, 1e-5);
+            k->ops->free(k, y);
+            free(x), free(w), free(b), free(expected), free(f32), free(got);
+        }
+        k->ops->close(k);
+    }
+}
+
+static void attention_case(kern *k, double tol, int n_seq, int n_q, int n_k, int heads, int dim)
+{
+    const int width = heads * dim, q_stride = width + 16, kv_stride = 2 * width;
+    const size_t nq = (size_t)(n_seq * n_q) * (size_t)q_stride, nk = (size_t)(n_seq * n_k) * (size_t)kv_stride;
+    float *q = random_floats(nq, 2), *kv = random_floats(nk, 2);
+    void *qa = to_act(k, q, nq), *kva = to_act(k, kv, nk), *y = NULL;
+    mar_err err = {0};
+    const size_t n = (size_t)(n_seq * n_q * width);
+    assert_ok(k->ops->alloc(k, n * k->act_size, &y, &err), &err);
+    assert_ok(k->ops->attention_plan(k, n_q, n_k, heads, dim, q_stride, kv_stride, &err), &err);
+    k->ops->attention(k, qa, q_stride, kva, (char *)kva + (size_t)width * k->act_size, kv_stride, n_seq, n_q, n_k,
+                      heads, dim, y);
+    float *qr = from_act(k, qa, nq), *kvr = from_act(k, kva, nk), *expected = malloc(n * sizeof *expected);
+    double *score = malloc((size_t)n_k * sizeof *score);
+    for (int s = 0; s < n_seq; s++)
+        for (int h = 0; h < heads; h++)
+            for (int i = 0; i < n_q; i++) {
+                double top = -INFINITY, sum = 0;
+                for (int j = 0; j < n_k; j++) {
+                    score[j] = 0;
+                    for (int c = 0; c < dim; c++)
+                        score[j] += (double)qr[(s * n_q + i) * q_stride + h * dim + c] *
+                                    kvr[(s * n_k + j) * kv_stride + h * dim + c] / sqrt(dim);
+                    top = fmax(top, score[j]);
+                }
+                for (int j = 0; j < n_k; j++) sum += score[j] = exp(score[j] - top);
+                for (int c = 0; c < dim; c++) {
+                    double v = 0;
+                    for (int j = 0; j < n_k; j++)
+                        v += score[j] / sum * kvr[(s * n_k + j) * kv_stride + width + h * dim + c];
+                    expected[(s * n_q + i) * width + h * dim + c] = (float)v;
+                }
+            }
+    float *got = from_act(k, y, n);
+    assert_ok(kern_check(k, &err), &err);
+    assert_close(got, expected, n, tol);
+    k->ops->free(k, qa), k->ops->free(k, kva), k->ops->free(k, y);
+    free(q), free(kv), free(qr), free(kvr), free(expected), free(score), free(got);
+}
+
+static void attention(void **state)
+{
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        kern *k = open_kern(dtypes[d], 2);
+        if (!k) continue;
+        const double tol = d ? 1e-2 : 5e-6;
+        attention_case(k, tol, 2, 65, 65, 3, 64);
+        attention_case(k, tol, 1, 7, 320, 2, 80);
+        attention_case(k, tol, 3, 1, 1, 2, 32);
+        attention_case(k, tol, 1, 100, 100, 1, 96); /* the single head of an image decoder: blocks of queries */
+        k->ops->close(k);
+    }
+}
+
+static void empty_and_refused(void **state)
+{
+    (void)state;
+    kern *k = open_kern(MAR_DTYPE_F32, 1);
+    mar_err err = {0};
+    float y[4] = {7, 7, 7, 7};
+    k->ops->attention(k, y, 4, y, y, 4, 0, 0, 1, 1, 4, y); /* no rows: nothing happens */
+    assert_float_equal(y[0], 7, 0);
+    assert_ok(kern_check(k, &err), &err);
+    k->ops->close(k);
+    assert_int_equal(kern_cpu_open(MAR_DTYPE_F16, 1, &k, &err), MAR_EARG);
+    assert_non_null(strstr(err.text, "f16"));
+    assert_int_equal(kern_cpu_open(MAR_DTYPE_F32, -1, &k, &err), MAR_EARG);
+    assert_non_null(strstr(err.text, "threads -1"));
+}
+
+static void copy_rows(void **state)
+{
+    (void)state;
+    kern *k = open_kern(MAR_DTYPE_F32, 2);
+    enum { DIM = 3 };
+    const float src[] = {1, 2, 3, 4, 5, 6}, add[] = {10, 20, 30, 100, 200, 300};
+    float dst[9] = {0};
+    const int to[] = {2, 0}, from[] = {0, 1}, plus[] = {1, 0};
+    k->ops->copy_rows(k, dst, to, src, from, add, plus, 2, DIM);
+    const float expected[9] = {14, 25, 36, 0, 0, 0, 101, 202, 303};
+    assert_memory_equal(dst, expected, sizeof dst);
+    k->ops->copy_rows(k, dst, NULL, src, NULL, NULL, NULL, 2, DIM);
+    assert_memory_equal(dst, src, sizeof src);
+    k->ops->close(k);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(linear),
+        cmocka_unit_test(row_invariance),
+        cmocka_unit_test(own_products),
+        cmocka_unit_test(layer_norm),
+        cmocka_unit_test(attention),
+        cmocka_unit_test(copy_rows),
+        cmocka_unit_test(empty_and_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,419 @@
+/* Convolution and group normalisation of the CPU backend against plain loops in double, for f32 and bf16.
+ * Inputs are rounded to the backend's operand type first, so the tolerance is that of the accumulation and of
+ * the output. */
+#include "tests/support/support.h"
+
+#include "kernels/ops.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t state = 1;
+
+/* Uniform in [-1, 1). */
+static float uniform(void)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (float)(int32_t)(state >> 32) / 2147483648.0f;
+}
+
+static float *uniform_array(size_t n)
+{
+    float *x = malloc(n * sizeof *x);
+    assert_non_null(x);
+    for (size_t i = 0; i < n; i++) x[i] = uniform();
+    return x;
+}
+
+/* Multiples of 1/8 up to 1: they and the sums of four that upsampling makes are exact in bf16. */
+static float *coarse_array(size_t n)
+{
+    float *x = uniform_array(n);
+    for (size_t i = 0; i < n; i++) x[i] = rintf(x[i] * 8) / 8;
+    return x;
+}
+
+/* NULL (and the test is skipped) where bf16 is asked for and the processor has none. */
+static kern *open_kern(mar_dtype dtype, int threads)
+{
+    kern *k = NULL;
+    mar_err err = {0};
+    mar_status status = kern_cpu_open(dtype, threads, &k, &err);
+    if (status == MAR_EBACKEND && dtype == MAR_DTYPE_BF16) skip();
+    assert_ok(status, &err);
+    return k;
+}
+
+static void *device_array(kern *k, size_t bytes)
+{
+    void *p = NULL;
+    mar_err err = {0};
+    assert_ok(k->ops->alloc(k, bytes, &p, &err), &err);
+    return p;
+}
+
+static void from_act(kern *k, const void *a, size_t n, float *x)
+{
+    if (k->act_size == sizeof(float)) {
+        k->ops->download(k, x, a, n * sizeof *x);
+        return;
+    }
+    uint16_t *half = malloc(n * sizeof *half + 1);
+    assert_non_null(half);
+    k->ops->download(k, half, a, n * sizeof *half);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u = (uint32_t)half[i] << 16;
+        memcpy(&x[i], &u, sizeof u);
+    }
+    free(half);
+}
+
+/* n floats -> act in the backend; x is replaced by what they became. */
+static void *to_act(kern *k, float *x, size_t n)
+{
+    float *copy = device_array(k, n * sizeof *x);
+    void *a = device_array(k, n * k->act_size);
+    k->ops->upload(k, copy, x, n * sizeof *x);
+    k->ops->to_act(k, copy, n, a);
+    k->ops->free(k, copy);
+    from_act(k, a, n, x);
+    return a;
+}
+
+/* --- convolution -------------------------------------------------------------------------------- */
+
+typedef struct {
+    int height, width, in, out, kernel, flags;
+} conv_case;
+
+static const conv_case conv_cases[] = {
+    {1, 1, 8, 3, 3, KERN_OUT_F32},
+    {5, 7, 32, 64, 3, KERN_OUT_F32},
+    {5, 7, 32, 64, 3, KERN_OUT_F32 | KERN_OUT_ADD},
+    {6, 8, 64, 32, 3, 0},
+    {16, 16, 64, 32, 1, KERN_OUT_F32},
+    {9, 13, 96, 40, 1, KERN_OUT_F32 | KERN_OUT_ADD},
+    {33, 3, 16, 48, 3, KERN_OUT_F32},
+    {2, 40, 24, 17, 3, KERN_OUT_F32},
+    {131, 5, 32, 32, 3, KERN_OUT_F32 | KERN_OUT_ADD}, /* uneven bands */
+    {150, 33, 32, 3, 3, KERN_OUT_F32},                /* the output convolution */
+    {16, 16, 16, 128, 3, KERN_OUT_F32},               /* the input convolution */
+    {1, 1, 32, 32, 3, KERN_OUT_F32 | KERN_UPSAMPLE},
+    {4, 4, 64, 64, 3, KERN_OUT_F32 | KERN_UPSAMPLE},
+    {7, 5, 32, 48, 3, KERN_OUT_F32 | KERN_UPSAMPLE},
+    {40, 37, 16, 16, 3, KERN_OUT_F32 | KERN_UPSAMPLE},
+};
+
+static size_t in_size(const conv_case *c)
+{
+    return (size_t)c->height * (size_t)c->width * (size_t)c->in;
+}
+
+static size_t out_size(const conv_case *c)
+{
+    return (size_t)c->height * (size_t)c->width * (size_t)c->out * (c->flags & KERN_UPSAMPLE ? 4 : 1);
+}
+
+static size_t weight_size(const conv_case *c)
+{
+    return (size_t)c->out * (size_t)c->in * (size_t)(c->kernel * c->kernel);
+}
+
+/* By definition: upsample, pad, multiply, add. */
+static void conv_reference(const conv_case *c, const float *x, const float *w, const float *bias, float *y)
+{
+    const int scale = c->flags & KERN_UPSAMPLE ? 2 : 1, height = scale * c->height, width = scale * c->width;
+    const int size = c->kernel, pad = size / 2;
+    for (int i = 0; i < height; i++)
+        for (int j = 0; j < width; j++)
+            for (int o = 0; o < c->out; o++, y++) {
+                double sum = bias[o] + (c->flags & KERN_OUT_ADD ? (double)*y : 0.0);
+                for (int r = 0; r < size; r++)
+                    for (int s = 0; s < size; s++) {
+                        const int u = i + r - pad, v = j + s - pad;
+                        if (u < 0 || v < 0 || u >= height || v >= width) continue;
+                        const float *in = x + (size_t)((u / scale) * c->width + v / scale) * (size_t)c->in;
+                        const float *tap = w + (size_t)o * (size_t)(c->in * size * size) + r * size + s;
+                        for (int n = 0; n < c->in; n++) sum += (double)in[n] * tap[n * size * size];
+                    }
+                *y = (float)sum;
+            }
+}
+
+static kern_conv *make_conv(kern *k, const conv_case *c, const float *w, const float *bias)
+{
+    mar_err err = {0};
+    kern_conv *conv = NULL;
+    const kern_conv_spec spec = {
+        .out = c->out, .in = c->in, .kernel = c->kernel, .weight = w, .bias = bias, .flags = c->flags};
+    assert_ok(k->ops->conv_create(k, &spec, &conv, &err), &err);
+    return conv;
+}
+
+/* y holds what the result is added to. */
+static void run_conv(kern *k, const conv_case *c, kern_conv *conv, const void *x, float *y)
+{
+    mar_err err = {0};
+    const size_t n = out_size(c), bytes = n * (c->flags & KERN_OUT_F32 ? sizeof(float) : k->act_size);
+    void *out = device_array(k, bytes);
+    assert_ok(k->ops->conv_plan(k, conv, c->height, c->width, &err), &err);
+    if (c->flags & KERN_OUT_F32) k->ops->upload(k, out, y, bytes);
+    k->ops->conv(k, conv, x, c->height, c->width, out);
+    if (c->flags & KERN_OUT_F32)
+        k->ops->download(k, y, out, bytes);
+    else
+        from_act(k, out, n, y);
+    k->ops->free(k, out);
+}
+
+static void check_conv(mar_dtype dtype, const conv_case *c)
+{
+    kern *k = open_kern(dtype, 2);
+    float *x = uniform_array(in_size(c)), *w = coarse_array(weight_size(c)), *bias = uniform_array((size_t)c->out);
+    float *expected = uniform_array(out_size(c)), *y = malloc(out_size(c) * sizeof *y);
+    assert_non_null(y);
+    memcpy(y, expected, out_size(c) * sizeof *y);
+    void *in = to_act(k, x, in_size(c));
+    kern_conv *conv = make_conv(k, c, w, bias);
+    run_conv(k, c, conv, in, y);
+    conv_reference(c, x, w, bias, expected);
+    assert_close(y, expected, out_size(c), dtype == MAR_DTYPE_BF16 && !(c->flags & KERN_OUT_F32) ? 4e-3 : 2e-6);
+    k->ops->conv_free(k, conv);
+    k->ops->free(k, in);
+    k->ops->close(k);
+    free(x), free(w), free(bias), free(expected), free(y);
+}
+
+static void conv_f32_matches_the_definition(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++) check_conv(MAR_DTYPE_F32, &conv_cases[i]);
+}
+
+static void conv_bf16_matches_the_definition(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++) check_conv(MAR_DTYPE_BF16, &conv_cases[i]);
+}
+
+static void conv_bits(mar_dtype dtype, const conv_case *c, int threads, float *y)
+{
+    state = 77;
+    kern *k = open_kern(dtype, threads);
+    float *x = uniform_array(in_size(c)), *w = uniform_array(weight_size(c)), *bias = uniform_array((size_t)c->out);
+    for (size_t i = 0; i < out_size(c); i++) y[i] = uniform();
+    void *in = to_act(k, x, in_size(c));
+    kern_conv *conv = make_conv(k, c, w, bias);
+    run_conv(k, c, conv, in, y);
+    k->ops->conv_free(k, conv);
+    k->ops->free(k, in);
+    k->ops->close(k);
+    free(x), free(w), free(bias);
+}
+
+static void check_conv_threads(mar_dtype dtype)
+{
+    static const conv_case wide[] = {
+        {16, 16, 512, 512, 3, KERN_OUT_F32}, {32, 32, 512, 256, 1, KERN_OUT_F32},
+        {64, 64, 64, 64, 3, KERN_OUT_F32},   {16, 16, 256, 256, 3, KERN_OUT_F32 | KERN_UPSAMPLE},
+        {256, 32, 32, 3, 3, KERN_OUT_F32},   {150, 33, 32, 32, 3, KERN_OUT_F32 | KERN_OUT_ADD},
+    };
+    static const int threads[] = {2, 3, 4, 8};
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
+        const size_t n = out_size(&wide[i]);
+        float *one = malloc(n * sizeof *one), *many = malloc(n * sizeof *many);
+        assert_non_null(one);
+        assert_non_null(many);
+        conv_bits(dtype, &wide[i], 1, one);
+        for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
+            conv_bits(dtype, &wide[i], threads[t], many);
+            assert_memory_equal(one, many, n * sizeof *one);
+        }
+        free(one), free(many);
+    }
+}
+
+static void conv_f32_bits_do_not_depend_on_threads(void **unused)
+{
+    (void)unused;
+    check_conv_threads(MAR_DTYPE_F32);
+}
+
+static void conv_bf16_bits_do_not_depend_on_threads(void **unused)
+{
+    (void)unused;
+    check_conv_threads(MAR_DTYPE_BF16);
+}
+
+/* The weights are packed for the first size; every later size takes them or makes its own. */
+static void check_conv_sizes(mar_dtype dtype)
+{
+    static const int sizes[][2] = {{16, 16}, {3, 70}, {128, 128}, {1, 5}, {64, 64}, {16, 16}};
+    conv_case c = {0, 0, 64, 64, 3, KERN_OUT_F32};
+    kern *k = open_kern(dtype, 2);
+    float *w = coarse_array(weight_size(&c)), *bias = uniform_array((size_t)c.out);
+    kern_conv *conv = make_conv(k, &c, w, bias);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        c.height = sizes[i][0], c.width = sizes[i][1];
+        float *x = uniform_array(in_size(&c)), *y = uniform_array(out_size(&c)),
+              *expected = uniform_array(out_size(&c));
+        void *in = to_act(k, x, in_size(&c));
+        run_conv(k, &c, conv, in, y);
+        conv_reference(&c, x, w, bias, expected);
+        assert_close(y, expected, out_size(&c), 2e-6);
+        k->ops->free(k, in);
+        free(x), free(y), free(expected);
+    }
+    k->ops->conv_free(k, conv);
+    k->ops->close(k);
+    free(w), free(bias);
+}
+
+static void conv_takes_several_sizes(void **unused)
+{
+    (void)unused;
+    check_conv_sizes(MAR_DTYPE_F32);
+    check_conv_sizes(MAR_DTYPE_BF16);
+}
+
+static void conv_free_takes_null_and_unplanned(void **unused)
+{
+    (void)unused;
+    const conv_case c = {1, 1, 8, 8, 3, KERN_OUT_F32};
+    kern *k = open_kern(MAR_DTYPE_F32, 1);
+    float *w = uniform_array(weight_size(&c)), *bias = uniform_array(8);
+    k->ops->conv_free(k, make_conv(k, &c, w, bias));
+    k->ops->conv_free(k, NULL);
+    k->ops->close(k);
+    free(w), free(bias);
+}
+
+static void unplanned_sizes_fail_and_are_remembered(void **unused)
+{
+    (void)unused;
+    const conv_case c = {4, 4, 8, 8, 3, KERN_OUT_F32};
+    kern *k = open_kern(MAR_DTYPE_F32, 2);
+    mar_err err = {0};
+    float *w = uniform_array(weight_size(&c)), *bias = uniform_array(8), *y = uniform_array(out_size(&c));
+    kern_conv *conv = make_conv(k, &c, w, bias);
+    void *x = device_array(k, in_size(&c) * sizeof(float));
+    run_conv(k, &c, conv, x, y);
+    assert_int_equal(kern_check(k, &err), MAR_OK);
+    k->ops->conv(k, conv, x, 4, 5, x);
+    assert_int_equal(kern_check(k, &err), MAR_EBACKEND);
+    assert_non_null(strstr(err.text, "4x5"));
+    k->ops->conv_free(k, conv);
+    k->ops->free(k, x);
+    k->ops->close(k);
+    free(w), free(bias), free(y);
+}
+
+static void unplanned_norm_fails(void **unused)
+{
+    (void)unused;
+    kern *k = open_kern(MAR_DTYPE_F32, 2);
+    mar_err err = {0};
+    float *x = device_array(k, 64 * sizeof *x);
+    k->ops->group_norm(k, x, 1, 64, 32, x, x, 1e-6f, 0, x);
+    assert_int_equal(kern_check(k, &err), MAR_EBACKEND);
+    k->ops->free(k, x);
+    k->ops->close(k);
+}
+
+/* --- group normalisation ------------------------------------------------------------------------ */
+
+typedef struct {
+    int pixels, channels, groups;
+    float mean;       /* of the input, whose spread is about 0.6 */
+    double tolerance; /* of f32: x*scale + shift cancels where mean >> sqrt(variance + eps), as of 1 or 2
+                         values */
+} norm_case;
+
+static const norm_case norm_cases[] = {
+    {1, 32, 32, 0, 1e-4},     {1, 64, 32, 0, 1e-4},     {35, 64, 32, 1, 2e-6}, {256, 512, 32, 0, 2e-6},
+    {4109, 96, 32, -3, 2e-6}, {1000, 40, 8, 100, 3e-5}, {70, 33, 1, 0, 2e-6},
+};
+
+static void norm_reference(const norm_case *c, const float *x, const float *w, const float *b, int silu, float *y)
+{
+    const int size = c->channels / c->groups;
+    for (int g = 0; g < c->groups; g++) {
+        double mean = 0, variance = 0;
+        const double count = (double)c->pixels * size;
+        for (int p = 0; p < c->pixels; p++)
+            for (int i = g * size; i < (g + 1) * size; i++) mean += x[p * c->channels + i] / count;
+        for (int p = 0; p < c->pixels; p++)
+            for (int i = g * size; i < (g + 1) * size; i++) variance += pow(x[p * c->channels + i] - mean, 2) / count;
+        for (int p = 0; p < c->pixels; p++)
+            for (int i = g * size; i < (g + 1) * size; i++) {
+                const double v = (x[p * c->channels + i] - mean) / sqrt(variance + 1e-6) * w[i] + b[i];
+                y[p * c->channels + i] = (float)(silu ? v / (1 + exp(-v)) : v);
+            }
+    }
+}
+
+static void run_norm(kern *k, const norm_case *c, const float *x, const float *w, const float *b, int silu, float *y)
+{
+    mar_err err = {0};
+    const size_t n = (size_t)c->pixels * (size_t)c->channels, vector = sizeof(float) * (size_t)c->channels;
+    float *in = device_array(k, n * sizeof *in), *weight = device_array(k, vector), *bias = device_array(k, vector);
+    void *out = device_array(k, n * k->act_size);
+    k->ops->upload(k, in, x, n * sizeof *x);
+    k->ops->upload(k, weight, w, vector);
+    k->ops->upload(k, bias, b, vector);
+    assert_ok(k->ops->group_norm_plan(k, c->pixels, c->channels, &err), &err);
+    k->ops->group_norm(k, in, c->pixels, c->channels, c->groups, weight, bias, 1e-6f, silu, out);
+    from_act(k, out, n, y);
+    k->ops->free(k, in), k->ops->free(k, weight), k->ops->free(k, bias), k->ops->free(k, out);
+}
+
+static void check_norm(mar_dtype dtype, const norm_case *c, int silu)
+{
+    static const int threads[] = {1, 2, 3, 8};
+    const size_t n = (size_t)c->pixels * (size_t)c->channels;
+    float *x = uniform_array(n), *w = uniform_array((size_t)c->channels), *b = uniform_array((size_t)c->channels);
+    float *expected = malloc(n * sizeof *expected), *first = malloc(n * sizeof *first), *y = malloc(n * sizeof *y);
+    for (size_t i = 0; i < n; i++) x[i] += c->mean;
+    assert_true(expected && first && y);
+    norm_reference(c, x, w, b, silu, expected);
+    for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
+        kern *k = open_kern(dtype, threads[t]);
+        run_norm(k, c, x, w, b, silu, t ? y : first);
+        if (t) assert_memory_equal(y, first, n * sizeof *y);
+        k->ops->close(k);
+    }
+    assert_close(first, expected, n, dtype == MAR_DTYPE_BF16 ? 4e-3 : c->tolerance);
+    free(x), free(w), free(b), free(expected), free(first), free(y);
+}
+
+static void group_norm_f32(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < sizeof norm_cases / sizeof *norm_cases; i++)
+        for (int silu = 0; silu < 2; silu++) check_norm(MAR_DTYPE_F32, &norm_cases[i], silu);
+}
+
+static void group_norm_bf16(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < sizeof norm_cases / sizeof *norm_cases; i++)
+        for (int silu = 0; silu < 2; silu++) check_norm(MAR_DTYPE_BF16, &norm_cases[i], silu);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(conv_f32_matches_the_definition),
+        cmocka_unit_test(conv_bf16_matches_the_definition),
+        cmocka_unit_test(conv_f32_bits_do_not_depend_on_threads),
+        cmocka_unit_test(conv_bf16_bits_do_not_depend_on_threads),
+        cmocka_unit_test(conv_takes_several_sizes),
+        cmocka_unit_test(conv_free_takes_null_and_unplanned),
+        cmocka_unit_test(unplanned_sizes_fail_and_are_remembered),
+        cmocka_unit_test(unplanned_norm_fails),
+        cmocka_unit_test(group_norm_f32),
+        cmocka_unit_test(group_norm_bf16),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,27 @@
+/* Runs the `mar` command (its path is in $MAR_COMMAND) as a user would, through the shell. */
+#ifndef TESTS_COMMAND_H
+#define TESTS_COMMAND_H
+
+#include "tests/support/support.h"
+
+typedef struct {
+    int status; /* exit status, or 128 + the signal that ended it */
+    char *out, *err;
+} command_result;
+
+/* Runs `line` by /bin/sh in `directory`; $MAR in it is the command. command_result_free afterwards. */
+command_result command_run(const char *directory, const char *line);
+void command_result_free(command_result *r);
+
+/* Runs "$MAR arguments", fails the test unless the status is 0. */
+void command_ok(const char *directory, const char *arguments);
+
+/* The whole file, a NUL behind it; fails the test if it cannot be read. `size` may be NULL. The caller frees
+ * it. */
+char *read_whole_file(const char *directory, const char *name, size_t *size);
+void write_whole_file(const char *directory, const char *name, const void *data, size_t size);
+
+/* Entries of a directory without . and .. */
+int count_files(const char *directory);
+
+#endif

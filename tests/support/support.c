@@ -1,0 +1,72 @@
+#include "tests/support/support.h"
+
+#include <ftw.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+wt_file *golden_open(const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof path, "tests/golden/data/%s.safetensors", name);
+    wt_file *f = NULL;
+    mar_err err = {0};
+    assert_ok(wt_open(path, &f, &err), &err);
+    return f;
+}
+
+float *golden_f32(const wt_file *f, const char *name, int64_t count)
+{
+    const wt_tensor *t = wt_find(f, name);
+    if (!t) fail_msg("golden tensor %s is missing", name);
+    if (count >= 0 && t->count != count)
+        fail_msg("golden tensor %s has %lld values, expected %lld", name, (long long)t->count, (long long)count);
+    float *values = malloc(sizeof(float) * (size_t)t->count + 1);
+    mar_err err = {0};
+    assert_non_null(values);
+    assert_ok(wt_read_f32(f, t, values, &err), &err);
+    return values;
+}
+
+double relative_error(const float *a, const float *b, size_t n)
+{
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite(a[i])) return INFINITY;
+        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        norm += (double)b[i] * b[i];
+    }
+    return sqrt(difference) / (norm > 0 ? sqrt(norm) : 1);
+}
+
+double max_difference(const float *a, const float *b, size_t n)
+{
+    double worst = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite(a[i])) return INFINITY;
+        worst = fmax(worst, fabs((double)a[i] - b[i]));
+    }
+    return worst;
+}
+
+char *temporary_directory(void)
+{
+    const char *base = getenv("TMPDIR");
+    char path[512];
+    snprintf(path, sizeof path, "%s/mar-test-XXXXXX", base && *base ? base : "/tmp");
+    assert_non_null(mkdtemp(path));
+    return strdup(path);
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st, (void)type, (void)ftw;
+    return remove(path);
+}
+
+void remove_directory(const char *path)
+{
+    nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}

@@ -1,0 +1,39 @@
+/* What the tests share: golden data (tests/golden/data), comparison with a tolerance, temporary files. */
+#ifndef TESTS_SUPPORT_H
+#define TESTS_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "weights/weights.h"
+
+/* Golden tensors live in safetensors files written by tests/golden/make_golden.py with PyTorch. */
+wt_file *golden_open(const char *name); /* "head" opens tests/golden/data/head.safetensors; fails the test */
+float *golden_f32(const wt_file *f, const char *name, int64_t count); /* caller frees */
+
+/* ||a-b|| / ||b|| over n values; NaN or Inf in a gives infinity. */
+double relative_error(const float *a, const float *b, size_t n);
+double max_difference(const float *a, const float *b, size_t n);
+#define assert_close(a, b, n, tolerance)                                                                               \
+    do {                                                                                                               \
+        double error_ = relative_error(a, b, n);                                                                       \
+        if (!(error_ <= (tolerance)))                                                                                  \
+            fail_msg("%s vs %s: relative error %.3g, allowed %.3g", #a, #b, error_, (double)(tolerance));              \
+    } while (0)
+
+/* Asserts MAR_OK, printing the message otherwise. */
+#define assert_ok(status, err)                                                                                         \
+    do {                                                                                                               \
+        mar_status status_ = (status);                                                                                 \
+        if (status_ != MAR_OK) fail_msg("%s: %s", mar_status_name(status_), (err)->text);                              \
+    } while (0)
+
+/* A fresh directory under $TMPDIR, and its removal with everything in it. */
+char *temporary_directory(void); /* caller frees the string */
+void remove_directory(const char *path);
+
+#endif

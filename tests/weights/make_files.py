@@ -1,0 +1,140 @@
+"""Writes tests/weights/data: small checkpoints as PyTorch and safetensors write them, and what PyTorch says is in them.
+
+    python tests/weights/make_files.py          (needs torch, numpy, safetensors)
+
+NAME.expected.safetensors holds, for NAME, the float32 values that every tensor must read as.
+"""
+
+import argparse
+import collections
+import os
+import sys
+import zipfile
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+DATA = os.path.join(HERE, "data")
+sys.path.insert(0, os.path.join(HERE, "..", "..", "tools"))
+
+from pymar.model import MAR, MarConfig  # noqa: E402
+from pymar.vae import VAE, VaeConfig  # noqa: E402
+
+
+def path(name):
+    return os.path.join(DATA, name)
+
+
+def expect(name, tensors):
+    """The values as f32, each in its own memory."""
+    save_file({k: v.detach().to(torch.float32).contiguous().clone() for k, v in tensors.items()},
+              path(f"{name}.expected.safetensors"))
+
+
+class Shift:
+    """Stands for a class that the reader does not know."""
+
+    def __init__(self):
+        self.field = 1
+
+
+class Evil:
+    """Runs a command when it is unpickled by Python."""
+
+    def __init__(self, command):
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+def official_mar():
+    """The dict that the official training saves: model, model_ema, optimizer, epoch, scaler, args."""
+    model = MAR(MarConfig(width=16, depth=2, heads=2, seq_len=16, token_dim=4, buffer=2, classes=5, head_width=8,
+                          head_depth=2))
+    ema = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(2):
+        optimizer.zero_grad()
+        sum((p ** 2).sum() for p in model.parameters()).backward()
+        optimizer.step()
+        for name, value in model.state_dict().items():
+            ema[name].mul_(0.9).add_(value, alpha=0.1)
+    for name in ("fake_latent", "z_proj.weight"):  # the official EMA entries are Parameters
+        ema[name] = torch.nn.Parameter(ema[name])
+    keep = {k: v for k, v in list(optimizer.state_dict()["state"].items())[:4]}
+    args = argparse.Namespace(model="mar_tiny", img_size=64, lr=1e-3, betas=(0.9, 0.95), resume=None,
+                              device=torch.device("cpu"), dtype=torch.float32, seed=np.int64(1), ratio=np.float64(0.7))
+    scaler = {"scale": 65536.0, "growth_factor": 2.0, "growth_interval": 2000, "_growth_tracker": 2 ** 70}
+    return {"model": model.state_dict(), "model_ema": collections.OrderedDict(ema),
+            "optimizer": {"state": keep, "param_groups": [{"lr": 1e-3, "params": list(range(4))}]},
+            "epoch": 400, "scaler": scaler, "args": args}
+
+
+def main():
+    os.makedirs(DATA, exist_ok=True)
+    torch.manual_seed(1)
+
+    checkpoint = official_mar()
+    torch.save(checkpoint, path("mar.pth"))
+    expect("mar.pth", checkpoint["model_ema"])
+
+    vae = VAE(VaeConfig(ch=32, ch_mult=(1, 1), num_res_blocks=1, z_channels=4, encoder_attention=True)).state_dict()
+    # For size: half precision, and every tensor is a view into one storage, at its own offset.
+    pool = torch.randn(10240).half()
+    vae = {name: pool[i:i + value.numel()].view(value.shape) for i, (name, value) in enumerate(vae.items())}
+    torch.save({"model": vae}, path("vae.ckpt"))
+
+    # Every dtype, with values at the edges of each.
+    edge = torch.tensor([0.0, -0.0, 1.0, -2.5, 6.1e-5, 5.97e-8, -1e-7, 65504.0, 1 / 3])
+    dtypes = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+    floats = {name: edge.double().to(dtype) for name, dtype in dtypes.items()}
+    special = torch.tensor([float("inf"), float("-inf"), float("nan"), 3.0])
+    floats["f16_special"], floats["bf16_special"] = special.half(), special.bfloat16()
+    floats["f16_all"] = torch.arange(-32768, 32768, 13, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    integers = {"i64": torch.tensor([-1, 2 ** 40]), "i32": torch.tensor([-5], dtype=torch.int32),
+                "i16": torch.tensor([300], dtype=torch.int16), "i8": torch.tensor([-7], dtype=torch.int8),
+                "u8": torch.tensor([255], dtype=torch.uint8), "bool": torch.tensor([True, False]),
+                "scalar": torch.tensor(3.5), "empty": torch.zeros(0, 3)}
+    torch.save({**floats, **integers}, path("dtypes.pt"))
+    save_file({**floats, **integers}, path("dtypes.safetensors"), metadata={"mar.heads": "2", "note": "\u00e9 \"x\""})
+    expect("dtypes", floats)
+
+    # One storage seen from several sides.
+    base = torch.arange(60, dtype=torch.float32).reshape(5, 12)
+    views = {"base": base, "rows": base[2:4], "flat": base.view(-1)[7:19], "transposed": base.t(),
+             "columns": base[:, 3:5], "every_third": base[:, ::3], "cube": base.view(5, 3, 4).permute(2, 0, 1),
+             "one_row": base[3:4].t().t(), "repeated": torch.tensor([4.0, 5.0]).unsqueeze(1).expand(2, 6)}
+    torch.save(collections.OrderedDict(views), path("views.pt"))
+    expect("views.pt", views)
+
+    torch.save({"model_ema": None, "model": {"a": base}, "optimizer": None}, path("no_ema.pt"))
+    torch.save({"a": base, "epoch": 3, 4: base, "b": [base]}, path("top_level.pt"))
+
+    # Later protocols: frames, MEMOIZE, SHORT_BINUNICODE, STACK_GLOBAL.
+    for protocol in (3, 4, 5):
+        torch.save({"state_dict": {"a": base, "b": base.half()}, "hyper": {"x": {1, 2}, "y": frozenset({3}),
+                    "z": b"bytes", "big": -2 ** 80, "w": [1, (2, 3), -70000]}}, path(f"protocol{protocol}.pt"),
+                   pickle_protocol=protocol)
+
+    # Code beside the tensors is never run; code in place of a tensor is refused.
+    torch.save({"model": {"w": base}, "payload": Evil("touch executed")}, path("evil_beside.pt"))
+    torch.save({"model": {"w": Evil("touch executed")}}, path("evil_tensor.pt"))
+    torch.save({"model": {"w": base, "n": Shift()}}, path("unknown_class.pt"))
+    torch.save({"model": {"w": base.numpy()}}, path("numpy_tensor.pt"))
+    torch.save({"epoch": 3, "args": {"lr": 1.0}}, path("no_tensors.pt"))
+    torch.save([base], path("list.pt"))
+    torch.save({"w": base}, path("legacy.pt"), _use_new_zipfile_serialization=False)
+
+    # The same archive with compression, and big-endian.
+    source = zipfile.ZipFile(path("protocol3.pt"))
+    for name, method, order in (("compressed.pt", zipfile.ZIP_DEFLATED, b"little"), ("big.pt", zipfile.ZIP_STORED, b"big")):
+        with zipfile.ZipFile(path(name), "w", method) as target:
+            for entry in source.namelist():
+                target.writestr(entry, order if entry.endswith("byteorder") else source.read(entry))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+/* Damaged files: cut at any length, with any bit flipped, with bytes of a pickle replaced. Each either opens,
+ * and then every byte of every tensor is readable, or is refused with a message that names the file. The
+ * copies end where unreadable memory begins, so that a read past the end crashes even without a sanitizer. */
+#include "tests/support/archive.h"
+#include "tests/support/support.h"
+
+#include "mar/config.h"
+#include "vae/vae.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DATA "tests/weights/data/"
+
+static const char *const small_files[] = {DATA "views.pt", DATA "protocol4.pt", DATA "evil_beside.pt"};
+
+static uint32_t next_random(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u; /* Numerical Recipes' generator: the same tests every time */
+    return *state >> 8;
+}
+
+static void count_visit(void *user, const char *name, int rank, const int64_t *shape)
+{
+    (void)name, (void)rank, (void)shape;
+    ++*(int *)user;
+}
+
+/* Reads every tensor, and asks for the configuration that the tensors imply. */
+static void read_everything(const wt_file *f)
+{
+    volatile uint8_t sum = 0;
+    mar_model_config model;
+    mar_vae_config vae;
+    mar_err err = {0};
+    int visits = 0;
+    for (int i = 0; i < wt_count(f); i++) {
+        const wt_tensor *t = wt_at(f, i);
+        assert_ptr_equal(wt_find(f, t->name), t);
+        size_t size = (size_t)t->count * wt_dtype_size(t->dtype);
+        for (size_t j = 0; j < size; j++) sum = (uint8_t)(sum + ((const uint8_t *)t->data)[j]);
+    }
+    if (mar_config_recognise(f) && mar_config_derive(f, 0, &model, &err) == MAR_OK)
+        mar_config_tensors(&model, count_visit, &visits);
+    if (vae_config_recognise(f) && vae_config_derive(f, &vae, &err) == MAR_OK)
+        vae_config_tensors(f, &vae, count_visit, &visits);
+}
+
+/* Returns whether it opened. `data` lies before a guard. */
+static int try_open(const uint8_t *data, size_t size)
+{
+    wt_file *f = NULL;
+    mar_err err = {0};
+    mar_status status = wt_open_memory(data, size, "damaged", &f, &err);
+    if (status == MAR_OK) {
+        read_everything(f);
+        wt_close(f);
+        return 1;
+    }
+    assert_null(f);
+    assert_true(status == MAR_EFORMAT || status == MAR_ENOMEM);
+    if (strncmp(err.text, "damaged: ", 9) != 0) fail_msg("\"%s\" does not name the file", err.text);
+    return 0;
+}
+
+static void truncate_file(const char *path, size_t step)
+{
+    bytes b = bytes_from_file(path);
+    for (size_t size = 0; size < b.size; size += step) {
+        const uint8_t *copy = guarded_copy(b.data, size);
+        if (try_open(copy, size)) fail_msg("%s opens when cut to %zu of %zu bytes", path, size, b.size);
+        guarded_free(copy, size);
+    }
+    bytes_free(&b);
+}
+
+static void test_truncated(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof small_files / sizeof *small_files; i++) truncate_file(small_files[i], 1);
+    truncate_file(DATA "dtypes.safetensors", 1);
+    truncate_file(DATA "dtypes.pt", 7);
+    truncate_file(DATA "mar.pth", 257);
+    truncate_file(DATA "vae.ckpt", 101);
+}
+
+/* Flips bits first, first+step, ... of bytes begin..end-1. Returns how many of the files still opened. */
+static int flip_bits(const char *path, size_t begin, size_t end, size_t step, int *tried)
+{
+    bytes b = bytes_from_file(path);
+    const uint8_t *guarded = guarded_copy(b.data, b.size);
+    uint8_t *copy = (uint8_t *)(uintptr_t)guarded;
+    int opened = 0;
+    if (end > b.size) end = b.size;
+    for (size_t bit = begin * 8; bit < end * 8; bit += step) {
+        copy[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        opened += try_open(copy, b.size);
+        copy[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        ++*tried;
+    }
+    guarded_free(guarded, b.size);
+    bytes_free(&b);
+    return opened;
+}
+
+static void test_flipped_bits(void **state)
+{
+    (void)state;
+    int tried = 0, opened = 0;
+    for (size_t i = 0; i < sizeof small_files / sizeof *small_files; i++)
+        opened += flip_bits(small_files[i], 0, SIZE_MAX, 1, &tried);
+    opened += flip_bits(DATA "dtypes.safetensors", 0, 1600, 1, &tried); /* the header */
+    opened += flip_bits(DATA "dtypes.pt", 0, SIZE_MAX, 31, &tried);
+    opened += flip_bits(DATA "mar.pth", 0, 20000, 37, &tried);         /* the pickle */
+    opened += flip_bits(DATA "mar.pth", 190000, SIZE_MAX, 37, &tried); /* the directory */
+    opened += flip_bits(DATA "vae.ckpt", 0, SIZE_MAX, 53, &tried);
+    /* Both outcomes must occur, or the test says nothing. */
+    assert_true(opened > tried / 10 && opened < tried * 9 / 10);
+}
+
+/* Pickles with a few bytes replaced by operations. */
+static void test_mutated_pickles(void **state)
+{
+    (void)state;
+    static const uint8_t operations[] =
+        "\x80\x95.(012N\x88\x89JKM\x8a\x8bGX\x8c\x8dTUBC\x8e\x96)\x85\x86\x87t]lae}dsu\x8f"
+        "\x90\x91"
+        "c\x93R\x81\x92"
+        "bQqr\x94hj";
+    uint32_t random = 1;
+    int opened = 0;
+    for (size_t i = 0; i < sizeof small_files / sizeof *small_files; i++) {
+        bytes b = bytes_from_file(small_files[i]);
+        const uint8_t *guarded = guarded_copy(b.data, b.size);
+        uint8_t *copy = (uint8_t *)(uintptr_t)guarded;
+        const uint8_t *begin = memmem(b.data, b.size, "data.pkl", 8),
+                      *end = memmem(b.data, b.size, ".format_version", 15);
+        assert_true(begin && end && end > begin);
+        for (int round = 0; round < 10000; round++) {
+            memcpy(copy, b.data, b.size);
+            for (uint32_t n = 1 + next_random(&random) % 3; n > 0; n--) {
+                size_t at = (size_t)(begin - b.data) + 8 + next_random(&random) % (uint32_t)(end - begin);
+                copy[at] = operations[next_random(&random) % (sizeof operations - 1)];
+            }
+            opened += try_open(copy, b.size);
+        }
+        guarded_free(guarded, b.size);
+        bytes_free(&b);
+    }
+    assert_true(opened > 100 && opened < 29000);
+}
+
+/* Random operations from nothing. */
+static void test_random_pickles(void **state)
+{
+    (void)state;
+    uint32_t random = 7;
+    for (int round = 0; round < 20000; round++) {
+        uint8_t pickle[64];
+        size_t size = 1 + next_random(&random) % sizeof pickle;
+        for (size_t i = 0; i < size; i++) {
+            static const uint8_t common[] = "}](NK\1)tusaeRbQq\1h\1.";
+            uint32_t r = next_random(&random);
+            pickle[i] = r % 8 ? common[r / 8 % (sizeof common - 1)] : (uint8_t)(r >> 3);
+        }
+        bytes b = make_torch(pickle, size, 24);
+        const uint8_t *copy = guarded_copy(b.data, b.size);
+        try_open(copy, b.size);
+        guarded_free(copy, b.size);
+        bytes_free(&b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_flipped_bits),
+        cmocka_unit_test(test_mutated_pickles),
+        cmocka_unit_test(test_random_pickles),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

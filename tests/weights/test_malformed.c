@@ -1,0 +1,385 @@
+/* Files made to mislead: every one is refused with a message that names the file and what is wrong. */
+#include "tests/support/archive.h"
+#include "tests/support/support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void expect_refusal(const bytes *b, const char *words)
+{
+    wt_file *f = (wt_file *)1;
+    mar_err err = {0};
+    const uint8_t *copy = guarded_copy(b->data, b->size);
+    mar_status status = wt_open_memory(copy, b->size, "some/file", &f, &err);
+    if (status == MAR_OK) fail_msg("accepted, expected \"%s\"", words);
+    assert_int_equal(status, MAR_EFORMAT);
+    assert_null(f);
+    if (strncmp(err.text, "some/file: ", 11) != 0 || !strstr(err.text, words))
+        fail_msg("\"%s\" does not name the file and \"%s\"", err.text, words);
+    guarded_free(copy, b->size);
+}
+
+/* --- safetensors ----------------------------------------------------------------------------------- */
+
+static void refuse_header(const char *header, size_t data_size, const char *words)
+{
+    bytes b = make_safetensors(header, data_size);
+    expect_refusal(&b, words);
+    bytes_free(&b);
+}
+
+#define ONE(dtype, shape, offsets) "{\"a\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
+
+static void test_good_header(void **state)
+{
+    (void)state;
+    bytes b = make_safetensors(ONE("F32", "[2,1]", "[0,8]") "   ", 8);
+    wt_file *f;
+    mar_err err = {0};
+    assert_ok(wt_open_memory(b.data, b.size, "x", &f, &err), &err);
+    assert_int_equal(wt_count(f), 1);
+    wt_close(f);
+    bytes_free(&b);
+}
+
+static void test_header_length(void **state)
+{
+    (void)state;
+    static const uint64_t lengths[] = {11, 1 << 20, (uint64_t)1 << 40, UINT64_MAX - 7, UINT64_MAX};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        bytes b = {0};
+        bytes_number(&b, lengths[i], 8);
+        bytes_text(&b, "{}");
+        expect_refusal(&b, "the header says");
+        bytes_free(&b);
+    }
+    size_t huge = ((size_t)16 << 20) + 1;
+    char *spaces = malloc(huge + 1);
+    memset(spaces, ' ', huge);
+    memcpy(spaces, "{}", 2);
+    spaces[huge] = 0;
+    refuse_header(spaces, 0, "more than the 16777216 allowed");
+    free(spaces);
+}
+
+static void test_header_json(void **state)
+{
+    (void)state;
+    refuse_header("{", 0, "no valid JSON");
+    refuse_header("{\"a\":}", 0, "no valid JSON");
+    refuse_header("{\"a", 0, "no valid JSON");
+    refuse_header("{} x", 0, "goes on after its JSON object");
+    refuse_header("{}{}", 0, "goes on after its JSON object");
+    refuse_header("{\"a\":[]}", 0, "\"a\" is not an object");
+    refuse_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[]}}", 0, "no data_offsets");
+    refuse_header("{\"__metadata__\":[]}", 0, "__metadata__ is not an object");
+    refuse_header("{\"__metadata__\":{\"k\":1}}", 0, "metadata \"k\" is not a string");
+    /* Nesting must end in an error, not in a stack overflow. */
+    bytes deep = {0};
+    bytes_text(&deep, "{\"a\":");
+    for (int i = 0; i < 200000; i++) bytes_text(&deep, "[");
+    bytes_number(&deep, 0, 1);
+    refuse_header((const char *)deep.data, 0, "no valid JSON");
+    bytes_free(&deep);
+}
+
+static void test_duplicates(void **state)
+{
+    (void)state;
+    refuse_header("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+                  "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
+                  2, "\"a\" appears twice");
+    refuse_header("{\"a\":{\"dtype\":\"U8\",\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
+                  "dtype appears twice");
+    refuse_header("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ appears twice");
+    refuse_header("{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, "\"k\" appears twice");
+}
+
+static void test_dtype_and_shape(void **state)
+{
+    (void)state;
+    refuse_header(ONE("F8_E4M3", "[1]", "[0,1]"), 1, "dtype \"F8_E4M3\"");
+    refuse_header(ONE("f32", "[1]", "[0,4]"), 4, "dtype \"f32\"");
+    refuse_header("{\"a\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "dtype");
+    refuse_header(ONE("U8", "3", "[0,3]"), 3, "shape is not an array");
+    refuse_header(ONE("U8", "[-1]", "[0,0]"), 0, "dimension 0");
+    refuse_header(ONE("U8", "[1,1.5]", "[0,1]"), 1, "dimension 1");
+    refuse_header(ONE("U8", "[1,\"2\"]", "[0,1]"), 1, "dimension 1");
+    refuse_header(ONE("U8", "[1e300]", "[0,1]"), 1, "dimension 0");
+    refuse_header(ONE("U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]"), 1, "more than 8 dimensions");
+    /* 2^32 * 2^32 elements: 0 modulo 2^64. And 2^62 elements of 4 bytes. */
+    refuse_header(ONE("U8", "[4294967296,4294967296]", "[0,0]"), 0, "too large");
+    refuse_header(ONE("F32", "[2147483648,2147483648]", "[0,0]"), 0, "too large");
+}
+
+static void test_offsets(void **state)
+{
+    (void)state;
+    refuse_header(ONE("U8", "[4]", "[0,4]"), 3, "truncated");
+    refuse_header(ONE("U8", "[4]", "[0,3]"), 4, "span 3 bytes, its shape needs 4");
+    refuse_header(ONE("F32", "[1]", "[4,0]"), 4, "not [begin, end]");
+    refuse_header(ONE("F32", "[1]", "[0]"), 4, "not [begin, end]");
+    refuse_header(ONE("F32", "[1]", "[0,4,8]"), 8, "not [begin, end]");
+    refuse_header(ONE("F32", "[1]", "[-4,0]"), 4, "not [begin, end]");
+    refuse_header(ONE("U8", "[1]", "[9007199254740991,9007199254740992]"), 1, "truncated");
+    refuse_header(ONE("U8", "[1]", "[1,2]"), 2, "begins at byte 1");
+    refuse_header(ONE("U8", "[1]", "[0,1]"), 2, "1 bytes of data after the last tensor");
+    refuse_header("{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
+                  "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
+                  4, "\"b\" begins at byte 2 of the data, the one before ends at 3");
+}
+
+static void test_strange_starts(void **state)
+{
+    (void)state;
+    static const char *const starts[] = {"", "{", "<!DOCTYPE html>", "version https://git-lfs.github.com/spec/v1"};
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
+        bytes b = {0};
+        bytes_text(&b, starts[i]);
+        expect_refusal(&b, "expected safetensors or a PyTorch zip");
+        bytes_free(&b);
+    }
+}
+
+/* --- zip ------------------------------------------------------------------------------------------- */
+
+static void refuse_zip(const zip_part *parts, int count, const char *words)
+{
+    for (int zip64 = 0; zip64 <= 1; zip64++) {
+        bytes b = make_zip(parts, count, zip64);
+        expect_refusal(&b, words);
+        bytes_free(&b);
+    }
+}
+
+static void test_zip_entries(void **state)
+{
+    (void)state;
+    refuse_zip((zip_part[]){{.name = "a.txt", .data = "x", .size = 1}}, 1, "without data.pkl");
+    refuse_zip((zip_part[]){{.name = "a/data.pkl", .data = "x", .size = 1, .method = 8}}, 1, "compressed");
+    refuse_zip((zip_part[]){{.name = "a/data.pkl", .data = "x", .size = 1, .flags = 1}}, 1, "encrypted");
+    refuse_zip((zip_part[]){{.name = "a/data.pkl", .data = ".", .size = 1}, {.name = "a/data.pkl"}}, 2, "twice");
+    refuse_zip((zip_part[]){{.name = "a/data.pkl", .data = ".", .size = 1}, {.name = "a/byteorder"}}, 2, "byte order");
+}
+
+/* Writes `value` over the field at the first occurrence of `magic`, and expects a refusal. */
+static void refuse_patched(int zip64, const char *magic, size_t at, int width, uint64_t value, const char *words)
+{
+    const zip_part part = {.name = "a/data.pkl", .data = "}.", .size = 2};
+    bytes b = make_zip(&part, 1, zip64);
+    uint8_t *p = memmem(b.data, b.size, magic, 4);
+    assert_non_null(p);
+    for (int i = 0; i < width; i++) p[at + (size_t)i] = (uint8_t)(value >> 8 * i);
+    expect_refusal(&b, words);
+    bytes_free(&b);
+}
+
+static void test_zip_directory(void **state)
+{
+    (void)state;
+    const char *end = "PK\5\6", *end64 = "PK\6\6", *locator = "PK\6\7", *entry = "PK\1\2", *local = "PK\3\4";
+    refuse_patched(0, end, 10, 2, 2, "not in the file");
+    refuse_patched(0, end, 12, 4, 0xfffffff0, "not in the file");
+    refuse_patched(0, end, 16, 4, 0xfffffff0, "not in the file");
+    refuse_patched(0, end, 16, 4, 1, "entry 0 of the zip directory is malformed");
+    refuse_patched(0, end, 20, 2, 1, "without its directory");
+    refuse_patched(1, locator, 8, 8, UINT64_MAX, "ZIP64 record");
+    refuse_patched(1, locator, 8, 8, 3, "ZIP64 record");
+    refuse_patched(1, end64, 32, 8, UINT64_MAX, "not in the file");
+    refuse_patched(1, end64, 40, 8, UINT64_MAX, "not in the file");
+    refuse_patched(1, end64, 48, 8, UINT64_MAX - 3, "not in the file");
+    refuse_patched(0, entry, 28, 2, 0xffff, "malformed");         /* name length */
+    refuse_patched(0, entry, 30, 2, 0xffff, "malformed");         /* extra length */
+    refuse_patched(1, entry, 46 + 10 + 2, 2, 0xff, "malformed");  /* size of the first extra field */
+    refuse_patched(1, entry, 46 + 10 + 6 + 2, 2, 8, "malformed"); /* ZIP64 field too short */
+    refuse_patched(0, entry, 24, 4, 0x7fffffff, "compressed");    /* size is not the packed size */
+    refuse_patched(0, entry, 42, 4, 0x7fffffff, "no zip header");
+    refuse_patched(1, entry, 46 + 10 + 6 + 4 + 16, 8, UINT64_MAX, "no zip header");
+    refuse_patched(0, local, 28, 2, 0xffff, "past the end of the file");
+}
+
+static void test_zip_sizes(void **state)
+{
+    (void)state;
+    const zip_part part = {.name = "a/data.pkl", .data = "}.", .size = 2};
+    static const uint64_t sizes[] = {1000000, UINT64_MAX, UINT64_MAX - 60, (uint64_t)1 << 63};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        bytes b = make_zip(&part, 1, 1);
+        uint8_t *p = memmem(b.data, b.size, "PK\1\2", 4);
+        for (int j = 0; j < 16; j++) /* both sizes in the ZIP64 field */
+            p[46 + 10 + 6 + 4 + j] = (uint8_t)(sizes[i] >> 8 * (j % 8));
+        expect_refusal(&b, "past the end of the file");
+        bytes_free(&b);
+    }
+}
+
+/* --- pickle ---------------------------------------------------------------------------------------- */
+
+static void refuse_pickle_bytes(const char *pickle, size_t size, const char *words)
+{
+    bytes b = make_torch(pickle, size, 24);
+    expect_refusal(&b, words);
+    bytes_free(&b);
+}
+#define refuse_pickle(pickle, words) refuse_pickle_bytes(pickle, sizeof(pickle) - 1, words)
+
+static void test_pickle_machine(void **state)
+{
+    (void)state;
+    refuse_pickle("", "ends in the middle");
+    refuse_pickle("\x80\2", "ends in the middle");
+    refuse_pickle(".", "empty stack");
+    refuse_pickle("0.", "empty stack");
+    refuse_pickle("(.", "empty stack");
+    refuse_pickle("t.", "a mark that is not there");
+    refuse_pickle("NNNt.", "a mark that is not there");
+    refuse_pickle("\x85.", "empty stack");
+    refuse_pickle("N\x86.", "empty stack");
+    refuse_pickle("N(\x86.", "empty stack");
+    refuse_pickle("2.", "empty stack");
+    refuse_pickle("Ns.", "empty stack");
+    refuse_pickle("NNa.", "appends to what is no list");
+    refuse_pickle("]NNs.", "sets items of what is no dict");
+    refuse_pickle("}(Nu.", "a key without a value");
+    refuse_pickle("(Nd.", "a key without a value");
+    refuse_pickle("h\5.", "never written");
+    refuse_pickle("j\xff\xff\xff\xff.", "never written");
+    refuse_pickle("Nr\xff\xff\xff\xff.", "out of range");
+    refuse_pickle("X\xff\xff\xff\xffxx.", "ends in the middle");
+    refuse_pickle("\x8d\xff\xff\xff\xff\xff\xff\xff\xffxx.", "ends in the middle");
+    refuse_pickle("\x8b\xff\xff\xff\xffxx.", "ends in the middle");
+    refuse_pickle("cos\nsystem", "class name does not end");
+    refuse_pickle("NN\x93.", "class name is no string");
+    refuse_pickle("ios\nsystem\n.", "operation that PyTorch files do not use");
+    refuse_pickle("cos\nsystem\n(X\2\0\0\0lstR.", "an object made by os.system, expected a dict");
+    refuse_pickle("N.", "None, expected a dict");
+    refuse_pickle("}.", "no tensors");
+    refuse_pickle("}q\0h\0h\0s.", "no tensors"); /* a dict that contains itself, under itself */
+}
+
+/* A name of a megabyte, and a stack that the message for it must not walk. */
+static void test_pickle_size(void **state)
+{
+    (void)state;
+    bytes b = {0};
+    bytes_text(&b, "c");
+    for (int i = 0; i < 1 << 20; i++) bytes_text(&b, "m");
+    bytes_text(&b, "\nn\n.");
+    refuse_pickle_bytes((char *)b.data, b.size, "class name of more than 1024 bytes");
+    b.size = 0;
+    for (int i = 0; i < 1 << 20; i++) bytes_text(&b, "\x85");
+    refuse_pickle_bytes((char *)b.data, b.size, "empty stack");
+    b.size = 0;
+    bytes_text(&b, "N");
+    for (int i = 0; i < 1 << 20; i++) bytes_text(&b, "\x85"); /* a tuple in a tuple in a tuple ... */
+    bytes_text(&b, ".");
+    refuse_pickle_bytes((char *)b.data, b.size, "a tuple, expected a dict");
+    bytes_free(&b);
+}
+
+/* Sixteen million empty dicts would take a gigabyte. */
+static void test_pickle_memory(void **state)
+{
+    (void)state;
+    size_t size = 16 << 20;
+    char *pickle = malloc(size);
+    wt_file *f;
+    mar_err err = {0};
+    memset(pickle, '}', size);
+    bytes b = make_torch(pickle, size, 0);
+    assert_int_equal(wt_open_memory(b.data, b.size, "some/file", &f, &err), MAR_ENOMEM);
+    assert_string_equal(err.text, "some/file: its pickle takes more than the memory allowed");
+    bytes_free(&b);
+    pickle = realloc(pickle, size + 1);
+    pickle[size] = '.';
+    refuse_pickle_bytes(pickle, size + 1, "larger than 16777216 bytes");
+    free(pickle);
+}
+
+/* --- tensors in a pickle ---------------------------------------------------------------------------- */
+
+#define STORAGE(class, numel)                                                                                          \
+    "(X\7\0\0\0storage" class "X\1\0\0\0"                                                                              \
+                              "0X\3\0\0\0"                                                                             \
+                              "cpu" numel "tQ"
+#define FLOATS               STORAGE("ctorch\nFloatStorage\n", "K\6")
+#define W(storage, geometry) "}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n(" storage geometry "\x89NtRs."
+
+static void test_tensors(void **state)
+{
+    (void)state;
+    bytes b = make_torch(W(FLOATS, "K\0K\2K\3\x86K\3K\1\x86"), sizeof W(FLOATS, "K\0K\2K\3\x86K\3K\1\x86") - 1, 24);
+    wt_file *f;
+    mar_err err = {0};
+    assert_ok(wt_open_memory(b.data, b.size, "x", &f, &err), &err);
+    assert_int_equal(wt_find(f, "w")->count, 6);
+    wt_close(f);
+    bytes_free(&b);
+    const char *past = "reaches past its storage of 6 elements";
+    refuse_pickle(W(FLOATS, "K\1K\2K\3\x86K\3K\1\x86"), past);
+    refuse_pickle(W(FLOATS, "K\0K\2K\3\x86K\4K\1\x86"), past);
+    refuse_pickle(W(FLOATS, "K\0K\7\x85K\1\x85"), past);
+    refuse_pickle(W(FLOATS, "K\7K\0\x85K\1\x85"), past);
+    refuse_pickle(W(FLOATS, "J\xff\xff\xff\xffK\2\x85K\1\x85"), past);
+    /* 2^62 and 2^63-1: sums and products that wrap */
+    refuse_pickle(W(FLOATS, "K\0\x8a\x08\0\0\0\0\0\0\0\x40K\4\x86K\0K\0\x86"), past);
+    refuse_pickle(W(FLOATS, "K\0K\2\x85\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f\x85"), past);
+    refuse_pickle(W(FLOATS, "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7fK\1\x85K\1\x85"), past);
+    refuse_pickle(W(FLOATS, "K\0K\3\x85\x8a\x08\0\0\0\0\0\0\0\x40\x85"), past);
+    /* A million elements out of one by a stride of 0 */
+    refuse_pickle(W(FLOATS, "K\0J\x40\x42\x0f\0\x85K\0\x85"), "too large to copy");
+}
+
+static void test_bad_geometry(void **state)
+{
+    (void)state;
+    const char *malformed = "\"w\" is malformed";
+    refuse_pickle(W(FLOATS, "K\0K\6\x85K\1K\1\x86"), malformed); /* ranks differ */
+    refuse_pickle(W(FLOATS, "K\0K\6K\1"), malformed);            /* no tuples */
+    refuse_pickle(W(FLOATS, "NK\6\x85K\1\x85"), malformed);
+    refuse_pickle(W(FLOATS, "K\0J\xff\xff\xff\xff\x85K\1\x85"), malformed);
+    refuse_pickle(W(FLOATS, "K\0K\2\x85J\xff\xff\xff\xff\x85"), malformed);
+    refuse_pickle(W(FLOATS, "K\0K\2\x85\x8a\1\xff\x85"), malformed); /* -1 as LONG1 */
+    refuse_pickle(W(FLOATS, "K\0(K\1K\1K\1K\1K\1K\1K\1K\1K\1t(K\1K\1K\1K\1K\1K\1K\1K\1K\1t"), malformed); /* rank 9 */
+    refuse_pickle(W("N", "K\0K\6\x85K\1\x85"), malformed);
+    refuse_pickle("}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n)Rs.", malformed); /* no arguments */
+    refuse_pickle("}X\3\0\0\0w\0xctorch._utils\n_rebuild_tensor_v2\n(" FLOATS "K\0K\6\x85K\1\x85\x89NtRs.", "NUL");
+    refuse_pickle("}X\5\0\0\0model}K\1K\2ss.", "name is an integer");
+}
+
+static void test_bad_storage(void **state)
+{
+    (void)state;
+    refuse_pickle(W(STORAGE("ctorch\nFloatStorage\n", "K\7"), "K\0K\6\x85K\1\x85"),
+                  "24 bytes, expected 7 elements of F32");
+    refuse_pickle(W(STORAGE("ctorch\nDoubleStorage\n", "K\6"), "K\0K\6\x85K\1\x85"),
+                  "24 bytes, expected 6 elements of F64");
+    refuse_pickle(W(STORAGE("ctorch\nFloatStorage\n", "\x8a\x08\6\0\0\0\0\0\0\x40"), "K\0K\6\x85K\1\x85"), "expected");
+    refuse_pickle(W(STORAGE("ctorch\nFloatStorage\n", "J\xff\xff\xff\xff"), "K\0K\6\x85K\1\x85"), "no size");
+    refuse_pickle(W(STORAGE("ctorch\nQUInt8Storage\n", "K\6"), "K\0K\6\x85K\1\x85"), "the class torch.QUInt8Storage");
+    refuse_pickle(W(STORAGE("cos\nsystem\n", "K\6"), "K\0K\6\x85K\1\x85"), "the class os.system");
+    refuse_pickle(W("(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0"
+                    "9X\3\0\0\0"
+                    "cpuK\6tQ",
+                    "K\0K\6\x85K\1\x85"),
+                  "no entry data/9");
+    refuse_pickle(W("NQ", "K\0K\6\x85K\1\x85"), "malformed");
+    refuse_pickle("}X\1\0\0\0w" FLOATS "sX\1\0\0\0v" FLOATS "s.", "no tensors"); /* bare storages */
+    refuse_pickle("}X\5\0\0\0model}X\1\0\0\0w" FLOATS "ss.", "\"w\" is a bare storage");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_good_header),     cmocka_unit_test(test_header_length),
+        cmocka_unit_test(test_header_json),     cmocka_unit_test(test_duplicates),
+        cmocka_unit_test(test_dtype_and_shape), cmocka_unit_test(test_offsets),
+        cmocka_unit_test(test_strange_starts),  cmocka_unit_test(test_zip_entries),
+        cmocka_unit_test(test_zip_directory),   cmocka_unit_test(test_zip_sizes),
+        cmocka_unit_test(test_pickle_machine),  cmocka_unit_test(test_pickle_size),
+        cmocka_unit_test(test_pickle_memory),   cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_bad_geometry),    cmocka_unit_test(test_bad_storage),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

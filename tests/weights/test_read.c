@@ -1,0 +1,264 @@
+/* Good files: what PyTorch and safetensors write reads back as the values that PyTorch says are in them. */
+#include "tests/support/archive.h"
+#include "tests/support/support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DATA "tests/weights/data/"
+
+static wt_file *open_good(const char *path)
+{
+    wt_file *f = NULL;
+    mar_err err = {0};
+    assert_ok(wt_open(path, &f, &err), &err);
+    assert_string_equal(wt_path(f), path);
+    return f;
+}
+
+static void expect_refusal(const char *path, mar_status status, const char *words)
+{
+    wt_file *f = (wt_file *)1;
+    mar_err err = {0};
+    assert_int_equal(wt_open(path, &f, &err), status);
+    assert_null(f);
+    if (!strstr(err.text, path) || !strstr(err.text, words))
+        fail_msg("\"%s\" does not name the file and \"%s\"", err.text, words);
+}
+
+/* Every tensor of expected_path is in f with the same shape and, bit for bit, the same f32 values (any NaN
+ * for NaN). */
+static void expect_values(const wt_file *f, const char *expected_path)
+{
+    wt_file *expected = open_good(expected_path);
+    assert_true(wt_count(expected) > 0);
+    for (int i = 0; i < wt_count(expected); i++) {
+        const wt_tensor *e = wt_at(expected, i), *t = wt_find(f, e->name);
+        if (!t) fail_msg("%s: %s is missing", wt_path(f), e->name);
+        assert_int_equal(t->rank, e->rank);
+        assert_memory_equal(t->shape, e->shape, (size_t)e->rank * sizeof *e->shape);
+        float *a = golden_f32(f, e->name, e->count), *b = golden_f32(expected, e->name, e->count);
+        for (int64_t j = 0; j < e->count; j++)
+            if (memcmp(&a[j], &b[j], sizeof *a) != 0 && !(a[j] != a[j] && b[j] != b[j]))
+                fail_msg("%s: %s[%lld] is %g, expected %g", wt_path(f), e->name, (long long)j, (double)a[j],
+                         (double)b[j]);
+        free(a);
+        free(b);
+    }
+    wt_close(expected);
+}
+
+static void test_safetensors_dtypes(void **state)
+{
+    (void)state;
+    wt_file *f = open_good(DATA "dtypes.safetensors");
+    assert_string_equal(wt_format(f), "safetensors");
+    assert_int_equal(wt_count(f), 15);
+    expect_values(f, DATA "dtypes.expected.safetensors");
+    assert_int_equal(wt_find(f, "i64")->dtype, WT_I64);
+    assert_int_equal(wt_find(f, "bool")->dtype, WT_BOOL);
+    assert_int_equal(wt_find(f, "scalar")->rank, 0);
+    assert_int_equal(wt_find(f, "scalar")->count, 1);
+    assert_int_equal(wt_find(f, "empty")->count, 0);
+    assert_null(wt_find(f, "absent"));
+    wt_close(f);
+}
+
+static void test_safetensors_metadata(void **state)
+{
+    (void)state;
+    wt_file *f = open_good(DATA "dtypes.safetensors");
+    assert_string_equal(wt_metadata(f, "mar.heads"), "2");
+    assert_string_equal(wt_metadata(f, "note"), "\xc3\xa9 \"x\"");
+    assert_null(wt_metadata(f, "absent"));
+    assert_int_equal(wt_metadata_count(f), 2);
+    wt_close(f);
+}
+
+static void test_torch_dtypes(void **state)
+{
+    (void)state;
+    wt_file *f = open_good(DATA "dtypes.pt");
+    assert_string_equal(wt_format(f), "PyTorch zip");
+    assert_int_equal(wt_count(f), 15);
+    expect_values(f, DATA "dtypes.expected.safetensors");
+    int64_t wide[2];
+    assert_int_equal(wt_find(f, "i64")->dtype, WT_I64);
+    memcpy(wide, wt_find(f, "i64")->data, sizeof wide);
+    assert_int_equal(wide[0], -1);
+    assert_int_equal(wide[1], (int64_t)1 << 40);
+    assert_int_equal(*(const uint8_t *)wt_find(f, "u8")->data, 255);
+    assert_int_equal(wt_find(f, "empty")->rank, 2);
+    wt_close(f);
+}
+
+/* A training checkpoint: the averaged weights win; optimizer, scaler, Namespace and numpy scalars do not
+ * disturb. */
+static void test_official_checkpoint(void **state)
+{
+    (void)state;
+    wt_file *f = open_good(DATA "mar.pth");
+    assert_string_equal(wt_format(f), "PyTorch zip (model_ema)");
+    assert_int_equal(wt_count(f), 92);
+    assert_string_equal(wt_at(f, 0)->name, "fake_latent");
+    expect_values(f, DATA "mar.pth.expected.safetensors");
+    wt_close(f);
+}
+
+static void test_views(void **state)
+{
+    (void)state;
+    wt_file *f = open_good(DATA "views.pt");
+    assert_int_equal(wt_count(f), 9);
+    expect_values(f, DATA "views.pt.expected.safetensors");
+    /* Contiguous views are not copied. */
+    const char *base = wt_find(f, "base")->data;
+    assert_ptr_equal(wt_find(f, "rows")->data, base + 24 * sizeof(float));
+    assert_ptr_equal(wt_find(f, "flat")->data, base + 7 * sizeof(float));
+    wt_close(f);
+}
+
+static void test_protocols(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {DATA "protocol3.pt", DATA "protocol4.pt", DATA "protocol5.pt"};
+    for (int i = 0; i < 3; i++) {
+        wt_file *f = open_good(paths[i]);
+        assert_string_equal(wt_format(f), "PyTorch zip (state_dict)");
+        assert_int_equal(wt_count(f), 2);
+        assert_int_equal(wt_find(f, "b")->dtype, WT_F16);
+        float *a = golden_f32(f, "a", 60), *b = golden_f32(f, "b", 60);
+        for (int j = 0; j < 60; j++) assert_true(a[j] == (float)j && b[j] == (float)j);
+        free(a);
+        free(b);
+        wt_close(f);
+    }
+}
+
+static void test_which_dict(void **state)
+{
+    (void)state;
+    wt_file *f = open_good(DATA "no_ema.pt"); /* model_ema is None */
+    assert_string_equal(wt_format(f), "PyTorch zip (model)");
+    assert_int_equal(wt_count(f), 1);
+    wt_close(f);
+    f = open_good(DATA "top_level.pt"); /* a tensor beside an integer, a list, and an integer key */
+    assert_string_equal(wt_format(f), "PyTorch zip");
+    assert_int_equal(wt_count(f), 1);
+    assert_string_equal(wt_at(f, 0)->name, "a");
+    wt_close(f);
+}
+
+/* os.system beside the tensors is passed over, in place of one refused; either way it does not run. */
+static void test_evil(void **state)
+{
+    (void)state;
+    wt_file *f = open_good(DATA "evil_beside.pt");
+    assert_int_equal(wt_count(f), 1);
+    wt_close(f);
+    expect_refusal(DATA "evil_tensor.pt", MAR_EFORMAT, "\"w\" is an object made by posix.system");
+    assert_int_equal(access("executed", F_OK), -1);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    expect_refusal(DATA "unknown_class.pt", MAR_EFORMAT, "\"n\" is an object made by __main__.Shift");
+    expect_refusal(DATA "numpy_tensor.pt", MAR_EFORMAT, "\"w\" is an object made by numpy");
+    expect_refusal(DATA "no_tensors.pt", MAR_EFORMAT, "no tensors");
+    expect_refusal(DATA "list.pt", MAR_EFORMAT, "a list, expected a dict");
+    expect_refusal(DATA "legacy.pt", MAR_EFORMAT, "before PyTorch 1.6");
+    expect_refusal(DATA "compressed.pt", MAR_EFORMAT, "compressed");
+    expect_refusal(DATA "big.pt", MAR_EFORMAT, "byte order is \"big\"");
+    expect_refusal(DATA "absent.pt", MAR_EIO, "No such file");
+    expect_refusal("tests/weights", MAR_EIO, "not a regular file");
+    expect_refusal("tests/weights/make_files.py", MAR_EFORMAT, "Writes tests/weights");
+    expect_refusal("/dev/null", MAR_EIO, "not a regular file");
+}
+
+static void test_load_f32(void **state)
+{
+    (void)state;
+    wt_file *f = open_good(DATA "dtypes.safetensors");
+    float *values;
+    mar_err err = {0};
+    assert_ok(wt_load_f32(f, "bf16", 1, (int64_t[]){9}, &values, &err), &err);
+    assert_true(values[3] == -2.5f);
+    free(values);
+    assert_int_equal(wt_load_f32(f, "bf16", 1, (int64_t[]){8}, &values, &err), MAR_EMODEL);
+    assert_string_equal(err.text, DATA "dtypes.safetensors: tensor bf16 has shape [9], expected [8]");
+    assert_null(values);
+    assert_int_equal(wt_load_f32(f, "bf16", 2, (int64_t[]){9, 1}, &values, &err), MAR_EMODEL);
+    assert_int_equal(wt_load_f32(f, "gone", 2, (int64_t[]){3, 4}, &values, &err), MAR_EMODEL);
+    assert_string_equal(err.text, DATA "dtypes.safetensors: tensor gone is missing, expected shape [3, 4]");
+    assert_int_equal(wt_load_f32(f, "i64", 1, (int64_t[]){2}, &values, &err), MAR_EMODEL);
+    assert_non_null(strstr(err.text, "tensor i64 has dtype I64"));
+    assert_ok(wt_load_f32(f, "empty", 2, (int64_t[]){0, 3}, &values, &err), &err);
+    free(values);
+    wt_close(f);
+}
+
+/* A ZIP64 archive whose second storage begins beyond 4 GB, as those of MAR-L with its optimizer. */
+static void test_beyond_4_gb(void **state)
+{
+    (void)state;
+    static const char pickle[] = "\x80\x02}(X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n("
+                                 "(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\0"
+                                 "0X\x03\0\0\0"
+                                 "cpuK\x03tQ"
+                                 "K\0K\x03\x85K\x01\x85\x89NtRu.";
+    const float values[3] = {1, 2, 4};
+    const zip_part parts[] = {
+        {.name = "x/data.pkl", .data = pickle, .size = sizeof pickle - 1},
+        {.name = "x/data/0", .data = values, .size = sizeof values},
+    };
+    char *dir = temporary_directory(), path[600];
+    snprintf(path, sizeof path, "%s/large.pth", dir);
+    write_sparse_zip(path, parts, 2, ((uint64_t)5 << 30) + 12345);
+    wt_file *f = open_good(path);
+    float *read = golden_f32(f, "w", 3);
+    assert_memory_equal(read, values, sizeof values);
+    free(read);
+    wt_close(f);
+    remove_directory(dir);
+    free(dir);
+}
+
+/* The models built into the library open, and are what they are called. */
+static void test_demo(void **state)
+{
+    (void)state;
+    const wt_embedded *all[] = {wt_demo_mar("demo"), wt_demo_mar("demo-draft"), wt_demo_vae("demo")};
+    for (int i = 0; i < 3; i++) {
+        wt_file *f;
+        mar_err err = {0};
+        assert_non_null(all[i]);
+        assert_int_equal((uintptr_t)all[i]->data % 64, 0);
+        assert_ok(wt_open_memory(all[i]->data, all[i]->size, "demo", &f, &err), &err);
+        assert_non_null(wt_find(f, i < 2 ? "class_emb.weight" : "decoder.conv_in.weight"));
+        wt_close(f);
+    }
+    assert_null(wt_demo_mar("other"));
+    assert_null(wt_demo_vae("demo-draft"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_safetensors_dtypes),
+        cmocka_unit_test(test_safetensors_metadata),
+        cmocka_unit_test(test_torch_dtypes),
+        cmocka_unit_test(test_official_checkpoint),
+        cmocka_unit_test(test_views),
+        cmocka_unit_test(test_protocols),
+        cmocka_unit_test(test_which_dict),
+        cmocka_unit_test(test_evil),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_load_f32),
+        cmocka_unit_test(test_beyond_4_gb),
+        cmocka_unit_test(test_demo),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

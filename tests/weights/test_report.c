@@ -1,0 +1,359 @@
+/* mar_inspect and mar_convert: a good checkpoint has no problem; each thing that can be wrong is one line. */
+#include "tests/support/archive.h"
+#include "tests/support/support.h"
+
+#include "base/file.h"
+#include "mar/handle.h"
+#include "weights/number.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DATA "tests/weights/data/"
+
+static mar handle; /* no backend: reading files needs none */
+
+static mar_report *inspect(const char *path, int heads)
+{
+    mar_report *r = NULL;
+    assert_ok(mar_inspect(&handle, path, heads, &r), &handle.err);
+    return r;
+}
+
+static void expect_fact(const mar_report *r, const char *fact)
+{
+    for (int i = 0; i < mar_report_fact_count(r); i++)
+        if (strcmp(mar_report_fact(r, i), fact) == 0) return;
+    for (int i = 0; i < mar_report_fact_count(r); i++) print_message("%s\n", mar_report_fact(r, i));
+    fail_msg("no fact \"%s\"", fact);
+}
+
+static void expect_problems(const mar_report *r, int count, const char *const *problems)
+{
+    for (int i = 0; i < mar_report_problem_count(r) || i < count; i++) {
+        if (i >= mar_report_problem_count(r)) fail_msg("no problem \"%s\"", problems[i]);
+        if (i >= count) fail_msg("unexpected problem \"%s\"", mar_report_problem(r, i));
+        assert_string_equal(mar_report_problem(r, i), problems[i]);
+    }
+}
+
+/* --- good files ------------------------------------------------------------------------------------- */
+
+static void test_good_mar(void **state)
+{
+    (void)state;
+    mar_report *r = inspect(DATA "mar.pth", 2);
+    expect_problems(r, 0, NULL);
+    assert_int_equal(mar_report_kind(r), MAR_KIND_MAR);
+    assert_int_equal(mar_report_model(r)->heads, 2);
+    assert_null(mar_report_vae(r));
+    expect_fact(r, "file: " DATA "mar.pth");
+    expect_fact(r, "format: PyTorch zip (model_ema)");
+    expect_fact(r, "kind: MAR model");
+    expect_fact(r, "transformer: width 16, 2 encoder and 2 decoder blocks, 2 heads, MLP 64");
+    expect_fact(r, "diffusion head: width 8, 2 blocks");
+    expect_fact(r, "tokens: 16 of 4 channels, 5 classes in 2 buffer tokens");
+    expect_fact(r, "tensors: 92 (F32)");
+    expect_fact(r, "parameters: 17784 (encoder 7088, decoder 7424, head 3272)");
+    mar_report_free(r);
+}
+
+static void test_good_vae(void **state)
+{
+    (void)state;
+    mar_report *r = inspect(DATA "vae.ckpt", 0);
+    expect_problems(r, 0, NULL);
+    assert_int_equal(mar_report_kind(r), MAR_KIND_VAE);
+    assert_null(mar_report_model(r));
+    expect_fact(r, "autoencoder: 4 latent channels, stride 2, 2 levels from width 32, 1 residual blocks");
+    expect_fact(r, "tensors: 130 (F16)");
+    mar_report_free(r);
+}
+
+static void test_demo(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"demo", "demo-draft", "demo-vae"};
+    for (int i = 0; i < 3; i++) {
+        mar_report *r = inspect(names[i], 0);
+        expect_problems(r, 0, NULL);
+        assert_int_equal(mar_report_kind(r), i < 2 ? MAR_KIND_MAR : MAR_KIND_VAE);
+        mar_report_free(r);
+    }
+}
+
+static void test_other_files(void **state)
+{
+    (void)state;
+    mar_report *r = inspect(DATA "dtypes.safetensors", 0);
+    assert_int_equal(mar_report_kind(r), MAR_KIND_UNKNOWN);
+    assert_null(mar_report_model(r));
+    assert_null(mar_report_vae(r));
+    assert_int_equal(mar_report_problem_count(r), 1);
+    expect_fact(r, "kind: unknown");
+    expect_fact(r, "metadata: mar.heads = 2");
+    mar_report_free(r);
+    assert_int_equal(mar_inspect(&handle, DATA "big.pt", 0, &r), MAR_EFORMAT);
+    assert_null(r);
+    assert_int_equal(mar_inspect(&handle, DATA "absent", 0, &r), MAR_EIO);
+    assert_int_equal(mar_inspect(&handle, DATA "mar.pth", 3, &r), MAR_EARG);
+    assert_non_null(strstr(handle.err.text, "3 attention heads"));
+}
+
+/* --- files with one thing wrong ---------------------------------------------------------------------- */
+
+typedef struct {
+    const char *drop, *integers; /* a tensor to leave out, one to store as I32 */
+    const char *reshape;         /* [a, b] becomes [b, a], or [a] [1, a] */
+    const char *spoil;           /* gets two NaN and one -Inf */
+    const char *extra;           /* a tensor [2] to add */
+} damage;
+
+static void add_tensor(cJSON *header, bytes *data, const char *name, const char *dtype, cJSON *shape,
+                       const void *values, size_t size)
+{
+    const double offsets[2] = {(double)data->size, (double)(data->size + size)};
+    cJSON *entry = cJSON_AddObjectToObject(header, name);
+    cJSON_AddStringToObject(entry, "dtype", dtype);
+    cJSON_AddItemToObject(entry, "shape", shape);
+    cJSON_AddItemToObject(entry, "data_offsets", cJSON_CreateDoubleArray(offsets, 2));
+    bytes_put(data, values, size);
+}
+
+static int same(const char *a, const char *b)
+{
+    return a && strcmp(a, b) == 0;
+}
+
+static void add_damaged(cJSON *header, bytes *data, const wt_file *f, const wt_tensor *t, const damage *d)
+{
+    double shape[WT_MAX_RANK];
+    int rank = t->rank;
+    for (int i = 0; i < rank; i++) shape[i] = (double)t->shape[i];
+    if (same(d->reshape, t->name)) {
+        shape[1] = shape[0];
+        shape[0] = rank == 1 ? 1 : (double)t->shape[1];
+        rank = 2;
+    }
+    float *values = golden_f32(f, t->name, -1);
+    if (same(d->spoil, t->name)) {
+        values[1] = values[3] = NAN;
+        values[4] = -INFINITY;
+    }
+    add_tensor(header, data, t->name, same(d->integers, t->name) ? "I32" : "F32", cJSON_CreateDoubleArray(shape, rank),
+               values, (size_t)t->count * sizeof *values);
+    free(values);
+}
+
+/* Writes `source` with its damage to `path`. */
+static void write_damaged(const char *path, const char *source, const damage *d)
+{
+    cJSON *header = cJSON_CreateObject();
+    bytes data = {0}, file = {0};
+    wt_file *f;
+    mar_err err = {0};
+    assert_ok(wt_open(source, &f, &err), &err);
+    for (int i = 0; i < wt_count(f); i++)
+        if (!same(d->drop, wt_at(f, i)->name)) add_damaged(header, &data, f, wt_at(f, i), d);
+    if (d->extra) add_tensor(header, &data, d->extra, "F32", cJSON_CreateIntArray((int[]){2}, 1), (float[2]){0}, 8);
+    char *text = cJSON_PrintUnformatted(header);
+    bytes_number(&file, strlen(text), 8);
+    bytes_text(&file, text);
+    bytes_put(&file, data.data, data.size);
+    assert_ok(file_write(path, file.data, file.size, &err), &err);
+    wt_close(f);
+    cJSON_free(text);
+    cJSON_Delete(header);
+    bytes_free(&data);
+    bytes_free(&file);
+}
+
+/* Inspect shows the problem, and convert refuses for it and leaves nothing behind. */
+static void expect_one(const char *source, const damage *d, const char *problem)
+{
+    char *dir = temporary_directory(), path[600], out[620];
+    snprintf(path, sizeof path, "%s/in.safetensors", dir);
+    snprintf(out, sizeof out, "%s/out.safetensors", dir);
+    write_damaged(path, source, d);
+    mar_report *r = inspect(path, 0);
+    expect_problems(r, problem ? 1 : 0, &problem);
+    mar_report_free(r);
+    mar_status status = mar_convert(&handle, path, out, MAR_DTYPE_F32, 0);
+    assert_int_equal(status, problem ? MAR_EMODEL : MAR_OK);
+    assert_int_equal(access(out, F_OK), problem ? -1 : 0);
+    if (problem) {
+        assert_memory_equal(handle.err.text, path, strlen(path));
+        assert_string_equal(handle.err.text + strlen(path) + 2, problem);
+    }
+    remove_directory(dir);
+    free(dir);
+}
+
+static void test_mar_problems(void **state)
+{
+    (void)state;
+    const char *source = DATA "mar.pth";
+    expect_one(source, &(damage){0}, NULL);
+    expect_one(source, &(damage){.drop = "decoder_blocks.1.attn.qkv.weight"},
+               "tensor decoder_blocks.1.attn.qkv.weight is missing, expected shape [48, 16]");
+    expect_one(source, &(damage){.drop = "class_emb.weight"}, "tensor class_emb.weight is missing");
+    expect_one(source, &(damage){.reshape = "encoder_blocks.1.mlp.fc2.weight"},
+               "tensor encoder_blocks.1.mlp.fc2.weight has shape [64, 16], expected [16, 64]");
+    expect_one(source, &(damage){.reshape = "z_proj.bias"}, "tensor z_proj.bias has shape [1, 16], expected [16]");
+    expect_one(source, &(damage){.extra = "diffloss.net.other"},
+               "tensor diffloss.net.other [2] is extra: no such tensor in this model");
+    expect_one(source, &(damage){.integers = "z_proj_ln.weight"},
+               "tensor z_proj_ln.weight has dtype I32, expected a floating-point type");
+    expect_one(source, &(damage){.spoil = "encoder_norm.weight"},
+               "tensor encoder_norm.weight: 2 NaN and 1 Inf among 16 values");
+}
+
+static void test_vae_problems(void **state)
+{
+    (void)state;
+    const char *source = DATA "vae.ckpt";
+    expect_one(source, &(damage){0}, NULL);
+    expect_one(source, &(damage){.drop = "encoder.conv_out.bias"},
+               "tensor encoder.conv_out.bias is missing, expected shape [8]");
+    expect_one(source, &(damage){.drop = "post_quant_conv.weight"}, "tensor post_quant_conv.weight is missing");
+    expect_one(source, &(damage){.extra = "loss.logvar"},
+               "tensor loss.logvar [2] is extra: no such tensor in this model");
+    expect_one(source, &(damage){.spoil = "decoder.conv_in.bias"},
+               "tensor decoder.conv_in.bias: 2 NaN and 1 Inf among 32 values");
+}
+
+static void test_many_problems(void **state)
+{
+    (void)state;
+    char *dir = temporary_directory(), path[600];
+    snprintf(path, sizeof path, "%s/in.safetensors", dir);
+    write_damaged(path, DATA "mar.pth",
+                  &(damage){.drop = "z_proj.bias", .extra = "more", .spoil = "fake_latent", .integers = "mask_token"});
+    mar_report *r = inspect(path, 0);
+    expect_problems(r, 4,
+                    (const char *const[]){"tensor fake_latent: 2 NaN and 1 Inf among 16 values",
+                                          "tensor mask_token has dtype I32, expected a floating-point type",
+                                          "tensor z_proj.bias is missing, expected shape [16]",
+                                          "tensor more [2] is extra: no such tensor in this model"});
+    mar_report_free(r);
+    assert_int_equal(mar_convert(&handle, path, path, MAR_DTYPE_F32, 0), MAR_EMODEL);
+    assert_non_null(strstr(handle.err.text, "fake_latent: 2 NaN and 1 Inf among 16 values (and more"));
+    remove_directory(dir);
+    free(dir);
+}
+
+/* --- conversion -------------------------------------------------------------------------------------- */
+
+/* out holds the values of expected_path, rounded to `dtype`, bit for bit. */
+static void expect_converted(const char *out, const char *expected_path, wt_dtype dtype)
+{
+    wt_file *f, *expected;
+    mar_err err = {0};
+    assert_ok(wt_open(out, &f, &err), &err);
+    assert_ok(wt_open(expected_path, &expected, &err), &err);
+    assert_int_equal(wt_count(f), wt_count(expected));
+    for (int i = 0; i < wt_count(expected); i++) {
+        const wt_tensor *e = wt_at(expected, i), *t = wt_find(f, e->name);
+        assert_non_null(t);
+        assert_int_equal(t->dtype, dtype);
+        float *a = golden_f32(f, e->name, e->count), *b = golden_f32(expected, e->name, e->count);
+        for (int64_t j = 0; j < e->count; j++) {
+            float rounded = dtype == WT_BF16  ? wt_f32_from_bf16(wt_bf16_from_f32(b[j]))
+                            : dtype == WT_F16 ? wt_f32_from_f16(wt_f16_from_f32(b[j]))
+                                              : b[j];
+            assert_true(a[j] == rounded);
+        }
+        free(a);
+        free(b);
+    }
+    wt_close(f);
+    wt_close(expected);
+}
+
+static void expect_metadata(const wt_file *f, const char *key, const char *value)
+{
+    if (!wt_metadata(f, key)) fail_msg("no metadata %s", key);
+    assert_string_equal(wt_metadata(f, key), value);
+}
+
+static void test_convert_mar(void **state)
+{
+    (void)state;
+    static const struct {
+        mar_dtype asked;
+        wt_dtype stored;
+    } cases[] = {{MAR_DTYPE_F32, WT_F32}, {MAR_DTYPE_BF16, WT_BF16}, {MAR_DTYPE_F16, WT_F16}, {MAR_DTYPE_AUTO, WT_F32}};
+    char *dir = temporary_directory(), out[600];
+    snprintf(out, sizeof out, "%s/out.safetensors", dir);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        wt_file *f;
+        assert_ok(mar_convert(&handle, DATA "mar.pth", out, cases[i].asked, 4), &handle.err);
+        expect_converted(out, DATA "mar.pth.expected.safetensors", cases[i].stored);
+        assert_ok(wt_open(out, &f, &handle.err), &handle.err);
+        expect_metadata(f, "format", "pt");
+        expect_metadata(f, "mar.kind", "mar");
+        expect_metadata(f, "mar.heads", "4");
+        expect_metadata(f, "mar.width", "16");
+        expect_metadata(f, "mar.head_depth", "2");
+        expect_metadata(f, "mar.parameters", "17784");
+        expect_metadata(f, "mar.source_format", "PyTorch zip (model_ema)");
+        wt_close(f);
+        mar_report *r = inspect(out, 0); /* the heads come from the metadata now */
+        expect_problems(r, 0, NULL);
+        assert_int_equal(mar_report_model(r)->heads, 4);
+        mar_report_free(r);
+    }
+    /* Onto itself: the source stays readable while the new file is made. */
+    assert_ok(mar_convert(&handle, out, out, MAR_DTYPE_BF16, 0), &handle.err);
+    expect_converted(out, DATA "mar.pth.expected.safetensors", WT_BF16);
+    remove_directory(dir);
+    free(dir);
+}
+
+static void test_convert_vae(void **state)
+{
+    (void)state;
+    char *dir = temporary_directory(), out[600];
+    wt_file *f;
+    snprintf(out, sizeof out, "%s/out.safetensors", dir);
+    assert_ok(mar_convert(&handle, DATA "vae.ckpt", out, MAR_DTYPE_AUTO, 0), &handle.err);
+    expect_converted(out, DATA "vae.ckpt", WT_F16);
+    assert_ok(wt_open(out, &f, &handle.err), &handle.err);
+    expect_metadata(f, "mar.kind", "vae");
+    expect_metadata(f, "mar.vae_stride", "2");
+    wt_close(f);
+    remove_directory(dir);
+    free(dir);
+}
+
+static void test_convert_failures(void **state)
+{
+    (void)state;
+    char *dir = temporary_directory(), out[600];
+    snprintf(out, sizeof out, "%s/absent/out.safetensors", dir);
+    assert_int_equal(mar_convert(&handle, DATA "mar.pth", out, MAR_DTYPE_F32, 0), MAR_EIO);
+    assert_non_null(strstr(handle.err.text, out));
+    snprintf(out, sizeof out, "%s/out.safetensors", dir);
+    assert_int_equal(mar_convert(&handle, DATA "absent", out, MAR_DTYPE_F32, 0), MAR_EIO);
+    assert_int_equal(mar_convert(&handle, DATA "dtypes.pt", out, MAR_DTYPE_F32, 0), MAR_EMODEL);
+    assert_int_equal(mar_convert(&handle, DATA "mar.pth", out, MAR_DTYPE_F32, 5), MAR_EARG);
+    assert_int_equal(access(out, F_OK), -1);
+    remove_directory(dir);
+    free(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_good_mar),      cmocka_unit_test(test_good_vae),
+        cmocka_unit_test(test_demo),          cmocka_unit_test(test_other_files),
+        cmocka_unit_test(test_mar_problems),  cmocka_unit_test(test_vae_problems),
+        cmocka_unit_test(test_many_problems), cmocka_unit_test(test_convert_mar),
+        cmocka_unit_test(test_convert_vae),   cmocka_unit_test(test_convert_failures),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

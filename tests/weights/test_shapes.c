@@ -1,0 +1,341 @@
+/* The shape of a model from the tensors of a file, against the official lists of tensors
+ * (tests/weights/data/formats). */
+#include "tests/support/archive.h"
+#include "tests/support/support.h"
+
+#include "mar/config.h"
+#include "vae/vae.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* --- files made of a list of tensors ----------------------------------------------------------------- */
+
+static cJSON *read_list(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "tests/weights/data/formats/%s.json", name);
+    bytes b = bytes_from_file(path);
+    cJSON *list = cJSON_ParseWithLength((char *)b.data, b.size);
+    assert_non_null(list);
+    bytes_free(&b);
+    return list;
+}
+
+static void set_shape(cJSON *list, const char *name, int rank, const double *shape)
+{
+    cJSON *array = cJSON_CreateDoubleArray(shape, rank);
+    if (cJSON_HasObjectItem(list, name))
+        cJSON_ReplaceItemInObjectCaseSensitive(list, name, array);
+    else
+        cJSON_AddItemToObject(list, name, array);
+}
+#define SHAPE(list, name, ...)                                                                                         \
+    set_shape(list, name, (int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (double[]){__VA_ARGS__})
+
+/* A safetensors file of F32 tensors with these names and shapes, all zero and none of it on disk. */
+static wt_file *open_list(const cJSON *list, const char *heads)
+{
+    char *dir = temporary_directory(), path[600];
+    cJSON *root = cJSON_CreateObject();
+    double offset = 0;
+    if (heads) cJSON_AddStringToObject(cJSON_AddObjectToObject(root, "__metadata__"), "mar.heads", heads);
+    for (const cJSON *item = list->child; item; item = item->next) {
+        cJSON *entry = cJSON_AddObjectToObject(root, item->string), *dim;
+        double offsets[2] = {offset, offset + 4};
+        cJSON_ArrayForEach(dim, item) offsets[1] = offset + (offsets[1] - offset) * dim->valuedouble;
+        cJSON_AddStringToObject(entry, "dtype", "F32");
+        cJSON_AddItemToObject(entry, "shape", cJSON_Duplicate(item, 1));
+        cJSON_AddItemToObject(entry, "data_offsets", cJSON_CreateDoubleArray(offsets, 2));
+        offset = offsets[1];
+    }
+    char *text = cJSON_PrintUnformatted(root);
+    bytes b = make_safetensors(text, 0);
+    wt_file *f = NULL;
+    mar_err err = {0};
+    snprintf(path, sizeof path, "%s/model", dir);
+    FILE *file = fopen(path, "wb");
+    fwrite(b.data, 1, b.size, file);
+    fclose(file);
+    assert_int_equal(truncate(path, (off_t)b.size + (off_t)offset), 0);
+    assert_ok(wt_open(path, &f, &err), &err);
+    bytes_free(&b);
+    cJSON_free(text);
+    cJSON_Delete(root);
+    remove_directory(dir);
+    free(dir);
+    return f;
+}
+
+/* Visits must be the list, in its order. */
+typedef struct {
+    const cJSON *next;
+    int visits;
+} comparison;
+
+static void compare_visit(void *user, const char *name, int rank, const int64_t *shape)
+{
+    comparison *c = user;
+    if (!c->next) fail_msg("%s is not in the list", name);
+    if (strcmp(name, c->next->string) != 0) fail_msg("tensor %d is %s, expected %s", c->visits, name, c->next->string);
+    assert_int_equal(rank, cJSON_GetArraySize(c->next));
+    for (int i = 0; i < rank; i++) assert_int_equal(shape[i], (int64_t)cJSON_GetArrayItem(c->next, i)->valuedouble);
+    c->next = c->next->next;
+    c->visits++;
+}
+
+/* --- MAR -------------------------------------------------------------------------------------------- */
+
+static void expect_model_config(const mar_model_config *c, const mar_model_config *expected)
+{
+    assert_int_equal(c->width, expected->width);
+    assert_int_equal(c->encoder_depth, expected->encoder_depth);
+    assert_int_equal(c->decoder_depth, expected->decoder_depth);
+    assert_int_equal(c->heads, expected->heads);
+    assert_int_equal(c->mlp_hidden, expected->mlp_hidden);
+    assert_int_equal(c->buffer, expected->buffer);
+    assert_int_equal(c->seq_len, expected->seq_len);
+    assert_int_equal(c->token_dim, expected->token_dim);
+    assert_int_equal(c->classes, expected->classes);
+    assert_int_equal(c->head_width, expected->head_width);
+    assert_int_equal(c->head_depth, expected->head_depth);
+    assert_int_equal(c->parameters, expected->parameters);
+}
+
+static void expect_mar(const char *name, const mar_model_config *expected)
+{
+    mar_model_config c;
+    mar_err err = {0};
+    cJSON *list = read_list(name);
+    wt_file *f = open_list(list, NULL);
+    assert_true(mar_config_recognise(f));
+    assert_false(vae_config_recognise(f));
+    assert_ok(mar_config_derive(f, 0, &c, &err), &err);
+    expect_model_config(&c, expected);
+    comparison all = {list->child, 0};
+    mar_config_tensors(&c, compare_visit, &all);
+    assert_null(all.next);
+    assert_int_equal(all.visits, wt_count(f));
+    wt_close(f);
+    cJSON_Delete(list);
+}
+
+/* Depths, widths and heads: models/mar.py and the README of the official code; MAR-B, L, H: 208M, 479M, 943M.
+ */
+static void test_official_models(void **state)
+{
+    (void)state;
+    expect_mar("mar_base", &(mar_model_config){768, 12, 12, 12, 3072, 64, 256, 16, 1000, 1024, 6, 207924768});
+    expect_mar("mar_large", &(mar_model_config){1024, 16, 16, 16, 4096, 64, 256, 16, 1000, 1280, 8, 478326304});
+    expect_mar("mar_huge", &(mar_model_config){1280, 20, 20, 16, 5120, 64, 256, 16, 1000, 1536, 12, 942403104});
+}
+
+static mar_status derive_heads(const char *metadata, int heads, int *out, mar_err *err)
+{
+    mar_model_config c;
+    cJSON *list = read_list("mar_base");
+    wt_file *f = open_list(list, metadata);
+    mar_status status = mar_config_derive(f, heads, &c, err);
+    *out = c.heads;
+    wt_close(f);
+    cJSON_Delete(list);
+    return status;
+}
+
+static void test_heads(void **state)
+{
+    (void)state;
+    int heads;
+    mar_err err = {0};
+    assert_ok(derive_heads("6", 0, &heads, &err), &err);
+    assert_int_equal(heads, 6);
+    assert_ok(derive_heads("6", 24, &heads, &err), &err); /* asked for wins */
+    assert_int_equal(heads, 24);
+    assert_int_equal(derive_heads(NULL, 7, &heads, &err), MAR_EARG);
+    assert_non_null(strstr(err.text, "7 attention heads (asked for) do not divide the width 768"));
+    assert_int_equal(derive_heads(NULL, -1, &heads, &err), MAR_EARG);
+    assert_int_equal(derive_heads("5", 0, &heads, &err), MAR_EMODEL);
+    assert_int_equal(derive_heads("0", 0, &heads, &err), MAR_EMODEL);
+    assert_int_equal(derive_heads("12x", 0, &heads, &err), MAR_EMODEL);
+    assert_int_equal(derive_heads("", 0, &heads, &err), MAR_EMODEL);
+    assert_int_equal(derive_heads("99999999999999999999", 0, &heads, &err), MAR_EMODEL);
+}
+
+static void refuse_mar(const cJSON *list, const char *words)
+{
+    mar_model_config c;
+    mar_err err = {0};
+    wt_file *f = open_list(list, NULL);
+    assert_int_equal(mar_config_derive(f, 0, &c, &err), MAR_EMODEL);
+    if (!strstr(err.text, words) || !strstr(err.text, wt_path(f)))
+        fail_msg("\"%s\" does not say \"%s\"", err.text, words);
+    wt_close(f);
+}
+
+static void test_bad_mar(void **state)
+{
+    (void)state;
+    static const char *const needed[] = {"class_emb.weight",
+                                         "z_proj.weight",
+                                         "diffusion_pos_embed_learned",
+                                         "encoder_pos_embed_learned",
+                                         "encoder_blocks.0.mlp.fc1.weight",
+                                         "diffloss.net.input_proj.weight"};
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        char words[128];
+        cJSON *list = read_list("mar_base");
+        cJSON_DeleteItemFromObjectCaseSensitive(list, needed[i]);
+        snprintf(words, sizeof words, "tensor %s is missing", needed[i]);
+        refuse_mar(list, words);
+        cJSON_Delete(list);
+    }
+    cJSON *list = read_list("mar_base");
+    SHAPE(list, "class_emb.weight", 1000);
+    refuse_mar(list, "class_emb.weight has shape [1000], expected 2 dimensions");
+    SHAPE(list, "class_emb.weight", 0, 768);
+    refuse_mar(list, "class_emb.weight has shape [0, 768]");
+    SHAPE(list, "class_emb.weight", 2e6, 1);
+    refuse_mar(list, "class_emb.weight has shape [2000000, 1]");
+    SHAPE(list, "class_emb.weight", 1000, 768);
+    SHAPE(list, "diffusion_pos_embed_learned", 1, 255, 768);
+    refuse_mar(list, "255 positions, expected a square");
+    SHAPE(list, "diffusion_pos_embed_learned", 1, 324, 768);
+    refuse_mar(list, "320 positions, expected more than the 324");
+    cJSON_Delete(list);
+}
+
+/* A number that no file has blocks for must not make a model of two billion blocks; a gap in the numbers must
+ * not end it early. */
+static void test_block_numbers(void **state)
+{
+    (void)state;
+    static const char *const strange[] = {"encoder_blocks.2000000000.norm1.weight", "encoder_blocks.14.norm1.weight",
+                                          "encoder_blocks.99999999999999999999.norm1.weight",
+                                          "encoder_blocks.13x.norm1.weight", "encoder_blocks.-1.norm1.weight"};
+    for (int i = 0; i < 5; i++) {
+        mar_model_config c;
+        mar_err err = {0};
+        cJSON *list = read_list("mar_base");
+        SHAPE(list, strange[i], 768);
+        wt_file *f = open_list(list, NULL);
+        assert_ok(mar_config_derive(f, 0, &c, &err), &err);
+        assert_int_equal(c.encoder_depth, i == 1 ? 15 : 12);
+        assert_int_equal(c.decoder_depth, 12);
+        wt_close(f);
+        cJSON_Delete(list);
+    }
+}
+
+/* --- KL autoencoder ---------------------------------------------------------------------------------- */
+
+static void expect_vae(const cJSON *list, const mar_vae_config *expected)
+{
+    mar_vae_config c;
+    mar_err err = {0};
+    wt_file *f = open_list(list, NULL);
+    assert_true(vae_config_recognise(f));
+    assert_false(mar_config_recognise(f));
+    assert_ok(vae_config_derive(f, &c, &err), &err);
+    assert_int_equal(c.z_channels, expected->z_channels);
+    assert_int_equal(c.stride, expected->stride);
+    assert_int_equal(c.channels, expected->channels);
+    assert_int_equal(c.levels, expected->levels);
+    assert_int_equal(c.res_blocks, expected->res_blocks);
+    assert_int_equal(c.parameters, expected->parameters);
+    comparison all = {list->child, 0};
+    vae_config_tensors(f, &c, compare_visit, &all);
+    assert_null(all.next);
+    wt_close(f);
+}
+
+static void test_kl16(void **state)
+{
+    (void)state;
+    cJSON *list = read_list("kl16");
+    expect_vae(list, &(mar_vae_config){16, 16, 128, 5, 2, 66456019});
+    cJSON_Delete(list);
+}
+
+/* Trained at a size where the lowest level is not 16x16, the encoder has no attention but in the middle. */
+static void test_kl_without_attention(void **state)
+{
+    (void)state;
+    enum { WIDTH = 512, ATTENTION = 2 * WIDTH + 4 * (WIDTH * WIDTH + WIDTH) };
+    cJSON *list = read_list("kl16");
+    for (cJSON *item = list->child, *next; item; item = next) {
+        next = item->next;
+        if (strncmp(item->string, "encoder.down.4.attn.", 20) == 0)
+            cJSON_Delete(cJSON_DetachItemViaPointer(list, item));
+    }
+    expect_vae(list, &(mar_vae_config){16, 16, 128, 5, 2, 66456019 - 2 * ATTENTION});
+    cJSON_Delete(list);
+}
+
+/* The small ones that the tests and the demo use, from PyTorch's names. */
+static void test_small_vae(void **state)
+{
+    (void)state;
+    wt_file *f;
+    mar_vae_config c;
+    mar_err err = {0};
+    assert_ok(wt_open("tests/weights/data/vae.ckpt", &f, &err), &err);
+    assert_ok(vae_config_derive(f, &c, &err), &err);
+    assert_int_equal(c.z_channels, 4);
+    assert_int_equal(c.stride, 2);
+    assert_int_equal(c.channels, 32);
+    assert_int_equal(c.levels, 2);
+    assert_int_equal(c.res_blocks, 1);
+    long sum = 0;
+    for (int i = 0; i < wt_count(f); i++) sum += (long)wt_at(f, i)->count;
+    assert_int_equal(c.parameters, sum);
+    wt_close(f);
+}
+
+static void refuse_vae(const cJSON *list, const char *words)
+{
+    mar_vae_config c;
+    mar_err err = {0};
+    wt_file *f = open_list(list, NULL);
+    assert_int_equal(vae_config_derive(f, &c, &err), MAR_EMODEL);
+    if (!strstr(err.text, words)) fail_msg("\"%s\" does not say \"%s\"", err.text, words);
+    wt_close(f);
+}
+
+static void test_bad_vae(void **state)
+{
+    (void)state;
+    static const char *const needed[] = {"post_quant_conv.weight", "decoder.up.3.block.0.conv2.weight"};
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        cJSON *list = read_list("kl16");
+        cJSON_DeleteItemFromObjectCaseSensitive(list, needed[i]);
+        refuse_vae(list, needed[i]);
+        cJSON_Delete(list);
+    }
+    cJSON *list = read_list("kl16");
+    SHAPE(list, "decoder.up.3.block.0.conv2.weight", 250, 250, 3, 3);
+    refuse_vae(list, "250 channels, expected a multiple of 32");
+    SHAPE(list, "decoder.up.3.block.0.conv2.weight", 256, 256);
+    refuse_vae(list, "has shape [256, 256], expected a convolution");
+    SHAPE(list, "decoder.up.3.block.0.conv2.weight", 256, 256, 3, 3);
+    SHAPE(list, "decoder.up.4.attn.0.q.weight", 512, 512, 1, 1);
+    refuse_vae(list, "decoder.up.4.attn.0.q.weight: attention in the decoder's upper levels");
+    cJSON_Delete(list);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_official_models),
+        cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_bad_mar),
+        cmocka_unit_test(test_block_numbers),
+        cmocka_unit_test(test_kl16),
+        cmocka_unit_test(test_kl_without_attention),
+        cmocka_unit_test(test_small_vae),
+        cmocka_unit_test(test_bad_vae),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,25 @@
+/* The demo models as read-only data. The names are hidden: wt_demo_mar and wt_demo_vae hand them out. */
+#if defined(__APPLE__)
+#error "weights/demo.S is written for ELF"
+#endif
+        .section .rodata
+
+        .macro  demo name, file
+        .hidden wt_file_\name
+        .hidden wt_file_\name\()_end
+        .globl  wt_file_\name
+        .globl  wt_file_\name\()_end
+        .balign 64
+wt_file_\name:
+        .incbin "demo/\file"
+wt_file_\name\()_end:
+        .byte   0
+        .endm
+
+        demo    target, target.safetensors
+        demo    draft, draft.safetensors
+        demo    vae, vae.safetensors
+
+#if defined(__linux__) && defined(__ELF__)
+        .section .note.GNU-stack, "", %progbits
+#endif

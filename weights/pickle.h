@@ -1,0 +1,57 @@
+/* A parser for Python's pickle, the data.pkl of a PyTorch file. It builds values and runs nothing: a call of
+ * a class or function becomes a PK_OPAQUE value that remembers its name, except the few that tensors need. */
+#ifndef WEIGHTS_PICKLE_H
+#define WEIGHTS_PICKLE_H
+
+#include "weights/pool.h"
+
+#include "base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum {
+    PK_NONE,
+    PK_BOOL,
+    PK_INT,
+    PK_FLOAT,
+    PK_STRING,
+    PK_BYTES,
+    PK_TUPLE,
+    PK_LIST,
+    PK_DICT,
+    PK_CLASS,   /* a name: GLOBAL */
+    PK_STORAGE, /* a persistent id: args is its tuple ('storage', class, key, location, count) */
+    PK_TENSOR,  /* torch._utils._rebuild_tensor_v2: args is (storage, offset, size, stride, ...) */
+    PK_OPAQUE,  /* anything else; `callee` is the class or function, or NULL */
+} pk_kind;
+
+typedef struct pk_value pk_value;
+struct pk_value {
+    pk_kind kind;
+    union {
+        int64_t integer; /* PK_BOOL, PK_INT */
+        double real;
+        struct {
+            const char *text; /* [length], NUL-terminated if PK_CLASS ("module.name"), else not */
+            size_t length;
+        } string; /* PK_STRING, PK_BYTES, PK_CLASS */
+        struct {
+            pk_value **items; /* of a dict: key, value, key, value, ... */
+            size_t count, capacity;
+        } list; /* PK_TUPLE, PK_LIST, PK_DICT */
+        pk_value *args;
+        const pk_value *callee;
+    } as;
+};
+
+/* Parses one pickle. Values live in the pool and refer to `data`. The graph of values may be cyclic. On
+ * failure MAR_EFORMAT with `path` and the byte, or MAR_ENOMEM. */
+mar_status pk_parse(const char *path, const uint8_t *data, size_t size, wt_pool *pool, pk_value **out, mar_err *err);
+
+int pk_is_text(const pk_value *v, const char *text);           /* a string equal to text */
+const pk_value *pk_get(const pk_value *dict, const char *key); /* the last such entry; NULL if none or no dict */
+/* "an integer", "a call of os.system": for messages. */
+const char *pk_describe(const pk_value *v, char *buffer, size_t size);
+
+#endif

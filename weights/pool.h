@@ -1,0 +1,21 @@
+/* An arena: many small allocations, freed all at once, with a limit on their sum. */
+#ifndef WEIGHTS_POOL_H
+#define WEIGHTS_POOL_H
+
+#include <stddef.h>
+
+typedef struct wt_pool_block wt_pool_block;
+
+typedef struct {
+    wt_pool_block *blocks;
+    size_t used;  /* bytes handed out */
+    size_t limit; /* the most `used` may become */
+} wt_pool;
+
+/* 16-byte aligned, zeroed. NULL if memory or the limit is exhausted. */
+void *wt_pool_alloc(wt_pool *pool, size_t size);
+/* The bytes and a terminating NUL. */
+char *wt_pool_text(wt_pool *pool, const char *text, size_t length);
+void wt_pool_free(wt_pool *pool);
+
+#endif

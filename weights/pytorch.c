@@ -1,0 +1,293 @@
+/* Reading PyTorch's zip format (torch.save since 1.6): <name>/data.pkl holds the structure, <name>/data/<key>
+ * the bytes of each storage, <name>/byteorder "little" or "big" (absent in old files, which are
+ * little-endian). */
+#include "weights/pickle.h"
+#include "weights/reader.h"
+#include "weights/zip.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* MAR-H with its optimizer has half a megabyte of pickle. */
+enum { PICKLE_MAX = 16 << 20, PICKLE_MEMORY_MAX = 256 << 20 };
+
+typedef struct {
+    wt_file *f;
+    zip_directory zip;
+    const char *prefix; /* [prefix_length] "archive" of archive/data.pkl */
+    size_t prefix_length;
+    wt_pool values;
+    uint64_t copied; /* bytes of tensors copied because they are not contiguous */
+} reader;
+
+/* Files of torch.save before 1.6 start with this pickled number, 0x1950a86a20f9469cfc6c. */
+static int is_legacy(const wt_file *f)
+{
+    static const uint8_t magic[] = {0x80, 2, 0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
+    return f->size >= sizeof magic && memcmp(f->data, magic, sizeof magic) == 0;
+}
+
+int wt_pytorch_recognise(const wt_file *f)
+{
+    return is_legacy(f) || (f->size >= 4 && memcmp(f->data, "PK\3\4", 4) == 0);
+}
+
+/* --- entries of the archive ------------------------------------------------------------------------ */
+
+static mar_status find_prefix(reader *r, mar_err *err)
+{
+    static const char suffix[] = "/data.pkl";
+    const size_t length = sizeof suffix - 1;
+    for (size_t i = 0; i < r->zip.count; i++) {
+        const zip_entry *e = &r->zip.entries[i];
+        if (e->name_length <= length || memcmp(e->name + e->name_length - length, suffix, length) != 0) continue;
+        r->prefix = e->name;
+        r->prefix_length = e->name_length - length;
+        if (!memchr(r->prefix, '/', r->prefix_length)) return MAR_OK;
+    }
+    return err_set(err, MAR_EFORMAT, "%s: a zip file without data.pkl, expected one written by torch.save", r->f->path);
+}
+
+/* The contents of <prefix>/<a><b>; *out is NULL if there is no such entry. */
+static mar_status entry_contents(const reader *r, const char *a, const char *b, size_t b_length, const uint8_t **out,
+                                 uint64_t *size, mar_err *err)
+{
+    char name[512];
+    *out = NULL;
+    *size = 0;
+    if (r->prefix_length + strlen(a) + b_length + 2 > sizeof name) return MAR_OK;
+    int n = snprintf(name, sizeof name, "%.*s/%s%.*s", (int)r->prefix_length, r->prefix, a, (int)b_length, b);
+    const zip_entry *e = zip_find(&r->zip, name, (size_t)n);
+    if (!e) return MAR_OK;
+    *size = e->size;
+    return zip_contents(&r->zip, e, out, err);
+}
+
+static mar_status check_byteorder(const reader *r, mar_err *err)
+{
+    const uint8_t *order;
+    uint64_t size;
+    mar_status status = entry_contents(r, "byteorder", "", 0, &order, &size, err);
+    if (status == MAR_OK && order && (size != 6 || memcmp(order, "little", 6) != 0))
+        status = err_set(err, MAR_EFORMAT, "%s: its byte order is \"%.*s\", expected \"little\"", r->f->path,
+                         size < 16 ? (int)size : 16, (const char *)order);
+    return status;
+}
+
+/* --- one tensor ------------------------------------------------------------------------------------- */
+
+/* The bytes behind a tensor: [numel] elements of dtype. */
+typedef struct {
+    const uint8_t *data;
+    int64_t numel;
+    wt_dtype dtype;
+} storage;
+
+static mar_status read_storage_class(const reader *r, const char *name, const pk_value *class, wt_dtype *out,
+                                     mar_err *err)
+{
+    static const struct {
+        const char *name;
+        wt_dtype dtype;
+    } classes[] = {
+        {"torch.FloatStorage", WT_F32},  {"torch.HalfStorage", WT_F16}, {"torch.BFloat16Storage", WT_BF16},
+        {"torch.DoubleStorage", WT_F64}, {"torch.LongStorage", WT_I64}, {"torch.IntStorage", WT_I32},
+        {"torch.ShortStorage", WT_I16},  {"torch.CharStorage", WT_I8},  {"torch.ByteStorage", WT_U8},
+        {"torch.BoolStorage", WT_BOOL},
+    };
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        if (class->kind == PK_CLASS && strcmp(class->as.string.text, classes[i].name) == 0) {
+            *out = classes[i].dtype;
+            return MAR_OK;
+        }
+    char what[256];
+    return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" is stored as %s, expected a storage of floats or integers",
+                   r->f->path, name, pk_describe(class, what, sizeof what));
+}
+
+static mar_status read_storage(const reader *r, const char *name, const pk_value *id, storage *out, mar_err *err)
+{
+    pk_value *const *items = id->as.list.items; /* push_storage has checked that there are five */
+    const pk_value *key = items[2], *numel = items[4];
+    mar_status status = read_storage_class(r, name, items[1], &out->dtype, err);
+    if (status != MAR_OK) return status;
+    if (key->kind != PK_STRING || numel->kind != PK_INT || numel->as.integer < 0)
+        return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": its storage has no name or no size", r->f->path, name);
+    uint64_t size, expected;
+    status = entry_contents(r, "data/", key->as.string.text, key->as.string.length, &out->data, &size, err);
+    if (status != MAR_OK) return status;
+    if (!out->data)
+        return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": the file has no entry data/%.*s", r->f->path, name,
+                       (int)(key->as.string.length < 64 ? key->as.string.length : 64), key->as.string.text);
+    out->numel = numel->as.integer;
+    if (__builtin_mul_overflow((uint64_t)out->numel, (uint64_t)wt_dtype_size(out->dtype), &expected) ||
+        expected != size)
+        return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": its storage has %llu bytes, expected %lld elements of %s",
+                       r->f->path, name, (unsigned long long)size, (long long)out->numel, wt_dtype_name(out->dtype));
+    return MAR_OK;
+}
+
+/* size and stride: two tuples of as many non-negative integers. */
+static int read_geometry(const pk_value *size, const pk_value *stride, wt_tensor *t, int64_t strides[WT_MAX_RANK])
+{
+    if (size->kind != PK_TUPLE || stride->kind != PK_TUPLE || size->as.list.count != stride->as.list.count ||
+        size->as.list.count > WT_MAX_RANK)
+        return 0;
+    t->rank = (int)size->as.list.count;
+    for (int i = 0; i < t->rank; i++) {
+        const pk_value *s = size->as.list.items[i], *step = stride->as.list.items[i];
+        if (s->kind != PK_INT || step->kind != PK_INT || s->as.integer < 0 || step->as.integer < 0) return 0;
+        t->shape[i] = s->as.integer;
+        strides[i] = step->as.integer;
+    }
+    return 1;
+}
+
+/* Whether every element lies in a storage of numel elements. */
+static int fits(const wt_tensor *t, int64_t offset, const int64_t *strides, int64_t numel)
+{
+    int64_t last = offset, reach;
+    if (offset < 0 || offset > numel) return 0;
+    if (t->count == 0) return 1;
+    for (int i = 0; i < t->rank; i++)
+        if (__builtin_mul_overflow(t->shape[i] - 1, strides[i], &reach) || __builtin_add_overflow(last, reach, &last))
+            return 0;
+    return last < numel;
+}
+
+static int is_contiguous(const wt_tensor *t, const int64_t *strides)
+{
+    int64_t expected = 1;
+    for (int i = t->rank - 1; i >= 0; i--) {
+        if (t->shape[i] != 1 && strides[i] != expected) return 0;
+        expected *= t->shape[i];
+    }
+    return 1;
+}
+
+/* A transposed or otherwise strided tensor, element by element into a new array. The copies of a file may not
+ * be larger than the file: a stride of 0 repeats elements without end. */
+static mar_status copy_strided(reader *r, wt_tensor *t, uint64_t bytes, const uint8_t *src, const int64_t *strides,
+                               mar_err *err)
+{
+    if (bytes > r->f->size - r->copied)
+        return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" is not contiguous and too large to copy", r->f->path,
+                       t->name);
+    r->copied += bytes;
+    const size_t element = wt_dtype_size(t->dtype);
+    uint8_t *dst = wt_pool_alloc(&r->f->pool, bytes);
+    if (!dst) return err_set(err, MAR_ENOMEM, "%s: out of memory for tensor \"%s\"", r->f->path, t->name);
+    int64_t index[WT_MAX_RANK] = {0};
+    for (int64_t i = 0; i < t->count; i++) {
+        int64_t at = 0;
+        for (int d = 0; d < t->rank; d++) at += index[d] * strides[d];
+        memcpy(dst + (size_t)i * element, src + (size_t)at * element, element);
+        for (int d = t->rank - 1; d >= 0 && ++index[d] == t->shape[d]; d--) index[d] = 0;
+    }
+    t->data = dst;
+    return MAR_OK;
+}
+
+/* args: (storage, offset, size, stride, requires_grad, hooks) of _rebuild_tensor_v2 */
+static mar_status read_tensor(reader *r, const char *name, size_t name_length, const pk_value *args, mar_err *err)
+{
+    wt_tensor t = {.name = name};
+    storage s;
+    int64_t strides[WT_MAX_RANK];
+    uint64_t bytes;
+    pk_value *const *items = args->as.list.items;
+    if (args->as.list.count < 4 || items[0]->kind != PK_STORAGE || items[1]->kind != PK_INT ||
+        !read_geometry(items[2], items[3], &t, strides))
+        return err_set(err, MAR_EFORMAT,
+                       "%s: tensor \"%s\" is malformed, expected storage, offset, size (at most %d "
+                       "dimensions) and stride",
+                       r->f->path, name, WT_MAX_RANK);
+    mar_status status = read_storage(r, name, items[0]->as.args, &s, err);
+    if (status != MAR_OK) return status;
+    t.dtype = s.dtype;
+    if (!wt_measure(&t, &bytes) || !fits(&t, items[1]->as.integer, strides, s.numel))
+        return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" reaches past its storage of %lld elements", r->f->path,
+                       name, (long long)s.numel);
+    t.data = s.data + (uint64_t)items[1]->as.integer * wt_dtype_size(s.dtype);
+    if (t.count > 0 && !is_contiguous(&t, strides)) status = copy_strided(r, &t, bytes, t.data, strides, err);
+    return status == MAR_OK ? wt_add(r->f, &t, name_length, err) : status;
+}
+
+/* --- the tensors of a checkpoint --------------------------------------------------------------------- */
+
+/* In a state dict everything is a tensor. At the top level other things may stand beside tensors: plain
+ * values are passed over, an object of a class we do not know could have been meant as a tensor. */
+static mar_status read_dict(reader *r, const pk_value *dict, int top_level, mar_err *err)
+{
+    for (size_t i = 0; i < dict->as.list.count; i += 2) {
+        const pk_value *key = dict->as.list.items[i], *value = dict->as.list.items[i + 1];
+        int plain = value->kind != PK_TENSOR && value->kind != PK_OPAQUE;
+        if (top_level && (plain || key->kind != PK_STRING)) continue;
+        char what[256];
+        if (key->kind != PK_STRING)
+            return err_set(err, MAR_EFORMAT, "%s: a tensor's name is %s", r->f->path,
+                           pk_describe(key, what, sizeof what));
+        const char *name = wt_pool_text(&r->values, key->as.string.text, key->as.string.length);
+        if (!name) return err_set(err, MAR_ENOMEM, "%s: out of memory for tensor names", r->f->path);
+        if (value->kind != PK_TENSOR)
+            return err_set(err, MAR_EFORMAT, "%s: \"%s\" is %s, expected a tensor", r->f->path, name,
+                           pk_describe(value, what, sizeof what));
+        mar_status status = read_tensor(r, name, key->as.string.length, value->as.args, err);
+        if (status != MAR_OK) return status;
+    }
+    return MAR_OK;
+}
+
+static mar_status read_root(reader *r, const pk_value *root, mar_err *err)
+{
+    static const char *const wanted[] = {"model_ema", "model", "state_dict"};
+    char what[256];
+    if (root->kind != PK_DICT)
+        return err_set(err, MAR_EFORMAT, "%s: it contains %s, expected a dict of tensors", r->f->path,
+                       pk_describe(root, what, sizeof what));
+    const pk_value *dict = root;
+    strcpy(r->f->format, "PyTorch zip");
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted && dict == root; i++) {
+        const pk_value *v = pk_get(root, wanted[i]);
+        if (!v || v->kind != PK_DICT) continue; /* model_ema is None where training kept no average */
+        dict = v;
+        snprintf(r->f->format, sizeof r->f->format, "PyTorch zip (%s)", wanted[i]);
+    }
+    mar_status status = read_dict(r, dict, dict == root, err);
+    if (status == MAR_OK && r->f->count == 0)
+        status =
+            err_set(err, MAR_EFORMAT, "%s: no tensors in it, nor in its model_ema, model or state_dict", r->f->path);
+    return status;
+}
+
+static mar_status read_archive(reader *r, mar_err *err)
+{
+    const uint8_t *pickle;
+    uint64_t size;
+    pk_value *root;
+    mar_status status = find_prefix(r, err);
+    if (status == MAR_OK) status = check_byteorder(r, err);
+    if (status == MAR_OK) status = entry_contents(r, "data.pkl", "", 0, &pickle, &size, err);
+    if (status != MAR_OK) return status;
+    if (!pickle || size > PICKLE_MAX)
+        return err_set(err, MAR_EFORMAT, "%s: its data.pkl is missing or larger than %d bytes", r->f->path, PICKLE_MAX);
+    status = pk_parse(r->f->path, pickle, size, &r->values, &root, err);
+    return status == MAR_OK ? read_root(r, root, err) : status;
+}
+
+mar_status wt_pytorch_read(wt_file *f, mar_err *err)
+{
+    if (is_legacy(f))
+        return err_set(err, MAR_EFORMAT,
+                       "%s: the format of torch.save before PyTorch 1.6; load it and torch.save it "
+                       "again",
+                       f->path);
+    reader r = {.f = f, .values = {.limit = PICKLE_MEMORY_MAX}};
+    mar_status status = zip_open(f->path, f->data, f->size, &r.zip, err);
+    if (status != MAR_OK) return status;
+    status = read_archive(&r, err);
+    zip_close(&r.zip);
+    wt_pool_free(&r.values);
+    return status;
+}

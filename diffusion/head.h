@@ -1,0 +1,28 @@
+/* The per-token diffusion head (official name diffloss.net): weights, condition and time embeddings. */
+#ifndef DIFFUSION_HEAD_H
+#define DIFFUSION_HEAD_H
+
+#include "diffusion/schedule.h"
+#include "weights/weights.h"
+
+typedef struct {
+    kern *k;
+    int width, depth, channels, z_dim;
+    kern_head *net;             /* input projection, blocks, final layer */
+    kern_linear *cond;          /* cond_embed: f32 z [z_dim] -> f32 [width] */
+    kern_linear *time1, *time2; /* time_embed.mlp: f32 [256] -> silu -> [width] -> [width] */
+} diff_head;
+
+/* Loads diffloss.net.* with exact shapes. */
+mar_status diff_head_load(kern *k, const wt_file *f, int width, int depth, int channels, int z_dim, diff_head *out,
+                          mar_err *err);
+void diff_head_free(diff_head *h);
+
+/* temb[i] = time_embed(t[i]) for n timesteps: backend float [n][width], made by this call (k->ops->free). */
+mar_status diff_head_time_embeddings(const diff_head *h, const int *t, int n, float **temb, mar_err *err);
+
+/* Multiply-adds of one row in one step: modulation, and the sequential rest. */
+double diff_head_modulation_macs(const diff_head *h);
+double diff_head_sequential_macs(const diff_head *h);
+
+#endif

@@ -1,0 +1,177 @@
+/* Head and chain against PyTorch on random weights, at DESIGN.md's tolerances. */
+#include "diffusion/chain.h"
+#include "tests/support/support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDTH = 80, DEPTH = 2, CHANNELS = 6, Z = 96, N = 7 };
+static const uint64_t seed = 0x1234567890ABCDEF;
+static const uint64_t image[N] = {0, 1, 2, 3, 4, (uint64_t)1 << 33, 6};
+static const int timestep[N] = {0, 1, 10, 101, 500, 989, 999};
+
+typedef struct {
+    kern *k;
+    wt_file *model, *golden;
+    diff_head head;
+    float *z; /* [2N][Z]: conditional, unconditional */
+    int position[N];
+} fixture;
+
+/* 0: no such processor */
+static int open_fixture(fixture *f, mar_dtype dtype, int threads)
+{
+    mar_err err = {0};
+    memset(f, 0, sizeof *f);
+    mar_status status = kern_cpu_open(dtype, threads, &f->k, &err);
+    if (dtype == MAR_DTYPE_BF16 && status == MAR_EBACKEND) return 0;
+    assert_ok(status, &err);
+    f->model = golden_open("mar_small");
+    f->golden = golden_open("mar");
+    assert_ok(diff_head_load(f->k, f->model, WIDTH, DEPTH, CHANNELS, Z, &f->head, &err), &err);
+    f->z = golden_f32(f->golden, "head.z", 2 * N * Z);
+    float *p = golden_f32(f->golden, "chain.position", N);
+    for (int i = 0; i < N; i++) f->position[i] = (int)p[i];
+    free(p);
+    return 1;
+}
+
+static void close_fixture(fixture *f)
+{
+    diff_head_free(&f->head);
+    free(f->z);
+    wt_close(f->model);
+    wt_close(f->golden);
+    f->k->ops->close(f->k);
+}
+
+/* One evaluation of the net at N different timesteps, rows in the order of x_index and mod_index. */
+static void eval(fixture *f, int guided, float *out)
+{
+    kern *k = f->k;
+    const int rows = guided ? 2 * N : N;
+    mar_err err = {0};
+    float *temb = NULL, *x = golden_f32(f->golden, "head.x", N * CHANNELS);
+    void *cond = NULL, *mod = NULL, *scratch = NULL;
+    assert_ok(diff_head_time_embeddings(&f->head, timestep, N, &temb, &err), &err);
+    assert_ok(k->ops->alloc(k, (size_t)rows * WIDTH * 4, &cond, &err), &err);
+    /* every condition at every timestep; the diagonal is used */
+    assert_ok(k->ops->alloc(k, (size_t)rows * N * k->ops->head_mod_bytes(f->head.net), &mod, &err), &err);
+    assert_ok(k->ops->alloc(k, k->ops->head_scratch_bytes(f->head.net, rows * N), &scratch, &err), &err);
+    int steps[N], x_index[2 * N], mod_index[2 * N];
+    for (int i = 0; i < N; i++) steps[i] = i;
+    for (int r = 0; r < rows; r++) {
+        x_index[r] = r % N;
+        mod_index[r] = r % N * rows + r;
+    }
+    k->ops->linear(k, f->head.cond, f->z, rows, cond);
+    k->ops->head_modulate(k, f->head.net, temb, steps, N, cond, rows, mod, scratch);
+    k->ops->head_eval(k, f->head.net, x, x_index, mod, mod_index, rows, out, scratch);
+    assert_ok(kern_check(k, &err), &err);
+    k->ops->free(k, temb), k->ops->free(k, cond), k->ops->free(k, mod), k->ops->free(k, scratch);
+    free(x);
+}
+
+static void head(void **state)
+{
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        fixture f;
+        if (!open_fixture(&f, bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, 2)) continue;
+        const double tolerance = bf16 ? 2e-2 : 1e-5;
+        float out[2 * N][2 * CHANNELS];
+        float *plain = golden_f32(f.golden, "head.plain", N * 2 * CHANNELS);
+        float *guided = golden_f32(f.golden, "head.guided", N * 2 * CHANNELS);
+        eval(&f, 0, out[0]);
+        assert_close(out[0], plain, N * 2 * CHANNELS, tolerance);
+        eval(&f, 1, out[0]);
+        for (int r = 0; r < N; r++)
+            for (int c = 0; c < CHANNELS; c++) out[r][c] = out[N + r][c] + 2.9f * (out[r][c] - out[N + r][c]);
+        assert_close(out[0], guided, N * 2 * CHANNELS, tolerance);
+        free(plain), free(guided);
+        close_fixture(&f);
+    }
+}
+
+static void run_chain(fixture *f, int steps, int first, int guided, float *x)
+{
+    kern *k = f->k;
+    diff_chain c;
+    mar_err err = {0};
+    assert_ok(diff_chain_create(&f->head, steps, 0.9f, N, guided, &c, &err), &err);
+    assert_ok(diff_chain_plan(&c, N, &err), &err);
+    if (first == steps - 1) {
+        diff_chain_sample(&c, f->z, N, 2.9f, seed, image, f->position, x);
+    } else {
+        k->ops->normal(k, x, N, CHANNELS, seed, KERN_NOISE_INIT, image, f->position, 0);
+        diff_chain_run(&c, f->z, N, 2.9f, seed, image, f->position, first, x);
+    }
+    assert_ok(kern_check(k, &err), &err);
+    diff_chain_free(&c);
+}
+
+/* Whole chains on addressed noise. Random weights make chains that start at t = 999 explode (VERIFICATION: an error of
+ * eps is multiplied by 2e4): bf16 is judged on the chain that starts lower. */
+static void chains(void **state)
+{
+    (void)state;
+    static const struct {
+        int steps, first, guided;
+    } cases[] = {{100, 99, 0}, {100, 99, 1}, {25, 24, 0}, {25, 24, 1}, {100, 60, 0}, {100, 60, 1}};
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        fixture f;
+        if (!open_fixture(&f, bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, 2)) continue;
+        for (size_t i = bf16 ? 4 : 0; i < sizeof cases / sizeof *cases; i++) {
+            char name[48];
+            float x[N * CHANNELS];
+            snprintf(name, sizeof name, "chain.%d.%d.%s", cases[i].steps, cases[i].first,
+                     cases[i].guided ? "guided" : "plain");
+            float *expected = golden_f32(f.golden, name, N * CHANNELS);
+            run_chain(&f, cases[i].steps, cases[i].first, cases[i].guided, x);
+            assert_close(x, expected, N * CHANNELS, bf16 ? 5e-2 : 1e-3);
+            free(expected);
+        }
+        close_fixture(&f);
+    }
+}
+
+/* A token's bits depend neither on the tokens beside it, nor on threads, nor on how the modulation was chunked. */
+static void tokens_stand_alone(void **state)
+{
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        float all[N * CHANNELS], one[CHANNELS];
+        for (int threads = 1; threads <= 3; threads++) {
+            fixture f;
+            if (!open_fixture(&f, bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, threads)) continue;
+            float x[N * CHANNELS];
+            run_chain(&f, 25, 24, 1, x);
+            if (threads == 1) memcpy(all, x, sizeof all);
+            assert_memory_equal(x, all, sizeof all);
+            diff_chain c;
+            mar_err err = {0};
+            assert_ok(diff_chain_create(&f.head, 25, 0.9f, 1, 1, &c, &err), &err);
+            c.mod_rows = 2 * threads; /* chunks of as many steps as there are threads */
+            for (int r = 0; r < N; r++) {
+                float z[2 * Z];
+                memcpy(z, f.z + r * Z, Z * sizeof *z);
+                memcpy(z + Z, f.z + (N + r) * Z, Z * sizeof *z);
+                diff_chain_sample(&c, z, 1, 2.9f, seed, image + r, f.position + r, one);
+                assert_memory_equal(one, all + r * CHANNELS, sizeof one);
+            }
+            diff_chain_free(&c);
+            close_fixture(&f);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(head),
+        cmocka_unit_test(chains),
+        cmocka_unit_test(tokens_stand_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

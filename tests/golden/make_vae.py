@@ -1,0 +1,49 @@
+"""Writes tests/golden/data/vae.safetensors: a small decoder with random weights, tokens, and the images PyTorch makes of them.
+
+Run from the repository root: python tests/golden/make_vae.py
+"""
+
+import sys
+
+import torch
+
+sys.path.insert(0, "tools")
+from pymar.io import write_safetensors  # noqa: E402
+from pymar.vae import TOKEN_SCALE, VAE, VaeConfig  # noqa: E402
+
+CONFIG = VaeConfig(ch=32, ch_mult=(1, 1, 2), num_res_blocks=1, z_channels=8)
+GRIDS = [(4, 4), (8, 6), (5, 7)]  # rows, columns of the latent
+
+
+def randomise(vae):
+    """Weights that no identity hides behind, exact in half precision, in which they are stored."""
+    for name, tensor in vae.state_dict().items():
+        if "norm" in name:
+            tensor.copy_(torch.randn_like(tensor) * 0.3 + (1.0 if name.endswith("weight") else 0.0))
+        elif ".attn_1.q." in name or ".attn_1.k." in name:
+            tensor.mul_(4.0)  # an attention that is far from uniform
+        tensor.copy_(tensor.half().float())
+
+
+def main():
+    torch.manual_seed(20)
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        vae = VAE(CONFIG).eval()
+        randomise(vae)
+        out = {name: tensor.half() for name, tensor in vae.state_dict().items()
+               if name.startswith(("decoder.", "post_quant_conv."))}
+        for height, width in GRIDS:
+            tokens = torch.randn(height * width, CONFIG.z_channels) * 0.4
+            latent = tokens.T.reshape(1, CONFIG.z_channels, height, width) / TOKEN_SCALE
+            out[f"golden.tokens_{height}x{width}"] = tokens
+            # float64, rounded once: the reference's own rounding is out of the comparison
+            image = vae.double().decode(latent.double())[0].permute(1, 2, 0).float()
+            out[f"golden.image_{height}x{width}"] = image
+            print(f"{height}x{width}: image mean {image.mean():.3f}, std {image.std():.3f}")
+            vae.float()
+    write_safetensors("tests/golden/data/vae.safetensors", out, {"config": CONFIG})
+
+
+if __name__ == "__main__":
+    main()

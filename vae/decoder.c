@@ -1,0 +1,239 @@
+/* Loading the decoder: official names, exact shapes, weights packed for the backend. */
+#include "vae/steps.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    kern *k;
+    const wt_file *f;
+    mar_err *err;
+} loader;
+
+enum { NAME_SIZE = 128 }; /* the longest official name has 45 characters */
+
+__attribute__((format(printf, 3, 4))) static void name_part(char *name, const char *prefix, const char *format, ...)
+{
+    va_list args;
+    int n = snprintf(name, NAME_SIZE, "%s", prefix);
+    va_start(args, format);
+    if (n >= 0 && n < NAME_SIZE) vsnprintf(name + n, (size_t)(NAME_SIZE - n), format, args);
+    va_end(args);
+}
+
+static mar_status load(const loader *l, const char *prefix, const char *suffix, int rank, const int64_t *shape,
+                       float **out)
+{
+    char name[NAME_SIZE];
+    name_part(name, prefix, ".%s", suffix);
+    return wt_load_f32(l->f, name, rank, shape, out, l->err);
+}
+
+/* One vector of `n` floats in the backend's memory. */
+static mar_status load_vector(const loader *l, const char *prefix, const char *suffix, int n, float **out)
+{
+    float *host = NULL;
+    void *p = NULL;
+    mar_status status = load(l, prefix, suffix, 1, (int64_t[]){n}, &host);
+    if (status == MAR_OK) status = l->k->ops->alloc(l->k, sizeof(float) * (size_t)n, &p, l->err);
+    if (status == MAR_OK) l->k->ops->upload(l->k, p, host, sizeof(float) * (size_t)n);
+    free(host);
+    *out = p;
+    return status;
+}
+
+static mar_status load_norm(const loader *l, const char *prefix, int channels, vae_norm *out)
+{
+    mar_status status = load_vector(l, prefix, "weight", channels, &out->weight);
+    return status == MAR_OK ? load_vector(l, prefix, "bias", channels, &out->bias) : status;
+}
+
+static mar_status load_conv(const loader *l, const char *prefix, int in, int out, int kernel, int flags,
+                            kern_conv **conv)
+{
+    float *weight = NULL, *bias = NULL;
+    mar_status status = load(l, prefix, "weight", 4, (int64_t[]){out, in, kernel, kernel}, &weight);
+    if (status == MAR_OK) status = load(l, prefix, "bias", 1, (int64_t[]){out}, &bias);
+    const kern_conv_spec spec = {
+        .out = out, .in = in, .kernel = kernel, .weight = weight, .bias = bias, .flags = flags};
+    if (status == MAR_OK) status = l->k->ops->conv_create(l->k, &spec, conv, l->err);
+    free(weight);
+    free(bias);
+    return status;
+}
+
+/* 1x1 convolutions of pixels in NHWC are linear layers; `n` of them with the same input become one. */
+static mar_status load_linear(const loader *l, const char *prefix, const char *const *names, int n, int channels,
+                              int flags, kern_linear **out)
+{
+    const size_t size = (size_t)channels * (size_t)channels;
+    float *weight = malloc(sizeof *weight * size * (size_t)n);
+    float *bias = malloc(sizeof *bias * (size_t)channels * (size_t)n);
+    mar_status status = weight && bias ? MAR_OK : err_set(l->err, MAR_ENOMEM, "out of memory");
+    for (int i = 0; status == MAR_OK && i < n; i++) {
+        char name[NAME_SIZE];
+        float *w = NULL, *b = NULL;
+        name_part(name, prefix, "%s", names[i]);
+        status = load(l, name, "weight", 4, (int64_t[]){channels, channels, 1, 1}, &w);
+        if (status == MAR_OK) status = load(l, name, "bias", 1, (int64_t[]){channels}, &b);
+        if (status == MAR_OK) {
+            memcpy(weight + size * (size_t)i, w, sizeof *w * size);
+            memcpy(bias + (size_t)channels * (size_t)i, b, sizeof *b * (size_t)channels);
+        }
+        free(w);
+        free(b);
+    }
+    const kern_linear_spec spec = {.out = n * channels, .in = channels, .weight = weight, .bias = bias, .flags = flags};
+    if (status == MAR_OK) status = l->k->ops->linear_create(l->k, &spec, out, l->err);
+    free(weight);
+    free(bias);
+    return status;
+}
+
+/* --- steps
+ * ---------------------------------------------------------------------------------------------------- */
+
+static mar_status add_residual(const loader *l, vae_decoder *d, const char *prefix, int in, int out)
+{
+    vae_step *s = &d->steps[d->n_steps++];
+    char name[NAME_SIZE];
+    *s = (vae_step){.kind = VAE_RESIDUAL, .in = in, .out = out};
+    name_part(name, prefix, ".norm1");
+    mar_status status = load_norm(l, name, in, &s->norm[0]);
+    name_part(name, prefix, ".conv1");
+    if (status == MAR_OK) status = load_conv(l, name, in, out, 3, KERN_OUT_F32, &s->conv[0]);
+    name_part(name, prefix, ".norm2");
+    if (status == MAR_OK) status = load_norm(l, name, out, &s->norm[1]);
+    name_part(name, prefix, ".conv2");
+    if (status == MAR_OK) status = load_conv(l, name, out, out, 3, KERN_OUT_F32 | KERN_OUT_ADD, &s->conv[1]);
+    name_part(name, prefix, ".nin_shortcut");
+    if (status == MAR_OK && in != out) status = load_conv(l, name, in, out, 1, KERN_OUT_F32, &s->shortcut);
+    return status;
+}
+
+static mar_status add_attention(const loader *l, vae_decoder *d, const char *prefix, int channels)
+{
+    static const char *const qkv[] = {".q", ".k", ".v"}, *const proj[] = {".proj_out"};
+    vae_step *s = &d->steps[d->n_steps++];
+    char name[NAME_SIZE];
+    *s = (vae_step){.kind = VAE_ATTENTION, .in = channels, .out = channels};
+    name_part(name, prefix, ".norm");
+    mar_status status = load_norm(l, name, channels, &s->norm[0]);
+    if (status == MAR_OK) status = load_linear(l, prefix, qkv, 3, channels, 0, &s->qkv);
+    if (status == MAR_OK) status = load_linear(l, prefix, proj, 1, channels, KERN_OUT_F32 | KERN_OUT_ADD, &s->proj);
+    return status;
+}
+
+static mar_status add_upsample(const loader *l, vae_decoder *d, const char *prefix, int channels)
+{
+    vae_step *s = &d->steps[d->n_steps++];
+    char name[NAME_SIZE];
+    *s = (vae_step){.kind = VAE_UPSAMPLE, .in = channels, .out = channels};
+    name_part(name, prefix, ".upsample.conv");
+    return load_conv(l, name, channels, channels, 3, KERN_OUT_F32 | KERN_UPSAMPLE, &s->conv[0]);
+}
+
+/* vae_config_derive has found this tensor and its shape good. */
+static int level_width(const wt_file *f, int level)
+{
+    char name[NAME_SIZE];
+    name_part(name, "decoder.up.", "%d.block.0.conv2.weight", level);
+    return (int)wt_find(f, name)->shape[0];
+}
+
+static mar_status load_level(const loader *l, vae_decoder *d, int level, int *width)
+{
+    char prefix[NAME_SIZE], name[NAME_SIZE];
+    const int out = level_width(l->f, level);
+    mar_status status = MAR_OK;
+    name_part(prefix, "decoder.up.", "%d", level);
+    for (int i = 0; status == MAR_OK && i <= d->config.res_blocks; i++) {
+        name_part(name, prefix, ".block.%d", i);
+        status = add_residual(l, d, name, *width, out);
+        *width = out;
+    }
+    if (status == MAR_OK && level > 0) status = add_upsample(l, d, prefix, out);
+    return status;
+}
+
+static mar_status load_steps(const loader *l, vae_decoder *d)
+{
+    const mar_vae_config *c = &d->config;
+    const int most = 3 + c->levels * (c->res_blocks + 2);
+    d->steps = calloc((size_t)most, sizeof *d->steps);
+    if (!d->steps) return err_set(l->err, MAR_ENOMEM, "out of memory");
+    int width = level_width(l->f, c->levels - 1);
+    d->width_in = width;
+    mar_status status = add_residual(l, d, "decoder.mid.block_1", width, width);
+    if (status == MAR_OK) status = add_attention(l, d, "decoder.mid.attn_1", width);
+    if (status == MAR_OK) status = add_residual(l, d, "decoder.mid.block_2", width, width);
+    for (int level = c->levels - 1; status == MAR_OK && level >= 0; level--) status = load_level(l, d, level, &width);
+    d->width_out = width;
+    return status;
+}
+
+static mar_status load_decoder(const loader *l, vae_decoder *d)
+{
+    static const char *const post_quant[] = {""};
+    mar_status status = vae_config_derive(l->f, &d->config, l->err);
+    if (status != MAR_OK) return status;
+    const int z = d->config.z_channels;
+    status = load_steps(l, d);
+    if (status == MAR_OK)
+        status = load_linear(l, "post_quant_conv", post_quant, 1, z, KERN_IN_F32 | KERN_OUT_F32, &d->post_quant);
+    if (status == MAR_OK) status = load_conv(l, "decoder.conv_in", z, d->width_in, 3, KERN_OUT_F32, &d->conv_in);
+    if (status == MAR_OK) status = load_norm(l, "decoder.norm_out", d->width_out, &d->norm_out);
+    if (status == MAR_OK) status = load_conv(l, "decoder.conv_out", d->width_out, 3, 3, KERN_OUT_F32, &d->conv_out);
+    return status;
+}
+
+mar_status vae_decoder_create(kern *k, const wt_file *f, vae_decoder **out, mar_err *err)
+{
+    *out = NULL;
+    vae_decoder *d = calloc(1, sizeof *d);
+    if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
+    d->k = k;
+    const loader l = {k, f, err};
+    mar_status status = load_decoder(&l, d);
+    if (status != MAR_OK) {
+        vae_decoder_free(d);
+        return status;
+    }
+    *out = d;
+    return MAR_OK;
+}
+
+static void free_norm(kern *k, vae_norm *n)
+{
+    if (n->weight) k->ops->free(k, n->weight);
+    if (n->bias) k->ops->free(k, n->bias);
+}
+
+void vae_decoder_free(vae_decoder *d)
+{
+    if (!d) return;
+    kern *k = d->k;
+    for (int i = 0; i < d->n_steps; i++) {
+        vae_step *s = &d->steps[i];
+        for (int j = 0; j < 2; j++) {
+            free_norm(k, &s->norm[j]);
+            k->ops->conv_free(k, s->conv[j]);
+        }
+        k->ops->conv_free(k, s->shortcut);
+        k->ops->linear_free(k, s->qkv);
+        k->ops->linear_free(k, s->proj);
+    }
+    free(d->steps);
+    k->ops->linear_free(k, d->post_quant);
+    k->ops->conv_free(k, d->conv_in);
+    k->ops->conv_free(k, d->conv_out);
+    free_norm(k, &d->norm_out);
+    free(d);
+}
+
+const mar_vae_config *vae_decoder_config(const vae_decoder *d)
+{
+    return &d->config;
+}

@@ -1,0 +1,235 @@
+/* Decoding an image: a walk over the steps with three buffers. */
+#include "vae/steps.h"
+
+#include <stdlib.h>
+
+struct vae_run {
+    vae_decoder *d;
+    int grid_h, grid_w;
+    /* x: float [pixels][channels], the residual stream. h: the same size, between two convolutions, or q, k,
+     * v as act. a: act [pixels][channels], input of a product or convolution. */
+    float *x, *h;
+    act *a;
+    size_t stream_bytes, act_bytes; /* of x and of h; of a */
+    float *latent;                  /* host [grid_h*grid_w][z] */
+    double flop;
+};
+
+typedef struct {
+    int height, width;
+} extent;
+
+static size_t most(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static double conv_flop(double pixels, int in, int out, int taps)
+{
+    return 2.0 * pixels * in * out * taps;
+}
+
+/* --- preparation: plans, buffer sizes and arithmetic of each step
+ * ---------------------------------------------- */
+
+static mar_status plan_residual(vae_run *r, const vae_step *s, extent e, mar_err *err)
+{
+    kern *k = r->d->k;
+    const double pixels = (double)e.height * e.width;
+    mar_status status = k->ops->group_norm_plan(k, e.height * e.width, s->in, err);
+    if (status == MAR_OK) status = k->ops->conv_plan(k, s->conv[0], e.height, e.width, err);
+    if (status == MAR_OK && s->shortcut) status = k->ops->conv_plan(k, s->shortcut, e.height, e.width, err);
+    if (status == MAR_OK) status = k->ops->group_norm_plan(k, e.height * e.width, s->out, err);
+    if (status == MAR_OK) status = k->ops->conv_plan(k, s->conv[1], e.height, e.width, err);
+    r->flop += conv_flop(pixels, s->in, s->out, 9) + conv_flop(pixels, s->out, s->out, 9);
+    if (s->shortcut) r->flop += conv_flop(pixels, s->in, s->out, 1);
+    return status;
+}
+
+static mar_status plan_attention(vae_run *r, const vae_step *s, extent e, mar_err *err)
+{
+    kern *k = r->d->k;
+    const int n = e.height * e.width, c = s->in;
+    mar_status status = k->ops->group_norm_plan(k, n, c, err);
+    if (status == MAR_OK) status = k->ops->linear_plan(k, s->qkv, n, err);
+    if (status == MAR_OK) status = k->ops->attention_plan(k, n, n, 1, c, 3 * c, 3 * c, err);
+    if (status == MAR_OK) status = k->ops->linear_plan(k, s->proj, n, err);
+    r->flop += conv_flop(n, c, c, 4) + 4.0 * n * n * c;
+    r->stream_bytes = most(r->stream_bytes, 3 * (size_t)n * (size_t)c * k->act_size);
+    return status;
+}
+
+/* Plans one step and moves `e` to its output. */
+static mar_status plan_step(vae_run *r, const vae_step *s, extent *e, mar_err *err)
+{
+    kern *k = r->d->k;
+    const size_t pixels = (size_t)e->height * (size_t)e->width;
+    const size_t channels = (size_t)(s->in > s->out ? s->in : s->out);
+    mar_status status = MAR_OK;
+    r->stream_bytes = most(r->stream_bytes, pixels * channels * sizeof(float));
+    r->act_bytes = most(r->act_bytes, pixels * channels * k->act_size);
+    switch (s->kind) {
+    case VAE_RESIDUAL:
+        return plan_residual(r, s, *e, err);
+    case VAE_ATTENTION:
+        return plan_attention(r, s, *e, err);
+    case VAE_UPSAMPLE:
+        status = k->ops->conv_plan(k, s->conv[0], e->height, e->width, err);
+        *e = (extent){2 * e->height, 2 * e->width};
+        r->stream_bytes = most(r->stream_bytes, 4 * pixels * (size_t)s->out * sizeof(float));
+        /* A pixel of the enlarged image has 9 neighbours but only 4 different ones. */
+        r->flop += conv_flop(4.0 * (double)pixels, s->in, s->out, 4);
+        break;
+    }
+    return status;
+}
+
+static mar_status plan_run(vae_run *r, mar_err *err)
+{
+    vae_decoder *d = r->d;
+    kern *k = d->k;
+    const int z = d->config.z_channels, tokens = r->grid_h * r->grid_w;
+    extent e = {r->grid_h, r->grid_w};
+    r->stream_bytes = sizeof(float) * (size_t)tokens * (size_t)z;
+    r->act_bytes = k->act_size * (size_t)tokens * (size_t)z;
+    r->flop = conv_flop(tokens, z, z, 1) + conv_flop(tokens, z, d->width_in, 9);
+    mar_status status = k->ops->linear_plan(k, d->post_quant, tokens, err);
+    if (status == MAR_OK) status = k->ops->conv_plan(k, d->conv_in, e.height, e.width, err);
+    for (int i = 0; status == MAR_OK && i < d->n_steps; i++) status = plan_step(r, &d->steps[i], &e, err);
+    if (status == MAR_OK) status = k->ops->group_norm_plan(k, e.height * e.width, d->width_out, err);
+    if (status == MAR_OK) status = k->ops->conv_plan(k, d->conv_out, e.height, e.width, err);
+    r->flop += conv_flop((double)e.height * e.width, d->width_out, 3, 9);
+    return status;
+}
+
+static mar_status allocate(vae_run *r, mar_err *err)
+{
+    kern *k = r->d->k;
+    const size_t latent = sizeof(float) * (size_t)(r->grid_h * r->grid_w) * (size_t)r->d->config.z_channels;
+    void *x = NULL, *h = NULL, *a = NULL;
+    mar_status status = k->ops->alloc(k, r->stream_bytes, &x, err);
+    if (status == MAR_OK) status = k->ops->alloc(k, r->stream_bytes, &h, err);
+    if (status == MAR_OK) status = k->ops->alloc(k, r->act_bytes, &a, err);
+    r->x = x, r->h = h, r->a = a;
+    r->latent = malloc(latent);
+    if (status == MAR_OK && !r->latent)
+        status = err_set(err, MAR_ENOMEM, "out of memory: a latent of %zu bytes", latent);
+    return status;
+}
+
+mar_status vae_run_create(vae_decoder *d, int grid_h, int grid_w, vae_run **out, mar_err *err)
+{
+    *out = NULL;
+    const int longest = 16384 / d->config.stride; /* keeps pixels and buffer sizes far from overflow */
+    if (grid_h < 1 || grid_w < 1 || grid_h > longest || grid_w > longest)
+        return err_set(err, MAR_EARG, "latent grid %dx%d: expected 1..%d by 1..%d", grid_h, grid_w, longest, longest);
+    vae_run *r = calloc(1, sizeof *r);
+    if (!r) return err_set(err, MAR_ENOMEM, "out of memory");
+    r->d = d;
+    r->grid_h = grid_h;
+    r->grid_w = grid_w;
+    mar_status status = plan_run(r, err);
+    if (status == MAR_OK) status = allocate(r, err);
+    if (status != MAR_OK) {
+        vae_run_free(r);
+        return status;
+    }
+    *out = r;
+    return MAR_OK;
+}
+
+void vae_run_free(vae_run *r)
+{
+    if (!r) return;
+    kern *k = r->d->k;
+    if (r->x) k->ops->free(k, r->x);
+    if (r->h) k->ops->free(k, r->h);
+    if (r->a) k->ops->free(k, r->a);
+    free(r->latent);
+    free(r);
+}
+
+size_t vae_run_bytes(const vae_run *r)
+{
+    return 2 * r->stream_bytes + r->act_bytes;
+}
+
+double vae_run_flop(const vae_run *r)
+{
+    return r->flop;
+}
+
+/* --- decoding
+ * --------------------------------------------------------------------------------------------------- */
+
+static void norm(vae_run *r, const float *x, extent e, int channels, const vae_norm *n, int silu)
+{
+    kern *k = r->d->k;
+    k->ops->group_norm(k, x, e.height * e.width, channels, VAE_GROUPS, n->weight, n->bias, VAE_EPS, silu, r->a);
+}
+
+static void run_residual(vae_run *r, const vae_step *s, extent e)
+{
+    kern *k = r->d->k;
+    norm(r, r->x, e, s->in, &s->norm[0], 1);
+    k->ops->conv(k, s->conv[0], r->a, e.height, e.width, r->h);
+    if (s->shortcut) { /* x itself becomes the sum's first term, by way of its copy in a */
+        k->ops->to_act(k, r->x, (size_t)e.height * (size_t)e.width * (size_t)s->in, r->a);
+        k->ops->conv(k, s->shortcut, r->a, e.height, e.width, r->x);
+    }
+    norm(r, r->h, e, s->out, &s->norm[1], 1);
+    k->ops->conv(k, s->conv[1], r->a, e.height, e.width, r->x);
+}
+
+static void run_attention(vae_run *r, const vae_step *s, extent e)
+{
+    kern *k = r->d->k;
+    const int n = e.height * e.width, c = s->in;
+    const char *qkv = (const char *)r->h; /* act [n][3][c] */
+    norm(r, r->x, e, c, &s->norm[0], 0);
+    k->ops->linear(k, s->qkv, r->a, n, r->h);
+    k->ops->attention(k, qkv, 3 * c, qkv + (size_t)c * k->act_size, qkv + 2 * (size_t)c * k->act_size, 3 * c, 1, n, n,
+                      1, c, r->a);
+    k->ops->linear(k, s->proj, r->a, n, r->x);
+}
+
+static void run_upsample(vae_run *r, const vae_step *s, extent *e)
+{
+    kern *k = r->d->k;
+    float *larger = r->h;
+    k->ops->to_act(k, r->x, (size_t)e->height * (size_t)e->width * (size_t)s->in, r->a);
+    k->ops->conv(k, s->conv[0], r->a, e->height, e->width, larger);
+    r->h = r->x;
+    r->x = larger;
+    *e = (extent){2 * e->height, 2 * e->width};
+}
+
+void vae_decode(vae_run *r, const float *tokens, float *pixels)
+{
+    vae_decoder *d = r->d;
+    kern *k = d->k;
+    extent e = {r->grid_h, r->grid_w};
+    const size_t n = (size_t)(r->grid_h * r->grid_w) * (size_t)d->config.z_channels;
+    for (size_t i = 0; i < n; i++) r->latent[i] = tokens[i] / VAE_TOKEN_SCALE;
+    k->ops->upload(k, r->h, r->latent, n * sizeof *r->latent);
+    k->ops->linear(k, d->post_quant, r->h, r->grid_h * r->grid_w, r->x);
+    k->ops->to_act(k, r->x, n, r->a);
+    k->ops->conv(k, d->conv_in, r->a, e.height, e.width, r->x);
+    for (int i = 0; i < d->n_steps; i++) {
+        const vae_step *s = &d->steps[i];
+        switch (s->kind) {
+        case VAE_RESIDUAL:
+            run_residual(r, s, e);
+            break;
+        case VAE_ATTENTION:
+            run_attention(r, s, e);
+            break;
+        case VAE_UPSAMPLE:
+            run_upsample(r, s, &e);
+            break;
+        }
+    }
+    norm(r, r->x, e, d->width_out, &d->norm_out, 1);
+    k->ops->conv(k, d->conv_out, r->a, e.height, e.width, r->h);
+    k->ops->download(k, pixels, r->h, sizeof(float) * 3 * (size_t)e.height * (size_t)e.width);
+}

@@ -1,0 +1,44 @@
+/* Inside the decoder: the network as a list of steps. decoder.c fills it from a checkpoint, run.c walks it.
+ */
+#ifndef VAE_STEPS_H
+#define VAE_STEPS_H
+
+#include "vae/vae.h"
+
+/* GroupNorm of the LDM autoencoders. */
+enum { VAE_GROUPS = 32 };
+#define VAE_EPS         1e-6f
+#define VAE_TOKEN_SCALE 0.2325f /* tokens = latent * this (official MAR) */
+
+typedef struct {
+    float *weight, *bias; /* backend [channels] */
+} vae_norm;
+
+typedef enum {
+    VAE_RESIDUAL,  /* x' = shortcut(x) + conv[1](silu(norm[1](conv[0](silu(norm[0](x)))))) */
+    VAE_ATTENTION, /* x' = x + proj(attention(qkv(norm[0](x)))), one head over all pixels */
+    VAE_UPSAMPLE,  /* x' = conv[0](x enlarged 2x) */
+} vae_step_kind;
+
+typedef struct {
+    vae_step_kind kind;
+    int in, out; /* channels */
+    vae_norm norm[2];
+    kern_conv *conv[2];
+    kern_conv *shortcut; /* 1x1, or NULL for x itself */
+    kern_linear *qkv, *proj;
+} vae_step;
+
+struct vae_decoder {
+    kern *k;
+    mar_vae_config config;
+    kern_linear *post_quant; /* the 1x1 convolution of the latent, f32 */
+    kern_conv *conv_in;
+    vae_step *steps; /* middle block, then levels from the coarsest */
+    int n_steps;
+    int width_in, width_out; /* channels before the first step and after the last */
+    vae_norm norm_out;
+    kern_conv *conv_out;
+};
+
+#endif

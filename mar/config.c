@@ -1,0 +1,232 @@
+#include "mar/config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- reading the shape from tensors ---------------------------------------------------------------- */
+
+enum { DIM_MAX = 1 << 20 }; /* any dimension of a model; keeps every product of two well inside 64 bits */
+
+/* The tensor, with the given rank and dimensions of 1 to DIM_MAX. */
+static mar_status find_shape(const wt_file *f, const char *name, int rank, const wt_tensor **out, mar_err *err)
+{
+    char text[128];
+    const wt_tensor *t = *out = wt_find(f, name);
+    if (!t) return err_set(err, MAR_EMODEL, "%s: tensor %s is missing", wt_path(f), name);
+    int good = t->rank == rank;
+    for (int i = 0; good && i < rank; i++) good = t->shape[i] >= 1 && t->shape[i] <= DIM_MAX;
+    if (!good)
+        return err_set(err, MAR_EMODEL, "%s: tensor %s has shape %s, expected %d dimensions of 1 to %d", wt_path(f),
+                       name, wt_shape_text(t, text, sizeof text), rank, DIM_MAX);
+    return MAR_OK;
+}
+
+/* One more than the largest N of the tensors "<prefix>N.". Numbers that the file has not enough tensors for
+ * are left to the check for extra tensors. */
+static int count_blocks(const wt_file *f, const char *prefix)
+{
+    const size_t length = strlen(prefix);
+    long depth = 0;
+    for (int i = 0; i < wt_count(f); i++) {
+        const char *name = wt_at(f, i)->name;
+        if (strncmp(name, prefix, length) != 0 || name[length] < '0' || name[length] > '9') continue;
+        char *end;
+        long n = strtol(name + length, &end, 10);
+        if (*end == '.' && n >= depth && n < wt_count(f)) depth = n + 1;
+    }
+    return (int)depth;
+}
+
+/* The sequence must be a square grid: the order of tokens and the latent's shape rely on it. */
+static mar_status derive_sequence(const wt_file *f, mar_model_config *c, mar_err *err)
+{
+    const wt_tensor *diffusion, *encoder;
+    mar_status status = find_shape(f, "diffusion_pos_embed_learned", 3, &diffusion, err);
+    if (status == MAR_OK) status = find_shape(f, "encoder_pos_embed_learned", 3, &encoder, err);
+    if (status != MAR_OK) return status;
+    c->seq_len = (int)diffusion->shape[1];
+    c->buffer = (int)(encoder->shape[1] - diffusion->shape[1]);
+    int side = 1;
+    while (side * side < c->seq_len) side++;
+    if (side * side != c->seq_len)
+        return err_set(err, MAR_EMODEL, "%s: diffusion_pos_embed_learned has %d positions, expected a square number",
+                       wt_path(f), c->seq_len);
+    if (c->buffer < 1)
+        return err_set(err, MAR_EMODEL,
+                       "%s: encoder_pos_embed_learned has %lld positions, expected more than the %d of "
+                       "diffusion_pos_embed_learned",
+                       wt_path(f), (long long)encoder->shape[1], c->seq_len);
+    return MAR_OK;
+}
+
+static mar_status derive_transformer(const wt_file *f, mar_model_config *c, mar_err *err)
+{
+    const wt_tensor *class_emb, *z_proj, *fc1;
+    mar_status status = find_shape(f, "class_emb.weight", 2, &class_emb, err);
+    if (status == MAR_OK) status = find_shape(f, "z_proj.weight", 2, &z_proj, err);
+    if (status == MAR_OK) status = find_shape(f, "encoder_blocks.0.mlp.fc1.weight", 2, &fc1, err);
+    if (status == MAR_OK) status = derive_sequence(f, c, err);
+    if (status != MAR_OK) return status;
+    c->classes = (int)class_emb->shape[0];
+    c->width = (int)z_proj->shape[0];
+    c->token_dim = (int)z_proj->shape[1];
+    c->mlp_hidden = (int)fc1->shape[0];
+    c->encoder_depth = count_blocks(f, "encoder_blocks.");
+    c->decoder_depth = count_blocks(f, "decoder_blocks.");
+    if (c->decoder_depth == 0)
+        return err_set(err, MAR_EMODEL, "%s: tensor decoder_blocks.0.norm1.weight is missing", wt_path(f));
+    return MAR_OK;
+}
+
+static mar_status derive_head(const wt_file *f, mar_model_config *c, mar_err *err)
+{
+    const wt_tensor *input;
+    mar_status status = find_shape(f, "diffloss.net.input_proj.weight", 2, &input, err);
+    if (status != MAR_OK) return status;
+    c->head_width = (int)input->shape[0];
+    c->head_depth = count_blocks(f, "diffloss.net.res_blocks.");
+    if (c->head_depth == 0)
+        return err_set(err, MAR_EMODEL, "%s: tensor diffloss.net.res_blocks.0.in_ln.weight is missing", wt_path(f));
+    return MAR_OK;
+}
+
+/* The one number that no shape tells: asked for, in the metadata, or by the official rule. */
+static mar_status derive_heads(const wt_file *f, int heads, mar_model_config *c, mar_err *err)
+{
+    const char *source = "asked for", *text = wt_metadata(f, "mar.heads");
+    long n = heads;
+    if (heads < 0) return err_set(err, MAR_EARG, "heads is %d, expected 0 or a positive number", heads);
+    if (n == 0 && text) {
+        char *end;
+        n = strtol(text, &end, 10);
+        source = "in the metadata";
+        if (end == text || *end || n < 1)
+            return err_set(err, MAR_EMODEL, "%s: metadata mar.heads is \"%s\", expected a positive number", wt_path(f),
+                           text);
+    } else if (n == 0) {
+        n = c->width / (c->width == 1280 ? 80 : 64); /* MAR-B, L, H: 12, 16, 16 heads */
+        source = "by the official rule";
+        if (n == 0) n = 1;
+    }
+    if (n > c->width || c->width % n != 0)
+        return err_set(err, heads ? MAR_EARG : MAR_EMODEL, "%s: %ld attention heads (%s) do not divide the width %d",
+                       wt_path(f), n, source, c->width);
+    c->heads = (int)n;
+    return MAR_OK;
+}
+
+static void add_count(void *user, const char *name, int rank, const int64_t *shape)
+{
+    (void)name;
+    long count = 1;
+    for (int i = 0; i < rank; i++) count *= (long)shape[i];
+    *(long *)user += count;
+}
+
+mar_status mar_config_derive(const wt_file *f, int heads, mar_model_config *config, mar_err *err)
+{
+    *config = (mar_model_config){0};
+    mar_status status = derive_transformer(f, config, err);
+    if (status == MAR_OK) status = derive_head(f, config, err);
+    if (status == MAR_OK) status = derive_heads(f, heads, config, err);
+    if (status == MAR_OK) mar_config_tensors(config, add_count, &config->parameters);
+    return status;
+}
+
+int mar_config_recognise(const wt_file *f)
+{
+    static const char head[] = "diffloss.net.";
+    if (wt_find(f, "class_emb.weight")) return 1;
+    for (int i = 0; i < wt_count(f); i++)
+        if (strncmp(wt_at(f, i)->name, head, sizeof head - 1) == 0) return 1;
+    return 0;
+}
+
+/* --- the tensors of a shape -------------------------------------------------------------------------- */
+
+typedef struct {
+    mar_tensor_visitor *visit;
+    void *user;
+} visitor;
+
+/* Visits prefix.suffix; a rank below 3 ignores the later dimensions. */
+static void visit_tensor(const visitor *v, const char *prefix, const char *suffix, int rank, int64_t a, int64_t b,
+                         int64_t c)
+{
+    char name[160];
+    const int64_t shape[3] = {a, b, c};
+    snprintf(name, sizeof name, "%s%s", prefix, suffix);
+    v->visit(v->user, name, rank, shape);
+}
+
+/* .weight [out][in] and .bias [out] */
+static void visit_linear(const visitor *v, const char *prefix, const char *layer, int64_t out, int64_t in)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s%s", prefix, layer);
+    visit_tensor(v, name, ".weight", 2, out, in, 0);
+    visit_tensor(v, name, ".bias", 1, out, 0, 0);
+}
+
+static void visit_norm(const visitor *v, const char *prefix, const char *layer, int64_t width)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s%s", prefix, layer);
+    visit_tensor(v, name, ".weight", 1, width, 0, 0);
+    visit_tensor(v, name, ".bias", 1, width, 0, 0);
+}
+
+static void visit_transformer(const visitor *v, const char *blocks, int depth, int64_t width, int64_t hidden)
+{
+    for (int i = 0; i < depth; i++) {
+        char prefix[64];
+        snprintf(prefix, sizeof prefix, "%s.%d.", blocks, i);
+        visit_norm(v, prefix, "norm1", width);
+        visit_linear(v, prefix, "attn.qkv", 3 * width, width);
+        visit_linear(v, prefix, "attn.proj", width, width);
+        visit_norm(v, prefix, "norm2", width);
+        visit_linear(v, prefix, "mlp.fc1", hidden, width);
+        visit_linear(v, prefix, "mlp.fc2", width, hidden);
+    }
+}
+
+static void visit_head(const visitor *v, const mar_model_config *c)
+{
+    const char *net = "diffloss.net.";
+    const int64_t width = c->head_width, frequencies = 256; /* sinusoids of the time embedding */
+    visit_linear(v, net, "time_embed.mlp.0", width, frequencies);
+    visit_linear(v, net, "time_embed.mlp.2", width, width);
+    visit_linear(v, net, "cond_embed", width, c->width);
+    visit_linear(v, net, "input_proj", width, c->token_dim);
+    for (int i = 0; i < c->head_depth; i++) {
+        char prefix[64];
+        snprintf(prefix, sizeof prefix, "%sres_blocks.%d.", net, i);
+        visit_norm(v, prefix, "in_ln", width);
+        visit_linear(v, prefix, "mlp.0", width, width);
+        visit_linear(v, prefix, "mlp.2", width, width);
+        visit_linear(v, prefix, "adaLN_modulation.1", 3 * width, width);
+    }
+    visit_linear(v, net, "final_layer.linear", 2 * (int64_t)c->token_dim, width);
+    visit_linear(v, net, "final_layer.adaLN_modulation.1", 2 * width, width);
+}
+
+void mar_config_tensors(const mar_model_config *c, mar_tensor_visitor *visit, void *user)
+{
+    const visitor v = {visit, user};
+    const int64_t width = c->width, positions = (int64_t)c->buffer + c->seq_len;
+    visit_tensor(&v, "fake_latent", "", 2, 1, width, 0);
+    visit_tensor(&v, "encoder_pos_embed_learned", "", 3, 1, positions, width);
+    visit_tensor(&v, "mask_token", "", 3, 1, 1, width);
+    visit_tensor(&v, "decoder_pos_embed_learned", "", 3, 1, positions, width);
+    visit_tensor(&v, "diffusion_pos_embed_learned", "", 3, 1, c->seq_len, width);
+    visit_tensor(&v, "class_emb.weight", "", 2, c->classes, width, 0);
+    visit_linear(&v, "", "z_proj", width, c->token_dim);
+    visit_norm(&v, "", "z_proj_ln", width);
+    visit_transformer(&v, "encoder_blocks", c->encoder_depth, width, c->mlp_hidden);
+    visit_norm(&v, "", "encoder_norm", width);
+    visit_linear(&v, "", "decoder_embed", width, width);
+    visit_transformer(&v, "decoder_blocks", c->decoder_depth, width, c->mlp_hidden);
+    visit_norm(&v, "", "decoder_norm", width);
+    visit_head(&v, c);
+}

@@ -1,0 +1,20 @@
+/* The shape of a MAR model, derived from the tensors of a checkpoint. */
+#ifndef MAR_CONFIG_H
+#define MAR_CONFIG_H
+
+#include "weights/weights.h"
+
+/* Fills config from the tensors and metadata. `heads` 0: metadata "mar.heads", else head size 80 at width 1280 and
+ * 64 otherwise. MAR_EMODEL, naming the tensor, if the file is no MAR model; other wrong tensors are not noticed
+ * here, but by mar_inspect and when they are loaded. */
+mar_status mar_config_derive(const wt_file *f, int heads, mar_model_config *config, mar_err *err);
+
+/* Calls visit(user, name, rank, shape) for every tensor such a model has, in the official order
+ * (formats: fake_latent [1,D], encoder_pos_embed_learned [1,buffer+seq,D], ...). */
+typedef void mar_tensor_visitor(void *user, const char *name, int rank, const int64_t *shape);
+void mar_config_tensors(const mar_model_config *config, mar_tensor_visitor *visit, void *user);
+
+/* True if the file looks like a MAR checkpoint (has class_emb.weight or diffloss.net.*). */
+int mar_config_recognise(const wt_file *f);
+
+#endif

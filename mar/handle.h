@@ -1,0 +1,12 @@
+/* The library handle behind mar.h. */
+#ifndef MAR_HANDLE_H
+#define MAR_HANDLE_H
+
+#include "kernels/ops.h"
+
+struct mar {
+    kern *kern;
+    mar_err err; /* last error, for mar_error() */
+};
+
+#endif

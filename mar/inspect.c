@@ -1,0 +1,423 @@
+/* mar_inspect: what is in a checkpoint, and what keeps it from being a model. mar_convert: the same file,
+ * rewritten. */
+#include "mar/config.h"
+#include "mar/handle.h"
+#include "vae/vae.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    char **text; /* [count] */
+    int count, capacity;
+} lines;
+
+struct mar_report {
+    mar_kind kind;
+    mar_model_config model;
+    mar_vae_config vae;
+    lines facts, problems;
+    int no_memory;
+};
+
+__attribute__((format(printf, 3, 4))) static void add_line(mar_report *r, lines *l, const char *format, ...)
+{
+    mar_err line; /* err_set keeps names from outside to one printable line */
+    char text[ERR_TEXT_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    err_set(&line, MAR_OK, "%s", text);
+    if (l->count == l->capacity) {
+        int capacity = l->capacity ? 2 * l->capacity : 16;
+        char **grown = realloc(l->text, (size_t)capacity * sizeof *grown);
+        if (!grown) {
+            r->no_memory = 1;
+            return;
+        }
+        l->text = grown;
+        l->capacity = capacity;
+    }
+    l->text[l->count] = strdup(line.text);
+    if (l->text[l->count])
+        l->count++;
+    else
+        r->no_memory = 1;
+}
+
+static void free_lines(lines *l)
+{
+    for (int i = 0; i < l->count; i++) free(l->text[i]);
+    free(l->text);
+}
+
+/* --- checks --------------------------------------------------------------------------------------- */
+
+typedef struct {
+    mar_report *report;
+    const wt_file *f;
+    char *expected; /* [wt_count(f)] 1 for a tensor that belongs to the model */
+} check;
+
+/* Counts the values of t that are no numbers (as f32: a double beyond its range is infinite). */
+static void check_finite(check *c, const wt_tensor *t)
+{
+    enum { CHUNK = 16 * 1024 };
+    float values[CHUNK];
+    int64_t nan = 0, inf = 0;
+    wt_tensor part = *t;
+    for (int64_t first = 0; first < t->count; first += CHUNK) {
+        part.data = (const uint8_t *)t->data + (size_t)first * wt_dtype_size(t->dtype);
+        part.count = t->count - first < CHUNK ? t->count - first : CHUNK;
+        if (wt_read_f32(c->f, &part, values, NULL) != MAR_OK) return;
+        for (int64_t i = 0; i < part.count; i++) {
+            nan += isnan(values[i]) != 0;
+            inf += isinf(values[i]) != 0;
+        }
+    }
+    if (nan || inf)
+        add_line(c->report, &c->report->problems,
+                 "tensor %s: %" PRId64 " NaN and %" PRId64 " Inf among %" PRId64 " values", t->name, nan, inf,
+                 t->count);
+}
+
+static int is_float(wt_dtype d)
+{
+    return d == WT_F64 || d == WT_F32 || d == WT_F16 || d == WT_BF16;
+}
+
+/* One tensor of the model: there, floating-point, of the right shape, finite. */
+static void check_tensor(void *user, const char *name, int rank, const int64_t *shape)
+{
+    check *c = user;
+    lines *problems = &c->report->problems;
+    char expected[128], found[128];
+    wt_tensor want = {.rank = rank};
+    memcpy(want.shape, shape, (size_t)rank * sizeof *shape);
+    wt_shape_text(&want, expected, sizeof expected);
+    const wt_tensor *t = wt_find(c->f, name);
+    if (!t) {
+        add_line(c->report, problems, "tensor %s is missing, expected shape %s", name, expected);
+        return;
+    }
+    c->expected[t - wt_at(c->f, 0)] = 1;
+    if (t->rank != rank || memcmp(t->shape, shape, (size_t)rank * sizeof *shape) != 0)
+        add_line(c->report, problems, "tensor %s has shape %s, expected %s", name,
+                 wt_shape_text(t, found, sizeof found), expected);
+    else if (!is_float(t->dtype))
+        add_line(c->report, problems, "tensor %s has dtype %s, expected a floating-point type", name,
+                 wt_dtype_name(t->dtype));
+    else
+        check_finite(c, t);
+}
+
+static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
+{
+    check c = {r, f, calloc((size_t)wt_count(f) + 1, 1)};
+    if (!c.expected) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
+    if (r->kind == MAR_KIND_MAR)
+        mar_config_tensors(&r->model, check_tensor, &c);
+    else
+        vae_config_tensors(f, &r->vae, check_tensor, &c);
+    for (int i = 0; i < wt_count(f); i++) {
+        char shape[128];
+        const wt_tensor *t = wt_at(f, i);
+        if (!c.expected[i])
+            add_line(r, &r->problems, "tensor %s %s is extra: no such tensor in this model", t->name,
+                     wt_shape_text(t, shape, sizeof shape));
+    }
+    free(c.expected);
+    return MAR_OK;
+}
+
+/* --- facts ---------------------------------------------------------------------------------------- */
+
+static void add_dtypes(mar_report *r, const wt_file *f)
+{
+    int counts[WT_BOOL + 1] = {0};
+    char text[256] = "";
+    size_t n = 0;
+    for (int i = 0; i < wt_count(f); i++) counts[wt_at(f, i)->dtype]++;
+    for (int d = 0; d <= WT_BOOL; d++)
+        if (counts[d] && counts[d] == wt_count(f))
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s", wt_dtype_name((wt_dtype)d));
+        else if (counts[d])
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%d %s", n ? ", " : "", counts[d],
+                                  wt_dtype_name((wt_dtype)d));
+    add_line(r, &r->facts, "tensors: %d (%s)", wt_count(f), text);
+}
+
+static int begins_with_any(const char *name, const char *const *prefixes)
+{
+    for (; *prefixes; prefixes++)
+        if (strncmp(name, *prefixes, strlen(*prefixes)) == 0) return 1;
+    return 0;
+}
+
+static long sum_parameters(const wt_file *f, const char *const *prefixes)
+{
+    long sum = 0;
+    for (int i = 0; i < wt_count(f); i++)
+        if (begins_with_any(wt_at(f, i)->name, prefixes)) sum += (long)wt_at(f, i)->count;
+    return sum;
+}
+
+static void add_model_facts(mar_report *r, const wt_file *f)
+{
+    static const char *const encoder[] = {"encoder_", "class_emb.", "fake_latent", "z_proj", NULL};
+    static const char *const decoder[] = {"decoder_", "mask_token", "diffusion_pos_embed_learned", NULL};
+    static const char *const head[] = {"diffloss.", NULL};
+    const mar_model_config *c = &r->model;
+    add_line(r, &r->facts, "transformer: width %d, %d encoder and %d decoder blocks, %d heads, MLP %d", c->width,
+             c->encoder_depth, c->decoder_depth, c->heads, c->mlp_hidden);
+    add_line(r, &r->facts, "diffusion head: width %d, %d blocks", c->head_width, c->head_depth);
+    add_line(r, &r->facts, "tokens: %d of %d channels, %d classes in %d buffer tokens", c->seq_len, c->token_dim,
+             c->classes, c->buffer);
+    add_line(r, &r->facts, "parameters: %ld (encoder %ld, decoder %ld, head %ld)", c->parameters,
+             sum_parameters(f, encoder), sum_parameters(f, decoder), sum_parameters(f, head));
+}
+
+static void add_vae_facts(mar_report *r, const wt_file *f)
+{
+    static const char *const encoder[] = {"encoder.", "quant_conv.", NULL};
+    static const char *const decoder[] = {"decoder.", "post_quant_conv.", NULL};
+    const mar_vae_config *c = &r->vae;
+    add_line(r, &r->facts, "autoencoder: %d latent channels, stride %d, %d levels from width %d, %d residual blocks",
+             c->z_channels, c->stride, c->levels, c->channels, c->res_blocks);
+    add_line(r, &r->facts, "parameters: %ld (encoder %ld, decoder %ld)", c->parameters, sum_parameters(f, encoder),
+             sum_parameters(f, decoder));
+}
+
+static void add_metadata(mar_report *r, const wt_file *f)
+{
+    for (int i = 0; i < wt_metadata_count(f); i++) {
+        const char *value, *key = wt_metadata_at(f, i, &value);
+        add_line(r, &r->facts, "metadata: %s = %s", key, value);
+    }
+}
+
+/* --- the report ------------------------------------------------------------------------------------ */
+
+/* A message about the file without the "path: " that a report's lines do not repeat. */
+static const char *without_path(const char *message, const char *path)
+{
+    size_t n = strlen(path);
+    return strncmp(message, path, n) == 0 && strncmp(message + n, ": ", 2) == 0 ? message + n + 2 : message;
+}
+
+/* Kind and configuration. A file whose configuration cannot be derived stays MAR_KIND_UNKNOWN, and the reason
+ * is its first problem. MAR_EARG for heads that cannot be. */
+static mar_status classify(mar_report *r, const wt_file *f, int heads, mar_err *err)
+{
+    mar_err reason = {0};
+    mar_status status = MAR_OK;
+    if (mar_config_recognise(f)) {
+        status = mar_config_derive(f, heads, &r->model, &reason);
+        if (status == MAR_OK) r->kind = MAR_KIND_MAR;
+        add_line(r, &r->facts, "kind: MAR model%s", status == MAR_OK ? "" : ", incomplete");
+    } else if (vae_config_recognise(f)) {
+        status = vae_config_derive(f, &r->vae, &reason);
+        if (status == MAR_OK) r->kind = MAR_KIND_VAE;
+        add_line(r, &r->facts, "kind: KL autoencoder%s", status == MAR_OK ? "" : ", incomplete");
+    } else {
+        add_line(r, &r->facts, "kind: unknown");
+        add_line(r, &r->problems,
+                 "neither a MAR model (no class_emb.weight, no diffloss.net.*) nor a KL autoencoder (no "
+                 "post_quant_conv.weight)");
+    }
+    if (status == MAR_EARG) return err_set(err, status, "%s", reason.text);
+    if (status != MAR_OK) add_line(r, &r->problems, "%s", without_path(reason.text, wt_path(f)));
+    return MAR_OK;
+}
+
+static mar_status make_report(const wt_file *f, int heads, mar_report **out, mar_err *err)
+{
+    mar_report *r = calloc(1, sizeof *r);
+    if (!r) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
+    add_line(r, &r->facts, "file: %s", wt_path(f));
+    add_line(r, &r->facts, "format: %s", wt_format(f));
+    mar_status status = classify(r, f, heads, err);
+    add_dtypes(r, f);
+    if (r->kind == MAR_KIND_MAR) add_model_facts(r, f);
+    if (r->kind == MAR_KIND_VAE) add_vae_facts(r, f);
+    add_metadata(r, f);
+    if (status == MAR_OK && r->kind != MAR_KIND_UNKNOWN) status = check_file(r, f, err);
+    if (status == MAR_OK && r->no_memory)
+        status = err_set(err, MAR_ENOMEM, "%s: out of memory for the report", wt_path(f));
+    if (status != MAR_OK)
+        mar_report_free(r);
+    else
+        *out = r;
+    return status;
+}
+
+/* A path, or the name of a built-in model: "demo", "demo-draft", "demo-vae". */
+static mar_status open_any(const char *path, wt_file **out, mar_err *err)
+{
+    const wt_embedded *e = wt_demo_mar(path);
+    if (!e && strcmp(path, "demo-vae") == 0) e = wt_demo_vae("demo");
+    return e ? wt_open_memory(e->data, e->size, path, out, err) : wt_open(path, out, err);
+}
+
+mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out)
+{
+    wt_file *f;
+    *out = NULL;
+    mar_status status = open_any(path, &f, &m->err);
+    if (status != MAR_OK) return status;
+    status = make_report(f, heads, out, &m->err);
+    wt_close(f);
+    return status;
+}
+
+void mar_report_free(mar_report *r)
+{
+    if (!r) return;
+    free_lines(&r->facts);
+    free_lines(&r->problems);
+    free(r);
+}
+
+mar_kind mar_report_kind(const mar_report *r)
+{
+    return r->kind;
+}
+
+const mar_model_config *mar_report_model(const mar_report *r)
+{
+    return r->kind == MAR_KIND_MAR ? &r->model : NULL;
+}
+
+const mar_vae_config *mar_report_vae(const mar_report *r)
+{
+    return r->kind == MAR_KIND_VAE ? &r->vae : NULL;
+}
+
+int mar_report_fact_count(const mar_report *r)
+{
+    return r->facts.count;
+}
+
+const char *mar_report_fact(const mar_report *r, int i)
+{
+    return r->facts.text[i];
+}
+
+int mar_report_problem_count(const mar_report *r)
+{
+    return r->problems.count;
+}
+
+const char *mar_report_problem(const mar_report *r, int i)
+{
+    return r->problems.text[i];
+}
+
+/* --- conversion ------------------------------------------------------------------------------------ */
+
+enum { METADATA_MAX = 24 };
+
+typedef struct {
+    const char *pairs[METADATA_MAX][2];
+    char numbers[METADATA_MAX][24];
+    int count;
+} metadata;
+
+static void put_text(metadata *m, const char *key, const char *value)
+{
+    m->pairs[m->count][0] = key;
+    m->pairs[m->count][1] = value;
+    m->count++;
+}
+
+static void put_number(metadata *m, const char *key, long value)
+{
+    char *text = m->numbers[m->count];
+    snprintf(text, sizeof m->numbers[0], "%ld", value);
+    put_text(m, key, text);
+}
+
+static void put_model(metadata *m, const mar_model_config *c)
+{
+    put_text(m, "mar.kind", "mar");
+    put_number(m, "mar.width", c->width);
+    put_number(m, "mar.encoder_depth", c->encoder_depth);
+    put_number(m, "mar.decoder_depth", c->decoder_depth);
+    put_number(m, "mar.heads", c->heads);
+    put_number(m, "mar.mlp_hidden", c->mlp_hidden);
+    put_number(m, "mar.buffer", c->buffer);
+    put_number(m, "mar.seq_len", c->seq_len);
+    put_number(m, "mar.token_dim", c->token_dim);
+    put_number(m, "mar.classes", c->classes);
+    put_number(m, "mar.head_width", c->head_width);
+    put_number(m, "mar.head_depth", c->head_depth);
+    put_number(m, "mar.parameters", c->parameters);
+}
+
+static void put_vae(metadata *m, const mar_vae_config *c)
+{
+    put_text(m, "mar.kind", "vae");
+    put_number(m, "mar.vae_z_channels", c->z_channels);
+    put_number(m, "mar.vae_stride", c->stride);
+    put_number(m, "mar.vae_channels", c->channels);
+    put_number(m, "mar.vae_levels", c->levels);
+    put_number(m, "mar.vae_res_blocks", c->res_blocks);
+    put_number(m, "mar.parameters", c->parameters);
+}
+
+static wt_dtype output_dtype(mar_dtype wanted, wt_dtype own)
+{
+    switch (wanted) {
+    case MAR_DTYPE_F32:
+        return WT_F32;
+    case MAR_DTYPE_BF16:
+        return WT_BF16;
+    case MAR_DTYPE_F16:
+        return WT_F16;
+    case MAR_DTYPE_AUTO:
+        break;
+    }
+    return own == WT_F64 ? WT_F32 : own; /* nothing here computes in f64 */
+}
+
+static mar_status write_converted(const wt_file *f, const mar_report *r, const char *out, mar_dtype dtype, mar_err *err)
+{
+    metadata m = {.count = 0};
+    put_text(&m, "format", "pt");
+    if (r->kind == MAR_KIND_MAR)
+        put_model(&m, &r->model);
+    else
+        put_vae(&m, &r->vae);
+    put_text(&m, "mar.source_format", wt_format(f));
+    wt_output *tensors = calloc((size_t)wt_count(f) + 1, sizeof *tensors);
+    if (!tensors) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
+    for (int i = 0; i < wt_count(f); i++) {
+        const wt_tensor *t = wt_at(f, i);
+        tensors[i] = (wt_output){t->name, output_dtype(dtype, t->dtype), t->rank, {0}, f, t};
+        memcpy(tensors[i].shape, t->shape, sizeof t->shape);
+    }
+    mar_status status = wt_save_safetensors(out, tensors, wt_count(f), (const char *const(*)[2])m.pairs, m.count, err);
+    free(tensors);
+    return status;
+}
+
+mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype, int heads)
+{
+    wt_file *f;
+    mar_report *r = NULL;
+    mar_status status = open_any(in, &f, &m->err);
+    if (status != MAR_OK) return status;
+    status = make_report(f, heads, &r, &m->err);
+    if (status == MAR_OK && r->problems.count > 0)
+        status = err_set(&m->err, MAR_EMODEL, "%s: %s%s", in, r->problems.text[0],
+                         r->problems.count > 1 ? " (and more: see mar inspect)" : "");
+    if (status == MAR_OK) status = write_converted(f, r, out, dtype, &m->err);
+    mar_report_free(r);
+    wt_close(f);
+    return status;
+}

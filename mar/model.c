@@ -1,0 +1,196 @@
+#include "mar/model.h"
+#include "mar/config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Where a loading function reads from and packs to. */
+typedef struct {
+    mar_model *model;
+    kern *k;
+    const wt_file *file;
+    mar_err *err;
+} loader;
+
+static mar_status load_host(loader *l, const char *name, int rank, int64_t d0, int64_t d1, int64_t d2, float **out)
+{
+    const int64_t shape[3] = {d0, d1, d2};
+    return wt_load_f32(l->file, name, rank, shape, out, l->err);
+}
+
+/* A tensor as a backend array; `tail` more floats are left at its end. */
+static mar_status load_array(loader *l, const char *name, int rank, int64_t d0, int64_t d1, int64_t d2, size_t tail,
+                             float **out)
+{
+    const size_t n = (size_t)d0 * (size_t)(rank > 1 ? d1 : 1) * (size_t)(rank > 2 ? d2 : 1);
+    float *host = NULL;
+    void *p = NULL;
+    mar_status status = load_host(l, name, rank, d0, d1, d2, &host);
+    if (status == MAR_OK) status = l->k->ops->alloc(l->k, (n + tail) * sizeof(float), &p, l->err);
+    if (status == MAR_OK) l->k->ops->upload(l->k, p, host, n * sizeof(float));
+    free(host);
+    *out = p;
+    return status;
+}
+
+static mar_status load_norm(loader *l, const char *name, mar_norm *out)
+{
+    const int width = l->model->config.width;
+    char full[96];
+    float *bias = NULL;
+    snprintf(full, sizeof full, "%s.weight", name);
+    mar_status status = load_array(l, full, 1, width, 0, 0, (size_t)width, out);
+    snprintf(full, sizeof full, "%s.bias", name);
+    if (status == MAR_OK) status = load_host(l, full, 1, width, 0, 0, &bias);
+    if (status == MAR_OK) l->k->ops->upload(l->k, *out + width, bias, (size_t)width * sizeof *bias);
+    free(bias);
+    return status;
+}
+
+/* Rows first..first+out-1 of a linear layer of `rows` rows. */
+static mar_status load_linear(loader *l, const char *name, int rows, int in, int first, int out,
+                              kern_activation activation, int flags, kern_linear **layer)
+{
+    char full[96];
+    float *weight = NULL, *bias = NULL;
+    snprintf(full, sizeof full, "%s.weight", name);
+    mar_status status = load_host(l, full, 2, rows, in, 0, &weight);
+    snprintf(full, sizeof full, "%s.bias", name);
+    if (status == MAR_OK) status = load_host(l, full, 1, rows, 0, 0, &bias);
+    if (status == MAR_OK) {
+        const kern_linear_spec spec = {out,   in, weight + (size_t)first * (size_t)in, bias + first, activation,
+                                       flags, 0};
+        status = l->k->ops->linear_create(l->k, &spec, layer, l->err);
+    }
+    free(weight);
+    free(bias);
+    return status;
+}
+
+static mar_status load_block(loader *l, const char *stack, int index, int last_decoder, mar_block *b)
+{
+    const int d = l->model->config.width, hidden = l->model->config.mlp_hidden;
+    const int add = KERN_OUT_F32 | KERN_OUT_ADD;
+    char name[64], part[96];
+    snprintf(name, sizeof name, "%s.%d", stack, index);
+#define PART(suffix) (snprintf(part, sizeof part, "%s." suffix, name), part)
+    mar_status status = load_norm(l, PART("norm1"), &b->norm1);
+    if (status == MAR_OK) status = load_norm(l, PART("norm2"), &b->norm2);
+    if (status == MAR_OK && !last_decoder)
+        status = load_linear(l, PART("attn.qkv"), 3 * d, d, 0, 3 * d, KERN_LINEAR, 0, &b->qkv);
+    if (status == MAR_OK && last_decoder)
+        status = load_linear(l, PART("attn.qkv"), 3 * d, d, 0, d, KERN_LINEAR, 0, &b->q);
+    if (status == MAR_OK && last_decoder)
+        status = load_linear(l, PART("attn.qkv"), 3 * d, d, d, 2 * d, KERN_LINEAR, 0, &b->kv);
+    if (status == MAR_OK) status = load_linear(l, PART("attn.proj"), d, d, 0, d, KERN_LINEAR, add, &b->proj);
+    if (status == MAR_OK) status = load_linear(l, PART("mlp.fc1"), hidden, d, 0, hidden, KERN_GELU, 0, &b->fc1);
+    if (status == MAR_OK) status = load_linear(l, PART("mlp.fc2"), d, hidden, 0, d, KERN_LINEAR, add, &b->fc2);
+#undef PART
+    return status;
+}
+
+static mar_status load_embeddings(loader *l)
+{
+    mar_model *m = l->model;
+    const mar_model_config *c = &m->config;
+    const int d = c->width, positions = c->buffer + c->seq_len;
+    float *fake = NULL;
+    mar_status status = load_array(l, "class_emb.weight", 2, c->classes, d, 0, (size_t)d, &m->class_emb);
+    if (status == MAR_OK) status = load_host(l, "fake_latent", 2, 1, d, 0, &fake);
+    if (status == MAR_OK)
+        l->k->ops->upload(l->k, m->class_emb + (size_t)c->classes * (size_t)d, fake, (size_t)d * sizeof *fake);
+    free(fake);
+    if (status == MAR_OK) status = load_array(l, "encoder_pos_embed_learned", 3, 1, positions, d, 0, &m->encoder_pos);
+    if (status == MAR_OK) status = load_array(l, "decoder_pos_embed_learned", 3, 1, positions, d, 0, &m->decoder_pos);
+    if (status == MAR_OK)
+        status = load_array(l, "diffusion_pos_embed_learned", 3, 1, c->seq_len, d, 0, &m->diffusion_pos);
+    if (status == MAR_OK) status = load_array(l, "mask_token", 3, 1, 1, d, 0, &m->mask_token);
+    return status;
+}
+
+static mar_status load_all(loader *l)
+{
+    mar_model *m = l->model;
+    const mar_model_config *c = &m->config;
+    const int d = c->width;
+    mar_status status = load_embeddings(l);
+    if (status == MAR_OK)
+        status = load_linear(l, "z_proj", d, c->token_dim, 0, d, KERN_LINEAR, KERN_IN_F32 | KERN_OUT_F32, &m->z_proj);
+    if (status == MAR_OK) status = load_norm(l, "z_proj_ln", &m->z_proj_ln);
+    if (status == MAR_OK) status = load_norm(l, "encoder_norm", &m->encoder_norm);
+    if (status == MAR_OK) status = load_norm(l, "decoder_norm", &m->decoder_norm);
+    if (status == MAR_OK)
+        status = load_linear(l, "decoder_embed", d, d, 0, d, KERN_LINEAR, KERN_OUT_F32, &m->decoder_embed);
+    for (int i = 0; status == MAR_OK && i < c->encoder_depth; i++)
+        status = load_block(l, "encoder_blocks", i, 0, &m->encoder[i]);
+    for (int i = 0; status == MAR_OK && i < c->decoder_depth; i++)
+        status = load_block(l, "decoder_blocks", i, i == c->decoder_depth - 1, &m->decoder[i]);
+    if (status == MAR_OK)
+        status = diff_head_load(l->k, l->file, c->head_width, c->head_depth, c->token_dim, d, &m->head, l->err);
+    return status;
+}
+
+mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
+{
+    *out = NULL;
+    wt_file *file = NULL;
+    const wt_embedded *demo = wt_demo_mar(path);
+    mar_status status =
+        demo ? wt_open_memory(demo->data, demo->size, path, &file, &m->err) : wt_open(path, &file, &m->err);
+    if (status != MAR_OK) return status;
+    mar_model *model = calloc(1, sizeof *model);
+    if (!model) status = err_set(&m->err, MAR_ENOMEM, "out of memory");
+    if (status == MAR_OK) {
+        model->m = m;
+        status = mar_config_derive(file, heads, &model->config, &m->err);
+    }
+    if (status == MAR_OK) {
+        model->encoder = calloc((size_t)model->config.encoder_depth + 1, sizeof *model->encoder);
+        model->decoder = calloc((size_t)model->config.decoder_depth + 1, sizeof *model->decoder);
+        loader l = {model, m->kern, file, &m->err};
+        status = model->encoder && model->decoder ? load_all(&l) : err_set(&m->err, MAR_ENOMEM, "out of memory");
+    }
+    wt_close(file);
+    if (status != MAR_OK) {
+        mar_model_free(model);
+        return status;
+    }
+    *out = model;
+    return MAR_OK;
+}
+
+static void free_blocks(kern *k, mar_block *blocks, int n)
+{
+    for (int i = 0; blocks && i < n; i++) {
+        kern_linear *layers[] = {blocks[i].qkv,  blocks[i].q,   blocks[i].kv,
+                                 blocks[i].proj, blocks[i].fc1, blocks[i].fc2};
+        for (int j = 0; j < 6; j++) k->ops->linear_free(k, layers[j]);
+        if (blocks[i].norm1) k->ops->free(k, blocks[i].norm1);
+        if (blocks[i].norm2) k->ops->free(k, blocks[i].norm2);
+    }
+    free(blocks);
+}
+
+void mar_model_free(mar_model *model)
+{
+    if (!model) return;
+    if (model->m) {
+        kern *k = model->m->kern;
+        float *arrays[] = {model->class_emb,  model->encoder_pos, model->decoder_pos,  model->diffusion_pos,
+                           model->mask_token, model->z_proj_ln,   model->encoder_norm, model->decoder_norm};
+        for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+            if (arrays[i]) k->ops->free(k, arrays[i]);
+        k->ops->linear_free(k, model->z_proj);
+        k->ops->linear_free(k, model->decoder_embed);
+        free_blocks(k, model->encoder, model->config.encoder_depth);
+        free_blocks(k, model->decoder, model->config.decoder_depth);
+        diff_head_free(&model->head);
+    }
+    free(model);
+}
+
+const mar_model_config *mar_model_get_config(const mar_model *model)
+{
+    return &model->config;
+}

@@ -1,0 +1,255 @@
+/* The whole loop through the public API: against PyTorch, and the promises of mar.h. */
+#include "mar.h"
+#include "mar/handle.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char small[] = "tests/golden/data/mar_small.safetensors";
+enum { SEQ = 16, CHANNELS = 6, TOKENS = SEQ * CHANNELS };
+
+/* NULL: the processor has no bf16 */
+static mar *open_mar(mar_dtype dtype, int threads)
+{
+    const mar_options options = {dtype, threads};
+    mar *m = NULL;
+    mar_status status = mar_open(&options, &m);
+    if (dtype == MAR_DTYPE_BF16 && status == MAR_EBACKEND) {
+        mar_close(m);
+        return NULL;
+    }
+    assert_int_equal(status, MAR_OK);
+    return m;
+}
+
+#define ok(m, call) assert_ok(call, &(m)->err)
+
+/* Tokens of images first..first+n-1, made in batches of at most `batch`. */
+static void generate(mar *m, const char *path, const mar_params *p, const int *labels, int first, int n, int batch,
+                     int tokens, float *out)
+{
+    mar_model *model;
+    mar_session *s;
+    ok(m, mar_model_load(m, path, 0, &model));
+    ok(m, mar_session_create(model, NULL, p, batch, &s));
+    for (int i = 0; i < n; i += batch) {
+        const int count = n - i < batch ? n - i : batch;
+        ok(m, mar_session_begin(s, (uint64_t)(first + i), labels + i, count));
+        while (!mar_session_done(s)) ok(m, mar_session_step(s));
+        ok(m, mar_session_tokens(s, out + i * tokens));
+    }
+    mar_session_free(s);
+    mar_model_free(model);
+}
+
+static void matches_pytorch(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        mar_params params;
+        int n, labels[3];
+    } cases[] = {
+        {"images.linear", {8, 100, 2.9f, MAR_CFG_LINEAR, 1.0f, 0x1234567890ABCDEF}, 3, {3, 0, 4}},
+        {"images.constant", {16, 20, 1.5f, MAR_CFG_CONSTANT, 0.8f, 0x1234567890ABCDEF}, 2, {1, 2}},
+        {"images.plain", {1, 50, 1.0f, MAR_CFG_LINEAR, 1.0f, 0x1234567890ABCDEF}, 1, {2}},
+        {"images.unconditional", {5, 10, 1.0f, MAR_CFG_LINEAR, 1.0f, 0x1234567890ABCDEF}, 1, {-1}},
+    };
+    wt_file *golden = golden_open("mar");
+    mar *m = open_mar(MAR_DTYPE_F32, 2);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        float tokens[3 * TOKENS];
+        float *expected = golden_f32(golden, cases[i].name, cases[i].n * TOKENS);
+        generate(m, small, &cases[i].params, cases[i].labels, 40, cases[i].n, 3, TOKENS, tokens);
+        assert_close(tokens, expected, (size_t)cases[i].n * TOKENS, 1e-3);
+        free(expected);
+    }
+    mar_close(m);
+    wt_close(golden);
+}
+
+/* The same seed and image index give the same bits for any batch size and thread count. */
+static void batch_and_threads_do_not_matter(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    const mar_params p = {6, 10, 2.0f, MAR_CFG_LINEAR, 1.0f, 77};
+    const int labels[N] = {0, 1, 2, 3, -1};
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        float reference[N * TOKENS], tokens[N * TOKENS];
+        for (int threads = 1; threads <= 4; threads++)
+            for (int batch = 1; batch <= N; batch += 2) {
+                mar *m = open_mar(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, threads);
+                if (!m) continue;
+                generate(m, small, &p, labels, 1000, N, batch, TOKENS, tokens);
+                if (threads == 1 && batch == 1) memcpy(reference, tokens, sizeof reference);
+                assert_memory_equal(tokens, reference, sizeof reference);
+                mar_close(m);
+            }
+    }
+}
+
+/* Another seed, image index, class or temperature gives another image. */
+static void everything_else_does_matter(void **state)
+{
+    (void)state;
+    const mar_params base = {4, 10, 2.0f, MAR_CFG_LINEAR, 1.0f, 1};
+    mar_params other[4] = {base, base, base, base};
+    other[0].seed = 2;
+    other[1].temperature = 0.5f;
+    other[2].cfg = 3;
+    other[3].cfg_schedule = MAR_CFG_CONSTANT;
+    const int label = 1, another = 2;
+    float tokens[7][TOKENS];
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    generate(m, small, &base, &label, 0, 1, 1, TOKENS, tokens[0]);
+    for (int i = 0; i < 4; i++) generate(m, small, &other[i], &label, 0, 1, 1, TOKENS, tokens[1 + i]);
+    generate(m, small, &base, &label, 1, 1, 1, TOKENS, tokens[5]);
+    generate(m, small, &base, &another, 0, 1, 1, TOKENS, tokens[6]);
+    for (int i = 0; i < 7; i++)
+        for (int j = 0; j < i; j++) assert_memory_not_equal(tokens[i], tokens[j], sizeof tokens[i]);
+    mar_close(m);
+}
+
+/* The demo models, whose chains are sane: final images against PyTorch's, to a grey level in f32. */
+static void demo_images(void **state)
+{
+    (void)state;
+    enum { N = 3, SIDE = 32, BYTES = SIDE * SIDE * 3 };
+    const mar_params p = {16, 50, 2.9f, MAR_CFG_LINEAR, 1.0f, 5};
+    const int labels[N] = {3, 7, 0};
+    wt_file *golden = golden_open("demo");
+    float *tokens = golden_f32(golden, "tokens", N * 64 * 8), *pixels = golden_f32(golden, "pixels", N * BYTES);
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        mar *m = open_mar(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, 2);
+        if (!m) continue;
+        mar_model *model;
+        mar_vae *vae;
+        mar_session *s;
+        ok(m, mar_model_load(m, "demo", 0, &model));
+        ok(m, mar_vae_load(m, "demo", &vae));
+        ok(m, mar_session_create(model, vae, &p, N, &s));
+        ok(m, mar_session_begin(s, 0, labels, N));
+        while (!mar_session_done(s)) ok(m, mar_session_step(s));
+        float mine[N * 64 * 8];
+        uint8_t rgb[N * BYTES];
+        ok(m, mar_session_tokens(s, mine));
+        ok(m, mar_session_images(s, rgb));
+        double worst = 0, mean = 0;
+        for (int i = 0; i < N * BYTES; i++) {
+            double difference = fabs(rgb[i] - 255 * fmin(1, fmax(0, (pixels[i] + 1) / 2)));
+            worst = fmax(worst, difference);
+            mean += difference / (N * BYTES);
+        }
+        if (bf16) { /* rounding sends a chain on a slightly different way: the same digits, not the same bits */
+            assert_true(mean < 12);
+        } else {
+            assert_close(mine, tokens, N * 64 * 8, 1e-3);
+            assert_true(worst <= 1.01);
+        }
+        mar_session_free(s);
+        mar_vae_free(vae);
+        mar_model_free(model);
+        mar_close(m);
+    }
+    free(tokens), free(pixels);
+    wt_close(golden);
+}
+
+static void refuses(void **state)
+{
+    (void)state;
+    const mar_params good = {4, 10, 2.0f, MAR_CFG_LINEAR, 1.0f, 1};
+    const struct {
+        mar_params params;
+        int batch;
+        const char *says;
+    } cases[] = {
+        {{0, 10, 2, MAR_CFG_LINEAR, 1, 1}, 1, "num_iter 0: expected 1..16"},
+        {{17, 10, 2, MAR_CFG_LINEAR, 1, 1}, 1, "num_iter 17"},
+        {{4, 1, 2, MAR_CFG_LINEAR, 1, 1}, 1, "num_sampling_steps 1: expected 2..1000"},
+        {{4, 1001, 2, MAR_CFG_LINEAR, 1, 1}, 1, "num_sampling_steps 1001"},
+        {{4, 10, NAN, MAR_CFG_LINEAR, 1, 1}, 1, "cfg nan"},
+        {{4, 10, 2, (mar_cfg_schedule)7, 1, 1}, 1, "cfg_schedule 7"},
+        {{4, 10, 2, MAR_CFG_LINEAR, -1, 1}, 1, "temperature -1"},
+        {{4, 10, 2, MAR_CFG_LINEAR, 1, 1}, 0, "batch of 0"},
+    };
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    mar_model *model;
+    mar_session *s;
+    ok(m, mar_model_load(m, small, 0, &model));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(mar_session_create(model, NULL, &cases[i].params, cases[i].batch, &s), MAR_EARG);
+        assert_null(s);
+        if (!strstr(mar_error(m), cases[i].says)) fail_msg("'%s' lacks '%s'", mar_error(m), cases[i].says);
+    }
+    mar_vae *vae;
+    ok(m, mar_vae_load(m, "demo", &vae));
+    assert_int_equal(mar_session_create(model, vae, &good, 1, &s), MAR_EMODEL); /* 8 channels against 6 */
+    assert_non_null(strstr(mar_error(m), "8 channels"));
+    ok(m, mar_session_create(model, NULL, &good, 2, &s));
+    float tokens[2 * TOKENS];
+    uint8_t rgb[1];
+    assert_int_equal(mar_session_step(s), MAR_EARG);
+    assert_int_equal(mar_session_tokens(s, tokens), MAR_EARG);
+    assert_int_equal(mar_session_begin(s, 0, (int[]){5, 0}, 2), MAR_EARG);
+    assert_non_null(strstr(mar_error(m), "class 5: expected 0..4"));
+    assert_int_equal(mar_session_begin(s, 0, (int[]){0, 0, 0}, 3), MAR_EARG);
+    ok(m, mar_session_begin(s, 0, (int[]){0}, 1));
+    assert_int_equal(mar_session_tokens(s, tokens), MAR_EARG);
+    assert_non_null(strstr(mar_error(m), "4 steps left"));
+    while (!mar_session_done(s)) ok(m, mar_session_step(s));
+    assert_int_equal(mar_session_images(s, rgb), MAR_EARG);
+    mar_session_free(s);
+    mar_vae_free(vae);
+    mar_model_free(model);
+    assert_int_equal(mar_model_load(m, "no such file", 0, &model), MAR_EIO);
+    assert_null(model);
+    assert_int_equal(mar_model_load(m, "LICENSE", 0, &model), MAR_EFORMAT);
+    assert_int_equal(mar_model_load(m, "weights/demo/vae.safetensors", 0, &model), MAR_EMODEL);
+    assert_int_equal(mar_vae_load(m, small, &vae), MAR_EMODEL);
+    assert_int_equal(mar_model_load(m, small, 7, &model), MAR_EARG); /* 7 heads do not divide 96 */
+    mar_close(m);
+}
+
+/* A batch may be dropped and a session used again. */
+static void sessions_can_be_reused(void **state)
+{
+    (void)state;
+    const mar_params p = {4, 10, 2.0f, MAR_CFG_LINEAR, 1.0f, 1};
+    const int labels[2] = {1, 2};
+    float once[TOKENS], again[TOKENS];
+    mar *m = open_mar(MAR_DTYPE_AUTO, 2);
+    mar_model *model;
+    mar_session *s;
+    ok(m, mar_model_load(m, small, 0, &model));
+    ok(m, mar_session_create(model, NULL, &p, 2, &s));
+    ok(m, mar_session_begin(s, 9, labels, 1));
+    while (!mar_session_done(s)) ok(m, mar_session_step(s));
+    ok(m, mar_session_tokens(s, once));
+    ok(m, mar_session_begin(s, 50, labels, 2));
+    ok(m, mar_session_step(s));
+    ok(m, mar_session_begin(s, 9, labels, 1));
+    while (!mar_session_done(s)) ok(m, mar_session_step(s));
+    ok(m, mar_session_tokens(s, again));
+    assert_memory_equal(once, again, sizeof once);
+    mar_session_free(s);
+    mar_model_free(model);
+    mar_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(matches_pytorch),
+        cmocka_unit_test(batch_and_threads_do_not_matter),
+        cmocka_unit_test(everything_else_does_matter),
+        cmocka_unit_test(demo_images),
+        cmocka_unit_test(refuses),
+        cmocka_unit_test(sessions_can_be_reused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,143 @@
+/* Encoder and decoder of one autoregressive step against PyTorch, and the schedule of steps. */
+#include "mar/steps.h"
+#include "mar/transformer.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { IMAGES = 2, SEQ = 16, BUFFER = 8, D = 96, CHANNELS = 6, KNOWN = 7, PREDICTED = 9, LENGTH = BUFFER + SEQ };
+
+static void *array(size_t n)
+{
+    void *p = aligned_alloc(64, (n + 63) / 64 * 64);
+    assert_non_null(p);
+    memset(p, 0, n);
+    return p;
+}
+
+typedef struct {
+    mar *m;
+    mar_model *model;
+    mar_workspace w;
+    float *token_rows, *class_rows, *z;
+} fixture;
+
+static int open_fixture(fixture *f, mar_dtype dtype)
+{
+    const mar_options options = {dtype, 2};
+    mar_status status = mar_open(&options, &f->m);
+    if (dtype == MAR_DTYPE_BF16 && status == MAR_EBACKEND) {
+        mar_close(f->m);
+        return 0;
+    }
+    assert_ok(status, &f->m->err);
+    assert_ok(mar_model_load(f->m, "tests/golden/data/mar_small.safetensors", 0, &f->model), &f->m->err);
+    const size_t rows = IMAGES * LENGTH;
+    f->w.sequences = IMAGES;
+    f->w.x = array(rows * D * 4);
+    f->w.memory = array(rows * D * 4);
+    f->w.normed = array(rows * D * 4);
+    f->w.qkv = array(rows * 3 * D * 4);
+    f->w.mixed = array(rows * D * 4);
+    f->w.hidden = array(rows * 4 * D * 4);
+    for (int i = 0; i < 3; i++) f->w.rows[i] = array(rows * sizeof(int));
+    f->token_rows = array(IMAGES * SEQ * D * 4);
+    f->class_rows = array(IMAGES * BUFFER * D * 4);
+    f->z = array(IMAGES * PREDICTED * D * 4);
+    return 1;
+}
+
+static void close_fixture(fixture *f)
+{
+    void *arrays[] = {f->w.x,       f->w.memory,  f->w.normed,  f->w.qkv,      f->w.mixed,    f->w.hidden,
+                      f->w.rows[0], f->w.rows[1], f->w.rows[2], f->token_rows, f->class_rows, f->z};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
+    mar_model_free(f->model);
+    mar_close(f->m);
+}
+
+static int place_among(const int *positions, int n, int position)
+{
+    int before = 0;
+    for (int i = 0; i < n; i++) before += positions[i] < position;
+    return before;
+}
+
+static void passes(void **state)
+{
+    (void)state;
+    wt_file *golden = golden_open("mar");
+    float *order_f = golden_f32(golden, "pass.order", IMAGES * SEQ);
+    float *tokens = golden_f32(golden, "pass.tokens", IMAGES * SEQ * CHANNELS);
+    float *encoded = golden_f32(golden, "pass.encoded", IMAGES * (BUFFER + KNOWN) * D);
+    float *z = golden_f32(golden, "pass.z", IMAGES * SEQ * D);
+    int order_data[IMAGES][SEQ], image[IMAGES * SEQ], position[IMAGES * SEQ];
+    for (int i = 0; i < IMAGES * SEQ; i++) {
+        order_data[i / SEQ][i % SEQ] = (int)order_f[i];
+        image[i] = i / SEQ;
+        position[i] = i % SEQ;
+    }
+    const int *order[IMAGES] = {order_data[0], order_data[1]}, label[IMAGES] = {3, 1};
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        fixture f = {0};
+        if (!open_fixture(&f, bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32)) continue;
+        const double tolerance = bf16 ? 2e-2 : 1e-5;
+        const mar_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, label, f.token_rows, f.class_rows};
+        mar_embed_classes(f.model, &f.w, IMAGES, label, f.class_rows);
+        mar_embed_tokens(f.model, &f.w, tokens, IMAGES * SEQ, image, position, f.token_rows);
+        mar_encode(f.model, &f.w, &pass);
+        /* PyTorch has the known tokens by ascending position, and the norm applied */
+        float *normed = array(IMAGES * (BUFFER + KNOWN) * D * 4), *sorted = array(IMAGES * (BUFFER + KNOWN) * D * 4);
+        f.m->kern->ops->layer_norm(f.m->kern, f.w.x, NULL, IMAGES * (BUFFER + KNOWN), D, f.model->encoder_norm,
+                                   f.model->encoder_norm + D, 1e-6f, normed, 1);
+        for (int s = 0; s < IMAGES; s++)
+            for (int i = 0; i < BUFFER + KNOWN; i++) {
+                const int *known = order[s] + SEQ - KNOWN;
+                int place = i < BUFFER ? i : BUFFER + place_among(known, KNOWN, known[i - BUFFER]);
+                memcpy(sorted + (s * (BUFFER + KNOWN) + place) * D, normed + (s * (BUFFER + KNOWN) + i) * D, D * 4);
+            }
+        assert_close(sorted, encoded, IMAGES * (BUFFER + KNOWN) * D, tolerance);
+        mar_decode(f.model, &f.w, &pass, f.z);
+        for (int s = 0; s < IMAGES; s++)
+            for (int i = 0; i < PREDICTED; i++)
+                assert_close(f.z + (s * PREDICTED + i) * D, z + (s * SEQ + order[s][i]) * D, D, tolerance);
+        assert_ok(kern_check(f.m->kern, &f.m->err), &f.m->err);
+        free(normed), free(sorted);
+        close_fixture(&f);
+    }
+    free(order_f), free(tokens), free(encoded), free(z);
+    wt_close(golden);
+}
+
+/* Every token is predicted exactly once, at least one a step, and the guidance follows the official formula. */
+static void steps(void **state)
+{
+    (void)state;
+    for (int seq = 1; seq <= 256; seq += 51)
+        for (int n = 1; n <= seq; n++) {
+            mar_step plan[256];
+            mar_steps_plan(n, seq, 3.0f, MAR_CFG_LINEAR, plan);
+            int known = 0;
+            for (int i = 0; i < n; i++) {
+                assert_int_equal(plan[i].known, known);
+                assert_true(plan[i].predicted >= 1);
+                known += plan[i].predicted;
+                int after = seq - known > 1 ? seq - known : 1;
+                assert_float_equal(plan[i].cfg, 1 + 2.0 * (seq - after) / seq, 1e-6);
+            }
+            assert_int_equal(known, seq);
+        }
+    mar_step plan[64];
+    mar_steps_plan(64, 256, 2.9f, MAR_CFG_CONSTANT, plan);
+    assert_float_equal(plan[0].cfg, 2.9f, 0);
+    assert_int_equal(plan[0].predicted, 1);      /* floor(256 cos(pi/128)) = 255 */
+    assert_int_equal(plan[32].known, 256 - 181); /* floor(256 cos(pi/4)) = 181 */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(passes), cmocka_unit_test(steps)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,255 @@
+/* Bad input: one line on stderr that names what is wrong, status 1, and nothing left behind. And the help. */
+#include "tests/support/command.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int setup(void **state)
+{
+    *state = temporary_directory();
+    return *state ? 0 : 1;
+}
+
+static int teardown(void **state)
+{
+    remove_directory(*state);
+    free(*state);
+    return 0;
+}
+
+/* Runs `line` in `directory`: it must fail with one line that has both parts in it and leave `files` files.
+ */
+static void refused(const char *directory, const char *line, const char *part, const char *other, int files)
+{
+    command_result r = command_run(directory, line);
+    if (r.status != 1) fail_msg("%s: exit status %d, expected 1; stderr \"%s\"", line, r.status, r.err);
+    const char *newline = strchr(r.err, '\n');
+    if (!newline || newline[1]) fail_msg("%s: not one line: \"%s\"", line, r.err);
+    if (strncmp(r.err, "mar: ", 5) != 0 || !strstr(r.err, part) || !strstr(r.err, other))
+        fail_msg("%s: \"%s\", expected \"%s\" and \"%s\" in it", line, r.err, part, other);
+    if (count_files(directory) != files) fail_msg("%s: left a file behind", line);
+    command_result_free(&r);
+}
+
+typedef struct {
+    const char *arguments, *part, *other;
+} bad_case;
+
+static void options(void **state)
+{
+    static const bad_case cases[] = {
+        {"generate --num_iter 0", "--num_iter 0", "a whole number from 1"},
+        {"generate --num_iter 65", "--num_iter 65", "from 1 to 64"},
+        {"generate --num_iter 1000000", "--num_iter 1000000", "a whole number from 1"},
+        {"generate --num_iter", "--num_iter", "found nothing"},
+        {"generate --num_sampling_steps 0", "--num_sampling_steps 0", "from 2 to 1000"},
+        {"generate --num_sampling_steps 1001", "--num_sampling_steps 1001", "from 2 to 1000"},
+        {"generate --cfg nan", "--cfg nan", "from 0 to 100"},
+        {"generate --cfg -1", "--cfg -1", "from 0 to 100"},
+        {"generate --cfg 1e30", "--cfg 1e30", "from 0 to 100"},
+        {"generate --cfg ''", "--cfg", "from 0 to 100"},
+        {"generate --cfg_schedule cosine", "--cfg_schedule cosine", "linear or constant"},
+        {"generate --temperature -0.1", "--temperature -0.1", "from 0"},
+        {"generate --temperature inf", "--temperature inf", "from 0"},
+        {"generate --num 0", "--num 0", "from 1 to 1000000"},
+        {"generate --num -3", "--num -3", "from 1 to 1000000"},
+        {"generate --num 99999999999999999999", "--num 99999999999999999999", "from 1 to 1000000"},
+        {"generate --num 200000", "--num 200000 for 10 classes", "1000000 at most"},
+        {"generate --seed -1", "--seed -1", "from 0"},
+        {"generate --seed 1.5", "--seed 1.5", "whole number"},
+        {"generate --class 10", "class 10", "expected 0 to 9"},
+        {"generate --class -1", "class -1", "expected 0 to 9"},
+        {"generate --class 3,,4", "--class", "empty"},
+        {"generate --class cat", "\"cat\"", "from 0 to 9"},
+        {"generate --threads 0", "--threads 0", "from 1 to 1024"},
+        {"generate --threads 1000000", "--threads 1000000", "from 1 to 1024"},
+        {"generate --batch 0", "--batch 0", "from 1 to 1024"},
+        {"generate --heads 0", "--heads 0", "from 1 to"},
+        {"generate --heads 7", "7", "heads"},
+        {"generate --dtype f64", "--dtype f64", "auto, f32 or bf16"},
+        {"generate --nun_iter 3", "--nun_iter", "did you mean --num_iter?"},
+        {"generate --frobnicate", "--frobnicate", "mar generate --help"},
+        {"generate dog", "dog", "unexpected argument"},
+        {"generate -n 3", "-n", "unknown option"},
+        {"generat", "generat", "did you mean mar generate?"},
+        {"frobnicate", "frobnicate", "generate, inspect, convert or bench"},
+        {"--frobnicate", "--frobnicate", "unknown"},
+        {"inspect", "FILE is missing", "mar inspect --help"},
+        {"inspect a b", "b", "unexpected"},
+        {"convert only_one", "OUT", "missing"},
+        {"convert demo out.safetensors --dtype f64", "--dtype f64", "f16"},
+        {"bench --frobnicate", "--frobnicate", "unknown"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char line[512];
+        snprintf(line, sizeof line, "$MAR %s", cases[i].arguments);
+        refused(*state, line, cases[i].part, cases[i].other, 0);
+    }
+}
+
+static void inputs(void **state)
+{
+    const char *d = *state;
+    char line[4096], source[2048];
+    if (!getcwd(source, sizeof source)) fail_msg("no current directory");
+    command_ok(d, "convert demo good.safetensors");
+    size_t size;
+    char *model = read_whole_file(d, "good.safetensors", &size);
+    write_whole_file(d, "half.safetensors", model, size / 2);
+    write_whole_file(d, "head.safetensors", model, 100);
+    write_whole_file(d, "empty.safetensors", "", 0);
+    write_whole_file(d, "text.pth", "not a model\n", 12);
+    mkdir((snprintf(line, sizeof line, "%s/dir.pth", d), line), 0777);
+    free(model);
+
+    static const bad_case cases[] = {
+        {"generate --model nothing.pth", "--vae is missing", "kl16.ckpt"},
+        {"generate --model nothing.pth --vae demo --class 1", "nothing.pth", "No such file"},
+        {"generate --vae nothing.ckpt", "nothing.ckpt", "No such file"},
+        {"generate --model half.safetensors --vae demo --class 1", "half.safetensors", ""},
+        {"generate --model head.safetensors --vae demo --class 1", "head.safetensors", ""},
+        {"generate --model empty.safetensors --vae demo --class 1", "empty.safetensors", ""},
+        {"generate --model text.pth --vae demo --class 1", "text.pth", ""},
+        {"generate --model dir.pth --vae demo --class 1", "dir.pth", "not a regular file"},
+        {"generate --vae half.safetensors", "half.safetensors", ""},
+        {"generate --vae good.safetensors", "good.safetensors", ""},
+        {"generate --model \"$(printf 'a\\nb')\" --vae demo", "a?b", "No such file"},
+        {"generate --model good.safetensors --vae demo", "--class is missing", "from 0 to 9"},
+        {"inspect nothing.pth", "nothing.pth", "No such file"},
+        {"inspect half.safetensors", "half.safetensors", ""},
+        {"convert nothing.pth out.safetensors", "nothing.pth", "No such file"},
+        {"convert half.safetensors out.safetensors", "half.safetensors", ""},
+        {"convert good.safetensors dir.pth", "dir.pth", "is a directory"},
+        {"convert good.safetensors no/such/out.safetensors", "no/such/out.safetensors", ""},
+    };
+    int files = count_files(d);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        snprintf(line, sizeof line, "$MAR %s", cases[i].arguments);
+        refused(d, line, cases[i].part, cases[i].other, files);
+    }
+    snprintf(line, sizeof line, "$MAR generate --model '%s/weights/demo/vae.safetensors' --vae demo --class 1", source);
+    refused(d, line, "vae.safetensors", "", files);
+}
+
+#define QUICK "--num_iter 2 --num_sampling_steps 2 "
+
+static void outputs(void **state)
+{
+    const char *d = *state;
+    char path[4096];
+    mkdir((snprintf(path, sizeof path, "%s/taken.png", d), path), 0777);
+    write_whole_file(d, "file", "x", 1);
+
+    static const bad_case cases[] = {
+        {"generate --out taken.png", "taken.png", "is a directory"},
+        {"generate --out file", "file", "expected a directory or a name ending in .png"},
+        {"generate --out file/x.png", "file/x.png", "Not a directory"},
+        {"generate --out no/such/x.png", "no/such/x.png", "No such file"},
+        {"generate --out no/such", "no/such", "No such file"},
+        {"generate --out x.jpg", "x.jpg", "ending in .png"},
+        {"generate --out ''", "--out", "a directory or FILE.png"},
+        {"generate --out", "--out", "found nothing"},
+        {"generate --out --grid", "--out", "found --grid"},
+        {"generate --out /dev/null", "/dev/null", "is a file"},
+        {"generate --out /proc/x.png", "/proc/x.png", "cannot write"},
+        {"generate --out /proc/x", "/proc/x", "cannot write"},
+        {"generate --num 10000 --out x.png", "x.png", "pixels, expected 100000000 at most"},
+        {"generate --num 10000 --out x --grid", "x", "pixels, expected 100000000 at most"},
+    };
+    int files = count_files(d);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char line[512];
+        snprintf(line, sizeof line, "$MAR %s", cases[i].arguments);
+        refused(d, line, cases[i].part, cases[i].other, files);
+    }
+    /* 300 is too long for a name whether or not anything is added to it */
+    refused(d, "$MAR generate --out $(printf %0300d 1).png", "00001.png", "File name too long", files);
+}
+
+static void unwritable_directory(void **state)
+{
+    const char *d = *state;
+    if (geteuid() == 0) skip(); /* root may write anywhere; outputs() has /proc for that */
+    command_result r = command_run(d, "mkdir locked && chmod 555 locked");
+    command_result_free(&r);
+    refused(d, "$MAR generate --out locked", "locked", "Permission denied", 1);
+    refused(d, "$MAR generate --out locked/x.png", "locked/x.png", "Permission denied", 1);
+    refused(d, "$MAR generate --out locked/sub", "locked/sub", "Permission denied", 1);
+}
+
+static void full_disk(void **state)
+{
+    const char *d = *state;
+    /* A limit on file sizes is the full disk that any user can have; a unit is 512 bytes. */
+    refused(d, "ulimit -f 1; $MAR generate --class 1 --num 4 " QUICK "--out x.png", "x.png", "File too large", 0);
+    refused(d, "ulimit -f 1; $MAR generate --class 1 --num 1 " QUICK "--out x", "x/000000.png", "File too large", 0);
+    refused(d, "ulimit -f 1; $MAR convert demo x.safetensors", "x.safetensors", "cannot write", 0);
+    refused(d, "$MAR generate --class 1 --num 1 " QUICK "--json --out x.png >/dev/full", "standard output",
+            "No space left on device", 1);
+    refused(d, "$MAR --help >/dev/full", "standard output", "No space left on device", 1);
+
+    /* Where the kernel lets us, a real full disk, gone again with its name space. The old picture stays. */
+    command_result r = command_run(d, "unshare -m true && echo yes");
+    int can_mount = strcmp(r.out, "yes\n") == 0;
+    command_result_free(&r);
+    if (!can_mount) return;
+    refused(d,
+            "mkdir disk; unshare -m sh -c \"mount -t tmpfs -o size=16k none disk && echo old >disk/x.png && "
+            "head -c 9000 /dev/zero >disk/filler && { $MAR generate --num 1 " QUICK "--out disk/x.png; "
+            "s=\\$?; test \\$(ls -A disk | wc -l) = 2 && test \\$(cat disk/x.png) = old || s=9; exit \\$s; }\"",
+            "disk/x.png", "No space left on device", 2);
+}
+
+static void old_picture_stays(void **state)
+{
+    const char *d = *state;
+    write_whole_file(d, "x.png", "old", 3);
+    refused(d, "ulimit -f 1; $MAR generate --class 1 --num 4 " QUICK "--out x.png", "x.png", "File too large", 1);
+    char *text = read_whole_file(d, "x.png", NULL);
+    assert_string_equal(text, "old");
+    free(text);
+}
+
+/* 24 lines of 80 columns, with an example. */
+static void help(void **state)
+{
+    static const char *const lines[] = {"$MAR --help",
+                                        "$MAR generate --help",
+                                        "$MAR inspect --help",
+                                        "$MAR convert --help",
+                                        "$MAR bench --help",
+                                        "$MAR help generate",
+                                        "$MAR",
+                                        "$MAR generate -h"};
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        command_result r = command_run(*state, lines[i]);
+        assert_int_equal(r.status, 0);
+        assert_string_equal(r.err, "");
+        if (!strstr(r.out, "usage: mar") || !strstr(r.out, "example")) fail_msg("%s: no usage or example", lines[i]);
+        int count = 0;
+        for (char *line = r.out, *end; (end = strchr(line, '\n')); line = end + 1, count++)
+            if (end - line > 80) fail_msg("%s: %td columns: %.*s", lines[i], end - line, (int)(end - line), line);
+        if (count > 24) fail_msg("%s: %d lines", lines[i], count);
+        command_result_free(&r);
+    }
+    command_result r = command_run(*state, "$MAR --version");
+    assert_true(strncmp(r.out, "mar ", 4) == 0);
+    command_result_free(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(options, setup, teardown),
+        cmocka_unit_test_setup_teardown(inputs, setup, teardown),
+        cmocka_unit_test_setup_teardown(outputs, setup, teardown),
+        cmocka_unit_test_setup_teardown(unwritable_directory, setup, teardown),
+        cmocka_unit_test_setup_teardown(full_disk, setup, teardown),
+        cmocka_unit_test_setup_teardown(old_picture_stays, setup, teardown),
+        cmocka_unit_test_setup_teardown(help, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

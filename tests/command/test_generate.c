@@ -1,0 +1,354 @@
+/* mar generate on the demo: files, their text, the record, progress, and what an image depends on. */
+#include "tests/support/command.h"
+
+#include <cjson/cJSON.h>
+#include <fcntl.h>
+#include <png.h>
+#include <pty.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Enough to run everything, short enough to run it often. */
+#define QUICK "--num_iter 4 --num_sampling_steps 8 "
+
+static int setup(void **state)
+{
+    *state = temporary_directory();
+    return *state ? 0 : 1;
+}
+
+static int teardown(void **state)
+{
+    remove_directory(*state);
+    free(*state);
+    return 0;
+}
+
+/* --- PNG, read back with libpng --------------------------------------------------------------------- */
+
+typedef struct {
+    png_structp png;
+    png_infop info;
+    int width, height;
+    png_bytepp rows;
+} picture;
+
+static picture open_picture(const char *directory, const char *name)
+{
+    picture p;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *f = fopen(path, "rb");
+    if (!f) fail_msg("%s: cannot open", path);
+    p.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, NULL, NULL, NULL);
+    p.info = png_create_info_struct(p.png);
+    if (setjmp(png_jmpbuf(p.png))) fail_msg("%s: not a whole PNG", path);
+    png_init_io(p.png, f);
+    png_read_png(p.png, p.info, PNG_TRANSFORM_IDENTITY, NULL);
+    p.width = (int)png_get_image_width(p.png, p.info);
+    p.height = (int)png_get_image_height(p.png, p.info);
+    p.rows = png_get_rows(p.png, p.info);
+    assert_int_equal(png_get_color_type(p.png, p.info), PNG_COLOR_TYPE_RGB);
+    assert_int_equal(png_get_bit_depth(p.png, p.info), 8);
+    fclose(f);
+    return p;
+}
+
+static void close_picture(picture *p)
+{
+    png_destroy_read_struct(&p->png, &p->info, NULL);
+}
+
+static const char *text_of(const picture *p, const char *key)
+{
+    png_textp texts;
+    int n;
+    png_get_text(p->png, p->info, &texts, &n);
+    for (int i = 0; i < n; i++)
+        if (strcmp(texts[i].key, key) == 0) return texts[i].text;
+    return "(absent)";
+}
+
+static void assert_text(const picture *p, const char *key, const char *value)
+{
+    if (strcmp(text_of(p, key), value) != 0) fail_msg("%s is \"%s\", expected \"%s\"", key, text_of(p, key), value);
+}
+
+/* --- tests ------------------------------------------------------------------------------------------ */
+
+static void text_chunks(void **state)
+{
+    const char *d = *state;
+    command_ok(d, "generate --class 3,7 --num 2 --seed 18446744073709551615 --cfg 1.7 --cfg_schedule constant "
+                  "--temperature 0.9 " QUICK "--out d --grid");
+    assert_int_equal(count_files(d), 1);
+    char sub[4096];
+    snprintf(sub, sizeof sub, "%s/d", d);
+    assert_int_equal(count_files(sub), 5); /* four images and the grid, no temporary file */
+
+    picture p = open_picture(d, "d/000002.png");
+    assert_text(&p, "class", "7");
+    assert_text(&p, "class_name", "(absent)");
+    assert_text(&p, "image", "2");
+    assert_text(&p, "seed", "18446744073709551615");
+    assert_text(&p, "cfg", "1.7");
+    assert_text(&p, "cfg_schedule", "constant");
+    assert_text(&p, "temperature", "0.9");
+    assert_text(&p, "num_iter", "4");
+    assert_text(&p, "num_sampling_steps", "8");
+    assert_text(&p, "model", "demo");
+    assert_text(&p, "vae", "demo");
+    assert_non_null(strstr(text_of(&p, "Software"), "libmar "));
+    assert_null(strstr(text_of(&p, "backend"), "thread")); /* changes nothing in the image */
+    close_picture(&p);
+
+    p = open_picture(d, "d/grid.png");
+    assert_text(&p, "class", "3,7");
+    assert_text(&p, "image", "0-3");
+    assert_text(&p, "num", "2");
+    close_picture(&p);
+}
+
+/* The images of a grid are those of a directory, pixel by pixel, in the cells that the manual page says. */
+static void grid_and_directory(void **state)
+{
+    const char *d = *state;
+    command_ok(d, "generate --class 1,2,5 --num 2 " QUICK "--out grid.png");
+    command_ok(d, "generate --class 1,2,5 --num 2 " QUICK "--out d --quiet");
+    picture grid = open_picture(d, "grid.png");
+    for (int i = 0; i < 6; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "d/%06d.png", i);
+        picture p = open_picture(d, name);
+        assert_true(p.width >= 32 && p.height >= 32);
+        assert_int_equal(grid.width, 3 * p.width + 4); /* a column is a class; two white pixels between */
+        assert_int_equal(grid.height, 2 * p.height + 2);
+        int left = i / 2 * (p.width + 2), top = i % 2 * (p.height + 2);
+        for (int y = 0; y < p.height; y++)
+            assert_memory_equal(grid.rows[top + y] + 3 * left, p.rows[y], 3 * (size_t)p.width);
+        close_picture(&p);
+    }
+    close_picture(&grid);
+}
+
+static void single_image(void **state)
+{
+    const char *d = *state;
+    command_result r = command_run(d, "$MAR generate --class 4 --num 1 " QUICK "--out One.PNG");
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.err, "");
+    assert_non_null(strstr(r.out, "wrote One.PNG: 1 image of 32x32 in "));
+    command_result_free(&r);
+    picture p = open_picture(d, "One.PNG");
+    assert_int_equal(p.width, 32);
+    assert_int_equal(p.height, 32);
+    assert_text(&p, "class", "4");
+    assert_text(&p, "image", "0");
+    close_picture(&p);
+    assert_int_equal(count_files(d), 1);
+
+    r = command_run(d,
+                    "umask 027; $MAR generate --class 4 --num 1 " QUICK "--out One.PNG --quiet && stat -c %a One.PNG");
+    assert_string_equal(r.out, "640\n"); /* as a plain open would have made it; nothing else printed */
+    command_result_free(&r);
+}
+
+static void assert_same_file(const char *directory, const char *a, const char *b)
+{
+    size_t na, nb;
+    char *da = read_whole_file(directory, a, &na), *db = read_whole_file(directory, b, &nb);
+    if (na != nb || memcmp(da, db, na) != 0) fail_msg("%s and %s differ", a, b);
+    free(da);
+    free(db);
+}
+
+/* The same seed gives the same bytes, whatever the batch, the threads, and how many images are made. */
+static void what_an_image_depends_on(void **state)
+{
+    const char *d = *state;
+    static const char *const variants[] = {"--batch 1 --threads 1", "--batch 3 --threads 2", "--batch 5 --threads 1",
+                                           "--threads 2 --grid"};
+    for (int v = 0; v < 4; v++) {
+        char line[512];
+        snprintf(line, sizeof line, "generate --class 0,8,5,3,9 --num 1 --seed 11 " QUICK "%s --out %d", variants[v],
+                 v);
+        command_ok(d, line);
+    }
+    command_ok(d, "generate --class 0,8 --num 1 --seed 11 " QUICK "--out fewer");
+    command_ok(d, "generate --class 0,8 --num 1 --seed 12 " QUICK "--out other");
+    for (int i = 0; i < 5; i++)
+        for (int v = 1; v < 4; v++) {
+            char a[32], b[32];
+            snprintf(a, sizeof a, "0/%06d.png", i);
+            snprintf(b, sizeof b, "%d/%06d.png", v, i);
+            assert_same_file(d, a, b);
+        }
+    assert_same_file(d, "0/000001.png", "fewer/000001.png");
+    size_t na, nb;
+    char *a = read_whole_file(d, "0/000000.png", &na), *b = read_whole_file(d, "other/000000.png", &nb);
+    assert_true(na != nb || memcmp(a, b, na) != 0);
+    free(a);
+    free(b);
+}
+
+static void draft_model(void **state)
+{
+    command_ok(*state, "generate --model demo-draft --class 6 --num 1 " QUICK "--out draft.png");
+    picture p = open_picture(*state, "draft.png");
+    assert_text(&p, "model", "demo-draft");
+    close_picture(&p);
+}
+
+static double number_at(const cJSON *object, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    if (!cJSON_IsNumber(item)) fail_msg("%s: no number of that name in the record", key);
+    return item->valuedouble;
+}
+
+static void json_record(void **state)
+{
+    const char *d = *state;
+    command_result r =
+        command_run(d, "$MAR generate --class 2,0 --num 3 --seed 5 --cfg 2.9 " QUICK "--batch 4 --out d --grid --json");
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.err, "");
+    cJSON *record = cJSON_Parse(r.out);
+    assert_non_null(record);
+    assert_true(number_at(record, "images") == 6);
+    assert_true(number_at(record, "width") == 32);
+    const cJSON *parameters = cJSON_GetObjectItem(record, "parameters");
+    assert_true(number_at(parameters, "seed") == 5);
+    assert_true(number_at(parameters, "cfg") == 2.9);
+    assert_true(number_at(parameters, "num_iter") == 4);
+    const cJSON *files = cJSON_GetObjectItem(record, "files"), *file;
+    assert_int_equal(cJSON_GetArraySize(files), 6);
+    cJSON_ArrayForEach(file, files)
+    {
+        picture p = open_picture(d, cJSON_GetObjectItem(file, "file")->valuestring);
+        assert_int_equal(atoi(text_of(&p, "class")), (int)number_at(file, "class"));
+        assert_int_equal(atoi(text_of(&p, "image")), (int)number_at(file, "image"));
+        close_picture(&p);
+    }
+    picture p = open_picture(d, cJSON_GetObjectItem(cJSON_GetObjectItem(record, "grid"), "file")->valuestring);
+    close_picture(&p);
+
+    double seconds = number_at(record, "seconds"), parts = 0;
+    static const char *const names[] = {"encoder", "decoder", "head", "vae"};
+    for (int i = 0; i < 4; i++) {
+        const cJSON *part = cJSON_GetObjectItem(cJSON_GetObjectItem(record, "split"), names[i]);
+        assert_true(number_at(part, "seconds") > 0);
+        assert_true(number_at(part, "flop") > 0);
+        parts += number_at(part, "seconds");
+    }
+    assert_true(parts <= seconds);
+    assert_true(number_at(record, "seconds_per_image") > 0);
+    assert_non_null(cJSON_GetObjectItem(record, "backend"));
+    cJSON_Delete(record);
+    command_result_free(&r);
+}
+
+/* Runs mar on a pseudo-terminal; returns what it printed there. */
+static char *on_terminal(const char *directory, char *const *argv)
+{
+    int terminal;
+    struct winsize window = {.ws_row = 24, .ws_col = 80};
+    pid_t child = forkpty(&terminal, NULL, NULL, &window);
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (chdir(directory) == 0) execv(getenv("MAR_COMMAND"), argv);
+        _exit(127);
+    }
+    char *text = calloc(1, 1 << 20);
+    size_t used = 0;
+    for (ssize_t n; used < (1 << 20) - 1 && (n = read(terminal, text + used, (1 << 20) - 1 - used)) > 0;)
+        used += (size_t)n;
+    int status;
+    waitpid(child, &status, 0);
+    close(terminal);
+    assert_int_equal(status, 0);
+    return text;
+}
+
+static void progress_on_a_terminal(void **state)
+{
+    char *argv[] = {
+        "mar", "generate", "--class", "1,2", "--num", "2", "--batch", "2", "--num_iter", "8", "--num_sampling_steps",
+        "8",   "--out",    "p.png",   NULL,  NULL};
+    char *shown = on_terminal(*state, argv);
+    assert_non_null(strstr(shown, "\r["));
+    assert_non_null(strstr(shown, "100%  4 of 4 images"));
+    assert_non_null(strstr(shown, " left"));
+    assert_non_null(strstr(shown, "\r\033[Kwrote p.png: 4 images of 32x32"));
+    free(shown);
+
+    argv[14] = "--quiet";
+    shown = on_terminal(*state, argv);
+    assert_string_equal(shown, "");
+    free(shown);
+
+    command_result r = command_run(*state, "$MAR generate --class 1,2 --num 2 " QUICK "--out p.png");
+    assert_string_equal(r.err, "");
+    assert_null(strchr(r.out, '\r'));
+    command_result_free(&r);
+}
+
+/* Ctrl-C: finished images stay and are whole, nothing half-written is left, the status says so. */
+static void interrupted(void **state)
+{
+    const char *d = *state;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (chdir(d) != 0) _exit(127);
+        int err = open("err", O_CREAT | O_WRONLY, 0666);
+        dup2(err, STDERR_FILENO);
+        execl(getenv("MAR_COMMAND"), "mar", "generate", "--class", "1", "--num", "1000000", "--batch", "2",
+              "--num_iter", "4", "--num_sampling_steps", "8", "--out", "d", (char *)NULL);
+        _exit(127);
+    }
+    char path[4096];
+    snprintf(path, sizeof path, "%s/d/000003.png", d);
+    struct stat st;
+    for (int i = 0; i < 6000 && stat(path, &st) != 0; i++) usleep(10000);
+    assert_int_equal(stat(path, &st), 0);
+    kill(child, SIGINT);
+    int status;
+    waitpid(child, &status, 0);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 130);
+
+    snprintf(path, sizeof path, "%s/d", d);
+    int files = count_files(path);
+    assert_true(files >= 4);
+    for (int i = 0; i < files; i++) { /* exactly 000000.png to the last, all readable */
+        char name[32];
+        snprintf(name, sizeof name, "d/%06d.png", i);
+        picture p = open_picture(d, name);
+        close_picture(&p);
+    }
+    char *err = read_whole_file(d, "err", NULL), said[64];
+    snprintf(said, sizeof said, "mar: interrupted: %d of 1000000 images are in d\n", files);
+    assert_string_equal(err, said);
+    free(err);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(text_chunks, setup, teardown),
+        cmocka_unit_test_setup_teardown(grid_and_directory, setup, teardown),
+        cmocka_unit_test_setup_teardown(single_image, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_an_image_depends_on, setup, teardown),
+        cmocka_unit_test_setup_teardown(draft_model, setup, teardown),
+        cmocka_unit_test_setup_teardown(json_record, setup, teardown),
+        cmocka_unit_test_setup_teardown(progress_on_a_terminal, setup, teardown),
+        cmocka_unit_test_setup_teardown(interrupted, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,41 @@
+#include "tools/command.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+const char *const tool_dtypes[] = {"auto", "f32", "bf16", NULL};
+
+int tool_error(const char *format, ...)
+{
+    char text[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 32 || *c == 127) *c = '?'; /* one line, whatever a file is called */
+    fflush(stdout);
+    const char *fresh_line = isatty(STDERR_FILENO) ? "\r\033[K" : ""; /* over a progress bar */
+    fprintf(stderr, "%smar: %s\n", fresh_line, text);
+    return 1;
+}
+
+int tool_open(mar_dtype dtype, int threads, mar **out)
+{
+    mar_options options = {.dtype = dtype, .threads = threads};
+    mar_status status = mar_open(&options, out);
+    if (status == MAR_OK) return 0;
+    tool_error("%s", *out ? mar_error(*out) : mar_status_name(status));
+    mar_close(*out);
+    *out = NULL;
+    return 1;
+}
+
+double tool_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}

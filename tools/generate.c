@@ -1,0 +1,344 @@
+/* mar generate: from a checkpoint and classes to PNG. */
+#include "tools/generate.h"
+
+#include "tools/classes.h"
+#include "tools/command.h"
+#include "tools/options.h"
+#include "tools/progress.h"
+#include "tools/record.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] = "usage: mar generate [OPTIONS]\n"
+                           "Makes images and writes them as PNG. With no options: digits from the demo.\n"
+                           "  --model FILE     .safetensors, official .pth, demo or demo-draft      [demo]\n"
+                           "  --vae FILE       image decoder: .safetensors, kl16.ckpt or demo       [demo]\n"
+                           "  --class LIST     numbers or ImageNet names: 207,sea_slug      [demo: 0 to 9]\n"
+                           "  --num N          images of each class                      [1; the demo: 4]\n"
+                           "  --out WHERE      FILE.png: the image, or all on a grid; else a directory for\n"
+                           "                   000000.png, 000001.png ... in class order         [mar.png]\n"
+                           "  --grid           with a directory: DIR/grid.png as well\n"
+                           "  --num_iter N     autoregressive steps, one token each or more           [64]\n"
+                           "  --num_sampling_steps N   diffusion steps of a token, 2 to 1000         [100]\n"
+                           "  --cfg X          guidance scale, 1 for none                            [2.9]\n"
+                           "  --cfg_schedule linear|constant                                      [linear]\n"
+                           "  --temperature X  scales the noise of the diffusion                       [1]\n"
+                           "  --seed N         the same seed gives the same images                     [0]\n"
+                           "  --dtype auto|f32|bf16    auto: bf16 where the processor has it        [auto]\n"
+                           "  --threads N      worker threads                               [one per core]\n"
+                           "  --batch N        images made at a time: memory against speed            [16]\n"
+                           "  --heads N        attention heads, if the file does not say\n"
+                           "  --json           print a record of the run; --quiet: print only errors\n"
+                           "example: mar generate --model checkpoint-last.pth --vae kl16.ckpt \\\n"
+                           "             --class \"golden retriever\" --seed 7 --out dog.png\n";
+
+enum {
+    NUM_MAX = 1000000,          /* images in a run: their file names have six digits */
+    BATCH_DEFAULT = 16,         /* enough rows to keep the matrix units busy; at MAR-H still well under 8 GB */
+    GRID_PIXELS_MAX = 100000000 /* 300 MB in memory; 32x32 images of 256x256 are two thirds of it */
+};
+
+/* --- interruption: the step in hand is finished, whole images stay ------------------------------ */
+
+static volatile sig_atomic_t interrupted; /* the signal's number */
+
+static void on_signal(int number)
+{
+    interrupted = number;
+}
+
+static void catch_signals(void)
+{
+    struct sigaction old, action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND}; /* twice: die */
+    sigemptyset(&action.sa_mask);
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN) /* nohup stays in force */
+            sigaction(numbers[i], &action, NULL);
+}
+
+/* --- what was asked for ------------------------------------------------------------------------- */
+
+static int parse(int argc, char **argv, generate_options *o)
+{
+    static const char *const schedules[] = {"linear", "constant", NULL}; /* in the order of mar_cfg_schedule */
+    *o = (generate_options){.model = "demo", .out = "mar.png", .params = MAR_PARAMS_DEFAULT};
+    o->params.cfg = 2.9f; /* the official setting of MAR-B, and near that of L (3.0) and H (3.2) */
+    o->params.num_iter = 0;
+    int schedule = MAR_CFG_LINEAR;
+    const option options[] = {
+        {"model", OPTION_TEXT, .value = &o->model, .expects = "a file, demo or demo-draft"},
+        {"vae", OPTION_TEXT, .value = &o->vae, .expects = "a file or demo"},
+        {"class", OPTION_TEXT, .value = &o->classes, .expects = "class numbers or names, separated by commas"},
+        {"num", OPTION_INT, .value = &o->num, .min = 1, .max = NUM_MAX},
+        {"out", OPTION_TEXT, .value = &o->out, .expects = "a directory or FILE.png"},
+        {"grid", OPTION_FLAG, .value = &o->grid},
+        {"num_iter", OPTION_INT, .value = &o->params.num_iter, .min = 1,
+         .max = 65536}, /* more exactly once the model is known */
+        {"num_sampling_steps", OPTION_INT, .value = &o->params.num_sampling_steps, .min = 2, .max = 1000},
+        {"cfg", OPTION_FLOAT, .value = &o->params.cfg, .min = 0, .max = 100},
+        {"cfg_schedule", OPTION_CHOICE, .value = &schedule, .choices = schedules},
+        {"temperature", OPTION_FLOAT, .value = &o->params.temperature, .min = 0, .max = 100},
+        {"seed", OPTION_UINT64, .value = &o->params.seed},
+        {"dtype", OPTION_CHOICE, .value = &o->dtype, .choices = tool_dtypes},
+        {"threads", OPTION_INT, .value = &o->threads, .min = 1, .max = 1024},
+        {"batch", OPTION_INT, .value = &o->batch, .min = 1, .max = 1024},
+        {"heads", OPTION_INT, .value = &o->heads, .min = 1, .max = 1024},
+        {"json", OPTION_FLAG, .value = &o->json},
+        {"quiet", OPTION_FLAG, .value = &o->quiet},
+        {0},
+    };
+    const option_set set = {"generate", help, options, NULL};
+    int status = options_parse(&set, argc, argv);
+    o->params.cfg_schedule = (mar_cfg_schedule)schedule;
+    return status;
+}
+
+static int is_demo(const char *model)
+{
+    return strcmp(model, "demo") == 0 || strcmp(model, "demo-draft") == 0;
+}
+
+/* --- what it comes to, once the model is known -------------------------------------------------- */
+
+static int library_error(const generate_job *job)
+{
+    return tool_error("%s", mar_error(job->library));
+}
+
+static int resolve_classes(generate_job *job)
+{
+    const generate_options *o = &job->options;
+    job->class_total = mar_model_get_config(job->model)->classes;
+    if (o->classes) {
+        char why[1024];
+        if (classes_parse(o->classes, job->class_total, &job->classes, &job->class_count, why, sizeof why) != 0)
+            return tool_error("--class: %s", why);
+    } else if (is_demo(o->model)) {
+        job->class_count = job->class_total;
+        job->classes = malloc((size_t)job->class_count * sizeof *job->classes);
+        if (!job->classes) return tool_error("out of memory for %d classes", job->class_count);
+        for (int i = 0; i < job->class_count; i++) job->classes[i] = i;
+    } else {
+        return tool_error("--class is missing, expected numbers from 0 to %d%s", job->class_total - 1,
+                          job->class_total == IMAGENET_CLASSES ? " or names such as \"golden retriever\"" : "");
+    }
+    job->num = o->num ? o->num : is_demo(o->model) ? 4 : 1;
+    job->total = (long)job->num * job->class_count;
+    if (job->total > NUM_MAX)
+        return tool_error("--num %d for %d classes: %ld images, expected %d at most", job->num, job->class_count,
+                          job->total, NUM_MAX);
+    return 0;
+}
+
+static int resolve_num_iter(generate_job *job)
+{
+    int tokens = mar_model_get_config(job->model)->seq_len, *num_iter = &job->options.params.num_iter;
+    if (*num_iter > tokens)
+        return tool_error("--num_iter %d: expected a whole number from 1 to %d, the tokens of an image of this model",
+                          *num_iter, tokens);
+    if (*num_iter == 0) *num_iter = tokens < 64 ? tokens : 64;
+    return 0;
+}
+
+/* Rows are classes, or columns if there are more classes than images of each: wide rather than high. With one
+ * class, or one image of each, a square. */
+static void shape_grid(generate_job *job)
+{
+    if (job->class_count > 1 && job->num > 1) {
+        job->class_is_column = job->class_count >= job->num;
+        job->columns = job->class_is_column ? job->class_count : job->num;
+        job->rows = job->class_is_column ? job->num : job->class_count;
+    } else {
+        job->columns = (int)ceil(sqrt((double)job->total));
+        job->rows = (int)((job->total + job->columns - 1) / job->columns);
+    }
+}
+
+static int make_grid(generate_job *job)
+{
+    if (job->out.is_file ? job->total == 1 : !job->options.grid) return 0;
+    shape_grid(job);
+    double pixels = image_grid_pixels(job->rows, job->columns, job->width, job->height);
+    if (pixels > GRID_PIXELS_MAX)
+        return tool_error("%s: a grid of %ld images of %dx%d has %.0f pixels, expected %d at most: use fewer images or "
+                          "--out DIR without --grid",
+                          job->out.path, job->total, job->width, job->height, pixels, GRID_PIXELS_MAX);
+    if (image_grid_create(job->rows, job->columns, job->width, job->height, &job->grid) != 0)
+        return tool_error("out of memory for a grid of %.0f pixels", pixels);
+    return 0;
+}
+
+static int prepare(generate_job *job, progress *bar)
+{
+    generate_options *o = &job->options;
+    char note[128];
+    double began = tool_seconds();
+    if (output_check(&job->out, o->out) != 0) return 1;
+    if (!o->vae && is_demo(o->model)) o->vae = "demo";
+    if (!o->vae)
+        return tool_error("--vae is missing, expected an image decoder: the official models use kl16.ckpt, linked from "
+                          "the page github.com/LTH14/mar");
+    if (tool_open((mar_dtype)o->dtype, o->threads, &job->library) != 0) return 1;
+    snprintf(note, sizeof note, "loading %s", o->model);
+    progress_note(bar, note);
+    mar_status status = mar_model_load(job->library, o->model, o->heads, &job->model);
+    progress_clear(bar);
+    if (status != MAR_OK) return library_error(job);
+    if (resolve_classes(job) != 0 || resolve_num_iter(job) != 0) return 1;
+    if (mar_vae_load(job->library, o->vae, &job->vae) != MAR_OK) return library_error(job);
+
+    if (!o->batch) o->batch = BATCH_DEFAULT;
+    if (o->batch > job->total) o->batch = (int)job->total;
+    status = mar_session_create(job->model, job->vae, &o->params, o->batch, &job->session);
+    if (status == MAR_ENOMEM && o->batch > 1)
+        return tool_error("%s; a smaller --batch than %d needs less", mar_error(job->library), o->batch);
+    if (status != MAR_OK) return library_error(job);
+    mar_session_image_size(job->session, &job->width, &job->height);
+    if (make_grid(job) != 0) return 1;
+    job->load_s = tool_seconds() - began;
+    return 0;
+}
+
+/* --- the run ------------------------------------------------------------------------------------ */
+
+static void add_stats(generate_job *job)
+{
+    mar_stats s, *sum = &job->stats;
+    mar_session_get_stats(job->session, &s);
+    sum->encoder_s += s.encoder_s;
+    sum->decoder_s += s.decoder_s;
+    sum->head_s += s.head_s;
+    sum->vae_s += s.vae_s;
+    sum->total_s += s.total_s;
+    sum->encoder_flop += s.encoder_flop;
+    sum->decoder_flop += s.decoder_flop;
+    sum->head_flop += s.head_flop;
+    sum->vae_flop += s.vae_flop;
+    sum->arena_bytes = s.arena_bytes;
+}
+
+/* Images first..first+n-1 into rgb. 1 after an error or when interrupted. */
+static int run_batch(generate_job *job, long first, int n, int *labels, uint8_t *rgb, progress *bar)
+{
+    for (int i = 0; i < n; i++) labels[i] = job->classes[(first + i) / job->num];
+    if (mar_session_begin(job->session, (uint64_t)first, labels, n) != MAR_OK) return library_error(job);
+    double steps = job->options.params.num_iter + 1; /* the image decoder counts as one more */
+    double total = (double)job->total;
+    while (!mar_session_done(job->session)) {
+        double step = steps - 1 - mar_session_steps_left(job->session);
+        progress_update(bar, ((double)first + n * step / steps) / total, first, job->total);
+        if (mar_session_step(job->session) != MAR_OK) return library_error(job);
+        if (interrupted) return 1;
+    }
+    if (mar_session_images(job->session, rgb) != MAR_OK) return library_error(job);
+    add_stats(job);
+    progress_update(bar, (double)(first + n) / total, first + n, job->total);
+    return 0;
+}
+
+/* Writes `picture` with its text; index as in record_texts_make. */
+static int write_picture(const generate_job *job, long index, char *path, const image *picture)
+{
+    record_texts texts;
+    if (!path) return 1;
+    int failed = record_texts_make(job, index, &texts) != 0;
+    if (!failed) {
+        failed = image_write_png(path, picture, texts.texts, texts.count);
+        record_texts_free(&texts);
+    }
+    free(path);
+    return failed;
+}
+
+static int keep_image(generate_job *job, long index, uint8_t *rgb)
+{
+    if (job->grid.rgb) {
+        long group = index / job->num, member = index % job->num; /* class, image of the class */
+        long row = index / job->columns, column = index % job->columns;
+        if (job->class_count > 1 && job->num > 1) {
+            row = job->class_is_column ? member : group;
+            column = job->class_is_column ? group : member;
+        }
+        image_grid_set(&job->grid, (int)row, (int)column, job->width, job->height, rgb);
+        if (job->out.is_file) return 0;
+    }
+    const image picture = {job->width, job->height, rgb};
+    return write_picture(job, index, output_image_path(&job->out, index), &picture);
+}
+
+/* Returns the number of images finished, job->total if all is well. */
+static long run(generate_job *job, progress *bar)
+{
+    size_t image_bytes = (size_t)job->width * (size_t)job->height * 3;
+    int batch = job->options.batch, failed = 0;
+    uint8_t *rgb = malloc((size_t)batch * image_bytes);
+    int *labels = malloc((size_t)batch * sizeof *labels);
+    long done = 0;
+    if (!rgb || !labels) failed = tool_error("out of memory for %d images of %dx%d", batch, job->width, job->height);
+    while (!failed && !interrupted && done < job->total) {
+        int n = job->total - done < batch ? (int)(job->total - done) : batch;
+        failed = run_batch(job, done, n, labels, rgb, bar);
+        for (int i = 0; i < n && !failed; i++) {
+            failed = keep_image(job, done, rgb + (size_t)i * image_bytes);
+            done += !failed;
+        }
+    }
+    free(rgb);
+    free(labels);
+    return done;
+}
+
+static void print_summary(const generate_job *job)
+{
+    const char *path = job->out.path;
+    int digits = job->run_s < 9.95 ? 2 : 1;
+    printf("wrote %s: %ld image%s of %dx%d in %.*f s", path, job->total, job->total > 1 ? "s" : "", job->width,
+           job->height, digits, job->run_s);
+    if (job->total > 1) printf(" (%.2g s per image)", job->run_s / (double)job->total);
+    putchar('\n');
+}
+
+static int generate(generate_job *job, progress *bar)
+{
+    if (prepare(job, bar) != 0) return 1;
+    if (output_begin(&job->out) != 0) return 1;
+    catch_signals();
+    double began = tool_seconds();
+    progress_begin(bar);
+    long done = run(job, bar);
+    int failed = done < job->total;
+    if (!failed && job->grid.rgb) failed = write_picture(job, -1, output_grid_path(&job->out), &job->grid);
+    progress_clear(bar);
+    job->run_s = tool_seconds() - began;
+    if (failed) {
+        if (job->out.is_file) done = 0;
+        if (interrupted) tool_error("interrupted: %ld of %ld images are in %s", done, job->total, job->out.path);
+        output_abandon(&job->out);
+        return interrupted ? 128 + interrupted : 1;
+    }
+    if (job->options.json) return record_print_json(job);
+    if (!job->options.quiet) print_summary(job);
+    return 0;
+}
+
+int cmd_generate(int argc, char **argv)
+{
+    generate_job job = {0};
+    progress bar;
+    int status = parse(argc, argv, &job.options);
+    if (status != OPTIONS_RUN) return status;
+    progress_start(&bar, job.options.quiet);
+    status = generate(&job, &bar);
+    mar_session_free(job.session);
+    mar_vae_free(job.vae);
+    mar_model_free(job.model);
+    mar_close(job.library);
+    free(job.grid.rgb);
+    free(job.classes);
+    return status;
+}

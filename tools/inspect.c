@@ -1,0 +1,112 @@
+/* mar inspect: what is in a checkpoint, and what keeps it from being a usable model. */
+#include "tools/command.h"
+#include "tools/options.h"
+
+#include <cjson/cJSON.h>
+#include <limits.h>
+#include <stdio.h>
+
+static const char help[] = //
+    "usage: mar inspect FILE [OPTIONS]\n"
+    "\n"
+    "Says what a checkpoint contains and lists every tensor that is missing, extra,\n"
+    "of the wrong shape or type, or has NaN or Inf in it. The exit status is 0 if\n"
+    "there is no problem, else 1.\n"
+    "\n"
+    "  FILE       a MAR model or KL autoencoder: .safetensors, or .pth or .ckpt as\n"
+    "             PyTorch writes it; or demo, demo-draft, demo-vae (built in)\n"
+    "  --heads N  attention heads [from the file, or the official rule]\n"
+    "  --json     one JSON object in place of text\n"
+    "\n"
+    "example: mar inspect checkpoint-last.pth\n";
+
+static const char *kind_name(mar_kind kind)
+{
+    return kind == MAR_KIND_MAR ? "mar" : kind == MAR_KIND_VAE ? "vae" : "unknown";
+}
+
+static void print_text(const mar_report *r)
+{
+    int problems = mar_report_problem_count(r);
+    for (int i = 0; i < mar_report_fact_count(r); i++) printf("%s\n", mar_report_fact(r, i));
+    for (int i = 0; i < problems; i++) printf("problem: %s\n", mar_report_problem(r, i));
+    printf("problems: %d\n", problems);
+}
+
+static void add_model(cJSON *object, const mar_model_config *c)
+{
+    cJSON_AddNumberToObject(object, "width", c->width);
+    cJSON_AddNumberToObject(object, "encoder_depth", c->encoder_depth);
+    cJSON_AddNumberToObject(object, "decoder_depth", c->decoder_depth);
+    cJSON_AddNumberToObject(object, "heads", c->heads);
+    cJSON_AddNumberToObject(object, "mlp_hidden", c->mlp_hidden);
+    cJSON_AddNumberToObject(object, "buffer", c->buffer);
+    cJSON_AddNumberToObject(object, "seq_len", c->seq_len);
+    cJSON_AddNumberToObject(object, "token_dim", c->token_dim);
+    cJSON_AddNumberToObject(object, "classes", c->classes);
+    cJSON_AddNumberToObject(object, "head_width", c->head_width);
+    cJSON_AddNumberToObject(object, "head_depth", c->head_depth);
+    cJSON_AddNumberToObject(object, "parameters", (double)c->parameters);
+}
+
+static void add_vae(cJSON *object, const mar_vae_config *c)
+{
+    cJSON_AddNumberToObject(object, "z_channels", c->z_channels);
+    cJSON_AddNumberToObject(object, "stride", c->stride);
+    cJSON_AddNumberToObject(object, "channels", c->channels);
+    cJSON_AddNumberToObject(object, "levels", c->levels);
+    cJSON_AddNumberToObject(object, "res_blocks", c->res_blocks);
+    cJSON_AddNumberToObject(object, "parameters", (double)c->parameters);
+}
+
+static int print_json(const char *path, const mar_report *r)
+{
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "file", path);
+    cJSON_AddStringToObject(root, "kind", kind_name(mar_report_kind(r)));
+    if (mar_report_model(r)) add_model(cJSON_AddObjectToObject(root, "config"), mar_report_model(r));
+    if (mar_report_vae(r)) add_vae(cJSON_AddObjectToObject(root, "config"), mar_report_vae(r));
+    cJSON *facts = cJSON_AddArrayToObject(root, "facts");
+    for (int i = 0; i < mar_report_fact_count(r); i++)
+        cJSON_AddItemToArray(facts, cJSON_CreateString(mar_report_fact(r, i)));
+    cJSON *problems = cJSON_AddArrayToObject(root, "problems");
+    for (int i = 0; i < mar_report_problem_count(r); i++)
+        cJSON_AddItemToArray(problems, cJSON_CreateString(mar_report_problem(r, i)));
+    char *text = cJSON_Print(root);
+    cJSON_Delete(root);
+    if (!text) return tool_error("%s: out of memory for the report", path);
+    puts(text);
+    cJSON_free(text);
+    return 0;
+}
+
+int cmd_inspect(int argc, char **argv)
+{
+    const char *path = NULL;
+    int heads = 0, json = 0;
+    const option options[] = {
+        {.name = "heads", .kind = OPTION_INT, .value = &heads, .min = 1, .max = INT_MAX},
+        {.name = "json", .kind = OPTION_FLAG, .value = &json},
+        {0},
+    };
+    const operand operands[] = {{"FILE", &path}, {0}};
+    const option_set set = {"inspect", help, options, operands};
+    int status = options_parse(&set, argc, argv);
+    if (status != OPTIONS_RUN) return status;
+    mar *m;
+    mar_report *r;
+    status = tool_open(MAR_DTYPE_AUTO, 1, &m);
+    if (status) return status;
+    if (mar_inspect(m, path, heads, &r) != MAR_OK) {
+        status = tool_error("%s", mar_error(m));
+    } else {
+        if (json)
+            status = print_json(path, r);
+        else
+            print_text(r);
+        if (mar_report_problem_count(r) > 0) status = 1;
+        mar_report_free(r);
+    }
+    mar_close(m);
+    return status;
+}

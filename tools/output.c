@@ -1,0 +1,93 @@
+#include "tools/output.h"
+
+#include "tools/command.h"
+#include "tools/image.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int ends_with(const char *path, const char *ending)
+{
+    size_t n = strlen(path), m = strlen(ending);
+    return n > m && strcasecmp(path + n - m, ending) == 0;
+}
+
+static char *join(const char *directory, const char *name)
+{
+    char *path;
+    size_t n = strlen(directory);
+    if (asprintf(&path, "%s%s%s", directory, n > 0 && directory[n - 1] == '/' ? "" : "/", name) >= 0) return path;
+    tool_error("%s: out of memory", directory);
+    return NULL;
+}
+
+/* The directory does not exist: can it be made? */
+static int check_new_directory(const char *path)
+{
+    static const char *const pictures[] = {".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".ppm", ".tif", ".tiff", NULL};
+    for (int i = 0; pictures[i]; i++)
+        if (ends_with(path, pictures[i]))
+            return tool_error("%s: pictures are written as PNG, expected a name ending in .png or a directory", path);
+    char *name = strdup(path);
+    if (!name) return tool_error("%s: out of memory", path);
+    for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--) name[n - 1] = '\0';
+    int failed = image_can_write(name);
+    free(name);
+    return failed;
+}
+
+int output_check(output *out, const char *path)
+{
+    *out = (output){.path = path, .is_file = ends_with(path, ".png")};
+    struct stat st;
+    int exists = stat(path, &st) == 0;
+    if (!exists && errno != ENOENT) return tool_error("%s: cannot write there: %s", path, strerror(errno));
+    if (out->is_file) {
+        if (exists && S_ISDIR(st.st_mode))
+            return tool_error("%s: is a directory, expected a file (a name ending in .png) or another directory name",
+                              path);
+        if (exists && !S_ISREG(st.st_mode)) /* renaming onto /dev/x.png would replace the device */
+            return tool_error("%s: is not a regular file, expected one that can be replaced", path);
+        return image_can_write(path);
+    }
+    if (!exists) return check_new_directory(path);
+    if (!S_ISDIR(st.st_mode)) return tool_error("%s: is a file, expected a directory or a name ending in .png", path);
+    char *probe = output_image_path(out, 0);
+    int failed = !probe || image_can_write(probe);
+    free(probe);
+    return failed;
+}
+
+int output_begin(output *out)
+{
+    if (out->is_file) return 0;
+    if (mkdir(out->path, 0777) == 0) {
+        out->created = 1;
+        return 0;
+    }
+    if (errno == EEXIST) return 0;
+    return tool_error("%s: cannot make the directory: %s", out->path, strerror(errno));
+}
+
+char *output_image_path(const output *out, long index)
+{
+    char name[32];
+    if (out->is_file) return strdup(out->path);
+    snprintf(name, sizeof name, "%06ld.png", index);
+    return join(out->path, name);
+}
+
+char *output_grid_path(const output *out)
+{
+    return out->is_file ? strdup(out->path) : join(out->path, "grid.png");
+}
+
+void output_abandon(output *out)
+{
+    if (out->created) rmdir(out->path); /* fails, as it should, when finished images are in it */
+}

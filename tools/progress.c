@@ -1,0 +1,70 @@
+#include "tools/progress.h"
+
+#include "tools/command.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { BAR_MAX = 30 };
+
+void progress_start(progress *p, int quiet)
+{
+    *p = (progress){.shown = !quiet && isatty(STDERR_FILENO)};
+}
+
+void progress_clear(progress *p)
+{
+    if (p->shown) fputs("\r\033[K", stderr);
+}
+
+void progress_note(progress *p, const char *what)
+{
+    if (p->shown) fprintf(stderr, "\r\033[K%.70s", what);
+}
+
+void progress_begin(progress *p)
+{
+    p->began = tool_seconds();
+    p->last_drawn = 0;
+}
+
+static void duration(double seconds, char *text, size_t size)
+{
+    long s = (long)(seconds + 0.5);
+    if (s >= 3600)
+        snprintf(text, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(text, size, "%ld:%02ld", s / 60, s % 60);
+}
+
+void progress_update(progress *p, double done, long finished, long wanted)
+{
+    if (!p->shown) return;
+    double now = tool_seconds();
+    if (done < 1 && now - p->last_drawn < 0.1) return;
+    p->last_drawn = now;
+
+    char numbers[96], left[32] = "";
+    if (done > 0) {
+        duration((now - p->began) * (1 - done) / done, left, sizeof left);
+        strcat(left, " left");
+    }
+    int used = snprintf(numbers, sizeof numbers, "%3.0f%%  %ld of %ld images  %s", 100 * done, finished, wanted, left);
+
+    /* The line must not wrap, or \r would not come back to its beginning. */
+    struct winsize window;
+    int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col ? window.ws_col : 80;
+    int bar = columns - used - 5;
+    if (bar > BAR_MAX) bar = BAR_MAX;
+    if (bar < 4) {
+        fprintf(stderr, "\r\033[K%3.0f%%", 100 * done);
+        return;
+    }
+    char cells[BAR_MAX + 1];
+    memset(cells, '.', (size_t)bar);
+    memset(cells, '#', (size_t)(done * bar));
+    cells[bar] = '\0';
+    fprintf(stderr, "\r[%s] %s\033[K", cells, numbers);
+}

@@ -1,0 +1,229 @@
+#include "tools/record.h"
+
+#include "tools/classes.h"
+#include "tools/command.h"
+
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The shortest decimal that reads back as the same float: 2.9, not 2.90000009. */
+static void float_text(float v, char *text, size_t size)
+{
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(text, size, "%.*g", digits, (double)v);
+        if (strtof(text, NULL) == v) return;
+    }
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static const char *schedule_name(const generate_job *job)
+{
+    return job->options.params.cfg_schedule == MAR_CFG_LINEAR ? "linear" : "constant";
+}
+
+/* What the library runs on, without the number of threads: that changes no image, so it is not in the file.
+ */
+static int backend_length(const generate_job *job)
+{
+    const char *description = mar_backend_description(job->library), *comma = strrchr(description, ',');
+    return comma && strstr(comma, "thread") ? (int)(comma - description) : (int)strlen(description);
+}
+
+static void add(record_texts *out, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void add(record_texts *out, const char *key, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    char *value;
+    if (vasprintf(&value, format, arguments) < 0) value = NULL;
+    va_end(arguments);
+    out->values[out->count] = value;
+    out->texts[out->count++] = (image_text){key, value};
+}
+
+/* "207,281" or "golden retriever,tabby" for the grid; NULL if out of memory. */
+static char *class_list(const generate_job *job, int names)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *stream = open_memstream(&text, &size);
+    if (!stream) return NULL;
+    for (int i = 0; i < job->class_count; i++) {
+        char name[128];
+        if (names)
+            fprintf(stream, "%s%s", i ? "," : "", class_name(job->classes[i], job->class_total, name, sizeof name));
+        else
+            fprintf(stream, "%s%d", i ? "," : "", job->classes[i]);
+    }
+    if (fclose(stream) == 0) return text;
+    free(text);
+    return NULL;
+}
+
+int record_texts_make(const generate_job *job, long index, record_texts *out)
+{
+    const mar_params *p = &job->options.params;
+    char cfg[32], temperature[32], name[128];
+    float_text(p->cfg, cfg, sizeof cfg);
+    float_text(p->temperature, temperature, sizeof temperature);
+    int first = job->classes[index < 0 ? 0 : index / job->num];
+    int named = *class_name(first, job->class_total, name, sizeof name) != '\0';
+
+    *out = (record_texts){.count = 0};
+    add(out, "Software", "libmar %s", mar_version());
+    if (index >= 0) {
+        add(out, "class", "%d", first);
+        if (named) add(out, "class_name", "%s", name);
+        add(out, "image", "%ld", index);
+    } else {
+        char *list = class_list(job, 0), *names = named ? class_list(job, 1) : NULL;
+        if (list) add(out, "class", "%s", list);
+        if (names) add(out, "class_name", "%s", names);
+        if (!list || (named && !names)) out->values[out->count++] = NULL; /* reported below */
+        free(list);
+        free(names);
+        add(out, "image", "0-%ld", job->total - 1);
+        add(out, "num", "%d", job->num);
+    }
+    add(out, "seed", "%" PRIu64, p->seed);
+    add(out, "num_iter", "%d", p->num_iter);
+    add(out, "num_sampling_steps", "%d", p->num_sampling_steps);
+    add(out, "cfg", "%s", cfg);
+    add(out, "cfg_schedule", "%s", schedule_name(job));
+    add(out, "temperature", "%s", temperature);
+    add(out, "model", "%s", base_name(job->options.model));
+    add(out, "vae", "%s", base_name(job->options.vae));
+    add(out, "backend", "%.*s", backend_length(job), mar_backend_description(job->library));
+    for (int i = 0; i < out->count; i++)
+        if (!out->values[i]) {
+            record_texts_free(out);
+            return tool_error("%s: out of memory for the text in the picture", job->out.path);
+        }
+    return 0;
+}
+
+void record_texts_free(record_texts *texts)
+{
+    for (int i = 0; i < texts->count; i++) free(texts->values[i]);
+    texts->count = 0;
+}
+
+/* --- JSON ----------------------------------------------------------------------------------------------- */
+
+static void add_uint64(cJSON *object, const char *key, uint64_t value)
+{
+    char digits[32]; /* cJSON's numbers are doubles, which hold 53 bits */
+    snprintf(digits, sizeof digits, "%" PRIu64, value);
+    cJSON_AddRawToObject(object, key, digits);
+}
+
+static void add_float(cJSON *object, const char *key, float value)
+{
+    char digits[32];
+    float_text(value, digits, sizeof digits);
+    cJSON_AddRawToObject(object, key, digits);
+}
+
+static void add_parameters(cJSON *record, const generate_job *job)
+{
+    const mar_params *p = &job->options.params;
+    cJSON *o = cJSON_AddObjectToObject(record, "parameters");
+    cJSON_AddNumberToObject(o, "num_iter", p->num_iter);
+    cJSON_AddNumberToObject(o, "num_sampling_steps", p->num_sampling_steps);
+    add_float(o, "cfg", p->cfg);
+    cJSON_AddStringToObject(o, "cfg_schedule", schedule_name(job));
+    add_float(o, "temperature", p->temperature);
+    add_uint64(o, "seed", p->seed);
+}
+
+static void add_classes(cJSON *record, const generate_job *job)
+{
+    cJSON *list = cJSON_AddArrayToObject(record, "classes");
+    for (int i = 0; i < job->class_count; i++) {
+        char name[128];
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddNumberToObject(o, "class", job->classes[i]);
+        if (*class_name(job->classes[i], job->class_total, name, sizeof name)) cJSON_AddStringToObject(o, "name", name);
+        cJSON_AddItemToArray(list, o);
+    }
+}
+
+static void add_files(cJSON *record, const generate_job *job)
+{
+    if (!job->out.is_file || !job->grid.rgb) {
+        cJSON *list = cJSON_AddArrayToObject(record, "files");
+        for (long i = 0; i < job->total; i++) {
+            char *path = output_image_path(&job->out, i);
+            cJSON *o = cJSON_CreateObject();
+            cJSON_AddStringToObject(o, "file", path ? path : "");
+            cJSON_AddNumberToObject(o, "image", (double)i);
+            cJSON_AddNumberToObject(o, "class", job->classes[i / job->num]);
+            cJSON_AddItemToArray(list, o);
+            free(path);
+        }
+    }
+    if (job->grid.rgb) {
+        char *path = output_grid_path(&job->out);
+        cJSON *o = cJSON_AddObjectToObject(record, "grid");
+        cJSON_AddStringToObject(o, "file", path ? path : "");
+        cJSON_AddNumberToObject(o, "rows", job->rows);
+        cJSON_AddNumberToObject(o, "columns", job->columns);
+        cJSON_AddNumberToObject(o, "width", job->grid.width);
+        cJSON_AddNumberToObject(o, "height", job->grid.height);
+        free(path);
+    }
+}
+
+static void add_part(cJSON *split, const char *name, double seconds, double flop)
+{
+    cJSON *o = cJSON_AddObjectToObject(split, name);
+    cJSON_AddNumberToObject(o, "seconds", seconds);
+    cJSON_AddNumberToObject(o, "flop", flop);
+}
+
+static void add_times(cJSON *record, const generate_job *job)
+{
+    const mar_stats *s = &job->stats;
+    cJSON_AddNumberToObject(record, "load_seconds", job->load_s);
+    cJSON_AddNumberToObject(record, "seconds", job->run_s);
+    cJSON_AddNumberToObject(record, "seconds_per_image", job->run_s / (double)job->total);
+    cJSON *split = cJSON_AddObjectToObject(record, "split");
+    add_part(split, "encoder", s->encoder_s, s->encoder_flop);
+    add_part(split, "decoder", s->decoder_s, s->decoder_flop);
+    add_part(split, "head", s->head_s, s->head_flop);
+    add_part(split, "vae", s->vae_s, s->vae_flop);
+    cJSON_AddNumberToObject(record, "arena_bytes", (double)s->arena_bytes);
+}
+
+int record_print_json(const generate_job *job)
+{
+    cJSON *record = cJSON_CreateObject();
+    cJSON_AddStringToObject(record, "version", mar_version());
+    cJSON_AddStringToObject(record, "model", job->options.model);
+    cJSON_AddStringToObject(record, "vae", job->options.vae);
+    cJSON_AddStringToObject(record, "backend", mar_backend_description(job->library));
+    cJSON_AddNumberToObject(record, "heads", mar_model_get_config(job->model)->heads);
+    add_parameters(record, job);
+    add_classes(record, job);
+    cJSON_AddNumberToObject(record, "num", job->num);
+    cJSON_AddNumberToObject(record, "images", (double)job->total);
+    cJSON_AddNumberToObject(record, "batch", job->options.batch);
+    cJSON_AddNumberToObject(record, "width", job->width);
+    cJSON_AddNumberToObject(record, "height", job->height);
+    add_files(record, job);
+    add_times(record, job);
+    char *text = cJSON_PrintUnformatted(record);
+    if (text) puts(text);
+    cJSON_free(text);
+    cJSON_Delete(record);
+    return text ? 0 : tool_error("out of memory for the JSON record");
+}

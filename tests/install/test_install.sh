@@ -1,0 +1,60 @@
+#!/bin/sh
+# Installs into a fresh prefix and builds and runs examples/generate.c against it, by pkg-config and by
+# find_package. Called by ctest: test_install.sh SOURCE_DIR BUILD_DIR CC [FLAGS]
+set -eu
+source_dir=$1 build_dir=$2 cc=$3 flags=${4:-}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+prefix=$work/prefix
+
+fail() {
+    echo "FAILED: $*" >&2
+    exit 1
+}
+
+cmake --install "$build_dir" --prefix "$prefix" >"$work/install.log" 2>&1 || {
+    cat "$work/install.log"
+    fail "cmake --install"
+}
+pc=$(find "$prefix" -name libmar.pc)
+[ -n "$pc" ] || fail "no libmar.pc installed"
+lib=$(dirname "$(dirname "$pc")")
+for file in "$prefix/bin/mar" "$prefix/include/mar.h" "$lib/libmar.so" "$prefix/share/man/man1/mar.1" \
+    "$lib/cmake/libmar/libmar-config.cmake" "$lib/cmake/libmar/libmar-config-version.cmake"; do
+    [ -e "$file" ] || fail "not installed: ${file#"$prefix"/}"
+done
+
+# What is installed is used where it lies: nothing may point back into the trees it was built from.
+if grep -rlF -e "$build_dir" "$lib/cmake" "$pc"; then fail "these name the build tree"; fi
+
+# With leak checks off: the sanitizer cannot see into the OpenMP runtime of a program it did not build.
+ASAN_OPTIONS=detect_leaks=0
+export ASAN_OPTIONS
+
+echo "== by pkg-config"
+PKG_CONFIG_PATH=$(dirname "$pc")
+export PKG_CONFIG_PATH
+# shellcheck disable=SC2046,SC2086  # flags are words
+$cc -std=c11 -Wall -Wextra -Wpedantic -Werror $flags "$source_dir/examples/generate.c" \
+    $(pkg-config --cflags --libs libmar) -Wl,-rpath,"$lib" -o "$work/by_pkg_config"
+"$work/by_pkg_config" 7 "$work/a.ppm"
+
+echo "== by find_package"
+if ! cmake -S "$source_dir/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" \
+    -DCMAKE_C_FLAGS="$flags" >"$work/cmake.log" 2>&1 || ! cmake --build "$work/build" >>"$work/cmake.log" 2>&1; then
+    cat "$work/cmake.log"
+    fail "find_package(libmar)"
+fi
+"$work/build/generate" 7 "$work/b.ppm"
+
+[ "$(head -c 2 "$work/a.ppm")" = P6 ] || fail "not a PPM file"
+[ "$(wc -c <"$work/a.ppm")" -gt 3000 ] || fail "the picture is too small: $(wc -c <"$work/a.ppm") bytes"
+cmp "$work/a.ppm" "$work/b.ppm" || fail "the two programs differ"
+if "$work/by_pkg_config" 10 "$work/c.ppm" 2>"$work/error"; then fail "class 10 of 10 was accepted"; fi
+[ "$(wc -l <"$work/error")" = 1 ] || fail "an error is not one line: $(cat "$work/error")"
+
+echo "== the installed command"
+"$prefix/bin/mar" --version
+"$prefix/bin/mar" generate --class 7 --num 1 --out "$work/seven.png"
+[ -s "$work/seven.png" ] || fail "no picture"

@@ -1,0 +1,115 @@
+"""UCI handwritten digits as 32x32 images, and the classifier that judges generated ones.
+
+Data: "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, UCI Machine Learning Repository,
+CC BY 4.0, as shipped with scikit-learn (`load_digits`: 1797 images of 8x8, 17 grey levels).
+"""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from torch import nn
+
+SIDE = 32
+HELD_OUT = 5  # every fifth image is never trained on
+
+
+def load_images():
+    """images [1797,1,32,32] in [-1,1] (white on black, strokes smoothed and sharpened), labels [1797]."""
+    data = load_digits()
+    small = torch.from_numpy(data.images).float()[:, None] / 16
+    padded = F.pad(small, (1, 1, 1, 1))  # strokes touch the border of the 8x8 image
+    large = F.interpolate(padded, size=(SIDE, SIDE), mode="bicubic", align_corners=False)
+    sharp = torch.sigmoid((large - 0.45) * 9)
+    low, high = torch.sigmoid(torch.tensor([-0.45 * 9, 0.55 * 9]))
+    return ((sharp - low) / (high - low)).clamp(0, 1) * 2 - 1, torch.from_numpy(data.target)
+
+
+def split(images, labels):
+    """(train images, train labels, held-out images, held-out labels)"""
+    held = torch.arange(len(images)) % HELD_OUT == 0
+    return images[~held], labels[~held], images[held], labels[held]
+
+
+def jitter(images, generator, degrees=6.0, shift=0.04, zoom=0.06):
+    """Small random rotation, translation (fraction of half the side) and scale: [B,C,H,W] -> the same."""
+    batch = len(images)
+
+    def uniform(limit):
+        return (torch.rand(batch, generator=generator) * 2 - 1) * limit
+    angle, scale = uniform(degrees * np.pi / 180), 1 + uniform(zoom)
+    cos, sin = angle.cos() * scale, angle.sin() * scale
+    affine = torch.stack([torch.stack([cos, -sin, uniform(shift)], 1), torch.stack([sin, cos, uniform(shift)], 1)], 1)
+    grid = F.affine_grid(affine, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+class Classifier(nn.Module):
+    """[B,1,32,32] -> logits [B,10]; `features` gives the 64 numbers before the last ReLU and layer."""
+
+    def __init__(self):
+        super().__init__()
+        layers, inputs = [], 1
+        for outputs in (16, 32, 64):
+            layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)]
+            inputs = outputs
+        self.body = nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.3), nn.Linear(64 * 16, 64))
+        self.out = nn.Linear(64, 10)
+
+    def features(self, images):
+        return self.body(images)
+
+    def forward(self, images):
+        return self.out(F.relu(self.body(images)))
+
+
+def train_classifier(seed=0, epochs=12):
+    """A classifier trained on four fifths of the digits, and its accuracy on the rest. About ten seconds."""
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    x, y, x_held, y_held = split(*load_images())
+    model, batch = Classifier(), 64
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05)
+    steps = epochs * (len(x) // batch)
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for step in range(steps):
+        rows = torch.randint(len(x), (batch,), generator=generator)
+        loss = F.cross_entropy(model(jitter(x[rows], generator, 10, 0.08, 0.1)), y[rows], label_smoothing=0.05)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        decay.step()
+    model.eval()
+    with torch.no_grad():
+        accuracy = (model(x_held).argmax(1) == y_held).float().mean().item()
+    return model, accuracy
+
+
+def frechet(a, b):
+    """Fréchet distance of two feature sets [N,D] under a Gaussian fit."""
+    from scipy.linalg import sqrtm
+    a, b = a.double().numpy(), b.double().numpy()
+    cov_a, cov_b = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
+    root = sqrtm(cov_a @ cov_b).real
+    return float(((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(cov_a + cov_b - 2 * root))
+
+
+@torch.no_grad()
+def judge(classifier, images, labels):
+    """Accuracy of the classifier on images [B,1 or 3,32,32], their Fréchet distance to the real ones, and the nearest
+    real image's mean distance (small means copied)."""
+    grey = images.mean(dim=1, keepdim=True).clamp(-1, 1)
+    real, _ = load_images()
+    accuracy = (classifier(grey).argmax(1) == labels).float().mean().item()
+    distance = frechet(classifier.features(grey), classifier.features(real))
+    nearest = torch.cdist(grey.flatten(1), real.flatten(1)).amin(1).mean().item()
+    return {"accuracy": accuracy, "frechet": distance, "nearest": nearest}
+
+
+def save_grid(path, images, columns):
+    """images [B,1 or 3,H,W] in [-1,1] -> one PNG, with a pixel between images."""
+    from PIL import Image
+    pixels = ((images.clamp(-1, 1) + 1) * 127.5).round().byte().expand(-1, 3, -1, -1)
+    pixels = F.pad(pixels, (0, 1, 0, 1), value=64)
+    rows = [torch.cat(list(pixels[i:i + columns]), dim=2) for i in range(0, len(pixels) - columns + 1, columns)]
+    Image.fromarray(torch.cat(rows, dim=1).permute(1, 2, 0).numpy()).save(path)

@@ -1,0 +1,17 @@
+"""MAR (Li et al. 2024, "Autoregressive Image Generation without Vector Quantization") in plain PyTorch.
+
+A small independent implementation with the official tensor names, so that `load_state_dict` takes the official
+checkpoints. It trains the demo models, makes the golden test data, and is the PyTorch side of the benchmark.
+"""
+
+from .diffusion import Schedule, hybrid_loss, q_sample, sample_chain
+from .io import load_mar, load_vae, read_safetensors, save_official_mar, save_official_vae, write_safetensors
+from .model import ARCHS, MAR, MarConfig, generate, generation_plan, sample_tokens, torch_noise
+from .vae import KL16, TOKEN_SCALE, VAE, VaeConfig
+
+__all__ = [
+    "ARCHS", "KL16", "MAR", "MarConfig", "Schedule", "TOKEN_SCALE", "VAE", "VaeConfig", "generate", "generation_plan",
+    "hybrid_loss", "load_mar", "load_vae", "q_sample", "read_safetensors", "sample_chain",
+    "sample_tokens", "save_official_mar",
+    "save_official_vae", "torch_noise", "write_safetensors",
+]

@@ -1,0 +1,88 @@
+"""Reading and writing checkpoints: safetensors with metadata, and the official .pth/.ckpt layout."""
+
+import argparse
+import json
+import os
+import struct
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from .model import MAR, MarConfig
+from .vae import VAE, VaeConfig
+
+
+def write_safetensors(path, tensors, metadata):
+    """Write beside, then rename. All metadata values become strings."""
+    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    partial = f"{path}.part"
+    save_file(tensors, partial, metadata={key: str(value) for key, value in metadata.items()})
+    os.chmod(partial, 0o644)  # the library writes files that only the owner can read
+    os.replace(partial, path)
+
+
+def read_safetensors(path):
+    """Returns ({name: float32 tensor}, {metadata})."""
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        metadata = json.loads(file.read(length)).get("__metadata__", {})
+    return {name: tensor.float() for name, tensor in load_file(path).items()}, metadata
+
+
+def mar_config(tensors, heads):
+    """The configuration that the shapes imply; the number of heads is the one thing they do not tell."""
+    def count(prefix):
+        return len({name.split(".")[prefix.count(".")] for name in tensors if name.startswith(prefix)})
+    width, token_dim = tensors["z_proj.weight"].shape
+    seq_len = tensors["diffusion_pos_embed_learned"].shape[1]
+    return MarConfig(
+        width=width, depth=count("encoder_blocks."), heads=heads, seq_len=seq_len, token_dim=token_dim,
+        buffer=tensors["encoder_pos_embed_learned"].shape[1] - seq_len, classes=tensors["class_emb.weight"].shape[0],
+        head_width=tensors["diffloss.net.input_proj.weight"].shape[0], head_depth=count("diffloss.net.res_blocks."))
+
+
+def vae_config(tensors):
+    levels = 1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("encoder.down."))
+    ch = tensors["encoder.conv_in.weight"].shape[0]
+    mult = tuple(tensors[f"encoder.down.{i}.block.0.conv2.weight"].shape[0] // ch for i in range(levels))
+    blocks = 1 + max(int(name.split(".")[4]) for name in tensors if name.startswith("encoder.down.0.block."))
+    attention = f"encoder.down.{levels - 1}.attn.0.q.weight" in tensors
+    return VaeConfig(ch=ch, ch_mult=mult, num_res_blocks=blocks, z_channels=tensors["post_quant_conv.weight"].shape[0],
+                     encoder_attention=attention)
+
+
+def load_mar(path, heads=None):
+    """A MAR in eval mode from safetensors (metadata mar.heads) or an official .pth (EMA weights, heads of 64 or 80)."""
+    if str(path).endswith((".pth", ".pt", ".ckpt")):
+        checkpoint = torch.load(path, map_location="cpu", weights_only=False)
+        tensors, metadata = checkpoint.get("model_ema", checkpoint.get("model")), {}
+    else:
+        tensors, metadata = read_safetensors(path)
+    width = tensors["z_proj.weight"].shape[0]
+    heads = heads or int(metadata.get("mar.heads", {768: 12, 1024: 16, 1280: 16}.get(width, width // 64)))
+    model = MAR(mar_config(tensors, heads))
+    model.load_state_dict(tensors)
+    return model.eval()
+
+
+def load_vae(path):
+    """A VAE in eval mode from safetensors or an official kl16.ckpt."""
+    if str(path).endswith((".pth", ".pt", ".ckpt")):
+        tensors = torch.load(path, map_location="cpu", weights_only=False)["model"]
+        tensors = {k: v for k, v in tensors.items() if not k.startswith("loss.")}
+    else:
+        tensors, _ = read_safetensors(path)
+    model = VAE(vae_config(tensors))
+    model.load_state_dict(tensors)
+    return model.eval()
+
+
+def save_official_mar(path, state, ema_state, **args):
+    """The layout of the official checkpoint-last.pth. The optimizer entry is a small stand-in."""
+    optimizer = {"state": {0: {"step": torch.tensor(1.0), "exp_avg": torch.zeros(4)}}, "param_groups": [{"lr": 1e-4, "params": [0]}]}
+    torch.save({"model": state, "model_ema": ema_state, "optimizer": optimizer, "epoch": 400, "scaler": {},
+                "args": argparse.Namespace(**args)}, path)
+
+
+def save_official_vae(path, state):
+    torch.save({"model": state}, path)

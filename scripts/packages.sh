@@ -1,0 +1,42 @@
+# Sourced by demo.sh and test.sh: `need_packages` installs with apt what libmar is built from, as far as it is missing.
+
+packages="gcc libc6-dev cmake ninja-build pkg-config libdnnl-dev libpng-dev libcjson-dev libcmocka-dev"
+
+have_package() {
+    dpkg-query -W -f='${db:Status-Abbrev}' "$1" 2>/dev/null | grep -q '^.i'
+}
+
+need_packages() {
+    if ! command -v apt-get >/dev/null 2>&1; then
+        # Not Debian: nothing to install with. CMake names what it does not find.
+        if command -v cmake >/dev/null 2>&1 && command -v ninja >/dev/null 2>&1; then return 0; fi
+        echo "This system has no apt-get. Please install a C compiler, cmake 3.25 or later, ninja, pkg-config and the" >&2
+        echo "development files of oneDNN, libpng, cJSON and cmocka, then run this again." >&2
+        return 1
+    fi
+    missing=
+    for package in $packages; do have_package "$package" || missing="$missing $package"; done
+    [ -n "$missing" ] || return 0
+
+    sudo=
+    if [ "$(id -u)" != 0 ]; then
+        if ! command -v sudo >/dev/null 2>&1; then
+            echo "These packages are missing and only root can install them:$missing" >&2
+            echo "As root: apt-get install -y --no-install-recommends$missing" >&2
+            return 1
+        fi
+        sudo=sudo
+    fi
+    echo "Installing:$missing"
+    log=$(mktemp)
+    # shellcheck disable=SC2086  # the list is words
+    if $sudo apt-get -q update >"$log" 2>&1 &&
+        $sudo env DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install $missing >>"$log" 2>&1; then
+        rm -f "$log"
+        return 0
+    fi
+    tail -n 20 "$log" >&2
+    rm -f "$log"
+    echo "apt-get could not install:$missing" >&2
+    return 1
+}

@@ -53,6 +53,7 @@ def main():
                            "--num_sampling_steps", args.num_sampling_steps, "--repeat", args.repeat, "--dtype", dtype,
                            "--json"])
         o = ours[dtype]
+        o["model"] = model.name
         print(f"libmar {dtype:5} {o['seconds_per_image']:8.3f} s  encoder {o['encoder_seconds']:.3f}  decoder "
               f"{o['decoder_seconds']:.3f}  head {o['head_seconds']:.3f}  VAE {o['vae_seconds']:.3f}  "
               f"{100 * o['fraction_of_peak']:.1f} % of {o['matrix_peak'] / 1e9:.0f} GFLOP/s", flush=True)

@@ -42,11 +42,12 @@ mar_status file_writer_open(const char *path, file_writer *out, mar_err *err)
     *out = (file_writer){0};
     const char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
-    size_t dir = (size_t)(name - path), size = strlen(path) + sizeof ".~XXXXXX";
+    size_t dir = (size_t)(name - path), size = dir + sizeof ".mar-XXXXXX";
     if (!*name) return err_set(err, MAR_EIO, "%s: is a directory, expected a file name", path);
     struct stat st;
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        return err_set(err, MAR_EIO, "%s: is a directory, expected a file name", path);
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* the rename would put a file in place of a device or pipe */
+        return err_set(err, MAR_EIO, "%s: is %s, expected a file name", path,
+                       S_ISDIR(st.st_mode) ? "a directory" : "not a regular file");
     out->path = strdup(path);
     out->temporary = malloc(size);
     if (!out->path || !out->temporary) {
@@ -55,7 +56,7 @@ mar_status file_writer_open(const char *path, file_writer *out, mar_err *err)
         *out = (file_writer){0};
         return err_set(err, MAR_ENOMEM, "%s: out of memory", path);
     }
-    snprintf(out->temporary, size, "%.*s.%s~XXXXXX", (int)dir, path, name);
+    snprintf(out->temporary, size, "%.*s.mar-XXXXXX", (int)dir, path);
     int fd = mkstemp(out->temporary);
     if (fd >= 0) {
         mode_t mask = umask(0);

@@ -15,7 +15,8 @@
  *     mar_session_free(s); mar_vae_free(vae); mar_model_free(model); mar_close(m);
  *
  * An image depends on (model, parameters, seed, image index) only: not on the batch it is made in, the
- * number of threads, or what was generated before it.
+ * number of threads, or what was generated before it. (Bit for bit with AVX-512; below, oneDNN 2.6 has products whose last
+ * bits can depend on the batch.)
  *
  * Threads: a `mar` handle and everything made from it belong to one thread at a time; different handles
  * are independent. Strings returned by the library stay valid until their owner is freed.
@@ -138,7 +139,8 @@ typedef struct {
 
 typedef struct mar_session mar_session;
 
-/* A session owns all working memory for up to `max_batch` images at a time; nothing is allocated later.
+/* A session owns all working memory for up to `max_batch` images at a time; a step allocates nothing. (Beginning a
+ * batch of another size than the last one may, to prepare the products of its shapes.)
  * `vae` may be NULL if only tokens are wanted. The session refers to model and vae: free it first. */
 MAR_API mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
                                       mar_session **out);

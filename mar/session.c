@@ -4,6 +4,7 @@
 #include "mar/transformer.h"
 #include "mar/vae.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,6 +132,8 @@ static mar_status check_params(const mar_model *model, const mar_vae *vae, const
         return err_set(err, MAR_EARG, "cfg_schedule %d: expected linear or constant", (int)p->cfg_schedule);
     if (max_batch < 1 || max_batch > 65536)
         return err_set(err, MAR_EARG, "batch of %d images: expected 1..65536", max_batch);
+    if ((int64_t)max_batch * (p->cfg == 1.0f ? 1 : 2) * (c->buffer + c->seq_len) > INT_MAX / 8)
+        return err_set(err, MAR_EARG, "batch of %d images of %d tokens: too large", max_batch, c->seq_len);
     if (vae && vae->m != model->m) return err_set(err, MAR_EARG, "model and VAE belong to different handles");
     if (vae && mar_vae_get_config(vae)->z_channels != c->token_dim)
         return err_set(err, MAR_EMODEL, "the VAE decodes %d channels but the model's tokens have %d",
@@ -155,6 +158,7 @@ static mar_status build(mar_session *s, mar_err *err)
     if (status != MAR_OK) return status;
     lay_out(s, s->arena);
     s->arena_bytes += diff_chain_bytes(&s->chain) + (s->decoder ? vae_run_bytes(s->decoder) : 0);
+    s->stats.arena_bytes = s->arena_bytes;
     return allocate_host(s, err);
 }
 

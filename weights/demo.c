@@ -28,6 +28,6 @@ const wt_embedded *wt_demo_mar(const char *name)
 const wt_embedded *wt_demo_vae(const char *name)
 {
     static _Thread_local wt_embedded vae;
-    if (strcmp(name, "demo") == 0) return fill(&vae, wt_file_vae, wt_file_vae_end);
+    if (strcmp(name, "demo") == 0 || strcmp(name, "demo-vae") == 0) return fill(&vae, wt_file_vae, wt_file_vae_end);
     return NULL;
 }

@@ -128,6 +128,8 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern **out, mar_err *err)
 {
     *out = NULL;
     const char *unit = cpu_bf16_unit();
+    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
+        return err_set(err, MAR_EARG, "dtype %d: expected auto, f32 or bf16", (int)dtype);
     if (dtype == MAR_DTYPE_F16) return err_set(err, MAR_EARG, "dtype f16: the CPU backend computes in f32 or bf16");
     if (dtype == MAR_DTYPE_BF16 && !unit)
         return err_set(err, MAR_EBACKEND, "dtype bf16: this processor has neither AVX512-BF16 nor AMX; use f32");

@@ -94,7 +94,6 @@ static mar_status allocate_host(mar_session *s, mar_err *err)
     const mar_model_config *c = &s->model->config;
     const size_t images = (size_t)s->max_images, sequences = images * (size_t)s->conditions;
     const size_t rows = sequences * (size_t)(c->buffer + c->seq_len), sampled = images * (size_t)max_predicted(s);
-    s->work.sequences = (int)sequences;
     s->order = calloc(images, sizeof *s->order);
     s->order_data = calloc(images * (size_t)c->seq_len, sizeof *s->order_data);
     s->label = calloc(sequences, sizeof *s->label);
@@ -283,7 +282,6 @@ mar_status mar_session_step(mar_session *s)
                            .known = step->known,
                            .predicted = step->predicted,
                            .order = (const int *const *)s->order,
-                           .label = s->label,
                            .token_rows = s->token_rows,
                            .class_rows = s->class_rows};
     const double t0 = now();

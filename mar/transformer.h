@@ -7,7 +7,6 @@
 /* Working memory for `sequences` sequences (images x conditions), carved from a session's arena.
  * R = sequences * (buffer + seq_len), D = width. */
 typedef struct {
-    int sequences;
     float *x;      /* [R][D] residual stream */
     float *memory; /* [R][D] encoder output on its way into the decoder; then the predicted rows' stream */
     act *normed;   /* [R][D] */
@@ -22,7 +21,6 @@ typedef struct {
     int sequences, images;
     int known, predicted;
     const int *const *order; /* host [images][seq_len]: masked first, known last (mar/steps.h) */
-    const int *label;        /* host [sequences] row of class_emb */
     const float *token_rows; /* backend [images][seq_len][D]: z_proj_ln(z_proj(token) + pos) of the known tokens */
     const float *class_rows; /* backend [sequences][buffer][D]: z_proj_ln(class_emb + pos) */
 } mar_pass;

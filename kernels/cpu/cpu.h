@@ -12,7 +12,7 @@
 typedef struct {
     kern base;                        /* first: a kern * is a cpu_kern * */
     int bf16;                         /* act is bf16 (uint16_t), else float */
-    int threads;                      /* every parallel region uses exactly this many */
+    int threads;                      /* of a parallel region, at most */
     dnn *dnn;                         /* oneDNN engine and stream */
     const kern_rows *rows;            /* row kernels of the best instruction set present */
     const bf16_dot *dot;              /* products of bf16 layers, or NULL: by oneDNN */
@@ -28,23 +28,6 @@ typedef struct {
 static inline cpu_kern *cpu_of(kern *k)
 {
     return (cpu_kern *)k;
-}
-
-/* Round to nearest even, as vcvtneps2bf16; NaN stays NaN. */
-static inline uint16_t bf16_from_f32(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40u);
-    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
-}
-
-static inline float f32_from_bf16(uint16_t x)
-{
-    uint32_t u = (uint32_t)x << 16;
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
 }
 
 /* How many threads to give `work` operations (multiply-adds, or elements of a row kernel times 16): one where a fork

@@ -440,11 +440,6 @@ void dnn_packed_free(dnn_packed *w)
     free(w);
 }
 
-size_t dnn_packed_bytes(const dnn_packed *w)
-{
-    return w->bytes;
-}
-
 /* --- convolutions ------------------------------------------------------------------------------------------------ */
 
 enum { CONV_SRC, CONV_DST, CONV_BIAS, CONV_SCRATCH, CONV_ARGS };

@@ -22,7 +22,6 @@ typedef struct dnn_packed dnn_packed;
 /* Packs B[k][n], given transposed as host float w[n][k]. */
 mar_status dnn_pack(dnn *d, const float *w, int n, int k, int bf16, dnn_packed **out, mar_err *err);
 void dnn_packed_free(dnn_packed *w);
-size_t dnn_packed_bytes(const dnn_packed *w);
 
 typedef enum { DNN_NONE, DNN_GELU_ERF, DNN_SILU } dnn_activation;
 

@@ -35,7 +35,6 @@ static int open_fixture(fixture *f, mar_dtype dtype)
     assert_ok(status, &f->m->err);
     assert_ok(mar_model_load(f->m, "tests/golden/data/mar_small.safetensors", 0, &f->model), &f->m->err);
     const size_t rows = IMAGES * LENGTH;
-    f->w.sequences = IMAGES;
     f->w.x = array(rows * D * 4);
     f->w.memory = array(rows * D * 4);
     f->w.normed = array(rows * D * 4);
@@ -84,7 +83,7 @@ static void passes(void **state)
         fixture f = {0};
         if (!open_fixture(&f, bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32)) continue;
         const double tolerance = bf16 ? 2e-2 : 1e-5;
-        const mar_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, label, f.token_rows, f.class_rows};
+        const mar_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, f.token_rows, f.class_rows};
         mar_embed_classes(f.model, &f.w, IMAGES, label, f.class_rows);
         mar_embed_tokens(f.model, &f.w, tokens, IMAGES * SEQ, image, position, f.token_rows);
         mar_encode(f.model, &f.w, &pass);

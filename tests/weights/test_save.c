@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/resource.h>
 
 /* --- numbers --------------------------------------------------------------------------------------- */
@@ -241,9 +242,27 @@ static void test_full_disk(void **state)
     tear_down(&x);
 }
 
+/* A rename would replace them by a file. */
+static void devices_and_pipes_stay(void **state)
+{
+    (void)state;
+    char *folder = temporary_directory(), path[600];
+    mar_err err = {0};
+    struct stat st;
+    snprintf(path, sizeof path, "%s/pipe", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(file_write(path, "x", 1, &err), MAR_EIO);
+    assert_non_null(strstr(err.text, "not a regular file"));
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    remove_directory(folder);
+    free(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(devices_and_pipes_stay),
         cmocka_unit_test(test_every_half),  cmocka_unit_test(test_every_bfloat16), cmocka_unit_test(test_rounding),
         cmocka_unit_test(test_layout),      cmocka_unit_test(test_large_tensor),   cmocka_unit_test(test_overflow),
         cmocka_unit_test(test_bad_outputs), cmocka_unit_test(test_full_disk),

@@ -15,7 +15,7 @@ mar_status diff_chain_create(const diff_head *head, int steps, float temperature
                              diff_chain *out, mar_err *err)
 {
     kern *k = head->k;
-    *out = (diff_chain){.head = head, .max_tokens = max_tokens, .guided = guided};
+    *out = (diff_chain){.head = head, .max_tokens = max_tokens, .guided = guided, .temperature = temperature};
     const int rows = rows_of(out, max_tokens);
     mar_status status = diff_schedule_create(steps, temperature, &out->schedule, err);
     if (status != MAR_OK) return status;
@@ -26,7 +26,10 @@ mar_status diff_chain_create(const diff_head *head, int steps, float temperature
     out->mod_rows = (int)mod_rows;
     out->step_index = malloc((size_t)steps * sizeof *out->step_index);
     out->x_index = malloc(((size_t)rows + 1) * sizeof *out->x_index);
-    if (!out->step_index || !out->x_index) status = err_set(err, MAR_ENOMEM, "out of memory");
+    out->coef = malloc(((size_t)max_tokens + 1) * sizeof *out->coef);
+    out->host_law = malloc(((size_t)max_tokens * (size_t)head->channels + 1) * sizeof *out->host_law);
+    if (!out->step_index || !out->x_index || !out->coef || !out->host_law)
+        status = err_set(err, MAR_ENOMEM, "out of memory");
     void *p = NULL;
     if (status == MAR_OK) status = diff_head_time_embeddings(head, out->schedule.t, steps, &out->temb, err);
     if (status == MAR_OK) status = k->ops->alloc(k, (size_t)rows * (size_t)head->width * sizeof(float), &p, err);
@@ -53,6 +56,8 @@ void diff_chain_free(diff_chain *c)
         if (arrays[i]) k->ops->free(k, arrays[i]);
     free(c->step_index);
     free(c->x_index);
+    free(c->coef);
+    free(c->host_law);
     diff_schedule_free(&c->schedule);
     *c = (diff_chain){0};
 }
@@ -85,35 +90,58 @@ mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err)
     return status;
 }
 
-void diff_chain_run(diff_chain *c, const float *z, int tokens, float cfg, uint64_t seed, const uint64_t *image,
-                    const int *position, int first, float *x)
+/* Adds the step's log standard deviations to the path, or keeps its law. */
+static void note(diff_chain *c, const float *x, int tokens, const float *cfg, int index, diff_trace *trace)
+{
+    kern *k = c->head->k;
+    const int channels = c->head->channels;
+    if (index < trace->index || (index > trace->index && !trace->path_log_std)) return;
+    for (int r = 0; r < tokens; r++) c->coef[r] = &c->schedule.coef[index];
+    k->ops->chain_law(k, x, c->out, tokens, channels, cfg, c->coef, c->temperature, trace->mean, trace->log_std);
+    if (index == trace->index) return;
+    k->ops->download(k, c->host_law, trace->log_std, (size_t)tokens * (size_t)channels * sizeof(float));
+    for (int r = 0; r < tokens; r++)
+        for (int i = 0; i < channels; i++) trace->path_log_std[r] += c->host_law[r * channels + i];
+}
+
+void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg, uint64_t seed, const uint64_t *image,
+                    const int *position, int first, int last, float *x, diff_trace *trace)
 {
     kern *k = c->head->k;
     const kern_ops *ops = k->ops;
     const int rows = rows_of(c, tokens), chunk = rows ? chunk_steps(c, rows) : 0;
     if (!rows) return;
+    if (!c->guided) cfg = NULL;
     ops->linear(k, c->head->cond, z, rows, c->cond);
     for (int r = 0; r < rows; r++) c->x_index[r] = r % tokens; /* both conditions share the state */
-    for (int top = first; top >= 0; top -= chunk) {
-        const int bottom = top - chunk + 1 > 0 ? top - chunk + 1 : 0;
+    if (trace && trace->path_log_std)
+        for (int r = 0; r < tokens; r++) trace->path_log_std[r] = 0;
+    for (int top = first; top >= last; top -= chunk) {
+        const int bottom = top - chunk + 1 > last ? top - chunk + 1 : last;
         ops->head_modulate(k, c->head->net, c->temb, c->step_index + bottom, top - bottom + 1, c->cond, rows, c->mod,
                            c->scratch);
         for (int i = top; i >= bottom; i--) {
             const char *mod =
                 (const char *)c->mod + (size_t)(i - bottom) * (size_t)rows * ops->head_mod_bytes(c->head->net);
             ops->head_eval(k, c->head->net, x, c->x_index, mod, NULL, rows, c->out, c->scratch);
-            ops->chain_step(k, x, c->out, tokens, c->head->channels, c->guided ? cfg : 1.0f, &c->schedule.coef[i], seed,
-                            image, position, c->schedule.t[i]);
+            if (trace) note(c, x, tokens, cfg, i, trace);
+            ops->chain_step(k, x, c->out, tokens, c->head->channels, cfg, &c->schedule.coef[i], seed, image, position,
+                            c->schedule.t[i]);
         }
     }
 }
 
-void diff_chain_sample(diff_chain *c, const float *z, int tokens, float cfg, uint64_t seed, const uint64_t *image,
-                       const int *position, float *x)
+void diff_chain_start(diff_chain *c, int tokens, uint64_t seed, const uint64_t *image, const int *position, float *x)
 {
     kern *k = c->head->k;
     k->ops->normal(k, x, tokens, c->head->channels, seed, KERN_NOISE_INIT, image, position, 0);
-    diff_chain_run(c, z, tokens, cfg, seed, image, position, c->schedule.steps - 1, x);
+}
+
+void diff_chain_sample(diff_chain *c, const float *z, int tokens, const float *cfg, uint64_t seed,
+                       const uint64_t *image, const int *position, float *x)
+{
+    diff_chain_start(c, tokens, seed, image, position, x);
+    diff_chain_run(c, z, tokens, cfg, seed, image, position, c->schedule.steps - 1, 0, x, NULL);
 }
 
 double diff_chain_flop(const diff_chain *c, int tokens)

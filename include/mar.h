@@ -15,8 +15,8 @@
  *     mar_session_free(s); mar_vae_free(vae); mar_model_free(model); mar_close(m);
  *
  * An image depends on (model, parameters, seed, image index) only: not on the batch it is made in, the
- * number of threads, or what was generated before it. (Bit for bit with AVX-512; below, oneDNN 2.6 has products whose last
- * bits can depend on the batch.)
+ * number of threads, or what was generated before it. (Bit for bit with AVX-512; below, oneDNN 2.6 has products whose
+ * last bits can depend on the batch.)
  *
  * Threads: a `mar` handle and everything made from it belong to one thread at a time; different handles
  * are independent. Strings returned by the library stay valid until their owner is freed.
@@ -122,7 +122,18 @@ MAR_API const mar_vae_config *mar_vae_get_config(const mar_vae *vae);
 
 typedef enum { MAR_CFG_LINEAR = 0, MAR_CFG_CONSTANT } mar_cfg_schedule;
 
-/* Names and meanings are those of the official implementation. */
+/* How the head draws a token: the model's own chain (DDPM with learned variances), or an ODE solver: DDIM (Song et al.,
+ * 2021, eta 0) or DPM-Solver++ (Lu et al., 2022, second-order multistep). */
+typedef enum { MAR_SAMPLER_DDPM = 0, MAR_SAMPLER_DDIM, MAR_SAMPLER_DPMPP } mar_sampler;
+
+/* How the number of diffusion steps falls over the autoregressive steps (DiSA: Zhao et al., 2025). */
+typedef enum { MAR_ANNEAL_OFF = 0, MAR_ANNEAL_LINEAR, MAR_ANNEAL_COSINE, MAR_ANNEAL_TWO_STAGE } mar_annealing;
+
+/* In which context the target verifies a block of drafts: that of the last verified tokens, for all of them at once
+ * (the process of coarser autoregressive steps), or each draft step's own. */
+typedef enum { MAR_CONTEXT_PREFIX = 0, MAR_CONTEXT_FULL } mar_context;
+
+/* Names and meanings are those of the official implementation, and of the papers that `mar methods` names. */
 typedef struct {
     int num_iter;                  /* autoregressive steps, 1..seq_len */
     int num_sampling_steps;        /* diffusion steps of the head, 2..1000 */
@@ -130,11 +141,32 @@ typedef struct {
     mar_cfg_schedule cfg_schedule; /* LINEAR: 1 + (cfg-1) * (fraction of tokens known after the step) */
     float temperature;             /* scales the noise of every diffusion step but not x_T */
     uint64_t seed;
+
+    /* Lossless speculation inside the head: states proposed a call, 1..64; 0 is the plain chain. Same law. */
+    int head_spec;
+
+    /* Shortcuts. They change the law. */
+    mar_sampler sampler;
+    mar_annealing diff_annealing;           /* OFF: num_sampling_steps throughout; else from */
+    int diff_upper_steps, diff_lower_steps; /* upper at the first autoregressive step down to lower at the last */
+    int lazy;                               /* LazyMAR's token and condition caches */
+    int gtr;                                /* GtR's two-stage order and frequency-weighted steps */
+
+    /* Speculation across tokens: `draft` drafts gamma autoregressive steps, the model verifies them by `spec`. */
+    mar_model *draft; /* same tokens as the model; NULL: none. Must outlive the session */
+    const char *spec; /* "conditional", "paper" or "cspd", see mar_method_get; NULL: with head_spec the draft's head
+                       * proposes inside the head, without it "conditional" */
+    int gamma;        /* 1..num_iter */
+    float prefill;    /* share of the autoregressive steps that the target makes alone first, 0..1 */
+    mar_context context;
+    int align;               /* 1: draft and target share x_T and all noise; 0: independent noise */
+    float inner_temperature; /* cspd: tempers the standard deviations of its criterion */
 } mar_params;
 
 #define MAR_PARAMS_DEFAULT                                                                                             \
     {                                                                                                                  \
-        64, 100, 1.0f, MAR_CFG_LINEAR, 1.0f, 0                                                                         \
+        .num_iter = 64, .num_sampling_steps = 100, .cfg = 1.0f, .temperature = 1.0f, .diff_upper_steps = 50,           \
+        .diff_lower_steps = 5, .gamma = 8, .prefill = 0.05f, .align = 1, .inner_temperature = 42.0f                    \
     }
 
 typedef struct mar_session mar_session;
@@ -159,14 +191,38 @@ MAR_API mar_status mar_session_tokens(mar_session *s, float *tokens);
 MAR_API mar_status mar_session_images(mar_session *s, uint8_t *rgb);
 MAR_API void mar_session_image_size(const mar_session *s, int *width, int *height);
 
-/* Where the time went since mar_session_begin, in seconds, and the arithmetic done (2 flops a
- * multiply-add, matrix products and convolutions only). */
+/* What a batch took since mar_session_begin. Seconds, and arithmetic (2 flops a multiply-add, matrix products and
+ * convolutions only). Encoder, decoder and head are the target's; all of the draft's is in draft_*. */
 typedef struct {
-    double encoder_s, decoder_s, head_s, vae_s, total_s;
-    double encoder_flop, decoder_flop, head_flop, vae_flop;
+    double encoder_s, decoder_s, head_s, vae_s, draft_s, verify_s, total_s;
+    double encoder_flop, decoder_flop, head_flop, vae_flop, draft_flop;
     size_t arena_bytes; /* the session's working memory */
+
+    /* The target's head: calls that had to wait for one another. A token's calls are those of its chain, shared with
+     * the tokens drawn beside it. */
+    long tokens;        /* tokens that entered the images */
+    double head_calls;  /* sum over tokens of the sequential calls of its chain */
+    int head_calls_max; /* of one token */
+    double head_rows;   /* head evaluations: sum over calls of states evaluated, conditions not counted twice */
+
+    /* Inside the head (head_spec): proposed transitions; residual_tries is shared with the below. */
+    long proposals, proposals_accepted;
+
+    /* Across tokens (draft): */
+    long drafted, accepted;   /* tokens verified, and accepted */
+    long rounds, round_steps; /* verifications of a block, and autoregressive steps they advanced */
+    long residual_tries;      /* candidates drawn to replace rejected ones */
 } mar_stats;
 MAR_API void mar_session_get_stats(const mar_session *s, mar_stats *stats);
+
+/* What became of each token, after the last step: uint8_t map[n][seq_len] (mar_token_fate) and int step[n][seq_len],
+ * the autoregressive step it belongs to. Either may be NULL. */
+typedef enum { MAR_TOKEN_TARGET = 0, MAR_TOKEN_ACCEPTED, MAR_TOKEN_REPLACED } mar_token_fate;
+MAR_API mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step);
+
+/* One line that says what the session's output is, given its parameters: "exact: the target's law", "approximate: ...".
+ * Valid as long as the session. */
+MAR_API const char *mar_session_guarantee(const mar_session *s);
 
 /* --- files ---------------------------------------------------------------------------------------- */
 

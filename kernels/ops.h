@@ -125,11 +125,16 @@ typedef struct kern_ops {
                       const int *mod_index, int rows, float *out, void *scratch);
 
     /* x[r][c] <- p_sample(x, out) with the noise at address (KERN_NOISE_STEP, image[r], position[r], step, c).
-     * out [rows or 2*rows][2C]: eps then variance fraction. With cfg != 1 row rows+r is the unconditional
-     * one; guidance acts on eps only, the variance is the conditional row's. */
-    void (*chain_step)(kern *k, float *x, const float *out, int rows, int channels, float cfg,
+     * out [rows or 2*rows][2C]: eps then variance fraction. cfg host [rows] or NULL: with guidance row rows+r is the
+     * unconditional one of row r; guidance acts on eps only, the variance is the conditional row's. */
+    void (*chain_step)(kern *k, float *x, const float *out, int rows, int channels, const float *cfg,
                        const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position,
                        int step);
+    /* The law chain_step draws from: mean[r][c], and log_std[r][c] = log(temperature * sigma), -inf at temperature 0.
+     * coef host [rows]: a row's own step. At index 0 log_std is that of the clipped variance at `temperature`, though
+     * chain_step adds no noise there. */
+    void (*chain_law)(kern *k, const float *x, const float *out, int rows, int channels, const float *cfg,
+                      const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
     /* x[r][c] = standard normal at address (purpose, image[r], position[r], step, c). */
     void (*normal)(kern *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose, const uint64_t *image,
                    const int *position, int step);

@@ -13,9 +13,11 @@
 #include <stdint.h>
 
 typedef enum {
-    KERN_NOISE_INIT = 0,  /* x_T of a token's chain; step 0 */
-    KERN_NOISE_STEP = 1,  /* eps_t of a diffusion step; step = t of the 1000-step base process */
-    KERN_NOISE_ORDER = 2, /* the random order of an image's tokens; position = draw */
+    KERN_NOISE_INIT = 0,     /* x_T of a token's chain; step 0 */
+    KERN_NOISE_STEP = 1,     /* eps_t of a diffusion step; step = t of the 1000-step base process */
+    KERN_NOISE_ORDER = 2,    /* the random order of an image's tokens; position = draw */
+    KERN_NOISE_VERIFY = 3,   /* the uniform that decides whether a draft is accepted */
+    KERN_NOISE_RESIDUAL = 4, /* candidates for the replacement of a rejected draft */
 } kern_noise;
 
 /* The ten Philox rounds. */

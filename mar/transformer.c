@@ -138,7 +138,7 @@ static void decoder_input(const mar_model *m, mar_workspace *w, const mar_pass *
     k->ops->copy_rows(k, w->x, w->rows[0], m->mask_token, w->rows[2], m->decoder_pos, w->rows[1], n, c->width);
 }
 
-void mar_decode(const mar_model *m, mar_workspace *w, const mar_pass *p, float *z)
+void mar_decode(const mar_model *m, mar_workspace *w, const mar_pass *p, float *z, const int *z_index)
 {
     kern *k = m->m->kern;
     const mar_model_config *c = &m->config;
@@ -152,8 +152,8 @@ void mar_decode(const mar_model *m, mar_workspace *w, const mar_pass *p, float *
             w->rows[0][n] = s * length + c->buffer + w->rows[1][n];
         }
     last_block(m, w, &m->decoder[c->decoder_depth - 1], p->sequences, length, p->predicted);
-    norm(m, w->memory, NULL, n, m->decoder_norm, z, 1);
-    k->ops->copy_rows(k, z, NULL, z, NULL, m->diffusion_pos, w->rows[1], n, c->width);
+    norm(m, w->memory, NULL, n, m->decoder_norm, w->x, 1);
+    k->ops->copy_rows(k, z, z_index, w->x, NULL, m->diffusion_pos, w->rows[1], n, c->width);
 }
 
 static mar_status plan_block(const mar_model *m, const mar_block *b, int rows, int kv_rows, mar_err *err)

@@ -34,8 +34,9 @@ void mar_embed_tokens(const mar_model *m, mar_workspace *w, const float *tokens,
 /* Encoder over buffer and known tokens: w->x [sequences][buffer + known][D] before encoder_norm. */
 void mar_encode(const mar_model *m, mar_workspace *w, const mar_pass *p);
 /* Decoder over all positions from w->x; z backend [sequences][predicted][D] = the condition of the head for the
- * predicted positions, in the order of p->order. The last block runs on those rows only. */
-void mar_decode(const mar_model *m, mar_workspace *w, const mar_pass *p, float *z);
+ * predicted positions, in the order of p->order. The last block runs on those rows only. z_index host
+ * [sequences * predicted]: the row of z each goes to; NULL: as they come. */
+void mar_decode(const mar_model *m, mar_workspace *w, const mar_pass *p, float *z, const int *z_index);
 
 /* Makes everything the passes of this shape need, so that they allocate nothing. */
 mar_status mar_passes_plan(const mar_model *m, int sequences, int known, int predicted, mar_err *err);

@@ -1,6 +1,6 @@
 /* mar bench: where the time of an image goes, and how far it is from the machine's matrix rate. */
 #include "tools/command.h"
-#include "tools/options.h"
+#include "tools/run_options.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -21,15 +21,15 @@ static const char help[] = //
     "  --cfg X                 guidance scale [2.9]\n"
     "  --batch N               images at a time [1]\n"
     "  --repeat N              batches measured, the best counts [1]\n"
-    "  --dtype T, --threads N, --heads N   as for mar generate\n"
+    "  --dtype T, --threads N, --heads N, --head_spec W, --draft FILE and all other\n"
+    "    ways to be faster: as for mar generate, see mar methods\n"
     "  --json                  one JSON object in place of the table\n"
     "\n"
     "example: mar bench --model mar_base.pth --vae kl16.ckpt\n";
 
 typedef struct {
-    const char *model, *vae;
-    mar_params params;
-    int batch, repeat, dtype, threads, heads, json;
+    run_options run;
+    int batch, repeat, json;
 } bench_options;
 
 /* Generates one batch and leaves its figures in stats. */
@@ -68,35 +68,48 @@ static void print_row(const char *name, double seconds, double flop, double peak
 
 static void print_table(const bench_options *o, const mar_stats *t, double peak, const char *backend)
 {
-    const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->vae_flop;
-    printf("%s on %s\n", o->model, backend);
-    printf("num_iter %d, num_sampling_steps %d, cfg %g, batch %d; working memory %.1f MB\n\n", o->params.num_iter,
-           o->params.num_sampling_steps, (double)o->params.cfg, o->batch, (double)t->arena_bytes / 1e6);
+    const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop;
+    printf("%s on %s\n", o->run.model, backend);
+    char method[1024];
+    if (*run_options_text(&o->run, method, sizeof method)) printf("%s\n", method);
+    printf("num_iter %d, num_sampling_steps %d, cfg %g, batch %d; working memory %.1f MB\n\n", o->run.params.num_iter,
+           o->run.params.num_sampling_steps, (double)o->run.params.cfg, o->batch, (double)t->arena_bytes / 1e6);
     printf("%-8s %9s %9s %9s %8s\n", "", "s/image", "TFLOP", "GFLOP/s", "of peak");
     print_row("encoder", t->encoder_s, t->encoder_flop, peak, o->batch);
     print_row("decoder", t->decoder_s, t->decoder_flop, peak, o->batch);
     print_row("head", t->head_s, t->head_flop, peak, o->batch);
+    if (t->draft_flop > 0) print_row("draft", t->draft_s, t->draft_flop, peak, o->batch);
     if (t->vae_flop > 0) print_row("VAE", t->vae_s, t->vae_flop, peak, o->batch);
     print_row("total", t->total_s, flop, peak, o->batch);
+    printf("\nhead: %.1f sequential calls a token (most: %d), %.1f states evaluated", t->head_calls / (double)t->tokens,
+           t->head_calls_max, t->head_rows / (double)t->tokens);
+    if (t->drafted)
+        printf("; %.1f %% of %ld drafted tokens accepted", 100.0 * (double)t->accepted / (double)t->drafted,
+               t->drafted);
     printf("\nmeasured matrix peak %.1f GFLOP/s; arithmetic floor %.3f s per image\n", peak / 1e9,
            flop / peak / o->batch);
 }
 
 static int print_json(const bench_options *o, const mar_stats *t, double peak, const char *backend)
 {
-    const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->vae_flop, n = o->batch;
+    const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop, n = o->batch;
+    char method[1024];
     cJSON *root = cJSON_CreateObject();
-    cJSON_AddStringToObject(root, "model", o->model);
+    cJSON_AddStringToObject(root, "model", o->run.model);
     cJSON_AddStringToObject(root, "backend", backend);
-    cJSON_AddNumberToObject(root, "num_iter", o->params.num_iter);
-    cJSON_AddNumberToObject(root, "num_sampling_steps", o->params.num_sampling_steps);
-    cJSON_AddNumberToObject(root, "cfg", o->params.cfg);
+    cJSON_AddNumberToObject(root, "num_iter", o->run.params.num_iter);
+    cJSON_AddNumberToObject(root, "num_sampling_steps", o->run.params.num_sampling_steps);
+    cJSON_AddNumberToObject(root, "cfg", o->run.params.cfg);
     cJSON_AddNumberToObject(root, "batch", o->batch);
     cJSON_AddNumberToObject(root, "seconds_per_image", t->total_s / n);
     cJSON_AddNumberToObject(root, "encoder_seconds", t->encoder_s / n);
     cJSON_AddNumberToObject(root, "decoder_seconds", t->decoder_s / n);
     cJSON_AddNumberToObject(root, "head_seconds", t->head_s / n);
     cJSON_AddNumberToObject(root, "vae_seconds", t->vae_s / n);
+    cJSON_AddNumberToObject(root, "draft_seconds", t->draft_s / n);
+    cJSON_AddStringToObject(root, "method", run_options_text(&o->run, method, sizeof method));
+    cJSON_AddNumberToObject(root, "head_calls_per_token", t->head_calls / (double)t->tokens);
+    cJSON_AddNumberToObject(root, "head_evaluations_per_token", t->head_rows / (double)t->tokens);
     cJSON_AddNumberToObject(root, "flop_per_image", flop / n);
     cJSON_AddNumberToObject(root, "matrix_peak", peak);
     cJSON_AddNumberToObject(root, "fraction_of_peak", flop / t->total_s / peak);
@@ -109,66 +122,46 @@ static int print_json(const bench_options *o, const mar_stats *t, double peak, c
     return 0;
 }
 
-static int run(const bench_options *o, mar *m)
+static int run(bench_options *o, const run_models *models)
 {
-    mar_model *model = NULL;
-    mar_vae *vae = NULL;
     mar_session *session = NULL;
     mar_stats stats = {0};
     double peak = 0;
-    mar_status status = mar_model_load(m, o->model, o->heads, &model);
-    if (status == MAR_OK && o->vae) status = mar_vae_load(m, o->vae, &vae);
-    if (status == MAR_OK) {
-        mar_params params = o->params;
-        if (params.num_iter > mar_model_get_config(model)->seq_len)
-            params.num_iter = mar_model_get_config(model)->seq_len;
-        status = mar_session_create(model, vae, &params, o->batch, &session);
-    }
-    if (status == MAR_OK) status = mar_measure_peak(m, &peak);
+    if (run_resolve_num_iter(&o->run, models) != 0) return 1;
+    mar_status status = mar_session_create(models->model, models->vae, &o->run.params, o->batch, &session);
+    if (status == MAR_OK) status = mar_measure_peak(models->library, &peak);
     if (status == MAR_OK) status = measure(o, session, &stats);
     int exit_status = 0;
+    const char *backend = mar_backend_description(models->library), *error = mar_error(models->library);
     if (status != MAR_OK)
-        exit_status = tool_error("%s", status == MAR_ENOMEM && !*mar_error(m) ? "out of memory" : mar_error(m));
+        exit_status = tool_error("%s", status == MAR_ENOMEM && !*error ? "out of memory" : error);
     else if (o->json)
-        exit_status = print_json(o, &stats, peak, mar_backend_description(m));
+        exit_status = print_json(o, &stats, peak, backend);
     else
-        print_table(o, &stats, peak, mar_backend_description(m));
+        print_table(o, &stats, peak, backend);
     mar_session_free(session);
-    mar_vae_free(vae);
-    mar_model_free(model);
     return exit_status;
 }
 
 int cmd_bench(int argc, char **argv)
 {
-    bench_options o = {.model = "demo", .params = MAR_PARAMS_DEFAULT, .batch = 1, .repeat = 1};
-    o.params.cfg = 2.9f;
+    bench_options o = {.batch = 1, .repeat = 1};
+    option shared[RUN_OPTIONS_MAX];
+    run_options_init(&o.run);
+    run_options_list(&o.run, shared);
     const option options[] = {
-        {.name = "model", .kind = OPTION_TEXT, .value = &o.model, .expects = "a file"},
-        {.name = "vae", .kind = OPTION_TEXT, .value = &o.vae, .expects = "a file"},
-        {.name = "num_iter", .kind = OPTION_INT, .value = &o.params.num_iter, .min = 1, .max = 65536},
-        {.name = "num_sampling_steps",
-         .kind = OPTION_INT,
-         .value = &o.params.num_sampling_steps,
-         .min = 2,
-         .max = 1000},
-        {.name = "cfg", .kind = OPTION_FLOAT, .value = &o.params.cfg, .min = -1000, .max = 1000},
-        {.name = "batch", .kind = OPTION_INT, .value = &o.batch, .min = 1, .max = 65536},
-        {.name = "repeat", .kind = OPTION_INT, .value = &o.repeat, .min = 1, .max = 1000},
-        {.name = "dtype", .kind = OPTION_CHOICE, .value = &o.dtype, .choices = tool_dtypes},
-        {.name = "threads", .kind = OPTION_INT, .value = &o.threads, .min = 0, .max = 1024},
-        {.name = "heads", .kind = OPTION_INT, .value = &o.heads, .min = 1, .max = 1024},
-        {.name = "json", .kind = OPTION_FLAG, .value = &o.json},
+        {"batch", OPTION_INT, .value = &o.batch, .min = 1, .max = 65536},
+        {"repeat", OPTION_INT, .value = &o.repeat, .min = 1, .max = 1000},
+        {"json", OPTION_FLAG, .value = &o.json},
         {0},
     };
-    const option_set set = {"bench", help, options, NULL};
+    const option_set set = {"bench", help, options, NULL, shared};
     int status = options_parse(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
-    if (!o.vae && (!strcmp(o.model, "demo") || !strcmp(o.model, "demo-draft"))) o.vae = "demo";
-    mar *m;
-    status = tool_open((mar_dtype)o.dtype, o.threads, &m);
-    if (status) return status;
-    status = run(&o, m);
-    mar_close(m);
+    if (run_options_done(&o.run) != 0) return 1;
+    run_models models;
+    status = run_load(&o.run, NULL, &models);
+    if (status == 0) status = run(&o, &models);
+    run_unload(&models);
     return status;
 }

@@ -65,60 +65,43 @@ static void catch_signals(void)
 
 static int parse(int argc, char **argv, generate_options *o)
 {
-    static const char *const schedules[] = {"linear", "constant", NULL}; /* in the order of mar_cfg_schedule */
-    *o = (generate_options){.model = "demo", .out = "mar.png", .params = MAR_PARAMS_DEFAULT};
-    o->params.cfg = 2.9f; /* the official setting of MAR-B, and near that of L (3.0) and H (3.2) */
-    o->params.num_iter = 0;
-    int schedule = MAR_CFG_LINEAR;
+    *o = (generate_options){.out = "mar.png"};
+    run_options_init(&o->run);
+    option shared[RUN_OPTIONS_MAX];
+    run_options_list(&o->run, shared);
     const option options[] = {
-        {"model", OPTION_TEXT, .value = &o->model, .expects = "a file, demo or demo-draft"},
-        {"vae", OPTION_TEXT, .value = &o->vae, .expects = "a file or demo"},
         {"class", OPTION_TEXT, .value = &o->classes, .expects = "class numbers or names, separated by commas"},
         {"num", OPTION_INT, .value = &o->num, .min = 1, .max = NUM_MAX},
         {"out", OPTION_TEXT, .value = &o->out, .expects = "a directory or FILE.png"},
         {"grid", OPTION_FLAG, .value = &o->grid},
-        {"num_iter", OPTION_INT, .value = &o->params.num_iter, .min = 1,
-         .max = 65536}, /* more exactly once the model is known */
-        {"num_sampling_steps", OPTION_INT, .value = &o->params.num_sampling_steps, .min = 2, .max = 1000},
-        {"cfg", OPTION_FLOAT, .value = &o->params.cfg, .min = 0, .max = 100},
-        {"cfg_schedule", OPTION_CHOICE, .value = &schedule, .choices = schedules},
-        {"temperature", OPTION_FLOAT, .value = &o->params.temperature, .min = 0, .max = 100},
-        {"seed", OPTION_UINT64, .value = &o->params.seed},
-        {"dtype", OPTION_CHOICE, .value = &o->dtype, .choices = tool_dtypes},
-        {"threads", OPTION_INT, .value = &o->threads, .min = 1, .max = 1024},
+        {"accept_map", OPTION_TEXT, .value = &o->accept_map, .expects = "FILE.png"},
         {"batch", OPTION_INT, .value = &o->batch, .min = 1, .max = 1024},
-        {"heads", OPTION_INT, .value = &o->heads, .min = 1, .max = 1024},
         {"json", OPTION_FLAG, .value = &o->json},
         {"quiet", OPTION_FLAG, .value = &o->quiet},
         {0},
     };
-    const option_set set = {"generate", help, options, NULL};
+    const option_set set = {"generate", help, options, NULL, shared};
     int status = options_parse(&set, argc, argv);
-    o->params.cfg_schedule = (mar_cfg_schedule)schedule;
+    if (status == OPTIONS_RUN && run_options_done(&o->run) != 0) status = 1;
     return status;
-}
-
-static int is_demo(const char *model)
-{
-    return strcmp(model, "demo") == 0 || strcmp(model, "demo-draft") == 0;
 }
 
 /* --- what it comes to, once the model is known -------------------------------------------------- */
 
 static int library_error(const generate_job *job)
 {
-    return tool_error("%s", mar_error(job->library));
+    return tool_error("%s", mar_error(job->models.library));
 }
 
 static int resolve_classes(generate_job *job)
 {
     const generate_options *o = &job->options;
-    job->class_total = mar_model_get_config(job->model)->classes;
+    job->class_total = mar_model_get_config(job->models.model)->classes;
     if (o->classes) {
         char why[1024];
         if (classes_parse(o->classes, job->class_total, &job->classes, &job->class_count, why, sizeof why) != 0)
             return tool_error("--class: %s", why);
-    } else if (is_demo(o->model)) {
+    } else if (run_is_demo(o->run.model)) {
         job->class_count = job->class_total;
         job->classes = malloc((size_t)job->class_count * sizeof *job->classes);
         if (!job->classes) return tool_error("out of memory for %d classes", job->class_count);
@@ -127,21 +110,11 @@ static int resolve_classes(generate_job *job)
         return tool_error("--class is missing, expected numbers from 0 to %d%s", job->class_total - 1,
                           job->class_total == IMAGENET_CLASSES ? " or names such as \"golden retriever\"" : "");
     }
-    job->num = o->num ? o->num : is_demo(o->model) ? 4 : 1;
+    job->num = o->num ? o->num : run_is_demo(o->run.model) ? 4 : 1;
     job->total = (long)job->num * job->class_count;
     if (job->total > NUM_MAX)
         return tool_error("--num %d for %d classes: %ld images, expected %d at most", job->num, job->class_count,
                           job->total, NUM_MAX);
-    return 0;
-}
-
-static int resolve_num_iter(generate_job *job)
-{
-    int tokens = mar_model_get_config(job->model)->seq_len, *num_iter = &job->options.params.num_iter;
-    if (*num_iter > tokens)
-        return tool_error("--num_iter %d: expected a whole number from 1 to %d, the tokens of an image of this model",
-                          *num_iter, tokens);
-    if (*num_iter == 0) *num_iter = tokens < 64 ? tokens : 64;
     return 0;
 }
 
@@ -159,75 +132,63 @@ static void shape_grid(generate_job *job)
     }
 }
 
-static int make_grid(generate_job *job)
+static int make_canvas(const generate_job *job, const char *path, image *canvas)
 {
-    if (job->out.is_file ? job->total == 1 : !job->options.grid) return 0;
-    shape_grid(job);
     double pixels = image_grid_pixels(job->rows, job->columns, job->width, job->height);
     if (pixels > GRID_PIXELS_MAX)
         return tool_error("%s: a grid of %ld images of %dx%d has %.0f pixels, expected %d at most: use fewer images or "
                           "--out DIR without --grid",
-                          job->out.path, job->total, job->width, job->height, pixels, GRID_PIXELS_MAX);
-    if (image_grid_create(job->rows, job->columns, job->width, job->height, &job->grid) != 0)
+                          path, job->total, job->width, job->height, pixels, GRID_PIXELS_MAX);
+    if (image_grid_create(job->rows, job->columns, job->width, job->height, canvas) != 0)
         return tool_error("out of memory for a grid of %.0f pixels", pixels);
     return 0;
+}
+
+static int make_canvases(generate_job *job)
+{
+    const char *map = job->options.accept_map;
+    const int grid = job->out.is_file ? job->total > 1 : job->options.grid;
+    if (map && !job->models.draft)
+        return tool_error("--accept_map %s: needs --draft, a model whose tokens are accepted or not", map);
+    shape_grid(job);
+    if (grid && make_canvas(job, job->out.path, &job->grid) != 0) return 1;
+    return map ? image_can_write(map) || make_canvas(job, map, &job->map) : 0;
 }
 
 static int prepare(generate_job *job, progress *bar)
 {
     generate_options *o = &job->options;
-    char note[128];
     double began = tool_seconds();
     if (output_check(&job->out, o->out) != 0) return 1;
-    if (!o->vae && is_demo(o->model)) o->vae = "demo";
-    if (!o->vae)
+    if (!o->run.vae && !run_is_demo(o->run.model))
         return tool_error("--vae is missing, expected an image decoder: the official models use kl16.ckpt, linked from "
                           "the page github.com/LTH14/mar");
-    if (tool_open((mar_dtype)o->dtype, o->threads, &job->library) != 0) return 1;
-    snprintf(note, sizeof note, "loading %s", o->model);
-    progress_note(bar, note);
-    mar_status status = mar_model_load(job->library, o->model, o->heads, &job->model);
-    progress_clear(bar);
-    if (status != MAR_OK) return library_error(job);
-    if (resolve_classes(job) != 0 || resolve_num_iter(job) != 0) return 1;
-    if (mar_vae_load(job->library, o->vae, &job->vae) != MAR_OK) return library_error(job);
+    if (run_load(&o->run, bar, &job->models) != 0) return 1;
+    if (resolve_classes(job) != 0 || run_resolve_num_iter(&o->run, &job->models) != 0) return 1;
 
     if (!o->batch) o->batch = BATCH_DEFAULT;
     if (o->batch > job->total) o->batch = (int)job->total;
-    status = mar_session_create(job->model, job->vae, &o->params, o->batch, &job->session);
+    mar_status status = mar_session_create(job->models.model, job->models.vae, &o->run.params, o->batch, &job->session);
     if (status == MAR_ENOMEM && o->batch > 1)
-        return tool_error("%s; a smaller --batch than %d needs less", mar_error(job->library), o->batch);
+        return tool_error("%s; a smaller --batch than %d needs less", mar_error(job->models.library), o->batch);
     if (status != MAR_OK) return library_error(job);
     mar_session_image_size(job->session, &job->width, &job->height);
-    if (make_grid(job) != 0) return 1;
+    if (make_canvases(job) != 0) return 1;
+    if (acceptance_create(mar_model_get_config(job->models.model)->seq_len, o->run.params.num_iter, o->batch,
+                          &job->fates) != 0)
+        return tool_error("out of memory");
     job->load_s = tool_seconds() - began;
     return 0;
 }
 
 /* --- the run ------------------------------------------------------------------------------------ */
 
-static void add_stats(generate_job *job)
-{
-    mar_stats s, *sum = &job->stats;
-    mar_session_get_stats(job->session, &s);
-    sum->encoder_s += s.encoder_s;
-    sum->decoder_s += s.decoder_s;
-    sum->head_s += s.head_s;
-    sum->vae_s += s.vae_s;
-    sum->total_s += s.total_s;
-    sum->encoder_flop += s.encoder_flop;
-    sum->decoder_flop += s.decoder_flop;
-    sum->head_flop += s.head_flop;
-    sum->vae_flop += s.vae_flop;
-    sum->arena_bytes = s.arena_bytes;
-}
-
 /* Images first..first+n-1 into rgb. 1 after an error or when interrupted. */
 static int run_batch(generate_job *job, long first, int n, int *labels, uint8_t *rgb, progress *bar)
 {
     for (int i = 0; i < n; i++) labels[i] = job->classes[(first + i) / job->num];
     if (mar_session_begin(job->session, (uint64_t)first, labels, n) != MAR_OK) return library_error(job);
-    double steps = job->options.params.num_iter + 1; /* the image decoder counts as one more */
+    double steps = job->options.run.params.num_iter + 1; /* the image decoder counts as one more */
     double total = (double)job->total;
     while (!mar_session_done(job->session)) {
         double step = steps - 1 - mar_session_steps_left(job->session);
@@ -236,7 +197,10 @@ static int run_batch(generate_job *job, long first, int n, int *labels, uint8_t 
         if (interrupted) return 1;
     }
     if (mar_session_images(job->session, rgb) != MAR_OK) return library_error(job);
-    add_stats(job);
+    mar_stats stats;
+    mar_session_get_stats(job->session, &stats);
+    stats_add(&job->stats, &stats);
+    if (acceptance_add(&job->fates, job->session, n) != MAR_OK) return library_error(job);
     progress_update(bar, (double)(first + n) / total, first + n, job->total);
     return 0;
 }
@@ -255,20 +219,36 @@ static int write_picture(const generate_job *job, long index, char *path, const 
     return failed;
 }
 
+/* Row and column of an image on the grid. */
+static void place(const generate_job *job, long index, int *row, int *column)
+{
+    const long group = index / job->num, member = index % job->num; /* class, image of the class */
+    *row = (int)(index / job->columns);
+    *column = (int)(index % job->columns);
+    if (job->class_count > 1 && job->num > 1) {
+        *row = (int)(job->class_is_column ? member : group);
+        *column = (int)(job->class_is_column ? group : member);
+    }
+}
+
 static int keep_image(generate_job *job, long index, uint8_t *rgb)
 {
-    if (job->grid.rgb) {
-        long group = index / job->num, member = index % job->num; /* class, image of the class */
-        long row = index / job->columns, column = index % job->columns;
-        if (job->class_count > 1 && job->num > 1) {
-            row = job->class_is_column ? member : group;
-            column = job->class_is_column ? group : member;
-        }
-        image_grid_set(&job->grid, (int)row, (int)column, job->width, job->height, rgb);
-        if (job->out.is_file) return 0;
-    }
+    int row, column;
+    place(job, index, &row, &column);
+    if (job->grid.rgb) image_grid_set(&job->grid, row, column, job->width, job->height, rgb);
+    if (job->grid.rgb && job->out.is_file) return 0;
     const image picture = {job->width, job->height, rgb};
     return write_picture(job, index, output_image_path(&job->out, index), &picture);
+}
+
+/* Image `index` was number i of its batch; its own pixels are no longer needed. */
+static void keep_map(generate_job *job, long index, int i, uint8_t *rgb)
+{
+    int row, column;
+    if (!job->map.rgb) return;
+    place(job, index, &row, &column);
+    acceptance_draw(&job->fates, i, job->width, job->height, rgb);
+    image_grid_set(&job->map, row, column, job->width, job->height, rgb);
 }
 
 /* Returns the number of images finished, job->total if all is well. */
@@ -285,6 +265,7 @@ static long run(generate_job *job, progress *bar)
         failed = run_batch(job, done, n, labels, rgb, bar);
         for (int i = 0; i < n && !failed; i++) {
             failed = keep_image(job, done, rgb + (size_t)i * image_bytes);
+            keep_map(job, done, i, rgb + (size_t)i * image_bytes);
             done += !failed;
         }
     }
@@ -313,6 +294,7 @@ static int generate(generate_job *job, progress *bar)
     long done = run(job, bar);
     int failed = done < job->total;
     if (!failed && job->grid.rgb) failed = write_picture(job, -1, output_grid_path(&job->out), &job->grid);
+    if (!failed && job->map.rgb) failed = write_picture(job, -1, strdup(job->options.accept_map), &job->map);
     progress_clear(bar);
     job->run_s = tool_seconds() - began;
     if (failed) {
@@ -335,10 +317,10 @@ int cmd_generate(int argc, char **argv)
     progress_start(&bar, job.options.quiet);
     status = generate(&job, &bar);
     mar_session_free(job.session);
-    mar_vae_free(job.vae);
-    mar_model_free(job.model);
-    mar_close(job.library);
+    run_unload(&job.models);
     free(job.grid.rgb);
+    free(job.map.rgb);
+    acceptance_free(&job.fates);
     free(job.classes);
     return status;
 }

@@ -94,10 +94,17 @@ static int unknown_option(const option_set *set, const char *name)
     const char *names[64];
     int n = 0;
     for (const option *o = set->options; o->name && n < 63; o++) names[n++] = o->name;
+    for (const option *o = set->shared; o && o->name && n < 63; o++) names[n++] = o->name;
     names[n] = NULL;
     const char *nearest = suggest_nearest(name, names);
     if (nearest) return tool_error("--%s: unknown option of mar %s, did you mean --%s?", name, set->command, nearest);
     return tool_error("--%s: unknown option, see mar %s --help", name, set->command);
+}
+
+static const option *find_option(const option *list, const char *name)
+{
+    while (list && list->name && strcmp(list->name, name) != 0) list++;
+    return list && list->name ? list : NULL;
 }
 
 /* Handles the option at argv[i]. Returns how many arguments it took, or 0 after an error. */
@@ -105,9 +112,9 @@ static int take_option(const option_set *set, int argc, char **argv, int i)
 {
     char name[64], expected[160];
     option_name(argv[i], name, sizeof name);
-    const option *o = set->options;
-    while (o->name && strcmp(o->name, name) != 0) o++;
-    if (!o->name) {
+    const option *o = find_option(set->options, name);
+    if (!o) o = find_option(set->shared, name);
+    if (!o) {
         unknown_option(set, name);
         return 0;
     }

@@ -29,6 +29,7 @@ typedef struct {
     const char *help;        /* printed by --help; 24 lines of 80 columns at most */
     const option *options;   /* ends with a NULL name; --help is added */
     const operand *operands; /* all required, in order; ends with a NULL name; may be NULL */
+    const option *shared;    /* more options, or NULL */
 } option_set;
 
 enum { OPTIONS_RUN = -1 };

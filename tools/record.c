@@ -27,14 +27,14 @@ static const char *base_name(const char *path)
 
 static const char *schedule_name(const generate_job *job)
 {
-    return job->options.params.cfg_schedule == MAR_CFG_LINEAR ? "linear" : "constant";
+    return job->options.run.params.cfg_schedule == MAR_CFG_LINEAR ? "linear" : "constant";
 }
 
 /* What the library runs on, without the number of threads: that changes no image, so it is not in the file.
  */
 static int backend_length(const generate_job *job)
 {
-    const char *description = mar_backend_description(job->library), *comma = strrchr(description, ',');
+    const char *description = mar_backend_description(job->models.library), *comma = strrchr(description, ',');
     return comma && strstr(comma, "thread") ? (int)(comma - description) : (int)strlen(description);
 }
 
@@ -71,8 +71,8 @@ static char *class_list(const generate_job *job, int names)
 
 int record_texts_make(const generate_job *job, long index, record_texts *out)
 {
-    const mar_params *p = &job->options.params;
-    char cfg[32], temperature[32], name[128];
+    const mar_params *p = &job->options.run.params;
+    char cfg[32], temperature[32], name[128], method[1024];
     float_text(p->cfg, cfg, sizeof cfg);
     float_text(p->temperature, temperature, sizeof temperature);
     int first = job->classes[index < 0 ? 0 : index / job->num];
@@ -100,9 +100,10 @@ int record_texts_make(const generate_job *job, long index, record_texts *out)
     add(out, "cfg", "%s", cfg);
     add(out, "cfg_schedule", "%s", schedule_name(job));
     add(out, "temperature", "%s", temperature);
-    add(out, "model", "%s", base_name(job->options.model));
-    add(out, "vae", "%s", base_name(job->options.vae));
-    add(out, "backend", "%.*s", backend_length(job), mar_backend_description(job->library));
+    if (*run_options_text(&job->options.run, method, sizeof method)) add(out, "method", "%s", method);
+    add(out, "model", "%s", base_name(job->options.run.model));
+    add(out, "vae", "%s", base_name(job->options.run.vae));
+    add(out, "backend", "%.*s", backend_length(job), mar_backend_description(job->models.library));
     for (int i = 0; i < out->count; i++)
         if (!out->values[i]) {
             record_texts_free(out);
@@ -135,7 +136,8 @@ static void add_float(cJSON *object, const char *key, float value)
 
 static void add_parameters(cJSON *record, const generate_job *job)
 {
-    const mar_params *p = &job->options.params;
+    const mar_params *p = &job->options.run.params;
+    char method[1024];
     cJSON *o = cJSON_AddObjectToObject(record, "parameters");
     cJSON_AddNumberToObject(o, "num_iter", p->num_iter);
     cJSON_AddNumberToObject(o, "num_sampling_steps", p->num_sampling_steps);
@@ -143,6 +145,7 @@ static void add_parameters(cJSON *record, const generate_job *job)
     cJSON_AddStringToObject(o, "cfg_schedule", schedule_name(job));
     add_float(o, "temperature", p->temperature);
     add_uint64(o, "seed", p->seed);
+    cJSON_AddStringToObject(o, "method", run_options_text(&job->options.run, method, sizeof method));
 }
 
 static void add_classes(cJSON *record, const generate_job *job)
@@ -183,36 +186,25 @@ static void add_files(cJSON *record, const generate_job *job)
     }
 }
 
-static void add_part(cJSON *split, const char *name, double seconds, double flop)
-{
-    cJSON *o = cJSON_AddObjectToObject(split, name);
-    cJSON_AddNumberToObject(o, "seconds", seconds);
-    cJSON_AddNumberToObject(o, "flop", flop);
-}
-
 static void add_times(cJSON *record, const generate_job *job)
 {
-    const mar_stats *s = &job->stats;
     cJSON_AddNumberToObject(record, "load_seconds", job->load_s);
     cJSON_AddNumberToObject(record, "seconds", job->run_s);
     cJSON_AddNumberToObject(record, "seconds_per_image", job->run_s / (double)job->total);
-    cJSON *split = cJSON_AddObjectToObject(record, "split");
-    add_part(split, "encoder", s->encoder_s, s->encoder_flop);
-    add_part(split, "decoder", s->decoder_s, s->decoder_flop);
-    add_part(split, "head", s->head_s, s->head_flop);
-    add_part(split, "vae", s->vae_s, s->vae_flop);
-    cJSON_AddNumberToObject(record, "arena_bytes", (double)s->arena_bytes);
+    stats_record(&job->stats, job->total, record);
+    if (job->models.draft) acceptance_record(&job->fates, record);
 }
 
 int record_print_json(const generate_job *job)
 {
     cJSON *record = cJSON_CreateObject();
     cJSON_AddStringToObject(record, "version", mar_version());
-    cJSON_AddStringToObject(record, "model", job->options.model);
-    cJSON_AddStringToObject(record, "vae", job->options.vae);
-    cJSON_AddStringToObject(record, "backend", mar_backend_description(job->library));
-    cJSON_AddNumberToObject(record, "heads", mar_model_get_config(job->model)->heads);
+    cJSON_AddStringToObject(record, "model", job->options.run.model);
+    cJSON_AddStringToObject(record, "vae", job->options.run.vae);
+    cJSON_AddStringToObject(record, "backend", mar_backend_description(job->models.library));
+    cJSON_AddNumberToObject(record, "heads", mar_model_get_config(job->models.model)->heads);
     add_parameters(record, job);
+    cJSON_AddStringToObject(record, "guarantee", mar_session_guarantee(job->session));
     add_classes(record, job);
     cJSON_AddNumberToObject(record, "num", job->num);
     cJSON_AddNumberToObject(record, "images", (double)job->total);

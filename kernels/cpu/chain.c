@@ -25,15 +25,25 @@ void cpu_normal(kern *k, float *x, int rows, int channels, uint64_t seed, kern_n
         row_noise(x + (size_t)r * (size_t)channels, channels, seed, purpose, image[r], position[r], step);
 }
 
-void cpu_chain_step(kern *k, float *x, const float *out, int rows, int channels, float cfg, const kern_chain_coef *coef,
-                    uint64_t seed, const uint64_t *image, const int *position, int step)
+/* Mean and log variance of the next state's channel i; `uncond` is `cond` without guidance. */
+static inline float channel_law(const float *cond, const float *uncond, float cfg, int i, int channels, float x,
+                                const kern_chain_coef *coef, float *mean)
 {
-    const int guided = cfg != 1.0f;
+    const float eps = uncond[i] + cfg * (cond[i] - uncond[i]);
+    const float frac = (cond[channels + i] + 1) * 0.5f;
+    const float x0 = coef->sqrt_recip_abar * x - coef->sqrt_recipm1_abar * eps;
+    *mean = coef->coef_x0 * x0 + coef->coef_xt * x;
+    return frac * coef->log_var_max + (1 - frac) * coef->log_var_min;
+}
+
+void cpu_chain_step(kern *k, float *x, const float *out, int rows, int channels, const float *cfg,
+                    const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position, int step)
+{
 #pragma omp parallel for num_threads(cpu_of(k)->threads) if (rows >= PARALLEL_ROWS)
     for (int r = 0; r < rows; r++) {
         float *state = x + (size_t)r * (size_t)channels;
         const float *cond = out + (size_t)r * 2 * (size_t)channels;
-        const float *uncond = guided ? out + (size_t)(rows + r) * 2 * (size_t)channels : cond;
+        const float *uncond = cfg ? out + (size_t)(rows + r) * 2 * (size_t)channels : cond;
         for (int c = 0; c < channels; c += 4) {
             float noise[4] = {0};
             if (coef->noise != 0) {
@@ -43,14 +53,27 @@ void cpu_chain_step(kern *k, float *x, const float *out, int rows, int channels,
                 kern_normal4(words, noise);
             }
             for (int j = 0; j < 4 && c + j < channels; j++) {
-                const int i = c + j;
-                const float eps = guided ? uncond[i] + cfg * (cond[i] - uncond[i]) : cond[i];
-                const float frac = (cond[channels + i] + 1) * 0.5f;
-                const float log_var = frac * coef->log_var_max + (1 - frac) * coef->log_var_min;
-                const float x0 = coef->sqrt_recip_abar * state[i] - coef->sqrt_recipm1_abar * eps;
-                const float mean = coef->coef_x0 * x0 + coef->coef_xt * state[i];
-                state[i] = mean + expf(0.5f * log_var) * noise[j] * coef->noise;
+                float mean;
+                const float log_var =
+                    channel_law(cond, uncond, cfg ? cfg[r] : 1, c + j, channels, state[c + j], coef, &mean);
+                state[c + j] = mean + expf(0.5f * log_var) * noise[j] * coef->noise;
             }
         }
+    }
+}
+
+void cpu_chain_law(kern *k, const float *x, const float *out, int rows, int channels, const float *cfg,
+                   const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std)
+{
+    const float log_temperature = logf(temperature);
+#pragma omp parallel for num_threads(cpu_of(k)->threads) if (rows >= PARALLEL_ROWS)
+    for (int r = 0; r < rows; r++) {
+        const size_t first = (size_t)r * (size_t)channels;
+        const float *cond = out + 2 * first;
+        const float *uncond = cfg ? out + 2 * (size_t)(rows + r) * (size_t)channels : cond;
+        for (int c = 0; c < channels; c++)
+            log_std[first + (size_t)c] = 0.5f * channel_law(cond, uncond, cfg ? cfg[r] : 1, c, channels,
+                                                            x[first + (size_t)c], coef[r], &mean[first + (size_t)c]) +
+                                         log_temperature;
     }
 }

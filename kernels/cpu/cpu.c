@@ -100,6 +100,7 @@ static const kern_ops cpu_ops = {
     .head_modulate = cpu_head_modulate,
     .head_eval = cpu_head_eval,
     .chain_step = cpu_chain_step,
+    .chain_law = cpu_chain_law,
     .normal = cpu_normal,
     .conv_create = cpu_conv_create,
     .conv_free = cpu_conv_free,

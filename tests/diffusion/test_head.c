@@ -99,13 +99,15 @@ static void run_chain(fixture *f, int steps, int first, int guided, float *x)
     kern *k = f->k;
     diff_chain c;
     mar_err err = {0};
+    float cfg[N];
+    for (int r = 0; r < N; r++) cfg[r] = 2.9f;
     assert_ok(diff_chain_create(&f->head, steps, 0.9f, N, guided, &c, &err), &err);
     assert_ok(diff_chain_plan(&c, N, &err), &err);
     if (first == steps - 1) {
-        diff_chain_sample(&c, f->z, N, 2.9f, seed, image, f->position, x);
+        diff_chain_sample(&c, f->z, N, cfg, seed, image, f->position, x);
     } else {
-        k->ops->normal(k, x, N, CHANNELS, seed, KERN_NOISE_INIT, image, f->position, 0);
-        diff_chain_run(&c, f->z, N, 2.9f, seed, image, f->position, first, x);
+        diff_chain_start(&c, N, seed, image, f->position, x);
+        diff_chain_run(&c, f->z, N, cfg, seed, image, f->position, first, 0, x, NULL);
     }
     assert_ok(kern_check(k, &err), &err);
     diff_chain_free(&c);
@@ -157,7 +159,7 @@ static void tokens_stand_alone(void **state)
                 float z[2 * Z];
                 memcpy(z, f.z + r * Z, Z * sizeof *z);
                 memcpy(z + Z, f.z + (N + r) * Z, Z * sizeof *z);
-                diff_chain_sample(&c, z, 1, 2.9f, seed, image + r, f.position + r, one);
+                diff_chain_sample(&c, z, 1, &(float){2.9f}, seed, image + r, f.position + r, one);
                 assert_memory_equal(one, all + r * CHANNELS, sizeof one);
             }
             diff_chain_free(&c);

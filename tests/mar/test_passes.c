@@ -98,7 +98,7 @@ static void passes(void **state)
                 memcpy(sorted + (s * (BUFFER + KNOWN) + place) * D, normed + (s * (BUFFER + KNOWN) + i) * D, D * 4);
             }
         assert_close(sorted, encoded, IMAGES * (BUFFER + KNOWN) * D, tolerance);
-        mar_decode(f.model, &f.w, &pass, f.z);
+        mar_decode(f.model, &f.w, &pass, f.z, NULL);
         for (int s = 0; s < IMAGES; s++)
             for (int i = 0; i < PREDICTED; i++)
                 assert_close(f.z + (s * PREDICTED + i) * D, z + (s * SEQ + order[s][i]) * D, D, tolerance);

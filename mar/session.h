@@ -1,0 +1,59 @@
+/* Inside a generation session: what the ways of making a step share. */
+#ifndef MAR_SESSION_H
+#define MAR_SESSION_H
+
+#include "mar/runner.h"
+#include "specdec/verifier.h"
+#include "vae/vae.h"
+
+struct mar_session {
+    mar_model *model;
+    mar_vae *vae;
+    mar_params params;
+    int max_images, conditions; /* conditions: 2 with guidance, else 1 */
+    int grid;                   /* tokens a side */
+    mar_step *steps;            /* [num_iter] */
+    int max_tokens;             /* an image's tokens that one call of the head draws, at most */
+
+    mar_runner target, draft;            /* draft.model NULL: no speculation across tokens */
+    float *tokens;                       /* backend [images][seq_len][token_dim], made so far */
+    float *sampled;                      /* backend [images * max_tokens][token_dim] */
+    struct mar_speculation *speculation; /* mar/speculate.c, or NULL */
+    vae_run *decoder;
+
+    /* host memory; rows are the tokens being drawn: image after image of a step, in the order of `order` */
+    int **order; /* [images] -> [seq_len] */
+    int *order_data;
+    int *label;          /* [images] */
+    uint64_t *row_image; /* [images * max_tokens] noise address */
+    int *row_slot, *row_position;
+    float *row_cfg;
+    uint8_t *fate;               /* [images][seq_len] mar_token_fate */
+    int *born;                   /* [images][seq_len] autoregressive step */
+    float *host_tokens, *pixels; /* one image */
+
+    int images, step; /* of the batch in progress; step == num_iter: done */
+    uint64_t first_image;
+    int planned; /* number of images whose shapes are planned */
+    mar_stats stats;
+    char guarantee[256];
+};
+
+/* Across tokens: a draft model and a method. */
+int mar_session_speculates(const mar_session *s);
+/* Lists the tokens of one autoregressive step as rows first.. ; returns their number. */
+int mar_session_list(mar_session *s, const mar_step *step, int first);
+/* Puts n drawn tokens (backend [n][token_dim], rows `first`.. of the lists) in their places. */
+void mar_session_keep(mar_session *s, const float *drawn, int first, int n, mar_token_fate fate);
+
+/* mar/speculate.c: speculation across tokens. Create checks the parameters; plan prepares batches of n images; round
+ * advances s->step by at least one. */
+mar_status mar_speculation_create(mar_session *s, mar_err *err);
+void mar_speculation_free(mar_session *s);
+size_t mar_speculation_bytes(const mar_session *s);
+mar_status mar_speculation_plan(mar_session *s, int n, mar_err *err);
+mar_status mar_speculation_round(mar_session *s, mar_err *err);
+/* Autoregressive steps that the target makes alone before speculation starts. */
+int mar_speculation_prefill(const mar_session *s);
+
+#endif

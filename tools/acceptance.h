@@ -1,0 +1,33 @@
+/* What became of the drafted tokens of a run: counts by autoregressive step and by position, and pictures. */
+#ifndef TOOLS_ACCEPTANCE_H
+#define TOOLS_ACCEPTANCE_H
+
+#include "mar.h"
+
+typedef struct cJSON cJSON;
+
+typedef struct {
+    int tokens, steps;            /* of an image */
+    long *verified_at, *taken_at; /* [tokens] drafts verified and accepted at a position */
+    long *verified_in, *taken_in; /* [steps] the same by autoregressive step */
+    uint8_t *fate;                /* [max_batch][tokens], of the batch added last */
+    int *step;
+} acceptance;
+
+/* Returns 0, or 1 if out of memory. */
+int acceptance_create(int tokens, int steps, int max_batch, acceptance *out);
+void acceptance_free(acceptance *a);
+/* Adds the finished batch of n images. */
+mar_status acceptance_add(acceptance *a, mar_session *s, int n);
+/* The fates of image i of that batch as a picture, rgb [height][width][3]: dark green accepted, light green replaced
+ * (the colours of Wang et al., Fig. 16), grey made by the target alone. */
+void acceptance_draw(const acceptance *a, int i, int width, int height, uint8_t *rgb);
+/* "acceptance_per_step": [...], "acceptance_per_position": [...]; null where nothing was verified. */
+void acceptance_record(const acceptance *a, cJSON *record);
+
+/* Adds up the statistics of batches: sums, and the largest of head_calls_max and arena_bytes. */
+void stats_add(mar_stats *sum, const mar_stats *s);
+/* Everything of `stats` that `mar generate --json` and `mar fidelity --json` print. */
+void stats_record(const mar_stats *stats, long images, cJSON *record);
+
+#endif

@@ -1,0 +1,140 @@
+#include "tools/run_options.h"
+
+#include "tools/command.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* In the order of their enumerations in mar.h. */
+static const char *const schedules[] = {"linear", "constant", NULL};
+static const char *const samplers[] = {"ddpm", "ddim", "dpmpp", NULL};
+static const char *const annealings[] = {"off", "linear", "cosine", "two-stage", NULL};
+static const char *const contexts[] = {"prefix", "full", NULL};
+static const char *const switches[] = {"off", "on", NULL};
+
+void run_options_init(run_options *o)
+{
+    *o = (run_options){.model = "demo", .params = MAR_PARAMS_DEFAULT, .align = 1};
+    o->params.cfg = 2.9f; /* the official setting of MAR-B, and near that of L (3.0) and H (3.2) */
+    o->params.num_iter = 0;
+}
+
+void run_options_list(run_options *o, option list[RUN_OPTIONS_MAX])
+{
+    mar_params *p = &o->params;
+    const option all[] = {
+        {"model", OPTION_TEXT, .value = &o->model, .expects = "a file, demo or demo-draft"},
+        {"vae", OPTION_TEXT, .value = &o->vae, .expects = "a file or demo"},
+        {"num_iter", OPTION_INT, .value = &p->num_iter, .min = 1, .max = 65536}, /* more exactly with the model */
+        {"num_sampling_steps", OPTION_INT, .value = &p->num_sampling_steps, .min = 2, .max = 1000},
+        {"cfg", OPTION_FLOAT, .value = &p->cfg, .min = 0, .max = 100},
+        {"cfg_schedule", OPTION_CHOICE, .value = &o->cfg_schedule, .choices = schedules},
+        {"temperature", OPTION_FLOAT, .value = &p->temperature, .min = 0, .max = 100},
+        {"seed", OPTION_UINT64, .value = &p->seed},
+        {"head_spec", OPTION_INT, .value = &p->head_spec, .min = 0, .max = 64},
+        {"sampler", OPTION_CHOICE, .value = &o->sampler, .choices = samplers},
+        {"diff_annealing", OPTION_CHOICE, .value = &o->diff_annealing, .choices = annealings},
+        {"diff_upper_steps", OPTION_INT, .value = &p->diff_upper_steps, .min = 2, .max = 1000},
+        {"diff_lower_steps", OPTION_INT, .value = &p->diff_lower_steps, .min = 2, .max = 1000},
+        {"lazy", OPTION_FLAG, .value = &p->lazy},
+        {"gtr", OPTION_FLAG, .value = &p->gtr},
+        {"draft", OPTION_TEXT, .value = &o->draft, .expects = "a file or demo-draft"},
+        {"spec", OPTION_TEXT, .value = &p->spec, .expects = "conditional, paper or cspd"},
+        {"gamma", OPTION_INT, .value = &p->gamma, .min = 1, .max = 65536},
+        {"prefill", OPTION_FLOAT, .value = &p->prefill, .min = 0, .max = 1},
+        {"context", OPTION_CHOICE, .value = &o->context, .choices = contexts},
+        {"align", OPTION_CHOICE, .value = &o->align, .choices = switches},
+        {"inner_temperature", OPTION_FLOAT, .value = &p->inner_temperature, .min = 1e-3, .max = 1e6},
+        {"dtype", OPTION_CHOICE, .value = &o->dtype, .choices = tool_dtypes},
+        {"threads", OPTION_INT, .value = &o->threads, .min = 1, .max = 1024},
+        {"heads", OPTION_INT, .value = &o->heads, .min = 1, .max = 1024},
+        {0},
+    };
+    _Static_assert(sizeof all / sizeof *all <= RUN_OPTIONS_MAX, "RUN_OPTIONS_MAX is too small");
+    memcpy(list, all, sizeof all);
+}
+
+int run_options_done(run_options *o)
+{
+    mar_params *p = &o->params;
+    p->cfg_schedule = (mar_cfg_schedule)o->cfg_schedule;
+    p->sampler = (mar_sampler)o->sampler;
+    p->diff_annealing = (mar_annealing)o->diff_annealing;
+    p->context = (mar_context)o->context;
+    p->align = o->align;
+    if (p->spec && !o->draft) return tool_error("--spec %s: needs --draft, the model that drafts", p->spec);
+    return 0;
+}
+
+int run_is_demo(const char *model)
+{
+    return strcmp(model, "demo") == 0 || strcmp(model, "demo-draft") == 0;
+}
+
+/* Loads one file with the bar saying so. */
+static mar_status load_model(run_models *r, const char *path, int heads, progress *bar, mar_model **out)
+{
+    char note[128];
+    snprintf(note, sizeof note, "loading %s", path);
+    if (bar) progress_note(bar, note);
+    mar_status status = mar_model_load(r->library, path, heads, out);
+    if (bar) progress_clear(bar);
+    return status;
+}
+
+int run_load(run_options *o, progress *bar, run_models *out)
+{
+    *out = (run_models){0};
+    if (!o->vae && run_is_demo(o->model)) o->vae = "demo";
+    if (tool_open((mar_dtype)o->dtype, o->threads, &out->library) != 0) return 1;
+    mar_status status = load_model(out, o->model, o->heads, bar, &out->model);
+    if (status == MAR_OK && o->draft) status = load_model(out, o->draft, 0, bar, &out->draft);
+    if (status == MAR_OK && o->vae) status = mar_vae_load(out->library, o->vae, &out->vae);
+    o->params.draft = out->draft;
+    return status == MAR_OK ? 0 : tool_error("%s", mar_error(out->library));
+}
+
+void run_unload(run_models *r)
+{
+    mar_vae_free(r->vae);
+    mar_model_free(r->draft);
+    mar_model_free(r->model);
+    mar_close(r->library);
+    *r = (run_models){0};
+}
+
+int run_resolve_num_iter(run_options *o, const run_models *r)
+{
+    const int tokens = mar_model_get_config(r->model)->seq_len;
+    if (o->params.num_iter > tokens)
+        return tool_error("--num_iter %d: expected a whole number from 1 to %d, the tokens of an image of this model",
+                          o->params.num_iter, tokens);
+    if (o->params.num_iter == 0) o->params.num_iter = tokens < 64 ? tokens : 64;
+    return 0;
+}
+
+const char *run_options_text(const run_options *o, char *text, size_t size)
+{
+    const mar_params *p = &o->params;
+    FILE *f = fmemopen(text, size, "w");
+    text[0] = '\0';
+    if (!f) return text;
+    if (p->head_spec) fprintf(f, " --head_spec %d", p->head_spec);
+    if (p->sampler) fprintf(f, " --sampler %s", samplers[p->sampler]);
+    if (p->diff_annealing)
+        fprintf(f, " --diff_annealing %s --diff_upper_steps %d --diff_lower_steps %d", annealings[p->diff_annealing],
+                p->diff_upper_steps, p->diff_lower_steps);
+    if (p->lazy) fprintf(f, " --lazy");
+    if (p->gtr) fprintf(f, " --gtr");
+    if (o->draft) fprintf(f, " --draft %s", o->draft);
+    if (p->spec) fprintf(f, " --spec %s", p->spec);
+    if (o->draft && (p->spec || !p->head_spec)) {
+        fprintf(f, " --gamma %d --prefill %g --context %s", p->gamma, (double)p->prefill, contexts[p->context]);
+        if (!p->align) fprintf(f, " --align off");
+        if (p->spec && strcmp(p->spec, "cspd") == 0)
+            fprintf(f, " --inner_temperature %g", (double)p->inner_temperature);
+    }
+    fclose(f);
+    if (text[0] == ' ') memmove(text, text + 1, strlen(text));
+    return text;
+}

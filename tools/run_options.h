@@ -1,0 +1,44 @@
+/* The options that define a run of the model, shared by the subcommands that generate. */
+#ifndef TOOLS_RUN_OPTIONS_H
+#define TOOLS_RUN_OPTIONS_H
+
+#include "mar.h"
+#include "tools/options.h"
+#include "tools/progress.h"
+
+enum { RUN_OPTIONS_MAX = 32 };
+
+typedef struct {
+    const char *model, *vae, *draft;                           /* as given; vae and draft may be NULL */
+    mar_params params;                                         /* params.draft is set by run_load */
+    int dtype, threads, heads;                                 /* 0: the default */
+    int cfg_schedule, sampler, diff_annealing, context, align; /* choices, moved to params by run_options_done */
+} run_options;
+
+typedef struct {
+    mar *library;
+    mar_model *model, *draft; /* draft may be NULL */
+    mar_vae *vae;             /* may be NULL */
+} run_models;
+
+/* Defaults: the demo model, guidance 2.9. */
+void run_options_init(run_options *o);
+/* Fills `list`, which ends with a NULL name, for option_set.shared. */
+void run_options_list(run_options *o, option list[RUN_OPTIONS_MAX]);
+/* After parsing: choices into params; speculation that was asked for without a draft is an error. Returns 0, or 1 with
+ * the error printed. */
+int run_options_done(run_options *o);
+
+int run_is_demo(const char *model);
+/* Opens the library and loads the models; a demo model brings its VAE. `bar` may be NULL. Returns 0, or 1 with the
+ * error printed. */
+int run_load(run_options *o, progress *bar, run_models *out);
+void run_unload(run_models *r);
+/* num_iter 0 becomes the default, min(64, tokens); one beyond the tokens is an error. */
+int run_resolve_num_iter(run_options *o, const run_models *r);
+
+/* The options that differ from the defaults of plain sampling, as the command line spells them: "--head_spec 8". "" if
+ * none. Returns text. */
+const char *run_options_text(const run_options *o, char *text, size_t size);
+
+#endif

@@ -1,4 +1,5 @@
-/* What the subcommands of `mar` share. The command uses the public API (mar.h), libpng and cJSON only. */
+/* What the subcommands of `mar` share. The command uses the public API (mar.h), libpng and cJSON; `mar
+ * fidelity` also eval/ and base/file.h. */
 #ifndef TOOLS_COMMAND_H
 #define TOOLS_COMMAND_H
 
@@ -9,6 +10,7 @@ int cmd_generate(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_convert(int argc, char **argv);
+int cmd_fidelity(int argc, char **argv);
 
 /* Prints "mar: ..." as one line to stderr (control characters in names from outside become '?') and returns
  * 1, the exit status of every failure. */

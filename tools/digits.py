@@ -85,6 +85,19 @@ def train_classifier(seed=0, epochs=12):
     return model, accuracy
 
 
+def folded(model):
+    """The classifier's tensors with every batch norm folded into its convolution: what eval/classifier.c reads."""
+    tensors = {}
+    layers = [(model.body[i], model.body[i + 1]) for i in range(0, 12, 4)]
+    for i, (conv, norm) in enumerate(layers):
+        gain = norm.weight / (norm.running_var + norm.eps).sqrt()
+        tensors[f"conv{i}.weight"] = conv.weight * gain[:, None, None, None]
+        tensors[f"conv{i}.bias"] = (conv.bias - norm.running_mean) * gain + norm.bias
+    for name, linear in (("features", model.body[14]), ("out", model.out)):
+        tensors[f"{name}.weight"], tensors[f"{name}.bias"] = linear.weight, linear.bias
+    return tensors
+
+
 def frechet(a, b):
     """Fréchet distance of two feature sets [N,D] under a Gaussian fit."""
     from scipy.linalg import sqrtm

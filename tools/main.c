@@ -16,6 +16,7 @@ static const char help[] = //
     "  inspect    say what a checkpoint contains and what is wrong with it\n"
     "  convert    write a checkpoint as safetensors: f32, bf16 or f16\n"
     "  bench      measure seconds per image and where they go\n"
+    "  fidelity   compare a faster run with a reference: speed, distance, a page\n"
     "\n"
     "  --help     this page\n"
     "  --version  the version\n"
@@ -33,6 +34,7 @@ static const command commands[] = {
     {"inspect", cmd_inspect},
     {"convert", cmd_convert},
     {"bench", cmd_bench},
+    {"fidelity", cmd_fidelity},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -42,7 +44,7 @@ static int unknown_command(const char *word)
     for (int i = 0; i < COMMANDS; i++) names[i] = commands[i].name;
     const char *nearest = suggest_nearest(word, names);
     if (nearest) return tool_error("%s: unknown command, did you mean mar %s?", word, nearest);
-    return tool_error("%s: unknown command, expected generate, inspect, convert or bench", word);
+    return tool_error("%s: unknown command, expected generate, inspect, convert, bench or fidelity", word);
 }
 
 static int run(int argc, char **argv)

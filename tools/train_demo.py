@@ -6,8 +6,8 @@ The architecture is the official one at a small size, so the files exercise ever
 
     python3 tools/train_demo.py --stage all --out weights/demo --work build/demo
 
-Stages: vae, then target and draft (`all` runs these two side by side, one thread each). Seeds are fixed; the result
-depends on the PyTorch build only.
+Stages: vae, then target and draft (`all` runs these two side by side, one thread each), and the classifier that judges
+generated digits. Seeds are fixed; the result depends on the PyTorch build only.
 
 The cosine schedule starts at abar = 2.4e-9, where an error of eps is multiplied by 2e4 and 1.5 % of that survives into the
 next state. The head must be right there to 1e-3, so training draws t = 999 and high t often, weighs them by what an
@@ -314,6 +314,14 @@ def flops_per_image(config, num_iter=64, steps=100):
     return total
 
 
+def train_classifier(out, log):
+    model, accuracy = digits.train_classifier()
+    log(f"classifier on held-out digits {accuracy:.4f}")
+    tensors = {name: tensor.half() for name, tensor in digits.folded(model).items()}
+    metadata = {"format": "pt", "mar.data": "UCI handwritten digits, CC BY 4.0", "mar.kind": "classifier"}
+    write_safetensors(os.path.join(out, "classifier.safetensors"), tensors, metadata)
+
+
 def report(out, work, log, per_class):
     vae = load_vae(os.path.join(out, "vae.safetensors"))
     classifier, real_accuracy = digits.train_classifier()
@@ -328,7 +336,7 @@ def report(out, work, log, per_class):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stage", choices=["all", "vae", *ROLES, "report"], default="all")
+    parser.add_argument("--stage", choices=["all", "vae", *ROLES, "classifier", "report"], default="all")
     parser.add_argument("--out", default="weights/demo")
     parser.add_argument("--work", default="build/demo", help="logs and sample grids")
     parser.add_argument("--threads", type=int, default=1)
@@ -350,9 +358,12 @@ def main():
             sys.exit(1)
         if any([process.wait() for process in [run("--stage", role) for role in ROLES]]):
             sys.exit(1)
+        train_classifier(args.out, log)
         report(args.out, args.work, log, args.per_class)
     elif args.stage == "vae":
         train_vae(args.out, log)
+    elif args.stage == "classifier":
+        train_classifier(args.out, log)
     elif args.stage == "report":
         report(args.out, args.work, log, args.per_class)
     else:

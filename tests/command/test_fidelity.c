@@ -1,0 +1,226 @@
+/* mar fidelity on the demo: what it finds of runs that are the same and that are not, its page, its mistakes. */
+#include "tests/support/command.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Enough for recognisable digits. */
+#define QUICK "--num_iter 4 --num_sampling_steps 20 "
+
+static int setup(void **state)
+{
+    *state = temporary_directory();
+    return *state ? 0 : 1;
+}
+
+static int teardown(void **state)
+{
+    remove_directory(*state);
+    free(*state);
+    return 0;
+}
+
+/* Runs "$MAR fidelity arguments --json"; the record, to be deleted. */
+static cJSON *report(const char *directory, const char *arguments)
+{
+    char line[1024];
+    snprintf(line, sizeof line, "$MAR fidelity %s --json", arguments);
+    command_result r = command_run(directory, line);
+    if (r.status != 0) fail_msg("%s: status %d, %s", line, r.status, r.err);
+    assert_string_equal(r.err, "");
+    cJSON *record = cJSON_Parse(r.out);
+    assert_non_null(record);
+    command_result_free(&r);
+    return record;
+}
+
+static const cJSON *run_of(const cJSON *record, int i)
+{
+    const cJSON *run = cJSON_GetArrayItem(cJSON_GetObjectItem(record, "runs"), i);
+    assert_non_null(run);
+    return run;
+}
+
+static double number(const cJSON *object, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItem(object, name);
+    if (!cJSON_IsNumber(item)) fail_msg("%s is no number", name);
+    return item->valuedouble;
+}
+
+static const char *text(const cJSON *object, const char *name)
+{
+    const char *value = cJSON_GetStringValue(cJSON_GetObjectItem(object, name));
+    if (!value) fail_msg("%s is no text", name);
+    return value;
+}
+
+static int count_of(const char *page, const char *what)
+{
+    int n = 0;
+    for (const char *at = strstr(page, what); at; at = strstr(at + 1, what)) n++;
+    return n;
+}
+
+/* --- tests ------------------------------------------------------------------------------------------ */
+
+/* The command of the issue, and a page that needs nothing but itself. */
+static void identical_runs(void **state)
+{
+    const char *d = *state;
+    cJSON *record = report(d, "--model demo " QUICK "--against " QUICK "--num 20 --out a.html");
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(record, "runs")), 1);
+    const cJSON *run = run_of(record, 0), *energy = cJSON_GetObjectItem(run, "energy_image");
+    assert_true(number(energy, "distance") == 0 && number(energy, "p") == 1);
+    assert_true(number(cJSON_GetObjectItem(run, "energy_token"), "distance") == 0);
+    assert_true(number(run, "p") == 1);
+    assert_true(number(run, "mean_gap") == 0 && number(run, "covariance_gap") == 0);
+    assert_true(cJSON_IsTrue(cJSON_GetObjectItem(run, "identical")));
+    assert_true(number(run, "head_calls_per_token") == 20);
+    assert_string_equal(text(run, "verdict"), "identical: the same tokens to the last bit");
+    cJSON_Delete(record);
+
+    assert_int_equal(count_files(d), 1); /* no temporary file */
+    char *page = read_whole_file(d, "a.html", NULL);
+    assert_int_equal(strncmp(page, "<!DOCTYPE html>", 15), 0);
+    assert_non_null(strstr(page, "</html>"));
+    assert_int_equal(count_of(page, "src=\"data:image/png;base64,"), count_of(page, "src="));
+    assert_int_equal(count_of(page, "<img "), 2); /* a sample grid of each run */
+    assert_int_equal(count_of(page, "<svg "), 3); /* speed, head calls, channels */
+    assert_int_equal(count_of(page, "href=") + count_of(page, "<script") + count_of(page, "url("), 0);
+    free(page);
+}
+
+static void a_difference_is_found(void **state)
+{
+    cJSON *record =
+        report(*state, "--model demo-draft " QUICK "--versus --model demo --num_iter 4 --num_sampling_steps 18 "
+                       "--against --model demo " QUICK "--num 60 --out b.html");
+    const cJSON *draft = run_of(record, 0), *fewer = run_of(record, 1), *level = cJSON_GetObjectItem(record, "floor");
+    assert_string_equal(text(draft, "options"), "--model demo-draft");
+    assert_true(number(draft, "p") <= 0.01);
+    assert_true(number(cJSON_GetObjectItem(draft, "energy_image"), "distance") > number(level, "image_95"));
+    assert_true(number(cJSON_GetObjectItem(draft, "energy_token"), "distance") > number(level, "token_95"));
+    assert_non_null(strstr(text(draft, "verdict"), "differs"));
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(draft, "ks")), 8);
+    assert_true(number(cJSON_GetObjectItem(record, "reference"), "classifier_accuracy") > 0.9);
+    assert_true(number(draft, "classifier_accuracy") < 0.8);
+    /* nearly as many steps: nearer than the draft */
+    assert_string_equal(text(fewer, "options"), "--num_sampling_steps 18");
+    assert_true(number(fewer, "head_calls_per_token") == 18);
+    assert_true(number(cJSON_GetObjectItem(fewer, "energy_image"), "distance") <
+                number(cJSON_GetObjectItem(draft, "energy_image"), "distance") / 4);
+    cJSON_Delete(record);
+}
+
+static void drafts_are_mapped(void **state)
+{
+    cJSON *record = report(*state, "--draft demo-draft --spec cspd --gamma 2 " QUICK "--against " QUICK
+                                   "--num 12 --class 5 --out e.html");
+    const double rate = number(run_of(record, 0), "acceptance_rate");
+    assert_true(rate >= 0 && rate <= 1);
+    assert_true(cJSON_IsNull(cJSON_GetObjectItem(cJSON_GetObjectItem(record, "reference"), "acceptance_rate")));
+    assert_non_null(strstr(text(run_of(record, 0), "options"), "--draft demo-draft --spec cspd --gamma 2"));
+    cJSON_Delete(record);
+    char *page = read_whole_file(*state, "e.html", NULL);
+    assert_int_equal(count_of(page, "Acceptance maps"), 1);
+    assert_int_equal(count_of(page, "<img "), 2 + 1 + 7); /* samples, rates by position, single images */
+    free(page);
+}
+
+/* Guidance of the first run holds for the others, its steps do not; --num, --seed and the like may stand anywhere. */
+static void groups(void **state)
+{
+    cJSON *record = report(*state, "--cfg 1.5 " QUICK "--versus " QUICK "--cfg 4 --num 10 --against --num_iter 2 "
+                                   "--num_sampling_steps 20 --seed 9 --class 3,7 --out c.html");
+    const cJSON *reference = cJSON_GetObjectItem(record, "reference");
+    assert_true(number(record, "seed") == 9 && number(record, "images") == 10);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(record, "classes")), 2);
+    assert_true(number(reference, "num_iter") == 2);
+    assert_string_equal(text(run_of(record, 0), "options"), "--num_iter 4");
+    assert_string_equal(text(run_of(record, 1), "options"), "--num_iter 4 --cfg 4");
+    cJSON_Delete(record);
+}
+
+static void table_and_page(void **state)
+{
+    const char *d = *state;
+    char cwd[2048], line[4096];
+    assert_non_null(getcwd(cwd, sizeof cwd));
+    snprintf(
+        line, sizeof line,
+        "cp %s/weights/demo/target.safetensors 'a<b&\"c.safetensors' && $MAR fidelity --model 'a<b&\"c.safetensors' "
+        "--vae demo " QUICK "--against " QUICK "--num 10 --out d.html",
+        cwd);
+    command_result r = command_run(d, line);
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.err, ""); /* no progress where there is no terminal */
+    assert_non_null(strstr(r.out, "s/image"));
+    assert_non_null(strstr(r.out, "\nreference "));
+    assert_non_null(strstr(r.out, "\nrun 1 "));
+    assert_non_null(strstr(r.out, "identical: the same tokens to the last bit"));
+    command_result_free(&r);
+    char *page = read_whole_file(d, "d.html", NULL);
+    assert_non_null(strstr(page, "a&lt;b&amp;&quot;c.safetensors"));
+    assert_null(strstr(page, "a<b"));
+    free(page);
+
+    r = command_run(d, "$MAR fidelity " QUICK "--against " QUICK "--num 10 --out d.html --quiet");
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.out, "");
+    command_result_free(&r);
+}
+
+static void mistakes(void **state)
+{
+    static const struct {
+        const char *arguments, *message;
+    } cases[] = {
+        {"", "--against is missing, expected the options of the reference run behind it, or none for plain sampling"},
+        {"--against --against", "--against: given twice, expected one reference run"},
+        {"--against --num 9", "--num 9: expected a whole number from 10 to 10000"},
+        {"--head_spce 3 --against", "did you mean --head_spec?"},
+        {"--against --num_iter 65", "--num_iter 65: expected a whole number from 1 to 64"},
+        {"--num_iter 4 --versus --model absent.pth --against", "absent.pth"},
+        {"--against --class 10", "--class: "},
+        {"--against --out nowhere/x.html", "nowhere/x.html: cannot write there"},
+        {"--against stray", "stray: unexpected argument"},
+    };
+    const char *d = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char line[512];
+        snprintf(line, sizeof line, "timeout 60 $MAR fidelity %s", cases[i].arguments);
+        const int before = count_files(d);
+        command_result r = command_run(d, line);
+        assert_int_equal(r.status, 1);
+        assert_string_equal(r.out, "");
+        if (!strstr(r.err, cases[i].message)) fail_msg("%s: found %s, expected %s", line, r.err, cases[i].message);
+        assert_int_equal(count_of(r.err, "\n"), 1);
+        assert_int_equal(count_files(d), before);
+        command_result_free(&r);
+    }
+}
+
+static void help(void **state)
+{
+    command_result r = command_run(*state, "$MAR fidelity --help");
+    assert_int_equal(r.status, 0);
+    int lines = 0;
+    for (const char *at = r.out; *at; at += strcspn(at, "\n") + 1, lines++) assert_in_range(strcspn(at, "\n"), 1, 80);
+    assert_in_range(lines, 10, 24);
+    command_result_free(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(identical_runs), cmocka_unit_test(a_difference_is_found),
+        cmocka_unit_test(groups),         cmocka_unit_test(drafts_are_mapped),
+        cmocka_unit_test(table_and_page), cmocka_unit_test(mistakes),
+        cmocka_unit_test(help),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,43 @@
+/* The digit classifier against PyTorch, on real digits and on images of the demo. */
+#include "tests/support/support.h"
+
+#include "eval/classifier.h"
+
+#include <stdlib.h>
+
+enum { IMAGES = 8, PIXELS = EVAL_DIGIT_SIDE * EVAL_DIGIT_SIDE * 3 };
+
+static void against_pytorch(void **state)
+{
+    (void)state;
+    wt_file *f = golden_open("classifier");
+    float *expected = golden_f32(f, "logits", IMAGES * EVAL_DIGITS), logits[IMAGES * EVAL_DIGITS];
+    const wt_tensor *rgb = wt_find(f, "rgb");
+    assert_non_null(rgb);
+    assert_int_equal(rgb->dtype, WT_U8);
+    assert_int_equal(rgb->count, IMAGES * PIXELS);
+    eval_classifier *c = NULL;
+    mar_err err = {0};
+    assert_ok(eval_classifier_open(&c, &err), &err);
+    for (int i = 0; i < IMAGES; i++)
+        eval_classify(c, (const uint8_t *)rgb->data + (size_t)i * PIXELS, logits + (size_t)i * EVAL_DIGITS);
+    if (!(max_difference(logits, expected, IMAGES * EVAL_DIGITS) <= 1e-4))
+        fail_msg("logits differ by %g", max_difference(logits, expected, IMAGES * EVAL_DIGITS));
+    /* digits 0, 1, 2, 3, 4 of the data set, then the demo's 3, 7, 0 (make_demo.py) */
+    static const int digit[IMAGES] = {0, 1, 2, 3, 4, 3, 7, 0};
+    for (int i = 0; i < IMAGES; i++) {
+        int best = 0;
+        for (int k = 1; k < EVAL_DIGITS; k++)
+            if (logits[i * EVAL_DIGITS + k] > logits[i * EVAL_DIGITS + best]) best = k;
+        assert_int_equal(best, digit[i]);
+    }
+    eval_classifier_close(c);
+    free(expected);
+    wt_close(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(against_pytorch)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

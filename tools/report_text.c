@@ -1,0 +1,132 @@
+/* What `mar fidelity` prints: a table, or JSON. */
+#include "tools/command.h"
+#include "tools/report.h"
+
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* --- the table ------------------------------------------------------------------------------------------ */
+
+static void print_share(double share)
+{
+    if (share < 0)
+        printf(" %7s", "-");
+    else
+        printf(" %6.1f%%", 100 * share);
+}
+
+static void print_row(const fidelity *f, const fidelity_run *r)
+{
+    const double tokens = fidelity_token_acceptance(r);
+    char speed[32];
+    snprintf(speed, sizeof speed, "%.2fx", fidelity_seconds(f, &f->runs[0]) / fidelity_seconds(f, r));
+    if (r == f->runs)
+        printf("%-9s", "reference");
+    else
+        printf("run %-5d", (int)(r - f->runs));
+    printf(" %9.4f %7s %6.1f", fidelity_seconds(f, r), speed, fidelity_head_calls(r));
+    print_share(tokens < 0 ? fidelity_head_acceptance(r) : tokens);
+    if (r == f->runs)
+        printf(" %9s %9s %7s", "-", "-", "-");
+    else
+        printf(" %9.5f %9.5f %7.3f", r->image.distance, r->token.distance, r->p);
+    if (f->judged) print_share((double)r->recognised / f->num);
+    putchar('\n');
+}
+
+void report_print_table(const fidelity *f)
+{
+    const run_options *o = &f->runs[0].options;
+    char verdict[160];
+    printf("%s on %s\n", o->model, f->backend);
+    printf("%d images of %d class%s, seed %" PRIu64 ", guidance %g, batch %d; the page is %s\n\n", f->num,
+           f->class_count, f->class_count > 1 ? "es" : "", f->seed, (double)o->params.cfg, f->batch, f->out);
+    printf("%9s %9s %7s %6s %7s %9s %9s %7s%s\n", "", "s/image", "speed", "calls", "accept", "image", "token", "p",
+           f->judged ? "  digits" : "");
+    for (int i = 0; i < f->run_count; i++) print_row(f, &f->runs[i]);
+    if (f->has_floor)
+        printf("%-9s %9s %7s %6s %7s %9.5f %9.5f\n", "seed", "", "", "", "", f->image_floor, f->token_floor);
+    putchar('\n');
+    printf("reference  %s\n", f->runs[0].name);
+    for (int i = 1; i < f->run_count; i++) {
+        printf("run %-6d %s\n", i, f->runs[i].name);
+        printf("           %s\n", fidelity_verdict(f, &f->runs[i], verdict, sizeof verdict));
+    }
+    puts("\ncalls: sequential head calls of a token. accept: drafts, else proposals in the head.\n"
+         "image, token: energy distance to the reference, of whole images and of single\n"
+         "tokens; seed: what two reference runs with other seeds stay below (95 %).\n"
+         "p: least of image, token and channels (KS) for \"the same law\", corrected.");
+}
+
+/* --- JSON ----------------------------------------------------------------------------------------------- */
+
+static void add_energy(cJSON *record, const char *name, const eval_energy_test *t)
+{
+    cJSON *o = cJSON_AddObjectToObject(record, name);
+    cJSON_AddNumberToObject(o, "distance", t->distance);
+    cJSON_AddNumberToObject(o, "p", t->p);
+    cJSON_AddNumberToObject(o, "null_95", t->null_95);
+}
+
+static cJSON *run_record(const fidelity *f, const fidelity_run *r)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "options", r->name);
+    cJSON_AddStringToObject(o, "model", r->options.model);
+    cJSON_AddNumberToObject(o, "num_iter", r->options.params.num_iter);
+    cJSON_AddNumberToObject(o, "num_sampling_steps", r->options.params.num_sampling_steps);
+    cJSON_AddStringToObject(o, "guarantee", r->guarantee);
+    cJSON_AddNumberToObject(o, "seconds_per_image", fidelity_seconds(f, r));
+    cJSON_AddNumberToObject(o, "speedup", fidelity_seconds(f, &f->runs[0]) / fidelity_seconds(f, r));
+    stats_record(&r->stats, f->num, o);
+    if (f->judged) cJSON_AddNumberToObject(o, "classifier_accuracy", (double)r->recognised / f->num);
+    return o;
+}
+
+static void add_comparison(cJSON *o, const fidelity *f, const fidelity_run *r)
+{
+    char verdict[160];
+    add_energy(o, "energy_image", &r->image);
+    add_energy(o, "energy_token", &r->token);
+    cJSON_AddItemToObject(o, "ks", cJSON_CreateDoubleArray(r->ks, f->channels));
+    cJSON_AddItemToObject(o, "ks_p", cJSON_CreateDoubleArray(r->ks_p, f->channels));
+    cJSON_AddNumberToObject(o, "mean_gap", r->mean_gap);
+    cJSON_AddNumberToObject(o, "covariance_gap", r->covariance_gap);
+    cJSON_AddNumberToObject(o, "p", r->p);
+    cJSON_AddBoolToObject(o, "identical", r->identical);
+    cJSON_AddStringToObject(o, "verdict", fidelity_verdict(f, r, verdict, sizeof verdict));
+}
+
+int report_print_json(const fidelity *f)
+{
+    char seed[32];
+    cJSON *record = cJSON_CreateObject(), *list;
+    cJSON_AddStringToObject(record, "version", mar_version());
+    cJSON_AddStringToObject(record, "backend", f->backend);
+    cJSON_AddNumberToObject(record, "images", f->num);
+    cJSON_AddItemToObject(record, "classes", cJSON_CreateIntArray(f->classes, f->class_count));
+    snprintf(seed, sizeof seed, "%" PRIu64, f->seed); /* more than a double's 53 bits */
+    cJSON_AddRawToObject(record, "seed", seed);
+    cJSON_AddNumberToObject(record, "batch", f->batch);
+    cJSON_AddNumberToObject(record, "permutations", FIDELITY_PERMUTATIONS);
+    if (f->has_floor) {
+        cJSON *o = cJSON_AddObjectToObject(record, "floor");
+        cJSON_AddNumberToObject(o, "image_95", f->image_floor);
+        cJSON_AddNumberToObject(o, "token_95", f->token_floor);
+    }
+    cJSON_AddItemToObject(record, "reference", run_record(f, &f->runs[0]));
+    list = cJSON_AddArrayToObject(record, "runs");
+    for (int i = 1; i < f->run_count; i++) {
+        cJSON *o = run_record(f, &f->runs[i]);
+        add_comparison(o, f, &f->runs[i]);
+        cJSON_AddItemToArray(list, o);
+    }
+    cJSON_AddStringToObject(record, "page", f->out);
+    char *text = cJSON_PrintUnformatted(record);
+    if (text) puts(text);
+    cJSON_free(text);
+    cJSON_Delete(record);
+    return text ? 0 : tool_error("out of memory for the JSON record");
+}

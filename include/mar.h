@@ -149,8 +149,13 @@ typedef struct {
     mar_sampler sampler;
     mar_annealing diff_annealing;           /* OFF: num_sampling_steps throughout; else from */
     int diff_upper_steps, diff_lower_steps; /* upper at the first autoregressive step down to lower at the last */
-    int lazy;                               /* LazyMAR's token and condition caches */
-    int gtr;                                /* GtR's two-stage order and frequency-weighted steps */
+    int lazy;                               /* LazyMAR's token and condition caches in the transformer */
+    int lazy_head;                          /* its release's reuse inside the head (6 of 7 steps) */
+    int gtr;                                /* GtR's two stages, with their own numbers of */
+    int gtr_generation_steps;               /* autoregressive steps, in place of num_iter: for one colour of a */
+    int gtr_reconstruction_steps;           /* chessboard, then for the other; of the latter's tokens this */
+    float gtr_detail;                       /* share, 0..1, on detail, gets num_sampling_steps; the rest gets */
+    int gtr_sampling_steps;                 /* so many diffusion steps, 2..1000 */
 
     /* Speculation across tokens: `draft` drafts gamma autoregressive steps, the model verifies them by `spec`. */
     mar_model *draft; /* same tokens as the model; NULL: none. Must outlive the session */
@@ -166,7 +171,8 @@ typedef struct {
 #define MAR_PARAMS_DEFAULT                                                                                             \
     {                                                                                                                  \
         .num_iter = 64, .num_sampling_steps = 100, .cfg = 1.0f, .temperature = 1.0f, .diff_upper_steps = 50,           \
-        .diff_lower_steps = 5, .gamma = 8, .prefill = 0.05f, .align = 1, .inner_temperature = 42.0f                    \
+        .diff_lower_steps = 5, .gtr_generation_steps = 16, .gtr_reconstruction_steps = 1, .gtr_detail = 0.3f,          \
+        .gtr_sampling_steps = 50, .gamma = 8, .prefill = 0.05f, .align = 1, .inner_temperature = 42.0f                 \
     }
 
 typedef struct mar_session mar_session;
@@ -247,6 +253,30 @@ MAR_API const char *mar_report_problem(const mar_report *r, int i);
  * (F32, BF16 or F16; AUTO keeps each tensor's own). Refuses a file that mar_inspect finds wrong. The output
  * is complete or not there at all. */
 MAR_API mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype, int heads);
+
+/* --- methods --------------------------------------------------------------------------------------- */
+
+/* A way to make generation faster, and what it does to the law of the output. */
+typedef struct {
+    const char *name; /* "conditional" */
+    const char *kind; /* "verifier": tests drafts against the target, the value of `spec`; "shortcut": anything else */
+    const char *option;    /* what turns it on: "--spec conditional --draft FILE"; NULL: not in `mar generate` */
+    const char *tokens;    /* "continuous", "discrete" */
+    const char *topology;  /* verifiers, the shapes of a draft: "chain, tree"; else NULL */
+    int exact;             /* the output's law is the target's */
+    const char *guarantee; /* in words */
+    const char *source;    /* paper and equation */
+    const char *summary;   /* one line */
+    int parameter_count;
+    struct {
+        const char *name, *meaning;
+        double value, min, max; /* default and range, both ends allowed */
+    } parameters[4];
+} mar_method_info;
+
+/* All of them: i = 0..count-1, static; NULL for other i. */
+MAR_API int mar_method_count(void);
+MAR_API const mar_method_info *mar_method_get(int i);
 
 #ifdef __cplusplus
 }

@@ -10,6 +10,7 @@ int cmd_generate(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_convert(int argc, char **argv);
+int cmd_methods(int argc, char **argv);
 int cmd_fidelity(int argc, char **argv);
 
 /* Prints "mar: ..." as one line to stderr (control characters in names from outside become '?') and returns

@@ -16,6 +16,7 @@ static const char help[] = //
     "  inspect    say what a checkpoint contains and what is wrong with it\n"
     "  convert    write a checkpoint as safetensors: f32, bf16 or f16\n"
     "  bench      measure seconds per image and where they go\n"
+    "  methods    list the ways to be faster: parameters, source, whether exact\n"
     "  fidelity   compare a faster run with a reference: speed, distance, a page\n"
     "\n"
     "  --help     this page\n"
@@ -34,6 +35,7 @@ static const command commands[] = {
     {"inspect", cmd_inspect},
     {"convert", cmd_convert},
     {"bench", cmd_bench},
+    {"methods", cmd_methods},
     {"fidelity", cmd_fidelity},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
@@ -44,7 +46,7 @@ static int unknown_command(const char *word)
     for (int i = 0; i < COMMANDS; i++) names[i] = commands[i].name;
     const char *nearest = suggest_nearest(word, names);
     if (nearest) return tool_error("%s: unknown command, did you mean mar %s?", word, nearest);
-    return tool_error("%s: unknown command, expected generate, inspect, convert, bench or fidelity", word);
+    return tool_error("%s: unknown command, expected generate, inspect, convert, bench, methods or fidelity", word);
 }
 
 static int run(int argc, char **argv)

@@ -1,0 +1,58 @@
+/* What the verifier needs of the two kinds of laws; private to specdec/. */
+#ifndef SPECDEC_LAWS_H
+#define SPECDEC_LAWS_H
+
+#include "specdec/verifier.h"
+
+#include <math.h>
+
+/* A uniform in (0, 1) of 53 bits from two words. */
+static inline double spec_uniform(const uint32_t words[2])
+{
+    const uint64_t word = (uint64_t)words[0] << 32 | words[1];
+    return ((double)(word >> 12) + 0.5) * 0x1p-52;
+}
+
+/* The uniform at an address; `block` is the child's number where several share a position. */
+static inline double spec_uniform_at(const spec_address *a, kern_noise purpose, uint32_t block)
+{
+    uint32_t words[4];
+    kern_random_words(a->seed, purpose, a->image, a->position, a->step, block, words);
+    return spec_uniform(words);
+}
+
+/* --- continuous: diagonal Gaussians (gaussian.c) --- */
+
+double spec_gaussian_log_ratio(const spec_site *s, const float *x);
+int spec_gaussian_is_point(const spec_site *s); /* p has no spread: log_std_p = -INFINITY */
+
+/* Draws x [size] from Norm[p - c q]+; returns the number of candidates. */
+long spec_gaussian_residual(const spec_site *s, double log_c, const spec_address *a, float *x);
+
+/* --- discrete (discrete.c) --- */
+
+static inline double spec_discrete_log_ratio(const spec_site *s, int x)
+{
+    const double p = s->log_p[x], q = s->log_q[x];
+    return p == q ? 0 : p - q; /* 0/0 = 1 */
+}
+
+/* Whether a draft is accepted by the uniform of its address; `sibling` counts the drafts of one position. */
+int spec_accepts(const spec_method *m, const double *parameter, const spec_site *site, spec_token draft,
+                 const spec_address *address, int sibling);
+
+/* The replacement of a rejected draft, *id; SPEC_ACCEPTED if nothing can replace it. */
+spec_verdict spec_replace(const spec_method *m, const double *parameter, const spec_site *s, int draft,
+                          const spec_address *address, int *id);
+
+/* G(x) up to a factor: what the resampler gives to x when `rejected` was rejected. */
+double spec_residual_weight(const spec_method *m, const double *parameter, const spec_site *s, int x, int rejected);
+
+/* A draw from the resampler with one uniform, or -1 if nothing has weight. */
+int spec_residual_draw(const spec_method *m, const double *parameter, const spec_site *s, int rejected, double uniform);
+
+/* A draw from exp(log_law[0..size-1]) without the `count` tokens in `without`; the law need not be normalised. -1 if
+ * nothing has weight. */
+int spec_law_draw(const float *log_law, int size, const int *without, int count, double uniform);
+
+#endif

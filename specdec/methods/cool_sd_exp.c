@@ -1,0 +1,26 @@
+#include "specdec/verifier.h"
+
+#include <math.h>
+
+/* omega_i falls below 1 late in the block; there Norm[p - q]+ would be wrong, and the resampler is the general form. */
+static double log_accept(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+{
+    (void)x;
+    const double delta = parameter[0], nu = parameter[1];
+    double sum = 0; /* over exp(-nu j), relative to exp(-nu i) so that nothing overflows */
+    for (int j = 1; j <= s->length; j++) sum += exp(-nu * (j - s->index));
+    return fmin(0, log(delta * s->length / sum) + log_ratio);
+}
+
+const spec_method spec_cool_sd_exp = {
+    .name = "cool-sd-exp",
+    .source = "Cool-SD Eq. 5, 7 and 10",
+    .summary = "accept with min(1, omega_i p/q), omega_i falling exponentially along the block",
+    .tokens = SPEC_DISCRETE,
+    .topologies = SPEC_CHAIN | SPEC_TREE,
+    .policy = SPEC_STOP,
+    .guarantee = "TV bound of Cool-SD Eq. 4, for a chain",
+    .parameters = {{"delta", 1.1, 1e-3, 1e3, "relaxation budget, the mean of omega_i"},
+                   {"nu", 0.7, 0, 10, "rate of the fall"}},
+    .log_accept = log_accept,
+};

@@ -1,0 +1,27 @@
+#include "specdec/verifier.h"
+
+#include <math.h>
+
+/* omega_i ~ l - i; where a block is so long that i reaches l, omega_i is 0 and nothing is accepted. */
+static double log_accept(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+{
+    (void)x;
+    const double delta = parameter[0], l = parameter[1];
+    double sum = 0;
+    for (int j = 1; j <= s->length; j++) sum += fmax(0, l - j);
+    const double omega = fmax(0, l - s->index);
+    return omega > 0 ? fmin(0, log(delta * s->length * omega / sum) + log_ratio) : -INFINITY;
+}
+
+const spec_method spec_cool_sd_linear = {
+    .name = "cool-sd-linear",
+    .source = "Cool-SD Eq. 5, 7 and Appendix C.3 (Eq. 17)",
+    .summary = "accept with min(1, omega_i p/q), omega_i falling linearly along the block",
+    .tokens = SPEC_DISCRETE,
+    .topologies = SPEC_CHAIN | SPEC_TREE,
+    .policy = SPEC_STOP,
+    .guarantee = "TV bound of Cool-SD Eq. 4, for a chain",
+    .parameters = {{"delta", 1.1, 1e-3, 1e3, "relaxation budget, the mean of omega_i"},
+                   {"l", 8, 2, 1e6, "where the line meets zero; longer than the block"}},
+    .log_accept = log_accept,
+};

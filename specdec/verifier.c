@@ -1,0 +1,45 @@
+#include "specdec/laws.h"
+
+#include <string.h>
+
+double spec_log_ratio(const spec_site *site, spec_token x)
+{
+    return site->log_p ? spec_discrete_log_ratio(site, x.id) : spec_gaussian_log_ratio(site, x.x);
+}
+
+static spec_verdict verify_point(const spec_site *s, const float *x, float *replacement)
+{
+    int same = 1;
+    for (int i = 0; i < s->size; i++) same &= x[i] == s->mean_p[i];
+    if (same) return SPEC_ACCEPTED;
+    memcpy(replacement, s->mean_p, (size_t)s->size * sizeof *replacement);
+    return SPEC_REPLACED;
+}
+
+int spec_accepts(const spec_method *m, const double *parameter, const spec_site *site, spec_token draft,
+                 const spec_address *address, int sibling)
+{
+    const double log_f = m->log_accept(site, parameter, draft, spec_log_ratio(site, draft));
+    return log_f >= 0 || log(spec_uniform_at(address, KERN_NOISE_VERIFY, (uint32_t)sibling)) < log_f;
+}
+
+spec_verdict spec_replace(const spec_method *m, const double *parameter, const spec_site *s, int draft,
+                          const spec_address *address, int *id)
+{
+    const double uniform = spec_uniform_at(address, KERN_NOISE_RESIDUAL, 0);
+    *id = spec_residual_draw(m, parameter, s, draft, uniform);
+    if (*id >= 0) return SPEC_REPLACED;
+    *id = s->log_p[draft] > -INFINITY ? draft : spec_law_draw(s->log_p, s->size, NULL, 0, uniform);
+    return *id == draft ? SPEC_ACCEPTED : SPEC_REPLACED; /* p = q up to rounding */
+}
+
+spec_verdict spec_verify_one(const spec_method *m, const double *parameter, const spec_site *site, spec_token draft,
+                             const spec_address *address, float *replacement, int *id, long *tries)
+{
+    *tries = 0;
+    if (!site->log_p && spec_gaussian_is_point(site)) return verify_point(site, draft.x, replacement);
+    if (spec_accepts(m, parameter, site, draft, address, 0)) return SPEC_ACCEPTED;
+    if (site->log_p) return spec_replace(m, parameter, site, draft.id, address, id);
+    *tries = spec_gaussian_residual(site, m->log_scale ? m->log_scale(site, parameter) : 0, address, replacement);
+    return SPEC_REPLACED;
+}

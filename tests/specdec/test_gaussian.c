@@ -1,0 +1,395 @@
+/* Continuous tokens: what the verifier returns against the target's Gaussian, from identical laws to disjoint ones. */
+#include "specdec/laws.h"
+#include "tests/support/statistics.h"
+#include "tests/support/support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 16, DRAWS = 100000, FEW = 24000, BLOCK = 8 };
+
+typedef struct {
+    float mean_p[MOST], mean_q[MOST], log_std_p[MOST], log_std_q[MOST];
+    spec_site site;
+} laws;
+
+/* The means `gap` standard deviations apart in all, the draft's deviations `ratio` times the target's in every other
+ * channel. */
+static void set_laws(laws *l, int dim, double gap, double ratio, double path)
+{
+    for (int i = 0; i < dim; i++) {
+        l->mean_p[i] = (float)(0.3 * i - 1);
+        l->log_std_p[i] = (float)(0.1 * i - 2);
+        l->mean_q[i] = (float)(l->mean_p[i] + gap / sqrt(dim) * exp((double)l->log_std_p[i]));
+        l->log_std_q[i] = l->log_std_p[i] + (i % 2 ? 0 : (float)log(ratio));
+    }
+    l->site = (spec_site){.size = dim,
+                          .mean_p = l->mean_p,
+                          .mean_q = l->mean_q,
+                          .log_std_p = l->log_std_p,
+                          .log_std_q = l->log_std_q,
+                          .path_log_ratio = path};
+}
+
+static void draw(const float *mean, const float *log_std, int dim, uint64_t seed, uint64_t image, uint32_t position,
+                 float *x)
+{
+    float normal[4];
+    for (int i = 0; i < dim; i++) {
+        uint32_t w[4];
+        if (i % 4 == 0) {
+            kern_random_words(seed, KERN_NOISE_STEP, image, position, 3, (uint32_t)i / 4, w);
+            kern_normal4(w, normal);
+        }
+        x[i] = (float)(mean[i] + exp((double)log_std[i]) * normal[i % 4]);
+    }
+}
+
+typedef struct {
+    double acceptance, tries, ks_p, energy_p; /* tries per rejection; ks_p the smallest of the channels' */
+} result;
+
+/* Tokens in blocks of the real driver; KS of each channel against p, energy distance from draws of p. */
+static result verify(const spec_method *m, const double *parameter, const laws *l, int draws)
+{
+    const int dim = l->site.size;
+    float *x = malloc(sizeof *x * (size_t)draws * (size_t)dim),
+          *plain = malloc(sizeof *x * (size_t)draws * (size_t)dim);
+    float *channel = malloc(sizeof *x * (size_t)draws);
+    result r = {.ks_p = 1};
+    spec_site site[BLOCK + 1];
+    spec_verdict verdict[BLOCK];
+    for (int i = 0; i <= BLOCK; i++) site[i] = l->site;
+    for (int n = 0; n < draws; n += BLOCK) {
+        float draft[BLOCK][MOST];
+        spec_token token[BLOCK];
+        for (int i = 0; i < BLOCK; i++) {
+            draw(l->mean_q, l->log_std_q, dim, 1, (uint64_t)n, (uint32_t)i, draft[i]);
+            draw(l->mean_p, l->log_std_p, dim, 2, (uint64_t)n, (uint32_t)i, plain + (size_t)(n + i) * (size_t)dim);
+            token[i].x = draft[i];
+        }
+        const spec_block block = {BLOCK, BLOCK, token, NULL, site};
+        const spec_address a = {3, (uint64_t)n, 0, 3};
+        const spec_output out = {.verdict = verdict, .x = x + (size_t)n * (size_t)dim};
+        const spec_outcome o = spec_verify(m, parameter, &block, &a, &out);
+        assert_int_equal(o.final, BLOCK);
+        r.acceptance += o.accepted, r.tries += (double)o.tries;
+    }
+    r.tries /= fmax(1, draws - r.acceptance);
+    r.acceptance /= draws;
+    for (int i = 0; i < dim; i++) {
+        for (int n = 0; n < draws; n++) channel[n] = x[(size_t)n * (size_t)dim + (size_t)i];
+        r.ks_p = fmin(r.ks_p, stat_ks_normal_p(channel, draws, l->mean_p[i], exp((double)l->log_std_p[i])));
+    }
+    r.energy_p = stat_energy_p(x, plain, draws, dim, 0, 5);
+    free(x), free(plain), free(channel);
+    return r;
+}
+
+/* The verdict of the tests on a sample: a correct one fails KS once in 10^5 and energy distance once in 100. */
+static int differs(const result *r)
+{
+    return r->ks_p < 1e-5 || r->energy_p < 0.015;
+}
+
+static const struct {
+    double gap, ratio;
+} cases[] = {{0, 1}, {0.02, 1}, {0.5, 0.8}, {1, 1.5}, {8, 1}};
+enum { CASES = sizeof cases / sizeof *cases };
+
+/* The acceptance at dimension 1: integral min(p, q), by midpoints. */
+static double overlap(const laws *l)
+{
+    double sum = 0;
+    for (double x = -10; x < 10; x += 1e-3) { /* in standard deviations of p */
+        const double ratio = exp((double)l->log_std_p[0] - l->log_std_q[0]);
+        const double gap = (l->mean_q[0] - l->mean_p[0]) * exp(-(double)l->log_std_p[0]), z = (x - gap) * ratio;
+        sum += fmin(exp(-0.5 * x * x), ratio * exp(-0.5 * z * z)) * 1e-3;
+    }
+    return sum / sqrt(2 * 3.14159265358979323846);
+}
+
+/* 15 cases: with other seeds about one in seven runs would have a false alarm of the energy distance. */
+static void conditional_is_exact(void **state)
+{
+    (void)state;
+    static const int dims[] = {1, 4, 16};
+    for (int d = 0; d < 3; d++)
+        for (int c = 0; c < CASES; c++) {
+            laws l;
+            set_laws(&l, dims[d], cases[c].gap, cases[c].ratio, 1.5); /* the path's factor must not matter */
+            const result r = verify(spec_method_find("conditional"), NULL, &l, DRAWS);
+            if (differs(&r))
+                fail_msg("dim %d, gap %g: KS p %g, energy p %g", dims[d], cases[c].gap, r.ks_p, r.energy_p);
+            if (d == 0 && !(fabs(r.acceptance - overlap(&l)) < 0.008)) /* 5 sigma at most */
+                fail_msg("gap %g: acceptance %g, expected %g", cases[c].gap, r.acceptance, overlap(&l));
+            assert_true(r.tries < 25);
+        }
+}
+
+static double swapped_accept(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+{
+    (void)s, (void)parameter, (void)x;
+    return fmin(0, -log_ratio);
+}
+
+static double swapped_sides(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+{
+    (void)s, (void)parameter, (void)x;
+    return log_ratio > 0 ? -log_ratio : 0;
+}
+
+static double no_scale(const spec_site *s, const double *parameter)
+{
+    (void)s, (void)parameter;
+    return -INFINITY;
+}
+
+static double half_scale(const spec_site *s, const double *parameter)
+{
+    (void)s, (void)parameter;
+    return log(0.5);
+}
+
+static double always(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+{
+    (void)s, (void)parameter, (void)x, (void)log_ratio;
+    return 0;
+}
+
+static void mutants_are_caught(void **state)
+{
+    (void)state;
+    static const int dims[] = {1, 4, 16};
+    const spec_method exact = *spec_method_find("conditional");
+    spec_method mutants[7];
+    const char *names[] = {"p and q swapped", "sides swapped",  "residual dropped", "half a residual",
+                           "always accepted", "Sigma put back", "released code"};
+    const double parameter[] = {42};
+    for (int i = 0; i < 5; i++) mutants[i] = exact;
+    mutants[0].log_accept = swapped_accept;
+    mutants[1].log_accept = swapped_sides;
+    mutants[2].log_scale = no_scale;
+    mutants[3].log_scale = half_scale;
+    mutants[4].log_accept = always;
+    mutants[5] = *spec_method_find("paper");
+    mutants[6] = *spec_method_find("cspd");
+    for (int i = 0; i < 7; i++)
+        for (int d = 0; d < 3; d++) {
+            laws l;
+            set_laws(&l, dims[d], 0.7, 0.9, 0.3);
+            const result r = verify(&mutants[i], parameter, &l, FEW);
+            if (!differs(&r)) fail_msg("%s, dim %d: KS p %g, energy p %g", names[i], dims[d], r.ks_p, r.energy_p);
+        }
+}
+
+/* --- the residual alone, in one dimension, against its density integrated numerically --- */
+
+static double density(const laws *l, double x, double log_c)
+{
+    const double p = (x - l->mean_p[0]) * exp(-(double)l->log_std_p[0]),
+                 q = (x - l->mean_q[0]) * exp(-(double)l->log_std_q[0]);
+    return fmax(0, exp(-0.5 * p * p - l->log_std_p[0]) - exp(log_c - 0.5 * q * q - l->log_std_q[0]));
+}
+
+static double residual_p(const laws *l, double log_c, double *tries)
+{
+    enum { CELLS = 40, FINE = 2000, N = 50000 };
+    double probability[CELLS + 2] = {0}, low = 1e30, high = -1e30;
+    long count[CELLS + 2] = {0};
+    float *x = malloc(N * sizeof *x);
+    *tries = 0;
+    for (int i = 0; i < N; i++) {
+        const spec_address a = {21, (uint64_t)i, 4, 5};
+        *tries += (double)spec_gaussian_residual(&l->site, log_c, &a, &x[i]) / N;
+        low = fmin(low, x[i]), high = fmax(high, x[i]);
+    }
+    const double width = (high - low) / CELLS;
+    for (int i = 0; i < N; i++) count[(int)fmin(CELLS - 1, (x[i] - low) / width)]++;
+    for (int c = 0; c < CELLS; c++)
+        for (int k = 0; k < FINE; k++) probability[c] += density(l, low + width * (c + (k + 0.5) / FINE), log_c);
+    free(x);
+    return stat_chi2_p(count, probability, CELLS);
+}
+
+/* Also where candidates from p alone would take 10^3 to 10^6 tries. */
+static void residual_has_its_density(void **state)
+{
+    (void)state;
+    static const struct {
+        double gap, ratio, log_c;
+    } residuals[] = {{1, 1, 0},    {1, 1.3, 0},    {1, 0.7, 0},      {0.001, 1, 0}, {1e-6, 1, 0},
+                     {0, 1.01, 0}, {0, 0.99, 0},   {0.3, 1, 0.7},    {0.3, 1, 1.2}, {0.2, 0.8, 0.5},
+                     {2, 1, -1},   {0.5, 1.2, -3}, {0.05, 1.1, 0.05}};
+    for (size_t i = 0; i < sizeof residuals / sizeof *residuals; i++) {
+        laws l;
+        double tries;
+        set_laws(&l, 1, residuals[i].gap, residuals[i].ratio, 0);
+        const double p = residual_p(&l, residuals[i].log_c, &tries);
+        if (!(p > 1e-5)) fail_msg("case %zu: p = %g", i, p);
+        if (!(tries < 40)) fail_msg("case %zu: %g tries", i, tries);
+    }
+}
+
+/* The test above sees a residual for another c. */
+static void residual_test_has_power(void **state)
+{
+    (void)state;
+    laws l, other;
+    double tries;
+    set_laws(&l, 1, 0.3, 1, 0);
+    set_laws(&other, 1, 0.25, 1, 0);
+    other.site.mean_q = l.mean_q;
+    assert_true(residual_p(&l, 0, &tries) > 1e-5);
+    memcpy(other.mean_p, l.mean_p, sizeof l.mean_p);
+    other.site.mean_q = other.mean_q;
+    enum { N = 50000 };
+    assert_true(residual_p(&other, 0, &tries) > 1e-5);
+    l.site = other.site; /* draws of one, density of the other */
+    assert_true(residual_p(&l, 0, &tries) < 1e-5);
+}
+
+/* Where nothing is left of [p - c q]+, or nothing that p would ever draw, the replacement is a draw from p. */
+static void empty_residuals_end(void **state)
+{
+    (void)state;
+    static const struct {
+        double gap, ratio, log_c;
+    } empty[] = {{0, 1, 0}, {0, 1, 2}, {0, 1.5, 5}, {1e-9, 1, 1e-3}, {0.01, 1, 3}, {0, 0.999, 5}, {1, 1, 300}};
+    for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) {
+        laws l;
+        float *x = malloc(FEW * sizeof *x);
+        set_laws(&l, 1, empty[i].gap, empty[i].ratio, 0);
+        for (int n = 0; n < FEW; n++) {
+            const spec_address a = {22, (uint64_t)n, 0, 0};
+            assert_true(spec_gaussian_residual(&l.site, empty[i].log_c, &a, &x[n]) < 100);
+        }
+        assert_true(stat_ks_normal_p(x, FEW, l.mean_p[0], exp((double)l.log_std_p[0])) > 1e-5);
+        free(x);
+    }
+}
+
+/* A chain that has gone to infinity is not made worse: no endless loop, no invented numbers. */
+static void broken_laws_end(void **state)
+{
+    (void)state;
+    static const float bad[] = {NAN, INFINITY, -INFINITY, 3e38f};
+    for (int field = 0; field < 3; field++)
+        for (int i = 0; i < 4; i++)
+            for (int n = 0; n < 3; n++) {
+                laws l;
+                float x[4] = {0, 1, 2, 3}, y[4];
+                long tries;
+                const spec_address a = {23, 0, 0, 0};
+                set_laws(&l, 4, 1, 1, 0);
+                (field == 0 ? l.mean_p : field == 1 ? l.mean_q : l.log_std_q)[1] = bad[i];
+                spec_verify_one(spec_methods()[n], (const double[]){42}, &l.site, (spec_token){.x = x}, &a, y, NULL,
+                                &tries);
+                assert_true(tries < 100);
+            }
+}
+
+/* Temperature 0: the target is a point. */
+static void points(void **state)
+{
+    (void)state;
+    laws l;
+    float y[4], same[4], other[4];
+    long tries;
+    const spec_address a = {24, 0, 0, 0};
+    set_laws(&l, 4, 1, 1, 0);
+    for (int i = 0; i < 4; i++) l.log_std_p[i] = l.log_std_q[i] = -INFINITY;
+    memcpy(same, l.mean_p, sizeof same);
+    memcpy(other, l.mean_p, sizeof other);
+    other[2] = nextafterf(other[2], 10);
+    for (int n = 0; n < 3; n++) {
+        const spec_method *m = spec_methods()[n];
+        const double parameter[] = {42};
+        assert_int_equal(spec_verify_one(m, parameter, &l.site, (spec_token){.x = same}, &a, y, NULL, &tries),
+                         SPEC_ACCEPTED);
+        assert_int_equal(spec_verify_one(m, parameter, &l.site, (spec_token){.x = other}, &a, y, NULL, &tries),
+                         SPEC_REPLACED);
+        assert_memory_equal(y, l.mean_p, sizeof y);
+        assert_int_equal(tries, 0);
+    }
+}
+
+/* paper and cspd against their equations, evaluated naively. */
+static void criteria_of_the_papers(void **state)
+{
+    (void)state;
+    laws l;
+    const double path = 0.4, temperature = 3;
+    set_laws(&l, 4, 2, 1.2, path);
+    for (int n = 0; n < 200; n++) {
+        float x[4];
+        double p = 1, q = 1, tempered_p = 1, tempered_q = 1, std_p = 1, std_q = 1;
+        draw(l.mean_q, l.log_std_q, 4, 31, (uint64_t)n, 0, x);
+        for (int i = 0; i < 4; i++) {
+            const double sp = exp((double)l.log_std_p[i]), sq = exp((double)l.log_std_q[i]);
+            const double zp = ((double)x[i] - l.mean_p[i]) / sp, zq = ((double)x[i] - l.mean_q[i]) / sq;
+            p *= exp(-0.5 * zp * zp) / sp, q *= exp(-0.5 * zq * zq) / sq;
+            tempered_p *= exp(-0.5 * zp * zp / (temperature * temperature));
+            tempered_q *= exp(-0.5 * zq * zq / (temperature * temperature));
+            std_p *= sp, std_q *= sq;
+        }
+        const double ratio = spec_log_ratio(&l.site, (spec_token){.x = x}), fixed_term = exp(-path);
+        assert_true(fabs(ratio - log(p / q)) < 1e-9);
+        const double paper = spec_method_find("paper")->log_accept(&l.site, NULL, (spec_token){.x = x}, ratio);
+        assert_true(fabs(paper - fmin(0, log(exp(path) * p / q))) < 1e-9);
+        const double cspd = spec_method_find("cspd")->log_accept(&l.site, &temperature, (spec_token){.x = x}, ratio);
+        assert_true(fabs(cspd - fmin(0, log(tempered_p * fixed_term * std_q / (tempered_q * std_p)))) < 1e-9);
+    }
+    assert_true(spec_method_find("paper")->log_scale(&l.site, NULL) == -path);
+    assert_true(spec_method_find("cspd")->log_scale(&l.site, &temperature) == path);
+    assert_true(spec_method_find("cspd")->last_index && !spec_method_find("paper")->last_index);
+}
+
+/* With STOP the first rejection ends the block; addresses do not depend on it. */
+static void stop_ends_a_block(void **state)
+{
+    (void)state;
+    spec_method stop = *spec_method_find("conditional");
+    laws l;
+    stop.policy = SPEC_STOP;
+    set_laws(&l, 4, 0.7, 1, 0);
+    spec_site site[BLOCK + 1];
+    for (int i = 0; i <= BLOCK; i++) site[i] = l.site;
+    int ended = 0;
+    for (uint64_t n = 0; n < 100; n++) {
+        float draft[BLOCK][4], x[2][BLOCK * 4];
+        spec_token token[BLOCK];
+        spec_verdict verdict[2][BLOCK];
+        for (int i = 0; i < BLOCK; i++) {
+            draw(l.mean_q, l.log_std_q, 4, 41, n, (uint32_t)i, draft[i]);
+            token[i].x = draft[i];
+        }
+        const spec_block block = {BLOCK, BLOCK, token, NULL, site};
+        const spec_address a = {42, n, 0, 0};
+        const spec_outcome all = spec_verify(spec_method_find("conditional"), NULL, &block, &a,
+                                             &(spec_output){.verdict = verdict[0], .x = x[0]});
+        const spec_outcome o = spec_verify(&stop, NULL, &block, &a, &(spec_output){.verdict = verdict[1], .x = x[1]});
+        assert_int_equal(all.final, BLOCK);
+        assert_memory_equal(x[0], x[1], sizeof(float) * 4 * (size_t)o.final);
+        ended += o.final < BLOCK;
+        for (int i = 0; i < BLOCK; i++) assert_int_equal(verdict[1][i], i < o.final ? verdict[0][i] : SPEC_DROPPED);
+        assert_int_equal(o.accepted, o.final - (o.final < BLOCK || verdict[1][BLOCK - 1] == SPEC_REPLACED));
+    }
+    assert_true(ended > 50);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(conditional_is_exact),
+        cmocka_unit_test(mutants_are_caught),
+        cmocka_unit_test(residual_has_its_density),
+        cmocka_unit_test(residual_test_has_power),
+        cmocka_unit_test(empty_residuals_end),
+        cmocka_unit_test(broken_laws_end),
+        cmocka_unit_test(points),
+        cmocka_unit_test(criteria_of_the_papers),
+        cmocka_unit_test(stop_ends_a_block),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,75 @@
+/* The registry and its public list. */
+#include "mar.h"
+#include "specdec/verifier.h"
+#include "tests/support/support.h"
+
+#include <string.h>
+
+static void methods_are_well_formed(void **state)
+{
+    (void)state;
+    for (int i = 0; spec_methods()[i]; i++) {
+        const spec_method *m = spec_methods()[i];
+        assert_ptr_equal(spec_method_find(m->name), m); /* names are unique */
+        assert_true(m->tokens == SPEC_DISCRETE || m->tokens == SPEC_CONTINUOUS);
+        assert_true(m->topologies & SPEC_CHAIN);
+        assert_non_null(m->log_accept);
+        assert_non_null(m->source);
+        assert_non_null(m->summary);
+        assert_non_null(m->guarantee);
+        assert_true(!m->neighbours || m->tokens == SPEC_DISCRETE);
+        assert_true(!(m->log_keep && m->exact)); /* Norm[p - q f]+ is the exact one */
+        for (int j = 0; m->parameters[j].name; j++) {
+            const spec_parameter *p = &m->parameters[j];
+            assert_true(p->min <= p->value && p->value <= p->max);
+            assert_non_null(p->meaning);
+        }
+    }
+    assert_null(spec_method_find("no such method"));
+}
+
+static void list_has_every_method(void **state)
+{
+    (void)state;
+    int verifiers = 0, shortcuts = 0;
+    for (int i = 0; i < mar_method_count(); i++) {
+        const mar_method_info *info = mar_method_get(i);
+        const spec_method *m = spec_method_find(info->name);
+        assert_non_null(info->summary);
+        assert_non_null(info->guarantee);
+        if (strcmp(info->kind, "verifier") == 0) {
+            verifiers++;
+            assert_string_equal(info->source, m->source);
+            assert_int_equal(info->exact, m->exact);
+            assert_string_equal(info->tokens, m->tokens == SPEC_DISCRETE ? "discrete" : "continuous");
+            assert_int_equal(info->option == NULL, m->tokens == SPEC_DISCRETE);
+            for (int j = 0; j < info->parameter_count; j++)
+                assert_string_equal(info->parameters[j].name, m->parameters[j].name);
+            assert_null(m->parameters[info->parameter_count].name);
+        } else {
+            shortcuts++;
+            assert_null(m);
+            assert_non_null(info->option);
+        }
+    }
+    int registered = 0;
+    while (spec_methods()[registered]) registered++;
+    assert_int_equal(verifiers, registered);
+    assert_int_equal(shortcuts, 6);
+    assert_null(mar_method_get(-1));
+    assert_null(mar_method_get(mar_method_count()));
+    /* what VERIFICATION.md says of each */
+    static const char *const exact[] = {"vanilla", "sjd", "sjd-pac", "conditional"};
+    for (int i = 0; i < 4; i++) assert_true(spec_method_find(exact[i])->exact);
+    assert_int_equal(spec_method_find("sjd-pac")->policy, SPEC_CONTINUE);
+    assert_int_equal(spec_method_find("paper")->exact, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(methods_are_well_formed),
+        cmocka_unit_test(list_has_every_method),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

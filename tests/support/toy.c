@@ -1,0 +1,102 @@
+#include "tests/support/toy.h"
+#include "kernels/rng.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static float *row(const toy *t, long node)
+{
+    return t->log_law + node * t->size;
+}
+
+static void normalise(float *law, int size)
+{
+    double sum = 0;
+    for (int i = 0; i < size; i++) sum += exp((double)law[i]);
+    for (int i = 0; i < size; i++) law[i] = (float)(law[i] - log(sum));
+}
+
+toy *toy_create(int size, int length, uint64_t seed, double spread, const toy *base, int zeros)
+{
+    toy *t = calloc(1, sizeof *t);
+    if (!t) abort();
+    t->size = size, t->length = length;
+    for (long level = 1, l = 0; l <= length; l++, level *= size) t->nodes += level;
+    t->log_law = malloc((size_t)t->nodes * (size_t)size * sizeof *t->log_law);
+    if (!t->log_law) abort();
+    for (long node = 0; node < t->nodes; node++) {
+        for (int x = 0; x < size; x++) {
+            uint32_t w[4];
+            float normal[4];
+            kern_random_words(seed, KERN_NOISE_INIT, (uint64_t)node, (uint32_t)x, 0, 0, w);
+            kern_normal4(w, normal);
+            row(t, node)[x] = (float)(spread * normal[0]) + (base ? row(base, node)[x] : 0);
+            if (zeros && x == (node * 7 + (long)seed) % size) row(t, node)[x] = -INFINITY;
+        }
+        normalise(row(t, node), size);
+    }
+    return t;
+}
+
+void toy_free(toy *t)
+{
+    if (!t) return;
+    free(t->log_law);
+    free(t);
+}
+
+long toy_number(const toy *t, const int *x, int n)
+{
+    long number = 0;
+    for (int i = 0; i < n; i++) number = number * t->size + x[i];
+    return number;
+}
+
+long toy_sequences(const toy *t, int n)
+{
+    long count = 1;
+    for (int i = 0; i < n; i++) count *= t->size;
+    return count;
+}
+
+const float *toy_law(const toy *t, const int *prefix, int length)
+{
+    long before = 0;
+    if (length > t->length) length = t->length; /* past the end: some law, of no consequence */
+    for (long l = 0, level = 1; l < length; l++, level *= t->size) before += level;
+    return row(t, before + toy_number(t, prefix, length));
+}
+
+static void descend(const toy *t, int *x, int i, int n, double p, double *probability)
+{
+    if (i == n) {
+        probability[toy_number(t, x, n)] = p;
+        return;
+    }
+    for (int y = 0; y < t->size; y++) {
+        x[i] = y;
+        descend(t, x, i + 1, n, p * exp((double)toy_law(t, x, i)[y]), probability);
+    }
+}
+
+void toy_probabilities(const toy *t, int n, double *probability)
+{
+    int x[32];
+    descend(t, x, 0, n, 1, probability);
+}
+
+int toy_laws(void *state, const int *prefix, int length, const int *draft, const int *parent, int count, float *log_law)
+{
+    toy *t = state;
+    t->calls++;
+    for (int i = 0; i <= count; i++) {
+        int x[64], depth = length;
+        for (int n = i - 1; n >= 0; n = parent[n]) depth++;
+        int place = depth;
+        for (int n = i - 1; n >= 0; n = parent[n]) x[--place] = draft[n];
+        memcpy(x, prefix, (size_t)length * sizeof *x);
+        memcpy(log_law + (long)i * t->size, toy_law(t, x, depth), (size_t)t->size * sizeof *log_law);
+    }
+    return 0;
+}

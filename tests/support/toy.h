@@ -1,0 +1,30 @@
+/* Toy causal models, small enough to enumerate: random laws of the next token for every prefix. */
+#ifndef TESTS_TOY_H
+#define TESTS_TOY_H
+
+#include <stdint.h>
+
+typedef struct {
+    int size, length; /* vocabulary; longest prefix that has a law */
+    long nodes;       /* prefixes of 0..length tokens */
+    float *log_law;   /* [nodes][size], normalised */
+    long calls;       /* of toy_laws */
+} toy;
+
+/* Logits normal with deviation `spread`. base != NULL: base's logits plus that. zeros: tokens that every prefix
+ * excludes one of. Aborts without memory. */
+toy *toy_create(int size, int length, uint64_t seed, double spread, const toy *base, int zeros);
+void toy_free(toy *t);
+
+const float *toy_law(const toy *t, const int *prefix, int length);
+
+/* Sequences of n tokens, numbered 0..size^n-1, first token most significant. */
+long toy_sequences(const toy *t, int n);
+long toy_number(const toy *t, const int *x, int n);
+void toy_probabilities(const toy *t, int n, double *probability);
+
+/* spec_model.laws with a toy as its state. */
+int toy_laws(void *state, const int *prefix, int length, const int *draft, const int *parent, int count,
+             float *log_law);
+
+#endif

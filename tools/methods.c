@@ -1,0 +1,118 @@
+/* mar methods: every way to make generation faster, and what it does to the output. */
+#include "tools/command.h"
+#include "tools/options.h"
+#include "tools/suggest.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char help[] = //
+    "usage: mar methods [OPTIONS]\n"
+    "\n"
+    "Lists the methods that make generation faster: verifiers, which test a draft\n"
+    "against the target, and shortcuts. Exact ones leave the law of the images as it\n"
+    "is; the others say what is known about the difference (mar fidelity measures it).\n"
+    "\n"
+    "  --name NAME  this method only\n"
+    "  --json       one JSON object in place of text\n"
+    "\n"
+    "example: mar methods --name cspd\n";
+
+static void print_method(const mar_method_info *m)
+{
+    printf("%s  (%s, %s tokens%s%s)\n", m->name, m->kind, m->tokens, m->topology ? ", " : "",
+           m->topology ? m->topology : "");
+    printf("  %s\n", m->summary);
+    if (m->option) printf("  option:     %s\n", m->option);
+    printf("  %s %s\n", m->exact ? "exact:     " : "guarantee: ", m->guarantee);
+    printf("  source:     %s\n", m->source);
+    for (int i = 0; i < m->parameter_count; i++)
+        printf("  %s = %g (%g..%g): %s\n", m->parameters[i].name, m->parameters[i].value, m->parameters[i].min,
+               m->parameters[i].max, m->parameters[i].meaning);
+}
+
+static void add_text(cJSON *object, const char *name, const char *text)
+{
+    if (text)
+        cJSON_AddStringToObject(object, name, text);
+    else
+        cJSON_AddNullToObject(object, name);
+}
+
+static cJSON *method_json(const mar_method_info *m)
+{
+    cJSON *object = cJSON_CreateObject();
+    add_text(object, "name", m->name);
+    add_text(object, "kind", m->kind);
+    add_text(object, "tokens", m->tokens);
+    add_text(object, "topology", m->topology);
+    add_text(object, "option", m->option);
+    cJSON_AddBoolToObject(object, "exact", m->exact);
+    add_text(object, "guarantee", m->guarantee);
+    add_text(object, "source", m->source);
+    add_text(object, "summary", m->summary);
+    cJSON *parameters = cJSON_AddArrayToObject(object, "parameters");
+    for (int i = 0; i < m->parameter_count; i++) {
+        cJSON *parameter = cJSON_CreateObject();
+        add_text(parameter, "name", m->parameters[i].name);
+        cJSON_AddNumberToObject(parameter, "default", m->parameters[i].value);
+        cJSON_AddNumberToObject(parameter, "min", m->parameters[i].min);
+        cJSON_AddNumberToObject(parameter, "max", m->parameters[i].max);
+        add_text(parameter, "meaning", m->parameters[i].meaning);
+        cJSON_AddItemToArray(parameters, parameter);
+    }
+    return object;
+}
+
+static int is_shown(const mar_method_info *m, const char *name)
+{
+    return !name || strcmp(m->name, name) == 0;
+}
+
+static int print_json(const char *name)
+{
+    cJSON *root = cJSON_CreateObject();
+    cJSON *methods = cJSON_AddArrayToObject(root, "methods");
+    for (int i = 0; i < mar_method_count(); i++)
+        if (is_shown(mar_method_get(i), name)) cJSON_AddItemToArray(methods, method_json(mar_method_get(i)));
+    char *text = cJSON_Print(root);
+    cJSON_Delete(root);
+    if (!text) return tool_error("methods: out of memory for the list");
+    puts(text);
+    cJSON_free(text);
+    return 0;
+}
+
+static int unknown_method(const char *name)
+{
+    const char *names[128] = {0};
+    for (int i = 0; i < mar_method_count() && i < 127; i++) names[i] = mar_method_get(i)->name;
+    const char *nearest = suggest_nearest(name, names);
+    if (nearest) return tool_error("%s: unknown method, did you mean %s?", name, nearest);
+    return tool_error("%s: unknown method, expected one that mar methods lists", name);
+}
+
+int cmd_methods(int argc, char **argv)
+{
+    const char *name = NULL;
+    int json = 0, found = 0;
+    const option options[] = {
+        {.name = "name", .kind = OPTION_TEXT, .value = &name, .expects = "a method"},
+        {.name = "json", .kind = OPTION_FLAG, .value = &json},
+        {0},
+    };
+    const option_set set = {"methods", help, options, NULL, NULL};
+    const int status = options_parse(&set, argc, argv);
+    if (status != OPTIONS_RUN) return status;
+    for (int i = 0; i < mar_method_count(); i++) found += is_shown(mar_method_get(i), name);
+    if (!found) return unknown_method(name);
+    if (json) return print_json(name);
+    for (int i = 0, first = 1; i < mar_method_count(); i++) {
+        if (!is_shown(mar_method_get(i), name)) continue;
+        if (!first) putchar('\n');
+        first = 0;
+        print_method(mar_method_get(i));
+    }
+    return 0;
+}

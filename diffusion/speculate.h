@@ -1,0 +1,107 @@
+/* Lossless speculation inside the head: the denoising chain with fewer sequential evaluations (VERIFICATION.md,
+ * section 4; De Bortoli, Galashov, Gretton and Doucet, "Accelerated Diffusion Models via Speculative Sampling", 2025).
+ *
+ * A round, for every token at its own step index i, x_i known:
+ *   1. propose the states behind the transitions i, i-1, ... from laws q that cost nothing, window - 1 of them;
+ *   2. evaluate the head at x_i and at the proposals, all tokens in one call: the laws p of `window` transitions;
+ *   3. walk down: verify each proposal; the first rejected one is replaced by a draw from Norm[p - q]+ and ends the
+ *      round. If all are accepted, the last transition, of which p is known, is drawn from p itself.
+ * The tokens' law is the plain chain's for any window and any q; with window 1 their bits are.
+ *
+ * What q is. An evaluation at index s said that the clean token is m, given x_s. As if the token were Gaussian given
+ * its condition, with variance V at s, a filter turns that into what the head would say of x_k, k <= s:
+ *   m_k = (m + V (y_k - y_s)) / (1 + V (snr_k - snr_s)),   y = snr x / sqrt(abar),   snr = abar / (1 - abar),
+ * which follows the proposed state and so the noise. V = r / (1 + snr_s): that of a unit Gaussian, as tokens are scaled
+ * to be, times a ratio r per channel learned from how the head's answers moved along the chain so far. The evaluation
+ * used is the token's latest at index k itself, made in an earlier round at a proposal that came to nothing (as SJD
+ * keeps the tail of its drafts), else the lowest there is; before the first, m = 0 at snr 0. The variance fraction is
+ * taken over from there. With a draft model, q is the law of its head, evaluated at each proposal in turn.
+ *
+ * Why that is exact. A proposal of transition k is drawn with eps_k, the plain chain's own noise, and that of a round
+ * that ended above k is forgotten and eps_k used again. Call F_k all noise of the transitions above k: x_T and, for
+ * j > k, eps_j, the uniform of j's verification, its residual's candidates. q_k is made of evaluations at states of
+ * indices >= k, and such a state depends on noise of transitions above it only, hence on F_k: evaluations at lower
+ * indices, which know eps_k, must never enter q_k. How far the rounds above got depends on F_k, too, as does r, learned
+ * on the way down. So by induction (x_k, q_k, p_k) of the round that decides transition k, which happens once, and
+ * whether it is the window's last, are functions of F_k; eps_k and k's uniform and candidates are independent of it,
+ * and x_{k-1}, by the verifier's rule or drawn with eps_k itself, is a draw from p_k given F_k. */
+#ifndef DIFFUSION_SPECULATE_H
+#define DIFFUSION_SPECULATE_H
+
+#include "diffusion/chain.h"
+#include "specdec/verifier.h"
+
+/* Evaluates one head at many states. */
+typedef struct {
+    diff_chain *chain; /* the head, its conditions and step embeddings; NULL: no draft */
+    void *mod;         /* [conditions][steps][tokens of a group] modulation rows */
+    void *scratch;
+    float *out; /* [conditions * group * window][2*channels] */
+} diff_evaluator;
+
+/* C = channels, G = group, S = chain's max_steps, R = group * window. */
+typedef struct {
+    diff_evaluator target, draft;
+    const spec_method *method;        /* conditional: exact given the context, here all noise above */
+    int window, conditions, channels; /* the longest window */
+    int group;        /* tokens that go through the chain together: the modulation of all their steps is held */
+    float *x;         /* backend [R][C] */
+    float *mean;      /* backend [R][C] */
+    float *log_std;   /* backend [R][C] */
+    float *noise;     /* backend [S][G][C] eps of every transition */
+    void *host;       /* all that follows is one allocation */
+    float *eps;       /* [S][G][C] */
+    float *state;     /* [R][C] the round's states, first those of all tokens, then the first proposals, ... */
+    float *out;       /* [R][2C] the target's answers there, conditional rows */
+    float *mean_p;    /* [R][C] the laws of the transitions from there; log std is at temperature 1 */
+    float *log_std_p; /* [R][C] */
+    float *mean_q;    /* [R][C] */
+    float *log_std_q; /* [R][C] */
+    float *seen;      /* [G][S+1][3][C] evaluations by token and index: state, x0, variance fraction. Entry `steps` is
+                       * what is known before the first one */
+    float *secant;    /* [G][3][C] r, and the two sums it is the quotient of */
+    float *tempered;  /* [2][C] log std of p and q at the chain's temperature */
+    float *token;     /* [G][C] where each token is, in the end the sample */
+    float *snr;       /* [S+1] of the steps; 0 at `steps` */
+    float *gain;      /* [S+1] y = gain * x */
+    float *row_cfg;   /* [R] */
+    int *row_token, *row_index, *row_child; /* [R] token of the group, step index, row of the proposal that follows */
+    int *index, *lowest, *calls;            /* [G] the token's step index, lowest index evaluated, head calls */
+    int *x_index, *mod_index;               /* [conditions * R] */
+    const kern_chain_coef **coef;           /* [R] */
+} diff_speculation;
+
+typedef struct {
+    long tokens;
+    long calls;       /* sequential calls of the target's head, summed over tokens; the plain chain's: steps each */
+    int calls_max;    /* of one token */
+    long batched;     /* calls of the target's head, each for all tokens of a group */
+    long modulations; /* (token, step) pairs, of each model */
+    long evaluations; /* states at which the target's head was evaluated */
+    long draft_evaluations; /* the draft's */
+    long accepted, rejected;
+    long tries; /* candidates for the replacements of the rejected */
+} diff_speculation_stats;
+
+/* For the tokens of `target`'s calls; both chains must outlive it. draft: the chain whose head proposes, or NULL. The
+ * course in use (diff_chain_use) may change between calls, in both chains alike. At temperature 0 there is no noise in
+ * which a guess could be right, and window counts as 1. MAR_EARG if window is not positive, the sampler is not DDPM or
+ * the chains do not go together. */
+mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int window, diff_speculation *out,
+                                 mar_err *err);
+void diff_speculate_free(diff_speculation *s);
+size_t diff_speculate_bytes(const diff_speculation *s);
+/* Prepares for calls with this many tokens in the course in use, so that diff_speculate_sample allocates nothing. */
+mar_status diff_speculate_plan(diff_speculation *s, int tokens, mar_err *err);
+
+/* As diff_chain_sample, in law; with window 1 in bits. window: from 1 to that of create, smaller where many tokens
+ * share a call and states are not free. draft_z: the draft's conditions of the same tokens, if it has a draft. Adds to
+ * *stats. */
+void diff_speculate_sample(diff_speculation *s, const float *z, const float *draft_z, int tokens, int window,
+                           const float *cfg, uint64_t seed, const uint64_t *image, const int *position, float *x,
+                           diff_speculation_stats *stats);
+
+/* Arithmetic of what is counted in stats, 2 per multiply-add. */
+double diff_speculate_flop(const diff_speculation *s, const diff_speculation_stats *stats);
+
+#endif

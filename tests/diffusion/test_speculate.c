@@ -1,0 +1,480 @@
+/* Speculation inside the head: the plain chain's bits with window 1, its law with any, and fewer calls. The demo
+ * models' heads, on conditions of images in the making. */
+#include "diffusion/speculate.h"
+#include "mar/handle.h"
+#include "mar/runner.h"
+#include "tests/support/statistics.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char target_path[] = "weights/demo/target.safetensors", draft_path[] = "weights/demo/draft.safetensors";
+static const uint64_t seed = 20250611;
+
+enum { IMAGES = 5, NUM_ITER = 8, AT = 4, SEQ = 64, CHANNELS = 8, MAX = IMAGES * 16 };
+
+/* A model with the conditions of the tokens that step AT of images of several classes predicts. */
+typedef struct {
+    mar *m;
+    mar_model *model;
+    mar_runner runner;
+    diff_chain *chain; /* the runner's */
+    int tokens;        /* of all images */
+    float *z;          /* [2*tokens or tokens][width] */
+    uint64_t image[MAX];
+    int position[MAX];
+    float cfg[MAX];
+} fixture;
+
+static mar_params params_of(int steps, float cfg, mar_cfg_schedule schedule, float temperature)
+{
+    mar_params p = MAR_PARAMS_DEFAULT;
+    p.num_iter = NUM_ITER;
+    p.num_sampling_steps = steps;
+    p.cfg = cfg;
+    p.cfg_schedule = schedule;
+    p.temperature = temperature;
+    return p;
+}
+
+static void list_tokens(fixture *f, const mar_step *step, const int *const *order, int *slot)
+{
+    f->tokens = IMAGES * step->predicted;
+    for (int i = 0; i < f->tokens; i++) {
+        slot[i] = i / step->predicted;
+        f->image[i] = (uint64_t)slot[i] + ((uint64_t)1 << 33);
+        f->position[i] = order[slot[i]][SEQ - step->known - step->predicted + i % step->predicted];
+        f->cfg[i] = step->cfg;
+    }
+}
+
+/* 0: no such processor */
+static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threads, mar_params p)
+{
+    const mar_options options = {dtype, threads};
+    int order_data[IMAGES][SEQ], label[IMAGES], slot[MAX];
+    const int *order[IMAGES];
+    float x[MAX * CHANNELS];
+    mar_step steps[NUM_ITER];
+    memset(f, 0, sizeof *f);
+    mar_status status = mar_open(&options, &f->m);
+    if (dtype == MAR_DTYPE_BF16 && status == MAR_EBACKEND) {
+        mar_close(f->m);
+        return 0;
+    }
+    mar_err *err = &f->m->err;
+    assert_ok(status, err);
+    assert_ok(mar_model_load(f->m, path, 0, &f->model), err);
+    assert_ok(mar_runner_create(f->model, IMAGES, p.cfg == 1 ? 1 : 2, 16, &p, &f->runner, err), err);
+    for (int i = 0; i < IMAGES; i++) {
+        kern_random_order(seed, (uint64_t)i, SEQ, order_data[i]);
+        order[i] = order_data[i];
+        label[i] = 2 * i;
+    }
+    mar_steps_plan(NUM_ITER, SEQ, p.cfg, p.cfg_schedule, steps);
+    mar_runner_begin(&f->runner, IMAGES, label);
+    const mar_batch batch = {IMAGES, order};
+    for (int i = 0; i <= AT; i++) {
+        list_tokens(f, &steps[i], order, slot);
+        mar_runner_predict(&f->runner, &batch, &steps[i], 0, f->tokens);
+        if (i == AT) break;
+        const mar_draw draw = {f->tokens, seed, f->image, f->position, f->cfg};
+        mar_runner_draw(&f->runner, &draw, p.num_sampling_steps - 1, 0, x, NULL);
+        mar_runner_learn(&f->runner, x, f->tokens, slot, f->position);
+    }
+    f->chain = &f->runner.chain;
+    f->z = f->runner.z;
+    assert_ok(kern_check(f->m->kern, err), err);
+    return 1;
+}
+
+static void close_fixture(fixture *f)
+{
+    mar_runner_free(&f->runner);
+    mar_model_free(f->model);
+    mar_close(f->m);
+}
+
+/* One token of each condition. draft may be NULL. */
+static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, float *x)
+{
+    mar_err err = {0};
+    diff_speculation s;
+    diff_speculation_stats stats = {0};
+    assert_ok(diff_speculate_create(f->chain, draft ? draft->chain : NULL, window, &s, &err), &err);
+    assert_ok(diff_speculate_plan(&s, f->tokens, &err), &err);
+    diff_speculate_sample(&s, f->z, draft ? draft->z : NULL, f->tokens, s.window, f->cfg, seed, f->image, f->position,
+                          x, &stats);
+    assert_ok(kern_check(f->m->kern, &err), &err);
+    assert_true(diff_speculate_bytes(&s) > 0 && diff_speculate_flop(&s, &stats) > 0);
+    diff_speculate_free(&s);
+    return stats;
+}
+
+static void window_one_is_the_plain_chain(void **state)
+{
+    (void)state;
+    static const struct {
+        int steps, window;
+        float cfg, temperature;
+    } cases[] = {{50, 1, 2.9f, 1}, {20, 1, 1, 1}, {33, 1, 3, 0.9f}, {2, 1, 3, 1}, {10, 8, 3, 0}};
+    for (int bf16 = 0; bf16 < 2; bf16++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            fixture f;
+            const mar_params p = params_of(cases[i].steps, cases[i].cfg, MAR_CFG_LINEAR, cases[i].temperature);
+            if (!open_fixture(&f, target_path, bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, 1, p)) continue;
+            float plain[MAX * CHANNELS], x[MAX * CHANNELS];
+            diff_chain_sample(f.chain, f.z, f.tokens, f.cfg, seed, f.image, f.position, plain);
+            const diff_speculation_stats stats = speculate(&f, NULL, cases[i].window, x);
+            assert_memory_equal(x, plain, sizeof(float) * (size_t)f.tokens * CHANNELS);
+            assert_int_equal(stats.calls, (long)f.tokens * cases[i].steps);
+            assert_int_equal(stats.evaluations, (long)f.tokens * cases[i].steps);
+            assert_int_equal(stats.accepted + stats.rejected, 0);
+            close_fixture(&f);
+        }
+}
+
+/* A token's bits depend neither on the tokens beside it, nor on threads, nor on how they were grouped. */
+static void tokens_stand_alone(void **state)
+{
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        float all[MAX * CHANNELS], x[MAX * CHANNELS];
+        for (int threads = 1; threads <= 3; threads++) {
+            fixture f;
+            mar_err err = {0};
+            const mar_params p = params_of(50, 2.9f, MAR_CFG_LINEAR, 1);
+            if (!open_fixture(&f, target_path, bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, threads, p)) continue;
+            const size_t bytes = sizeof(float) * (size_t)f.tokens * CHANNELS;
+            if (threads == 1) speculate(&f, NULL, 8, all);
+            diff_speculation s;
+            diff_speculation_stats stats = {0};
+            assert_ok(diff_speculate_create(f.chain, NULL, 8, &s, &err), &err);
+            s.group = 2 + 5 * threads;
+            diff_speculate_sample(&s, f.z, NULL, f.tokens, s.window, f.cfg, seed, f.image, f.position, x, &stats);
+            assert_memory_equal(x, all, bytes);
+            const int d = f.chain->head->z_dim;
+            for (int r = 0; r < f.tokens; r += 7) {
+                float z[2 * 64], one[CHANNELS];
+                memcpy(z, f.z + r * d, (size_t)d * sizeof *z);
+                memcpy(z + d, f.z + (f.tokens + r) * d, (size_t)d * sizeof *z);
+                diff_speculate_sample(&s, z, NULL, 1, s.window, f.cfg + r, seed, f.image + r, f.position + r, one,
+                                      &stats);
+                assert_memory_equal(one, all + r * CHANNELS, sizeof one);
+            }
+            diff_speculate_free(&s);
+            close_fixture(&f);
+        }
+    }
+}
+
+/* Sequential calls per token at 100 steps: at least 3, 4.5 and 6 times fewer, the project's goal (8 at window 16). */
+static void fewer_calls(void **state)
+{
+    (void)state;
+    static const struct {
+        int window;
+        double calls;
+    } goals[] = {{4, 100 / 3.0}, {8, 100 / 4.5}, {16, 100 / 8.0}, {32, 100 / 8.0}};
+    for (int bf16 = 0; bf16 < 2; bf16++)
+        for (int constant = 0; constant < 2; constant++) {
+            fixture f;
+            const mar_params p =
+                params_of(100, constant ? 3.0f : 2.9f, constant ? MAR_CFG_CONSTANT : MAR_CFG_LINEAR, 1);
+            if (!open_fixture(&f, target_path, bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, 1, p)) continue;
+            for (size_t i = 0; i < sizeof goals / sizeof *goals; i++) {
+                float x[MAX * CHANNELS];
+                const diff_speculation_stats stats = speculate(&f, NULL, goals[i].window, x);
+                const double calls = (double)stats.calls / (double)stats.tokens;
+                print_message("window %2d: %.2f calls a token, at most %d, %.1f evaluations, %.1f tries a rejection\n",
+                              goals[i].window, calls, stats.calls_max, (double)stats.evaluations / (double)stats.tokens,
+                              (double)stats.tries / (double)stats.rejected);
+                assert_true(calls <= goals[i].calls);
+                assert_true(stats.calls_max <= 100 && stats.batched >= stats.calls_max);
+            }
+            close_fixture(&f);
+        }
+}
+
+/* --- the law ------------------------------------------------------------------------------------------------- */
+
+enum { STEPS = 20, DRAWS = 256, FEW_DRAWS = 32 }; /* DRAWS of each condition: more than 10^5 numbers in all */
+
+/* Draw number n of all conditions, at addresses of its own. */
+static void set_draw(fixture *f, int n)
+{
+    for (int i = 0; i < f->tokens; i++) f->image[i] = (uint64_t)(n * IMAGES + i * IMAGES / f->tokens);
+}
+
+/* x [draws][tokens][CHANNELS] */
+static void draw_plain(fixture *f, int draws, uint64_t key, float *x)
+{
+    for (int n = 0; n < draws; n++) {
+        set_draw(f, n);
+        diff_chain_sample(f->chain, f->z, f->tokens, f->cfg, key, f->image, f->position, x);
+        x += f->tokens * CHANNELS;
+    }
+}
+
+static diff_speculation_stats draw_speculative(fixture *f, fixture *draft, int window, const spec_method *method,
+                                               int draws, float *x)
+{
+    mar_err err = {0};
+    diff_speculation s;
+    diff_speculation_stats stats = {0};
+    assert_ok(diff_speculate_create(f->chain, draft ? draft->chain : NULL, window, &s, &err), &err);
+    if (method) s.method = method;
+    for (int n = 0; n < draws; n++) {
+        set_draw(f, n);
+        diff_speculate_sample(&s, f->z, draft ? draft->z : NULL, f->tokens, s.window, f->cfg, seed, f->image,
+                              f->position, x, &stats);
+        x += f->tokens * CHANNELS;
+    }
+    assert_ok(kern_check(f->m->kern, &err), &err);
+    diff_speculate_free(&s);
+    return stats;
+}
+
+/* Two tests of x against the plain chain's law. Energy distance with the plain chain of the same noise, labels swapped
+ * within pairs: the shared noise makes it sharp. Kolmogorov-Smirnov by channel with the plain chain of other noise.
+ * False positives: 1 % by the first, below 0.1 % by the second (8 channels of 1e-4; the shared conditions make it
+ * rarer), for fixed seeds either always or never. */
+static int same_law(const float *x, const float *plain, const float *other, int n)
+{
+    const double energy = stat_energy_p(x, plain, n, CHANNELS, 1, 5);
+    float *a = malloc(sizeof *a * (size_t)n), *b = malloc(sizeof *b * (size_t)n);
+    double least = 1;
+    assert_true(a && b);
+    for (int c = 0; c < CHANNELS; c++) {
+        for (int i = 0; i < n; i++) a[i] = x[i * CHANNELS + c], b[i] = other[i * CHANNELS + c];
+        least = fmin(least, stat_ks_two_sample_p(a, n, b, n));
+    }
+    free(a), free(b);
+    print_message("    energy distance p = %.2f, least Kolmogorov-Smirnov p = %.2g\n", energy, least);
+    return energy > 0.01 && least > 1e-4;
+}
+
+static double accept_always(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+{
+    (void)s, (void)parameter, (void)x, (void)log_ratio;
+    return 0;
+}
+
+static double accept_vanilla(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+{
+    (void)s, (void)parameter, (void)x;
+    return fmin(0, log_ratio);
+}
+
+static double accept_swapped(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+{
+    (void)s, (void)parameter, (void)x;
+    return fmin(0, -log_ratio);
+}
+
+/* The ratio for a q that was refined with an evaluation that knew the noise: its mean leans towards the draft. */
+static double accept_knowing(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+{
+    (void)parameter;
+    for (int i = 0; i < s->size; i++) {
+        const double e = (x.x[i] - s->mean_q[i]) * exp(-(double)s->log_std_q[i]);
+        log_ratio += 0.5 * (0.9 * 0.9 - 1) * e * e; /* of -log q: 1/10 of the way */
+    }
+    return fmin(0, log_ratio);
+}
+
+static double no_scale(const spec_site *s, const double *parameter)
+{
+    (void)s, (void)parameter;
+    return -INFINITY; /* Norm[p - 0 q] = p */
+}
+
+static void same_law_as_the_plain_chain(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        spec_method method;
+    } mutants[] = {{"accept always", {.tokens = SPEC_CONTINUOUS, .log_accept = accept_always}},
+                   {"redraw from p", {.tokens = SPEC_CONTINUOUS, .log_accept = accept_vanilla, .log_scale = no_scale}},
+                   {"p and q swapped", {.tokens = SPEC_CONTINUOUS, .log_accept = accept_swapped}},
+                   {"q knows the noise", {.tokens = SPEC_CONTINUOUS, .log_accept = accept_knowing}}};
+    fixture f;
+    assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(STEPS, 3, MAR_CFG_CONSTANT, 1)));
+    const int n = DRAWS * f.tokens;
+    float *arrays = malloc(sizeof *arrays * 3 * (size_t)n * CHANNELS);
+    assert_non_null(arrays);
+    float *x = arrays, *plain = x + n * CHANNELS, *other = plain + n * CHANNELS;
+    draw_plain(&f, DRAWS, seed, plain);
+    draw_plain(&f, DRAWS, seed + 1, other);
+    for (int window = 4; window <= 16; window *= 2) {
+        const diff_speculation_stats stats = draw_speculative(&f, NULL, window, NULL, DRAWS, x);
+        print_message("window %2d: %.2f calls a token, accepted %.3f\n", window,
+                      (double)stats.calls / (double)stats.tokens,
+                      (double)stats.accepted / (double)(stats.accepted + stats.rejected));
+        assert_true(stats.rejected > n);
+        assert_true(same_law(x, plain, other, n));
+    }
+    for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {
+        draw_speculative(&f, NULL, 8, &mutants[i].method, DRAWS, x);
+        print_message("mutant: %s\n", mutants[i].name);
+        assert_false(same_law(x, plain, other, n));
+    }
+    free(arrays);
+    close_fixture(&f);
+}
+
+/* The draft's head as the proposer, at a temperature: the same law, calls saved. */
+static void draft_proposes(void **state)
+{
+    (void)state;
+    fixture target, draft;
+    const mar_params p = params_of(STEPS, 3, MAR_CFG_CONSTANT, 0.9f);
+    assert_true(open_fixture(&target, target_path, MAR_DTYPE_F32, 1, p));
+    assert_true(open_fixture(&draft, draft_path, MAR_DTYPE_F32, 1, p));
+    const int n = FEW_DRAWS * target.tokens;
+    float *x = malloc(sizeof *x * 3 * (size_t)n * CHANNELS);
+    assert_non_null(x);
+    float *plain = x + n * CHANNELS, *other = plain + n * CHANNELS;
+    draw_plain(&target, FEW_DRAWS, seed, plain);
+    draw_plain(&target, FEW_DRAWS, seed + 1, other);
+    const diff_speculation_stats with = draw_speculative(&target, &draft, 8, NULL, FEW_DRAWS, x);
+    assert_true(same_law(x, plain, other, n));
+    const diff_speculation_stats without = draw_speculative(&target, NULL, 8, NULL, FEW_DRAWS, x);
+    assert_true(same_law(x, plain, other, n));
+    print_message("calls a token: %.2f with the draft's head, %.2f with the filter\n",
+                  (double)with.calls / (double)with.tokens, (double)without.calls / (double)without.tokens);
+    assert_true(with.calls < (long)n * STEPS / 3 && without.calls < (long)n * STEPS / 3);
+    assert_true(with.draft_evaluations > 0 && without.draft_evaluations == 0);
+    free(x);
+    close_fixture(&draft);
+    close_fixture(&target);
+}
+
+/* Any number of steps, and weights whose chain explodes, so that no guess is right: never more calls than steps. */
+static void never_more_calls(void **state)
+{
+    (void)state;
+    static const int steps[] = {2, 3, 7, 1000};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        fixture f;
+        assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(steps[i], 3, MAR_CFG_CONSTANT, 1)));
+        for (int window = steps[i] < 1000 ? 2 : 64; window <= 64; window *= 32) {
+            float x[MAX * CHANNELS];
+            const diff_speculation_stats stats = speculate(&f, NULL, window, x);
+            for (int c = 0; c < f.tokens * CHANNELS; c++) assert_true(isfinite(x[c]));
+            assert_true(stats.calls_max <= steps[i]);
+            assert_true(stats.calls >= (long)f.tokens * ((steps[i] + window - 1) / window));
+        }
+        close_fixture(&f);
+    }
+}
+
+/* Chains whose number of steps changes from call to call (DiSA), starting below the top: the bits of one made for the
+ * course alone, and with window 1 the plain chain's. */
+static void courses(void **state)
+{
+    (void)state;
+    static const diff_spec specs[] = {{MAR_SAMPLER_DDPM, 50, 950}, {MAR_SAMPLER_DDPM, 11, 950}};
+    static const int windows[] = {1, 8};
+    fixture f;
+    mar_err err = {0};
+    assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
+    const size_t bytes = sizeof(float) * (size_t)f.tokens * CHANNELS;
+    float x[MAX * CHANNELS], expected[MAX * CHANNELS];
+    for (size_t w = 0; w < sizeof windows / sizeof *windows; w++) {
+        diff_chain both;
+        diff_speculation s;
+        diff_speculation_stats stats = {0};
+        assert_ok(diff_chain_create_for(f.chain->head, specs, 2, 1, MAX, 1, &both, &err), &err);
+        assert_ok(diff_speculate_create(&both, NULL, windows[w], &s, &err), &err);
+        for (int i = 0; i < 4; i++) {
+            diff_chain one;
+            diff_speculation alone;
+            assert_ok(diff_chain_create_for(f.chain->head, &specs[i % 2], 1, 1, MAX, 1, &one, &err), &err);
+            assert_ok(diff_speculate_create(&one, NULL, windows[w], &alone, &err), &err);
+            diff_chain_use(&both, specs[i % 2].steps);
+            diff_speculate_sample(&s, f.z, NULL, f.tokens, s.window, f.cfg, seed, f.image, f.position, x, &stats);
+            if (windows[w] == 1)
+                diff_chain_sample(&one, f.z, f.tokens, f.cfg, seed, f.image, f.position, expected);
+            else
+                diff_speculate_sample(&alone, f.z, NULL, f.tokens, alone.window, f.cfg, seed, f.image, f.position,
+                                      expected, &stats);
+            assert_memory_equal(x, expected, bytes);
+            diff_speculate_free(&alone);
+            diff_chain_free(&one);
+        }
+        diff_speculate_free(&s);
+        diff_chain_free(&both);
+    }
+    close_fixture(&f);
+}
+
+static void random_weights(void **state)
+{
+    (void)state;
+    enum { WIDTH = 80, DEPTH = 2, C = 6, Z = 96, N = 7, T = 100 };
+    kern *k;
+    diff_head head;
+    diff_chain chain;
+    diff_speculation s;
+    diff_speculation_stats stats = {0};
+    mar_err err = {0};
+    uint64_t image[N];
+    int position[N];
+    float cfg[N], x[N * C];
+    wt_file *model = golden_open("mar_small"), *golden = golden_open("mar");
+    float *z = golden_f32(golden, "head.z", 2 * N * Z);
+    for (int i = 0; i < N; i++) image[i] = 0, position[i] = i, cfg[i] = 2.9f;
+    assert_ok(kern_cpu_open(MAR_DTYPE_F32, 1, &k, &err), &err);
+    assert_ok(diff_head_load(k, model, WIDTH, DEPTH, C, Z, &head, &err), &err);
+    assert_ok(diff_chain_create(&head, T, 1, N, 1, &chain, &err), &err);
+    assert_ok(diff_speculate_create(&chain, NULL, 16, &s, &err), &err);
+    diff_speculate_sample(&s, z, NULL, N, s.window, cfg, seed, image, position, x, &stats);
+    assert_true(stats.calls_max <= T);
+    for (int i = 0; i < N * C; i++) assert_true(isfinite(x[i]));
+    diff_speculate_free(&s);
+    diff_chain_free(&chain);
+    diff_head_free(&head);
+    k->ops->close(k);
+    free(z);
+    wt_close(model), wt_close(golden);
+}
+
+static void bad_arguments(void **state)
+{
+    (void)state;
+    fixture f;
+    mar_err err = {0};
+    diff_speculation s;
+    assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
+    assert_int_equal(diff_speculate_create(f.chain, NULL, 0, &s, &err), MAR_EARG);
+    diff_chain ode, longer;
+    const diff_spec ddim = {MAR_SAMPLER_DDIM, 10, DIFF_TOP_SOLVER};
+    assert_ok(diff_chain_create_for(f.chain->head, &ddim, 1, 1, f.chain->max_tokens, 1, &ode, &err), &err);
+    assert_int_equal(diff_speculate_create(&ode, NULL, 4, &s, &err), MAR_EARG);
+    assert_non_null(strstr(err.text, "ddpm"));
+    assert_ok(diff_chain_create(f.chain->head, 11, 1, f.chain->max_tokens, 1, &longer, &err), &err);
+    assert_int_equal(diff_speculate_create(f.chain, &longer, 4, &s, &err), MAR_EARG);
+    diff_chain_free(&ode);
+    diff_chain_free(&longer);
+    close_fixture(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(window_one_is_the_plain_chain),
+        cmocka_unit_test(tokens_stand_alone),
+        cmocka_unit_test(fewer_calls),
+        cmocka_unit_test(same_law_as_the_plain_chain),
+        cmocka_unit_test(draft_proposes),
+        cmocka_unit_test(never_more_calls),
+        cmocka_unit_test(courses),
+        cmocka_unit_test(random_weights),
+        cmocka_unit_test(bad_arguments),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

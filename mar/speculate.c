@@ -1,35 +1,579 @@
-/* Speculation across tokens: the draft drafts a block of autoregressive steps, the target verifies it. */
-#include "mar/session.h"
+#include "mar/speculate.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct mar_speculation speculation;
+
+/* --- parameters --- */
+
+/* The released code makes step <= prefill * num_iter alone: the same number, or one more if the product is an integer.
+ * Two more differences: its blocks end at multiples of gamma, so that the first is shorter, and it verifies a whole
+ * block with the guidance of its last step instead of each token with that of its own. */
+static int prefill_steps(const mar_params *p)
+{
+    return (int)ceil((double)p->prefill * p->num_iter - 1e-4); /* 0.15f * 20 is not more than 3 */
+}
+
+static int is_continuous(const spec_method *m)
+{
+    return (m->tokens & SPEC_CONTINUOUS) != 0;
+}
+
+static mar_status unknown_method(const char *name, mar_err *err)
+{
+    char list[256];
+    size_t used = 0;
+    for (const spec_method *const *m = spec_methods(); *m; m++)
+        if (is_continuous(*m) && used < sizeof list)
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", (*m)->name);
+    return err_set(err, MAR_EARG, "spec %s: expected a method for continuous tokens: %s", name, list);
+}
+
+/* A method's parameters are its defaults but for the one that a session has an option for. */
+static mar_status method_parameters(const spec_method *m, const mar_params *p, double *parameter, mar_err *err)
+{
+    for (int i = 0; m->parameters[i].name; i++) {
+        const spec_parameter *d = &m->parameters[i];
+        parameter[i] = d->value;
+        if (strcmp(d->name, "inner_temperature") != 0) continue;
+        parameter[i] = (double)p->inner_temperature;
+        if (!(parameter[i] >= d->min && parameter[i] <= d->max))
+            return err_set(err, MAR_EARG, "inner_temperature %g: expected %g..%g", parameter[i], d->min, d->max);
+    }
+    return MAR_OK;
+}
+
+static mar_status check_draft(const mar_model *model, const mar_model *draft, mar_err *err)
+{
+    const mar_model_config *t = &model->config, *d = &draft->config;
+    if (draft->m != model->m) return err_set(err, MAR_EARG, "draft and model belong to different handles");
+    if (d->seq_len != t->seq_len || d->token_dim != t->token_dim)
+        return err_set(err, MAR_EMODEL, "the draft makes %d tokens of %d channels, expected the model's %d of %d",
+                       d->seq_len, d->token_dim, t->seq_len, t->token_dim);
+    if (d->classes != t->classes)
+        return err_set(err, MAR_EMODEL, "the draft knows %d classes, expected the model's %d", d->classes, t->classes);
+    return MAR_OK;
+}
+
+mar_status mar_speculation_check(const mar_model *model, const mar_params *p, mar_err *err)
+{
+    double parameter[SPEC_PARAMETERS_MAX];
+    if (p->spec && !p->draft) return err_set(err, MAR_EARG, "spec %s: expected a draft model", p->spec);
+    const mar_status status = p->draft ? check_draft(model, p->draft, err) : MAR_OK;
+    if (status != MAR_OK || !p->spec) return status;
+    const spec_method *method = spec_method_find(p->spec);
+    if (!method || !is_continuous(method)) return unknown_method(p->spec, err);
+    if (p->gamma < 1 || p->gamma > p->num_iter)
+        return err_set(err, MAR_EARG, "gamma %d: expected 1..%d, the autoregressive steps", p->gamma, p->num_iter);
+    if (!(p->prefill >= 0 && p->prefill <= 1))
+        return err_set(err, MAR_EARG, "prefill %g: expected 0..1", (double)p->prefill);
+    if (p->context != MAR_CONTEXT_PREFIX && p->context != MAR_CONTEXT_FULL)
+        return err_set(err, MAR_EARG, "context %d: expected prefix or full", (int)p->context);
+    return method_parameters(method, p, parameter, err);
+}
+
+/* --- memory --- */
+
+static int in_full(const mar_session *s)
+{
+    return s->params.context == MAR_CONTEXT_FULL;
+}
+
+static int block_length(const mar_session *s, int begin)
+{
+    const int left = s->params.num_iter - begin;
+    return s->params.gamma < left ? s->params.gamma : left;
+}
+
+static int step_tokens(const mar_session *s)
+{
+    int most = 0;
+    for (int i = 0; i < s->params.num_iter; i++)
+        if (s->steps[i].predicted > most) most = s->steps[i].predicted;
+    return most;
+}
+
+static size_t block_rows(const mar_session *s)
+{
+    return (size_t)s->max_images * (size_t)s->max_tokens;
+}
+
+static size_t class_row_floats(const mar_session *s)
+{
+    const mar_model_config *t = &s->model->config, *d = &s->params.draft->config;
+    const size_t target = (size_t)t->buffer * (size_t)t->width, draft = (size_t)d->buffer * (size_t)d->width;
+    return (size_t)s->conditions * (target > draft ? target : draft);
+}
+
+static int laws_create(mar_laws *l, size_t rows, size_t channels)
+{
+    l->mean = calloc(rows * channels, sizeof *l->mean);
+    l->log_std = calloc(rows * channels, sizeof *l->log_std);
+    l->path = calloc(rows, sizeof *l->path);
+    return l->mean && l->log_std && l->path;
+}
+
+static void laws_free(mar_laws *l)
+{
+    free(l->mean);
+    free(l->log_std);
+    free(l->path);
+}
+
+static mar_status allocate_host(mar_session *s, speculation *sp, mar_err *err)
+{
+    const size_t images = (size_t)s->max_images, rows = block_rows(s), channels = (size_t)s->model->config.token_dim;
+    int **indices[] = {&sp->row_step, &sp->row, &sp->slot, &sp->position};
+    float **arrays[] = {&sp->state, &sp->token, &sp->value, &sp->host};
+    int ok = laws_create(&sp->p, rows, channels) & laws_create(&sp->q, rows, channels);
+    for (int i = 0; i < 4; i++) ok &= (*indices[i] = calloc(rows, sizeof **indices[i])) != NULL;
+    for (int i = 0; i < 4; i++) ok &= (*arrays[i] = calloc(rows * channels, sizeof **arrays[i])) != NULL;
+    sp->begin = calloc(3 * images, sizeof *sp->begin);
+    sp->path = calloc(rows, sizeof *sp->path);
+    sp->image = calloc(rows, sizeof *sp->image);
+    sp->cfg = calloc(rows, sizeof *sp->cfg);
+    sp->row_fate = calloc(rows, sizeof *sp->row_fate);
+    if (!ok || !sp->begin || !sp->path || !sp->image || !sp->cfg || !sp->row_fate)
+        return err_set(err, MAR_ENOMEM, "out of memory for blocks of %zu tokens", rows);
+    sp->length = sp->begin + images;
+    sp->first = sp->length + images;
+    return MAR_OK;
+}
+
+static mar_status allocate(mar_session *s, speculation *sp, mar_err *err)
+{
+    kern *k = s->model->m->kern;
+    const size_t block = block_rows(s) * (size_t)s->model->config.token_dim;
+    float **arrays[] = {&sp->mean, &sp->log_std, &sp->class_rows};
+    const size_t sizes[] = {block, block, class_row_floats(s)};
+    mar_status status = allocate_host(s, sp, err);
+    for (int i = 0; status == MAR_OK && i < 3; i++) {
+        void *p = NULL;
+        status = k->ops->alloc(k, sizes[i] * sizeof(float), &p, err);
+        *arrays[i] = p;
+    }
+    return status;
+}
+
+/* What comes out, in one line (session.h). */
+static void describe(mar_session *s, const speculation *sp)
+{
+    const int steps = s->params.num_iter, left = steps - sp->prefill;
+    const int coarse = sp->prefill + (left + s->params.gamma - 1) / s->params.gamma;
+    char *text = s->guarantee;
+    const size_t size = sizeof s->guarantee;
+    const char *name = sp->method->name;
+    if (left == 0)
+        snprintf(text, size, "exact: the target's law; with prefill %g it makes every step alone",
+                 (double)s->params.prefill);
+    else if (sp->method->exact && in_full(s))
+        snprintf(text, size, "approximate: criterion %s, context full: %s", name,
+                 "the target's law but that an accepted token is not quite the one later contexts saw");
+    else if (sp->method->exact)
+        snprintf(text, size, "exact: criterion %s, context prefix: the target's law at %d autoregressive steps%s", name,
+                 coarse, coarse < steps ? ", which it has without a draft" : "");
+    else if (in_full(s))
+        snprintf(text, size, "approximate: criterion %s (%s), context full", name, sp->method->guarantee);
+    else
+        snprintf(text, size, "approximate: criterion %s (%s), context prefix, that of %d autoregressive steps", name,
+                 sp->method->guarantee, coarse);
+}
 
 mar_status mar_speculation_create(mar_session *s, mar_err *err)
 {
-    (void)s;
-    return err_set(err, MAR_EARG, "draft: not here yet");
+    speculation *sp = s->speculation = calloc(1, sizeof *sp);
+    if (!sp) return err_set(err, MAR_ENOMEM, "out of memory");
+    sp->method = spec_method_find(s->params.spec);
+    sp->index = sp->method->last_index ? 0 : 1;
+    sp->prefill = prefill_steps(&s->params);
+    sp->draft_seed = s->params.align ? s->params.seed : ~s->params.seed;
+    describe(s, sp);
+    mar_status status = method_parameters(sp->method, &s->params, sp->parameter, err);
+    if (status == MAR_OK)
+        status = mar_runner_create(s->params.draft, s->max_images, s->conditions, step_tokens(s), &s->params, &s->draft,
+                                   err);
+    return status == MAR_OK ? allocate(s, sp, err) : status;
 }
+
 void mar_speculation_free(mar_session *s)
 {
-    (void)s;
+    speculation *sp = s->speculation;
+    if (!sp) return;
+    kern *k = s->model->m->kern;
+    void *backend[] = {sp->mean, sp->log_std, sp->class_rows};
+    void *host[] = {sp->begin, sp->row_step, sp->row_fate, sp->state, sp->token,    sp->value, sp->path,
+                    sp->host,  sp->row,      sp->slot,     sp->image, sp->position, sp->cfg};
+    for (size_t i = 0; i < sizeof backend / sizeof *backend; i++)
+        if (backend[i]) k->ops->free(k, backend[i]);
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
+    laws_free(&sp->p);
+    laws_free(&sp->q);
+    free(sp);
+    s->speculation = NULL;
 }
+
 size_t mar_speculation_bytes(const mar_session *s)
 {
-    (void)s;
-    return 0;
+    return (2 * block_rows(s) * (size_t)s->model->config.token_dim + class_row_floats(s)) * sizeof(float);
 }
-mar_status mar_speculation_plan(mar_session *s, int n, mar_err *err)
-{
-    (void)s;
-    (void)n;
-    (void)err;
-    return MAR_OK;
-}
-mar_status mar_speculation_round(mar_session *s, mar_err *err)
-{
-    (void)s;
-    (void)err;
-    return MAR_OK;
-}
+
 int mar_speculation_prefill(const mar_session *s)
 {
-    (void)s;
-    return 0;
+    return s->speculation->prefill;
+}
+
+/* The block that begins at a step, as one step of the target. */
+static mar_step whole_block(const mar_session *s, int begin)
+{
+    const mar_step *last = &s->steps[begin + block_length(s, begin) - 1];
+    const int known = s->steps[begin].known;
+    return (mar_step){.known = known, .predicted = last->known + last->predicted - known};
+}
+
+static mar_status plan_prefix(mar_session *s, int n, mar_err *err)
+{
+    mar_status status = MAR_OK;
+    for (int i = s->speculation->prefill; status == MAR_OK && i < s->params.num_iter; i++) {
+        status = mar_runner_plan(&s->draft, n, &s->steps[i], err);
+        if (status == MAR_OK) status = mar_runner_plan_head(&s->draft, n * s->steps[i].predicted, err);
+    }
+    for (int i = s->speculation->prefill; status == MAR_OK && i < s->params.num_iter; i += s->params.gamma) {
+        const mar_step block = whole_block(s, i);
+        status = mar_runner_plan(&s->target, n, &block, err);
+        if (status == MAR_OK) status = mar_runner_plan_head(&s->target, n * block.predicted, err);
+    }
+    return status;
+}
+
+/* In context full images go on at their own pace: passes are of one image, the head's rows are planned by the round. */
+static mar_status plan_full(mar_session *s, mar_err *err)
+{
+    mar_status status = MAR_OK;
+    for (int i = s->speculation->prefill; status == MAR_OK && i < s->params.num_iter; i++) {
+        status = mar_runner_plan(&s->draft, 1, &s->steps[i], err);
+        if (status == MAR_OK) status = mar_runner_plan(&s->target, 1, &s->steps[i], err);
+    }
+    return status;
+}
+
+mar_status mar_speculation_plan(mar_session *s, int n, mar_err *err)
+{
+    return in_full(s) ? plan_full(s, err) : plan_prefix(s, n, err);
+}
+
+/* --- a block's rows --- */
+
+/* The first row of step j of an image's block: the steps behind it come first. */
+static int first_row(const mar_session *s, int image, int j)
+{
+    const speculation *sp = s->speculation;
+    const mar_step *step = &s->steps[sp->begin[image] + j], *last = &s->steps[sp->begin[image] + sp->length[image] - 1];
+    return sp->first[image] + last->known + last->predicted - step->known - step->predicted;
+}
+
+static void list_image(mar_session *s, int image)
+{
+    speculation *sp = s->speculation;
+    for (int j = 0; j < sp->length[image]; j++) {
+        const mar_step *step = &s->steps[sp->begin[image] + j];
+        const int *position = s->order[image] + s->model->config.seq_len - step->known - step->predicted;
+        const int first = first_row(s, image, j);
+        for (int r = 0; r < step->predicted; r++) {
+            s->row_slot[first + r] = image;
+            s->row_image[first + r] = s->first_image + (uint64_t)image;
+            s->row_position[first + r] = position[r];
+            s->row_cfg[first + r] = step->cfg;
+            sp->row_step[first + r] = sp->begin[image] + j;
+            sp->row_fate[first + r] = MAR_TOKEN_TARGET;
+        }
+    }
+}
+
+static void list_block(mar_session *s)
+{
+    speculation *sp = s->speculation;
+    const int starts = s->step == sp->prefill; /* nobody has made a block yet */
+    sp->rows = 0;
+    for (int i = 0; i < s->images; i++) {
+        if (starts) sp->begin[i] = s->step;
+        sp->length[i] = block_length(s, sp->begin[i]);
+        sp->first[i] = sp->rows;
+        if (!sp->length[i]) continue;
+        list_image(s, i);
+        sp->rows += whole_block(s, sp->begin[i]).predicted;
+    }
+}
+
+/* Lists the rows of step j of all blocks that have one; returns their number. */
+static int list_step(mar_session *s, int j)
+{
+    speculation *sp = s->speculation;
+    int n = 0;
+    for (int i = 0; i < s->images; i++) {
+        if (j >= sp->length[i]) continue;
+        const int first = first_row(s, i, j), count = s->steps[sp->begin[i] + j].predicted;
+        for (int r = first; r < first + count; r++, n++) {
+            sp->row[n] = r;
+            sp->slot[n] = s->row_slot[r];
+            sp->image[n] = s->row_image[r];
+            sp->position[n] = s->row_position[r];
+            sp->cfg[n] = s->row_cfg[r];
+        }
+    }
+    return n;
+}
+
+/* --- drafting --- */
+
+/* The pass of one image of the batch alone. */
+static void predict_image(mar_session *s, mar_runner *r, int image, const mar_step *step, int first, int total)
+{
+    const mar_model_config *c = &r->model->config;
+    const mar_batch batch = {1, (const int *const *)s->order + image};
+    const int labels[2] = {s->label[image], c->classes};
+    float *token_rows = r->token_rows, *class_rows = r->class_rows;
+    r->token_rows += (size_t)image * (size_t)c->seq_len * (size_t)c->width;
+    r->class_rows = s->speculation->class_rows;
+    mar_embed_classes(r->model, &r->work, r->conditions, labels, r->class_rows);
+    mar_runner_predict(r, &batch, step, first, total);
+    r->token_rows = token_rows;
+    r->class_rows = class_rows;
+}
+
+/* The draft's z of step j of all blocks, n tokens. */
+static void predict_step(mar_session *s, int j, int n)
+{
+    speculation *sp = s->speculation;
+    if (!in_full(s)) {
+        const mar_batch batch = {s->images, (const int *const *)s->order};
+        mar_runner_predict(&s->draft, &batch, &s->steps[s->step + j], 0, n);
+        return;
+    }
+    for (int i = 0, at = 0; i < s->images; i++) {
+        if (j >= sp->length[i]) continue;
+        const mar_step *step = &s->steps[sp->begin[i] + j];
+        predict_image(s, &s->draft, i, step, at, n);
+        at += step->predicted;
+    }
+}
+
+/* The n rows at hand from the backend into their places. */
+static void fetch(mar_session *s, const float *from, int n, float *to)
+{
+    speculation *sp = s->speculation;
+    kern *k = s->model->m->kern;
+    const size_t channels = (size_t)s->model->config.token_dim;
+    k->ops->download(k, sp->host, from, (size_t)n * channels * sizeof(float));
+    for (int r = 0; r < n; r++)
+        memcpy(to + (size_t)sp->row[r] * channels, sp->host + (size_t)r * channels, channels * sizeof(float));
+}
+
+static diff_trace trace_of(const speculation *sp)
+{
+    return (diff_trace){sp->index, sp->mean, sp->log_std, sp->method->exact ? NULL : sp->path};
+}
+
+static void fetch_laws(mar_session *s, int n, mar_laws *to)
+{
+    speculation *sp = s->speculation;
+    fetch(s, sp->mean, n, to->mean);
+    fetch(s, sp->log_std, n, to->log_std);
+    for (int r = 0; r < n; r++) to->path[sp->row[r]] = sp->method->exact ? 0 : sp->path[r];
+}
+
+static void draft_step(mar_session *s, int j)
+{
+    speculation *sp = s->speculation;
+    const int n = list_step(s, j), top = s->draft.chain.schedule.steps - 1;
+    const mar_draw draw = {
+        .count = n, .seed = sp->draft_seed, .image = sp->image, .position = sp->position, .cfg = sp->cfg};
+    diff_trace trace = trace_of(sp);
+    predict_step(s, j, n);
+    mar_runner_draw(&s->draft, &draw, top, sp->index, s->sampled, &trace);
+    fetch_laws(s, n, &sp->q);
+    fetch(s, s->sampled, n, sp->state);
+    if (sp->index > 0) mar_runner_draw(&s->draft, &draw, sp->index - 1, 0, s->sampled, NULL);
+    fetch(s, s->sampled, n, sp->token);
+    mar_runner_learn(&s->draft, s->sampled, n, sp->slot, sp->position);
+    if (in_full(s)) mar_runner_learn(&s->target, s->sampled, n, sp->slot, sp->position);
+}
+
+/* --- verification --- */
+
+/* The target's z of all rows. */
+static void predict_block(mar_session *s)
+{
+    speculation *sp = s->speculation;
+    if (!in_full(s)) {
+        const mar_batch batch = {s->images, (const int *const *)s->order};
+        const mar_step block = whole_block(s, s->step);
+        mar_runner_predict(&s->target, &batch, &block, 0, sp->rows);
+        return;
+    }
+    for (int i = 0; i < s->images; i++)
+        for (int j = 0; j < sp->length[i]; j++)
+            predict_image(s, &s->target, i, &s->steps[sp->begin[i] + j], first_row(s, i, j), sp->rows);
+}
+
+static void verify_row(mar_session *s, int image, int j, int r)
+{
+    speculation *sp = s->speculation;
+    const size_t at = (size_t)r * (size_t)s->model->config.token_dim;
+    const spec_site site = {.size = s->model->config.token_dim,
+                            .mean_p = sp->p.mean + at,
+                            .mean_q = sp->q.mean + at,
+                            .log_std_p = sp->p.log_std + at,
+                            .log_std_q = sp->q.log_std + at,
+                            .path_log_ratio = sp->q.path[r] - sp->p.path[r],
+                            .index = j + 1,
+                            .length = sp->length[image]};
+    /* Verifications inside the head have a step of the chain for an address; this is none. */
+    const spec_address address = {s->params.seed, s->row_image[r], (uint32_t)s->row_position[r], DIFF_BASE_STEPS};
+    long tries;
+    const spec_verdict verdict = spec_verify_one(sp->method, sp->parameter, &site, (spec_token){.x = sp->state + at},
+                                                 &address, sp->value + at, NULL, &tries);
+    sp->row_fate[r] = verdict == SPEC_ACCEPTED ? MAR_TOKEN_ACCEPTED : MAR_TOKEN_REPLACED;
+    s->stats.drafted++;
+    s->stats.accepted += verdict == SPEC_ACCEPTED;
+    s->stats.residual_tries += tries;
+}
+
+/* Returns the number of replaced tokens. */
+static int verify_step(mar_session *s, int image, int j)
+{
+    const int first = first_row(s, image, j), count = s->steps[s->speculation->begin[image] + j].predicted;
+    int replaced = 0;
+    for (int r = first; r < first + count; r++) {
+        verify_row(s, image, j, r);
+        replaced += s->speculation->row_fate[r] == MAR_TOKEN_REPLACED;
+    }
+    return replaced;
+}
+
+/* Verifies every image's block and moves the image on; rows that were not reached keep the fate TARGET. */
+static void verify_block(mar_session *s)
+{
+    speculation *sp = s->speculation;
+    const double start = mar_now();
+    memcpy(sp->value, sp->state, (size_t)sp->rows * (size_t)s->model->config.token_dim * sizeof *sp->value);
+    for (int i = 0; i < s->images; i++) {
+        int kept = 0, replaced = 0;
+        while (kept < sp->length[i] && !(replaced && in_full(s))) replaced += verify_step(s, i, kept++);
+        s->stats.rounds += sp->length[i] > 0;
+        s->stats.round_steps += kept;
+        sp->begin[i] += kept;
+    }
+    s->stats.verify_s += mar_now() - start;
+}
+
+static mar_draw block_draw(const mar_session *s)
+{
+    return (mar_draw){.count = s->speculation->rows,
+                      .seed = s->params.seed,
+                      .image = s->row_image,
+                      .position = s->row_position,
+                      .cfg = s->row_cfg};
+}
+
+/* Draws every row with the target's head down to the index, for the laws there. */
+static void trace_block(mar_session *s)
+{
+    speculation *sp = s->speculation;
+    const mar_draw draw = block_draw(s);
+    diff_trace trace = trace_of(sp);
+    mar_runner_draw(&s->target, &draw, s->target.chain.schedule.steps - 1, sp->index, s->sampled, &trace);
+    for (int r = 0; r < sp->rows; r++) sp->row[r] = r;
+    fetch_laws(s, sp->rows, &sp->p);
+}
+
+/* From the verified states to tokens, in s->sampled. */
+static void finish_tokens(mar_session *s)
+{
+    speculation *sp = s->speculation;
+    kern *k = s->model->m->kern;
+    const mar_draw draw = block_draw(s);
+    k->ops->upload(k, s->sampled, sp->value, (size_t)sp->rows * (size_t)s->model->config.token_dim * sizeof *sp->value);
+    if (sp->index > 0) mar_runner_draw(&s->target, &draw, sp->index - 1, 0, s->sampled, NULL);
+}
+
+static void measure_shift(mar_session *s)
+{
+    speculation *sp = s->speculation;
+    const size_t channels = (size_t)s->model->config.token_dim;
+    if (s->step == sp->prefill) sp->shift_sum = 0;
+    kern *k = s->model->m->kern;
+    k->ops->download(k, sp->host, s->sampled, (size_t)sp->rows * channels * sizeof *sp->host);
+    for (size_t i = 0; i < (size_t)sp->rows * channels; i++) {
+        const double difference = (double)sp->host[i] - sp->token[i];
+        if (sp->row_fate[i / channels] == MAR_TOKEN_ACCEPTED) sp->shift_sum += difference * difference;
+    }
+}
+
+double mar_speculation_shift(const mar_session *s)
+{
+    const double count = (double)s->stats.accepted * s->model->config.token_dim;
+    return count > 0 ? sqrt(s->speculation->shift_sum / count) : 0;
+}
+
+/* Puts the tokens that were reached in their places, and lets both models know them. */
+static void keep(mar_session *s)
+{
+    speculation *sp = s->speculation;
+    kern *k = s->model->m->kern;
+    const mar_model_config *c = &s->model->config;
+    int *place = s->target.work.rows[0], n = 0;
+    for (int r = 0; r < sp->rows; r++) {
+        if (sp->row_fate[r] == MAR_TOKEN_TARGET) continue;
+        sp->row[n] = r;
+        sp->slot[n] = s->row_slot[r];
+        sp->position[n] = s->row_position[r];
+        place[n] = sp->slot[n] * c->seq_len + sp->position[n];
+        s->fate[place[n]] = sp->row_fate[r];
+        s->born[place[n++]] = sp->row_step[r];
+    }
+    float *kept = sp->mean; /* its law has been read */
+    k->ops->copy_rows(k, kept, NULL, s->sampled, sp->row, NULL, NULL, n, c->token_dim);
+    k->ops->copy_rows(k, s->tokens, place, kept, NULL, NULL, NULL, n, c->token_dim);
+    mar_runner_learn(&s->target, kept, n, sp->slot, sp->position);
+    mar_runner_learn(&s->draft, kept, n, sp->slot, sp->position);
+    s->stats.tokens += n;
+    s->stats.head_calls += (double)n * s->target.chain.schedule.steps;
+}
+
+/* --- the round --- */
+
+static mar_status plan_round(mar_session *s, int longest, mar_err *err)
+{
+    mar_status status = mar_runner_plan_head(&s->target, s->speculation->rows, err);
+    for (int j = 0; status == MAR_OK && j < longest; j++)
+        status = mar_runner_plan_head(&s->draft, list_step(s, j), err);
+    return status;
+}
+
+mar_status mar_speculation_round(mar_session *s, mar_err *err)
+{
+    speculation *sp = s->speculation;
+    const int steps = s->target.chain.schedule.steps;
+    int longest = 0;
+    list_block(s);
+    for (int i = 0; i < s->images; i++)
+        if (sp->length[i] > longest) longest = sp->length[i];
+    const mar_status status = in_full(s) ? plan_round(s, longest, err) : MAR_OK;
+    if (status != MAR_OK) return status;
+    for (int j = 0; j < longest; j++) draft_step(s, j);
+    predict_block(s);
+    trace_block(s);
+    verify_block(s);
+    finish_tokens(s);
+    measure_shift(s);
+    keep(s);
+    s->stats.head_rows += (double)sp->rows * steps;
+    if (steps > s->stats.head_calls_max) s->stats.head_calls_max = steps;
+    s->step = sp->begin[0];
+    for (int i = 1; i < s->images; i++)
+        if (sp->begin[i] < s->step) s->step = sp->begin[i];
+    return MAR_OK;
 }

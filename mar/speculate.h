@@ -1,0 +1,58 @@
+/* Speculation across tokens: the draft drafts a block of autoregressive steps, the target verifies it (Wang et al.,
+ * "Continuous Speculative Decoding for Autoregressive Image Generation"; what is exact: VERIFICATION.md, section 2).
+ *
+ * A round, for each image:
+ *   1. the draft makes up to gamma steps, each in the context of the tokens before it;
+ *   2. the target's passes give z of all drafted tokens, in the context of the verified tokens (prefix: one pass, so
+ *      what comes out is the process of coarser steps) or of the tokens before each step (full: a pass a step);
+ *   3. one run of the target's head over all of them gives the laws at one index of the chain;
+ *   4. each draft's state there is verified against them, and from the verified states the target's head goes on to
+ *      the tokens. In context full the first step with a replaced token is the last that counts, as later ones were
+ *      drafted behind another token. */
+#ifndef MAR_SPECULATE_H
+#define MAR_SPECULATE_H
+
+#include "mar/session.h"
+
+/* What one of the models says of the drafted tokens: host [rows][token_dim]. */
+typedef struct {
+    float *mean, *log_std; /* the law of the state after the index that is compared */
+    double *path;          /* [rows] sum of log std over the noisy steps above it; 0 if the method is exact without */
+} mar_laws;
+
+/* The rows of a block are an image's tokens after another's, an image's in the order of `order`: of the block's
+ * steps, the last one's tokens first. The session's lists (row_image, ...) are theirs. */
+struct mar_speculation {
+    const spec_method *method;
+    double parameter[SPEC_PARAMETERS_MAX];
+    int index;           /* of the chain's step whose laws are compared: 1, the last noisy one, or 0 */
+    int prefill;         /* steps of the target alone */
+    uint64_t draft_seed; /* of the draft's noise: the target's own if they are aligned */
+
+    int *begin, *length; /* host [images]: the first step of an image's block, and its steps; 0: it is finished */
+    int *first;          /* host [images]: its first row */
+    int rows;
+    int *row_step;         /* host [rows]: autoregressive step */
+    uint8_t *row_fate;     /* host [rows]: mar_token_fate; TARGET: not reached */
+    mar_laws p, q;         /* of target and draft */
+    float *state;          /* host [rows][token_dim]: the draft's state after the index */
+    float *token;          /* host [rows][token_dim]: the token the draft made of it */
+    float *value;          /* host [rows][token_dim]: the verified state */
+    double *path;          /* host [rows]: of the rows at hand, in their order */
+    float *host;           /* host [rows][token_dim] */
+    float *mean, *log_std; /* backend [rows][token_dim] */
+    float *class_rows;     /* backend [conditions][buffer][D] of one image of one of the models */
+
+    /* The rows of one draft step, or those that are kept: host [rows], their numbers and lists */
+    int *row, *slot, *position;
+    uint64_t *image;
+    float *cfg;
+
+    double shift_sum; /* of squared differences, per channel, between accepted drafts' tokens and what they became */
+};
+
+/* Root mean square difference, per channel, between the token an accepted state was to the draft and the one it became:
+ * what later contexts saw, and what is there. In context full this is the error of a criterion that is exact. */
+double mar_speculation_shift(const mar_session *s);
+
+#endif

@@ -1,0 +1,658 @@
+/* Speculation across tokens: what is exact, what is the same to the bit, and the released code's criterion. */
+#include "eval/statistics.h"
+#include "mar.h"
+#include "mar/speculate.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEQ = 64, CHANNELS = 8, TOKENS = SEQ * CHANNELS, CLASSES = 10 };
+
+typedef struct {
+    mar *m;
+    mar_model *target, *draft;
+} models;
+
+static models demo(mar_dtype dtype, int threads)
+{
+    const mar_options options = {dtype, threads};
+    models d = {0};
+    if (mar_open(&options, &d.m) == MAR_EBACKEND && dtype == MAR_DTYPE_BF16) { /* this processor has none */
+        mar_close(d.m);
+        return (models){0};
+    }
+    assert_ok(mar_model_load(d.m, "demo", 0, &d.target), &d.m->err);
+    assert_ok(mar_model_load(d.m, "demo-draft", 0, &d.draft), &d.m->err);
+    return d;
+}
+
+static void close_models(models d)
+{
+    mar_model_free(d.draft);
+    mar_model_free(d.target);
+    mar_close(d.m);
+}
+
+static mar_params params_of(mar_model *draft, const char *spec, mar_context context, int gamma, float prefill)
+{
+    mar_params p = MAR_PARAMS_DEFAULT;
+    p.num_iter = 8, p.num_sampling_steps = 20, p.cfg = 2.9f, p.seed = 11;
+    p.draft = draft, p.spec = spec, p.context = context, p.gamma = gamma, p.prefill = prefill;
+    return p;
+}
+
+static mar_session *begin(mar_model *target, const mar_params *p, int first, int n)
+{
+    mar_session *s;
+    int *labels = malloc((size_t)n * sizeof *labels);
+    for (int i = 0; i < n; i++) labels[i] = (first + i) % CLASSES;
+    assert_ok(mar_session_create(target, NULL, p, n, &s), &target->m->err);
+    assert_ok(mar_session_begin(s, (uint64_t)first, labels, n), &target->m->err);
+    free(labels);
+    return s;
+}
+
+/* Tokens of images first.. [n][TOKENS], in one batch. stats may be NULL. */
+static void generate(mar_model *target, const mar_params *p, int first, int n, float *tokens, mar_stats *stats)
+{
+    mar_session *s = begin(target, p, first, n);
+    while (!mar_session_done(s)) assert_ok(mar_session_step(s), &target->m->err);
+    assert_ok(mar_session_tokens(s, tokens), &target->m->err);
+    if (stats) mar_session_get_stats(s, stats);
+    mar_session_free(s);
+}
+
+static const char *const methods[] = {"conditional", "paper", "cspd"};
+
+/* --- the same to the bit --- */
+
+/* A model that drafts for itself in the same context is always right: the image is that without a draft. */
+static void own_draft_is_accepted(void **state)
+{
+    (void)state;
+    static const struct {
+        mar_context context;
+        int gamma;
+        float prefill;
+    } cases[] = {
+        {MAR_CONTEXT_PREFIX, 1, 0}, {MAR_CONTEXT_FULL, 1, 0.3f}, {MAR_CONTEXT_FULL, 3, 0}, {MAR_CONTEXT_FULL, 8, 0.1f}};
+    enum { N = 3 };
+    models d = demo(MAR_DTYPE_F32, 1);
+    float plain[N * TOKENS], tokens[N * TOKENS];
+    const mar_params alone = params_of(NULL, NULL, MAR_CONTEXT_PREFIX, 8, 0);
+    generate(d.target, &alone, 5, N, plain, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int method = 0; method < 3; method++) {
+            const mar_params p =
+                params_of(d.target, methods[method], cases[i].context, cases[i].gamma, cases[i].prefill);
+            mar_stats stats;
+            generate(d.target, &p, 5, N, tokens, &stats);
+            assert_true(stats.drafted > 0);
+            assert_int_equal(stats.accepted, stats.drafted);
+            assert_memory_equal(tokens, plain, sizeof plain);
+        }
+    close_models(d);
+}
+
+/* The target at the steps that speculation in the context of the prefix comes down to: `prefill` steps of the plan,
+ * then blocks of gamma of them at once. One image. */
+static void coarse_run(mar_model *target, const mar_params *p, int prefill, int image, float *tokens)
+{
+    mar_err *err = &target->m->err;
+    kern *k = target->m->kern;
+    mar_step steps[SEQ];
+    int order[SEQ], position[SEQ], slot[SEQ] = {0};
+    const int label = image % CLASSES, *orders[1] = {order};
+    float cfg[SEQ];
+    uint64_t images[SEQ];
+    void *x;
+    mar_runner r;
+    assert_ok(mar_runner_create(target, 1, 2, SEQ, p, &r, err), err);
+    assert_ok(k->ops->alloc(k, TOKENS * sizeof(float), &x, err), err);
+    mar_steps_plan(p->num_iter, SEQ, p->cfg, p->cfg_schedule, steps);
+    kern_random_order(p->seed, (uint64_t)image, SEQ, order);
+    mar_runner_begin(&r, 1, &label);
+    for (int i = 0, last; i < p->num_iter; i = last + 1) {
+        last = i < prefill ? i : i + p->gamma - 1 < p->num_iter ? i + p->gamma - 1 : p->num_iter - 1;
+        const int known = steps[i].known, until = steps[last].known + steps[last].predicted;
+        const mar_step step = {.known = known, .predicted = until - known};
+        for (int t = 0; t < step.predicted; t++) {
+            const int place = SEQ - until + t;
+            int of = i;
+            while (place < SEQ - steps[of].known - steps[of].predicted) of++;
+            position[t] = order[place], images[t] = (uint64_t)image, cfg[t] = steps[of].cfg;
+        }
+        const mar_batch batch = {1, orders};
+        const mar_draw draw = {
+            .count = step.predicted, .seed = p->seed, .image = images, .position = position, .cfg = cfg};
+        mar_runner_predict(&r, &batch, &step, 0, step.predicted);
+        mar_runner_draw(&r, &draw, p->num_sampling_steps - 1, 0, x, NULL);
+        mar_runner_learn(&r, x, step.predicted, slot, position);
+        for (int t = 0; t < step.predicted; t++)
+            k->ops->download(k, tokens + position[t] * CHANNELS, (float *)x + t * CHANNELS, CHANNELS * sizeof(float));
+    }
+    k->ops->free(k, x);
+    mar_runner_free(&r);
+}
+
+/* Without noise at the verified step there is one right state, whatever was drafted: the target's at coarser steps. */
+static void prefix_is_the_target_at_coarser_steps(void **state)
+{
+    (void)state;
+    static const struct {
+        int gamma, prefill;
+    } cases[] = {{1, 0}, {2, 0}, {3, 1}, {5, 4}, {8, 0}, {8, 7}, {8, 8}};
+    models d = demo(MAR_DTYPE_F32, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int align = 0; align < 2; align++) {
+            mar_params p = params_of(align ? d.target : d.draft, "conditional", MAR_CONTEXT_PREFIX, cases[i].gamma,
+                                     (float)cases[i].prefill / 8);
+            float tokens[TOKENS], expected[TOKENS];
+            p.temperature = 0;
+            p.align = align;
+            generate(d.target, &p, 7, 1, tokens, NULL);
+            coarse_run(d.target, &p, cases[i].prefill, 7, expected);
+            assert_memory_equal(tokens, expected, sizeof tokens);
+        }
+    close_models(d);
+}
+
+/* Images first.. [n][TOKENS] in batches of at most `batch`, with a handle of so many threads. */
+static void in_batches(mar_dtype dtype, int threads, int batch, int n, const char *spec, int context, float *tokens)
+{
+    models d = demo(dtype, threads);
+    if (!d.m) return;
+    /* some tokens are accepted, and in context full images go on at different paces */
+    mar_params p = params_of(context ? d.draft : d.target, spec, (mar_context)context, 4, 0.1f);
+    p.num_iter = 6, p.num_sampling_steps = 5;
+    p.inner_temperature = 400;
+    for (int i = 0; i < n; i += batch)
+        generate(d.target, &p, 100 + i, n - i < batch ? n - i : batch, tokens + i * TOKENS, NULL);
+    close_models(d);
+}
+
+static void batch_and_threads_do_not_matter(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    for (int method = 0; method < 3; method++)
+        for (int context = 0; context < 2; context++)
+            for (int bf16 = 0; bf16 <= (method == 2); bf16++) {
+                const mar_dtype dtype = bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
+                float one[N * TOKENS] = {0}, three[N * TOKENS] = {0}, five[N * TOKENS] = {0};
+                in_batches(dtype, 1, 1, N, methods[method], context, one);
+                in_batches(dtype, 1, 3, N, methods[method], context, three);
+                in_batches(dtype, 2, 5, N, methods[method], context, five);
+                assert_memory_equal(three, one, sizeof one);
+                assert_memory_equal(five, one, sizeof one);
+            }
+}
+
+/* A session that is begun again, in the middle too, knows nothing of what it made before. */
+static void history_does_not_matter(void **state)
+{
+    (void)state;
+    enum { N = 3 };
+    models d = demo(MAR_DTYPE_F32, 1);
+    for (int context = 0; context < 2; context++) {
+        const mar_params p = params_of(d.draft, "cspd", (mar_context)context, 2, 0.1f);
+        const int labels[N] = {1, 2, 3};
+        float first[N * TOKENS], again[N * TOKENS];
+        mar_session *s = begin(d.target, &p, 1, N);
+        while (!mar_session_done(s)) assert_ok(mar_session_step(s), &d.m->err);
+        assert_ok(mar_session_tokens(s, first), &d.m->err);
+        assert_ok(mar_session_begin(s, 40, labels, 2), &d.m->err);
+        for (int i = 0; i < 3; i++) assert_ok(mar_session_step(s), &d.m->err);
+        assert_ok(mar_session_begin(s, 1, labels, N), &d.m->err);
+        while (!mar_session_done(s)) assert_ok(mar_session_step(s), &d.m->err);
+        assert_ok(mar_session_tokens(s, again), &d.m->err);
+        assert_memory_equal(first, again, sizeof first);
+        mar_session_free(s);
+    }
+    close_models(d);
+}
+
+/* --- bookkeeping --- */
+
+static void check_counts(mar_model *target, const mar_params *p, int prefill)
+{
+    enum { N = 2 };
+    mar_session *s = begin(target, p, 0, N);
+    mar_step steps[SEQ];
+    mar_stats stats;
+    uint8_t fate[N * SEQ];
+    int born[N * SEQ], made[SEQ] = {0}, of_fate[3] = {0};
+    mar_steps_plan(p->num_iter, SEQ, p->cfg, p->cfg_schedule, steps);
+    for (int left = p->num_iter; !mar_session_done(s); left = mar_session_steps_left(s)) {
+        assert_int_equal(left, mar_session_steps_left(s));
+        assert_ok(mar_session_step(s), &target->m->err);
+        assert_true(mar_session_steps_left(s) < left);
+    }
+    mar_session_get_stats(s, &stats);
+    assert_ok(mar_session_fates(s, fate, born), &target->m->err);
+    for (int i = 0; i < N * SEQ; i++) {
+        of_fate[fate[i]]++;
+        made[born[i]]++;
+        assert_int_equal(fate[i] == MAR_TOKEN_TARGET, born[i] < prefill);
+    }
+    for (int i = 0; i < p->num_iter; i++) assert_int_equal(made[i], N * steps[i].predicted);
+    assert_int_equal(stats.accepted, of_fate[MAR_TOKEN_ACCEPTED]);
+    assert_int_equal(stats.drafted, of_fate[MAR_TOKEN_ACCEPTED] + of_fate[MAR_TOKEN_REPLACED]);
+    assert_int_equal(stats.tokens, N * SEQ);
+    assert_true(stats.residual_tries >= of_fate[MAR_TOKEN_REPLACED] || p->temperature == 0);
+    assert_int_equal(stats.round_steps, N * (p->num_iter - prefill));
+    const int blocks = (p->num_iter - prefill + p->gamma - 1) / p->gamma;
+    if (p->context == MAR_CONTEXT_PREFIX) assert_int_equal(stats.rounds, N * blocks);
+    assert_true(stats.rounds >= N * blocks && stats.rounds <= stats.round_steps);
+    assert_int_equal((long)stats.head_calls, (long)N * SEQ * p->num_sampling_steps);
+    assert_int_equal(stats.head_calls_max, p->num_sampling_steps);
+    assert_true(stats.head_rows >= stats.head_calls);
+    if (p->context == MAR_CONTEXT_PREFIX) assert_true(stats.head_rows == stats.head_calls);
+    assert_true((stats.draft_flop > 0) == (prefill < p->num_iter));
+    mar_session_free(s);
+}
+
+static void counts(void **state)
+{
+    (void)state;
+    static const struct {
+        int iter, gamma;
+        float prefill;
+        int prefill_steps;
+        float temperature, cfg;
+    } cases[] = {
+        {8, 4, 0, 0, 1, 2.9f},   {8, 4, 0.05f, 1, 1, 2.9f}, {20, 20, 0.15f, 3, 1, 1}, {8, 3, 0.5f, 4, 0, 2.9f},
+        {1, 1, 0, 0, 1, 2.9f},   {1, 1, 1, 1, 1, 1},        {8, 8, 1, 8, 1, 2.9f},    {8, 5, 0.9f, 8, 1, 2.9f},
+        {30, 7, 0.05f, 2, 1, 1}, {8, 1, 0, 0, 0, 1},
+    };
+    models d = demo(MAR_DTYPE_F32, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int method = 0; method < 3; method++)
+            for (int context = 0; context < 2; context++) {
+                mar_params p =
+                    params_of(d.draft, methods[method], (mar_context)context, cases[i].gamma, cases[i].prefill);
+                p.num_iter = cases[i].iter, p.temperature = cases[i].temperature, p.cfg = cases[i].cfg;
+                p.num_sampling_steps = 4, p.align = method != 1, p.inner_temperature = 1000;
+                check_counts(d.target, &p, cases[i].prefill_steps);
+            }
+    close_models(d);
+}
+
+/* A draft that nearly agrees, but whose paths have another spread: 3 % more noise in every step. */
+static void heat_draft(mar_session *s)
+{
+    diff_chain *c = &s->draft.chain;
+    c->temperature = 1.03f;
+    for (int i = 1; i < c->schedule.steps; i++) c->schedule.coef[i].noise = c->temperature;
+}
+
+/* In context full a round ends with the first step in which a token is replaced. */
+static void full_stops_at_a_replacement(void **state)
+{
+    (void)state;
+    int ends[2] = {0};
+    models d = demo(MAR_DTYPE_F32, 1);
+    mar_params p = params_of(d.target, "conditional", MAR_CONTEXT_FULL, 3, 0);
+    p.num_iter = 30, p.num_sampling_steps = 8;
+    for (int image = 0; image < 4; image++) {
+        mar_session *s = begin(d.target, &p, image, 1);
+        heat_draft(s);
+        for (int first = 0, next; !mar_session_done(s); first = next) {
+            int replaced[SEQ] = {0};
+            assert_ok(mar_session_step(s), &d.m->err);
+            next = p.num_iter - mar_session_steps_left(s);
+            for (int i = 0; i < SEQ; i++)
+                if (s->fate[i] == MAR_TOKEN_REPLACED) replaced[s->born[i]]++;
+            for (int step = first; step < next - 1; step++) assert_int_equal(replaced[step], 0);
+            if (next < first + 3 && next < p.num_iter) assert_true(replaced[next - 1] > 0);
+            ends[next < first + 3]++;
+        }
+        mar_session_free(s);
+    }
+    assert_true(ends[0] > 0 && ends[1] > 0);
+    close_models(d);
+}
+
+/* All prefill, no speculation: the target alone. */
+static void prefill_of_all_is_the_target(void **state)
+{
+    (void)state;
+    float plain[2 * TOKENS], tokens[2 * TOKENS];
+    models d = demo(MAR_DTYPE_F32, 1);
+    const mar_params alone = params_of(NULL, NULL, MAR_CONTEXT_PREFIX, 8, 0);
+    const mar_params p = params_of(d.draft, "cspd", MAR_CONTEXT_PREFIX, 8, 1);
+    generate(d.target, &alone, 0, 2, plain, NULL);
+    generate(d.target, &p, 0, 2, tokens, NULL);
+    assert_memory_equal(tokens, plain, sizeof plain);
+    close_models(d);
+}
+
+/* In context full an accepted token is not the draft's to the bit, but near it; cspd keeps the draft's. */
+static void shift_of_accepted_tokens(void **state)
+{
+    (void)state;
+    models d = demo(MAR_DTYPE_F32, 1);
+    for (int method = 0; method < 3; method++) {
+        mar_params p = params_of(d.draft, methods[method], MAR_CONTEXT_FULL, 4, 0);
+        p.inner_temperature = 400;
+        mar_session *s = begin(d.target, &p, 0, 12);
+        while (!mar_session_done(s)) assert_ok(mar_session_step(s), &d.m->err);
+        mar_stats stats;
+        mar_session_get_stats(s, &stats);
+        assert_true(stats.accepted > 0);
+        const double shift = mar_speculation_shift(s);
+        if (method == 2)
+            assert_true(shift == 0);
+        else
+            assert_true(shift > 0 && shift < 0.01); /* tokens have a standard deviation of 1 */
+        mar_session_free(s);
+    }
+    close_models(d);
+}
+
+static void guarantees(void **state)
+{
+    (void)state;
+    models d = demo(MAR_DTYPE_F32, 1);
+    const struct {
+        mar_params params;
+        const char *says;
+    } cases[] = {
+        {params_of(d.draft, NULL, MAR_CONTEXT_PREFIX, 8, 0),
+         "exact: criterion conditional, context prefix: the target's law at 1 "},
+        {params_of(d.draft, "conditional", MAR_CONTEXT_PREFIX, 3, 0.25f), "the target's law at 4 autoregressive steps"},
+        {params_of(d.draft, "conditional", MAR_CONTEXT_FULL, 3, 0.25f),
+         "approximate: criterion conditional, context full"},
+        {params_of(d.draft, "paper", MAR_CONTEXT_PREFIX, 3, 0.25f), "approximate: criterion paper"},
+        {params_of(d.draft, "cspd", MAR_CONTEXT_FULL, 3, 0.25f), "approximate: criterion cspd"},
+        {params_of(d.draft, "cspd", MAR_CONTEXT_FULL, 3, 1), "exact: the target's law"},
+        {params_of(NULL, NULL, MAR_CONTEXT_FULL, 3, 1), "exact: the target's law"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mar_session *s = begin(d.target, &cases[i].params, 0, 1);
+        if (!strstr(mar_session_guarantee(s), cases[i].says))
+            fail_msg("\"%s\" does not say \"%s\"", mar_session_guarantee(s), cases[i].says);
+        mar_session_free(s);
+    }
+    close_models(d);
+}
+
+static void refuses(void **state)
+{
+    (void)state;
+    models d = demo(MAR_DTYPE_F32, 1), other = demo(MAR_DTYPE_F32, 1);
+    mar_model *small;
+    assert_ok(mar_model_load(d.m, "tests/golden/data/mar_small.safetensors", 0, &small), &d.m->err);
+    const mar_params good = params_of(d.draft, "cspd", MAR_CONTEXT_PREFIX, 8, 0);
+    mar_params bad[15];
+    for (int i = 0; i < 15; i++) bad[i] = good;
+    bad[0].spec = "vanilla", bad[1].spec = "speculative", bad[2].gamma = 0, bad[3].gamma = 9;
+    bad[4].gamma = 0x7fffffff, bad[5].prefill = -0.1f, bad[6].prefill = NAN, bad[7].prefill = 1.5f;
+    bad[8].context = (mar_context)2, bad[9].inner_temperature = 0, bad[10].inner_temperature = NAN;
+    bad[11].draft = other.draft, bad[12].draft = small, bad[13].draft = NULL, bad[14].head_spec = 4;
+    static const char *const says[15] = {
+        "spec vanilla: expected a method for continuous tokens: conditional, paper, cspd",
+        "spec speculative: expected",
+        "gamma 0: expected 1..8",
+        "gamma 9: expected 1..8",
+        "gamma 2147483647: expected 1..8",
+        "prefill -0.1: expected 0..1",
+        "prefill nan",
+        "prefill 1.5",
+        "context 2: expected prefix or full",
+        "inner_temperature 0: expected 0.001..",
+        "inner_temperature nan",
+        "different handles",
+        "the draft makes 16 tokens of 6 channels, expected the model's 64 of 8",
+        "spec cspd: expected a draft model",
+        "head_spec and spec cspd: expected one of them",
+    };
+    for (int i = 0; i < 15; i++) {
+        mar_session *s;
+        assert_int_not_equal(mar_session_create(d.target, NULL, &bad[i], 1, &s), MAR_OK);
+        assert_null(s);
+        if (!strstr(mar_error(d.m), says[i])) fail_msg("\"%s\" does not say \"%s\"", mar_error(d.m), says[i]);
+    }
+    mar_model_free(small);
+    close_models(other);
+    close_models(d);
+}
+
+/* --- the same in law --- */
+
+/* Standardised by the target's law at the verified step, verified states are independent standard normals, whatever the
+ * draft. Beside their channels, the coordinate along the gap of the two means, in which errors show first. */
+enum { COORDINATES = CHANNELS + 1, IMAGES = 208, ROWS = IMAGES * SEQ, PERMUTATIONS = 499 };
+
+/* A standardised state and its coordinate along the gap: float [COORDINATES]. */
+static void project(const struct mar_speculation *sp, int row, const double *u, float *out)
+{
+    double along = 0, length = 0;
+    for (int c = 0; c < CHANNELS; c++) {
+        const int i = row * CHANNELS + c;
+        const double gap = ((double)sp->q.mean[i] - sp->p.mean[i]) * exp(-(double)sp->p.log_std[i]);
+        out[c] = (float)u[c];
+        along += gap * u[c];
+        length += gap * gap;
+    }
+    out[CHANNELS] = (float)(length > 0 ? along / sqrt(length) : u[0]);
+}
+
+/* Of every row the verified state, and standard normals from an address that no session uses: what a state drawn from
+ * the target's law would be. */
+static void collect(const mar_session *s, float *states, float *noise)
+{
+    const struct mar_speculation *sp = s->speculation;
+    for (int r = 0; r < sp->rows; r++) {
+        double u[CHANNELS], plain[CHANNELS];
+        const uint64_t place = s->row_image[r] * SEQ + (uint64_t)s->row_position[r];
+        for (int c = 0; c < CHANNELS; c++) {
+            const int i = r * CHANNELS + c;
+            uint32_t words[4];
+            float normal[4];
+            kern_random_words(4711, KERN_NOISE_STEP, place, 0, 0, (uint32_t)c / 4, words);
+            kern_normal4(words, normal);
+            u[c] = ((double)sp->value[i] - sp->p.mean[i]) * exp(-(double)sp->p.log_std[i]);
+            plain[c] = (double)normal[c % 4];
+        }
+        project(sp, r, u, states + place * COORDINATES);
+        project(sp, r, plain, noise + place * COORDINATES);
+    }
+}
+
+/* Runs the model as its own draft, heated, two steps a block. Returns the smallest of the p-values that the states of
+ * the method are standard normals, corrected for being the smallest: for an exact method it is below 0.01 at most once
+ * in 100 seeds. States are independent, so that they may be dealt out in 52 "images" of 256 to save O(images^2). */
+static double law_p_value(models d, const spec_method *method, mar_stats *stats)
+{
+    float *states = calloc((size_t)ROWS * COORDINATES, sizeof *states);
+    float *noise = calloc((size_t)ROWS * COORDINATES, sizeof *noise);
+    mar_params p = params_of(d.target, "conditional", MAR_CONTEXT_PREFIX, 2, 0);
+    p.num_iter = 4, p.num_sampling_steps = 8, p.cfg = 1;
+    mar_session *s = begin(d.target, &p, 0, IMAGES);
+    s->speculation->method = method;
+    heat_draft(s);
+    while (!mar_session_done(s)) {
+        assert_ok(mar_session_step(s), &d.m->err);
+        collect(s, states, noise);
+    }
+    mar_session_get_stats(s, stats);
+    const eval_pairs pairs = {IMAGES / 4, SEQ * 4, COORDINATES, states, noise};
+    eval_energy_test image, token;
+    double ks[COORDINATES], ks_p[COORDINATES], p_values[3] = {1, 1, 1};
+    mar_err err;
+    assert_ok(eval_energy(&pairs, PERMUTATIONS, &image, &token, &err), &err);
+    assert_ok(eval_ks(&pairs, PERMUTATIONS, ks, ks_p, &err), &err);
+    for (int c = 0; c < COORDINATES; c++) p_values[0] = fmin(p_values[0], ks_p[c]);
+    p_values[1] = image.p, p_values[2] = token.p;
+    eval_holm(p_values, 3);
+    mar_session_free(s);
+    free(states), free(noise);
+    return fmin(p_values[0], fmin(p_values[1], p_values[2]));
+}
+
+static double accept_all(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+{
+    (void)s, (void)parameter, (void)x, (void)log_ratio;
+    return 0;
+}
+
+static double accept_swapped(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+{
+    (void)s, (void)parameter, (void)x;
+    return fmin(0, -log_ratio);
+}
+
+static double no_residual(const spec_site *s, const double *parameter)
+{
+    (void)s, (void)parameter;
+    return -1e9; /* Norm[p - 0 q]+ */
+}
+
+static void conditional_is_exact_and_mutants_are_not(void **state)
+{
+    (void)state;
+    const spec_method *good = spec_method_find("conditional");
+    spec_method mutant[4] = {*good, *good, *good, *spec_method_find("paper")};
+    mutant[0].log_accept = accept_all;
+    mutant[1].log_accept = accept_swapped;
+    mutant[2].log_scale = no_residual;
+    models d = demo(MAR_DTYPE_F32, 1);
+    mar_stats stats;
+    const double p = law_p_value(d, good, &stats);
+    print_message("conditional: accepted %ld of %ld, p = %.3f\n", stats.accepted, stats.drafted, p);
+    assert_true(stats.drafted * CHANNELS > 100000);
+    assert_true(stats.accepted > stats.drafted / 10 && stats.accepted < stats.drafted * 9 / 10);
+    assert_true(p > 0.01);
+    for (int i = 0; i < 4; i++) {
+        const double caught = law_p_value(d, &mutant[i], &stats);
+        print_message("mutant %d: accepted %ld of %ld, p = %.3f\n", i, stats.accepted, stats.drafted, caught);
+        assert_true(caught < 0.01);
+    }
+    close_models(d);
+}
+
+/* --- the released code --- */
+
+static double release_error(const float *mine, const float *theirs, int n)
+{
+    double worst = 0;
+    for (int i = 0; i < n; i++)
+        if (theirs[i] > 1e-30f) worst = fmax(worst, fabs(mine[i] / (double)theirs[i] - 1));
+    return worst;
+}
+
+/* Its acceptance probabilities and its residual, on laws of the demo pair. */
+static void cspd_is_the_released_criterion(void **state)
+{
+    (void)state;
+    enum { N = 19 };
+    const spec_method *m = spec_method_find("cspd");
+    wt_file *f = golden_open("cspd");
+    float *mean_p = golden_f32(f, "mean_p", N * CHANNELS), *log_std_p = golden_f32(f, "log_std_p", N * CHANNELS);
+    float *path_p = golden_f32(f, "path_p", N), *candidates = golden_f32(f, "candidates", N * CHANNELS);
+    static const char *const draft[2] = {"far", "near"};
+    static const int temperature[2][2] = {{42, 10}, {42, 1}};
+    for (int i = 0; i < 2; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s_mean", draft[i]);
+        float *mean_q = golden_f32(f, name, N * CHANNELS), *x = i ? candidates : mean_q;
+        snprintf(name, sizeof name, "%s_log_std", draft[i]);
+        float *log_std_q = golden_f32(f, name, N * CHANNELS);
+        snprintf(name, sizeof name, "%s_path", draft[i]);
+        float *path_q = golden_f32(f, name, N);
+        for (int t = 0; t < 3; t++) {
+            if (t == 2 && i == 0) continue;
+            const double parameter[SPEC_PARAMETERS_MAX] = {temperature[i][t % 2]};
+            float mine[N];
+            for (int r = 0; r < N; r++) {
+                const int at = r * CHANNELS;
+                const spec_site site = {.size = CHANNELS,
+                                        .mean_p = mean_p + at,
+                                        .log_std_p = log_std_p + at,
+                                        .mean_q = mean_q + at,
+                                        .log_std_q = log_std_q + at,
+                                        .path_log_ratio = (double)path_q[r] - path_p[r]};
+                const spec_token token = {.x = x + at};
+                const double ratio = spec_log_ratio(&site, token);
+                mine[r] = (float)(t < 2 ? exp(m->log_accept(&site, parameter, token, ratio))
+                                        : fmax(0, -expm1(m->log_scale(&site, parameter) - ratio)));
+            }
+            snprintf(name, sizeof name, t < 2 ? "%s_accept_%d" : "%s_keep", draft[i], temperature[i][t % 2]);
+            float *theirs = golden_f32(f, name, N);
+            const double error = release_error(mine, theirs, N);
+            if (!(error < 1e-3)) fail_msg("%s: relative error %.3g", name, error);
+            free(theirs);
+        }
+        free(mean_q), free(log_std_q), free(path_q);
+    }
+    free(mean_p), free(log_std_p), free(path_p), free(candidates);
+    wt_close(f);
+}
+
+/* A block's laws at the last index, of draft and target, against PyTorch's. */
+static void laws_match_pytorch(void **state)
+{
+    (void)state;
+    enum { N = 19 };
+    models d = demo(MAR_DTYPE_F32, 1);
+    mar_params p = params_of(d.draft, "cspd", MAR_CONTEXT_PREFIX, 4, 0);
+    p.num_sampling_steps = 25;
+    mar_session *s;
+    const int label = 3;
+    assert_ok(mar_session_create(d.target, NULL, &p, 1, &s), &d.m->err);
+    assert_ok(mar_session_begin(s, 0, &label, 1), &d.m->err);
+    assert_ok(mar_session_step(s), &d.m->err);
+    const struct mar_speculation *sp = s->speculation;
+    assert_int_equal(sp->rows, N);
+    wt_file *f = golden_open("cspd");
+    float *position = golden_f32(f, "position", N);
+    const struct {
+        const char *name;
+        const float *mine;
+    } arrays[] = {
+        {"mean_p", sp->p.mean}, {"log_std_p", sp->p.log_std}, {"far_mean", sp->q.mean}, {"far_log_std", sp->q.log_std}};
+    for (size_t a = 0; a < sizeof arrays / sizeof *arrays; a++) {
+        float *theirs = golden_f32(f, arrays[a].name, N * CHANNELS), mine[N * CHANNELS];
+        for (int r = 0; r < N; r++)
+            for (int i = 0; i < N; i++)
+                if ((int)position[i] == s->row_position[r])
+                    memcpy(mine + i * CHANNELS, arrays[a].mine + r * CHANNELS, CHANNELS * sizeof *mine);
+        assert_close(mine, theirs, N * CHANNELS, 1e-3);
+        free(theirs);
+    }
+    float *path_p = golden_f32(f, "path_p", N), *path_q = golden_f32(f, "far_path", N);
+    for (int r = 0; r < N; r++)
+        for (int i = 0; i < N; i++)
+            if ((int)position[i] == s->row_position[r]) {
+                assert_true(fabs(sp->p.path[r] - path_p[i]) < 0.01);
+                assert_true(fabs(sp->q.path[r] - path_q[i]) < 0.01);
+            }
+    free(path_p), free(path_q), free(position);
+    wt_close(f);
+    mar_session_free(s);
+    close_models(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(own_draft_is_accepted),
+        cmocka_unit_test(prefix_is_the_target_at_coarser_steps),
+        cmocka_unit_test(batch_and_threads_do_not_matter),
+        cmocka_unit_test(history_does_not_matter),
+        cmocka_unit_test(counts),
+        cmocka_unit_test(full_stops_at_a_replacement),
+        cmocka_unit_test(prefill_of_all_is_the_target),
+        cmocka_unit_test(shift_of_accepted_tokens),
+        cmocka_unit_test(guarantees),
+        cmocka_unit_test(refuses),
+        cmocka_unit_test(conditional_is_exact_and_mutants_are_not),
+        cmocka_unit_test(cspd_is_the_released_criterion),
+        cmocka_unit_test(laws_match_pytorch),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -6,59 +6,128 @@
  * large (it re-reads its weights once per chunk) without holding all steps of a big batch. */
 enum { MOD_BUDGET = 48 << 20 };
 
+enum { REUSE_EVERY = 7 }; /* cache_threshold of LazyMAR's release */
+
 static int rows_of(const diff_chain *c, int tokens)
 {
     return c->guided ? 2 * tokens : tokens;
 }
 
-mar_status diff_chain_create(const diff_head *head, int steps, float temperature, int max_tokens, int guided,
-                             diff_chain *out, mar_err *err)
+static mar_status create_courses(const diff_spec *specs, int n, diff_chain *c, mar_err *err)
 {
-    kern *k = head->k;
-    *out = (diff_chain){.head = head, .max_tokens = max_tokens, .guided = guided, .temperature = temperature};
-    const int rows = rows_of(out, max_tokens);
-    mar_status status = diff_schedule_create(steps, temperature, &out->schedule, err);
-    if (status != MAR_OK) return status;
-    const size_t mod_bytes = k->ops->head_mod_bytes(head->net);
-    size_t mod_rows = MOD_BUDGET / mod_bytes, all = (size_t)rows * (size_t)steps;
-    if (mod_rows < (size_t)rows) mod_rows = (size_t)rows;
-    if (mod_rows > all) mod_rows = all;
-    out->mod_rows = (int)mod_rows;
-    out->step_index = malloc((size_t)steps * sizeof *out->step_index);
-    out->x_index = malloc(((size_t)rows + 1) * sizeof *out->x_index);
-    out->coef = malloc(((size_t)max_tokens + 1) * sizeof *out->coef);
-    out->host_law = malloc(((size_t)max_tokens * (size_t)head->channels + 1) * sizeof *out->host_law);
-    if (!out->step_index || !out->x_index || !out->coef || !out->host_law)
-        status = err_set(err, MAR_ENOMEM, "out of memory");
+    c->course = calloc((size_t)n, sizeof *c->course);
+    if (!c->course) return err_set(err, MAR_ENOMEM, "out of memory");
+    mar_status status = MAR_OK;
+    for (int i = 0; status == MAR_OK && i < n; i++) {
+        diff_course *course = &c->course[c->courses++];
+        course->spec = specs[i];
+        status = diff_schedule_create_for(&specs[i], c->temperature, &course->schedule, err);
+        if (status == MAR_OK)
+            status = diff_head_time_embeddings(c->head, course->schedule.t, course->schedule.steps, &course->temb, err);
+        if (course->schedule.steps > c->max_steps) c->max_steps = course->schedule.steps;
+    }
+    return status;
+}
+
+static mar_status create_buffers(diff_chain *c, mar_err *err)
+{
+    kern *k = c->head->k;
+    const size_t rows = (size_t)rows_of(c, c->max_tokens), width = (size_t)c->head->width;
+    const size_t tokens = (size_t)c->max_tokens, channels = (size_t)c->head->channels, steps = (size_t)c->max_steps;
+    const size_t mod_bytes = k->ops->head_mod_bytes(c->head->net);
+    size_t mod_rows = MOD_BUDGET / mod_bytes;
+    if (mod_rows < rows) mod_rows = rows;
+    if (mod_rows > rows * steps) mod_rows = rows * steps;
+    c->mod_rows = (int)mod_rows;
+    c->step_index = malloc(steps * sizeof *c->step_index);
+    c->step_list = malloc(steps * sizeof *c->step_list);
+    c->mod_row = malloc(steps * sizeof *c->mod_row);
+    c->x_index = malloc((rows + 1) * sizeof *c->x_index);
+    c->coef = malloc((tokens + 1) * sizeof *c->coef);
+    c->host_law = malloc((tokens * channels + 1) * sizeof *c->host_law);
+    if (!c->step_index || !c->step_list || !c->mod_row || !c->x_index || !c->coef || !c->host_law)
+        return err_set(err, MAR_ENOMEM, "out of memory");
+    for (int i = 0; i < c->max_steps; i++) c->step_index[i] = i;
     void *p = NULL;
-    if (status == MAR_OK) status = diff_head_time_embeddings(head, out->schedule.t, steps, &out->temb, err);
-    if (status == MAR_OK) status = k->ops->alloc(k, (size_t)rows * (size_t)head->width * sizeof(float), &p, err);
-    out->cond = p, p = NULL;
-    if (status == MAR_OK) status = k->ops->alloc(k, (size_t)rows * 2 * (size_t)head->channels * sizeof(float), &p, err);
-    out->out = p, p = NULL;
-    if (status == MAR_OK) status = k->ops->alloc(k, mod_rows * mod_bytes, &out->mod, err);
+    mar_status status = k->ops->alloc(k, rows * width * sizeof(float), &p, err);
+    c->cond = p, p = NULL;
+    if (status == MAR_OK) status = k->ops->alloc(k, rows * 2 * channels * sizeof(float), &p, err);
+    c->out = p, p = NULL;
+    if (status == MAR_OK) status = k->ops->alloc(k, tokens * channels * sizeof(float), &p, err);
+    c->x0 = p, p = NULL;
+    if (status == MAR_OK) status = k->ops->alloc(k, mod_rows * mod_bytes, &c->mod, err);
     if (status == MAR_OK)
-        status = k->ops->alloc(k, k->ops->head_scratch_bytes(head->net, out->mod_rows), &out->scratch, err);
+        status = k->ops->alloc(k, k->ops->head_scratch_bytes(c->head->net, c->mod_rows), &c->scratch, err);
+    return status;
+}
+
+mar_status diff_chain_create_for(const diff_head *head, const diff_spec *specs, int n, float temperature,
+                                 int max_tokens, int guided, diff_chain *out, mar_err *err)
+{
+    *out = (diff_chain){.head = head, .max_tokens = max_tokens, .guided = guided, .temperature = temperature};
+    mar_status status = create_courses(specs, n, out, err);
+    if (status == MAR_OK) status = create_buffers(out, err);
     if (status != MAR_OK) {
         diff_chain_free(out);
         return status;
     }
-    for (int i = 0; i < steps; i++) out->step_index[i] = i;
+    diff_chain_use(out, specs[0].steps);
     return MAR_OK;
+}
+
+mar_status diff_chain_create(const diff_head *head, int steps, float temperature, int max_tokens, int guided,
+                             diff_chain *out, mar_err *err)
+{
+    const diff_spec plain = {MAR_SAMPLER_DDPM, steps, DIFF_TOP};
+    return diff_chain_create_for(head, &plain, 1, temperature, max_tokens, guided, out, err);
+}
+
+void diff_chain_use(diff_chain *c, int steps)
+{
+    const diff_course *course = c->course;
+    while (course->spec.steps != steps) course++;
+    c->schedule = course->schedule;
+    c->temb = course->temb;
+}
+
+/* Floats of the two buffers of diff_chain_reuse. */
+static void reuse_sizes(const diff_chain *c, size_t *kept, size_t *difference)
+{
+    *kept = (size_t)c->head->depth * (size_t)rows_of(c, c->max_tokens) * (size_t)c->head->width;
+    *difference = (size_t)c->max_tokens * 2 * (size_t)c->head->channels;
+}
+
+mar_status diff_chain_reuse(diff_chain *c, mar_err *err)
+{
+    kern *k = c->head->k;
+    size_t kept, difference;
+    void *p = NULL;
+    reuse_sizes(c, &kept, &difference);
+    mar_status status = k->ops->alloc(k, difference * sizeof(float), &p, err);
+    c->difference = p, p = NULL;
+    if (status == MAR_OK) status = k->ops->alloc(k, kept * sizeof(float), &p, err);
+    c->kept = p;
+    return status;
 }
 
 void diff_chain_free(diff_chain *c)
 {
     if (!c->head) return;
     kern *k = c->head->k;
-    void *arrays[] = {c->temb, c->cond, c->out, c->mod, c->scratch};
-    for (int i = 0; i < 5; i++)
+    void *arrays[] = {c->cond, c->out, c->x0, c->kept, c->difference, c->mod, c->scratch};
+    for (int i = 0; i < 7; i++)
         if (arrays[i]) k->ops->free(k, arrays[i]);
+    for (int i = 0; i < c->courses; i++) {
+        if (c->course[i].temb) k->ops->free(k, c->course[i].temb);
+        diff_schedule_free(&c->course[i].schedule);
+    }
+    free(c->course);
     free(c->step_index);
+    free(c->step_list);
+    free(c->mod_row);
     free(c->x_index);
     free(c->coef);
     free(c->host_law);
-    diff_schedule_free(&c->schedule);
     *c = (diff_chain){0};
 }
 
@@ -66,8 +135,11 @@ size_t diff_chain_bytes(const diff_chain *c)
 {
     const kern_ops *ops = c->head->k->ops;
     const size_t rows = (size_t)rows_of(c, c->max_tokens), width = (size_t)c->head->width;
-    return (rows + (size_t)c->schedule.steps) * width * sizeof(float) +
-           rows * 2 * (size_t)c->head->channels * sizeof(float) +
+    const size_t tokens = (size_t)c->max_tokens, channels = (size_t)c->head->channels;
+    size_t steps = 0, kept = 0, difference = 0;
+    if (c->kept) reuse_sizes(c, &kept, &difference);
+    for (int i = 0; i < c->courses; i++) steps += (size_t)c->course[i].schedule.steps;
+    return ((rows + steps) * width + (rows * 2 + tokens) * channels + kept + difference) * sizeof(float) +
            (size_t)c->mod_rows * ops->head_mod_bytes(c->head->net) + ops->head_scratch_bytes(c->head->net, c->mod_rows);
 }
 
@@ -78,15 +150,40 @@ static int chunk_steps(const diff_chain *c, int rows)
     return steps < c->schedule.steps ? steps : c->schedule.steps;
 }
 
+/* Whether the head is evaluated in full at this index of a run that begins at `first`. */
+static int in_full(const diff_chain *c, int index, int first)
+{
+    return !c->kept || index == first || index % REUSE_EVERY == 0;
+}
+
+static int count_in_full(const diff_chain *c, int top, int bottom, int first)
+{
+    int n = 0;
+    for (int i = top; i >= bottom; i--) n += in_full(c, i, first);
+    return n;
+}
+
+static kern_head_reuse reuse_at(const diff_chain *c, int index, int first)
+{
+    if (in_full(c, index, first)) return KERN_HEAD_FRESH;
+    return index > 0.9 * c->schedule.steps ? KERN_HEAD_WARM : KERN_HEAD_KEPT;
+}
+
 mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err)
 {
     kern *k = c->head->k;
-    const int rows = rows_of(c, tokens), chunk = chunk_steps(c, rows);
+    const int rows = rows_of(c, tokens), chunk = chunk_steps(c, rows), first = c->schedule.steps - 1;
     mar_status status = k->ops->linear_plan(k, c->head->cond, rows, err);
     if (status == MAR_OK) status = k->ops->head_plan(k, c->head->net, rows, err);
-    if (status == MAR_OK) status = k->ops->head_plan(k, c->head->net, chunk * rows, err);
-    if (status == MAR_OK && c->schedule.steps % chunk)
-        status = k->ops->head_plan(k, c->head->net, c->schedule.steps % chunk * rows, err);
+    if (status == MAR_OK && c->kept) status = k->ops->head_plan(k, c->head->net, tokens, err);
+    if (status == MAR_OK) /* the last chunk of a run that stops above index 0 */
+        status = k->ops->head_plan(k, c->head->net, first % chunk * rows, err);
+    for (int top = first; status == MAR_OK && top >= 0; top -= chunk) {
+        const int bottom = top - chunk + 1 > 0 ? top - chunk + 1 : 0;
+        const int full = count_in_full(c, top, bottom, first), others = top - bottom + 1 - full;
+        if (full) status = k->ops->head_plan(k, c->head->net, full * rows, err);
+        if (status == MAR_OK && others) status = k->ops->head_plan(k, c->head->net, others * tokens, err);
+    }
     return status;
 }
 
@@ -104,6 +201,48 @@ static void note(diff_chain *c, const float *x, int tokens, const float *cfg, in
         for (int i = 0; i < channels; i++) trace->path_log_std[r] += c->host_law[r * channels + i];
 }
 
+/* The modulation of indices top..bottom: of all rows for those evaluated in full, of the conditional rows for others.
+ */
+static void modulate(diff_chain *c, int tokens, int top, int bottom, int first)
+{
+    kern *k = c->head->k;
+    int row = 0;
+    for (int full = 1; full >= 0; full--) {
+        const int rows = full ? rows_of(c, tokens) : tokens, begin = row;
+        int n = 0;
+        for (int i = top; i >= bottom; i--) {
+            if (in_full(c, i, first) != full) continue;
+            c->step_list[n++] = i;
+            c->mod_row[i] = row;
+            row += rows;
+        }
+        void *mod = (char *)c->mod + (size_t)begin * k->ops->head_mod_bytes(c->head->net);
+        k->ops->head_modulate(k, c->head->net, c->temb, c->step_list, n, c->cond, rows, mod, c->scratch);
+    }
+}
+
+/* c->out = the head's answer at index i. */
+static void evaluate(diff_chain *c, const float *x, int tokens, int i, int first)
+{
+    kern *k = c->head->k;
+    const kern_ops *ops = k->ops;
+    const kern_head_reuse reuse = reuse_at(c, i, first);
+    const int rows = reuse == KERN_HEAD_FRESH ? rows_of(c, tokens) : tokens;
+    const char *mod = (const char *)c->mod + (size_t)c->mod_row[i] * ops->head_mod_bytes(c->head->net);
+    if (!c->kept) {
+        ops->head_eval(k, c->head->net, x, c->x_index, mod, NULL, rows, c->out, c->scratch);
+        return;
+    }
+    ops->head_eval_reusing(k, c->head->net, x, c->x_index, mod, NULL, rows, reuse, c->kept, rows_of(c, c->max_tokens),
+                           c->out, c->scratch);
+    if (!c->guided) return;
+    const size_t n = (size_t)tokens * 2 * (size_t)c->head->channels;
+    if (reuse == KERN_HEAD_FRESH)
+        ops->subtract(k, c->out, c->out + n, n, c->difference);
+    else
+        ops->subtract(k, c->out, c->difference, n, c->out + n);
+}
+
 void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg, uint64_t seed, const uint64_t *image,
                     const int *position, int first, int last, float *x, diff_trace *trace)
 {
@@ -118,15 +257,15 @@ void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg,
         for (int r = 0; r < tokens; r++) trace->path_log_std[r] = 0;
     for (int top = first; top >= last; top -= chunk) {
         const int bottom = top - chunk + 1 > last ? top - chunk + 1 : last;
-        ops->head_modulate(k, c->head->net, c->temb, c->step_index + bottom, top - bottom + 1, c->cond, rows, c->mod,
-                           c->scratch);
+        modulate(c, tokens, top, bottom, first);
         for (int i = top; i >= bottom; i--) {
-            const char *mod =
-                (const char *)c->mod + (size_t)(i - bottom) * (size_t)rows * ops->head_mod_bytes(c->head->net);
-            ops->head_eval(k, c->head->net, x, c->x_index, mod, NULL, rows, c->out, c->scratch);
+            evaluate(c, x, tokens, i, first);
             if (trace) note(c, x, tokens, cfg, i, trace);
-            ops->chain_step(k, x, c->out, tokens, c->head->channels, cfg, &c->schedule.coef[i], seed, image, position,
-                            c->schedule.t[i]);
+            if (c->schedule.ode)
+                ops->chain_ode_step(k, x, c->x0, c->out, tokens, c->head->channels, cfg, &c->schedule.ode[i]);
+            else
+                ops->chain_step(k, x, c->out, tokens, c->head->channels, cfg, &c->schedule.coef[i], seed, image,
+                                position, c->schedule.t[i]);
         }
     }
 }
@@ -144,8 +283,23 @@ void diff_chain_sample(diff_chain *c, const float *z, int tokens, const float *c
     diff_chain_run(c, z, tokens, cfg, seed, image, position, c->schedule.steps - 1, 0, x, NULL);
 }
 
+/* Multiply-adds of a row at an index of a whole run. */
+static double row_macs(const diff_chain *c, kern_head_reuse reuse)
+{
+    const diff_head *h = c->head;
+    const double all = diff_head_modulation_macs(h) + diff_head_sequential_macs(h), block = 2.0 * h->width * h->width;
+    const int additions = h->depth < 5 ? h->depth - 1 : 4; /* blocks 1 to 4 */
+    if (reuse == KERN_HEAD_FRESH) return all;
+    return all - block * (reuse == KERN_HEAD_WARM ? additions : h->depth);
+}
+
 double diff_chain_flop(const diff_chain *c, int tokens)
 {
-    const double per_step = diff_head_modulation_macs(c->head) + diff_head_sequential_macs(c->head);
-    return 2.0 * rows_of(c, tokens) * (c->schedule.steps * per_step + (double)c->head->z_dim * c->head->width);
+    const int first = c->schedule.steps - 1;
+    double macs = (double)rows_of(c, tokens) * c->head->z_dim * c->head->width;
+    for (int i = first; i >= 0; i--) {
+        const kern_head_reuse reuse = reuse_at(c, i, first);
+        macs += row_macs(c, reuse) * (reuse == KERN_HEAD_FRESH ? rows_of(c, tokens) : tokens);
+    }
+    return 2 * macs;
 }

@@ -144,13 +144,15 @@ typedef struct {
 
     /* Lossless speculation inside the head: states proposed a call, 1..64; 0 is the plain chain. Same law. */
     int head_spec;
+    int head_spec_rows; /* at most so many states an image in a call, by a smaller window in steps of many tokens; 0:
+                           any */
 
     /* Shortcuts. They change the law. */
     mar_sampler sampler;
     mar_annealing diff_annealing;           /* OFF: num_sampling_steps throughout; else from */
     int diff_upper_steps, diff_lower_steps; /* upper at the first autoregressive step down to lower at the last */
     int lazy;                               /* LazyMAR's token and condition caches in the transformer */
-    int lazy_head;                          /* its release's reuse inside the head (6 of 7 steps) */
+    int lazy_head;                          /* its release's reuse inside the head, in 6 of 7 calls */
     int gtr;                                /* GtR's two stages, with their own numbers of */
     int gtr_generation_steps;               /* autoregressive steps, in place of num_iter: for one colour of a */
     int gtr_reconstruction_steps;           /* chessboard, then for the other; of the latter's tokens this */
@@ -218,6 +220,8 @@ typedef struct {
     long drafted, accepted;   /* tokens verified, and accepted */
     long rounds, round_steps; /* verifications of a block, and autoregressive steps they advanced */
     long residual_tries;      /* candidates drawn to replace rejected ones */
+    double accepted_shift;    /* root mean square, by channel, of what an accepted token is less what the draft made of
+                               * it and later contexts saw (context full) */
 } mar_stats;
 MAR_API void mar_session_get_stats(const mar_session *s, mar_stats *stats);
 

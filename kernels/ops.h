@@ -74,6 +74,20 @@ typedef struct {
     float noise;                              /* temperature, or 0 at the last index */
 } kern_chain_coef;
 
+/* One step of an ODE solver of the chain that predicts x0, first or second order (diffusion/schedule.h). */
+typedef struct {
+    float sqrt_recip_abar, sqrt_recipm1_abar; /* x0 = a*x_t - b*eps */
+    float coef_x, coef_x0, coef_previous; /* next x = coef_x*x_t + coef_x0*x0 + coef_previous*(x0 of the step before) */
+} kern_ode_coef;
+
+/* LazyMAR's evaluation of the head: what the blocks' MLPs gave is kept and used again. Blocks 1 to 4 give again what
+ * they added to x; the others give their MLP's result again, gated anew. */
+typedef enum {
+    KERN_HEAD_FRESH, /* computes and keeps all */
+    KERN_HEAD_WARM,  /* takes blocks 1 to 4 from what is kept, computes and keeps the others */
+    KERN_HEAD_KEPT,  /* takes all from what is kept */
+} kern_head_reuse;
+
 typedef struct kern_ops {
     void (*close)(kern *k);
 
@@ -94,9 +108,14 @@ typedef struct kern_ops {
     void (*layer_norm)(kern *k, const float *x, const int *index, int rows, int dim, const float *weight,
                        const float *bias, float eps, void *y, int y_f32);
     /* dst[dst_index[r]] = src[src_index[r]] + add[add_index[r]], rows of dim floats. A NULL index is the
-     * identity; add may be NULL. */
+     * identity; add may be NULL: then bits are copied, and the rows may be of operands too, counted in floats. */
     void (*copy_rows)(kern *k, float *dst, const int *dst_index, const float *src, const int *src_index,
                       const float *add, const int *add_index, int rows, int dim);
+    /* y[r] = cosine between the head_dim parts of row r of a and of b, averaged over the heads: how much a row has
+     * changed. Rows are `stride` elements apart; y host float [rows]. Two zero parts have cosine 0. */
+    void (*similarity)(kern *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim, float *y);
+    /* y[i] = a[i] - b[i] */
+    void (*subtract)(kern *k, const float *a, const float *b, size_t n, float *y);
     /* y[r] = x[r] as act. */
     void (*to_act)(kern *k, const float *x, size_t n, act *y);
 
@@ -123,6 +142,11 @@ typedef struct kern_ops {
     /* out[r][2C] = net(x[x_index ? x_index[r] : r][C]; mod row mod_index ? mod_index[r] : r). */
     void (*head_eval)(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                       const int *mod_index, int rows, float *out, void *scratch);
+    /* The same by `reuse`; kept float [depth][kept_rows][W], of which the first `rows` rows are meant: as many as in
+     * the FRESH call before, or fewer. */
+    void (*head_eval_reusing)(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                              const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
+                              float *out, void *scratch);
 
     /* x[r][c] <- p_sample(x, out) with the noise at address (KERN_NOISE_STEP, image[r], position[r], step, c).
      * out [rows or 2*rows][2C]: eps then variance fraction. cfg host [rows] or NULL: with guidance row rows+r is the
@@ -130,6 +154,10 @@ typedef struct kern_ops {
     void (*chain_step)(kern *k, float *x, const float *out, int rows, int channels, const float *cfg,
                        const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position,
                        int step);
+    /* x <- the solver's next state; x0 [rows][C] holds the x0 of the step before and receives this step's (it is not
+     * read where coef_previous is 0). out, cfg as for chain_step; the variances are not used. */
+    void (*chain_ode_step)(kern *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
+                           const kern_ode_coef *coef);
     /* The law chain_step draws from: mean[r][c], and log_std[r][c] = log(temperature * sigma), -inf at temperature 0.
      * coef host [rows]: a row's own step. At index 0 log_std is that of the clipped variance at `temperature`, though
      * chain_step adds no noise there. */

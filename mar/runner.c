@@ -38,17 +38,29 @@ static size_t lay_out(mar_runner *r, char *base)
     return used;
 }
 
+static mar_status create_chain(mar_runner *r, const mar_params *params, mar_err *err)
+{
+    diff_spec *specs = malloc(((size_t)params->num_iter + 1) * sizeof *specs);
+    if (!specs) return err_set(err, MAR_ENOMEM, "out of memory");
+    const int n = mar_steps_specs(params, specs);
+    mar_status status = diff_chain_create_for(&r->model->head, specs, n, params->temperature,
+                                              r->max_images * r->max_tokens, r->conditions == 2, &r->chain, err);
+    free(specs);
+    return status;
+}
+
 mar_status mar_runner_create(const mar_model *model, int max_images, int conditions, int max_tokens,
                              const mar_params *params, mar_runner *out, mar_err *err)
 {
     kern *k = model->m->kern;
     const mar_model_config *c = &model->config;
     *out = (mar_runner){.model = model, .max_images = max_images, .conditions = conditions, .max_tokens = max_tokens};
-    mar_status status = diff_chain_create(&model->head, params->num_sampling_steps, params->temperature,
-                                          max_images * max_tokens, conditions == 2, &out->chain, err);
+    mar_status status = create_chain(out, params, err);
     if (status != MAR_OK) return status; /* nothing is owned yet */
+    if (params->lazy_head) status = diff_chain_reuse(&out->chain, err);
+    if (status == MAR_OK && params->lazy) status = mar_lazy_create(model, max_images, conditions, &out->lazy, err);
     out->arena_bytes = lay_out(out, NULL);
-    status = k->ops->alloc(k, out->arena_bytes, &out->arena, err);
+    if (status == MAR_OK) status = k->ops->alloc(k, out->arena_bytes, &out->arena, err);
     const size_t rows = (size_t)max_images * (size_t)conditions * (size_t)(c->buffer + c->seq_len);
     for (int i = 0; status == MAR_OK && i < 3; i++) {
         out->work.rows[i] = calloc(rows, sizeof *out->work.rows[i]);
@@ -70,6 +82,7 @@ void mar_runner_free(mar_runner *r)
     kern *k = r->model->m->kern;
     if (r->arena) k->ops->free(k, r->arena);
     diff_chain_free(&r->chain);
+    mar_lazy_free(r->lazy);
     for (int i = 0; i < 3; i++) free(r->work.rows[i]);
     free(r->z_index);
     *r = (mar_runner){0};
@@ -77,12 +90,16 @@ void mar_runner_free(mar_runner *r)
 
 size_t mar_runner_bytes(const mar_runner *r)
 {
-    return r->model ? r->arena_bytes + diff_chain_bytes(&r->chain) : 0;
+    return r->model ? r->arena_bytes + diff_chain_bytes(&r->chain) + mar_lazy_bytes(r->lazy) : 0;
 }
 
 mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_err *err)
 {
-    return mar_passes_plan(r->model, images * r->conditions, step->known, step->predicted, err);
+    if (r->lazy) return mar_lazy_plan(r->lazy, images, step, err);
+    kern *k = r->model->m->kern;
+    mar_status status = k->ops->linear_plan(k, r->model->z_proj, images * step->predicted, err); /* mar_runner_learn */
+    return status != MAR_OK ? status
+                            : mar_passes_plan(r->model, images * r->conditions, step->known, step->predicted, err);
 }
 
 mar_status mar_runner_plan_head(mar_runner *r, int tokens, mar_err *err)
@@ -103,9 +120,17 @@ void mar_runner_begin(mar_runner *r, int images, const int *label)
     r->decoder_s = r->head_s = r->encoder_flop = r->decoder_flop = r->head_flop = 0;
 }
 
+/* Where the z of a step's token goes: `i` of all `sequences`, `images` of them conditional. */
+static int z_row(const mar_step *step, int sequences, int images, int i, int first, int total)
+{
+    const int s = i / step->predicted, place = i % step->predicted, others = step->predicted - step->detailed;
+    if (step->detailed == 0) return s / images * total + first + i % (images * step->predicted);
+    return place >= others ? s * step->detailed + place - others : sequences * step->detailed + s * others + place;
+}
+
 void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *step, int first, int total)
 {
-    const int sequences = batch->images * r->conditions, n = batch->images * step->predicted;
+    const int sequences = batch->images * r->conditions;
     const mar_pass pass = {.sequences = sequences,
                            .images = batch->images,
                            .known = step->known,
@@ -113,16 +138,25 @@ void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *s
                            .order = batch->order,
                            .token_rows = r->token_rows,
                            .class_rows = r->class_rows};
+    for (int i = 0; i < sequences * step->predicted; i++)
+        r->z_index[i] = z_row(step, sequences, batch->images, i, first, total);
     const double t0 = mar_now();
-    mar_encode(r->model, &r->work, &pass);
+    if (r->lazy)
+        mar_lazy_encode(r->lazy, &r->work, &pass, step);
+    else
+        mar_encode(r->model, &r->work, &pass);
     const double t1 = mar_now();
-    for (int i = 0; i < sequences * step->predicted; i++) r->z_index[i] = i / n * total + first + i % n;
-    mar_decode(r->model, &r->work, &pass, r->z, r->z_index);
+    if (r->lazy)
+        mar_lazy_decode(r->lazy, &r->work, &pass, step, r->z, r->z_index);
+    else
+        mar_decode(r->model, &r->work, &pass, r->z, r->z_index);
     const double t2 = mar_now();
     r->encoder_s += t1 - t0;
     r->decoder_s += t2 - t1;
-    r->encoder_flop += mar_encode_flop(r->model, sequences, step->known);
-    r->decoder_flop += mar_decode_flop(r->model, sequences, step->predicted);
+    r->encoder_flop += r->lazy ? mar_lazy_encode_flop(r->lazy, batch->images, step)
+                               : mar_encode_flop(r->model, sequences, step->known);
+    r->decoder_flop += r->lazy ? mar_lazy_decode_flop(r->lazy, batch->images, step)
+                               : mar_decode_flop(r->model, sequences, step->predicted);
 }
 
 void mar_runner_learn(mar_runner *r, const float *tokens, int n, const int *image, const int *position)
@@ -132,12 +166,18 @@ void mar_runner_learn(mar_runner *r, const float *tokens, int n, const int *imag
     r->encoder_s += mar_now() - start;
 }
 
-void mar_runner_draw(mar_runner *r, const mar_draw *d, int first, int last, float *x, diff_trace *trace)
+void mar_runner_draw_part(mar_runner *r, int row, const mar_draw *d, int first, int last, float *x, diff_trace *trace)
 {
     const double start = mar_now();
     const int steps = r->chain.schedule.steps;
+    const float *z = r->z + (size_t)row * (size_t)r->model->config.width;
     if (first == steps - 1) diff_chain_start(&r->chain, d->count, d->seed, d->image, d->position, x);
-    diff_chain_run(&r->chain, r->z, d->count, d->cfg, d->seed, d->image, d->position, first, last, x, trace);
+    diff_chain_run(&r->chain, z, d->count, d->cfg, d->seed, d->image, d->position, first, last, x, trace);
     r->head_s += mar_now() - start;
     r->head_flop += diff_chain_flop(&r->chain, d->count) * (first - last + 1) / steps;
+}
+
+void mar_runner_draw(mar_runner *r, const mar_draw *d, int first, int last, float *x, diff_trace *trace)
+{
+    mar_runner_draw_part(r, 0, d, first, last, x, trace);
 }

@@ -4,8 +4,7 @@
 #define MAR_RUNNER_H
 
 #include "diffusion/chain.h"
-#include "mar/steps.h"
-#include "mar/transformer.h"
+#include "mar/lazy.h"
 
 typedef struct {
     const mar_model *model;
@@ -18,6 +17,7 @@ typedef struct {
     float *class_rows; /* [sequences][buffer][D] */
     float *z;          /* [conditions][images * max_tokens][D] */
     int *z_index;      /* host [sequences * max_tokens] */
+    mar_lazy *lazy;    /* NULL: every pass computes everything */
     diff_chain chain;
     double encoder_s, decoder_s, head_s, encoder_flop, decoder_flop, head_flop; /* since mar_runner_begin */
 } mar_runner;
@@ -27,20 +27,22 @@ typedef struct { /* the images in progress */
     const int *const *order; /* host [images][seq_len]: masked first, known last */
 } mar_batch;
 
-/* `max_tokens`: tokens an image in one call of the head, at most. params: the head's. */
+/* `max_tokens`: tokens an image in one call of the head, at most. params: the head's, lazy and lazy_head. */
 mar_status mar_runner_create(const mar_model *model, int max_images, int conditions, int max_tokens,
                              const mar_params *params, mar_runner *out, mar_err *err);
 void mar_runner_free(mar_runner *r);
 size_t mar_runner_bytes(const mar_runner *r);
 /* Prepares passes of this step's shape for so many images, so that they allocate nothing. */
 mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_err *err);
+/* Prepares the head, with the number of diffusion steps in use (diff_chain_use). */
 mar_status mar_runner_plan_head(mar_runner *r, int tokens, mar_err *err);
 
 /* Starts images of these labels, host [images] (class numbers; `classes` is unconditional). */
 void mar_runner_begin(mar_runner *r, int images, const int *label);
 /* The conditions z of the tokens that `step` predicts: image after image in the order of `order`, conditional ones at
  * r->z + first rows, unconditional ones at r->z + total + first rows. `total` is the number of tokens the head will
- * draw at once; a plain step has first 0 and total images * predicted. */
+ * draw at once; a plain step has first 0 and total images * predicted. A step with `detailed` tokens has these too, but
+ * its z are two such lists, for two draws: that of the detailed tokens, then that of the others. */
 void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *step, int first, int total);
 /* Makes n tokens known to later passes: backend tokens [n][token_dim], image and position host [n]. */
 void mar_runner_learn(mar_runner *r, const float *tokens, int n, const int *image, const int *position);
@@ -56,6 +58,8 @@ typedef struct {
 
 /* Runs the head's chain from index `first` (from fresh x_T at the top) to `last`: x backend [count][token_dim]. */
 void mar_runner_draw(mar_runner *r, const mar_draw *d, int first, int last, float *x, diff_trace *trace);
+/* The same, with the conditions from row `row` of the runner's z on. */
+void mar_runner_draw_part(mar_runner *r, int row, const mar_draw *d, int first, int last, float *x, diff_trace *trace);
 
 double mar_now(void); /* seconds from some fixed point */
 

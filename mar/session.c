@@ -1,12 +1,22 @@
 /* The generation loop: a batch of images, one autoregressive step a call. */
 #include "mar/session.h"
 
+#include "mar/gtr.h"
+#include "mar/speculate.h"
 #include "mar/vae.h"
 
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+static int grid_of(const mar_model *model)
+{
+    int grid = 0;
+    while (grid * grid < model->config.seq_len) grid++;
+    return grid;
+}
 
 /* Tokens an image in the largest call of the head: of one step, or of a block of gamma steps. */
 static int max_tokens(const mar_session *s)
@@ -34,9 +44,10 @@ static mar_status allocate_host(mar_session *s, mar_err *err)
     s->row_cfg = calloc(rows, sizeof *s->row_cfg);
     s->fate = calloc(images * seq, sizeof *s->fate);
     s->born = calloc(images * seq, sizeof *s->born);
+    s->energy = calloc(seq, sizeof *s->energy);
     s->host_tokens = calloc(seq * (size_t)c->token_dim, sizeof *s->host_tokens);
     int failed = !s->order || !s->order_data || !s->label || !s->row_image || !s->row_slot || !s->row_position ||
-                 !s->row_cfg || !s->fate || !s->born || !s->host_tokens;
+                 !s->row_cfg || !s->fate || !s->born || !s->energy || !s->host_tokens;
     if (s->vae) {
         int width, height;
         mar_session_image_size(s, &width, &height);
@@ -48,11 +59,56 @@ static mar_status allocate_host(mar_session *s, mar_err *err)
     return MAR_OK;
 }
 
+/* Which shortcuts go together. Those that only change how a token or a pass is computed combine freely; GtR plans the
+ * steps itself, and speculation verifies against the plain chain and passes. */
+static mar_status check_shortcuts(const mar_params *p, int grid, mar_err *err)
+{
+    const int solver = p->sampler != MAR_SAMPLER_DDPM, annealed = p->diff_annealing != MAR_ANNEAL_OFF;
+    const char *shortcut = solver         ? "sampler"
+                           : annealed     ? "diff_annealing"
+                           : p->lazy      ? "lazy"
+                           : p->lazy_head ? "lazy_head"
+                                          : "gtr";
+    if (p->sampler < MAR_SAMPLER_DDPM || p->sampler > MAR_SAMPLER_DPMPP)
+        return err_set(err, MAR_EARG, "sampler %d: expected ddpm, ddim or dpmpp", (int)p->sampler);
+    if (p->diff_annealing < MAR_ANNEAL_OFF || p->diff_annealing > MAR_ANNEAL_TWO_STAGE)
+        return err_set(err, MAR_EARG, "diff_annealing %d: expected off, linear, cosine or two-stage",
+                       (int)p->diff_annealing);
+    if (annealed &&
+        (p->diff_lower_steps < 2 || p->diff_lower_steps > p->diff_upper_steps || p->diff_upper_steps > DIFF_BASE_STEPS))
+        return err_set(err, MAR_EARG, "diff_upper_steps %d and diff_lower_steps %d: expected %d >= upper >= lower >= 2",
+                       p->diff_upper_steps, p->diff_lower_steps, DIFF_BASE_STEPS);
+    if (p->head_spec < 0 || p->head_spec > 64)
+        return err_set(err, MAR_EARG, "head_spec %d: expected 0..64", p->head_spec);
+    if (p->head_spec_rows < 0)
+        return err_set(err, MAR_EARG, "head_spec_rows %d: expected 0 or more", p->head_spec_rows);
+    if (p->head_spec && p->draft && p->spec)
+        return err_set(err, MAR_EARG, "head_spec and spec %s: expected one of them with a draft", p->spec);
+    if (p->head_spec && solver)
+        return err_set(err, MAR_EARG, "head_spec: speculates on the steps of sampler ddpm, no other");
+    if (p->head_spec && p->lazy_head)
+        return err_set(err, MAR_EARG, "head_spec: evaluates the head in full, expected no lazy_head");
+    if (p->lazy_head && (solver || annealed))
+        return err_set(err, MAR_EARG, "lazy_head: reuses six steps of seven, which need to be many; expected no %s",
+                       shortcut);
+    if (p->draft && (solver || annealed || p->lazy || p->lazy_head || p->gtr))
+        return err_set(err, MAR_EARG, "draft: verified by the plain passes and chain, expected no %s", shortcut);
+    if (p->gtr && annealed)
+        return err_set(err, MAR_EARG, "gtr: gives the diffusion steps itself, expected no diff_annealing");
+    if (p->gtr && p->lazy)
+        return err_set(err, MAR_EARG, "gtr: has too few autoregressive steps for caches, expected no lazy");
+    if (p->lazy && p->num_iter < MAR_LAZY_MIN_STEPS)
+        return err_set(err, MAR_EARG,
+                       "lazy: the first %d autoregressive steps fill the caches, expected num_iter %d or more",
+                       MAR_LAZY_MIN_STEPS - 1, MAR_LAZY_MIN_STEPS);
+    return p->gtr ? mar_gtr_check(p, grid, err) : MAR_OK;
+}
+
 static mar_status check_params(const mar_model *model, const mar_vae *vae, const mar_params *p, int max_batch,
                                mar_err *err)
 {
     const mar_model_config *c = &model->config;
-    if (p->num_iter < 1 || p->num_iter > c->seq_len)
+    if (!p->gtr && (p->num_iter < 1 || p->num_iter > c->seq_len))
         return err_set(err, MAR_EARG, "num_iter %d: expected 1..%d (the model has %d tokens)", p->num_iter, c->seq_len,
                        c->seq_len);
     if (!(fabsf(p->cfg) <= 1000))
@@ -67,7 +123,7 @@ static mar_status check_params(const mar_model *model, const mar_vae *vae, const
     if (vae && mar_vae_get_config(vae)->z_channels != c->token_dim)
         return err_set(err, MAR_EMODEL, "the VAE decodes %d channels but the model's tokens have %d",
                        mar_vae_get_config(vae)->z_channels, c->token_dim);
-    return MAR_OK;
+    return check_shortcuts(p, grid_of(model), err);
 }
 
 static mar_status allocate(mar_session *s, mar_err *err)
@@ -83,19 +139,73 @@ static mar_status allocate(mar_session *s, mar_err *err)
     return status == MAR_OK ? allocate_host(s, err) : status;
 }
 
+static mar_status plan_steps(mar_session *s, mar_err *err)
+{
+    const mar_params *p = &s->params;
+    s->steps = calloc((size_t)p->num_iter, sizeof *s->steps);
+    if (!s->steps) return err_set(err, MAR_ENOMEM, "out of memory");
+    if (p->gtr) {
+        mar_gtr_plan(p, s->grid, s->steps);
+    } else {
+        mar_steps_plan(p->num_iter, s->model->config.seq_len, p->cfg, p->cfg_schedule, s->steps);
+        mar_steps_anneal(p, s->steps);
+    }
+    if (p->lazy) mar_lazy_plan_steps(&s->model->config, s->steps, p->num_iter);
+    return MAR_OK;
+}
+
+/* What comes out without speculation across tokens, in one line. */
+static void describe(mar_session *s)
+{
+    static const char *const samplers[] = {"", ", sampler ddim", ", sampler dpmpp"};
+    const mar_params *p = &s->params;
+    char changes[64];
+    snprintf(changes, sizeof changes, "%s%s%s%s%s", samplers[p->sampler], p->diff_annealing ? ", diff_annealing" : "",
+             p->lazy ? ", lazy" : "", p->lazy_head ? ", lazy_head" : "", p->gtr ? ", gtr" : "");
+    if (changes[0])
+        snprintf(s->guarantee, sizeof s->guarantee, "approximate: changed by %s", changes + 2);
+    else
+        snprintf(s->guarantee, sizeof s->guarantee, "exact: the target's law%s",
+                 p->head_spec ? ", by speculation inside the head" : "");
+}
+
+/* Speculation inside the head; a draft's head proposes if there is one. */
+static mar_status create_head(mar_session *s, mar_err *err)
+{
+    mar_status status = MAR_OK;
+    if (s->params.draft)
+        status =
+            mar_runner_create(s->params.draft, s->max_images, s->conditions, s->max_tokens, &s->params, &s->draft, err);
+    if (status != MAR_OK) return status;
+    return diff_speculate_create(&s->target.chain, s->params.draft ? &s->draft.chain : NULL, s->params.head_spec,
+                                 &s->head, err);
+}
+
+/* Prepares draws of n tokens in so many diffusion steps. */
+static mar_status plan_draw(mar_session *s, int n, int steps, mar_err *err)
+{
+    if (n == 0) return MAR_OK;
+    diff_chain_use(&s->target.chain, steps);
+    if (s->head.draft.chain) diff_chain_use(&s->draft.chain, steps);
+    return s->head.window ? diff_speculate_plan(&s->head, n, err) : mar_runner_plan_head(&s->target, n, err);
+}
+
 static mar_status build(mar_session *s, mar_err *err)
 {
-    s->steps = calloc((size_t)s->params.num_iter, sizeof *s->steps);
-    if (!s->steps) return err_set(err, MAR_ENOMEM, "out of memory");
-    mar_steps_plan(s->params.num_iter, s->model->config.seq_len, s->params.cfg, s->params.cfg_schedule, s->steps);
+    mar_status planned = plan_steps(s, err);
+    if (planned != MAR_OK) return planned;
+    mar_status status = mar_speculation_check(s->model, &s->params, err);
+    if (status != MAR_OK) return status;
     s->max_tokens = max_tokens(s);
-    mar_status status =
-        mar_runner_create(s->model, s->max_images, s->conditions, s->max_tokens, &s->params, &s->target, err);
+    status = mar_runner_create(s->model, s->max_images, s->conditions, s->max_tokens, &s->params, &s->target, err);
     if (status == MAR_OK && s->vae) status = vae_run_create(s->vae->decoder, s->grid, s->grid, &s->decoder, err);
     if (status == MAR_OK) status = allocate(s, err);
+    describe(s);
+    if (status == MAR_OK && s->params.head_spec) status = create_head(s, err);
     if (status == MAR_OK && mar_session_speculates(s)) status = mar_speculation_create(s, err);
     if (status != MAR_OK) return status;
     s->stats.arena_bytes = mar_runner_bytes(&s->target) + mar_runner_bytes(&s->draft) +
+                           (s->head.window ? diff_speculate_bytes(&s->head) : 0) +
                            (mar_session_speculates(s) ? mar_speculation_bytes(s) : 0) +
                            (s->decoder ? vae_run_bytes(s->decoder) : 0) +
                            (size_t)s->max_images * (size_t)(s->model->config.seq_len + s->max_tokens) *
@@ -109,8 +219,11 @@ static mar_status plan(mar_session *s, int n, mar_err *err)
     if (s->planned == n) return MAR_OK;
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < s->params.num_iter; i++) {
-        status = mar_runner_plan(&s->target, n, &s->steps[i], err);
-        if (status == MAR_OK) status = mar_runner_plan_head(&s->target, n * s->steps[i].predicted, err);
+        const mar_step *step = &s->steps[i];
+        status = mar_runner_plan(&s->target, n, step, err);
+        if (status == MAR_OK && s->head.draft.chain) status = mar_runner_plan(&s->draft, n, step, err);
+        if (status == MAR_OK) status = plan_draw(s, n * (step->predicted - step->detailed), step->sampling_steps, err);
+        if (status == MAR_OK) status = plan_draw(s, n * step->detailed, step->detailed_steps, err);
     }
     if (status == MAR_OK && mar_session_speculates(s)) status = mar_speculation_plan(s, n, err);
     if (status == MAR_OK) s->planned = n;
@@ -132,8 +245,9 @@ mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *
     if (params->draft && !params->spec && !params->head_spec) s->params.spec = "conditional";
     s->max_images = max_batch;
     s->conditions = params->cfg == 1.0f ? 1 : 2;
-    s->step = params->num_iter;
-    while (s->grid * s->grid < model->config.seq_len) s->grid++;
+    s->grid = grid_of(model);
+    if (params->gtr) s->params.num_iter = params->gtr_generation_steps + params->gtr_reconstruction_steps;
+    s->step = s->params.num_iter;
     status = build(s, err);
     if (status == MAR_OK) status = plan(s, max_batch, err);
     if (status != MAR_OK) {
@@ -149,6 +263,7 @@ void mar_session_free(mar_session *s)
     if (!s) return;
     kern *k = s->model->m->kern;
     mar_speculation_free(s);
+    diff_speculate_free(&s->head);
     mar_runner_free(&s->target);
     mar_runner_free(&s->draft);
     if (s->tokens) k->ops->free(k, s->tokens);
@@ -163,6 +278,7 @@ void mar_session_free(mar_session *s)
     free(s->row_cfg);
     free(s->fate);
     free(s->born);
+    free(s->energy);
     free(s->host_tokens);
     free(s->pixels);
     free(s->steps);
@@ -188,6 +304,7 @@ mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *la
     const double start = mar_now();
     for (int i = 0; i < n; i++) {
         kern_random_order(s->params.seed, first_image + (uint64_t)i, c->seq_len, s->order[i]);
+        if (s->params.gtr) mar_gtr_order(s->grid, s->order[i], s->target.work.rows[0]);
         s->label[i] = labels[i] < 0 ? c->classes : labels[i];
     }
     mar_runner_begin(&s->target, n, s->label);
@@ -228,19 +345,76 @@ void mar_session_keep(mar_session *s, const float *drawn, int first, int n, mar_
     k->ops->copy_rows(k, s->tokens, place, drawn, NULL, NULL, NULL, n, c->token_dim);
 }
 
+/* The same tokens by speculation inside the head. The window is a function of the step, not of the batch. */
+static void draw_speculating(mar_session *s, const mar_draw *d, int first, float *x)
+{
+    const int per_image = d->count / s->images, rows = s->params.head_spec_rows;
+    const int window = rows == 0 ? s->head.window : rows > per_image ? rows / per_image : 1;
+    const double start = mar_now();
+    const size_t row = (size_t)(first * s->conditions);
+    const float *z = s->target.z + row * (size_t)s->model->config.width, *draft_z = NULL;
+    diff_speculation_stats stats = {0};
+    if (s->head.draft.chain) {
+        draft_z = s->draft.z + row * (size_t)s->draft.model->config.width;
+        diff_chain_use(&s->draft.chain, s->target.chain.schedule.steps);
+    }
+    diff_speculate_sample(&s->head, z, draft_z, d->count, window, d->cfg, d->seed, d->image, d->position, x, &stats);
+    s->target.head_s += mar_now() - start;
+    s->target.head_flop += diff_speculate_flop(&s->head, &stats);
+    s->stats.head_calls += (double)stats.calls;
+    s->stats.head_rows += (double)stats.evaluations;
+    if (stats.calls_max > s->stats.head_calls_max) s->stats.head_calls_max = stats.calls_max;
+    s->stats.proposals += stats.accepted + stats.rejected;
+    s->stats.proposals_accepted += stats.accepted;
+    s->stats.residual_tries += stats.tries;
+}
+
+/* Draws n tokens, rows `first`.. of the lists, in so many diffusion steps. */
+static void draw(mar_session *s, int first, int n, int steps)
+{
+    const mar_draw d = {n, s->params.seed, s->row_image + first, s->row_position + first, s->row_cfg + first};
+    float *x = s->sampled + (size_t)first * (size_t)s->model->config.token_dim;
+    if (n == 0) return;
+    diff_chain_use(&s->target.chain, steps);
+    if (s->head.window) {
+        draw_speculating(s, &d, first, x);
+        return;
+    }
+    const int calls = s->target.chain.schedule.steps;
+    mar_runner_draw_part(&s->target, first * s->conditions, &d, calls - 1, 0, x, NULL);
+    s->stats.head_calls += (double)n * calls;
+    s->stats.head_rows += (double)n * calls;
+    if (calls > s->stats.head_calls_max) s->stats.head_calls_max = calls;
+}
+
+/* GtR: sorts the tokens of the step in `order` into the others and, behind them, the detailed ones. */
+static void select_detailed(mar_session *s, const mar_step *step)
+{
+    kern *k = s->model->m->kern;
+    const mar_model_config *c = &s->model->config;
+    const size_t count = (size_t)c->seq_len * (size_t)c->token_dim;
+    for (int i = 0; i < s->images; i++) {
+        k->ops->download(k, s->host_tokens, s->tokens + (size_t)i * count, count * sizeof *s->host_tokens);
+        mar_gtr_select(s->host_tokens, s->grid, c->token_dim, s->order[i] + c->seq_len - step->known - step->predicted,
+                       step->predicted, step->detailed, s->energy);
+    }
+}
+
 /* One autoregressive step of the target alone. */
 static void plain_step(mar_session *s)
 {
     const mar_step *step = &s->steps[s->step];
     const mar_batch batch = {s->images, (const int *const *)s->order};
-    const int n = mar_session_list(s, step, 0), last = s->target.chain.schedule.steps - 1;
-    const mar_draw draw = {n, s->params.seed, s->row_image, s->row_position, s->row_cfg};
+    const mar_step others = {
+        .known = step->known + step->detailed, .predicted = step->predicted - step->detailed, .cfg = step->cfg};
+    const mar_step detailed = {.known = step->known, .predicted = step->detailed, .cfg = step->cfg};
+    if (step->detailed) select_detailed(s, step);
+    const int first = mar_session_list(s, &detailed, 0), n = first + mar_session_list(s, &others, first);
     mar_runner_predict(&s->target, &batch, step, 0, n);
-    mar_runner_draw(&s->target, &draw, last, 0, s->sampled, NULL);
-    s->stats.head_calls += (double)n * (last + 1);
-    s->stats.head_rows += (double)n * (last + 1);
+    if (s->head.draft.chain) mar_runner_predict(&s->draft, &batch, step, 0, n);
+    draw(s, 0, first, step->detailed_steps);
+    draw(s, first, n - first, step->sampling_steps);
     s->stats.tokens += n;
-    if (last + 1 > s->stats.head_calls_max) s->stats.head_calls_max = last + 1;
     mar_session_keep(s, s->sampled, 0, n, MAR_TOKEN_TARGET);
     mar_runner_learn(&s->target, s->sampled, n, s->row_slot, s->row_position);
     if (s->draft.model) mar_runner_learn(&s->draft, s->sampled, n, s->row_slot, s->row_position);
@@ -330,6 +504,7 @@ void mar_session_get_stats(const mar_session *s, mar_stats *stats)
     stats->decoder_flop = t->decoder_flop;
     stats->head_flop = t->head_flop;
     stats->draft_s = d->encoder_s + d->decoder_s + d->head_s;
+    stats->accepted_shift = s->speculation ? mar_speculation_shift(s) : 0;
     stats->draft_flop = d->encoder_flop + d->decoder_flop + d->head_flop;
 }
 

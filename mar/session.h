@@ -2,6 +2,7 @@
 #ifndef MAR_SESSION_H
 #define MAR_SESSION_H
 
+#include "diffusion/speculate.h"
 #include "mar/runner.h"
 #include "specdec/verifier.h"
 #include "vae/vae.h"
@@ -15,10 +16,11 @@ struct mar_session {
     mar_step *steps;            /* [num_iter] */
     int max_tokens;             /* an image's tokens that one call of the head draws, at most */
 
-    mar_runner target, draft;            /* draft.model NULL: no speculation across tokens */
+    mar_runner target, draft;            /* draft.model NULL: no draft */
+    diff_speculation head;               /* inside the target's head; head.window 0: the plain chain */
     float *tokens;                       /* backend [images][seq_len][token_dim], made so far */
     float *sampled;                      /* backend [images * max_tokens][token_dim] */
-    struct mar_speculation *speculation; /* mar/speculate.c, or NULL */
+    struct mar_speculation *speculation; /* mar/speculate.h, or NULL */
     vae_run *decoder;
 
     /* host memory; rows are the tokens being drawn: image after image of a step, in the order of `order` */
@@ -30,6 +32,7 @@ struct mar_session {
     float *row_cfg;
     uint8_t *fate;               /* [images][seq_len] mar_token_fate */
     int *born;                   /* [images][seq_len] autoregressive step */
+    float *energy;               /* [seq_len] GtR */
     float *host_tokens, *pixels; /* one image */
 
     int images, step; /* of the batch in progress; step == num_iter: done */
@@ -46,9 +49,10 @@ int mar_session_list(mar_session *s, const mar_step *step, int first);
 /* Puts n drawn tokens (backend [n][token_dim], rows `first`.. of the lists) in their places. */
 void mar_session_keep(mar_session *s, const float *drawn, int first, int n, mar_token_fate fate);
 
-/* mar/speculate.c: speculation across tokens. Create checks the parameters; plan prepares batches of n images; round
- * advances s->step by at least one. */
-mar_status mar_speculation_create(mar_session *s, mar_err *err);
+/* mar/speculate.c: speculation across tokens. Check is of the parameters, and to be called whether they ask for it or
+ * not; plan prepares batches of n images; round advances s->step by at least one. */
+mar_status mar_speculation_check(const mar_model *model, const mar_params *params, mar_err *err);
+mar_status mar_speculation_create(mar_session *s, mar_err *err); /* writes s->guarantee */
 void mar_speculation_free(mar_session *s);
 size_t mar_speculation_bytes(const mar_session *s);
 mar_status mar_speculation_plan(mar_session *s, int n, mar_err *err);

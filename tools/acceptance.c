@@ -93,6 +93,11 @@ void stats_add(mar_stats *sum, const mar_stats *s)
     sum->proposals += s->proposals;
     sum->proposals_accepted += s->proposals_accepted;
     sum->drafted += s->drafted;
+    const double accepted = (double)(sum->accepted + s->accepted);
+    if (accepted > 0)
+        sum->accepted_shift = sqrt((sum->accepted_shift * sum->accepted_shift * (double)sum->accepted +
+                                    s->accepted_shift * s->accepted_shift * (double)s->accepted) /
+                                   accepted);
     sum->accepted += s->accepted;
     sum->rounds += s->rounds;
     sum->round_steps += s->round_steps;
@@ -132,6 +137,7 @@ void stats_record(const mar_stats *s, long images, cJSON *record)
     add_ratio(record, "acceptance_rate", (double)s->accepted, (double)s->drafted);
     add_ratio(record, "mean_accepted_length", (double)s->accepted, (double)s->rounds);
     add_ratio(record, "mean_round_steps", (double)s->round_steps, (double)s->rounds);
+    if (s->drafted) cJSON_AddNumberToObject(record, "accepted_shift", s->accepted_shift);
     cJSON_AddNumberToObject(record, "residual_tries", (double)s->residual_tries);
     cJSON_AddNumberToObject(record, "arena_bytes", (double)s->arena_bytes);
 }

@@ -32,12 +32,18 @@ void run_options_list(run_options *o, option list[RUN_OPTIONS_MAX])
         {"temperature", OPTION_FLOAT, .value = &p->temperature, .min = 0, .max = 100},
         {"seed", OPTION_UINT64, .value = &p->seed},
         {"head_spec", OPTION_INT, .value = &p->head_spec, .min = 0, .max = 64},
+        {"head_spec_rows", OPTION_INT, .value = &p->head_spec_rows, .min = 0, .max = 65536},
         {"sampler", OPTION_CHOICE, .value = &o->sampler, .choices = samplers},
         {"diff_annealing", OPTION_CHOICE, .value = &o->diff_annealing, .choices = annealings},
         {"diff_upper_steps", OPTION_INT, .value = &p->diff_upper_steps, .min = 2, .max = 1000},
         {"diff_lower_steps", OPTION_INT, .value = &p->diff_lower_steps, .min = 2, .max = 1000},
         {"lazy", OPTION_FLAG, .value = &p->lazy},
+        {"lazy_head", OPTION_FLAG, .value = &p->lazy_head},
         {"gtr", OPTION_FLAG, .value = &p->gtr},
+        {"gtr_generation_steps", OPTION_INT, .value = &p->gtr_generation_steps, .min = 1, .max = 65536},
+        {"gtr_reconstruction_steps", OPTION_INT, .value = &p->gtr_reconstruction_steps, .min = 1, .max = 65536},
+        {"gtr_detail", OPTION_FLOAT, .value = &p->gtr_detail, .min = 0, .max = 1},
+        {"gtr_sampling_steps", OPTION_INT, .value = &p->gtr_sampling_steps, .min = 2, .max = 1000},
         {"draft", OPTION_TEXT, .value = &o->draft, .expects = "a file or demo-draft"},
         {"spec", OPTION_TEXT, .value = &p->spec, .expects = "conditional, paper or cspd"},
         {"gamma", OPTION_INT, .value = &p->gamma, .min = 1, .max = 65536},
@@ -110,6 +116,8 @@ int run_resolve_num_iter(run_options *o, const run_models *r)
         return tool_error("--num_iter %d: expected a whole number from 1 to %d, the tokens of an image of this model",
                           o->params.num_iter, tokens);
     if (o->params.num_iter == 0) o->params.num_iter = tokens < 64 ? tokens : 64;
+    if (o->params.gamma > o->params.num_iter) o->params.gamma = o->params.num_iter; /* the rest of the image */
+    if (o->params.gtr) o->params.num_iter = o->params.gtr_generation_steps + o->params.gtr_reconstruction_steps;
     return 0;
 }
 
@@ -120,12 +128,17 @@ const char *run_options_text(const run_options *o, char *text, size_t size)
     text[0] = '\0';
     if (!f) return text;
     if (p->head_spec) fprintf(f, " --head_spec %d", p->head_spec);
+    if (p->head_spec && p->head_spec_rows) fprintf(f, " --head_spec_rows %d", p->head_spec_rows);
     if (p->sampler) fprintf(f, " --sampler %s", samplers[p->sampler]);
     if (p->diff_annealing)
         fprintf(f, " --diff_annealing %s --diff_upper_steps %d --diff_lower_steps %d", annealings[p->diff_annealing],
                 p->diff_upper_steps, p->diff_lower_steps);
     if (p->lazy) fprintf(f, " --lazy");
-    if (p->gtr) fprintf(f, " --gtr");
+    if (p->lazy_head) fprintf(f, " --lazy_head");
+    if (p->gtr)
+        fprintf(
+            f, " --gtr --gtr_generation_steps %d --gtr_reconstruction_steps %d --gtr_detail %g --gtr_sampling_steps %d",
+            p->gtr_generation_steps, p->gtr_reconstruction_steps, (double)p->gtr_detail, p->gtr_sampling_steps);
     if (o->draft) fprintf(f, " --draft %s", o->draft);
     if (p->spec) fprintf(f, " --spec %s", p->spec);
     if (o->draft && (p->spec || !p->head_spec)) {

@@ -6,7 +6,7 @@
 #include "tools/options.h"
 #include "tools/progress.h"
 
-enum { RUN_OPTIONS_MAX = 32 };
+enum { RUN_OPTIONS_MAX = 40 };
 
 typedef struct {
     const char *model, *vae, *draft;                           /* as given; vae and draft may be NULL */
@@ -34,7 +34,7 @@ int run_is_demo(const char *model);
  * error printed. */
 int run_load(run_options *o, progress *bar, run_models *out);
 void run_unload(run_models *r);
-/* num_iter 0 becomes the default, min(64, tokens); one beyond the tokens is an error. */
+/* num_iter 0 becomes the default, min(64, tokens); one beyond the tokens is an error. With gtr it is what gtr plans. */
 int run_resolve_num_iter(run_options *o, const run_models *r);
 
 /* The options that differ from the defaults of plain sampling, as the command line spells them: "--head_spec 8". "" if

@@ -62,6 +62,25 @@ void cpu_chain_step(kern *k, float *x, const float *out, int rows, int channels,
     }
 }
 
+void cpu_chain_ode_step(kern *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
+                        const kern_ode_coef *coef)
+{
+#pragma omp parallel for num_threads(cpu_of(k)->threads) if (rows >= PARALLEL_ROWS)
+    for (int r = 0; r < rows; r++) {
+        float *state = x + (size_t)r * (size_t)channels, *data = x0 + (size_t)r * (size_t)channels;
+        const float *cond = out + (size_t)r * 2 * (size_t)channels;
+        const float *uncond = cfg ? out + (size_t)(rows + r) * 2 * (size_t)channels : cond;
+        const float scale = cfg ? cfg[r] : 1;
+        for (int c = 0; c < channels; c++) {
+            const float eps = uncond[c] + scale * (cond[c] - uncond[c]);
+            const float now = coef->sqrt_recip_abar * state[c] - coef->sqrt_recipm1_abar * eps;
+            const float before = coef->coef_previous != 0 ? coef->coef_previous * data[c] : 0;
+            state[c] = coef->coef_x * state[c] + coef->coef_x0 * now + before;
+            data[c] = now;
+        }
+    }
+}
+
 void cpu_chain_law(kern *k, const float *x, const float *out, int rows, int channels, const float *cfg,
                    const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std)
 {

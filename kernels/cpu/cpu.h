@@ -86,8 +86,15 @@ void cpu_head_modulate(kern *k, const kern_head *h, const float *temb, const int
                        const float *cond, int rows, void *mod, void *scratch);
 void cpu_head_eval(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                    const int *mod_index, int rows, float *out, void *scratch);
+void cpu_head_eval_reusing(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                           const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
+                           float *out, void *scratch);
 void cpu_chain_step(kern *k, float *x, const float *out, int rows, int channels, const float *cfg,
                     const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position, int step);
+void cpu_chain_ode_step(kern *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
+                        const kern_ode_coef *coef);
+void cpu_similarity(kern *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim, float *y);
+void cpu_subtract(kern *k, const float *a, const float *b, size_t n, float *y);
 void cpu_chain_law(kern *k, const float *x, const float *out, int rows, int channels, const float *cfg,
                    const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
 void cpu_normal(kern *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose, const uint64_t *image,

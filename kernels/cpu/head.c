@@ -174,6 +174,9 @@ typedef struct {
     int rows;
     float *out, *x, *y;
     void *u, *v;
+    float *kept; /* [depth][kept_rows][W], or NULL: nothing is kept or taken again */
+    int kept_rows;
+    kern_head_reuse reuse;
 } evaluation;
 
 static const char *mod_row(const evaluation *e, int r)
@@ -197,21 +200,59 @@ static void block_shares(const evaluation *e, int b, int thread)
 #pragma omp barrier
 }
 
-static void block_tiles(const evaluation *e, int b, int thread)
+/* y = MLP of block b */
+static void block_products(const evaluation *e, int b, float *y, int thread)
 {
     cpu_kern *c = e->c;
-    const kern_head *h = e->h;
-    const size_t w = (size_t)h->width;
-    const kern_linear *fc1 = h->block[b].fc1, *fc2 = h->block[b].fc2;
+    const kern_linear *fc1 = e->h->block[b].fc1, *fc2 = e->h->block[b].fc2;
     const int tiles1 = cpu_linear_tiles(c, fc1, e->rows), tiles2 = cpu_linear_tiles(c, fc2, e->rows);
 #pragma omp for schedule(static)
     for (int t = 0; t < tiles1; t++) cpu_linear_tile(c, fc1, e->u, e->rows, e->v, t, thread);
 #pragma omp for schedule(static)
-    for (int t = 0; t < tiles2; t++) cpu_linear_tile(c, fc2, e->v, e->rows, e->y, t, thread);
+    for (int t = 0; t < tiles2; t++) cpu_linear_tile(c, fc2, e->v, e->rows, y, t, thread);
+}
+
+/* x[r] += gate of block b * y[r] */
+static void gate_row(const evaluation *e, int b, float *x, const float *y, int r)
+{
+    cpu_kern *c = e->c;
+    const size_t w = (size_t)e->h->width, row = (size_t)r * w;
+    c->rows->gate_add(x + row, act_at(&c->base, mod_row(e, r), (3 * (size_t)b + 2) * w), y + row, w, c->bf16);
+}
+
+static void block_tiles(const evaluation *e, int b, int thread)
+{
+    block_products(e, b, e->y, thread);
 #pragma omp for schedule(static)
-    for (int r = 0; r < e->rows; r++)
-        c->rows->gate_add(e->x + (size_t)r * w, act_at(&c->base, mod_row(e, r), (3 * (size_t)b + 2) * w),
-                          e->y + (size_t)r * w, w, c->bf16);
+    for (int r = 0; r < e->rows; r++) gate_row(e, b, e->x, e->y, r);
+}
+
+/* Whether a block's addition to x is kept, gated, or its MLP's result, ungated (LazyMAR's blocks 1 to 4, and the rest).
+ */
+static int keeps_addition(int b)
+{
+    return b >= 1 && b <= 4;
+}
+
+static void block_reusing(const evaluation *e, int b, int computed, int thread)
+{
+    cpu_kern *c = e->c;
+    const size_t w = (size_t)e->h->width;
+    float *kept = e->kept + (size_t)b * (size_t)e->kept_rows * w;
+    if (computed) block_products(e, b, keeps_addition(b) ? e->y : kept, thread);
+#pragma omp for schedule(static)
+    for (int r = 0; r < e->rows; r++) {
+        float *row = kept + (size_t)r * w;
+        if (!keeps_addition(b)) {
+            gate_row(e, b, e->x, kept, r);
+            continue;
+        }
+        if (computed) {
+            memset(row, 0, w * sizeof *row);
+            gate_row(e, b, kept, e->y, r);
+        }
+        c->rows->add(e->x + (size_t)r * w, e->x + (size_t)r * w, row, w);
+    }
 }
 
 /* Every worker runs this inside one parallel region: a fork for each of its stages would cost more than the stages do
@@ -228,13 +269,17 @@ static void eval_worker(const evaluation *e)
     for (int t = 0; t < in_tiles; t++) cpu_linear_tile(c, h->in, e->state, e->rows, e->x, t, thread);
     for (int b = 0; b < h->depth; b++) {
         const float *ln = h->block[b].ln;
+        const int computed =
+            !e->kept || e->reuse == KERN_HEAD_FRESH || (e->reuse == KERN_HEAD_WARM && !keeps_addition(b));
 #pragma omp for schedule(static)
-        for (int r = 0; r < e->rows; r++) {
+        for (int r = 0; r < (computed ? e->rows : 0); r++) {
             const void *shift = act_at(k, mod_row(e, r), 3 * w * (size_t)b), *scale = act_at(k, shift, w);
             c->rows->modulate(e->x + (size_t)r * w, width, ln, ln + w, 1e-6f, shift, scale, bf16,
                               act_at(k, e->u, (size_t)r * w), bf16);
         }
-        if (cpu_linear_shares(h->block[b].fc1))
+        if (e->kept)
+            block_reusing(e, b, computed, thread);
+        else if (cpu_linear_shares(h->block[b].fc1))
             block_shares(e, b, thread);
         else
             block_tiles(e, b, thread);
@@ -251,6 +296,13 @@ static void eval_worker(const evaluation *e)
 void cpu_head_eval(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                    const int *mod_index, int rows, float *out, void *scratch)
 {
+    cpu_head_eval_reusing(k, h, x, x_index, mod, mod_index, rows, KERN_HEAD_FRESH, NULL, 0, out, scratch);
+}
+
+void cpu_head_eval_reusing(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                           const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
+                           float *out, void *scratch)
+{
     cpu_kern *c = cpu_of(k);
     const size_t n = (size_t)rows * (size_t)h->width, channels = (size_t)h->channels;
     if (rows <= 0) return;
@@ -264,7 +316,7 @@ void cpu_head_eval(kern *k, const kern_head *h, const float *x, const int *x_ind
         memcpy(state + (size_t)r * channels, x + (size_t)(x_index ? x_index[r] : r) * channels, channels * sizeof *x);
     /* a stage of the evaluation is one product; the team meets after each */
     const int team = cpu_team(c, (double)n * h->width);
-    const evaluation e = {c, h, state, mod, mod_index, rows, out, xw, y, u, v};
+    const evaluation e = {c, h, state, mod, mod_index, rows, out, xw, y, u, v, kept, kept_rows, reuse};
 #pragma omp parallel num_threads(team)
     eval_worker(&e);
 }

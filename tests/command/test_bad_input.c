@@ -75,7 +75,7 @@ static void options(void **state)
         {"generate dog", "dog", "unexpected argument"},
         {"generate -n 3", "-n", "unknown option"},
         {"generat", "generat", "did you mean mar generate?"},
-        {"frobnicate", "frobnicate", "generate, inspect, convert or bench"},
+        {"frobnicate", "frobnicate", "generate, inspect, convert, bench, methods or fidelity"},
         {"--frobnicate", "--frobnicate", "unknown"},
         {"inspect", "FILE is missing", "mar inspect --help"},
         {"inspect a b", "b", "unexpected"},

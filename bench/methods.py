@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Every way to be faster on the demo pair, in one table: time, sequential head calls, acceptance and what it does to the law.
+
+    python3 bench/methods.py --out bench/results/methods_demo.json             # about 40 minutes on two cores
+    python3 bench/methods.py --table bench/results/methods_demo.json           # print the table again
+
+Distances, acceptance and recognised digits come from `mar fidelity` (the same --num images of each run, batches of 16),
+seconds from `mar bench` at batch 1.
+"""
+
+import argparse
+import json
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DRAFT = "--draft demo-draft"
+
+BLOCKS = {
+    "All methods": [
+        *(f"--num_iter {n}" for n in (32, 16)),
+        *(f"--head_spec {w}" for w in (2, 4, 8, 16, 32)),
+        f"--head_spec 8 {DRAFT}",
+        f"{DRAFT} --spec conditional --context prefix",
+        f"{DRAFT} --spec conditional --context full",
+        f"{DRAFT} --spec paper",
+        f"{DRAFT} --spec cspd",
+        f"{DRAFT} --spec cspd --inner_temperature 1",
+        "--model demo-draft",
+        *(f"--diff_annealing {a}" for a in ("linear", "cosine", "two-stage")),
+        "--lazy",
+        "--gtr",
+        "--num_sampling_steps 25",
+        *(f"--sampler {s} --num_sampling_steps {n}" for s in ("ddim", "dpmpp") for n in (25, 10)),
+        "--head_spec 16 --diff_annealing linear",
+        "--head_spec 16 --num_iter 32",
+        "--lazy --diff_annealing linear",
+        "--gtr --sampler dpmpp --num_sampling_steps 10",
+        "--num_iter 16 --sampler dpmpp --num_sampling_steps 10",
+    ],
+    "Alignment, prefill and draft length": [
+        *(f"{DRAFT} --spec {m} --align off" for m in ("conditional", "paper", "cspd")),
+        *(f"{DRAFT} --spec cspd --prefill {p}" for p in (0, 0.15)),
+        *(f"{DRAFT} --spec conditional --prefill {p}" for p in (0, 0.15)),
+        *(f"{DRAFT} --spec cspd --gamma {g}" for g in (4, 16, 32)),
+        *(f"{DRAFT} --spec conditional --gamma {g}" for g in (4, 16, 32)),
+        *(f"{DRAFT} --spec conditional --context full --gamma {g}" for g in (4, 16)),
+    ],
+}
+
+
+def run(command):
+    return json.loads(subprocess.run([str(part) for part in command], check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def seconds(args, options):
+    """Batch 1, the best of several images."""
+    return run([args.mar, "bench", *options.split(), "--repeat", args.repeat, "--json"])
+
+
+def measure(args):
+    results = {"num": args.num, "blocks": {}}
+    for title, rows in BLOCKS.items():
+        command = [args.mar, "fidelity", "--num", args.num, "--json", "--quiet", "--out", args.page.format(len(results["blocks"]))]
+        for i, options in enumerate(rows):
+            command += ([] if i == 0 else ["--versus"]) + options.split()
+        print(f"{title}: {len(rows)} runs of {args.num} images", flush=True)
+        report = run([*command, "--against"])
+        plain = seconds(args, "")
+        for key in ("backend", "floor"):
+            results[key] = report[key]
+        results["blocks"][title] = [{"options": "plain sampling", "report": report["reference"], "bench": plain}] + [
+            {"options": options, "report": r, "bench": seconds(args, options)} for options, r in zip(rows, report["runs"])]
+    return results
+
+
+def number(value, form):
+    return "" if value is None else format(value, form)
+
+
+def table(results):
+    lines = [f"{results['num']} images of each, {results['backend']}; another seed: image distance up to "
+             f"{results['floor']['image_95']:.4f}, token {results['floor']['token_95']:.5f}."]
+    for title, rows in results["blocks"].items():
+        lines += ["", f"**{title}**", "", "| run | s/image | speed | head calls | accepted | image distance | token distance | p | digits |",
+                  "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+        plain = rows[0]["bench"]["seconds_per_image"]
+        for row in rows:
+            r, time = row["report"], row["bench"]["seconds_per_image"]
+            accepted = r["acceptance_rate"] if r["acceptance_rate"] is not None else r["proposal_acceptance_rate"]
+            image, token = r.get("energy_image"), r.get("energy_token")
+            p = "identical" if r.get("identical") else number(r.get("p"), ".3f")
+            lines.append(f"| {row['options']} | {time:.4f} | {plain / time:.2f} | {r['head_calls_per_token']:.1f} | "
+                         f"{number(accepted, '.1%')} | {number(image and image['distance'], '.4f')} | "
+                         f"{number(token and token['distance'], '.5f')} | {p} | {number(r['classifier_accuracy'], '.1%')} |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mar", default=ROOT / "build/release/mar", help="the command [build/release/mar]")
+    parser.add_argument("--num", type=int, default=1000)
+    parser.add_argument("--repeat", type=int, default=10)
+    parser.add_argument("--page", default=str(ROOT / "build/methods_{}.html"), help="where `mar fidelity` writes its pages")
+    parser.add_argument("--out", help="write everything as JSON to this file")
+    parser.add_argument("--table", help="only print the table of such a file")
+    args = parser.parse_args()
+    if args.table:
+        return print(table(json.loads(Path(args.table).read_text())))
+    results = measure(args)
+    if args.out:
+        Path(args.out).write_text(json.dumps(results, indent=1) + "\n")
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

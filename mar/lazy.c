@@ -1,0 +1,396 @@
+#include "mar/lazy.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { START_STEP = 5, FRESH_EVERY = 9, PRUNE_BLOCK = 3, SPARE_ROWS = 15 }; /* of the release */
+
+/* RETAIN_RATIO_SCHEDULE of the release's basic.py */
+static double retained_share(int step)
+{
+    static const struct {
+        int until;
+        double share;
+    } table[] = {{20, 1}, {21, 0.6}, {25, 0.5}, {30, 0.4}, {35, 0.15}, {40, 0.12}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (step < table[i].until) return table[i].share;
+    return 0.05;
+}
+
+static int is_fresh(int step)
+{
+    return step < START_STEP || (step - START_STEP) % FRESH_EVERY == 0;
+}
+
+void mar_lazy_plan_steps(const mar_model_config *config, mar_step *steps, int n)
+{
+    const int length = config->buffer + config->seq_len;
+    for (int i = n - 1; i >= 0; i--) {
+        mar_step *s = &steps[i];
+        s->fresh = is_fresh(i);
+        s->previous = i ? steps[i - 1].predicted : 0;
+        s->horizon = s->predicted + (i + 1 < n && !is_fresh(i + 1) ? steps[i + 1].horizon : 0);
+        s->kept = s->predicted + s->previous + SPARE_ROWS;
+        if (s->kept < (int)(length * retained_share(i))) s->kept = (int)(length * retained_share(i));
+        if (s->kept > length || config->decoder_depth <= PRUNE_BLOCK + 1) s->kept = length;
+    }
+}
+
+/* --- memory --------------------------------------------------------------------------------------------------- */
+
+static void *carve(char *base, size_t *used, size_t bytes)
+{
+    void *p = base ? base + *used : NULL;
+    *used += (bytes + 63) / 64 * 64;
+    return p;
+}
+
+static size_t lay_out(mar_lazy *z, char *base)
+{
+    const mar_model_config *c = &z->model->config;
+    const size_t images = (size_t)z->images, d = (size_t)c->width, rows = images * (size_t)(c->buffer + c->seq_len);
+    const size_t act_size = z->model->m->kern->act_size;
+    size_t used = 0;
+    z->encoder = carve(base, &used, (size_t)c->encoder_depth * rows * 3 * d * act_size);
+    z->decoder = carve(base, &used, (size_t)(c->decoder_depth - 1) * rows * 3 * d * act_size);
+    z->last = carve(base, &used, rows * 2 * d * act_size);
+    z->input = carve(base, &used, rows * d * sizeof(float));
+    z->difference = carve(base, &used, images * (size_t)c->seq_len * d * sizeof(float));
+    return used;
+}
+
+mar_status mar_lazy_create(const mar_model *model, int images, int conditions, mar_lazy **out, mar_err *err)
+{
+    kern *k = model->m->kern;
+    *out = NULL;
+    if ((size_t)model->config.width * k->act_size % sizeof(float)) /* rows of operands are copied as floats */
+        return err_set(err, MAR_EARG, "lazy: expected a model of even width, not %d", model->config.width);
+    mar_lazy *z = calloc(1, sizeof *z);
+    if (!z) return err_set(err, MAR_ENOMEM, "out of memory");
+    *z = (mar_lazy){.model = model, .images = images, .conditions = conditions};
+    const size_t rows = (size_t)images * (size_t)(model->config.buffer + model->config.seq_len);
+    z->score = calloc(rows, sizeof *z->score);
+    z->kept = calloc(rows, sizeof *z->kept);
+    z->arena_bytes = lay_out(z, NULL);
+    mar_status status = z->score && z->kept ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    if (status == MAR_OK) status = k->ops->alloc(k, z->arena_bytes, &z->arena, err);
+    if (status != MAR_OK) {
+        mar_lazy_free(z);
+        return status;
+    }
+    lay_out(z, z->arena);
+    *out = z;
+    return MAR_OK;
+}
+
+void mar_lazy_free(mar_lazy *z)
+{
+    if (!z) return;
+    kern *k = z->model->m->kern;
+    if (z->arena) k->ops->free(k, z->arena);
+    free(z->score);
+    free(z->kept);
+    free(z);
+}
+
+size_t mar_lazy_bytes(const mar_lazy *z)
+{
+    return z ? z->arena_bytes : 0;
+}
+
+/* --- passes --------------------------------------------------------------------------------------------------- */
+
+static int row_length(const mar_lazy *z)
+{
+    return z->model->config.buffer + z->model->config.seq_len;
+}
+
+static act *at(const mar_lazy *z, const act *p, size_t elements)
+{
+    return (char *)(uintptr_t)p + elements * z->model->m->kern->act_size;
+}
+
+/* Block b's part of a cache: [images][L][3D]. */
+static act *block_cache(const mar_lazy *z, const act *cache, int b)
+{
+    const size_t d = (size_t)z->model->config.width;
+    return at(z, cache, (size_t)b * (size_t)z->images * (size_t)row_length(z) * 3 * d);
+}
+
+/* cache[to[r]] = rows[r], `parts` * D operands each. */
+static void remember(const mar_lazy *z, act *cache, const int *to, const act *rows, int n, int parts)
+{
+    kern *k = z->model->m->kern;
+    const int floats = (int)((size_t)parts * (size_t)z->model->config.width * k->act_size / sizeof(float));
+    k->ops->copy_rows(k, cache, to, rows, NULL, NULL, NULL, n, floats);
+}
+
+/* x += proj(attention of `sequences` x n_q rows of w->qkv to n_k rows each of kv) */
+static void attend(const mar_lazy *z, mar_workspace *w, const mar_block *b, float *x, int sequences, int n_q,
+                   const act *kv, int n_k)
+{
+    kern *k = z->model->m->kern;
+    const mar_model_config *c = &z->model->config;
+    const size_t d = (size_t)c->width;
+    k->ops->attention(k, w->qkv, 3 * c->width, at(z, kv, d), at(z, kv, 2 * d), 3 * c->width, sequences, n_q, n_k,
+                      c->heads, c->width / c->heads, w->mixed);
+    k->ops->linear(k, b->proj, w->mixed, sequences * n_q, x);
+}
+
+static void qkv_rows(const mar_lazy *z, mar_workspace *w, const mar_block *b, const float *x, int rows)
+{
+    kern *k = z->model->m->kern;
+    mar_layer_norm(z->model, x, NULL, rows, b->norm1, w->normed, 0);
+    k->ops->linear(k, b->qkv, w->normed, rows, w->qkv);
+}
+
+/* A block on the encoder's rows: [sequences][buffer + count], of which to[] says where the conditional ones are kept.
+ * In a lazy step a sequence's keys are not as many as its rows, nor as many as the cache has room for: one call each.
+ */
+static void encoder_block(mar_lazy *z, mar_workspace *w, const mar_pass *p, const mar_block *b, act *cache,
+                          const int *to, int sequences, int length, int fresh)
+{
+    kern *k = z->model->m->kern;
+    const mar_model_config *c = &z->model->config;
+    const size_t d = (size_t)c->width;
+    qkv_rows(z, w, b, w->x, sequences * length);
+    remember(z, cache, to, w->qkv, p->images * length, 3);
+    if (fresh) {
+        attend(z, w, b, w->x, sequences, length, w->qkv, length);
+    } else {
+        for (int s = 0; s < sequences; s++) {
+            const act *kv = at(z, cache, (size_t)s * (size_t)row_length(z) * 3 * d);
+            const size_t first = (size_t)s * (size_t)length;
+            k->ops->attention(k, at(z, w->qkv, first * 3 * d), 3 * c->width, at(z, kv, d), at(z, kv, 2 * d),
+                              3 * c->width, 1, length, c->buffer + p->known, c->heads, c->width / c->heads,
+                              at(z, w->mixed, first * d));
+        }
+        k->ops->linear(k, b->proj, w->mixed, sequences * length, w->x);
+    }
+    mar_block_mlp(z->model, w, b, w->x, sequences * length);
+}
+
+void mar_lazy_encode(mar_lazy *z, mar_workspace *w, const mar_pass *p, const mar_step *step)
+{
+    const mar_model *m = z->model;
+    mar_pass pass = *p;
+    const int count = step->fresh ? p->known : step->previous, length = m->config.buffer + count;
+    if (!step->fresh) pass.sequences = p->images;
+    mar_encoder_input(m, w, &pass, count);
+    for (int s = 0, n = 0; s < p->images; s++)
+        for (int i = 0; i < length; i++, n++)
+            w->rows[0][n] = s * row_length(z) + (i < m->config.buffer ? i : i + p->known - count);
+    for (int b = 0; b < m->config.encoder_depth; b++)
+        encoder_block(z, w, p, &m->encoder[b], block_cache(z, z->encoder, b), w->rows[0], pass.sequences, length,
+                      step->fresh);
+}
+
+/* The output of the last block, y: first conditional rows, then unconditional ones, `count` an image each. */
+static void remember_difference(mar_lazy *z, mar_workspace *w, const mar_pass *p, int count, const int *position,
+                                const float *y)
+{
+    kern *k = z->model->m->kern;
+    const int d = z->model->config.width, n = p->images * count;
+    if (z->conditions == 1) return;
+    k->ops->subtract(k, y + (size_t)n * (size_t)d, y, (size_t)n * (size_t)d, w->x);
+    for (int i = 0; i < n; i++) w->rows[0][i] = i / count * z->model->config.seq_len + position[i];
+    k->ops->copy_rows(k, z->difference, w->rows[0], w->x, NULL, NULL, NULL, n, d);
+}
+
+/* As mar_decode, but the last block answers for all tokens up to the next fresh step. */
+static void decode_fresh(mar_lazy *z, mar_workspace *w, const mar_pass *p, const mar_step *step, float *out,
+                         const int *z_index)
+{
+    const mar_model *m = z->model;
+    kern *k = m->m->kern;
+    const mar_model_config *c = &m->config;
+    const mar_block *last = &m->decoder[c->decoder_depth - 1];
+    const int length = row_length(z), rows = p->sequences * length, count = step->horizon;
+    mar_decoder_input(m, w, p);
+    k->ops->copy_rows(k, z->input, NULL, w->x, NULL, NULL, NULL, p->images * length, c->width);
+    for (int b = 0; b + 1 < c->decoder_depth; b++) {
+        qkv_rows(z, w, &m->decoder[b], w->x, rows);
+        remember(z, block_cache(z, z->decoder, b), NULL, w->qkv, p->images * length, 3);
+        attend(z, w, &m->decoder[b], w->x, p->sequences, length, w->qkv, length);
+        mar_block_mlp(m, w, &m->decoder[b], w->x, rows);
+    }
+    mar_block_keys(m, w, last, w->x, rows);
+    remember(z, z->last, NULL, w->qkv, p->images * length, 2);
+    const int n = mar_masked_positions(m, p, count, w->rows[1]);
+    for (int i = 0; i < n; i++) w->rows[0][i] = i / count * length + c->buffer + w->rows[1][i];
+    mar_block_ask(m, w, last, w->x, w->rows[0], p->sequences, count, w->qkv, length, w->memory);
+    remember_difference(z, w, p, count, w->rows[1], w->memory);
+    /* this step's tokens are the last ones of each sequence */
+    const int predicted = p->sequences * p->predicted;
+    for (int i = 0; i < predicted; i++)
+        w->rows[0][i] = i / p->predicted * count + count - p->predicted + i % p->predicted;
+    k->ops->copy_rows(k, w->x, NULL, w->memory, w->rows[0], NULL, NULL, predicted, c->width);
+    mar_masked_positions(m, p, p->predicted, w->rows[1]);
+    mar_conditions(m, w->x, w->rows[1], predicted, w->memory, out, z_index);
+}
+
+/* Chooses the rows of image s that are computed on, ascending: those to be predicted, those just predicted, then those
+ * that changed most. score [L] is used up. */
+static void choose(const mar_lazy *z, const mar_pass *p, const mar_step *step, int s, float *score, int *kept)
+{
+    const mar_model_config *c = &z->model->config;
+    const int *must = p->order[s] + c->seq_len - p->known - p->predicted; /* to be predicted, then just predicted */
+    const int length = row_length(z);
+    for (int i = 0; i < length; i++)
+        if (isnan(score[i])) score[i] = 0;
+    for (int i = 0; i < p->predicted + step->previous; i++) score[c->buffer + must[i]] = -2; /* below any cosine */
+    for (int n = 0; n < step->kept; n++) {
+        int least = 0;
+        for (int i = 1; i < length; i++)
+            if (score[i] < score[least]) least = i;
+        score[least] = 3; /* above any cosine: taken */
+    }
+    for (int i = 0, n = 0; i < length; i++)
+        if (score[i] == 3) kept[n++] = i;
+}
+
+/* Keeps the rows of x [images][L][D] that matter: y [images][kept][D] and z->kept [images][kept]. The values in w->qkv
+ * are compared with `cache`. */
+static void prune(mar_lazy *z, mar_workspace *w, const mar_pass *p, const mar_step *step, const float *x, float *y)
+{
+    kern *k = z->model->m->kern;
+    const mar_model_config *c = &z->model->config;
+    const int length = row_length(z), n = p->images * step->kept;
+    for (int s = 0; s < p->images; s++) choose(z, p, step, s, z->score + s * length, z->kept + s * step->kept);
+    for (int i = 0; i < n; i++) w->rows[0][i] = i / step->kept * length + z->kept[i];
+    k->ops->copy_rows(k, y, NULL, x, w->rows[0], NULL, NULL, n, c->width);
+}
+
+/* The blocks before the last on the conditional sequences. Returns the rows it ends with, [images][kept][D]; w->rows[0]
+ * has their places among [images][L]. */
+static float *decode_blocks(mar_lazy *z, mar_workspace *w, const mar_pass *p, const mar_step *step)
+{
+    const mar_model *m = z->model;
+    kern *k = m->m->kern;
+    const mar_model_config *c = &m->config;
+    const int length = row_length(z);
+    int count = length; /* rows an image */
+    float *x = w->x;
+    for (int i = 0; i < p->images * length; i++) w->rows[0][i] = i;
+    for (int b = 0; b + 1 < c->decoder_depth; b++) {
+        const mar_block *block = &m->decoder[b];
+        act *cache = block_cache(z, z->decoder, b);
+        const int pruning = b == PRUNE_BLOCK && step->kept < length;
+        qkv_rows(z, w, block, x, p->images * count);
+        if (pruning)
+            k->ops->similarity(k, at(z, w->qkv, 2 * (size_t)c->width), at(z, cache, 2 * (size_t)c->width), 3 * c->width,
+                               p->images * length, c->heads, c->width / c->heads, z->score);
+        remember(z, cache, w->rows[0], w->qkv, p->images * count, 3);
+        attend(z, w, block, x, p->images, count, cache, length);
+        if (pruning) {
+            prune(z, w, p, step, x, w->memory);
+            x = w->memory, count = step->kept;
+        }
+        mar_block_mlp(m, w, block, x, p->images * count);
+    }
+    return x;
+}
+
+static void decode_lazily(mar_lazy *z, mar_workspace *w, const mar_pass *p, const mar_step *step, float *out,
+                          const int *z_index)
+{
+    const mar_model *m = z->model;
+    kern *k = m->m->kern;
+    const mar_model_config *c = &m->config;
+    const mar_block *last = &m->decoder[c->decoder_depth - 1];
+    const int length = row_length(z), d = c->width, n = p->images * p->predicted;
+    mar_pass pass = *p;
+    pass.sequences = p->images;
+    mar_decoder_visible(m, w, &pass, step->previous, z->input);
+    k->ops->copy_rows(k, w->x, NULL, z->input, NULL, NULL, NULL, p->images * length, d);
+    float *x = decode_blocks(z, w, p, step), *y = x == w->x ? w->memory : w->x;
+    mar_block_keys(m, w, last, x, p->images * step->kept);
+    remember(z, z->last, w->rows[0], w->qkv, p->images * step->kept, 2);
+    /* w->rows[1]: positions, w->rows[2]: their rows among the kept ones */
+    mar_masked_positions(m, &pass, p->predicted, w->rows[1]);
+    for (int i = 0; i < n; i++) {
+        const int s = i / p->predicted, row = s * length + c->buffer + w->rows[1][i];
+        int r = s * step->kept;
+        while (w->rows[0][r] != row) r++;
+        w->rows[2][i] = r;
+    }
+    mar_block_ask(m, w, last, x, w->rows[2], p->images, p->predicted, z->last, length, y);
+    if (z->conditions == 2) {
+        for (int i = 0; i < n; i++) {
+            w->rows[0][i] = i / p->predicted * c->seq_len + w->rows[1][i];
+            w->rows[1][n + i] = w->rows[1][i];
+        }
+        k->ops->copy_rows(k, y + (size_t)n * (size_t)d, NULL, y, NULL, z->difference, w->rows[0], n, d);
+    }
+    mar_conditions(m, y, w->rows[1], z->conditions * n, x, out, z_index);
+}
+
+void mar_lazy_decode(mar_lazy *z, mar_workspace *w, const mar_pass *p, const mar_step *step, float *out,
+                     const int *z_index)
+{
+    if (step->fresh)
+        decode_fresh(z, w, p, step, out, z_index);
+    else
+        decode_lazily(z, w, p, step, out, z_index);
+}
+
+/* --- what it takes --------------------------------------------------------------------------------------------- */
+
+static mar_status plan_attention(const mar_lazy *z, int n_q, int n_k, int parts, mar_err *err)
+{
+    kern *k = z->model->m->kern;
+    const mar_model_config *c = &z->model->config;
+    return k->ops->attention_plan(k, n_q, n_k, c->heads, c->width / c->heads, parts == 3 ? 3 * c->width : c->width,
+                                  parts * c->width, err);
+}
+
+mar_status mar_lazy_plan(const mar_lazy *z, int images, const mar_step *step, mar_err *err)
+{
+    const mar_model *m = z->model;
+    kern *k = m->m->kern;
+    const mar_model_config *c = &m->config;
+    const mar_block *last = &m->decoder[c->decoder_depth - 1];
+    const int length = row_length(z), sequences = images * z->conditions;
+    if (step->fresh) {
+        mar_status status = mar_passes_plan(m, sequences, step->known, step->predicted, err);
+        if (status == MAR_OK) status = mar_block_plan(m, last, sequences * step->horizon, sequences * length, err);
+        return status == MAR_OK ? plan_attention(z, step->horizon, length, 2, err) : status;
+    }
+    const int encoded = c->buffer + step->previous;
+    mar_status status = k->ops->linear_plan(k, m->decoder_embed, images * encoded, err);
+    if (status == MAR_OK) status = k->ops->linear_plan(k, m->z_proj, images * step->predicted, err);
+    for (int b = 0; status == MAR_OK && b < c->encoder_depth; b++)
+        status = mar_block_plan(m, &m->encoder[b], images * encoded, 0, err);
+    for (int b = 0; status == MAR_OK && b + 1 < c->decoder_depth; b++) {
+        if (b <= PRUNE_BLOCK) status = mar_block_plan(m, &m->decoder[b], images * length, 0, err);
+        if (status == MAR_OK && b >= PRUNE_BLOCK)
+            status = mar_block_plan(m, &m->decoder[b], images * step->kept, 0, err);
+    }
+    if (status == MAR_OK) status = mar_block_plan(m, last, images * step->predicted, images * step->kept, err);
+    if (status == MAR_OK) status = plan_attention(z, encoded, c->buffer + step->known, 3, err);
+    if (status == MAR_OK) status = plan_attention(z, length, length, 3, err);
+    if (status == MAR_OK) status = plan_attention(z, step->kept, length, 3, err);
+    return status == MAR_OK ? plan_attention(z, step->predicted, length, 2, err) : status;
+}
+
+double mar_lazy_encode_flop(const mar_lazy *z, int images, const mar_step *step)
+{
+    const mar_model *m = z->model;
+    if (step->fresh) return mar_encode_flop(m, images * z->conditions, step->known);
+    const double rows = (double)images * (m->config.buffer + step->previous);
+    return m->config.encoder_depth * mar_block_flop(m, rows, rows, m->config.buffer + step->known);
+}
+
+double mar_lazy_decode_flop(const mar_lazy *z, int images, const mar_step *step)
+{
+    const mar_model *m = z->model;
+    const mar_model_config *c = &m->config;
+    const double length = row_length(z), d = c->width, all = images * length, kept = (double)images * step->kept;
+    if (step->fresh) return mar_decode_flop(m, images * z->conditions, step->horizon);
+    double flop = 2.0 * images * (c->buffer + step->previous) * d * d; /* decoder_embed */
+    for (int b = 0; b + 1 < c->decoder_depth; b++) {
+        flop += mar_block_flop(m, b <= PRUNE_BLOCK ? all : kept, b <= PRUNE_BLOCK ? all : kept, length);
+        if (b == PRUNE_BLOCK) flop -= 4.0 * (all - kept) * d * c->mlp_hidden; /* its MLP is on the kept rows */
+    }
+    return flop + mar_block_flop(m, (double)images * step->predicted, kept, length);
+}

@@ -1,0 +1,226 @@
+/* Annealed chains, DDIM, DPM-Solver++ and LazyMAR's head against their published codes on random weights
+ * (tests/golden/make_shortcuts.py). */
+#include "diffusion/chain.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDTH = 80, DEPTH = 2, CHANNELS = 6, Z = 96, N = 7 };
+static const uint64_t seed = 0x1234567890ABCDEF;
+static const uint64_t image[N] = {0, 1, 2, 3, 4, (uint64_t)1 << 33, 6};
+
+typedef struct {
+    kern *k;
+    wt_file *model;
+    diff_head head;
+    float *z; /* [2N][Z]: conditional, unconditional */
+    int position[N];
+} fixture;
+
+/* 0: no such processor */
+static int open_fixture(fixture *f, mar_dtype dtype, int threads)
+{
+    mar_err err = {0};
+    memset(f, 0, sizeof *f);
+    mar_status status = kern_cpu_open(dtype, threads, &f->k, &err);
+    if (dtype == MAR_DTYPE_BF16 && status == MAR_EBACKEND) return 0;
+    assert_ok(status, &err);
+    f->model = golden_open("mar_small");
+    assert_ok(diff_head_load(f->k, f->model, WIDTH, DEPTH, CHANNELS, Z, &f->head, &err), &err);
+    wt_file *golden = golden_open("mar");
+    f->z = golden_f32(golden, "head.z", 2 * N * Z);
+    float *p = golden_f32(golden, "chain.position", N);
+    for (int i = 0; i < N; i++) f->position[i] = (int)p[i];
+    free(p);
+    wt_close(golden);
+    return 1;
+}
+
+static void close_fixture(fixture *f)
+{
+    diff_head_free(&f->head);
+    free(f->z);
+    wt_close(f->model);
+    f->k->ops->close(f->k);
+}
+
+static float temperature_of(mar_sampler sampler)
+{
+    return sampler == MAR_SAMPLER_DDPM ? 0.9f : 1;
+}
+
+static void sample(const fixture *f, diff_chain *c, int steps, float *x)
+{
+    mar_err err = {0};
+    float cfg[N];
+    for (int r = 0; r < N; r++) cfg[r] = 2.9f;
+    diff_chain_use(c, steps);
+    assert_ok(diff_chain_plan(c, N, &err), &err);
+    diff_chain_sample(c, f->z, N, cfg, seed, image, f->position, x);
+    assert_ok(kern_check(f->k, &err), &err);
+}
+
+/* One chain for all step counts of a sampler, as a session has it: used in an order in which each finds the buffers as
+ * a longer or a shorter one left them. */
+static void matches_published_codes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        mar_sampler sampler;
+        int top, steps[4], plain; /* plain: the step count that also has a golden run without guidance */
+    } cases[] = {{"annealed", MAR_SAMPLER_DDPM, DIFF_TOP_ANNEALED, {50, 5, 23, 50}, 23},
+                 {"ddim", MAR_SAMPLER_DDIM, DIFF_TOP_SOLVER, {50, 7, 20, 50}, 20},
+                 {"dpmpp", MAR_SAMPLER_DPMPP, DIFF_TOP_SOLVER, {50, 7, 20, 50}, 20}};
+    fixture f;
+    wt_file *golden = golden_open("shortcuts");
+    open_fixture(&f, MAR_DTYPE_F32, 2);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int guided = 0; guided < 2; guided++) {
+            diff_chain c;
+            mar_err err = {0};
+            diff_spec specs[3];
+            for (int j = 0; j < 3; j++) specs[j] = (diff_spec){cases[i].sampler, cases[i].steps[j], cases[i].top};
+            assert_ok(diff_chain_create_for(&f.head, specs, 3, temperature_of(cases[i].sampler), N, guided, &c, &err),
+                      &err);
+            for (int j = 0; j < 4; j++) {
+                char name[48];
+                float x[N * CHANNELS];
+                const int steps = cases[i].steps[j];
+                if (!guided && steps != cases[i].plain) continue;
+                snprintf(name, sizeof name, "%s.%d.%s", cases[i].name, steps, guided ? "guided" : "plain");
+                float *expected = golden_f32(golden, name, N * CHANNELS);
+                sample(&f, &c, steps, x);
+                assert_close(x, expected, N * CHANNELS, 1e-4);
+                free(expected);
+            }
+            diff_chain_free(&c);
+        }
+    close_fixture(&f);
+    wt_close(golden);
+}
+
+/* LazyMAR's head, six blocks deep. */
+static void reuses_as_released(void **state)
+{
+    (void)state;
+    enum { TOKENS = 4, SIZE = TOKENS * 5 };
+    static const uint64_t images[TOKENS] = {0, 1, 2, (uint64_t)1 << 33};
+    static const int positions[TOKENS] = {3, 63, 0, 17};
+    wt_file *golden = golden_open("shortcuts"), *model = golden_open("lazy_small");
+    float *z = golden_f32(golden, "reuse.z", 2 * TOKENS * 24), cfg[TOKENS] = {2.9f, 2.9f, 2.9f, 2.9f};
+    for (int i = 0; i < 12; i++) {
+        const int guided = i % 2, steps = i / 2 % 2 ? 100 : 30,
+                  chunks = i / 4; /* of how many steps the modulation is made */
+        char name[32];
+        kern *k;
+        diff_head head;
+        diff_chain c;
+        mar_err err = {0};
+        const diff_spec spec = {MAR_SAMPLER_DDPM, steps, DIFF_TOP_ANNEALED};
+        assert_ok(kern_cpu_open(MAR_DTYPE_F32, 1, &k, &err), &err);
+        assert_ok(diff_head_load(k, model, 16, 6, 5, 24, &head, &err), &err);
+        assert_ok(diff_chain_create_for(&head, &spec, 1, 0.9f, TOKENS, guided, &c, &err), &err);
+        assert_ok(diff_chain_reuse(&c, &err), &err);
+        if (chunks) c.mod_rows = chunks * (guided ? 2 : 1) * TOKENS;
+        assert_ok(diff_chain_plan(&c, TOKENS, &err), &err);
+        snprintf(name, sizeof name, "reuse.%d.%s", steps, guided ? "guided" : "plain");
+        float *expected = golden_f32(golden, name, SIZE), x[SIZE];
+        diff_chain_sample(&c, z, TOKENS, cfg, seed, images, positions, x);
+        assert_ok(kern_check(k, &err), &err);
+        assert_close(x, expected, SIZE, 1e-4);
+        free(expected);
+        diff_chain_free(&c);
+        diff_head_free(&head);
+        k->ops->close(k);
+    }
+    free(z);
+    wt_close(golden), wt_close(model);
+}
+
+/* DiSA's clipped timesteps, of which the duplicates are gone; and a solver's. */
+static void timesteps(void **state)
+{
+    (void)state;
+    static const int asked[3] = {5, 23, 50}, kept[3] = {5, 22, 48};
+    wt_file *golden = golden_open("shortcuts");
+    mar_err err = {0};
+    diff_schedule s;
+    for (int i = 0; i < 3; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "annealed.%d.t", asked[i]);
+        float *t = golden_f32(golden, name, kept[i]);
+        const diff_spec spec = {MAR_SAMPLER_DDPM, asked[i], DIFF_TOP_ANNEALED};
+        assert_ok(diff_schedule_create_for(&spec, 1, &s, &err), &err);
+        assert_int_equal(s.steps, kept[i]);
+        for (int j = 0; j < kept[i]; j++) assert_int_equal(s.t[j], (int)t[j]);
+        diff_schedule_free(&s);
+        free(t);
+    }
+    for (int steps = 2; steps <= DIFF_BASE_STEPS; steps += 7) {
+        const diff_spec spec = {MAR_SAMPLER_DPMPP, steps, DIFF_TOP_SOLVER};
+        assert_ok(diff_schedule_create_for(&spec, 1, &s, &err), &err);
+        assert_int_equal(s.t[0], 0);
+        assert_int_equal(s.t[s.steps - 1], DIFF_TOP_SOLVER);
+        assert_true(s.steps == steps || steps > DIFF_TOP_SOLVER + 1);
+        for (int i = 0; i < s.steps; i++) {
+            assert_true(i == 0 || s.t[i] > s.t[i - 1]);
+            assert_true(isfinite(s.ode[i].coef_x + s.ode[i].coef_x0 + s.ode[i].coef_previous));
+        }
+        assert_true(s.ode[0].coef_x == 0 && s.ode[0].coef_x0 == 1 && s.ode[0].coef_previous == 0);
+        diff_schedule_free(&s);
+    }
+    const diff_spec spec = {MAR_SAMPLER_DDIM, 20, DIFF_TOP_SOLVER};
+    assert_int_equal(diff_schedule_create_for(&spec, 0.9f, &s, &err), MAR_EARG);
+    assert_non_null(strstr(err.text, "temperature 0.9: expected 1"));
+    wt_close(golden);
+}
+
+/* A token's bits depend neither on the tokens beside it, nor on threads, nor on the step counts a chain has. */
+static void tokens_stand_alone(void **state)
+{
+    (void)state;
+    const diff_spec specs[3] = {{MAR_SAMPLER_DDPM, 20, DIFF_TOP_ANNEALED},
+                                {MAR_SAMPLER_DDIM, 20, DIFF_TOP_SOLVER},
+                                {MAR_SAMPLER_DPMPP, 20, DIFF_TOP_SOLVER}};
+    for (int i = 0; i < 6; i++) {
+        const diff_spec two[2] = {specs[i / 2], {specs[i / 2].sampler, 33, specs[i / 2].top}};
+        float all[N * CHANNELS], x[N * CHANNELS];
+        for (int threads = 1; threads <= 3; threads++) {
+            fixture f;
+            diff_chain c;
+            mar_err err = {0};
+            if (!open_fixture(&f, i % 2 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, threads)) continue;
+            const float temperature = temperature_of(specs[i / 2].sampler);
+            assert_ok(diff_chain_create_for(&f.head, two, 2, temperature, N, 1, &c, &err), &err);
+            sample(&f, &c, 20, x);
+            if (threads == 1) memcpy(all, x, sizeof all);
+            assert_memory_equal(x, all, sizeof all);
+            diff_chain_free(&c);
+            assert_ok(diff_chain_create_for(&f.head, two, 1, temperature, 1, 1, &c, &err), &err);
+            for (int r = 0; r < N; r++) {
+                float z[2 * Z], one[CHANNELS];
+                memcpy(z, f.z + r * Z, Z * sizeof *z);
+                memcpy(z + Z, f.z + (N + r) * Z, Z * sizeof *z);
+                diff_chain_sample(&c, z, 1, &(float){2.9f}, seed, image + r, f.position + r, one);
+                assert_memory_equal(one, all + r * CHANNELS, sizeof one);
+            }
+            diff_chain_free(&c);
+            close_fixture(&f);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(matches_published_codes),
+        cmocka_unit_test(reuses_as_released),
+        cmocka_unit_test(timesteps),
+        cmocka_unit_test(tokens_stand_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

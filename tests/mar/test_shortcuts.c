@@ -1,0 +1,451 @@
+/* The shortcuts in the whole loop: DiSA's annealing, solvers, LazyMAR against the released code, GtR; what they cost,
+ * what they refuse, and the promises of mar.h under each. */
+#include "eval/classifier.h"
+#include "mar.h"
+#include "mar/gtr.h"
+#include "mar/handle.h"
+#include "mar/session.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char small[] = "tests/golden/data/lazy_small.safetensors";
+enum { SEQ = 64, GRID = 8, CHANNELS = 5, D = 24, TOKENS = SEQ * CHANNELS };
+
+#define ok(m, call) assert_ok(call, &(m)->err)
+
+/* NULL: the processor has no bf16 */
+static mar *open_mar(mar_dtype dtype, int threads)
+{
+    const mar_options options = {dtype, threads};
+    mar *m = NULL;
+    mar_status status = mar_open(&options, &m);
+    if (dtype == MAR_DTYPE_BF16 && status == MAR_EBACKEND) {
+        mar_close(m);
+        return NULL;
+    }
+    assert_int_equal(status, MAR_OK);
+    return m;
+}
+
+static mar_params defaults(int num_iter, int steps)
+{
+    mar_params p = MAR_PARAMS_DEFAULT;
+    p.num_iter = num_iter;
+    p.num_sampling_steps = steps;
+    p.cfg = 2.9f;
+    return p;
+}
+
+/* --- annealing ---------------------------------------------------------------------------------------------------- */
+
+/* The number of diffusion steps of every autoregressive step, against DiSA's own DiffLoss.sample. */
+static void annealing(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"", "linear", "cosine", "two-stage"};
+    static const int cases[3][3] = {{64, 50, 5}, {17, 23, 4}, {2, 9, 9}};
+    wt_file *golden = golden_open("shortcuts");
+    for (int kind = MAR_ANNEAL_LINEAR; kind <= MAR_ANNEAL_TWO_STAGE; kind++)
+        for (int i = 0; i < 3; i++) {
+            char name[48];
+            mar_step steps[64];
+            mar_params p = defaults(cases[i][0], 100);
+            p.diff_annealing = (mar_annealing)kind;
+            p.diff_upper_steps = cases[i][1], p.diff_lower_steps = cases[i][2];
+            snprintf(name, sizeof name, "annealing.%s.%d", names[kind], p.num_iter);
+            float *expected = golden_f32(golden, name, p.num_iter);
+            mar_steps_anneal(&p, steps);
+            for (int j = 0; j < p.num_iter; j++) assert_int_equal(steps[j].sampling_steps, (int)expected[j]);
+            free(expected);
+        }
+    wt_close(golden);
+}
+
+/* --- LazyMAR -------------------------------------------------------------------------------------------------------
+ */
+
+static int place_among(const int *positions, int n, int position)
+{
+    int before = 0;
+    for (int i = 0; i < n; i++) before += positions[i] < position;
+    return before;
+}
+
+/* Compares the step's z, images x predicted in the order of `order`, conditional then unconditional, with the
+ * release's, which come by ascending position. Returns how many rows there were. Which rows are kept hangs on
+ * similarities of which some are equal but for rounding: a few rows may differ by what such a choice makes, 1e-4 or so.
+ */
+static int compare_z(const mar_session *s, const mar_step *step, const float *expected, int *differing)
+{
+    const int n = step->predicted, begin = SEQ - step->known - n;
+    for (int q = 0; q < 2 * s->images; q++)
+        for (int i = 0; i < n; i++) {
+            const int *positions = s->order[q % s->images] + begin;
+            const float *mine = s->target.z + (size_t)(q * n + i) * D;
+            const float *theirs = expected + (size_t)(q * n + place_among(positions, n, positions[i])) * D;
+            assert_close(mine, theirs, D, 1e-3);
+            *differing += relative_error(mine, theirs, D) > 1e-5;
+        }
+    return 2 * s->images * n;
+}
+
+/* The release on the same weights, orders and noise: the conditions of every step, and the tokens. */
+static void lazy_matches_release(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int num_iter, images, labels[2];
+    } cases[2] = {{"32", 32, 2, {3, 0}}, {"48", 48, 1, {4}}};
+    wt_file *golden = golden_open("shortcuts");
+    mar *m = open_mar(MAR_DTYPE_F32, 2);
+    mar_model *model;
+    ok(m, mar_model_load(m, small, 0, &model));
+    for (int i = 0; i < 2; i++) {
+        const int images = cases[i].images;
+        int differing = 0;
+        char name[32];
+        mar_session *s;
+        mar_params p = defaults(cases[i].num_iter, 10);
+        p.lazy = 1;
+        p.seed = 0x1234567890ABCDEF;
+        snprintf(name, sizeof name, "lazy.%s.z", cases[i].name);
+        float *z = golden_f32(golden, name, 2 * images * SEQ * D), *next = z;
+        snprintf(name, sizeof name, "lazy.%s.tokens", cases[i].name);
+        float *expected = golden_f32(golden, name, images * TOKENS), tokens[2 * TOKENS];
+        ok(m, mar_session_create(model, NULL, &p, images, &s));
+        ok(m, mar_session_begin(s, 11, cases[i].labels, images));
+        while (!mar_session_done(s)) {
+            const mar_step *step = &s->steps[s->step];
+            ok(m, mar_session_step(s));
+            next += (size_t)compare_z(s, step, next, &differing) * D;
+        }
+        ok(m, mar_session_tokens(s, tokens));
+        assert_close(tokens, expected, images * TOKENS, 1e-3);
+        assert_true(differing <= 2 * images * SEQ / 10);
+        mar_session_free(s);
+        free(z), free(expected);
+    }
+    mar_model_free(model);
+    mar_close(m);
+    wt_close(golden);
+}
+
+/* --- the loop under each shortcut ------------------------------------------------------------------------------------
+ */
+
+enum { PLAIN, DISA, DDIM, DPMPP, LAZY, GTR, GTR_DDIM, LAZY_DPMPP_DISA, LAZY_UNGUIDED, LAZY_HEAD, MODES, STEPS = 24 };
+
+static mar_params mode(int i)
+{
+    mar_params p = defaults(STEPS, 9);
+    p.diff_upper_steps = 12, p.diff_lower_steps = 4;
+    p.gtr_generation_steps = 5, p.gtr_reconstruction_steps = 2, p.gtr_sampling_steps = 4;
+    if (i == DISA) p.diff_annealing = MAR_ANNEAL_LINEAR;
+    if (i == LAZY_DPMPP_DISA) p.diff_annealing = MAR_ANNEAL_COSINE;
+    if (i == DDIM || i == GTR_DDIM) p.sampler = MAR_SAMPLER_DDIM;
+    if (i == DPMPP || i == LAZY_DPMPP_DISA) p.sampler = MAR_SAMPLER_DPMPP;
+    p.lazy_head = i == LAZY_HEAD;
+    p.lazy = i == LAZY || i == LAZY_HEAD || i == LAZY_DPMPP_DISA || i == LAZY_UNGUIDED;
+    p.gtr = i == GTR || i == GTR_DDIM;
+    if (i == LAZY_UNGUIDED) p.cfg = 1;
+    return p;
+}
+
+/* Tokens of images 100.. made in batches of at most `batch`; the statistics of the last batch. */
+static void generate(mar *m, mar_model *model, const mar_params *p, int n, int batch, float *tokens, mar_stats *stats)
+{
+    const int labels[4] = {2, -1, 0, 4};
+    mar_session *s;
+    ok(m, mar_session_create(model, NULL, p, batch, &s));
+    for (int i = 0; i < n; i += batch) {
+        const int count = n - i < batch ? n - i : batch;
+        ok(m, mar_session_begin(s, (uint64_t)(100 + i), labels + i, count));
+        while (!mar_session_done(s)) ok(m, mar_session_step(s));
+        ok(m, mar_session_tokens(s, tokens + i * TOKENS));
+    }
+    if (stats) mar_session_get_stats(s, stats);
+    mar_session_free(s);
+}
+
+static void batch_and_threads_do_not_matter(void **state)
+{
+    (void)state;
+    enum { N = 3 };
+    static float reference[MODES][N * TOKENS], tokens[N * TOKENS];
+    static const int runs[4][2] = {{1, 1}, {1, 3}, {2, 2}}; /* threads, batch */
+    for (int bf16 = 0; bf16 < 2; bf16++)
+        for (int run = 0; run < 3; run++) {
+            mar *m = open_mar(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, runs[run][0]);
+            if (!m) continue;
+            mar_model *model;
+            ok(m, mar_model_load(m, small, 0, &model));
+            for (int i = 0; i < MODES; i++) {
+                const mar_params p = mode(i);
+                generate(m, model, &p, N, runs[run][1], run ? tokens : reference[i], NULL);
+                if (run && memcmp(tokens, reference[i], sizeof tokens) != 0)
+                    fail_msg("mode %d, %d threads, batches of %d: other tokens", i, runs[run][0], runs[run][1]);
+                for (int j = 0; run == 0 && j < i; j++)
+                    assert_memory_not_equal(reference[i], reference[j], sizeof reference[i]);
+            }
+            mar_model_free(model);
+            mar_close(m);
+        }
+}
+
+/* Real calls and arithmetic, against counts made by hand. */
+static void statistics(void **state)
+{
+    (void)state;
+    enum { N = 2 };
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    mar_model *model;
+    ok(m, mar_model_load(m, small, 0, &model));
+    mar_stats stats[MODES];
+    float tokens[N * TOKENS];
+    for (int i = 0; i < MODES; i++) {
+        const mar_params p = mode(i);
+        generate(m, model, &p, N, N, tokens, &stats[i]);
+        assert_int_equal(stats[i].tokens, N * SEQ);
+        assert_true(stats[i].head_rows == stats[i].head_calls);
+    }
+    const int constant[] = {PLAIN, DDIM, DPMPP, LAZY, LAZY_UNGUIDED, LAZY_HEAD};
+    for (int i = 0; i < 6; i++) {
+        assert_true(stats[constant[i]].head_calls == 9.0 * N * SEQ);
+        assert_int_equal(stats[constant[i]].head_calls_max, 9);
+    }
+    /* the annealed chains, by the plan */
+    mar_step steps[STEPS];
+    const mar_params p = mode(DISA);
+    mar_steps_plan(STEPS, SEQ, p.cfg, p.cfg_schedule, steps);
+    mar_steps_anneal(&p, steps);
+    double calls = 0;
+    for (int i = 0; i < STEPS; i++) calls += N * steps[i].predicted * steps[i].sampling_steps;
+    assert_int_equal(steps[0].sampling_steps, 12);
+    assert_int_equal(steps[STEPS - 1].sampling_steps, 4);
+    assert_true(stats[DISA].head_calls == calls);
+    assert_int_equal(stats[DISA].head_calls_max, 12);
+    /* GtR: 9 for the first 32 tokens, and for 30 % of the 10 and 22 tokens of the second stage's two steps, rounded up
+     */
+    assert_true(stats[GTR].head_calls == N * (9 * 32 + 9 * (3 + 7) + 4 * (32 - 10)));
+    assert_true(stats[GTR_DDIM].head_calls == stats[GTR].head_calls);
+    assert_true(stats[GTR].encoder_flop < 0.5 * stats[PLAIN].encoder_flop);
+    assert_true(stats[GTR].decoder_flop < 0.5 * stats[PLAIN].decoder_flop);
+    assert_true(stats[LAZY].encoder_flop < 0.7 * stats[PLAIN].encoder_flop);
+    assert_true(stats[LAZY].head_flop == stats[PLAIN].head_flop);
+    assert_true(stats[LAZY_HEAD].head_flop < 0.6 * stats[PLAIN].head_flop);
+    assert_true(stats[LAZY].decoder_flop < 0.8 * stats[PLAIN].decoder_flop);
+    mar_model_free(model);
+    mar_close(m);
+}
+
+/* --- GtR -----------------------------------------------------------------------------------------------------------
+ */
+
+/* Every order and plan: each token once, in its stage. */
+static void stages(void **state)
+{
+    (void)state;
+    for (int grid = 2; grid <= 16; grid++) {
+        const int all = grid * grid, first = (all + 1) / 2;
+        int order[256], scratch[256], seen[256] = {0};
+        kern_random_order(1, 2, all, order);
+        mar_gtr_order(grid, order, scratch);
+        for (int i = 0; i < all; i++) {
+            seen[order[i]]++;
+            assert_int_equal((order[i] / grid + order[i] % grid) % 2, i < all - first);
+        }
+        for (int i = 0; i < all; i++) assert_int_equal(seen[i], 1);
+        for (int n = 1; n <= first; n++)
+            for (int k = 1; k <= all - first; k += 3) {
+                mar_step steps[256];
+                mar_params p = defaults(1, 100);
+                p.gtr = 1, p.gtr_generation_steps = n, p.gtr_reconstruction_steps = k;
+                mar_gtr_plan(&p, grid, steps);
+                int known = 0;
+                for (int i = 0; i < n + k; i++) {
+                    if (i == n) assert_int_equal(known, first);
+                    assert_int_equal(steps[i].known, known);
+                    assert_true(steps[i].predicted >= 1 && steps[i].detailed <= steps[i].predicted);
+                    assert_int_equal(steps[i].detailed > 0, i >= n);
+                    known += steps[i].predicted;
+                }
+                assert_int_equal(known, all);
+            }
+    }
+}
+
+/* A flat image with an edge: the tokens beside it are the detailed ones, and nothing is lost. */
+static void detail_is_found(void **state)
+{
+    (void)state;
+    float tokens[SEQ][2], energy[SEQ];
+    int positions[SEQ / 2], seen[SEQ] = {0}, n = 0;
+    for (int i = 0; i < SEQ; i++) {
+        tokens[i][0] = i % GRID < 4 ? -1.0f : 1.0f;
+        tokens[i][1] = 5;
+        if ((i / GRID + i % GRID) % 2 == 0) continue;
+        tokens[i][0] = tokens[i][1] = NAN; /* not known: must not be read */
+        positions[n++] = i;
+    }
+    mar_gtr_select(tokens[0], GRID, 2, positions, n, 8, energy);
+    for (int i = 0; i < n; i++) {
+        seen[positions[i]]++;
+        const int column = positions[i] % GRID, beside = column == 3 || column == 4;
+        assert_int_equal(beside, i >= n - 8);
+        assert_true(beside ? energy[i] > 1 : energy[i] < 1e-6f);
+    }
+    for (int i = 0; i < SEQ; i++) assert_int_equal(seen[i], (i / GRID + i % GRID) % 2);
+}
+
+/* --- what they are worth, roughly ------------------------------------------------------------------------------------
+ */
+
+enum { DEMO_IMAGES = 10, DEMO_SIDE = 32, DEMO_TOKENS = 64 * 8 };
+
+/* Right answers of the digit classifier on the demo's images. */
+static int recognised(mar *m, mar_model *model, mar_vae *vae, const mar_params *p)
+{
+    int labels[DEMO_IMAGES], right = 0;
+    static uint8_t rgb[DEMO_IMAGES][DEMO_SIDE * DEMO_SIDE * 3];
+    mar_session *s;
+    eval_classifier *judge;
+    for (int i = 0; i < DEMO_IMAGES; i++) labels[i] = i % EVAL_DIGITS;
+    ok(m, mar_session_create(model, vae, p, DEMO_IMAGES, &s));
+    ok(m, mar_session_begin(s, 0, labels, DEMO_IMAGES));
+    while (!mar_session_done(s)) ok(m, mar_session_step(s));
+    ok(m, mar_session_images(s, rgb[0]));
+    ok(m, eval_classifier_open(&judge, &m->err));
+    for (int i = 0; i < DEMO_IMAGES; i++) {
+        float logits[EVAL_DIGITS];
+        int best = 0;
+        eval_classify(judge, rgb[i], logits);
+        for (int c = 1; c < EVAL_DIGITS; c++)
+            if (logits[c] > logits[best]) best = c;
+        right += best == labels[i];
+    }
+    eval_classifier_close(judge);
+    mar_session_free(s);
+    return right;
+}
+
+/* Each shortcut still writes digits: 7 of 10 right, where guessing gets that far once in 10^5. */
+static void demo_digits(void **state)
+{
+    (void)state;
+    static const int modes[] = {DISA, DPMPP, GTR, LAZY_HEAD, LAZY_DPMPP_DISA};
+    mar *m = open_mar(MAR_DTYPE_AUTO, 1);
+    mar_model *model;
+    mar_vae *vae;
+    ok(m, mar_model_load(m, "demo", 0, &model));
+    ok(m, mar_vae_load(m, "demo", &vae));
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        mar_params p = mode(modes[i]);
+        p.num_sampling_steps = modes[i] == LAZY_HEAD ? 50 : 20;
+        p.diff_upper_steps = 20, p.diff_lower_steps = 8;
+        p.gtr_generation_steps = 10, p.gtr_sampling_steps = 12;
+        const int right = recognised(m, model, vae, &p);
+        if (right < 7) fail_msg("mode %d: %d of %d digits", modes[i], right, DEMO_IMAGES);
+    }
+    mar_vae_free(vae);
+    mar_model_free(model);
+    mar_close(m);
+}
+
+static void solve(mar *m, mar_model *model, mar_sampler sampler, int steps, float *tokens)
+{
+    mar_session *s;
+    mar_params p = defaults(1, steps);
+    p.sampler = sampler;
+    ok(m, mar_session_create(model, NULL, &p, 1, &s));
+    ok(m, mar_session_begin(s, 3, (int[]){4}, 1));
+    ok(m, mar_session_step(s));
+    ok(m, mar_session_tokens(s, tokens));
+    mar_session_free(s);
+}
+
+/* The solvers solve one equation: with many steps they meet, and the one of second order is there sooner. */
+static void solvers_converge(void **state)
+{
+    (void)state;
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    mar_model *model;
+    ok(m, mar_model_load(m, "demo", 0, &model));
+    static float limit[DEMO_TOKENS], tokens[DEMO_TOKENS];
+    double error[2][2];
+    solve(m, model, MAR_SAMPLER_DPMPP, 327, limit);
+    for (int i = 0; i < 4; i++) {
+        solve(m, model, i / 2 ? MAR_SAMPLER_DPMPP : MAR_SAMPLER_DDIM, i % 2 ? 99 : 25, tokens);
+        error[i / 2][i % 2] = relative_error(tokens, limit, DEMO_TOKENS);
+    }
+    const double ddim = error[0][0] / error[0][1]; /* first order: a quarter of the step, a quarter of the error */
+    assert_true(ddim > 3 && ddim < 6);
+    assert_true(error[1][0] < 0.6 * error[0][0] && error[1][1] < 0.6 * error[0][1] && error[1][1] < 5e-3);
+    mar_model_free(model);
+    mar_close(m);
+}
+
+/* --- refusals -------------------------------------------------------------------------------------------------------
+ */
+
+static void refuses(void **state)
+{
+    (void)state;
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    mar_model *model;
+    mar_session *s;
+    ok(m, mar_model_load(m, small, 0, &model));
+    mar_params bad[18];
+    const char *says[18];
+    int n = 0;
+    for (int i = 0; i < 18; i++) bad[i] = defaults(16, 10);
+#define REFUSED(text, ...)                                                                                             \
+    do {                                                                                                               \
+        mar_params *p = &bad[n];                                                                                       \
+        __VA_ARGS__;                                                                                                   \
+        says[n++] = text;                                                                                              \
+    } while (0)
+    REFUSED("sampler 3: expected ddpm, ddim or dpmpp", p->sampler = (mar_sampler)3);
+    REFUSED("diff_annealing 4: expected", p->diff_annealing = (mar_annealing)4);
+    REFUSED("diff_upper_steps 5 and diff_lower_steps 6", p->diff_annealing = MAR_ANNEAL_LINEAR, p->diff_upper_steps = 5,
+            p->diff_lower_steps = 6);
+    REFUSED("diff_lower_steps 1", p->diff_annealing = MAR_ANNEAL_LINEAR, p->diff_lower_steps = 1);
+    REFUSED("temperature 0.9: expected 1", p->sampler = MAR_SAMPLER_DPMPP, p->temperature = 0.9f);
+    REFUSED("head_spec: speculates on the steps of sampler ddpm", p->sampler = MAR_SAMPLER_DDIM, p->head_spec = 4);
+    REFUSED("expected no lazy", p->draft = model, p->lazy = 1);
+    REFUSED("expected no lazy_head", p->head_spec = 2, p->lazy_head = 1);
+    REFUSED("lazy_head: reuses six steps of seven", p->sampler = MAR_SAMPLER_DDIM, p->lazy_head = 1);
+    REFUSED("expected no gtr", p->draft = model, p->gtr = 1);
+    REFUSED("expected no sampler", p->draft = model, p->sampler = MAR_SAMPLER_DDIM);
+    REFUSED("expected no diff_annealing", p->draft = model, p->diff_annealing = MAR_ANNEAL_COSINE);
+    REFUSED("gtr: gives the diffusion steps itself", p->gtr = 1, p->diff_annealing = MAR_ANNEAL_COSINE);
+    REFUSED("expected no lazy", p->gtr = 1, p->lazy = 1);
+    REFUSED("expected num_iter 7 or more", p->lazy = 1, p->num_iter = 6);
+    REFUSED("gtr_generation_steps 33: expected 1..32", p->gtr = 1, p->gtr_generation_steps = 33);
+    REFUSED("gtr_detail nan: expected 0..1", p->gtr = 1, p->gtr_detail = NAN);
+    REFUSED("gtr_sampling_steps 1: expected 2..1000", p->gtr = 1, p->gtr_sampling_steps = 1);
+#undef REFUSED
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(mar_session_create(model, NULL, &bad[i], 1, &s), MAR_EARG);
+        assert_null(s);
+        if (!strstr(mar_error(m), says[i])) fail_msg("'%s' lacks '%s'", mar_error(m), says[i]);
+    }
+    mar_model_free(model);
+    mar_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(annealing),        cmocka_unit_test(lazy_matches_release),
+        cmocka_unit_test(stages),           cmocka_unit_test(detail_is_found),
+        cmocka_unit_test(statistics),       cmocka_unit_test(batch_and_threads_do_not_matter),
+        cmocka_unit_test(solvers_converge), cmocka_unit_test(demo_digits),
+        cmocka_unit_test(refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Every way to be faster on the demo pair, in one table: time, sequential head calls, acceptance and what it does to the law.
 
-    python3 bench/methods.py --out bench/results/methods_demo.json             # about 40 minutes on two cores
+    python3 bench/methods.py --out bench/results/methods_demo.json             # about an hour on two cores
     python3 bench/methods.py --table bench/results/methods_demo.json           # print the table again
 
 Distances, acceptance and recognised digits come from `mar fidelity` (the same --num images of each run, batches of 16),
-seconds from `mar bench` at batch 1.
+seconds, and sequential calls of the target's head per image, from `mar bench` at batch 1.
 """
 
 import argparse
@@ -82,8 +82,8 @@ def table(results):
     lines = [f"{results['num']} images of each, {results['backend']}; another seed: image distance up to "
              f"{results['floor']['image_95']:.4f}, token {results['floor']['token_95']:.5f}."]
     for title, rows in results["blocks"].items():
-        lines += ["", f"**{title}**", "", "| run | s/image | speed | head calls | accepted | image distance | token distance | p | digits |",
-                  "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+        lines += ["", f"**{title}**", "", "| run | s/image | speed | calls/token | calls/image | accepted | image distance | token distance | p | digits |",
+                  "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
         plain = rows[0]["bench"]["seconds_per_image"]
         for row in rows:
             r, time = row["report"], row["bench"]["seconds_per_image"]
@@ -91,6 +91,7 @@ def table(results):
             image, token = r.get("energy_image"), r.get("energy_token")
             p = "identical" if r.get("identical") else number(r.get("p"), ".3f")
             lines.append(f"| {row['options']} | {time:.4f} | {plain / time:.2f} | {r['head_calls_per_token']:.1f} | "
+                         f"{row['bench']['head_calls_in_sequence']:.0f} | "
                          f"{number(accepted, '.1%')} | {number(image and image['distance'], '.4f')} | "
                          f"{number(token and token['distance'], '.5f')} | {p} | {number(r['classifier_accuracy'], '.1%')} |")
     return "\n".join(lines)

@@ -267,7 +267,7 @@ static void learn(diff_speculation *s, int token, int k)
 
 /* A group: tokens that go through the chain together. */
 typedef struct {
-    int tokens, window;
+    int tokens;
     const float *cfg;
     uint64_t seed;
     const uint64_t *image;
@@ -310,7 +310,7 @@ static int propose_all(diff_speculation *s, const job *j, int unfinished)
 {
     const size_t channels = (size_t)s->channels;
     int first = 0, last = unfinished; /* rows of the level at hand */
-    for (int level = 1; level < j->window; level++) {
+    for (int level = 1; level < s->window; level++) {
         int next = last;
         if (s->draft.chain) {
             evaluate(s, &s->draft, j, first, last - first, s->mean_q, s->log_std_q);
@@ -444,8 +444,8 @@ static void start(diff_speculation *s, const job *j)
     }
 }
 
-void diff_speculate_sample(diff_speculation *s, const float *z, const float *draft_z, int tokens, int window,
-                           const float *cfg, uint64_t seed, const uint64_t *image, const int *position, float *x,
+void diff_speculate_sample(diff_speculation *s, const float *z, const float *draft_z, int tokens, const float *cfg,
+                           uint64_t seed, const uint64_t *image, const int *position, float *x,
                            diff_speculation_stats *stats)
 {
     const diff_chain *c = s->target.chain;
@@ -462,13 +462,7 @@ void diff_speculate_sample(diff_speculation *s, const float *z, const float *dra
         k->ops->linear(k, s->draft.chain->head->cond, draft_z, s->conditions * tokens, s->draft.chain->cond);
     for (int first = 0; first < tokens; first += s->group) {
         const int n = tokens - first < s->group ? tokens - first : s->group;
-        const job j = {n,
-                       window < s->window ? window : s->window,
-                       c->guided ? cfg + first : NULL,
-                       seed,
-                       image + first,
-                       position + first,
-                       stats};
+        const job j = {n, c->guided ? cfg + first : NULL, seed, image + first, position + first, stats};
         modulate(s, &s->target, tokens, first, n);
         if (s->draft.chain) modulate(s, &s->draft, tokens, first, n);
         start(s, &j);

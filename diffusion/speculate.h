@@ -42,8 +42,8 @@ typedef struct {
 /* C = channels, G = group, S = chain's max_steps, R = group * window. */
 typedef struct {
     diff_evaluator target, draft;
-    const spec_method *method;        /* conditional: exact given the context, here all noise above */
-    int window, conditions, channels; /* the longest window */
+    const spec_method *method; /* conditional: exact given the context, here all noise above */
+    int window, conditions, channels;
     int group;        /* tokens that go through the chain together: the modulation of all their steps is held */
     float *x;         /* backend [R][C] */
     float *mean;      /* backend [R][C] */
@@ -97,8 +97,8 @@ mar_status diff_speculate_plan(diff_speculation *s, int tokens, mar_err *err);
 /* As diff_chain_sample, in law; with window 1 in bits. window: from 1 to that of create, smaller where many tokens
  * share a call and states are not free. draft_z: the draft's conditions of the same tokens, if it has a draft. Adds to
  * *stats. */
-void diff_speculate_sample(diff_speculation *s, const float *z, const float *draft_z, int tokens, int window,
-                           const float *cfg, uint64_t seed, const uint64_t *image, const int *position, float *x,
+void diff_speculate_sample(diff_speculation *s, const float *z, const float *draft_z, int tokens, const float *cfg,
+                           uint64_t seed, const uint64_t *image, const int *position, float *x,
                            diff_speculation_stats *stats);
 
 /* Arithmetic of what is counted in stats, 2 per multiply-add. */

@@ -144,8 +144,6 @@ typedef struct {
 
     /* Lossless speculation inside the head: states proposed a call, 1..64; 0 is the plain chain. Same law. */
     int head_spec;
-    int head_spec_rows; /* at most so many states an image in a call, by a smaller window in steps of many tokens; 0:
-                           any */
 
     /* Shortcuts. They change the law. */
     mar_sampler sampler;
@@ -208,10 +206,11 @@ typedef struct {
 
     /* The target's head: calls that had to wait for one another. A token's calls are those of its chain, shared with
      * the tokens drawn beside it. */
-    long tokens;        /* tokens that entered the images */
-    double head_calls;  /* sum over tokens of the sequential calls of its chain */
-    int head_calls_max; /* of one token */
-    double head_rows;   /* head evaluations: sum over calls of states evaluated, conditions not counted twice */
+    long tokens;         /* tokens that entered the images */
+    double head_calls;   /* sum over tokens of the sequential calls of its chain */
+    int head_calls_max;  /* of one token */
+    double head_batched; /* all calls of the target's head, one after another, each for all tokens at hand */
+    double head_rows;    /* head evaluations: sum over calls of states evaluated, conditions not counted twice */
 
     /* Inside the head (head_spec): proposed transitions; residual_tries is shared with the below. */
     long proposals, proposals_accepted;

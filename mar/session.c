@@ -80,8 +80,6 @@ static mar_status check_shortcuts(const mar_params *p, int grid, mar_err *err)
                        p->diff_upper_steps, p->diff_lower_steps, DIFF_BASE_STEPS);
     if (p->head_spec < 0 || p->head_spec > 64)
         return err_set(err, MAR_EARG, "head_spec %d: expected 0..64", p->head_spec);
-    if (p->head_spec_rows < 0)
-        return err_set(err, MAR_EARG, "head_spec_rows %d: expected 0 or more", p->head_spec_rows);
     if (p->head_spec && p->draft && p->spec)
         return err_set(err, MAR_EARG, "head_spec and spec %s: expected one of them with a draft", p->spec);
     if (p->head_spec && solver)
@@ -345,11 +343,9 @@ void mar_session_keep(mar_session *s, const float *drawn, int first, int n, mar_
     k->ops->copy_rows(k, s->tokens, place, drawn, NULL, NULL, NULL, n, c->token_dim);
 }
 
-/* The same tokens by speculation inside the head. The window is a function of the step, not of the batch. */
+/* The same tokens by speculation inside the head. */
 static void draw_speculating(mar_session *s, const mar_draw *d, int first, float *x)
 {
-    const int per_image = d->count / s->images, rows = s->params.head_spec_rows;
-    const int window = rows == 0 ? s->head.window : rows > per_image ? rows / per_image : 1;
     const double start = mar_now();
     const size_t row = (size_t)(first * s->conditions);
     const float *z = s->target.z + row * (size_t)s->model->config.width, *draft_z = NULL;
@@ -358,9 +354,10 @@ static void draw_speculating(mar_session *s, const mar_draw *d, int first, float
         draft_z = s->draft.z + row * (size_t)s->draft.model->config.width;
         diff_chain_use(&s->draft.chain, s->target.chain.schedule.steps);
     }
-    diff_speculate_sample(&s->head, z, draft_z, d->count, window, d->cfg, d->seed, d->image, d->position, x, &stats);
+    diff_speculate_sample(&s->head, z, draft_z, d->count, d->cfg, d->seed, d->image, d->position, x, &stats);
     s->target.head_s += mar_now() - start;
     s->target.head_flop += diff_speculate_flop(&s->head, &stats);
+    s->stats.head_batched += (double)stats.batched;
     s->stats.head_calls += (double)stats.calls;
     s->stats.head_rows += (double)stats.evaluations;
     if (stats.calls_max > s->stats.head_calls_max) s->stats.head_calls_max = stats.calls_max;
@@ -382,6 +379,7 @@ static void draw(mar_session *s, int first, int n, int steps)
     }
     const int calls = s->target.chain.schedule.steps;
     mar_runner_draw_part(&s->target, first * s->conditions, &d, calls - 1, 0, x, NULL);
+    s->stats.head_batched += calls;
     s->stats.head_calls += (double)n * calls;
     s->stats.head_rows += (double)n * calls;
     if (calls > s->stats.head_calls_max) s->stats.head_calls_max = calls;

@@ -570,6 +570,7 @@ mar_status mar_speculation_round(mar_session *s, mar_err *err)
     finish_tokens(s);
     measure_shift(s);
     keep(s);
+    s->stats.head_batched += steps;
     s->stats.head_rows += (double)sp->rows * steps;
     if (steps > s->stats.head_calls_max) s->stats.head_calls_max = steps;
     s->step = sp->begin[0];

@@ -89,6 +89,7 @@ void stats_add(mar_stats *sum, const mar_stats *s)
     sum->tokens += s->tokens;
     sum->head_calls += s->head_calls;
     if (s->head_calls_max > sum->head_calls_max) sum->head_calls_max = s->head_calls_max;
+    sum->head_batched += s->head_batched;
     sum->head_rows += s->head_rows;
     sum->proposals += s->proposals;
     sum->proposals_accepted += s->proposals_accepted;
@@ -132,6 +133,7 @@ void stats_record(const mar_stats *s, long images, cJSON *record)
               (double)images);
     add_ratio(record, "head_calls_per_token", s->head_calls, (double)s->tokens);
     cJSON_AddNumberToObject(record, "head_calls_max", s->head_calls_max);
+    cJSON_AddNumberToObject(record, "head_calls_in_sequence", s->head_batched);
     add_ratio(record, "head_evaluations_per_token", s->head_rows, (double)s->tokens);
     add_ratio(record, "proposal_acceptance_rate", (double)s->proposals_accepted, (double)s->proposals);
     add_ratio(record, "acceptance_rate", (double)s->accepted, (double)s->drafted);

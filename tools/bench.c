@@ -109,6 +109,7 @@ static int print_json(const bench_options *o, const mar_stats *t, double peak, c
     cJSON_AddNumberToObject(root, "draft_seconds", t->draft_s / n);
     cJSON_AddStringToObject(root, "method", run_options_text(&o->run, method, sizeof method));
     cJSON_AddNumberToObject(root, "head_calls_per_token", t->head_calls / (double)t->tokens);
+    cJSON_AddNumberToObject(root, "head_calls_in_sequence", t->head_batched);
     cJSON_AddNumberToObject(root, "head_evaluations_per_token", t->head_rows / (double)t->tokens);
     cJSON_AddNumberToObject(root, "flop_per_image", flop / n);
     cJSON_AddNumberToObject(root, "matrix_peak", peak);

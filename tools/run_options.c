@@ -32,7 +32,6 @@ void run_options_list(run_options *o, option list[RUN_OPTIONS_MAX])
         {"temperature", OPTION_FLOAT, .value = &p->temperature, .min = 0, .max = 100},
         {"seed", OPTION_UINT64, .value = &p->seed},
         {"head_spec", OPTION_INT, .value = &p->head_spec, .min = 0, .max = 64},
-        {"head_spec_rows", OPTION_INT, .value = &p->head_spec_rows, .min = 0, .max = 65536},
         {"sampler", OPTION_CHOICE, .value = &o->sampler, .choices = samplers},
         {"diff_annealing", OPTION_CHOICE, .value = &o->diff_annealing, .choices = annealings},
         {"diff_upper_steps", OPTION_INT, .value = &p->diff_upper_steps, .min = 2, .max = 1000},
@@ -128,7 +127,6 @@ const char *run_options_text(const run_options *o, char *text, size_t size)
     text[0] = '\0';
     if (!f) return text;
     if (p->head_spec) fprintf(f, " --head_spec %d", p->head_spec);
-    if (p->head_spec && p->head_spec_rows) fprintf(f, " --head_spec_rows %d", p->head_spec_rows);
     if (p->sampler) fprintf(f, " --sampler %s", samplers[p->sampler]);
     if (p->diff_annealing)
         fprintf(f, " --diff_annealing %s --diff_upper_steps %d --diff_lower_steps %d", annealings[p->diff_annealing],

@@ -105,8 +105,7 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
     diff_speculation_stats stats = {0};
     assert_ok(diff_speculate_create(f->chain, draft ? draft->chain : NULL, window, &s, &err), &err);
     assert_ok(diff_speculate_plan(&s, f->tokens, &err), &err);
-    diff_speculate_sample(&s, f->z, draft ? draft->z : NULL, f->tokens, s.window, f->cfg, seed, f->image, f->position,
-                          x, &stats);
+    diff_speculate_sample(&s, f->z, draft ? draft->z : NULL, f->tokens, f->cfg, seed, f->image, f->position, x, &stats);
     assert_ok(kern_check(f->m->kern, &err), &err);
     assert_true(diff_speculate_bytes(&s) > 0 && diff_speculate_flop(&s, &stats) > 0);
     diff_speculate_free(&s);
@@ -153,15 +152,14 @@ static void tokens_stand_alone(void **state)
             diff_speculation_stats stats = {0};
             assert_ok(diff_speculate_create(f.chain, NULL, 8, &s, &err), &err);
             s.group = 2 + 5 * threads;
-            diff_speculate_sample(&s, f.z, NULL, f.tokens, s.window, f.cfg, seed, f.image, f.position, x, &stats);
+            diff_speculate_sample(&s, f.z, NULL, f.tokens, f.cfg, seed, f.image, f.position, x, &stats);
             assert_memory_equal(x, all, bytes);
             const int d = f.chain->head->z_dim;
             for (int r = 0; r < f.tokens; r += 7) {
                 float z[2 * 64], one[CHANNELS];
                 memcpy(z, f.z + r * d, (size_t)d * sizeof *z);
                 memcpy(z + d, f.z + (f.tokens + r) * d, (size_t)d * sizeof *z);
-                diff_speculate_sample(&s, z, NULL, 1, s.window, f.cfg + r, seed, f.image + r, f.position + r, one,
-                                      &stats);
+                diff_speculate_sample(&s, z, NULL, 1, f.cfg + r, seed, f.image + r, f.position + r, one, &stats);
                 assert_memory_equal(one, all + r * CHANNELS, sizeof one);
             }
             diff_speculate_free(&s);
@@ -228,8 +226,8 @@ static diff_speculation_stats draw_speculative(fixture *f, fixture *draft, int w
     if (method) s.method = method;
     for (int n = 0; n < draws; n++) {
         set_draw(f, n);
-        diff_speculate_sample(&s, f->z, draft ? draft->z : NULL, f->tokens, s.window, f->cfg, seed, f->image,
-                              f->position, x, &stats);
+        diff_speculate_sample(&s, f->z, draft ? draft->z : NULL, f->tokens, f->cfg, seed, f->image, f->position, x,
+                              &stats);
         x += f->tokens * CHANNELS;
     }
     assert_ok(kern_check(f->m->kern, &err), &err);
@@ -396,12 +394,11 @@ static void courses(void **state)
             assert_ok(diff_chain_create_for(f.chain->head, &specs[i % 2], 1, 1, MAX, 1, &one, &err), &err);
             assert_ok(diff_speculate_create(&one, NULL, windows[w], &alone, &err), &err);
             diff_chain_use(&both, specs[i % 2].steps);
-            diff_speculate_sample(&s, f.z, NULL, f.tokens, s.window, f.cfg, seed, f.image, f.position, x, &stats);
+            diff_speculate_sample(&s, f.z, NULL, f.tokens, f.cfg, seed, f.image, f.position, x, &stats);
             if (windows[w] == 1)
                 diff_chain_sample(&one, f.z, f.tokens, f.cfg, seed, f.image, f.position, expected);
             else
-                diff_speculate_sample(&alone, f.z, NULL, f.tokens, alone.window, f.cfg, seed, f.image, f.position,
-                                      expected, &stats);
+                diff_speculate_sample(&alone, f.z, NULL, f.tokens, f.cfg, seed, f.image, f.position, expected, &stats);
             assert_memory_equal(x, expected, bytes);
             diff_speculate_free(&alone);
             diff_chain_free(&one);
@@ -432,7 +429,7 @@ static void random_weights(void **state)
     assert_ok(diff_head_load(k, model, WIDTH, DEPTH, C, Z, &head, &err), &err);
     assert_ok(diff_chain_create(&head, T, 1, N, 1, &chain, &err), &err);
     assert_ok(diff_speculate_create(&chain, NULL, 16, &s, &err), &err);
-    diff_speculate_sample(&s, z, NULL, N, s.window, cfg, seed, image, position, x, &stats);
+    diff_speculate_sample(&s, z, NULL, N, cfg, seed, image, position, x, &stats);
     assert_true(stats.calls_max <= T);
     for (int i = 0; i < N * C; i++) assert_true(isfinite(x[i]));
     diff_speculate_free(&s);

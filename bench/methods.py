@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Every way to be faster on the demo pair, in one table: time, sequential head calls, acceptance and what it does to the law.
 
-    python3 bench/methods.py --out bench/results/methods_demo.json             # about an hour on two cores
-    python3 bench/methods.py --table bench/results/methods_demo.json           # print the table again
+    python3 bench/methods.py --out bench/results/methods_demo.json    # about half an hour on two cores
+    python3 bench/methods.py --times bench/results/methods_demo.json  # only the seconds, again
+    python3 bench/methods.py --table bench/results/methods_demo.json  # only print the table
 
 Distances, acceptance and recognised digits come from `mar fidelity` (the same --num images of each run, batches of 16),
 seconds, and sequential calls of the target's head per image, from `mar bench` at batch 1.
@@ -53,11 +54,6 @@ def run(command):
     return json.loads(subprocess.run([str(part) for part in command], check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
-def seconds(args, options):
-    """Batch 1, the best of several images."""
-    return run([args.mar, "bench", *options.split(), "--repeat", args.repeat, "--json"])
-
-
 def measure(args):
     results = {"num": args.num, "blocks": {}}
     for title, rows in BLOCKS.items():
@@ -66,12 +62,19 @@ def measure(args):
             command += ([] if i == 0 else ["--versus"]) + options.split()
         print(f"{title}: {len(rows)} runs of {args.num} images", flush=True)
         report = run([*command, "--against"])
-        plain = seconds(args, "")
         for key in ("backend", "floor"):
             results[key] = report[key]
-        results["blocks"][title] = [{"options": "plain sampling", "report": report["reference"], "bench": plain}] + [
-            {"options": options, "report": r, "bench": seconds(args, options)} for options, r in zip(rows, report["runs"])]
+        results["blocks"][title] = [{"options": "plain sampling", "report": report["reference"]}] + [
+            {"options": options, "report": r} for options, r in zip(rows, report["runs"])]
     return results
+
+
+def time(args, results):
+    """Batch 1, the best of several images."""
+    for rows in results["blocks"].values():
+        for row in rows:
+            options = "" if row["options"] == "plain sampling" else row["options"]
+            row["bench"] = run([args.mar, "bench", *options.split(), "--repeat", args.repeat, "--json"])
 
 
 def number(value, form):
@@ -100,17 +103,19 @@ def table(results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mar", default=ROOT / "build/release/mar", help="the command [build/release/mar]")
-    parser.add_argument("--num", type=int, default=1000)
+    parser.add_argument("--num", type=int, default=500)
     parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument("--page", default=str(ROOT / "build/methods_{}.html"), help="where `mar fidelity` writes its pages")
     parser.add_argument("--out", help="write everything as JSON to this file")
+    parser.add_argument("--times", help="only measure the seconds of such a file again")
     parser.add_argument("--table", help="only print the table of such a file")
     args = parser.parse_args()
     if args.table:
         return print(table(json.loads(Path(args.table).read_text())))
-    results = measure(args)
-    if args.out:
-        Path(args.out).write_text(json.dumps(results, indent=1) + "\n")
+    results = json.loads(Path(args.times).read_text()) if args.times else measure(args)
+    time(args, results)
+    if args.times or args.out:
+        Path(args.times or args.out).write_text(json.dumps(results, indent=1) + "\n")
     print(table(results))
 
 

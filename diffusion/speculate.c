@@ -41,7 +41,7 @@ static void *carve(char *base, size_t *used, size_t count, size_t size)
 
 static size_t lay_out(diff_speculation *s, char *base)
 {
-    const size_t c = (size_t)s->channels, g = (size_t)s->group, rows = g * (size_t)s->window;
+    const size_t c = (size_t)s->channels, g = (size_t)s->group, window = (size_t)s->window, rows = g * window;
     const size_t steps = (size_t)s->target.chain->max_steps, f = sizeof(float), i = sizeof(int);
     size_t used = 0;
     s->eps = carve(base, &used, steps * g * c, f);
@@ -53,7 +53,12 @@ static size_t lay_out(diff_speculation *s, char *base)
     s->log_std_q = carve(base, &used, rows * c, f);
     s->seen = carve(base, &used, g * (steps + 1) * SEEN * c, f);
     s->secant = carve(base, &used, g * SECANT * c, f);
-    s->tempered = carve(base, &used, 2 * c, f);
+    s->tempered = carve(base, &used, 2 * window * c, f);
+    s->walked = carve(base, &used, window * c, f);
+    s->site = carve(base, &used, window, sizeof *s->site);
+    s->draft_state = carve(base, &used, window, sizeof *s->draft_state);
+    s->address = carve(base, &used, window, sizeof *s->address);
+    s->verdict = carve(base, &used, window, sizeof *s->verdict);
     s->token = carve(base, &used, g * c, f);
     s->snr = carve(base, &used, steps + 1, f);
     s->gain = carve(base, &used, steps + 1, f);
@@ -332,53 +337,58 @@ static int propose_all(diff_speculation *s, const job *j, int unfinished)
     return last;
 }
 
-/* Verifies the proposal behind a row; what is there then goes to x. */
-static spec_verdict verify(diff_speculation *s, const job *j, int row, float *x)
+/* The proposals behind a row, as a block for the verifier; *last is the row of the one behind which there is none. */
+static spec_block block_behind(diff_speculation *s, const job *j, int row, int *last)
 {
-    const int channels = s->channels, token = s->row_token[row];
-    const size_t first = (size_t)row * (size_t)channels;
-    const float *draft = s->state + (size_t)s->row_child[row] * (size_t)channels;
+    const size_t channels = (size_t)s->channels;
     const float log_temperature = logf(s->target.chain->temperature);
-    float *log_std_p = s->tempered, *log_std_q = s->tempered + channels;
-    for (int c = 0; c < channels; c++) {
-        log_std_p[c] = s->log_std_p[first + (size_t)c] + log_temperature;
-        log_std_q[c] = s->log_std_q[first + (size_t)c] + log_temperature;
+    const int token = s->row_token[row];
+    int n = 0;
+    for (; s->row_child[row] >= 0; row = s->row_child[row], n++) {
+        const size_t first = (size_t)row * channels;
+        float *log_std_p = s->tempered + (size_t)(2 * n) * channels, *log_std_q = log_std_p + channels;
+        for (size_t c = 0; c < channels; c++) {
+            log_std_p[c] = s->log_std_p[first + c] + log_temperature;
+            log_std_q[c] = s->log_std_q[first + c] + log_temperature;
+        }
+        s->site[n] = (spec_site){.size = s->channels,
+                                 .mean_p = s->mean_p + first,
+                                 .mean_q = s->mean_q + first,
+                                 .log_std_p = log_std_p,
+                                 .log_std_q = log_std_q};
+        s->draft_state[n].x = s->state + (size_t)s->row_child[row] * channels;
+        s->address[n] = (spec_address){j->seed, j->image[token], (uint32_t)j->position[token],
+                                       (uint32_t)s->target.chain->schedule.t[s->row_index[row]]};
     }
-    const spec_site site = {.size = channels,
-                            .mean_p = s->mean_p + first,
-                            .mean_q = s->mean_q + first,
-                            .log_std_p = log_std_p,
-                            .log_std_q = log_std_q};
-    const spec_address address = {j->seed, j->image[token], (uint32_t)j->position[token],
-                                  (uint32_t)s->target.chain->schedule.t[s->row_index[row]]};
-    long tries;
-    const spec_verdict verdict =
-        spec_verify_one(s->method, NULL, &site, (spec_token){.x = draft}, &address, x, NULL, &tries);
-    if (verdict == SPEC_ACCEPTED) memcpy(x, draft, (size_t)channels * sizeof *x);
-    j->stats->accepted += verdict == SPEC_ACCEPTED;
-    j->stats->rejected += verdict == SPEC_REPLACED;
-    j->stats->tries += tries;
-    return verdict;
+    *last = row;
+    return (spec_block){
+        .count = n, .length = n, .draft = s->draft_state, .site = s->site, .address = s->address, .stop = 1};
 }
 
 /* Takes a token from its row down to where its round ends. */
 static void walk(diff_speculation *s, const job *j, int row)
 {
-    const int token = s->row_token[row];
-    float *x = s->token + (size_t)token * (size_t)s->channels;
-    spec_verdict verdict = SPEC_ACCEPTED;
-    while (row >= 0 && verdict == SPEC_ACCEPTED) {
-        const int index = s->row_index[row];
-        const size_t first = (size_t)row * (size_t)s->channels;
-        if (index + 1 < s->target.chain->schedule.steps) learn(s, token, index);
-        if (s->row_child[row] < 0)
-            move(s, token, index, s->mean_p + first, s->log_std_p + first, x);
-        else
-            verdict = verify(s, j, row, x);
-        s->index[token] = index - 1;
-        row = s->row_child[row];
+    const size_t channels = (size_t)s->channels;
+    const int token = s->row_token[row], from = s->index[token];
+    float *x = s->token + (size_t)token * channels;
+    int last;
+    const spec_block block = block_behind(s, j, row, &last);
+    const spec_output out = {.verdict = s->verdict, .x = s->walked};
+    spec_outcome o = {0};
+    if (block.count > 0) o = spec_verify(s->method, NULL, &block, &out);
+    if (o.final > 0) memcpy(x, s->walked + (size_t)(o.final - 1) * channels, channels * sizeof *x);
+    s->index[token] = from - o.final;
+    if (o.accepted == block.count) { /* the last transition's p is known: no proposal is needed */
+        move(s, token, s->row_index[last], s->mean_p + (size_t)last * channels, s->log_std_p + (size_t)last * channels,
+             x);
+        s->index[token]--;
     }
+    for (int index = from; index > s->index[token]; index--)
+        if (index + 1 < s->target.chain->schedule.steps) learn(s, token, index);
     s->calls[token]++;
+    j->stats->accepted += o.accepted;
+    j->stats->rejected += o.final - o.accepted;
+    j->stats->tries += o.tries;
 }
 
 /* One round of the unfinished tokens; returns 0 when there are none. */

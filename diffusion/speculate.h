@@ -60,11 +60,16 @@ typedef struct {
     float *seen;      /* [G][S+1][3][C] evaluations by token and index: state, x0, variance fraction. Entry `steps` is
                        * what is known before the first one */
     float *secant;    /* [G][3][C] r, and the two sums it is the quotient of */
-    float *tempered;  /* [2][C] log std of p and q at the chain's temperature */
-    float *token;     /* [G][C] where each token is, in the end the sample */
-    float *snr;       /* [S+1] of the steps; 0 at `steps` */
-    float *gain;      /* [S+1] y = gain * x */
-    float *row_cfg;   /* [R] */
+    float *tempered;  /* [2][window][C] log std of p and q of one token's transitions, at the chain's temperature */
+    float *walked;    /* [window][C] the states it is taken through */
+    spec_site *site;  /* [window] its block for the verifier: */
+    spec_token *draft_state;
+    spec_address *address;
+    spec_verdict *verdict;
+    float *token;                           /* [G][C] where each token is, in the end the sample */
+    float *snr;                             /* [S+1] of the steps; 0 at `steps` */
+    float *gain;                            /* [S+1] y = gain * x */
+    float *row_cfg;                         /* [R] */
     int *row_token, *row_index, *row_child; /* [R] token of the group, step index, row of the proposal that follows */
     int *index, *lowest, *calls;            /* [G] the token's step index, lowest index evaluated, head calls */
     int *x_index, *mod_index;               /* [conditions * R] */

@@ -136,6 +136,11 @@ static mar_status allocate_host(mar_session *s, speculation *sp, mar_err *err)
     sp->image = calloc(rows, sizeof *sp->image);
     sp->cfg = calloc(rows, sizeof *sp->cfg);
     sp->row_fate = calloc(rows, sizeof *sp->row_fate);
+    sp->site = calloc(rows, sizeof *sp->site);
+    sp->drafted = calloc(rows, sizeof *sp->drafted);
+    sp->address = calloc(rows, sizeof *sp->address);
+    sp->verdict = calloc(rows, sizeof *sp->verdict);
+    ok &= sp->site && sp->drafted && sp->address && sp->verdict;
     if (!ok || !sp->begin || !sp->path || !sp->image || !sp->cfg || !sp->row_fate)
         return err_set(err, MAR_ENOMEM, "out of memory for blocks of %zu tokens", rows);
     sp->length = sp->begin + images;
@@ -204,8 +209,9 @@ void mar_speculation_free(mar_session *s)
     if (!sp) return;
     kern *k = s->model->m->kern;
     void *backend[] = {sp->mean, sp->log_std, sp->class_rows};
-    void *host[] = {sp->begin, sp->row_step, sp->row_fate, sp->state, sp->token,    sp->value, sp->path,
-                    sp->host,  sp->row,      sp->slot,     sp->image, sp->position, sp->cfg};
+    void *host[] = {sp->begin, sp->row_step, sp->row_fate, sp->state,   sp->token,  sp->value,
+                    sp->path,  sp->host,     sp->row,      sp->slot,    sp->image,  sp->position,
+                    sp->cfg,   sp->site,     sp->drafted,  sp->address, sp->verdict};
     for (size_t i = 0; i < sizeof backend / sizeof *backend; i++)
         if (backend[i]) k->ops->free(k, backend[i]);
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
@@ -418,39 +424,35 @@ static void predict_block(mar_session *s)
             predict_image(s, &s->target, i, &s->steps[sp->begin[i] + j], first_row(s, i, j), sp->rows);
 }
 
-static void verify_row(mar_session *s, int image, int j, int r)
-{
-    speculation *sp = s->speculation;
-    const size_t at = (size_t)r * (size_t)s->model->config.token_dim;
-    const spec_site site = {.size = s->model->config.token_dim,
-                            .mean_p = sp->p.mean + at,
-                            .mean_q = sp->q.mean + at,
-                            .log_std_p = sp->p.log_std + at,
-                            .log_std_q = sp->q.log_std + at,
-                            .path_log_ratio = sp->q.path[r] - sp->p.path[r],
-                            .index = j + 1,
-                            .length = sp->length[image]};
-    /* Verifications inside the head have a step of the chain for an address; this is none. */
-    const spec_address address = {s->params.seed, s->row_image[r], (uint32_t)s->row_position[r], DIFF_BASE_STEPS};
-    long tries;
-    const spec_verdict verdict = spec_verify_one(sp->method, sp->parameter, &site, (spec_token){.x = sp->state + at},
-                                                 &address, sp->value + at, NULL, &tries);
-    sp->row_fate[r] = verdict == SPEC_ACCEPTED ? MAR_TOKEN_ACCEPTED : MAR_TOKEN_REPLACED;
-    s->stats.drafted++;
-    s->stats.accepted += verdict == SPEC_ACCEPTED;
-    s->stats.residual_tries += tries;
-}
-
-/* Returns the number of replaced tokens. */
+/* Verifies the tokens of one step of an image's block. Returns the number of replaced ones. */
 static int verify_step(mar_session *s, int image, int j)
 {
-    const int first = first_row(s, image, j), count = s->steps[s->speculation->begin[image] + j].predicted;
-    int replaced = 0;
-    for (int r = first; r < first + count; r++) {
-        verify_row(s, image, j, r);
-        replaced += s->speculation->row_fate[r] == MAR_TOKEN_REPLACED;
+    speculation *sp = s->speculation;
+    const size_t channels = (size_t)s->model->config.token_dim;
+    const int first = first_row(s, image, j), count = s->steps[sp->begin[image] + j].predicted;
+    for (int i = 0; i < count; i++) {
+        const int r = first + i;
+        const size_t at = (size_t)r * channels;
+        sp->site[i] = (spec_site){.size = s->model->config.token_dim,
+                                  .mean_p = sp->p.mean + at,
+                                  .mean_q = sp->q.mean + at,
+                                  .log_std_p = sp->p.log_std + at,
+                                  .log_std_q = sp->q.log_std + at,
+                                  .path_log_ratio = sp->q.path[r] - sp->p.path[r]};
+        sp->drafted[i].x = sp->state + at;
+        /* Verifications inside the head have a step of the chain for an address; this is none. */
+        sp->address[i] = (spec_address){s->params.seed, s->row_image[r], (uint32_t)s->row_position[r], DIFF_BASE_STEPS};
     }
-    return replaced;
+    const spec_block block = {
+        .count = count, .length = count, .draft = sp->drafted, .site = sp->site, .address = sp->address};
+    const spec_output out = {.verdict = sp->verdict, .x = sp->value + (size_t)first * channels};
+    const spec_outcome o = spec_verify(sp->method, sp->parameter, &block, &out);
+    for (int i = 0; i < count; i++)
+        sp->row_fate[first + i] = sp->verdict[i] == SPEC_ACCEPTED ? MAR_TOKEN_ACCEPTED : MAR_TOKEN_REPLACED;
+    s->stats.drafted += count;
+    s->stats.accepted += o.accepted;
+    s->stats.residual_tries += o.tries;
+    return count - o.accepted;
 }
 
 /* Verifies every image's block and moves the image on; rows that were not reached keep the fate TARGET. */

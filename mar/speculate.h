@@ -34,6 +34,10 @@ struct mar_speculation {
     int rows;
     int *row_step;         /* host [rows]: autoregressive step */
     uint8_t *row_fate;     /* host [rows]: mar_token_fate; TARGET: not reached */
+    spec_site *site;       /* host [rows]: a step's block for the verifier, with */
+    spec_token *drafted;   /* its drafts, */
+    spec_address *address; /* addresses */
+    spec_verdict *verdict; /* and what came of them */
     mar_laws p, q;         /* of target and draft */
     float *state;          /* host [rows][token_dim]: the draft's state after the index */
     float *token;          /* host [rows][token_dim]: the token the draft made of it */

@@ -8,7 +8,6 @@ typedef struct {
     const spec_method *m;
     const double *parameter;
     const spec_block *block;
-    const spec_address *address;
     const spec_output *out;
 } walk;
 
@@ -22,13 +21,6 @@ static int next_child(const spec_block *b, int node, int from)
 {
     while (from < b->count && parent_of(b, from) != node) from++;
     return from;
-}
-
-static spec_address address_of(const walk *w, int position)
-{
-    spec_address a = *w->address;
-    a.position += (uint32_t)position;
-    return a;
 }
 
 static spec_site site_of(const walk *w, int node, int position)
@@ -58,16 +50,16 @@ static int reject_sibling(const walk *w, spec_site *s, int x, float *p, float *q
 static int verify_children(const walk *w, int node, int position, int *id)
 {
     const spec_block *b = w->block;
-    const spec_address a = address_of(w, position);
+    const spec_address *a = &b->address[position];
     spec_site s = site_of(w, node, position);
     float *buffer = w->out->workspace;
     int child = next_child(b, node, 0);
     for (int sibling = 0;; sibling++) {
         const int x = b->draft[child].id, next = next_child(b, node, child + 1);
         *id = x;
-        if (spec_accepts(w->m, w->parameter, &s, b->draft[child], &a, sibling)) break;
+        if (spec_accepts(w->m, w->parameter, &s, b->draft[child], a, sibling)) break;
         if (next == b->count || !reject_sibling(w, &s, x, buffer + s.size * (sibling % 2), buffer + 2 * s.size)) {
-            if (spec_replace(w->m, w->parameter, &s, x, &a, id) == SPEC_ACCEPTED) break;
+            if (spec_replace(w->m, w->parameter, &s, x, a, id) == SPEC_ACCEPTED) break;
             w->out->verdict[child] = SPEC_REPLACED;
             return -1;
         }
@@ -86,9 +78,9 @@ static void walk_down(const walk *w, spec_outcome *o)
         int *id = &w->out->id[o->final];
         w->out->law[o->final] = node + 1;
         if (next_child(b, node, 0) == b->count) {
-            const spec_address a = address_of(w, o->final);
-            if (s->log_p) *id = spec_law_draw(s->log_p, s->size, NULL, 0, spec_uniform_at(&a, KERN_NOISE_RESIDUAL, 0));
-            if (s->log_p) o->final++;
+            if (!s->log_p) return;
+            const double uniform = spec_uniform_at(&b->address[o->final++], KERN_NOISE_RESIDUAL, 0);
+            *id = spec_law_draw(s->log_p, s->size, NULL, 0, uniform);
             return;
         }
         node = verify_children(w, node, o->final, id);
@@ -108,13 +100,12 @@ static void walk_tail(const walk *w, spec_outcome *o)
         if (child == b->count) break;
         if (position >= o->final) {
             const spec_site s = site_of(w, node, position);
-            const spec_address a = address_of(w, position);
             long tries;
             w->out->law[position] = node + 1;
             if (w->m->policy == SPEC_CONTINUE) {
                 w->out->id[position] = b->draft[child].id;
-                w->out->verdict[child] =
-                    spec_verify_one(w->m, w->parameter, &s, b->draft[child], &a, NULL, &w->out->id[position], &tries);
+                w->out->verdict[child] = spec_verify_one(w->m, w->parameter, &s, b->draft[child], &b->address[position],
+                                                         NULL, &w->out->id[position], &tries);
                 o->length = position + 1;
             }
         }
@@ -128,25 +119,23 @@ static void walk_continuous(const walk *w, spec_outcome *o)
     const spec_block *b = w->block;
     for (int n = 0; n < b->count; n++) {
         const spec_site s = site_of(w, n - 1, n);
-        const spec_address a = address_of(w, n);
         float *x = w->out->x + (size_t)n * (size_t)s.size;
         long tries;
-        w->out->verdict[n] = spec_verify_one(w->m, w->parameter, &s, b->draft[n], &a, x, NULL, &tries);
+        w->out->verdict[n] = spec_verify_one(w->m, w->parameter, &s, b->draft[n], &b->address[n], x, NULL, &tries);
         o->tries += tries;
         o->final++;
         if (w->out->verdict[n] == SPEC_ACCEPTED) {
             memmove(x, b->draft[n].x, (size_t)s.size * sizeof *x);
             o->accepted++;
-        } else if (w->m->policy == SPEC_STOP) {
+        } else if (b->stop || w->m->policy == SPEC_STOP) {
             return;
         }
     }
 }
 
-spec_outcome spec_verify(const spec_method *m, const double *parameter, const spec_block *block,
-                         const spec_address *address, const spec_output *out)
+spec_outcome spec_verify(const spec_method *m, const double *parameter, const spec_block *block, const spec_output *out)
 {
-    const walk w = {m, parameter, block, address, out};
+    const walk w = {m, parameter, block, out};
     spec_outcome o = {0};
     for (int n = 0; n < block->count; n++) out->verdict[n] = SPEC_DROPPED;
     if (!block->site[0].log_p) {

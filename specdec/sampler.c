@@ -65,14 +65,16 @@ static int allocate(spec_sampler *s)
     s->log_p = calloc(nodes * size, sizeof *s->log_p);
     s->log_q = calloc(nodes * size, sizeof *s->log_q);
     s->out.verdict = calloc(nodes, sizeof *s->out.verdict);
+    s->address = calloc(positions, sizeof *s->address);
     s->out.id = calloc(positions, sizeof *s->out.id);
     s->out.law = calloc(positions, sizeof *s->out.law);
     s->out.workspace = calloc(spec_workspace_size(s->target.size), sizeof(float));
     s->candidate = calloc(positions * (size_t)s->children, sizeof *s->candidate);
     s->candidates = calloc(positions, sizeof *s->candidates);
     s->window_q = calloc(positions * size, sizeof *s->window_q);
-    return s->node && s->place && s->parent && s->node_token && s->site && s->log_p && s->log_q && s->out.verdict &&
-           s->out.id && s->out.law && s->out.workspace && s->candidate && s->candidates && s->window_q;
+    return s->node && s->place && s->parent && s->node_token && s->site && s->log_p && s->log_q && s->address &&
+           s->out.verdict && s->out.id && s->out.law && s->out.workspace && s->candidate && s->candidates &&
+           s->window_q;
 }
 
 spec_sampler *spec_sampler_create(const spec_model *target, const spec_model *draft,
@@ -96,7 +98,7 @@ void spec_sampler_free(spec_sampler *s)
 {
     if (!s) return;
     free(s->node), free(s->place), free(s->parent), free(s->node_token), free(s->site), free(s->log_p), free(s->log_q);
-    free(s->out.verdict), free(s->out.id), free(s->out.law), free(s->out.workspace);
+    free(s->address), free(s->out.verdict), free(s->out.id), free(s->out.law), free(s->out.workspace);
     free(s->candidate), free(s->candidates), free(s->window_q);
     free(s);
 }
@@ -125,9 +127,9 @@ static int verify(spec_sampler *s, int count, int length, spec_outcome *o)
         s->site[i].neighbours = opt->neighbours, s->site[i].neighbour_count = opt->neighbour_count;
         if (i < count) s->node_token[i].id = s->node[i];
     }
-    const spec_block block = {count, length, s->node_token, s->parent, s->site};
-    const spec_address a = address_at(s, s->known);
-    *o = spec_verify(opt->method, opt->parameter, &block, &a, &s->out);
+    for (int i = 0; i <= length; i++) s->address[i] = address_at(s, s->known + i);
+    const spec_block block = {count, length, s->node_token, s->parent, s->site, s->address, 0};
+    *o = spec_verify(opt->method, opt->parameter, &block, &s->out);
     for (int i = 0; i < o->length; i++)
         if (s->out.id[i] < 0) return SPEC_EMPTY_LAW;
     for (int i = 0; i < o->final && s->known < s->n; i++) s->token[s->known++] = s->out.id[i];

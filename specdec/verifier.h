@@ -116,6 +116,9 @@ typedef struct {
     const spec_site *site;   /* [count + 1]: the laws of what follows draft n - 1 (0: the prefix). A site that no draft
                               * follows needs no q; with no p either it gives no bonus token. spec_site.index and
                               * length are set by spec_verify. */
+    const spec_address *address; /* [length], one more if there can be a bonus token: by position, no two alike */
+    int stop;                    /* continuous: STOP, also where the method's policy is INDEPENDENT, for a block whose
+                                  * drafts were each drawn behind the one before */
 } spec_block;
 
 /* What came of it. */
@@ -142,12 +145,11 @@ static inline size_t spec_workspace_size(int size)
     return 3 * (size_t)size;
 }
 
-/* Verifies a block with any method, policy and topology. `address` is that of the first position; the others count
- * up from it. Among siblings, draft k is tested against what the rejection of the elder ones left of p (SJD-PAC Eq. 7
- * and 8). If every draft of a path is accepted, discrete tokens get one more from p: the bonus. CONTINUE goes on along
- * the first path (first drafts only) behind the first token that is no accepted draft of it. Continuous blocks are
- * chains. */
+/* Verifies a block with any method, policy and topology. Among siblings, draft k is tested against what the rejection
+ * of the elder ones left of p (SJD-PAC Eq. 7 and 8). If every draft of a path is accepted, discrete tokens get one more
+ * from p: the bonus. CONTINUE goes on along the first path (first drafts only) behind the first token that is no
+ * accepted draft of it. Continuous blocks are chains. */
 spec_outcome spec_verify(const spec_method *m, const double *parameter, const spec_block *block,
-                         const spec_address *address, const spec_output *out);
+                         const spec_output *out);
 
 #endif

@@ -156,7 +156,7 @@ int cmd_bench(int argc, char **argv)
         {"json", OPTION_FLAG, .value = &o.json},
         {0},
     };
-    const option_set set = {"bench", help, options, NULL, shared};
+    const option_set set = {"bench", help, options, NULL, shared, &o.run.given};
     int status = options_parse(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     if (run_options_done(&o.run) != 0) return 1;

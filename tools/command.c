@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,6 +21,12 @@ int tool_error(const char *format, ...)
     const char *fresh_line = isatty(STDERR_FILENO) ? "\r\033[K" : ""; /* over a progress bar */
     fprintf(stderr, "%smar: %s\n", fresh_line, text);
     return 1;
+}
+
+const char *tool_base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
 }
 
 int tool_open(mar_dtype dtype, int threads, mar **out)

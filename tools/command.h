@@ -17,6 +17,9 @@ int cmd_fidelity(int argc, char **argv);
  * 1, the exit status of every failure. */
 int tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* The name behind the last slash. */
+const char *tool_base_name(const char *path);
+
 /* The values of --dtype for options.h, in the order of mar_dtype: auto, f32, bf16. */
 extern const char *const tool_dtypes[];
 

@@ -31,7 +31,7 @@ int cmd_convert(int argc, char **argv)
         {0},
     };
     const operand operands[] = {{"IN", &in}, {"OUT.safetensors", &out}, {0}};
-    const option_set set = {"convert", help, options, operands, NULL};
+    const option_set set = {"convert", help, options, operands, NULL, NULL};
     int status = options_parse(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     mar *m;

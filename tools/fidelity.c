@@ -35,7 +35,6 @@ static const char help[] = "usage: mar fidelity [OPTIONS] [--versus OPTIONS]... 
                            "             --num_sampling_steps 20 --against --num 500\n";
 
 enum {
-    NUM_MIN = 10, /* with fewer pairs there are fewer ways to swap them than permutations */
     NUM_MAX = 10000,
     SHOWN_PIXELS = 100000, /* of a run's samples on the page */
     SHOWN_MIN = 8,
@@ -70,7 +69,7 @@ static int parse_run(fidelity *f, run_options *o, int argc, char **argv)
     run_options_list(o, shared);
     const option options[] = {
         /* for all runs: found before those of the same name that a run has */
-        {"num", OPTION_INT, .value = &f->num, .min = NUM_MIN, .max = NUM_MAX},
+        {"num", OPTION_INT, .value = &f->num, .min = FIDELITY_NUM_MIN, .max = NUM_MAX},
         {"class", OPTION_TEXT, .value = &f->class_list, .expects = "class numbers or names, separated by commas"},
         {"vae", OPTION_TEXT, .value = &f->vae, .expects = "a file or demo"},
         {"seed", OPTION_UINT64, .value = &f->seed},
@@ -81,35 +80,59 @@ static int parse_run(fidelity *f, run_options *o, int argc, char **argv)
         {"quiet", OPTION_FLAG, .value = &f->quiet},
         {0},
     };
-    const option_set set = {"fidelity", help, options, NULL, shared};
+    const option_set set = {"fidelity", help, options, NULL, shared, &o->given};
     int status = options_parse(&set, argc, argv);
     if (status == OPTIONS_RUN && run_options_done(o) != 0) return 1;
+    return status;
+}
+
+/* The options from argv[0], "fidelity" or a separator, to the next separator: their number, with argv[0]. */
+static int group_length(int argc, char **argv)
+{
+    int n = 1;
+    while (n < argc && !is_separator(argv[n])) n++;
+    return n;
+}
+
+/* Adds the fast run of one group. In front of the first separator none needs to be: options for all runs may stand
+ * there alone. */
+static int parse_fast(fidelity *f, int argc, char **argv, int is_first)
+{
+    run_options o;
+    if (f->run_count == FIDELITY_RUNS_MAX)
+        return tool_error("--versus: expected %d runs at most", FIDELITY_RUNS_MAX - 1);
+    if (f->run_count == 1)
+        run_options_init(&o);
+    else
+        inherit(&o, &f->runs[1].options);
+    int status = parse_run(f, &o, argc, argv);
+    if (status == OPTIONS_RUN && (!is_first || o.given)) f->runs[f->run_count++].options = o;
     return status;
 }
 
 /* Fast runs go to runs[1..] in order, the one behind --against to runs[0]. */
 static int parse(fidelity *f, int argc, char **argv)
 {
-    int against = 0;
-    const run_options *first = &f->runs[1].options;
+    int against = -1;
     *f = (fidelity){.num = 200, .batch = 16, .out = "fidelity.html", .run_count = 1};
-    run_options_init(&f->runs[1].options);
-    for (int i = 0; i < argc;) {
-        int end = i + 1;
-        while (end < argc && !is_separator(argv[end])) end++;
-        const int is_reference = strcmp(argv[i], "--against") == 0;
-        if (is_reference && against++) return tool_error("--against: given twice, expected one reference run");
-        if (!is_reference && f->run_count == FIDELITY_RUNS_MAX)
-            return tool_error("--versus: expected %d runs at most", FIDELITY_RUNS_MAX - 1);
-        run_options *o = &f->runs[is_reference ? 0 : f->run_count++].options;
-        if (i > 0) inherit(o, first);
-        int status = parse_run(f, o, end - i, argv + i);
-        if (status != OPTIONS_RUN) return status;
-        i = end;
+    for (int i = 0; i < argc; i += group_length(argc - i, argv + i)) {
+        if (strcmp(argv[i], "--against") != 0) {
+            int status = parse_fast(f, group_length(argc - i, argv + i), argv + i, i == 0);
+            if (status != OPTIONS_RUN) return status;
+        } else if (against >= 0) {
+            return tool_error("--against: given twice, expected one reference run");
+        } else {
+            against = i;
+        }
     }
-    if (!against)
+    if (against < 0)
         return tool_error("--against is missing, expected the options of the reference run behind it, or none for "
                           "plain sampling");
+    inherit(&f->runs[0].options, &f->runs[1].options);
+    int status = parse_run(f, &f->runs[0].options, group_length(argc - against, argv + against), argv + against);
+    if (status != OPTIONS_RUN) return status;
+    if (f->run_count == 1)
+        return tool_error("the fast run is missing, expected its options in front of --against, or --versus");
     for (int i = 0; i < f->run_count; i++) {
         run_options *o = &f->runs[i].options;
         o->vae = f->vae;
@@ -121,26 +144,42 @@ static int parse(fidelity *f, int argc, char **argv)
 
 /* --- names ---------------------------------------------------------------------------------------------- */
 
-/* What of a run's options is not as in the reference, or for the reference itself what is not plain. */
-static void name_run(fidelity_run *r, const fidelity_run *reference)
+/* What of a run's options is not as in `base`. */
+static void write_differences(FILE *out, const run_options *o, const run_options *base)
 {
     static const char *const schedules[] = {"linear", "constant"};
-    const run_options *o = &r->options, *base = &reference->options;
     const mar_params *p = &o->params, *q = &base->params;
-    char text[200];
-    FILE *out = fmemopen(r->name, sizeof r->name, "w");
-    if (!out) return;
-    if (strcmp(o->model, base->model) != 0) fprintf(out, " --model %s", o->model);
-    if (p->num_iter != q->num_iter) fprintf(out, " --num_iter %d", p->num_iter);
-    if (p->num_sampling_steps != q->num_sampling_steps) fprintf(out, " --num_sampling_steps %d", p->num_sampling_steps);
+    char text[1024];
+    if (strcmp(o->model, base->model) != 0) fprintf(out, " --model %s", tool_base_name(o->model));
+    if (!p->gtr && p->num_iter != q->num_iter) fprintf(out, " --num_iter %d", p->num_iter);
+    if (!p->diff_annealing && p->num_sampling_steps != q->num_sampling_steps)
+        fprintf(out, " --num_sampling_steps %d", p->num_sampling_steps);
     if (p->cfg != q->cfg) fprintf(out, " --cfg %g", (double)p->cfg);
     if (p->cfg_schedule != q->cfg_schedule) fprintf(out, " --cfg_schedule %s", schedules[p->cfg_schedule]);
     if (p->temperature != q->temperature) fprintf(out, " --temperature %g", (double)p->temperature);
     if (o->dtype != base->dtype) fprintf(out, " --dtype %s", tool_dtypes[o->dtype]);
-    run_options_text(o, text, sizeof text);
-    if (*text) fprintf(out, " %s", text);
-    if (r == reference && !*text) fprintf(out, " plain sampling");
-    if (r != reference && ftell(out) == 0) fprintf(out, " the same options");
+    if (*run_options_text(o, text, sizeof text)) fprintf(out, " %s", text);
+}
+
+/* What sets a run apart from the reference, or the reference from its own model with the default steps. */
+static void name_run(const fidelity *f, fidelity_run *r)
+{
+    const run_options *o = &r->options;
+    run_options base = f->runs[0].options;
+    char text[1024];
+    FILE *out = fmemopen(r->name, sizeof r->name, "w");
+    if (!out) return;
+    if (r == f->runs) {
+        const mar_params defaults = MAR_PARAMS_DEFAULT;
+        base.params.num_iter = f->positions < defaults.num_iter ? f->positions : defaults.num_iter;
+        base.params.num_sampling_steps = defaults.num_sampling_steps;
+    }
+    if (r == f->runs && !*run_options_text(o, text, sizeof text))
+        fprintf(out, " plain sampling, %d autoregressive steps of %d", o->params.num_iter,
+                o->params.num_sampling_steps);
+    else
+        write_differences(out, o, &base);
+    if (ftell(out) == 0) fprintf(out, " the same options");
     fclose(out);
     r->name[sizeof r->name - 1] = '\0';
     memmove(r->name, r->name + 1, strlen(r->name));
@@ -234,7 +273,7 @@ static int check_runs(fidelity *f, progress *bar)
         int failed = i == 0 ? resolve(f, &w) : same_shape(f, &f->runs[i], &w);
         close_workshop(&w);
         if (failed) return 1;
-        name_run(&f->runs[i], &f->runs[0]);
+        name_run(f, &f->runs[i]);
     }
     return 0;
 }
@@ -340,13 +379,16 @@ static int make_run(fidelity *f, int index, eval_classifier *judge, progress *ba
 static int compare(const fidelity *f, fidelity_run *r)
 {
     const eval_pairs pairs = {f->num, f->positions, f->channels, r->tokens, f->runs[0].tokens};
-    const size_t bytes = (size_t)f->num * (size_t)f->positions * (size_t)f->channels * sizeof(float);
+    const size_t size = (size_t)f->positions * (size_t)f->channels;
     mar_err err = {0};
     mar_status status = eval_energy(&pairs, FIDELITY_PERMUTATIONS, &r->image, &r->token, &err);
     if (status == MAR_OK) status = eval_ks(&pairs, FIDELITY_PERMUTATIONS, r->ks, r->ks_p, &err);
     if (status == MAR_OK) status = eval_moment_gaps(&pairs, &r->mean_gap, &r->covariance_gap, &err);
     if (status != MAR_OK) return tool_error("%s", err.text);
-    r->identical = memcmp(r->tokens, f->runs[0].tokens, bytes) == 0;
+    for (int i = 0; i < f->num; i++)
+        r->differing +=
+            memcmp(r->tokens + (size_t)i * size, f->runs[0].tokens + (size_t)i * size, size * sizeof *r->tokens) != 0;
+    r->identical = r->differing == 0;
     for (int c = 1; c < f->channels; c++)
         if (r->ks_p[c] < r->ks_p[r->ks_channel] ||
             (r->ks_p[c] == r->ks_p[r->ks_channel] && r->ks[c] > r->ks[r->ks_channel]))
@@ -420,16 +462,37 @@ double fidelity_head_acceptance(const fidelity_run *r)
     return r->stats.proposals ? (double)r->stats.proposals_accepted / (double)r->stats.proposals : -1;
 }
 
+double fidelity_least_p(int differing)
+{
+    const double reached = 1 + FIDELITY_PERMUTATIONS * fmin(1, ldexp(1, 1 - differing));
+    return fmin(1, 3 * reached / (1 + FIDELITY_PERMUTATIONS));
+}
+
+fidelity_finding fidelity_find(const fidelity *f, const fidelity_run *r)
+{
+    const int could_differ = fidelity_least_p(r->differing) <= FIDELITY_LEVEL;
+    if (r->identical) return FIDELITY_SAME;
+    if (r->p > FIDELITY_LEVEL) return could_differ && f->has_floor ? FIDELITY_SAME : FIDELITY_UNSURE;
+    const int below = f->has_floor && r->image.distance <= f->image_floor && r->token.distance <= f->token_floor;
+    return below ? FIDELITY_CLOSE : FIDELITY_OFF;
+}
+
 const char *fidelity_verdict(const fidelity *f, const fidelity_run *r, char *text, size_t size)
 {
+    const fidelity_finding finding = fidelity_find(f, r);
     if (r->identical)
         snprintf(text, size, "identical: the same tokens to the last bit");
-    else if (r->p > FIDELITY_LEVEL)
+    else if (finding == FIDELITY_UNSURE && fidelity_least_p(r->differing) > FIDELITY_LEVEL)
+        snprintf(text, size, "too few images to tell: %d of %d differ at all", r->differing, f->num);
+    else if (finding == FIDELITY_UNSURE)
+        snprintf(text, size, "indistinguishable at %d images (p = %.3f), too few for the difference of another seed",
+                 f->num, r->p);
+    else if (finding == FIDELITY_SAME)
         snprintf(text, size, "indistinguishable at %d images (p = %.3f)", f->num, r->p);
+    else if (finding == FIDELITY_CLOSE)
+        snprintf(text, size, "differs (p = %.3f), by less than another seed does", r->p);
     else if (!f->has_floor)
         snprintf(text, size, "differs (p = %.3f)", r->p);
-    else if (r->image.distance <= f->image_floor && r->token.distance <= f->token_floor)
-        snprintf(text, size, "differs (p = %.3f), by less than another seed does", r->p);
     else
         snprintf(text, size, "differs (p = %.3f), %.1f times what another seed makes", r->p,
                  fmax(r->image.distance / f->image_floor, r->token.distance / f->token_floor));

@@ -8,6 +8,7 @@
 #include "tools/run_options.h"
 
 enum {
+    FIDELITY_NUM_MIN = 20, /* images; fidelity_least_p is above the level below 11 */
     FIDELITY_RUNS_MAX = 32,
     FIDELITY_PERMUTATIONS = 999,
     FIDELITY_MAPS = 7 /* images of a run whose acceptance maps are shown */
@@ -18,7 +19,7 @@ enum {
 
 typedef struct {
     run_options options;
-    char name[256];      /* what sets it apart: "--head_spec 8" */
+    char name[1536];     /* what sets it apart: "--head_spec 8" */
     char guarantee[200]; /* mar_session_guarantee */
     mar_stats stats;     /* summed over the batches */
     float *tokens;       /* [num][positions][channels] */
@@ -30,6 +31,7 @@ typedef struct {
 
     /* Against the reference: */
     int identical;                 /* to the last bit */
+    int differing;                 /* images that are not */
     eval_energy_test image, token; /* of whole images, of single tokens */
     double *ks, *ks_p;             /* [channels], corrected for their number */
     int ks_channel;                /* where ks_p is least */
@@ -59,10 +61,22 @@ typedef struct {
     double image_floor, token_floor;
 } fidelity;
 
+/* How a run stands to the reference. */
+typedef enum {
+    FIDELITY_SAME,   /* identical, or no difference found where one could have been */
+    FIDELITY_UNSURE, /* no difference found, in too few images to find one or to measure the floor */
+    FIDELITY_CLOSE,  /* differs by less than the floor */
+    FIDELITY_OFF     /* differs */
+} fidelity_finding;
+
 double fidelity_seconds(const fidelity *f, const fidelity_run *r); /* per image */
 double fidelity_head_calls(const fidelity_run *r);                 /* sequential, mean of a token */
 double fidelity_token_acceptance(const fidelity_run *r);           /* -1 without a draft */
 double fidelity_head_acceptance(const fidelity_run *r);            /* -1 without --head_spec */
+/* The least p that a comparison in which so many images differ can be expected to come to, corrected for the three
+ * tests. Swapping all pairs changes no distance, so 2^differing swaps are half as many. */
+double fidelity_least_p(int differing);
+fidelity_finding fidelity_find(const fidelity *f, const fidelity_run *r);
 const char *fidelity_verdict(const fidelity *f, const fidelity_run *r, char *text, size_t size); /* in words */
 
 #endif

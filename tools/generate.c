@@ -32,6 +32,8 @@ static const char help[] = "usage: mar generate [OPTIONS]\n"
                            "  --threads N      worker threads                               [one per core]\n"
                            "  --batch N        images made at a time: memory against speed            [16]\n"
                            "  --heads N        attention heads, if the file does not say\n"
+                           "Faster: --head_spec W, --draft FILE --spec METHOD, --sampler, --diff_annealing,\n"
+                           "  --lazy, --gtr; --accept_map FILE.png; see mar methods and man mar\n"
                            "  --json           print a record of the run; --quiet: print only errors\n"
                            "example: mar generate --model checkpoint-last.pth --vae kl16.ckpt \\\n"
                            "             --class \"golden retriever\" --seed 7 --out dog.png\n";
@@ -80,7 +82,7 @@ static int parse(int argc, char **argv, generate_options *o)
         {"quiet", OPTION_FLAG, .value = &o->quiet},
         {0},
     };
-    const option_set set = {"generate", help, options, NULL, shared};
+    const option_set set = {"generate", help, options, NULL, shared, &o->run.given};
     int status = options_parse(&set, argc, argv);
     if (status == OPTIONS_RUN && run_options_done(&o->run) != 0) status = 1;
     return status;
@@ -148,18 +150,28 @@ static int make_canvases(generate_job *job)
 {
     const char *map = job->options.accept_map;
     const int grid = job->out.is_file ? job->total > 1 : job->options.grid;
-    if (map && !job->models.draft)
-        return tool_error("--accept_map %s: needs --draft, a model whose tokens are accepted or not", map);
     shape_grid(job);
     if (grid && make_canvas(job, job->out.path, &job->grid) != 0) return 1;
-    return map ? image_can_write(map) || make_canvas(job, map, &job->map) : 0;
+    return map ? make_canvas(job, map, &job->map) : 0;
+}
+
+static int check_map(const generate_job *job)
+{
+    const char *map = job->options.accept_map;
+    if (!map) return 0;
+    if (!job->options.run.draft || job->options.run.params.head_spec)
+        return tool_error("--accept_map %s: needs --draft, a model whose tokens are verified, and no --head_spec", map);
+    if (output_check_file(map) != 0) return 1;
+    if (output_writes(&job->out, map))
+        return tool_error("--accept_map %s: --out %s writes there, expected another file", map, job->out.path);
+    return 0;
 }
 
 static int prepare(generate_job *job, progress *bar)
 {
     generate_options *o = &job->options;
     double began = tool_seconds();
-    if (output_check(&job->out, o->out) != 0) return 1;
+    if (output_check(&job->out, o->out) != 0 || check_map(job) != 0) return 1;
     if (!o->run.vae && !run_is_demo(o->run.model))
         return tool_error("--vae is missing, expected an image decoder: the official models use kl16.ckpt, linked from "
                           "the page github.com/LTH14/mar");
@@ -205,12 +217,12 @@ static int run_batch(generate_job *job, long first, int n, int *labels, uint8_t 
     return 0;
 }
 
-/* Writes `picture` with its text; index as in record_texts_make. */
-static int write_picture(const generate_job *job, long index, char *path, const image *picture)
+/* Writes `picture` with its text; index and title as in record_texts_make. */
+static int write_picture(const generate_job *job, long index, const char *title, char *path, const image *picture)
 {
     record_texts texts;
     if (!path) return 1;
-    int failed = record_texts_make(job, index, &texts) != 0;
+    int failed = record_texts_make(job, index, title, &texts) != 0;
     if (!failed) {
         failed = image_write_png(path, picture, texts.texts, texts.count);
         record_texts_free(&texts);
@@ -238,7 +250,7 @@ static int keep_image(generate_job *job, long index, uint8_t *rgb)
     if (job->grid.rgb) image_grid_set(&job->grid, row, column, job->width, job->height, rgb);
     if (job->grid.rgb && job->out.is_file) return 0;
     const image picture = {job->width, job->height, rgb};
-    return write_picture(job, index, output_image_path(&job->out, index), &picture);
+    return write_picture(job, index, NULL, output_image_path(&job->out, index), &picture);
 }
 
 /* Image `index` was number i of its batch; its own pixels are no longer needed. */
@@ -249,6 +261,14 @@ static void keep_map(generate_job *job, long index, int i, uint8_t *rgb)
     place(job, index, &row, &column);
     acceptance_draw(&job->fates, i, job->width, job->height, rgb);
     image_grid_set(&job->map, row, column, job->width, job->height, rgb);
+}
+
+static int write_map(const generate_job *job)
+{
+    static const char title[] =
+        "accepted tokens: dark green accepted, light green replaced, grey made by the target alone";
+    const long index = job->total > 1 ? -1 : 0;
+    return job->map.rgb ? write_picture(job, index, title, strdup(job->options.accept_map), &job->map) : 0;
 }
 
 /* Returns the number of images finished, job->total if all is well. */
@@ -293,8 +313,8 @@ static int generate(generate_job *job, progress *bar)
     progress_begin(bar);
     long done = run(job, bar);
     int failed = done < job->total;
-    if (!failed && job->grid.rgb) failed = write_picture(job, -1, output_grid_path(&job->out), &job->grid);
-    if (!failed && job->map.rgb) failed = write_picture(job, -1, strdup(job->options.accept_map), &job->map);
+    if (!failed && job->grid.rgb) failed = write_picture(job, -1, NULL, output_grid_path(&job->out), &job->grid);
+    if (!failed) failed = write_map(job);
     progress_clear(bar);
     job->run_s = tool_seconds() - began;
     if (failed) {

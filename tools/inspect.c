@@ -90,7 +90,7 @@ int cmd_inspect(int argc, char **argv)
         {0},
     };
     const operand operands[] = {{"FILE", &path}, {0}};
-    const option_set set = {"inspect", help, options, operands, NULL};
+    const option_set set = {"inspect", help, options, operands, NULL, NULL};
     int status = options_parse(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     mar *m;

@@ -27,6 +27,7 @@ static void print_method(const mar_method_info *m)
     if (m->option) printf("  option:     %s\n", m->option);
     printf("  %s %s\n", m->exact ? "exact:     " : "guarantee: ", m->guarantee);
     printf("  source:     %s\n", m->source);
+    if (m->option && m->topology) puts("  with:       --gamma, --prefill, --context, --align (man mar)");
     for (int i = 0; i < m->parameter_count; i++)
         printf("  %s = %g (%g..%g): %s\n", m->parameters[i].name, m->parameters[i].value, m->parameters[i].min,
                m->parameters[i].max, m->parameters[i].meaning);
@@ -89,8 +90,13 @@ static int unknown_method(const char *name)
     const char *names[128] = {0};
     for (int i = 0; i < mar_method_count() && i < 127; i++) names[i] = mar_method_get(i)->name;
     const char *nearest = suggest_nearest(name, names);
-    if (nearest) return tool_error("%s: unknown method, did you mean %s?", name, nearest);
-    return tool_error("%s: unknown method, expected one that mar methods lists", name);
+    if (nearest) return tool_error("--name %s: unknown method, did you mean %s?", name, nearest);
+    char list[1024] = "";
+    for (int i = 0; names[i]; i++) {
+        const size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : names[i + 1] ? ", " : " or ", names[i]);
+    }
+    return tool_error("--name %s: unknown method, expected %s", name, list);
 }
 
 int cmd_methods(int argc, char **argv)
@@ -102,7 +108,7 @@ int cmd_methods(int argc, char **argv)
         {.name = "json", .kind = OPTION_FLAG, .value = &json},
         {0},
     };
-    const option_set set = {"methods", help, options, NULL, NULL};
+    const option_set set = {"methods", help, options, NULL, NULL, NULL};
     const int status = options_parse(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     for (int i = 0; i < mar_method_count(); i++) found += is_shown(mar_method_get(i), name);

@@ -113,7 +113,7 @@ static int take_option(const option_set *set, int argc, char **argv, int i)
     char name[64], expected[160];
     option_name(argv[i], name, sizeof name);
     const option *o = find_option(set->options, name);
-    if (!o) o = find_option(set->shared, name);
+    if (!o && (o = find_option(set->shared, name))) *set->given |= UINT64_C(1) << (o - set->shared);
     if (!o) {
         unknown_option(set, name);
         return 0;

@@ -29,7 +29,8 @@ typedef struct {
     const char *help;        /* printed by --help; 24 lines of 80 columns at most */
     const option *options;   /* ends with a NULL name; --help is added */
     const operand *operands; /* all required, in order; ends with a NULL name; may be NULL */
-    const option *shared;    /* more options, or NULL */
+    const option *shared;    /* more options, 64 at most, or NULL */
+    uint64_t *given;         /* with shared: bit i is set when its option i is there */
 } option_set;
 
 enum { OPTIONS_RUN = -1 };

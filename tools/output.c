@@ -41,20 +41,54 @@ static int check_new_directory(const char *path)
     return failed;
 }
 
+static int cannot_look(const char *path)
+{
+    return tool_error("%s: cannot write there: %s", path, strerror(errno));
+}
+
+int output_check_file(const char *path)
+{
+    struct stat st;
+    const int exists = stat(path, &st) == 0;
+    if (!exists && errno != ENOENT) return cannot_look(path);
+    if (!ends_with(path, ".png")) return tool_error("%s: expected a name ending in .png", path);
+    if (exists && S_ISDIR(st.st_mode))
+        return tool_error("%s: is a directory, but a name ending in .png is a file", path);
+    if (exists && !S_ISREG(st.st_mode)) /* renaming onto /dev/x.png would replace the device */
+        return tool_error("%s: is not a regular file, expected one that can be replaced", path);
+    return image_can_write(path);
+}
+
+/* A link to a picture is no picture: renaming replaces it. So paths are the same if directory and last name are. */
+static int same_directory(const char *directory, const char *path)
+{
+    struct stat a, b;
+    char *parent = strndup(path, (size_t)(tool_base_name(path) - path));
+    const int same = parent && stat(*directory ? directory : ".", &a) == 0 && stat(*parent ? parent : ".", &b) == 0 &&
+                     a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    free(parent);
+    return same;
+}
+
+int output_writes(const output *out, const char *path)
+{
+    const char *name = tool_base_name(path), *own = tool_base_name(out->path);
+    if (!out->is_file)
+        return same_directory(out->path, path) &&
+               (strcmp(name, "grid.png") == 0 || (strspn(name, "0123456789") == 6 && strcmp(name + 6, ".png") == 0));
+    char *directory = strndup(out->path, (size_t)(own - out->path));
+    const int same = strcmp(name, own) == 0 && directory && same_directory(directory, path);
+    free(directory);
+    return same;
+}
+
 int output_check(output *out, const char *path)
 {
     *out = (output){.path = path, .is_file = ends_with(path, ".png")};
+    if (out->is_file) return output_check_file(path);
     struct stat st;
     int exists = stat(path, &st) == 0;
-    if (!exists && errno != ENOENT) return tool_error("%s: cannot write there: %s", path, strerror(errno));
-    if (out->is_file) {
-        if (exists && S_ISDIR(st.st_mode))
-            return tool_error("%s: is a directory, expected a file (a name ending in .png) or another directory name",
-                              path);
-        if (exists && !S_ISREG(st.st_mode)) /* renaming onto /dev/x.png would replace the device */
-            return tool_error("%s: is not a regular file, expected one that can be replaced", path);
-        return image_can_write(path);
-    }
+    if (!exists && errno != ENOENT) return cannot_look(path);
     if (!exists) return check_new_directory(path);
     if (!S_ISDIR(st.st_mode)) return tool_error("%s: is a file, expected a directory or a name ending in .png", path);
     char *probe = output_image_path(out, 0);

@@ -12,6 +12,12 @@ typedef struct {
  * can be written, leaving nothing behind. Returns 0, or 1 after printing what is wrong. */
 int output_check(output *out, const char *path);
 
+/* The same for a path that has to be a file. */
+int output_check_file(const char *path);
+
+/* Whether `path` is a name that `out` gives to a picture. */
+int output_writes(const output *out, const char *path);
+
 /* Makes the directory if it is not there. Returns 0, or 1 after printing. */
 int output_begin(output *out);
 

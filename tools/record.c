@@ -19,12 +19,6 @@ static void float_text(float v, char *text, size_t size)
     }
 }
 
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static const char *schedule_name(const generate_job *job)
 {
     return job->options.run.params.cfg_schedule == MAR_CFG_LINEAR ? "linear" : "constant";
@@ -69,7 +63,7 @@ static char *class_list(const generate_job *job, int names)
     return NULL;
 }
 
-int record_texts_make(const generate_job *job, long index, record_texts *out)
+int record_texts_make(const generate_job *job, long index, const char *title, record_texts *out)
 {
     const mar_params *p = &job->options.run.params;
     char cfg[32], temperature[32], name[128], method[1024];
@@ -79,6 +73,7 @@ int record_texts_make(const generate_job *job, long index, record_texts *out)
     int named = *class_name(first, job->class_total, name, sizeof name) != '\0';
 
     *out = (record_texts){.count = 0};
+    if (title) add(out, "Title", "%s", title);
     add(out, "Software", "libmar %s", mar_version());
     if (index >= 0) {
         add(out, "class", "%d", first);
@@ -101,8 +96,8 @@ int record_texts_make(const generate_job *job, long index, record_texts *out)
     add(out, "cfg_schedule", "%s", schedule_name(job));
     add(out, "temperature", "%s", temperature);
     if (*run_options_text(&job->options.run, method, sizeof method)) add(out, "method", "%s", method);
-    add(out, "model", "%s", base_name(job->options.run.model));
-    add(out, "vae", "%s", base_name(job->options.run.vae));
+    add(out, "model", "%s", tool_base_name(job->options.run.model));
+    add(out, "vae", "%s", tool_base_name(job->options.run.vae));
     add(out, "backend", "%.*s", backend_length(job), mar_backend_description(job->models.library));
     for (int i = 0; i < out->count; i++)
         if (!out->values[i]) {
@@ -184,6 +179,8 @@ static void add_files(cJSON *record, const generate_job *job)
         cJSON_AddNumberToObject(o, "height", job->grid.height);
         free(path);
     }
+    if (job->options.accept_map)
+        cJSON_AddStringToObject(cJSON_AddObjectToObject(record, "accept_map"), "file", job->options.accept_map);
 }
 
 static void add_times(cJSON *record, const generate_job *job)
@@ -200,6 +197,7 @@ int record_print_json(const generate_job *job)
     cJSON *record = cJSON_CreateObject();
     cJSON_AddStringToObject(record, "version", mar_version());
     cJSON_AddStringToObject(record, "model", job->options.run.model);
+    if (job->options.run.draft) cJSON_AddStringToObject(record, "draft", job->options.run.draft);
     cJSON_AddStringToObject(record, "vae", job->options.run.vae);
     cJSON_AddStringToObject(record, "backend", mar_backend_description(job->models.library));
     cJSON_AddNumberToObject(record, "heads", mar_model_get_config(job->models.model)->heads);

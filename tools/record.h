@@ -12,8 +12,9 @@ typedef struct {
     char *values[RECORD_TEXTS_MAX]; /* owned; texts[].value points here */
 } record_texts;
 
-/* Text of image `index`, or of the grid for index -1. Returns 0, or 1 after printing "out of memory". */
-int record_texts_make(const generate_job *job, long index, record_texts *out);
+/* Text of image `index`, or of the grid for index -1; `title` may be NULL. Returns 0, or 1 after printing "out of
+ * memory". */
+int record_texts_make(const generate_job *job, long index, const char *title, record_texts *out);
 void record_texts_free(record_texts *texts);
 
 /* Prints the JSON record. Returns 0, or 1 after printing an error. */

@@ -16,7 +16,7 @@ static const char style[] =
     "h1{font-size:1.7rem;margin:0}h2{font-size:1.2rem;margin:2.2rem 0 .6rem}h3{font-size:1rem;margin:0 0 .3rem}"
     ".sub{color:#5b6675;margin:.2rem 0 1.4rem}code{font:.92em ui-monospace,monospace}code span{white-space:nowrap}"
     ".card{border-left:6px solid;background:#f6f7f9;padding:.55rem 1rem;margin:.5rem 0}"
-    ".same{border-color:#009e73}.close{border-color:#e69f00}.off{border-color:#d55e00}"
+    ".same{border-color:#009e73}.unsure{border-color:#9aa3af}.close{border-color:#e69f00}.off{border-color:#d55e00}"
     ".card b{font-size:1.05rem}.card small{color:#5b6675;display:block}"
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums;width:100%}"
     "th,td{padding:.3rem .5rem;text-align:right;border-bottom:1px solid #dde1e7;white-space:nowrap}"
@@ -102,7 +102,7 @@ static void write_options(FILE *out, const char *name)
     while (*name) {
         const char *next = strstr(name + 1, " --");
         const int length = next ? (int)(next - name) : (int)strlen(name);
-        char one[256];
+        char one[512]; /* the longest: --draft and a file name */
         snprintf(one, sizeof one, "%.*s", length, name);
         fputs("<span>", out);
         escape(out, one);
@@ -140,18 +140,17 @@ static void write_head(FILE *out, const fidelity *f)
     escape(out, f->backend);
     fputs(". Every run is compared with the reference, ", out);
     write_options(out, f->runs[0].name);
-    fprintf(out, ": %d autoregressive steps, %d diffusion steps a token, %.4f s per image.</p>\n", o->params.num_iter,
-            o->params.num_sampling_steps, fidelity_seconds(f, &f->runs[0]));
+    fprintf(out, ": %.4f s per image.</p>\n", fidelity_seconds(f, &f->runs[0]));
 }
 
 static void write_verdicts(FILE *out, const fidelity *f)
 {
+    static const char *const kinds[] = {
+        [FIDELITY_SAME] = "same", [FIDELITY_UNSURE] = "unsure", [FIDELITY_CLOSE] = "close", [FIDELITY_OFF] = "off"};
     char verdict[160];
     for (int i = 1; i < f->run_count; i++) {
         const fidelity_run *r = &f->runs[i];
-        const int below = f->has_floor && r->image.distance <= f->image_floor && r->token.distance <= f->token_floor;
-        const char *kind = r->identical || r->p > FIDELITY_LEVEL ? "same" : below ? "close" : "off";
-        fprintf(out, "<div class=\"card %s\">", kind);
+        fprintf(out, "<div class=\"card %s\">", kinds[fidelity_find(f, r)]);
         run_title(out, f, i);
         fprintf(out, "<br><b>%.2f× the speed, ", fidelity_seconds(f, &f->runs[0]) / fidelity_seconds(f, r));
         escape(out, fidelity_verdict(f, r, verdict, sizeof verdict));

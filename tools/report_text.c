@@ -75,6 +75,7 @@ static cJSON *run_record(const fidelity *f, const fidelity_run *r)
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "options", r->name);
     cJSON_AddStringToObject(o, "model", r->options.model);
+    if (r->options.draft) cJSON_AddStringToObject(o, "draft", r->options.draft);
     cJSON_AddNumberToObject(o, "num_iter", r->options.params.num_iter);
     cJSON_AddNumberToObject(o, "num_sampling_steps", r->options.params.num_sampling_steps);
     cJSON_AddStringToObject(o, "guarantee", r->guarantee);

@@ -59,6 +59,50 @@ void run_options_list(run_options *o, option list[RUN_OPTIONS_MAX])
     memcpy(list, all, sizeof all);
 }
 
+static int is_given(run_options *o, const char *name)
+{
+    option list[RUN_OPTIONS_MAX];
+    run_options_list(o, list);
+    for (int i = 0; list[i].name; i++)
+        if (strcmp(list[i].name, name) == 0) return (int)(o->given >> i & 1);
+    return 0;
+}
+
+/* An option whose value nothing would read is a mistake. */
+static int check_effects(run_options *o)
+{
+    const mar_params *p = &o->params;
+    const int drafts = o->draft && !p->head_spec;
+    static const char drafting[] = "needs --draft, a model whose tokens are verified, and no --head_spec";
+    static const char annealing[] = "needs --diff_annealing linear, cosine or two-stage";
+    const struct {
+        const char *option;
+        int has_effect;
+        const char *needs;
+    } rules[] = {
+        {"spec", o->draft != NULL, "needs --draft, the model that drafts"},
+        {"gamma", drafts, drafting},
+        {"prefill", drafts, drafting},
+        {"context", drafts, drafting},
+        {"align", drafts, drafting},
+        {"inner_temperature", drafts && p->spec && strcmp(p->spec, "cspd") == 0, "needs --draft and --spec cspd"},
+        {"diff_upper_steps", p->diff_annealing != MAR_ANNEAL_OFF, annealing},
+        {"diff_lower_steps", p->diff_annealing != MAR_ANNEAL_OFF, annealing},
+        {"num_sampling_steps", p->diff_annealing == MAR_ANNEAL_OFF,
+         "has no effect with --diff_annealing, expected --diff_upper_steps and --diff_lower_steps"},
+        {"gtr_generation_steps", p->gtr, "needs --gtr"},
+        {"gtr_reconstruction_steps", p->gtr, "needs --gtr"},
+        {"gtr_detail", p->gtr, "needs --gtr"},
+        {"gtr_sampling_steps", p->gtr, "needs --gtr"},
+        {"num_iter", !p->gtr,
+         "has no effect with --gtr, expected --gtr_generation_steps and --gtr_reconstruction_steps"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (!rules[i].has_effect && is_given(o, rules[i].option))
+            return tool_error("--%s: %s", rules[i].option, rules[i].needs);
+    return 0;
+}
+
 int run_options_done(run_options *o)
 {
     mar_params *p = &o->params;
@@ -67,7 +111,13 @@ int run_options_done(run_options *o)
     p->diff_annealing = (mar_annealing)o->diff_annealing;
     p->context = (mar_context)o->context;
     p->align = o->align;
-    if (p->spec && !o->draft) return tool_error("--spec %s: needs --draft, the model that drafts", p->spec);
+    if (check_effects(o) != 0) return 1;
+    if (p->gtr && p->gtr_sampling_steps > p->num_sampling_steps) {
+        if (is_given(o, "gtr_sampling_steps"))
+            return tool_error("--gtr_sampling_steps %d: expected %d at most, the diffusion steps of detailed tokens",
+                              p->gtr_sampling_steps, p->num_sampling_steps);
+        p->gtr_sampling_steps = p->num_sampling_steps;
+    }
     return 0;
 }
 
@@ -137,7 +187,7 @@ const char *run_options_text(const run_options *o, char *text, size_t size)
         fprintf(
             f, " --gtr --gtr_generation_steps %d --gtr_reconstruction_steps %d --gtr_detail %g --gtr_sampling_steps %d",
             p->gtr_generation_steps, p->gtr_reconstruction_steps, (double)p->gtr_detail, p->gtr_sampling_steps);
-    if (o->draft) fprintf(f, " --draft %s", o->draft);
+    if (o->draft) fprintf(f, " --draft %s", tool_base_name(o->draft));
     if (p->spec) fprintf(f, " --spec %s", p->spec);
     if (o->draft && (p->spec || !p->head_spec)) {
         fprintf(f, " --gamma %d --prefill %g --context %s", p->gamma, (double)p->prefill, contexts[p->context]);

@@ -26,7 +26,7 @@ static const option options[] = {
     {0},
 };
 static const operand operands[] = {{"IN", &in}, {"OUT", &out}, {0}};
-static const option_set set = {"test", "the help\n", options, operands, NULL};
+static const option_set set = {"test", "the help\n", options, operands, NULL, NULL};
 
 enum { ARGUMENTS = 16 };
 

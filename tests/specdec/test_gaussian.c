@@ -68,10 +68,11 @@ static result verify(const spec_method *m, const double *parameter, const laws *
             draw(l->mean_p, l->log_std_p, dim, 2, (uint64_t)n, (uint32_t)i, plain + (size_t)(n + i) * (size_t)dim);
             token[i].x = draft[i];
         }
-        const spec_block block = {BLOCK, BLOCK, token, NULL, site};
-        const spec_address a = {3, (uint64_t)n, 0, 3};
+        spec_address a[BLOCK];
+        for (int i = 0; i < BLOCK; i++) a[i] = (spec_address){3, (uint64_t)n, (uint32_t)i, 3};
+        const spec_block block = {BLOCK, BLOCK, token, NULL, site, a, 0};
         const spec_output out = {.verdict = verdict, .x = x + (size_t)n * (size_t)dim};
-        const spec_outcome o = spec_verify(m, parameter, &block, &a, &out);
+        const spec_outcome o = spec_verify(m, parameter, &block, &out);
         assert_int_equal(o.final, BLOCK);
         r.acceptance += o.accepted, r.tries += (double)o.tries;
     }
@@ -364,11 +365,14 @@ static void stop_ends_a_block(void **state)
             draw(l.mean_q, l.log_std_q, 4, 41, n, (uint32_t)i, draft[i]);
             token[i].x = draft[i];
         }
-        const spec_block block = {BLOCK, BLOCK, token, NULL, site};
-        const spec_address a = {42, n, 0, 0};
-        const spec_outcome all = spec_verify(spec_method_find("conditional"), NULL, &block, &a,
+        spec_address a[BLOCK];
+        for (int i = 0; i < BLOCK; i++) a[i] = (spec_address){42, n, (uint32_t)i, 0};
+        spec_block block = {BLOCK, BLOCK, token, NULL, site, a, 0};
+        const spec_outcome all = spec_verify(spec_method_find("conditional"), NULL, &block,
                                              &(spec_output){.verdict = verdict[0], .x = x[0]});
-        const spec_outcome o = spec_verify(&stop, NULL, &block, &a, &(spec_output){.verdict = verdict[1], .x = x[1]});
+        block.stop = n % 2;
+        const spec_method *method = block.stop ? spec_method_find("conditional") : &stop; /* either asks for it */
+        const spec_outcome o = spec_verify(method, NULL, &block, &(spec_output){.verdict = verdict[1], .x = x[1]});
         assert_int_equal(all.final, BLOCK);
         assert_memory_equal(x[0], x[1], sizeof(float) * 4 * (size_t)o.final);
         ended += o.final < BLOCK;

@@ -320,6 +320,7 @@ static int propose_all(diff_speculation *s, const job *j, int unfinished)
         if (s->draft.chain) {
             evaluate(s, &s->draft, j, first, last - first, s->mean_q, s->log_std_q);
             j->stats->draft_evaluations += last - first;
+            j->stats->draft_batched++;
         }
         for (int r = first; r < last; r++) {
             const int token = s->row_token[r], k = s->row_index[r];

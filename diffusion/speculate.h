@@ -1,5 +1,5 @@
-/* Lossless speculation inside the head: the denoising chain with fewer sequential evaluations (VERIFICATION.md,
- * section 4; De Bortoli, Galashov, Gretton and Doucet, "Accelerated Diffusion Models via Speculative Sampling", 2025).
+/* Lossless speculation inside the head: the denoising chain with fewer sequential evaluations (De Bortoli, Galashov,
+ * Gretton and Doucet, "Accelerated Diffusion Models via Speculative Sampling", 2025).
  *
  * A round, for every token at its own step index i, x_i known:
  *   1. propose the states behind the transitions i, i-1, ... from laws q that cost nothing, window - 1 of them;
@@ -78,11 +78,12 @@ typedef struct {
 
 typedef struct {
     long tokens;
-    long calls;       /* sequential calls of the target's head, summed over tokens; the plain chain's: steps each */
-    int calls_max;    /* of one token */
-    long batched;     /* calls of the target's head, each for all tokens of a group */
-    long modulations; /* (token, step) pairs, of each model */
-    long evaluations; /* states at which the target's head was evaluated */
+    long calls;         /* sequential calls of the target's head, summed over tokens; the plain chain's: steps each */
+    int calls_max;      /* of one token */
+    long batched;       /* calls of the target's head, each for all tokens of a group */
+    long draft_batched; /* of the draft's */
+    long modulations;   /* (token, step) pairs, of each model */
+    long evaluations;   /* states at which the target's head was evaluated */
     long draft_evaluations; /* the draft's */
     long accepted, rejected;
     long tries; /* candidates for the replacements of the rejected */
@@ -99,9 +100,8 @@ size_t diff_speculate_bytes(const diff_speculation *s);
 /* Prepares for calls with this many tokens in the course in use, so that diff_speculate_sample allocates nothing. */
 mar_status diff_speculate_plan(diff_speculation *s, int tokens, mar_err *err);
 
-/* As diff_chain_sample, in law; with window 1 in bits. window: from 1 to that of create, smaller where many tokens
- * share a call and states are not free. draft_z: the draft's conditions of the same tokens, if it has a draft. Adds to
- * *stats. */
+/* As diff_chain_sample, in law; with window 1 in bits. draft_z: the draft's conditions of the same tokens, if it has a
+ * draft. Adds to *stats. */
 void diff_speculate_sample(diff_speculation *s, const float *z, const float *draft_z, int tokens, const float *cfg,
                            uint64_t seed, const uint64_t *image, const int *position, float *x,
                            diff_speculation_stats *stats);

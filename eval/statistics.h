@@ -1,9 +1,11 @@
 /* Are two runs the same in distribution? Two-sample statistics of paired images.
  *
- * Image i of run a and image i of run b share class and noise, so the two samples are not independent. Under the
- * hypothesis "same law" every pair may be swapped; a permutation swaps each pair or not, by a fair coin. (Permuting all
- * 2N images instead is blind: shared parts make the observed distance smaller than nearly every permuted one.)
- * Identical runs have every distance 0 and p = 1. p = (1 + permuted >= observed) / (1 + permutations).
+ * Image i of run a and image i of run b share class and noise, so the two samples are not independent. A permutation
+ * swaps each pair or not, by a fair coin. That is exact if a pair may be swapped without changing its law, and else,
+ * with equal laws but an asymmetric coupling, for large N: the differences that the statistics sum have mean 0 and the
+ * same covariance, swapped or not. (Permuting all 2N images instead is blind: shared parts make the observed distance
+ * smaller than nearly every permuted one.) Identical runs have every distance 0 and p = 1. p = (1 + permuted >=
+ * observed) / (1 + permutations).
  */
 #ifndef EVAL_STATISTICS_H
 #define EVAL_STATISTICS_H

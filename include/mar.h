@@ -142,7 +142,8 @@ typedef struct {
     float temperature;             /* scales the noise of every diffusion step but not x_T */
     uint64_t seed;
 
-    /* Lossless speculation inside the head: states proposed a call, 1..64; 0 is the plain chain. Same law. */
+    /* Lossless speculation inside the head: the diffusion steps that one call may settle, all but one of them proposed
+     * beforehand, 1..64; 0 is the plain chain. Same law. */
     int head_spec;
 
     /* Shortcuts. They change the law. */
@@ -158,10 +159,10 @@ typedef struct {
     int gtr_sampling_steps;                 /* so many diffusion steps, 2..1000 */
 
     /* Speculation across tokens: `draft` drafts gamma autoregressive steps, the model verifies them by `spec`. */
-    mar_model *draft; /* same tokens as the model; NULL: none. Must outlive the session */
+    mar_model *draft; /* same tokens and classes as the model; NULL: none. Must outlive the session */
     const char *spec; /* "conditional", "paper" or "cspd", see mar_method_get; NULL: with head_spec the draft's head
-                       * proposes inside the head, without it "conditional" */
-    int gamma;        /* 1..num_iter */
+                       * proposes inside the head, without it "conditional". Must outlive the session */
+    int gamma;        /* 1 or more; a block ends with the image */
     float prefill;    /* share of the autoregressive steps that the target makes alone first, 0..1 */
     mar_context context;
     int align;               /* 1: draft and target share x_T and all noise; 0: independent noise */
@@ -178,7 +179,8 @@ typedef struct {
 typedef struct mar_session mar_session;
 
 /* A session owns all working memory for up to `max_batch` images at a time; a step allocates nothing. (Beginning a
- * batch of another size than the last one may, to prepare the products of its shapes.)
+ * batch of another size than the last one may, to prepare the products of its shapes, and so may a round of speculation
+ * in context full, whose shapes depend on what was accepted.)
  * `vae` may be NULL if only tokens are wanted. The session refers to model and vae: free it first. */
 MAR_API mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
                                       mar_session **out);
@@ -187,7 +189,8 @@ MAR_API void mar_session_free(mar_session *s);
 /* Starts images first_image .. first_image+n-1 (indices of this seed's sequence) with labels[n]; a label is
  * a class number, or -1 for unconditional. 1 <= n <= max_batch. An unfinished batch is dropped. */
 MAR_API mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n);
-MAR_API mar_status mar_session_step(mar_session *s); /* one autoregressive step; MAR_EARG when done */
+MAR_API mar_status mar_session_step(mar_session *s); /* one autoregressive step, or a round of
+                                                      * speculation across tokens: several; MAR_EARG when done */
 MAR_API int mar_session_done(const mar_session *s);
 MAR_API int mar_session_steps_left(const mar_session *s);
 
@@ -198,7 +201,8 @@ MAR_API mar_status mar_session_images(mar_session *s, uint8_t *rgb);
 MAR_API void mar_session_image_size(const mar_session *s, int *width, int *height);
 
 /* What a batch took since mar_session_begin. Seconds, and arithmetic (2 flops a multiply-add, matrix products and
- * convolutions only). Encoder, decoder and head are the target's; all of the draft's is in draft_*. */
+ * convolutions only). Encoder, decoder and head are the target's. The draft's is in draft_*, but for its
+ * head inside head_spec, which counts as head; verify_s is of speculation across tokens. */
 typedef struct {
     double encoder_s, decoder_s, head_s, vae_s, draft_s, verify_s, total_s;
     double encoder_flop, decoder_flop, head_flop, vae_flop, draft_flop;
@@ -210,6 +214,7 @@ typedef struct {
     double head_calls;   /* sum over tokens of the sequential calls of its chain */
     int head_calls_max;  /* of one token */
     double head_batched; /* all calls of the target's head, one after another, each for all tokens at hand */
+    double draft_calls;  /* the same of the draft's head */
     double head_rows;    /* head evaluations: sum over calls of states evaluated, conditions not counted twice */
 
     /* Inside the head (head_spec): proposed transitions; residual_tries is shared with the below. */

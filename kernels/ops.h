@@ -6,7 +6,7 @@
  * All array arguments live in the backend's memory (kern_alloc); `const int *` index arguments and scalars
  * live in host memory and are read before the call returns. Row counts may be 0. Operations on one kern run
  * in order. Rows are independent: the bits of an output row do not depend on the number of rows beside it,
- * nor on the number of threads (DESIGN.md, "Random numbers").
+ * nor on the number of threads.
  */
 #ifndef KERNELS_OPS_H
 #define KERNELS_OPS_H

@@ -95,11 +95,15 @@ size_t mar_runner_bytes(const mar_runner *r)
 
 mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_err *err)
 {
+    mar_status status = mar_runner_plan_learn(r, images * step->predicted, err);
+    if (status != MAR_OK) return status;
     if (r->lazy) return mar_lazy_plan(r->lazy, images, step, err);
-    kern *k = r->model->m->kern;
-    mar_status status = k->ops->linear_plan(k, r->model->z_proj, images * step->predicted, err); /* mar_runner_learn */
-    return status != MAR_OK ? status
-                            : mar_passes_plan(r->model, images * r->conditions, step->known, step->predicted, err);
+    return mar_passes_plan(r->model, images * r->conditions, step->known, step->predicted, err);
+}
+
+mar_status mar_runner_plan_learn(mar_runner *r, int tokens, mar_err *err)
+{
+    return r->model->m->kern->ops->linear_plan(r->model->m->kern, r->model->z_proj, tokens, err);
 }
 
 mar_status mar_runner_plan_head(mar_runner *r, int tokens, mar_err *err)

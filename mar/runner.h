@@ -34,6 +34,8 @@ void mar_runner_free(mar_runner *r);
 size_t mar_runner_bytes(const mar_runner *r);
 /* Prepares passes of this step's shape for so many images, so that they allocate nothing. */
 mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_err *err);
+/* Prepares mar_runner_learn for so many tokens. */
+mar_status mar_runner_plan_learn(mar_runner *r, int tokens, mar_err *err);
 /* Prepares the head, with the number of diffusion steps in use (diff_chain_use). */
 mar_status mar_runner_plan_head(mar_runner *r, int tokens, mar_err *err);
 

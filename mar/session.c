@@ -241,6 +241,7 @@ mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *
     s->vae = vae;
     s->params = *params;
     if (params->draft && !params->spec && !params->head_spec) s->params.spec = "conditional";
+    if (s->params.gamma > params->num_iter) s->params.gamma = params->num_iter; /* the rest of the image */
     s->max_images = max_batch;
     s->conditions = params->cfg == 1.0f ? 1 : 2;
     s->grid = grid_of(model);
@@ -344,7 +345,7 @@ void mar_session_keep(mar_session *s, const float *drawn, int first, int n, mar_
 }
 
 /* The same tokens by speculation inside the head. */
-static void draw_speculating(mar_session *s, const mar_draw *d, int first, float *x)
+static void draw_speculating(mar_session *s, const mar_draw *d, int first, int steps, float *x)
 {
     const double start = mar_now();
     const size_t row = (size_t)(first * s->conditions);
@@ -352,12 +353,13 @@ static void draw_speculating(mar_session *s, const mar_draw *d, int first, float
     diff_speculation_stats stats = {0};
     if (s->head.draft.chain) {
         draft_z = s->draft.z + row * (size_t)s->draft.model->config.width;
-        diff_chain_use(&s->draft.chain, s->target.chain.schedule.steps);
+        diff_chain_use(&s->draft.chain, steps);
     }
     diff_speculate_sample(&s->head, z, draft_z, d->count, d->cfg, d->seed, d->image, d->position, x, &stats);
     s->target.head_s += mar_now() - start;
     s->target.head_flop += diff_speculate_flop(&s->head, &stats);
     s->stats.head_batched += (double)stats.batched;
+    s->stats.draft_calls += (double)stats.draft_batched;
     s->stats.head_calls += (double)stats.calls;
     s->stats.head_rows += (double)stats.evaluations;
     if (stats.calls_max > s->stats.head_calls_max) s->stats.head_calls_max = stats.calls_max;
@@ -374,7 +376,7 @@ static void draw(mar_session *s, int first, int n, int steps)
     if (n == 0) return;
     diff_chain_use(&s->target.chain, steps);
     if (s->head.window) {
-        draw_speculating(s, &d, first, x);
+        draw_speculating(s, &d, first, steps, x);
         return;
     }
     const int calls = s->target.chain.schedule.steps;

@@ -66,8 +66,7 @@ mar_status mar_speculation_check(const mar_model *model, const mar_params *p, ma
     if (status != MAR_OK || !p->spec) return status;
     const spec_method *method = spec_method_find(p->spec);
     if (!method || !is_continuous(method)) return unknown_method(p->spec, err);
-    if (p->gamma < 1 || p->gamma > p->num_iter)
-        return err_set(err, MAR_EARG, "gamma %d: expected 1..%d, the autoregressive steps", p->gamma, p->num_iter);
+    if (p->gamma < 1) return err_set(err, MAR_EARG, "gamma %d: expected 1 or more autoregressive steps", p->gamma);
     if (!(p->prefill >= 0 && p->prefill <= 1))
         return err_set(err, MAR_EARG, "prefill %g: expected 0..1", (double)p->prefill);
     if (p->context != MAR_CONTEXT_PREFIX && p->context != MAR_CONTEXT_FULL)
@@ -177,14 +176,18 @@ static void describe(mar_session *s, const speculation *sp)
     else if (sp->method->exact && in_full(s))
         snprintf(text, size, "approximate: criterion %s, context full: %s", name,
                  "the target's law but that an accepted token is not quite the one later contexts saw");
+    else if (sp->method->exact && coarse < steps)
+        snprintf(text, size,
+                 "approximate: criterion %s, context prefix: each block is exactly the target's in the context before "
+                 "it, %d in place of %d contexts",
+                 name, coarse, steps);
     else if (sp->method->exact)
-        snprintf(text, size, "exact: criterion %s, context prefix: the target's law at %d autoregressive steps%s", name,
-                 coarse, coarse < steps ? ", which it has without a draft" : "");
+        snprintf(text, size, "exact: criterion %s, context prefix with one step a block: the target's law", name);
     else if (in_full(s))
         snprintf(text, size, "approximate: criterion %s (%s), context full", name, sp->method->guarantee);
     else
-        snprintf(text, size, "approximate: criterion %s (%s), context prefix, that of %d autoregressive steps", name,
-                 sp->method->guarantee, coarse);
+        snprintf(text, size, "approximate: criterion %s (%s), context prefix, %d in place of %d", name,
+                 sp->method->guarantee, coarse, steps);
 }
 
 mar_status mar_speculation_create(mar_session *s, mar_err *err)
@@ -250,11 +253,14 @@ static mar_status plan_prefix(mar_session *s, int n, mar_err *err)
         const mar_step block = whole_block(s, i);
         status = mar_runner_plan(&s->target, n, &block, err);
         if (status == MAR_OK) status = mar_runner_plan_head(&s->target, n * block.predicted, err);
+        if (status == MAR_OK) status = mar_runner_plan_learn(&s->draft, n * block.predicted, err);
     }
     return status;
 }
 
 /* In context full images go on at their own pace: passes are of one image, the head's rows are planned by the round. */
+enum { FEW_ROWS = 64 }; /* products of more are made of those of so many and a rest */
+
 static mar_status plan_full(mar_session *s, mar_err *err)
 {
     mar_status status = MAR_OK;
@@ -262,11 +268,20 @@ static mar_status plan_full(mar_session *s, mar_err *err)
         status = mar_runner_plan(&s->draft, 1, &s->steps[i], err);
         if (status == MAR_OK) status = mar_runner_plan(&s->target, 1, &s->steps[i], err);
     }
+    /* How many tokens are learnt at once depends on what is accepted. */
+    for (int rows = 1; status == MAR_OK && rows <= FEW_ROWS && rows <= (int)block_rows(s); rows++) {
+        status = mar_runner_plan_learn(&s->draft, rows, err);
+        if (status == MAR_OK) status = mar_runner_plan_learn(&s->target, rows, err);
+    }
     return status;
 }
 
 mar_status mar_speculation_plan(mar_session *s, int n, mar_err *err)
 {
+    mar_status status = MAR_OK;
+    for (int i = 0; status == MAR_OK && i < s->speculation->prefill; i++)
+        status = mar_runner_plan_learn(&s->draft, n * s->steps[i].predicted, err);
+    if (status != MAR_OK) return status;
     return in_full(s) ? plan_full(s, err) : plan_prefix(s, n, err);
 }
 
@@ -403,6 +418,7 @@ static void draft_step(mar_session *s, int j)
     fetch(s, s->sampled, n, sp->state);
     if (sp->index > 0) mar_runner_draw(&s->draft, &draw, sp->index - 1, 0, s->sampled, NULL);
     fetch(s, s->sampled, n, sp->token);
+    s->stats.draft_calls += top + 1;
     mar_runner_learn(&s->draft, s->sampled, n, sp->slot, sp->position);
     if (in_full(s)) mar_runner_learn(&s->target, s->sampled, n, sp->slot, sp->position);
 }

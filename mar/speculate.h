@@ -1,5 +1,5 @@
 /* Speculation across tokens: the draft drafts a block of autoregressive steps, the target verifies it (Wang et al.,
- * "Continuous Speculative Decoding for Autoregressive Image Generation"; what is exact: VERIFICATION.md, section 2).
+ * "Continuous Speculative Decoding for Autoregressive Image Generation").
  *
  * A round, for each image:
  *   1. the draft makes up to gamma steps, each in the context of the tokens before it;

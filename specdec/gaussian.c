@@ -14,24 +14,29 @@
 enum { PLAIN = 16 };
 
 /* A residual with c > 1 is not what a rejection left over, and can have next to no mass: nothing that p would ever
- * draw. Below this mass the replacement is a draw from p. With c <= 1 the mass is at least the probability of the
- * rejection and no such limit exists. */
+ * draw. Below this mass the replacement is a draw from p. With c <= 1 there is no such limit:
+ * where the criterion is that of c, the mass is the probability of the rejection. */
 static const double log_mass_floor = -13.8; /* log 1e-6 */
+
+static double channel_log_ratio(const spec_site *s, int i, double x)
+{
+    const double p = (x - s->mean_p[i]) * exp(-(double)s->log_std_p[i]);
+    const double q = (x - s->mean_q[i]) * exp(-(double)s->log_std_q[i]);
+    return (double)s->log_std_q[i] - s->log_std_p[i] + 0.5 * (q * q - p * p);
+}
 
 double spec_gaussian_log_ratio(const spec_site *s, const float *x)
 {
     double sum = 0;
-    for (int i = 0; i < s->size; i++) {
-        const double p = ((double)x[i] - s->mean_p[i]) * exp(-(double)s->log_std_p[i]);
-        const double q = ((double)x[i] - s->mean_q[i]) * exp(-(double)s->log_std_q[i]);
-        sum += (double)s->log_std_q[i] - s->log_std_p[i] + 0.5 * (q * q - p * p);
-    }
+    for (int i = 0; i < s->size; i++) sum += channel_log_ratio(s, i, x[i]);
     return sum;
 }
 
 int spec_gaussian_is_point(const spec_site *s)
 {
-    return s->log_std_p[0] == -INFINITY;
+    int i = 0;
+    while (i < s->size && s->log_std_p[i] == -INFINITY) i++;
+    return i == s->size;
 }
 
 /* Mean and standard deviation of channel i of g, and the mean of log r there. 0 if g has no finite spread. */
@@ -100,12 +105,15 @@ static void residual_words(const spec_address *a, uint64_t b, uint32_t words[4])
     kern_random_words(seed, KERN_NOISE_RESIDUAL, a->image, a->position, a->step, (uint32_t)(b & 0xffff), words);
 }
 
-/* Candidate number n from g (theta 0: p) into x; returns the log of its uniform. */
-static double candidate(const spec_site *s, double theta, const spec_address *a, uint64_t n, float *x)
+/* Candidate number n from g (theta 0: p) into x, and its log p/q before x is rounded: where the laws are narrower than
+ * the spacing of floats all candidates look alike. Returns the log of its uniform. */
+static double candidate(const spec_site *s, double theta, const spec_address *a, uint64_t n, float *x,
+                        double *log_ratio)
 {
     const uint64_t blocks = (uint64_t)(s->size + 3) / 4;
     uint32_t words[4];
     float normal[4];
+    *log_ratio = 0;
     for (int i = 0; i < s->size; i++) {
         double mean = s->mean_p[i], std = 0, log_r;
         if (i % 4 == 0) {
@@ -116,26 +124,40 @@ static double candidate(const spec_site *s, double theta, const spec_address *a,
             tilt(s, i, theta, &mean, &std, &log_r);
         else
             std = exp((double)s->log_std_p[i]);
-        x[i] = (float)(mean + std * normal[i % 4]);
+        const double value = mean + std * normal[i % 4];
+        *log_ratio += channel_log_ratio(s, i, value);
+        x[i] = (float)value;
     }
     residual_words(a, n * (blocks + 1) + blocks, words);
     return log(spec_uniform(words));
 }
 
+/* Laws with a ratio everywhere: no NaN, no infinity, standard deviations that a double can square. */
+static int proper(const spec_site *s)
+{
+    for (int i = 0; i < s->size; i++)
+        if (!isfinite(s->mean_p[i]) || !isfinite(s->mean_q[i]) || !(fabsf(s->log_std_p[i]) < 300) ||
+            !(fabsf(s->log_std_q[i]) < 300))
+            return 0;
+    return 1;
+}
+
 long spec_gaussian_residual(const spec_site *s, double log_c, const spec_address *a, float *x)
 {
+    double log_ratio;
     long n = 0;
     while (n < PLAIN) {
-        const double log_u = candidate(s, 0, a, (uint64_t)n++, x);
-        const double d = log_c - spec_gaussian_log_ratio(s, x); /* log c/r */
+        const double log_u = candidate(s, 0, a, (uint64_t)n++, x, &log_ratio);
+        const double d = log_c - log_ratio; /* log c/r */
         if (d < 0 && log_u < log1p(-exp(d))) return n;
     }
-    const double theta = best_theta(s, log_c);
+    const double theta = proper(s) ? best_theta(s, log_c) : 0;
     if (theta == 0 || (log_c > 0 && log_mass_bound(s, theta, log_c) < log_mass_floor)) return n; /* x is from p */
     const double log_m = -theta * log1p(1 / theta) - log1p(theta);                               /* of m c^theta */
     for (;;) {
-        const double log_u = candidate(s, theta, a, (uint64_t)n++, x);
-        const double d = log_c - spec_gaussian_log_ratio(s, x);
+        const double log_u = candidate(s, theta, a, (uint64_t)n++, x, &log_ratio);
+        const double d = log_c - log_ratio;
         if (d < 0 && log_u < theta * d + log1p(-exp(d)) - log_m) return n;
+        if (isnan(d)) return n; /* overflow: no law to draw from */
     }
 }

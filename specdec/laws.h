@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* A uniform in (0, 1) of 53 bits from two words. */
+/* A uniform in (0, 1) of 52 bits from two words. */
 static inline double spec_uniform(const uint32_t words[2])
 {
     const uint64_t word = (uint64_t)words[0] << 32 | words[1];

@@ -19,7 +19,9 @@ static spec_verdict verify_point(const spec_site *s, const float *x, float *repl
 int spec_accepts(const spec_method *m, const double *parameter, const spec_site *site, spec_token draft,
                  const spec_address *address, int sibling)
 {
-    const double log_f = m->log_accept(site, parameter, draft, spec_log_ratio(site, draft));
+    const double log_ratio = spec_log_ratio(site, draft);
+    const double log_f = isnan(log_ratio) ? NAN : m->log_accept(site, parameter, draft, log_ratio);
+    if (isnan(log_f)) return 0; /* a law that is none: what comes of the target's is the answer */
     return log_f >= 0 || log(spec_uniform_at(address, KERN_NOISE_VERIFY, (uint32_t)sibling)) < log_f;
 }
 

@@ -1,7 +1,7 @@
 /* The verifier: one frame for every speculative method, of discrete and of continuous tokens.
  *
  * A round proposes a block of drafts. Draft x_i was drawn from q_i and is to be turned into a token of the target's
- * law p_i. A method is four choices (VERIFICATION.md, section 1):
+ * law p_i. A method is four choices:
  *   criterion  f_i(x): the probability that x_i is accepted;
  *   resampler  G_i: the law of what replaces a rejected x_i;
  *   policy     what a rejection does to the rest of the block;
@@ -100,7 +100,9 @@ double spec_log_ratio(const spec_site *site, spec_token x);
 
 /* Verifies one draft. `replacement` [size] takes a continuous replacement and *id a discrete one; the other may be
  * NULL. Returns SPEC_ACCEPTED or SPEC_REPLACED; *tries counts candidates drawn for the residual (0 if accepted or
- * discrete). There is no cap on them that changes the law; see specdec/gaussian.c. Where p is a point (log_std_p =
+ * discrete). There is no cap on them. What an inexact criterion rejects may leave
+ * next to no residual; then the replacement is a draw from p (specdec/gaussian.c). A law with NaN is rejected, and its
+ * replacement shows it. Where p is a point (log_std_p =
  * -INFINITY, temperature 0) a draft is accepted if it is that point.
  * Discrete: if rounding leaves nothing of [p - q f]+, then p = q there and the draft is accepted. */
 spec_verdict spec_verify_one(const spec_method *m, const double *parameter, const spec_site *site, spec_token draft,

@@ -3,7 +3,7 @@
 #include <math.h>
 
 /* Given the noise above it that draft and target share, a state of the chain is a draw from one known Gaussian, and
- * the target's is another: no factor from earlier steps belongs in the ratio (VERIFICATION.md, section 2). */
+ * the target's is another: no factor from earlier steps belongs in the ratio. */
 static double log_accept(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
 {
     (void)s, (void)parameter, (void)x;

@@ -362,8 +362,10 @@ static void guarantees(void **state)
         const char *says;
     } cases[] = {
         {params_of(d.draft, NULL, MAR_CONTEXT_PREFIX, 8, 0),
-         "exact: criterion conditional, context prefix: the target's law at 1 "},
-        {params_of(d.draft, "conditional", MAR_CONTEXT_PREFIX, 3, 0.25f), "the target's law at 4 autoregressive steps"},
+         "approximate: criterion conditional, context prefix: each block is exactly the target's in the context before "
+         "it, 1 in place of 8 contexts"},
+        {params_of(d.draft, "conditional", MAR_CONTEXT_PREFIX, 3, 0.25f), "4 in place of 8 contexts"},
+        {params_of(d.draft, "conditional", MAR_CONTEXT_PREFIX, 1, 0), "exact: criterion conditional, context prefix"},
         {params_of(d.draft, "conditional", MAR_CONTEXT_FULL, 3, 0.25f),
          "approximate: criterion conditional, context full"},
         {params_of(d.draft, "paper", MAR_CONTEXT_PREFIX, 3, 0.25f), "approximate: criterion paper"},
@@ -389,16 +391,16 @@ static void refuses(void **state)
     const mar_params good = params_of(d.draft, "cspd", MAR_CONTEXT_PREFIX, 8, 0);
     mar_params bad[15];
     for (int i = 0; i < 15; i++) bad[i] = good;
-    bad[0].spec = "vanilla", bad[1].spec = "speculative", bad[2].gamma = 0, bad[3].gamma = 9;
-    bad[4].gamma = 0x7fffffff, bad[5].prefill = -0.1f, bad[6].prefill = NAN, bad[7].prefill = 1.5f;
+    bad[0].spec = "vanilla", bad[1].spec = "speculative", bad[2].gamma = 0, bad[3].gamma = -1;
+    bad[4].gamma = -0x7fffffff, bad[5].prefill = -0.1f, bad[6].prefill = NAN, bad[7].prefill = 1.5f;
     bad[8].context = (mar_context)2, bad[9].inner_temperature = 0, bad[10].inner_temperature = NAN;
     bad[11].draft = other.draft, bad[12].draft = small, bad[13].draft = NULL, bad[14].head_spec = 4;
     static const char *const says[15] = {
         "spec vanilla: expected a method for continuous tokens: conditional, paper, cspd",
         "spec speculative: expected",
-        "gamma 0: expected 1..8",
-        "gamma 9: expected 1..8",
-        "gamma 2147483647: expected 1..8",
+        "gamma 0: expected 1 or more",
+        "gamma -1: expected 1 or more",
+        "gamma -2147483647: expected 1 or more",
         "prefill -0.1: expected 0..1",
         "prefill nan",
         "prefill 1.5",

@@ -432,7 +432,7 @@ static double resampler_distance(const spec_method *m, const double *parameter, 
 static void proposition_1(void **state)
 {
     (void)state;
-    static const double omega[] = {2.85, 1.42, 0.70, 0.35, 0.17}; /* VERIFICATION.md, section 1 */
+    static const double omega[] = {2.85, 1.42, 0.70, 0.35, 0.17}; /* of delta 1.1, nu 0.7, L 5 */
     const double cool[] = {1.1, 0.7}, uniform[] = {1.3}, tight[] = {0.7};
     const spec_method *exp_ = spec_method_find("cool-sd-exp"), *rsd = spec_method_find("uniform-rsd");
     toy *p = toy_create(5, 2, 60, 1, NULL, 0), *q = toy_create(5, 2, 61, 1, p, 0);

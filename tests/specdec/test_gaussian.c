@@ -290,6 +290,37 @@ static void broken_laws_end(void **state)
             }
 }
 
+/* Behind a channel in which p is the wider one, so that a tilt exists there: a mean at infinity, a spread that
+ * overflows when it is squared; a NaN, which is rejected and shows; and laws narrower than the spacing of floats, of
+ * which no float can be a draw that q would not make more often. */
+static void hopeless_laws_end(void **state)
+{
+    (void)state;
+    static const struct {
+        float mean_p[2], mean_q[2], log_std_p[2], log_std_q[2];
+    } cases[] = {
+        {{0, INFINITY}, {0, 0}, {0.5f, 0}, {0, 0}},
+        {{0, 0}, {0, 0}, {0.5f, -800}, {0, 0}},
+        {{NAN, 0}, {0, 0}, {0, 0}, {0, 0}},
+        {{1e6f, 1e6f}, {1e6f, 1e6f}, {-5, -5}, {-5.2f, -5.2f}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (uint64_t n = 0; n < 100; n++) {
+            const spec_site site = {.size = 2,
+                                    .mean_p = cases[i].mean_p,
+                                    .mean_q = cases[i].mean_q,
+                                    .log_std_p = cases[i].log_std_p,
+                                    .log_std_q = cases[i].log_std_q};
+            float draft[2] = {cases[i].mean_q[0], cases[i].mean_q[1]}, y[2] = {0};
+            long tries;
+            const spec_address a = {25, n, 0, 0};
+            const spec_verdict v = spec_verify_one(spec_method_find("conditional"), NULL, &site,
+                                                   (spec_token){.x = draft}, &a, y, NULL, &tries);
+            assert_true(tries < 1000);
+            if (i == 2) assert_true(v == SPEC_REPLACED && isnan(y[0]));
+        }
+}
+
 /* Temperature 0: the target is a point. */
 static void points(void **state)
 {
@@ -385,15 +416,11 @@ static void stop_ends_a_block(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(conditional_is_exact),
-        cmocka_unit_test(mutants_are_caught),
-        cmocka_unit_test(residual_has_its_density),
-        cmocka_unit_test(residual_test_has_power),
-        cmocka_unit_test(empty_residuals_end),
-        cmocka_unit_test(broken_laws_end),
-        cmocka_unit_test(points),
-        cmocka_unit_test(criteria_of_the_papers),
-        cmocka_unit_test(stop_ends_a_block),
+        cmocka_unit_test(conditional_is_exact),     cmocka_unit_test(mutants_are_caught),
+        cmocka_unit_test(residual_has_its_density), cmocka_unit_test(residual_test_has_power),
+        cmocka_unit_test(empty_residuals_end),      cmocka_unit_test(broken_laws_end),
+        cmocka_unit_test(hopeless_laws_end),        cmocka_unit_test(points),
+        cmocka_unit_test(criteria_of_the_papers),   cmocka_unit_test(stop_ends_a_block),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

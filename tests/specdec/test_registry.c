@@ -58,7 +58,7 @@ static void list_has_every_method(void **state)
     assert_int_equal(shortcuts, 7);
     assert_null(mar_method_get(-1));
     assert_null(mar_method_get(mar_method_count()));
-    /* what VERIFICATION.md says of each */
+    /* what the proofs say of each */
     static const char *const exact[] = {"vanilla", "sjd", "sjd-pac", "conditional"};
     for (int i = 0; i < 4; i++) assert_true(spec_method_find(exact[i])->exact);
     assert_int_equal(spec_method_find("sjd-pac")->policy, SPEC_CONTINUE);

@@ -87,7 +87,7 @@ static void check_golden(mar_dtype dtype, double tolerance)
 static void f32_is_pytorch(void **unused)
 {
     (void)unused;
-    check_golden(MAR_DTYPE_F32, 5e-6); /* DESIGN.md asks for 1/255 */
+    check_golden(MAR_DTYPE_F32, 5e-6); /* what must hold is 1/255 */
 }
 
 /* Every operand is rounded to 8 bits, a relative error of 2e-3 that some twenty layers add to. */

@@ -298,20 +298,20 @@ static void hopeless_laws_end(void **state)
     (void)state;
     static const struct {
         float mean_p[2], mean_q[2], log_std_p[2], log_std_q[2];
-    } cases[] = {
+    } hopeless[] = {
         {{0, INFINITY}, {0, 0}, {0.5f, 0}, {0, 0}},
         {{0, 0}, {0, 0}, {0.5f, -800}, {0, 0}},
         {{NAN, 0}, {0, 0}, {0, 0}, {0, 0}},
         {{1e6f, 1e6f}, {1e6f, 1e6f}, {-5, -5}, {-5.2f, -5.2f}},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (size_t i = 0; i < sizeof hopeless / sizeof *hopeless; i++)
         for (uint64_t n = 0; n < 100; n++) {
             const spec_site site = {.size = 2,
-                                    .mean_p = cases[i].mean_p,
-                                    .mean_q = cases[i].mean_q,
-                                    .log_std_p = cases[i].log_std_p,
-                                    .log_std_q = cases[i].log_std_q};
-            float draft[2] = {cases[i].mean_q[0], cases[i].mean_q[1]}, y[2] = {0};
+                                    .mean_p = hopeless[i].mean_p,
+                                    .mean_q = hopeless[i].mean_q,
+                                    .log_std_p = hopeless[i].log_std_p,
+                                    .log_std_q = hopeless[i].log_std_q};
+            float draft[2] = {hopeless[i].mean_q[0], hopeless[i].mean_q[1]}, y[2] = {0};
             long tries;
             const spec_address a = {25, n, 0, 0};
             const spec_verdict v = spec_verify_one(spec_method_find("conditional"), NULL, &site,

@@ -90,6 +90,7 @@ void stats_add(mar_stats *sum, const mar_stats *s)
     sum->head_calls += s->head_calls;
     if (s->head_calls_max > sum->head_calls_max) sum->head_calls_max = s->head_calls_max;
     sum->head_batched += s->head_batched;
+    sum->draft_calls += s->draft_calls;
     sum->head_rows += s->head_rows;
     sum->proposals += s->proposals;
     sum->proposals_accepted += s->proposals_accepted;
@@ -134,6 +135,7 @@ void stats_record(const mar_stats *s, long images, cJSON *record)
     add_ratio(record, "head_calls_per_token", s->head_calls, (double)s->tokens);
     cJSON_AddNumberToObject(record, "head_calls_max", s->head_calls_max);
     cJSON_AddNumberToObject(record, "head_calls_in_sequence", s->head_batched);
+    cJSON_AddNumberToObject(record, "draft_calls_in_sequence", s->draft_calls);
     add_ratio(record, "head_evaluations_per_token", s->head_rows, (double)s->tokens);
     add_ratio(record, "proposal_acceptance_rate", (double)s->proposals_accepted, (double)s->proposals);
     add_ratio(record, "acceptance_rate", (double)s->accepted, (double)s->drafted);

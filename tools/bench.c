@@ -22,7 +22,7 @@ static const char help[] = //
     "  --batch N               images at a time [1]\n"
     "  --repeat N              batches measured, the best counts [1]\n"
     "  --dtype T, --threads N, --heads N, --head_spec W, --draft FILE and all other\n"
-    "    ways to be faster: as for mar generate, see mar methods\n"
+    "    ways to be faster: as for mar generate, see mar methods and man mar\n"
     "  --json                  one JSON object in place of the table\n"
     "\n"
     "example: mar bench --model mar_base.pth --vae kl16.ckpt\n";
@@ -83,8 +83,10 @@ static void print_table(const bench_options *o, const mar_stats *t, double peak,
     print_row("total", t->total_s, flop, peak, o->batch);
     printf("\nhead: %.1f sequential calls a token (most: %d), %.1f states evaluated", t->head_calls / (double)t->tokens,
            t->head_calls_max, t->head_rows / (double)t->tokens);
+    printf("; %.0f calls in sequence an image", t->head_batched / o->batch);
+    if (t->draft_calls > 0) printf(", and %.0f of the draft's", t->draft_calls / o->batch);
     if (t->drafted)
-        printf("; %.1f %% of %ld drafted tokens accepted", 100.0 * (double)t->accepted / (double)t->drafted,
+        printf("\ndraft: %.1f %% of %ld drafted tokens accepted", 100.0 * (double)t->accepted / (double)t->drafted,
                t->drafted);
     printf("\nmeasured matrix peak %.1f GFLOP/s; arithmetic floor %.3f s per image\n", peak / 1e9,
            flop / peak / o->batch);
@@ -110,6 +112,7 @@ static int print_json(const bench_options *o, const mar_stats *t, double peak, c
     cJSON_AddStringToObject(root, "method", run_options_text(&o->run, method, sizeof method));
     cJSON_AddNumberToObject(root, "head_calls_per_token", t->head_calls / (double)t->tokens);
     cJSON_AddNumberToObject(root, "head_calls_in_sequence", t->head_batched);
+    cJSON_AddNumberToObject(root, "draft_calls_in_sequence", t->draft_calls);
     cJSON_AddNumberToObject(root, "head_evaluations_per_token", t->head_rows / (double)t->tokens);
     cJSON_AddNumberToObject(root, "flop_per_image", flop / n);
     cJSON_AddNumberToObject(root, "matrix_peak", peak);

@@ -452,6 +452,11 @@ double fidelity_head_calls(const fidelity_run *r)
     return r->stats.tokens ? r->stats.head_calls / (double)r->stats.tokens : 0;
 }
 
+double fidelity_calls_in_sequence(const fidelity *f, const fidelity_run *r)
+{
+    return (r->stats.head_batched + r->stats.draft_calls) / f->num;
+}
+
 double fidelity_token_acceptance(const fidelity_run *r)
 {
     return r->stats.drafted ? (double)r->stats.accepted / (double)r->stats.drafted : -1;
@@ -464,8 +469,8 @@ double fidelity_head_acceptance(const fidelity_run *r)
 
 double fidelity_least_p(int differing)
 {
-    const double reached = 1 + FIDELITY_PERMUTATIONS * fmin(1, ldexp(1, 1 - differing));
-    return fmin(1, 3 * reached / (1 + FIDELITY_PERMUTATIONS));
+    const double repeats = FIDELITY_PERMUTATIONS * fmin(1, ldexp(1, 1 - differing));
+    return fmin(1, 3 * (1 + repeats + 3 * sqrt(repeats)) / (1 + FIDELITY_PERMUTATIONS));
 }
 
 fidelity_finding fidelity_find(const fidelity *f, const fidelity_run *r)

@@ -8,7 +8,7 @@
 #include "tools/run_options.h"
 
 enum {
-    FIDELITY_NUM_MIN = 20, /* images; fidelity_least_p is above the level below 11 */
+    FIDELITY_NUM_MIN = 20, /* images; fidelity_least_p is above the level below 13 */
     FIDELITY_RUNS_MAX = 32,
     FIDELITY_PERMUTATIONS = 999,
     FIDELITY_MAPS = 7 /* images of a run whose acceptance maps are shown */
@@ -69,12 +69,14 @@ typedef enum {
     FIDELITY_OFF     /* differs */
 } fidelity_finding;
 
-double fidelity_seconds(const fidelity *f, const fidelity_run *r); /* per image */
-double fidelity_head_calls(const fidelity_run *r);                 /* sequential, mean of a token */
-double fidelity_token_acceptance(const fidelity_run *r);           /* -1 without a draft */
-double fidelity_head_acceptance(const fidelity_run *r);            /* -1 without --head_spec */
-/* The least p that a comparison in which so many images differ can be expected to come to, corrected for the three
- * tests. Swapping all pairs changes no distance, so 2^differing swaps are half as many. */
+double fidelity_seconds(const fidelity *f, const fidelity_run *r);           /* per image */
+double fidelity_head_calls(const fidelity_run *r);                           /* sequential, mean of a token */
+double fidelity_calls_in_sequence(const fidelity *f, const fidelity_run *r); /* target's and draft's, per image */
+double fidelity_token_acceptance(const fidelity_run *r);                     /* -1 without a draft */
+double fidelity_head_acceptance(const fidelity_run *r);                      /* -1 without --head_spec */
+/* What p, corrected for the three tests, stays below for the grossest difference of so many images, the others being
+ * the same: of the permutations drawn, about 1 in 2^(differing-1), at most three standard deviations more, swap all of
+ * those pairs or none and so come to the same distance as the data. */
 double fidelity_least_p(int differing);
 fidelity_finding fidelity_find(const fidelity *f, const fidelity_run *r);
 const char *fidelity_verdict(const fidelity *f, const fidelity_run *r, char *text, size_t size); /* in words */

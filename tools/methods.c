@@ -12,7 +12,7 @@ static const char help[] = //
     "\n"
     "Lists the methods that make generation faster: verifiers, which test a draft\n"
     "against the target, and shortcuts. Exact ones leave the law of the images as it\n"
-    "is; the others say what is known about the difference (mar fidelity measures it).\n"
+    "is; the others say what is known of the difference (mar fidelity measures it).\n"
     "\n"
     "  --name NAME  this method only\n"
     "  --json       one JSON object in place of text\n"

@@ -173,8 +173,9 @@ static void write_speed_row(FILE *out, const fidelity *f, int run)
     const fidelity_run *r = &f->runs[run];
     fputs("<tr><td>", out);
     run_title(out, f, run);
-    fprintf(out, "<td>%.4f<td>%.2f×<td>%.1f<td>%d", fidelity_seconds(f, r),
-            fidelity_seconds(f, &f->runs[0]) / fidelity_seconds(f, r), fidelity_head_calls(r), r->stats.head_calls_max);
+    fprintf(out, "<td>%.4f<td>%.2f×<td>%.1f<td>%d<td>%.1f", fidelity_seconds(f, r),
+            fidelity_seconds(f, &f->runs[0]) / fidelity_seconds(f, r), fidelity_head_calls(r), r->stats.head_calls_max,
+            fidelity_calls_in_sequence(f, r));
     cell_share(out, fidelity_token_acceptance(r));
     cell_share(out, fidelity_head_acceptance(r));
     if (run == 0)
@@ -187,14 +188,14 @@ static void write_speed_row(FILE *out, const fidelity *f, int run)
 
 static void write_tables(FILE *out, const fidelity *f)
 {
-    fprintf(
-        out,
-        "<h2>Speed, acceptance, distance</h2>\n<div class=wide><table><tr><th>run<th>s per image<th>speed"
-        "<th>head calls of a token<th>at most<th>drafts accepted<th>accepted in the head<th>energy distance<th>p%s\n",
-        f->judged ? "<th>digits recognised" : "");
+    fprintf(out,
+            "<h2>Speed, acceptance, distance</h2>\n<div class=wide><table><tr><th>run<th>s per image<th>speed"
+            "<th>head calls of a token<th>at most<th>head calls for an image<th>drafts accepted<th>accepted in the "
+            "head<th>energy distance<th>p%s\n",
+            f->judged ? "<th>digits recognised" : "");
     for (int i = 0; i < f->run_count; i++) write_speed_row(out, f, i);
     if (f->has_floor)
-        fprintf(out, "<tr class=floor><td>another seed, 95 %% below<td><td><td><td><td><td><td>%.5f<td>%s\n",
+        fprintf(out, "<tr class=floor><td>another seed, 95 %% below<td><td><td><td><td><td><td><td>%.5f<td>%s\n",
                 f->image_floor, f->judged ? "<td>" : "");
     fputs(
         "</table></div>\n<h2>Distance in detail</h2>\n<div class=wide><table><tr><th>run<th>image energy distance<th>p"
@@ -480,7 +481,8 @@ static void write_method(FILE *out, const fidelity *f)
         "<li><b>Verdict</b>: the least p of the three tests, corrected for three (Holm), against %.2g. "
         "“Indistinguishable” says that %d images show no difference, not that there is none.</ul>\n"
         "<p>Seconds depend on the machine and on the images made at a time; sequential head calls do not depend on "
-        "the machine.%s</p>\n<p class=sub>libmar %s</p>\n",
+        "the machine; those for an image are of target and draft, one after another, and shared by its "
+        "batch.%s</p>\n<p class=sub>libmar %s</p>\n",
         FIDELITY_PERMUTATIONS, f->positions, f->channels, f->positions, f->channels, f->num, FIDELITY_LEVEL, f->num,
         f->judged ? " Digits are judged by a classifier that recognises 99 % of real ones." : "", mar_version());
 }

@@ -12,9 +12,9 @@
 static void print_share(double share)
 {
     if (share < 0)
-        printf(" %7s", "-");
+        printf(" %6s", "-");
     else
-        printf(" %6.1f%%", 100 * share);
+        printf(" %5.1f%%", 100 * share);
 }
 
 static void print_row(const fidelity *f, const fidelity_run *r)
@@ -26,12 +26,13 @@ static void print_row(const fidelity *f, const fidelity_run *r)
         printf("%-9s", "reference");
     else
         printf("run %-5d", (int)(r - f->runs));
-    printf(" %9.4f %7s %6.1f", fidelity_seconds(f, r), speed, fidelity_head_calls(r));
+    printf(" %8.4f %6s %7.1f %7.1f", fidelity_seconds(f, r), speed, fidelity_head_calls(r),
+           fidelity_calls_in_sequence(f, r));
     print_share(tokens < 0 ? fidelity_head_acceptance(r) : tokens);
     if (r == f->runs)
-        printf(" %9s %9s %7s", "-", "-", "-");
+        printf(" %8s %8s %5s", "-", "-", "-");
     else
-        printf(" %9.5f %9.5f %7.3f", r->image.distance, r->token.distance, r->p);
+        printf(" %8.5f %8.5f %5.3f", r->image.distance, r->token.distance, r->p);
     if (f->judged) print_share((double)r->recognised / f->num);
     putchar('\n');
 }
@@ -43,18 +44,19 @@ void report_print_table(const fidelity *f)
     printf("%s on %s\n", o->model, f->backend);
     printf("%d images of %d class%s, seed %" PRIu64 ", guidance %g, batch %d; the page is %s\n\n", f->num,
            f->class_count, f->class_count > 1 ? "es" : "", f->seed, (double)o->params.cfg, f->batch, f->out);
-    printf("%9s %9s %7s %6s %7s %9s %9s %7s%s\n", "", "s/image", "speed", "calls", "accept", "image", "token", "p",
-           f->judged ? "  digits" : "");
+    printf("%9s %8s %6s %7s %7s %6s %8s %8s %5s%s\n", "", "s/image", "speed", "c/token", "c/image", "accept", "image",
+           "token", "p", f->judged ? " digits" : "");
     for (int i = 0; i < f->run_count; i++) print_row(f, &f->runs[i]);
     if (f->has_floor)
-        printf("%-9s %9s %7s %6s %7s %9.5f %9.5f\n", "seed", "", "", "", "", f->image_floor, f->token_floor);
+        printf("%-9s %8s %6s %7s %7s %6s %8.5f %8.5f\n", "seed", "", "", "", "", "", f->image_floor, f->token_floor);
     putchar('\n');
     printf("reference  %s\n", f->runs[0].name);
     for (int i = 1; i < f->run_count; i++) {
         printf("run %-6d %s\n", i, f->runs[i].name);
         printf("           %s\n", fidelity_verdict(f, &f->runs[i], verdict, sizeof verdict));
     }
-    puts("\ncalls: sequential head calls of a token. accept: drafts, else proposals in the head.\n"
+    puts("\nc/token, c/image: head calls in sequence of a token, and of target and draft for\n"
+         "an image (a batch shares them). accept: drafts, else proposals in the head.\n"
          "image, token: energy distance to the reference, of whole images and of single\n"
          "tokens; seed: what two reference runs with other seeds stay below (95 %).\n"
          "p: least of image, token and channels (KS) for \"the same law\", corrected.");

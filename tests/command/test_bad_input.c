@@ -7,19 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int setup(void **state)
-{
-    *state = temporary_directory();
-    return *state ? 0 : 1;
-}
-
-static int teardown(void **state)
-{
-    remove_directory(*state);
-    free(*state);
-    return 0;
-}
-
 /* Runs `line` in `directory`: it must fail with one line that has both parts in it and leave `files` files.
  */
 static void refused(const char *directory, const char *line, const char *part, const char *other, int files)
@@ -77,6 +64,42 @@ static void options(void **state)
         {"generat", "generat", "did you mean mar generate?"},
         {"frobnicate", "frobnicate", "generate, inspect, convert, bench, methods or fidelity"},
         {"--frobnicate", "--frobnicate", "unknown"},
+        {"generate --spec cspd", "--spec", "needs --draft"},
+        {"generate --spec eagle --draft demo-draft", "eagle", "conditional, paper, cspd"},
+        {"generate --draft demo-draft --spec cspd --head_spec 4", "head_spec", "one of them"},
+        {"generate --gamma 4", "--gamma", "needs --draft"},
+        {"generate --prefill 0.1", "--prefill", "needs --draft"},
+        {"generate --context full", "--context", "needs --draft"},
+        {"generate --align off", "--align", "needs --draft"},
+        {"generate --inner_temperature 1", "--inner_temperature", "needs --draft and --spec cspd"},
+        {"generate --draft demo-draft --inner_temperature 1", "--inner_temperature", "--spec cspd"},
+        {"generate --draft demo-draft --spec paper --inner_temperature 1", "--inner_temperature", "--spec cspd"},
+        {"generate --draft demo-draft --head_spec 4 --gamma 4", "--gamma", "no --head_spec"},
+        {"generate --draft demo-draft --head_spec 4 --align off", "--align", "no --head_spec"},
+        {"generate --draft demo-draft --gamma 0", "--gamma 0", "from 1"},
+        {"generate --draft demo-draft --prefill 2", "--prefill 2", "from 0 to 1"},
+        {"generate --draft demo-draft --lazy", "draft", "no lazy"},
+        {"generate --head_spec 65", "--head_spec 65", "from 0 to 64"},
+        {"generate --head_spec 4 --sampler ddim", "head_spec", "sampler ddpm"},
+        {"generate --temperature 0.5 --sampler ddim", "temperature 0.5", "expected 1"},
+        {"generate --lazy --gtr", "gtr", "no lazy"},
+        {"generate --diff_upper_steps 20", "--diff_upper_steps", "needs --diff_annealing"},
+        {"generate --diff_lower_steps 2 --diff_annealing off", "--diff_lower_steps", "needs --diff_annealing"},
+        {"generate --diff_annealing linear --num_sampling_steps 50", "--num_sampling_steps", "--diff_upper_steps"},
+        {"generate --diff_annealing linear --diff_upper_steps 5 --diff_lower_steps 6", "diff_lower_steps 6", "lower"},
+        {"generate --gtr --num_iter 8", "--num_iter", "--gtr_generation_steps"},
+        {"generate --gtr_generation_steps 8", "--gtr_generation_steps", "needs --gtr"},
+        {"generate --gtr_reconstruction_steps 8", "--gtr_reconstruction_steps", "needs --gtr"},
+        {"generate --gtr_detail 0.5", "--gtr_detail", "needs --gtr"},
+        {"generate --gtr_sampling_steps 8", "--gtr_sampling_steps", "needs --gtr"},
+        {"generate --gtr --gtr_sampling_steps 101", "--gtr_sampling_steps 101", "100 at most"},
+        {"generate --accept_map x.png", "--accept_map x.png", "needs --draft"},
+        {"generate --draft demo-draft --head_spec 4 --accept_map x.png", "--accept_map x.png", "no --head_spec"},
+        {"bench --gamma 4", "--gamma", "needs --draft"},
+        {"fidelity --gamma 4 --against", "--gamma", "needs --draft"},
+        {"fidelity --draft demo-draft --gamma 4 --versus --gamma 4 --against", "--gamma", "needs --draft"},
+        {"methods --name foo", "--name foo", "conditional, paper, cspd"},
+        {"methods --name cspf", "--name cspf", "did you mean cspd?"},
         {"inspect", "FILE is missing", "mar inspect --help"},
         {"inspect a b", "b", "unexpected"},
         {"convert only_one", "OUT", "missing"},
@@ -156,6 +179,13 @@ static void outputs(void **state)
         {"generate --out /dev/null", "/dev/null", "is a file"},
         {"generate --out /proc/x.png", "/proc/x.png", "cannot write"},
         {"generate --out /proc/x", "/proc/x", "cannot write"},
+        {"generate --draft demo-draft --accept_map taken.png", "taken.png", "is a directory"},
+        {"generate --draft demo-draft --accept_map .", ".", "a name ending in .png"},
+        {"generate --draft demo-draft --accept_map x.jpg", "x.jpg", "a name ending in .png"},
+        {"generate --draft demo-draft --accept_map no/such/x.png", "no/such/x.png", "No such file"},
+        {"generate --draft demo-draft --accept_map ./mar.png", "--accept_map ./mar.png", "--out mar.png writes there"},
+        {"generate --draft demo-draft --out . --accept_map 000001.png", "000001.png", "--out . writes there"},
+        {"generate --draft nothing.pth --accept_map taken.png", "taken.png", "is a directory"}, /* before loading */
         {"generate --num 10000 --out x.png", "x.png", "pixels, expected 100000000 at most"},
         {"generate --num 10000 --out x --grid", "x", "pixels, expected 100000000 at most"},
     };
@@ -216,13 +246,9 @@ static void old_picture_stays(void **state)
 /* 24 lines of 80 columns, with an example. */
 static void help(void **state)
 {
-    static const char *const lines[] = {"$MAR --help",
-                                        "$MAR generate --help",
-                                        "$MAR inspect --help",
-                                        "$MAR convert --help",
-                                        "$MAR bench --help",
-                                        "$MAR help generate",
-                                        "$MAR",
+    static const char *const lines[] = {"$MAR --help",          "$MAR generate --help", "$MAR inspect --help",
+                                        "$MAR convert --help",  "$MAR bench --help",    "$MAR methods --help",
+                                        "$MAR fidelity --help", "$MAR help generate",   "$MAR",
                                         "$MAR generate -h"};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         command_result r = command_run(*state, lines[i]);
@@ -235,7 +261,13 @@ static void help(void **state)
         if (count > 24) fail_msg("%s: %d lines", lines[i], count);
         command_result_free(&r);
     }
-    command_result r = command_run(*state, "$MAR --version");
+    command_result r = command_run(*state, "$MAR generate --help");
+    static const char *const faster[] = {"--head_spec", "--draft", "--spec",       "--sampler",   "--diff_annealing",
+                                         "--lazy",      "--gtr",   "--accept_map", "mar methods", "man mar"};
+    for (size_t i = 0; i < sizeof faster / sizeof faster[0]; i++)
+        if (!strstr(r.out, faster[i])) fail_msg("%s is not in mar generate --help", faster[i]);
+    command_result_free(&r);
+    r = command_run(*state, "$MAR --version");
     assert_true(strncmp(r.out, "mar ", 4) == 0);
     command_result_free(&r);
 }
@@ -243,13 +275,13 @@ static void help(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(options, setup, teardown),
-        cmocka_unit_test_setup_teardown(inputs, setup, teardown),
-        cmocka_unit_test_setup_teardown(outputs, setup, teardown),
-        cmocka_unit_test_setup_teardown(unwritable_directory, setup, teardown),
-        cmocka_unit_test_setup_teardown(full_disk, setup, teardown),
-        cmocka_unit_test_setup_teardown(old_picture_stays, setup, teardown),
-        cmocka_unit_test_setup_teardown(help, setup, teardown),
+        cmocka_unit_test_setup_teardown(options, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(inputs, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(outputs, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(unwritable_directory, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(full_disk, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(old_picture_stays, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(help, command_setup, command_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

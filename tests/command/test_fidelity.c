@@ -1,6 +1,8 @@
 /* mar fidelity on the demo: what it finds of runs that are the same and that are not, its page, its mistakes. */
 #include "tests/support/command.h"
 
+#include "tools/fidelity.h"
+
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,24 +12,11 @@
 /* Enough for recognisable digits. */
 #define QUICK "--num_iter 4 --num_sampling_steps 20 "
 
-static int setup(void **state)
-{
-    *state = temporary_directory();
-    return *state ? 0 : 1;
-}
-
-static int teardown(void **state)
-{
-    remove_directory(*state);
-    free(*state);
-    return 0;
-}
-
-/* Runs "$MAR fidelity arguments --json"; the record, to be deleted. */
+/* Runs "$MAR fidelity arguments --json" in one thread, for tests that run side by side; the record, to be deleted. */
 static cJSON *report(const char *directory, const char *arguments)
 {
     char line[1024];
-    snprintf(line, sizeof line, "$MAR fidelity %s --json", arguments);
+    snprintf(line, sizeof line, "$MAR fidelity %s --json --threads 1", arguments);
     command_result r = command_run(directory, line);
     if (r.status != 0) fail_msg("%s: status %d, %s", line, r.status, r.err);
     assert_string_equal(r.err, "");
@@ -116,11 +105,56 @@ static void a_difference_is_found(void **state)
     cJSON_Delete(record);
 }
 
+/* The fewest images allowed are enough to find a gross difference. */
+static void a_gross_difference_is_found_in_few(void **state)
+{
+    cJSON *record =
+        report(*state, "--num_iter 1 --num_sampling_steps 2 --cfg 1 --against " QUICK "--num 20 --out few.html");
+    assert_true(number(run_of(record, 0), "p") <= 0.01);
+    assert_non_null(strstr(text(run_of(record, 0), "verdict"), "differs"));
+    cJSON_Delete(record);
+}
+
+static void assert_verdict(const fidelity *f, const fidelity_run *r, fidelity_finding finding, const char *part)
+{
+    char verdict[160];
+    assert_int_equal(fidelity_find(f, r), finding);
+    if (!strstr(fidelity_verdict(f, r, verdict, sizeof verdict), part)) fail_msg("%s, expected %s", verdict, part);
+    assert_in_range(strlen(verdict), 1, sizeof verdict - 2);
+}
+
+/* What says "the same" could have said "differs": up to 12 pairs that differ cannot be relied on. */
+static void verdicts(void **state)
+{
+    (void)state;
+    assert_true(fidelity_least_p(0) == 1 && fidelity_least_p(1) == 1);
+    assert_true(fidelity_least_p(12) > FIDELITY_LEVEL && fidelity_least_p(13) <= FIDELITY_LEVEL);
+    assert_true(fidelity_least_p(FIDELITY_NUM_MIN) < FIDELITY_LEVEL / 2);
+
+    static fidelity f = {.num = 20, .has_floor = 1, .image_floor = 1, .token_floor = 1};
+    fidelity_run r = {.differing = 20, .p = 0.5};
+    assert_verdict(&f, &r, FIDELITY_SAME, "indistinguishable at 20 images (p = 0.500)");
+    r.differing = 10;
+    assert_verdict(&f, &r, FIDELITY_UNSURE, "too few images to tell: 10 of 20 differ");
+    r.differing = 20, f.has_floor = 0;
+    assert_verdict(&f, &r, FIDELITY_UNSURE, "indistinguishable at 20 images (p = 0.500), too few for");
+    r.p = 0.01;
+    assert_verdict(&f, &r, FIDELITY_OFF, "differs (p = 0.010)");
+    f.has_floor = 1, r.image.distance = r.token.distance = 0.5;
+    assert_verdict(&f, &r, FIDELITY_CLOSE, "by less than another seed does");
+    r.token.distance = 3;
+    assert_verdict(&f, &r, FIDELITY_OFF, "differs (p = 0.010), 3.0 times");
+    r.differing = 0, r.identical = 1, r.p = 1;
+    assert_verdict(&f, &r, FIDELITY_SAME, "identical");
+}
+
 static void drafts_are_mapped(void **state)
 {
     cJSON *record = report(*state, "--draft demo-draft --spec cspd --gamma 2 " QUICK "--against " QUICK
-                                   "--num 12 --class 5 --out e.html");
+                                   "--num 20 --class 5 --out e.html");
     const double rate = number(run_of(record, 0), "acceptance_rate");
+    assert_true(number(run_of(record, 0), "draft_calls_in_sequence") > 0);
+    assert_true(number(cJSON_GetObjectItem(record, "reference"), "draft_calls_in_sequence") == 0);
     assert_true(rate >= 0 && rate <= 1);
     assert_true(cJSON_IsNull(cJSON_GetObjectItem(cJSON_GetObjectItem(record, "reference"), "acceptance_rate")));
     assert_non_null(strstr(text(run_of(record, 0), "options"), "--draft demo-draft --spec cspd --gamma 2"));
@@ -134,14 +168,31 @@ static void drafts_are_mapped(void **state)
 /* Guidance of the first run holds for the others, its steps do not; --num, --seed and the like may stand anywhere. */
 static void groups(void **state)
 {
-    cJSON *record = report(*state, "--cfg 1.5 " QUICK "--versus " QUICK "--cfg 4 --num 10 --against --num_iter 2 "
+    cJSON *record = report(*state, "--cfg 1.5 " QUICK "--versus " QUICK "--cfg 4 --num 20 --against --num_iter 2 "
                                    "--num_sampling_steps 20 --seed 9 --class 3,7 --out c.html");
     const cJSON *reference = cJSON_GetObjectItem(record, "reference");
-    assert_true(number(record, "seed") == 9 && number(record, "images") == 10);
+    assert_true(number(record, "seed") == 9 && number(record, "images") == 20);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(record, "classes")), 2);
     assert_true(number(reference, "num_iter") == 2);
     assert_string_equal(text(run_of(record, 0), "options"), "--num_iter 4");
     assert_string_equal(text(run_of(record, 1), "options"), "--num_iter 4 --cfg 4");
+    assert_string_equal(text(reference, "options"), "plain sampling, 2 autoregressive steps of 20");
+    cJSON_Delete(record);
+}
+
+/* Without options of its own in front of the first separator there is no run; the first one behind it is then the one
+ * whose model holds for all. */
+static void no_first_run(void **state)
+{
+    cJSON *record = report(*state, "--num 20 --versus --model demo-draft " QUICK
+                                   "--versus --gtr --gtr_generation_steps 2 --num_sampling_steps 10 "
+                                   "--against --num_iter 4 --num_sampling_steps 10 --out f.html");
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(record, "runs")), 2);
+    assert_string_equal(text(run_of(record, 0), "options"), "--num_sampling_steps 20");
+    /* the steps of other tokens are no more than those of detailed ones, 50 by default */
+    assert_string_equal(text(run_of(record, 1), "options"), "--gtr --gtr_generation_steps 2 --gtr_reconstruction_steps "
+                                                            "1 --gtr_detail 0.3 --gtr_sampling_steps 10");
+    assert_string_equal(text(cJSON_GetObjectItem(record, "reference"), "model"), "demo-draft");
     cJSON_Delete(record);
 }
 
@@ -153,12 +204,14 @@ static void table_and_page(void **state)
     snprintf(
         line, sizeof line,
         "cp %s/weights/demo/target.safetensors 'a<b&\"c.safetensors' && $MAR fidelity --model 'a<b&\"c.safetensors' "
-        "--vae demo " QUICK "--against " QUICK "--num 10 --out d.html",
+        "--vae demo " QUICK "--against " QUICK "--num 20 --out d.html",
         cwd);
     command_result r = command_run(d, line);
     assert_int_equal(r.status, 0);
     assert_string_equal(r.err, ""); /* no progress where there is no terminal */
-    assert_non_null(strstr(r.out, "s/image"));
+    const char *heading = strstr(r.out, "s/image");
+    assert_non_null(heading);
+    assert_in_range(strcspn(heading, "\n"), 40, 80 - 10); /* the names of the runs are in front */
     assert_non_null(strstr(r.out, "\nreference "));
     assert_non_null(strstr(r.out, "\nrun 1 "));
     assert_non_null(strstr(r.out, "identical: the same tokens to the last bit"));
@@ -168,7 +221,7 @@ static void table_and_page(void **state)
     assert_null(strstr(page, "a<b"));
     free(page);
 
-    r = command_run(d, "$MAR fidelity " QUICK "--against " QUICK "--num 10 --out d.html --quiet");
+    r = command_run(d, "$MAR fidelity " QUICK "--against " QUICK "--num 20 --out d.html --quiet");
     assert_int_equal(r.status, 0);
     assert_string_equal(r.out, "");
     command_result_free(&r);
@@ -181,12 +234,14 @@ static void mistakes(void **state)
     } cases[] = {
         {"", "--against is missing, expected the options of the reference run behind it, or none for plain sampling"},
         {"--against --against", "--against: given twice, expected one reference run"},
-        {"--against --num 9", "--num 9: expected a whole number from 10 to 10000"},
+        {"--against", "the fast run is missing, expected its options in front of --against, or --versus"},
+        {"--num 20 --against --num_iter 4", "the fast run is missing"},
+        {"--against --num 19", "--num 19: expected a whole number from 20 to 10000"},
         {"--head_spce 3 --against", "did you mean --head_spec?"},
-        {"--against --num_iter 65", "--num_iter 65: expected a whole number from 1 to 64"},
+        {"--versus --against --num_iter 65", "--num_iter 65: expected a whole number from 1 to 64"},
         {"--num_iter 4 --versus --model absent.pth --against", "absent.pth"},
-        {"--against --class 10", "--class: "},
-        {"--against --out nowhere/x.html", "nowhere/x.html: cannot write there"},
+        {"--versus --against --class 10", "--class: "},
+        {"--versus --against --out nowhere/x.html", "nowhere/x.html: cannot write there"},
         {"--against stray", "stray: unexpected argument"},
     };
     const char *d = *state;
@@ -204,23 +259,18 @@ static void mistakes(void **state)
     }
 }
 
-static void help(void **state)
-{
-    command_result r = command_run(*state, "$MAR fidelity --help");
-    assert_int_equal(r.status, 0);
-    int lines = 0;
-    for (const char *at = r.out; *at; at += strcspn(at, "\n") + 1, lines++) assert_in_range(strcspn(at, "\n"), 1, 80);
-    assert_in_range(lines, 10, 24);
-    command_result_free(&r);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(identical_runs), cmocka_unit_test(a_difference_is_found),
-        cmocka_unit_test(groups),         cmocka_unit_test(drafts_are_mapped),
-        cmocka_unit_test(table_and_page), cmocka_unit_test(mistakes),
-        cmocka_unit_test(help),
+        cmocka_unit_test(identical_runs),
+        cmocka_unit_test(a_difference_is_found),
+        cmocka_unit_test(a_gross_difference_is_found_in_few),
+        cmocka_unit_test(verdicts),
+        cmocka_unit_test(groups),
+        cmocka_unit_test(no_first_run),
+        cmocka_unit_test(drafts_are_mapped),
+        cmocka_unit_test(table_and_page),
+        cmocka_unit_test(mistakes),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, command_setup, command_teardown);
 }

@@ -3,6 +3,7 @@
 
 #include <cjson/cJSON.h>
 #include <fcntl.h>
+#include <math.h>
 #include <png.h>
 #include <pty.h>
 #include <signal.h>
@@ -15,19 +16,6 @@
 
 /* Enough to run everything, short enough to run it often. */
 #define QUICK "--num_iter 4 --num_sampling_steps 8 "
-
-static int setup(void **state)
-{
-    *state = temporary_directory();
-    return *state ? 0 : 1;
-}
-
-static int teardown(void **state)
-{
-    remove_directory(*state);
-    free(*state);
-    return 0;
-}
 
 /* --- PNG, read back with libpng --------------------------------------------------------------------- */
 
@@ -253,6 +241,110 @@ static void json_record(void **state)
     command_result_free(&r);
 }
 
+/* Runs "$MAR generate arguments --json"; the record, to be deleted. */
+static cJSON *generate_record(const char *directory, const char *arguments)
+{
+    char line[1024];
+    snprintf(line, sizeof line, "$MAR generate %s --json --threads 1", arguments);
+    command_result r = command_run(directory, line);
+    if (r.status != 0) fail_msg("%s: status %d, %s", line, r.status, r.err);
+    cJSON *record = cJSON_Parse(r.out);
+    assert_non_null(record);
+    command_result_free(&r);
+    return record;
+}
+
+/* A list of `length` rates, or null where nothing was verified. */
+static void assert_rates(const cJSON *record, const char *key, int length)
+{
+    const cJSON *list = cJSON_GetObjectItem(record, key), *rate;
+    int some = 0;
+    assert_int_equal(cJSON_GetArraySize(list), length);
+    cJSON_ArrayForEach(rate, list)
+    {
+        if (cJSON_IsNull(rate)) continue;
+        assert_true(rate->valuedouble >= 0 && rate->valuedouble <= 1);
+        some++;
+    }
+    assert_in_range(some, 1, length);
+}
+
+/* Counts the cells of a map of 8x8 tokens by colour; anything else, and a cell of two colours, fails. */
+static void count_map(const picture *p, int *accepted, int *replaced, int *target)
+{
+    static const uint8_t green[3] = {27, 120, 55}, light[3] = {166, 219, 160}, grey[3] = {190, 190, 190};
+    const int cell = p->width / 8;
+    *accepted = *replaced = *target = 0;
+    for (int i = 0; i < 64; i++) {
+        const png_bytep corner = p->rows[i / 8 * cell] + 3 * (i % 8 * cell);
+        for (int y = 0; y < cell; y++)
+            for (int x = 0; x < cell; x++)
+                assert_memory_equal(p->rows[i / 8 * cell + y] + 3 * (i % 8 * cell + x), corner, 3);
+        *accepted += memcmp(corner, green, 3) == 0;
+        *replaced += memcmp(corner, light, 3) == 0;
+        *target += memcmp(corner, grey, 3) == 0;
+    }
+    assert_int_equal(*accepted + *replaced + *target, 64);
+}
+
+static void speculation(void **state)
+{
+    const char *d = *state;
+    cJSON *record = generate_record(d, "--draft demo-draft --spec cspd --gamma 3 --prefill 0.1 --class 3 --num 1 "
+                                       "--num_iter 10 --num_sampling_steps 20 --accept_map map.png --out a.png");
+    static const char *const keys[] = {"mean_accepted_length", "residual_tries",          "head_calls_per_token",
+                                       "head_calls_max",       "draft_calls_in_sequence", "seconds_per_image"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (!(number_at(record, keys[i]) > 0)) fail_msg("%s is not positive", keys[i]);
+    assert_rates(record, "acceptance_per_step", 10);
+    assert_rates(record, "acceptance_per_position", 64);
+    const cJSON *split = cJSON_GetObjectItem(record, "split");
+    assert_true(number_at(cJSON_GetObjectItem(split, "draft"), "seconds") > 0);
+    assert_true(number_at(cJSON_GetObjectItem(split, "head"), "seconds") > 0);
+    assert_true(number_at(cJSON_GetObjectItem(split, "verification"), "seconds") > 0);
+    assert_string_equal(cJSON_GetObjectItem(cJSON_GetObjectItem(record, "accept_map"), "file")->valuestring, "map.png");
+
+    int accepted, replaced, target;
+    picture p = open_picture(d, "map.png");
+    assert_int_equal(p.width, 32);
+    count_map(&p, &accepted, &replaced, &target);
+    assert_true(target > 0 && accepted > 0); /* the first step is the target's */
+    assert_true(fabs(number_at(record, "acceptance_rate") - accepted / (double)(accepted + replaced)) < 1e-12);
+    assert_text(&p, "Title",
+                "accepted tokens: dark green accepted, light green replaced, grey made by the target alone");
+    assert_text(&p, "image", "0");
+    close_picture(&p);
+    cJSON_Delete(record);
+}
+
+static void head_speculation(void **state)
+{
+    cJSON *record = generate_record(*state, "--head_spec 4 --class 3 --num 1 --num_iter 8 --out a.png");
+    const double rate = number_at(record, "proposal_acceptance_rate"),
+                 calls = number_at(record, "head_calls_per_token");
+    assert_true(rate > 0.5 && rate <= 1);
+    assert_true(calls >= 25 && calls < 40); /* 100 steps, 4 a call at best */
+    assert_true(number_at(record, "head_calls_in_sequence") > calls);
+    assert_true(number_at(record, "draft_calls_in_sequence") == 0);
+    assert_true(cJSON_IsNull(cJSON_GetObjectItem(record, "acceptance_rate")));
+    cJSON_Delete(record);
+}
+
+/* The path of a draft is nobody's business but the machine's. */
+static void draft_in_the_text(void **state)
+{
+    const char *d = *state;
+    command_ok(d, "convert demo-draft secret.safetensors");
+    cJSON *record = generate_record(d, "--draft ./secret.safetensors --class 3 --num 1 " QUICK "--out a.png");
+    assert_string_equal(cJSON_GetObjectItem(record, "draft")->valuestring, "./secret.safetensors");
+    cJSON_Delete(record);
+    picture p = open_picture(d, "a.png");
+    assert_non_null(strstr(text_of(&p, "method"), "--draft secret.safetensors "));
+    assert_null(strstr(text_of(&p, "method"), "/"));
+    assert_text(&p, "Title", "(absent)");
+    close_picture(&p);
+}
+
 /* Runs mar on a pseudo-terminal; returns what it printed there. */
 static char *on_terminal(const char *directory, char *const *argv)
 {
@@ -341,14 +433,17 @@ static void interrupted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(text_chunks, setup, teardown),
-        cmocka_unit_test_setup_teardown(grid_and_directory, setup, teardown),
-        cmocka_unit_test_setup_teardown(single_image, setup, teardown),
-        cmocka_unit_test_setup_teardown(what_an_image_depends_on, setup, teardown),
-        cmocka_unit_test_setup_teardown(draft_model, setup, teardown),
-        cmocka_unit_test_setup_teardown(json_record, setup, teardown),
-        cmocka_unit_test_setup_teardown(progress_on_a_terminal, setup, teardown),
-        cmocka_unit_test_setup_teardown(interrupted, setup, teardown),
+        cmocka_unit_test_setup_teardown(text_chunks, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(grid_and_directory, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(single_image, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(what_an_image_depends_on, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(draft_model, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(json_record, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(speculation, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(head_speculation, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(draft_in_the_text, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(progress_on_a_terminal, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(interrupted, command_setup, command_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,13 @@ static const option options[] = {
     {0},
 };
 static const operand operands[] = {{"IN", &in}, {"OUT", &out}, {0}};
-static const option_set set = {"test", "the help\n", options, operands, NULL, NULL};
+static uint64_t given;
+static const option shared[] = {
+    {.name = "first", .kind = OPTION_INT, .value = &number, .min = 1, .max = 64},
+    {.name = "second", .kind = OPTION_FLAG, .value = &flag},
+    {0},
+};
+static const option_set set = {"test", "the help\n", options, operands, shared, &given};
 
 enum { ARGUMENTS = 16 };
 
@@ -41,7 +47,7 @@ static int parse(const char *line, char *message, size_t size)
     for (char *word = strtok(copy, " "); word; word = strtok(NULL, " "))
         argv[argc++] = strcmp(word, "''") == 0 ? "" : word;
     flag = number = choice = 0;
-    seed = 0;
+    seed = given = 0;
     scale = 0;
     text = in = out = NULL;
 
@@ -82,6 +88,12 @@ static void values(void **state)
     assert_int_equal(number, 3);
     assert_int_equal(flag, 0);
     assert_string_equal(text, "-5"); /* the last one counts */
+    assert_true(given == 0);
+
+    assert_int_equal(parse("--second --flag", message, sizeof message), OPTIONS_RUN);
+    assert_true(given == 2);
+    assert_int_equal(parse("--first 3 --second", message, sizeof message), OPTIONS_RUN);
+    assert_true(given == 3);
 }
 
 static void errors(void **state)

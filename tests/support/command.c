@@ -48,6 +48,19 @@ int count_files(const char *directory)
     return n;
 }
 
+int command_setup(void **state)
+{
+    *state = temporary_directory();
+    return *state ? 0 : 1;
+}
+
+int command_teardown(void **state)
+{
+    remove_directory(*state);
+    free(*state);
+    return 0;
+}
+
 command_result command_run(const char *directory, const char *line)
 {
     const char *command = getenv("MAR_COMMAND");

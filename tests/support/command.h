@@ -9,6 +9,10 @@ typedef struct {
     char *out, *err;
 } command_result;
 
+/* Setup and teardown of a test: *state is a fresh directory. */
+int command_setup(void **state);
+int command_teardown(void **state);
+
 /* Runs `line` by /bin/sh in `directory`; $MAR in it is the command. command_result_free afterwards. */
 command_result command_run(const char *directory, const char *line);
 void command_result_free(command_result *r);

@@ -6,7 +6,7 @@
     python3 bench/methods.py --table bench/results/methods_demo.json  # only print the table
 
 Distances, acceptance and recognised digits come from `mar fidelity` (the same --num images of each run, batches of 16),
-seconds, and sequential calls of the target's head per image, from `mar bench` at batch 1.
+seconds, and sequential calls per image of the target's head + the draft's, from `mar bench` at batch 1.
 """
 
 import argparse
@@ -30,6 +30,7 @@ BLOCKS = {
         "--model demo-draft",
         *(f"--diff_annealing {a}" for a in ("linear", "cosine", "two-stage")),
         "--lazy",
+        "--lazy --lazy_head",
         "--gtr",
         "--num_sampling_steps 25",
         *(f"--sampler {s} --num_sampling_steps {n}" for s in ("ddim", "dpmpp") for n in (25, 10)),
@@ -81,6 +82,10 @@ def number(value, form):
     return "" if value is None else format(value, form)
 
 
+def calls_of_draft(bench):
+    return f" + {bench['draft_calls_in_sequence']:.0f}" if bench["draft_calls_in_sequence"] else ""
+
+
 def table(results):
     lines = [f"{results['num']} images of each, {results['backend']}; another seed: image distance up to "
              f"{results['floor']['image_95']:.4f}, token {results['floor']['token_95']:.5f}."]
@@ -94,7 +99,7 @@ def table(results):
             image, token = r.get("energy_image"), r.get("energy_token")
             p = "identical" if r.get("identical") else number(r.get("p"), ".3f")
             lines.append(f"| {row['options']} | {time:.4f} | {plain / time:.2f} | {r['head_calls_per_token']:.1f} | "
-                         f"{row['bench']['head_calls_in_sequence']:.0f} | "
+                         f"{row['bench']['head_calls_in_sequence']:.0f}{calls_of_draft(row['bench'])} | "
                          f"{number(accepted, '.1%')} | {number(image and image['distance'], '.4f')} | "
                          f"{number(token and token['distance'], '.5f')} | {p} | {number(r['classifier_accuracy'], '.1%')} |")
     return "\n".join(lines)

@@ -324,6 +324,26 @@ static void same_law_as_the_plain_chain(void **state)
     close_fixture(&f);
 }
 
+/* The figures that fewer_calls asserts are for this chain: the target's, all its steps, guidance. */
+static void same_law_at_full_length(void **state)
+{
+    (void)state;
+    fixture f;
+    assert_true(open_fixture(&f, target_path, MAR_DTYPE_F32, 1, params_of(100, 2.9f, MAR_CFG_LINEAR, 1)));
+    const int n = FEW_DRAWS * f.tokens;
+    float *x = malloc(sizeof *x * 3 * (size_t)n * CHANNELS);
+    assert_non_null(x);
+    float *plain = x + n * CHANNELS, *other = plain + n * CHANNELS;
+    draw_plain(&f, FEW_DRAWS, seed, plain);
+    draw_plain(&f, FEW_DRAWS, seed + 1, other);
+    for (int window = 4; window <= 16; window *= 2) {
+        draw_speculative(&f, NULL, window, NULL, FEW_DRAWS, x);
+        assert_true(same_law(x, plain, other, n));
+    }
+    free(x);
+    close_fixture(&f);
+}
+
 /* The draft's head as the proposer, at a temperature: the same law, calls saved. */
 static void draft_proposes(void **state)
 {
@@ -467,6 +487,7 @@ int main(void)
         cmocka_unit_test(tokens_stand_alone),
         cmocka_unit_test(fewer_calls),
         cmocka_unit_test(same_law_as_the_plain_chain),
+        cmocka_unit_test(same_law_at_full_length),
         cmocka_unit_test(draft_proposes),
         cmocka_unit_test(never_more_calls),
         cmocka_unit_test(courses),

@@ -1,5 +1,7 @@
 #include "diffusion/speculate.h"
 
+#include "base/arena.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,47 +33,39 @@ static const float *noise(const diff_speculation *s, int token, int index)
 
 /* --- memory -------------------------------------------------------------------------------------------------- */
 
-/* Hands out `count` elements; with base NULL it only counts. */
-static void *carve(char *base, size_t *used, size_t count, size_t size)
-{
-    void *p = base ? base + *used : NULL;
-    *used += (count * size + 63) / 64 * 64;
-    return p;
-}
-
 static size_t lay_out(diff_speculation *s, char *base)
 {
     const size_t c = (size_t)s->channels, g = (size_t)s->group, window = (size_t)s->window, rows = g * window;
     const size_t steps = (size_t)s->target.chain->max_steps, f = sizeof(float), i = sizeof(int);
     size_t used = 0;
-    s->eps = carve(base, &used, steps * g * c, f);
-    s->state = carve(base, &used, rows * c, f);
-    s->out = carve(base, &used, rows * 2 * c, f);
-    s->mean_p = carve(base, &used, rows * c, f);
-    s->log_std_p = carve(base, &used, rows * c, f);
-    s->mean_q = carve(base, &used, rows * c, f);
-    s->log_std_q = carve(base, &used, rows * c, f);
-    s->seen = carve(base, &used, g * (steps + 1) * SEEN * c, f);
-    s->secant = carve(base, &used, g * SECANT * c, f);
-    s->tempered = carve(base, &used, 2 * window * c, f);
-    s->walked = carve(base, &used, window * c, f);
-    s->site = carve(base, &used, window, sizeof *s->site);
-    s->draft_state = carve(base, &used, window, sizeof *s->draft_state);
-    s->address = carve(base, &used, window, sizeof *s->address);
-    s->verdict = carve(base, &used, window, sizeof *s->verdict);
-    s->token = carve(base, &used, g * c, f);
-    s->snr = carve(base, &used, steps + 1, f);
-    s->gain = carve(base, &used, steps + 1, f);
-    s->row_cfg = carve(base, &used, rows, f);
-    s->row_token = carve(base, &used, rows, i);
-    s->row_index = carve(base, &used, rows, i);
-    s->row_child = carve(base, &used, rows, i);
-    s->index = carve(base, &used, g, i);
-    s->lowest = carve(base, &used, g, i);
-    s->calls = carve(base, &used, g, i);
-    s->x_index = carve(base, &used, (size_t)s->conditions * rows, i);
-    s->mod_index = carve(base, &used, (size_t)s->conditions * rows, i);
-    s->coef = carve(base, &used, rows, sizeof *s->coef);
+    s->eps = arena_carve(base, &used, steps * g * c, f);
+    s->state = arena_carve(base, &used, rows * c, f);
+    s->out = arena_carve(base, &used, rows * 2 * c, f);
+    s->mean_p = arena_carve(base, &used, rows * c, f);
+    s->log_std_p = arena_carve(base, &used, rows * c, f);
+    s->mean_q = arena_carve(base, &used, rows * c, f);
+    s->log_std_q = arena_carve(base, &used, rows * c, f);
+    s->seen = arena_carve(base, &used, g * (steps + 1) * SEEN * c, f);
+    s->secant = arena_carve(base, &used, g * SECANT * c, f);
+    s->tempered = arena_carve(base, &used, 2 * window * c, f);
+    s->walked = arena_carve(base, &used, window * c, f);
+    s->site = arena_carve(base, &used, window, sizeof *s->site);
+    s->draft_state = arena_carve(base, &used, window, sizeof *s->draft_state);
+    s->address = arena_carve(base, &used, window, sizeof *s->address);
+    s->verdict = arena_carve(base, &used, window, sizeof *s->verdict);
+    s->token = arena_carve(base, &used, g * c, f);
+    s->snr = arena_carve(base, &used, steps + 1, f);
+    s->gain = arena_carve(base, &used, steps + 1, f);
+    s->row_cfg = arena_carve(base, &used, rows, f);
+    s->row_token = arena_carve(base, &used, rows, i);
+    s->row_index = arena_carve(base, &used, rows, i);
+    s->row_child = arena_carve(base, &used, rows, i);
+    s->index = arena_carve(base, &used, g, i);
+    s->lowest = arena_carve(base, &used, g, i);
+    s->calls = arena_carve(base, &used, g, i);
+    s->x_index = arena_carve(base, &used, (size_t)s->conditions * rows, i);
+    s->mod_index = arena_carve(base, &used, (size_t)s->conditions * rows, i);
+    s->coef = arena_carve(base, &used, rows, sizeof *s->coef);
     return used;
 }
 

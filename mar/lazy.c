@@ -1,5 +1,7 @@
 #include "mar/lazy.h"
 
+#include "base/arena.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -38,24 +40,17 @@ void mar_lazy_plan_steps(const mar_model_config *config, mar_step *steps, int n)
 
 /* --- memory --------------------------------------------------------------------------------------------------- */
 
-static void *carve(char *base, size_t *used, size_t bytes)
-{
-    void *p = base ? base + *used : NULL;
-    *used += (bytes + 63) / 64 * 64;
-    return p;
-}
-
 static size_t lay_out(mar_lazy *z, char *base)
 {
     const mar_model_config *c = &z->model->config;
     const size_t images = (size_t)z->images, d = (size_t)c->width, rows = images * (size_t)(c->buffer + c->seq_len);
     const size_t act_size = z->model->m->kern->act_size;
     size_t used = 0;
-    z->encoder = carve(base, &used, (size_t)c->encoder_depth * rows * 3 * d * act_size);
-    z->decoder = carve(base, &used, (size_t)(c->decoder_depth - 1) * rows * 3 * d * act_size);
-    z->last = carve(base, &used, rows * 2 * d * act_size);
-    z->input = carve(base, &used, rows * d * sizeof(float));
-    z->difference = carve(base, &used, images * (size_t)c->seq_len * d * sizeof(float));
+    z->encoder = arena_carve(base, &used, (size_t)c->encoder_depth * rows * 3 * d, act_size);
+    z->decoder = arena_carve(base, &used, (size_t)(c->decoder_depth - 1) * rows * 3 * d, act_size);
+    z->last = arena_carve(base, &used, rows * 2 * d, act_size);
+    z->input = arena_carve(base, &used, rows * d, sizeof(float));
+    z->difference = arena_carve(base, &used, images * (size_t)c->seq_len * d, sizeof(float));
     return used;
 }
 

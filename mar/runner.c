@@ -1,5 +1,7 @@
 #include "mar/runner.h"
 
+#include "base/arena.h"
+
 #include <stdlib.h>
 #include <time.h>
 
@@ -10,14 +12,6 @@ double mar_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Hands out `count` elements; with base NULL it only counts. */
-static void *carve(char *base, size_t *used, size_t count, size_t size)
-{
-    void *p = base ? base + *used : NULL;
-    *used += (count * size + 63) / 64 * 64;
-    return p;
-}
-
 /* Lays out the arena; returns its size. */
 static size_t lay_out(mar_runner *r, char *base)
 {
@@ -26,15 +20,16 @@ static size_t lay_out(mar_runner *r, char *base)
     const size_t rows = sequences * (size_t)(c->buffer + c->seq_len), seq = (size_t)c->seq_len;
     const size_t act_size = r->model->m->kern->act_size;
     size_t used = 0;
-    r->work.x = carve(base, &used, rows * d, sizeof(float));
-    r->work.memory = carve(base, &used, rows * d, sizeof(float));
-    r->work.normed = carve(base, &used, rows * d, act_size);
-    r->work.qkv = carve(base, &used, rows * 3 * d, act_size);
-    r->work.mixed = carve(base, &used, rows * d, act_size);
-    r->work.hidden = carve(base, &used, rows * (size_t)(c->mlp_hidden > c->width ? c->mlp_hidden : c->width), act_size);
-    r->token_rows = carve(base, &used, images * seq * d, sizeof(float));
-    r->class_rows = carve(base, &used, sequences * (size_t)c->buffer * d, sizeof(float));
-    r->z = carve(base, &used, sequences * (size_t)r->max_tokens * d, sizeof(float));
+    r->work.x = arena_carve(base, &used, rows * d, sizeof(float));
+    r->work.memory = arena_carve(base, &used, rows * d, sizeof(float));
+    r->work.normed = arena_carve(base, &used, rows * d, act_size);
+    r->work.qkv = arena_carve(base, &used, rows * 3 * d, act_size);
+    r->work.mixed = arena_carve(base, &used, rows * d, act_size);
+    r->work.hidden =
+        arena_carve(base, &used, rows * (size_t)(c->mlp_hidden > c->width ? c->mlp_hidden : c->width), act_size);
+    r->token_rows = arena_carve(base, &used, images * seq * d, sizeof(float));
+    r->class_rows = arena_carve(base, &used, sequences * (size_t)c->buffer * d, sizeof(float));
+    r->z = arena_carve(base, &used, sequences * (size_t)r->max_tokens * d, sizeof(float));
     return used;
 }
 

@@ -317,7 +317,8 @@ int mar_session_speculates(const mar_session *s)
     return s->params.draft && s->params.spec;
 }
 
-int mar_session_list(mar_session *s, const mar_step *step, int first)
+/* Lists the tokens of one autoregressive step as rows first.. ; returns their number. */
+static int list_step(mar_session *s, const mar_step *step, int first)
 {
     const int begin = s->model->config.seq_len - step->known - step->predicted;
     int r = first;
@@ -331,17 +332,18 @@ int mar_session_list(mar_session *s, const mar_step *step, int first)
     return r - first;
 }
 
-void mar_session_keep(mar_session *s, const float *drawn, int first, int n, mar_token_fate fate)
+/* Puts the n listed tokens, which the target made, in their places. */
+static void keep(mar_session *s, int n)
 {
     kern *k = s->model->m->kern;
     const mar_model_config *c = &s->model->config;
     int *place = s->target.work.rows[0];
     for (int r = 0; r < n; r++) {
-        place[r] = s->row_slot[first + r] * c->seq_len + s->row_position[first + r];
-        s->fate[place[r]] = (uint8_t)fate;
+        place[r] = s->row_slot[r] * c->seq_len + s->row_position[r];
+        s->fate[place[r]] = MAR_TOKEN_TARGET;
         s->born[place[r]] = s->step;
     }
-    k->ops->copy_rows(k, s->tokens, place, drawn, NULL, NULL, NULL, n, c->token_dim);
+    k->ops->copy_rows(k, s->tokens, place, s->sampled, NULL, NULL, NULL, n, c->token_dim);
 }
 
 /* The same tokens by speculation inside the head. */
@@ -409,13 +411,13 @@ static void plain_step(mar_session *s)
         .known = step->known + step->detailed, .predicted = step->predicted - step->detailed, .cfg = step->cfg};
     const mar_step detailed = {.known = step->known, .predicted = step->detailed, .cfg = step->cfg};
     if (step->detailed) select_detailed(s, step);
-    const int first = mar_session_list(s, &detailed, 0), n = first + mar_session_list(s, &others, first);
+    const int first = list_step(s, &detailed, 0), n = first + list_step(s, &others, first);
     mar_runner_predict(&s->target, &batch, step, 0, n);
     if (s->head.draft.chain) mar_runner_predict(&s->draft, &batch, step, 0, n);
     draw(s, 0, first, step->detailed_steps);
     draw(s, first, n - first, step->sampling_steps);
     s->stats.tokens += n;
-    mar_session_keep(s, s->sampled, 0, n, MAR_TOKEN_TARGET);
+    keep(s, n);
     mar_runner_learn(&s->target, s->sampled, n, s->row_slot, s->row_position);
     if (s->draft.model) mar_runner_learn(&s->draft, s->sampled, n, s->row_slot, s->row_position);
     s->step++;

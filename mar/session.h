@@ -44,10 +44,6 @@ struct mar_session {
 
 /* Across tokens: a draft model and a method. */
 int mar_session_speculates(const mar_session *s);
-/* Lists the tokens of one autoregressive step as rows first.. ; returns their number. */
-int mar_session_list(mar_session *s, const mar_step *step, int first);
-/* Puts n drawn tokens (backend [n][token_dim], rows `first`.. of the lists) in their places. */
-void mar_session_keep(mar_session *s, const float *drawn, int first, int n, mar_token_fate fate);
 
 /* mar/speculate.c: speculation across tokens. Check is of the parameters, and to be called whether they ask for it or
  * not; plan prepares batches of n images; round advances s->step by at least one. */

@@ -11,20 +11,6 @@
 static const char small[] = "tests/golden/data/mar_small.safetensors";
 enum { SEQ = 16, CHANNELS = 6, TOKENS = SEQ * CHANNELS };
 
-/* NULL: the processor has no bf16 */
-static mar *open_mar(mar_dtype dtype, int threads)
-{
-    const mar_options options = {dtype, threads};
-    mar *m = NULL;
-    mar_status status = mar_open(&options, &m);
-    if (dtype == MAR_DTYPE_BF16 && status == MAR_EBACKEND) {
-        mar_close(m);
-        return NULL;
-    }
-    assert_int_equal(status, MAR_OK);
-    return m;
-}
-
 #define ok(m, call) assert_ok(call, &(m)->err)
 
 /* Tokens of images first..first+n-1, made in batches of at most `batch`. */

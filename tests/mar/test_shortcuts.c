@@ -17,20 +17,6 @@ enum { SEQ = 64, GRID = 8, CHANNELS = 5, D = 24, TOKENS = SEQ * CHANNELS };
 
 #define ok(m, call) assert_ok(call, &(m)->err)
 
-/* NULL: the processor has no bf16 */
-static mar *open_mar(mar_dtype dtype, int threads)
-{
-    const mar_options options = {dtype, threads};
-    mar *m = NULL;
-    mar_status status = mar_open(&options, &m);
-    if (dtype == MAR_DTYPE_BF16 && status == MAR_EBACKEND) {
-        mar_close(m);
-        return NULL;
-    }
-    assert_int_equal(status, MAR_OK);
-    return m;
-}
-
 static mar_params defaults(int num_iter, int steps)
 {
     mar_params p = MAR_PARAMS_DEFAULT;

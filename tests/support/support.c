@@ -51,6 +51,19 @@ double max_difference(const float *a, const float *b, size_t n)
     return worst;
 }
 
+mar *open_mar(mar_dtype dtype, int threads)
+{
+    const mar_options options = {dtype, threads};
+    mar *m = NULL;
+    mar_status status = mar_open(&options, &m);
+    if (dtype == MAR_DTYPE_BF16 && status == MAR_EBACKEND) {
+        mar_close(m);
+        return NULL;
+    }
+    assert_int_equal(status, MAR_OK);
+    return m;
+}
+
 char *temporary_directory(void)
 {
     const char *base = getenv("TMPDIR");

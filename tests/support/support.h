@@ -32,6 +32,9 @@ double max_difference(const float *a, const float *b, size_t n);
         if (status_ != MAR_OK) fail_msg("%s: %s", mar_status_name(status_), (err)->text);                              \
     } while (0)
 
+/* A library handle; NULL: bf16 was asked for and the processor has none. */
+mar *open_mar(mar_dtype dtype, int threads);
+
 /* A fresh directory under $TMPDIR, and its removal with everything in it. */
 char *temporary_directory(void); /* caller frees the string */
 void remove_directory(const char *path);

@@ -1,0 +1,16 @@
+/* One block of memory cut into arrays. */
+#ifndef BASE_ARENA_H
+#define BASE_ARENA_H
+
+#include <stddef.h>
+
+/* Hands out `count` elements behind *used, on a 64-byte boundary of a base that is on one; with base NULL it only
+ * counts, so that one function lays an arena out and tells its size. */
+static inline void *arena_carve(char *base, size_t *used, size_t count, size_t size)
+{
+    void *p = base ? base + *used : NULL;
+    *used += (count * size + 63) / 64 * 64;
+    return p;
+}
+
+#endif

@@ -18,12 +18,8 @@ typedef struct {
 
 static models demo(mar_dtype dtype, int threads)
 {
-    const mar_options options = {dtype, threads};
-    models d = {0};
-    if (mar_open(&options, &d.m) == MAR_EBACKEND && dtype == MAR_DTYPE_BF16) { /* this processor has none */
-        mar_close(d.m);
-        return (models){0};
-    }
+    models d = {.m = open_mar(dtype, threads)};
+    if (!d.m) return d;
     assert_ok(mar_model_load(d.m, "demo", 0, &d.target), &d.m->err);
     assert_ok(mar_model_load(d.m, "demo-draft", 0, &d.draft), &d.m->err);
     return d;

@@ -3,10 +3,11 @@
  * Models are written once over this table. Two kinds of arrays appear:
  *   float*  residual streams, tokens, statistics: always f32;
  *   act*    operands of matrix products: `kern_act_size(k)` bytes an element, bf16 or f32 by backend.
- * All array arguments live in the backend's memory (kern_alloc); `const int *` index arguments and scalars
- * live in host memory and are read before the call returns. Row counts may be 0. Operations on one kern run
- * in order. Rows are independent: the bits of an output row do not depend on the number of rows beside it,
- * nor on the number of threads.
+ * All array arguments live in the backend's memory (alloc) unless they are marked `host`; index arguments
+ * (`const int *`) and scalars live in host memory and are read before the call returns. Row counts may be 0. Operations
+ * on one kern run in order, and may still be running when the call returns: `download` and `finish` wait. Rows are
+ * independent: no row of a result depends on what stands in the others. On a CPU not even its bits depend on the number
+ * of rows beside it, nor on the number of threads; on a GPU a product of another number of rows may round differently.
  */
 #ifndef KERNELS_OPS_H
 #define KERNELS_OPS_H
@@ -21,7 +22,10 @@ typedef struct kern kern;               /* a backend instance */
 typedef struct kern_linear kern_linear; /* packed weights [N][K] and bias of y = act(x W^T + b) */
 typedef struct kern_conv kern_conv;     /* packed weights of a 2-D convolution */
 typedef struct kern_head kern_head;     /* packed diffusion head */
-typedef void act;                       /* array of operands, see above */
+typedef struct kern_tape kern_tape;     /* recorded work */
+typedef struct kern_window kern_window; /* speculation inside the head: kernels/window.h, as */
+typedef struct kern_window_head kern_window_head;
+typedef void act; /* array of operands, see above */
 
 typedef enum { KERN_LINEAR, KERN_GELU, KERN_SILU } kern_activation; /* GELU: exact, with erf */
 
@@ -88,13 +92,72 @@ typedef enum {
     KERN_HEAD_KEPT,  /* takes all from what is kept */
 } kern_head_reuse;
 
+/* A run of the chain from index `first` down to `last`. rows = tokens * conditions: row c * tokens + t is condition c
+ * of token t, the conditional one first; both read the token's state. Steps are of DDPM (coef) or of a solver (ode). */
+typedef struct {
+    int tokens, conditions;
+    int first, last;
+    const void *mod;             /* modulation row of index i and row r: (first - i) * rows + r */
+    float *x;                    /* [tokens][C]: the state before index `first`, then that after `last` */
+    float *x0;                   /* [tokens][C] a solver's, as for chain_ode_step; else NULL */
+    const kern_chain_coef *coef; /* host, by index; NULL: */
+    const kern_ode_coef *ode;    /* host, by index */
+    const int *t;                /* host, by index: the noise address's step */
+    const float *cfg;            /* host [tokens]; with one condition unused */
+    uint64_t seed;
+    const uint64_t *image; /* host [tokens] */
+    const int *position;   /* host [tokens] */
+    float *out;            /* [rows][2C] the head's last answer */
+    void *scratch;         /* head_scratch_bytes(rows) */
+} kern_chain_job;
+
+/* A criterion for diagonal Gaussians p and q (specdec/). With log p/q = exponents + normalisers (log |std_q| - log
+ * |std_p|) and path = path_q - path_p, a draft x from q is accepted with probability min(1, exp(a)),
+ *   a = exponents / temper + normalisers + path_accept * path,
+ * else replaced by a draw from Norm[p - c q]+, log c = path_scale * path. Exact: temper 1, the others 0. */
+typedef struct {
+    double temper, path_accept, path_scale;
+} kern_gaussian_rule;
+
+/* Verifies rows of continuous drafts, each by itself. */
+typedef struct {
+    int rows, channels;
+    const float *draft;              /* [rows][C] */
+    const float *mean_p, *log_std_p; /* [rows][C] the target's laws */
+    const float *mean_q, *log_std_q; /* [rows][C] the laws the drafts were drawn from */
+    const double *path_p, *path_q;   /* [rows]; NULL: 0 */
+    kern_gaussian_rule rule;
+    uint64_t seed; /* addresses: purposes VERIFY and RESIDUAL, image, position, step */
+    uint32_t step;
+    const uint64_t *image; /* host [rows] */
+    const int *position;   /* host [rows] */
+    const int *group;      /* host [rows], and */
+    const int *order;      /* host [rows]: first_replaced[g] is the least `order` of a replaced row of group g */
+    int groups;
+    float *x;            /* [rows][C] the drafts, or what replaces them; may be draft */
+    int *replaced;       /* [rows] 0 or 1 */
+    int *tries;          /* [rows] candidates drawn for the residual, 0 if accepted */
+    int *first_replaced; /* [groups]; INT_MAX: none */
+} kern_verify_job;
+
 typedef struct kern_ops {
     void (*close)(kern *k);
 
     mar_status (*alloc)(kern *k, size_t bytes, void **out, mar_err *err); /* 64-byte aligned, zeroed */
     void (*free)(kern *k, void *p);
-    void (*upload)(kern *k, void *dst, const void *src, size_t bytes);   /* host -> backend */
+    void (*upload)(kern *k, void *dst, const void *src, size_t bytes);   /* host -> backend; src may be changed then */
     void (*download)(kern *k, void *dst, const void *src, size_t bytes); /* backend -> host, waits */
+    void (*finish)(kern *k);                                             /* waits for all work */
+
+    /* Adds the time since the last lap to *seconds, at the latest when `download` or `finish` next return; NULL: only
+     * begins. At most some thousand laps between two waits. */
+    void (*lap)(kern *k, double *seconds);
+    /* Does body(arg), a sequence of operations without alloc, download, finish and lap, whose number, order, scalars
+     * and backend addresses are the same at each call with this tape; contents of host arrays may differ. A backend
+     * that can, records it at the first call (*tape NULL) and replays it later: then body's calls only hand over
+     * their host arrays. tape_free(NULL) is allowed. */
+    void (*replay)(kern *k, kern_tape **tape, void (*body)(void *arg), void *arg);
+    void (*tape_free)(kern *k, kern_tape *tape);
 
     /* y[rows][N] = activation(x[rows][K] W^T + bias). Weights are copied, converted and packed here, once. */
     mar_status (*linear_create)(kern *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
@@ -148,6 +211,8 @@ typedef struct kern_ops {
                               const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
                               float *out, void *scratch);
 
+    /* The steps of a job: head_eval and chain_step (chain_ode_step) at each index. */
+    void (*chain_run)(kern *k, const kern_head *h, const kern_chain_job *job);
     /* x[r][c] <- p_sample(x, out) with the noise at address (KERN_NOISE_STEP, image[r], position[r], step, c).
      * out [rows or 2*rows][2C]: eps then variance fraction. cfg host [rows] or NULL: with guidance row rows+r is the
      * unconditional one of row r; guidance acts on eps only, the variance is the conditional row's. */
@@ -163,9 +228,26 @@ typedef struct kern_ops {
      * chain_step adds no noise there. */
     void (*chain_law)(kern *k, const float *x, const float *out, int rows, int channels, const float *cfg,
                       const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
+    /* path[r] += log_std[r][0] + ... + log_std[r][channels - 1] */
+    void (*add_log_std)(kern *k, double *path, const float *log_std, int rows, int channels);
+    /* Draft tokens against the target. */
+    void (*verify)(kern *k, const kern_verify_job *job);
     /* x[r][c] = standard normal at address (purpose, image[r], position[r], step, c). */
     void (*normal)(kern *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose, const uint64_t *image,
                    const int *position, int step);
+
+    /* Speculation inside the head (diffusion/speculate.h), for the tokens that a window holds. */
+    mar_status (*window_plan)(kern *k, kern_head *h, const kern_window *w, mar_err *err); /* of w->tokens tokens */
+    /* Every token to the top of the chain: x_T, all its noise, nothing known, nothing counted. */
+    void (*window_start)(kern *k, kern_window *w);
+    /* Begins a round: the states of the unfinished tokens and the proposals behind them, by the filter or by a draft's
+     * head. Returns 0 if all tokens are finished, and may find that out some rounds late. */
+    int (*window_propose)(kern *k, kern_window *w, const kern_window_head *draft);
+    /* Ends it: evaluates the target there, verifies, and takes each token down to where its round ends. */
+    void (*window_walk)(kern *k, kern_window *w, const kern_window_head *target);
+    /* All rounds in one operation, proposals by the filter. Returns 0, and has done nothing, if that does not suit the
+     * head or the number of rows. NULL: it never does. */
+    int (*window_run)(kern *k, kern_window *w, const kern_window_head *target);
 
     /* Image decoder, activations NHWC, one image at a time. Weights are copied by conv_create and packed by the
      * first conv_plan. */
@@ -184,6 +266,7 @@ typedef struct kern_ops {
 struct kern {
     const kern_ops *ops;
     size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
+    size_t mod_budget;     /* modulation rows to make at a time, in bytes */
     char description[128]; /* "cpu bf16 (avx512_bf16), 2 threads" */
     mar_status failed;     /* the first failure of an operation that returns nothing; sticky */
     mar_err failure;
@@ -196,5 +279,11 @@ mar_status kern_check(const kern *k, mar_err *err);
 
 /* The CPU backend. dtype F32, BF16 or AUTO; threads 0 = one per available core. */
 mar_status kern_cpu_open(mar_dtype dtype, int threads, kern **out, mar_err *err);
+
+/* The CUDA backend on GPU number `device`. dtype F32, BF16 or AUTO, which is bf16. A library built without the CUDA
+ * toolkit does not have it: the address is NULL. */
+__attribute__((weak)) mar_status kern_cuda_open(mar_dtype dtype, int device, kern **out, mar_err *err);
+/* Number of GPUs that the CUDA backend can use; 0 without driver or device. */
+__attribute__((weak)) int kern_cuda_devices(void);
 
 #endif

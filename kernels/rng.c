@@ -1,19 +1,5 @@
 #include "kernels/rng.h"
 
-#include <math.h>
-
-void kern_normal4(const uint32_t words[4], float out[4])
-{
-    /* (w + 1/2) / 2^32 lies in (0, 1): the logarithm is finite and both tails are reached alike. */
-    const double unit = 1.0 / 4294967296.0;
-    for (int i = 0; i < 4; i += 2) {
-        double radius = sqrt(-2.0 * log((words[i] + 0.5) * unit));
-        double angle = 6.283185307179586476925 * ((words[i + 1] + 0.5) * unit);
-        out[i] = (float)(radius * cos(angle));
-        out[i + 1] = (float)(radius * sin(angle));
-    }
-}
-
 /* Draw number `draw` of an image's order stream, uniform on 0..n-1. Multiplying a 64-bit word by n leaves a bias
  * below n / 2^64. */
 static uint32_t order_draw(uint64_t seed, uint64_t image, uint32_t draw, uint32_t n)

@@ -10,7 +10,15 @@
 #ifndef KERNELS_RNG_H
 #define KERNELS_RNG_H
 
+#include <math.h>
 #include <stdint.h>
+
+/* A function for host and device alike. */
+#ifdef __CUDACC__
+#define KERN_FN static __host__ __device__ inline
+#else
+#define KERN_FN static inline
+#endif
 
 typedef enum {
     KERN_NOISE_INIT = 0,     /* x_T of a token's chain; step 0 */
@@ -21,7 +29,7 @@ typedef enum {
 } kern_noise;
 
 /* The ten Philox rounds. */
-static inline void kern_philox(uint64_t seed, const uint32_t counter[4], uint32_t out[4])
+KERN_FN void kern_philox(uint64_t seed, const uint32_t counter[4], uint32_t out[4])
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
@@ -38,8 +46,8 @@ static inline void kern_philox(uint64_t seed, const uint32_t counter[4], uint32_
 }
 
 /* The four words at an address; `block` is channel/4. */
-static inline void kern_random_words(uint64_t seed, kern_noise purpose, uint64_t image, uint32_t position,
-                                     uint32_t step, uint32_t block, uint32_t out[4])
+KERN_FN void kern_random_words(uint64_t seed, kern_noise purpose, uint64_t image, uint32_t position, uint32_t step,
+                               uint32_t block, uint32_t out[4])
 {
     const uint32_t counter[4] = {step << 16 | block, (uint32_t)purpose << 24 | position, (uint32_t)image,
                                  (uint32_t)(image >> 32)};
@@ -47,7 +55,23 @@ static inline void kern_random_words(uint64_t seed, kern_noise purpose, uint64_t
 }
 
 /* Four standard normals from four words, Box-Muller on (w0,w1) and (w2,w3), computed in double. */
-void kern_normal4(const uint32_t words[4], float out[4]);
+KERN_FN void kern_normal4(const uint32_t words[4], float out[4])
+{
+    /* (w + 1/2) / 2^32 lies in (0, 1): the logarithm is finite and both tails are reached alike. */
+    const double unit = 1.0 / 4294967296.0;
+    for (int i = 0; i < 4; i += 2) {
+        const double radius = sqrt(-2.0 * log((words[i] + 0.5) * unit));
+        const double turn = (words[i + 1] + 0.5) * unit;
+#ifdef __CUDA_ARCH__ /* to the last bits of a double the same, without the reduction of large angles */
+        double sine, cosine;
+        sincospi(2 * turn, &sine, &cosine);
+#else
+        const double angle = 6.283185307179586476925 * turn, sine = sin(angle), cosine = cos(angle);
+#endif
+        out[i] = (float)(radius * cosine);
+        out[i + 1] = (float)(radius * sine);
+    }
+}
 
 /* A uniformly random permutation of 0..n-1 for one image: Fisher-Yates. order int [n]. */
 void kern_random_order(uint64_t seed, uint64_t image, int n, int *order);

@@ -79,7 +79,7 @@ static void walk_down(const walk *w, spec_outcome *o)
         w->out->law[o->final] = node + 1;
         if (next_child(b, node, 0) == b->count) {
             if (!s->log_p) return;
-            const double uniform = spec_uniform_at(&b->address[o->final++], KERN_NOISE_RESIDUAL, 0);
+            const double uniform = kern_uniform_at(&b->address[o->final++], KERN_NOISE_RESIDUAL, 0);
             *id = spec_law_draw(s->log_p, s->size, NULL, 0, uniform);
             return;
         }

@@ -6,28 +6,11 @@
 
 #include <math.h>
 
-/* A uniform in (0, 1) of 52 bits from two words. */
-static inline double spec_uniform(const uint32_t words[2])
-{
-    const uint64_t word = (uint64_t)words[0] << 32 | words[1];
-    return ((double)(word >> 12) + 0.5) * 0x1p-52;
-}
-
-/* The uniform at an address; `block` is the child's number where several share a position. */
-static inline double spec_uniform_at(const spec_address *a, kern_noise purpose, uint32_t block)
-{
-    uint32_t words[4];
-    kern_random_words(a->seed, purpose, a->image, a->position, a->step, block, words);
-    return spec_uniform(words);
-}
-
 /* --- continuous: diagonal Gaussians (gaussian.c) --- */
 
 double spec_gaussian_log_ratio(const spec_site *s, const float *x);
-int spec_gaussian_is_point(const spec_site *s); /* p has no spread: log_std_p = -INFINITY */
-
-/* Draws x [size] from Norm[p - c q]+; returns the number of candidates. */
-long spec_gaussian_residual(const spec_site *s, double log_c, const spec_address *a, float *x);
+spec_verdict spec_gaussian_verify(const spec_method *m, const double *parameter, const spec_site *s, const float *draft,
+                                  const spec_address *address, float *replacement, long *tries);
 
 /* --- discrete (discrete.c) --- */
 

@@ -14,7 +14,7 @@ int spec_draw_candidates(const float *log_q, int size, const spec_address *addre
                          int *candidate)
 {
     for (int k = first; k < count; k++) {
-        const double uniform = spec_uniform_at(address, KERN_NOISE_STEP, (uint32_t)k);
+        const double uniform = kern_uniform_at(address, KERN_NOISE_STEP, (uint32_t)k);
         candidate[k] = spec_law_draw(log_q, size, candidate, k, uniform);
         if (candidate[k] < 0) return k;
     }

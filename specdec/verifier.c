@@ -1,34 +1,23 @@
 #include "specdec/laws.h"
 
-#include <string.h>
-
 double spec_log_ratio(const spec_site *site, spec_token x)
 {
     return site->log_p ? spec_discrete_log_ratio(site, x.id) : spec_gaussian_log_ratio(site, x.x);
 }
 
-static spec_verdict verify_point(const spec_site *s, const float *x, float *replacement)
-{
-    int same = 1;
-    for (int i = 0; i < s->size; i++) same &= x[i] == s->mean_p[i];
-    if (same) return SPEC_ACCEPTED;
-    memcpy(replacement, s->mean_p, (size_t)s->size * sizeof *replacement);
-    return SPEC_REPLACED;
-}
-
 int spec_accepts(const spec_method *m, const double *parameter, const spec_site *site, spec_token draft,
                  const spec_address *address, int sibling)
 {
-    const double log_ratio = spec_log_ratio(site, draft);
+    const double log_ratio = spec_discrete_log_ratio(site, draft.id);
     const double log_f = isnan(log_ratio) ? NAN : m->log_accept(site, parameter, draft, log_ratio);
     if (isnan(log_f)) return 0; /* a law that is none: what comes of the target's is the answer */
-    return log_f >= 0 || log(spec_uniform_at(address, KERN_NOISE_VERIFY, (uint32_t)sibling)) < log_f;
+    return log_f >= 0 || log(kern_uniform_at(address, KERN_NOISE_VERIFY, (uint32_t)sibling)) < log_f;
 }
 
 spec_verdict spec_replace(const spec_method *m, const double *parameter, const spec_site *s, int draft,
                           const spec_address *address, int *id)
 {
-    const double uniform = spec_uniform_at(address, KERN_NOISE_RESIDUAL, 0);
+    const double uniform = kern_uniform_at(address, KERN_NOISE_RESIDUAL, 0);
     *id = spec_residual_draw(m, parameter, s, draft, uniform);
     if (*id >= 0) return SPEC_REPLACED;
     *id = s->log_p[draft] > -INFINITY ? draft : spec_law_draw(s->log_p, s->size, NULL, 0, uniform);
@@ -38,10 +27,8 @@ spec_verdict spec_replace(const spec_method *m, const double *parameter, const s
 spec_verdict spec_verify_one(const spec_method *m, const double *parameter, const spec_site *site, spec_token draft,
                              const spec_address *address, float *replacement, int *id, long *tries)
 {
+    if (!site->log_p) return spec_gaussian_verify(m, parameter, site, draft.x, address, replacement, tries);
     *tries = 0;
-    if (!site->log_p && spec_gaussian_is_point(site)) return verify_point(site, draft.x, replacement);
     if (spec_accepts(m, parameter, site, draft, address, 0)) return SPEC_ACCEPTED;
-    if (site->log_p) return spec_replace(m, parameter, site, draft.id, address, id);
-    *tries = spec_gaussian_residual(site, m->log_scale ? m->log_scale(site, parameter) : 0, address, replacement);
-    return SPEC_REPLACED;
+    return spec_replace(m, parameter, site, draft.id, address, id);
 }

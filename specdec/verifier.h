@@ -12,7 +12,7 @@
 #ifndef SPECDEC_VERIFIER_H
 #define SPECDEC_VERIFIER_H
 
-#include "kernels/rng.h"
+#include "kernels/gaussian.h"
 
 #include <stddef.h>
 
@@ -69,25 +69,20 @@ typedef struct spec_method {
                             * those of the last noisy one */
     spec_parameter parameters[SPEC_PARAMETERS_MAX + 1]; /* ends with a NULL name */
 
-    /* log f_i(x), at most 0. log_ratio = log p(x) - log q(x), with 0/0 = 1. */
+    /* Continuous: criterion and resampler, as data, so that a backend verifies by them, too (kernels/ops.h, verify). */
+    kern_gaussian_rule (*rule)(const double *parameter);
+    /* Discrete: log f_i(x), at most 0. log_ratio = log p(x) - log q(x), with 0/0 = 1. */
     double (*log_accept)(const spec_site *s, const double *parameter, spec_token x, double log_ratio);
     /* Discrete. The resampler as a rejection rule: log of the probability that `candidate`, drawn from p, is kept as
      * the replacement of `rejected`; G is proportional to p times it. NULL: Norm[p - q f]+, which minimises Cool-SD's
      * bound (Eq. 5) and makes vanilla exact. */
     double (*log_keep)(const spec_site *s, const double *parameter, int candidate, int rejected, double log_ratio);
-    /* Continuous. G = Norm[p - c q]+; returns log c. NULL: c = 1, the residual of an exact method. */
-    double (*log_scale)(const spec_site *s, const double *parameter);
 } spec_method;
 
 const spec_method *spec_method_find(const char *name); /* NULL if there is none */
 const spec_method *const *spec_methods(void);          /* ends with NULL */
 
-/* Where a verification's random numbers come from: Philox addresses (purpose VERIFY or RESIDUAL, image, position,
- * step). Each (image, position, step) is verified at most once. */
-typedef struct {
-    uint64_t seed, image;
-    uint32_t position, step;
-} spec_address;
+typedef kern_address spec_address; /* each (image, position, step) is verified at most once */
 
 typedef enum {
     SPEC_DROPPED,  /* not reached, or not on the path taken */
@@ -101,7 +96,7 @@ double spec_log_ratio(const spec_site *site, spec_token x);
 /* Verifies one draft. `replacement` [size] takes a continuous replacement and *id a discrete one; the other may be
  * NULL. Returns SPEC_ACCEPTED or SPEC_REPLACED; *tries counts candidates drawn for the residual (0 if accepted or
  * discrete). There is no cap on them. What an inexact criterion rejects may leave
- * next to no residual; then the replacement is a draw from p (specdec/gaussian.c). A law with NaN is rejected, and its
+ * next to no residual; then the replacement is a draw from p (kernels/gaussian.h). A law with NaN is rejected, and its
  * replacement shows it. Where p is a point (log_std_p =
  * -INFINITY, temperature 0) a draft is accepted if it is that point.
  * Discrete: if rounding leaves nothing of [p - q f]+, then p = q there and the draft is accepted. */

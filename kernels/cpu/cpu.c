@@ -4,6 +4,11 @@
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
+
+/* Modulation rows are written once and read once; this many bytes of them at a time keep the product that makes them
+ * large (it re-reads its weights once per chunk) without holding all steps of a big batch. */
+enum { MOD_BUDGET = 48 << 20 };
 
 static mar_status cpu_alloc(kern *k, size_t bytes, void **out, mar_err *err)
 {
@@ -25,6 +30,32 @@ static void cpu_copy(kern *k, void *dst, const void *src, size_t bytes)
 {
     (void)k;
     memcpy(dst, src, bytes);
+}
+
+static void cpu_finish(kern *k)
+{
+    (void)k; /* every operation has ended when its call returns */
+}
+
+static void cpu_lap(kern *k, double *seconds)
+{
+    cpu_kern *c = cpu_of(k);
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    const double now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    if (seconds) *seconds += now - c->lap;
+    c->lap = now;
+}
+
+static void cpu_replay(kern *k, kern_tape **tape, void (*body)(void *arg), void *arg)
+{
+    (void)k, (void)tape;
+    body(arg);
+}
+
+static void cpu_tape_free(kern *k, kern_tape *tape)
+{
+    (void)k, (void)tape; /* none is made */
 }
 
 static void cpu_layer_norm(kern *k, const float *x, const int *index, int rows, int dim, const float *weight,
@@ -83,6 +114,10 @@ static const kern_ops cpu_ops = {
     .free = cpu_free,
     .upload = cpu_copy,
     .download = cpu_copy,
+    .finish = cpu_finish,
+    .lap = cpu_lap,
+    .replay = cpu_replay,
+    .tape_free = cpu_tape_free,
     .linear_create = cpu_linear_create,
     .linear_free = cpu_linear_free,
     .linear_plan = cpu_linear_plan,
@@ -102,10 +137,17 @@ static const kern_ops cpu_ops = {
     .head_modulate = cpu_head_modulate,
     .head_eval = cpu_head_eval,
     .head_eval_reusing = cpu_head_eval_reusing,
+    .chain_run = cpu_chain_run,
     .chain_step = cpu_chain_step,
     .chain_ode_step = cpu_chain_ode_step,
     .chain_law = cpu_chain_law,
+    .add_log_std = cpu_add_log_std,
+    .verify = cpu_verify,
     .normal = cpu_normal,
+    .window_plan = cpu_window_plan,
+    .window_start = cpu_window_start,
+    .window_propose = cpu_window_propose,
+    .window_walk = cpu_window_walk,
     .conv_create = cpu_conv_create,
     .conv_free = cpu_conv_free,
     .conv_plan = cpu_conv_plan,
@@ -143,6 +185,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern **out, mar_err *err)
     cpu_kern *c = calloc(1, sizeof *c);
     if (!c) return err_set(err, MAR_ENOMEM, "out of memory");
     c->base.ops = &cpu_ops;
+    c->base.mod_budget = (size_t)MOD_BUDGET;
     c->threads = threads ? threads : omp_get_num_procs();
     c->rows = kern_rows_best();
     c->scratch = calloc((size_t)c->threads, sizeof *c->scratch);

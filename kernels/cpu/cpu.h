@@ -23,6 +23,7 @@ typedef struct {
     size_t work_bytes;
     void **tile; /* [threads] results of a linear layer's tile */
     size_t tile_bytes;
+    double lap; /* seconds at the last lap */
 } cpu_kern;
 
 static inline cpu_kern *cpu_of(kern *k)
@@ -89,6 +90,7 @@ void cpu_head_eval(kern *k, const kern_head *h, const float *x, const int *x_ind
 void cpu_head_eval_reusing(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                            const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
                            float *out, void *scratch);
+void cpu_chain_run(kern *k, const kern_head *h, const kern_chain_job *job);
 void cpu_chain_step(kern *k, float *x, const float *out, int rows, int channels, const float *cfg,
                     const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position, int step);
 void cpu_chain_ode_step(kern *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
@@ -97,8 +99,15 @@ void cpu_similarity(kern *k, const act *a, const act *b, int stride, int rows, i
 void cpu_subtract(kern *k, const float *a, const float *b, size_t n, float *y);
 void cpu_chain_law(kern *k, const float *x, const float *out, int rows, int channels, const float *cfg,
                    const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
+void cpu_add_log_std(kern *k, double *path, const float *log_std, int rows, int channels);
+void cpu_verify(kern *k, const kern_verify_job *job);
 void cpu_normal(kern *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose, const uint64_t *image,
                 const int *position, int step);
+
+mar_status cpu_window_plan(kern *k, kern_head *h, const kern_window *w, mar_err *err);
+void cpu_window_start(kern *k, kern_window *w);
+int cpu_window_propose(kern *k, kern_window *w, const kern_window_head *draft);
+void cpu_window_walk(kern *k, kern_window *w, const kern_window_head *target);
 
 mar_status cpu_conv_create(kern *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
 void cpu_conv_free(kern *k, kern_conv *c);

@@ -293,15 +293,10 @@ static void eval_worker(const evaluation *e)
     for (int t = 0; t < out_tiles; t++) cpu_linear_tile(c, h->out, e->y, e->rows, e->out, t, thread);
 }
 
-void cpu_head_eval(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
-                   const int *mod_index, int rows, float *out, void *scratch)
-{
-    cpu_head_eval_reusing(k, h, x, x_index, mod, mod_index, rows, KERN_HEAD_FRESH, NULL, 0, out, scratch);
-}
-
-void cpu_head_eval_reusing(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
-                           const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
-                           float *out, void *scratch)
+/* Row r reads state x_index[r] of x, or without a list r % tokens. */
+static void eval(kern *k, const kern_head *h, const float *x, const int *x_index, int tokens, const void *mod,
+                 const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,
+                 void *scratch)
 {
     cpu_kern *c = cpu_of(k);
     const size_t n = (size_t)rows * (size_t)h->width, channels = (size_t)h->channels;
@@ -313,10 +308,39 @@ void cpu_head_eval_reusing(kern *k, const kern_head *h, const float *x, const in
     char *u = (char *)(state + (size_t)rows * channels);
     char *v = u + n * h->act_size;
     for (int r = 0; r < rows; r++)
-        memcpy(state + (size_t)r * channels, x + (size_t)(x_index ? x_index[r] : r) * channels, channels * sizeof *x);
+        memcpy(state + (size_t)r * channels, x + (size_t)(x_index ? x_index[r] : r % tokens) * channels,
+               channels * sizeof *x);
     /* a stage of the evaluation is one product; the team meets after each */
     const int team = cpu_team(c, (double)n * h->width);
     const evaluation e = {c, h, state, mod, mod_index, rows, out, xw, y, u, v, kept, kept_rows, reuse};
 #pragma omp parallel num_threads(team)
     eval_worker(&e);
+}
+
+void cpu_head_eval(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                   const int *mod_index, int rows, float *out, void *scratch)
+{
+    eval(k, h, x, x_index, rows, mod, mod_index, rows, KERN_HEAD_FRESH, NULL, 0, out, scratch);
+}
+
+void cpu_head_eval_reusing(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                           const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
+                           float *out, void *scratch)
+{
+    eval(k, h, x, x_index, rows, mod, mod_index, rows, reuse, kept, kept_rows, out, scratch);
+}
+
+void cpu_chain_run(kern *k, const kern_head *h, const kern_chain_job *j)
+{
+    const int rows = j->tokens * j->conditions;
+    const float *cfg = j->conditions == 2 ? j->cfg : NULL;
+    const char *mod = j->mod;
+    for (int i = j->first; i >= j->last; i--, mod += (size_t)rows * cpu_head_mod_bytes(h)) {
+        eval(k, h, j->x, NULL, j->tokens, mod, NULL, rows, KERN_HEAD_FRESH, NULL, 0, j->out, j->scratch);
+        if (j->ode)
+            cpu_chain_ode_step(k, j->x, j->x0, j->out, j->tokens, h->channels, cfg, &j->ode[i]);
+        else
+            cpu_chain_step(k, j->x, j->out, j->tokens, h->channels, cfg, &j->coef[i], j->seed, j->image, j->position,
+                           j->t[i]);
+    }
 }

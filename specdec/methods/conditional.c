@@ -1,13 +1,11 @@
 #include "specdec/verifier.h"
 
-#include <math.h>
-
 /* Given the noise above it that draft and target share, a state of the chain is a draw from one known Gaussian, and
  * the target's is another: no factor from earlier steps belongs in the ratio. */
-static double log_accept(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+static kern_gaussian_rule rule(const double *parameter)
 {
-    (void)s, (void)parameter, (void)x;
-    return fmin(0, log_ratio);
+    (void)parameter;
+    return (kern_gaussian_rule){.temper = 1};
 }
 
 const spec_method spec_conditional = {
@@ -19,5 +17,5 @@ const spec_method spec_conditional = {
     .policy = SPEC_INDEPENDENT,
     .exact = 1,
     .guarantee = "the target's law, given the context",
-    .log_accept = log_accept,
+    .rule = rule,
 };

@@ -1,23 +1,11 @@
 #include "specdec/verifier.h"
 
-#include <math.h>
-
 /* judge_accept of the released code: both exponents are divided by inner_temperature^2, the normalisers are not, and
- * its fixed_term is the inverse of the paper's Sigma. */
-static double log_accept(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+ * its fixed_term is the inverse of the paper's Sigma. subtracted_distribution_unormalize: [p - q / fixed_term]+,
+ * untempered. */
+static kern_gaussian_rule rule(const double *parameter)
 {
-    (void)x;
-    double normalisers = 0; /* of the ratio: log |std_q| - log |std_p| */
-    for (int i = 0; i < s->size; i++) normalisers += (double)s->log_std_q[i] - s->log_std_p[i];
-    const double exponents = log_ratio - normalisers;
-    return fmin(0, exponents / (parameter[0] * parameter[0]) + normalisers - s->path_log_ratio);
-}
-
-/* subtracted_distribution_unormalize: [p - q / fixed_term]+, untempered. */
-static double log_scale(const spec_site *s, const double *parameter)
-{
-    (void)parameter;
-    return s->path_log_ratio;
+    return (kern_gaussian_rule){.temper = parameter[0] * parameter[0], .path_accept = -1, .path_scale = 1};
 }
 
 const spec_method spec_cspd = {
@@ -30,6 +18,5 @@ const spec_method spec_cspd = {
     .guarantee = "none: the tempered ratio keeps drafts that the target would not draw",
     .last_index = 1,
     .parameters = {{"inner_temperature", 42, 1e-3, 1e6, "divides both exponents of the ratio, squared"}},
-    .log_accept = log_accept,
-    .log_scale = log_scale,
+    .rule = rule,
 };

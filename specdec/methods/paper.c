@@ -1,18 +1,10 @@
 #include "specdec/verifier.h"
 
-#include <math.h>
-
-static double log_accept(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
-{
-    (void)parameter, (void)x;
-    return fmin(0, log_ratio + s->path_log_ratio);
-}
-
-/* [Sigma p - q]+ is Sigma [p - q / Sigma]+. */
-static double log_scale(const spec_site *s, const double *parameter)
+/* The path's ratio is log Sigma; [Sigma p - q]+ is Sigma [p - q / Sigma]+. */
+static kern_gaussian_rule rule(const double *parameter)
 {
     (void)parameter;
-    return -s->path_log_ratio;
+    return (kern_gaussian_rule){.temper = 1, .path_accept = 1, .path_scale = -1};
 }
 
 const spec_method spec_paper = {
@@ -23,6 +15,5 @@ const spec_method spec_paper = {
     .topologies = SPEC_CHAIN,
     .policy = SPEC_INDEPENDENT,
     .guarantee = "none: Sigma biases the tokens",
-    .log_accept = log_accept,
-    .log_scale = log_scale,
+    .rule = rule,
 };

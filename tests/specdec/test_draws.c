@@ -282,7 +282,7 @@ static void with_replacement(spec_sampler *s, int final, const float *old_q, con
         for (int k = 1; k < s->candidates[i]; k++) {
             const spec_address a = {99, s->image, (uint32_t)(s->known + i), s->step};
             s->candidate[i * s->children + k] =
-                spec_law_draw(s->window_q + SIZE * i, SIZE, NULL, 0, spec_uniform_at(&a, KERN_NOISE_STEP, (uint32_t)k));
+                spec_law_draw(s->window_q + SIZE * i, SIZE, NULL, 0, kern_uniform_at(&a, KERN_NOISE_STEP, (uint32_t)k));
         }
 }
 

@@ -235,7 +235,7 @@ static double drawn_round_p(enumeration *e, int rounds)
         tokens += s->known, squares += s->known * s->known;
         for (int j = s->known; j < n; j++) {
             const spec_address a = {4202, (uint64_t)i, (uint32_t)j, 0};
-            x[j] = spec_law_draw(toy_law(e->p, x, j), e->p->size, NULL, 0, spec_uniform_at(&a, KERN_NOISE_STEP, 0));
+            x[j] = spec_law_draw(toy_law(e->p, x, j), e->p->size, NULL, 0, kern_uniform_at(&a, KERN_NOISE_STEP, 0));
         }
         count[toy_number(e->p, x, n)]++;
     }
@@ -336,7 +336,7 @@ static void random_law(const spec_site *s, int node, double *g)
     for (int y = 0; y < s->size; y++) {
         uint32_t w[4];
         kern_random_words(17, KERN_NOISE_INIT, draws++, 0, 0, 0, w);
-        total += g[y] = pow(-log(spec_uniform(w)), 3); /* rough ones, too */
+        total += g[y] = pow(-log(kern_uniform(w)), 3); /* rough ones, too */
     }
     for (int y = 0; y < s->size; y++) g[y] /= total;
 }
@@ -497,7 +497,7 @@ static void halved(uint64_t number, float *p, float *q)
     for (int i = 0; i < 4; i++) {
         uint32_t w[4];
         kern_random_words(77, KERN_NOISE_INIT, number, (uint32_t)i, 0, 0, w);
-        u[i] = spec_uniform(w);
+        u[i] = kern_uniform(w);
     }
     const double moved = 0.05 + 0.3 * u[2];
     half[0] = 0.15 + 0.2 * u[0], half[1] = 0.15 + 0.2 * u[1];
@@ -718,7 +718,7 @@ static void walltime_formula(void **state)
             int tau = 0;
             while (tau < gamma) {
                 kern_random_words(8, KERN_NOISE_VERIFY, (uint64_t)i, (uint32_t)tau, (uint32_t)gamma, 0, w);
-                if (spec_uniform(w) >= alpha) break;
+                if (kern_uniform(w) >= alpha) break;
                 tau++;
             }
             tokens += tau + 1;

@@ -13,6 +13,11 @@ typedef struct {
     spec_site site;
 } laws;
 
+static kern_gaussians gaussians(const spec_site *s)
+{
+    return (kern_gaussians){s->size, s->mean_p, s->mean_q, s->log_std_p, s->log_std_q};
+}
+
 /* The means `gap` standard deviations apart in all, the draft's deviations `ratio` times the target's in every other
  * channel. */
 static void set_laws(laws *l, int dim, double gap, double ratio, double path)
@@ -128,34 +133,37 @@ static void conditional_is_exact(void **state)
         }
 }
 
-static double swapped_accept(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+/* Planted faults, for a path of PATH. */
+#define PATH 0.3
+
+static kern_gaussian_rule swapped(const double *parameter)
 {
-    (void)s, (void)parameter, (void)x;
-    return fmin(0, -log_ratio);
+    (void)parameter;
+    return (kern_gaussian_rule){.temper = -1};
 }
 
-static double swapped_sides(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+static kern_gaussian_rule no_residual(const double *parameter)
 {
-    (void)s, (void)parameter, (void)x;
-    return log_ratio > 0 ? -log_ratio : 0;
+    (void)parameter;
+    return (kern_gaussian_rule){.temper = 1, .path_scale = -INFINITY};
 }
 
-static double no_scale(const spec_site *s, const double *parameter)
+static kern_gaussian_rule half_residual(const double *parameter)
 {
-    (void)s, (void)parameter;
-    return -INFINITY;
+    (void)parameter;
+    return (kern_gaussian_rule){.temper = 1, .path_scale = log(0.5) / PATH};
 }
 
-static double half_scale(const spec_site *s, const double *parameter)
+static kern_gaussian_rule always(const double *parameter)
 {
-    (void)s, (void)parameter;
-    return log(0.5);
+    (void)parameter;
+    return (kern_gaussian_rule){.temper = 1, .path_accept = 1e9};
 }
 
-static double always(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+static kern_gaussian_rule flat(const double *parameter)
 {
-    (void)s, (void)parameter, (void)x, (void)log_ratio;
-    return 0;
+    (void)parameter;
+    return (kern_gaussian_rule){.temper = 4};
 }
 
 static void mutants_are_caught(void **state)
@@ -164,21 +172,21 @@ static void mutants_are_caught(void **state)
     static const int dims[] = {1, 4, 16};
     const spec_method exact = *spec_method_find("conditional");
     spec_method mutants[7];
-    const char *names[] = {"p and q swapped", "sides swapped",  "residual dropped", "half a residual",
-                           "always accepted", "Sigma put back", "released code"};
+    const char *names[] = {"p and q swapped", "exponents tempered", "residual dropped", "half a residual",
+                           "always accepted", "Sigma put back",     "released code"};
     const double parameter[] = {42};
     for (int i = 0; i < 5; i++) mutants[i] = exact;
-    mutants[0].log_accept = swapped_accept;
-    mutants[1].log_accept = swapped_sides;
-    mutants[2].log_scale = no_scale;
-    mutants[3].log_scale = half_scale;
-    mutants[4].log_accept = always;
+    mutants[0].rule = swapped;
+    mutants[1].rule = flat;
+    mutants[2].rule = no_residual;
+    mutants[3].rule = half_residual;
+    mutants[4].rule = always;
     mutants[5] = *spec_method_find("paper");
     mutants[6] = *spec_method_find("cspd");
     for (int i = 0; i < 7; i++)
         for (int d = 0; d < 3; d++) {
             laws l;
-            set_laws(&l, dims[d], 0.7, 0.9, 0.3);
+            set_laws(&l, dims[d], 0.7, 0.9, PATH);
             const result r = verify(&mutants[i], parameter, &l, FEW);
             if (!differs(&r)) fail_msg("%s, dim %d: KS p %g, energy p %g", names[i], dims[d], r.ks_p, r.energy_p);
         }
@@ -199,10 +207,11 @@ static double residual_p(const laws *l, double log_c, double *tries)
     double probability[CELLS + 2] = {0}, low = 1e30, high = -1e30;
     long count[CELLS + 2] = {0};
     float *x = malloc(N * sizeof *x);
+    const kern_gaussians g = gaussians(&l->site);
     *tries = 0;
     for (int i = 0; i < N; i++) {
         const spec_address a = {21, (uint64_t)i, 4, 5};
-        *tries += (double)spec_gaussian_residual(&l->site, log_c, &a, &x[i]) / N;
+        *tries += (double)kern_gaussian_residual(&g, log_c, &a, &x[i]) / N;
         low = fmin(low, x[i]), high = fmax(high, x[i]);
     }
     const double width = (high - low) / CELLS;
@@ -261,9 +270,10 @@ static void empty_residuals_end(void **state)
         laws l;
         float *x = malloc(FEW * sizeof *x);
         set_laws(&l, 1, empty[i].gap, empty[i].ratio, 0);
+        const kern_gaussians g = gaussians(&l.site);
         for (int n = 0; n < FEW; n++) {
             const spec_address a = {22, (uint64_t)n, 0, 0};
-            assert_true(spec_gaussian_residual(&l.site, empty[i].log_c, &a, &x[n]) < 100);
+            assert_true(kern_gaussian_residual(&g, empty[i].log_c, &a, &x[n]) < 100);
         }
         assert_true(stat_ks_normal_p(x, FEW, l.mean_p[0], exp((double)l.log_std_p[0])) > 1e-5);
         free(x);
@@ -353,6 +363,9 @@ static void criteria_of_the_papers(void **state)
     laws l;
     const double path = 0.4, temperature = 3;
     set_laws(&l, 4, 2, 1.2, path);
+    const kern_gaussians g = gaussians(&l.site);
+    const kern_gaussian_rule paper = spec_method_find("paper")->rule(NULL);
+    const kern_gaussian_rule cspd = spec_method_find("cspd")->rule(&temperature);
     for (int n = 0; n < 200; n++) {
         float x[4];
         double p = 1, q = 1, tempered_p = 1, tempered_q = 1, std_p = 1, std_q = 1;
@@ -367,13 +380,12 @@ static void criteria_of_the_papers(void **state)
         }
         const double ratio = spec_log_ratio(&l.site, (spec_token){.x = x}), fixed_term = exp(-path);
         assert_true(fabs(ratio - log(p / q)) < 1e-9);
-        const double paper = spec_method_find("paper")->log_accept(&l.site, NULL, (spec_token){.x = x}, ratio);
-        assert_true(fabs(paper - fmin(0, log(exp(path) * p / q))) < 1e-9);
-        const double cspd = spec_method_find("cspd")->log_accept(&l.site, &temperature, (spec_token){.x = x}, ratio);
-        assert_true(fabs(cspd - fmin(0, log(tempered_p * fixed_term * std_q / (tempered_q * std_p)))) < 1e-9);
+        assert_true(fabs(kern_gaussian_log_accept(&paper, &g, path, x) - log(exp(path) * p / q)) < 1e-9);
+        assert_true(fabs(kern_gaussian_log_accept(&cspd, &g, path, x) -
+                         log(tempered_p * fixed_term * std_q / (tempered_q * std_p))) < 1e-9);
     }
-    assert_true(spec_method_find("paper")->log_scale(&l.site, NULL) == -path);
-    assert_true(spec_method_find("cspd")->log_scale(&l.site, &temperature) == path);
+    assert_true(kern_gaussian_log_scale(&paper, path) == -path);
+    assert_true(kern_gaussian_log_scale(&cspd, path) == path);
     assert_true(spec_method_find("cspd")->last_index && !spec_method_find("paper")->last_index);
 }
 

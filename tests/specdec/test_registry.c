@@ -13,7 +13,12 @@ static void methods_are_well_formed(void **state)
         assert_ptr_equal(spec_method_find(m->name), m); /* names are unique */
         assert_true(m->tokens == SPEC_DISCRETE || m->tokens == SPEC_CONTINUOUS);
         assert_true(m->topologies & SPEC_CHAIN);
-        assert_non_null(m->log_accept);
+        assert_int_equal(m->log_accept != NULL, m->tokens == SPEC_DISCRETE);
+        assert_int_equal(m->rule != NULL, m->tokens == SPEC_CONTINUOUS);
+        if (m->rule && m->exact) {
+            const kern_gaussian_rule rule = m->rule(NULL);
+            assert_true(rule.temper == 1 && rule.path_accept == 0 && rule.path_scale == 0);
+        }
         assert_non_null(m->source);
         assert_non_null(m->summary);
         assert_non_null(m->guarantee);

@@ -1,0 +1,428 @@
+/* Attention, softmax fused between its two products, by an online softmax over chunks of keys (Milakov and Gimelshein,
+ * arXiv:1805.02867): no scores in global memory, any number of keys.
+ *
+ * Two kernels. bf16 with heads of a multiple of 16 up to 128 elements and aligned rows, which is what the transformers
+ * have: on tensor cores. Anything else, f32 and the image decoder's single wide head: in f32 by plain loops.
+ *
+ * Floor of the first, a sequence of n tokens and a head of d: 4 n^2 d flop, 8 n d bytes. At n = 320 and d = 64 that is
+ * 160 flop/byte, below the ridge of an H100 (989 Tflop/s over 3.35 TB/s = 295), but what the products before wrote is
+ * still in L2; each block of up to 96 queries reads keys and values from there once. */
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/ptx.h"
+
+#include <string.h>
+
+/* What both kernels take. Rows as in ops.h. */
+typedef struct {
+    int q_stride, kv_stride, n_q, n_k, heads;
+    int tiles;   /* of queries */
+    float scale; /* log2(e) / sqrt(head_dim) */
+} attention_shape;
+
+/* --- on tensor cores --------------------------------------------------------------------------------------- */
+
+/* A warp owns TILE queries; 6 warps leave a thread 168 registers with two blocks on a multiprocessor. The block goes
+ * through the keys in chunks, STAGES - 1 of them on their way. */
+enum { TILE = 16, KEYS = 64, STAGES = 3, WARPS = 6, PAD = 8 /* elements: rows 16 bytes apart in the banks */ };
+
+static __device__ inline uint32_t pack(float low, float high)
+{
+    const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+    uint32_t bits;
+    memcpy(&bits, &two, sizeof bits);
+    return bits;
+}
+
+/* Rows first .. first + KEYS of key and value into a stage; rows that are not there are 0. */
+template <int D>
+static __device__ inline void load_chunk(const bf16 *key, const bf16 *value, int stride, int first, int n_k,
+                                         bf16 *stage)
+{
+    const int pieces = D / 8; /* of 16 bytes a row */
+    for (int i = (int)threadIdx.x; i < 2 * KEYS * pieces; i += (int)blockDim.x) {
+        const int row = i / pieces, piece = i % pieces * 8, k = first + row % KEYS;
+        bf16 *to = stage + row * (D + PAD) + piece;
+        if (k < n_k)
+            fast::copy16(to, (row < KEYS ? key : value) + (size_t)k * (size_t)stride + piece);
+        else
+            *(uint4 *)to = make_uint4(0, 0, 0, 0);
+    }
+}
+
+/* s[KEYS/8] = the warp's queries times a chunk's keys. */
+template <int D>
+static __device__ inline void scores(const uint32_t q[D / 16][4], const bf16 *key, float s[KEYS / 8][4])
+{
+    const int lane = (int)threadIdx.x % 32;
+    const bf16 *row = key + (lane / 16 * 8 + lane % 8) * (D + PAD) + lane / 8 % 2 * 8;
+#pragma unroll
+    for (int n = 0; n < KEYS / 16; n++) {
+        for (int i = 0; i < 4; i++) s[2 * n][i] = s[2 * n + 1][i] = 0;
+#pragma unroll
+        for (int d = 0; d < D / 16; d++) {
+            uint32_t b[4];
+            fast::load_matrices(b, row + n * 16 * (D + PAD) + d * 16);
+            fast::mma_bf16(s[2 * n], q[d], b);
+            fast::mma_bf16(s[2 * n + 1], q[d], b + 2);
+        }
+    }
+}
+
+/* o += s, as bf16, times a chunk's values. */
+template <int D> static __device__ inline void weigh(const float s[KEYS / 8][4], const bf16 *value, float o[D / 8][4])
+{
+    const int lane = (int)threadIdx.x % 32;
+    const bf16 *row = value + (lane / 8 % 2 * 8 + lane % 8) * (D + PAD) + lane / 16 * 8;
+#pragma unroll
+    for (int n = 0; n < KEYS / 16; n++) {
+        const float *left = s[2 * n], *right = s[2 * n + 1];
+        const uint32_t p[4] = {pack(left[0], left[1]), pack(left[2], left[3]), pack(right[0], right[1]),
+                               pack(right[2], right[3])};
+#pragma unroll
+        for (int d = 0; d < D / 16; d++) {
+            uint32_t b[4];
+            fast::load_matrices_transposed(b, row + n * 16 * (D + PAD) + d * 16);
+            fast::mma_bf16(o[2 * d], p, b);
+            fast::mma_bf16(o[2 * d + 1], p, b + 2);
+        }
+    }
+}
+
+/* Of the four lanes that share a query. */
+static __device__ inline float quad_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+static __device__ inline float quad_sum(float x)
+{
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+/* s becomes exp2(scale * (s - top)), top the greatest so far of the lane's queries; what was summed before follows. Of
+ * the chunk's keys the first `keys` count. */
+template <int D>
+static __device__ inline void soften(float s[KEYS / 8][4], float scale, int keys, float top[2], float sum[2],
+                                     float o[D / 8][4])
+{
+    if (keys < KEYS) {
+        const int column = (int)threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+            for (int i = 0; i < 4; i++)
+                if (n * 8 + column + i % 2 >= keys) s[n][i] = -INFINITY;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int low = 2 * half, high = 2 * half + 1;
+        float most = -INFINITY;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) most = fmaxf(most, fmaxf(s[n][low], s[n][high]));
+        most = fmaxf(top[half], quad_max(most));
+        const float keep = fast::exp2(scale * (top[half] - most)), shift = scale * most;
+        top[half] = most;
+        sum[half] *= keep;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) {
+            s[n][low] = fast::exp2(s[n][low] * scale - shift);
+            s[n][high] = fast::exp2(s[n][high] * scale - shift);
+            sum[half] += s[n][low] + s[n][high];
+        }
+#pragma unroll
+        for (int d = 0; d < D / 8; d++) {
+            o[d][low] *= keep;
+            o[d][high] *= keep;
+        }
+    }
+}
+
+/* The fragments of 16 queries, of which `rows` are there. */
+template <int D> static __device__ inline void load_queries(const bf16 *q, int stride, int rows, uint32_t a[D / 16][4])
+{
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int d = 0; d < D / 16; d++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = lane / 4 + i % 2 * 8;
+            const bf16 *at = q + (size_t)row * (size_t)stride + d * 16 + lane % 4 * 2 + i / 2 * 8;
+            a[d][i] = row < rows ? *(const uint32_t *)at : 0;
+        }
+}
+
+/* Divided by the sums, and by way of the warp's own shared memory, so that 16 bytes go out at a time. */
+template <int D>
+static __device__ inline void store_result(float o[D / 8][4], const float sum[2], bf16 *mine, bf16 *y, size_t stride,
+                                           int rows)
+{
+    const int lane = (int)threadIdx.x % 32, pieces = D / 8;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float scale = 1 / quad_sum(sum[half]);
+        bf16 *row = mine + (lane / 4 + half * 8) * (D + PAD) + lane % 4 * 2;
+#pragma unroll
+        for (int d = 0; d < D / 8; d++)
+            *(uint32_t *)(row + d * 8) = pack(o[d][2 * half] * scale, o[d][2 * half + 1] * scale);
+    }
+    __syncwarp();
+    for (int i = lane; i < rows * pieces; i += 32) {
+        const int row = i / pieces, piece = i % pieces * 8;
+        *(uint4 *)(y + (size_t)row * stride + piece) = *(const uint4 *)(mine + row * (D + PAD) + piece);
+    }
+}
+
+/* A block: one head of one sequence, and 16 queries a warp. */
+template <int D>
+__global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
+    attend(attention_shape a, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
+{
+    const int tile = (int)blockIdx.x % a.tiles, head = (int)blockIdx.x / a.tiles % a.heads;
+    const size_t sequence = blockIdx.x / (unsigned)(a.tiles * a.heads), column = (size_t)head * D;
+    const int warp = (int)threadIdx.x / 32, first = (tile * ((int)blockDim.x / 32) + warp) * TILE;
+    const int rows = min(a.n_q - first, TILE), chunks = (a.n_k + KEYS - 1) / KEYS;
+    const size_t query = sequence * (size_t)a.n_q + (size_t)first;
+    const int stage_size = 2 * KEYS * (D + PAD);
+    bf16 *stages = (bf16 *)cuda_shared();
+    key += sequence * (size_t)a.n_k * (size_t)a.kv_stride + column;
+    value += sequence * (size_t)a.n_k * (size_t)a.kv_stride + column;
+    for (int i = 0; i < STAGES - 1; i++) {
+        if (i < chunks) load_chunk<D>(key, value, a.kv_stride, i * KEYS, a.n_k, stages + i * stage_size);
+        fast::copy_commit();
+    }
+    uint32_t fragment[D / 16][4];
+    load_queries<D>(q + query * (size_t)a.q_stride + column, a.q_stride, rows, fragment);
+    float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, o[D / 8][4] = {};
+    for (int i = 0; i < chunks; i++) {
+        fast::copy_wait<STAGES - 2>();
+        __syncthreads(); /* chunk i is there, and nobody reads the one before it any more: its place is filled again */
+        const int next = i + STAGES - 1;
+        if (next < chunks)
+            load_chunk<D>(key, value, a.kv_stride, next * KEYS, a.n_k, stages + next % STAGES * stage_size);
+        fast::copy_commit();
+        const bf16 *stage = stages + i % STAGES * stage_size;
+        float s[KEYS / 8][4];
+        scores<D>(fragment, stage, s);
+        soften<D>(s, a.scale, a.n_k - i * KEYS, top, sum, o);
+        weigh<D>(s, stage + KEYS * (D + PAD), o);
+    }
+    __syncthreads();
+    store_result<D>(o, sum, stages + warp * TILE * (D + PAD), y + query * (size_t)(a.heads * D) + column,
+                    (size_t)(a.heads * D), rows);
+}
+
+typedef void attend_kernel(attention_shape, const bf16 *, const bf16 *, const bf16 *, bf16 *);
+
+/* By head_dim / 16 - 1. */
+static attend_kernel *const attend_of[] = {attend<16>, attend<32>, attend<48>,  attend<64>,
+                                           attend<80>, attend<96>, attend<112>, attend<128>};
+enum { MOST_DIM = 16 * sizeof attend_of / sizeof *attend_of };
+
+static size_t attend_shared(int dim)
+{
+    return (size_t)(STAGES * 2 * KEYS * (dim + PAD)) * sizeof(bf16);
+}
+
+/* Whether rows of `stride` elements from p on can be read 16 bytes at a time. */
+static int in_pieces(const void *p, int stride)
+{
+    return (uintptr_t)p % 16 == 0 && stride % 8 == 0;
+}
+
+/* Warps of a block: the tiles of a head dealt out evenly to few blocks, which share the keys they load, but to enough
+ * of them for all multiprocessors. */
+static int attend_warps(const cuda_kern *c, int heads, int n_q)
+{
+    const int tiles = (n_q + TILE - 1) / TILE;
+    int blocks = (tiles + WARPS - 1) / WARPS;
+    while (blocks * heads < c->multiprocessors && 2 * blocks < tiles) blocks++;
+    return (tiles + blocks - 1) / blocks;
+}
+
+/* --- everything else --------------------------------------------------------------------------------------- */
+
+/* A block: QUERIES queries of a head, in shared memory with what is summed for them. */
+enum { QUERIES = 4, ANY_KEYS = 64 };
+
+/* Of each query, side by side: one 16-byte access. */
+typedef struct __align__(16)
+{
+    float v[QUERIES];
+}
+per_query;
+
+typedef struct {
+    per_query *query, *sum; /* [dim] */
+    per_query *weight;      /* [ANY_KEYS] */
+    per_query *top, *total; /* of the softmax, so far */
+    per_query *keep;        /* what this chunk leaves of the sums before */
+} any_memory;
+
+static size_t any_shared(int dim)
+{
+    return (2 * (size_t)dim + ANY_KEYS + 3) * sizeof(per_query);
+}
+
+static __device__ inline any_memory any_carve(int dim)
+{
+    any_memory m;
+    m.query = (per_query *)cuda_shared();
+    m.sum = m.query + dim;
+    m.weight = m.sum + dim;
+    m.top = m.weight + ANY_KEYS;
+    m.total = m.top + 1;
+    m.keep = m.total + 1;
+    return m;
+}
+
+/* weight = scores of `keys` keys, a warp a key, lanes across the head. */
+template <typename T>
+static __device__ inline void any_scores(any_memory m, const T *key, size_t stride, int keys, int dim, float scale)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (int k = (int)threadIdx.x / 32; k < keys; k += (int)blockDim.x / 32) {
+        per_query s = {};
+#pragma unroll 4
+        for (int d = lane; d < dim; d += 32) {
+            const float x = cuda_float(key[(size_t)k * stride + (size_t)d]);
+            const per_query q = m.query[d];
+            for (int i = 0; i < QUERIES; i++) s.v[i] += x * q.v[i];
+        }
+        for (int i = 0; i < QUERIES; i++) s.v[i] = cuda_warp_sum(s.v[i]) * scale;
+        if (lane == 0) m.weight[k] = s;
+    }
+}
+
+/* weight = exp2(weight - top), a warp a query. */
+static __device__ inline void any_soften(any_memory m, int keys)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (int i = (int)threadIdx.x / 32; i < QUERIES; i += (int)blockDim.x / 32) {
+        const float before = m.top->v[i];
+        float top = before, total = 0;
+        for (int k = lane; k < keys; k += 32) top = fmaxf(top, m.weight[k].v[i]);
+        for (int j = 16; j > 0; j /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, j));
+        for (int k = lane; k < keys; k += 32) {
+            const float w = exp2f(m.weight[k].v[i] - top);
+            m.weight[k].v[i] = w;
+            total += w;
+        }
+        total = cuda_warp_sum(total);
+        __syncwarp(); /* every lane has read what the first now writes */
+        if (lane) continue;
+        m.keep->v[i] = exp2f(before - top);
+        m.total->v[i] = m.total->v[i] * m.keep->v[i] + total;
+        m.top->v[i] = top;
+    }
+}
+
+/* sum = sum * keep + weight times the values, a thread an element. */
+template <typename T>
+static __device__ inline void any_weigh(any_memory m, const T *value, size_t stride, int keys, int dim)
+{
+    const per_query keep = *m.keep;
+    for (int d = (int)threadIdx.x; d < dim; d += (int)blockDim.x) {
+        per_query sum = m.sum[d];
+        for (int i = 0; i < QUERIES; i++) sum.v[i] *= keep.v[i];
+#pragma unroll 8
+        for (int k = 0; k < keys; k++) {
+            const float x = cuda_float(value[(size_t)k * stride + (size_t)d]);
+            const per_query w = m.weight[k];
+            for (int i = 0; i < QUERIES; i++) sum.v[i] += w.v[i] * x;
+        }
+        m.sum[d] = sum;
+    }
+}
+
+template <typename T>
+__global__ static void __launch_bounds__(256, 2)
+    attend_any(attention_shape a, int dim, const T *q, const T *key, const T *value, T *y)
+{
+    const int tile = (int)blockIdx.x % a.tiles, head = (int)blockIdx.x / a.tiles % a.heads;
+    const size_t sequence = blockIdx.x / (unsigned)(a.tiles * a.heads), column = (size_t)head * (size_t)dim;
+    const int first = tile * QUERIES, rows = min(a.n_q - first, (int)QUERIES);
+    const size_t query = sequence * (size_t)a.n_q + (size_t)first, stride = (size_t)a.kv_stride;
+    const any_memory m = any_carve(dim);
+    q += query * (size_t)a.q_stride + column;
+    key += sequence * (size_t)a.n_k * stride + column;
+    value += sequence * (size_t)a.n_k * stride + column;
+    y += query * (size_t)(a.heads * dim) + column;
+    for (int d = (int)threadIdx.x; d < dim; d += (int)blockDim.x) {
+        per_query x = {};
+        for (int i = 0; i < rows; i++) x.v[i] = cuda_float(q[(size_t)i * (size_t)a.q_stride + (size_t)d]);
+        m.query[d] = x;
+        m.sum[d] = per_query{};
+    }
+    if (threadIdx.x < QUERIES) {
+        m.top->v[threadIdx.x] = -INFINITY;
+        m.total->v[threadIdx.x] = 0;
+    }
+    __syncthreads();
+    for (int k = 0; k < a.n_k; k += ANY_KEYS) {
+        const int keys = min(a.n_k - k, (int)ANY_KEYS);
+        any_scores(m, key + (size_t)k * stride, stride, keys, dim, a.scale);
+        __syncthreads();
+        any_soften(m, keys);
+        __syncthreads();
+        any_weigh(m, value + (size_t)k * stride, stride, keys, dim);
+        __syncthreads();
+    }
+    const per_query total = *m.total;
+    for (int d = (int)threadIdx.x; d < dim; d += (int)blockDim.x)
+        for (int i = 0; i < rows; i++)
+            cuda_store(y + (size_t)i * (size_t)(a.heads * dim) + (size_t)d, m.sum[d].v[i] / total.v[i]);
+}
+
+/* --- the table --------------------------------------------------------------------------------------------- */
+
+static const size_t always_shared = 48 << 10; /* bytes a kernel may have without asking */
+
+mar_status cuda_attention_plan(kern *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
+                               mar_err *err)
+{
+    cuda_kern *c = cuda_of(k);
+    (void)n_q, (void)n_k, (void)heads, (void)q_stride, (void)kv_stride;
+    cudaError_t error = cudaSuccess;
+    if (any_shared(head_dim) > c->shared_bytes)
+        return err_set(err, MAR_EBACKEND, "attention with heads of %d elements: this GPU takes up to %d", head_dim,
+                       ((int)(c->shared_bytes / sizeof(per_query)) - ANY_KEYS - 3) / 2);
+    if (c->bf16 && head_dim % 16 == 0 && head_dim <= MOST_DIM)
+        error = cudaFuncSetAttribute(attend_of[head_dim / 16 - 1], cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     (int)attend_shared(head_dim));
+    if (error == cudaSuccess && any_shared(head_dim) > always_shared)
+        error = c->bf16 ? cudaFuncSetAttribute(attend_any<bf16>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               (int)c->shared_bytes)
+                        : cudaFuncSetAttribute(attend_any<float>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               (int)c->shared_bytes);
+    return cuda_status(error, "shared memory for attention", err);
+}
+
+template <typename T>
+static void launch_any(cuda_kern *c, attention_shape a, int n_seq, int dim, const act *q, const act *key,
+                       const act *value, act *y)
+{
+    a.tiles = (a.n_q + QUERIES - 1) / QUERIES;
+    const int threads = dim >= 256 ? 256 : dim > 64 ? (dim + 31) / 32 * 32 : 64;
+    cuda_launch(c, attend_any<T>, (unsigned)n_seq * (unsigned)(a.tiles * a.heads), (unsigned)threads, any_shared(dim),
+                a, dim, (const T *)q, (const T *)key, (const T *)value, (T *)y);
+}
+
+void cuda_attention(kern *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride, int n_seq,
+                    int n_q, int n_k, int heads, int head_dim, act *y)
+{
+    cuda_kern *c = cuda_of(k);
+    if (n_seq <= 0 || n_q <= 0) return;
+    attention_shape a = {q_stride, kv_stride, n_q, n_k, heads, 0, 1.4426950408889634f / sqrtf((float)head_dim)};
+    if (c->bf16 && head_dim % 16 == 0 && head_dim <= MOST_DIM && in_pieces(q, q_stride) && in_pieces(key, kv_stride) &&
+        in_pieces(value, kv_stride) && in_pieces(y, 0)) {
+        const int warps = attend_warps(c, n_seq * heads, n_q);
+        a.tiles = (n_q + TILE * warps - 1) / (TILE * warps);
+        cuda_launch(c, attend_of[head_dim / 16 - 1], (unsigned)n_seq * (unsigned)(a.tiles * heads),
+                    (unsigned)(32 * warps), attend_shared(head_dim), a, (const bf16 *)q, (const bf16 *)key,
+                    (const bf16 *)value, (bf16 *)y);
+    } else if (c->bf16) {
+        launch_any<bf16>(c, a, n_seq, head_dim, q, key, value, y);
+    } else {
+        launch_any<float>(c, a, n_seq, head_dim, q, key, value, y);
+    }
+}

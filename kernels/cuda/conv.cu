@@ -1,0 +1,247 @@
+/* Convolutions as matrix products: the patches of input pixels that a band of output pixels sees are gathered into
+ * rows, and multiplied by cuBLASLt, bias and sum fused. A 1x1 convolution is a product as it stands.
+ *
+ * As on the CPU (kernels/cpu/conv.c), a 3x3 convolution of an upsampled image is one 2x2 convolution of the small
+ * image, one row and column larger than it, whose four groups of output channels are dealt out to the parities of row
+ * and column.
+ *
+ * Floor, per output pixel and c channels in and out: 18 c^2 flop; the patches are 18 c bytes in bf16, written and read,
+ * which for bands as large as below happens in L2. */
+#include "kernels/cuda/cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A band is what gives each multiprocessor a tile of the product, if the patches fit: in 36 MB for KL-16's largest
+ * layers at 256x256 pixels on an H100, which leaves them in its 50 MB of L2. */
+enum { PATCH_BYTES = 36 << 20, TILE = 128 * 128, VECTOR = 16, WARPS = 8 };
+
+struct kern_conv {
+    int out, in, kernel; /* of the product: 4*channels and 2x2 when upsampling */
+    int flags;
+    int row; /* elements of a patch, a multiple of 16 bytes: [kernel][kernel][in], then zeros */
+    kern_linear *product;
+};
+
+mar_status cuda_patches(cuda_kern *c, mar_err *err)
+{
+    if (c->patches) return MAR_OK;
+    mar_status status = cuda_alloc(&c->base, PATCH_BYTES, &c->patches, err);
+    if (status == MAR_OK) c->patches_bytes = PATCH_BYTES;
+    return status;
+}
+
+/* --- creation ---------------------------------------------------------------------------------------------- */
+
+/* One (output, input) pair of a 3x3 kernel -> of the 2x2 kernel of a parity (py, px). Tap ky of parity py is the sum of
+ * the upsampled taps that fall on its row: {0}, {1,2} for even rows, {0,1}, {2} for odd. */
+static void merge_taps(const float *w3, int parity, float w2[4])
+{
+    static const int tap_of[2][3] = {{0, 1, 1}, {0, 0, 1}};
+    memset(w2, 0, 4 * sizeof *w2);
+    for (int r = 0; r < 3; r++)
+        for (int s = 0; s < 3; s++) w2[2 * tap_of[parity / 2][r] + tap_of[parity % 2][s]] += w3[3 * r + s];
+}
+
+/* weight [out][row] and bias [out] of the product, from the spec's [out][in][kernel][kernel]. */
+static void lay_out(const kern_conv *conv, const kern_conv_spec *spec, float *weight, float *bias)
+{
+    const size_t in = (size_t)conv->in, taps = (size_t)(conv->kernel * conv->kernel);
+    for (int o = 0; o < conv->out; o++) {
+        const int parity = o / spec->out, channel = o % spec->out;
+        float *row = weight + (size_t)o * (size_t)conv->row;
+        bias[o] = spec->bias[channel];
+        for (size_t i = 0; i < in; i++) {
+            const float *from = spec->weight + ((size_t)channel * in + i) * (size_t)(spec->kernel * spec->kernel);
+            float merged[4];
+            if (spec->flags & KERN_UPSAMPLE) {
+                merge_taps(from, parity, merged);
+                from = merged;
+            }
+            for (size_t tap = 0; tap < taps; tap++) row[tap * in + i] = from[tap];
+        }
+    }
+}
+
+static mar_status create_product(kern *k, kern_conv *conv, const kern_conv_spec *spec, mar_err *err)
+{
+    const size_t n = (size_t)conv->out, weights = n * (size_t)conv->row;
+    float *weight = (float *)calloc(weights + n, sizeof *weight);
+    if (!weight) return err_set(err, MAR_ENOMEM, "out of memory: %zu weights of a convolution", weights);
+    lay_out(conv, spec, weight, weight + weights);
+    kern_linear_spec product = {};
+    product.out = conv->out;
+    product.in = conv->row;
+    product.weight = weight;
+    product.bias = weight + weights;
+    product.flags = conv->flags & (KERN_OUT_F32 | KERN_OUT_ADD);
+    mar_status status = cuda_linear_create(k, &product, &conv->product, err);
+    free(weight);
+    return status;
+}
+
+mar_status cuda_conv_create(kern *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err)
+{
+    *out = NULL;
+    const int upsample = (spec->flags & KERN_UPSAMPLE) != 0, unit = VECTOR / (int)k->act_size;
+    kern_conv *conv = (kern_conv *)calloc(1, sizeof *conv);
+    if (!conv) return err_set(err, MAR_ENOMEM, "out of memory");
+    conv->out = upsample ? 4 * spec->out : spec->out;
+    conv->in = spec->in;
+    conv->kernel = upsample ? 2 : spec->kernel;
+    conv->flags = spec->flags;
+    conv->row = (conv->kernel * conv->kernel * conv->in + unit - 1) / unit * unit;
+    mar_status status = create_product(k, conv, spec, err);
+    if (status != MAR_OK) {
+        cuda_conv_free(k, conv);
+        return status;
+    }
+    *out = conv;
+    return MAR_OK;
+}
+
+void cuda_conv_free(kern *k, kern_conv *conv)
+{
+    if (!conv) return;
+    cuda_linear_free(k, conv->product);
+    free(conv);
+}
+
+/* --- bands ------------------------------------------------------------------------------------------------- */
+
+/* The product's rows, pixels of an image of which the last row and column may be outside x: in equal bands. */
+typedef struct {
+    int columns, pixels;
+    int bands, band; /* how many; pixels of one, the last may have fewer */
+} conv_cut;
+
+/* Whether x is the product's operand as it stands. */
+static int is_product(const kern_conv *conv)
+{
+    return conv->kernel == 1 && conv->row == conv->in;
+}
+
+static conv_cut cut(const cuda_kern *c, const kern_conv *conv, int height, int width)
+{
+    const int upsample = (conv->flags & KERN_UPSAMPLE) != 0;
+    conv_cut p = {};
+    p.columns = width + upsample;
+    p.pixels = (height + upsample) * p.columns;
+    size_t pixel = (size_t)conv->row * c->base.act_size;
+    if (upsample) pixel += (size_t)conv->out * sizeof(float);
+    const int wave = c->multiprocessors * TILE / conv->out, fit = (int)(c->patches_bytes / pixel);
+    const int most = is_product(conv) ? p.pixels : wave > 0 && wave < fit ? wave : fit;
+    p.bands = most > 0 ? (p.pixels + most - 1) / most : 0;
+    p.band = p.bands ? (p.pixels + p.bands - 1) / p.bands : 0;
+    return p;
+}
+
+mar_status cuda_conv_plan(kern *k, kern_conv *conv, int height, int width, mar_err *err)
+{
+    cuda_kern *c = cuda_of(k);
+    mar_status status = is_product(conv) ? MAR_OK : cuda_patches(c, err);
+    if (status != MAR_OK) return status;
+    const conv_cut p = cut(c, conv, height, width);
+    if (!p.bands)
+        return err_set(err, MAR_EBACKEND, "convolution of %d channels: a patch has more than %zu bytes", conv->in,
+                       c->patches_bytes);
+    status = cuda_linear_plan(k, conv->product, p.band, err);
+    const int rest = p.pixels - (p.bands - 1) * p.band;
+    return status == MAR_OK && rest != p.band ? cuda_linear_plan(k, conv->product, rest, err) : status;
+}
+
+/* --- kernels ----------------------------------------------------------------------------------------------- */
+
+/* Of x [height][width][n], vectors of type V, to rows of `row` vectors: a warp a pixel. */
+template <typename V>
+__global__ static void __launch_bounds__(32 * WARPS)
+    gather(const V *x, int height, int width, int n, int kernel, int columns, int first, int count, int row, V *patches)
+{
+    const int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32, taps = kernel * kernel;
+    if (i >= count) return;
+    const int top = (first + i) / columns - kernel / 2, left = (first + i) % columns - kernel / 2;
+    V *to = patches + (size_t)i * (size_t)row;
+#pragma unroll 4
+    for (int j = (int)threadIdx.x % 32; j < row; j += 32) {
+        const int tap = j / n, r = top + tap / kernel, s = left + tap % kernel;
+        V v = {};
+        if (tap < taps && r >= 0 && r < height && s >= 0 && s < width)
+            v = x[((size_t)r * (size_t)width + (size_t)s) * (size_t)n + (size_t)(j - tap * n)];
+        to[j] = v;
+    }
+}
+
+/* Pixel (i, j) of the 2x2 convolution holds, by parity (py, px), pixels (2i - py, 2j - px) of y, where they exist.
+ * V: one or four floats; n: of them in the channels of y. A warp a pixel. */
+template <typename V>
+__global__ static void __launch_bounds__(32 * WARPS)
+    deal_out(const V *from, int height, int width, int n, int first, int count, V *y)
+{
+    const int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32;
+    if (i >= count) return;
+    const int row = (first + i) / (width + 1), column = (first + i) % (width + 1);
+    from += (size_t)i * 4 * (size_t)n;
+    for (int parity = 0; parity < 4; parity++, from += n) {
+        const int r = 2 * row - parity / 2, s = 2 * column - parity % 2;
+        if (r < 0 || s < 0 || r >= 2 * height || s >= 2 * width) continue;
+        V *to = y + ((size_t)r * 2 * (size_t)width + (size_t)s) * (size_t)n;
+        for (int j = (int)threadIdx.x % 32; j < n; j += 32) to[j] = from[j];
+    }
+}
+
+template <typename V>
+static void launch_gather(cuda_kern *c, const kern_conv *conv, const act *x, int height, int width, int columns,
+                          int first, int count)
+{
+    const int per_vector = (int)(sizeof(V) / c->base.act_size);
+    cuda_launch(c, gather<V>, cuda_blocks((size_t)count, WARPS), 32 * WARPS, 0, (const V *)x, height, width,
+                conv->in / per_vector, conv->kernel, columns, first, count, conv->row / per_vector, (V *)c->patches);
+}
+
+static void gather_band(cuda_kern *c, const kern_conv *conv, const act *x, int height, int width, int columns,
+                        int first, int count)
+{
+    if ((size_t)conv->in * c->base.act_size % VECTOR == 0 && (uintptr_t)x % VECTOR == 0)
+        launch_gather<uint4>(c, conv, x, height, width, columns, first, count);
+    else if (c->bf16)
+        launch_gather<uint16_t>(c, conv, x, height, width, columns, first, count);
+    else
+        launch_gather<uint32_t>(c, conv, x, height, width, columns, first, count);
+}
+
+static void deal_band(cuda_kern *c, const kern_conv *conv, const float *from, int height, int width, int first,
+                      int count, float *y)
+{
+    const int n = conv->out / 4;
+    const unsigned blocks = cuda_blocks((size_t)count, WARPS);
+    if (n % 4 == 0 && (uintptr_t)y % VECTOR == 0)
+        cuda_launch(c, deal_out<float4>, blocks, 32 * WARPS, 0, (const float4 *)from, height, width, n / 4, first,
+                    count, (float4 *)y);
+    else
+        cuda_launch(c, deal_out<float>, blocks, 32 * WARPS, 0, from, height, width, n, first, count, y);
+}
+
+void cuda_conv(kern *k, const kern_conv *conv, const act *x, int height, int width, void *y)
+{
+    cuda_kern *c = cuda_of(k);
+    const conv_cut p = cut(c, conv, height, width);
+    const size_t y_size = conv->flags & KERN_OUT_F32 ? sizeof(float) : k->act_size;
+    if (!p.bands) {
+        mar_err err = {};
+        kern_fail(k, err_set(&err, MAR_EBACKEND, "convolution of %dx%d pixels without a plan", height, width), &err);
+        return;
+    }
+    if (is_product(conv)) {
+        cuda_linear(k, conv->product, x, p.pixels, y);
+        return;
+    }
+    float *result = (float *)((char *)c->patches + (size_t)p.band * (size_t)conv->row * k->act_size);
+    for (int first = 0; first < p.pixels; first += p.band) {
+        const int count = p.pixels - first < p.band ? p.pixels - first : p.band;
+        void *to = (char *)y + (size_t)first * (size_t)conv->out * y_size;
+        gather_band(c, conv, x, height, width, p.columns, first, count);
+        if (conv->flags & KERN_UPSAMPLE) to = result;
+        cuda_linear(k, conv->product, c->patches, count, to);
+        if (conv->flags & KERN_UPSAMPLE) deal_band(c, conv, result, height, width, first, count, (float *)y);
+    }
+}

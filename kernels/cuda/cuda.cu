@@ -1,0 +1,292 @@
+/* The CUDA backend: opening and closing, the device's memory, the table. */
+#include "kernels/cuda/cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    WORKSPACE_BYTES = 32 << 20, /* what NVIDIA advises for Hopper */
+    STAGED_BYTES = 64 << 10,    /* a larger upload is worth a wait */
+};
+
+mar_status cuda_status(cudaError_t error, const char *what, mar_err *err)
+{
+    if (error == cudaSuccess) return MAR_OK;
+    (void)cudaGetLastError(); /* it is kept until asked for */
+    return err_set(err, MAR_EBACKEND, "%s: %s", what, cudaGetErrorString(error));
+}
+
+int cuda_ok(cuda_kern *c, cudaError_t error, const char *what)
+{
+    if (error == cudaSuccess) return 1;
+    mar_err err = {};
+    kern_fail(&c->base, cuda_status(error, what, &err), &err);
+    return 0;
+}
+
+/* --- memory ----------------------------------------------------------------------------------------------- */
+
+static const char *size_text(size_t bytes, char text[32])
+{
+    const double mb = (double)bytes / (1 << 20);
+    snprintf(text, 32, mb < 1000 ? "%.1f MB" : "%.1f GB", mb < 1000 ? mb : mb / 1024);
+    return text;
+}
+
+static mar_status out_of_memory(size_t bytes, mar_err *err)
+{
+    char asked[32], left[32], all[32];
+    size_t unused = 0, total = 0;
+    (void)cudaGetLastError();
+    (void)cudaMemGetInfo(&unused, &total);
+    return err_set(err, MAR_ENOMEM, "out of GPU memory: %s asked, %s of %s free; a smaller batch needs less",
+                   size_text(bytes, asked), size_text(unused, left), size_text(total, all));
+}
+
+mar_status cuda_alloc(kern *k, size_t bytes, void **out, mar_err *err)
+{
+    cuda_kern *c = cuda_of(k);
+    *out = NULL;
+    if (!cuda_outside_tape(c, "an allocation")) return kern_check(k, err);
+    const size_t size = bytes ? bytes : 1;
+    cudaError_t error = cudaSetDevice(c->device);
+    if (error == cudaSuccess) error = cudaMalloc(out, size);
+    if (error == cudaErrorMemoryAllocation) return out_of_memory(size, err);
+    if (error == cudaSuccess) error = cudaMemsetAsync(*out, 0, size, c->stream);
+    if (error != cudaSuccess) {
+        cuda_free(k, *out);
+        *out = NULL;
+    }
+    return cuda_status(error, "allocating GPU memory", err);
+}
+
+void cuda_free(kern *k, void *p)
+{
+    cuda_kern *c = cuda_of(k);
+    if (!p) return;
+    (void)cudaSetDevice(c->device);
+    (void)cudaStreamSynchronize(c->stream); /* work that is under way may use it */
+    (void)cudaFree(p);
+}
+
+static void upload(kern *k, void *dst, const void *src, size_t bytes)
+{
+    cuda_kern *c = cuda_of(k);
+    if (bytes == 0) return;
+    if (bytes <= STAGED_BYTES || cuda_in_tape(c)) {
+        const void *staged = cuda_stage_bytes(c, src, bytes);
+        if (cuda_live(c))
+            cuda_ok(c, cudaMemcpyAsync(dst, staged, bytes, cudaMemcpyDeviceToDevice, c->stream), "uploading");
+    } else if (cuda_live(c) &&
+               cuda_ok(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, c->stream), "uploading")) {
+        cuda_ok(c, cudaStreamSynchronize(c->stream), "uploading");
+    }
+}
+
+static void finish(kern *k)
+{
+    cuda_kern *c = cuda_of(k);
+    if (cuda_outside_tape(c, "a wait") && cuda_live(c) &&
+        cuda_ok(c, cudaStreamSynchronize(c->stream), "waiting for the GPU"))
+        cuda_settle(c);
+}
+
+static void download(kern *k, void *dst, const void *src, size_t bytes)
+{
+    cuda_kern *c = cuda_of(k);
+    if (bytes > 0 && cuda_outside_tape(c, "a download") && cuda_live(c))
+        cuda_ok(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream), "downloading");
+    finish(k);
+    if (k->failed != MAR_OK) memset(dst, 0, bytes); /* no garbage for a caller who checks later */
+}
+
+mar_status cuda_alloc_copy(cuda_kern *c, const void *host, size_t bytes, void **out, mar_err *err)
+{
+    mar_status status = cuda_alloc(&c->base, bytes, out, err);
+    if (status != MAR_OK || bytes == 0) return status;
+    cudaError_t error = cudaMemcpyAsync(*out, host, bytes, cudaMemcpyHostToDevice, c->stream);
+    if (error == cudaSuccess) error = cudaStreamSynchronize(c->stream);
+    if (error != cudaSuccess) {
+        cuda_free(&c->base, *out);
+        *out = NULL;
+    }
+    return cuda_status(error, "uploading weights", err);
+}
+
+/* The conversion to bf16 is the device's: floats go by way of the workspace. */
+mar_status cuda_alloc_floats(cuda_kern *c, const float *host, size_t n, int f32, void **out, mar_err *err)
+{
+    if (f32 || !c->bf16) return cuda_alloc_copy(c, host, n * sizeof *host, out, err);
+    mar_status status = cuda_alloc(&c->base, n * sizeof(bf16), out, err);
+    const size_t most = c->workspace_bytes / sizeof *host;
+    for (size_t i = 0; status == MAR_OK && i < n; i += most) {
+        const size_t part = n - i < most ? n - i : most;
+        status =
+            cuda_status(cudaMemcpyAsync(c->workspace, host + i, part * sizeof *host, cudaMemcpyHostToDevice, c->stream),
+                        "uploading weights", err);
+        if (status == MAR_OK) cuda_to_act(&c->base, (const float *)c->workspace, part, (bf16 *)*out + i);
+    }
+    if (status == MAR_OK) status = cuda_status(cudaStreamSynchronize(c->stream), "uploading weights", err);
+    if (status == MAR_OK) status = kern_check(&c->base, err);
+    if (status != MAR_OK) {
+        cuda_free(&c->base, *out);
+        *out = NULL;
+    }
+    return status;
+}
+
+/* --- opening and closing ---------------------------------------------------------------------------------- */
+
+static void close_kern(kern *k)
+{
+    cuda_kern *c = cuda_of(k);
+    (void)cudaSetDevice(c->device);
+    if (c->stream) (void)cudaStreamSynchronize(c->stream);
+    cuda_stage_close(c);
+    cuda_matmuls_free(c);
+    (void)cudaFree(c->patches);
+    (void)cudaFree(c->workspace);
+    if (c->lt) (void)cublasLtDestroy(c->lt);
+    if (c->stream) (void)cudaStreamDestroy(c->stream);
+    free(c);
+}
+
+/* C++17 has no designated initialisers. */
+static kern_ops make_table(void)
+{
+    kern_ops t = {};
+    t.close = close_kern;
+    t.alloc = cuda_alloc;
+    t.free = cuda_free;
+    t.upload = upload;
+    t.download = download;
+    t.finish = finish;
+    t.lap = cuda_lap;
+    t.replay = cuda_replay;
+    t.tape_free = cuda_tape_free;
+    t.linear_create = cuda_linear_create;
+    t.linear_free = cuda_linear_free;
+    t.linear_plan = cuda_linear_plan;
+    t.linear = cuda_linear;
+    t.layer_norm = cuda_layer_norm;
+    t.copy_rows = cuda_copy_rows;
+    t.similarity = cuda_similarity;
+    t.subtract = cuda_subtract;
+    t.to_act = cuda_to_act;
+    t.attention = cuda_attention;
+    t.attention_plan = cuda_attention_plan;
+    t.head_create = cuda_head_create;
+    t.head_free = cuda_head_free;
+    t.head_mod_bytes = cuda_head_mod_bytes;
+    t.head_scratch_bytes = cuda_head_scratch_bytes;
+    t.head_plan = cuda_head_plan;
+    t.head_modulate = cuda_head_modulate;
+    t.head_eval = cuda_head_eval;
+    t.head_eval_reusing = cuda_head_eval_reusing;
+    t.window_plan = cuda_window_plan;
+    t.window_start = cuda_window_start;
+    t.window_propose = cuda_window_propose;
+    t.window_walk = cuda_window_walk;
+    t.window_run = cuda_window_run;
+    t.chain_run = cuda_chain_run;
+    t.chain_step = cuda_chain_step;
+    t.chain_ode_step = cuda_chain_ode_step;
+    t.chain_law = cuda_chain_law;
+    t.add_log_std = cuda_add_log_std;
+    t.verify = cuda_verify;
+    t.normal = cuda_normal;
+    t.conv_create = cuda_conv_create;
+    t.conv_free = cuda_conv_free;
+    t.conv_plan = cuda_conv_plan;
+    t.conv = cuda_conv;
+    t.group_norm_plan = cuda_group_norm_plan;
+    t.group_norm = cuda_group_norm;
+    return t;
+}
+
+static mar_status check_device(int device, cudaDeviceProp *properties, mar_err *err)
+{
+    int devices = 0;
+    const cudaError_t error = cudaGetDeviceCount(&devices);
+    if (error != cudaSuccess || devices == 0) {
+        (void)cudaGetLastError();
+        return err_set(err, MAR_EBACKEND, "no GPU: %s; use the CPU backend",
+                       cudaGetErrorString(error != cudaSuccess ? error : cudaErrorNoDevice));
+    }
+    if (device < 0 || device >= devices)
+        return err_set(err, MAR_EARG, "GPU number %d: expected 0..%d, there %s %d", device, devices - 1,
+                       devices == 1 ? "is" : "are", devices);
+    mar_status status =
+        cuda_status(cudaGetDeviceProperties(properties, device), "asking for the GPU's properties", err);
+    if (status == MAR_OK && properties->major < 8)
+        status = err_set(err, MAR_EBACKEND,
+                         "GPU number %d (%s) has compute capability %d.%d, expected 8.0 or later; use the CPU backend",
+                         device, properties->name, properties->major, properties->minor);
+    return status;
+}
+
+static void describe(cuda_kern *c, const cudaDeviceProp *p)
+{
+    c->multiprocessors = p->multiProcessorCount;
+    c->major = p->major;
+    c->shared_bytes = p->sharedMemPerBlockOptin;
+    c->l2_bytes = (size_t)p->l2CacheSize;
+    c->l2_persisting_bytes = (size_t)p->persistingL2CacheMaxSize;
+    const size_t budget = p->totalGlobalMem / 32, most = (size_t)1 << 30;
+    c->base.mod_budget = budget < most ? budget : most;
+    snprintf(c->base.description, sizeof c->base.description, "cuda %s (%.60s, sm_%d%d, %d multiprocessors, %zu GB)",
+             c->bf16 ? "bf16" : "f32", p->name, p->major, p->minor, p->multiProcessorCount,
+             (size_t)p->totalGlobalMem >> 30);
+}
+
+static mar_status open_parts(cuda_kern *c, mar_err *err)
+{
+    mar_status status = cuda_status(cudaSetDevice(c->device), "choosing the GPU", err);
+    if (status == MAR_OK)
+        status = cuda_status(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "opening a stream", err);
+    if (status == MAR_OK) status = cuda_stage_open(c, err);
+    if (status == MAR_OK) {
+        const cublasStatus_t created = cublasLtCreate(&c->lt);
+        if (created != CUBLAS_STATUS_SUCCESS)
+            status = err_set(err, MAR_EBACKEND, "opening cuBLASLt: %s", cublasLtGetStatusString(created));
+    }
+    c->workspace_bytes = WORKSPACE_BYTES;
+    if (status == MAR_OK) status = cuda_alloc(&c->base, c->workspace_bytes, &c->workspace, err);
+    return status;
+}
+
+extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern **out, mar_err *err)
+{
+    static const kern_ops table = make_table();
+    *out = NULL;
+    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
+        return err_set(err, MAR_EARG, "dtype %d: expected auto, f32 or bf16", (int)dtype);
+    if (dtype == MAR_DTYPE_F16) return err_set(err, MAR_EARG, "dtype f16: the CUDA backend computes in f32 or bf16");
+    cudaDeviceProp properties;
+    mar_status status = check_device(device, &properties, err);
+    if (status != MAR_OK) return status;
+    cuda_kern *c = (cuda_kern *)calloc(1, sizeof *c);
+    if (!c) return err_set(err, MAR_ENOMEM, "out of memory");
+    c->base.ops = &table;
+    c->device = device;
+    c->bf16 = dtype != MAR_DTYPE_F32;
+    c->base.act_size = c->bf16 ? sizeof(bf16) : sizeof(float);
+    describe(c, &properties);
+    status = open_parts(c, err);
+    if (status != MAR_OK) {
+        close_kern(&c->base);
+        return status;
+    }
+    *out = &c->base;
+    return MAR_OK;
+}
+
+/* From number 0 to the first that is too old. */
+extern "C" int kern_cuda_devices(void)
+{
+    int usable = 0;
+    cudaDeviceProp properties;
+    while (check_device(usable, &properties, NULL) == MAR_OK) usable++;
+    return usable;
+}

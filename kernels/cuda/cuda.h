@@ -1,0 +1,247 @@
+/* Inside the CUDA backend. The files here are C in CUDA's dialect; the few templates are over the type of act.
+ *
+ * They are compiled twice: by nvcc, and by the host's compiler against tests/cudahost, where a block's threads are
+ * fibres (MAR_CUDAHOST is defined). So that both can,
+ *   - kernels are launched by cuda_launch, never by <<<>>>;
+ *   - shared memory is dynamic, and got by cuda_shared;
+ *   - PTX stands in ptx.h only, each instruction beside a plain twin.
+ */
+#ifndef KERNELS_CUDA_CUDA_H
+#define KERNELS_CUDA_CUDA_H
+
+extern "C" {
+#include "kernels/ops.h"
+}
+
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+typedef __nv_bfloat16 bf16;
+
+struct cuda_matmul; /* linear.cu: the plans of products, by shape */
+struct cuda_stage;  /* tape.cu: host arrays on their way to the device */
+struct cuda_laps;   /* tape.cu: times to be added */
+
+typedef struct {
+    kern base; /* first: a kern * is a cuda_kern * */
+    int bf16;  /* act is bf16, else float */
+    int device;
+    int multiprocessors, major; /* of the device, and its compute capability */
+    size_t shared_bytes;        /* a block may have, opted in */
+    size_t l2_bytes, l2_persisting_bytes;
+    cudaStream_t stream; /* all work of this backend */
+    cublasLtHandle_t lt;
+    void *workspace; /* of cuBLASLt */
+    size_t workspace_bytes;
+    void *patches; /* conv.cu: input patches of some output pixels; NULL until a plan needs it */
+    size_t patches_bytes;
+    struct cuda_matmul *matmuls[64];
+    struct cuda_stage *stage;
+    struct cuda_laps *laps;
+} cuda_kern;
+
+static inline cuda_kern *cuda_of(kern *k)
+{
+    return (cuda_kern *)k;
+}
+
+/* cuda.cu: reports what a CUDA call returned: MAR_OK, or MAR_EBACKEND with "<what>: <CUDA's text>". */
+mar_status cuda_status(cudaError_t error, const char *what, mar_err *err);
+/* The same of an operation that returns nothing, by kern_fail. Returns whether all is well. */
+int cuda_ok(cuda_kern *c, cudaError_t error, const char *what);
+mar_status cuda_alloc(kern *k, size_t bytes, void **out, mar_err *err);
+void cuda_free(kern *k, void *p);
+/* Allocates and fills from host memory, at load. */
+mar_status cuda_alloc_copy(cuda_kern *c, const void *host, size_t bytes, void **out, mar_err *err);
+/* Allocates operands, or floats if f32, and fills them from host floats, at load. Uses the workspace. */
+mar_status cuda_alloc_floats(cuda_kern *c, const float *host, size_t n, int f32, void **out, mar_err *err);
+
+/* tape.cu: `bytes` of host memory on the device, valid for the operation at hand and 128-byte aligned; NULL for NULL.
+ * To be called once for each host array of an operation, in the same order whatever they contain. */
+const void *cuda_stage_bytes(cuda_kern *c, const void *host, size_t bytes);
+template <typename T> static inline const T *cuda_stage(cuda_kern *c, const T *host, size_t n)
+{
+    return (const T *)cuda_stage_bytes(c, host, n * sizeof(T));
+}
+/* Whether operations are to start work now, and then makes the device the thread's current one. Not while a tape takes
+ * over host arrays, and not behind a failure. Operations check it behind their staging, unless all they do is
+ * cuda_launch, which does. */
+int cuda_live(const cuda_kern *c);
+/* Whether a tape's body is at work. */
+int cuda_in_tape(const cuda_kern *c);
+/* Whether not; else fails with "internal error: <what> inside a tape". */
+int cuda_outside_tape(cuda_kern *c, const char *what);
+
+/* Launches kernel<<<grid, block, shared>>>(args...) on the backend's stream. */
+template <typename... P, typename... A>
+static inline void cuda_launch(cuda_kern *c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args)
+{
+    if (!cuda_live(c) || grid.x * (size_t)grid.y * grid.z == 0) return;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.stream = c->stream;
+    cuda_ok(c, cudaLaunchKernelEx(&config, kernel, P(args)...), "launching a kernel");
+}
+
+static inline unsigned cuda_blocks(size_t n, size_t per_block)
+{
+    return (unsigned)((n + per_block - 1) / per_block);
+}
+
+#if defined(__CUDACC__) || defined(MAR_CUDAHOST)
+/* The block's dynamic shared memory. */
+#ifdef MAR_CUDAHOST
+#define cuda_shared() cudahost_shared()
+#else
+static __device__ inline void *cuda_shared()
+{
+    extern __shared__ __align__(128) unsigned char cuda_shared_memory[];
+    return cuda_shared_memory;
+}
+#endif
+
+static __device__ inline float cuda_float(float x)
+{
+    return x;
+}
+static __device__ inline float cuda_float(bf16 x)
+{
+    return __bfloat162float(x);
+}
+static __device__ inline void cuda_store(float *p, float x)
+{
+    *p = x;
+}
+static __device__ inline void cuda_store(bf16 *p, float x)
+{
+    *p = __float2bfloat16(x);
+}
+/* Four elements of an array, 4 elements aligned. */
+struct alignas(16) cuda_float4 {
+    float v[4];
+};
+struct alignas(8) cuda_bf16x4 {
+    bf16 v[4];
+};
+static __device__ inline cuda_float4 cuda_load4(const float *p)
+{
+    return *(const cuda_float4 *)p;
+}
+static __device__ inline cuda_float4 cuda_load4(const bf16 *p)
+{
+    const cuda_bf16x4 four = *(const cuda_bf16x4 *)p;
+    cuda_float4 x;
+    for (int i = 0; i < 4; i++) x.v[i] = __bfloat162float(four.v[i]);
+    return x;
+}
+static __device__ inline void cuda_store4(float *p, const cuda_float4 &x)
+{
+    *(cuda_float4 *)p = x;
+}
+static __device__ inline void cuda_store4(bf16 *p, const cuda_float4 &x)
+{
+    cuda_bf16x4 four;
+    for (int i = 0; i < 4; i++) four.v[i] = __float2bfloat16(x.v[i]);
+    *(cuda_bf16x4 *)p = four;
+}
+static __device__ inline float cuda_silu(float x)
+{
+    return x / (1 + expf(-x));
+}
+
+/* Sum over the warp, the same in every lane. */
+static __device__ inline float cuda_warp_sum(float x)
+{
+    for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
+    return x;
+}
+static __device__ inline double cuda_warp_sum(double x)
+{
+    for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
+    return x;
+}
+#endif
+
+/* --- entries of the table, by file ------------------------------------------------------------------------- */
+
+/* tape.cu */
+void cuda_replay(kern *k, kern_tape **tape, void (*body)(void *arg), void *arg);
+void cuda_tape_free(kern *k, kern_tape *tape);
+void cuda_lap(kern *k, double *seconds);
+mar_status cuda_stage_open(cuda_kern *c, mar_err *err); /* creates c->stage and c->laps */
+void cuda_stage_close(cuda_kern *c);
+void cuda_settle(cuda_kern *c); /* the stream is idle: adds up laps, frees what was waited for */
+
+/* linear.cu */
+mar_status cuda_linear_create(kern *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
+void cuda_linear_free(kern *k, kern_linear *l);
+mar_status cuda_linear_plan(kern *k, kern_linear *l, int rows, mar_err *err);
+void cuda_linear(kern *k, const kern_linear *l, const void *x, int rows, void *y);
+void cuda_matmuls_free(cuda_kern *c);
+
+/* rows.cu */
+void cuda_layer_norm(kern *k, const float *x, const int *index, int rows, int dim, const float *weight,
+                     const float *bias, float eps, void *y, int y_f32);
+void cuda_copy_rows(kern *k, float *dst, const int *dst_index, const float *src, const int *src_index, const float *add,
+                    const int *add_index, int rows, int dim);
+void cuda_similarity(kern *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim, float *y);
+void cuda_subtract(kern *k, const float *a, const float *b, size_t n, float *y);
+void cuda_to_act(kern *k, const float *x, size_t n, act *y);
+
+/* attention.cu */
+void cuda_attention(kern *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride, int n_seq,
+                    int n_q, int n_k, int heads, int head_dim, act *y);
+mar_status cuda_attention_plan(kern *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
+                               mar_err *err);
+
+/* head.cu */
+mar_status cuda_head_create(kern *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
+void cuda_head_free(kern *k, kern_head *h);
+size_t cuda_head_mod_bytes(const kern_head *h);
+size_t cuda_head_scratch_bytes(const kern_head *h, int rows);
+mar_status cuda_head_plan(kern *k, kern_head *h, int rows, mar_err *err);
+void cuda_head_modulate(kern *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
+                        const float *cond, int rows, void *mod, void *scratch);
+void cuda_head_eval(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                    const int *mod_index, int rows, float *out, void *scratch);
+void cuda_head_eval_reusing(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                            const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
+                            float *out, void *scratch);
+void cuda_chain_run(kern *k, const kern_head *h, const kern_chain_job *job);
+
+/* chain.cu */
+void cuda_chain_step(kern *k, float *x, const float *out, int rows, int channels, const float *cfg,
+                     const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position, int step);
+void cuda_chain_ode_step(kern *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
+                         const kern_ode_coef *coef);
+void cuda_chain_law(kern *k, const float *x, const float *out, int rows, int channels, const float *cfg,
+                    const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
+void cuda_normal(kern *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose, const uint64_t *image,
+                 const int *position, int step);
+void cuda_add_log_std(kern *k, double *path, const float *log_std, int rows, int channels);
+
+/* verify.cu */
+void cuda_verify(kern *k, const kern_verify_job *job);
+
+/* window.cu */
+mar_status cuda_window_plan(kern *k, kern_head *h, const kern_window *w, mar_err *err);
+void cuda_window_start(kern *k, kern_window *w);
+int cuda_window_propose(kern *k, kern_window *w, const kern_window_head *draft);
+void cuda_window_walk(kern *k, kern_window *w, const kern_window_head *target);
+int cuda_window_run(kern *k, kern_window *w, const kern_window_head *target);
+
+/* conv.cu, group_norm.cu */
+/* Makes sure of c->patches, which convolutions and norms use one after the other; freed by `close`. */
+mar_status cuda_patches(cuda_kern *c, mar_err *err);
+mar_status cuda_conv_create(kern *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
+void cuda_conv_free(kern *k, kern_conv *conv);
+mar_status cuda_conv_plan(kern *k, kern_conv *conv, int height, int width, mar_err *err);
+void cuda_conv(kern *k, const kern_conv *conv, const act *x, int height, int width, void *y);
+mar_status cuda_group_norm_plan(kern *k, int pixels, int channels, mar_err *err);
+void cuda_group_norm(kern *k, const float *x, int pixels, int channels, int groups, const float *weight,
+                     const float *bias, float eps, int silu, act *y);
+
+#endif

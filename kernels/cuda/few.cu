@@ -1,0 +1,358 @@
+/* The chain of a few rows: all steps in one launch, and the weights as that kernel reads them.
+ *
+ * The floor of a step is the larger of two: its sequential weights, 4*depth*W^2 bytes, over the bandwidth of where they
+ * lie (the shared memory of all multiprocessors, else the L2 cache or memory); and its 2*depth + 2 barriers, 3*depth +
+ * 2 above few_lone rows, each an arrival at and a look into the L2 cache, with a load from there behind it. At a few
+ * rows the barriers are more. */
+#include "kernels/cuda/few.cuh"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A chain, as kern_chain_job; all on the device, and what is by index starts at the job's last. */
+typedef struct {
+    int tokens, conditions, steps;
+    const unsigned char *mod;
+    float *x, *x0;
+    const kern_chain_coef *coef;
+    const kern_ode_coef *ode;
+    const int *t;
+    const float *cfg;
+    uint64_t seed;
+    const uint64_t *image;
+    const int *position;
+} few_job;
+
+enum { FEW_STATES = FEW_ROWS * FEW_CHANNELS / 4 / FEW_THREADS }; /* four channels of a token, of a thread */
+
+/* The thread's number i of those: token and first channel. Returns whether there is one. */
+static __device__ __forceinline__ bool few_state(const few_args &a, const few_job &j, int i, int *token, int *channel)
+{
+    const int item = (int)threadIdx.x + i * FEW_THREADS, quads = a.channels / 4;
+    *token = item / quads;
+    *channel = item % quads * 4;
+    return *token < j.tokens;
+}
+
+/* eps, with guidance, and the variance fraction of four channels. */
+typedef struct {
+    float eps[4], v[4];
+} few_answer;
+
+static __device__ __forceinline__ few_answer few_load_answer(const few_args &a, const few_job &j, int token,
+                                                             int channel)
+{
+    const float *cond = a.out + token * 2 * a.channels + channel;
+    const float4 eps = __ldcg((const float4 *)cond), v = __ldcg((const float4 *)(cond + a.channels));
+    few_answer y = {{eps.x, eps.y, eps.z, eps.w}, {v.x, v.y, v.z, v.w}};
+    if (j.conditions == 1) return y;
+    const float4 uncond = __ldcg((const float4 *)(cond + j.tokens * 2 * a.channels));
+    const float cfg = j.cfg[token];
+    y.eps[0] = cuda_guided(eps.x, uncond.x, cfg);
+    y.eps[1] = cuda_guided(eps.y, uncond.y, cfg);
+    y.eps[2] = cuda_guided(eps.z, uncond.z, cfg);
+    y.eps[3] = cuda_guided(eps.w, uncond.w, cfg);
+    return y;
+}
+
+/* Every block takes the step for all tokens: their states need not be sent around. */
+static __device__ __forceinline__ void few_ddpm_step(const few_args &a, few *f, const few_job &j, int step)
+{
+    const kern_chain_coef coef = j.coef[step];
+    float noise[FEW_STATES][4] = {};
+    int token, channel;
+#pragma unroll
+    for (int i = 0; i < FEW_STATES; i++) {
+        if (coef.noise == 0 || !few_state(a, j, i, &token, &channel)) continue;
+        uint32_t words[4];
+        kern_random_words(j.seed, KERN_NOISE_STEP, j.image[token], (uint32_t)j.position[token], (uint32_t)j.t[step],
+                          (uint32_t)channel / 4, words);
+        kern_normal4(words, noise[i]);
+    }
+    few_wait(a, f);
+#pragma unroll
+    for (int i = 0; i < FEW_STATES; i++) {
+        if (!few_state(a, j, i, &token, &channel)) continue;
+        float *x = f->state + token * a.channels + channel;
+        const few_answer y = few_load_answer(a, j, token, channel);
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            float mean;
+            const float log_var = cuda_channel_law(y.eps[n], y.v[n], x[n], &coef, &mean);
+            x[n] = mean + expf(0.5f * log_var) * noise[i][n] * coef.noise;
+        }
+    }
+}
+
+static __device__ __forceinline__ void few_ode_step(const few_args &a, few *f, const few_job &j, int step)
+{
+    const kern_ode_coef coef = j.ode[step];
+    float *history = a.history + (size_t)blockIdx.x * (size_t)(FEW_ROWS * a.channels);
+    int token, channel;
+    few_wait(a, f);
+#pragma unroll
+    for (int i = 0; i < FEW_STATES; i++) {
+        if (!few_state(a, j, i, &token, &channel)) continue;
+        float *x = f->state + token * a.channels + channel, *data = history + token * a.channels + channel;
+        const few_answer y = few_load_answer(a, j, token, channel);
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            const float now = coef.sqrt_recip_abar * x[n] - coef.sqrt_recipm1_abar * y.eps[n];
+            const float before = coef.coef_previous != 0 ? coef.coef_previous * data[n] : 0;
+            x[n] = coef.coef_x * x[n] + coef.coef_x0 * now + before;
+            data[n] = now;
+        }
+    }
+}
+
+/* Between the job's arrays and the block's own. */
+static __device__ __forceinline__ void few_load_state(const few_args &a, few *f, const few_job &j)
+{
+    float *history = a.history + (size_t)blockIdx.x * (size_t)(FEW_ROWS * a.channels);
+    int token, channel;
+    for (int i = 0; i < FEW_STATES; i++) {
+        if (!few_state(a, j, i, &token, &channel)) continue;
+        const int at = token * a.channels + channel;
+        *(float4 *)(f->state + at) = *(const float4 *)(j.x + at);
+        if (j.ode) *(float4 *)(history + at) = *(const float4 *)(j.x0 + at);
+    }
+}
+static __device__ __forceinline__ void few_store_state(const few_args &a, const few *f, const few_job &j)
+{
+    const float *history = a.history + (size_t)blockIdx.x * (size_t)(FEW_ROWS * a.channels);
+    int token, channel;
+    for (int i = 0; i < FEW_STATES; i++) {
+        if (!few_state(a, j, i, &token, &channel)) continue;
+        const int at = token * a.channels + channel;
+        *(float4 *)(j.x + at) = *(const float4 *)(f->state + at);
+        if (j.ode) *(float4 *)(j.x0 + at) = *(const float4 *)(history + at);
+    }
+}
+
+/* Requests the modulation rows of a step for the L2 cache: they are made for many steps at once, and may have left it.
+ */
+static __device__ __forceinline__ void few_prefetch_mod(const few_args &a, const few_job &j, int step, int rows)
+{
+    if (step >= j.steps) return;
+    const size_t bytes = (size_t)rows * a.mod_bytes;
+    const unsigned char *mod = j.mod + (size_t)step * bytes;
+    for (size_t i = (blockIdx.x * FEW_THREADS + threadIdx.x) * (size_t)128; i < bytes;
+         i += gridDim.x * FEW_THREADS * 128)
+        fast::prefetch_l2(mod + i);
+}
+
+template <int PAIRS> static __global__ void __launch_bounds__(FEW_THREADS, 1) few_chain(few_args a, few_job j)
+{
+    const int rows = j.tokens * j.conditions;
+    few f;
+    few_begin<PAIRS>(a, &f);
+    few_load_state(a, &f, j);
+    for (int s = 0; s < j.steps; s++) {
+        const int step = j.steps - 1 - s;
+        if ((int)threadIdx.x < rows)
+            f.mod[threadIdx.x] = j.mod + ((size_t)s * (size_t)rows + threadIdx.x) * a.mod_bytes;
+        __syncthreads();
+        few_prefetch_mod(a, j, s + 1, rows);
+        few_evaluate<PAIRS>(a, &f, rows, j.tokens);
+        if (j.ode)
+            few_ode_step(a, &f, j, step);
+        else
+            few_ddpm_step(a, &f, j, step);
+    }
+    if (blockIdx.x == 0) few_store_state(a, &f, j);
+    few_end();
+}
+
+static void (*const few_chains[FEW_PAIRS])(few_args, few_job) = {few_chain<1>, few_chain<2>, few_chain<3>,
+                                                                 few_chain<4>, few_chain<5>, few_chain<6>};
+
+void few_run(cuda_kern *c, const kern_head *h, const kern_chain_job *job)
+{
+    const size_t steps = (size_t)(job->first - job->last + 1), tokens = (size_t)job->tokens;
+    few_job j = {};
+    j.tokens = job->tokens;
+    j.conditions = job->conditions;
+    j.steps = (int)steps;
+    j.mod = (const unsigned char *)job->mod;
+    j.x = job->x;
+    j.x0 = job->x0;
+    j.coef = job->coef ? cuda_stage(c, job->coef + job->last, steps) : NULL;
+    j.ode = job->coef ? NULL : cuda_stage(c, job->ode + job->last, steps);
+    j.t = job->coef ? cuda_stage(c, job->t + job->last, steps) : NULL;
+    j.cfg = job->conditions > 1 ? cuda_stage(c, job->cfg, tokens) : NULL;
+    j.seed = job->seed;
+    j.image = job->coef ? cuda_stage(c, job->image, tokens) : NULL;
+    j.position = job->coef ? cuda_stage(c, job->position, tokens) : NULL;
+    few_launch(c, h->few, few_chains, j);
+}
+
+/* --- at load --------------------------------------------------------------------------------------------------- */
+
+/* Decides the form for this head on this device. Returns 0 if there is none. */
+static int few_fit(const cuda_kern *c, const kern_head_spec *spec, few_head *f)
+{
+    const int width = spec->width, tiles = width / 8;
+    if (!c->bf16 || width < 32 || width % 32 || width > 32 * FEW_WARPS * FEW_PAIRS) return 0;
+    if (spec->depth < 1 || spec->channels < 4 || spec->channels % 4 || spec->channels > FEW_CHANNELS) return 0;
+    few_args *a = &f->args;
+    a->width = width;
+    a->depth = spec->depth;
+    a->channels = spec->channels;
+    a->mod_final = 3u * (size_t)spec->depth * (size_t)width * sizeof(bf16);
+    a->mod_bytes = a->mod_final + 2u * (size_t)width * sizeof(float);
+    a->tiles = (int)cuda_blocks((size_t)tiles, (size_t)c->multiprocessors);
+    if (a->tiles > FEW_TILES) return 0;
+    f->pairs = (int)cuda_blocks((size_t)width, 32 * FEW_WARPS);
+    f->blocks = cuda_blocks((size_t)tiles, (size_t)a->tiles);
+
+    const int products = 2 * spec->depth;
+    few none;
+    const size_t other = few_carve(*a, f->pairs, 0, NULL, &none);
+    const size_t slice = few_carve(*a, f->pairs, 1, NULL, &none) - other;
+    const int slices = other < c->shared_bytes ? (int)((c->shared_bytes - other) / slice) : 0;
+    if (slices < 2) return 0;
+    a->resident = slices >= products ? products : slices - 2; /* two places for those that come and go */
+    f->shared_bytes = few_carve(*a, f->pairs, slices >= products ? products : slices, NULL, &none);
+    f->streamed_bytes = (size_t)(products - a->resident) * (size_t)tiles * (size_t)(f->pairs * FEW_WARPS) * 512;
+    return 1;
+}
+
+/* Whether all blocks can be on the device at once. */
+static int few_resident(const few_head *f)
+{
+    int blocks = 0;
+    void (*const form)(few_args, few_job) = few_chains[f->pairs - 1];
+    if (cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)f->shared_bytes) == cudaSuccess &&
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, form, FEW_THREADS, f->shared_bytes) == cudaSuccess)
+        return blocks > 0;
+    cudaGetLastError(); /* it is no failure */
+    return 0;
+}
+
+/* Part of the L2 cache for the weights that stream. */
+static void few_keep_in_l2(const cuda_kern *c, few_head *f)
+{
+    int window = 0;
+    if (!f->streamed_bytes || !c->l2_persisting_bytes) return;
+    if (cudaDeviceGetAttribute(&window, cudaDevAttrMaxAccessPolicyWindowSize, c->device) != cudaSuccess ||
+        cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, c->l2_persisting_bytes) != cudaSuccess) {
+        cudaGetLastError();
+        return;
+    }
+    if (f->streamed_bytes > (size_t)window) return;
+    const double share = (double)c->l2_persisting_bytes / (double)f->streamed_bytes;
+    f->kept_in_l2 = share < 1 ? (float)share : 1;
+}
+
+/* The weight of a product in pieces; what the warps have behind the width is zero. */
+static void few_pack_product(const float *weight, int width, int pairs, bf16 *to)
+{
+    for (int tile = 0; tile < width / 8; tile++)
+        for (int pair = 0; pair < pairs; pair++)
+            for (int lane = 0; lane < 32; lane++, to += 8) {
+                const int k = 32 * pair + 8 * (lane % 4);
+                const float *from = weight + (size_t)(8 * tile + lane / 4) * (size_t)width + k;
+                for (int i = 0; i < 8; i++) to[i] = __float2bfloat16(k < width ? from[i] : 0);
+            }
+}
+
+static mar_status few_pack_products(cuda_kern *c, const kern_head_spec *spec, few_head *f, mar_err *err)
+{
+    const int pairs = f->pairs * FEW_WARPS;
+    const size_t product = (size_t)spec->width / 8 * (size_t)pairs * 256, n = 2 * (size_t)spec->depth * product;
+    bf16 *packed = (bf16 *)malloc(n * sizeof *packed);
+    if (!packed) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's weights", n * sizeof *packed);
+    for (int b = 0; b < spec->depth; b++) {
+        few_pack_product(spec->blocks[b].fc1_weight, spec->width, pairs, packed + 2 * (size_t)b * product);
+        few_pack_product(spec->blocks[b].fc2_weight, spec->width, pairs, packed + (2 * (size_t)b + 1) * product);
+    }
+    const mar_status status = cuda_alloc_copy(c, packed, n * sizeof *packed, &f->weights, err);
+    f->args.weights = (const uint4 *)f->weights;
+    f->streamed = (unsigned char *)f->weights + (n * sizeof *packed - f->streamed_bytes);
+    free(packed);
+    return status;
+}
+
+static float *few_put(float *to, const float *from, size_t n)
+{
+    memcpy(to, from, n * sizeof *to);
+    return to + n;
+}
+
+/* Biases, norms, and the layers that are f32. */
+static mar_status few_pack_floats(cuda_kern *c, const kern_head_spec *spec, few_head *f, mar_err *err)
+{
+    const size_t w = (size_t)spec->width, depth = (size_t)spec->depth, channels = (size_t)spec->channels;
+    const size_t n = 4 * depth * w + w * (channels + 1) + 2 * channels * (w + 1);
+    float *host = (float *)malloc(n * sizeof *host), *p = host;
+    if (!host) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's weights", n * sizeof *host);
+    for (size_t b = 0; b < depth; b++) {
+        p = few_put(p, spec->blocks[b].fc1_bias, w);
+        p = few_put(p, spec->blocks[b].fc2_bias, w);
+    }
+    for (size_t b = 0; b < depth; b++) {
+        p = few_put(p, spec->blocks[b].ln_weight, w);
+        p = few_put(p, spec->blocks[b].ln_bias, w);
+    }
+    p = few_put(p, spec->in_weight, w * channels);
+    p = few_put(p, spec->in_bias, w);
+    p = few_put(p, spec->out_weight, 2 * channels * w);
+    few_put(p, spec->out_bias, 2 * channels);
+    const mar_status status = cuda_alloc_copy(c, host, n * sizeof *host, &f->floats, err);
+    free(host);
+    few_args *a = &f->args;
+    a->bias = (const float *)f->floats;
+    a->ln = a->bias + 2 * depth * w;
+    a->in = a->ln + 2 * depth * w;
+    a->in_bias = a->in + w * channels;
+    a->out_weight = a->in_bias + w;
+    a->out_bias = a->out_weight + 2 * channels * w;
+    return status;
+}
+
+static mar_status few_alloc_memory(cuda_kern *c, few_head *f, mar_err *err)
+{
+    few_args *a = &f->args;
+    const size_t row = (size_t)a->width * FEW_ROWS, state = (size_t)a->channels * FEW_ROWS;
+    const mar_status status = cuda_alloc(
+        &c->base, row * (sizeof(float) + 2 * sizeof(bf16)) + (2 + f->blocks) * state * sizeof(float) + sizeof *a->met,
+        &f->memory, err);
+    a->x = (float4 *)f->memory;
+    a->u = (uint4 *)((float *)f->memory + row);
+    a->v = (uint4 *)((bf16 *)a->u + row);
+    a->out = (float *)((bf16 *)a->v + row);
+    a->history = a->out + 2 * state;
+    a->met = (unsigned *)(a->history + f->blocks * state);
+    return status;
+}
+
+mar_status few_create(cuda_kern *c, const kern_head_spec *spec, few_head **out, mar_err *err)
+{
+    *out = NULL;
+    few_head *f = (few_head *)calloc(1, sizeof *f);
+    if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
+    if (!few_fit(c, spec, f) || !few_resident(f)) {
+        free(f);
+        return MAR_OK;
+    }
+    few_keep_in_l2(c, f);
+    mar_status status = few_pack_products(c, spec, f, err);
+    if (status == MAR_OK) status = few_pack_floats(c, spec, f, err);
+    if (status == MAR_OK) status = few_alloc_memory(c, f, err);
+    if (status != MAR_OK) {
+        few_free(c, f);
+        return status;
+    }
+    *out = f;
+    return MAR_OK;
+}
+
+void few_free(cuda_kern *c, few_head *f)
+{
+    if (!f) return;
+    if (f->kept_in_l2 > 0) cudaCtxResetPersistingL2Cache();
+    cuda_free(&c->base, f->weights);
+    cuda_free(&c->base, f->floats);
+    cuda_free(&c->base, f->memory);
+    free(f);
+}

@@ -1,0 +1,134 @@
+/* Group normalisation in two kernels: sums over slices of the pixels, and the map, before which each block adds up the
+ * sums of its own groups. Sums are taken of x less one value of the group, so that the variance does not cancel where
+ * the mean is far from 0, and in runs short enough for f32.
+ *
+ * Floor, per element: 4 bytes read twice (the second time from L2 where it holds them), 2 or 4 written. */
+#include "kernels/cuda/cuda.h"
+
+/* A block: CHANNELS channels, one a lane, of every WARPS'th pixel of its slice. */
+enum { CHANNELS = 32, WARPS = 8, RUN = 64 /* pixels added up in f32 */ };
+
+typedef struct {
+    int pixels, channels, groups;
+    int slices, slice; /* how many; pixels of one */
+} norm_shape;
+
+mar_status cuda_group_norm_plan(kern *k, int pixels, int channels, mar_err *err)
+{
+    (void)pixels, (void)channels;
+    return cuda_patches(cuda_of(k), err);
+}
+
+/* The value that the sums of a group leave out: of its first channel, at the middle pixel. */
+static __device__ inline float left_out(norm_shape a, const float *x, int group)
+{
+    return x[(size_t)(a.pixels / 2) * (size_t)a.channels + (size_t)(group * (a.channels / a.groups))];
+}
+
+/* sums[slice][0 and 1][channel] = sum of d and of d^2, d = x - left_out. */
+__global__ static void __launch_bounds__(32 * WARPS) norm_sums(norm_shape a, const float *x, float *sums)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, channel = (int)blockIdx.y * CHANNELS + lane;
+    const int last = min(a.pixels, ((int)blockIdx.x + 1) * a.slice);
+    double *parts = (double *)cuda_shared(); /* [WARPS][2][CHANNELS] */
+    double sum = 0, square = 0;
+    if (channel < a.channels) {
+        const float shift = left_out(a, x, channel / (a.channels / a.groups));
+        x += channel;
+        for (int i = (int)blockIdx.x * a.slice + warp; i < last;) {
+            float s = 0, q = 0;
+            const int end = min(last, i + RUN * WARPS);
+#pragma unroll 8
+            for (; i < end; i += WARPS) {
+                const float d = x[(size_t)i * (size_t)a.channels] - shift;
+                s += d;
+                q += d * d;
+            }
+            sum += s;
+            square += q;
+        }
+    }
+    parts[(2 * warp) * CHANNELS + lane] = sum;
+    parts[(2 * warp + 1) * CHANNELS + lane] = square;
+    __syncthreads();
+    if (warp > 1 || channel >= a.channels) return;
+    double total = 0; /* warp 0: of d, warp 1: of d^2 */
+    for (int i = 0; i < WARPS; i++) total += parts[(2 * i + warp) * CHANNELS + lane];
+    sums[((size_t)blockIdx.x * 2 + (size_t)warp) * (size_t)a.channels + (size_t)channel] = (float)total;
+}
+
+/* Mean and 1 / sqrt(variance + eps) of a group, by one warp. */
+static __device__ inline float2 group_moments(norm_shape a, const float *x, const float *sums, int group, float eps)
+{
+    const int size = a.channels / a.groups;
+    double sum = 0, square = 0;
+    for (int i = (int)threadIdx.x % 32; i < a.slices * size; i += 32) {
+        const float *at = sums + (size_t)(i / size) * 2 * (size_t)a.channels + (size_t)(group * size + i % size);
+        sum += at[0];
+        square += at[a.channels];
+    }
+    const double count = (double)a.pixels * size, mean = cuda_warp_sum(sum) / count;
+    const double variance = cuda_warp_sum(square) / count - mean * mean;
+    return make_float2((float)(left_out(a, x, group) + mean), (float)(1 / sqrt(fmax(variance, 0.0) + (double)eps)));
+}
+
+template <typename T>
+__global__ static void __launch_bounds__(32 * WARPS)
+    norm_map(norm_shape a, const float *x, const float *sums, const float *weight, const float *bias, float eps,
+             int silu, T *y)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, size = a.channels / a.groups;
+    const int first = (int)blockIdx.y * CHANNELS, channel = first + lane, first_group = first / size;
+    const int last_group = (min(first + CHANNELS, a.channels) - 1) / size;
+    const int last = min(a.pixels, ((int)blockIdx.x + 1) * a.slice);
+    float2 *moments = (float2 *)cuda_shared(); /* [last_group - first_group + 1] */
+    for (int g = first_group + warp; g <= last_group; g += WARPS) {
+        const float2 m = group_moments(a, x, sums, g, eps);
+        if (lane == 0) moments[g - first_group] = m;
+    }
+    __syncthreads();
+    if (channel >= a.channels) return;
+    const float2 m = moments[channel / size - first_group];
+    const float scale = m.y * weight[channel], shift = bias[channel];
+#pragma unroll 4
+    for (int i = (int)blockIdx.x * a.slice + warp; i < last; i += WARPS) {
+        const size_t at = (size_t)i * (size_t)a.channels + (size_t)channel;
+        const float v = (x[at] - m.x) * scale + shift;
+        cuda_store(y + at, silu ? cuda_silu(v) : v);
+    }
+}
+
+/* Two blocks a multiprocessor, but at least a pixel a warp. */
+static norm_shape slice(const cuda_kern *c, int pixels, int channels, int groups)
+{
+    norm_shape a = {pixels, channels, groups, 0, 0};
+    const int parts = (channels + CHANNELS - 1) / CHANNELS, wanted = 2 * c->multiprocessors / parts;
+    const int most = (pixels + WARPS - 1) / WARPS;
+    a.slices = wanted < 1 ? 1 : wanted < most ? wanted : most;
+    a.slice = (pixels + a.slices - 1) / a.slices;
+    a.slices = (pixels + a.slice - 1) / a.slice;
+    return a;
+}
+
+void cuda_group_norm(kern *k, const float *x, int pixels, int channels, int groups, const float *weight,
+                     const float *bias, float eps, int silu, act *y)
+{
+    cuda_kern *c = cuda_of(k);
+    if (pixels <= 0) return;
+    const norm_shape a = slice(c, pixels, channels, groups);
+    float *sums = (float *)c->patches;
+    if (2 * sizeof *sums * (size_t)a.slices * (size_t)channels > c->patches_bytes) {
+        mar_err err = {};
+        kern_fail(k, err_set(&err, MAR_EBACKEND, "group norm of %d channels without a plan", channels), &err);
+        return;
+    }
+    const dim3 grid((unsigned)a.slices, cuda_blocks((size_t)channels, CHANNELS));
+    cuda_launch(c, norm_sums, grid, 32 * WARPS, WARPS * 2 * CHANNELS * sizeof(double), a, x, sums);
+    const size_t shared = (CHANNELS + 1) * sizeof(float2);
+    if (c->bf16)
+        cuda_launch(c, norm_map<bf16>, grid, 32 * WARPS, shared, a, x, (const float *)sums, weight, bias, eps, silu,
+                    (bf16 *)y);
+    else
+        cuda_launch(c, norm_map<float>, grid, 32 * WARPS, shared, a, x, (const float *)sums, weight, bias, eps, silu,
+                    (float *)y);
+}

@@ -1,0 +1,344 @@
+/* Products by cuBLASLt, planned once a shape, and linear layers. */
+#include "kernels/cuda/cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    TILE = 16,      /* of the simple kernel */
+    THREADS = 256,  /* of the activations' kernel */
+    ALIGNMENT = 16, /* bytes, of what cuBLASLt is given */
+    BUCKETS = sizeof(((cuda_kern *)0)->matmuls) / sizeof(struct cuda_matmul *),
+};
+
+/* A product y[rows][out] = x[rows][in] weight[out][in]^T + bias. Rows of x and weight are dense, those of y y_stride
+ * elements apart. By cuBLASLt where the arrays and their rows are 16-byte aligned, else by a simple kernel. */
+typedef struct {
+    int rows, out, in, y_stride;
+    int f32;   /* x and weight are float, multiplied in f32; else act */
+    int y_f32; /* y is float, else act; so is bias */
+    int bias;  /* there is one */
+    int add;   /* y += */
+    int gelu;  /* in cuBLASLt's tanh form, less than 5e-4 from the exact one: not with f32 */
+} matmul_spec;
+
+struct cuda_matmul {
+    matmul_spec spec;
+    int library; /* cuBLASLt makes it, by: */
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t weight, x, y;
+    cublasLtMatmulAlgo_t algo;
+    struct cuda_matmul *next;
+};
+
+static mar_status cublas_status(cublasStatus_t returned, const matmul_spec *p, mar_err *err)
+{
+    if (returned == CUBLAS_STATUS_SUCCESS) return MAR_OK;
+    return err_set(err, MAR_EBACKEND, "cuBLASLt: a product of %d x %d by %d x %d: %s", p->rows, p->in, p->in, p->out,
+                   cublasLtGetStatusString(returned));
+}
+
+/* --- plans ------------------------------------------------------------------------------------------------ */
+
+static void matmul_free(struct cuda_matmul *m)
+{
+    if (m->product) (void)cublasLtMatmulDescDestroy(m->product);
+    if (m->weight) (void)cublasLtMatrixLayoutDestroy(m->weight);
+    if (m->x) (void)cublasLtMatrixLayoutDestroy(m->x);
+    if (m->y) (void)cublasLtMatrixLayoutDestroy(m->y);
+    free(m);
+}
+
+void cuda_matmuls_free(cuda_kern *c)
+{
+    for (int i = 0; i < BUCKETS; i++)
+        while (c->matmuls[i]) {
+            struct cuda_matmul *m = c->matmuls[i];
+            c->matmuls[i] = m->next;
+            matmul_free(m);
+        }
+}
+
+static int aligned(const void *p)
+{
+    return (uintptr_t)p % ALIGNMENT == 0;
+}
+
+static int rows_aligned(const cuda_kern *c, const matmul_spec *p)
+{
+    const int size = c->bf16 && !p->f32 ? 2 : 4, y_size = c->bf16 && !p->y_f32 ? 2 : 4;
+    return p->in * size % ALIGNMENT == 0 && p->y_stride * y_size % ALIGNMENT == 0;
+}
+
+static cublasStatus_t describe(const cuda_kern *c, struct cuda_matmul *m)
+{
+    const matmul_spec *p = &m->spec;
+    const cudaDataType_t from = c->bf16 && !p->f32 ? CUDA_R_16BF : CUDA_R_32F;
+    const cudaDataType_t to = c->bf16 && !p->y_f32 ? CUDA_R_16BF : CUDA_R_32F;
+    const int32_t transposed = CUBLAS_OP_T;
+    const int32_t epilogue = p->gelu ? (p->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU)
+                                     : (p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT);
+    /* cuBLAS counts columns first: our rows are its columns, and y^T = weight x^T. */
+    const uint64_t rows = (uint64_t)p->rows, out = (uint64_t)p->out, in = (uint64_t)p->in;
+    cublasStatus_t s = cublasLtMatmulDescCreate(&m->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    if (!s) s = cublasLtMatmulDescSetAttribute(m->product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
+    if (!s) s = cublasLtMatmulDescSetAttribute(m->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    if (!s && p->bias) /* any aligned address, for the choice of the algorithm; the bias is of y's type */
+        s = cublasLtMatmulDescSetAttribute(m->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->workspace,
+                                           sizeof c->workspace);
+    if (!s) s = cublasLtMatrixLayoutCreate(&m->weight, from, in, out, p->in);
+    if (!s) s = cublasLtMatrixLayoutCreate(&m->x, from, in, rows, p->in);
+    if (!s) s = cublasLtMatrixLayoutCreate(&m->y, to, out, rows, p->y_stride);
+    return s;
+}
+
+static cublasStatus_t limit(const cuda_kern *c, cublasLtMatmulPreference_t preference)
+{
+    static const cublasLtMatmulPreferenceAttributes_t operands[4] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    const uint64_t workspace = c->workspace_bytes;
+    const uint32_t alignment = ALIGNMENT;
+    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* parts of sums stay f32 */
+    cublasStatus_t s = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                            &workspace, sizeof workspace);
+    if (!s)
+        s = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+                                                 sizeof reductions);
+    for (int i = 0; !s && i < 4; i++)
+        s = cublasLtMatmulPreferenceSetAttribute(preference, operands[i], &alignment, sizeof alignment);
+    return s;
+}
+
+/* CUBLAS_STATUS_NOT_SUPPORTED if cuBLASLt has no algorithm. */
+static cublasStatus_t choose(const cuda_kern *c, struct cuda_matmul *m)
+{
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t best;
+    int found = 0;
+    (void)cudaSetDevice(c->device);
+    cublasStatus_t s = cublasLtMatmulPreferenceCreate(&preference);
+    if (!s) s = limit(c, preference);
+    if (!s)
+        s = cublasLtMatmulAlgoGetHeuristic(c->lt, m->product, m->weight, m->x, m->y, m->y, preference, 1, &best,
+                                           &found);
+    if (preference) (void)cublasLtMatmulPreferenceDestroy(preference);
+    if (!s) s = found > 0 ? best.state : CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!s) m->algo = best.algo;
+    return s;
+}
+
+/* The plan, from those that were made or new. */
+static mar_status plan(cuda_kern *c, const matmul_spec *spec, struct cuda_matmul **out, mar_err *err)
+{
+    uint32_t hash = 0;
+    for (size_t i = 0; i < sizeof *spec / sizeof(int); i++)
+        hash = (hash ^ (uint32_t)((const int *)spec)[i]) * 0x9e3779b1u;
+    struct cuda_matmul **bucket = &c->matmuls[(hash >> 16) % BUCKETS];
+    for (*out = *bucket; *out; *out = (*out)->next)
+        if (memcmp(&(*out)->spec, spec, sizeof *spec) == 0) return MAR_OK;
+    struct cuda_matmul *m = (struct cuda_matmul *)calloc(1, sizeof *m);
+    if (!m) return err_set(err, MAR_ENOMEM, "out of memory");
+    m->spec = *spec;
+    m->library = rows_aligned(c, spec);
+    cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
+    if (m->library) {
+        s = describe(c, m);
+        if (!s) s = choose(c, m);
+        if (s == CUBLAS_STATUS_NOT_SUPPORTED) m->library = 0, s = CUBLAS_STATUS_SUCCESS;
+    }
+    if (s) {
+        matmul_free(m);
+        return cublas_status(s, spec, err);
+    }
+    m->next = *bucket;
+    *bucket = *out = m;
+    return MAR_OK;
+}
+
+/* --- products --------------------------------------------------------------------------------------------- */
+
+static __device__ inline float gelu(float x)
+{
+    return 0.5f * x * (1 + erff(x * 0.70710678f));
+}
+
+/* Any shape and alignment, a thread an element of y. */
+template <typename X, typename Y>
+static __global__ void matmul_kernel(matmul_spec p, const X *x, const X *weight, const Y *bias, Y *y)
+{
+    typedef float tile[TILE][TILE + 1];
+    tile *shared = (tile *)cuda_shared();
+    const int tx = (int)threadIdx.x, ty = (int)threadIdx.y;
+    const int first = (int)blockIdx.x * TILE, row = first + ty;
+    const int first_out = (int)blockIdx.y * TILE, column = first_out + tx;
+    float sum = 0;
+    for (int i = 0; i < p.in; i += TILE) {
+        const int in = i + tx, out = first_out + ty;
+        shared[0][ty][tx] = row < p.rows && in < p.in ? cuda_float(x[(size_t)row * p.in + in]) : 0;
+        shared[1][ty][tx] = out < p.out && in < p.in ? cuda_float(weight[(size_t)out * p.in + in]) : 0;
+        __syncthreads();
+        for (int j = 0; j < TILE; j++) sum += shared[0][ty][j] * shared[1][tx][j];
+        __syncthreads();
+    }
+    if (row >= p.rows || column >= p.out) return;
+    Y *at = y + (size_t)row * p.y_stride + column;
+    if (p.bias) sum += cuda_float(bias[column]);
+    if (p.gelu) sum = gelu(sum);
+    cuda_store(at, p.add ? cuda_float(*at) + sum : sum);
+}
+
+template <typename X, typename Y>
+static void simple_matmul(cuda_kern *c, const matmul_spec *p, const void *x, const void *weight, const void *bias,
+                          void *y)
+{
+    cuda_launch(c, matmul_kernel<X, Y>, dim3(cuda_blocks((size_t)p->rows, TILE), cuda_blocks((size_t)p->out, TILE)),
+                dim3(TILE, TILE), 2 * TILE * (TILE + 1) * sizeof(float), *p, (const X *)x, (const X *)weight,
+                (const Y *)bias, (Y *)y);
+}
+
+static cublasStatus_t library_matmul(cuda_kern *c, struct cuda_matmul *m, const void *x, const void *weight,
+                                     const void *bias, void *y)
+{
+    const float one = 1, beta = m->spec.add ? 1 : 0;
+    cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
+    if (m->spec.bias)
+        s = cublasLtMatmulDescSetAttribute(m->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+    if (!s)
+        s = cublasLtMatmul(c->lt, m->product, &one, weight, m->weight, x, m->x, &beta, y, m->y, y, m->y, &m->algo,
+                           c->workspace, c->workspace_bytes, c->stream);
+    return s;
+}
+
+static void matmul(cuda_kern *c, const matmul_spec *spec, const void *x, const void *weight, const void *bias, void *y)
+{
+    if (!cuda_live(c)) return;
+    struct cuda_matmul *m;
+    mar_err err = {};
+    mar_status status = plan(c, spec, &m, &err);
+    if (status == MAR_OK && m->library && aligned(x) && aligned(weight) && aligned(bias) && aligned(y))
+        status = cublas_status(library_matmul(c, m, x, weight, bias, y), spec, &err);
+    else if (status == MAR_OK && (!c->bf16 || spec->f32))
+        simple_matmul<float, float>(c, spec, x, weight, bias, y);
+    else if (status == MAR_OK && spec->y_f32)
+        simple_matmul<bf16, float>(c, spec, x, weight, bias, y);
+    else if (status == MAR_OK)
+        simple_matmul<bf16, bf16>(c, spec, x, weight, bias, y);
+    if (status != MAR_OK) kern_fail(&c->base, status, &err);
+}
+
+/* --- linear layers ---------------------------------------------------------------------------------------- */
+
+struct kern_linear {
+    int out, in, flags, y_stride;
+    kern_activation activation;
+    int f32, y_f32; /* types of x and weight, and of y and bias: float, else bf16 */
+    void *weight;   /* [out][in] */
+    void *bias;     /* [out] or NULL */
+    int fused;      /* the product does the activation */
+};
+
+mar_status cuda_linear_create(kern *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err)
+{
+    cuda_kern *c = cuda_of(k);
+    *out = NULL;
+    if ((spec->flags & KERN_IN_F32) && !(spec->flags & KERN_OUT_F32))
+        return err_set(err, MAR_EARG, "a linear layer with f32 input needs f32 output");
+    if ((spec->flags & KERN_OUT_ADD) && (spec->activation != KERN_LINEAR || !(spec->flags & KERN_OUT_F32)))
+        return err_set(err, MAR_EARG, "a linear layer that adds to y needs f32 output and no activation");
+    kern_linear *l = (kern_linear *)calloc(1, sizeof *l);
+    if (!l) return err_set(err, MAR_ENOMEM, "out of memory");
+    l->out = spec->out;
+    l->in = spec->in;
+    l->flags = spec->flags;
+    l->y_stride = spec->y_stride ? spec->y_stride : spec->out;
+    l->activation = spec->activation;
+    l->f32 = !c->bf16 || (spec->flags & KERN_IN_F32);
+    l->y_f32 = !c->bf16 || (spec->flags & KERN_OUT_F32);
+    l->fused = l->activation == KERN_GELU && !l->f32;
+    mar_status status = cuda_alloc_floats(c, spec->weight, (size_t)l->out * (size_t)l->in, l->f32, &l->weight, err);
+    if (status == MAR_OK && spec->bias)
+        status = cuda_alloc_floats(c, spec->bias, (size_t)l->out, l->y_f32, &l->bias, err);
+    if (status != MAR_OK) {
+        cuda_linear_free(k, l);
+        return status;
+    }
+    *out = l;
+    return MAR_OK;
+}
+
+void cuda_linear_free(kern *k, kern_linear *l)
+{
+    if (!l) return;
+    cuda_free(k, l->weight);
+    cuda_free(k, l->bias);
+    free(l);
+}
+
+static matmul_spec product(const kern_linear *l, int rows)
+{
+    matmul_spec p = {};
+    p.rows = rows;
+    p.out = l->out;
+    p.in = l->in;
+    p.y_stride = l->y_stride;
+    p.f32 = l->f32;
+    p.y_f32 = l->y_f32;
+    p.bias = l->bias != NULL;
+    p.add = (l->flags & KERN_OUT_ADD) != 0;
+    p.gelu = l->fused;
+    return p;
+}
+
+mar_status cuda_linear_plan(kern *k, kern_linear *l, int rows, mar_err *err)
+{
+    const matmul_spec p = product(l, rows);
+    struct cuda_matmul *m;
+    return rows > 0 ? plan(cuda_of(k), &p, &m, err) : MAR_OK;
+}
+
+/* In place, on rows of n elements. A row of threads to a row. */
+template <typename Y> static __global__ void activate_kernel(Y *y, int rows, int n, int stride, int silu)
+{
+    const int r = (int)(blockIdx.x * blockDim.y + threadIdx.y);
+    if (r >= rows) return;
+    Y *row = y + (size_t)r * (size_t)stride;
+    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) {
+        const float x = cuda_float(row[i]);
+        cuda_store(row + i, silu ? cuda_silu(x) : gelu(x));
+    }
+}
+
+/* The same, four at a time. */
+template <typename Y> static __global__ void activate4_kernel(Y *y, int rows, int n, int stride, int silu)
+{
+    const int r = (int)(blockIdx.x * blockDim.y + threadIdx.y);
+    if (r >= rows) return;
+    Y *row = y + (size_t)r * (size_t)stride;
+    for (int i = 4 * (int)threadIdx.x; i < n; i += 4 * (int)blockDim.x) {
+        cuda_float4 x = cuda_load4(row + i);
+        for (int j = 0; j < 4; j++) x.v[j] = silu ? cuda_silu(x.v[j]) : gelu(x.v[j]);
+        cuda_store4(row + i, x);
+    }
+}
+
+template <typename Y> static void activate(cuda_kern *c, const kern_linear *l, int rows, Y *y)
+{
+    const int silu = l->activation == KERN_SILU, fours = l->out % 4 == 0 && l->y_stride % 4 == 0 && aligned(y);
+    const dim3 block(32, THREADS / 32);
+    cuda_launch(c, fours ? activate4_kernel<Y> : activate_kernel<Y>, cuda_blocks((size_t)rows, block.y), block, 0, y,
+                rows, l->out, l->y_stride, silu);
+}
+
+void cuda_linear(kern *k, const kern_linear *l, const void *x, int rows, void *y)
+{
+    cuda_kern *c = cuda_of(k);
+    if (rows <= 0) return;
+    const matmul_spec p = product(l, rows);
+    matmul(c, &p, x, l->weight, l->bias, y);
+    if (l->activation == KERN_LINEAR || l->fused) return;
+    if (l->y_f32)
+        activate(c, l, rows, (float *)y);
+    else
+        activate(c, l, rows, (bf16 *)y);
+}

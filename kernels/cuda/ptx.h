@@ -1,0 +1,178 @@
+/* The PTX of the backend, and only here: each instruction has a plain twin in CUDA C of the same meaning, which the
+ * host runs (tests/cudahost) and a test on the GPU compares with the instruction (tests/gpu). `fast::` is the one to
+ * use. */
+#ifndef KERNELS_CUDA_PTX_H
+#define KERNELS_CUDA_PTX_H
+
+#include "kernels/cuda/cuda.h"
+
+namespace plain
+{
+
+/* d += A B for the warp: mma.sync.m16n8k16, bf16 operands, f32 sums, in the instruction's fragment layout. Of lane l
+ * with g = l/4, t = l%4:
+ *   a[0] A[g][2t..], a[1] A[g+8][2t..], a[2] A[g][2t+8..], a[3] A[g+8][2t+8..], two values each, the lower index in the
+ *   low half;
+ *   b[0] B[2t..][g], b[1] B[2t+8..][g];
+ *   d[0..1] D[g][2t..2t+1], d[2..3] D[g+8][2t..2t+1]. */
+static __device__ inline void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    const unsigned all = 0xffffffffu;
+    const int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+    for (int quad = 0; quad < 4; quad++) {
+        uint32_t row[4], column[2][2];
+        for (int i = 0; i < 4; i++) row[i] = __shfl_sync(all, a[i], 4 * g + quad);
+        for (int j = 0; j < 2; j++)
+            for (int i = 0; i < 2; i++) column[j][i] = __shfl_sync(all, b[i], 4 * (2 * t + j) + quad);
+        for (int half = 0; half < 2; half++)
+            for (int i = 0; i < 2; i++)
+                for (int j = 0; j < 2; j++) {
+                    const uint32_t x = row[2 * half + i], y = column[j][half];
+                    d[2 * i + j] += __uint_as_float(x << 16) * __uint_as_float(y << 16);
+                    d[2 * i + j] += __uint_as_float(x & 0xffff0000u) * __uint_as_float(y & 0xffff0000u);
+                }
+    }
+}
+
+/* Four 8x8 matrices of 16-bit elements from shared memory: ldmatrix.x4. Lane l gives the address of row l % 8 of matrix
+ * l / 8, 16-byte aligned, and receives of matrix i in r[i] the elements 2(l%4) and 2(l%4) + 1 of row l / 4; transposed:
+ * of column l / 4. */
+static __device__ inline void load_matrices(uint32_t r[4], const void *row)
+{
+    const int lane = (int)(threadIdx.x % 32);
+    for (int i = 0; i < 4; i++) {
+        const unsigned long long at = __shfl_sync(0xffffffffu, (unsigned long long)row, 8 * i + lane / 4);
+        r[i] = ((const uint32_t *)at)[lane % 4];
+    }
+}
+static __device__ inline void load_matrices_transposed(uint32_t r[4], const void *row)
+{
+    const int lane = (int)(threadIdx.x % 32);
+    for (int i = 0; i < 4; i++) {
+        uint32_t element[2];
+        for (int j = 0; j < 2; j++) {
+            const int from = 8 * i + lane % 4 * 2 + j;
+            const unsigned long long at = __shfl_sync(0xffffffffu, (unsigned long long)row, from);
+            element[j] = ((const uint16_t *)at)[lane / 4];
+        }
+        r[i] = element[0] | element[1] << 16;
+    }
+}
+
+/* 2^x to about 2e-7 relative; 0 where that is below the normal numbers. */
+static __device__ inline float exp2(float x)
+{
+    return exp2f(x);
+}
+
+/* 16 bytes from global to shared memory, complete for this thread behind copy_wait. */
+static __device__ inline void copy16(void *shared, const void *global)
+{
+    *(uint4 *)shared = *(const uint4 *)global;
+}
+/* Closes a group of copies. */
+static __device__ inline void copy_commit() {}
+/* Waits until at most N groups are open. */
+template <int N> static __device__ inline void copy_wait() {}
+
+/* Brings the 128 bytes around an address into the L2 cache. */
+static __device__ inline void prefetch_l2(const void *) {}
+
+/* A barrier of all blocks of a grid that is resident as a whole, by one thread of each block, with __syncthreads()
+ * around it: adds 1 to *count and waits until it has reached `target`. What the grid wrote before is seen after. */
+static __device__ inline void grid_arrive(unsigned *count)
+{
+    __threadfence();
+    atomicAdd(count, 1u);
+}
+static __device__ inline void grid_wait(unsigned *count, unsigned target)
+{
+    while ((int)(*(volatile unsigned *)count - target) < 0) __nanosleep(20);
+    __threadfence();
+}
+
+} // namespace plain
+
+#ifdef MAR_CUDAHOST
+namespace fast
+{
+using namespace plain;
+static inline void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    cudahost_mma_bf16(d, a, b); /* the twin's result, without its 32 shuffles */
+}
+} // namespace fast
+#else
+namespace ptx
+{
+
+static __device__ inline void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+static __device__ inline void load_matrices(uint32_t r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((unsigned)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+static __device__ inline void load_matrices_transposed(uint32_t r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((unsigned)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+static __device__ inline float exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ inline void copy16(void *shared, const void *global)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(shared)),
+                 "l"(__cvta_generic_to_global(global))
+                 : "memory");
+}
+static __device__ inline void copy_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N> static __device__ inline void copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+static __device__ inline void prefetch_l2(const void *global)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(global)));
+}
+
+static __device__ inline void grid_arrive(unsigned *count)
+{
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(__cvta_generic_to_global(count)) : "memory");
+}
+static __device__ inline void grid_wait(unsigned *count, unsigned target)
+{
+    unsigned now;
+    do {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                     : "=r"(now)
+                     : "l"(__cvta_generic_to_global(count))
+                     : "memory");
+    } while ((int)(now - target) < 0);
+}
+
+} // namespace ptx
+namespace fast = ptx;
+#endif
+
+#endif

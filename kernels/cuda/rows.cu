@@ -1,0 +1,281 @@
+/* Operations on rows. All of them move memory and little else: their floor is the bytes read and written, so lanes read
+ * 16 bytes at a time and a row's data passes once. */
+#include "kernels/cuda/cuda.h"
+
+enum { THREADS = 256 };
+
+static int aligned(const void *p)
+{
+    return (uintptr_t)p % 16 == 0;
+}
+
+/* --- layer norm ------------------------------------------------------------------------------------------- */
+
+enum { NORM_THREADS = 128 };
+
+/* Sum over the WARPS warps of a row; with more than one they are the block. `part` float [WARPS], shared. */
+template <int WARPS> static __device__ inline float row_sum(float x, float *part)
+{
+    x = cuda_warp_sum(x);
+    if (WARPS == 1) return x;
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = 0;
+    for (int i = 0; i < WARPS; i++) x += part[i];
+    __syncthreads(); /* part may be written again */
+    return x;
+}
+
+/* A row by WARPS warps, held in their registers: VECTORS times four numbers a lane, enough for dim. Two passes for the
+ * moments: the residual stream can have a mean far from zero. Gathers rows, and writes what the next product reads. */
+template <typename Y, int VECTORS, int WARPS>
+static __global__ void layer_norm_kernel(const float *x, const int *index, int rows, int dim,
+                                         const float *__restrict__ weight, const float *__restrict__ bias, float eps,
+                                         Y *y)
+{
+    const int lanes = 32 * WARPS, lane = (int)threadIdx.x % lanes, n = dim / 4;
+    const int r = (int)blockIdx.x * (NORM_THREADS / lanes) + (int)threadIdx.x / lanes;
+    float *part = (float *)cuda_shared();
+    if (r >= rows) return;
+    const float *row = x + (size_t)(index ? index[r] : r) * (size_t)dim;
+    cuda_float4 v[VECTORS];
+    float sum = 0;
+    for (int i = 0; i < VECTORS; i++) {
+        const int at = lane + i * lanes;
+        v[i] = at < n ? cuda_load4(row + 4 * at) : cuda_float4{};
+        sum += (v[i].v[0] + v[i].v[1]) + (v[i].v[2] + v[i].v[3]);
+    }
+    const float mean = row_sum<WARPS>(sum, part) / (float)dim;
+    float square = 0;
+    for (int i = 0; i < VECTORS; i++)
+        if (lane + i * lanes < n)
+            for (int j = 0; j < 4; j++) {
+                v[i].v[j] -= mean;
+                square += v[i].v[j] * v[i].v[j];
+            }
+    const float scale = 1 / sqrtf(row_sum<WARPS>(square, part) / (float)dim + eps);
+    Y *out = y + (size_t)r * (size_t)dim;
+    for (int i = 0; i < VECTORS; i++) {
+        const int at = lane + i * lanes;
+        if (at >= n) continue;
+        const cuda_float4 w = cuda_load4(weight + 4 * at), b = cuda_load4(bias + 4 * at);
+        for (int j = 0; j < 4; j++) v[i].v[j] = v[i].v[j] * scale * w.v[j] + b.v[j];
+        cuda_store4(out + 4 * at, v[i]);
+    }
+}
+
+/* Any width and alignment, a warp a row. */
+template <typename Y>
+static __global__ void layer_norm_plain(const float *x, const int *index, int rows, int dim, const float *weight,
+                                        const float *bias, float eps, Y *y)
+{
+    const int lane = (int)threadIdx.x % 32, r = (int)(blockIdx.x * (NORM_THREADS / 32) + threadIdx.x / 32);
+    if (r >= rows) return;
+    const float *row = x + (size_t)(index ? index[r] : r) * (size_t)dim;
+    float sum = 0, square = 0;
+    for (int i = lane; i < dim; i += 32) sum += row[i];
+    const float mean = cuda_warp_sum(sum) / (float)dim;
+    for (int i = lane; i < dim; i += 32) square += (row[i] - mean) * (row[i] - mean);
+    const float scale = 1 / sqrtf(cuda_warp_sum(square) / (float)dim + eps);
+    for (int i = lane; i < dim; i += 32)
+        cuda_store(y + (size_t)r * (size_t)dim + i, (row[i] - mean) * scale * weight[i] + bias[i]);
+}
+
+template <typename Y>
+static void layer_norm(cuda_kern *c, const float *x, const int *index, int rows, int dim, const float *weight,
+                       const float *bias, float eps, Y *y)
+{
+    void (*kernel)(const float *, const int *, int, int, const float *, const float *, float, Y *) =
+        layer_norm_plain<Y>;
+    int warps = 1;
+    if (dim % 4 == 0 && dim <= 5120 && aligned(x) && aligned(weight) && aligned(bias) && aligned(y)) {
+        if (dim <= 256)
+            kernel = layer_norm_kernel<Y, 2, 1>;
+        else if (dim <= 768)
+            kernel = layer_norm_kernel<Y, 6, 1>;
+        else if (dim <= 1024)
+            kernel = layer_norm_kernel<Y, 8, 1>;
+        else if (dim <= 1280)
+            kernel = layer_norm_kernel<Y, 10, 1>;
+        else
+            kernel = layer_norm_kernel<Y, 10, 4>, warps = 4;
+    }
+    cuda_launch(c, kernel, cuda_blocks((size_t)rows, NORM_THREADS / 32 / (size_t)warps), NORM_THREADS,
+                warps * sizeof(float), x, index, rows, dim, weight, bias, eps, y);
+}
+
+void cuda_layer_norm(kern *k, const float *x, const int *index, int rows, int dim, const float *weight,
+                     const float *bias, float eps, void *y, int y_f32)
+{
+    cuda_kern *c = cuda_of(k);
+    if (rows <= 0) return;
+    const int *staged = cuda_stage(c, index, (size_t)rows);
+    if (c->bf16 && !y_f32)
+        layer_norm(c, x, staged, rows, dim, weight, bias, eps, (bf16 *)y);
+    else
+        layer_norm(c, x, staged, rows, dim, weight, bias, eps, (float *)y);
+}
+
+/* --- copies ----------------------------------------------------------------------------------------------- */
+
+static __device__ inline float sum_of(float a, float b)
+{
+    return a + b;
+}
+static __device__ inline cuda_float4 sum_of(cuda_float4 a, const cuda_float4 &b)
+{
+    for (int i = 0; i < 4; i++) a.v[i] += b.v[i];
+    return a;
+}
+
+/* V is float or cuda_float4, n of them in a row. A row of threads to a row. */
+template <typename V>
+static __global__ void copy_rows_kernel(V *dst, const int *dst_index, const V *src, const int *src_index, const V *add,
+                                        const int *add_index, int rows, int n)
+{
+    const int r = (int)(blockIdx.x * blockDim.y + threadIdx.y);
+    if (r >= rows) return;
+    V *to = dst + (size_t)(dst_index ? dst_index[r] : r) * (size_t)n;
+    const V *from = src + (size_t)(src_index ? src_index[r] : r) * (size_t)n;
+    const V *more = add ? add + (size_t)(add_index ? add_index[r] : r) * (size_t)n : NULL;
+    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) {
+        V x = from[i];
+        if (more) {
+            const V y = more[i];
+            x = sum_of(x, y);
+        }
+        to[i] = x;
+    }
+}
+
+template <typename V>
+static void copy_rows(cuda_kern *c, float *dst, const int *dst_index, const float *src, const int *src_index,
+                      const float *add, const int *add_index, int rows, int n)
+{
+    unsigned across = 4;
+    while (across < THREADS && across < (unsigned)n) across *= 2;
+    const unsigned down = THREADS / across;
+    cuda_launch(c, copy_rows_kernel<V>, cuda_blocks((size_t)rows, down), dim3(across, down), 0, (V *)dst, dst_index,
+                (const V *)src, src_index, (const V *)add, add_index, rows, n);
+}
+
+void cuda_copy_rows(kern *k, float *dst, const int *dst_index, const float *src, const int *src_index, const float *add,
+                    const int *add_index, int rows, int dim)
+{
+    cuda_kern *c = cuda_of(k);
+    if (rows <= 0) return;
+    const int *dst_at = cuda_stage(c, dst_index, (size_t)rows);
+    const int *src_at = cuda_stage(c, src_index, (size_t)rows);
+    const int *add_at = cuda_stage(c, add_index, (size_t)rows);
+    if (dim % 4 == 0 && aligned(dst) && aligned(src) && aligned(add))
+        copy_rows<cuda_float4>(c, dst, dst_at, src, src_at, add, add_at, rows, dim / 4);
+    else
+        copy_rows<float>(c, dst, dst_at, src, src_at, add, add_at, rows, dim);
+}
+
+/* --- how rows change -------------------------------------------------------------------------------------- */
+
+/* A warp a row. */
+template <typename T>
+static __global__ void similarity_kernel(const T *a, const T *b, int stride, int rows, int heads, int head_dim,
+                                         float *y)
+{
+    const int lane = (int)threadIdx.x % 32, r = (int)(blockIdx.x * (THREADS / 32) + threadIdx.x / 32);
+    if (r >= rows) return;
+    a += (size_t)r * (size_t)stride;
+    b += (size_t)r * (size_t)stride;
+    float total = 0;
+    for (int h = 0; h < heads; h++, a += head_dim, b += head_dim) {
+        float ab = 0, aa = 0, bb = 0;
+        for (int i = lane; i < head_dim; i += 32) {
+            const float p = cuda_float(a[i]), q = cuda_float(b[i]);
+            ab += p * q;
+            aa += p * p;
+            bb += q * q;
+        }
+        ab = cuda_warp_sum(ab);
+        aa = cuda_warp_sum(aa);
+        bb = cuda_warp_sum(bb);
+        total += ab / (fmaxf(sqrtf(aa), 1e-8f) * fmaxf(sqrtf(bb), 1e-8f)) / (float)heads;
+    }
+    if (lane == 0) y[r] = total;
+}
+
+void cuda_similarity(kern *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim, float *y)
+{
+    cuda_kern *c = cuda_of(k);
+    const int most = (int)(c->workspace_bytes / sizeof *y);
+    for (int r = 0; r < rows; r += most) {
+        const int part = rows - r < most ? rows - r : most;
+        const size_t first = (size_t)r * (size_t)stride;
+        const dim3 grid(cuda_blocks((size_t)part, THREADS / 32));
+        float *result = (float *)c->workspace;
+        if (c->bf16)
+            cuda_launch(c, similarity_kernel<bf16>, grid, THREADS, 0, (const bf16 *)a + first, (const bf16 *)b + first,
+                        stride, part, heads, head_dim, result);
+        else
+            cuda_launch(c, similarity_kernel<float>, grid, THREADS, 0, (const float *)a + first,
+                        (const float *)b + first, stride, part, heads, head_dim, result);
+        k->ops->download(k, y + r, result, (size_t)part * sizeof *y);
+    }
+}
+
+/* --- element by element ----------------------------------------------------------------------------------- */
+
+static __global__ void subtract_kernel(const float *a, const float *b, size_t n, float *y)
+{
+    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n) y[i] = a[i] - b[i];
+}
+
+/* n in fours. */
+static __global__ void subtract4_kernel(const float *a, const float *b, size_t n, float *y)
+{
+    const size_t i = 4 * ((size_t)blockIdx.x * THREADS + threadIdx.x);
+    if (i >= 4 * n) return;
+    cuda_float4 d = cuda_load4(a + i);
+    const cuda_float4 e = cuda_load4(b + i);
+    for (int j = 0; j < 4; j++) d.v[j] -= e.v[j];
+    cuda_store4(y + i, d);
+}
+
+void cuda_subtract(kern *k, const float *a, const float *b, size_t n, float *y)
+{
+    cuda_kern *c = cuda_of(k);
+    if (aligned(a) && aligned(b) && aligned(y)) {
+        const size_t fours = n / 4;
+        cuda_launch(c, subtract4_kernel, cuda_blocks(fours, THREADS), THREADS, 0, a, b, fours, y);
+        a += 4 * fours, b += 4 * fours, y += 4 * fours, n -= 4 * fours;
+    }
+    cuda_launch(c, subtract_kernel, cuda_blocks(n, THREADS), THREADS, 0, a, b, n, y);
+}
+
+static __global__ void to_bf16_kernel(const float *x, size_t n, bf16 *y)
+{
+    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n) y[i] = __float2bfloat16(x[i]);
+}
+
+/* n in fours. */
+static __global__ void to_bf16x4_kernel(const float *x, size_t n, bf16 *y)
+{
+    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n) cuda_store4(y + 4 * i, cuda_load4(x + 4 * i));
+}
+
+void cuda_to_act(kern *k, const float *x, size_t n, act *y)
+{
+    cuda_kern *c = cuda_of(k);
+    if (!c->bf16) {
+        if (n > 0 && cuda_live(c))
+            cuda_ok(c, cudaMemcpyAsync(y, x, n * sizeof *x, cudaMemcpyDeviceToDevice, c->stream), "copying operands");
+        return;
+    }
+    bf16 *to = (bf16 *)y;
+    if (aligned(x) && (uintptr_t)to % 8 == 0) {
+        const size_t fours = n / 4;
+        cuda_launch(c, to_bf16x4_kernel, cuda_blocks(fours, THREADS), THREADS, 0, x, fours, to);
+        x += 4 * fours, to += 4 * fours, n -= 4 * fours;
+    }
+    cuda_launch(c, to_bf16_kernel, cuda_blocks(n, THREADS), THREADS, 0, x, n, to);
+}

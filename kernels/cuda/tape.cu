@@ -1,0 +1,334 @@
+/* Host arrays on their way to the device, recorded work, times.
+ *
+ * What an operation reads from host memory is copied to pinned memory, whence the stream fetches it: at once, by way of
+ * a ring; or, of a tape's operations, in one copy ahead of each replay, from an area of the tape's own. Its slots are
+ * dealt out in the order of the calls, which is the same at each run of the tape's body. So the body is run
+ *   - to MEASURE the area, before the first replay, then
+ *   - to RECORD the work as a CUDA graph, with the slots' addresses in it;
+ *   - to REFILL the slots, before later replays. */
+#include "kernels/cuda/cuda.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PARTS = 4,            /* of the ring: one is filled while the stream reads others */
+    PART_BYTES = 2 << 20, /* to begin with */
+    PART_ARRAYS = 8,      /* a part has room for so many arrays, that the ring has room for an operation's */
+    SLOT = 128,           /* alignment, one cache line */
+    LAPS = 4096,
+};
+
+typedef struct ring {
+    char *pinned, *device;      /* [PARTS][part_bytes] */
+    size_t part_bytes, used;    /* of the part at hand */
+    int part;                   /* at hand */
+    cudaEvent_t fetched[PARTS]; /* what the part held before it was left */
+    struct ring *older;         /* outgrown: an operation may still need what is in there */
+} ring;
+
+struct kern_tape {
+    char *pinned, *device;    /* the area */
+    size_t bytes, used;       /* of it */
+    uint64_t calls, recorded; /* what the body staged, in this run and when recorded: a hash of the sizes */
+    cudaEvent_t fetched;      /* the area, for the last replay */
+    cudaGraphExec_t graph;
+};
+
+typedef enum { DIRECT, MEASURE, RECORD, REFILL } stage_mode;
+
+struct cuda_stage {
+    ring *now;
+    stage_mode mode;
+    kern_tape *tape; /* unless DIRECT */
+};
+
+struct cuda_laps {
+    cudaEvent_t event[LAPS];
+    double *seconds[LAPS]; /* gets the time from the event before */
+    int made, count;       /* events */
+};
+
+int cuda_live(const cuda_kern *c)
+{
+    const stage_mode mode = c->stage->mode;
+    if (c->base.failed != MAR_OK || mode == MEASURE || mode == REFILL) return 0;
+    (void)cudaSetDevice(c->device);
+    return 1;
+}
+
+int cuda_in_tape(const cuda_kern *c)
+{
+    return c->stage && c->stage->mode != DIRECT;
+}
+
+int cuda_outside_tape(cuda_kern *c, const char *what)
+{
+    if (!cuda_in_tape(c)) return 1;
+    mar_err err = {};
+    kern_fail(&c->base, err_set(&err, MAR_EBACKEND, "internal error: %s inside a tape", what), &err);
+    return 0;
+}
+
+/* --- memory on both sides --------------------------------------------------------------------------------- */
+
+static mar_status alloc_pair(cuda_kern *c, size_t bytes, char **pinned, char **device, mar_err *err)
+{
+    mar_status status = cuda_status(cudaMallocHost((void **)pinned, bytes), "allocating pinned memory", err);
+    return status == MAR_OK ? cuda_alloc(&c->base, bytes, (void **)device, err) : status;
+}
+
+static void free_pair(cuda_kern *c, char *pinned, char *device)
+{
+    cuda_free(&c->base, device);
+    if (pinned) (void)cudaFreeHost(pinned);
+}
+
+static void ring_free(cuda_kern *c, ring *r)
+{
+    if (!r) return;
+    free_pair(c, r->pinned, r->device);
+    for (int i = 0; i < PARTS; i++)
+        if (r->fetched[i]) (void)cudaEventDestroy(r->fetched[i]);
+    free(r);
+}
+
+static mar_status ring_create(cuda_kern *c, size_t part_bytes, ring **out, mar_err *err)
+{
+    *out = NULL;
+    ring *r = (ring *)calloc(1, sizeof *r);
+    if (!r) return err_set(err, MAR_ENOMEM, "out of memory");
+    r->part_bytes = part_bytes;
+    mar_status status = alloc_pair(c, PARTS * part_bytes, &r->pinned, &r->device, err);
+    for (int i = 0; status == MAR_OK && i < PARTS; i++)
+        status = cuda_status(cudaEventCreateWithFlags(&r->fetched[i], cudaEventDisableTiming), "making an event", err);
+    if (status != MAR_OK) {
+        ring_free(c, r);
+        return status;
+    }
+    *out = r;
+    return MAR_OK;
+}
+
+static size_t slot_bytes(size_t bytes)
+{
+    return (bytes + SLOT - 1) / SLOT * SLOT;
+}
+
+/* --- staging ---------------------------------------------------------------------------------------------- */
+
+/* A ring with room for arrays of this size. */
+static int grow(cuda_kern *c, size_t bytes)
+{
+    mar_err err = {};
+    ring *larger = NULL;
+    const mar_status status = ring_create(c, PART_ARRAYS * slot_bytes(bytes), &larger, &err);
+    if (status != MAR_OK) {
+        kern_fail(&c->base, status, &err);
+        return 0;
+    }
+    larger->older = c->stage->now;
+    c->stage->now = larger;
+    return 1;
+}
+
+static const void *ring_slot(cuda_kern *c, const void *host, size_t bytes)
+{
+    if (PART_ARRAYS * slot_bytes(bytes) > c->stage->now->part_bytes && !grow(c, bytes)) return NULL;
+    ring *r = c->stage->now;
+    if (r->used + bytes > r->part_bytes) {
+        if (!cuda_ok(c, cudaEventRecord(r->fetched[r->part], c->stream), "recording an event")) return NULL;
+        r->part = (r->part + 1) % PARTS;
+        r->used = 0;
+        if (!cuda_ok(c, cudaEventSynchronize(r->fetched[r->part]), "waiting for host arrays")) return NULL;
+    }
+    const size_t at = (size_t)r->part * r->part_bytes + r->used;
+    r->used += slot_bytes(bytes);
+    memcpy(r->pinned + at, host, bytes);
+    cuda_ok(c, cudaMemcpyAsync(r->device + at, r->pinned + at, bytes, cudaMemcpyHostToDevice, c->stream),
+            "copying a host array");
+    return r->device + at;
+}
+
+static void fail_changed(cuda_kern *c)
+{
+    mar_err err = {};
+    kern_fail(&c->base,
+              err_set(&err, MAR_EBACKEND, "internal error: a tape's host arrays are not those that were recorded"),
+              &err);
+}
+
+static const void *tape_slot(cuda_kern *c, const void *host, size_t bytes)
+{
+    kern_tape *t = c->stage->tape;
+    t->calls = (t->calls ^ (host ? bytes : SIZE_MAX)) * 0x100000001b3u; /* FNV-1a */
+    if (!host) return NULL;
+    const size_t at = t->used;
+    t->used += slot_bytes(bytes);
+    if (c->stage->mode == MEASURE) return host; /* nothing is launched; only not NULL */
+    if (t->used > t->bytes) {
+        fail_changed(c);
+        return NULL;
+    }
+    memcpy(t->pinned + at, host, bytes);
+    return t->device + at;
+}
+
+const void *cuda_stage_bytes(cuda_kern *c, const void *host, size_t bytes)
+{
+    if (cuda_in_tape(c)) return tape_slot(c, host, bytes);
+    return host && cuda_live(c) ? ring_slot(c, host, bytes) : NULL;
+}
+
+mar_status cuda_stage_open(cuda_kern *c, mar_err *err)
+{
+    c->stage = (struct cuda_stage *)calloc(1, sizeof *c->stage);
+    c->laps = (struct cuda_laps *)calloc(1, sizeof *c->laps);
+    if (!c->stage || !c->laps) return err_set(err, MAR_ENOMEM, "out of memory");
+    return ring_create(c, PART_BYTES, &c->stage->now, err);
+}
+
+static void free_rings(cuda_kern *c, ring **first)
+{
+    while (*first) {
+        ring *r = *first;
+        *first = r->older;
+        ring_free(c, r);
+    }
+}
+
+void cuda_stage_close(cuda_kern *c)
+{
+    if (c->stage) free_rings(c, &c->stage->now);
+    for (int i = 0; c->laps && i < c->laps->made; i++) (void)cudaEventDestroy(c->laps->event[i]);
+    free(c->stage);
+    free(c->laps);
+}
+
+/* --- tapes ------------------------------------------------------------------------------------------------ */
+
+static void run_body(cuda_kern *c, kern_tape *t, stage_mode mode, void (*body)(void *arg), void *arg)
+{
+    t->used = 0;
+    t->calls = 0xcbf29ce484222325u;
+    c->stage->tape = t;
+    c->stage->mode = mode;
+    body(arg);
+    c->stage->mode = DIRECT;
+    c->stage->tape = NULL;
+}
+
+/* A kernel's first launch may stand inside a capture: drivers load it then since CUDA 12.3, older than this runtime
+ * needs. */
+static mar_status capture(cuda_kern *c, kern_tape *t, void (*body)(void *arg), void *arg, mar_err *err)
+{
+    cudaGraph_t graph = NULL;
+    mar_status status =
+        cuda_status(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal), "recording a tape", err);
+    if (status != MAR_OK) return status;
+    run_body(c, t, RECORD, body, arg);
+    cudaError_t error = cudaStreamEndCapture(c->stream, &graph);
+    status = kern_check(&c->base, err); /* the cause, where the capture failed of an operation */
+    if (status == MAR_OK) status = cuda_status(error, "recording a tape", err);
+    if (status == MAR_OK) status = cuda_status(cudaGraphInstantiate(&t->graph, graph, 0), "preparing a tape", err);
+    if (graph) (void)cudaGraphDestroy(graph);
+    return status;
+}
+
+static mar_status record(cuda_kern *c, kern_tape *t, void (*body)(void *arg), void *arg, mar_err *err)
+{
+    run_body(c, t, MEASURE, body, arg);
+    mar_status status = kern_check(&c->base, err);
+    t->bytes = t->used;
+    t->recorded = t->calls;
+    if (status == MAR_OK && t->bytes > 0) status = alloc_pair(c, t->bytes, &t->pinned, &t->device, err);
+    if (status == MAR_OK)
+        status = cuda_status(cudaEventCreateWithFlags(&t->fetched, cudaEventDisableTiming), "making an event", err);
+    return status == MAR_OK ? capture(c, t, body, arg, err) : status;
+}
+
+static kern_tape *new_tape(cuda_kern *c, void (*body)(void *arg), void *arg)
+{
+    mar_err err = {};
+    kern_tape *t = (kern_tape *)calloc(1, sizeof *t);
+    mar_status status = t ? record(c, t, body, arg, &err) : err_set(&err, MAR_ENOMEM, "out of memory");
+    if (status == MAR_OK) return t;
+    kern_fail(&c->base, status, &err);
+    cuda_tape_free(&c->base, t);
+    return NULL;
+}
+
+void cuda_replay(kern *k, kern_tape **tape, void (*body)(void *arg), void *arg)
+{
+    cuda_kern *c = cuda_of(k);
+    if (cuda_in_tape(c)) { /* becomes a part of that tape */
+        body(arg);
+        return;
+    }
+    if (!cuda_live(c)) return;
+    if (!*tape)
+        *tape = new_tape(c, body, arg);
+    else if (cuda_ok(c, cudaEventSynchronize((*tape)->fetched), "waiting for a tape's host arrays"))
+        run_body(c, *tape, REFILL, body, arg);
+    if (!cuda_live(c)) return;
+    kern_tape *t = *tape;
+    if (t->calls != t->recorded) {
+        fail_changed(c);
+        return;
+    }
+    if (t->bytes > 0)
+        cuda_ok(c, cudaMemcpyAsync(t->device, t->pinned, t->bytes, cudaMemcpyHostToDevice, c->stream),
+                "copying a tape's host arrays");
+    cuda_ok(c, cudaEventRecord(t->fetched, c->stream), "recording an event");
+    cuda_ok(c, cudaGraphLaunch(t->graph, c->stream), "replaying a tape");
+}
+
+void cuda_tape_free(kern *k, kern_tape *t)
+{
+    cuda_kern *c = cuda_of(k);
+    if (!t) return;
+    (void)cudaSetDevice(c->device);
+    (void)cudaStreamSynchronize(c->stream);
+    if (t->graph) (void)cudaGraphExecDestroy(t->graph);
+    if (t->fetched) (void)cudaEventDestroy(t->fetched);
+    free_pair(c, t->pinned, t->device);
+    free(t);
+}
+
+/* --- times ------------------------------------------------------------------------------------------------ */
+
+void cuda_lap(kern *k, double *seconds)
+{
+    cuda_kern *c = cuda_of(k);
+    struct cuda_laps *l = c->laps;
+    if (!cuda_outside_tape(c, "a lap") || !cuda_live(c)) return;
+    if (l->count == LAPS) {
+        if (!cuda_ok(c, cudaStreamSynchronize(c->stream), "waiting for the GPU")) return;
+        cuda_settle(c);
+    }
+    if (l->count == l->made) {
+        if (!cuda_ok(c, cudaEventCreate(&l->event[l->made]), "making an event")) return;
+        l->made++;
+    }
+    l->seconds[l->count] = seconds;
+    if (cuda_ok(c, cudaEventRecord(l->event[l->count], c->stream), "recording an event")) l->count++;
+}
+
+void cuda_settle(cuda_kern *c)
+{
+    struct cuda_laps *l = c->laps;
+    for (int i = 1; i < l->count; i++) {
+        float ms = 0;
+        if (l->seconds[i] &&
+            cuda_ok(c, cudaEventElapsedTime(&ms, l->event[i - 1], l->event[i]), "reading a lap's time"))
+            *l->seconds[i] += ms / 1000;
+    }
+    if (l->count > 1) { /* the next lap begins with the last event */
+        cudaEvent_t last = l->event[l->count - 1];
+        l->event[l->count - 1] = l->event[0];
+        l->event[0] = last;
+        l->count = 1;
+    }
+    free_rings(c, &c->stage->now->older);
+}

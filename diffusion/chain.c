@@ -1,10 +1,8 @@
 #include "diffusion/chain.h"
 
-#include <stdlib.h>
+#include "base/arena.h"
 
-/* Modulation rows are written once and read once; this many bytes of them at a time keep the product that makes them
- * large (it re-reads its weights once per chunk) without holding all steps of a big batch. */
-enum { MOD_BUDGET = 48 << 20 };
+#include <stdlib.h>
 
 enum { REUSE_EVERY = 7 }; /* cache_threshold of LazyMAR's release */
 
@@ -29,36 +27,46 @@ static mar_status create_courses(const diff_spec *specs, int n, diff_chain *c, m
     return status;
 }
 
-static mar_status create_buffers(diff_chain *c, mar_err *err)
+static mar_status create_host(diff_chain *c, mar_err *err)
 {
-    kern *k = c->head->k;
-    const size_t rows = (size_t)rows_of(c, c->max_tokens), width = (size_t)c->head->width;
-    const size_t tokens = (size_t)c->max_tokens, channels = (size_t)c->head->channels, steps = (size_t)c->max_steps;
-    const size_t mod_bytes = k->ops->head_mod_bytes(c->head->net);
-    size_t mod_rows = MOD_BUDGET / mod_bytes;
-    if (mod_rows < rows) mod_rows = rows;
-    if (mod_rows > rows * steps) mod_rows = rows * steps;
-    c->mod_rows = (int)mod_rows;
+    const size_t tokens = (size_t)c->max_tokens, rows = (size_t)rows_of(c, c->max_tokens), steps = (size_t)c->max_steps;
     c->step_index = malloc(steps * sizeof *c->step_index);
     c->step_list = malloc(steps * sizeof *c->step_list);
     c->mod_row = malloc(steps * sizeof *c->mod_row);
     c->x_index = malloc((rows + 1) * sizeof *c->x_index);
     c->coef = malloc((tokens + 1) * sizeof *c->coef);
-    c->host_law = malloc((tokens * channels + 1) * sizeof *c->host_law);
-    if (!c->step_index || !c->step_list || !c->mod_row || !c->x_index || !c->coef || !c->host_law)
+    c->zeros = calloc(tokens + 1, sizeof *c->zeros);
+    if (!c->step_index || !c->step_list || !c->mod_row || !c->x_index || !c->coef || !c->zeros)
         return err_set(err, MAR_ENOMEM, "out of memory");
     for (int i = 0; i < c->max_steps; i++) c->step_index[i] = i;
-    void *p = NULL;
-    mar_status status = k->ops->alloc(k, rows * width * sizeof(float), &p, err);
-    c->cond = p, p = NULL;
-    if (status == MAR_OK) status = k->ops->alloc(k, rows * 2 * channels * sizeof(float), &p, err);
-    c->out = p, p = NULL;
-    if (status == MAR_OK) status = k->ops->alloc(k, tokens * channels * sizeof(float), &p, err);
-    c->x0 = p, p = NULL;
-    if (status == MAR_OK) status = k->ops->alloc(k, mod_rows * mod_bytes, &c->mod, err);
-    if (status == MAR_OK)
-        status = k->ops->alloc(k, k->ops->head_scratch_bytes(c->head->net, c->mod_rows), &c->scratch, err);
-    return status;
+    return MAR_OK;
+}
+
+/* As many modulation rows as the backend likes to make at a time, and those of one step at least. */
+static int chunk_rows(const diff_chain *c)
+{
+    const kern *k = c->head->k;
+    const size_t rows = (size_t)rows_of(c, c->max_tokens), all = rows * (size_t)c->max_steps;
+    const size_t fit = k->mod_budget / k->ops->head_mod_bytes(c->head->net);
+    return (int)(fit < rows ? rows : fit > all ? all : fit);
+}
+
+size_t diff_chain_lay_out(diff_chain *c, char *base)
+{
+    const kern_ops *ops = c->head->k->ops;
+    const size_t rows = (size_t)rows_of(c, c->max_tokens), tokens = (size_t)c->max_tokens;
+    const size_t width = (size_t)c->head->width, channels = (size_t)c->head->channels;
+    size_t used = 0;
+    c->cond = arena_carve(base, &used, rows * width, sizeof(float));
+    c->out = arena_carve(base, &used, rows * 2 * channels, sizeof(float));
+    c->x0 = arena_carve(base, &used, tokens * channels, sizeof(float));
+    c->mod = arena_carve(base, &used, (size_t)c->mod_rows, ops->head_mod_bytes(c->head->net));
+    c->scratch = arena_carve(base, &used, 1, ops->head_scratch_bytes(c->head->net, c->mod_rows));
+    if (c->reuse) {
+        c->kept = arena_carve(base, &used, (size_t)c->head->depth * rows * width, sizeof(float));
+        c->difference = arena_carve(base, &used, tokens * 2 * channels, sizeof(float));
+    }
+    return used;
 }
 
 mar_status diff_chain_create_for(const diff_head *head, const diff_spec *specs, int n, float temperature,
@@ -66,11 +74,12 @@ mar_status diff_chain_create_for(const diff_head *head, const diff_spec *specs, 
 {
     *out = (diff_chain){.head = head, .max_tokens = max_tokens, .guided = guided, .temperature = temperature};
     mar_status status = create_courses(specs, n, out, err);
-    if (status == MAR_OK) status = create_buffers(out, err);
+    if (status == MAR_OK) status = create_host(out, err);
     if (status != MAR_OK) {
         diff_chain_free(out);
         return status;
     }
+    out->mod_rows = chunk_rows(out);
     diff_chain_use(out, specs[0].steps);
     return MAR_OK;
 }
@@ -90,33 +99,15 @@ void diff_chain_use(diff_chain *c, int steps)
     c->temb = course->temb;
 }
 
-/* Floats of the two buffers of diff_chain_reuse. */
-static void reuse_sizes(const diff_chain *c, size_t *kept, size_t *difference)
+void diff_chain_reuse(diff_chain *c)
 {
-    *kept = (size_t)c->head->depth * (size_t)rows_of(c, c->max_tokens) * (size_t)c->head->width;
-    *difference = (size_t)c->max_tokens * 2 * (size_t)c->head->channels;
-}
-
-mar_status diff_chain_reuse(diff_chain *c, mar_err *err)
-{
-    kern *k = c->head->k;
-    size_t kept, difference;
-    void *p = NULL;
-    reuse_sizes(c, &kept, &difference);
-    mar_status status = k->ops->alloc(k, difference * sizeof(float), &p, err);
-    c->difference = p, p = NULL;
-    if (status == MAR_OK) status = k->ops->alloc(k, kept * sizeof(float), &p, err);
-    c->kept = p;
-    return status;
+    c->reuse = 1;
 }
 
 void diff_chain_free(diff_chain *c)
 {
     if (!c->head) return;
     kern *k = c->head->k;
-    void *arrays[] = {c->cond, c->out, c->x0, c->kept, c->difference, c->mod, c->scratch};
-    for (int i = 0; i < 7; i++)
-        if (arrays[i]) k->ops->free(k, arrays[i]);
     for (int i = 0; i < c->courses; i++) {
         if (c->course[i].temb) k->ops->free(k, c->course[i].temb);
         diff_schedule_free(&c->course[i].schedule);
@@ -127,20 +118,8 @@ void diff_chain_free(diff_chain *c)
     free(c->mod_row);
     free(c->x_index);
     free(c->coef);
-    free(c->host_law);
+    free(c->zeros);
     *c = (diff_chain){0};
-}
-
-size_t diff_chain_bytes(const diff_chain *c)
-{
-    const kern_ops *ops = c->head->k->ops;
-    const size_t rows = (size_t)rows_of(c, c->max_tokens), width = (size_t)c->head->width;
-    const size_t tokens = (size_t)c->max_tokens, channels = (size_t)c->head->channels;
-    size_t steps = 0, kept = 0, difference = 0;
-    if (c->kept) reuse_sizes(c, &kept, &difference);
-    for (int i = 0; i < c->courses; i++) steps += (size_t)c->course[i].schedule.steps;
-    return ((rows + steps) * width + (rows * 2 + tokens) * channels + kept + difference) * sizeof(float) +
-           (size_t)c->mod_rows * ops->head_mod_bytes(c->head->net) + ops->head_scratch_bytes(c->head->net, c->mod_rows);
 }
 
 /* Steps whose modulation is made at once. */
@@ -153,7 +132,7 @@ static int chunk_steps(const diff_chain *c, int rows)
 /* Whether the head is evaluated in full at this index of a run that begins at `first`. */
 static int in_full(const diff_chain *c, int index, int first)
 {
-    return !c->kept || index == first || index % REUSE_EVERY == 0;
+    return !c->reuse || index == first || index % REUSE_EVERY == 0;
 }
 
 static int count_in_full(const diff_chain *c, int top, int bottom, int first)
@@ -175,7 +154,7 @@ mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err)
     const int rows = rows_of(c, tokens), chunk = chunk_steps(c, rows), first = c->schedule.steps - 1;
     mar_status status = k->ops->linear_plan(k, c->head->cond, rows, err);
     if (status == MAR_OK) status = k->ops->head_plan(k, c->head->net, rows, err);
-    if (status == MAR_OK && c->kept) status = k->ops->head_plan(k, c->head->net, tokens, err);
+    if (status == MAR_OK && c->reuse) status = k->ops->head_plan(k, c->head->net, tokens, err);
     if (status == MAR_OK) /* the last chunk of a run that stops above index 0 */
         status = k->ops->head_plan(k, c->head->net, first % chunk * rows, err);
     for (int top = first; status == MAR_OK && top >= 0; top -= chunk) {
@@ -187,18 +166,20 @@ mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err)
     return status;
 }
 
+/* Whether the law at an index leaves a trace. */
+static int is_traced(const diff_trace *trace, int index)
+{
+    return trace && (index == trace->index || (index > trace->index && trace->path_log_std));
+}
+
 /* Adds the step's log standard deviations to the path, or keeps its law. */
-static void note(diff_chain *c, const float *x, int tokens, const float *cfg, int index, diff_trace *trace)
+static void note(diff_chain *c, const float *x, int tokens, const float *cfg, int index, const diff_trace *trace)
 {
     kern *k = c->head->k;
     const int channels = c->head->channels;
-    if (index < trace->index || (index > trace->index && !trace->path_log_std)) return;
     for (int r = 0; r < tokens; r++) c->coef[r] = &c->schedule.coef[index];
     k->ops->chain_law(k, x, c->out, tokens, channels, cfg, c->coef, c->temperature, trace->mean, trace->log_std);
-    if (index == trace->index) return;
-    k->ops->download(k, c->host_law, trace->log_std, (size_t)tokens * (size_t)channels * sizeof(float));
-    for (int r = 0; r < tokens; r++)
-        for (int i = 0; i < channels; i++) trace->path_log_std[r] += c->host_law[r * channels + i];
+    if (index > trace->index) k->ops->add_log_std(k, trace->path_log_std, trace->log_std, tokens, channels);
 }
 
 /* The modulation of indices top..bottom: of all rows for those evaluated in full, of the conditional rows for others.
@@ -229,7 +210,7 @@ static void evaluate(diff_chain *c, const float *x, int tokens, int i, int first
     const kern_head_reuse reuse = reuse_at(c, i, first);
     const int rows = reuse == KERN_HEAD_FRESH ? rows_of(c, tokens) : tokens;
     const char *mod = (const char *)c->mod + (size_t)c->mod_row[i] * ops->head_mod_bytes(c->head->net);
-    if (!c->kept) {
+    if (!c->reuse) {
         ops->head_eval(k, c->head->net, x, c->x_index, mod, NULL, rows, c->out, c->scratch);
         return;
     }
@@ -243,29 +224,77 @@ static void evaluate(diff_chain *c, const float *x, int tokens, int i, int first
         ops->subtract(k, c->out, c->difference, n, c->out + n);
 }
 
+/* A run: the arguments of diff_chain_run. */
+typedef struct {
+    int tokens, first;
+    const float *cfg; /* NULL without guidance */
+    uint64_t seed;
+    const uint64_t *image;
+    const int *position;
+    float *x;
+} run;
+
+/* The step at an index, by operations of its own. */
+static void take_step(diff_chain *c, const run *r, int index, const diff_trace *trace)
+{
+    kern *k = c->head->k;
+    const int channels = c->head->channels;
+    evaluate(c, r->x, r->tokens, index, r->first);
+    if (is_traced(trace, index)) note(c, r->x, r->tokens, r->cfg, index, trace);
+    if (c->schedule.ode)
+        k->ops->chain_ode_step(k, r->x, c->x0, c->out, r->tokens, channels, r->cfg, &c->schedule.ode[index]);
+    else
+        k->ops->chain_step(k, r->x, c->out, r->tokens, channels, r->cfg, &c->schedule.coef[index], r->seed, r->image,
+                           r->position, c->schedule.t[index]);
+}
+
+/* The steps at indices top..bottom in one operation. */
+static void take_steps(diff_chain *c, const run *r, int top, int bottom)
+{
+    kern *k = c->head->k;
+    const kern_chain_job job = {
+        .tokens = r->tokens,
+        .conditions = c->guided ? 2 : 1,
+        .first = top,
+        .last = bottom,
+        .mod = (const char *)c->mod + (size_t)c->mod_row[top] * k->ops->head_mod_bytes(c->head->net),
+        .x = r->x,
+        .x0 = c->schedule.ode ? c->x0 : NULL,
+        .coef = c->schedule.coef,
+        .ode = c->schedule.ode,
+        .t = c->schedule.t,
+        .cfg = r->cfg,
+        .seed = r->seed,
+        .image = r->image,
+        .position = r->position,
+        .out = c->out,
+        .scratch = c->scratch,
+    };
+    k->ops->chain_run(k, c->head->net, &job);
+}
+
 void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg, uint64_t seed, const uint64_t *image,
                     const int *position, int first, int last, float *x, diff_trace *trace)
 {
     kern *k = c->head->k;
-    const kern_ops *ops = k->ops;
     const int rows = rows_of(c, tokens), chunk = rows ? chunk_steps(c, rows) : 0;
+    const run r = {tokens, first, c->guided ? cfg : NULL, seed, image, position, x};
     if (!rows) return;
-    if (!c->guided) cfg = NULL;
-    ops->linear(k, c->head->cond, z, rows, c->cond);
-    for (int r = 0; r < rows; r++) c->x_index[r] = r % tokens; /* both conditions share the state */
+    k->ops->linear(k, c->head->cond, z, rows, c->cond);
+    for (int i = 0; i < rows; i++) c->x_index[i] = i % tokens; /* both conditions share the state */
     if (trace && trace->path_log_std)
-        for (int r = 0; r < tokens; r++) trace->path_log_std[r] = 0;
+        k->ops->upload(k, trace->path_log_std, c->zeros, (size_t)tokens * sizeof *c->zeros);
     for (int top = first; top >= last; top -= chunk) {
         const int bottom = top - chunk + 1 > last ? top - chunk + 1 : last;
         modulate(c, tokens, top, bottom, first);
-        for (int i = top; i >= bottom; i--) {
-            evaluate(c, x, tokens, i, first);
-            if (trace) note(c, x, tokens, cfg, i, trace);
-            if (c->schedule.ode)
-                ops->chain_ode_step(k, x, c->x0, c->out, tokens, c->head->channels, cfg, &c->schedule.ode[i]);
-            else
-                ops->chain_step(k, x, c->out, tokens, c->head->channels, cfg, &c->schedule.coef[i], seed, image,
-                                position, c->schedule.t[i]);
+        for (int i = top, end; i >= bottom; i = end - 1) {
+            end = i;
+            if (c->reuse || is_traced(trace, i)) {
+                take_step(c, &r, i, trace);
+                continue;
+            }
+            while (end > bottom && !is_traced(trace, end - 1)) end--;
+            take_steps(c, &r, i, end);
         }
     }
 }

@@ -23,19 +23,23 @@ typedef struct {
     int *mod_row;           /* [max_steps] where a step's modulation rows begin */
     int max_tokens;         /* per call */
     int guided;             /* two rows a token */
+    int reuse;              /* as LazyMAR's release does: diff_chain_reuse */
     int mod_rows;           /* modulation rows the buffer holds: tokens x conditions x steps of a chunk */
-    float *cond, *out;      /* [rows][width], [rows][2*channels] */
-    float *x0;              /* [max_tokens][channels] a solver's last x0 */
-    float *kept;            /* [depth][rows][width] what the blocks gave (diff_chain_reuse), or NULL */
-    float *difference;      /* [max_tokens][2*channels] conditional minus unconditional output, likewise */
-    void *mod, *scratch;
-    int *x_index; /* host [rows]: which token's state a row reads */
+    int *x_index;           /* host [rows]: which token's state a row reads */
     float temperature;
     const kern_chain_coef **coef; /* host [max_tokens] */
-    float *host_law;              /* host [max_tokens][channels] */
+    double *zeros;                /* host [max_tokens] */
+
+    /* backend memory: diff_chain_lay_out */
+    float *cond, *out; /* [rows][width], [rows][2*channels] */
+    float *x0;         /* [max_tokens][channels] a solver's last x0 */
+    float *kept;       /* reuse: [depth][rows][width] what the blocks gave */
+    float *difference; /* reuse: [max_tokens][2*channels] conditional minus unconditional output */
+    void *mod, *scratch;
 } diff_chain;
 
-/* Working memory for up to max_tokens tokens a call. `guided`: with guidance, two conditions a token. */
+/* For up to max_tokens tokens a call. `guided`: with guidance, two conditions a token. It runs after
+ * diff_chain_lay_out. */
 mar_status diff_chain_create(const diff_head *head, int steps, float temperature, int max_tokens, int guided,
                              diff_chain *out, mar_err *err);
 /* One that can be run with any of several step counts, which share all buffers; specs [n] is copied, no two with the
@@ -45,20 +49,22 @@ mar_status diff_chain_create_for(const diff_head *head, const diff_spec *specs, 
 /* From now on, evaluates the head as LazyMAR's release does (diffloss_cached.py): in full at the first index of a run
  * and at every seventh, 0 included. In between, what the blocks' MLPs gave is used again (kern_head_reuse), in the
  * first tenth of the chain for blocks 1 to 4 only; the head runs on the conditional rows, whose difference to the
- * unconditional ones is that of the last full evaluation. */
-mar_status diff_chain_reuse(diff_chain *c, mar_err *err);
+ * unconditional ones is that of the last full evaluation. To be called before diff_chain_lay_out. */
+void diff_chain_reuse(diff_chain *c);
+/* Gives the chain its working memory in backend memory at base, which must outlive it, and returns the bytes it takes,
+ * a multiple of 256; base NULL only counts. */
+size_t diff_chain_lay_out(diff_chain *c, char *base);
 /* Uses the course with spec.steps == steps, which must be there, from now on. */
 void diff_chain_use(diff_chain *c, int steps);
 void diff_chain_free(diff_chain *c);
-size_t diff_chain_bytes(const diff_chain *c);
 /* Prepares for calls with this many tokens in the course in use, so that diff_chain_sample allocates nothing. */
 mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err);
 
-/* What a run leaves behind for a verifier. Backend arrays [tokens][channels]. */
+/* What a run leaves behind for a verifier. Backend arrays, [tokens][channels] unless it says another shape. */
 typedef struct {
     int index;             /* the step whose law is wanted */
     float *mean, *log_std; /* the law of the state after it (kernels/ops.h, chain_law) */
-    double *path_log_std;  /* host [tokens]: sum of log std over the channels of the noisy steps above it, or NULL */
+    double *path_log_std;  /* [tokens]: sum of log std over the channels of the noisy steps above it, or NULL */
 } diff_trace;
 
 /* x[tokens][channels] <- the chain's samples, x_T and every eps_t at the addresses of (image, position).

@@ -160,3 +160,9 @@ double diff_head_sequential_macs(const diff_head *h)
 {
     return 2.0 * h->depth * h->width * h->width + 3.0 * h->channels * h->width;
 }
+
+double diff_head_sequential_bytes(const diff_head *h)
+{
+    return 2.0 * h->depth * h->width * h->width * (double)h->k->act_size +
+           3.0 * h->channels * h->width * sizeof(float); /* into and out of the head in f32 */
+}

@@ -24,5 +24,7 @@ mar_status diff_head_time_embeddings(const diff_head *h, const int *t, int n, fl
 /* Multiply-adds of one row in one step: modulation, and the sequential rest. */
 double diff_head_modulation_macs(const diff_head *h);
 double diff_head_sequential_macs(const diff_head *h);
+/* What a step must read: the weights of the sequential products. */
+double diff_head_sequential_bytes(const diff_head *h);
 
 #endif

@@ -29,51 +29,19 @@
 #define DIFFUSION_SPECULATE_H
 
 #include "diffusion/chain.h"
-#include "specdec/verifier.h"
+#include "kernels/window.h"
 
-/* Evaluates one head at many states. */
+/* A head that is evaluated at many states. */
 typedef struct {
     diff_chain *chain; /* the head, its conditions and step embeddings; NULL: no draft */
-    void *mod;         /* [conditions][steps][tokens of a group] modulation rows */
-    void *scratch;
-    float *out; /* [conditions * group * window][2*channels] */
+    kern_window_head at;
 } diff_evaluator;
 
-/* C = channels, G = group, S = chain's max_steps, R = group * window. */
 typedef struct {
     diff_evaluator target, draft;
-    const spec_method *method; /* conditional: exact given the context, here all noise above */
-    int window, conditions, channels;
-    int group;        /* tokens that go through the chain together: the modulation of all their steps is held */
-    float *x;         /* backend [R][C] */
-    float *mean;      /* backend [R][C] */
-    float *log_std;   /* backend [R][C] */
-    float *noise;     /* backend [S][G][C] eps of every transition */
-    void *host;       /* all that follows is one allocation */
-    float *eps;       /* [S][G][C] */
-    float *state;     /* [R][C] the round's states, first those of all tokens, then the first proposals, ... */
-    float *out;       /* [R][2C] the target's answers there, conditional rows */
-    float *mean_p;    /* [R][C] the laws of the transitions from there; log std is at temperature 1 */
-    float *log_std_p; /* [R][C] */
-    float *mean_q;    /* [R][C] */
-    float *log_std_q; /* [R][C] */
-    float *seen;      /* [G][S+1][3][C] evaluations by token and index: state, x0, variance fraction. Entry `steps` is
-                       * what is known before the first one */
-    float *secant;    /* [G][3][C] r, and the two sums it is the quotient of */
-    float *tempered;  /* [2][window][C] log std of p and q of one token's transitions, at the chain's temperature */
-    float *walked;    /* [window][C] the states it is taken through */
-    spec_site *site;  /* [window] its block for the verifier: */
-    spec_token *draft_state;
-    spec_address *address;
-    spec_verdict *verdict;
-    float *token;                           /* [G][C] where each token is, in the end the sample */
-    float *snr;                             /* [S+1] of the steps; 0 at `steps` */
-    float *gain;                            /* [S+1] y = gain * x */
-    float *row_cfg;                         /* [R] */
-    int *row_token, *row_index, *row_child; /* [R] token of the group, step index, row of the proposal that follows */
-    int *index, *lowest, *calls;            /* [G] the token's step index, lowest index evaluated, head calls */
-    int *x_index, *mod_index;               /* [conditions * R] */
-    const kern_chain_coef **coef;           /* [R] */
+    kern_window w;                   /* w.group tokens go through the chain together; w.window 0: none was created */
+    const kern_chain_coef *schedule; /* the course whose tables are on the backend */
+    float *table;                    /* host [max_steps+1] */
 } diff_speculation;
 
 typedef struct {
@@ -91,12 +59,14 @@ typedef struct {
 
 /* For the tokens of `target`'s calls; both chains must outlive it. draft: the chain whose head proposes, or NULL. The
  * course in use (diff_chain_use) may change between calls, in both chains alike. At temperature 0 there is no noise in
- * which a guess could be right, and window counts as 1. MAR_EARG if window is not positive, the sampler is not DDPM or
- * the chains do not go together. */
+ * which a guess could be right, and window counts as 1. It runs after diff_speculate_lay_out. MAR_EARG if window is not
+ * positive, the sampler is not DDPM or the chains do not go together. */
 mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int window, diff_speculation *out,
                                  mar_err *err);
+/* Gives it its working memory in backend memory at base, which must outlive it, and returns the bytes it takes, a
+ * multiple of 256; base NULL only counts. */
+size_t diff_speculate_lay_out(diff_speculation *s, char *base);
 void diff_speculate_free(diff_speculation *s);
-size_t diff_speculate_bytes(const diff_speculation *s);
 /* Prepares for calls with this many tokens in the course in use, so that diff_speculate_sample allocates nothing. */
 mar_status diff_speculate_plan(diff_speculation *s, int tokens, mar_err *err);
 

@@ -16,7 +16,7 @@
  *
  * An image depends on (model, parameters, seed, image index) only: not on the batch it is made in, the
  * number of threads, or what was generated before it. (Bit for bit with AVX-512; below, oneDNN 2.6 has products whose
- * last bits can depend on the batch.)
+ * last bits can depend on the batch, and so have products on a GPU.)
  *
  * Threads: a `mar` handle and everything made from it belong to one thread at a time; different handles
  * are independent. Strings returned by the library stay valid until their owner is freed.
@@ -53,9 +53,13 @@ typedef enum { MAR_DTYPE_AUTO = 0, MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_F16 
 
 typedef struct mar mar; /* backend, thread pool, last error */
 
+typedef enum { MAR_BACKEND_AUTO = 0, MAR_BACKEND_CPU, MAR_BACKEND_CUDA } mar_backend;
+
 typedef struct {
-    mar_dtype dtype; /* arithmetic of matrix products: F32, BF16, or AUTO (bf16 where the processor has it) */
-    int threads;     /* worker threads; 0 = one per available core */
+    mar_dtype dtype;     /* arithmetic of matrix products: F32, BF16, or AUTO (bf16 where the processor has it) */
+    int threads;         /* worker threads of the CPU; 0 = one per available core */
+    mar_backend backend; /* AUTO: CUDA if the library was built with it and there is a GPU, else CPU */
+    int device;          /* CUDA: number of the GPU, from 0 */
 } mar_options;
 
 /* Opens the library. `options` may be NULL (all defaults). *out is set even on failure, so that mar_error(*out) has
@@ -72,7 +76,8 @@ MAR_API const char *mar_version(void); /* "MAJOR.MINOR.PATCH" */
 MAR_API const char *mar_backend_description(const mar *m);
 
 /* Measures the rate of large matrix products on this handle's backend and arithmetic, in flop per second (2 a
- * multiply-add): the best of many 1024x1024x1024 products. Takes about a second. The yardstick of `mar bench`. */
+ * multiply-add): the best of many 1024x1024x1024 products, or, where these are too short to tell, of 8192x8192x8192.
+ * Takes some seconds. The yardstick of `mar bench`. */
 MAR_API mar_status mar_measure_peak(mar *m, double *flop_per_second);
 
 /* --- models -------------------------------------------------------------------------------------- */
@@ -178,9 +183,9 @@ typedef struct {
 
 typedef struct mar_session mar_session;
 
-/* A session owns all working memory for up to `max_batch` images at a time; a step allocates nothing. (Beginning a
- * batch of another size than the last one may, to prepare the products of its shapes, and so may a round of speculation
- * in context full, whose shapes depend on what was accepted.)
+/* A session owns all working memory for up to `max_batch` images at a time, one block on the backend; a step allocates
+ * nothing. (Beginning a batch of another size than the last one may, to prepare the products of its shapes, and so may
+ * a round of speculation in context full, whose shapes depend on what was accepted.) MAR_ENOMEM names the block's size.
  * `vae` may be NULL if only tokens are wanted. The session refers to model and vae: free it first. */
 MAR_API mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
                                       mar_session **out);
@@ -189,8 +194,9 @@ MAR_API void mar_session_free(mar_session *s);
 /* Starts images first_image .. first_image+n-1 (indices of this seed's sequence) with labels[n]; a label is
  * a class number, or -1 for unconditional. 1 <= n <= max_batch. An unfinished batch is dropped. */
 MAR_API mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n);
-MAR_API mar_status mar_session_step(mar_session *s); /* one autoregressive step, or a round of
-                                                      * speculation across tokens: several; MAR_EARG when done */
+/* One autoregressive step, or a round of speculation across tokens: several; MAR_EARG when done. On a GPU it may still
+ * be running when the call returns, and fail a later one; the last step waits for all of them. */
+MAR_API mar_status mar_session_step(mar_session *s);
 MAR_API int mar_session_done(const mar_session *s);
 MAR_API int mar_session_steps_left(const mar_session *s);
 
@@ -206,7 +212,9 @@ MAR_API void mar_session_image_size(const mar_session *s, int *width, int *heigh
 typedef struct {
     double encoder_s, decoder_s, head_s, vae_s, draft_s, verify_s, total_s;
     double encoder_flop, decoder_flop, head_flop, vae_flop, draft_flop;
-    size_t arena_bytes; /* the session's working memory */
+    size_t arena_bytes;     /* the session's working memory on the backend */
+    double head_call_bytes; /* the head's weights that each of its sequential calls needs */
+    int head_call_products; /* and the matrix products of a call, each of which waits for the one before */
 
     /* The target's head: calls that had to wait for one another. A token's calls are those of its chain, shared with
      * the tokens drawn beside it. */
@@ -227,7 +235,7 @@ typedef struct {
     double accepted_shift;    /* root mean square, by channel, of what an accepted token is less what the draft made of
                                * it and later contexts saw (context full) */
 } mar_stats;
-MAR_API void mar_session_get_stats(const mar_session *s, mar_stats *stats);
+MAR_API void mar_session_get_stats(const mar_session *s, mar_stats *stats); /* waits for the steps begun */
 
 /* What became of each token, after the last step: uint8_t map[n][seq_len] (mar_token_fate) and int step[n][seq_len],
  * the autoregressive step it belongs to. Either may be NULL. */

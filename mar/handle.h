@@ -6,7 +6,8 @@
 
 struct mar {
     kern *kern;
-    mar_err err; /* last error, for mar_error() */
+    mar_backend backend; /* CPU or CUDA */
+    mar_err err;         /* last error, for mar_error() */
 };
 
 #endif

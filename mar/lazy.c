@@ -40,7 +40,7 @@ void mar_lazy_plan_steps(const mar_model_config *config, mar_step *steps, int n)
 
 /* --- memory --------------------------------------------------------------------------------------------------- */
 
-static size_t lay_out(mar_lazy *z, char *base)
+size_t mar_lazy_lay_out(mar_lazy *z, char *base)
 {
     const mar_model_config *c = &z->model->config;
     const size_t images = (size_t)z->images, d = (size_t)c->width, rows = images * (size_t)(c->buffer + c->seq_len);
@@ -66,14 +66,10 @@ mar_status mar_lazy_create(const mar_model *model, int images, int conditions, m
     const size_t rows = (size_t)images * (size_t)(model->config.buffer + model->config.seq_len);
     z->score = calloc(rows, sizeof *z->score);
     z->kept = calloc(rows, sizeof *z->kept);
-    z->arena_bytes = lay_out(z, NULL);
-    mar_status status = z->score && z->kept ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
-    if (status == MAR_OK) status = k->ops->alloc(k, z->arena_bytes, &z->arena, err);
-    if (status != MAR_OK) {
+    if (!z->score || !z->kept) {
         mar_lazy_free(z);
-        return status;
+        return err_set(err, MAR_ENOMEM, "out of memory");
     }
-    lay_out(z, z->arena);
     *out = z;
     return MAR_OK;
 }
@@ -81,16 +77,9 @@ mar_status mar_lazy_create(const mar_model *model, int images, int conditions, m
 void mar_lazy_free(mar_lazy *z)
 {
     if (!z) return;
-    kern *k = z->model->m->kern;
-    if (z->arena) k->ops->free(k, z->arena);
     free(z->score);
     free(z->kept);
     free(z);
-}
-
-size_t mar_lazy_bytes(const mar_lazy *z)
-{
-    return z ? z->arena_bytes : 0;
 }
 
 /* --- passes --------------------------------------------------------------------------------------------------- */
@@ -256,6 +245,11 @@ static void prune(mar_lazy *z, mar_workspace *w, const mar_pass *p, const mar_st
     k->ops->copy_rows(k, y, NULL, x, w->rows[0], NULL, NULL, n, c->width);
 }
 
+int mar_lazy_reads(const mar_lazy *z, const mar_step *step)
+{
+    return !step->fresh && step->kept < row_length(z);
+}
+
 /* The blocks before the last on the conditional sequences. Returns the rows it ends with, [images][kept][D]; w->rows[0]
  * has their places among [images][L]. */
 static float *decode_blocks(mar_lazy *z, mar_workspace *w, const mar_pass *p, const mar_step *step)
@@ -270,7 +264,7 @@ static float *decode_blocks(mar_lazy *z, mar_workspace *w, const mar_pass *p, co
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
         const mar_block *block = &m->decoder[b];
         act *cache = block_cache(z, z->decoder, b);
-        const int pruning = b == PRUNE_BLOCK && step->kept < length;
+        const int pruning = b == PRUNE_BLOCK && mar_lazy_reads(z, step);
         qkv_rows(z, w, block, x, p->images * count);
         if (pruning)
             k->ops->similarity(k, at(z, w->qkv, 2 * (size_t)c->width), at(z, cache, 2 * (size_t)c->width), 3 * c->width,

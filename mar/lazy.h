@@ -22,15 +22,15 @@
 typedef struct {
     const mar_model *model;
     int images, conditions;
-    void *arena;
-    size_t arena_bytes;
+    float *score; /* host [images * L] */
+    int *kept;    /* host [images * L] */
+
+    /* backend memory: mar_lazy_lay_out */
     act *encoder;      /* [encoder_depth][images][L][3D], rows in the order they came */
     act *decoder;      /* [decoder_depth - 1][images][L][3D] by position */
     act *last;         /* [images][L][2D] */
     float *input;      /* [images][L][D] the decoder's input */
     float *difference; /* [images][seq_len][D] unconditional minus conditional output of the last block */
-    float *score;      /* host [images * L] */
-    int *kept;         /* host [images * L] */
 } mar_lazy;
 
 enum { MAR_LAZY_MIN_STEPS = 7 }; /* of the autoregressive steps, the first six are fresh */
@@ -41,11 +41,14 @@ void mar_lazy_plan_steps(const mar_model_config *config, mar_step *steps, int n)
 /* conditions: 2 with guidance, else 1. */
 mar_status mar_lazy_create(const mar_model *model, int images, int conditions, mar_lazy **out, mar_err *err);
 void mar_lazy_free(mar_lazy *lazy);
-size_t mar_lazy_bytes(const mar_lazy *lazy);
+/* As diff_chain_lay_out. */
+size_t mar_lazy_lay_out(mar_lazy *lazy, char *base);
 mar_status mar_lazy_plan(const mar_lazy *lazy, int images, const mar_step *step, mar_err *err);
 
 /* As mar_encode and mar_decode, whose fields p, z and z_index are. The steps of a batch come in their order. */
 void mar_lazy_encode(mar_lazy *lazy, mar_workspace *w, const mar_pass *p, const mar_step *step);
+/* Whether mar_lazy_decode of this step reads results back from the backend, and so cannot be on a tape. */
+int mar_lazy_reads(const mar_lazy *lazy, const mar_step *step);
 void mar_lazy_decode(mar_lazy *lazy, mar_workspace *w, const mar_pass *p, const mar_step *step, float *z,
                      const int *z_index);
 

@@ -12,8 +12,7 @@ double mar_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Lays out the arena; returns its size. */
-static size_t lay_out(mar_runner *r, char *base)
+size_t mar_runner_lay_out(mar_runner *r, char *base)
 {
     const mar_model_config *c = &r->model->config;
     const size_t images = (size_t)r->max_images, sequences = images * (size_t)r->conditions, d = (size_t)c->width;
@@ -30,6 +29,8 @@ static size_t lay_out(mar_runner *r, char *base)
     r->token_rows = arena_carve(base, &used, images * seq * d, sizeof(float));
     r->class_rows = arena_carve(base, &used, sequences * (size_t)c->buffer * d, sizeof(float));
     r->z = arena_carve(base, &used, sequences * (size_t)r->max_tokens * d, sizeof(float));
+    used += diff_chain_lay_out(&r->chain, base ? base + used : NULL);
+    if (r->lazy) used += mar_lazy_lay_out(r->lazy, base ? base + used : NULL);
     return used;
 }
 
@@ -47,15 +48,12 @@ static mar_status create_chain(mar_runner *r, const mar_params *params, mar_err 
 mar_status mar_runner_create(const mar_model *model, int max_images, int conditions, int max_tokens,
                              const mar_params *params, mar_runner *out, mar_err *err)
 {
-    kern *k = model->m->kern;
     const mar_model_config *c = &model->config;
     *out = (mar_runner){.model = model, .max_images = max_images, .conditions = conditions, .max_tokens = max_tokens};
     mar_status status = create_chain(out, params, err);
     if (status != MAR_OK) return status; /* nothing is owned yet */
-    if (params->lazy_head) status = diff_chain_reuse(&out->chain, err);
-    if (status == MAR_OK && params->lazy) status = mar_lazy_create(model, max_images, conditions, &out->lazy, err);
-    out->arena_bytes = lay_out(out, NULL);
-    if (status == MAR_OK) status = k->ops->alloc(k, out->arena_bytes, &out->arena, err);
+    if (params->lazy_head) diff_chain_reuse(&out->chain);
+    if (params->lazy) status = mar_lazy_create(model, max_images, conditions, &out->lazy, err);
     const size_t rows = (size_t)max_images * (size_t)conditions * (size_t)(c->buffer + c->seq_len);
     for (int i = 0; status == MAR_OK && i < 3; i++) {
         out->work.rows[i] = calloc(rows, sizeof *out->work.rows[i]);
@@ -63,19 +61,13 @@ mar_status mar_runner_create(const mar_model *model, int max_images, int conditi
     }
     out->z_index = calloc((size_t)max_images * (size_t)conditions * (size_t)max_tokens, sizeof *out->z_index);
     if (status == MAR_OK && !out->z_index) status = err_set(err, MAR_ENOMEM, "out of memory");
-    if (status != MAR_OK) {
-        mar_runner_free(out);
-        return status;
-    }
-    lay_out(out, out->arena);
-    return MAR_OK;
+    if (status != MAR_OK) mar_runner_free(out);
+    return status;
 }
 
 void mar_runner_free(mar_runner *r)
 {
     if (!r->model) return;
-    kern *k = r->model->m->kern;
-    if (r->arena) k->ops->free(k, r->arena);
     diff_chain_free(&r->chain);
     mar_lazy_free(r->lazy);
     for (int i = 0; i < 3; i++) free(r->work.rows[i]);
@@ -83,9 +75,11 @@ void mar_runner_free(mar_runner *r)
     *r = (mar_runner){0};
 }
 
-size_t mar_runner_bytes(const mar_runner *r)
+void mar_tapes_free(kern *k, mar_tapes *t)
 {
-    return r->model ? r->arena_bytes + diff_chain_bytes(&r->chain) + mar_lazy_bytes(r->lazy) : 0;
+    kern_tape *tapes[] = {t->encode, t->decode, t->draw[0], t->draw[1], t->learn};
+    for (int i = 0; i < 5; i++) k->ops->tape_free(k, tapes[i]);
+    *t = (mar_tapes){0};
 }
 
 mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_err *err)
@@ -108,15 +102,28 @@ mar_status mar_runner_plan_head(mar_runner *r, int tokens, mar_err *err)
 
 void mar_runner_begin(mar_runner *r, int images, const int *label)
 {
-    const double start = mar_now();
+    kern *k = r->model->m->kern;
     int *labels = r->work.rows[2]; /* the passes' own list comes later */
     for (int i = 0; i < images; i++) {
         labels[i] = label[i];
         if (r->conditions == 2) labels[images + i] = r->model->config.classes;
     }
+    r->encoder_s = r->decoder_s = r->head_s = r->encoder_flop = r->decoder_flop = r->head_flop = 0;
+    k->ops->lap(k, NULL);
     mar_embed_classes(r->model, &r->work, images * r->conditions, labels, r->class_rows);
-    r->encoder_s = mar_now() - start;
-    r->decoder_s = r->head_s = r->encoder_flop = r->decoder_flop = r->head_flop = 0;
+    k->ops->lap(k, &r->encoder_s);
+}
+
+/* body(arg), on a tape if there is one, with its time added to *seconds. */
+static void perform(const mar_runner *r, kern_tape **tape, void (*body)(void *arg), void *arg, double *seconds)
+{
+    kern *k = r->model->m->kern;
+    k->ops->lap(k, NULL);
+    if (tape)
+        k->ops->replay(k, tape, body, arg);
+    else
+        body(arg);
+    k->ops->lap(k, seconds);
 }
 
 /* Where the z of a step's token goes: `i` of all `sequences`, `images` of them conditional. */
@@ -127,56 +134,97 @@ static int z_row(const mar_step *step, int sequences, int images, int i, int fir
     return place >= others ? s * step->detailed + place - others : sequences * step->detailed + s * others + place;
 }
 
-void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *step, int first, int total)
+/* The arguments of the bodies of mar_runner_predict. */
+typedef struct {
+    mar_runner *r;
+    mar_pass pass;
+    const mar_step *step;
+} prediction;
+
+static void encode(void *arg)
+{
+    const prediction *p = arg;
+    if (p->r->lazy)
+        mar_lazy_encode(p->r->lazy, &p->r->work, &p->pass, p->step);
+    else
+        mar_encode(p->r->model, &p->r->work, &p->pass);
+}
+
+static void decode(void *arg)
+{
+    const prediction *p = arg;
+    if (p->r->lazy)
+        mar_lazy_decode(p->r->lazy, &p->r->work, &p->pass, p->step, p->r->z, p->r->z_index);
+    else
+        mar_decode(p->r->model, &p->r->work, &p->pass, p->r->z, p->r->z_index);
+}
+
+void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *step, int first, int total,
+                        mar_tapes *tapes)
 {
     const int sequences = batch->images * r->conditions;
-    const mar_pass pass = {.sequences = sequences,
-                           .images = batch->images,
-                           .known = step->known,
-                           .predicted = step->predicted,
-                           .order = batch->order,
-                           .token_rows = r->token_rows,
-                           .class_rows = r->class_rows};
+    const int reads = r->lazy && mar_lazy_reads(r->lazy, step);
+    prediction p = {.r = r,
+                    .step = step,
+                    .pass = {.sequences = sequences,
+                             .images = batch->images,
+                             .known = step->known,
+                             .predicted = step->predicted,
+                             .order = batch->order,
+                             .token_rows = r->token_rows,
+                             .class_rows = r->class_rows}};
     for (int i = 0; i < sequences * step->predicted; i++)
         r->z_index[i] = z_row(step, sequences, batch->images, i, first, total);
-    const double t0 = mar_now();
-    if (r->lazy)
-        mar_lazy_encode(r->lazy, &r->work, &pass, step);
-    else
-        mar_encode(r->model, &r->work, &pass);
-    const double t1 = mar_now();
-    if (r->lazy)
-        mar_lazy_decode(r->lazy, &r->work, &pass, step, r->z, r->z_index);
-    else
-        mar_decode(r->model, &r->work, &pass, r->z, r->z_index);
-    const double t2 = mar_now();
-    r->encoder_s += t1 - t0;
-    r->decoder_s += t2 - t1;
+    perform(r, tapes ? &tapes->encode : NULL, encode, &p, &r->encoder_s);
+    perform(r, tapes && !reads ? &tapes->decode : NULL, decode, &p, &r->decoder_s);
     r->encoder_flop += r->lazy ? mar_lazy_encode_flop(r->lazy, batch->images, step)
                                : mar_encode_flop(r->model, sequences, step->known);
     r->decoder_flop += r->lazy ? mar_lazy_decode_flop(r->lazy, batch->images, step)
                                : mar_decode_flop(r->model, sequences, step->predicted);
 }
 
-void mar_runner_learn(mar_runner *r, const float *tokens, int n, const int *image, const int *position)
+typedef struct {
+    mar_runner *r;
+    const float *tokens;
+    int n;
+    const int *image, *position;
+} lesson;
+
+static void learn(void *arg)
 {
-    const double start = mar_now();
-    mar_embed_tokens(r->model, &r->work, tokens, n, image, position, r->token_rows);
-    r->encoder_s += mar_now() - start;
+    const lesson *l = arg;
+    mar_embed_tokens(l->r->model, &l->r->work, l->tokens, l->n, l->image, l->position, l->r->token_rows);
 }
 
-void mar_runner_draw_part(mar_runner *r, int row, const mar_draw *d, int first, int last, float *x, diff_trace *trace)
+void mar_runner_learn(mar_runner *r, const float *tokens, int n, const int *image, const int *position,
+                      kern_tape **tape)
 {
-    const double start = mar_now();
-    const int steps = r->chain.schedule.steps;
-    const float *z = r->z + (size_t)row * (size_t)r->model->config.width;
-    if (first == steps - 1) diff_chain_start(&r->chain, d->count, d->seed, d->image, d->position, x);
-    diff_chain_run(&r->chain, z, d->count, d->cfg, d->seed, d->image, d->position, first, last, x, trace);
-    r->head_s += mar_now() - start;
-    r->head_flop += diff_chain_flop(&r->chain, d->count) * (first - last + 1) / steps;
+    lesson l = {r, tokens, n, image, position};
+    perform(r, tape, learn, &l, &r->encoder_s);
 }
 
-void mar_runner_draw(mar_runner *r, const mar_draw *d, int first, int last, float *x, diff_trace *trace)
+typedef struct {
+    mar_runner *r;
+    const float *z;
+    const mar_draw *d;
+    int first, last;
+    float *x;
+    diff_trace *trace;
+} drawing;
+
+static void draw(void *arg)
 {
-    mar_runner_draw_part(r, 0, d, first, last, x, trace);
+    const drawing *w = arg;
+    const mar_draw *d = w->d;
+    diff_chain *c = &w->r->chain;
+    if (w->first == c->schedule.steps - 1) diff_chain_start(c, d->count, d->seed, d->image, d->position, w->x);
+    diff_chain_run(c, w->z, d->count, d->cfg, d->seed, d->image, d->position, w->first, w->last, w->x, w->trace);
+}
+
+void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int last, float *x, diff_trace *trace,
+                     kern_tape **tape)
+{
+    drawing w = {r, r->z + (size_t)row * (size_t)r->model->config.width, d, first, last, x, trace};
+    perform(r, tape, draw, &w, &r->head_s);
+    r->head_flop += diff_chain_flop(&r->chain, d->count) * (first - last + 1) / r->chain.schedule.steps;
 }

@@ -10,17 +10,25 @@ typedef struct {
     const mar_model *model;
     int max_images, conditions; /* conditions: 2 with guidance, else 1 */
     int max_tokens;             /* an image's tokens in one call of the head */
-    void *arena;
-    size_t arena_bytes;
     mar_workspace work;
+    int *z_index;   /* host [sequences * max_tokens] */
+    mar_lazy *lazy; /* NULL: every pass computes everything */
+    diff_chain chain;
+    double encoder_flop, decoder_flop, head_flop; /* since mar_runner_begin; so are */
+    double encoder_s, decoder_s, head_s;          /* which are complete when the backend has finished */
+
+    /* backend memory: mar_runner_lay_out, which sets work, chain and lazy, too */
     float *token_rows; /* [images][seq_len][D] */
     float *class_rows; /* [sequences][buffer][D] */
     float *z;          /* [conditions][images * max_tokens][D] */
-    int *z_index;      /* host [sequences * max_tokens] */
-    mar_lazy *lazy;    /* NULL: every pass computes everything */
-    diff_chain chain;
-    double encoder_s, decoder_s, head_s, encoder_flop, decoder_flop, head_flop; /* since mar_runner_begin */
 } mar_runner;
+
+/* What was recorded of work of one shape (kern_ops.replay). */
+typedef struct {
+    kern_tape *encode, *decode;
+    kern_tape *draw[2]; /* a step's calls of the head */
+    kern_tape *learn;
+} mar_tapes;
 
 typedef struct { /* the images in progress */
     int images;
@@ -31,7 +39,9 @@ typedef struct { /* the images in progress */
 mar_status mar_runner_create(const mar_model *model, int max_images, int conditions, int max_tokens,
                              const mar_params *params, mar_runner *out, mar_err *err);
 void mar_runner_free(mar_runner *r);
-size_t mar_runner_bytes(const mar_runner *r);
+/* As diff_chain_lay_out. */
+size_t mar_runner_lay_out(mar_runner *r, char *base);
+void mar_tapes_free(kern *k, mar_tapes *tapes); /* and leaves them empty */
 /* Prepares passes of this step's shape for so many images, so that they allocate nothing. */
 mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_err *err);
 /* Prepares mar_runner_learn for so many tokens. */
@@ -44,10 +54,14 @@ void mar_runner_begin(mar_runner *r, int images, const int *label);
 /* The conditions z of the tokens that `step` predicts: image after image in the order of `order`, conditional ones at
  * r->z + first rows, unconditional ones at r->z + total + first rows. `total` is the number of tokens the head will
  * draw at once; a plain step has first 0 and total images * predicted. A step with `detailed` tokens has these too, but
- * its z are two such lists, for two draws: that of the detailed tokens, then that of the others. */
-void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *step, int first, int total);
-/* Makes n tokens known to later passes: backend tokens [n][token_dim], image and position host [n]. */
-void mar_runner_learn(mar_runner *r, const float *tokens, int n, const int *image, const int *position);
+ * its z are two such lists, for two draws: that of the detailed tokens, then that of the others. tapes: where to record
+ * it, those of calls with the same step, first, total and number of images; NULL: nowhere. */
+void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *step, int first, int total,
+                        mar_tapes *tapes);
+/* Makes n tokens known to later passes: backend tokens [n][token_dim], image and position host [n]. tape: that of calls
+ * with the same tokens and n, or NULL. */
+void mar_runner_learn(mar_runner *r, const float *tokens, int n, const int *image, const int *position,
+                      kern_tape **tape);
 
 /* Tokens drawn together: noise addresses and guidance, host [count]; conditions in the runner's z. */
 typedef struct {
@@ -58,10 +72,11 @@ typedef struct {
     const float *cfg;
 } mar_draw;
 
-/* Runs the head's chain from index `first` (from fresh x_T at the top) to `last`: x backend [count][token_dim]. */
-void mar_runner_draw(mar_runner *r, const mar_draw *d, int first, int last, float *x, diff_trace *trace);
-/* The same, with the conditions from row `row` of the runner's z on. */
-void mar_runner_draw_part(mar_runner *r, int row, const mar_draw *d, int first, int last, float *x, diff_trace *trace);
+/* Runs the head's chain from index `first` (from fresh x_T at the top) to `last`: x backend [count][token_dim]. `row`:
+ * where in the runner's z its conditions begin. tape: that of calls that differ in image, position and cfg at most, or
+ * NULL. */
+void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int last, float *x, diff_trace *trace,
+                     kern_tape **tape);
 
 double mar_now(void); /* seconds from some fixed point */
 

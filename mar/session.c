@@ -1,6 +1,7 @@
 /* The generation loop: a batch of images, one autoregressive step a call. */
 #include "mar/session.h"
 
+#include "base/arena.h"
 #include "mar/gtr.h"
 #include "mar/speculate.h"
 #include "mar/vae.h"
@@ -124,24 +125,43 @@ static mar_status check_params(const mar_model *model, const mar_vae *vae, const
     return check_shortcuts(p, grid_of(model), err);
 }
 
+/* Cuts the arena; returns its size. */
+static size_t lay_out(mar_session *s, char *base)
+{
+    const mar_model_config *c = &s->model->config;
+    const size_t images = (size_t)s->max_images, token = (size_t)c->token_dim * sizeof(float);
+    size_t used = 0;
+    s->tokens = arena_carve(base, &used, images * (size_t)c->seq_len, token);
+    s->sampled = arena_carve(base, &used, images * (size_t)s->max_tokens, token);
+    used += mar_runner_lay_out(&s->target, base ? base + used : NULL);
+    if (s->draft.model) used += mar_runner_lay_out(&s->draft, base ? base + used : NULL);
+    if (s->head.w.window) used += diff_speculate_lay_out(&s->head, base ? base + used : NULL);
+    if (s->speculation) used += mar_speculation_lay_out(s, base ? base + used : NULL);
+    if (s->decoder) used += vae_run_lay_out(s->decoder, base ? base + used : NULL);
+    return used;
+}
+
 static mar_status allocate(mar_session *s, mar_err *err)
 {
-    kern *k = s->model->m->kern;
-    const mar_model_config *c = &s->model->config;
-    const size_t token = (size_t)c->token_dim * sizeof(float), images = (size_t)s->max_images;
-    void *p = NULL;
-    mar_status status = k->ops->alloc(k, images * (size_t)c->seq_len * token, &p, err);
-    s->tokens = p, p = NULL;
-    if (status == MAR_OK) status = k->ops->alloc(k, images * (size_t)s->max_tokens * token, &p, err);
-    s->sampled = p;
-    return status == MAR_OK ? allocate_host(s, err) : status;
+    const mar *m = s->model->m;
+    mar_err reason = {0};
+    const size_t bytes = s->stats.arena_bytes = lay_out(s, NULL);
+    const mar_status status = m->kern->ops->alloc(m->kern, bytes, &s->arena, &reason);
+    if (status != MAR_OK)
+        return err_set(err, status, "a batch of %d image%s needs %.3g GB of %smemory: %s; lower the batch",
+                       s->max_images, s->max_images == 1 ? "" : "s", (double)bytes / 1e9,
+                       m->backend == MAR_BACKEND_CUDA ? "GPU " : "", reason.text);
+    lay_out(s, s->arena);
+    return MAR_OK;
 }
 
 static mar_status plan_steps(mar_session *s, mar_err *err)
 {
     const mar_params *p = &s->params;
     s->steps = calloc((size_t)p->num_iter, sizeof *s->steps);
-    if (!s->steps) return err_set(err, MAR_ENOMEM, "out of memory");
+    s->tapes = calloc((size_t)p->num_iter, sizeof *s->tapes);
+    s->draft_tapes = calloc((size_t)p->num_iter, sizeof *s->draft_tapes);
+    if (!s->steps || !s->tapes || !s->draft_tapes) return err_set(err, MAR_ENOMEM, "out of memory");
     if (p->gtr) {
         mar_gtr_plan(p, s->grid, s->steps);
     } else {
@@ -185,7 +205,7 @@ static mar_status plan_draw(mar_session *s, int n, int steps, mar_err *err)
     if (n == 0) return MAR_OK;
     diff_chain_use(&s->target.chain, steps);
     if (s->head.draft.chain) diff_chain_use(&s->draft.chain, steps);
-    return s->head.window ? diff_speculate_plan(&s->head, n, err) : mar_runner_plan_head(&s->target, n, err);
+    return s->head.w.window ? diff_speculate_plan(&s->head, n, err) : mar_runner_plan_head(&s->target, n, err);
 }
 
 static mar_status build(mar_session *s, mar_err *err)
@@ -197,18 +217,20 @@ static mar_status build(mar_session *s, mar_err *err)
     s->max_tokens = max_tokens(s);
     status = mar_runner_create(s->model, s->max_images, s->conditions, s->max_tokens, &s->params, &s->target, err);
     if (status == MAR_OK && s->vae) status = vae_run_create(s->vae->decoder, s->grid, s->grid, &s->decoder, err);
-    if (status == MAR_OK) status = allocate(s, err);
+    if (status == MAR_OK) status = allocate_host(s, err);
     describe(s);
     if (status == MAR_OK && s->params.head_spec) status = create_head(s, err);
     if (status == MAR_OK && mar_session_speculates(s)) status = mar_speculation_create(s, err);
-    if (status != MAR_OK) return status;
-    s->stats.arena_bytes = mar_runner_bytes(&s->target) + mar_runner_bytes(&s->draft) +
-                           (s->head.window ? diff_speculate_bytes(&s->head) : 0) +
-                           (mar_session_speculates(s) ? mar_speculation_bytes(s) : 0) +
-                           (s->decoder ? vae_run_bytes(s->decoder) : 0) +
-                           (size_t)s->max_images * (size_t)(s->model->config.seq_len + s->max_tokens) *
-                               (size_t)s->model->config.token_dim * sizeof(float);
-    return MAR_OK;
+    return status == MAR_OK ? allocate(s, err) : status;
+}
+
+static void free_tapes(mar_session *s)
+{
+    kern *k = s->model->m->kern;
+    for (int i = 0; i < s->params.num_iter; i++) {
+        if (s->tapes) mar_tapes_free(k, &s->tapes[i]);
+        if (s->draft_tapes) mar_tapes_free(k, &s->draft_tapes[i]);
+    }
 }
 
 /* Makes every primitive a batch of n images will use. */
@@ -216,6 +238,7 @@ static mar_status plan(mar_session *s, int n, mar_err *err)
 {
     if (s->planned == n) return MAR_OK;
     mar_status status = MAR_OK;
+    free_tapes(s);
     for (int i = 0; status == MAR_OK && i < s->params.num_iter; i++) {
         const mar_step *step = &s->steps[i];
         status = mar_runner_plan(&s->target, n, step, err);
@@ -261,13 +284,13 @@ void mar_session_free(mar_session *s)
 {
     if (!s) return;
     kern *k = s->model->m->kern;
+    free_tapes(s);
     mar_speculation_free(s);
     diff_speculate_free(&s->head);
     mar_runner_free(&s->target);
     mar_runner_free(&s->draft);
-    if (s->tokens) k->ops->free(k, s->tokens);
-    if (s->sampled) k->ops->free(k, s->sampled);
     vae_run_free(s->decoder);
+    if (s->arena) k->ops->free(k, s->arena);
     free(s->order);
     free(s->order_data);
     free(s->label);
@@ -281,6 +304,8 @@ void mar_session_free(mar_session *s)
     free(s->host_tokens);
     free(s->pixels);
     free(s->steps);
+    free(s->tapes);
+    free(s->draft_tapes);
     free(s);
 }
 
@@ -288,12 +313,14 @@ mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *la
 {
     mar_err *err = &s->model->m->err;
     const mar_model_config *c = &s->model->config;
+    kern *k = s->model->m->kern;
     if (n < 1 || n > s->max_images)
         return err_set(err, MAR_EARG, "%d images: expected 1..%d, the session's batch", n, s->max_images);
     for (int i = 0; i < n; i++)
         if (labels[i] < -1 || labels[i] >= c->classes)
             return err_set(err, MAR_EARG, "class %d: expected 0..%d, or -1 for unconditional", labels[i],
                            c->classes - 1);
+    k->ops->finish(k); /* the times of a dropped batch end here */
     mar_status status = plan(s, n, err);
     if (status != MAR_OK) return status;
     s->images = n;
@@ -309,7 +336,7 @@ mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *la
     mar_runner_begin(&s->target, n, s->label);
     if (s->draft.model) mar_runner_begin(&s->draft, n, s->label);
     s->stats.total_s = mar_now() - start;
-    return kern_check(s->model->m->kern, err);
+    return kern_check(k, err);
 }
 
 int mar_session_speculates(const mar_session *s)
@@ -349,7 +376,7 @@ static void keep(mar_session *s, int n)
 /* The same tokens by speculation inside the head. */
 static void draw_speculating(mar_session *s, const mar_draw *d, int first, int steps, float *x)
 {
-    const double start = mar_now();
+    kern *k = s->model->m->kern;
     const size_t row = (size_t)(first * s->conditions);
     const float *z = s->target.z + row * (size_t)s->model->config.width, *draft_z = NULL;
     diff_speculation_stats stats = {0};
@@ -357,8 +384,9 @@ static void draw_speculating(mar_session *s, const mar_draw *d, int first, int s
         draft_z = s->draft.z + row * (size_t)s->draft.model->config.width;
         diff_chain_use(&s->draft.chain, steps);
     }
+    k->ops->lap(k, NULL);
     diff_speculate_sample(&s->head, z, draft_z, d->count, d->cfg, d->seed, d->image, d->position, x, &stats);
-    s->target.head_s += mar_now() - start;
+    k->ops->lap(k, &s->target.head_s);
     s->target.head_flop += diff_speculate_flop(&s->head, &stats);
     s->stats.head_batched += (double)stats.batched;
     s->stats.draft_calls += (double)stats.draft_batched;
@@ -371,18 +399,18 @@ static void draw_speculating(mar_session *s, const mar_draw *d, int first, int s
 }
 
 /* Draws n tokens, rows `first`.. of the lists, in so many diffusion steps. */
-static void draw(mar_session *s, int first, int n, int steps)
+static void draw(mar_session *s, int first, int n, int steps, kern_tape **tape)
 {
     const mar_draw d = {n, s->params.seed, s->row_image + first, s->row_position + first, s->row_cfg + first};
     float *x = s->sampled + (size_t)first * (size_t)s->model->config.token_dim;
     if (n == 0) return;
     diff_chain_use(&s->target.chain, steps);
-    if (s->head.window) {
+    if (s->head.w.window) {
         draw_speculating(s, &d, first, steps, x);
         return;
     }
     const int calls = s->target.chain.schedule.steps;
-    mar_runner_draw_part(&s->target, first * s->conditions, &d, calls - 1, 0, x, NULL);
+    mar_runner_draw(&s->target, first * s->conditions, &d, calls - 1, 0, x, NULL, tape);
     s->stats.head_batched += calls;
     s->stats.head_calls += (double)n * calls;
     s->stats.head_rows += (double)n * calls;
@@ -402,6 +430,16 @@ static void select_detailed(mar_session *s, const mar_step *step)
     }
 }
 
+/* The first step that draws and learns as many tokens as step i, in as many diffusion steps: with the tapes of that. */
+static int first_alike(const mar_session *s, int i)
+{
+    const mar_step *a = &s->steps[i], *b = s->steps;
+    while (a->predicted != b->predicted || a->sampling_steps != b->sampling_steps || a->detailed != b->detailed ||
+           a->detailed_steps != b->detailed_steps)
+        b++;
+    return (int)(b - s->steps);
+}
+
 /* One autoregressive step of the target alone. */
 static void plain_step(mar_session *s)
 {
@@ -412,20 +450,22 @@ static void plain_step(mar_session *s)
     const mar_step detailed = {.known = step->known, .predicted = step->detailed, .cfg = step->cfg};
     if (step->detailed) select_detailed(s, step);
     const int first = list_step(s, &detailed, 0), n = first + list_step(s, &others, first);
-    mar_runner_predict(&s->target, &batch, step, 0, n);
-    if (s->head.draft.chain) mar_runner_predict(&s->draft, &batch, step, 0, n);
-    draw(s, 0, first, step->detailed_steps);
-    draw(s, first, n - first, step->sampling_steps);
+    mar_tapes *draws = &s->tapes[first_alike(s, s->step)], *draft_draws = &s->draft_tapes[first_alike(s, s->step)];
+    mar_runner_predict(&s->target, &batch, step, 0, n, &s->tapes[s->step]);
+    if (s->head.draft.chain) mar_runner_predict(&s->draft, &batch, step, 0, n, &s->draft_tapes[s->step]);
+    draw(s, 0, first, step->detailed_steps, &draws->draw[1]);
+    draw(s, first, n - first, step->sampling_steps, &draws->draw[0]);
     s->stats.tokens += n;
     keep(s, n);
-    mar_runner_learn(&s->target, s->sampled, n, s->row_slot, s->row_position);
-    if (s->draft.model) mar_runner_learn(&s->draft, s->sampled, n, s->row_slot, s->row_position);
+    mar_runner_learn(&s->target, s->sampled, n, s->row_slot, s->row_position, &draws->learn);
+    if (s->draft.model) mar_runner_learn(&s->draft, s->sampled, n, s->row_slot, s->row_position, &draft_draws->learn);
     s->step++;
 }
 
 mar_status mar_session_step(mar_session *s)
 {
     mar_err *err = &s->model->m->err;
+    kern *k = s->model->m->kern;
     if (mar_session_done(s)) return err_set(err, MAR_EARG, "no step left: begin a batch first");
     const double start = mar_now();
     mar_status status = MAR_OK;
@@ -433,8 +473,9 @@ mar_status mar_session_step(mar_session *s)
         status = mar_speculation_round(s, err);
     else
         plain_step(s);
+    if (mar_session_done(s)) k->ops->finish(k);
     s->stats.total_s += mar_now() - start;
-    return status == MAR_OK ? kern_check(s->model->m->kern, err) : status;
+    return status == MAR_OK ? kern_check(k, err) : status;
 }
 
 int mar_session_done(const mar_session *s)
@@ -484,13 +525,16 @@ mar_status mar_session_images(mar_session *s, uint8_t *rgb)
     mar_session_image_size(s, &width, &height);
     const size_t bytes = (size_t)width * (size_t)height * 3;
     const double start = mar_now();
-    for (int i = 0; i < s->images; i++) {
-        k->ops->download(k, s->host_tokens, s->tokens + (size_t)i * count, count * sizeof(float));
-        vae_decode(s->decoder, s->host_tokens, s->pixels);
+    k->ops->lap(k, NULL);
+    const float *pixels = vae_decode(s->decoder, s->tokens);
+    for (int i = 0; i < s->images; i++) { /* the next one is being decoded while one is converted */
+        k->ops->download(k, s->pixels, pixels, bytes * sizeof *pixels);
+        if (i + 1 < s->images) pixels = vae_decode(s->decoder, s->tokens + (size_t)(i + 1) * count);
         vae_to_bytes(s->pixels, bytes, rgb + (size_t)i * bytes);
-        s->stats.vae_flop += vae_run_flop(s->decoder);
     }
-    s->stats.vae_s += mar_now() - start;
+    k->ops->lap(k, &s->stats.vae_s);
+    k->ops->finish(k);
+    s->stats.vae_flop += s->images * vae_run_flop(s->decoder);
     s->stats.total_s += mar_now() - start;
     return kern_check(k, err);
 }
@@ -498,6 +542,8 @@ mar_status mar_session_images(mar_session *s, uint8_t *rgb)
 void mar_session_get_stats(const mar_session *s, mar_stats *stats)
 {
     const mar_runner *t = &s->target, *d = &s->draft;
+    kern *k = s->model->m->kern;
+    k->ops->finish(k); /* the times are complete then */
     *stats = s->stats;
     stats->encoder_s = t->encoder_s;
     stats->decoder_s = t->decoder_s;
@@ -505,6 +551,8 @@ void mar_session_get_stats(const mar_session *s, mar_stats *stats)
     stats->encoder_flop = t->encoder_flop;
     stats->decoder_flop = t->decoder_flop;
     stats->head_flop = t->head_flop;
+    stats->head_call_bytes = diff_head_sequential_bytes(&s->model->head);
+    stats->head_call_products = 2 * s->model->head.depth + 2;
     stats->draft_s = d->encoder_s + d->decoder_s + d->head_s;
     stats->accepted_shift = s->speculation ? mar_speculation_shift(s) : 0;
     stats->draft_flop = d->encoder_flop + d->decoder_flop + d->head_flop;

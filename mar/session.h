@@ -16,12 +16,14 @@ struct mar_session {
     mar_step *steps;            /* [num_iter] */
     int max_tokens;             /* an image's tokens that one call of the head draws, at most */
 
+    void *arena;                         /* backend memory, all there is */
     mar_runner target, draft;            /* draft.model NULL: no draft */
-    diff_speculation head;               /* inside the target's head; head.window 0: the plain chain */
+    diff_speculation head;               /* inside the target's head; head.w.window 0: the plain chain */
     float *tokens;                       /* backend [images][seq_len][token_dim], made so far */
     float *sampled;                      /* backend [images * max_tokens][token_dim] */
     struct mar_speculation *speculation; /* mar/speculate.h, or NULL */
     vae_run *decoder;
+    mar_tapes *tapes, *draft_tapes; /* [num_iter] of target and draft, by step, for batches of `planned` images */
 
     /* host memory; rows are the tokens being drawn: image after image of a step, in the order of `order` */
     int **order; /* [images] -> [seq_len] */
@@ -50,7 +52,7 @@ int mar_session_speculates(const mar_session *s);
 mar_status mar_speculation_check(const mar_model *model, const mar_params *params, mar_err *err);
 mar_status mar_speculation_create(mar_session *s, mar_err *err); /* writes s->guarantee */
 void mar_speculation_free(mar_session *s);
-size_t mar_speculation_bytes(const mar_session *s);
+size_t mar_speculation_lay_out(mar_session *s, char *base); /* as diff_chain_lay_out; without s->draft */
 mar_status mar_speculation_plan(mar_session *s, int n, mar_err *err);
 mar_status mar_speculation_round(mar_session *s, mar_err *err);
 /* Autoregressive steps that the target makes alone before speculation starts. */

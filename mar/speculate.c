@@ -1,5 +1,7 @@
 #include "mar/speculate.h"
 
+#include "base/arena.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,59 +109,56 @@ static size_t class_row_floats(const mar_session *s)
     return (size_t)s->conditions * (target > draft ? target : draft);
 }
 
-static int laws_create(mar_laws *l, size_t rows, size_t channels)
+/* Words (an int or a float) of the verdicts on so many rows of so many images. */
+static size_t verdict_words(const mar_session *s, size_t rows, size_t images)
 {
-    l->mean = calloc(rows * channels, sizeof *l->mean);
-    l->log_std = calloc(rows * channels, sizeof *l->log_std);
-    l->path = calloc(rows, sizeof *l->path);
-    return l->mean && l->log_std && l->path;
+    return rows * (size_t)s->model->config.token_dim + 2 * rows + images;
 }
 
-static void laws_free(mar_laws *l)
+/* The verdicts of the block at hand in memory of the backend or its copy on the host. */
+static mar_verdicts verdicts_in(const mar_session *s, float *memory)
 {
-    free(l->mean);
-    free(l->log_std);
-    free(l->path);
+    const size_t rows = (size_t)s->speculation->rows;
+    int *replaced = (int *)(memory + rows * (size_t)s->model->config.token_dim);
+    return (mar_verdicts){memory, replaced, replaced + rows, replaced + 2 * rows};
 }
 
 static mar_status allocate_host(mar_session *s, speculation *sp, mar_err *err)
 {
-    const size_t images = (size_t)s->max_images, rows = block_rows(s), channels = (size_t)s->model->config.token_dim;
-    int **indices[] = {&sp->row_step, &sp->row, &sp->slot, &sp->position};
-    float **arrays[] = {&sp->state, &sp->token, &sp->value, &sp->host};
-    int ok = laws_create(&sp->p, rows, channels) & laws_create(&sp->q, rows, channels);
-    for (int i = 0; i < 4; i++) ok &= (*indices[i] = calloc(rows, sizeof **indices[i])) != NULL;
-    for (int i = 0; i < 4; i++) ok &= (*arrays[i] = calloc(rows * channels, sizeof **arrays[i])) != NULL;
+    const size_t images = (size_t)s->max_images, rows = block_rows(s);
     sp->begin = calloc(3 * images, sizeof *sp->begin);
-    sp->path = calloc(rows, sizeof *sp->path);
+    sp->row_step = calloc(rows, sizeof *sp->row_step);
+    sp->row_fate = calloc(rows, sizeof *sp->row_fate);
+    sp->report = calloc(verdict_words(s, rows, images), sizeof *sp->report);
+    sp->row = calloc(rows, sizeof *sp->row);
+    sp->slot = calloc(rows, sizeof *sp->slot);
+    sp->position = calloc(rows, sizeof *sp->position);
     sp->image = calloc(rows, sizeof *sp->image);
     sp->cfg = calloc(rows, sizeof *sp->cfg);
-    sp->row_fate = calloc(rows, sizeof *sp->row_fate);
-    sp->site = calloc(rows, sizeof *sp->site);
-    sp->drafted = calloc(rows, sizeof *sp->drafted);
-    sp->address = calloc(rows, sizeof *sp->address);
-    sp->verdict = calloc(rows, sizeof *sp->verdict);
-    ok &= sp->site && sp->drafted && sp->address && sp->verdict;
-    if (!ok || !sp->begin || !sp->path || !sp->image || !sp->cfg || !sp->row_fate)
+    if (!sp->begin || !sp->row_step || !sp->row_fate || !sp->report || !sp->row || !sp->slot || !sp->position ||
+        !sp->image || !sp->cfg)
         return err_set(err, MAR_ENOMEM, "out of memory for blocks of %zu tokens", rows);
     sp->length = sp->begin + images;
     sp->first = sp->length + images;
     return MAR_OK;
 }
 
-static mar_status allocate(mar_session *s, speculation *sp, mar_err *err)
+size_t mar_speculation_lay_out(mar_session *s, char *base)
 {
-    kern *k = s->model->m->kern;
-    const size_t block = block_rows(s) * (size_t)s->model->config.token_dim;
-    float **arrays[] = {&sp->mean, &sp->log_std, &sp->class_rows};
-    const size_t sizes[] = {block, block, class_row_floats(s)};
-    mar_status status = allocate_host(s, sp, err);
-    for (int i = 0; status == MAR_OK && i < 3; i++) {
-        void *p = NULL;
-        status = k->ops->alloc(k, sizes[i] * sizeof(float), &p, err);
-        *arrays[i] = p;
+    speculation *sp = s->speculation;
+    const size_t rows = block_rows(s), block = rows * (size_t)s->model->config.token_dim;
+    mar_laws *laws[] = {&sp->p, &sp->q, &sp->at_hand};
+    size_t used = 0;
+    for (int i = 0; i < 3; i++) {
+        laws[i]->mean = arena_carve(base, &used, block, sizeof(float));
+        laws[i]->log_std = arena_carve(base, &used, block, sizeof(float));
+        laws[i]->path = arena_carve(base, &used, rows, sizeof(double));
     }
-    return status;
+    sp->state = arena_carve(base, &used, block, sizeof(float));
+    sp->token = arena_carve(base, &used, block, sizeof(float));
+    sp->verdicts = arena_carve(base, &used, verdict_words(s, rows, (size_t)s->max_images), sizeof(float));
+    sp->class_rows = arena_carve(base, &used, class_row_floats(s), sizeof(float));
+    return used;
 }
 
 /* What comes out, in one line (session.h). */
@@ -203,30 +202,17 @@ mar_status mar_speculation_create(mar_session *s, mar_err *err)
     if (status == MAR_OK)
         status = mar_runner_create(s->params.draft, s->max_images, s->conditions, step_tokens(s), &s->params, &s->draft,
                                    err);
-    return status == MAR_OK ? allocate(s, sp, err) : status;
+    return status == MAR_OK ? allocate_host(s, sp, err) : status;
 }
 
 void mar_speculation_free(mar_session *s)
 {
     speculation *sp = s->speculation;
     if (!sp) return;
-    kern *k = s->model->m->kern;
-    void *backend[] = {sp->mean, sp->log_std, sp->class_rows};
-    void *host[] = {sp->begin, sp->row_step, sp->row_fate, sp->state,   sp->token,  sp->value,
-                    sp->path,  sp->host,     sp->row,      sp->slot,    sp->image,  sp->position,
-                    sp->cfg,   sp->site,     sp->drafted,  sp->address, sp->verdict};
-    for (size_t i = 0; i < sizeof backend / sizeof *backend; i++)
-        if (backend[i]) k->ops->free(k, backend[i]);
+    void *host[] = {sp->begin, sp->row_step, sp->row_fate, sp->report, sp->row,
+                    sp->slot,  sp->position, sp->image,    sp->cfg,    sp};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
-    laws_free(&sp->p);
-    laws_free(&sp->q);
-    free(sp);
     s->speculation = NULL;
-}
-
-size_t mar_speculation_bytes(const mar_session *s)
-{
-    return (2 * block_rows(s) * (size_t)s->model->config.token_dim + class_row_floats(s)) * sizeof(float);
 }
 
 int mar_speculation_prefill(const mar_session *s)
@@ -349,6 +335,12 @@ static int list_step(mar_session *s, int j)
 
 /* --- drafting --- */
 
+/* Where work on step `at` is recorded. In context full no two rounds are alike. */
+static mar_tapes *tapes_at(const mar_session *s, mar_tapes *tapes, int at)
+{
+    return in_full(s) ? NULL : &tapes[at];
+}
+
 /* The pass of one image of the batch alone. */
 static void predict_image(mar_session *s, mar_runner *r, int image, const mar_step *step, int first, int total)
 {
@@ -359,7 +351,7 @@ static void predict_image(mar_session *s, mar_runner *r, int image, const mar_st
     r->token_rows += (size_t)image * (size_t)c->seq_len * (size_t)c->width;
     r->class_rows = s->speculation->class_rows;
     mar_embed_classes(r->model, &r->work, r->conditions, labels, r->class_rows);
-    mar_runner_predict(r, &batch, step, first, total);
+    mar_runner_predict(r, &batch, step, first, total, NULL);
     r->token_rows = token_rows;
     r->class_rows = class_rows;
 }
@@ -370,7 +362,7 @@ static void predict_step(mar_session *s, int j, int n)
     speculation *sp = s->speculation;
     if (!in_full(s)) {
         const mar_batch batch = {s->images, (const int *const *)s->order};
-        mar_runner_predict(&s->draft, &batch, &s->steps[s->step + j], 0, n);
+        mar_runner_predict(&s->draft, &batch, &s->steps[s->step + j], 0, n, &s->draft_tapes[s->step + j]);
         return;
     }
     for (int i = 0, at = 0; i < s->images; i++) {
@@ -381,28 +373,32 @@ static void predict_step(mar_session *s, int j, int n)
     }
 }
 
-/* The n rows at hand from the backend into their places. */
-static void fetch(mar_session *s, const float *from, int n, float *to)
+/* The n rows at hand into their places among the block's. */
+static void scatter(mar_session *s, const float *from, int n, float *to)
+{
+    kern *k = s->model->m->kern;
+    k->ops->copy_rows(k, to, s->speculation->row, from, NULL, NULL, NULL, n, s->model->config.token_dim);
+}
+
+static int asks_for_path(const speculation *sp)
+{
+    const kern_gaussian_rule rule = sp->method->rule(sp->parameter);
+    return rule.path_accept != 0 || rule.path_scale != 0;
+}
+
+static diff_trace trace_into(const speculation *sp, const mar_laws *l)
+{
+    return (diff_trace){sp->index, l->mean, l->log_std, asks_for_path(sp) ? l->path : NULL};
+}
+
+static void scatter_laws(mar_session *s, int n)
 {
     speculation *sp = s->speculation;
     kern *k = s->model->m->kern;
-    const size_t channels = (size_t)s->model->config.token_dim;
-    k->ops->download(k, sp->host, from, (size_t)n * channels * sizeof(float));
-    for (int r = 0; r < n; r++)
-        memcpy(to + (size_t)sp->row[r] * channels, sp->host + (size_t)r * channels, channels * sizeof(float));
-}
-
-static diff_trace trace_of(const speculation *sp)
-{
-    return (diff_trace){sp->index, sp->mean, sp->log_std, sp->method->exact ? NULL : sp->path};
-}
-
-static void fetch_laws(mar_session *s, int n, mar_laws *to)
-{
-    speculation *sp = s->speculation;
-    fetch(s, sp->mean, n, to->mean);
-    fetch(s, sp->log_std, n, to->log_std);
-    for (int r = 0; r < n; r++) to->path[sp->row[r]] = sp->method->exact ? 0 : sp->path[r];
+    scatter(s, sp->at_hand.mean, n, sp->q.mean);
+    scatter(s, sp->at_hand.log_std, n, sp->q.log_std);
+    if (asks_for_path(sp)) /* a double goes as two floats */
+        k->ops->copy_rows(k, (float *)sp->q.path, sp->row, (const float *)sp->at_hand.path, NULL, NULL, NULL, n, 2);
 }
 
 static void draft_step(mar_session *s, int j)
@@ -411,16 +407,17 @@ static void draft_step(mar_session *s, int j)
     const int n = list_step(s, j), top = s->draft.chain.schedule.steps - 1;
     const mar_draw draw = {
         .count = n, .seed = sp->draft_seed, .image = sp->image, .position = sp->position, .cfg = sp->cfg};
-    diff_trace trace = trace_of(sp);
+    diff_trace trace = trace_into(sp, &sp->at_hand);
+    mar_tapes *t = tapes_at(s, s->draft_tapes, s->step + j);
     predict_step(s, j, n);
-    mar_runner_draw(&s->draft, &draw, top, sp->index, s->sampled, &trace);
-    fetch_laws(s, n, &sp->q);
-    fetch(s, s->sampled, n, sp->state);
-    if (sp->index > 0) mar_runner_draw(&s->draft, &draw, sp->index - 1, 0, s->sampled, NULL);
-    fetch(s, s->sampled, n, sp->token);
+    mar_runner_draw(&s->draft, 0, &draw, top, sp->index, s->sampled, &trace, t ? &t->draw[0] : NULL);
+    scatter_laws(s, n);
+    scatter(s, s->sampled, n, sp->state);
+    if (sp->index > 0) mar_runner_draw(&s->draft, 0, &draw, sp->index - 1, 0, s->sampled, NULL, t ? &t->draw[1] : NULL);
+    scatter(s, s->sampled, n, sp->token);
     s->stats.draft_calls += top + 1;
-    mar_runner_learn(&s->draft, s->sampled, n, sp->slot, sp->position);
-    if (in_full(s)) mar_runner_learn(&s->target, s->sampled, n, sp->slot, sp->position);
+    mar_runner_learn(&s->draft, s->sampled, n, sp->slot, sp->position, t ? &t->learn : NULL);
+    if (in_full(s)) mar_runner_learn(&s->target, s->sampled, n, sp->slot, sp->position, NULL);
 }
 
 /* --- verification --- */
@@ -432,7 +429,7 @@ static void predict_block(mar_session *s)
     if (!in_full(s)) {
         const mar_batch batch = {s->images, (const int *const *)s->order};
         const mar_step block = whole_block(s, s->step);
-        mar_runner_predict(&s->target, &batch, &block, 0, sp->rows);
+        mar_runner_predict(&s->target, &batch, &block, 0, sp->rows, &s->tapes[s->step]);
         return;
     }
     for (int i = 0; i < s->images; i++)
@@ -440,51 +437,39 @@ static void predict_block(mar_session *s)
             predict_image(s, &s->target, i, &s->steps[sp->begin[i] + j], first_row(s, i, j), sp->rows);
 }
 
-/* Verifies the tokens of one step of an image's block. Returns the number of replaced ones. */
-static int verify_step(mar_session *s, int image, int j)
-{
-    speculation *sp = s->speculation;
-    const size_t channels = (size_t)s->model->config.token_dim;
-    const int first = first_row(s, image, j), count = s->steps[sp->begin[image] + j].predicted;
-    for (int i = 0; i < count; i++) {
-        const int r = first + i;
-        const size_t at = (size_t)r * channels;
-        sp->site[i] = (spec_site){.size = s->model->config.token_dim,
-                                  .mean_p = sp->p.mean + at,
-                                  .mean_q = sp->q.mean + at,
-                                  .log_std_p = sp->p.log_std + at,
-                                  .log_std_q = sp->q.log_std + at,
-                                  .path_log_ratio = sp->q.path[r] - sp->p.path[r]};
-        sp->drafted[i].x = sp->state + at;
-        /* Verifications inside the head have a step of the chain for an address; this is none. */
-        sp->address[i] = (spec_address){s->params.seed, s->row_image[r], (uint32_t)s->row_position[r], DIFF_BASE_STEPS};
-    }
-    const spec_block block = {
-        .count = count, .length = count, .draft = sp->drafted, .site = sp->site, .address = sp->address};
-    const spec_output out = {.verdict = sp->verdict, .x = sp->value + (size_t)first * channels};
-    const spec_outcome o = spec_verify(sp->method, sp->parameter, &block, &out);
-    for (int i = 0; i < count; i++)
-        sp->row_fate[first + i] = sp->verdict[i] == SPEC_ACCEPTED ? MAR_TOKEN_ACCEPTED : MAR_TOKEN_REPLACED;
-    s->stats.drafted += count;
-    s->stats.accepted += o.accepted;
-    s->stats.residual_tries += o.tries;
-    return count - o.accepted;
-}
-
-/* Verifies every image's block and moves the image on; rows that were not reached keep the fate TARGET. */
+/* Verifies every row's state, where it stands. */
 static void verify_block(mar_session *s)
 {
     speculation *sp = s->speculation;
-    const double start = mar_now();
-    memcpy(sp->value, sp->state, (size_t)sp->rows * (size_t)s->model->config.token_dim * sizeof *sp->value);
-    for (int i = 0; i < s->images; i++) {
-        int kept = 0, replaced = 0;
-        while (kept < sp->length[i] && !(replaced && in_full(s))) replaced += verify_step(s, i, kept++);
-        s->stats.rounds += sp->length[i] > 0;
-        s->stats.round_steps += kept;
-        sp->begin[i] += kept;
-    }
-    s->stats.verify_s += mar_now() - start;
+    kern *k = s->model->m->kern;
+    const mar_verdicts v = verdicts_in(s, sp->verdicts);
+    const int path = asks_for_path(sp);
+    const kern_verify_job job = {
+        .rows = sp->rows,
+        .channels = s->model->config.token_dim,
+        .draft = sp->state,
+        .mean_p = sp->p.mean,
+        .log_std_p = sp->p.log_std,
+        .mean_q = sp->q.mean,
+        .log_std_q = sp->q.log_std,
+        .path_p = path ? sp->p.path : NULL,
+        .path_q = path ? sp->q.path : NULL,
+        .rule = sp->method->rule(sp->parameter),
+        .seed = s->params.seed,
+        /* Verifications inside the head have a step of the chain for an address; this is none. */
+        .step = DIFF_BASE_STEPS,
+        .image = s->row_image,
+        .position = s->row_position,
+        .group = s->row_slot,
+        .order = sp->row_step,
+        .groups = s->images,
+        .x = sp->state,
+        .replaced = v.replaced,
+        .tries = v.tries,
+        .first_replaced = v.first_replaced};
+    k->ops->lap(k, NULL);
+    k->ops->verify(k, &job);
+    k->ops->lap(k, &s->stats.verify_s);
 }
 
 static mar_draw block_draw(const mar_session *s)
@@ -501,10 +486,10 @@ static void trace_block(mar_session *s)
 {
     speculation *sp = s->speculation;
     const mar_draw draw = block_draw(s);
-    diff_trace trace = trace_of(sp);
-    mar_runner_draw(&s->target, &draw, s->target.chain.schedule.steps - 1, sp->index, s->sampled, &trace);
-    for (int r = 0; r < sp->rows; r++) sp->row[r] = r;
-    fetch_laws(s, sp->rows, &sp->p);
+    diff_trace trace = trace_into(sp, &sp->p);
+    mar_tapes *t = tapes_at(s, s->tapes, s->step);
+    mar_runner_draw(&s->target, 0, &draw, s->target.chain.schedule.steps - 1, sp->index, s->sampled, &trace,
+                    t ? &t->draw[0] : NULL);
 }
 
 /* From the verified states to tokens, in s->sampled. */
@@ -513,21 +498,53 @@ static void finish_tokens(mar_session *s)
     speculation *sp = s->speculation;
     kern *k = s->model->m->kern;
     const mar_draw draw = block_draw(s);
-    k->ops->upload(k, s->sampled, sp->value, (size_t)sp->rows * (size_t)s->model->config.token_dim * sizeof *sp->value);
-    if (sp->index > 0) mar_runner_draw(&s->target, &draw, sp->index - 1, 0, s->sampled, NULL);
+    const int channels = s->model->config.token_dim;
+    mar_tapes *t = tapes_at(s, s->tapes, s->step);
+    k->ops->copy_rows(k, s->sampled, NULL, sp->state, NULL, NULL, NULL, sp->rows, channels);
+    if (sp->index > 0)
+        mar_runner_draw(&s->target, 0, &draw, sp->index - 1, 0, s->sampled, NULL, t ? &t->draw[1] : NULL);
+    k->ops->subtract(k, s->sampled, sp->token, (size_t)sp->rows * (size_t)channels, sp->verdicts);
 }
 
-static void measure_shift(mar_session *s)
+/* Moves every image on behind the last of its steps that counts: in context full the first with a replaced token. */
+static void move_on(mar_session *s, const mar_verdicts *v)
 {
     speculation *sp = s->speculation;
-    const size_t channels = (size_t)s->model->config.token_dim;
-    if (s->step == sp->prefill) sp->shift_sum = 0;
-    kern *k = s->model->m->kern;
-    k->ops->download(k, sp->host, s->sampled, (size_t)sp->rows * channels * sizeof *sp->host);
-    for (size_t i = 0; i < (size_t)sp->rows * channels; i++) {
-        const double difference = (double)sp->host[i] - sp->token[i];
-        if (sp->row_fate[i / channels] == MAR_TOKEN_ACCEPTED) sp->shift_sum += difference * difference;
+    for (int i = 0; i < s->images; i++) {
+        const int left = v->first_replaced[i] - sp->begin[i];
+        const int reached = in_full(s) && left < sp->length[i] ? left + 1 : sp->length[i];
+        s->stats.rounds += sp->length[i] > 0;
+        s->stats.round_steps += reached;
+        sp->begin[i] += reached;
     }
+}
+
+/* Learns what came of the block, the one time in a round that the host waits. Rows that do not count keep the fate
+ * TARGET. */
+static mar_status read_verdicts(mar_session *s, mar_err *err)
+{
+    speculation *sp = s->speculation;
+    kern *k = s->model->m->kern;
+    const int channels = s->model->config.token_dim;
+    const mar_verdicts v = verdicts_in(s, sp->report);
+    k->ops->download(k, sp->report, sp->verdicts,
+                     verdict_words(s, (size_t)sp->rows, (size_t)s->images) * sizeof *sp->report);
+    const mar_status status = kern_check(k, err);
+    if (status != MAR_OK) return status; /* there is nothing to read */
+    if (s->step == sp->prefill) sp->shift_sum = 0;
+    move_on(s, &v);
+    for (int r = 0; r < sp->rows; r++) {
+        if (sp->row_step[r] >= sp->begin[s->row_slot[r]]) continue;
+        sp->row_fate[r] = v.replaced[r] ? MAR_TOKEN_REPLACED : MAR_TOKEN_ACCEPTED;
+        s->stats.drafted++;
+        s->stats.accepted += !v.replaced[r];
+        s->stats.residual_tries += v.tries[r];
+        for (int c = 0; c < channels && !v.replaced[r]; c++) {
+            const double shift = v.shift[r * channels + c];
+            sp->shift_sum += shift * shift;
+        }
+    }
+    return MAR_OK;
 }
 
 double mar_speculation_shift(const mar_session *s)
@@ -552,11 +569,11 @@ static void keep(mar_session *s)
         s->fate[place[n]] = sp->row_fate[r];
         s->born[place[n++]] = sp->row_step[r];
     }
-    float *kept = sp->mean; /* its law has been read */
+    float *kept = sp->at_hand.mean; /* its law has been read */
     k->ops->copy_rows(k, kept, NULL, s->sampled, sp->row, NULL, NULL, n, c->token_dim);
     k->ops->copy_rows(k, s->tokens, place, kept, NULL, NULL, NULL, n, c->token_dim);
-    mar_runner_learn(&s->target, kept, n, sp->slot, sp->position);
-    mar_runner_learn(&s->draft, kept, n, sp->slot, sp->position);
+    mar_runner_learn(&s->target, kept, n, sp->slot, sp->position, NULL);
+    mar_runner_learn(&s->draft, kept, n, sp->slot, sp->position, NULL);
     s->stats.tokens += n;
     s->stats.head_calls += (double)n * s->target.chain.schedule.steps;
 }
@@ -579,14 +596,15 @@ mar_status mar_speculation_round(mar_session *s, mar_err *err)
     list_block(s);
     for (int i = 0; i < s->images; i++)
         if (sp->length[i] > longest) longest = sp->length[i];
-    const mar_status status = in_full(s) ? plan_round(s, longest, err) : MAR_OK;
+    mar_status status = in_full(s) ? plan_round(s, longest, err) : MAR_OK;
     if (status != MAR_OK) return status;
     for (int j = 0; j < longest; j++) draft_step(s, j);
     predict_block(s);
     trace_block(s);
     verify_block(s);
     finish_tokens(s);
-    measure_shift(s);
+    status = read_verdicts(s, err);
+    if (status != MAR_OK) return status;
     keep(s);
     s->stats.head_batched += steps;
     s->stats.head_rows += (double)sp->rows * steps;

@@ -21,8 +21,8 @@ static const char help[] = //
     "  --cfg X                 guidance scale [2.9]\n"
     "  --batch N               images at a time [1]\n"
     "  --repeat N              batches measured, the best counts [1]\n"
-    "  --dtype T, --threads N, --heads N, --head_spec W, --draft FILE and all other\n"
-    "    ways to be faster: as for mar generate, see mar methods and man mar\n"
+    "  --backend B, --device N, --dtype T, --threads N, --heads N, --head_spec W,\n"
+    "    --draft FILE and all other ways to be faster: as for mar generate\n"
     "  --json                  one JSON object in place of the table\n"
     "\n"
     "example: mar bench --model mar_base.pth --vae kl16.ckpt\n";
@@ -85,6 +85,8 @@ static void print_table(const bench_options *o, const mar_stats *t, double peak,
            t->head_calls_max, t->head_rows / (double)t->tokens);
     printf("; %.0f calls in sequence an image", t->head_batched / o->batch);
     if (t->draft_calls > 0) printf(", and %.0f of the draft's", t->draft_calls / o->batch);
+    printf("\na call: %.1f us; it needs %.1f MB of weights, in %d products one after another",
+           1e6 * t->head_s / t->head_batched, t->head_call_bytes / 1e6, t->head_call_products);
     if (t->drafted)
         printf("\ndraft: %.1f %% of %ld drafted tokens accepted", 100.0 * (double)t->accepted / (double)t->drafted,
                t->drafted);
@@ -114,8 +116,12 @@ static int print_json(const bench_options *o, const mar_stats *t, double peak, c
     cJSON_AddNumberToObject(root, "head_calls_in_sequence", t->head_batched);
     cJSON_AddNumberToObject(root, "draft_calls_in_sequence", t->draft_calls);
     cJSON_AddNumberToObject(root, "head_evaluations_per_token", t->head_rows / (double)t->tokens);
+    cJSON_AddNumberToObject(root, "head_call_seconds", t->head_s / t->head_batched);
+    cJSON_AddNumberToObject(root, "head_call_bytes", t->head_call_bytes);
+    cJSON_AddNumberToObject(root, "head_call_products", t->head_call_products);
     cJSON_AddNumberToObject(root, "flop_per_image", flop / n);
     cJSON_AddNumberToObject(root, "matrix_peak", peak);
+    cJSON_AddNumberToObject(root, "arithmetic_floor_seconds", flop / peak / n);
     cJSON_AddNumberToObject(root, "fraction_of_peak", flop / t->total_s / peak);
     cJSON_AddNumberToObject(root, "working_memory_bytes", (double)t->arena_bytes);
     char *text = cJSON_Print(root);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 const char *const tool_dtypes[] = {"auto", "f32", "bf16", NULL};
+const char *const tool_backends[] = {"auto", "cpu", "cuda", NULL};
 
 int tool_error(const char *format, ...)
 {
@@ -29,15 +30,20 @@ const char *tool_base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-int tool_open(mar_dtype dtype, int threads, mar **out)
+int tool_open(const mar_options *options, mar **out)
 {
-    mar_options options = {.dtype = dtype, .threads = threads};
-    mar_status status = mar_open(&options, out);
+    mar_status status = mar_open(options, out);
     if (status == MAR_OK) return 0;
     tool_error("%s", *out ? mar_error(*out) : mar_status_name(status));
     mar_close(*out);
     *out = NULL;
     return 1;
+}
+
+int tool_open_files(mar **out)
+{
+    const mar_options options = {.backend = MAR_BACKEND_CPU, .threads = 1};
+    return tool_open(&options, out);
 }
 
 double tool_seconds(void)

@@ -20,11 +20,13 @@ int tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The name behind the last slash. */
 const char *tool_base_name(const char *path);
 
-/* The values of --dtype for options.h, in the order of mar_dtype: auto, f32, bf16. */
-extern const char *const tool_dtypes[];
+/* The values of --dtype and --backend for options.h, in the order of mar_dtype and of mar_backend. */
+extern const char *const tool_dtypes[], *const tool_backends[];
 
-/* mar_open, with its failure printed. Returns 0 or the exit status. threads 0: one per core. */
-int tool_open(mar_dtype dtype, int threads, mar **out);
+/* mar_open, with its failure printed. Returns 0 or the exit status. */
+int tool_open(const mar_options *options, mar **out);
+/* For what only reads and writes files. */
+int tool_open_files(mar **out);
 
 /* Seconds from some fixed point; only differences mean something. */
 double tool_seconds(void);

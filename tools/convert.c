@@ -35,7 +35,7 @@ int cmd_convert(int argc, char **argv)
     int status = options_parse(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     mar *m;
-    status = tool_open(MAR_DTYPE_AUTO, 1, &m);
+    status = tool_open_files(&m);
     if (status) return status;
     if (mar_convert(m, in, out, (mar_dtype)dtype, heads) != MAR_OK) status = tool_error("%s", mar_error(m));
     mar_close(m);

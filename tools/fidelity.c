@@ -56,6 +56,8 @@ static void inherit(run_options *o, const run_options *first)
     run_options_init(o);
     o->model = first->model;
     o->heads = first->heads;
+    o->backend = first->backend;
+    o->device = first->device;
     o->dtype = first->dtype;
     o->cfg_schedule = first->cfg_schedule;
     o->params.cfg = first->params.cfg;
@@ -157,6 +159,8 @@ static void write_differences(FILE *out, const run_options *o, const run_options
     if (p->cfg != q->cfg) fprintf(out, " --cfg %g", (double)p->cfg);
     if (p->cfg_schedule != q->cfg_schedule) fprintf(out, " --cfg_schedule %s", schedules[p->cfg_schedule]);
     if (p->temperature != q->temperature) fprintf(out, " --temperature %g", (double)p->temperature);
+    if (o->backend != base->backend) fprintf(out, " --backend %s", tool_backends[o->backend]);
+    if (o->device != base->device) fprintf(out, " --device %d", o->device);
     if (o->dtype != base->dtype) fprintf(out, " --dtype %s", tool_dtypes[o->dtype]);
     if (*run_options_text(o, text, sizeof text)) fprintf(out, " %s", text);
 }

@@ -95,7 +95,7 @@ int cmd_inspect(int argc, char **argv)
     if (status != OPTIONS_RUN) return status;
     mar *m;
     mar_report *r;
-    status = tool_open(MAR_DTYPE_AUTO, 1, &m);
+    status = tool_open_files(&m);
     if (status) return status;
     if (mar_inspect(m, path, heads, &r) != MAR_OK) {
         status = tool_error("%s", mar_error(m));

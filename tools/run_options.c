@@ -50,6 +50,8 @@ void run_options_list(run_options *o, option list[RUN_OPTIONS_MAX])
         {"context", OPTION_CHOICE, .value = &o->context, .choices = contexts},
         {"align", OPTION_CHOICE, .value = &o->align, .choices = switches},
         {"inner_temperature", OPTION_FLOAT, .value = &p->inner_temperature, .min = 1e-3, .max = 1e6},
+        {"backend", OPTION_CHOICE, .value = &o->backend, .choices = tool_backends},
+        {"device", OPTION_INT, .value = &o->device, .min = 0, .max = 1023},
         {"dtype", OPTION_CHOICE, .value = &o->dtype, .choices = tool_dtypes},
         {"threads", OPTION_INT, .value = &o->threads, .min = 1, .max = 1024},
         {"heads", OPTION_INT, .value = &o->heads, .min = 1, .max = 1024},
@@ -94,6 +96,7 @@ static int check_effects(run_options *o)
         {"gtr_reconstruction_steps", p->gtr, "needs --gtr"},
         {"gtr_detail", p->gtr, "needs --gtr"},
         {"gtr_sampling_steps", p->gtr, "needs --gtr"},
+        {"device", o->backend == MAR_BACKEND_CUDA, "needs --backend cuda"},
         {"num_iter", !p->gtr,
          "has no effect with --gtr, expected --gtr_generation_steps and --gtr_reconstruction_steps"},
     };
@@ -141,7 +144,8 @@ int run_load(run_options *o, progress *bar, run_models *out)
 {
     *out = (run_models){0};
     if (!o->vae && run_is_demo(o->model)) o->vae = "demo";
-    if (tool_open((mar_dtype)o->dtype, o->threads, &out->library) != 0) return 1;
+    const mar_options options = {(mar_dtype)o->dtype, o->threads, (mar_backend)o->backend, o->device};
+    if (tool_open(&options, &out->library) != 0) return 1;
     mar_status status = load_model(out, o->model, o->heads, bar, &out->model);
     if (status == MAR_OK && o->draft) status = load_model(out, o->draft, 0, bar, &out->draft);
     if (status == MAR_OK && o->vae) status = mar_vae_load(out->library, o->vae, &out->vae);

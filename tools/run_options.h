@@ -11,7 +11,7 @@ enum { RUN_OPTIONS_MAX = 40 };
 typedef struct {
     const char *model, *vae, *draft;                           /* as given; vae and draft may be NULL */
     mar_params params;                                         /* params.draft is set by run_load */
-    int dtype, threads, heads;                                 /* 0: the default */
+    int backend, device, dtype, threads, heads;                /* 0: the default */
     int cfg_schedule, sampler, diff_annealing, context, align; /* choices, moved to params by run_options_done */
     uint64_t given;                                            /* for option_set.given */
 } run_options;

@@ -64,9 +64,10 @@ static mar_status load_conv(const loader *l, const char *prefix, int in, int out
     return status;
 }
 
-/* 1x1 convolutions of pixels in NHWC are linear layers; `n` of them with the same input become one. */
+/* 1x1 convolutions of pixels in NHWC are linear layers; `n` of them with the same input become one. It comes multiplied
+ * by input_scale, which the weights take back. */
 static mar_status load_linear(const loader *l, const char *prefix, const char *const *names, int n, int channels,
-                              int flags, kern_linear **out)
+                              float input_scale, int flags, kern_linear **out)
 {
     const size_t size = (size_t)channels * (size_t)channels;
     float *weight = malloc(sizeof *weight * size * (size_t)n);
@@ -79,7 +80,7 @@ static mar_status load_linear(const loader *l, const char *prefix, const char *c
         status = load(l, name, "weight", 4, (int64_t[]){channels, channels, 1, 1}, &w);
         if (status == MAR_OK) status = load(l, name, "bias", 1, (int64_t[]){channels}, &b);
         if (status == MAR_OK) {
-            memcpy(weight + size * (size_t)i, w, sizeof *w * size);
+            for (size_t j = 0; j < size; j++) weight[size * (size_t)i + j] = w[j] / input_scale;
             memcpy(bias + (size_t)channels * (size_t)i, b, sizeof *b * (size_t)channels);
         }
         free(w);
@@ -121,8 +122,8 @@ static mar_status add_attention(const loader *l, vae_decoder *d, const char *pre
     *s = (vae_step){.kind = VAE_ATTENTION, .in = channels, .out = channels};
     name_part(name, prefix, ".norm");
     mar_status status = load_norm(l, name, channels, &s->norm[0]);
-    if (status == MAR_OK) status = load_linear(l, prefix, qkv, 3, channels, 0, &s->qkv);
-    if (status == MAR_OK) status = load_linear(l, prefix, proj, 1, channels, KERN_OUT_F32 | KERN_OUT_ADD, &s->proj);
+    if (status == MAR_OK) status = load_linear(l, prefix, qkv, 3, channels, 1, 0, &s->qkv);
+    if (status == MAR_OK) status = load_linear(l, prefix, proj, 1, channels, 1, KERN_OUT_F32 | KERN_OUT_ADD, &s->proj);
     return status;
 }
 
@@ -182,7 +183,8 @@ static mar_status load_decoder(const loader *l, vae_decoder *d)
     const int z = d->config.z_channels;
     status = load_steps(l, d);
     if (status == MAR_OK)
-        status = load_linear(l, "post_quant_conv", post_quant, 1, z, KERN_IN_F32 | KERN_OUT_F32, &d->post_quant);
+        status = load_linear(l, "post_quant_conv", post_quant, 1, z, VAE_TOKEN_SCALE, KERN_IN_F32 | KERN_OUT_F32,
+                             &d->post_quant);
     if (status == MAR_OK) status = load_conv(l, "decoder.conv_in", z, d->width_in, 3, KERN_OUT_F32, &d->conv_in);
     if (status == MAR_OK) status = load_norm(l, "decoder.norm_out", d->width_out, &d->norm_out);
     if (status == MAR_OK) status = load_conv(l, "decoder.conv_out", d->width_out, 3, 3, KERN_OUT_F32, &d->conv_out);

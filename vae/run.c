@@ -1,18 +1,22 @@
 /* Decoding an image: a walk over the steps with three buffers. */
 #include "vae/steps.h"
 
+#include "base/arena.h"
+
 #include <stdlib.h>
 
 struct vae_run {
     vae_decoder *d;
     int grid_h, grid_w;
-    /* x: float [pixels][channels], the residual stream. h: the same size, between two convolutions, or q, k,
-     * v as act. a: act [pixels][channels], input of a product or convolution. */
-    float *x, *h;
-    act *a;
-    size_t stream_bytes, act_bytes; /* of x and of h; of a */
-    float *latent;                  /* host [grid_h*grid_w][z] */
+    float *stream[2];               /* buffers for x and h, which change places */
+    act *a;                         /* [pixels][channels], input of a product or convolution */
+    size_t stream_bytes, act_bytes; /* of one of stream; of a */
     double flop;
+    kern_tape *tape;
+
+    /* While an image is decoded. x: float [pixels][channels], the residual stream. h: the same size, between two
+     * convolutions, or q, k, v as act. */
+    float *x, *h;
 };
 
 typedef struct {
@@ -102,19 +106,13 @@ static mar_status plan_run(vae_run *r, mar_err *err)
     return status;
 }
 
-static mar_status allocate(vae_run *r, mar_err *err)
+size_t vae_run_lay_out(vae_run *r, char *base)
 {
-    kern *k = r->d->k;
-    const size_t latent = sizeof(float) * (size_t)(r->grid_h * r->grid_w) * (size_t)r->d->config.z_channels;
-    void *x = NULL, *h = NULL, *a = NULL;
-    mar_status status = k->ops->alloc(k, r->stream_bytes, &x, err);
-    if (status == MAR_OK) status = k->ops->alloc(k, r->stream_bytes, &h, err);
-    if (status == MAR_OK) status = k->ops->alloc(k, r->act_bytes, &a, err);
-    r->x = x, r->h = h, r->a = a;
-    r->latent = malloc(latent);
-    if (status == MAR_OK && !r->latent)
-        status = err_set(err, MAR_ENOMEM, "out of memory: a latent of %zu bytes", latent);
-    return status;
+    size_t used = 0;
+    r->stream[0] = arena_carve(base, &used, 1, r->stream_bytes);
+    r->stream[1] = arena_carve(base, &used, 1, r->stream_bytes);
+    r->a = arena_carve(base, &used, 1, r->act_bytes);
+    return used;
 }
 
 mar_status vae_run_create(vae_decoder *d, int grid_h, int grid_w, vae_run **out, mar_err *err)
@@ -129,7 +127,6 @@ mar_status vae_run_create(vae_decoder *d, int grid_h, int grid_w, vae_run **out,
     r->grid_h = grid_h;
     r->grid_w = grid_w;
     mar_status status = plan_run(r, err);
-    if (status == MAR_OK) status = allocate(r, err);
     if (status != MAR_OK) {
         vae_run_free(r);
         return status;
@@ -142,16 +139,8 @@ void vae_run_free(vae_run *r)
 {
     if (!r) return;
     kern *k = r->d->k;
-    if (r->x) k->ops->free(k, r->x);
-    if (r->h) k->ops->free(k, r->h);
-    if (r->a) k->ops->free(k, r->a);
-    free(r->latent);
+    k->ops->tape_free(k, r->tape);
     free(r);
-}
-
-size_t vae_run_bytes(const vae_run *r)
-{
-    return 2 * r->stream_bytes + r->act_bytes;
 }
 
 double vae_run_flop(const vae_run *r)
@@ -204,15 +193,15 @@ static void run_upsample(vae_run *r, const vae_step *s, extent *e)
     *e = (extent){2 * e->height, 2 * e->width};
 }
 
-void vae_decode(vae_run *r, const float *tokens, float *pixels)
+/* From the latent in r->stream[0] to the pixels in r->h. */
+static void decode(void *arg)
 {
+    vae_run *r = arg;
+    r->x = r->stream[0], r->h = r->stream[1];
     vae_decoder *d = r->d;
     kern *k = d->k;
     extent e = {r->grid_h, r->grid_w};
     const size_t n = (size_t)(r->grid_h * r->grid_w) * (size_t)d->config.z_channels;
-    for (size_t i = 0; i < n; i++) r->latent[i] = tokens[i] / VAE_TOKEN_SCALE;
-    k->ops->upload(k, r->h, r->latent, n * sizeof *r->latent);
-    k->ops->linear(k, d->post_quant, r->h, r->grid_h * r->grid_w, r->x);
     k->ops->to_act(k, r->x, n, r->a);
     k->ops->conv(k, d->conv_in, r->a, e.height, e.width, r->x);
     for (int i = 0; i < d->n_steps; i++) {
@@ -231,5 +220,12 @@ void vae_decode(vae_run *r, const float *tokens, float *pixels)
     }
     norm(r, r->x, e, d->width_out, &d->norm_out, 1);
     k->ops->conv(k, d->conv_out, r->a, e.height, e.width, r->h);
-    k->ops->download(k, pixels, r->h, sizeof(float) * 3 * (size_t)e.height * (size_t)e.width);
+}
+
+const float *vae_decode(vae_run *r, const float *tokens)
+{
+    kern *k = r->d->k;
+    k->ops->linear(k, r->d->post_quant, tokens, r->grid_h * r->grid_w, r->stream[0]);
+    k->ops->replay(k, &r->tape, decode, r);
+    return r->h;
 }

@@ -32,7 +32,7 @@ typedef struct {
 struct vae_decoder {
     kern *k;
     mar_vae_config config;
-    kern_linear *post_quant; /* the 1x1 convolution of the latent, f32 */
+    kern_linear *post_quant; /* the 1x1 convolution of the latent, from tokens, f32 */
     kern_conv *conv_in;
     vae_step *steps; /* middle block, then levels from the coarsest */
     int n_steps;

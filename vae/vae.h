@@ -19,20 +19,22 @@ mar_status vae_decoder_create(kern *k, const wt_file *f, vae_decoder **out, mar_
 void vae_decoder_free(vae_decoder *d); /* after its runs; NULL is fine */
 const mar_vae_config *vae_decoder_config(const vae_decoder *d);
 
-typedef struct vae_run vae_run; /* working memory for one latent size, square or not */
+typedef struct vae_run vae_run; /* decodes latents of one size, square or not */
 
-/* The first run of a decoder packs its weights. Nothing is allocated by vae_decode. */
+/* The first run of a decoder packs its weights. It decodes after vae_run_lay_out. */
 mar_status vae_run_create(vae_decoder *d, int grid_h, int grid_w, vae_run **out, mar_err *err);
 void vae_run_free(vae_run *r);
-size_t vae_run_bytes(const vae_run *r);
+/* Gives the run its working memory in backend memory at base, which must outlive it, and returns the bytes it takes, a
+ * multiple of 256; base NULL only counts. */
+size_t vae_run_lay_out(vae_run *r, char *base);
 /* Arithmetic per image: 2 per multiply-add of convolutions and attention; a convolution after upsampling
  * counts with the 4 different input pixels that an output pixel has, not with 9. */
 double vae_run_flop(const vae_run *r);
 
-/* tokens: host float [grid_h*grid_w][z_channels] as the model predicts them; divided by 0.2325 here (the
- * official scale). pixels: host float [H][W][3], nominally in [-1,1], not clipped. A failure of the backend
- * shows in kern_check. */
-void vae_decode(vae_run *r, const float *tokens, float *pixels);
+/* tokens: backend float [grid_h*grid_w][z_channels] as the model predicts them, 0.2325 (the official scale) times the
+ * latent. Returns the pixels, backend float [H][W][3], nominally in [-1,1], not clipped: the run's own, until its next
+ * call. Allocates nothing. A failure of the backend shows in kern_check. */
+const float *vae_decode(vae_run *r, const float *tokens);
 /* round(clip((x+1)/2*255, 0, 255)), half to even as numpy, NaN to 0: float [n] -> uint8 [n]. */
 void vae_to_bytes(const float *pixels, size_t n, uint8_t *bytes);
 

@@ -102,6 +102,8 @@ static void run_chain(fixture *f, int steps, int first, int guided, float *x)
     float cfg[N];
     for (int r = 0; r < N; r++) cfg[r] = 2.9f;
     assert_ok(diff_chain_create(&f->head, steps, 0.9f, N, guided, &c, &err), &err);
+    void *memory = backend_memory(k, diff_chain_lay_out(&c, NULL));
+    diff_chain_lay_out(&c, memory);
     assert_ok(diff_chain_plan(&c, N, &err), &err);
     if (first == steps - 1) {
         diff_chain_sample(&c, f->z, N, cfg, seed, image, f->position, x);
@@ -111,6 +113,7 @@ static void run_chain(fixture *f, int steps, int first, int guided, float *x)
     }
     assert_ok(kern_check(k, &err), &err);
     diff_chain_free(&c);
+    k->ops->free(k, memory);
 }
 
 /* Whole chains on addressed noise. Random weights make chains that start at t = 999 explode (an error of
@@ -155,6 +158,8 @@ static void tokens_stand_alone(void **state)
             mar_err err = {0};
             assert_ok(diff_chain_create(&f.head, 25, 0.9f, 1, 1, &c, &err), &err);
             c.mod_rows = 2 * threads; /* chunks of as many steps as there are threads */
+            void *memory = backend_memory(f.k, diff_chain_lay_out(&c, NULL));
+            diff_chain_lay_out(&c, memory);
             for (int r = 0; r < N; r++) {
                 float z[2 * Z];
                 memcpy(z, f.z + r * Z, Z * sizeof *z);
@@ -163,6 +168,7 @@ static void tokens_stand_alone(void **state)
                 assert_memory_equal(one, all + r * CHANNELS, sizeof one);
             }
             diff_chain_free(&c);
+            f.k->ops->free(f.k, memory);
             close_fixture(&f);
         }
     }

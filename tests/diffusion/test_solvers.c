@@ -52,6 +52,14 @@ static float temperature_of(mar_sampler sampler)
     return sampler == MAR_SAMPLER_DDPM ? 0.9f : 1;
 }
 
+/* The chain's working memory; the caller frees it. */
+static void *lay_out(kern *k, diff_chain *c)
+{
+    void *memory = backend_memory(k, diff_chain_lay_out(c, NULL));
+    diff_chain_lay_out(c, memory);
+    return memory;
+}
+
 static void sample(const fixture *f, diff_chain *c, int steps, float *x)
 {
     mar_err err = {0};
@@ -86,6 +94,7 @@ static void matches_published_codes(void **state)
             for (int j = 0; j < 3; j++) specs[j] = (diff_spec){cases[i].sampler, cases[i].steps[j], cases[i].top};
             assert_ok(diff_chain_create_for(&f.head, specs, 3, temperature_of(cases[i].sampler), N, guided, &c, &err),
                       &err);
+            void *memory = lay_out(f.k, &c);
             for (int j = 0; j < 4; j++) {
                 char name[48];
                 float x[N * CHANNELS];
@@ -98,6 +107,7 @@ static void matches_published_codes(void **state)
                 free(expected);
             }
             diff_chain_free(&c);
+            f.k->ops->free(f.k, memory);
         }
     close_fixture(&f);
     wt_close(golden);
@@ -124,8 +134,9 @@ static void reuses_as_released(void **state)
         assert_ok(kern_cpu_open(MAR_DTYPE_F32, 1, &k, &err), &err);
         assert_ok(diff_head_load(k, model, 16, 6, 5, 24, &head, &err), &err);
         assert_ok(diff_chain_create_for(&head, &spec, 1, 0.9f, TOKENS, guided, &c, &err), &err);
-        assert_ok(diff_chain_reuse(&c, &err), &err);
+        diff_chain_reuse(&c);
         if (chunks) c.mod_rows = chunks * (guided ? 2 : 1) * TOKENS;
+        void *memory = lay_out(k, &c);
         assert_ok(diff_chain_plan(&c, TOKENS, &err), &err);
         snprintf(name, sizeof name, "reuse.%d.%s", steps, guided ? "guided" : "plain");
         float *expected = golden_f32(golden, name, SIZE), x[SIZE];
@@ -134,6 +145,7 @@ static void reuses_as_released(void **state)
         assert_close(x, expected, SIZE, 1e-4);
         free(expected);
         diff_chain_free(&c);
+        k->ops->free(k, memory);
         diff_head_free(&head);
         k->ops->close(k);
     }
@@ -196,11 +208,14 @@ static void tokens_stand_alone(void **state)
             if (!open_fixture(&f, i % 2 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, threads)) continue;
             const float temperature = temperature_of(specs[i / 2].sampler);
             assert_ok(diff_chain_create_for(&f.head, two, 2, temperature, N, 1, &c, &err), &err);
+            void *memory = lay_out(f.k, &c);
             sample(&f, &c, 20, x);
             if (threads == 1) memcpy(all, x, sizeof all);
             assert_memory_equal(x, all, sizeof all);
             diff_chain_free(&c);
+            f.k->ops->free(f.k, memory);
             assert_ok(diff_chain_create_for(&f.head, two, 1, temperature, 1, 1, &c, &err), &err);
+            memory = lay_out(f.k, &c);
             for (int r = 0; r < N; r++) {
                 float z[2 * Z], one[CHANNELS];
                 memcpy(z, f.z + r * Z, Z * sizeof *z);
@@ -209,6 +224,7 @@ static void tokens_stand_alone(void **state)
                 assert_memory_equal(one, all + r * CHANNELS, sizeof one);
             }
             diff_chain_free(&c);
+            f.k->ops->free(f.k, memory);
             close_fixture(&f);
         }
     }

@@ -20,6 +20,7 @@ typedef struct {
     mar *m;
     mar_model *model;
     mar_runner runner;
+    void *memory;      /* the runner's */
     diff_chain *chain; /* the runner's */
     int tokens;        /* of all images */
     float *z;          /* [2*tokens or tokens][width] */
@@ -50,6 +51,15 @@ static void list_tokens(fixture *f, const mar_step *step, const int *const *orde
     }
 }
 
+/* Working memory; the caller frees it. */
+static void *memory(kern *k, size_t bytes)
+{
+    void *p = NULL;
+    mar_err err = {0};
+    assert_ok(k->ops->alloc(k, bytes, &p, &err), &err);
+    return p;
+}
+
 /* 0: no such processor */
 static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threads, mar_params p)
 {
@@ -63,6 +73,8 @@ static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threa
     mar_err *err = &f->m->err;
     assert_ok(mar_model_load(f->m, path, 0, &f->model), err);
     assert_ok(mar_runner_create(f->model, IMAGES, p.cfg == 1 ? 1 : 2, 16, &p, &f->runner, err), err);
+    f->memory = memory(f->m->kern, mar_runner_lay_out(&f->runner, NULL));
+    mar_runner_lay_out(&f->runner, f->memory);
     for (int i = 0; i < IMAGES; i++) {
         kern_random_order(seed, (uint64_t)i, SEQ, order_data[i]);
         order[i] = order_data[i];
@@ -73,11 +85,11 @@ static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threa
     const mar_batch batch = {IMAGES, order};
     for (int i = 0; i <= AT; i++) {
         list_tokens(f, &steps[i], order, slot);
-        mar_runner_predict(&f->runner, &batch, &steps[i], 0, f->tokens);
+        mar_runner_predict(&f->runner, &batch, &steps[i], 0, f->tokens, NULL);
         if (i == AT) break;
         const mar_draw draw = {f->tokens, seed, f->image, f->position, f->cfg};
-        mar_runner_draw(&f->runner, &draw, p.num_sampling_steps - 1, 0, x, NULL);
-        mar_runner_learn(&f->runner, x, f->tokens, slot, f->position);
+        mar_runner_draw(&f->runner, 0, &draw, p.num_sampling_steps - 1, 0, x, NULL, NULL);
+        mar_runner_learn(&f->runner, x, f->tokens, slot, f->position, NULL);
     }
     f->chain = &f->runner.chain;
     f->z = f->runner.z;
@@ -88,8 +100,33 @@ static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threa
 static void close_fixture(fixture *f)
 {
     mar_runner_free(&f->runner);
+    f->m->kern->ops->free(f->m->kern, f->memory);
     mar_model_free(f->model);
     mar_close(f->m);
+}
+
+static void *lay_out_chain(diff_chain *c)
+{
+    void *p = memory(c->head->k, diff_chain_lay_out(c, NULL));
+    diff_chain_lay_out(c, p);
+    return p;
+}
+
+/* Speculation with memory of its own. */
+static void *open_speculation(diff_chain *chain, diff_chain *draft, int window, diff_speculation *s)
+{
+    mar_err err = {0};
+    assert_ok(diff_speculate_create(chain, draft, window, s, &err), &err);
+    void *p = memory(chain->head->k, diff_speculate_lay_out(s, NULL));
+    diff_speculate_lay_out(s, p);
+    return p;
+}
+
+static void close_speculation(diff_speculation *s, void *p)
+{
+    kern *k = s->target.chain->head->k;
+    diff_speculate_free(s);
+    k->ops->free(k, p);
 }
 
 /* One token of each condition. draft may be NULL. */
@@ -98,12 +135,12 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
     mar_err err = {0};
     diff_speculation s;
     diff_speculation_stats stats = {0};
-    assert_ok(diff_speculate_create(f->chain, draft ? draft->chain : NULL, window, &s, &err), &err);
+    void *p = open_speculation(f->chain, draft ? draft->chain : NULL, window, &s);
     assert_ok(diff_speculate_plan(&s, f->tokens, &err), &err);
     diff_speculate_sample(&s, f->z, draft ? draft->z : NULL, f->tokens, f->cfg, seed, f->image, f->position, x, &stats);
     assert_ok(kern_check(f->m->kern, &err), &err);
-    assert_true(diff_speculate_bytes(&s) > 0 && diff_speculate_flop(&s, &stats) > 0);
-    diff_speculate_free(&s);
+    assert_true(diff_speculate_flop(&s, &stats) > 0);
+    close_speculation(&s, p);
     return stats;
 }
 
@@ -138,15 +175,14 @@ static void tokens_stand_alone(void **state)
         float all[MAX * CHANNELS], x[MAX * CHANNELS];
         for (int threads = 1; threads <= 3; threads++) {
             fixture f;
-            mar_err err = {0};
             const mar_params p = params_of(50, 2.9f, MAR_CFG_LINEAR, 1);
             if (!open_fixture(&f, target_path, bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, threads, p)) continue;
             const size_t bytes = sizeof(float) * (size_t)f.tokens * CHANNELS;
             if (threads == 1) speculate(&f, NULL, 8, all);
             diff_speculation s;
             diff_speculation_stats stats = {0};
-            assert_ok(diff_speculate_create(f.chain, NULL, 8, &s, &err), &err);
-            s.group = 2 + 5 * threads;
+            void *arena = open_speculation(f.chain, NULL, 8, &s);
+            s.w.group = 2 + 5 * threads;
             diff_speculate_sample(&s, f.z, NULL, f.tokens, f.cfg, seed, f.image, f.position, x, &stats);
             assert_memory_equal(x, all, bytes);
             const int d = f.chain->head->z_dim;
@@ -157,7 +193,7 @@ static void tokens_stand_alone(void **state)
                 diff_speculate_sample(&s, z, NULL, 1, f.cfg + r, seed, f.image + r, f.position + r, one, &stats);
                 assert_memory_equal(one, all + r * CHANNELS, sizeof one);
             }
-            diff_speculate_free(&s);
+            close_speculation(&s, arena);
             close_fixture(&f);
         }
     }
@@ -211,14 +247,14 @@ static void draw_plain(fixture *f, int draws, uint64_t key, float *x)
     }
 }
 
-static diff_speculation_stats draw_speculative(fixture *f, fixture *draft, int window, const spec_method *method,
+static diff_speculation_stats draw_speculative(fixture *f, fixture *draft, int window, const kern_gaussian_rule *rule,
                                                int draws, float *x)
 {
     mar_err err = {0};
     diff_speculation s;
     diff_speculation_stats stats = {0};
-    assert_ok(diff_speculate_create(f->chain, draft ? draft->chain : NULL, window, &s, &err), &err);
-    if (method) s.method = method;
+    void *p = open_speculation(f->chain, draft ? draft->chain : NULL, window, &s);
+    if (rule) s.w.rule = *rule;
     for (int n = 0; n < draws; n++) {
         set_draw(f, n);
         diff_speculate_sample(&s, f->z, draft ? draft->z : NULL, f->tokens, f->cfg, seed, f->image, f->position, x,
@@ -226,7 +262,7 @@ static diff_speculation_stats draw_speculative(fixture *f, fixture *draft, int w
         x += f->tokens * CHANNELS;
     }
     assert_ok(kern_check(f->m->kern, &err), &err);
-    diff_speculate_free(&s);
+    close_speculation(&s, p);
     return stats;
 }
 
@@ -249,39 +285,18 @@ static int same_law(const float *x, const float *plain, const float *other, int 
     return energy > 0.01 && least > 1e-4;
 }
 
-static double accept_always(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
-{
-    (void)s, (void)parameter, (void)x, (void)log_ratio;
-    return 0;
-}
+static int (*real_propose)(kern *k, kern_window *w, const kern_window_head *draft);
 
-static double accept_vanilla(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+/* Every q as if refined by an evaluation that knew the noise: it leans to what was drawn. */
+static int propose_knowing(kern *k, kern_window *w, const kern_window_head *draft)
 {
-    (void)s, (void)parameter, (void)x;
-    return fmin(0, log_ratio);
-}
-
-static double accept_swapped(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
-{
-    (void)s, (void)parameter, (void)x;
-    return fmin(0, -log_ratio);
-}
-
-/* The ratio for a q that was refined with an evaluation that knew the noise: its mean leans towards the draft. */
-static double accept_knowing(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
-{
-    (void)parameter;
-    for (int i = 0; i < s->size; i++) {
-        const double e = (x.x[i] - s->mean_q[i]) * exp(-(double)s->log_std_q[i]);
-        log_ratio += 0.5 * (0.9 * 0.9 - 1) * e * e; /* of -log q: 1/10 of the way */
-    }
-    return fmin(0, log_ratio);
-}
-
-static double no_scale(const spec_site *s, const double *parameter)
-{
-    (void)s, (void)parameter;
-    return -INFINITY; /* Norm[p - 0 q] = p */
+    const int unfinished = real_propose(k, w, draft);
+    for (int row = 0; row + 1 < w->rows; row++)
+        for (int c = 0; c < CHANNELS && w->row_token[row + 1] == w->row_token[row]; c++) {
+            float *mean = &w->mean_q[row * CHANNELS + c];
+            *mean += 0.1f * (w->state[(row + 1) * CHANNELS + c] - *mean);
+        }
+    return unfinished;
 }
 
 static void same_law_as_the_plain_chain(void **state)
@@ -289,11 +304,12 @@ static void same_law_as_the_plain_chain(void **state)
     (void)state;
     static const struct {
         const char *name;
-        spec_method method;
-    } mutants[] = {{"accept always", {.tokens = SPEC_CONTINUOUS, .log_accept = accept_always}},
-                   {"redraw from p", {.tokens = SPEC_CONTINUOUS, .log_accept = accept_vanilla, .log_scale = no_scale}},
-                   {"p and q swapped", {.tokens = SPEC_CONTINUOUS, .log_accept = accept_swapped}},
-                   {"q knows the noise", {.tokens = SPEC_CONTINUOUS, .log_accept = accept_knowing}}};
+        kern_gaussian_rule rule;
+        int knowing;
+    } mutants[] = {{"accepts always", {.temper = 1, .path_accept = 1e9}, 0},
+                   {"redraws from p", {.temper = 1, .path_scale = -1e9}, 0},
+                   {"p and q swapped", {.temper = -1}, 0},
+                   {"q knows the noise", {.temper = 1}, 1}};
     fixture f;
     assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(STEPS, 3, MAR_CFG_CONSTANT, 1)));
     const int n = DRAWS * f.tokens;
@@ -311,7 +327,14 @@ static void same_law_as_the_plain_chain(void **state)
         assert_true(same_law(x, plain, other, n));
     }
     for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {
-        draw_speculative(&f, NULL, 8, &mutants[i].method, DRAWS, x);
+        kern *k = f.m->kern;
+        kern_ops ops = *k->ops;
+        const kern_ops *real = k->ops;
+        real_propose = ops.window_propose;
+        if (mutants[i].knowing) ops.window_propose = propose_knowing;
+        k->ops = &ops;
+        draw_speculative(&f, NULL, 8, &mutants[i].rule, DRAWS, x);
+        k->ops = real;
         print_message("mutant: %s\n", mutants[i].name);
         assert_false(same_law(x, plain, other, n));
     }
@@ -395,6 +418,7 @@ static void courses(void **state)
     fixture f;
     mar_err err = {0};
     assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
+    kern *k = f.m->kern;
     const size_t bytes = sizeof(float) * (size_t)f.tokens * CHANNELS;
     float x[MAX * CHANNELS], expected[MAX * CHANNELS];
     for (size_t w = 0; w < sizeof windows / sizeof *windows; w++) {
@@ -402,12 +426,12 @@ static void courses(void **state)
         diff_speculation s;
         diff_speculation_stats stats = {0};
         assert_ok(diff_chain_create_for(f.chain->head, specs, 2, 1, MAX, 1, &both, &err), &err);
-        assert_ok(diff_speculate_create(&both, NULL, windows[w], &s, &err), &err);
+        void *both_memory = lay_out_chain(&both), *p = open_speculation(&both, NULL, windows[w], &s);
         for (int i = 0; i < 4; i++) {
             diff_chain one;
             diff_speculation alone;
             assert_ok(diff_chain_create_for(f.chain->head, &specs[i % 2], 1, 1, MAX, 1, &one, &err), &err);
-            assert_ok(diff_speculate_create(&one, NULL, windows[w], &alone, &err), &err);
+            void *one_memory = lay_out_chain(&one), *q = open_speculation(&one, NULL, windows[w], &alone);
             diff_chain_use(&both, specs[i % 2].steps);
             diff_speculate_sample(&s, f.z, NULL, f.tokens, f.cfg, seed, f.image, f.position, x, &stats);
             if (windows[w] == 1)
@@ -415,11 +439,13 @@ static void courses(void **state)
             else
                 diff_speculate_sample(&alone, f.z, NULL, f.tokens, f.cfg, seed, f.image, f.position, expected, &stats);
             assert_memory_equal(x, expected, bytes);
-            diff_speculate_free(&alone);
+            close_speculation(&alone, q);
             diff_chain_free(&one);
+            k->ops->free(k, one_memory);
         }
-        diff_speculate_free(&s);
+        close_speculation(&s, p);
         diff_chain_free(&both);
+        k->ops->free(k, both_memory);
     }
     close_fixture(&f);
 }
@@ -443,12 +469,13 @@ static void random_weights(void **state)
     assert_ok(kern_cpu_open(MAR_DTYPE_F32, 1, &k, &err), &err);
     assert_ok(diff_head_load(k, model, WIDTH, DEPTH, C, Z, &head, &err), &err);
     assert_ok(diff_chain_create(&head, T, 1, N, 1, &chain, &err), &err);
-    assert_ok(diff_speculate_create(&chain, NULL, 16, &s, &err), &err);
+    void *chain_memory = lay_out_chain(&chain), *p = open_speculation(&chain, NULL, 16, &s);
     diff_speculate_sample(&s, z, NULL, N, cfg, seed, image, position, x, &stats);
     assert_true(stats.calls_max <= T);
     for (int i = 0; i < N * C; i++) assert_true(isfinite(x[i]));
-    diff_speculate_free(&s);
+    close_speculation(&s, p);
     diff_chain_free(&chain);
+    k->ops->free(k, chain_memory);
     diff_head_free(&head);
     k->ops->close(k);
     free(z);

@@ -104,10 +104,12 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
     const int label = image % CLASSES, *orders[1] = {order};
     float cfg[SEQ];
     uint64_t images[SEQ];
-    void *x;
+    float *x;
     mar_runner r;
     assert_ok(mar_runner_create(target, 1, 2, SEQ, p, &r, err), err);
-    assert_ok(k->ops->alloc(k, TOKENS * sizeof(float), &x, err), err);
+    void *memory = backend_memory(k, mar_runner_lay_out(&r, NULL));
+    mar_runner_lay_out(&r, memory);
+    x = backend_memory(k, TOKENS * sizeof(float));
     mar_steps_plan(p->num_iter, SEQ, p->cfg, p->cfg_schedule, steps);
     kern_random_order(p->seed, (uint64_t)image, SEQ, order);
     mar_runner_begin(&r, 1, &label);
@@ -124,13 +126,14 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
         const mar_batch batch = {1, orders};
         const mar_draw draw = {
             .count = step.predicted, .seed = p->seed, .image = images, .position = position, .cfg = cfg};
-        mar_runner_predict(&r, &batch, &step, 0, step.predicted);
-        mar_runner_draw(&r, &draw, p->num_sampling_steps - 1, 0, x, NULL);
-        mar_runner_learn(&r, x, step.predicted, slot, position);
+        mar_runner_predict(&r, &batch, &step, 0, step.predicted, NULL);
+        mar_runner_draw(&r, 0, &draw, p->num_sampling_steps - 1, 0, x, NULL, NULL);
+        mar_runner_learn(&r, x, step.predicted, slot, position, NULL);
         for (int t = 0; t < step.predicted; t++)
-            k->ops->download(k, tokens + position[t] * CHANNELS, (float *)x + t * CHANNELS, CHANNELS * sizeof(float));
+            k->ops->download(k, tokens + position[t] * CHANNELS, x + t * CHANNELS, CHANNELS * sizeof(float));
     }
     k->ops->free(k, x);
+    k->ops->free(k, memory);
     mar_runner_free(&r);
 }
 
@@ -425,13 +428,36 @@ static void refuses(void **state)
  * draft. Beside their channels, the coordinate along the gap of the two means, in which errors show first. */
 enum { COORDINATES = CHANNELS + 1, IMAGES = 208, ROWS = IMAGES * SEQ, PERMUTATIONS = 499 };
 
+/* A backend array of so many elements, on the host; the caller frees. */
+static void *fetch(const mar_session *s, const void *array, size_t count, size_t size)
+{
+    kern *k = s->model->m->kern;
+    void *host = malloc(count * size);
+    assert_non_null(host);
+    k->ops->download(k, host, array, count * size);
+    return host;
+}
+
+/* A block's laws and verified states: [rows][CHANNELS]. */
+typedef struct {
+    float *mean_p, *log_std_p, *mean_q, *state;
+} block;
+
+static block fetch_block(const mar_session *s)
+{
+    const struct mar_speculation *sp = s->speculation;
+    const size_t count = (size_t)sp->rows * CHANNELS, size = sizeof(float);
+    return (block){fetch(s, sp->p.mean, count, size), fetch(s, sp->p.log_std, count, size),
+                   fetch(s, sp->q.mean, count, size), fetch(s, sp->state, count, size)};
+}
+
 /* A standardised state and its coordinate along the gap: float [COORDINATES]. */
-static void project(const struct mar_speculation *sp, int row, const double *u, float *out)
+static void project(const block *b, int row, const double *u, float *out)
 {
     double along = 0, length = 0;
     for (int c = 0; c < CHANNELS; c++) {
         const int i = row * CHANNELS + c;
-        const double gap = ((double)sp->q.mean[i] - sp->p.mean[i]) * exp(-(double)sp->p.log_std[i]);
+        const double gap = ((double)b->mean_q[i] - b->mean_p[i]) * exp(-(double)b->log_std_p[i]);
         out[c] = (float)u[c];
         along += gap * u[c];
         length += gap * gap;
@@ -443,8 +469,8 @@ static void project(const struct mar_speculation *sp, int row, const double *u, 
  * the target's law would be. */
 static void collect(const mar_session *s, float *states, float *noise)
 {
-    const struct mar_speculation *sp = s->speculation;
-    for (int r = 0; r < sp->rows; r++) {
+    const block b = fetch_block(s);
+    for (int r = 0; r < s->speculation->rows; r++) {
         double u[CHANNELS], plain[CHANNELS];
         const uint64_t place = s->row_image[r] * SEQ + (uint64_t)s->row_position[r];
         for (int c = 0; c < CHANNELS; c++) {
@@ -453,12 +479,13 @@ static void collect(const mar_session *s, float *states, float *noise)
             float normal[4];
             kern_random_words(4711, KERN_NOISE_STEP, place, 0, 0, (uint32_t)c / 4, words);
             kern_normal4(words, normal);
-            u[c] = ((double)sp->value[i] - sp->p.mean[i]) * exp(-(double)sp->p.log_std[i]);
+            u[c] = ((double)b.state[i] - b.mean_p[i]) * exp(-(double)b.log_std_p[i]);
             plain[c] = (double)normal[c % 4];
         }
-        project(sp, r, u, states + place * COORDINATES);
-        project(sp, r, plain, noise + place * COORDINATES);
+        project(&b, r, u, states + place * COORDINATES);
+        project(&b, r, plain, noise + place * COORDINATES);
     }
+    free(b.mean_p), free(b.log_std_p), free(b.mean_q), free(b.state);
 }
 
 /* Runs the model as its own draft, heated, two steps a block. Returns the smallest of the p-values that the states of
@@ -492,22 +519,24 @@ static double law_p_value(models d, const spec_method *method, mar_stats *stats)
     return fmin(p_values[0], fmin(p_values[1], p_values[2]));
 }
 
-static double accept_all(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+/* The heated draft's standard deviations are the larger ones: without the exponents everything is accepted. */
+static kern_gaussian_rule accept_all(const double *parameter)
 {
-    (void)s, (void)parameter, (void)x, (void)log_ratio;
-    return 0;
+    (void)parameter;
+    return (kern_gaussian_rule){.temper = INFINITY};
 }
 
-static double accept_swapped(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+static kern_gaussian_rule accept_swapped(const double *parameter)
 {
-    (void)s, (void)parameter, (void)x;
-    return fmin(0, -log_ratio);
+    (void)parameter;
+    return (kern_gaussian_rule){.temper = -1};
 }
 
-static double no_residual(const spec_site *s, const double *parameter)
+/* A residual of no c, in whose place p is drawn from. */
+static kern_gaussian_rule no_residual(const double *parameter)
 {
-    (void)s, (void)parameter;
-    return -1e9; /* Norm[p - 0 q]+ */
+    (void)parameter;
+    return (kern_gaussian_rule){.temper = 1, .path_scale = NAN};
 }
 
 static void conditional_is_exact_and_mutants_are_not(void **state)
@@ -515,9 +544,9 @@ static void conditional_is_exact_and_mutants_are_not(void **state)
     (void)state;
     const spec_method *good = spec_method_find("conditional");
     spec_method mutant[4] = {*good, *good, *good, *spec_method_find("paper")};
-    mutant[0].log_accept = accept_all;
-    mutant[1].log_accept = accept_swapped;
-    mutant[2].log_scale = no_residual;
+    mutant[0].rule = accept_all;
+    mutant[1].rule = accept_swapped;
+    mutant[2].rule = no_residual;
     models d = demo(MAR_DTYPE_F32, 1);
     mar_stats stats;
     const double p = law_p_value(d, good, &stats);
@@ -565,19 +594,14 @@ static void cspd_is_the_released_criterion(void **state)
         for (int t = 0; t < 3; t++) {
             if (t == 2 && i == 0) continue;
             const double parameter[SPEC_PARAMETERS_MAX] = {temperature[i][t % 2]};
+            const kern_gaussian_rule rule = m->rule(parameter);
             float mine[N];
             for (int r = 0; r < N; r++) {
                 const int at = r * CHANNELS;
-                const spec_site site = {.size = CHANNELS,
-                                        .mean_p = mean_p + at,
-                                        .log_std_p = log_std_p + at,
-                                        .mean_q = mean_q + at,
-                                        .log_std_q = log_std_q + at,
-                                        .path_log_ratio = (double)path_q[r] - path_p[r]};
-                const spec_token token = {.x = x + at};
-                const double ratio = spec_log_ratio(&site, token);
-                mine[r] = (float)(t < 2 ? exp(m->log_accept(&site, parameter, token, ratio))
-                                        : fmax(0, -expm1(m->log_scale(&site, parameter) - ratio)));
+                const kern_gaussians g = {CHANNELS, mean_p + at, mean_q + at, log_std_p + at, log_std_q + at};
+                const double path = (double)path_q[r] - path_p[r], ratio = kern_gaussian_log_ratio(&g, x + at);
+                mine[r] = (float)(t < 2 ? exp(fmin(0, kern_gaussian_log_accept(&rule, &g, path, x + at)))
+                                        : fmax(0, -expm1(kern_gaussian_log_scale(&rule, path) - ratio)));
             }
             snprintf(name, sizeof name, t < 2 ? "%s_accept_%d" : "%s_keep", draft[i], temperature[i][t % 2]);
             float *theirs = golden_f32(f, name, N);
@@ -615,21 +639,23 @@ static void laws_match_pytorch(void **state)
         {"mean_p", sp->p.mean}, {"log_std_p", sp->p.log_std}, {"far_mean", sp->q.mean}, {"far_log_std", sp->q.log_std}};
     for (size_t a = 0; a < sizeof arrays / sizeof *arrays; a++) {
         float *theirs = golden_f32(f, arrays[a].name, N * CHANNELS), mine[N * CHANNELS];
+        float *rows = fetch(s, arrays[a].mine, N * CHANNELS, sizeof *rows);
         for (int r = 0; r < N; r++)
             for (int i = 0; i < N; i++)
                 if ((int)position[i] == s->row_position[r])
-                    memcpy(mine + i * CHANNELS, arrays[a].mine + r * CHANNELS, CHANNELS * sizeof *mine);
+                    memcpy(mine + i * CHANNELS, rows + r * CHANNELS, CHANNELS * sizeof *mine);
         assert_close(mine, theirs, N * CHANNELS, 1e-3);
-        free(theirs);
+        free(theirs), free(rows);
     }
     float *path_p = golden_f32(f, "path_p", N), *path_q = golden_f32(f, "far_path", N);
+    double *my_p = fetch(s, sp->p.path, N, sizeof *my_p), *my_q = fetch(s, sp->q.path, N, sizeof *my_q);
     for (int r = 0; r < N; r++)
         for (int i = 0; i < N; i++)
             if ((int)position[i] == s->row_position[r]) {
-                assert_true(fabs(sp->p.path[r] - path_p[i]) < 0.01);
-                assert_true(fabs(sp->q.path[r] - path_q[i]) < 0.01);
+                assert_true(fabs(my_p[r] - path_p[i]) < 0.01);
+                assert_true(fabs(my_q[r] - path_q[i]) < 0.01);
             }
-    free(path_p), free(path_q), free(position);
+    free(path_p), free(path_q), free(position), free(my_p), free(my_q);
     wt_close(f);
     mar_session_free(s);
     close_models(d);

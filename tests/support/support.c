@@ -53,7 +53,7 @@ double max_difference(const float *a, const float *b, size_t n)
 
 mar *open_mar(mar_dtype dtype, int threads)
 {
-    const mar_options options = {dtype, threads};
+    const mar_options options = {.dtype = dtype, .threads = threads, .backend = MAR_BACKEND_CPU};
     mar *m = NULL;
     mar_status status = mar_open(&options, &m);
     if (dtype == MAR_DTYPE_BF16 && status == MAR_EBACKEND) {
@@ -62,6 +62,14 @@ mar *open_mar(mar_dtype dtype, int threads)
     }
     assert_int_equal(status, MAR_OK);
     return m;
+}
+
+void *backend_memory(kern *k, size_t bytes)
+{
+    void *p = NULL;
+    mar_err err = {0};
+    assert_ok(k->ops->alloc(k, bytes, &p, &err), &err);
+    return p;
 }
 
 char *temporary_directory(void)

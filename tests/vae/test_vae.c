@@ -53,6 +53,18 @@ static vae_run *make_run(vae_decoder *d, const int grid[2])
     return r;
 }
 
+/* One image: memory for it, then tokens in and pixels out. */
+static void run(kern *k, vae_run *r, const int grid[2], const float *tokens, float *pixels)
+{
+    const size_t n = (size_t)(grid[0] * grid[1]) * Z * sizeof *tokens;
+    void *memory = backend_memory(k, vae_run_lay_out(r, NULL)), *latent = backend_memory(k, n);
+    vae_run_lay_out(r, memory);
+    k->ops->upload(k, latent, tokens, n);
+    k->ops->download(k, pixels, vae_decode(r, latent), pixel_values(grid) * sizeof *pixels);
+    k->ops->free(k, memory);
+    k->ops->free(k, latent);
+}
+
 /* One image by a fresh backend; the caller frees it. */
 static float *decode(const wt_file *f, mar_dtype dtype, int threads, const int grid[2])
 {
@@ -62,7 +74,7 @@ static float *decode(const wt_file *f, mar_dtype dtype, int threads, const int g
     kern *k = open_kern(dtype, threads);
     vae_decoder *d = load(k, f);
     vae_run *r = make_run(d, grid);
-    vae_decode(r, tokens, pixels);
+    run(k, r, grid, tokens, pixels);
     vae_run_free(r);
     vae_decoder_free(d);
     k->ops->close(k);
@@ -130,19 +142,19 @@ static void check_runs(mar_dtype dtype)
     wt_file *f = golden_open("vae");
     kern *k = open_kern(dtype, 2);
     vae_decoder *d = load(k, f);
-    vae_run *run[GRIDS];
-    for (int i = 0; i < GRIDS; i++) run[i] = make_run(d, grids[i]);
+    vae_run *runs[GRIDS];
+    for (int i = 0; i < GRIDS; i++) runs[i] = make_run(d, grids[i]);
     for (int i = 0; i < 2 * GRIDS; i++) {
         const int *grid = grids[i % GRIDS];
         const size_t n = pixel_values(grid);
         float *tokens = golden_grid(f, "tokens", grid, -1), *alone = decode(f, dtype, 2, grid);
         float *pixels = malloc(n * sizeof *pixels);
         assert_non_null(pixels);
-        vae_decode(run[i % GRIDS], tokens, pixels);
+        run(k, runs[i % GRIDS], grid, tokens, pixels);
         assert_memory_equal(pixels, alone, n * sizeof *pixels);
         free(tokens), free(alone), free(pixels);
     }
-    for (int i = 0; i < GRIDS; i++) vae_run_free(run[i]);
+    for (int i = 0; i < GRIDS; i++) vae_run_free(runs[i]);
     vae_decoder_free(d);
     k->ops->close(k);
     wt_close(f);
@@ -184,7 +196,7 @@ static void config_bytes_and_flop(void **unused)
     const double high = 256 * (32 * 32 * 4) + 256 * (4 * c32 + 32 * 3 * 9);
     assert_true(vae_run_flop(r) == 2 * (low + mid + high));
     /* Two streams and one operand, 32 channels of 16x16 pixels. */
-    assert_int_equal(vae_run_bytes(r), 3 * 256 * 32 * sizeof(float));
+    assert_int_equal(vae_run_lay_out(r, NULL), 3 * 256 * 32 * sizeof(float));
     vae_run_free(r);
     vae_decoder_free(d);
     k->ops->close(k);

@@ -1,4 +1,5 @@
-# Sourced by demo.sh and test.sh: `need_packages` installs with apt what libmar is built from, as far as it is missing.
+# Sourced by demo.sh and test.sh: `need_packages [PACKAGE...]` installs with apt what libmar is built from, and the
+# packages named, as far as they are missing.
 
 packages="gcc libc6-dev cmake ninja-build pkg-config libdnnl-dev libpng-dev libcjson-dev libcmocka-dev"
 
@@ -15,7 +16,7 @@ need_packages() {
         return 1
     fi
     missing=
-    for package in $packages; do have_package "$package" || missing="$missing $package"; done
+    for package in $packages "$@"; do have_package "$package" || missing="$missing $package"; done
     [ -n "$missing" ] || return 0
 
     sudo=

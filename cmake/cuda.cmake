@@ -1,0 +1,55 @@
+# The CUDA toolkit, by its files alone: CMake's own CUDA language wants to run a test program of its choice.
+#   MAR_NVCC                 the compiler
+#   MAR_CUDA_LIBRARIES       what the backend links with: the static runtime and cuBLASLt
+#   MAR_CURAND               cuRAND, for the test of the random numbers
+#   mar_cuda_objects(OUT SOURCE...)  objects of .cu files, for OUT
+find_program(MAR_NVCC nvcc HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+if(NOT MAR_NVCC)
+  message(FATAL_ERROR "MAR_CUDA: nvcc not found, expected in PATH, in $CUDA_PATH/bin or by -DMAR_NVCC=FILE; "
+                      "scripts/cuda.sh fetches the toolkit")
+endif()
+get_filename_component(MAR_CUDA_ROOT ${MAR_NVCC} REALPATH)
+get_filename_component(MAR_CUDA_ROOT ${MAR_CUDA_ROOT}/../.. ABSOLUTE)
+foreach(part cudart_static:CUDART cublasLt:CUBLASLT curand:CURAND)
+  string(REPLACE ":" ";" part ${part})
+  list(GET part 0 name)
+  list(GET part 1 variable)
+  find_library(MAR_${variable} ${name} HINTS ${MAR_CUDA_ROOT} PATH_SUFFIXES lib64 lib targets/x86_64-linux/lib
+               NO_DEFAULT_PATH)
+  find_library(MAR_${variable} ${name})
+  if(NOT MAR_${variable})
+    message(FATAL_ERROR "MAR_CUDA: lib${name} not found, expected under ${MAR_CUDA_ROOT} or by -DMAR_${variable}=FILE")
+  endif()
+endforeach()
+find_path(MAR_CUDA_INCLUDE cublasLt.h HINTS ${MAR_CUDA_ROOT} PATH_SUFFIXES include targets/x86_64-linux/include
+          REQUIRED)
+message(STATUS "CUDA compiler: ${MAR_NVCC}")
+
+find_package(Threads REQUIRED)
+set(MAR_CUDA_LIBRARIES ${MAR_CUDART} ${MAR_CUBLASLT} Threads::Threads ${CMAKE_DL_LIBS} rt stdc++)
+
+# Machine code for Ampere and Hopper, and PTX for what comes later.
+set(MAR_CUDA_ARCHITECTURES "80;90a;90-virtual" CACHE STRING "compute capabilities; N-virtual: PTX for later ones")
+set(MAR_CUDA_FLAGS -std=c++17 -O3 -Werror all-warnings -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden,-O2
+    -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include)
+foreach(architecture ${MAR_CUDA_ARCHITECTURES})
+  if(architecture MATCHES "^(.*)-virtual$")
+    list(APPEND MAR_CUDA_FLAGS -gencode arch=compute_${CMAKE_MATCH_1},code=compute_${CMAKE_MATCH_1})
+  else()
+    list(APPEND MAR_CUDA_FLAGS -gencode arch=compute_${architecture},code=sm_${architecture})
+  endif()
+endforeach()
+
+function(mar_cuda_objects out)
+  set(objects)
+  foreach(source ${ARGN})
+    file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR} ${source})
+    set(object ${PROJECT_BINARY_DIR}/cuda/${name}.o)
+    get_filename_component(folder ${object} DIRECTORY)
+    file(MAKE_DIRECTORY ${folder})
+    add_custom_command(OUTPUT ${object} DEPFILE ${object}.d DEPENDS ${source} VERBATIM COMMENT "nvcc ${name}"
+      COMMAND ${MAR_NVCC} ${MAR_CUDA_FLAGS} -MD -MF ${object}.d -MT ${object} -c ${source} -o ${object})
+    list(APPEND objects ${object})
+  endforeach()
+  set(${out} ${objects} PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,320 @@
+/* The chain of a few rows in one launch, against the CPU's f32: bf16 at DESIGN.md's tolerances. The shapes cover every
+ * number of tiles and of mma pairs, weights that stay in shared memory and weights that stream. */
+#include "tests/cuda/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 3, MOST = 64 };
+
+typedef struct {
+    int width, depth, channels;
+    const char *multiprocessors; /* of the host's device; a GPU has its own */
+} shape;
+
+static const shape shapes[] = {
+    {64, 3, 16, "4"},   /* the demo model's head; two tiles a block, warps without channels */
+    {160, 1, 4, "3"},   /* seven tiles a block, the last one has six */
+    {256, 6, 16, "8"},  /* weights stream */
+    {288, 2, 32, "36"}, /* two pairs a warp, one tile a block */
+    {512, 1, 8, "16"},  /* four */
+    {1024, 6, 16, ""},  /* from here on too much for the host: MAR-B, MAR-L, MAR-H */
+    {1280, 8, 16, ""},  {1536, 12, 16, ""},
+};
+
+static size_t shape_count(void)
+{
+    return cuda_test_scale() > 1 ? sizeof shapes / sizeof *shapes : 5;
+}
+
+typedef struct {
+    shape s;
+    float *weights;
+    kern_head_block *blocks;
+    kern_head_spec spec;
+} network;
+
+/* Hands out n random floats around `mean`. */
+static const float *draw(float **at, size_t n, float scale, float mean, uint64_t seed)
+{
+    float *x = random_floats(n, scale, seed), *to = *at;
+    for (size_t i = 0; i < n; i++) to[i] = x[i] + mean;
+    free(x);
+    *at += n;
+    return to;
+}
+
+static network make_network(shape s, uint64_t seed)
+{
+    network n = {.s = s};
+    const size_t w = (size_t)s.width, c = (size_t)s.channels;
+    const float scale = 1 / sqrtf((float)w);
+    n.weights = malloc((w * c + w + (size_t)s.depth * (5 * w * w + 7 * w) + 2 * w * w + 2 * w + 2 * c * (w + 1)) *
+                       sizeof(float));
+    n.blocks = calloc((size_t)s.depth, sizeof *n.blocks);
+    assert_non_null(n.weights);
+    assert_non_null(n.blocks);
+    float *p = n.weights;
+    n.spec = (kern_head_spec){.width = s.width, .depth = s.depth, .channels = s.channels, .blocks = n.blocks};
+    n.spec.in_weight = draw(&p, w * c, 1 / sqrtf((float)c), 0, ++seed);
+    n.spec.in_bias = draw(&p, w, 0.1f, 0.5f, ++seed); /* LN's input has a mean */
+    for (int b = 0; b < s.depth; b++) {
+        kern_head_block *block = &n.blocks[b];
+        block->ln_weight = draw(&p, w, 0.2f, 1, ++seed);
+        block->ln_bias = draw(&p, w, 0.2f, 0, ++seed);
+        block->fc1_weight = draw(&p, w * w, scale, 0, ++seed);
+        block->fc1_bias = draw(&p, w, 0.2f, 0, ++seed);
+        block->fc2_weight = draw(&p, w * w, scale, 0, ++seed);
+        block->fc2_bias = draw(&p, w, 0.2f, 0, ++seed);
+        block->ada_weight = draw(&p, 3 * w * w, 0.5f * scale, 0, ++seed);
+        block->ada_bias = draw(&p, 3 * w, 0.3f, 0.2f, ++seed);
+    }
+    n.spec.ada_weight = draw(&p, 2 * w * w, 0.5f * scale, 0, ++seed);
+    n.spec.ada_bias = draw(&p, 2 * w, 0.3f, 0, ++seed);
+    n.spec.out_weight = draw(&p, 2 * c * w, scale, 0, ++seed);
+    n.spec.out_bias = draw(&p, 2 * c, 0.2f, 0, ++seed);
+    return n;
+}
+
+static void free_network(network *n)
+{
+    free(n->weights);
+    free(n->blocks);
+}
+
+/* A head on a backend, with modulation rows for MOST rows at STEPS steps: row r of step s at s*MOST + r. */
+typedef struct {
+    kern *k;
+    kern_head *h;
+    int channels;
+    char *mod;
+} bench;
+
+static bench make_bench(kern *k, const network *n)
+{
+    bench b = {.k = k, .channels = n->s.channels};
+    const size_t w = (size_t)n->s.width;
+    const int index[STEPS] = {2, 0, 1};
+    mar_err err = {0};
+    assert_ok(k->ops->head_create(k, &n->spec, &b.h, &err), &err);
+    assert_ok(k->ops->head_plan(k, b.h, STEPS * MOST, &err), &err);
+    assert_ok(k->ops->head_plan(k, b.h, MOST, &err), &err);
+    float *temb = random_floats(STEPS * w, 1, 77), *cond = random_floats(MOST * w, 1, 78);
+    void *device_temb = to_device(k, temb, STEPS * w * sizeof *temb);
+    void *device_cond = to_device(k, cond, MOST * w * sizeof *cond);
+    void *scratch = to_device(k, NULL, k->ops->head_scratch_bytes(b.h, STEPS * MOST));
+    b.mod = to_device(k, NULL, STEPS * MOST * k->ops->head_mod_bytes(b.h));
+    k->ops->head_modulate(k, b.h, device_temb, index, STEPS, device_cond, MOST, b.mod, scratch);
+    k->ops->finish(k);
+    check_kern(k);
+    k->ops->free(k, device_temb), k->ops->free(k, device_cond), k->ops->free(k, scratch);
+    free(temb), free(cond);
+    return b;
+}
+
+static void free_bench(bench *b)
+{
+    b->k->ops->head_free(b->k, b->h);
+    b->k->ops->free(b->k, b->mod);
+    b->k->ops->close(b->k);
+}
+
+typedef struct {
+    int tokens, conditions, steps, ode;
+    int from; /* the first token's number */
+    float temperature;
+} run;
+
+/* A run in progress on a backend: what its tape calls again. */
+typedef struct {
+    const bench *b;
+    kern_chain_job job;
+    void *mod;
+    kern_chain_coef coef[STEPS + 1];
+    kern_ode_coef ode[STEPS + 1];
+    int t[STEPS + 1], position[MOST];
+    float cfg[MOST];
+    uint64_t image[MOST];
+} chain;
+
+static void chain_body(void *arg)
+{
+    chain *c = arg;
+    c->b->k->ops->chain_run(c->b->k, c->b->h, &c->job);
+}
+
+/* The host's arrays of a run; index i of the chain is the step's number counted from the end, plus one. */
+static void fill_chain(chain *c, const run *r)
+{
+    for (int i = 0; i <= STEPS; i++) {
+        const float noise = i > 1 ? r->temperature : 0;
+        c->coef[i] = (kern_chain_coef){1.1f + 0.02f * (float)i, 0.5f + 0.05f * (float)i, 0.4f, 0.55f, -4, -2.5f, noise};
+        c->ode[i] = (kern_ode_coef){1.1f, 0.5f, 0.7f, 0.25f, i < r->steps ? -0.1f * (float)i : 0};
+        c->t[i] = 100 * i + 7;
+    }
+    if (r->steps == 1) c->ode[1] = (kern_ode_coef){0, -1, 0, 1, 0}; /* the answer itself */
+    for (int i = 0; i < r->tokens; i++) {
+        const int token = r->from + i;
+        c->cfg[i] = 1.5f + 0.1f * (float)token;
+        c->image[i] = (uint64_t)token << 31 | 5;
+        c->position[i] = 3 * token + 1;
+    }
+}
+
+/* Fills a chain with fresh device memory. Modulation rows, too, are those of the token's own number. */
+static void open_chain(const bench *b, const run *r, chain *c)
+{
+    kern *k = b->k;
+    const size_t n = (size_t)r->tokens * (size_t)b->channels, mod_bytes = k->ops->head_mod_bytes(b->h);
+    const int rows = r->tokens * r->conditions;
+    memset(c, 0, sizeof *c);
+    c->b = b;
+    fill_chain(c, r);
+    c->mod = to_device(k, NULL, (size_t)(r->steps * rows) * mod_bytes);
+    for (int s = 0; s < r->steps; s++)
+        for (int i = 0; i < rows; i++) {
+            const int from = r->from + i % r->tokens, condition = i / r->tokens;
+            const int row = s * MOST + (condition ? MOST - 1 - from : from);
+            const float *source = (const float *)(b->mod + (size_t)row * mod_bytes);
+            k->ops->copy_rows(k, (float *)((char *)c->mod + (size_t)(s * rows + i) * mod_bytes), NULL, source, NULL,
+                              NULL, NULL, 1, (int)(mod_bytes / sizeof(float)));
+        }
+    float *x = random_floats(MOST * (size_t)b->channels, 1, 99);
+    c->job = (kern_chain_job){
+        .tokens = r->tokens,
+        .conditions = r->conditions,
+        .first = r->steps,
+        .last = 1,
+        .mod = c->mod,
+        .x = to_device(k, x + (size_t)r->from * (size_t)b->channels, n * sizeof *x),
+        .x0 = r->ode ? to_device(k, NULL, n * sizeof *x) : NULL,
+        .coef = r->ode ? NULL : c->coef,
+        .ode = r->ode ? c->ode : NULL,
+        .t = c->t,
+        .cfg = c->cfg,
+        .seed = 0x123456789abcdefull,
+        .image = c->image,
+        .position = c->position,
+        .out = to_device(k, NULL, (size_t)rows * 2 * (size_t)b->channels * sizeof *x),
+        .scratch = to_device(k, NULL, k->ops->head_scratch_bytes(b->h, rows)),
+    };
+    free(x);
+}
+
+static void close_chain(chain *c, float *x, float *x0)
+{
+    kern *k = c->b->k;
+    const size_t bytes = (size_t)c->job.tokens * (size_t)c->b->channels * sizeof *x;
+    if (x) from_device(k, x, c->job.x, bytes);
+    if (x0) from_device(k, x0, c->job.x0, bytes);
+    k->ops->free(k, c->mod), k->ops->free(k, c->job.x), k->ops->free(k, c->job.x0);
+    k->ops->free(k, c->job.out), k->ops->free(k, c->job.scratch);
+}
+
+static void run_chain(const bench *b, const run *r, float *x, float *x0)
+{
+    chain c;
+    open_chain(b, r, &c);
+    chain_body(&c);
+    close_chain(&c, x, x0);
+}
+
+static bench open_cuda_bench(const network *n)
+{
+    setenv("MAR_CUDAHOST_SMS", n->s.multiprocessors, 1); /* means nothing to a GPU */
+    return make_bench(open_cuda(MAR_DTYPE_BF16), n);
+}
+
+/* Whether one launch's rows give the CPU's results: their number, the solver, guidance and temperature vary. */
+static void agrees_with_cpu(void **state)
+{
+    (void)state;
+    const run runs[] = {
+        {1, 1, 1, 1, 0, 0},     {5, 2, 1, 1, 2, 0},  {1, 1, STEPS, 0, 3, 1}, {4, 2, STEPS, 0, 0, 1},
+        {8, 2, STEPS, 1, 1, 0}, {17, 1, 2, 0, 0, 0}, {16, 2, 2, 1, 0, 0},    {21, 2, 2, 0, 9, 0.9f},
+        {64, 1, 2, 0, 0, 1},    {32, 2, 2, 1, 0, 0},
+    };
+    for (size_t i = 0; i < shape_count(); i++) {
+        network n = make_network(shapes[i], 1000 * (i + 1));
+        bench cpu = make_bench(open_cpu(), &n), cuda = open_cuda_bench(&n);
+        for (size_t j = 0; j < sizeof runs / sizeof *runs; j++) {
+            const run *r = &runs[j];
+            if (i > 0 && cuda_test_scale() == 1 && j != 1 && j != 7) continue;
+            float got[2][MOST * 32], want[2][MOST * 32];
+            const size_t values = (size_t)r->tokens * (size_t)n.s.channels;
+            run_chain(&cuda, r, got[0], r->ode ? got[1] : NULL);
+            run_chain(&cpu, r, want[0], r->ode ? want[1] : NULL);
+            const double allowed = r->steps == 1 ? 2e-2 : 5e-2;
+            for (int a = 0; a < 1 + r->ode; a++) {
+                const double error = relative_error(got[a], want[a], values);
+                if (!(error <= allowed))
+                    fail_msg("width %d, run %zu, array %d: relative error %.3g, allowed %.3g", n.s.width, j, a, error,
+                             allowed);
+            }
+        }
+        free_bench(&cpu), free_bench(&cuda);
+        free_network(&n);
+    }
+}
+
+/* A token's bits are the same alone and among any number of others. */
+static void rows_are_independent(void **state)
+{
+    (void)state;
+    network n = make_network(shapes[0], 5000);
+    bench cuda = open_cuda_bench(&n);
+    for (int conditions = 1; conditions <= 2; conditions++) {
+        const int most = MOST / conditions, counts[] = {1, 3, 4, 5, 8, 9, 16, 20};
+        float all[MOST * 32], some[MOST * 32];
+        run_chain(&cuda, &(run){most, conditions, 2, 0, 0, 1}, all, NULL);
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+            const int from = most - counts[i];
+            run_chain(&cuda, &(run){counts[i], conditions, 2, 0, from, 1}, some, NULL);
+            assert_memory_equal(some, all + from * n.s.channels, (size_t)(counts[i] * n.s.channels) * sizeof *some);
+        }
+    }
+    free_bench(&cuda);
+    free_network(&n);
+}
+
+/* The launch on a tape, with other host arrays at each call. */
+static void replays(void **state)
+{
+    (void)state;
+    network n = make_network(shapes[0], 6000);
+    bench cuda = open_cuda_bench(&n);
+    kern *k = cuda.k;
+    kern_tape *tape = NULL;
+    chain c;
+    run r = {6, 2, 3, 0, 0, 1};
+    float plain[MOST * 32], taped[MOST * 32];
+    open_chain(&cuda, &r, &c);
+    float *x = random_floats(MOST * (size_t)n.s.channels, 1, 99);
+    for (int call = 0; call < 3; call++) {
+        fill_chain(&c, &r);
+        for (int i = 0; i < r.tokens; i++) c.image[i] += (uint64_t)call, c.cfg[i] -= 0.2f * (float)call;
+        k->ops->upload(k, c.job.x, x, (size_t)(r.tokens * n.s.channels) * sizeof *x);
+        k->ops->replay(k, &tape, chain_body, &c);
+        from_device(k, taped, c.job.x, (size_t)(r.tokens * n.s.channels) * sizeof *x);
+        k->ops->upload(k, c.job.x, x, (size_t)(r.tokens * n.s.channels) * sizeof *x);
+        chain_body(&c);
+        from_device(k, plain, c.job.x, (size_t)(r.tokens * n.s.channels) * sizeof *x);
+        assert_memory_equal(taped, plain, (size_t)(r.tokens * n.s.channels) * sizeof *x);
+    }
+    k->ops->tape_free(k, tape);
+    free(x);
+    close_chain(&c, NULL, NULL);
+    free_bench(&cuda);
+    free_network(&n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_cpu),
+        cmocka_unit_test(rows_are_independent),
+        cmocka_unit_test(replays),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,251 @@
+/* The whole loop with the CUDA backend, by the public API, against the CPU in f32. */
+#include "mar.h"
+#include "mar/handle.h"
+#include "tests/cuda/support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEQ = 64, CHANNELS = 8, TOKENS = SEQ * CHANNELS, BATCH = 2 }; /* the demo's */
+
+static const int labels[BATCH] = {3, 7};
+
+#define ok(m, call) assert_ok(call, &(m)->err)
+
+typedef struct {
+    mar *m;
+    mar_model *model, *draft;
+    mar_vae *vae;
+} library;
+
+static library open_library(mar_backend backend, mar_dtype dtype)
+{
+    const mar_options options = {.dtype = dtype, .threads = 1, .backend = backend};
+    library l = {0};
+    const mar_status status = mar_open(&options, &l.m);
+    ok(l.m, status);
+    ok(l.m, mar_model_load(l.m, "demo", 0, &l.model));
+    ok(l.m, mar_model_load(l.m, "demo-draft", 0, &l.draft));
+    ok(l.m, mar_vae_load(l.m, "demo", &l.vae));
+    return l;
+}
+
+static void close_library(library *l)
+{
+    mar_vae_free(l->vae);
+    mar_model_free(l->draft);
+    mar_model_free(l->model);
+    mar_close(l->m);
+}
+
+static mar_session *open_session(const library *l, const mar_params *p, int drafts)
+{
+    mar_session *s = NULL;
+    mar_params params = *p;
+    params.draft = drafts ? l->draft : NULL;
+    ok(l->m, mar_session_create(l->model, l->vae, &params, BATCH, &s));
+    return s;
+}
+
+static void finish(const library *l, mar_session *s, float *tokens)
+{
+    while (!mar_session_done(s)) ok(l->m, mar_session_step(s));
+    ok(l->m, mar_session_tokens(s, tokens));
+}
+
+/* n images from `first` on. */
+static void make(const library *l, mar_session *s, uint64_t first, int n, float *tokens)
+{
+    ok(l->m, mar_session_begin(s, first, labels, n));
+    finish(l, s, tokens);
+}
+
+static void compare_images(const library *l, mar_session *s, const library *oracle, mar_session *theirs)
+{
+    int width, height;
+    mar_session_image_size(s, &width, &height);
+    const size_t bytes = (size_t)width * (size_t)height * 3 * BATCH;
+    uint8_t *rgb = malloc(2 * bytes), *expected = rgb + bytes;
+    assert_non_null(rgb);
+    ok(l->m, mar_session_images(s, rgb));
+    ok(oracle->m, mar_session_images(theirs, expected));
+    for (size_t i = 0; i < bytes; i++)
+        if (abs(rgb[i] - expected[i]) > 1) fail_msg("byte %zu is %d, expected %d", i, rgb[i], expected[i]);
+    free(rgb);
+}
+
+/* Few steps: what they are made of is what is tested. But a chain from t = 999 on in very few of them would multiply
+ * any rounding by thousands. */
+#define RUN(iter, steps, scale)                                                                                        \
+    .num_iter = iter, .num_sampling_steps = steps, .cfg = scale, .temperature = 1, .seed = 11
+#define DRAFTED RUN(4, 20, 2.9f), .gamma = 2, .prefill = 0.3f, .align = 1, .inner_temperature = 42
+
+#define ANNEALED(steps) .diff_annealing = MAR_ANNEAL_LINEAR, .diff_upper_steps = steps + 1, .diff_lower_steps = steps
+
+static const struct {
+    const char *name;
+    int drafts;
+    int bf16; /* close in bf16, too: a chain that does not start at t = 999, and no decisions that a rounding turns */
+    mar_params params;
+} cases[] = {
+    {"annealing", 0, 1, {RUN(2, 0, 2.9f), ANNEALED(4)}},
+    {"annealing, no guidance", 0, 1, {RUN(2, 0, 1), ANNEALED(3)}},
+    {"plain chain", 0, 0, {RUN(2, 24, 2.9f)}},
+    {"ddim, constant guidance", 0, 1, {RUN(2, 6, 2), .cfg_schedule = MAR_CFG_CONSTANT, .sampler = MAR_SAMPLER_DDIM}},
+    {"dpmpp", 0, 1, {RUN(2, 6, 2.9f), .sampler = MAR_SAMPLER_DPMPP}},
+    {"lazy_head", 0, 0, {RUN(2, 24, 2.9f), .lazy_head = 1}},
+    {"gtr",
+     0,
+     0,
+     {RUN(2, 24, 2.9f), .gtr = 1, .gtr_generation_steps = 2, .gtr_reconstruction_steps = 1, .gtr_detail = 0.3f,
+      .gtr_sampling_steps = 20}},
+    {"lazy", 0, 0, {RUN(22, 0, 2.9f), ANNEALED(2), .lazy = 1}}, /* the 21st step prunes */
+    {"head_spec", 0, 0, {RUN(2, 0, 2.9f), ANNEALED(8), .head_spec = 4}},
+    {"head_spec, draft", 1, 0, {RUN(2, 20, 2.9f), .head_spec = 3}},
+    {"conditional", 1, 0, {DRAFTED, .spec = "conditional"}},
+    {"paper", 1, 0, {DRAFTED, .spec = "paper"}},
+    {"cspd", 1, 0, {DRAFTED, .spec = "cspd"}},
+    {"cspd, full", 1, 0, {DRAFTED, .spec = "cspd", .context = MAR_CONTEXT_FULL}},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+/* Two batches, the first is recorded, the second replays that; where time is short, only of every fifth case. */
+static void f32_is_the_cpu(void **state)
+{
+    (void)state;
+    library cpu = open_library(MAR_BACKEND_CPU, MAR_DTYPE_F32), cuda = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32);
+    for (int i = 0; i < CASES; i++) {
+        mar_session *a = open_session(&cpu, &cases[i].params, cases[i].drafts);
+        mar_session *b = open_session(&cuda, &cases[i].params, cases[i].drafts);
+        const int batches = i % 5 == 0 || cuda_test_scale() > 1 ? 2 : 1;
+        for (int j = 0; j < batches; j++) {
+            float expected[BATCH * TOKENS], tokens[BATCH * TOKENS];
+            make(&cpu, a, 5 + (uint64_t)j, BATCH, expected);
+            make(&cuda, b, 5 + (uint64_t)j, BATCH, tokens);
+            const double error = relative_error(tokens, expected, BATCH * TOKENS);
+            if (!(error <= 1e-3)) fail_msg("%s: relative error %.3g, allowed 1e-3", cases[i].name, error);
+            if (i == 0) compare_images(&cuda, b, &cpu, a);
+        }
+        mar_stats stats;
+        mar_session_get_stats(b, &stats);
+        assert_true(stats.head_s > 0 && stats.encoder_s > 0 && stats.decoder_s > 0 && stats.arena_bytes > 0);
+        assert_true(i > 0 || stats.vae_s > 0);
+        mar_session_free(a);
+        mar_session_free(b);
+    }
+    close_library(&cpu);
+    close_library(&cuda);
+}
+
+static void bf16_is_near(void **state)
+{
+    (void)state;
+    library cpu = open_library(MAR_BACKEND_CPU, MAR_DTYPE_F32), cuda = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_BF16);
+    for (int i = 0; i < CASES; i++) {
+        if (!cases[i].bf16) continue;
+        float expected[BATCH * TOKENS], tokens[BATCH * TOKENS], again[BATCH * TOKENS];
+        mar_session *a = open_session(&cpu, &cases[i].params, 0), *b = open_session(&cuda, &cases[i].params, 0);
+        make(&cpu, a, 5, BATCH, expected);
+        make(&cuda, b, 5, BATCH, tokens);
+        make(&cuda, b, 5, BATCH, again);
+        assert_memory_equal(tokens, again, sizeof tokens);
+        const double error = relative_error(tokens, expected, BATCH * TOKENS);
+        if (!(error <= 5e-2)) fail_msg("%s: relative error %.3g, allowed 5e-2", cases[i].name, error);
+        mar_session_free(a);
+        mar_session_free(b);
+    }
+    close_library(&cpu);
+    close_library(&cuda);
+}
+
+/* Nothing of a batch, of the same size or of another, is left for the next. */
+static void batches_stand_alone(void **state)
+{
+    (void)state;
+    const mar_params p = {RUN(2, 4, 2.9f)};
+    library l = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32);
+    mar_session *fresh = open_session(&l, &p, 0), *used = open_session(&l, &p, 0);
+    float expected[BATCH * TOKENS], tokens[BATCH * TOKENS];
+    make(&l, fresh, 7, BATCH, expected);
+    for (int n = BATCH; n >= 1; n--) {
+        make(&l, used, 5, n, tokens);
+        make(&l, used, 7, BATCH, tokens);
+        assert_memory_equal(tokens, expected, sizeof tokens);
+    }
+    mar_session_free(fresh);
+    mar_session_free(used);
+    close_library(&l);
+}
+
+/* Two sessions of a handle in turn, step by step, beside one of another handle. */
+static void sessions_stand_alone(void **state)
+{
+    (void)state;
+    enum { SESSIONS = 3, STEPS = 3 };
+    mar_params p = {RUN(STEPS, 4, 2.9f)};
+    library l[2] = {open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32), open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32)};
+    mar_session *s[SESSIONS];
+    float alone[SESSIONS][BATCH * TOKENS], tokens[BATCH * TOKENS];
+    for (int i = 0; i < SESSIONS; i++) {
+        p.seed = 100 + (uint64_t)i;
+        s[i] = open_session(&l[i / 2], &p, 0);
+        make(&l[i / 2], s[i], 0, BATCH, alone[i]);
+    }
+    for (int i = 0; i < SESSIONS; i++) ok(l[i / 2].m, mar_session_begin(s[i], 0, labels, BATCH));
+    for (int step = 0; step < STEPS; step++)
+        for (int i = 0; i < SESSIONS; i++) ok(l[i / 2].m, mar_session_step(s[i]));
+    for (int i = 0; i < SESSIONS; i++) {
+        finish(&l[i / 2], s[i], tokens);
+        assert_memory_equal(tokens, alone[i], sizeof tokens);
+        mar_session_free(s[i]);
+    }
+    close_library(&l[0]);
+    close_library(&l[1]);
+}
+
+/* Sessions for as many images as may be, until one does not fit; those before still work. */
+static void memory_that_runs_out_is_named(void **state)
+{
+    (void)state;
+    enum { MOST = 64 };
+    library l = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_BF16);
+    const mar_params p = {RUN(2, 4, 2.9f)};
+    mar_session *first = open_session(&l, &p, 0), *s[MOST];
+    float tokens[BATCH * TOKENS], again[BATCH * TOKENS];
+    int n = 0;
+    make(&l, first, 0, BATCH, tokens);
+    mar_status status = MAR_OK;
+    while (n < MOST && (status = mar_session_create(l.model, NULL, &p, 65536, &s[n])) == MAR_OK) n++;
+    assert_int_equal(status, MAR_ENOMEM);
+    const char *expected[] = {"a batch of 65536 images needs ", " GB of GPU memory: ", "; lower the batch"};
+    for (int i = 0; i < 3; i++)
+        if (!strstr(mar_error(l.m), expected[i])) fail_msg("\"%s\" has no \"%s\"", mar_error(l.m), expected[i]);
+    while (n > 0) mar_session_free(s[--n]);
+    make(&l, first, 0, BATCH, again);
+    assert_memory_equal(tokens, again, sizeof tokens);
+    mar_session_free(first);
+    close_library(&l);
+}
+
+static void a_device_that_is_not_there_is_named(void **state)
+{
+    (void)state;
+    const mar_options options = {.backend = MAR_BACKEND_CUDA, .device = 1000};
+    mar *m = NULL;
+    assert_int_equal(mar_open(&options, &m), MAR_EARG);
+    assert_non_null(strstr(mar_error(m), "1000"));
+    mar_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(f32_is_the_cpu),
+        cmocka_unit_test(bf16_is_near),
+        cmocka_unit_test(batches_stand_alone),
+        cmocka_unit_test(sessions_stand_alone),
+        cmocka_unit_test(memory_that_runs_out_is_named),
+        cmocka_unit_test(a_device_that_is_not_there_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,242 @@
+/* Linear layers on the device against the CPU's, by cuBLASLt where rows are aligned and by the simple kernel elsewhere.
+ */
+#include "tests/cuda/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t seed = 100;
+
+static double tolerance(const kern *k, int flags)
+{
+    if (k->act_size == 4 || flags & KERN_IN_F32) return 1e-5;
+    return flags & KERN_OUT_F32 ? 3e-3 : 5e-3; /* the weights' rounding, and the result's */
+}
+
+typedef struct {
+    int rows, in, out;
+    kern_activation activation;
+    int flags, gap; /* elements between rows of y */
+    int no_bias;
+    int offset; /* elements by which x and y miss their alignment */
+} linear_shape;
+
+static void *device_x(kern *k, const linear_shape *s, const float *x, size_t n)
+{
+    return s->flags & KERN_IN_F32 ? to_device(k, x, n * sizeof *x) : to_act(k, x, n);
+}
+
+/* y as floats, [rows][out + gap] behind the offset, after a layer on y0 there. */
+static float *run(kern *k, const linear_shape *s, const kern_linear_spec *spec, const float *x, const float *y0)
+{
+    const size_t x_size = s->flags & KERN_IN_F32 ? sizeof(float) : k->act_size;
+    const size_t y_size = s->flags & KERN_OUT_F32 ? sizeof(float) : k->act_size;
+    const size_t nx = (size_t)(s->rows * s->in + s->offset), ny = (size_t)(s->rows * spec->y_stride + s->offset);
+    kern_linear *l = NULL;
+    mar_err err = {0};
+    assert_ok(k->ops->linear_create(k, spec, &l, &err), &err);
+    if (s->rows % 2) assert_ok(k->ops->linear_plan(k, l, s->rows, &err), &err); /* optional */
+    char *dx = device_x(k, s, x, nx);
+    char *dy = s->flags & KERN_OUT_F32 ? to_device(k, y0, ny * sizeof *y0) : to_act(k, y0, ny);
+    k->ops->linear(k, l, dx + (size_t)s->offset * x_size, s->rows, dy + (size_t)s->offset * y_size);
+    float *got;
+    if (s->flags & KERN_OUT_F32) {
+        got = malloc((ny + 1) * sizeof *got);
+        from_device(k, got, dy, ny * sizeof *got);
+    } else {
+        got = act_to_floats(k, dy, ny);
+    }
+    check_kern(k);
+    k->ops->linear_free(k, l);
+    k->ops->free(k, dx);
+    k->ops->free(k, dy);
+    return got;
+}
+
+static void compare(kern *cpu, kern *k, linear_shape s)
+{
+    const int stride = s.out + s.gap;
+    const size_t nx = (size_t)(s.rows * s.in + s.offset), ny = (size_t)(s.rows * stride + s.offset);
+    float *w = random_floats((size_t)(s.out * s.in), 1 / sqrtf((float)s.in), seed++);
+    float *b = random_floats((size_t)s.out, 1, seed++);
+    float *x = random_floats(nx, 1, seed++), *y0 = random_floats(ny, 1, seed++);
+    const kern_linear_spec spec = {s.out, s.in, w, s.no_bias ? NULL : b, s.activation, s.flags, stride};
+    float *want = run(cpu, &s, &spec, x, y0), *got = run(k, &s, &spec, x, y0);
+    float *kept = malloc((ny + 1) * sizeof *kept); /* y0 as it was stored */
+    void *stored = s.flags & KERN_OUT_F32 ? NULL : to_act(k, y0, ny);
+    if (stored) {
+        free(kept);
+        kept = act_to_floats(k, stored, ny);
+        k->ops->free(k, stored);
+    } else {
+        memcpy(kept, y0, ny * sizeof *kept);
+    }
+    for (int i = 0; i < s.offset; i++) assert_float_equal(got[i], kept[i], 0);
+    for (int r = 0; r < s.rows; r++) {
+        const size_t at = (size_t)(s.offset + r * stride);
+        assert_memory_equal(got + at + s.out, kept + at + s.out, (size_t)s.gap * sizeof *got);
+        memcpy(got + at + s.out, want + at + s.out, (size_t)s.gap * sizeof *got);
+    }
+    const double error = relative_error(got + s.offset, want + s.offset, ny - (size_t)s.offset);
+    if (s.rows && !(error <= tolerance(k, s.flags)))
+        fail_msg("%s: %d x %d to %d, activation %d, flags %d, gap %d, bias %d, offset %d: error %.3g, allowed %.3g",
+                 k->description, s.rows, s.in, s.out, (int)s.activation, s.flags, s.gap, !s.no_bias, s.offset, error,
+                 tolerance(k, s.flags));
+    free(w), free(b), free(x), free(y0), free(want), free(got), free(kept);
+}
+
+static void layers(void **state)
+{
+    (void)state;
+    const int f32 = KERN_OUT_F32, add = KERN_OUT_F32 | KERN_OUT_ADD, all = KERN_IN_F32 | KERN_OUT_F32;
+    const int m = cuda_test_scale();
+    const linear_shape shapes[] = {
+        {1, 16, 16, KERN_LINEAR, 0, 0, 0, 0},
+        {0, 16, 16, KERN_GELU, 0, 0, 0, 0},
+        {64 * m, 96, 96, KERN_GELU, 0, 0, 0, 0},
+        {33 * m, 128, 64, KERN_GELU, 0, 0, 1, 0},
+        {65 * m, 256, 128, KERN_LINEAR, add, 0, 0, 0},
+        {64 * m, 64, 72, KERN_LINEAR, add, 0, 1, 0},
+        {130 * m, 64, 192, KERN_LINEAR, 0, 0, 0, 0},
+        {48 * m, 64, 64, KERN_LINEAR, f32, 0, 0, 0},
+        {20, 32, 64, KERN_LINEAR, f32, 64, 0, 0}, /* into wider rows */
+        {21, 32, 64, KERN_SILU, 0, 128, 0, 0},
+        {9, 16, 24, KERN_SILU, all, 0, 0, 0},
+        {8, 48, 40, KERN_GELU, all, 0, 0, 0},
+        {40 * m, 16, 64, KERN_LINEAR, all, 0, 0, 0},
+        {40, 64, 32, KERN_LINEAR, all | KERN_OUT_ADD, 0, 0, 0},
+        {7, 33, 130, KERN_SILU, 0, 0, 0, 0}, /* rows that are not aligned */
+        {7, 33, 30, KERN_GELU, 0, 0, 0, 0},
+        {50, 40, 3, KERN_LINEAR, f32, 0, 0, 0},
+        {17, 31, 18, KERN_LINEAR, add, 5, 1, 0},
+        {5, 6, 3, KERN_GELU, all, 2, 0, 0},
+        {18, 40, 48, KERN_GELU, 0, 0, 0, 3}, /* addresses that are not */
+        {18, 40, 48, KERN_LINEAR, add, 16, 0, 1},
+        {18, 40, 48, KERN_SILU, all, 0, 0, 1},
+    };
+    kern *cpu = open_cpu();
+    const mar_dtype dtypes[2] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
+    for (int d = 0; d < 2; d++) {
+        kern *k = open_cuda(dtypes[d]);
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) compare(cpu, k, shapes[i]);
+        k->ops->close(k);
+    }
+    cpu->ops->close(cpu);
+}
+
+/* The promise about GELU's tanh form, where bf16's rounding is finer than it: around 0. */
+static void gelu_in_bf16(void **state)
+{
+    (void)state;
+    enum { N = 16 };
+    kern *k = open_cuda(MAR_DTYPE_BF16);
+    mar_err err = {0};
+    float w[N * N] = {0}, x[N * N], *y;
+    for (int i = 0; i < N; i++) w[i * N + i] = 1;
+    for (int i = 0; i < N * N; i++) x[i] = (float)(i - 128) / 32;
+    const kern_linear_spec spec = {N, N, w, NULL, KERN_GELU, 0, 0};
+    kern_linear *l = NULL;
+    assert_ok(k->ops->linear_create(k, &spec, &l, &err), &err);
+    void *dx = to_act(k, x, N * N), *dy = to_device(k, NULL, N * N * k->act_size);
+    k->ops->linear(k, l, dx, N, dy);
+    y = act_to_floats(k, dy, N * N);
+    for (int i = 0; i < N * N; i++) {
+        const double exact = x[i] * 0.5 * (1 + erf(x[i] / sqrt(2.0)));
+        assert_true(fabs(y[i] - exact) < 5e-4 + fabs(exact) / 256);
+    }
+    k->ops->free(k, dx);
+    k->ops->free(k, dy);
+    k->ops->linear_free(k, l);
+    k->ops->close(k);
+    free(y);
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    kern *k = open_cuda(MAR_DTYPE_BF16);
+    mar_err err = {0};
+    float w[64] = {0};
+    kern_linear *l = NULL;
+    const kern_linear_spec bad[3] = {
+        {8, 8, w, NULL, KERN_LINEAR, KERN_IN_F32, 0},
+        {8, 8, w, NULL, KERN_LINEAR, KERN_OUT_ADD, 0},
+        {8, 8, w, NULL, KERN_GELU, KERN_OUT_F32 | KERN_OUT_ADD, 0},
+    };
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(k->ops->linear_create(k, bad + i, &l, &err), MAR_EARG);
+        assert_null(l);
+        assert_non_null(strstr(err.text, "f32 output"));
+    }
+    k->ops->linear_free(k, NULL);
+    k->ops->close(k);
+}
+
+/* --- in tapes --------------------------------------------------------------------------------------------- */
+
+enum { WIDTH = 64, LAYER_ROWS = 24 };
+
+typedef struct {
+    kern *k;
+    kern_linear *up, *down;
+    void *x, *h;
+    float *y;
+} block;
+
+static void block_body(void *arg)
+{
+    const block *b = arg;
+    b->k->ops->linear(b->k, b->up, b->x, LAYER_ROWS, b->h);
+    b->k->ops->linear(b->k, b->down, b->h, LAYER_ROWS, b->y);
+}
+
+/* A replay computes what the calls do, bit for bit: plans made at recording, activations, sums. */
+static void in_tapes(void **state)
+{
+    (void)state;
+    const mar_dtype dtypes[2] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
+    const kern_activation activations[2] = {KERN_GELU, KERN_SILU};
+    for (int i = 0; i < 4; i++) {
+        const size_t n = LAYER_ROWS * WIDTH, bytes = n * sizeof(float);
+        kern *k = open_cuda(dtypes[i % 2]);
+        mar_err err = {0};
+        float *w = random_floats(WIDTH * WIDTH, 0.125f, seed++), *bias = random_floats(WIDTH, 1, seed++);
+        float *x = random_floats(n, 1, seed++), *want = malloc(bytes), *got = malloc(bytes);
+        const kern_linear_spec up = {WIDTH, WIDTH, w, bias, activations[i / 2], 0, 0};
+        const kern_linear_spec down = {WIDTH, WIDTH, w, bias, KERN_LINEAR, KERN_OUT_F32 | KERN_OUT_ADD, 0};
+        block b = {k, NULL, NULL, NULL, NULL, NULL};
+        kern_tape *tape = NULL;
+        assert_ok(k->ops->linear_create(k, &up, &b.up, &err), &err);
+        assert_ok(k->ops->linear_create(k, &down, &b.down, &err), &err);
+        b.x = to_act(k, x, n);
+        b.h = to_device(k, NULL, n * k->act_size);
+        b.y = to_device(k, NULL, bytes);
+        for (int times = 0; times < 3; times++) k->ops->replay(k, &tape, block_body, &b);
+        from_device(k, got, b.y, bytes);
+        k->ops->subtract(k, b.y, b.y, n, b.y);
+        for (int times = 0; times < 3; times++) block_body(&b);
+        from_device(k, want, b.y, bytes);
+        assert_memory_equal(got, want, bytes);
+        assert_true(fabsf(want[0]) > 0);
+        k->ops->tape_free(k, tape);
+        k->ops->linear_free(k, b.up);
+        k->ops->linear_free(k, b.down);
+        k->ops->free(k, b.x);
+        k->ops->free(k, b.h);
+        k->ops->free(k, b.y);
+        k->ops->close(k);
+        free(w), free(bias), free(x), free(want), free(got);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers),
+        cmocka_unit_test(gelu_in_bf16),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(in_tapes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,37 @@
+/* Cooperative groups on the CPU: a block's cluster. */
+#ifndef CUDAHOST_COOPERATIVE_GROUPS_H
+#define CUDAHOST_COOPERATIVE_GROUPS_H
+
+#include "cudahost_device.h"
+
+namespace cooperative_groups
+{
+
+struct cluster_group {
+    void sync(CUDAHOST_HERE) const
+    {
+        cudahost_sync_cluster(file, line);
+    }
+    unsigned block_rank() const
+    {
+        return cudahost_cluster_rank();
+    }
+    unsigned num_blocks() const
+    {
+        return cudahost_cluster_blocks();
+    }
+    /* The address in the shared memory of block `rank` that is p in this block's. */
+    template <typename T> T *map_shared_rank(T *p, unsigned rank, CUDAHOST_HERE) const
+    {
+        return (T *)cudahost_cluster_map(p, rank, file, line);
+    }
+};
+
+static inline cluster_group this_cluster()
+{
+    return cluster_group();
+}
+
+} // namespace cooperative_groups
+
+#endif

@@ -1,0 +1,405 @@
+/* Products D = epilogue(alpha op(A) op(B) + beta C + bias), in f32, refusing what cuBLASLt might refuse. */
+#include "cublasLt.h"
+#include "fibres.h"
+#include "runtime.h"
+
+#include <memory>
+
+struct cublasLtContext {
+    unsigned magic;
+};
+struct cublasLtMatmulDescOpaque {
+    cublasComputeType_t compute;
+    cudaDataType_t scale;
+    int32_t pointer_mode, transa, transb, transc;
+    uint32_t epilogue;
+    const void *bias;
+    int32_t bias_type; /* -1: D's */
+};
+struct cublasLtMatrixLayoutOpaque {
+    uint32_t type;
+    int32_t order;
+    uint64_t rows, cols;
+    int64_t ld;
+    int32_t batch;
+    int64_t stride;
+};
+struct cublasLtMatmulPreferenceOpaque {
+    uint64_t workspace;
+    uint32_t align[4], search, reduction;
+    float waves;
+};
+typedef cublasLtMatmulDescOpaque desc_t;
+typedef cublasLtMatrixLayoutOpaque layout_t;
+
+/* What an algorithm was chosen for. */
+struct chosen {
+    uint64_t magic, workspace;
+    uint32_t align[4];
+    uint64_t m, n, k, types;
+};
+static_assert(sizeof(chosen) <= sizeof(cublasLtMatmulAlgo_t), "fits");
+static const uint64_t algo_magic = 0x63754c744f6e4370;
+static const unsigned handle_magic = 0x6c74686e;
+
+const char *cublasLtGetStatusName(cublasStatus_t status)
+{
+    switch (status) {
+    case CUBLAS_STATUS_SUCCESS:
+        return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_NOT_INITIALIZED:
+        return "CUBLAS_STATUS_NOT_INITIALIZED";
+    case CUBLAS_STATUS_ALLOC_FAILED:
+        return "CUBLAS_STATUS_ALLOC_FAILED";
+    case CUBLAS_STATUS_INVALID_VALUE:
+        return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+        return "CUBLAS_STATUS_NOT_SUPPORTED";
+    default:
+        return "CUBLAS_STATUS_INTERNAL_ERROR";
+    }
+}
+const char *cublasLtGetStatusString(cublasStatus_t status)
+{
+    return cublasLtGetStatusName(status);
+}
+const char *cublasGetStatusString(cublasStatus_t status)
+{
+    return cublasLtGetStatusName(status);
+}
+size_t cublasLtGetVersion()
+{
+    return 130000;
+}
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
+{
+    *handle = new cublasLtContext{handle_magic};
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+    if (!handle || handle->magic != handle_magic) return CUBLAS_STATUS_NOT_INITIALIZED;
+    delete handle;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* --- descriptions --------------------------------------------------------------------------------------------------
+ */
+
+static cublasStatus_t set(void *field, size_t size, const void *value, size_t bytes)
+{
+    if (!value || bytes != size) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(field, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+#define SET(field) set(&(field), sizeof(field), value, bytes)
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale)
+{
+    *desc = new desc_t{compute,     scale,       CUBLASLT_POINTER_MODE_HOST, CUBLAS_OP_N,
+                       CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,  nullptr,
+                       -1};
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
+{
+    delete desc;
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value, size_t bytes)
+{
+    switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_POINTER_MODE:
+        return SET(desc->pointer_mode);
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+        return SET(desc->transa);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+        return SET(desc->transb);
+    case CUBLASLT_MATMUL_DESC_TRANSC:
+        return SET(desc->transc);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+        return SET(desc->epilogue);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        return SET(desc->bias);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+        return SET(desc->bias_type);
+    default:
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+}
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type, uint64_t rows,
+                                          uint64_t cols, int64_t ld)
+{
+    *layout = new layout_t{(uint32_t)type, CUBLASLT_ORDER_COL, rows, cols, ld, 1, 0};
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
+{
+    delete layout;
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute, const void *value,
+                                                size_t bytes)
+{
+    switch (attribute) {
+    case CUBLASLT_MATRIX_LAYOUT_TYPE:
+        return SET(layout->type);
+    case CUBLASLT_MATRIX_LAYOUT_ORDER:
+        return SET(layout->order);
+    case CUBLASLT_MATRIX_LAYOUT_ROWS:
+        return SET(layout->rows);
+    case CUBLASLT_MATRIX_LAYOUT_COLS:
+        return SET(layout->cols);
+    case CUBLASLT_MATRIX_LAYOUT_LD:
+        return SET(layout->ld);
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
+        return SET(layout->batch);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
+        return SET(layout->stride);
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
+{
+    *preference = new cublasLtMatmulPreferenceOpaque{0, {256, 256, 256, 256}, 0, ~0u, 0};
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+{
+    delete preference;
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
+                                                    size_t bytes)
+{
+    switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_SEARCH_MODE:
+        return SET(preference->search);
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+        return SET(preference->workspace);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+        return SET(preference->reduction);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+        return SET(preference->align[0]);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+        return SET(preference->align[1]);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+        return SET(preference->align[2]);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+        return SET(preference->align[3]);
+    case CUBLASLT_MATMUL_PREF_MAX_WAVES_COUNT:
+        return SET(preference->waves);
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+/* --- checks --------------------------------------------------------------------------------------------------------
+ */
+
+static size_t type_size(uint32_t type)
+{
+    return type == CUDA_R_16BF ? 2 : type == CUDA_R_32F ? 4 : 0;
+}
+
+static bool layout_valid(const layout_t *l)
+{
+    const uint64_t least = l->order == CUBLASLT_ORDER_ROW ? l->cols : l->rows;
+    return type_size(l->type) && (l->order == CUBLASLT_ORDER_COL || l->order == CUBLASLT_ORDER_ROW) && l->rows &&
+           l->cols && l->ld >= (int64_t)least && l->batch >= 1;
+}
+
+/* Elements from the first to behind the last of one matrix of the batch. */
+static size_t layout_extent(const layout_t *l)
+{
+    const bool row = l->order == CUBLASLT_ORDER_ROW;
+    const uint64_t lines = row ? l->rows : l->cols, length = row ? l->cols : l->rows;
+    return (size_t)((lines - 1) * (uint64_t)l->ld + length);
+}
+
+static bool same_shape(const layout_t *a, const layout_t *b)
+{
+    return a->type == b->type && a->rows == b->rows && a->cols == b->cols && a->order == b->order;
+}
+
+static cublasStatus_t check(const desc_t *q, const layout_t *a, const layout_t *b, const layout_t *c, const layout_t *d,
+                            chosen *shape)
+{
+    if (!q || !a || !b || !c || !d) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!layout_valid(a) || !layout_valid(b) || !layout_valid(c) || !layout_valid(d))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (a->batch != b->batch || a->batch != d->batch || c->batch != d->batch) return CUBLAS_STATUS_INVALID_VALUE;
+    const uint64_t m = q->transa ? a->cols : a->rows, k = q->transa ? a->rows : a->cols;
+    const uint64_t n = q->transb ? b->rows : b->cols;
+    if ((q->transb ? b->cols : b->rows) != k || d->rows != m || d->cols != n || !same_shape(c, d))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    /* f32 by f32 to f32, or bf16 by bf16 to either; sums in f32 without less precise inputs. */
+    if (q->compute != CUBLAS_COMPUTE_32F && q->compute != CUBLAS_COMPUTE_32F_PEDANTIC)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (q->scale != CUDA_R_32F || q->pointer_mode != CUBLASLT_POINTER_MODE_HOST || q->transc != CUBLAS_OP_N)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (a->type != b->type || (a->type == CUDA_R_32F && d->type != CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    const bool bias = q->epilogue & CUBLASLT_EPILOGUE_BIAS;
+    switch (q->epilogue) {
+    case CUBLASLT_EPILOGUE_DEFAULT:
+    case CUBLASLT_EPILOGUE_RELU:
+    case CUBLASLT_EPILOGUE_BIAS:
+    case CUBLASLT_EPILOGUE_RELU_BIAS:
+    case CUBLASLT_EPILOGUE_GELU:
+    case CUBLASLT_EPILOGUE_GELU_BIAS:
+        break;
+    default:
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+    /* A bias is added along D's rows, and is of D's type. */
+    if (q->epilogue != CUBLASLT_EPILOGUE_DEFAULT && d->order != CUBLASLT_ORDER_COL) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (bias && q->bias_type != -1 && (uint32_t)q->bias_type != d->type) return CUBLAS_STATUS_NOT_SUPPORTED;
+    *shape = chosen{algo_magic, 0, {}, m, n, k, a->type | d->type << 8 | (uint64_t)q->epilogue << 16};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int requested,
+                                              cublasLtMatmulHeuristicResult_t results[], int *returned)
+{
+    *returned = 0;
+    if (!handle || handle->magic != handle_magic) return CUBLAS_STATUS_NOT_INITIALIZED;
+    if (requested < 1 || !preference) return CUBLAS_STATUS_INVALID_VALUE;
+    chosen shape;
+    const cublasStatus_t status = check(desc, a, b, c, d, &shape);
+    if (status) return status;
+    /* It takes some of the workspace and relies on the alignment it was promised. */
+    shape.workspace = preference->workspace < 65536 ? preference->workspace : 65536;
+    memcpy(shape.align, preference->align, sizeof(shape.align));
+    memset(&results[0], 0, sizeof(results[0]));
+    memcpy(&results[0].algo, &shape, sizeof(shape));
+    results[0].workspaceSize = shape.workspace;
+    results[0].state = CUBLAS_STATUS_SUCCESS;
+    results[0].wavesCount = 1;
+    *returned = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* --- products --------------------------------------------------------------------------------------------------------
+ */
+
+static float read_element(const void *p, uint32_t type, size_t i)
+{
+    return type == CUDA_R_16BF ? (float)((const __nv_bfloat16 *)p)[i] : ((const float *)p)[i];
+}
+
+static size_t element(const layout_t *l, uint64_t row, uint64_t col)
+{
+    return (size_t)(l->order == CUBLASLT_ORDER_ROW ? row * (uint64_t)l->ld + col : col * (uint64_t)l->ld + row);
+}
+
+/* op(X) as f32, `outer` by `inner`, where op(X)'s row is the outer index if by_rows. */
+static std::vector<float> unpack(const void *p, const layout_t *l, bool transposed, bool by_rows)
+{
+    const bool rows_outside = by_rows != transposed; /* of X itself */
+    const uint64_t outer = rows_outside ? l->rows : l->cols, inner = rows_outside ? l->cols : l->rows;
+    std::vector<float> r((size_t)(outer * inner));
+    for (uint64_t i = 0; i < outer; i++)
+        for (uint64_t j = 0; j < inner; j++)
+            r[(size_t)(i * inner + j)] = read_element(p, l->type, rows_outside ? element(l, i, j) : element(l, j, i));
+    return r;
+}
+
+struct product {
+    desc_t desc;
+    layout_t a, b, c, d;
+    const void *pa, *pb, *pc;
+    void *pd, *workspace;
+    float alpha, beta;
+    chosen shape;
+};
+
+static float epilogue(const product *p, float x)
+{
+    if (p->desc.epilogue & CUBLASLT_EPILOGUE_GELU)
+        return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+    if (p->desc.epilogue & CUBLASLT_EPILOGUE_RELU) return x > 0 ? x : 0;
+    return x;
+}
+
+static void multiply(const product *p)
+{
+    const size_t m = (size_t)p->shape.m, n = (size_t)p->shape.n, k = (size_t)p->shape.k;
+    const size_t in = type_size(p->a.type), out = type_size(p->d.type);
+    std::vector<float> sum(m);
+    memset(p->workspace, 0xff, (size_t)p->shape.workspace);
+    for (int32_t batch = 0; batch < p->d.batch; batch++) {
+        const std::vector<float> a =
+            unpack((const char *)p->pa + (size_t)(batch * p->a.stride) * in, &p->a, p->desc.transa != 0, false);
+        const std::vector<float> b =
+            unpack((const char *)p->pb + (size_t)(batch * p->b.stride) * in, &p->b, p->desc.transb != 0, false);
+        const char *c = (const char *)p->pc + (size_t)(batch * p->c.stride) * out;
+        char *d = (char *)p->pd + (size_t)(batch * p->d.stride) * out;
+        for (size_t j = 0; j < n; j++) {
+            std::fill(sum.begin(), sum.end(), 0.0f);
+            for (size_t l = 0; l < k; l++) {
+                const float *column = &a[l * m], factor = b[j * k + l];
+                for (size_t i = 0; i < m; i++) sum[i] += column[i] * factor;
+            }
+            for (size_t i = 0; i < m; i++) {
+                float x = p->alpha * sum[i];
+                if (p->beta != 0) x += p->beta * read_element(c, p->c.type, element(&p->c, i, j));
+                if (p->desc.epilogue & CUBLASLT_EPILOGUE_BIAS) x += read_element(p->desc.bias, p->d.type, i);
+                x = epilogue(p, x);
+                const size_t at = element(&p->d, i, j);
+                if (p->d.type == CUDA_R_16BF)
+                    ((__nv_bfloat16 *)d)[at] = __float2bfloat16(x);
+                else
+                    ((float *)d)[at] = x;
+            }
+        }
+    }
+}
+
+/* On the device with all its batch, and aligned as promised. */
+static cublasStatus_t check_matrix(const void *p, const layout_t *l, uint32_t align)
+{
+    const size_t size = type_size(l->type);
+    const size_t elements = (size_t)((l->batch - 1) * l->stride) + layout_extent(l);
+    if (!p || !runtime_on_device(p, elements * size)) return CUBLAS_STATUS_INVALID_VALUE;
+    if ((uintptr_t)p % align || (uintptr_t)p % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (l->batch > 1 && l->stride * (int64_t)size % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
+                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
+                              const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                              size_t workspace_bytes, cudaStream_t stream)
+{
+    if (!handle || handle->magic != handle_magic) return CUBLAS_STATUS_NOT_INITIALIZED;
+    if (!alpha || !beta || !algo) return CUBLAS_STATUS_INVALID_VALUE;
+    chosen shape, asked;
+    memcpy(&shape, algo, sizeof(shape));
+    cublasStatus_t status = check(desc, a_layout, b_layout, c_layout, d_layout, &asked);
+    if (status) return status;
+    if (shape.magic != algo_magic || shape.m != asked.m || shape.n != asked.n || shape.k != asked.k ||
+        shape.types != asked.types)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (shape.workspace > workspace_bytes ||
+        (shape.workspace && !runtime_on_device(workspace, (size_t)shape.workspace)) || (uintptr_t)workspace % 256)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    auto p = std::make_shared<product>(product{*desc, *a_layout, *b_layout, *c_layout, *d_layout, a, b, c, d, workspace,
+                                               *(const float *)alpha, *(const float *)beta, shape});
+    if ((status = check_matrix(a, a_layout, shape.align[0])) || (status = check_matrix(b, b_layout, shape.align[1])) ||
+        (status = check_matrix(d, d_layout, shape.align[3])))
+        return status;
+    if (p->beta != 0 && (status = check_matrix(c, c_layout, shape.align[2]))) return status;
+    if (c == d && c_layout->ld != d_layout->ld) return CUBLAS_STATUS_INVALID_VALUE;
+    if (desc->epilogue & CUBLASLT_EPILOGUE_BIAS) {
+        const size_t size = type_size(d_layout->type);
+        if (!desc->bias || !runtime_on_device(desc->bias, (size_t)shape.m * size)) return CUBLAS_STATUS_INVALID_VALUE;
+        if ((uintptr_t)desc->bias % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+    return runtime_enqueue(stream, [p] { multiply(p.get()); }) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,454 @@
+/* CUDA C++ on the CPU, the device's part: what a kernel uses. Threads of a block are fibres (fibres.cpp), of which one
+ * runs at a time, until it waits for others. Every wait knows the source line it stands in (by default arguments),
+ * so that threads that meet at different lines are reported. */
+#ifndef CUDAHOST_DEVICE_H
+#define CUDAHOST_DEVICE_H
+
+#include <assert.h>
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __grid_constant__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __cluster_dims__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define __maxnreg__(n)
+#define __managed__
+
+/* --- vectors --------------------------------------------------------------------------------------------------- */
+
+#define CUDAHOST_VECTORS(T, name, align2, align4)                                                                      \
+    struct name##1                                                                                                     \
+    {                                                                                                                  \
+        T x;                                                                                                           \
+    };                                                                                                                 \
+    struct alignas(align2) name##2                                                                                     \
+    {                                                                                                                  \
+        T x, y;                                                                                                        \
+    };                                                                                                                 \
+    struct name##3                                                                                                     \
+    {                                                                                                                  \
+        T x, y, z;                                                                                                     \
+    };                                                                                                                 \
+    struct alignas(align4) name##4                                                                                     \
+    {                                                                                                                  \
+        T x, y, z, w;                                                                                                  \
+    };                                                                                                                 \
+    static inline name##1 make_##name##1(T x)                                                                          \
+    {                                                                                                                  \
+        return {x};                                                                                                    \
+    }                                                                                                                  \
+    static inline name##2 make_##name##2(T x, T y)                                                                     \
+    {                                                                                                                  \
+        return {x, y};                                                                                                 \
+    }                                                                                                                  \
+    static inline name##3 make_##name##3(T x, T y, T z)                                                                \
+    {                                                                                                                  \
+        return {x, y, z};                                                                                              \
+    }                                                                                                                  \
+    static inline name##4 make_##name##4(T x, T y, T z, T w)                                                           \
+    {                                                                                                                  \
+        return {x, y, z, w};                                                                                           \
+    }
+CUDAHOST_VECTORS(signed char, char, 2, 4)
+CUDAHOST_VECTORS(unsigned char, uchar, 2, 4)
+CUDAHOST_VECTORS(short, short, 4, 8)
+CUDAHOST_VECTORS(unsigned short, ushort, 4, 8)
+CUDAHOST_VECTORS(int, int, 8, 16)
+CUDAHOST_VECTORS(unsigned, uint, 8, 16)
+CUDAHOST_VECTORS(long long, longlong, 16, 16)
+CUDAHOST_VECTORS(unsigned long long, ulonglong, 16, 16)
+CUDAHOST_VECTORS(float, float, 8, 16)
+CUDAHOST_VECTORS(double, double, 16, 16)
+#undef CUDAHOST_VECTORS
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned vx = 1, unsigned vy = 1, unsigned vz = 1) : x(vx), y(vy), z(vz) {}
+    constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
+};
+
+/* --- where a thread is ------------------------------------------------------------------------------------------- */
+
+struct cudahost_block;
+/* What a thread knows of itself; the rest of it is in fibres.h. */
+struct cudahost_thread {
+    uint3 index;
+    struct cudahost_block *block;
+    void *shared; /* the block's */
+};
+extern cudahost_thread *cudahost_now; /* the running thread; NULL in host code */
+extern uint3 threadIdx, blockIdx;     /* the running thread's */
+extern dim3 blockDim, gridDim;
+const int warpSize = 32;
+
+/* The block's dynamic shared memory, full of NaNs at the start, exactly as large as the launch says. */
+static inline void *cudahost_shared()
+{
+    return cudahost_now->shared;
+}
+
+/* --- waiting for others ---------------------------------------------------------------------------------------- */
+
+#define CUDAHOST_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+enum cudahost_wait {
+    CUDAHOST_RUNS,
+    CUDAHOST_SYNCTHREADS,
+    CUDAHOST_SYNCTHREADS_COUNT,
+    CUDAHOST_SYNCTHREADS_AND,
+    CUDAHOST_SYNCTHREADS_OR,
+    CUDAHOST_CLUSTER,
+    CUDAHOST_SYNCWARP,
+    CUDAHOST_SHUFFLE,
+    CUDAHOST_VOTE,
+    CUDAHOST_YIELDS,
+};
+/* Waits for all threads of the block; how many gave `value` nonzero. */
+int cudahost_sync_block(cudahost_wait kind, int value, const char *file, int line);
+/* Waits for the lanes of mask; what each of them gave, by lane: to be read before the thread waits again. */
+const uint64_t *cudahost_sync_warp(cudahost_wait kind, unsigned mask, uint64_t value, const char *file, int line);
+/* The value that lane `source` of mask gave. */
+uint64_t cudahost_shuffle(unsigned mask, uint64_t value, int source, const char *file, int line);
+/* plain::mma_bf16 of kernels/cuda/ptx.h, to the bit, with two waits where that has 32 shuffles. */
+void cudahost_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], CUDAHOST_HERE);
+void cudahost_yield(const char *file, int line);
+unsigned cudahost_active();
+void cudahost_sync_cluster(const char *file, int line);
+unsigned cudahost_cluster_rank(), cudahost_cluster_blocks();
+void *cudahost_cluster_map(const void *shared, unsigned rank, const char *file, int line);
+[[noreturn]] void cudahost_trap(const char *file, int line);
+
+static inline void __syncthreads(CUDAHOST_HERE)
+{
+    cudahost_sync_block(CUDAHOST_SYNCTHREADS, 0, file, line);
+}
+static inline int __syncthreads_count(int value, CUDAHOST_HERE)
+{
+    return cudahost_sync_block(CUDAHOST_SYNCTHREADS_COUNT, value, file, line);
+}
+static inline int __syncthreads_or(int value, CUDAHOST_HERE)
+{
+    return cudahost_sync_block(CUDAHOST_SYNCTHREADS_OR, value, file, line) != 0;
+}
+static inline int __syncthreads_and(int value, CUDAHOST_HERE)
+{
+    return cudahost_sync_block(CUDAHOST_SYNCTHREADS_AND, !value, file, line) == 0;
+}
+static inline void __syncwarp(unsigned mask = 0xffffffffu, CUDAHOST_HERE)
+{
+    cudahost_sync_warp(CUDAHOST_SYNCWARP, mask, 0, file, line);
+}
+static inline void __nanosleep(unsigned, CUDAHOST_HERE)
+{
+    cudahost_yield(file, line);
+}
+static inline void __trap(CUDAHOST_HERE)
+{
+    cudahost_trap(file, line);
+}
+static inline unsigned __activemask()
+{
+    return cudahost_active();
+}
+static inline void __threadfence() {}
+static inline void __threadfence_block() {}
+static inline void __threadfence_system() {}
+
+static inline int cudahost_lane()
+{
+    const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    return (int)(thread % 32);
+}
+template <typename T>
+static inline T cudahost_shuffle_of(unsigned mask, T value, int source, const char *file, int line)
+{
+    static_assert(sizeof(T) <= 8, "shuffles take up to 8 bytes");
+    uint64_t bits = 0;
+    memcpy(&bits, (void *)&value, sizeof(T));
+    bits = cudahost_shuffle(mask, bits, source, file, line);
+    memcpy((void *)&value, &bits, sizeof(T));
+    return value;
+}
+template <typename T> static inline T __shfl_sync(unsigned mask, T value, int source, int width = 32, CUDAHOST_HERE)
+{
+    const int lane = cudahost_lane();
+    return cudahost_shuffle_of(mask, value, (lane & -width) | (source & (width - 1)), file, line);
+}
+template <typename T> static inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, CUDAHOST_HERE)
+{
+    const int lane = cudahost_lane(), source = lane ^ bits;
+    return cudahost_shuffle_of(mask, value, (source & -width) <= (lane & -width) ? source : lane, file, line);
+}
+template <typename T>
+static inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, CUDAHOST_HERE)
+{
+    const int lane = cudahost_lane(), source = lane - (int)delta;
+    return cudahost_shuffle_of(mask, value, source >= (lane & -width) ? source : lane, file, line);
+}
+template <typename T>
+static inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, CUDAHOST_HERE)
+{
+    const int lane = cudahost_lane(), source = lane + (int)delta;
+    return cudahost_shuffle_of(mask, value, source < (lane & -width) + width ? source : lane, file, line);
+}
+static inline unsigned __ballot_sync(unsigned mask, int predicate, CUDAHOST_HERE)
+{
+    const uint64_t *all = cudahost_sync_warp(CUDAHOST_VOTE, mask, predicate != 0, file, line);
+    unsigned votes = 0;
+    for (int i = 0; i < 32; i++)
+        if (mask >> i & 1 && all[i]) votes |= 1u << i;
+    return votes;
+}
+static inline int __any_sync(unsigned mask, int predicate, CUDAHOST_HERE)
+{
+    return __ballot_sync(mask, predicate, file, line) != 0;
+}
+static inline int __all_sync(unsigned mask, int predicate, CUDAHOST_HERE)
+{
+    return __ballot_sync(mask, predicate, file, line) == mask;
+}
+template <typename T> static inline unsigned __match_any_sync(unsigned mask, T value, CUDAHOST_HERE)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof(T));
+    const uint64_t *all = cudahost_sync_warp(CUDAHOST_VOTE, mask, bits, file, line);
+    unsigned same = 0;
+    for (int i = 0; i < 32; i++)
+        if (mask >> i & 1 && all[i] == bits) same |= 1u << i;
+    return same;
+}
+#define CUDAHOST_REDUCE(name, T, update)                                                                               \
+    static inline T __reduce_##name##_sync(unsigned mask, T value, CUDAHOST_HERE)                                      \
+    {                                                                                                                  \
+        const uint64_t *all = cudahost_sync_warp(CUDAHOST_VOTE, mask, (uint64_t)value, file, line);                    \
+        int first = 1;                                                                                                 \
+        T r = 0;                                                                                                       \
+        for (int i = 0; i < 32; i++)                                                                                   \
+            if (mask >> i & 1) {                                                                                       \
+                const T v = (T)all[i];                                                                                 \
+                r = first ? v : (update);                                                                              \
+                first = 0;                                                                                             \
+            }                                                                                                          \
+        return r;                                                                                                      \
+    }
+CUDAHOST_REDUCE(add, unsigned, r + v)
+CUDAHOST_REDUCE(add, int, (int)((unsigned)r + (unsigned)v))
+CUDAHOST_REDUCE(max, unsigned, r > v ? r : v)
+CUDAHOST_REDUCE(max, int, r > v ? r : v)
+CUDAHOST_REDUCE(min, unsigned, r < v ? r : v)
+CUDAHOST_REDUCE(min, int, r < v ? r : v)
+CUDAHOST_REDUCE(or, unsigned, r | v)
+CUDAHOST_REDUCE(and, unsigned, r &v)
+CUDAHOST_REDUCE(xor, unsigned, r ^ v)
+#undef CUDAHOST_REDUCE
+
+/* --- atomics: not inline, as the check for races exempts them from each other ------------------------------------ */
+
+#define CUDAHOST_ATOMICS(T)                                                                                            \
+    T atomicAdd(T *p, T v);                                                                                            \
+    T atomicExch(T *p, T v);                                                                                           \
+    T atomicMax(T *p, T v);                                                                                            \
+    T atomicMin(T *p, T v);                                                                                            \
+    T atomicCAS(T *p, T expected, T v);
+CUDAHOST_ATOMICS(int)
+CUDAHOST_ATOMICS(unsigned)
+CUDAHOST_ATOMICS(unsigned long long)
+#undef CUDAHOST_ATOMICS
+float atomicAdd(float *p, float v);
+double atomicAdd(double *p, double v);
+float atomicExch(float *p, float v);
+int atomicSub(int *p, int v);
+unsigned atomicSub(unsigned *p, unsigned v);
+int atomicOr(int *p, int v);
+unsigned atomicOr(unsigned *p, unsigned v);
+int atomicAnd(int *p, int v);
+unsigned atomicAnd(unsigned *p, unsigned v);
+unsigned atomicInc(unsigned *p, unsigned limit);
+
+/* --- loads, stores, numbers ------------------------------------------------------------------------------------ */
+
+#define CUDAHOST_LOAD(name)                                                                                            \
+    template <typename T> static inline T name(const T *p)                                                             \
+    {                                                                                                                  \
+        return *p;                                                                                                     \
+    }
+CUDAHOST_LOAD(__ldg)
+CUDAHOST_LOAD(__ldca)
+CUDAHOST_LOAD(__ldcg)
+CUDAHOST_LOAD(__ldcs)
+CUDAHOST_LOAD(__ldlu)
+CUDAHOST_LOAD(__ldcv)
+#undef CUDAHOST_LOAD
+#define CUDAHOST_STORE(name)                                                                                           \
+    template <typename T> static inline void name(T *p, T value)                                                       \
+    {                                                                                                                  \
+        *p = value;                                                                                                    \
+    }
+CUDAHOST_STORE(__stwb)
+CUDAHOST_STORE(__stcg)
+CUDAHOST_STORE(__stcs)
+CUDAHOST_STORE(__stwt)
+#undef CUDAHOST_STORE
+
+template <typename To, typename From> static inline To cudahost_bits(From from)
+{
+    To to;
+    static_assert(sizeof(to) == sizeof(from), "the same bits");
+    memcpy(&to, &from, sizeof(to));
+    return to;
+}
+#define CUDAHOST_BITS(name, To, From)                                                                                  \
+    static inline To name(From x)                                                                                      \
+    {                                                                                                                  \
+        return cudahost_bits<To>(x);                                                                                   \
+    }
+CUDAHOST_BITS(__float_as_uint, unsigned, float)
+CUDAHOST_BITS(__float_as_int, int, float)
+CUDAHOST_BITS(__uint_as_float, float, unsigned)
+CUDAHOST_BITS(__int_as_float, float, int)
+CUDAHOST_BITS(__double_as_longlong, long long, double)
+CUDAHOST_BITS(__longlong_as_double, double, long long)
+#undef CUDAHOST_BITS
+static inline int __double2hiint(double x)
+{
+    return (int)(__double_as_longlong(x) >> 32);
+}
+static inline int __double2loint(double x)
+{
+    return (int)(unsigned)__double_as_longlong(x);
+}
+static inline double __hiloint2double(int high, int low)
+{
+    return __longlong_as_double((long long)((unsigned long long)(unsigned)high << 32 | (unsigned)low));
+}
+
+#define CUDAHOST_FN(T, name, arguments, result)                                                                        \
+    static inline T name arguments                                                                                     \
+    {                                                                                                                  \
+        return result;                                                                                                 \
+    }
+CUDAHOST_FN(int, __popc, (unsigned x), __builtin_popcount(x))
+CUDAHOST_FN(int, __popcll, (unsigned long long x), __builtin_popcountll(x))
+CUDAHOST_FN(int, __ffs, (int x), __builtin_ffs(x))
+CUDAHOST_FN(int, __ffsll, (long long x), __builtin_ffsll(x))
+CUDAHOST_FN(int, __clz, (int x), x ? __builtin_clz((unsigned)x) : 32)
+CUDAHOST_FN(int, __clzll, (long long x), x ? __builtin_clzll((unsigned long long)x) : 64)
+CUDAHOST_FN(unsigned, __umulhi, (unsigned a, unsigned b), (unsigned)((uint64_t)a *b >> 32))
+CUDAHOST_FN(int, __mulhi, (int a, int b), (int)((int64_t)a *b >> 32))
+CUDAHOST_FN(unsigned long long, __umul64hi, (unsigned long long a, unsigned long long b),
+            (unsigned long long)((unsigned __int128)a *b >> 64))
+CUDAHOST_FN(float, rsqrtf, (float x), (float)(1 / sqrt((double)x)))
+CUDAHOST_FN(double, rsqrt, (double x), 1 / sqrt(x))
+CUDAHOST_FN(float, __fdividef, (float x, float y), x / y)
+CUDAHOST_FN(float, __frcp_rn, (float x), 1 / x)
+CUDAHOST_FN(float, __fsqrt_rn, (float x), sqrtf(x))
+CUDAHOST_FN(float, __frsqrt_rn, (float x), rsqrtf(x))
+CUDAHOST_FN(float, __fdiv_rn, (float x, float y), x / y)
+CUDAHOST_FN(float, __fadd_rn, (float x, float y), x + y)
+CUDAHOST_FN(float, __fsub_rn, (float x, float y), x - y)
+CUDAHOST_FN(float, __fmul_rn, (float x, float y), x *y)
+CUDAHOST_FN(float, __fmaf_rn, (float x, float y, float z), fmaf(x, y, z))
+CUDAHOST_FN(double, __dadd_rn, (double x, double y), x + y)
+CUDAHOST_FN(double, __dsub_rn, (double x, double y), x - y)
+CUDAHOST_FN(double, __dmul_rn, (double x, double y), x *y)
+CUDAHOST_FN(double, __ddiv_rn, (double x, double y), x / y)
+CUDAHOST_FN(double, __dsqrt_rn, (double x), sqrt(x))
+CUDAHOST_FN(double, __fma_rn, (double x, double y, double z), fma(x, y, z))
+CUDAHOST_FN(float, __saturatef, (float x), x > 0 ? x < 1 ? x : 1 : 0)
+CUDAHOST_FN(float, __int2float_rn, (int x), (float)x)
+CUDAHOST_FN(float, __uint2float_rn, (unsigned x), (float)x)
+CUDAHOST_FN(float, __double2float_rn, (double x), (float)x)
+CUDAHOST_FN(int, __float2int_rn, (float x), (int)rintf(x))
+CUDAHOST_FN(int, __float2int_rz, (float x), (int)x)
+CUDAHOST_FN(int, __float2int_rd, (float x), (int)floorf(x))
+CUDAHOST_FN(int, __float2int_ru, (float x), (int)ceilf(x))
+CUDAHOST_FN(double, sinpi, (double x), sin(M_PI *fmod(x, 2)))
+CUDAHOST_FN(double, cospi, (double x), cos(M_PI *fmod(x, 2)))
+CUDAHOST_FN(float, sinpif, (float x), (float)sinpi(x))
+CUDAHOST_FN(float, cospif, (float x), (float)cospi(x))
+CUDAHOST_FN(float, fdividef, (float x, float y), x / y)
+CUDAHOST_FN(double, normcdf, (double x), 0.5 * erfc(-x * M_SQRT1_2))
+CUDAHOST_FN(float, normcdff, (float x), (float)normcdf(x))
+static inline void sincospi(double x, double *s, double *c)
+{
+    *s = sinpi(x), *c = cospi(x);
+}
+static inline void sincospif(float x, float *s, float *c)
+{
+    *s = sinpif(x), *c = cospif(x);
+}
+/* The C library has functions of these names, of its own. */
+#define __expf(x)          expf(x)
+#define __exp10f(x)        exp10f(x)
+#define __logf(x)          logf(x)
+#define __log2f(x)         log2f(x)
+#define __log10f(x)        log10f(x)
+#define __powf(x, y)       powf(x, y)
+#define __sinf(x)          sinf(x)
+#define __cosf(x)          cosf(x)
+#define __tanf(x)          tanf(x)
+#define __sincosf(x, s, c) sincosf(x, s, c)
+static inline unsigned __brev(unsigned x)
+{
+    unsigned r = 0;
+    for (int i = 0; i < 32; i++) r |= (x >> i & 1) << (31 - i);
+    return r;
+}
+static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector)
+{
+    const uint64_t bytes = (uint64_t)b << 32 | a;
+    unsigned r = 0;
+    for (int i = 0; i < 4; i++) {
+        const unsigned s = selector >> 4 * i & 15, byte = (unsigned)(bytes >> 8 * (s & 7)) & 255;
+        r |= (s & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
+    }
+    return r;
+}
+static inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift)
+{
+    return (unsigned)(((uint64_t)high << 32 | low) << (shift & 31) >> 32);
+}
+static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift)
+{
+    return (unsigned)(((uint64_t)high << 32 | low) >> (shift & 31));
+}
+#define CUDAHOST_MINMAX(T)                                                                                             \
+    CUDAHOST_FN(T, min, (T a, T b), b < a ? b : a)                                                                     \
+    CUDAHOST_FN(T, max, (T a, T b), a < b ? b : a)
+CUDAHOST_MINMAX(int)
+CUDAHOST_MINMAX(unsigned)
+CUDAHOST_MINMAX(long)
+CUDAHOST_MINMAX(unsigned long)
+CUDAHOST_MINMAX(long long)
+CUDAHOST_MINMAX(unsigned long long)
+#undef CUDAHOST_MINMAX
+CUDAHOST_FN(unsigned, min, (unsigned a, int b), min(a, (unsigned)b))
+CUDAHOST_FN(unsigned, min, (int a, unsigned b), min((unsigned)a, b))
+CUDAHOST_FN(unsigned, max, (unsigned a, int b), max(a, (unsigned)b))
+CUDAHOST_FN(unsigned, max, (int a, unsigned b), max((unsigned)a, b))
+CUDAHOST_FN(float, min, (float a, float b), fminf(a, b))
+CUDAHOST_FN(float, max, (float a, float b), fmaxf(a, b))
+CUDAHOST_FN(double, min, (double a, double b), fmin(a, b))
+CUDAHOST_FN(double, max, (double a, double b), fmax(a, b))
+#undef CUDAHOST_FN
+
+static inline long long clock64()
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+#endif

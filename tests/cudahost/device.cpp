@@ -1,0 +1,332 @@
+/* The imagined device: its limits, errors, and what a launch may ask for. */
+#include "fibres.h"
+#include "runtime.h"
+
+#include <map>
+#include <memory>
+
+std::recursive_mutex runtime_mutex;
+
+static thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t runtime_done(cudaError_t e)
+{
+    if (e != cudaSuccess && e != cudaErrorNotReady) last_error = e;
+    return e;
+}
+
+/* --- errors and the device -----------------------------------------------------------------------------------------
+ */
+
+static const struct {
+    cudaError_t error;
+    const char *name, *text;
+} errors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
+    {cudaErrorCooperativeLaunchTooLarge, "cudaErrorCooperativeLaunchTooLarge", "too many blocks in cooperative launch"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+     "operation not permitted when stream is capturing"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
+    {cudaErrorStreamCaptureImplicit, "cudaErrorStreamCaptureImplicit",
+     "operation would make the legacy stream depend on a capturing blocking stream"},
+    {cudaErrorInvalidClusterSize, "cudaErrorInvalidClusterSize", "cluster misconfiguration"},
+};
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    for (const auto &e : errors)
+        if (e.error == error) return e.text;
+    return "unrecognized error code";
+}
+const char *cudaGetErrorName(cudaError_t error)
+{
+    for (const auto &e : errors)
+        if (e.error == error) return e.name;
+    return "unrecognized error code";
+}
+cudaError_t cudaPeekAtLastError()
+{
+    return last_error;
+}
+cudaError_t cudaGetLastError()
+{
+    const cudaError_t e = last_error;
+    last_error = cudaSuccess;
+    return e;
+}
+
+size_t runtime_environment(const char *name, size_t otherwise)
+{
+    const char *value = getenv(name);
+    return value && *value ? (size_t)strtoull(value, nullptr, 10) : otherwise;
+}
+
+/* An H100's limits with few multiprocessors; with MAR_CUDAHOST_CAPABILITY=8.0 an A100's. */
+cudaDeviceProp runtime_properties()
+{
+    const char *capability = getenv("MAR_CUDAHOST_CAPABILITY");
+    cudaDeviceProp p = {};
+    p.major = 9;
+    if (capability) sscanf(capability, "%d.%d", &p.major, &p.minor);
+    const bool hopper = p.major >= 9;
+    snprintf(p.name, sizeof(p.name), "CUDA on the CPU");
+    p.totalGlobalMem = runtime_environment("MAR_CUDAHOST_MEMORY", (size_t)8 << 30);
+    p.multiProcessorCount = (int)runtime_environment("MAR_CUDAHOST_SMS", 4);
+    p.sharedMemPerBlock = 48 << 10;
+    p.sharedMemPerBlockOptin = (hopper ? 227 : 163) << 10;
+    p.sharedMemPerMultiprocessor = (hopper ? 228 : 164) << 10;
+    p.reservedSharedMemPerBlock = 1 << 10;
+    p.regsPerBlock = p.regsPerMultiprocessor = 65536;
+    p.warpSize = 32;
+    p.maxThreadsPerBlock = 1024;
+    p.maxThreadsDim[0] = p.maxThreadsDim[1] = 1024, p.maxThreadsDim[2] = 64;
+    p.maxGridSize[0] = INT_MAX, p.maxGridSize[1] = p.maxGridSize[2] = 65535;
+    p.maxThreadsPerMultiProcessor = 2048;
+    p.maxBlocksPerMultiProcessor = 32;
+    p.l2CacheSize = (hopper ? 50 : 40) << 20;
+    p.persistingL2CacheMaxSize = p.l2CacheSize / 8 * 5;
+    p.accessPolicyMaxWindowSize = 128 << 20;
+    p.cooperativeLaunch = p.concurrentKernels = 1;
+    p.clusterLaunch = hopper;
+    return p;
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = (int)runtime_environment("MAR_CUDAHOST_DEVICES", 1);
+    return runtime_done(*count ? cudaSuccess : cudaErrorNoDevice);
+}
+cudaError_t cudaSetDevice(int device)
+{
+    return runtime_done(device == 0 && runtime_environment("MAR_CUDAHOST_DEVICES", 1) ? cudaSuccess
+                                                                                      : cudaErrorInvalidDevice);
+}
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = 0;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
+{
+    *properties = runtime_properties();
+    return runtime_done(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+}
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device)
+{
+    const cudaDeviceProp p = runtime_properties();
+    if (device != 0) return runtime_done(cudaErrorInvalidDevice);
+    switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock:
+        *value = p.maxThreadsPerBlock;
+        break;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+        *value = (int)p.sharedMemPerBlock;
+        break;
+    case cudaDevAttrWarpSize:
+        *value = p.warpSize;
+        break;
+    case cudaDevAttrMaxRegistersPerBlock:
+        *value = p.regsPerBlock;
+        break;
+    case cudaDevAttrClockRate:
+        *value = 1980000;
+        break;
+    case cudaDevAttrMultiProcessorCount:
+        *value = p.multiProcessorCount;
+        break;
+    case cudaDevAttrMemoryClockRate:
+        *value = 2619000;
+        break;
+    case cudaDevAttrGlobalMemoryBusWidth:
+        *value = 5120;
+        break;
+    case cudaDevAttrL2CacheSize:
+        *value = p.l2CacheSize;
+        break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+        *value = p.maxThreadsPerMultiProcessor;
+        break;
+    case cudaDevAttrComputeCapabilityMajor:
+        *value = p.major;
+        break;
+    case cudaDevAttrComputeCapabilityMinor:
+        *value = p.minor;
+        break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+        *value = (int)p.sharedMemPerMultiprocessor;
+        break;
+    case cudaDevAttrMaxRegistersPerMultiprocessor:
+        *value = p.regsPerMultiprocessor;
+        break;
+    case cudaDevAttrCooperativeLaunch:
+        *value = p.cooperativeLaunch;
+        break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        *value = (int)p.sharedMemPerBlockOptin;
+        break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor:
+        *value = p.maxBlocksPerMultiProcessor;
+        break;
+    case cudaDevAttrMaxPersistingL2CacheSize:
+        *value = p.persistingL2CacheMaxSize;
+        break;
+    case cudaDevAttrMaxAccessPolicyWindowSize:
+        *value = p.accessPolicyMaxWindowSize;
+        break;
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+        *value = (int)p.reservedSharedMemPerBlock;
+        break;
+    case cudaDevAttrClusterLaunch:
+        *value = p.clusterLaunch;
+        break;
+    default:
+        return runtime_done(cudaErrorInvalidValue);
+    }
+    return cudaSuccess;
+}
+static size_t persisting_limit;
+cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value)
+{
+    if (limit == cudaLimitPersistingL2CacheSize) {
+        if (value > (size_t)runtime_properties().persistingL2CacheMaxSize) return runtime_done(cudaErrorInvalidValue);
+        persisting_limit = value;
+    }
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetLimit(size_t *value, cudaLimit limit)
+{
+    *value = limit == cudaLimitPersistingL2CacheSize ? persisting_limit : 0;
+    return cudaSuccess;
+}
+cudaError_t cudaCtxResetPersistingL2Cache()
+{
+    return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+/* --- launches --------------------------------------------------------------------------------------------------------
+ */
+
+struct kernel_attributes {
+    size_t shared = 48 << 10;
+    bool large_clusters = false;
+};
+static std::map<const void *, kernel_attributes> kernels;
+
+cudaError_t cudahost_func_set(const void *kernel, cudaFuncAttribute attribute, int value)
+{
+    LOCK();
+    if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+        if (value < 0 || (size_t)value > runtime_properties().sharedMemPerBlockOptin)
+            return runtime_done(cudaErrorInvalidValue);
+        kernels[kernel].shared = (size_t)value;
+    } else if (attribute == cudaFuncAttributeNonPortableClusterSizeAllowed) {
+        kernels[kernel].large_clusters = value != 0;
+    }
+    return cudaSuccess;
+}
+cudaError_t cudahost_func_get(cudaFuncAttributes *attributes, const void *kernel)
+{
+    LOCK();
+    *attributes = {};
+    attributes->maxThreadsPerBlock = 1024;
+    attributes->numRegs = 32;
+    attributes->maxDynamicSharedSizeBytes = (int)kernels[kernel].shared;
+    return cudaSuccess;
+}
+
+/* Registers are not known; blocks that fit as far as the rest goes. */
+cudaError_t cudahost_occupancy(int *blocks, const void *kernel, int threads, size_t shared)
+{
+    LOCK();
+    const cudaDeviceProp p = runtime_properties();
+    if (threads <= 0) return runtime_done(cudaErrorInvalidValue);
+    *blocks = 0;
+    if (threads > p.maxThreadsPerBlock || shared > kernels[kernel].shared) return cudaSuccess;
+    const size_t by_shared = p.sharedMemPerMultiprocessor / (shared + p.reservedSharedMemPerBlock);
+    *blocks = std::min(std::min(p.maxThreadsPerMultiProcessor / ((threads + 31) / 32 * 32), (int)by_shared),
+                       p.maxBlocksPerMultiProcessor);
+    return cudaSuccess;
+}
+
+static dim3 cluster_of(const cudaLaunchConfig_t *config)
+{
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        if (config->attrs[i].id == cudaLaunchAttributeClusterDimension)
+            return dim3(config->attrs[i].val.clusterDim.x, config->attrs[i].val.clusterDim.y,
+                        config->attrs[i].val.clusterDim.z);
+    return dim3(1);
+}
+
+cudaError_t cudahost_clusters(int *clusters, const void *kernel, const cudaLaunchConfig_t *config)
+{
+    const dim3 cluster = cluster_of(config);
+    const dim3 block = config->blockDim;
+    int blocks;
+    if (const cudaError_t e =
+            cudahost_occupancy(&blocks, kernel, (int)(block.x * block.y * block.z), config->dynamicSmemBytes))
+        return e;
+    *clusters = blocks * runtime_properties().multiProcessorCount / (int)(cluster.x * cluster.y * cluster.z);
+    return cudaSuccess;
+}
+
+static cudaError_t check_launch(const cudaLaunchConfig_t *c, const void *kernel, device_launch *l)
+{
+    const cudaDeviceProp p = runtime_properties();
+    const dim3 g = c->gridDim, b = c->blockDim;
+    bool cooperative = false;
+    for (unsigned i = 0; i < c->numAttrs; i++)
+        if (c->attrs[i].id == cudaLaunchAttributeCooperative) cooperative |= c->attrs[i].val.cooperative != 0;
+    if (!kernel) return cudaErrorInvalidValue;
+    if (!g.x || !g.y || !g.z || g.x > INT_MAX || g.y > 65535 || g.z > 65535) return cudaErrorInvalidConfiguration;
+    if (!b.x || !b.y || !b.z || b.x > 1024 || b.y > 1024 || b.z > 64 || (size_t)b.x * b.y * b.z > 1024)
+        return cudaErrorInvalidConfiguration;
+    const size_t blocks = (size_t)g.x * g.y * g.z;
+    if (c->dynamicSmemBytes > kernels[kernel].shared) return cudaErrorInvalidValue;
+    *l = {kernel, nullptr, g, b, cluster_of(c), c->dynamicSmemBytes, cooperative};
+    const dim3 k = l->cluster;
+    const size_t in_cluster = (size_t)k.x * k.y * k.z;
+    if (!in_cluster || (in_cluster > 1 && p.major < 9)) return cudaErrorInvalidClusterSize;
+    if (in_cluster > (kernels[kernel].large_clusters ? 16 : 8)) return cudaErrorInvalidClusterSize;
+    if (g.x % k.x || g.y % k.y || g.z % k.z) return cudaErrorInvalidConfiguration;
+    int at_once;
+    if (const cudaError_t e = cudahost_occupancy(&at_once, kernel, (int)(b.x * b.y * b.z), c->dynamicSmemBytes))
+        return e;
+    const bool fits = blocks <= (size_t)at_once * (size_t)p.multiProcessorCount;
+    if (cooperative && !fits) return cudaErrorCooperativeLaunchTooLarge;
+    if (in_cluster > 1 && fits) l->together = true;
+    return cudaSuccess;
+}
+
+cudaError_t cudahost_launch(const cudaLaunchConfig_t *config, const void *kernel, cudahost_call *call)
+{
+    LOCK();
+    std::shared_ptr<cudahost_call> owned(call);
+    device_launch l;
+    if (const cudaError_t e = check_launch(config, kernel, &l)) return runtime_done(e);
+    return runtime_done(runtime_enqueue(config->stream, [l, owned] {
+        device_launch launch = l;
+        launch.call = owned.get();
+        fibre_run(&launch);
+    }));
+}

@@ -1,0 +1,689 @@
+/* Launches on the CPU: a block's threads are fibres, one of which runs until it waits for others. Those that can run
+ * stand in a queue; when it is empty and some threads have not ended, they wait for what cannot happen. */
+#include "fibres.h"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#if CUDAHOST_ASAN
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+cudahost_thread *cudahost_now;
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+const race_hooks *cudahost_race;
+
+/* --- stacks and switching ---------------------------------------------------------------------------------------- */
+
+/* Where a fibre, or the host, stopped. */
+struct fibre_stack {
+    void *stopped; /* its stack pointer */
+    ucontext_t context;
+    void *fake; /* AddressSanitizer's */
+    const void *bottom;
+    size_t bytes;
+};
+
+static const size_t stack_bytes = CUDAHOST_ASAN ? 512 << 10 : 128 << 10;
+static std::vector<fibre_stack *> free_stacks;
+static fibre_stack host;
+
+extern "C" void cudahost_switch(void **save, void *load);
+#ifdef __x86_64__
+/* Saves the registers a call preserves on the stack, and goes on where `load` did so. */
+asm(R"(
+    .text
+    .globl cudahost_switch
+    .hidden cudahost_switch
+    .type cudahost_switch, @function
+cudahost_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    popq %rcx
+    jmpq *%rcx
+    .size cudahost_switch, .-cudahost_switch
+)");
+#endif
+
+/* `ends`: nobody will come back to `from`. */
+static void switch_stacks(fibre_stack *from, fibre_stack *to, bool ends)
+{
+#if CUDAHOST_ASAN
+    __sanitizer_start_switch_fiber(ends ? nullptr : &from->fake, to->bottom, to->bytes);
+#else
+    (void)ends;
+#endif
+#ifdef __x86_64__
+    cudahost_switch(&from->stopped, to->stopped);
+#else
+    swapcontext(&from->context, &to->context);
+#endif
+#if CUDAHOST_ASAN
+    __sanitizer_finish_switch_fiber(from->fake, nullptr, nullptr);
+#endif
+}
+
+static void fibre_main();
+
+static void *host_memory(size_t bytes)
+{
+    void *p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) {
+        fprintf(stderr, "cudahost: no memory for %zu bytes of fibres' stacks\n", bytes);
+        abort();
+    }
+    return p;
+}
+
+/* A stack on which fibre_main is about to begin. */
+static fibre_stack *new_stack()
+{
+    if (free_stacks.empty()) {
+        /* A page nobody may touch, the stack, and what is known of it. */
+        const size_t guard = 4096, own = (sizeof(fibre_stack) + 63) / 64 * 64;
+        unsigned char *memory = (unsigned char *)host_memory(guard + stack_bytes);
+        mprotect(memory, guard, PROT_NONE);
+        fibre_stack *s = (fibre_stack *)(memory + guard + stack_bytes - own);
+        s->bottom = memory + guard;
+        s->bytes = stack_bytes - own;
+        free_stacks.push_back(s);
+    }
+    fibre_stack *s = free_stacks.back();
+    free_stacks.pop_back();
+#ifdef __x86_64__
+    void **top = (void **)((uintptr_t)s->bottom + s->bytes); /* 16-byte aligned, as before a call */
+    *--top = nullptr;                                        /* nowhere to return to */
+    *--top = (void *)(uintptr_t)fibre_main;
+    for (int i = 0; i < 6; i++) *--top = nullptr;
+    s->stopped = top;
+#else
+    getcontext(&s->context);
+    s->context.uc_stack.ss_sp = (void *)s->bottom;
+    s->context.uc_stack.ss_size = s->bytes;
+    makecontext(&s->context, fibre_main, 0);
+#endif
+    return s;
+}
+
+/* --- the queue of threads that can run -----------------------------------------------------------------------------
+ */
+
+static enum { FORWARD, REVERSE, SHUFFLED } order;
+static uint64_t random_state;
+static const device_launch *running;
+static std::vector<device_thread *> queue; /* a ring */
+static size_t queue_first, queue_size;
+static size_t alive;         /* threads of the resident blocks that have not ended */
+static unsigned long yields; /* since something else than yielding happened */
+
+static uint32_t random_below(uint32_t n)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((random_state >> 32) * n >> 32);
+}
+
+static void make_ready(device_thread *t)
+{
+    t->wait = CUDAHOST_RUNS;
+    size_t at = queue_first + queue_size++;
+    if (at >= queue.size()) at -= queue.size();
+    queue[at] = t;
+}
+
+static void report_deadlock();
+
+static device_thread *take_ready()
+{
+    if (queue_size == 0) {
+        if (alive > 0) report_deadlock();
+        return nullptr;
+    }
+    if (order == SHUFFLED) {
+        size_t at = queue_first + random_below((uint32_t)queue_size);
+        if (at >= queue.size()) at -= queue.size();
+        std::swap(queue[queue_first], queue[at]);
+    }
+    device_thread *t = queue[queue_first];
+    if (++queue_first == queue.size()) queue_first = 0;
+    queue_size--;
+    return t;
+}
+
+static device_thread *now()
+{
+    return static_cast<device_thread *>(cudahost_now);
+}
+
+static void set_now(device_thread *t)
+{
+    cudahost_now = t;
+    if (!t) return;
+    threadIdx = t->index;
+    blockIdx = t->block->index;
+}
+
+/* Stops the running thread, which someone will make ready, and runs the next. */
+static void run_others()
+{
+    device_thread *me = now(), *next = take_ready();
+    if (next == me) return;
+    if (!next->stack) next->stack = new_stack();
+    set_now(next);
+    switch_stacks(me->stack, next->stack, false);
+}
+
+static void thread_ends(device_thread *t);
+
+/* A fibre runs threads to their ends, one after another as long as the next one has not begun elsewhere. */
+static void fibre_main()
+{
+#if CUDAHOST_ASAN
+    __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
+#endif
+    for (;;) {
+        running->call->run();
+        device_thread *me = now();
+        fibre_stack *stack = me->stack;
+        me->stack = nullptr;
+        thread_ends(me);
+        device_thread *next = take_ready();
+        if (next && !next->stack) {
+            next->stack = stack;
+            set_now(next);
+            continue;
+        }
+        set_now(next);
+        free_stacks.push_back(stack); /* which is not taken before the switch */
+        switch_stacks(stack, next ? next->stack : &host, true);
+    }
+}
+
+/* --- what is said of threads ---------------------------------------------------------------------------------------
+ */
+
+std::string fibre_symbol(const void *code, bool with_line)
+{
+    char command[1024], name[512] = "", place[512] = "";
+    snprintf(command, sizeof(command), "%p", code);
+    const std::string hexadecimal = command;
+    Dl_info info;
+    if (!dladdr(code, &info) || !info.dli_fname) return hexadecimal;
+    uintptr_t address = (uintptr_t)code;
+    /* Position independent objects are linked for address 0. Kernels are static: only the file knows their names. */
+    const bool independent = ((const unsigned char *)info.dli_fbase)[16] == 3;
+    if (independent) address -= (uintptr_t)info.dli_fbase;
+    snprintf(command, sizeof(command), "addr2line -f -C -i -e '%s' 0x%zx 2>/dev/null", info.dli_fname, (size_t)address);
+    FILE *out = popen(command, "r");
+    std::string symbol;
+    while (out && fgets(name, sizeof(name), out) && fgets(place, sizeof(place), out)) {
+        name[strcspn(name, "\n")] = place[strcspn(place, " \n")] = 0;
+        if (name[0] == '?' || (!with_line && !symbol.empty())) continue;
+        if (!symbol.empty()) symbol += ", inlined in ";
+        symbol += name;
+        if (with_line && place[0] != '?') symbol = symbol + " at " + place;
+    }
+    if (out) pclose(out);
+    return symbol.empty() ? hexadecimal : symbol;
+}
+
+std::string fibre_describe(const device_thread *t)
+{
+    std::string r = "kernel " + (running ? fibre_symbol(running->kernel, false) : "?");
+    char place[128];
+    if (!t) return r;
+    snprintf(place, sizeof(place), ", block (%u,%u,%u), thread (%u,%u,%u)", t->block->index.x, t->block->index.y,
+             t->block->index.z, t->index.x, t->index.y, t->index.z);
+    return r + place;
+}
+
+void fibre_fail(const device_thread *t, const char *format, ...)
+{
+    char what[2048];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(what, sizeof(what), format, list);
+    va_end(list);
+    fprintf(stderr, "cudahost: %s: %s\n", fibre_describe(t).c_str(), what);
+    fflush(stderr);
+    abort();
+}
+
+static const char *wait_name(cudahost_wait w)
+{
+    static const char *const names[] = {"running",          "__syncthreads", "__syncthreads_count", "__syncthreads_and",
+                                        "__syncthreads_or", "cluster sync",  "__syncwarp",          "a shuffle",
+                                        "a vote",           "__nanosleep"};
+    return names[w];
+}
+
+static std::vector<cudahost_block *> resident;
+
+/* Where threads wait, each place once. */
+static void report_deadlock()
+{
+    const device_thread *example = nullptr;
+    std::string places;
+    for (const cudahost_block *b : resident) {
+        std::vector<const device_thread *> seen;
+        for (const device_thread &t : b->threads) {
+            if (t.exited) continue;
+            if (!example) example = &t;
+            bool known = false;
+            for (const device_thread *s : seen) known |= s->wait == t.wait && s->line == t.line && s->file == t.file;
+            if (known) continue;
+            seen.push_back(&t);
+            size_t same = 0, exited = 0;
+            for (const device_thread &u : b->threads) {
+                same += !u.exited && u.wait == t.wait && u.line == t.line && u.file == t.file;
+                exited += u.exited;
+            }
+            char text[512];
+            snprintf(text, sizeof(text),
+                     "\n  block (%u,%u,%u): %zu threads, (%u,%u,%u) the first, in %s at %s:%d; %zu of %zu ended",
+                     b->index.x, b->index.y, b->index.z, same, t.index.x, t.index.y, t.index.z, wait_name(t.wait),
+                     t.file, t.line, exited, b->threads.size());
+            if (places.size() < 1500) places += text;
+        }
+    }
+    fibre_fail(example, "deadlock, waiting for what cannot happen:%s", places.c_str());
+}
+
+/* --- barriers --------------------------------------------------------------------------------------------------------
+ */
+
+/* Waits until all of a barrier's threads have come to the same place. Returns whether the caller was the last, who runs
+ * on; *value: the number of threads whose value is nonzero. */
+static bool barrier_wait(fibre_barrier *b, cudahost_wait kind, int *value, const char *file, int line)
+{
+    device_thread *me = now();
+    if (b->exited)
+        fibre_fail(me, "in %s at %s:%d, which %u threads that have ended do not reach", wait_name(kind), file, line,
+                   b->exited);
+    if (b->arrived == 0) {
+        b->kind = kind, b->file = file, b->line = line;
+        b->value = 0;
+        b->first = b->last = nullptr;
+    } else if (b->kind != kind || b->line != line || strcmp(b->file, file) != 0) {
+        fibre_fail(me, "in %s at %s:%d, while thread (%u,%u,%u) is in %s at %s:%d", wait_name(kind), file, line,
+                   b->first->index.x, b->first->index.y, b->first->index.z, wait_name(b->kind), b->file, b->line);
+    }
+    b->arrived++;
+    b->value += *value != 0;
+    if (b->arrived < b->expected) {
+        me->wait = kind, me->file = file, me->line = line;
+        me->next = nullptr;
+        if (b->last)
+            b->last->next = me;
+        else
+            b->first = me;
+        b->last = me;
+        run_others();
+        *value = b->result;
+        return false;
+    }
+    yields = 0;
+    *value = b->result = b->value;
+    b->arrived = 0;
+    for (device_thread *t = b->first; t; t = t->next) make_ready(t);
+    return true;
+}
+
+int cudahost_sync_block(cudahost_wait kind, int value, const char *file, int line)
+{
+    cudahost_block *block = cudahost_now->block;
+    if (barrier_wait(&block->barrier, kind, &value, file, line) && cudahost_race) cudahost_race->block_syncs(block);
+    return value;
+}
+
+void cudahost_sync_cluster(const char *file, int line)
+{
+    cudahost_block *block = cudahost_now->block;
+    int value = 0;
+    if (!block->cluster) fibre_fail(now(), "in cluster sync at %s:%d, but the launch has no clusters", file, line);
+    if (barrier_wait(&block->cluster->barrier, CUDAHOST_CLUSTER, &value, file, line) && cudahost_race)
+        cudahost_race->cluster_syncs(block->cluster);
+}
+unsigned cudahost_cluster_rank()
+{
+    return cudahost_now->block->rank;
+}
+unsigned cudahost_cluster_blocks()
+{
+    return cudahost_now->block->cluster ? (unsigned)cudahost_now->block->cluster->blocks.size() : 1;
+}
+void *cudahost_cluster_map(const void *shared, unsigned rank, const char *file, int line)
+{
+    cudahost_block *block = cudahost_now->block;
+    const size_t offset = (size_t)((const unsigned char *)shared - block->shared);
+    if (offset >= running->shared_bytes)
+        fibre_fail(now(), "map_shared_rank at %s:%d of an address outside of shared memory", file, line);
+    if (rank >= cudahost_cluster_blocks())
+        fibre_fail(now(), "map_shared_rank at %s:%d of rank %u in a cluster of %u blocks", file, line, rank,
+                   cudahost_cluster_blocks());
+    return (block->cluster ? block->cluster->blocks[rank] : block)->shared + offset;
+}
+
+const uint64_t *cudahost_sync_warp(cudahost_wait kind, unsigned mask, uint64_t value, const char *file, int line)
+{
+    device_thread *me = now();
+    cudahost_block *block = me->block;
+    device_warp *warp = &block->warps[me->number / 32];
+    device_thread *lanes = &block->threads[me->number / 32 * 32];
+    const unsigned lane = me->number % 32;
+    if (!(mask >> lane & 1))
+        fibre_fail(me, "in %s at %s:%d with mask 0x%08x, which does not name its lane %u", wait_name(kind), file, line,
+                   mask, lane);
+    if (kind == CUDAHOST_SYNCWARP)
+        mask &= warp->exists & ~warp->exited; /* those that have ended are not waited for */
+    else if (mask & ~(warp->exists & ~warp->exited))
+        fibre_fail(me, "in %s at %s:%d with mask 0x%08x, but the warp has only the lanes 0x%08x", wait_name(kind), file,
+                   line, mask, warp->exists & ~warp->exited);
+    warp->gives[lane] = value;
+    warp->waits |= 1u << lane;
+    me->wait = kind, me->file = file, me->line = line, me->mask = mask;
+    if (mask & ~warp->waits) {
+        run_others();
+        return me->mask == ~0u || me->mask == warp->exists ? warp->gave : me->got;
+    }
+    for (unsigned i = 0; i < 32; i++) {
+        if (!(mask >> i & 1)) continue;
+        const device_thread *t = &lanes[i];
+        if (t->wait != kind || t->mask != mask || t->line != line || strcmp(t->file, file) != 0)
+            fibre_fail(me, "in %s at %s:%d with mask 0x%08x, while lane %u is in %s at %s:%d with mask 0x%08x",
+                       wait_name(kind), file, line, mask, i, wait_name(t->wait), t->file, t->line, t->mask);
+    }
+    /* Other functions than __syncwarp order no accesses to memory. */
+    if (cudahost_race && kind == CUDAHOST_SYNCWARP) cudahost_race->warp_syncs(block, me->number / 32, mask);
+    yields = 0;
+    warp->waits &= ~mask;
+    /* The whole warp's values stay until all its lanes come again; of others each lane keeps its own copy. */
+    const bool whole = mask == ~0u || mask == warp->exists;
+    if (whole) memcpy(warp->gave, warp->gives, sizeof(warp->gave));
+    for (unsigned i = 0; i < 32; i++) {
+        if (!(mask >> i & 1)) continue;
+        if (!whole) memcpy(lanes[i].got, warp->gives, sizeof(lanes[i].got));
+        if (i != lane) make_ready(&lanes[i]);
+    }
+    me->wait = CUDAHOST_RUNS;
+    return whole ? warp->gave : me->got;
+}
+
+uint64_t cudahost_shuffle(unsigned mask, uint64_t value, int source, const char *file, int line)
+{
+    if (!(mask >> (source & 31) & 1))
+        fibre_fail(now(), "in a shuffle at %s:%d from lane %d, which mask 0x%08x does not name", file, line,
+                   source & 31, mask);
+    return cudahost_sync_warp(CUDAHOST_SHUFFLE, mask, value, file, line)[source & 31];
+}
+
+void cudahost_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], const char *file, int line)
+{
+    struct operands {
+        const uint32_t *a, *b;
+    };
+    const operands mine = {a, b};
+    const uint64_t *given = cudahost_sync_warp(CUDAHOST_SHUFFLE, ~0u, (uint64_t)(uintptr_t)&mine, file, line);
+    const auto of = [given](unsigned lane) { return (const operands *)(uintptr_t)given[lane]; };
+    const unsigned lane = now()->number % 32, g = lane / 4, t = lane % 4;
+    for (unsigned quad = 0; quad < 4; quad++) {
+        const uint32_t *row = of(4 * g + quad)->a;
+        for (unsigned half = 0; half < 2; half++)
+            for (unsigned i = 0; i < 2; i++)
+                for (unsigned j = 0; j < 2; j++) {
+                    const uint32_t x = row[2 * half + i], y = of(4 * (2 * t + j) + quad)->b[half];
+                    d[2 * i + j] += __uint_as_float(x << 16) * __uint_as_float(y << 16);
+                    d[2 * i + j] += __uint_as_float(x & 0xffff0000u) * __uint_as_float(y & 0xffff0000u);
+                }
+    }
+    cudahost_sync_warp(CUDAHOST_SHUFFLE, ~0u, 0, file, line); /* until all have read */
+}
+
+unsigned cudahost_active()
+{
+    const device_warp *warp = &now()->block->warps[now()->number / 32];
+    return warp->exists & ~warp->exited;
+}
+
+void cudahost_yield(const char *file, int line)
+{
+    device_thread *me = now();
+    /* All others have had many turns, and did nothing but yield. */
+    if (++yields > 1000000 + 1000 * alive) {
+        me->wait = CUDAHOST_YIELDS, me->file = file, me->line = line;
+        while (queue_size) take_ready()->wait = CUDAHOST_YIELDS;
+        report_deadlock();
+    }
+    make_ready(me);
+    me->file = file, me->line = line;
+    run_others();
+}
+
+void cudahost_trap(const char *file, int line)
+{
+    fibre_fail(now(), "__trap at %s:%d", file, line);
+}
+
+static void thread_ends(device_thread *t)
+{
+    cudahost_block *b = t->block;
+    yields = 0;
+    t->exited = true;
+    alive--;
+    b->barrier.exited++;
+    if (b->barrier.arrived)
+        fibre_fail(t, "ends, while thread (%u,%u,%u) waits for it in %s at %s:%d", b->barrier.first->index.x,
+                   b->barrier.first->index.y, b->barrier.first->index.z, wait_name(b->barrier.kind), b->barrier.file,
+                   b->barrier.line);
+    if (b->cluster) {
+        b->cluster->barrier.exited++;
+        if (b->cluster->barrier.arrived) fibre_fail(t, "ends, while others wait for it in cluster sync");
+    }
+    device_warp *warp = &b->warps[t->number / 32];
+    warp->exited |= 1u << t->number % 32;
+    for (unsigned i = 0; i < 32; i++) {
+        if (!(warp->waits >> i & 1)) continue;
+        device_thread *other = &b->threads[t->number / 32 * 32 + i];
+        if (!(other->mask >> t->number % 32 & 1)) continue;
+        fibre_fail(t, "ends, while lane %u waits for it in %s at %s:%d", i, wait_name(other->wait), other->file,
+                   other->line);
+    }
+}
+
+/* --- launches
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static uint3 unravel(size_t i, dim3 d)
+{
+    return make_uint3((unsigned)(i % d.x), (unsigned)(i / d.x % d.y), (unsigned)(i / d.x / d.y));
+}
+
+static cudahost_block *block_create(const device_launch *l)
+{
+    cudahost_block *b = new cudahost_block();
+    const size_t n = (size_t)l->block.x * l->block.y * l->block.z;
+    b->threads.resize(n);
+    b->warps.resize((n + 31) / 32);
+    void *shared =
+        nullptr; /* of exactly that size: what AddressSanitizer puts around it finds what reaches out of it */
+    if (posix_memalign(&shared, 128, l->shared_bytes)) abort();
+    b->shared = (unsigned char *)shared;
+    return b;
+}
+
+static void block_free(cudahost_block *b)
+{
+    free(b->shared);
+    delete b;
+}
+
+static void block_begin(const device_launch *l, cudahost_block *b, size_t number)
+{
+    const size_t n = b->threads.size();
+    b->index = unravel(number, l->grid);
+    b->barrier = fibre_barrier();
+    b->barrier.expected = (unsigned)n;
+    memset(b->shared, 0xff, l->shared_bytes);
+    for (size_t w = 0; w < b->warps.size(); w++) {
+        const size_t lanes = n - 32 * w < 32 ? n - 32 * w : 32;
+        b->warps[w].exists = lanes == 32 ? ~0u : (1u << lanes) - 1;
+        b->warps[w].exited = b->warps[w].waits = 0;
+    }
+    for (size_t i = 0; i < n; i++) {
+        device_thread *t = &b->threads[i];
+        t->index = unravel(i, l->block);
+        t->shared = b->shared;
+        t->block = b;
+        t->number = (unsigned)i;
+        t->stack = nullptr;
+        t->wait = CUDAHOST_RUNS;
+        t->exited = false;
+    }
+    if (cudahost_race) cudahost_race->block_begins(b);
+    resident.push_back(b);
+}
+
+/* Runs the resident blocks to their end. */
+static void run_resident()
+{
+    alive = 0;
+    for (const cudahost_block *b : resident) alive += b->threads.size();
+    if (queue.size() < alive) queue.resize(alive);
+    queue_first = queue_size = 0;
+    yields = 0;
+    const size_t blocks = resident.size();
+    for (size_t i = 0; i < blocks; i++) {
+        cudahost_block *b = resident[order == REVERSE ? blocks - 1 - i : i];
+        const size_t n = b->threads.size();
+        for (size_t j = 0; j < n; j++) make_ready(&b->threads[order == REVERSE ? n - 1 - j : j]);
+    }
+    device_thread *first = take_ready();
+    first->stack = new_stack();
+    set_now(first);
+    switch_stacks(&host, first->stack, false);
+    if (cudahost_race)
+        for (cudahost_block *b : resident) cudahost_race->block_ends(b);
+    resident.clear();
+}
+
+static void read_order()
+{
+    const char *name = getenv("MAR_CUDAHOST_ORDER"), *seed = getenv("MAR_CUDAHOST_SEED");
+    order = FORWARD;
+    if (name && strcmp(name, "reverse") == 0) order = REVERSE;
+    if (name && strcmp(name, "shuffled") == 0) order = SHUFFLED;
+    if (random_state == 0) random_state = 1 + (seed ? strtoull(seed, nullptr, 10) : 0);
+#if CUDAHOST_ASAN
+    pthread_attr_t attributes;
+    void *bottom;
+    pthread_getattr_np(pthread_self(), &attributes);
+    pthread_attr_getstack(&attributes, &bottom, &host.bytes);
+    pthread_attr_destroy(&attributes);
+    host.bottom = bottom;
+#endif
+}
+
+void fibre_run(const device_launch *l)
+{
+    const size_t blocks = (size_t)l->grid.x * l->grid.y * l->grid.z;
+    const dim3 in_grid(l->grid.x / l->cluster.x, l->grid.y / l->cluster.y, l->grid.z / l->cluster.z);
+    const size_t per_cluster = (size_t)l->cluster.x * l->cluster.y * l->cluster.z;
+    const size_t clusters = blocks / per_cluster, at_once = l->together ? clusters : 1;
+    read_order();
+    running = l;
+    blockDim = l->block;
+    gridDim = l->grid;
+
+    std::vector<cudahost_block *> pool;
+    std::vector<device_cluster> cluster(at_once);
+    for (size_t i = 0; i < at_once * per_cluster; i++) pool.push_back(block_create(l));
+    std::vector<size_t> sequence(clusters);
+    for (size_t i = 0; i < clusters; i++) sequence[i] = order == REVERSE ? clusters - 1 - i : i;
+    if (order == SHUFFLED)
+        for (size_t i = clusters; i > 1; i--) std::swap(sequence[i - 1], sequence[random_below((uint32_t)i)]);
+
+    for (size_t done = 0; done < clusters; done += at_once) {
+        for (size_t c = 0; c < at_once; c++) {
+            const uint3 corner = unravel(sequence[done + c], in_grid);
+            cluster[c].blocks.clear();
+            for (size_t rank = 0; rank < per_cluster; rank++) {
+                const uint3 in = unravel(rank, l->cluster);
+                const size_t x = corner.x * l->cluster.x + in.x, y = corner.y * l->cluster.y + in.y,
+                             z = corner.z * l->cluster.z + in.z;
+                cudahost_block *b = pool[c * per_cluster + rank];
+                b->cluster = per_cluster > 1 ? &cluster[c] : nullptr;
+                b->rank = (unsigned)rank;
+                cluster[c].blocks.push_back(b);
+                block_begin(l, b, x + l->grid.x * (y + l->grid.y * z));
+            }
+            cluster[c].barrier = fibre_barrier();
+            cluster[c].barrier.expected = (unsigned)(per_cluster * l->block.x * l->block.y * l->block.z);
+        }
+        run_resident();
+    }
+    for (cudahost_block *b : pool) block_free(b);
+    if (cudahost_race) cudahost_race->launch_ends();
+    running = nullptr;
+}
+
+const device_launch *fibre_launch()
+{
+    return running;
+}
+
+void fibre_stack_range(uintptr_t *bottom, uintptr_t *top)
+{
+    *bottom = (uintptr_t)now()->stack->bottom;
+    *top = *bottom + now()->stack->bytes;
+}
+
+/* --- atomics
+ * ----------------------------------------------------------------------------------------------------------- */
+
+#define ATOMIC(T, name, arguments, update)                                                                             \
+    T name arguments                                                                                                   \
+    {                                                                                                                  \
+        if (cudahost_race) cudahost_race->atomic(p, sizeof(*p), __builtin_return_address(0));                          \
+        const T old = *p;                                                                                              \
+        *p = (update);                                                                                                 \
+        return old;                                                                                                    \
+    }
+#define ATOMICS(T)                                                                                                     \
+    ATOMIC(T, atomicExch, (T * p, T v), v)                                                                             \
+    ATOMIC(T, atomicMax, (T * p, T v), old < v ? v : old)                                                              \
+    ATOMIC(T, atomicMin, (T * p, T v), v < old ? v : old)                                                              \
+    ATOMIC(T, atomicCAS, (T * p, T expected, T v), old == expected ? v : old)
+ATOMICS(int)
+ATOMICS(unsigned)
+ATOMICS(unsigned long long)
+ATOMIC(int, atomicAdd, (int *p, int v), (int)((unsigned)old + (unsigned)v))
+ATOMIC(int, atomicSub, (int *p, int v), (int)((unsigned)old - (unsigned)v))
+ATOMIC(unsigned, atomicAdd, (unsigned *p, unsigned v), old + v)
+ATOMIC(unsigned, atomicSub, (unsigned *p, unsigned v), old - v)
+ATOMIC(unsigned long long, atomicAdd, (unsigned long long *p, unsigned long long v), old + v)
+ATOMIC(float, atomicAdd, (float *p, float v), old + v)
+ATOMIC(double, atomicAdd, (double *p, double v), old + v)
+ATOMIC(float, atomicExch, (float *p, float v), v)
+ATOMIC(int, atomicOr, (int *p, int v), old | v)
+ATOMIC(unsigned, atomicOr, (unsigned *p, unsigned v), old | v)
+ATOMIC(int, atomicAnd, (int *p, int v), old &v)
+ATOMIC(unsigned, atomicAnd, (unsigned *p, unsigned v), old &v)
+ATOMIC(unsigned, atomicInc, (unsigned *p, unsigned limit), old >= limit ? 0 : old + 1)

@@ -1,0 +1,455 @@
+/* The check for races. The .cu files are compiled with -fsanitize=thread, but the functions that the compiler then
+ * calls at each access are these. Reported are, once for each pair of code places, and failing the launch at its end,
+ *   - two threads that touch one byte of memory, at least one writing, without an order between them;
+ *   - reads of shared memory that nobody has written;
+ *   - accesses of a kernel to memory that is not the device's.
+ * Order is made by __syncthreads, within a warp by __syncwarp (shuffles and votes order no memory), between a cluster's
+ * blocks by its barrier, and between any threads by atomics and volatile accesses to one address: what a thread did
+ * before it wrote there is before what another does after reading it, as in a barrier of the grid. */
+#include "fibres.h"
+#include "runtime.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <stdarg.h>
+#include <sys/mman.h>
+
+/* The time of an access. A block's epoch is a number that no other block has and that grows at each of its barriers;
+ * the clock counts the thread's __syncwarp. Zero: never. */
+struct moment {
+    uint32_t epoch;
+    uint32_t atomic : 1, thread : 10, clock : 21;
+};
+struct access {
+    moment when;
+    uint32_t code; /* relative to this program's */
+};
+/* Of one byte of shared or two of global memory: the last write, and reads by two threads (if there are more, a write
+ * by whomever meets one of them). */
+struct cell {
+    access write, read, other_read;
+};
+
+/* What one thread or block knows of others: of a block, epochs below `all`, and of its thread `thread` also what it did
+ * in epoch `own`. By block of the launch. */
+struct knowledge {
+    uint32_t all, own, thread;
+};
+typedef std::vector<knowledge> known;
+
+struct warp_clocks {
+    uint32_t clock[32];    /* of each lane */
+    uint32_t whole[32];    /* when the whole warp last met */
+    uint32_t part[32][32]; /* what a lane knows of another from __syncwarp of some lanes */
+};
+
+struct block_race {
+    size_t number; /* in the grid */
+    uint32_t begin, epoch;
+    uint32_t cluster_epoch; /* when the cluster last met */
+    std::vector<warp_clocks> warps;
+    cell *shared; /* [shared bytes] */
+    known of_blocks;
+    std::map<unsigned, known> of_thread; /* what single threads know in addition */
+};
+
+static uint32_t epoch = 1;
+static uint32_t launch_epoch = 1;             /* the first of the running launch */
+static std::vector<block_race *> epoch_block; /* whose an epoch is, from launch_epoch */
+static std::map<uintptr_t, known> released;   /* what is known to who reads an address */
+static std::map<uintptr_t, cell *> global;    /* of allocations */
+static std::vector<block_race *> block_pool;  /* those of this launch */
+static std::vector<cell *> free_cells;        /* for shared memory of as many bytes as the launch's */
+static std::set<std::pair<uint32_t, uint32_t>> reported;
+static const size_t most_blocks = 4096; /* of a launch in which atomics make order */
+
+static const uintptr_t code_base = (uintptr_t)&cudahost_sync_block - 0x80000000u;
+
+static cell *map_cells(size_t n)
+{
+    void *p =
+        mmap(nullptr, n * sizeof(cell) + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) {
+        fprintf(stderr, "cudahost: no memory to check %zu bytes for races\n", n);
+        abort();
+    }
+    return (cell *)p;
+}
+
+static device_thread *current()
+{
+    return static_cast<device_thread *>(cudahost_now);
+}
+static block_race *race_of(const cudahost_block *b)
+{
+    return (block_race *)b->race;
+}
+
+static uint32_t next_epoch(block_race *b)
+{
+    epoch_block.push_back(b);
+    return b->epoch = epoch++;
+}
+
+/* --- order -----------------------------------------------------------------------------------------------------------
+ */
+
+static void join(known *into, const known &from)
+{
+    if (into->size() < from.size()) into->resize(from.size());
+    for (size_t i = 0; i < from.size(); i++) {
+        if (from[i].all > (*into)[i].all) (*into)[i].all = from[i].all;
+        if (from[i].own > (*into)[i].own) (*into)[i].own = from[i].own, (*into)[i].thread = from[i].thread;
+    }
+}
+
+static bool knows(const known &k, size_t block, const moment &m)
+{
+    return block < k.size() && (m.epoch < k[block].all || (m.epoch == k[block].own && m.thread == k[block].thread));
+}
+
+/* Whether what happened then is before what the thread does now. */
+static bool is_before(const moment &m, const device_thread *t)
+{
+    if (m.epoch < launch_epoch) return true;
+    const block_race *mine = race_of(t->block), *other = epoch_block[m.epoch - launch_epoch];
+    if (other == mine && m.epoch >= mine->begin) {
+        if (m.epoch < mine->epoch || m.thread == t->number) return true;
+        const unsigned lane = m.thread % 32;
+        const warp_clocks *w = &mine->warps[t->number / 32];
+        if (m.thread / 32 == t->number / 32 && std::max(w->whole[lane], w->part[t->number % 32][lane]) > m.clock)
+            return true;
+    }
+    if (t->block->cluster && m.epoch < mine->cluster_epoch &&
+        std::any_of(t->block->cluster->blocks.begin(), t->block->cluster->blocks.end(),
+                    [other](const cudahost_block *b) { return race_of(b) == other; }))
+        return true;
+    if (knows(mine->of_blocks, other->number, m)) return true;
+    const auto own = mine->of_thread.find(t->number);
+    return own != mine->of_thread.end() && knows(own->second, other->number, m);
+}
+
+static moment this_moment(const device_thread *t, bool atomic)
+{
+    const block_race *b = race_of(t->block);
+    return {b->epoch, atomic, t->number & 1023, b->warps[t->number / 32].clock[t->number % 32] & 0x1fffff};
+}
+
+/* An atomic or volatile access: the thread learns what is known there, and, writing, adds what it knows. */
+static void synchronize(const device_thread *t, uintptr_t p, bool writes)
+{
+    const dim3 g = fibre_launch()->grid;
+    const size_t n = (size_t)g.x * g.y * g.z;
+    if (n > most_blocks) return;
+    block_race *b = race_of(t->block);
+    known &mine = b->of_thread[t->number];
+    known &there = released[p];
+    join(&mine, there);
+    if (!writes) return;
+    join(&there, b->of_blocks);
+    join(&there, mine);
+    there.resize(n);
+    there[b->number].all = std::max(there[b->number].all, b->epoch);
+    there[b->number].own = b->epoch, there[b->number].thread = t->number;
+}
+
+/* --- reports ---------------------------------------------------------------------------------------------------------
+ */
+
+static std::string place(uint32_t code)
+{
+    return fibre_symbol((const void *)(code_base + code - 1), true);
+}
+
+static void report(const device_thread *t, uint32_t code, uint32_t earlier, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+static void report(const device_thread *t, uint32_t code, uint32_t earlier, const char *format, ...)
+{
+    if (reported.size() >= 20 || !reported.insert({code, earlier}).second) return;
+    char what[512];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(what, sizeof(what), format, list);
+    va_end(list);
+    fprintf(stderr, "cudahost: %s: %s\n  in %s\n", fibre_describe(t).c_str(), what, place(code).c_str());
+    if (earlier) fprintf(stderr, "  and %s\n", place(earlier).c_str());
+}
+
+static void report_race(const device_thread *t, uint32_t code, bool writes, const access &a, bool wrote,
+                        const char *memory, size_t offset)
+{
+    const block_race *other = epoch_block[a.when.epoch - launch_epoch];
+    const dim3 g = fibre_launch()->grid, b = fibre_launch()->block;
+    const size_t n = other->number, i = a.when.thread;
+    report(t, code, a.code, "race: it %s byte %zu of %s, which block (%zu,%zu,%zu), thread (%zu,%zu,%zu) %s",
+           writes ? "writes" : "reads", offset, memory, n % g.x, n / g.x % g.y, n / g.x / g.y, i % b.x, i / b.x % b.y,
+           i / b.x / b.y, wrote ? "wrote" : "read");
+}
+
+/* --- accesses --------------------------------------------------------------------------------------------------------
+ */
+
+/* What happened before epoch `since` was of another block's shared memory. */
+static void touch(cell *c, uint32_t since, const device_thread *t, uint32_t code, bool writes, bool atomic,
+                  const char *memory, size_t offset)
+{
+    const access now = {this_moment(t, atomic), code};
+    access *const all[] = {&c->write, &c->read, &c->other_read};
+    for (access *a : all)
+        if (a->when.epoch < since) *a = access();
+    if (c->write.when.epoch && !(atomic && c->write.when.atomic) && !is_before(c->write.when, t))
+        report_race(t, code, writes, c->write, true, memory, offset);
+    if (writes) {
+        for (const access *a : {&c->read, &c->other_read})
+            if (a->when.epoch && !is_before(a->when, t)) report_race(t, code, true, *a, false, memory, offset);
+        c->write = now;
+        return;
+    }
+    /* A read that this thread knows of need not be kept: who comes after this one, comes after that. */
+    if (!c->read.when.epoch || is_before(c->read.when, t))
+        c->read = now;
+    else if (!c->other_read.when.epoch || is_before(c->other_read.when, t))
+        c->other_read = now;
+    else if (c->read.when.thread / 32 == c->other_read.when.thread / 32)
+        c->other_read = now; /* best of two warps */
+}
+
+static void touch_shared(const device_thread *t, const cudahost_block *b, uintptr_t p, size_t n, uint32_t code,
+                         bool writes, bool atomic)
+{
+    const size_t offset = p - (uintptr_t)b->shared, bytes = fibre_launch()->shared_bytes;
+    const uint32_t since = race_of(b->cluster ? b->cluster->blocks[0] : b)->begin;
+    if (offset + n > bytes) fibre_fail(t, "touches byte %zu of %zu bytes of shared memory", offset + n - 1, bytes);
+    for (size_t i = 0; i < n; i++) {
+        cell *c = &race_of(b)->shared[offset + i];
+        if ((!writes || atomic) && c->write.when.epoch < since) {
+            report(t, code, 0, "reads byte %zu of shared memory, which nobody has written", offset + i);
+            return;
+        }
+        touch(c, since, t, code, writes, atomic, "shared memory", offset + i);
+    }
+}
+
+static void touch_global(const device_thread *t, uintptr_t first, size_t bytes, uintptr_t p, size_t n, uint32_t code,
+                         bool writes, bool atomic)
+{
+    if (p + n > first + bytes)
+        fibre_fail(t, "touches %zu bytes behind an allocation of %zu", p + n - first - bytes, bytes);
+    if (n < 2) return;
+    cell *&cells = global[first];
+    if (!cells) cells = map_cells(bytes / 2 + 1);
+    for (size_t i = (p - first) / 2; i <= (p - first + n - 1) / 2; i++)
+        touch(&cells[i], launch_epoch, t, code, writes, atomic, "an allocation", 2 * i);
+}
+
+extern "C" const char __executable_start, _end;
+
+static bool within(uintptr_t p, const void *first, size_t bytes)
+{
+    return p - (uintptr_t)first < bytes;
+}
+
+static void note(const void *address, size_t n, bool writes, bool atomic, bool is_volatile, const void *return_address)
+{
+    const device_thread *t = current();
+    if (!t || n == 0) return;
+    const uintptr_t p = (uintptr_t)address;
+    const uint32_t code = (uint32_t)((uintptr_t)return_address - code_base);
+    const cudahost_block *b = t->block;
+    const device_launch *l = fibre_launch();
+    uintptr_t bottom, top;
+    fibre_stack_range(&bottom, &top);
+    if (p >= bottom && p < top) return;
+    if (p >= (uintptr_t)&__executable_start && p < (uintptr_t)&_end) return;
+    if (b->cluster)
+        for (const cudahost_block *other : b->cluster->blocks)
+            if (within(p, other->shared, l->shared_bytes)) b = other;
+    if (within(p, b->shared, l->shared_bytes)) {
+        if (!is_volatile)
+            touch_shared(t, b, p, n, code, writes, atomic);
+        else if (writes)
+            for (size_t i = 0; i < n; i++)
+                race_of(b)->shared[p - (uintptr_t)b->shared + i].write = {this_moment(t, true), code};
+        return;
+    }
+    if (within(p, t->block->threads.data(), t->block->threads.size() * sizeof(device_thread)) ||
+        within(p, t->block->warps.data(), t->block->warps.size() * sizeof(device_warp)) ||
+        within(p, l->call, l->call->bytes))
+        return;
+    static uintptr_t first; /* the allocation last touched; addresses are not used again */
+    static size_t bytes;
+    if (within(p, (void *)first, bytes) || runtime_device_range(address, &first, &bytes)) {
+        if (is_volatile || atomic) synchronize(t, p, writes);
+        if (!is_volatile) touch_global(t, first, bytes, p, n, code, writes, atomic);
+        return;
+    }
+    if (!runtime_is_pinned(address, n)) report(t, code, 0, "touches memory that is not the device's, at %p", address);
+}
+
+/* --- hooks of the launch ---------------------------------------------------------------------------------------------
+ */
+
+static void block_begins(cudahost_block *b)
+{
+    const device_launch *l = fibre_launch();
+    block_race *r = new block_race();
+    r->number = b->index.x + l->grid.x * (b->index.y + (size_t)l->grid.y * b->index.z);
+    b->race = r;
+    r->begin = next_epoch(r);
+    r->warps.resize(b->warps.size());
+    if (free_cells.empty()) free_cells.push_back(map_cells(l->shared_bytes));
+    r->shared = free_cells.back();
+    free_cells.pop_back();
+    block_pool.push_back(r);
+}
+static void block_ends(cudahost_block *b)
+{
+    block_race *r = race_of(b); /* its epochs, and its number, may still be asked for */
+    free_cells.push_back(r->shared);
+    r->warps = {};
+    r->of_blocks = {};
+    r->of_thread = {};
+}
+static void block_syncs(cudahost_block *b)
+{
+    block_race *r = race_of(b);
+    for (const auto &t : r->of_thread) join(&r->of_blocks, t.second);
+    r->of_thread.clear();
+    next_epoch(r);
+}
+static void cluster_syncs(device_cluster *c)
+{
+    for (cudahost_block *b : c->blocks) block_syncs(b);
+    for (cudahost_block *b : c->blocks) race_of(b)->cluster_epoch = race_of(c->blocks[0])->epoch;
+}
+static void warp_syncs(cudahost_block *b, unsigned warp, unsigned mask)
+{
+    block_race *r = race_of(b);
+    warp_clocks *w = &r->warps[warp];
+    for (unsigned i = 0; i < 32; i++)
+        if (mask >> i & 1) w->clock[i]++;
+    if (mask == b->warps[warp].exists) {
+        memcpy(w->whole, w->clock, sizeof(w->whole));
+    } else {
+        uint32_t most[32] = {};
+        for (unsigned i = 0; i < 32; i++) {
+            if (!(mask >> i & 1)) continue;
+            for (unsigned j = 0; j < 32; j++) most[j] = std::max(most[j], std::max(w->whole[j], w->part[i][j]));
+            most[i] = w->clock[i];
+        }
+        for (unsigned i = 0; i < 32; i++)
+            if (mask >> i & 1) memcpy(w->part[i], most, sizeof(most));
+    }
+    if (r->of_thread.empty()) return;
+    known all;
+    for (unsigned i = 0; i < 32; i++) {
+        const auto k = r->of_thread.find(32 * warp + i);
+        if (mask >> i & 1 && k != r->of_thread.end()) join(&all, k->second);
+    }
+    for (unsigned i = 0; i < 32 && !all.empty(); i++)
+        if (mask >> i & 1) join(&r->of_thread[32 * warp + i], all);
+}
+static void launch_ends()
+{
+    const bool failed = !reported.empty();
+    for (block_race *r : block_pool) delete r;
+    block_pool.clear();
+    for (cell *c : free_cells) munmap(c, fibre_launch()->shared_bytes * sizeof(cell) + 1);
+    free_cells.clear();
+    epoch_block.clear();
+    released.clear();
+    launch_epoch = epoch;
+    if (failed) abort();
+}
+static void atomic_access(void *p, size_t bytes, void *code)
+{
+    note(p, bytes, true, true, false, code);
+}
+static void memory_ends(void *p)
+{
+    uintptr_t first;
+    size_t bytes;
+    const auto cells = global.find((uintptr_t)p);
+    if (cells == global.end() || !runtime_device_range(p, &first, &bytes)) return;
+    munmap(cells->second, (bytes / 2 + 1) * sizeof(cell) + 1);
+    global.erase(cells);
+}
+
+static const race_hooks hooks = {block_begins,  block_ends, launch_ends,   block_syncs,
+                                 cluster_syncs, warp_syncs, atomic_access, memory_ends};
+__attribute__((constructor)) static void install()
+{
+    cudahost_race = &hooks;
+}
+
+/* --- what the compiler calls
+ * ------------------------------------------------------------------------------------------- */
+
+#define HERE __builtin_return_address(0)
+extern "C" {
+#define ACCESSES(n)                                                                                                    \
+    void __tsan_read##n(void *p)                                                                                       \
+    {                                                                                                                  \
+        note(p, n, false, false, false, HERE);                                                                         \
+    }                                                                                                                  \
+    void __tsan_write##n(void *p)                                                                                      \
+    {                                                                                                                  \
+        note(p, n, true, false, false, HERE);                                                                          \
+    }                                                                                                                  \
+    void __tsan_unaligned_read##n(void *p)                                                                             \
+    {                                                                                                                  \
+        note(p, n, false, false, false, HERE);                                                                         \
+    }                                                                                                                  \
+    void __tsan_unaligned_write##n(void *p)                                                                            \
+    {                                                                                                                  \
+        note(p, n, true, false, false, HERE);                                                                          \
+    }                                                                                                                  \
+    void __tsan_volatile_read##n(void *p)                                                                              \
+    {                                                                                                                  \
+        note(p, n, false, false, true, HERE);                                                                          \
+    }                                                                                                                  \
+    void __tsan_volatile_write##n(void *p)                                                                             \
+    {                                                                                                                  \
+        note(p, n, true, false, true, HERE);                                                                           \
+    }
+ACCESSES(1)
+ACCESSES(2)
+ACCESSES(4)
+ACCESSES(8)
+ACCESSES(16)
+void __tsan_read_range(void *p, size_t n)
+{
+    note(p, n, false, false, false, HERE);
+}
+void __tsan_write_range(void *p, size_t n)
+{
+    note(p, n, true, false, false, HERE);
+}
+void __tsan_init() {}
+void __tsan_func_entry(void *) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void *, void *) {}
+void __tsan_vptr_read(void *) {}
+/* Host code's static variables and atomics. */
+#define ATOMICS(bits)                                                                                                  \
+    uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t *p, int)                                   \
+    {                                                                                                                  \
+        return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                                                   \
+    }                                                                                                                  \
+    void __tsan_atomic##bits##_store(volatile uint##bits##_t *p, uint##bits##_t v, int)                                \
+    {                                                                                                                  \
+        __atomic_store_n(p, v, __ATOMIC_SEQ_CST);                                                                      \
+    }                                                                                                                  \
+    uint##bits##_t __tsan_atomic##bits##_fetch_add(volatile uint##bits##_t *p, uint##bits##_t v, int)                  \
+    {                                                                                                                  \
+        return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);                                                             \
+    }                                                                                                                  \
+    uint##bits##_t __tsan_atomic##bits##_exchange(volatile uint##bits##_t *p, uint##bits##_t v, int)                   \
+    {                                                                                                                  \
+        return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST);                                                            \
+    }
+ATOMICS(8)
+ATOMICS(32)
+ATOMICS(64)
+}

@@ -1,0 +1,617 @@
+/* The CUDA runtime of one imagined device: memory, streams, copies, events and graphs. */
+#include "runtime.h"
+#include "fibres.h"
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <sys/mman.h>
+
+#if CUDAHOST_ASAN
+#include <sanitizer/asan_interface.h>
+#endif
+
+/* --- memory ---------------------------------------------------------------------------------------------------------
+ */
+
+struct allocation {
+    size_t bytes, pages; /* asked for, and those mapped, in bytes */
+};
+static std::map<uintptr_t, allocation> device_memory;
+static std::map<uintptr_t, size_t> pinned_memory;
+static size_t device_used;
+static const size_t page = 4096;
+
+static const allocation *find_device(const void *p)
+{
+    auto next = device_memory.upper_bound((uintptr_t)p);
+    if (next == device_memory.begin()) return nullptr;
+    --next;
+    return (uintptr_t)p < next->first + next->second.pages ? &next->second : nullptr;
+}
+static bool is_pinned(const void *p, size_t bytes)
+{
+    auto next = pinned_memory.upper_bound((uintptr_t)p);
+    if (next == pinned_memory.begin()) return false;
+    --next;
+    return (uintptr_t)p + bytes <= next->first + next->second;
+}
+
+bool runtime_device_range(const void *p, uintptr_t *first, size_t *bytes)
+{
+    LOCK();
+    auto next = device_memory.upper_bound((uintptr_t)p);
+    if (next == device_memory.begin()) return false;
+    --next;
+    *first = next->first, *bytes = next->second.bytes;
+    return (uintptr_t)p < *first + *bytes;
+}
+bool runtime_is_pinned(const void *p, size_t bytes)
+{
+    LOCK();
+    return is_pinned(p, bytes);
+}
+bool runtime_on_device(const void *p, size_t bytes)
+{
+    LOCK();
+    auto next = device_memory.upper_bound((uintptr_t)p);
+    if (next == device_memory.begin()) return false;
+    --next;
+    return (uintptr_t)p + bytes <= next->first + next->second.bytes;
+}
+/* Under AddressSanitizer, host code that touches device memory is reported, as long as there is little of it. */
+static void allow_device_memory(bool allowed)
+{
+#if CUDAHOST_ASAN
+    static bool is_allowed = true;
+    if (device_used > (size_t)16 << 20) allowed = true;
+    if (allowed && is_allowed) return;
+    for (const auto &a : device_memory)
+        if (allowed)
+            ASAN_UNPOISON_MEMORY_REGION((void *)a.first, a.second.bytes);
+        else
+            ASAN_POISON_MEMORY_REGION((void *)a.first, a.second.bytes);
+    is_allowed = allowed;
+#else
+    (void)allowed;
+#endif
+}
+
+/* Does work of the device. */
+static void perform(const std::function<void()> &work)
+{
+    allow_device_memory(true);
+    work();
+    allow_device_memory(false);
+}
+
+static void finish_all();
+static cudaError_t unsafe_now();
+
+cudaError_t cudaMalloc(void **p, size_t bytes)
+{
+    LOCK();
+    if (const cudaError_t e = unsafe_now()) return runtime_done(e);
+    *p = nullptr;
+    if (bytes == 0) return cudaSuccess;
+    const size_t pages = (bytes + page - 1) / page * page;
+    if (bytes > runtime_properties().totalGlobalMem || pages > runtime_properties().totalGlobalMem - device_used)
+        return runtime_done(cudaErrorMemoryAllocation);
+    unsigned char *memory =
+        (unsigned char *)mmap(nullptr, pages + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return runtime_done(cudaErrorMemoryAllocation);
+    memory += page; /* between pages nobody may touch */
+    if (mprotect(memory, pages, PROT_READ | PROT_WRITE)) return runtime_done(cudaErrorMemoryAllocation);
+    memset(memory, 0xff, pages);
+    device_memory[(uintptr_t)memory] = {bytes, pages};
+    device_used += pages;
+#if CUDAHOST_ASAN
+    ASAN_POISON_MEMORY_REGION(memory + bytes, pages - bytes);
+#endif
+    allow_device_memory(true);
+    allow_device_memory(false);
+    *p = memory;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *p)
+{
+    LOCK();
+    if (!p) return cudaSuccess;
+    if (const cudaError_t e = unsafe_now()) return runtime_done(e);
+    finish_all();
+    const auto a = device_memory.find((uintptr_t)p);
+    if (a == device_memory.end()) return runtime_done(cudaErrorInvalidValue);
+#if CUDAHOST_ASAN
+    ASAN_UNPOISON_MEMORY_REGION(p, a->second.pages);
+#endif
+    /* The addresses are not used again, so that a use after free is found. */
+    if (mmap(p, a->second.pages, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != p)
+        return runtime_done(cudaErrorUnknown);
+    if (cudahost_race) cudahost_race->memory_ends(p);
+    device_used -= a->second.pages;
+    device_memory.erase(a);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMallocHost(void **p, size_t bytes, unsigned)
+{
+    LOCK();
+    if (const cudaError_t e = unsafe_now()) return runtime_done(e);
+    *p = nullptr;
+    if (bytes == 0) return cudaSuccess;
+    if (posix_memalign(p, 256, bytes)) return runtime_done(cudaErrorMemoryAllocation);
+    memset(*p, 0xff, bytes);
+    pinned_memory[(uintptr_t)*p] = bytes;
+    return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags)
+{
+    return cudaMallocHost(p, bytes, flags);
+}
+cudaError_t cudaHostGetDevicePointer(void **device, void *memory, unsigned)
+{
+    *device = memory;
+    return runtime_done(is_pinned(memory, 1) ? cudaSuccess : cudaErrorInvalidValue);
+}
+cudaError_t cudaFreeHost(void *p)
+{
+    LOCK();
+    if (!p) return cudaSuccess;
+    if (const cudaError_t e = unsafe_now()) return runtime_done(e);
+    finish_all();
+    if (!pinned_memory.erase((uintptr_t)p)) return runtime_done(cudaErrorInvalidValue);
+    free(p);
+    return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
+{
+    LOCK();
+    *total = runtime_properties().totalGlobalMem;
+    *available = *total > device_used ? *total - device_used : 0;
+    return cudaSuccess;
+}
+
+/* --- streams --------------------------------------------------------------------------------------------------------
+ */
+
+struct CUgraph_st {
+    std::vector<std::function<void()>> nodes;
+    bool invalid = false;
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+    cudaStream_t origin = nullptr;
+};
+struct CUgraphExec_st {
+    std::vector<std::function<void()>> nodes;
+};
+struct CUstream_st {
+    bool blocking = true; /* with regard to the legacy stream */
+    std::deque<std::function<void()>> pending;
+    unsigned long enqueued = 0, performed = 0;
+    CUgraph_st *capture = nullptr;
+};
+struct CUevent_st {
+    CUstream_st *stream = nullptr; /* where it was recorded; NULL: nowhere */
+    unsigned long ticket = 0;
+    CUgraph_st *captured = nullptr;
+    bool timing = true;
+    long long nanoseconds = 0;
+};
+
+static CUstream_st legacy;
+static std::set<CUstream_st *> streams = {&legacy};
+static std::set<CUevent_st *> events;
+
+static bool lazy()
+{
+    return runtime_environment("MAR_CUDAHOST_LAZY", 0) != 0;
+}
+
+static CUstream_st *stream_of(cudaStream_t s)
+{
+    if (!s || s == cudaStreamLegacy) return &legacy;
+    return streams.count(s) ? s : nullptr;
+}
+
+static void perform_until(CUstream_st *s, unsigned long ticket)
+{
+    while (s->performed < ticket && !s->pending.empty()) {
+        const std::function<void()> work = std::move(s->pending.front());
+        s->pending.pop_front();
+        s->performed++;
+        perform(work);
+    }
+}
+static void finish(CUstream_st *s)
+{
+    perform_until(s, s->enqueued);
+}
+static void finish_all()
+{
+    for (CUstream_st *s : streams) finish(s);
+}
+
+/* The error of a call that must not happen while a stream captures, which spoils the capture; or success. */
+static cudaError_t unsafe_now()
+{
+    cudaError_t e = cudaSuccess;
+    for (CUstream_st *s : streams) {
+        if (!s->capture || s->capture->mode == cudaStreamCaptureModeRelaxed) continue;
+        s->capture->invalid = true;
+        e = cudaErrorStreamCaptureUnsupported;
+    }
+    return e;
+}
+
+/* The same of work on the legacy stream. */
+static cudaError_t legacy_unsafe()
+{
+    for (CUstream_st *s : streams) {
+        if (!s->capture || !s->blocking) continue;
+        s->capture->invalid = true;
+        return cudaErrorStreamCaptureImplicit;
+    }
+    return cudaSuccess;
+}
+
+cudaError_t runtime_enqueue(cudaStream_t stream, std::function<void()> work)
+{
+    LOCK();
+    CUstream_st *s = stream_of(stream);
+    if (!s) return cudaErrorInvalidResourceHandle;
+    if (s->capture) {
+        if (s->capture->invalid) return cudaErrorStreamCaptureInvalidated;
+        s->capture->nodes.push_back(std::move(work));
+        return cudaSuccess;
+    }
+    if (s == &legacy) {
+        if (const cudaError_t e = legacy_unsafe()) return e;
+        for (CUstream_st *other : streams)
+            if (other->blocking) finish(other);
+    } else if (s->blocking) {
+        finish(&legacy);
+    }
+    s->enqueued++;
+    s->pending.push_back(std::move(work));
+    if (!lazy()) finish(s);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
+{
+    LOCK();
+    *stream = new CUstream_st();
+    (*stream)->blocking = !(flags & cudaStreamNonBlocking);
+    streams.insert(*stream);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreate(cudaStream_t *stream)
+{
+    return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int)
+{
+    return cudaStreamCreateWithFlags(stream, flags);
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    LOCK();
+    CUstream_st *s = stream_of(stream);
+    if (!s || s == &legacy) return runtime_done(cudaErrorInvalidResourceHandle);
+    finish(s);
+    for (CUevent_st *e : events)
+        if (e->stream == s) e->stream = &legacy, e->ticket = 0;
+    streams.erase(s);
+    delete s;
+    return cudaSuccess;
+}
+
+static cudaError_t synchronize(cudaStream_t stream)
+{
+    CUstream_st *s = stream_of(stream);
+    if (!s) return cudaErrorInvalidResourceHandle;
+    if (s->capture) {
+        s->capture->invalid = true;
+        return cudaErrorStreamCaptureUnsupported;
+    }
+    if (s == &legacy) {
+        if (const cudaError_t e = legacy_unsafe()) return e;
+        for (CUstream_st *other : streams)
+            if (other->blocking) finish(other);
+    }
+    finish(s);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    LOCK();
+    return runtime_done(synchronize(stream));
+}
+cudaError_t cudaDeviceSynchronize()
+{
+    LOCK();
+    if (const cudaError_t e = unsafe_now()) return runtime_done(e);
+    finish_all();
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceReset()
+{
+    return cudaDeviceSynchronize();
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    LOCK();
+    CUstream_st *s = stream_of(stream);
+    if (!s) return runtime_done(cudaErrorInvalidResourceHandle);
+    if (s->capture) {
+        s->capture->invalid = true;
+        return runtime_done(cudaErrorStreamCaptureUnsupported);
+    }
+    if (s->pending.empty()) return cudaSuccess;
+    perform_until(s, s->performed + 1);
+    return cudaErrorNotReady;
+}
+cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaStreamAttrID attribute, const cudaStreamAttrValue *value)
+{
+    const cudaDeviceProp p = runtime_properties();
+    if (!stream_of(stream)) return runtime_done(cudaErrorInvalidResourceHandle);
+    if (attribute == cudaLaunchAttributeAccessPolicyWindow) {
+        const cudaAccessPolicyWindow *w = &value->accessPolicyWindow;
+        if (w->num_bytes > (size_t)p.accessPolicyMaxWindowSize || !(w->hitRatio >= 0 && w->hitRatio <= 1) ||
+            w->missProp == cudaAccessPropertyPersisting)
+            return runtime_done(cudaErrorInvalidValue);
+    }
+    return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*fn)(void *), void *arg)
+{
+    return runtime_done(runtime_enqueue(stream, [fn, arg] {
+        allow_device_memory(false);
+        fn(arg);
+        allow_device_memory(true);
+    }));
+}
+
+/* --- copies ----------------------------------------------------------------------------------------------------------
+ */
+
+static cudaError_t check_copy(const void *to, const void *from, size_t bytes, cudaMemcpyKind *kind)
+{
+    const bool to_device = find_device(to), from_device = find_device(from);
+    if (*kind == cudaMemcpyDefault)
+        *kind = to_device     ? from_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice
+                : from_device ? cudaMemcpyDeviceToHost
+                              : cudaMemcpyHostToHost;
+    const bool wants_to = *kind == cudaMemcpyHostToDevice || *kind == cudaMemcpyDeviceToDevice;
+    const bool wants_from = *kind == cudaMemcpyDeviceToHost || *kind == cudaMemcpyDeviceToDevice;
+    if (wants_to != to_device || wants_from != from_device) return cudaErrorInvalidValue;
+    if ((to_device && !runtime_on_device(to, bytes)) || (from_device && !runtime_on_device(from, bytes)))
+        return cudaErrorInvalidValue;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream)
+{
+    LOCK();
+    if (bytes == 0) return cudaSuccess;
+    if (const cudaError_t e = check_copy(to, from, bytes, &kind)) return runtime_done(e);
+    CUstream_st *s = stream_of(stream);
+    if (!s) return runtime_done(cudaErrorInvalidResourceHandle);
+    if (!s->capture && kind == cudaMemcpyHostToDevice && !is_pinned(from, bytes)) { /* read before the call returns */
+        auto copy = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
+        return runtime_done(runtime_enqueue(stream, [to, copy] { memcpy(to, copy->data(), copy->size()); }));
+    }
+    const cudaError_t e = runtime_enqueue(stream, [to, from, bytes] { memmove(to, from, bytes); });
+    if (e) return runtime_done(e);
+    const bool to_host = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyHostToHost;
+    if (!s->capture && to_host && !is_pinned(to, bytes)) return runtime_done(synchronize(stream));
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind kind, cudaStream_t stream)
+{
+    LOCK();
+    if (width > to_pitch || width > from_pitch) return runtime_done(cudaErrorInvalidPitchValue);
+    for (size_t i = 0; i < height; i++)
+        if (const cudaError_t e =
+                cudaMemcpyAsync((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width, kind, stream))
+            return e;
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
+{
+    LOCK();
+    if (const cudaError_t e = unsafe_now()) return runtime_done(e);
+    const cudaError_t e = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+    return e ? e : runtime_done(synchronize(nullptr));
+}
+cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream)
+{
+    LOCK();
+    if (bytes == 0) return cudaSuccess;
+    if (!runtime_on_device(p, bytes)) return runtime_done(cudaErrorInvalidValue);
+    return runtime_done(runtime_enqueue(stream, [p, value, bytes] { memset(p, value, bytes); }));
+}
+cudaError_t cudaMemset(void *p, int value, size_t bytes)
+{
+    LOCK();
+    if (const cudaError_t e = unsafe_now()) return runtime_done(e);
+    return cudaMemsetAsync(p, value, bytes, nullptr);
+}
+
+/* --- events ----------------------------------------------------------------------------------------------------------
+ */
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
+{
+    LOCK();
+    *event = new CUevent_st();
+    (*event)->timing = !(flags & cudaEventDisableTiming);
+    events.insert(*event);
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t *event)
+{
+    return cudaEventCreateWithFlags(event, cudaEventDefault);
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    LOCK();
+    if (!events.erase(event)) return runtime_done(cudaErrorInvalidResourceHandle);
+    if (event->stream) perform_until(event->stream, event->ticket);
+    delete event;
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags)
+{
+    LOCK();
+    CUstream_st *s = stream_of(stream);
+    if (!s || !events.count(event)) return runtime_done(cudaErrorInvalidResourceHandle);
+    const auto take = [event] { event->nanoseconds = clock64(); };
+    if (s->capture) {
+        if (flags & cudaEventRecordExternal) {
+            event->stream = &legacy, event->ticket = 0, event->captured = nullptr;
+            return runtime_done(runtime_enqueue(stream, take));
+        }
+        event->captured = s->capture;
+        return cudaSuccess;
+    }
+    const cudaError_t e = runtime_enqueue(stream, take);
+    if (e) return runtime_done(e);
+    event->captured = nullptr;
+    event->stream = s;
+    event->ticket = s->enqueued;
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
+}
+/* Success also of an event that was never recorded. */
+static cudaError_t check_event(cudaEvent_t event)
+{
+    if (!events.count(event)) return cudaErrorInvalidResourceHandle;
+    if (event->captured) return cudaErrorStreamCaptureUnsupported;
+    return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    LOCK();
+    if (const cudaError_t e = check_event(event)) return runtime_done(e);
+    if (!event->stream || event->stream->performed >= event->ticket) return cudaSuccess;
+    perform_until(event->stream, event->stream->performed + 1);
+    return cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    LOCK();
+    if (const cudaError_t e = check_event(event)) return runtime_done(e);
+    if (event->stream) perform_until(event->stream, event->ticket);
+    return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
+{
+    LOCK();
+    for (cudaEvent_t event : {start, end}) {
+        if (const cudaError_t e = check_event(event)) return runtime_done(e);
+        if (!event->timing || !event->stream) return runtime_done(cudaErrorInvalidResourceHandle);
+        if (event->stream->performed < event->ticket) return cudaErrorNotReady;
+    }
+    *milliseconds = (float)((double)(end->nanoseconds - start->nanoseconds) * 1e-6);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
+{
+    LOCK();
+    CUstream_st *s = stream_of(stream);
+    if (!s || !events.count(event)) return runtime_done(cudaErrorInvalidResourceHandle);
+    if (event->captured) { /* the stream joins the capture */
+        if (s->capture && s->capture != event->captured) return runtime_done(cudaErrorInvalidValue);
+        s->capture = event->captured;
+        return cudaSuccess;
+    }
+    if (!event->stream) return cudaSuccess;
+    CUstream_st *other = event->stream;
+    const unsigned long ticket = event->ticket;
+    if (s->capture) return runtime_done(cudaErrorStreamCaptureUnsupported);
+    return runtime_done(runtime_enqueue(stream, [other, ticket] { perform_until(other, ticket); }));
+}
+
+/* --- graphs ----------------------------------------------------------------------------------------------------------
+ */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode)
+{
+    LOCK();
+    CUstream_st *s = stream_of(stream);
+    if (!s) return runtime_done(cudaErrorInvalidResourceHandle);
+    if (s == &legacy) return runtime_done(cudaErrorStreamCaptureUnsupported);
+    if (s->capture) return runtime_done(cudaErrorInvalidValue);
+    s->capture = new CUgraph_st();
+    s->capture->mode = mode;
+    s->capture->origin = s;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    LOCK();
+    CUstream_st *s = stream_of(stream);
+    *graph = nullptr;
+    if (!s) return runtime_done(cudaErrorInvalidResourceHandle);
+    CUgraph_st *g = s->capture;
+    if (!g || g->origin != s) return runtime_done(cudaErrorInvalidValue);
+    for (CUstream_st *other : streams)
+        if (other->capture == g) other->capture = nullptr;
+    for (CUevent_st *e : events)
+        if (e->captured == g) e->captured = nullptr, e->stream = nullptr;
+    if (g->invalid) {
+        delete g;
+        return runtime_done(cudaErrorStreamCaptureInvalidated);
+    }
+    *graph = g;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status)
+{
+    LOCK();
+    CUstream_st *s = stream_of(stream);
+    if (!s) return runtime_done(cudaErrorInvalidResourceHandle);
+    *status = !s->capture           ? cudaStreamCaptureStatusNone
+              : s->capture->invalid ? cudaStreamCaptureStatusInvalidated
+                                    : cudaStreamCaptureStatusActive;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
+{
+    LOCK();
+    if (!graph) return runtime_done(cudaErrorInvalidValue);
+    *exec = new CUgraphExec_st();
+    (*exec)->nodes = graph->nodes;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
+{
+    return cudaGraphInstantiate(exec, graph, flags);
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    if (!exec) return runtime_done(cudaErrorInvalidValue);
+    return runtime_done(runtime_enqueue(stream, [nodes = exec->nodes] {
+        for (const auto &node : nodes) node();
+    }));
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    delete exec;
+    return runtime_done(exec ? cudaSuccess : cudaErrorInvalidValue);
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    return runtime_done(graph ? cudaSuccess : cudaErrorInvalidValue);
+}

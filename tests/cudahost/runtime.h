@@ -1,0 +1,27 @@
+/* Inside the shim: what the parts of the runtime share. */
+#ifndef CUDAHOST_RUNTIME_INTERNAL_H
+#define CUDAHOST_RUNTIME_INTERNAL_H
+
+#include "cuda_runtime.h"
+
+#include <functional>
+#include <mutex>
+
+extern std::recursive_mutex runtime_mutex; /* one call at a time */
+#define LOCK() std::lock_guard<std::recursive_mutex> lock(runtime_mutex)
+
+/* Remembers an error for cudaGetLastError, and returns it. */
+cudaError_t runtime_done(cudaError_t e);
+/* A number from the environment. */
+size_t runtime_environment(const char *name, size_t otherwise);
+cudaDeviceProp runtime_properties();
+
+/* Does the work, or keeps it for later or for a graph. */
+cudaError_t runtime_enqueue(cudaStream_t stream, std::function<void()> work);
+/* Whether [p, p + bytes) lies in one allocation of the device. */
+bool runtime_on_device(const void *p, size_t bytes);
+/* The allocation of the device that p lies in. */
+bool runtime_device_range(const void *p, uintptr_t *first, size_t *bytes);
+bool runtime_is_pinned(const void *p, size_t bytes);
+
+#endif

@@ -1,0 +1,786 @@
+/* The shim itself: what CUDA promises holds, in each order of threads, and mistakes are found. Each mistake is made in
+ * a process of its own, whose end and words are looked at. Compiled twice: in the build's kind, and with the check for
+ * races. */
+#include "kernels/cuda/ptx.h"
+#include "tests/cudahost/fibres.h"
+
+#include <cooperative_groups.h>
+#include <mma.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern "C" {
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+}
+
+/* --- help ------------------------------------------------------------------------------------------------------------
+ */
+
+static uint32_t word(uint32_t i)
+{
+    uint32_t out[4];
+    kern_random_words(1, KERN_NOISE_INIT, 0, 0, 0, i / 4, out);
+    return out[i % 4];
+}
+static float number(uint32_t i)
+{
+    return (float)word(i) / 2147483648.0f - 1;
+}
+
+#define assert_cuda(call) assert_string_equal(cudaGetErrorName(call), "cudaSuccess")
+
+static void *device(size_t bytes)
+{
+    void *p;
+    assert_cuda(cudaMalloc(&p, bytes));
+    return p;
+}
+template <typename T> static T *device_copy(const T *host, size_t n)
+{
+    T *p = (T *)device(n * sizeof(T));
+    assert_cuda(cudaMemcpy(p, host, n * sizeof(T), cudaMemcpyHostToDevice));
+    return p;
+}
+template <typename T> static void host_copy(T *host, const T *p, size_t n)
+{
+    assert_cuda(cudaMemcpy(host, p, n * sizeof(T), cudaMemcpyDeviceToHost));
+}
+
+template <typename... P, typename... A>
+static cudaError_t launch(void (*kernel)(P...), unsigned grid, unsigned block, size_t shared, A... a)
+{
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    return cudaLaunchKernelEx(&config, kernel, P(a)...);
+}
+template <typename... P, typename... A>
+static cudaError_t launch_together(void (*kernel)(P...), unsigned grid, unsigned cluster, unsigned block, size_t shared,
+                                   A... a)
+{
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeCooperative;
+    attributes[0].val.cooperative = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim = {cluster, 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.attrs = attributes;
+    config.numAttrs = 2;
+    return cudaLaunchKernelEx(&config, kernel, P(a)...);
+}
+
+/* A forked process, in which a fault is not cmocka's affair. */
+static struct sigaction of_faults;
+static pid_t fork_bare()
+{
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) sigaction(SIGSEGV, &of_faults, NULL);
+    return child;
+}
+
+/* Asserts that mistake(which) ends its process and says `words`. */
+static void assert_found(void (*mistake)(int), int which, const char *words)
+{
+    int ends[2];
+    char said[16384];
+    size_t n = 0;
+    assert_int_equal(pipe(ends), 0);
+    const pid_t child = fork_bare();
+    if (child == 0) {
+        dup2(ends[1], 2);
+        close(ends[0]);
+        close(ends[1]);
+        mistake(which);
+        _exit(0);
+    }
+    close(ends[1]);
+    for (ssize_t got; (got = read(ends[0], said + n, sizeof(said) - 1 - n)) > 0;) n += (size_t)got;
+    said[n] = 0;
+    close(ends[0]);
+    int status;
+    waitpid(child, &status, 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) fail_msg("mistake %d was not found (%s)", which, words);
+    if (!strstr(said, words)) fail_msg("mistake %d: expected \"%s\" in:\n%s", which, words, said);
+}
+static void assert_fine(void (*not_a_mistake)(int), int which)
+{
+    const pid_t child = fork_bare();
+    if (child == 0) {
+        not_a_mistake(which);
+        _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) fail_msg("case %d is no mistake", which);
+}
+
+/* --- what threads do together
+ * ------------------------------------------------------------------------------------------ */
+
+__global__ static void barriers(int *y)
+{
+    int *s = (int *)cuda_shared();
+    const int n = (int)blockDim.x, i = (int)threadIdx.x;
+    s[i] = i + (int)blockIdx.x;
+    __syncthreads();
+    const int other = s[n - 1 - i];
+    const int odd = __syncthreads_count(i % 2), any = __syncthreads_or(i == 3), all = __syncthreads_and(i < n),
+              none = __syncthreads_and(i == 0);
+    y[blockIdx.x * blockDim.x + threadIdx.x] = odd == n / 2 && any && all && !none ? other : -1;
+}
+static void test_barriers(void **)
+{
+    enum { BLOCKS = 3, THREADS = 96 };
+    int host[BLOCKS * THREADS], *y = (int *)device(sizeof(host));
+    assert_cuda(launch(barriers, BLOCKS, THREADS, THREADS * sizeof(int), y));
+    host_copy(host, y, BLOCKS * THREADS);
+    for (int i = 0; i < BLOCKS * THREADS; i++) assert_int_equal(host[i], THREADS - 1 - i % THREADS + i / THREADS);
+    cudaFree(y);
+}
+
+__global__ static void lanes(int *y)
+{
+    const int i = (int)threadIdx.x;
+    int *r = y + 16 * i;
+    r[0] = __shfl_sync(~0u, i, 5);
+    r[1] = __shfl_sync(~0u, i, i + 1);
+    r[2] = __shfl_sync(~0u, i, 9, 8);
+    r[3] = __shfl_xor_sync(~0u, i, 16);
+    r[4] = __shfl_up_sync(~0u, i, 3);
+    r[5] = __shfl_up_sync(~0u, i, 3, 8);
+    r[6] = __shfl_down_sync(~0u, i, 3);
+    r[7] = __shfl_down_sync(~0u, i, 3, 8);
+    r[8] = (int)__ballot_sync(~0u, i % 3 == 0);
+    r[9] = __any_sync(~0u, i == 40) + 2 * __all_sync(~0u, i < 64);
+    r[10] = (int)__match_any_sync(~0u, i % 4);
+    r[11] = __reduce_add_sync(~0u, i) + __reduce_max_sync(~0u, i);
+    /* Halves of a warp, each for itself. */
+    const unsigned half = i % 32 < 16 ? 0xffffu : 0xffff0000u;
+    int sum = i;
+    if (i % 32 < 16)
+        for (int k = 8; k > 0; k /= 2) sum += __shfl_xor_sync(half, sum, k);
+    else
+        for (int k = 1; k < 16; k *= 2) sum += 2 * __shfl_xor_sync(half, sum, k);
+    r[12] = sum;
+    r[13] = (int)(__shfl_xor_sync(~0u, 0.5 * i, 1) * 2);
+    r[14] = (int)__bfloat162float(__shfl_xor_sync(~0u, __float2bfloat16((float)i), 1));
+    r[15] = (int)(__shfl_sync(~0u, (long long)i << 40, 31) >> 40);
+}
+static void test_lanes(void **)
+{
+    static int host[64 * 16];
+    int *y = (int *)device(sizeof(host));
+    assert_cuda(launch(lanes, 1, 64, 0, y));
+    host_copy(host, y, 64 * 16);
+    for (int i = 0; i < 64; i++) {
+        const int w = i / 32 * 32, l = i % 32;
+        unsigned thirds = 0, same = 0;
+        int low = 0, high = l < 16 ? 0 : i;
+        for (int k = 0; k < 32; k++)
+            thirds |= (unsigned)((w + k) % 3 == 0) << k, same |= (unsigned)(k % 4 == l % 4) << k;
+        for (int k = 0; k < 16; k++) low += w + k;
+        if (l >= 16) { /* each round triples a sum of equals but for the xor's order */
+            int v[16], u[16];
+            for (int k = 0; k < 16; k++) v[k] = w + 16 + k;
+            for (int k = 1; k < 16; k *= 2) {
+                for (int m = 0; m < 16; m++) u[m] = v[m] + 2 * v[m ^ k];
+                memcpy(v, u, sizeof(v));
+            }
+            high = v[l - 16];
+        }
+        const int want[16] = {w + 5,
+                              w + (l + 1) % 32,
+                              w + l / 8 * 8 + 1,
+                              w + (l ^ 16),
+                              l < 3 ? i : i - 3,
+                              l % 8 < 3 ? i : i - 3,
+                              l > 28 ? i : i + 3,
+                              l % 8 > 4 ? i : i + 3,
+                              (int)thirds,
+                              (w == 32) + 2,
+                              (int)same,
+                              w * 32 + 496 + w + 31,
+                              l < 16 ? low : high,
+                              i ^ 1,
+                              i ^ 1,
+                              w + 31};
+        for (int k = 0; k < 16; k++)
+            if (host[16 * i + k] != want[k]) fail_msg("lane %d, %d: %d, expected %d", i, k, host[16 * i + k], want[k]);
+    }
+    cudaFree(y);
+}
+
+__global__ static void atomics(int *i, unsigned *u, float *f, unsigned long long *l)
+{
+    unsigned *s = (unsigned *)cuda_shared();
+    const unsigned t = threadIdx.x + blockDim.x * blockIdx.x;
+    if (threadIdx.x == 0) *s = 0;
+    __syncthreads();
+    atomicAdd(s, threadIdx.x);
+    __syncthreads();
+    if (threadIdx.x == 0) atomicAdd(u, *s);
+    atomicAdd(i, -1);
+    atomicMax(i + 1, (int)t);
+    atomicMin(i + 2, (int)t);
+    atomicAdd(f, 0.5f);
+    atomicAdd(l, 1ull << 33);
+    unsigned old = u[1], seen;
+    while ((seen = atomicCAS(u + 1, old, old * 3 + 1)) != old) old = seen;
+    atomicOr(u + 2, 1u << t % 32);
+}
+static void test_atomics(void **)
+{
+    int i[3] = {7, 0, 1000};
+    unsigned u[3] = {0, 0, 0};
+    float f = 1;
+    unsigned long long l = 3;
+    int *di = device_copy(i, 3);
+    unsigned *du = device_copy(u, 3);
+    float *df = device_copy(&f, 1);
+    unsigned long long *dl = device_copy(&l, 1);
+    if (!cudahost_race) { /* where the plain read of u[1] is a race */
+        assert_cuda(launch(atomics, 2, 64, 4, di, du, df, dl));
+        host_copy(i, di, 3), host_copy(u, du, 3), host_copy(&f, df, 1), host_copy(&l, dl, 1);
+        unsigned want = 0;
+        for (int k = 0; k < 128; k++) want = want * 3 + 1;
+        assert_int_equal(i[0], 7 - 128);
+        assert_int_equal(i[1], 127);
+        assert_int_equal(i[2], 0);
+        assert_int_equal(u[0], 2 * 2016);
+        assert_int_equal(u[1], want);
+        assert_int_equal(u[2], ~0u);
+        assert_true(f == 65 && l == 3 + (128ull << 33));
+    }
+    cudaFree(di), cudaFree(du), cudaFree(df), cudaFree(dl);
+}
+
+__global__ static void rounds(int *y, unsigned *count, int n)
+{
+    const unsigned b = blockIdx.x, blocks = gridDim.x;
+    for (int r = 0; r < n; r++) {
+        const int left = y[(b + blocks - 1) % blocks * blockDim.x + threadIdx.x];
+        for (int half = 1; half <= 2; half++) {
+            if (half == 2) y[b * blockDim.x + threadIdx.x] = left + 1;
+            __syncthreads();
+            if (threadIdx.x == 0) {
+                fast::grid_arrive(count);
+                fast::grid_wait(count, (unsigned)(2 * r + half) * blocks);
+            }
+            __syncthreads();
+        }
+    }
+}
+static void test_grid_barrier(void **)
+{
+    enum { BLOCKS = 5, THREADS = 64, ROUNDS = 12 };
+    int host[BLOCKS * THREADS];
+    unsigned zero = 0, *count = device_copy(&zero, 1);
+    for (int i = 0; i < BLOCKS * THREADS; i++) host[i] = 100 * i;
+    int *y = device_copy(host, BLOCKS * THREADS);
+    assert_cuda(launch_together(rounds, BLOCKS, 1, THREADS, 0, y, count, ROUNDS));
+    host_copy(host, y, BLOCKS * THREADS);
+    for (int i = 0; i < BLOCKS * THREADS; i++) {
+        const int from = (i / THREADS + BLOCKS * ROUNDS - ROUNDS) % BLOCKS * THREADS + i % THREADS;
+        assert_int_equal(host[i], 100 * from + ROUNDS);
+    }
+    cudaFree(y), cudaFree(count);
+}
+
+__global__ static void ring(int *y, int forget)
+{
+    const cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
+    int *s = (int *)cuda_shared();
+    const unsigned next = (cluster.block_rank() + 1) % cluster.num_blocks();
+    cluster.map_shared_rank(s, next)[threadIdx.x] = (int)(100 * blockIdx.x + threadIdx.x);
+    if (!forget) cluster.sync();
+    y[blockIdx.x * blockDim.x + threadIdx.x] = s[threadIdx.x];
+    cluster.sync();
+}
+static void test_cluster(void **)
+{
+    int host[8 * 32], *y = (int *)device(sizeof(host));
+    assert_cuda(launch_together(ring, 8, 4, 32, 128, y, 0));
+    host_copy(host, y, 8 * 32);
+    for (int i = 0; i < 8 * 32; i++) {
+        const int b = i / 32, from = b / 4 * 4 + (b + 3) % 4;
+        assert_int_equal(host[i], 100 * from + i % 32);
+    }
+    cudaFree(y);
+}
+
+/* --- matrices
+ * ---------------------------------------------------------------------------------------------------------- */
+
+/* The plain twin of mma.sync, of A [16][16] and B [16][8] in the fragments of the instruction. */
+__global__ static void mma_twin(const bf16 *a, const bf16 *b, float *d)
+{
+    const int lane = (int)threadIdx.x, g = lane / 4, t = lane % 4;
+    const uint32_t *a2 = (const uint32_t *)a;
+    uint32_t fa[4] = {a2[g * 8 + t], a2[(g + 8) * 8 + t], a2[g * 8 + t + 4], a2[(g + 8) * 8 + t + 4]}, fb[2];
+    for (int i = 0; i < 2; i++)
+        fb[i] = __bfloat16_as_ushort(b[(2 * t + 8 * i) * 8 + g]) |
+                (uint32_t)__bfloat16_as_ushort(b[(2 * t + 8 * i + 1) * 8 + g]) << 16;
+    float fd[4] = {1, 2, 3, 4};
+    float same[4] = {1, 2, 3, 4};
+    plain::mma_bf16(fd, fa, fb);
+    cudahost_mma_bf16(same, fa, fb);
+    for (int i = 0; i < 4; i++)
+        if (same[i] != fd[i]) __trap();
+    d[g * 8 + 2 * t] = fd[0], d[g * 8 + 2 * t + 1] = fd[1];
+    d[(g + 8) * 8 + 2 * t] = fd[2], d[(g + 8) * 8 + 2 * t + 1] = fd[3];
+}
+/* d = a b + d by WMMA; b by columns. */
+__global__ static void wmma_tile(const bf16 *a, const bf16 *b, float *d)
+{
+    using namespace nvcuda::wmma;
+    fragment<matrix_a, 16, 16, 16, bf16, row_major> fa;
+    fragment<matrix_b, 16, 16, 16, bf16, col_major> fb;
+    fragment<accumulator, 16, 16, 16, float> fd;
+    load_matrix_sync(fa, a, 16);
+    load_matrix_sync(fb, b, 16);
+    fill_fragment(fd, 0.5f);
+    mma_sync(fd, fa, fb, fd);
+    store_matrix_sync(d, fd, 16, mem_row_major);
+}
+static void test_products_of_warps(void **)
+{
+    bf16 a[256], b[256];
+    float d[256];
+    for (uint32_t i = 0; i < 256; i++) a[i] = __float2bfloat16(number(i)), b[i] = __float2bfloat16(number(1000 + i));
+    bf16 *da = device_copy(a, 256), *db = device_copy(b, 256);
+    float *dd = (float *)device(sizeof(d));
+    assert_cuda(launch(mma_twin, 1, 32, 0, da, db, dd));
+    host_copy(d, dd, 128);
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 8; j++) {
+            double sum = 1 + j % 2 + 2 * (i / 8);
+            for (int k = 0; k < 16; k++) sum += (double)(float)a[i * 16 + k] * (float)b[k * 8 + j];
+            assert_true(fabs(d[i * 8 + j] - sum) < 1e-5);
+        }
+    assert_cuda(launch(wmma_tile, 1, 32, 0, da, db, dd));
+    host_copy(d, dd, 256);
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 16; j++) {
+            double sum = 0.5;
+            for (int k = 0; k < 16; k++) sum += (double)(float)a[i * 16 + k] * (float)b[j * 16 + k];
+            assert_true(fabs(d[i * 16 + j] - sum) < 1e-5);
+        }
+    cudaFree(da), cudaFree(db), cudaFree(dd);
+}
+
+static void test_bf16(void **)
+{
+    assert_int_equal(sizeof(bf16), 2);
+    for (uint32_t i = 0; i < 100000; i++) {
+        /* random bits, and ties made of them */
+        const float x = __uint_as_float(i % 2 ? word(i) : (word(i) & 0xffff0000u) | 0x8000u);
+        if (isnan(x)) {
+            assert_true(isnan(__bfloat162float(__float2bfloat16(x))));
+            continue;
+        }
+        const uint32_t below = __float_as_uint(x) & 0xffff0000u, above = below + 0x10000u;
+        const double low = fabs((double)x - __uint_as_float(below)), high = fabs((double)__uint_as_float(above) - x);
+        uint32_t want = low < high || (low == high && !(below & 0x10000u)) ? below : above;
+        if (isinf(__uint_as_float(above))) want = (__float_as_uint(x) & 0xffffu) >= 0x8000u ? above : below;
+        assert_int_equal(__bfloat16_as_ushort(__float2bfloat16(x)), want >> 16);
+    }
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(1.5f, -2.0f);
+    assert_true(__bfloat1622float2(pair).x == 1.5f && __high2float(pair) == -2.0f);
+}
+
+/* y[rows][n] = epilogue(x[rows][k] w[n][k]^T + bias) as the backend asks for it: D^T = W X^T by columns. */
+static cublasStatus_t matmul(const bf16 *x, const bf16 *w, const void *bias, void *y, cudaDataType_t out, int rows,
+                             int n, int k, cublasLtEpilogue_t epilogue, cublasComputeType_t compute, uint32_t alignment,
+                             float beta)
+{
+    static cublasLtHandle_t handle;
+    static void *workspace;
+    if (!handle) {
+        assert_int_equal(cublasLtCreate(&handle), CUBLAS_STATUS_SUCCESS);
+        workspace = device(1 << 20);
+    }
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, d;
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t found;
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    const uint64_t workspace_bytes = 1 << 20;
+    const float one = 1;
+    int count = 0;
+    cublasLtMatmulDescCreate(&desc, compute, CUDA_R_32F);
+    cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed));
+    cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
+    cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+    cublasLtMatrixLayoutCreate(&a, CUDA_R_16BF, (uint64_t)k, (uint64_t)n, k);
+    cublasLtMatrixLayoutCreate(&b, CUDA_R_16BF, (uint64_t)k, (uint64_t)rows, k);
+    cublasLtMatrixLayoutCreate(&d, out, (uint64_t)n, (uint64_t)rows, n);
+    cublasLtMatmulPreferenceCreate(&preference);
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
+                                         sizeof(workspace_bytes));
+    for (int i = 0; i < 4; i++)
+        cublasLtMatmulPreferenceSetAttribute(
+            preference, (cublasLtMatmulPreferenceAttributes_t)(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES + i),
+            &alignment, sizeof(alignment));
+    cublasStatus_t s = cublasLtMatmulAlgoGetHeuristic(handle, desc, a, b, d, d, preference, 1, &found, &count);
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = cublasLtMatmul(handle, desc, &one, w, a, x, b, &beta, y, d, y, d, &found.algo, workspace,
+                           found.workspaceSize, 0);
+    cublasLtMatmulPreferenceDestroy(preference);
+    cublasLtMatrixLayoutDestroy(a), cublasLtMatrixLayoutDestroy(b), cublasLtMatrixLayoutDestroy(d);
+    cublasLtMatmulDescDestroy(desc);
+    if (!x) { /* the last call */
+        cublasLtDestroy(handle);
+        cudaFree(workspace);
+        handle = NULL;
+    }
+    return s;
+}
+static void test_matmul(void **)
+{
+    enum { ROWS = 5, N = 24, K = 40 };
+    bf16 x[ROWS * K], w[N * K], bias[N], y[ROWS * N];
+    float sums[ROWS * N];
+    for (uint32_t i = 0; i < ROWS * K; i++) x[i] = __float2bfloat16(number(i));
+    for (uint32_t i = 0; i < N * K; i++) w[i] = __float2bfloat16(number(5000 + i));
+    for (uint32_t i = 0; i < N; i++) bias[i] = __float2bfloat16(number(9000 + i));
+    for (uint32_t i = 0; i < ROWS * N; i++) sums[i] = number(7000 + i);
+    bf16 *dx = device_copy(x, ROWS * K), *dw = device_copy(w, N * K), *dbias = device_copy(bias, N);
+    bf16 *dy = (bf16 *)device(sizeof(y));
+    float *dsums = device_copy(sums, ROWS * N), got[ROWS * N];
+    assert_int_equal(
+        matmul(dx, dw, dbias, dy, CUDA_R_16BF, ROWS, N, K, CUBLASLT_EPILOGUE_GELU_BIAS, CUBLAS_COMPUTE_32F, 256, 0),
+        CUBLAS_STATUS_SUCCESS);
+    assert_int_equal(
+        matmul(dx, dw, NULL, dsums, CUDA_R_32F, ROWS, N, K, CUBLASLT_EPILOGUE_DEFAULT, CUBLAS_COMPUTE_32F, 16, 1),
+        CUBLAS_STATUS_SUCCESS);
+    host_copy(y, dy, ROWS * N);
+    host_copy(got, dsums, ROWS * N);
+    for (int r = 0; r < ROWS; r++)
+        for (int n = 0; n < N; n++) {
+            double sum = 0;
+            for (int k = 0; k < K; k++) sum += (double)(float)x[r * K + k] * (float)w[n * K + k];
+            assert_true(fabs(got[r * N + n] - (sums[r * N + n] + sum)) < 1e-5);
+            sum += (float)bias[n];
+            const double gelu = 0.5 * sum * (1 + tanh(sqrt(2 / M_PI) * (sum + 0.044715 * sum * sum * sum)));
+            assert_true(fabs((float)y[r * N + n] - gelu) < 0.005 * fabs(gelu) + 1e-4);
+        }
+    const cublasLtEpilogue_t plain = CUBLASLT_EPILOGUE_DEFAULT;
+    assert_int_equal(matmul(dx, dw, NULL, dy, CUDA_R_16BF, ROWS, N, K, plain, CUBLAS_COMPUTE_32F_FAST_TF32, 16, 0),
+                     CUBLAS_STATUS_NOT_SUPPORTED);
+    assert_int_equal(matmul(dx + 4, dw, NULL, dy, CUDA_R_16BF, ROWS - 1, N, K, plain, CUBLAS_COMPUTE_32F, 16, 0),
+                     CUBLAS_STATUS_NOT_SUPPORTED); /* 8 bytes off */
+    assert_int_equal(matmul(dx + 8, dw, NULL, dy, CUDA_R_16BF, ROWS - 1, N, K, plain, CUBLAS_COMPUTE_32F, 256, 0),
+                     CUBLAS_STATUS_NOT_SUPPORTED); /* not as aligned as was promised */
+    assert_int_equal(matmul(dx, dw, NULL, dy, CUDA_R_16BF, ROWS + 1, N, K, plain, CUBLAS_COMPUTE_32F, 16, 0),
+                     CUBLAS_STATUS_INVALID_VALUE); /* more rows than there are */
+    assert_int_equal(matmul(NULL, dw, NULL, dy, CUDA_R_16BF, ROWS, N, K, plain, CUBLAS_COMPUTE_32F, 16, 0),
+                     CUBLAS_STATUS_INVALID_VALUE);
+    cudaFree(dx), cudaFree(dw), cudaFree(dbias), cudaFree(dy), cudaFree(dsums);
+}
+
+/* --- the runtime
+ * --------------------------------------------------------------------------------------------------------- */
+
+__global__ static void scale(float *y, const float *x, float factor, int n)
+{
+    for (int i = (int)(threadIdx.x + blockDim.x * blockIdx.x); i < n; i += (int)(blockDim.x * gridDim.x))
+        y[i] = factor * x[i];
+}
+static void test_graph(void **)
+{
+    float *host, got[3];
+    assert_cuda(cudaMallocHost(&host, 3 * sizeof(float)));
+    float *x = (float *)device(3 * sizeof(float)), *y = (float *)device(3 * sizeof(float));
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    assert_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    cudaLaunchConfig_t config = {};
+    config.gridDim = 1;
+    config.blockDim = 32;
+    config.stream = stream;
+    for (int i = 0; i < 3; i++) host[i] = (float)i;
+    assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    assert_cuda(cudaMemcpyAsync(x, host, 3 * sizeof(float), cudaMemcpyHostToDevice, stream));
+    assert_cuda(cudaMemsetAsync(y, 0, 3 * sizeof(float), stream));
+    assert_cuda(cudaLaunchKernelEx(&config, scale, y, (const float *)x, 2.0f, 2));
+    assert_cuda(cudaStreamEndCapture(stream, &graph));
+    assert_cuda(cudaGraphInstantiate(&exec, graph, 0));
+    assert_cuda(cudaGraphDestroy(graph));
+    host_copy(got, y, 3);
+    assert_true(isnan(got[0])); /* nothing has run, and memory starts so */
+    for (int round = 1; round < 3; round++) {
+        for (int i = 0; i < 3; i++) host[i] = (float)(10 * round + i);
+        assert_cuda(cudaGraphLaunch(exec, stream));
+        assert_cuda(cudaStreamSynchronize(stream));
+        host_copy(got, y, 3);
+        assert_true(got[0] == 20.0f * (float)round && got[1] == got[0] + 2 && got[2] == 0);
+    }
+    assert_cuda(cudaGraphExecDestroy(exec));
+
+    void *p;
+    assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    assert_int_equal(cudaMalloc(&p, 16), cudaErrorStreamCaptureUnsupported);
+    assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+    assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    assert_int_equal(cudaStreamSynchronize(stream), cudaErrorStreamCaptureUnsupported);
+    assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+    assert_int_equal(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
+    assert_int_equal(cudaGetLastError(), cudaSuccess);
+    cudaStreamDestroy(stream);
+    cudaFree(x), cudaFree(y), cudaFreeHost(host);
+}
+
+static void test_late(void **)
+{
+    setenv("MAR_CUDAHOST_LAZY", "1", 1);
+    float pageable[2] = {1, 2}, *pinned, got[2];
+    cudaStream_t stream;
+    cudaEvent_t event;
+    assert_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    assert_cuda(cudaEventCreate(&event));
+    assert_cuda(cudaMallocHost(&pinned, sizeof(got)));
+    float *x = (float *)device(sizeof(got)), *y = (float *)device(sizeof(got));
+    pinned[0] = pinned[1] = 3;
+    assert_cuda(cudaMemcpyAsync(x, pageable, sizeof(got), cudaMemcpyHostToDevice, stream));
+    assert_cuda(cudaMemcpyAsync(y, pinned, sizeof(got), cudaMemcpyHostToDevice, stream));
+    assert_cuda(cudaEventRecord(event, stream));
+    pageable[0] = pinned[0] = 9; /* too early for the second */
+    assert_int_equal(cudaEventQuery(event), cudaErrorNotReady);
+    assert_cuda(cudaStreamSynchronize(stream));
+    assert_int_equal(cudaEventQuery(event), cudaSuccess);
+    host_copy(got, x, 2);
+    assert_true(got[0] == 1 && got[1] == 2);
+    host_copy(got, y, 2);
+    assert_true(got[0] == 9 && got[1] == 3);
+    cudaFree(x), cudaFree(y), cudaFreeHost(pinned);
+    cudaEventDestroy(event), cudaStreamDestroy(stream);
+    unsetenv("MAR_CUDAHOST_LAZY");
+}
+
+__global__ static void nothing() {}
+__global__ static void unwritten(int *y)
+{
+    volatile const float *s = (const float *)cuda_shared();
+    y[threadIdx.x] = isnan(s[threadIdx.x]);
+}
+static void test_limits(void **)
+{
+    void *p, *q;
+    setenv("MAR_CUDAHOST_MEMORY", "1000000", 1);
+    assert_int_equal(cudaMalloc(&q, 1000001), cudaErrorMemoryAllocation);
+    assert_cuda(cudaMalloc(&p, 600000));
+    assert_int_equal(cudaMalloc(&q, 600000), cudaErrorMemoryAllocation);
+    assert_cuda(cudaFree(p));
+    assert_cuda(cudaMalloc(&q, 600000));
+    assert_cuda(cudaFree(q));
+    unsetenv("MAR_CUDAHOST_MEMORY");
+
+    assert_int_equal(launch(nothing, 1, 1025, 0), cudaErrorInvalidConfiguration);
+    assert_int_equal(launch(nothing, 0, 32, 0), cudaErrorInvalidConfiguration);
+    assert_int_equal(launch(nothing, 1, 32, 49153), cudaErrorInvalidValue);
+    assert_int_equal(cudaFuncSetAttribute(nothing, cudaFuncAttributeMaxDynamicSharedMemorySize, 232449),
+                     cudaErrorInvalidValue);
+    assert_cuda(cudaFuncSetAttribute(nothing, cudaFuncAttributeMaxDynamicSharedMemorySize, 232448));
+    assert_cuda(launch(nothing, 1, 32, 232448));
+    assert_cuda(launch_together(nothing, 4, 1, 1024, 232448));
+    assert_int_equal(launch_together(nothing, 5, 1, 1024, 232448), cudaErrorCooperativeLaunchTooLarge);
+    assert_int_equal(launch_together(nothing, 9, 9, 32, 0), cudaErrorInvalidClusterSize);
+    assert_int_equal(launch_together(nothing, 9, 2, 32, 0), cudaErrorInvalidConfiguration);
+    int blocks, fresh[32];
+    assert_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, nothing, 512, 100000));
+    assert_int_equal(blocks, 2);
+
+    int *y = (int *)device(sizeof(fresh));
+    assert_cuda(launch(unwritten, 1, 32, 128, y));
+    host_copy(fresh, y, 32);
+    for (int i = 0; i < 32; i++) assert_true(fresh[i]);
+    cudaFree(y);
+}
+
+/* --- mistakes
+ * ------------------------------------------------------------------------------------------------------------ */
+
+__global__ static void stray(int which, unsigned *count)
+{
+    const unsigned i = threadIdx.x;
+    if (which == 0) { /* a barrier in two places */
+        if (i < 32)
+            __syncthreads();
+        else
+            __syncthreads();
+    }
+    if (which == 1 && i == 7) return;
+    if (which == 1) __syncthreads();
+    if (which == 2) __shfl_sync(0xffffu, 1, 20); /* from a lane that is not named, and by lanes that are not */
+    if (which == 3 && i % 32 > 20) return;
+    if (which == 3) __shfl_xor_sync(~0u, 1, 1);
+    if (which == 4 && i == 0) { /* more blocks than there are */
+        fast::grid_arrive(count);
+        fast::grid_wait(count, gridDim.x + 1);
+    }
+    if (which == 5 && i < 16) __shfl_xor_sync(~0u, 1, 1);
+    if (which == 5 && i >= 16) __ballot_sync(~0u, 1);
+    if (which == 6 && i % 32 != 3) __syncwarp(); /* waits for a lane that waits for the block */
+    if (which == 6) __syncthreads();
+    if (which == 7) __trap();
+}
+static void make_stray(int which)
+{
+    unsigned zero = 0, *count = device_copy(&zero, 1);
+    launch_together(stray, 2, 1, 64, 0, which, count);
+}
+static void one_block_at_a_time(int)
+{
+    unsigned zero = 0, *count = device_copy(&zero, 1);
+    int *y = (int *)device(128 * sizeof(int));
+    cudaMemset(y, 0, 128 * sizeof(int));
+    launch(rounds, 2, 64, 0, y, count, 1);
+}
+static void test_waits_in_vain(void **)
+{
+    assert_found(make_stray, 0, "while thread (0,0,0) is in __syncthreads at");
+    assert_found(make_stray, 1, "__syncthreads at");
+    assert_found(make_stray, 2, "does not name");
+    assert_found(make_stray, 3, "a shuffle");
+    assert_found(make_stray, 4, "deadlock, waiting for what cannot happen");
+    assert_found(make_stray, 4, "kernel stray");
+    assert_found(make_stray, 5, "a shuffle");
+    assert_found(make_stray, 6, "deadlock");
+    assert_found(make_stray, 7, "__trap at");
+    assert_found(one_block_at_a_time, 0, "deadlock");
+    assert_fine(make_stray, 100);
+}
+
+__global__ static void reach(int which, float *y)
+{
+    float *s = (float *)cuda_shared();
+    s[threadIdx.x] = 1;
+    if (which == 0) s[blockDim.x + threadIdx.x / 31] = 2;
+    if (which == 1) y[threadIdx.x + 1] = 2;
+    if (which == 2) *(float4 *)(y + 1) = make_float4(1, 2, 3, 4); /* misaligned */
+    if (which == 3) s[-1] = 0;
+    __syncthreads();
+    y[threadIdx.x] = s[threadIdx.x ^ 1];
+}
+static void make_reach(int which)
+{
+    float *y = (float *)device(32 * sizeof(float));
+    if (which == 4) cudaFree(y);
+    if (which == 5) y[0] = 1; /* the host */
+    launch(reach, 1, 32, 32 * sizeof(float), which, y);
+}
+static void test_out_of_bounds(void **)
+{
+    assert_fine(make_reach, 100);
+    const char *words = cudahost_race ? "touches" : "AddressSanitizer";
+    if (!cudahost_race && !CUDAHOST_ASAN) return;
+    assert_found(make_reach, 0, words);
+    assert_found(make_reach, 1, words);
+    assert_found(make_reach, 3, words);
+    assert_found(make_reach, 4, words);
+    if (!CUDAHOST_ASAN) return;
+    assert_found(make_reach, 2, "misaligned");
+    assert_found(make_reach, 5, words);
+}
+
+__global__ static void race(int which, float *y, unsigned *count, const float *host)
+{
+    float *s = (float *)cuda_shared();
+    const unsigned i = threadIdx.x, n = blockDim.x, b = blockIdx.x;
+    float v = 0;
+    s[i] = 1;
+    s[n + i] = 1;
+    if (which != 0) __syncthreads();
+    if (which < 2) v = s[(i + 40) % n];     /* 0: read of what another writes */
+    if (which == 2) v = s[i ^ 1], s[i] = v; /* write of what another has read */
+    if (which == 3) s[i] = 2, v = s[i ^ 1];
+    if (which == 4) s[i] = 2, v = __shfl_xor_sync(~0u, v, 1), v = s[i ^ 1]; /* a shuffle orders nothing */
+    if (which == 5) s[i] = 2, __syncwarp(), v = s[i ^ 1];                   /* no mistake */
+    if (which == 6) s[i] = 2, __syncwarp(), v = s[i ^ 32];                  /* another warp */
+    if (which == 7) v = s[2 * n + i];                                       /* never written */
+    if (which == 8) y[i] = 1;                                               /* by all blocks */
+    if (which == 9 || which == 10) {
+        y[b * n + i] = 1;
+        if (which == 10) __syncthreads(); /* no mistake: what the block wrote is announced */
+        if (i == 0) {
+            fast::grid_arrive(count);
+            fast::grid_wait(count, gridDim.x);
+        }
+        __syncthreads();
+        v = y[(b + 1) % gridDim.x * n + i];
+    }
+    if (which == 11) v = *host;
+    if (which == 12) { /* bytes side by side are no mistake */
+        ((unsigned char *)s)[i] = 1, ((bf16 *)y)[b * n + i] = __float2bfloat16(1);
+        return;
+    }
+    if (which == 13) atomicAdd(&s[0], 1.0f);           /* no mistake: by all */
+    if (which == 14) atomicAdd(&s[0], 1.0f), v = s[0]; /* but the read is */
+    if (which == 15) {                                 /* halves of a warp, for themselves */
+        s[i] = 2, __syncwarp(i % 32 < 16 ? 0xffffu : 0xffff0000u);
+        v = s[i ^ 8];
+    }
+    if (which == 16) {
+        s[i] = 2, __syncwarp(i % 32 < 16 ? 0xffffu : 0xffff0000u);
+        v = s[i ^ 16];
+    }
+    if (which == 17 && i == 0) s[1] = 2; /* of many readers, one in the writer's warp */
+    if (which == 17 && i == 33) v = s[1];
+    if (which != 8 && which != 9 && which != 10) y[b * n + i] = v;
+}
+static void make_race(int which)
+{
+    static const char *const orders[] = {"forward", "reverse", "shuffled"};
+    float here = 1;
+    if (which == 20) { /* a cluster whose blocks do not wait for each other */
+        int *z = (int *)device(8 * 32 * sizeof(int));
+        launch_together(ring, 8, 4, 32, 128, z, 1);
+        return;
+    }
+    for (int o = 0; o < 3; o++) {
+        setenv("MAR_CUDAHOST_ORDER", orders[o], 1);
+        unsigned zero = 0, *count = device_copy(&zero, 1);
+        float *y = (float *)device(2 * 64 * sizeof(float));
+        launch_together(race, 2, 1, 64, 3 * 64 * sizeof(float), which, y, count, &here);
+    }
+}
+static void test_races(void **)
+{
+    for (int good : {1, 5, 10, 12, 13, 15}) assert_fine(make_race, good);
+    if (!cudahost_race) return;
+    for (int bad : {0, 2, 3, 4, 6, 8, 9, 14, 16, 17}) assert_found(make_race, bad, "race: it ");
+    assert_found(make_race, 7, "which nobody has written");
+    assert_found(make_race, 11, "not the device's");
+    assert_found(make_race, 20, "shared memory");
+}
+
+int main()
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_barriers),     cmocka_unit_test(test_lanes),   cmocka_unit_test(test_atomics),
+        cmocka_unit_test(test_grid_barrier), cmocka_unit_test(test_cluster), cmocka_unit_test(test_products_of_warps),
+    };
+    const struct CMUnitTest once[] = {
+        cmocka_unit_test(test_bf16),          cmocka_unit_test(test_matmul), cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_late),          cmocka_unit_test(test_limits), cmocka_unit_test(test_waits_in_vain),
+        cmocka_unit_test(test_out_of_bounds), cmocka_unit_test(test_races),
+    };
+    int failed = 0;
+    sigaction(SIGSEGV, NULL, &of_faults);
+    for (const char *order : {"forward", "reverse", "shuffled"}) {
+        setenv("MAR_CUDAHOST_ORDER", order, 1);
+        failed += cmocka_run_group_tests_name(order, tests, NULL, NULL);
+    }
+    unsetenv("MAR_CUDAHOST_ORDER");
+    return failed + cmocka_run_group_tests_name("shim", once, NULL, NULL);
+}

@@ -1,0 +1,210 @@
+/* Each instruction of kernels/cuda/ptx.h against its plain twin, on the GPU. */
+#include "kernels/cuda/ptx.h"
+
+extern "C" {
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+}
+
+#include <math.h>
+#include <string.h>
+
+static void check(cudaError_t error)
+{
+    if (error != cudaSuccess) fail_msg("%s", cudaGetErrorString(error));
+}
+
+/* Runs kernel(arguments..., out) and fetches out[n]. */
+template <typename T, typename... P, typename... A>
+static void run(void (*kernel)(P...), unsigned blocks, unsigned threads, T *out, size_t n, int cooperative,
+                A... arguments)
+{
+    T *device;
+    check(cudaMalloc((void **)&device, n * sizeof(T)));
+    check(cudaMemset(device, 0xff, n * sizeof(T)));
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = cooperative;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = 16 * 1024;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    check(cudaLaunchKernelEx(&config, kernel, arguments..., device));
+    check(cudaMemcpy(out, device, n * sizeof(T), cudaMemcpyDeviceToHost));
+    check(cudaFree(device));
+}
+
+/* A pseudo-random pair of bf16 of moderate size. */
+static __device__ uint32_t operands(unsigned key)
+{
+    uint32_t words[4];
+    kern_random_words(7, KERN_NOISE_INIT, 0, key, 0, 0, words);
+    return (words[0] & 0x80ff80ffu) | 0x3f003f00u;
+}
+
+template <int fast_one> static __global__ void multiply(float *out)
+{
+    float d[4];
+    uint32_t a[4], b[2];
+    for (unsigned i = 0; i < 4; i++) {
+        a[i] = operands(threadIdx.x * 8 + i);
+        d[i] = (float)i - 1.5f;
+    }
+    for (unsigned i = 0; i < 2; i++) b[i] = operands(threadIdx.x * 8 + 4 + i);
+    if (fast_one)
+        ptx::mma_bf16(d, a, b);
+    else
+        plain::mma_bf16(d, a, b);
+    for (int i = 0; i < 4; i++) out[threadIdx.x * 4 + (unsigned)i] = d[i];
+}
+
+static void test_mma(void **state)
+{
+    (void)state;
+    float fast_one[128], plain_one[128];
+    run(multiply<1>, 1, 32, fast_one, 128, 0);
+    run(multiply<0>, 1, 32, plain_one, 128, 0);
+    for (int i = 0; i < 128; i++) /* sums of 17 terms below 4, in another order */
+        if (!(fabsf(fast_one[i] - plain_one[i]) <= 17 * 4 * 1.2e-7f * 17))
+            fail_msg("element %d: %g, expected %g", i, (double)fast_one[i], (double)plain_one[i]);
+}
+
+/* Rows of 8 values at odd places of shared memory, as they are and transposed. */
+template <int fast_one> static __global__ void load_rows(uint32_t *out)
+{
+    uint4 *shared = (uint4 *)cuda_shared();
+    const unsigned lane = threadIdx.x, key = lane * 4 + 1000;
+    shared[lane] = make_uint4(operands(key), operands(key + 1), operands(key + 2), operands(key + 3));
+    __syncwarp();
+    const void *row = shared + (lane * 7 + 3) % 32;
+    uint32_t r[4], t[4];
+    if (fast_one) {
+        ptx::load_matrices(r, row);
+        ptx::load_matrices_transposed(t, row);
+    } else {
+        plain::load_matrices(r, row);
+        plain::load_matrices_transposed(t, row);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        out[lane * 8 + i] = r[i];
+        out[lane * 8 + 4 + i] = t[i];
+    }
+}
+
+static void test_load_matrices(void **state)
+{
+    (void)state;
+    uint32_t fast_one[256], plain_one[256];
+    run(load_rows<1>, 1, 32, fast_one, 256, 0);
+    run(load_rows<0>, 1, 32, plain_one, 256, 0);
+    assert_memory_equal(fast_one, plain_one, sizeof fast_one);
+}
+
+template <int fast_one> static __global__ void powers(float *out)
+{
+    const float x = (float)threadIdx.x * 0.37f - 120; /* normal results: from -120 to 69 */
+    out[threadIdx.x] = fast_one ? ptx::exp2(x) : plain::exp2(x);
+}
+
+static void test_exp2(void **state)
+{
+    (void)state;
+    enum { N = 512 };
+    float fast_one[N], plain_one[N];
+    run(powers<1>, 1, N, fast_one, N, 0);
+    run(powers<0>, 1, N, plain_one, N, 0);
+    for (int i = 0; i < N; i++)
+        if (!(fabsf(fast_one[i] / plain_one[i] - 1) <= 5e-7f))
+            fail_msg("2^x number %d: %g, expected %g", i, (double)fast_one[i], (double)plain_one[i]);
+}
+
+template <int fast_one> static __global__ void copy(const uint4 *from, uint4 *out)
+{
+    uint4 *shared = (uint4 *)cuda_shared();
+    const unsigned other = (threadIdx.x + 37) % blockDim.x;
+    if (fast_one) {
+        ptx::copy16(shared + threadIdx.x, from + threadIdx.x);
+        ptx::copy_commit();
+        ptx::copy16(shared + blockDim.x + threadIdx.x, from + other);
+        ptx::copy_commit();
+        ptx::copy_wait<0>();
+    } else {
+        plain::copy16(shared + threadIdx.x, from + threadIdx.x);
+        plain::copy16(shared + blockDim.x + threadIdx.x, from + other);
+    }
+    __syncthreads();
+    out[threadIdx.x] = shared[other];
+    out[blockDim.x + threadIdx.x] = shared[blockDim.x + other];
+}
+
+static void test_copy(void **state)
+{
+    (void)state;
+    enum { N = 128 };
+    uint4 host[N], fast_one[2 * N], plain_one[2 * N], *from;
+    for (unsigned i = 0; i < N; i++) host[i] = make_uint4(i, i * 3 + 1, ~i, i << 20);
+    check(cudaMalloc((void **)&from, sizeof host));
+    check(cudaMemcpy(from, host, sizeof host, cudaMemcpyHostToDevice));
+    run(copy<1>, 1, N, fast_one, 2 * N, 0, (const uint4 *)from);
+    run(copy<0>, 1, N, plain_one, 2 * N, 0, (const uint4 *)from);
+    check(cudaFree(from));
+    assert_memory_equal(fast_one, plain_one, sizeof fast_one);
+    assert_memory_equal(fast_one, host + 37, sizeof host - sizeof(uint4) * 37);
+}
+
+/* Each round every block writes a number, and behind the barrier all read those of all. */
+template <int fast_one> static __global__ void rounds(unsigned *count, unsigned *value, int n, unsigned *out)
+{
+    unsigned sum = 0;
+    for (int round = 0; round < n; round++) {
+        unsigned *now = value + (round % 2) * gridDim.x;
+        if (threadIdx.x == 0) now[blockIdx.x] = (unsigned)round * 1000003u + blockIdx.x * blockIdx.x;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            const unsigned target = (unsigned)(round + 1) * gridDim.x;
+            if (fast_one) {
+                ptx::grid_arrive(count);
+                ptx::grid_wait(count, target);
+            } else {
+                plain::grid_arrive(count);
+                plain::grid_wait(count, target);
+            }
+        }
+        __syncthreads();
+        for (unsigned b = threadIdx.x; b < gridDim.x; b += blockDim.x) sum = sum * 31 + __ldcg(now + b);
+    }
+    out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
+
+static void test_barrier(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 64, THREADS = 128, ROUNDS = 1000 };
+    static unsigned fast_one[BLOCKS * THREADS], plain_one[BLOCKS * THREADS];
+    unsigned *memory;
+    for (int i = 0; i < 2; i++) {
+        check(cudaMalloc((void **)&memory, (1 + 2 * BLOCKS) * sizeof *memory));
+        check(cudaMemset(memory, 0, (1 + 2 * BLOCKS) * sizeof *memory));
+        if (i)
+            run(rounds<1>, BLOCKS, THREADS, fast_one, BLOCKS * THREADS, 1, memory, memory + 1, (int)ROUNDS);
+        else
+            run(rounds<0>, BLOCKS, THREADS, plain_one, BLOCKS * THREADS, 1, memory, memory + 1, (int)ROUNDS);
+        check(cudaFree(memory));
+    }
+    assert_memory_equal(fast_one, plain_one, sizeof fast_one);
+    for (int b = 1; b < BLOCKS; b++) /* what every block saw is the same */
+        assert_memory_equal(fast_one, fast_one + b * THREADS, THREADS * sizeof *fast_one);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mma), cmocka_unit_test(test_load_matrices),
+                                       cmocka_unit_test(test_exp2), cmocka_unit_test(test_copy),
+                                       cmocka_unit_test(test_barrier)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What PyTorch needs for one image of full-size MAR on this machine: the yardstick of `mar bench`.
+"""What PyTorch needs for images of full-size MAR on this machine: the yardstick of `mar bench`.
 
     python3 bench/pytorch_mar.py --arch mar_base --threads 16 --json
+    python3 bench/pytorch_mar.py --arch mar_base --device cuda --batch 8 --configs bf16-eager,bf16-compile,bf16-graphs
 
 Runs the official generation loop (64 autoregressive steps, 100 diffusion steps, guidance 2.9, KL-16 decoder) with random
 weights, made as tools/random_checkpoint.py makes them, and prints seconds per image, split into encoder, decoder, head
@@ -10,9 +11,10 @@ and VAE. Configurations (--configs, comma-separated):
     f32-eager, f32-compile     float32
     amp-eager, amp-compile     bfloat16 autocast with its weight cache on for a whole image
     bf16-eager, bf16-compile   weights converted to bfloat16 once; states of the chain stay float32
+    f32-graphs, bf16-graphs    compiled, and the stacks and the whole chain recorded as CUDA graphs, one for each shape
 
-Compiled: the transformer stacks, and the head together with its chain step as one function. Compilation happens in
-warm-up images, which are not counted.
+Compiled: the transformer stacks, and the head together with its chain step as one function. Compilation and recording
+happen in warm-up batches, which are not counted.
 """
 
 import argparse
@@ -27,10 +29,44 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 import torch  # noqa: E402
 
-from pymar import ARCHS, Schedule, generate, torch_noise  # noqa: E402
+from pymar import ARCHS, Schedule, generate  # noqa: E402
 from random_checkpoint import random_mar, random_vae  # noqa: E402
 
 CONFIGS = [f"{precision}-{mode}" for precision in ("f32", "amp", "bf16") for mode in ("eager", "compile")]
+GRAPHS = ["f32-graphs", "bf16-graphs"]
+
+
+class Graphed:
+    """A function of tensors recorded as a CUDA graph for each set of shapes."""
+
+    pool = None  # all graphs share their memory: what one returns is copied before the next one runs
+
+    def __init__(self, function):
+        self.function, self.recorded = function, {}
+
+    def record(self, arguments):
+        inputs = [a.clone() for a in arguments]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                self.function(*inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        Graphed.pool = Graphed.pool or torch.cuda.graph_pool_handle()
+        with torch.cuda.graph(graph, pool=Graphed.pool):
+            output = self.function(*inputs)
+        return graph, inputs, output
+
+    def __call__(self, *arguments):
+        key = tuple(tuple(a.shape) for a in arguments)
+        if key not in self.recorded:
+            self.recorded[key] = self.record(arguments)
+        graph, inputs, output = self.recorded[key]
+        for kept, given in zip(inputs, arguments):
+            kept.copy_(given)
+        graph.replay()
+        return output.clone()
 
 
 class Stopwatch:
@@ -62,51 +98,59 @@ def chain_step(head, x, t, z, scale, table, noise, dtype):
     return table[2] * x0 + table[3] * x + torch.exp(0.5 * log_var) * noise
 
 
-def make_chain(step, dtype):
+def make_chain(step, dtype, model, schedule, graphs):
     """A replacement of pymar.sample_tokens around `step` (eager or compiled)."""
-    def chain(model, schedule, z, scale, x_T, noise, temperature):
-        tables = torch.stack([schedule.x0_from_x, schedule.x0_from_eps, schedule.mean_from_x0, schedule.mean_from_x,
-                              schedule.log_var_max, schedule.log_var_min], dim=1)
-        noise = noise * temperature
-        noise[0] = 0  # the last step adds none
-        scale, x = torch.tensor(scale, device=z.device, dtype=dtype), x_T
+    tables = torch.stack([schedule.x0_from_x, schedule.x0_from_eps, schedule.mean_from_x0, schedule.mean_from_x,
+                          schedule.log_var_max, schedule.log_var_min], dim=1)
+
+    def steps(z, scale, x, noise):
         for i in reversed(range(schedule.steps)):
             x = step(model.head, x, schedule.t[i].expand(len(x)), z, scale, tables[i], noise[i], dtype)
         return x
+    run = Graphed(steps) if graphs else steps
+
+    def chain(_model, _schedule, z, scale, x_T, noise, temperature):
+        noise = noise * temperature
+        noise[0] = 0  # the last step adds none
+        return run(z, torch.tensor(scale, device=z.device, dtype=dtype), x_T, noise)
     return chain
 
 
 def measure(config, mar, vae, args):
-    """Seconds per image of one configuration: {"total", "encoder", "decoder", "head", "vae"}, medians over args.images."""
+    """Seconds per image of one configuration: {"total", "encoder", "decoder", "head", "vae"}, medians over the batches."""
     precision, mode = config.split("-")
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     mar, vae = mar.to(dtype), vae.to(dtype)
     schedule = Schedule(args.steps, device=args.device)
     watch = Stopwatch(args.device)
     step, vae_decode = chain_step, vae.decode_tokens
-    if mode == "compile":
+    if mode != "eager":
         torch._dynamo.reset()
         mar.encoder_stack = torch.compile(type(mar).encoder_stack.__get__(mar), dynamic=True)
         mar.decoder_stack = torch.compile(type(mar).decoder_stack.__get__(mar))
         step = torch.compile(chain_step, dynamic=True)
         vae_decode = torch.compile(vae_decode)
+    if mode == "graphs":
+        mar.encoder_stack, mar.decoder_stack = Graphed(mar.encoder_stack), Graphed(mar.decoder_stack)
+        vae_decode = Graphed(vae_decode)
     mar.encode = watch.wrap("encoder", type(mar).encode.__get__(mar))
     mar.decode = watch.wrap("decoder", type(mar).decode.__get__(mar))
-    chain = watch.wrap("head", make_chain(step, dtype))
+    chain = watch.wrap("head", make_chain(step, dtype, mar, schedule, mode == "graphs"))
     vae_decode = watch.wrap("vae", vae_decode)
 
-    def image(seed, num_iter):
-        # The noise and the order are drawn on the CPU, outside the clock.
-        generator = torch.Generator().manual_seed(seed)
+    def images(seed, num_iter):
+        # As in the official loop, the noise is drawn on the device, inside the clock.
+        generator = torch.Generator(device=args.device).manual_seed(seed)
         length = mar.config.seq_len
-        order = torch.rand(1, length, generator=generator).argsort(1).to(args.device)
-        draw = torch_noise(mar.config.token_dim, args.steps, generator)
+        order = torch.rand(args.batch, length, device=args.device, generator=generator).argsort(1)
 
-        def noise_fn(*where):
-            return tuple(part.to(args.device) for part in draw(*where))
+        def noise_fn(_step, rows, _positions):
+            shape = (len(rows), mar.config.token_dim)
+            return (torch.randn(shape, device=args.device, generator=generator),
+                    torch.randn((args.steps, *shape), device=args.device, generator=generator))
         autocast = torch.autocast(args.device, torch.bfloat16) if precision == "amp" else contextlib.nullcontext()
         with torch.no_grad(), autocast:
-            label = torch.tensor([207], device=args.device)
+            label = torch.full((args.batch,), 207, device=args.device)
             tokens = generate(mar, label, num_iter, args.cfg, "linear", 1.0, schedule, order, noise_fn, chain=chain)
             pixels = vae_decode(tokens.to(dtype))
         if not torch.isfinite(pixels).all():
@@ -117,12 +161,12 @@ def measure(config, mar, vae, args):
         watch.seconds.clear()
         start = watch.now()
         warming = index < args.warmup and mode == "eager"  # nothing to compile: a short one will do
-        image(index, min(args.num_iter, 4) if warming else args.num_iter)
+        images(index, min(args.num_iter, 4) if warming else args.num_iter)
         runs.append({"total": watch.now() - start, **watch.seconds})
-        print(f"{config} image {index}{' (warm-up)' if index < args.warmup else ''}: {runs[-1]['total']:.3f} s", file=sys.stderr)
+        print(f"{config} batch {index}{' (warm-up)' if index < args.warmup else ''}: {runs[-1]['total']:.3f} s", file=sys.stderr)
     for name in ("encode", "decode", "encoder_stack", "decoder_stack"):
         mar.__dict__.pop(name, None)
-    return {part: statistics.median(run[part] for run in runs[args.warmup:]) for part in runs[0]}
+    return {part: statistics.median(run[part] for run in runs[args.warmup:]) / args.batch for part in runs[0]}
 
 
 def main():
@@ -134,21 +178,24 @@ def main():
     parser.add_argument("--threads", type=int, default=0, help="0: PyTorch's choice")
     parser.add_argument("--configs", default=",".join(CONFIGS))
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--images", type=int, default=1, help="measured images per configuration; the median is printed")
+    parser.add_argument("--batch", type=int, default=1, help="images at a time")
+    parser.add_argument("--images", type=int, default=1, help="measured batches per configuration; the median is printed")
     parser.add_argument("--warmup", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="also print one JSON line")
     args = parser.parse_args()
     configs = args.configs.split(",")
     for config in configs:
-        if config not in CONFIGS:
-            parser.error(f"unknown configuration {config}; known: {', '.join(CONFIGS)}")
+        if config not in CONFIGS + GRAPHS:
+            parser.error(f"unknown configuration {config}; known: {', '.join(CONFIGS + GRAPHS)}")
+        if config in GRAPHS and args.device != "cuda":
+            parser.error(f"{config}: expected --device cuda")
     if args.cfg == 1.0:
         parser.error("this benchmark is of guided generation: --cfg must not be 1")
     if args.threads:
         torch.set_num_threads(args.threads)
 
     print(f"PyTorch {torch.__version__}, {args.device}, {torch.get_num_threads()} threads, {args.arch}, "
-          f"{args.num_iter} AR steps, {args.steps} diffusion steps, cfg {args.cfg}")
+          f"{args.num_iter} AR steps, {args.steps} diffusion steps, cfg {args.cfg}, batch {args.batch}")
     print(f"{'seconds per image':17s} {'total':>9s} {'encoder':>9s} {'decoder':>9s} {'head':>9s} {'vae':>9s}")
     results = {}
     for config in configs:
@@ -157,7 +204,8 @@ def main():
         print(f"{config:17s} " + " ".join(f"{r[part]:9.3f}" for part in ("total", "encoder", "decoder", "head", "vae")), flush=True)
     if args.json:
         print(json.dumps({"torch": torch.__version__, "device": args.device, "threads": torch.get_num_threads(),
-                          "arch": args.arch, "num_iter": args.num_iter, "steps": args.steps, "cfg": args.cfg, "seconds": results}))
+                          "arch": args.arch, "num_iter": args.num_iter, "steps": args.steps, "cfg": args.cfg,
+                          "batch": args.batch, "seconds": results}))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
 #!/bin/sh
-# Installs what is missing, builds, and makes a picture of demo images: ./demo.sh [OPTIONS OF mar generate]
+# Installs what is missing, builds (with CUDA where there are a GPU and nvcc), and makes a picture of demo images:
+# ./demo.sh [OPTIONS OF mar generate]
 set -eu
 here=$(pwd)
 cd "$(dirname "$0")"
 . scripts/packages.sh
+. scripts/cuda.sh
 
 need_packages
-scripts/build.sh release mar_command
-mar=$(pwd)/build/release/mar
+preset=release
+if have_gpu && have_cuda; then preset=cuda; fi
+scripts/build.sh "$preset" mar_command
+mar=$(pwd)/build/$preset/mar
 cd "$here"
 if [ $# -gt 0 ]; then exec "$mar" generate "$@"; fi
 exec "$mar" generate --out "$here/demo.png"

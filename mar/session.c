@@ -284,6 +284,7 @@ void mar_session_free(mar_session *s)
 {
     if (!s) return;
     kern *k = s->model->m->kern;
+    k->ops->finish(k); /* times still to come have their place in s */
     free_tapes(s);
     mar_speculation_free(s);
     diff_speculate_free(&s->head);

@@ -5,14 +5,20 @@
 cuda_packages="nvidia-cuda-nvcc==13.0.* nvidia-nvvm==13.0.* nvidia-cuda-crt==13.0.* nvidia-cuda-runtime==13.0.*
 nvidia-cuda-cccl==13.0.* nvidia-cublas==13.0.* nvidia-curand==10.4.0.*"
 
-need_cuda() {
+# Whether there is a toolkit already.
+have_cuda() {
     if command -v nvcc >/dev/null 2>&1; then return 0; fi
-    for CUDA_PATH in "${CUDA_PATH:-}" /usr/local/cuda "$PWD/build/cuda-toolkit/nvidia/cu13"; do
-        if [ -n "$CUDA_PATH" ] && [ -x "$CUDA_PATH/bin/nvcc" ]; then
-            export CUDA_PATH
+    for folder in "${CUDA_PATH:-}" /usr/local/cuda "$PWD/build/cuda-toolkit/nvidia/cu13"; do
+        if [ -n "$folder" ] && [ -x "$folder/bin/nvcc" ]; then
+            export CUDA_PATH="$folder"
             return 0
         fi
     done
+    return 1
+}
+
+need_cuda() {
+    if have_cuda; then return 0; fi
     need_packages python3-venv
     echo "Fetching the CUDA toolkit into build/cuda-toolkit"
     rm -rf build/cuda-toolkit build/cuda-toolkit.part build/cuda-venv
@@ -28,7 +34,7 @@ need_cuda() {
     done
     rm -rf build/cuda-venv
     mv build/cuda-toolkit.part build/cuda-toolkit
-    export CUDA_PATH
+    export CUDA_PATH="$PWD/build/cuda-toolkit/nvidia/cu13"
 }
 
 # Whether this machine has a GPU that CUDA can use.

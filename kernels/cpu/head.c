@@ -337,7 +337,7 @@ void cpu_chain_run(kern *k, const kern_head *h, const kern_chain_job *j)
     const char *mod = j->mod;
     for (int i = j->first; i >= j->last; i--, mod += (size_t)rows * cpu_head_mod_bytes(h)) {
         eval(k, h, j->x, NULL, j->tokens, mod, NULL, rows, KERN_HEAD_FRESH, NULL, 0, j->out, j->scratch);
-        if (j->ode)
+        if (!j->coef)
             cpu_chain_ode_step(k, j->x, j->x0, j->out, j->tokens, h->channels, cfg, &j->ode[i]);
         else
             cpu_chain_step(k, j->x, j->out, j->tokens, h->channels, cfg, &j->coef[i], j->seed, j->image, j->position,

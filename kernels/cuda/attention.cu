@@ -377,6 +377,11 @@ __global__ static void __launch_bounds__(256, 2)
 
 static const size_t always_shared = 48 << 10; /* bytes a kernel may have without asking */
 
+static int on_tensor_cores(const cuda_kern *c, int dim)
+{
+    return c->bf16 && dim % 16 == 0 && dim <= MOST_DIM && attend_shared(dim) <= c->shared_bytes;
+}
+
 mar_status cuda_attention_plan(kern *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
                                mar_err *err)
 {
@@ -386,7 +391,7 @@ mar_status cuda_attention_plan(kern *k, int n_q, int n_k, int heads, int head_di
     if (any_shared(head_dim) > c->shared_bytes)
         return err_set(err, MAR_EBACKEND, "attention with heads of %d elements: this GPU takes up to %d", head_dim,
                        ((int)(c->shared_bytes / sizeof(per_query)) - ANY_KEYS - 3) / 2);
-    if (c->bf16 && head_dim % 16 == 0 && head_dim <= MOST_DIM)
+    if (on_tensor_cores(c, head_dim))
         error = cudaFuncSetAttribute(attend_of[head_dim / 16 - 1], cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      (int)attend_shared(head_dim));
     if (error == cudaSuccess && any_shared(head_dim) > always_shared)
@@ -413,7 +418,7 @@ void cuda_attention(kern *k, const act *q, int q_stride, const act *key, const a
     cuda_kern *c = cuda_of(k);
     if (n_seq <= 0 || n_q <= 0) return;
     attention_shape a = {q_stride, kv_stride, n_q, n_k, heads, 0, 1.4426950408889634f / sqrtf((float)head_dim)};
-    if (c->bf16 && head_dim % 16 == 0 && head_dim <= MOST_DIM && in_pieces(q, q_stride) && in_pieces(key, kv_stride) &&
+    if (on_tensor_cores(c, head_dim) && in_pieces(q, q_stride) && in_pieces(key, kv_stride) &&
         in_pieces(value, kv_stride) && in_pieces(y, 0)) {
         const int warps = attend_warps(c, n_seq * heads, n_q);
         a.tiles = (n_q + TILE * warps - 1) / (TILE * warps);

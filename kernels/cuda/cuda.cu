@@ -14,7 +14,7 @@ mar_status cuda_status(cudaError_t error, const char *what, mar_err *err)
 {
     if (error == cudaSuccess) return MAR_OK;
     (void)cudaGetLastError(); /* it is kept until asked for */
-    return err_set(err, MAR_EBACKEND, "%s: %s", what, cudaGetErrorString(error));
+    return err_set(err, error == cudaErrorMemoryAllocation ? MAR_ENOMEM : MAR_EBACKEND, "%s: %s", what, cudaGetErrorString(error));
 }
 
 int cuda_ok(cuda_kern *c, cudaError_t error, const char *what)

@@ -46,7 +46,8 @@ static inline cuda_kern *cuda_of(kern *k)
     return (cuda_kern *)k;
 }
 
-/* cuda.cu: reports what a CUDA call returned: MAR_OK, or MAR_EBACKEND with "<what>: <CUDA's text>". */
+/* cuda.cu: reports what a CUDA call returned: MAR_OK, or MAR_EBACKEND (MAR_ENOMEM) with "<what>: <CUDA's
+ * text>". */
 mar_status cuda_status(cudaError_t error, const char *what, mar_err *err);
 /* The same of an operation that returns nothing, by kern_fail. Returns whether all is well. */
 int cuda_ok(cuda_kern *c, cudaError_t error, const char *what);

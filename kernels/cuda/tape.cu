@@ -220,12 +220,12 @@ static void run_body(cuda_kern *c, kern_tape *t, stage_mode mode, void (*body)(v
 }
 
 /* A kernel's first launch may stand inside a capture: drivers load it then since CUDA 12.3, older than this runtime
- * needs. */
+ * needs. Relaxed, as cuBLASLt may load and allocate at its first product; cuda_outside_tape forbids what we must not. */
 static mar_status capture(cuda_kern *c, kern_tape *t, void (*body)(void *arg), void *arg, mar_err *err)
 {
     cudaGraph_t graph = NULL;
     mar_status status =
-        cuda_status(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal), "recording a tape", err);
+        cuda_status(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed), "recording a tape", err);
     if (status != MAR_OK) return status;
     run_body(c, t, RECORD, body, arg);
     cudaError_t error = cudaStreamEndCapture(c->stream, &graph);

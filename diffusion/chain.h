@@ -64,7 +64,7 @@ mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err);
 typedef struct {
     int index;             /* the step whose law is wanted */
     float *mean, *log_std; /* the law of the state after it (kernels/ops.h, chain_law) */
-    double *path_log_std;  /* [tokens]: set to the sum of log std over the channels of the noisy steps above it, or NULL */
+    double *path_log_std;  /* [tokens] set to: sum of log std over channels and the noisy steps above it; or NULL */
 } diff_trace;
 
 /* x[tokens][channels] <- the chain's samples, x_T and every eps_t at the addresses of (image, position).

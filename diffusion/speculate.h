@@ -6,7 +6,7 @@
  *   2. evaluate the head at x_i and at the proposals, all tokens in one call: the laws p of `window` transitions;
  *   3. walk down: verify each proposal; the first rejected one is replaced by a draw from Norm[p - q]+ and ends the
  *      round. If all are accepted, the last transition, of which p is known, is drawn from p itself.
- * The tokens' law is the plain chain's for any window and any q; with window 1 their bits are.
+ * The tokens' law is the plain chain's for any window and any q; with window 1 on a CPU their bits are.
  *
  * What q is. An evaluation at index s said that the clean token is m, given x_s. As if the token were Gaussian given
  * its condition, with variance V at s, a filter turns that into what the head would say of x_k, k <= s:
@@ -70,8 +70,8 @@ void diff_speculate_free(diff_speculation *s);
 /* Prepares for calls with this many tokens in the course in use, so that diff_speculate_sample allocates nothing. */
 mar_status diff_speculate_plan(diff_speculation *s, int tokens, mar_err *err);
 
-/* As diff_chain_sample, in law; with window 1 in bits. draft_z: the draft's conditions of the same tokens, if it has a
- * draft. Adds to *stats. */
+/* As diff_chain_sample, in law; with window 1 on a CPU in bits. draft_z: the draft's conditions of the same tokens, if
+ * it has a draft. Adds to *stats. */
 void diff_speculate_sample(diff_speculation *s, const float *z, const float *draft_z, int tokens, const float *cfg,
                            uint64_t seed, const uint64_t *image, const int *position, float *x,
                            diff_speculation_stats *stats);

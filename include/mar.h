@@ -56,8 +56,9 @@ typedef struct mar mar; /* backend, thread pool, last error */
 typedef enum { MAR_BACKEND_AUTO = 0, MAR_BACKEND_CPU, MAR_BACKEND_CUDA } mar_backend;
 
 typedef struct {
-    mar_dtype dtype;     /* arithmetic of matrix products: F32, BF16, or AUTO (bf16 where the processor has it) */
-    int threads;         /* worker threads of the CPU; 0 = one per available core */
+    mar_dtype
+        dtype;   /* arithmetic of matrix products: F32, BF16, or AUTO (bf16 on a GPU, and where the processor has it) */
+    int threads; /* worker threads of the CPU; 0 = one per available core */
     mar_backend backend; /* AUTO: CUDA if the library was built with it and there is a GPU, else CPU */
     int device;          /* CUDA: number of the GPU, from 0 */
 } mar_options;
@@ -185,8 +186,9 @@ typedef struct mar_session mar_session;
 
 /* A session owns all working memory for up to `max_batch` images at a time, one block on the backend; a step allocates
  * nothing. (Beginning a batch of another size than the last one may, to prepare the products of its shapes, and so may
- * a round of speculation in context full, whose shapes depend on what was accepted.) MAR_ENOMEM names the block's size.
- * `vae` may be NULL if only tokens are wanted. The session refers to model and vae: free it first. */
+ * a round of speculation in context full, whose shapes depend on what was accepted; on a GPU so does each step of the
+ * first batch of a size, which is recorded for those that follow: mar_stats.recorded_bytes.) MAR_ENOMEM names the
+ * block's size. `vae` may be NULL if only tokens are wanted. The session refers to model and vae: free it first. */
 MAR_API mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
                                       mar_session **out);
 MAR_API void mar_session_free(mar_session *s);
@@ -213,6 +215,7 @@ typedef struct {
     double encoder_s, decoder_s, head_s, vae_s, draft_s, verify_s, total_s;
     double encoder_flop, decoder_flop, head_flop, vae_flop, draft_flop;
     size_t arena_bytes;     /* the session's working memory on the backend */
+    size_t recorded_bytes;  /* host arrays of the handle's recorded steps, on the backend besides (a GPU's; else 0) */
     double head_call_bytes; /* the head's weights that each of its sequential calls needs */
     int head_call_products; /* and the matrix products of a call, each of which waits for the one before */
 

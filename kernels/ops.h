@@ -107,7 +107,7 @@ typedef struct {
     uint64_t seed;
     const uint64_t *image; /* host [tokens] */
     const int *position;   /* host [tokens] */
-    float *out;            /* [rows][2C] the head's last answer */
+    float *out;            /* [rows][2C] working memory */
     void *scratch;         /* head_scratch_bytes(rows) */
 } kern_chain_job;
 
@@ -152,10 +152,11 @@ typedef struct kern_ops {
     /* Adds the time since the last lap to *seconds, at the latest when `download` or `finish` next return; NULL: only
      * begins. At most some thousand laps between two waits. */
     void (*lap)(kern *k, double *seconds);
-    /* Does body(arg), a sequence of operations without alloc, download, finish and lap, whose number, order, scalars
-     * and backend addresses are the same at each call with this tape; contents of host arrays may differ. A backend
-     * that can, records it at the first call (*tape NULL) and replays it later: then body's calls only hand over
-     * their host arrays. tape_free(NULL) is allowed. */
+    /* Does body(arg), a sequence of operations without alloc, plans, download, finish, lap, similarity and window_*,
+     * whose number, order, scalars and backend addresses are the same at each call with this tape; contents of host
+     * arrays may differ. A backend that can, records it at the first call (*tape NULL) and replays it later: then
+     * body's calls only hand over their host arrays. body may be called more than once for one recording: it changes
+     * nothing on the host but what the next call sets again. tape_free(NULL) is allowed. */
     void (*replay)(kern *k, kern_tape **tape, void (*body)(void *arg), void *arg);
     void (*tape_free)(kern *k, kern_tape *tape);
 
@@ -267,6 +268,7 @@ struct kern {
     const kern_ops *ops;
     size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
     size_t mod_budget;     /* modulation rows to make at a time, in bytes */
+    size_t recorded_bytes; /* memory of the tapes there are, but for what the driver takes for them */
     char description[128]; /* "cpu bf16 (avx512_bf16), 2 threads" */
     mar_status failed;     /* the first failure of an operation that returns nothing; sticky */
     mar_err failure;

@@ -7,6 +7,7 @@
 #ifndef KERNELS_WINDOW_H
 #define KERNELS_WINDOW_H
 
+#include "kernels/chain.h"
 #include "kernels/gaussian.h"
 
 /* Statistics of the tokens since window_start. */
@@ -111,7 +112,6 @@ KERN_FN kern_window_filter kern_window_prepare(const kern_window *w, int token, 
 {
     const int channels = w->channels, from = k > w->lowest[token] ? k : w->lowest[token];
     const float *seen = kern_window_seen(w, token, from), *secant = kern_window_secant(w, token);
-    const kern_chain_coef *coef = &w->coef[k];
     const float prior = 1 / (1 + w->snr[from]), rise = w->snr[k] - w->snr[from];
     /* any bounds do, they keep q finite where untrained weights throw the chain far away: here, and in the mean */
     const float part = fminf(fmaxf(seen[KERN_SEEN_FRACTION * channels + c], -1), 2);
@@ -120,7 +120,7 @@ KERN_FN kern_window_filter kern_window_prepare(const kern_window *w, int token, 
     f.variance = prior * secant[KERN_SECANT_RATIO * channels + c];
     f.held = w->gain[from] * seen[KERN_SEEN_STATE * channels + c];
     f.spread = 1 + f.variance * rise;
-    f.log_std = 0.5f * (part * coef->log_var_max + (1 - part) * coef->log_var_min);
+    f.log_std = kern_chain_log_std(&w->coef[k], part);
     return f;
 }
 
@@ -144,11 +144,8 @@ KERN_FN void kern_window_law(const kern_window *w, int token, int k, float x, fl
                              float *mean, float *log_std)
 {
     const kern_chain_coef *coef = &w->coef[k];
-    const float eps = uncond + (w->conditions == 2 ? w->cfg[token] : 1) * (cond - uncond);
-    const float fraction = (v + 1) * 0.5f;
-    const float x0 = coef->sqrt_recip_abar * x - coef->sqrt_recipm1_abar * eps;
-    *mean = coef->coef_x0 * x0 + coef->coef_xt * x;
-    *log_std = 0.5f * (fraction * coef->log_var_max + (1 - fraction) * coef->log_var_min);
+    *mean = kern_chain_mean(coef, x, kern_chain_eps(cond, uncond, w->conditions == 2 ? w->cfg[token] : 1));
+    *log_std = kern_chain_log_std(coef, kern_chain_fraction(v));
 }
 
 /* Keeps what the head said of the state x at index k. */
@@ -157,7 +154,7 @@ KERN_FN void kern_window_remember(const kern_window *w, int token, int k, int c,
     float *seen = kern_window_seen(w, token, k);
     seen[KERN_SEEN_STATE * w->channels + c] = x;
     seen[KERN_SEEN_X0 * w->channels + c] = (mean - w->coef[k].coef_xt * x) / w->coef[k].coef_x0;
-    seen[KERN_SEEN_FRACTION * w->channels + c] = (v + 1) * 0.5f;
+    seen[KERN_SEEN_FRACTION * w->channels + c] = kern_chain_fraction(v);
 }
 
 /* --- r -------------------------------------------------------------------------------------------------------- */

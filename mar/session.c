@@ -148,9 +148,9 @@ static mar_status allocate(mar_session *s, mar_err *err)
     const size_t bytes = s->stats.arena_bytes = lay_out(s, NULL);
     const mar_status status = m->kern->ops->alloc(m->kern, bytes, &s->arena, &reason);
     if (status != MAR_OK)
-        return err_set(err, status, "a batch of %d image%s needs %.3g GB of %smemory: %s; lower the batch",
-                       s->max_images, s->max_images == 1 ? "" : "s", (double)bytes / 1e9,
-                       m->backend == MAR_BACKEND_CUDA ? "GPU " : "", reason.text);
+        return err_set(err, status, "a batch of %d image%s needs %.3g GB of %smemory: %s; %s", s->max_images,
+                       s->max_images == 1 ? "" : "s", (double)bytes / 1e9, m->backend == MAR_BACKEND_CUDA ? "GPU " : "",
+                       reason.text, s->max_images > 1 ? "lower the batch" : "this is the least a batch can be");
     lay_out(s, s->arena);
     return MAR_OK;
 }
@@ -552,6 +552,7 @@ void mar_session_get_stats(const mar_session *s, mar_stats *stats)
     stats->encoder_flop = t->encoder_flop;
     stats->decoder_flop = t->decoder_flop;
     stats->head_flop = t->head_flop;
+    stats->recorded_bytes = s->model->m->kern->recorded_bytes;
     stats->head_call_bytes = diff_head_sequential_bytes(&s->model->head);
     stats->head_call_products = 2 * s->model->head.depth + 2;
     stats->draft_s = d->encoder_s + d->decoder_s + d->head_s;

@@ -7,8 +7,9 @@
  *      what comes out is the process of coarser steps) or of the tokens before each step (full: a pass a step);
  *   3. one run of the target's head over all of them gives the laws at one index of the chain;
  *   4. each draft's state there is verified against them, and from the verified states the target's head goes on to
- *      the tokens; all of it on the backend, which reports once a round. In context full the first step with a replaced
- * token is the last that counts, as later ones were drafted behind another token. */
+ *      the tokens; all of it on the backend, which reports once a round.
+ * In context full the first step with a replaced token is the last that counts, as later ones were drafted behind
+ * another token. */
 #ifndef MAR_SPECULATE_H
 #define MAR_SPECULATE_H
 

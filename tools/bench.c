@@ -72,8 +72,10 @@ static void print_table(const bench_options *o, const mar_stats *t, double peak,
     printf("%s on %s\n", o->run.model, backend);
     char method[1024];
     if (*run_options_text(&o->run, method, sizeof method)) printf("%s\n", method);
-    printf("num_iter %d, num_sampling_steps %d, cfg %g, batch %d; working memory %.1f MB\n\n", o->run.params.num_iter,
+    printf("num_iter %d, num_sampling_steps %d, cfg %g, batch %d; working memory %.1f MB", o->run.params.num_iter,
            o->run.params.num_sampling_steps, (double)o->run.params.cfg, o->batch, (double)t->arena_bytes / 1e6);
+    if (t->recorded_bytes) printf(", and %.1f MB of recorded steps", (double)t->recorded_bytes / 1e6);
+    printf("\n\n");
     printf("%-8s %9s %9s %9s %8s\n", "", "s/image", "TFLOP", "GFLOP/s", "of peak");
     print_row("encoder", t->encoder_s, t->encoder_flop, peak, o->batch);
     print_row("decoder", t->decoder_s, t->decoder_flop, peak, o->batch);
@@ -85,7 +87,8 @@ static void print_table(const bench_options *o, const mar_stats *t, double peak,
            t->head_calls_max, t->head_rows / (double)t->tokens);
     printf("; %.0f calls in sequence an image", t->head_batched / o->batch);
     if (t->draft_calls > 0) printf(", and %.0f of the draft's", t->draft_calls / o->batch);
-    printf("\na call: %.1f us; it needs %.1f MB of weights, in %d products one after another",
+    printf("\na call, its part of the modulation included: %.1f us; it needs %.1f MB of weights, in %d products one "
+           "after another",
            1e6 * t->head_s / t->head_batched, t->head_call_bytes / 1e6, t->head_call_products);
     if (t->drafted)
         printf("\ndraft: %.1f %% of %ld drafted tokens accepted", 100.0 * (double)t->accepted / (double)t->drafted,
@@ -124,6 +127,7 @@ static int print_json(const bench_options *o, const mar_stats *t, double peak, c
     cJSON_AddNumberToObject(root, "arithmetic_floor_seconds", flop / peak / n);
     cJSON_AddNumberToObject(root, "fraction_of_peak", flop / t->total_s / peak);
     cJSON_AddNumberToObject(root, "working_memory_bytes", (double)t->arena_bytes);
+    cJSON_AddNumberToObject(root, "recorded_bytes", (double)t->recorded_bytes);
     char *text = cJSON_Print(root);
     cJSON_Delete(root);
     if (!text) return tool_error("out of memory for the report");

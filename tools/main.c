@@ -8,7 +8,7 @@
 #include <string.h>
 
 static const char help[] = //
-    "mar - images from masked autoregressive models, on a plain CPU\n"
+    "mar - images from masked autoregressive models, on an NVIDIA GPU or a plain CPU\n"
     "\n"
     "usage: mar COMMAND [OPTIONS]     (mar COMMAND --help says more)\n"
     "\n"

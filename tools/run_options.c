@@ -82,6 +82,7 @@ static int check_effects(run_options *o)
         int has_effect;
         const char *needs;
     } rules[] = {
+        {"threads", o->backend != MAR_BACKEND_CUDA, "has no effect with --backend cuda"},
         {"spec", o->draft != NULL, "needs --draft, the model that drafts"},
         {"gamma", drafts, drafting},
         {"prefill", drafts, drafting},

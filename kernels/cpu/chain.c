@@ -1,7 +1,6 @@
 /* One step of the denoising chain, and addressed noise. */
+#include "kernels/chain.h"
 #include "kernels/cpu/cpu.h"
-
-#include <math.h>
 
 enum { PARALLEL_ROWS = 64 }; /* below, a fork costs more than the rows */
 
@@ -25,17 +24,6 @@ void cpu_normal(kern *k, float *x, int rows, int channels, uint64_t seed, kern_n
         row_noise(x + (size_t)r * (size_t)channels, channels, seed, purpose, image[r], position[r], step);
 }
 
-/* Mean and log variance of the next state's channel i; `uncond` is `cond` without guidance. */
-static inline float channel_law(const float *cond, const float *uncond, float cfg, int i, int channels, float x,
-                                const kern_chain_coef *coef, float *mean)
-{
-    const float eps = uncond[i] + cfg * (cond[i] - uncond[i]);
-    const float frac = (cond[channels + i] + 1) * 0.5f;
-    const float x0 = coef->sqrt_recip_abar * x - coef->sqrt_recipm1_abar * eps;
-    *mean = coef->coef_x0 * x0 + coef->coef_xt * x;
-    return frac * coef->log_var_max + (1 - frac) * coef->log_var_min;
-}
-
 void cpu_chain_step(kern *k, float *x, const float *out, int rows, int channels, const float *cfg,
                     const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position, int step)
 {
@@ -44,6 +32,7 @@ void cpu_chain_step(kern *k, float *x, const float *out, int rows, int channels,
         float *state = x + (size_t)r * (size_t)channels;
         const float *cond = out + (size_t)r * 2 * (size_t)channels;
         const float *uncond = cfg ? out + (size_t)(rows + r) * 2 * (size_t)channels : cond;
+        const float scale = cfg ? cfg[r] : 1;
         for (int c = 0; c < channels; c += 4) {
             float noise[4] = {0};
             if (coef->noise != 0) {
@@ -52,12 +41,9 @@ void cpu_chain_step(kern *k, float *x, const float *out, int rows, int channels,
                                   (uint32_t)c / 4, words);
                 kern_normal4(words, noise);
             }
-            for (int j = 0; j < 4 && c + j < channels; j++) {
-                float mean;
-                const float log_var =
-                    channel_law(cond, uncond, cfg ? cfg[r] : 1, c + j, channels, state[c + j], coef, &mean);
-                state[c + j] = mean + expf(0.5f * log_var) * noise[j] * coef->noise;
-            }
+            for (int j = 0; j < 4 && c + j < channels; j++)
+                state[c + j] = kern_chain_next(coef, state[c + j], kern_chain_eps(cond[c + j], uncond[c + j], scale),
+                                               cond[channels + c + j], noise[j]);
         }
     }
 }
@@ -71,13 +57,8 @@ void cpu_chain_ode_step(kern *k, float *x, float *x0, const float *out, int rows
         const float *cond = out + (size_t)r * 2 * (size_t)channels;
         const float *uncond = cfg ? out + (size_t)(rows + r) * 2 * (size_t)channels : cond;
         const float scale = cfg ? cfg[r] : 1;
-        for (int c = 0; c < channels; c++) {
-            const float eps = uncond[c] + scale * (cond[c] - uncond[c]);
-            const float now = coef->sqrt_recip_abar * state[c] - coef->sqrt_recipm1_abar * eps;
-            const float before = coef->coef_previous != 0 ? coef->coef_previous * data[c] : 0;
-            state[c] = coef->coef_x * state[c] + coef->coef_x0 * now + before;
-            data[c] = now;
-        }
+        for (int c = 0; c < channels; c++)
+            state[c] = kern_chain_ode_next(coef, state[c], kern_chain_eps(cond[c], uncond[c], scale), &data[c]);
     }
 }
 
@@ -90,9 +71,10 @@ void cpu_chain_law(kern *k, const float *x, const float *out, int rows, int chan
         const size_t first = (size_t)r * (size_t)channels;
         const float *cond = out + 2 * first;
         const float *uncond = cfg ? out + 2 * (size_t)(rows + r) * (size_t)channels : cond;
-        for (int c = 0; c < channels; c++)
-            log_std[first + (size_t)c] = 0.5f * channel_law(cond, uncond, cfg ? cfg[r] : 1, c, channels,
-                                                            x[first + (size_t)c], coef[r], &mean[first + (size_t)c]) +
-                                         log_temperature;
+        for (int c = 0; c < channels; c++) {
+            const size_t at = first + (size_t)c;
+            mean[at] = kern_chain_mean(coef[r], x[at], kern_chain_eps(cond[c], uncond[c], cfg ? cfg[r] : 1));
+            log_std[at] = kern_chain_log_std(coef[r], kern_chain_fraction(cond[channels + c])) + log_temperature;
+        }
     }
 }

@@ -8,7 +8,7 @@
 
 /* Modulation rows are written once and read once; this many bytes of them at a time keep the product that makes them
  * large (it re-reads its weights once per chunk) without holding all steps of a big batch. */
-enum { MOD_BUDGET = 48 << 20 };
+enum { MOD_BUDGET = 64 << 20 };
 
 static mar_status cpu_alloc(kern *k, size_t bytes, void **out, mar_err *err)
 {

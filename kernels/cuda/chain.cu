@@ -75,10 +75,7 @@ static __global__ void step_kernel(cuda_chain_state s, const kern_chain_coef *co
     if (coef.noise != 0) quad_noise(s.seed, KERN_NOISE_STEP, s.image[r], s.position[r], *t, c, noise);
     for (int j = 0; j < 4 && c + j < s.channels; j++) {
         const int i = c + j;
-        float mean;
-        const float eps = cuda_guided(cond[i], uncond[i], cfg);
-        const float log_var = cuda_channel_law(eps, cond[s.channels + i], x[i], &coef, &mean);
-        x[i] = mean + expf(0.5f * log_var) * noise[j] * coef.noise;
+        x[i] = kern_chain_next(&coef, x[i], kern_chain_eps(cond[i], uncond[i], cfg), cond[s.channels + i], noise[j]);
     }
 }
 
@@ -107,13 +104,8 @@ static __global__ void ode_step_kernel(cuda_chain_state s, const kern_ode_coef *
     const kern_ode_coef coef = *coef_at;
     const float *cond = cond_row(&s, r), *uncond = uncond_row(&s, r), cfg = s.cfg ? s.cfg[r] : 1;
     float *x = s.x + (size_t)r * s.channels, *x0 = s.x0 + (size_t)r * s.channels;
-    for (int i = c; i < c + 4 && i < s.channels; i++) {
-        const float eps = cuda_guided(cond[i], uncond[i], cfg);
-        const float now = coef.sqrt_recip_abar * x[i] - coef.sqrt_recipm1_abar * eps;
-        const float before = coef.coef_previous != 0 ? coef.coef_previous * x0[i] : 0;
-        x[i] = coef.coef_x * x[i] + coef.coef_x0 * now + before;
-        x0[i] = now;
-    }
+    for (int i = c; i < c + 4 && i < s.channels; i++)
+        x[i] = kern_chain_ode_next(&coef, x[i], kern_chain_eps(cond[i], uncond[i], cfg), &x0[i]);
 }
 
 void cuda_chain_ode_advance(cuda_kern *c, const cuda_chain_state *s, const kern_ode_coef *coef)
@@ -140,9 +132,8 @@ static __global__ void law_kernel(cuda_chain_state s, const kern_chain_coef *coe
     const float *cond = cond_row(&s, r), *uncond = uncond_row(&s, r), cfg = s.cfg ? s.cfg[r] : 1;
     const size_t row = (size_t)r * s.channels;
     for (int i = c; i < c + 4 && i < s.channels; i++) {
-        const float eps = cuda_guided(cond[i], uncond[i], cfg);
-        const float log_var = cuda_channel_law(eps, cond[s.channels + i], s.x[row + i], &coef[r], &mean[row + i]);
-        log_std[row + i] = 0.5f * log_var + log_temperature;
+        mean[row + i] = kern_chain_mean(&coef[r], s.x[row + i], kern_chain_eps(cond[i], uncond[i], cfg));
+        log_std[row + i] = kern_chain_log_std(&coef[r], kern_chain_fraction(cond[s.channels + i])) + log_temperature;
     }
 }
 

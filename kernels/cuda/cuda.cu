@@ -14,7 +14,8 @@ mar_status cuda_status(cudaError_t error, const char *what, mar_err *err)
 {
     if (error == cudaSuccess) return MAR_OK;
     (void)cudaGetLastError(); /* it is kept until asked for */
-    return err_set(err, error == cudaErrorMemoryAllocation ? MAR_ENOMEM : MAR_EBACKEND, "%s: %s", what, cudaGetErrorString(error));
+    return err_set(err, error == cudaErrorMemoryAllocation ? MAR_ENOMEM : MAR_EBACKEND, "%s: %s", what,
+                   cudaGetErrorString(error));
 }
 
 int cuda_ok(cuda_kern *c, cudaError_t error, const char *what)
@@ -40,8 +41,8 @@ static mar_status out_of_memory(size_t bytes, mar_err *err)
     size_t unused = 0, total = 0;
     (void)cudaGetLastError();
     (void)cudaMemGetInfo(&unused, &total);
-    return err_set(err, MAR_ENOMEM, "out of GPU memory: %s asked, %s of %s free; a smaller batch needs less",
-                   size_text(bytes, asked), size_text(unused, left), size_text(total, all));
+    return err_set(err, MAR_ENOMEM, "out of GPU memory: %s asked, %s of %s free", size_text(bytes, asked),
+                   size_text(unused, left), size_text(total, all));
 }
 
 mar_status cuda_alloc(kern *k, size_t bytes, void **out, mar_err *err)

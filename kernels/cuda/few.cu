@@ -2,8 +2,8 @@
  *
  * The floor of a step is the larger of two: its sequential weights, 4*depth*W^2 bytes, over the bandwidth of where they
  * lie (the shared memory of all multiprocessors, else the L2 cache or memory); and its 2*depth + 2 barriers, 3*depth +
- * 2 above few_lone rows, each an arrival at and a look into the L2 cache, with a load from there behind it. At a few
- * rows the barriers are more. */
+ * 2 above few_lone rows (16; 8 for heads wider than 1024 without clusters), each an arrival at and a look into the L2
+ * cache, with a load from there behind it. At a few rows the barriers are more. */
 #include "kernels/cuda/few.cuh"
 
 #include <stdlib.h>
@@ -48,10 +48,10 @@ static __device__ __forceinline__ few_answer few_load_answer(const few_args &a, 
     if (j.conditions == 1) return y;
     const float4 uncond = __ldcg((const float4 *)(cond + j.tokens * 2 * a.channels));
     const float cfg = j.cfg[token];
-    y.eps[0] = cuda_guided(eps.x, uncond.x, cfg);
-    y.eps[1] = cuda_guided(eps.y, uncond.y, cfg);
-    y.eps[2] = cuda_guided(eps.z, uncond.z, cfg);
-    y.eps[3] = cuda_guided(eps.w, uncond.w, cfg);
+    y.eps[0] = kern_chain_eps(eps.x, uncond.x, cfg);
+    y.eps[1] = kern_chain_eps(eps.y, uncond.y, cfg);
+    y.eps[2] = kern_chain_eps(eps.z, uncond.z, cfg);
+    y.eps[3] = kern_chain_eps(eps.w, uncond.w, cfg);
     return y;
 }
 
@@ -76,11 +76,7 @@ static __device__ __forceinline__ void few_ddpm_step(const few_args &a, few *f, 
         float *x = f->state + token * a.channels + channel;
         const few_answer y = few_load_answer(a, j, token, channel);
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
-            float mean;
-            const float log_var = cuda_channel_law(y.eps[n], y.v[n], x[n], &coef, &mean);
-            x[n] = mean + expf(0.5f * log_var) * noise[i][n] * coef.noise;
-        }
+        for (int n = 0; n < 4; n++) x[n] = kern_chain_next(&coef, x[n], y.eps[n], y.v[n], noise[i][n]);
     }
 }
 
@@ -96,12 +92,7 @@ static __device__ __forceinline__ void few_ode_step(const few_args &a, few *f, c
         float *x = f->state + token * a.channels + channel, *data = history + token * a.channels + channel;
         const few_answer y = few_load_answer(a, j, token, channel);
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
-            const float now = coef.sqrt_recip_abar * x[n] - coef.sqrt_recipm1_abar * y.eps[n];
-            const float before = coef.coef_previous != 0 ? coef.coef_previous * data[n] : 0;
-            x[n] = coef.coef_x * x[n] + coef.coef_x0 * now + before;
-            data[n] = now;
-        }
+        for (int n = 0; n < 4; n++) x[n] = kern_chain_ode_next(&coef, x[n], y.eps[n], &data[n]);
     }
 }
 
@@ -188,8 +179,8 @@ void few_run(cuda_kern *c, const kern_head *h, const kern_chain_job *job)
 
 /* --- at load --------------------------------------------------------------------------------------------------- */
 
-/* Decides the form for this head on this device. Returns 0 if there is none. */
-static int few_fit(const cuda_kern *c, const kern_head_spec *spec, few_head *f)
+/* Decides the form for this head on this device, with clusters of so many blocks. Returns 0 if there is none. */
+static int few_fit(const cuda_kern *c, const kern_head_spec *spec, int cluster, few_head *f)
 {
     const int width = spec->width, tiles = width / 8;
     if (!c->bf16 || width < 32 || width % 32 || width > 32 * FEW_WARPS * FEW_PAIRS) return 0;
@@ -204,6 +195,8 @@ static int few_fit(const cuda_kern *c, const kern_head_spec *spec, few_head *f)
     if (a->tiles > FEW_TILES) return 0;
     f->pairs = (int)cuda_blocks((size_t)width, 32 * FEW_WARPS);
     f->blocks = cuda_blocks((size_t)tiles, (size_t)a->tiles);
+    a->cluster = cluster;
+    if (cluster > 1 && (few_groups(f->pairs) > 1 || f->blocks % (unsigned)cluster)) return 0;
 
     const int products = 2 * spec->depth;
     few none;
@@ -218,15 +211,24 @@ static int few_fit(const cuda_kern *c, const kern_head_spec *spec, few_head *f)
 }
 
 /* Whether all blocks can be on the device at once. */
-static int few_resident(const few_head *f)
+static int few_resident(const cuda_kern *c, const few_head *f)
 {
-    int blocks = 0;
+    int n = 0;
     void (*const form)(few_args, few_job) = few_chains[f->pairs - 1];
-    if (cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)f->shared_bytes) == cudaSuccess &&
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, form, FEW_THREADS, f->shared_bytes) == cudaSuccess)
-        return blocks > 0;
-    cudaGetLastError(); /* it is no failure */
-    return 0;
+    cudaLaunchAttribute cluster = few_cluster(f);
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(f->blocks);
+    config.blockDim = dim3(FEW_THREADS);
+    config.dynamicSmemBytes = f->shared_bytes;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    cudaError_t e = cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->shared_bytes);
+    if (e == cudaSuccess && f->args.cluster > 1)
+        e = cudaOccupancyMaxActiveClusters(&n, form, &config);
+    else if (e == cudaSuccess)
+        e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, form, FEW_THREADS, f->shared_bytes);
+    if (e != cudaSuccess) cudaGetLastError(); /* it is no failure */
+    return e == cudaSuccess && n * (f->args.cluster > 1 ? f->args.cluster : c->multiprocessors) >= (int)f->blocks;
 }
 
 /* Part of the L2 cache for the weights that stream. */
@@ -239,7 +241,7 @@ static void few_keep_in_l2(const cuda_kern *c, few_head *f)
         cudaGetLastError();
         return;
     }
-    if (f->streamed_bytes > (size_t)window) return;
+    if (f->streamed_bytes > (size_t)window) f->streamed_bytes = (size_t)window;
     const double share = (double)c->l2_persisting_bytes / (double)f->streamed_bytes;
     f->kept_in_l2 = share < 1 ? (float)share : 1;
 }
@@ -331,7 +333,9 @@ mar_status few_create(cuda_kern *c, const kern_head_spec *spec, few_head **out, 
     *out = NULL;
     few_head *f = (few_head *)calloc(1, sizeof *f);
     if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
-    if (!few_fit(c, spec, f) || !few_resident(f)) {
+    int cluster = c->major >= 9 ? 2 : 1; /* if all clusters find room, else without */
+    while (cluster > 0 && !(few_fit(c, spec, cluster, f) && few_resident(c, f))) cluster--;
+    if (cluster == 0) {
         free(f);
         return MAR_OK;
     }

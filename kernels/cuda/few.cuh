@@ -25,7 +25,10 @@
  * Pieces. The 16 values of k of a mma may be taken in any order that both operands share. Two mmas cover 32 channels,
  * of which thread t of a group of four owns 8t to 8t + 7: then the fragments of both operands are 16-byte pieces of
  * bf16 rows. Operands lie in pieces, [tile of 16 rows][32 channels][half of the rows][lane], of which a lane loads its
- * own; the residual stream likewise in two pieces of 4 floats each. */
+ * own; the residual stream likewise in two pieces of 4 floats each.
+ *
+ * Clusters. Where the device has them, the blocks of a wide head come in pairs that write into each other's shared
+ * memory: see few_trade. */
 #ifndef KERNELS_CUDA_FEW_CUH
 #define KERNELS_CUDA_FEW_CUH
 
@@ -44,6 +47,7 @@ enum {
 typedef struct {
     int width, depth, channels;
     int tiles;                          /* of a block; of the last one maybe fewer */
+    int cluster;                        /* blocks in one: 1, or 2 where few_groups is 1 */
     int resident;                       /* products whose weights stay in shared memory, the first ones */
     size_t mod_bytes, mod_final;        /* of a modulation row, and where its final part starts */
     const uint4 *weights;               /* [2*depth][W/8][pairs][32] pieces: row 8*tile + lane/4, k as above */
@@ -64,6 +68,7 @@ typedef struct {
     unsigned target;           /* arrivals at the next barrier */
     uint4 *weights;            /* [slices][tiles][pairs][32] */
     float *sums;               /* [tiles][tiles of 16 rows][FEW_WARPS][16*8] partial sums, as in the accumulators */
+    uint4 *inbox;              /* [pairs][FEW_THREADS] in a cluster, behind the sums of 16 rows: see few_trade */
     float4 *moments;           /* [FEW_WARPS][16] of a row, of a warp's channels: see few_measure */
     float *ln;                 /* [2][pairs*32] of the block at hand; zero behind the width */
     float2 *x;                 /* [tiles][tiles of 16 rows][64] the block's columns of the residual stream */
@@ -78,11 +83,13 @@ static __host__ __device__ inline size_t few_carve(const few_args &a, int pairs,
                                                    few *f)
 {
     const size_t tiles = (size_t)a.tiles, channels = (size_t)a.channels;
+    const size_t sums = tiles * FEW_WARPS * 512, inbox = a.cluster > 1 ? (size_t)pairs * FEW_THREADS * 16 : 0;
     unsigned char *p = base;
     f->weights = (uint4 *)p;
     p += (size_t)slices * tiles * (size_t)(pairs * FEW_WARPS) * 512;
     f->sums = (float *)p;
-    p += FEW_ROWS / 16 * tiles * FEW_WARPS * 512;
+    f->inbox = (uint4 *)(p + sums); /* two tiles a block or more, and it fits where more rows have their sums */
+    p += sums + inbox > FEW_ROWS / 16 * sums ? sums + inbox : FEW_ROWS / 16 * sums;
     f->moments = (float4 *)p;
     p += FEW_WARPS * 16 * sizeof(float4);
     f->ln = (float *)p;
@@ -105,11 +112,31 @@ struct few_head {
     int pairs; /* of a warp: which of a kernel's forms to launch */
     unsigned blocks;
     size_t shared_bytes;
-    void *streamed; /* the weights that do not stay in shared memory, */
+    void *streamed; /* the weights that do not stay in shared memory; the last ones, as far as a window of L2 reaches */
     size_t streamed_bytes;
-    float kept_in_l2; /* and what share of them has a place of its own in the L2 cache */
+    float kept_in_l2; /* what share of them has a place of its own in the L2 cache */
     void *weights, *floats, *memory;
 };
+
+static inline cudaLaunchAttribute few_cluster(const few_head *f)
+{
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = (unsigned)f->args.cluster;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    return cluster;
+}
+static inline cudaLaunchAttribute few_window(const few_head *f)
+{
+    cudaLaunchAttribute window = {};
+    window.id = cudaLaunchAttributeAccessPolicyWindow;
+    window.val.accessPolicyWindow.base_ptr = f->streamed;
+    window.val.accessPolicyWindow.num_bytes = f->streamed_bytes;
+    window.val.accessPolicyWindow.hitRatio = f->kept_in_l2;
+    window.val.accessPolicyWindow.hitProp = cudaAccessPropertyPersisting;
+    window.val.accessPolicyWindow.missProp = cudaAccessPropertyStreaming;
+    return window;
+}
 
 /* Launches kernel[pairs - 1](args, extra). */
 template <typename E>
@@ -117,27 +144,23 @@ static inline void few_launch(cuda_kern *c, const few_head *f, void (*const kern
 {
     if (!cuda_live(c)) return;
     void (*const form)(few_args, E) = kernel[f->pairs - 1];
-    if (!cuda_ok(c, cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)f->shared_bytes),
+    /* The limit is the function's, that is of all heads and graphs with this form: always the same. */
+    if (!cuda_ok(c, cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->shared_bytes),
                  "preparing the head's kernel") ||
         !cuda_ok(c, cudaMemsetAsync(f->args.met, 0, sizeof *f->args.met, c->stream), "preparing the head's kernel"))
         return;
-    cudaLaunchAttribute attributes[2] = {};
+    cudaLaunchAttribute attributes[3] = {};
     attributes[0].id = cudaLaunchAttributeCooperative;
     attributes[0].val.cooperative = 1;
-    attributes[1].id = cudaLaunchAttributeAccessPolicyWindow;
-    cudaAccessPolicyWindow *window = &attributes[1].val.accessPolicyWindow;
-    window->base_ptr = f->streamed;
-    window->num_bytes = f->streamed_bytes;
-    window->hitRatio = f->kept_in_l2;
-    window->hitProp = cudaAccessPropertyPersisting;
-    window->missProp = cudaAccessPropertyStreaming;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(f->blocks);
     config.blockDim = dim3(FEW_THREADS);
     config.dynamicSmemBytes = f->shared_bytes;
     config.stream = c->stream;
     config.attrs = attributes;
-    config.numAttrs = f->kept_in_l2 > 0 ? 2 : 1;
+    config.numAttrs = 1;
+    if (f->args.cluster > 1) attributes[config.numAttrs++] = few_cluster(f);
+    if (f->kept_in_l2 > 0) attributes[config.numAttrs++] = few_window(f);
     cuda_ok(c, cudaLaunchKernelEx(&config, form, f->args, extra), "launching the head's kernel");
 }
 
@@ -469,31 +492,60 @@ static __device__ __forceinline__ void few_normalise(const few_args &a, const fe
     }
 }
 
-/* Rows up to which every block normalises all of them for itself, as many as registers allow. */
-template <int PAIRS> static __host__ __device__ constexpr int few_lone()
+/* Groups of 8 rows that a block normalises for a fc1, as many as registers allow. */
+static __host__ __device__ constexpr int few_groups(int pairs)
 {
-    return PAIRS <= 4 ? 16 : 8;
+    return pairs <= 4 ? 2 : 1;
 }
 
-/* fc1 of so few rows: no barrier between. */
+/* Rows up to which that is enough, in each block or in each cluster: no barrier of the grid inside a fc1. */
+template <int PAIRS> static __device__ __forceinline__ int few_lone(const few_args &a)
+{
+    return 8 * few_groups(PAIRS) * a.cluster;
+}
+
+/* Of up to 16 rows a block has normalised 8, and its cluster's other block the other 8, whose channels of this thread
+ * are with the thread of the same number there: they trade. u[0] holds the block's 8; in the end u holds all.
+ *
+ * A barrier of the grid lies before each turn: the other block has begun, and is done with its inbox, whatever it kept
+ * there last, when this one writes. The cluster's own lies behind: no block has ended when another writes to it. */
+template <int PAIRS> static __device__ __forceinline__ void few_trade(const few *f, uint4 (&u)[2][PAIRS])
+{
+    const unsigned rank = fast::cluster_rank();
+    uint4 *inbox = f->inbox + threadIdx.x;
+#pragma unroll
+    for (int p = 0; p < PAIRS; p++) fast::cluster_store(inbox + p * FEW_THREADS, 1 - rank, u[0][p]);
+    fast::cluster_sync();
+#pragma unroll
+    for (int p = 0; p < PAIRS; p++) {
+        const uint4 mine = u[0][p], other = inbox[p * FEW_THREADS];
+        u[0][p] = rank == 0 ? mine : other;
+        u[1][p] = rank == 0 ? other : mine;
+    }
+}
+
+/* fc1 of so few rows. */
 template <int PAIRS> static __device__ __forceinline__ void few_lone_fc1(const few_args &a, few *f, int block, int rows)
 {
-    const int halves = few_lone<PAIRS>() / 8, row = few_group();
-    uint4 shift[halves][PAIRS], scale[halves][PAIRS], u[2][PAIRS] = {};
-    float4 x[halves][PAIRS][2];
+    constexpr int groups = few_groups(PAIRS);
+    const bool trade = groups == 1 && rows > 8;
+    const int row = few_group() + (trade ? 8 * (int)fast::cluster_rank() : 0);
+    uint4 shift[groups][PAIRS], scale[groups][PAIRS], u[2][PAIRS] = {};
+    float4 x[groups][PAIRS][2];
 #pragma unroll
-    for (int h = 0; h < halves; h++)
-        few_load_mod<PAIRS>(a, f, row + 8 * h, row + 8 * h < rows, block, shift[h], scale[h]);
+    for (int g = 0; g < groups; g++)
+        few_load_mod<PAIRS>(a, f, row + 8 * g, row + 8 * g < rows, block, shift[g], scale[g]);
     few_wait(a, f);
 #pragma unroll
-    for (int h = 0; h < halves; h++) few_load_x<PAIRS>(a, row + 8 * h, row + 8 * h < rows, x[h]);
+    for (int g = 0; g < groups; g++) few_load_x<PAIRS>(a, row + 8 * g, row + 8 * g < rows, x[g]);
 #pragma unroll
-    for (int h = 0; h < halves; h++)
-        if (8 * h < rows) few_measure<PAIRS>(a, f, x[h], row + 8 * h);
+    for (int g = 0; g < groups; g++)
+        if (8 * g < rows) few_measure<PAIRS>(a, f, x[g], row + 8 * g);
     __syncthreads();
 #pragma unroll
-    for (int h = 0; h < halves; h++)
-        if (8 * h < rows) few_normalise<PAIRS>(a, f, x[h], row + 8 * h, shift[h], scale[h], u[h]);
+    for (int g = 0; g < groups; g++)
+        if (8 * g < rows) few_normalise<PAIRS>(a, f, x[g], row + 8 * g, shift[g], scale[g], u[g]);
+    if (trade) few_trade<PAIRS>(f, u);
     few_multiply<PAIRS>(a, f, u, 2 * block, rows, 0);
 }
 
@@ -557,7 +609,7 @@ static __device__ __forceinline__ float few_silu(float x)
 /* v = silu(fc1) */
 template <int PAIRS> static __device__ __forceinline__ void few_fc1(const few_args &a, few *f, int block, int rows)
 {
-    if (rows <= few_lone<PAIRS>())
+    if (rows <= few_lone<PAIRS>(a))
         few_lone_fc1<PAIRS>(a, f, block, rows);
     else
         few_shared_fc1<PAIRS>(a, f, block, rows);
@@ -640,9 +692,10 @@ static __device__ __forceinline__ void few_load_outputs(const few_args &a, int f
         }
 }
 
-/* Outputs from..end of a row whose normalised input is u. */
+/* Outputs from..end of a row whose normalised input is u; bias: that of the thread's output, from + threadIdx.x. */
 static __device__ __forceinline__ void few_outputs(const few_args &a, const few *f, int row, int from, int end,
-                                                   const float4 (&u)[FEW_QUADS], float4 (&weight)[FEW_BATCH][FEW_QUADS])
+                                                   float bias, const float4 (&u)[FEW_QUADS],
+                                                   float4 (&weight)[FEW_BATCH][FEW_QUADS])
 {
     float *part = f->sums + 2 * FEW_WARPS;
 #pragma unroll 1
@@ -659,13 +712,11 @@ static __device__ __forceinline__ void few_outputs(const few_args &a, const few 
         few_load_outputs(a, first + FEW_BATCH, end, weight);
     }
     __syncthreads();
-#pragma unroll 1
-    for (int o = (int)threadIdx.x; o < end - from; o += FEW_THREADS) {
-        float y = a.out_bias[from + o];
+    const int o = (int)threadIdx.x;
+    if (o >= end - from) return;
 #pragma unroll
-        for (int w = 0; w < FEW_WARPS; w++) y += part[o * FEW_WARPS + w];
-        a.out[row * 2 * a.channels + from + o] = y;
-    }
+    for (int w = 0; w < FEW_WARPS; w++) bias += part[o * FEW_WARPS + w];
+    a.out[row * 2 * a.channels + from + o] = bias;
 }
 
 /* The final layer, f32. Dealt out in units, a row's outputs in as many parts as make use of all blocks; each block
@@ -681,6 +732,7 @@ static __device__ __forceinline__ void few_out(const few_args &a, few *f, int ro
         const int row = unit / parts, from = unit % parts * share, end = some ? min(outputs, from + share) : 0;
         float4 shift[FEW_QUADS], scale[FEW_QUADS], weight[FEW_BATCH][FEW_QUADS], x[FEW_QUADS];
         few_load_outputs(a, from, end, weight);
+        const float bias = (int)threadIdx.x < end - from ? __ldg(a.out_bias + from + threadIdx.x) : 0;
 #pragma unroll
         for (int i = 0; i < FEW_QUADS; i++) {
             const int quad = (int)threadIdx.x + i * FEW_THREADS;
@@ -714,7 +766,7 @@ static __device__ __forceinline__ void few_out(const few_args &a, few *f, int ro
                 x[i].z = x[i].z * inv * (1 + scale[i].z) + shift[i].z;
                 x[i].w = x[i].w * inv * (1 + scale[i].w) + shift[i].w;
             }
-            few_outputs(a, f, row, from, end, x, weight);
+            few_outputs(a, f, row, from, end, bias, x, weight);
             __syncthreads();
         }
         unit += (int)gridDim.x;

@@ -7,6 +7,10 @@
 
 #include "kernels/cuda/cuda.h"
 
+extern "C" {
+#include "kernels/chain.h"
+}
+
 typedef struct few_head few_head; /* few.cu: the weights as the persistent kernel reads them, and its memory */
 
 struct kern_head {
@@ -55,22 +59,5 @@ typedef struct {
 /* chain.cu: chain_step and chain_ode_step behind their staging; coef and t are on the device. */
 void cuda_chain_advance(cuda_kern *c, const cuda_chain_state *s, const kern_chain_coef *coef, const int *t);
 void cuda_chain_ode_advance(cuda_kern *c, const cuda_chain_state *s, const kern_ode_coef *coef);
-
-#if defined(__CUDACC__) || defined(MAR_CUDAHOST)
-/* eps of a channel: `uncond` is `cond` without guidance. */
-static __device__ inline float cuda_guided(float cond, float uncond, float cfg)
-{
-    return uncond + cfg * (cond - uncond);
-}
-
-/* Mean and log variance of the next state of a channel at x, from eps and its variance fraction v. */
-static __device__ inline float cuda_channel_law(float eps, float v, float x, const kern_chain_coef *coef, float *mean)
-{
-    const float frac = (v + 1) * 0.5f;
-    const float x0 = coef->sqrt_recip_abar * x - coef->sqrt_recipm1_abar * eps;
-    *mean = coef->coef_x0 * x0 + coef->coef_xt * x;
-    return frac * coef->log_var_max + (1 - frac) * coef->log_var_min;
-}
-#endif
 
 #endif

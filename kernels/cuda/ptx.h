@@ -6,6 +6,8 @@
 
 #include "kernels/cuda/cuda.h"
 
+#include <cooperative_groups.h>
+
 namespace plain
 {
 
@@ -91,6 +93,37 @@ static __device__ inline void grid_wait(unsigned *count, unsigned target)
     __threadfence();
 }
 
+/* A cluster of blocks: the block's number in it; a store to the place in the shared memory of block `rank` that
+ * `shared` is in one's own; a barrier of all its threads, behind which stores before it are seen. Below compute
+ * capability 9 each block is a cluster. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+static __device__ inline unsigned cluster_rank()
+{
+    return 0;
+}
+static __device__ inline void cluster_store(uint4 *shared, unsigned, const uint4 &x)
+{
+    *shared = x;
+}
+static __device__ inline void cluster_sync()
+{
+    __syncthreads();
+}
+#else
+static __device__ inline unsigned cluster_rank()
+{
+    return cooperative_groups::this_cluster().block_rank();
+}
+static __device__ inline void cluster_store(uint4 *shared, unsigned rank, const uint4 &x)
+{
+    *cooperative_groups::this_cluster().map_shared_rank(shared, rank) = x;
+}
+static __device__ inline void cluster_sync()
+{
+    cooperative_groups::this_cluster().sync();
+}
+#endif
+
 } // namespace plain
 
 #ifdef MAR_CUDAHOST
@@ -170,6 +203,34 @@ static __device__ inline void grid_wait(unsigned *count, unsigned target)
                      : "memory");
     } while ((int)(now - target) < 0);
 }
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+using plain::cluster_rank;
+using plain::cluster_store;
+using plain::cluster_sync;
+#else
+static __device__ inline unsigned cluster_rank()
+{
+    unsigned rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+static __device__ inline void cluster_store(uint4 *shared, unsigned rank, const uint4 &x)
+{
+    asm volatile(
+        "{\n\t.reg .u32 there;\n\t"
+        "mapa.shared::cluster.u32 there, %0, %1;\n\t"
+        "st.shared::cluster.v4.u32 [there], {%2, %3, %4, %5};\n\t}" ::"r"((unsigned)__cvta_generic_to_shared(shared)),
+        "r"(rank), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+        : "memory");
+}
+static __device__ inline void cluster_sync()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+#endif
 
 } // namespace ptx
 namespace fast = ptx;

@@ -220,7 +220,8 @@ static void run_body(cuda_kern *c, kern_tape *t, stage_mode mode, void (*body)(v
 }
 
 /* A kernel's first launch may stand inside a capture: drivers load it then since CUDA 12.3, older than this runtime
- * needs. Relaxed, as cuBLASLt may load and allocate at its first product; cuda_outside_tape forbids what we must not. */
+ * needs. Relaxed, as cuBLASLt may load and allocate at its first product; cuda_outside_tape forbids what we must not.
+ */
 static mar_status capture(cuda_kern *c, kern_tape *t, void (*body)(void *arg), void *arg, mar_err *err)
 {
     cudaGraph_t graph = NULL;
@@ -243,6 +244,7 @@ static mar_status record(cuda_kern *c, kern_tape *t, void (*body)(void *arg), vo
     t->bytes = t->used;
     t->recorded = t->calls;
     if (status == MAR_OK && t->bytes > 0) status = alloc_pair(c, t->bytes, &t->pinned, &t->device, err);
+    if (t->device) c->base.recorded_bytes += t->bytes;
     if (status == MAR_OK)
         status = cuda_status(cudaEventCreateWithFlags(&t->fetched, cudaEventDisableTiming), "making an event", err);
     return status == MAR_OK ? capture(c, t, body, arg, err) : status;
@@ -292,6 +294,7 @@ void cuda_tape_free(kern *k, kern_tape *t)
     (void)cudaStreamSynchronize(c->stream);
     if (t->graph) (void)cudaGraphExecDestroy(t->graph);
     if (t->fetched) (void)cudaEventDestroy(t->fetched);
+    if (t->device) c->base.recorded_bytes -= t->bytes;
     free_pair(c, t->pinned, t->device);
     free(t);
 }

@@ -54,7 +54,6 @@ static void memory(void **state)
     assert_int_equal(k->ops->alloc(k, (size_t)1 << 46, &p, &err), MAR_ENOMEM);
     assert_null(p);
     assert_non_null(strstr(err.text, "out of GPU memory: 65536.0 GB asked, "));
-    assert_non_null(strstr(err.text, "a smaller batch needs less"));
     check_kern(k); /* no failure of the backend: a smaller one is fine */
     p = to_device(k, host, N);
     k->ops->free(k, p);

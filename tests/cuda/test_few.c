@@ -13,19 +13,21 @@ typedef struct {
     const char *multiprocessors; /* of the host's device; a GPU has its own */
 } shape;
 
+enum { WIDE = 5 }; /* the one in clusters */
 static const shape shapes[] = {
     {64, 3, 16, "4"},   /* the demo model's head; two tiles a block, warps without channels */
     {160, 1, 4, "3"},   /* seven tiles a block, the last one has six */
     {256, 6, 16, "8"},  /* weights stream */
     {288, 2, 32, "36"}, /* two pairs a warp, one tile a block */
     {512, 1, 8, "16"},  /* four */
+    {1056, 1, 4, "66"}, /* five, in clusters; two tiles a block */
     {1024, 6, 16, ""},  /* from here on too much for the host: MAR-B, MAR-L, MAR-H */
     {1280, 8, 16, ""},  {1536, 12, 16, ""},
 };
 
 static size_t shape_count(void)
 {
-    return cuda_test_scale() > 1 ? sizeof shapes / sizeof *shapes : 5;
+    return cuda_test_scale() > 1 ? sizeof shapes / sizeof *shapes : WIDE + 1;
 }
 
 typedef struct {
@@ -258,14 +260,13 @@ static void agrees_with_cpu(void **state)
     }
 }
 
-/* A token's bits are the same alone and among any number of others. */
-static void rows_are_independent(void **state)
+/* A token's bits are the same alone and among any number of others: by every way to take so many rows. */
+static void check_rows(shape s)
 {
-    (void)state;
-    network n = make_network(shapes[0], 5000);
+    network n = make_network(s, 5000);
     bench cuda = open_cuda_bench(&n);
     for (int conditions = 1; conditions <= 2; conditions++) {
-        const int most = MOST / conditions, counts[] = {1, 3, 4, 5, 8, 9, 16, 20};
+        const int most = MOST / conditions, counts[] = {1, 3, 4, 5, 8, 9, 12, 16, 20};
         float all[MOST * 32], some[MOST * 32];
         run_chain(&cuda, &(run){most, conditions, 2, 0, 0, 1}, all, NULL);
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -275,6 +276,34 @@ static void rows_are_independent(void **state)
         }
     }
     free_bench(&cuda);
+    free_network(&n);
+}
+
+static void rows_are_independent(void **state)
+{
+    (void)state;
+    check_rows(shapes[0]);
+    if (cuda_test_scale() > 1) check_rows(shapes[WIDE]); /* on the host, see clusters_change_nothing */
+}
+
+/* Clusters change no bit: without them, more than 8 rows of a wide head are dealt to all blocks. A GPU has clusters or
+ * not, and compares twice the same. */
+static void clusters_change_nothing(void **state)
+{
+    (void)state;
+    const run runs[] = {{3, 2, 2, 0, 0, 1}, {9, 1, 2, 1, 5, 0}, {8, 2, 2, 0, 2, 1}};
+    enum { RUNS = sizeof runs / sizeof *runs };
+    float x[2][RUNS][MOST * 32];
+    network n = make_network(shapes[WIDE], 7000);
+    for (int clusters = 0; clusters < 2; clusters++) {
+        setenv("MAR_CUDAHOST_CAPABILITY", clusters ? "9.0" : "8.0", 1);
+        bench cuda = open_cuda_bench(&n);
+        for (int i = 0; i < RUNS; i++) run_chain(&cuda, &runs[i], x[clusters][i], NULL);
+        free_bench(&cuda);
+    }
+    unsetenv("MAR_CUDAHOST_CAPABILITY");
+    for (int i = 0; i < RUNS; i++)
+        assert_memory_equal(x[0][i], x[1][i], (size_t)(runs[i].tokens * n.s.channels) * sizeof(float));
     free_network(&n);
 }
 
@@ -314,6 +343,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_cpu),
         cmocka_unit_test(rows_are_independent),
+        cmocka_unit_test(clusters_change_nothing),
         cmocka_unit_test(replays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,17 +17,24 @@ static void check(cudaError_t error)
     if (error != cudaSuccess) fail_msg("%s", cudaGetErrorString(error));
 }
 
+enum { ALONE, TOGETHER, IN_PAIRS }; /* blocks: as they come, all at once, in clusters of two */
+
 /* Runs kernel(arguments..., out) and fetches out[n]. */
 template <typename T, typename... P, typename... A>
-static void run(void (*kernel)(P...), unsigned blocks, unsigned threads, T *out, size_t n, int cooperative,
-                A... arguments)
+static void run(void (*kernel)(P...), unsigned blocks, unsigned threads, T *out, size_t n, int how, A... arguments)
 {
     T *device;
     check(cudaMalloc((void **)&device, n * sizeof(T)));
     check(cudaMemset(device, 0xff, n * sizeof(T)));
     cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeCooperative;
-    attribute.val.cooperative = cooperative;
+    if (how == IN_PAIRS) {
+        attribute.id = cudaLaunchAttributeClusterDimension;
+        attribute.val.clusterDim.x = 2;
+        attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    } else {
+        attribute.id = cudaLaunchAttributeCooperative;
+        attribute.val.cooperative = how == TOGETHER;
+    }
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(blocks);
     config.blockDim = dim3(threads);
@@ -67,8 +74,8 @@ static void test_mma(void **state)
 {
     (void)state;
     float fast_one[128], plain_one[128];
-    run(multiply<1>, 1, 32, fast_one, 128, 0);
-    run(multiply<0>, 1, 32, plain_one, 128, 0);
+    run(multiply<1>, 1, 32, fast_one, 128, ALONE);
+    run(multiply<0>, 1, 32, plain_one, 128, ALONE);
     for (int i = 0; i < 128; i++) /* sums of 17 terms below 4, in another order */
         if (!(fabsf(fast_one[i] - plain_one[i]) <= 17 * 4 * 1.2e-7f * 17))
             fail_msg("element %d: %g, expected %g", i, (double)fast_one[i], (double)plain_one[i]);
@@ -100,8 +107,8 @@ static void test_load_matrices(void **state)
 {
     (void)state;
     uint32_t fast_one[256], plain_one[256];
-    run(load_rows<1>, 1, 32, fast_one, 256, 0);
-    run(load_rows<0>, 1, 32, plain_one, 256, 0);
+    run(load_rows<1>, 1, 32, fast_one, 256, ALONE);
+    run(load_rows<0>, 1, 32, plain_one, 256, ALONE);
     assert_memory_equal(fast_one, plain_one, sizeof fast_one);
 }
 
@@ -116,8 +123,8 @@ static void test_exp2(void **state)
     (void)state;
     enum { N = 512 };
     float fast_one[N], plain_one[N];
-    run(powers<1>, 1, N, fast_one, N, 0);
-    run(powers<0>, 1, N, plain_one, N, 0);
+    run(powers<1>, 1, N, fast_one, N, ALONE);
+    run(powers<0>, 1, N, plain_one, N, ALONE);
     for (int i = 0; i < N; i++)
         if (!(fabsf(fast_one[i] / plain_one[i] - 1) <= 5e-7f))
             fail_msg("2^x number %d: %g, expected %g", i, (double)fast_one[i], (double)plain_one[i]);
@@ -150,8 +157,8 @@ static void test_copy(void **state)
     for (unsigned i = 0; i < N; i++) host[i] = make_uint4(i, i * 3 + 1, ~i, i << 20);
     check(cudaMalloc((void **)&from, sizeof host));
     check(cudaMemcpy(from, host, sizeof host, cudaMemcpyHostToDevice));
-    run(copy<1>, 1, N, fast_one, 2 * N, 0, (const uint4 *)from);
-    run(copy<0>, 1, N, plain_one, 2 * N, 0, (const uint4 *)from);
+    run(copy<1>, 1, N, fast_one, 2 * N, ALONE, (const uint4 *)from);
+    run(copy<0>, 1, N, plain_one, 2 * N, ALONE, (const uint4 *)from);
     check(cudaFree(from));
     assert_memory_equal(fast_one, plain_one, sizeof fast_one);
     assert_memory_equal(fast_one, host + 37, sizeof host - sizeof(uint4) * 37);
@@ -191,9 +198,9 @@ static void test_barrier(void **state)
         check(cudaMalloc((void **)&memory, (1 + 2 * BLOCKS) * sizeof *memory));
         check(cudaMemset(memory, 0, (1 + 2 * BLOCKS) * sizeof *memory));
         if (i)
-            run(rounds<1>, BLOCKS, THREADS, fast_one, BLOCKS * THREADS, 1, memory, memory + 1, (int)ROUNDS);
+            run(rounds<1>, BLOCKS, THREADS, fast_one, BLOCKS * THREADS, TOGETHER, memory, memory + 1, (int)ROUNDS);
         else
-            run(rounds<0>, BLOCKS, THREADS, plain_one, BLOCKS * THREADS, 1, memory, memory + 1, (int)ROUNDS);
+            run(rounds<0>, BLOCKS, THREADS, plain_one, BLOCKS * THREADS, TOGETHER, memory, memory + 1, (int)ROUNDS);
         check(cudaFree(memory));
     }
     assert_memory_equal(fast_one, plain_one, sizeof fast_one);
@@ -201,10 +208,45 @@ static void test_barrier(void **state)
         assert_memory_equal(fast_one, fast_one + b * THREADS, THREADS * sizeof *fast_one);
 }
 
+/* Each thread writes into the shared memory of its cluster's other block. */
+template <int fast_one> static __global__ void trade(uint4 *out)
+{
+    uint4 *shared = (uint4 *)cuda_shared();
+    const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    const uint4 x = make_uint4(i, i * 3 + 1, ~i, i << 20);
+    if (fast_one) {
+        ptx::cluster_sync(); /* both have begun */
+        ptx::cluster_store(shared + threadIdx.x, 1 - ptx::cluster_rank(), x);
+        ptx::cluster_sync();
+    } else {
+        plain::cluster_sync();
+        plain::cluster_store(shared + threadIdx.x, 1 - plain::cluster_rank(), x);
+        plain::cluster_sync();
+    }
+    out[i] = shared[blockDim.x - 1 - threadIdx.x];
+}
+
+static void test_cluster(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 32, THREADS = 256 };
+    static uint4 fast_one[BLOCKS * THREADS], plain_one[BLOCKS * THREADS];
+    int device, major;
+    check(cudaGetDevice(&device));
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    if (major < 9) skip();
+    run(trade<1>, BLOCKS, THREADS, fast_one, BLOCKS * THREADS, IN_PAIRS);
+    run(trade<0>, BLOCKS, THREADS, plain_one, BLOCKS * THREADS, IN_PAIRS);
+    assert_memory_equal(fast_one, plain_one, sizeof fast_one);
+    for (unsigned b = 0; b < BLOCKS; b++)
+        for (unsigned t = 0; t < THREADS; t++)
+            assert_int_equal(fast_one[b * THREADS + t].x, (b ^ 1) * THREADS + THREADS - 1 - t);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mma), cmocka_unit_test(test_load_matrices),
-                                       cmocka_unit_test(test_exp2), cmocka_unit_test(test_copy),
-                                       cmocka_unit_test(test_barrier)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mma),     cmocka_unit_test(test_load_matrices),
+                                       cmocka_unit_test(test_exp2),    cmocka_unit_test(test_copy),
+                                       cmocka_unit_test(test_barrier), cmocka_unit_test(test_cluster)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

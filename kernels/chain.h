@@ -1,0 +1,47 @@
+/* A step of the denoising chain, by channel: one source for host and device. */
+#ifndef KERNELS_CHAIN_H
+#define KERNELS_CHAIN_H
+
+#include "kernels/ops.h"
+
+/* eps with guidance; without, uncond is cond. */
+KERN_FN float kern_chain_eps(float cond, float uncond, float cfg)
+{
+    return uncond + cfg * (cond - uncond);
+}
+
+/* Where the variance lies between its bounds, by the head's answer v. */
+KERN_FN float kern_chain_fraction(float v)
+{
+    return (v + 1) * 0.5f;
+}
+
+KERN_FN float kern_chain_mean(const kern_chain_coef *coef, float x, float eps)
+{
+    const float x0 = coef->sqrt_recip_abar * x - coef->sqrt_recipm1_abar * eps;
+    return coef->coef_x0 * x0 + coef->coef_xt * x;
+}
+
+/* At temperature 1. */
+KERN_FN float kern_chain_log_std(const kern_chain_coef *coef, float fraction)
+{
+    return 0.5f * (fraction * coef->log_var_max + (1 - fraction) * coef->log_var_min);
+}
+
+/* p_sample: the next state, by the head's answers eps and v; normal may be anything finite where no noise is added. */
+KERN_FN float kern_chain_next(const kern_chain_coef *coef, float x, float eps, float v, float normal)
+{
+    return kern_chain_mean(coef, x, eps) +
+           expf(kern_chain_log_std(coef, kern_chain_fraction(v))) * normal * coef->noise;
+}
+
+/* A solver's next state; *x0 is that of the step before, then this step's. */
+KERN_FN float kern_chain_ode_next(const kern_ode_coef *coef, float x, float eps, float *x0)
+{
+    const float now = coef->sqrt_recip_abar * x - coef->sqrt_recipm1_abar * eps;
+    const float before = coef->coef_previous != 0 ? coef->coef_previous * *x0 : 0;
+    *x0 = now;
+    return coef->coef_x * x + coef->coef_x0 * now + before;
+}
+
+#endif

@@ -45,11 +45,12 @@ def measure_ours(args, name, arch, batch, num_iter, head_spec):
     return o
 
 
-def measure_pytorch(args, name, arch, batch, num_iter):
+def measure_pytorch(args, name, arch, batch, num_iter, ours_seconds):
     torch = pytorch(args, arch, batch, num_iter)
     for config, seconds in torch["seconds"].items():
         row(f"{name} {config}", seconds["total"], f"encoder {seconds['encoder']:.4f} decoder {seconds['decoder']:.4f} "
-            f"head {seconds['head']:.4f} VAE {seconds['vae']:.4f}")
+            f"head {seconds['head']:.4f} VAE {seconds['vae']:.4f}; {seconds['total'] / ours_seconds:.2f} x libmar's plain "
+            "chain")
     return torch
 
 
@@ -82,12 +83,14 @@ def main():
         for batch in map(int, args.batches.split(",")):
             for num_iter in map(int, args.num_iters.split(",")):
                 where = f"{arch} batch {batch}, {num_iter} steps"
-                once(f"libmar {where}", measure_ours, arch, batch, num_iter, 0)
+                plain = f"libmar {where}"
+                once(plain, measure_ours, arch, batch, num_iter, 0)
                 if args.head_spec and batch <= 8:
                     once(f"libmar {where}, head_spec {args.head_spec}", measure_ours, arch, batch, num_iter,
                          args.head_spec)
-                if args.pytorch:
-                    once(f"PyTorch {where}", measure_pytorch, arch, batch, num_iter)
+                if args.pytorch and plain in results:
+                    once(f"PyTorch {where}", measure_pytorch, arch, batch, num_iter,
+                         results[plain]["seconds_per_image"])
 
 
 if __name__ == "__main__":

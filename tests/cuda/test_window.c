@@ -131,7 +131,8 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
     return stats;
 }
 
-/* Tokens that differ by more than the tolerance. A decision within rounding of its threshold makes another token. */
+/* Tokens that differ by more than the tolerance. A decision within rounding of its threshold makes another token; that
+ * they are few says nothing of the others, which are within the tolerance. */
 static int count_others(const float *x, const float *y, int tokens, double tolerance)
 {
     int others = 0;
@@ -162,7 +163,24 @@ static void window_one_is_the_plain_chain(void **state)
         }
 }
 
-/* f32 against f32, by the filter and by a draft's head. */
+/* What the tokens add up to, in whichever groups they go: the same of two runs, but for what so many tokens that were
+ * decided otherwise can make of it. */
+static void assert_counts(const diff_speculation_stats *a, const diff_speculation_stats *b, int others, int window)
+{
+    const long most = (long)others * STEPS;
+    assert_int_equal(a->tokens, b->tokens);
+    assert_int_equal(a->modulations, b->modulations);
+    assert_true(labs(a->calls - b->calls) <= most);
+    assert_true(abs(a->calls_max - b->calls_max) <= most);
+    assert_true(labs(a->accepted - b->accepted) <= most);
+    assert_true(labs(a->rejected - b->rejected) <= most);
+    assert_true(labs(a->evaluations - b->evaluations) <= most * window);
+    assert_true(labs(a->draft_evaluations - b->draft_evaluations) <= most * window);
+}
+
+/* f32 against f32, by the filter and by a draft's head. A decision turns over where its uniform is within rounding of
+ * the ratio. With log ratios to 1e-3, which products in another order may well make of 1e-6, that is one decision in a
+ * thousand, 0.4 expected of a case's 400, and more than 2 in less than 1 % of cases. */
 static void decides_as_the_cpu_does(void **state)
 {
     (void)state;
@@ -185,20 +203,17 @@ static void decides_as_the_cpu_does(void **state)
             close_fixture(&f);
             k->ops->close(k);
         }
-        int agree = 1;
-        for (int t = 0; t < TOKENS; t++) agree &= calls[0][t] == calls[1][t];
-        print_message("window %d: %ld rounds of %ld, accepted %ld, rejected %ld, %ld tries\n", cases[i].window,
-                      stats[1].batched, stats[0].batched, stats[1].accepted, stats[1].rejected, stats[1].tries);
+        const int others = count_others(x[1], x[0], TOKENS, 1e-3);
+        print_message("window %d: %ld rounds of %ld, accepted %ld, rejected %ld, %ld tries, %d tokens others\n",
+                      cases[i].window, stats[1].batched, stats[0].batched, stats[1].accepted, stats[1].rejected,
+                      stats[1].tries, others);
         assert_true(stats[1].rejected > 0 && stats[1].accepted > stats[1].rejected);
-        assert_true(count_others(x[1], x[0], TOKENS, 1e-3) <= 1);
-        assert_int_equal(stats[1].tokens, TOKENS);
-        if (!agree) continue;
-        assert_int_equal(stats[1].batched, stats[0].batched);
-        assert_int_equal(stats[1].calls, stats[0].calls);
-        assert_int_equal(stats[1].calls_max, stats[0].calls_max);
-        assert_int_equal(stats[1].evaluations, stats[0].evaluations);
-        assert_int_equal(stats[1].draft_evaluations, stats[0].draft_evaluations);
-        assert_int_equal(stats[1].draft_batched, stats[0].draft_batched);
+        assert_true(others <= 2);
+        for (int t = 0; t < TOKENS; t++)
+            assert_true(calls[1][t] == calls[0][t] || count_others(x[1] + t * CHANNELS, x[0] + t * CHANNELS, 1, 1e-3));
+        assert_counts(&stats[1], &stats[0], others, cases[i].window);
+        assert_true(labs(stats[1].batched - stats[0].batched) <= others * STEPS);
+        assert_int_equal(stats[1].draft_batched, stats[1].batched * (cases[i].draft ? cases[i].window - 1 : 0));
     }
 }
 
@@ -214,8 +229,26 @@ static int count_run(kern *k, kern_window *w, const kern_window_head *target)
     return done;
 }
 
-/* All rounds in one launch, tokens taking turns in its slots: a token's bits do not depend on those beside it, and it
- * takes as many calls as round by round, but for what bf16 products of other shapes decide otherwise. */
+/* Counts the backend's launches; ops, a table of its own, lives as long as it. */
+static void count_launches(kern *k, kern_ops *ops)
+{
+    *ops = *k->ops;
+    k->ops = ops;
+    real_run = ops->window_run;
+    ops->window_run = count_run;
+    launches = 0;
+}
+
+/* What products of another number of rows may change: on the host, where each is a sum of its own, nothing. On a GPU
+ * a bf16 answer that rounds otherwise may turn over decisions of a third of the tokens. */
+static double other_shapes(double tolerance)
+{
+    return cuda_test_scale() > 1 ? tolerance : 0;
+}
+
+/* All rounds in one launch, tokens taking turns in its slots: a token does not depend on those beside it. The round
+ * loop and the CPU in f32 decide otherwise here and there (the first answers' x0 is a bf16 error magnified by
+ * 1/sqrt(abar)), but as often. */
 static void one_launch(void **state)
 {
     (void)state;
@@ -225,28 +258,107 @@ static void one_launch(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const int tokens = cases[i].tokens;
         float x[MOST * CHANNELS], others[MOST * CHANNELS];
-        fixture f;
-        kern *k = open_cuda(MAR_DTYPE_BF16);
-        kern_ops ops = *k->ops;
-        k->ops = &ops;
-        real_run = ops.window_run;
-        open_fixture(&f, k, &target_net, tokens, cases[i].guided, 1);
-        ops.window_run = count_run;
-        launches = 0;
-        const diff_speculation_stats stats = speculate(&f, NULL, cases[i].window, NULL, x, NULL);
-        assert_int_equal(launches, 1);
-        assert_true(stats.calls_max <= STEPS && stats.batched >= stats.calls_max);
-        assert_true(stats.accepted + stats.rejected < stats.evaluations && stats.accepted > stats.rejected);
-        f.tokens = 1 + tokens / 3; /* the first ones alone; guidance reads the others' unconditional rows */
-        if (!cases[i].guided) {
-            speculate(&f, NULL, cases[i].window, NULL, others, NULL);
-            assert_memory_equal(x, others, (size_t)f.tokens * CHANNELS * sizeof *x);
+        diff_speculation_stats stats[3]; /* of the launch, the loop, the CPU */
+        for (int run = 0; run < 3; run++) {
+            fixture f;
+            kern_ops ops;
+            kern *k = run < 2 ? open_cuda(MAR_DTYPE_BF16) : open_cpu();
+            open_fixture(&f, k, &target_net, tokens, cases[i].guided, 1);
+            count_launches(k, &ops);
+            if (run > 0) ops.window_run = NULL;
+            stats[run] = speculate(&f, NULL, cases[i].window, NULL, run ? others : x, NULL);
+            assert_int_equal(launches, run == 0);
+            f.tokens = 1 + tokens / 3; /* the first ones alone; guidance reads the others' unconditional rows */
+            if (run == 0 && !cases[i].guided) {
+                speculate(&f, NULL, cases[i].window, NULL, others, NULL);
+                assert_true(count_others(x, others, f.tokens, other_shapes(5e-2)) <= other_shapes(f.tokens / 3.0));
+            }
+            close_fixture(&f);
+            k->ops->close(k);
         }
-        f.tokens = tokens;
-        ops.window_run = NULL;
-        const diff_speculation_stats rounds = speculate(&f, NULL, cases[i].window, NULL, others, NULL);
-        print_message("window %d, %d tokens: %ld and %ld calls\n", cases[i].window, tokens, stats.calls, rounds.calls);
-        assert_true(fabs((double)(stats.calls - rounds.calls)) < 1 + 0.15 * (double)rounds.calls);
+        print_message("window %d, %d tokens: %ld, %ld and %ld calls, %ld, %ld and %ld rejected\n", cases[i].window,
+                      tokens, stats[0].calls, stats[1].calls, stats[2].calls, stats[0].rejected, stats[1].rejected,
+                      stats[2].rejected);
+        assert_true(stats[0].calls_max <= STEPS && stats[0].batched >= stats[0].calls_max);
+        assert_true(stats[0].accepted + stats[0].rejected < stats[0].evaluations);
+        assert_true(stats[0].accepted > stats[0].rejected && stats[0].rejected > 0);
+        for (int run = 1; run < 3; run++) {
+            assert_true(labs(stats[0].calls - stats[run].calls) < 1 + 0.15 * (double)stats[run].calls);
+            assert_true(labs(stats[0].rejected - stats[run].rejected) < 1 + 0.25 * (double)stats[run].rejected);
+        }
+    }
+}
+
+/* The launch obeys the rule: one that accepts everything, or nothing, leaves no decision to rounding, so that all
+ * counts are known, and with everything accepted the round loop and the CPU in f32 come to the same states, as
+ * far as an error of the first answers lets them; unrelated tokens are 1.4 apart. */
+static void one_launch_obeys_the_rule(void **state)
+{
+    (void)state;
+    enum { SLOTS = 16, MOST_TOKENS = 18, WINDOW = 2, ROUNDS = STEPS / WINDOW };
+    static const kern_gaussian_rule rules[] = {{.temper = 1, .path_accept = 1e9}, {.temper = 1, .path_accept = -1e9}};
+    for (int none = 0; none < 2; none++) {
+        float x[3][MOST_TOKENS * CHANNELS]; /* the launch, the loop, the CPU */
+        const int rounds = none ? STEPS : ROUNDS, tokens = none ? SLOTS / 2 : MOST_TOKENS;
+        for (int run = 0; run < 3; run++) {
+            fixture f;
+            kern_ops ops;
+            int calls[MOST_TOKENS];
+            kern *k = run < 2 ? open_cuda(MAR_DTYPE_BF16) : open_cpu();
+            open_fixture(&f, k, &target_net, tokens, 1, 1);
+            count_launches(k, &ops);
+            if (run > 0) ops.window_run = NULL;
+            const diff_speculation_stats stats = speculate(&f, NULL, WINDOW, &rules[none], x[run], calls);
+            assert_int_equal(launches, run == 0);
+            for (int t = 0; t < tokens; t++) assert_int_equal(calls[t], rounds);
+            assert_int_equal(stats.calls, tokens * rounds);
+            assert_int_equal(stats.calls_max, rounds);
+            assert_int_equal(stats.accepted, none ? 0 : tokens * (STEPS - ROUNDS));
+            assert_int_equal(stats.rejected, none ? tokens * (STEPS - 1) : 0);
+            assert_int_equal(stats.evaluations, tokens * (none ? 2 * STEPS - 1 : STEPS));
+            assert_int_equal(stats.batched, run == 0 && tokens > SLOTS ? 2 * rounds : rounds);
+            assert_true(none ? stats.tries >= stats.rejected : stats.tries == 0);
+            close_fixture(&f);
+            k->ops->close(k);
+        }
+        print_message("%s: launch and loop %.1e, launch and CPU %.1e\n", none ? "none" : "all",
+                      relative_error(x[0], x[1], (size_t)tokens * CHANNELS),
+                      relative_error(x[0], x[2], (size_t)tokens * CHANNELS));
+        if (none) continue;
+        assert_close(x[0], x[1], (size_t)tokens * CHANNELS, 8e-2);
+        assert_close(x[0], x[2], (size_t)tokens * CHANNELS, 0.15);
+    }
+}
+
+/* --- groups --------------------------------------------------------------------------------------------------- */
+
+/* Where the modulation of all tokens is too much memory, they go through the chain in groups, the last one smaller:
+ * the same tokens and counts, rounds apart. */
+static void groups_change_nothing(void **state)
+{
+    (void)state;
+    enum { TOKENS = 12, GROUP = 5, WINDOW = 4 };
+    for (int bf16 = 0; bf16 < 2; bf16++) { /* f32: round by round; bf16: one launch a group */
+        float x[2][TOKENS * CHANNELS];
+        diff_speculation_stats stats[2];
+        fixture f;
+        kern_ops ops;
+        kern *k = open_cuda(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
+        open_fixture(&f, k, &target_net, TOKENS, !bf16, 1);
+        count_launches(k, &ops);
+        for (int split = 0; split < 2; split++) {
+            if (split)
+                k->mod_budget = (size_t)(GROUP * (bf16 ? 1 : 2) * STEPS) * k->ops->head_mod_bytes(f.head.net) + 1;
+            launches = 0;
+            stats[split] = speculate(&f, NULL, WINDOW, NULL, x[split], NULL);
+            assert_int_equal(launches, !bf16 ? 0 : split ? (TOKENS + GROUP - 1) / GROUP : 1);
+        }
+        const int others = count_others(x[1], x[0], TOKENS, other_shapes(bf16 ? 5e-2 : 1e-3));
+        print_message("%s: %ld rounds, in groups %ld, %d tokens others\n", bf16 ? "bf16" : "f32", stats[0].batched,
+                      stats[1].batched, others);
+        assert_true(others <= other_shapes(f.tokens / 3.0));
+        assert_true(stats[1].batched > stats[0].batched && stats[1].rejected > 0);
+        assert_counts(&stats[1], &stats[0], others, WINDOW);
         close_fixture(&f);
         k->ops->close(k);
     }
@@ -280,28 +392,39 @@ static void assert_law(fixture *f, int calls, int window, const kern_gaussian_ru
     }
 }
 
+/* f32: round by round; bf16: one launch. */
+static void check_law(int bf16, int calls)
+{
+    static const kern_gaussian_rule mutants[] = {{.temper = 1, .path_accept = 1e9}, {.temper = -1}};
+    const int window = bf16 ? 4 : 16;
+    float *x = malloc(sizeof *x * (size_t)calls * MOST * CHANNELS);
+    float *plain = malloc(sizeof *plain * (size_t)calls * MOST * CHANNELS);
+    assert_true(x && plain);
+    fixture f;
+    kern_ops ops;
+    kern *k = open_cuda(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
+    open_fixture(&f, k, bf16 ? &target_net : &draft_net, MOST, 0, 1);
+    count_launches(k, &ops);
+    for (int c = 0; c < calls; c++) {
+        set_call(&f, c);
+        draw_plain(&f, plain + c * MOST * CHANNELS);
+    }
+    assert_law(&f, calls, window, NULL, plain, x);
+    for (int i = 0; i < 2; i++) assert_law(&f, calls, window, &mutants[i], plain, x);
+    assert_int_equal(launches, bf16 ? 3 * calls : 0);
+    close_fixture(&f);
+    k->ops->close(k);
+    free(x), free(plain);
+}
+
+/* p of the exact rule and the mutants, on the host: 0.82, 0.01, 0.01 (with 8 calls 0.92, 0.01, 0.01; with 6 the first
+ * mutant passes, 0.04). The launch's law takes more tokens than the host draws in a test: with 10 calls, 0.09, 0.01 and
+ * 0.66. With 192, as on a GPU, those of the CPU in f32 are 0.20, 0.01, 0.01. */
 static void same_law_as_the_plain_chain(void **state)
 {
     (void)state;
-    static const kern_gaussian_rule mutants[] = {{.temper = 1, .path_accept = 1e9}, {.temper = -1}};
-    for (int bf16 = 0; bf16 < 2; bf16++) { /* f32: round by round; bf16: one launch */
-        const int calls = (bf16 ? 1 : 12) * cuda_test_scale();
-        float *x = malloc(sizeof *x * (size_t)calls * MOST * CHANNELS);
-        float *plain = malloc(sizeof *plain * (size_t)calls * MOST * CHANNELS);
-        assert_true(x && plain);
-        fixture f;
-        kern *k = open_cuda(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
-        open_fixture(&f, k, bf16 ? &target_net : &draft_net, MOST, 0, 1);
-        for (int c = 0; c < calls; c++) {
-            set_call(&f, c);
-            draw_plain(&f, plain + c * MOST * CHANNELS);
-        }
-        assert_law(&f, calls, bf16 ? 4 : 16, NULL, plain, x);
-        for (int i = 0; i < (bf16 ? 0 : 2); i++) assert_law(&f, calls, 16, &mutants[i], plain, x);
-        close_fixture(&f);
-        k->ops->close(k);
-        free(x), free(plain);
-    }
+    check_law(0, 10 * cuda_test_scale());
+    if (cuda_test_scale() > 1) check_law(1, 12 * cuda_test_scale());
 }
 
 int main(void)
@@ -310,6 +433,8 @@ int main(void)
         cmocka_unit_test(window_one_is_the_plain_chain),
         cmocka_unit_test(decides_as_the_cpu_does),
         cmocka_unit_test(one_launch),
+        cmocka_unit_test(one_launch_obeys_the_rule),
+        cmocka_unit_test(groups_change_nothing),
         cmocka_unit_test(same_law_as_the_plain_chain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -136,6 +136,7 @@ template <int PAIRS> static __global__ void __launch_bounds__(FEW_THREADS, 1) fe
 {
     const int rows = j.tokens * j.conditions;
     few f;
+    if (j.steps == 0) return; /* few_resident only tries whether it starts */
     few_begin<PAIRS>(a, &f);
     few_load_state(a, &f, j);
     for (int s = 0; s < j.steps; s++) {
@@ -210,7 +211,7 @@ static int few_fit(const cuda_kern *c, const kern_head_spec *spec, int cluster, 
     return 1;
 }
 
-/* Whether all blocks can be on the device at once. */
+/* Whether all blocks can be on the device at once: by its figures, and by a launch that does nothing. */
 static int few_resident(const cuda_kern *c, const few_head *f)
 {
     int n = 0;
@@ -227,8 +228,10 @@ static int few_resident(const cuda_kern *c, const few_head *f)
         e = cudaOccupancyMaxActiveClusters(&n, form, &config);
     else if (e == cudaSuccess)
         e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, form, FEW_THREADS, f->shared_bytes);
+    const int most = n * (f->args.cluster > 1 ? f->args.cluster : c->multiprocessors);
+    if (e == cudaSuccess && most >= (int)f->blocks) e = few_start(c, f, form, few_job());
     if (e != cudaSuccess) cudaGetLastError(); /* it is no failure */
-    return e == cudaSuccess && n * (f->args.cluster > 1 ? f->args.cluster : c->multiprocessors) >= (int)f->blocks;
+    return e == cudaSuccess && most >= (int)f->blocks;
 }
 
 /* Part of the L2 cache for the weights that stream. */

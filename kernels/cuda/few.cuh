@@ -138,17 +138,10 @@ static inline cudaLaunchAttribute few_window(const few_head *f)
     return window;
 }
 
-/* Launches kernel[pairs - 1](args, extra). */
+/* All blocks of form(args, extra) at once. The kernel's limit of shared memory must have been raised. */
 template <typename E>
-static inline void few_launch(cuda_kern *c, const few_head *f, void (*const kernel[FEW_PAIRS])(few_args, E), E extra)
+static inline cudaError_t few_start(const cuda_kern *c, const few_head *f, void (*form)(few_args, E), E extra)
 {
-    if (!cuda_live(c)) return;
-    void (*const form)(few_args, E) = kernel[f->pairs - 1];
-    /* The limit is the function's, that is of all heads and graphs with this form: always the same. */
-    if (!cuda_ok(c, cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->shared_bytes),
-                 "preparing the head's kernel") ||
-        !cuda_ok(c, cudaMemsetAsync(f->args.met, 0, sizeof *f->args.met, c->stream), "preparing the head's kernel"))
-        return;
     cudaLaunchAttribute attributes[3] = {};
     attributes[0].id = cudaLaunchAttributeCooperative;
     attributes[0].val.cooperative = 1;
@@ -161,7 +154,20 @@ static inline void few_launch(cuda_kern *c, const few_head *f, void (*const kern
     config.numAttrs = 1;
     if (f->args.cluster > 1) attributes[config.numAttrs++] = few_cluster(f);
     if (f->kept_in_l2 > 0) attributes[config.numAttrs++] = few_window(f);
-    cuda_ok(c, cudaLaunchKernelEx(&config, form, f->args, extra), "launching the head's kernel");
+    return cudaLaunchKernelEx(&config, form, f->args, extra);
+}
+
+/* Launches kernel[pairs - 1](args, extra). */
+template <typename E>
+static inline void few_launch(cuda_kern *c, const few_head *f, void (*const kernel[FEW_PAIRS])(few_args, E), E extra)
+{
+    if (!cuda_live(c)) return;
+    void (*const form)(few_args, E) = kernel[f->pairs - 1];
+    /* The limit is the function's, that is of all heads and graphs with this form: always the same. */
+    if (cuda_ok(c, cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->shared_bytes),
+                "preparing the head's kernel") &&
+        cuda_ok(c, cudaMemsetAsync(f->args.met, 0, sizeof *f->args.met, c->stream), "preparing the head's kernel"))
+        cuda_ok(c, few_start(c, f, form, extra), "launching the head's kernel");
 }
 
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)

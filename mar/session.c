@@ -19,10 +19,16 @@ static int grid_of(const mar_model *model)
     return grid;
 }
 
+/* Across tokens: a draft model and a method. */
+static int speculates(const mar_session *s)
+{
+    return s->params.draft && s->params.spec;
+}
+
 /* Tokens an image in the largest call of the head: of one step, or of a block of gamma steps. */
 static int max_tokens(const mar_session *s)
 {
-    const int block = mar_session_speculates(s) ? s->params.gamma : 1;
+    const int block = speculates(s) ? s->params.gamma : 1;
     int most = 0;
     for (int i = 0; i < s->params.num_iter; i++) {
         int sum = 0;
@@ -220,7 +226,7 @@ static mar_status build(mar_session *s, mar_err *err)
     if (status == MAR_OK) status = allocate_host(s, err);
     describe(s);
     if (status == MAR_OK && s->params.head_spec) status = create_head(s, err);
-    if (status == MAR_OK && mar_session_speculates(s)) status = mar_speculation_create(s, err);
+    if (status == MAR_OK && speculates(s)) status = mar_speculation_create(s, err);
     return status == MAR_OK ? allocate(s, err) : status;
 }
 
@@ -246,7 +252,7 @@ static mar_status plan(mar_session *s, int n, mar_err *err)
         if (status == MAR_OK) status = plan_draw(s, n * (step->predicted - step->detailed), step->sampling_steps, err);
         if (status == MAR_OK) status = plan_draw(s, n * step->detailed, step->detailed_steps, err);
     }
-    if (status == MAR_OK && mar_session_speculates(s)) status = mar_speculation_plan(s, n, err);
+    if (status == MAR_OK && speculates(s)) status = mar_speculation_plan(s, n, err);
     if (status == MAR_OK) s->planned = n;
     return status;
 }
@@ -338,11 +344,6 @@ mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *la
     if (s->draft.model) mar_runner_begin(&s->draft, n, s->label);
     s->stats.total_s = mar_now() - start;
     return kern_check(k, err);
-}
-
-int mar_session_speculates(const mar_session *s)
-{
-    return s->params.draft && s->params.spec;
 }
 
 /* Lists the tokens of one autoregressive step as rows first.. ; returns their number. */

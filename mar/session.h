@@ -44,9 +44,6 @@ struct mar_session {
     char guarantee[256];
 };
 
-/* Across tokens: a draft model and a method. */
-int mar_session_speculates(const mar_session *s);
-
 /* mar/speculate.c: speculation across tokens. Check is of the parameters, and to be called whether they ask for it or
  * not; plan prepares batches of n images; round advances s->step by at least one. */
 mar_status mar_speculation_check(const mar_model *model, const mar_params *params, mar_err *err);

@@ -232,7 +232,6 @@ static void describe(cuda_kern *c, const cudaDeviceProp *p)
     c->multiprocessors = p->multiProcessorCount;
     c->major = p->major;
     c->shared_bytes = p->sharedMemPerBlockOptin;
-    c->l2_bytes = (size_t)p->l2CacheSize;
     c->l2_persisting_bytes = (size_t)p->persistingL2CacheMaxSize;
     const size_t budget = p->totalGlobalMem / 32, most = (size_t)1 << 30;
     c->base.mod_budget = budget < most ? budget : most;

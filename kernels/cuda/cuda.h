@@ -29,8 +29,8 @@ typedef struct {
     int device;
     int multiprocessors, major; /* of the device, and its compute capability */
     size_t shared_bytes;        /* a block may have, opted in */
-    size_t l2_bytes, l2_persisting_bytes;
-    cudaStream_t stream; /* all work of this backend */
+    size_t l2_persisting_bytes; /* that can be set aside */
+    cudaStream_t stream;        /* all work of this backend */
     cublasLtHandle_t lt;
     void *workspace; /* of cuBLASLt */
     size_t workspace_bytes;

@@ -11,18 +11,19 @@ static int rows_of(const diff_chain *c, int tokens)
     return c->guided ? 2 * tokens : tokens;
 }
 
-static mar_status create_courses(const diff_spec *specs, int n, diff_chain *c, mar_err *err)
+static mar_status create_respacings(const diff_spec *specs, int n, diff_chain *c, mar_err *err)
 {
-    c->course = calloc((size_t)n, sizeof *c->course);
-    if (!c->course) return err_set(err, MAR_ENOMEM, "out of memory");
+    c->respacing = calloc((size_t)n, sizeof *c->respacing);
+    if (!c->respacing) return err_set(err, MAR_ENOMEM, "out of memory");
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < n; i++) {
-        diff_course *course = &c->course[c->courses++];
-        course->spec = specs[i];
-        status = diff_schedule_create_for(&specs[i], c->temperature, &course->schedule, err);
+        diff_respacing *respacing = &c->respacing[c->respacings++];
+        respacing->spec = specs[i];
+        status = diff_schedule_create_for(&specs[i], c->temperature, &respacing->schedule, err);
         if (status == MAR_OK)
-            status = diff_head_time_embeddings(c->head, course->schedule.t, course->schedule.steps, &course->temb, err);
-        if (course->schedule.steps > c->max_steps) c->max_steps = course->schedule.steps;
+            status = diff_head_time_embeddings(c->head, respacing->schedule.t, respacing->schedule.steps,
+                                               &respacing->temb, err);
+        if (respacing->schedule.steps > c->max_steps) c->max_steps = respacing->schedule.steps;
     }
     return status;
 }
@@ -47,21 +48,21 @@ static int chunk_rows(const diff_chain *c)
 {
     const kern *k = c->head->k;
     const size_t rows = (size_t)rows_of(c, c->max_tokens), all = rows * (size_t)c->max_steps;
-    const size_t fit = k->mod_budget / k->ops->head_mod_bytes(c->head->net);
+    const size_t fit = k->mod_budget / k->head->mod_bytes(c->head->net);
     return (int)(fit < rows ? rows : fit > all ? all : fit);
 }
 
 size_t diff_chain_lay_out(diff_chain *c, char *base)
 {
-    const kern_ops *ops = c->head->k->ops;
+    const kern *k = c->head->k;
     const size_t rows = (size_t)rows_of(c, c->max_tokens), tokens = (size_t)c->max_tokens;
     const size_t width = (size_t)c->head->width, channels = (size_t)c->head->channels;
     size_t used = 0;
     c->cond = arena_carve(base, &used, rows * width, sizeof(float));
     c->out = arena_carve(base, &used, rows * 2 * channels, sizeof(float));
     c->x0 = arena_carve(base, &used, tokens * channels, sizeof(float));
-    c->mod = arena_carve(base, &used, (size_t)c->mod_rows, ops->head_mod_bytes(c->head->net));
-    c->scratch = arena_carve(base, &used, 1, ops->head_scratch_bytes(c->head->net, c->mod_rows));
+    c->mod = arena_carve(base, &used, (size_t)c->mod_rows, k->head->mod_bytes(c->head->net));
+    c->scratch = arena_carve(base, &used, 1, k->head->scratch_bytes(c->head->net, c->mod_rows));
     if (c->reuse) {
         c->kept = arena_carve(base, &used, (size_t)c->head->depth * rows * width, sizeof(float));
         c->difference = arena_carve(base, &used, tokens * 2 * channels, sizeof(float));
@@ -73,7 +74,7 @@ mar_status diff_chain_create_for(const diff_head *head, const diff_spec *specs, 
                                  int max_tokens, int guided, diff_chain *out, mar_err *err)
 {
     *out = (diff_chain){.head = head, .max_tokens = max_tokens, .guided = guided, .temperature = temperature};
-    mar_status status = create_courses(specs, n, out, err);
+    mar_status status = create_respacings(specs, n, out, err);
     if (status == MAR_OK) status = create_host(out, err);
     if (status != MAR_OK) {
         diff_chain_free(out);
@@ -93,10 +94,10 @@ mar_status diff_chain_create(const diff_head *head, int steps, float temperature
 
 void diff_chain_use(diff_chain *c, int steps)
 {
-    const diff_course *course = c->course;
-    while (course->spec.steps != steps) course++;
-    c->schedule = course->schedule;
-    c->temb = course->temb;
+    const diff_respacing *respacing = c->respacing;
+    while (respacing->spec.steps != steps) respacing++;
+    c->schedule = respacing->schedule;
+    c->temb = respacing->temb;
 }
 
 void diff_chain_reuse(diff_chain *c)
@@ -108,11 +109,11 @@ void diff_chain_free(diff_chain *c)
 {
     if (!c->head) return;
     kern *k = c->head->k;
-    for (int i = 0; i < c->courses; i++) {
-        if (c->course[i].temb) k->ops->free(k, c->course[i].temb);
-        diff_schedule_free(&c->course[i].schedule);
+    for (int i = 0; i < c->respacings; i++) {
+        if (c->respacing[i].temb) k->core->free(k, c->respacing[i].temb);
+        diff_schedule_free(&c->respacing[i].schedule);
     }
-    free(c->course);
+    free(c->respacing);
     free(c->step_index);
     free(c->step_list);
     free(c->mod_row);
@@ -152,16 +153,16 @@ mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err)
 {
     kern *k = c->head->k;
     const int rows = rows_of(c, tokens), chunk = chunk_steps(c, rows), first = c->schedule.steps - 1;
-    mar_status status = k->ops->linear_plan(k, c->head->cond, rows, err);
-    if (status == MAR_OK) status = k->ops->head_plan(k, c->head->net, rows, err);
-    if (status == MAR_OK && c->reuse) status = k->ops->head_plan(k, c->head->net, tokens, err);
+    mar_status status = k->core->linear_plan(k, c->head->cond, rows, err);
+    if (status == MAR_OK) status = k->head->plan(k, c->head->net, rows, err);
+    if (status == MAR_OK && c->reuse) status = k->head->plan(k, c->head->net, tokens, err);
     if (status == MAR_OK) /* the last chunk of a run that stops above index 0 */
-        status = k->ops->head_plan(k, c->head->net, first % chunk * rows, err);
+        status = k->head->plan(k, c->head->net, first % chunk * rows, err);
     for (int top = first; status == MAR_OK && top >= 0; top -= chunk) {
         const int bottom = top - chunk + 1 > 0 ? top - chunk + 1 : 0;
         const int full = count_in_full(c, top, bottom, first), others = top - bottom + 1 - full;
-        if (full) status = k->ops->head_plan(k, c->head->net, full * rows, err);
-        if (status == MAR_OK && others) status = k->ops->head_plan(k, c->head->net, others * tokens, err);
+        if (full) status = k->head->plan(k, c->head->net, full * rows, err);
+        if (status == MAR_OK && others) status = k->head->plan(k, c->head->net, others * tokens, err);
     }
     return status;
 }
@@ -178,8 +179,8 @@ static void note(diff_chain *c, const float *x, int tokens, const float *cfg, in
     kern *k = c->head->k;
     const int channels = c->head->channels;
     for (int r = 0; r < tokens; r++) c->coef[r] = &c->schedule.coef[index];
-    k->ops->chain_law(k, x, c->out, tokens, channels, cfg, c->coef, c->temperature, trace->mean, trace->log_std);
-    if (index > trace->index) k->ops->add_log_std(k, trace->path_log_std, trace->log_std, tokens, channels);
+    k->head->chain_law(k, x, c->out, tokens, channels, cfg, c->coef, c->temperature, trace->mean, trace->log_std);
+    if (index > trace->index) k->head->add_log_std(k, trace->path_log_std, trace->log_std, tokens, channels);
 }
 
 /* The modulation of indices top..bottom: of all rows for those evaluated in full, of the conditional rows for others.
@@ -197,8 +198,8 @@ static void modulate(diff_chain *c, int tokens, int top, int bottom, int first)
             c->mod_row[i] = row;
             row += rows;
         }
-        void *mod = (char *)c->mod + (size_t)begin * k->ops->head_mod_bytes(c->head->net);
-        k->ops->head_modulate(k, c->head->net, c->temb, c->step_list, n, c->cond, rows, mod, c->scratch);
+        void *mod = (char *)c->mod + (size_t)begin * k->head->mod_bytes(c->head->net);
+        k->head->modulate(k, c->head->net, c->temb, c->step_list, n, c->cond, rows, mod, c->scratch);
     }
 }
 
@@ -206,22 +207,21 @@ static void modulate(diff_chain *c, int tokens, int top, int bottom, int first)
 static void evaluate(diff_chain *c, const float *x, int tokens, int i, int first)
 {
     kern *k = c->head->k;
-    const kern_ops *ops = k->ops;
     const kern_head_reuse reuse = reuse_at(c, i, first);
     const int rows = reuse == KERN_HEAD_FRESH ? rows_of(c, tokens) : tokens;
-    const char *mod = (const char *)c->mod + (size_t)c->mod_row[i] * ops->head_mod_bytes(c->head->net);
+    const char *mod = (const char *)c->mod + (size_t)c->mod_row[i] * k->head->mod_bytes(c->head->net);
     if (!c->reuse) {
-        ops->head_eval(k, c->head->net, x, c->x_index, mod, NULL, rows, c->out, c->scratch);
+        k->head->eval(k, c->head->net, x, c->x_index, mod, NULL, rows, c->out, c->scratch);
         return;
     }
-    ops->head_eval_reusing(k, c->head->net, x, c->x_index, mod, NULL, rows, reuse, c->kept, rows_of(c, c->max_tokens),
-                           c->out, c->scratch);
+    k->head->eval_reusing(k, c->head->net, x, c->x_index, mod, NULL, rows, reuse, c->kept, rows_of(c, c->max_tokens),
+                          c->out, c->scratch);
     if (!c->guided) return;
     const size_t n = (size_t)tokens * 2 * (size_t)c->head->channels;
     if (reuse == KERN_HEAD_FRESH)
-        ops->subtract(k, c->out, c->out + n, n, c->difference);
+        k->core->subtract(k, c->out, c->out + n, n, c->difference);
     else
-        ops->subtract(k, c->out, c->difference, n, c->out + n);
+        k->core->subtract(k, c->out, c->difference, n, c->out + n);
 }
 
 /* A run: the arguments of diff_chain_run. */
@@ -242,10 +242,10 @@ static void take_step(diff_chain *c, const run *r, int index, const diff_trace *
     evaluate(c, r->x, r->tokens, index, r->first);
     if (is_traced(trace, index)) note(c, r->x, r->tokens, r->cfg, index, trace);
     if (c->schedule.ode)
-        k->ops->chain_ode_step(k, r->x, c->x0, c->out, r->tokens, channels, r->cfg, &c->schedule.ode[index]);
+        k->head->chain_ode_step(k, r->x, c->x0, c->out, r->tokens, channels, r->cfg, &c->schedule.ode[index]);
     else
-        k->ops->chain_step(k, r->x, c->out, r->tokens, channels, r->cfg, &c->schedule.coef[index], r->seed, r->image,
-                           r->position, c->schedule.t[index]);
+        k->head->chain_step(k, r->x, c->out, r->tokens, channels, r->cfg, &c->schedule.coef[index], r->seed, r->image,
+                            r->position, c->schedule.t[index]);
 }
 
 /* The steps at indices top..bottom in one operation. */
@@ -257,7 +257,7 @@ static void take_steps(diff_chain *c, const run *r, int top, int bottom)
         .conditions = c->guided ? 2 : 1,
         .first = top,
         .last = bottom,
-        .mod = (const char *)c->mod + (size_t)c->mod_row[top] * k->ops->head_mod_bytes(c->head->net),
+        .mod = (const char *)c->mod + (size_t)c->mod_row[top] * k->head->mod_bytes(c->head->net),
         .x = r->x,
         .x0 = c->schedule.ode ? c->x0 : NULL,
         .coef = c->schedule.coef,
@@ -270,7 +270,7 @@ static void take_steps(diff_chain *c, const run *r, int top, int bottom)
         .out = c->out,
         .scratch = c->scratch,
     };
-    k->ops->chain_run(k, c->head->net, &job);
+    k->head->chain_run(k, c->head->net, &job);
 }
 
 void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg, uint64_t seed, const uint64_t *image,
@@ -280,10 +280,10 @@ void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg,
     const int rows = rows_of(c, tokens), chunk = rows ? chunk_steps(c, rows) : 0;
     const run r = {tokens, first, c->guided ? cfg : NULL, seed, image, position, x};
     if (!rows) return;
-    k->ops->linear(k, c->head->cond, z, rows, c->cond);
+    k->core->linear(k, c->head->cond, z, rows, c->cond);
     for (int i = 0; i < rows; i++) c->x_index[i] = i % tokens; /* both conditions share the state */
     if (trace && trace->path_log_std)
-        k->ops->upload(k, trace->path_log_std, c->zeros, (size_t)tokens * sizeof *c->zeros);
+        k->core->upload(k, trace->path_log_std, c->zeros, (size_t)tokens * sizeof *c->zeros);
     for (int top = first; top >= last; top -= chunk) {
         const int bottom = top - chunk + 1 > last ? top - chunk + 1 : last;
         modulate(c, tokens, top, bottom, first);
@@ -302,7 +302,7 @@ void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg,
 void diff_chain_start(diff_chain *c, int tokens, uint64_t seed, const uint64_t *image, const int *position, float *x)
 {
     kern *k = c->head->k;
-    k->ops->normal(k, x, tokens, c->head->channels, seed, KERN_NOISE_INIT, image, position, 0);
+    k->head->normal(k, x, tokens, c->head->channels, seed, KERN_NOISE_INIT, image, position, 0);
 }
 
 void diff_chain_sample(diff_chain *c, const float *z, int tokens, const float *cfg, uint64_t seed,

@@ -9,15 +9,15 @@ typedef struct {
     diff_spec spec;
     diff_schedule schedule;
     float *temb; /* [schedule.steps][width] */
-} diff_course;
+} diff_respacing;
 
 typedef struct {
     const diff_head *head;
-    diff_course *course; /* [courses] */
-    int courses;
-    diff_schedule schedule; /* of the course in use; the arrays are the course's */
+    diff_respacing *respacing; /* [respacings] */
+    int respacings;
+    diff_schedule schedule; /* of the respacing in use; the arrays are the respacing's */
     const float *temb;      /* likewise */
-    int max_steps;          /* of any course */
+    int max_steps;          /* of any respacing */
     int *step_index;        /* [max_steps] 0..max_steps-1, for head_modulate of all steps */
     int *step_list;         /* [max_steps] and of some */
     int *mod_row;           /* [max_steps] where a step's modulation rows begin */
@@ -54,10 +54,10 @@ void diff_chain_reuse(diff_chain *c);
 /* Gives the chain its working memory in backend memory at base, which must outlive it, and returns the bytes it takes,
  * a multiple of 256; base NULL only counts. */
 size_t diff_chain_lay_out(diff_chain *c, char *base);
-/* Uses the course with spec.steps == steps, which must be there, from now on. */
+/* Uses the respacing with spec.steps == steps, which must be there, from now on. */
 void diff_chain_use(diff_chain *c, int steps);
 void diff_chain_free(diff_chain *c);
-/* Prepares for calls with this many tokens in the course in use, so that diff_chain_sample allocates nothing. */
+/* Prepares for calls with this many tokens in the respacing in use, so that diff_chain_sample allocates nothing. */
 mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err);
 
 /* What a run leaves behind for a verifier. Backend arrays, [tokens][channels] unless it says another shape. */

@@ -35,7 +35,7 @@ static mar_status load_linear(const diff_head *h, const wt_file *f, const char *
 {
     kern_linear_spec spec = {.out = rows, .in = cols, .activation = activation, .flags = KERN_IN_F32 | KERN_OUT_F32};
     mar_status status = load_pair(f, name, rows, cols, &spec.weight, &spec.bias, err);
-    if (status == MAR_OK) status = h->k->ops->linear_create(h->k, &spec, out, err);
+    if (status == MAR_OK) status = h->k->core->linear_create(h->k, &spec, out, err);
     free((void *)(uintptr_t)spec.weight);
     free((void *)(uintptr_t)spec.bias);
     return status;
@@ -84,7 +84,7 @@ static mar_status load_net(diff_head *h, const wt_file *f, mar_err *err)
     if (status == MAR_OK)
         status = load_pair(f, "final_layer.adaLN_modulation.1", 2 * w, w, &spec.ada_weight, &spec.ada_bias, err);
     if (status == MAR_OK) status = load_pair(f, "final_layer.linear", 2 * c, w, &spec.out_weight, &spec.out_bias, err);
-    if (status == MAR_OK) status = h->k->ops->head_create(h->k, &spec, &h->net, err);
+    if (status == MAR_OK) status = h->k->head->create(h->k, &spec, &h->net, err);
     free_host(&spec, blocks);
     return status;
 }
@@ -105,10 +105,10 @@ mar_status diff_head_load(kern *k, const wt_file *f, int width, int depth, int c
 void diff_head_free(diff_head *h)
 {
     if (!h->k) return;
-    h->k->ops->head_free(h->k, h->net);
-    h->k->ops->linear_free(h->k, h->cond);
-    h->k->ops->linear_free(h->k, h->time1);
-    h->k->ops->linear_free(h->k, h->time2);
+    h->k->head->free(h->k, h->net);
+    h->k->core->linear_free(h->k, h->cond);
+    h->k->core->linear_free(h->k, h->time1);
+    h->k->core->linear_free(h->k, h->time2);
     *h = (diff_head){0};
 }
 
@@ -131,23 +131,23 @@ mar_status diff_head_time_embeddings(const diff_head *h, const int *t, int n, fl
     *temb = NULL;
     float *host = malloc(rows * FREQUENCIES * sizeof *host);
     mar_status status = host ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
-    if (status == MAR_OK) status = k->ops->alloc(k, rows * FREQUENCIES * sizeof(float), &features, err);
-    if (status == MAR_OK) status = k->ops->alloc(k, rows * width * sizeof(float), &hidden, err);
-    if (status == MAR_OK) status = k->ops->alloc(k, rows * width * sizeof(float), &out, err);
+    if (status == MAR_OK) status = k->core->alloc(k, rows * FREQUENCIES * sizeof(float), &features, err);
+    if (status == MAR_OK) status = k->core->alloc(k, rows * width * sizeof(float), &hidden, err);
+    if (status == MAR_OK) status = k->core->alloc(k, rows * width * sizeof(float), &out, err);
     if (status == MAR_OK) {
         for (int i = 0; i < n; i++) time_features(t[i], host + (size_t)i * FREQUENCIES);
-        k->ops->upload(k, features, host, rows * FREQUENCIES * sizeof(float));
-        k->ops->linear(k, h->time1, features, n, hidden);
-        k->ops->linear(k, h->time2, hidden, n, out);
+        k->core->upload(k, features, host, rows * FREQUENCIES * sizeof(float));
+        k->core->linear(k, h->time1, features, n, hidden);
+        k->core->linear(k, h->time2, hidden, n, out);
         status = kern_check(k, err);
     }
     free(host);
-    if (features) k->ops->free(k, features);
-    if (hidden) k->ops->free(k, hidden);
+    if (features) k->core->free(k, features);
+    if (hidden) k->core->free(k, hidden);
     if (status == MAR_OK)
         *temb = out;
     else if (out)
-        k->ops->free(k, out);
+        k->core->free(k, out);
     return status;
 }
 

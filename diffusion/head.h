@@ -18,7 +18,7 @@ mar_status diff_head_load(kern *k, const wt_file *f, int width, int depth, int c
                           mar_err *err);
 void diff_head_free(diff_head *h);
 
-/* temb[i] = time_embed(t[i]) for n timesteps: backend float [n][width], made by this call (k->ops->free). */
+/* temb[i] = time_embed(t[i]) for n timesteps: backend float [n][width], made by this call (k->core->free). */
 mar_status diff_head_time_embeddings(const diff_head *h, const int *t, int n, float **temb, mar_err *err);
 
 /* Multiply-adds of one row in one step: modulation, and the sequential rest. */

@@ -9,18 +9,18 @@
 /* --- memory -------------------------------------------------------------------------------------------------- */
 
 /* Rows of one call: modulation makes a condition's at a time. */
-static int most_rows(const kern_window *w)
+static int most_rows(const kern_speculation *w)
 {
     const int evaluated = w->conditions * w->window;
     return w->group * (evaluated > w->max_steps ? evaluated : w->max_steps);
 }
 
-static size_t mod_bytes(const kern_window *w, const diff_head *head, int tokens)
+static size_t mod_bytes(const kern_speculation *w, const diff_head *head, int tokens)
 {
-    return (size_t)tokens * (size_t)w->conditions * (size_t)w->max_steps * head->k->ops->head_mod_bytes(head->net);
+    return (size_t)tokens * (size_t)w->conditions * (size_t)w->max_steps * head->k->head->mod_bytes(head->net);
 }
 
-static void lay_out_evaluator(const kern_window *w, diff_evaluator *e, char *base, size_t *used)
+static void lay_out_evaluator(const kern_speculation *w, diff_evaluator *e, char *base, size_t *used)
 {
     if (!e->chain) return;
     const diff_head *head = e->chain->head;
@@ -28,12 +28,12 @@ static void lay_out_evaluator(const kern_window *w, diff_evaluator *e, char *bas
     e->at.net = head->net;
     e->at.mod = arena_carve(base, used, 1, mod_bytes(w, head, w->group));
     e->at.out = arena_carve(base, used, rows * 2 * (size_t)w->channels, sizeof(float));
-    e->at.scratch = arena_carve(base, used, 1, head->k->ops->head_scratch_bytes(head->net, most_rows(w)));
+    e->at.scratch = arena_carve(base, used, 1, head->k->head->scratch_bytes(head->net, most_rows(w)));
 }
 
 size_t diff_speculate_lay_out(diff_speculation *s, char *base)
 {
-    kern_window *w = &s->w;
+    kern_speculation *w = &s->w;
     const size_t c = (size_t)w->channels, g = (size_t)w->group, rows = g * (size_t)w->window;
     const size_t steps = (size_t)w->max_steps, conditions = (size_t)w->conditions, f = sizeof(float), i = sizeof(int);
     size_t used = 0;
@@ -77,8 +77,8 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
 static mar_status check(const diff_chain *target, const diff_chain *draft, int window, mar_err *err)
 {
     if (window < 1) return err_set(err, MAR_EARG, "head_spec %d: expected at least 1", window);
-    for (int i = 0; i < target->courses; i++)
-        if (!target->course[i].schedule.coef)
+    for (int i = 0; i < target->respacings; i++)
+        if (!target->respacing[i].schedule.coef)
             return err_set(err, MAR_EARG, "head_spec %d: expected sampler ddpm, the others draw nothing", window);
     if (draft && draft->head->channels != target->head->channels)
         return err_set(err, MAR_EARG, "draft of %d channels: expected %d, the target's", draft->head->channels,
@@ -94,7 +94,7 @@ mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int wind
     *out = (diff_speculation){0};
     mar_status status = check(target, draft, window, err);
     if (status != MAR_OK) return status;
-    kern_window *w = &out->w;
+    kern_speculation *w = &out->w;
     out->target.chain = target;
     out->draft.chain = draft;
     w->rule = spec_method_find("conditional")->rule(NULL);
@@ -121,8 +121,8 @@ static mar_status plan_group(diff_speculation *s, const diff_evaluator *e, int t
 {
     kern *k = e->chain->head->k;
     s->w.tokens = tokens;
-    const mar_status status = k->ops->head_plan(k, e->at.net, tokens * e->chain->schedule.steps, err);
-    return status == MAR_OK ? k->ops->window_plan(k, e->at.net, &s->w, err) : status;
+    const mar_status status = k->head->plan(k, e->at.net, tokens * e->chain->schedule.steps, err);
+    return status == MAR_OK ? k->head->speculate_plan(k, e->at.net, &s->w, err) : status;
 }
 
 mar_status diff_speculate_plan(diff_speculation *s, int tokens, mar_err *err)
@@ -132,7 +132,7 @@ mar_status diff_speculate_plan(diff_speculation *s, int tokens, mar_err *err)
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < 2 && evaluators[i]->chain; i++) {
         const diff_head *head = evaluators[i]->chain->head;
-        status = head->k->ops->linear_plan(head->k, head->cond, s->w.conditions * tokens, err);
+        status = head->k->core->linear_plan(head->k, head->cond, s->w.conditions * tokens, err);
         if (status == MAR_OK) status = plan_group(s, evaluators[i], full, err);
         if (status == MAR_OK && rest) status = plan_group(s, evaluators[i], rest, err);
     }
@@ -141,26 +141,26 @@ mar_status diff_speculate_plan(diff_speculation *s, int tokens, mar_err *err)
 
 /* --- tokens -------------------------------------------------------------------------------------------------- */
 
-/* The tables of the course in use. */
+/* The tables of the respacing in use. */
 static void use_schedule(diff_speculation *s)
 {
     kern *k = s->target.chain->head->k;
-    kern_window *w = &s->w;
+    kern_speculation *w = &s->w;
     const diff_schedule *schedule = &s->target.chain->schedule;
     const size_t steps = (size_t)schedule->steps;
     if (s->schedule == schedule->coef) return;
     s->schedule = schedule->coef;
     w->steps = schedule->steps;
-    k->ops->upload(k, w->coef, schedule->coef, steps * sizeof *w->coef);
-    k->ops->upload(k, w->t, schedule->t, steps * sizeof *w->t);
+    k->core->upload(k, w->coef, schedule->coef, steps * sizeof *w->coef);
+    k->core->upload(k, w->t, schedule->t, steps * sizeof *w->t);
     s->table[steps] = 0;
     for (size_t i = 0; i < steps; i++) { /* snr = 1 / (1/abar - 1) */
         const float recipm1 = schedule->coef[i].sqrt_recipm1_abar;
         s->table[i] = 1 / (recipm1 * recipm1);
     }
-    k->ops->upload(k, w->snr, s->table, (steps + 1) * sizeof *w->snr);
+    k->core->upload(k, w->snr, s->table, (steps + 1) * sizeof *w->snr);
     for (size_t i = 0; i < steps; i++) s->table[i] = schedule->coef[i].sqrt_recip_abar * s->table[i];
-    k->ops->upload(k, w->gain, s->table, (steps + 1) * sizeof *w->gain);
+    k->core->upload(k, w->gain, s->table, (steps + 1) * sizeof *w->gain);
 }
 
 /* The modulation of all steps of tokens first..first+n-1 of the `tokens` whose conditions are embedded. */
@@ -168,28 +168,28 @@ static void modulate(const diff_speculation *s, const diff_evaluator *e, int tok
 {
     const diff_chain *c = e->chain;
     kern *k = c->head->k;
-    const size_t half = (size_t)c->schedule.steps * (size_t)n * k->ops->head_mod_bytes(c->head->net);
+    const size_t half = (size_t)c->schedule.steps * (size_t)n * k->head->mod_bytes(c->head->net);
     for (int i = 0; i < s->w.conditions; i++)
-        k->ops->head_modulate(k, c->head->net, c->temb, c->step_index, c->schedule.steps,
-                              c->cond + (size_t)(i * tokens + first) * (size_t)c->head->width, n,
-                              (char *)e->at.mod + (size_t)i * half, e->at.scratch);
+        k->head->modulate(k, c->head->net, c->temb, c->step_index, c->schedule.steps,
+                          c->cond + (size_t)(i * tokens + first) * (size_t)c->head->width, n,
+                          (char *)e->at.mod + (size_t)i * half, e->at.scratch);
 }
 
 /* All rounds of the group's tokens. */
 static void run_rounds(diff_speculation *s, diff_speculation_stats *stats)
 {
     kern *k = s->target.chain->head->k;
-    kern_window *w = &s->w;
-    const kern_window_head *draft = s->draft.chain ? &s->draft.at : NULL;
-    k->ops->window_start(k, w);
-    if (!draft && k->ops->window_run && k->ops->window_run(k, w, &s->target.at)) return;
-    while (k->ops->window_propose(k, w, draft)) {
-        k->ops->window_walk(k, w, &s->target.at);
+    kern_speculation *w = &s->w;
+    const kern_speculation_head *draft = s->draft.chain ? &s->draft.at : NULL;
+    k->head->speculate_start(k, w);
+    if (!draft && k->head->speculate_run && k->head->speculate_run(k, w, &s->target.at)) return;
+    while (k->head->speculate_propose(k, w, draft)) {
+        k->head->speculate_walk(k, w, &s->target.at);
         if (draft) stats->draft_batched += w->window - 1;
     }
 }
 
-static void add_stats(const kern_window_count *count, diff_speculation_stats *stats)
+static void add_stats(const kern_speculation_count *count, diff_speculation_stats *stats)
 {
     stats->calls += (long)count->calls;
     if ((int)count->calls_max > stats->calls_max) stats->calls_max = (int)count->calls_max;
@@ -207,23 +207,24 @@ void diff_speculate_sample(diff_speculation *s, const float *z, const float *dra
 {
     const diff_chain *c = s->target.chain;
     kern *k = c->head->k;
-    kern_window *w = &s->w;
+    kern_speculation *w = &s->w;
     use_schedule(s);
     w->seed = seed;
-    k->ops->linear(k, c->head->cond, z, w->conditions * tokens, c->cond);
+    k->core->linear(k, c->head->cond, z, w->conditions * tokens, c->cond);
     if (s->draft.chain)
-        k->ops->linear(k, s->draft.chain->head->cond, draft_z, w->conditions * tokens, s->draft.chain->cond);
+        k->core->linear(k, s->draft.chain->head->cond, draft_z, w->conditions * tokens, s->draft.chain->cond);
     for (int first = 0; first < tokens; first += w->group) {
         const int n = w->tokens = tokens - first < w->group ? tokens - first : w->group;
-        kern_window_count count;
-        k->ops->upload(k, w->image, image + first, (size_t)n * sizeof *image);
-        k->ops->upload(k, w->position, position + first, (size_t)n * sizeof *position);
-        if (c->guided) k->ops->upload(k, w->cfg, cfg + first, (size_t)n * sizeof *cfg);
+        kern_speculation_count count;
+        k->core->upload(k, w->image, image + first, (size_t)n * sizeof *image);
+        k->core->upload(k, w->position, position + first, (size_t)n * sizeof *position);
+        if (c->guided) k->core->upload(k, w->cfg, cfg + first, (size_t)n * sizeof *cfg);
         modulate(s, &s->target, tokens, first, n);
         if (s->draft.chain) modulate(s, &s->draft, tokens, first, n);
         run_rounds(s, stats);
-        k->ops->copy_rows(k, x + (size_t)first * (size_t)w->channels, NULL, w->token, NULL, NULL, NULL, n, w->channels);
-        k->ops->download(k, &count, w->count, sizeof count);
+        k->core->copy_rows(k, x + (size_t)first * (size_t)w->channels, NULL, w->token, NULL, NULL, NULL, n,
+                           w->channels);
+        k->core->download(k, &count, w->count, sizeof count);
         add_stats(&count, stats);
     }
     stats->tokens += tokens;

@@ -29,18 +29,18 @@
 #define DIFFUSION_SPECULATE_H
 
 #include "diffusion/chain.h"
-#include "kernels/window.h"
+#include "kernels/speculation.h"
 
 /* A head that is evaluated at many states. */
 typedef struct {
     diff_chain *chain; /* the head, its conditions and step embeddings; NULL: no draft */
-    kern_window_head at;
+    kern_speculation_head at;
 } diff_evaluator;
 
 typedef struct {
     diff_evaluator target, draft;
-    kern_window w;                   /* w.group tokens go through the chain together; w.window 0: none was created */
-    const kern_chain_coef *schedule; /* the course whose tables are on the backend */
+    kern_speculation w;              /* w.group tokens go through the chain together; w.window 0: none was created */
+    const kern_chain_coef *schedule; /* the respacing whose tables are on the backend */
     float *table;                    /* host [max_steps+1] */
 } diff_speculation;
 
@@ -58,16 +58,16 @@ typedef struct {
 } diff_speculation_stats;
 
 /* For the tokens of `target`'s calls; both chains must outlive it. draft: the chain whose head proposes, or NULL. The
- * course in use (diff_chain_use) may change between calls, in both chains alike. At temperature 0 there is no noise in
- * which a guess could be right, and window counts as 1. It runs after diff_speculate_lay_out. MAR_EARG if window is not
- * positive, the sampler is not DDPM or the chains do not go together. */
+ * respacing in use (diff_chain_use) may change between calls, in both chains alike. At temperature 0 there is no noise
+ * in which a guess could be right, and window counts as 1. It runs after diff_speculate_lay_out. MAR_EARG if window is
+ * not positive, the sampler is not DDPM or the chains do not go together. */
 mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int window, diff_speculation *out,
                                  mar_err *err);
 /* Gives it its working memory in backend memory at base, which must outlive it, and returns the bytes it takes, a
  * multiple of 256; base NULL only counts. */
 size_t diff_speculate_lay_out(diff_speculation *s, char *base);
 void diff_speculate_free(diff_speculation *s);
-/* Prepares for calls with this many tokens in the course in use, so that diff_speculate_sample allocates nothing. */
+/* Prepares for calls with this many tokens in the respacing in use, so that diff_speculate_sample allocates nothing. */
 mar_status diff_speculate_plan(diff_speculation *s, int tokens, mar_err *err);
 
 /* As diff_chain_sample, in law; with window 1 on a CPU in bits. draft_z: the draft's conditions of the same tokens, if

@@ -18,13 +18,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct kern kern;               /* a backend instance */
-typedef struct kern_linear kern_linear; /* packed weights [N][K] and bias of y = act(x W^T + b) */
-typedef struct kern_conv kern_conv;     /* packed weights of a 2-D convolution */
-typedef struct kern_head kern_head;     /* packed diffusion head */
-typedef struct kern_tape kern_tape;     /* recorded work */
-typedef struct kern_window kern_window; /* speculation inside the head: kernels/window.h, as */
-typedef struct kern_window_head kern_window_head;
+typedef struct kern kern;                         /* a backend instance */
+typedef struct kern_linear kern_linear;           /* packed weights [N][K] and bias of y = act(x W^T + b) */
+typedef struct kern_conv kern_conv;               /* packed weights of a 2-D convolution */
+typedef struct kern_head kern_head;               /* packed diffusion head */
+typedef struct kern_recording kern_recording;     /* recorded work */
+typedef struct kern_speculation kern_speculation; /* speculation inside the head: kernels/speculation.h, as */
+typedef struct kern_speculation_head kern_speculation_head;
 typedef void act; /* array of operands, see above */
 
 typedef enum { KERN_LINEAR, KERN_GELU, KERN_SILU } kern_activation; /* GELU: exact, with erf */
@@ -140,7 +140,8 @@ typedef struct {
     int *first_replaced; /* [groups]; INT_MAX: none */
 } kern_verify_job;
 
-typedef struct kern_ops {
+/* Memory, time, recordings, products, rows and attention: what every model is built from. */
+typedef struct {
     void (*close)(kern *k);
 
     mar_status (*alloc)(kern *k, size_t bytes, void **out, mar_err *err); /* 64-byte aligned, zeroed */
@@ -153,12 +154,12 @@ typedef struct kern_ops {
      * begins. At most some thousand laps between two waits. */
     void (*lap)(kern *k, double *seconds);
     /* Does body(arg), a sequence of operations without alloc, plans, download, finish, lap, similarity and window_*,
-     * whose number, order, scalars and backend addresses are the same at each call with this tape; contents of host
-     * arrays may differ. A backend that can, records it at the first call (*tape NULL) and replays it later: then
-     * body's calls only hand over their host arrays. body may be called more than once for one recording: it changes
-     * nothing on the host but what the next call sets again. tape_free(NULL) is allowed. */
-    void (*replay)(kern *k, kern_tape **tape, void (*body)(void *arg), void *arg);
-    void (*tape_free)(kern *k, kern_tape *tape);
+     * whose number, order, scalars and backend addresses are the same at each call with this recording; contents of
+     * host arrays may differ. A backend that can, records it at the first call (*recording NULL) and replays it later:
+     * then body's calls only hand over their host arrays. body may be called more than once for one recording: it
+     * changes nothing on the host but what the next call sets again. recording_free(NULL) is allowed. */
+    void (*replay)(kern *k, kern_recording **recording, void (*body)(void *arg), void *arg);
+    void (*recording_free)(kern *k, kern_recording *recording);
 
     /* y[rows][N] = activation(x[rows][K] W^T + bias). Weights are copied, converted and packed here, once. */
     mar_status (*linear_create)(kern *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
@@ -191,26 +192,28 @@ typedef struct kern_ops {
     /* Prepares for calls of this shape, so that `attention` allocates nothing. */
     mar_status (*attention_plan)(kern *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
                                  mar_err *err);
+} kern_core_ops;
 
-    /* The head. Modulation rows are what depends on (condition, t) only: adaLN(SiLU(temb[t] + c)) of every
-     * block and of the final layer, computed ahead of the chain in one large product. One row is
-     * head_mod_bytes() long, its layout the backend's own. */
-    mar_status (*head_create)(kern *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
-    void (*head_free)(kern *k, kern_head *h);
-    size_t (*head_mod_bytes)(const kern_head *h);
-    size_t (*head_scratch_bytes)(const kern_head *h, int rows); /* for head_modulate and head_eval */
-    mar_status (*head_plan)(kern *k, kern_head *h, int rows, mar_err *err);
+/* The diffusion head and its chain. Modulation rows are what depends on (condition, t) only: adaLN(SiLU(temb[t] + c))
+ * of every block and of the final layer, computed ahead of the chain in one large product. One row is
+ * head_mod_bytes() long, its layout the backend's own. */
+typedef struct {
+    mar_status (*create)(kern *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
+    void (*free)(kern *k, kern_head *h);
+    size_t (*mod_bytes)(const kern_head *h);
+    size_t (*scratch_bytes)(const kern_head *h, int rows); /* for head_modulate and head_eval */
+    mar_status (*plan)(kern *k, kern_head *h, int rows, mar_err *err);
     /* mod[s*rows + r] = modulation for (temb[temb_index[s]], cond[r]); temb [..][W], cond [rows][W] floats. */
-    void (*head_modulate)(kern *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
-                          const float *cond, int rows, void *mod, void *scratch);
+    void (*modulate)(kern *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
+                     const float *cond, int rows, void *mod, void *scratch);
     /* out[r][2C] = net(x[x_index ? x_index[r] : r][C]; mod row mod_index ? mod_index[r] : r). */
-    void (*head_eval)(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
-                      const int *mod_index, int rows, float *out, void *scratch);
+    void (*eval)(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod, const int *mod_index,
+                 int rows, float *out, void *scratch);
     /* The same by `reuse`; kept float [depth][kept_rows][W], of which the first `rows` rows are meant: as many as in
      * the FRESH call before, or fewer. */
-    void (*head_eval_reusing)(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
-                              const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
-                              float *out, void *scratch);
+    void (*eval_reusing)(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                         const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,
+                         void *scratch);
 
     /* The steps of a job: head_eval and chain_step (chain_ode_step) at each index. */
     void (*chain_run)(kern *k, const kern_head *h, const kern_chain_job *job);
@@ -238,37 +241,42 @@ typedef struct kern_ops {
                    const int *position, int step);
 
     /* Speculation inside the head (diffusion/speculate.h), for the tokens that a window holds. */
-    mar_status (*window_plan)(kern *k, kern_head *h, const kern_window *w, mar_err *err); /* of w->tokens tokens */
+    mar_status (*speculate_plan)(kern *k, kern_head *h, const kern_speculation *w,
+                                 mar_err *err); /* of w->tokens tokens */
     /* Every token to the top of the chain: x_T, all its noise, nothing known, nothing counted. */
-    void (*window_start)(kern *k, kern_window *w);
+    void (*speculate_start)(kern *k, kern_speculation *w);
     /* Begins a round: the states of the unfinished tokens and the proposals behind them, by the filter or by a draft's
      * head. Returns 0 if all tokens are finished, and may find that out some rounds late. */
-    int (*window_propose)(kern *k, kern_window *w, const kern_window_head *draft);
+    int (*speculate_propose)(kern *k, kern_speculation *w, const kern_speculation_head *draft);
     /* Ends it: evaluates the target there, verifies, and takes each token down to where its round ends. */
-    void (*window_walk)(kern *k, kern_window *w, const kern_window_head *target);
+    void (*speculate_walk)(kern *k, kern_speculation *w, const kern_speculation_head *target);
     /* All rounds in one operation, proposals by the filter. Returns 0, and has done nothing, if that does not suit the
      * head or the number of rows. NULL: it never does. */
-    int (*window_run)(kern *k, kern_window *w, const kern_window_head *target);
+    int (*speculate_run)(kern *k, kern_speculation *w, const kern_speculation_head *target);
+} kern_head_ops;
 
-    /* Image decoder, activations NHWC, one image at a time. Weights are copied by conv_create and packed by the
-     * first conv_plan. */
-    mar_status (*conv_create)(kern *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
-    void (*conv_free)(kern *k, kern_conv *c);
+/* The image decoder. Activations are NHWC, one image at a time. */
+typedef struct {
+    /* Weights are copied by create and packed by the first plan. */
+    mar_status (*create)(kern *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
+    void (*free)(kern *k, kern_conv *c);
     /* Must precede calls with this height and width of x, so that `conv` allocates nothing and cannot fail. */
-    mar_status (*conv_plan)(kern *k, kern_conv *c, int height, int width, mar_err *err);
+    mar_status (*plan)(kern *k, kern_conv *c, int height, int width, mar_err *err);
     /* y[H][W][out] (upsampling: [2H][2W][out]) from x[H][W][in]. */
     void (*conv)(kern *k, const kern_conv *c, const act *x, int height, int width, void *y);
     /* y = GroupNorm(x) * weight + bias, then x*sigmoid(x) if silu. x float [pixels][channels], y act. */
     mar_status (*group_norm_plan)(kern *k, int pixels, int channels, mar_err *err); /* as conv_plan */
     void (*group_norm)(kern *k, const float *x, int pixels, int channels, int groups, const float *weight,
                        const float *bias, float eps, int silu, act *y);
-} kern_ops;
+} kern_conv_ops;
 
 struct kern {
-    const kern_ops *ops;
+    const kern_core_ops *core;
+    const kern_head_ops *head;
+    const kern_conv_ops *conv;
     size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
     size_t mod_budget;     /* modulation rows to make at a time, in bytes */
-    size_t recorded_bytes; /* memory of the tapes there are, but for what the driver takes for them */
+    size_t recorded_bytes; /* memory of the recordings there are, but for what the driver takes for them */
     char description[128]; /* "cpu bf16 (avx512_bf16), 2 threads" */
     mar_status failed;     /* the first failure of an operation that returns nothing; sticky */
     mar_err failure;

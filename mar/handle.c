@@ -39,7 +39,7 @@ mar_status mar_open(const mar_options *options, mar **out)
 void mar_close(mar *m)
 {
     if (!m) return;
-    if (m->kern) m->kern->ops->close(m->kern);
+    if (m->kern) m->kern->core->close(m->kern);
     free(m);
 }
 

@@ -106,7 +106,7 @@ static void remember(const mar_lazy *z, act *cache, const int *to, const act *ro
 {
     kern *k = z->model->m->kern;
     const int floats = (int)((size_t)parts * (size_t)z->model->config.width * k->act_size / sizeof(float));
-    k->ops->copy_rows(k, cache, to, rows, NULL, NULL, NULL, n, floats);
+    k->core->copy_rows(k, cache, to, rows, NULL, NULL, NULL, n, floats);
 }
 
 /* x += proj(attention of `sequences` x n_q rows of w->qkv to n_k rows each of kv) */
@@ -116,16 +116,16 @@ static void attend(const mar_lazy *z, mar_workspace *w, const mar_block *b, floa
     kern *k = z->model->m->kern;
     const mar_model_config *c = &z->model->config;
     const size_t d = (size_t)c->width;
-    k->ops->attention(k, w->qkv, 3 * c->width, at(z, kv, d), at(z, kv, 2 * d), 3 * c->width, sequences, n_q, n_k,
-                      c->heads, c->width / c->heads, w->mixed);
-    k->ops->linear(k, b->proj, w->mixed, sequences * n_q, x);
+    k->core->attention(k, w->qkv, 3 * c->width, at(z, kv, d), at(z, kv, 2 * d), 3 * c->width, sequences, n_q, n_k,
+                       c->heads, c->width / c->heads, w->mixed);
+    k->core->linear(k, b->proj, w->mixed, sequences * n_q, x);
 }
 
 static void qkv_rows(const mar_lazy *z, mar_workspace *w, const mar_block *b, const float *x, int rows)
 {
     kern *k = z->model->m->kern;
     mar_layer_norm(z->model, x, NULL, rows, b->norm1, w->normed, 0);
-    k->ops->linear(k, b->qkv, w->normed, rows, w->qkv);
+    k->core->linear(k, b->qkv, w->normed, rows, w->qkv);
 }
 
 /* A block on the encoder's rows: [sequences][buffer + count], of which to[] says where the conditional ones are kept.
@@ -145,11 +145,11 @@ static void encoder_block(mar_lazy *z, mar_workspace *w, const mar_pass *p, cons
         for (int s = 0; s < sequences; s++) {
             const act *kv = at(z, cache, (size_t)s * (size_t)row_length(z) * 3 * d);
             const size_t first = (size_t)s * (size_t)length;
-            k->ops->attention(k, at(z, w->qkv, first * 3 * d), 3 * c->width, at(z, kv, d), at(z, kv, 2 * d),
-                              3 * c->width, 1, length, c->buffer + p->known, c->heads, c->width / c->heads,
-                              at(z, w->mixed, first * d));
+            k->core->attention(k, at(z, w->qkv, first * 3 * d), 3 * c->width, at(z, kv, d), at(z, kv, 2 * d),
+                               3 * c->width, 1, length, c->buffer + p->known, c->heads, c->width / c->heads,
+                               at(z, w->mixed, first * d));
         }
-        k->ops->linear(k, b->proj, w->mixed, sequences * length, w->x);
+        k->core->linear(k, b->proj, w->mixed, sequences * length, w->x);
     }
     mar_block_mlp(z->model, w, b, w->x, sequences * length);
 }
@@ -176,9 +176,9 @@ static void remember_difference(mar_lazy *z, mar_workspace *w, const mar_pass *p
     kern *k = z->model->m->kern;
     const int d = z->model->config.width, n = p->images * count;
     if (z->conditions == 1) return;
-    k->ops->subtract(k, y + (size_t)n * (size_t)d, y, (size_t)n * (size_t)d, w->x);
+    k->core->subtract(k, y + (size_t)n * (size_t)d, y, (size_t)n * (size_t)d, w->x);
     for (int i = 0; i < n; i++) w->rows[0][i] = i / count * z->model->config.seq_len + position[i];
-    k->ops->copy_rows(k, z->difference, w->rows[0], w->x, NULL, NULL, NULL, n, d);
+    k->core->copy_rows(k, z->difference, w->rows[0], w->x, NULL, NULL, NULL, n, d);
 }
 
 /* As mar_decode, but the last block answers for all tokens up to the next fresh step. */
@@ -191,7 +191,7 @@ static void decode_fresh(mar_lazy *z, mar_workspace *w, const mar_pass *p, const
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
     const int length = row_length(z), rows = p->sequences * length, count = step->horizon;
     mar_decoder_input(m, w, p);
-    k->ops->copy_rows(k, z->input, NULL, w->x, NULL, NULL, NULL, p->images * length, c->width);
+    k->core->copy_rows(k, z->input, NULL, w->x, NULL, NULL, NULL, p->images * length, c->width);
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
         qkv_rows(z, w, &m->decoder[b], w->x, rows);
         remember(z, block_cache(z, z->decoder, b), NULL, w->qkv, p->images * length, 3);
@@ -208,7 +208,7 @@ static void decode_fresh(mar_lazy *z, mar_workspace *w, const mar_pass *p, const
     const int predicted = p->sequences * p->predicted;
     for (int i = 0; i < predicted; i++)
         w->rows[0][i] = i / p->predicted * count + count - p->predicted + i % p->predicted;
-    k->ops->copy_rows(k, w->x, NULL, w->memory, w->rows[0], NULL, NULL, predicted, c->width);
+    k->core->copy_rows(k, w->x, NULL, w->memory, w->rows[0], NULL, NULL, predicted, c->width);
     mar_masked_positions(m, p, p->predicted, w->rows[1]);
     mar_conditions(m, w->x, w->rows[1], predicted, w->memory, out, z_index);
 }
@@ -242,7 +242,7 @@ static void prune(mar_lazy *z, mar_workspace *w, const mar_pass *p, const mar_st
     const int length = row_length(z), n = p->images * step->kept;
     for (int s = 0; s < p->images; s++) choose(z, p, step, s, z->score + s * length, z->kept + s * step->kept);
     for (int i = 0; i < n; i++) w->rows[0][i] = i / step->kept * length + z->kept[i];
-    k->ops->copy_rows(k, y, NULL, x, w->rows[0], NULL, NULL, n, c->width);
+    k->core->copy_rows(k, y, NULL, x, w->rows[0], NULL, NULL, n, c->width);
 }
 
 int mar_lazy_reads(const mar_lazy *z, const mar_step *step)
@@ -267,8 +267,8 @@ static float *decode_blocks(mar_lazy *z, mar_workspace *w, const mar_pass *p, co
         const int pruning = b == PRUNE_BLOCK && mar_lazy_reads(z, step);
         qkv_rows(z, w, block, x, p->images * count);
         if (pruning)
-            k->ops->similarity(k, at(z, w->qkv, 2 * (size_t)c->width), at(z, cache, 2 * (size_t)c->width), 3 * c->width,
-                               p->images * length, c->heads, c->width / c->heads, z->score);
+            k->core->similarity(k, at(z, w->qkv, 2 * (size_t)c->width), at(z, cache, 2 * (size_t)c->width),
+                                3 * c->width, p->images * length, c->heads, c->width / c->heads, z->score);
         remember(z, cache, w->rows[0], w->qkv, p->images * count, 3);
         attend(z, w, block, x, p->images, count, cache, length);
         if (pruning) {
@@ -291,7 +291,7 @@ static void decode_lazily(mar_lazy *z, mar_workspace *w, const mar_pass *p, cons
     mar_pass pass = *p;
     pass.sequences = p->images;
     mar_decoder_visible(m, w, &pass, step->previous, z->input);
-    k->ops->copy_rows(k, w->x, NULL, z->input, NULL, NULL, NULL, p->images * length, d);
+    k->core->copy_rows(k, w->x, NULL, z->input, NULL, NULL, NULL, p->images * length, d);
     float *x = decode_blocks(z, w, p, step), *y = x == w->x ? w->memory : w->x;
     mar_block_keys(m, w, last, x, p->images * step->kept);
     remember(z, z->last, w->rows[0], w->qkv, p->images * step->kept, 2);
@@ -309,7 +309,7 @@ static void decode_lazily(mar_lazy *z, mar_workspace *w, const mar_pass *p, cons
             w->rows[0][i] = i / p->predicted * c->seq_len + w->rows[1][i];
             w->rows[1][n + i] = w->rows[1][i];
         }
-        k->ops->copy_rows(k, y + (size_t)n * (size_t)d, NULL, y, NULL, z->difference, w->rows[0], n, d);
+        k->core->copy_rows(k, y + (size_t)n * (size_t)d, NULL, y, NULL, z->difference, w->rows[0], n, d);
     }
     mar_conditions(m, y, w->rows[1], z->conditions * n, x, out, z_index);
 }
@@ -329,8 +329,8 @@ static mar_status plan_attention(const mar_lazy *z, int n_q, int n_k, int parts,
 {
     kern *k = z->model->m->kern;
     const mar_model_config *c = &z->model->config;
-    return k->ops->attention_plan(k, n_q, n_k, c->heads, c->width / c->heads, parts == 3 ? 3 * c->width : c->width,
-                                  parts * c->width, err);
+    return k->core->attention_plan(k, n_q, n_k, c->heads, c->width / c->heads, parts == 3 ? 3 * c->width : c->width,
+                                   parts * c->width, err);
 }
 
 mar_status mar_lazy_plan(const mar_lazy *z, int images, const mar_step *step, mar_err *err)
@@ -346,8 +346,8 @@ mar_status mar_lazy_plan(const mar_lazy *z, int images, const mar_step *step, ma
         return status == MAR_OK ? plan_attention(z, step->horizon, length, 2, err) : status;
     }
     const int encoded = c->buffer + step->previous;
-    mar_status status = k->ops->linear_plan(k, m->decoder_embed, images * encoded, err);
-    if (status == MAR_OK) status = k->ops->linear_plan(k, m->z_proj, images * step->predicted, err);
+    mar_status status = k->core->linear_plan(k, m->decoder_embed, images * encoded, err);
+    if (status == MAR_OK) status = k->core->linear_plan(k, m->z_proj, images * step->predicted, err);
     for (int b = 0; status == MAR_OK && b < c->encoder_depth; b++)
         status = mar_block_plan(m, &m->encoder[b], images * encoded, 0, err);
     for (int b = 0; status == MAR_OK && b + 1 < c->decoder_depth; b++) {

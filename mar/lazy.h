@@ -47,7 +47,7 @@ mar_status mar_lazy_plan(const mar_lazy *lazy, int images, const mar_step *step,
 
 /* As mar_encode and mar_decode, whose fields p, z and z_index are. The steps of a batch come in their order. */
 void mar_lazy_encode(mar_lazy *lazy, mar_workspace *w, const mar_pass *p, const mar_step *step);
-/* Whether mar_lazy_decode of this step reads results back from the backend, and so cannot be on a tape. */
+/* Whether mar_lazy_decode of this step reads results back from the backend, and so cannot be on a recording. */
 int mar_lazy_reads(const mar_lazy *lazy, const mar_step *step);
 void mar_lazy_decode(mar_lazy *lazy, mar_workspace *w, const mar_pass *p, const mar_step *step, float *z,
                      const int *z_index);

@@ -27,8 +27,8 @@ static mar_status load_array(loader *l, const char *name, int rank, int64_t d0, 
     float *host = NULL;
     void *p = NULL;
     mar_status status = load_host(l, name, rank, d0, d1, d2, &host);
-    if (status == MAR_OK) status = l->k->ops->alloc(l->k, (n + tail) * sizeof(float), &p, l->err);
-    if (status == MAR_OK) l->k->ops->upload(l->k, p, host, n * sizeof(float));
+    if (status == MAR_OK) status = l->k->core->alloc(l->k, (n + tail) * sizeof(float), &p, l->err);
+    if (status == MAR_OK) l->k->core->upload(l->k, p, host, n * sizeof(float));
     free(host);
     *out = p;
     return status;
@@ -43,7 +43,7 @@ static mar_status load_norm(loader *l, const char *name, mar_norm *out)
     mar_status status = load_array(l, full, 1, width, 0, 0, (size_t)width, out);
     snprintf(full, sizeof full, "%s.bias", name);
     if (status == MAR_OK) status = load_host(l, full, 1, width, 0, 0, &bias);
-    if (status == MAR_OK) l->k->ops->upload(l->k, *out + width, bias, (size_t)width * sizeof *bias);
+    if (status == MAR_OK) l->k->core->upload(l->k, *out + width, bias, (size_t)width * sizeof *bias);
     free(bias);
     return status;
 }
@@ -61,7 +61,7 @@ static mar_status load_linear(loader *l, const char *name, int rows, int in, int
     if (status == MAR_OK) {
         const kern_linear_spec spec = {out,   in, weight + (size_t)first * (size_t)in, bias + first, activation,
                                        flags, 0};
-        status = l->k->ops->linear_create(l->k, &spec, layer, l->err);
+        status = l->k->core->linear_create(l->k, &spec, layer, l->err);
     }
     free(weight);
     free(bias);
@@ -99,7 +99,7 @@ static mar_status load_embeddings(loader *l)
     mar_status status = load_array(l, "class_emb.weight", 2, c->classes, d, 0, (size_t)d, &m->class_emb);
     if (status == MAR_OK) status = load_host(l, "fake_latent", 2, 1, d, 0, &fake);
     if (status == MAR_OK)
-        l->k->ops->upload(l->k, m->class_emb + (size_t)c->classes * (size_t)d, fake, (size_t)d * sizeof *fake);
+        l->k->core->upload(l->k, m->class_emb + (size_t)c->classes * (size_t)d, fake, (size_t)d * sizeof *fake);
     free(fake);
     if (status == MAR_OK) status = load_array(l, "encoder_pos_embed_learned", 3, 1, positions, d, 0, &m->encoder_pos);
     if (status == MAR_OK) status = load_array(l, "decoder_pos_embed_learned", 3, 1, positions, d, 0, &m->decoder_pos);
@@ -165,9 +165,9 @@ static void free_blocks(kern *k, mar_block *blocks, int n)
     for (int i = 0; blocks && i < n; i++) {
         kern_linear *layers[] = {blocks[i].qkv,  blocks[i].q,   blocks[i].kv,
                                  blocks[i].proj, blocks[i].fc1, blocks[i].fc2};
-        for (int j = 0; j < 6; j++) k->ops->linear_free(k, layers[j]);
-        if (blocks[i].norm1) k->ops->free(k, blocks[i].norm1);
-        if (blocks[i].norm2) k->ops->free(k, blocks[i].norm2);
+        for (int j = 0; j < 6; j++) k->core->linear_free(k, layers[j]);
+        if (blocks[i].norm1) k->core->free(k, blocks[i].norm1);
+        if (blocks[i].norm2) k->core->free(k, blocks[i].norm2);
     }
     free(blocks);
 }
@@ -180,9 +180,9 @@ void mar_model_free(mar_model *model)
         float *arrays[] = {model->class_emb,  model->encoder_pos, model->decoder_pos,  model->diffusion_pos,
                            model->mask_token, model->z_proj_ln,   model->encoder_norm, model->decoder_norm};
         for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-            if (arrays[i]) k->ops->free(k, arrays[i]);
-        k->ops->linear_free(k, model->z_proj);
-        k->ops->linear_free(k, model->decoder_embed);
+            if (arrays[i]) k->core->free(k, arrays[i]);
+        k->core->linear_free(k, model->z_proj);
+        k->core->linear_free(k, model->decoder_embed);
         free_blocks(k, model->encoder, model->config.encoder_depth);
         free_blocks(k, model->decoder, model->config.decoder_depth);
         diff_head_free(&model->head);

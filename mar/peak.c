@@ -15,29 +15,29 @@ static mar_status measure(mar *m, int n, double *flop_per_second)
     if (status == MAR_OK) {
         for (size_t i = 0; i < size; i++) weight[i] = (float)(i % 251) / 251.0f - 0.5f; /* not zeros: power is real */
         const kern_linear_spec spec = {.out = n, .in = n, .weight = weight};
-        status = k->ops->linear_create(k, &spec, &layer, &m->err);
+        status = k->core->linear_create(k, &spec, &layer, &m->err);
     }
-    if (status == MAR_OK) status = k->ops->linear_plan(k, layer, n, &m->err);
-    if (status == MAR_OK) status = k->ops->alloc(k, size * sizeof(float), &y, &m->err);
-    if (status == MAR_OK) status = k->ops->alloc(k, size * k->act_size, &x, &m->err);
+    if (status == MAR_OK) status = k->core->linear_plan(k, layer, n, &m->err);
+    if (status == MAR_OK) status = k->core->alloc(k, size * sizeof(float), &y, &m->err);
+    if (status == MAR_OK) status = k->core->alloc(k, size * k->act_size, &x, &m->err);
     if (status == MAR_OK) {
-        k->ops->upload(k, y, weight, size * sizeof(float));
-        k->ops->to_act(k, y, size, x);
+        k->core->upload(k, y, weight, size * sizeof(float));
+        k->core->to_act(k, y, size, x);
         double best = 1e30;
         for (double seconds, all = 0; status == MAR_OK && all < 1; all += seconds) {
             seconds = 0;
-            k->ops->lap(k, NULL);
-            k->ops->linear(k, layer, x, n, y);
-            k->ops->lap(k, &seconds);
-            k->ops->finish(k);
+            k->core->lap(k, NULL);
+            k->core->linear(k, layer, x, n, y);
+            k->core->lap(k, &seconds);
+            k->core->finish(k);
             if (seconds < best) best = seconds;
             status = kern_check(k, &m->err);
         }
         *flop_per_second = 2.0 * n * n * n / best;
     }
-    if (x) k->ops->free(k, x);
-    if (y) k->ops->free(k, y);
-    k->ops->linear_free(k, layer);
+    if (x) k->core->free(k, x);
+    if (y) k->core->free(k, y);
+    k->core->linear_free(k, layer);
     free(weight);
     return status;
 }

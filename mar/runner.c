@@ -75,11 +75,11 @@ void mar_runner_free(mar_runner *r)
     *r = (mar_runner){0};
 }
 
-void mar_tapes_free(kern *k, mar_tapes *t)
+void mar_recordings_free(kern *k, mar_recordings *t)
 {
-    kern_tape *tapes[] = {t->encode, t->decode, t->draw[0], t->draw[1], t->learn};
-    for (int i = 0; i < 5; i++) k->ops->tape_free(k, tapes[i]);
-    *t = (mar_tapes){0};
+    kern_recording *recordings[] = {t->encode, t->decode, t->draw[0], t->draw[1], t->learn};
+    for (int i = 0; i < 5; i++) k->core->recording_free(k, recordings[i]);
+    *t = (mar_recordings){0};
 }
 
 mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_err *err)
@@ -92,7 +92,7 @@ mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_
 
 mar_status mar_runner_plan_learn(mar_runner *r, int tokens, mar_err *err)
 {
-    return r->model->m->kern->ops->linear_plan(r->model->m->kern, r->model->z_proj, tokens, err);
+    return r->model->m->kern->core->linear_plan(r->model->m->kern, r->model->z_proj, tokens, err);
 }
 
 mar_status mar_runner_plan_head(mar_runner *r, int tokens, mar_err *err)
@@ -109,21 +109,22 @@ void mar_runner_begin(mar_runner *r, int images, const int *label)
         if (r->conditions == 2) labels[images + i] = r->model->config.classes;
     }
     r->encoder_s = r->decoder_s = r->head_s = r->encoder_flop = r->decoder_flop = r->head_flop = 0;
-    k->ops->lap(k, NULL);
+    k->core->lap(k, NULL);
     mar_embed_classes(r->model, &r->work, images * r->conditions, labels, r->class_rows);
-    k->ops->lap(k, &r->encoder_s);
+    k->core->lap(k, &r->encoder_s);
 }
 
-/* body(arg), on a tape if there is one, with its time added to *seconds. */
-static void perform(const mar_runner *r, kern_tape **tape, void (*body)(void *arg), void *arg, double *seconds)
+/* body(arg), on a recording if there is one, with its time added to *seconds. */
+static void perform(const mar_runner *r, kern_recording **recording, void (*body)(void *arg), void *arg,
+                    double *seconds)
 {
     kern *k = r->model->m->kern;
-    k->ops->lap(k, NULL);
-    if (tape)
-        k->ops->replay(k, tape, body, arg);
+    k->core->lap(k, NULL);
+    if (recording)
+        k->core->replay(k, recording, body, arg);
     else
         body(arg);
-    k->ops->lap(k, seconds);
+    k->core->lap(k, seconds);
 }
 
 /* Where the z of a step's token goes: `i` of all `sequences`, `images` of them conditional. */
@@ -160,7 +161,7 @@ static void decode(void *arg)
 }
 
 void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *step, int first, int total,
-                        mar_tapes *tapes)
+                        mar_recordings *recordings)
 {
     const int sequences = batch->images * r->conditions;
     const int reads = r->lazy && mar_lazy_reads(r->lazy, step);
@@ -175,8 +176,8 @@ void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *s
                              .class_rows = r->class_rows}};
     for (int i = 0; i < sequences * step->predicted; i++)
         r->z_index[i] = z_row(step, sequences, batch->images, i, first, total);
-    perform(r, tapes ? &tapes->encode : NULL, encode, &p, &r->encoder_s);
-    perform(r, tapes && !reads ? &tapes->decode : NULL, decode, &p, &r->decoder_s);
+    perform(r, recordings ? &recordings->encode : NULL, encode, &p, &r->encoder_s);
+    perform(r, recordings && !reads ? &recordings->decode : NULL, decode, &p, &r->decoder_s);
     r->encoder_flop += r->lazy ? mar_lazy_encode_flop(r->lazy, batch->images, step)
                                : mar_encode_flop(r->model, sequences, step->known);
     r->decoder_flop += r->lazy ? mar_lazy_decode_flop(r->lazy, batch->images, step)
@@ -197,10 +198,10 @@ static void learn(void *arg)
 }
 
 void mar_runner_learn(mar_runner *r, const float *tokens, int n, const int *image, const int *position,
-                      kern_tape **tape)
+                      kern_recording **recording)
 {
     lesson l = {r, tokens, n, image, position};
-    perform(r, tape, learn, &l, &r->encoder_s);
+    perform(r, recording, learn, &l, &r->encoder_s);
 }
 
 typedef struct {
@@ -222,9 +223,9 @@ static void draw(void *arg)
 }
 
 void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int last, float *x, diff_trace *trace,
-                     kern_tape **tape)
+                     kern_recording **recording)
 {
     drawing w = {r, r->z + (size_t)row * (size_t)r->model->config.width, d, first, last, x, trace};
-    perform(r, tape, draw, &w, &r->head_s);
+    perform(r, recording, draw, &w, &r->head_s);
     r->head_flop += diff_chain_flop(&r->chain, d->count) * (first - last + 1) / r->chain.schedule.steps;
 }

@@ -25,10 +25,10 @@ typedef struct {
 
 /* What was recorded of work of one shape (kern_ops.replay). */
 typedef struct {
-    kern_tape *encode, *decode;
-    kern_tape *draw[2]; /* a step's calls of the head */
-    kern_tape *learn;
-} mar_tapes;
+    kern_recording *encode, *decode;
+    kern_recording *draw[2]; /* a step's calls of the head */
+    kern_recording *learn;
+} mar_recordings;
 
 typedef struct { /* the images in progress */
     int images;
@@ -41,7 +41,7 @@ mar_status mar_runner_create(const mar_model *model, int max_images, int conditi
 void mar_runner_free(mar_runner *r);
 /* As diff_chain_lay_out. */
 size_t mar_runner_lay_out(mar_runner *r, char *base);
-void mar_tapes_free(kern *k, mar_tapes *tapes); /* and leaves them empty */
+void mar_recordings_free(kern *k, mar_recordings *recordings); /* and leaves them empty */
 /* Prepares passes of this step's shape for so many images, so that they allocate nothing. */
 mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_err *err);
 /* Prepares mar_runner_learn for so many tokens. */
@@ -54,14 +54,14 @@ void mar_runner_begin(mar_runner *r, int images, const int *label);
 /* The conditions z of the tokens that `step` predicts: image after image in the order of `order`, conditional ones at
  * r->z + first rows, unconditional ones at r->z + total + first rows. `total` is the number of tokens the head will
  * draw at once; a plain step has first 0 and total images * predicted. A step with `detailed` tokens has these too, but
- * its z are two such lists, for two draws: that of the detailed tokens, then that of the others. tapes: where to record
- * it, those of calls with the same step, first, total and number of images; NULL: nowhere. */
+ * its z are two such lists, for two draws: that of the detailed tokens, then that of the others. recordings: where to
+ * record it, those of calls with the same step, first, total and number of images; NULL: nowhere. */
 void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *step, int first, int total,
-                        mar_tapes *tapes);
-/* Makes n tokens known to later passes: backend tokens [n][token_dim], image and position host [n]. tape: that of calls
- * with the same tokens and n, or NULL. */
+                        mar_recordings *recordings);
+/* Makes n tokens known to later passes: backend tokens [n][token_dim], image and position host [n]. recording: that of
+ * calls with the same tokens and n, or NULL. */
 void mar_runner_learn(mar_runner *r, const float *tokens, int n, const int *image, const int *position,
-                      kern_tape **tape);
+                      kern_recording **recording);
 
 /* Tokens drawn together: noise addresses and guidance, host [count]; conditions in the runner's z. */
 typedef struct {
@@ -73,10 +73,10 @@ typedef struct {
 } mar_draw;
 
 /* Runs the head's chain from index `first` (from fresh x_T at the top) to `last`: x backend [count][token_dim]. `row`:
- * where in the runner's z its conditions begin. tape: that of calls that differ in image, position and cfg at most, or
- * NULL. */
+ * where in the runner's z its conditions begin. recording: that of calls that differ in image, position and cfg at
+ * most, or NULL. */
 void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int last, float *x, diff_trace *trace,
-                     kern_tape **tape);
+                     kern_recording **recording);
 
 double mar_now(void); /* seconds from some fixed point */
 

@@ -152,7 +152,7 @@ static mar_status allocate(mar_session *s, mar_err *err)
     const mar *m = s->model->m;
     mar_err reason = {0};
     const size_t bytes = s->stats.arena_bytes = lay_out(s, NULL);
-    const mar_status status = m->kern->ops->alloc(m->kern, bytes, &s->arena, &reason);
+    const mar_status status = m->kern->core->alloc(m->kern, bytes, &s->arena, &reason);
     if (status != MAR_OK)
         return err_set(err, status, "a batch of %d image%s needs %.3g GB of %smemory: %s; %s", s->max_images,
                        s->max_images == 1 ? "" : "s", (double)bytes / 1e9, m->backend == MAR_BACKEND_CUDA ? "GPU " : "",
@@ -165,9 +165,9 @@ static mar_status plan_steps(mar_session *s, mar_err *err)
 {
     const mar_params *p = &s->params;
     s->steps = calloc((size_t)p->num_iter, sizeof *s->steps);
-    s->tapes = calloc((size_t)p->num_iter, sizeof *s->tapes);
-    s->draft_tapes = calloc((size_t)p->num_iter, sizeof *s->draft_tapes);
-    if (!s->steps || !s->tapes || !s->draft_tapes) return err_set(err, MAR_ENOMEM, "out of memory");
+    s->recordings = calloc((size_t)p->num_iter, sizeof *s->recordings);
+    s->draft_recordings = calloc((size_t)p->num_iter, sizeof *s->draft_recordings);
+    if (!s->steps || !s->recordings || !s->draft_recordings) return err_set(err, MAR_ENOMEM, "out of memory");
     if (p->gtr) {
         mar_gtr_plan(p, s->grid, s->steps);
     } else {
@@ -230,12 +230,12 @@ static mar_status build(mar_session *s, mar_err *err)
     return status == MAR_OK ? allocate(s, err) : status;
 }
 
-static void free_tapes(mar_session *s)
+static void free_recordings(mar_session *s)
 {
     kern *k = s->model->m->kern;
     for (int i = 0; i < s->params.num_iter; i++) {
-        if (s->tapes) mar_tapes_free(k, &s->tapes[i]);
-        if (s->draft_tapes) mar_tapes_free(k, &s->draft_tapes[i]);
+        if (s->recordings) mar_recordings_free(k, &s->recordings[i]);
+        if (s->draft_recordings) mar_recordings_free(k, &s->draft_recordings[i]);
     }
 }
 
@@ -244,7 +244,7 @@ static mar_status plan(mar_session *s, int n, mar_err *err)
 {
     if (s->planned == n) return MAR_OK;
     mar_status status = MAR_OK;
-    free_tapes(s);
+    free_recordings(s);
     for (int i = 0; status == MAR_OK && i < s->params.num_iter; i++) {
         const mar_step *step = &s->steps[i];
         status = mar_runner_plan(&s->target, n, step, err);
@@ -290,14 +290,14 @@ void mar_session_free(mar_session *s)
 {
     if (!s) return;
     kern *k = s->model->m->kern;
-    k->ops->finish(k); /* times still to come have their place in s */
-    free_tapes(s);
+    k->core->finish(k); /* times still to come have their place in s */
+    free_recordings(s);
     mar_speculation_free(s);
     diff_speculate_free(&s->head);
     mar_runner_free(&s->target);
     mar_runner_free(&s->draft);
     vae_run_free(s->decoder);
-    if (s->arena) k->ops->free(k, s->arena);
+    if (s->arena) k->core->free(k, s->arena);
     free(s->order);
     free(s->order_data);
     free(s->label);
@@ -311,8 +311,8 @@ void mar_session_free(mar_session *s)
     free(s->host_tokens);
     free(s->pixels);
     free(s->steps);
-    free(s->tapes);
-    free(s->draft_tapes);
+    free(s->recordings);
+    free(s->draft_recordings);
     free(s);
 }
 
@@ -327,7 +327,7 @@ mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *la
         if (labels[i] < -1 || labels[i] >= c->classes)
             return err_set(err, MAR_EARG, "class %d: expected 0..%d, or -1 for unconditional", labels[i],
                            c->classes - 1);
-    k->ops->finish(k); /* the times of a dropped batch end here */
+    k->core->finish(k); /* the times of a dropped batch end here */
     mar_status status = plan(s, n, err);
     if (status != MAR_OK) return status;
     s->images = n;
@@ -372,7 +372,7 @@ static void keep(mar_session *s, int n)
         s->fate[place[r]] = MAR_TOKEN_TARGET;
         s->born[place[r]] = s->step;
     }
-    k->ops->copy_rows(k, s->tokens, place, s->sampled, NULL, NULL, NULL, n, c->token_dim);
+    k->core->copy_rows(k, s->tokens, place, s->sampled, NULL, NULL, NULL, n, c->token_dim);
 }
 
 /* The same tokens by speculation inside the head. */
@@ -386,9 +386,9 @@ static void draw_speculating(mar_session *s, const mar_draw *d, int first, int s
         draft_z = s->draft.z + row * (size_t)s->draft.model->config.width;
         diff_chain_use(&s->draft.chain, steps);
     }
-    k->ops->lap(k, NULL);
+    k->core->lap(k, NULL);
     diff_speculate_sample(&s->head, z, draft_z, d->count, d->cfg, d->seed, d->image, d->position, x, &stats);
-    k->ops->lap(k, &s->target.head_s);
+    k->core->lap(k, &s->target.head_s);
     s->target.head_flop += diff_speculate_flop(&s->head, &stats);
     s->stats.head_batched += (double)stats.batched;
     s->stats.draft_calls += (double)stats.draft_batched;
@@ -401,7 +401,7 @@ static void draw_speculating(mar_session *s, const mar_draw *d, int first, int s
 }
 
 /* Draws n tokens, rows `first`.. of the lists, in so many diffusion steps. */
-static void draw(mar_session *s, int first, int n, int steps, kern_tape **tape)
+static void draw(mar_session *s, int first, int n, int steps, kern_recording **recording)
 {
     const mar_draw d = {n, s->params.seed, s->row_image + first, s->row_position + first, s->row_cfg + first};
     float *x = s->sampled + (size_t)first * (size_t)s->model->config.token_dim;
@@ -412,7 +412,7 @@ static void draw(mar_session *s, int first, int n, int steps, kern_tape **tape)
         return;
     }
     const int calls = s->target.chain.schedule.steps;
-    mar_runner_draw(&s->target, first * s->conditions, &d, calls - 1, 0, x, NULL, tape);
+    mar_runner_draw(&s->target, first * s->conditions, &d, calls - 1, 0, x, NULL, recording);
     s->stats.head_batched += calls;
     s->stats.head_calls += (double)n * calls;
     s->stats.head_rows += (double)n * calls;
@@ -426,13 +426,14 @@ static void select_detailed(mar_session *s, const mar_step *step)
     const mar_model_config *c = &s->model->config;
     const size_t count = (size_t)c->seq_len * (size_t)c->token_dim;
     for (int i = 0; i < s->images; i++) {
-        k->ops->download(k, s->host_tokens, s->tokens + (size_t)i * count, count * sizeof *s->host_tokens);
+        k->core->download(k, s->host_tokens, s->tokens + (size_t)i * count, count * sizeof *s->host_tokens);
         mar_gtr_select(s->host_tokens, s->grid, c->token_dim, s->order[i] + c->seq_len - step->known - step->predicted,
                        step->predicted, step->detailed, s->energy);
     }
 }
 
-/* The first step that draws and learns as many tokens as step i, in as many diffusion steps: with the tapes of that. */
+/* The first step that draws and learns as many tokens as step i, in as many diffusion steps: with the recordings of
+ * that. */
 static int first_alike(const mar_session *s, int i)
 {
     const mar_step *a = &s->steps[i], *b = s->steps;
@@ -452,9 +453,10 @@ static void plain_step(mar_session *s)
     const mar_step detailed = {.known = step->known, .predicted = step->detailed, .cfg = step->cfg};
     if (step->detailed) select_detailed(s, step);
     const int first = list_step(s, &detailed, 0), n = first + list_step(s, &others, first);
-    mar_tapes *draws = &s->tapes[first_alike(s, s->step)], *draft_draws = &s->draft_tapes[first_alike(s, s->step)];
-    mar_runner_predict(&s->target, &batch, step, 0, n, &s->tapes[s->step]);
-    if (s->head.draft.chain) mar_runner_predict(&s->draft, &batch, step, 0, n, &s->draft_tapes[s->step]);
+    mar_recordings *draws = &s->recordings[first_alike(s, s->step)],
+                   *draft_draws = &s->draft_recordings[first_alike(s, s->step)];
+    mar_runner_predict(&s->target, &batch, step, 0, n, &s->recordings[s->step]);
+    if (s->head.draft.chain) mar_runner_predict(&s->draft, &batch, step, 0, n, &s->draft_recordings[s->step]);
     draw(s, 0, first, step->detailed_steps, &draws->draw[1]);
     draw(s, first, n - first, step->sampling_steps, &draws->draw[0]);
     s->stats.tokens += n;
@@ -475,7 +477,7 @@ mar_status mar_session_step(mar_session *s)
         status = mar_speculation_round(s, err);
     else
         plain_step(s);
-    if (mar_session_done(s)) k->ops->finish(k);
+    if (mar_session_done(s)) k->core->finish(k);
     s->stats.total_s += mar_now() - start;
     return status == MAR_OK ? kern_check(k, err) : status;
 }
@@ -505,8 +507,8 @@ mar_status mar_session_tokens(mar_session *s, float *tokens)
     if (status != MAR_OK) return status;
     kern *k = s->model->m->kern;
     const mar_model_config *c = &s->model->config;
-    k->ops->download(k, tokens, s->tokens,
-                     (size_t)s->images * (size_t)c->seq_len * (size_t)c->token_dim * sizeof *tokens);
+    k->core->download(k, tokens, s->tokens,
+                      (size_t)s->images * (size_t)c->seq_len * (size_t)c->token_dim * sizeof *tokens);
     return kern_check(k, &s->model->m->err);
 }
 
@@ -527,15 +529,15 @@ mar_status mar_session_images(mar_session *s, uint8_t *rgb)
     mar_session_image_size(s, &width, &height);
     const size_t bytes = (size_t)width * (size_t)height * 3;
     const double start = mar_now();
-    k->ops->lap(k, NULL);
+    k->core->lap(k, NULL);
     const float *pixels = vae_decode(s->decoder, s->tokens);
     for (int i = 0; i < s->images; i++) { /* the next one is being decoded while one is converted */
-        k->ops->download(k, s->pixels, pixels, bytes * sizeof *pixels);
+        k->core->download(k, s->pixels, pixels, bytes * sizeof *pixels);
         if (i + 1 < s->images) pixels = vae_decode(s->decoder, s->tokens + (size_t)(i + 1) * count);
         vae_to_bytes(s->pixels, bytes, rgb + (size_t)i * bytes);
     }
-    k->ops->lap(k, &s->stats.vae_s);
-    k->ops->finish(k);
+    k->core->lap(k, &s->stats.vae_s);
+    k->core->finish(k);
     s->stats.vae_flop += s->images * vae_run_flop(s->decoder);
     s->stats.total_s += mar_now() - start;
     return kern_check(k, err);
@@ -545,7 +547,7 @@ void mar_session_get_stats(const mar_session *s, mar_stats *stats)
 {
     const mar_runner *t = &s->target, *d = &s->draft;
     kern *k = s->model->m->kern;
-    k->ops->finish(k); /* the times are complete then */
+    k->core->finish(k); /* the times are complete then */
     *stats = s->stats;
     stats->encoder_s = t->encoder_s;
     stats->decoder_s = t->decoder_s;

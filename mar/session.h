@@ -23,7 +23,8 @@ struct mar_session {
     float *sampled;                      /* backend [images * max_tokens][token_dim] */
     struct mar_speculation *speculation; /* mar/speculate.h, or NULL */
     vae_run *decoder;
-    mar_tapes *tapes, *draft_tapes; /* [num_iter] of target and draft, by step, for batches of `planned` images */
+    mar_recordings *recordings,
+        *draft_recordings; /* [num_iter] of target and draft, by step, for batches of `planned` images */
 
     /* host memory; rows are the tokens being drawn: image after image of a step, in the order of `order` */
     int **order; /* [images] -> [seq_len] */

@@ -245,7 +245,7 @@ static mar_status plan_prefix(mar_session *s, int n, mar_err *err)
 }
 
 /* In context full images go on at their own pace: passes are of one image, the head's rows are planned by the round. */
-enum { FEW_ROWS = 64 }; /* products of more are made of those of so many and a rest */
+enum { PERSISTENT_ROWS = 64 }; /* products of more are made of those of so many and a rest */
 
 static mar_status plan_full(mar_session *s, mar_err *err)
 {
@@ -255,7 +255,7 @@ static mar_status plan_full(mar_session *s, mar_err *err)
         if (status == MAR_OK) status = mar_runner_plan(&s->target, 1, &s->steps[i], err);
     }
     /* How many tokens are learnt at once depends on what is accepted. */
-    for (int rows = 1; status == MAR_OK && rows <= FEW_ROWS && rows <= (int)block_rows(s); rows++) {
+    for (int rows = 1; status == MAR_OK && rows <= PERSISTENT_ROWS && rows <= (int)block_rows(s); rows++) {
         status = mar_runner_plan_learn(&s->draft, rows, err);
         if (status == MAR_OK) status = mar_runner_plan_learn(&s->target, rows, err);
     }
@@ -336,9 +336,9 @@ static int list_step(mar_session *s, int j)
 /* --- drafting --- */
 
 /* Where work on step `at` is recorded. In context full no two rounds are alike. */
-static mar_tapes *tapes_at(const mar_session *s, mar_tapes *tapes, int at)
+static mar_recordings *recordings_at(const mar_session *s, mar_recordings *recordings, int at)
 {
-    return in_full(s) ? NULL : &tapes[at];
+    return in_full(s) ? NULL : &recordings[at];
 }
 
 /* The pass of one image of the batch alone. */
@@ -362,7 +362,7 @@ static void predict_step(mar_session *s, int j, int n)
     speculation *sp = s->speculation;
     if (!in_full(s)) {
         const mar_batch batch = {s->images, (const int *const *)s->order};
-        mar_runner_predict(&s->draft, &batch, &s->steps[s->step + j], 0, n, &s->draft_tapes[s->step + j]);
+        mar_runner_predict(&s->draft, &batch, &s->steps[s->step + j], 0, n, &s->draft_recordings[s->step + j]);
         return;
     }
     for (int i = 0, at = 0; i < s->images; i++) {
@@ -377,7 +377,7 @@ static void predict_step(mar_session *s, int j, int n)
 static void scatter(mar_session *s, const float *from, int n, float *to)
 {
     kern *k = s->model->m->kern;
-    k->ops->copy_rows(k, to, s->speculation->row, from, NULL, NULL, NULL, n, s->model->config.token_dim);
+    k->core->copy_rows(k, to, s->speculation->row, from, NULL, NULL, NULL, n, s->model->config.token_dim);
 }
 
 static int asks_for_path(const speculation *sp)
@@ -398,7 +398,7 @@ static void scatter_laws(mar_session *s, int n)
     scatter(s, sp->at_hand.mean, n, sp->q.mean);
     scatter(s, sp->at_hand.log_std, n, sp->q.log_std);
     if (asks_for_path(sp)) /* a double goes as two floats */
-        k->ops->copy_rows(k, (float *)sp->q.path, sp->row, (const float *)sp->at_hand.path, NULL, NULL, NULL, n, 2);
+        k->core->copy_rows(k, (float *)sp->q.path, sp->row, (const float *)sp->at_hand.path, NULL, NULL, NULL, n, 2);
 }
 
 static void draft_step(mar_session *s, int j)
@@ -408,7 +408,7 @@ static void draft_step(mar_session *s, int j)
     const mar_draw draw = {
         .count = n, .seed = sp->draft_seed, .image = sp->image, .position = sp->position, .cfg = sp->cfg};
     diff_trace trace = trace_into(sp, &sp->at_hand);
-    mar_tapes *t = tapes_at(s, s->draft_tapes, s->step + j);
+    mar_recordings *t = recordings_at(s, s->draft_recordings, s->step + j);
     predict_step(s, j, n);
     mar_runner_draw(&s->draft, 0, &draw, top, sp->index, s->sampled, &trace, t ? &t->draw[0] : NULL);
     scatter_laws(s, n);
@@ -429,7 +429,7 @@ static void predict_block(mar_session *s)
     if (!in_full(s)) {
         const mar_batch batch = {s->images, (const int *const *)s->order};
         const mar_step block = whole_block(s, s->step);
-        mar_runner_predict(&s->target, &batch, &block, 0, sp->rows, &s->tapes[s->step]);
+        mar_runner_predict(&s->target, &batch, &block, 0, sp->rows, &s->recordings[s->step]);
         return;
     }
     for (int i = 0; i < s->images; i++)
@@ -467,9 +467,9 @@ static void verify_block(mar_session *s)
         .replaced = v.replaced,
         .tries = v.tries,
         .first_replaced = v.first_replaced};
-    k->ops->lap(k, NULL);
-    k->ops->verify(k, &job);
-    k->ops->lap(k, &s->stats.verify_s);
+    k->core->lap(k, NULL);
+    k->head->verify(k, &job);
+    k->core->lap(k, &s->stats.verify_s);
 }
 
 static mar_draw block_draw(const mar_session *s)
@@ -487,7 +487,7 @@ static void trace_block(mar_session *s)
     speculation *sp = s->speculation;
     const mar_draw draw = block_draw(s);
     diff_trace trace = trace_into(sp, &sp->p);
-    mar_tapes *t = tapes_at(s, s->tapes, s->step);
+    mar_recordings *t = recordings_at(s, s->recordings, s->step);
     mar_runner_draw(&s->target, 0, &draw, s->target.chain.schedule.steps - 1, sp->index, s->sampled, &trace,
                     t ? &t->draw[0] : NULL);
 }
@@ -499,11 +499,11 @@ static void finish_tokens(mar_session *s)
     kern *k = s->model->m->kern;
     const mar_draw draw = block_draw(s);
     const int channels = s->model->config.token_dim;
-    mar_tapes *t = tapes_at(s, s->tapes, s->step);
-    k->ops->copy_rows(k, s->sampled, NULL, sp->state, NULL, NULL, NULL, sp->rows, channels);
+    mar_recordings *t = recordings_at(s, s->recordings, s->step);
+    k->core->copy_rows(k, s->sampled, NULL, sp->state, NULL, NULL, NULL, sp->rows, channels);
     if (sp->index > 0)
         mar_runner_draw(&s->target, 0, &draw, sp->index - 1, 0, s->sampled, NULL, t ? &t->draw[1] : NULL);
-    k->ops->subtract(k, s->sampled, sp->token, (size_t)sp->rows * (size_t)channels, sp->verdicts);
+    k->core->subtract(k, s->sampled, sp->token, (size_t)sp->rows * (size_t)channels, sp->verdicts);
 }
 
 /* Moves every image on behind the last of its steps that counts: in context full the first with a replaced token. */
@@ -527,8 +527,8 @@ static mar_status read_verdicts(mar_session *s, mar_err *err)
     kern *k = s->model->m->kern;
     const int channels = s->model->config.token_dim;
     const mar_verdicts v = verdicts_in(s, sp->report);
-    k->ops->download(k, sp->report, sp->verdicts,
-                     verdict_words(s, (size_t)sp->rows, (size_t)s->images) * sizeof *sp->report);
+    k->core->download(k, sp->report, sp->verdicts,
+                      verdict_words(s, (size_t)sp->rows, (size_t)s->images) * sizeof *sp->report);
     const mar_status status = kern_check(k, err);
     if (status != MAR_OK) return status; /* there is nothing to read */
     if (s->step == sp->prefill) sp->shift_sum = 0;
@@ -570,8 +570,8 @@ static void keep(mar_session *s)
         s->born[place[n++]] = sp->row_step[r];
     }
     float *kept = sp->at_hand.mean; /* its law has been read */
-    k->ops->copy_rows(k, kept, NULL, s->sampled, sp->row, NULL, NULL, n, c->token_dim);
-    k->ops->copy_rows(k, s->tokens, place, kept, NULL, NULL, NULL, n, c->token_dim);
+    k->core->copy_rows(k, kept, NULL, s->sampled, sp->row, NULL, NULL, n, c->token_dim);
+    k->core->copy_rows(k, s->tokens, place, kept, NULL, NULL, NULL, n, c->token_dim);
     mar_runner_learn(&s->target, kept, n, sp->slot, sp->position, NULL);
     mar_runner_learn(&s->draft, kept, n, sp->slot, sp->position, NULL);
     s->stats.tokens += n;

@@ -11,7 +11,7 @@ void mar_layer_norm(const mar_model *m, const float *x, const int *index, int ro
 {
     kern *k = m->m->kern;
     const int d = m->config.width;
-    k->ops->layer_norm(k, x, index, rows, d, n, n + d, ln_eps, y, f32);
+    k->core->layer_norm(k, x, index, rows, d, n, n + d, ln_eps, y, f32);
 }
 
 static const act *at(const mar_model *m, const act *p, int elements)
@@ -23,8 +23,8 @@ void mar_block_mlp(const mar_model *m, mar_workspace *w, const mar_block *b, flo
 {
     kern *k = m->m->kern;
     mar_layer_norm(m, x, NULL, rows, b->norm2, w->normed, 0);
-    k->ops->linear(k, b->fc1, w->normed, rows, w->hidden);
-    k->ops->linear(k, b->fc2, w->hidden, rows, x);
+    k->core->linear(k, b->fc1, w->normed, rows, w->hidden);
+    k->core->linear(k, b->fc2, w->hidden, rows, x);
 }
 
 /* One block over `sequences` sequences of `length` rows in w->x. */
@@ -33,10 +33,10 @@ static void block(const mar_model *m, mar_workspace *w, const mar_block *b, int 
     kern *k = m->m->kern;
     const int d = m->config.width, rows = sequences * length;
     mar_layer_norm(m, w->x, NULL, rows, b->norm1, w->normed, 0);
-    k->ops->linear(k, b->qkv, w->normed, rows, w->qkv);
-    k->ops->attention(k, w->qkv, 3 * d, at(m, w->qkv, d), at(m, w->qkv, 2 * d), 3 * d, sequences, length, length,
-                      m->config.heads, head_dim(m), w->mixed);
-    k->ops->linear(k, b->proj, w->mixed, rows, w->x);
+    k->core->linear(k, b->qkv, w->normed, rows, w->qkv);
+    k->core->attention(k, w->qkv, 3 * d, at(m, w->qkv, d), at(m, w->qkv, 2 * d), 3 * d, sequences, length, length,
+                       m->config.heads, head_dim(m), w->mixed);
+    k->core->linear(k, b->proj, w->mixed, rows, w->x);
     mar_block_mlp(m, w, b, w->x, rows);
 }
 
@@ -44,7 +44,7 @@ void mar_block_keys(const mar_model *m, mar_workspace *w, const mar_block *b, co
 {
     kern *k = m->m->kern;
     mar_layer_norm(m, x, NULL, rows, b->norm1, w->normed, 0);
-    k->ops->linear(k, b->kv, w->normed, rows, w->qkv);
+    k->core->linear(k, b->kv, w->normed, rows, w->qkv);
 }
 
 void mar_block_ask(const mar_model *m, mar_workspace *w, const mar_block *b, const float *x, const int *asked,
@@ -54,11 +54,11 @@ void mar_block_ask(const mar_model *m, mar_workspace *w, const mar_block *b, con
     const int d = m->config.width, rows = sequences * count;
     mar_layer_norm(m, x, asked, rows, b->norm1, w->normed, 0);
     act *query = w->hidden; /* at least D wide */
-    k->ops->linear(k, b->q, w->normed, rows, query);
-    k->ops->attention(k, query, d, kv, at(m, kv, d), 2 * d, sequences, count, length, m->config.heads, head_dim(m),
-                      w->mixed);
-    k->ops->copy_rows(k, y, NULL, x, asked, NULL, NULL, rows, d);
-    k->ops->linear(k, b->proj, w->mixed, rows, y);
+    k->core->linear(k, b->q, w->normed, rows, query);
+    k->core->attention(k, query, d, kv, at(m, kv, d), 2 * d, sequences, count, length, m->config.heads, head_dim(m),
+                       w->mixed);
+    k->core->copy_rows(k, y, NULL, x, asked, NULL, NULL, rows, d);
+    k->core->linear(k, b->proj, w->mixed, rows, y);
     mar_block_mlp(m, w, b, y, rows);
 }
 
@@ -70,7 +70,7 @@ void mar_embed_classes(const mar_model *m, mar_workspace *w, int sequences, cons
         w->rows[0][r] = label[r / buffer];
         w->rows[1][r] = r % buffer;
     }
-    k->ops->copy_rows(k, w->x, NULL, m->class_emb, w->rows[0], m->encoder_pos, w->rows[1], rows, m->config.width);
+    k->core->copy_rows(k, w->x, NULL, m->class_emb, w->rows[0], m->encoder_pos, w->rows[1], rows, m->config.width);
     mar_layer_norm(m, w->x, NULL, rows, m->z_proj_ln, class_rows, 1);
 }
 
@@ -83,10 +83,10 @@ void mar_embed_tokens(const mar_model *m, mar_workspace *w, const float *tokens,
         w->rows[0][r] = m->config.buffer + position[r];
         w->rows[1][r] = image[r] * m->config.seq_len + position[r];
     }
-    k->ops->linear(k, m->z_proj, tokens, n, w->x);
-    k->ops->copy_rows(k, w->x, NULL, w->x, NULL, m->encoder_pos, w->rows[0], n, d);
+    k->core->linear(k, m->z_proj, tokens, n, w->x);
+    k->core->copy_rows(k, w->x, NULL, w->x, NULL, m->encoder_pos, w->rows[0], n, d);
     mar_layer_norm(m, w->x, NULL, n, m->z_proj_ln, w->memory, 1);
-    k->ops->copy_rows(k, token_rows, w->rows[1], w->memory, NULL, NULL, NULL, n, d);
+    k->core->copy_rows(k, token_rows, w->rows[1], w->memory, NULL, NULL, NULL, n, d);
 }
 
 /* Position in the order of known token i: the most recently predicted come first. */
@@ -103,14 +103,14 @@ void mar_encoder_input(const mar_model *m, mar_workspace *w, const mar_pass *p, 
     int n = 0;
     for (int s = 0; s < p->sequences; s++)
         for (int i = 0; i < c->buffer; i++) w->rows[0][n++] = s * length + i;
-    k->ops->copy_rows(k, w->x, w->rows[0], p->class_rows, NULL, NULL, NULL, n, c->width);
+    k->core->copy_rows(k, w->x, w->rows[0], p->class_rows, NULL, NULL, NULL, n, c->width);
     n = 0;
     for (int s = 0; s < p->sequences; s++)
         for (int i = 0; i < count; i++, n++) {
             w->rows[0][n] = s * length + c->buffer + i;
             w->rows[1][n] = s % p->images * c->seq_len + known_position(m, p, s, i);
         }
-    k->ops->copy_rows(k, w->x, w->rows[0], p->token_rows, w->rows[1], NULL, NULL, n, c->width);
+    k->core->copy_rows(k, w->x, w->rows[0], p->token_rows, w->rows[1], NULL, NULL, n, c->width);
 }
 
 void mar_encode(const mar_model *m, mar_workspace *w, const mar_pass *p)
@@ -126,7 +126,7 @@ void mar_decoder_visible(const mar_model *m, mar_workspace *w, const mar_pass *p
     const mar_model_config *c = &m->config;
     const int visible = c->buffer + count, length = c->buffer + c->seq_len;
     mar_layer_norm(m, w->x, NULL, p->sequences * visible, m->encoder_norm, w->normed, 0);
-    k->ops->linear(k, m->decoder_embed, w->normed, p->sequences * visible, w->memory);
+    k->core->linear(k, m->decoder_embed, w->normed, p->sequences * visible, w->memory);
     int n = 0;
     for (int s = 0; s < p->sequences; s++)
         for (int i = 0; i < visible; i++, n++) {
@@ -134,7 +134,7 @@ void mar_decoder_visible(const mar_model *m, mar_workspace *w, const mar_pass *p
             w->rows[0][n] = s * length + position;
             w->rows[1][n] = position;
         }
-    k->ops->copy_rows(k, input, w->rows[0], w->memory, NULL, m->decoder_pos, w->rows[1], n, c->width);
+    k->core->copy_rows(k, input, w->rows[0], w->memory, NULL, m->decoder_pos, w->rows[1], n, c->width);
 }
 
 void mar_decoder_input(const mar_model *m, mar_workspace *w, const mar_pass *p)
@@ -151,7 +151,7 @@ void mar_decoder_input(const mar_model *m, mar_workspace *w, const mar_pass *p)
             w->rows[1][n] = position;
             w->rows[2][n] = 0;
         }
-    k->ops->copy_rows(k, w->x, w->rows[0], m->mask_token, w->rows[2], m->decoder_pos, w->rows[1], n, c->width);
+    k->core->copy_rows(k, w->x, w->rows[0], m->mask_token, w->rows[2], m->decoder_pos, w->rows[1], n, c->width);
 }
 
 int mar_masked_positions(const mar_model *m, const mar_pass *p, int count, int *position)
@@ -168,7 +168,7 @@ void mar_conditions(const mar_model *m, const float *y, const int *position, int
 {
     kern *k = m->m->kern;
     mar_layer_norm(m, y, NULL, n, m->decoder_norm, normed, 1);
-    k->ops->copy_rows(k, z, z_index, normed, NULL, m->diffusion_pos, position, n, m->config.width);
+    k->core->copy_rows(k, z, z_index, normed, NULL, m->diffusion_pos, position, n, m->config.width);
 }
 
 void mar_decode(const mar_model *m, mar_workspace *w, const mar_pass *p, float *z, const int *z_index)
@@ -194,7 +194,7 @@ mar_status mar_block_plan(const mar_model *m, const mar_block *b, int rows, int 
     } use[] = {{b->qkv, rows}, {b->q, rows}, {b->kv, kv_rows}, {b->proj, rows}, {b->fc1, rows}, {b->fc2, rows}};
     mar_status status = MAR_OK;
     for (size_t i = 0; status == MAR_OK && i < sizeof use / sizeof *use; i++)
-        if (use[i].layer) status = k->ops->linear_plan(k, use[i].layer, use[i].rows, err);
+        if (use[i].layer) status = k->core->linear_plan(k, use[i].layer, use[i].rows, err);
     return status;
 }
 
@@ -203,7 +203,7 @@ mar_status mar_passes_plan(const mar_model *m, int sequences, int known, int pre
     kern *k = m->m->kern;
     const mar_model_config *c = &m->config;
     const int d = c->width, encoded = c->buffer + known, decoded = c->buffer + c->seq_len;
-    mar_status status = k->ops->linear_plan(k, m->decoder_embed, sequences * encoded, err);
+    mar_status status = k->core->linear_plan(k, m->decoder_embed, sequences * encoded, err);
     for (int b = 0; status == MAR_OK && b < c->encoder_depth; b++)
         status = mar_block_plan(m, &m->encoder[b], sequences * encoded, 0, err);
     for (int b = 0; status == MAR_OK && b + 1 < c->decoder_depth; b++)
@@ -213,8 +213,8 @@ mar_status mar_passes_plan(const mar_model *m, int sequences, int known, int pre
     const int shapes[3][4] = {
         {encoded, encoded, 3 * d, 3 * d}, {decoded, decoded, 3 * d, 3 * d}, {predicted, decoded, d, 2 * d}};
     for (int i = 0; status == MAR_OK && i < 3; i++)
-        status = k->ops->attention_plan(k, shapes[i][0], shapes[i][1], c->heads, head_dim(m), shapes[i][2],
-                                        shapes[i][3], err);
+        status = k->core->attention_plan(k, shapes[i][0], shapes[i][1], c->heads, head_dim(m), shapes[i][2],
+                                         shapes[i][3], err);
     return status;
 }
 

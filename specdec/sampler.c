@@ -71,10 +71,10 @@ static int allocate(spec_sampler *s)
     s->out.workspace = calloc(spec_workspace_size(s->target.size), sizeof(float));
     s->candidate = calloc(positions * (size_t)s->children, sizeof *s->candidate);
     s->candidates = calloc(positions, sizeof *s->candidates);
-    s->window_q = calloc(positions * size, sizeof *s->window_q);
+    s->speculate_q = calloc(positions * size, sizeof *s->speculate_q);
     return s->node && s->place && s->parent && s->node_token && s->site && s->log_p && s->log_q && s->address &&
            s->out.verdict && s->out.id && s->out.law && s->out.workspace && s->candidate && s->candidates &&
-           s->window_q;
+           s->speculate_q;
 }
 
 spec_sampler *spec_sampler_create(const spec_model *target, const spec_model *draft,
@@ -99,7 +99,7 @@ void spec_sampler_free(spec_sampler *s)
     if (!s) return;
     free(s->node), free(s->place), free(s->parent), free(s->node_token), free(s->site), free(s->log_p), free(s->log_q);
     free(s->address), free(s->out.verdict), free(s->out.id), free(s->out.law), free(s->out.workspace);
-    free(s->candidate), free(s->candidates), free(s->window_q);
+    free(s->candidate), free(s->candidates), free(s->speculate_q);
     free(s);
 }
 
@@ -192,14 +192,14 @@ static int draft_round(spec_sampler *s)
 static void enter(spec_sampler *s, int i)
 {
     const spec_address a = address_at(s, s->known + i);
-    float *q = law(s, s->window_q, i);
+    float *q = law(s, s->speculate_q, i);
     for (int x = 0; x < s->target.size; x++) q[x] = (float)-log(s->target.size);
     s->candidates[i] = spec_draw_candidates(q, s->target.size, &a, 0, 1, s->candidate + i * s->children);
 }
 
 /* The window as a block: each position's candidates behind every draft of the position before, in the tree; then a
  * chain behind the first path. */
-static int window_block(spec_sampler *s)
+static int speculate_block(spec_sampler *s)
 {
     int count = 0, begin = -1, end = 0; /* the level before */
     for (int i = 0; i < s->window; i++) {
@@ -208,7 +208,7 @@ static int window_block(spec_sampler *s)
             for (int k = 0; k < s->candidates[i]; k++) {
                 s->parent[count] = parent;
                 s->node[count] = s->candidate[i * s->children + k];
-                s->site[parent + 1].log_q = law(s, s->window_q, i);
+                s->site[parent + 1].log_q = law(s, s->speculate_q, i);
                 count++;
             }
         begin = level, end = count;
@@ -226,7 +226,7 @@ static int next_window(spec_sampler *s, const spec_outcome *o)
     for (int i = 0; i < most; i++) {
         int *candidate = s->candidate + i * s->children;
         const spec_address a = address_at(s, s->known + i);
-        float *q = law(s, s->window_q, i);
+        float *q = law(s, s->speculate_q, i);
         int first = 0, wanted = 1;
         if (i >= tail) {
             enter(s, i);
@@ -245,7 +245,7 @@ static int next_window(spec_sampler *s, const spec_outcome *o)
 static int jacobi_round(spec_sampler *s)
 {
     spec_outcome o;
-    const int status = verify(s, window_block(s), s->window, &o);
+    const int status = verify(s, speculate_block(s), s->window, &o);
     return status ? status : next_window(s, &o);
 }
 

@@ -63,7 +63,7 @@ typedef struct {
     spec_address *address; /* [length + 1] of a block's positions */
     int *candidate;        /* [length][children], the first one is the window's token */
     int *candidates;       /* [length], how many there are */
-    float *window_q;       /* [length][size], the law each first candidate was drawn from */
+    float *speculate_q;    /* [length][size], the law each first candidate was drawn from */
 } spec_sampler;
 
 /* `draft` is NULL for a method whose drafts are stale, and must be given for others. Returns NULL if memory is out, or

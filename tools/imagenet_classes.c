@@ -853,7 +853,7 @@ const char *const imagenet_classes[IMAGENET_CLASSES] = {
     "syringe",
     "table lamp",
     "tank, army tank, armored combat vehicle, armoured combat vehicle",
-    "tape player",
+    "recording player",
     "teapot",
     "teddy, teddy bear",
     "television, television system",

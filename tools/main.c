@@ -31,12 +31,8 @@ typedef struct {
 } command;
 
 static const command commands[] = {
-    {"generate", cmd_generate},
-    {"inspect", cmd_inspect},
-    {"convert", cmd_convert},
-    {"bench", cmd_bench},
-    {"methods", cmd_methods},
-    {"fidelity", cmd_fidelity},
+    {"generate", cmd_generate}, {"inspect", cmd_inspect}, {"convert", cmd_convert},
+    {"bench", cmd_bench},       {"methods", cmd_methods}, {"fidelity", cmd_fidelity},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 

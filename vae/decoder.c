@@ -37,8 +37,8 @@ static mar_status load_vector(const loader *l, const char *prefix, const char *s
     float *host = NULL;
     void *p = NULL;
     mar_status status = load(l, prefix, suffix, 1, (int64_t[]){n}, &host);
-    if (status == MAR_OK) status = l->k->ops->alloc(l->k, sizeof(float) * (size_t)n, &p, l->err);
-    if (status == MAR_OK) l->k->ops->upload(l->k, p, host, sizeof(float) * (size_t)n);
+    if (status == MAR_OK) status = l->k->core->alloc(l->k, sizeof(float) * (size_t)n, &p, l->err);
+    if (status == MAR_OK) l->k->core->upload(l->k, p, host, sizeof(float) * (size_t)n);
     free(host);
     *out = p;
     return status;
@@ -58,7 +58,7 @@ static mar_status load_conv(const loader *l, const char *prefix, int in, int out
     if (status == MAR_OK) status = load(l, prefix, "bias", 1, (int64_t[]){out}, &bias);
     const kern_conv_spec spec = {
         .out = out, .in = in, .kernel = kernel, .weight = weight, .bias = bias, .flags = flags};
-    if (status == MAR_OK) status = l->k->ops->conv_create(l->k, &spec, conv, l->err);
+    if (status == MAR_OK) status = l->k->conv->create(l->k, &spec, conv, l->err);
     free(weight);
     free(bias);
     return status;
@@ -87,7 +87,7 @@ static mar_status load_linear(const loader *l, const char *prefix, const char *c
         free(b);
     }
     const kern_linear_spec spec = {.out = n * channels, .in = channels, .weight = weight, .bias = bias, .flags = flags};
-    if (status == MAR_OK) status = l->k->ops->linear_create(l->k, &spec, out, l->err);
+    if (status == MAR_OK) status = l->k->core->linear_create(l->k, &spec, out, l->err);
     free(weight);
     free(bias);
     return status;
@@ -209,8 +209,8 @@ mar_status vae_decoder_create(kern *k, const wt_file *f, vae_decoder **out, mar_
 
 static void free_norm(kern *k, vae_norm *n)
 {
-    if (n->weight) k->ops->free(k, n->weight);
-    if (n->bias) k->ops->free(k, n->bias);
+    if (n->weight) k->core->free(k, n->weight);
+    if (n->bias) k->core->free(k, n->bias);
 }
 
 void vae_decoder_free(vae_decoder *d)
@@ -221,16 +221,16 @@ void vae_decoder_free(vae_decoder *d)
         vae_step *s = &d->steps[i];
         for (int j = 0; j < 2; j++) {
             free_norm(k, &s->norm[j]);
-            k->ops->conv_free(k, s->conv[j]);
+            k->conv->free(k, s->conv[j]);
         }
-        k->ops->conv_free(k, s->shortcut);
-        k->ops->linear_free(k, s->qkv);
-        k->ops->linear_free(k, s->proj);
+        k->conv->free(k, s->shortcut);
+        k->core->linear_free(k, s->qkv);
+        k->core->linear_free(k, s->proj);
     }
     free(d->steps);
-    k->ops->linear_free(k, d->post_quant);
-    k->ops->conv_free(k, d->conv_in);
-    k->ops->conv_free(k, d->conv_out);
+    k->core->linear_free(k, d->post_quant);
+    k->conv->free(k, d->conv_in);
+    k->conv->free(k, d->conv_out);
     free_norm(k, &d->norm_out);
     free(d);
 }

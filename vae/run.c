@@ -12,7 +12,7 @@ struct vae_run {
     act *a;                         /* [pixels][channels], input of a product or convolution */
     size_t stream_bytes, act_bytes; /* of one of stream; of a */
     double flop;
-    kern_tape *tape;
+    kern_recording *recording;
 
     /* While an image is decoded. x: float [pixels][channels], the residual stream. h: the same size, between two
      * convolutions, or q, k, v as act. */
@@ -40,11 +40,11 @@ static mar_status plan_residual(vae_run *r, const vae_step *s, extent e, mar_err
 {
     kern *k = r->d->k;
     const double pixels = (double)e.height * e.width;
-    mar_status status = k->ops->group_norm_plan(k, e.height * e.width, s->in, err);
-    if (status == MAR_OK) status = k->ops->conv_plan(k, s->conv[0], e.height, e.width, err);
-    if (status == MAR_OK && s->shortcut) status = k->ops->conv_plan(k, s->shortcut, e.height, e.width, err);
-    if (status == MAR_OK) status = k->ops->group_norm_plan(k, e.height * e.width, s->out, err);
-    if (status == MAR_OK) status = k->ops->conv_plan(k, s->conv[1], e.height, e.width, err);
+    mar_status status = k->conv->group_norm_plan(k, e.height * e.width, s->in, err);
+    if (status == MAR_OK) status = k->conv->plan(k, s->conv[0], e.height, e.width, err);
+    if (status == MAR_OK && s->shortcut) status = k->conv->plan(k, s->shortcut, e.height, e.width, err);
+    if (status == MAR_OK) status = k->conv->group_norm_plan(k, e.height * e.width, s->out, err);
+    if (status == MAR_OK) status = k->conv->plan(k, s->conv[1], e.height, e.width, err);
     r->flop += conv_flop(pixels, s->in, s->out, 9) + conv_flop(pixels, s->out, s->out, 9);
     if (s->shortcut) r->flop += conv_flop(pixels, s->in, s->out, 1);
     return status;
@@ -54,10 +54,10 @@ static mar_status plan_attention(vae_run *r, const vae_step *s, extent e, mar_er
 {
     kern *k = r->d->k;
     const int n = e.height * e.width, c = s->in;
-    mar_status status = k->ops->group_norm_plan(k, n, c, err);
-    if (status == MAR_OK) status = k->ops->linear_plan(k, s->qkv, n, err);
-    if (status == MAR_OK) status = k->ops->attention_plan(k, n, n, 1, c, 3 * c, 3 * c, err);
-    if (status == MAR_OK) status = k->ops->linear_plan(k, s->proj, n, err);
+    mar_status status = k->conv->group_norm_plan(k, n, c, err);
+    if (status == MAR_OK) status = k->core->linear_plan(k, s->qkv, n, err);
+    if (status == MAR_OK) status = k->core->attention_plan(k, n, n, 1, c, 3 * c, 3 * c, err);
+    if (status == MAR_OK) status = k->core->linear_plan(k, s->proj, n, err);
     r->flop += conv_flop(n, c, c, 4) + 4.0 * n * n * c;
     r->stream_bytes = most(r->stream_bytes, 3 * (size_t)n * (size_t)c * k->act_size);
     return status;
@@ -78,7 +78,7 @@ static mar_status plan_step(vae_run *r, const vae_step *s, extent *e, mar_err *e
     case VAE_ATTENTION:
         return plan_attention(r, s, *e, err);
     case VAE_UPSAMPLE:
-        status = k->ops->conv_plan(k, s->conv[0], e->height, e->width, err);
+        status = k->conv->plan(k, s->conv[0], e->height, e->width, err);
         *e = (extent){2 * e->height, 2 * e->width};
         r->stream_bytes = most(r->stream_bytes, 4 * pixels * (size_t)s->out * sizeof(float));
         /* A pixel of the enlarged image has 9 neighbours but only 4 different ones. */
@@ -97,11 +97,11 @@ static mar_status plan_run(vae_run *r, mar_err *err)
     r->stream_bytes = sizeof(float) * (size_t)tokens * (size_t)z;
     r->act_bytes = k->act_size * (size_t)tokens * (size_t)z;
     r->flop = conv_flop(tokens, z, z, 1) + conv_flop(tokens, z, d->width_in, 9);
-    mar_status status = k->ops->linear_plan(k, d->post_quant, tokens, err);
-    if (status == MAR_OK) status = k->ops->conv_plan(k, d->conv_in, e.height, e.width, err);
+    mar_status status = k->core->linear_plan(k, d->post_quant, tokens, err);
+    if (status == MAR_OK) status = k->conv->plan(k, d->conv_in, e.height, e.width, err);
     for (int i = 0; status == MAR_OK && i < d->n_steps; i++) status = plan_step(r, &d->steps[i], &e, err);
-    if (status == MAR_OK) status = k->ops->group_norm_plan(k, e.height * e.width, d->width_out, err);
-    if (status == MAR_OK) status = k->ops->conv_plan(k, d->conv_out, e.height, e.width, err);
+    if (status == MAR_OK) status = k->conv->group_norm_plan(k, e.height * e.width, d->width_out, err);
+    if (status == MAR_OK) status = k->conv->plan(k, d->conv_out, e.height, e.width, err);
     r->flop += conv_flop((double)e.height * e.width, d->width_out, 3, 9);
     return status;
 }
@@ -139,7 +139,7 @@ void vae_run_free(vae_run *r)
 {
     if (!r) return;
     kern *k = r->d->k;
-    k->ops->tape_free(k, r->tape);
+    k->core->recording_free(k, r->recording);
     free(r);
 }
 
@@ -154,20 +154,20 @@ double vae_run_flop(const vae_run *r)
 static void norm(vae_run *r, const float *x, extent e, int channels, const vae_norm *n, int silu)
 {
     kern *k = r->d->k;
-    k->ops->group_norm(k, x, e.height * e.width, channels, VAE_GROUPS, n->weight, n->bias, VAE_EPS, silu, r->a);
+    k->conv->group_norm(k, x, e.height * e.width, channels, VAE_GROUPS, n->weight, n->bias, VAE_EPS, silu, r->a);
 }
 
 static void run_residual(vae_run *r, const vae_step *s, extent e)
 {
     kern *k = r->d->k;
     norm(r, r->x, e, s->in, &s->norm[0], 1);
-    k->ops->conv(k, s->conv[0], r->a, e.height, e.width, r->h);
+    k->conv->conv(k, s->conv[0], r->a, e.height, e.width, r->h);
     if (s->shortcut) { /* x itself becomes the sum's first term, by way of its copy in a */
-        k->ops->to_act(k, r->x, (size_t)e.height * (size_t)e.width * (size_t)s->in, r->a);
-        k->ops->conv(k, s->shortcut, r->a, e.height, e.width, r->x);
+        k->core->to_act(k, r->x, (size_t)e.height * (size_t)e.width * (size_t)s->in, r->a);
+        k->conv->conv(k, s->shortcut, r->a, e.height, e.width, r->x);
     }
     norm(r, r->h, e, s->out, &s->norm[1], 1);
-    k->ops->conv(k, s->conv[1], r->a, e.height, e.width, r->x);
+    k->conv->conv(k, s->conv[1], r->a, e.height, e.width, r->x);
 }
 
 static void run_attention(vae_run *r, const vae_step *s, extent e)
@@ -176,18 +176,18 @@ static void run_attention(vae_run *r, const vae_step *s, extent e)
     const int n = e.height * e.width, c = s->in;
     const char *qkv = (const char *)r->h; /* act [n][3][c] */
     norm(r, r->x, e, c, &s->norm[0], 0);
-    k->ops->linear(k, s->qkv, r->a, n, r->h);
-    k->ops->attention(k, qkv, 3 * c, qkv + (size_t)c * k->act_size, qkv + 2 * (size_t)c * k->act_size, 3 * c, 1, n, n,
-                      1, c, r->a);
-    k->ops->linear(k, s->proj, r->a, n, r->x);
+    k->core->linear(k, s->qkv, r->a, n, r->h);
+    k->core->attention(k, qkv, 3 * c, qkv + (size_t)c * k->act_size, qkv + 2 * (size_t)c * k->act_size, 3 * c, 1, n, n,
+                       1, c, r->a);
+    k->core->linear(k, s->proj, r->a, n, r->x);
 }
 
 static void run_upsample(vae_run *r, const vae_step *s, extent *e)
 {
     kern *k = r->d->k;
     float *larger = r->h;
-    k->ops->to_act(k, r->x, (size_t)e->height * (size_t)e->width * (size_t)s->in, r->a);
-    k->ops->conv(k, s->conv[0], r->a, e->height, e->width, larger);
+    k->core->to_act(k, r->x, (size_t)e->height * (size_t)e->width * (size_t)s->in, r->a);
+    k->conv->conv(k, s->conv[0], r->a, e->height, e->width, larger);
     r->h = r->x;
     r->x = larger;
     *e = (extent){2 * e->height, 2 * e->width};
@@ -202,8 +202,8 @@ static void decode(void *arg)
     kern *k = d->k;
     extent e = {r->grid_h, r->grid_w};
     const size_t n = (size_t)(r->grid_h * r->grid_w) * (size_t)d->config.z_channels;
-    k->ops->to_act(k, r->x, n, r->a);
-    k->ops->conv(k, d->conv_in, r->a, e.height, e.width, r->x);
+    k->core->to_act(k, r->x, n, r->a);
+    k->conv->conv(k, d->conv_in, r->a, e.height, e.width, r->x);
     for (int i = 0; i < d->n_steps; i++) {
         const vae_step *s = &d->steps[i];
         switch (s->kind) {
@@ -219,13 +219,13 @@ static void decode(void *arg)
         }
     }
     norm(r, r->x, e, d->width_out, &d->norm_out, 1);
-    k->ops->conv(k, d->conv_out, r->a, e.height, e.width, r->h);
+    k->conv->conv(k, d->conv_out, r->a, e.height, e.width, r->h);
 }
 
 const float *vae_decode(vae_run *r, const float *tokens)
 {
     kern *k = r->d->k;
-    k->ops->linear(k, r->d->post_quant, tokens, r->grid_h * r->grid_w, r->stream[0]);
-    k->ops->replay(k, &r->tape, decode, r);
+    k->core->linear(k, r->d->post_quant, tokens, r->grid_h * r->grid_w, r->stream[0]);
+    k->core->replay(k, &r->recording, decode, r);
     return r->h;
 }

@@ -66,7 +66,8 @@ typedef struct {
 mar_status wt_save_safetensors(const char *path, const wt_output *tensors, int count, const char *const (*metadata)[2],
                                int n_metadata, mar_err *err);
 
-/* Models built into the library: "demo" and "demo-draft" (MAR), "demo" or "demo-vae" (VAE). NULL if there is none of that name. */
+/* Models built into the library: "demo" and "demo-draft" (MAR), "demo" or "demo-vae" (VAE). NULL if there is none of
+ * that name. */
 typedef struct {
     const void *data;
     size_t size;

@@ -47,15 +47,15 @@ static void cpu_lap(kern *k, double *seconds)
     c->lap = now;
 }
 
-static void cpu_replay(kern *k, kern_tape **tape, void (*body)(void *arg), void *arg)
+static void cpu_replay(kern *k, kern_recording **recording, void (*body)(void *arg), void *arg)
 {
-    (void)k, (void)tape;
+    (void)k, (void)recording;
     body(arg);
 }
 
-static void cpu_tape_free(kern *k, kern_tape *tape)
+static void cpu_recording_free(kern *k, kern_recording *recording)
 {
-    (void)k, (void)tape; /* none is made */
+    (void)k, (void)recording; /* none is made */
 }
 
 static void cpu_layer_norm(kern *k, const float *x, const int *index, int rows, int dim, const float *weight,
@@ -108,7 +108,7 @@ static void cpu_close(kern *k)
     free(c);
 }
 
-static const kern_ops cpu_ops = {
+static const kern_core_ops cpu_core_ops = {
     .close = cpu_close,
     .alloc = cpu_alloc,
     .free = cpu_free,
@@ -117,7 +117,7 @@ static const kern_ops cpu_ops = {
     .finish = cpu_finish,
     .lap = cpu_lap,
     .replay = cpu_replay,
-    .tape_free = cpu_tape_free,
+    .recording_free = cpu_recording_free,
     .linear_create = cpu_linear_create,
     .linear_free = cpu_linear_free,
     .linear_plan = cpu_linear_plan,
@@ -129,31 +129,6 @@ static const kern_ops cpu_ops = {
     .to_act = cpu_to_act,
     .attention = cpu_attention,
     .attention_plan = cpu_attention_plan,
-    .head_create = cpu_head_create,
-    .head_free = cpu_head_free,
-    .head_mod_bytes = cpu_head_mod_bytes,
-    .head_scratch_bytes = cpu_head_scratch_bytes,
-    .head_plan = cpu_head_plan,
-    .head_modulate = cpu_head_modulate,
-    .head_eval = cpu_head_eval,
-    .head_eval_reusing = cpu_head_eval_reusing,
-    .chain_run = cpu_chain_run,
-    .chain_step = cpu_chain_step,
-    .chain_ode_step = cpu_chain_ode_step,
-    .chain_law = cpu_chain_law,
-    .add_log_std = cpu_add_log_std,
-    .verify = cpu_verify,
-    .normal = cpu_normal,
-    .window_plan = cpu_window_plan,
-    .window_start = cpu_window_start,
-    .window_propose = cpu_window_propose,
-    .window_walk = cpu_window_walk,
-    .conv_create = cpu_conv_create,
-    .conv_free = cpu_conv_free,
-    .conv_plan = cpu_conv_plan,
-    .conv = cpu_conv,
-    .group_norm_plan = cpu_group_norm_plan,
-    .group_norm = cpu_group_norm,
 };
 
 /* oneDNN may be told to use less than the processor has (ONEDNN_MAX_CPU_ISA): ask it. */
@@ -184,7 +159,9 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern **out, mar_err *err)
         return err_set(err, MAR_EARG, "threads %d: expected 1..1024, or 0 for one per core", threads);
     cpu_kern *c = calloc(1, sizeof *c);
     if (!c) return err_set(err, MAR_ENOMEM, "out of memory");
-    c->base.ops = &cpu_ops;
+    c->base.core = &cpu_core_ops;
+    c->base.head = &cpu_head_ops;
+    c->base.conv = &cpu_conv_ops;
     c->base.mod_budget = (size_t)MOD_BUDGET;
     c->threads = threads ? threads : omp_get_num_procs();
     c->rows = kern_rows_best();

@@ -67,7 +67,11 @@ int cpu_linear_shares(const kern_linear *l);
 void cpu_linear_share(const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate, int part, int parts,
                       const kern_linear *next);
 
-/* kernels/cpu/<file>.c, each a group of table entries */
+/* The sub-tables of the kernel table, at the ends of head.c and conv.c; the core table ends cpu.c. */
+extern const kern_head_ops cpu_head_ops;
+extern const kern_conv_ops cpu_conv_ops;
+
+/* kernels/cpu/<file>.c: the entries of the tables. */
 mar_status cpu_linear_create(kern *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
 void cpu_linear_free(kern *k, kern_linear *l);
 mar_status cpu_linear_plan(kern *k, kern_linear *l, int rows, mar_err *err);
@@ -104,10 +108,10 @@ void cpu_verify(kern *k, const kern_verify_job *job);
 void cpu_normal(kern *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose, const uint64_t *image,
                 const int *position, int step);
 
-mar_status cpu_window_plan(kern *k, kern_head *h, const kern_window *w, mar_err *err);
-void cpu_window_start(kern *k, kern_window *w);
-int cpu_window_propose(kern *k, kern_window *w, const kern_window_head *draft);
-void cpu_window_walk(kern *k, kern_window *w, const kern_window_head *target);
+mar_status cpu_speculate_plan(kern *k, kern_head *h, const kern_speculation *w, mar_err *err);
+void cpu_speculate_start(kern *k, kern_speculation *w);
+int cpu_speculate_propose(kern *k, kern_speculation *w, const kern_speculation_head *draft);
+void cpu_speculate_walk(kern *k, kern_speculation *w, const kern_speculation_head *target);
 
 mar_status cpu_conv_create(kern *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
 void cpu_conv_free(kern *k, kern_conv *c);

@@ -358,7 +358,8 @@ void dnn_matmul_run(const dnn_matmul *p, int thread, const void *a, const dnn_pa
             dnnl_memory_set_data_handle(memory, (void *)(uintptr_t)data[i]);
         args[n++] = (dnnl_exec_arg_t){arg_index[i], memory};
     }
-    /* A team of one is no parallel region to oneDNN: without this some of its kernels would fork threads of their own. */
+    /* A team of one is no parallel region to oneDNN: without this some of its kernels would fork threads of their own.
+     */
     const int threads = one_thread_begin();
     dnnl_primitive_execute(p->primitive, p->stream, n, args);
     omp_set_num_threads(threads);

@@ -49,7 +49,7 @@ mar_status cuda_alloc(kern *k, size_t bytes, void **out, mar_err *err)
 {
     cuda_kern *c = cuda_of(k);
     *out = NULL;
-    if (!cuda_outside_tape(c, "an allocation")) return kern_check(k, err);
+    if (!cuda_outside_recording(c, "an allocation")) return kern_check(k, err);
     const size_t size = bytes ? bytes : 1;
     cudaError_t error = cudaSetDevice(c->device);
     if (error == cudaSuccess) error = cudaMalloc(out, size);
@@ -75,7 +75,7 @@ static void upload(kern *k, void *dst, const void *src, size_t bytes)
 {
     cuda_kern *c = cuda_of(k);
     if (bytes == 0) return;
-    if (bytes <= STAGED_BYTES || cuda_in_tape(c)) {
+    if (bytes <= STAGED_BYTES || cuda_in_recording(c)) {
         const void *staged = cuda_stage_bytes(c, src, bytes);
         if (cuda_live(c))
             cuda_ok(c, cudaMemcpyAsync(dst, staged, bytes, cudaMemcpyDeviceToDevice, c->stream), "uploading");
@@ -88,7 +88,7 @@ static void upload(kern *k, void *dst, const void *src, size_t bytes)
 static void finish(kern *k)
 {
     cuda_kern *c = cuda_of(k);
-    if (cuda_outside_tape(c, "a wait") && cuda_live(c) &&
+    if (cuda_outside_recording(c, "a wait") && cuda_live(c) &&
         cuda_ok(c, cudaStreamSynchronize(c->stream), "waiting for the GPU"))
         cuda_settle(c);
 }
@@ -96,7 +96,7 @@ static void finish(kern *k)
 static void download(kern *k, void *dst, const void *src, size_t bytes)
 {
     cuda_kern *c = cuda_of(k);
-    if (bytes > 0 && cuda_outside_tape(c, "a download") && cuda_live(c))
+    if (bytes > 0 && cuda_outside_recording(c, "a download") && cuda_live(c))
         cuda_ok(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream), "downloading");
     finish(k);
     if (k->failed != MAR_OK) memset(dst, 0, bytes); /* no garbage for a caller who checks later */
@@ -154,9 +154,9 @@ static void close_kern(kern *k)
 }
 
 /* C++17 has no designated initialisers. */
-static kern_ops make_table(void)
+static kern_core_ops make_table(void)
 {
-    kern_ops t = {};
+    kern_core_ops t = {};
     t.close = close_kern;
     t.alloc = cuda_alloc;
     t.free = cuda_free;
@@ -165,7 +165,7 @@ static kern_ops make_table(void)
     t.finish = finish;
     t.lap = cuda_lap;
     t.replay = cuda_replay;
-    t.tape_free = cuda_tape_free;
+    t.recording_free = cuda_recording_free;
     t.linear_create = cuda_linear_create;
     t.linear_free = cuda_linear_free;
     t.linear_plan = cuda_linear_plan;
@@ -177,32 +177,6 @@ static kern_ops make_table(void)
     t.to_act = cuda_to_act;
     t.attention = cuda_attention;
     t.attention_plan = cuda_attention_plan;
-    t.head_create = cuda_head_create;
-    t.head_free = cuda_head_free;
-    t.head_mod_bytes = cuda_head_mod_bytes;
-    t.head_scratch_bytes = cuda_head_scratch_bytes;
-    t.head_plan = cuda_head_plan;
-    t.head_modulate = cuda_head_modulate;
-    t.head_eval = cuda_head_eval;
-    t.head_eval_reusing = cuda_head_eval_reusing;
-    t.window_plan = cuda_window_plan;
-    t.window_start = cuda_window_start;
-    t.window_propose = cuda_window_propose;
-    t.window_walk = cuda_window_walk;
-    t.window_run = cuda_window_run;
-    t.chain_run = cuda_chain_run;
-    t.chain_step = cuda_chain_step;
-    t.chain_ode_step = cuda_chain_ode_step;
-    t.chain_law = cuda_chain_law;
-    t.add_log_std = cuda_add_log_std;
-    t.verify = cuda_verify;
-    t.normal = cuda_normal;
-    t.conv_create = cuda_conv_create;
-    t.conv_free = cuda_conv_free;
-    t.conv_plan = cuda_conv_plan;
-    t.conv = cuda_conv;
-    t.group_norm_plan = cuda_group_norm_plan;
-    t.group_norm = cuda_group_norm;
     return t;
 }
 
@@ -258,7 +232,9 @@ static mar_status open_parts(cuda_kern *c, mar_err *err)
 
 extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern **out, mar_err *err)
 {
-    static const kern_ops table = make_table();
+    static const kern_core_ops core = make_table();
+    static const kern_head_ops head = cuda_head_ops();
+    static const kern_conv_ops conv = cuda_conv_ops();
     *out = NULL;
     if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
         return err_set(err, MAR_EARG, "dtype %d: expected auto, f32 or bf16", (int)dtype);
@@ -268,7 +244,9 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern **out, ma
     if (status != MAR_OK) return status;
     cuda_kern *c = (cuda_kern *)calloc(1, sizeof *c);
     if (!c) return err_set(err, MAR_ENOMEM, "out of memory");
-    c->base.ops = &table;
+    c->base.core = &core;
+    c->base.head = &head;
+    c->base.conv = &conv;
     c->device = device;
     c->bf16 = dtype != MAR_DTYPE_F32;
     c->base.act_size = c->bf16 ? sizeof(bf16) : sizeof(float);

@@ -20,8 +20,8 @@ extern "C" {
 typedef __nv_bfloat16 bf16;
 
 struct cuda_matmul; /* linear.cu: the plans of products, by shape */
-struct cuda_stage;  /* tape.cu: host arrays on their way to the device */
-struct cuda_laps;   /* tape.cu: times to be added */
+struct cuda_stage;  /* recording.cu: host arrays on their way to the device */
+struct cuda_laps;   /* recording.cu: times to be added */
 
 typedef struct {
     kern base; /* first: a kern * is a cuda_kern * */
@@ -58,21 +58,21 @@ mar_status cuda_alloc_copy(cuda_kern *c, const void *host, size_t bytes, void **
 /* Allocates operands, or floats if f32, and fills them from host floats, at load. Uses the workspace. */
 mar_status cuda_alloc_floats(cuda_kern *c, const float *host, size_t n, int f32, void **out, mar_err *err);
 
-/* tape.cu: `bytes` of host memory on the device, valid for the operation at hand and 128-byte aligned; NULL for NULL.
- * To be called once for each host array of an operation, in the same order whatever they contain. */
+/* recording.cu: `bytes` of host memory on the device, valid for the operation at hand and 128-byte aligned; NULL for
+ * NULL. To be called once for each host array of an operation, in the same order whatever they contain. */
 const void *cuda_stage_bytes(cuda_kern *c, const void *host, size_t bytes);
 template <typename T> static inline const T *cuda_stage(cuda_kern *c, const T *host, size_t n)
 {
     return (const T *)cuda_stage_bytes(c, host, n * sizeof(T));
 }
-/* Whether operations are to start work now, and then makes the device the thread's current one. Not while a tape takes
- * over host arrays, and not behind a failure. Operations check it behind their staging, unless all they do is
+/* Whether operations are to start work now, and then makes the device the thread's current one. Not while a recording
+ * takes over host arrays, and not behind a failure. Operations check it behind their staging, unless all they do is
  * cuda_launch, which does. */
 int cuda_live(const cuda_kern *c);
-/* Whether a tape's body is at work. */
-int cuda_in_tape(const cuda_kern *c);
-/* Whether not; else fails with "internal error: <what> inside a tape". */
-int cuda_outside_tape(cuda_kern *c, const char *what);
+/* Whether a recording's body is at work. */
+int cuda_in_recording(const cuda_kern *c);
+/* Whether not; else fails with "internal error: <what> inside a recording". */
+int cuda_outside_recording(cuda_kern *c, const char *what);
 
 /* Launches kernel<<<grid, block, shared>>>(args...) on the backend's stream. */
 template <typename... P, typename... A>
@@ -168,9 +168,9 @@ static __device__ inline double cuda_warp_sum(double x)
 
 /* --- entries of the table, by file ------------------------------------------------------------------------- */
 
-/* tape.cu */
-void cuda_replay(kern *k, kern_tape **tape, void (*body)(void *arg), void *arg);
-void cuda_tape_free(kern *k, kern_tape *tape);
+/* recording.cu */
+void cuda_replay(kern *k, kern_recording **recording, void (*body)(void *arg), void *arg);
+void cuda_recording_free(kern *k, kern_recording *recording);
 void cuda_lap(kern *k, double *seconds);
 mar_status cuda_stage_open(cuda_kern *c, mar_err *err); /* creates c->stage and c->laps */
 void cuda_stage_close(cuda_kern *c);
@@ -199,6 +199,10 @@ mar_status cuda_attention_plan(kern *k, int n_q, int n_k, int heads, int head_di
                                mar_err *err);
 
 /* head.cu */
+/* The sub-tables of the kernel table that head.cu and conv.cu fill. */
+kern_head_ops cuda_head_ops(void);
+kern_conv_ops cuda_conv_ops(void);
+
 mar_status cuda_head_create(kern *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
 void cuda_head_free(kern *k, kern_head *h);
 size_t cuda_head_mod_bytes(const kern_head *h);
@@ -227,12 +231,12 @@ void cuda_add_log_std(kern *k, double *path, const float *log_std, int rows, int
 /* verify.cu */
 void cuda_verify(kern *k, const kern_verify_job *job);
 
-/* window.cu */
-mar_status cuda_window_plan(kern *k, kern_head *h, const kern_window *w, mar_err *err);
-void cuda_window_start(kern *k, kern_window *w);
-int cuda_window_propose(kern *k, kern_window *w, const kern_window_head *draft);
-void cuda_window_walk(kern *k, kern_window *w, const kern_window_head *target);
-int cuda_window_run(kern *k, kern_window *w, const kern_window_head *target);
+/* speculation.cu */
+mar_status cuda_speculate_plan(kern *k, kern_head *h, const kern_speculation *w, mar_err *err);
+void cuda_speculate_start(kern *k, kern_speculation *w);
+int cuda_speculate_propose(kern *k, kern_speculation *w, const kern_speculation_head *draft);
+void cuda_speculate_walk(kern *k, kern_speculation *w, const kern_speculation_head *target);
+int cuda_speculate_run(kern *k, kern_speculation *w, const kern_speculation_head *target);
 
 /* conv.cu, group_norm.cu */
 /* Makes sure of c->patches, which convolutions and norms use one after the other; freed by `close`. */

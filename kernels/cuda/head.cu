@@ -204,8 +204,8 @@ static mar_status create_block(kern *k, const kern_head_block *from, kern_head *
     mar_status status = cuda_alloc(k, 2 * bytes, &ln, err);
     if (status != MAR_OK) return status;
     h->block[b].ln = (float *)ln;
-    k->ops->upload(k, h->block[b].ln, from->ln_weight, bytes);
-    k->ops->upload(k, h->block[b].ln + w, from->ln_bias, bytes);
+    k->core->upload(k, h->block[b].ln, from->ln_weight, bytes);
+    k->core->upload(k, h->block[b].ln + w, from->ln_bias, bytes);
     status = create_linear(k, w, w, from->fc1_weight, from->fc1_bias, 0, 0, &h->block[b].fc1, err);
     if (status == MAR_OK)
         status = create_linear(k, w, w, from->fc2_weight, from->fc2_bias, KERN_OUT_F32, 0, &h->block[b].fc2, err);
@@ -221,7 +221,7 @@ static mar_status create_layers(kern *k, const kern_head_spec *spec, kern_head *
     for (int b = 0; status == MAR_OK && b < h->depth; b++) status = create_block(k, &spec->blocks[b], h, b, err);
     if (status == MAR_OK) status = create_modulation(k, spec, h, err);
     if (status == MAR_OK) status = create_linear(k, 2 * c, w, spec->out_weight, spec->out_bias, f32, 0, &h->out, err);
-    if (status == MAR_OK && cuda_of(k)->bf16) status = few_create(cuda_of(k), spec, &h->few, err);
+    if (status == MAR_OK && cuda_of(k)->bf16) status = persistent_create(cuda_of(k), spec, &h->few, err);
     return status;
 }
 
@@ -259,7 +259,7 @@ void cuda_head_free(kern *k, kern_head *h)
     cuda_linear_free(k, h->ada_blocks);
     cuda_linear_free(k, h->ada_final);
     cuda_linear_free(k, h->out);
-    if (h->few) few_free(cuda_of(k), h->few);
+    if (h->few) persistent_free(cuda_of(k), h->few);
     free(h);
 }
 
@@ -451,8 +451,8 @@ void cuda_chain_run(kern *k, const kern_head *h, const kern_chain_job *job)
     cuda_kern *c = cuda_of(k);
     const int rows = job->tokens * job->conditions, last = job->last;
     if (rows <= 0 || job->first < last) return;
-    if (h->few && rows <= FEW_ROWS) {
-        few_run(c, h, job);
+    if (h->few && rows <= PERSISTENT_ROWS) {
+        persistent_run(c, h, job);
         return;
     }
     const size_t tokens = (size_t)job->tokens, steps = (size_t)(job->first - last + 1);
@@ -475,4 +475,31 @@ void cuda_chain_run(kern *k, const kern_head *h, const kern_chain_job *job)
             cuda_chain_ode_advance(c, &s, ode + (i - last));
         e.mod = (const char *)e.mod + (size_t)rows * cuda_head_mod_bytes(h);
     }
+}
+
+/* The sub-table of the kernel table. C++17 has no designated initialisers. */
+kern_head_ops cuda_head_ops(void)
+{
+    kern_head_ops t = {};
+    t.create = cuda_head_create;
+    t.free = cuda_head_free;
+    t.mod_bytes = cuda_head_mod_bytes;
+    t.scratch_bytes = cuda_head_scratch_bytes;
+    t.plan = cuda_head_plan;
+    t.modulate = cuda_head_modulate;
+    t.eval = cuda_head_eval;
+    t.eval_reusing = cuda_head_eval_reusing;
+    t.speculate_plan = cuda_speculate_plan;
+    t.speculate_start = cuda_speculate_start;
+    t.speculate_propose = cuda_speculate_propose;
+    t.speculate_walk = cuda_speculate_walk;
+    t.speculate_run = cuda_speculate_run;
+    t.chain_run = cuda_chain_run;
+    t.chain_step = cuda_chain_step;
+    t.chain_ode_step = cuda_chain_ode_step;
+    t.chain_law = cuda_chain_law;
+    t.add_log_std = cuda_add_log_std;
+    t.verify = cuda_verify;
+    t.normal = cuda_normal;
+    return t;
 }

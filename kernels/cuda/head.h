@@ -1,7 +1,7 @@
 /* The diffusion head on the device; in the official form, see kernels/cpu/head.c.
  *
  * Two ways to evaluate it. Many rows: products by cuBLASLt, the rest of a block in two kernels (head.cu). A few: one
- * persistent launch for a whole chain, with the weights on chip (few.cu). */
+ * persistent launch for a whole chain, with the weights on chip (persistent.cu). */
 #ifndef KERNELS_CUDA_HEAD_H
 #define KERNELS_CUDA_HEAD_H
 
@@ -11,7 +11,8 @@ extern "C" {
 #include "kernels/chain.h"
 }
 
-typedef struct few_head few_head; /* few.cu: the weights as the persistent kernel reads them, and its memory */
+typedef struct persistent_head
+    persistent_head; /* persistent.cu: the weights as the persistent kernel reads them, and its memory */
 
 struct kern_head {
     int width, depth, channels;
@@ -24,7 +25,7 @@ struct kern_head {
     kern_linear *ada_blocks; /* [depth*3W][W] act -> act, rows of a modulation row */
     kern_linear *ada_final;  /* [2W][W] act -> f32, the end of a modulation row */
     kern_linear *out;        /* [2C][W] f32 -> f32 */
-    few_head *few;           /* NULL: the persistent kernel does not take this head (f32, odd shapes) */
+    persistent_head *few;    /* NULL: the persistent kernel does not take this head (f32, odd shapes) */
 };
 
 /* A modulation row: act [depth][3][W] (shift, scale, gate), then float [2][W] (shift, scale of the final layer). */
@@ -37,13 +38,13 @@ static inline size_t cuda_mod_final_offset(const kern_head *h)
 void cuda_head_eval_at(cuda_kern *c, const kern_head *h, const float *x, int states, const void *mod,
                        const int *mod_index, int rows, float *out, void *scratch);
 
-enum { FEW_ROWS = 64 }; /* rows the persistent kernel takes */
+enum { PERSISTENT_ROWS = 64 }; /* rows the persistent kernel takes */
 
 /* *out NULL if the persistent kernel does not take heads of this shape or this device; that is no failure. */
-mar_status few_create(cuda_kern *c, const kern_head_spec *spec, few_head **out, mar_err *err);
-void few_free(cuda_kern *c, few_head *f);
-/* The job's steps in one launch; its rows are at most FEW_ROWS. Leaves job->out undefined. */
-void few_run(cuda_kern *c, const kern_head *h, const kern_chain_job *job);
+mar_status persistent_create(cuda_kern *c, const kern_head_spec *spec, persistent_head **out, mar_err *err);
+void persistent_free(cuda_kern *c, persistent_head *f);
+/* The job's steps in one launch; its rows are at most PERSISTENT_ROWS. Leaves job->out undefined. */
+void persistent_run(cuda_kern *c, const kern_head *h, const kern_chain_job *job);
 
 /* The state of a chain, all arrays on the device; meanings as in kern_chain_job. */
 typedef struct {

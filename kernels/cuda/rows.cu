@@ -216,7 +216,7 @@ void cuda_similarity(kern *k, const act *a, const act *b, int stride, int rows, 
         else
             cuda_launch(c, similarity_kernel<float>, grid, THREADS, 0, (const float *)a + first,
                         (const float *)b + first, stride, part, heads, head_dim, result);
-        k->ops->download(k, y + r, result, (size_t)part * sizeof *y);
+        k->core->download(k, y + r, result, (size_t)part * sizeof *y);
     }
 }
 

@@ -42,14 +42,14 @@ void *to_device(kern *k, const void *host, size_t bytes)
 {
     void *p = NULL;
     mar_err err = {0};
-    assert_ok(k->ops->alloc(k, bytes, &p, &err), &err);
-    if (host) k->ops->upload(k, p, host, bytes);
+    assert_ok(k->core->alloc(k, bytes, &p, &err), &err);
+    if (host) k->core->upload(k, p, host, bytes);
     return p;
 }
 
 void from_device(kern *k, void *host, const void *device, size_t bytes)
 {
-    k->ops->download(k, host, device, bytes);
+    k->core->download(k, host, device, bytes);
     check_kern(k);
 }
 

@@ -74,10 +74,11 @@ static float *attend(kern *k, const attention_case *a, const operands *o)
     char *q = to_act(k, o->q, o->n_q), *kv = interleaved(a) ? NULL : to_act(k, o->kv, o->n_kv);
     const char *key = kv ? kv : q + width;
     void *y = to_device(k, NULL, result_size(a) * k->act_size);
-    assert_ok(k->ops->attention_plan(k, a->n_q, a->n_k, a->heads, a->dim, o->q_stride, o->kv_stride, &err), &err);
-    k->ops->attention(k, q, o->q_stride, key, key + width, o->kv_stride, a->n_seq, a->n_q, a->n_k, a->heads, a->dim, y);
+    assert_ok(k->core->attention_plan(k, a->n_q, a->n_k, a->heads, a->dim, o->q_stride, o->kv_stride, &err), &err);
+    k->core->attention(k, q, o->q_stride, key, key + width, o->kv_stride, a->n_seq, a->n_q, a->n_k, a->heads, a->dim,
+                       y);
     float *result = act_to_floats(k, y, result_size(a));
-    k->ops->free(k, q), k->ops->free(k, kv), k->ops->free(k, y);
+    k->core->free(k, q), k->core->free(k, kv), k->core->free(k, y);
     return result;
 }
 
@@ -96,8 +97,8 @@ static void check_cases(mar_dtype dtype, double tolerance)
         operands_free(&o);
         free(want), free(got);
     }
-    cpu->ops->close(cpu);
-    cuda->ops->close(cuda);
+    cpu->core->close(cpu);
+    cuda->core->close(cuda);
 }
 
 static void f32_is_the_cpus(void **unused)
@@ -128,7 +129,7 @@ static void check_independence(mar_dtype dtype, const attention_case *a)
     assert_true(relative_error(after + n, before + n, n) > 0.1);
     operands_free(&o);
     free(before), free(after);
-    k->ops->close(k);
+    k->core->close(k);
 }
 
 static void sequences_are_independent(void **unused)
@@ -144,11 +145,11 @@ static void nothing_is_no_work(void **unused)
 {
     (void)unused;
     kern *k = open_cuda(MAR_DTYPE_BF16);
-    k->ops->attention(k, NULL, 64, NULL, NULL, 128, 0, 4, 4, 1, 64, NULL);
-    k->ops->attention(k, NULL, 64, NULL, NULL, 128, 2, 0, 4, 1, 64, NULL);
-    k->ops->finish(k);
+    k->core->attention(k, NULL, 64, NULL, NULL, 128, 0, 4, 4, 1, 64, NULL);
+    k->core->attention(k, NULL, 64, NULL, NULL, 128, 2, 0, 4, 1, 64, NULL);
+    k->core->finish(k);
     check_kern(k);
-    k->ops->close(k);
+    k->core->close(k);
 }
 
 int main(void)

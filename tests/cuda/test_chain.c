@@ -35,8 +35,8 @@ static void open_fixture(fixture *f, int rows, int channels)
 static void close_fixture(fixture *f)
 {
     check_kern(f->cuda);
-    f->cpu->ops->close(f->cpu);
-    f->cuda->ops->close(f->cuda);
+    f->cpu->core->close(f->cpu);
+    f->cuda->core->close(f->cuda);
     free(f->x), free(f->out), free(f->cfg), free(f->image), free(f->position);
 }
 
@@ -65,13 +65,13 @@ static void normals(void **state)
         float *device = to_device(f.cuda, f.x, n * sizeof *got);
         for (int purpose = KERN_NOISE_INIT; purpose <= KERN_NOISE_STEP; purpose++) {
             const int step = purpose == KERN_NOISE_INIT ? 0 : 65535;
-            f.cpu->ops->normal(f.cpu, want, rows, channels[c], seed, (kern_noise)purpose, f.image, f.position, step);
-            f.cuda->ops->normal(f.cuda, device, rows, channels[c], seed, (kern_noise)purpose, f.image, f.position,
-                                step);
+            f.cpu->head->normal(f.cpu, want, rows, channels[c], seed, (kern_noise)purpose, f.image, f.position, step);
+            f.cuda->head->normal(f.cuda, device, rows, channels[c], seed, (kern_noise)purpose, f.image, f.position,
+                                 step);
             from_device(f.cuda, got, device, n * sizeof *got);
             assert_true(worst(got, want, n) < 1e-6);
         }
-        f.cuda->ops->free(f.cuda, device);
+        f.cuda->core->free(f.cuda, device);
         free(want), free(got);
         close_fixture(&f);
     }
@@ -96,13 +96,13 @@ static void ddpm_steps(void **state)
         for (int i = 0; i < 6; i++) {
             const float *cfg = i % 2 ? f.cfg : NULL;
             const kern_chain_coef *coef = &coefs[i / 2];
-            f.cuda->ops->upload(f.cuda, x, f.x, n * sizeof *x);
-            f.cuda->ops->chain_step(f.cuda, x, out, f.rows, f.channels, cfg, coef, seed, f.image, f.position, 7 + i);
+            f.cuda->core->upload(f.cuda, x, f.x, n * sizeof *x);
+            f.cuda->head->chain_step(f.cuda, x, out, f.rows, f.channels, cfg, coef, seed, f.image, f.position, 7 + i);
             from_device(f.cuda, got, x, n * sizeof *x);
-            f.cpu->ops->chain_step(f.cpu, f.x, f.out, f.rows, f.channels, cfg, coef, seed, f.image, f.position, 7 + i);
+            f.cpu->head->chain_step(f.cpu, f.x, f.out, f.rows, f.channels, cfg, coef, seed, f.image, f.position, 7 + i);
             assert_close(got, f.x, n, 1e-6);
         }
-        f.cuda->ops->free(f.cuda, x), f.cuda->ops->free(f.cuda, out);
+        f.cuda->core->free(f.cuda, x), f.cuda->core->free(f.cuda, out);
         free(got);
         close_fixture(&f);
     }
@@ -121,15 +121,15 @@ static void solver_steps(void **state)
     float *before = to_device(f.cuda, x0, n * sizeof *x0);
     for (int i = 0; i < 4; i++) {
         const float *cfg = i % 2 ? f.cfg : NULL;
-        f.cuda->ops->chain_ode_step(f.cuda, x, before, out, f.rows, f.channels, cfg, &coefs[i > 0]);
-        f.cpu->ops->chain_ode_step(f.cpu, f.x, x0, f.out, f.rows, f.channels, cfg, &coefs[i > 0]);
+        f.cuda->head->chain_ode_step(f.cuda, x, before, out, f.rows, f.channels, cfg, &coefs[i > 0]);
+        f.cpu->head->chain_ode_step(f.cpu, f.x, x0, f.out, f.rows, f.channels, cfg, &coefs[i > 0]);
         from_device(f.cuda, got, x, n * sizeof *x);
         assert_close(got, f.x, n, 1e-6);
         from_device(f.cuda, got, before, n * sizeof *x0);
         assert_close(got, x0, n, 1e-6);
     }
     float *arrays[] = {x, out, before};
-    for (int i = 0; i < 3; i++) f.cuda->ops->free(f.cuda, arrays[i]);
+    for (int i = 0; i < 3; i++) f.cuda->core->free(f.cuda, arrays[i]);
     free(x0), free(got);
     close_fixture(&f);
 }
@@ -155,8 +155,8 @@ static void laws(void **state)
     assert_non_null(got_path);
     for (int i = 0; i < 3; i++) {
         const float *cfg = i % 2 ? f.cfg : NULL, temperature = i == 2 ? 0 : 0.9f;
-        f.cuda->ops->chain_law(f.cuda, x, out, f.rows, f.channels, cfg, coef, temperature, law, law + n);
-        f.cpu->ops->chain_law(f.cpu, f.x, f.out, f.rows, f.channels, cfg, coef, temperature, want, want + n);
+        f.cuda->head->chain_law(f.cuda, x, out, f.rows, f.channels, cfg, coef, temperature, law, law + n);
+        f.cpu->head->chain_law(f.cpu, f.x, f.out, f.rows, f.channels, cfg, coef, temperature, want, want + n);
         from_device(f.cuda, got, law, 2 * n * sizeof *law);
         assert_close(got, want, n, 1e-6);
         if (i == 2) { /* no noise at all */
@@ -164,7 +164,7 @@ static void laws(void **state)
             continue;
         }
         assert_close(got + n, want + n, n, 1e-6);
-        f.cuda->ops->add_log_std(f.cuda, path, law + n, f.rows, f.channels);
+        f.cuda->head->add_log_std(f.cuda, path, law + n, f.rows, f.channels);
         from_device(f.cuda, got_path, path, (size_t)f.rows * sizeof *path);
         for (int r = 0; r < f.rows; r++) { /* the same numbers in the same order: the same sum */
             for (int c = 0; c < f.channels; c++) want_path[r] += (double)got[n + (size_t)(r * f.channels + c)];
@@ -172,7 +172,7 @@ static void laws(void **state)
         }
     }
     void *arrays[] = {x, out, law, path};
-    for (int i = 0; i < 4; i++) f.cuda->ops->free(f.cuda, arrays[i]);
+    for (int i = 0; i < 4; i++) f.cuda->core->free(f.cuda, arrays[i]);
     free(want), free(got), free(want_path), free(got_path), free(coef);
     close_fixture(&f);
 }

@@ -33,14 +33,14 @@ static float *some(size_t n, float scale)
 static void create_side(side *s, const kern_head_spec *spec, const float *temb, const float *cond, int rows)
 {
     const size_t w = (size_t)spec->width;
-    const kern_ops *ops = s->k->ops;
+    kern *k = s->k;
     mar_err err = {0};
-    assert_ok(ops->head_create(s->k, spec, &s->net, &err), &err);
-    assert_ok(ops->head_plan(s->k, s->net, rows, &err), &err);
+    assert_ok(k->head->create(s->k, spec, &s->net, &err), &err);
+    assert_ok(k->head->plan(s->k, s->net, rows, &err), &err);
     s->temb = to_device(s->k, temb, STEPS * w * sizeof(float));
     s->cond = to_device(s->k, cond, (size_t)rows * w * sizeof(float));
-    s->mod = to_device(s->k, NULL, (size_t)(STEPS * rows) * ops->head_mod_bytes(s->net));
-    s->scratch = to_device(s->k, NULL, ops->head_scratch_bytes(s->net, STEPS * rows));
+    s->mod = to_device(s->k, NULL, (size_t)(STEPS * rows) * k->head->mod_bytes(s->net));
+    s->scratch = to_device(s->k, NULL, k->head->scratch_bytes(s->net, STEPS * rows));
 }
 
 static void open_fixture(fixture *f, mar_dtype dtype, int width, int rows)
@@ -78,9 +78,9 @@ static void close_side(side *s)
 {
     void *arrays[] = {s->temb, s->cond, s->mod, s->scratch};
     check_kern(s->k);
-    for (int i = 0; i < 4; i++) s->k->ops->free(s->k, arrays[i]);
-    s->k->ops->head_free(s->k, s->net);
-    s->k->ops->close(s->k);
+    for (int i = 0; i < 4; i++) s->k->core->free(s->k, arrays[i]);
+    s->k->head->free(s->k, s->net);
+    s->k->core->close(s->k);
 }
 
 static void close_fixture(fixture *f)
@@ -101,24 +101,24 @@ typedef struct {
 static void modulate(side *s, int rows)
 {
     const int step[STEPS] = {3, 0, 4, 1, 2};
-    s->k->ops->head_modulate(s->k, s->net, s->temb, step, STEPS, s->cond, rows, s->mod, s->scratch);
+    s->k->head->modulate(s->k, s->net, s->temb, step, STEPS, s->cond, rows, s->mod, s->scratch);
 }
 
 /* kept NULL: head_eval. The answer [rows][2C], the caller's. */
 static float *ask(side *s, const question *q, kern_head_reuse reuse, float *kept, int kept_rows)
 {
-    const kern_ops *ops = s->k->ops;
+    kern *k = s->k;
     const size_t n = (size_t)q->rows * 2 * C;
     float *x = to_device(s->k, q->x, (size_t)q->rows * C * sizeof *x);
     float *out = to_device(s->k, NULL, n * sizeof *out), *host = malloc(n * sizeof *host);
     assert_non_null(host);
     if (kept)
-        ops->head_eval_reusing(s->k, s->net, x, q->x_index, s->mod, q->mod_index, q->rows, reuse, kept, kept_rows, out,
-                               s->scratch);
+        k->head->eval_reusing(s->k, s->net, x, q->x_index, s->mod, q->mod_index, q->rows, reuse, kept, kept_rows, out,
+                              s->scratch);
     else
-        ops->head_eval(s->k, s->net, x, q->x_index, s->mod, q->mod_index, q->rows, out, s->scratch);
+        k->head->eval(s->k, s->net, x, q->x_index, s->mod, q->mod_index, q->rows, out, s->scratch);
     from_device(s->k, host, out, n * sizeof *out);
-    ops->free(s->k, x), ops->free(s->k, out);
+    k->core->free(s->k, x), k->core->free(s->k, out);
     return host;
 }
 
@@ -158,7 +158,8 @@ static void evaluation(void **state)
 static void reuse(void **state)
 {
     (void)state;
-    const kern_head_reuse course[] = {KERN_HEAD_FRESH, KERN_HEAD_KEPT, KERN_HEAD_WARM, KERN_HEAD_KEPT, KERN_HEAD_FRESH};
+    const kern_head_reuse respacing[] = {KERN_HEAD_FRESH, KERN_HEAD_KEPT, KERN_HEAD_WARM, KERN_HEAD_KEPT,
+                                         KERN_HEAD_FRESH};
     for (int i = 0; i < 2; i++) {
         fixture f;
         open_fixture(&f, i ? MAR_DTYPE_F32 : MAR_DTYPE_BF16, 72 * cuda_test_scale(), 12 * cuda_test_scale());
@@ -172,11 +173,11 @@ static void reuse(void **state)
             int *mod_index = malloc((size_t)rows * sizeof(int));
             assert_non_null(mod_index);
             for (int r = 0; r < rows; r++) mod_index[r] = s * rows + r;
-            same_answers(&f, &(question){x, NULL, mod_index, s == 0 || s == 4 ? rows : rows / 2}, course[s], kept,
+            same_answers(&f, &(question){x, NULL, mod_index, s == 0 || s == 4 ? rows : rows / 2}, respacing[s], kept,
                          kept_rows);
             free(x), free(mod_index);
         }
-        f.cpu.k->ops->free(f.cpu.k, kept[0]), f.cuda.k->ops->free(f.cuda.k, kept[1]);
+        f.cpu.k->core->free(f.cpu.k, kept[0]), f.cuda.k->core->free(f.cuda.k, kept[1]);
         close_fixture(&f);
     }
 }
@@ -188,10 +189,10 @@ static void refuses_odd_widths(void **state)
     kern *k = open_cuda(MAR_DTYPE_BF16);
     kern_head *head = NULL;
     mar_err err = {0};
-    assert_int_equal(k->ops->head_create(k, &spec, &head, &err), MAR_EBACKEND);
+    assert_int_equal(k->head->create(k, &spec, &head, &err), MAR_EBACKEND);
     assert_string_equal(err.text, "a diffusion head of width 36: expected a multiple of 8 up to 4096 on a GPU");
     assert_null(head);
-    k->ops->close(k);
+    k->core->close(k);
 }
 
 /* --- whole chains --------------------------------------------------------------------------------------------- */
@@ -207,9 +208,9 @@ typedef struct {
     uint64_t *image;
     int *position;
     float *device_x, *device_x0, *device_out; /* of the CUDA side */
-} course;
+} respacing;
 
-static void begin_course(course *c, fixture *f, int tokens, int conditions, int solver)
+static void begin_course(respacing *c, fixture *f, int tokens, int conditions, int solver)
 {
     const size_t n = (size_t)tokens;
     memset(c, 0, sizeof *c);
@@ -239,7 +240,7 @@ static void begin_course(course *c, fixture *f, int tokens, int conditions, int 
 }
 
 /* New noise, states and guidance. */
-static void change_course(course *c, int salt)
+static void change_course(respacing *c, int salt)
 {
     const int tokens = c->job.tokens;
     free(c->cfg), free(c->x);
@@ -252,18 +253,18 @@ static void change_course(course *c, int salt)
     }
 }
 
-static void end_course(course *c)
+static void end_course(respacing *c)
 {
     void *arrays[] = {c->device_x, c->device_x0, c->device_out};
-    for (int i = 0; i < 3; i++) c->f->cuda.k->ops->free(c->f->cuda.k, arrays[i]);
+    for (int i = 0; i < 3; i++) c->f->cuda.k->core->free(c->f->cuda.k, arrays[i]);
     free(c->cfg), free(c->x), free(c->image), free(c->position);
 }
 
 /* The same by single operations of the CPU: x and x0, [2][tokens][C], the caller's. */
-static float *step_by_step(course *c)
+static float *step_by_step(respacing *c)
 {
     side *s = &c->f->cpu;
-    const kern_ops *ops = s->k->ops;
+    kern *k = s->k;
     const kern_chain_job *j = &c->job;
     const int rows = j->tokens * j->conditions;
     const size_t n = (size_t)j->tokens * C;
@@ -276,12 +277,12 @@ static float *step_by_step(course *c)
     memcpy(x, c->x, n * sizeof *x);
     for (int r = 0; r < rows; r++) x_index[r] = r % j->tokens;
     for (int i = j->first; i >= j->last; i--) {
-        const char *mod = (const char *)s->mod + (size_t)((j->first - i) * rows) * ops->head_mod_bytes(s->net);
-        ops->head_eval(s->k, s->net, x, x_index, mod, NULL, rows, out, s->scratch);
+        const char *mod = (const char *)s->mod + (size_t)((j->first - i) * rows) * k->head->mod_bytes(s->net);
+        k->head->eval(s->k, s->net, x, x_index, mod, NULL, rows, out, s->scratch);
         if (j->coef)
-            ops->chain_step(s->k, x, out, j->tokens, C, cfg, &j->coef[i], seed, c->image, c->position, c->t[i]);
+            k->head->chain_step(s->k, x, out, j->tokens, C, cfg, &j->coef[i], seed, c->image, c->position, c->t[i]);
         else
-            ops->chain_ode_step(s->k, x, x + n, out, j->tokens, C, cfg, &j->ode[i]);
+            k->head->chain_ode_step(s->k, x, x + n, out, j->tokens, C, cfg, &j->ode[i]);
     }
     free(out), free(x_index);
     return x;
@@ -289,24 +290,24 @@ static float *step_by_step(course *c)
 
 static void run_course(void *arg)
 {
-    course *c = arg;
+    respacing *c = arg;
     side *s = &c->f->cuda;
     kern_chain_job job = c->job;
     job.mod = s->mod, job.scratch = s->scratch;
     job.x = c->device_x, job.x0 = job.ode ? c->device_x0 : NULL, job.out = c->device_out;
-    s->k->ops->chain_run(s->k, s->net, &job);
+    s->k->head->chain_run(s->k, s->net, &job);
 }
 
-/* Runs it on the GPU, in the tape if there is one, and compares. */
-static void check_course(course *c, kern_tape **tape)
+/* Runs it on the GPU, in the recording if there is one, and compares. */
+static void check_course(respacing *c, kern_recording **recording)
 {
     kern *k = c->f->cuda.k;
     const size_t n = (size_t)c->job.tokens * C;
     float *want = step_by_step(c), *got = malloc(2 * n * sizeof *got);
     assert_non_null(got);
-    k->ops->upload(k, c->device_x, c->x, n * sizeof *got);
-    if (tape)
-        k->ops->replay(k, tape, run_course, c);
+    k->core->upload(k, c->device_x, c->x, n * sizeof *got);
+    if (recording)
+        k->core->replay(k, recording, run_course, c);
     else
         run_course(c);
     from_device(k, got, c->device_x, n * sizeof *got);
@@ -326,16 +327,16 @@ static void chains(mar_dtype dtype, int most_rows)
         modulate(&f.cpu, tokens * conditions);
         modulate(&f.cuda, tokens * conditions);
         for (int solver = 0; solver <= 1; solver++) {
-            course c;
-            kern_tape *tape = NULL;
+            respacing c;
+            kern_recording *recording = NULL;
             begin_course(&c, &f, tokens, conditions, solver);
             change_course(&c, 1);
             check_course(&c, NULL);
             for (int run = 2; run <= 4; run++) { /* recorded, then replayed with other host arrays */
                 change_course(&c, run);
-                check_course(&c, &tape);
+                check_course(&c, &recording);
             }
-            f.cuda.k->ops->tape_free(f.cuda.k, tape);
+            f.cuda.k->core->recording_free(f.cuda.k, recording);
             end_course(&c);
         }
     }

@@ -64,9 +64,9 @@ static void run_conv(kern *k, const conv_case *c, const float *weight, const flo
         .out = c->out, .in = c->in, .kernel = c->kernel, .weight = weight, .bias = bias, .flags = c->flags};
     const size_t n = out_size(c);
     void *in = to_act(k, x, in_size(c)), *out = to_device(k, y, n * sizeof *y);
-    assert_ok(k->ops->conv_create(k, &spec, &conv, &err), &err);
-    assert_ok(k->ops->conv_plan(k, conv, c->height, c->width, &err), &err);
-    k->ops->conv(k, conv, in, c->height, c->width, out);
+    assert_ok(k->conv->create(k, &spec, &conv, &err), &err);
+    assert_ok(k->conv->plan(k, conv, c->height, c->width, &err), &err);
+    k->conv->conv(k, conv, in, c->height, c->width, out);
     if (c->flags & KERN_OUT_F32) {
         from_device(k, y, out, n * sizeof *y);
     } else {
@@ -74,8 +74,8 @@ static void run_conv(kern *k, const conv_case *c, const float *weight, const flo
         memcpy(y, result, n * sizeof *y);
         free(result);
     }
-    k->ops->conv_free(k, conv);
-    k->ops->free(k, in), k->ops->free(k, out);
+    k->conv->free(k, conv);
+    k->core->free(k, in), k->core->free(k, out);
 }
 
 static void check_conv(kern *cpu, kern *cuda, mar_dtype dtype, const conv_case *c, uint64_t seed)
@@ -103,8 +103,8 @@ static void check_convs(mar_dtype dtype)
                                    {80, 80, 256, 256, 3, KERN_OUT_F32 | KERN_UPSAMPLE}};
         for (size_t i = 0; i < 2; i++) check_conv(cpu, cuda, dtype, &large[i], 1000 + 10 * i);
     }
-    cpu->ops->close(cpu);
-    cuda->ops->close(cuda);
+    cpu->core->close(cpu);
+    cuda->core->close(cuda);
 }
 
 static void conv_f32_is_the_cpus(void **unused)
@@ -128,14 +128,14 @@ static void conv_without_a_plan_fails(void **unused)
     float *weight = random_floats(9 * 64, 1, 1), *bias = random_floats(8, 1, 2);
     const kern_conv_spec spec = {.out = 8, .in = 8, .kernel = 3, .weight = weight, .bias = bias, .flags = KERN_OUT_F32};
     void *x = to_device(k, NULL, 20 * 8 * sizeof(float));
-    assert_ok(k->ops->conv_create(k, &spec, &conv, &err), &err);
-    k->ops->conv(k, conv, x, 4, 5, x);
+    assert_ok(k->conv->create(k, &spec, &conv, &err), &err);
+    k->conv->conv(k, conv, x, 4, 5, x);
     assert_int_equal(kern_check(k, &err), MAR_EBACKEND);
     assert_non_null(strstr(err.text, "4x5"));
-    k->ops->conv_free(k, conv);
-    k->ops->conv_free(k, NULL);
-    k->ops->free(k, x);
-    k->ops->close(k);
+    k->conv->free(k, conv);
+    k->conv->free(k, NULL);
+    k->core->free(k, x);
+    k->core->close(k);
     free(weight), free(bias);
 }
 
@@ -159,10 +159,10 @@ static float *run_norm(kern *k, const norm_case *c, const float *x, const float 
     const size_t n = (size_t)c->pixels * (size_t)c->channels, vector = sizeof(float) * (size_t)c->channels;
     float *in = to_device(k, x, n * sizeof *x), *weight = to_device(k, w, vector), *bias = to_device(k, b, vector);
     void *out = to_device(k, NULL, n * k->act_size);
-    assert_ok(k->ops->group_norm_plan(k, c->pixels, c->channels, &err), &err);
-    k->ops->group_norm(k, in, c->pixels, c->channels, c->groups, weight, bias, 1e-6f, silu, out);
+    assert_ok(k->conv->group_norm_plan(k, c->pixels, c->channels, &err), &err);
+    k->conv->group_norm(k, in, c->pixels, c->channels, c->groups, weight, bias, 1e-6f, silu, out);
     float *y = act_to_floats(k, out, n);
-    k->ops->free(k, in), k->ops->free(k, weight), k->ops->free(k, bias), k->ops->free(k, out);
+    k->core->free(k, in), k->core->free(k, weight), k->core->free(k, bias), k->core->free(k, out);
     return y;
 }
 
@@ -180,8 +180,8 @@ static void check_norms(mar_dtype dtype)
             assert_close(got, want, n, dtype == MAR_DTYPE_BF16 ? 4e-3 : c->tolerance);
             free(x), free(w), free(b), free(want), free(got);
         }
-    cpu->ops->close(cpu);
-    cuda->ops->close(cuda);
+    cpu->core->close(cpu);
+    cuda->core->close(cuda);
 }
 
 static void norm_f32_is_the_cpus(void **unused)
@@ -207,7 +207,7 @@ static void norm_repeats_its_bits(void **unused)
     float *first = run_norm(k, &c, x, w, b, 1), *second = run_norm(k, &c, x, w, b, 1);
     assert_memory_equal(first, second, n * sizeof *first);
     free(x), free(w), free(b), free(first), free(second);
-    k->ops->close(k);
+    k->core->close(k);
 }
 
 /* --- the image decoder ------------------------------------------------------------------------------------- */
@@ -238,7 +238,7 @@ static float *decode(kern *k, const wt_file *f, int height, int width, const flo
     from_device(k, pixels, vae_decode(r, on_device), n * sizeof *pixels);
     vae_run_free(r);
     vae_decoder_free(d);
-    k->ops->free(k, memory), k->ops->free(k, on_device);
+    k->core->free(k, memory), k->core->free(k, on_device);
     return pixels;
 }
 
@@ -255,8 +255,8 @@ static void check_decoder(mar_dtype dtype, double allowed)
     float *want = decode(cpu, f, HEIGHT, WIDTH, tokens, n), *got = decode(cuda, f, HEIGHT, WIDTH, tokens, n);
     assert_close(got, want, n, allowed);
     free(tokens), free(want), free(got);
-    cpu->ops->close(cpu);
-    cuda->ops->close(cuda);
+    cpu->core->close(cpu);
+    cuda->core->close(cuda);
     wt_close(f);
 }
 

@@ -35,11 +35,11 @@ static float *run(kern *k, const linear_shape *s, const kern_linear_spec *spec, 
     const size_t nx = (size_t)(s->rows * s->in + s->offset), ny = (size_t)(s->rows * spec->y_stride + s->offset);
     kern_linear *l = NULL;
     mar_err err = {0};
-    assert_ok(k->ops->linear_create(k, spec, &l, &err), &err);
-    if (s->rows % 2) assert_ok(k->ops->linear_plan(k, l, s->rows, &err), &err); /* optional */
+    assert_ok(k->core->linear_create(k, spec, &l, &err), &err);
+    if (s->rows % 2) assert_ok(k->core->linear_plan(k, l, s->rows, &err), &err); /* optional */
     char *dx = device_x(k, s, x, nx);
     char *dy = s->flags & KERN_OUT_F32 ? to_device(k, y0, ny * sizeof *y0) : to_act(k, y0, ny);
-    k->ops->linear(k, l, dx + (size_t)s->offset * x_size, s->rows, dy + (size_t)s->offset * y_size);
+    k->core->linear(k, l, dx + (size_t)s->offset * x_size, s->rows, dy + (size_t)s->offset * y_size);
     float *got;
     if (s->flags & KERN_OUT_F32) {
         got = malloc((ny + 1) * sizeof *got);
@@ -48,9 +48,9 @@ static float *run(kern *k, const linear_shape *s, const kern_linear_spec *spec, 
         got = act_to_floats(k, dy, ny);
     }
     check_kern(k);
-    k->ops->linear_free(k, l);
-    k->ops->free(k, dx);
-    k->ops->free(k, dy);
+    k->core->linear_free(k, l);
+    k->core->free(k, dx);
+    k->core->free(k, dy);
     return got;
 }
 
@@ -68,7 +68,7 @@ static void compare(kern *cpu, kern *k, linear_shape s)
     if (stored) {
         free(kept);
         kept = act_to_floats(k, stored, ny);
-        k->ops->free(k, stored);
+        k->core->free(k, stored);
     } else {
         memcpy(kept, y0, ny * sizeof *kept);
     }
@@ -120,9 +120,9 @@ static void layers(void **state)
     for (int d = 0; d < 2; d++) {
         kern *k = open_cuda(dtypes[d]);
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) compare(cpu, k, shapes[i]);
-        k->ops->close(k);
+        k->core->close(k);
     }
-    cpu->ops->close(cpu);
+    cpu->core->close(cpu);
 }
 
 /* The promise about GELU's tanh form, where bf16's rounding is finer than it: around 0. */
@@ -137,18 +137,18 @@ static void gelu_in_bf16(void **state)
     for (int i = 0; i < N * N; i++) x[i] = (float)(i - 128) / 32;
     const kern_linear_spec spec = {N, N, w, NULL, KERN_GELU, 0, 0};
     kern_linear *l = NULL;
-    assert_ok(k->ops->linear_create(k, &spec, &l, &err), &err);
+    assert_ok(k->core->linear_create(k, &spec, &l, &err), &err);
     void *dx = to_act(k, x, N * N), *dy = to_device(k, NULL, N * N * k->act_size);
-    k->ops->linear(k, l, dx, N, dy);
+    k->core->linear(k, l, dx, N, dy);
     y = act_to_floats(k, dy, N * N);
     for (int i = 0; i < N * N; i++) {
         const double exact = x[i] * 0.5 * (1 + erf(x[i] / sqrt(2.0)));
         assert_true(fabs(y[i] - exact) < 5e-4 + fabs(exact) / 256);
     }
-    k->ops->free(k, dx);
-    k->ops->free(k, dy);
-    k->ops->linear_free(k, l);
-    k->ops->close(k);
+    k->core->free(k, dx);
+    k->core->free(k, dy);
+    k->core->linear_free(k, l);
+    k->core->close(k);
     free(y);
 }
 
@@ -165,15 +165,15 @@ static void refused(void **state)
         {8, 8, w, NULL, KERN_GELU, KERN_OUT_F32 | KERN_OUT_ADD, 0},
     };
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(k->ops->linear_create(k, bad + i, &l, &err), MAR_EARG);
+        assert_int_equal(k->core->linear_create(k, bad + i, &l, &err), MAR_EARG);
         assert_null(l);
         assert_non_null(strstr(err.text, "f32 output"));
     }
-    k->ops->linear_free(k, NULL);
-    k->ops->close(k);
+    k->core->linear_free(k, NULL);
+    k->core->close(k);
 }
 
-/* --- in tapes --------------------------------------------------------------------------------------------- */
+/* --- in recordings --------------------------------------------------------------------------------------------- */
 
 enum { WIDTH = 64, LAYER_ROWS = 24 };
 
@@ -187,12 +187,12 @@ typedef struct {
 static void block_body(void *arg)
 {
     const block *b = arg;
-    b->k->ops->linear(b->k, b->up, b->x, LAYER_ROWS, b->h);
-    b->k->ops->linear(b->k, b->down, b->h, LAYER_ROWS, b->y);
+    b->k->core->linear(b->k, b->up, b->x, LAYER_ROWS, b->h);
+    b->k->core->linear(b->k, b->down, b->h, LAYER_ROWS, b->y);
 }
 
 /* A replay computes what the calls do, bit for bit: plans made at recording, activations, sums. */
-static void in_tapes(void **state)
+static void in_recordings(void **state)
 {
     (void)state;
     const mar_dtype dtypes[2] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
@@ -206,26 +206,26 @@ static void in_tapes(void **state)
         const kern_linear_spec up = {WIDTH, WIDTH, w, bias, activations[i / 2], 0, 0};
         const kern_linear_spec down = {WIDTH, WIDTH, w, bias, KERN_LINEAR, KERN_OUT_F32 | KERN_OUT_ADD, 0};
         block b = {k, NULL, NULL, NULL, NULL, NULL};
-        kern_tape *tape = NULL;
-        assert_ok(k->ops->linear_create(k, &up, &b.up, &err), &err);
-        assert_ok(k->ops->linear_create(k, &down, &b.down, &err), &err);
+        kern_recording *recording = NULL;
+        assert_ok(k->core->linear_create(k, &up, &b.up, &err), &err);
+        assert_ok(k->core->linear_create(k, &down, &b.down, &err), &err);
         b.x = to_act(k, x, n);
         b.h = to_device(k, NULL, n * k->act_size);
         b.y = to_device(k, NULL, bytes);
-        for (int times = 0; times < 3; times++) k->ops->replay(k, &tape, block_body, &b);
+        for (int times = 0; times < 3; times++) k->core->replay(k, &recording, block_body, &b);
         from_device(k, got, b.y, bytes);
-        k->ops->subtract(k, b.y, b.y, n, b.y);
+        k->core->subtract(k, b.y, b.y, n, b.y);
         for (int times = 0; times < 3; times++) block_body(&b);
         from_device(k, want, b.y, bytes);
         assert_memory_equal(got, want, bytes);
         assert_true(fabsf(want[0]) > 0);
-        k->ops->tape_free(k, tape);
-        k->ops->linear_free(k, b.up);
-        k->ops->linear_free(k, b.down);
-        k->ops->free(k, b.x);
-        k->ops->free(k, b.h);
-        k->ops->free(k, b.y);
-        k->ops->close(k);
+        k->core->recording_free(k, recording);
+        k->core->linear_free(k, b.up);
+        k->core->linear_free(k, b.down);
+        k->core->free(k, b.x);
+        k->core->free(k, b.h);
+        k->core->free(k, b.y);
+        k->core->close(k);
         free(w), free(bias), free(x), free(want), free(got);
     }
 }
@@ -236,7 +236,7 @@ int main(void)
         cmocka_unit_test(layers),
         cmocka_unit_test(gelu_in_bf16),
         cmocka_unit_test(refused),
-        cmocka_unit_test(in_tapes),
+        cmocka_unit_test(in_recordings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,10 +28,10 @@ static float *norm(kern *k, const float *x, int held, int dim, const int *index,
 {
     const size_t row = (size_t)dim * sizeof(float), n = (size_t)rows * (size_t)dim;
     float *dx = to_device(k, NULL, (size_t)held * row + 64);
-    k->ops->upload(k, dx + offset, x, (size_t)held * row);
+    k->core->upload(k, dx + offset, x, (size_t)held * row);
     float *w = to_device(k, weight, row), *b = to_device(k, bias, row);
     void *y = to_device(k, NULL, n * sizeof(float));
-    k->ops->layer_norm(k, dx + offset, index, rows, dim, w, b, 1e-6f, y, y_f32);
+    k->core->layer_norm(k, dx + offset, index, rows, dim, w, b, 1e-6f, y, y_f32);
     float *got = malloc((n + 1) * sizeof *got);
     if (y_f32) {
         from_device(k, got, y, n * sizeof *got);
@@ -40,10 +40,10 @@ static float *norm(kern *k, const float *x, int held, int dim, const int *index,
         got = act_to_floats(k, y, n);
     }
     check_kern(k);
-    k->ops->free(k, dx);
-    k->ops->free(k, w);
-    k->ops->free(k, b);
-    k->ops->free(k, y);
+    k->core->free(k, dx);
+    k->core->free(k, w);
+    k->core->free(k, b);
+    k->core->free(k, y);
     return got;
 }
 
@@ -73,11 +73,11 @@ static void layer_norm(void **state)
                              allowed);
                 free(x), free(weight), free(bias), free(index), free(want), free(got);
             }
-        k->ops->layer_norm(k, NULL, NULL, 0, 64, NULL, NULL, 1e-6f, NULL, 0);
+        k->core->layer_norm(k, NULL, NULL, 0, 64, NULL, NULL, 1e-6f, NULL, 0);
         check_kern(k);
-        k->ops->close(k);
+        k->core->close(k);
     }
-    cpu->ops->close(cpu);
+    cpu->core->close(cpu);
 }
 
 /* More rows than a wave of blocks, at a model's width. */
@@ -93,8 +93,8 @@ static void many_rows(void **state)
     float *want = norm(cpu, x, rows, dim, index, rows, weight, bias, 1, 0);
     float *got = norm(k, x, rows, dim, index, rows, weight, bias, 0, 0);
     assert_close(got, want, n, 3e-3);
-    k->ops->close(k);
-    cpu->ops->close(cpu);
+    k->core->close(k);
+    cpu->core->close(cpu);
     free(x), free(weight), free(bias), free(index), free(want), free(got);
 }
 
@@ -109,13 +109,13 @@ static float *copy(kern *k, const float *dst, const float *src, const float *add
     const size_t row = (size_t)dim * sizeof(float);
     float *d = to_device(k, NULL, TO * row + 64), *s = to_device(k, src, TO * row);
     float *a = add ? to_device(k, add, TO * row) : NULL, *got = malloc(TO * row + 1);
-    k->ops->upload(k, d + offset, dst, TO * row);
-    k->ops->copy_rows(k, d + offset, index[0], s, index[1], a, index[2], COPIED, dim);
-    k->ops->copy_rows(k, d + offset, index[0], s, index[1], a, index[2], 0, dim);
+    k->core->upload(k, d + offset, dst, TO * row);
+    k->core->copy_rows(k, d + offset, index[0], s, index[1], a, index[2], COPIED, dim);
+    k->core->copy_rows(k, d + offset, index[0], s, index[1], a, index[2], 0, dim);
     from_device(k, got, d + offset, TO * row);
-    k->ops->free(k, d);
-    k->ops->free(k, s);
-    if (a) k->ops->free(k, a);
+    k->core->free(k, d);
+    k->core->free(k, s);
+    if (a) k->core->free(k, a);
     return got;
 }
 
@@ -142,8 +142,8 @@ static void copies(void **state)
             assert_memory_equal(got, want, n * sizeof *got);
             free(dst), free(src), free(add), free(want), free(got);
         }
-    k->ops->close(k);
-    cpu->ops->close(cpu);
+    k->core->close(k);
+    cpu->core->close(cpu);
     free(from), free(more);
 }
 
@@ -170,19 +170,19 @@ static void similarity(void **state)
             void *ca = to_act(cpu, ra, n), *cb = to_act(cpu, rb, n);
             float want[32], got[32];
             for (int j = 0; j < 32; j++) want[j] = got[j] = 7;
-            cpu->ops->similarity(cpu, ca, cb, stride, rows, shapes[i].heads, shapes[i].head_dim, want);
-            k->ops->similarity(k, ka, kb, stride, rows, shapes[i].heads, shapes[i].head_dim, got);
+            cpu->core->similarity(cpu, ca, cb, stride, rows, shapes[i].heads, shapes[i].head_dim, want);
+            k->core->similarity(k, ka, kb, stride, rows, shapes[i].heads, shapes[i].head_dim, got);
             check_kern(k);
             for (int j = 0; j < 32; j++) assert_float_equal(got[j], want[j], 1e-5f);
-            cpu->ops->free(cpu, ca);
-            cpu->ops->free(cpu, cb);
-            k->ops->free(k, ka);
-            k->ops->free(k, kb);
+            cpu->core->free(cpu, ca);
+            cpu->core->free(cpu, cb);
+            k->core->free(k, ka);
+            k->core->free(k, kb);
             free(a), free(b), free(ra), free(rb);
         }
-        k->ops->close(k);
+        k->core->close(k);
     }
-    cpu->ops->close(cpu);
+    cpu->core->close(cpu);
 }
 
 static void subtract(void **state)
@@ -196,15 +196,15 @@ static void subtract(void **state)
             float *a = random_floats(n + 1, 1, seed++), *b = random_floats(n + 1, 1, seed++);
             float *da = to_device(k, a, (n + 1) * sizeof *a), *db = to_device(k, b, (n + 1) * sizeof *b);
             float *y = malloc((n + 1) * sizeof *y);
-            k->ops->subtract(k, da + offset, db + offset, n, db + offset); /* in place, too */
+            k->core->subtract(k, da + offset, db + offset, n, db + offset); /* in place, too */
             from_device(k, y, db, (n + 1) * sizeof *y);
             for (size_t j = 0; j < n; j++) assert_float_equal(y[offset + j], a[offset + j] - b[offset + j], 0);
             assert_float_equal(y[offset ? 0 : n], b[offset ? 0 : n], 0);
-            k->ops->free(k, da);
-            k->ops->free(k, db);
+            k->core->free(k, da);
+            k->core->free(k, db);
             free(a), free(b), free(y);
         }
-    k->ops->close(k);
+    k->core->close(k);
 }
 
 /* Conversion rounds to nearest, ties to even, and keeps what is no number. */
@@ -223,25 +223,25 @@ static void conversion(void **state)
                 if (n > 8) memcpy(x + 1, special, sizeof special);
                 float *dx = to_device(k, x, (n + 1) * sizeof *x);
                 char *y = to_device(k, NULL, (n + 2) * k->act_size);
-                k->ops->to_act(k, dx + offset, n, y + offset * k->act_size);
+                k->core->to_act(k, dx + offset, n, y + offset * k->act_size);
                 float *got = act_to_floats(k, y, n + 2);
                 void *rounded = to_act(k, x, n + 1);
                 float *want = act_to_floats(k, rounded, n + 1);
                 assert_memory_equal(got + offset, want + offset, n * sizeof *got);
                 assert_float_equal(got[offset ? 0 : n], 0, 0);
-                k->ops->free(k, dx);
-                k->ops->free(k, y);
-                k->ops->free(k, rounded);
+                k->core->free(k, dx);
+                k->core->free(k, y);
+                k->core->free(k, rounded);
                 free(x), free(got), free(want);
             }
         float nan = NAN, *p = to_device(k, &nan, sizeof nan), *back;
         void *q = to_device(k, NULL, 4);
-        k->ops->to_act(k, p, 1, q);
+        k->core->to_act(k, p, 1, q);
         back = act_to_floats(k, q, 1);
         assert_true(isnan(back[0]));
-        k->ops->free(k, p);
-        k->ops->free(k, q);
-        k->ops->close(k);
+        k->core->free(k, p);
+        k->core->free(k, q);
+        k->core->close(k);
         free(back);
     }
 }

@@ -160,12 +160,12 @@ static outcome verify(kern *k, const batch *b, kern_gaussian_rule rule, int in_p
                                  .replaced = on[8],
                                  .tries = on[9],
                                  .first_replaced = on[10]};
-    k->ops->verify(k, &job);
+    k->head->verify(k, &job);
     from_device(k, o.x, job.x, values);
     from_device(k, o.replaced, on[8], ints);
     from_device(k, o.tries, on[9], ints);
     from_device(k, o.first_replaced, on[10], GROUPS * sizeof(int));
-    for (int i = 0; i < 11; i++) k->ops->free(k, on[i]);
+    for (int i = 0; i < 11; i++) k->core->free(k, on[i]);
     return o;
 }
 
@@ -254,8 +254,8 @@ static void same_as_the_cpu(void **state)
     }
     print_message("%d accepted, %d replaced, %d of them by a tilted candidate\n", accepted, replaced, tilted);
     assert_true(accepted > 300 && replaced > 300 && tilted > 100);
-    cpu->ops->close(cpu);
-    cuda->ops->close(cuda);
+    cpu->core->close(cpu);
+    cuda->core->close(cuda);
 }
 
 /* No rows: still an answer for each group. */
@@ -267,7 +267,7 @@ static void nothing_to_verify(void **state)
     outcome o = verify(cuda, &b, rule_of(0), 0);
     check_scan(&b, &o);
     free_outcome(&o), free_batch(&b);
-    cuda->ops->close(cuda);
+    cuda->core->close(cuda);
 }
 
 /* The smallest KS p-value of the channels and the energy distance's, of one law's verified drafts. The job's p and q
@@ -327,7 +327,7 @@ static void law_is_the_target(void **state)
         law_p_values(cuda, mutants[i].rule, mutants[i].swapped, &ks, &energy);
         if (ks > 1e-4 && energy > 0.015) fail_msg("%s: KS p %g, energy p %g", mutants[i].name, ks, energy);
     }
-    cuda->ops->close(cuda);
+    cuda->core->close(cuda);
 }
 
 /* Rows of paths go to their places as pairs of floats, bit by bit. */
@@ -343,11 +343,11 @@ static void paths_keep_their_bits(void **state)
         index[i] = (i * 7 + 3) % N;
     }
     void *a = to_device(cuda, from, sizeof from), *b = to_device(cuda, NULL, sizeof to);
-    cuda->ops->copy_rows(cuda, b, index, a, NULL, NULL, NULL, N, 2);
+    cuda->core->copy_rows(cuda, b, index, a, NULL, NULL, NULL, N, 2);
     from_device(cuda, to, b, sizeof to);
     for (int i = 0; i < N; i++) assert_memory_equal(&to[index[i]], &from[i], sizeof *to);
-    cuda->ops->free(cuda, a), cuda->ops->free(cuda, b);
-    cuda->ops->close(cuda);
+    cuda->core->free(cuda, a), cuda->core->free(cuda, b);
+    cuda->core->close(cuda);
 }
 
 int main(void)

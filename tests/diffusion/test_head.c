@@ -43,7 +43,7 @@ static void close_fixture(fixture *f)
     free(f->z);
     wt_close(f->model);
     wt_close(f->golden);
-    f->k->ops->close(f->k);
+    f->k->core->close(f->k);
 }
 
 /* One evaluation of the net at N different timesteps, rows in the order of x_index and mod_index. */
@@ -55,21 +55,21 @@ static void eval(fixture *f, int guided, float *out)
     float *temb = NULL, *x = golden_f32(f->golden, "head.x", N * CHANNELS);
     void *cond = NULL, *mod = NULL, *scratch = NULL;
     assert_ok(diff_head_time_embeddings(&f->head, timestep, N, &temb, &err), &err);
-    assert_ok(k->ops->alloc(k, (size_t)rows * WIDTH * 4, &cond, &err), &err);
+    assert_ok(k->core->alloc(k, (size_t)rows * WIDTH * 4, &cond, &err), &err);
     /* every condition at every timestep; the diagonal is used */
-    assert_ok(k->ops->alloc(k, (size_t)rows * N * k->ops->head_mod_bytes(f->head.net), &mod, &err), &err);
-    assert_ok(k->ops->alloc(k, k->ops->head_scratch_bytes(f->head.net, rows * N), &scratch, &err), &err);
+    assert_ok(k->core->alloc(k, (size_t)rows * N * k->head->mod_bytes(f->head.net), &mod, &err), &err);
+    assert_ok(k->core->alloc(k, k->head->scratch_bytes(f->head.net, rows * N), &scratch, &err), &err);
     int steps[N], x_index[2 * N], mod_index[2 * N];
     for (int i = 0; i < N; i++) steps[i] = i;
     for (int r = 0; r < rows; r++) {
         x_index[r] = r % N;
         mod_index[r] = r % N * rows + r;
     }
-    k->ops->linear(k, f->head.cond, f->z, rows, cond);
-    k->ops->head_modulate(k, f->head.net, temb, steps, N, cond, rows, mod, scratch);
-    k->ops->head_eval(k, f->head.net, x, x_index, mod, mod_index, rows, out, scratch);
+    k->core->linear(k, f->head.cond, f->z, rows, cond);
+    k->head->modulate(k, f->head.net, temb, steps, N, cond, rows, mod, scratch);
+    k->head->eval(k, f->head.net, x, x_index, mod, mod_index, rows, out, scratch);
     assert_ok(kern_check(k, &err), &err);
-    k->ops->free(k, temb), k->ops->free(k, cond), k->ops->free(k, mod), k->ops->free(k, scratch);
+    k->core->free(k, temb), k->core->free(k, cond), k->core->free(k, mod), k->core->free(k, scratch);
     free(x);
 }
 
@@ -113,7 +113,7 @@ static void run_chain(fixture *f, int steps, int first, int guided, float *x)
     }
     assert_ok(kern_check(k, &err), &err);
     diff_chain_free(&c);
-    k->ops->free(k, memory);
+    k->core->free(k, memory);
 }
 
 /* Whole chains on addressed noise. Random weights make chains that start at t = 999 explode (an error of
@@ -168,7 +168,7 @@ static void tokens_stand_alone(void **state)
                 assert_memory_equal(one, all + r * CHANNELS, sizeof one);
             }
             diff_chain_free(&c);
-            f.k->ops->free(f.k, memory);
+            f.k->core->free(f.k, memory);
             close_fixture(&f);
         }
     }

@@ -44,7 +44,7 @@ static void close_fixture(fixture *f)
     diff_head_free(&f->head);
     free(f->z);
     wt_close(f->model);
-    f->k->ops->close(f->k);
+    f->k->core->close(f->k);
 }
 
 static float temperature_of(mar_sampler sampler)
@@ -107,7 +107,7 @@ static void matches_published_codes(void **state)
                 free(expected);
             }
             diff_chain_free(&c);
-            f.k->ops->free(f.k, memory);
+            f.k->core->free(f.k, memory);
         }
     close_fixture(&f);
     wt_close(golden);
@@ -145,9 +145,9 @@ static void reuses_as_released(void **state)
         assert_close(x, expected, SIZE, 1e-4);
         free(expected);
         diff_chain_free(&c);
-        k->ops->free(k, memory);
+        k->core->free(k, memory);
         diff_head_free(&head);
-        k->ops->close(k);
+        k->core->close(k);
     }
     free(z);
     wt_close(golden), wt_close(model);
@@ -213,7 +213,7 @@ static void tokens_stand_alone(void **state)
             if (threads == 1) memcpy(all, x, sizeof all);
             assert_memory_equal(x, all, sizeof all);
             diff_chain_free(&c);
-            f.k->ops->free(f.k, memory);
+            f.k->core->free(f.k, memory);
             assert_ok(diff_chain_create_for(&f.head, two, 1, temperature, 1, 1, &c, &err), &err);
             memory = lay_out(f.k, &c);
             for (int r = 0; r < N; r++) {
@@ -224,7 +224,7 @@ static void tokens_stand_alone(void **state)
                 assert_memory_equal(one, all + r * CHANNELS, sizeof one);
             }
             diff_chain_free(&c);
-            f.k->ops->free(f.k, memory);
+            f.k->core->free(f.k, memory);
             close_fixture(&f);
         }
     }

@@ -56,7 +56,7 @@ static void *memory(kern *k, size_t bytes)
 {
     void *p = NULL;
     mar_err err = {0};
-    assert_ok(k->ops->alloc(k, bytes, &p, &err), &err);
+    assert_ok(k->core->alloc(k, bytes, &p, &err), &err);
     return p;
 }
 
@@ -100,7 +100,7 @@ static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threa
 static void close_fixture(fixture *f)
 {
     mar_runner_free(&f->runner);
-    f->m->kern->ops->free(f->m->kern, f->memory);
+    f->m->kern->core->free(f->m->kern, f->memory);
     mar_model_free(f->model);
     mar_close(f->m);
 }
@@ -126,7 +126,7 @@ static void close_speculation(diff_speculation *s, void *p)
 {
     kern *k = s->target.chain->head->k;
     diff_speculate_free(s);
-    k->ops->free(k, p);
+    k->core->free(k, p);
 }
 
 /* One token of each condition. draft may be NULL. */
@@ -229,7 +229,7 @@ static void fewer_calls(void **state)
 
 /* --- the law ------------------------------------------------------------------------------------------------- */
 
-enum { STEPS = 20, DRAWS = 256, FEW_DRAWS = 32 }; /* DRAWS of each condition: more than 10^5 numbers in all */
+enum { STEPS = 20, DRAWS = 256, PERSISTENT_DRAWS = 32 }; /* DRAWS of each condition: more than 10^5 numbers in all */
 
 /* Draw number n of all conditions, at addresses of its own. */
 static void set_draw(fixture *f, int n)
@@ -285,10 +285,10 @@ static int same_law(const float *x, const float *plain, const float *other, int 
     return energy > 0.01 && least > 1e-4;
 }
 
-static int (*real_propose)(kern *k, kern_window *w, const kern_window_head *draft);
+static int (*real_propose)(kern *k, kern_speculation *w, const kern_speculation_head *draft);
 
 /* Every q as if refined by an evaluation that knew the noise: it leans to what was drawn. */
-static int propose_knowing(kern *k, kern_window *w, const kern_window_head *draft)
+static int propose_knowing(kern *k, kern_speculation *w, const kern_speculation_head *draft)
 {
     const int unfinished = real_propose(k, w, draft);
     for (int row = 0; row + 1 < w->rows; row++)
@@ -328,13 +328,13 @@ static void same_law_as_the_plain_chain(void **state)
     }
     for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {
         kern *k = f.m->kern;
-        kern_ops ops = *k->ops;
-        const kern_ops *real = k->ops;
-        real_propose = ops.window_propose;
-        if (mutants[i].knowing) ops.window_propose = propose_knowing;
-        k->ops = &ops;
+        kern_head_ops ops = *k->head;
+        const kern_head_ops *real = k->head;
+        real_propose = ops.speculate_propose;
+        if (mutants[i].knowing) ops.speculate_propose = propose_knowing;
+        k->head = &ops;
         draw_speculative(&f, NULL, 8, &mutants[i].rule, DRAWS, x);
-        k->ops = real;
+        k->head = real;
         print_message("mutant: %s\n", mutants[i].name);
         assert_false(same_law(x, plain, other, n));
     }
@@ -348,14 +348,14 @@ static void same_law_at_full_length(void **state)
     (void)state;
     fixture f;
     assert_true(open_fixture(&f, target_path, MAR_DTYPE_F32, 1, params_of(100, 2.9f, MAR_CFG_LINEAR, 1)));
-    const int n = FEW_DRAWS * f.tokens;
+    const int n = PERSISTENT_DRAWS * f.tokens;
     float *x = malloc(sizeof *x * 3 * (size_t)n * CHANNELS);
     assert_non_null(x);
     float *plain = x + n * CHANNELS, *other = plain + n * CHANNELS;
-    draw_plain(&f, FEW_DRAWS, seed, plain);
-    draw_plain(&f, FEW_DRAWS, seed + 1, other);
+    draw_plain(&f, PERSISTENT_DRAWS, seed, plain);
+    draw_plain(&f, PERSISTENT_DRAWS, seed + 1, other);
     for (int window = 4; window <= 16; window *= 2) {
-        draw_speculative(&f, NULL, window, NULL, FEW_DRAWS, x);
+        draw_speculative(&f, NULL, window, NULL, PERSISTENT_DRAWS, x);
         assert_true(same_law(x, plain, other, n));
     }
     free(x);
@@ -370,15 +370,15 @@ static void draft_proposes(void **state)
     const mar_params p = params_of(STEPS, 3, MAR_CFG_CONSTANT, 0.9f);
     assert_true(open_fixture(&target, target_path, MAR_DTYPE_F32, 1, p));
     assert_true(open_fixture(&draft, draft_path, MAR_DTYPE_F32, 1, p));
-    const int n = FEW_DRAWS * target.tokens;
+    const int n = PERSISTENT_DRAWS * target.tokens;
     float *x = malloc(sizeof *x * 3 * (size_t)n * CHANNELS);
     assert_non_null(x);
     float *plain = x + n * CHANNELS, *other = plain + n * CHANNELS;
-    draw_plain(&target, FEW_DRAWS, seed, plain);
-    draw_plain(&target, FEW_DRAWS, seed + 1, other);
-    const diff_speculation_stats with = draw_speculative(&target, &draft, 8, NULL, FEW_DRAWS, x);
+    draw_plain(&target, PERSISTENT_DRAWS, seed, plain);
+    draw_plain(&target, PERSISTENT_DRAWS, seed + 1, other);
+    const diff_speculation_stats with = draw_speculative(&target, &draft, 8, NULL, PERSISTENT_DRAWS, x);
     assert_true(same_law(x, plain, other, n));
-    const diff_speculation_stats without = draw_speculative(&target, NULL, 8, NULL, FEW_DRAWS, x);
+    const diff_speculation_stats without = draw_speculative(&target, NULL, 8, NULL, PERSISTENT_DRAWS, x);
     assert_true(same_law(x, plain, other, n));
     print_message("calls a token: %.2f with the draft's head, %.2f with the filter\n",
                   (double)with.calls / (double)with.tokens, (double)without.calls / (double)without.tokens);
@@ -409,8 +409,8 @@ static void never_more_calls(void **state)
 }
 
 /* Chains whose number of steps changes from call to call (DiSA), starting below the top: the bits of one made for the
- * course alone, and with window 1 the plain chain's. */
-static void courses(void **state)
+ * respacing alone, and with window 1 the plain chain's. */
+static void respacings(void **state)
 {
     (void)state;
     static const diff_spec specs[] = {{MAR_SAMPLER_DDPM, 50, 950}, {MAR_SAMPLER_DDPM, 11, 950}};
@@ -441,11 +441,11 @@ static void courses(void **state)
             assert_memory_equal(x, expected, bytes);
             close_speculation(&alone, q);
             diff_chain_free(&one);
-            k->ops->free(k, one_memory);
+            k->core->free(k, one_memory);
         }
         close_speculation(&s, p);
         diff_chain_free(&both);
-        k->ops->free(k, both_memory);
+        k->core->free(k, both_memory);
     }
     close_fixture(&f);
 }
@@ -475,9 +475,9 @@ static void random_weights(void **state)
     for (int i = 0; i < N * C; i++) assert_true(isfinite(x[i]));
     close_speculation(&s, p);
     diff_chain_free(&chain);
-    k->ops->free(k, chain_memory);
+    k->core->free(k, chain_memory);
     diff_head_free(&head);
-    k->ops->close(k);
+    k->core->close(k);
     free(z);
     wt_close(model), wt_close(golden);
 }
@@ -512,7 +512,7 @@ int main(void)
         cmocka_unit_test(same_law_at_full_length),
         cmocka_unit_test(draft_proposes),
         cmocka_unit_test(never_more_calls),
-        cmocka_unit_test(courses),
+        cmocka_unit_test(respacings),
         cmocka_unit_test(random_weights),
         cmocka_unit_test(bad_arguments),
     };

@@ -45,8 +45,8 @@ static void *to_act(kern *k, const float *x, size_t n)
 {
     void *p = NULL;
     mar_err err = {0};
-    assert_ok(k->ops->alloc(k, n * k->act_size, &p, &err), &err);
-    k->ops->to_act(k, x, n, p);
+    assert_ok(k->core->alloc(k, n * k->act_size, &p, &err), &err);
+    k->core->to_act(k, x, n, p);
     return p;
 }
 
@@ -90,19 +90,19 @@ static void linear_case(kern *k, double tol, int rows, int in, int out, kern_act
     kern_linear *l = NULL;
     mar_err err = {0};
     const kern_linear_spec spec = {out, in, w, b, activation, flags, 0};
-    assert_ok(k->ops->linear_create(k, &spec, &l, &err), &err);
-    assert_ok(k->ops->linear_plan(k, l, rows, &err), &err);
+    assert_ok(k->core->linear_create(k, &spec, &l, &err), &err);
+    assert_ok(k->core->linear_plan(k, l, rows, &err), &err);
     void *xa = f32_in ? NULL : to_act(k, x, (size_t)rows * (size_t)in);
     void *y = NULL;
-    assert_ok(k->ops->alloc(k, (size_t)rows * (size_t)out * 4, &y, &err), &err);
+    assert_ok(k->core->alloc(k, (size_t)rows * (size_t)out * 4, &y, &err), &err);
     if (flags & KERN_OUT_ADD) memcpy(y, y0, (size_t)rows * (size_t)out * 4);
-    k->ops->linear(k, l, f32_in ? x : xa, rows, y);
+    k->core->linear(k, l, f32_in ? x : xa, rows, y);
     float *got = f32_out ? NULL : from_act(k, y, (size_t)rows * (size_t)out);
     assert_close(got ? got : (float *)y, expected, (size_t)rows * (size_t)out, f32_in ? tolerance[0] : tol);
     assert_ok(kern_check(k, &err), &err);
-    k->ops->linear_free(k, l);
-    if (xa) k->ops->free(k, xa);
-    k->ops->free(k, y);
+    k->core->linear_free(k, l);
+    if (xa) k->core->free(k, xa);
+    k->core->free(k, y);
     free(w), free(b), free(x), free(y0), free(expected), free(got);
 }
 
@@ -121,7 +121,7 @@ static void linear(void **state)
         linear_case(k, tolerance[d], 3, 100, 2, KERN_LINEAR, KERN_IN_F32 | KERN_OUT_F32);
         linear_case(k, tolerance[d], 20, 34, 77, KERN_GELU, KERN_OUT_F32 | KERN_OUT_ADD);
         linear_case(k, tolerance[d], 13, 512, 200, KERN_SILU, KERN_OUT_F32);
-        k->ops->close(k);
+        k->core->close(k);
     }
 }
 
@@ -142,24 +142,24 @@ static void row_invariance(void **state)
                 kern_linear *l = NULL;
                 mar_err err = {0};
                 const kern_linear_spec spec = {OUT, IN, w, b, (kern_activation)activation, 0, 0};
-                assert_ok(k->ops->linear_create(k, &spec, &l, &err), &err);
+                assert_ok(k->core->linear_create(k, &spec, &l, &err), &err);
                 void *xa = to_act(k, x, MOST * IN), *y = NULL;
                 const size_t row = OUT * k->act_size;
-                assert_ok(k->ops->alloc(k, MOST * row, &y, &err), &err);
+                assert_ok(k->core->alloc(k, MOST * row, &y, &err), &err);
                 if (!reference) {
-                    k->ops->linear(k, l, xa, MOST, y);
+                    k->core->linear(k, l, xa, MOST, y);
                     reference = malloc(MOST * row);
                     memcpy(reference, y, MOST * row);
                 }
                 for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
                     memset(y, 0, MOST * row);
-                    k->ops->linear(k, l, xa, counts[c], y);
+                    k->core->linear(k, l, xa, counts[c], y);
                     assert_memory_equal(y, reference, (size_t)counts[c] * row);
                 }
-                k->ops->linear_free(k, l);
-                k->ops->free(k, xa);
-                k->ops->free(k, y);
-                k->ops->close(k);
+                k->core->linear_free(k, l);
+                k->core->free(k, xa);
+                k->core->free(k, y);
+                k->core->close(k);
             }
             free(reference);
         }
@@ -173,14 +173,14 @@ static float *products(kern *k, const kern_linear_spec *spec, const float *x, in
     kern_linear *l = NULL;
     mar_err err = {0};
     float *y = calloc(n, sizeof *y);
-    assert_ok(k->ops->linear_create(k, spec, &l, &err), &err);
+    assert_ok(k->core->linear_create(k, spec, &l, &err), &err);
     char *xa = to_act(k, x, (size_t)rows * in);
     for (int r = 0; r < rows; r += by)
-        k->ops->linear(k, l, xa + (size_t)r * in * k->act_size, rows - r < by ? rows - r : by,
-                       y + (size_t)r * (size_t)spec->out);
+        k->core->linear(k, l, xa + (size_t)r * in * k->act_size, rows - r < by ? rows - r : by,
+                        y + (size_t)r * (size_t)spec->out);
     assert_ok(kern_check(k, &err), &err);
-    k->ops->linear_free(k, l);
-    k->ops->free(k, xa);
+    k->core->linear_free(k, l);
+    k->core->free(k, xa);
     return y;
 }
 
@@ -215,8 +215,8 @@ static void own_products(void **state)
         free(w), free(x), free(together), free(single), free(some), free(other);
     }
     print_message("%zu of %zu results differ from oneDNN's in some bit\n", differ, numbers);
-    own->ops->close(own);
-    dnn->ops->close(dnn);
+    own->core->close(own);
+    dnn->core->close(dnn);
 }
 
 static void layer_norm(void **state)
@@ -243,15 +243,15 @@ static void layer_norm(void **state)
                     expected[r * dim + i] = (float)((row[i] - mean) / sqrt(var + 1e-6) * w[i] + b[i]);
             }
             void *y = to_act(k, x, n);
-            k->ops->layer_norm(k, x, index, ROWS, dim, w, b, 1e-6f, y, 0);
+            k->core->layer_norm(k, x, index, ROWS, dim, w, b, 1e-6f, y, 0);
             float *got = from_act(k, y, n);
             assert_close(got, expected, n, d ? 5e-3 : 1e-5);
-            k->ops->layer_norm(k, x, index, ROWS, dim, w, b, 1e-6f, f32, 1);
+            k->core->layer_norm(k, x, index, ROWS, dim, w, b, 1e-6f, f32, 1);
             assert_close(f32, expected, n, 1e-5);
-            k->ops->free(k, y);
+            k->core->free(k, y);
             free(x), free(w), free(b), free(expected), free(f32), free(got);
         }
-        k->ops->close(k);
+        k->core->close(k);
     }
 }
 
@@ -263,10 +263,10 @@ static void attention_case(kern *k, double tol, int n_seq, int n_q, int n_k, int
     void *qa = to_act(k, q, nq), *kva = to_act(k, kv, nk), *y = NULL;
     mar_err err = {0};
     const size_t n = (size_t)(n_seq * n_q * width);
-    assert_ok(k->ops->alloc(k, n * k->act_size, &y, &err), &err);
-    assert_ok(k->ops->attention_plan(k, n_q, n_k, heads, dim, q_stride, kv_stride, &err), &err);
-    k->ops->attention(k, qa, q_stride, kva, (char *)kva + (size_t)width * k->act_size, kv_stride, n_seq, n_q, n_k,
-                      heads, dim, y);
+    assert_ok(k->core->alloc(k, n * k->act_size, &y, &err), &err);
+    assert_ok(k->core->attention_plan(k, n_q, n_k, heads, dim, q_stride, kv_stride, &err), &err);
+    k->core->attention(k, qa, q_stride, kva, (char *)kva + (size_t)width * k->act_size, kv_stride, n_seq, n_q, n_k,
+                       heads, dim, y);
     float *qr = from_act(k, qa, nq), *kvr = from_act(k, kva, nk), *expected = malloc(n * sizeof *expected);
     double *score = malloc((size_t)n_k * sizeof *score);
     for (int s = 0; s < n_seq; s++)
@@ -291,7 +291,7 @@ static void attention_case(kern *k, double tol, int n_seq, int n_q, int n_k, int
     float *got = from_act(k, y, n);
     assert_ok(kern_check(k, &err), &err);
     assert_close(got, expected, n, tol);
-    k->ops->free(k, qa), k->ops->free(k, kva), k->ops->free(k, y);
+    k->core->free(k, qa), k->core->free(k, kva), k->core->free(k, y);
     free(q), free(kv), free(qr), free(kvr), free(expected), free(score), free(got);
 }
 
@@ -306,7 +306,7 @@ static void attention(void **state)
         attention_case(k, tol, 1, 7, 320, 2, 80);
         attention_case(k, tol, 3, 1, 1, 2, 32);
         attention_case(k, tol, 1, 100, 100, 1, 96); /* the single head of an image decoder: blocks of queries */
-        k->ops->close(k);
+        k->core->close(k);
     }
 }
 
@@ -316,10 +316,10 @@ static void empty_and_refused(void **state)
     kern *k = open_kern(MAR_DTYPE_F32, 1);
     mar_err err = {0};
     float y[4] = {7, 7, 7, 7};
-    k->ops->attention(k, y, 4, y, y, 4, 0, 0, 1, 1, 4, y); /* no rows: nothing happens */
+    k->core->attention(k, y, 4, y, y, 4, 0, 0, 1, 1, 4, y); /* no rows: nothing happens */
     assert_float_equal(y[0], 7, 0);
     assert_ok(kern_check(k, &err), &err);
-    k->ops->close(k);
+    k->core->close(k);
     assert_int_equal(kern_cpu_open(MAR_DTYPE_F16, 1, &k, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "f16"));
     assert_int_equal(kern_cpu_open(MAR_DTYPE_F32, -1, &k, &err), MAR_EARG);
@@ -334,12 +334,12 @@ static void copy_rows(void **state)
     const float src[] = {1, 2, 3, 4, 5, 6}, add[] = {10, 20, 30, 100, 200, 300};
     float dst[9] = {0};
     const int to[] = {2, 0}, from[] = {0, 1}, plus[] = {1, 0};
-    k->ops->copy_rows(k, dst, to, src, from, add, plus, 2, DIM);
+    k->core->copy_rows(k, dst, to, src, from, add, plus, 2, DIM);
     const float expected[9] = {14, 25, 36, 0, 0, 0, 101, 202, 303};
     assert_memory_equal(dst, expected, sizeof dst);
-    k->ops->copy_rows(k, dst, NULL, src, NULL, NULL, NULL, 2, DIM);
+    k->core->copy_rows(k, dst, NULL, src, NULL, NULL, NULL, 2, DIM);
     assert_memory_equal(dst, src, sizeof src);
-    k->ops->close(k);
+    k->core->close(k);
 }
 
 int main(void)

@@ -49,19 +49,19 @@ static void *device_array(kern *k, size_t bytes)
 {
     void *p = NULL;
     mar_err err = {0};
-    assert_ok(k->ops->alloc(k, bytes, &p, &err), &err);
+    assert_ok(k->core->alloc(k, bytes, &p, &err), &err);
     return p;
 }
 
 static void from_act(kern *k, const void *a, size_t n, float *x)
 {
     if (k->act_size == sizeof(float)) {
-        k->ops->download(k, x, a, n * sizeof *x);
+        k->core->download(k, x, a, n * sizeof *x);
         return;
     }
     uint16_t *half = malloc(n * sizeof *half + 1);
     assert_non_null(half);
-    k->ops->download(k, half, a, n * sizeof *half);
+    k->core->download(k, half, a, n * sizeof *half);
     for (size_t i = 0; i < n; i++) {
         uint32_t u = (uint32_t)half[i] << 16;
         memcpy(&x[i], &u, sizeof u);
@@ -74,9 +74,9 @@ static void *to_act(kern *k, float *x, size_t n)
 {
     float *copy = device_array(k, n * sizeof *x);
     void *a = device_array(k, n * k->act_size);
-    k->ops->upload(k, copy, x, n * sizeof *x);
-    k->ops->to_act(k, copy, n, a);
-    k->ops->free(k, copy);
+    k->core->upload(k, copy, x, n * sizeof *x);
+    k->core->to_act(k, copy, n, a);
+    k->core->free(k, copy);
     from_act(k, a, n, x);
     return a;
 }
@@ -147,7 +147,7 @@ static kern_conv *make_conv(kern *k, const conv_case *c, const float *w, const f
     kern_conv *conv = NULL;
     const kern_conv_spec spec = {
         .out = c->out, .in = c->in, .kernel = c->kernel, .weight = w, .bias = bias, .flags = c->flags};
-    assert_ok(k->ops->conv_create(k, &spec, &conv, &err), &err);
+    assert_ok(k->conv->create(k, &spec, &conv, &err), &err);
     return conv;
 }
 
@@ -157,14 +157,14 @@ static void run_conv(kern *k, const conv_case *c, kern_conv *conv, const void *x
     mar_err err = {0};
     const size_t n = out_size(c), bytes = n * (c->flags & KERN_OUT_F32 ? sizeof(float) : k->act_size);
     void *out = device_array(k, bytes);
-    assert_ok(k->ops->conv_plan(k, conv, c->height, c->width, &err), &err);
-    if (c->flags & KERN_OUT_F32) k->ops->upload(k, out, y, bytes);
-    k->ops->conv(k, conv, x, c->height, c->width, out);
+    assert_ok(k->conv->plan(k, conv, c->height, c->width, &err), &err);
+    if (c->flags & KERN_OUT_F32) k->core->upload(k, out, y, bytes);
+    k->conv->conv(k, conv, x, c->height, c->width, out);
     if (c->flags & KERN_OUT_F32)
-        k->ops->download(k, y, out, bytes);
+        k->core->download(k, y, out, bytes);
     else
         from_act(k, out, n, y);
-    k->ops->free(k, out);
+    k->core->free(k, out);
 }
 
 static void check_conv(mar_dtype dtype, const conv_case *c)
@@ -179,9 +179,9 @@ static void check_conv(mar_dtype dtype, const conv_case *c)
     run_conv(k, c, conv, in, y);
     conv_reference(c, x, w, bias, expected);
     assert_close(y, expected, out_size(c), dtype == MAR_DTYPE_BF16 && !(c->flags & KERN_OUT_F32) ? 4e-3 : 2e-6);
-    k->ops->conv_free(k, conv);
-    k->ops->free(k, in);
-    k->ops->close(k);
+    k->conv->free(k, conv);
+    k->core->free(k, in);
+    k->core->close(k);
     free(x), free(w), free(bias), free(expected), free(y);
 }
 
@@ -206,9 +206,9 @@ static void conv_bits(mar_dtype dtype, const conv_case *c, int threads, float *y
     void *in = to_act(k, x, in_size(c));
     kern_conv *conv = make_conv(k, c, w, bias);
     run_conv(k, c, conv, in, y);
-    k->ops->conv_free(k, conv);
-    k->ops->free(k, in);
-    k->ops->close(k);
+    k->conv->free(k, conv);
+    k->core->free(k, in);
+    k->core->close(k);
     free(x), free(w), free(bias);
 }
 
@@ -262,11 +262,11 @@ static void check_conv_sizes(mar_dtype dtype)
         run_conv(k, &c, conv, in, y);
         conv_reference(&c, x, w, bias, expected);
         assert_close(y, expected, out_size(&c), 2e-6);
-        k->ops->free(k, in);
+        k->core->free(k, in);
         free(x), free(y), free(expected);
     }
-    k->ops->conv_free(k, conv);
-    k->ops->close(k);
+    k->conv->free(k, conv);
+    k->core->close(k);
     free(w), free(bias);
 }
 
@@ -283,9 +283,9 @@ static void conv_free_takes_null_and_unplanned(void **unused)
     const conv_case c = {1, 1, 8, 8, 3, KERN_OUT_F32};
     kern *k = open_kern(MAR_DTYPE_F32, 1);
     float *w = uniform_array(weight_size(&c)), *bias = uniform_array(8);
-    k->ops->conv_free(k, make_conv(k, &c, w, bias));
-    k->ops->conv_free(k, NULL);
-    k->ops->close(k);
+    k->conv->free(k, make_conv(k, &c, w, bias));
+    k->conv->free(k, NULL);
+    k->core->close(k);
     free(w), free(bias);
 }
 
@@ -300,12 +300,12 @@ static void unplanned_sizes_fail_and_are_remembered(void **unused)
     void *x = device_array(k, in_size(&c) * sizeof(float));
     run_conv(k, &c, conv, x, y);
     assert_int_equal(kern_check(k, &err), MAR_OK);
-    k->ops->conv(k, conv, x, 4, 5, x);
+    k->conv->conv(k, conv, x, 4, 5, x);
     assert_int_equal(kern_check(k, &err), MAR_EBACKEND);
     assert_non_null(strstr(err.text, "4x5"));
-    k->ops->conv_free(k, conv);
-    k->ops->free(k, x);
-    k->ops->close(k);
+    k->conv->free(k, conv);
+    k->core->free(k, x);
+    k->core->close(k);
     free(w), free(bias), free(y);
 }
 
@@ -315,10 +315,10 @@ static void unplanned_norm_fails(void **unused)
     kern *k = open_kern(MAR_DTYPE_F32, 2);
     mar_err err = {0};
     float *x = device_array(k, 64 * sizeof *x);
-    k->ops->group_norm(k, x, 1, 64, 32, x, x, 1e-6f, 0, x);
+    k->conv->group_norm(k, x, 1, 64, 32, x, x, 1e-6f, 0, x);
     assert_int_equal(kern_check(k, &err), MAR_EBACKEND);
-    k->ops->free(k, x);
-    k->ops->close(k);
+    k->core->free(k, x);
+    k->core->close(k);
 }
 
 /* --- group normalisation ------------------------------------------------------------------------ */
@@ -359,13 +359,13 @@ static void run_norm(kern *k, const norm_case *c, const float *x, const float *w
     const size_t n = (size_t)c->pixels * (size_t)c->channels, vector = sizeof(float) * (size_t)c->channels;
     float *in = device_array(k, n * sizeof *in), *weight = device_array(k, vector), *bias = device_array(k, vector);
     void *out = device_array(k, n * k->act_size);
-    k->ops->upload(k, in, x, n * sizeof *x);
-    k->ops->upload(k, weight, w, vector);
-    k->ops->upload(k, bias, b, vector);
-    assert_ok(k->ops->group_norm_plan(k, c->pixels, c->channels, &err), &err);
-    k->ops->group_norm(k, in, c->pixels, c->channels, c->groups, weight, bias, 1e-6f, silu, out);
+    k->core->upload(k, in, x, n * sizeof *x);
+    k->core->upload(k, weight, w, vector);
+    k->core->upload(k, bias, b, vector);
+    assert_ok(k->conv->group_norm_plan(k, c->pixels, c->channels, &err), &err);
+    k->conv->group_norm(k, in, c->pixels, c->channels, c->groups, weight, bias, 1e-6f, silu, out);
     from_act(k, out, n, y);
-    k->ops->free(k, in), k->ops->free(k, weight), k->ops->free(k, bias), k->ops->free(k, out);
+    k->core->free(k, in), k->core->free(k, weight), k->core->free(k, bias), k->core->free(k, out);
 }
 
 static void check_norm(mar_dtype dtype, const norm_case *c, int silu)
@@ -381,7 +381,7 @@ static void check_norm(mar_dtype dtype, const norm_case *c, int silu)
         kern *k = open_kern(dtype, threads[t]);
         run_norm(k, c, x, w, b, silu, t ? y : first);
         if (t) assert_memory_equal(y, first, n * sizeof *y);
-        k->ops->close(k);
+        k->core->close(k);
     }
     assert_close(first, expected, n, dtype == MAR_DTYPE_BF16 ? 4e-3 : c->tolerance);
     free(x), free(w), free(b), free(expected), free(first), free(y);

@@ -84,8 +84,8 @@ static void passes(void **state)
         mar_encode(f.model, &f.w, &pass);
         /* PyTorch has the known tokens by ascending position, and the norm applied */
         float *normed = array(IMAGES * (BUFFER + KNOWN) * D * 4), *sorted = array(IMAGES * (BUFFER + KNOWN) * D * 4);
-        f.m->kern->ops->layer_norm(f.m->kern, f.w.x, NULL, IMAGES * (BUFFER + KNOWN), D, f.model->encoder_norm,
-                                   f.model->encoder_norm + D, 1e-6f, normed, 1);
+        f.m->kern->core->layer_norm(f.m->kern, f.w.x, NULL, IMAGES * (BUFFER + KNOWN), D, f.model->encoder_norm,
+                                    f.model->encoder_norm + D, 1e-6f, normed, 1);
         for (int s = 0; s < IMAGES; s++)
             for (int i = 0; i < BUFFER + KNOWN; i++) {
                 const int *known = order[s] + SEQ - KNOWN;

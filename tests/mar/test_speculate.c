@@ -130,10 +130,10 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
         mar_runner_draw(&r, 0, &draw, p->num_sampling_steps - 1, 0, x, NULL, NULL);
         mar_runner_learn(&r, x, step.predicted, slot, position, NULL);
         for (int t = 0; t < step.predicted; t++)
-            k->ops->download(k, tokens + position[t] * CHANNELS, x + t * CHANNELS, CHANNELS * sizeof(float));
+            k->core->download(k, tokens + position[t] * CHANNELS, x + t * CHANNELS, CHANNELS * sizeof(float));
     }
-    k->ops->free(k, x);
-    k->ops->free(k, memory);
+    k->core->free(k, x);
+    k->core->free(k, memory);
     mar_runner_free(&r);
 }
 
@@ -434,7 +434,7 @@ static void *fetch(const mar_session *s, const void *array, size_t count, size_t
     kern *k = s->model->m->kern;
     void *host = malloc(count * size);
     assert_non_null(host);
-    k->ops->download(k, host, array, count * size);
+    k->core->download(k, host, array, count * size);
     return host;
 }
 

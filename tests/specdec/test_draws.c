@@ -51,7 +51,7 @@ static double sequences_p(const setup *u, int sequences, double *rate)
             float old_q[SIZE * LENGTH];
             int old_token[LENGTH], before = s->known;
             if (u->tamper) {
-                memcpy(old_q, s->window_q, sizeof *old_q * SIZE * (size_t)u->window);
+                memcpy(old_q, s->speculate_q, sizeof *old_q * SIZE * (size_t)u->window);
                 for (int j = 0; j < u->window; j++) old_token[j] = s->candidate[j * s->children];
             }
             assert_int_equal(spec_sampler_round(s), 0);
@@ -271,7 +271,7 @@ static void stale_q(spec_sampler *s, int final, const float *old_q, const int *o
 {
     (void)old_token;
     const int tail = s->options.length - final;
-    if (tail > 0) memcpy(s->window_q, old_q + SIZE * final, sizeof *old_q * SIZE * (size_t)tail);
+    if (tail > 0) memcpy(s->speculate_q, old_q + SIZE * final, sizeof *old_q * SIZE * (size_t)tail);
 }
 
 /* Siblings drawn with replacement. */
@@ -281,8 +281,8 @@ static void with_replacement(spec_sampler *s, int final, const float *old_q, con
     for (int i = 0; i < s->tree; i++)
         for (int k = 1; k < s->candidates[i]; k++) {
             const spec_address a = {99, s->image, (uint32_t)(s->known + i), s->step};
-            s->candidate[i * s->children + k] =
-                spec_law_draw(s->window_q + SIZE * i, SIZE, NULL, 0, kern_uniform_at(&a, KERN_NOISE_STEP, (uint32_t)k));
+            s->candidate[i * s->children + k] = spec_law_draw(s->speculate_q + SIZE * i, SIZE, NULL, 0,
+                                                              kern_uniform_at(&a, KERN_NOISE_STEP, (uint32_t)k));
         }
 }
 

@@ -68,7 +68,7 @@ void *backend_memory(kern *k, size_t bytes)
 {
     void *p = NULL;
     mar_err err = {0};
-    assert_ok(k->ops->alloc(k, bytes, &p, &err), &err);
+    assert_ok(k->core->alloc(k, bytes, &p, &err), &err);
     return p;
 }
 

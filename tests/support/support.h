@@ -36,7 +36,7 @@ double max_difference(const float *a, const float *b, size_t n);
 /* A library handle; NULL: bf16 was asked for and the processor has none. */
 mar *open_mar(mar_dtype dtype, int threads);
 
-/* Memory of a backend, for the working memory of a component used alone (its lay_out); k->ops->free. */
+/* Memory of a backend, for the working memory of a component used alone (its lay_out); k->core->free. */
 void *backend_memory(kern *k, size_t bytes);
 
 /* A fresh directory under $TMPDIR, and its removal with everything in it. */

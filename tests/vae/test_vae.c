@@ -59,10 +59,10 @@ static void run(kern *k, vae_run *r, const int grid[2], const float *tokens, flo
     const size_t n = (size_t)(grid[0] * grid[1]) * Z * sizeof *tokens;
     void *memory = backend_memory(k, vae_run_lay_out(r, NULL)), *latent = backend_memory(k, n);
     vae_run_lay_out(r, memory);
-    k->ops->upload(k, latent, tokens, n);
-    k->ops->download(k, pixels, vae_decode(r, latent), pixel_values(grid) * sizeof *pixels);
-    k->ops->free(k, memory);
-    k->ops->free(k, latent);
+    k->core->upload(k, latent, tokens, n);
+    k->core->download(k, pixels, vae_decode(r, latent), pixel_values(grid) * sizeof *pixels);
+    k->core->free(k, memory);
+    k->core->free(k, latent);
 }
 
 /* One image by a fresh backend; the caller frees it. */
@@ -77,7 +77,7 @@ static float *decode(const wt_file *f, mar_dtype dtype, int threads, const int g
     run(k, r, grid, tokens, pixels);
     vae_run_free(r);
     vae_decoder_free(d);
-    k->ops->close(k);
+    k->core->close(k);
     free(tokens);
     return pixels;
 }
@@ -156,7 +156,7 @@ static void check_runs(mar_dtype dtype)
     }
     for (int i = 0; i < GRIDS; i++) vae_run_free(runs[i]);
     vae_decoder_free(d);
-    k->ops->close(k);
+    k->core->close(k);
     wt_close(f);
 }
 
@@ -199,7 +199,7 @@ static void config_bytes_and_flop(void **unused)
     assert_int_equal(vae_run_lay_out(r, NULL), 3 * 256 * 32 * sizeof(float));
     vae_run_free(r);
     vae_decoder_free(d);
-    k->ops->close(k);
+    k->core->close(k);
     wt_close(f);
 }
 
@@ -220,7 +220,7 @@ static void grids_out_of_range_are_refused(void **unused)
     vae_run_free(NULL);
     vae_decoder_free(d);
     vae_decoder_free(NULL);
-    k->ops->close(k);
+    k->core->close(k);
     wt_close(f);
 }
 
@@ -259,7 +259,7 @@ static void expect_refused(const char *bytes, size_t size, const char *reason)
         fail_msg("without %s: %s (%s)", reason, mar_status_name(status), err.text);
     assert_null(d);
     wt_close(f);
-    k->ops->close(k);
+    k->core->close(k);
 }
 
 /* Each tensor in turn is renamed: the decoder is refused, the message names it, and nothing leaks

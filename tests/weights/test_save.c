@@ -263,9 +263,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_and_pipes_stay),
-        cmocka_unit_test(test_every_half),  cmocka_unit_test(test_every_bfloat16), cmocka_unit_test(test_rounding),
-        cmocka_unit_test(test_layout),      cmocka_unit_test(test_large_tensor),   cmocka_unit_test(test_overflow),
-        cmocka_unit_test(test_bad_outputs), cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_every_half),
+        cmocka_unit_test(test_every_bfloat16),
+        cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_large_tensor),
+        cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_bad_outputs),
+        cmocka_unit_test(test_full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

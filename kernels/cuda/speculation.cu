@@ -3,22 +3,23 @@
  * themselves, a few operations a level and channel, and the candidates of the one residual of a round, a warp's 32 at a
  * time, while another warp learns.
  *
- * Two ways to run the rounds. Few rows: one launch for all of them (window_kernels), in which the token's block and the
- * evaluation of few.cuh take turns, and a slot whose token is finished takes up the next one. Floor of a round: that of
- * an evaluation (few.cu), one barrier more, and the turn of the blocks with tokens, which is latency alone. Many rows:
- * an evaluation by cuBLASLt between two small kernels, and now and then four bytes to the host, how many tokens are
- * left. */
-#include "kernels/cuda/few.cuh"
+ * Two ways to run the rounds. Few rows: one launch for all of them (speculate_kernels), in which the token's block and
+ * the evaluation of persistent.cuh take turns, and a slot whose token is finished takes up the next one. Floor of a
+ * round: that of an evaluation (persistent.cu), one barrier more, and the turn of the blocks with tokens, which is
+ * latency alone. Many rows: an evaluation by cuBLASLt between two small kernels, and now and then four bytes to the
+ * host, how many tokens are left. */
+#include "kernels/cuda/persistent.cuh"
 
 extern "C" {
-#include "kernels/window.h"
+#include "kernels/speculation.h"
 }
 
 enum {
-    THREADS = FEW_THREADS,
+    THREADS = PERSISTENT_THREADS,
     WARPS = THREADS / 32,
-    SCRATCH_BYTES = FEW_ROWS / 16 * FEW_WARPS * 512, /* shared memory of a block's turn: the least that few.sums has */
-    PARTS = 8, /* the slots of a round are so many eighths of the tokens: as many shapes of products */
+    SCRATCH_BYTES = PERSISTENT_ROWS / 16 * PERSISTENT_WARPS *
+                    512, /* shared memory of a block's turn: the least that few.sums has */
+    PARTS = 8,           /* the slots of a round are so many eighths of the tokens: as many shapes of products */
     TURNS = 4, /* of the slots of one launch, at most: an estimate, from how many launches cuBLASLt's round takes */
 };
 
@@ -26,12 +27,12 @@ enum {
 
 /* What is known of one proposal's channel before the state it starts from is. */
 typedef struct {
-    kern_window_filter filter;
+    kern_speculation_filter filter;
     float step; /* noise times its scale */
-} window_term;
+} speculate_term;
 
 /* The modulation rows of a slot's rows. Rows without a state are evaluated, too, as row 0 of the tables. */
-static __device__ void window_list(const kern_window &w, int slot, int token)
+static __device__ void speculate_list(const kern_speculation &w, int slot, int token)
 {
     const int rows = w.slots * w.window;
     for (int i = (int)threadIdx.x; i < w.conditions * w.window; i += (int)blockDim.x) {
@@ -44,24 +45,24 @@ static __device__ void window_list(const kern_window &w, int slot, int token)
 }
 
 /* The slot's first row. */
-static __device__ void window_state(const kern_window &w, int slot, int token)
+static __device__ void speculate_state(const kern_speculation &w, int slot, int token)
 {
     for (int c = (int)threadIdx.x; c < w.channels; c += (int)blockDim.x)
         w.state[slot * w.channels + c] = w.token[token * w.channels + c];
 }
 
 /* The rows behind it, by the filter: those of channels c0..c1, for which the scratch memory holds so many levels. */
-static __device__ void window_filter_channels(const kern_window &w, int slot, int token, int c0, int c1, int levels,
-                                              window_term *term)
+static __device__ void speculate_filter_channels(const kern_speculation &w, int slot, int token, int c0, int c1,
+                                                 int levels, speculate_term *term)
 {
-    const int top = w.index[token], last = kern_window_levels(&w, token) - 1, n = c1 - c0;
+    const int top = w.index[token], last = kern_speculation_levels(&w, token) - 1, n = c1 - c0;
     for (int first = 0; first < last; first += levels) {
         const int end = min(first + levels, last);
         for (int i = (int)threadIdx.x; i < (end - first) * n; i += (int)blockDim.x) {
             const int level = first + i / n, c = c0 + i % n, k = top - level;
-            const kern_window_filter f = kern_window_prepare(&w, token, k, c);
+            const kern_speculation_filter f = kern_speculation_prepare(&w, token, k, c);
             term[i].filter = f;
-            term[i].step = kern_window_move(&w, k, 0, f.log_std, kern_window_noise(&w, token, k)[c]);
+            term[i].step = kern_speculation_move(&w, k, 0, f.log_std, kern_speculation_noise(&w, token, k)[c]);
             w.log_std_q[(level * w.slots + slot) * w.channels + c] = f.log_std;
         }
         __syncthreads();
@@ -69,8 +70,8 @@ static __device__ void window_filter_channels(const kern_window &w, int slot, in
             size_t at = (size_t)(first * w.slots + slot) * (size_t)w.channels + (size_t)c;
             float x = w.state[at];
             for (int level = first; level < end; level++) {
-                const window_term *t = &term[(level - first) * n + c - c0];
-                const float mean = kern_window_mean(&w, &t->filter, top - level, x);
+                const speculate_term *t = &term[(level - first) * n + c - c0];
+                const float mean = kern_speculation_mean(&w, &t->filter, top - level, x);
                 w.mean_q[at] = mean;
                 at += (size_t)(w.slots * w.channels);
                 w.state[at] = x = mean + t->step;
@@ -81,42 +82,42 @@ static __device__ void window_filter_channels(const kern_window &w, int slot, in
 }
 
 /* All of a slot's rows. */
-static __device__ void window_filter(const kern_window &w, int slot, int token, void *scratch)
+static __device__ void speculate_filter(const kern_speculation &w, int slot, int token, void *scratch)
 {
-    window_list(w, slot, token);
+    speculate_list(w, slot, token);
     if (token < 0) return;
-    window_state(w, slot, token);
+    speculate_state(w, slot, token);
     for (int c = 0; c < w.channels; c += (int)blockDim.x) {
         const int n = min(w.channels - c, (int)blockDim.x);
-        window_filter_channels(w, slot, token, c, c + n, SCRATCH_BYTES / (n * (int)sizeof(window_term)),
-                               (window_term *)scratch);
+        speculate_filter_channels(w, slot, token, c, c + n, SCRATCH_BYTES / (n * (int)sizeof(speculate_term)),
+                                  (speculate_term *)scratch);
     }
 }
 
 /* --- the walk ------------------------------------------------------------------------------------------------ */
 
 /* Channel c's law of transition k from the state x, by answer i of n. */
-static __device__ inline float window_law(const kern_window &w, const float *out, int i, int n, int token, int k, int c,
-                                          float x, float *mean, float *log_std)
+static __device__ inline float speculate_law(const kern_speculation &w, const float *out, int i, int n, int token,
+                                             int k, int c, float x, float *mean, float *log_std)
 {
     const float *cond = out + (size_t)i * 2 * (size_t)w.channels + c;
     const float eps = __ldcg(cond), v = __ldcg(cond + w.channels); /* of other blocks, and not for the first time */
     const float uncond = w.conditions == 2 ? __ldcg(cond + (size_t)n * 2 * (size_t)w.channels) : eps;
-    kern_window_law(&w, token, k, x, eps, uncond, v, mean, log_std);
+    kern_speculation_law(&w, token, k, x, eps, uncond, v, mean, log_std);
     return v;
 }
 
 /* The laws p of the slot's rows, and what the head said of their states. */
-static __device__ void window_answers(const kern_window &w, const float *out, int slot, int token)
+static __device__ void speculate_answers(const kern_speculation &w, const float *out, int slot, int token)
 {
-    const int top = w.index[token], n = kern_window_levels(&w, token) * w.channels;
+    const int top = w.index[token], n = kern_speculation_levels(&w, token) * w.channels;
     for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) {
         const int level = i / w.channels, c = i % w.channels, k = top - level, row = level * w.slots + slot;
         const int at = row * w.channels + c;
         const float x = w.state[at];
         float mean, log_std;
-        const float v = window_law(w, out, row, w.slots * w.window, token, k, c, x, &mean, &log_std);
-        kern_window_remember(&w, token, k, c, x, mean, v);
+        const float v = speculate_law(w, out, row, w.slots * w.window, token, k, c, x, &mean, &log_std);
+        kern_speculation_remember(&w, token, k, c, x, mean, v);
         w.mean_p[at] = mean;
         w.log_std_p[at] = log_std;
         w.tempered_p[at] = log_std + w.log_temperature;
@@ -125,12 +126,12 @@ static __device__ void window_answers(const kern_window &w, const float *out, in
 }
 
 /* The first proposal that is rejected, in *first; the caller has set it to their number. A warp a proposal. */
-static __device__ void window_verify(const kern_window &w, int slot, int token, int proposals, int *first)
+static __device__ void speculate_verify(const kern_speculation &w, int slot, int token, int proposals, int *first)
 {
     for (int level = (int)threadIdx.x / 32; level < proposals; level += WARPS) {
         const int row = level * w.slots + slot;
-        const kern_gaussians laws = kern_window_laws(&w, row);
-        const kern_address address = kern_window_address(&w, token, w.index[token] - level);
+        const kern_gaussians laws = kern_speculation_laws(&w, row);
+        const kern_address address = kern_speculation_address(&w, token, w.index[token] - level);
         const float *draft = w.state + (size_t)(row + w.slots) * (size_t)w.channels;
         const double log_f = kern_gaussian_log_accept(&w.rule, &laws, KERN_WINDOW_PATH, draft);
         if (kern_lane() == 0 && !kern_gaussian_keeps(log_f, &address)) atomicMin(first, level);
@@ -138,13 +139,13 @@ static __device__ void window_verify(const kern_window &w, int slot, int token, 
 }
 
 /* Where the round ends, by one warp: the replacement of the rejected proposal, or what p of the last row draws. */
-static __device__ void window_end(const kern_window &w, int slot, int token, int accepted, bool rejected)
+static __device__ void speculate_end(const kern_speculation &w, int slot, int token, int accepted, bool rejected)
 {
     const int row = accepted * w.slots + slot, k = w.index[token] - accepted;
     float *x = w.token + (size_t)token * (size_t)w.channels;
     if (rejected) {
-        const kern_gaussians laws = kern_window_laws(&w, row);
-        const kern_address address = kern_window_address(&w, token, k);
+        const kern_gaussians laws = kern_speculation_laws(&w, row);
+        const kern_address address = kern_speculation_address(&w, token, k);
         const long tries =
             kern_gaussian_residual(&laws, kern_gaussian_log_scale(&w.rule, KERN_WINDOW_PATH), &address, x);
         if (kern_lane() == 0) {
@@ -153,30 +154,30 @@ static __device__ void window_end(const kern_window &w, int slot, int token, int
         }
         return;
     }
-    const float *eps = kern_window_noise(&w, token, k);
+    const float *eps = kern_speculation_noise(&w, token, k);
     for (int c = kern_lane(); c < w.channels; c += 32) {
         const int at = row * w.channels + c;
-        x[c] = kern_window_move(&w, k, w.mean_p[at], w.log_std_p[at], eps[c]);
+        x[c] = kern_speculation_move(&w, k, w.mean_p[at], w.log_std_p[at], eps[c]);
     }
 }
 
 /* By one warp, for the transitions decided. */
-static __device__ void window_learn(const kern_window &w, int token, int decided)
+static __device__ void speculate_learn(const kern_speculation &w, int token, int decided)
 {
     const int top = w.index[token];
     for (int k = min(top, w.steps - 2); k > top - decided; k--) {
         float sum = 0;
         for (int c = kern_lane(); c < w.channels; c += 32) {
-            const float expected = kern_window_expected(&w, token, k, c);
+            const float expected = kern_speculation_expected(&w, token, k, c);
             sum += expected * expected / (float)w.channels;
         }
         sum = cuda_warp_sum(sum) + 1e-12f;
-        for (int c = kern_lane(); c < w.channels; c += 32) kern_window_learn(&w, token, k, c, sum);
+        for (int c = kern_lane(); c < w.channels; c += 32) kern_speculation_learn(&w, token, k, c, sum);
     }
 }
 
 /* By one thread. */
-static __device__ void window_advance(const kern_window &w, int token, int rows, int accepted)
+static __device__ void speculate_advance(const kern_speculation &w, int token, int rows, int accepted)
 {
     const int calls = ++w.calls[token], index = w.index[token] -= accepted + 1;
     atomicAdd(&w.count->calls, 1ull);
@@ -187,22 +188,22 @@ static __device__ void window_advance(const kern_window &w, int token, int rows,
 }
 
 /* Takes the slot's token from its first row down to where its round ends; out: the answers to all rows. */
-static __device__ void window_walk(const kern_window &w, const float *out, int slot, int token, void *scratch)
+static __device__ void speculate_walk(const kern_speculation &w, const float *out, int slot, int token, void *scratch)
 {
-    const int rows = kern_window_levels(&w, token), warp = (int)threadIdx.x / 32;
+    const int rows = kern_speculation_levels(&w, token), warp = (int)threadIdx.x / 32;
     int *first = (int *)scratch;
     if (threadIdx.x == 0) *first = rows - 1;
-    window_answers(w, out, slot, token);
+    speculate_answers(w, out, slot, token);
     __syncthreads();
-    window_verify(w, slot, token, rows - 1, first);
+    speculate_verify(w, slot, token, rows - 1, first);
     __syncthreads();
     const int accepted = *first;
-    if (warp == 0) window_end(w, slot, token, accepted, accepted < rows - 1);
-    if (warp == 1) window_learn(w, token, accepted + 1);
+    if (warp == 0) speculate_end(w, slot, token, accepted, accepted < rows - 1);
+    if (warp == 1) speculate_learn(w, token, accepted + 1);
     __syncthreads();
     if (threadIdx.x == 0) {
         w.lowest[token] = w.index[token] - (rows - 1); /* each round reaches lower than those before */
-        window_advance(w, token, rows, accepted);
+        speculate_advance(w, token, rows, accepted);
     }
     __syncthreads();
 }
@@ -210,12 +211,12 @@ static __device__ void window_walk(const kern_window &w, const float *out, int s
 /* --- few rows: all rounds in one launch ---------------------------------------------------------------------- */
 
 typedef struct {
-    kern_window w;
+    kern_speculation w;
     const unsigned char *mod;
-} window_job;
+} speculate_job;
 
 /* The slot's token, or the next one that no slot has had if it is finished; -1: there is none. */
-static __device__ int window_take(const kern_window &w, int slot)
+static __device__ int speculate_take(const kern_speculation &w, int slot)
 {
     const int token = w.slot_token[slot];
     if (token < 0 || w.index[token] >= 0) return token;
@@ -228,60 +229,64 @@ static __device__ int window_take(const kern_window &w, int slot)
     return w.slot_token[slot];
 }
 
-/* The block's own copy of what few_evaluate reads. */
-static __device__ void window_load(const few_args &a, const few *f, const window_job &j, int rows, int states)
+/* The block's own copy of what persistent_evaluate reads. */
+static __device__ void speculate_load(const persistent_args &a, const few *f, const speculate_job &j, int rows,
+                                      int states)
 {
-    for (int i = (int)threadIdx.x; i < states * a.channels; i += FEW_THREADS) f->state[i] = __ldcg(j.w.state + i);
-    for (int r = (int)threadIdx.x; r < rows; r += FEW_THREADS)
+    for (int i = (int)threadIdx.x; i < states * a.channels; i += PERSISTENT_THREADS)
+        f->state[i] = __ldcg(j.w.state + i);
+    for (int r = (int)threadIdx.x; r < rows; r += PERSISTENT_THREADS)
         f->mod[r] = j.mod + (size_t)__ldcg(j.w.mod_index + r) * a.mod_bytes;
     __syncthreads();
 }
 
-template <int PAIRS> static __global__ void __launch_bounds__(FEW_THREADS, 1) window_kernel(few_args a, window_job j)
+template <int PAIRS>
+static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel(persistent_args a, speculate_job j)
 {
-    const kern_window &w = j.w;
+    const kern_speculation &w = j.w;
     const int states = w.slots * w.window, rows = states * w.conditions;
     few f;
-    few_begin<PAIRS>(a, &f);
+    persistent_begin<PAIRS>(a, &f);
     for (int slot = (int)blockIdx.x; slot < w.slots; slot += (int)gridDim.x)
-        window_filter(w, slot, w.slot_token[slot], f.sums);
+        speculate_filter(w, slot, w.slot_token[slot], f.sums);
     for (;;) {
-        few_arrive(a, &f);
-        few_wait(a, &f);
+        persistent_arrive(a, &f);
+        persistent_wait(a, &f);
         if (__ldcg(w.left) == 0) break; /* stays as it is until all blocks have taken part in the evaluation */
         if (blockIdx.x == 0 && threadIdx.x == 0) w.count->rounds++;
-        window_load(a, &f, j, rows, states);
-        few_evaluate<PAIRS>(a, &f, rows, states);
-        few_wait(a, &f);
+        speculate_load(a, &f, j, rows, states);
+        persistent_evaluate<PAIRS>(a, &f, rows, states);
+        persistent_wait(a, &f);
         for (int slot = (int)blockIdx.x; slot < w.slots; slot += (int)gridDim.x) {
             int token = w.slot_token[slot];
             if (token < 0) continue;
-            window_walk(w, a.out, slot, token, f.sums);
-            token = window_take(w, slot);
-            window_filter(w, slot, token, f.sums);
+            speculate_walk(w, a.out, slot, token, f.sums);
+            token = speculate_take(w, slot);
+            speculate_filter(w, slot, token, f.sums);
         }
     }
-    few_end();
+    persistent_end();
 }
 
-static void (*const window_kernels[FEW_PAIRS])(few_args, window_job) = {
-    window_kernel<1>, window_kernel<2>, window_kernel<3>, window_kernel<4>, window_kernel<5>, window_kernel<6>};
+static void (*const speculate_kernels[PERSISTENT_PAIRS])(persistent_args, speculate_job) = {
+    speculate_kernel<1>, speculate_kernel<2>, speculate_kernel<3>,
+    speculate_kernel<4>, speculate_kernel<5>, speculate_kernel<6>};
 
-int cuda_window_run(kern *k, kern_window *w, const kern_window_head *target)
+int cuda_speculate_run(kern *k, kern_speculation *w, const kern_speculation_head *target)
 {
-    const few_head *f = target->net->few;
-    const int fit = FEW_ROWS / (w->conditions * w->window);
+    const persistent_head *f = target->net->few;
+    const int fit = PERSISTENT_ROWS / (w->conditions * w->window);
     if (!f || w->tokens > TURNS * fit) return 0;
     w->slots = w->tokens < fit ? w->tokens : fit;
-    const window_job j = {*w, (const unsigned char *)target->mod};
-    few_launch(cuda_of(k), f, window_kernels, j);
+    const speculate_job j = {*w, (const unsigned char *)target->mod};
+    persistent_launch(cuda_of(k), f, speculate_kernels, j);
     return 1;
 }
 
 /* --- many rows: a round at a time ----------------------------------------------------------------------------- */
 
 /* x_T and all noise, four channels a thread; index 0, where no noise is added, is x_T's. */
-static __global__ void start_kernel(kern_window w)
+static __global__ void start_kernel(kern_speculation w)
 {
     const int quads = (w.channels + 3) / 4, i = (int)(blockIdx.x * THREADS + threadIdx.x);
     const int c = i % quads * 4, token = i / quads, index = (int)blockIdx.y;
@@ -291,7 +296,7 @@ static __global__ void start_kernel(kern_window w)
         w.left[1] = 0;
     }
     if (token >= w.tokens) return;
-    float *to = index ? kern_window_noise(&w, token, index) : w.token + (size_t)token * (size_t)w.channels;
+    float *to = index ? kern_speculation_noise(&w, token, index) : w.token + (size_t)token * (size_t)w.channels;
     uint32_t words[4];
     float noise[4];
     kern_random_words(w.seed, index ? KERN_NOISE_STEP : KERN_NOISE_INIT, w.image[token], (uint32_t)w.position[token],
@@ -299,7 +304,7 @@ static __global__ void start_kernel(kern_window w)
     kern_normal4(words, noise);
     for (int n = 0; n < 4 && c + n < w.channels; n++) {
         to[c + n] = noise[n];
-        if (index == 0) kern_window_reset(&w, token, c + n);
+        if (index == 0) kern_speculation_reset(&w, token, c + n);
     }
     if (index == 0 && c == 0) {
         w.index[token] = w.steps - 1;
@@ -309,7 +314,7 @@ static __global__ void start_kernel(kern_window w)
     }
 }
 
-void cuda_window_start(kern *k, kern_window *w)
+void cuda_speculate_start(kern *k, kern_speculation *w)
 {
     const unsigned quads = (unsigned)(w->channels + 3) / 4;
     w->rounds = 0;
@@ -319,7 +324,7 @@ void cuda_window_start(kern *k, kern_window *w)
 }
 
 /* One warp gives the unfinished tokens the first slots. */
-static __global__ void slots_kernel(kern_window w)
+static __global__ void slots_kernel(kern_speculation w)
 {
     int slots = 0;
     for (int first = 0; first < w.tokens; first += 32) {
@@ -332,54 +337,55 @@ static __global__ void slots_kernel(kern_window w)
 }
 
 /* The slot's token; -1: there is none, or it is finished. */
-static __device__ int window_unfinished(const kern_window &w, int slot)
+static __device__ int speculate_unfinished(const kern_speculation &w, int slot)
 {
     const int token = w.slot_token[slot];
     return token >= 0 && w.index[token] < 0 ? -1 : token;
 }
 
-static __global__ void __launch_bounds__(THREADS) propose_kernel(kern_window w, int by_filter)
+static __global__ void __launch_bounds__(THREADS) propose_kernel(kern_speculation w, int by_filter)
 {
-    const int slot = (int)blockIdx.x, token = window_unfinished(w, slot);
+    const int slot = (int)blockIdx.x, token = speculate_unfinished(w, slot);
     if (by_filter) {
-        window_filter(w, slot, token, cuda_shared());
+        speculate_filter(w, slot, token, cuda_shared());
     } else {
-        window_list(w, slot, token);
-        if (token >= 0) window_state(w, slot, token);
+        speculate_list(w, slot, token);
+        if (token >= 0) speculate_state(w, slot, token);
     }
 }
 
 /* The proposals behind the rows of one level, by a draft's answers to these. */
-static __global__ void draft_kernel(kern_window w, const float *out, int level)
+static __global__ void draft_kernel(kern_speculation w, const float *out, int level)
 {
-    const int slot = (int)blockIdx.x, token = window_unfinished(w, slot);
-    if (token < 0 || level + 1 >= kern_window_levels(&w, token)) return;
+    const int slot = (int)blockIdx.x, token = speculate_unfinished(w, slot);
+    if (token < 0 || level + 1 >= kern_speculation_levels(&w, token)) return;
     const int k = w.index[token] - level;
     for (int c = (int)threadIdx.x; c < w.channels; c += (int)blockDim.x) {
         const int at = (level * w.slots + slot) * w.channels + c;
         float mean, log_std;
-        window_law(w, out, slot, w.slots, token, k, c, w.state[at], &mean, &log_std);
+        speculate_law(w, out, slot, w.slots, token, k, c, w.state[at], &mean, &log_std);
         w.mean_q[at] = mean;
         w.log_std_q[at] = log_std;
-        w.state[at + w.slots * w.channels] = kern_window_move(&w, k, mean, log_std, kern_window_noise(&w, token, k)[c]);
+        w.state[at + w.slots * w.channels] =
+            kern_speculation_move(&w, k, mean, log_std, kern_speculation_noise(&w, token, k)[c]);
     }
     if (threadIdx.x == 0) atomicAdd(&w.count->draft_evaluations, 1ull);
 }
 
-static __global__ void __launch_bounds__(THREADS, 1) walk_kernel(kern_window w, const float *out)
+static __global__ void __launch_bounds__(THREADS, 1) walk_kernel(kern_speculation w, const float *out)
 {
-    const int slot = (int)blockIdx.x, token = window_unfinished(w, slot);
+    const int slot = (int)blockIdx.x, token = speculate_unfinished(w, slot);
     if (slot == 0 && threadIdx.x == 0) w.count->rounds++;
-    if (token >= 0) window_walk(w, out, slot, token, cuda_shared());
+    if (token >= 0) speculate_walk(w, out, slot, token, cuda_shared());
 }
 
-static int slots_for(const kern_window *w, int unfinished)
+static int slots_for(const kern_speculation *w, int unfinished)
 {
     const int part = (w->tokens + PARTS - 1) / PARTS, slots = (unfinished + part - 1) / part * part;
     return slots < w->tokens ? slots : w->tokens;
 }
 
-mar_status cuda_window_plan(kern *k, kern_head *h, const kern_window *w, mar_err *err)
+mar_status cuda_speculate_plan(kern *k, kern_head *h, const kern_speculation *w, mar_err *err)
 {
     mar_status status = MAR_OK;
     for (int n = 1; status == MAR_OK && n <= w->tokens; n++) {
@@ -391,7 +397,7 @@ mar_status cuda_window_plan(kern *k, kern_head *h, const kern_window *w, mar_err
 }
 
 /* Proposals of all levels, each by the draft's answers to the one before. */
-static void propose_by_draft(cuda_kern *c, const kern_window *w, const kern_window_head *draft)
+static void propose_by_draft(cuda_kern *c, const kern_speculation *w, const kern_speculation_head *draft)
 {
     for (int level = 0; level + 1 < w->window; level++) {
         cuda_head_eval_at(c, draft->net, w->state + (size_t)(level * w->slots) * (size_t)w->channels, w->slots,
@@ -401,12 +407,12 @@ static void propose_by_draft(cuda_kern *c, const kern_window *w, const kern_wind
     }
 }
 
-int cuda_window_propose(kern *k, kern_window *w, const kern_window_head *draft)
+int cuda_speculate_propose(kern *k, kern_speculation *w, const kern_speculation_head *draft)
 {
     cuda_kern *c = cuda_of(k);
     if ((long)w->rounds++ * w->window >= w->steps) { /* before, no token can be finished */
         int unfinished = 0;
-        k->ops->download(k, &unfinished, w->left, sizeof unfinished);
+        k->core->download(k, &unfinished, w->left, sizeof unfinished);
         if (unfinished == 0 || k->failed != MAR_OK) return 0;
         w->slots = slots_for(w, unfinished);
         cuda_launch(c, slots_kernel, 1, 32, 0, *w);
@@ -416,7 +422,7 @@ int cuda_window_propose(kern *k, kern_window *w, const kern_window_head *draft)
     return w->slots;
 }
 
-void cuda_window_walk(kern *k, kern_window *w, const kern_window_head *target)
+void cuda_speculate_walk(kern *k, kern_speculation *w, const kern_speculation_head *target)
 {
     cuda_kern *c = cuda_of(k);
     const int states = w->slots * w->window;

@@ -1,8 +1,8 @@
 /* Speculation inside the head, a token at a time: diffusion/speculate.h. Only rows that matter are evaluated. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/window.h"
+#include "kernels/speculation.h"
 
-mar_status cpu_window_plan(kern *k, kern_head *h, const kern_window *w, mar_err *err)
+mar_status cpu_speculate_plan(kern *k, kern_head *h, const kern_speculation *w, mar_err *err)
 {
     mar_status status = MAR_OK;
     for (int n = 1; status == MAR_OK && n <= w->tokens * w->window; n++) /* tokens finish one by one */
@@ -10,25 +10,25 @@ mar_status cpu_window_plan(kern *k, kern_head *h, const kern_window *w, mar_err 
     return status;
 }
 
-void cpu_window_start(kern *k, kern_window *w)
+void cpu_speculate_start(kern *k, kern_speculation *w)
 {
     cpu_normal(k, w->token, w->tokens, w->channels, w->seed, KERN_NOISE_INIT, w->image, w->position, 0);
     for (int i = 1; i < w->steps; i++)
-        cpu_normal(k, kern_window_noise(w, 0, i), w->tokens, w->channels, w->seed, KERN_NOISE_STEP, w->image,
+        cpu_normal(k, kern_speculation_noise(w, 0, i), w->tokens, w->channels, w->seed, KERN_NOISE_STEP, w->image,
                    w->position, w->t[i]);
     for (int token = 0; token < w->tokens; token++) {
         w->index[token] = w->steps - 1;
         w->lowest[token] = w->steps;
         w->calls[token] = 0;
-        for (int c = 0; c < w->channels; c++) kern_window_reset(w, token, c);
+        for (int c = 0; c < w->channels; c++) kern_speculation_reset(w, token, c);
     }
-    *w->count = (kern_window_count){0};
+    *w->count = (kern_speculation_count){0};
 }
 
 /* --- proposals ----------------------------------------------------------------------------------------------- */
 
 /* Gives the unfinished tokens slots and rows. */
-static void list_slots(kern_window *w)
+static void list_slots(kern_speculation *w)
 {
     const size_t channels = (size_t)w->channels;
     w->slots = w->rows = 0;
@@ -37,7 +37,7 @@ static void list_slots(kern_window *w)
         w->slot_token[w->slots] = token;
         w->slot_row[w->slots++] = w->rows;
         memcpy(w->state + (size_t)w->rows * channels, w->token + (size_t)token * channels, channels * sizeof(float));
-        const int levels = kern_window_levels(w, token);
+        const int levels = kern_speculation_levels(w, token);
         for (int level = 0; level < levels; level++) {
             w->row_token[w->rows] = token;
             w->row_index[w->rows++] = w->index[token] - level;
@@ -46,30 +46,30 @@ static void list_slots(kern_window *w)
 }
 
 /* The state of the next row, by the row's q. */
-static void move(kern_window *w, int row)
+static void move(kern_speculation *w, int row)
 {
     const size_t channels = (size_t)w->channels, first = (size_t)row * channels;
     const int index = w->row_index[row];
-    const float *eps = kern_window_noise(w, w->row_token[row], index);
+    const float *eps = kern_speculation_noise(w, w->row_token[row], index);
     for (size_t c = 0; c < channels; c++)
         w->state[first + channels + c] =
-            kern_window_move(w, index, w->mean_q[first + c], w->log_std_q[first + c], eps[c]);
+            kern_speculation_move(w, index, w->mean_q[first + c], w->log_std_q[first + c], eps[c]);
 }
 
-static void propose_by_filter(kern_window *w, int row)
+static void propose_by_filter(kern_speculation *w, int row)
 {
     const int channels = w->channels, index = w->row_index[row];
     for (int c = 0; c < channels; c++) {
         const size_t at = (size_t)row * (size_t)channels + (size_t)c;
-        const kern_window_filter f = kern_window_prepare(w, w->row_token[row], index, c);
-        w->mean_q[at] = kern_window_mean(w, &f, index, w->state[at]);
+        const kern_speculation_filter f = kern_speculation_prepare(w, w->row_token[row], index, c);
+        w->mean_q[at] = kern_speculation_mean(w, &f, index, w->state[at]);
         w->log_std_q[at] = f.log_std;
     }
     move(w, row);
 }
 
 /* Evaluates a head at n rows: row[0..n-1]. */
-static void evaluate(kern *k, kern_window *w, const kern_window_head *e, const int *row, int n)
+static void evaluate(kern *k, kern_speculation *w, const kern_speculation_head *e, const int *row, int n)
 {
     for (int i = 0; i < n; i++)
         for (int c = 0; c < w->conditions; c++) {
@@ -80,22 +80,22 @@ static void evaluate(kern *k, kern_window *w, const kern_window_head *e, const i
 }
 
 /* The law from answer i of n, which is of this row. */
-static void read_law(const kern_window *w, const float *out, int i, int n, int row, float *mean, float *log_std)
+static void read_law(const kern_speculation *w, const float *out, int i, int n, int row, float *mean, float *log_std)
 {
     const size_t channels = (size_t)w->channels, first = (size_t)row * channels;
     const float *cond = out + 2 * (size_t)i * channels;
     const float *uncond = w->conditions == 2 ? cond + 2 * (size_t)n * channels : cond;
     for (size_t c = 0; c < channels; c++)
-        kern_window_law(w, w->row_token[row], w->row_index[row], w->state[first + c], cond[c], uncond[c],
-                        cond[channels + c], &mean[first + c], &log_std[first + c]);
+        kern_speculation_law(w, w->row_token[row], w->row_index[row], w->state[first + c], cond[c], uncond[c],
+                             cond[channels + c], &mean[first + c], &log_std[first + c]);
 }
 
 /* All slots' proposals of one level. */
-static void propose_by_draft(kern *k, kern_window *w, const kern_window_head *draft, int level)
+static void propose_by_draft(kern *k, kern_speculation *w, const kern_speculation_head *draft, int level)
 {
     int *row = w->row_list, n = 0;
     for (int slot = 0; slot < w->slots; slot++)
-        if (level + 1 < kern_window_levels(w, w->slot_token[slot])) row[n++] = w->slot_row[slot] + level;
+        if (level + 1 < kern_speculation_levels(w, w->slot_token[slot])) row[n++] = w->slot_row[slot] + level;
     evaluate(k, w, draft, row, n);
     for (int i = 0; i < n; i++) {
         read_law(w, draft->out, i, n, row[i], w->mean_q, w->log_std_q);
@@ -104,7 +104,7 @@ static void propose_by_draft(kern *k, kern_window *w, const kern_window_head *dr
     w->count->draft_evaluations += (unsigned)n;
 }
 
-int cpu_window_propose(kern *k, kern_window *w, const kern_window_head *draft)
+int cpu_speculate_propose(kern *k, kern_speculation *w, const kern_speculation_head *draft)
 {
     list_slots(w);
     for (int level = 0; draft && level + 1 < w->window; level++) propose_by_draft(k, w, draft, level);
@@ -116,14 +116,14 @@ int cpu_window_propose(kern *k, kern_window *w, const kern_window_head *draft)
 /* --- the walk ------------------------------------------------------------------------------------------------ */
 
 /* The law p of a row's transition, and what the head said of its state, from its answer. */
-static void read_answer(const kern_window *w, const float *out, int row)
+static void read_answer(const kern_speculation *w, const float *out, int row)
 {
     const size_t channels = (size_t)w->channels, first = (size_t)row * channels;
     const float *v = out + 2 * first + channels;
     const int token = w->row_token[row], index = w->row_index[row];
     read_law(w, out, row, w->rows, row, w->mean_p, w->log_std_p);
     for (size_t c = 0; c < channels; c++) {
-        kern_window_remember(w, token, index, (int)c, w->state[first + c], w->mean_p[first + c], v[c]);
+        kern_speculation_remember(w, token, index, (int)c, w->state[first + c], w->mean_p[first + c], v[c]);
         w->tempered_p[first + c] = w->log_std_p[first + c] + w->log_temperature;
         w->tempered_q[first + c] = w->log_std_q[first + c] + w->log_temperature;
     }
@@ -132,13 +132,13 @@ static void read_answer(const kern_window *w, const float *out, int row)
 
 /* Verifies the proposals behind a slot's first row; returns how many transitions are decided. *x: the state behind
  * them. */
-static int verify(const kern_window *w, int first, int proposals, float *x)
+static int verify(const kern_speculation *w, int first, int proposals, float *x)
 {
     const size_t channels = (size_t)w->channels;
     for (int n = 0; n < proposals; n++) {
         const int row = first + n;
-        const kern_gaussians laws = kern_window_laws(w, row);
-        const kern_address address = kern_window_address(w, w->row_token[row], w->row_index[row]);
+        const kern_gaussians laws = kern_speculation_laws(w, row);
+        const kern_address address = kern_speculation_address(w, w->row_token[row], w->row_index[row]);
         const float *draft = w->state + (size_t)(row + 1) * channels;
         const double log_f = kern_gaussian_log_accept(&w->rule, &laws, KERN_WINDOW_PATH, draft);
         long tries;
@@ -153,27 +153,27 @@ static int verify(const kern_window *w, int first, int proposals, float *x)
     }
     /* the last transition's p is known: no proposal is needed */
     const int row = first + proposals, index = w->row_index[row];
-    const float *eps = kern_window_noise(w, w->row_token[row], index);
+    const float *eps = kern_speculation_noise(w, w->row_token[row], index);
     for (size_t c = 0; c < channels; c++)
-        x[c] = kern_window_move(w, index, w->mean_p[(size_t)row * channels + c],
-                                w->log_std_p[(size_t)row * channels + c], eps[c]);
+        x[c] = kern_speculation_move(w, index, w->mean_p[(size_t)row * channels + c],
+                                     w->log_std_p[(size_t)row * channels + c], eps[c]);
     return proposals + 1;
 }
 
-static void learn(const kern_window *w, int token, int k)
+static void learn(const kern_speculation *w, int token, int k)
 {
     float mean_square = 1e-12f;
     for (int c = 0; c < w->channels; c++) {
-        const float expected = kern_window_expected(w, token, k, c);
+        const float expected = kern_speculation_expected(w, token, k, c);
         mean_square += expected * expected / (float)w->channels;
     }
-    for (int c = 0; c < w->channels; c++) kern_window_learn(w, token, k, c, mean_square);
+    for (int c = 0; c < w->channels; c++) kern_speculation_learn(w, token, k, c, mean_square);
 }
 
 /* Takes a slot's token down to where its round ends. */
-static void walk(const kern_window *w, int slot)
+static void walk(const kern_speculation *w, int slot)
 {
-    const int token = w->slot_token[slot], from = w->index[token], levels = kern_window_levels(w, token);
+    const int token = w->slot_token[slot], from = w->index[token], levels = kern_speculation_levels(w, token);
     const int decided = verify(w, w->slot_row[slot], levels - 1, w->token + (size_t)token * (size_t)w->channels);
     for (int k = from; k > from - decided; k--)
         if (k + 1 < w->steps) learn(w, token, k);
@@ -183,7 +183,7 @@ static void walk(const kern_window *w, int slot)
     if ((unsigned)w->calls[token] > w->count->calls_max) w->count->calls_max = (unsigned)w->calls[token];
 }
 
-void cpu_window_walk(kern *k, kern_window *w, const kern_window_head *target)
+void cpu_speculate_walk(kern *k, kern_speculation *w, const kern_speculation_head *target)
 {
     for (int row = 0; row < w->rows; row++) w->row_list[row] = row;
     evaluate(k, w, target, w->row_list, w->rows);

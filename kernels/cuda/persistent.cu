@@ -2,9 +2,9 @@
  *
  * The floor of a step is the larger of two: its sequential weights, 4*depth*W^2 bytes, over the bandwidth of where they
  * lie (the shared memory of all multiprocessors, else the L2 cache or memory); and its 2*depth + 2 barriers, 3*depth +
- * 2 above few_lone rows (16; 8 for heads wider than 1024 without clusters), each an arrival at and a look into the L2
- * cache, with a load from there behind it. At a few rows the barriers are more. */
-#include "kernels/cuda/few.cuh"
+ * 2 above persistent_lone rows (16; 8 for heads wider than 1024 without clusters), each an arrival at and a look into
+ * the L2 cache, with a load from there behind it. At a few rows the barriers are more. */
+#include "kernels/cuda/persistent.cuh"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,14 +21,17 @@ typedef struct {
     uint64_t seed;
     const uint64_t *image;
     const int *position;
-} few_job;
+} persistent_job;
 
-enum { FEW_STATES = FEW_ROWS * FEW_CHANNELS / 4 / FEW_THREADS }; /* four channels of a token, of a thread */
+enum {
+    PERSISTENT_STATES = PERSISTENT_ROWS * PERSISTENT_CHANNELS / 4 / PERSISTENT_THREADS
+}; /* four channels of a token, of a thread */
 
 /* The thread's number i of those: token and first channel. Returns whether there is one. */
-static __device__ __forceinline__ bool few_state(const few_args &a, const few_job &j, int i, int *token, int *channel)
+static __device__ __forceinline__ bool persistent_state(const persistent_args &a, const persistent_job &j, int i,
+                                                        int *token, int *channel)
 {
-    const int item = (int)threadIdx.x + i * FEW_THREADS, quads = a.channels / 4;
+    const int item = (int)threadIdx.x + i * PERSISTENT_THREADS, quads = a.channels / 4;
     *token = item / quads;
     *channel = item % quads * 4;
     return *token < j.tokens;
@@ -37,14 +40,15 @@ static __device__ __forceinline__ bool few_state(const few_args &a, const few_jo
 /* eps, with guidance, and the variance fraction of four channels. */
 typedef struct {
     float eps[4], v[4];
-} few_answer;
+} persistent_answer;
 
-static __device__ __forceinline__ few_answer few_load_answer(const few_args &a, const few_job &j, int token,
-                                                             int channel)
+static __device__ __forceinline__ persistent_answer persistent_load_answer(const persistent_args &a,
+                                                                           const persistent_job &j, int token,
+                                                                           int channel)
 {
     const float *cond = a.out + token * 2 * a.channels + channel;
     const float4 eps = __ldcg((const float4 *)cond), v = __ldcg((const float4 *)(cond + a.channels));
-    few_answer y = {{eps.x, eps.y, eps.z, eps.w}, {v.x, v.y, v.z, v.w}};
+    persistent_answer y = {{eps.x, eps.y, eps.z, eps.w}, {v.x, v.y, v.z, v.w}};
     if (j.conditions == 1) return y;
     const float4 uncond = __ldcg((const float4 *)(cond + j.tokens * 2 * a.channels));
     const float cfg = j.cfg[token];
@@ -56,64 +60,67 @@ static __device__ __forceinline__ few_answer few_load_answer(const few_args &a, 
 }
 
 /* Every block takes the step for all tokens: their states need not be sent around. */
-static __device__ __forceinline__ void few_ddpm_step(const few_args &a, few *f, const few_job &j, int step)
+static __device__ __forceinline__ void persistent_ddpm_step(const persistent_args &a, few *f, const persistent_job &j,
+                                                            int step)
 {
     const kern_chain_coef coef = j.coef[step];
-    float noise[FEW_STATES][4] = {};
+    float noise[PERSISTENT_STATES][4] = {};
     int token, channel;
 #pragma unroll
-    for (int i = 0; i < FEW_STATES; i++) {
-        if (coef.noise == 0 || !few_state(a, j, i, &token, &channel)) continue;
+    for (int i = 0; i < PERSISTENT_STATES; i++) {
+        if (coef.noise == 0 || !persistent_state(a, j, i, &token, &channel)) continue;
         uint32_t words[4];
         kern_random_words(j.seed, KERN_NOISE_STEP, j.image[token], (uint32_t)j.position[token], (uint32_t)j.t[step],
                           (uint32_t)channel / 4, words);
         kern_normal4(words, noise[i]);
     }
-    few_wait(a, f);
+    persistent_wait(a, f);
 #pragma unroll
-    for (int i = 0; i < FEW_STATES; i++) {
-        if (!few_state(a, j, i, &token, &channel)) continue;
+    for (int i = 0; i < PERSISTENT_STATES; i++) {
+        if (!persistent_state(a, j, i, &token, &channel)) continue;
         float *x = f->state + token * a.channels + channel;
-        const few_answer y = few_load_answer(a, j, token, channel);
+        const persistent_answer y = persistent_load_answer(a, j, token, channel);
 #pragma unroll
         for (int n = 0; n < 4; n++) x[n] = kern_chain_next(&coef, x[n], y.eps[n], y.v[n], noise[i][n]);
     }
 }
 
-static __device__ __forceinline__ void few_ode_step(const few_args &a, few *f, const few_job &j, int step)
+static __device__ __forceinline__ void persistent_ode_step(const persistent_args &a, few *f, const persistent_job &j,
+                                                           int step)
 {
     const kern_ode_coef coef = j.ode[step];
-    float *history = a.history + (size_t)blockIdx.x * (size_t)(FEW_ROWS * a.channels);
+    float *history = a.history + (size_t)blockIdx.x * (size_t)(PERSISTENT_ROWS * a.channels);
     int token, channel;
-    few_wait(a, f);
+    persistent_wait(a, f);
 #pragma unroll
-    for (int i = 0; i < FEW_STATES; i++) {
-        if (!few_state(a, j, i, &token, &channel)) continue;
+    for (int i = 0; i < PERSISTENT_STATES; i++) {
+        if (!persistent_state(a, j, i, &token, &channel)) continue;
         float *x = f->state + token * a.channels + channel, *data = history + token * a.channels + channel;
-        const few_answer y = few_load_answer(a, j, token, channel);
+        const persistent_answer y = persistent_load_answer(a, j, token, channel);
 #pragma unroll
         for (int n = 0; n < 4; n++) x[n] = kern_chain_ode_next(&coef, x[n], y.eps[n], &data[n]);
     }
 }
 
 /* Between the job's arrays and the block's own. */
-static __device__ __forceinline__ void few_load_state(const few_args &a, few *f, const few_job &j)
+static __device__ __forceinline__ void persistent_load_state(const persistent_args &a, few *f, const persistent_job &j)
 {
-    float *history = a.history + (size_t)blockIdx.x * (size_t)(FEW_ROWS * a.channels);
+    float *history = a.history + (size_t)blockIdx.x * (size_t)(PERSISTENT_ROWS * a.channels);
     int token, channel;
-    for (int i = 0; i < FEW_STATES; i++) {
-        if (!few_state(a, j, i, &token, &channel)) continue;
+    for (int i = 0; i < PERSISTENT_STATES; i++) {
+        if (!persistent_state(a, j, i, &token, &channel)) continue;
         const int at = token * a.channels + channel;
         *(float4 *)(f->state + at) = *(const float4 *)(j.x + at);
         if (j.ode) *(float4 *)(history + at) = *(const float4 *)(j.x0 + at);
     }
 }
-static __device__ __forceinline__ void few_store_state(const few_args &a, const few *f, const few_job &j)
+static __device__ __forceinline__ void persistent_store_state(const persistent_args &a, const few *f,
+                                                              const persistent_job &j)
 {
-    const float *history = a.history + (size_t)blockIdx.x * (size_t)(FEW_ROWS * a.channels);
+    const float *history = a.history + (size_t)blockIdx.x * (size_t)(PERSISTENT_ROWS * a.channels);
     int token, channel;
-    for (int i = 0; i < FEW_STATES; i++) {
-        if (!few_state(a, j, i, &token, &channel)) continue;
+    for (int i = 0; i < PERSISTENT_STATES; i++) {
+        if (!persistent_state(a, j, i, &token, &channel)) continue;
         const int at = token * a.channels + channel;
         *(float4 *)(j.x + at) = *(const float4 *)(f->state + at);
         if (j.ode) *(float4 *)(j.x0 + at) = *(const float4 *)(history + at);
@@ -122,46 +129,49 @@ static __device__ __forceinline__ void few_store_state(const few_args &a, const 
 
 /* Requests the modulation rows of a step for the L2 cache: they are made for many steps at once, and may have left it.
  */
-static __device__ __forceinline__ void few_prefetch_mod(const few_args &a, const few_job &j, int step, int rows)
+static __device__ __forceinline__ void persistent_prefetch_mod(const persistent_args &a, const persistent_job &j,
+                                                               int step, int rows)
 {
     if (step >= j.steps) return;
     const size_t bytes = (size_t)rows * a.mod_bytes;
     const unsigned char *mod = j.mod + (size_t)step * bytes;
-    for (size_t i = (blockIdx.x * FEW_THREADS + threadIdx.x) * (size_t)128; i < bytes;
-         i += gridDim.x * FEW_THREADS * 128)
+    for (size_t i = (blockIdx.x * PERSISTENT_THREADS + threadIdx.x) * (size_t)128; i < bytes;
+         i += gridDim.x * PERSISTENT_THREADS * 128)
         fast::prefetch_l2(mod + i);
 }
 
-template <int PAIRS> static __global__ void __launch_bounds__(FEW_THREADS, 1) few_chain(few_args a, few_job j)
+template <int PAIRS>
+static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain(persistent_args a, persistent_job j)
 {
     const int rows = j.tokens * j.conditions;
     few f;
-    if (j.steps == 0) return; /* few_resident only tries whether it starts */
-    few_begin<PAIRS>(a, &f);
-    few_load_state(a, &f, j);
+    if (j.steps == 0) return; /* persistent_resident only tries whether it starts */
+    persistent_begin<PAIRS>(a, &f);
+    persistent_load_state(a, &f, j);
     for (int s = 0; s < j.steps; s++) {
         const int step = j.steps - 1 - s;
         if ((int)threadIdx.x < rows)
             f.mod[threadIdx.x] = j.mod + ((size_t)s * (size_t)rows + threadIdx.x) * a.mod_bytes;
         __syncthreads();
-        few_prefetch_mod(a, j, s + 1, rows);
-        few_evaluate<PAIRS>(a, &f, rows, j.tokens);
+        persistent_prefetch_mod(a, j, s + 1, rows);
+        persistent_evaluate<PAIRS>(a, &f, rows, j.tokens);
         if (j.ode)
-            few_ode_step(a, &f, j, step);
+            persistent_ode_step(a, &f, j, step);
         else
-            few_ddpm_step(a, &f, j, step);
+            persistent_ddpm_step(a, &f, j, step);
     }
-    if (blockIdx.x == 0) few_store_state(a, &f, j);
-    few_end();
+    if (blockIdx.x == 0) persistent_store_state(a, &f, j);
+    persistent_end();
 }
 
-static void (*const few_chains[FEW_PAIRS])(few_args, few_job) = {few_chain<1>, few_chain<2>, few_chain<3>,
-                                                                 few_chain<4>, few_chain<5>, few_chain<6>};
+static void (*const persistent_chains[PERSISTENT_PAIRS])(persistent_args, persistent_job) = {
+    persistent_chain<1>, persistent_chain<2>, persistent_chain<3>,
+    persistent_chain<4>, persistent_chain<5>, persistent_chain<6>};
 
-void few_run(cuda_kern *c, const kern_head *h, const kern_chain_job *job)
+void persistent_run(cuda_kern *c, const kern_head *h, const kern_chain_job *job)
 {
     const size_t steps = (size_t)(job->first - job->last + 1), tokens = (size_t)job->tokens;
-    few_job j = {};
+    persistent_job j = {};
     j.tokens = job->tokens;
     j.conditions = job->conditions;
     j.steps = (int)steps;
@@ -175,51 +185,51 @@ void few_run(cuda_kern *c, const kern_head *h, const kern_chain_job *job)
     j.seed = job->seed;
     j.image = job->coef ? cuda_stage(c, job->image, tokens) : NULL;
     j.position = job->coef ? cuda_stage(c, job->position, tokens) : NULL;
-    few_launch(c, h->few, few_chains, j);
+    persistent_launch(c, h->few, persistent_chains, j);
 }
 
 /* --- at load --------------------------------------------------------------------------------------------------- */
 
 /* Decides the form for this head on this device, with clusters of so many blocks. Returns 0 if there is none. */
-static int few_fit(const cuda_kern *c, const kern_head_spec *spec, int cluster, few_head *f)
+static int persistent_fit(const cuda_kern *c, const kern_head_spec *spec, int cluster, persistent_head *f)
 {
     const int width = spec->width, tiles = width / 8;
-    if (!c->bf16 || width < 32 || width % 32 || width > 32 * FEW_WARPS * FEW_PAIRS) return 0;
-    if (spec->depth < 1 || spec->channels < 4 || spec->channels % 4 || spec->channels > FEW_CHANNELS) return 0;
-    few_args *a = &f->args;
+    if (!c->bf16 || width < 32 || width % 32 || width > 32 * PERSISTENT_WARPS * PERSISTENT_PAIRS) return 0;
+    if (spec->depth < 1 || spec->channels < 4 || spec->channels % 4 || spec->channels > PERSISTENT_CHANNELS) return 0;
+    persistent_args *a = &f->args;
     a->width = width;
     a->depth = spec->depth;
     a->channels = spec->channels;
     a->mod_final = 3u * (size_t)spec->depth * (size_t)width * sizeof(bf16);
     a->mod_bytes = a->mod_final + 2u * (size_t)width * sizeof(float);
     a->tiles = (int)cuda_blocks((size_t)tiles, (size_t)c->multiprocessors);
-    if (a->tiles > FEW_TILES) return 0;
-    f->pairs = (int)cuda_blocks((size_t)width, 32 * FEW_WARPS);
+    if (a->tiles > PERSISTENT_TILES) return 0;
+    f->pairs = (int)cuda_blocks((size_t)width, 32 * PERSISTENT_WARPS);
     f->blocks = cuda_blocks((size_t)tiles, (size_t)a->tiles);
     a->cluster = cluster;
-    if (cluster > 1 && (few_groups(f->pairs) > 1 || f->blocks % (unsigned)cluster)) return 0;
+    if (cluster > 1 && (persistent_groups(f->pairs) > 1 || f->blocks % (unsigned)cluster)) return 0;
 
     const int products = 2 * spec->depth;
     few none;
-    const size_t other = few_carve(*a, f->pairs, 0, NULL, &none);
-    const size_t slice = few_carve(*a, f->pairs, 1, NULL, &none) - other;
+    const size_t other = persistent_carve(*a, f->pairs, 0, NULL, &none);
+    const size_t slice = persistent_carve(*a, f->pairs, 1, NULL, &none) - other;
     const int slices = other < c->shared_bytes ? (int)((c->shared_bytes - other) / slice) : 0;
     if (slices < 2) return 0;
     a->resident = slices >= products ? products : slices - 2; /* two places for those that come and go */
-    f->shared_bytes = few_carve(*a, f->pairs, slices >= products ? products : slices, NULL, &none);
-    f->streamed_bytes = (size_t)(products - a->resident) * (size_t)tiles * (size_t)(f->pairs * FEW_WARPS) * 512;
+    f->shared_bytes = persistent_carve(*a, f->pairs, slices >= products ? products : slices, NULL, &none);
+    f->streamed_bytes = (size_t)(products - a->resident) * (size_t)tiles * (size_t)(f->pairs * PERSISTENT_WARPS) * 512;
     return 1;
 }
 
 /* Whether all blocks can be on the device at once: by its figures, and by a launch that does nothing. */
-static int few_resident(const cuda_kern *c, const few_head *f)
+static int persistent_resident(const cuda_kern *c, const persistent_head *f)
 {
     int n = 0;
-    void (*const form)(few_args, few_job) = few_chains[f->pairs - 1];
-    cudaLaunchAttribute cluster = few_cluster(f);
+    void (*const form)(persistent_args, persistent_job) = persistent_chains[f->pairs - 1];
+    cudaLaunchAttribute cluster = persistent_cluster(f);
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(f->blocks);
-    config.blockDim = dim3(FEW_THREADS);
+    config.blockDim = dim3(PERSISTENT_THREADS);
     config.dynamicSmemBytes = f->shared_bytes;
     config.attrs = &cluster;
     config.numAttrs = 1;
@@ -227,15 +237,15 @@ static int few_resident(const cuda_kern *c, const few_head *f)
     if (e == cudaSuccess && f->args.cluster > 1)
         e = cudaOccupancyMaxActiveClusters(&n, form, &config);
     else if (e == cudaSuccess)
-        e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, form, FEW_THREADS, f->shared_bytes);
+        e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, form, PERSISTENT_THREADS, f->shared_bytes);
     const int most = n * (f->args.cluster > 1 ? f->args.cluster : c->multiprocessors);
-    if (e == cudaSuccess && most >= (int)f->blocks) e = few_start(c, f, form, few_job());
+    if (e == cudaSuccess && most >= (int)f->blocks) e = persistent_start(c, f, form, persistent_job());
     if (e != cudaSuccess) cudaGetLastError(); /* it is no failure */
     return e == cudaSuccess && most >= (int)f->blocks;
 }
 
 /* Part of the L2 cache for the weights that stream. */
-static void few_keep_in_l2(const cuda_kern *c, few_head *f)
+static void persistent_keep_in_l2(const cuda_kern *c, persistent_head *f)
 {
     int window = 0;
     if (!f->streamed_bytes || !c->l2_persisting_bytes) return;
@@ -250,7 +260,7 @@ static void few_keep_in_l2(const cuda_kern *c, few_head *f)
 }
 
 /* The weight of a product in pieces; what the warps have behind the width is zero. */
-static void few_pack_product(const float *weight, int width, int pairs, bf16 *to)
+static void persistent_pack_product(const float *weight, int width, int pairs, bf16 *to)
 {
     for (int tile = 0; tile < width / 8; tile++)
         for (int pair = 0; pair < pairs; pair++)
@@ -261,15 +271,15 @@ static void few_pack_product(const float *weight, int width, int pairs, bf16 *to
             }
 }
 
-static mar_status few_pack_products(cuda_kern *c, const kern_head_spec *spec, few_head *f, mar_err *err)
+static mar_status persistent_pack_products(cuda_kern *c, const kern_head_spec *spec, persistent_head *f, mar_err *err)
 {
-    const int pairs = f->pairs * FEW_WARPS;
+    const int pairs = f->pairs * PERSISTENT_WARPS;
     const size_t product = (size_t)spec->width / 8 * (size_t)pairs * 256, n = 2 * (size_t)spec->depth * product;
     bf16 *packed = (bf16 *)malloc(n * sizeof *packed);
     if (!packed) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's weights", n * sizeof *packed);
     for (int b = 0; b < spec->depth; b++) {
-        few_pack_product(spec->blocks[b].fc1_weight, spec->width, pairs, packed + 2 * (size_t)b * product);
-        few_pack_product(spec->blocks[b].fc2_weight, spec->width, pairs, packed + (2 * (size_t)b + 1) * product);
+        persistent_pack_product(spec->blocks[b].fc1_weight, spec->width, pairs, packed + 2 * (size_t)b * product);
+        persistent_pack_product(spec->blocks[b].fc2_weight, spec->width, pairs, packed + (2 * (size_t)b + 1) * product);
     }
     const mar_status status = cuda_alloc_copy(c, packed, n * sizeof *packed, &f->weights, err);
     f->args.weights = (const uint4 *)f->weights;
@@ -278,34 +288,34 @@ static mar_status few_pack_products(cuda_kern *c, const kern_head_spec *spec, fe
     return status;
 }
 
-static float *few_put(float *to, const float *from, size_t n)
+static float *persistent_put(float *to, const float *from, size_t n)
 {
     memcpy(to, from, n * sizeof *to);
     return to + n;
 }
 
 /* Biases, norms, and the layers that are f32. */
-static mar_status few_pack_floats(cuda_kern *c, const kern_head_spec *spec, few_head *f, mar_err *err)
+static mar_status persistent_pack_floats(cuda_kern *c, const kern_head_spec *spec, persistent_head *f, mar_err *err)
 {
     const size_t w = (size_t)spec->width, depth = (size_t)spec->depth, channels = (size_t)spec->channels;
     const size_t n = 4 * depth * w + w * (channels + 1) + 2 * channels * (w + 1);
     float *host = (float *)malloc(n * sizeof *host), *p = host;
     if (!host) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's weights", n * sizeof *host);
     for (size_t b = 0; b < depth; b++) {
-        p = few_put(p, spec->blocks[b].fc1_bias, w);
-        p = few_put(p, spec->blocks[b].fc2_bias, w);
+        p = persistent_put(p, spec->blocks[b].fc1_bias, w);
+        p = persistent_put(p, spec->blocks[b].fc2_bias, w);
     }
     for (size_t b = 0; b < depth; b++) {
-        p = few_put(p, spec->blocks[b].ln_weight, w);
-        p = few_put(p, spec->blocks[b].ln_bias, w);
+        p = persistent_put(p, spec->blocks[b].ln_weight, w);
+        p = persistent_put(p, spec->blocks[b].ln_bias, w);
     }
-    p = few_put(p, spec->in_weight, w * channels);
-    p = few_put(p, spec->in_bias, w);
-    p = few_put(p, spec->out_weight, 2 * channels * w);
-    few_put(p, spec->out_bias, 2 * channels);
+    p = persistent_put(p, spec->in_weight, w * channels);
+    p = persistent_put(p, spec->in_bias, w);
+    p = persistent_put(p, spec->out_weight, 2 * channels * w);
+    persistent_put(p, spec->out_bias, 2 * channels);
     const mar_status status = cuda_alloc_copy(c, host, n * sizeof *host, &f->floats, err);
     free(host);
-    few_args *a = &f->args;
+    persistent_args *a = &f->args;
     a->bias = (const float *)f->floats;
     a->ln = a->bias + 2 * depth * w;
     a->in = a->ln + 2 * depth * w;
@@ -315,10 +325,10 @@ static mar_status few_pack_floats(cuda_kern *c, const kern_head_spec *spec, few_
     return status;
 }
 
-static mar_status few_alloc_memory(cuda_kern *c, few_head *f, mar_err *err)
+static mar_status persistent_alloc_memory(cuda_kern *c, persistent_head *f, mar_err *err)
 {
-    few_args *a = &f->args;
-    const size_t row = (size_t)a->width * FEW_ROWS, state = (size_t)a->channels * FEW_ROWS;
+    persistent_args *a = &f->args;
+    const size_t row = (size_t)a->width * PERSISTENT_ROWS, state = (size_t)a->channels * PERSISTENT_ROWS;
     const mar_status status = cuda_alloc(
         &c->base, row * (sizeof(float) + 2 * sizeof(bf16)) + (2 + f->blocks) * state * sizeof(float) + sizeof *a->met,
         &f->memory, err);
@@ -331,30 +341,30 @@ static mar_status few_alloc_memory(cuda_kern *c, few_head *f, mar_err *err)
     return status;
 }
 
-mar_status few_create(cuda_kern *c, const kern_head_spec *spec, few_head **out, mar_err *err)
+mar_status persistent_create(cuda_kern *c, const kern_head_spec *spec, persistent_head **out, mar_err *err)
 {
     *out = NULL;
-    few_head *f = (few_head *)calloc(1, sizeof *f);
+    persistent_head *f = (persistent_head *)calloc(1, sizeof *f);
     if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
     int cluster = c->major >= 9 ? 2 : 1; /* if all clusters find room, else without */
-    while (cluster > 0 && !(few_fit(c, spec, cluster, f) && few_resident(c, f))) cluster--;
+    while (cluster > 0 && !(persistent_fit(c, spec, cluster, f) && persistent_resident(c, f))) cluster--;
     if (cluster == 0) {
         free(f);
         return MAR_OK;
     }
-    few_keep_in_l2(c, f);
-    mar_status status = few_pack_products(c, spec, f, err);
-    if (status == MAR_OK) status = few_pack_floats(c, spec, f, err);
-    if (status == MAR_OK) status = few_alloc_memory(c, f, err);
+    persistent_keep_in_l2(c, f);
+    mar_status status = persistent_pack_products(c, spec, f, err);
+    if (status == MAR_OK) status = persistent_pack_floats(c, spec, f, err);
+    if (status == MAR_OK) status = persistent_alloc_memory(c, f, err);
     if (status != MAR_OK) {
-        few_free(c, f);
+        persistent_free(c, f);
         return status;
     }
     *out = f;
     return MAR_OK;
 }
 
-void few_free(cuda_kern *c, few_head *f)
+void persistent_free(cuda_kern *c, persistent_head *f)
 {
     if (!f) return;
     if (f->kept_in_l2 > 0) cudaCtxResetPersistingL2Cache();

@@ -1,8 +1,9 @@
 /* Host arrays on their way to the device, recorded work, times.
  *
  * What an operation reads from host memory is copied to pinned memory, whence the stream fetches it: at once, by way of
- * a ring; or, of a tape's operations, in one copy ahead of each replay, from an area of the tape's own. Its slots are
- * dealt out in the order of the calls, which is the same at each run of the tape's body. So the body is run
+ * a ring; or, of a recording's operations, in one copy ahead of each replay, from an area of the recording's own. Its
+ * slots are dealt out in the order of the calls, which is the same at each run of the recording's body. So the body is
+ * run
  *   - to MEASURE the area, before the first replay, then
  *   - to RECORD the work as a CUDA graph, with the slots' addresses in it;
  *   - to REFILL the slots, before later replays. */
@@ -28,7 +29,7 @@ typedef struct ring {
     struct ring *older;         /* outgrown: an operation may still need what is in there */
 } ring;
 
-struct kern_tape {
+struct kern_recording {
     char *pinned, *device;    /* the area */
     size_t bytes, used;       /* of it */
     uint64_t calls, recorded; /* what the body staged, in this run and when recorded: a hash of the sizes */
@@ -41,7 +42,7 @@ typedef enum { DIRECT, MEASURE, RECORD, REFILL } stage_mode;
 struct cuda_stage {
     ring *now;
     stage_mode mode;
-    kern_tape *tape; /* unless DIRECT */
+    kern_recording *recording; /* unless DIRECT */
 };
 
 struct cuda_laps {
@@ -58,16 +59,16 @@ int cuda_live(const cuda_kern *c)
     return 1;
 }
 
-int cuda_in_tape(const cuda_kern *c)
+int cuda_in_recording(const cuda_kern *c)
 {
     return c->stage && c->stage->mode != DIRECT;
 }
 
-int cuda_outside_tape(cuda_kern *c, const char *what)
+int cuda_outside_recording(cuda_kern *c, const char *what)
 {
-    if (!cuda_in_tape(c)) return 1;
+    if (!cuda_in_recording(c)) return 1;
     mar_err err = {};
-    kern_fail(&c->base, err_set(&err, MAR_EBACKEND, "internal error: %s inside a tape", what), &err);
+    kern_fail(&c->base, err_set(&err, MAR_EBACKEND, "internal error: %s inside a recording", what), &err);
     return 0;
 }
 
@@ -155,13 +156,13 @@ static void fail_changed(cuda_kern *c)
 {
     mar_err err = {};
     kern_fail(&c->base,
-              err_set(&err, MAR_EBACKEND, "internal error: a tape's host arrays are not those that were recorded"),
+              err_set(&err, MAR_EBACKEND, "internal error: a recording's host arrays are not those that were recorded"),
               &err);
 }
 
-static const void *tape_slot(cuda_kern *c, const void *host, size_t bytes)
+static const void *recording_slot(cuda_kern *c, const void *host, size_t bytes)
 {
-    kern_tape *t = c->stage->tape;
+    kern_recording *t = c->stage->recording;
     t->calls = (t->calls ^ (host ? bytes : SIZE_MAX)) * 0x100000001b3u; /* FNV-1a */
     if (!host) return NULL;
     const size_t at = t->used;
@@ -177,7 +178,7 @@ static const void *tape_slot(cuda_kern *c, const void *host, size_t bytes)
 
 const void *cuda_stage_bytes(cuda_kern *c, const void *host, size_t bytes)
 {
-    if (cuda_in_tape(c)) return tape_slot(c, host, bytes);
+    if (cuda_in_recording(c)) return recording_slot(c, host, bytes);
     return host && cuda_live(c) ? ring_slot(c, host, bytes) : NULL;
 }
 
@@ -206,38 +207,39 @@ void cuda_stage_close(cuda_kern *c)
     free(c->laps);
 }
 
-/* --- tapes ------------------------------------------------------------------------------------------------ */
+/* --- recordings ------------------------------------------------------------------------------------------------ */
 
-static void run_body(cuda_kern *c, kern_tape *t, stage_mode mode, void (*body)(void *arg), void *arg)
+static void run_body(cuda_kern *c, kern_recording *t, stage_mode mode, void (*body)(void *arg), void *arg)
 {
     t->used = 0;
     t->calls = 0xcbf29ce484222325u;
-    c->stage->tape = t;
+    c->stage->recording = t;
     c->stage->mode = mode;
     body(arg);
     c->stage->mode = DIRECT;
-    c->stage->tape = NULL;
+    c->stage->recording = NULL;
 }
 
 /* A kernel's first launch may stand inside a capture: drivers load it then since CUDA 12.3, older than this runtime
- * needs. Relaxed, as cuBLASLt may load and allocate at its first product; cuda_outside_tape forbids what we must not.
+ * needs. Relaxed, as cuBLASLt may load and allocate at its first product; cuda_outside_recording forbids what we must
+ * not.
  */
-static mar_status capture(cuda_kern *c, kern_tape *t, void (*body)(void *arg), void *arg, mar_err *err)
+static mar_status capture(cuda_kern *c, kern_recording *t, void (*body)(void *arg), void *arg, mar_err *err)
 {
     cudaGraph_t graph = NULL;
     mar_status status =
-        cuda_status(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed), "recording a tape", err);
+        cuda_status(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed), "recording a recording", err);
     if (status != MAR_OK) return status;
     run_body(c, t, RECORD, body, arg);
     cudaError_t error = cudaStreamEndCapture(c->stream, &graph);
     status = kern_check(&c->base, err); /* the cause, where the capture failed of an operation */
-    if (status == MAR_OK) status = cuda_status(error, "recording a tape", err);
-    if (status == MAR_OK) status = cuda_status(cudaGraphInstantiate(&t->graph, graph, 0), "preparing a tape", err);
+    if (status == MAR_OK) status = cuda_status(error, "recording a recording", err);
+    if (status == MAR_OK) status = cuda_status(cudaGraphInstantiate(&t->graph, graph, 0), "preparing a recording", err);
     if (graph) (void)cudaGraphDestroy(graph);
     return status;
 }
 
-static mar_status record(cuda_kern *c, kern_tape *t, void (*body)(void *arg), void *arg, mar_err *err)
+static mar_status record(cuda_kern *c, kern_recording *t, void (*body)(void *arg), void *arg, mar_err *err)
 {
     run_body(c, t, MEASURE, body, arg);
     mar_status status = kern_check(&c->base, err);
@@ -250,43 +252,43 @@ static mar_status record(cuda_kern *c, kern_tape *t, void (*body)(void *arg), vo
     return status == MAR_OK ? capture(c, t, body, arg, err) : status;
 }
 
-static kern_tape *new_tape(cuda_kern *c, void (*body)(void *arg), void *arg)
+static kern_recording *new_recording(cuda_kern *c, void (*body)(void *arg), void *arg)
 {
     mar_err err = {};
-    kern_tape *t = (kern_tape *)calloc(1, sizeof *t);
+    kern_recording *t = (kern_recording *)calloc(1, sizeof *t);
     mar_status status = t ? record(c, t, body, arg, &err) : err_set(&err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK) return t;
     kern_fail(&c->base, status, &err);
-    cuda_tape_free(&c->base, t);
+    cuda_recording_free(&c->base, t);
     return NULL;
 }
 
-void cuda_replay(kern *k, kern_tape **tape, void (*body)(void *arg), void *arg)
+void cuda_replay(kern *k, kern_recording **recording, void (*body)(void *arg), void *arg)
 {
     cuda_kern *c = cuda_of(k);
-    if (cuda_in_tape(c)) { /* becomes a part of that tape */
+    if (cuda_in_recording(c)) { /* becomes a part of that recording */
         body(arg);
         return;
     }
     if (!cuda_live(c)) return;
-    if (!*tape)
-        *tape = new_tape(c, body, arg);
-    else if (cuda_ok(c, cudaEventSynchronize((*tape)->fetched), "waiting for a tape's host arrays"))
-        run_body(c, *tape, REFILL, body, arg);
+    if (!*recording)
+        *recording = new_recording(c, body, arg);
+    else if (cuda_ok(c, cudaEventSynchronize((*recording)->fetched), "waiting for a recording's host arrays"))
+        run_body(c, *recording, REFILL, body, arg);
     if (!cuda_live(c)) return;
-    kern_tape *t = *tape;
+    kern_recording *t = *recording;
     if (t->calls != t->recorded) {
         fail_changed(c);
         return;
     }
     if (t->bytes > 0)
         cuda_ok(c, cudaMemcpyAsync(t->device, t->pinned, t->bytes, cudaMemcpyHostToDevice, c->stream),
-                "copying a tape's host arrays");
+                "copying a recording's host arrays");
     cuda_ok(c, cudaEventRecord(t->fetched, c->stream), "recording an event");
-    cuda_ok(c, cudaGraphLaunch(t->graph, c->stream), "replaying a tape");
+    cuda_ok(c, cudaGraphLaunch(t->graph, c->stream), "replaying a recording");
 }
 
-void cuda_tape_free(kern *k, kern_tape *t)
+void cuda_recording_free(kern *k, kern_recording *t)
 {
     cuda_kern *c = cuda_of(k);
     if (!t) return;
@@ -305,7 +307,7 @@ void cuda_lap(kern *k, double *seconds)
 {
     cuda_kern *c = cuda_of(k);
     struct cuda_laps *l = c->laps;
-    if (!cuda_outside_tape(c, "a lap") || !cuda_live(c)) return;
+    if (!cuda_outside_recording(c, "a lap") || !cuda_live(c)) return;
     if (l->count == LAPS) {
         if (!cuda_ok(c, cudaStreamSynchronize(c->stream), "waiting for the GPU")) return;
         cuda_settle(c);

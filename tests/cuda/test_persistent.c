@@ -99,27 +99,27 @@ static bench make_bench(kern *k, const network *n)
     const size_t w = (size_t)n->s.width;
     const int index[STEPS] = {2, 0, 1};
     mar_err err = {0};
-    assert_ok(k->ops->head_create(k, &n->spec, &b.h, &err), &err);
-    assert_ok(k->ops->head_plan(k, b.h, STEPS * MOST, &err), &err);
-    assert_ok(k->ops->head_plan(k, b.h, MOST, &err), &err);
+    assert_ok(k->head->create(k, &n->spec, &b.h, &err), &err);
+    assert_ok(k->head->plan(k, b.h, STEPS * MOST, &err), &err);
+    assert_ok(k->head->plan(k, b.h, MOST, &err), &err);
     float *temb = random_floats(STEPS * w, 1, 77), *cond = random_floats(MOST * w, 1, 78);
     void *device_temb = to_device(k, temb, STEPS * w * sizeof *temb);
     void *device_cond = to_device(k, cond, MOST * w * sizeof *cond);
-    void *scratch = to_device(k, NULL, k->ops->head_scratch_bytes(b.h, STEPS * MOST));
-    b.mod = to_device(k, NULL, STEPS * MOST * k->ops->head_mod_bytes(b.h));
-    k->ops->head_modulate(k, b.h, device_temb, index, STEPS, device_cond, MOST, b.mod, scratch);
-    k->ops->finish(k);
+    void *scratch = to_device(k, NULL, k->head->scratch_bytes(b.h, STEPS * MOST));
+    b.mod = to_device(k, NULL, STEPS * MOST * k->head->mod_bytes(b.h));
+    k->head->modulate(k, b.h, device_temb, index, STEPS, device_cond, MOST, b.mod, scratch);
+    k->core->finish(k);
     check_kern(k);
-    k->ops->free(k, device_temb), k->ops->free(k, device_cond), k->ops->free(k, scratch);
+    k->core->free(k, device_temb), k->core->free(k, device_cond), k->core->free(k, scratch);
     free(temb), free(cond);
     return b;
 }
 
 static void free_bench(bench *b)
 {
-    b->k->ops->head_free(b->k, b->h);
-    b->k->ops->free(b->k, b->mod);
-    b->k->ops->close(b->k);
+    b->k->head->free(b->k, b->h);
+    b->k->core->free(b->k, b->mod);
+    b->k->core->close(b->k);
 }
 
 typedef struct {
@@ -128,7 +128,7 @@ typedef struct {
     float temperature;
 } run;
 
-/* A run in progress on a backend: what its tape calls again. */
+/* A run in progress on a backend: what its recording calls again. */
 typedef struct {
     const bench *b;
     kern_chain_job job;
@@ -143,7 +143,7 @@ typedef struct {
 static void chain_body(void *arg)
 {
     chain *c = arg;
-    c->b->k->ops->chain_run(c->b->k, c->b->h, &c->job);
+    c->b->k->head->chain_run(c->b->k, c->b->h, &c->job);
 }
 
 /* The host's arrays of a run; index i of the chain is the step's number counted from the end, plus one. */
@@ -168,7 +168,7 @@ static void fill_chain(chain *c, const run *r)
 static void open_chain(const bench *b, const run *r, chain *c)
 {
     kern *k = b->k;
-    const size_t n = (size_t)r->tokens * (size_t)b->channels, mod_bytes = k->ops->head_mod_bytes(b->h);
+    const size_t n = (size_t)r->tokens * (size_t)b->channels, mod_bytes = k->head->mod_bytes(b->h);
     const int rows = r->tokens * r->conditions;
     memset(c, 0, sizeof *c);
     c->b = b;
@@ -179,8 +179,8 @@ static void open_chain(const bench *b, const run *r, chain *c)
             const int from = r->from + i % r->tokens, condition = i / r->tokens;
             const int row = s * MOST + (condition ? MOST - 1 - from : from);
             const float *source = (const float *)(b->mod + (size_t)row * mod_bytes);
-            k->ops->copy_rows(k, (float *)((char *)c->mod + (size_t)(s * rows + i) * mod_bytes), NULL, source, NULL,
-                              NULL, NULL, 1, (int)(mod_bytes / sizeof(float)));
+            k->core->copy_rows(k, (float *)((char *)c->mod + (size_t)(s * rows + i) * mod_bytes), NULL, source, NULL,
+                               NULL, NULL, 1, (int)(mod_bytes / sizeof(float)));
         }
     float *x = random_floats(MOST * (size_t)b->channels, 1, 99);
     c->job = (kern_chain_job){
@@ -199,7 +199,7 @@ static void open_chain(const bench *b, const run *r, chain *c)
         .image = c->image,
         .position = c->position,
         .out = to_device(k, NULL, (size_t)rows * 2 * (size_t)b->channels * sizeof *x),
-        .scratch = to_device(k, NULL, k->ops->head_scratch_bytes(b->h, rows)),
+        .scratch = to_device(k, NULL, k->head->scratch_bytes(b->h, rows)),
     };
     free(x);
 }
@@ -210,8 +210,8 @@ static void close_chain(chain *c, float *x, float *x0)
     const size_t bytes = (size_t)c->job.tokens * (size_t)c->b->channels * sizeof *x;
     if (x) from_device(k, x, c->job.x, bytes);
     if (x0) from_device(k, x0, c->job.x0, bytes);
-    k->ops->free(k, c->mod), k->ops->free(k, c->job.x), k->ops->free(k, c->job.x0);
-    k->ops->free(k, c->job.out), k->ops->free(k, c->job.scratch);
+    k->core->free(k, c->mod), k->core->free(k, c->job.x), k->core->free(k, c->job.x0);
+    k->core->free(k, c->job.out), k->core->free(k, c->job.scratch);
 }
 
 static void run_chain(const bench *b, const run *r, float *x, float *x0)
@@ -307,31 +307,31 @@ static void clusters_change_nothing(void **state)
     free_network(&n);
 }
 
-/* The launch on a tape, with other host arrays at each call. */
+/* The launch on a recording, with other host arrays at each call. */
 static void replays(void **state)
 {
     (void)state;
     network n = make_network(shapes[0], 6000);
     bench cuda = open_cuda_bench(&n);
     kern *k = cuda.k;
-    kern_tape *tape = NULL;
+    kern_recording *recording = NULL;
     chain c;
     run r = {6, 2, 3, 0, 0, 1};
-    float plain[MOST * 32], taped[MOST * 32];
+    float plain[MOST * 32], recorded[MOST * 32];
     open_chain(&cuda, &r, &c);
     float *x = random_floats(MOST * (size_t)n.s.channels, 1, 99);
     for (int call = 0; call < 3; call++) {
         fill_chain(&c, &r);
         for (int i = 0; i < r.tokens; i++) c.image[i] += (uint64_t)call, c.cfg[i] -= 0.2f * (float)call;
-        k->ops->upload(k, c.job.x, x, (size_t)(r.tokens * n.s.channels) * sizeof *x);
-        k->ops->replay(k, &tape, chain_body, &c);
-        from_device(k, taped, c.job.x, (size_t)(r.tokens * n.s.channels) * sizeof *x);
-        k->ops->upload(k, c.job.x, x, (size_t)(r.tokens * n.s.channels) * sizeof *x);
+        k->core->upload(k, c.job.x, x, (size_t)(r.tokens * n.s.channels) * sizeof *x);
+        k->core->replay(k, &recording, chain_body, &c);
+        from_device(k, recorded, c.job.x, (size_t)(r.tokens * n.s.channels) * sizeof *x);
+        k->core->upload(k, c.job.x, x, (size_t)(r.tokens * n.s.channels) * sizeof *x);
         chain_body(&c);
         from_device(k, plain, c.job.x, (size_t)(r.tokens * n.s.channels) * sizeof *x);
-        assert_memory_equal(taped, plain, (size_t)(r.tokens * n.s.channels) * sizeof *x);
+        assert_memory_equal(recorded, plain, (size_t)(r.tokens * n.s.channels) * sizeof *x);
     }
-    k->ops->tape_free(k, tape);
+    k->core->recording_free(k, recording);
     free(x);
     close_chain(&c, NULL, NULL);
     free_bench(&cuda);

@@ -58,7 +58,7 @@ static float *conditions(const network *net, int guided)
     mar_runner_predict(&runner, &batch, &step, 0, MOST, NULL);
     from_device(m->kern, z, runner.z, n * sizeof *z);
     mar_runner_free(&runner);
-    m->kern->ops->free(m->kern, memory);
+    m->kern->core->free(m->kern, memory);
     mar_model_free(model);
     mar_close(m);
     return z;
@@ -96,7 +96,7 @@ static void close_fixture(fixture *f)
     check_kern(f->k);
     diff_chain_free(&f->chain);
     diff_head_free(&f->head);
-    for (int i = 0; i < 3; i++) f->k->ops->free(f->k, arrays[i]);
+    for (int i = 0; i < 3; i++) f->k->core->free(f->k, arrays[i]);
 }
 
 static void draw_plain(fixture *f, float *x)
@@ -126,7 +126,7 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
         assert_true(s.w.group >= f->tokens); /* so the counts are all tokens' */
         from_device(f->k, calls, s.w.calls, (size_t)f->tokens * sizeof *calls);
     }
-    f->k->ops->free(f->k, memory);
+    f->k->core->free(f->k, memory);
     diff_speculate_free(&s);
     return stats;
 }
@@ -159,7 +159,7 @@ static void window_one_is_the_plain_chain(void **state)
             assert_int_equal(stats.batched, STEPS);
             assert_int_equal(stats.accepted + stats.rejected, 0);
             close_fixture(&f);
-            k->ops->close(k);
+            k->core->close(k);
         }
 }
 
@@ -201,7 +201,7 @@ static void decides_as_the_cpu_does(void **state)
             stats[cuda] = speculate(&f, cases[i].draft ? &draft : NULL, cases[i].window, NULL, x[cuda], calls[cuda]);
             close_fixture(&draft);
             close_fixture(&f);
-            k->ops->close(k);
+            k->core->close(k);
         }
         const int others = count_others(x[1], x[0], TOKENS, 1e-3);
         print_message("window %d: %ld rounds of %ld, accepted %ld, rejected %ld, %ld tries, %d tokens others\n",
@@ -220,9 +220,9 @@ static void decides_as_the_cpu_does(void **state)
 /* --- one launch ---------------------------------------------------------------------------------------------- */
 
 static int launches;
-static int (*real_run)(kern *k, kern_window *w, const kern_window_head *target);
+static int (*real_run)(kern *k, kern_speculation *w, const kern_speculation_head *target);
 
-static int count_run(kern *k, kern_window *w, const kern_window_head *target)
+static int count_run(kern *k, kern_speculation *w, const kern_speculation_head *target)
 {
     const int done = real_run(k, w, target);
     launches += done;
@@ -230,12 +230,12 @@ static int count_run(kern *k, kern_window *w, const kern_window_head *target)
 }
 
 /* Counts the backend's launches; ops, a table of its own, lives as long as it. */
-static void count_launches(kern *k, kern_ops *ops)
+static void count_launches(kern *k, kern_head_ops *ops)
 {
-    *ops = *k->ops;
-    k->ops = ops;
-    real_run = ops->window_run;
-    ops->window_run = count_run;
+    *ops = *k->head;
+    k->head = ops;
+    real_run = ops->speculate_run;
+    ops->speculate_run = count_run;
     launches = 0;
 }
 
@@ -261,11 +261,11 @@ static void one_launch(void **state)
         diff_speculation_stats stats[3]; /* of the launch, the loop, the CPU */
         for (int run = 0; run < 3; run++) {
             fixture f;
-            kern_ops ops;
+            kern_head_ops ops;
             kern *k = run < 2 ? open_cuda(MAR_DTYPE_BF16) : open_cpu();
             open_fixture(&f, k, &target_net, tokens, cases[i].guided, 1);
             count_launches(k, &ops);
-            if (run > 0) ops.window_run = NULL;
+            if (run > 0) ops.speculate_run = NULL;
             stats[run] = speculate(&f, NULL, cases[i].window, NULL, run ? others : x, NULL);
             assert_int_equal(launches, run == 0);
             f.tokens = 1 + tokens / 3; /* the first ones alone; guidance reads the others' unconditional rows */
@@ -274,7 +274,7 @@ static void one_launch(void **state)
                 assert_true(count_others(x, others, f.tokens, other_shapes(5e-2)) <= other_shapes(f.tokens / 3.0));
             }
             close_fixture(&f);
-            k->ops->close(k);
+            k->core->close(k);
         }
         print_message("window %d, %d tokens: %ld, %ld and %ld calls, %ld, %ld and %ld rejected\n", cases[i].window,
                       tokens, stats[0].calls, stats[1].calls, stats[2].calls, stats[0].rejected, stats[1].rejected,
@@ -302,12 +302,12 @@ static void one_launch_obeys_the_rule(void **state)
         const int rounds = none ? STEPS : ROUNDS, tokens = none ? SLOTS / 2 : MOST_TOKENS;
         for (int run = 0; run < 3; run++) {
             fixture f;
-            kern_ops ops;
+            kern_head_ops ops;
             int calls[MOST_TOKENS];
             kern *k = run < 2 ? open_cuda(MAR_DTYPE_BF16) : open_cpu();
             open_fixture(&f, k, &target_net, tokens, 1, 1);
             count_launches(k, &ops);
-            if (run > 0) ops.window_run = NULL;
+            if (run > 0) ops.speculate_run = NULL;
             const diff_speculation_stats stats = speculate(&f, NULL, WINDOW, &rules[none], x[run], calls);
             assert_int_equal(launches, run == 0);
             for (int t = 0; t < tokens; t++) assert_int_equal(calls[t], rounds);
@@ -319,7 +319,7 @@ static void one_launch_obeys_the_rule(void **state)
             assert_int_equal(stats.batched, run == 0 && tokens > SLOTS ? 2 * rounds : rounds);
             assert_true(none ? stats.tries >= stats.rejected : stats.tries == 0);
             close_fixture(&f);
-            k->ops->close(k);
+            k->core->close(k);
         }
         print_message("%s: launch and loop %.1e, launch and CPU %.1e\n", none ? "none" : "all",
                       relative_error(x[0], x[1], (size_t)tokens * CHANNELS),
@@ -342,13 +342,12 @@ static void groups_change_nothing(void **state)
         float x[2][TOKENS * CHANNELS];
         diff_speculation_stats stats[2];
         fixture f;
-        kern_ops ops;
+        kern_head_ops ops;
         kern *k = open_cuda(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
         open_fixture(&f, k, &target_net, TOKENS, !bf16, 1);
         count_launches(k, &ops);
         for (int split = 0; split < 2; split++) {
-            if (split)
-                k->mod_budget = (size_t)(GROUP * (bf16 ? 1 : 2) * STEPS) * k->ops->head_mod_bytes(f.head.net) + 1;
+            if (split) k->mod_budget = (size_t)(GROUP * (bf16 ? 1 : 2) * STEPS) * k->head->mod_bytes(f.head.net) + 1;
             launches = 0;
             stats[split] = speculate(&f, NULL, WINDOW, NULL, x[split], NULL);
             assert_int_equal(launches, !bf16 ? 0 : split ? (TOKENS + GROUP - 1) / GROUP : 1);
@@ -360,7 +359,7 @@ static void groups_change_nothing(void **state)
         assert_true(stats[1].batched > stats[0].batched && stats[1].rejected > 0);
         assert_counts(&stats[1], &stats[0], others, WINDOW);
         close_fixture(&f);
-        k->ops->close(k);
+        k->core->close(k);
     }
 }
 
@@ -402,7 +401,7 @@ static void check_law(int bf16, int calls)
     float *plain = malloc(sizeof *plain * (size_t)calls * MOST * CHANNELS);
     assert_true(x && plain);
     fixture f;
-    kern_ops ops;
+    kern_head_ops ops;
     kern *k = open_cuda(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
     open_fixture(&f, k, bf16 ? &target_net : &draft_net, MOST, 0, 1);
     count_launches(k, &ops);
@@ -414,7 +413,7 @@ static void check_law(int bf16, int calls)
     for (int i = 0; i < 2; i++) assert_law(&f, calls, window, &mutants[i], plain, x);
     assert_int_equal(launches, bf16 ? 3 * calls : 0);
     close_fixture(&f);
-    k->ops->close(k);
+    k->core->close(k);
     free(x), free(plain);
 }
 

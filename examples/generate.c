@@ -13,8 +13,8 @@
  * mar_error(m) has in one line. */
 static uint8_t *generate(mar *m, const char *model_path, const char *vae_path, int label, int *width, int *height)
 {
-    mar_params params = MAR_PARAMS_DEFAULT;
-    params.cfg = 2.9f;
+    mar_params params;
+    mar_params_init(&params, sizeof params);
     mar_model *model = NULL;
     mar_vae *vae = NULL;
     mar_session *session = NULL;

@@ -4,13 +4,11 @@
  * In ten lines (error handling: every call returns a status, mar_error() has the one-line reason):
  *
  *     mar *m;  mar_model *model;  mar_vae *vae;  mar_session *s;
- *     mar_params p = MAR_PARAMS_DEFAULT;
- *     mar_open(NULL, &m);
- *     mar_model_load(m, "mar_base.safetensors", 0, &model);
- *     mar_vae_load(m, "kl16.safetensors", &vae);
- *     mar_session_create(model, vae, &p, 1, &s);
- *     mar_session_begin(s, 0, (int[]){207}, 1);            // image 0 of this seed: a golden retriever
- *     while (!mar_session_done(s)) mar_session_step(s);     // one autoregressive step a call
+ *     mar_params p;
+ *     mar_params_init(&p, sizeof p);                        // guidance 2.9, 64 steps of 100: mar_param_get has the
+ * list mar_open(NULL, &m); mar_model_load(m, "mar_base.safetensors", 0, &model); mar_vae_load(m, "kl16.safetensors",
+ * &vae); mar_session_create(model, vae, &p, 1, &s); mar_session_begin(s, 0, (int[]){207}, 1);            // image 0 of
+ * this seed: a golden retriever while (!mar_session_done(s)) mar_session_step(s);     // one autoregressive step a call
  *     mar_session_images(s, rgb);                           // uint8_t rgb[256 * 256 * 3]
  *     mar_session_free(s); mar_vae_free(vae); mar_model_free(model); mar_close(m);
  *
@@ -49,6 +47,44 @@ typedef enum {
 
 typedef enum { MAR_DTYPE_AUTO = 0, MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_F16 } mar_dtype;
 
+/* --- options --------------------------------------------------------------------------------------- */
+
+/* The type of an option's field. */
+typedef enum {
+    MAR_TYPE_FLAG,   /* int, 0 or 1. As text: on or off */
+    MAR_TYPE_INT,    /* int */
+    MAR_TYPE_UINT64, /* uint64_t */
+    MAR_TYPE_FLOAT,  /* float */
+    MAR_TYPE_CHOICE, /* an enumeration, or an int: an index into choices */
+    MAR_TYPE_NAME,   /* const char *: NULL, or one of choices */
+    MAR_TYPE_TEXT,   /* const char *: any text but the empty one. It points to what was set */
+    MAR_TYPE_MODEL,  /* mar_model *: NULL, or a model. No text sets it; on the command line it is a file */
+} mar_type;
+
+/* An option: all that command line, help, manual, records and hosts know of it. */
+typedef struct {
+    const char *name;  /* "num_iter": of the field, of mar_params_set, and behind -- on the command line */
+    const char *help;  /* one line; behind its newline, if it has one, more sentences for the manual */
+    const char *group; /* heading of the options it stands with: "Sampling" */
+    mar_type type;
+    size_t offset;              /* of the field in its struct */
+    double value, min, max;     /* default and range, both ends allowed. CHOICE: value is the index */
+    const char *const *choices; /* CHOICE, NAME: ends with NULL */
+    const char *method;         /* has an effect only with this option or this method on; NULL: always */
+    const char *argument;       /* TEXT, MODEL: what stands for the value in help and messages: "FILE" */
+} mar_param;
+
+/* Sets the field of `option` in the struct at `fields` from text. On MAR_EARG nothing has changed and `why`, char
+ * [size], which may be NULL, has one line: "cfg nan: expected a number from 0 to 100". */
+MAR_API mar_status mar_param_set(const mar_param *option, void *fields, const char *text, char *why, size_t size);
+/* What a value of the option must be, as in "expected a number from 0 to 100": into `text`, char [size]; returns it. */
+MAR_API const char *mar_param_expects(const mar_param *option, char *text, size_t size);
+/* The field's value as text that mar_param_set reads back to the same value, "" for NULL and for models: into `text`,
+ * char [size]; returns it. */
+MAR_API const char *mar_param_text(const mar_param *option, const void *fields, char *text, size_t size);
+/* Whether the field has its default value. */
+MAR_API int mar_param_is_default(const mar_param *option, const void *fields);
+
 /* --- the library handle ------------------------------------------------------------------------- */
 
 typedef struct mar mar; /* backend, thread pool, last error */
@@ -62,6 +98,10 @@ typedef struct {
     mar_backend backend; /* AUTO: CUDA if the library was built with it and there is a GPU, else CPU */
     int device;          /* CUDA: number of the GPU, from 0 */
 } mar_options;
+
+/* The options of mar_options: i = 0..count-1, static; NULL for other i. */
+MAR_API int mar_option_count(void);
+MAR_API const mar_param *mar_option_get(int i);
 
 /* Opens the library. `options` may be NULL (all defaults). *out is set even on failure, so that mar_error(*out) has
  * the reason (NULL only if memory ran out); such a handle can only be closed. */
@@ -139,52 +179,62 @@ typedef enum { MAR_ANNEAL_OFF = 0, MAR_ANNEAL_LINEAR, MAR_ANNEAL_COSINE, MAR_ANN
  * (the process of coarser autoregressive steps), or each draft step's own. */
 typedef enum { MAR_CONTEXT_PREFIX = 0, MAR_CONTEXT_FULL } mar_context;
 
-/* Names and meanings are those of the official implementation, and of the papers that `mar methods` names. */
+/* What an image is made with. Names and meanings are those of the official implementation, and of the papers that
+ * `mar methods` names. mar_param_get(i) has each field's default, range and description. */
 typedef struct {
-    int num_iter;                  /* autoregressive steps, 1..seq_len */
+    size_t size; /* sizeof(mar_params) where the caller was compiled: mar_params_init sets it. New fields come last */
+
+    int num_iter;                  /* autoregressive steps, 1..seq_len; 0: 64, or seq_len if that is less */
     int num_sampling_steps;        /* diffusion steps of the head, 2..1000 */
     float cfg;                     /* guidance scale, 1 = none */
     mar_cfg_schedule cfg_schedule; /* LINEAR: 1 + (cfg-1) * (fraction of tokens known after the step) */
     float temperature;             /* scales the noise of every diffusion step but not x_T */
     uint64_t seed;
 
-    /* Lossless speculation inside the head: the diffusion steps that one call may settle, all but one of them proposed
-     * beforehand, 1..64; 0 is the plain chain. Same law. */
+    /* Lossless speculation inside the head: the number of diffusion steps that one call of the head may settle, 1..64.
+     * All but one of them are proposed beforehand. 0 is the plain chain. The law of the output is the same. */
     int head_spec;
 
-    /* Shortcuts. They change the law. */
+    /* Shortcuts. They change the law of the output. */
     mar_sampler sampler;
-    mar_annealing diff_annealing;           /* OFF: num_sampling_steps throughout; else from */
-    int diff_upper_steps, diff_lower_steps; /* upper at the first autoregressive step down to lower at the last */
-    int lazy;                               /* LazyMAR's token and condition caches in the transformer */
-    int lazy_head;                          /* its release's reuse inside the head, in 6 of 7 calls */
-    int gtr;                                /* GtR's two stages, with their own numbers of */
-    int gtr_generation_steps;               /* autoregressive steps, in place of num_iter: for one colour of a */
-    int gtr_reconstruction_steps;           /* chessboard, then for the other; of the latter's tokens this */
-    float gtr_detail;                       /* share, 0..1, on detail, gets num_sampling_steps; the rest gets */
-    int gtr_sampling_steps;                 /* so many diffusion steps, 2..1000 */
+    mar_annealing diff_annealing; /* OFF: num_sampling_steps throughout */
+    int diff_upper_steps;         /* annealed diffusion steps of the first autoregressive step */
+    int diff_lower_steps;         /* annealed diffusion steps of the last autoregressive step */
+    int lazy;                     /* 1: LazyMAR's token and condition caches in the transformer */
+    int lazy_head;                /* 1: the reuse inside the head of LazyMAR's release, in 6 of 7 calls */
+    int gtr;                      /* 1: GtR's two stages, one for each colour of a chessboard */
+    int gtr_generation_steps;     /* autoregressive steps of GtR's first stage. Both stages' replace num_iter */
+    int gtr_reconstruction_steps; /* autoregressive steps of GtR's second stage */
+    float gtr_detail;             /* fraction of the second stage's tokens that get num_sampling_steps, 0..1 */
+    int gtr_sampling_steps; /* diffusion steps of its other tokens; 0: 50, or num_sampling_steps if that is less */
 
     /* Speculation across tokens: `draft` drafts gamma autoregressive steps, the model verifies them by `spec`. */
     mar_model *draft; /* same tokens and classes as the model; NULL: none. Must outlive the session */
-    const char *spec; /* "conditional", "paper" or "cspd", see mar_method_get; NULL: with head_spec the draft's head
+    const char *spec; /* "conditional", "paper" or "cspd", see mar_method_get. NULL: with head_spec the draft's head
                        * proposes inside the head, without it "conditional". Must outlive the session */
     int gamma;        /* 1 or more; a block ends with the image */
-    float prefill;    /* share of the autoregressive steps that the target makes alone first, 0..1 */
+    float prefill;    /* fraction of the autoregressive steps that the target makes alone first, 0..1 */
     mar_context context;
     int align;               /* 1: draft and target share x_T and all noise; 0: independent noise */
     float inner_temperature; /* cspd: tempers the standard deviations of its criterion */
 } mar_params;
 
-#define MAR_PARAMS_DEFAULT                                                                                             \
-    {                                                                                                                  \
-        .num_iter = 64, .num_sampling_steps = 100, .cfg = 1.0f, .temperature = 1.0f, .diff_upper_steps = 50,           \
-        .diff_lower_steps = 5, .gtr_generation_steps = 16, .gtr_reconstruction_steps = 1, .gtr_detail = 0.3f,          \
-        .gtr_sampling_steps = 50, .gamma = 8, .prefill = 0.05f, .align = 1, .inner_temperature = 42.0f                 \
-    }
+/* Sets every field to its default: those of the command. `size` is sizeof *params. */
+MAR_API void mar_params_init(mar_params *params, size_t size);
+
+/* The options of mar_params, one a field: i = 0..count-1, static; NULL for other i. */
+MAR_API int mar_param_count(void);
+MAR_API const mar_param *mar_param_get(int i);
+/* mar_param_set by name: mar_params_set(&p, "cfg", "2.9", why, sizeof why). */
+MAR_API mar_status mar_params_set(mar_params *params, const char *name, const char *text, char *why, size_t size);
+/* NULL if option i has an effect together with the others as they are, else why it has none: "needs gtr". Static. */
+MAR_API const char *mar_params_unused(const mar_params *params, int i);
 
 typedef struct mar_session mar_session;
 
-/* A session owns all working memory for up to `max_batch` images at a time, one block on the backend; a step allocates
+/* `params` is copied. One from a program compiled with an older mar.h is understood, its missing fields are at their
+ * defaults; one from a newer mar.h is refused.
+ * A session owns all working memory for up to `max_batch` images at a time, one block on the backend; a step allocates
  * nothing. (Beginning a batch of another size than the last one may, to prepare the products of its shapes, and so may
  * a round of speculation in context full, whose shapes depend on what was accepted; on a GPU so does each step of the
  * first batch of a size, which is recorded for those that follow: mar_stats.recorded_bytes.) MAR_ENOMEM names the
@@ -207,6 +257,9 @@ MAR_API int mar_session_steps_left(const mar_session *s);
 MAR_API mar_status mar_session_tokens(mar_session *s, float *tokens);
 MAR_API mar_status mar_session_images(mar_session *s, uint8_t *rgb);
 MAR_API void mar_session_image_size(const mar_session *s, int *width, int *height);
+
+/* The parameters that the session uses: `params` with its automatic values filled in. Valid as long as the session. */
+MAR_API const mar_params *mar_session_get_params(const mar_session *s);
 
 /* What a batch took since mar_session_begin. Seconds, and arithmetic (2 flops a multiply-add, matrix products and
  * convolutions only). Encoder, decoder and head are the target's. The draft's is in draft_*, but for its

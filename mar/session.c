@@ -3,8 +3,10 @@
 
 #include "base/arena.h"
 #include "mar/gtr.h"
+#include "mar/params.h"
 #include "mar/speculate.h"
 #include "mar/vae.h"
+#include "mar/way.h"
 
 #include <limits.h>
 #include <math.h>
@@ -257,19 +259,24 @@ static mar_status plan(mar_session *s, int n, mar_err *err)
     return status;
 }
 
-mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
-                              mar_session **out)
+mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *asked, int max_batch, mar_session **out)
 {
     mar_err *err = &model->m->err;
+    mar_params all, *params = &all;
     *out = NULL;
-    mar_status status = check_params(model, vae, params, max_batch, err);
+    mar_status status = mar_params_read(asked, params, err);
+    if (status != MAR_OK) return status;
+    mar_ways_resolve(params);
+    if (params->num_iter == 0) params->num_iter = model->config.seq_len < 64 ? model->config.seq_len : 64;
+    if (params->gtr_sampling_steps == 0)
+        params->gtr_sampling_steps = params->num_sampling_steps < 50 ? params->num_sampling_steps : 50;
+    status = check_params(model, vae, params, max_batch, err);
     if (status != MAR_OK) return status;
     mar_session *s = calloc(1, sizeof *s);
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
     s->model = model;
     s->vae = vae;
     s->params = *params;
-    if (params->draft && !params->spec && !params->head_spec) s->params.spec = "conditional";
     if (s->params.gamma > params->num_iter) s->params.gamma = params->num_iter; /* the rest of the image */
     s->max_images = max_batch;
     s->conditions = params->cfg == 1.0f ? 1 : 2;
@@ -571,6 +578,11 @@ mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step)
     if (map) memcpy(map, s->fate, count * sizeof *map);
     if (step) memcpy(step, s->born, count * sizeof *step);
     return MAR_OK;
+}
+
+const mar_params *mar_session_get_params(const mar_session *s)
+{
+    return &s->params;
 }
 
 const char *mar_session_guarantee(const mar_session *s)

@@ -174,9 +174,8 @@ static void name_run(const fidelity *f, fidelity_run *r)
     FILE *out = fmemopen(r->name, sizeof r->name, "w");
     if (!out) return;
     if (r == f->runs) {
-        const mar_params defaults = MAR_PARAMS_DEFAULT;
-        base.params.num_iter = f->positions < defaults.num_iter ? f->positions : defaults.num_iter;
-        base.params.num_sampling_steps = defaults.num_sampling_steps;
+        base.params.num_iter = f->positions < 64 ? f->positions : 64;
+        base.params.num_sampling_steps = 100;
     }
     if (r == f->runs && !*run_options_text(o, text, sizeof text))
         fprintf(out, " plain sampling, %d autoregressive steps of %d", o->params.num_iter,

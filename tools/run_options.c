@@ -14,7 +14,8 @@ static const char *const switches[] = {"off", "on", NULL};
 
 void run_options_init(run_options *o)
 {
-    *o = (run_options){.model = "demo", .params = MAR_PARAMS_DEFAULT, .align = 1};
+    *o = (run_options){.model = "demo", .align = 1};
+    mar_params_init(&o->params, sizeof o->params);
     o->params.cfg = 2.9f; /* the official setting of MAR-B, and near that of L (3.0) and H (3.2) */
     o->params.num_iter = 0;
 }

@@ -76,36 +76,34 @@ static void compare_images(const library *l, mar_session *s, const library *orac
 
 /* Few steps: what they are made of is what is tested. But a chain from t = 999 on in very few of them would multiply
  * any rounding by thousands. */
-#define RUN(iter, steps, scale)                                                                                        \
-    .num_iter = iter, .num_sampling_steps = steps, .cfg = scale, .temperature = 1, .seed = 11
-#define DRAFTED RUN(4, 20, 2.9f), .gamma = 2, .prefill = 0.3f, .align = 1, .inner_temperature = 42
-
-#define ANNEALED(steps) .diff_annealing = MAR_ANNEAL_LINEAR, .diff_upper_steps = steps + 1, .diff_lower_steps = steps
+#define SEED     "seed 11, "
+#define DRAFTED  SEED "num_iter 4, num_sampling_steps 20, cfg 2.9, gamma 2, prefill 0.3, "
+#define ANNEALED SEED "diff_annealing linear, "
 
 static const struct {
     const char *name;
     int drafts;
     int bf16; /* close in bf16, too: a chain that does not start at t = 999, and no decisions that a rounding turns */
-    mar_params params;
+    const char *params;
 } cases[] = {
-    {"annealing", 0, 1, {RUN(2, 0, 2.9f), ANNEALED(4)}},
-    {"annealing, no guidance", 0, 1, {RUN(2, 0, 1), ANNEALED(3)}},
-    {"plain chain", 0, 0, {RUN(2, 24, 2.9f)}},
-    {"ddim, constant guidance", 0, 1, {RUN(2, 6, 2), .cfg_schedule = MAR_CFG_CONSTANT, .sampler = MAR_SAMPLER_DDIM}},
-    {"dpmpp", 0, 1, {RUN(2, 6, 2.9f), .sampler = MAR_SAMPLER_DPMPP}},
-    {"lazy_head", 0, 0, {RUN(2, 24, 2.9f), .lazy_head = 1}},
-    {"gtr",
-     0,
-     0,
-     {RUN(2, 24, 2.9f), .gtr = 1, .gtr_generation_steps = 2, .gtr_reconstruction_steps = 1, .gtr_detail = 0.3f,
-      .gtr_sampling_steps = 20}},
-    {"lazy", 0, 0, {RUN(22, 0, 2.9f), ANNEALED(2), .lazy = 1}}, /* the 21st step prunes */
-    {"head_spec", 0, 0, {RUN(2, 0, 2.9f), ANNEALED(8), .head_spec = 4}},
-    {"head_spec, draft", 1, 0, {RUN(2, 20, 2.9f), .head_spec = 3}},
-    {"conditional", 1, 0, {DRAFTED, .spec = "conditional"}},
-    {"paper", 1, 0, {DRAFTED, .spec = "paper"}},
-    {"cspd", 1, 0, {DRAFTED, .spec = "cspd"}},
-    {"cspd, full", 1, 0, {DRAFTED, .spec = "cspd", .context = MAR_CONTEXT_FULL}},
+    {"annealing", 0, 1, ANNEALED "num_iter 2, cfg 2.9, diff_upper_steps 5, diff_lower_steps 4"},
+    {"annealing, no guidance", 0, 1, ANNEALED "num_iter 2, cfg 1, diff_upper_steps 4, diff_lower_steps 3"},
+    {"plain chain", 0, 0, SEED "num_iter 2, num_sampling_steps 24, cfg 2.9"},
+    {"ddim, constant guidance", 0, 1,
+     SEED "num_iter 2, num_sampling_steps 6, cfg 2, cfg_schedule constant, sampler ddim"},
+    {"dpmpp", 0, 1, SEED "num_iter 2, num_sampling_steps 6, cfg 2.9, sampler dpmpp"},
+    {"lazy_head", 0, 0, SEED "num_iter 2, num_sampling_steps 24, cfg 2.9, lazy_head on"},
+    {"gtr", 0, 0,
+     SEED "num_sampling_steps 24, cfg 2.9, gtr on, gtr_generation_steps 2, gtr_reconstruction_steps 1, gtr_detail 0.3, "
+          "gtr_sampling_steps 20"},
+    {"lazy", 0, 0, /* the 21st step prunes */
+     ANNEALED "num_iter 22, cfg 2.9, diff_upper_steps 3, diff_lower_steps 2, lazy on"},
+    {"head_spec", 0, 0, ANNEALED "num_iter 2, cfg 2.9, diff_upper_steps 9, diff_lower_steps 8, head_spec 4"},
+    {"head_spec, draft", 1, 0, SEED "num_iter 2, num_sampling_steps 20, cfg 2.9, head_spec 3"},
+    {"conditional", 1, 0, DRAFTED "spec conditional"},
+    {"paper", 1, 0, DRAFTED "spec paper"},
+    {"cspd", 1, 0, DRAFTED "spec cspd"},
+    {"cspd, full", 1, 0, DRAFTED "spec cspd, context full"},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -115,8 +113,9 @@ static void f32_is_the_cpu(void **state)
     (void)state;
     library cpu = open_library(MAR_BACKEND_CPU, MAR_DTYPE_F32), cuda = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32);
     for (int i = 0; i < CASES; i++) {
-        mar_session *a = open_session(&cpu, &cases[i].params, cases[i].drafts);
-        mar_session *b = open_session(&cuda, &cases[i].params, cases[i].drafts);
+        const mar_params p = params_with(cases[i].params);
+        mar_session *a = open_session(&cpu, &p, cases[i].drafts);
+        mar_session *b = open_session(&cuda, &p, cases[i].drafts);
         const int batches = i % 5 == 0 || cuda_test_scale() > 1 ? 2 : 1;
         for (int j = 0; j < batches; j++) {
             float expected[BATCH * TOKENS], tokens[BATCH * TOKENS];
@@ -144,7 +143,8 @@ static void bf16_is_near(void **state)
     for (int i = 0; i < CASES; i++) {
         if (!cases[i].bf16) continue;
         float expected[BATCH * TOKENS], tokens[BATCH * TOKENS], again[BATCH * TOKENS];
-        mar_session *a = open_session(&cpu, &cases[i].params, 0), *b = open_session(&cuda, &cases[i].params, 0);
+        const mar_params p = params_with(cases[i].params);
+        mar_session *a = open_session(&cpu, &p, 0), *b = open_session(&cuda, &p, 0);
         make(&cpu, a, 5, BATCH, expected);
         make(&cuda, b, 5, BATCH, tokens);
         make(&cuda, b, 5, BATCH, again);
@@ -162,7 +162,7 @@ static void bf16_is_near(void **state)
 static void batches_stand_alone(void **state)
 {
     (void)state;
-    const mar_params p = {RUN(2, 4, 2.9f)};
+    const mar_params p = params_with(SEED "num_iter 2, num_sampling_steps 4, cfg 2.9");
     library l = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32);
     mar_session *fresh = open_session(&l, &p, 0), *used = open_session(&l, &p, 0);
     float expected[BATCH * TOKENS], tokens[BATCH * TOKENS];
@@ -181,8 +181,8 @@ static void batches_stand_alone(void **state)
 static void sessions_stand_alone(void **state)
 {
     (void)state;
-    enum { SESSIONS = 3, STEPS = 3 };
-    mar_params p = {RUN(STEPS, 4, 2.9f)};
+    enum { SESSIONS = 3, STEPS = 3 }; /* as p says */
+    mar_params p = params_with(SEED "num_iter 3, num_sampling_steps 4, cfg 2.9");
     library l[2] = {open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32), open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32)};
     mar_session *s[SESSIONS];
     float alone[SESSIONS][BATCH * TOKENS], tokens[BATCH * TOKENS];
@@ -213,7 +213,7 @@ static void memory_that_runs_out_is_named(void **state)
     (void)state;
     enum { MOST = 64 };
     library l = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_BF16);
-    const mar_params p = {RUN(2, 4, 2.9f)};
+    const mar_params p = params_with(SEED "num_iter 2, num_sampling_steps 4, cfg 2.9");
     mar_session *first = open_session(&l, &p, 0), *s[MOST];
     float tokens[BATCH * TOKENS], again[BATCH * TOKENS];
     int n = 0;

@@ -41,7 +41,7 @@ static float *conditions(const network *net, int guided)
     int order_data[SEQ];
     const int *order = order_data;
     const mar_batch batch = {1, &order};
-    mar_params p = MAR_PARAMS_DEFAULT;
+    mar_params p = plain_params();
     mar_step step;
     mar_model *model;
     mar_runner runner;

@@ -31,7 +31,7 @@ typedef struct {
 
 static mar_params params_of(int steps, float cfg, mar_cfg_schedule schedule, float temperature)
 {
-    mar_params p = MAR_PARAMS_DEFAULT;
+    mar_params p = plain_params();
     p.num_iter = NUM_ITER;
     p.num_sampling_steps = steps;
     p.cfg = cfg;

@@ -13,14 +13,16 @@ enum { SEQ = 16, CHANNELS = 6, TOKENS = SEQ * CHANNELS };
 
 #define ok(m, call) assert_ok(call, &(m)->err)
 
-/* Tokens of images first..first+n-1, made in batches of at most `batch`. */
-/* The official parameters; everything else off. */
-#define PARAMS(iter, steps, scale, schedule, tau, s)                                                                   \
-    {                                                                                                                  \
-        .num_iter = iter, .num_sampling_steps = steps, .cfg = scale, .cfg_schedule = schedule, .temperature = tau,     \
-        .seed = s                                                                                                      \
-    }
+static mar_params params_of(int num_iter, int steps, float cfg, mar_cfg_schedule schedule, float temperature,
+                            uint64_t seed)
+{
+    mar_params p = plain_params();
+    p.num_iter = num_iter, p.num_sampling_steps = steps, p.cfg = cfg, p.cfg_schedule = schedule;
+    p.temperature = temperature, p.seed = seed;
+    return p;
+}
 
+/* Tokens of images first..first+n-1, made in batches of at most `batch`. */
 static void generate(mar *m, const char *path, const mar_params *p, const int *labels, int first, int n, int batch,
                      int tokens, float *out)
 {
@@ -41,15 +43,15 @@ static void generate(mar *m, const char *path, const mar_params *p, const int *l
 static void matches_pytorch(void **state)
 {
     (void)state;
-    static const struct {
+    const struct {
         const char *name;
         mar_params params;
         int n, labels[3];
     } cases[] = {
-        {"images.linear", PARAMS(8, 100, 2.9f, MAR_CFG_LINEAR, 1.0f, 0x1234567890ABCDEF), 3, {3, 0, 4}},
-        {"images.constant", PARAMS(16, 20, 1.5f, MAR_CFG_CONSTANT, 0.8f, 0x1234567890ABCDEF), 2, {1, 2}},
-        {"images.plain", PARAMS(1, 50, 1.0f, MAR_CFG_LINEAR, 1.0f, 0x1234567890ABCDEF), 1, {2}},
-        {"images.unconditional", PARAMS(5, 10, 1.0f, MAR_CFG_LINEAR, 1.0f, 0x1234567890ABCDEF), 1, {-1}},
+        {"images.linear", params_of(8, 100, 2.9f, MAR_CFG_LINEAR, 1.0f, 0x1234567890ABCDEF), 3, {3, 0, 4}},
+        {"images.constant", params_of(16, 20, 1.5f, MAR_CFG_CONSTANT, 0.8f, 0x1234567890ABCDEF), 2, {1, 2}},
+        {"images.plain", params_of(1, 50, 1.0f, MAR_CFG_LINEAR, 1.0f, 0x1234567890ABCDEF), 1, {2}},
+        {"images.unconditional", params_of(5, 10, 1.0f, MAR_CFG_LINEAR, 1.0f, 0x1234567890ABCDEF), 1, {-1}},
     };
     wt_file *golden = golden_open("mar");
     mar *m = open_mar(MAR_DTYPE_F32, 2);
@@ -69,7 +71,7 @@ static void batch_and_threads_do_not_matter(void **state)
 {
     (void)state;
     enum { N = 5 };
-    const mar_params p = PARAMS(6, 10, 2.0f, MAR_CFG_LINEAR, 1.0f, 77);
+    const mar_params p = params_of(6, 10, 2.0f, MAR_CFG_LINEAR, 1.0f, 77);
     const int labels[N] = {0, 1, 2, 3, -1};
     for (int bf16 = 0; bf16 < 2; bf16++) {
         float reference[N * TOKENS], tokens[N * TOKENS];
@@ -89,7 +91,7 @@ static void batch_and_threads_do_not_matter(void **state)
 static void everything_else_does_matter(void **state)
 {
     (void)state;
-    const mar_params base = PARAMS(4, 10, 2.0f, MAR_CFG_LINEAR, 1.0f, 1);
+    const mar_params base = params_of(4, 10, 2.0f, MAR_CFG_LINEAR, 1.0f, 1);
     mar_params other[4] = {base, base, base, base};
     other[0].seed = 2;
     other[1].temperature = 0.5f;
@@ -112,7 +114,7 @@ static void demo_images(void **state)
 {
     (void)state;
     enum { N = 3, SIDE = 32, BYTES = SIDE * SIDE * 3 };
-    const mar_params p = PARAMS(16, 50, 2.9f, MAR_CFG_LINEAR, 1.0f, 5);
+    const mar_params p = params_of(16, 50, 2.9f, MAR_CFG_LINEAR, 1.0f, 5);
     const int labels[N] = {3, 7, 0};
     wt_file *golden = golden_open("demo");
     float *tokens = golden_f32(golden, "tokens", N * 64 * 8), *pixels = golden_f32(golden, "pixels", N * BYTES);
@@ -155,20 +157,20 @@ static void demo_images(void **state)
 static void refuses(void **state)
 {
     (void)state;
-    const mar_params good = PARAMS(4, 10, 2.0f, MAR_CFG_LINEAR, 1.0f, 1);
+    const mar_params good = params_of(4, 10, 2.0f, MAR_CFG_LINEAR, 1.0f, 1);
     const struct {
         mar_params params;
         int batch;
         const char *says;
     } cases[] = {
-        {PARAMS(0, 10, 2, MAR_CFG_LINEAR, 1, 1), 1, "num_iter 0: expected 1..16"},
-        {PARAMS(17, 10, 2, MAR_CFG_LINEAR, 1, 1), 1, "num_iter 17"},
-        {PARAMS(4, 1, 2, MAR_CFG_LINEAR, 1, 1), 1, "num_sampling_steps 1: expected 2..1000"},
-        {PARAMS(4, 1001, 2, MAR_CFG_LINEAR, 1, 1), 1, "num_sampling_steps 1001"},
-        {PARAMS(4, 10, NAN, MAR_CFG_LINEAR, 1, 1), 1, "cfg nan"},
-        {PARAMS(4, 10, 2, (mar_cfg_schedule)7, 1, 1), 1, "cfg_schedule 7"},
-        {PARAMS(4, 10, 2, MAR_CFG_LINEAR, -1, 1), 1, "temperature -1"},
-        {PARAMS(4, 10, 2, MAR_CFG_LINEAR, 1, 1), 0, "batch of 0"},
+        {params_of(-1, 10, 2, MAR_CFG_LINEAR, 1, 1), 1, "num_iter -1: expected a whole number from 0"},
+        {params_of(17, 10, 2, MAR_CFG_LINEAR, 1, 1), 1, "num_iter 17: expected 1..16"},
+        {params_of(4, 1, 2, MAR_CFG_LINEAR, 1, 1), 1, "num_sampling_steps 1: expected a whole number from 2 to 1000"},
+        {params_of(4, 1001, 2, MAR_CFG_LINEAR, 1, 1), 1, "num_sampling_steps 1001"},
+        {params_of(4, 10, NAN, MAR_CFG_LINEAR, 1, 1), 1, "cfg nan"},
+        {params_of(4, 10, 2, (mar_cfg_schedule)7, 1, 1), 1, "cfg_schedule 7"},
+        {params_of(4, 10, 2, MAR_CFG_LINEAR, -1, 1), 1, "temperature -1"},
+        {params_of(4, 10, 2, MAR_CFG_LINEAR, 1, 1), 0, "batch of 0"},
     };
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model;
@@ -212,7 +214,7 @@ static void refuses(void **state)
 static void sessions_can_be_reused(void **state)
 {
     (void)state;
-    const mar_params p = PARAMS(4, 10, 2.0f, MAR_CFG_LINEAR, 1.0f, 1);
+    const mar_params p = params_of(4, 10, 2.0f, MAR_CFG_LINEAR, 1.0f, 1);
     const int labels[2] = {1, 2};
     float once[TOKENS], again[TOKENS];
     mar *m = open_mar(MAR_DTYPE_AUTO, 2);

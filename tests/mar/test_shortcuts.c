@@ -19,7 +19,7 @@ enum { SEQ = 64, GRID = 8, CHANNELS = 5, D = 24, TOKENS = SEQ * CHANNELS };
 
 static mar_params defaults(int num_iter, int steps)
 {
-    mar_params p = MAR_PARAMS_DEFAULT;
+    mar_params p = plain_params();
     p.num_iter = num_iter;
     p.num_sampling_steps = steps;
     p.cfg = 2.9f;

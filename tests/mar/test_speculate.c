@@ -34,7 +34,7 @@ static void close_models(models d)
 
 static mar_params params_of(mar_model *draft, const char *spec, mar_context context, int gamma, float prefill)
 {
-    mar_params p = MAR_PARAMS_DEFAULT;
+    mar_params p = plain_params();
     p.num_iter = 8, p.num_sampling_steps = 20, p.cfg = 2.9f, p.seed = 11;
     p.draft = draft, p.spec = spec, p.context = context, p.gamma = gamma, p.prefill = prefill;
     return p;

@@ -64,6 +64,30 @@ mar *open_mar(mar_dtype dtype, int threads)
     return m;
 }
 
+mar_params plain_params(void)
+{
+    mar_params p;
+    mar_params_init(&p, sizeof p);
+    p.num_iter = 64;
+    p.cfg = 1;
+    return p;
+}
+
+mar_params params_with(const char *list)
+{
+    mar_params p = plain_params();
+    char copy[512], why[256];
+    snprintf(copy, sizeof copy, "%s", list);
+    for (char *rest = copy, *name; (name = strsep(&rest, ","));) {
+        name += *name == ' ';
+        char *text = strchr(name, ' ');
+        if (!text) fail_msg("\"%s\": expected a name and a value", name);
+        *text++ = '\0';
+        if (mar_params_set(&p, name, text, why, sizeof why) != MAR_OK) fail_msg("%s", why);
+    }
+    return p;
+}
+
 void *backend_memory(kern *k, size_t bytes)
 {
     void *p = NULL;

@@ -12,7 +12,7 @@
 #include "kernels/ops.h"
 #include "weights/weights.h"
 
-/* Golden tensors live in safetensors files written by tests/golden/make_golden.py with PyTorch. */
+/* Golden tensors live in safetensors files written by tests/golden/make_*.py with PyTorch. */
 wt_file *golden_open(const char *name); /* "head" opens tests/golden/data/head.safetensors; fails the test */
 float *golden_f32(const wt_file *f, const char *name, int64_t count); /* caller frees */
 
@@ -35,6 +35,11 @@ double max_difference(const float *a, const float *b, size_t n);
 
 /* A library handle; NULL: bf16 was asked for and the processor has none. */
 mar *open_mar(mar_dtype dtype, int threads);
+
+/* The default parameters without guidance: 64 steps of 100. */
+mar_params plain_params(void);
+/* Those with the options of a list such as "num_iter 8, lazy on" set; fails the test if one is refused. */
+mar_params params_with(const char *list);
 
 /* Memory of a backend, for the working memory of a component used alone (its lay_out); k->core->free. */
 void *backend_memory(kern *k, size_t bytes);

@@ -1,0 +1,332 @@
+/* The table of options: a field of mar_params and a row here are all that an option needs. Parsing, ranges, --help, the
+ * manual, the text of pictures, records and mar_params_set read it. */
+#include "mar/params.h"
+
+#include "mar/way.h"
+#include "specdec/verifier.h"
+
+#include <pthread.h>
+#include <string.h>
+
+static const char *const schedules[] = {"linear", "constant", NULL};                    /* mar_cfg_schedule */
+static const char *const samplers[] = {"ddpm", "ddim", "dpmpp", NULL};                  /* mar_sampler */
+static const char *const annealings[] = {"off", "linear", "cosine", "two-stage", NULL}; /* mar_annealing */
+static const char *const contexts[] = {"prefix", "full", NULL};                         /* mar_context */
+static const char *const switches[] = {"off", "on", NULL};
+static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};   /* mar_dtype, of arithmetic */
+static const char *const backends[] = {"auto", "cpu", "cuda", NULL}; /* mar_backend */
+static const char *verifiers[16];                                    /* of continuous tokens, filled below */
+
+enum { STEPS_MAX = 65536 }; /* autoregressive steps: the tokens of the largest image a model could make */
+
+#define FIELD(name) #name, .offset = offsetof(mar_params, name)
+static mar_param rows[] = {
+    {.name = FIELD(num_iter),
+     .group = "Sampling",
+     .type = MAR_TYPE_INT,
+     .max = STEPS_MAX,
+     .help = "autoregressive steps; 0: 64, or one a token if fewer\n"
+             "At most the number of tokens in an image."},
+    {.name = FIELD(num_sampling_steps),
+     .group = "Sampling",
+     .type = MAR_TYPE_INT,
+     .value = 100,
+     .min = 2,
+     .max = 1000,
+     .help = "diffusion steps that make a token"},
+    {.name = FIELD(cfg),
+     .group = "Sampling",
+     .type = MAR_TYPE_FLOAT,
+     .value = 2.9,
+     .max = 100,
+     .help = "scale of the classifier-free guidance, 1: none\n"
+             "The official setting of MAR-B is 2.9, of MAR-L 3.0, of MAR-H 3.2."},
+    {.name = FIELD(cfg_schedule),
+     .group = "Sampling",
+     .type = MAR_TYPE_CHOICE,
+     .choices = schedules,
+     .help = "guidance grows with the known tokens, or not"},
+    {.name = FIELD(temperature),
+     .group = "Sampling",
+     .type = MAR_TYPE_FLOAT,
+     .value = 1,
+     .max = 100,
+     .help = "scales the noise of the diffusion steps"},
+    {.name = FIELD(seed),
+     .group = "Sampling",
+     .type = MAR_TYPE_UINT64,
+     .help = "the same seed gives the same images\n"
+             "An image depends on the model, the options of this list, the seed and its number, and on nothing else: "
+             "not on the batch, the number of threads, or the other images."},
+
+    {.name = FIELD(head_spec),
+     .group = "Speculation inside the head, exact",
+     .type = MAR_TYPE_INT,
+     .max = 64,
+     .help = "diffusion steps that one call of the head may settle\n"
+             "Up to so many denoising steps are proposed from the last prediction and verified by one batched call of "
+             "the head. The images follow the same law as without; what changes is how many calls have to wait for one "
+             "another. 0 is the plain chain."},
+
+    {.name = FIELD(draft),
+     .group = "Speculation across tokens",
+     .type = MAR_TYPE_MODEL,
+     .argument = "FILE",
+     .help = "a smaller model, whose tokens are verified\n"
+             "It has the same tokens and drafts autoregressive steps for the model to verify. Its attention heads are "
+             "those that its file says. With head_spec and without spec, its head proposes inside the head instead."},
+    {.name = FIELD(spec),
+     .group = "Speculation across tokens",
+     .type = MAR_TYPE_NAME,
+     .choices = verifiers,
+     .method = "draft",
+     .help = "how drafted tokens are verified\n"
+             "conditional is exact given the context, paper is the criterion of \"Continuous Speculative Decoding for "
+             "Autoregressive Image Generation\" (Wang et al.), and cspd that of the code they released. The default "
+             "with a draft is conditional."},
+    {.name = FIELD(gamma),
+     .group = "Speculation across tokens",
+     .type = MAR_TYPE_INT,
+     .value = 8,
+     .min = 1,
+     .max = STEPS_MAX,
+     .method = "spec",
+     .help = "autoregressive steps drafted before a verification"},
+    {.name = FIELD(prefill),
+     .group = "Speculation across tokens",
+     .type = MAR_TYPE_FLOAT,
+     .value = 0.05,
+     .max = 1,
+     .method = "spec",
+     .help = "fraction of the steps that the model makes alone first"},
+    {.name = FIELD(context),
+     .group = "Speculation across tokens",
+     .type = MAR_TYPE_CHOICE,
+     .choices = contexts,
+     .method = "spec",
+     .help = "what the model sees when it verifies a block\n"
+             "prefix: the tokens verified so far, in one pass for the whole block (the law of coarser autoregressive "
+             "steps). full: each drafted step's own context."},
+    {.name = FIELD(align),
+     .group = "Speculation across tokens",
+     .type = MAR_TYPE_CHOICE,
+     .value = 1,
+     .choices = switches,
+     .method = "spec",
+     .help = "whether draft and model share all noise"},
+    {.name = FIELD(inner_temperature),
+     .group = "Speculation across tokens",
+     .type = MAR_TYPE_FLOAT,
+     .method = "cspd",
+     .help = "tempers the standard deviations of cspd's criterion"},
+
+    {.name = FIELD(sampler),
+     .group = "Shortcuts, which change the law",
+     .type = MAR_TYPE_CHOICE,
+     .choices = samplers,
+     .help =
+         "of the head: its own chain, or an ODE solver\n"
+         "ddpm is the model's own chain, ddim is DDIM, dpmpp is DPM-Solver++ of second order. The latter two draw no "
+         "noise and need temperature 1."},
+    {.name = FIELD(diff_annealing),
+     .group = "Shortcuts, which change the law",
+     .type = MAR_TYPE_CHOICE,
+     .choices = annealings,
+     .help = "DiSA: fewer diffusion steps for later tokens\n"
+             "The number of diffusion steps falls over the autoregressive steps from diff_upper_steps to "
+             "diff_lower_steps, in place of num_sampling_steps."},
+    {.name = FIELD(diff_upper_steps),
+     .group = "Shortcuts, which change the law",
+     .type = MAR_TYPE_INT,
+     .value = 50,
+     .min = 2,
+     .max = 1000,
+     .method = "diff_annealing",
+     .help = "diffusion steps at the first autoregressive step"},
+    {.name = FIELD(diff_lower_steps),
+     .group = "Shortcuts, which change the law",
+     .type = MAR_TYPE_INT,
+     .value = 5,
+     .min = 2,
+     .max = 1000,
+     .method = "diff_annealing",
+     .help = "diffusion steps at the last autoregressive step"},
+    {.name = FIELD(lazy),
+     .group = "Shortcuts, which change the law",
+     .type = MAR_TYPE_FLAG,
+     .help = "LazyMAR: token and condition caches in the transformer"},
+    {.name = FIELD(lazy_head),
+     .group = "Shortcuts, which change the law",
+     .type = MAR_TYPE_FLAG,
+     .help = "LazyMAR's release: the head reuses 6 of 7 steps"},
+    {.name = FIELD(gtr),
+     .group = "Shortcuts, which change the law",
+     .type = MAR_TYPE_FLAG,
+     .help = "GtR: a checkerboard slowly, then the rest fast\n"
+             "First one colour of a checkerboard of tokens in gtr_generation_steps, then the other in "
+             "gtr_reconstruction_steps, which take the place of num_iter; more diffusion steps where the image has "
+             "detail."},
+    {.name = FIELD(gtr_generation_steps),
+     .group = "Shortcuts, which change the law",
+     .type = MAR_TYPE_INT,
+     .value = 16,
+     .min = 1,
+     .max = STEPS_MAX,
+     .method = "gtr",
+     .help = "autoregressive steps of the first half"},
+    {.name = FIELD(gtr_reconstruction_steps),
+     .group = "Shortcuts, which change the law",
+     .type = MAR_TYPE_INT,
+     .value = 1,
+     .min = 1,
+     .max = STEPS_MAX,
+     .method = "gtr",
+     .help = "autoregressive steps of the second half"},
+    {.name = FIELD(gtr_detail),
+     .group = "Shortcuts, which change the law",
+     .type = MAR_TYPE_FLOAT,
+     .value = 0.3,
+     .max = 1,
+     .method = "gtr",
+     .help = "fraction of it that gets num_sampling_steps"},
+    {.name = FIELD(gtr_sampling_steps),
+     .group = "Shortcuts, which change the law",
+     .type = MAR_TYPE_INT,
+     .max = 1000,
+     .method = "gtr",
+     .help = "diffusion steps of the rest; 0: 50 or fewer\n"
+             "At most num_sampling_steps. 0 is 50, or num_sampling_steps if that is less."},
+};
+#undef FIELD
+enum { ROWS = sizeof rows / sizeof *rows };
+
+static const mar_param option_rows[] = {
+    {.name = "backend",
+     .offset = offsetof(mar_options, backend),
+     .group = "Machine",
+     .type = MAR_TYPE_CHOICE,
+     .choices = backends,
+     .help = "auto: a GPU if there is one\n"
+             "auto is the GPU if there is one and the library was built with CUDA, else the CPU."},
+    {.name = "device",
+     .offset = offsetof(mar_options, device),
+     .group = "Machine",
+     .type = MAR_TYPE_INT,
+     .max = 1023,
+     .help = "with backend cuda: the number of the GPU, from 0"},
+    {.name = "dtype",
+     .offset = offsetof(mar_options, dtype),
+     .group = "Machine",
+     .type = MAR_TYPE_CHOICE,
+     .choices = dtypes,
+     .help = "arithmetic of matrix products; auto: bf16 if fast\n"
+             "auto is bf16 on a GPU, and where the processor has instructions for it."},
+    {.name = "threads",
+     .offset = offsetof(mar_options, threads),
+     .group = "Machine",
+     .type = MAR_TYPE_INT,
+     .max = 1024,
+     .help = "worker threads of the CPU; 0: one per core"},
+};
+enum { OPTION_ROWS = sizeof option_rows / sizeof *option_rows };
+
+/* What the registry of verifiers knows of its methods and their parameters is not written here again. */
+static void fill(void)
+{
+    int n = 0;
+    for (const spec_method *const *m = spec_methods(); *m; m++) {
+        if (!((*m)->tokens & SPEC_CONTINUOUS)) continue;
+        if (n + 1 < (int)(sizeof verifiers / sizeof *verifiers)) verifiers[n++] = (*m)->name;
+        for (const spec_parameter *p = (*m)->parameters; p->name; p++)
+            for (int i = 0; i < ROWS; i++)
+                if (strcmp(rows[i].name, p->name) == 0)
+                    rows[i].value = p->value, rows[i].min = p->min, rows[i].max = p->max;
+    }
+}
+
+static const mar_param *table(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, fill);
+    return rows;
+}
+
+int mar_param_count(void)
+{
+    return ROWS;
+}
+
+const mar_param *mar_param_get(int i)
+{
+    return i >= 0 && i < ROWS ? table() + i : NULL;
+}
+
+int mar_option_count(void)
+{
+    return OPTION_ROWS;
+}
+
+const mar_param *mar_option_get(int i)
+{
+    return i >= 0 && i < OPTION_ROWS ? option_rows + i : NULL;
+}
+
+const mar_param *mar_param_find(const char *name)
+{
+    for (int i = 0; i < ROWS; i++)
+        if (strcmp(rows[i].name, name) == 0) return table() + i;
+    return NULL;
+}
+
+void mar_params_init(mar_params *params, size_t size)
+{
+    mar_params all = {0};
+    for (int i = 0; i < ROWS; i++) mar_param_reset(mar_param_get(i), &all);
+    all.size = size;
+    memset(params, 0, size);
+    memcpy(params, &all, size < sizeof all ? size : sizeof all);
+}
+
+/* Whether the field lies in a struct of so many bytes. */
+static int is_within(const mar_param *o, size_t size)
+{
+    return o->offset + mar_param_size(o) <= size;
+}
+
+mar_status mar_params_set(mar_params *params, const char *name, const char *text, char *why, size_t size)
+{
+    mar_err err;
+    const mar_param *o = mar_param_find(name);
+    mar_status status = MAR_OK;
+    if (!o)
+        status = err_set(&err, MAR_EARG, "%s: no such option", name);
+    else if (!is_within(o, params->size))
+        status = err_set(&err, MAR_EARG, "%s: the program was compiled with a mar.h that does not have it", name);
+    else if (o->type == MAR_TYPE_MODEL)
+        status = err_set(&err, MAR_EARG, "%s: is a model that the program loads, expected its field to be set", name);
+    else
+        return mar_param_set(o, params, text, why, size);
+    if (why && size) strncpy(why, err.text, size - 1)[size - 1] = '\0';
+    return status;
+}
+
+mar_status mar_params_read(const mar_params *params, mar_params *out, mar_err *err)
+{
+    mar_params_init(out, sizeof *out);
+    if (!is_within(&rows[0], params->size))
+        return err_set(err, MAR_EARG, "mar_params of %zu bytes: expected mar_params_init to have set them up",
+                       params->size);
+    if (params->size > sizeof *out)
+        return err_set(err, MAR_EARG,
+                       "mar_params of %zu bytes: the program was compiled with a newer mar.h, expected %zu at most "
+                       "with libmar %s",
+                       params->size, sizeof *out, mar_version());
+    for (int i = 0; i < ROWS; i++) {
+        const mar_param *o = mar_param_get(i);
+        if (!is_within(o, params->size)) continue;
+        memcpy(mar_param_field(o, out), mar_param_field(o, params), mar_param_size(o));
+        const mar_status status = mar_param_check(o, out, err);
+        if (status != MAR_OK) return status;
+    }
+    return MAR_OK;
+}

@@ -4,23 +4,16 @@
 
 #include "mar.h"
 #include "tools/options.h"
-#include "tools/progress.h"
 
 enum { RUN_OPTIONS_MAX = 40 };
 
 typedef struct {
     const char *model, *vae, *draft;                           /* as given; vae and draft may be NULL */
-    mar_params params;                                         /* params.draft is set by run_load */
+    mar_params params;                                         /* params.draft is set by models_load */
     int backend, device, dtype, threads, heads;                /* 0: the default */
     int cfg_schedule, sampler, diff_annealing, context, align; /* choices, moved to params by run_options_done */
     uint64_t given;                                            /* for option_set.given */
 } run_options;
-
-typedef struct {
-    mar *library;
-    mar_model *model, *draft; /* draft may be NULL */
-    mar_vae *vae;             /* may be NULL */
-} run_models;
 
 /* Defaults: the demo model, guidance 2.9. */
 void run_options_init(run_options *o);
@@ -31,12 +24,8 @@ void run_options_list(run_options *o, option list[RUN_OPTIONS_MAX]);
 int run_options_done(run_options *o);
 
 int run_is_demo(const char *model);
-/* Opens the library and loads the models; a demo model brings its VAE. `bar` may be NULL. Returns 0, or 1 with the
- * error printed. */
-int run_load(run_options *o, progress *bar, run_models *out);
-void run_unload(run_models *r);
 /* num_iter 0 becomes the default, min(64, tokens); one beyond the tokens is an error. With gtr it is what gtr plans. */
-int run_resolve_num_iter(run_options *o, const run_models *r);
+int run_resolve_num_iter(run_options *o, const mar_model *model);
 
 /* The options that differ from the defaults of plain sampling, as the command line spells them, but a file by its base
  * name: "--head_spec 8". "" if none. Returns text. */

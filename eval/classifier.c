@@ -10,10 +10,14 @@ enum { CONVOLUTIONS = 3, FEATURES = 64, SIDE = EVAL_DIGIT_SIDE };
 static const int channels[CONVOLUTIONS + 1] = {1, 16, 32, 64};
 
 struct eval_classifier {
-    float *conv_weight[CONVOLUTIONS], *conv_bias[CONVOLUTIONS]; /* [out][in][3][3], [out]; batch norm folded in */
-    float *features_weight, *features_bias;                     /* [64][64*4*4], [64] */
-    float *out_weight, *out_bias;                               /* [10][64], [10] */
-    float input[16 * SIDE * SIDE], output[16 * SIDE * SIDE];    /* activations, the largest: 16 channels of 32x32 */
+    float *conv_weight[CONVOLUTIONS]; /* [out][in][3][3], batch norm folded in */
+    float *conv_bias[CONVOLUTIONS];   /* [out] */
+    float *features_weight;           /* [64][64*4*4] */
+    float *features_bias;             /* [64] */
+    float *out_weight;                /* [10][64] */
+    float *out_bias;                  /* [10] */
+    float input[16 * SIDE * SIDE];    /* activations of a layer; the largest are 16 channels of 32x32 */
+    float output[16 * SIDE * SIDE];   /* activations of the next layer */
 };
 
 /* eval/classifier_weights.S; hidden, so that references stay inside the library */

@@ -188,7 +188,8 @@ static void name_run(const fidelity *f, fidelity_run *r)
 static int check_files(const fidelity *f)
 {
     if (tool_can_write_as(f->out, NULL) != 0) return 1;
-    if (f->plot && strcmp(f->plot, f->out) == 0) return tool_error("--plot %s: --out writes there", f->plot);
+    if (f->plot && strcmp(f->plot, f->out) == 0)
+        return tool_error("--plot %s: --out writes there, expected another file", f->plot);
     return f->plot ? tool_can_write_as(f->plot, ".svg") : 0;
 }
 

@@ -30,6 +30,7 @@ static int open_session(const fidelity *f, fidelity_run *r, progress *bar, model
     if (status == MAR_ENOMEM && f->batch > 1)
         return tool_error("%s; a smaller --batch than %d needs less", mar_error(models->library), f->batch);
     if (status != MAR_OK) return tool_error("%s", mar_error(models->library));
+    r->options.params = *mar_session_get_params(*session); /* with its automatic values filled in */
     snprintf(r->guarantee, sizeof r->guarantee, "%s", mar_session_guarantee(*session));
     return 0;
 }

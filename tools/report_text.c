@@ -99,6 +99,7 @@ static cJSON *run_record(const fidelity *f, const fidelity_run *r)
     cJSON_AddNumberToObject(o, "seconds_per_image", r->seconds.median);
     cJSON_AddNumberToObject(o, "seconds_low", r->seconds.low);
     cJSON_AddNumberToObject(o, "seconds_high", r->seconds.high);
+    cJSON_AddItemToObject(o, "turn_seconds", cJSON_CreateDoubleArray(r->turn_seconds, f->turns));
     cJSON_AddNumberToObject(o, "speed", r->speed.median);
     cJSON_AddNumberToObject(o, "speed_low", r->speed.low);
     cJSON_AddNumberToObject(o, "speed_high", r->speed.high);

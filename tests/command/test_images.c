@@ -2,6 +2,7 @@
 #include "tests/support/support.h"
 
 #include "tools/images.h"
+#include "tools/models.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -231,12 +232,44 @@ static void a_session_fails(void **state)
     assert_non_null(strstr(mar_error(demo.m), "class 10"));
 }
 
+/* Runs that ask for the same file in the same way share it; arithmetic and heads are part of the way. */
+static void files_are_loaded_once(void **state)
+{
+    (void)state;
+    static model_store store;
+    run_options options[4];
+    run_models models[4];
+    for (int i = 0; i < 4; i++) {
+        run_options_init(&options[i]);
+        options[i].threads = 1;
+    }
+    options[1].draft = "demo-draft";
+    options[2].model = "demo-draft";
+    options[3].threads = 2;
+    for (int i = 0; i < 4; i++) assert_int_equal(models_load(&store, &options[i], NULL, &models[i]), 0);
+    assert_ptr_equal(models[1].library, models[0].library);
+    assert_ptr_equal(models[1].model, models[0].model);
+    assert_ptr_equal(models[1].vae, models[0].vae);
+    assert_ptr_equal(models[2].model, models[1].draft);
+    assert_ptr_equal(options[1].params.draft, models[1].draft);
+    assert_null(models[0].draft);
+    assert_ptr_not_equal(models[3].library, models[0].library);
+    assert_ptr_not_equal(models[3].model, models[0].model);
+    assert_int_equal(store.handle_count, 2);
+    assert_int_equal(store.file_count, 5); /* model, decoder, draft; model, decoder */
+    models_free(&store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(labels),       cmocka_unit_test(order),
-        cmocka_unit_test(same_tokens),  cmocka_unit_test(one_session_again),
-        cmocka_unit_test(a_sink_fails), cmocka_unit_test(a_session_fails),
+        cmocka_unit_test(labels),
+        cmocka_unit_test(order),
+        cmocka_unit_test(same_tokens),
+        cmocka_unit_test(one_session_again),
+        cmocka_unit_test(a_sink_fails),
+        cmocka_unit_test(a_session_fails),
+        cmocka_unit_test(files_are_loaded_once),
     };
     return cmocka_run_group_tests(tests, open_demo, close_demo);
 }

@@ -56,6 +56,12 @@ static inline kern *mar_masked_kern(const mar_masked *g)
     return g->model->base.m->kern;
 }
 
+/* The engine's part of a session whose model is of this family. */
+static inline mar_masked *mar_masked_of(mar_session *s)
+{
+    return (mar_masked *)mar_session_generation(s);
+}
+
 /* The state of a way, or NULL if it is off. */
 void *mar_masked_state(const mar_masked *g, const mar_way *way);
 /* The respacings of the head's chain that the plan's steps ask for: specs [2 * num_iter]; returns how many. */

@@ -30,7 +30,7 @@ fi
 echo "$(wc -l <"$work/new.txt") configurations, identical to the bit to $1 ($(git describe --always "$rev"))"
 
 # Seconds per image of `mar bench` in turns; the arguments are its options.
-times() {
+time_runs() {
     for round in $(seq "$rounds"); do
         for build in old new; do
             "$work/$build-build/mar" bench "$@" --json |
@@ -50,6 +50,6 @@ times() {
     rm "$work/old.times" "$work/new.times"
 }
 [ "$rounds" -gt 0 ] || exit 0
-times --repeat 20
-times --repeat 20 --head_spec 8
-if [ -n "${MAR_B:-}" ]; then times --model "$MAR_B" ${VAE:+--vae "$VAE"}; fi
+time_runs --repeat 20
+time_runs --repeat 20 --head_spec 8
+if [ -n "${MAR_B:-}" ]; then time_runs --model "$MAR_B" ${VAE:+--vae "$VAE"}; fi

@@ -1,7 +1,6 @@
 /* The stack machine of Python's pickle, protocols 2 to 5 (Lib/pickletools.py describes every opcode). Memory
  * is bounded by the pool's limit, time by the pickle's length; there is no recursion. */
 #include "weights/pickle.h"
-#include "weights/reader.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,6 +3,7 @@
  * little-endian). */
 #include "weights/pickle.h"
 #include "weights/reader.h"
+#include "weights/table.h"
 #include "weights/zip.h"
 
 #include <stdio.h>

@@ -1,6 +1,8 @@
 /* Reading safetensors: u64 header length, JSON header, tensor data without holes or overlaps.
  * https://github.com/huggingface/safetensors#format */
+#include "weights/number.h"
 #include "weights/reader.h"
+#include "weights/table.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>

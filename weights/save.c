@@ -1,6 +1,6 @@
 /* Writing safetensors, tensor by tensor. */
 #include "weights/number.h"
-#include "weights/reader.h"
+#include "weights/table.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>

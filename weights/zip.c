@@ -1,7 +1,7 @@
 /* APPNOTE.TXT 6.3.10, sections 4.3.7 (local header), 4.3.12 (directory), 4.3.14 to 4.3.16 (its end), 4.5.3
  * (ZIP64). Sizes come from the directory: PyTorch leaves those of the local headers zero. */
 #include "weights/zip.h"
-#include "weights/reader.h"
+#include "weights/number.h"
 
 #include <stdlib.h>
 #include <string.h>

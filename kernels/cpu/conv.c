@@ -256,12 +256,3 @@ void cpu_conv(kern *kern_, const kern_conv *c, const act *x, int height, int wid
 #pragma omp parallel for num_threads(k->threads) schedule(dynamic, 1) if (p->bands > 1)
     for (int band = 0; band < p->bands; band++) run_band(k, c, p, band, x, y);
 }
-
-const kern_conv_ops cpu_conv_ops = {
-    .create = cpu_conv_create,
-    .free = cpu_conv_free,
-    .plan = cpu_conv_plan,
-    .conv = cpu_conv,
-    .group_norm_plan = cpu_group_norm_plan,
-    .group_norm = cpu_group_norm,
-};

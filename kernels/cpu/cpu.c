@@ -131,6 +131,37 @@ static const kern_core_ops cpu_core_ops = {
     .attention_plan = cpu_attention_plan,
 };
 
+static const kern_head_ops cpu_head_ops = {
+    .create = cpu_head_create,
+    .free = cpu_head_free,
+    .mod_bytes = cpu_head_mod_bytes,
+    .scratch_bytes = cpu_head_scratch_bytes,
+    .plan = cpu_head_plan,
+    .modulate = cpu_head_modulate,
+    .eval = cpu_head_eval,
+    .eval_reusing = cpu_head_eval_reusing,
+    .chain_run = cpu_chain_run,
+    .chain_step = cpu_chain_step,
+    .chain_ode_step = cpu_chain_ode_step,
+    .chain_law = cpu_chain_law,
+    .add_log_std = cpu_add_log_std,
+    .verify = cpu_verify,
+    .normal = cpu_normal,
+    .speculate_plan = cpu_speculate_plan,
+    .speculate_start = cpu_speculate_start,
+    .speculate_propose = cpu_speculate_propose,
+    .speculate_walk = cpu_speculate_walk,
+};
+
+static const kern_conv_ops cpu_conv_ops = {
+    .create = cpu_conv_create,
+    .free = cpu_conv_free,
+    .plan = cpu_conv_plan,
+    .conv = cpu_conv,
+    .group_norm_plan = cpu_group_norm_plan,
+    .group_norm = cpu_group_norm,
+};
+
 /* oneDNN may be told to use less than the processor has (ONEDNN_MAX_CPU_ISA): ask it. */
 static int bf16_works(dnn *d)
 {

@@ -67,10 +67,6 @@ int cpu_linear_shares(const kern_linear *l);
 void cpu_linear_share(const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate, int part, int parts,
                       const kern_linear *next);
 
-/* The sub-tables of the kernel table, at the ends of head.c and conv.c; the core table ends cpu.c. */
-extern const kern_head_ops cpu_head_ops;
-extern const kern_conv_ops cpu_conv_ops;
-
 /* kernels/cpu/<file>.c: the entries of the tables. */
 mar_status cpu_linear_create(kern *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
 void cpu_linear_free(kern *k, kern_linear *l);

@@ -344,25 +344,3 @@ void cpu_chain_run(kern *k, const kern_head *h, const kern_chain_job *j)
                            j->t[i]);
     }
 }
-
-const kern_head_ops cpu_head_ops = {
-    .create = cpu_head_create,
-    .free = cpu_head_free,
-    .mod_bytes = cpu_head_mod_bytes,
-    .scratch_bytes = cpu_head_scratch_bytes,
-    .plan = cpu_head_plan,
-    .modulate = cpu_head_modulate,
-    .eval = cpu_head_eval,
-    .eval_reusing = cpu_head_eval_reusing,
-    .chain_run = cpu_chain_run,
-    .chain_step = cpu_chain_step,
-    .chain_ode_step = cpu_chain_ode_step,
-    .chain_law = cpu_chain_law,
-    .add_log_std = cpu_add_log_std,
-    .verify = cpu_verify,
-    .normal = cpu_normal,
-    .speculate_plan = cpu_speculate_plan,
-    .speculate_start = cpu_speculate_start,
-    .speculate_propose = cpu_speculate_propose,
-    .speculate_walk = cpu_speculate_walk,
-};

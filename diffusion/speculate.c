@@ -51,7 +51,7 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
     w->lowest = arena_carve(base, &used, g, i);
     w->calls = arena_carve(base, &used, g, i);
     w->noise = arena_carve(base, &used, steps * g * c, f);
-    w->seen = arena_carve(base, &used, g * (steps + 1) * KERN_SEEN * c, f);
+    w->evaluated = arena_carve(base, &used, g * (steps + 1) * KERN_EVALUATED * c, f);
     w->secant = arena_carve(base, &used, g * KERN_SECANT * c, f);
     w->slot_token = arena_carve(base, &used, g, i);
     w->slot_row = arena_carve(base, &used, g, i);

@@ -71,10 +71,9 @@ static int allocate(spec_sampler *s)
     s->out.workspace = calloc(spec_workspace_size(s->target.size), sizeof(float));
     s->candidate = calloc(positions * (size_t)s->children, sizeof *s->candidate);
     s->candidates = calloc(positions, sizeof *s->candidates);
-    s->speculate_q = calloc(positions * size, sizeof *s->speculate_q);
+    s->draft_q = calloc(positions * size, sizeof *s->draft_q);
     return s->node && s->place && s->parent && s->node_token && s->site && s->log_p && s->log_q && s->address &&
-           s->out.verdict && s->out.id && s->out.law && s->out.workspace && s->candidate && s->candidates &&
-           s->speculate_q;
+           s->out.verdict && s->out.id && s->out.law && s->out.workspace && s->candidate && s->candidates && s->draft_q;
 }
 
 spec_sampler *spec_sampler_create(const spec_model *target, const spec_model *draft,
@@ -99,7 +98,7 @@ void spec_sampler_free(spec_sampler *s)
     if (!s) return;
     free(s->node), free(s->place), free(s->parent), free(s->node_token), free(s->site), free(s->log_p), free(s->log_q);
     free(s->address), free(s->out.verdict), free(s->out.id), free(s->out.law), free(s->out.workspace);
-    free(s->candidate), free(s->candidates), free(s->speculate_q);
+    free(s->candidate), free(s->candidates), free(s->draft_q);
     free(s);
 }
 
@@ -192,23 +191,23 @@ static int draft_round(spec_sampler *s)
 static void enter(spec_sampler *s, int i)
 {
     const spec_address a = address_at(s, s->known + i);
-    float *q = law(s, s->speculate_q, i);
+    float *q = law(s, s->draft_q, i);
     for (int x = 0; x < s->target.size; x++) q[x] = (float)-log(s->target.size);
     s->candidates[i] = spec_draw_candidates(q, s->target.size, &a, 0, 1, s->candidate + i * s->children);
 }
 
 /* The window as a block: each position's candidates behind every draft of the position before, in the tree; then a
  * chain behind the first path. */
-static int speculate_block(spec_sampler *s)
+static int jacobi_block(spec_sampler *s)
 {
     int count = 0, begin = -1, end = 0; /* the level before */
-    for (int i = 0; i < s->window; i++) {
+    for (int i = 0; i < s->drafted; i++) {
         const int level = count, parents = i < s->tree ? end : begin + 1;
         for (int parent = begin; parent < parents; parent++)
             for (int k = 0; k < s->candidates[i]; k++) {
                 s->parent[count] = parent;
                 s->node[count] = s->candidate[i * s->children + k];
-                s->site[parent + 1].log_q = law(s, s->speculate_q, i);
+                s->site[parent + 1].log_q = law(s, s->draft_q, i);
                 count++;
             }
         begin = level, end = count;
@@ -218,15 +217,15 @@ static int speculate_block(spec_sampler *s)
 
 /* The next window: what is left of this one, each token a draw from the p that is now its q, and new entries. With
  * STOP the tail is drawn anew; with CONTINUE it is what verification made of it, and gets siblings for the tree. */
-static int next_window(spec_sampler *s, const spec_outcome *o)
+static int next_drafts(spec_sampler *s, const spec_outcome *o)
 {
-    const int tail = s->window - o->final;
+    const int tail = s->drafted - o->final;
     const int most = s->n - s->known < s->options.length ? s->n - s->known : s->options.length;
     s->tree = 0;
     for (int i = 0; i < most; i++) {
         int *candidate = s->candidate + i * s->children;
         const spec_address a = address_at(s, s->known + i);
-        float *q = law(s, s->speculate_q, i);
+        float *q = law(s, s->draft_q, i);
         int first = 0, wanted = 1;
         if (i >= tail) {
             enter(s, i);
@@ -238,15 +237,15 @@ static int next_window(spec_sampler *s, const spec_outcome *o)
         s->candidates[i] = spec_draw_candidates(q, s->target.size, &a, first, wanted, candidate);
         if (s->candidates[i] == 0) return SPEC_EMPTY_LAW;
     }
-    s->window = most;
+    s->drafted = most;
     return 0;
 }
 
 static int jacobi_round(spec_sampler *s)
 {
     spec_outcome o;
-    const int status = verify(s, speculate_block(s), s->window, &o);
-    return status ? status : next_window(s, &o);
+    const int status = verify(s, jacobi_block(s), s->drafted, &o);
+    return status ? status : next_drafts(s, &o);
 }
 
 /* --- */
@@ -254,10 +253,10 @@ static int jacobi_round(spec_sampler *s)
 void spec_sampler_begin(spec_sampler *s, uint64_t image, int *tokens, int n)
 {
     s->image = image, s->token = tokens, s->n = n;
-    s->known = s->window = s->tree = 0;
+    s->known = s->drafted = s->tree = 0;
     s->step = 0;
     s->stats = (spec_sampler_stats){0};
-    if (!s->draft.laws) next_window(s, &(spec_outcome){0});
+    if (!s->draft.laws) next_drafts(s, &(spec_outcome){0});
 }
 
 int spec_sampler_round(spec_sampler *s)

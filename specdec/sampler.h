@@ -58,12 +58,12 @@ typedef struct {
     spec_output out;          /* its buffers */
     int children, tree_depth; /* Jacobi: the shape of the tree after a rejection */
 
-    int window;            /* Jacobi: positions drafted */
+    int drafted;           /* Jacobi: positions drafted */
     int tree;              /* of them, how many have several candidates */
     spec_address *address; /* [length + 1] of a block's positions */
     int *candidate;        /* [length][children], the first one is the window's token */
     int *candidates;       /* [length], how many there are */
-    float *speculate_q;    /* [length][size], the law each first candidate was drawn from */
+    float *draft_q;        /* [length][size], the law each first candidate was drawn from */
 } spec_sampler;
 
 /* `draft` is NULL for a method whose drafts are stale, and must be given for others. Returns NULL if memory is out, or

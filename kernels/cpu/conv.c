@@ -123,7 +123,7 @@ static int divide_up(int a, int b)
 /* At least 32 pixels a band, or re-reading the weights takes over; of tall images 64 bands, or, when
  * upsampling, as small as can be: the band has four times the channels and should stay in L2 until it is
  * dealt out. */
-static void cut(conv_plan *p, int upsample)
+static void divide(conv_plan *p, int upsample)
 {
     int rows = divide_up(32, p->width);
     if (!upsample && rows < p->rows / 64) rows = p->rows / 64;
@@ -186,7 +186,7 @@ mar_status cpu_conv_plan(kern *kern_, kern_conv *c, int height, int width, mar_e
     p->width = width;
     p->rows = height + upsample;
     p->columns = width + upsample;
-    cut(p, upsample);
+    divide(p, upsample);
     mar_status status = MAR_OK;
     /* The middle part first: most bands are of that kind, so its favourite layout of the weights is packed.
      */
@@ -209,7 +209,7 @@ mar_status cpu_conv_plan(kern *kern_, kern_conv *c, int height, int width, mar_e
 
 /* Row i of the 2x2 convolution (of height+1) holds the even row 2i and the odd row 2i-1 of y, where they
  * exist; columns alike. */
-static void deal_out(const kern_conv *c, const conv_plan *p, int first, int rows, const float *band, float *y)
+static void pixel_shuffle(const kern_conv *c, const conv_plan *p, int first, int rows, const float *band, float *y)
 {
     const size_t n = (size_t)c->out / 4, width = 2 * (size_t)p->width;
     for (int i = first; i < first + rows; i++)
@@ -235,7 +235,7 @@ static void run_band(cpu_kern *k, const kern_conv *c, const conv_plan *p, int ba
     const char *in = x + (size_t)top * (size_t)p->width * (size_t)c->in * k->base.act_size;
     if (c->flags & KERN_UPSAMPLE) {
         dnn_conv_run(part->conv, thread, in, part->weight, c->bias, k->work[thread], k->scratch[thread]);
-        deal_out(c, p, first, band_height(p, band), k->work[thread], (float *)(void *)y);
+        pixel_shuffle(c, p, first, band_height(p, band), k->work[thread], (float *)(void *)y);
     } else {
         const size_t size = c->flags & KERN_OUT_F32 ? sizeof(float) : k->base.act_size;
         char *out = y + (size_t)first * (size_t)p->columns * (size_t)c->out * size;

@@ -186,7 +186,7 @@ static const char *mod_row(const evaluation *e, int r)
 
 /* Both products of block b by our own kernel, which adds the gated result to x itself: one meeting of the team less,
  * and each thread's columns are always the same. */
-static void block_shares(const evaluation *e, int b, int thread)
+static void block_columns(const evaluation *e, int b, int thread)
 {
     const kern_head *h = e->h;
     const kern_linear *fc1 = h->block[b].fc1, *fc2 = h->block[b].fc2;
@@ -194,9 +194,9 @@ static void block_shares(const evaluation *e, int b, int thread)
     const size_t offset = (3 * (size_t)b + 2) * (size_t)h->width * h->act_size;
     const int team = omp_get_num_threads();
     const dot_gate gate = {e->mod + offset, e->mod_index, cpu_head_mod_bytes(h)};
-    cpu_linear_share(fc1, e->u, e->rows, e->v, NULL, thread, team, fc2);
+    cpu_linear_columns(fc1, e->u, e->rows, e->v, NULL, thread, team, fc2);
 #pragma omp barrier
-    cpu_linear_share(fc2, e->v, e->rows, e->x, &gate, thread, team, after);
+    cpu_linear_columns(fc2, e->v, e->rows, e->x, &gate, thread, team, after);
 #pragma omp barrier
 }
 
@@ -279,8 +279,8 @@ static void eval_worker(const evaluation *e)
         }
         if (e->kept)
             block_reusing(e, b, computed, thread);
-        else if (cpu_linear_shares(h->block[b].fc1))
-            block_shares(e, b, thread);
+        else if (cpu_linear_by_columns(h->block[b].fc1))
+            block_columns(e, b, thread);
         else
             block_tiles(e, b, thread);
     }

@@ -201,13 +201,13 @@ static void run_blocks(const kern_linear *l, const void *x, int first, int count
     }
 }
 
-int cpu_linear_shares(const kern_linear *l)
+int cpu_linear_by_columns(const kern_linear *l)
 {
     return l->dot != NULL;
 }
 
-void cpu_linear_share(const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate, int part, int parts,
-                      const kern_linear *next)
+void cpu_linear_columns(const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate, int part,
+                        int parts, const kern_linear *next)
 {
     const uint16_t *fetch = NULL;
     if (next) fetch = next->block + (size_t)(next->blocks * part / parts) * (size_t)next->in * DOT_COLS;

@@ -116,7 +116,7 @@ int cpu_speculate_propose(kern *k, kern_speculation *w, const kern_speculation_h
 /* --- the walk ------------------------------------------------------------------------------------------------ */
 
 /* The law p of a row's transition, and what the head said of its state, from its answer. */
-static void read_answer(const kern_speculation *w, const float *out, int row)
+static void read_outputs(const kern_speculation *w, const float *out, int row)
 {
     const size_t channels = (size_t)w->channels, first = (size_t)row * channels;
     const float *v = out + 2 * first + channels;
@@ -140,10 +140,10 @@ static int verify(const kern_speculation *w, int first, int proposals, float *x)
         const kern_gaussians laws = kern_speculation_laws(w, row);
         const kern_address address = kern_speculation_address(w, w->row_token[row], w->row_index[row]);
         const float *draft = w->state + (size_t)(row + 1) * channels;
-        const double log_f = kern_gaussian_log_accept(&w->rule, &laws, KERN_WINDOW_PATH, draft);
+        const double log_f = kern_gaussian_log_accept(&w->rule, &laws, KERN_SPECULATION_PATH, draft);
         long tries;
-        if (kern_gaussian_settle(&laws, log_f, kern_gaussian_log_scale(&w->rule, KERN_WINDOW_PATH), &address, draft, x,
-                                 &tries)) {
+        if (kern_gaussian_settle(&laws, log_f, kern_gaussian_log_scale(&w->rule, KERN_SPECULATION_PATH), &address,
+                                 draft, x, &tries)) {
             w->count->tries += (unsigned long)tries;
             w->count->rejected++;
             return n + 1;
@@ -187,7 +187,7 @@ void cpu_speculate_walk(kern *k, kern_speculation *w, const kern_speculation_hea
 {
     for (int row = 0; row < w->rows; row++) w->row_list[row] = row;
     evaluate(k, w, target, w->row_list, w->rows);
-    for (int row = 0; row < w->rows; row++) read_answer(w, target->out, row);
+    for (int row = 0; row < w->rows; row++) read_outputs(w, target->out, row);
     for (int slot = 0; slot < w->slots; slot++) walk(w, slot);
     w->count->rounds++;
     w->count->evaluations += (unsigned)w->rows;

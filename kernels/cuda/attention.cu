@@ -103,8 +103,8 @@ static __device__ inline float quad_sum(float x)
 /* s becomes exp2(scale * (s - top)), top the greatest so far of the lane's queries; what was summed before follows. Of
  * the chunk's keys the first `keys` count. */
 template <int D>
-static __device__ inline void soften(float s[KEYS / 8][4], float scale, int keys, float top[2], float sum[2],
-                                     float o[D / 8][4])
+static __device__ inline void online_softmax(float s[KEYS / 8][4], float scale, int keys, float top[2], float sum[2],
+                                             float o[D / 8][4])
 {
     if (keys < KEYS) {
         const int column = (int)threadIdx.x % 4 * 2;
@@ -203,7 +203,7 @@ __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
         const bf16 *stage = stages + i % STAGES * stage_size;
         float s[KEYS / 8][4];
         scores<D>(fragment, stage, s);
-        soften<D>(s, a.scale, a.n_k - i * KEYS, top, sum, o);
+        online_softmax<D>(s, a.scale, a.n_k - i * KEYS, top, sum, o);
         weigh<D>(s, stage + KEYS * (D + PAD), o);
     }
     __syncthreads();
@@ -294,7 +294,7 @@ static __device__ inline void any_scores(any_memory m, const T *key, size_t stri
 }
 
 /* weight = exp2(weight - top), a warp a query. */
-static __device__ inline void any_soften(any_memory m, int keys)
+static __device__ inline void any_online_softmax(any_memory m, int keys)
 {
     const int lane = (int)threadIdx.x % 32;
     for (int i = (int)threadIdx.x / 32; i < QUERIES; i += (int)blockDim.x / 32) {
@@ -362,7 +362,7 @@ __global__ static void __launch_bounds__(256, 2)
         const int keys = min(a.n_k - k, (int)ANY_KEYS);
         any_scores(m, key + (size_t)k * stride, stride, keys, dim, a.scale);
         __syncthreads();
-        any_soften(m, keys);
+        any_online_softmax(m, keys);
         __syncthreads();
         any_weigh(m, value + (size_t)k * stride, stride, keys, dim);
         __syncthreads();

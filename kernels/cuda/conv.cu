@@ -113,7 +113,7 @@ void cuda_conv_free(kern *k, kern_conv *conv)
 typedef struct {
     int columns, pixels;
     int bands, band; /* how many; pixels of one, the last may have fewer */
-} conv_cut;
+} conv_bands;
 
 /* Whether x is the product's operand as it stands. */
 static int is_product(const kern_conv *conv)
@@ -121,10 +121,10 @@ static int is_product(const kern_conv *conv)
     return conv->kernel == 1 && conv->row == conv->in;
 }
 
-static conv_cut cut(const cuda_kern *c, const kern_conv *conv, int height, int width)
+static conv_bands divide(const cuda_kern *c, const kern_conv *conv, int height, int width)
 {
     const int upsample = (conv->flags & KERN_UPSAMPLE) != 0;
-    conv_cut p = {};
+    conv_bands p = {};
     p.columns = width + upsample;
     p.pixels = (height + upsample) * p.columns;
     size_t pixel = (size_t)conv->row * c->base.act_size;
@@ -141,7 +141,7 @@ mar_status cuda_conv_plan(kern *k, kern_conv *conv, int height, int width, mar_e
     cuda_kern *c = cuda_of(k);
     mar_status status = is_product(conv) ? MAR_OK : cuda_patches(c, err);
     if (status != MAR_OK) return status;
-    const conv_cut p = cut(c, conv, height, width);
+    const conv_bands p = divide(c, conv, height, width);
     if (!p.bands)
         return err_set(err, MAR_EBACKEND, "convolution of %d channels: a patch has more than %zu bytes", conv->in,
                        c->patches_bytes);
@@ -175,7 +175,7 @@ __global__ static void __launch_bounds__(32 * WARPS)
  * V: one or four floats; n: of them in the channels of y. A warp a pixel. */
 template <typename V>
 __global__ static void __launch_bounds__(32 * WARPS)
-    deal_out(const V *from, int height, int width, int n, int first, int count, V *y)
+    pixel_shuffle(const V *from, int height, int width, int n, int first, int count, V *y)
 {
     const int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32;
     if (i >= count) return;
@@ -209,22 +209,22 @@ static void gather_band(cuda_kern *c, const kern_conv *conv, const act *x, int h
         launch_gather<uint32_t>(c, conv, x, height, width, columns, first, count);
 }
 
-static void deal_band(cuda_kern *c, const kern_conv *conv, const float *from, int height, int width, int first,
-                      int count, float *y)
+static void shuffle_band(cuda_kern *c, const kern_conv *conv, const float *from, int height, int width, int first,
+                         int count, float *y)
 {
     const int n = conv->out / 4;
     const unsigned blocks = cuda_blocks((size_t)count, WARPS);
     if (n % 4 == 0 && (uintptr_t)y % VECTOR == 0)
-        cuda_launch(c, deal_out<float4>, blocks, 32 * WARPS, 0, (const float4 *)from, height, width, n / 4, first,
+        cuda_launch(c, pixel_shuffle<float4>, blocks, 32 * WARPS, 0, (const float4 *)from, height, width, n / 4, first,
                     count, (float4 *)y);
     else
-        cuda_launch(c, deal_out<float>, blocks, 32 * WARPS, 0, from, height, width, n, first, count, y);
+        cuda_launch(c, pixel_shuffle<float>, blocks, 32 * WARPS, 0, from, height, width, n, first, count, y);
 }
 
 void cuda_conv(kern *k, const kern_conv *conv, const act *x, int height, int width, void *y)
 {
     cuda_kern *c = cuda_of(k);
-    const conv_cut p = cut(c, conv, height, width);
+    const conv_bands p = divide(c, conv, height, width);
     const size_t y_size = conv->flags & KERN_OUT_F32 ? sizeof(float) : k->act_size;
     if (!p.bands) {
         mar_err err = {};
@@ -242,7 +242,7 @@ void cuda_conv(kern *k, const kern_conv *conv, const act *x, int height, int wid
         gather_band(c, conv, x, height, width, p.columns, first, count);
         if (conv->flags & KERN_UPSAMPLE) to = result;
         cuda_linear(k, conv->product, c->patches, count, to);
-        if (conv->flags & KERN_UPSAMPLE) deal_band(c, conv, result, height, width, first, count, (float *)y);
+        if (conv->flags & KERN_UPSAMPLE) shuffle_band(c, conv, result, height, width, first, count, (float *)y);
     }
 }
 

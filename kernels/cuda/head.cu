@@ -114,7 +114,7 @@ typedef struct {
     size_t shift;         /* offset of the next layer's shift; its scale follows */
     const float *ln;      /* [2][W] of the next layer: weight, bias; NULL: 1, 0 */
     void *u;              /* [rows][W] LN(x) * (1 + scale) + shift */
-} junction;
+} residual_norm;
 
 /* A block of threads has a row, in registers: x is read once, and the variance is that of the differences from the
  * mean. T is the type of gates, S that of shift, scale and u.
@@ -122,7 +122,7 @@ typedef struct {
  * gate, shift, scale 6W from memory: at 4.8 TB/s 1.3 ns a row of W = 1024. Everything is fetched before the first sum:
  * a thread has 112 bytes in flight, a multiprocessor's 1024 threads 112 KiB. */
 template <typename T, typename S>
-static __global__ void __launch_bounds__(MAX_WIDTH / LANES) junction_kernel(junction n)
+static __global__ void __launch_bounds__(MAX_WIDTH / LANES) residual_norm_kernel(residual_norm n)
 {
     float *partial = (float *)cuda_shared();
     const int r = (int)blockIdx.x, i = LANES * (int)threadIdx.x, mine = i < n.width;
@@ -221,7 +221,7 @@ static mar_status create_layers(kern *k, const kern_head_spec *spec, kern_head *
     for (int b = 0; status == MAR_OK && b < h->depth; b++) status = create_block(k, &spec->blocks[b], h, b, err);
     if (status == MAR_OK) status = create_modulation(k, spec, h, err);
     if (status == MAR_OK) status = create_linear(k, 2 * c, w, spec->out_weight, spec->out_bias, f32, 0, &h->out, err);
-    if (status == MAR_OK && cuda_of(k)->bf16) status = persistent_create(cuda_of(k), spec, &h->few, err);
+    if (status == MAR_OK && cuda_of(k)->bf16) status = persistent_create(cuda_of(k), spec, &h->persistent, err);
     return status;
 }
 
@@ -259,7 +259,7 @@ void cuda_head_free(kern *k, kern_head *h)
     cuda_linear_free(k, h->ada_blocks);
     cuda_linear_free(k, h->ada_final);
     cuda_linear_free(k, h->out);
-    if (h->few) persistent_free(cuda_of(k), h->few);
+    if (h->persistent) persistent_free(cuda_of(k), h->persistent);
     free(h);
 }
 
@@ -359,9 +359,9 @@ static void block_products(const evaluation *e, int b, float *y)
     cuda_linear(&c->base, e->h->block[b].fc2, e->v, e->rows, y);
 }
 
-/* Adds what the junction says, and prepares layer b: a block, or depth, the final one, whose input takes the place of
- * y. Then nothing waits to be added. */
-static void prepare(const evaluation *e, junction *n, int b)
+/* Adds what the residual_norm says, and prepares layer b: a block, or depth, the final one, whose input takes the place
+ * of y. Then nothing waits to be added. */
+static void prepare(const evaluation *e, residual_norm *n, int b)
 {
     cuda_kern *c = e->c;
     const kern_head *h = e->h;
@@ -373,11 +373,11 @@ static void prepare(const evaluation *e, junction *n, int b)
     n->ln = final ? NULL : h->block[b].ln;
     n->u = final ? e->y : e->u;
     if (!c->bf16)
-        cuda_launch(c, junction_kernel<float, float>, grid, threads, shared, *n);
+        cuda_launch(c, residual_norm_kernel<float, float>, grid, threads, shared, *n);
     else if (final)
-        cuda_launch(c, junction_kernel<bf16, float>, grid, threads, shared, *n);
+        cuda_launch(c, residual_norm_kernel<bf16, float>, grid, threads, shared, *n);
     else
-        cuda_launch(c, junction_kernel<bf16, bf16>, grid, threads, shared, *n);
+        cuda_launch(c, residual_norm_kernel<bf16, bf16>, grid, threads, shared, *n);
     if (n->blocks) n->from = e->x, n->from_rows = e->rows;
     n->blocks = 0;
     n->keep = NULL;
@@ -387,7 +387,7 @@ static void prepare(const evaluation *e, junction *n, int b)
 static void evaluate(const evaluation *e, const float *from, int from_rows, float *out)
 {
     const kern_head *h = e->h;
-    junction n = {};
+    residual_norm n = {};
     n.width = h->width, n.from = from, n.from_rows = from_rows;
     n.mod = (const char *)e->mod, n.mod_index = e->mod_index, n.mod_bytes = cuda_head_mod_bytes(h);
     n.y_stride = (size_t)e->kept_rows * (size_t)h->width;
@@ -451,7 +451,7 @@ void cuda_chain_run(kern *k, const kern_head *h, const kern_chain_job *job)
     cuda_kern *c = cuda_of(k);
     const int rows = job->tokens * job->conditions, last = job->last;
     if (rows <= 0 || job->first < last) return;
-    if (h->few && rows <= PERSISTENT_ROWS) {
+    if (h->persistent && rows <= PERSISTENT_ROWS) {
         persistent_run(c, h, job);
         return;
     }

@@ -22,10 +22,10 @@ struct kern_head {
         float *ln;              /* device [2][W]: weight, bias */
         kern_linear *fc1, *fc2; /* act -> act without the silu; act -> f32 */
     } * block;
-    kern_linear *ada_blocks; /* [depth*3W][W] act -> act, rows of a modulation row */
-    kern_linear *ada_final;  /* [2W][W] act -> f32, the end of a modulation row */
-    kern_linear *out;        /* [2C][W] f32 -> f32 */
-    persistent_head *few;    /* NULL: the persistent kernel does not take this head (f32, odd shapes) */
+    kern_linear *ada_blocks;     /* [depth*3W][W] act -> act, rows of a modulation row */
+    kern_linear *ada_final;      /* [2W][W] act -> f32, the end of a modulation row */
+    kern_linear *out;            /* [2C][W] f32 -> f32 */
+    persistent_head *persistent; /* NULL: the persistent kernel does not take this head (f32, odd shapes) */
 };
 
 /* A modulation row: act [depth][3][W] (shift, scale, gate), then float [2][W] (shift, scale of the final layer). */

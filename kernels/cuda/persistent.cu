@@ -2,8 +2,8 @@
  *
  * The floor of a step is the larger of two: its sequential weights, 4*depth*W^2 bytes, over the bandwidth of where they
  * lie (the shared memory of all multiprocessors, else the L2 cache or memory); and its 2*depth + 2 barriers, 3*depth +
- * 2 above persistent_lone rows (16; 8 for heads wider than 1024 without clusters), each an arrival at and a look into
- * the L2 cache, with a load from there behind it. At a few rows the barriers are more. */
+ * 2 above persistent_local_rows rows (16; 8 for heads wider than 1024 without clusters), each an arrival at and a look
+ * into the L2 cache, with a load from there behind it. At a few rows the barriers are more. */
 #include "kernels/cuda/persistent.cuh"
 
 #include <stdlib.h>
@@ -40,15 +40,15 @@ static __device__ __forceinline__ bool persistent_state(const persistent_args &a
 /* eps, with guidance, and the variance fraction of four channels. */
 typedef struct {
     float eps[4], v[4];
-} persistent_answer;
+} persistent_prediction;
 
-static __device__ __forceinline__ persistent_answer persistent_load_answer(const persistent_args &a,
-                                                                           const persistent_job &j, int token,
-                                                                           int channel)
+static __device__ __forceinline__ persistent_prediction persistent_load_prediction(const persistent_args &a,
+                                                                                   const persistent_job &j, int token,
+                                                                                   int channel)
 {
     const float *cond = a.out + token * 2 * a.channels + channel;
     const float4 eps = __ldcg((const float4 *)cond), v = __ldcg((const float4 *)(cond + a.channels));
-    persistent_answer y = {{eps.x, eps.y, eps.z, eps.w}, {v.x, v.y, v.z, v.w}};
+    persistent_prediction y = {{eps.x, eps.y, eps.z, eps.w}, {v.x, v.y, v.z, v.w}};
     if (j.conditions == 1) return y;
     const float4 uncond = __ldcg((const float4 *)(cond + j.tokens * 2 * a.channels));
     const float cfg = j.cfg[token];
@@ -60,8 +60,8 @@ static __device__ __forceinline__ persistent_answer persistent_load_answer(const
 }
 
 /* Every block takes the step for all tokens: their states need not be sent around. */
-static __device__ __forceinline__ void persistent_ddpm_step(const persistent_args &a, few *f, const persistent_job &j,
-                                                            int step)
+static __device__ __forceinline__ void persistent_ddpm_step(const persistent_args &a, persistent_block *f,
+                                                            const persistent_job &j, int step)
 {
     const kern_chain_coef coef = j.coef[step];
     float noise[PERSISTENT_STATES][4] = {};
@@ -79,14 +79,14 @@ static __device__ __forceinline__ void persistent_ddpm_step(const persistent_arg
     for (int i = 0; i < PERSISTENT_STATES; i++) {
         if (!persistent_state(a, j, i, &token, &channel)) continue;
         float *x = f->state + token * a.channels + channel;
-        const persistent_answer y = persistent_load_answer(a, j, token, channel);
+        const persistent_prediction y = persistent_load_prediction(a, j, token, channel);
 #pragma unroll
         for (int n = 0; n < 4; n++) x[n] = kern_chain_next(&coef, x[n], y.eps[n], y.v[n], noise[i][n]);
     }
 }
 
-static __device__ __forceinline__ void persistent_ode_step(const persistent_args &a, few *f, const persistent_job &j,
-                                                           int step)
+static __device__ __forceinline__ void persistent_ode_step(const persistent_args &a, persistent_block *f,
+                                                           const persistent_job &j, int step)
 {
     const kern_ode_coef coef = j.ode[step];
     float *history = a.history + (size_t)blockIdx.x * (size_t)(PERSISTENT_ROWS * a.channels);
@@ -96,14 +96,15 @@ static __device__ __forceinline__ void persistent_ode_step(const persistent_args
     for (int i = 0; i < PERSISTENT_STATES; i++) {
         if (!persistent_state(a, j, i, &token, &channel)) continue;
         float *x = f->state + token * a.channels + channel, *data = history + token * a.channels + channel;
-        const persistent_answer y = persistent_load_answer(a, j, token, channel);
+        const persistent_prediction y = persistent_load_prediction(a, j, token, channel);
 #pragma unroll
         for (int n = 0; n < 4; n++) x[n] = kern_chain_ode_next(&coef, x[n], y.eps[n], &data[n]);
     }
 }
 
 /* Between the job's arrays and the block's own. */
-static __device__ __forceinline__ void persistent_load_state(const persistent_args &a, few *f, const persistent_job &j)
+static __device__ __forceinline__ void persistent_load_state(const persistent_args &a, persistent_block *f,
+                                                             const persistent_job &j)
 {
     float *history = a.history + (size_t)blockIdx.x * (size_t)(PERSISTENT_ROWS * a.channels);
     int token, channel;
@@ -114,7 +115,7 @@ static __device__ __forceinline__ void persistent_load_state(const persistent_ar
         if (j.ode) *(float4 *)(history + at) = *(const float4 *)(j.x0 + at);
     }
 }
-static __device__ __forceinline__ void persistent_store_state(const persistent_args &a, const few *f,
+static __device__ __forceinline__ void persistent_store_state(const persistent_args &a, const persistent_block *f,
                                                               const persistent_job &j)
 {
     const float *history = a.history + (size_t)blockIdx.x * (size_t)(PERSISTENT_ROWS * a.channels);
@@ -144,7 +145,7 @@ template <int PAIRS>
 static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain(persistent_args a, persistent_job j)
 {
     const int rows = j.tokens * j.conditions;
-    few f;
+    persistent_block f;
     if (j.steps == 0) return; /* persistent_resident only tries whether it starts */
     persistent_begin<PAIRS>(a, &f);
     persistent_load_state(a, &f, j);
@@ -185,7 +186,7 @@ void persistent_run(cuda_kern *c, const kern_head *h, const kern_chain_job *job)
     j.seed = job->seed;
     j.image = job->coef ? cuda_stage(c, job->image, tokens) : NULL;
     j.position = job->coef ? cuda_stage(c, job->position, tokens) : NULL;
-    persistent_launch(c, h->few, persistent_chains, j);
+    persistent_launch(c, h->persistent, persistent_chains, j);
 }
 
 /* --- at load --------------------------------------------------------------------------------------------------- */
@@ -210,7 +211,7 @@ static int persistent_fit(const cuda_kern *c, const kern_head_spec *spec, int cl
     if (cluster > 1 && (persistent_groups(f->pairs) > 1 || f->blocks % (unsigned)cluster)) return 0;
 
     const int products = 2 * spec->depth;
-    few none;
+    persistent_block none;
     const size_t other = persistent_carve(*a, f->pairs, 0, NULL, &none);
     const size_t slice = persistent_carve(*a, f->pairs, 1, NULL, &none) - other;
     const int slices = other < c->shared_bytes ? (int)((c->shared_bytes - other) / slice) : 0;
@@ -329,15 +330,16 @@ static mar_status persistent_alloc_memory(cuda_kern *c, persistent_head *f, mar_
 {
     persistent_args *a = &f->args;
     const size_t row = (size_t)a->width * PERSISTENT_ROWS, state = (size_t)a->channels * PERSISTENT_ROWS;
-    const mar_status status = cuda_alloc(
-        &c->base, row * (sizeof(float) + 2 * sizeof(bf16)) + (2 + f->blocks) * state * sizeof(float) + sizeof *a->met,
-        &f->memory, err);
+    const mar_status status = cuda_alloc(&c->base,
+                                         row * (sizeof(float) + 2 * sizeof(bf16)) +
+                                             (2 + f->blocks) * state * sizeof(float) + sizeof *a->arrivals,
+                                         &f->memory, err);
     a->x = (float4 *)f->memory;
     a->u = (uint4 *)((float *)f->memory + row);
     a->v = (uint4 *)((bf16 *)a->u + row);
     a->out = (float *)((bf16 *)a->v + row);
     a->history = a->out + 2 * state;
-    a->met = (unsigned *)(a->history + f->blocks * state);
+    a->arrivals = (unsigned *)(a->history + f->blocks * state);
     return status;
 }
 

@@ -5,7 +5,7 @@
  *     template <int PAIRS> static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) k(persistent_args a, my_args
  * m)
  *     {
- *         few f;
+ *         persistent_block f;
  *         persistent_begin<PAIRS>(a, &f);
  *         for (...) {
  *             ... f.state [states][C] and f.mod [rows] are filled, by every block for itself; __syncthreads();
@@ -29,9 +29,9 @@
  * own; the residual stream likewise in two pieces of 4 floats each.
  *
  * Clusters. Where the device has them, the blocks of a wide head come in pairs that write into each other's shared
- * memory: see persistent_trade. */
-#ifndef KERNELS_CUDA_FEW_CUH
-#define KERNELS_CUDA_FEW_CUH
+ * memory: see persistent_exchange. */
+#ifndef KERNELS_CUDA_PERSISTENT_CUH
+#define KERNELS_CUDA_PERSISTENT_CUH
 
 #include "kernels/cuda/head.h"
 #include "kernels/cuda/ptx.h"
@@ -59,8 +59,8 @@ typedef struct {
     float4 *x;                          /* [PERSISTENT_ROWS][W] the residual stream */
     uint4 *u, *v;                       /* [PERSISTENT_ROWS][W] operands of fc1 and fc2 */
     float *out;                         /* [PERSISTENT_ROWS][2C] */
-    float *history; /* [blocks][PERSISTENT_ROWS][C] x0 of the solver's step before, each block's own */
-    unsigned *met;  /* arrivals at barriers since the launch */
+    float *history;     /* [blocks][PERSISTENT_ROWS][C] x0 of the solver's step before, each block's own */
+    unsigned *arrivals; /* arrivals at barriers since the launch */
 } persistent_args;
 
 /* What a thread knows of its block's part. */
@@ -69,19 +69,19 @@ typedef struct {
     unsigned target;  /* arrivals at the next barrier */
     uint4 *weights;   /* [slices][tiles][pairs][32] */
     float *sums;      /* [tiles][tiles of 16 rows][PERSISTENT_WARPS][16*8] partial sums, as in the accumulators */
-    uint4 *inbox;     /* [pairs][PERSISTENT_THREADS] in a cluster, behind the sums of 16 rows: see persistent_trade */
-    float4 *moments;  /* [PERSISTENT_WARPS][16] of a row, of a warp's channels: see persistent_measure */
-    float *ln;        /* [2][pairs*32] of the block at hand; zero behind the width */
-    float2 *x;        /* [tiles][tiles of 16 rows][64] the block's columns of the residual stream */
-    float *bias;      /* [2*depth][8*tiles] */
-    float *in;        /* [8*tiles][C + 1] weights, bias */
-    float *state;     /* [PERSISTENT_ROWS][C] */
+    uint4 *inbox;    /* [pairs][PERSISTENT_THREADS] in a cluster, behind the sums of 16 rows: see persistent_exchange */
+    float4 *moments; /* [PERSISTENT_WARPS][16] of a row, of a warp's channels: see persistent_measure */
+    float *ln;       /* [2][pairs*32] of the block at hand; zero behind the width */
+    float2 *x;       /* [tiles][tiles of 16 rows][64] the block's columns of the residual stream */
+    float *bias;     /* [2*depth][8*tiles] */
+    float *in;       /* [8*tiles][C + 1] weights, bias */
+    float *state;    /* [PERSISTENT_ROWS][C] */
     const unsigned char **mod; /* [PERSISTENT_ROWS] modulation rows */
-} few;
+} persistent_block;
 
 /* Lays the block's shared memory out and tells its size. */
 static __host__ __device__ inline size_t persistent_carve(const persistent_args &a, int pairs, int slices,
-                                                          unsigned char *base, few *f)
+                                                          unsigned char *base, persistent_block *f)
 {
     const size_t tiles = (size_t)a.tiles, channels = (size_t)a.channels;
     const size_t sums = tiles * PERSISTENT_WARPS * 512,
@@ -128,7 +128,7 @@ static inline cudaLaunchAttribute persistent_cluster(const persistent_head *f)
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     return cluster;
 }
-static inline cudaLaunchAttribute persistent_speculate(const persistent_head *f)
+static inline cudaLaunchAttribute persistent_l2_policy(const persistent_head *f)
 {
     cudaLaunchAttribute window = {};
     window.id = cudaLaunchAttributeAccessPolicyWindow;
@@ -156,7 +156,7 @@ static inline cudaError_t persistent_start(const cuda_kern *c, const persistent_
     config.attrs = attributes;
     config.numAttrs = 1;
     if (f->args.cluster > 1) attributes[config.numAttrs++] = persistent_cluster(f);
-    if (f->kept_in_l2 > 0) attributes[config.numAttrs++] = persistent_speculate(f);
+    if (f->kept_in_l2 > 0) attributes[config.numAttrs++] = persistent_l2_policy(f);
     return cudaLaunchKernelEx(&config, form, f->args, extra);
 }
 
@@ -170,7 +170,8 @@ static inline void persistent_launch(cuda_kern *c, const persistent_head *f,
     /* The limit is the function's, that is of all heads and graphs with this form: always the same. */
     if (cuda_ok(c, cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->shared_bytes),
                 "preparing the head's kernel") &&
-        cuda_ok(c, cudaMemsetAsync(f->args.met, 0, sizeof *f->args.met, c->stream), "preparing the head's kernel"))
+        cuda_ok(c, cudaMemsetAsync(f->args.arrivals, 0, sizeof *f->args.arrivals, c->stream),
+                "preparing the head's kernel"))
         cuda_ok(c, persistent_start(c, f, form, extra), "launching the head's kernel");
 }
 
@@ -181,32 +182,34 @@ static inline void persistent_launch(cuda_kern *c, const persistent_head *f,
 /* --- barriers -------------------------------------------------------------------------------------------------- */
 
 /* The block's part before this is done. */
-static __device__ __forceinline__ void persistent_arrive(const persistent_args &a, few *f)
+static __device__ __forceinline__ void persistent_arrive(const persistent_args &a, persistent_block *f)
 {
     f->target += gridDim.x;
     __syncthreads();
-    if (threadIdx.x == 0) fast::grid_arrive(a.met);
+    if (threadIdx.x == 0) fast::grid_arrive(a.arrivals);
 }
 
 /* Waits for that of all blocks, and for the weights requested one product ago. */
-static __device__ __forceinline__ void persistent_wait(const persistent_args &a, few *f)
+static __device__ __forceinline__ void persistent_wait(const persistent_args &a, persistent_block *f)
 {
     fast::copy_wait<1>();
-    if (threadIdx.x == 0) fast::grid_wait(a.met, f->target);
+    if (threadIdx.x == 0) fast::grid_wait(a.arrivals, f->target);
     __syncthreads();
 }
 
 /* --- weights --------------------------------------------------------------------------------------------------- */
 
 template <int PAIRS>
-static __device__ __forceinline__ uint4 *persistent_slice(const persistent_args &a, const few *f, int product)
+static __device__ __forceinline__ uint4 *persistent_slice(const persistent_args &a, const persistent_block *f,
+                                                          int product)
 {
     const int slot = product < a.resident ? product : a.resident + product % 2;
     return f->weights + (size_t)slot * (size_t)a.tiles * (PAIRS * PERSISTENT_WARPS * 32);
 }
 
 template <int PAIRS>
-static __device__ __forceinline__ void persistent_copy_slice(const persistent_args &a, const few *f, int product)
+static __device__ __forceinline__ void persistent_copy_slice(const persistent_args &a, const persistent_block *f,
+                                                             int product)
 {
     const size_t tile = PAIRS * PERSISTENT_WARPS * 32;
     const uint4 *from = a.weights + ((size_t)product * (size_t)(a.width / 8) + (size_t)f->first) * tile;
@@ -217,7 +220,8 @@ static __device__ __forceinline__ void persistent_copy_slice(const persistent_ar
 
 /* Requests what the product needs, in the places of the one two before: to be called when that is done with. */
 template <int PAIRS>
-static __device__ __forceinline__ void persistent_request(const persistent_args &a, const few *f, int product)
+static __device__ __forceinline__ void persistent_request(const persistent_args &a, const persistent_block *f,
+                                                          int product)
 {
     if (product >= a.resident) persistent_copy_slice<PAIRS>(a, f, product);
     if (product % 2 == 0) {
@@ -232,7 +236,8 @@ static __device__ __forceinline__ void persistent_request(const persistent_args 
 }
 
 /* First of all: the weights that stay, and the first requests. */
-template <int PAIRS> static __device__ __forceinline__ void persistent_begin(const persistent_args &a, few *f)
+template <int PAIRS>
+static __device__ __forceinline__ void persistent_begin(const persistent_args &a, persistent_block *f)
 {
     const int slices = a.resident < 2 * a.depth ? a.resident + 2 : a.resident;
     persistent_carve(a, PAIRS, slices, (unsigned char *)cuda_shared(), f);
@@ -298,7 +303,7 @@ static __device__ __forceinline__ int persistent_rows_log(int rows)
 {
     return rows <= 16 ? 0 : rows <= 32 ? 1 : 2;
 }
-static __device__ __forceinline__ int persistent_items(const few *f, int rows)
+static __device__ __forceinline__ int persistent_items(const persistent_block *f, int rows)
 {
     return f->tiles << (6 + persistent_rows_log(rows));
 }
@@ -312,7 +317,8 @@ static __device__ __forceinline__ persistent_item persistent_item_of(int rows, i
     return e;
 }
 
-static __device__ __forceinline__ float2 persistent_sum(const few *f, const persistent_item &e, int i, int product)
+static __device__ __forceinline__ float2 persistent_sum(const persistent_block *f, const persistent_item &e, int i,
+                                                        int product)
 {
     const float2 *part = (const float2 *)f->sums + (i >> 6) * (PERSISTENT_WARPS * 64) + (i & 63);
     float2 y = *(const float2 *)(f->bias + (product * f->tiles + e.tile) * 8 + e.column);
@@ -325,7 +331,7 @@ static __device__ __forceinline__ float2 persistent_sum(const few *f, const pers
 }
 
 /* Keeps an item's residual stream and shows it to the other blocks. */
-static __device__ __forceinline__ void persistent_publish(const persistent_args &a, const few *f,
+static __device__ __forceinline__ void persistent_publish(const persistent_args &a, const persistent_block *f,
                                                           const persistent_item &e, int i, float2 x)
 {
     f->x[i] = x;
@@ -351,7 +357,7 @@ static __device__ __forceinline__ uint32_t persistent_pack(float low, float high
 
 /* The warp's part of the product of 16 rows, number m, with the block's columns: u holds rows g and g + 8. */
 template <int PAIRS>
-static __device__ __forceinline__ void persistent_multiply(const persistent_args &a, const few *f,
+static __device__ __forceinline__ void persistent_multiply(const persistent_args &a, const persistent_block *f,
                                                            const uint4 (&u)[2][PAIRS], int product, int rows, int m)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -392,8 +398,8 @@ static __device__ __forceinline__ void persistent_load_operand(const persistent_
 
 /* The product of an operand in global memory. */
 template <int PAIRS>
-static __device__ __forceinline__ void persistent_product(const persistent_args &a, const few *f, const uint4 *from,
-                                                          int rows, int product)
+static __device__ __forceinline__ void persistent_product(const persistent_args &a, const persistent_block *f,
+                                                          const uint4 *from, int rows, int product)
 {
     uint4 u[2][PAIRS], next[2][PAIRS];
     persistent_load_operand<PAIRS>(a, from, 0, rows, u);
@@ -410,8 +416,9 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
 
 /* Shift and scale of a row for the thread's channels; zero if not `some`. */
 template <int PAIRS>
-static __device__ __forceinline__ void persistent_load_mod(const persistent_args &a, const few *f, int row, bool some,
-                                                           int block, uint4 (&shift)[PAIRS], uint4 (&scale)[PAIRS])
+static __device__ __forceinline__ void persistent_load_mod(const persistent_args &a, const persistent_block *f, int row,
+                                                           bool some, int block, uint4 (&shift)[PAIRS],
+                                                           uint4 (&scale)[PAIRS])
 {
     const bf16 *mod = some ? (const bf16 *)f->mod[row] + (size_t)(3 * block) * (size_t)a.width : NULL;
     const uint4 *at = (const uint4 *)mod + persistent_pair<PAIRS>() * 4 + persistent_t();
@@ -444,7 +451,7 @@ static __device__ __forceinline__ void persistent_load_x(const persistent_args &
 /* Sum, squared deviations from the mean, number and mean of the warp's channels of a row, to f->moments[warp][slot].
  * Two passes, as the residual stream can have a mean far from zero. */
 template <int PAIRS>
-static __device__ __forceinline__ void persistent_measure(const persistent_args &a, const few *f,
+static __device__ __forceinline__ void persistent_measure(const persistent_args &a, const persistent_block *f,
                                                           const float4 (&x)[PAIRS][2], int slot)
 {
     const int share = max(0, min(PAIRS, a.width / 32 - persistent_pair<PAIRS>())); /* pairs with channels */
@@ -483,7 +490,7 @@ static __device__ __forceinline__ uint32_t persistent_modulate(float x0, float x
 /* Normalises and modulates the thread's channels, from the warps' moments (merged as in Chan, Golub and LeVeque). */
 template <int PAIRS>
 static __device__ __forceinline__ void
-persistent_normalise(const persistent_args &a, const few *f, const float4 (&x)[PAIRS][2], int slot,
+persistent_normalise(const persistent_args &a, const persistent_block *f, const float4 (&x)[PAIRS][2], int slot,
                      const uint4 (&shift)[PAIRS], const uint4 (&scale)[PAIRS], uint4 (&u)[PAIRS])
 {
     float sum = 0, squares = 0;
@@ -516,7 +523,7 @@ static __host__ __device__ constexpr int persistent_groups(int pairs)
 }
 
 /* Rows up to which that is enough, in each block or in each cluster: no barrier of the grid inside a fc1. */
-template <int PAIRS> static __device__ __forceinline__ int persistent_lone(const persistent_args &a)
+template <int PAIRS> static __device__ __forceinline__ int persistent_local_rows(const persistent_args &a)
 {
     return 8 * persistent_groups(PAIRS) * a.cluster;
 }
@@ -526,7 +533,8 @@ template <int PAIRS> static __device__ __forceinline__ int persistent_lone(const
  *
  * A barrier of the grid lies before each turn: the other block has begun, and is done with its inbox, whatever it kept
  * there last, when this one writes. The cluster's own lies behind: no block has ended when another writes to it. */
-template <int PAIRS> static __device__ __forceinline__ void persistent_trade(const few *f, uint4 (&u)[2][PAIRS])
+template <int PAIRS>
+static __device__ __forceinline__ void persistent_exchange(const persistent_block *f, uint4 (&u)[2][PAIRS])
 {
     const unsigned rank = fast::cluster_rank();
     uint4 *inbox = f->inbox + threadIdx.x;
@@ -543,11 +551,12 @@ template <int PAIRS> static __device__ __forceinline__ void persistent_trade(con
 
 /* fc1 of so few rows. */
 template <int PAIRS>
-static __device__ __forceinline__ void persistent_lone_fc1(const persistent_args &a, few *f, int block, int rows)
+static __device__ __forceinline__ void persistent_local_fc1(const persistent_args &a, persistent_block *f, int block,
+                                                            int rows)
 {
     constexpr int groups = persistent_groups(PAIRS);
-    const bool trade = groups == 1 && rows > 8;
-    const int row = persistent_group() + (trade ? 8 * (int)fast::cluster_rank() : 0);
+    const bool exchange = groups == 1 && rows > 8;
+    const int row = persistent_group() + (exchange ? 8 * (int)fast::cluster_rank() : 0);
     uint4 shift[groups][PAIRS], scale[groups][PAIRS], u[2][PAIRS] = {};
     float4 x[groups][PAIRS][2];
 #pragma unroll
@@ -563,13 +572,14 @@ static __device__ __forceinline__ void persistent_lone_fc1(const persistent_args
 #pragma unroll
     for (int g = 0; g < groups; g++)
         if (8 * g < rows) persistent_normalise<PAIRS>(a, f, x[g], row + 8 * g, shift[g], scale[g], u[g]);
-    if (trade) persistent_trade<PAIRS>(f, u);
+    if (exchange) persistent_exchange<PAIRS>(f, u);
     persistent_multiply<PAIRS>(a, f, u, 2 * block, rows, 0);
 }
 
 /* More rows are dealt to the blocks and normalised once: a barrier costs less than reading all of them in each. */
 template <int PAIRS>
-static __device__ __forceinline__ void persistent_shared_fc1(const persistent_args &a, few *f, int block, int rows)
+static __device__ __forceinline__ void persistent_divided_fc1(const persistent_args &a, persistent_block *f, int block,
+                                                              int rows)
 {
     const int share = (rows + (int)gridDim.x - 1) / (int)gridDim.x, first = (int)blockIdx.x * share;
     const int end = min(rows, first + share);
@@ -600,7 +610,8 @@ static __device__ __forceinline__ void persistent_shared_fc1(const persistent_ar
 /* --- the layers ------------------------------------------------------------------------------------------------ */
 
 /* x = in-projection, f32: the state enters exactly (kernels/cpu/head.c). */
-static __device__ __forceinline__ void persistent_in(const persistent_args &a, few *f, int rows, int states)
+static __device__ __forceinline__ void persistent_in(const persistent_args &a, persistent_block *f, int rows,
+                                                     int states)
 {
     const int n = persistent_items(f, rows);
 #pragma unroll 1
@@ -626,12 +637,13 @@ static __device__ __forceinline__ float persistent_silu(float x)
 
 /* v = silu(fc1) */
 template <int PAIRS>
-static __device__ __forceinline__ void persistent_fc1(const persistent_args &a, few *f, int block, int rows)
+static __device__ __forceinline__ void persistent_fc1(const persistent_args &a, persistent_block *f, int block,
+                                                      int rows)
 {
-    if (rows <= persistent_lone<PAIRS>(a))
-        persistent_lone_fc1<PAIRS>(a, f, block, rows);
+    if (rows <= persistent_local_rows<PAIRS>(a))
+        persistent_local_fc1<PAIRS>(a, f, block, rows);
     else
-        persistent_shared_fc1<PAIRS>(a, f, block, rows);
+        persistent_divided_fc1<PAIRS>(a, f, block, rows);
     __syncthreads();
     const int n = persistent_items(f, rows);
 #pragma unroll 1
@@ -646,8 +658,8 @@ static __device__ __forceinline__ void persistent_fc1(const persistent_args &a, 
 }
 
 /* The two gates of item i. */
-static __device__ __forceinline__ uint32_t persistent_gate(const persistent_args &a, const few *f, int block, int rows,
-                                                           int i)
+static __device__ __forceinline__ uint32_t persistent_gate(const persistent_args &a, const persistent_block *f,
+                                                           int block, int rows, int i)
 {
     if (i >= persistent_items(f, rows)) return 0;
     const persistent_item e = persistent_item_of(rows, i);
@@ -658,7 +670,8 @@ static __device__ __forceinline__ uint32_t persistent_gate(const persistent_args
 
 /* x += gate * fc2 */
 template <int PAIRS>
-static __device__ __forceinline__ void persistent_fc2(const persistent_args &a, few *f, int block, int rows)
+static __device__ __forceinline__ void persistent_fc2(const persistent_args &a, persistent_block *f, int block,
+                                                      int rows)
 {
     uint32_t gate = persistent_gate(a, f, block, rows, (int)threadIdx.x);
     persistent_wait(a, f);
@@ -695,19 +708,19 @@ static __device__ __forceinline__ float persistent_dot(const float4 &x, const fl
 }
 
 enum {
-    PERSISTENT_QUADS =
+    PERSISTENT_VECTORS =
         PERSISTENT_PAIRS * PERSISTENT_WARPS * 32 / 4 / PERSISTENT_THREADS + 1, /* of a row, of a thread */
     PERSISTENT_BATCH = 4,                                                      /* outputs at a time */
 };
 
 /* The thread's quads of rows of out_weight from `from` on; zero behind `end`. */
 static __device__ __forceinline__ void persistent_load_outputs(const persistent_args &a, int from, int end,
-                                                               float4 (&weight)[PERSISTENT_BATCH][PERSISTENT_QUADS])
+                                                               float4 (&weight)[PERSISTENT_BATCH][PERSISTENT_VECTORS])
 {
 #pragma unroll
     for (int o = 0; o < PERSISTENT_BATCH; o++)
 #pragma unroll
-        for (int i = 0; i < PERSISTENT_QUADS; i++) {
+        for (int i = 0; i < PERSISTENT_VECTORS; i++) {
             const int quad = (int)threadIdx.x + i * PERSISTENT_THREADS;
             weight[o][i] = make_float4(0, 0, 0, 0);
             if (from + o < end && quad < a.width / 4)
@@ -716,9 +729,10 @@ static __device__ __forceinline__ void persistent_load_outputs(const persistent_
 }
 
 /* Outputs from..end of a row whose normalised input is u; bias: that of the thread's output, from + threadIdx.x. */
-static __device__ __forceinline__ void persistent_outputs(const persistent_args &a, const few *f, int row, int from,
-                                                          int end, float bias, const float4 (&u)[PERSISTENT_QUADS],
-                                                          float4 (&weight)[PERSISTENT_BATCH][PERSISTENT_QUADS])
+static __device__ __forceinline__ void persistent_outputs(const persistent_args &a, const persistent_block *f, int row,
+                                                          int from, int end, float bias,
+                                                          const float4 (&u)[PERSISTENT_VECTORS],
+                                                          float4 (&weight)[PERSISTENT_BATCH][PERSISTENT_VECTORS])
 {
     float *part = f->sums + 2 * PERSISTENT_WARPS;
 #pragma unroll 1
@@ -727,7 +741,7 @@ static __device__ __forceinline__ void persistent_outputs(const persistent_args 
         for (int o = 0; o < PERSISTENT_BATCH; o++) {
             float sum = 0;
 #pragma unroll
-            for (int i = 0; i < PERSISTENT_QUADS; i++) sum += persistent_dot(u[i], weight[o][i]);
+            for (int i = 0; i < PERSISTENT_VECTORS; i++) sum += persistent_dot(u[i], weight[o][i]);
             sum = cuda_warp_sum(sum);
             if (threadIdx.x % 32 == 0 && first + o < end)
                 part[(first + o - from) * PERSISTENT_WARPS + (int)threadIdx.x / 32] = sum;
@@ -744,7 +758,7 @@ static __device__ __forceinline__ void persistent_outputs(const persistent_args 
 
 /* The final layer, f32. Dealt out in units, a row's outputs in as many parts as make use of all blocks; each block
  * normalises the row of its unit. */
-static __device__ __forceinline__ void persistent_out(const persistent_args &a, few *f, int rows)
+static __device__ __forceinline__ void persistent_out(const persistent_args &a, persistent_block *f, int rows)
 {
     const int outputs = 2 * a.channels, quads = a.width / 4;
     const int most = max(1, min(outputs, (int)gridDim.x / rows)), share = (outputs + most - 1) / most;
@@ -753,12 +767,12 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
     do {
         const bool some = unit < units;
         const int row = unit / parts, from = unit % parts * share, end = some ? min(outputs, from + share) : 0;
-        float4 shift[PERSISTENT_QUADS], scale[PERSISTENT_QUADS], weight[PERSISTENT_BATCH][PERSISTENT_QUADS],
-            x[PERSISTENT_QUADS];
+        float4 shift[PERSISTENT_VECTORS], scale[PERSISTENT_VECTORS], weight[PERSISTENT_BATCH][PERSISTENT_VECTORS],
+            x[PERSISTENT_VECTORS];
         persistent_load_outputs(a, from, end, weight);
         const float bias = (int)threadIdx.x < end - from ? __ldg(a.out_bias + from + threadIdx.x) : 0;
 #pragma unroll
-        for (int i = 0; i < PERSISTENT_QUADS; i++) {
+        for (int i = 0; i < PERSISTENT_VECTORS; i++) {
             const int quad = (int)threadIdx.x + i * PERSISTENT_THREADS;
             shift[i] = scale[i] = x[i] = make_float4(0, 0, 0, 0);
             if (!some || quad >= quads) continue;
@@ -770,7 +784,7 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
         if (some) {
             float sum = 0, squares = 0;
 #pragma unroll
-            for (int i = 0; i < PERSISTENT_QUADS; i++) {
+            for (int i = 0; i < PERSISTENT_VECTORS; i++) {
                 const int quad = (int)threadIdx.x + i * PERSISTENT_THREADS;
                 if (quad < quads)
                     x[i] = __ldcg(a.x + persistent_piece4(a, row, quad >> 3, quad >> 1 & 3) + (quad & 1) * 32);
@@ -778,7 +792,7 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
             }
             const float mean = persistent_block_sum(sum, f->sums) / (float)a.width;
 #pragma unroll
-            for (int i = 0; i < PERSISTENT_QUADS; i++) {
+            for (int i = 0; i < PERSISTENT_VECTORS; i++) {
                 if ((int)threadIdx.x + i * PERSISTENT_THREADS >= quads) continue;
                 x[i] = make_float4(x[i].x - mean, x[i].y - mean, x[i].z - mean, x[i].w - mean);
                 squares += persistent_dot(x[i], x[i]);
@@ -786,7 +800,7 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
             const float inv =
                 1 / sqrtf(persistent_block_sum(squares, f->sums + PERSISTENT_WARPS) / (float)a.width + 1e-6f);
 #pragma unroll
-            for (int i = 0; i < PERSISTENT_QUADS; i++) {
+            for (int i = 0; i < PERSISTENT_VECTORS; i++) {
                 x[i].x = x[i].x * inv * (1 + scale[i].x) + shift[i].x;
                 x[i].y = x[i].y * inv * (1 + scale[i].y) + shift[i].y;
                 x[i].z = x[i].z * inv * (1 + scale[i].z) + shift[i].z;
@@ -800,9 +814,10 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
 }
 
 /* a.out[r] = net(f->state[r < states ? r : r - states]; f->mod[r]), once persistent_wait has returned. 2*depth + 2
- * barriers with that one, and `depth` more above persistent_lone rows. */
+ * barriers with that one, and `depth` more above persistent_local_rows rows. */
 template <int PAIRS>
-static __device__ __forceinline__ void persistent_evaluate(const persistent_args &a, few *f, int rows, int states)
+static __device__ __forceinline__ void persistent_evaluate(const persistent_args &a, persistent_block *f, int rows,
+                                                           int states)
 {
     persistent_in(a, f, rows, states);
     persistent_arrive(a, f);

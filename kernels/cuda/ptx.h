@@ -81,7 +81,8 @@ template <int N> static __device__ inline void copy_wait() {}
 static __device__ inline void prefetch_l2(const void *) {}
 
 /* A barrier of all blocks of a grid that is resident as a whole, by one thread of each block, with __syncthreads()
- * around it: adds 1 to *count and waits until it has reached `target`. What the grid wrote before is seen after. */
+ * around it: adds 1 to *count and waits until it has reached `target`. What the grid wrote before is evaluated after.
+ */
 static __device__ inline void grid_arrive(unsigned *count)
 {
     __threadfence();

@@ -162,18 +162,18 @@ static void fail_changed(cuda_kern *c)
 
 static const void *recording_slot(cuda_kern *c, const void *host, size_t bytes)
 {
-    kern_recording *t = c->stage->recording;
-    t->calls = (t->calls ^ (host ? bytes : SIZE_MAX)) * 0x100000001b3u; /* FNV-1a */
+    kern_recording *rec = c->stage->recording;
+    rec->calls = (rec->calls ^ (host ? bytes : SIZE_MAX)) * 0x100000001b3u; /* FNV-1a */
     if (!host) return NULL;
-    const size_t at = t->used;
-    t->used += slot_bytes(bytes);
+    const size_t at = rec->used;
+    rec->used += slot_bytes(bytes);
     if (c->stage->mode == MEASURE) return host; /* nothing is launched; only not NULL */
-    if (t->used > t->bytes) {
+    if (rec->used > rec->bytes) {
         fail_changed(c);
         return NULL;
     }
-    memcpy(t->pinned + at, host, bytes);
-    return t->device + at;
+    memcpy(rec->pinned + at, host, bytes);
+    return rec->device + at;
 }
 
 const void *cuda_stage_bytes(cuda_kern *c, const void *host, size_t bytes)
@@ -209,11 +209,11 @@ void cuda_stage_close(cuda_kern *c)
 
 /* --- recordings ------------------------------------------------------------------------------------------------ */
 
-static void run_body(cuda_kern *c, kern_recording *t, stage_mode mode, void (*body)(void *arg), void *arg)
+static void run_body(cuda_kern *c, kern_recording *rec, stage_mode mode, void (*body)(void *arg), void *arg)
 {
-    t->used = 0;
-    t->calls = 0xcbf29ce484222325u;
-    c->stage->recording = t;
+    rec->used = 0;
+    rec->calls = 0xcbf29ce484222325u;
+    c->stage->recording = rec;
     c->stage->mode = mode;
     body(arg);
     c->stage->mode = DIRECT;
@@ -224,42 +224,43 @@ static void run_body(cuda_kern *c, kern_recording *t, stage_mode mode, void (*bo
  * needs. Relaxed, as cuBLASLt may load and allocate at its first product; cuda_outside_recording forbids what we must
  * not.
  */
-static mar_status capture(cuda_kern *c, kern_recording *t, void (*body)(void *arg), void *arg, mar_err *err)
+static mar_status capture(cuda_kern *c, kern_recording *rec, void (*body)(void *arg), void *arg, mar_err *err)
 {
     cudaGraph_t graph = NULL;
     mar_status status =
-        cuda_status(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed), "recording a recording", err);
+        cuda_status(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed), "starting a recording", err);
     if (status != MAR_OK) return status;
-    run_body(c, t, RECORD, body, arg);
+    run_body(c, rec, RECORD, body, arg);
     cudaError_t error = cudaStreamEndCapture(c->stream, &graph);
     status = kern_check(&c->base, err); /* the cause, where the capture failed of an operation */
-    if (status == MAR_OK) status = cuda_status(error, "recording a recording", err);
-    if (status == MAR_OK) status = cuda_status(cudaGraphInstantiate(&t->graph, graph, 0), "preparing a recording", err);
+    if (status == MAR_OK) status = cuda_status(error, "starting a recording", err);
+    if (status == MAR_OK)
+        status = cuda_status(cudaGraphInstantiate(&rec->graph, graph, 0), "preparing a recording", err);
     if (graph) (void)cudaGraphDestroy(graph);
     return status;
 }
 
-static mar_status record(cuda_kern *c, kern_recording *t, void (*body)(void *arg), void *arg, mar_err *err)
+static mar_status record(cuda_kern *c, kern_recording *rec, void (*body)(void *arg), void *arg, mar_err *err)
 {
-    run_body(c, t, MEASURE, body, arg);
+    run_body(c, rec, MEASURE, body, arg);
     mar_status status = kern_check(&c->base, err);
-    t->bytes = t->used;
-    t->recorded = t->calls;
-    if (status == MAR_OK && t->bytes > 0) status = alloc_pair(c, t->bytes, &t->pinned, &t->device, err);
-    if (t->device) c->base.recorded_bytes += t->bytes;
+    rec->bytes = rec->used;
+    rec->recorded = rec->calls;
+    if (status == MAR_OK && rec->bytes > 0) status = alloc_pair(c, rec->bytes, &rec->pinned, &rec->device, err);
+    if (rec->device) c->base.recorded_bytes += rec->bytes;
     if (status == MAR_OK)
-        status = cuda_status(cudaEventCreateWithFlags(&t->fetched, cudaEventDisableTiming), "making an event", err);
-    return status == MAR_OK ? capture(c, t, body, arg, err) : status;
+        status = cuda_status(cudaEventCreateWithFlags(&rec->fetched, cudaEventDisableTiming), "making an event", err);
+    return status == MAR_OK ? capture(c, rec, body, arg, err) : status;
 }
 
 static kern_recording *new_recording(cuda_kern *c, void (*body)(void *arg), void *arg)
 {
     mar_err err = {};
-    kern_recording *t = (kern_recording *)calloc(1, sizeof *t);
-    mar_status status = t ? record(c, t, body, arg, &err) : err_set(&err, MAR_ENOMEM, "out of memory");
-    if (status == MAR_OK) return t;
+    kern_recording *rec = (kern_recording *)calloc(1, sizeof *rec);
+    mar_status status = rec ? record(c, rec, body, arg, &err) : err_set(&err, MAR_ENOMEM, "out of memory");
+    if (status == MAR_OK) return rec;
     kern_fail(&c->base, status, &err);
-    cuda_recording_free(&c->base, t);
+    cuda_recording_free(&c->base, rec);
     return NULL;
 }
 
@@ -276,29 +277,29 @@ void cuda_replay(kern *k, kern_recording **recording, void (*body)(void *arg), v
     else if (cuda_ok(c, cudaEventSynchronize((*recording)->fetched), "waiting for a recording's host arrays"))
         run_body(c, *recording, REFILL, body, arg);
     if (!cuda_live(c)) return;
-    kern_recording *t = *recording;
-    if (t->calls != t->recorded) {
+    kern_recording *rec = *recording;
+    if (rec->calls != rec->recorded) {
         fail_changed(c);
         return;
     }
-    if (t->bytes > 0)
-        cuda_ok(c, cudaMemcpyAsync(t->device, t->pinned, t->bytes, cudaMemcpyHostToDevice, c->stream),
+    if (rec->bytes > 0)
+        cuda_ok(c, cudaMemcpyAsync(rec->device, rec->pinned, rec->bytes, cudaMemcpyHostToDevice, c->stream),
                 "copying a recording's host arrays");
-    cuda_ok(c, cudaEventRecord(t->fetched, c->stream), "recording an event");
-    cuda_ok(c, cudaGraphLaunch(t->graph, c->stream), "replaying a recording");
+    cuda_ok(c, cudaEventRecord(rec->fetched, c->stream), "recording an event");
+    cuda_ok(c, cudaGraphLaunch(rec->graph, c->stream), "replaying a recording");
 }
 
-void cuda_recording_free(kern *k, kern_recording *t)
+void cuda_recording_free(kern *k, kern_recording *rec)
 {
     cuda_kern *c = cuda_of(k);
-    if (!t) return;
+    if (!rec) return;
     (void)cudaSetDevice(c->device);
     (void)cudaStreamSynchronize(c->stream);
-    if (t->graph) (void)cudaGraphExecDestroy(t->graph);
-    if (t->fetched) (void)cudaEventDestroy(t->fetched);
-    if (t->device) c->base.recorded_bytes -= t->bytes;
-    free_pair(c, t->pinned, t->device);
-    free(t);
+    if (rec->graph) (void)cudaGraphExecDestroy(rec->graph);
+    if (rec->fetched) (void)cudaEventDestroy(rec->fetched);
+    if (rec->device) c->base.recorded_bytes -= rec->bytes;
+    free_pair(c, rec->pinned, rec->device);
+    free(rec);
 }
 
 /* --- times ------------------------------------------------------------------------------------------------ */

@@ -108,7 +108,7 @@ static __device__ inline float speculate_law(const kern_speculation &w, const fl
 }
 
 /* The laws p of the slot's rows, and what the head said of their states. */
-static __device__ void speculate_answers(const kern_speculation &w, const float *out, int slot, int token)
+static __device__ void speculate_read_outputs(const kern_speculation &w, const float *out, int slot, int token)
 {
     const int top = w.index[token], n = kern_speculation_levels(&w, token) * w.channels;
     for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) {
@@ -133,7 +133,7 @@ static __device__ void speculate_verify(const kern_speculation &w, int slot, int
         const kern_gaussians laws = kern_speculation_laws(&w, row);
         const kern_address address = kern_speculation_address(&w, token, w.index[token] - level);
         const float *draft = w.state + (size_t)(row + w.slots) * (size_t)w.channels;
-        const double log_f = kern_gaussian_log_accept(&w.rule, &laws, KERN_WINDOW_PATH, draft);
+        const double log_f = kern_gaussian_log_accept(&w.rule, &laws, KERN_SPECULATION_PATH, draft);
         if (kern_lane() == 0 && !kern_gaussian_keeps(log_f, &address)) atomicMin(first, level);
     }
 }
@@ -147,7 +147,7 @@ static __device__ void speculate_end(const kern_speculation &w, int slot, int to
         const kern_gaussians laws = kern_speculation_laws(&w, row);
         const kern_address address = kern_speculation_address(&w, token, k);
         const long tries =
-            kern_gaussian_residual(&laws, kern_gaussian_log_scale(&w.rule, KERN_WINDOW_PATH), &address, x);
+            kern_gaussian_residual(&laws, kern_gaussian_log_scale(&w.rule, KERN_SPECULATION_PATH), &address, x);
         if (kern_lane() == 0) {
             atomicAdd(&w.count->rejected, 1ull);
             atomicAdd(&w.count->tries, (unsigned long long)tries);
@@ -193,7 +193,7 @@ static __device__ void speculate_walk(const kern_speculation &w, const float *ou
     const int rows = kern_speculation_levels(&w, token), warp = (int)threadIdx.x / 32;
     int *first = (int *)scratch;
     if (threadIdx.x == 0) *first = rows - 1;
-    speculate_answers(w, out, slot, token);
+    speculate_read_outputs(w, out, slot, token);
     __syncthreads();
     speculate_verify(w, slot, token, rows - 1, first);
     __syncthreads();
@@ -230,8 +230,8 @@ static __device__ int speculate_take(const kern_speculation &w, int slot)
 }
 
 /* The block's own copy of what persistent_evaluate reads. */
-static __device__ void speculate_load(const persistent_args &a, const few *f, const speculate_job &j, int rows,
-                                      int states)
+static __device__ void speculate_load(const persistent_args &a, const persistent_block *f, const speculate_job &j,
+                                      int rows, int states)
 {
     for (int i = (int)threadIdx.x; i < states * a.channels; i += PERSISTENT_THREADS)
         f->state[i] = __ldcg(j.w.state + i);
@@ -245,7 +245,7 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel
 {
     const kern_speculation &w = j.w;
     const int states = w.slots * w.window, rows = states * w.conditions;
-    few f;
+    persistent_block f;
     persistent_begin<PAIRS>(a, &f);
     for (int slot = (int)blockIdx.x; slot < w.slots; slot += (int)gridDim.x)
         speculate_filter(w, slot, w.slot_token[slot], f.sums);
@@ -274,7 +274,7 @@ static void (*const speculate_kernels[PERSISTENT_PAIRS])(persistent_args, specul
 
 int cuda_speculate_run(kern *k, kern_speculation *w, const kern_speculation_head *target)
 {
-    const persistent_head *f = target->net->few;
+    const persistent_head *f = target->net->persistent;
     const int fit = PERSISTENT_ROWS / (w->conditions * w->window);
     if (!f || w->tokens > TURNS * fit) return 0;
     w->slots = w->tokens < fit ? w->tokens : fit;

@@ -27,12 +27,12 @@ typedef struct {
     int token[LENGTH];
     const float *q[LENGTH];
     double weight;
-} window;
+} jacobi_state;
 
-static void round_of(enumeration *e, const window *w);
+static void round_of(enumeration *e, const jacobi_state *w);
 
 /* Position i of a round that turns `w` into `next`; `first` is the first rejection, LENGTH if there is none yet. */
-static void position(enumeration *e, const window *w, window next, int i, int first)
+static void position(enumeration *e, const jacobi_state *w, jacobi_state next, int i, int first)
 {
     if (i == LENGTH) {
         next.known = first < LENGTH ? first + 1 : LENGTH;
@@ -73,7 +73,7 @@ static void position(enumeration *e, const window *w, window next, int i, int fi
     }
 }
 
-static void round_of(enumeration *e, const window *w)
+static void round_of(enumeration *e, const jacobi_state *w)
 {
     if (w->known == LENGTH) {
         e->law[toy_number(e->p, w->token, LENGTH)] += w->weight;
@@ -90,7 +90,7 @@ static double total_variation(const spec_method *m, variant v, uint64_t seed, do
     toy *target = toy_create(SIZE, LENGTH, seed, 1, NULL, 0);
     enumeration e = {m, v, target, law, 0};
     for (int n = 0; n < 81; n++) {
-        window w = {.weight = 1.0 / 81};
+        jacobi_state w = {.weight = 1.0 / 81};
         for (int i = LENGTH - 1, rest = n; i >= 0; i--, rest /= SIZE) w.token[i] = rest % SIZE, w.q[i] = uniform;
         round_of(&e, &w);
     }

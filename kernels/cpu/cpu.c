@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Modulation rows are written once and read once; this many bytes of them at a time keep the product that makes them
- * large (it re-reads its weights once per chunk) without holding all steps of a big batch. */
+/* Modulation rows are written once and read once. This many bytes of them at a time make the product that computes them
+ * large, which reads its weights once a chunk, without storing all steps of a big batch. */
 enum { MOD_BUDGET = 64 << 20 };
 
 static mar_status cpu_alloc(kern *k, size_t bytes, void **out, mar_err *err)
@@ -162,7 +162,7 @@ static const kern_conv_ops cpu_conv_ops = {
     .group_norm = cpu_group_norm,
 };
 
-/* oneDNN may be told to use less than the processor has (ONEDNN_MAX_CPU_ISA): ask it. */
+/* Whether oneDNN multiplies bf16 here. ONEDNN_MAX_CPU_ISA can make it use less than the processor has. */
 static int bf16_works(dnn *d)
 {
     enum { N = 64 };

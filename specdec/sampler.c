@@ -30,7 +30,7 @@ static double parameter_named(const spec_sampler_options *o, const char *name, d
     return otherwise;
 }
 
-/* Drafts of a tree with `children` at each of the first `tree` positions, and a chain over the rest. */
+/* Drafts of a tree with `children` at each of the first `tree` positions and a chain over the rest. */
 static int tree_count(int length, int children, int tree)
 {
     int count = 0, level = 1;
@@ -102,7 +102,7 @@ void spec_sampler_free(spec_sampler *s)
     free(s);
 }
 
-/* --- what both loops share --- */
+/* --- for both loops --- */
 
 static spec_address address_at(const spec_sampler *s, int position)
 {
@@ -114,7 +114,7 @@ static float *law(const spec_sampler *s, float *laws, int i)
     return laws + (size_t)i * (size_t)s->target.size;
 }
 
-/* The target's pass over the block and its verification; the final tokens become known. q of site i is set. */
+/* Runs the target over the block and verifies it; the final tokens become known. The sites' q is set before. */
 static int verify(spec_sampler *s, int count, int length, spec_outcome *o)
 {
     const spec_sampler_options *opt = &s->options;
@@ -144,9 +144,9 @@ static int parent_in(const spec_sampler *s, int n)
     return s->options.parent ? s->options.parent[n] : n - 1;
 }
 
-/* Draws the block from the draft model, a forward pass a level, as deep as there are tokens to find. Drafts of one
- * level with different parents share their uniforms: at most one of them is on the path taken. Where q has fewer tokens
- * than the tree has siblings, the rest of them and what hangs on them is left out. */
+/* Draws the block from the draft model with one forward pass a level, no deeper than there are tokens left. Drafts of
+ * one level with different parents share their uniforms, because at most one of them is on the path taken. If q has
+ * fewer tokens than the tree has siblings, the other siblings and their descendants are left out. */
 static int draft_block(spec_sampler *s, int *count, int *depth)
 {
     const int most = s->options.parent ? s->options.count : s->options.length;
@@ -187,8 +187,8 @@ static int draft_round(spec_sampler *s)
 
 /* --- Jacobi --- */
 
-/* Position i of the window gets a token that nothing is known about: its law, which is what counts, is uniform. */
-static void enter(spec_sampler *s, int i)
+/* Position i gets a first draft. Nothing is known about it, so its q is uniform. */
+static void first_draft(spec_sampler *s, int i)
 {
     const spec_address a = address_at(s, s->known + i);
     float *q = law(s, s->draft_q, i);
@@ -196,8 +196,8 @@ static void enter(spec_sampler *s, int i)
     s->candidates[i] = spec_draw_candidates(q, s->target.size, &a, 0, 1, s->candidate + i * s->children);
 }
 
-/* The window as a block: each position's candidates behind every draft of the position before, in the tree; then a
- * chain behind the first path. */
+/* Lists the drafts as a block. In the tree each position's candidates follow every draft of the position before; then a
+ * chain follows the first path. Returns the number of drafts. */
 static int jacobi_block(spec_sampler *s)
 {
     int count = 0, begin = -1, end = 0; /* the level before */
@@ -215,8 +215,9 @@ static int jacobi_block(spec_sampler *s)
     return count;
 }
 
-/* The next window: what is left of this one, each token a draw from the p that is now its q, and new entries. With
- * STOP the tail is drawn anew; with CONTINUE it is what verification made of it, and gets siblings for the tree. */
+/* Prepares the drafts of the next round: the tail of this round, then new positions. The q of a token of the tail is
+ * the p it was drawn from. With STOP the tail is drawn anew; with CONTINUE it is the result of verification, and gets
+ * siblings for the tree. */
 static int next_drafts(spec_sampler *s, const spec_outcome *o)
 {
     const int tail = s->drafted - o->final;
@@ -228,7 +229,7 @@ static int next_drafts(spec_sampler *s, const spec_outcome *o)
         float *q = law(s, s->draft_q, i);
         int first = 0, wanted = 1;
         if (i >= tail) {
-            enter(s, i);
+            first_draft(s, i);
             continue;
         }
         memcpy(q, law(s, s->log_p, s->out.law[o->final + i]), (size_t)s->target.size * sizeof *q);

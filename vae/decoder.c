@@ -93,8 +93,7 @@ static mar_status load_linear(const loader *l, const char *prefix, const char *c
     return status;
 }
 
-/* --- steps
- * ---------------------------------------------------------------------------------------------------- */
+/* --- steps ------------------------------------------------------------------------------------------------------- */
 
 static mar_status add_residual(const loader *l, vae_decoder *d, const char *prefix, int in, int out)
 {

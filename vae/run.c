@@ -33,8 +33,7 @@ static double conv_flop(double pixels, int in, int out, int taps)
     return 2.0 * pixels * in * out * taps;
 }
 
-/* --- preparation: plans, buffer sizes and arithmetic of each step
- * ---------------------------------------------- */
+/* --- preparation: plans, buffer sizes and arithmetic of each step ------------------------------------------------ */
 
 static mar_status plan_residual(vae_run *r, const vae_step *s, extent e, mar_err *err)
 {
@@ -148,8 +147,7 @@ double vae_run_flop(const vae_run *r)
     return r->flop;
 }
 
-/* --- decoding
- * --------------------------------------------------------------------------------------------------- */
+/* --- decoding ---------------------------------------------------------------------------------------------------- */
 
 static void norm(vae_run *r, const float *x, extent e, int channels, const vae_norm *n, int silu)
 {

@@ -1,4 +1,4 @@
-/* Reading PyTorch's zip format (torch.save since 1.6): <name>/data.pkl holds the structure, <name>/data/<key>
+/* Reading PyTorch's zip format (torch.save since 1.6): <name>/data.pkl has the structure, <name>/data/<key>
  * the bytes of each storage, <name>/byteorder "little" or "big" (absent in old files, which are
  * little-endian). */
 #include "weights/pickle.h"
@@ -78,7 +78,7 @@ static mar_status check_byteorder(const reader *r, mar_err *err)
 
 /* --- one tensor ------------------------------------------------------------------------------------- */
 
-/* The bytes behind a tensor: [numel] elements of dtype. */
+/* The storage of a tensor: [numel] elements of dtype. */
 typedef struct {
     const uint8_t *data;
     int64_t numel;

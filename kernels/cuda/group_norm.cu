@@ -2,7 +2,7 @@
  * the sums of its groups and normalises its pixels. The sums are of x minus one value of the group, so that the
  * variance does not cancel where the mean is far from 0, and runs of them are short enough for f32.
  *
- * Floor, per element: 4 bytes read twice (the second time from L2 where it holds them), 2 or 4 written. */
+ * Floor, per element: 4 bytes read twice (the second time from L2 if they are there), 2 or 4 written. */
 #include "kernels/cuda/cuda.h"
 
 /* A block takes CHANNELS channels, one a lane; a warp takes every WARPS'th pixel of the block's slice. */

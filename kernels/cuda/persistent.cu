@@ -262,7 +262,7 @@ static void persistent_keep_in_l2(const cuda_kern *c, persistent_head *f)
     f->kept_in_l2 = fraction < 1 ? (float)fraction : 1;
 }
 
-/* Packs the weight of a product in pieces; channels behind the width are zero. */
+/* Packs the weight of a product in pieces; channels past the width are zero. */
 static void persistent_pack_product(const float *weight, int width, int pairs, bf16 *to)
 {
     for (int tile = 0; tile < width / 8; tile++)

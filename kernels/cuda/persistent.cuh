@@ -68,7 +68,7 @@ typedef struct {
     float *sums;      /* [tiles][tiles16][PERSISTENT_WARPS][16*8] partial sums, as in the accumulators */
     uint4 *inbox;     /* [pairs][PERSISTENT_THREADS] what the cluster's other block writes: persistent_exchange */
     float4 *moments;  /* [PERSISTENT_WARPS][16] of a row, of a warp's channels: persistent_measure */
-    float *ln;        /* [2][pairs*32] weight and bias of this residual block; zero behind the width */
+    float *ln;        /* [2][pairs*32] weight and bias of this residual block; zero past the width */
     float2 *x;        /* [tiles][tiles16][64] the block's columns of the residual stream */
     float *bias;      /* [2*depth][8*tiles] */
     float *in;        /* [8*tiles][C + 1] weights, bias */
@@ -87,7 +87,7 @@ static __host__ __device__ inline size_t persistent_carve(const persistent_args 
     f->weights = (uint4 *)p;
     p += (size_t)slices * tiles * (size_t)(pairs * PERSISTENT_WARPS) * 512;
     f->sums = (float *)p;
-    f->inbox = (uint4 *)(p + sums); /* behind the sums of 16 rows; clusters exchange at 16 rows or fewer */
+    f->inbox = (uint4 *)(p + sums); /* after the sums of 16 rows; clusters exchange at 16 rows or fewer */
     p += sums + inbox > PERSISTENT_ROWS / 16 * sums ? sums + inbox : PERSISTENT_ROWS / 16 * sums;
     f->moments = (float4 *)p;
     p += PERSISTENT_WARPS * 16 * sizeof(float4);

@@ -147,7 +147,7 @@ static void copies(void **state)
     free(from), free(more);
 }
 
-/* --- how rows change -------------------------------------------------------------------------------------- */
+/* --- similarity of rows -------------------------------------------------------------------------------------- */
 
 static void similarity(void **state)
 {
@@ -166,7 +166,7 @@ static void similarity(void **state)
             if (rows > 2) memset(a, 0, (size_t)width * sizeof *a), memset(b, 0, (size_t)width * sizeof *b);
             if (rows > 2) memset(a + stride, 0, (size_t)shapes[i].head_dim * sizeof *a);
             void *ka = to_act(k, a, n), *kb = to_act(k, b, n);
-            float *ra = act_to_floats(k, ka, n), *rb = act_to_floats(k, kb, n); /* what bf16 left of them */
+            float *ra = act_to_floats(k, ka, n), *rb = act_to_floats(k, kb, n); /* rounded to bf16 */
             void *ca = to_act(cpu, ra, n), *cb = to_act(cpu, rb, n);
             float want[32], got[32];
             for (int j = 0; j < 32; j++) want[j] = got[j] = 7;

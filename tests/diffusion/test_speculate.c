@@ -1,5 +1,5 @@
-/* Speculation inside the head: the plain chain's bits with window 1, its law with any, and fewer calls. The demo
- * models' heads, on conditions of images in the making. */
+/* Speculation inside the head: the plain chain's bits with window 1, its law with any window, and fewer calls. The
+ * heads are the demo models', on conditions of half-generated images. */
 #include "diffusion/speculate.h"
 #include "mar/handle.h"
 #include "mar/runner.h"
@@ -167,7 +167,7 @@ static void window_one_is_the_plain_chain(void **state)
         }
 }
 
-/* A token's bits depend neither on the tokens beside it, nor on threads, nor on how they were grouped. */
+/* A token's bits depend on neither the other tokens, nor threads, nor groups. */
 static void tokens_stand_alone(void **state)
 {
     (void)state;
@@ -287,7 +287,7 @@ static int same_law(const float *x, const float *plain, const float *other, int 
 
 static int (*real_propose)(kern *k, kern_speculation *w, const kern_speculation_head *draft);
 
-/* Every q as if refined by an evaluation that knew the noise: it leans to what was drawn. */
+/* A mutant: every q is as if an evaluation that depends on the noise had refined it, so it favours what was drawn. */
 static int propose_knowing(kern *k, kern_speculation *w, const kern_speculation_head *draft)
 {
     const int unfinished = real_propose(k, w, draft);
@@ -408,7 +408,7 @@ static void never_more_calls(void **state)
     }
 }
 
-/* Chains whose number of steps changes from call to call (DiSA), starting below the top: the bits of one made for the
+/* Chains whose number of steps changes from call to call (DiSA) and starts below the top: the bits of a chain with that
  * respacing alone, and with window 1 the plain chain's. */
 static void respacings(void **state)
 {

@@ -164,7 +164,7 @@ static void test_copy(void **state)
     assert_memory_equal(fast_one, host + 37, sizeof host - sizeof(uint4) * 37);
 }
 
-/* Each round every block writes a number, and behind the barrier all read those of all. */
+/* In each round every block writes a number, and after the barrier every block reads all numbers. */
 template <int fast_one> static __global__ void rounds(unsigned *count, unsigned *value, int n, unsigned *out)
 {
     unsigned sum = 0;
@@ -208,7 +208,7 @@ static void test_barrier(void **state)
         assert_memory_equal(fast_one, fast_one + b * THREADS, THREADS * sizeof *fast_one);
 }
 
-/* Each thread writes into the shared memory of its cluster's other block. */
+/* Each thread writes to the shared memory of its cluster's other block. */
 template <int fast_one> static __global__ void exchange(uint4 *out)
 {
     uint4 *shared = (uint4 *)cuda_shared();

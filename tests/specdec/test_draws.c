@@ -11,7 +11,7 @@
 
 enum { SIZE = 3, LENGTH = 5, SEQUENCES = 1000000, SOME = 100000 };
 
-/* Called after every round: a mutant that tampers with what is handed to the next. */
+/* Called after every round: a mutant that changes what the next round gets. */
 typedef void (*tamper)(spec_sampler *s, int final, const float *old_q, const int *old_token);
 
 typedef struct {
@@ -150,7 +150,7 @@ static void unrelaxed_trees(void **state)
     }
 }
 
-/* --- what the sampler refuses, and what it hands on --- */
+/* --- what the sampler refuses, and what it returns --- */
 
 static int failing_laws(void *state, const int *prefix, int length, const int *draft, const int *parent, int count,
                         float *log_law)

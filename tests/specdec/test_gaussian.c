@@ -241,7 +241,7 @@ static void residual_has_its_density(void **state)
     }
 }
 
-/* The test above sees a residual for another c. */
+/* The test above detects a residual for another c. */
 static void residual_test_has_power(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* Jacobi decoding by enumeration: every window, decision and replacement of every round, with the laws that each
- * draft was really drawn from. The output's law is the target's, with STOP and with CONTINUE; with an older q it is
- * not. */
+/* Jacobi decoding by enumeration of all drafts, decisions and replacements of every round, with the laws that each
+ * draft was really drawn from. The output has the target's law with STOP and with CONTINUE. With an older q it has not.
+ */
 #include "specdec/laws.h"
 #include "specdec/sampler.h"
 #include "tests/support/support.h"
@@ -180,7 +180,7 @@ static double tokens_per_round(const toy *t, const char *name, const double *par
     return SEQUENCES * TOKENS / rounds;
 }
 
-/* What the methods are for (SJD-PAC Table 2): going on behind a rejection saves rounds, and the tree saves more. */
+/* The purpose of the methods (SJD-PAC Table 2): going on after a rejection saves rounds, and the tree saves more. */
 static void continuation_and_tree_pay(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The CUDA backend: opening and closing, the device's memory, the table. */
+/* The CUDA backend: opening and closing, the device's memory, the core table. */
 #include "kernels/cuda/cuda.h"
 
 #include <stdio.h>
@@ -7,13 +7,13 @@
 
 enum {
     WORKSPACE_BYTES = 32 << 20, /* what NVIDIA advises for Hopper */
-    STAGED_BYTES = 64 << 10,    /* a larger upload is worth a wait */
+    STAGED_BYTES = 64 << 10,    /* a larger upload waits instead of being staged */
 };
 
 mar_status cuda_status(cudaError_t error, const char *what, mar_err *err)
 {
     if (error == cudaSuccess) return MAR_OK;
-    (void)cudaGetLastError(); /* it is kept until asked for */
+    (void)cudaGetLastError(); /* clears it */
     return err_set(err, error == cudaErrorMemoryAllocation ? MAR_ENOMEM : MAR_EBACKEND, "%s: %s", what,
                    cudaGetErrorString(error));
 }
@@ -67,7 +67,7 @@ void cuda_free(kern *k, void *p)
     cuda_kern *c = cuda_of(k);
     if (!p) return;
     (void)cudaSetDevice(c->device);
-    (void)cudaStreamSynchronize(c->stream); /* work that is under way may use it */
+    (void)cudaStreamSynchronize(c->stream); /* running work may use it */
     (void)cudaFree(p);
 }
 
@@ -99,7 +99,7 @@ static void download(kern *k, void *dst, const void *src, size_t bytes)
     if (bytes > 0 && cuda_outside_recording(c, "a download") && cuda_live(c))
         cuda_ok(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream), "downloading");
     finish(k);
-    if (k->failed != MAR_OK) memset(dst, 0, bytes); /* no garbage for a caller who checks later */
+    if (k->failed != MAR_OK) memset(dst, 0, bytes); /* a caller who checks later must not read garbage */
 }
 
 mar_status cuda_alloc_copy(cuda_kern *c, const void *host, size_t bytes, void **out, mar_err *err)
@@ -115,7 +115,7 @@ mar_status cuda_alloc_copy(cuda_kern *c, const void *host, size_t bytes, void **
     return cuda_status(error, "uploading weights", err);
 }
 
-/* The conversion to bf16 is the device's: floats go by way of the workspace. */
+/* The device converts to bf16; the floats go to the workspace first. */
 mar_status cuda_alloc_floats(cuda_kern *c, const float *host, size_t n, int f32, void **out, mar_err *err)
 {
     if (f32 || !c->bf16) return cuda_alloc_copy(c, host, n * sizeof *host, out, err);
@@ -260,7 +260,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern **out, ma
     return MAR_OK;
 }
 
-/* From number 0 to the first that is too old. */
+/* Counts from GPU 0 up to the first that is too old. */
 extern "C" int kern_cuda_devices(void)
 {
     int usable = 0;

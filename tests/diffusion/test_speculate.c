@@ -1,5 +1,5 @@
-/* Speculation inside the head: the plain chain's bits with window 1, its law with any, and fewer calls. The demo
- * models' heads, on conditions of images in the making. */
+/* Speculation inside the head: the plain chain's bits with window 1, its law with any window, and fewer calls. The
+ * heads are the demo models', on conditions of half-generated images. */
 #include "diffusion/speculate.h"
 #include "mar/handle.h"
 #include "mar/runner.h"
@@ -167,7 +167,7 @@ static void window_one_is_the_plain_chain(void **state)
         }
 }
 
-/* A token's bits depend neither on the tokens beside it, nor on threads, nor on how they were grouped. */
+/* A token's bits depend on neither the other tokens, nor threads, nor groups. */
 static void tokens_stand_alone(void **state)
 {
     (void)state;
@@ -229,7 +229,7 @@ static void fewer_calls(void **state)
 
 /* --- the law ------------------------------------------------------------------------------------------------- */
 
-enum { STEPS = 20, DRAWS = 256, PERSISTENT_DRAWS = 32 }; /* DRAWS of each condition: more than 10^5 numbers in all */
+enum { STEPS = 20, DRAWS = 256, SOME_DRAWS = 32 }; /* DRAWS of each condition: more than 10^5 numbers in all */
 
 /* Draw number n of all conditions, at addresses of its own. */
 static void set_draw(fixture *f, int n)
@@ -287,7 +287,7 @@ static int same_law(const float *x, const float *plain, const float *other, int 
 
 static int (*real_propose)(kern *k, kern_speculation *w, const kern_speculation_head *draft);
 
-/* Every q as if refined by an evaluation that knew the noise: it leans to what was drawn. */
+/* A mutant: every q is as if an evaluation that depends on the noise had refined it, so it favours what was drawn. */
 static int propose_knowing(kern *k, kern_speculation *w, const kern_speculation_head *draft)
 {
     const int unfinished = real_propose(k, w, draft);
@@ -348,14 +348,14 @@ static void same_law_at_full_length(void **state)
     (void)state;
     fixture f;
     assert_true(open_fixture(&f, target_path, MAR_DTYPE_F32, 1, params_of(100, 2.9f, MAR_CFG_LINEAR, 1)));
-    const int n = PERSISTENT_DRAWS * f.tokens;
+    const int n = SOME_DRAWS * f.tokens;
     float *x = malloc(sizeof *x * 3 * (size_t)n * CHANNELS);
     assert_non_null(x);
     float *plain = x + n * CHANNELS, *other = plain + n * CHANNELS;
-    draw_plain(&f, PERSISTENT_DRAWS, seed, plain);
-    draw_plain(&f, PERSISTENT_DRAWS, seed + 1, other);
+    draw_plain(&f, SOME_DRAWS, seed, plain);
+    draw_plain(&f, SOME_DRAWS, seed + 1, other);
     for (int window = 4; window <= 16; window *= 2) {
-        draw_speculative(&f, NULL, window, NULL, PERSISTENT_DRAWS, x);
+        draw_speculative(&f, NULL, window, NULL, SOME_DRAWS, x);
         assert_true(same_law(x, plain, other, n));
     }
     free(x);
@@ -370,15 +370,15 @@ static void draft_proposes(void **state)
     const mar_params p = params_of(STEPS, 3, MAR_CFG_CONSTANT, 0.9f);
     assert_true(open_fixture(&target, target_path, MAR_DTYPE_F32, 1, p));
     assert_true(open_fixture(&draft, draft_path, MAR_DTYPE_F32, 1, p));
-    const int n = PERSISTENT_DRAWS * target.tokens;
+    const int n = SOME_DRAWS * target.tokens;
     float *x = malloc(sizeof *x * 3 * (size_t)n * CHANNELS);
     assert_non_null(x);
     float *plain = x + n * CHANNELS, *other = plain + n * CHANNELS;
-    draw_plain(&target, PERSISTENT_DRAWS, seed, plain);
-    draw_plain(&target, PERSISTENT_DRAWS, seed + 1, other);
-    const diff_speculation_stats with = draw_speculative(&target, &draft, 8, NULL, PERSISTENT_DRAWS, x);
+    draw_plain(&target, SOME_DRAWS, seed, plain);
+    draw_plain(&target, SOME_DRAWS, seed + 1, other);
+    const diff_speculation_stats with = draw_speculative(&target, &draft, 8, NULL, SOME_DRAWS, x);
     assert_true(same_law(x, plain, other, n));
-    const diff_speculation_stats without = draw_speculative(&target, NULL, 8, NULL, PERSISTENT_DRAWS, x);
+    const diff_speculation_stats without = draw_speculative(&target, NULL, 8, NULL, SOME_DRAWS, x);
     assert_true(same_law(x, plain, other, n));
     print_message("calls a token: %.2f with the draft's head, %.2f with the filter\n",
                   (double)with.calls / (double)with.tokens, (double)without.calls / (double)without.tokens);
@@ -408,7 +408,7 @@ static void never_more_calls(void **state)
     }
 }
 
-/* Chains whose number of steps changes from call to call (DiSA), starting below the top: the bits of one made for the
+/* Chains whose number of steps changes from call to call (DiSA) and starts below the top: the bits of a chain with that
  * respacing alone, and with window 1 the plain chain's. */
 static void respacings(void **state)
 {

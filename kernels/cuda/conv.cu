@@ -251,16 +251,3 @@ void cuda_conv(kern *k, const kern_conv *conv, const act *x, int height, int wid
         if (conv->flags & KERN_UPSAMPLE) shuffle_band(c, conv, result, height, width, first, count, (float *)y);
     }
 }
-
-/* The sub-table of the kernel table. C++17 has no designated initialisers. */
-kern_conv_ops cuda_conv_ops(void)
-{
-    kern_conv_ops t = {};
-    t.create = cuda_conv_create;
-    t.free = cuda_conv_free;
-    t.plan = cuda_conv_plan;
-    t.conv = cuda_conv;
-    t.group_norm_plan = cuda_group_norm_plan;
-    t.group_norm = cuda_group_norm;
-    return t;
-}

@@ -154,7 +154,7 @@ static void close_kern(kern *k)
 }
 
 /* C++17 has no designated initialisers. */
-static kern_core_ops make_table(void)
+static kern_core_ops make_core_table(void)
 {
     kern_core_ops t = {};
     t.close = close_kern;
@@ -177,6 +177,44 @@ static kern_core_ops make_table(void)
     t.to_act = cuda_to_act;
     t.attention = cuda_attention;
     t.attention_plan = cuda_attention_plan;
+    return t;
+}
+
+static kern_head_ops make_head_table(void)
+{
+    kern_head_ops t = {};
+    t.create = cuda_head_create;
+    t.free = cuda_head_free;
+    t.mod_bytes = cuda_head_mod_bytes;
+    t.scratch_bytes = cuda_head_scratch_bytes;
+    t.plan = cuda_head_plan;
+    t.modulate = cuda_head_modulate;
+    t.eval = cuda_head_eval;
+    t.eval_reusing = cuda_head_eval_reusing;
+    t.speculate_plan = cuda_speculate_plan;
+    t.speculate_start = cuda_speculate_start;
+    t.speculate_propose = cuda_speculate_propose;
+    t.speculate_walk = cuda_speculate_walk;
+    t.speculate_run = cuda_speculate_run;
+    t.chain_run = cuda_chain_run;
+    t.chain_step = cuda_chain_step;
+    t.chain_ode_step = cuda_chain_ode_step;
+    t.chain_law = cuda_chain_law;
+    t.add_log_std = cuda_add_log_std;
+    t.verify = cuda_verify;
+    t.normal = cuda_normal;
+    return t;
+}
+
+static kern_conv_ops make_conv_table(void)
+{
+    kern_conv_ops t = {};
+    t.create = cuda_conv_create;
+    t.free = cuda_conv_free;
+    t.plan = cuda_conv_plan;
+    t.conv = cuda_conv;
+    t.group_norm_plan = cuda_group_norm_plan;
+    t.group_norm = cuda_group_norm;
     return t;
 }
 
@@ -232,9 +270,9 @@ static mar_status open_parts(cuda_kern *c, mar_err *err)
 
 extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern **out, mar_err *err)
 {
-    static const kern_core_ops core = make_table();
-    static const kern_head_ops head = cuda_head_ops();
-    static const kern_conv_ops conv = cuda_conv_ops();
+    static const kern_core_ops core = make_core_table();
+    static const kern_head_ops head = make_head_table();
+    static const kern_conv_ops conv = make_conv_table();
     *out = NULL;
     if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
         return err_set(err, MAR_EARG, "dtype %d: expected auto, f32 or bf16", (int)dtype);

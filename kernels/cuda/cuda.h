@@ -198,10 +198,6 @@ void cuda_attention(kern *k, const act *q, int q_stride, const act *key, const a
 mar_status cuda_attention_plan(kern *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
                                mar_err *err);
 
-/* head.cu, conv.cu: their sub-tables of the kernel table. */
-kern_head_ops cuda_head_ops(void);
-kern_conv_ops cuda_conv_ops(void);
-
 /* head.cu */
 mar_status cuda_head_create(kern *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
 void cuda_head_free(kern *k, kern_head *h);

@@ -481,30 +481,3 @@ void cuda_chain_run(kern *k, const kern_head *h, const kern_chain_job *job)
         e.mod = (const char *)e.mod + (size_t)rows * cuda_head_mod_bytes(h);
     }
 }
-
-/* The sub-table of the kernel table. C++17 has no designated initialisers. */
-kern_head_ops cuda_head_ops(void)
-{
-    kern_head_ops t = {};
-    t.create = cuda_head_create;
-    t.free = cuda_head_free;
-    t.mod_bytes = cuda_head_mod_bytes;
-    t.scratch_bytes = cuda_head_scratch_bytes;
-    t.plan = cuda_head_plan;
-    t.modulate = cuda_head_modulate;
-    t.eval = cuda_head_eval;
-    t.eval_reusing = cuda_head_eval_reusing;
-    t.speculate_plan = cuda_speculate_plan;
-    t.speculate_start = cuda_speculate_start;
-    t.speculate_propose = cuda_speculate_propose;
-    t.speculate_walk = cuda_speculate_walk;
-    t.speculate_run = cuda_speculate_run;
-    t.chain_run = cuda_chain_run;
-    t.chain_step = cuda_chain_step;
-    t.chain_ode_step = cuda_chain_ode_step;
-    t.chain_law = cuda_chain_law;
-    t.add_log_std = cuda_add_log_std;
-    t.verify = cuda_verify;
-    t.normal = cuda_normal;
-    return t;
-}

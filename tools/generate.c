@@ -63,7 +63,7 @@ static const mar_param image_rows[] = {
      .group = "Images",
      .type = MAR_TYPE_TEXT,
      .argument = "WHERE",
-     .help = "FILE.png, or a directory\n"
+     .help = "a directory or FILE.png\n"
              "A name ending in .png is a file: the image, or all of them on a grid if there are several. Anything else "
              "is a directory, made if it is not there, for 000000.png, 000001.png and so on, in class order."},
     {.name = "grid",

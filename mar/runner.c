@@ -14,10 +14,10 @@ double mar_now(void)
 
 size_t mar_runner_lay_out(mar_runner *r, char *base)
 {
-    const mar_model_config *c = &r->model->config;
+    const mar_model_config *c = &r->model->base.config;
     const size_t images = (size_t)r->max_images, sequences = images * (size_t)r->conditions, d = (size_t)c->width;
     const size_t rows = sequences * (size_t)(c->buffer + c->seq_len), seq = (size_t)c->seq_len;
-    const size_t act_size = r->model->m->kern->act_size;
+    const size_t act_size = r->model->base.m->kern->act_size;
     size_t used = 0;
     r->work.x = arena_carve(base, &used, rows * d, sizeof(float));
     r->work.memory = arena_carve(base, &used, rows * d, sizeof(float));
@@ -30,48 +30,42 @@ size_t mar_runner_lay_out(mar_runner *r, char *base)
     r->class_rows = arena_carve(base, &used, sequences * (size_t)c->buffer * d, sizeof(float));
     r->z = arena_carve(base, &used, sequences * (size_t)r->max_tokens * d, sizeof(float));
     used += diff_chain_lay_out(&r->chain, base ? base + used : NULL);
-    if (r->lazy) used += mar_lazy_lay_out(r->lazy, base ? base + used : NULL);
     return used;
 }
 
-static mar_status create_chain(mar_runner *r, const mar_params *params, mar_err *err)
+mar_status mar_runner_create(const mar_masked_model *model, int max_images, int conditions, int max_tokens,
+                             const diff_spec *specs, int n, float temperature, mar_runner *out, mar_err *err)
 {
-    diff_spec *specs = malloc(((size_t)params->num_iter + 1) * sizeof *specs);
-    if (!specs) return err_set(err, MAR_ENOMEM, "out of memory");
-    const int n = mar_steps_specs(params, specs);
-    mar_status status = diff_chain_create_for(&r->model->head, specs, n, params->temperature,
-                                              r->max_images * r->max_tokens, r->conditions == 2, &r->chain, err);
-    free(specs);
-    return status;
-}
-
-mar_status mar_runner_create(const mar_model *model, int max_images, int conditions, int max_tokens,
-                             const mar_params *params, mar_runner *out, mar_err *err)
-{
-    const mar_model_config *c = &model->config;
-    *out = (mar_runner){.model = model, .max_images = max_images, .conditions = conditions, .max_tokens = max_tokens};
-    mar_status status = create_chain(out, params, err);
-    if (status != MAR_OK) return status; /* nothing is owned yet */
-    if (params->lazy_head) diff_chain_reuse(&out->chain);
-    if (params->lazy) status = mar_lazy_create(model, max_images, conditions, &out->lazy, err);
-    const size_t rows = (size_t)max_images * (size_t)conditions * (size_t)(c->buffer + c->seq_len);
-    for (int i = 0; status == MAR_OK && i < 3; i++) {
-        out->work.rows[i] = calloc(rows, sizeof *out->work.rows[i]);
-        if (!out->work.rows[i]) status = err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", max_images);
+    const mar_model_config *c = &model->base.config;
+    *out = (mar_runner){.model = model,
+                        .max_images = max_images,
+                        .conditions = conditions,
+                        .max_tokens = max_tokens,
+                        .passes = &mar_plain_passes};
+    mar_status status = diff_chain_create_for(&model->head, specs, n, temperature, max_images * max_tokens,
+                                              conditions == 2, &out->chain, err);
+    if (status != MAR_OK) { /* nothing is owned yet */
+        out->model = NULL;
+        return status;
     }
-    out->z_index = calloc((size_t)max_images * (size_t)conditions * (size_t)max_tokens, sizeof *out->z_index);
-    if (status == MAR_OK && !out->z_index) status = err_set(err, MAR_ENOMEM, "out of memory");
-    if (status != MAR_OK) mar_runner_free(out);
-    return status;
+    const size_t sequences = (size_t)max_images * (size_t)conditions;
+    int *rows[3];
+    for (int i = 0; i < 3; i++)
+        rows[i] = out->work.rows[i] = calloc(sequences * (size_t)(c->buffer + c->seq_len), sizeof *rows[i]);
+    out->z_index = calloc(sequences * (size_t)max_tokens, sizeof *out->z_index);
+    out->labels = calloc(sequences, sizeof *out->labels);
+    if (rows[0] && rows[1] && rows[2] && out->z_index && out->labels) return MAR_OK;
+    mar_runner_free(out);
+    return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", max_images);
 }
 
 void mar_runner_free(mar_runner *r)
 {
     if (!r->model) return;
     diff_chain_free(&r->chain);
-    mar_lazy_free(r->lazy);
     for (int i = 0; i < 3; i++) free(r->work.rows[i]);
     free(r->z_index);
+    free(r->labels);
     *r = (mar_runner){0};
 }
 
@@ -86,13 +80,12 @@ mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_
 {
     mar_status status = mar_runner_plan_learn(r, images * step->predicted, err);
     if (status != MAR_OK) return status;
-    if (r->lazy) return mar_lazy_plan(r->lazy, images, step, err);
-    return mar_passes_plan(r->model, images * r->conditions, step->known, step->predicted, err);
+    return r->passes->plan(r->passes_state, r->model, images, r->conditions, step, err);
 }
 
 mar_status mar_runner_plan_learn(mar_runner *r, int tokens, mar_err *err)
 {
-    return r->model->m->kern->core->linear_plan(r->model->m->kern, r->model->z_proj, tokens, err);
+    return r->model->base.m->kern->core->linear_plan(r->model->base.m->kern, r->model->z_proj, tokens, err);
 }
 
 mar_status mar_runner_plan_head(mar_runner *r, int tokens, mar_err *err)
@@ -102,15 +95,14 @@ mar_status mar_runner_plan_head(mar_runner *r, int tokens, mar_err *err)
 
 void mar_runner_begin(mar_runner *r, int images, const int *label)
 {
-    kern *k = r->model->m->kern;
-    int *labels = r->work.rows[2]; /* the passes' own list comes later */
+    kern *k = r->model->base.m->kern;
     for (int i = 0; i < images; i++) {
-        labels[i] = label[i];
-        if (r->conditions == 2) labels[images + i] = r->model->config.classes;
+        r->labels[i] = label[i];
+        if (r->conditions == 2) r->labels[images + i] = r->model->base.config.classes;
     }
     r->encoder_s = r->decoder_s = r->head_s = r->encoder_flop = r->decoder_flop = r->head_flop = 0;
     k->core->lap(k, NULL);
-    mar_embed_classes(r->model, &r->work, images * r->conditions, labels, r->class_rows);
+    mar_embed_classes(r->model, &r->work, images * r->conditions, r->labels, r->class_rows);
     k->core->lap(k, &r->encoder_s);
 }
 
@@ -118,7 +110,7 @@ void mar_runner_begin(mar_runner *r, int images, const int *label)
 static void perform(const mar_runner *r, kern_recording **recording, void (*body)(void *arg), void *arg,
                     double *seconds)
 {
-    kern *k = r->model->m->kern;
+    kern *k = r->model->base.m->kern;
     k->core->lap(k, NULL);
     if (recording)
         k->core->replay(k, recording, body, arg);
@@ -145,26 +137,20 @@ typedef struct {
 static void encode(void *arg)
 {
     const prediction *p = arg;
-    if (p->r->lazy)
-        mar_lazy_encode(p->r->lazy, &p->r->work, &p->pass, p->step);
-    else
-        mar_encode(p->r->model, &p->r->work, &p->pass);
+    p->r->passes->encode(p->r->passes_state, p->r->model, &p->r->work, &p->pass, p->step);
 }
 
 static void decode(void *arg)
 {
     const prediction *p = arg;
-    if (p->r->lazy)
-        mar_lazy_decode(p->r->lazy, &p->r->work, &p->pass, p->step, p->r->z, p->r->z_index);
-    else
-        mar_decode(p->r->model, &p->r->work, &p->pass, p->r->z, p->r->z_index);
+    p->r->passes->decode(p->r->passes_state, p->r->model, &p->r->work, &p->pass, p->step, p->r->z, p->r->z_index);
 }
 
 void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *step, int first, int total,
                         mar_recordings *recordings)
 {
     const int sequences = batch->images * r->conditions;
-    const int reads = r->lazy && mar_lazy_reads(r->lazy, step);
+    const int reads = r->passes->reads(r->passes_state, step);
     prediction p = {.r = r,
                     .step = step,
                     .pass = {.sequences = sequences,
@@ -172,16 +158,14 @@ void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *s
                              .known = step->known,
                              .predicted = step->predicted,
                              .order = batch->order,
-                             .token_rows = r->token_rows,
-                             .class_rows = r->class_rows}};
+                             .token_rows = batch->token_rows ? batch->token_rows : r->token_rows,
+                             .class_rows = batch->class_rows ? batch->class_rows : r->class_rows}};
     for (int i = 0; i < sequences * step->predicted; i++)
         r->z_index[i] = z_row(step, sequences, batch->images, i, first, total);
     perform(r, recordings ? &recordings->encode : NULL, encode, &p, &r->encoder_s);
     perform(r, recordings && !reads ? &recordings->decode : NULL, decode, &p, &r->decoder_s);
-    r->encoder_flop += r->lazy ? mar_lazy_encode_flop(r->lazy, batch->images, step)
-                               : mar_encode_flop(r->model, sequences, step->known);
-    r->decoder_flop += r->lazy ? mar_lazy_decode_flop(r->lazy, batch->images, step)
-                               : mar_decode_flop(r->model, sequences, step->predicted);
+    r->encoder_flop += r->passes->encode_flop(r->passes_state, r->model, batch->images, r->conditions, step);
+    r->decoder_flop += r->passes->decode_flop(r->passes_state, r->model, batch->images, r->conditions, step);
 }
 
 typedef struct {
@@ -189,18 +173,18 @@ typedef struct {
     const float *tokens;
     int n;
     const int *image, *position;
-} lesson;
+} learning;
 
 static void learn(void *arg)
 {
-    const lesson *l = arg;
+    const learning *l = arg;
     mar_embed_tokens(l->r->model, &l->r->work, l->tokens, l->n, l->image, l->position, l->r->token_rows);
 }
 
 void mar_runner_learn(mar_runner *r, const float *tokens, int n, const int *image, const int *position,
                       kern_recording **recording)
 {
-    lesson l = {r, tokens, n, image, position};
+    learning l = {r, tokens, n, image, position};
     perform(r, recording, learn, &l, &r->encoder_s);
 }
 
@@ -225,7 +209,7 @@ static void draw(void *arg)
 void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int last, float *x, diff_trace *trace,
                      kern_recording **recording)
 {
-    drawing w = {r, r->z + (size_t)row * (size_t)r->model->config.width, d, first, last, x, trace};
+    drawing w = {r, r->z + (size_t)row * (size_t)r->model->base.config.width, d, first, last, x, trace};
     perform(r, recording, draw, &w, &r->head_s);
     r->head_flop += diff_chain_flop(&r->chain, d->count) * (first - last + 1) / r->chain.schedule.steps;
 }

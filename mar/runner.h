@@ -1,43 +1,71 @@
 /* One model at work in a session: its transformer passes and its head, with the memory they need. A session has one for
- * the target and, if it speculates, one for the draft. */
+ * the target and, if it speculates with a draft model, one for the draft. */
 #ifndef MAR_RUNNER_H
 #define MAR_RUNNER_H
 
 #include "diffusion/chain.h"
-#include "mar/lazy.h"
+#include "mar/steps.h"
+#include "mar/transformer.h"
+
+/* The transformer passes of an autoregressive step: mar_plain_passes, or those of a way that computes less. `state` is
+ * the way's own. */
+typedef struct {
+    /* Prepares passes of the step's shape for so many images, so that they allocate nothing. */
+    mar_status (*plan)(const void *state, const mar_masked_model *m, int images, int conditions, const mar_step *step,
+                       mar_err *err);
+    void (*encode)(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p, const mar_step *step);
+    void (*decode)(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p, const mar_step *step,
+                   float *z, const int *z_index);
+    /* Whether decode of this step reads results back from the backend, and so cannot be recorded. */
+    int (*reads)(const void *state, const mar_step *step);
+    /* Arithmetic, 2 per multiply-add. */
+    double (*encode_flop)(const void *state, const mar_masked_model *m, int images, int conditions,
+                          const mar_step *step);
+    double (*decode_flop)(const void *state, const mar_masked_model *m, int images, int conditions,
+                          const mar_step *step);
+} mar_passes;
+
+extern const mar_passes mar_plain_passes;
 
 typedef struct {
-    const mar_model *model;
-    int max_images, conditions; /* conditions: 2 with guidance, else 1 */
-    int max_tokens;             /* an image's tokens in one call of the head */
+    const mar_masked_model *model;
+    int max_images;
+    int conditions; /* 2 with guidance, else 1 */
+    int max_tokens; /* an image's tokens in one call of the head, at most */
     mar_workspace work;
-    int *z_index;   /* host [sequences * max_tokens] */
-    mar_lazy *lazy; /* NULL: every pass computes everything */
+    int *z_index; /* host [sequences * max_tokens] where each condition goes */
+    int *labels;  /* host [sequences] */
+    const mar_passes *passes;
+    void *passes_state;
     diff_chain chain;
-    double encoder_flop, decoder_flop, head_flop; /* since mar_runner_begin; so are */
-    double encoder_s, decoder_s, head_s;          /* which are complete when the backend has finished */
+    double encoder_flop, decoder_flop, head_flop; /* since mar_runner_begin */
+    double encoder_s, decoder_s, head_s;          /* since mar_runner_begin; complete when the backend has finished */
 
-    /* backend memory: mar_runner_lay_out, which sets work, chain and lazy, too */
+    /* Backend memory: mar_runner_lay_out, which also sets the arrays of work and chain. */
     float *token_rows; /* [images][seq_len][D] */
     float *class_rows; /* [sequences][buffer][D] */
     float *z;          /* [conditions][images * max_tokens][D] */
 } mar_runner;
 
-/* What was recorded of work of one shape (kern_ops.replay). */
+/* What was recorded of work of one shape (kern_core_ops.replay). */
 typedef struct {
     kern_recording *encode, *decode;
     kern_recording *draw[2]; /* a step's calls of the head */
     kern_recording *learn;
 } mar_recordings;
 
-typedef struct { /* the images in progress */
+/* The images in progress, or one of them. */
+typedef struct {
     int images;
     const int *const *order; /* host [images][seq_len]: masked first, known last */
+    const float *token_rows; /* mar_pass's; NULL: the runner's */
+    const float *class_rows; /* mar_pass's; NULL: the runner's */
 } mar_batch;
 
-/* `max_tokens`: tokens an image in one call of the head, at most. params: the head's, lazy and lazy_head. */
-mar_status mar_runner_create(const mar_model *model, int max_images, int conditions, int max_tokens,
-                             const mar_params *params, mar_runner *out, mar_err *err);
+/* `max_tokens`: tokens an image in one call of the head, at most. specs [n]: the chains it runs, no two with the same
+ * number of steps. The passes are the plain ones. */
+mar_status mar_runner_create(const mar_masked_model *model, int max_images, int conditions, int max_tokens,
+                             const diff_spec *specs, int n, float temperature, mar_runner *out, mar_err *err);
 void mar_runner_free(mar_runner *r);
 /* As diff_chain_lay_out. */
 size_t mar_runner_lay_out(mar_runner *r, char *base);

@@ -1,87 +1,87 @@
-#include "mar/transformer.h"
+#include "mar/runner.h"
 
 static const float ln_eps = 1e-6f; /* norm_layer=partial(nn.LayerNorm, eps=1e-6) in every MAR model */
 
-static int head_dim(const mar_model *m)
+static int head_dim(const mar_masked_model *m)
 {
-    return m->config.width / m->config.heads;
+    return m->base.config.width / m->base.config.heads;
 }
 
-void mar_layer_norm(const mar_model *m, const float *x, const int *index, int rows, mar_norm n, void *y, int f32)
+void mar_layer_norm(const mar_masked_model *m, const float *x, const int *index, int rows, mar_norm n, void *y, int f32)
 {
-    kern *k = m->m->kern;
-    const int d = m->config.width;
+    kern *k = m->base.m->kern;
+    const int d = m->base.config.width;
     k->core->layer_norm(k, x, index, rows, d, n, n + d, ln_eps, y, f32);
 }
 
-static const act *at(const mar_model *m, const act *p, int elements)
+static const act *at(const mar_masked_model *m, const act *p, int elements)
 {
-    return (const char *)p + (size_t)elements * m->m->kern->act_size;
+    return (const char *)p + (size_t)elements * m->base.m->kern->act_size;
 }
 
-void mar_block_mlp(const mar_model *m, mar_workspace *w, const mar_block *b, float *x, int rows)
+void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block *b, float *x, int rows)
 {
-    kern *k = m->m->kern;
+    kern *k = m->base.m->kern;
     mar_layer_norm(m, x, NULL, rows, b->norm2, w->normed, 0);
     k->core->linear(k, b->fc1, w->normed, rows, w->hidden);
     k->core->linear(k, b->fc2, w->hidden, rows, x);
 }
 
 /* One block over `sequences` sequences of `length` rows in w->x. */
-static void block(const mar_model *m, mar_workspace *w, const mar_block *b, int sequences, int length)
+static void block(const mar_masked_model *m, mar_workspace *w, const mar_block *b, int sequences, int length)
 {
-    kern *k = m->m->kern;
-    const int d = m->config.width, rows = sequences * length;
+    kern *k = m->base.m->kern;
+    const int d = m->base.config.width, rows = sequences * length;
     mar_layer_norm(m, w->x, NULL, rows, b->norm1, w->normed, 0);
     k->core->linear(k, b->qkv, w->normed, rows, w->qkv);
     k->core->attention(k, w->qkv, 3 * d, at(m, w->qkv, d), at(m, w->qkv, 2 * d), 3 * d, sequences, length, length,
-                       m->config.heads, head_dim(m), w->mixed);
+                       m->base.config.heads, head_dim(m), w->mixed);
     k->core->linear(k, b->proj, w->mixed, rows, w->x);
     mar_block_mlp(m, w, b, w->x, rows);
 }
 
-void mar_block_keys(const mar_model *m, mar_workspace *w, const mar_block *b, const float *x, int rows)
+void mar_block_keys(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, int rows)
 {
-    kern *k = m->m->kern;
+    kern *k = m->base.m->kern;
     mar_layer_norm(m, x, NULL, rows, b->norm1, w->normed, 0);
     k->core->linear(k, b->kv, w->normed, rows, w->qkv);
 }
 
-void mar_block_ask(const mar_model *m, mar_workspace *w, const mar_block *b, const float *x, const int *asked,
+void mar_block_ask(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, const int *asked,
                    int sequences, int count, const act *kv, int length, float *y)
 {
-    kern *k = m->m->kern;
-    const int d = m->config.width, rows = sequences * count;
+    kern *k = m->base.m->kern;
+    const int d = m->base.config.width, rows = sequences * count;
     mar_layer_norm(m, x, asked, rows, b->norm1, w->normed, 0);
     act *query = w->hidden; /* at least D wide */
     k->core->linear(k, b->q, w->normed, rows, query);
-    k->core->attention(k, query, d, kv, at(m, kv, d), 2 * d, sequences, count, length, m->config.heads, head_dim(m),
-                       w->mixed);
+    k->core->attention(k, query, d, kv, at(m, kv, d), 2 * d, sequences, count, length, m->base.config.heads,
+                       head_dim(m), w->mixed);
     k->core->copy_rows(k, y, NULL, x, asked, NULL, NULL, rows, d);
     k->core->linear(k, b->proj, w->mixed, rows, y);
     mar_block_mlp(m, w, b, y, rows);
 }
 
-void mar_embed_classes(const mar_model *m, mar_workspace *w, int sequences, const int *label, float *class_rows)
+void mar_embed_classes(const mar_masked_model *m, mar_workspace *w, int sequences, const int *label, float *class_rows)
 {
-    kern *k = m->m->kern;
-    const int buffer = m->config.buffer, rows = sequences * buffer;
+    kern *k = m->base.m->kern;
+    const int buffer = m->base.config.buffer, rows = sequences * buffer;
     for (int r = 0; r < rows; r++) {
         w->rows[0][r] = label[r / buffer];
         w->rows[1][r] = r % buffer;
     }
-    k->core->copy_rows(k, w->x, NULL, m->class_emb, w->rows[0], m->encoder_pos, w->rows[1], rows, m->config.width);
+    k->core->copy_rows(k, w->x, NULL, m->class_emb, w->rows[0], m->encoder_pos, w->rows[1], rows, m->base.config.width);
     mar_layer_norm(m, w->x, NULL, rows, m->z_proj_ln, class_rows, 1);
 }
 
-void mar_embed_tokens(const mar_model *m, mar_workspace *w, const float *tokens, int n, const int *image,
+void mar_embed_tokens(const mar_masked_model *m, mar_workspace *w, const float *tokens, int n, const int *image,
                       const int *position, float *token_rows)
 {
-    kern *k = m->m->kern;
-    const int d = m->config.width;
+    kern *k = m->base.m->kern;
+    const int d = m->base.config.width;
     for (int r = 0; r < n; r++) {
-        w->rows[0][r] = m->config.buffer + position[r];
-        w->rows[1][r] = image[r] * m->config.seq_len + position[r];
+        w->rows[0][r] = m->base.config.buffer + position[r];
+        w->rows[1][r] = image[r] * m->base.config.seq_len + position[r];
     }
     k->core->linear(k, m->z_proj, tokens, n, w->x);
     k->core->copy_rows(k, w->x, NULL, w->x, NULL, m->encoder_pos, w->rows[0], n, d);
@@ -90,15 +90,15 @@ void mar_embed_tokens(const mar_model *m, mar_workspace *w, const float *tokens,
 }
 
 /* Position in the order of known token i: the most recently predicted come first. */
-static int known_position(const mar_model *m, const mar_pass *p, int sequence, int i)
+static int known_position(const mar_masked_model *m, const mar_pass *p, int sequence, int i)
 {
-    return p->order[sequence % p->images][m->config.seq_len - p->known + i];
+    return p->order[sequence % p->images][m->base.config.seq_len - p->known + i];
 }
 
-void mar_encoder_input(const mar_model *m, mar_workspace *w, const mar_pass *p, int count)
+void mar_encoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, int count)
 {
-    kern *k = m->m->kern;
-    const mar_model_config *c = &m->config;
+    kern *k = m->base.m->kern;
+    const mar_model_config *c = &m->base.config;
     const int length = c->buffer + count;
     int n = 0;
     for (int s = 0; s < p->sequences; s++)
@@ -113,17 +113,17 @@ void mar_encoder_input(const mar_model *m, mar_workspace *w, const mar_pass *p, 
     k->core->copy_rows(k, w->x, w->rows[0], p->token_rows, w->rows[1], NULL, NULL, n, c->width);
 }
 
-void mar_encode(const mar_model *m, mar_workspace *w, const mar_pass *p)
+void mar_encode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
 {
     mar_encoder_input(m, w, p, p->known);
-    for (int b = 0; b < m->config.encoder_depth; b++)
-        block(m, w, &m->encoder[b], p->sequences, m->config.buffer + p->known);
+    for (int b = 0; b < m->base.config.encoder_depth; b++)
+        block(m, w, &m->encoder[b], p->sequences, m->base.config.buffer + p->known);
 }
 
-void mar_decoder_visible(const mar_model *m, mar_workspace *w, const mar_pass *p, int count, float *input)
+void mar_decoder_visible(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, int count, float *input)
 {
-    kern *k = m->m->kern;
-    const mar_model_config *c = &m->config;
+    kern *k = m->base.m->kern;
+    const mar_model_config *c = &m->base.config;
     const int visible = c->buffer + count, length = c->buffer + c->seq_len;
     mar_layer_norm(m, w->x, NULL, p->sequences * visible, m->encoder_norm, w->normed, 0);
     k->core->linear(k, m->decoder_embed, w->normed, p->sequences * visible, w->memory);
@@ -137,10 +137,10 @@ void mar_decoder_visible(const mar_model *m, mar_workspace *w, const mar_pass *p
     k->core->copy_rows(k, input, w->rows[0], w->memory, NULL, m->decoder_pos, w->rows[1], n, c->width);
 }
 
-void mar_decoder_input(const mar_model *m, mar_workspace *w, const mar_pass *p)
+void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
 {
-    kern *k = m->m->kern;
-    const mar_model_config *c = &m->config;
+    kern *k = m->base.m->kern;
+    const mar_model_config *c = &m->base.config;
     const int length = c->buffer + c->seq_len;
     mar_decoder_visible(m, w, p, p->known, w->x);
     int n = 0;
@@ -154,26 +154,26 @@ void mar_decoder_input(const mar_model *m, mar_workspace *w, const mar_pass *p)
     k->core->copy_rows(k, w->x, w->rows[0], m->mask_token, w->rows[2], m->decoder_pos, w->rows[1], n, c->width);
 }
 
-int mar_masked_positions(const mar_model *m, const mar_pass *p, int count, int *position)
+int mar_masked_positions(const mar_masked_model *m, const mar_pass *p, int count, int *position)
 {
     int n = 0;
     for (int s = 0; s < p->sequences; s++)
         for (int i = 0; i < count; i++)
-            position[n++] = p->order[s % p->images][m->config.seq_len - p->known - count + i];
+            position[n++] = p->order[s % p->images][m->base.config.seq_len - p->known - count + i];
     return n;
 }
 
-void mar_conditions(const mar_model *m, const float *y, const int *position, int n, float *normed, float *z,
+void mar_conditions(const mar_masked_model *m, const float *y, const int *position, int n, float *normed, float *z,
                     const int *z_index)
 {
-    kern *k = m->m->kern;
+    kern *k = m->base.m->kern;
     mar_layer_norm(m, y, NULL, n, m->decoder_norm, normed, 1);
-    k->core->copy_rows(k, z, z_index, normed, NULL, m->diffusion_pos, position, n, m->config.width);
+    k->core->copy_rows(k, z, z_index, normed, NULL, m->diffusion_pos, position, n, m->base.config.width);
 }
 
-void mar_decode(const mar_model *m, mar_workspace *w, const mar_pass *p, float *z, const int *z_index)
+void mar_decode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, float *z, const int *z_index)
 {
-    const mar_model_config *c = &m->config;
+    const mar_model_config *c = &m->base.config;
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
     const int length = c->buffer + c->seq_len;
     mar_decoder_input(m, w, p);
@@ -185,9 +185,9 @@ void mar_decode(const mar_model *m, mar_workspace *w, const mar_pass *p, float *
     mar_conditions(m, w->memory, w->rows[1], n, w->x, z, z_index);
 }
 
-mar_status mar_block_plan(const mar_model *m, const mar_block *b, int rows, int kv_rows, mar_err *err)
+mar_status mar_block_plan(const mar_masked_model *m, const mar_block *b, int rows, int kv_rows, mar_err *err)
 {
-    kern *k = m->m->kern;
+    kern *k = m->base.m->kern;
     struct {
         kern_linear *layer;
         int rows;
@@ -198,10 +198,10 @@ mar_status mar_block_plan(const mar_model *m, const mar_block *b, int rows, int 
     return status;
 }
 
-mar_status mar_passes_plan(const mar_model *m, int sequences, int known, int predicted, mar_err *err)
+mar_status mar_passes_plan(const mar_masked_model *m, int sequences, int known, int predicted, mar_err *err)
 {
-    kern *k = m->m->kern;
-    const mar_model_config *c = &m->config;
+    kern *k = m->base.m->kern;
+    const mar_model_config *c = &m->base.config;
     const int d = c->width, encoded = c->buffer + known, decoded = c->buffer + c->seq_len;
     mar_status status = k->core->linear_plan(k, m->decoder_embed, sequences * encoded, err);
     for (int b = 0; status == MAR_OK && b < c->encoder_depth; b++)
@@ -218,21 +218,72 @@ mar_status mar_passes_plan(const mar_model *m, int sequences, int known, int pre
     return status;
 }
 
-double mar_block_flop(const mar_model *m, double rows, double kv_rows, double kv_length)
+double mar_block_flop(const mar_masked_model *m, double rows, double kv_rows, double kv_length)
 {
-    const double d = m->config.width, hidden = m->config.mlp_hidden;
+    const double d = m->base.config.width, hidden = m->base.config.mlp_hidden;
     return 2 * (rows * (2 * d * d + 2 * d * hidden + 2 * kv_length * d) + kv_rows * 2 * d * d);
 }
 
-double mar_encode_flop(const mar_model *m, int sequences, int known)
+double mar_encode_flop(const mar_masked_model *m, int sequences, int known)
 {
-    const double length = m->config.buffer + known, rows = sequences * length;
-    return m->config.encoder_depth * mar_block_flop(m, rows, rows, length);
+    const double length = m->base.config.buffer + known, rows = sequences * length;
+    return m->base.config.encoder_depth * mar_block_flop(m, rows, rows, length);
 }
 
-double mar_decode_flop(const mar_model *m, int sequences, int predicted)
+double mar_decode_flop(const mar_masked_model *m, int sequences, int predicted)
 {
-    const double length = m->config.buffer + m->config.seq_len, rows = sequences * length, d = m->config.width;
-    return (m->config.decoder_depth - 1) * mar_block_flop(m, rows, rows, length) +
+    const double length = m->base.config.buffer + m->base.config.seq_len, rows = sequences * length,
+                 d = m->base.config.width;
+    return (m->base.config.decoder_depth - 1) * mar_block_flop(m, rows, rows, length) +
            mar_block_flop(m, (double)sequences * predicted, rows, length) + 2 * rows * d * d;
 }
+
+/* --- the passes of a plain step --------------------------------------------------------------------------------- */
+
+static mar_status plan_step(const void *state, const mar_masked_model *m, int images, int conditions,
+                            const mar_step *step, mar_err *err)
+{
+    (void)state;
+    return mar_passes_plan(m, images * conditions, step->known, step->predicted, err);
+}
+
+static void encode_step(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p,
+                        const mar_step *step)
+{
+    (void)state, (void)step;
+    mar_encode(m, w, p);
+}
+
+static void decode_step(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p,
+                        const mar_step *step, float *z, const int *z_index)
+{
+    (void)state, (void)step;
+    mar_decode(m, w, p, z, z_index);
+}
+
+static int reads_nothing(const void *state, const mar_step *step)
+{
+    (void)state, (void)step;
+    return 0;
+}
+
+static double encode_step_flop(const void *state, const mar_masked_model *m, int images, int conditions,
+                               const mar_step *step)
+{
+    (void)state;
+    return mar_encode_flop(m, images * conditions, step->known);
+}
+
+static double decode_step_flop(const void *state, const mar_masked_model *m, int images, int conditions,
+                               const mar_step *step)
+{
+    (void)state;
+    return mar_decode_flop(m, images * conditions, step->predicted);
+}
+
+const mar_passes mar_plain_passes = {.plan = plan_step,
+                                     .encode = encode_step,
+                                     .decode = decode_step,
+                                     .reads = reads_nothing,
+                                     .encode_flop = encode_step_flop,
+                                     .decode_flop = decode_step_flop};

@@ -40,7 +40,7 @@ static float *conditions(const network *net, int guided)
     const int label = 3;
     int order_data[SEQ];
     const int *order = order_data;
-    const mar_batch batch = {1, &order};
+    const mar_batch batch = {.images = 1, .order = &order};
     mar_params p = plain_params();
     mar_step step;
     mar_model *model;
@@ -49,7 +49,7 @@ static float *conditions(const network *net, int guided)
     float *z = malloc(n * sizeof *z);
     assert_non_null(z);
     assert_ok(mar_model_load(m, net->path, 0, &model), &m->err);
-    assert_ok(mar_runner_create(model, 1, guided ? 2 : 1, MOST, &p, &runner, &m->err), &m->err);
+    assert_ok(plain_runner(model, 1, guided ? 2 : 1, MOST, &p, &runner, &m->err), &m->err);
     void *memory = to_device(m->kern, NULL, mar_runner_lay_out(&runner, NULL));
     mar_runner_lay_out(&runner, memory);
     kern_random_order(seed, 0, SEQ, order_data);

@@ -72,7 +72,7 @@ static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threa
     if (!f->m) return 0;
     mar_err *err = &f->m->err;
     assert_ok(mar_model_load(f->m, path, 0, &f->model), err);
-    assert_ok(mar_runner_create(f->model, IMAGES, p.cfg == 1 ? 1 : 2, 16, &p, &f->runner, err), err);
+    assert_ok(plain_runner(f->model, IMAGES, p.cfg == 1 ? 1 : 2, 16, &p, &f->runner, err), err);
     f->memory = memory(f->m->kern, mar_runner_lay_out(&f->runner, NULL));
     mar_runner_lay_out(&f->runner, f->memory);
     for (int i = 0; i < IMAGES; i++) {
@@ -82,7 +82,7 @@ static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threa
     }
     mar_steps_plan(NUM_ITER, SEQ, p.cfg, p.cfg_schedule, steps);
     mar_runner_begin(&f->runner, IMAGES, label);
-    const mar_batch batch = {IMAGES, order};
+    const mar_batch batch = {.images = IMAGES, .order = order};
     for (int i = 0; i <= AT; i++) {
         list_tokens(f, &steps[i], order, slot);
         mar_runner_predict(&f->runner, &batch, &steps[i], 0, f->tokens, NULL);

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "kernels/ops.h"
+#include "mar/runner.h"
 #include "weights/weights.h"
 
 /* Golden tensors live in safetensors files written by tests/golden/make_*.py with PyTorch. */
@@ -40,6 +41,11 @@ mar *open_mar(mar_dtype dtype, int threads);
 mar_params plain_params(void);
 /* Those with the options of a list such as "num_iter 8, lazy on" set; fails the test if one is refused. */
 mar_params params_with(const char *list);
+
+/* A runner of the plain chain of p->num_sampling_steps; its memory is backend_memory(k, mar_runner_lay_out(r, NULL)).
+ */
+mar_status plain_runner(const mar_model *model, int images, int conditions, int max_tokens, const mar_params *p,
+                        mar_runner *r, mar_err *err);
 
 /* Memory of a backend, for the working memory of a component used alone (its lay_out); k->core->free. */
 void *backend_memory(kern *k, size_t bytes);

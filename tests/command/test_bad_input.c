@@ -76,9 +76,7 @@ static void options(void **state)
         {"generate --prefill 0.1", "--prefill", "needs draft"},
         {"generate --context full", "--context", "needs draft"},
         {"generate --align off", "--align", "needs draft"},
-        {"generate --inner_temperature 1", "--inner_temperature",
-         "needs draft, a model whose tokens are verified, and "
-         "spec cspd"},
+        {"generate --inner_temperature 1", "--inner_temperature", "spec cspd"},
         {"generate --draft demo-draft --inner_temperature 1", "--inner_temperature", "needs spec cspd"},
         {"generate --draft demo-draft --spec paper --inner_temperature 1", "--inner_temperature", "spec cspd"},
         {"generate --draft demo-draft --head_spec 4 --gamma 4", "--gamma", "no head_spec"},

@@ -208,7 +208,7 @@ static void a_fast_reference(void **state)
     assert_string_equal(text(run_of(record, 1), "options"),
                         "--model demo-draft --num_iter 4 --cfg 2.9 --lazy_head no gtr");
     assert_string_equal(text(cJSON_GetObjectItem(record, "reference"), "options"),
-                        "--num_sampling_steps 20 --cfg 2 --gtr");
+                        "--num_sampling_steps 20 --gtr --gtr_sampling_steps 20");
     cJSON_Delete(record);
 }
 

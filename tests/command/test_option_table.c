@@ -372,7 +372,7 @@ static char *squeezed(const char *text)
     char *out = calloc(1, strlen(text) + 1), *to = out;
     for (const char *c = text; *c; c++) {
         if (c[0] == '/' && c[1] == '/') c += strcspn(c, "\n");
-        if (strncmp(c, "\n * ", 4) == 0) c += 2;
+        if (strncmp(c, "\n * ", 4) == 0) c += 3;
         if (*c && !isspace((unsigned char)*c)) *to++ = *c;
     }
     return out;

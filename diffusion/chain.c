@@ -316,7 +316,7 @@ void diff_chain_sample(diff_chain *c, const float *z, int tokens, const float *c
 static double row_macs(const diff_chain *c, kern_head_reuse reuse)
 {
     const diff_head *h = c->head;
-    const double all = diff_head_modulation_macs(h) + diff_head_sequential_macs(h), block = 2.0 * h->width * h->width;
+    const double all = diff_head_macs(h, 1, 1), block = 2.0 * h->width * h->width;
     const int additions = h->depth < 5 ? h->depth - 1 : 4; /* blocks 1 to 4 */
     if (reuse == KERN_HEAD_FRESH) return all;
     return all - block * (reuse == KERN_HEAD_WARM ? additions : h->depth);

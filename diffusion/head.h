@@ -21,9 +21,8 @@ void diff_head_free(diff_head *h);
 /* temb[i] = time_embed(t[i]) for n timesteps: backend float [n][width], made by this call (k->core->free). */
 mar_status diff_head_time_embeddings(const diff_head *h, const int *t, int n, float **temb, mar_err *err);
 
-/* Multiply-adds of one row in one step: modulation, and the sequential rest. */
-double diff_head_modulation_macs(const diff_head *h);
-double diff_head_sequential_macs(const diff_head *h);
+/* Multiply-adds of so many modulation rows, and of so many evaluations with them. */
+double diff_head_macs(const diff_head *h, double modulations, double evaluations);
 /* What a step must read: the weights of the sequential products. */
 double diff_head_sequential_bytes(const diff_head *h);
 

@@ -201,6 +201,16 @@ static void add_stats(const kern_speculation_count *count, diff_speculation_stat
     stats->tries += (long)count->tries;
 }
 
+static double evaluator_flop(const diff_speculation *s, const diff_evaluator *e, const diff_speculation_stats *stats,
+                             long evaluations)
+{
+    if (!e->chain) return 0;
+    const diff_head *head = e->chain->head;
+    return 2.0 * s->w.conditions *
+           (diff_head_macs(head, (double)stats->modulations, (double)evaluations) +
+            (double)stats->tokens * head->z_dim * head->width);
+}
+
 void diff_speculate_sample(diff_speculation *s, const float *z, const float *draft_z, int tokens, const float *cfg,
                            uint64_t seed, const uint64_t *image, const int *position, float *x,
                            diff_speculation_stats *stats)
@@ -229,20 +239,6 @@ void diff_speculate_sample(diff_speculation *s, const float *z, const float *dra
     }
     stats->tokens += tokens;
     stats->modulations += (long)tokens * c->schedule.steps;
-}
-
-static double evaluator_flop(const diff_speculation *s, const diff_evaluator *e, const diff_speculation_stats *stats,
-                             long evaluations)
-{
-    if (!e->chain) return 0;
-    const diff_head *head = e->chain->head;
-    return 2.0 * s->w.conditions *
-           ((double)stats->modulations * diff_head_modulation_macs(head) +
-            (double)evaluations * diff_head_sequential_macs(head) + (double)stats->tokens * head->z_dim * head->width);
-}
-
-double diff_speculate_flop(const diff_speculation *s, const diff_speculation_stats *stats)
-{
-    return evaluator_flop(s, &s->target, stats, stats->evaluations) +
-           evaluator_flop(s, &s->draft, stats, stats->draft_evaluations);
+    stats->flop = evaluator_flop(s, &s->target, stats, stats->evaluations) +
+                  evaluator_flop(s, &s->draft, stats, stats->draft_evaluations);
 }

@@ -54,7 +54,8 @@ typedef struct {
     long evaluations;   /* states at which the target's head was evaluated */
     long draft_evaluations; /* the draft's */
     long accepted, rejected;
-    long tries; /* candidates for the replacements of the rejected */
+    long tries;  /* candidates for the replacements of the rejected */
+    double flop; /* arithmetic, 2 per multiply-add */
 } diff_speculation_stats;
 
 /* For the tokens of `target`'s calls; both chains must outlive it. draft: the chain whose head proposes, or NULL. The
@@ -75,8 +76,5 @@ mar_status diff_speculate_plan(diff_speculation *s, int tokens, mar_err *err);
 void diff_speculate_sample(diff_speculation *s, const float *z, const float *draft_z, int tokens, const float *cfg,
                            uint64_t seed, const uint64_t *image, const int *position, float *x,
                            diff_speculation_stats *stats);
-
-/* Arithmetic of what is counted in stats, 2 per multiply-add. */
-double diff_speculate_flop(const diff_speculation *s, const diff_speculation_stats *stats);
 
 #endif

@@ -36,21 +36,21 @@ static void draw(mar_masked *g, int first, int n, int steps, kern_recording **re
     float *x = g->sampled + (size_t)first * (size_t)g->model->base.config.token_dim;
     if (n == 0) return;
     diff_chain_use(&g->target.chain, steps);
-    if (g->drawer) {
-        g->drawer->draw(g->drawer_state, &d, first, steps, x);
+    if (!g->drawer) {
+        const int calls = g->target.chain.schedule.steps;
+        mar_runner_draw(&g->target, first * g->conditions, &d, calls - 1, 0, x, NULL, recording);
+        g->stats.head_batched += calls;
+        g->stats.head_calls += (double)n * calls;
+        g->stats.head_rows += (double)n * calls;
+        if (calls > g->stats.head_calls_max) g->stats.head_calls_max = calls;
         return;
     }
-    const int calls = g->target.chain.schedule.steps;
-    mar_runner_draw(&g->target, first * g->conditions, &d, calls - 1, 0, x, NULL, recording);
-    g->stats.head_batched += calls;
-    g->stats.head_calls += (double)n * calls;
-    g->stats.head_rows += (double)n * calls;
-    if (calls > g->stats.head_calls_max) g->stats.head_calls_max = calls;
+    g->drawer->draw(g->drawer_state, &d, first, steps, x);
 }
 
 void mar_masked_place(mar_masked *g, const float *from, int n)
 {
-    kern *k = mar_masked_kern(g);
+    kern *k = g->kern;
     k->core->copy_rows(k, g->tokens, g->row_place, from, NULL, NULL, NULL, n, g->model->base.config.token_dim);
     g->stats.tokens += n;
 }
@@ -80,8 +80,6 @@ void mar_masked_step(mar_masked *g)
     /* Their conditions z: the encoder over the known tokens, the decoder over all. */
     const mar_batch batch = mar_masked_batch(g);
     mar_runner_predict(&g->target, &batch, step, 0, n, &g->recordings[g->step]);
-    for (int i = 0; i < g->way_count; i++)
-        if (g->ways[i].way->predict) g->ways[i].way->predict(g->ways[i].state, step, n);
 
     /* The tokens: the head's diffusion chain. */
     draw(g, 0, detailed, step->detailed_steps, &alike->draw[1]);
@@ -103,9 +101,11 @@ void mar_masked_step(mar_masked *g)
 static mar_status step(mar_generation *generation, mar_err *err)
 {
     mar_masked *g = (mar_masked *)generation;
-    if (g->stepper) return g->stepper->step(g->stepper_state, err);
-    mar_masked_step(g);
-    return MAR_OK;
+    if (!g->stepper) {
+        mar_masked_step(g);
+        return MAR_OK;
+    }
+    return g->stepper->step(g->stepper_state, err);
 }
 
 static void begin(mar_generation *generation, uint64_t first_image, const int *labels, int images)
@@ -249,8 +249,7 @@ static mar_status allocate_host(mar_masked *g, mar_err *err)
 
 static void free_recordings(mar_masked *g)
 {
-    for (int i = 0; g->recordings && i < g->params.num_iter; i++)
-        mar_recordings_free(mar_masked_kern(g), &g->recordings[i]);
+    for (int i = 0; g->recordings && i < g->params.num_iter; i++) mar_recordings_free(g->kern, &g->recordings[i]);
 }
 
 static void destroy(mar_generation *generation)
@@ -277,6 +276,7 @@ static mar_status create(mar_model *base, const mar_params *params, int max_imag
     mar_masked *g = calloc(1, sizeof *g);
     if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
     g->model = model;
+    g->kern = base->m->kern;
     g->params = p;
     g->max_images = max_images;
     g->conditions = p.cfg == 1.0f ? 1 : 2;

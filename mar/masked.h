@@ -9,6 +9,7 @@ enum { MAR_WAYS_MAX = 16 };
 
 struct mar_masked {
     const mar_masked_model *model;
+    kern *kern;        /* the model's */
     mar_params params; /* with automatic values filled in */
     int max_images;
     int conditions;  /* 2 with guidance, else 1 */
@@ -50,11 +51,6 @@ struct mar_masked {
 
     char guarantee[256];
 };
-
-static inline kern *mar_masked_kern(const mar_masked *g)
-{
-    return g->model->base.m->kern;
-}
 
 /* The engine's part of a session whose model is of this family. */
 static inline mar_masked *mar_masked_of(mar_session *s)

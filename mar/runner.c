@@ -1,16 +1,400 @@
+/* One model at work: the transformer's parts, its passes, and a step's work with them (mar/runner.h). */
 #include "mar/runner.h"
 
 #include "base/arena.h"
 
 #include <stdlib.h>
-#include <time.h>
 
-double mar_now(void)
+static const float ln_eps = 1e-6f; /* norm_layer=partial(nn.LayerNorm, eps=1e-6) in every MAR model */
+
+static int head_dim(const mar_masked_model *m)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return m->base.config.width / m->base.config.heads;
 }
+
+void mar_layer_norm(const mar_masked_model *m, const float *x, const int *index, int rows, mar_norm n, void *y, int f32)
+{
+    kern *k = m->base.m->kern;
+    const int d = m->base.config.width;
+    k->core->layer_norm(k, x, index, rows, d, n, n + d, ln_eps, y, f32);
+}
+
+static const act *at(const mar_masked_model *m, const act *p, int elements)
+{
+    return (const char *)p + (size_t)elements * m->base.m->kern->act_size;
+}
+
+void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block *b, float *x, int rows)
+{
+    kern *k = m->base.m->kern;
+    mar_layer_norm(m, x, NULL, rows, b->norm2, w->normed, 0);
+    k->core->linear(k, b->fc1, w->normed, rows, w->hidden);
+    k->core->linear(k, b->fc2, w->hidden, rows, x);
+}
+
+/* One block over `sequences` sequences of `length` rows in w->x. */
+static void block(const mar_masked_model *m, mar_workspace *w, const mar_block *b, int sequences, int length)
+{
+    kern *k = m->base.m->kern;
+    const int d = m->base.config.width, rows = sequences * length;
+    mar_layer_norm(m, w->x, NULL, rows, b->norm1, w->normed, 0);
+    k->core->linear(k, b->qkv, w->normed, rows, w->qkv);
+    k->core->attention(k, w->qkv, 3 * d, at(m, w->qkv, d), at(m, w->qkv, 2 * d), 3 * d, sequences, length, length,
+                       m->base.config.heads, head_dim(m), w->mixed);
+    k->core->linear(k, b->proj, w->mixed, rows, w->x);
+    mar_block_mlp(m, w, b, w->x, rows);
+}
+
+void mar_block_keys(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, int rows)
+{
+    kern *k = m->base.m->kern;
+    mar_layer_norm(m, x, NULL, rows, b->norm1, w->normed, 0);
+    k->core->linear(k, b->kv, w->normed, rows, w->qkv);
+}
+
+void mar_block_ask(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, const int *asked,
+                   int sequences, int count, const act *kv, int length, float *y)
+{
+    kern *k = m->base.m->kern;
+    const int d = m->base.config.width, rows = sequences * count;
+    mar_layer_norm(m, x, asked, rows, b->norm1, w->normed, 0);
+    act *query = w->hidden; /* at least D wide */
+    k->core->linear(k, b->q, w->normed, rows, query);
+    k->core->attention(k, query, d, kv, at(m, kv, d), 2 * d, sequences, count, length, m->base.config.heads,
+                       head_dim(m), w->mixed);
+    k->core->copy_rows(k, y, NULL, x, asked, NULL, NULL, rows, d);
+    k->core->linear(k, b->proj, w->mixed, rows, y);
+    mar_block_mlp(m, w, b, y, rows);
+}
+
+void mar_embed_classes(const mar_masked_model *m, mar_workspace *w, int sequences, const int *label, float *class_rows)
+{
+    kern *k = m->base.m->kern;
+    const int buffer = m->base.config.buffer, rows = sequences * buffer;
+    for (int r = 0; r < rows; r++) {
+        w->rows[0][r] = label[r / buffer];
+        w->rows[1][r] = r % buffer;
+    }
+    k->core->copy_rows(k, w->x, NULL, m->class_emb, w->rows[0], m->encoder_pos, w->rows[1], rows, m->base.config.width);
+    mar_layer_norm(m, w->x, NULL, rows, m->z_proj_ln, class_rows, 1);
+}
+
+void mar_embed_tokens(const mar_masked_model *m, mar_workspace *w, const float *tokens, int n, const int *image,
+                      const int *position, float *token_rows)
+{
+    kern *k = m->base.m->kern;
+    const int d = m->base.config.width;
+    for (int r = 0; r < n; r++) {
+        w->rows[0][r] = m->base.config.buffer + position[r];
+        w->rows[1][r] = image[r] * m->base.config.seq_len + position[r];
+    }
+    k->core->linear(k, m->z_proj, tokens, n, w->x);
+    k->core->copy_rows(k, w->x, NULL, w->x, NULL, m->encoder_pos, w->rows[0], n, d);
+    mar_layer_norm(m, w->x, NULL, n, m->z_proj_ln, w->memory, 1);
+    k->core->copy_rows(k, token_rows, w->rows[1], w->memory, NULL, NULL, NULL, n, d);
+}
+
+/* Position in the order of known token i: the most recently predicted come first. */
+static int known_position(const mar_masked_model *m, const mar_pass *p, int sequence, int i)
+{
+    return p->order[sequence % p->images][m->base.config.seq_len - p->known + i];
+}
+
+void mar_encoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, int count)
+{
+    kern *k = m->base.m->kern;
+    const mar_model_config *c = &m->base.config;
+    const int length = c->buffer + count;
+    int n = 0;
+    for (int s = 0; s < p->sequences; s++)
+        for (int i = 0; i < c->buffer; i++) w->rows[0][n++] = s * length + i;
+    k->core->copy_rows(k, w->x, w->rows[0], p->class_rows, NULL, NULL, NULL, n, c->width);
+    n = 0;
+    for (int s = 0; s < p->sequences; s++)
+        for (int i = 0; i < count; i++, n++) {
+            w->rows[0][n] = s * length + c->buffer + i;
+            w->rows[1][n] = s % p->images * c->seq_len + known_position(m, p, s, i);
+        }
+    k->core->copy_rows(k, w->x, w->rows[0], p->token_rows, w->rows[1], NULL, NULL, n, c->width);
+}
+
+void mar_encode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
+{
+    mar_encoder_input(m, w, p, p->known);
+    for (int b = 0; b < m->base.config.encoder_depth; b++)
+        block(m, w, &m->encoder[b], p->sequences, m->base.config.buffer + p->known);
+}
+
+void mar_decoder_visible(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, int count, float *input)
+{
+    kern *k = m->base.m->kern;
+    const mar_model_config *c = &m->base.config;
+    const int visible = c->buffer + count, length = c->buffer + c->seq_len;
+    mar_layer_norm(m, w->x, NULL, p->sequences * visible, m->encoder_norm, w->normed, 0);
+    k->core->linear(k, m->decoder_embed, w->normed, p->sequences * visible, w->memory);
+    int n = 0;
+    for (int s = 0; s < p->sequences; s++)
+        for (int i = 0; i < visible; i++, n++) {
+            const int position = i < c->buffer ? i : c->buffer + known_position(m, p, s, i - c->buffer);
+            w->rows[0][n] = s * length + position;
+            w->rows[1][n] = position;
+        }
+    k->core->copy_rows(k, input, w->rows[0], w->memory, NULL, m->decoder_pos, w->rows[1], n, c->width);
+}
+
+void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
+{
+    kern *k = m->base.m->kern;
+    const mar_model_config *c = &m->base.config;
+    const int length = c->buffer + c->seq_len;
+    mar_decoder_visible(m, w, p, p->known, w->x);
+    int n = 0;
+    for (int s = 0; s < p->sequences; s++)
+        for (int i = 0; i < c->seq_len - p->known; i++, n++) {
+            const int position = c->buffer + p->order[s % p->images][i];
+            w->rows[0][n] = s * length + position;
+            w->rows[1][n] = position;
+            w->rows[2][n] = 0;
+        }
+    k->core->copy_rows(k, w->x, w->rows[0], m->mask_token, w->rows[2], m->decoder_pos, w->rows[1], n, c->width);
+}
+
+int mar_masked_positions(const mar_masked_model *m, const mar_pass *p, int count, int *position)
+{
+    int n = 0;
+    for (int s = 0; s < p->sequences; s++)
+        for (int i = 0; i < count; i++)
+            position[n++] = p->order[s % p->images][m->base.config.seq_len - p->known - count + i];
+    return n;
+}
+
+void mar_conditions(const mar_masked_model *m, const float *y, const int *position, int n, float *normed, float *z,
+                    const int *z_index)
+{
+    kern *k = m->base.m->kern;
+    mar_layer_norm(m, y, NULL, n, m->decoder_norm, normed, 1);
+    k->core->copy_rows(k, z, z_index, normed, NULL, m->diffusion_pos, position, n, m->base.config.width);
+}
+
+void mar_decode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, float *z, const int *z_index)
+{
+    const mar_model_config *c = &m->base.config;
+    const mar_block *last = &m->decoder[c->decoder_depth - 1];
+    const int length = c->buffer + c->seq_len;
+    mar_decoder_input(m, w, p);
+    for (int b = 0; b + 1 < c->decoder_depth; b++) block(m, w, &m->decoder[b], p->sequences, length);
+    const int n = mar_masked_positions(m, p, p->predicted, w->rows[1]);
+    for (int i = 0; i < n; i++) w->rows[0][i] = i / p->predicted * length + c->buffer + w->rows[1][i];
+    mar_block_keys(m, w, last, w->x, p->sequences * length);
+    mar_block_ask(m, w, last, w->x, w->rows[0], p->sequences, p->predicted, w->qkv, length, w->memory);
+    mar_conditions(m, w->memory, w->rows[1], n, w->x, z, z_index);
+}
+
+mar_status mar_block_plan(const mar_masked_model *m, const mar_block *b, int rows, int kv_rows, mar_err *err)
+{
+    kern *k = m->base.m->kern;
+    struct {
+        kern_linear *layer;
+        int rows;
+    } use[] = {{b->qkv, rows}, {b->q, rows}, {b->kv, kv_rows}, {b->proj, rows}, {b->fc1, rows}, {b->fc2, rows}};
+    mar_status status = MAR_OK;
+    for (size_t i = 0; status == MAR_OK && i < sizeof use / sizeof *use; i++)
+        if (use[i].layer) status = k->core->linear_plan(k, use[i].layer, use[i].rows, err);
+    return status;
+}
+
+mar_status mar_passes_plan(const mar_masked_model *m, int sequences, int known, int predicted, mar_err *err)
+{
+    kern *k = m->base.m->kern;
+    const mar_model_config *c = &m->base.config;
+    const int d = c->width, encoded = c->buffer + known, decoded = c->buffer + c->seq_len;
+    mar_status status = k->core->linear_plan(k, m->decoder_embed, sequences * encoded, err);
+    for (int b = 0; status == MAR_OK && b < c->encoder_depth; b++)
+        status = mar_block_plan(m, &m->encoder[b], sequences * encoded, 0, err);
+    for (int b = 0; status == MAR_OK && b + 1 < c->decoder_depth; b++)
+        status = mar_block_plan(m, &m->decoder[b], sequences * decoded, 0, err);
+    if (status == MAR_OK)
+        status = mar_block_plan(m, &m->decoder[c->decoder_depth - 1], sequences * predicted, sequences * decoded, err);
+    const int shapes[3][4] = {
+        {encoded, encoded, 3 * d, 3 * d}, {decoded, decoded, 3 * d, 3 * d}, {predicted, decoded, d, 2 * d}};
+    for (int i = 0; status == MAR_OK && i < 3; i++)
+        status = k->core->attention_plan(k, shapes[i][0], shapes[i][1], c->heads, head_dim(m), shapes[i][2],
+                                         shapes[i][3], err);
+    return status;
+}
+
+double mar_block_flop(const mar_masked_model *m, double rows, double kv_rows, double kv_length)
+{
+    const double d = m->base.config.width, hidden = m->base.config.mlp_hidden;
+    return 2 * (rows * (2 * d * d + 2 * d * hidden + 2 * kv_length * d) + kv_rows * 2 * d * d);
+}
+
+double mar_encode_flop(const mar_masked_model *m, int sequences, int known)
+{
+    const double length = m->base.config.buffer + known, rows = sequences * length;
+    return m->base.config.encoder_depth * mar_block_flop(m, rows, rows, length);
+}
+
+double mar_decode_flop(const mar_masked_model *m, int sequences, int predicted)
+{
+    const double length = m->base.config.buffer + m->base.config.seq_len, rows = sequences * length,
+                 d = m->base.config.width;
+    return (m->base.config.decoder_depth - 1) * mar_block_flop(m, rows, rows, length) +
+           mar_block_flop(m, (double)sequences * predicted, rows, length) + 2 * rows * d * d;
+}
+
+/* --- the passes of a plain step --------------------------------------------------------------------------------- */
+
+static mar_status plan_step(const void *state, const mar_masked_model *m, int images, int conditions,
+                            const mar_step *step, mar_err *err)
+{
+    (void)state;
+    return mar_passes_plan(m, images * conditions, step->known, step->predicted, err);
+}
+
+static double encode_step(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p,
+                          const mar_step *step)
+{
+    (void)state, (void)step;
+    mar_encode(m, w, p);
+    return mar_encode_flop(m, p->sequences, p->known);
+}
+
+static double decode_step(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p,
+                          const mar_step *step, float *z, const int *z_index)
+{
+    (void)state, (void)step;
+    mar_decode(m, w, p, z, z_index);
+    return mar_decode_flop(m, p->sequences, p->predicted);
+}
+
+const mar_passes mar_plain_passes = {.plan = plan_step, .encode = encode_step, .decode = decode_step};
+
+/* --- a step's work, with its time and its recordings -------------------------------------------------------------- */
+
+/* body(arg), on a recording if there is one, with its time added to *seconds. */
+static void perform(const mar_runner *r, kern_recording **recording, void (*body)(void *arg), void *arg,
+                    double *seconds)
+{
+    kern *k = r->model->base.m->kern;
+    k->core->lap(k, NULL);
+    if (recording)
+        k->core->replay(k, recording, body, arg);
+    else
+        body(arg);
+    k->core->lap(k, seconds);
+}
+
+/* Where the z of a step's token goes: `i` of all `sequences`, `images` of them conditional. */
+static int z_row(const mar_step *step, int sequences, int images, int i, int first, int total)
+{
+    const int s = i / step->predicted, place = i % step->predicted, others = step->predicted - step->detailed;
+    if (step->detailed == 0) return s / images * total + first + i % (images * step->predicted);
+    return place >= others ? s * step->detailed + place - others : sequences * step->detailed + s * others + place;
+}
+
+/* The arguments of the bodies of mar_runner_predict. */
+typedef struct {
+    mar_runner *r;
+    mar_pass pass;
+    const mar_step *step;
+    double encoder_flop, decoder_flop; /* what encode and decode took */
+} prediction;
+
+static void encode(void *arg)
+{
+    prediction *p = arg;
+    p->encoder_flop = p->r->passes->encode(p->r->passes_state, p->r->model, &p->r->work, &p->pass, p->step);
+}
+
+static void decode(void *arg)
+{
+    prediction *p = arg;
+    p->decoder_flop =
+        p->r->passes->decode(p->r->passes_state, p->r->model, &p->r->work, &p->pass, p->step, p->r->z, p->r->z_index);
+}
+
+void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *step, int first, int total,
+                        mar_recordings *recordings)
+{
+    const int sequences = batch->images * r->conditions;
+    prediction p = {.r = r,
+                    .step = step,
+                    .pass = {.sequences = sequences,
+                             .images = batch->images,
+                             .known = step->known,
+                             .predicted = step->predicted,
+                             .order = batch->order,
+                             .token_rows = batch->token_rows ? batch->token_rows : r->token_rows,
+                             .class_rows = batch->class_rows ? batch->class_rows : r->class_rows}};
+    for (int i = 0; i < sequences * step->predicted; i++)
+        r->z_index[i] = z_row(step, sequences, batch->images, i, first, total);
+    perform(r, recordings ? &recordings->encode : NULL, encode, &p, &r->encoder_s);
+    perform(r, recordings && !step->reads_back ? &recordings->decode : NULL, decode, &p, &r->decoder_s);
+    r->encoder_flop += p.encoder_flop;
+    r->decoder_flop += p.decoder_flop;
+}
+
+typedef struct {
+    mar_runner *r;
+    const float *tokens;
+    int n;
+    const int *image, *position;
+} learning;
+
+static void learn(void *arg)
+{
+    const learning *l = arg;
+    mar_embed_tokens(l->r->model, &l->r->work, l->tokens, l->n, l->image, l->position, l->r->token_rows);
+}
+
+void mar_runner_learn(mar_runner *r, const float *tokens, int n, const int *image, const int *position,
+                      kern_recording **recording)
+{
+    learning l = {r, tokens, n, image, position};
+    perform(r, recording, learn, &l, &r->encoder_s);
+}
+
+typedef struct {
+    mar_runner *r;
+    const float *z;
+    const mar_draw *d;
+    int first, last;
+    float *x;
+    diff_trace *trace;
+} drawing;
+
+static void draw(void *arg)
+{
+    const drawing *w = arg;
+    const mar_draw *d = w->d;
+    diff_chain *c = &w->r->chain;
+    if (w->first == c->schedule.steps - 1) diff_chain_start(c, d->count, d->seed, d->image, d->position, w->x);
+    diff_chain_run(c, w->z, d->count, d->cfg, d->seed, d->image, d->position, w->first, w->last, w->x, w->trace);
+}
+
+void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int last, float *x, diff_trace *trace,
+                     kern_recording **recording)
+{
+    drawing w = {r, r->z + (size_t)row * (size_t)r->model->base.config.width, d, first, last, x, trace};
+    perform(r, recording, draw, &w, &r->head_s);
+    r->head_flop += diff_chain_flop(&r->chain, d->count) * (first - last + 1) / r->chain.schedule.steps;
+}
+
+void mar_runner_begin(mar_runner *r, int images, const int *label)
+{
+    kern *k = r->model->base.m->kern;
+    for (int i = 0; i < images; i++) {
+        r->labels[i] = label[i];
+        if (r->conditions == 2) r->labels[images + i] = r->model->base.config.classes;
+    }
+    r->encoder_s = r->decoder_s = r->head_s = r->encoder_flop = r->decoder_flop = r->head_flop = 0;
+    k->core->lap(k, NULL);
+    mar_embed_classes(r->model, &r->work, images * r->conditions, r->labels, r->class_rows);
+    k->core->lap(k, &r->encoder_s);
+}
+
+/* --- memory and plans --------------------------------------------------------------------------------------------- */
 
 size_t mar_runner_lay_out(mar_runner *r, char *base)
 {
@@ -91,125 +475,4 @@ mar_status mar_runner_plan_learn(mar_runner *r, int tokens, mar_err *err)
 mar_status mar_runner_plan_head(mar_runner *r, int tokens, mar_err *err)
 {
     return diff_chain_plan(&r->chain, tokens, err);
-}
-
-void mar_runner_begin(mar_runner *r, int images, const int *label)
-{
-    kern *k = r->model->base.m->kern;
-    for (int i = 0; i < images; i++) {
-        r->labels[i] = label[i];
-        if (r->conditions == 2) r->labels[images + i] = r->model->base.config.classes;
-    }
-    r->encoder_s = r->decoder_s = r->head_s = r->encoder_flop = r->decoder_flop = r->head_flop = 0;
-    k->core->lap(k, NULL);
-    mar_embed_classes(r->model, &r->work, images * r->conditions, r->labels, r->class_rows);
-    k->core->lap(k, &r->encoder_s);
-}
-
-/* body(arg), on a recording if there is one, with its time added to *seconds. */
-static void perform(const mar_runner *r, kern_recording **recording, void (*body)(void *arg), void *arg,
-                    double *seconds)
-{
-    kern *k = r->model->base.m->kern;
-    k->core->lap(k, NULL);
-    if (recording)
-        k->core->replay(k, recording, body, arg);
-    else
-        body(arg);
-    k->core->lap(k, seconds);
-}
-
-/* Where the z of a step's token goes: `i` of all `sequences`, `images` of them conditional. */
-static int z_row(const mar_step *step, int sequences, int images, int i, int first, int total)
-{
-    const int s = i / step->predicted, place = i % step->predicted, others = step->predicted - step->detailed;
-    if (step->detailed == 0) return s / images * total + first + i % (images * step->predicted);
-    return place >= others ? s * step->detailed + place - others : sequences * step->detailed + s * others + place;
-}
-
-/* The arguments of the bodies of mar_runner_predict. */
-typedef struct {
-    mar_runner *r;
-    mar_pass pass;
-    const mar_step *step;
-} prediction;
-
-static void encode(void *arg)
-{
-    const prediction *p = arg;
-    p->r->passes->encode(p->r->passes_state, p->r->model, &p->r->work, &p->pass, p->step);
-}
-
-static void decode(void *arg)
-{
-    const prediction *p = arg;
-    p->r->passes->decode(p->r->passes_state, p->r->model, &p->r->work, &p->pass, p->step, p->r->z, p->r->z_index);
-}
-
-void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *step, int first, int total,
-                        mar_recordings *recordings)
-{
-    const int sequences = batch->images * r->conditions;
-    const int reads = r->passes->reads(r->passes_state, step);
-    prediction p = {.r = r,
-                    .step = step,
-                    .pass = {.sequences = sequences,
-                             .images = batch->images,
-                             .known = step->known,
-                             .predicted = step->predicted,
-                             .order = batch->order,
-                             .token_rows = batch->token_rows ? batch->token_rows : r->token_rows,
-                             .class_rows = batch->class_rows ? batch->class_rows : r->class_rows}};
-    for (int i = 0; i < sequences * step->predicted; i++)
-        r->z_index[i] = z_row(step, sequences, batch->images, i, first, total);
-    perform(r, recordings ? &recordings->encode : NULL, encode, &p, &r->encoder_s);
-    perform(r, recordings && !reads ? &recordings->decode : NULL, decode, &p, &r->decoder_s);
-    r->encoder_flop += r->passes->encode_flop(r->passes_state, r->model, batch->images, r->conditions, step);
-    r->decoder_flop += r->passes->decode_flop(r->passes_state, r->model, batch->images, r->conditions, step);
-}
-
-typedef struct {
-    mar_runner *r;
-    const float *tokens;
-    int n;
-    const int *image, *position;
-} learning;
-
-static void learn(void *arg)
-{
-    const learning *l = arg;
-    mar_embed_tokens(l->r->model, &l->r->work, l->tokens, l->n, l->image, l->position, l->r->token_rows);
-}
-
-void mar_runner_learn(mar_runner *r, const float *tokens, int n, const int *image, const int *position,
-                      kern_recording **recording)
-{
-    learning l = {r, tokens, n, image, position};
-    perform(r, recording, learn, &l, &r->encoder_s);
-}
-
-typedef struct {
-    mar_runner *r;
-    const float *z;
-    const mar_draw *d;
-    int first, last;
-    float *x;
-    diff_trace *trace;
-} drawing;
-
-static void draw(void *arg)
-{
-    const drawing *w = arg;
-    const mar_draw *d = w->d;
-    diff_chain *c = &w->r->chain;
-    if (w->first == c->schedule.steps - 1) diff_chain_start(c, d->count, d->seed, d->image, d->position, w->x);
-    diff_chain_run(c, w->z, d->count, d->cfg, d->seed, d->image, d->position, w->first, w->last, w->x, w->trace);
-}
-
-void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int last, float *x, diff_trace *trace,
-                     kern_recording **recording)
-{
-    drawing w = {r, r->z + (size_t)row * (size_t)r->model->base.config.width, d, first, last, x, trace};
-    perform(r, recording, draw, &w, &r->head_s);
-    r->head_flop += diff_chain_flop(&r->chain, d->count) * (first - last + 1) / r->chain.schedule.steps;
 }

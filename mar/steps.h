@@ -16,10 +16,11 @@ typedef struct {
     int detailed_steps; /* diffusion steps of the detailed tokens */
 
     /* Read by LazyMAR's passes (mar/ways/lazy.c). */
-    int fresh;    /* 1: computes everything, and so fills the caches */
-    int previous; /* tokens the step before predicted */
-    int horizon;  /* tokens predicted from this step to the last before the next fresh one */
-    int kept;     /* of buffer + seq_len rows, those that a lazy step computes after the decoder's first blocks */
+    int fresh;      /* 1: computes everything, and so fills the caches */
+    int previous;   /* tokens the step before predicted */
+    int horizon;    /* tokens predicted from this step to the last before the next fresh one */
+    int reads_back; /* 1: the decoder prunes, and which rows stay is decided on the host */
+    int kept;       /* of buffer + seq_len rows, those that a lazy step computes after the decoder's first blocks */
 } mar_step;
 
 /* Fills known, predicted and cfg of steps[num_iter], 1 <= num_iter <= seq_len; the rest is 0 (official sample_tokens).

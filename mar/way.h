@@ -59,8 +59,6 @@ typedef struct {
     void (*order)(void *state, int *order); /* changes the random order [seq_len] of an image's tokens */
     /* Before a step: sorts the tokens it predicts in g->order, its `detailed` ones to the end. */
     void (*select)(void *state, const mar_step *step);
-    /* Beside the target's passes of a step that predicts n tokens in all. */
-    void (*predict)(void *state, const mar_step *step, int n);
     /* Draws tokens x [count][token_dim], rows first.. of the step's lists, in so many diffusion steps. Plain: the
      * chain. */
     void (*draw)(void *state, const mar_draw *d, int first, int steps, float *x);

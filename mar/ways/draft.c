@@ -50,8 +50,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
 
 static void free_recordings(mar_draft *d)
 {
-    for (int i = 0; d->recordings && i < d->g->params.num_iter; i++)
-        mar_recordings_free(mar_masked_kern(d->g), &d->recordings[i]);
+    for (int i = 0; d->recordings && i < d->g->params.num_iter; i++) mar_recordings_free(d->g->kern, &d->recordings[i]);
 }
 
 static void destroy(void *state)

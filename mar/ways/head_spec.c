@@ -51,30 +51,28 @@ static mar_status plan_draw(void *state, int tokens, int steps, mar_err *err)
     return diff_speculate_plan(&h->head, tokens, err);
 }
 
-static void predict(void *state, const mar_step *step, int n)
+/* The draft's conditions of the tokens of the step at hand. */
+static const float *draft_conditions(head_spec *h, const mar_draw *d, int first, int steps)
 {
-    const head_spec *h = state;
+    mar_runner *r = &h->draft->runner;
     const mar_batch batch = mar_masked_batch(h->g);
-    if (!h->draft) return;
-    mar_runner_predict(&h->draft->runner, &batch, step, 0, n, &h->draft->recordings[h->g->step]);
+    mar_runner_predict(r, &batch, &h->g->steps[h->g->step], 0, d->count, &h->draft->recordings[h->g->step]);
+    diff_chain_use(&r->chain, steps);
+    return r->z + (size_t)(first * h->g->conditions) * (size_t)r->model->base.config.width;
 }
 
 static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
 {
     head_spec *h = state;
     mar_masked *g = h->g;
-    kern *k = mar_masked_kern(g);
-    const size_t row = (size_t)(first * g->conditions);
-    const float *z = g->target.z + row * (size_t)g->model->base.config.width, *draft_z = NULL;
+    kern *k = g->kern;
+    const float *z = g->target.z + (size_t)(first * g->conditions) * (size_t)g->model->base.config.width;
+    const float *draft_z = h->draft ? draft_conditions(h, d, first, steps) : NULL;
     diff_speculation_stats stats = {0};
-    if (h->draft) {
-        draft_z = h->draft->runner.z + row * (size_t)h->draft->runner.model->base.config.width;
-        diff_chain_use(&h->draft->runner.chain, steps);
-    }
     k->core->lap(k, NULL);
     diff_speculate_sample(&h->head, z, draft_z, d->count, d->cfg, d->seed, d->image, d->position, x, &stats);
     k->core->lap(k, &g->target.head_s);
-    g->target.head_flop += diff_speculate_flop(&h->head, &stats);
+    g->target.head_flop += stats.flop;
     g->stats.head_batched += (double)stats.batched;
     g->stats.draft_calls += (double)stats.draft_batched;
     g->stats.head_calls += (double)stats.calls;
@@ -101,6 +99,5 @@ const mar_way mar_way_head_spec = {
     .lay_out = lay_out,
     .plan = plan,
     .plan_draw = plan_draw,
-    .predict = predict,
     .draw = draw,
 };

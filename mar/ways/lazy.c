@@ -72,6 +72,7 @@ static void plan_steps(const mar_masked *g, mar_step *steps)
         s->kept = s->predicted + s->previous + SPARE_ROWS;
         if (s->kept < (int)(length * retained_share(i))) s->kept = (int)(length * retained_share(i));
         if (s->kept > length || c->decoder_depth <= PRUNE_BLOCK + 1) s->kept = length;
+        s->reads_back = !s->fresh && s->kept < length;
     }
 }
 
@@ -123,6 +124,30 @@ static void destroy(void *state)
     free(z->score);
     free(z->kept);
     free(z);
+}
+
+/* --- arithmetic, 2 per multiply-add ------------------------------------------------------------------------------- */
+
+static double encode_flop(const lazy_caches *z, int images, const mar_step *step)
+{
+    const mar_masked_model *m = z->model;
+    if (step->fresh) return mar_encode_flop(m, images * z->conditions, step->known);
+    const double rows = (double)images * (m->base.config.buffer + step->previous);
+    return m->base.config.encoder_depth * mar_block_flop(m, rows, rows, m->base.config.buffer + step->known);
+}
+
+static double decode_flop(const lazy_caches *z, int images, const mar_step *step)
+{
+    const mar_masked_model *m = z->model;
+    const mar_model_config *c = &m->base.config;
+    const double length = row_length(z), d = c->width, all = images * length, kept = (double)images * step->kept;
+    if (step->fresh) return mar_decode_flop(m, images * z->conditions, step->horizon);
+    double flop = 2.0 * images * (c->buffer + step->previous) * d * d; /* decoder_embed */
+    for (int b = 0; b + 1 < c->decoder_depth; b++) {
+        flop += mar_block_flop(m, b <= PRUNE_BLOCK ? all : kept, b <= PRUNE_BLOCK ? all : kept, length);
+        if (b == PRUNE_BLOCK) flop -= 4.0 * (all - kept) * d * c->mlp_hidden; /* its MLP is on the kept rows */
+    }
+    return flop + mar_block_flop(m, (double)images * step->predicted, kept, length);
 }
 
 /* --- passes --------------------------------------------------------------------------------------------------- */
@@ -192,7 +217,7 @@ static void encoder_block(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     mar_block_mlp(z->model, w, b, w->x, sequences * length);
 }
 
-static void encode(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p, const mar_step *step)
+static double encode(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p, const mar_step *step)
 {
     lazy_caches *z = state;
     mar_pass pass = *p;
@@ -205,6 +230,7 @@ static void encode(void *state, const mar_masked_model *m, mar_workspace *w, con
     for (int b = 0; b < m->base.config.encoder_depth; b++)
         encoder_block(z, w, p, &m->encoder[b], block_cache(z, z->encoder, b), w->rows[0], pass.sequences, length,
                       step->fresh);
+    return encode_flop(z, p->images, step);
 }
 
 /* The output of the last block, y: first conditional rows, then unconditional ones, `count` an image each. */
@@ -283,13 +309,6 @@ static void prune(lazy_caches *z, mar_workspace *w, const mar_pass *p, const mar
     k->core->copy_rows(k, y, NULL, x, w->rows[0], NULL, NULL, n, c->width);
 }
 
-/* Whether the step prunes: which rows are kept is decided on the host. */
-static int reads(const void *state, const mar_step *step)
-{
-    const lazy_caches *z = state;
-    return !step->fresh && step->kept < row_length(z);
-}
-
 /* The blocks before the last on the conditional sequences. Returns the rows it ends with, [images][kept][D]; w->rows[0]
  * has their places among [images][L]. */
 static float *decode_blocks(lazy_caches *z, mar_workspace *w, const mar_pass *p, const mar_step *step)
@@ -304,7 +323,7 @@ static float *decode_blocks(lazy_caches *z, mar_workspace *w, const mar_pass *p,
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
         const mar_block *block = &m->decoder[b];
         act *cache = block_cache(z, z->decoder, b);
-        const int pruning = b == PRUNE_BLOCK && reads(z, step);
+        const int pruning = b == PRUNE_BLOCK && step->reads_back;
         qkv_rows(z, w, block, x, p->images * count);
         if (pruning)
             k->core->similarity(k, at(z, w->qkv, 2 * (size_t)c->width), at(z, cache, 2 * (size_t)c->width),
@@ -354,14 +373,15 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     mar_conditions(m, y, w->rows[1], z->conditions * n, x, out, z_index);
 }
 
-static void decode(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p, const mar_step *step,
-                   float *z, const int *z_index)
+static double decode(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p, const mar_step *step,
+                     float *z, const int *z_index)
 {
     (void)m;
     if (step->fresh)
         decode_fresh(state, w, p, step, z, z_index);
     else
         decode_lazily(state, w, p, step, z, z_index);
+    return decode_flop(state, p->images, step);
 }
 
 /* --- what it takes --------------------------------------------------------------------------------------------- */
@@ -404,36 +424,7 @@ static mar_status plan(const void *state, const mar_masked_model *m, int images,
     return status == MAR_OK ? plan_attention(z, step->predicted, length, 2, err) : status;
 }
 
-static double encode_flop(const void *state, const mar_masked_model *m, int images, int conditions,
-                          const mar_step *step)
-{
-    (void)state;
-    if (step->fresh) return mar_encode_flop(m, images * conditions, step->known);
-    const double rows = (double)images * (m->base.config.buffer + step->previous);
-    return m->base.config.encoder_depth * mar_block_flop(m, rows, rows, m->base.config.buffer + step->known);
-}
-
-static double decode_flop(const void *state, const mar_masked_model *m, int images, int conditions,
-                          const mar_step *step)
-{
-    const lazy_caches *z = state;
-    const mar_model_config *c = &m->base.config;
-    const double length = row_length(z), d = c->width, all = images * length, kept = (double)images * step->kept;
-    if (step->fresh) return mar_decode_flop(m, images * conditions, step->horizon);
-    double flop = 2.0 * images * (c->buffer + step->previous) * d * d; /* decoder_embed */
-    for (int b = 0; b + 1 < c->decoder_depth; b++) {
-        flop += mar_block_flop(m, b <= PRUNE_BLOCK ? all : kept, b <= PRUNE_BLOCK ? all : kept, length);
-        if (b == PRUNE_BLOCK) flop -= 4.0 * (all - kept) * d * c->mlp_hidden; /* its MLP is on the kept rows */
-    }
-    return flop + mar_block_flop(m, (double)images * step->predicted, kept, length);
-}
-
-static const mar_passes passes = {.plan = plan,
-                                  .encode = encode,
-                                  .decode = decode,
-                                  .reads = reads,
-                                  .encode_flop = encode_flop,
-                                  .decode_flop = decode_flop};
+static const mar_passes passes = {.plan = plan, .encode = encode, .decode = decode};
 
 static mar_status check(const mar_masked_model *model, const mar_params *p, mar_err *err)
 {

@@ -17,12 +17,14 @@ static int prefill_steps(const mar_params *p)
 }
 
 /* A method's parameters are its defaults but for those that are options. */
-static void method_parameters(const spec_method *m, const mar_params *p, double *parameter)
+static kern_gaussian_rule rule_of(const spec_method *m, const mar_params *p)
 {
+    double parameter[SPEC_PARAMETERS_MAX];
     for (int i = 0; m->parameters[i].name; i++) {
         const mar_param *option = mar_param_find(m->parameters[i].name);
         parameter[i] = option ? (double)*(const float *)mar_param_field(option, p) : m->parameters[i].value;
     }
+    return m->rule(parameter);
 }
 
 /* --- memory --- */
@@ -156,7 +158,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     sp->index = sp->method->last_index ? 0 : 1;
     sp->prefill = prefill_steps(&g->params);
     sp->draft_seed = g->params.align ? g->params.seed : ~g->params.seed;
-    method_parameters(sp->method, &g->params, sp->parameter);
+    sp->rule = rule_of(sp->method, &g->params);
     return allocate_host(sp, err);
 }
 
@@ -317,14 +319,13 @@ static void predict_step(mar_speculation *sp, int j, int n)
 static void scatter(mar_speculation *sp, const float *from, int n, float *to)
 {
     const mar_masked *g = sp->g;
-    kern *k = mar_masked_kern(g);
+    kern *k = g->kern;
     k->core->copy_rows(k, to, sp->row, from, NULL, NULL, NULL, n, g->model->base.config.token_dim);
 }
 
 static int asks_for_path(const mar_speculation *sp)
 {
-    const kern_gaussian_rule rule = sp->method->rule(sp->parameter);
-    return rule.path_accept != 0 || rule.path_scale != 0;
+    return sp->rule.path_accept != 0 || sp->rule.path_scale != 0;
 }
 
 static diff_trace trace_into(const mar_speculation *sp, const mar_laws *l)
@@ -335,7 +336,7 @@ static diff_trace trace_into(const mar_speculation *sp, const mar_laws *l)
 static void scatter_laws(mar_speculation *sp, int n)
 {
     const mar_masked *g = sp->g;
-    kern *k = mar_masked_kern(g);
+    kern *k = g->kern;
     scatter(sp, sp->step_q.mean, n, sp->q.mean);
     scatter(sp, sp->step_q.log_std, n, sp->q.log_std);
     if (asks_for_path(sp)) /* a double goes as two floats */
@@ -383,7 +384,7 @@ static void predict_block(mar_speculation *sp)
 static void verify_block(mar_speculation *sp)
 {
     mar_masked *g = sp->g;
-    kern *k = mar_masked_kern(g);
+    kern *k = g->kern;
     const mar_verdicts v = verdicts_in(sp, sp->verdicts);
     const int path = asks_for_path(sp);
     const kern_verify_job job = {
@@ -396,7 +397,7 @@ static void verify_block(mar_speculation *sp)
         .log_std_q = sp->q.log_std,
         .path_p = path ? sp->p.path : NULL,
         .path_q = path ? sp->q.path : NULL,
-        .rule = sp->method->rule(sp->parameter),
+        .rule = sp->rule,
         .seed = g->params.seed,
         /* Verifications inside the head have a step of the chain for an address; this is none. */
         .step = DIFF_BASE_STEPS,
@@ -439,7 +440,7 @@ static void trace_block(mar_speculation *sp)
 static void finish_tokens(mar_speculation *sp)
 {
     mar_masked *g = sp->g;
-    kern *k = mar_masked_kern(g);
+    kern *k = g->kern;
     const mar_draw draw = block_draw(sp);
     const int channels = g->model->base.config.token_dim;
     mar_recordings *t = recordings_at(sp, g->recordings, g->step);
@@ -467,7 +468,7 @@ static void move_on(mar_speculation *sp, const mar_verdicts *v)
 static mar_status read_verdicts(mar_speculation *sp, mar_err *err)
 {
     mar_masked *g = sp->g;
-    kern *k = mar_masked_kern(g);
+    kern *k = g->kern;
     const int channels = g->model->base.config.token_dim;
     const mar_verdicts v = verdicts_in(sp, sp->report);
     k->core->download(k, sp->report, sp->verdicts,
@@ -504,7 +505,7 @@ static void stats(const void *state, mar_stats *sum)
 static void keep(mar_speculation *sp)
 {
     mar_masked *g = sp->g;
-    kern *k = mar_masked_kern(g);
+    kern *k = g->kern;
     const mar_model_config *c = &g->model->base.config;
     int n = 0;
     for (int r = 0; r < sp->rows; r++) {

@@ -37,10 +37,10 @@ typedef struct {
     mar_masked *g;
     mar_draft *draft;
     const spec_method *method;
-    double parameter[SPEC_PARAMETERS_MAX];
-    int index;           /* of the chain's step whose laws are compared: 1, the last noisy one, or 0 */
-    int prefill;         /* steps of the target alone */
-    uint64_t draft_seed; /* of the draft's noise: the target's own if they are aligned */
+    kern_gaussian_rule rule; /* the method's, with its parameters */
+    int index;               /* of the chain's step whose laws are compared: 1, the last noisy one, or 0 */
+    int prefill;             /* steps of the target alone */
+    uint64_t draft_seed;     /* of the draft's noise: the target's own if they are aligned */
 
     int *begin;        /* host [images]: the first step of an image's block */
     int *length;       /* host [images]: the steps of its block; 0: the image is finished */

@@ -437,7 +437,7 @@ enum { COORDINATES = CHANNELS + 1, IMAGES = 208, ROWS = IMAGES * SEQ, PERMUTATIO
 /* A backend array of so many elements, on the host; the caller frees. */
 static void *fetch(mar_session *s, const void *array, size_t count, size_t size)
 {
-    kern *k = mar_masked_kern(mar_masked_of(s));
+    kern *k = mar_masked_of(s)->kern;
     void *host = malloc(count * size);
     assert_non_null(host);
     k->core->download(k, host, array, count * size);
@@ -505,7 +505,7 @@ static double law_p_value(models d, const spec_method *method, mar_stats *stats)
     mar_params p = params_of(d.target, "conditional", MAR_CONTEXT_PREFIX, 2, 0);
     p.num_iter = 4, p.num_sampling_steps = 8, p.cfg = 1;
     mar_session *s = begin(d.target, &p, 0, IMAGES);
-    speculation_of(s)->method = method;
+    speculation_of(s)->rule = method->rule(NULL);
     heat_draft(s);
     while (!mar_session_done(s)) {
         assert_ok(mar_session_step(s), &d.m->err);

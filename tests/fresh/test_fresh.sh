@@ -19,11 +19,12 @@
 # It runs in mount and process namespaces of its own, with /proc and /dev/pts in the root: they end with this script however
 # that ends, and with them its processes and mounts. The folder is removed then, or, after SIGKILL, when the test starts again.
 #
-# Exit status 77, which ctest lists as skipped: this machine cannot make such a root. The line SKIPPED says why.
+# Exit status 77, which ctest lists as skipped: this machine cannot make such a root. The line SKIPPED says why; test.sh
+# shows it.
 set -euo pipefail
 
 skip() {
-    echo "SKIPPED: $*"
+    echo "SKIPPED: fresh: $*"
     exit 77
 }
 
@@ -39,7 +40,7 @@ if [ "$1" != --inside ]; then
     work=$(cd "$2" && pwd)/fresh
     [ -z "${MAR_FRESH:-}" ] || skip "this is the bare Debian already"
     [ "$(id -u)" = 0 ] || skip "not root, who alone can make a Debian root"
-    for command in debootstrap git unshare; do
+    for command in debootstrap git unshare setpriv; do
         command -v $command >/dev/null || skip "$command is not installed"
     done
     unshare --mount --pid --fork --mount-proc true 2>/dev/null || skip "root may not make namespaces on this machine"
@@ -63,7 +64,7 @@ if [ "$1" != --inside ]; then
     printf '[safe]\n\tdirectory = *\n' >"$work/gitconfig" # whoever owns the tree, and nobody's own settings of git
     export GIT_CONFIG_GLOBAL="$work/gitconfig" GIT_OPTIONAL_LOCKS=0
     git -C "$source_dir" rev-parse -q --verify HEAD >/dev/null 2>&1 || skip "$source_dir is not a checkout of git"
-    unshare --mount --pid --fork --mount-proc --kill-child \
+    setpriv --pdeathsig KILL unshare --mount --pid --fork --mount-proc --kill-child \
         bash "$0" --inside "$source_dir" "$work" "${3---quick release}" </dev/null &
     child=$!
     status=0

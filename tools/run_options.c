@@ -33,8 +33,13 @@ static const mar_param rows[] = {
     {0},
 };
 
-/* Names of the group whose options describe what is sampled. */
+/* Groups of options that every run has: what is sampled, and in how many steps. */
 static const char sampling[] = "Sampling", steps[] = "Steps";
+
+int run_param_is_basic(const mar_param *p)
+{
+    return strcmp(p->group, sampling) == 0 || strcmp(p->group, steps) == 0;
+}
 
 void run_options_init(run_options *o)
 {

@@ -30,6 +30,8 @@ int run_options_done(run_options *o, const option_set *set);
 
 int run_is_demo(const char *model);
 
+/* Whether it is of the group "Sampling" or "Steps". */
+int run_param_is_basic(const mar_param *p);
 /* Option i of mar_param_get in this run. */
 const char *run_param_unused(const run_options *o, int i);                        /* as mar_params_unused */
 const char *run_param_text(const run_options *o, int i, char *text, size_t size); /* a file by its base name */

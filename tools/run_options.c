@@ -93,8 +93,8 @@ const mar_param *run_option(const char *name)
 const char *run_param_unused(const run_options *o, int i)
 {
     mar_params p = o->params;
-    p.draft =
-        o->draft ? (mar_model *)&p : NULL; /* known before the model is loaded; only whether there is one counts */
+    /* Whether there is a draft is known before it is loaded, and only that counts. The address is never followed. */
+    p.draft = o->draft ? (mar_model *)&p : NULL;
     return mar_params_unused(&p, i);
 }
 

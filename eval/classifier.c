@@ -10,13 +10,17 @@ enum { CONVOLUTIONS = 3, FEATURES = 64, SIDE = EVAL_DIGIT_SIDE };
 static const int channels[CONVOLUTIONS + 1] = {1, 16, 32, 64};
 
 struct eval_classifier {
-    float *conv_weight[CONVOLUTIONS], *conv_bias[CONVOLUTIONS]; /* [out][in][3][3], [out]; batch norm folded in */
-    float *features_weight, *features_bias;                     /* [64][64*4*4], [64] */
-    float *out_weight, *out_bias;                               /* [10][64], [10] */
-    float input[16 * SIDE * SIDE], output[16 * SIDE * SIDE];    /* activations, the largest: 16 channels of 32x32 */
+    float *conv_weight[CONVOLUTIONS]; /* [out][in][3][3], batch norm folded in */
+    float *conv_bias[CONVOLUTIONS];   /* [out] */
+    float *features_weight;           /* [64][64*4*4] */
+    float *features_bias;             /* [64] */
+    float *out_weight;                /* [10][64] */
+    float *out_bias;                  /* [10] */
+    float input[16 * SIDE * SIDE];    /* activations of a layer; the largest are 16 channels of 32x32 */
+    float output[16 * SIDE * SIDE];   /* activations of the next layer */
 };
 
-/* eval/classifier_weights.S; hidden, so that references stay inside the program */
+/* eval/classifier_weights.S; hidden, so that references stay inside the library */
 #pragma GCC visibility push(hidden)
 extern const uint8_t eval_file_classifier[], eval_file_classifier_end[];
 #pragma GCC visibility pop
@@ -47,20 +51,24 @@ static mar_status load(const wt_file *f, eval_classifier *c, mar_err *err)
     return status;
 }
 
-mar_status eval_classifier_open(eval_classifier **out, mar_err *err)
+mar_status eval_classifier_open(eval_classifier **out, char *why, size_t why_size)
 {
     const size_t size = (size_t)((uintptr_t)eval_file_classifier_end - (uintptr_t)eval_file_classifier);
+    mar_err err = {0};
+    mar_status status = MAR_OK;
     wt_file *f = NULL;
     *out = NULL;
     eval_classifier *c = calloc(1, sizeof *c);
-    if (!c) return err_set(err, MAR_ENOMEM, "out of memory for the digit classifier");
-    mar_status status = wt_open_memory(eval_file_classifier, size, "digit classifier", &f, err);
-    if (status == MAR_OK) status = load(f, c, err);
+    if (!c) status = err_set(&err, MAR_ENOMEM, "out of memory for the digit classifier");
+    if (status == MAR_OK) status = wt_open_memory(eval_file_classifier, size, "digit classifier", &f, &err);
+    if (status == MAR_OK) status = load(f, c, &err);
     wt_close(f);
-    if (status == MAR_OK)
+    if (status == MAR_OK) {
         *out = c;
-    else
+    } else {
+        snprintf(why, why_size, "%s", err.text);
         eval_classifier_close(c);
+    }
     return status;
 }
 

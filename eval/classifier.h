@@ -3,7 +3,7 @@
 #ifndef EVAL_CLASSIFIER_H
 #define EVAL_CLASSIFIER_H
 
-#include "base/error.h"
+#include "mar.h"
 
 #include <stdint.h>
 
@@ -11,11 +11,11 @@ enum { EVAL_DIGITS = 10, EVAL_DIGIT_SIDE = 32 };
 
 typedef struct eval_classifier eval_classifier;
 
-/* From the weights built in. MAR_ENOMEM with a message; the caller closes it. */
-mar_status eval_classifier_open(eval_classifier **out, mar_err *err);
-void eval_classifier_close(eval_classifier *c); /* NULL is fine */
+/* From the weights built in. The caller closes it. On failure *out is NULL and `why`, char [size], has one line. */
+MAR_API mar_status eval_classifier_open(eval_classifier **out, char *why, size_t size);
+MAR_API void eval_classifier_close(eval_classifier *c); /* NULL is fine */
 
-/* rgb [32][32][3] -> logits [10]; colours are averaged to grey. */
-void eval_classify(eval_classifier *c, const uint8_t *rgb, float *logits);
+/* rgb [32][32][3] -> logits [10]. Colours are averaged to grey. */
+MAR_API void eval_classify(eval_classifier *c, const uint8_t *rgb, float *logits);
 
 #endif

@@ -12,11 +12,6 @@ enum {
     BLOCK = 256 /* positions summed at a time */
 };
 
-static mar_status no_memory(mar_err *err)
-{
-    return err_set(err, MAR_ENOMEM, "out of memory for the statistics of two runs");
-}
-
 /* --- permutations ------------------------------------------------------------------------------------------- */
 
 /* signs [1+permutations][n]: 1, or -1 where the pair is swapped; row 0 is the data as it is. */
@@ -135,8 +130,7 @@ static eval_energy_test judge(double *value, int permutations)
     return t;
 }
 
-mar_status eval_energy(const eval_pairs *x, int permutations, eval_energy_test *image, eval_energy_test *token,
-                       mar_err *err)
+mar_status eval_energy(const eval_pairs *x, int permutations, eval_energy_test *image, eval_energy_test *token)
 {
     const size_t n = (size_t)x->images, d = (size_t)x->positions * (size_t)x->channels;
     float *scale = malloc((size_t)x->channels * sizeof *scale);
@@ -170,7 +164,7 @@ mar_status eval_energy(const eval_pairs *x, int permutations, eval_energy_test *
     free(rows);
     free(signs);
     free(values);
-    return ready ? MAR_OK : no_memory(err);
+    return ready ? MAR_OK : MAR_ENOMEM;
 }
 
 /* --- Kolmogorov-Smirnov ------------------------------------------------------------------------------------- */
@@ -211,7 +205,7 @@ static int ks_scan(const uint32_t *step, size_t steps, const int8_t *weight)
     return best;
 }
 
-mar_status eval_ks(const eval_pairs *x, int permutations, double *d, double *p, mar_err *err)
+mar_status eval_ks(const eval_pairs *x, int permutations, double *d, double *p)
 {
     const size_t n = (size_t)x->images, half = n * (size_t)x->positions;
     ks_entry *entries = malloc(2 * half * sizeof *entries);
@@ -245,7 +239,7 @@ mar_status eval_ks(const eval_pairs *x, int permutations, double *d, double *p, 
     free(largest);
     free(observed);
     free(signs);
-    return ready ? MAR_OK : no_memory(err);
+    return ready ? MAR_OK : MAR_ENOMEM;
 }
 
 /* --- moments ------------------------------------------------------------------------------------------------ */
@@ -265,11 +259,11 @@ static void moments(const float *tokens, size_t count, int channels, double *mea
                     ((double)tokens[t * c + k] - mean[k]) * ((double)tokens[t * c + l] - mean[l]) / ((double)count - 1);
 }
 
-mar_status eval_moment_gaps(const eval_pairs *x, double *mean, double *covariance, mar_err *err)
+mar_status eval_moment_gaps(const eval_pairs *x, double *mean, double *covariance)
 {
     const size_t c = (size_t)x->channels, size = c + c * c, count = (size_t)x->images * (size_t)x->positions;
     double *a = malloc(2 * size * sizeof *a);
-    if (!a) return no_memory(err);
+    if (!a) return MAR_ENOMEM;
     double *b = a + size, mean_square = 0, difference = 0, norm = 0;
     moments(x->a, count, x->channels, a, a + c);
     moments(x->b, count, x->channels, b, b + c);

@@ -6,44 +6,48 @@
  * same covariance, swapped or not. (Permuting all 2N images instead is blind: shared parts make the observed distance
  * smaller than nearly every permuted one.) Identical runs have every distance 0 and p = 1. p = (1 + permuted >=
  * observed) / (1 + permutations).
+ *
+ * A function of this header fails only with MAR_ENOMEM. The results are then undefined.
  */
 #ifndef EVAL_STATISTICS_H
 #define EVAL_STATISTICS_H
 
-#include "base/error.h"
+#include "mar.h"
 
 typedef struct {
-    int images;         /* N >= 2 in each run */
-    int positions;      /* S tokens of an image */
-    int channels;       /* C numbers of a token */
-    const float *a, *b; /* [N][S][C], finite */
+    int images;     /* N in each run, 2 or more */
+    int positions;  /* S tokens of an image */
+    int channels;   /* C numbers of a token */
+    const float *a; /* [N][S][C], finite: the run that is compared */
+    const float *b; /* [N][S][C], finite: the reference */
 } eval_pairs;
 
 /* The energy distance 2 E|A-B| - E|A-A'| - E|B-B'| (Szekely, Rizzo 2004), and how it lies among the permuted ones. It
  * is estimated without bias, from different pairs only: the mean is 0 where the laws are the same, so it can be
  * negative. */
 typedef struct {
-    double distance, p;
+    double distance;
+    double p;
     double null_95; /* 95 % quantile of the permuted distances */
 } eval_energy_test;
 
 /* Energy distance with Euclidean norms, every channel divided by its standard deviation in b, the reference: one scale
  * for all that is compared with it, and none that outliers of a can stretch. image: of whole images, vectors of S*C
  * numbers. token: of single tokens, the mean over the S positions of the distance between the laws of the token there.
- * O(N^2 (S C + permutations)); MAR_ENOMEM if memory runs out. */
-mar_status eval_energy(const eval_pairs *pairs, int permutations, eval_energy_test *image, eval_energy_test *token,
-                       mar_err *err);
+ * O(N^2 (S C + permutations)); */
+MAR_API mar_status eval_energy(const eval_pairs *pairs, int permutations, eval_energy_test *image,
+                               eval_energy_test *token);
 
 /* Kolmogorov-Smirnov statistic of every channel over all N*S tokens of a run. d [C]: sup |F_a - F_b|; p [C]: corrected
  * for the C channels by the largest statistic of each permutation (Westfall, Young 1993, single step), which also holds
- * for the dependence of channels, and of tokens in an image. MAR_ENOMEM if memory runs out. */
-mar_status eval_ks(const eval_pairs *pairs, int permutations, double *d, double *p, mar_err *err);
+ * for the dependence of channels, and of tokens in an image. */
+MAR_API mar_status eval_ks(const eval_pairs *pairs, int permutations, double *d, double *p);
 
 /* First two moments of a token's C channels. mean: root mean square over channels of the difference of means in
- * standard deviations of b; covariance: |S_a - S_b| / |S_b|, Frobenius norms. MAR_ENOMEM if memory runs out. */
-mar_status eval_moment_gaps(const eval_pairs *pairs, double *mean, double *covariance, mar_err *err);
+ * standard deviations of b; covariance: |S_a - S_b| / |S_b|, Frobenius norms. */
+MAR_API mar_status eval_moment_gaps(const eval_pairs *pairs, double *mean, double *covariance);
 
 /* p [n], n <= 16: corrected for n tests in place (Holm 1979). */
-void eval_holm(double *p, int n);
+MAR_API void eval_holm(double *p, int n);
 
 #endif

@@ -7,11 +7,14 @@
 typedef struct cJSON cJSON;
 
 typedef struct {
-    int tokens, steps;            /* of an image */
-    long *verified_at, *taken_at; /* [tokens] drafts verified and accepted at a position */
-    long *verified_in, *taken_in; /* [steps] the same by autoregressive step */
-    uint8_t *fate;                /* [max_batch][tokens], of the batch added last */
-    int *step;
+    int tokens;        /* of an image */
+    int steps;         /* autoregressive steps of an image */
+    long *verified_at; /* [tokens] drafts verified at a position */
+    long *taken_at;    /* [tokens] drafts accepted at a position */
+    long *verified_in; /* [steps] drafts verified in an autoregressive step */
+    long *taken_in;    /* [steps] drafts accepted in an autoregressive step */
+    uint8_t *fate;     /* [max_batch][tokens], mar_token_fate, of the batch added last */
+    int *step;         /* [max_batch][tokens], the autoregressive step of each token, of the same batch */
 } acceptance;
 
 /* Returns 0, or 1 if out of memory. */

@@ -1,5 +1,7 @@
 /* mar bench: where the time of an image goes, and how far it is from the machine's matrix rate. */
 #include "tools/command.h"
+#include "tools/images.h"
+#include "tools/models.h"
 #include "tools/run_options.h"
 
 #include <cjson/cJSON.h>
@@ -35,30 +37,32 @@ static const mar_param rows[] = {
     {0},
 };
 
-/* Generates one batch and leaves its figures in stats. */
-static mar_status run_batch(mar_session *s, int batch, const int *labels, uint8_t *rgb, mar_stats *stats)
+/* A sink: the figures of the fastest batch, of those made so far. It takes the pixels to have their time measured. */
+static int take_best(void *self, const image_batch *batch)
 {
-    mar_status status = mar_session_begin(s, 0, labels, batch);
-    while (status == MAR_OK && !mar_session_done(s)) status = mar_session_step(s);
-    if (status == MAR_OK && rgb) status = mar_session_images(s, rgb);
-    mar_session_get_stats(s, stats);
-    return status;
+    mar_stats *best = self;
+    if (best->total_s == 0 || batch->stats->total_s < best->total_s) *best = *batch->stats;
+    return 0;
 }
 
-static mar_status measure(const bench_options *o, mar_session *s, mar_stats *best)
+/* The same batch o->repeat times, as so many runs of one session. Returns the exit status. */
+static int measure(const bench_options *o, const image_run *session, mar_stats *best)
 {
-    int width, height;
-    mar_session_image_size(s, &width, &height);
-    int *labels = calloc((size_t)o->batch, sizeof *labels);
-    uint8_t *rgb = width ? malloc((size_t)o->batch * (size_t)width * (size_t)height * 3) : NULL;
-    mar_status status = labels && (rgb || !width) ? MAR_OK : MAR_ENOMEM;
-    for (int i = 0; status == MAR_OK && i < o->repeat; i++) {
-        mar_stats stats;
-        status = run_batch(s, o->batch, labels, rgb, &stats);
-        if (i == 0 || stats.total_s < best->total_s) *best = stats;
-    }
-    free(labels);
-    free(rgb);
+    image_run *runs = malloc((size_t)o->repeat * sizeof *runs);
+    if (!runs) return tool_error("out of memory for %d batches", o->repeat);
+    for (int i = 0; i < o->repeat; i++) runs[i] = *session;
+    const int label = 0;
+    const image_plan plan = {.runs = runs,
+                             .run_count = o->repeat,
+                             .images = o->batch,
+                             .batch = o->batch,
+                             .classes = &label,
+                             .class_count = 1,
+                             .class_images = 1,
+                             .kept = "nothing is reported"};
+    const image_sink sink = {take_best, best, 0, 1};
+    const int status = run_images(&plan, &sink, 1);
+    free(runs);
     return status;
 }
 
@@ -137,21 +141,18 @@ static int print_json(const bench_options *o, const mar_stats *t, double peak, c
 
 static int run(bench_options *o, const run_models *models)
 {
-    mar_session *session = NULL;
+    image_run measured = {models->library, models->model, NULL};
     mar_stats stats = {0};
     double peak = 0;
-    mar_status status = run_session(&o->run, models, o->batch, &session);
+    mar_status status = models_session(models, &o->run, o->batch, &measured.session);
     if (status == MAR_OK) status = mar_measure_peak(models->library, &peak);
-    if (status == MAR_OK) status = measure(o, session, &stats);
-    int exit_status = 0;
-    const char *backend = mar_backend_description(models->library), *error = mar_error(models->library);
-    if (status != MAR_OK)
-        exit_status = tool_error("%s", status == MAR_ENOMEM && !*error ? "out of memory" : error);
-    else if (o->json)
+    int exit_status = status == MAR_OK ? measure(o, &measured, &stats) : tool_error("%s", mar_error(models->library));
+    const char *backend = mar_backend_description(models->library);
+    if (exit_status == 0 && o->json)
         exit_status = print_json(o, &stats, peak, backend);
-    else
+    else if (exit_status == 0)
         print_table(o, &stats, peak, backend);
-    mar_session_free(session);
+    mar_session_free(measured.session);
     return exit_status;
 }
 
@@ -173,9 +174,10 @@ int cmd_bench(int argc, char **argv)
     int status = options_parse(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     if (run_options_done(&o.run, &set) != 0) return 1;
+    model_store store = {0};
     run_models models;
-    status = run_load(&o.run, NULL, &models);
+    status = models_load(&store, &o.run, NULL, &models);
     if (status == 0) status = run(&o, &models);
-    run_unload(&models);
+    models_free(&store);
     return status;
 }

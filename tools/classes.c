@@ -1,5 +1,6 @@
 #include "tools/classes.h"
 
+#include "tools/command.h"
 #include "tools/suggest.h"
 
 #include <ctype.h>
@@ -196,4 +197,19 @@ int classes_parse(const char *list, int classes, int **labels, int *count, char 
         at += n;
         if (!*at) return 0;
     }
+}
+
+int classes_choose(const char *list, int classes, int default_all, int **labels, int *count)
+{
+    char why[1024];
+    if (list)
+        return classes_parse(list, classes, labels, count, why, sizeof why) == 0 ? 0 : tool_error("--class: %s", why);
+    if (!default_all)
+        return tool_error("--class is missing, expected numbers from 0 to %d%s", classes - 1,
+                          classes == IMAGENET_CLASSES ? " or names such as \"golden retriever\"" : "");
+    *labels = malloc((size_t)classes * sizeof **labels);
+    if (!*labels) return tool_error("out of memory for %d classes", classes);
+    for (int i = 0; i < classes; i++) (*labels)[i] = i;
+    *count = classes;
+    return 0;
 }

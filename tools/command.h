@@ -1,5 +1,5 @@
-/* What the subcommands of `mar` share. The command uses the public API (mar.h), libpng and cJSON; `mar
- * fidelity` also eval/ and base/file.h. */
+/* What the subcommands of `mar` share. The command uses the public API (mar.h), the headers of eval, libpng and
+ * cJSON: nothing else of the library. */
 #ifndef TOOLS_COMMAND_H
 #define TOOLS_COMMAND_H
 

@@ -1,24 +1,17 @@
 /* mar fidelity: is a faster run the same in distribution, and if not, how far off is it? */
 #include "tools/fidelity.h"
 
-#include "eval/classifier.h"
-#include "tools/classes.h"
 #include "tools/command.h"
-#include "tools/image.h"
-#include "tools/progress.h"
+#include "tools/fidelity_compare.h"
+#include "tools/fidelity_runs.h"
+#include "tools/file.h"
 #include "tools/report.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    NUM_MAX = 10000,
-    SHOWN_PIXELS = 100000, /* of a run's samples on the page */
-    SHOWN_MIN = 8,
-    SHOWN_MAX = 60
-};
+enum { NUM_MAX = 10000 };
 
 /* --- what was asked for --------------------------------------------------------------------------------- */
 
@@ -64,6 +57,12 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.html",
      .help = "the page; it needs no other file"},
+    {.name = "plot",
+     .offset = offsetof(fidelity, plot),
+     .group = for_all,
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE.svg",
+     .help = "its plot of distance against time as a picture"},
     {.name = "batch",
      .offset = offsetof(fidelity, batch),
      .group = for_all,
@@ -180,336 +179,35 @@ static void name_run(const fidelity *f, fidelity_run *r)
     }
 }
 
-/* --- one run -------------------------------------------------------------------------------------------- */
+/* --- the command ---------------------------------------------------------------------------------------- */
 
-typedef struct {
-    run_models models;
-    mar_session *session;
-} workshop;
-
-static void close_workshop(workshop *w)
+static int check_files(const fidelity *f)
 {
-    mar_session_free(w->session);
-    run_unload(&w->models);
+    if (tool_can_write_as(f->out, NULL) != 0) return 1;
+    if (f->plot && strcmp(f->plot, f->out) == 0)
+        return tool_error("--plot %s: --out writes there, expected another file", f->plot);
+    return f->plot ? tool_can_write_as(f->plot, ".svg") : 0;
 }
 
-static int open_workshop(const fidelity *f, fidelity_run *r, progress *bar, workshop *w)
+static int make_images(fidelity *f, progress *bar)
 {
-    *w = (workshop){0};
-    if (run_load(&r->options, bar, &w->models) == 0) {
-        if (run_session(&r->options, &w->models, f->batch, &w->session) == MAR_OK) return 0;
-        tool_error("%s", mar_error(w->models.library));
-    }
-    close_workshop(w);
-    return 1;
-}
-
-static int resolve_classes(fidelity *f, const mar_model_config *model)
-{
-    f->class_total = model->classes;
-    if (f->class_list) {
-        char why[1024];
-        if (classes_parse(f->class_list, f->class_total, &f->classes, &f->class_count, why, sizeof why) != 0)
-            return tool_error("--class: %s", why);
-        return 0;
-    }
-    if (!run_is_demo(f->runs[0].options.model) && f->class_total > 10)
-        return tool_error("--class is missing, expected numbers from 0 to %d", f->class_total - 1);
-    f->class_count = f->class_total;
-    f->classes = malloc((size_t)f->class_count * sizeof *f->classes);
-    if (!f->classes) return tool_error("out of memory for %d classes", f->class_count);
-    for (int i = 0; i < f->class_count; i++) f->classes[i] = i;
-    return 0;
-}
-
-/* Takes sizes from the reference. */
-static int resolve(fidelity *f, const workshop *w)
-{
-    const mar_model_config *model = mar_model_get_config(w->models.model);
-    f->positions = model->seq_len;
-    f->channels = model->token_dim;
-    f->side = (int)lround(sqrt(f->positions));
-    mar_session_image_size(w->session, &f->width, &f->height);
-    f->judged = model->classes == EVAL_DIGITS && f->width == EVAL_DIGIT_SIDE && f->height == EVAL_DIGIT_SIDE;
-    if (f->width) {
-        f->shown = SHOWN_PIXELS / (f->width * f->height);
-        if (f->shown < SHOWN_MIN) f->shown = SHOWN_MIN;
-        if (f->shown > SHOWN_MAX) f->shown = SHOWN_MAX;
-        if (f->shown > f->num) f->shown = f->num;
-    }
-    snprintf(f->backend, sizeof f->backend, "%s", mar_backend_description(w->models.library));
-    return resolve_classes(f, model);
-}
-
-static int same_shape(const fidelity *f, const fidelity_run *r, const workshop *w)
-{
-    const mar_model_config *model = mar_model_get_config(w->models.model);
-    int width, height;
-    mar_session_image_size(w->session, &width, &height);
-    if (model->seq_len != f->positions || model->token_dim != f->channels || model->classes != f->class_total)
-        return tool_error(
-            "%s: %d tokens of %d channels and %d classes, expected %d of %d and %d as in the reference %s",
-            r->options.model, model->seq_len, model->token_dim, model->classes, f->positions, f->channels,
-            f->class_total, f->runs[0].options.model);
-    if (width != f->width || height != f->height)
-        return tool_error("--vae: images of %dx%d, expected %dx%d as in the reference", width, height, f->width,
-                          f->height);
-    return 0;
-}
-
-/* A mistake in the last run's options must not cost the time of the first: every run is opened once and closed. */
-static int check_runs(fidelity *f, progress *bar)
-{
-    if (f->batch > f->num) f->batch = f->num;
-    for (int i = 0; i < f->run_count; i++) {
-        workshop w;
-        if (open_workshop(f, &f->runs[i], bar, &w) != 0) return 1;
-        int failed = i == 0 ? resolve(f, &w) : same_shape(f, &f->runs[i], &w);
-        close_workshop(&w);
-        if (failed) return 1;
-        name_run(f, &f->runs[i]);
-    }
-    return 0;
-}
-
-static int allocate_run(const fidelity *f, fidelity_run *r)
-{
-    const size_t image_size = (size_t)f->positions * (size_t)f->channels;
-    r->tokens = malloc((size_t)f->num * image_size * sizeof *r->tokens);
-    r->maps = malloc(3 * FIDELITY_MAPS * (size_t)f->side * (size_t)f->side);
-    r->rgb = malloc((size_t)f->shown * (size_t)f->width * (size_t)f->height * 3 + 1);
-    r->ks = malloc((size_t)f->channels * sizeof *r->ks);
-    r->ks_p = malloc((size_t)f->channels * sizeof *r->ks_p);
-    if (r->tokens && r->maps && r->rgb && r->ks && r->ks_p &&
-        acceptance_create(f->positions, r->options.params.num_iter, f->batch, &r->accepted) == 0)
-        return 0;
-    return tool_error("out of memory for the tokens of %d images; a smaller --num needs less", f->num);
-}
-
-static long count_recognised(eval_classifier *judge, const uint8_t *rgb, const int *labels, int n)
-{
-    long right = 0;
-    for (int i = 0; i < n; i++) {
-        float logits[EVAL_DIGITS];
-        int best = 0;
-        eval_classify(judge, rgb + (size_t)i * EVAL_DIGIT_SIDE * EVAL_DIGIT_SIDE * 3, logits);
-        for (int k = 1; k < EVAL_DIGITS; k++)
-            if (logits[k] > logits[best]) best = k;
-        right += best == labels[i];
-    }
-    return right;
-}
-
-/* Keeps what the finished batch says of its images. */
-static mar_status keep_batch(fidelity *f, fidelity_run *r, mar_session *session, int n)
-{
-    mar_stats stats;
-    const size_t map = 3 * (size_t)f->side * (size_t)f->side;
-    mar_session_get_stats(session, &stats);
-    stats_add(&r->stats, &stats);
-    mar_status status = acceptance_add(&r->accepted, session, n);
-    for (int i = 0; status == MAR_OK && i < n && r->map_count < FIDELITY_MAPS; i++)
-        acceptance_draw(&r->accepted, i, f->side, f->side, r->maps + map * (size_t)r->map_count++);
+    fidelity_sessions open = {0};
+    int status = fidelity_open(f, bar, &open);
+    for (int i = 0; status == 0 && i < f->run_count; i++) name_run(f, &f->runs[i]);
+    if (status == 0) status = fidelity_make_images(f, bar, &open);
+    fidelity_close(&open);
     return status;
-}
-
-/* Images first..first+n-1 of run number `index`; rgb has room for a batch. */
-static int make_batch(fidelity *f, int index, workshop *w, int first, int n, int *labels, uint8_t *rgb,
-                      eval_classifier *judge, progress *bar)
-{
-    fidelity_run *r = &f->runs[index];
-    const size_t at = (size_t)first * (size_t)f->positions, pixels = (size_t)f->width * (size_t)f->height * 3;
-    const double all = (double)f->num * f->run_count;
-    const long finished = (long)index * f->num + first;
-    for (int i = 0; i < n; i++) labels[i] = f->classes[(first + i) % f->class_count];
-    mar_status status = mar_session_begin(w->session, (uint64_t)first, labels, n);
-    const double steps = mar_session_steps_left(w->session) + 1; /* the image decoder counts as one more */
-    while (status == MAR_OK && !mar_session_done(w->session)) {
-        const double left = mar_session_steps_left(w->session) + 1;
-        progress_update(bar, ((double)finished + n * (1 - left / steps)) / all, finished, (long)all);
-        status = mar_session_step(w->session);
-    }
-    if (status == MAR_OK) status = mar_session_tokens(w->session, r->tokens + at * (size_t)f->channels);
-    if (status == MAR_OK && f->width) status = mar_session_images(w->session, rgb);
-    if (status == MAR_OK) status = keep_batch(f, r, w->session, n);
-    if (status != MAR_OK) return tool_error("%s", mar_error(w->models.library));
-    for (int i = 0; i < n && first + i < f->shown; i++)
-        memcpy(r->rgb + (size_t)(first + i) * pixels, rgb + (size_t)i * pixels, pixels);
-    if (judge) r->recognised += count_recognised(judge, rgb, labels, n);
-    progress_update(bar, (double)(finished + n) / all, finished + n, (long)all);
-    return 0;
-}
-
-static int finite_tokens(const fidelity *f, const fidelity_run *r)
-{
-    const size_t size = (size_t)f->positions * (size_t)f->channels;
-    for (size_t i = 0; i < (size_t)f->num * size; i++)
-        if (!isfinite(r->tokens[i]))
-            return tool_error("%s: image %zu has a token that is no number, expected finite ones", r->name, i / size);
-    return 0;
-}
-
-static int make_run(fidelity *f, int index, eval_classifier *judge, progress *bar)
-{
-    fidelity_run *r = &f->runs[index];
-    workshop w;
-    if (allocate_run(f, r) != 0 || open_workshop(f, r, bar, &w) != 0) return 1;
-    snprintf(r->guarantee, sizeof r->guarantee, "%s", mar_session_guarantee(w.session));
-    uint8_t *rgb = malloc((size_t)f->batch * (size_t)f->width * (size_t)f->height * 3 + 1);
-    int *labels = malloc((size_t)f->batch * sizeof *labels);
-    int failed = !rgb || !labels ? tool_error("out of memory for %d images", f->batch) : 0;
-    for (int first = 0; first < f->num && !failed; first += f->batch) {
-        const int n = f->num - first < f->batch ? f->num - first : f->batch;
-        failed = make_batch(f, index, &w, first, n, labels, rgb, judge, bar);
-    }
-    free(rgb);
-    free(labels);
-    close_workshop(&w);
-    return failed || finite_tokens(f, r);
-}
-
-/* --- comparison ----------------------------------------------------------------------------------------- */
-
-static int compare(const fidelity *f, fidelity_run *r)
-{
-    const eval_pairs pairs = {f->num, f->positions, f->channels, r->tokens, f->runs[0].tokens};
-    const size_t size = (size_t)f->positions * (size_t)f->channels;
-    mar_err err = {0};
-    mar_status status = eval_energy(&pairs, FIDELITY_PERMUTATIONS, &r->image, &r->token, &err);
-    if (status == MAR_OK) status = eval_ks(&pairs, FIDELITY_PERMUTATIONS, r->ks, r->ks_p, &err);
-    if (status == MAR_OK) status = eval_moment_gaps(&pairs, &r->mean_gap, &r->covariance_gap, &err);
-    if (status != MAR_OK) return tool_error("%s", err.text);
-    for (int i = 0; i < f->num; i++)
-        r->differing +=
-            memcmp(r->tokens + (size_t)i * size, f->runs[0].tokens + (size_t)i * size, size * sizeof *r->tokens) != 0;
-    r->identical = r->differing == 0;
-    for (int c = 1; c < f->channels; c++)
-        if (r->ks_p[c] < r->ks_p[r->ks_channel] ||
-            (r->ks_p[c] == r->ks_p[r->ks_channel] && r->ks[c] > r->ks[r->ks_channel]))
-            r->ks_channel = c;
-    double p[] = {r->image.p, r->token.p, r->ks_p[r->ks_channel]};
-    eval_holm(p, 3);
-    r->p = fmin(p[0], fmin(p[1], p[2]));
-    return 0;
-}
-
-/* The reference against itself: image i of a class against the next of that class, swapped at random. Halves of num/2
- * images lie twice as far apart as runs of num. */
-static int measure_floor(fidelity *f)
-{
-    const int turns = f->num / f->class_count / 2, half = turns * f->class_count;
-    const size_t turn = (size_t)f->class_count * (size_t)f->positions * (size_t)f->channels;
-    f->has_floor = half >= 2;
-    if (!f->has_floor) return 0;
-    float *a = malloc((size_t)turns * turn * sizeof *a), *b = malloc((size_t)turns * turn * sizeof *b);
-    eval_energy_test whole, single;
-    mar_err err = {0};
-    mar_status status = a && b ? MAR_OK : err_set(&err, MAR_ENOMEM, "out of memory for the noise floor");
-    for (size_t i = 0; status == MAR_OK && i < (size_t)turns; i++) {
-        memcpy(a + i * turn, f->runs[0].tokens + 2 * i * turn, turn * sizeof *a);
-        memcpy(b + i * turn, f->runs[0].tokens + (2 * i + 1) * turn, turn * sizeof *b);
-    }
-    const eval_pairs pairs = {half, f->positions, f->channels, a, b};
-    if (status == MAR_OK) status = eval_energy(&pairs, FIDELITY_PERMUTATIONS, &whole, &single, &err);
-    free(a);
-    free(b);
-    if (status != MAR_OK) return tool_error("%s", err.text);
-    const double share = (double)half / f->num;
-    f->image_floor = share * whole.null_95;
-    f->token_floor = share * single.null_95;
-    return 0;
-}
-
-static int compare_all(fidelity *f, progress *bar)
-{
-    progress_note(bar, "comparing");
-    int failed = measure_floor(f);
-    for (int i = 1; i < f->run_count && !failed; i++) {
-        char note[64];
-        snprintf(note, sizeof note, "comparing run %d of %d", i, f->run_count - 1);
-        progress_note(bar, note);
-        failed = compare(f, &f->runs[i]);
-    }
-    progress_clear(bar);
-    return failed;
-}
-
-/* --- what it says --------------------------------------------------------------------------------------- */
-
-double fidelity_seconds(const fidelity *f, const fidelity_run *r)
-{
-    return r->stats.total_s / f->num;
-}
-
-double fidelity_head_calls(const fidelity_run *r)
-{
-    return r->stats.tokens ? r->stats.head_calls / (double)r->stats.tokens : 0;
-}
-
-double fidelity_calls_in_sequence(const fidelity *f, const fidelity_run *r)
-{
-    return (r->stats.head_batched + r->stats.draft_calls) / f->num;
-}
-
-double fidelity_token_acceptance(const fidelity_run *r)
-{
-    return r->stats.drafted ? (double)r->stats.accepted / (double)r->stats.drafted : -1;
-}
-
-double fidelity_head_acceptance(const fidelity_run *r)
-{
-    return r->stats.proposals ? (double)r->stats.proposals_accepted / (double)r->stats.proposals : -1;
-}
-
-double fidelity_least_p(int differing)
-{
-    const double repeats = FIDELITY_PERMUTATIONS * fmin(1, ldexp(1, 1 - differing));
-    return fmin(1, 3 * (1 + repeats + 3 * sqrt(repeats)) / (1 + FIDELITY_PERMUTATIONS));
-}
-
-fidelity_finding fidelity_find(const fidelity *f, const fidelity_run *r)
-{
-    const int could_differ = fidelity_least_p(r->differing) <= FIDELITY_LEVEL;
-    if (r->identical) return FIDELITY_SAME;
-    if (r->p > FIDELITY_LEVEL) return could_differ && f->has_floor ? FIDELITY_SAME : FIDELITY_UNSURE;
-    const int below = f->has_floor && r->image.distance <= f->image_floor && r->token.distance <= f->token_floor;
-    return below ? FIDELITY_CLOSE : FIDELITY_OFF;
-}
-
-const char *fidelity_verdict(const fidelity *f, const fidelity_run *r, char *text, size_t size)
-{
-    const fidelity_finding finding = fidelity_find(f, r);
-    if (r->identical)
-        snprintf(text, size, "identical: the same tokens to the last bit");
-    else if (finding == FIDELITY_UNSURE && fidelity_least_p(r->differing) > FIDELITY_LEVEL)
-        snprintf(text, size, "too few images to tell: %d of %d differ at all", r->differing, f->num);
-    else if (finding == FIDELITY_UNSURE)
-        snprintf(text, size, "indistinguishable at %d images (p = %.3f), too few for the difference of another seed",
-                 f->num, r->p);
-    else if (finding == FIDELITY_SAME)
-        snprintf(text, size, "indistinguishable at %d images (p = %.3f)", f->num, r->p);
-    else if (finding == FIDELITY_CLOSE)
-        snprintf(text, size, "differs (p = %.3f), by less than another seed does", r->p);
-    else if (!f->has_floor)
-        snprintf(text, size, "differs (p = %.3f)", r->p);
-    else
-        snprintf(text, size, "differs (p = %.3f), %.1f times what another seed makes", r->p,
-                 fmax(r->image.distance / f->image_floor, r->token.distance / f->token_floor));
-    return text;
 }
 
 static int run(fidelity *f, progress *bar)
 {
-    eval_classifier *judge = NULL;
-    mar_err err = {0};
-    if (image_can_write(f->out) != 0 || check_runs(f, bar) != 0) return 1;
-    if (f->judged && eval_classifier_open(&judge, &err) != MAR_OK) return tool_error("%s", err.text);
-    progress_begin(bar);
-    int failed = 0;
-    for (int i = 0; i < f->run_count && !failed; i++) failed = make_run(f, i, judge, bar);
-    progress_clear(bar);
-    eval_classifier_close(judge);
-    if (failed || compare_all(f, bar) != 0 || report_write_html(f, f->out) != 0) return 1;
+    int status = check_files(f);
+    if (status == 0) status = make_images(f, bar);
+    if (status == 0) status = fidelity_time(f);
+    if (status == 0) status = fidelity_compare(f, bar);
+    if (status == 0) status = report_write_html(f, f->out);
+    if (status == 0 && f->plot) status = report_write_plot(f, f->plot);
+    if (status != 0) return status;
     if (f->json) return report_print_json(f);
     if (!f->quiet) report_print_table(f);
     return 0;
@@ -524,6 +222,7 @@ int cmd_fidelity(int argc, char **argv)
     progress_start(&bar, f.quiet);
     status = run(&f, &bar);
     for (int i = 0; i < f.run_count; i++) {
+        free(f.runs[i].turn_seconds);
         free(f.runs[i].tokens);
         free(f.runs[i].maps);
         acceptance_free(&f.runs[i].accepted);

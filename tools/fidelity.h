@@ -1,4 +1,6 @@
-/* One `mar fidelity`: a reference run, the runs compared with it, and what came of each. */
+/* What one `mar fidelity` knows: a reference run, the runs compared with it, and what came of each.
+ *
+ * fidelity.c reads the options, fidelity_runs.c makes the images, fidelity_compare.c compares them, report_*.c tell. */
 #ifndef TOOLS_FIDELITY_H
 #define TOOLS_FIDELITY_H
 
@@ -11,29 +13,43 @@ enum {
     FIDELITY_NUM_MIN = 20, /* images; fidelity_least_p is above the level below 13 */
     FIDELITY_RUNS_MAX = 32,
     FIDELITY_PERMUTATIONS = 999,
-    FIDELITY_MAPS = 7 /* images of a run whose acceptance maps are shown */
+    FIDELITY_MAPS = 7,         /* images of a run whose acceptance maps are shown */
+    FIDELITY_QUARTILES_MIN = 8 /* timed turns from which on a spread is that of the middle half */
 };
 
 /* A difference counts as one from this p-value down. */
 #define FIDELITY_LEVEL 0.01
 
+/* How a figure varies over the timed turns. */
+typedef struct {
+    double median;
+    double low;  /* first quartile; with fewer than FIDELITY_QUARTILES_MIN turns the least */
+    double high; /* third quartile; with fewer turns the largest */
+} fidelity_spread;
+
 typedef struct {
     run_options options;
     char name[1536];     /* what sets it apart: "--head_spec 8" */
     char guarantee[200]; /* mar_session_guarantee */
-    mar_stats stats;     /* summed over the batches */
-    float *tokens;       /* [num][positions][channels] */
-    uint8_t *rgb;        /* [shown][height][width][3] */
-    acceptance accepted;
-    uint8_t *maps; /* [map_count][side][side][3], a pixel for each token */
-    int map_count;
-    long recognised; /* images in which the classifier sees their digit */
+
+    /* Its images: */
+    mar_stats stats;      /* summed over the batches */
+    double *turn_seconds; /* [turns] seconds per image of each batch */
+    float *tokens;        /* [num][positions][channels] */
+    uint8_t *rgb;         /* [shown][height][width][3] */
+    acceptance accepted;  /* what became of the drafted tokens */
+    uint8_t *maps;        /* [map_count][side][side][3], a pixel for each token */
+    int map_count;        /* FIDELITY_MAPS at most */
+    long recognised;      /* images in which the classifier sees their digit */
 
     /* Against the reference: */
+    fidelity_spread seconds;       /* per image */
+    fidelity_spread speed;         /* the reference's seconds over its own, turn by turn */
     int identical;                 /* to the last bit */
     int differing;                 /* images that are not */
     eval_energy_test image, token; /* of whole images, of single tokens */
-    double *ks, *ks_p;             /* [channels], corrected for their number */
+    double *ks;                    /* [channels] Kolmogorov-Smirnov statistics */
+    double *ks_p;                  /* [channels] their p-values, corrected for the number of channels */
     int ks_channel;                /* where ks_p is least */
     double mean_gap, covariance_gap;
     double p; /* the least p-value of the two energy tests and the KS family, corrected for three (Holm) */
@@ -41,44 +57,34 @@ typedef struct {
 
 typedef struct {
     /* As given: */
-    const char *class_list, *vae, *out;
-    int num, batch, threads, json, quiet;
+    const char *class_list; /* NULL: all classes of a model that has few */
+    const char *vae;        /* NULL: the demo's with a demo model, else none */
+    const char *out;        /* the page */
+    const char *plot;       /* the plot as a file of its own; NULL: none */
+    int num;                /* images of each run */
+    int batch;              /* images at a time; later num at most */
+    int threads;            /* 0: the default */
+    int json, quiet;
     uint64_t seed;
     fidelity_run runs[FIDELITY_RUNS_MAX]; /* the first is the reference */
     int run_count;
 
     /* What it comes to: */
-    int *classes, class_count, class_total; /* image i shows classes[i % class_count] */
-    int positions, channels;                /* of an image's tokens */
-    int side;                               /* they lie on side x side */
-    int width, height;                      /* 0 without an image decoder */
-    int shown;                              /* images kept for the page */
-    int judged;                             /* digits: the classifier is asked */
+    int *classes;            /* [class_count]; image i shows classes[i % class_count] */
+    int class_count;         /* 1 or more */
+    int class_total;         /* classes the model knows */
+    int positions, channels; /* of an image's tokens */
+    int side;                /* they lie on side x side */
+    int width, height;       /* 0 without an image decoder */
+    int shown;               /* images kept for the page */
+    int judged;              /* digits: the classifier is asked */
     char backend[128];
+    int turns;       /* batches of each run */
+    int timed_turns; /* of these, turns that the times are of */
 
     /* What two runs of the reference with different seeds stay below, 95 of 100 times. */
     int has_floor; /* needs two images of each class */
     double image_floor, token_floor;
 } fidelity;
-
-/* How a run stands to the reference. */
-typedef enum {
-    FIDELITY_SAME,   /* identical, or no difference found where one could have been */
-    FIDELITY_UNSURE, /* no difference found, in too few images to find one or to measure the floor */
-    FIDELITY_CLOSE,  /* differs by less than the floor */
-    FIDELITY_OFF     /* differs */
-} fidelity_finding;
-
-double fidelity_seconds(const fidelity *f, const fidelity_run *r);           /* per image */
-double fidelity_head_calls(const fidelity_run *r);                           /* sequential, mean of a token */
-double fidelity_calls_in_sequence(const fidelity *f, const fidelity_run *r); /* target's and draft's, per image */
-double fidelity_token_acceptance(const fidelity_run *r);                     /* -1 without a draft */
-double fidelity_head_acceptance(const fidelity_run *r);                      /* -1 without --head_spec */
-/* What p, corrected for the three tests, stays below for the grossest difference of so many images, the others being
- * the same: of the permutations drawn, about 1 in 2^(differing-1), at most three standard deviations more, swap all of
- * those pairs or none and so come to the same distance as the data. */
-double fidelity_least_p(int differing);
-fidelity_finding fidelity_find(const fidelity *f, const fidelity_run *r);
-const char *fidelity_verdict(const fidelity *f, const fidelity_run *r, char *text, size_t size); /* in words */
 
 #endif

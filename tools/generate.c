@@ -3,12 +3,13 @@
 
 #include "tools/classes.h"
 #include "tools/command.h"
+#include "tools/file.h"
+#include "tools/images.h"
 #include "tools/options.h"
 #include "tools/progress.h"
 #include "tools/record.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,25 +19,6 @@ enum {
     BATCH_DEFAULT = 16,         /* enough rows to keep the matrix units busy; at MAR-H still well under 8 GB */
     GRID_PIXELS_MAX = 100000000 /* 300 MB in memory; 32x32 images of 256x256 are two thirds of it */
 };
-
-/* --- interruption: the step in hand is finished, whole images stay ------------------------------ */
-
-static volatile sig_atomic_t interrupted; /* the signal's number */
-
-static void on_signal(int number)
-{
-    interrupted = number;
-}
-
-static void catch_signals(void)
-{
-    struct sigaction old, action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND}; /* twice: die */
-    sigemptyset(&action.sa_mask);
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN) /* nohup stays in force */
-            sigaction(numbers[i], &action, NULL);
-}
 
 /* --- what was asked for ------------------------------------------------------------------------- */
 
@@ -137,21 +119,10 @@ static int library_error(const generate_job *job)
 static int resolve_classes(generate_job *job)
 {
     const generate_options *o = &job->options;
+    const int demo = run_is_demo(o->run.model);
     job->class_total = mar_model_get_config(job->models.model)->classes;
-    if (o->classes) {
-        char why[1024];
-        if (classes_parse(o->classes, job->class_total, &job->classes, &job->class_count, why, sizeof why) != 0)
-            return tool_error("--class: %s", why);
-    } else if (run_is_demo(o->run.model)) {
-        job->class_count = job->class_total;
-        job->classes = malloc((size_t)job->class_count * sizeof *job->classes);
-        if (!job->classes) return tool_error("out of memory for %d classes", job->class_count);
-        for (int i = 0; i < job->class_count; i++) job->classes[i] = i;
-    } else {
-        return tool_error("--class is missing, expected numbers from 0 to %d%s", job->class_total - 1,
-                          job->class_total == IMAGENET_CLASSES ? " or names such as \"golden retriever\"" : "");
-    }
-    job->num = o->num ? o->num : run_is_demo(o->run.model) ? 4 : 1;
+    if (classes_choose(o->classes, job->class_total, demo, &job->classes, &job->class_count) != 0) return 1;
+    job->num = o->num ? o->num : demo ? 4 : 1;
     job->total = (long)job->num * job->class_count;
     if (job->total > NUM_MAX)
         return tool_error("--num %d for %d classes: %ld images, expected %d at most", job->num, job->class_count,
@@ -191,7 +162,10 @@ static int make_canvases(generate_job *job)
     const int grid = job->out.is_file ? job->total > 1 : job->options.grid;
     shape_grid(job);
     if (grid && make_canvas(job, job->out.path, &job->grid) != 0) return 1;
-    return map ? make_canvas(job, map, &job->map) : 0;
+    if (!map) return 0;
+    job->map_cell = malloc((size_t)job->width * (size_t)job->height * 3);
+    if (!job->map_cell) return tool_error("out of memory for the map of an image");
+    return make_canvas(job, map, &job->map);
 }
 
 static int check_map(const generate_job *job)
@@ -200,7 +174,7 @@ static int check_map(const generate_job *job)
     if (!map) return 0;
     if (!job->options.run.draft || job->options.run.params.head_spec)
         return tool_error("--accept_map %s: needs --draft, a model whose tokens are verified, and no --head_spec", map);
-    if (output_check_file(map) != 0) return 1;
+    if (tool_can_write_as(map, ".png") != 0) return 1;
     if (output_writes(&job->out, map))
         return tool_error("--accept_map %s: --out %s writes there, expected another file", map, job->out.path);
     return 0;
@@ -214,10 +188,10 @@ static int prepare(generate_job *job, progress *bar)
     if (!o->run.vae && !run_is_demo(o->run.model))
         return tool_error("--vae is missing, expected an image decoder: the official models use kl16.ckpt, linked from "
                           "the page github.com/LTH14/mar");
-    if (run_load(&o->run, bar, &job->models) != 0) return 1;
+    if (models_load(&job->store, &o->run, bar, &job->models) != 0) return 1;
     if (resolve_classes(job) != 0) return 1;
     if (o->batch > job->total) o->batch = (int)job->total;
-    mar_status status = run_session(&o->run, &job->models, o->batch, &job->session);
+    mar_status status = models_session(&job->models, &o->run, o->batch, &job->session);
     if (status == MAR_ENOMEM && o->batch > 1)
         return tool_error("%s; a smaller --batch than %d needs less", mar_error(job->models.library), o->batch);
     if (status != MAR_OK) return library_error(job);
@@ -230,29 +204,7 @@ static int prepare(generate_job *job, progress *bar)
     return 0;
 }
 
-/* --- the run ------------------------------------------------------------------------------------ */
-
-/* Images first..first+n-1 into rgb. 1 after an error or when interrupted. */
-static int run_batch(generate_job *job, long first, int n, int *labels, uint8_t *rgb, progress *bar)
-{
-    for (int i = 0; i < n; i++) labels[i] = job->classes[(first + i) / job->num];
-    if (mar_session_begin(job->session, (uint64_t)first, labels, n) != MAR_OK) return library_error(job);
-    double steps = job->options.run.params.num_iter + 1; /* the image decoder counts as one more */
-    double total = (double)job->total;
-    while (!mar_session_done(job->session)) {
-        double step = steps - 1 - mar_session_steps_left(job->session);
-        progress_update(bar, ((double)first + n * step / steps) / total, first, job->total);
-        if (mar_session_step(job->session) != MAR_OK) return library_error(job);
-        if (interrupted) return 1;
-    }
-    if (mar_session_images(job->session, rgb) != MAR_OK) return library_error(job);
-    mar_stats stats;
-    mar_session_get_stats(job->session, &stats);
-    stats_add(&job->stats, &stats);
-    if (acceptance_add(&job->fates, job->session, n) != MAR_OK) return library_error(job);
-    progress_update(bar, (double)(first + n) / total, first + n, job->total);
-    return 0;
-}
+/* --- sinks ------------------------------------------------------------------------------------------ */
 
 /* Writes `picture` with its text; index and title as in record_texts_make. */
 static int write_picture(const generate_job *job, long index, const char *title, char *path, const image *picture)
@@ -280,24 +232,44 @@ static void place(const generate_job *job, long index, int *row, int *column)
     }
 }
 
-static int keep_image(generate_job *job, long index, uint8_t *rgb)
+static int keep_image(generate_job *job, long index, const uint8_t *rgb)
 {
     int row, column;
     place(job, index, &row, &column);
     if (job->grid.rgb) image_grid_set(&job->grid, row, column, job->width, job->height, rgb);
     if (job->grid.rgb && job->out.is_file) return 0;
-    const image picture = {job->width, job->height, rgb};
+    const image picture = {job->width, job->height, (uint8_t *)(uintptr_t)rgb}; /* which writing leaves alone */
     return write_picture(job, index, NULL, output_image_path(&job->out, index), &picture);
 }
 
-/* Image `index` was number i of its batch; its own pixels are no longer needed. */
-static void keep_map(generate_job *job, long index, int i, uint8_t *rgb)
+/* Image `index` was number i of the batch that the figures were taken of last. */
+static void keep_map(generate_job *job, long index, int i)
 {
     int row, column;
     if (!job->map.rgb) return;
     place(job, index, &row, &column);
-    acceptance_draw(&job->fates, i, job->width, job->height, rgb);
-    image_grid_set(&job->map, row, column, job->width, job->height, rgb);
+    acceptance_draw(&job->fates, i, job->width, job->height, job->map_cell);
+    image_grid_set(&job->map, row, column, job->width, job->height, job->map_cell);
+}
+
+/* A sink: every image to its file, to the grid, to the map. */
+static int take_pictures(void *self, const image_batch *batch)
+{
+    generate_job *job = self;
+    const size_t bytes = (size_t)job->width * (size_t)job->height * 3;
+    for (int i = 0; i < batch->n; i++) {
+        if (keep_image(job, batch->first + i, batch->rgb + (size_t)i * bytes) != 0) return 1;
+        keep_map(job, batch->first + i, i);
+    }
+    return 0;
+}
+
+/* A sink: times, counts, and what became of each token. */
+static int take_figures(void *self, const image_batch *batch)
+{
+    generate_job *job = self;
+    stats_add(&job->stats, batch->stats);
+    return acceptance_add(&job->fates, batch->session, batch->n) == MAR_OK ? 0 : library_error(job);
 }
 
 static int write_map(const generate_job *job)
@@ -308,27 +280,27 @@ static int write_map(const generate_job *job)
     return job->map.rgb ? write_picture(job, index, title, strdup(job->options.accept_map), &job->map) : 0;
 }
 
-/* Returns the number of images finished, job->total if all is well. */
-static long run(generate_job *job, progress *bar)
+/* --- the run ------------------------------------------------------------------------------------ */
+
+/* All images, then the grid and the map. Returns the exit status. */
+static int make_files(generate_job *job, progress *bar)
 {
-    size_t image_bytes = (size_t)job->width * (size_t)job->height * 3;
-    int batch = job->options.batch, failed = 0;
-    uint8_t *rgb = malloc((size_t)batch * image_bytes);
-    int *labels = malloc((size_t)batch * sizeof *labels);
-    long done = 0;
-    if (!rgb || !labels) failed = tool_error("out of memory for %d images of %dx%d", batch, job->width, job->height);
-    while (!failed && !interrupted && done < job->total) {
-        int n = job->total - done < batch ? (int)(job->total - done) : batch;
-        failed = run_batch(job, done, n, labels, rgb, bar);
-        for (int i = 0; i < n && !failed; i++) {
-            failed = keep_image(job, done, rgb + (size_t)i * image_bytes);
-            keep_map(job, done, i, rgb + (size_t)i * image_bytes);
-            done += !failed;
-        }
-    }
-    free(rgb);
-    free(labels);
-    return done;
+    char kept[1024];
+    snprintf(kept, sizeof kept, job->out.is_file ? "%s is not written" : "they are in %s", job->out.path);
+    const image_run run = {job->models.library, job->models.model, job->session};
+    const image_plan plan = {.runs = &run,
+                             .run_count = 1,
+                             .images = job->total,
+                             .batch = job->options.batch,
+                             .classes = job->classes,
+                             .class_count = job->class_count,
+                             .class_images = job->num,
+                             .bar = bar,
+                             .kept = kept};
+    const image_sink sinks[] = {{take_figures, job, 0, 0}, {take_pictures, job, 0, 1}}; /* the map is of the figures */
+    int status = run_images(&plan, sinks, 2);
+    if (status == 0 && job->grid.rgb) status = write_picture(job, -1, NULL, output_grid_path(&job->out), &job->grid);
+    return status == 0 ? write_map(job) : status;
 }
 
 static void print_summary(const generate_job *job)
@@ -345,20 +317,12 @@ static int generate(generate_job *job, progress *bar)
 {
     if (prepare(job, bar) != 0) return 1;
     if (output_begin(&job->out) != 0) return 1;
-    catch_signals();
     double began = tool_seconds();
-    progress_begin(bar);
-    long done = run(job, bar);
-    int failed = done < job->total;
-    if (!failed && job->grid.rgb) failed = write_picture(job, -1, NULL, output_grid_path(&job->out), &job->grid);
-    if (!failed) failed = write_map(job);
-    progress_clear(bar);
+    int status = make_files(job, bar);
     job->run_s = tool_seconds() - began;
-    if (failed) {
-        if (job->out.is_file) done = 0;
-        if (interrupted) tool_error("interrupted: %ld of %ld images are in %s", done, job->total, job->out.path);
+    if (status != 0) {
         output_abandon(&job->out);
-        return interrupted ? 128 + interrupted : 1;
+        return status;
     }
     if (job->options.json) return record_print_json(job);
     if (!job->options.quiet) print_summary(job);
@@ -374,9 +338,10 @@ int cmd_generate(int argc, char **argv)
     progress_start(&bar, job.options.quiet);
     status = generate(&job, &bar);
     mar_session_free(job.session);
-    run_unload(&job.models);
+    models_free(&job.store);
     free(job.grid.rgb);
     free(job.map.rgb);
+    free(job.map_cell);
     acceptance_free(&job.fates);
     free(job.classes);
     return status;

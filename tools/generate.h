@@ -5,35 +5,41 @@
 #include "mar.h"
 #include "tools/acceptance.h"
 #include "tools/image.h"
+#include "tools/models.h"
 #include "tools/output.h"
 #include "tools/run_options.h"
 
 typedef struct {
     run_options run;
-    const char *classes, *out; /* as given; classes may be NULL */
-    const char *accept_map;    /* file of the map of accepted tokens, or NULL */
-    int num;                   /* images per class; 0: the default */
+    const char *classes;    /* as given, or NULL */
+    const char *out;        /* as given */
+    const char *accept_map; /* file of the map of accepted tokens, or NULL */
+    int num;                /* images per class; 0: the default */
     int batch;
     int grid, json, quiet;
 } generate_options;
 
 typedef struct {
     generate_options options;
-    run_models models;
+    model_store store;
+    run_models models; /* in the store */
     mar_session *session;
-    int class_total;      /* classes the model knows */
-    int *classes;         /* [class_count], as listed */
-    int class_count, num; /* num images of each */
-    long total;           /* class_count * num */
-    int width, height;    /* of an image */
-    output out;
-    image grid;          /* rgb is NULL if no grid is made */
-    image map;           /* of accepted tokens, laid out as the grid; rgb is NULL if not asked for */
+    int class_total;     /* classes the model knows */
+    int *classes;        /* [class_count], as listed */
+    int class_count;     /* 1 or more */
+    int num;             /* images of each class */
+    long total;          /* class_count * num */
+    int width, height;   /* of an image */
+    output out;          /* where the images go */
+    image grid;          /* all images; rgb is NULL if no grid is made */
+    image map;           /* accepted tokens, laid out as the grid; rgb is NULL if not asked for */
+    uint8_t *map_cell;   /* [height][width][3]: the map of one image, before it goes to its place; NULL as map.rgb */
     int rows, columns;   /* of the grid */
-    int class_is_column; /* or row, or (0) images one after another */
+    int class_is_column; /* on the grid; 0: a class is a row, or images lie one after another */
     mar_stats stats;     /* summed over the batches */
-    acceptance fates;
-    double load_s, run_s; /* loading; from the first step to the last file */
+    acceptance fates;    /* what became of the drafted tokens */
+    double load_s;       /* seconds of loading */
+    double run_s;        /* seconds from the first step to the last file */
 } generate_job;
 
 #endif

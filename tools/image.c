@@ -1,16 +1,12 @@
 #include "tools/image.h"
 
 #include "tools/command.h"
+#include "tools/file.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <png.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* --- PNG in memory: encoding cannot then fail half-way through a file ------------------------------- */
 
@@ -86,66 +82,6 @@ static int encode(const image *picture, png_text *texts, int text_count, png_buf
 
 /* --- files -------------------------------------------------------------------------------------------- */
 
-/* Creates a temporary file in the directory of `path`. Returns its descriptor and its name (to be freed), or
- * -1 with errno set. */
-static int create_beside(const char *path, char **temporary)
-{
-    const char *slash = strrchr(path, '/');
-    int directory = slash ? (int)(slash - path) + 1 : 0;
-    if (asprintf(temporary, "%.*s.mar-XXXXXX", directory, path) < 0) {
-        *temporary = NULL;
-        errno = ENOMEM;
-        return -1;
-    }
-    int fd = mkostemp(*temporary, O_CLOEXEC);
-    if (fd < 0) {
-        int reason = errno;
-        free(*temporary);
-        *temporary = NULL;
-        errno = reason;
-    }
-    return fd;
-}
-
-static int write_all(int fd, const uint8_t *data, size_t size)
-{
-    while (size > 0) {
-        ssize_t n = write(fd, data, size);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return 1;
-        data += n;
-        size -= (size_t)n;
-    }
-    return 0;
-}
-
-/* 0, or 1 with errno set and nothing left behind. */
-static int replace_file(const char *path, const uint8_t *data, size_t size)
-{
-    char *temporary;
-    int fd = create_beside(path, &temporary);
-    if (fd < 0) return 1;
-    mode_t mask = umask(0);
-    umask(mask);
-    /* mkostemp makes 0600: give what a plain open would. Some file systems have no modes or no fsync. */
-    int failed = fchmod(fd, 0666 & ~mask) != 0 && errno != EPERM && errno != ENOTSUP;
-    failed = failed || write_all(fd, data, size);
-    failed = failed || (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP);
-    int reason = errno;
-    if (close(fd) != 0 && !failed) {
-        failed = 1;
-        reason = errno;
-    }
-    if (!failed && rename(temporary, path) != 0) {
-        failed = 1;
-        reason = errno;
-    }
-    if (failed) unlink(temporary);
-    free(temporary);
-    errno = reason;
-    return failed;
-}
-
 int image_write_png(const char *path, const image *picture, const image_text *texts, int text_count)
 {
     png_text *chunks = calloc((size_t)text_count + 1, sizeof *chunks);
@@ -158,34 +94,13 @@ int image_write_png(const char *path, const image *picture, const image_text *te
         chunks[i].text = (char *)(uintptr_t)texts[i].value;
     }
     int failed = encode(picture, chunks, text_count, &buffer);
-    if (failed) {
+    if (failed)
         tool_error("%s: cannot encode %dx%d pixels as PNG: %s", path, picture->width, picture->height, buffer.why);
-    } else {
-        sigset_t ending, before;
-        sigemptyset(&ending);
-        sigaddset(&ending, SIGINT);
-        sigaddset(&ending, SIGTERM);
-        sigaddset(&ending, SIGHUP);
-        sigprocmask(SIG_BLOCK, &ending, &before);
-        failed = replace_file(path, buffer.data, buffer.size);
-        int reason = errno;
-        sigprocmask(SIG_SETMASK, &before, NULL);
-        if (failed) tool_error("%s: cannot write %zu bytes: %s", path, buffer.size, strerror(reason));
-    }
+    else
+        failed = tool_write_file(path, buffer.data, buffer.size);
     free(buffer.data);
     free(chunks);
     return failed;
-}
-
-int image_can_write(const char *path)
-{
-    char *temporary;
-    int fd = create_beside(path, &temporary);
-    if (fd < 0) return tool_error("%s: cannot write there: %s", path, strerror(errno));
-    close(fd);
-    unlink(temporary);
-    free(temporary);
-    return 0;
 }
 
 /* --- grids -------------------------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* Pictures: RGB bytes, PNG with text, and files that are complete or not there. */
+/* Pictures: RGB bytes, PNG files with text, grids. */
 #ifndef TOOLS_IMAGE_H
 #define TOOLS_IMAGE_H
 
@@ -10,25 +10,20 @@ typedef struct {
     uint8_t *rgb; /* [height][width][3], rows top to bottom */
 } image;
 
-/* Text stored in a PNG. Keys: 1..79 Latin-1 characters; values may be UTF-8. */
+/* Text stored in a PNG. */
 typedef struct {
-    const char *key, *value;
+    const char *key;   /* 1..79 Latin-1 characters */
+    const char *value; /* may be UTF-8 */
 } image_text;
 
-/* Encodes as PNG and puts it at `path`: written to a temporary file in the same directory, synced and
- * renamed, so that the path has the old file or the whole new one. Signals that end the process wait until it
- * is done. Returns 0, or 1 after printing an error (full disk and file size limit included); nothing is left
- * then. */
+/* Encodes as PNG and writes it as tool_write_file does. Returns 0, or 1 after printing an error. */
 int image_write_png(const char *path, const image *picture, const image_text *texts, int text_count);
-
-/* Tries whether a file can be created in the directory of `path`. Returns 0, or 1 after printing why not. */
-int image_can_write(const char *path);
 
 /* Images of one size on a grid, GRID_GAP white pixels between them; cells without an image are white. */
 enum { GRID_GAP = 2 };
 
-/* Allocates the picture for rows x columns cells; the caller frees grid->rgb. 1 if out of memory, 0 if not.
- */
+/* Allocates the picture for rows x columns cells; the caller frees grid->rgb. Returns 0, or 1 if out of
+ * memory. */
 int image_grid_create(int rows, int columns, int cell_width, int cell_height, image *grid);
 void image_grid_set(image *grid, int row, int column, int cell_width, int cell_height, const uint8_t *rgb);
 /* Pixels of such a grid, as a double since it may be absurdly large. */

@@ -1,21 +1,14 @@
 #include "tools/output.h"
 
 #include "tools/command.h"
-#include "tools/image.h"
+#include "tools/file.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static int ends_with(const char *path, const char *ending)
-{
-    size_t n = strlen(path), m = strlen(ending);
-    return n > m && strcasecmp(path + n - m, ending) == 0;
-}
 
 static char *join(const char *directory, const char *name)
 {
@@ -31,12 +24,12 @@ static int check_new_directory(const char *path)
 {
     static const char *const pictures[] = {".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".ppm", ".tif", ".tiff", NULL};
     for (int i = 0; pictures[i]; i++)
-        if (ends_with(path, pictures[i]))
+        if (tool_ends_with(path, pictures[i]))
             return tool_error("%s: pictures are written as PNG, expected a name ending in .png or a directory", path);
     char *name = strdup(path);
     if (!name) return tool_error("%s: out of memory", path);
     for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--) name[n - 1] = '\0';
-    int failed = image_can_write(name);
+    int failed = tool_can_write(name);
     free(name);
     return failed;
 }
@@ -44,19 +37,6 @@ static int check_new_directory(const char *path)
 static int cannot_look(const char *path)
 {
     return tool_error("%s: cannot write there: %s", path, strerror(errno));
-}
-
-int output_check_file(const char *path)
-{
-    struct stat st;
-    const int exists = stat(path, &st) == 0;
-    if (!exists && errno != ENOENT) return cannot_look(path);
-    if (!ends_with(path, ".png")) return tool_error("%s: expected a name ending in .png", path);
-    if (exists && S_ISDIR(st.st_mode))
-        return tool_error("%s: is a directory, but a name ending in .png is a file", path);
-    if (exists && !S_ISREG(st.st_mode)) /* renaming onto /dev/x.png would replace the device */
-        return tool_error("%s: is not a regular file, expected one that can be replaced", path);
-    return image_can_write(path);
 }
 
 /* A link to a picture is no picture: renaming replaces it. So paths are the same if directory and last name are. */
@@ -84,15 +64,15 @@ int output_writes(const output *out, const char *path)
 
 int output_check(output *out, const char *path)
 {
-    *out = (output){.path = path, .is_file = ends_with(path, ".png")};
-    if (out->is_file) return output_check_file(path);
+    *out = (output){.path = path, .is_file = tool_ends_with(path, ".png")};
+    if (out->is_file) return tool_can_write_as(path, ".png");
     struct stat st;
     int exists = stat(path, &st) == 0;
     if (!exists && errno != ENOENT) return cannot_look(path);
     if (!exists) return check_new_directory(path);
     if (!S_ISDIR(st.st_mode)) return tool_error("%s: is a file, expected a directory or a name ending in .png", path);
     char *probe = output_image_path(out, 0);
-    int failed = !probe || image_can_write(probe);
+    int failed = !probe || tool_can_write(probe);
     free(probe);
     return failed;
 }

@@ -4,16 +4,13 @@
 
 typedef struct {
     const char *path; /* FILE.png, or a directory */
-    int is_file;      /* FILE.png */
+    int is_file;      /* the path is FILE.png */
     int created;      /* the directory was made by output_begin */
 } output;
 
 /* Decides what `path` is (a name ending in .png is a file, anything else a directory) and tries whether it
  * can be written, leaving nothing behind. Returns 0, or 1 after printing what is wrong. */
 int output_check(output *out, const char *path);
-
-/* The same for a path that has to be a file. */
-int output_check_file(const char *path);
 
 /* Whether `path` is a name that `out` gives to a picture. */
 int output_writes(const output *out, const char *path);

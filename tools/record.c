@@ -35,7 +35,7 @@ static void add_options(record_texts *out, const run_options *run)
     char text[4096];
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_param *p = mar_param_get(i);
-        const int always = p->method || strcmp(p->group, "Steps") == 0 || strcmp(p->group, "Sampling") == 0;
+        const int always = p->method || run_param_is_basic(p);
         if (run_param_unused(run, i) || (!always && mar_param_is_default(p, &run->params))) continue;
         if (*run_param_text(run, i, text, sizeof text)) add(out, p->name, "%s", text);
     }

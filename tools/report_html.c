@@ -1,7 +1,9 @@
 /* The page of `mar fidelity`: verdicts, table, plots, acceptance maps, samples, and what was tested. */
-#include "base/file.h"
 #include "tools/command.h"
+#include "tools/fidelity_compare.h"
+#include "tools/file.h"
 #include "tools/image.h"
+#include "tools/markup.h"
 #include "tools/report.h"
 
 #include <inttypes.h>
@@ -22,6 +24,7 @@ static const char style[] =
     "th,td{padding:.3rem .5rem;text-align:right;border-bottom:1px solid #dde1e7;white-space:nowrap}"
     "th{font-weight:600;font-size:.85rem;vertical-align:bottom;white-space:normal}"
     "th:first-child,td:first-child{text-align:left;white-space:normal}tr.floor td{color:#5b6675}"
+    "td small{display:block;color:#5b6675}"
     ".dot{display:inline-block;width:.8em;height:.8em;border-radius:50%;margin-right:.45em}"
     ".row{display:flex;flex-wrap:wrap;gap:1.6rem}.map{image-rendering:pixelated;display:block}"
     ".maps{display:flex;flex-wrap:wrap;gap:.4rem}.maps img{outline:1px solid "
@@ -29,34 +32,7 @@ static const char style[] =
     "svg text{font:12px system-ui,sans-serif;fill:#1d2530}svg .axis{stroke:#9aa3af}svg .grid{stroke:#e6e9ee}"
     ".wide{overflow-x:auto}";
 
-/* Okabe and Ito's colours, told apart by nearly everybody; the reference is black. */
-static const char *colour(int run)
-{
-    static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5c00"};
-    return run == 0 ? "#1d2530" : colours[(run - 1) % 7];
-}
-
 /* --- parts ---------------------------------------------------------------------------------------------- */
-
-static void escape(FILE *out, const char *text)
-{
-    for (; *text; text++) switch (*text) {
-        case '<':
-            fputs("&lt;", out);
-            break;
-        case '>':
-            fputs("&gt;", out);
-            break;
-        case '&':
-            fputs("&amp;", out);
-            break;
-        case '"':
-            fputs("&quot;", out);
-            break;
-        default:
-            fputc(*text, out);
-        }
-}
 
 static void base64(FILE *out, const uint8_t *data, size_t size)
 {
@@ -84,9 +60,9 @@ static int embed(FILE *out, const image *picture, int scale, const char *title)
                png_image_write_to_memory(&png, data, &size, 0, picture->rgb, 0, NULL);
     if (done) {
         fprintf(out, "<img class=map width=%d height=%d alt=\"", picture->width * scale, picture->height * scale);
-        escape(out, title);
+        markup_escape(out, title);
         fputs("\" title=\"", out);
-        escape(out, title);
+        markup_escape(out, title);
         fputs("\" src=\"data:image/png;base64,", out);
         base64(out, data, size);
         fputs("\">\n", out);
@@ -102,10 +78,8 @@ static void write_options(FILE *out, const char *name)
     while (*name) {
         const char *next = strstr(name + 1, " --");
         const int length = next ? (int)(next - name) : (int)strlen(name);
-        char one[512]; /* the longest: --draft and a file name */
-        snprintf(one, sizeof one, "%.*s", length, name);
         fputs("<span>", out);
-        escape(out, one);
+        markup_escape_part(out, name, (size_t)length);
         fputs(next ? "</span> " : "</span>", out);
         name += length + (next != NULL);
     }
@@ -114,7 +88,7 @@ static void write_options(FILE *out, const char *name)
 
 static void run_title(FILE *out, const fidelity *f, int run)
 {
-    fprintf(out, "<span class=dot style=\"background:%s\"></span>", colour(run));
+    fprintf(out, "<span class=dot style=\"background:%s\"></span>", markup_colour(run));
     if (run == 0)
         fputs("reference: ", out);
     else
@@ -131,16 +105,16 @@ static void write_head(FILE *out, const fidelity *f)
             "<!DOCTYPE html>\n<html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">"
             "<title>Fidelity report</title><style>%s</style>\n<h1>Fidelity report: ",
             style);
-    escape(out, o->model);
+    markup_escape(out, o->model);
     fprintf(out,
             "</h1>\n<p class=sub>%d images of %d class%s in each run, seed %" PRIu64 ", guidance %g (%s), "
             "temperature %g, %d at a time on ",
             f->num, f->class_count, f->class_count > 1 ? "es" : "", f->seed, (double)o->params.cfg,
             o->params.cfg_schedule == MAR_CFG_LINEAR ? "linear" : "constant", (double)o->params.temperature, f->batch);
-    escape(out, f->backend);
+    markup_escape(out, f->backend);
     fputs(". Every run is compared with the reference, ", out);
     write_options(out, f->runs[0].name);
-    fprintf(out, ": %.4f s per image.</p>\n", fidelity_seconds(f, &f->runs[0]));
+    fprintf(out, ": %.4f s per image.</p>\n", f->runs[0].seconds.median);
 }
 
 static void write_verdicts(FILE *out, const fidelity *f)
@@ -152,10 +126,10 @@ static void write_verdicts(FILE *out, const fidelity *f)
         const fidelity_run *r = &f->runs[i];
         fprintf(out, "<div class=\"card %s\">", kinds[fidelity_find(f, r)]);
         run_title(out, f, i);
-        fprintf(out, "<br><b>%.2f× the speed, ", fidelity_seconds(f, &f->runs[0]) / fidelity_seconds(f, r));
-        escape(out, fidelity_verdict(f, r, verdict, sizeof verdict));
+        fprintf(out, "<br><b>%.2f× the speed, ", r->speed.median);
+        markup_escape(out, fidelity_verdict(f, r, verdict, sizeof verdict));
         fputs("</b><small>", out);
-        escape(out, r->guarantee);
+        markup_escape(out, r->guarantee);
         fputs("</small></div>\n", out);
     }
 }
@@ -173,8 +147,10 @@ static void write_speed_row(FILE *out, const fidelity *f, int run)
     const fidelity_run *r = &f->runs[run];
     fputs("<tr><td>", out);
     run_title(out, f, run);
-    fprintf(out, "<td>%.4f<td>%.2f×<td>%.1f<td>%d<td>%.1f", fidelity_seconds(f, r),
-            fidelity_seconds(f, &f->runs[0]) / fidelity_seconds(f, r), fidelity_head_calls(r), r->stats.head_calls_max,
+    fprintf(out, "<td>%.4f<small>%.4f–%.4f</small><td>%.2f×", r->seconds.median, r->seconds.low, r->seconds.high,
+            r->speed.median);
+    if (run > 0) fprintf(out, "<small>%.2f–%.2f</small>", r->speed.low, r->speed.high);
+    fprintf(out, "<td>%.1f<td>%d<td>%.1f", fidelity_head_calls(r), r->stats.head_calls_max,
             fidelity_calls_in_sequence(f, r));
     cell_share(out, fidelity_token_acceptance(r));
     cell_share(out, fidelity_head_acceptance(r));
@@ -217,129 +193,14 @@ static void write_tables(FILE *out, const fidelity *f)
 
 /* --- plots ---------------------------------------------------------------------------------------------- */
 
-enum { PLOT_WIDTH = 500, PLOT_HEIGHT = 330, LEFT = 62, RIGHT = 14, TOP = 14, BOTTOM = 48 };
-
-/* 1, 2 or 5 times a power of ten, so that `largest` has three to seven steps. */
-static double tick(double largest)
-{
-    const double power = pow(10, floor(log10(largest / 3)));
-    const double parts = largest / 3 / power;
-    return power * (parts < 2 ? 1 : parts < 5 ? 2 : 5);
-}
-
-typedef struct {
-    double x, y; /* the largest values shown */
-} plot_range;
-
-static double plot_x(plot_range range, double v)
-{
-    return LEFT + v / range.x * (PLOT_WIDTH - LEFT - RIGHT);
-}
-
-static double plot_y(plot_range range, double v)
-{
-    return PLOT_HEIGHT - BOTTOM - v / range.y * (PLOT_HEIGHT - TOP - BOTTOM);
-}
-
-static void plot_axes(FILE *out, plot_range range, const char *x_label, const char *y_label)
-{
-    const int bottom = PLOT_HEIGHT - BOTTOM, right = PLOT_WIDTH - RIGHT;
-    for (double v = 0; v <= range.x * 1.0001; v += tick(range.x))
-        fprintf(out, "<line class=grid x1=%.1f x2=%.1f y1=%d y2=%d /><text x=%.1f y=%d text-anchor=middle>%.4g</text>",
-                plot_x(range, v), plot_x(range, v), TOP, bottom, plot_x(range, v), bottom + 17, v);
-    for (double v = 0; v <= range.y * 1.0001; v += tick(range.y))
-        fprintf(out, "<line class=grid x1=%d x2=%d y1=%.1f y2=%.1f /><text x=%d y=%.1f text-anchor=end>%.4g</text>",
-                LEFT, right, plot_y(range, v), plot_y(range, v), LEFT - 6, plot_y(range, v) + 4, v);
-    fprintf(out,
-            "<line class=axis x1=%d x2=%d y1=%d y2=%d /><line class=axis x1=%d x2=%d y1=%d y2=%d />"
-            "<text x=%d y=%d text-anchor=middle>%s</text>"
-            "<text transform=\"translate(14 %d) rotate(-90)\" text-anchor=middle>%s</text>\n",
-            LEFT, right, bottom, bottom, LEFT, LEFT, TOP, bottom, (LEFT + right) / 2, PLOT_HEIGHT - 8, x_label,
-            (TOP + bottom) / 2, y_label);
-}
-
-static double root(double distance)
-{
-    return distance > 0 ? sqrt(distance) : 0;
-}
-
-/* The number of every point beside it, where no point or earlier label is. */
-static void write_labels(FILE *out, const fidelity *f, plot_range range, const double *x)
-{
-    static const double place[][2] = {{10, -8},  {-10, -8},  {10, 16}, {-10, 16}, {0, -14},
-                                      {18, 4},   {-18, 4},   {26, -8}, {-26, -8}, {0, -28},
-                                      {14, -24}, {-14, -24}, {34, 4},  {-34, 4},  {0, -42}};
-    enum { PLACES = sizeof place / sizeof place[0] };
-    double taken[2 * FIDELITY_RUNS_MAX][2];
-    int count = 0;
-    for (; count < f->run_count; count++) {
-        taken[count][0] = plot_x(range, x[count]);
-        taken[count][1] = plot_y(range, root(f->runs[count].image.distance)) + 4;
-    }
-    for (int i = 0; i < f->run_count; i++) {
-        double px = 0, py = 0;
-        int clear = 0;
-        for (int k = 0; k < PLACES && !clear; k++) {
-            px = taken[i][0] + place[k][0];
-            py = taken[i][1] + place[k][1];
-            clear = py < PLOT_HEIGHT - BOTTOM && px < PLOT_WIDTH - RIGHT && px > LEFT;
-            for (int j = 0; j < count && clear; j++)
-                clear = fabs(taken[j][0] - px) >= 11 || fabs(taken[j][1] - py) >= 12 || j == i;
-        }
-        taken[count][0] = px;
-        taken[count++][1] = py;
-        fprintf(out, "<text x=%.1f y=%.1f text-anchor=middle style=\"fill:%s;font-weight:600\">", px, py, colour(i));
-        if (i == 0)
-            fputs("R</text>", out);
-        else
-            fprintf(out, "%d</text>", i);
-    }
-}
-
-/* Every run at (x [run_count], square root of its energy distance); the reference lies at 0. */
-static void write_plot(FILE *out, const fidelity *f, const double *x, const char *x_label)
-{
-    plot_range range = {0, f->has_floor ? sqrt(f->image_floor) : 0};
-    for (int i = 0; i < f->run_count; i++) {
-        range.x = fmax(range.x, 1.12 * x[i]);
-        range.y = fmax(range.y, root(f->runs[i].image.distance));
-    }
-    range.y = range.y > 0 ? 1.12 * range.y : 1;
-    fprintf(out, "<svg width=%d height=%d viewBox=\"0 0 %d %d\" role=img>", PLOT_WIDTH, PLOT_HEIGHT, PLOT_WIDTH,
-            PLOT_HEIGHT);
-    if (f->has_floor) {
-        const double y = plot_y(range, sqrt(f->image_floor));
-        fprintf(out,
-                "<rect x=%d y=%.1f width=%d height=%.1f fill=\"#eef3f1\" /><line x1=%d x2=%d y1=%.1f y2=%.1f "
-                "stroke=\"#009e73\" stroke-dasharray=\"5 4\" /><text x=%d y=%.1f text-anchor=end "
-                "style=\"fill:#00704f\">another seed (95 %%)</text>",
-                LEFT, y, PLOT_WIDTH - LEFT - RIGHT, PLOT_HEIGHT - BOTTOM - y, LEFT, PLOT_WIDTH - RIGHT, y, y,
-                PLOT_WIDTH - RIGHT - 4, y - 5);
-    }
-    plot_axes(out, range, x_label, "√ energy distance of whole images");
-    for (int i = 0; i < f->run_count; i++) {
-        fprintf(out, "<circle cx=%.1f cy=%.1f r=6 fill=\"%s\" stroke=\"#fff\"><title>", plot_x(range, x[i]),
-                plot_y(range, root(f->runs[i].image.distance)), colour(i));
-        escape(out, f->runs[i].name);
-        fputs("</title></circle>", out);
-    }
-    write_labels(out, f, range, x);
-    fputs("</svg>\n", out);
-}
-
 static void write_plots(FILE *out, const fidelity *f)
 {
-    double seconds[FIDELITY_RUNS_MAX], calls[FIDELITY_RUNS_MAX];
-    for (int i = 0; i < f->run_count; i++) {
-        seconds[i] = fidelity_seconds(f, &f->runs[i]);
-        calls[i] = fidelity_head_calls(&f->runs[i]);
-    }
     fputs("<h2>Trade-off</h2>\n<p>Left and low is better; R is the reference. In the shaded band a run is no farther "
-          "from the reference "
-          "than the reference with another seed is.</p><div class=row>\n",
+          "from the reference than the reference with another seed is. A bar through a point is the spread of the "
+          "times.</p><div class=row>\n",
           out);
-    write_plot(out, f, seconds, "seconds per image");
-    write_plot(out, f, calls, "sequential head calls per token");
+    report_plot(out, f, REPORT_SECONDS);
+    report_plot(out, f, REPORT_CALLS);
     fputs("</div>\n", out);
 }
 
@@ -366,8 +227,8 @@ static void write_channels(FILE *out, const fidelity *f)
             fprintf(out,
                     "<rect x=%d y=%.1f width=%d height=%.1f stroke=\"%s\" fill=\"%s\"><title>channel %d: %.4f, p = "
                     "%.3f</title></rect><text x=%d y=%d text-anchor=middle style=\"font-size:10px\">%d</text>",
-                    x, HEIGHT + 2 - height, BAR, height, colour(i),
-                    r->ks_p[c] <= FIDELITY_LEVEL ? colour(i) : "#ffffff", c, r->ks[c], r->ks_p[c], x + BAR / 2,
+                    x, HEIGHT + 2 - height, BAR, height, markup_colour(i),
+                    r->ks_p[c] <= FIDELITY_LEVEL ? markup_colour(i) : "#ffffff", c, r->ks[c], r->ks_p[c], x + BAR / 2,
                     HEIGHT + 17, c);
         }
         fputs("</svg><figcaption>", out);
@@ -456,6 +317,24 @@ static int write_samples(FILE *out, const fidelity *f)
 
 /* --- method --------------------------------------------------------------------------------------------- */
 
+static void write_times(FILE *out, const fidelity *f)
+{
+    fprintf(
+        out,
+        "<h2>How it is timed</h2>\n"
+        "<p>The runs take turns: in each all of them make the same %d images, one run right after the other, and "
+        "another run comes first in the next. What else the machine does meanwhile so meets all runs alike. "
+        "<b>Seconds</b> and <b>speed</b> are medians over %d turn%s; the speed of a run in a turn is the "
+        "reference's seconds in that turn over its own. %s Below a median stand %s.</p>\n"
+        "<p>Seconds depend on the machine and on the images made at a time. Sequential head calls do not depend on "
+        "the machine; those for an image are of target and draft, one after another, and shared by its batch.</p>\n",
+        f->batch, f->timed_turns, f->timed_turns > 1 ? "s" : "",
+        f->num / f->batch > 1
+            ? "The first turn, which prepares memory and products, and a last one of fewer images are not counted."
+            : "It is the only full one, and so has the preparation of memory and products in it.",
+        f->timed_turns >= FIDELITY_QUARTILES_MIN ? "the first and the third quartile" : "the least and the largest");
+}
+
 static void write_method(FILE *out, const fidelity *f)
 {
     fprintf(
@@ -480,18 +359,15 @@ static void write_method(FILE *out, const fidelity *f)
         "scaled to %d images. A paired difference can be real (small p) and yet lie far below it.\n"
         "<li><b>Verdict</b>: the least p of the three tests, corrected for three (Holm), against %.2g. "
         "“Indistinguishable” says that %d images show no difference, not that there is none.</ul>\n"
-        "<p>Seconds depend on the machine and on the images made at a time; sequential head calls do not depend on "
-        "the machine; those for an image are of target and draft, one after another, and shared by its "
-        "batch.%s</p>\n<p class=sub>libmar %s</p>\n",
+        "<p>%s</p>\n",
         FIDELITY_PERMUTATIONS, f->positions, f->channels, f->positions, f->channels, f->num, FIDELITY_LEVEL, f->num,
-        f->judged ? " Digits are judged by a classifier that recognises 99 % of real ones." : "", mar_version());
+        f->judged ? "Digits are judged by a classifier that recognises 99 % of real ones." : "");
 }
 
 int report_write_html(const fidelity *f, const char *path)
 {
     char *text = NULL;
     size_t size = 0;
-    mar_err err = {0};
     FILE *out = open_memstream(&text, &size);
     if (!out) return tool_error("%s: out of memory for the page", path);
     write_head(out, f);
@@ -501,12 +377,13 @@ int report_write_html(const fidelity *f, const char *path)
     write_channels(out, f);
     int failed = write_maps(out, f) != 0 || write_samples(out, f) != 0;
     write_method(out, f);
-    fputs("</html>\n", out);
+    write_times(out, f);
+    fprintf(out, "<p class=sub>libmar %s</p>\n</html>\n", mar_version());
     if (fclose(out) != 0 || failed) {
         free(text);
         return tool_error("%s: out of memory for the page", path);
     }
-    failed = file_write(path, text, size, &err) != MAR_OK;
+    failed = tool_write_file(path, text, size);
     free(text);
-    return failed ? tool_error("%s", err.text) : 0;
+    return failed;
 }

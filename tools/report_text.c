@@ -1,5 +1,6 @@
 /* What `mar fidelity` prints: a table, or JSON. */
 #include "tools/command.h"
+#include "tools/fidelity_compare.h"
 #include "tools/report.h"
 
 #include <cjson/cJSON.h>
@@ -21,12 +22,12 @@ static void print_row(const fidelity *f, const fidelity_run *r)
 {
     const double tokens = fidelity_token_acceptance(r);
     char speed[32];
-    snprintf(speed, sizeof speed, "%.2fx", fidelity_seconds(f, &f->runs[0]) / fidelity_seconds(f, r));
+    snprintf(speed, sizeof speed, "%.2fx", r->speed.median);
     if (r == f->runs)
         printf("%-9s", "reference");
     else
         printf("run %-5d", (int)(r - f->runs));
-    printf(" %8.4f %6s %7.1f %7.1f", fidelity_seconds(f, r), speed, fidelity_head_calls(r),
+    printf(" %8.4f %6s %7.1f %7.1f", r->seconds.median, speed, fidelity_head_calls(r),
            fidelity_calls_in_sequence(f, r));
     print_share(tokens < 0 ? fidelity_head_acceptance(r) : tokens);
     if (r == f->runs)
@@ -34,6 +35,14 @@ static void print_row(const fidelity *f, const fidelity_run *r)
     else
         printf(" %8.5f %8.5f %5.3f", r->image.distance, r->token.distance, r->p);
     if (f->judged) print_share((double)r->recognised / f->num);
+    putchar('\n');
+}
+
+/* How far the times of a run spread. */
+static void print_times(const fidelity_run *r, int speed)
+{
+    printf("           %.4f s per image (%.4f to %.4f)", r->seconds.median, r->seconds.low, r->seconds.high);
+    if (speed) printf(", speed %.2fx (%.2f to %.2f)", r->speed.median, r->speed.low, r->speed.high);
     putchar('\n');
 }
 
@@ -51,11 +60,17 @@ void report_print_table(const fidelity *f)
         printf("%-9s %8s %6s %7s %7s %6s %8.5f %8.5f\n", "seed", "", "", "", "", "", f->image_floor, f->token_floor);
     putchar('\n');
     printf("reference  %s\n", f->runs[0].name);
+    print_times(&f->runs[0], 0);
     for (int i = 1; i < f->run_count; i++) {
         printf("run %-6d %s\n", i, f->runs[i].name);
         printf("           %s\n", fidelity_verdict(f, &f->runs[i], verdict, sizeof verdict));
+        print_times(&f->runs[i], 1);
     }
-    puts("\nc/token, c/image: head calls in sequence of a token, and of target and draft for\n"
+    printf("\ns/image, speed: medians of %d turn%s that the runs made one after another; in\n"
+           "brackets %s.\n",
+           f->timed_turns, f->timed_turns > 1 ? "s" : "",
+           f->timed_turns >= FIDELITY_QUARTILES_MIN ? "the quartiles" : "the least and the largest");
+    puts("c/token, c/image: head calls in sequence of a token, and of target and draft for\n"
          "an image (a batch shares them). accept: drafts, else proposals in the head.\n"
          "image, token: energy distance to the reference, of whole images and of single\n"
          "tokens; seed: what two reference runs with other seeds stay below (95 %).\n"
@@ -80,8 +95,12 @@ static cJSON *run_record(const fidelity *f, const fidelity_run *r)
     if (r->options.draft) cJSON_AddStringToObject(o, "draft", r->options.draft);
     params_record(&r->options, cJSON_AddObjectToObject(o, "parameters"));
     cJSON_AddStringToObject(o, "guarantee", r->guarantee);
-    cJSON_AddNumberToObject(o, "seconds_per_image", fidelity_seconds(f, r));
-    cJSON_AddNumberToObject(o, "speedup", fidelity_seconds(f, &f->runs[0]) / fidelity_seconds(f, r));
+    cJSON_AddNumberToObject(o, "seconds_per_image", r->seconds.median);
+    cJSON_AddNumberToObject(o, "seconds_low", r->seconds.low);
+    cJSON_AddNumberToObject(o, "seconds_high", r->seconds.high);
+    cJSON_AddNumberToObject(o, "speed", r->speed.median);
+    cJSON_AddNumberToObject(o, "speed_low", r->speed.low);
+    cJSON_AddNumberToObject(o, "speed_high", r->speed.high);
     stats_record(&r->stats, f->num, o);
     if (f->judged) cJSON_AddNumberToObject(o, "classifier_accuracy", (double)r->recognised / f->num);
     return o;
@@ -112,6 +131,9 @@ int report_print_json(const fidelity *f)
     snprintf(seed, sizeof seed, "%" PRIu64, f->seed); /* more than a double's 53 bits */
     cJSON_AddRawToObject(record, "seed", seed);
     cJSON_AddNumberToObject(record, "batch", f->batch);
+    cJSON_AddNumberToObject(record, "turns", f->turns);
+    cJSON_AddNumberToObject(record, "turns_timed", f->timed_turns);
+    cJSON_AddStringToObject(record, "spread", f->timed_turns >= FIDELITY_QUARTILES_MIN ? "quartiles" : "extremes");
     cJSON_AddNumberToObject(record, "permutations", FIDELITY_PERMUTATIONS);
     if (f->has_floor) {
         cJSON *o = cJSON_AddObjectToObject(record, "floor");
@@ -126,6 +148,7 @@ int report_print_json(const fidelity *f)
         cJSON_AddItemToArray(list, o);
     }
     cJSON_AddStringToObject(record, "page", f->out);
+    if (f->plot) cJSON_AddStringToObject(record, "plot", f->plot);
     char *text = cJSON_PrintUnformatted(record);
     if (text) puts(text);
     cJSON_free(text);

@@ -33,8 +33,13 @@ static const mar_param rows[] = {
     {0},
 };
 
-/* Names of the group whose options describe what is sampled. */
+/* Groups of options that every run has: what is sampled, and in how many steps. */
 static const char sampling[] = "Sampling", steps[] = "Steps";
+
+int run_param_is_basic(const mar_param *p)
+{
+    return strcmp(p->group, sampling) == 0 || strcmp(p->group, steps) == 0;
+}
 
 void run_options_init(run_options *o)
 {
@@ -88,8 +93,8 @@ const mar_param *run_option(const char *name)
 const char *run_param_unused(const run_options *o, int i)
 {
     mar_params p = o->params;
-    p.draft =
-        o->draft ? (mar_model *)&p : NULL; /* known before the model is loaded; only whether there is one counts */
+    /* Whether there is a draft is known before it is loaded, and only that counts. The address is never followed. */
+    p.draft = o->draft ? (mar_model *)&p : NULL;
     return mar_params_unused(&p, i);
 }
 
@@ -116,50 +121,9 @@ int run_options_done(run_options *o, const option_set *set)
     return 0;
 }
 
-/* --- models and session --------------------------------------------------------------------------------- */
-
 int run_is_demo(const char *model)
 {
     return strcmp(model, "demo") == 0 || strcmp(model, "demo-draft") == 0;
-}
-
-/* Loads one file with the bar saying so. */
-static mar_status load_model(run_models *r, const char *path, int heads, progress *bar, mar_model **out)
-{
-    char note[128];
-    snprintf(note, sizeof note, "loading %s", path);
-    if (bar) progress_note(bar, note);
-    mar_status status = mar_model_load(r->library, path, heads, out);
-    if (bar) progress_clear(bar);
-    return status;
-}
-
-int run_load(run_options *o, progress *bar, run_models *out)
-{
-    *out = (run_models){0};
-    if (!o->vae && run_is_demo(o->model)) o->vae = "demo";
-    if (tool_open(&o->machine, &out->library) != 0) return 1;
-    mar_status status = load_model(out, o->model, o->heads, bar, &out->model);
-    if (status == MAR_OK && o->draft) status = load_model(out, o->draft, 0, bar, &out->draft);
-    if (status == MAR_OK && o->vae) status = mar_vae_load(out->library, o->vae, &out->vae);
-    o->params.draft = out->draft;
-    return status == MAR_OK ? 0 : tool_error("%s", mar_error(out->library));
-}
-
-void run_unload(run_models *r)
-{
-    mar_vae_free(r->vae);
-    mar_model_free(r->draft);
-    mar_model_free(r->model);
-    mar_close(r->library);
-    *r = (run_models){0};
-}
-
-mar_status run_session(run_options *o, const run_models *models, int max_batch, mar_session **out)
-{
-    const mar_status status = mar_session_create(models->model, models->vae, &o->params, max_batch, out);
-    if (status == MAR_OK) o->params = *mar_session_get_params(*out);
-    return status;
 }
 
 /* --- in words and in records ---------------------------------------------------------------------------- */

@@ -5,23 +5,16 @@
 
 #include "mar.h"
 #include "tools/options.h"
-#include "tools/progress.h"
 
 typedef struct cJSON cJSON;
 
 typedef struct {
     const char *model, *vae, *draft; /* as given; vae and draft may be NULL */
     int heads;                       /* 0: the file's */
-    mar_params params;               /* as given; after run_session those that the session uses. run_load sets draft */
+    mar_params params; /* as given; after models_session those that the session uses. models_load sets draft */
     mar_options machine;
     int given; /* one of them was on the command line */
 } run_options;
-
-typedef struct {
-    mar *library;
-    mar_model *model, *draft; /* draft may be NULL */
-    mar_vae *vae;             /* may be NULL */
-} run_models;
 
 /* Defaults: the demo model, and the library's. */
 void run_options_init(run_options *o);
@@ -36,13 +29,9 @@ const mar_param *run_option(const char *name);
 int run_options_done(run_options *o, const option_set *set);
 
 int run_is_demo(const char *model);
-/* Opens the library and loads the models; a demo model brings its VAE. `bar` may be NULL. Returns 0, or 1 with the
- * error printed. */
-int run_load(run_options *o, progress *bar, run_models *out);
-void run_unload(run_models *r);
-/* mar_session_create. o->params has then the values used: num_iter 64 in place of 0. */
-mar_status run_session(run_options *o, const run_models *models, int max_batch, mar_session **out);
 
+/* Whether it is of the group "Sampling" or "Steps". */
+int run_param_is_basic(const mar_param *p);
 /* Option i of mar_param_get in this run. */
 const char *run_param_unused(const run_options *o, int i);                        /* as mar_params_unused */
 const char *run_param_text(const run_options *o, int i, char *text, size_t size); /* a file by its base name */
@@ -54,7 +43,7 @@ const char *run_options_differences(const run_options *o, const run_options *bas
 const char *run_options_ways(const run_options *o, char *text, size_t size);
 
 /* Adds every option of mar_params that has an effect: numbers as numbers, flags as true or false, choices and the
- * draft's file name as strings, null for what is not set. After run_session. */
+ * draft's file name as strings, null for what is not set. After models_session. */
 void params_record(const run_options *o, cJSON *object);
 
 #endif

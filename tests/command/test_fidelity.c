@@ -1,12 +1,15 @@
 /* mar fidelity on the demo: what it finds of runs that are the same and that are not, its page, its mistakes. */
 #include "tests/support/command.h"
 
-#include "tools/fidelity.h"
+#include "tools/fidelity_compare.h"
 
 #include <cjson/cJSON.h>
+#include <pty.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* Enough for recognisable digits. */
@@ -243,6 +246,200 @@ static void table_and_page(void **state)
     command_result_free(&r);
 }
 
+/* --- times ------------------------------------------------------------------------------------------ */
+
+static void assert_spread(const cJSON *run, const char *middle, const char *low, const char *high)
+{
+    assert_true(number(run, low) > 0);
+    assert_true(number(run, low) <= number(run, middle) && number(run, middle) <= number(run, high));
+}
+
+static void spreads(void **state)
+{
+    cJSON *record = report(*state, "--num_iter 1 --num_sampling_steps 2 --versus --num_iter 2 --num_sampling_steps 4 "
+                                   "--against --num_iter 1 --num_sampling_steps 2 --num 38 --batch 4 --out t.html");
+    const cJSON *reference = cJSON_GetObjectItem(record, "reference");
+    assert_true(number(record, "turns") == 10);
+    assert_true(number(record, "turns_timed") == 8); /* neither the first nor that of 2 images */
+    assert_string_equal(text(record, "spread"), "quartiles");
+    assert_true(number(reference, "speed") == 1 && number(reference, "speed_low") == 1);
+    for (int i = 0; i < 2; i++) {
+        assert_spread(run_of(record, i), "speed", "speed_low", "speed_high");
+        assert_spread(run_of(record, i), "seconds_per_image", "seconds_low", "seconds_high");
+    }
+    cJSON_Delete(record);
+}
+
+/* Times of a plan of 6 turns of 4 images and one of 2: the first turn and the last are not counted, and a turn in which
+ * the machine was ten times slower changes no speed. */
+static void a_load_changes_no_speed(void **state)
+{
+    (void)state;
+    static fidelity f;
+    double reference[] = {9, 2, 2, 20, 2.2, 2, 77}, fast[] = {1, 1, 1, 10, 1, 1, 77};
+    f = (fidelity){.num = 26, .batch = 4, .turns = 7, .run_count = 2};
+    f.runs[0].turn_seconds = reference, f.runs[1].turn_seconds = fast;
+    assert_int_equal(fidelity_time(&f), 0);
+    assert_int_equal(f.timed_turns, 5);
+    assert_true(f.runs[1].speed.median == 2 && f.runs[1].speed.low == 2);
+    assert_float_equal(f.runs[1].speed.high, 2.2, 1e-12);
+    assert_true(f.runs[1].seconds.median == 1 && f.runs[1].seconds.low == 1 && f.runs[1].seconds.high == 10);
+    assert_true(f.runs[0].speed.low == 1 && f.runs[0].speed.high == 1);
+    assert_true(reference[0] == 9 && fast[3] == 10); /* left in the order of the turns */
+
+    f.num = f.batch = 26; /* one turn: there is no other */
+    assert_int_equal(fidelity_time(&f), 0);
+    assert_true(f.timed_turns == 1 && f.runs[1].speed.median == 9 && f.runs[1].speed.high == 9);
+}
+
+/* From eight turns on: a quarter of them on either side is left out. */
+static void quartiles(void **state)
+{
+    (void)state;
+    static fidelity f;
+    double reference[10], run[10] = {50, 8, 1, 7, 2, 6, 3, 5, 4, 9};
+    for (int i = 0; i < 10; i++) reference[i] = 1;
+    f = (fidelity){.num = 20, .batch = 2, .turns = 10, .run_count = 2};
+    f.runs[0].turn_seconds = reference, f.runs[1].turn_seconds = run;
+    assert_int_equal(fidelity_time(&f), 0);
+    assert_int_equal(f.timed_turns, 9);
+    assert_float_equal(f.runs[1].seconds.low, 3, 1e-12);
+    assert_float_equal(f.runs[1].seconds.median, 5, 1e-12);
+    assert_float_equal(f.runs[1].seconds.high, 7, 1e-12);
+    assert_float_equal(f.runs[1].speed.median, 0.2, 1e-12);
+}
+
+/* Every figure but the times is a run's own: turns with others change nothing, nor do models that it shares. */
+static void turns_change_no_figure(void **state)
+{
+    static const char *const names[] = {"p", "mean_gap", "covariance_gap", "head_calls_per_token",
+                                        "head_calls_in_sequence"};
+    cJSON *alone = report(*state, "--sampler ddim " QUICK "--against " QUICK "--num 20 --batch 6 --out u.html");
+    cJSON *among = report(*state, "--model demo-draft " QUICK "--versus --model demo --sampler ddim " QUICK
+                                  "--versus --model demo --draft demo-draft " QUICK "--against --model demo " QUICK
+                                  "--num 20 --batch 6 --out u.html");
+    const cJSON *a = run_of(alone, 0), *b = run_of(among, 1);
+    assert_string_equal(text(a, "options"), text(b, "options"));
+    assert_true(number(cJSON_GetObjectItem(a, "energy_image"), "distance") != 0);
+    assert_true(number(cJSON_GetObjectItem(a, "energy_image"), "distance") ==
+                number(cJSON_GetObjectItem(b, "energy_image"), "distance"));
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (number(a, names[i]) != number(b, names[i])) fail_msg("%s depends on the other runs", names[i]);
+    cJSON_Delete(alone);
+    cJSON_Delete(among);
+}
+
+/* --- the plot --------------------------------------------------------------------------------------- */
+
+/* Fails unless the text is XML as far as tags, quotes and entities go. */
+static void assert_xml(const char *page)
+{
+    char open[32][16];
+    int depth = 0;
+    for (const char *c = page; *c; c++) {
+        if ((unsigned char)*c < 32 && *c != '\n') fail_msg("a control character");
+        if (*c == '&' && strncmp(c, "&lt;", 4) != 0 && strncmp(c, "&gt;", 4) != 0 && strncmp(c, "&amp;", 5) != 0 &&
+            strncmp(c, "&quot;", 6) != 0)
+            fail_msg("no entity: %.20s", c);
+        if (*c != '<') continue;
+        const int closing = c[1] == '/';
+        char name[16] = "";
+        sscanf(c + 1 + closing, "%15[a-zA-Z]", name);
+        if (closing && (depth == 0 || strcmp(open[--depth], name) != 0)) fail_msg("%.30s closes nothing", c);
+        for (; *c != '>'; c++) {
+            if (*c == '=' && c[1] != '"') fail_msg("an attribute without quotes: %.30s", c);
+            if (*c == '"') c = strchr(c + 1, '"');
+            if (!c || !*c) fail_msg("a tag without end");
+        }
+        if (!closing && c[-1] != '/') strcpy(open[depth++], name);
+        assert_in_range(depth, 0, 31);
+    }
+    assert_int_equal(depth, 0);
+}
+
+static void plot_file(void **state)
+{
+    const char *d = *state;
+    command_ok(d, "convert demo-draft 'a<b&\"c\377.safetensors'");
+    command_ok(d, "fidelity --num_iter 1 --num_sampling_steps 2 --versus --model 'a<b&\"c\377.safetensors' --vae demo "
+                  "--num_iter 1 --num_sampling_steps 2 --against --model demo --num_iter 1 --num_sampling_steps 2 "
+                  "--num 20 --quiet --out v.html --plot v.svg");
+    char *plot = read_whole_file(d, "v.svg", NULL);
+    assert_int_equal(strncmp(plot, "<svg xmlns=\"http://www.w3.org/2000/svg\"", 39), 0);
+    assert_xml(plot);
+    assert_int_equal(count_of(plot, "<circle "), 3);
+    assert_non_null(strstr(plot, "a&lt;b&amp;&quot;c?.safetensors"));
+    assert_in_range(strlen(plot), 1000, 8000);
+    free(plot);
+    char *page = read_whole_file(d, "v.html", NULL); /* its plots are the same: XML inside HTML */
+    char *svg = strstr(page, "<svg "), *end = svg ? strstr(svg, "</svg>") : NULL;
+    assert_non_null(end);
+    end[6] = '\0';
+    assert_xml(svg);
+    free(page);
+}
+
+/* --- interruption ----------------------------------------------------------------------------------- */
+
+/* Runs mar on a pseudo-terminal, and interrupts it when it has shown `sign`. Returns what it printed. */
+static char *interrupt_at(const char *directory, const char *sign, char *const *argv, int *status)
+{
+    enum { SIZE = 1 << 20 };
+    int terminal, sent = 0;
+    pid_t child = forkpty(&terminal, NULL, NULL, NULL);
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (chdir(directory) == 0) execv(getenv("MAR_COMMAND"), argv);
+        _exit(127);
+    }
+    char *shown = calloc(1, SIZE);
+    size_t used = 0;
+    for (ssize_t n; used < SIZE - 1 && (n = read(terminal, shown + used, SIZE - 1 - used)) > 0;) {
+        used += (size_t)n;
+        if (!sent && strstr(shown, sign)) sent = kill(child, SIGTERM) == 0;
+    }
+    waitpid(child, status, 0);
+    close(terminal);
+    assert_true(sent);
+    return shown;
+}
+
+/* No page, no half-written file, one line. */
+static void interrupted(void **state)
+{
+    char *d = temporary_directory();
+    char *argv[] = {"mar",        "fidelity",  "--num_iter", "4",     "--num_sampling_steps",
+                    "8",          "--against", "--num",      "10000", "--out",
+                    "never.html", "--plot",    "never.svg",  NULL};
+    int status;
+    char *shown = interrupt_at(d, "of 20000 images", argv, &status);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 128 + SIGTERM);
+    const char *said = strstr(shown, "mar: interrupted: ");
+    assert_non_null(said);
+    long made = 0, wanted = 0;
+    if (sscanf(said, "mar: interrupted: %ld of %ld images were made, never.html is not written", &made, &wanted) == 2)
+        assert_true(made > 0 && made < wanted && wanted == 20000);
+    else
+        assert_non_null(strstr(said, "no image was finished")); /* the signal came during the first batch */
+    assert_int_equal(count_of(shown, "mar: "), 1);
+    assert_int_equal(count_files(d), 0);
+    free(shown);
+    remove_directory(d);
+    free(d);
+    (void)state;
+}
+
+/* The command and the library are one: what the command uses of the library is in libmar.so. */
+static void no_second_library(void **state)
+{
+    command_result r =
+        command_run(*state, "nm \"$MAR\" | grep -E ' [bBdDrRtT] (kern|wt|diff|spec|vae|err|mar_session)_'; "
+                            "nm \"$MAR\" | grep -c ' [tT] cmd_fidelity'");
+    assert_string_equal(r.out, "1\n");
+    command_result_free(&r);
+}
+
 static void mistakes(void **state)
 {
     static const struct {
@@ -258,6 +455,10 @@ static void mistakes(void **state)
         {"--num_iter 4 --versus --model absent.pth --against", "absent.pth"},
         {"--versus --against --class 10", "--class: "},
         {"--versus --against --out nowhere/x.html", "nowhere/x.html: cannot write there"},
+        {"--versus --against --out .", ".: is a directory, expected a file name"},
+        {"--versus --against --plot plot.png", "plot.png: expected a name ending in .svg"},
+        {"--versus --against --plot nowhere/x.svg", "nowhere/x.svg: cannot write there"},
+        {"--versus --against --plot a.svg --out a.svg", "--plot a.svg: --out writes there, expected another file"},
         {"--against stray", "stray: unexpected argument"},
     };
     const char *d = *state;
@@ -287,6 +488,13 @@ int main(void)
         cmocka_unit_test(a_fast_reference),
         cmocka_unit_test(drafts_are_mapped),
         cmocka_unit_test(table_and_page),
+        cmocka_unit_test(spreads),
+        cmocka_unit_test(a_load_changes_no_speed),
+        cmocka_unit_test(quartiles),
+        cmocka_unit_test(turns_change_no_figure),
+        cmocka_unit_test(plot_file),
+        cmocka_unit_test(interrupted),
+        cmocka_unit_test(no_second_library),
         cmocka_unit_test(mistakes),
     };
     return cmocka_run_group_tests(tests, command_setup, command_teardown);

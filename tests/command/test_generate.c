@@ -427,8 +427,8 @@ static void interrupted(void **state)
         picture p = open_picture(d, name);
         close_picture(&p);
     }
-    char *err = read_whole_file(d, "err", NULL), said[64];
-    snprintf(said, sizeof said, "mar: interrupted: %d of 1000000 images are in d\n", files);
+    char *err = read_whole_file(d, "err", NULL), said[96];
+    snprintf(said, sizeof said, "mar: interrupted: %d of 1000000 images were made, they are in d\n", files);
     assert_string_equal(err, said);
     free(err);
 }

@@ -301,13 +301,14 @@ static int recognised(mar *m, mar_model *model, mar_vae *vae, const mar_params *
     int labels[DEMO_IMAGES], right = 0;
     static uint8_t rgb[DEMO_IMAGES][DEMO_SIDE * DEMO_SIDE * 3];
     mar_session *s;
+    char why[256];
     eval_classifier *judge;
     for (int i = 0; i < DEMO_IMAGES; i++) labels[i] = i % EVAL_DIGITS;
     ok(m, mar_session_create(model, vae, p, DEMO_IMAGES, &s));
     ok(m, mar_session_begin(s, 0, labels, DEMO_IMAGES));
     while (!mar_session_done(s)) ok(m, mar_session_step(s));
     ok(m, mar_session_images(s, rgb[0]));
-    ok(m, eval_classifier_open(&judge, &m->err));
+    assert_int_equal(eval_classifier_open(&judge, why, sizeof why), MAR_OK);
     for (int i = 0; i < DEMO_IMAGES; i++) {
         float logits[EVAL_DIGITS];
         int best = 0;

@@ -1,0 +1,242 @@
+/* The image loop of the command: who gets which batch in which order, what is in it, and how it ends. */
+#include "tests/support/support.h"
+
+#include "tools/images.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Demo tokens: 64 of 8 channels. Images: 32x32. */
+enum { TOKENS = 64 * 8, PIXELS = 32 * 32 * 3, IMAGES = 7, BATCH = 3, TURNS = 3, CALLS_MAX = 64 };
+
+static struct {
+    mar *m;
+    mar_model *models[2];
+    mar_vae *vae;
+    mar_session *with_decoder, *draft, *without_decoder;
+} demo;
+
+static mar_session *session(mar_model *model, mar_vae *vae)
+{
+    mar_session *s = NULL;
+    const mar_params p = params_with("num_iter 3, num_sampling_steps 4, seed 5");
+    if (mar_session_create(model, vae, &p, BATCH, &s) != MAR_OK) fail_msg("%s", mar_error(demo.m));
+    return s;
+}
+
+static int open_demo(void **state)
+{
+    (void)state;
+    demo.m = open_mar(MAR_DTYPE_F32, 1);
+    assert_int_equal(mar_model_load(demo.m, "demo", 0, &demo.models[0]), MAR_OK);
+    assert_int_equal(mar_model_load(demo.m, "demo-draft", 0, &demo.models[1]), MAR_OK);
+    assert_int_equal(mar_vae_load(demo.m, "demo", &demo.vae), MAR_OK);
+    demo.with_decoder = session(demo.models[0], demo.vae);
+    demo.draft = session(demo.models[1], demo.vae);
+    demo.without_decoder = session(demo.models[0], NULL);
+    return 0;
+}
+
+static int close_demo(void **state)
+{
+    (void)state;
+    mar_session_free(demo.with_decoder);
+    mar_session_free(demo.draft);
+    mar_session_free(demo.without_decoder);
+    mar_vae_free(demo.vae);
+    mar_model_free(demo.models[0]);
+    mar_model_free(demo.models[1]);
+    mar_close(demo.m);
+    return 0;
+}
+
+/* What the sinks were given, in order. */
+typedef struct {
+    int count;
+    struct {
+        int sink, run, turn, n, has_tokens, has_pixels;
+        long first;
+        int labels[BATCH];
+    } calls[CALLS_MAX];
+    float tokens[3][IMAGES][TOKENS];   /* by run and image */
+    uint8_t pixels[3][IMAGES][PIXELS]; /* the same */
+    int fail_at;                       /* the call that reports an error, from 1; 0: none */
+} record;
+
+typedef struct {
+    record *r;
+    int number;
+} recorder;
+
+static int take(void *self, const image_batch *b)
+{
+    const recorder *sink = self;
+    record *r = sink->r;
+    assert_in_range(r->count, 0, CALLS_MAX - 1);
+    const int at = r->count++;
+    r->calls[at].sink = sink->number, r->calls[at].run = b->run, r->calls[at].turn = b->turn;
+    r->calls[at].n = b->n, r->calls[at].first = b->first;
+    r->calls[at].has_tokens = b->tokens != NULL, r->calls[at].has_pixels = b->rgb != NULL;
+    memcpy(r->calls[at].labels, b->labels, (size_t)b->n * sizeof *b->labels);
+    assert_true(b->stats->total_s > 0 && b->stats->tokens == 64 * b->n);
+    assert_in_range(b->first, 0, IMAGES - b->n);
+    if (b->tokens) memcpy(r->tokens[b->run][b->first], b->tokens, (size_t)b->n * sizeof r->tokens[0][0]);
+    if (b->rgb) memcpy(r->pixels[b->run][b->first], b->rgb, (size_t)b->n * sizeof r->pixels[0][0]);
+    return r->count == r->fail_at;
+}
+
+static const int classes[] = {3, -1, 8};
+
+static image_plan plan_of(const image_run *runs, int run_count)
+{
+    return (image_plan){.runs = runs,
+                        .run_count = run_count,
+                        .images = IMAGES,
+                        .batch = BATCH,
+                        .classes = classes,
+                        .class_count = 3,
+                        .class_images = 2,
+                        .kept = "in memory"};
+}
+
+/* The same images without the loop. */
+static void make_directly(mar_session *s, const int *labels, float tokens[IMAGES][TOKENS])
+{
+    for (int i = 0; i < IMAGES; i++) {
+        assert_int_equal(mar_session_begin(s, (uint64_t)i, labels + i, 1), MAR_OK);
+        while (!mar_session_done(s)) assert_int_equal(mar_session_step(s), MAR_OK);
+        assert_int_equal(mar_session_tokens(s, tokens[i]), MAR_OK);
+    }
+}
+
+/* --- tests ------------------------------------------------------------------------------------------ */
+
+static void labels(void **state)
+{
+    (void)state;
+    const image_plan by_class = {.classes = classes, .class_count = 3, .class_images = 2, .images = 6, .batch = 4};
+    const int in_class_order[] = {3, 3, -1, -1, 8, 8, 3};
+    image_plan dealt = by_class;
+    dealt.class_images = 1;
+    for (int i = 0; i < 7; i++) {
+        assert_int_equal(image_plan_label(&by_class, i), in_class_order[i]);
+        assert_int_equal(image_plan_label(&dealt, i), classes[i % 3]);
+    }
+    assert_int_equal(image_plan_turns(&by_class), 2);
+    dealt.batch = 3;
+    assert_int_equal(image_plan_turns(&dealt), 2);
+}
+
+/* Turn by turn, another run first in each; every sink of a batch in order; the rest of the images last. */
+static void order(void **state)
+{
+    (void)state;
+    static record r;
+    r = (record){0};
+    const image_run runs[] = {{demo.m, demo.models[0], demo.with_decoder},
+                              {demo.m, demo.models[1], demo.draft},
+                              {demo.m, demo.models[0], demo.without_decoder}};
+    const image_plan plan = plan_of(runs, 3);
+    recorder recorders[] = {{&r, 0}, {&r, 1}};
+    const image_sink sinks[] = {{take, &recorders[0], 1, 0}, {take, &recorders[1], 0, 1}};
+    assert_int_equal(run_images(&plan, sinks, 2), 0);
+    assert_int_equal(r.count, 2 * 3 * TURNS);
+    static const int run_order[TURNS][3] = {{0, 1, 2}, {1, 2, 0}, {2, 0, 1}};
+    for (int i = 0; i < r.count; i++) {
+        const int turn = i / 6, run = run_order[turn][i / 2 % 3];
+        assert_int_equal(r.calls[i].sink, i % 2);
+        assert_int_equal(r.calls[i].turn, turn);
+        assert_int_equal(r.calls[i].run, run);
+        assert_int_equal(r.calls[i].first, BATCH * turn);
+        assert_int_equal(r.calls[i].n, turn == 2 ? 1 : BATCH);
+        assert_true(r.calls[i].has_tokens);
+        assert_int_equal(r.calls[i].has_pixels, run != 2);
+        for (int k = 0; k < r.calls[i].n; k++)
+            assert_int_equal(r.calls[i].labels[k], image_plan_label(&plan, r.calls[i].first + k));
+    }
+}
+
+/* Nothing of an image depends on the loop: batches, turns, the other runs. */
+static void same_tokens(void **state)
+{
+    (void)state;
+    static record r;
+    static float alone[IMAGES][TOKENS];
+    static const int label_of[IMAGES] = {3, 3, -1, -1, 8, 8, 3};
+    r = (record){0};
+    const image_run runs[] = {{demo.m, demo.models[0], demo.with_decoder}, {demo.m, demo.models[1], demo.draft}};
+    const image_plan plan = plan_of(runs, 2);
+    recorder all = {&r, 0};
+    const image_sink sink = {take, &all, 1, 1};
+    assert_int_equal(run_images(&plan, &sink, 1), 0);
+    for (int run = 0; run < 2; run++) {
+        make_directly(runs[run].session, label_of, alone);
+        for (int i = 0; i < IMAGES; i++) assert_close(r.tokens[run][i], alone[i], TOKENS, 1e-5);
+    }
+    assert_true(memcmp(r.tokens[0], r.tokens[1], sizeof r.tokens[0]) != 0);
+    assert_true(memcmp(r.pixels[0][0], r.pixels[0][1], PIXELS) != 0);
+}
+
+/* One session several times: the same images each time (mar bench --repeat). */
+static void one_session_again(void **state)
+{
+    (void)state;
+    static record r;
+    r = (record){0};
+    const image_run run = {demo.m, demo.models[0], demo.with_decoder}, runs[] = {run, run, run};
+    image_plan plan = plan_of(runs, 3);
+    plan.images = BATCH;
+    recorder all = {&r, 0};
+    const image_sink sink = {take, &all, 1, 0};
+    assert_int_equal(run_images(&plan, &sink, 1), 0);
+    assert_int_equal(r.count, 3);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(r.calls[i].run, i);
+        assert_int_equal(r.calls[i].first, 0);
+        assert_false(r.calls[i].has_pixels); /* nobody takes them */
+        assert_memory_equal(r.tokens[i], r.tokens[0], BATCH * sizeof r.tokens[0][0]);
+    }
+}
+
+/* A sink that reports an error is the last that is called. */
+static void a_sink_fails(void **state)
+{
+    (void)state;
+    static record r;
+    r = (record){.fail_at = 3};
+    const image_run run = {demo.m, demo.models[0], demo.without_decoder};
+    const image_plan plan = plan_of(&run, 1);
+    recorder recorders[] = {{&r, 0}, {&r, 1}};
+    const image_sink sinks[] = {{take, &recorders[0], 0, 1}, {take, &recorders[1], 0, 1}};
+    assert_int_equal(run_images(&plan, sinks, 2), 1);
+    assert_int_equal(r.count, 3);
+    assert_false(r.calls[0].has_tokens || r.calls[0].has_pixels); /* not taken; no image decoder */
+}
+
+/* A failure of the session is one too, and no sink sees the batch. */
+static void a_session_fails(void **state)
+{
+    (void)state;
+    static record r;
+    r = (record){0};
+    const image_run run = {demo.m, demo.models[0], demo.without_decoder};
+    image_plan plan = plan_of(&run, 1);
+    static const int beyond[] = {10};
+    plan.classes = beyond, plan.class_count = 1;
+    recorder all = {&r, 0};
+    const image_sink sink = {take, &all, 1, 0};
+    assert_int_equal(run_images(&plan, &sink, 1), 1);
+    assert_int_equal(r.count, 0);
+    assert_non_null(strstr(mar_error(demo.m), "class 10"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(labels),       cmocka_unit_test(order),
+        cmocka_unit_test(same_tokens),  cmocka_unit_test(one_session_again),
+        cmocka_unit_test(a_sink_fails), cmocka_unit_test(a_session_fails),
+    };
+    return cmocka_run_group_tests(tests, open_demo, close_demo);
+}

@@ -1,0 +1,38 @@
+/* How the runs of a comparison stand to the reference: distances, p-values, times, and the verdict in words. */
+#ifndef TOOLS_FIDELITY_COMPARE_H
+#define TOOLS_FIDELITY_COMPARE_H
+
+#include "tools/fidelity.h"
+#include "tools/progress.h"
+
+typedef enum {
+    FIDELITY_SAME,   /* identical, or no difference found where one could have been */
+    FIDELITY_UNSURE, /* no difference found, in too few images to find one or to measure the floor */
+    FIDELITY_CLOSE,  /* differs by less than the floor */
+    FIDELITY_OFF     /* differs */
+} fidelity_finding;
+
+/* Compares every run with the reference, once all images are there, and measures the floor. Returns the exit status;
+ * errors and interruptions are printed. */
+int fidelity_compare(fidelity *f, progress *bar);
+
+/* The times: f->timed_turns, and seconds and speed of each run.
+ *
+ * In a turn every run makes the same images, one run right after the other, so that a load on the machine meets all of
+ * them; a run's speed is the median over the turns of the reference's seconds over its own. Times are of turns of full
+ * batches. The first one prepares memory and products, and is left out if there is another.
+ * Returns 0, or 1 after printing an error. */
+int fidelity_time(fidelity *f);
+
+double fidelity_head_calls(const fidelity_run *r);                           /* sequential, mean of a token */
+double fidelity_calls_in_sequence(const fidelity *f, const fidelity_run *r); /* target's and draft's, per image */
+double fidelity_token_acceptance(const fidelity_run *r);                     /* -1 without a draft */
+double fidelity_head_acceptance(const fidelity_run *r);                      /* -1 without --head_spec */
+/* What p, corrected for the three tests, stays below for the grossest difference of so many images, the others being
+ * the same: of the permutations drawn, about 1 in 2^(differing-1), at most three standard deviations more, swap all of
+ * those pairs or none and so come to the same distance as the data. */
+double fidelity_least_p(int differing);
+fidelity_finding fidelity_find(const fidelity *f, const fidelity_run *r);
+const char *fidelity_verdict(const fidelity *f, const fidelity_run *r, char *text, size_t size); /* in words */
+
+#endif

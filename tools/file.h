@@ -1,0 +1,22 @@
+/* Files that are complete or not there: every file the command writes goes through here. */
+#ifndef TOOLS_FILE_H
+#define TOOLS_FILE_H
+
+#include <stddef.h>
+
+/* Writes `data`, char [size], to a temporary file in the directory of `path`, syncs it and renames it, so that the path
+ * has the old file or the whole new one. Signals that end the process wait until it is done. Returns 0, or 1 after
+ * printing an error (full disk and file size limit included); nothing is left then. */
+int tool_write_file(const char *path, const void *data, size_t size);
+
+/* Tries whether a file can be created in the directory of `path`. Returns 0, or 1 after printing why not. */
+int tool_can_write(const char *path);
+
+/* The same, and whether `path` is free or a regular file, which can be replaced, and ends in `ending`, as in
+ * tool_ends_with. NULL stands for any ending. */
+int tool_can_write_as(const char *path, const char *ending);
+
+/* Whether `path` ends in `ending` and has something in front of it. Letter case does not matter. */
+int tool_ends_with(const char *path, const char *ending);
+
+#endif

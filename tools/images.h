@@ -1,0 +1,68 @@
+/* The image loop of the command: a plan says which images are made, sinks take every batch when it is finished.
+ *
+ * The loop goes batch by batch and, within a batch, run by run, so that what else the machine does meanwhile meets all
+ * runs alike. Such a round, the same images of every run, is a turn. In turn t run t % run_count comes first and the
+ * others follow in order, so that no run is always first.
+ *
+ *     run_images(plan, sinks, n):  for every turn, for every run: begin, step ..., and hand the batch to each sink
+ *
+ * A signal ends it (interruption.h): the step in hand is finished, batches that the sinks have taken stay with them. */
+#ifndef TOOLS_IMAGES_H
+#define TOOLS_IMAGES_H
+
+#include "mar.h"
+#include "tools/progress.h"
+
+/* One way to make the images. The plan owns none of it. */
+typedef struct {
+    mar *library;           /* has the reason when the session fails */
+    const mar_model *model; /* the session's: it knows the shape of tokens */
+    mar_session *session;   /* made for plan.batch images at least */
+} image_run;
+
+typedef struct {
+    const image_run *runs; /* [run_count]. The same session may be there more than once */
+    int run_count;         /* 1 or more */
+    long images;           /* each run makes images 0..images-1 of its seed's sequence */
+    int batch;             /* images made at a time. The last turn has the rest */
+    const int *classes;    /* [class_count], in 0..classes-1 of the model, or -1: unconditional */
+    int class_count;       /* 1 or more */
+    long class_images; /* this many images in a row are of one class, then comes the next; after the last the first */
+    progress *bar;     /* shows how far the loop is; NULL: nothing does */
+    const char *kept;  /* what an interruption's message says of the images that were made: "they are in DIR" */
+} image_plan;
+
+/* A finished batch: images first..first+n-1 of a run. Everything in it is the loop's, and valid until the sink returns.
+ */
+typedef struct {
+    int run;             /* index in plan.runs */
+    int turn;            /* from 0 */
+    long first;          /* number of its first image */
+    int n;               /* its images, 1..plan.batch */
+    const int *labels;   /* [n], as in mar_session_begin */
+    const float *tokens; /* [n][seq_len][token_dim]; NULL unless a sink takes tokens */
+    const uint8_t *rgb;  /* [n][height][width][3]; NULL unless a sink takes pixels and the run has an image decoder */
+    const mar_stats *stats; /* of this batch; its seconds hold no sink's work */
+    mar_session *session;   /* for mar_session_fates */
+} image_batch;
+
+typedef struct {
+    int (*take)(void *self,
+                const image_batch *batch); /* returns 0, or 1 after printing an error, which ends the loop */
+    void *self;                            /* the sink's own, handed to take */
+    int takes_tokens;                      /* 1: batch->tokens is there */
+    int takes_pixels;                      /* 1: batch->rgb is there if the run has an image decoder */
+} image_sink;
+
+/* The label of image i. */
+int image_plan_label(const image_plan *plan, long i);
+
+/* Images of each run over images at a time, rounded up. */
+int image_plan_turns(const image_plan *plan);
+
+/* Makes the plan's images and hands every batch to sinks[0..sink_count-1] in this order. All memory is allocated before
+ * the first batch. Returns 0; 1 after an error, which was printed; or 128 + the signal's number after an interruption,
+ * which was said in one line: "mar: interrupted: 32 of 100 images were made, they are in DIR". */
+int run_images(const image_plan *plan, const image_sink *sinks, int sink_count);
+
+#endif

@@ -1,0 +1,15 @@
+/* Ctrl-C and its like: a command ends itself, at the next place where nothing is half done. */
+#ifndef TOOLS_INTERRUPTION_H
+#define TOOLS_INTERRUPTION_H
+
+/* From now on SIGINT, SIGTERM and SIGHUP are noted. The same signal a second time ends the process. A signal that is
+ * ignored (nohup) stays ignored. */
+void interruption_catch(void);
+
+/* Whether such a signal has come. */
+int interruption_came(void);
+
+/* Prints "mar: interrupted: ..." as one line. Returns the exit status, 128 + the signal's number. */
+int interruption_end(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

@@ -1,0 +1,51 @@
+/* The model files of a command's runs. Each is loaded once, however many runs use it. */
+#ifndef TOOLS_MODELS_H
+#define TOOLS_MODELS_H
+
+#include "mar.h"
+#include "tools/progress.h"
+#include "tools/run_options.h"
+
+enum {
+    MODELS_RUNS_MAX = 32,
+    MODELS_FILES_MAX = 3 * MODELS_RUNS_MAX /* model, draft and image decoder of each run */
+};
+
+/* What one run works with. It belongs to the store. */
+typedef struct {
+    mar *library;
+    mar_model *model;
+    mar_model *draft; /* NULL: none */
+    mar_vae *vae;     /* NULL: none */
+} run_models;
+
+/* A loaded file: a model or an image decoder. */
+typedef struct {
+    const mar *library; /* what it was loaded with */
+    const char *path;   /* as given; not copied */
+    int heads;          /* as asked for, see mar_model_load */
+    mar_model *model;   /* NULL: it is an image decoder */
+    mar_vae *vae;       /* NULL: it is a model */
+} model_file;
+
+/* Starts as {0}. */
+typedef struct {
+    struct {
+        mar_options options;
+        mar *library;
+    } handles[MODELS_RUNS_MAX]; /* one for each set of library options */
+    int handle_count;
+    model_file files[MODELS_FILES_MAX];
+    int file_count;
+} model_store;
+
+/* Opens the library and loads the models of a run, as far as they are not there yet. A demo model brings its image
+ * decoder. Sets o->vae and o->params.draft. `bar` may be NULL. Serves MODELS_RUNS_MAX runs. Returns 0, or 1 with the
+ * error printed. */
+int models_load(model_store *store, run_options *o, progress *bar, run_models *out);
+/* mar_session_create. o->params has then the values used: num_iter 64 in place of 0. */
+mar_status models_session(const run_models *models, run_options *o, int max_batch, mar_session **out);
+/* Frees all that was loaded; free the sessions first. */
+void models_free(model_store *store);
+
+#endif

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing, builds (with CUDA where there are a GPU and nvcc), and makes a picture of demo images:
+# Installs what is missing, builds (with CUDA where there are a GPU, nvcc and g++), and makes a picture of demo images:
 # ./demo.sh [OPTIONS OF mar generate]
 set -eu
 here=$(pwd)
@@ -9,7 +9,7 @@ cd "$(dirname "$0")"
 
 need_packages
 preset=release
-if have_gpu && have_cuda; then preset=cuda; fi
+if have_gpu && have_cuda && command -v g++ >/dev/null; then preset=cuda; fi # nvcc compiles with g++
 scripts/build.sh "$preset" mar_command
 mar=$(pwd)/build/$preset/mar
 cd "$here"

@@ -1,11 +1,11 @@
-/* One block of memory cut into arrays. */
+/* One block of memory divided into arrays. */
 #ifndef BASE_ARENA_H
 #define BASE_ARENA_H
 
 #include <stddef.h>
 
-/* Hands out `count` elements behind *used, at a multiple of 256 bytes from base; with base NULL it only
- * counts, so that one function lays an arena out and tells its size. */
+/* Returns the next array, count elements of `size` bytes, at base + *used, and advances *used to the next multiple of
+ * 256. With base NULL it only counts and returns NULL. So one function can both measure an arena and lay it out. */
 static inline void *arena_carve(char *base, size_t *used, size_t count, size_t size)
 {
     void *p = base ? base + *used : NULL;

@@ -11,7 +11,7 @@
 mar_status file_map_open(const char *path, file_map *out, mar_err *err)
 {
     *out = (file_map){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not make us wait */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a pipe must not block */
     if (fd < 0) return err_set(err, MAR_EIO, "%s: cannot open: %s", path, strerror(errno));
     struct stat st;
     mar_status status = MAR_OK;

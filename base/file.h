@@ -1,4 +1,4 @@
-/* Files: whole-file mapping for reading, and writing that is complete or leaves nothing behind. */
+/* Files: mapping a whole file for reading, and writing a file completely or not at all. */
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
 
@@ -12,22 +12,23 @@ typedef struct {
     size_t size;
 } file_map;
 
-/* Maps a regular file. MAR_EIO with the path and the system's reason otherwise. */
+/* Maps a regular file. MAR_EIO, with the path and the system's reason, if it cannot. */
 mar_status file_map_open(const char *path, file_map *out, mar_err *err);
 void file_map_close(file_map *map);
 
-/* Writing: open creates a hidden temporary file beside `path`; commit flushes, fsyncs and renames it to
- * `path`; discard removes it. After either the writer is closed. */
+/* Writing. `open` creates a hidden temporary file beside `path`. `commit` flushes, fsyncs and renames it to `path`;
+ * `discard` removes it. Either closes the writer. */
 typedef struct {
     FILE *stream;
-    char *path, *temporary;
+    char *path;      /* of the file */
+    char *temporary; /* path of the temporary file */
 } file_writer;
 
 mar_status file_writer_open(const char *path, file_writer *out, mar_err *err);
 mar_status file_writer_commit(file_writer *w, mar_err *err);
 void file_writer_discard(file_writer *w);
 
-/* All of data in one go. */
+/* Writes a whole file: open, write data[size], commit. */
 mar_status file_write(const char *path, const void *data, size_t size, mar_err *err);
 
 #endif

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """`mar bench` and PyTorch in turn on this machine, with the same random full-size model, and the ratio of the two.
 
-    python3 bench/compare.py                     # MAR-B, 64 x 100 steps, cfg 2.9, batch 1; needs PyTorch
+    python3 bench/compare.py                     # MAR-B, 64 x 100 steps, cfg 2.9, batch 1
     python3 bench/compare.py --configs bf16-eager,bf16-compile --out bench/results/cpu.json
+    python3 bench/compare.py --num_iter 2 --num_sampling_steps 5 --configs f32-eager    # does it run? a minute
 
-The checkpoints are written once, to build/bench (about 2 GB for MAR-B).
+Needs `scripts/build.sh release` and bench/requirements.txt. The checkpoints are written once, to build/bench (about 2 GB
+for MAR-B).
 """
 
 import argparse

@@ -4,8 +4,8 @@
     python3 bench/gpu.py --out bench/results/gpu.json                  # all sizes: hours for PyTorch's large batches
     python3 bench/gpu.py --archs mar_base --batches 1 --pytorch bf16-eager,bf16-graphs
 
-Needs `scripts/build.sh cuda` and PyTorch. For each model, batch and number of autoregressive steps: `mar bench --backend
-cuda`, plain and with --head_spec at the small batches, then bench/pytorch_mar.py. The checkpoints are random, of the
+Needs `scripts/build.sh cuda` and bench/requirements.txt. For each model, batch and number of autoregressive steps:
+`mar bench --backend cuda`, plain and with --head_spec at the small batches, then bench/pytorch_mar.py. The checkpoints are random, of the
 official shapes, written once to build/bench. What has been measured is in --out after every line, so that a run that is
 cut off keeps it; a run with the same file goes on behind it.
 """

@@ -43,7 +43,7 @@ static mar_status create_host(diff_chain *c, mar_err *err)
     return MAR_OK;
 }
 
-/* As many modulation rows as the backend likes to make at a time, and those of one step at least. */
+/* Modulation rows to compute at a time: as the backend wishes, but at least those of one step. */
 static int chunk_rows(const diff_chain *c)
 {
     const kern *k = c->head->k;
@@ -167,13 +167,14 @@ mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err)
     return status;
 }
 
-/* Whether the law at an index leaves a trace. */
+/* Whether the trace records the law at an index. */
 static int is_traced(const diff_trace *trace, int index)
 {
     return trace && (index == trace->index || (index > trace->index && trace->path_log_std));
 }
 
-/* Adds the step's log standard deviations to the path, or keeps its law. */
+/* Records the law at an index: keeps it, and adds its log standard deviations to the path if it is above trace->index.
+ */
 static void note(diff_chain *c, const float *x, int tokens, const float *cfg, int index, const diff_trace *trace)
 {
     kern *k = c->head->k;
@@ -183,8 +184,8 @@ static void note(diff_chain *c, const float *x, int tokens, const float *cfg, in
     if (index > trace->index) k->head->add_log_std(k, trace->path_log_std, trace->log_std, tokens, channels);
 }
 
-/* The modulation of indices top..bottom: of all rows for those evaluated in full, of the conditional rows for others.
- */
+/* Computes the modulation of indices top .. bottom: all rows of indices evaluated in full, the conditional rows of the
+ * others. */
 static void modulate(diff_chain *c, int tokens, int top, int bottom, int first)
 {
     kern *k = c->head->k;
@@ -203,7 +204,7 @@ static void modulate(diff_chain *c, int tokens, int top, int bottom, int first)
     }
 }
 
-/* c->out = the head's answer at index i. */
+/* c->out = the head's output at index i. */
 static void evaluate(diff_chain *c, const float *x, int tokens, int i, int first)
 {
     kern *k = c->head->k;
@@ -234,7 +235,7 @@ typedef struct {
     float *x;
 } run;
 
-/* The step at an index, by operations of its own. */
+/* Takes the step at one index, operation by operation. */
 static void take_step(diff_chain *c, const run *r, int index, const diff_trace *trace)
 {
     kern *k = c->head->k;
@@ -248,7 +249,7 @@ static void take_step(diff_chain *c, const run *r, int index, const diff_trace *
                             r->position, c->schedule.t[index]);
 }
 
-/* The steps at indices top..bottom in one operation. */
+/* Takes the steps at indices top .. bottom in one operation. */
 static void take_steps(diff_chain *c, const run *r, int top, int bottom)
 {
     kern *k = c->head->k;
@@ -312,11 +313,11 @@ void diff_chain_sample(diff_chain *c, const float *z, int tokens, const float *c
     diff_chain_run(c, z, tokens, cfg, seed, image, position, c->schedule.steps - 1, 0, x, NULL);
 }
 
-/* Multiply-adds of a row at an index of a whole run. */
+/* Multiply-adds of a row at an index that reuses as `reuse` says. */
 static double row_macs(const diff_chain *c, kern_head_reuse reuse)
 {
     const diff_head *h = c->head;
-    const double all = diff_head_modulation_macs(h) + diff_head_sequential_macs(h), block = 2.0 * h->width * h->width;
+    const double all = diff_head_macs(h, 1, 1), block = 2.0 * h->width * h->width;
     const int additions = h->depth < 5 ? h->depth - 1 : 4; /* blocks 1 to 4 */
     if (reuse == KERN_HEAD_FRESH) return all;
     return all - block * (reuse == KERN_HEAD_WARM ? additions : h->depth);

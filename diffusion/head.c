@@ -151,14 +151,11 @@ mar_status diff_head_time_embeddings(const diff_head *h, const int *t, int n, fl
     return status;
 }
 
-double diff_head_modulation_macs(const diff_head *h)
+double diff_head_macs(const diff_head *h, double modulations, double evaluations)
 {
-    return (3.0 * h->depth + 2.0) * h->width * h->width;
-}
-
-double diff_head_sequential_macs(const diff_head *h)
-{
-    return 2.0 * h->depth * h->width * h->width + 3.0 * h->channels * h->width;
+    const double modulation = (3.0 * h->depth + 2.0) * h->width * h->width;
+    const double sequential = 2.0 * h->depth * h->width * h->width + 3.0 * h->channels * h->width;
+    return modulations * modulation + evaluations * sequential;
 }
 
 double diff_head_sequential_bytes(const diff_head *h)

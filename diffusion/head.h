@@ -13,18 +13,18 @@ typedef struct {
     kern_linear *time1, *time2; /* time_embed.mlp: f32 [256] -> silu -> [width] -> [width] */
 } diff_head;
 
-/* Loads diffloss.net.* with exact shapes. */
+/* Loads the tensors diffloss.net.*. MAR_EMODEL if one is missing or has another shape. */
 mar_status diff_head_load(kern *k, const wt_file *f, int width, int depth, int channels, int z_dim, diff_head *out,
                           mar_err *err);
 void diff_head_free(diff_head *h);
 
-/* temb[i] = time_embed(t[i]) for n timesteps: backend float [n][width], made by this call (k->core->free). */
+/* temb[i] = time_embed(t[i]) for n timesteps. Allocates *temb, backend float [n][width]; the caller frees it with
+ * k->core->free. */
 mar_status diff_head_time_embeddings(const diff_head *h, const int *t, int n, float **temb, mar_err *err);
 
-/* Multiply-adds of one row in one step: modulation, and the sequential rest. */
-double diff_head_modulation_macs(const diff_head *h);
-double diff_head_sequential_macs(const diff_head *h);
-/* What a step must read: the weights of the sequential products. */
+/* Multiply-adds of so many modulation rows, and of so many evaluations with them. */
+double diff_head_macs(const diff_head *h, double modulations, double evaluations);
+/* Bytes that a step must read: the weights of the sequential products. */
 double diff_head_sequential_bytes(const diff_head *h);
 
 #endif

@@ -8,7 +8,7 @@
 
 /* --- memory -------------------------------------------------------------------------------------------------- */
 
-/* Rows of one call: modulation makes a condition's at a time. */
+/* The most rows of one call of the head. Modulation is one condition at a time. */
 static int most_rows(const kern_speculation *w)
 {
     const int evaluated = w->conditions * w->window;
@@ -51,7 +51,7 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
     w->lowest = arena_carve(base, &used, g, i);
     w->calls = arena_carve(base, &used, g, i);
     w->noise = arena_carve(base, &used, steps * g * c, f);
-    w->seen = arena_carve(base, &used, g * (steps + 1) * KERN_SEEN * c, f);
+    w->evaluated = arena_carve(base, &used, g * (steps + 1) * KERN_EVALUATED * c, f);
     w->secant = arena_carve(base, &used, g * KERN_SECANT * c, f);
     w->slot_token = arena_carve(base, &used, g, i);
     w->slot_row = arena_carve(base, &used, g, i);
@@ -104,7 +104,7 @@ mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int wind
     w->channels = target->head->channels;
     w->max_steps = target->max_steps;
     w->log_temperature = logf(target->temperature);
-    /* the modulation of all steps of a group is held at once */
+    /* a group has as many tokens as its modulation rows, of all steps, fit in the budget */
     const size_t fit = target->head->k->mod_budget / mod_bytes(w, target->head, 1);
     w->group = fit < 1 ? 1 : fit < (size_t)target->max_tokens ? (int)fit : target->max_tokens;
     out->table = malloc(((size_t)w->max_steps + 1) * sizeof *out->table);
@@ -141,7 +141,7 @@ mar_status diff_speculate_plan(diff_speculation *s, int tokens, mar_err *err)
 
 /* --- tokens -------------------------------------------------------------------------------------------------- */
 
-/* The tables of the respacing in use. */
+/* Uploads the tables of the respacing in use, unless they are there. */
 static void use_schedule(diff_speculation *s)
 {
     kern *k = s->target.chain->head->k;
@@ -163,7 +163,7 @@ static void use_schedule(diff_speculation *s)
     k->core->upload(k, w->gain, s->table, (steps + 1) * sizeof *w->gain);
 }
 
-/* The modulation of all steps of tokens first..first+n-1 of the `tokens` whose conditions are embedded. */
+/* Computes the modulation of all steps of tokens first .. first+n-1; the conditions of all `tokens` are embedded. */
 static void modulate(const diff_speculation *s, const diff_evaluator *e, int tokens, int first, int n)
 {
     const diff_chain *c = e->chain;
@@ -175,7 +175,7 @@ static void modulate(const diff_speculation *s, const diff_evaluator *e, int tok
                           (char *)e->at.mod + (size_t)i * half, e->at.scratch);
 }
 
-/* All rounds of the group's tokens. */
+/* Runs all rounds of the group's tokens. */
 static void run_rounds(diff_speculation *s, diff_speculation_stats *stats)
 {
     kern *k = s->target.chain->head->k;
@@ -199,6 +199,16 @@ static void add_stats(const kern_speculation_count *count, diff_speculation_stat
     stats->accepted += (long)count->accepted;
     stats->rejected += (long)count->rejected;
     stats->tries += (long)count->tries;
+}
+
+static double evaluator_flop(const diff_speculation *s, const diff_evaluator *e, const diff_speculation_stats *stats,
+                             long evaluations)
+{
+    if (!e->chain) return 0;
+    const diff_head *head = e->chain->head;
+    return 2.0 * s->w.conditions *
+           (diff_head_macs(head, (double)stats->modulations, (double)evaluations) +
+            (double)stats->tokens * head->z_dim * head->width);
 }
 
 void diff_speculate_sample(diff_speculation *s, const float *z, const float *draft_z, int tokens, const float *cfg,
@@ -229,20 +239,6 @@ void diff_speculate_sample(diff_speculation *s, const float *z, const float *dra
     }
     stats->tokens += tokens;
     stats->modulations += (long)tokens * c->schedule.steps;
-}
-
-static double evaluator_flop(const diff_speculation *s, const diff_evaluator *e, const diff_speculation_stats *stats,
-                             long evaluations)
-{
-    if (!e->chain) return 0;
-    const diff_head *head = e->chain->head;
-    return 2.0 * s->w.conditions *
-           ((double)stats->modulations * diff_head_modulation_macs(head) +
-            (double)evaluations * diff_head_sequential_macs(head) + (double)stats->tokens * head->z_dim * head->width);
-}
-
-double diff_speculate_flop(const diff_speculation *s, const diff_speculation_stats *stats)
-{
-    return evaluator_flop(s, &s->target, stats, stats->evaluations) +
-           evaluator_flop(s, &s->draft, stats, stats->draft_evaluations);
+    stats->flop = evaluator_flop(s, &s->target, stats, stats->evaluations) +
+                  evaluator_flop(s, &s->draft, stats, stats->draft_evaluations);
 }

@@ -1,30 +1,33 @@
-/* Lossless speculation inside the head: the denoising chain with fewer sequential evaluations (De Bortoli, Galashov,
- * Gretton and Doucet, "Accelerated Diffusion Models via Speculative Sampling", 2025).
+/* Speculation inside the head: the denoising chain with fewer sequential evaluations, without loss (De Bortoli,
+ * Galashov, Gretton and Doucet, "Accelerated Diffusion Models via Speculative Sampling", 2025).
  *
- * A round, for every token at its own step index i, x_i known:
- *   1. propose the states behind the transitions i, i-1, ... from laws q that cost nothing, window - 1 of them;
- *   2. evaluate the head at x_i and at the proposals, all tokens in one call: the laws p of `window` transitions;
- *   3. walk down: verify each proposal; the first rejected one is replaced by a draw from Norm[p - q]+ and ends the
- *      round. If all are accepted, the last transition, of which p is known, is drawn from p itself.
- * The tokens' law is the plain chain's for any window and any q; with window 1 on a CPU their bits are.
+ * Each token is at its own step index i, and its state x_i is known. The window is the number of transitions that one
+ * round can settle. A round does three things, for all tokens at once:
+ *   1. It proposes the states after the transitions i, i-1, ..., window - 1 of them, from laws q that cost nothing.
+ *   2. It evaluates the head at x_i and at the proposals in one call, which gives the laws p of `window` transitions.
+ *   3. It walks down and verifies each proposal. The first rejected one is replaced by a draw from Norm[p - q]+ and
+ * ends the round. If all are accepted, the last transition, whose p is known, is drawn from p itself. The tokens have
+ * the plain chain's law for any window and any q. With window 1 on a CPU they have its bits.
  *
- * What q is. An evaluation at index s said that the clean token is m, given x_s. As if the token were Gaussian given
- * its condition, with variance V at s, a filter turns that into what the head would say of x_k, k <= s:
- *   m_k = (m + V (y_k - y_s)) / (1 + V (snr_k - snr_s)),   y = snr x / sqrt(abar),   snr = abar / (1 - abar),
- * which follows the proposed state and so the noise. V = r / (1 + snr_s): that of a unit Gaussian, as tokens are scaled
- * to be, times a ratio r per channel learned from how the head's answers moved along the chain so far. The evaluation
- * used is the token's latest at index k itself, made in an earlier round at a proposal that came to nothing (as SJD
- * keeps the tail of its drafts), else the lowest there is; before the first, m = 0 at snr 0. The variance fraction is
- * taken over from there. With a draft model, q is the law of its head, evaluated at each proposal in turn.
+ * What q is. An evaluation at index s predicts that the clean token is m, given x_s. Assume that the token given its
+ * condition is Gaussian with variance V at s. Then a filter extrapolates the prediction to x_k, k <= s:
+ *   m_k = (m + V (y_k - y_s)) / (1 + V (snr_k - snr_s)),   y = snr x / sqrt(abar),   snr = abar / (1 - abar).
+ * It follows the proposed state and so the noise. V = r / (1 + snr_s) is the variance of a unit Gaussian, to which
+ * tokens are scaled, times a ratio r per channel. r is learned from how the predictions moved along the chain so far.
+ * The evaluation used is the token's latest at index k itself, which an earlier round made at a proposal that did not
+ * stand (SJD keeps the tail of its drafts likewise). If there is none, it is the one at the lowest index; before the
+ * first evaluation, m = 0 at snr 0. The variance fraction is that of the same evaluation. With a draft model, q is the
+ * law of the draft's head, evaluated at each proposal in turn.
  *
- * Why that is exact. A proposal of transition k is drawn with eps_k, the plain chain's own noise, and that of a round
- * that ended above k is forgotten and eps_k used again. Call F_k all noise of the transitions above k: x_T and, for
- * j > k, eps_j, the uniform of j's verification, its residual's candidates. q_k is made of evaluations at states of
- * indices >= k, and such a state depends on noise of transitions above it only, hence on F_k: evaluations at lower
- * indices, which know eps_k, must never enter q_k. How far the rounds above got depends on F_k, too, as does r, learned
- * on the way down. So by induction (x_k, q_k, p_k) of the round that decides transition k, which happens once, and
- * whether it is the window's last, are functions of F_k; eps_k and k's uniform and candidates are independent of it,
- * and x_{k-1}, by the verifier's rule or drawn with eps_k itself, is a draw from p_k given F_k. */
+ * Why that is exact. A proposal of transition k is drawn with eps_k, the plain chain's own noise. If the round ends
+ * above k, the proposal is dropped and eps_k is used again later. Let F_k be all noise of the transitions above k: x_T
+ * and, for j > k, eps_j, the uniform of j's verification, and its residual's candidates.
+ *   - q_k is made of evaluations at states of indices >= k. Such a state depends on noise of transitions above it only,
+ *     hence on F_k. Evaluations at lower indices depend on eps_k, so they must never enter q_k.
+ *   - How far the rounds above got depends on F_k, too, and so does r, which is learned on the way down.
+ * Each transition k is decided once. By induction, (x_k, q_k, p_k) of the round that decides it, and whether k is the
+ * last transition of that round, are functions of F_k. eps_k and k's uniform and candidates are independent of F_k. So
+ * x_{k-1}, by the verifier's rule or drawn with eps_k itself, is a draw from p_k given F_k. */
 #ifndef DIFFUSION_SPECULATE_H
 #define DIFFUSION_SPECULATE_H
 
@@ -33,50 +36,50 @@
 
 /* A head that is evaluated at many states. */
 typedef struct {
-    diff_chain *chain; /* the head, its conditions and step embeddings; NULL: no draft */
+    diff_chain *chain; /* the head, its conditions and time embeddings; NULL: no draft */
     kern_speculation_head at;
 } diff_evaluator;
 
 typedef struct {
     diff_evaluator target, draft;
-    kern_speculation w;              /* w.group tokens go through the chain together; w.window 0: none was created */
+    kern_speculation w;              /* the backend's state; w.window is 0 before diff_speculate_create */
     const kern_chain_coef *schedule; /* the respacing whose tables are on the backend */
-    float *table;                    /* host [max_steps+1] */
+    float *table;                    /* host [max_steps+1] working memory */
 } diff_speculation;
 
 typedef struct {
     long tokens;
-    long calls;         /* sequential calls of the target's head, summed over tokens; the plain chain's: steps each */
-    int calls_max;      /* of one token */
-    long batched;       /* calls of the target's head, each for all tokens of a group */
-    long draft_batched; /* of the draft's */
-    long modulations;   /* (token, step) pairs, of each model */
-    long evaluations;   /* states at which the target's head was evaluated */
-    long draft_evaluations; /* the draft's */
-    long accepted, rejected;
-    long tries; /* candidates for the replacements of the rejected */
+    long calls;             /* sequential calls of the target's head, summed over tokens; a plain chain makes `steps` */
+    int calls_max;          /* the most calls of one token */
+    long batched;           /* calls of the target's head, each for all tokens of a group */
+    long draft_batched;     /* calls of the draft's head, each for all tokens of a group */
+    long modulations;       /* (token, step) pairs whose modulation was computed, of each model */
+    long evaluations;       /* states at which the target's head was evaluated */
+    long draft_evaluations; /* states at which the draft's head was evaluated */
+    long accepted;          /* proposals */
+    long rejected;          /* proposals */
+    long tries;             /* candidates drawn for the replacements of rejected proposals */
+    double flop;            /* arithmetic of all this, 2 per multiply-add */
 } diff_speculation_stats;
 
-/* For the tokens of `target`'s calls; both chains must outlive it. draft: the chain whose head proposes, or NULL. The
- * respacing in use (diff_chain_use) may change between calls, in both chains alike. At temperature 0 there is no noise
- * in which a guess could be right, and window counts as 1. It runs after diff_speculate_lay_out. MAR_EARG if window is
- * not positive, the sampler is not DDPM or the chains do not go together. */
+/* Creates speculation for the chain `target`; the head of the chain `draft` proposes, or the filter if draft is NULL.
+ * Both chains must outlive it. The respacing in use (diff_chain_use) may change between calls, in both chains alike. At
+ * temperature 0 there is no noise in which a guess could be right, and window counts as 1. Call diff_speculate_lay_out
+ * before the first run. MAR_EARG if window is not positive, if the sampler is not DDPM, or if the chains differ in
+ * channels, guidance, tokens or steps. */
 mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int window, diff_speculation *out,
                                  mar_err *err);
-/* Gives it its working memory in backend memory at base, which must outlive it, and returns the bytes it takes, a
- * multiple of 256; base NULL only counts. */
+/* Lays out the working memory at base, which is backend memory and must outlive s. Returns the bytes it takes, a
+ * multiple of 256. With base NULL it only counts. */
 size_t diff_speculate_lay_out(diff_speculation *s, char *base);
 void diff_speculate_free(diff_speculation *s);
 /* Prepares for calls with this many tokens in the respacing in use, so that diff_speculate_sample allocates nothing. */
 mar_status diff_speculate_plan(diff_speculation *s, int tokens, mar_err *err);
 
-/* As diff_chain_sample, in law; with window 1 on a CPU in bits. draft_z: the draft's conditions of the same tokens, if
- * it has a draft. Adds to *stats. */
+/* Draws tokens as diff_chain_sample does: the same law, and with window 1 on a CPU the same bits. draft_z is the
+ * draft's z of the same tokens; unused without a draft. Adds to *stats. */
 void diff_speculate_sample(diff_speculation *s, const float *z, const float *draft_z, int tokens, const float *cfg,
                            uint64_t seed, const uint64_t *image, const int *position, float *x,
                            diff_speculation_stats *stats);
-
-/* Arithmetic of what is counted in stats, 2 per multiply-add. */
-double diff_speculate_flop(const diff_speculation *s, const diff_speculation_stats *stats);
 
 #endif

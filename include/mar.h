@@ -5,10 +5,13 @@
  *
  *     mar *m;  mar_model *model;  mar_vae *vae;  mar_session *s;
  *     mar_params p;
- *     mar_params_init(&p, sizeof p);                        // guidance 2.9, 64 steps of 100: mar_param_get has the
- * list mar_open(NULL, &m); mar_model_load(m, "mar_base.safetensors", 0, &model); mar_vae_load(m, "kl16.safetensors",
- * &vae); mar_session_create(model, vae, &p, 1, &s); mar_session_begin(s, 0, (int[]){207}, 1);            // image 0 of
- * this seed: a golden retriever while (!mar_session_done(s)) mar_session_step(s);     // one autoregressive step a call
+ *     mar_params_init(&p, sizeof p);                        // guidance 2.9, 64 steps of 100, as the command
+ *     mar_open(NULL, &m);
+ *     mar_model_load(m, "mar_base.safetensors", 0, &model);
+ *     mar_vae_load(m, "kl16.safetensors", &vae);
+ *     mar_session_create(model, vae, &p, 1, &s);
+ *     mar_session_begin(s, 0, (int[]){207}, 1);             // image 0 of this seed: a golden retriever
+ *     while (!mar_session_done(s)) mar_session_step(s);     // one autoregressive step a call
  *     mar_session_images(s, rgb);                           // uint8_t rgb[256 * 256 * 3]
  *     mar_session_free(s); mar_vae_free(vae); mar_model_free(model); mar_close(m);
  *

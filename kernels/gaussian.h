@@ -1,19 +1,20 @@
-/* Verifying a continuous token: the ratio of two diagonal Gaussians, p the target's and q the draft's, and the residual
- * Norm[p - c q]+ without an integral. One source for host and device.
+/* Verifying a continuous token: the ratio of two diagonal Gaussians, p the target's and q the draft's, and a draw from
+ * the residual Norm[p - c q]+ without computing its integral. One source for host and device.
  *
- * With r = p/q a candidate from p is kept with probability [1 - c/r]+ (continuous SD, Eq. 10 and 11). That takes
- * 1 / integral [p - c q]+ candidates on average: few if p and q are far apart, any number if they are close. So after
- * PLAIN of them the candidates come from a tilted Gaussian g ~ p r^theta instead, which leans to where the residual
- * is, and are kept with probability r^-theta (1 - c/r) / m, where m = c^-theta theta^theta / (1+theta)^(1+theta) is
- * the largest value of the numerator. The law is the same; theta is chosen to need the fewest candidates.
+ * The residual by rejection. With r = p/q, a candidate from p is kept with probability [1 - c/r]+ (continuous SD, Eq.
+ * 10 and 11). That takes 1 / integral [p - c q]+ candidates on average: a small number if p and q are far apart, any
+ * number if they are close. So after the first KERN_PLAIN_CANDIDATES the candidates come from a tilted Gaussian
+ * g ~ p r^theta, which has more mass where the residual is. They are kept with probability r^-theta (1 - c/r) / m,
+ * where m = c^-theta theta^theta / (1+theta)^(1+theta) is the largest value of the numerator. The law of what is kept
+ * is the same. theta is chosen to need the fewest candidates on average.
  *
- * Normals and uniforms come from purpose RESIDUAL, size/4 blocks (rounded up) of normals and one for the uniform per
- * candidate. When the 2^16 blocks of an address are used up, the next key is seed + k * 0x9E3779B97F4A7C15, k = 1, 2,
- * ...
+ * Random numbers. A candidate takes size/4 (rounded up) Philox blocks of normals and one block for its uniform, all of
+ * purpose RESIDUAL. An address has 2^16 blocks; when they are used up, the key becomes seed + k * 0x9E3779B97F4A7C15,
+ * k = 1, 2, ...
  *
- * A token's lanes do its work together: on a GPU the 32 of a warp, on a host one. They share out the channels of a sum,
- * and as a candidate is a function of its number alone, they try as many at once as they are; the first that is kept,
- * by number, wins, which is the same for any number of lanes. */
+ * Lanes. A warp of 32 lanes works on a token on a GPU, and one lane on a host. Lanes divide the channels of a sum. A
+ * candidate depends on its number alone, so each lane tries another one. The kept candidate with the lowest number
+ * wins, so the result is the same for any number of lanes. */
 #ifndef KERNELS_GAUSSIAN_H
 #define KERNELS_GAUSSIAN_H
 
@@ -34,12 +35,12 @@ KERN_LANE_FN double kern_lanes_sum(double x)
     for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
     return x;
 }
-/* What a lane did to memory before is done before what another does after. */
+/* Orders memory: what any lane wrote before it is visible to every lane after it. */
 KERN_LANE_FN void kern_lanes_meet(void)
 {
     __syncwarp();
 }
-/* The first lane that says yes; KERN_LANES if none does. */
+/* The first lane whose `yes` is not 0; KERN_LANES if there is none. */
 KERN_LANE_FN int kern_first_lane(int yes)
 {
     const unsigned votes = __ballot_sync(0xffffffffu, yes);
@@ -64,10 +65,10 @@ KERN_LANE_FN int kern_first_lane(int yes)
 #endif
 
 typedef struct {
-    int size; /* channels */
-    /* [size] means and log standard deviations. -INFINITY in all of log_std_p makes p a point; log_std_q is finite if p
-     * is not one. */
-    const float *mean_p, *mean_q, *log_std_p, *log_std_q;
+    int size;                     /* channels */
+    const float *mean_p, *mean_q; /* [size] */
+    const float *log_std_p;       /* [size] log standard deviations; all -INFINITY if p is a point */
+    const float *log_std_q;       /* [size] log standard deviations; finite unless p is a point */
 } kern_gaussians;
 
 /* Where a verification's random numbers come from: Philox addresses (purpose VERIFY or RESIDUAL, image, position,
@@ -94,6 +95,7 @@ KERN_FN double kern_uniform_at(const kern_address *a, kern_noise purpose, uint32
 
 /* --- the criterion ----------------------------------------------------------------------------------------- */
 
+/* log p(x) - log q(x) of one channel. */
 KERN_FN double kern_channel_log_ratio(const kern_gaussians *s, int i, double x)
 {
     const double p = (x - s->mean_p[i]) * exp(-(double)s->log_std_p[i]);
@@ -109,7 +111,7 @@ KERN_LANE_FN double kern_gaussian_log_ratio(const kern_gaussians *s, const float
     return kern_lanes_sum(sum);
 }
 
-/* The log of what a rule accepts x with, which may be above 0; path = path_q - path_p. */
+/* The log of a rule's acceptance probability of x before it is capped at 1; path = path_q - path_p. */
 KERN_LANE_FN double kern_gaussian_log_accept(const kern_gaussian_rule *rule, const kern_gaussians *s, double path,
                                              const float *x)
 {
@@ -124,13 +126,13 @@ KERN_LANE_FN double kern_gaussian_log_accept(const kern_gaussian_rule *rule, con
     return rule->path_accept == 0 ? a : a + rule->path_accept * path;
 }
 
-/* log c of the rule's residual. */
+/* log c of a rule's residual. */
 KERN_FN double kern_gaussian_log_scale(const kern_gaussian_rule *rule, double path)
 {
     return rule->path_scale == 0 ? 0 : rule->path_scale * path;
 }
 
-/* p has no spread. */
+/* Whether p is a point. */
 KERN_LANE_FN int kern_gaussian_is_point(const kern_gaussians *s)
 {
     int spread = 0;
@@ -142,7 +144,8 @@ KERN_LANE_FN int kern_gaussian_is_point(const kern_gaussians *s)
 
 enum { KERN_PLAIN_CANDIDATES = 16 };
 
-/* Mean and standard deviation of channel i of g, and the mean of log r there. 0 if g has no finite spread. */
+/* Mean and standard deviation of channel i of g, and the mean of log r under g. Returns 0 if g has no finite variance.
+ */
 KERN_FN int kern_tilt(const kern_gaussians *s, int i, double theta, double *mean, double *std, double *log_r)
 {
     const double precision_p = exp(-2 * (double)s->log_std_p[i]);
@@ -187,8 +190,8 @@ KERN_LANE_FN double kern_log_mass_bound(const kern_gaussians *s, double theta, d
     return kern_lanes_sum(sum);
 }
 
-/* The best theta, by bisection on its logarithm; 0 if there is none: r never reaches c, and the residual is empty. A
- * theta of 10^12 would magnify differences of log r that are its rounding: empty, too. */
+/* The best theta, by bisection on its logarithm. Returns 0 if the residual is empty, because r never reaches c. A theta
+ * above 10^12 would only magnify rounding errors of log r, so it counts as empty, too. */
 KERN_LANE_FN double kern_best_tilt(const kern_gaussians *s, double log_c)
 {
     double low = -40, high = 27.6;
@@ -203,7 +206,7 @@ KERN_LANE_FN double kern_best_tilt(const kern_gaussians *s, double log_c)
     return exp(low);
 }
 
-/* Laws with a ratio everywhere: no NaN, no infinity, standard deviations that a double can square. */
+/* Whether p and q have a ratio everywhere: no NaN, no infinity, standard deviations that a double can square. */
 KERN_LANE_FN int kern_gaussians_proper(const kern_gaussians *s)
 {
     int proper = 1;
@@ -213,13 +216,13 @@ KERN_LANE_FN int kern_gaussians_proper(const kern_gaussians *s)
     return kern_first_lane(!proper) == KERN_LANES;
 }
 
-/* Blocks of four channels. */
+/* Number of Philox blocks for the normals of a candidate: one for four channels. */
 KERN_FN int kern_channel_blocks(const kern_gaussians *s)
 {
     return (s->size + 3) / 4;
 }
 
-/* Random block b of candidate n, counted on over as many keys as it takes; the last is the uniform's. */
+/* The words of Philox block b of candidate n; the last block is the uniform's. */
 KERN_FN void kern_candidate_words(const kern_gaussians *s, const kern_address *a, uint64_t n, int b, uint32_t words[4])
 {
     const uint64_t block = n * ((uint64_t)kern_channel_blocks(s) + 1) + (uint64_t)b;
@@ -227,7 +230,7 @@ KERN_FN void kern_candidate_words(const kern_gaussians *s, const kern_address *a
     kern_random_words(seed, KERN_NOISE_RESIDUAL, a->image, a->position, a->step, (uint32_t)(block & 0xffff), words);
 }
 
-/* Channels 4b.. of candidate n from g (theta 0: p); returns how many they are. */
+/* Draws channels 4b..4b+3 of candidate n from g, or from p if theta is 0. Returns how many of them exist. */
 KERN_FN int kern_candidate_block(const kern_gaussians *s, double theta, const kern_address *a, uint64_t n, int b,
                                  double value[4])
 {
@@ -247,9 +250,9 @@ KERN_FN int kern_candidate_block(const kern_gaussians *s, double theta, const ke
     return count;
 }
 
-/* Whether candidate n is kept. log_m: of m c^theta. Its ratio is that before it is rounded to floats: where the laws
- * are narrower than their spacing all candidates look alike. An overflow ends the search: there is no law to draw
- * from. */
+/* Whether candidate n is kept; log_m is the log of m c^theta. The ratio is taken before the candidate is rounded to
+ * floats: where the laws are narrower than the spacing of floats, all rounded candidates are equal. An overflow keeps
+ * the candidate, which ends the search: there is no law to draw from. */
 KERN_FN int kern_candidate_kept(const kern_gaussians *s, double theta, double log_m, double log_c,
                                 const kern_address *a, uint64_t n)
 {
@@ -267,7 +270,7 @@ KERN_FN int kern_candidate_kept(const kern_gaussians *s, double theta, double lo
     return d < 0 && log_u < (theta > 0 ? theta * d + log1p(-exp(d)) - log_m : log1p(-exp(d)));
 }
 
-/* Writes candidate n; returns the number of those tried. */
+/* Writes candidate n to x; returns the number of candidates tried. */
 KERN_LANE_FN long kern_take_candidate(const kern_gaussians *s, double theta, const kern_address *a, long n, float *x)
 {
     kern_lanes_meet(); /* x may be the draft, which every lane has read parts of */
@@ -279,11 +282,10 @@ KERN_LANE_FN long kern_take_candidate(const kern_gaussians *s, double theta, con
     return n + 1;
 }
 
-/* Draws x [size] from Norm[p - c q]+; returns the number of candidates.
+/* Draws x [size] from Norm[p - c q]+. Returns the number of candidates tried.
  *
- * A residual with c > 1 is not what a rejection left over, and can have next to no mass: nothing that p would ever
- * draw. Below a mass of 1e-6 the replacement is a draw from p. With c <= 1 there is no such limit: where the criterion
- * is that of c, the mass is the probability of the rejection. */
+ * With c > 1 the residual can have next to no mass. Below a mass of 1e-6 the replacement is a draw from p. With c <= 1
+ * there is no such limit: the mass is the probability of the rejection, if the criterion has the same c. */
 KERN_LANE_FN long kern_gaussian_residual(const kern_gaussians *s, double log_c, const kern_address *a, float *x)
 {
     const double log_mass_floor = -13.8;
@@ -305,15 +307,15 @@ KERN_LANE_FN long kern_gaussian_residual(const kern_gaussians *s, double log_c, 
 
 /* --- the verdict ------------------------------------------------------------------------------------------- */
 
-/* Whether a draft is kept that is to be with probability min(1, exp(log_f)); not with a NaN. */
+/* Decides whether a draft is kept, with probability min(1, exp(log_f)). A NaN rejects. */
 KERN_FN int kern_gaussian_keeps(double log_f, const kern_address *a)
 {
     return log_f >= 0 || log(kern_uniform_at(a, KERN_NOISE_VERIFY, 0)) < log_f;
 }
 
-/* Keeps a draft with probability min(1, exp(log_f)), or replaces it: x [size], else untouched, is then a draw from
- * Norm[p - c q]+. Where p is a point, the draft is kept if it is that point. A NaN rejects: what comes of the target's
- * law is the answer. Returns whether the draft is replaced; *tries counts the candidates. */
+/* Keeps a draft with probability min(1, exp(log_f)), or replaces it by a draw x [size] from Norm[p - c q]+. x is not
+ * written if the draft is kept. Where p is a point, the draft is kept if it is that point. A NaN rejects, so the
+ * replacement shows it. Returns whether the draft is replaced; *tries counts the candidates. */
 KERN_LANE_FN int kern_gaussian_settle(const kern_gaussians *s, double log_f, double log_c, const kern_address *a,
                                       const float *draft, float *x, long *tries)
 {
@@ -330,7 +332,7 @@ KERN_LANE_FN int kern_gaussian_settle(const kern_gaussians *s, double log_f, dou
     return 1;
 }
 
-/* Row r of a job, of which the caller does first_replaced. Returns whether it is replaced. */
+/* Verifies row r of a job; the caller fills first_replaced. Returns whether the draft is replaced. */
 KERN_LANE_FN int kern_verify_row(const kern_verify_job *job, int r)
 {
     const size_t at = (size_t)r * (size_t)job->channels;

@@ -2,12 +2,13 @@
  *
  * Models are written once over this table. Two kinds of arrays appear:
  *   float*  residual streams, tokens, statistics: always f32;
- *   act*    operands of matrix products: `kern_act_size(k)` bytes an element, bf16 or f32 by backend.
- * All array arguments live in the backend's memory (alloc) unless they are marked `host`; index arguments
- * (`const int *`) and scalars live in host memory and are read before the call returns. Row counts may be 0. Operations
- * on one kern run in order, and may still be running when the call returns: `download` and `finish` wait. Rows are
- * independent: no row of a result depends on what stands in the others. On a CPU not even its bits depend on the number
- * of rows beside it, nor on the number of threads; on a GPU a product of another number of rows may round differently.
+ *   act*    operands of matrix products: k->act_size bytes an element, bf16 or f32 by backend.
+ * Array arguments live in the backend's memory (k->core->alloc) unless they are marked `host`. Index arguments
+ * (`const int *`) and scalars live in host memory and are read before the call returns. Row counts may be 0.
+ *
+ * Operations on one kern run in order. An operation may still be running when its call returns; `download` and `finish`
+ * wait for it. No row of a result depends on the contents of another row. On a CPU even the bits of a row are the same
+ * for any number of rows and threads. On a GPU a product of another number of rows may round differently.
  */
 #ifndef KERNELS_OPS_H
 #define KERNELS_OPS_H
@@ -21,11 +22,11 @@
 typedef struct kern kern;                         /* a backend instance */
 typedef struct kern_linear kern_linear;           /* packed weights [N][K] and bias of y = act(x W^T + b) */
 typedef struct kern_conv kern_conv;               /* packed weights of a 2-D convolution */
-typedef struct kern_head kern_head;               /* packed diffusion head */
-typedef struct kern_recording kern_recording;     /* recorded work */
-typedef struct kern_speculation kern_speculation; /* speculation inside the head: kernels/speculation.h, as */
-typedef struct kern_speculation_head kern_speculation_head;
-typedef void act; /* array of operands, see above */
+typedef struct kern_head kern_head;               /* packed weights of the diffusion head */
+typedef struct kern_recording kern_recording;     /* recorded work, for replay */
+typedef struct kern_speculation kern_speculation; /* state of speculation inside the head: kernels/speculation.h */
+typedef struct kern_speculation_head kern_speculation_head; /* a head to evaluate there: kernels/speculation.h */
+typedef void act;                                           /* array of operands, see above */
 
 typedef enum { KERN_LINEAR, KERN_GELU, KERN_SILU } kern_activation; /* GELU: exact, with erf */
 
@@ -33,28 +34,29 @@ enum {
     KERN_IN_F32 = 1,   /* x is float*, multiplied in f32; else act* */
     KERN_OUT_F32 = 2,  /* y is float*; else act* */
     KERN_OUT_ADD = 4,  /* y += result; needs KERN_OUT_F32 */
-    KERN_UPSAMPLE = 8, /* convolutions: of the nearest-neighbour 2x upsampled input; kernel 3, needs KERN_OUT_F32
-                        * and excludes KERN_OUT_ADD */
+    KERN_UPSAMPLE = 8, /* Convolutions only: the input is upsampled 2x first, nearest neighbour. Needs kernel 3 and
+                        * KERN_OUT_F32; excludes KERN_OUT_ADD. */
 };
 
 typedef struct {
-    int out, in;         /* N, K */
-    const float *weight; /* host [N][K] */
-    const float *bias;   /* host [N] or NULL */
-    kern_activation activation;
-    int flags;    /* KERN_IN_F32 ... */
-    int y_stride; /* elements from one row of y to the next, 0 = out */
+    int out, in;                /* N, K */
+    const float *weight;        /* host [N][K] */
+    const float *bias;          /* host [N] or NULL */
+    kern_activation activation; /* applied to x W^T + b */
+    int flags;                  /* KERN_IN_F32 | ... */
+    int y_stride;               /* elements from one row of y to the next; 0 means out */
 } kern_linear_spec;
 
 /* 2-D convolution, stride 1, kernel 1 or 3 with zero padding kernel/2, activations NHWC. */
 typedef struct {
-    int out, in, kernel; /* channels, channels, 1 or 3 */
+    int out, in;         /* channels */
+    int kernel;          /* 1 or 3 */
     const float *weight; /* host [out][in][kernel][kernel] */
     const float *bias;   /* host [out] */
     int flags;           /* KERN_OUT_F32, KERN_OUT_ADD, KERN_UPSAMPLE; the input is always act* */
 } kern_conv_spec;
 
-/* The diffusion head's weights, all host f32, official names in diffusion/head.c. W = width, D = z size. */
+/* One residual block of the diffusion head, all host f32, W = width; official names in diffusion/head.c. */
 typedef struct {
     const float *ln_weight, *ln_bias;   /* [W] in_ln */
     const float *fc1_weight, *fc1_bias; /* [W][W], [W] mlp.0 */
@@ -62,8 +64,9 @@ typedef struct {
     const float *ada_weight, *ada_bias; /* [3W][W], [3W] shift, scale, gate */
 } kern_head_block;
 
+/* The diffusion head, all host f32. */
 typedef struct {
-    int width, depth, channels;         /* W, residual blocks, token channels C */
+    int width, depth, channels;         /* W; residual blocks; C, the channels of a token */
     const float *in_weight, *in_bias;   /* [W][C], [W] input_proj */
     const kern_head_block *blocks;      /* [depth] */
     const float *ada_weight, *ada_bias; /* [2W][W], [2W] final adaLN: shift, scale */
@@ -72,49 +75,52 @@ typedef struct {
 
 /* One diffusion step of the learned-range Gaussian chain, in f32 (diffusion/schedule.h fills it). */
 typedef struct {
-    float sqrt_recip_abar, sqrt_recipm1_abar; /* x0 = a*x_t - b*eps */
+    float sqrt_recip_abar, sqrt_recipm1_abar; /* a and b of x0 = a*x_t - b*eps */
     float coef_x0, coef_xt;                   /* posterior mean = coef_x0*x0 + coef_xt*x_t */
     float log_var_min, log_var_max;           /* log variance = frac*max + (1-frac)*min, frac = (v+1)/2 */
     float noise;                              /* temperature, or 0 at the last index */
 } kern_chain_coef;
 
-/* One step of an ODE solver of the chain that predicts x0, first or second order (diffusion/schedule.h). */
+/* One step of a first- or second-order ODE solver that predicts x0 (diffusion/schedule.h fills it). The next state is
+ * coef_x*x_t + coef_x0*x0 + coef_previous*(x0 of the step before). */
 typedef struct {
-    float sqrt_recip_abar, sqrt_recipm1_abar; /* x0 = a*x_t - b*eps */
-    float coef_x, coef_x0, coef_previous; /* next x = coef_x*x_t + coef_x0*x0 + coef_previous*(x0 of the step before) */
+    float sqrt_recip_abar, sqrt_recipm1_abar; /* a and b of x0 = a*x_t - b*eps */
+    float coef_x, coef_x0, coef_previous;     /* coef_previous is 0 in a step of first order */
 } kern_ode_coef;
 
-/* LazyMAR's evaluation of the head: what the blocks' MLPs gave is kept and used again. Blocks 1 to 4 give again what
- * they added to x; the others give their MLP's result again, gated anew. */
+/* LazyMAR's evaluation of the head: outputs of the blocks' MLPs are kept and used again. Of blocks 1 to 4 the gated
+ * output is kept, which is what they add to x. Of the other blocks the MLP's output is kept, and gated anew. */
 typedef enum {
-    KERN_HEAD_FRESH, /* computes and keeps all */
-    KERN_HEAD_WARM,  /* takes blocks 1 to 4 from what is kept, computes and keeps the others */
-    KERN_HEAD_KEPT,  /* takes all from what is kept */
+    KERN_HEAD_FRESH, /* computes and keeps all blocks */
+    KERN_HEAD_WARM,  /* reuses blocks 1 to 4, computes and keeps the others */
+    KERN_HEAD_KEPT,  /* reuses all blocks */
 } kern_head_reuse;
 
-/* A run of the chain from index `first` down to `last`. rows = tokens * conditions: row c * tokens + t is condition c
- * of token t, the conditional one first; both read the token's state. Steps are of DDPM (coef) or of a solver (ode). */
+/* A run of the chain from index `first` down to index `last`. There are rows = tokens * conditions rows of the head:
+ * row c * tokens + t is condition c of token t, and condition 0 is the conditional one. All conditions of a token read
+ * the token's one state. Either `coef` or `ode` is given: the steps are DDPM's or a solver's. */
 typedef struct {
-    int tokens, conditions;
-    int first, last;
-    const void *mod;             /* modulation row of index i and row r: (first - i) * rows + r */
-    float *x;                    /* [tokens][C]: the state before index `first`, then that after `last` */
-    float *x0;                   /* [tokens][C] a solver's, as for chain_ode_step; else NULL */
-    const kern_chain_coef *coef; /* host, by index; NULL: */
-    const kern_ode_coef *ode;    /* host, by index */
-    const int *t;                /* host, by index: the noise address's step */
-    const float *cfg;            /* host [tokens]; with one condition unused */
-    uint64_t seed;
-    const uint64_t *image; /* host [tokens] */
-    const int *position;   /* host [tokens] */
-    float *out;            /* [rows][2C] working memory */
-    void *scratch;         /* head_scratch_bytes(rows) */
+    int tokens, conditions;      /* conditions: 1, or 2 with guidance */
+    int first, last;             /* step indices, first >= last */
+    const void *mod;             /* modulation rows; that of index i and row r has number (first - i) * rows + r */
+    float *x;                    /* [tokens][C] in: the state before index `first`; out: that after `last` */
+    float *x0;                   /* [tokens][C] for a solver, as in chain_ode_step; NULL for DDPM */
+    const kern_chain_coef *coef; /* host, by index; NULL for a solver */
+    const kern_ode_coef *ode;    /* host, by index; NULL for DDPM */
+    const int *t;                /* host, by index: the step in the noise address */
+    const float *cfg;            /* host [tokens] guidance scale; unused with one condition */
+    uint64_t seed;               /* of the noise address */
+    const uint64_t *image;       /* host [tokens], of the noise address */
+    const int *position;         /* host [tokens], of the noise address */
+    float *out;                  /* [rows][2C] working memory */
+    void *scratch;               /* k->head->scratch_bytes(rows) of working memory */
 } kern_chain_job;
 
 /* A criterion for diagonal Gaussians p and q (specdec/). With log p/q = exponents + normalisers (log |std_q| - log
  * |std_p|) and path = path_q - path_p, a draft x from q is accepted with probability min(1, exp(a)),
  *   a = exponents / temper + normalisers + path_accept * path,
- * else replaced by a draw from Norm[p - c q]+, log c = path_scale * path. Exact: temper 1, the others 0. */
+ * and is else replaced by a draw from Norm[p - c q]+, log c = path_scale * path. It is exact with temper 1 and the
+ * others 0. */
 typedef struct {
     double temper, path_accept, path_scale;
 } kern_gaussian_rule;
@@ -125,19 +131,19 @@ typedef struct {
     const float *draft;              /* [rows][C] */
     const float *mean_p, *log_std_p; /* [rows][C] the target's laws */
     const float *mean_q, *log_std_q; /* [rows][C] the laws the drafts were drawn from */
-    const double *path_p, *path_q;   /* [rows]; NULL: 0 */
+    const double *path_p, *path_q;   /* [rows]; NULL counts as 0 */
     kern_gaussian_rule rule;
-    uint64_t seed; /* addresses: purposes VERIFY and RESIDUAL, image, position, step */
-    uint32_t step;
-    const uint64_t *image; /* host [rows] */
-    const int *position;   /* host [rows] */
-    const int *group;      /* host [rows], and */
-    const int *order;      /* host [rows]: first_replaced[g] is the least `order` of a replaced row of group g */
+    uint64_t seed;         /* of the noise addresses, purposes VERIFY and RESIDUAL */
+    uint32_t step;         /* of the noise addresses */
+    const uint64_t *image; /* host [rows], of the noise addresses */
+    const int *position;   /* host [rows], of the noise addresses */
+    const int *group;      /* host [rows] a row's group, 0..groups-1 */
+    const int *order;      /* host [rows] a row's place in its group; first_replaced is in these numbers */
     int groups;
-    float *x;            /* [rows][C] the drafts, or what replaces them; may be draft */
+    float *x;            /* [rows][C] the drafts, or what replaces them; may be `draft` */
     int *replaced;       /* [rows] 0 or 1 */
-    int *tries;          /* [rows] candidates drawn for the residual, 0 if accepted */
-    int *first_replaced; /* [groups]; INT_MAX: none */
+    int *tries;          /* [rows] candidates drawn for the residual; 0 for an accepted draft */
+    int *first_replaced; /* [groups] the least `order` of the group's replaced rows; INT_MAX if there are none */
 } kern_verify_job;
 
 /* Memory, time, recordings, products, rows and attention: what every model is built from. */
@@ -146,20 +152,25 @@ typedef struct {
 
     mar_status (*alloc)(kern *k, size_t bytes, void **out, mar_err *err); /* 64-byte aligned, zeroed */
     void (*free)(kern *k, void *p);
-    void (*upload)(kern *k, void *dst, const void *src, size_t bytes);   /* host -> backend; src may be changed then */
-    void (*download)(kern *k, void *dst, const void *src, size_t bytes); /* backend -> host, waits */
-    void (*finish)(kern *k);                                             /* waits for all work */
+    /* Copies host -> backend; the caller may change src when the call returns. */
+    void (*upload)(kern *k, void *dst, const void *src, size_t bytes);
+    /* Copies backend -> host, and waits for it. */
+    void (*download)(kern *k, void *dst, const void *src, size_t bytes);
+    /* Waits for all work. */
+    void (*finish)(kern *k);
 
-    /* Adds the time since the last lap to *seconds, at the latest when `download` or `finish` next return; NULL: only
-     * begins. At most some thousand laps between two waits. */
+    /* Adds the time since the last lap to *seconds; NULL only starts the clock. The sum is complete when `download` or
+     * `finish` next returns. At most some thousand laps fit between two waits. */
     void (*lap)(kern *k, double *seconds);
-    /* Does body(arg), a sequence of operations without alloc, plans, download, finish, lap, similarity and window_*,
-     * whose number, order, scalars and backend addresses are the same at each call with this recording; contents of
-     * host arrays may differ. A backend that can, records it at the first call (*recording NULL) and replays it later:
-     * then body's calls only hand over their host arrays. body may be called more than once for one recording: it
-     * changes nothing on the host but what the next call sets again. recording_free(NULL) is allowed. */
+    /* Runs body(arg), a sequence of operations. A backend that can, records it at the first call (*recording NULL) and
+     * replays it later; then body's calls only hand over their host arrays.
+     *   - At each call with the same recording the operations, their order, scalars and backend addresses are the same;
+     *     contents of host arrays may differ.
+     *   - body calls no alloc, free, create, plan, download, finish, lap, similarity or speculate_*.
+     *   - body may be called more than once for one recording, so it changes nothing on the host that the next call
+     *     does not set again. */
     void (*replay)(kern *k, kern_recording **recording, void (*body)(void *arg), void *arg);
-    void (*recording_free)(kern *k, kern_recording *recording);
+    void (*recording_free)(kern *k, kern_recording *recording); /* NULL is fine */
 
     /* y[rows][N] = activation(x[rows][K] W^T + bias). Weights are copied, converted and packed here, once. */
     mar_status (*linear_create)(kern *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
@@ -172,21 +183,22 @@ typedef struct {
      * weight and bias float [dim]; y act [rows][dim], or float if y_f32. */
     void (*layer_norm)(kern *k, const float *x, const int *index, int rows, int dim, const float *weight,
                        const float *bias, float eps, void *y, int y_f32);
-    /* dst[dst_index[r]] = src[src_index[r]] + add[add_index[r]], rows of dim floats. A NULL index is the
-     * identity; add may be NULL: then bits are copied, and the rows may be of operands too, counted in floats. */
+    /* dst[dst_index[r]] = src[src_index[r]] + add[add_index[r]], rows of dim floats. A NULL index is the identity. add
+     * may be NULL: then bits are copied, so rows of operands can be copied too, their length counted in floats. */
     void (*copy_rows)(kern *k, float *dst, const int *dst_index, const float *src, const int *src_index,
                       const float *add, const int *add_index, int rows, int dim);
-    /* y[r] = cosine between the head_dim parts of row r of a and of b, averaged over the heads: how much a row has
-     * changed. Rows are `stride` elements apart; y host float [rows]. Two zero parts have cosine 0. */
+    /* y[r] = the cosine between the head_dim parts of row r of a and of b, averaged over the heads. It says how much a
+     * row has changed. Rows are `stride` elements apart; y is host float [rows]. Two zero parts have cosine 0. */
     void (*similarity)(kern *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim, float *y);
     /* y[i] = a[i] - b[i] */
     void (*subtract)(kern *k, const float *a, const float *b, size_t n, float *y);
-    /* y[r] = x[r] as act. */
+    /* y[i] = x[i] as act. */
     void (*to_act)(kern *k, const float *x, size_t n, act *y);
 
     /* Multi-head attention of n_seq independent sequences. Row i of sequence s of q starts at
-     * q + (s*n_q + i)*q_stride elements, and of k and v at (s*n_k + i)*kv_stride; heads lie side by side,
-     * head_dim each. y act [n_seq*n_q][heads*head_dim]. Scores are scaled by 1/sqrt(head_dim), softmax in f32. */
+     * q + (s*n_q + i)*q_stride elements, and that of key and value at (s*n_k + i)*kv_stride. Heads lie side by side,
+     * head_dim elements each. y act [n_seq*n_q][heads*head_dim]. Scores are scaled by 1/sqrt(head_dim); the softmax is
+     * in f32. */
     void (*attention)(kern *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride, int n_seq,
                       int n_q, int n_k, int heads, int head_dim, act *y);
     /* Prepares for calls of this shape, so that `attention` allocates nothing. */
@@ -194,78 +206,85 @@ typedef struct {
                                  mar_err *err);
 } kern_core_ops;
 
-/* The diffusion head and its chain. Modulation rows are what depends on (condition, t) only: adaLN(SiLU(temb[t] + c))
- * of every block and of the final layer, computed ahead of the chain in one large product. One row is
- * head_mod_bytes() long, its layout the backend's own. */
+/* The diffusion head and its chain.
+ *
+ * A modulation row is all that depends on (condition, t) only: adaLN(SiLU(temb[t] + c)) of every block and of the final
+ * layer. Modulation rows of many steps are computed ahead of the chain, in one large product. A row has mod_bytes(h)
+ * bytes; its layout is the backend's own. */
 typedef struct {
     mar_status (*create)(kern *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
     void (*free)(kern *k, kern_head *h);
-    size_t (*mod_bytes)(const kern_head *h);
-    size_t (*scratch_bytes)(const kern_head *h, int rows); /* for head_modulate and head_eval */
+    size_t (*mod_bytes)(const kern_head *h);               /* of one modulation row */
+    size_t (*scratch_bytes)(const kern_head *h, int rows); /* working memory of `modulate` and `eval` */
+    /* Prepares for calls with this row count, so that the operations below allocate nothing. */
     mar_status (*plan)(kern *k, kern_head *h, int rows, mar_err *err);
-    /* mod[s*rows + r] = modulation for (temb[temb_index[s]], cond[r]); temb [..][W], cond [rows][W] floats. */
+    /* mod[s*rows + r] = the modulation row of (temb[temb_index[s]], cond[r]); temb float [..][W], cond float [rows][W].
+     */
     void (*modulate)(kern *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
                      const float *cond, int rows, void *mod, void *scratch);
-    /* out[r][2C] = net(x[x_index ? x_index[r] : r][C]; mod row mod_index ? mod_index[r] : r). */
+    /* out[r][2C] = net(x[x_index ? x_index[r] : r][C]; modulation row mod_index ? mod_index[r] : r). */
     void (*eval)(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod, const int *mod_index,
                  int rows, float *out, void *scratch);
-    /* The same by `reuse`; kept float [depth][kept_rows][W], of which the first `rows` rows are meant: as many as in
-     * the FRESH call before, or fewer. */
+    /* As eval, by `reuse`. kept is float [depth][kept_rows][W], of which the first `rows` rows of each block are used:
+     * as many as in the FRESH call before, or fewer. */
     void (*eval_reusing)(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                          const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,
                          void *scratch);
 
-    /* The steps of a job: head_eval and chain_step (chain_ode_step) at each index. */
+    /* All steps of a job: at each index eval, then chain_step or chain_ode_step. */
     void (*chain_run)(kern *k, const kern_head *h, const kern_chain_job *job);
-    /* x[r][c] <- p_sample(x, out) with the noise at address (KERN_NOISE_STEP, image[r], position[r], step, c).
-     * out [rows or 2*rows][2C]: eps then variance fraction. cfg host [rows] or NULL: with guidance row rows+r is the
-     * unconditional one of row r; guidance acts on eps only, the variance is the conditional row's. */
+    /* x[r][c] <- p_sample(x, out) with the noise at address (KERN_NOISE_STEP, image[r], position[r], step, c). A row of
+     * out is eps [C], then the variance fraction v [C]. cfg host [rows], or NULL without guidance. With guidance out
+     * has 2*rows rows, and row rows+r is the unconditional one of row r. Guidance acts on eps only; v is the
+     * conditional row's. */
     void (*chain_step)(kern *k, float *x, const float *out, int rows, int channels, const float *cfg,
                        const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position,
                        int step);
-    /* x <- the solver's next state; x0 [rows][C] holds the x0 of the step before and receives this step's (it is not
-     * read where coef_previous is 0). out, cfg as for chain_step; the variances are not used. */
+    /* x <- the solver's next state. x0 [rows][C] is the x0 of the step before on entry, and this step's on return; it
+     * is not read where coef_previous is 0. out and cfg as in chain_step; v is not used. */
     void (*chain_ode_step)(kern *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
                            const kern_ode_coef *coef);
-    /* The law chain_step draws from: mean[r][c], and log_std[r][c] = log(temperature * sigma), -inf at temperature 0.
-     * coef host [rows]: a row's own step. At index 0 log_std is that of the clipped variance at `temperature`, though
-     * chain_step adds no noise there. */
+    /* The law chain_step draws from: mean[r][c], and log_std[r][c] = log(temperature * sigma), which is -inf at
+     * temperature 0. coef host [rows] is each row's own step. At index 0 log_std is that of the clipped variance at
+     * `temperature`, though chain_step adds no noise there. */
     void (*chain_law)(kern *k, const float *x, const float *out, int rows, int channels, const float *cfg,
                       const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
     /* path[r] += log_std[r][0] + ... + log_std[r][channels - 1] */
     void (*add_log_std)(kern *k, double *path, const float *log_std, int rows, int channels);
-    /* Draft tokens against the target. */
+    /* Verifies draft tokens against the target's laws. */
     void (*verify)(kern *k, const kern_verify_job *job);
-    /* x[r][c] = standard normal at address (purpose, image[r], position[r], step, c). */
+    /* x[r][c] = the standard normal at address (purpose, image[r], position[r], step, c). */
     void (*normal)(kern *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose, const uint64_t *image,
                    const int *position, int step);
 
-    /* Speculation inside the head (diffusion/speculate.h), for the tokens that a window holds. */
-    mar_status (*speculate_plan)(kern *k, kern_head *h, const kern_speculation *w,
-                                 mar_err *err); /* of w->tokens tokens */
-    /* Every token to the top of the chain: x_T, all its noise, nothing known, nothing counted. */
+    /* Speculation inside the head, for w->tokens tokens (diffusion/speculate.h). Prepares for that many. */
+    mar_status (*speculate_plan)(kern *k, kern_head *h, const kern_speculation *w, mar_err *err);
+    /* Sets every token to the top of the chain: draws x_T and all noise, forgets all evaluations, clears the counts. */
     void (*speculate_start)(kern *k, kern_speculation *w);
-    /* Begins a round: the states of the unfinished tokens and the proposals behind them, by the filter or by a draft's
-     * head. Returns 0 if all tokens are finished, and may find that out some rounds late. */
+    /* Begins a round: lists the states of the unfinished tokens and the proposals after them. The filter proposes, or
+     * the draft's head if `draft` is not NULL. Returns 0 if all tokens are finished; it may notice that some rounds
+     * late. */
     int (*speculate_propose)(kern *k, kern_speculation *w, const kern_speculation_head *draft);
-    /* Ends it: evaluates the target there, verifies, and takes each token down to where its round ends. */
+    /* Ends a round: evaluates the target's head at all rows, verifies the proposals, and moves each token down to the
+     * end of its round. */
     void (*speculate_walk)(kern *k, kern_speculation *w, const kern_speculation_head *target);
-    /* All rounds in one operation, proposals by the filter. Returns 0, and has done nothing, if that does not suit the
-     * head or the number of rows. NULL: it never does. */
+    /* All rounds in one operation; the filter proposes. Returns 0 without having done anything if this head or number
+     * of rows does not suit it. NULL in a backend that has no such operation. */
     int (*speculate_run)(kern *k, kern_speculation *w, const kern_speculation_head *target);
 } kern_head_ops;
 
 /* The image decoder. Activations are NHWC, one image at a time. */
 typedef struct {
-    /* Weights are copied by create and packed by the first plan. */
+    /* Weights are copied by `create` and packed by the first `plan`. */
     mar_status (*create)(kern *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
     void (*free)(kern *k, kern_conv *c);
     /* Must precede calls with this height and width of x, so that `conv` allocates nothing and cannot fail. */
     mar_status (*plan)(kern *k, kern_conv *c, int height, int width, mar_err *err);
     /* y[H][W][out] (upsampling: [2H][2W][out]) from x[H][W][in]. */
     void (*conv)(kern *k, const kern_conv *c, const act *x, int height, int width, void *y);
-    /* y = GroupNorm(x) * weight + bias, then x*sigmoid(x) if silu. x float [pixels][channels], y act. */
-    mar_status (*group_norm_plan)(kern *k, int pixels, int channels, mar_err *err); /* as conv_plan */
+    /* Must precede calls of group_norm with this shape, as `plan` does of `conv`. */
+    mar_status (*group_norm_plan)(kern *k, int pixels, int channels, mar_err *err);
+    /* y = GroupNorm(x) * weight + bias, then y*sigmoid(y) if silu. x float [pixels][channels], y act. */
     void (*group_norm)(kern *k, const float *x, int pixels, int channels, int groups, const float *weight,
                        const float *bias, float eps, int silu, act *y);
 } kern_conv_ops;
@@ -275,11 +294,11 @@ struct kern {
     const kern_head_ops *head;
     const kern_conv_ops *conv;
     size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
-    size_t mod_budget;     /* modulation rows to make at a time, in bytes */
-    size_t recorded_bytes; /* memory of the recordings there are, but for what the driver takes for them */
+    size_t mod_budget;     /* bytes of modulation rows that a model should make at a time */
+    size_t recorded_bytes; /* memory of all recordings, without what the driver takes for them */
     char description[128]; /* "cpu bf16 (avx512_bf16), 2 threads" */
-    mar_status failed;     /* the first failure of an operation that returns nothing; sticky */
-    mar_err failure;
+    mar_status failed;     /* the first failure of an operation that returns nothing; it stays */
+    mar_err failure;       /* the message of that failure */
 };
 
 /* For backends: remembers the first failure. */
@@ -287,11 +306,11 @@ void kern_fail(kern *k, mar_status status, const mar_err *err);
 /* For models: MAR_OK, or the first failure with its message. */
 mar_status kern_check(const kern *k, mar_err *err);
 
-/* The CPU backend. dtype F32, BF16 or AUTO; threads 0 = one per available core. */
+/* Opens the CPU backend. dtype F32, BF16 or AUTO; threads 0 = one per available core. */
 mar_status kern_cpu_open(mar_dtype dtype, int threads, kern **out, mar_err *err);
 
-/* The CUDA backend on GPU number `device`. dtype F32, BF16 or AUTO, which is bf16. A library built without the CUDA
- * toolkit does not have it: the address is NULL. */
+/* Opens the CUDA backend on GPU number `device`. dtype F32, BF16 or AUTO, which is bf16. In a library built without the
+ * CUDA toolkit this function's address is NULL. */
 __attribute__((weak)) mar_status kern_cuda_open(mar_dtype dtype, int device, kern **out, mar_err *err);
 /* Number of GPUs that the CUDA backend can use; 0 without driver or device. */
 __attribute__((weak)) int kern_cuda_devices(void);

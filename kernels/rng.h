@@ -62,7 +62,7 @@ KERN_FN void kern_normal4(const uint32_t words[4], float out[4])
     for (int i = 0; i < 4; i += 2) {
         const double radius = sqrt(-2.0 * log((words[i] + 0.5) * unit));
         const double turn = (words[i + 1] + 0.5) * unit;
-#ifdef __CUDA_ARCH__ /* to the last bits of a double the same, without the reduction of large angles */
+#ifdef __CUDA_ARCH__ /* the same to the last bits of a double, and no reduction of large angles */
         double sine, cosine;
         sincospi(2 * turn, &sine, &cosine);
 #else

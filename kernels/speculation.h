@@ -1,9 +1,11 @@
 /* Speculation inside the head, as backends do it: the state of the tokens that go through the chain together, and the
- * formulas of both backends, by channel. What a round is, what q is and why it is exact: diffusion/speculate.h.
+ * formulas of both backends, by channel. diffusion/speculate.h says what a round is, what q is and why it is exact.
  *
- * In a round each unfinished token has a slot, and a slot has rows: the state x_i the token is in, at its index i, and
- * behind it the proposals for the indices i-1, i-2, ... A row's p and q are the laws of the transition from its state:
- * q is what the next row was drawn from. */
+ * "Window" means one thing here: the number of transitions that one round can settle for a token.
+ *
+ * In a round each unfinished token has a slot, and a slot has up to `window` rows. The first row is the state x_i the
+ * token is in, at its step index i. The rows after it are the proposals for indices i-1, i-2, ... A row's p and q are
+ * the laws of the transition from its state; the next row was drawn from its q. */
 #ifndef KERNELS_SPECULATION_H
 #define KERNELS_SPECULATION_H
 
@@ -12,125 +14,154 @@
 
 /* Statistics of the tokens since speculate_start. */
 typedef struct {
-    unsigned long long rounds;
-    unsigned long long calls;                          /* rounds of a token, summed over tokens */
-    unsigned long long calls_max;                      /* of one token */
-    unsigned long long evaluations, draft_evaluations; /* states */
-    unsigned long long accepted, rejected;
-    unsigned long long tries; /* candidates for the replacements of the rejected */
+    unsigned long long rounds;            /* evaluations of the target's head, each for all unfinished tokens */
+    unsigned long long calls;             /* rounds of a token, summed over tokens */
+    unsigned long long calls_max;         /* the most rounds of one token */
+    unsigned long long evaluations;       /* states at which the target's head was evaluated */
+    unsigned long long draft_evaluations; /* states at which the draft's head was evaluated */
+    unsigned long long accepted;          /* proposals */
+    unsigned long long rejected;          /* proposals */
+    unsigned long long tries;             /* candidates drawn for the replacements of rejected proposals */
 } kern_speculation_count;
 
-enum { KERN_SEEN_STATE, KERN_SEEN_X0, KERN_SEEN_FRACTION, KERN_SEEN };            /* of kern_speculation.seen */
-enum { KERN_SECANT_RATIO, KERN_SECANT_PRODUCT, KERN_SECANT_SQUARE, KERN_SECANT }; /* of kern_speculation.secant */
+/* An entry of kern_speculation.evaluated: a state, the head's prediction of x0 there, and the variance fraction. */
+enum { KERN_EVALUATED_STATE, KERN_EVALUATED_X0, KERN_EVALUATED_FRACTION, KERN_EVALUATED };
+/* An entry of kern_speculation.secant: the ratio r, and the two sums whose quotient it is. */
+enum { KERN_SECANT_RATIO, KERN_SECANT_PRODUCT, KERN_SECANT_SQUARE, KERN_SECANT };
 
-/* All arrays are the backend's. C = channels, G = group, S = max_steps, R = group * window. */
+/* All arrays are in the backend's memory. C = channels, G = group, S = max_steps, R = group * window. */
 struct kern_speculation {
-    int group, window, conditions, channels, max_steps;
-    int tokens, steps;       /* of the call: at most group and max_steps */
-    int rounds, slots, rows; /* the backend's own: rounds begun, slots of this one, and its rows */
-    kern_gaussian_rule rule; /* conditional: exact given the context, here all noise above */
+    int group;               /* the most tokens of a call */
+    int window;              /* the most rows of a slot */
+    int conditions;          /* 1, or 2 with guidance */
+    int channels;            /* of a token */
+    int max_steps;           /* the most steps of a call */
+    int tokens;              /* of this call, at most group */
+    int steps;               /* of this call, at most max_steps */
+    int rounds;              /* the backend's own: rounds begun */
+    int slots;               /* the backend's own: slots of this round */
+    int rows;                /* the backend's own: rows of this round */
+    kern_gaussian_rule rule; /* must be exact given the context, which is all noise of the transitions above */
     float log_temperature;
     uint64_t seed;
 
     kern_chain_coef *coef; /* [S] */
-    int *t;                /* [S] the noise address's step */
-    float *snr, *gain;     /* [S+1] abar / (1 - abar); y = gain * x. 0 at `steps` */
-    uint64_t *image;       /* [G] */
-    int *position;         /* [G] */
-    float *cfg;            /* [G], read with two conditions */
+    int *t;                /* [S] the step in the noise address */
+    float *snr;            /* [S+1] abar / (1 - abar), by index; 0 at index `steps` */
+    float *gain;           /* [S+1] y = gain * x, by index; 0 at index `steps` */
+    uint64_t *image;       /* [G] of the noise address */
+    int *position;         /* [G] of the noise address */
+    float *cfg;            /* [G] guidance scale; not read with one condition */
 
-    float *token;                /* [G][C] where each token is, in the end the sample */
-    int *index, *lowest, *calls; /* [G] its step index, -1 in the end; lowest index evaluated; rounds */
-    float *noise;                /* [S][G][C] eps of every transition */
-    float *seen;   /* [G][S+1][3][C] evaluations by token and index: state, x0, variance fraction. Entry `steps` is what
-                    * is known before the first one */
-    float *secant; /* [G][3][C] r, and the two sums it is the quotient of */
+    float *token;     /* [G][C] the state each token is in; the sample when the token is finished */
+    int *index;       /* [G] a token's step index; -1 when it is finished */
+    int *lowest;      /* [G] the lowest index at which the target was evaluated for a token; `steps` before the first */
+    int *calls;       /* [G] rounds of a token */
+    float *noise;     /* [S][G][C] eps of every transition */
+    float *evaluated; /* [G][S+1][3][C] the latest evaluation by token and index; entry `steps` is the prior */
+    float *secant;    /* [G][3][C] the filter's ratio r by token, and its sums */
 
-    int *slot_token, *slot_row;            /* [G] a slot's token, and its first row */
-    int *row_token, *row_index, *row_list; /* [R] a row's token and step index; rows to evaluate */
-    int *x_index, *mod_index;              /* [conditions * R] what the head is evaluated at */
-    int *draft_index;                      /* [window][conditions][slots] a GPU's: mod_index level by level */
-    int *left;                             /* [2] a GPU's: unfinished tokens, and tokens taken up since the first */
-    float *state;                          /* [R][C] */
-    float *mean_p, *log_std_p;             /* [R][C] log std is at temperature 1 */
-    float *mean_q, *log_std_q;             /* [R][C] likewise */
-    float *tempered_p, *tempered_q;        /* [R][C] log std at the chain's temperature */
+    int *slot_token;   /* [G] a slot's token; -1 if it has none */
+    int *slot_row;     /* [G] the first row of a slot (CPU) */
+    int *row_token;    /* [R] a row's token (CPU) */
+    int *row_index;    /* [R] a row's step index (CPU) */
+    int *row_list;     /* [R] the rows of one evaluation (CPU) */
+    int *x_index;      /* [conditions * R] which state a row of the head reads (CPU) */
+    int *mod_index;    /* [conditions * R] which modulation row a row of the head reads */
+    int *draft_index;  /* [window][conditions][slots] mod_index for one level of proposals at a time (GPU) */
+    int *left;         /* [2] the unfinished tokens, and how many tokens got a slot after the first ones (GPU) */
+    float *state;      /* [R][C] a row's state */
+    float *mean_p;     /* [R][C] */
+    float *log_std_p;  /* [R][C] at temperature 1 */
+    float *mean_q;     /* [R][C] */
+    float *log_std_q;  /* [R][C] at temperature 1 */
+    float *tempered_p; /* [R][C] log_std_p at the chain's temperature */
+    float *tempered_q; /* [R][C] log_std_q at the chain's temperature */
     kern_speculation_count *count;
 };
 
-/* Evaluates one head at many states. */
+/* A head that is evaluated at many states. */
 struct kern_speculation_head {
     kern_head *net;
     void *mod;     /* [conditions][steps][tokens] modulation rows */
     float *out;    /* [conditions * R][2C] */
-    void *scratch; /* head_scratch_bytes of conditions * R rows */
+    void *scratch; /* k->head->scratch_bytes of conditions * R rows */
 };
 
-KERN_FN float *kern_speculation_seen(const kern_speculation *w, int token, int index)
+/* The entry of a token's evaluation at an index: [KERN_EVALUATED][C]. */
+KERN_FN float *kern_speculation_evaluated(const kern_speculation *w, int token, int index)
 {
-    return w->seen + ((size_t)token * (size_t)(w->max_steps + 1) + (size_t)index) * KERN_SEEN * (size_t)w->channels;
+    return w->evaluated +
+           ((size_t)token * (size_t)(w->max_steps + 1) + (size_t)index) * KERN_EVALUATED * (size_t)w->channels;
 }
 
+/* The token's entry of the ratio and its sums: [KERN_SECANT][C]. */
 KERN_FN float *kern_speculation_secant(const kern_speculation *w, int token)
 {
     return w->secant + (size_t)token * KERN_SECANT * (size_t)w->channels;
 }
 
+/* eps [C] of the transition from an index. */
 KERN_FN float *kern_speculation_noise(const kern_speculation *w, int token, int index)
 {
     return w->noise + ((size_t)index * (size_t)w->group + (size_t)token) * (size_t)w->channels;
 }
 
-/* Rows of an unfinished token. */
+/* Number of rows of an unfinished token's slot. */
 KERN_FN int kern_speculation_levels(const kern_speculation *w, int token)
 {
     const int left = w->index[token] + 1;
     return left < w->window ? left : w->window;
 }
 
-/* A token at the top of the chain, with nothing known. */
+/* Sets channel c of a token to the top of the chain: no evaluation yet, and r = 1. */
 KERN_FN void kern_speculation_reset(const kern_speculation *w, int token, int c)
 {
     const int channels = w->channels;
-    float *prior = kern_speculation_seen(w, token, w->steps), *secant = kern_speculation_secant(w, token);
-    prior[KERN_SEEN_STATE * channels + c] = prior[KERN_SEEN_X0 * channels + c] = 0;
-    prior[KERN_SEEN_FRACTION * channels + c] = 0.5f;
+    float *prior = kern_speculation_evaluated(w, token, w->steps), *secant = kern_speculation_secant(w, token);
+    prior[KERN_EVALUATED_STATE * channels + c] = prior[KERN_EVALUATED_X0 * channels + c] = 0;
+    prior[KERN_EVALUATED_FRACTION * channels + c] = 0.5f;
     secant[KERN_SECANT_RATIO * channels + c] = 1;
     secant[KERN_SECANT_PRODUCT * channels + c] = secant[KERN_SECANT_SQUARE * channels + c] = 0;
 }
 
 /* --- proposals ----------------------------------------------------------------------------------------------- */
 
-/* The filter's q of one transition, but for the state it starts from. */
+/* What q of one transition takes from the evaluation it extrapolates, made at index s: everything but the state that
+ * the transition starts from. m, V, y and snr as in diffusion/speculate.h. */
 typedef struct {
-    float x0, variance, held, spread;
-    float log_std;
+    float x0;       /* m, the head's x0 at s */
+    float variance; /* V */
+    float y;        /* y_s */
+    float divisor;  /* 1 + V (snr_k - snr_s) */
+    float log_std;  /* of q, at temperature 1 */
 } kern_speculation_filter;
 
-/* q of transition k. Reads no evaluation below k. */
+/* Prepares q of transition k. It reads no evaluation at an index below k; the proof of exactness needs that. */
 KERN_FN kern_speculation_filter kern_speculation_prepare(const kern_speculation *w, int token, int k, int c)
 {
     const int channels = w->channels, from = k > w->lowest[token] ? k : w->lowest[token];
-    const float *seen = kern_speculation_seen(w, token, from), *secant = kern_speculation_secant(w, token);
+    const float *evaluated = kern_speculation_evaluated(w, token, from), *secant = kern_speculation_secant(w, token);
     const float prior = 1 / (1 + w->snr[from]), rise = w->snr[k] - w->snr[from];
-    /* any bounds do, they keep q finite where untrained weights throw the chain far away: here, and in the mean */
-    const float part = fminf(fmaxf(seen[KERN_SEEN_FRACTION * channels + c], -1), 2);
+    /* Any bounds do, here and in the mean: they keep q finite where untrained weights throw the chain far away. */
+    const float part = fminf(fmaxf(evaluated[KERN_EVALUATED_FRACTION * channels + c], -1), 2);
     kern_speculation_filter f;
-    f.x0 = seen[KERN_SEEN_X0 * channels + c];
+    f.x0 = evaluated[KERN_EVALUATED_X0 * channels + c];
     f.variance = prior * secant[KERN_SECANT_RATIO * channels + c];
-    f.held = w->gain[from] * seen[KERN_SEEN_STATE * channels + c];
-    f.spread = 1 + f.variance * rise;
+    f.y = w->gain[from] * evaluated[KERN_EVALUATED_STATE * channels + c];
+    f.divisor = 1 + f.variance * rise;
     f.log_std = kern_chain_log_std(&w->coef[k], part);
     return f;
 }
 
+/* The mean of q of transition k from the state x. */
 KERN_FN float kern_speculation_mean(const kern_speculation *w, const kern_speculation_filter *f, int k, float x)
 {
-    const float clean = (f->x0 + f->variance * (w->gain[k] * x - f->held)) / f->spread;
+    const float clean = (f->x0 + f->variance * (w->gain[k] * x - f->y)) / f->divisor;
     return w->coef[k].coef_x0 * fminf(fmaxf(clean, -1e6f), 1e6f) + w->coef[k].coef_xt * x;
 }
 
-/* The state after transition k of this law, with its own noise. */
+/* The state after transition k by a law, with the noise eps. */
 KERN_FN float kern_speculation_move(const kern_speculation *w, int k, float mean, float log_std, float eps)
 {
     return mean + expf(log_std) * eps * w->coef[k].noise;
@@ -138,8 +169,8 @@ KERN_FN float kern_speculation_move(const kern_speculation *w, int k, float mean
 
 /* --- evaluations --------------------------------------------------------------------------------------------- */
 
-/* The law of transition k from the state x, at temperature 1, by the head's answers, of which without guidance uncond
- * is cond, and v is the conditional one. */
+/* The law of transition k from the state x, at temperature 1, by the head's outputs: eps with and without condition
+ * (without guidance uncond is cond), and the conditional v. */
 KERN_FN void kern_speculation_law(const kern_speculation *w, int token, int k, float x, float cond, float uncond,
                                   float v, float *mean, float *log_std)
 {
@@ -148,35 +179,37 @@ KERN_FN void kern_speculation_law(const kern_speculation *w, int token, int k, f
     *log_std = kern_chain_log_std(coef, kern_chain_fraction(v));
 }
 
-/* Keeps what the head said of the state x at index k. */
+/* Stores the evaluation of the state x at index k: mean and v of its law. */
 KERN_FN void kern_speculation_remember(const kern_speculation *w, int token, int k, int c, float x, float mean, float v)
 {
-    float *seen = kern_speculation_seen(w, token, k);
-    seen[KERN_SEEN_STATE * w->channels + c] = x;
-    seen[KERN_SEEN_X0 * w->channels + c] = (mean - w->coef[k].coef_xt * x) / w->coef[k].coef_x0;
-    seen[KERN_SEEN_FRACTION * w->channels + c] = kern_chain_fraction(v);
+    float *evaluated = kern_speculation_evaluated(w, token, k);
+    evaluated[KERN_EVALUATED_STATE * w->channels + c] = x;
+    evaluated[KERN_EVALUATED_X0 * w->channels + c] = (mean - w->coef[k].coef_xt * x) / w->coef[k].coef_x0;
+    evaluated[KERN_EVALUATED_FRACTION * w->channels + c] = kern_chain_fraction(v);
 }
 
 /* --- r -------------------------------------------------------------------------------------------------------- */
 
-/* By how much x0 was to move in the step from index k+1 to k, both evaluated at the chain's own states: what the filter
- * with r = 1 expected. */
+/* By how much x0 should move from index k+1 to index k according to the filter with r = 1. Both indices have been
+ * evaluated at the chain's own states. */
 KERN_FN float kern_speculation_expected(const kern_speculation *w, int token, int k, int c)
 {
-    const float *above = kern_speculation_seen(w, token, k + 1), *here = kern_speculation_seen(w, token, k);
+    const float *above = kern_speculation_evaluated(w, token, k + 1), *here = kern_speculation_evaluated(w, token, k);
     const float prior = 1 / (1 + w->snr[k + 1]), rise = w->snr[k] - w->snr[k + 1];
-    return prior * (w->gain[k] * here[c] - w->gain[k + 1] * above[c] - rise * here[KERN_SEEN_X0 * w->channels + c]);
+    return prior *
+           (w->gain[k] * here[c] - w->gain[k + 1] * above[c] - rise * here[KERN_EVALUATED_X0 * w->channels + c]);
 }
 
-/* Adds that step to the sums of r. mean_square: of the expected moves, over the channels: a step's weight does not
- * depend on its size. */
+/* Adds the step from index k+1 to k to the sums of r. mean_square is that of the expected moves over the channels; the
+ * division by it gives every step the same weight, whatever its size. */
 KERN_FN void kern_speculation_learn(const kern_speculation *w, int token, int k, int c, float mean_square)
 {
-    /* weight of r's prior value 1, how fast old steps are forgotten, bounds: from trials, none of them delicate */
+    /* The weight of r's prior value 1, the decay of old steps, and r's bounds. All are from trials; none is delicate.
+     */
     const float prior = 2, keep = 0.8f, least = 0.5f, most = 2;
     const int channels = w->channels;
-    const float *x0 = kern_speculation_seen(w, token, k) + KERN_SEEN_X0 * channels;
-    const float *x0_above = kern_speculation_seen(w, token, k + 1) + KERN_SEEN_X0 * channels;
+    const float *x0 = kern_speculation_evaluated(w, token, k) + KERN_EVALUATED_X0 * channels;
+    const float *x0_above = kern_speculation_evaluated(w, token, k + 1) + KERN_EVALUATED_X0 * channels;
     float *secant = kern_speculation_secant(w, token);
     float *product = &secant[KERN_SECANT_PRODUCT * channels + c], *square = &secant[KERN_SECANT_SQUARE * channels + c];
     const float expected = kern_speculation_expected(w, token, k, c);
@@ -187,8 +220,8 @@ KERN_FN void kern_speculation_learn(const kern_speculation *w, int token, int k,
 
 /* --- verification -------------------------------------------------------------------------------------------- */
 
-/* The path of a rule that asks for it. The exact one does not; those of tests, wrong on purpose, do. */
-enum { KERN_WINDOW_PATH = 1 };
+/* The path that rules get. The exact rule does not read it; tests have rules, wrong on purpose, that do. */
+enum { KERN_SPECULATION_PATH = 1 };
 
 /* The two laws of a row's transition, at the chain's temperature. */
 KERN_FN kern_gaussians kern_speculation_laws(const kern_speculation *w, int row)
@@ -199,6 +232,7 @@ KERN_FN kern_gaussians kern_speculation_laws(const kern_speculation *w, int row)
     return laws;
 }
 
+/* Where the verification of transition k finds its random numbers. */
 KERN_FN kern_address kern_speculation_address(const kern_speculation *w, int token, int k)
 {
     const kern_address address = {w->seed, w->image[token], (uint32_t)w->position[token], (uint32_t)w->t[k]};

@@ -7,7 +7,7 @@
 
 /* Where a loading function reads from and packs to. */
 typedef struct {
-    mar_model *model;
+    mar_masked_model *model;
     kern *k;
     const wt_file *file;
     mar_err *err;
@@ -36,7 +36,7 @@ static mar_status load_array(loader *l, const char *name, int rank, int64_t d0, 
 
 static mar_status load_norm(loader *l, const char *name, mar_norm *out)
 {
-    const int width = l->model->config.width;
+    const int width = l->model->base.config.width;
     char full[96];
     float *bias = NULL;
     snprintf(full, sizeof full, "%s.weight", name);
@@ -70,7 +70,7 @@ static mar_status load_linear(loader *l, const char *name, int rows, int in, int
 
 static mar_status load_block(loader *l, const char *stack, int index, int last_decoder, mar_block *b)
 {
-    const int d = l->model->config.width, hidden = l->model->config.mlp_hidden;
+    const int d = l->model->base.config.width, hidden = l->model->base.config.mlp_hidden;
     const int add = KERN_OUT_F32 | KERN_OUT_ADD;
     char name[64], part[96];
     snprintf(name, sizeof name, "%s.%d", stack, index);
@@ -92,8 +92,8 @@ static mar_status load_block(loader *l, const char *stack, int index, int last_d
 
 static mar_status load_embeddings(loader *l)
 {
-    mar_model *m = l->model;
-    const mar_model_config *c = &m->config;
+    mar_masked_model *m = l->model;
+    const mar_model_config *c = &m->base.config;
     const int d = c->width, positions = c->buffer + c->seq_len;
     float *fake = NULL;
     mar_status status = load_array(l, "class_emb.weight", 2, c->classes, d, 0, (size_t)d, &m->class_emb);
@@ -111,8 +111,8 @@ static mar_status load_embeddings(loader *l)
 
 static mar_status load_all(loader *l)
 {
-    mar_model *m = l->model;
-    const mar_model_config *c = &m->config;
+    mar_masked_model *m = l->model;
+    const mar_model_config *c = &m->base.config;
     const int d = c->width;
     mar_status status = load_embeddings(l);
     if (status == MAR_OK)
@@ -131,33 +131,25 @@ static mar_status load_all(loader *l)
     return status;
 }
 
-mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
+mar_status mar_masked_load(mar *m, const wt_file *f, int heads, mar_model **out, mar_err *err)
 {
+    mar_masked_model *model = calloc(1, sizeof *model);
     *out = NULL;
-    wt_file *file = NULL;
-    const wt_embedded *demo = wt_demo_mar(path);
-    mar_status status =
-        demo ? wt_open_memory(demo->data, demo->size, path, &file, &m->err) : wt_open(path, &file, &m->err);
-    if (status != MAR_OK) return status;
-    mar_model *model = calloc(1, sizeof *model);
-    if (!model) status = err_set(&m->err, MAR_ENOMEM, "out of memory");
+    if (!model) return err_set(err, MAR_ENOMEM, "out of memory");
+    mar_model_config *c = &model->base.config;
+    model->base.m = m;
+    mar_status status = mar_config_derive(f, heads, c, err);
     if (status == MAR_OK) {
-        model->m = m;
-        status = mar_config_derive(file, heads, &model->config, &m->err);
+        model->encoder = calloc((size_t)c->encoder_depth + 1, sizeof *model->encoder);
+        model->decoder = calloc((size_t)c->decoder_depth + 1, sizeof *model->decoder);
+        loader l = {model, m->kern, f, err};
+        status = model->encoder && model->decoder ? load_all(&l) : err_set(err, MAR_ENOMEM, "out of memory");
     }
-    if (status == MAR_OK) {
-        model->encoder = calloc((size_t)model->config.encoder_depth + 1, sizeof *model->encoder);
-        model->decoder = calloc((size_t)model->config.decoder_depth + 1, sizeof *model->decoder);
-        loader l = {model, m->kern, file, &m->err};
-        status = model->encoder && model->decoder ? load_all(&l) : err_set(&m->err, MAR_ENOMEM, "out of memory");
-    }
-    wt_close(file);
-    if (status != MAR_OK) {
-        mar_model_free(model);
-        return status;
-    }
-    *out = model;
-    return MAR_OK;
+    if (status == MAR_OK)
+        *out = &model->base;
+    else
+        mar_masked_unload(&model->base);
+    return status;
 }
 
 static void free_blocks(kern *k, mar_block *blocks, int n)
@@ -172,25 +164,19 @@ static void free_blocks(kern *k, mar_block *blocks, int n)
     free(blocks);
 }
 
-void mar_model_free(mar_model *model)
+void mar_masked_unload(mar_model *base)
 {
+    mar_masked_model *model = (mar_masked_model *)base;
     if (!model) return;
-    if (model->m) {
-        kern *k = model->m->kern;
-        float *arrays[] = {model->class_emb,  model->encoder_pos, model->decoder_pos,  model->diffusion_pos,
-                           model->mask_token, model->z_proj_ln,   model->encoder_norm, model->decoder_norm};
-        for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-            if (arrays[i]) k->core->free(k, arrays[i]);
-        k->core->linear_free(k, model->z_proj);
-        k->core->linear_free(k, model->decoder_embed);
-        free_blocks(k, model->encoder, model->config.encoder_depth);
-        free_blocks(k, model->decoder, model->config.decoder_depth);
-        diff_head_free(&model->head);
-    }
+    kern *k = base->m->kern;
+    float *arrays[] = {model->class_emb,  model->encoder_pos, model->decoder_pos,  model->diffusion_pos,
+                       model->mask_token, model->z_proj_ln,   model->encoder_norm, model->decoder_norm};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        if (arrays[i]) k->core->free(k, arrays[i]);
+    k->core->linear_free(k, model->z_proj);
+    k->core->linear_free(k, model->decoder_embed);
+    free_blocks(k, model->encoder, base->config.encoder_depth);
+    free_blocks(k, model->decoder, base->config.decoder_depth);
+    diff_head_free(&model->head);
     free(model);
-}
-
-const mar_model_config *mar_model_get_config(const mar_model *model)
-{
-    return &model->config;
 }

@@ -22,13 +22,13 @@ enum { STEPS_MAX = 65536 }; /* autoregressive steps: the tokens of the largest i
 #define FIELD(name) #name, .offset = offsetof(mar_params, name)
 static mar_param rows[] = {
     {.name = FIELD(num_iter),
-     .group = "Sampling",
+     .group = "Steps",
      .type = MAR_TYPE_INT,
      .max = STEPS_MAX,
-     .help = "autoregressive steps; 0: 64, or one a token if fewer\n"
-             "At most the number of tokens in an image."},
+     .help = "autoregressive steps; 0: 64, at most one a token\n"
+             "At most the number of tokens in an image. 0 is 64, or that number if it is less."},
     {.name = FIELD(num_sampling_steps),
-     .group = "Sampling",
+     .group = "Steps",
      .type = MAR_TYPE_INT,
      .value = 100,
      .min = 2,
@@ -39,13 +39,14 @@ static mar_param rows[] = {
      .type = MAR_TYPE_FLOAT,
      .value = 2.9,
      .max = 100,
-     .help = "scale of the classifier-free guidance, 1: none\n"
+     .help = "scale of the classifier-free guidance; 1: none\n"
              "The official setting of MAR-B is 2.9, of MAR-L 3.0, of MAR-H 3.2."},
     {.name = FIELD(cfg_schedule),
      .group = "Sampling",
      .type = MAR_TYPE_CHOICE,
      .choices = schedules,
-     .help = "guidance grows with the known tokens, or not"},
+     .help = "guidance grows with the known tokens, or not\n"
+             "linear: the guidance grows with the fraction of the image that is known. constant: it does not."},
     {.name = FIELD(temperature),
      .group = "Sampling",
      .type = MAR_TYPE_FLOAT,
@@ -56,14 +57,14 @@ static mar_param rows[] = {
      .group = "Sampling",
      .type = MAR_TYPE_UINT64,
      .help = "the same seed gives the same images\n"
-             "An image depends on the model, the options of this list, the seed and its number, and on nothing else: "
-             "not on the batch, the number of threads, or the other images."},
+             "An image depends on the model, the options of the run, the seed and its number, and on nothing else: not "
+             "on the batch, the number of threads, or the other images."},
 
     {.name = FIELD(head_spec),
      .group = "Speculation inside the head, exact",
      .type = MAR_TYPE_INT,
      .max = 64,
-     .help = "diffusion steps that one call of the head may settle\n"
+     .help = "diffusion steps that one head call may settle\n"
              "Up to so many denoising steps are proposed from the last prediction and verified by one batched call of "
              "the head. The images follow the same law as without; what changes is how many calls have to wait for one "
              "another. 0 is the plain chain."},
@@ -72,9 +73,11 @@ static mar_param rows[] = {
      .group = "Speculation across tokens",
      .type = MAR_TYPE_MODEL,
      .argument = "FILE",
-     .help = "a smaller model, whose tokens are verified\n"
-             "It has the same tokens and drafts autoregressive steps for the model to verify. Its attention heads are "
-             "those that its file says. With head_spec and without spec, its head proposes inside the head instead."},
+     .help =
+         "a smaller model, whose tokens are verified\n"
+         "It has the same tokens and classes, and drafts autoregressive steps for the model to verify. Its attention "
+         "heads are those that its file says. With head_spec and without spec, its head proposes inside the head "
+         "instead."},
     {.name = FIELD(spec),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_NAME,
@@ -91,14 +94,14 @@ static mar_param rows[] = {
      .min = 1,
      .max = STEPS_MAX,
      .method = "spec",
-     .help = "autoregressive steps drafted before a verification"},
+     .help = "autoregressive steps drafted, then verified"},
     {.name = FIELD(prefill),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_FLOAT,
      .value = 0.05,
      .max = 1,
      .method = "spec",
-     .help = "fraction of the steps that the model makes alone first"},
+     .help = "fraction of first steps made without the draft"},
     {.name = FIELD(context),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_CHOICE,
@@ -118,14 +121,14 @@ static mar_param rows[] = {
      .group = "Speculation across tokens",
      .type = MAR_TYPE_FLOAT,
      .method = "cspd",
-     .help = "tempers the standard deviations of cspd's criterion"},
+     .help = "tempers the standard deviations of cspd's test"},
 
     {.name = FIELD(sampler),
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_CHOICE,
      .choices = samplers,
      .help =
-         "of the head: its own chain, or an ODE solver\n"
+         "the head's own chain, or an ODE solver\n"
          "ddpm is the model's own chain, ddim is DDIM, dpmpp is DPM-Solver++ of second order. The latter two draw no "
          "noise and need temperature 1."},
     {.name = FIELD(diff_annealing),
@@ -154,11 +157,13 @@ static mar_param rows[] = {
     {.name = FIELD(lazy),
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_FLAG,
-     .help = "LazyMAR: token and condition caches in the transformer"},
+     .help = "LazyMAR: token and condition caches\nThey are in the transformer."},
     {.name = FIELD(lazy_head),
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_FLAG,
-     .help = "LazyMAR's release: the head reuses 6 of 7 steps"},
+     .help = "LazyMAR's release: the head reuses 6 of 7 steps\n"
+             "Six of seven steps reuse what the head's blocks gave, as the released code does besides the caches of "
+             "lazy."},
     {.name = FIELD(gtr),
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_FLAG,
@@ -188,7 +193,8 @@ static mar_param rows[] = {
      .value = 0.3,
      .max = 1,
      .method = "gtr",
-     .help = "fraction of it that gets num_sampling_steps"},
+     .help = "fraction of that half with num_sampling_steps\n"
+             "They are the tokens of the second half where the image has most detail."},
     {.name = FIELD(gtr_sampling_steps),
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_INT,
@@ -206,21 +212,21 @@ static const mar_param option_rows[] = {
      .group = "Machine",
      .type = MAR_TYPE_CHOICE,
      .choices = backends,
-     .help = "auto: a GPU if there is one\n"
+     .help = "what computes; auto: a GPU if there is one\n"
              "auto is the GPU if there is one and the library was built with CUDA, else the CPU."},
     {.name = "device",
      .offset = offsetof(mar_options, device),
      .group = "Machine",
      .type = MAR_TYPE_INT,
      .max = 1023,
-     .help = "with backend cuda: the number of the GPU, from 0"},
+     .help = "number of the GPU, from 0, with backend cuda"},
     {.name = "dtype",
      .offset = offsetof(mar_options, dtype),
      .group = "Machine",
      .type = MAR_TYPE_CHOICE,
      .choices = dtypes,
-     .help = "arithmetic of matrix products; auto: bf16 if fast\n"
-             "auto is bf16 on a GPU, and where the processor has instructions for it."},
+     .help = "matrix arithmetic; auto: bf16 where it is fast\n"
+             "That of the matrix products. auto is bf16 on a GPU, and where the processor has instructions for it."},
     {.name = "threads",
      .offset = offsetof(mar_options, threads),
      .group = "Machine",

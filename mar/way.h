@@ -1,15 +1,15 @@
-/* The ways to be faster. A way is one file in mar/ways and one line in mar/ways.c. It says which stages of generation
- * it changes and which it needs plain: two ways conflict if one changes what the other changes or needs plain. From
- * that come the conflicts' messages, mar_method_get and the guarantee of a session. */
+/* The ways to be faster. A way is one file in mar/ways and one line in mar/ways.c (docs/adding.md). It says which
+ * stages of generation it changes and which it needs plain: two ways conflict if one changes what the other changes or
+ * needs plain. From that come the conflicts' messages, mar_method_get and the guarantee of a session. */
 #ifndef MAR_WAY_H
 #define MAR_WAY_H
 
-#include "base/error.h"
+#include "mar/runner.h"
 
 /* Stages of generation, from the whole to the part. */
 typedef enum {
     MAR_STAGE_AR_STEPS = 1 << 0, /* how many tokens each autoregressive step predicts, and which */
-    MAR_STAGE_DRAFT = 1 << 1,    /* a second model at work beside the target */
+    MAR_STAGE_DRAFT = 1 << 1,    /* a second model at work beside the target; plain: none */
     MAR_STAGE_PASSES = 1 << 2,   /* the transformer passes that make z */
     MAR_STAGE_COUNTS = 1 << 3,   /* how many diffusion steps the tokens of a step get */
     MAR_STAGE_SOLVER = 1 << 4,   /* what a diffusion step does with the head's output */
@@ -24,22 +24,62 @@ typedef struct {
     const char *guarantee, *source, *summary; /* as in mar_method_info */
 } mar_way_method;
 
-typedef struct mar_way {
+typedef struct mar_masked mar_masked; /* mar/masked.h: the masked engine at work, whose stages the hooks change */
+
+typedef struct {
     const char *name;              /* of the option that turns it on, by any value but its default */
-    unsigned changes, needs;       /* mar_stage: those it changes, and those it needs plain */
+    unsigned changes;              /* the stages it changes: mar_stage */
+    unsigned needs;                /* the stages it needs plain: mar_stage */
     int exact;                     /* the law of the output stays the target's */
     const char *replaces;          /* an option that has no effect with it, or NULL */
-    const char *in_place;          /* the options that are there in its place, in words */
-    const mar_way_method *methods; /* ends with a NULL name; NULL: verifiers, which have a registry of their own */
+    const char *in_place;          /* the options that take the place of that one, in words */
+    const mar_way_method *methods; /* ends with a NULL name; NULL if the registry of verifiers describes it */
+
+    /* Hooks. Each may be NULL. `state` is what create left. */
+
+    /* Fills in what the automatic values of its options stand for; called whether the way is on or not. */
+    void (*resolve)(mar_params *p);
+    /* MAR_EARG if its options do not suit the model or one another; their ranges have been checked. */
+    mar_status (*check)(const mar_masked_model *model, const mar_params *p, mar_err *err);
+    /* Changes the plan steps[num_iter], made for the plain stages; g has params, model and grid only. */
+    void (*plan_steps)(const mar_masked *g, mar_step *steps);
+    /* Changes the chain that draws tokens in spec->steps diffusion steps. */
+    void (*respace)(const mar_params *p, diff_spec *spec);
+    /* How many autoregressive steps the head draws at once. Plain: 1. */
+    int (*block_steps)(const mar_params *p);
+    /* Makes its state, with g->target in place, and installs what it changes there. */
+    mar_status (*create)(mar_masked *g, void **state, mar_err *err);
+    void (*destroy)(void *state);
+    size_t (*lay_out)(void *state, char *base); /* as diff_chain_lay_out */
+    /* Prepares batches of so many images; what was recorded for others is to be freed. */
+    mar_status (*plan)(void *state, int images, mar_err *err);
+    /* Prepares draws of so many tokens in so many diffusion steps (diff_chain_use of the target is done). */
+    mar_status (*plan_draw)(void *state, int tokens, int steps, mar_err *err);
+    void (*begin)(void *state);             /* a batch: g->images, g->label */
+    void (*order)(void *state, int *order); /* changes the random order [seq_len] of an image's tokens */
+    /* Before a step: sorts the tokens it predicts in g->order, its `detailed` ones to the end. */
+    void (*select)(void *state, const mar_step *step);
+    /* Draws tokens x [count][token_dim], rows first.. of the step's lists, in so many diffusion steps. Plain: the
+     * chain. */
+    void (*draw)(void *state, const mar_draw *d, int first, int steps, float *x);
+    /* After the target has learnt the step's n tokens, g->sampled. */
+    void (*learn)(void *state, int n);
+    /* Takes a step, or several, in place of mar_masked_step. */
+    mar_status (*step)(void *state, mar_err *err);
+    void (*stats)(const void *state, mar_stats *stats); /* adds its own */
+    /* The session's guarantee in words, in place of what follows from `exact`. */
+    void (*describe)(const void *state, char *text, size_t size);
 } mar_way;
 
 /* Ends with NULL. */
 const mar_way *const *mar_ways(void);
 /* Whether the way is on; params as mar_ways_resolve leaves them. */
 int mar_way_is_on(const mar_way *way, const mar_params *params);
-/* Fills in what an option's automatic value stands for. */
+/* Fills in what automatic values of the ways' options stand for. */
 void mar_ways_resolve(mar_params *params);
 /* MAR_EARG, naming two ways that are on and do not go together, if there are any. */
 mar_status mar_ways_check(const mar_params *params, mar_err *err);
+/* What the ways that are on make of the output's law, in one line. */
+void mar_ways_describe(const mar_params *params, char *text, size_t size);
 
 #endif

@@ -7,28 +7,23 @@
 #include <stdio.h>
 #include <string.h>
 
-static const mar_way draft = {.name = "draft",
-                              .changes = MAR_STAGE_DRAFT,
-                              .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_COUNTS | MAR_STAGE_SOLVER | MAR_STAGE_PASSES |
-                                       MAR_STAGE_HEAD,
-                              .exact = 1};
-static const mar_way spec = {.name = "spec", .needs = MAR_STAGE_CHAIN};
-static const mar_way head_spec = {
-    .name = "head_spec", .changes = MAR_STAGE_CHAIN, .needs = MAR_STAGE_SOLVER | MAR_STAGE_HEAD, .exact = 1};
-static const mar_way disa = {.name = "diff_annealing",
-                             .changes = MAR_STAGE_COUNTS,
-                             .replaces = "num_sampling_steps",
-                             .in_place = "diff_upper_steps and diff_lower_steps"};
-static const mar_way lazy = {.name = "lazy", .changes = MAR_STAGE_PASSES, .needs = MAR_STAGE_AR_STEPS};
-static const mar_way lazy_head = {
-    .name = "lazy_head", .changes = MAR_STAGE_HEAD, .needs = MAR_STAGE_SOLVER | MAR_STAGE_COUNTS};
-static const mar_way gtr = {.name = "gtr",
-                            .changes = MAR_STAGE_AR_STEPS,
-                            .needs = MAR_STAGE_COUNTS,
-                            .replaces = "num_iter",
-                            .in_place = "gtr_generation_steps and gtr_reconstruction_steps"};
-static const mar_way sampler = {.name = "sampler", .changes = MAR_STAGE_SOLVER};
-static const mar_way *const ways[] = {&draft, &spec, &head_spec, &disa, &lazy, &lazy_head, &gtr, &sampler, NULL};
+/* Every way: its file is mar/ways/NAME.c. The order is that of their hooks (a draft model is there before those who use
+ * it, a solver settles its start after DiSA) and of `mar methods`. */
+#define WAYS(X)                                                                                                        \
+    X(draft)                                                                                                           \
+    X(spec)                                                                                                            \
+    X(head_spec)                                                                                                       \
+    X(disa)                                                                                                            \
+    X(lazy)                                                                                                            \
+    X(lazy_head)                                                                                                       \
+    X(gtr)                                                                                                             \
+    X(sampler)
+
+#define DECLARE(name) extern const mar_way mar_way_##name;
+WAYS(DECLARE)
+
+#define ADDRESS(name) &mar_way_##name,
+static const mar_way *const ways[] = {WAYS(ADDRESS) NULL};
 
 const mar_way *const *mar_ways(void)
 {
@@ -40,10 +35,73 @@ int mar_way_is_on(const mar_way *way, const mar_params *params)
     return !mar_param_is_default(mar_param_find(way->name), params);
 }
 
-void mar_ways_resolve(mar_params *p)
+void mar_ways_resolve(mar_params *params)
 {
-    if (p->draft && !p->spec && !p->head_spec) p->spec = "conditional";
+    for (int i = 0; ways[i]; i++)
+        if (ways[i]->resolve) ways[i]->resolve(params);
 }
+
+/* --- which go together -------------------------------------------------------------------------------------------- */
+
+/* What a message calls the stages. */
+static const char *stage_name(unsigned stages)
+{
+    static const char *const names[] = {"the autoregressive steps",       "the draft",   "the transformer passes",
+                                        "the numbers of diffusion steps", "the sampler", "the chain",
+                                        "the head's evaluations"};
+    int i = 0;
+    while (!(stages >> i & 1)) i++;
+    return names[i];
+}
+
+static mar_status check_pair(const mar_way *a, const mar_way *b, mar_err *err)
+{
+    const unsigned clash = a->changes & (b->changes | b->needs);
+    if (!clash) return MAR_OK;
+    return err_set(err, MAR_EARG, "%s and %s do not go together: %s changes %s, which %s %s; expected one of them",
+                   a->name, b->name, a->name, stage_name(clash), b->name,
+                   clash & b->needs ? "needs plain" : "changes, too");
+}
+
+mar_status mar_ways_check(const mar_params *params, mar_err *err)
+{
+    for (int i = 0; ways[i]; i++)
+        for (int j = 0; ways[j]; j++) {
+            if (i == j || !mar_way_is_on(ways[i], params) || !mar_way_is_on(ways[j], params)) continue;
+            const mar_status status = check_pair(ways[i], ways[j], err);
+            if (status != MAR_OK) return status;
+        }
+    return MAR_OK;
+}
+
+/* --- what they make of the law ------------------------------------------------------------------------------------ */
+
+/* ", sampler ddim" */
+static void add_change(const mar_way *way, const mar_params *params, char *text, size_t size)
+{
+    char value[32] = "";
+    const size_t used = strlen(text);
+    const int several = way->methods && way->methods[0].value;
+    if (several) mar_param_text(mar_param_find(way->name), params, value, sizeof value);
+    snprintf(text + used, size - used, ", %s%s%s", way->name, several ? " " : "", value);
+}
+
+void mar_ways_describe(const mar_params *params, char *text, size_t size)
+{
+    char changes[128] = "";
+    int inside = 0;
+    for (int i = 0; ways[i]; i++) {
+        if (!mar_way_is_on(ways[i], params)) continue;
+        if (!ways[i]->exact) add_change(ways[i], params, changes, sizeof changes);
+        inside |= (ways[i]->changes & MAR_STAGE_CHAIN) != 0;
+    }
+    if (changes[0])
+        snprintf(text, size, "approximate: changed by %s", changes + 2);
+    else
+        snprintf(text, size, "exact: the target's law%s", inside ? ", by speculation inside the head" : "");
+}
+
+/* --- which options have an effect --------------------------------------------------------------------------------- */
 
 static const mar_way *find(const char *name)
 {
@@ -52,10 +110,10 @@ static const mar_way *find(const char *name)
     return NULL;
 }
 
-static int is_on(const char *name, const mar_params *p)
+static int is_on(const char *method, const mar_params *p)
 {
-    const mar_way *way = find(name);
-    return way ? mar_way_is_on(way, p) : p->spec && strcmp(p->spec, name) == 0;
+    const mar_way *way = find(method);
+    return way ? mar_way_is_on(way, p) : p->spec && strcmp(p->spec, method) == 0;
 }
 
 const char *mar_params_unused(const mar_params *params, int i)
@@ -65,19 +123,22 @@ const char *mar_params_unused(const mar_params *params, int i)
     mar_params p;
     if (!o || mar_params_read(params, &p, NULL) != MAR_OK) return NULL;
     mar_ways_resolve(&p);
-    for (int k = 0; ways[k]; k++)
-        if (ways[k]->replaces && strcmp(ways[k]->replaces, o->name) == 0 && mar_way_is_on(ways[k], &p)) {
-            snprintf(why, sizeof why, "has no effect with %s, expected %s", ways[k]->name, ways[k]->in_place);
-            return why;
-        }
+    for (int k = 0; ways[k]; k++) {
+        const char *replaced = ways[k]->replaces;
+        if (!replaced || strcmp(replaced, o->name) != 0 || !mar_way_is_on(ways[k], &p)) continue;
+        snprintf(why, sizeof why, "has no effect with %s, expected %s", ways[k]->name, ways[k]->in_place);
+        return why;
+    }
     if (!o->method || is_on(o->method, &p)) return NULL;
-    if (find(o->method) != &spec && !spec_method_find(o->method))
-        snprintf(why, sizeof why, "needs %s", o->method);
-    else if (!p.draft)
-        snprintf(why, sizeof why, "needs draft, a model whose tokens are verified%s%s",
-                 find(o->method) ? "" : ", and spec ", find(o->method) ? "" : o->method);
+    const mar_way *way = find(o->method);
+    const mar_param *choice = mar_param_find(way ? way->name : "spec");
+    char needs[96];
+    snprintf(needs, sizeof needs, "%s%s%s", choice->name, way ? "" : " ", way ? "" : o->method);
+    if (choice->method && !is_on(choice->method, &p))
+        snprintf(why, sizeof why, "needs %s and %s", choice->method, needs);
+    else if (p.head_spec && strcmp(choice->name, "spec") == 0)
+        snprintf(why, sizeof why, "needs %s and no head_spec", needs);
     else
-        snprintf(why, sizeof why, "needs %s%s", find(o->method) ? "spec, or no head_spec" : "spec ",
-                 find(o->method) ? "" : o->method);
+        snprintf(why, sizeof why, "needs %s", needs);
     return why;
 }

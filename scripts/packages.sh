@@ -1,10 +1,17 @@
-# Sourced by demo.sh and test.sh: `need_packages [PACKAGE...]` installs with apt what libmar is built from, and the
-# packages named, as far as they are missing.
+# Sourced by demo.sh and test.sh: `need_packages [PACKAGE...]` installs with apt what libmar and its command are built
+# from, and the packages named, as far as they are missing.
 
-packages="gcc libc6-dev cmake ninja-build pkg-config libdnnl-dev libpng-dev libcjson-dev libcmocka-dev"
+packages="gcc libc6-dev cmake ninja-build pkg-config libdnnl-dev libpng-dev libcjson-dev"
+test_packages="g++ libcmocka-dev" # what only the tests need
 
 have_package() {
     dpkg-query -W -f='${db:Status-Abbrev}' "$1" 2>/dev/null | grep -q '^.i'
+}
+
+# `want_packages PACKAGE...`: the same for what can be done without; only root installs it, and failing is no failure.
+want_packages() {
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then return 0; fi
+    (need_packages "$@") || echo "Going on without: $*" >&2
 }
 
 need_packages() {
@@ -12,7 +19,7 @@ need_packages() {
         # Not Debian: nothing to install with. CMake names what it does not find.
         if command -v cmake >/dev/null 2>&1 && command -v ninja >/dev/null 2>&1; then return 0; fi
         echo "This system has no apt-get. Please install a C compiler, cmake 3.25 or later, ninja, pkg-config and the" >&2
-        echo "development files of oneDNN, libpng, cJSON and cmocka, then run this again." >&2
+        echo "development files of oneDNN, libpng and cJSON (for the tests: of cmocka, and a C++ compiler), then run this again." >&2
         return 1
     fi
     missing=

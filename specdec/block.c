@@ -16,7 +16,7 @@ static int parent_of(const spec_block *b, int n)
     return b->parent ? b->parent[n] : n - 1;
 }
 
-/* The first draft behind draft `node` (-1: the prefix) that is numbered `from` or more; count if there is none. */
+/* The first draft numbered `from` or more whose parent is `node` (-1: the prefix); count if there is none. */
 static int next_child(const spec_block *b, int node, int from)
 {
     while (from < b->count && parent_of(b, from) != node) from++;
@@ -46,7 +46,7 @@ static int reject_sibling(const walk *w, spec_site *s, int x, float *p, float *q
     return 1;
 }
 
-/* Verifies the drafts behind `node` in turn. Returns the accepted one, or -1 with the replacement in *id. */
+/* Verifies the children of `node` in turn. Returns the accepted one, or -1 with the replacement in *id. */
 static int verify_children(const walk *w, int node, int position, int *id)
 {
     const spec_block *b = w->block;
@@ -69,7 +69,7 @@ static int verify_children(const walk *w, int node, int position, int *id)
     return child;
 }
 
-/* From the prefix down, as long as drafts are accepted; then the replacement or the bonus token. */
+/* Follows accepted drafts down from the prefix; then adds the replacement or the bonus token. */
 static void walk_down(const walk *w, spec_outcome *o)
 {
     const spec_block *b = w->block;
@@ -90,7 +90,7 @@ static void walk_down(const walk *w, spec_outcome *o)
     }
 }
 
-/* The first path behind the final tokens: its laws, and with CONTINUE its drafts, verified. */
+/* Follows the first path after the final tokens: records its laws, and with CONTINUE verifies its drafts. */
 static void walk_tail(const walk *w, spec_outcome *o)
 {
     const spec_block *b = w->block;
@@ -113,7 +113,8 @@ static void walk_tail(const walk *w, spec_outcome *o)
     }
 }
 
-/* Continuous: a chain. INDEPENDENT verifies every position; STOP ends at the first rejection. */
+/* Verifies a continuous block, which is a chain. INDEPENDENT verifies every position; STOP ends at the first rejection.
+ */
 static void walk_continuous(const walk *w, spec_outcome *o)
 {
     const spec_block *b = w->block;

@@ -1,4 +1,5 @@
-/* Discrete tokens: the resampler as weights over the vocabulary, two passes and no storage. */
+/* Discrete tokens. The resampler is a weight for each token of the vocabulary; a draw takes two passes and no memory.
+ */
 #include "specdec/laws.h"
 
 double spec_residual_weight(const spec_method *m, const double *parameter, const spec_site *s, int x, int rejected)

@@ -1,4 +1,4 @@
-/* Continuous tokens: the verifier's sites by way of kernels/gaussian.h, as every backend verifies. */
+/* Continuous tokens. kernels/gaussian.h verifies them here as in every backend. */
 #include "specdec/laws.h"
 
 static kern_gaussians laws_of(const spec_site *s)

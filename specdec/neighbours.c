@@ -11,7 +11,7 @@ static double squared_distance(const float *a, const float *b, int dim)
     return sum;
 }
 
-/* Puts `token` into the sorted list of at most k; later tokens go behind equal ones. */
+/* Inserts `token` into the sorted list of at most k tokens, after equal ones. Returns the new length. */
 static int insert(int *row, double *distance, int count, int k, int token, double d)
 {
     if (count == k && d >= distance[k - 1]) return count;
@@ -73,7 +73,7 @@ double spec_neighbour_keep(const spec_site *s, int candidate, int rejected, doub
     const int *row = s->neighbours + (size_t)rejected * (size_t)s->neighbour_count;
     const int most = at_most(s, k);
     double p_sum;
-    for (int i = 0; i < most; i++) /* few candidates are near: the set is only built for those */
+    for (int i = 0; i < most; i++) /* the set is only built for candidates near `rejected` */
         if (row[i] == candidate && i < spec_neighbour_set(s, rejected, k, bound, &p_sum)) return -INFINITY;
     return log1p(-exp(-log_ratio));
 }

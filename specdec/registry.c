@@ -1,4 +1,4 @@
-/* The methods there are: a new one is its own file in specdec/methods and one line here. */
+/* The list of methods. A new method is a file in specdec/methods and one line here. */
 #include "specdec/verifier.h"
 
 #include <string.h>

@@ -30,7 +30,7 @@ static double parameter_named(const spec_sampler_options *o, const char *name, d
     return otherwise;
 }
 
-/* Drafts of a tree with `children` at each of the first `tree` positions, and a chain over the rest. */
+/* Drafts of a tree with `children` at each of the first `tree` positions and a chain over the rest. */
 static int tree_count(int length, int children, int tree)
 {
     int count = 0, level = 1;
@@ -71,10 +71,9 @@ static int allocate(spec_sampler *s)
     s->out.workspace = calloc(spec_workspace_size(s->target.size), sizeof(float));
     s->candidate = calloc(positions * (size_t)s->children, sizeof *s->candidate);
     s->candidates = calloc(positions, sizeof *s->candidates);
-    s->speculate_q = calloc(positions * size, sizeof *s->speculate_q);
+    s->draft_q = calloc(positions * size, sizeof *s->draft_q);
     return s->node && s->place && s->parent && s->node_token && s->site && s->log_p && s->log_q && s->address &&
-           s->out.verdict && s->out.id && s->out.law && s->out.workspace && s->candidate && s->candidates &&
-           s->speculate_q;
+           s->out.verdict && s->out.id && s->out.law && s->out.workspace && s->candidate && s->candidates && s->draft_q;
 }
 
 spec_sampler *spec_sampler_create(const spec_model *target, const spec_model *draft,
@@ -99,11 +98,11 @@ void spec_sampler_free(spec_sampler *s)
     if (!s) return;
     free(s->node), free(s->place), free(s->parent), free(s->node_token), free(s->site), free(s->log_p), free(s->log_q);
     free(s->address), free(s->out.verdict), free(s->out.id), free(s->out.law), free(s->out.workspace);
-    free(s->candidate), free(s->candidates), free(s->speculate_q);
+    free(s->candidate), free(s->candidates), free(s->draft_q);
     free(s);
 }
 
-/* --- what both loops share --- */
+/* --- for both loops --- */
 
 static spec_address address_at(const spec_sampler *s, int position)
 {
@@ -115,7 +114,7 @@ static float *law(const spec_sampler *s, float *laws, int i)
     return laws + (size_t)i * (size_t)s->target.size;
 }
 
-/* The target's pass over the block and its verification; the final tokens become known. q of site i is set. */
+/* Runs the target over the block and verifies it; the final tokens become known. The sites' q is set before. */
 static int verify(spec_sampler *s, int count, int length, spec_outcome *o)
 {
     const spec_sampler_options *opt = &s->options;
@@ -145,9 +144,9 @@ static int parent_in(const spec_sampler *s, int n)
     return s->options.parent ? s->options.parent[n] : n - 1;
 }
 
-/* Draws the block from the draft model, a forward pass a level, as deep as there are tokens to find. Drafts of one
- * level with different parents share their uniforms: at most one of them is on the path taken. Where q has fewer tokens
- * than the tree has siblings, the rest of them and what hangs on them is left out. */
+/* Draws the block from the draft model with one forward pass a level, no deeper than there are tokens left. Drafts of
+ * one level with different parents share their uniforms, because at most one of them is on the path taken. If q has
+ * fewer tokens than the tree has siblings, the other siblings and their descendants are left out. */
 static int draft_block(spec_sampler *s, int *count, int *depth)
 {
     const int most = s->options.parent ? s->options.count : s->options.length;
@@ -188,27 +187,27 @@ static int draft_round(spec_sampler *s)
 
 /* --- Jacobi --- */
 
-/* Position i of the window gets a token that nothing is known about: its law, which is what counts, is uniform. */
-static void enter(spec_sampler *s, int i)
+/* Position i gets a first draft. Nothing is known about it, so its q is uniform. */
+static void first_draft(spec_sampler *s, int i)
 {
     const spec_address a = address_at(s, s->known + i);
-    float *q = law(s, s->speculate_q, i);
+    float *q = law(s, s->draft_q, i);
     for (int x = 0; x < s->target.size; x++) q[x] = (float)-log(s->target.size);
     s->candidates[i] = spec_draw_candidates(q, s->target.size, &a, 0, 1, s->candidate + i * s->children);
 }
 
-/* The window as a block: each position's candidates behind every draft of the position before, in the tree; then a
- * chain behind the first path. */
-static int speculate_block(spec_sampler *s)
+/* Lists the drafts as a block. In the tree each position's candidates follow every draft of the position before; then a
+ * chain follows the first path. Returns the number of drafts. */
+static int jacobi_block(spec_sampler *s)
 {
     int count = 0, begin = -1, end = 0; /* the level before */
-    for (int i = 0; i < s->window; i++) {
+    for (int i = 0; i < s->drafted; i++) {
         const int level = count, parents = i < s->tree ? end : begin + 1;
         for (int parent = begin; parent < parents; parent++)
             for (int k = 0; k < s->candidates[i]; k++) {
                 s->parent[count] = parent;
                 s->node[count] = s->candidate[i * s->children + k];
-                s->site[parent + 1].log_q = law(s, s->speculate_q, i);
+                s->site[parent + 1].log_q = law(s, s->draft_q, i);
                 count++;
             }
         begin = level, end = count;
@@ -216,20 +215,21 @@ static int speculate_block(spec_sampler *s)
     return count;
 }
 
-/* The next window: what is left of this one, each token a draw from the p that is now its q, and new entries. With
- * STOP the tail is drawn anew; with CONTINUE it is what verification made of it, and gets siblings for the tree. */
-static int next_window(spec_sampler *s, const spec_outcome *o)
+/* Prepares the drafts of the next round: the tail of this round, then new positions. The q of a token of the tail is
+ * the p it was drawn from. With STOP the tail is drawn anew; with CONTINUE it is the result of verification, and gets
+ * siblings for the tree. */
+static int next_drafts(spec_sampler *s, const spec_outcome *o)
 {
-    const int tail = s->window - o->final;
+    const int tail = s->drafted - o->final;
     const int most = s->n - s->known < s->options.length ? s->n - s->known : s->options.length;
     s->tree = 0;
     for (int i = 0; i < most; i++) {
         int *candidate = s->candidate + i * s->children;
         const spec_address a = address_at(s, s->known + i);
-        float *q = law(s, s->speculate_q, i);
+        float *q = law(s, s->draft_q, i);
         int first = 0, wanted = 1;
         if (i >= tail) {
-            enter(s, i);
+            first_draft(s, i);
             continue;
         }
         memcpy(q, law(s, s->log_p, s->out.law[o->final + i]), (size_t)s->target.size * sizeof *q);
@@ -238,15 +238,15 @@ static int next_window(spec_sampler *s, const spec_outcome *o)
         s->candidates[i] = spec_draw_candidates(q, s->target.size, &a, first, wanted, candidate);
         if (s->candidates[i] == 0) return SPEC_EMPTY_LAW;
     }
-    s->window = most;
+    s->drafted = most;
     return 0;
 }
 
 static int jacobi_round(spec_sampler *s)
 {
     spec_outcome o;
-    const int status = verify(s, speculate_block(s), s->window, &o);
-    return status ? status : next_window(s, &o);
+    const int status = verify(s, jacobi_block(s), s->drafted, &o);
+    return status ? status : next_drafts(s, &o);
 }
 
 /* --- */
@@ -254,10 +254,10 @@ static int jacobi_round(spec_sampler *s)
 void spec_sampler_begin(spec_sampler *s, uint64_t image, int *tokens, int n)
 {
     s->image = image, s->token = tokens, s->n = n;
-    s->known = s->window = s->tree = 0;
+    s->known = s->drafted = s->tree = 0;
     s->step = 0;
     s->stats = (spec_sampler_stats){0};
-    if (!s->draft.laws) next_window(s, &(spec_outcome){0});
+    if (!s->draft.laws) next_drafts(s, &(spec_outcome){0});
 }
 
 int spec_sampler_round(spec_sampler *s)

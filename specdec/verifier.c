@@ -10,7 +10,7 @@ int spec_accepts(const spec_method *m, const double *parameter, const spec_site 
 {
     const double log_ratio = spec_discrete_log_ratio(site, draft.id);
     const double log_f = isnan(log_ratio) ? NAN : m->log_accept(site, parameter, draft, log_ratio);
-    if (isnan(log_f)) return 0; /* a law that is none: what comes of the target's is the answer */
+    if (isnan(log_f)) return 0; /* a NaN in a law rejects; the replacement shows it */
     return log_f >= 0 || log(kern_uniform_at(address, KERN_NOISE_VERIFY, (uint32_t)sibling)) < log_f;
 }
 

@@ -9,30 +9,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] = //
-    "usage: mar bench [OPTIONS]\n"
-    "\n"
-    "Generates images and prints seconds per image, split into encoder, decoder, head\n"
-    "and VAE, with their arithmetic, beside the measured rate of matrix products.\n"
-    "tools/random_checkpoint.py writes full-size checkpoints to measure with.\n"
-    "\n"
-    "  --model FILE            MAR checkpoint, demo or demo-draft [demo]\n"
-    "  --vae FILE              KL autoencoder [demo's for a demo model, else none]\n"
-    "  --num_iter N            autoregressive steps [64]\n"
-    "  --num_sampling_steps N  diffusion steps [100]\n"
-    "  --cfg X                 guidance scale [2.9]\n"
-    "  --batch N               images at a time [1]\n"
-    "  --repeat N              batches measured, the best counts [1]\n"
-    "  --backend B, --device N, --dtype T, --threads N, --heads N, --head_spec W,\n"
-    "    --draft FILE and all other ways to be faster: as for mar generate\n"
-    "  --json                  one JSON object in place of the table\n"
-    "\n"
-    "example: mar bench --model mar_base.pth --vae kl16.ckpt\n";
-
 typedef struct {
     run_options run;
     int batch, repeat, json;
 } bench_options;
+
+static const mar_param rows[] = {
+    {.name = "batch",
+     .offset = offsetof(bench_options, batch),
+     .group = "Measurement",
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = 65536,
+     .help = "images at a time"},
+    {.name = "repeat",
+     .offset = offsetof(bench_options, repeat),
+     .group = "Measurement",
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = 1000,
+     .help = "batches measured, of which the best counts"},
+    {.name = "json",
+     .offset = offsetof(bench_options, json),
+     .group = "Measurement",
+     .type = MAR_TYPE_FLAG,
+     .help = "one JSON object in place of the table"},
+    {0},
+};
 
 /* A sink: the figures of the fastest batch, of those made so far. It takes the pixels to have their time measured. */
 static int take_best(void *self, const image_batch *batch)
@@ -74,8 +77,8 @@ static void print_table(const bench_options *o, const mar_stats *t, double peak,
 {
     const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop;
     printf("%s on %s\n", o->run.model, backend);
-    char method[1024];
-    if (*run_options_text(&o->run, method, sizeof method)) printf("%s\n", method);
+    char ways[2048];
+    if (*run_options_ways(&o->run, ways, sizeof ways)) printf("%s\n", ways);
     printf("num_iter %d, num_sampling_steps %d, cfg %g, batch %d; working memory %.1f MB", o->run.params.num_iter,
            o->run.params.num_sampling_steps, (double)o->run.params.cfg, o->batch, (double)t->arena_bytes / 1e6);
     if (t->recorded_bytes) printf(", and %.1f MB of recorded steps", (double)t->recorded_bytes / 1e6);
@@ -104,13 +107,10 @@ static void print_table(const bench_options *o, const mar_stats *t, double peak,
 static int print_json(const bench_options *o, const mar_stats *t, double peak, const char *backend)
 {
     const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop, n = o->batch;
-    char method[1024];
     cJSON *root = cJSON_CreateObject();
     cJSON_AddStringToObject(root, "model", o->run.model);
     cJSON_AddStringToObject(root, "backend", backend);
-    cJSON_AddNumberToObject(root, "num_iter", o->run.params.num_iter);
-    cJSON_AddNumberToObject(root, "num_sampling_steps", o->run.params.num_sampling_steps);
-    cJSON_AddNumberToObject(root, "cfg", o->run.params.cfg);
+    params_record(&o->run, cJSON_AddObjectToObject(root, "parameters"));
     cJSON_AddNumberToObject(root, "batch", o->batch);
     cJSON_AddNumberToObject(root, "seconds_per_image", t->total_s / n);
     cJSON_AddNumberToObject(root, "encoder_seconds", t->encoder_s / n);
@@ -118,7 +118,6 @@ static int print_json(const bench_options *o, const mar_stats *t, double peak, c
     cJSON_AddNumberToObject(root, "head_seconds", t->head_s / n);
     cJSON_AddNumberToObject(root, "vae_seconds", t->vae_s / n);
     cJSON_AddNumberToObject(root, "draft_seconds", t->draft_s / n);
-    cJSON_AddStringToObject(root, "method", run_options_text(&o->run, method, sizeof method));
     cJSON_AddNumberToObject(root, "head_calls_per_token", t->head_calls / (double)t->tokens);
     cJSON_AddNumberToObject(root, "head_calls_in_sequence", t->head_batched);
     cJSON_AddNumberToObject(root, "draft_calls_in_sequence", t->draft_calls);
@@ -145,8 +144,7 @@ static int run(bench_options *o, const run_models *models)
     image_run measured = {models->library, models->model, NULL};
     mar_stats stats = {0};
     double peak = 0;
-    if (run_resolve_num_iter(&o->run, models->model) != 0) return 1;
-    mar_status status = mar_session_create(models->model, models->vae, &o->run.params, o->batch, &measured.session);
+    mar_status status = models_session(models, &o->run, o->batch, &measured.session);
     if (status == MAR_OK) status = mar_measure_peak(models->library, &peak);
     int exit_status = status == MAR_OK ? measure(o, &measured, &stats) : tool_error("%s", mar_error(models->library));
     const char *backend = mar_backend_description(models->library);
@@ -161,19 +159,21 @@ static int run(bench_options *o, const run_models *models)
 int cmd_bench(int argc, char **argv)
 {
     bench_options o = {.batch = 1, .repeat = 1};
-    option shared[RUN_OPTIONS_MAX];
-    run_options_init(&o.run);
-    run_options_list(&o.run, shared);
-    const option options[] = {
-        {"batch", OPTION_INT, .value = &o.batch, .min = 1, .max = 65536},
-        {"repeat", OPTION_INT, .value = &o.repeat, .min = 1, .max = 1000},
-        {"json", OPTION_FLAG, .value = &o.json},
-        {0},
+    option_set set = {
+        .command = "bench",
+        .about = "usage: mar bench [OPTIONS]\n"
+                 "\n"
+                 "Generates images and prints seconds per image, split into encoder, decoder, head\n"
+                 "and VAE, with their arithmetic, beside the measured rate of matrix products.\n"
+                 "tools/random_checkpoint.py writes full-size checkpoints to measure with.\n",
+        .example = "example: mar bench --model mar_base.pth --vae kl16.ckpt\n",
     };
-    const option_set set = {"bench", help, options, NULL, shared, &o.run.given};
+    run_options_init(&o.run);
+    options_add_table(&set, rows, &o, 0);
+    run_options_add(&o.run, &set);
     int status = options_parse(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
-    if (run_options_done(&o.run) != 0) return 1;
+    if (run_options_done(&o.run, &set) != 0) return 1;
     model_store store = {0};
     run_models models;
     status = models_load(&store, &o.run, NULL, &models);

@@ -6,8 +6,15 @@
 #include <time.h>
 #include <unistd.h>
 
-const char *const tool_dtypes[] = {"auto", "f32", "bf16", NULL};
-const char *const tool_backends[] = {"auto", "cpu", "cuda", NULL};
+const command commands[] = {
+    {"generate", cmd_generate},
+    {"inspect", cmd_inspect},
+    {"convert", cmd_convert},
+    {"bench", cmd_bench},
+    {"methods", cmd_methods},
+    {"fidelity", cmd_fidelity},
+    {NULL, NULL},
+};
 
 int tool_error(const char *format, ...)
 {

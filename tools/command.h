@@ -13,15 +13,19 @@ int cmd_convert(int argc, char **argv);
 int cmd_methods(int argc, char **argv);
 int cmd_fidelity(int argc, char **argv);
 
+/* All of them; ends with a NULL name. */
+typedef struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+} command;
+extern const command commands[];
+
 /* Prints "mar: ..." as one line to stderr (control characters in names from outside become '?') and returns
  * 1, the exit status of every failure. */
 int tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* The name behind the last slash. */
 const char *tool_base_name(const char *path);
-
-/* The values of --dtype and --backend for options.h, in the order of mar_dtype and of mar_backend. */
-extern const char *const tool_dtypes[], *const tool_backends[];
 
 /* mar_open, with its failure printed. Returns 0 or the exit status. */
 int tool_open(const mar_options *options, mar **out);

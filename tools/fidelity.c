@@ -11,28 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] = "usage: mar fidelity [OPTIONS] [--versus OPTIONS]... --against OPTIONS\n"
-                           "Compares fast runs with a reference run, image by image of the same seed, and\n"
-                           "writes a page with speed, distance, acceptance and samples.\n"
-                           "  --against OPTIONS  the reference run; without options plain sampling\n"
-                           "  --versus OPTIONS   one more fast run, any number of times\n"
-                           "A run takes the options of mar generate that make its images: --model, --draft,\n"
-                           "--spec, --head_spec, --num_iter ... (mar generate --help, mar methods). Model,\n"
-                           "guidance, temperature and arithmetic of the first run hold for the others\n"
-                           "unless they say otherwise; steps and shortcuts are each run's own.\n"
-                           "For all runs, in any place (and --vae, --seed, --threads, --quiet):\n"
-                           "  --num N          images of each run, dealt out to the classes          [200]\n"
-                           "  --class LIST     numbers or ImageNet names                  [demo: 0 to 9]\n"
-                           "  --out FILE.html  the page                                  [fidelity.html]\n"
-                           "  --plot FILE.svg  its plot of distance against time as a picture\n"
-                           "  --batch N        images made at a time                                [16]\n"
-                           "  --json           print the figures as JSON\n"
-                           "Printed: seconds per image, sequential head calls per token, drafts accepted,\n"
-                           "energy distance to the reference and what another seed makes of it, p-value of\n"
-                           "\"same law\" (permuted within pairs), digits that a classifier recognises.\n"
-                           "example: mar fidelity --head_spec 8 --versus --sampler ddim \\\n"
-                           "             --num_sampling_steps 20 --against --num 500\n";
-
 enum { NUM_MAX = 10000 };
 
 /* --- what was asked for --------------------------------------------------------------------------------- */
@@ -44,42 +22,85 @@ static int is_separator(const char *argument)
     return strcmp(argument, separators[0]) == 0 || strcmp(argument, separators[1]) == 0;
 }
 
-/* What the first run says for all: what is sampled and with which arithmetic, not how it is made faster. */
-static void inherit(run_options *o, const run_options *first)
-{
-    run_options_init(o);
-    o->model = first->model;
-    o->heads = first->heads;
-    o->backend = first->backend;
-    o->device = first->device;
-    o->dtype = first->dtype;
-    o->cfg_schedule = first->cfg_schedule;
-    o->params.cfg = first->params.cfg;
-    o->params.temperature = first->params.temperature;
-}
+static const char about[] = "usage: mar fidelity [OPTIONS] [--versus OPTIONS]... --against OPTIONS\n"
+                            "\n"
+                            "Compares fast runs with a reference run, image by image of the same seed, and\n"
+                            "writes a page with speed, distance, acceptance and samples. Behind --against are\n"
+                            "the options of the reference run, none for plain sampling; --versus begins one\n"
+                            "more fast run. What the first run says of model, sampling and machine holds for\n"
+                            "the others, unless they say otherwise; steps and ways to be faster are each\n"
+                            "run's own.\n"
+                            "\n"
+                            "Printed: seconds per image, sequential head calls per token, drafts accepted,\n"
+                            "energy distance to the reference and what another seed makes of it, p-value of\n"
+                            "\"same law\" (permuted within pairs), digits that a classifier recognises.\n";
+
+static const char for_all[] = "For all runs, in any place";
+static const mar_param rows[] = {
+    {.name = "num",
+     .offset = offsetof(fidelity, num),
+     .group = for_all,
+     .type = MAR_TYPE_INT,
+     .min = FIDELITY_NUM_MIN,
+     .max = NUM_MAX,
+     .help = "images of each run, dealt out to the classes\n"
+             "Image i is of class i modulo the number of classes."},
+    {.name = "class",
+     .offset = offsetof(fidelity, class_list),
+     .group = for_all,
+     .type = MAR_TYPE_TEXT,
+     .argument = "LIST",
+     .help = "numbers or ImageNet names; demo: 0 to 9\nAs for mar generate."},
+    {.name = "out",
+     .offset = offsetof(fidelity, out),
+     .group = for_all,
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE.html",
+     .help = "the page; it needs no other file"},
+    {.name = "plot",
+     .offset = offsetof(fidelity, plot),
+     .group = for_all,
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE.svg",
+     .help = "its plot of distance against time as a picture"},
+    {.name = "batch",
+     .offset = offsetof(fidelity, batch),
+     .group = for_all,
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = 1024,
+     .help = "images made at a time"},
+    {.name = "json",
+     .offset = offsetof(fidelity, json),
+     .group = for_all,
+     .type = MAR_TYPE_FLAG,
+     .help = "print all figures as one JSON object"},
+    {.name = "quiet",
+     .offset = offsetof(fidelity, quiet),
+     .group = for_all,
+     .type = MAR_TYPE_FLAG,
+     .help = "print only errors"},
+    {0},
+};
 
 /* argv[0] stands for the command, argv[1..] are the options of one run. */
 static int parse_run(fidelity *f, run_options *o, int argc, char **argv)
 {
-    option shared[RUN_OPTIONS_MAX];
-    run_options_list(o, shared);
-    const option options[] = {
-        /* for all runs: found before those of the same name that a run has */
-        {"num", OPTION_INT, .value = &f->num, .min = FIDELITY_NUM_MIN, .max = NUM_MAX},
-        {"class", OPTION_TEXT, .value = &f->class_list, .expects = "class numbers or names, separated by commas"},
-        {"vae", OPTION_TEXT, .value = &f->vae, .expects = "a file or demo"},
-        {"seed", OPTION_UINT64, .value = &f->seed},
-        {"threads", OPTION_INT, .value = &f->threads, .min = 1, .max = 1024},
-        {"out", OPTION_TEXT, .value = &f->out, .expects = "FILE.html"},
-        {"plot", OPTION_TEXT, .value = &f->plot, .expects = "FILE.svg"},
-        {"batch", OPTION_INT, .value = &f->batch, .min = 1, .max = 1024},
-        {"json", OPTION_FLAG, .value = &f->json},
-        {"quiet", OPTION_FLAG, .value = &f->quiet},
-        {0},
+    const mar_param all[] = {option_at(run_option("vae"), offsetof(fidelity, vae), for_all),
+                             option_at(run_option("seed"), offsetof(fidelity, seed), for_all),
+                             option_at(run_option("threads"), offsetof(fidelity, threads), for_all),
+                             {0}}; /* found before the run's own */
+    option_set set = {
+        .command = "fidelity",
+        .about = about,
+        .example = "example: mar fidelity --head_spec 8 --versus --sampler ddim \\\n"
+                   "             --num_sampling_steps 20 --against --num 500\n",
     };
-    const option_set set = {"fidelity", help, options, NULL, shared, &o->given};
+    options_add_table(&set, rows, f, 0);
+    options_add_table(&set, all, f, 0);
+    run_options_add(o, &set);
     int status = options_parse(&set, argc, argv);
-    if (status == OPTIONS_RUN && run_options_done(o) != 0) return 1;
+    if (status == OPTIONS_RUN && run_options_done(o, &set) != 0) return 1;
     return status;
 }
 
@@ -101,7 +122,7 @@ static int parse_fast(fidelity *f, int argc, char **argv, int is_first)
     if (f->run_count == 1)
         run_options_init(&o);
     else
-        inherit(&o, &f->runs[1].options);
+        run_options_inherit(&o, &f->runs[1].options);
     int status = parse_run(f, &o, argc, argv);
     if (status == OPTIONS_RUN && (!is_first || o.given)) f->runs[f->run_count++].options = o;
     return status;
@@ -125,7 +146,7 @@ static int parse(fidelity *f, int argc, char **argv)
     if (against < 0)
         return tool_error("--against is missing, expected the options of the reference run behind it, or none for "
                           "plain sampling");
-    inherit(&f->runs[0].options, &f->runs[1].options);
+    run_options_inherit(&f->runs[0].options, &f->runs[1].options);
     int status = parse_run(f, &f->runs[0].options, group_length(argc - against, argv + against), argv + against);
     if (status != OPTIONS_RUN) return status;
     if (f->run_count == 1)
@@ -133,7 +154,7 @@ static int parse(fidelity *f, int argc, char **argv)
     for (int i = 0; i < f->run_count; i++) {
         run_options *o = &f->runs[i].options;
         o->vae = f->vae;
-        o->threads = f->threads;
+        o->machine.threads = f->threads;
         o->params.seed = f->seed;
     }
     return OPTIONS_RUN;
@@ -141,46 +162,21 @@ static int parse(fidelity *f, int argc, char **argv)
 
 /* --- names ---------------------------------------------------------------------------------------------- */
 
-/* What of a run's options is not as in `base`. */
-static void write_differences(FILE *out, const run_options *o, const run_options *base)
-{
-    static const char *const schedules[] = {"linear", "constant"};
-    const mar_params *p = &o->params, *q = &base->params;
-    char text[1024];
-    if (strcmp(o->model, base->model) != 0) fprintf(out, " --model %s", tool_base_name(o->model));
-    if (!p->gtr && p->num_iter != q->num_iter) fprintf(out, " --num_iter %d", p->num_iter);
-    if (!p->diff_annealing && p->num_sampling_steps != q->num_sampling_steps)
-        fprintf(out, " --num_sampling_steps %d", p->num_sampling_steps);
-    if (p->cfg != q->cfg) fprintf(out, " --cfg %g", (double)p->cfg);
-    if (p->cfg_schedule != q->cfg_schedule) fprintf(out, " --cfg_schedule %s", schedules[p->cfg_schedule]);
-    if (p->temperature != q->temperature) fprintf(out, " --temperature %g", (double)p->temperature);
-    if (o->backend != base->backend) fprintf(out, " --backend %s", tool_backends[o->backend]);
-    if (o->device != base->device) fprintf(out, " --device %d", o->device);
-    if (o->dtype != base->dtype) fprintf(out, " --dtype %s", tool_dtypes[o->dtype]);
-    if (*run_options_text(o, text, sizeof text)) fprintf(out, " %s", text);
-}
-
-/* What sets a run apart from the reference, or the reference from its own model with the default steps. */
+/* What sets a run apart from the reference, or the reference from plain sampling. */
 static void name_run(const fidelity *f, fidelity_run *r)
 {
     const run_options *o = &r->options;
-    run_options base = f->runs[0].options;
-    char text[1024];
-    FILE *out = fmemopen(r->name, sizeof r->name, "w");
-    if (!out) return;
-    if (r == f->runs) {
-        base.params.num_iter = f->positions < 64 ? f->positions : 64;
-        base.params.num_sampling_steps = 100;
+    run_options plain;
+    if (r != f->runs) {
+        if (!*run_options_differences(o, &f->runs[0].options, r->name, sizeof r->name))
+            snprintf(r->name, sizeof r->name, "the same options");
+    } else if (!*run_options_ways(o, r->name, sizeof r->name)) {
+        snprintf(r->name, sizeof r->name, "plain sampling, %d autoregressive steps of %d", o->params.num_iter,
+                 o->params.num_sampling_steps);
+    } else {
+        run_options_inherit(&plain, o);
+        run_options_differences(o, &plain, r->name, sizeof r->name);
     }
-    if (r == f->runs && !*run_options_text(o, text, sizeof text))
-        fprintf(out, " plain sampling, %d autoregressive steps of %d", o->params.num_iter,
-                o->params.num_sampling_steps);
-    else
-        write_differences(out, o, &base);
-    if (ftell(out) == 0) fprintf(out, " the same options");
-    fclose(out);
-    r->name[sizeof r->name - 1] = '\0';
-    memmove(r->name, r->name + 1, strlen(r->name));
 }
 
 /* --- the command ---------------------------------------------------------------------------------------- */

@@ -25,12 +25,10 @@ static int open_session(const fidelity *f, fidelity_run *r, progress *bar, model
                         mar_session **session)
 {
     if (models_load(store, &r->options, bar, models) != 0) return 1;
-    if (run_resolve_num_iter(&r->options, models->model) != 0) return 1;
-    const mar_status status = mar_session_create(models->model, models->vae, &r->options.params, f->batch, session);
+    const mar_status status = models_session(models, &r->options, f->batch, session);
     if (status == MAR_ENOMEM && f->batch > 1)
         return tool_error("%s; a smaller --batch than %d needs less", mar_error(models->library), f->batch);
     if (status != MAR_OK) return tool_error("%s", mar_error(models->library));
-    r->options.params = *mar_session_get_params(*session); /* with its automatic values filled in */
     snprintf(r->guarantee, sizeof r->guarantee, "%s", mar_session_guarantee(*session));
     return 0;
 }

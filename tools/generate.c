@@ -14,31 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] = "usage: mar generate [OPTIONS]\n"
-                           "Makes images and writes them as PNG. With no options: digits from the demo.\n"
-                           "  --model FILE     .safetensors, official .pth, demo or demo-draft      [demo]\n"
-                           "  --vae FILE       image decoder: .safetensors, kl16.ckpt or demo       [demo]\n"
-                           "  --class LIST     numbers or ImageNet names: 207,sea_slug      [demo: 0 to 9]\n"
-                           "  --num N          images of each class                      [1; the demo: 4]\n"
-                           "  --out WHERE      FILE.png: the image, or all on a grid; else a directory for\n"
-                           "                   000000.png, 000001.png ... in class order         [mar.png]\n"
-                           "  --grid           with a directory: DIR/grid.png as well\n"
-                           "  --num_iter N     autoregressive steps, one token each or more           [64]\n"
-                           "  --num_sampling_steps N   diffusion steps of a token, 2 to 1000         [100]\n"
-                           "  --cfg X, --cfg_schedule linear|constant    guidance, 1: none   [2.9, linear]\n"
-                           "  --temperature X  scales the noise of the diffusion                       [1]\n"
-                           "  --seed N         the same seed gives the same images                     [0]\n"
-                           "  --backend auto|cpu|cuda, --device N    auto: a GPU if there is one    [auto]\n"
-                           "  --dtype auto|f32|bf16    auto: bf16 where there are units for it      [auto]\n"
-                           "  --threads N      worker threads                               [one per core]\n"
-                           "  --batch N        images made at a time: memory against speed            [16]\n"
-                           "  --heads N        attention heads, if the file does not say\n"
-                           "Faster: --head_spec W, --draft FILE --spec METHOD, --sampler, --diff_annealing,\n"
-                           "  --lazy, --gtr; --accept_map FILE.png; see mar methods and man mar\n"
-                           "  --json           print a record of the run; --quiet: print only errors\n"
-                           "example: mar generate --model checkpoint-last.pth --vae kl16.ckpt \\\n"
-                           "             --class \"golden retriever\" --seed 7 --out dog.png\n";
-
 enum {
     NUM_MAX = 1000000,          /* images in a run: their file names have six digits */
     BATCH_DEFAULT = 16,         /* enough rows to keep the matrix units busy; at MAR-H still well under 8 GB */
@@ -47,27 +22,91 @@ enum {
 
 /* --- what was asked for ------------------------------------------------------------------------- */
 
+static const mar_param image_rows[] = {
+    {.name = "class",
+     .offset = offsetof(generate_options, classes),
+     .group = "Images",
+     .type = MAR_TYPE_TEXT,
+     .argument = "LIST",
+     .help = "numbers or ImageNet names: 207,sea_slug; demo: 0 to 9\n"
+             "Separated by commas. Names are for models of 1000 classes. In them upper and lower case, and spaces, "
+             "dashes and underscores, are the same. A name that two classes share is refused with the numbers to "
+             "choose from. The default for the demo is all ten digits."},
+    {.name = "num",
+     .offset = offsetof(generate_options, num),
+     .group = "Images",
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = NUM_MAX,
+     .help = "images of each class; default 1, of the demo 4\n"
+             "Images are numbered from 0 through all classes in the order given: first those of the first class."},
+    {.name = "out",
+     .offset = offsetof(generate_options, out),
+     .group = "Images",
+     .type = MAR_TYPE_TEXT,
+     .argument = "WHERE",
+     .help = "a directory or FILE.png\n"
+             "A name ending in .png is a file: the image, or all of them on a grid if there are several. Anything else "
+             "is a directory, made if it is not there, for 000000.png, 000001.png and so on, in class order."},
+    {.name = "grid",
+     .offset = offsetof(generate_options, grid),
+     .group = "Images",
+     .type = MAR_TYPE_FLAG,
+     .help = "with a directory: all on a grid too, DIR/grid.png\n"
+             "A row, or a column if there are more classes than images of each, is a class."},
+    {.name = "accept_map",
+     .offset = offsetof(generate_options, accept_map),
+     .group = "Images",
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE.png",
+     .help =
+         "a map of the tokens that draft and model made\n"
+         "It is laid out like the images: dark green accepted, light green replaced, grey made by the target alone. "
+         "Needs draft, and no head_spec."},
+    {0},
+};
+
+static const mar_param other_rows[] = {
+    {.name = "batch",
+     .offset = offsetof(generate_options, batch),
+     .group = "Machine",
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = 1024,
+     .help = "images made at a time: memory against speed\n"
+             "More is faster for small models, less needs less memory and shows finished images earlier."},
+    {.name = "json",
+     .offset = offsetof(generate_options, json),
+     .group = "Messages",
+     .type = MAR_TYPE_FLAG,
+     .help = "print a record of the run in place of the summary\n"
+             "One JSON object on standard output: the parameters, the files, and what the run took, see below."},
+    {.name = "quiet",
+     .offset = offsetof(generate_options, quiet),
+     .group = "Messages",
+     .type = MAR_TYPE_FLAG,
+     .help = "no progress and no summary; errors only"},
+    {0},
+};
+
 static int parse(int argc, char **argv, generate_options *o)
 {
-    *o = (generate_options){.out = "mar.png"};
-    run_options_init(&o->run);
-    option shared[RUN_OPTIONS_MAX];
-    run_options_list(&o->run, shared);
-    const option options[] = {
-        {"class", OPTION_TEXT, .value = &o->classes, .expects = "class numbers or names, separated by commas"},
-        {"num", OPTION_INT, .value = &o->num, .min = 1, .max = NUM_MAX},
-        {"out", OPTION_TEXT, .value = &o->out, .expects = "a directory or FILE.png"},
-        {"grid", OPTION_FLAG, .value = &o->grid},
-        {"accept_map", OPTION_TEXT, .value = &o->accept_map, .expects = "FILE.png"},
-        {"batch", OPTION_INT, .value = &o->batch, .min = 1, .max = 1024},
-        {"json", OPTION_FLAG, .value = &o->json},
-        {"quiet", OPTION_FLAG, .value = &o->quiet},
-        {0},
+    option_set set = {
+        .command = "generate",
+        .about = "usage: mar generate [OPTIONS]\n"
+                 "\n"
+                 "Makes images and writes them as PNG. With no options: digits from the demo.\n"
+                 "More on every option is in man mar, on ways to be faster in mar methods.\n",
+        .example = "example: mar generate --model checkpoint-last.pth --vae kl16.ckpt \\\n"
+                   "             --class \"golden retriever\" --seed 7 --out dog.png\n",
     };
-    const option_set set = {"generate", help, options, NULL, shared, &o->run.given};
-    int status = options_parse(&set, argc, argv);
-    if (status == OPTIONS_RUN && run_options_done(&o->run) != 0) status = 1;
-    return status;
+    *o = (generate_options){.out = "mar.png", .batch = BATCH_DEFAULT};
+    run_options_init(&o->run);
+    options_add_table(&set, image_rows, o, 0);
+    run_options_add(&o->run, &set);
+    options_add_table(&set, other_rows, o, 0);
+    const int status = options_parse(&set, argc, argv);
+    return status == OPTIONS_RUN && run_options_done(&o->run, &set) != 0 ? 1 : status;
 }
 
 /* --- what it comes to, once the model is known -------------------------------------------------- */
@@ -150,11 +189,9 @@ static int prepare(generate_job *job, progress *bar)
         return tool_error("--vae is missing, expected an image decoder: the official models use kl16.ckpt, linked from "
                           "the page github.com/LTH14/mar");
     if (models_load(&job->store, &o->run, bar, &job->models) != 0) return 1;
-    if (resolve_classes(job) != 0 || run_resolve_num_iter(&o->run, job->models.model) != 0) return 1;
-
-    if (!o->batch) o->batch = BATCH_DEFAULT;
+    if (resolve_classes(job) != 0) return 1;
     if (o->batch > job->total) o->batch = (int)job->total;
-    mar_status status = mar_session_create(job->models.model, job->models.vae, &o->run.params, o->batch, &job->session);
+    mar_status status = models_session(&job->models, &o->run, o->batch, &job->session);
     if (status == MAR_ENOMEM && o->batch > 1)
         return tool_error("%s; a smaller --batch than %d needs less", mar_error(job->models.library), o->batch);
     if (status != MAR_OK) return library_error(job);

@@ -15,7 +15,7 @@ typedef struct {
     const char *out;        /* as given */
     const char *accept_map; /* file of the map of accepted tokens, or NULL */
     int num;                /* images per class; 0: the default */
-    int batch;              /* 0: the default */
+    int batch;
     int grid, json, quiet;
 } generate_options;
 

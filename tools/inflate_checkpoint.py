@@ -10,10 +10,14 @@ the small model's, so an autoregressive step of the wide model draws as many tok
 """
 
 import argparse
+import sys
+from pathlib import Path
 
 import torch
 
-from pymar import load_mar, read_safetensors, write_safetensors
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
+
+from pymar import load_mar, read_safetensors, write_safetensors  # noqa: E402
 
 
 def spread(vector, size):

@@ -1,24 +1,43 @@
 /* mar inspect: what is in a checkpoint, and what keeps it from being a usable model. */
 #include "tools/command.h"
-#include "tools/options.h"
+#include "tools/run_options.h"
 
 #include <cjson/cJSON.h>
-#include <limits.h>
 #include <stdio.h>
 
-static const char help[] = //
-    "usage: mar inspect FILE [OPTIONS]\n"
-    "\n"
-    "Says what a checkpoint contains and lists every tensor that is missing, extra,\n"
-    "of the wrong shape or type, or has NaN or Inf in it. The exit status is 0 if\n"
-    "there is no problem, else 1.\n"
-    "\n"
-    "  FILE       a MAR model or KL autoencoder: .safetensors, or .pth or .ckpt as\n"
-    "             PyTorch writes it; or demo, demo-draft, demo-vae (built in)\n"
-    "  --heads N  attention heads [from the file, or the official rule]\n"
-    "  --json     one JSON object in place of text\n"
-    "\n"
-    "example: mar inspect checkpoint-last.pth\n";
+typedef struct {
+    const char *path;
+    int heads, json;
+} inspect_options;
+
+static const mar_param json = {.name = "json",
+                               .offset = offsetof(inspect_options, json),
+                               .group = "Options",
+                               .type = MAR_TYPE_FLAG,
+                               .help = "one JSON object in place of text"};
+
+static int parse(int argc, char **argv, inspect_options *o)
+{
+    const mar_param heads = option_at(run_option("heads"), offsetof(inspect_options, heads), "Options");
+    const operand operands[] = {{"FILE", &o->path,
+                                 "a MAR model or KL autoencoder: .safetensors, or .pth or .ckpt as PyTorch writes "
+                                 "it; or demo, demo-draft, demo-vae (built in)"},
+                                {0}};
+    option_set set = {
+        .command = "inspect",
+        .about = "usage: mar inspect FILE [OPTIONS]\n"
+                 "\n"
+                 "Says what a checkpoint contains and lists every tensor that is missing, extra,\n"
+                 "of the wrong shape or type, or has NaN or Inf in it. The exit status is 0 if\n"
+                 "there is no problem, else 1.\n",
+        .example = "example: mar inspect checkpoint-last.pth\n",
+        .operands = operands,
+    };
+    *o = (inspect_options){0};
+    options_add(&set, &heads, o, 0);
+    options_add(&set, &json, o, 0);
+    return options_parse(&set, argc, argv);
+}
 
 static const char *kind_name(mar_kind kind)
 {
@@ -82,26 +101,18 @@ static int print_json(const char *path, const mar_report *r)
 
 int cmd_inspect(int argc, char **argv)
 {
-    const char *path = NULL;
-    int heads = 0, json = 0;
-    const option options[] = {
-        {.name = "heads", .kind = OPTION_INT, .value = &heads, .min = 1, .max = INT_MAX},
-        {.name = "json", .kind = OPTION_FLAG, .value = &json},
-        {0},
-    };
-    const operand operands[] = {{"FILE", &path}, {0}};
-    const option_set set = {"inspect", help, options, operands, NULL, NULL};
-    int status = options_parse(&set, argc, argv);
+    inspect_options o;
+    int status = parse(argc, argv, &o);
     if (status != OPTIONS_RUN) return status;
     mar *m;
     mar_report *r;
     status = tool_open_files(&m);
     if (status) return status;
-    if (mar_inspect(m, path, heads, &r) != MAR_OK) {
+    if (mar_inspect(m, o.path, o.heads, &r) != MAR_OK) {
         status = tool_error("%s", mar_error(m));
     } else {
-        if (json)
-            status = print_json(path, r);
+        if (o.json)
+            status = print_json(o.path, r);
         else
             print_text(r);
         if (mar_report_problem_count(r) > 0) status = 1;

@@ -25,21 +25,10 @@ static const char help[] = //
     "example: mar generate --out digits.png\n"
     "         40 handwritten digits from the demo model that is built in\n";
 
-typedef struct {
-    const char *name;
-    int (*run)(int argc, char **argv);
-} command;
-
-static const command commands[] = {
-    {"generate", cmd_generate}, {"inspect", cmd_inspect}, {"convert", cmd_convert},
-    {"bench", cmd_bench},       {"methods", cmd_methods}, {"fidelity", cmd_fidelity},
-};
-enum { COMMANDS = sizeof commands / sizeof commands[0] };
-
 static int unknown_command(const char *word)
 {
-    const char *names[COMMANDS + 1] = {0};
-    for (int i = 0; i < COMMANDS; i++) names[i] = commands[i].name;
+    const char *names[16] = {0};
+    for (int i = 0; commands[i].name && i < 15; i++) names[i] = commands[i].name;
     const char *nearest = suggest_nearest(word, names);
     if (nearest) return tool_error("%s: unknown command, did you mean mar %s?", word, nearest);
     return tool_error("%s: unknown command, expected generate, inspect, convert, bench, methods or fidelity", word);
@@ -63,8 +52,8 @@ static int run(int argc, char **argv)
         argv = help_argv; /* mar generate --help */
         argc = 3;
     }
-    for (int i = 0; i < COMMANDS; i++)
-        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
+    for (const command *c = commands; c->name; c++)
+        if (strcmp(argv[1], c->name) == 0) return c->run(argc - 1, argv + 1);
     return unknown_command(argv[1]);
 }
 

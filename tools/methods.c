@@ -7,17 +7,38 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char help[] = //
-    "usage: mar methods [OPTIONS]\n"
-    "\n"
-    "Lists the methods that make generation faster: verifiers, which test a draft\n"
-    "against the target, and shortcuts. Exact ones leave the law of the images as it\n"
-    "is; the others say what is known of the difference (mar fidelity measures it).\n"
-    "\n"
-    "  --name NAME  this method only\n"
-    "  --json       one JSON object in place of text\n"
-    "\n"
-    "example: mar methods --name cspd\n";
+typedef struct {
+    const char *name; /* or NULL */
+    int json;
+} methods_options;
+
+static const mar_param rows[] = {
+    {.name = "name",
+     .offset = offsetof(methods_options, name),
+     .group = "Options",
+     .type = MAR_TYPE_TEXT,
+     .argument = "METHOD",
+     .help = "this method only"},
+    {.name = "json",
+     .offset = offsetof(methods_options, json),
+     .group = "Options",
+     .type = MAR_TYPE_FLAG,
+     .help = "one JSON object in place of text"},
+    {0},
+};
+
+/* The options that every verifier of mar generate takes. */
+static void print_shared_options(void)
+{
+    const char *before = "  with:       ";
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_param *p = mar_param_get(i);
+        if (!p->method || strcmp(p->method, "spec") != 0) continue;
+        printf("%s--%s", before, p->name);
+        before = ", ";
+    }
+    puts(" (man mar)");
+}
 
 static void print_method(const mar_method_info *m)
 {
@@ -27,7 +48,7 @@ static void print_method(const mar_method_info *m)
     if (m->option) printf("  option:     %s\n", m->option);
     printf("  %s %s\n", m->exact ? "exact:     " : "guarantee: ", m->guarantee);
     printf("  source:     %s\n", m->source);
-    if (m->option && m->topology) puts("  with:       --gamma, --prefill, --context, --align (man mar)");
+    if (m->option && m->topology) print_shared_options();
     for (int i = 0; i < m->parameter_count; i++)
         printf("  %s = %g (%g..%g): %s\n", m->parameters[i].name, m->parameters[i].value, m->parameters[i].min,
                m->parameters[i].max, m->parameters[i].meaning);
@@ -101,21 +122,25 @@ static int unknown_method(const char *name)
 
 int cmd_methods(int argc, char **argv)
 {
-    const char *name = NULL;
-    int json = 0, found = 0;
-    const option options[] = {
-        {.name = "name", .kind = OPTION_TEXT, .value = &name, .expects = "a method"},
-        {.name = "json", .kind = OPTION_FLAG, .value = &json},
-        {0},
+    option_set set = {
+        .command = "methods",
+        .about = "usage: mar methods [OPTIONS]\n"
+                 "\n"
+                 "Lists the methods that make generation faster: verifiers, which test a draft\n"
+                 "against the target, and shortcuts. Exact ones leave the law of the images as it\n"
+                 "is; the others say what is known of the difference (mar fidelity measures it).\n",
+        .example = "example: mar methods --name cspd\n",
     };
-    const option_set set = {"methods", help, options, NULL, NULL, NULL};
+    methods_options o = {0};
+    int found = 0;
+    options_add_table(&set, rows, &o, 0);
     const int status = options_parse(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
-    for (int i = 0; i < mar_method_count(); i++) found += is_shown(mar_method_get(i), name);
-    if (!found) return unknown_method(name);
-    if (json) return print_json(name);
+    for (int i = 0; i < mar_method_count(); i++) found += is_shown(mar_method_get(i), o.name);
+    if (!found) return unknown_method(o.name);
+    if (o.json) return print_json(o.name);
     for (int i = 0, first = 1; i < mar_method_count(); i++) {
-        if (!is_shown(mar_method_get(i), name)) continue;
+        if (!is_shown(mar_method_get(i), o.name)) continue;
         if (!first) putchar('\n');
         first = 0;
         print_method(mar_method_get(i));

@@ -55,8 +55,7 @@ static const model_file *get_file(model_store *store, mar *library, const char *
 
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out)
 {
-    const mar_options options = {(mar_dtype)o->dtype, o->threads, (mar_backend)o->backend, o->device};
-    *out = (run_models){.library = open_library(store, &options)};
+    *out = (run_models){.library = open_library(store, &o->machine)};
     if (!out->library) return 1;
     if (!o->vae && run_is_demo(o->model)) o->vae = "demo";
     const model_file *model = get_file(store, out->library, o->model, o->heads, 1, bar), *draft = NULL, *vae = NULL;
@@ -68,6 +67,13 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     out->vae = vae ? vae->vae : NULL;
     o->params.draft = out->draft;
     return 0;
+}
+
+mar_status models_session(const run_models *models, run_options *o, int max_batch, mar_session **out)
+{
+    const mar_status status = mar_session_create(models->model, models->vae, &o->params, max_batch, out);
+    if (status == MAR_OK) o->params = *mar_session_get_params(*out);
+    return status;
 }
 
 void models_free(model_store *store)

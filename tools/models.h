@@ -43,6 +43,8 @@ typedef struct {
  * decoder. Sets o->vae and o->params.draft. `bar` may be NULL. Serves MODELS_RUNS_MAX runs. Returns 0, or 1 with the
  * error printed. */
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out);
+/* mar_session_create. o->params has then the values used: num_iter 64 in place of 0. */
+mar_status models_session(const run_models *models, run_options *o, int max_batch, mar_session **out);
 /* Frees all that was loaded; free the sessions first. */
 void models_free(model_store *store);
 

@@ -3,81 +3,40 @@
 #include "tools/command.h"
 #include "tools/suggest.h"
 
-#include <errno.h>
-#include <limits.h>
-#include <math.h>
+#include <assert.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-/* What a value must be, as the end of "expected ...". */
-static const char *expectation(const option *o, char *text, size_t size)
+void options_add(option_set *set, const mar_param *param, void *fields, int shared)
 {
-    switch (o->kind) {
-    case OPTION_INT:
-        snprintf(text, size, "a whole number from %.0f to %.0f", o->min, o->max);
-        break;
-    case OPTION_UINT64:
-        snprintf(text, size, "a whole number from 0 to %llu", (unsigned long long)UINT64_MAX);
-        break;
-    case OPTION_FLOAT:
-        snprintf(text, size, "a number from %g to %g", o->min, o->max);
-        break;
-    case OPTION_CHOICE: {
-        size_t used = 0;
-        for (int i = 0; o->choices[i] && used < size; i++) {
-            const char *between = i == 0 ? "" : o->choices[i + 1] ? ", " : " or ";
-            used += (size_t)snprintf(text + used, size - used, "%s%s", between, o->choices[i]);
-        }
-        break;
-    }
-    case OPTION_TEXT:
-        return o->expects;
-    case OPTION_FLAG:
-        return "no value";
-    }
-    return text;
+    assert(set->count < OPTIONS_MAX);
+    set->options[set->count++] = (option){param, fields, shared, 0};
 }
 
-/* Stores the value; 0 if it is not what the option expects. */
-static int store(const option *o, const char *text)
+void options_add_table(option_set *set, const mar_param *table, void *fields, int shared)
 {
-    char *end;
-    errno = 0;
-    switch (o->kind) {
-    case OPTION_INT: {
-        long v = strtol(text, &end, 10);
-        if (end == text || *end || errno || (double)v < o->min || (double)v > o->max) return 0;
-        *(int *)o->value = (int)v;
-        return 1;
-    }
-    case OPTION_UINT64: {
-        unsigned long long v = strtoull(text, &end, 10);
-        if (end == text || *end || errno || strchr(text, '-')) return 0; /* strtoull wraps -1 round */
-        *(uint64_t *)o->value = v;
-        return 1;
-    }
-    case OPTION_FLOAT: {
-        double v = strtod(text, &end);
-        if (end == text || *end || !isfinite(v) || v < o->min || v > o->max) return 0;
-        *(float *)o->value = (float)v;
-        return 1;
-    }
-    case OPTION_CHOICE:
-        for (int i = 0; o->choices[i]; i++)
-            if (strcmp(text, o->choices[i]) == 0) {
-                *(int *)o->value = i;
-                return 1;
-            }
-        return 0;
-    case OPTION_TEXT:
-        if (!*text) return 0;
-        *(const char **)o->value = text;
-        return 1;
-    case OPTION_FLAG:
-        break; /* has no value */
-    }
-    return 0;
+    for (; table->name; table++) options_add(set, table, fields, shared);
+}
+
+mar_param option_at(const mar_param *param, size_t offset, const char *group)
+{
+    mar_param copy = *param;
+    copy.offset = offset;
+    copy.group = group;
+    return copy;
+}
+
+static int find(const option_set *set, const char *name)
+{
+    for (int i = 0; i < set->count; i++)
+        if (strcmp(set->options[i].param->name, name) == 0) return i;
+    return -1;
+}
+
+const option *options_find(const option_set *set, const char *name)
+{
+    const int i = find(set, name);
+    return i < 0 ? NULL : &set->options[i];
 }
 
 /* The name in an argument "--name" or "--name=value", dashes as underscores; cut if absurdly long. */
@@ -91,65 +50,76 @@ static void option_name(const char *argument, char *name, size_t size)
 
 static int unknown_option(const option_set *set, const char *name)
 {
-    const char *names[64];
-    int n = 0;
-    for (const option *o = set->options; o->name && n < 63; o++) names[n++] = o->name;
-    for (const option *o = set->shared; o && o->name && n < 63; o++) names[n++] = o->name;
-    names[n] = NULL;
+    const char *names[OPTIONS_MAX + 1] = {0};
+    for (int i = 0; i < set->count; i++) names[i] = set->options[i].param->name;
     const char *nearest = suggest_nearest(name, names);
     if (nearest) return tool_error("--%s: unknown option of mar %s, did you mean --%s?", name, set->command, nearest);
     return tool_error("--%s: unknown option, see mar %s --help", name, set->command);
 }
 
-static const option *find_option(const option *list, const char *name)
+/* Stores the value. On MAR_EARG `why` has one line. */
+static mar_status store(const option *o, const char *text, char *why, size_t size)
 {
-    while (list && list->name && strcmp(list->name, name) != 0) list++;
-    return list && list->name ? list : NULL;
+    char expected[256];
+    if (o->param->type != MAR_TYPE_MODEL) return mar_param_set(o->param, o->fields, text, why, size);
+    if (*text)
+        *(const char **)o->fields = text;
+    else
+        snprintf(why, size, "%s (empty): expected %s", o->param->name,
+                 mar_param_expects(o->param, expected, sizeof expected));
+    return *text ? MAR_OK : MAR_EARG;
 }
 
 /* Handles the option at argv[i]. Returns how many arguments it took, or 0 after an error. */
-static int take_option(const option_set *set, int argc, char **argv, int i)
+static int take_option(option_set *set, int argc, char **argv, int i)
 {
-    char name[64], expected[160];
+    char name[64], text[1024];
     option_name(argv[i], name, sizeof name);
-    const option *o = find_option(set->options, name);
-    if (!o && (o = find_option(set->shared, name))) *set->given |= UINT64_C(1) << (o - set->shared);
-    if (!o) {
+    const int at = find(set, name);
+    if (at < 0) {
         unknown_option(set, name);
         return 0;
     }
+    option *o = &set->options[at];
+    const int flag = o->param->type == MAR_TYPE_FLAG;
     const char *equals = strchr(argv[i], '=');
-    if (o->kind == OPTION_FLAG) {
-        if (equals) {
-            tool_error("--%s: takes no value, found %s", name, equals + 1);
-            return 0;
-        }
-        *(int *)o->value = 1;
-        return 1;
+    const char *value = equals ? equals + 1 : flag ? "on" : i + 1 < argc ? argv[i + 1] : NULL;
+    if (flag && equals) {
+        tool_error("--%s: takes no value, found %s", name, equals + 1);
+    } else if (!value || (!equals && strncmp(value, "--", 2) == 0)) {
+        tool_error("--%s: expected %s, found %s", name, mar_param_expects(o->param, text, sizeof text),
+                   value ? value : "nothing");
+    } else if (store(o, value, text, sizeof text) != MAR_OK) {
+        tool_error("--%s", text);
+    } else {
+        o->given = 1;
+        return equals || flag ? 1 : 2;
     }
-    const char *text = equals ? equals + 1 : i + 1 < argc ? argv[i + 1] : NULL;
-    if (!text || (!equals && strncmp(text, "--", 2) == 0)) {
-        tool_error("--%s: expected %s, found %s", name, expectation(o, expected, sizeof expected),
-                   text ? text : "nothing");
-        return 0;
-    }
-    if (!store(o, text)) {
-        tool_error("--%s %s: expected %s", name, *text ? text : "(empty)", expectation(o, expected, sizeof expected));
-        return 0;
-    }
-    return equals ? 1 : 2;
+    return 0;
 }
 
-int options_parse(const option_set *set, int argc, char **argv)
+/* Whether one of the arguments asks for help, and in which form. */
+static int print_help(const option_set *set, int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            options_help(set);
+        else if (strcmp(argv[i], "--help=manual") == 0 || strcmp(argv[i], "--help=manual-shared") == 0)
+            options_manual(set, strcmp(argv[i], "--help=manual") != 0);
+        else
+            continue;
+        return 1;
+    }
+    return 0;
+}
+
+int options_parse(option_set *set, int argc, char **argv)
 {
     const operand *next = set->operands;
     int only_operands = 0;
+    if (print_help(set, argc, argv)) return 0; /* before a value replaces a default */
     for (int i = 1; i < argc;) {
         const char *argument = argv[i];
-        if (!only_operands && (strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0)) {
-            fputs(set->help, stdout);
-            return 0;
-        }
         if (!only_operands && strcmp(argument, "--") == 0) {
             only_operands = 1;
             i++;

@@ -10,10 +10,14 @@ cosine schedule multiplies an error of eps by 2e4 at its first step. The images 
 """
 
 import argparse
+import sys
+from pathlib import Path
 
 import torch
 
-from pymar import ARCHS, KL16, MAR, VAE, save_official_mar, save_official_vae, write_safetensors
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
+
+from pymar import ARCHS, KL16, MAR, VAE, save_official_mar, save_official_vae, write_safetensors  # noqa: E402
 
 
 @torch.no_grad()

@@ -4,25 +4,10 @@
 #include "tools/command.h"
 
 #include <cjson/cJSON.h>
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* The shortest decimal that reads back as the same float: 2.9, not 2.90000009. */
-static void float_text(float v, char *text, size_t size)
-{
-    for (int digits = 1; digits <= 9; digits++) {
-        snprintf(text, size, "%.*g", digits, (double)v);
-        if (strtof(text, NULL) == v) return;
-    }
-}
-
-static const char *schedule_name(const generate_job *job)
-{
-    return job->options.run.params.cfg_schedule == MAR_CFG_LINEAR ? "linear" : "constant";
-}
 
 /* What the library runs on, without the number of threads: that changes no image, so it is not in the file.
  */
@@ -32,6 +17,8 @@ static int backend_length(const generate_job *job)
     return comma && strstr(comma, "thread") ? (int)(comma - description) : (int)strlen(description);
 }
 
+enum { OTHER_TEXTS_MAX = 16 }; /* besides those of the options */
+
 static void add(record_texts *out, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void add(record_texts *out, const char *key, const char *format, ...)
 {
@@ -40,8 +27,18 @@ static void add(record_texts *out, const char *key, const char *format, ...)
     char *value;
     if (vasprintf(&value, format, arguments) < 0) value = NULL;
     va_end(arguments);
-    out->values[out->count] = value;
     out->texts[out->count++] = (image_text){key, value};
+}
+
+static void add_options(record_texts *out, const run_options *run)
+{
+    char text[4096];
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_param *p = mar_param_get(i);
+        const int always = p->method || run_param_is_basic(p);
+        if (run_param_unused(run, i) || (!always && mar_param_is_default(p, &run->params))) continue;
+        if (*run_param_text(run, i, text, sizeof text)) add(out, p->name, "%s", text);
+    }
 }
 
 /* "207,281" or "golden retriever,tabby" for the grid; NULL if out of memory. */
@@ -65,14 +62,12 @@ static char *class_list(const generate_job *job, int names)
 
 int record_texts_make(const generate_job *job, long index, const char *title, record_texts *out)
 {
-    const mar_params *p = &job->options.run.params;
-    char cfg[32], temperature[32], name[128], method[1024];
-    float_text(p->cfg, cfg, sizeof cfg);
-    float_text(p->temperature, temperature, sizeof temperature);
+    char name[128];
     int first = job->classes[index < 0 ? 0 : index / job->num];
     int named = *class_name(first, job->class_total, name, sizeof name) != '\0';
 
-    *out = (record_texts){.count = 0};
+    *out = (record_texts){calloc(OTHER_TEXTS_MAX + (size_t)mar_param_count(), sizeof *out->texts), 0};
+    if (!out->texts) return tool_error("%s: out of memory for the text in the picture", job->out.path);
     if (title) add(out, "Title", "%s", title);
     add(out, "Software", "libmar %s", mar_version());
     if (index >= 0) {
@@ -83,24 +78,18 @@ int record_texts_make(const generate_job *job, long index, const char *title, re
         char *list = class_list(job, 0), *names = named ? class_list(job, 1) : NULL;
         if (list) add(out, "class", "%s", list);
         if (names) add(out, "class_name", "%s", names);
-        if (!list || (named && !names)) out->values[out->count++] = NULL; /* reported below */
+        if (!list || (named && !names)) out->count++; /* a NULL, reported below */
         free(list);
         free(names);
         add(out, "image", "0-%ld", job->total - 1);
         add(out, "num", "%d", job->num);
     }
-    add(out, "seed", "%" PRIu64, p->seed);
-    add(out, "num_iter", "%d", p->num_iter);
-    add(out, "num_sampling_steps", "%d", p->num_sampling_steps);
-    add(out, "cfg", "%s", cfg);
-    add(out, "cfg_schedule", "%s", schedule_name(job));
-    add(out, "temperature", "%s", temperature);
-    if (*run_options_text(&job->options.run, method, sizeof method)) add(out, "method", "%s", method);
+    add_options(out, &job->options.run);
     add(out, "model", "%s", tool_base_name(job->options.run.model));
     add(out, "vae", "%s", tool_base_name(job->options.run.vae));
     add(out, "backend", "%.*s", backend_length(job), mar_backend_description(job->models.library));
     for (int i = 0; i < out->count; i++)
-        if (!out->values[i]) {
+        if (!out->texts[i].value) {
             record_texts_free(out);
             return tool_error("%s: out of memory for the text in the picture", job->out.path);
         }
@@ -109,39 +98,12 @@ int record_texts_make(const generate_job *job, long index, const char *title, re
 
 void record_texts_free(record_texts *texts)
 {
-    for (int i = 0; i < texts->count; i++) free(texts->values[i]);
-    texts->count = 0;
+    for (int i = 0; i < texts->count; i++) free((char *)(uintptr_t)texts->texts[i].value);
+    free(texts->texts);
+    *texts = (record_texts){0};
 }
 
 /* --- JSON ----------------------------------------------------------------------------------------------- */
-
-static void add_uint64(cJSON *object, const char *key, uint64_t value)
-{
-    char digits[32]; /* cJSON's numbers are doubles, which hold 53 bits */
-    snprintf(digits, sizeof digits, "%" PRIu64, value);
-    cJSON_AddRawToObject(object, key, digits);
-}
-
-static void add_float(cJSON *object, const char *key, float value)
-{
-    char digits[32];
-    float_text(value, digits, sizeof digits);
-    cJSON_AddRawToObject(object, key, digits);
-}
-
-static void add_parameters(cJSON *record, const generate_job *job)
-{
-    const mar_params *p = &job->options.run.params;
-    char method[1024];
-    cJSON *o = cJSON_AddObjectToObject(record, "parameters");
-    cJSON_AddNumberToObject(o, "num_iter", p->num_iter);
-    cJSON_AddNumberToObject(o, "num_sampling_steps", p->num_sampling_steps);
-    add_float(o, "cfg", p->cfg);
-    cJSON_AddStringToObject(o, "cfg_schedule", schedule_name(job));
-    add_float(o, "temperature", p->temperature);
-    add_uint64(o, "seed", p->seed);
-    cJSON_AddStringToObject(o, "method", run_options_text(&job->options.run, method, sizeof method));
-}
 
 static void add_classes(cJSON *record, const generate_job *job)
 {
@@ -201,7 +163,7 @@ int record_print_json(const generate_job *job)
     cJSON_AddStringToObject(record, "vae", job->options.run.vae);
     cJSON_AddStringToObject(record, "backend", mar_backend_description(job->models.library));
     cJSON_AddNumberToObject(record, "heads", mar_model_get_config(job->models.model)->heads);
-    add_parameters(record, job);
+    params_record(&job->options.run, cJSON_AddObjectToObject(record, "parameters"));
     cJSON_AddStringToObject(record, "guarantee", mar_session_guarantee(job->session));
     add_classes(record, job);
     cJSON_AddNumberToObject(record, "num", job->num);

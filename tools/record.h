@@ -4,16 +4,14 @@
 
 #include "tools/generate.h"
 
-enum { RECORD_TEXTS_MAX = 20 };
-
 typedef struct {
-    image_text texts[RECORD_TEXTS_MAX];
+    image_text *texts; /* and their values are owned */
     int count;
-    char *values[RECORD_TEXTS_MAX]; /* owned; texts[].value points here */
 } record_texts;
 
-/* Text of image `index`, or of the grid for index -1; `title` may be NULL. Returns 0, or 1 after printing "out of
- * memory". */
+/* Text of image `index`, or of the grid for index -1; `title` may be NULL. Of the options it has those that have an
+ * effect and either say what is sampled in how many steps, belong to a way to be faster that is on, or are not at their
+ * defaults. Returns 0, or 1 after printing "out of memory". */
 int record_texts_make(const generate_job *job, long index, const char *title, record_texts *out);
 void record_texts_free(record_texts *texts);
 

@@ -93,8 +93,7 @@ static cJSON *run_record(const fidelity *f, const fidelity_run *r)
     cJSON_AddStringToObject(o, "options", r->name);
     cJSON_AddStringToObject(o, "model", r->options.model);
     if (r->options.draft) cJSON_AddStringToObject(o, "draft", r->options.draft);
-    cJSON_AddNumberToObject(o, "num_iter", r->options.params.num_iter);
-    cJSON_AddNumberToObject(o, "num_sampling_steps", r->options.params.num_sampling_steps);
+    params_record(&r->options, cJSON_AddObjectToObject(o, "parameters"));
     cJSON_AddStringToObject(o, "guarantee", r->guarantee);
     cJSON_AddNumberToObject(o, "seconds_per_image", r->seconds.median);
     cJSON_AddNumberToObject(o, "seconds_low", r->seconds.low);

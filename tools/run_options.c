@@ -2,126 +2,121 @@
 
 #include "tools/command.h"
 
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
 
-/* In the order of their enumerations in mar.h. */
-static const char *const schedules[] = {"linear", "constant", NULL};
-static const char *const samplers[] = {"ddpm", "ddim", "dpmpp", NULL};
-static const char *const annealings[] = {"off", "linear", "cosine", "two-stage", NULL};
-static const char *const contexts[] = {"prefix", "full", NULL};
-static const char *const switches[] = {"off", "on", NULL};
+static const mar_param rows[] = {
+    {.name = "model",
+     .offset = offsetof(run_options, model),
+     .group = "Model",
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help = ".safetensors, official .pth, demo, demo-draft\n"
+             "demo and demo-draft are built in."},
+    {.name = "vae",
+     .offset = offsetof(run_options, vae),
+     .group = "Model",
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help = "image decoder: .safetensors, kl16.ckpt or demo\n"
+             "The demo models bring theirs. To generate with any other model this option is needed; mar bench and mar "
+             "fidelity then go without images."},
+    {.name = "heads",
+     .offset = offsetof(run_options, heads),
+     .group = "Model",
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = 1024,
+     .help = "attention heads, if the file does not say\n"
+             "The default is the official rule: heads of size 64, or 80 at width 1280."},
+    {0},
+};
+
+/* Groups of options that every run has: what is sampled, and in how many steps. */
+static const char sampling[] = "Sampling", steps[] = "Steps";
+
+int run_param_is_basic(const mar_param *p)
+{
+    return strcmp(p->group, sampling) == 0 || strcmp(p->group, steps) == 0;
+}
 
 void run_options_init(run_options *o)
 {
-    *o = (run_options){.model = "demo", .align = 1};
+    *o = (run_options){.model = "demo"};
     mar_params_init(&o->params, sizeof o->params);
-    o->params.cfg = 2.9f; /* the official setting of MAR-B, and near that of L (3.0) and H (3.2) */
-    o->params.num_iter = 0;
 }
 
-void run_options_list(run_options *o, option list[RUN_OPTIONS_MAX])
+static void copy_group(run_options *to, const run_options *from, const char *group)
 {
-    mar_params *p = &o->params;
-    const option all[] = {
-        {"model", OPTION_TEXT, .value = &o->model, .expects = "a file, demo or demo-draft"},
-        {"vae", OPTION_TEXT, .value = &o->vae, .expects = "a file or demo"},
-        {"num_iter", OPTION_INT, .value = &p->num_iter, .min = 1, .max = 65536}, /* more exactly with the model */
-        {"num_sampling_steps", OPTION_INT, .value = &p->num_sampling_steps, .min = 2, .max = 1000},
-        {"cfg", OPTION_FLOAT, .value = &p->cfg, .min = 0, .max = 100},
-        {"cfg_schedule", OPTION_CHOICE, .value = &o->cfg_schedule, .choices = schedules},
-        {"temperature", OPTION_FLOAT, .value = &p->temperature, .min = 0, .max = 100},
-        {"seed", OPTION_UINT64, .value = &p->seed},
-        {"head_spec", OPTION_INT, .value = &p->head_spec, .min = 0, .max = 64},
-        {"sampler", OPTION_CHOICE, .value = &o->sampler, .choices = samplers},
-        {"diff_annealing", OPTION_CHOICE, .value = &o->diff_annealing, .choices = annealings},
-        {"diff_upper_steps", OPTION_INT, .value = &p->diff_upper_steps, .min = 2, .max = 1000},
-        {"diff_lower_steps", OPTION_INT, .value = &p->diff_lower_steps, .min = 2, .max = 1000},
-        {"lazy", OPTION_FLAG, .value = &p->lazy},
-        {"lazy_head", OPTION_FLAG, .value = &p->lazy_head},
-        {"gtr", OPTION_FLAG, .value = &p->gtr},
-        {"gtr_generation_steps", OPTION_INT, .value = &p->gtr_generation_steps, .min = 1, .max = 65536},
-        {"gtr_reconstruction_steps", OPTION_INT, .value = &p->gtr_reconstruction_steps, .min = 1, .max = 65536},
-        {"gtr_detail", OPTION_FLOAT, .value = &p->gtr_detail, .min = 0, .max = 1},
-        {"gtr_sampling_steps", OPTION_INT, .value = &p->gtr_sampling_steps, .min = 2, .max = 1000},
-        {"draft", OPTION_TEXT, .value = &o->draft, .expects = "a file or demo-draft"},
-        {"spec", OPTION_TEXT, .value = &p->spec, .expects = "conditional, paper or cspd"},
-        {"gamma", OPTION_INT, .value = &p->gamma, .min = 1, .max = 65536},
-        {"prefill", OPTION_FLOAT, .value = &p->prefill, .min = 0, .max = 1},
-        {"context", OPTION_CHOICE, .value = &o->context, .choices = contexts},
-        {"align", OPTION_CHOICE, .value = &o->align, .choices = switches},
-        {"inner_temperature", OPTION_FLOAT, .value = &p->inner_temperature, .min = 1e-3, .max = 1e6},
-        {"backend", OPTION_CHOICE, .value = &o->backend, .choices = tool_backends},
-        {"device", OPTION_INT, .value = &o->device, .min = 0, .max = 1023},
-        {"dtype", OPTION_CHOICE, .value = &o->dtype, .choices = tool_dtypes},
-        {"threads", OPTION_INT, .value = &o->threads, .min = 1, .max = 1024},
-        {"heads", OPTION_INT, .value = &o->heads, .min = 1, .max = 1024},
-        {0},
-    };
-    _Static_assert(sizeof all / sizeof *all <= RUN_OPTIONS_MAX, "RUN_OPTIONS_MAX is too small");
-    memcpy(list, all, sizeof all);
+    char text[256];
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_param *p = mar_param_get(i);
+        if (strcmp(p->group, group) == 0)
+            mar_param_set(p, &to->params, mar_param_text(p, &from->params, text, sizeof text), NULL, 0);
+    }
 }
 
-static int is_given(run_options *o, const char *name)
+void run_options_inherit(run_options *o, const run_options *first)
 {
-    option list[RUN_OPTIONS_MAX];
-    run_options_list(o, list);
-    for (int i = 0; list[i].name; i++)
-        if (strcmp(list[i].name, name) == 0) return (int)(o->given >> i & 1);
-    return 0;
+    run_options_init(o);
+    o->model = first->model;
+    o->vae = first->vae;
+    o->heads = first->heads;
+    o->machine = first->machine;
+    copy_group(o, first, sampling);
 }
 
-/* An option whose value nothing would read is a mistake. */
-static int check_effects(run_options *o)
+void run_options_add(run_options *o, option_set *set)
 {
-    const mar_params *p = &o->params;
-    const int drafts = o->draft && !p->head_spec;
-    static const char drafting[] = "needs --draft, a model whose tokens are verified, and no --head_spec";
-    static const char annealing[] = "needs --diff_annealing linear, cosine or two-stage";
-    const struct {
-        const char *option;
-        int has_effect;
-        const char *needs;
-    } rules[] = {
-        {"threads", o->backend != MAR_BACKEND_CUDA, "has no effect with --backend cuda"},
-        {"spec", o->draft != NULL, "needs --draft, the model that drafts"},
-        {"gamma", drafts, drafting},
-        {"prefill", drafts, drafting},
-        {"context", drafts, drafting},
-        {"align", drafts, drafting},
-        {"inner_temperature", drafts && p->spec && strcmp(p->spec, "cspd") == 0, "needs --draft and --spec cspd"},
-        {"diff_upper_steps", p->diff_annealing != MAR_ANNEAL_OFF, annealing},
-        {"diff_lower_steps", p->diff_annealing != MAR_ANNEAL_OFF, annealing},
-        {"num_sampling_steps", p->diff_annealing == MAR_ANNEAL_OFF,
-         "has no effect with --diff_annealing, expected --diff_upper_steps and --diff_lower_steps"},
-        {"gtr_generation_steps", p->gtr, "needs --gtr"},
-        {"gtr_reconstruction_steps", p->gtr, "needs --gtr"},
-        {"gtr_detail", p->gtr, "needs --gtr"},
-        {"gtr_sampling_steps", p->gtr, "needs --gtr"},
-        {"device", o->backend == MAR_BACKEND_CUDA, "needs --backend cuda"},
-        {"num_iter", !p->gtr,
-         "has no effect with --gtr, expected --gtr_generation_steps and --gtr_reconstruction_steps"},
-    };
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (!rules[i].has_effect && is_given(o, rules[i].option))
-            return tool_error("--%s: %s", rules[i].option, rules[i].needs);
-    return 0;
+    options_add_table(set, rows, o, 1);
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_param *p = mar_param_get(i);
+        options_add(set, p, p->type == MAR_TYPE_MODEL ? (void *)&o->draft : &o->params, 1);
+    }
+    for (int i = 0; i < mar_option_count(); i++) options_add(set, mar_option_get(i), &o->machine, 1);
 }
 
-int run_options_done(run_options *o)
+const mar_param *run_option(const char *name)
 {
-    mar_params *p = &o->params;
-    p->cfg_schedule = (mar_cfg_schedule)o->cfg_schedule;
-    p->sampler = (mar_sampler)o->sampler;
-    p->diff_annealing = (mar_annealing)o->diff_annealing;
-    p->context = (mar_context)o->context;
-    p->align = o->align;
-    if (check_effects(o) != 0) return 1;
-    if (p->gtr && p->gtr_sampling_steps > p->num_sampling_steps) {
-        if (is_given(o, "gtr_sampling_steps"))
-            return tool_error("--gtr_sampling_steps %d: expected %d at most, the diffusion steps of detailed tokens",
-                              p->gtr_sampling_steps, p->num_sampling_steps);
-        p->gtr_sampling_steps = p->num_sampling_steps;
+    for (const mar_param *p = rows; p->name; p++)
+        if (strcmp(p->name, name) == 0) return p;
+    for (int i = 0; i < mar_param_count(); i++)
+        if (strcmp(mar_param_get(i)->name, name) == 0) return mar_param_get(i);
+    for (int i = 0; i < mar_option_count(); i++)
+        if (strcmp(mar_option_get(i)->name, name) == 0) return mar_option_get(i);
+    return NULL;
+}
+
+/* --- what has an effect --------------------------------------------------------------------------------- */
+
+const char *run_param_unused(const run_options *o, int i)
+{
+    mar_params p = o->params;
+    /* Whether there is a draft is known before it is loaded, and only that counts. The address is never followed. */
+    p.draft = o->draft ? (mar_model *)&p : NULL;
+    return mar_params_unused(&p, i);
+}
+
+static const char *machine_unused(const mar_options *machine, const char *name)
+{
+    const int cuda = machine->backend == MAR_BACKEND_CUDA;
+    if (strcmp(name, "device") == 0 && !cuda) return "needs --backend cuda";
+    if (strcmp(name, "threads") == 0 && cuda) return "has no effect with --backend cuda";
+    return NULL;
+}
+
+int run_options_done(run_options *o, const option_set *set)
+{
+    for (int k = 0; k < set->count; k++) {
+        const option *q = &set->options[k];
+        const char *why = NULL;
+        if (!q->given || !q->shared) continue;
+        o->given = 1;
+        for (int i = 0; i < mar_param_count(); i++)
+            if (mar_param_get(i) == q->param) why = run_param_unused(o, i);
+        if (q->fields == &o->machine) why = machine_unused(&o->machine, q->param->name);
+        if (why) return tool_error("--%s: %s", q->param->name, why);
     }
     return 0;
 }
@@ -131,44 +126,71 @@ int run_is_demo(const char *model)
     return strcmp(model, "demo") == 0 || strcmp(model, "demo-draft") == 0;
 }
 
-int run_resolve_num_iter(run_options *o, const mar_model *model)
+/* --- in words and in records ---------------------------------------------------------------------------- */
+
+const char *run_param_text(const run_options *o, int i, char *text, size_t size)
 {
-    const int tokens = mar_model_get_config(model)->seq_len;
-    if (o->params.num_iter > tokens)
-        return tool_error("--num_iter %d: expected a whole number from 1 to %d, the tokens of an image of this model",
-                          o->params.num_iter, tokens);
-    if (o->params.num_iter == 0) o->params.num_iter = tokens < 64 ? tokens : 64;
-    if (o->params.gamma > o->params.num_iter) o->params.gamma = o->params.num_iter; /* the rest of the image */
-    if (o->params.gtr) o->params.num_iter = o->params.gtr_generation_steps + o->params.gtr_reconstruction_steps;
-    return 0;
+    const mar_param *p = mar_param_get(i);
+    if (p->type != MAR_TYPE_MODEL) return mar_param_text(p, &o->params, text, size);
+    snprintf(text, size, "%s", o->draft ? tool_base_name(o->draft) : "");
+    return text;
 }
 
-const char *run_options_text(const run_options *o, char *text, size_t size)
+static void write_difference(FILE *out, const mar_param *p, const char *value, const char *base)
 {
-    const mar_params *p = &o->params;
-    FILE *f = fmemopen(text, size, "w");
+    if (strcmp(value, base) == 0) return;
+    if (!*value || (p->type == MAR_TYPE_FLAG && strcmp(value, "off") == 0))
+        fprintf(out, " no %s", p->name);
+    else if (p->type == MAR_TYPE_FLAG)
+        fprintf(out, " --%s", p->name);
+    else
+        fprintf(out, " --%s %s", p->name, p->type == MAR_TYPE_TEXT ? tool_base_name(value) : value);
+}
+
+const char *run_options_differences(const run_options *o, const run_options *base, char *text, size_t size)
+{
+    char value[4096], other[4096];
+    FILE *out = fmemopen(text, size, "w");
     text[0] = '\0';
-    if (!f) return text;
-    if (p->head_spec) fprintf(f, " --head_spec %d", p->head_spec);
-    if (p->sampler) fprintf(f, " --sampler %s", samplers[p->sampler]);
-    if (p->diff_annealing)
-        fprintf(f, " --diff_annealing %s --diff_upper_steps %d --diff_lower_steps %d", annealings[p->diff_annealing],
-                p->diff_upper_steps, p->diff_lower_steps);
-    if (p->lazy) fprintf(f, " --lazy");
-    if (p->lazy_head) fprintf(f, " --lazy_head");
-    if (p->gtr)
-        fprintf(
-            f, " --gtr --gtr_generation_steps %d --gtr_reconstruction_steps %d --gtr_detail %g --gtr_sampling_steps %d",
-            p->gtr_generation_steps, p->gtr_reconstruction_steps, (double)p->gtr_detail, p->gtr_sampling_steps);
-    if (o->draft) fprintf(f, " --draft %s", tool_base_name(o->draft));
-    if (p->spec) fprintf(f, " --spec %s", p->spec);
-    if (o->draft && (p->spec || !p->head_spec)) {
-        fprintf(f, " --gamma %d --prefill %g --context %s", p->gamma, (double)p->prefill, contexts[p->context]);
-        if (!p->align) fprintf(f, " --align off");
-        if (p->spec && strcmp(p->spec, "cspd") == 0)
-            fprintf(f, " --inner_temperature %g", (double)p->inner_temperature);
-    }
-    fclose(f);
+    if (!out) return text;
+    for (const mar_param *p = rows; p->name; p++)
+        write_difference(out, p, mar_param_text(p, o, value, sizeof value),
+                         mar_param_text(p, base, other, sizeof other));
+    for (int i = 0; i < mar_param_count(); i++)
+        if (!run_param_unused(o, i))
+            write_difference(out, mar_param_get(i), run_param_text(o, i, value, sizeof value),
+                             run_param_text(base, i, other, sizeof other));
+    for (int i = 0; i < mar_option_count(); i++)
+        write_difference(out, mar_option_get(i), mar_param_text(mar_option_get(i), &o->machine, value, sizeof value),
+                         mar_param_text(mar_option_get(i), &base->machine, other, sizeof other));
+    fclose(out);
+    text[size - 1] = '\0';
     if (text[0] == ' ') memmove(text, text + 1, strlen(text));
     return text;
+}
+
+const char *run_options_ways(const run_options *o, char *text, size_t size)
+{
+    run_options base;
+    run_options_inherit(&base, o);
+    copy_group(&base, o, steps);
+    return run_options_differences(o, &base, text, size);
+}
+
+void params_record(const run_options *o, cJSON *object)
+{
+    char text[4096];
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_param *p = mar_param_get(i);
+        if (run_param_unused(o, i)) continue;
+        run_param_text(o, i, text, sizeof text);
+        if (p->type == MAR_TYPE_FLAG)
+            cJSON_AddBoolToObject(object, p->name, strcmp(text, "on") == 0);
+        else if (p->type == MAR_TYPE_INT || p->type == MAR_TYPE_UINT64 || p->type == MAR_TYPE_FLOAT)
+            cJSON_AddRawToObject(object, p->name, text); /* as it is: cJSON's numbers are doubles, of 53 bits */
+        else if (*text)
+            cJSON_AddStringToObject(object, p->name, text);
+        else
+            cJSON_AddNullToObject(object, p->name);
+    }
 }

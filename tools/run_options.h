@@ -1,34 +1,49 @@
-/* The options that define a run of the model, shared by the subcommands that generate. */
+/* The options that define a run of the model, shared by the subcommands that generate: mar_params, mar_options, and the
+ * files. Everything about them comes from the library's tables. */
 #ifndef TOOLS_RUN_OPTIONS_H
 #define TOOLS_RUN_OPTIONS_H
 
 #include "mar.h"
 #include "tools/options.h"
 
-enum { RUN_OPTIONS_MAX = 40 };
+typedef struct cJSON cJSON;
 
 typedef struct {
-    const char *model, *vae, *draft;                           /* as given; vae and draft may be NULL */
-    mar_params params;                                         /* params.draft is set by models_load */
-    int backend, device, dtype, threads, heads;                /* 0: the default */
-    int cfg_schedule, sampler, diff_annealing, context, align; /* choices, moved to params by run_options_done */
-    uint64_t given;                                            /* for option_set.given */
+    const char *model, *vae, *draft; /* as given; vae and draft may be NULL */
+    int heads;                       /* 0: the file's */
+    mar_params params; /* as given; after models_session those that the session uses. models_load sets draft */
+    mar_options machine;
+    int given; /* one of them was on the command line */
 } run_options;
 
-/* Defaults: the demo model, guidance 2.9. */
+/* Defaults: the demo model, and the library's. */
 void run_options_init(run_options *o);
-/* Fills `list`, which ends with a NULL name, for option_set.shared; o->given goes with it. */
-void run_options_list(run_options *o, option list[RUN_OPTIONS_MAX]);
-/* After parsing: choices into params; an option that would have no effect is an error. Returns 0, or 1 with the error
- * printed. */
-int run_options_done(run_options *o);
+/* Defaults but for what `first` says for all runs that are compared: model and machine, and the options of the group
+ * "Sampling", such as guidance. Steps and ways to be faster are each run's own. */
+void run_options_inherit(run_options *o, const run_options *first);
+/* Adds them to a set that is to be parsed. */
+void run_options_add(run_options *o, option_set *set);
+/* The library's option of that name, or "model", "vae" or "heads". */
+const mar_param *run_option(const char *name);
+/* After parsing: an option that would have no effect is an error. Returns 0, or 1 with the error printed. */
+int run_options_done(run_options *o, const option_set *set);
 
 int run_is_demo(const char *model);
-/* num_iter 0 becomes the default, min(64, tokens); one beyond the tokens is an error. With gtr it is what gtr plans. */
-int run_resolve_num_iter(run_options *o, const mar_model *model);
 
-/* The options that differ from the defaults of plain sampling, as the command line spells them, but a file by its base
- * name: "--head_spec 8". "" if none. Returns text. */
-const char *run_options_text(const run_options *o, char *text, size_t size);
+/* Whether it is of the group "Sampling" or "Steps". */
+int run_param_is_basic(const mar_param *p);
+/* Option i of mar_param_get in this run. */
+const char *run_param_unused(const run_options *o, int i);                        /* as mar_params_unused */
+const char *run_param_text(const run_options *o, int i, char *text, size_t size); /* a file by its base name */
+
+/* The options whose value is not that of `base`, as the command line spells them, but a file by its base name, and "no
+ * gtr" for what is off: "--head_spec 8". "" if there are none. Returns text. */
+const char *run_options_differences(const run_options *o, const run_options *base, char *text, size_t size);
+/* Those of them that make the run faster than plain sampling in as many steps. */
+const char *run_options_ways(const run_options *o, char *text, size_t size);
+
+/* Adds every option of mar_params that has an effect: numbers as numbers, flags as true or false, choices and the
+ * draft's file name as strings, null for what is not set. After models_session. */
+void params_record(const run_options *o, cJSON *object);
 
 #endif

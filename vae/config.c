@@ -1,5 +1,5 @@
-/* The shape of a KL autoencoder. The width of each level is not in mar_vae_config: it is read from the file,
- * where decoder.up.<level>.block.0.conv2 has it. */
+/* The shape of a KL autoencoder. mar_vae_config does not have the width of each level; it is read from the file, from
+ * the shape of decoder.up.<level>.block.0.conv2. */
 #include "vae/vae.h"
 
 #include <stdio.h>
@@ -52,8 +52,8 @@ static int count_parts(const wt_file *f, const char *prefix, int limit)
     return (int)count;
 }
 
-/* LDM can put attention into the decoder's upper levels too; MAR's autoencoder has none and vae_decode does
- * none. */
+/* LDM can have attention in the decoder's upper levels, too. MAR's autoencoder has none there, and vae_decode does not
+ * support it. */
 static mar_status refuse_upper_attention(const wt_file *f, mar_err *err)
 {
     for (int i = 0; i < wt_count(f); i++) {
@@ -173,8 +173,8 @@ static void visit_middle(const visitor *v, const char *side, int width)
     visit_res_block(v, prefix, width, width);
 }
 
-/* Attention blocks of an encoder level: as many as residual blocks, or none. Which levels have them depends
- * on the image size in training, so the file is asked. */
+/* Whether an encoder level has attention blocks: one a residual block, or none. That depends on the image size in
+ * training, so it is read from the file. */
 static int level_has_attention(const wt_file *f, int level)
 {
     char prefix[64];

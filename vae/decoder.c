@@ -1,4 +1,4 @@
-/* Loading the decoder: official names, exact shapes, weights packed for the backend. */
+/* Loads the decoder by official names and exact shapes, and packs its weights for the backend. */
 #include "vae/steps.h"
 
 #include <stdarg.h>
@@ -64,8 +64,8 @@ static mar_status load_conv(const loader *l, const char *prefix, int in, int out
     return status;
 }
 
-/* 1x1 convolutions of pixels in NHWC are linear layers; `n` of them with the same input become one. It comes multiplied
- * by input_scale, which the weights take back. */
+/* Loads `n` 1x1 convolutions with the same input as one linear layer, which they are on NHWC pixels. The input comes
+ * multiplied by input_scale, so the weights are divided by it. */
 static mar_status load_linear(const loader *l, const char *prefix, const char *const *names, int n, int channels,
                               float input_scale, int flags, kern_linear **out)
 {
@@ -93,8 +93,7 @@ static mar_status load_linear(const loader *l, const char *prefix, const char *c
     return status;
 }
 
-/* --- steps
- * ---------------------------------------------------------------------------------------------------- */
+/* --- steps ------------------------------------------------------------------------------------------------------- */
 
 static mar_status add_residual(const loader *l, vae_decoder *d, const char *prefix, int in, int out)
 {
@@ -136,7 +135,7 @@ static mar_status add_upsample(const loader *l, vae_decoder *d, const char *pref
     return load_conv(l, name, channels, channels, 3, KERN_OUT_F32 | KERN_UPSAMPLE, &s->conv[0]);
 }
 
-/* vae_config_derive has found this tensor and its shape good. */
+/* The width of a level. vae_config_derive has checked that the tensor is there. */
 static int level_width(const wt_file *f, int level)
 {
     char name[NAME_SIZE];

@@ -1,4 +1,4 @@
-/* Decoding an image: a walk over the steps with three buffers. */
+/* Decoding an image: executes the list of steps with three buffers. */
 #include "vae/steps.h"
 
 #include "base/arena.h"
@@ -8,15 +8,16 @@
 struct vae_run {
     vae_decoder *d;
     int grid_h, grid_w;
-    float *stream[2];               /* buffers for x and h, which change places */
-    act *a;                         /* [pixels][channels], input of a product or convolution */
-    size_t stream_bytes, act_bytes; /* of one of stream; of a */
-    double flop;
-    kern_recording *recording;
+    float *stream[2];          /* buffers for x and h, which change places */
+    act *a;                    /* [pixels][channels] the input of a product or convolution */
+    size_t stream_bytes;       /* of each stream */
+    size_t act_bytes;          /* of a */
+    double flop;               /* of an image */
+    kern_recording *recording; /* of decode */
 
-    /* While an image is decoded. x: float [pixels][channels], the residual stream. h: the same size, between two
-     * convolutions, or q, k, v as act. */
-    float *x, *h;
+    /* While an image is decoded: */
+    float *x; /* [pixels][channels] the residual stream */
+    float *h; /* of the same size: the result between two convolutions, or q, k, v as act */
 };
 
 typedef struct {
@@ -33,8 +34,7 @@ static double conv_flop(double pixels, int in, int out, int taps)
     return 2.0 * pixels * in * out * taps;
 }
 
-/* --- preparation: plans, buffer sizes and arithmetic of each step
- * ---------------------------------------------- */
+/* --- preparation: plans, buffer sizes and arithmetic of each step ------------------------------------------------ */
 
 static mar_status plan_residual(vae_run *r, const vae_step *s, extent e, mar_err *err)
 {
@@ -63,7 +63,7 @@ static mar_status plan_attention(vae_run *r, const vae_step *s, extent e, mar_er
     return status;
 }
 
-/* Plans one step and moves `e` to its output. */
+/* Plans one step; *e becomes the size of its output. */
 static mar_status plan_step(vae_run *r, const vae_step *s, extent *e, mar_err *err)
 {
     kern *k = r->d->k;
@@ -81,7 +81,7 @@ static mar_status plan_step(vae_run *r, const vae_step *s, extent *e, mar_err *e
         status = k->conv->plan(k, s->conv[0], e->height, e->width, err);
         *e = (extent){2 * e->height, 2 * e->width};
         r->stream_bytes = most(r->stream_bytes, 4 * pixels * (size_t)s->out * sizeof(float));
-        /* A pixel of the enlarged image has 9 neighbours but only 4 different ones. */
+        /* Of the 9 input pixels of an output pixel 4 differ. */
         r->flop += conv_flop(4.0 * (double)pixels, s->in, s->out, 4);
         break;
     }
@@ -118,7 +118,7 @@ size_t vae_run_lay_out(vae_run *r, char *base)
 mar_status vae_run_create(vae_decoder *d, int grid_h, int grid_w, vae_run **out, mar_err *err)
 {
     *out = NULL;
-    const int longest = 16384 / d->config.stride; /* keeps pixels and buffer sizes far from overflow */
+    const int longest = 16384 / d->config.stride; /* far below sizes that overflow */
     if (grid_h < 1 || grid_w < 1 || grid_h > longest || grid_w > longest)
         return err_set(err, MAR_EARG, "latent grid %dx%d: expected 1..%d by 1..%d", grid_h, grid_w, longest, longest);
     vae_run *r = calloc(1, sizeof *r);
@@ -148,8 +148,7 @@ double vae_run_flop(const vae_run *r)
     return r->flop;
 }
 
-/* --- decoding
- * --------------------------------------------------------------------------------------------------- */
+/* --- decoding ---------------------------------------------------------------------------------------------------- */
 
 static void norm(vae_run *r, const float *x, extent e, int channels, const vae_norm *n, int silu)
 {
@@ -162,7 +161,7 @@ static void run_residual(vae_run *r, const vae_step *s, extent e)
     kern *k = r->d->k;
     norm(r, r->x, e, s->in, &s->norm[0], 1);
     k->conv->conv(k, s->conv[0], r->a, e.height, e.width, r->h);
-    if (s->shortcut) { /* x itself becomes the sum's first term, by way of its copy in a */
+    if (s->shortcut) { /* x becomes shortcut(x), from its copy in a */
         k->core->to_act(k, r->x, (size_t)e.height * (size_t)e.width * (size_t)s->in, r->a);
         k->conv->conv(k, s->shortcut, r->a, e.height, e.width, r->x);
     }
@@ -193,7 +192,7 @@ static void run_upsample(vae_run *r, const vae_step *s, extent *e)
     *e = (extent){2 * e->height, 2 * e->width};
 }
 
-/* From the latent in r->stream[0] to the pixels in r->h. */
+/* Decodes the latent in r->stream[0] to the pixels in r->h. */
 static void decode(void *arg)
 {
     vae_run *r = arg;

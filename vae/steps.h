@@ -1,5 +1,4 @@
-/* Inside the decoder: the network as a list of steps. decoder.c fills it from a checkpoint, run.c walks it.
- */
+/* The decoder as a list of steps: decoder.c fills it from a checkpoint, run.c executes it. Private to vae/. */
 #ifndef VAE_STEPS_H
 #define VAE_STEPS_H
 
@@ -22,19 +21,19 @@ typedef enum {
 
 typedef struct {
     vae_step_kind kind;
-    int in, out; /* channels */
-    vae_norm norm[2];
-    kern_conv *conv[2];
-    kern_conv *shortcut; /* 1x1, or NULL for x itself */
-    kern_linear *qkv, *proj;
+    int in, out;             /* channels */
+    vae_norm norm[2];        /* RESIDUAL: both; ATTENTION: the first */
+    kern_conv *conv[2];      /* RESIDUAL: both; UPSAMPLE: the first */
+    kern_conv *shortcut;     /* RESIDUAL: 1x1, or NULL for x itself */
+    kern_linear *qkv, *proj; /* ATTENTION */
 } vae_step;
 
 struct vae_decoder {
     kern *k;
     mar_vae_config config;
-    kern_linear *post_quant; /* the 1x1 convolution of the latent, from tokens, f32 */
+    kern_linear *post_quant; /* the 1x1 convolution of the latent, in f32; its input is tokens */
     kern_conv *conv_in;
-    vae_step *steps; /* middle block, then levels from the coarsest */
+    vae_step *steps; /* [n_steps] middle block, then levels from the coarsest */
     int n_steps;
     int width_in, width_out; /* channels before the first step and after the last */
     vae_norm norm_out;

@@ -1,6 +1,6 @@
 /* Tensor elements as f32. */
 #include "weights/number.h"
-#include "weights/reader.h"
+#include "weights/table.h"
 
 int wt_is_float(wt_dtype dtype)
 {

@@ -1,4 +1,5 @@
-/* Half precision and bfloat16 from and to f32. Rounding is to nearest, ties to even. */
+/* Numbers as files store them: little-endian integers, half precision and bfloat16. Rounding is to nearest, ties to
+ * even. */
 #ifndef WEIGHTS_NUMBER_H
 #define WEIGHTS_NUMBER_H
 
@@ -53,6 +54,19 @@ static inline uint16_t wt_f16_from_f32(float x)
     }
     magnitude -= 112u << 23;
     return (uint16_t)(sign | (magnitude + 0xfffu + (magnitude >> 13 & 1)) >> 13);
+}
+
+static inline uint16_t wt_le16(const uint8_t *p)
+{
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+static inline uint32_t wt_le32(const uint8_t *p)
+{
+    return (uint32_t)wt_le16(p) | (uint32_t)wt_le16(p + 2) << 16;
+}
+static inline uint64_t wt_le64(const uint8_t *p)
+{
+    return (uint64_t)wt_le32(p) | (uint64_t)wt_le32(p + 4) << 32;
 }
 
 #endif

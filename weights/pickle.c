@@ -1,7 +1,6 @@
 /* The stack machine of Python's pickle, protocols 2 to 5 (Lib/pickletools.py describes every opcode). Memory
  * is bounded by the pool's limit, time by the pickle's length; there is no recursion. */
 #include "weights/pickle.h"
-#include "weights/reader.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,7 +134,7 @@ static pk_value *top(machine *m)
     return m->stack[m->depth - 1];
 }
 
-/* Removes the last mark and what lies above it: *items [return value], valid until the next push. */
+/* Removes the last mark and the values above it, *items. Returns their number; they are valid until the next push. */
 static size_t pop_mark(machine *m, pk_value ***items)
 {
     size_t i = m->depth;
@@ -269,7 +268,7 @@ static void mark_to_list(machine *m, pk_kind kind)
     push(m, v);
 }
 
-/* Appends to a list or dict. Objects that only act like one (PK_OPAQUE) swallow the items. */
+/* Appends to a list or dict. Other objects that have such items (PK_OPAQUE) drop them. */
 static void extend(machine *m, pk_kind kind, pk_value *target, pk_value **items, size_t count)
 {
     if (!target || m->problem) return;
@@ -349,7 +348,7 @@ static pk_value *make_dict(machine *m, const pk_value *args)
     return dict;
 }
 
-/* REDUCE and NEWOBJ: what Python would call here is looked up by name, never called. */
+/* REDUCE and NEWOBJ. Python would call a class or function here; we only look up its name. */
 static void call(machine *m)
 {
     pk_value *args = pop(m), *callee = pop(m), *v;

@@ -1,5 +1,5 @@
-/* A parser for Python's pickle, the data.pkl of a PyTorch file. It builds values and runs nothing: a call of
- * a class or function becomes a PK_OPAQUE value that remembers its name, except the few that tensors need. */
+/* A parser for Python's pickle, the data.pkl of a PyTorch file. It builds values and runs nothing. A call of a class or
+ * function becomes a PK_OPAQUE value with its name, except those that tensors need. */
 #ifndef WEIGHTS_PICKLE_H
 #define WEIGHTS_PICKLE_H
 
@@ -45,13 +45,15 @@ struct pk_value {
     } as;
 };
 
-/* Parses one pickle. Values live in the pool and refer to `data`. The graph of values may be cyclic. On
- * failure MAR_EFORMAT with `path` and the byte, or MAR_ENOMEM. */
+/* Parses one pickle. Values are in the pool and point into `data`. The graph of values may be cyclic. MAR_EFORMAT, with
+ * `path` and the byte, or MAR_ENOMEM on failure. */
 mar_status pk_parse(const char *path, const uint8_t *data, size_t size, wt_pool *pool, pk_value **out, mar_err *err);
 
-int pk_is_text(const pk_value *v, const char *text);           /* a string equal to text */
-const pk_value *pk_get(const pk_value *dict, const char *key); /* the last such entry; NULL if none or no dict */
-/* "an integer", "a call of os.system": for messages. */
+/* Whether v is a string equal to text. */
+int pk_is_text(const pk_value *v, const char *text);
+/* The value of the last entry with this key; NULL if there is none or if it is no dict. */
+const pk_value *pk_get(const pk_value *dict, const char *key);
+/* A description for messages, such as "an integer" or "a call of os.system". */
 const char *pk_describe(const pk_value *v, char *buffer, size_t size);
 
 #endif

@@ -8,13 +8,13 @@ typedef struct wt_pool_block wt_pool_block;
 
 typedef struct {
     wt_pool_block *blocks;
-    size_t used;  /* bytes handed out */
-    size_t limit; /* the most `used` may become */
+    size_t used;  /* bytes allocated */
+    size_t limit; /* the largest value that `used` may have */
 } wt_pool;
 
-/* 16-byte aligned, zeroed. NULL if memory or the limit is exhausted. */
+/* Allocates zeroed memory, 16-byte aligned. NULL if memory or the limit is exhausted. */
 void *wt_pool_alloc(wt_pool *pool, size_t size);
-/* The bytes and a terminating NUL. */
+/* Copies `length` bytes and adds a NUL. NULL as above. */
 char *wt_pool_text(wt_pool *pool, const char *text, size_t length);
 void wt_pool_free(wt_pool *pool);
 

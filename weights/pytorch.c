@@ -1,8 +1,9 @@
-/* Reading PyTorch's zip format (torch.save since 1.6): <name>/data.pkl holds the structure, <name>/data/<key>
+/* Reading PyTorch's zip format (torch.save since 1.6): <name>/data.pkl has the structure, <name>/data/<key>
  * the bytes of each storage, <name>/byteorder "little" or "big" (absent in old files, which are
  * little-endian). */
 #include "weights/pickle.h"
 #include "weights/reader.h"
+#include "weights/table.h"
 #include "weights/zip.h"
 
 #include <stdio.h>
@@ -77,7 +78,7 @@ static mar_status check_byteorder(const reader *r, mar_err *err)
 
 /* --- one tensor ------------------------------------------------------------------------------------- */
 
-/* The bytes behind a tensor: [numel] elements of dtype. */
+/* The storage of a tensor: [numel] elements of dtype. */
 typedef struct {
     const uint8_t *data;
     int64_t numel;
@@ -128,7 +129,7 @@ static mar_status read_storage(const reader *r, const char *name, const pk_value
     return MAR_OK;
 }
 
-/* size and stride: two tuples of as many non-negative integers. */
+/* Reads size and stride, two tuples of equally many non-negative integers. Returns 0 if they are not. */
 static int read_geometry(const pk_value *size, const pk_value *stride, wt_tensor *t, int64_t strides[WT_MAX_RANK])
 {
     if (size->kind != PK_TUPLE || stride->kind != PK_TUPLE || size->as.list.count != stride->as.list.count ||
@@ -166,8 +167,8 @@ static int is_contiguous(const wt_tensor *t, const int64_t *strides)
     return 1;
 }
 
-/* A transposed or otherwise strided tensor, element by element into a new array. The copies of a file may not
- * be larger than the file: a stride of 0 repeats elements without end. */
+/* Copies a transposed or otherwise strided tensor to a new array, element by element. All copies of a file may not be
+ * larger than the file, because a stride of 0 repeats elements without limit. */
 static mar_status copy_strided(reader *r, wt_tensor *t, uint64_t bytes, const uint8_t *src, const int64_t *strides,
                                mar_err *err)
 {
@@ -216,8 +217,8 @@ static mar_status read_tensor(reader *r, const char *name, size_t name_length, c
 
 /* --- the tensors of a checkpoint --------------------------------------------------------------------- */
 
-/* In a state dict everything is a tensor. At the top level other things may stand beside tensors: plain
- * values are passed over, an object of a class we do not know could have been meant as a tensor. */
+/* Reads the tensors of a dict. In a state dict every value must be a tensor. The top level may have other values: plain
+ * ones are ignored, and an object of an unknown class, which could be meant as a tensor, is an error. */
 static mar_status read_dict(reader *r, const pk_value *dict, int top_level, mar_err *err)
 {
     for (size_t i = 0; i < dict->as.list.count; i += 2) {

@@ -1,6 +1,8 @@
 /* Reading safetensors: u64 header length, JSON header, tensor data without holes or overlaps.
  * https://github.com/huggingface/safetensors#format */
+#include "weights/number.h"
 #include "weights/reader.h"
+#include "weights/table.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>
@@ -61,7 +63,7 @@ static mar_status read_metadata(wt_file *f, const cJSON *object, mar_err *err)
     return MAR_OK;
 }
 
-/* The tensor's three fields, each exactly once. Fields that a later version may add are passed over. */
+/* Finds the tensor's three fields, each exactly once. Other fields, which a later version may add, are ignored. */
 static mar_status find_fields(const wt_file *f, const cJSON *entry, const cJSON *fields[3], mar_err *err)
 {
     static const char *const names[3] = {"dtype", "shape", "data_offsets"};
@@ -98,7 +100,7 @@ static mar_status read_shape(const wt_file *f, const cJSON *shape, wt_tensor *t,
     return MAR_OK;
 }
 
-/* data_offsets [begin, end] within the data section and as long as dtype and shape say. */
+/* Reads data_offsets [begin, end]: within the data section, and as long as dtype and shape require. */
 static mar_status read_offsets(const wt_file *f, const cJSON *offsets, uint64_t data_size, wt_tensor *t, span *s,
                                mar_err *err)
 {
@@ -148,8 +150,7 @@ static int compare_spans(const void *a, const void *b)
     return (x->end > y->end) - (x->end < y->end); /* an empty tensor sorts before the one that starts there */
 }
 
-/* The format wants the data covered exactly: an overlap or a gap means that the header is not to be trusted.
- */
+/* The format requires that tensors cover the data exactly. An overlap or a gap means that the header is wrong. */
 static mar_status check_cover(const wt_file *f, span *spans, uint64_t data_size, mar_err *err)
 {
     uint64_t end = 0;

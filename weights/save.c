@@ -1,6 +1,6 @@
 /* Writing safetensors, tensor by tensor. */
 #include "weights/number.h"
-#include "weights/reader.h"
+#include "weights/table.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -22,7 +22,7 @@ static int add_entry(cJSON *root, const wt_output *t, uint64_t begin, uint64_t e
            cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)end));
 }
 
-/* The header as JSON text (caller frees), or NULL without memory. */
+/* Makes the header as JSON text, which the caller frees. NULL without memory. */
 static char *make_header(const wt_output *tensors, int count, const char *const (*metadata)[2], int n_metadata)
 {
     cJSON *root = cJSON_CreateObject();
@@ -43,7 +43,7 @@ static char *make_header(const wt_output *tensors, int count, const char *const 
     return text;
 }
 
-/* Values in place of each other: n floats become n elements of dtype. 0 if a finite value has none. */
+/* Converts n floats to halves of dtype. Returns 0 if a finite value becomes infinite. */
 static int encode(wt_dtype dtype, const float *values, size_t n, uint16_t *halves)
 {
     int fits = 1;
@@ -112,7 +112,7 @@ mar_status wt_save_safetensors(const char *path, const wt_output *tensors, int c
     file_writer w;
     status = file_writer_open(path, &w, err);
     if (status == MAR_OK) {
-        /* Spaces after the JSON let the data, and so every tensor whose size allows it, start aligned. */
+        /* Spaces after the JSON align the data, and so every tensor whose size allows it. */
         uint64_t length = strlen(header), padded = (length + 8 + DATA_ALIGN - 1) / DATA_ALIGN * DATA_ALIGN - 8;
         uint8_t prefix[8];
         for (int i = 0; i < 8; i++) prefix[i] = (uint8_t)(padded >> 8 * i);

@@ -1,7 +1,7 @@
 /* APPNOTE.TXT 6.3.10, sections 4.3.7 (local header), 4.3.12 (directory), 4.3.14 to 4.3.16 (its end), 4.5.3
  * (ZIP64). Sizes come from the directory: PyTorch leaves those of the local headers zero. */
 #include "weights/zip.h"
-#include "weights/reader.h"
+#include "weights/number.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ enum { FLAG_ENCRYPTED = 1 };
 static const uint32_t local_magic = 0x04034b50, entry_magic = 0x02014b50, end_magic = 0x06054b50,
                       locator_magic = 0x07064b50, end64_magic = 0x06064b50;
 
-/* Offset of the end record: the last one whose comment fills the file exactly. Or -1. */
+/* Offset of the end record, which is the last one whose comment ends at the end of the file; or -1. */
 static int64_t find_end(const zip_directory *zip)
 {
     if (zip->size < END_SIZE) return -1;
@@ -23,7 +23,7 @@ static int64_t find_end(const zip_directory *zip)
     }
 }
 
-/* Where the directory is: from the ZIP64 end record if there is one, else from the plain one. */
+/* Finds the directory by the ZIP64 end record if there is one, else by the plain one. */
 static mar_status find_directory(const zip_directory *zip, uint64_t *offset, uint64_t *size, uint64_t *count,
                                  mar_err *err)
 {

@@ -1,6 +1,6 @@
-/* Attention: a task is one head of one sequence, or a block of queries where there is a single head. oneDNN 2.6 has
- * fast products for dense matrices only, so a task copies its head's rows out of the interleaved qkv, once; copies and
- * scores of a block stay in the core's L2. */
+/* Attention. A task is one head of one sequence, or a block of queries where there is a single head. oneDNN 2.6 has
+ * fast products for dense matrices only, so a task copies its head's rows out of the interleaved qkv, once. The copies
+ * and the scores of a block stay in the core's L2. */
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>
@@ -12,10 +12,10 @@ typedef struct {
     const dnn_matmul *scores, *values;
 } attention_pair;
 
-/* Geometry of a call, and a thread's buffers within cpu_kern.work. */
+/* The shape of a call, and a thread's buffers within cpu_kern.work. */
 typedef struct {
     int n_q, n_k, dim, block, blocks;
-    attention_pair whole, rest;                        /* for a block, and for what is left */
+    attention_pair whole, rest;                        /* products of a full block, and of a last, smaller one */
     size_t key, value, scores, weights, result, total; /* offsets; the query is at 0 */
 } attention_plan;
 
@@ -66,13 +66,14 @@ mar_status cpu_attention_plan(kern *k, int n_q, int n_k, int heads, int head_dim
     return make_plan(cpu_of(k), n_q, n_k, head_dim, &plan, err);
 }
 
-/* rows of `bytes` each, from one stride to another */
+/* Copies rows of `bytes` bytes from one stride to another. */
 static void copy_block(char *dst, size_t dst_stride, const char *src, size_t src_stride, int rows, size_t bytes)
 {
     for (int i = 0; i < rows; i++) memcpy(dst + (size_t)i * dst_stride, src + (size_t)i * src_stride, bytes);
 }
 
-/* Queries first..last of one head; q, key, value and y point at the head's first row and column, strides in bytes. */
+/* Queries first .. last-1 of one head. q, key, value and y point at the head's first row and column; strides are in
+ * bytes. */
 static void attend(cpu_kern *k, const attention_plan *p, const char *q, size_t q_stride, const char *key,
                    const char *value, size_t kv_stride, char *y, size_t y_stride, int first, int last)
 {

@@ -2,9 +2,9 @@
 #include "kernels/chain.h"
 #include "kernels/cpu/cpu.h"
 
-enum { PARALLEL_ROWS = 64 }; /* below, a fork costs more than the rows */
+enum { PARALLEL_ROWS = 64 }; /* with fewer rows a fork costs more than the rows */
 
-/* Normals of one row at (purpose, image, position, step, 0..channels-1). */
+/* e [channels] = the normals at addresses (purpose, image, position, step, 0..channels-1). */
 static void row_noise(float *e, int channels, uint64_t seed, kern_noise purpose, uint64_t image, int position, int step)
 {
     uint32_t words[4];

@@ -1,4 +1,4 @@
-/* How rows change: LazyMAR's measure of it, and differences. */
+/* Differences between rows, and LazyMAR's measure of how much a row has changed. */
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>

@@ -1,43 +1,45 @@
-/* Convolutions: an image is cut into bands of rows, one oneDNN call by one thread each. The cut depends on
- * the image only, so the bits do not depend on the number of threads.
+/* Convolutions. An image is divided into bands of rows, and one thread computes a band in one oneDNN call. The division
+ * depends on the image only, so the bits do not depend on the number of threads.
  *
- * A 3x3 convolution of a nearest-neighbour upsampled image meets each input pixel more than once: an output
- * pixel of a given parity of row and column sees 2x2 different input pixels, with sums of weights. So it is
- * one 2x2 convolution with 4*out channels on the small image, 4/9 of the arithmetic, whose four groups of
- * channels are dealt out to the four parities. */
+ * A 3x3 convolution of a nearest-neighbour upsampled image reads each input pixel more than once. An output pixel of a
+ * given parity of row and column depends on 2x2 different input pixels, with sums of weights. So the whole is one 2x2
+ * convolution with 4*out channels on the small image, with 4/9 of the arithmetic. A pixel shuffle then distributes its
+ * four groups of channels to the four parities. */
 #include "kernels/cpu/cpu.h"
 
 #include <omp.h>
 #include <stdlib.h>
 
-enum { FIRST, MIDDLE, LAST, PARTS }; /* bands that pad above, not at all, below; the first may be the only one */
+/* Kinds of bands: padded above, not padded, padded below. The first may be the only band. */
+enum { FIRST, MIDDLE, LAST, PARTS };
 
 typedef struct {
     dnn_conv *conv;
     const dnn_packed *weight; /* kern_conv.weight or `own` */
-    dnn_packed *own;          /* if this size wants another layout */
+    dnn_packed *own;          /* the weights in another layout, if this size needs one */
 } conv_part;
 
 typedef struct conv_plan {
     int height, width; /* of x */
-    int rows, columns; /* of the primitive's output: of y, or one more than of x when upsampling */
-    int bands, band_rows;
+    int rows, columns; /* of the primitive's output: those of y, or one more than those of x when upsampling */
+    int bands;         /* number of bands */
+    int band_rows;     /* rows of a band; the last may have fewer */
     conv_part part[PARTS];
     struct conv_plan *next;
 } conv_plan;
 
 struct kern_conv {
-    int out, in, kernel, pad; /* of the primitive: 4*channels and 2x2 when upsampling */
+    int out, in, kernel, pad; /* of the primitive; 4*channels and 2x2 when upsampling */
     int flags;
-    float *plain;       /* [out][in][kernel][kernel] until the first plan packs it */
-    dnn_packed *weight; /* after the first plan */
+    float *plain;       /* [out][in][kernel][kernel], until the first plan packs it */
+    dnn_packed *weight; /* packed by the first plan */
     float *bias;        /* [out] */
     conv_plan *plans;
 };
 
-/* w3 [3][3] of one (output, input) pair -> w2[parity 2*py+px][2*ky+kx], `stride` floats between parities. Tap
- * ky of parity py is the sum of the upsampled taps that fall on its row: {0}, {1,2} for even rows, {0,1}, {2}
- * for odd. */
+/* Turns w3 [3][3] of one (output, input) pair into w2[parity 2*py+px][2*ky+kx], `stride` floats between parities. Tap
+ * ky of parity py is the sum of the 3x3 taps that fall on its input row: {0}, {1,2} for even rows, {0,1}, {2} for odd.
+ */
 static void merge_taps(const float *w3, float *w2, size_t stride)
 {
     static const int tap_of[2][3] = {{0, 1, 1}, {0, 0, 1}};
@@ -120,10 +122,10 @@ static int divide_up(int a, int b)
     return (a + b - 1) / b;
 }
 
-/* At least 32 pixels a band, or re-reading the weights takes over; of tall images 64 bands, or, when
- * upsampling, as small as can be: the band has four times the channels and should stay in L2 until it is
- * dealt out. */
-static void cut(conv_plan *p, int upsample)
+/* Divides the rows into bands. A band has at least 32 pixels, or reading the weights again would dominate. A tall image
+ * has 64 bands. When upsampling the bands are as small as possible, because a band has four times the channels and
+ * should stay in L2 until it is shuffled. */
+static void divide(conv_plan *p, int upsample)
 {
     int rows = divide_up(32, p->width);
     if (!upsample && rows < p->rows / 64) rows = p->rows / 64;
@@ -186,10 +188,9 @@ mar_status cpu_conv_plan(kern *kern_, kern_conv *c, int height, int width, mar_e
     p->width = width;
     p->rows = height + upsample;
     p->columns = width + upsample;
-    cut(p, upsample);
+    divide(p, upsample);
     mar_status status = MAR_OK;
-    /* The middle part first: most bands are of that kind, so its favourite layout of the weights is packed.
-     */
+    /* The middle kind first: most bands are of that kind, so the weights are packed in the layout it prefers. */
     const int bands[PARTS] = {p->bands > 2 ? 1 : 0, 0, p->bands - 1};
     for (int i = 0; status == MAR_OK && i < PARTS; i++) {
         conv_part *part = &p->part[band_part(p, bands[i])];
@@ -207,9 +208,9 @@ mar_status cpu_conv_plan(kern *kern_, kern_conv *c, int height, int width, mar_e
     return MAR_OK;
 }
 
-/* Row i of the 2x2 convolution (of height+1) holds the even row 2i and the odd row 2i-1 of y, where they
- * exist; columns alike. */
-static void deal_out(const kern_conv *c, const conv_plan *p, int first, int rows, const float *band, float *y)
+/* Row i of the 2x2 convolution (of height+1 rows) has the even row 2i and the odd row 2i-1 of y, where they exist.
+ * Columns likewise. */
+static void pixel_shuffle(const kern_conv *c, const conv_plan *p, int first, int rows, const float *band, float *y)
 {
     const size_t n = (size_t)c->out / 4, width = 2 * (size_t)p->width;
     for (int i = first; i < first + rows; i++)
@@ -217,7 +218,7 @@ static void deal_out(const kern_conv *c, const conv_plan *p, int first, int rows
             if (i - py < 0 || i - py >= p->height) continue;
             float *row = y + (size_t)(2 * (i - py) + py) * width * n;
             const float *in = band + (size_t)(i - first) * (size_t)p->columns * 4 * n + 2 * (size_t)py * n;
-            /* Column j holds the odd column 2j-1 and the even column 2j. */
+            /* Column j has the odd column 2j-1 and the even column 2j. */
             memcpy(row, in, n * sizeof *row);
             for (size_t j = 1; j < (size_t)p->width; j++) {
                 memcpy(row + (2 * j - 1) * n, in + (4 * j + 1) * n, n * sizeof *row);
@@ -235,7 +236,7 @@ static void run_band(cpu_kern *k, const kern_conv *c, const conv_plan *p, int ba
     const char *in = x + (size_t)top * (size_t)p->width * (size_t)c->in * k->base.act_size;
     if (c->flags & KERN_UPSAMPLE) {
         dnn_conv_run(part->conv, thread, in, part->weight, c->bias, k->work[thread], k->scratch[thread]);
-        deal_out(c, p, first, band_height(p, band), k->work[thread], (float *)(void *)y);
+        pixel_shuffle(c, p, first, band_height(p, band), k->work[thread], (float *)(void *)y);
     } else {
         const size_t size = c->flags & KERN_OUT_F32 ? sizeof(float) : k->base.act_size;
         char *out = y + (size_t)first * (size_t)p->columns * (size_t)c->out * size;
@@ -256,12 +257,3 @@ void cpu_conv(kern *kern_, const kern_conv *c, const act *x, int height, int wid
 #pragma omp parallel for num_threads(k->threads) schedule(dynamic, 1) if (p->bands > 1)
     for (int band = 0; band < p->bands; band++) run_band(k, c, p, band, x, y);
 }
-
-const kern_conv_ops cpu_conv_ops = {
-    .create = cpu_conv_create,
-    .free = cpu_conv_free,
-    .plan = cpu_conv_plan,
-    .conv = cpu_conv,
-    .group_norm_plan = cpu_group_norm_plan,
-    .group_norm = cpu_group_norm,
-};

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Modulation rows are written once and read once; this many bytes of them at a time keep the product that makes them
- * large (it re-reads its weights once per chunk) without holding all steps of a big batch. */
+/* Modulation rows are written once and read once. This many bytes of them at a time make the product that computes them
+ * large, which reads its weights once a chunk, without storing all steps of a big batch. */
 enum { MOD_BUDGET = 64 << 20 };
 
 static mar_status cpu_alloc(kern *k, size_t bytes, void **out, mar_err *err)
@@ -131,7 +131,38 @@ static const kern_core_ops cpu_core_ops = {
     .attention_plan = cpu_attention_plan,
 };
 
-/* oneDNN may be told to use less than the processor has (ONEDNN_MAX_CPU_ISA): ask it. */
+static const kern_head_ops cpu_head_ops = {
+    .create = cpu_head_create,
+    .free = cpu_head_free,
+    .mod_bytes = cpu_head_mod_bytes,
+    .scratch_bytes = cpu_head_scratch_bytes,
+    .plan = cpu_head_plan,
+    .modulate = cpu_head_modulate,
+    .eval = cpu_head_eval,
+    .eval_reusing = cpu_head_eval_reusing,
+    .chain_run = cpu_chain_run,
+    .chain_step = cpu_chain_step,
+    .chain_ode_step = cpu_chain_ode_step,
+    .chain_law = cpu_chain_law,
+    .add_log_std = cpu_add_log_std,
+    .verify = cpu_verify,
+    .normal = cpu_normal,
+    .speculate_plan = cpu_speculate_plan,
+    .speculate_start = cpu_speculate_start,
+    .speculate_propose = cpu_speculate_propose,
+    .speculate_walk = cpu_speculate_walk,
+};
+
+static const kern_conv_ops cpu_conv_ops = {
+    .create = cpu_conv_create,
+    .free = cpu_conv_free,
+    .plan = cpu_conv_plan,
+    .conv = cpu_conv,
+    .group_norm_plan = cpu_group_norm_plan,
+    .group_norm = cpu_group_norm,
+};
+
+/* Whether oneDNN multiplies bf16 here. ONEDNN_MAX_CPU_ISA can make it use less than the processor has. */
 static int bf16_works(dnn *d)
 {
     enum { N = 64 };

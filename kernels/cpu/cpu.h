@@ -10,20 +10,20 @@
 #include <string.h>
 
 typedef struct {
-    kern base;                        /* first: a kern * is a cpu_kern * */
+    kern base;                        /* must be first: a kern * points at a cpu_kern */
     int bf16;                         /* act is bf16 (uint16_t), else float */
-    int threads;                      /* of a parallel region, at most */
+    int threads;                      /* the most threads of a parallel region */
     dnn *dnn;                         /* oneDNN engine and stream */
     const kern_rows *rows;            /* row kernels of the best instruction set present */
-    const bf16_dot *dot;              /* products of bf16 layers, or NULL: by oneDNN */
+    const bf16_dot *dot;              /* our own products of bf16 layers; NULL: oneDNN makes them */
     struct cpu_matmul_entry *matmuls; /* primitives made so far, shared by all layers of a shape */
-    void **scratch;                   /* [threads] oneDNN scratch, as large as any primitive asks */
-    size_t scratch_bytes;
-    void **work; /* [threads] attention scores */
-    size_t work_bytes;
-    void **tile; /* [threads] results of a linear layer's tile */
-    size_t tile_bytes;
-    double lap; /* seconds at the last lap */
+    void **scratch;                   /* [threads] oneDNN scratch, large enough for every primitive */
+    size_t scratch_bytes;             /* of each */
+    void **work;                      /* [threads] buffers of attention, convolutions and group norm */
+    size_t work_bytes;                /* of each */
+    void **tile;                      /* [threads] results of a linear layer's tile */
+    size_t tile_bytes;                /* of each */
+    double lap;                       /* seconds at the last lap */
 } cpu_kern;
 
 static inline cpu_kern *cpu_of(kern *k)
@@ -31,45 +31,42 @@ static inline cpu_kern *cpu_of(kern *k)
     return (cpu_kern *)k;
 }
 
-/* How many threads to give `work` operations (multiply-adds, or elements of a row kernel times 16): one where a fork
- * and its barrier, some microseconds, and far more on a busy machine, would cost more than they save. */
+/* How many threads `work` operations get (multiply-adds, or elements of a row kernel times 16). Little work gets one
+ * thread: a fork and its barrier take some microseconds, and far more on a busy machine. */
 static inline int cpu_team(const cpu_kern *k, double work)
 {
     return work < 1e6 ? 1 : k->threads;
 }
 
-/* Offset of n elements of act. */
+/* p + n elements of act. */
 static inline void *act_at(const kern *k, const void *p, size_t n)
 {
     return (char *)(uintptr_t)p + n * k->act_size;
 }
 
-/* matmul.c: the primitive for this shape, made at its first use, owned by the backend. Not to be called inside a
- * parallel region. */
+/* matmul.c: the primitive for this shape. It is made at its first use and owned by the backend. Call it outside
+ * parallel regions only. */
 mar_status cpu_matmul(cpu_kern *k, const dnn_matmul_spec *spec, const dnn_matmul **out, mar_err *err);
 void cpu_matmul_free_all(cpu_kern *k);
 /* Grows each thread's buffer to at least `bytes`. */
 mar_status cpu_grow(cpu_kern *k, void **buffers, size_t *size, size_t bytes, mar_err *err);
 
-const char *cpu_bf16_unit(void); /* isa.c: what the processor multiplies bf16 with, or NULL */
+const char *cpu_bf16_unit(void); /* isa.c: the name of the unit that multiplies bf16, or NULL */
 
-/* linear.c: a layer call is cut into tiles of at most CPU_TILE_ROWS rows by some columns; each tile is one thread's.
- * head.c runs the tiles inside its own parallel region. */
+/* linear.c: a layer call is divided into tiles of at most CPU_TILE_ROWS rows by some columns. One thread computes a
+ * tile. head.c runs the tiles inside its own parallel region. */
 enum { CPU_TILE_ROWS = 64 };
-/* Before a parallel region; 0: kern_fail was called. */
+/* Prepares a call; to be called before the parallel region. Returns 0 if it fails, after kern_fail. */
 int cpu_linear_ready(cpu_kern *k, const kern_linear *l, int rows);
 int cpu_linear_tiles(const cpu_kern *k, const kern_linear *l, int rows);
 void cpu_linear_tile(cpu_kern *k, const kern_linear *l, const void *x, int rows, void *y, int tile, int thread);
-/* Whether cpu_linear_share works for the layer: k->dot multiplies it. */
-int cpu_linear_shares(const kern_linear *l);
-/* The columns of share `part` of `parts`, all rows. A share of a layer is always the same columns, which may so stay
- * in a core's cache, and ends by fetching the same share of `next` (NULL: none). With a gate: y += gate * result. */
-void cpu_linear_share(const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate, int part, int parts,
-                      const kern_linear *next);
-
-/* The sub-tables of the kernel table, at the ends of head.c and conv.c; the core table ends cpu.c. */
-extern const kern_head_ops cpu_head_ops;
-extern const kern_conv_ops cpu_conv_ops;
+/* Whether cpu_linear_columns can run the layer, which needs k->dot. */
+int cpu_linear_by_columns(const kern_linear *l);
+/* Computes all rows of column range `part` of `parts`. A range is always the same columns, so its weights can stay in a
+ * core's cache. At the end the same range of layer `next` is prefetched, unless next is NULL. With a gate:
+ * y += gate * result. */
+void cpu_linear_columns(const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate, int part,
+                        int parts, const kern_linear *next);
 
 /* kernels/cpu/<file>.c: the entries of the tables. */
 mar_status cpu_linear_create(kern *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);

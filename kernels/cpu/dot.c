@@ -4,8 +4,8 @@
 #include <immintrin.h>
 #include <string.h>
 
-/* 32 registers hold 6 rows x 4 vectors or 14 rows x 2 vectors of sums, the vectors of weights and a pair of x. More
- * rows pass over the block again, which is then in L2. */
+/* The 32 registers have room for sums of 6 rows x 4 vectors or 14 rows x 2 vectors, for the vectors of weights and for
+ * a pair of x. With more rows the block is read again, from L2. */
 enum { WIDE = 6, TALL = 14, NEAR = 1024 /* bytes ahead into L1, tuned on Zen 5 */ };
 
 static void pack(const float *w, int cols, int in, uint16_t *block)
@@ -13,7 +13,7 @@ static void pack(const float *w, int cols, int in, uint16_t *block)
     const __m256i row = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(DOT_COLS));
     if (cols < DOT_COLS) memset(block, 0, (size_t)in * DOT_COLS * sizeof *block);
     for (int c = 0; c < cols; c++, w += in)
-        for (int i = 0; i < in; i += 16) { /* 8 pairs, each to a row of its own */
+        for (int i = 0; i < in; i += 16) { /* 8 pairs, each to its own row */
             const unsigned left = (unsigned)(in - i);
             const __mmask16 m = left < 16 ? (__mmask16)((1u << left) - 1) : (__mmask16)0xffff;
             const __mmask8 pairs = left < 16 ? (__mmask8)((1u << left / 2) - 1) : (__mmask8)0xff;
@@ -22,7 +22,7 @@ static void pack(const float *w, int cols, int in, uint16_t *block)
         }
 }
 
-/* sum[r][0..] = x[r] . block, 16 columns a vector. `next` advances by as much as this sweep reads. */
+/* sum[r][0..] = x[r] . block, 16 columns a vector. Prefetches as much of `next` as it reads of the block. */
 static inline __attribute__((always_inline)) void sweep(const int rows, const int vectors, const uint16_t *x, int in,
                                                         const uint16_t *block, const char *next, float *sum)
 {
@@ -169,8 +169,8 @@ static void product(const uint16_t *x, int rows, int in, const uint16_t *block, 
     _Alignas(64) float sum[TALL * DOT_COLS];
     const int passes = (rows + TALL - 1) / TALL;
     for (int pass = 0, first = 0; pass < passes; pass++) {
-        const int count = (rows - first) / (passes - pass); /* even passes: none is left with one row */
-        /* the last pass fetches: earlier the block would push out the one being read */
+        const int count = (rows - first) / (passes - pass); /* passes of equal size, so that none has a single row */
+        /* Only the last pass prefetches: earlier the next block could evict the one being read. */
         sweeps(x + (size_t)first * (size_t)in, count, in, block,
                (const char *)(pass == passes - 1 && next ? next : block), sum);
         finish(sum, count, first, out);

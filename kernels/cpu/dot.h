@@ -1,5 +1,5 @@
-/* Products with bf16 weights by AVX512-BF16, for any number of rows: for few rows as fast as the weights come in from
- * L3 (the sequential part of the diffusion head), for many near the peak of the arithmetic. */
+/* Products with bf16 weights by AVX512-BF16, for any number of rows. With a small number of rows (the sequential part
+ * of the diffusion head) they are as fast as the weights come in from L3, with many near the peak of the arithmetic. */
 #ifndef KERNELS_CPU_DOT_H
 #define KERNELS_CPU_DOT_H
 
@@ -10,7 +10,7 @@ enum { DOT_COLS = 64 }; /* columns of a block of weights */
 
 typedef enum { DOT_LINEAR, DOT_GELU, DOT_SILU } dot_activation; /* GELU: with erf */
 
-/* bf16 factors: row r has them at base + (index ? index[r] : r) * stride bytes. */
+/* bf16 factors; those of row r lie at base + (index ? index[r] : r) * stride bytes. */
 typedef struct {
     const char *base;
     const int *index;
@@ -22,10 +22,11 @@ typedef struct {
 typedef struct {
     const float *bias; /* [DOT_COLS] */
     dot_activation activation;
-    int cols;             /* of the block that exist, <= DOT_COLS */
-    void *y;              /* of the block's first column; bf16 or float */
+    int cols;             /* columns of the block that exist, <= DOT_COLS */
+    void *y;              /* row 0, the block's first column; bf16 or float */
     size_t y_stride;      /* elements */
-    int y_bf16, add;      /* add: y is float */
+    int y_bf16;           /* y is bf16, else float */
+    int add;              /* y += ; needs float y */
     const dot_gate *gate; /* of the block's first column, or NULL; needs add */
 } dot_out;
 
@@ -33,14 +34,14 @@ typedef struct {
     /* Packs w[cols][in] (float; `in` even) as one block [in/2][DOT_COLS][2], missing columns as 0. This is oneDNN's
      * layout BA16a64b2a, too. */
     void (*pack)(const float *w, int cols, int in, uint16_t *block);
-    /* `rows` rows of x[..][in] times a block, which is 64-byte aligned. Meanwhile `next`, the block that this thread
-     * will read next, or NULL, is fetched into L2: without that, memory and arithmetic take turns. Every result is
-     * one f32 sum over ascending pairs of k, whatever `rows` is. */
+    /* Multiplies `rows` rows of x[..][in] with a 64-byte aligned block. Meanwhile it prefetches into L2 `next`, the
+     * block that this thread will read next, or NULL: without that, memory and arithmetic take turns. Every result is
+     * one f32 sum over ascending pairs of k, for any `rows`. */
     void (*product)(const uint16_t *x, int rows, int in, const uint16_t *block, const uint16_t *next,
                     const dot_out *out);
 } bf16_dot;
 
-/* NULL where oneDNN is to multiply bf16: without AVX512-BF16, with AMX, or if MAR_ISA asks for less. */
+/* Returns NULL where oneDNN should multiply bf16: without AVX512-BF16, with AMX, or if MAR_ISA asks for less. */
 const bf16_dot *bf16_dot_best(void);
 
 #endif

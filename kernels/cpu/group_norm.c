@@ -1,5 +1,5 @@
-/* Group normalisation: per-channel sums over fixed chunks of pixels, added up in order, then one affine map
- * and SiLU a channel. Sums are double: mean and variance come from one pass, E[x^2] - mean^2. */
+/* Group normalisation: sums by channel over fixed chunks of pixels, added up in order, then one affine map and SiLU a
+ * channel. Sums are double, because mean and variance come from one pass: E[x^2] - mean^2. */
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ static int chunk_pixels(int pixels)
     return chunk > MIN_CHUNK ? chunk : MIN_CHUNK;
 }
 
-/* The first thread's work buffer holds double [MAX_CHUNKS][2][channels], then float [2][channels]. */
+/* The first thread's work buffer has double [MAX_CHUNKS][2][channels], then float [2][channels]. */
 static size_t work_bytes(int channels)
 {
     return (size_t)channels * (2 * MAX_CHUNKS * sizeof(double) + 2 * sizeof(float));
@@ -25,7 +25,7 @@ mar_status cpu_group_norm_plan(kern *kern_, int pixels, int channels, mar_err *e
     return cpu_grow(k, k->work, &k->work_bytes, work_bytes(channels), err);
 }
 
-/* x*scale + shift does the normalisation of channel c. sums [chunks][2][channels]. */
+/* Computes scale and shift [channels], so that x*scale + shift normalises a channel. sums [chunks][2][channels]. */
 static void group_affine(const double *sums, int chunks, int pixels, int channels, int groups, const float *weight,
                          const float *bias, float eps, float *scale, float *shift)
 {

@@ -1,7 +1,7 @@
 /* The diffusion head, in the official form (SimpleMLPAdaLN): input projection, residual blocks
- * x += gate * fc2(silu(fc1(LN(x)*(1+scale)+shift))), final layer. What depends on (condition, t) only, the
- * modulation, comes precomputed. The state x enters, and eps leaves, through f32 products: at the first diffusion
- * index an error of eps is multiplied by 1/sqrt(abar), about 2e4. */
+ * x += gate * fc2(silu(fc1(LN(x)*(1+scale)+shift))), final layer. The modulation (shift, scale, gate) depends on
+ * (condition, t) only and is precomputed. The input projection and the final linear layer are f32: at the first
+ * diffusion index an error of eps is multiplied by 1/sqrt(abar), about 2e4. */
 #include "kernels/cpu/cpu.h"
 
 #include <omp.h>
@@ -11,8 +11,9 @@ struct kern_head {
     int width, depth, channels;
     kern_linear *in; /* [W][C] f32 -> f32 */
     struct {
-        float *ln;              /* [2][W]: weight, bias */
-        kern_linear *fc1, *fc2; /* act -> silu -> act, act -> f32 */
+        float *ln;        /* [2][W]: weight, bias */
+        kern_linear *fc1; /* [W][W] act -> act, with silu */
+        kern_linear *fc2; /* [W][W] act -> f32 */
     } * block;
     kern_linear *ada_blocks; /* [depth*3W][W] act -> act, rows of a modulation row */
     kern_linear *ada_final;  /* [2W][W] act -> f32, the end of a modulation row */
@@ -31,7 +32,7 @@ size_t cpu_head_mod_bytes(const kern_head *h)
     return mod_final_offset(h) + 2u * (size_t)h->width * sizeof(float);
 }
 
-/* head_modulate: act [rows][W]. head_eval: float x[rows][W], act u[rows][W], act v[rows][W], float h[rows][W]. */
+/* `modulate` needs act [rows][W]; `eval` needs float x and y, act u and v, all [rows][W], and the states [rows][C]. */
 size_t cpu_head_scratch_bytes(const kern_head *h, int rows)
 {
     return ((size_t)rows * (size_t)h->width + 64) * (2 * sizeof(float) + 2 * h->act_size) +
@@ -164,7 +165,7 @@ void cpu_head_modulate(kern *k, const kern_head *h, const float *temb, const int
     }
 }
 
-/* The evaluation of a few rows, as its team of threads sees it. */
+/* An evaluation of the head, shared by a team of threads. */
 typedef struct {
     cpu_kern *c;
     const kern_head *h;
@@ -174,7 +175,7 @@ typedef struct {
     int rows;
     float *out, *x, *y;
     void *u, *v;
-    float *kept; /* [depth][kept_rows][W], or NULL: nothing is kept or taken again */
+    float *kept; /* [depth][kept_rows][W] outputs kept for reuse; NULL: no reuse */
     int kept_rows;
     kern_head_reuse reuse;
 } evaluation;
@@ -184,23 +185,24 @@ static const char *mod_row(const evaluation *e, int r)
     return e->mod + (size_t)(e->mod_index ? e->mod_index[r] : r) * cpu_head_mod_bytes(e->h);
 }
 
-/* Both products of block b by our own kernel, which adds the gated result to x itself: one meeting of the team less,
- * and each thread's columns are always the same. */
-static void block_shares(const evaluation *e, int b, int thread)
+/* Both products of block b by our own kernel. It adds the gated result to x itself, which saves a barrier, and each
+ * thread has the same columns at every step. */
+static void block_columns(const evaluation *e, int b, int thread)
 {
     const kern_head *h = e->h;
     const kern_linear *fc1 = h->block[b].fc1, *fc2 = h->block[b].fc2;
-    const kern_linear *after = h->block[b + 1 < h->depth ? b + 1 : 0].fc1; /* the first one is for the next step */
+    const kern_linear *after =
+        h->block[b + 1 < h->depth ? b + 1 : 0].fc1; /* the first block is that of the next step */
     const size_t offset = (3 * (size_t)b + 2) * (size_t)h->width * h->act_size;
     const int team = omp_get_num_threads();
     const dot_gate gate = {e->mod + offset, e->mod_index, cpu_head_mod_bytes(h)};
-    cpu_linear_share(fc1, e->u, e->rows, e->v, NULL, thread, team, fc2);
+    cpu_linear_columns(fc1, e->u, e->rows, e->v, NULL, thread, team, fc2);
 #pragma omp barrier
-    cpu_linear_share(fc2, e->v, e->rows, e->x, &gate, thread, team, after);
+    cpu_linear_columns(fc2, e->v, e->rows, e->x, &gate, thread, team, after);
 #pragma omp barrier
 }
 
-/* y = MLP of block b */
+/* y = MLP of block b at e->u. */
 static void block_products(const evaluation *e, int b, float *y, int thread)
 {
     cpu_kern *c = e->c;
@@ -227,8 +229,7 @@ static void block_tiles(const evaluation *e, int b, int thread)
     for (int r = 0; r < e->rows; r++) gate_row(e, b, e->x, e->y, r);
 }
 
-/* Whether a block's addition to x is kept, gated, or its MLP's result, ungated (LazyMAR's blocks 1 to 4, and the rest).
- */
+/* LazyMAR's rule: of blocks 1 to 4 the gated output of the MLP is kept, of the others the ungated output. */
 static int keeps_addition(int b)
 {
     return b >= 1 && b <= 4;
@@ -255,8 +256,8 @@ static void block_reusing(const evaluation *e, int b, int computed, int thread)
     }
 }
 
-/* Every worker runs this inside one parallel region: a fork for each of its stages would cost more than the stages do
- * at a few rows. */
+/* Every thread of the team runs this inside one parallel region. With a small number of rows a fork for each layer
+ * would cost more than the layers. */
 static void eval_worker(const evaluation *e)
 {
     cpu_kern *c = e->c;
@@ -279,8 +280,8 @@ static void eval_worker(const evaluation *e)
         }
         if (e->kept)
             block_reusing(e, b, computed, thread);
-        else if (cpu_linear_shares(h->block[b].fc1))
-            block_shares(e, b, thread);
+        else if (cpu_linear_by_columns(h->block[b].fc1))
+            block_columns(e, b, thread);
         else
             block_tiles(e, b, thread);
     }
@@ -293,7 +294,7 @@ static void eval_worker(const evaluation *e)
     for (int t = 0; t < out_tiles; t++) cpu_linear_tile(c, h->out, e->y, e->rows, e->out, t, thread);
 }
 
-/* Row r reads state x_index[r] of x, or without a list r % tokens. */
+/* Row r reads state x_index[r] of x, or state r % tokens if x_index is NULL. */
 static void eval(kern *k, const kern_head *h, const float *x, const int *x_index, int tokens, const void *mod,
                  const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,
                  void *scratch)
@@ -310,7 +311,7 @@ static void eval(kern *k, const kern_head *h, const float *x, const int *x_index
     for (int r = 0; r < rows; r++)
         memcpy(state + (size_t)r * channels, x + (size_t)(x_index ? x_index[r] : r % tokens) * channels,
                channels * sizeof *x);
-    /* a stage of the evaluation is one product; the team meets after each */
+    /* The work between two barriers is one product. */
     const int team = cpu_team(c, (double)n * h->width);
     const evaluation e = {c, h, state, mod, mod_index, rows, out, xw, y, u, v, kept, kept_rows, reuse};
 #pragma omp parallel num_threads(team)
@@ -344,25 +345,3 @@ void cpu_chain_run(kern *k, const kern_head *h, const kern_chain_job *j)
                            j->t[i]);
     }
 }
-
-const kern_head_ops cpu_head_ops = {
-    .create = cpu_head_create,
-    .free = cpu_head_free,
-    .mod_bytes = cpu_head_mod_bytes,
-    .scratch_bytes = cpu_head_scratch_bytes,
-    .plan = cpu_head_plan,
-    .modulate = cpu_head_modulate,
-    .eval = cpu_head_eval,
-    .eval_reusing = cpu_head_eval_reusing,
-    .chain_run = cpu_chain_run,
-    .chain_step = cpu_chain_step,
-    .chain_ode_step = cpu_chain_ode_step,
-    .chain_law = cpu_chain_law,
-    .add_log_std = cpu_add_log_std,
-    .verify = cpu_verify,
-    .normal = cpu_normal,
-    .speculate_plan = cpu_speculate_plan,
-    .speculate_start = cpu_speculate_start,
-    .speculate_propose = cpu_speculate_propose,
-    .speculate_walk = cpu_speculate_walk,
-};

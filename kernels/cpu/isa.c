@@ -1,4 +1,4 @@
-/* Which of the compiled row kernels and products this processor runs. */
+/* Chooses among the compiled row kernels and products by the processor. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
@@ -25,7 +25,6 @@ const kern_rows *kern_rows_best(void)
     return &kern_rows_generic;
 }
 
-/* What the processor multiplies bf16 with, or NULL. */
 const char *cpu_bf16_unit(void)
 {
 #if defined(__x86_64__)

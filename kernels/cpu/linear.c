@@ -1,6 +1,7 @@
-/* Linear layers: weights cut into column panels that stay in a core's L2 cache while the rows pass by. Products are
- * oneDNN's or, for bf16 where k->dot is there, our own. The bits of our own do not depend on the cut, which can so
- * follow the numbers of rows and threads; oneDNN's panels are fixed when the weights are packed. */
+/* Linear layers. The weights are divided into column panels that stay in a core's L2 cache while all rows are
+ * multiplied. oneDNN makes the products, or our own kernel does for bf16 where there is k->dot. Our kernel is
+ * bit-identical for any split, so the split may follow row and thread counts. oneDNN's panels are fixed when the
+ * weights are packed. */
 #include "kernels/cpu/cpu.h"
 
 #include <omp.h>
@@ -11,13 +12,14 @@ enum { PANEL_BYTES = 512 << 10 }; /* half of a common L2: the rest is for the ro
 struct kern_linear {
     int out, in, flags, y_stride;
     kern_activation activation;
-    int bf16, out_size;                              /* type of x and W; bytes of an element of y */
+    int bf16;                                        /* x and W are bf16, else float */
+    int out_size;                                    /* bytes of an element of y */
     int panels, panel_cols;                          /* all panels but the last have panel_cols columns */
     dnn_packed **weight;                             /* [panels] */
     float *bias;                                     /* [out] or NULL */
     const dnn_matmul *product[2][CPU_TILE_ROWS + 1]; /* [last panel?][rows], made at first use or by plan */
-    const bf16_dot *dot; /* NULL: oneDNN multiplies, else what follows takes the place of panels */
-    int blocks;          /* of DOT_COLS columns */
+    const bf16_dot *dot; /* NULL: oneDNN multiplies. Else blocks take the place of panels. */
+    int blocks;          /* number of blocks of DOT_COLS columns */
     uint16_t *block;     /* [blocks][in/2][DOT_COLS][2] */
     float *block_bias;   /* [blocks][DOT_COLS] */
 };
@@ -36,7 +38,7 @@ static int panel_cols(const kern_linear *l, int panel)
     return left < l->panel_cols ? left : l->panel_cols;
 }
 
-/* Tiles can be written straight to y. */
+/* Whether tiles can be written straight to y. */
 static int dense(const kern_linear *l)
 {
     return l->panels == 1 && l->y_stride == l->out;
@@ -157,7 +159,7 @@ static int row_tiles(int rows)
     return (rows + CPU_TILE_ROWS - 1) / CPU_TILE_ROWS;
 }
 
-/* Into how many parts the columns are cut. */
+/* Number of parts that the columns are divided into. */
 static int column_tiles(const cpu_kern *k, const kern_linear *l, int rows)
 {
     if (!l->dot) return l->panels;
@@ -173,7 +175,9 @@ int cpu_linear_tiles(const cpu_kern *k, const kern_linear *l, int rows)
     return column_tiles(k, l, rows) * row_tiles(rows);
 }
 
-/* Rows first..first+count of columns of blocks from..to-1. `next` as in bf16_dot, after the last block. */
+/* Computes rows first .. first+count-1 of the columns of blocks from .. to-1. `next` is prefetched after the last
+ * block.
+ */
 static void run_blocks(const kern_linear *l, const void *x, int first, int count, void *y, const dot_gate *gate,
                        int from, int to, const uint16_t *next)
 {
@@ -201,21 +205,21 @@ static void run_blocks(const kern_linear *l, const void *x, int first, int count
     }
 }
 
-int cpu_linear_shares(const kern_linear *l)
+int cpu_linear_by_columns(const kern_linear *l)
 {
     return l->dot != NULL;
 }
 
-void cpu_linear_share(const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate, int part, int parts,
-                      const kern_linear *next)
+void cpu_linear_columns(const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate, int part,
+                        int parts, const kern_linear *next)
 {
     const uint16_t *fetch = NULL;
     if (next) fetch = next->block + (size_t)(next->blocks * part / parts) * (size_t)next->in * DOT_COLS;
     run_blocks(l, x, 0, rows, y, gate, l->blocks * part / parts, l->blocks * (part + 1) / parts, fetch);
 }
 
-/* oneDNN 2.6 has fast kernels for dense results only: a tile of a wider layer is made in the thread's buffer, small
- * enough to stay in L1 or L2, and copied or added to its place. */
+/* oneDNN 2.6 has fast kernels for dense results only. So a tile of a wider layer is computed in the thread's buffer,
+ * which fits in L1 or L2, and then copied or added to its place in y. */
 static void place_tile(cpu_kern *k, const kern_linear *l, const char *tile, int count, int cols, char *y)
 {
     const size_t size = (size_t)l->out_size, stride = (size_t)l->y_stride * size, row = (size_t)cols * size;
@@ -246,7 +250,7 @@ void cpu_linear_tile(cpu_kern *k, const kern_linear *l, const void *x, int rows,
     if (!dense(l)) place_tile(k, l, k->tile[thread], count, panel_cols(l, panel), c);
 }
 
-/* A call that was not planned makes its primitives here, and can then fail for want of memory. */
+/* A call that was not planned makes its primitives here, and can run out of memory. */
 int cpu_linear_ready(cpu_kern *k, const kern_linear *l, int rows)
 {
     mar_err err = {0};

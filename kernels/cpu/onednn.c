@@ -233,8 +233,8 @@ const char *dnn_version_text(void)
 
 /* --- matrix products ------------------------------------------------------------------------------------------ */
 
-/* Primitives must be made as they will be run, by one thread: oneDNN chooses its blocking by the number of
- * threads it sees at creation. */
+/* Primitives must be created as they will be run, with one thread: oneDNN chooses its blocking by the number of threads
+ * at creation. Returns the number to restore. */
 static int one_thread_begin(void)
 {
     int threads = omp_get_max_threads();
@@ -358,8 +358,7 @@ void dnn_matmul_run(const dnn_matmul *p, int thread, const void *a, const dnn_pa
             dnnl_memory_set_data_handle(memory, (void *)(uintptr_t)data[i]);
         args[n++] = (dnnl_exec_arg_t){arg_index[i], memory};
     }
-    /* A team of one is no parallel region to oneDNN: without this some of its kernels would fork threads of their own.
-     */
+    /* To oneDNN a team of one is no parallel region; without this some of its kernels would fork threads. */
     const int threads = one_thread_begin();
     dnnl_primitive_execute(p->primitive, p->stream, n, args);
     omp_set_num_threads(threads);
@@ -367,7 +366,7 @@ void dnn_matmul_run(const dnn_matmul *p, int thread, const void *a, const dnn_pa
 
 /* --- packed weights ------------------------------------------------------------------------------------------- */
 
-/* The layout oneDNN would choose for a 64-row product. */
+/* The layout that oneDNN chooses for a 64-row product. */
 static dnnl_status_t packed_layout(dnn *d, int n, int k, int bf16, dnnl_memory_desc_t *out)
 {
     const dnnl_data_type_t type = bf16 ? dnnl_bf16 : dnnl_f32;
@@ -491,8 +490,8 @@ static dnnl_status_t conv_desc_for(dnnl_primitive_desc_t *pd, const dnn_conv *c,
     return conv_desc(pd, &c->md[CONV_SRC], weights, &c->md[CONV_BIAS], &c->md[CONV_DST], padding, attr, engine);
 }
 
-/* Takes weights laid out like `layout` if that costs no speed, that is if oneDNN offers the implementation for it
- * that it chooses when it is free to lay them out. */
+/* Chooses `layout` for the weights if that costs no speed, that is if oneDNN has the same implementation for it that it
+ * chooses when the layout is free. */
 static dnnl_status_t conv_choose(dnn *d, const dnn_conv *c, const dnn_packed *layout, const_dnnl_primitive_attr_t attr,
                                  dnnl_primitive_desc_t *out)
 {

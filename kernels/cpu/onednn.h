@@ -1,8 +1,8 @@
-/* The only file that sees oneDNN, so that its 2.x and 3.x C interfaces differ in one place.
+/* oneDNN. No other file includes it, so its 2.x and 3.x C interfaces differ in one place.
  *
- * Matrix products: every primitive is created for one thread and executed by one thread; the callers
- * (linear.c, attention.c, head.c) cut the work into fixed tiles and share them out. So the arithmetic of a tile
- * depends on its shape only, never on the number of threads. */
+ * Every primitive is created for one thread and executed by one thread. The callers (linear.c, attention.c, head.c)
+ * divide the work into fixed tiles and distribute them over threads. So the arithmetic of a tile depends on its shape
+ * only, never on the number of threads. */
 #ifndef KERNELS_CPU_ONEDNN_H
 #define KERNELS_CPU_ONEDNN_H
 
@@ -12,11 +12,12 @@
 
 typedef struct dnn dnn; /* engine and stream */
 
-mar_status dnn_open(int threads, dnn **out, mar_err *err); /* `threads` callers at a time */
+/* At most `threads` threads run primitives at a time. */
+mar_status dnn_open(int threads, dnn **out, mar_err *err);
 void dnn_close(dnn *d);
 const char *dnn_version_text(void); /* "oneDNN 2.6.3" */
 
-/* A weight matrix in the layout oneDNN likes best; the layout depends on n, k and the type only. */
+/* A weight matrix in the layout that oneDNN prefers. The layout depends on n, k and the type only. */
 typedef struct dnn_packed dnn_packed;
 
 /* Packs B[k][n], given transposed as host float w[n][k]. */
@@ -29,12 +30,12 @@ typedef enum { DNN_NONE, DNN_GELU_ERF, DNN_SILU } dnn_activation;
 typedef struct {
     int m, n, k;
     int lda, ldb, ldc;
-    int bf16; /* A and B (and C unless c_f32) are bf16, else f32 */
-    int c_f32;
-    const dnn_packed *packed; /* any B of the layout to be used; NULL: B is a plain matrix with ldb */
-    int b_transposed;         /* plain B is [n][k] */
-    int has_bias;             /* float [n] */
-    int accumulate;
+    int bf16;                 /* A and B are bf16, and C unless c_f32; else all are f32 */
+    int c_f32;                /* C is f32 */
+    const dnn_packed *packed; /* a B of the layout to use; NULL: B is a plain matrix with ldb */
+    int b_transposed;         /* a plain B is [n][k] */
+    int has_bias;             /* a bias float [n] is given */
+    int accumulate;           /* C += */
     dnn_activation activation;
 } dnn_matmul_spec;
 
@@ -43,34 +44,35 @@ typedef struct dnn_matmul dnn_matmul;
 mar_status dnn_matmul_create(dnn *d, const dnn_matmul_spec *spec, dnn_matmul **out, mar_err *err);
 void dnn_matmul_free(dnn_matmul *p);
 size_t dnn_matmul_scratch_bytes(const dnn_matmul *p);
-/* May run in several threads at once, each with its own index 0..threads-1 and scratch. `w` for a packed B, else
- * `b`. Allocates nothing. */
+/* Several threads may run p at once, each with its own index 0..threads-1 and its own scratch. `w` is a packed B, `b` a
+ * plain one. Allocates nothing. */
 void dnn_matmul_run(const dnn_matmul *p, int thread, const void *a, const dnn_packed *w, const void *b,
                     const float *bias, void *c, void *scratch);
 
-/* Convolutions of one image: x[height][width][in] -> y[..][..][out], stride 1, zero padding of pad_top and
- * pad_bottom rows and of pad_side columns on either side. Like products, one thread runs one primitive; conv.c cuts
- * an image into bands of rows. */
+/* Convolutions of one image: x[height][width][in] -> y[..][..][out], stride 1, zero padding of pad_top and pad_bottom
+ * rows and of pad_side columns on either side. One thread runs a primitive; conv.c divides an image into bands of rows.
+ */
 typedef struct {
     int out, in, kernel;
     int height, width;
     int pad_top, pad_bottom, pad_side;
-    int bf16; /* x and the weights (and y unless y_f32) are bf16, else f32 */
-    int y_f32;
+    int bf16;       /* x and the weights are bf16, and y unless y_f32; else all are f32 */
+    int y_f32;      /* y is f32 */
     int accumulate; /* y += */
 } dnn_conv_spec;
 
 typedef struct dnn_conv dnn_conv;
 
-/* `layout` is a wish: weights packed for another size that this convolution should take, too. NULL is fine. */
+/* `layout` is a hint: weights packed for another size, whose layout this convolution should share. NULL is fine. */
 mar_status dnn_conv_create(dnn *d, const dnn_conv_spec *spec, const dnn_packed *layout, dnn_conv **out, mar_err *err);
 void dnn_conv_free(dnn_conv *c);
 size_t dnn_conv_scratch_bytes(const dnn_conv *c);
 int dnn_conv_takes(const dnn_conv *c, const dnn_packed *w); /* whether w has the layout that c needs */
-/* Packs for c from plain [out][in][kernel][kernel], or, if that is NULL, from the same weights packed otherwise. */
+/* Packs weights for c from `plain` [out][in][kernel][kernel], or, if that is NULL, from the same weights in another
+ * packed layout. */
 mar_status dnn_conv_pack(dnn *d, const dnn_conv *c, const float *plain, const dnn_packed *packed, dnn_packed **out,
                          mar_err *err);
-/* As dnn_matmul_run. bias float [out]. */
+/* Threads and scratch as in dnn_matmul_run. bias float [out]. */
 void dnn_conv_run(const dnn_conv *c, int thread, const void *x, const dnn_packed *w, const float *bias, void *y,
                   void *scratch);
 

@@ -1,27 +1,29 @@
-/* Row kernels: simple loops, compiled once per instruction set (kernels/cpu/rows.c) and chosen at run time.
- * The `bf16` arguments select the type of act arrays. Sums run over 16 fixed lanes, so a row's bits depend on the
- * row alone. */
+/* Row kernels: simple loops, compiled once per instruction set (kernels/cpu/rows.c) and chosen at run time. The `bf16`
+ * arguments select the type of act arrays. Sums run over 16 fixed lanes, so the bits of a row depend on that row alone.
+ */
 #ifndef KERNELS_CPU_ROWS_H
 #define KERNELS_CPU_ROWS_H
 
 #include <stddef.h>
 
 typedef struct {
-    const char *isa;
+    const char *isa; /* "generic", "avx2" or "avx512" */
     /* y = (x - mean)/sqrt(var + eps) * weight + bias; dim values, y act or float */
     void (*layer_norm)(const float *x, int dim, const float *weight, const float *bias, float eps, void *y, int bf16);
-    /* y = LN(x) * (1 + scale) + shift; weight and bias may both be NULL; shift and scale are act of mod_bf16 */
+    /* y = LN(x) * (1 + scale) + shift. weight and bias may both be NULL. shift and scale are bf16 if mod_bf16, else
+     * float */
     void (*modulate)(const float *x, int dim, const float *weight, const float *bias, float eps, const void *shift,
                      const void *scale, int mod_bf16, void *y, int bf16);
     /* x += gate * h, n values; gate act */
     void (*gate_add)(float *x, const void *gate, const float *h, size_t n, int bf16);
     /* y = silu(a + b), n values */
     void (*silu_add)(const float *a, const float *b, size_t n, void *y, int bf16);
-    /* y[c] = x[c]*scale[c] + shift[c], then silu of it if `silu`; n pixels of `channels` */
+    /* y[c] = x[c]*scale[c] + shift[c], then y = silu(y) if `silu`; n pixels of `channels` */
     void (*affine_silu)(const float *x, int n, int channels, const float *scale, const float *shift, int silu, void *y,
                         int bf16);
     /* y = softmax(scale * s), n values as act; s is overwritten */
     void (*softmax)(float *s, int n, float scale, void *y, int bf16);
+    /* y = x as act, n values */
     void (*to_act)(const float *x, size_t n, void *y, int bf16);
     /* sums[c] += x, squares[c] += x*x over n pixels of `channels` */
     void (*channel_sums)(const float *x, int n, int channels, double *sums, double *squares);
@@ -29,7 +31,7 @@ typedef struct {
     void (*add)(float *dst, const float *src, const float *add, size_t n);
 } kern_rows;
 
-/* The best this processor runs. MAR_ISA=generic|avx2|avx512 in the environment asks for less. */
+/* The fastest kernels that this processor runs. MAR_ISA=generic|avx2|avx512 in the environment asks for less. */
 const kern_rows *kern_rows_best(void);
 
 #endif

@@ -1,4 +1,5 @@
-/* Speculation inside the head, a token at a time: diffusion/speculate.h. Only rows that matter are evaluated. */
+/* Speculation inside the head (diffusion/speculate.h), a token at a time. Unlike on a GPU, rows without a state are not
+ * evaluated. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/speculation.h"
 
@@ -27,7 +28,7 @@ void cpu_speculate_start(kern *k, kern_speculation *w)
 
 /* --- proposals ----------------------------------------------------------------------------------------------- */
 
-/* Gives the unfinished tokens slots and rows. */
+/* Gives slots and rows to the unfinished tokens. */
 static void list_slots(kern_speculation *w)
 {
     const size_t channels = (size_t)w->channels;
@@ -45,7 +46,7 @@ static void list_slots(kern_speculation *w)
     }
 }
 
-/* The state of the next row, by the row's q. */
+/* Draws the state of the next row from this row's q. */
 static void move(kern_speculation *w, int row)
 {
     const size_t channels = (size_t)w->channels, first = (size_t)row * channels;
@@ -68,7 +69,7 @@ static void propose_by_filter(kern_speculation *w, int row)
     move(w, row);
 }
 
-/* Evaluates a head at n rows: row[0..n-1]. */
+/* Evaluates a head at the n rows row[0..n-1]. */
 static void evaluate(kern *k, kern_speculation *w, const kern_speculation_head *e, const int *row, int n)
 {
     for (int i = 0; i < n; i++)
@@ -79,7 +80,7 @@ static void evaluate(kern *k, kern_speculation *w, const kern_speculation_head *
     cpu_head_eval(k, e->net, w->state, w->x_index, e->mod, w->mod_index, w->conditions * n, e->out, e->scratch);
 }
 
-/* The law from answer i of n, which is of this row. */
+/* The law of a row's transition, from row i of the head's n conditional output rows. */
 static void read_law(const kern_speculation *w, const float *out, int i, int n, int row, float *mean, float *log_std)
 {
     const size_t channels = (size_t)w->channels, first = (size_t)row * channels;
@@ -90,7 +91,7 @@ static void read_law(const kern_speculation *w, const float *out, int i, int n, 
                              cond[channels + c], &mean[first + c], &log_std[first + c]);
 }
 
-/* All slots' proposals of one level. */
+/* Writes the proposals of one level of all slots. */
 static void propose_by_draft(kern *k, kern_speculation *w, const kern_speculation_head *draft, int level)
 {
     int *row = w->row_list, n = 0;
@@ -115,8 +116,8 @@ int cpu_speculate_propose(kern *k, kern_speculation *w, const kern_speculation_h
 
 /* --- the walk ------------------------------------------------------------------------------------------------ */
 
-/* The law p of a row's transition, and what the head said of its state, from its answer. */
-static void read_answer(const kern_speculation *w, const float *out, int row)
+/* Reads the head's output for a row: the law p of its transition, and the evaluation of its state. */
+static void read_outputs(const kern_speculation *w, const float *out, int row)
 {
     const size_t channels = (size_t)w->channels, first = (size_t)row * channels;
     const float *v = out + 2 * first + channels;
@@ -127,10 +128,10 @@ static void read_answer(const kern_speculation *w, const float *out, int row)
         w->tempered_p[first + c] = w->log_std_p[first + c] + w->log_temperature;
         w->tempered_q[first + c] = w->log_std_q[first + c] + w->log_temperature;
     }
-    w->lowest[token] = index; /* each round reaches lower than those before */
+    w->lowest[token] = index; /* each round reaches lower than the one before */
 }
 
-/* Verifies the proposals behind a slot's first row; returns how many transitions are decided. *x: the state behind
+/* Verifies the proposals after a slot's first row. Returns how many transitions are decided; x [C] is the state after
  * them. */
 static int verify(const kern_speculation *w, int first, int proposals, float *x)
 {
@@ -140,10 +141,10 @@ static int verify(const kern_speculation *w, int first, int proposals, float *x)
         const kern_gaussians laws = kern_speculation_laws(w, row);
         const kern_address address = kern_speculation_address(w, w->row_token[row], w->row_index[row]);
         const float *draft = w->state + (size_t)(row + 1) * channels;
-        const double log_f = kern_gaussian_log_accept(&w->rule, &laws, KERN_WINDOW_PATH, draft);
+        const double log_f = kern_gaussian_log_accept(&w->rule, &laws, KERN_SPECULATION_PATH, draft);
         long tries;
-        if (kern_gaussian_settle(&laws, log_f, kern_gaussian_log_scale(&w->rule, KERN_WINDOW_PATH), &address, draft, x,
-                                 &tries)) {
+        if (kern_gaussian_settle(&laws, log_f, kern_gaussian_log_scale(&w->rule, KERN_SPECULATION_PATH), &address,
+                                 draft, x, &tries)) {
             w->count->tries += (unsigned long)tries;
             w->count->rejected++;
             return n + 1;
@@ -151,7 +152,7 @@ static int verify(const kern_speculation *w, int first, int proposals, float *x)
         memcpy(x, draft, channels * sizeof *x);
         w->count->accepted++;
     }
-    /* the last transition's p is known: no proposal is needed */
+    /* p of the last transition is known, so the state is drawn from p itself */
     const int row = first + proposals, index = w->row_index[row];
     const float *eps = kern_speculation_noise(w, w->row_token[row], index);
     for (size_t c = 0; c < channels; c++)
@@ -160,6 +161,7 @@ static int verify(const kern_speculation *w, int first, int proposals, float *x)
     return proposals + 1;
 }
 
+/* Updates the ratio r with the step to index k. */
 static void learn(const kern_speculation *w, int token, int k)
 {
     float mean_square = 1e-12f;
@@ -170,7 +172,7 @@ static void learn(const kern_speculation *w, int token, int k)
     for (int c = 0; c < w->channels; c++) kern_speculation_learn(w, token, k, c, mean_square);
 }
 
-/* Takes a slot's token down to where its round ends. */
+/* Moves a slot's token to the end of its round. */
 static void walk(const kern_speculation *w, int slot)
 {
     const int token = w->slot_token[slot], from = w->index[token], levels = kern_speculation_levels(w, token);
@@ -187,7 +189,7 @@ void cpu_speculate_walk(kern *k, kern_speculation *w, const kern_speculation_hea
 {
     for (int row = 0; row < w->rows; row++) w->row_list[row] = row;
     evaluate(k, w, target, w->row_list, w->rows);
-    for (int row = 0; row < w->rows; row++) read_answer(w, target->out, row);
+    for (int row = 0; row < w->rows; row++) read_outputs(w, target->out, row);
     for (int slot = 0; slot < w->slots; slot++) walk(w, slot);
     w->count->rounds++;
     w->count->evaluations += (unsigned)w->rows;

@@ -1,10 +1,10 @@
-/* Draft tokens against the target: kernels/gaussian.h, a row at a time. */
+/* Verifies draft tokens against the target (kernels/gaussian.h), a row at a time. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/gaussian.h"
 
 #include <limits.h>
 
-enum { PARALLEL_ROWS = 16 }; /* below, a fork costs more than the rows */
+enum { PARALLEL_ROWS = 16 }; /* with fewer rows a fork costs more than the rows */
 
 void cpu_add_log_std(kern *k, double *path, const float *log_std, int rows, int channels)
 {

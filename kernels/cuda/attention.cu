@@ -1,28 +1,29 @@
-/* Attention, softmax fused between its two products, by an online softmax over chunks of keys (Milakov and Gimelshein,
- * arXiv:1805.02867): no scores in global memory, any number of keys.
+/* Attention with the softmax fused between its two products, by an online softmax over chunks of keys (Milakov and
+ * Gimelshein, arXiv:1805.02867). No scores are in global memory, and any number of keys will do.
  *
- * Two kernels. bf16 with heads of a multiple of 16 up to 128 elements and aligned rows, which is what the transformers
- * have: on tensor cores. Anything else, f32 and the image decoder's single wide head: in f32 by plain loops.
+ * There are two kernels. One uses tensor cores. It takes bf16, heads of a multiple of 16 up to 128 elements, and
+ * aligned rows; the transformers have these. The other takes everything else, f32 and the image decoder's single wide
+ * head, by plain loops in f32.
  *
- * Floor of the first, a sequence of n tokens and a head of d: 4 n^2 d flop, 8 n d bytes. At n = 320 and d = 64 that is
- * 160 flop/byte, below the ridge of an H100 (989 Tflop/s over 3.35 TB/s = 295), but what the products before wrote is
- * still in L2; each block of up to 96 queries reads keys and values from there once. */
+ * Floor of the first for a sequence of n tokens and a head of d elements: 4 n^2 d flop, 8 n d bytes. At n = 320 and
+ * d = 64 that is 160 flop/byte, below the ridge of an H100 (989 Tflop/s over 3.35 TB/s = 295). But the outputs of the
+ * products before are still in L2, and each block of up to 96 queries reads keys and values from there once. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx.h"
 
 #include <string.h>
 
-/* What both kernels take. Rows as in ops.h. */
+/* The shape of a call, for both kernels. Rows as in ops.h. */
 typedef struct {
     int q_stride, kv_stride, n_q, n_k, heads;
-    int tiles;   /* of queries */
+    int tiles;   /* blocks that divide the queries of a head */
     float scale; /* log2(e) / sqrt(head_dim) */
 } attention_shape;
 
 /* --- on tensor cores --------------------------------------------------------------------------------------- */
 
-/* A warp owns TILE queries; 6 warps leave a thread 168 registers with two blocks on a multiprocessor. The block goes
- * through the keys in chunks, STAGES - 1 of them on their way. */
+/* A warp has TILE queries. 6 warps leave a thread 168 registers with two blocks on a multiprocessor. The block goes
+ * through the keys in chunks; STAGES - 1 chunks are being copied at any time. */
 enum { TILE = 16, KEYS = 64, STAGES = 3, WARPS = 6, PAD = 8 /* elements: rows 16 bytes apart in the banks */ };
 
 static __device__ inline uint32_t pack(float low, float high)
@@ -33,7 +34,7 @@ static __device__ inline uint32_t pack(float low, float high)
     return bits;
 }
 
-/* Rows first .. first + KEYS of key and value into a stage; rows that are not there are 0. */
+/* Copies rows first .. first + KEYS - 1 of key and value to a stage; rows that do not exist are 0. */
 template <int D>
 static __device__ inline void load_chunk(const bf16 *key, const bf16 *value, int stride, int first, int n_k,
                                          bf16 *stage)
@@ -69,7 +70,8 @@ static __device__ inline void scores(const uint32_t q[D / 16][4], const bf16 *ke
 }
 
 /* o += s, as bf16, times a chunk's values. */
-template <int D> static __device__ inline void weigh(const float s[KEYS / 8][4], const bf16 *value, float o[D / 8][4])
+template <int D>
+static __device__ inline void multiply_values(const float s[KEYS / 8][4], const bf16 *value, float o[D / 8][4])
 {
     const int lane = (int)threadIdx.x % 32;
     const bf16 *row = value + (lane / 8 % 2 * 8 + lane % 8) * (D + PAD) + lane / 16 * 8;
@@ -88,7 +90,7 @@ template <int D> static __device__ inline void weigh(const float s[KEYS / 8][4],
     }
 }
 
-/* Of the four lanes that share a query. */
+/* Maximum and sum over a quad, the four lanes that share a query. */
 static __device__ inline float quad_max(float x)
 {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -100,11 +102,12 @@ static __device__ inline float quad_sum(float x)
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/* s becomes exp2(scale * (s - top)), top the greatest so far of the lane's queries; what was summed before follows. Of
- * the chunk's keys the first `keys` count. */
+/* One step of the online softmax: s becomes exp2(scale * (s - top)), where top is the running maximum of each of the
+ * lane's queries. sum and o, accumulated with the old maximum, are rescaled to the new one. Only the first `keys` keys
+ * of the chunk count. */
 template <int D>
-static __device__ inline void soften(float s[KEYS / 8][4], float scale, int keys, float top[2], float sum[2],
-                                     float o[D / 8][4])
+static __device__ inline void online_softmax(float s[KEYS / 8][4], float scale, int keys, float top[2], float sum[2],
+                                             float o[D / 8][4])
 {
     if (keys < KEYS) {
         const int column = (int)threadIdx.x % 4 * 2;
@@ -120,9 +123,9 @@ static __device__ inline void soften(float s[KEYS / 8][4], float scale, int keys
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) most = fmaxf(most, fmaxf(s[n][low], s[n][high]));
         most = fmaxf(top[half], quad_max(most));
-        const float keep = fast::exp2(scale * (top[half] - most)), shift = scale * most;
+        const float rescale = fast::exp2(scale * (top[half] - most)), shift = scale * most;
         top[half] = most;
-        sum[half] *= keep;
+        sum[half] *= rescale;
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) {
             s[n][low] = fast::exp2(s[n][low] * scale - shift);
@@ -131,13 +134,13 @@ static __device__ inline void soften(float s[KEYS / 8][4], float scale, int keys
         }
 #pragma unroll
         for (int d = 0; d < D / 8; d++) {
-            o[d][low] *= keep;
-            o[d][high] *= keep;
+            o[d][low] *= rescale;
+            o[d][high] *= rescale;
         }
     }
 }
 
-/* The fragments of 16 queries, of which `rows` are there. */
+/* Loads the fragments of 16 queries, of which the first `rows` exist. */
 template <int D> static __device__ inline void load_queries(const bf16 *q, int stride, int rows, uint32_t a[D / 16][4])
 {
     const int lane = (int)threadIdx.x % 32;
@@ -151,7 +154,7 @@ template <int D> static __device__ inline void load_queries(const bf16 *q, int s
         }
 }
 
-/* Divided by the sums, and by way of the warp's own shared memory, so that 16 bytes go out at a time. */
+/* y = o / sum. The result goes through the warp's part of shared memory, so that stores have 16 bytes. */
 template <int D>
 static __device__ inline void store_result(float o[D / 8][4], const float sum[2], bf16 *mine, bf16 *y, size_t stride,
                                            int rows)
@@ -172,7 +175,7 @@ static __device__ inline void store_result(float o[D / 8][4], const float sum[2]
     }
 }
 
-/* A block: one head of one sequence, and 16 queries a warp. */
+/* A block has one head of one sequence, and 16 queries a warp. */
 template <int D>
 __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
     attend(attention_shape a, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
@@ -195,7 +198,7 @@ __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
     float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, o[D / 8][4] = {};
     for (int i = 0; i < chunks; i++) {
         fast::copy_wait<STAGES - 2>();
-        __syncthreads(); /* chunk i is there, and nobody reads the one before it any more: its place is filled again */
+        __syncthreads(); /* chunk i is there, and nobody reads the chunk before it, whose stage is filled next */
         const int next = i + STAGES - 1;
         if (next < chunks)
             load_chunk<D>(key, value, a.kv_stride, next * KEYS, a.n_k, stages + next % STAGES * stage_size);
@@ -203,8 +206,8 @@ __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
         const bf16 *stage = stages + i % STAGES * stage_size;
         float s[KEYS / 8][4];
         scores<D>(fragment, stage, s);
-        soften<D>(s, a.scale, a.n_k - i * KEYS, top, sum, o);
-        weigh<D>(s, stage + KEYS * (D + PAD), o);
+        online_softmax<D>(s, a.scale, a.n_k - i * KEYS, top, sum, o);
+        multiply_values<D>(s, stage + KEYS * (D + PAD), o);
     }
     __syncthreads();
     store_result<D>(o, sum, stages + warp * TILE * (D + PAD), y + query * (size_t)(a.heads * D) + column,
@@ -213,7 +216,7 @@ __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
 
 typedef void attend_kernel(attention_shape, const bf16 *, const bf16 *, const bf16 *, bf16 *);
 
-/* By head_dim / 16 - 1. */
+/* Index: head_dim / 16 - 1. */
 static attend_kernel *const attend_of[] = {attend<16>, attend<32>, attend<48>,  attend<64>,
                                            attend<80>, attend<96>, attend<112>, attend<128>};
 enum { MOST_DIM = 16 * sizeof attend_of / sizeof *attend_of };
@@ -229,8 +232,8 @@ static int in_pieces(const void *p, int stride)
     return (uintptr_t)p % 16 == 0 && stride % 8 == 0;
 }
 
-/* Warps of a block: the tiles of a head dealt out evenly to few blocks, which share the keys they load, but to enough
- * of them for all multiprocessors. */
+/* Warps of a block. The tiles of a head are divided evenly among blocks. Warps of a block share the keys it loads, so
+ * there are no more blocks than keep all multiprocessors busy. */
 static int attend_warps(const cuda_kern *c, int heads, int n_q)
 {
     const int tiles = (n_q + TILE - 1) / TILE;
@@ -241,10 +244,10 @@ static int attend_warps(const cuda_kern *c, int heads, int n_q)
 
 /* --- everything else --------------------------------------------------------------------------------------- */
 
-/* A block: QUERIES queries of a head, in shared memory with what is summed for them. */
+/* A block has QUERIES queries of a head, in shared memory with their sums. */
 enum { QUERIES = 4, ANY_KEYS = 64 };
 
-/* Of each query, side by side: one 16-byte access. */
+/* One number of each query, side by side for one 16-byte access. */
 typedef struct __align__(16)
 {
     float v[QUERIES];
@@ -254,8 +257,8 @@ per_query;
 typedef struct {
     per_query *query, *sum; /* [dim] */
     per_query *weight;      /* [ANY_KEYS] */
-    per_query *top, *total; /* of the softmax, so far */
-    per_query *keep;        /* what this chunk leaves of the sums before */
+    per_query *top, *total; /* running maximum and sum of the softmax */
+    per_query *rescale;     /* factor that takes older sums to the new maximum */
 } any_memory;
 
 static size_t any_shared(int dim)
@@ -271,11 +274,11 @@ static __device__ inline any_memory any_carve(int dim)
     m.weight = m.sum + dim;
     m.top = m.weight + ANY_KEYS;
     m.total = m.top + 1;
-    m.keep = m.total + 1;
+    m.rescale = m.total + 1;
     return m;
 }
 
-/* weight = scores of `keys` keys, a warp a key, lanes across the head. */
+/* weight = scores of `keys` keys. A warp takes a key, its lanes the elements of the head. */
 template <typename T>
 static __device__ inline void any_scores(any_memory m, const T *key, size_t stride, int keys, int dim, float scale)
 {
@@ -293,8 +296,8 @@ static __device__ inline void any_scores(any_memory m, const T *key, size_t stri
     }
 }
 
-/* weight = exp2(weight - top), a warp a query. */
-static __device__ inline void any_soften(any_memory m, int keys)
+/* One step of the online softmax: weight = exp2(weight - top). A warp takes a query. */
+static __device__ inline void any_online_softmax(any_memory m, int keys)
 {
     const int lane = (int)threadIdx.x % 32;
     for (int i = (int)threadIdx.x / 32; i < QUERIES; i += (int)blockDim.x / 32) {
@@ -310,20 +313,20 @@ static __device__ inline void any_soften(any_memory m, int keys)
         total = cuda_warp_sum(total);
         __syncwarp(); /* every lane has read what the first now writes */
         if (lane) continue;
-        m.keep->v[i] = exp2f(before - top);
-        m.total->v[i] = m.total->v[i] * m.keep->v[i] + total;
+        m.rescale->v[i] = exp2f(before - top);
+        m.total->v[i] = m.total->v[i] * m.rescale->v[i] + total;
         m.top->v[i] = top;
     }
 }
 
-/* sum = sum * keep + weight times the values, a thread an element. */
+/* sum = sum * rescale + weight times the values. A thread takes an element. */
 template <typename T>
-static __device__ inline void any_weigh(any_memory m, const T *value, size_t stride, int keys, int dim)
+static __device__ inline void any_multiply_values(any_memory m, const T *value, size_t stride, int keys, int dim)
 {
-    const per_query keep = *m.keep;
+    const per_query rescale = *m.rescale;
     for (int d = (int)threadIdx.x; d < dim; d += (int)blockDim.x) {
         per_query sum = m.sum[d];
-        for (int i = 0; i < QUERIES; i++) sum.v[i] *= keep.v[i];
+        for (int i = 0; i < QUERIES; i++) sum.v[i] *= rescale.v[i];
 #pragma unroll 8
         for (int k = 0; k < keys; k++) {
             const float x = cuda_float(value[(size_t)k * stride + (size_t)d]);
@@ -362,9 +365,9 @@ __global__ static void __launch_bounds__(256, 2)
         const int keys = min(a.n_k - k, (int)ANY_KEYS);
         any_scores(m, key + (size_t)k * stride, stride, keys, dim, a.scale);
         __syncthreads();
-        any_soften(m, keys);
+        any_online_softmax(m, keys);
         __syncthreads();
-        any_weigh(m, value + (size_t)k * stride, stride, keys, dim);
+        any_multiply_values(m, value + (size_t)k * stride, stride, keys, dim);
         __syncthreads();
     }
     const per_query total = *m.total;

@@ -1,5 +1,5 @@
-/* One step of the denoising chain, and addressed noise: the arithmetic of kernels/cpu/chain.c. A thread has the four
- * channels that share a Philox block.
+/* One step of the denoising chain, and addressed noise: the arithmetic of kernels/cpu/chain.c. A thread has a quad, the
+ * four channels that share a Philox block.
  *
  * Floor: a token reads out (16 C bytes with guidance) and reads and writes x (8 C), 384 bytes at C = 16; at the rows of
  * a chain that is nothing beside the launch. The noise is computed in double, about 200 operations a channel. */
@@ -15,7 +15,7 @@ static unsigned quad_blocks(int rows, int channels)
     return cuda_blocks((size_t)rows * (size_t)((channels + 3) / 4), THREADS);
 }
 
-/* The row and the first channel of this thread; 0: it has none. */
+/* The row and the first channel of this thread's quad. Returns 0 if it has none. */
 static __device__ inline int quad_of(int rows, int channels, int *r, int *c)
 {
     const int quads = (channels + 3) / 4;
@@ -54,7 +54,7 @@ void cuda_normal(kern *k, float *x, int rows, int channels, uint64_t seed, kern_
                 position, at);
 }
 
-/* A row's halves of the head's answer. */
+/* The head's outputs for token r: the conditional and the unconditional row. */
 static __device__ inline const float *cond_row(const cuda_chain_state *s, int r)
 {
     return s->out + (size_t)r * 2 * s->channels;
@@ -123,7 +123,7 @@ void cuda_chain_ode_step(kern *k, float *x, float *x0, const float *out, int row
     cuda_chain_ode_advance(c, &s, coef);
 }
 
-/* coef [rows]: each row's own. */
+/* coef [rows]: each row has its own step. */
 static __global__ void law_kernel(cuda_chain_state s, const kern_chain_coef *coef, float log_temperature, float *mean,
                                   float *log_std)
 {
@@ -151,7 +151,7 @@ void cuda_chain_law(kern *k, const float *x, const float *out, int rows, int cha
     cfg = cuda_stage(c, cfg, (size_t)rows);
     const kern_chain_coef *staged = cuda_stage(c, each, (size_t)rows);
     free(each);
-    const cuda_chain_state s = {rows, channels, (float *)x, NULL, out, cfg, 0, NULL, NULL}; /* which x is only read */
+    const cuda_chain_state s = {rows, channels, (float *)x, NULL, out, cfg, 0, NULL, NULL}; /* x is only read */
     cuda_launch(c, law_kernel, quad_blocks(rows, channels), THREADS, 0, s, staged, logf(temperature), mean, log_std);
 }
 

@@ -1,9 +1,9 @@
-/* Convolutions as matrix products: the patches of input pixels that a band of output pixels sees are gathered into
- * rows, and multiplied by cuBLASLt, bias and sum fused. A 1x1 convolution is a product as it stands.
+/* Convolutions as matrix products (im2col). The patches of input pixels of a band of output pixels are gathered into
+ * rows, and cuBLASLt multiplies them, with bias and sum fused. A 1x1 convolution needs no gathering.
  *
  * As on the CPU (kernels/cpu/conv.c), a 3x3 convolution of an upsampled image is one 2x2 convolution of the small
- * image, one row and column larger than it, whose four groups of output channels are dealt out to the parities of row
- * and column.
+ * image, whose result has one row and column more. A pixel shuffle distributes its four groups of output channels to
+ * the parities of row and column.
  *
  * Floor, per output pixel and c channels in and out: 18 c^2 flop; the patches are 18 c bytes in bf16, written and read,
  * which for bands as large as below happens in L2. */
@@ -12,12 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A band is what gives each multiprocessor a tile of the product, if the patches fit: in 36 MB for KL-16's largest
- * layers at 256x256 pixels on an H100, which leaves them in its 50 MB of L2. */
+/* A band gives each multiprocessor a tile of the product, if its patches fit. The patches of KL-16's largest layers at
+ * 256x256 pixels fit in 36 MB on an H100, and so in its 50 MB of L2. */
 enum { PATCH_BYTES = 36 << 20, TILE = 128 * 128, VECTOR = 16, WARPS = 8 };
 
 struct kern_conv {
-    int out, in, kernel; /* of the product: 4*channels and 2x2 when upsampling */
+    int out, in, kernel; /* of the convolution as computed: 4*channels and 2x2 when upsampling */
     int flags;
     int row; /* elements of a patch, a multiple of 16 bytes: [kernel][kernel][in], then zeros */
     kern_linear *product;
@@ -33,8 +33,8 @@ mar_status cuda_patches(cuda_kern *c, mar_err *err)
 
 /* --- creation ---------------------------------------------------------------------------------------------- */
 
-/* One (output, input) pair of a 3x3 kernel -> of the 2x2 kernel of a parity (py, px). Tap ky of parity py is the sum of
- * the upsampled taps that fall on its row: {0}, {1,2} for even rows, {0,1}, {2} for odd. */
+/* Turns the 3x3 kernel of one (output, input) pair into the 2x2 kernel of a parity (py, px). Tap ky of parity py is the
+ * sum of the 3x3 taps that fall on its input row: {0}, {1,2} for even rows, {0,1}, {2} for odd. */
 static void merge_taps(const float *w3, int parity, float w2[4])
 {
     static const int tap_of[2][3] = {{0, 1, 1}, {0, 0, 1}};
@@ -109,22 +109,25 @@ void cuda_conv_free(kern *k, kern_conv *conv)
 
 /* --- bands ------------------------------------------------------------------------------------------------- */
 
-/* The product's rows, pixels of an image of which the last row and column may be outside x: in equal bands. */
+/* How the output pixels, which are the product's rows, are divided into equal bands. When upsampling the last row and
+ * column are outside x. */
 typedef struct {
-    int columns, pixels;
-    int bands, band; /* how many; pixels of one, the last may have fewer */
-} conv_cut;
+    int columns; /* pixels of a row */
+    int pixels;  /* in all */
+    int bands;   /* number of bands; 0 if a patch does not fit */
+    int band;    /* pixels of a band; the last band may have fewer */
+} conv_bands;
 
-/* Whether x is the product's operand as it stands. */
+/* Whether x itself is the product's operand. */
 static int is_product(const kern_conv *conv)
 {
     return conv->kernel == 1 && conv->row == conv->in;
 }
 
-static conv_cut cut(const cuda_kern *c, const kern_conv *conv, int height, int width)
+static conv_bands divide(const cuda_kern *c, const kern_conv *conv, int height, int width)
 {
     const int upsample = (conv->flags & KERN_UPSAMPLE) != 0;
-    conv_cut p = {};
+    conv_bands p = {};
     p.columns = width + upsample;
     p.pixels = (height + upsample) * p.columns;
     size_t pixel = (size_t)conv->row * c->base.act_size;
@@ -141,7 +144,7 @@ mar_status cuda_conv_plan(kern *k, kern_conv *conv, int height, int width, mar_e
     cuda_kern *c = cuda_of(k);
     mar_status status = is_product(conv) ? MAR_OK : cuda_patches(c, err);
     if (status != MAR_OK) return status;
-    const conv_cut p = cut(c, conv, height, width);
+    const conv_bands p = divide(c, conv, height, width);
     if (!p.bands)
         return err_set(err, MAR_EBACKEND, "convolution of %d channels: a patch has more than %zu bytes", conv->in,
                        c->patches_bytes);
@@ -152,7 +155,8 @@ mar_status cuda_conv_plan(kern *k, kern_conv *conv, int height, int width, mar_e
 
 /* --- kernels ----------------------------------------------------------------------------------------------- */
 
-/* Of x [height][width][n], vectors of type V, to rows of `row` vectors: a warp a pixel. */
+/* Gathers the patches of `count` pixels from `first` on: from x [height][width][n], vectors of type V, to rows of `row`
+ * vectors. A warp takes a pixel. */
 template <typename V>
 __global__ static void __launch_bounds__(32 * WARPS)
     gather(const V *x, int height, int width, int n, int kernel, int columns, int first, int count, int row, V *patches)
@@ -171,11 +175,13 @@ __global__ static void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* Pixel (i, j) of the 2x2 convolution holds, by parity (py, px), pixels (2i - py, 2j - px) of y, where they exist.
- * V: one or four floats; n: of them in the channels of y. A warp a pixel. */
+/* Distributes channel groups to pixels: group (py, px) of pixel (i, j) of the 2x2 convolution is pixel
+ * (2i - py, 2j - px) of y, where that exists. V is one or four floats; a pixel of y has n of them. A warp takes a
+ * pixel.
+ */
 template <typename V>
 __global__ static void __launch_bounds__(32 * WARPS)
-    deal_out(const V *from, int height, int width, int n, int first, int count, V *y)
+    pixel_shuffle(const V *from, int height, int width, int n, int first, int count, V *y)
 {
     const int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32;
     if (i >= count) return;
@@ -209,22 +215,22 @@ static void gather_band(cuda_kern *c, const kern_conv *conv, const act *x, int h
         launch_gather<uint32_t>(c, conv, x, height, width, columns, first, count);
 }
 
-static void deal_band(cuda_kern *c, const kern_conv *conv, const float *from, int height, int width, int first,
-                      int count, float *y)
+static void shuffle_band(cuda_kern *c, const kern_conv *conv, const float *from, int height, int width, int first,
+                         int count, float *y)
 {
     const int n = conv->out / 4;
     const unsigned blocks = cuda_blocks((size_t)count, WARPS);
     if (n % 4 == 0 && (uintptr_t)y % VECTOR == 0)
-        cuda_launch(c, deal_out<float4>, blocks, 32 * WARPS, 0, (const float4 *)from, height, width, n / 4, first,
+        cuda_launch(c, pixel_shuffle<float4>, blocks, 32 * WARPS, 0, (const float4 *)from, height, width, n / 4, first,
                     count, (float4 *)y);
     else
-        cuda_launch(c, deal_out<float>, blocks, 32 * WARPS, 0, from, height, width, n, first, count, y);
+        cuda_launch(c, pixel_shuffle<float>, blocks, 32 * WARPS, 0, from, height, width, n, first, count, y);
 }
 
 void cuda_conv(kern *k, const kern_conv *conv, const act *x, int height, int width, void *y)
 {
     cuda_kern *c = cuda_of(k);
-    const conv_cut p = cut(c, conv, height, width);
+    const conv_bands p = divide(c, conv, height, width);
     const size_t y_size = conv->flags & KERN_OUT_F32 ? sizeof(float) : k->act_size;
     if (!p.bands) {
         mar_err err = {};
@@ -242,19 +248,6 @@ void cuda_conv(kern *k, const kern_conv *conv, const act *x, int height, int wid
         gather_band(c, conv, x, height, width, p.columns, first, count);
         if (conv->flags & KERN_UPSAMPLE) to = result;
         cuda_linear(k, conv->product, c->patches, count, to);
-        if (conv->flags & KERN_UPSAMPLE) deal_band(c, conv, result, height, width, first, count, (float *)y);
+        if (conv->flags & KERN_UPSAMPLE) shuffle_band(c, conv, result, height, width, first, count, (float *)y);
     }
-}
-
-/* The sub-table of the kernel table. C++17 has no designated initialisers. */
-kern_conv_ops cuda_conv_ops(void)
-{
-    kern_conv_ops t = {};
-    t.create = cuda_conv_create;
-    t.free = cuda_conv_free;
-    t.plan = cuda_conv_plan;
-    t.conv = cuda_conv;
-    t.group_norm_plan = cuda_group_norm_plan;
-    t.group_norm = cuda_group_norm;
-    return t;
 }

@@ -1,4 +1,4 @@
-/* The CUDA backend: opening and closing, the device's memory, the table. */
+/* The CUDA backend: opening and closing, the device's memory, the core table. */
 #include "kernels/cuda/cuda.h"
 
 #include <stdio.h>
@@ -7,13 +7,13 @@
 
 enum {
     WORKSPACE_BYTES = 32 << 20, /* what NVIDIA advises for Hopper */
-    STAGED_BYTES = 64 << 10,    /* a larger upload is worth a wait */
+    STAGED_BYTES = 64 << 10,    /* a larger upload waits instead of being staged */
 };
 
 mar_status cuda_status(cudaError_t error, const char *what, mar_err *err)
 {
     if (error == cudaSuccess) return MAR_OK;
-    (void)cudaGetLastError(); /* it is kept until asked for */
+    (void)cudaGetLastError(); /* clears it */
     return err_set(err, error == cudaErrorMemoryAllocation ? MAR_ENOMEM : MAR_EBACKEND, "%s: %s", what,
                    cudaGetErrorString(error));
 }
@@ -67,7 +67,7 @@ void cuda_free(kern *k, void *p)
     cuda_kern *c = cuda_of(k);
     if (!p) return;
     (void)cudaSetDevice(c->device);
-    (void)cudaStreamSynchronize(c->stream); /* work that is under way may use it */
+    (void)cudaStreamSynchronize(c->stream); /* running work may use it */
     (void)cudaFree(p);
 }
 
@@ -99,7 +99,7 @@ static void download(kern *k, void *dst, const void *src, size_t bytes)
     if (bytes > 0 && cuda_outside_recording(c, "a download") && cuda_live(c))
         cuda_ok(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream), "downloading");
     finish(k);
-    if (k->failed != MAR_OK) memset(dst, 0, bytes); /* no garbage for a caller who checks later */
+    if (k->failed != MAR_OK) memset(dst, 0, bytes); /* a caller who checks later must not read garbage */
 }
 
 mar_status cuda_alloc_copy(cuda_kern *c, const void *host, size_t bytes, void **out, mar_err *err)
@@ -115,7 +115,7 @@ mar_status cuda_alloc_copy(cuda_kern *c, const void *host, size_t bytes, void **
     return cuda_status(error, "uploading weights", err);
 }
 
-/* The conversion to bf16 is the device's: floats go by way of the workspace. */
+/* The device converts to bf16; the floats go to the workspace first. */
 mar_status cuda_alloc_floats(cuda_kern *c, const float *host, size_t n, int f32, void **out, mar_err *err)
 {
     if (f32 || !c->bf16) return cuda_alloc_copy(c, host, n * sizeof *host, out, err);
@@ -154,7 +154,7 @@ static void close_kern(kern *k)
 }
 
 /* C++17 has no designated initialisers. */
-static kern_core_ops make_table(void)
+static kern_core_ops make_core_table(void)
 {
     kern_core_ops t = {};
     t.close = close_kern;
@@ -177,6 +177,44 @@ static kern_core_ops make_table(void)
     t.to_act = cuda_to_act;
     t.attention = cuda_attention;
     t.attention_plan = cuda_attention_plan;
+    return t;
+}
+
+static kern_head_ops make_head_table(void)
+{
+    kern_head_ops t = {};
+    t.create = cuda_head_create;
+    t.free = cuda_head_free;
+    t.mod_bytes = cuda_head_mod_bytes;
+    t.scratch_bytes = cuda_head_scratch_bytes;
+    t.plan = cuda_head_plan;
+    t.modulate = cuda_head_modulate;
+    t.eval = cuda_head_eval;
+    t.eval_reusing = cuda_head_eval_reusing;
+    t.speculate_plan = cuda_speculate_plan;
+    t.speculate_start = cuda_speculate_start;
+    t.speculate_propose = cuda_speculate_propose;
+    t.speculate_walk = cuda_speculate_walk;
+    t.speculate_run = cuda_speculate_run;
+    t.chain_run = cuda_chain_run;
+    t.chain_step = cuda_chain_step;
+    t.chain_ode_step = cuda_chain_ode_step;
+    t.chain_law = cuda_chain_law;
+    t.add_log_std = cuda_add_log_std;
+    t.verify = cuda_verify;
+    t.normal = cuda_normal;
+    return t;
+}
+
+static kern_conv_ops make_conv_table(void)
+{
+    kern_conv_ops t = {};
+    t.create = cuda_conv_create;
+    t.free = cuda_conv_free;
+    t.plan = cuda_conv_plan;
+    t.conv = cuda_conv;
+    t.group_norm_plan = cuda_group_norm_plan;
+    t.group_norm = cuda_group_norm;
     return t;
 }
 
@@ -232,9 +270,9 @@ static mar_status open_parts(cuda_kern *c, mar_err *err)
 
 extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern **out, mar_err *err)
 {
-    static const kern_core_ops core = make_table();
-    static const kern_head_ops head = cuda_head_ops();
-    static const kern_conv_ops conv = cuda_conv_ops();
+    static const kern_core_ops core = make_core_table();
+    static const kern_head_ops head = make_head_table();
+    static const kern_conv_ops conv = make_conv_table();
     *out = NULL;
     if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
         return err_set(err, MAR_EARG, "dtype %d: expected auto, f32 or bf16", (int)dtype);
@@ -260,7 +298,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern **out, ma
     return MAR_OK;
 }
 
-/* From number 0 to the first that is too old. */
+/* Counts from GPU 0 up to the first that is too old. */
 extern "C" int kern_cuda_devices(void)
 {
     int usable = 0;

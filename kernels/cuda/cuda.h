@@ -1,10 +1,10 @@
-/* Inside the CUDA backend. The files here are C in CUDA's dialect; the few templates are over the type of act.
+/* Private to the CUDA backend. The files are C in CUDA's dialect, with templates over the type of act.
  *
  * They are compiled twice: by nvcc, and by the host's compiler against tests/cudahost, where a block's threads are
- * fibres (MAR_CUDAHOST is defined). So that both can,
+ * fibres (MAR_CUDAHOST is defined). Both compilers need three rules:
  *   - kernels are launched by cuda_launch, never by <<<>>>;
- *   - shared memory is dynamic, and got by cuda_shared;
- *   - PTX stands in ptx.h only, each instruction beside a plain twin.
+ *   - shared memory is dynamic, and comes from cuda_shared;
+ *   - PTX is in ptx.h only, each instruction beside a plain twin.
  */
 #ifndef KERNELS_CUDA_CUDA_H
 #define KERNELS_CUDA_CUDA_H
@@ -24,19 +24,20 @@ struct cuda_stage;  /* recording.cu: host arrays on their way to the device */
 struct cuda_laps;   /* recording.cu: times to be added */
 
 typedef struct {
-    kern base; /* first: a kern * is a cuda_kern * */
-    int bf16;  /* act is bf16, else float */
-    int device;
-    int multiprocessors, major; /* of the device, and its compute capability */
-    size_t shared_bytes;        /* a block may have, opted in */
-    size_t l2_persisting_bytes; /* that can be set aside */
+    kern base;                  /* must be first: a kern * points at a cuda_kern */
+    int bf16;                   /* act is bf16, else float */
+    int device;                 /* CUDA's number of the GPU */
+    int multiprocessors;        /* of the device */
+    int major;                  /* of its compute capability */
+    size_t shared_bytes;        /* the most shared memory a block can have, with opt-in */
+    size_t l2_persisting_bytes; /* the most of the L2 cache that an access policy can set aside */
     cudaStream_t stream;        /* all work of this backend */
     cublasLtHandle_t lt;
     void *workspace; /* of cuBLASLt */
     size_t workspace_bytes;
     void *patches; /* conv.cu: input patches of some output pixels; NULL until a plan needs it */
     size_t patches_bytes;
-    struct cuda_matmul *matmuls[64];
+    struct cuda_matmul *matmuls[64]; /* linear.cu: a hash table of plans */
     struct cuda_stage *stage;
     struct cuda_laps *laps;
 } cuda_kern;
@@ -46,32 +47,31 @@ static inline cuda_kern *cuda_of(kern *k)
     return (cuda_kern *)k;
 }
 
-/* cuda.cu: reports what a CUDA call returned: MAR_OK, or MAR_EBACKEND (MAR_ENOMEM) with "<what>: <CUDA's
- * text>". */
+/* cuda.cu: the status of a CUDA call. An error is MAR_EBACKEND, or MAR_ENOMEM, with "<what>: <CUDA's text>". */
 mar_status cuda_status(cudaError_t error, const char *what, mar_err *err);
-/* The same of an operation that returns nothing, by kern_fail. Returns whether all is well. */
+/* The same for an operation that returns nothing: an error goes to kern_fail. Returns whether there is none. */
 int cuda_ok(cuda_kern *c, cudaError_t error, const char *what);
 mar_status cuda_alloc(kern *k, size_t bytes, void **out, mar_err *err);
 void cuda_free(kern *k, void *p);
 /* Allocates and fills from host memory, at load. */
 mar_status cuda_alloc_copy(cuda_kern *c, const void *host, size_t bytes, void **out, mar_err *err);
-/* Allocates operands, or floats if f32, and fills them from host floats, at load. Uses the workspace. */
+/* Allocates n operands, or n floats if f32, and fills them from host floats, at load. Overwrites the workspace. */
 mar_status cuda_alloc_floats(cuda_kern *c, const float *host, size_t n, int f32, void **out, mar_err *err);
 
-/* recording.cu: `bytes` of host memory on the device, valid for the operation at hand and 128-byte aligned; NULL for
- * NULL. To be called once for each host array of an operation, in the same order whatever they contain. */
+/* recording.cu: returns a device copy of `bytes` of host memory, 128-byte aligned and valid for the current operation;
+ * NULL for NULL. An operation calls it once for each of its host arrays, always in the same order. */
 const void *cuda_stage_bytes(cuda_kern *c, const void *host, size_t bytes);
 template <typename T> static inline const T *cuda_stage(cuda_kern *c, const T *host, size_t n)
 {
     return (const T *)cuda_stage_bytes(c, host, n * sizeof(T));
 }
-/* Whether operations are to start work now, and then makes the device the thread's current one. Not while a recording
- * takes over host arrays, and not behind a failure. Operations check it behind their staging, unless all they do is
- * cuda_launch, which does. */
+/* Whether operations should start work now. They should not while a recording only collects host arrays, nor after a
+ * failure. If they should, it makes the device the thread's current one. Operations call it after their staging;
+ * cuda_launch calls it itself. */
 int cuda_live(const cuda_kern *c);
-/* Whether a recording's body is at work. */
+/* Whether a recording's body is running. */
 int cuda_in_recording(const cuda_kern *c);
-/* Whether not; else fails with "internal error: <what> inside a recording". */
+/* Whether no recording's body is running. If one is, fails with "internal error: <what> inside a recording". */
 int cuda_outside_recording(cuda_kern *c, const char *what);
 
 /* Launches kernel<<<grid, block, shared>>>(args...) on the backend's stream. */
@@ -174,7 +174,7 @@ void cuda_recording_free(kern *k, kern_recording *recording);
 void cuda_lap(kern *k, double *seconds);
 mar_status cuda_stage_open(cuda_kern *c, mar_err *err); /* creates c->stage and c->laps */
 void cuda_stage_close(cuda_kern *c);
-void cuda_settle(cuda_kern *c); /* the stream is idle: adds up laps, frees what was waited for */
+void cuda_settle(cuda_kern *c); /* to be called when the stream is idle: adds up laps, frees old rings */
 
 /* linear.cu */
 mar_status cuda_linear_create(kern *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
@@ -199,10 +199,6 @@ mar_status cuda_attention_plan(kern *k, int n_q, int n_k, int heads, int head_di
                                mar_err *err);
 
 /* head.cu */
-/* The sub-tables of the kernel table that head.cu and conv.cu fill. */
-kern_head_ops cuda_head_ops(void);
-kern_conv_ops cuda_conv_ops(void);
-
 mar_status cuda_head_create(kern *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
 void cuda_head_free(kern *k, kern_head *h);
 size_t cuda_head_mod_bytes(const kern_head *h);
@@ -239,7 +235,7 @@ void cuda_speculate_walk(kern *k, kern_speculation *w, const kern_speculation_he
 int cuda_speculate_run(kern *k, kern_speculation *w, const kern_speculation_head *target);
 
 /* conv.cu, group_norm.cu */
-/* Makes sure of c->patches, which convolutions and norms use one after the other; freed by `close`. */
+/* Allocates c->patches unless it is there. Convolutions and group norms take turns using it; `close` frees it. */
 mar_status cuda_patches(cuda_kern *c, mar_err *err);
 mar_status cuda_conv_create(kern *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
 void cuda_conv_free(kern *k, kern_conv *conv);

@@ -1,16 +1,17 @@
-/* Group normalisation in two kernels: sums over slices of the pixels, and the map, before which each block adds up the
- * sums of its own groups. Sums are taken of x less one value of the group, so that the variance does not cancel where
- * the mean is far from 0, and in runs short enough for f32.
+/* Group normalisation in two kernels. The first takes sums over slices of the pixels. In the second each block adds up
+ * the sums of its groups and normalises its pixels. The sums are of x minus one value of the group, so that the
+ * variance does not cancel where the mean is far from 0, and runs of them are short enough for f32.
  *
- * Floor, per element: 4 bytes read twice (the second time from L2 where it holds them), 2 or 4 written. */
+ * Floor, per element: 4 bytes read twice (the second time from L2 if they are there), 2 or 4 written. */
 #include "kernels/cuda/cuda.h"
 
-/* A block: CHANNELS channels, one a lane, of every WARPS'th pixel of its slice. */
+/* A block takes CHANNELS channels, one a lane; a warp takes every WARPS'th pixel of the block's slice. */
 enum { CHANNELS = 32, WARPS = 8, RUN = 64 /* pixels added up in f32 */ };
 
 typedef struct {
     int pixels, channels, groups;
-    int slices, slice; /* how many; pixels of one */
+    int slices; /* number of slices */
+    int slice;  /* pixels of a slice; the last may have fewer */
 } norm_shape;
 
 mar_status cuda_group_norm_plan(kern *k, int pixels, int channels, mar_err *err)
@@ -19,13 +20,13 @@ mar_status cuda_group_norm_plan(kern *k, int pixels, int channels, mar_err *err)
     return cuda_patches(cuda_of(k), err);
 }
 
-/* The value that the sums of a group leave out: of its first channel, at the middle pixel. */
-static __device__ inline float left_out(norm_shape a, const float *x, int group)
+/* The value that is subtracted before the sums of a group: its first channel at the middle pixel. */
+static __device__ inline float group_shift(norm_shape a, const float *x, int group)
 {
     return x[(size_t)(a.pixels / 2) * (size_t)a.channels + (size_t)(group * (a.channels / a.groups))];
 }
 
-/* sums[slice][0 and 1][channel] = sum of d and of d^2, d = x - left_out. */
+/* sums[slice][0 and 1][channel] = sum of d and of d^2, d = x - group_shift. */
 __global__ static void __launch_bounds__(32 * WARPS) norm_sums(norm_shape a, const float *x, float *sums)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, channel = (int)blockIdx.y * CHANNELS + lane;
@@ -33,7 +34,7 @@ __global__ static void __launch_bounds__(32 * WARPS) norm_sums(norm_shape a, con
     double *parts = (double *)cuda_shared(); /* [WARPS][2][CHANNELS] */
     double sum = 0, square = 0;
     if (channel < a.channels) {
-        const float shift = left_out(a, x, channel / (a.channels / a.groups));
+        const float shift = group_shift(a, x, channel / (a.channels / a.groups));
         x += channel;
         for (int i = (int)blockIdx.x * a.slice + warp; i < last;) {
             float s = 0, q = 0;
@@ -69,7 +70,7 @@ static __device__ inline float2 group_moments(norm_shape a, const float *x, cons
     }
     const double count = (double)a.pixels * size, mean = cuda_warp_sum(sum) / count;
     const double variance = cuda_warp_sum(square) / count - mean * mean;
-    return make_float2((float)(left_out(a, x, group) + mean), (float)(1 / sqrt(fmax(variance, 0.0) + (double)eps)));
+    return make_float2((float)(group_shift(a, x, group) + mean), (float)(1 / sqrt(fmax(variance, 0.0) + (double)eps)));
 }
 
 template <typename T>
@@ -98,7 +99,7 @@ __global__ static void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* Two blocks a multiprocessor, but at least a pixel a warp. */
+/* Divides the pixels so that there are two blocks a multiprocessor, but at least a pixel a warp. */
 static norm_shape slice(const cuda_kern *c, int pixels, int channels, int groups)
 {
     norm_shape a = {pixels, channels, groups, 0, 0};

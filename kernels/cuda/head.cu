@@ -1,11 +1,12 @@
-/* The diffusion head for many rows: products by cuBLASLt, and between them two kernels a block. The first product of a
- * chain's step is of the tokens alone, whose state both conditions share. */
+/* The diffusion head for many rows: products by cuBLASLt, and two kernels a block between them. In a chain's step the
+ * input projection runs once a token, because both conditions share the token's state. */
 #include "kernels/cuda/head.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { LANES = 8, MAX_WIDTH = LANES * 512 }; /* a thread has 8 neighbours of a row, a block of threads has the row */
+/* A thread has LANES neighbouring elements of a row; a block of threads has the whole row. */
+enum { LANES = 8, MAX_WIDTH = LANES * 512 };
 
 static dim3 row_threads(const kern_head *h)
 {
@@ -44,7 +45,7 @@ static __device__ inline void store(bf16 *p, const float v[LANES])
     memcpy(&packed, pair, sizeof packed);
     *(uint4 *)p = packed;
 }
-/* Of modulation rows, which are read once: not to push the rows of x and the weights out of the L2. */
+/* Streaming loads of modulation rows, which are read once: x and the weights stay in the L2. */
 static __device__ inline void load_once(const float *p, float v[LANES])
 {
     const float4 a = __ldcs((const float4 *)p), b = __ldcs((const float4 *)(p + 4));
@@ -55,7 +56,8 @@ static __device__ inline void load_once(const bf16 *p, float v[LANES])
     unpack(__ldcs((const uint4 *)p), v);
 }
 
-/* Sum over the block, the same in every thread and in every run; partial float [32], of this call alone. */
+/* Sum over the block, the same in every thread and in every run. partial float [32] must not be used by another call.
+ */
 static __device__ inline float block_sum(float x, float *partial)
 {
     const unsigned lane = threadIdx.x % 32;
@@ -65,8 +67,8 @@ static __device__ inline float block_sum(float x, float *partial)
     return cuda_warp_sum(lane < blockDim.x / 32 ? partial[lane] : 0);
 }
 
-/* y[s*rows + r] = silu(temb[temb_index[s]] + cond[r]); a block for each row. Floor: 2W bytes written in bf16; temb and
- * cond stay in the L2. */
+/* y[s*rows + r] = silu(temb[temb_index[s]] + cond[r]); a block computes a row. Floor: 2W bytes written in bf16; temb
+ * and cond stay in the L2. */
 template <typename T>
 static __global__ void condition_kernel(const float *temb, const int *temb_index, const float *cond, int rows,
                                         int width, T *y)
@@ -80,7 +82,7 @@ static __global__ void condition_kernel(const float *temb, const int *temb_index
     store(y + (size_t)blockIdx.x * width + i, a);
 }
 
-/* In place, behind fc1: cuBLASLt has no such epilogue. Floor: 4 bytes an element in bf16, in the L2. */
+/* x = silu(x), after fc1: cuBLASLt has no such epilogue. Floor: 4 bytes an element in bf16, in the L2. */
 template <typename T> static __global__ void silu_kernel(T *x, size_t n)
 {
     const size_t i = LANES * ((size_t)blockIdx.x * blockDim.x + threadIdx.x);
@@ -91,38 +93,40 @@ template <typename T> static __global__ void silu_kernel(T *x, size_t n)
     store(x + i, v);
 }
 
-/* LazyMAR's rule: blocks 1 to 4 keep what they added to x, gated, the others their MLP's result, ungated. */
+/* LazyMAR's rule: of blocks 1 to 4 the gated output of the MLP is kept, of the others the ungated output. */
 static __host__ __device__ inline int keeps_addition(int b)
 {
     return b >= 1 && b <= 4;
 }
 
-/* From the results of some blocks' MLPs to the input of the next block's, or of the final layer. */
+/* What lies between two MLPs: adds the gated outputs of some blocks' MLPs to the residual stream, then normalises and
+ * modulates it as the input of the next block's MLP or of the final layer. */
 typedef struct {
     int width;
-    const float *from; /* [from_rows][W] the residual stream: of row r, row r % from_rows */
-    int from_rows;
-    int block, blocks;    /* those whose results are added, in order */
-    const float *y;       /* [blocks][..][W] these results, y_stride floats apart */
-    size_t y_stride;      /* from block to block */
-    int y_kept;           /* y is what LazyMAR kept: additions of blocks 1 to 4 are gated already */
-    float *keep;          /* [rows][W] receives the addition, gated; or NULL */
-    float *x;             /* [rows][W] receives the sum; NULL: nothing reads it again */
+    const float *from;    /* [from_rows][W] the residual stream; row r reads row r % from_rows */
+    int from_rows;        /* rows, or a divisor of it */
+    int block;            /* the first block whose output is added */
+    int blocks;           /* how many blocks' outputs are added, in order */
+    const float *y;       /* [blocks][..][W] the outputs of these blocks' MLPs */
+    size_t y_stride;      /* floats from a block's output to the next block's */
+    int y_kept;           /* y is what LazyMAR kept: outputs of blocks 1 to 4 are gated already */
+    float *keep;          /* [rows][W] receives the gated output; or NULL */
+    float *x;             /* [rows][W] receives the sum; NULL if nothing reads it again */
     const char *mod;      /* modulation rows */
-    const int *mod_index; /* of row r, or NULL: r */
-    size_t mod_bytes;     /* from one to the next */
-    size_t shift;         /* offset of the next layer's shift; its scale follows */
-    const float *ln;      /* [2][W] of the next layer: weight, bias; NULL: 1, 0 */
-    void *u;              /* [rows][W] LN(x) * (1 + scale) + shift */
-} junction;
+    const int *mod_index; /* [rows] modulation row of row r; NULL: r */
+    size_t mod_bytes;     /* of a modulation row */
+    size_t shift;         /* offset in a modulation row of the next layer's shift; its scale follows */
+    const float *ln;      /* [2][W] the next layer's weight, bias; NULL: 1, 0 */
+    void *u;              /* [rows][W] receives LN(x) * (1 + scale) + shift */
+} residual_norm;
 
-/* A block of threads has a row, in registers: x is read once, and the variance is that of the differences from the
+/* A block of threads has a row, in registers: x is read once, and the variance is computed from the differences to the
  * mean. T is the type of gates, S that of shift, scale and u.
  * Floor in bf16, bytes a row: x 4W + y 4W read, x 4W + u 2W written, in the L2 as long as a few thousand rows fit, and
- * gate, shift, scale 6W from memory: at 4.8 TB/s 1.3 ns a row of W = 1024. Everything is fetched before the first sum:
+ * gate, shift, scale 6W from memory: at 4.8 TB/s 1.3 ns a row of W = 1024. Everything is loaded before the first sum:
  * a thread has 112 bytes in flight, a multiprocessor's 1024 threads 112 KiB. */
 template <typename T, typename S>
-static __global__ void __launch_bounds__(MAX_WIDTH / LANES) junction_kernel(junction n)
+static __global__ void __launch_bounds__(MAX_WIDTH / LANES) residual_norm_kernel(residual_norm n)
 {
     float *partial = (float *)cuda_shared();
     const int r = (int)blockIdx.x, i = LANES * (int)threadIdx.x, mine = i < n.width;
@@ -221,7 +225,7 @@ static mar_status create_layers(kern *k, const kern_head_spec *spec, kern_head *
     for (int b = 0; status == MAR_OK && b < h->depth; b++) status = create_block(k, &spec->blocks[b], h, b, err);
     if (status == MAR_OK) status = create_modulation(k, spec, h, err);
     if (status == MAR_OK) status = create_linear(k, 2 * c, w, spec->out_weight, spec->out_bias, f32, 0, &h->out, err);
-    if (status == MAR_OK && cuda_of(k)->bf16) status = persistent_create(cuda_of(k), spec, &h->few, err);
+    if (status == MAR_OK && cuda_of(k)->bf16) status = persistent_create(cuda_of(k), spec, &h->persistent, err);
     return status;
 }
 
@@ -259,7 +263,7 @@ void cuda_head_free(kern *k, kern_head *h)
     cuda_linear_free(k, h->ada_blocks);
     cuda_linear_free(k, h->ada_final);
     cuda_linear_free(k, h->out);
-    if (h->few) persistent_free(cuda_of(k), h->few);
+    if (h->persistent) persistent_free(cuda_of(k), h->persistent);
     free(h);
 }
 
@@ -298,7 +302,7 @@ void cuda_head_modulate(kern *k, const kern_head *h, const float *temb, const in
 
 /* --- evaluation ---------------------------------------------------------------------------------------------- */
 
-/* Arrays on the device. */
+/* An evaluation of the head; all arrays are on the device. */
 typedef struct {
     cuda_kern *c;
     const kern_head *h;
@@ -306,9 +310,9 @@ typedef struct {
     const int *mod_index;
     int rows;
     float *x, *y; /* [rows][W] */
-    float *entry; /* [rows][C] states gathered, or [rows/2][W] the tokens behind the first product */
+    float *entry; /* [rows][C] the gathered states, or [rows/2][W] the input projection of the tokens */
     act *u, *v;   /* [rows][W] */
-    float *kept;  /* [depth][kept_rows][W], or NULL: nothing is kept or taken again */
+    float *kept;  /* [depth][kept_rows][W] outputs kept for reuse; NULL: no reuse */
     int kept_rows;
     kern_head_reuse reuse;
 } evaluation;
@@ -345,7 +349,7 @@ static float *kept_of(const evaluation *e, int b)
     return e->kept + (size_t)b * (size_t)e->kept_rows * (size_t)e->h->width;
 }
 
-/* y = MLP of block b at u */
+/* y = MLP of block b at e->u. */
 static void block_products(const evaluation *e, int b, float *y)
 {
     cuda_kern *c = e->c;
@@ -359,9 +363,9 @@ static void block_products(const evaluation *e, int b, float *y)
     cuda_linear(&c->base, e->h->block[b].fc2, e->v, e->rows, y);
 }
 
-/* Adds what the junction says, and prepares layer b: a block, or depth, the final one, whose input takes the place of
- * y. Then nothing waits to be added. */
-static void prepare(const evaluation *e, junction *n, int b)
+/* Adds the outputs that n lists and prepares the input of layer b, which is e->u, or e->y for the final layer
+ * b == depth. After it n lists no outputs. */
+static void prepare(const evaluation *e, residual_norm *n, int b)
 {
     cuda_kern *c = e->c;
     const kern_head *h = e->h;
@@ -373,11 +377,11 @@ static void prepare(const evaluation *e, junction *n, int b)
     n->ln = final ? NULL : h->block[b].ln;
     n->u = final ? e->y : e->u;
     if (!c->bf16)
-        cuda_launch(c, junction_kernel<float, float>, grid, threads, shared, *n);
+        cuda_launch(c, residual_norm_kernel<float, float>, grid, threads, shared, *n);
     else if (final)
-        cuda_launch(c, junction_kernel<bf16, float>, grid, threads, shared, *n);
+        cuda_launch(c, residual_norm_kernel<bf16, float>, grid, threads, shared, *n);
     else
-        cuda_launch(c, junction_kernel<bf16, bf16>, grid, threads, shared, *n);
+        cuda_launch(c, residual_norm_kernel<bf16, bf16>, grid, threads, shared, *n);
     if (n->blocks) n->from = e->x, n->from_rows = e->rows;
     n->blocks = 0;
     n->keep = NULL;
@@ -387,7 +391,7 @@ static void prepare(const evaluation *e, junction *n, int b)
 static void evaluate(const evaluation *e, const float *from, int from_rows, float *out)
 {
     const kern_head *h = e->h;
-    junction n = {};
+    residual_norm n = {};
     n.width = h->width, n.from = from, n.from_rows = from_rows;
     n.mod = (const char *)e->mod, n.mod_index = e->mod_index, n.mod_bytes = cuda_head_mod_bytes(h);
     n.y_stride = (size_t)e->kept_rows * (size_t)h->width;
@@ -405,7 +409,7 @@ static void evaluate(const evaluation *e, const float *from, int from_rows, floa
             n.y_kept = !through_y;
             n.keep = through_y && e->kept ? kept_of(e, b) : NULL;
         }
-        n.blocks++; /* behind a block that is not through_y only such follow before the next is prepared */
+        n.blocks++; /* after a block that is not through_y, only such blocks follow before the next `prepare` */
     }
     prepare(e, &n, h->depth);
     cuda_linear(&e->c->base, h->out, e->y, e->rows, out);
@@ -438,7 +442,7 @@ void cuda_head_eval_at(cuda_kern *c, const kern_head *h, const float *x, int sta
                        const int *mod_index, int rows, float *out, void *scratch)
 {
     const evaluation e = evaluation_in(c, h, mod, mod_index, rows, scratch);
-    float *entry = states < rows ? e.entry : e.x; /* not in x: several rows read a state's */
+    float *entry = states < rows ? e.entry : e.x; /* not e.x, because several rows read a state's projection */
     if (!cuda_live(c)) return;
     cuda_linear(&c->base, h->in, x, states, entry);
     evaluate(&e, entry, states, out);
@@ -451,7 +455,7 @@ void cuda_chain_run(kern *k, const kern_head *h, const kern_chain_job *job)
     cuda_kern *c = cuda_of(k);
     const int rows = job->tokens * job->conditions, last = job->last;
     if (rows <= 0 || job->first < last) return;
-    if (h->few && rows <= PERSISTENT_ROWS) {
+    if (h->persistent && rows <= PERSISTENT_ROWS) {
         persistent_run(c, h, job);
         return;
     }
@@ -465,7 +469,8 @@ void cuda_chain_run(kern *k, const kern_head *h, const kern_chain_job *job)
     if (!cuda_live(c)) return;
     const cuda_chain_state s = {job->tokens, h->channels, job->x, job->x0, job->out, cfg, job->seed, image, position};
     evaluation e = evaluation_in(c, h, job->mod, NULL, rows, job->scratch);
-    float *entry = job->conditions == 2 ? e.entry : e.x; /* not in x: both conditions' rows read a token's */
+    /* Not e.x with two conditions: both conditions' rows read a token's projection. */
+    float *entry = job->conditions == 2 ? e.entry : e.x;
     for (int i = job->first; i >= last; i--) {
         cuda_linear(k, h->in, job->x, job->tokens, entry);
         evaluate(&e, entry, job->tokens, job->out);
@@ -475,31 +480,4 @@ void cuda_chain_run(kern *k, const kern_head *h, const kern_chain_job *job)
             cuda_chain_ode_advance(c, &s, ode + (i - last));
         e.mod = (const char *)e.mod + (size_t)rows * cuda_head_mod_bytes(h);
     }
-}
-
-/* The sub-table of the kernel table. C++17 has no designated initialisers. */
-kern_head_ops cuda_head_ops(void)
-{
-    kern_head_ops t = {};
-    t.create = cuda_head_create;
-    t.free = cuda_head_free;
-    t.mod_bytes = cuda_head_mod_bytes;
-    t.scratch_bytes = cuda_head_scratch_bytes;
-    t.plan = cuda_head_plan;
-    t.modulate = cuda_head_modulate;
-    t.eval = cuda_head_eval;
-    t.eval_reusing = cuda_head_eval_reusing;
-    t.speculate_plan = cuda_speculate_plan;
-    t.speculate_start = cuda_speculate_start;
-    t.speculate_propose = cuda_speculate_propose;
-    t.speculate_walk = cuda_speculate_walk;
-    t.speculate_run = cuda_speculate_run;
-    t.chain_run = cuda_chain_run;
-    t.chain_step = cuda_chain_step;
-    t.chain_ode_step = cuda_chain_ode_step;
-    t.chain_law = cuda_chain_law;
-    t.add_log_std = cuda_add_log_std;
-    t.verify = cuda_verify;
-    t.normal = cuda_normal;
-    return t;
 }

@@ -1,13 +1,13 @@
-/* Products by cuBLASLt, planned once a shape, and linear layers. */
+/* Matrix products by cuBLASLt, planned once for each shape, and linear layers. */
 #include "kernels/cuda/cuda.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    TILE = 16,      /* of the simple kernel */
-    THREADS = 256,  /* of the activations' kernel */
-    ALIGNMENT = 16, /* bytes, of what cuBLASLt is given */
+    TILE = 16,      /* rows and columns that a block of the simple kernel computes */
+    THREADS = 256,  /* of a block of the activations' kernel */
+    ALIGNMENT = 16, /* bytes; of arrays that cuBLASLt gets */
     BUCKETS = sizeof(((cuda_kern *)0)->matmuls) / sizeof(struct cuda_matmul *),
 };
 
@@ -19,12 +19,12 @@ typedef struct {
     int y_f32; /* y is float, else act; so is bias */
     int bias;  /* there is one */
     int add;   /* y += */
-    int gelu;  /* in cuBLASLt's tanh form, less than 5e-4 from the exact one: not with f32 */
+    int gelu;  /* in cuBLASLt's tanh form, less than 5e-4 from the exact one; not with f32 */
 } matmul_spec;
 
 struct cuda_matmul {
     matmul_spec spec;
-    int library; /* cuBLASLt makes it, by: */
+    int library; /* whether cuBLASLt computes it; then the fields below are set */
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t weight, x, y;
     cublasLtMatmulAlgo_t algo;
@@ -83,7 +83,7 @@ static cublasStatus_t describe(const cuda_kern *c, struct cuda_matmul *m)
     cublasStatus_t s = cublasLtMatmulDescCreate(&m->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (!s) s = cublasLtMatmulDescSetAttribute(m->product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
     if (!s) s = cublasLtMatmulDescSetAttribute(m->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    if (!s && p->bias) /* any aligned address, for the choice of the algorithm; the bias is of y's type */
+    if (!s && p->bias) /* any aligned address will do for the choice of the algorithm; the bias has y's type */
         s = cublasLtMatmulDescSetAttribute(m->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->workspace,
                                            sizeof c->workspace);
     if (!s) s = cublasLtMatrixLayoutCreate(&m->weight, from, in, out, p->in);
@@ -128,7 +128,7 @@ static cublasStatus_t choose(const cuda_kern *c, struct cuda_matmul *m)
     return s;
 }
 
-/* The plan, from those that were made or new. */
+/* Finds the plan for a shape, or makes it. */
 static mar_status plan(cuda_kern *c, const matmul_spec *spec, struct cuda_matmul **out, mar_err *err)
 {
     uint32_t hash = 0;
@@ -163,7 +163,7 @@ static __device__ inline float gelu(float x)
     return 0.5f * x * (1 + erff(x * 0.70710678f));
 }
 
-/* Any shape and alignment, a thread an element of y. */
+/* Takes any shape and alignment. A thread computes an element of y. */
 template <typename X, typename Y>
 static __global__ void matmul_kernel(matmul_spec p, const X *x, const X *weight, const Y *bias, Y *y)
 {
@@ -297,7 +297,7 @@ mar_status cuda_linear_plan(kern *k, kern_linear *l, int rows, mar_err *err)
     return rows > 0 ? plan(cuda_of(k), &p, &m, err) : MAR_OK;
 }
 
-/* In place, on rows of n elements. A row of threads to a row. */
+/* Applies the activation in place to rows of n elements. A row of the block's threads takes a row. */
 template <typename Y> static __global__ void activate_kernel(Y *y, int rows, int n, int stride, int silu)
 {
     const int r = (int)(blockIdx.x * blockDim.y + threadIdx.y);
@@ -309,7 +309,7 @@ template <typename Y> static __global__ void activate_kernel(Y *y, int rows, int
     }
 }
 
-/* The same, four at a time. */
+/* The same, four elements at a time. */
 template <typename Y> static __global__ void activate4_kernel(Y *y, int rows, int n, int stride, int silu)
 {
     const int r = (int)(blockIdx.x * blockDim.y + threadIdx.y);

@@ -1,15 +1,16 @@
-/* The chain of a few rows: all steps in one launch, and the weights as that kernel reads them.
+/* The chain of up to PERSISTENT_ROWS rows: all steps in one launch. Also packs the weights as that kernel reads them.
  *
- * The floor of a step is the larger of two: its sequential weights, 4*depth*W^2 bytes, over the bandwidth of where they
- * lie (the shared memory of all multiprocessors, else the L2 cache or memory); and its 2*depth + 2 barriers, 3*depth +
- * 2 above persistent_lone rows (16; 8 for heads wider than 1024 without clusters), each an arrival at and a look into
- * the L2 cache, with a load from there behind it. At a few rows the barriers are more. */
-#include "kernels/cuda/persistent.cuh"
+ * The floor of a step is the larger of two times. One is that of its sequential weights, 4*depth*W^2 bytes, over the
+ * bandwidth of the memory they are in: the shared memory of all multiprocessors, else the L2 cache or memory. The other
+ * is that of its barriers: 2*depth + 2 of them, or 3*depth + 2 above persistent_local_rows rows (16; 8 for heads wider
+ * than 1024 without clusters). A barrier is an arrival at and a poll of the L2 cache, and a load from there follows it.
+ * With a small number of rows the barriers take longer. */
+#include "kernels/cuda/persistent_layers.cuh"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A chain, as kern_chain_job; all on the device, and what is by index starts at the job's last. */
+/* A kern_chain_job on the device. Arrays by step index start at the job's last index. */
 typedef struct {
     int tokens, conditions, steps;
     const unsigned char *mod;
@@ -24,10 +25,11 @@ typedef struct {
 } persistent_job;
 
 enum {
-    PERSISTENT_STATES = PERSISTENT_ROWS * PERSISTENT_CHANNELS / 4 / PERSISTENT_THREADS
-}; /* four channels of a token, of a thread */
+    PERSISTENT_STATES =
+        PERSISTENT_ROWS * PERSISTENT_CHANNELS / 4 / PERSISTENT_THREADS /* groups of four channels that a thread has */
+};
 
-/* The thread's number i of those: token and first channel. Returns whether there is one. */
+/* Token and first channel of the thread's group i of four channels. Returns whether there is one. */
 static __device__ __forceinline__ bool persistent_state(const persistent_args &a, const persistent_job &j, int i,
                                                         int *token, int *channel)
 {
@@ -37,18 +39,18 @@ static __device__ __forceinline__ bool persistent_state(const persistent_args &a
     return *token < j.tokens;
 }
 
-/* eps, with guidance, and the variance fraction of four channels. */
+/* The head's prediction for four channels: eps with guidance, and the variance fraction v. */
 typedef struct {
     float eps[4], v[4];
-} persistent_answer;
+} persistent_prediction;
 
-static __device__ __forceinline__ persistent_answer persistent_load_answer(const persistent_args &a,
-                                                                           const persistent_job &j, int token,
-                                                                           int channel)
+static __device__ __forceinline__ persistent_prediction persistent_load_prediction(const persistent_args &a,
+                                                                                   const persistent_job &j, int token,
+                                                                                   int channel)
 {
     const float *cond = a.out + token * 2 * a.channels + channel;
     const float4 eps = __ldcg((const float4 *)cond), v = __ldcg((const float4 *)(cond + a.channels));
-    persistent_answer y = {{eps.x, eps.y, eps.z, eps.w}, {v.x, v.y, v.z, v.w}};
+    persistent_prediction y = {{eps.x, eps.y, eps.z, eps.w}, {v.x, v.y, v.z, v.w}};
     if (j.conditions == 1) return y;
     const float4 uncond = __ldcg((const float4 *)(cond + j.tokens * 2 * a.channels));
     const float cfg = j.cfg[token];
@@ -59,9 +61,9 @@ static __device__ __forceinline__ persistent_answer persistent_load_answer(const
     return y;
 }
 
-/* Every block takes the step for all tokens: their states need not be sent around. */
-static __device__ __forceinline__ void persistent_ddpm_step(const persistent_args &a, few *f, const persistent_job &j,
-                                                            int step)
+/* Every block takes the step for all tokens, so that their states need not be exchanged. */
+static __device__ __forceinline__ void persistent_ddpm_step(const persistent_args &a, persistent_block *f,
+                                                            const persistent_job &j, int step)
 {
     const kern_chain_coef coef = j.coef[step];
     float noise[PERSISTENT_STATES][4] = {};
@@ -79,14 +81,14 @@ static __device__ __forceinline__ void persistent_ddpm_step(const persistent_arg
     for (int i = 0; i < PERSISTENT_STATES; i++) {
         if (!persistent_state(a, j, i, &token, &channel)) continue;
         float *x = f->state + token * a.channels + channel;
-        const persistent_answer y = persistent_load_answer(a, j, token, channel);
+        const persistent_prediction y = persistent_load_prediction(a, j, token, channel);
 #pragma unroll
         for (int n = 0; n < 4; n++) x[n] = kern_chain_next(&coef, x[n], y.eps[n], y.v[n], noise[i][n]);
     }
 }
 
-static __device__ __forceinline__ void persistent_ode_step(const persistent_args &a, few *f, const persistent_job &j,
-                                                           int step)
+static __device__ __forceinline__ void persistent_ode_step(const persistent_args &a, persistent_block *f,
+                                                           const persistent_job &j, int step)
 {
     const kern_ode_coef coef = j.ode[step];
     float *history = a.history + (size_t)blockIdx.x * (size_t)(PERSISTENT_ROWS * a.channels);
@@ -96,14 +98,15 @@ static __device__ __forceinline__ void persistent_ode_step(const persistent_args
     for (int i = 0; i < PERSISTENT_STATES; i++) {
         if (!persistent_state(a, j, i, &token, &channel)) continue;
         float *x = f->state + token * a.channels + channel, *data = history + token * a.channels + channel;
-        const persistent_answer y = persistent_load_answer(a, j, token, channel);
+        const persistent_prediction y = persistent_load_prediction(a, j, token, channel);
 #pragma unroll
         for (int n = 0; n < 4; n++) x[n] = kern_chain_ode_next(&coef, x[n], y.eps[n], &data[n]);
     }
 }
 
-/* Between the job's arrays and the block's own. */
-static __device__ __forceinline__ void persistent_load_state(const persistent_args &a, few *f, const persistent_job &j)
+/* Copy between the job's arrays and the block's own. */
+static __device__ __forceinline__ void persistent_load_state(const persistent_args &a, persistent_block *f,
+                                                             const persistent_job &j)
 {
     float *history = a.history + (size_t)blockIdx.x * (size_t)(PERSISTENT_ROWS * a.channels);
     int token, channel;
@@ -114,7 +117,7 @@ static __device__ __forceinline__ void persistent_load_state(const persistent_ar
         if (j.ode) *(float4 *)(history + at) = *(const float4 *)(j.x0 + at);
     }
 }
-static __device__ __forceinline__ void persistent_store_state(const persistent_args &a, const few *f,
+static __device__ __forceinline__ void persistent_store_state(const persistent_args &a, const persistent_block *f,
                                                               const persistent_job &j)
 {
     const float *history = a.history + (size_t)blockIdx.x * (size_t)(PERSISTENT_ROWS * a.channels);
@@ -127,8 +130,8 @@ static __device__ __forceinline__ void persistent_store_state(const persistent_a
     }
 }
 
-/* Requests the modulation rows of a step for the L2 cache: they are made for many steps at once, and may have left it.
- */
+/* Prefetches the modulation rows of a step into the L2 cache. They were made for many steps at once, so the cache may
+ * have dropped them. */
 static __device__ __forceinline__ void persistent_prefetch_mod(const persistent_args &a, const persistent_job &j,
                                                                int step, int rows)
 {
@@ -144,8 +147,8 @@ template <int PAIRS>
 static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain(persistent_args a, persistent_job j)
 {
     const int rows = j.tokens * j.conditions;
-    few f;
-    if (j.steps == 0) return; /* persistent_resident only tries whether it starts */
+    persistent_block f;
+    if (j.steps == 0) return; /* persistent_fits_device only tries whether it starts */
     persistent_begin<PAIRS>(a, &f);
     persistent_load_state(a, &f, j);
     for (int s = 0; s < j.steps; s++) {
@@ -185,12 +188,12 @@ void persistent_run(cuda_kern *c, const kern_head *h, const kern_chain_job *job)
     j.seed = job->seed;
     j.image = job->coef ? cuda_stage(c, job->image, tokens) : NULL;
     j.position = job->coef ? cuda_stage(c, job->position, tokens) : NULL;
-    persistent_launch(c, h->few, persistent_chains, j);
+    persistent_launch(c, h->persistent, persistent_chains, j);
 }
 
 /* --- at load --------------------------------------------------------------------------------------------------- */
 
-/* Decides the form for this head on this device, with clusters of so many blocks. Returns 0 if there is none. */
+/* Decides how to run this head on this device with clusters of `cluster` blocks. Returns 0 if it cannot. */
 static int persistent_fit(const cuda_kern *c, const kern_head_spec *spec, int cluster, persistent_head *f)
 {
     const int width = spec->width, tiles = width / 8;
@@ -210,19 +213,19 @@ static int persistent_fit(const cuda_kern *c, const kern_head_spec *spec, int cl
     if (cluster > 1 && (persistent_groups(f->pairs) > 1 || f->blocks % (unsigned)cluster)) return 0;
 
     const int products = 2 * spec->depth;
-    few none;
+    persistent_block none;
     const size_t other = persistent_carve(*a, f->pairs, 0, NULL, &none);
     const size_t slice = persistent_carve(*a, f->pairs, 1, NULL, &none) - other;
     const int slices = other < c->shared_bytes ? (int)((c->shared_bytes - other) / slice) : 0;
     if (slices < 2) return 0;
-    a->resident = slices >= products ? products : slices - 2; /* two places for those that come and go */
+    a->resident = slices >= products ? products : slices - 2; /* the weights that do not stay take two places */
     f->shared_bytes = persistent_carve(*a, f->pairs, slices >= products ? products : slices, NULL, &none);
     f->streamed_bytes = (size_t)(products - a->resident) * (size_t)tiles * (size_t)(f->pairs * PERSISTENT_WARPS) * 512;
     return 1;
 }
 
-/* Whether all blocks can be on the device at once: by its figures, and by a launch that does nothing. */
-static int persistent_resident(const cuda_kern *c, const persistent_head *f)
+/* Whether all blocks can be on the device at once. Asks the driver, then tries a launch that does nothing. */
+static int persistent_fits_device(const cuda_kern *c, const persistent_head *f)
 {
     int n = 0;
     void (*const form)(persistent_args, persistent_job) = persistent_chains[f->pairs - 1];
@@ -240,26 +243,26 @@ static int persistent_resident(const cuda_kern *c, const persistent_head *f)
         e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, form, PERSISTENT_THREADS, f->shared_bytes);
     const int most = n * (f->args.cluster > 1 ? f->args.cluster : c->multiprocessors);
     if (e == cudaSuccess && most >= (int)f->blocks) e = persistent_start(c, f, form, persistent_job());
-    if (e != cudaSuccess) cudaGetLastError(); /* it is no failure */
+    if (e != cudaSuccess) cudaGetLastError(); /* not a failure: other kernels do the work */
     return e == cudaSuccess && most >= (int)f->blocks;
 }
 
-/* Part of the L2 cache for the weights that stream. */
+/* Sets part of the L2 cache aside for the weights that do not stay in shared memory. */
 static void persistent_keep_in_l2(const cuda_kern *c, persistent_head *f)
 {
-    int window = 0;
+    int most = 0;
     if (!f->streamed_bytes || !c->l2_persisting_bytes) return;
-    if (cudaDeviceGetAttribute(&window, cudaDevAttrMaxAccessPolicyWindowSize, c->device) != cudaSuccess ||
+    if (cudaDeviceGetAttribute(&most, cudaDevAttrMaxAccessPolicyWindowSize, c->device) != cudaSuccess ||
         cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, c->l2_persisting_bytes) != cudaSuccess) {
         cudaGetLastError();
         return;
     }
-    if (f->streamed_bytes > (size_t)window) f->streamed_bytes = (size_t)window;
-    const double share = (double)c->l2_persisting_bytes / (double)f->streamed_bytes;
-    f->kept_in_l2 = share < 1 ? (float)share : 1;
+    if (f->streamed_bytes > (size_t)most) f->streamed_bytes = (size_t)most;
+    const double fraction = (double)c->l2_persisting_bytes / (double)f->streamed_bytes;
+    f->kept_in_l2 = fraction < 1 ? (float)fraction : 1;
 }
 
-/* The weight of a product in pieces; what the warps have behind the width is zero. */
+/* Packs the weight of a product in pieces; channels past the width are zero. */
 static void persistent_pack_product(const float *weight, int width, int pairs, bf16 *to)
 {
     for (int tile = 0; tile < width / 8; tile++)
@@ -294,7 +297,7 @@ static float *persistent_put(float *to, const float *from, size_t n)
     return to + n;
 }
 
-/* Biases, norms, and the layers that are f32. */
+/* Packs biases, norms, and the layers that are f32. */
 static mar_status persistent_pack_floats(cuda_kern *c, const kern_head_spec *spec, persistent_head *f, mar_err *err)
 {
     const size_t w = (size_t)spec->width, depth = (size_t)spec->depth, channels = (size_t)spec->channels;
@@ -329,15 +332,16 @@ static mar_status persistent_alloc_memory(cuda_kern *c, persistent_head *f, mar_
 {
     persistent_args *a = &f->args;
     const size_t row = (size_t)a->width * PERSISTENT_ROWS, state = (size_t)a->channels * PERSISTENT_ROWS;
-    const mar_status status = cuda_alloc(
-        &c->base, row * (sizeof(float) + 2 * sizeof(bf16)) + (2 + f->blocks) * state * sizeof(float) + sizeof *a->met,
-        &f->memory, err);
+    const mar_status status = cuda_alloc(&c->base,
+                                         row * (sizeof(float) + 2 * sizeof(bf16)) +
+                                             (2 + f->blocks) * state * sizeof(float) + sizeof *a->arrivals,
+                                         &f->memory, err);
     a->x = (float4 *)f->memory;
     a->u = (uint4 *)((float *)f->memory + row);
     a->v = (uint4 *)((bf16 *)a->u + row);
     a->out = (float *)((bf16 *)a->v + row);
     a->history = a->out + 2 * state;
-    a->met = (unsigned *)(a->history + f->blocks * state);
+    a->arrivals = (unsigned *)(a->history + f->blocks * state);
     return status;
 }
 
@@ -346,8 +350,8 @@ mar_status persistent_create(cuda_kern *c, const kern_head_spec *spec, persisten
     *out = NULL;
     persistent_head *f = (persistent_head *)calloc(1, sizeof *f);
     if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
-    int cluster = c->major >= 9 ? 2 : 1; /* if all clusters find room, else without */
-    while (cluster > 0 && !(persistent_fit(c, spec, cluster, f) && persistent_resident(c, f))) cluster--;
+    int cluster = c->major >= 9 ? 2 : 1; /* clusters if the device has room for all of them */
+    while (cluster > 0 && !(persistent_fit(c, spec, cluster, f) && persistent_fits_device(c, f))) cluster--;
     if (cluster == 0) {
         free(f);
         return MAR_OK;

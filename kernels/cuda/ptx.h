@@ -1,6 +1,6 @@
-/* The PTX of the backend, and only here: each instruction has a plain twin in CUDA C of the same meaning, which the
- * host runs (tests/cudahost) and a test on the GPU compares with the instruction (tests/gpu). `fast::` is the one to
- * use. */
+/* All PTX of the backend. Each instruction has a plain twin in CUDA C with the same meaning. The host runs the twins
+ * (tests/cudahost), and a test on a GPU compares them with the instructions (tests/gpu). Use `fast::`, which is PTX on
+ * a GPU and plain on the host. */
 #ifndef KERNELS_CUDA_PTX_H
 #define KERNELS_CUDA_PTX_H
 
@@ -36,9 +36,9 @@ static __device__ inline void mma_bf16(float d[4], const uint32_t a[4], const ui
     }
 }
 
-/* Four 8x8 matrices of 16-bit elements from shared memory: ldmatrix.x4. Lane l gives the address of row l % 8 of matrix
- * l / 8, 16-byte aligned, and receives of matrix i in r[i] the elements 2(l%4) and 2(l%4) + 1 of row l / 4; transposed:
- * of column l / 4. */
+/* Four 8x8 matrices of 16-bit elements from shared memory: ldmatrix.x4. Lane l passes the address of row l % 8 of
+ * matrix l / 8, 16-byte aligned. It receives in r[i] the elements 2(l%4) and 2(l%4) + 1 of row l / 4 of matrix i, or of
+ * column l / 4 if transposed. */
 static __device__ inline void load_matrices(uint32_t r[4], const void *row)
 {
     const int lane = (int)(threadIdx.x % 32);
@@ -61,13 +61,13 @@ static __device__ inline void load_matrices_transposed(uint32_t r[4], const void
     }
 }
 
-/* 2^x to about 2e-7 relative; 0 where that is below the normal numbers. */
+/* 2^x to about 2e-7 relative; a subnormal result is 0. */
 static __device__ inline float exp2(float x)
 {
     return exp2f(x);
 }
 
-/* 16 bytes from global to shared memory, complete for this thread behind copy_wait. */
+/* Starts a copy of 16 bytes from global to shared memory. It is complete for this thread after copy_wait. */
 static __device__ inline void copy16(void *shared, const void *global)
 {
     *(uint4 *)shared = *(const uint4 *)global;
@@ -77,11 +77,12 @@ static __device__ inline void copy_commit() {}
 /* Waits until at most N groups are open. */
 template <int N> static __device__ inline void copy_wait() {}
 
-/* Brings the 128 bytes around an address into the L2 cache. */
+/* Fetches the 128 bytes around an address into the L2 cache. */
 static __device__ inline void prefetch_l2(const void *) {}
 
-/* A barrier of all blocks of a grid that is resident as a whole, by one thread of each block, with __syncthreads()
- * around it: adds 1 to *count and waits until it has reached `target`. What the grid wrote before is seen after. */
+/* A barrier of all blocks of a grid; all of them must be resident. One thread of each block calls both functions, with
+ * __syncthreads() before and after: grid_arrive adds 1 to *count, grid_wait waits until *count has reached `target`.
+ * Writes of the grid before the barrier are visible after it. */
 static __device__ inline void grid_arrive(unsigned *count)
 {
     __threadfence();
@@ -93,9 +94,9 @@ static __device__ inline void grid_wait(unsigned *count, unsigned target)
     __threadfence();
 }
 
-/* A cluster of blocks: the block's number in it; a store to the place in the shared memory of block `rank` that
- * `shared` is in one's own; a barrier of all its threads, behind which stores before it are seen. Below compute
- * capability 9 each block is a cluster. */
+/* Clusters of blocks. cluster_rank is the block's number in its cluster. cluster_store writes to block `rank`, at the
+ * place in its shared memory that `shared` has in the caller's. cluster_sync is a barrier of all threads of the
+ * cluster; stores before it are visible after it. Below compute capability 9 each block is a cluster of its own. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 static __device__ inline unsigned cluster_rank()
 {

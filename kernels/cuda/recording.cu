@@ -1,12 +1,14 @@
-/* Host arrays on their way to the device, recorded work, times.
+/* Staging of host arrays, recordings, times.
  *
- * What an operation reads from host memory is copied to pinned memory, whence the stream fetches it: at once, by way of
- * a ring; or, of a recording's operations, in one copy ahead of each replay, from an area of the recording's own. Its
- * slots are dealt out in the order of the calls, which is the same at each run of the recording's body. So the body is
- * run
- *   - to MEASURE the area, before the first replay, then
- *   - to RECORD the work as a CUDA graph, with the slots' addresses in it;
- *   - to REFILL the slots, before later replays. */
+ * Staging. A host array of an operation is copied to pinned memory; the stream then copies it to the device. Outside a
+ * recording the pinned memory is a slot of a ring, and the copy starts at once. In a recording it is a slot of the
+ * recording's own area, and one copy of the whole area precedes each replay. Slots are assigned in the order of the
+ * calls, which is the same at each run of the recording's body.
+ *
+ * Recordings. The body is run
+ *   - to MEASURE the area, before the first replay; then
+ *   - to RECORD the work as a CUDA graph, which contains the slots' addresses;
+ *   - to REFILL the slots, before each later replay. */
 #include "kernels/cuda/cuda.h"
 
 #include <stdint.h>
@@ -14,26 +16,29 @@
 #include <string.h>
 
 enum {
-    PARTS = 4,            /* of the ring: one is filled while the stream reads others */
-    PART_BYTES = 2 << 20, /* to begin with */
-    PART_ARRAYS = 8,      /* a part has room for so many arrays, that the ring has room for an operation's */
-    SLOT = 128,           /* alignment, one cache line */
-    LAPS = 4096,
+    PARTS = 4,            /* parts of the ring: one is filled while the stream reads the others */
+    PART_BYTES = 2 << 20, /* of a part at first; the ring grows */
+    PART_ARRAYS = 8,      /* arrays a part has room for, so that the ring has room for all of an operation */
+    SLOT = 128,           /* alignment of a slot, one cache line */
+    LAPS = 4096,          /* between two waits */
 };
 
 typedef struct ring {
     char *pinned, *device;      /* [PARTS][part_bytes] */
-    size_t part_bytes, used;    /* of the part at hand */
-    int part;                   /* at hand */
-    cudaEvent_t fetched[PARTS]; /* what the part held before it was left */
-    struct ring *older;         /* outgrown: an operation may still need what is in there */
+    size_t part_bytes;          /* of each part */
+    size_t used;                /* of the current part */
+    int part;                   /* the current part */
+    cudaEvent_t fetched[PARTS]; /* the stream has copied the part */
+    struct ring *older;         /* a smaller ring before this one; an operation may still read it */
 } ring;
 
 struct kern_recording {
-    char *pinned, *device;    /* the area */
-    size_t bytes, used;       /* of it */
-    uint64_t calls, recorded; /* what the body staged, in this run and when recorded: a hash of the sizes */
-    cudaEvent_t fetched;      /* the area, for the last replay */
+    char *pinned, *device; /* [bytes] the area of slots, on both sides */
+    size_t bytes;          /* of the area */
+    size_t used;           /* bytes staged in this run of the body */
+    uint64_t calls;        /* a hash of the sizes staged in this run */
+    uint64_t recorded;     /* that hash when the work was recorded; it must not change */
+    cudaEvent_t fetched;   /* the stream has copied the area for the last replay */
     cudaGraphExec_t graph;
 };
 
@@ -47,8 +52,9 @@ struct cuda_stage {
 
 struct cuda_laps {
     cudaEvent_t event[LAPS];
-    double *seconds[LAPS]; /* gets the time from the event before */
-    int made, count;       /* events */
+    double *seconds[LAPS]; /* where to add the time since the event before; may be NULL */
+    int made;              /* events created */
+    int count;             /* events recorded since the last wait */
 };
 
 int cuda_live(const cuda_kern *c)
@@ -119,7 +125,7 @@ static size_t slot_bytes(size_t bytes)
 
 /* --- staging ---------------------------------------------------------------------------------------------- */
 
-/* A ring with room for arrays of this size. */
+/* Makes a ring with room for arrays of this size the current one. Returns 0 if it fails. */
 static int grow(cuda_kern *c, size_t bytes)
 {
     mar_err err = {};
@@ -162,18 +168,18 @@ static void fail_changed(cuda_kern *c)
 
 static const void *recording_slot(cuda_kern *c, const void *host, size_t bytes)
 {
-    kern_recording *t = c->stage->recording;
-    t->calls = (t->calls ^ (host ? bytes : SIZE_MAX)) * 0x100000001b3u; /* FNV-1a */
+    kern_recording *rec = c->stage->recording;
+    rec->calls = (rec->calls ^ (host ? bytes : SIZE_MAX)) * 0x100000001b3u; /* FNV-1a */
     if (!host) return NULL;
-    const size_t at = t->used;
-    t->used += slot_bytes(bytes);
-    if (c->stage->mode == MEASURE) return host; /* nothing is launched; only not NULL */
-    if (t->used > t->bytes) {
+    const size_t at = rec->used;
+    rec->used += slot_bytes(bytes);
+    if (c->stage->mode == MEASURE) return host; /* nothing is launched, so any pointer but NULL will do */
+    if (rec->used > rec->bytes) {
         fail_changed(c);
         return NULL;
     }
-    memcpy(t->pinned + at, host, bytes);
-    return t->device + at;
+    memcpy(rec->pinned + at, host, bytes);
+    return rec->device + at;
 }
 
 const void *cuda_stage_bytes(cuda_kern *c, const void *host, size_t bytes)
@@ -209,57 +215,57 @@ void cuda_stage_close(cuda_kern *c)
 
 /* --- recordings ------------------------------------------------------------------------------------------------ */
 
-static void run_body(cuda_kern *c, kern_recording *t, stage_mode mode, void (*body)(void *arg), void *arg)
+static void run_body(cuda_kern *c, kern_recording *rec, stage_mode mode, void (*body)(void *arg), void *arg)
 {
-    t->used = 0;
-    t->calls = 0xcbf29ce484222325u;
-    c->stage->recording = t;
+    rec->used = 0;
+    rec->calls = 0xcbf29ce484222325u;
+    c->stage->recording = rec;
     c->stage->mode = mode;
     body(arg);
     c->stage->mode = DIRECT;
     c->stage->recording = NULL;
 }
 
-/* A kernel's first launch may stand inside a capture: drivers load it then since CUDA 12.3, older than this runtime
- * needs. Relaxed, as cuBLASLt may load and allocate at its first product; cuda_outside_recording forbids what we must
- * not.
- */
-static mar_status capture(cuda_kern *c, kern_recording *t, void (*body)(void *arg), void *arg, mar_err *err)
+/* Records the body's work as a graph. The first launch of a kernel may be inside a capture: drivers since CUDA 12.3,
+ * older than this runtime needs, load it then. The mode is relaxed because cuBLASLt may load and allocate at its first
+ * product; cuda_outside_recording refuses our own calls that must not be captured. */
+static mar_status capture(cuda_kern *c, kern_recording *rec, void (*body)(void *arg), void *arg, mar_err *err)
 {
     cudaGraph_t graph = NULL;
     mar_status status =
-        cuda_status(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed), "recording a recording", err);
+        cuda_status(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed), "starting a recording", err);
     if (status != MAR_OK) return status;
-    run_body(c, t, RECORD, body, arg);
+    run_body(c, rec, RECORD, body, arg);
     cudaError_t error = cudaStreamEndCapture(c->stream, &graph);
-    status = kern_check(&c->base, err); /* the cause, where the capture failed of an operation */
-    if (status == MAR_OK) status = cuda_status(error, "recording a recording", err);
-    if (status == MAR_OK) status = cuda_status(cudaGraphInstantiate(&t->graph, graph, 0), "preparing a recording", err);
+    status = kern_check(&c->base, err); /* the cause, if an operation made the capture fail */
+    if (status == MAR_OK) status = cuda_status(error, "starting a recording", err);
+    if (status == MAR_OK)
+        status = cuda_status(cudaGraphInstantiate(&rec->graph, graph, 0), "preparing a recording", err);
     if (graph) (void)cudaGraphDestroy(graph);
     return status;
 }
 
-static mar_status record(cuda_kern *c, kern_recording *t, void (*body)(void *arg), void *arg, mar_err *err)
+static mar_status record(cuda_kern *c, kern_recording *rec, void (*body)(void *arg), void *arg, mar_err *err)
 {
-    run_body(c, t, MEASURE, body, arg);
+    run_body(c, rec, MEASURE, body, arg);
     mar_status status = kern_check(&c->base, err);
-    t->bytes = t->used;
-    t->recorded = t->calls;
-    if (status == MAR_OK && t->bytes > 0) status = alloc_pair(c, t->bytes, &t->pinned, &t->device, err);
-    if (t->device) c->base.recorded_bytes += t->bytes;
+    rec->bytes = rec->used;
+    rec->recorded = rec->calls;
+    if (status == MAR_OK && rec->bytes > 0) status = alloc_pair(c, rec->bytes, &rec->pinned, &rec->device, err);
+    if (rec->device) c->base.recorded_bytes += rec->bytes;
     if (status == MAR_OK)
-        status = cuda_status(cudaEventCreateWithFlags(&t->fetched, cudaEventDisableTiming), "making an event", err);
-    return status == MAR_OK ? capture(c, t, body, arg, err) : status;
+        status = cuda_status(cudaEventCreateWithFlags(&rec->fetched, cudaEventDisableTiming), "making an event", err);
+    return status == MAR_OK ? capture(c, rec, body, arg, err) : status;
 }
 
 static kern_recording *new_recording(cuda_kern *c, void (*body)(void *arg), void *arg)
 {
     mar_err err = {};
-    kern_recording *t = (kern_recording *)calloc(1, sizeof *t);
-    mar_status status = t ? record(c, t, body, arg, &err) : err_set(&err, MAR_ENOMEM, "out of memory");
-    if (status == MAR_OK) return t;
+    kern_recording *rec = (kern_recording *)calloc(1, sizeof *rec);
+    mar_status status = rec ? record(c, rec, body, arg, &err) : err_set(&err, MAR_ENOMEM, "out of memory");
+    if (status == MAR_OK) return rec;
     kern_fail(&c->base, status, &err);
-    cuda_recording_free(&c->base, t);
+    cuda_recording_free(&c->base, rec);
     return NULL;
 }
 
@@ -276,29 +282,29 @@ void cuda_replay(kern *k, kern_recording **recording, void (*body)(void *arg), v
     else if (cuda_ok(c, cudaEventSynchronize((*recording)->fetched), "waiting for a recording's host arrays"))
         run_body(c, *recording, REFILL, body, arg);
     if (!cuda_live(c)) return;
-    kern_recording *t = *recording;
-    if (t->calls != t->recorded) {
+    kern_recording *rec = *recording;
+    if (rec->calls != rec->recorded) {
         fail_changed(c);
         return;
     }
-    if (t->bytes > 0)
-        cuda_ok(c, cudaMemcpyAsync(t->device, t->pinned, t->bytes, cudaMemcpyHostToDevice, c->stream),
+    if (rec->bytes > 0)
+        cuda_ok(c, cudaMemcpyAsync(rec->device, rec->pinned, rec->bytes, cudaMemcpyHostToDevice, c->stream),
                 "copying a recording's host arrays");
-    cuda_ok(c, cudaEventRecord(t->fetched, c->stream), "recording an event");
-    cuda_ok(c, cudaGraphLaunch(t->graph, c->stream), "replaying a recording");
+    cuda_ok(c, cudaEventRecord(rec->fetched, c->stream), "recording an event");
+    cuda_ok(c, cudaGraphLaunch(rec->graph, c->stream), "replaying a recording");
 }
 
-void cuda_recording_free(kern *k, kern_recording *t)
+void cuda_recording_free(kern *k, kern_recording *rec)
 {
     cuda_kern *c = cuda_of(k);
-    if (!t) return;
+    if (!rec) return;
     (void)cudaSetDevice(c->device);
     (void)cudaStreamSynchronize(c->stream);
-    if (t->graph) (void)cudaGraphExecDestroy(t->graph);
-    if (t->fetched) (void)cudaEventDestroy(t->fetched);
-    if (t->device) c->base.recorded_bytes -= t->bytes;
-    free_pair(c, t->pinned, t->device);
-    free(t);
+    if (rec->graph) (void)cudaGraphExecDestroy(rec->graph);
+    if (rec->fetched) (void)cudaEventDestroy(rec->fetched);
+    if (rec->device) c->base.recorded_bytes -= rec->bytes;
+    free_pair(c, rec->pinned, rec->device);
+    free(rec);
 }
 
 /* --- times ------------------------------------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
-/* Operations on rows. All of them move memory and little else: their floor is the bytes read and written, so lanes read
- * 16 bytes at a time and a row's data passes once. */
+/* Operations on rows. All of them are bound by memory: their floor is the bytes read and written. So lanes read 16
+ * bytes at a time, and a row is read once. */
 #include "kernels/cuda/cuda.h"
 
 enum { THREADS = 256 };
@@ -13,7 +13,8 @@ static int aligned(const void *p)
 
 enum { NORM_THREADS = 128 };
 
-/* Sum over the WARPS warps of a row; with more than one they are the block. `part` float [WARPS], shared. */
+/* Sum over the WARPS warps of a row. If WARPS > 1 they are the whole block. `part` float [WARPS] is in shared memory.
+ */
 template <int WARPS> static __device__ inline float row_sum(float x, float *part)
 {
     x = cuda_warp_sum(x);
@@ -26,8 +27,8 @@ template <int WARPS> static __device__ inline float row_sum(float x, float *part
     return x;
 }
 
-/* A row by WARPS warps, held in their registers: VECTORS times four numbers a lane, enough for dim. Two passes for the
- * moments: the residual stream can have a mean far from zero. Gathers rows, and writes what the next product reads. */
+/* WARPS warps have a row in registers, VECTORS times four numbers a lane, which must be enough for dim. The moments
+ * take two passes, because the mean of the residual stream can be far from zero. */
 template <typename Y, int VECTORS, int WARPS>
 static __global__ void layer_norm_kernel(const float *x, const int *index, int rows, int dim,
                                          const float *__restrict__ weight, const float *__restrict__ bias, float eps,
@@ -64,7 +65,7 @@ static __global__ void layer_norm_kernel(const float *x, const int *index, int r
     }
 }
 
-/* Any width and alignment, a warp a row. */
+/* Takes any width and alignment. A warp takes a row. */
 template <typename Y>
 static __global__ void layer_norm_plain(const float *x, const int *index, int rows, int dim, const float *weight,
                                         const float *bias, float eps, Y *y)
@@ -128,7 +129,7 @@ static __device__ inline cuda_float4 sum_of(cuda_float4 a, const cuda_float4 &b)
     return a;
 }
 
-/* V is float or cuda_float4, n of them in a row. A row of threads to a row. */
+/* V is float or cuda_float4; a row has n of them. A row of the block's threads takes a row. */
 template <typename V>
 static __global__ void copy_rows_kernel(V *dst, const int *dst_index, const V *src, const int *src_index, const V *add,
                                         const int *add_index, int rows, int n)
@@ -173,9 +174,9 @@ void cuda_copy_rows(kern *k, float *dst, const int *dst_index, const float *src,
         copy_rows<float>(c, dst, dst_at, src, src_at, add, add_at, rows, dim);
 }
 
-/* --- how rows change -------------------------------------------------------------------------------------- */
+/* --- similarity of rows -------------------------------------------------------------------------------------- */
 
-/* A warp a row. */
+/* A warp takes a row. */
 template <typename T>
 static __global__ void similarity_kernel(const T *a, const T *b, int stride, int rows, int heads, int head_dim,
                                          float *y)
@@ -228,7 +229,7 @@ static __global__ void subtract_kernel(const float *a, const float *b, size_t n,
     if (i < n) y[i] = a[i] - b[i];
 }
 
-/* n in fours. */
+/* n counts vectors of four. */
 static __global__ void subtract4_kernel(const float *a, const float *b, size_t n, float *y)
 {
     const size_t i = 4 * ((size_t)blockIdx.x * THREADS + threadIdx.x);
@@ -256,7 +257,7 @@ static __global__ void to_bf16_kernel(const float *x, size_t n, bf16 *y)
     if (i < n) y[i] = __float2bfloat16(x[i]);
 }
 
-/* n in fours. */
+/* n counts vectors of four. */
 static __global__ void to_bf16x4_kernel(const float *x, size_t n, bf16 *y)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;

@@ -1,14 +1,14 @@
-/* Speculation inside the head: diffusion/speculate.h. A block takes a token, its threads the channels of all rows at
- * once where they can: q's filter, the laws, the ratios of all proposals. One after the other go only the proposals
- * themselves, a few operations a level and channel, and the candidates of the one residual of a round, a warp's 32 at a
- * time, while another warp learns.
+/* Speculation inside the head (diffusion/speculate.h) on the GPU. A block works on a token, and its threads on the
+ * channels of all rows at once: the filter of q, the laws, the ratios of all proposals. Two things are sequential. One
+ * is the proposals themselves, with some operations a level and channel. The other is the candidates of a round's one
+ * residual, of which a warp tries 32 at a time while another warp updates the ratio r.
  *
- * Two ways to run the rounds. Few rows: one launch for all of them (speculate_kernels), in which the token's block and
- * the evaluation of persistent.cuh take turns, and a slot whose token is finished takes up the next one. Floor of a
- * round: that of an evaluation (persistent.cu), one barrier more, and the turn of the blocks with tokens, which is
- * latency alone. Many rows: an evaluation by cuBLASLt between two small kernels, and now and then four bytes to the
- * host, how many tokens are left. */
-#include "kernels/cuda/persistent.cuh"
+ * There are two ways to run the rounds. With up to PERSISTENT_ROWS rows one launch does all rounds (speculate_kernels):
+ * the blocks with tokens and the evaluation of persistent_layers.cuh take turns, and a slot whose token is finished
+ * gets the next token. The floor of a round is that of an evaluation (persistent.cu), one barrier more, and the latency
+ * of the tokens' turn. With more rows an evaluation by cuBLASLt runs between two small kernels, and now and then the
+ * number of unfinished tokens, four bytes, goes to the host. */
+#include "kernels/cuda/persistent_layers.cuh"
 
 extern "C" {
 #include "kernels/speculation.h"
@@ -17,21 +17,22 @@ extern "C" {
 enum {
     THREADS = PERSISTENT_THREADS,
     WARPS = THREADS / 32,
-    SCRATCH_BYTES = PERSISTENT_ROWS / 16 * PERSISTENT_WARPS *
-                    512, /* shared memory of a block's turn: the least that few.sums has */
-    PARTS = 8,           /* the slots of a round are so many eighths of the tokens: as many shapes of products */
-    TURNS = 4, /* of the slots of one launch, at most: an estimate, from how many launches cuBLASLt's round takes */
+    /* Shared memory of a token's turn: the least size of persistent_block.sums. */
+    SCRATCH_BYTES = PERSISTENT_ROWS / 16 * PERSISTENT_WARPS * 512,
+    PARTS = 8, /* The slots of a round are a multiple of an eighth of the tokens, so products have this many shapes. */
+    /* How often one launch may refill its slots; an estimate from the launches of a round by cuBLASLt. */
+    TURNS = 4,
 };
 
 /* --- proposals ----------------------------------------------------------------------------------------------- */
 
-/* What is known of one proposal's channel before the state it starts from is. */
+/* The part of one channel of a proposal that does not depend on the state it starts from. */
 typedef struct {
     kern_speculation_filter filter;
     float step; /* noise times its scale */
 } speculate_term;
 
-/* The modulation rows of a slot's rows. Rows without a state are evaluated, too, as row 0 of the tables. */
+/* Lists the modulation rows of a slot's rows. Rows without a state are evaluated, too, with modulation row 0. */
 static __device__ void speculate_list(const kern_speculation &w, int slot, int token)
 {
     const int rows = w.slots * w.window;
@@ -44,14 +45,15 @@ static __device__ void speculate_list(const kern_speculation &w, int slot, int t
     }
 }
 
-/* The slot's first row. */
+/* Writes the state of the slot's first row. */
 static __device__ void speculate_state(const kern_speculation &w, int slot, int token)
 {
     for (int c = (int)threadIdx.x; c < w.channels; c += (int)blockDim.x)
         w.state[slot * w.channels + c] = w.token[token * w.channels + c];
 }
 
-/* The rows behind it, by the filter: those of channels c0..c1, for which the scratch memory holds so many levels. */
+/* Writes the slot's other rows by the filter, channels c0 .. c1 - 1. The scratch memory has room for `levels` levels of
+ * them. */
 static __device__ void speculate_filter_channels(const kern_speculation &w, int slot, int token, int c0, int c1,
                                                  int levels, speculate_term *term)
 {
@@ -81,7 +83,7 @@ static __device__ void speculate_filter_channels(const kern_speculation &w, int 
     }
 }
 
-/* All of a slot's rows. */
+/* Writes all of a slot's rows; the filter proposes. */
 static __device__ void speculate_filter(const kern_speculation &w, int slot, int token, void *scratch)
 {
     speculate_list(w, slot, token);
@@ -96,19 +98,20 @@ static __device__ void speculate_filter(const kern_speculation &w, int slot, int
 
 /* --- the walk ------------------------------------------------------------------------------------------------ */
 
-/* Channel c's law of transition k from the state x, by answer i of n. */
+/* Channel c's law of transition k from the state x, from row i of the head's n conditional output rows. Returns v. */
 static __device__ inline float speculate_law(const kern_speculation &w, const float *out, int i, int n, int token,
                                              int k, int c, float x, float *mean, float *log_std)
 {
     const float *cond = out + (size_t)i * 2 * (size_t)w.channels + c;
-    const float eps = __ldcg(cond), v = __ldcg(cond + w.channels); /* of other blocks, and not for the first time */
+    const float eps = __ldcg(cond),
+                v = __ldcg(cond + w.channels); /* not from the L1 cache: other blocks have rewritten them */
     const float uncond = w.conditions == 2 ? __ldcg(cond + (size_t)n * 2 * (size_t)w.channels) : eps;
     kern_speculation_law(&w, token, k, x, eps, uncond, v, mean, log_std);
     return v;
 }
 
-/* The laws p of the slot's rows, and what the head said of their states. */
-static __device__ void speculate_answers(const kern_speculation &w, const float *out, int slot, int token)
+/* Reads the head's outputs: the laws p of the slot's rows, and the evaluations of their states. */
+static __device__ void speculate_read_outputs(const kern_speculation &w, const float *out, int slot, int token)
 {
     const int top = w.index[token], n = kern_speculation_levels(&w, token) * w.channels;
     for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) {
@@ -125,7 +128,8 @@ static __device__ void speculate_answers(const kern_speculation &w, const float 
     }
 }
 
-/* The first proposal that is rejected, in *first; the caller has set it to their number. A warp a proposal. */
+/* Lowers *first to the number of the first rejected proposal; the caller sets it to `proposals`. One warp verifies one
+ * proposal at a time. */
 static __device__ void speculate_verify(const kern_speculation &w, int slot, int token, int proposals, int *first)
 {
     for (int level = (int)threadIdx.x / 32; level < proposals; level += WARPS) {
@@ -133,12 +137,13 @@ static __device__ void speculate_verify(const kern_speculation &w, int slot, int
         const kern_gaussians laws = kern_speculation_laws(&w, row);
         const kern_address address = kern_speculation_address(&w, token, w.index[token] - level);
         const float *draft = w.state + (size_t)(row + w.slots) * (size_t)w.channels;
-        const double log_f = kern_gaussian_log_accept(&w.rule, &laws, KERN_WINDOW_PATH, draft);
+        const double log_f = kern_gaussian_log_accept(&w.rule, &laws, KERN_SPECULATION_PATH, draft);
         if (kern_lane() == 0 && !kern_gaussian_keeps(log_f, &address)) atomicMin(first, level);
     }
 }
 
-/* Where the round ends, by one warp: the replacement of the rejected proposal, or what p of the last row draws. */
+/* Writes the state at the end of the round, by one warp: the replacement of the rejected proposal, or the draw from p
+ * of the last row. */
 static __device__ void speculate_end(const kern_speculation &w, int slot, int token, int accepted, bool rejected)
 {
     const int row = accepted * w.slots + slot, k = w.index[token] - accepted;
@@ -147,7 +152,7 @@ static __device__ void speculate_end(const kern_speculation &w, int slot, int to
         const kern_gaussians laws = kern_speculation_laws(&w, row);
         const kern_address address = kern_speculation_address(&w, token, k);
         const long tries =
-            kern_gaussian_residual(&laws, kern_gaussian_log_scale(&w.rule, KERN_WINDOW_PATH), &address, x);
+            kern_gaussian_residual(&laws, kern_gaussian_log_scale(&w.rule, KERN_SPECULATION_PATH), &address, x);
         if (kern_lane() == 0) {
             atomicAdd(&w.count->rejected, 1ull);
             atomicAdd(&w.count->tries, (unsigned long long)tries);
@@ -161,7 +166,7 @@ static __device__ void speculate_end(const kern_speculation &w, int slot, int to
     }
 }
 
-/* By one warp, for the transitions decided. */
+/* Updates r from the transitions decided in this round; by one warp. */
 static __device__ void speculate_learn(const kern_speculation &w, int token, int decided)
 {
     const int top = w.index[token];
@@ -176,7 +181,7 @@ static __device__ void speculate_learn(const kern_speculation &w, int token, int
     }
 }
 
-/* By one thread. */
+/* Moves the token's index and counts the round; by one thread. */
 static __device__ void speculate_advance(const kern_speculation &w, int token, int rows, int accepted)
 {
     const int calls = ++w.calls[token], index = w.index[token] -= accepted + 1;
@@ -187,13 +192,13 @@ static __device__ void speculate_advance(const kern_speculation &w, int token, i
     if (index < 0) atomicSub(&w.left[0], 1);
 }
 
-/* Takes the slot's token from its first row down to where its round ends; out: the answers to all rows. */
+/* Moves the slot's token from its first row to the end of its round. out is the head's output for all rows. */
 static __device__ void speculate_walk(const kern_speculation &w, const float *out, int slot, int token, void *scratch)
 {
     const int rows = kern_speculation_levels(&w, token), warp = (int)threadIdx.x / 32;
     int *first = (int *)scratch;
     if (threadIdx.x == 0) *first = rows - 1;
-    speculate_answers(w, out, slot, token);
+    speculate_read_outputs(w, out, slot, token);
     __syncthreads();
     speculate_verify(w, slot, token, rows - 1, first);
     __syncthreads();
@@ -202,20 +207,20 @@ static __device__ void speculate_walk(const kern_speculation &w, const float *ou
     if (warp == 1) speculate_learn(w, token, accepted + 1);
     __syncthreads();
     if (threadIdx.x == 0) {
-        w.lowest[token] = w.index[token] - (rows - 1); /* each round reaches lower than those before */
+        w.lowest[token] = w.index[token] - (rows - 1); /* each round reaches lower than the one before */
         speculate_advance(w, token, rows, accepted);
     }
     __syncthreads();
 }
 
-/* --- few rows: all rounds in one launch ---------------------------------------------------------------------- */
+/* --- up to PERSISTENT_ROWS rows: all rounds in one launch ---------------------------------------------------- */
 
 typedef struct {
     kern_speculation w;
     const unsigned char *mod;
 } speculate_job;
 
-/* The slot's token, or the next one that no slot has had if it is finished; -1: there is none. */
+/* The slot's token. If that is finished, the next token that had no slot yet, or -1. */
 static __device__ int speculate_take(const kern_speculation &w, int slot)
 {
     const int token = w.slot_token[slot];
@@ -230,8 +235,8 @@ static __device__ int speculate_take(const kern_speculation &w, int slot)
 }
 
 /* The block's own copy of what persistent_evaluate reads. */
-static __device__ void speculate_load(const persistent_args &a, const few *f, const speculate_job &j, int rows,
-                                      int states)
+static __device__ void speculate_load(const persistent_args &a, const persistent_block *f, const speculate_job &j,
+                                      int rows, int states)
 {
     for (int i = (int)threadIdx.x; i < states * a.channels; i += PERSISTENT_THREADS)
         f->state[i] = __ldcg(j.w.state + i);
@@ -245,14 +250,14 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel
 {
     const kern_speculation &w = j.w;
     const int states = w.slots * w.window, rows = states * w.conditions;
-    few f;
+    persistent_block f;
     persistent_begin<PAIRS>(a, &f);
     for (int slot = (int)blockIdx.x; slot < w.slots; slot += (int)gridDim.x)
         speculate_filter(w, slot, w.slot_token[slot], f.sums);
     for (;;) {
         persistent_arrive(a, &f);
         persistent_wait(a, &f);
-        if (__ldcg(w.left) == 0) break; /* stays as it is until all blocks have taken part in the evaluation */
+        if (__ldcg(w.left) == 0) break; /* nobody changes it before all blocks have arrived in the evaluation */
         if (blockIdx.x == 0 && threadIdx.x == 0) w.count->rounds++;
         speculate_load(a, &f, j, rows, states);
         persistent_evaluate<PAIRS>(a, &f, rows, states);
@@ -274,7 +279,7 @@ static void (*const speculate_kernels[PERSISTENT_PAIRS])(persistent_args, specul
 
 int cuda_speculate_run(kern *k, kern_speculation *w, const kern_speculation_head *target)
 {
-    const persistent_head *f = target->net->few;
+    const persistent_head *f = target->net->persistent;
     const int fit = PERSISTENT_ROWS / (w->conditions * w->window);
     if (!f || w->tokens > TURNS * fit) return 0;
     w->slots = w->tokens < fit ? w->tokens : fit;
@@ -283,9 +288,9 @@ int cuda_speculate_run(kern *k, kern_speculation *w, const kern_speculation_head
     return 1;
 }
 
-/* --- many rows: a round at a time ----------------------------------------------------------------------------- */
+/* --- more rows: a round at a time ------------------------------------------------------------------------------ */
 
-/* x_T and all noise, four channels a thread; index 0, where no noise is added, is x_T's. */
+/* Draws x_T and all noise, four channels a thread. Index 0, where no noise is added, stands for x_T. */
 static __global__ void start_kernel(kern_speculation w)
 {
     const int quads = (w.channels + 3) / 4, i = (int)(blockIdx.x * THREADS + threadIdx.x);
@@ -323,7 +328,7 @@ void cuda_speculate_start(kern *k, kern_speculation *w)
                 THREADS, 0, *w);
 }
 
-/* One warp gives the unfinished tokens the first slots. */
+/* Gives the first slots to the unfinished tokens; by one warp. */
 static __global__ void slots_kernel(kern_speculation w)
 {
     int slots = 0;
@@ -336,7 +341,7 @@ static __global__ void slots_kernel(kern_speculation w)
     for (int slot = slots + (int)threadIdx.x; slot < w.tokens; slot += 32) w.slot_token[slot] = -1;
 }
 
-/* The slot's token; -1: there is none, or it is finished. */
+/* The slot's token, or -1 if it has none or the token is finished. */
 static __device__ int speculate_unfinished(const kern_speculation &w, int slot)
 {
     const int token = w.slot_token[slot];
@@ -354,7 +359,7 @@ static __global__ void __launch_bounds__(THREADS) propose_kernel(kern_speculatio
     }
 }
 
-/* The proposals behind the rows of one level, by a draft's answers to these. */
+/* Writes the proposals after the rows of one level, from the draft's output for that level. */
 static __global__ void draft_kernel(kern_speculation w, const float *out, int level)
 {
     const int slot = (int)blockIdx.x, token = speculate_unfinished(w, slot);
@@ -391,12 +396,13 @@ mar_status cuda_speculate_plan(kern *k, kern_head *h, const kern_speculation *w,
     for (int n = 1; status == MAR_OK && n <= w->tokens; n++) {
         if (slots_for(w, n) != n) continue;
         status = cuda_head_plan(k, h, w->conditions * n * w->window, err);
-        if (status == MAR_OK) status = cuda_head_plan(k, h, w->conditions * n, err); /* a draft's */
+        if (status == MAR_OK)
+            status = cuda_head_plan(k, h, w->conditions * n, err); /* the draft's, a level at a time */
     }
     return status;
 }
 
-/* Proposals of all levels, each by the draft's answers to the one before. */
+/* Proposes level by level; each level is evaluated by the draft's head before the next. */
 static void propose_by_draft(cuda_kern *c, const kern_speculation *w, const kern_speculation_head *draft)
 {
     for (int level = 0; level + 1 < w->window; level++) {
@@ -410,7 +416,7 @@ static void propose_by_draft(cuda_kern *c, const kern_speculation *w, const kern
 int cuda_speculate_propose(kern *k, kern_speculation *w, const kern_speculation_head *draft)
 {
     cuda_kern *c = cuda_of(k);
-    if ((long)w->rounds++ * w->window >= w->steps) { /* before, no token can be finished */
+    if ((long)w->rounds++ * w->window >= w->steps) { /* in earlier rounds no token can be finished */
         int unfinished = 0;
         k->core->download(k, &unfinished, w->left, sizeof unfinished);
         if (unfinished == 0 || k->failed != MAR_OK) return 0;

@@ -1,8 +1,8 @@
-/* Draft tokens against the target: kernels/gaussian.h with a warp a row.
+/* Verifies draft tokens against the target (kernels/gaussian.h); a warp takes a row.
  *
- * 24 bytes a channel move, which is nothing; what takes time is arithmetic in double: two exponentials a channel of
- * every row, and of a rejected one half a Box-Muller transform and up to five exponentials a channel of a candidate,
- * one channel after the other in a candidate's lane. */
+ * Memory is no limit, with 24 bytes a channel. Arithmetic in double takes the time: two exponentials a channel of every
+ * row. A rejected row adds half a Box-Muller transform and up to five exponentials a channel of each candidate; a lane
+ * computes the channels of its candidate one after the other. */
 #include "kernels/cuda/cuda.h"
 
 extern "C" {
@@ -11,7 +11,7 @@ extern "C" {
 
 #include <limits.h>
 
-enum { ROWS = 4 }; /* of a block: a round has few, which are to spread over the multiprocessors */
+enum { ROWS = 4 }; /* of a block; the rows of a round should spread over the multiprocessors */
 
 static __global__ void clear_kernel(int *first_replaced, int groups)
 {

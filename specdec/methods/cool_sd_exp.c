@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* omega_i falls below 1 late in the block; there Norm[p - q]+ would be wrong, and the resampler is the general form. */
+/* Late in the block omega_i is below 1. Norm[p - q]+ would be wrong there, so the resampler is the general form. */
 static double log_accept(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
 {
     (void)x;

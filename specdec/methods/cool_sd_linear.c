@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* omega_i ~ l - i; where a block is so long that i reaches l, omega_i is 0 and nothing is accepted. */
+/* omega_i ~ l - i. If a block is so long that i reaches l, omega_i is 0 and nothing is accepted there. */
 static double log_accept(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
 {
     (void)x;

@@ -176,7 +176,7 @@ static void groups(void **state)
     const cJSON *reference = cJSON_GetObjectItem(record, "reference");
     assert_true(number(record, "seed") == 9 && number(record, "images") == 20);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(record, "classes")), 2);
-    assert_true(number(reference, "num_iter") == 2);
+    assert_true(number(cJSON_GetObjectItem(reference, "parameters"), "num_iter") == 2);
     assert_string_equal(text(run_of(record, 0), "options"), "--num_iter 4");
     assert_string_equal(text(run_of(record, 1), "options"), "--num_iter 4 --cfg 4");
     assert_string_equal(text(reference, "options"), "plain sampling, 2 autoregressive steps of 20");
@@ -192,10 +192,26 @@ static void no_first_run(void **state)
                                    "--against --num_iter 4 --num_sampling_steps 10 --out f.html");
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(record, "runs")), 2);
     assert_string_equal(text(run_of(record, 0), "options"), "--num_sampling_steps 20");
+    assert_string_equal(text(run_of(record, 1), "options"), "--gtr --gtr_generation_steps 2");
     /* the steps of other tokens are no more than those of detailed ones, 50 by default */
-    assert_string_equal(text(run_of(record, 1), "options"), "--gtr --gtr_generation_steps 2 --gtr_reconstruction_steps "
-                                                            "1 --gtr_detail 0.3 --gtr_sampling_steps 10");
+    const cJSON *parameters = cJSON_GetObjectItem(run_of(record, 1), "parameters");
+    assert_true(number(parameters, "gtr_sampling_steps") == 10);
+    assert_true(cJSON_IsTrue(cJSON_GetObjectItem(parameters, "gtr")));
+    assert_null(cJSON_GetObjectItem(parameters, "num_iter")); /* has no effect with gtr */
     assert_string_equal(text(cJSON_GetObjectItem(record, "reference"), "model"), "demo-draft");
+    cJSON_Delete(record);
+}
+
+/* A reference that is itself faster is named by its ways, and a run by what it does without. */
+static void a_fast_reference(void **state)
+{
+    cJSON *record = report(*state, QUICK "--versus --model demo-draft " QUICK "--lazy_head --against --gtr "
+                                         "--num_sampling_steps 20 --cfg 2 --num 20 --out g.html");
+    assert_string_equal(text(run_of(record, 0), "options"), "--num_iter 4 --cfg 2.9 no gtr");
+    assert_string_equal(text(run_of(record, 1), "options"),
+                        "--model demo-draft --num_iter 4 --cfg 2.9 --lazy_head no gtr");
+    assert_string_equal(text(cJSON_GetObjectItem(record, "reference"), "options"),
+                        "--num_sampling_steps 20 --gtr --gtr_sampling_steps 20");
     cJSON_Delete(record);
 }
 
@@ -436,7 +452,7 @@ static void mistakes(void **state)
         {"--num 20 --against --num_iter 4", "the fast run is missing"},
         {"--against --num 19", "--num 19: expected a whole number from 20 to 10000"},
         {"--head_spce 3 --against", "did you mean --head_spec?"},
-        {"--versus --against --num_iter 65", "--num_iter 65: expected a whole number from 1 to 64"},
+        {"--versus --against --num_iter 65", "num_iter 65: expected 1..64"},
         {"--num_iter 4 --versus --model absent.pth --against", "absent.pth"},
         {"--versus --against --class 10", "--class: "},
         {"--versus --against --out nowhere/x.html", "nowhere/x.html: cannot write there"},
@@ -470,6 +486,7 @@ int main(void)
         cmocka_unit_test(verdicts),
         cmocka_unit_test(groups),
         cmocka_unit_test(no_first_run),
+        cmocka_unit_test(a_fast_reference),
         cmocka_unit_test(drafts_are_mapped),
         cmocka_unit_test(table_and_page),
         cmocka_unit_test(spreads),

@@ -337,10 +337,13 @@ static void draft_in_the_text(void **state)
     command_ok(d, "convert demo-draft secret.safetensors");
     cJSON *record = generate_record(d, "--draft ./secret.safetensors --class 3 --num 1 " QUICK "--out a.png");
     assert_string_equal(cJSON_GetObjectItem(record, "draft")->valuestring, "./secret.safetensors");
+    assert_string_equal(cJSON_GetObjectItem(cJSON_GetObjectItem(record, "parameters"), "draft")->valuestring,
+                        "secret.safetensors");
     cJSON_Delete(record);
     picture p = open_picture(d, "a.png");
-    assert_non_null(strstr(text_of(&p, "method"), "--draft secret.safetensors "));
-    assert_null(strstr(text_of(&p, "method"), "/"));
+    assert_text(&p, "draft", "secret.safetensors");
+    assert_text(&p, "spec", "conditional");
+    assert_text(&p, "method", "(absent)");
     assert_text(&p, "Title", "(absent)");
     close_picture(&p);
 }

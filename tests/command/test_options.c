@@ -10,29 +10,36 @@
 #include <string.h>
 #include <unistd.h>
 
-static int flag, number, choice;
-static uint64_t seed;
-static float scale;
-static const char *text, *in, *out;
+typedef struct {
+    int flag, number, choice, align;
+    uint64_t seed;
+    float scale;
+    const char *text, *method;
+} values_of;
+static values_of got, shared; /* two structs of which a set has options */
+static const char *in, *out, *draft;
+static option_set set;
 
-static const char *const choices[] = {"linear", "constant", NULL};
-static const option options[] = {
-    {.name = "flag", .kind = OPTION_FLAG, .value = &flag},
-    {.name = "num_iter", .kind = OPTION_INT, .value = &number, .min = 1, .max = 64},
-    {.name = "choice", .kind = OPTION_CHOICE, .value = &choice, .choices = choices},
-    {.name = "seed", .kind = OPTION_UINT64, .value = &seed},
-    {.name = "cfg", .kind = OPTION_FLOAT, .value = &scale, .min = 0, .max = 100},
-    {.name = "text", .kind = OPTION_TEXT, .value = &text, .expects = "a file"},
+static const char *const choices[] = {"linear", "constant", NULL}, *const switches[] = {"off", "on", NULL};
+static const mar_param own_rows[] = {
+    {.name = "flag", .type = MAR_TYPE_FLAG, .offset = offsetof(values_of, flag)},
+    {.name = "num_iter", .type = MAR_TYPE_INT, .offset = offsetof(values_of, number), .min = 1, .max = 64},
+    {.name = "choice", .type = MAR_TYPE_CHOICE, .offset = offsetof(values_of, choice), .choices = choices},
+    {.name = "align", .type = MAR_TYPE_CHOICE, .offset = offsetof(values_of, align), .choices = switches},
+    {.name = "seed", .type = MAR_TYPE_UINT64, .offset = offsetof(values_of, seed)},
+    {.name = "cfg", .type = MAR_TYPE_FLOAT, .offset = offsetof(values_of, scale), .max = 100},
+    {.name = "text", .type = MAR_TYPE_TEXT, .offset = offsetof(values_of, text), .argument = "FILE", .help = "a file"},
+    {.name = "method", .type = MAR_TYPE_NAME, .offset = offsetof(values_of, method), .choices = choices},
     {0},
 };
-static const operand operands[] = {{"IN", &in}, {"OUT", &out}, {0}};
-static uint64_t given;
-static const option shared[] = {
-    {.name = "first", .kind = OPTION_INT, .value = &number, .min = 1, .max = 64},
-    {.name = "second", .kind = OPTION_FLAG, .value = &flag},
+static const mar_param shared_rows[] = {
+    {.name = "first", .type = MAR_TYPE_INT, .offset = offsetof(values_of, number), .min = 1, .max = 64},
+    {.name = "second", .type = MAR_TYPE_FLAG, .offset = offsetof(values_of, flag)},
+    {.name = "seed", .type = MAR_TYPE_UINT64, .offset = offsetof(values_of, seed)}, /* behind the other one */
     {0},
 };
-static const option_set set = {"test", "the help\n", options, operands, shared, &given};
+static const mar_param model = {.name = "draft", .type = MAR_TYPE_MODEL, .argument = "FILE", .help = "a model\nmore"};
+static const operand operands[] = {{"IN", &in, "read"}, {"OUT", &out, "written"}, {0}};
 
 enum { ARGUMENTS = 16 };
 
@@ -40,16 +47,18 @@ enum { ARGUMENTS = 16 };
  * stderr is stored in message. */
 static int parse(const char *line, char *message, size_t size)
 {
-    static char copy[256]; /* what `text` points into afterwards */
+    static char copy[256]; /* what got.text points into afterwards */
     char *argv[ARGUMENTS] = {"test", "a", "b"};
     int argc = 3;
     snprintf(copy, sizeof copy, "%s", line);
     for (char *word = strtok(copy, " "); word; word = strtok(NULL, " "))
         argv[argc++] = strcmp(word, "''") == 0 ? "" : word;
-    flag = number = choice = 0;
-    seed = given = 0;
-    scale = 0;
-    text = in = out = NULL;
+    got = shared = (values_of){0};
+    in = out = draft = NULL;
+    set = (option_set){.command = "test", .operands = operands};
+    options_add_table(&set, own_rows, &got, 0);
+    options_add_table(&set, shared_rows, &shared, 1);
+    options_add(&set, &model, &draft, 1);
 
     FILE *capture = tmpfile();
     int saved = dup(STDERR_FILENO);
@@ -64,6 +73,11 @@ static int parse(const char *line, char *message, size_t size)
     return status;
 }
 
+static int is_given(const char *name)
+{
+    return options_find(&set, name)->given;
+}
+
 static void values(void **state)
 {
     (void)state;
@@ -75,25 +89,27 @@ static void values(void **state)
                            message, sizeof message),
                      OPTIONS_RUN);
     assert_string_equal(message, "");
-    assert_int_equal(flag, 1);
-    assert_int_equal(number, 64);
-    assert_int_equal(choice, 1);
-    assert_true(seed == UINT64_MAX);
-    assert_true(scale == 2.9f);
-    assert_string_equal(text, "x");
+    assert_int_equal(got.flag, 1);
+    assert_int_equal(got.number, 64);
+    assert_int_equal(got.choice, 1);
+    assert_true(got.seed == UINT64_MAX && shared.seed == 0); /* the first of two with one name */
+    assert_true(got.scale == 2.9f);
+    assert_string_equal(got.text, "x");
     assert_string_equal(in, "a");
     assert_string_equal(out, "b");
+    assert_true(is_given("flag") && is_given("seed") && !is_given("first") && !is_given("draft"));
 
     assert_int_equal(parse("--num-iter=3 --text=--flag --text -5", message, sizeof message), OPTIONS_RUN);
-    assert_int_equal(number, 3);
-    assert_int_equal(flag, 0);
-    assert_string_equal(text, "-5"); /* the last one counts */
-    assert_true(given == 0);
+    assert_int_equal(got.number, 3);
+    assert_int_equal(got.flag, 0);
+    assert_string_equal(got.text, "-5"); /* the last one counts */
 
-    assert_int_equal(parse("--second --flag", message, sizeof message), OPTIONS_RUN);
-    assert_true(given == 2);
-    assert_int_equal(parse("--first 3 --second", message, sizeof message), OPTIONS_RUN);
-    assert_true(given == 3);
+    assert_int_equal(parse("--first 3 --second --flag --align on", message, sizeof message), OPTIONS_RUN);
+    assert_true(shared.number == 3 && shared.flag == 1 && got.number == 0 && got.align == 1);
+    assert_true(is_given("first") && is_given("second") && !is_given("num_iter"));
+    assert_int_equal(parse("--draft x --method constant --draft=y", message, sizeof message), OPTIONS_RUN);
+    assert_string_equal(draft, "y"); /* of a model the file is kept */
+    assert_string_equal(got.method, "constant");
 }
 
 static void errors(void **state)
@@ -120,7 +136,13 @@ static void errors(void **state)
         {"--seed -1", "--seed -1:", "from 0 to 18446744073709551615"},
         {"--seed 18446744073709551616", "18446744073709551616", "from 0"},
         {"--text ''", "--text (empty)", "a file"},
+        {"--draft ''", "--draft (empty)", "FILE, a model"},
+        {"--draft", "found nothing", "FILE, a model"},
+        {"--method cosine", "--method cosine:", "linear or constant"},
+        {"--align 1", "--align 1:", "off or on"},
+        {"--num_iter 3 --num_iter 0", "--num_iter 0:", "from 1 to 64"},
         {"--flag=1", "--flag", "no value"},
+        {"--flag on", "on", "unexpected argument"},
         {"--num_itre 3", "--num_itre", "did you mean --num_iter?"},
         {"--wobble", "--wobble", "unknown option"},
         {"-n 3", "-n", "unknown option"},

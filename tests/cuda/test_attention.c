@@ -6,8 +6,8 @@
 
 typedef struct {
     int n_seq, n_q, n_k, heads, dim;
-    int skew;    /* elements that q's and k's rows have too many: an odd number leaves them unaligned */
-    float scale; /* of the queries: how sharp the softmax is */
+    int skew;    /* extra elements of q's and k's rows; an odd number leaves them unaligned */
+    float scale; /* of the queries; larger makes the softmax sharper */
 } attention_case;
 
 static const attention_case cases[] = {
@@ -18,14 +18,14 @@ static const attention_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* Operands: q [n_seq*n_q][q_stride], k and v side by side [n_seq*n_k][kv_stride], as floats that bf16 can hold. */
+/* Operands: q [n_seq*n_q][q_stride], k and v side by side [n_seq*n_k][kv_stride], as floats that are exact in bf16. */
 typedef struct {
     size_t n_q, n_kv;
     int q_stride, kv_stride;
     float *q, *kv;
 } operands;
 
-/* With as many queries as keys they are one interleaved array, as the models' qkv is: kv points behind q. */
+/* With as many queries as keys, q and kv are one interleaved array, as the models' qkv is; kv points after q. */
 static int interleaved(const attention_case *a)
 {
     return a->n_q == a->n_k;
@@ -114,7 +114,7 @@ static void bf16_is_near(void **unused)
     check_cases(MAR_DTYPE_BF16, 3e-3);
 }
 
-/* Sequence 1 of 3 changes: not a bit of the others does. */
+/* When sequence 1 of 3 changes, no bit of the others does. */
 static void check_independence(mar_dtype dtype, const attention_case *a)
 {
     kern *k = open_cuda(dtype);

@@ -1,4 +1,4 @@
-/* The CUDA backend's ground: opening, memory, host arrays on their way to the device, recordings, laps, failures. */
+/* The CUDA backend's basics: opening, memory, staging of host arrays, recordings, laps, failures. */
 #include "tests/cuda/support.h"
 
 #include <stdlib.h>
@@ -54,15 +54,15 @@ static void memory(void **state)
     assert_int_equal(k->core->alloc(k, (size_t)1 << 46, &p, &err), MAR_ENOMEM);
     assert_null(p);
     assert_non_null(strstr(err.text, "out of GPU memory: 65536.0 GB asked, "));
-    check_kern(k); /* no failure of the backend: a smaller one is fine */
+    check_kern(k); /* not a failure of the backend: a smaller one still works */
     p = to_device(k, host, N);
     k->core->free(k, p);
     k->core->close(k);
     free(host);
 }
 
-/* What an upload was given may be changed when it returns; many small ones, more than are under way at a time, and
- * large ones. */
+/* The source of an upload may be changed when it returns. Many small ones, more than the ring has room for, and large
+ * ones. */
 static void uploads(void **state)
 {
     (void)state;
@@ -103,7 +103,7 @@ static void large_host_arrays(void **state)
     for (int r = 0; r < ROWS; r++) index[r] = (int)((long)r * 7919 % ROWS), reverse[r] = ROWS - 1 - r;
     float *src = to_device(k, x, ROWS * sizeof *x), *dst = to_device(k, NULL, ROWS * sizeof *y);
     for (int times = 0; times < 2; times++) k->core->copy_rows(k, dst, reverse, src, index, src, reverse, ROWS, 1);
-    for (int r = 0; r < ROWS; r++) index[r] = reverse[r] = 0; /* they were read */
+    for (int r = 0; r < ROWS; r++) index[r] = reverse[r] = 0; /* they have been read */
     from_device(k, y, dst, ROWS * sizeof *y);
     for (int r = 0; r < ROWS; r++) assert_float_equal(y[ROWS - 1 - r], x[(long)r * 7919 % ROWS] + x[ROWS - 1 - r], 0);
     k->core->free(k, src);
@@ -140,7 +140,7 @@ static void larger_in_between(void **state)
     free(x), free(out), free(cfg), free(each), free(law[0]), free(law[1]);
 }
 
-/* Backends of one process do not know of each other. */
+/* Backends of one process do not affect each other. */
 static void side_by_side(void **state)
 {
     (void)state;
@@ -252,7 +252,7 @@ static void recordings(void **state)
     }
     assert_null(w.inner); /* part of the outer recording */
     const int runs = w.runs;
-    for (int times = 4; times < 8; times++) { /* one behind the other, the arrays changed meanwhile */
+    for (int times = 4; times < 8; times++) { /* one right after the other; the arrays change in between */
         float changing[DIM];
         memcpy(changing, fresh + times * DIM, sizeof changing);
         for (int r = 0; r < ROWS; r++) from[r] = (r + times) % ROWS;
@@ -304,7 +304,7 @@ static void expect_failure(const kern *k, const char *text)
     if (!strstr(err.text, text)) fail_msg("\"%s\" does not say \"%s\"", err.text, text);
 }
 
-/* A body whose host arrays are others than when it was recorded is found out, whatever differs. */
+/* A body whose host arrays differ in any way from the recorded ones is detected. */
 static void changed_recordings(void **state)
 {
     (void)state;
@@ -353,7 +353,7 @@ static void timing(void *arg)
     ((work *)arg)->k->core->lap(((work *)arg)->k, NULL);
 }
 
-/* What a recording cannot hold, at its recording, and when it is refilled. */
+/* Calls that a recording refuses: when it is measured, recorded and refilled. */
 static void (*forbidden)(void *arg);
 static int forbid; /* from this run on */
 
@@ -401,7 +401,7 @@ static void laps(void **state)
     kern *k = open_cuda(MAR_DTYPE_F32);
     float *x = to_device(k, NULL, N * sizeof *x), first;
     double work_time = 0, rest = 0, all = 0, unused = 0;
-    k->core->lap(k, &unused); /* nothing to measure from */
+    k->core->lap(k, &unused); /* starts the clock */
     k->core->finish(k);
     assert_true(unused == 0);
     k->core->lap(k, NULL);

@@ -107,7 +107,7 @@ static const struct {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* Two batches, the first is recorded, the second replays that; where time is short, only of every fifth case. */
+/* Two batches: the first is recorded, the second replays it. Where time is short, only of every fifth case. */
 static void f32_is_the_cpu(void **state)
 {
     (void)state;
@@ -158,7 +158,7 @@ static void bf16_is_near(void **state)
     close_library(&cuda);
 }
 
-/* Nothing of a batch, of the same size or of another, is left for the next. */
+/* A batch does not depend on the one before, of the same size or of another. */
 static void batches_stand_alone(void **state)
 {
     (void)state;
@@ -207,7 +207,7 @@ static void sessions_stand_alone(void **state)
     close_library(&l[1]);
 }
 
-/* Sessions for as many images as may be, until one does not fit; those before still work. */
+/* Sessions for the largest number of images, until one does not fit in memory; those before still work. */
 static void memory_that_runs_out_is_named(void **state)
 {
     (void)state;

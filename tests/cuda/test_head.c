@@ -18,7 +18,8 @@ typedef struct {
 } side;
 
 typedef struct {
-    int width, rows; /* rows: the most */
+    int width;
+    int rows; /* the most of a call */
     mar_dtype dtype;
     double tolerance;
     side cpu, cuda;
@@ -104,7 +105,7 @@ static void modulate(side *s, int rows)
     s->k->head->modulate(s->k, s->net, s->temb, step, STEPS, s->cond, rows, s->mod, s->scratch);
 }
 
-/* kept NULL: head_eval. The answer [rows][2C], the caller's. */
+/* Evaluates the head, with reuse unless `kept` is NULL. Returns the output [rows][2C], which the caller frees. */
 static float *ask(side *s, const question *q, kern_head_reuse reuse, float *kept, int kept_rows)
 {
     kern *k = s->k;
@@ -154,7 +155,7 @@ static void evaluation(void **state)
     }
 }
 
-/* Each call after the first at another state and other modulations: what is kept then matters. */
+/* Each call after the first has another state and other modulations, so that reuse makes a difference. */
 static void reuse(void **state)
 {
     (void)state;
@@ -197,10 +198,10 @@ static void refuses_odd_widths(void **state)
 
 /* --- whole chains --------------------------------------------------------------------------------------------- */
 
-/* A job of indices STEPS-1 .. 1, whose host arrays a later run may find changed. */
+/* A job of indices STEPS-1 .. 1. Its host arrays may change between runs. */
 typedef struct {
     fixture *f;
-    kern_chain_job job; /* but for what is a side's own */
+    kern_chain_job job; /* without the arrays of one backend */
     kern_chain_coef coef[STEPS];
     kern_ode_coef ode[STEPS];
     int t[STEPS];
@@ -260,7 +261,7 @@ static void end_course(respacing *c)
     free(c->cfg), free(c->x), free(c->image), free(c->position);
 }
 
-/* The same by single operations of the CPU: x and x0, [2][tokens][C], the caller's. */
+/* The same by single operations of the CPU. Returns x and x0, [2][tokens][C], which the caller frees. */
 static float *step_by_step(respacing *c)
 {
     side *s = &c->f->cpu;
@@ -298,7 +299,7 @@ static void run_course(void *arg)
     s->k->head->chain_run(s->k, s->net, &job);
 }
 
-/* Runs it on the GPU, in the recording if there is one, and compares. */
+/* Runs it on the GPU, in a recording if one is given, and compares. */
 static void check_course(respacing *c, kern_recording **recording)
 {
     kern *k = c->f->cuda.k;

@@ -1,6 +1,7 @@
 /* Convolution, group normalisation and the whole image decoder of the CUDA backend against the CPU's in f32, on the
  * same operands. */
 #include "tests/cuda/support.h"
+#include "tests/support/conv_case.h"
 
 #include "vae/vae.h"
 
@@ -23,17 +24,13 @@ static double tolerance(mar_dtype dtype, int f32_result)
 
 /* --- convolution ------------------------------------------------------------------------------------------- */
 
-typedef struct {
-    int height, width, in, out, kernel, flags;
-} conv_case;
-
 static const conv_case conv_cases[] = {
     {1, 1, 8, 3, 3, KERN_OUT_F32},
     {5, 7, 32, 64, 3, KERN_OUT_F32},
     {5, 7, 32, 64, 3, KERN_OUT_F32 | KERN_OUT_ADD},
     {6, 8, 64, 32, 3, 0},
-    {9, 4, 5, 6, 3, KERN_OUT_F32},  /* patches of no whole vectors */
-    {9, 4, 12, 7, 1, KERN_OUT_F32}, /* nor these */
+    {9, 4, 5, 6, 3, KERN_OUT_F32},  /* a patch is no multiple of a vector */
+    {9, 4, 12, 7, 1, KERN_OUT_F32}, /* nor is a row */
     {16, 16, 64, 32, 1, KERN_OUT_F32},
     {9, 13, 96, 40, 1, KERN_OUT_F32 | KERN_OUT_ADD},
     {2, 40, 24, 17, 3, KERN_OUT_F32},
@@ -45,26 +42,13 @@ static const conv_case conv_cases[] = {
     {13, 11, 8, 128, 3, KERN_OUT_F32 | KERN_UPSAMPLE}, /* the same */
 };
 
-static size_t in_size(const conv_case *c)
-{
-    return (size_t)c->height * (size_t)c->width * (size_t)c->in;
-}
-
-static size_t out_size(const conv_case *c)
-{
-    return (size_t)c->height * (size_t)c->width * (size_t)c->out * (c->flags & KERN_UPSAMPLE ? 4 : 1);
-}
-
-/* y holds what the result is added to, and becomes the result. */
+/* y becomes the result; where the convolution adds, it is the first term on entry. */
 static void run_conv(kern *k, const conv_case *c, const float *weight, const float *bias, const float *x, float *y)
 {
     mar_err err = {0};
-    kern_conv *conv = NULL;
-    const kern_conv_spec spec = {
-        .out = c->out, .in = c->in, .kernel = c->kernel, .weight = weight, .bias = bias, .flags = c->flags};
     const size_t n = out_size(c);
     void *in = to_act(k, x, in_size(c)), *out = to_device(k, y, n * sizeof *y);
-    assert_ok(k->conv->create(k, &spec, &conv, &err), &err);
+    kern_conv *conv = make_conv(k, c, weight, bias);
     assert_ok(k->conv->plan(k, conv, c->height, c->width, &err), &err);
     k->conv->conv(k, conv, in, c->height, c->width, out);
     if (c->flags & KERN_OUT_F32) {
@@ -80,8 +64,8 @@ static void run_conv(kern *k, const conv_case *c, const float *weight, const flo
 
 static void check_conv(kern *cpu, kern *cuda, mar_dtype dtype, const conv_case *c, uint64_t seed)
 {
-    const size_t n = out_size(c), weights = (size_t)c->out * (size_t)c->in * (size_t)(c->kernel * c->kernel);
-    float *x = coarse_floats(in_size(c), seed), *weight = coarse_floats(weights, seed + 1);
+    const size_t n = out_size(c);
+    float *x = coarse_floats(in_size(c), seed), *weight = coarse_floats(weight_size(c), seed + 1);
     float *bias = random_floats((size_t)c->out, 1, seed + 2);
     float *want = random_floats(n, 1, seed + 3), *got = random_floats(n, 1, seed + 3);
     run_conv(cpu, c, weight, bias, x, want);
@@ -196,7 +180,7 @@ static void norm_bf16_is_near(void **unused)
     check_norms(MAR_DTYPE_BF16);
 }
 
-/* One thread's sums end where another's begin, but always in the same order. */
+/* Sums of several threads are always added in the same order. */
 static void norm_repeats_its_bits(void **unused)
 {
     (void)unused;

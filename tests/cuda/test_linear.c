@@ -19,7 +19,7 @@ typedef struct {
     kern_activation activation;
     int flags, gap; /* elements between rows of y */
     int no_bias;
-    int offset; /* elements by which x and y miss their alignment */
+    int offset; /* elements from an aligned address to x and to y */
 } linear_shape;
 
 static void *device_x(kern *k, const linear_shape *s, const float *x, size_t n)
@@ -27,7 +27,7 @@ static void *device_x(kern *k, const linear_shape *s, const float *x, size_t n)
     return s->flags & KERN_IN_F32 ? to_device(k, x, n * sizeof *x) : to_act(k, x, n);
 }
 
-/* y as floats, [rows][out + gap] behind the offset, after a layer on y0 there. */
+/* Runs a layer on y0. Returns y as floats, [rows][out + gap], without the offset. */
 static float *run(kern *k, const linear_shape *s, const kern_linear_spec *spec, const float *x, const float *y0)
 {
     const size_t x_size = s->flags & KERN_IN_F32 ? sizeof(float) : k->act_size;
@@ -125,7 +125,7 @@ static void layers(void **state)
     cpu->core->close(cpu);
 }
 
-/* The promise about GELU's tanh form, where bf16's rounding is finer than it: around 0. */
+/* The stated error of GELU's tanh form, near 0, where bf16 rounds more finely than that error. */
 static void gelu_in_bf16(void **state)
 {
     (void)state;

@@ -23,12 +23,12 @@ static int *random_index(int rows, int below)
 /* --- layer norm ------------------------------------------------------------------------------------------- */
 
 /* y as floats. `offset`: floats by which x misses its alignment. */
-static float *norm(kern *k, const float *x, int held, int dim, const int *index, int rows, const float *weight,
+static float *norm(kern *k, const float *x, int x_rows, int dim, const int *index, int rows, const float *weight,
                    const float *bias, int y_f32, int offset)
 {
     const size_t row = (size_t)dim * sizeof(float), n = (size_t)rows * (size_t)dim;
-    float *dx = to_device(k, NULL, (size_t)held * row + 64);
-    k->core->upload(k, dx + offset, x, (size_t)held * row);
+    float *dx = to_device(k, NULL, (size_t)x_rows * row + 64);
+    k->core->upload(k, dx + offset, x, (size_t)x_rows * row);
     float *w = to_device(k, weight, row), *b = to_device(k, bias, row);
     void *y = to_device(k, NULL, n * sizeof(float));
     k->core->layer_norm(k, dx + offset, index, rows, dim, w, b, 1e-6f, y, y_f32);
@@ -51,20 +51,20 @@ static void layer_norm(void **state)
 {
     (void)state;
     const int dims[] = {4, 16, 64, 256, 260, 768, 1000, 1024, 1280, 1536, 5120, 5124, 1, 33, 1001};
-    enum { HELD = 6 };
+    enum { X_ROWS = 6 };
     kern *cpu = open_cpu();
     for (int d = 0; d < 2; d++) {
         kern *k = open_cuda(dtypes[d]);
         for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
             for (int variant = 0; variant < 4; variant++) {
                 const int dim = dims[i], y_f32 = variant % 2, offset = variant == 3;
-                const int rows = variant < 2 ? 7 : HELD - 1;
-                float *x = random_floats((size_t)(HELD * dim), 2, seed++);
+                const int rows = variant < 2 ? 7 : X_ROWS - 1;
+                float *x = random_floats((size_t)(X_ROWS * dim), 2, seed++);
                 float *weight = random_floats((size_t)dim, 1, seed++), *bias = random_floats((size_t)dim, 1, seed++);
-                for (int j = 0; j < HELD * dim; j++) x[j] += 50; /* a mean far from zero */
-                int *index = variant < 2 ? random_index(rows, HELD) : NULL;
-                float *want = norm(cpu, x, HELD, dim, index, rows, weight, bias, 1, 0);
-                float *got = norm(k, x, HELD, dim, index, rows, weight, bias, y_f32, offset);
+                for (int j = 0; j < X_ROWS * dim; j++) x[j] += 50; /* a mean far from zero */
+                int *index = variant < 2 ? random_index(rows, X_ROWS) : NULL;
+                float *want = norm(cpu, x, X_ROWS, dim, index, rows, weight, bias, 1, 0);
+                float *got = norm(k, x, X_ROWS, dim, index, rows, weight, bias, y_f32, offset);
                 /* A float of 50 is exact to 4e-6, which the scale of the result, 1/2, does not enlarge. */
                 const double allowed = dim == 1 ? 1e-2 : y_f32 || d == 0 ? 2e-5 : 3e-3;
                 const double error = relative_error(got, want, (size_t)rows * (size_t)dim);
@@ -147,7 +147,7 @@ static void copies(void **state)
     free(from), free(more);
 }
 
-/* --- how rows change -------------------------------------------------------------------------------------- */
+/* --- similarity of rows -------------------------------------------------------------------------------------- */
 
 static void similarity(void **state)
 {
@@ -166,7 +166,7 @@ static void similarity(void **state)
             if (rows > 2) memset(a, 0, (size_t)width * sizeof *a), memset(b, 0, (size_t)width * sizeof *b);
             if (rows > 2) memset(a + stride, 0, (size_t)shapes[i].head_dim * sizeof *a);
             void *ka = to_act(k, a, n), *kb = to_act(k, b, n);
-            float *ra = act_to_floats(k, ka, n), *rb = act_to_floats(k, kb, n); /* what bf16 left of them */
+            float *ra = act_to_floats(k, ka, n), *rb = act_to_floats(k, kb, n); /* rounded to bf16 */
             void *ca = to_act(cpu, ra, n), *cb = to_act(cpu, rb, n);
             float want[32], got[32];
             for (int j = 0; j < 32; j++) want[j] = got[j] = 7;

@@ -1,5 +1,5 @@
-/* Speculation inside the head on the device, with the demo models' heads on conditions of images of which nothing is
- * known: the CPU's decisions, the plain chain's law, and both ways to run the rounds. */
+/* Speculation inside the head on the device: the CPU's decisions, the plain chain's law, and both ways to run the
+ * rounds. The heads are the demo models', on conditions of images with no token known. */
 #include "diffusion/speculate.h"
 #include "mar/handle.h"
 #include "mar/runner.h"
@@ -33,14 +33,14 @@ typedef struct {
     float cfg[MOST];
 } fixture;
 
-/* Those of a digit's tokens, host [MOST or 2*MOST][z_dim]. */
+/* Conditions of a digit's tokens, host [MOST or 2*MOST][z_dim]. */
 static float *conditions(const network *net, int guided)
 {
     const size_t n = (size_t)(guided ? 2 : 1) * MOST * (size_t)net->z_dim;
     const int label = 3;
     int order_data[SEQ];
     const int *order = order_data;
-    const mar_batch batch = {1, &order};
+    const mar_batch batch = {.images = 1, .order = &order};
     mar_params p = plain_params();
     mar_step step;
     mar_model *model;
@@ -49,7 +49,7 @@ static float *conditions(const network *net, int guided)
     float *z = malloc(n * sizeof *z);
     assert_non_null(z);
     assert_ok(mar_model_load(m, net->path, 0, &model), &m->err);
-    assert_ok(mar_runner_create(model, 1, guided ? 2 : 1, MOST, &p, &runner, &m->err), &m->err);
+    assert_ok(plain_runner(model, 1, guided ? 2 : 1, MOST, &p, &runner, &m->err), &m->err);
     void *memory = to_device(m->kern, NULL, mar_runner_lay_out(&runner, NULL));
     mar_runner_lay_out(&runner, memory);
     kern_random_order(seed, 0, SEQ, order_data);
@@ -107,7 +107,7 @@ static void draw_plain(fixture *f, float *x)
     from_device(f->k, x, f->x, (size_t)f->tokens * CHANNELS * sizeof *x);
 }
 
-/* rule: NULL, the exact one. calls [tokens] may be NULL. */
+/* rule NULL: the exact rule. calls [tokens] may be NULL. */
 static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, const kern_gaussian_rule *rule,
                                         float *x, int *calls)
 {
@@ -131,8 +131,8 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
     return stats;
 }
 
-/* Tokens that differ by more than the tolerance. A decision within rounding of its threshold makes another token; that
- * they are few says nothing of the others, which are within the tolerance. */
+/* Number of tokens that differ by more than the tolerance. A decision within rounding of its threshold can make another
+ * token. */
 static int count_others(const float *x, const float *y, int tokens, double tolerance)
 {
     int others = 0;
@@ -163,8 +163,8 @@ static void window_one_is_the_plain_chain(void **state)
         }
 }
 
-/* What the tokens add up to, in whichever groups they go: the same of two runs, but for what so many tokens that were
- * decided otherwise can make of it. */
+/* Asserts that the counts of two runs agree, whatever the groups, except for what `others` tokens with other decisions
+ * can change. */
 static void assert_counts(const diff_speculation_stats *a, const diff_speculation_stats *b, int others, int window)
 {
     const long most = (long)others * STEPS;
@@ -229,7 +229,7 @@ static int count_run(kern *k, kern_speculation *w, const kern_speculation_head *
     return done;
 }
 
-/* Counts the backend's launches; ops, a table of its own, lives as long as it. */
+/* Counts the backend's launches. ops is the table it uses then, and must outlive the backend. */
 static void count_launches(kern *k, kern_head_ops *ops)
 {
     *ops = *k->head;
@@ -239,16 +239,16 @@ static void count_launches(kern *k, kern_head_ops *ops)
     launches = 0;
 }
 
-/* What products of another number of rows may change: on the host, where each is a sum of its own, nothing. On a GPU
- * a bf16 answer that rounds otherwise may turn over decisions of a third of the tokens. */
+/* A bound on what products of another number of rows may change. On the host they change nothing. On a GPU bf16 outputs
+ * may round differently, and change decisions of a third of the tokens. */
 static double other_shapes(double tolerance)
 {
     return cuda_test_scale() > 1 ? tolerance : 0;
 }
 
-/* All rounds in one launch, tokens taking turns in its slots: a token does not depend on those beside it. The round
- * loop and the CPU in f32 decide otherwise here and there (the first answers' x0 is a bf16 error magnified by
- * 1/sqrt(abar)), but as often. */
+/* All rounds in one launch, in whose slots tokens take turns: a token does not depend on the other tokens. The round
+ * loop and the CPU in f32 make some other decisions (x0 of the first outputs has a bf16 error magnified by
+ * 1/sqrt(abar)), but reject as often. */
 static void one_launch(void **state)
 {
     (void)state;
@@ -289,9 +289,9 @@ static void one_launch(void **state)
     }
 }
 
-/* The launch obeys the rule: one that accepts everything, or nothing, leaves no decision to rounding, so that all
- * counts are known, and with everything accepted the round loop and the CPU in f32 come to the same states, as
- * far as an error of the first answers lets them; unrelated tokens are 1.4 apart. */
+/* The launch obeys the rule. A rule that accepts everything, or nothing, leaves no decision to rounding, so all counts
+ * are known. With everything accepted the round loop and the CPU in f32 come to the same states, up to the error of the
+ * first outputs; unrelated tokens are 1.4 apart. */
 static void one_launch_obeys_the_rule(void **state)
 {
     (void)state;
@@ -332,8 +332,8 @@ static void one_launch_obeys_the_rule(void **state)
 
 /* --- groups --------------------------------------------------------------------------------------------------- */
 
-/* Where the modulation of all tokens is too much memory, they go through the chain in groups, the last one smaller:
- * the same tokens and counts, rounds apart. */
+/* If the modulation of all tokens does not fit in the budget, they go through the chain in groups, the last one
+ * smaller. Tokens and counts are the same, except the number of rounds. */
 static void groups_change_nothing(void **state)
 {
     (void)state;
@@ -365,16 +365,16 @@ static void groups_change_nothing(void **state)
 
 /* --- the law ------------------------------------------------------------------------------------------------- */
 
-/* Noise addresses of a call's own. Those from 0 on gave the exact method p = 0.01 (with the CPU's backend, too), twelve
- * other blocks 0.05 to 0.85; it is one of these that is used, with as many calls as both mutants need to fail. */
+/* Each call has its own noise addresses. Those from 0 on gave the exact method p = 0.01 (with the CPU's backend, too),
+ * twelve other blocks 0.05 to 0.85. One of these is used here, with as many calls as both mutants need to fail. */
 static void set_call(fixture *f, int call)
 {
     for (int i = 0; i < f->tokens; i++) f->image[i] = (uint64_t)((call + 1000) * f->tokens + i);
 }
 
-/* As tests/diffusion/test_speculate.c does: energy distance with the plain chain of the same noise, labels swapped
- * within pairs. False positives: 1 %, for fixed seeds always or never. The law of so many calls' tokens is that of
- * `plain`, or by a rule that is wrong on purpose it is not. */
+/* Asserts that the tokens of `calls` calls have the law of `plain`, or, by a rule that is wrong on purpose, that they
+ * do not. The test is that of tests/diffusion/test_speculate.c: energy distance with the plain chain of the same noise,
+ * labels swapped within pairs. False positives: 1 %, for fixed seeds always or never. */
 static void assert_law(fixture *f, int calls, int window, const kern_gaussian_rule *rule, const float *plain, float *x)
 {
     const int n = calls * f->tokens;

@@ -20,7 +20,7 @@ typedef struct {
     int *position, *group, *order;
 } batch;
 
-/* What came of them. */
+/* The results. */
 typedef struct {
     float *x;
     int *replaced, *tries, *first_replaced;
@@ -70,7 +70,7 @@ static void set_row(batch *b, int r, double gap, double spread)
     }
 }
 
-/* Broken laws, and points, one of which is drafted as it is. */
+/* Makes some laws broken and some points; one draft is its point. */
 static void set_odd_row(batch *b, int r, int kind)
 {
     const int first = r * b->channels, last = first + b->channels - 1;
@@ -105,7 +105,7 @@ static void set_odd_row(batch *b, int r, int kind)
     }
 }
 
-/* log u - log f of a row: negative, it is accepted; near 0, rounding decides. */
+/* log u - log f of a row. Negative: it is accepted. Near 0: rounding decides. */
 static double excess(const batch *b, kern_gaussian_rule rule, int r)
 {
     const size_t at = (size_t)r * (size_t)b->channels;
@@ -115,7 +115,7 @@ static double excess(const batch *b, kern_gaussian_rule rule, int r)
     return log(kern_uniform_at(&a, KERN_NOISE_VERIFY, 0)) - log_f;
 }
 
-/* Close laws reject little: a draft that q would hardly draw, and an image number with which it is rejected. */
+/* Close laws reject seldom. This makes a draft that q would hardly draw, and finds an image number that rejects it. */
 static void provoke_rejection(batch *b, int r)
 {
     const kern_gaussian_rule exact = {1, 0, 0};
@@ -214,7 +214,7 @@ static kern_gaussian_rule rule_of(int method)
     return spec_method_find(names[method])->rule(&temperature);
 }
 
-/* From equal laws to disjoint ones. Where they are close it is the tilted candidates that replace. */
+/* From equal laws to disjoint ones. If they are close, the replacements are tilted candidates. */
 static void same_as_the_cpu(void **state)
 {
     (void)state;
@@ -258,7 +258,7 @@ static void same_as_the_cpu(void **state)
     cuda->core->close(cuda);
 }
 
-/* No rows: still an answer for each group. */
+/* Without rows each group still gets a result. */
 static void nothing_to_verify(void **state)
 {
     (void)state;

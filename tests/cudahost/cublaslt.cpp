@@ -83,8 +83,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* --- descriptions --------------------------------------------------------------------------------------------------
- */
+/* --- descriptions ------------------------------------------------------------------------------------------------ */
 
 static cublasStatus_t set(void *field, size_t size, const void *value, size_t bytes)
 {
@@ -196,8 +195,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-/* --- checks --------------------------------------------------------------------------------------------------------
- */
+/* --- checks ------------------------------------------------------------------------------------------------------ */
 
 static size_t type_size(uint32_t type)
 {
@@ -211,7 +209,7 @@ static bool layout_valid(const layout_t *l)
            l->cols && l->ld >= (int64_t)least && l->batch >= 1;
 }
 
-/* Elements from the first to behind the last of one matrix of the batch. */
+/* Elements from the first to one past the last of one matrix of the batch. */
 static size_t layout_extent(const layout_t *l)
 {
     const bool row = l->order == CUBLASLT_ORDER_ROW;
@@ -284,8 +282,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* --- products --------------------------------------------------------------------------------------------------------
- */
+/* --- products ---------------------------------------------------------------------------------------------------- */
 
 static float read_element(const void *p, uint32_t type, size_t i)
 {

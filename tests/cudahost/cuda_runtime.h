@@ -178,8 +178,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
-/* --- launches ------------------------------------------------------------------------------------------------------
- */
+/* --- launches ---------------------------------------------------------------------------------------------------- */
 
 typedef enum {
     cudaAccessPropertyNormal = 0,

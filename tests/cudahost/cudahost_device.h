@@ -1,6 +1,6 @@
-/* CUDA C++ on the CPU, the device's part: what a kernel uses. Threads of a block are fibres (fibres.cpp), of which one
- * runs at a time, until it waits for others. Every wait knows the source line it stands in (by default arguments),
- * so that threads that meet at different lines are reported. */
+/* CUDA C++ on the CPU, the device's part: what a kernel uses. Threads of a block are fibres (fibres.cpp); one runs at a
+ * time, until it waits for others. Every wait knows its source line by default arguments, so that threads that meet at
+ * different lines are reported. */
 #ifndef CUDAHOST_DEVICE_H
 #define CUDAHOST_DEVICE_H
 
@@ -115,11 +115,11 @@ enum cudahost_wait {
     CUDAHOST_VOTE,
     CUDAHOST_YIELDS,
 };
-/* Waits for all threads of the block; how many gave `value` nonzero. */
+/* Waits for all threads of the block. Returns how many passed a nonzero `value`. */
 int cudahost_sync_block(cudahost_wait kind, int value, const char *file, int line);
-/* Waits for the lanes of mask; what each of them gave, by lane: to be read before the thread waits again. */
+/* Waits for the lanes of mask. Returns the values they passed, by lane, valid until the thread waits again. */
 const uint64_t *cudahost_sync_warp(cudahost_wait kind, unsigned mask, uint64_t value, const char *file, int line);
-/* The value that lane `source` of mask gave. */
+/* The value that lane `source` of mask passed. */
 uint64_t cudahost_shuffle(unsigned mask, uint64_t value, int source, const char *file, int line);
 /* plain::mma_bf16 of kernels/cuda/ptx.h, to the bit, with two waits where that has 32 shuffles. */
 void cudahost_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], CUDAHOST_HERE);

@@ -15,8 +15,7 @@ cudaError_t runtime_done(cudaError_t e)
     return e;
 }
 
-/* --- errors and the device -----------------------------------------------------------------------------------------
- */
+/* --- errors and the device --------------------------------------------------------------------------------------- */
 
 static const struct {
     cudaError_t error;
@@ -224,8 +223,7 @@ cudaError_t cudaRuntimeGetVersion(int *version)
     return cudaSuccess;
 }
 
-/* --- launches --------------------------------------------------------------------------------------------------------
- */
+/* --- launches ---------------------------------------------------------------------------------------------------- */
 
 struct kernel_attributes {
     size_t shared = 48 << 10;

@@ -1,5 +1,5 @@
 /* Launches on the CPU: a block's threads are fibres, one of which runs until it waits for others. Those that can run
- * stand in a queue; when it is empty and some threads have not ended, they wait for what cannot happen. */
+ * are in a queue. If it is empty and some threads have not ended, these wait for something that cannot happen. */
 #include "fibres.h"
 
 #include <cxxabi.h>
@@ -37,7 +37,7 @@ static fibre_stack host;
 
 extern "C" void cudahost_switch(void **save, void *load);
 #ifdef __x86_64__
-/* Saves the registers a call preserves on the stack, and goes on where `load` did so. */
+/* Saves the callee-saved registers on the stack, and continues where `load` saved its own. */
 asm(R"(
     .text
     .globl cudahost_switch
@@ -124,8 +124,7 @@ static fibre_stack *new_stack()
     return s;
 }
 
-/* --- the queue of threads that can run -----------------------------------------------------------------------------
- */
+/* --- the queue of threads that can run --------------------------------------------------------------------------- */
 
 static enum { FORWARD, REVERSE, SHUFFLED } order;
 static uint64_t random_state;
@@ -217,8 +216,7 @@ static void fibre_main()
     }
 }
 
-/* --- what is said of threads ---------------------------------------------------------------------------------------
- */
+/* --- what is said of threads ------------------------------------------------------------------------------------- */
 
 std::string fibre_symbol(const void *code, bool with_line)
 {
@@ -307,8 +305,7 @@ static void report_deadlock()
     fibre_fail(example, "deadlock, waiting for what cannot happen:%s", places.c_str());
 }
 
-/* --- barriers --------------------------------------------------------------------------------------------------------
- */
+/* --- barriers ---------------------------------------------------------------------------------------------------- */
 
 /* Waits until all of a barrier's threads have come to the same place. Returns whether the caller was the last, who runs
  * on; *value: the number of threads whose value is nonzero. */
@@ -508,8 +505,7 @@ static void thread_ends(device_thread *t)
     }
 }
 
-/* --- launches
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- launches ---------------------------------------------------------------------------------------------------- */
 
 static uint3 unravel(size_t i, dim3 d)
 {
@@ -655,8 +651,7 @@ void fibre_stack_range(uintptr_t *bottom, uintptr_t *top)
     *top = *bottom + now()->stack->bytes;
 }
 
-/* --- atomics
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- atomics ----------------------------------------------------------------------------------------------------- */
 
 #define ATOMIC(T, name, arguments, update)                                                                             \
     T name arguments                                                                                                   \

@@ -1,4 +1,4 @@
-/* Inside the shim: launches as fibres.cpp runs them, for runtime.cpp and race.cpp. */
+/* Private to the shim: launches, as fibres.cpp runs them for runtime.cpp and race.cpp. */
 #ifndef CUDAHOST_FIBRES_H
 #define CUDAHOST_FIBRES_H
 
@@ -25,7 +25,7 @@ struct device_thread : cudahost_thread {
     const char *file;
     int line;
     unsigned mask;
-    uint64_t got[32]; /* what the lanes of a partial mask gave */
+    uint64_t got[32]; /* the values of the lanes of a partial mask */
     bool exited;
 };
 

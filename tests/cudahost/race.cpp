@@ -92,8 +92,7 @@ static uint32_t next_epoch(block_race *b)
     return b->epoch = epoch++;
 }
 
-/* --- order -----------------------------------------------------------------------------------------------------------
- */
+/* --- order ------------------------------------------------------------------------------------------------------- */
 
 static void join(known *into, const known &from)
 {
@@ -154,8 +153,7 @@ static void synchronize(const device_thread *t, uintptr_t p, bool writes)
     there[b->number].own = b->epoch, there[b->number].thread = t->number;
 }
 
-/* --- reports ---------------------------------------------------------------------------------------------------------
- */
+/* --- reports ----------------------------------------------------------------------------------------------------- */
 
 static std::string place(uint32_t code)
 {
@@ -187,8 +185,7 @@ static void report_race(const device_thread *t, uint32_t code, bool writes, cons
            i / b.x / b.y, wrote ? "wrote" : "read");
 }
 
-/* --- accesses --------------------------------------------------------------------------------------------------------
- */
+/* --- accesses ---------------------------------------------------------------------------------------------------- */
 
 /* What happened before epoch `since` was of another block's shared memory. */
 static void touch(cell *c, uint32_t since, const device_thread *t, uint32_t code, bool writes, bool atomic,
@@ -287,8 +284,7 @@ static void note(const void *address, size_t n, bool writes, bool atomic, bool i
     if (!runtime_is_pinned(address, n)) report(t, code, 0, "touches memory that is not the device's, at %p", address);
 }
 
-/* --- hooks of the launch ---------------------------------------------------------------------------------------------
- */
+/* --- hooks of the launch ----------------------------------------------------------------------------------------- */
 
 static void block_begins(cudahost_block *b)
 {
@@ -383,8 +379,7 @@ __attribute__((constructor)) static void install()
     cudahost_race = &hooks;
 }
 
-/* --- what the compiler calls
- * ------------------------------------------------------------------------------------------- */
+/* --- what the compiler calls ------------------------------------------------------------------------------------- */
 
 #define HERE __builtin_return_address(0)
 extern "C" {

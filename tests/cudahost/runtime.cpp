@@ -12,8 +12,7 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-/* --- memory ---------------------------------------------------------------------------------------------------------
- */
+/* --- memory ------------------------------------------------------------------------------------------------------ */
 
 struct allocation {
     size_t bytes, pages; /* asked for, and those mapped, in bytes */
@@ -173,8 +172,7 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
     return cudaSuccess;
 }
 
-/* --- streams --------------------------------------------------------------------------------------------------------
- */
+/* --- streams ----------------------------------------------------------------------------------------------------- */
 
 struct CUgraph_st {
     std::vector<std::function<void()>> nodes;
@@ -373,8 +371,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*fn)(void *), void *ar
     }));
 }
 
-/* --- copies ----------------------------------------------------------------------------------------------------------
- */
+/* --- copies ------------------------------------------------------------------------------------------------------ */
 
 static cudaError_t check_copy(const void *to, const void *from, size_t bytes, cudaMemcpyKind *kind)
 {
@@ -440,8 +437,7 @@ cudaError_t cudaMemset(void *p, int value, size_t bytes)
     return cudaMemsetAsync(p, value, bytes, nullptr);
 }
 
-/* --- events ----------------------------------------------------------------------------------------------------------
- */
+/* --- events ------------------------------------------------------------------------------------------------------ */
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
@@ -538,8 +534,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return runtime_done(runtime_enqueue(stream, [other, ticket] { perform_until(other, ticket); }));
 }
 
-/* --- graphs ----------------------------------------------------------------------------------------------------------
- */
+/* --- graphs ------------------------------------------------------------------------------------------------------ */
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode)
 {

@@ -1,4 +1,4 @@
-/* Inside the shim: what the parts of the runtime share. */
+/* Private to the shim: shared by the parts of the runtime. */
 #ifndef CUDAHOST_RUNTIME_INTERNAL_H
 #define CUDAHOST_RUNTIME_INTERNAL_H
 

@@ -17,8 +17,7 @@ extern "C" {
 #include <cmocka.h>
 }
 
-/* --- help ------------------------------------------------------------------------------------------------------------
- */
+/* --- help -------------------------------------------------------------------------------------------------------- */
 
 static uint32_t word(uint32_t i)
 {
@@ -123,8 +122,7 @@ static void assert_fine(void (*not_a_mistake)(int), int which)
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) fail_msg("case %d is no mistake", which);
 }
 
-/* --- what threads do together
- * ------------------------------------------------------------------------------------------ */
+/* --- what threads do together ------------------------------------------------------------------------------------ */
 
 __global__ static void barriers(int *y)
 {
@@ -317,8 +315,7 @@ static void test_cluster(void **)
     cudaFree(y);
 }
 
-/* --- matrices
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- matrices ---------------------------------------------------------------------------------------------------- */
 
 /* The plain twin of mma.sync, of A [16][16] and B [16][8] in the fragments of the instruction. */
 __global__ static void mma_twin(const bf16 *a, const bf16 *b, float *d)
@@ -487,8 +484,7 @@ static void test_matmul(void **)
     cudaFree(dx), cudaFree(dw), cudaFree(dbias), cudaFree(dy), cudaFree(dsums);
 }
 
-/* --- the runtime
- * --------------------------------------------------------------------------------------------------------- */
+/* --- the runtime ------------------------------------------------------------------------------------------------- */
 
 __global__ static void scale(float *y, const float *x, float factor, int n)
 {
@@ -607,8 +603,7 @@ static void test_limits(void **)
     cudaFree(y);
 }
 
-/* --- mistakes
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- mistakes ---------------------------------------------------------------------------------------------------- */
 
 __global__ static void stray(int which, unsigned *count)
 {

@@ -1,50 +1,9 @@
 /* Head and chain against PyTorch on random weights, at the tolerances of f32 and bf16. */
-#include "diffusion/chain.h"
-#include "tests/support/support.h"
+#include "tests/diffusion/fixture.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-enum { WIDTH = 80, DEPTH = 2, CHANNELS = 6, Z = 96, N = 7 };
-static const uint64_t seed = 0x1234567890ABCDEF;
-static const uint64_t image[N] = {0, 1, 2, 3, 4, (uint64_t)1 << 33, 6};
 static const int timestep[N] = {0, 1, 10, 101, 500, 989, 999};
-
-typedef struct {
-    kern *k;
-    wt_file *model, *golden;
-    diff_head head;
-    float *z; /* [2N][Z]: conditional, unconditional */
-    int position[N];
-} fixture;
-
-/* 0: no such processor */
-static int open_fixture(fixture *f, mar_dtype dtype, int threads)
-{
-    mar_err err = {0};
-    memset(f, 0, sizeof *f);
-    mar_status status = kern_cpu_open(dtype, threads, &f->k, &err);
-    if (dtype == MAR_DTYPE_BF16 && status == MAR_EBACKEND) return 0;
-    assert_ok(status, &err);
-    f->model = golden_open("mar_small");
-    f->golden = golden_open("mar");
-    assert_ok(diff_head_load(f->k, f->model, WIDTH, DEPTH, CHANNELS, Z, &f->head, &err), &err);
-    f->z = golden_f32(f->golden, "head.z", 2 * N * Z);
-    float *p = golden_f32(f->golden, "chain.position", N);
-    for (int i = 0; i < N; i++) f->position[i] = (int)p[i];
-    free(p);
-    return 1;
-}
-
-static void close_fixture(fixture *f)
-{
-    diff_head_free(&f->head);
-    free(f->z);
-    wt_close(f->model);
-    wt_close(f->golden);
-    f->k->core->close(f->k);
-}
 
 /* One evaluation of the net at N different timesteps, rows in the order of x_index and mod_index. */
 static void eval(fixture *f, int guided, float *out)
@@ -102,8 +61,7 @@ static void run_chain(fixture *f, int steps, int first, int guided, float *x)
     float cfg[N];
     for (int r = 0; r < N; r++) cfg[r] = 2.9f;
     assert_ok(diff_chain_create(&f->head, steps, 0.9f, N, guided, &c, &err), &err);
-    void *memory = backend_memory(k, diff_chain_lay_out(&c, NULL));
-    diff_chain_lay_out(&c, memory);
+    void *memory = lay_out(k, &c);
     assert_ok(diff_chain_plan(&c, N, &err), &err);
     if (first == steps - 1) {
         diff_chain_sample(&c, f->z, N, cfg, seed, image, f->position, x);
@@ -141,7 +99,7 @@ static void chains(void **state)
     }
 }
 
-/* A token's bits depend neither on the tokens beside it, nor on threads, nor on how the modulation was chunked. */
+/* A token's bits depend on neither the other tokens, nor threads, nor the chunks of the modulation. */
 static void tokens_stand_alone(void **state)
 {
     (void)state;
@@ -158,8 +116,7 @@ static void tokens_stand_alone(void **state)
             mar_err err = {0};
             assert_ok(diff_chain_create(&f.head, 25, 0.9f, 1, 1, &c, &err), &err);
             c.mod_rows = 2 * threads; /* chunks of as many steps as there are threads */
-            void *memory = backend_memory(f.k, diff_chain_lay_out(&c, NULL));
-            diff_chain_lay_out(&c, memory);
+            void *memory = lay_out(f.k, &c);
             for (int r = 0; r < N; r++) {
                 float z[2 * Z];
                 memcpy(z, f.z + r * Z, Z * sizeof *z);

@@ -1,63 +1,13 @@
 /* Annealed chains, DDIM, DPM-Solver++ and LazyMAR's head against their published codes on random weights
  * (tests/golden/make_shortcuts.py). */
-#include "diffusion/chain.h"
-#include "tests/support/support.h"
+#include "tests/diffusion/fixture.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum { WIDTH = 80, DEPTH = 2, CHANNELS = 6, Z = 96, N = 7 };
-static const uint64_t seed = 0x1234567890ABCDEF;
-static const uint64_t image[N] = {0, 1, 2, 3, 4, (uint64_t)1 << 33, 6};
-
-typedef struct {
-    kern *k;
-    wt_file *model;
-    diff_head head;
-    float *z; /* [2N][Z]: conditional, unconditional */
-    int position[N];
-} fixture;
-
-/* 0: no such processor */
-static int open_fixture(fixture *f, mar_dtype dtype, int threads)
-{
-    mar_err err = {0};
-    memset(f, 0, sizeof *f);
-    mar_status status = kern_cpu_open(dtype, threads, &f->k, &err);
-    if (dtype == MAR_DTYPE_BF16 && status == MAR_EBACKEND) return 0;
-    assert_ok(status, &err);
-    f->model = golden_open("mar_small");
-    assert_ok(diff_head_load(f->k, f->model, WIDTH, DEPTH, CHANNELS, Z, &f->head, &err), &err);
-    wt_file *golden = golden_open("mar");
-    f->z = golden_f32(golden, "head.z", 2 * N * Z);
-    float *p = golden_f32(golden, "chain.position", N);
-    for (int i = 0; i < N; i++) f->position[i] = (int)p[i];
-    free(p);
-    wt_close(golden);
-    return 1;
-}
-
-static void close_fixture(fixture *f)
-{
-    diff_head_free(&f->head);
-    free(f->z);
-    wt_close(f->model);
-    f->k->core->close(f->k);
-}
 
 static float temperature_of(mar_sampler sampler)
 {
     return sampler == MAR_SAMPLER_DDPM ? 0.9f : 1;
-}
-
-/* The chain's working memory; the caller frees it. */
-static void *lay_out(kern *k, diff_chain *c)
-{
-    void *memory = backend_memory(k, diff_chain_lay_out(c, NULL));
-    diff_chain_lay_out(c, memory);
-    return memory;
 }
 
 static void sample(const fixture *f, diff_chain *c, int steps, float *x)
@@ -71,8 +21,8 @@ static void sample(const fixture *f, diff_chain *c, int steps, float *x)
     assert_ok(kern_check(f->k, &err), &err);
 }
 
-/* One chain for all step counts of a sampler, as a session has it: used in an order in which each finds the buffers as
- * a longer or a shorter one left them. */
+/* One chain for all step counts of a sampler, as a session has it. The order of use is such that each count follows a
+ * longer and a shorter one in the same buffers. */
 static void matches_published_codes(void **state)
 {
     (void)state;
@@ -191,7 +141,7 @@ static void timesteps(void **state)
     wt_close(golden);
 }
 
-/* A token's bits depend neither on the tokens beside it, nor on threads, nor on the step counts a chain has. */
+/* A token's bits depend on neither the other tokens, nor threads, nor the step counts that the chain has. */
 static void tokens_stand_alone(void **state)
 {
     (void)state;

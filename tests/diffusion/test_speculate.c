@@ -1,5 +1,5 @@
-/* Speculation inside the head: the plain chain's bits with window 1, its law with any, and fewer calls. The demo
- * models' heads, on conditions of images in the making. */
+/* Speculation inside the head: the plain chain's bits with window 1, its law with any window, and fewer calls. The
+ * heads are the demo models', on conditions of half-generated images. */
 #include "diffusion/speculate.h"
 #include "mar/handle.h"
 #include "mar/runner.h"
@@ -72,7 +72,7 @@ static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threa
     if (!f->m) return 0;
     mar_err *err = &f->m->err;
     assert_ok(mar_model_load(f->m, path, 0, &f->model), err);
-    assert_ok(mar_runner_create(f->model, IMAGES, p.cfg == 1 ? 1 : 2, 16, &p, &f->runner, err), err);
+    assert_ok(plain_runner(f->model, IMAGES, p.cfg == 1 ? 1 : 2, 16, &p, &f->runner, err), err);
     f->memory = memory(f->m->kern, mar_runner_lay_out(&f->runner, NULL));
     mar_runner_lay_out(&f->runner, f->memory);
     for (int i = 0; i < IMAGES; i++) {
@@ -82,7 +82,7 @@ static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threa
     }
     mar_steps_plan(NUM_ITER, SEQ, p.cfg, p.cfg_schedule, steps);
     mar_runner_begin(&f->runner, IMAGES, label);
-    const mar_batch batch = {IMAGES, order};
+    const mar_batch batch = {.images = IMAGES, .order = order};
     for (int i = 0; i <= AT; i++) {
         list_tokens(f, &steps[i], order, slot);
         mar_runner_predict(&f->runner, &batch, &steps[i], 0, f->tokens, NULL);
@@ -139,7 +139,7 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
     assert_ok(diff_speculate_plan(&s, f->tokens, &err), &err);
     diff_speculate_sample(&s, f->z, draft ? draft->z : NULL, f->tokens, f->cfg, seed, f->image, f->position, x, &stats);
     assert_ok(kern_check(f->m->kern, &err), &err);
-    assert_true(diff_speculate_flop(&s, &stats) > 0);
+    assert_true(stats.flop > 0);
     close_speculation(&s, p);
     return stats;
 }
@@ -167,7 +167,7 @@ static void window_one_is_the_plain_chain(void **state)
         }
 }
 
-/* A token's bits depend neither on the tokens beside it, nor on threads, nor on how they were grouped. */
+/* A token's bits depend on neither the other tokens, nor threads, nor groups. */
 static void tokens_stand_alone(void **state)
 {
     (void)state;
@@ -229,7 +229,7 @@ static void fewer_calls(void **state)
 
 /* --- the law ------------------------------------------------------------------------------------------------- */
 
-enum { STEPS = 20, DRAWS = 256, PERSISTENT_DRAWS = 32 }; /* DRAWS of each condition: more than 10^5 numbers in all */
+enum { STEPS = 20, DRAWS = 256, SOME_DRAWS = 32 }; /* DRAWS of each condition: more than 10^5 numbers in all */
 
 /* Draw number n of all conditions, at addresses of its own. */
 static void set_draw(fixture *f, int n)
@@ -287,7 +287,7 @@ static int same_law(const float *x, const float *plain, const float *other, int 
 
 static int (*real_propose)(kern *k, kern_speculation *w, const kern_speculation_head *draft);
 
-/* Every q as if refined by an evaluation that knew the noise: it leans to what was drawn. */
+/* A mutant: every q is as if an evaluation that depends on the noise had refined it, so it favours what was drawn. */
 static int propose_knowing(kern *k, kern_speculation *w, const kern_speculation_head *draft)
 {
     const int unfinished = real_propose(k, w, draft);
@@ -348,14 +348,14 @@ static void same_law_at_full_length(void **state)
     (void)state;
     fixture f;
     assert_true(open_fixture(&f, target_path, MAR_DTYPE_F32, 1, params_of(100, 2.9f, MAR_CFG_LINEAR, 1)));
-    const int n = PERSISTENT_DRAWS * f.tokens;
+    const int n = SOME_DRAWS * f.tokens;
     float *x = malloc(sizeof *x * 3 * (size_t)n * CHANNELS);
     assert_non_null(x);
     float *plain = x + n * CHANNELS, *other = plain + n * CHANNELS;
-    draw_plain(&f, PERSISTENT_DRAWS, seed, plain);
-    draw_plain(&f, PERSISTENT_DRAWS, seed + 1, other);
+    draw_plain(&f, SOME_DRAWS, seed, plain);
+    draw_plain(&f, SOME_DRAWS, seed + 1, other);
     for (int window = 4; window <= 16; window *= 2) {
-        draw_speculative(&f, NULL, window, NULL, PERSISTENT_DRAWS, x);
+        draw_speculative(&f, NULL, window, NULL, SOME_DRAWS, x);
         assert_true(same_law(x, plain, other, n));
     }
     free(x);
@@ -370,15 +370,15 @@ static void draft_proposes(void **state)
     const mar_params p = params_of(STEPS, 3, MAR_CFG_CONSTANT, 0.9f);
     assert_true(open_fixture(&target, target_path, MAR_DTYPE_F32, 1, p));
     assert_true(open_fixture(&draft, draft_path, MAR_DTYPE_F32, 1, p));
-    const int n = PERSISTENT_DRAWS * target.tokens;
+    const int n = SOME_DRAWS * target.tokens;
     float *x = malloc(sizeof *x * 3 * (size_t)n * CHANNELS);
     assert_non_null(x);
     float *plain = x + n * CHANNELS, *other = plain + n * CHANNELS;
-    draw_plain(&target, PERSISTENT_DRAWS, seed, plain);
-    draw_plain(&target, PERSISTENT_DRAWS, seed + 1, other);
-    const diff_speculation_stats with = draw_speculative(&target, &draft, 8, NULL, PERSISTENT_DRAWS, x);
+    draw_plain(&target, SOME_DRAWS, seed, plain);
+    draw_plain(&target, SOME_DRAWS, seed + 1, other);
+    const diff_speculation_stats with = draw_speculative(&target, &draft, 8, NULL, SOME_DRAWS, x);
     assert_true(same_law(x, plain, other, n));
-    const diff_speculation_stats without = draw_speculative(&target, NULL, 8, NULL, PERSISTENT_DRAWS, x);
+    const diff_speculation_stats without = draw_speculative(&target, NULL, 8, NULL, SOME_DRAWS, x);
     assert_true(same_law(x, plain, other, n));
     print_message("calls a token: %.2f with the draft's head, %.2f with the filter\n",
                   (double)with.calls / (double)with.tokens, (double)without.calls / (double)without.tokens);
@@ -408,7 +408,7 @@ static void never_more_calls(void **state)
     }
 }
 
-/* Chains whose number of steps changes from call to call (DiSA), starting below the top: the bits of one made for the
+/* Chains whose number of steps changes from call to call (DiSA) and starts below the top: the bits of a chain with that
  * respacing alone, and with window 1 the plain chain's. */
 static void respacings(void **state)
 {

@@ -1,13 +1,14 @@
 """Writes tests/golden/data/vae.safetensors: a small decoder with random weights, tokens, and the images PyTorch makes of them.
-
-Run from the repository root: python tests/golden/make_vae.py
-"""
+python3 tests/golden/make_vae.py"""
 
 import sys
+from pathlib import Path
 
 import torch
 
-sys.path.insert(0, "tools")
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent.parent / "python"))
+
 from pymar.io import write_safetensors  # noqa: E402
 from pymar.vae import TOKEN_SCALE, VAE, VaeConfig  # noqa: E402
 
@@ -42,7 +43,7 @@ def main():
             out[f"golden.image_{height}x{width}"] = image
             print(f"{height}x{width}: image mean {image.mean():.3f}, std {image.std():.3f}")
             vae.float()
-    write_safetensors("tests/golden/data/vae.safetensors", out, {"config": CONFIG})
+    write_safetensors(HERE / "data/vae.safetensors", out, {"config": CONFIG})
 
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ static void test_copy(void **state)
     assert_memory_equal(fast_one, host + 37, sizeof host - sizeof(uint4) * 37);
 }
 
-/* Each round every block writes a number, and behind the barrier all read those of all. */
+/* In each round every block writes a number, and after the barrier every block reads all numbers. */
 template <int fast_one> static __global__ void rounds(unsigned *count, unsigned *value, int n, unsigned *out)
 {
     unsigned sum = 0;
@@ -208,8 +208,8 @@ static void test_barrier(void **state)
         assert_memory_equal(fast_one, fast_one + b * THREADS, THREADS * sizeof *fast_one);
 }
 
-/* Each thread writes into the shared memory of its cluster's other block. */
-template <int fast_one> static __global__ void trade(uint4 *out)
+/* Each thread writes to the shared memory of its cluster's other block. */
+template <int fast_one> static __global__ void exchange(uint4 *out)
 {
     uint4 *shared = (uint4 *)cuda_shared();
     const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -235,8 +235,8 @@ static void test_cluster(void **state)
     check(cudaGetDevice(&device));
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     if (major < 9) skip();
-    run(trade<1>, BLOCKS, THREADS, fast_one, BLOCKS * THREADS, IN_PAIRS);
-    run(trade<0>, BLOCKS, THREADS, plain_one, BLOCKS * THREADS, IN_PAIRS);
+    run(exchange<1>, BLOCKS, THREADS, fast_one, BLOCKS * THREADS, IN_PAIRS);
+    run(exchange<0>, BLOCKS, THREADS, plain_one, BLOCKS * THREADS, IN_PAIRS);
     assert_memory_equal(fast_one, plain_one, sizeof fast_one);
     for (unsigned b = 0; b < BLOCKS; b++)
         for (unsigned t = 0; t < THREADS; t++)

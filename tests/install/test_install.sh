@@ -1,8 +1,9 @@
 #!/bin/sh
 # Installs into a fresh prefix and builds and runs examples/generate.c against it, by pkg-config and by
-# find_package. Called by ctest: test_install.sh SOURCE_DIR BUILD_DIR CC [FLAGS]
+# find_package. Called by ctest: test_install.sh SOURCE_DIR BUILD_DIR CC GENERATOR [FLAGS]; GENERATOR is CMake's that the
+# build used, so that nothing else has to be installed.
 set -eu
-source_dir=$1 build_dir=$2 cc=$3 flags=${4:-}
+source_dir=$1 build_dir=$2 cc=$3 generator=$4 flags=${5:-}
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -41,8 +42,9 @@ $cc -std=c11 -Wall -Wextra -Wpedantic -Werror $flags "$source_dir/examples/gener
 "$work/by_pkg_config" 7 "$work/a.ppm"
 
 echo "== by find_package"
-if ! cmake -S "$source_dir/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" \
-    -DCMAKE_C_FLAGS="$flags" >"$work/cmake.log" 2>&1 || ! cmake --build "$work/build" >>"$work/cmake.log" 2>&1; then
+if ! cmake -G "$generator" -S "$source_dir/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" \
+    -DCMAKE_C_COMPILER="$cc" -DCMAKE_C_FLAGS="$flags" >"$work/cmake.log" 2>&1 ||
+    ! cmake --build "$work/build" >>"$work/cmake.log" 2>&1; then
     cat "$work/cmake.log"
     fail "find_package(libmar)"
 fi

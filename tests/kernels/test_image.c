@@ -1,6 +1,7 @@
 /* Convolution and group normalisation of the CPU backend against plain loops in double, for f32 and bf16.
  * Inputs are rounded to the backend's operand type first, so the tolerance is that of the accumulation and of
  * the output. */
+#include "tests/support/conv_case.h"
 #include "tests/support/support.h"
 
 #include "kernels/ops.h"
@@ -83,10 +84,6 @@ static void *to_act(kern *k, float *x, size_t n)
 
 /* --- convolution -------------------------------------------------------------------------------- */
 
-typedef struct {
-    int height, width, in, out, kernel, flags;
-} conv_case;
-
 static const conv_case conv_cases[] = {
     {1, 1, 8, 3, 3, KERN_OUT_F32},
     {5, 7, 32, 64, 3, KERN_OUT_F32},
@@ -104,21 +101,6 @@ static const conv_case conv_cases[] = {
     {7, 5, 32, 48, 3, KERN_OUT_F32 | KERN_UPSAMPLE},
     {40, 37, 16, 16, 3, KERN_OUT_F32 | KERN_UPSAMPLE},
 };
-
-static size_t in_size(const conv_case *c)
-{
-    return (size_t)c->height * (size_t)c->width * (size_t)c->in;
-}
-
-static size_t out_size(const conv_case *c)
-{
-    return (size_t)c->height * (size_t)c->width * (size_t)c->out * (c->flags & KERN_UPSAMPLE ? 4 : 1);
-}
-
-static size_t weight_size(const conv_case *c)
-{
-    return (size_t)c->out * (size_t)c->in * (size_t)(c->kernel * c->kernel);
-}
 
 /* By definition: upsample, pad, multiply, add. */
 static void conv_reference(const conv_case *c, const float *x, const float *w, const float *bias, float *y)
@@ -141,17 +123,7 @@ static void conv_reference(const conv_case *c, const float *x, const float *w, c
             }
 }
 
-static kern_conv *make_conv(kern *k, const conv_case *c, const float *w, const float *bias)
-{
-    mar_err err = {0};
-    kern_conv *conv = NULL;
-    const kern_conv_spec spec = {
-        .out = c->out, .in = c->in, .kernel = c->kernel, .weight = w, .bias = bias, .flags = c->flags};
-    assert_ok(k->conv->create(k, &spec, &conv, &err), &err);
-    return conv;
-}
-
-/* y holds what the result is added to. */
+/* Where the convolution adds, y is the first term on entry. */
 static void run_conv(kern *k, const conv_case *c, kern_conv *conv, const void *x, float *y)
 {
     mar_err err = {0};

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Known answers of the Random123 distribution (kat_vectors, philox4x32 10). */
+/* Known-answer vectors of the Random123 distribution (kat_vectors, philox4x32 10). */
 static void philox_known_answers(void **state)
 {
     (void)state;

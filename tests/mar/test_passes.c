@@ -1,6 +1,5 @@
 /* Encoder and decoder of one autoregressive step against PyTorch, and the schedule of steps. */
-#include "mar/steps.h"
-#include "mar/transformer.h"
+#include "mar/runner.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -79,13 +78,14 @@ static void passes(void **state)
         if (!open_fixture(&f, bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32)) continue;
         const double tolerance = bf16 ? 2e-2 : 1e-5;
         const mar_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, f.token_rows, f.class_rows};
-        mar_embed_classes(f.model, &f.w, IMAGES, label, f.class_rows);
-        mar_embed_tokens(f.model, &f.w, tokens, IMAGES * SEQ, image, position, f.token_rows);
-        mar_encode(f.model, &f.w, &pass);
+        mar_embed_classes(mar_masked_model_of(f.model), &f.w, IMAGES, label, f.class_rows);
+        mar_embed_tokens(mar_masked_model_of(f.model), &f.w, tokens, IMAGES * SEQ, image, position, f.token_rows);
+        mar_encode(mar_masked_model_of(f.model), &f.w, &pass);
         /* PyTorch has the known tokens by ascending position, and the norm applied */
         float *normed = array(IMAGES * (BUFFER + KNOWN) * D * 4), *sorted = array(IMAGES * (BUFFER + KNOWN) * D * 4);
-        f.m->kern->core->layer_norm(f.m->kern, f.w.x, NULL, IMAGES * (BUFFER + KNOWN), D, f.model->encoder_norm,
-                                    f.model->encoder_norm + D, 1e-6f, normed, 1);
+        f.m->kern->core->layer_norm(f.m->kern, f.w.x, NULL, IMAGES * (BUFFER + KNOWN), D,
+                                    mar_masked_model_of(f.model)->encoder_norm,
+                                    mar_masked_model_of(f.model)->encoder_norm + D, 1e-6f, normed, 1);
         for (int s = 0; s < IMAGES; s++)
             for (int i = 0; i < BUFFER + KNOWN; i++) {
                 const int *known = order[s] + SEQ - KNOWN;
@@ -93,7 +93,7 @@ static void passes(void **state)
                 memcpy(sorted + (s * (BUFFER + KNOWN) + place) * D, normed + (s * (BUFFER + KNOWN) + i) * D, D * 4);
             }
         assert_close(sorted, encoded, IMAGES * (BUFFER + KNOWN) * D, tolerance);
-        mar_decode(f.model, &f.w, &pass, f.z, NULL);
+        mar_decode(mar_masked_model_of(f.model), &f.w, &pass, f.z, NULL);
         for (int s = 0; s < IMAGES; s++)
             for (int i = 0; i < PREDICTED; i++)
                 assert_close(f.z + (s * PREDICTED + i) * D, z + (s * SEQ + order[s][i]) * D, D, tolerance);

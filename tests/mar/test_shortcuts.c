@@ -2,9 +2,8 @@
  * what they refuse, and the promises of mar.h under each. */
 #include "eval/classifier.h"
 #include "mar.h"
-#include "mar/gtr.h"
-#include "mar/handle.h"
-#include "mar/session.h"
+#include "mar/masked.h"
+#include "mar/ways/gtr.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -14,6 +13,8 @@
 
 static const char small[] = "tests/golden/data/lazy_small.safetensors";
 enum { SEQ = 64, GRID = 8, CHANNELS = 5, D = 24, TOKENS = SEQ * CHANNELS };
+
+extern const mar_way mar_way_disa;
 
 #define ok(m, call) assert_ok(call, &(m)->err)
 
@@ -44,7 +45,7 @@ static void annealing(void **state)
             p.diff_upper_steps = cases[i][1], p.diff_lower_steps = cases[i][2];
             snprintf(name, sizeof name, "annealing.%s.%d", names[kind], p.num_iter);
             float *expected = golden_f32(golden, name, p.num_iter);
-            mar_steps_anneal(&p, steps);
+            mar_way_disa.plan_steps(&(mar_masked){.params = p}, steps);
             for (int j = 0; j < p.num_iter; j++) assert_int_equal(steps[j].sampling_steps, (int)expected[j]);
             free(expected);
         }
@@ -65,7 +66,7 @@ static int place_among(const int *positions, int n, int position)
  * release's, which come by ascending position. Returns how many rows there were. Which rows are kept hangs on
  * similarities of which some are equal but for rounding: a few rows may differ by what such a choice makes, 1e-4 or so.
  */
-static int compare_z(const mar_session *s, const mar_step *step, const float *expected, int *differing)
+static int compare_z(const mar_masked *s, const mar_step *step, const float *expected, int *differing)
 {
     const int n = step->predicted, begin = SEQ - step->known - n;
     for (int q = 0; q < 2 * s->images; q++)
@@ -106,9 +107,10 @@ static void lazy_matches_release(void **state)
         ok(m, mar_session_create(model, NULL, &p, images, &s));
         ok(m, mar_session_begin(s, 11, cases[i].labels, images));
         while (!mar_session_done(s)) {
-            const mar_step *step = &s->steps[s->step];
+            const mar_masked *g = mar_masked_of(s);
+            const mar_step *step = &g->steps[g->step];
             ok(m, mar_session_step(s));
-            next += (size_t)compare_z(s, step, next, &differing) * D;
+            next += (size_t)compare_z(g, step, next, &differing) * D;
         }
         ok(m, mar_session_tokens(s, tokens));
         assert_close(tokens, expected, images * TOKENS, 1e-3);
@@ -208,7 +210,7 @@ static void statistics(void **state)
     mar_step steps[STEPS];
     const mar_params p = mode(DISA);
     mar_steps_plan(STEPS, SEQ, p.cfg, p.cfg_schedule, steps);
-    mar_steps_anneal(&p, steps);
+    mar_way_disa.plan_steps(&(mar_masked){.params = p}, steps);
     double calls = 0;
     for (int i = 0; i < STEPS; i++) calls += N * steps[i].predicted * steps[i].sampling_steps;
     assert_int_equal(steps[0].sampling_steps, 12);
@@ -238,14 +240,14 @@ static void stages(void **state)
     (void)state;
     for (int grid = 2; grid <= 16; grid++) {
         const int all = grid * grid, first = (all + 1) / 2;
-        int order[256], scratch[256], seen[256] = {0};
+        int order[256], scratch[256], count[256] = {0};
         kern_random_order(1, 2, all, order);
         mar_gtr_order(grid, order, scratch);
         for (int i = 0; i < all; i++) {
-            seen[order[i]]++;
+            count[order[i]]++;
             assert_int_equal((order[i] / grid + order[i] % grid) % 2, i < all - first);
         }
-        for (int i = 0; i < all; i++) assert_int_equal(seen[i], 1);
+        for (int i = 0; i < all; i++) assert_int_equal(count[i], 1);
         for (int n = 1; n <= first; n++)
             for (int k = 1; k <= all - first; k += 3) {
                 mar_step steps[256];
@@ -270,7 +272,7 @@ static void detail_is_found(void **state)
 {
     (void)state;
     float tokens[SEQ][2], energy[SEQ];
-    int positions[SEQ / 2], seen[SEQ] = {0}, n = 0;
+    int positions[SEQ / 2], count[SEQ] = {0}, n = 0;
     for (int i = 0; i < SEQ; i++) {
         tokens[i][0] = i % GRID < 4 ? -1.0f : 1.0f;
         tokens[i][1] = 5;
@@ -280,12 +282,12 @@ static void detail_is_found(void **state)
     }
     mar_gtr_select(tokens[0], GRID, 2, positions, n, 8, energy);
     for (int i = 0; i < n; i++) {
-        seen[positions[i]]++;
+        count[positions[i]]++;
         const int column = positions[i] % GRID, beside = column == 3 || column == 4;
         assert_int_equal(beside, i >= n - 8);
         assert_true(beside ? energy[i] > 1 : energy[i] < 1e-6f);
     }
-    for (int i = 0; i < SEQ; i++) assert_int_equal(seen[i], (i / GRID + i % GRID) % 2);
+    for (int i = 0; i < SEQ; i++) assert_int_equal(count[i], (i / GRID + i % GRID) % 2);
 }
 
 /* --- what they are worth, roughly ------------------------------------------------------------------------------------
@@ -400,21 +402,26 @@ static void refuses(void **state)
     REFUSED("diff_annealing 4: expected", p->diff_annealing = (mar_annealing)4);
     REFUSED("diff_upper_steps 5 and diff_lower_steps 6", p->diff_annealing = MAR_ANNEAL_LINEAR, p->diff_upper_steps = 5,
             p->diff_lower_steps = 6);
-    REFUSED("diff_lower_steps 1", p->diff_annealing = MAR_ANNEAL_LINEAR, p->diff_lower_steps = 1);
+    REFUSED("diff_lower_steps 1: expected a whole number from 2", p->diff_annealing = MAR_ANNEAL_LINEAR,
+            p->diff_lower_steps = 1);
     REFUSED("temperature 0.9: expected 1", p->sampler = MAR_SAMPLER_DPMPP, p->temperature = 0.9f);
-    REFUSED("head_spec: speculates on the steps of sampler ddpm", p->sampler = MAR_SAMPLER_DDIM, p->head_spec = 4);
-    REFUSED("expected no lazy", p->draft = model, p->lazy = 1);
-    REFUSED("expected no lazy_head", p->head_spec = 2, p->lazy_head = 1);
-    REFUSED("lazy_head: reuses six steps of seven", p->sampler = MAR_SAMPLER_DDIM, p->lazy_head = 1);
-    REFUSED("expected no gtr", p->draft = model, p->gtr = 1);
-    REFUSED("expected no sampler", p->draft = model, p->sampler = MAR_SAMPLER_DDIM);
-    REFUSED("expected no diff_annealing", p->draft = model, p->diff_annealing = MAR_ANNEAL_COSINE);
-    REFUSED("gtr: gives the diffusion steps itself", p->gtr = 1, p->diff_annealing = MAR_ANNEAL_COSINE);
-    REFUSED("expected no lazy", p->gtr = 1, p->lazy = 1);
+    REFUSED("sampler and head_spec do not go together: sampler changes the sampler, which head_spec needs plain",
+            p->sampler = MAR_SAMPLER_DDIM, p->head_spec = 4);
+    REFUSED("lazy and draft do not go together: lazy changes the transformer passes, which draft needs plain",
+            p->draft = model, p->lazy = 1);
+    REFUSED("lazy_head and head_spec do not go together", p->head_spec = 2, p->lazy_head = 1);
+    REFUSED("sampler and lazy_head do not go together", p->sampler = MAR_SAMPLER_DDIM, p->lazy_head = 1);
+    REFUSED("gtr and draft do not go together", p->draft = model, p->gtr = 1);
+    REFUSED("sampler and draft do not go together", p->draft = model, p->sampler = MAR_SAMPLER_DDIM);
+    REFUSED("diff_annealing and draft do not go together", p->draft = model, p->diff_annealing = MAR_ANNEAL_COSINE);
+    REFUSED("diff_annealing changes the numbers of diffusion steps, which gtr needs plain", p->gtr = 1,
+            p->diff_annealing = MAR_ANNEAL_COSINE);
+    REFUSED("gtr and lazy do not go together: gtr changes the autoregressive steps, which lazy needs plain", p->gtr = 1,
+            p->lazy = 1);
     REFUSED("expected num_iter 7 or more", p->lazy = 1, p->num_iter = 6);
     REFUSED("gtr_generation_steps 33: expected 1..32", p->gtr = 1, p->gtr_generation_steps = 33);
-    REFUSED("gtr_detail nan: expected 0..1", p->gtr = 1, p->gtr_detail = NAN);
-    REFUSED("gtr_sampling_steps 1: expected 2..1000", p->gtr = 1, p->gtr_sampling_steps = 1);
+    REFUSED("gtr_detail nan: expected a number from 0 to 1", p->gtr = 1, p->gtr_detail = NAN);
+    REFUSED("gtr_sampling_steps 1: expected 2..10", p->gtr = 1, p->gtr_sampling_steps = 1);
 #undef REFUSED
     for (int i = 0; i < n; i++) {
         assert_int_equal(mar_session_create(model, NULL, &bad[i], 1, &s), MAR_EARG);

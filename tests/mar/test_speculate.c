@@ -1,7 +1,7 @@
 /* Speculation across tokens: what is exact, what is the same to the bit, and the released code's criterion. */
 #include "eval/statistics.h"
 #include "mar.h"
-#include "mar/speculate.h"
+#include "mar/ways/spec.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -38,6 +38,11 @@ static mar_params params_of(mar_model *draft, const char *spec, mar_context cont
     p.num_iter = 8, p.num_sampling_steps = 20, p.cfg = 2.9f, p.seed = 11;
     p.draft = draft, p.spec = spec, p.context = context, p.gamma = gamma, p.prefill = prefill;
     return p;
+}
+
+static mar_speculation *speculation_of(mar_session *s)
+{
+    return mar_masked_state(mar_masked_of(s), &mar_way_spec);
 }
 
 static mar_session *begin(mar_model *target, const mar_params *p, int first, int n)
@@ -106,7 +111,7 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
     uint64_t images[SEQ];
     float *x;
     mar_runner r;
-    assert_ok(mar_runner_create(target, 1, 2, SEQ, p, &r, err), err);
+    assert_ok(plain_runner(target, 1, 2, SEQ, p, &r, err), err);
     void *memory = backend_memory(k, mar_runner_lay_out(&r, NULL));
     mar_runner_lay_out(&r, memory);
     x = backend_memory(k, TOKENS * sizeof(float));
@@ -123,7 +128,7 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
             while (place < SEQ - steps[of].known - steps[of].predicted) of++;
             position[t] = order[place], images[t] = (uint64_t)image, cfg[t] = steps[of].cfg;
         }
-        const mar_batch batch = {1, orders};
+        const mar_batch batch = {.images = 1, .order = orders};
         const mar_draw draw = {
             .count = step.predicted, .seed = p->seed, .image = images, .position = position, .cfg = cfg};
         mar_runner_predict(&r, &batch, &step, 0, step.predicted, NULL);
@@ -283,7 +288,7 @@ static void counts(void **state)
 /* A draft that nearly agrees, but whose paths have another spread: 3 % more noise in every step. */
 static void heat_draft(mar_session *s)
 {
-    diff_chain *c = &s->draft.chain;
+    diff_chain *c = &speculation_of(s)->draft->runner.chain;
     c->temperature = 1.03f;
     for (int i = 1; i < c->schedule.steps; i++) c->schedule.coef[i].noise = c->temperature;
 }
@@ -303,8 +308,9 @@ static void full_stops_at_a_replacement(void **state)
             int replaced[SEQ] = {0};
             assert_ok(mar_session_step(s), &d.m->err);
             next = p.num_iter - mar_session_steps_left(s);
+            const mar_masked *g = mar_masked_of(s);
             for (int i = 0; i < SEQ; i++)
-                if (s->fate[i] == MAR_TOKEN_REPLACED) replaced[s->born[i]]++;
+                if (g->fate[i] == MAR_TOKEN_REPLACED) replaced[g->born[i]]++;
             for (int step = first; step < next - 1; step++) assert_int_equal(replaced[step], 0);
             if (next < first + 3 && next < p.num_iter) assert_true(replaced[next - 1] > 0);
             ends[next < first + 3]++;
@@ -342,7 +348,7 @@ static void shift_of_accepted_tokens(void **state)
         mar_stats stats;
         mar_session_get_stats(s, &stats);
         assert_true(stats.accepted > 0);
-        const double shift = mar_speculation_shift(s);
+        const double shift = stats.accepted_shift;
         if (method == 2)
             assert_true(shift == 0);
         else
@@ -395,21 +401,21 @@ static void refuses(void **state)
     bad[8].context = (mar_context)2, bad[9].inner_temperature = 0, bad[10].inner_temperature = NAN;
     bad[11].draft = other.draft, bad[12].draft = small, bad[13].draft = NULL, bad[14].head_spec = 4;
     static const char *const says[15] = {
-        "spec vanilla: expected a method for continuous tokens: conditional, paper, cspd",
+        "spec vanilla: expected conditional, paper or cspd",
         "spec speculative: expected",
-        "gamma 0: expected 1 or more",
-        "gamma -1: expected 1 or more",
-        "gamma -2147483647: expected 1 or more",
-        "prefill -0.1: expected 0..1",
+        "gamma 0: expected a whole number from 1",
+        "gamma -1: expected a whole number from 1",
+        "gamma -2147483647: expected a whole number from 1",
+        "prefill -0.1: expected a number from 0 to 1",
         "prefill nan",
         "prefill 1.5",
         "context 2: expected prefix or full",
-        "inner_temperature 0: expected 0.001..",
+        "inner_temperature 0: expected a number from 0.001",
         "inner_temperature nan",
         "different handles",
         "the draft makes 16 tokens of 6 channels, expected the model's 64 of 8",
         "spec cspd: expected a draft model",
-        "head_spec and spec cspd: expected one of them",
+        "head_spec and spec do not go together: head_spec changes the chain, which spec needs plain; expected one of",
     };
     for (int i = 0; i < 15; i++) {
         mar_session *s;
@@ -429,9 +435,9 @@ static void refuses(void **state)
 enum { COORDINATES = CHANNELS + 1, IMAGES = 208, ROWS = IMAGES * SEQ, PERMUTATIONS = 499 };
 
 /* A backend array of so many elements, on the host; the caller frees. */
-static void *fetch(const mar_session *s, const void *array, size_t count, size_t size)
+static void *fetch(mar_session *s, const void *array, size_t count, size_t size)
 {
-    kern *k = s->model->m->kern;
+    kern *k = mar_masked_of(s)->kern;
     void *host = malloc(count * size);
     assert_non_null(host);
     k->core->download(k, host, array, count * size);
@@ -443,9 +449,9 @@ typedef struct {
     float *mean_p, *log_std_p, *mean_q, *state;
 } block;
 
-static block fetch_block(const mar_session *s)
+static block fetch_block(mar_session *s)
 {
-    const struct mar_speculation *sp = s->speculation;
+    const mar_speculation *sp = speculation_of(s);
     const size_t count = (size_t)sp->rows * CHANNELS, size = sizeof(float);
     return (block){fetch(s, sp->p.mean, count, size), fetch(s, sp->p.log_std, count, size),
                    fetch(s, sp->q.mean, count, size), fetch(s, sp->state, count, size)};
@@ -467,12 +473,13 @@ static void project(const block *b, int row, const double *u, float *out)
 
 /* Of every row the verified state, and standard normals from an address that no session uses: what a state drawn from
  * the target's law would be. */
-static void collect(const mar_session *s, float *states, float *noise)
+static void collect(mar_session *s, float *states, float *noise)
 {
+    const mar_masked *g = mar_masked_of(s);
     const block b = fetch_block(s);
-    for (int r = 0; r < s->speculation->rows; r++) {
+    for (int r = 0; r < speculation_of(s)->rows; r++) {
         double u[CHANNELS], plain[CHANNELS];
-        const uint64_t place = s->row_image[r] * SEQ + (uint64_t)s->row_position[r];
+        const uint64_t place = g->row_image[r] * SEQ + (uint64_t)g->row_position[r];
         for (int c = 0; c < CHANNELS; c++) {
             const int i = r * CHANNELS + c;
             uint32_t words[4];
@@ -498,7 +505,7 @@ static double law_p_value(models d, const spec_method *method, mar_stats *stats)
     mar_params p = params_of(d.target, "conditional", MAR_CONTEXT_PREFIX, 2, 0);
     p.num_iter = 4, p.num_sampling_steps = 8, p.cfg = 1;
     mar_session *s = begin(d.target, &p, 0, IMAGES);
-    s->speculation->method = method;
+    speculation_of(s)->rule = method->rule(NULL);
     heat_draft(s);
     while (!mar_session_done(s)) {
         assert_ok(mar_session_step(s), &d.m->err);
@@ -627,7 +634,7 @@ static void laws_match_pytorch(void **state)
     assert_ok(mar_session_create(d.target, NULL, &p, 1, &s), &d.m->err);
     assert_ok(mar_session_begin(s, 0, &label, 1), &d.m->err);
     assert_ok(mar_session_step(s), &d.m->err);
-    const struct mar_speculation *sp = s->speculation;
+    const mar_speculation *sp = speculation_of(s);
     assert_int_equal(sp->rows, N);
     wt_file *f = golden_open("cspd");
     float *position = golden_f32(f, "position", N);
@@ -641,7 +648,7 @@ static void laws_match_pytorch(void **state)
         float *rows = fetch(s, arrays[a].mine, N * CHANNELS, sizeof *rows);
         for (int r = 0; r < N; r++)
             for (int i = 0; i < N; i++)
-                if ((int)position[i] == s->row_position[r])
+                if ((int)position[i] == mar_masked_of(s)->row_position[r])
                     memcpy(mine + i * CHANNELS, rows + r * CHANNELS, CHANNELS * sizeof *mine);
         assert_close(mine, theirs, N * CHANNELS, 1e-3);
         free(theirs), free(rows);
@@ -650,7 +657,7 @@ static void laws_match_pytorch(void **state)
     double *my_p = fetch(s, sp->p.path, N, sizeof *my_p), *my_q = fetch(s, sp->q.path, N, sizeof *my_q);
     for (int r = 0; r < N; r++)
         for (int i = 0; i < N; i++)
-            if ((int)position[i] == s->row_position[r]) {
+            if ((int)position[i] == mar_masked_of(s)->row_position[r]) {
                 assert_true(fabs(my_p[r] - path_p[i]) < 0.01);
                 assert_true(fabs(my_q[r] - path_q[i]) < 0.01);
             }

@@ -9,15 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIZE = 3, LENGTH = 5, SEQUENCES = 1000000, FEW = 100000 };
+enum { SIZE = 3, LENGTH = 5, SEQUENCES = 1000000, SOME = 100000 };
 
-/* Called after every round: a mutant that tampers with what is handed to the next. */
+/* Called after every round: a mutant that changes what the next round gets. */
 typedef void (*tamper)(spec_sampler *s, int final, const float *old_q, const int *old_token);
 
 typedef struct {
     const spec_method *method;
     const double *parameter;
-    int window;
+    int length;
     const int *parent; /* static tree */
     int count;
     int zeros;
@@ -33,7 +33,7 @@ static double sequences_p(const setup *u, int sequences, double *rate)
     const spec_model target = {SIZE, p, toy_laws}, draft = {SIZE, q, toy_laws};
     const spec_sampler_options options = {.method = u->method,
                                           .parameter = u->parameter,
-                                          .length = u->window,
+                                          .length = u->length,
                                           .parent = u->parent,
                                           .count = u->count,
                                           .neighbours = u->neighbours,
@@ -51,8 +51,8 @@ static double sequences_p(const setup *u, int sequences, double *rate)
             float old_q[SIZE * LENGTH];
             int old_token[LENGTH], before = s->known;
             if (u->tamper) {
-                memcpy(old_q, s->speculate_q, sizeof *old_q * SIZE * (size_t)u->window);
-                for (int j = 0; j < u->window; j++) old_token[j] = s->candidate[j * s->children];
+                memcpy(old_q, s->draft_q, sizeof *old_q * SIZE * (size_t)u->length);
+                for (int j = 0; j < u->length; j++) old_token[j] = s->candidate[j * s->children];
             }
             assert_int_equal(spec_sampler_round(s), 0);
             assert_true(s->known > before);
@@ -84,50 +84,50 @@ static void check(const char *name, const setup *u, double least_rate)
 
 static void check_mutant(const char *name, const setup *u)
 {
-    const double p = sequences_p(u, FEW, NULL);
+    const double p = sequences_p(u, SOME, NULL);
     if (!(p < 1e-6)) fail_msg("%s is not caught: p = %g", name, p);
 }
 
 static void vanilla_chain(void **state)
 {
     (void)state;
-    check("chain", &(setup){.method = spec_method_find("vanilla"), .window = 3}, 1.5);
+    check("chain", &(setup){.method = spec_method_find("vanilla"), .length = 3}, 1.5);
 }
 
 static void vanilla_tree(void **state)
 {
     (void)state;
-    check("tree", &(setup){.method = spec_method_find("vanilla"), .window = 3, .parent = tree, .count = 10}, 1.8);
+    check("tree", &(setup){.method = spec_method_find("vanilla"), .length = 3, .parent = tree, .count = 10}, 1.8);
 }
 
 static void vanilla_zeros(void **state)
 {
     (void)state; /* p excludes a token everywhere, q none */
-    check("zeros", &(setup){.method = spec_method_find("vanilla"), .window = 3, .zeros = 1}, 1.2);
+    check("zeros", &(setup){.method = spec_method_find("vanilla"), .length = 3, .zeros = 1}, 1.2);
 }
 
 static void jacobi(void **state)
 {
     (void)state;
-    check("sjd", &(setup){.method = spec_method_find("sjd"), .window = 4}, 1.2);
+    check("sjd", &(setup){.method = spec_method_find("sjd"), .length = 4}, 1.2);
 }
 
 static void jacobi_continued(void **state)
 {
     (void)state;
-    check("sjd-pac AC", &(setup){.method = spec_method_find("sjd-pac"), .parameter = no_tree, .window = 4}, 1.2);
+    check("sjd-pac AC", &(setup){.method = spec_method_find("sjd-pac"), .parameter = no_tree, .length = 4}, 1.2);
 }
 
 static void jacobi_continued_tree(void **state)
 {
     (void)state;
-    check("sjd-pac", &(setup){.method = spec_method_find("sjd-pac"), .parameter = pac, .window = 4}, 1.3);
+    check("sjd-pac", &(setup){.method = spec_method_find("sjd-pac"), .parameter = pac, .length = 4}, 1.3);
 }
 
-static void jacobi_tree_longer_than_window(void **state)
+static void jacobi_tree_longer_than_block(void **state)
 {
     (void)state;
-    check("sjd-pac wide", &(setup){.method = spec_method_find("sjd-pac"), .parameter = wide, .window = 3, .zeros = 1},
+    check("sjd-pac wide", &(setup){.method = spec_method_find("sjd-pac"), .parameter = wide, .length = 3, .zeros = 1},
           1.2);
 }
 
@@ -141,16 +141,16 @@ static void unrelaxed_trees(void **state)
     for (int i = 0; i < 5; i++) {
         const setup u = {.method = spec_method_find(names[i]),
                          .parameter = i == 0 ? one : none,
-                         .window = 3,
+                         .length = 3,
                          .parent = tree,
                          .count = 10,
                          .neighbours = circle};
-        const double p = sequences_p(&u, FEW, NULL);
+        const double p = sequences_p(&u, SOME, NULL);
         if (!(p > 1e-6)) fail_msg("%s: p = %g", names[i], p);
     }
 }
 
-/* --- what the sampler refuses, and what it hands on --- */
+/* --- what the sampler refuses, and what it returns --- */
 
 static int failing_laws(void *state, const int *prefix, int length, const int *draft, const int *parent, int count,
                         float *log_law)
@@ -210,7 +210,7 @@ static void a_law_without_tokens_is_an_error(void **state)
 static void deep_tree_is_cut(void **state)
 {
     (void)state;
-    check("cut tree", &(setup){.method = spec_method_find("vanilla"), .window = 2, .parent = tree, .count = 10}, 1.5);
+    check("cut tree", &(setup){.method = spec_method_find("vanilla"), .length = 2, .parent = tree, .count = 10}, 1.5);
 }
 
 static void options_must_fit(void **state)
@@ -271,7 +271,7 @@ static void stale_q(spec_sampler *s, int final, const float *old_q, const int *o
 {
     (void)old_token;
     const int tail = s->options.length - final;
-    if (tail > 0) memcpy(s->speculate_q, old_q + SIZE * final, sizeof *old_q * SIZE * (size_t)tail);
+    if (tail > 0) memcpy(s->draft_q, old_q + SIZE * final, sizeof *old_q * SIZE * (size_t)tail);
 }
 
 /* Siblings drawn with replacement. */
@@ -281,8 +281,8 @@ static void with_replacement(spec_sampler *s, int final, const float *old_q, con
     for (int i = 0; i < s->tree; i++)
         for (int k = 1; k < s->candidates[i]; k++) {
             const spec_address a = {99, s->image, (uint32_t)(s->known + i), s->step};
-            s->candidate[i * s->children + k] = spec_law_draw(s->speculate_q + SIZE * i, SIZE, NULL, 0,
-                                                              kern_uniform_at(&a, KERN_NOISE_STEP, (uint32_t)k));
+            s->candidate[i * s->children + k] =
+                spec_law_draw(s->draft_q + SIZE * i, SIZE, NULL, 0, kern_uniform_at(&a, KERN_NOISE_STEP, (uint32_t)k));
         }
 }
 
@@ -290,7 +290,7 @@ static void with_replacement(spec_sampler *s, int final, const float *old_q, con
 static void kept_tail(spec_sampler *s, int final, const float *old_q, const int *old_token)
 {
     (void)old_q;
-    for (int i = 0; i < s->window && i + final < s->options.length; i++)
+    for (int i = 0; i < s->drafted && i + final < s->options.length; i++)
         s->candidate[i * s->children] = old_token[i + final];
 }
 
@@ -315,17 +315,17 @@ static void mutants_are_caught(void **state)
     spec_method swapped = *spec_method_find("vanilla"), dropped = swapped, pac_swapped = *sjd_pac;
     swapped.log_accept = pac_swapped.log_accept = swapped_accept;
     dropped.log_keep = keep_all;
-    check_mutant("p and q swapped", &(setup){.method = &swapped, .window = 3});
-    check_mutant("residual dropped", &(setup){.method = &dropped, .window = 3});
-    check_mutant("residual dropped in a tree", &(setup){.method = &dropped, .window = 3, .parent = tree, .count = 10});
-    check_mutant("p and q swapped in sjd-pac", &(setup){.method = &pac_swapped, .parameter = pac, .window = 4});
-    check_mutant("stale q", &(setup){.method = sjd_pac, .parameter = no_tree, .window = 4, .tamper = stale_q});
-    check_mutant("stale q in sjd", &(setup){.method = sjd, .window = 4, .tamper = stale_q});
-    check_mutant("kept tail", &(setup){.method = sjd, .window = 4, .tamper = kept_tail});
+    check_mutant("p and q swapped", &(setup){.method = &swapped, .length = 3});
+    check_mutant("residual dropped", &(setup){.method = &dropped, .length = 3});
+    check_mutant("residual dropped in a tree", &(setup){.method = &dropped, .length = 3, .parent = tree, .count = 10});
+    check_mutant("p and q swapped in sjd-pac", &(setup){.method = &pac_swapped, .parameter = pac, .length = 4});
+    check_mutant("stale q", &(setup){.method = sjd_pac, .parameter = no_tree, .length = 4, .tamper = stale_q});
+    check_mutant("stale q in sjd", &(setup){.method = sjd, .length = 4, .tamper = stale_q});
+    check_mutant("kept tail", &(setup){.method = sjd, .length = 4, .tamper = kept_tail});
     check_mutant("with replacement",
-                 &(setup){.method = sjd_pac, .parameter = pac, .window = 4, .tamper = with_replacement});
+                 &(setup){.method = sjd_pac, .parameter = pac, .length = 4, .tamper = with_replacement});
     check_mutant("sorted siblings",
-                 &(setup){.method = sjd_pac, .parameter = pac, .window = 4, .tamper = sorted_siblings});
+                 &(setup){.method = sjd_pac, .parameter = pac, .length = 4, .tamper = sorted_siblings});
 }
 
 int main(void)
@@ -337,7 +337,7 @@ int main(void)
         cmocka_unit_test(jacobi),
         cmocka_unit_test(jacobi_continued),
         cmocka_unit_test(jacobi_continued_tree),
-        cmocka_unit_test(jacobi_tree_longer_than_window),
+        cmocka_unit_test(jacobi_tree_longer_than_block),
         cmocka_unit_test(unrelaxed_trees),
         cmocka_unit_test(a_models_failure_ends_the_round),
         cmocka_unit_test(options_must_fit),

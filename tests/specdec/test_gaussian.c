@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 16, DRAWS = 100000, FEW = 24000, BLOCK = 8 };
+enum { MOST = 16, DRAWS = 100000, SOME = 24000, BLOCK = 8 };
 
 typedef struct {
     float mean_p[MOST], mean_q[MOST], log_std_p[MOST], log_std_q[MOST];
@@ -187,7 +187,7 @@ static void mutants_are_caught(void **state)
         for (int d = 0; d < 3; d++) {
             laws l;
             set_laws(&l, dims[d], 0.7, 0.9, PATH);
-            const result r = verify(&mutants[i], parameter, &l, FEW);
+            const result r = verify(&mutants[i], parameter, &l, SOME);
             if (!differs(&r)) fail_msg("%s, dim %d: KS p %g, energy p %g", names[i], dims[d], r.ks_p, r.energy_p);
         }
 }
@@ -241,7 +241,7 @@ static void residual_has_its_density(void **state)
     }
 }
 
-/* The test above sees a residual for another c. */
+/* The test above detects a residual for another c. */
 static void residual_test_has_power(void **state)
 {
     (void)state;
@@ -268,14 +268,14 @@ static void empty_residuals_end(void **state)
     } empty[] = {{0, 1, 0}, {0, 1, 2}, {0, 1.5, 5}, {1e-9, 1, 1e-3}, {0.01, 1, 3}, {0, 0.999, 5}, {1, 1, 300}};
     for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) {
         laws l;
-        float *x = malloc(FEW * sizeof *x);
+        float *x = malloc(SOME * sizeof *x);
         set_laws(&l, 1, empty[i].gap, empty[i].ratio, 0);
         const kern_gaussians g = gaussians(&l.site);
-        for (int n = 0; n < FEW; n++) {
+        for (int n = 0; n < SOME; n++) {
             const spec_address a = {22, (uint64_t)n, 0, 0};
             assert_true(kern_gaussian_residual(&g, empty[i].log_c, &a, &x[n]) < 100);
         }
-        assert_true(stat_ks_normal_p(x, FEW, l.mean_p[0], exp((double)l.log_std_p[0])) > 1e-5);
+        assert_true(stat_ks_normal_p(x, SOME, l.mean_p[0], exp((double)l.log_std_p[0])) > 1e-5);
         free(x);
     }
 }

@@ -1,6 +1,6 @@
-/* Jacobi decoding by enumeration: every window, decision and replacement of every round, with the laws that each
- * draft was really drawn from. The output's law is the target's, with STOP and with CONTINUE; with an older q it is
- * not. */
+/* Jacobi decoding by enumeration of all drafts, decisions and replacements of every round, with the laws that each
+ * draft was really drawn from. The output has the target's law with STOP and with CONTINUE. With an older q it has not.
+ */
 #include "specdec/laws.h"
 #include "specdec/sampler.h"
 #include "tests/support/support.h"
@@ -27,12 +27,12 @@ typedef struct {
     int token[LENGTH];
     const float *q[LENGTH];
     double weight;
-} window;
+} jacobi_state;
 
-static void round_of(enumeration *e, const window *w);
+static void round_of(enumeration *e, const jacobi_state *w);
 
 /* Position i of a round that turns `w` into `next`; `first` is the first rejection, LENGTH if there is none yet. */
-static void position(enumeration *e, const window *w, window next, int i, int first)
+static void position(enumeration *e, const jacobi_state *w, jacobi_state next, int i, int first)
 {
     if (i == LENGTH) {
         next.known = first < LENGTH ? first + 1 : LENGTH;
@@ -73,7 +73,7 @@ static void position(enumeration *e, const window *w, window next, int i, int fi
     }
 }
 
-static void round_of(enumeration *e, const window *w)
+static void round_of(enumeration *e, const jacobi_state *w)
 {
     if (w->known == LENGTH) {
         e->law[toy_number(e->p, w->token, LENGTH)] += w->weight;
@@ -90,7 +90,7 @@ static double total_variation(const spec_method *m, variant v, uint64_t seed, do
     toy *target = toy_create(SIZE, LENGTH, seed, 1, NULL, 0);
     enumeration e = {m, v, target, law, 0};
     for (int n = 0; n < 81; n++) {
-        window w = {.weight = 1.0 / 81};
+        jacobi_state w = {.weight = 1.0 / 81};
         for (int i = LENGTH - 1, rest = n; i >= 0; i--, rest /= SIZE) w.token[i] = rest % SIZE, w.q[i] = uniform;
         round_of(&e, &w);
     }
@@ -180,7 +180,7 @@ static double tokens_per_round(const toy *t, const char *name, const double *par
     return SEQUENCES * TOKENS / rounds;
 }
 
-/* What the methods are for (SJD-PAC Table 2): going on behind a rejection saves rounds, and the tree saves more. */
+/* The purpose of the methods (SJD-PAC Table 2): going on after a rejection saves rounds, and the tree saves more. */
 static void continuation_and_tree_pay(void **state)
 {
     (void)state;

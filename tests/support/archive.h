@@ -1,4 +1,4 @@
-/* Files made by hand, good or evil: bytes, safetensors, zip archives as torch.save lays them out. */
+/* Files made by hand, valid or not: bytes, safetensors, and zip archives as torch.save writes them. */
 #ifndef TESTS_ARCHIVE_H
 #define TESTS_ARCHIVE_H
 
@@ -14,7 +14,7 @@ void bytes_put(bytes *b, const void *data, size_t size);
 void bytes_text(bytes *b, const char *text);
 void bytes_number(bytes *b, uint64_t value, int width); /* little-endian, zeros beyond 8 bytes */
 void bytes_free(bytes *b);
-bytes bytes_from_file(const char *path); /* fails the test */
+bytes bytes_from_file(const char *path); /* a failure fails the test */
 
 /* Length, JSON text, and data_size bytes of 0, 1, 2, ... */
 bytes make_safetensors(const char *header, size_t data_size);
@@ -28,7 +28,7 @@ typedef struct {
 
 /* A zip file; with zip64 every size and offset is in ZIP64 records. */
 bytes make_zip(const zip_part *parts, int count, int zip64);
-/* The same with the last part's local header at this offset of a sparse file. */
+/* Writes such a file as a sparse file, with the last part's local header at last_offset. */
 void write_sparse_zip(const char *path, const zip_part *parts, int count, uint64_t last_offset);
 /* archive/data.pkl with this pickle, and archive/data/0 with storage_size bytes of 0, 1, 2, ... */
 bytes make_torch(const void *pickle, size_t pickle_size, size_t storage_size);

@@ -20,12 +20,11 @@ void command_result_free(command_result *r);
 /* Runs "$MAR arguments", fails the test unless the status is 0. */
 void command_ok(const char *directory, const char *arguments);
 
-/* The whole file, a NUL behind it; fails the test if it cannot be read. `size` may be NULL. The caller frees
- * it. */
+/* Reads a whole file and adds a NUL. A failure fails the test. `size` may be NULL. The caller frees the result. */
 char *read_whole_file(const char *directory, const char *name, size_t *size);
 void write_whole_file(const char *directory, const char *name, const void *data, size_t size);
 
-/* Entries of a directory without . and .. */
+/* Number of entries of a directory, without . and .. */
 int count_files(const char *directory);
 
 #endif

@@ -88,6 +88,14 @@ mar_params params_with(const char *list)
     return p;
 }
 
+mar_status plain_runner(const mar_model *model, int images, int conditions, int max_tokens, const mar_params *p,
+                        mar_runner *r, mar_err *err)
+{
+    const diff_spec spec = {MAR_SAMPLER_DDPM, p->num_sampling_steps, DIFF_TOP};
+    return mar_runner_create(mar_masked_model_of(model), images, conditions, max_tokens, &spec, 1, p->temperature, r,
+                             err);
+}
+
 void *backend_memory(kern *k, size_t bytes)
 {
     void *p = NULL;

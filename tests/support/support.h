@@ -1,4 +1,4 @@
-/* What the tests share: golden data (tests/golden/data), comparison with a tolerance, temporary files. */
+/* For all tests: golden data (tests/golden/data), comparison with a tolerance, temporary files. */
 #ifndef TESTS_SUPPORT_H
 #define TESTS_SUPPORT_H
 
@@ -10,9 +10,10 @@
 #include <cmocka.h>
 
 #include "kernels/ops.h"
+#include "mar/runner.h"
 #include "weights/weights.h"
 
-/* Golden tensors live in safetensors files written by tests/golden/make_*.py with PyTorch. */
+/* Golden tensors are in safetensors files, which tests/golden/make_*.py write with PyTorch. */
 wt_file *golden_open(const char *name); /* "head" opens tests/golden/data/head.safetensors; fails the test */
 float *golden_f32(const wt_file *f, const char *name, int64_t count); /* caller frees */
 
@@ -33,7 +34,7 @@ double max_difference(const float *a, const float *b, size_t n);
         if (status_ != MAR_OK) fail_msg("%s: %s", mar_status_name(status_), (err)->text);                              \
     } while (0)
 
-/* A library handle; NULL: bf16 was asked for and the processor has none. */
+/* Opens the library. Returns NULL if bf16 is asked for and the processor has none. */
 mar *open_mar(mar_dtype dtype, int threads);
 
 /* The default parameters without guidance: 64 steps of 100. */
@@ -41,7 +42,12 @@ mar_params plain_params(void);
 /* Those with the options of a list such as "num_iter 8, lazy on" set; fails the test if one is refused. */
 mar_params params_with(const char *list);
 
-/* Memory of a backend, for the working memory of a component used alone (its lay_out); k->core->free. */
+/* A runner of the plain chain of p->num_sampling_steps; its memory is backend_memory(k, mar_runner_lay_out(r, NULL)).
+ */
+mar_status plain_runner(const mar_model *model, int images, int conditions, int max_tokens, const mar_params *p,
+                        mar_runner *r, mar_err *err);
+
+/* Backend memory, for the lay_out of a component that is tested alone. The caller frees it with k->core->free. */
 void *backend_memory(kern *k, size_t bytes);
 
 /* A fresh directory under $TMPDIR, and its removal with everything in it. */

@@ -11,14 +11,14 @@ typedef struct {
     long calls;       /* of toy_laws */
 } toy;
 
-/* Logits normal with deviation `spread`. base != NULL: base's logits plus that. zeros: tokens that every prefix
- * excludes one of. Aborts without memory. */
+/* Logits are normal with deviation `spread`, added to the logits of `base` unless that is NULL. If zeros > 0, each
+ * prefix gives probability 0 to one of the first `zeros` tokens. Aborts without memory. */
 toy *toy_create(int size, int length, uint64_t seed, double spread, const toy *base, int zeros);
 void toy_free(toy *t);
 
 const float *toy_law(const toy *t, const int *prefix, int length);
 
-/* Sequences of n tokens, numbered 0..size^n-1, first token most significant. */
+/* Sequences of n tokens are numbered 0..size^n-1, the first token being the most significant digit. */
 long toy_sequences(const toy *t, int n);
 long toy_number(const toy *t, const int *x, int n);
 void toy_probabilities(const toy *t, int n, double *probability);

@@ -1,6 +1,6 @@
 """Writes tests/weights/data: small checkpoints as PyTorch and safetensors write them, and what PyTorch says is in them.
 
-    python tests/weights/make_files.py          (needs torch, numpy, safetensors)
+    python tests/weights/make_files.py          (needs tests/requirements.txt)
 
 NAME.expected.safetensors holds, for NAME, the float32 values that every tensor must read as.
 """
@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DATA = os.path.join(HERE, "data")
-sys.path.insert(0, os.path.join(HERE, "..", "..", "tools"))
+sys.path.insert(0, os.path.join(HERE, "..", "..", "python"))
 
 from pymar.model import MAR, MarConfig  # noqa: E402
 from pymar.vae import VAE, VaeConfig  # noqa: E402

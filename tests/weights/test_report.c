@@ -248,7 +248,7 @@ static void test_many_problems(void **state)
 
 /* --- conversion -------------------------------------------------------------------------------------- */
 
-/* out holds the values of expected_path, rounded to `dtype`, bit for bit. */
+/* out has the values of expected_path, rounded to `dtype`, bit for bit. */
 static void expect_converted(const char *out, const char *expected_path, wt_dtype dtype)
 {
     wt_file *f, *expected;

@@ -4,7 +4,7 @@
 Data: UCI "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak), CC BY 4.0, as shipped with scikit-learn.
 The architecture is the official one at a small size, so the files exercise every code path of the real checkpoints.
 
-    python3 tools/train_demo.py --stage all --out weights/demo --work build/demo
+    python3 demo/train_demo.py --stage all --out weights/demo --work build/demo
 
 Stages: vae, then target and draft (`all` runs these two side by side, one thread each), and the classifier that judges
 generated digits. Seeds are fixed; the result depends on the PyTorch build only.
@@ -29,8 +29,11 @@ from scipy.stats import truncnorm
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import digits
-from pymar import (MAR, TOKEN_SCALE, VAE, MarConfig, Schedule, VaeConfig, generate, generation_plan, hybrid_loss,
-                   load_mar, load_vae, q_sample, torch_noise, write_safetensors)
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"))
+
+from pymar import (MAR, TOKEN_SCALE, VAE, MarConfig, Schedule, VaeConfig, generate, generation_plan,  # noqa: E402
+                   hybrid_loss, load_mar, load_vae, q_sample, torch_noise, write_safetensors)
 
 VAE_CONFIG = VaeConfig(ch=32, ch_mult=(1, 1, 2), num_res_blocks=1, z_channels=8, encoder_attention=False)
 SHARED = dict(seq_len=64, token_dim=8, buffer=16, classes=10)

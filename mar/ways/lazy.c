@@ -1,11 +1,46 @@
-#include "mar/lazy.h"
-
+/* LazyMAR's caches (Yan et al., ICCV 2025; the released mar_cache.py and basic.py). The first five autoregressive steps
+ * and every ninth from then on are fresh: they compute everything. A lazy step in between
+ * - runs the conditional half only: the unconditional output is the conditional one plus the difference that the last
+ *   fresh step had at that position (condition cache);
+ * - encodes the buffer and the tokens that became known in the step before, which attend to the keys and values that
+ * the encoder had for the others (these are not renewed, nor are the decoder's inputs from them);
+ * - runs the first three decoder blocks and the attention of the fourth on all rows, and what follows only on rows to
+ * be predicted, just predicted, and those whose values in the fourth block differ most from the step before; the other
+ *   rows stand in as the keys and values they last had (token cache). How many are kept falls with the step, by the
+ *   release's table for 64 steps, which is not stretched for other numbers of steps.
+ * The release also caches inside the diffusion head: diff_chain_reuse. Without guidance only the token cache is
+ * left (the release cannot do that). Where the release might drop a token that is to be predicted, after many negative
+ * similarities, such tokens are kept here. */
 #include "base/arena.h"
+#include "mar/masked.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-enum { START_STEP = 5, FRESH_EVERY = 9, PRUNE_BLOCK = 3, SPARE_ROWS = 15 }; /* of the release */
+/* The release's. */
+enum {
+    START_STEP = 5,
+    FRESH_EVERY = 9,
+    PRUNE_BLOCK = 3,
+    SPARE_ROWS = 15,
+    MIN_STEPS = 7 /* of the autoregressive steps, the first six are fresh */
+};
+
+/* Every encoder and decoder block's queries, keys and values of a row are 3D wide (queries not used), the last decoder
+ * block's keys and values 2D. L = buffer + seq_len. */
+typedef struct {
+    const mar_masked_model *model;
+    int images, conditions;
+    float *score; /* host [images * L] */
+    int *kept;    /* host [images * L] */
+
+    /* Backend memory: lay_out */
+    act *encoder;      /* [encoder_depth][images][L][3D], rows in the order they came */
+    act *decoder;      /* [decoder_depth - 1][images][L][3D] by position */
+    act *last;         /* [images][L][2D] */
+    float *input;      /* [images][L][D] the decoder's input */
+    float *difference; /* [images][seq_len][D] unconditional minus conditional output of the last block */
+} lazy_caches;
 
 /* RETAIN_RATIO_SCHEDULE of the release's basic.py */
 static double retained_share(int step)
@@ -24,9 +59,11 @@ static int is_fresh(int step)
     return step < START_STEP || (step - START_STEP) % FRESH_EVERY == 0;
 }
 
-void mar_lazy_plan_steps(const mar_model_config *config, mar_step *steps, int n)
+/* Fills fresh, previous, horizon and kept. */
+static void plan_steps(const mar_masked *g, mar_step *steps)
 {
-    const int length = config->buffer + config->seq_len;
+    const mar_model_config *c = &g->model->base.config;
+    const int n = g->params.num_iter, length = c->buffer + c->seq_len;
     for (int i = n - 1; i >= 0; i--) {
         mar_step *s = &steps[i];
         s->fresh = is_fresh(i);
@@ -34,17 +71,24 @@ void mar_lazy_plan_steps(const mar_model_config *config, mar_step *steps, int n)
         s->horizon = s->predicted + (i + 1 < n && !is_fresh(i + 1) ? steps[i + 1].horizon : 0);
         s->kept = s->predicted + s->previous + SPARE_ROWS;
         if (s->kept < (int)(length * retained_share(i))) s->kept = (int)(length * retained_share(i));
-        if (s->kept > length || config->decoder_depth <= PRUNE_BLOCK + 1) s->kept = length;
+        if (s->kept > length || c->decoder_depth <= PRUNE_BLOCK + 1) s->kept = length;
+        s->reads_back = !s->fresh && s->kept < length;
     }
+}
+
+static int row_length(const lazy_caches *z)
+{
+    return z->model->base.config.buffer + z->model->base.config.seq_len;
 }
 
 /* --- memory --------------------------------------------------------------------------------------------------- */
 
-size_t mar_lazy_lay_out(mar_lazy *z, char *base)
+static size_t lay_out(void *state, char *base)
 {
-    const mar_model_config *c = &z->model->config;
+    lazy_caches *z = state;
+    const mar_model_config *c = &z->model->base.config;
     const size_t images = (size_t)z->images, d = (size_t)c->width, rows = images * (size_t)(c->buffer + c->seq_len);
-    const size_t act_size = z->model->m->kern->act_size;
+    const size_t act_size = z->model->base.m->kern->act_size;
     size_t used = 0;
     z->encoder = arena_carve(base, &used, (size_t)c->encoder_depth * rows * 3 * d, act_size);
     z->decoder = arena_carve(base, &used, (size_t)(c->decoder_depth - 1) * rows * 3 * d, act_size);
@@ -54,76 +98,95 @@ size_t mar_lazy_lay_out(mar_lazy *z, char *base)
     return used;
 }
 
-mar_status mar_lazy_create(const mar_model *model, int images, int conditions, mar_lazy **out, mar_err *err)
+static const mar_passes passes;
+
+static mar_status create(mar_masked *g, void **state, mar_err *err)
 {
-    kern *k = model->m->kern;
-    *out = NULL;
-    if ((size_t)model->config.width * k->act_size % sizeof(float)) /* rows of operands are copied as floats */
-        return err_set(err, MAR_EARG, "lazy: expected a model of even width, not %d", model->config.width);
-    mar_lazy *z = calloc(1, sizeof *z);
+    const mar_model_config *c = &g->model->base.config;
+    kern *k = g->model->base.m->kern;
+    if ((size_t)c->width * k->act_size % sizeof(float)) /* rows of operands are copied as floats */
+        return err_set(err, MAR_EARG, "lazy: expected a model of even width, not %d", c->width);
+    lazy_caches *z = *state = calloc(1, sizeof *z);
     if (!z) return err_set(err, MAR_ENOMEM, "out of memory");
-    *z = (mar_lazy){.model = model, .images = images, .conditions = conditions};
-    const size_t rows = (size_t)images * (size_t)(model->config.buffer + model->config.seq_len);
+    *z = (lazy_caches){.model = g->model, .images = g->max_images, .conditions = g->conditions};
+    const size_t rows = (size_t)g->max_images * (size_t)row_length(z);
     z->score = calloc(rows, sizeof *z->score);
     z->kept = calloc(rows, sizeof *z->kept);
-    if (!z->score || !z->kept) {
-        mar_lazy_free(z);
-        return err_set(err, MAR_ENOMEM, "out of memory");
-    }
-    *out = z;
+    if (!z->score || !z->kept) return err_set(err, MAR_ENOMEM, "out of memory");
+    g->target.passes = &passes;
+    g->target.passes_state = z;
     return MAR_OK;
 }
 
-void mar_lazy_free(mar_lazy *z)
+static void destroy(void *state)
 {
-    if (!z) return;
+    lazy_caches *z = state;
     free(z->score);
     free(z->kept);
     free(z);
 }
 
-/* --- passes --------------------------------------------------------------------------------------------------- */
+/* --- arithmetic, 2 per multiply-add ------------------------------------------------------------------------------- */
 
-static int row_length(const mar_lazy *z)
+static double encode_flop(const lazy_caches *z, int images, const mar_step *step)
 {
-    return z->model->config.buffer + z->model->config.seq_len;
+    const mar_masked_model *m = z->model;
+    if (step->fresh) return mar_encode_flop(m, images * z->conditions, step->known);
+    const double rows = (double)images * (m->base.config.buffer + step->previous);
+    return m->base.config.encoder_depth * mar_block_flop(m, rows, rows, m->base.config.buffer + step->known);
 }
 
-static act *at(const mar_lazy *z, const act *p, size_t elements)
+static double decode_flop(const lazy_caches *z, int images, const mar_step *step)
 {
-    return (char *)(uintptr_t)p + elements * z->model->m->kern->act_size;
+    const mar_masked_model *m = z->model;
+    const mar_model_config *c = &m->base.config;
+    const double length = row_length(z), d = c->width, all = images * length, kept = (double)images * step->kept;
+    if (step->fresh) return mar_decode_flop(m, images * z->conditions, step->horizon);
+    double flop = 2.0 * images * (c->buffer + step->previous) * d * d; /* decoder_embed */
+    for (int b = 0; b + 1 < c->decoder_depth; b++) {
+        flop += mar_block_flop(m, b <= PRUNE_BLOCK ? all : kept, b <= PRUNE_BLOCK ? all : kept, length);
+        if (b == PRUNE_BLOCK) flop -= 4.0 * (all - kept) * d * c->mlp_hidden; /* its MLP is on the kept rows */
+    }
+    return flop + mar_block_flop(m, (double)images * step->predicted, kept, length);
+}
+
+/* --- passes --------------------------------------------------------------------------------------------------- */
+
+static act *at(const lazy_caches *z, const act *p, size_t elements)
+{
+    return (char *)(uintptr_t)p + elements * z->model->base.m->kern->act_size;
 }
 
 /* Block b's part of a cache: [images][L][3D]. */
-static act *block_cache(const mar_lazy *z, const act *cache, int b)
+static act *block_cache(const lazy_caches *z, const act *cache, int b)
 {
-    const size_t d = (size_t)z->model->config.width;
+    const size_t d = (size_t)z->model->base.config.width;
     return at(z, cache, (size_t)b * (size_t)z->images * (size_t)row_length(z) * 3 * d);
 }
 
 /* cache[to[r]] = rows[r], `parts` * D operands each. */
-static void remember(const mar_lazy *z, act *cache, const int *to, const act *rows, int n, int parts)
+static void remember(const lazy_caches *z, act *cache, const int *to, const act *rows, int n, int parts)
 {
-    kern *k = z->model->m->kern;
-    const int floats = (int)((size_t)parts * (size_t)z->model->config.width * k->act_size / sizeof(float));
+    kern *k = z->model->base.m->kern;
+    const int floats = (int)((size_t)parts * (size_t)z->model->base.config.width * k->act_size / sizeof(float));
     k->core->copy_rows(k, cache, to, rows, NULL, NULL, NULL, n, floats);
 }
 
 /* x += proj(attention of `sequences` x n_q rows of w->qkv to n_k rows each of kv) */
-static void attend(const mar_lazy *z, mar_workspace *w, const mar_block *b, float *x, int sequences, int n_q,
+static void attend(const lazy_caches *z, mar_workspace *w, const mar_block *b, float *x, int sequences, int n_q,
                    const act *kv, int n_k)
 {
-    kern *k = z->model->m->kern;
-    const mar_model_config *c = &z->model->config;
+    kern *k = z->model->base.m->kern;
+    const mar_model_config *c = &z->model->base.config;
     const size_t d = (size_t)c->width;
     k->core->attention(k, w->qkv, 3 * c->width, at(z, kv, d), at(z, kv, 2 * d), 3 * c->width, sequences, n_q, n_k,
                        c->heads, c->width / c->heads, w->mixed);
     k->core->linear(k, b->proj, w->mixed, sequences * n_q, x);
 }
 
-static void qkv_rows(const mar_lazy *z, mar_workspace *w, const mar_block *b, const float *x, int rows)
+static void qkv_rows(const lazy_caches *z, mar_workspace *w, const mar_block *b, const float *x, int rows)
 {
-    kern *k = z->model->m->kern;
+    kern *k = z->model->base.m->kern;
     mar_layer_norm(z->model, x, NULL, rows, b->norm1, w->normed, 0);
     k->core->linear(k, b->qkv, w->normed, rows, w->qkv);
 }
@@ -131,11 +194,11 @@ static void qkv_rows(const mar_lazy *z, mar_workspace *w, const mar_block *b, co
 /* A block on the encoder's rows: [sequences][buffer + count], of which to[] says where the conditional ones are kept.
  * In a lazy step a sequence's keys are not as many as its rows, nor as many as the cache has room for: one call each.
  */
-static void encoder_block(mar_lazy *z, mar_workspace *w, const mar_pass *p, const mar_block *b, act *cache,
+static void encoder_block(lazy_caches *z, mar_workspace *w, const mar_pass *p, const mar_block *b, act *cache,
                           const int *to, int sequences, int length, int fresh)
 {
-    kern *k = z->model->m->kern;
-    const mar_model_config *c = &z->model->config;
+    kern *k = z->model->base.m->kern;
+    const mar_model_config *c = &z->model->base.config;
     const size_t d = (size_t)c->width;
     qkv_rows(z, w, b, w->x, sequences * length);
     remember(z, cache, to, w->qkv, p->images * length, 3);
@@ -154,40 +217,41 @@ static void encoder_block(mar_lazy *z, mar_workspace *w, const mar_pass *p, cons
     mar_block_mlp(z->model, w, b, w->x, sequences * length);
 }
 
-void mar_lazy_encode(mar_lazy *z, mar_workspace *w, const mar_pass *p, const mar_step *step)
+static double encode(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p, const mar_step *step)
 {
-    const mar_model *m = z->model;
+    lazy_caches *z = state;
     mar_pass pass = *p;
-    const int count = step->fresh ? p->known : step->previous, length = m->config.buffer + count;
+    const int count = step->fresh ? p->known : step->previous, length = m->base.config.buffer + count;
     if (!step->fresh) pass.sequences = p->images;
     mar_encoder_input(m, w, &pass, count);
     for (int s = 0, n = 0; s < p->images; s++)
         for (int i = 0; i < length; i++, n++)
-            w->rows[0][n] = s * row_length(z) + (i < m->config.buffer ? i : i + p->known - count);
-    for (int b = 0; b < m->config.encoder_depth; b++)
+            w->rows[0][n] = s * row_length(z) + (i < m->base.config.buffer ? i : i + p->known - count);
+    for (int b = 0; b < m->base.config.encoder_depth; b++)
         encoder_block(z, w, p, &m->encoder[b], block_cache(z, z->encoder, b), w->rows[0], pass.sequences, length,
                       step->fresh);
+    return encode_flop(z, p->images, step);
 }
 
 /* The output of the last block, y: first conditional rows, then unconditional ones, `count` an image each. */
-static void remember_difference(mar_lazy *z, mar_workspace *w, const mar_pass *p, int count, const int *position,
+static void remember_difference(lazy_caches *z, mar_workspace *w, const mar_pass *p, int count, const int *position,
                                 const float *y)
 {
-    kern *k = z->model->m->kern;
-    const int d = z->model->config.width, n = p->images * count;
+    kern *k = z->model->base.m->kern;
+    const int d = z->model->base.config.width, n = p->images * count;
     if (z->conditions == 1) return;
     k->core->subtract(k, y + (size_t)n * (size_t)d, y, (size_t)n * (size_t)d, w->x);
-    for (int i = 0; i < n; i++) w->rows[0][i] = i / count * z->model->config.seq_len + position[i];
+    for (int i = 0; i < n; i++) w->rows[0][i] = i / count * z->model->base.config.seq_len + position[i];
     k->core->copy_rows(k, z->difference, w->rows[0], w->x, NULL, NULL, NULL, n, d);
 }
 
 /* As mar_decode, but the last block answers for all tokens up to the next fresh step. */
-static void decode_fresh(mar_lazy *z, mar_workspace *w, const mar_pass *p, const mar_step *step, float *out,
+static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, const mar_step *step, float *out,
                          const int *z_index)
 {
-    const mar_model *m = z->model;
-    kern *k = m->m->kern;
-    const mar_model_config *c = &m->config;
+    const mar_masked_model *m = z->model;
+    kern *k = m->base.m->kern;
+    const mar_model_config *c = &m->base.config;
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
     const int length = row_length(z), rows = p->sequences * length, count = step->horizon;
     mar_decoder_input(m, w, p);
@@ -215,9 +279,9 @@ static void decode_fresh(mar_lazy *z, mar_workspace *w, const mar_pass *p, const
 
 /* Chooses the rows of image s that are computed on, ascending: those to be predicted, those just predicted, then those
  * that changed most. score [L] is used up. */
-static void choose(const mar_lazy *z, const mar_pass *p, const mar_step *step, int s, float *score, int *kept)
+static void choose(const lazy_caches *z, const mar_pass *p, const mar_step *step, int s, float *score, int *kept)
 {
-    const mar_model_config *c = &z->model->config;
+    const mar_model_config *c = &z->model->base.config;
     const int *must = p->order[s] + c->seq_len - p->known - p->predicted; /* to be predicted, then just predicted */
     const int length = row_length(z);
     for (int i = 0; i < length; i++)
@@ -235,28 +299,23 @@ static void choose(const mar_lazy *z, const mar_pass *p, const mar_step *step, i
 
 /* Keeps the rows of x [images][L][D] that matter: y [images][kept][D] and z->kept [images][kept]. The values in w->qkv
  * are compared with `cache`. */
-static void prune(mar_lazy *z, mar_workspace *w, const mar_pass *p, const mar_step *step, const float *x, float *y)
+static void prune(lazy_caches *z, mar_workspace *w, const mar_pass *p, const mar_step *step, const float *x, float *y)
 {
-    kern *k = z->model->m->kern;
-    const mar_model_config *c = &z->model->config;
+    kern *k = z->model->base.m->kern;
+    const mar_model_config *c = &z->model->base.config;
     const int length = row_length(z), n = p->images * step->kept;
     for (int s = 0; s < p->images; s++) choose(z, p, step, s, z->score + s * length, z->kept + s * step->kept);
     for (int i = 0; i < n; i++) w->rows[0][i] = i / step->kept * length + z->kept[i];
     k->core->copy_rows(k, y, NULL, x, w->rows[0], NULL, NULL, n, c->width);
 }
 
-int mar_lazy_reads(const mar_lazy *z, const mar_step *step)
-{
-    return !step->fresh && step->kept < row_length(z);
-}
-
 /* The blocks before the last on the conditional sequences. Returns the rows it ends with, [images][kept][D]; w->rows[0]
  * has their places among [images][L]. */
-static float *decode_blocks(mar_lazy *z, mar_workspace *w, const mar_pass *p, const mar_step *step)
+static float *decode_blocks(lazy_caches *z, mar_workspace *w, const mar_pass *p, const mar_step *step)
 {
-    const mar_model *m = z->model;
-    kern *k = m->m->kern;
-    const mar_model_config *c = &m->config;
+    const mar_masked_model *m = z->model;
+    kern *k = m->base.m->kern;
+    const mar_model_config *c = &m->base.config;
     const int length = row_length(z);
     int count = length; /* rows an image */
     float *x = w->x;
@@ -264,7 +323,7 @@ static float *decode_blocks(mar_lazy *z, mar_workspace *w, const mar_pass *p, co
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
         const mar_block *block = &m->decoder[b];
         act *cache = block_cache(z, z->decoder, b);
-        const int pruning = b == PRUNE_BLOCK && mar_lazy_reads(z, step);
+        const int pruning = b == PRUNE_BLOCK && step->reads_back;
         qkv_rows(z, w, block, x, p->images * count);
         if (pruning)
             k->core->similarity(k, at(z, w->qkv, 2 * (size_t)c->width), at(z, cache, 2 * (size_t)c->width),
@@ -280,12 +339,12 @@ static float *decode_blocks(mar_lazy *z, mar_workspace *w, const mar_pass *p, co
     return x;
 }
 
-static void decode_lazily(mar_lazy *z, mar_workspace *w, const mar_pass *p, const mar_step *step, float *out,
+static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, const mar_step *step, float *out,
                           const int *z_index)
 {
-    const mar_model *m = z->model;
-    kern *k = m->m->kern;
-    const mar_model_config *c = &m->config;
+    const mar_masked_model *m = z->model;
+    kern *k = m->base.m->kern;
+    const mar_model_config *c = &m->base.config;
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
     const int length = row_length(z), d = c->width, n = p->images * p->predicted;
     mar_pass pass = *p;
@@ -314,32 +373,35 @@ static void decode_lazily(mar_lazy *z, mar_workspace *w, const mar_pass *p, cons
     mar_conditions(m, y, w->rows[1], z->conditions * n, x, out, z_index);
 }
 
-void mar_lazy_decode(mar_lazy *z, mar_workspace *w, const mar_pass *p, const mar_step *step, float *out,
-                     const int *z_index)
+static double decode(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p, const mar_step *step,
+                     float *z, const int *z_index)
 {
+    (void)m;
     if (step->fresh)
-        decode_fresh(z, w, p, step, out, z_index);
+        decode_fresh(state, w, p, step, z, z_index);
     else
-        decode_lazily(z, w, p, step, out, z_index);
+        decode_lazily(state, w, p, step, z, z_index);
+    return decode_flop(state, p->images, step);
 }
 
 /* --- what it takes --------------------------------------------------------------------------------------------- */
 
-static mar_status plan_attention(const mar_lazy *z, int n_q, int n_k, int parts, mar_err *err)
+static mar_status plan_attention(const lazy_caches *z, int n_q, int n_k, int parts, mar_err *err)
 {
-    kern *k = z->model->m->kern;
-    const mar_model_config *c = &z->model->config;
+    kern *k = z->model->base.m->kern;
+    const mar_model_config *c = &z->model->base.config;
     return k->core->attention_plan(k, n_q, n_k, c->heads, c->width / c->heads, parts == 3 ? 3 * c->width : c->width,
                                    parts * c->width, err);
 }
 
-mar_status mar_lazy_plan(const mar_lazy *z, int images, const mar_step *step, mar_err *err)
+static mar_status plan(const void *state, const mar_masked_model *m, int images, int conditions, const mar_step *step,
+                       mar_err *err)
 {
-    const mar_model *m = z->model;
-    kern *k = m->m->kern;
-    const mar_model_config *c = &m->config;
+    const lazy_caches *z = state;
+    kern *k = m->base.m->kern;
+    const mar_model_config *c = &m->base.config;
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
-    const int length = row_length(z), sequences = images * z->conditions;
+    const int length = row_length(z), sequences = images * conditions;
     if (step->fresh) {
         mar_status status = mar_passes_plan(m, sequences, step->known, step->predicted, err);
         if (status == MAR_OK) status = mar_block_plan(m, last, sequences * step->horizon, sequences * length, err);
@@ -362,24 +424,30 @@ mar_status mar_lazy_plan(const mar_lazy *z, int images, const mar_step *step, ma
     return status == MAR_OK ? plan_attention(z, step->predicted, length, 2, err) : status;
 }
 
-double mar_lazy_encode_flop(const mar_lazy *z, int images, const mar_step *step)
+static const mar_passes passes = {.plan = plan, .encode = encode, .decode = decode};
+
+static mar_status check(const mar_masked_model *model, const mar_params *p, mar_err *err)
 {
-    const mar_model *m = z->model;
-    if (step->fresh) return mar_encode_flop(m, images * z->conditions, step->known);
-    const double rows = (double)images * (m->config.buffer + step->previous);
-    return m->config.encoder_depth * mar_block_flop(m, rows, rows, m->config.buffer + step->known);
+    (void)model;
+    if (p->num_iter >= MIN_STEPS) return MAR_OK;
+    return err_set(err, MAR_EARG,
+                   "lazy: the first %d autoregressive steps fill the caches, expected num_iter %d or more",
+                   MIN_STEPS - 1, MIN_STEPS);
 }
 
-double mar_lazy_decode_flop(const mar_lazy *z, int images, const mar_step *step)
-{
-    const mar_model *m = z->model;
-    const mar_model_config *c = &m->config;
-    const double length = row_length(z), d = c->width, all = images * length, kept = (double)images * step->kept;
-    if (step->fresh) return mar_decode_flop(m, images * z->conditions, step->horizon);
-    double flop = 2.0 * images * (c->buffer + step->previous) * d * d; /* decoder_embed */
-    for (int b = 0; b + 1 < c->decoder_depth; b++) {
-        flop += mar_block_flop(m, b <= PRUNE_BLOCK ? all : kept, b <= PRUNE_BLOCK ? all : kept, length);
-        if (b == PRUNE_BLOCK) flop -= 4.0 * (all - kept) * d * c->mlp_hidden; /* its MLP is on the kept rows */
-    }
-    return flop + mar_block_flop(m, (double)images * step->predicted, kept, length);
-}
+const mar_way mar_way_lazy = {
+    .name = "lazy",
+    .changes = MAR_STAGE_PASSES,
+    .needs = MAR_STAGE_AR_STEPS,
+    .methods = (const mar_way_method[]){{.name = "lazymar",
+                                         .guarantee = "none",
+                                         .source = "LazyMAR (2025)",
+                                         .summary = "keep features of tokens and of the unguided pass that change "
+                                                    "little between steps"},
+                                        {0}},
+    .check = check,
+    .plan_steps = plan_steps,
+    .create = create,
+    .destroy = destroy,
+    .lay_out = lay_out,
+};

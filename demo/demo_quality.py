@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Measure the demo models: does a classifier of real handwritten digits recognise what they generate?
 
-    python3 tools/demo_quality.py --mar build/mar             # fresh images from the built command
-    python3 tools/demo_quality.py --engine pytorch            # the same figures from tools/pymar
+    python3 demo/demo_quality.py --mar build/release/mar      # fresh images from the built command
+    python3 demo/demo_quality.py --engine pytorch             # the same figures from python/pymar
 
 Prints, for target and draft, the accuracy of a classifier trained on the real digits (and its accuracy on held-out real
 ones), the Fréchet distance in the classifier's features to all real digits (lower is better; with the distance that
-as many real, jittered digits have, as a floor), and the mean distance to the nearest real digit.
+as many real, jittered digits have, as a floor), and the mean distance to the nearest real digit. Needs
+demo/requirements.txt.
 """
 
 import argparse
@@ -22,7 +23,10 @@ import torch
 from PIL import Image
 
 import digits
-from pymar import Schedule, generate, load_mar, load_vae, torch_noise
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"))
+
+from pymar import Schedule, generate, load_mar, load_vae, torch_noise  # noqa: E402
 
 CLASSES = list(range(10))
 

@@ -9,15 +9,13 @@
  * direct neighbours, summed over channels: by Parseval, the sum of squared distances from their mean;
  * - of the tokens of a step of the second stage, those with the highest energy get num_sampling_steps, an equal number
  * in every image, the others gtr_sampling_steps. */
-#ifndef MAR_GTR_H
-#define MAR_GTR_H
+#ifndef MAR_WAYS_GTR_H
+#define MAR_WAYS_GTR_H
 
 #include "mar/steps.h"
 
-/* All of steps[num_iter], num_iter being the sum of both stages' steps; params as checked by mar_gtr_check. */
+/* All of steps[num_iter], num_iter being the sum of both stages' steps; params as the way has checked them. */
 void mar_gtr_plan(const mar_params *params, int grid, mar_step *steps);
-/* MAR_EARG if GtR's parameters are out of range for grid x grid tokens. */
-mar_status mar_gtr_check(const mar_params *params, int grid, mar_err *err);
 /* Moves the first stage's tokens to the end of a random order [grid*grid], where it begins; scratch [grid*grid]. */
 void mar_gtr_order(int grid, int *order, int *scratch);
 /* Moves the `detailed` of n tokens with the most energy to the end of positions [n]. tokens [grid*grid][channels], of

@@ -1,0 +1,58 @@
+/* What a session needs of a model family. A family is one engine: a table of these functions and a line in
+ * mar/engine.c; the session (mar/session.c) knows none of them by name. */
+#ifndef MAR_ENGINE_H
+#define MAR_ENGINE_H
+
+#include "mar/handle.h"
+#include "weights/weights.h"
+
+typedef struct mar_engine mar_engine;
+
+/* What every family's model begins with. */
+struct mar_model {
+    mar *m;
+    const mar_engine *engine;
+    mar_model_config config;
+};
+
+typedef struct mar_generation mar_generation; /* a family's part of a session */
+
+struct mar_engine {
+    const char *name; /* "mar" */
+
+    /* Whether a checkpoint looks like one of the family. */
+    int (*recognise)(const wt_file *f);
+    /* As mar_model_load; the file may be closed afterwards. */
+    mar_status (*load)(mar *m, const wt_file *f, int heads, mar_model **out, mar_err *err);
+    void (*unload)(mar_model *model); /* NULL is fine */
+
+    /* Generation of up to max_images images at a time. `params` has been read (mar_params_read); the engine checks it
+     * against the model and keeps its own copy, with automatic values filled in. On failure nothing is left. */
+    mar_status (*create)(mar_model *model, const mar_params *params, int max_images, mar_generation **out,
+                         mar_err *err);
+    void (*free)(mar_generation *g); /* NULL is fine */
+    const mar_params *(*params)(const mar_generation *g);
+    const char *(*guarantee)(const mar_generation *g);
+    /* Gives it its working memory in backend memory at base, which must outlive it, and returns the bytes it takes, a
+     * multiple of 256; base NULL only counts. */
+    size_t (*lay_out)(mar_generation *g, char *base);
+    /* Prepares batches of so many images, so that their steps allocate nothing. */
+    mar_status (*plan)(mar_generation *g, int images, mar_err *err);
+    /* Starts images first_image.. with labels host [images], -1 for unconditional. */
+    void (*begin)(mar_generation *g, uint64_t first_image, const int *labels, int images);
+    mar_status (*step)(mar_generation *g, mar_err *err); /* not called when no step is left */
+    int (*steps_left)(const mar_generation *g);
+    /* What the image decoder is given: backend float [images][seq_len][token_dim]. */
+    const float *(*latents)(const mar_generation *g);
+    /* Writes every field but arena_bytes, recorded_bytes, vae_s, vae_flop and total_s. */
+    void (*stats)(const mar_generation *g, mar_stats *stats);
+    /* mar_session_fates: arrays [images * seq_len]. */
+    void (*fates)(const mar_generation *g, uint8_t *map, int *step);
+};
+
+mar_generation *mar_session_generation(mar_session *s);
+
+/* The family of a checkpoint; the first if it looks like none, whose load says what is missing. */
+const mar_engine *mar_engine_of(const wt_file *f);
+
+#endif

@@ -1,0 +1,411 @@
+/* The masked engine: a batch of images, one autoregressive step a call. */
+#include "mar/masked.h"
+
+#include "base/arena.h"
+#include "mar/config.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- one step, from the images so far to the next tokens in them -------------------------------------------------- */
+
+mar_batch mar_masked_batch(const mar_masked *g)
+{
+    return (mar_batch){.images = g->images, .order = (const int *const *)g->order};
+}
+
+/* Lists `count` tokens an image as rows first.. : those at `begin` of each order. Returns the rows behind them. */
+static int list_tokens(mar_masked *g, int begin, int count, float cfg, int first)
+{
+    int r = first;
+    for (int i = 0; i < g->images; i++)
+        for (int j = 0; j < count; j++, r++) {
+            g->row_slot[r] = i;
+            g->row_position[r] = g->order[i][begin + j];
+            g->row_image[r] = g->first_image + (uint64_t)i;
+            g->row_cfg[r] = cfg;
+        }
+    return r;
+}
+
+/* Draws n tokens, rows `first`.. of the lists, in so many diffusion steps. */
+static void draw(mar_masked *g, int first, int n, int steps, kern_recording **recording)
+{
+    const mar_draw d = {n, g->params.seed, g->row_image + first, g->row_position + first, g->row_cfg + first};
+    float *x = g->sampled + (size_t)first * (size_t)g->model->base.config.token_dim;
+    if (n == 0) return;
+    diff_chain_use(&g->target.chain, steps);
+    if (!g->drawer) {
+        const int calls = g->target.chain.schedule.steps;
+        mar_runner_draw(&g->target, first * g->conditions, &d, calls - 1, 0, x, NULL, recording);
+        g->stats.head_batched += calls;
+        g->stats.head_calls += (double)n * calls;
+        g->stats.head_rows += (double)n * calls;
+        if (calls > g->stats.head_calls_max) g->stats.head_calls_max = calls;
+        return;
+    }
+    g->drawer->draw(g->drawer_state, &d, first, steps, x);
+}
+
+void mar_masked_place(mar_masked *g, const float *from, int n)
+{
+    kern *k = g->kern;
+    k->core->copy_rows(k, g->tokens, g->row_place, from, NULL, NULL, NULL, n, g->model->base.config.token_dim);
+    g->stats.tokens += n;
+}
+
+int mar_masked_first_alike(const mar_masked *g, int i)
+{
+    const mar_step *a = &g->steps[i], *b = g->steps;
+    while (a->predicted != b->predicted || a->sampling_steps != b->sampling_steps || a->detailed != b->detailed ||
+           a->detailed_steps != b->detailed_steps)
+        b++;
+    return (int)(b - g->steps);
+}
+
+void mar_masked_step(mar_masked *g)
+{
+    const mar_step *step = &g->steps[g->step];
+    const mar_model_config *c = &g->model->base.config;
+    const int begin = c->seq_len - step->known - step->predicted, others = step->predicted - step->detailed;
+    mar_recordings *alike = &g->recordings[mar_masked_first_alike(g, g->step)];
+
+    /* Which tokens: the last masked ones of each order; first those that get detailed_steps. */
+    for (int i = 0; i < g->way_count && step->detailed; i++)
+        if (g->ways[i].way->select) g->ways[i].way->select(g->ways[i].state, step);
+    const int detailed = list_tokens(g, begin + others, step->detailed, step->cfg, 0);
+    const int n = list_tokens(g, begin, others, step->cfg, detailed);
+
+    /* Their conditions z: the encoder over the known tokens, the decoder over all. */
+    const mar_batch batch = mar_masked_batch(g);
+    mar_runner_predict(&g->target, &batch, step, 0, n, &g->recordings[g->step]);
+
+    /* The tokens: the head's diffusion chain. */
+    draw(g, 0, detailed, step->detailed_steps, &alike->draw[1]);
+    draw(g, detailed, n - detailed, step->sampling_steps, &alike->draw[0]);
+
+    /* Into the images, and into what later passes know. */
+    for (int r = 0; r < n; r++) {
+        const int place = g->row_place[r] = g->row_slot[r] * c->seq_len + g->row_position[r];
+        g->fate[place] = MAR_TOKEN_TARGET;
+        g->born[place] = g->step;
+    }
+    mar_masked_place(g, g->sampled, n);
+    mar_runner_learn(&g->target, g->sampled, n, g->row_slot, g->row_position, &alike->learn);
+    for (int i = 0; i < g->way_count; i++)
+        if (g->ways[i].way->learn) g->ways[i].way->learn(g->ways[i].state, n);
+    g->step++;
+}
+
+static mar_status step(mar_generation *generation, mar_err *err)
+{
+    mar_masked *g = (mar_masked *)generation;
+    if (!g->stepper) {
+        mar_masked_step(g);
+        return MAR_OK;
+    }
+    return g->stepper->step(g->stepper_state, err);
+}
+
+static void begin(mar_generation *generation, uint64_t first_image, const int *labels, int images)
+{
+    mar_masked *g = (mar_masked *)generation;
+    const mar_model_config *c = &g->model->base.config;
+    g->images = images;
+    g->first_image = first_image;
+    g->step = 0;
+    g->stats = (mar_stats){0};
+    for (int i = 0; i < images; i++) {
+        g->label[i] = labels[i] < 0 ? c->classes : labels[i];
+        kern_random_order(g->params.seed, first_image + (uint64_t)i, c->seq_len, g->order[i]);
+        for (int k = 0; k < g->way_count; k++)
+            if (g->ways[k].way->order) g->ways[k].way->order(g->ways[k].state, g->order[i]);
+    }
+    mar_runner_begin(&g->target, images, g->label);
+    for (int i = 0; i < g->way_count; i++)
+        if (g->ways[i].way->begin) g->ways[i].way->begin(g->ways[i].state);
+}
+
+/* --- what a run asks for ------------------------------------------------------------------------------------------ */
+
+static int grid_of(const mar_masked_model *model)
+{
+    int grid = 0;
+    while (grid * grid < model->base.config.seq_len) grid++;
+    return grid;
+}
+
+/* Fills in automatic values, and checks the parameters together and against the model. */
+static mar_status settle_params(const mar_masked_model *model, mar_params *p, int max_images, mar_err *err)
+{
+    const mar_model_config *c = &model->base.config;
+    mar_ways_resolve(p);
+    mar_status status = mar_ways_check(p, err);
+    if (status != MAR_OK) return status;
+    if (p->num_iter == 0) p->num_iter = c->seq_len < 64 ? c->seq_len : 64;
+    if ((int64_t)max_images * (p->cfg == 1.0f ? 1 : 2) * (c->buffer + c->seq_len) > INT_MAX / 8)
+        return err_set(err, MAR_EARG, "batch of %d images of %d tokens: too large", max_images, c->seq_len);
+    const mar_way *const *ways = mar_ways();
+    for (; status == MAR_OK && *ways; ways++)
+        if ((*ways)->check && mar_way_is_on(*ways, p)) status = (*ways)->check(model, p, err);
+    if (status == MAR_OK && p->num_iter > c->seq_len)
+        status = err_set(err, MAR_EARG, "num_iter %d: expected 1..%d (the model has %d tokens)", p->num_iter,
+                         c->seq_len, c->seq_len);
+    if (p->gamma > p->num_iter) p->gamma = p->num_iter; /* the rest of the image */
+    return status;
+}
+
+static mar_status plan_steps(mar_masked *g, mar_err *err)
+{
+    const mar_params *p = &g->params;
+    g->steps = calloc((size_t)p->num_iter, sizeof *g->steps);
+    g->recordings = calloc((size_t)p->num_iter, sizeof *g->recordings);
+    if (!g->steps || !g->recordings) return err_set(err, MAR_ENOMEM, "out of memory");
+    mar_steps_plan(p->num_iter, g->model->base.config.seq_len, p->cfg, p->cfg_schedule, g->steps);
+    for (int i = 0; i < p->num_iter; i++) g->steps[i].sampling_steps = p->num_sampling_steps;
+    int block = 1;
+    for (int i = 0; i < g->way_count; i++) {
+        const mar_way *way = g->ways[i].way;
+        if (way->plan_steps) way->plan_steps(g, g->steps);
+        if (way->block_steps) block = way->block_steps(p);
+    }
+    for (int i = 0; i < p->num_iter; i++) {
+        int sum = 0;
+        for (int j = i; j < i + block && j < p->num_iter; j++) sum += g->steps[j].predicted;
+        if (sum > g->max_tokens) g->max_tokens = sum;
+    }
+    return MAR_OK;
+}
+
+/* Adds the chain of so many diffusion steps, unless it is there. */
+static int add_spec(const mar_masked *g, diff_spec *specs, int n, int steps)
+{
+    for (int i = 0; i < n; i++)
+        if (specs[i].steps == steps) return n;
+    specs[n] = (diff_spec){MAR_SAMPLER_DDPM, steps, DIFF_TOP};
+    for (int i = 0; i < g->way_count; i++)
+        if (g->ways[i].way->respace) g->ways[i].way->respace(&g->params, &specs[n]);
+    return n + 1;
+}
+
+int mar_masked_specs(const mar_masked *g, diff_spec *specs)
+{
+    int n = 0;
+    for (int i = 0; i < g->params.num_iter; i++) {
+        const mar_step *s = &g->steps[i];
+        if (s->predicted > s->detailed) n = add_spec(g, specs, n, s->sampling_steps);
+        if (s->detailed) n = add_spec(g, specs, n, s->detailed_steps);
+    }
+    return n;
+}
+
+static mar_status create_target(mar_masked *g, mar_err *err)
+{
+    diff_spec *specs = malloc(2 * (size_t)g->params.num_iter * sizeof *specs);
+    if (!specs) return err_set(err, MAR_ENOMEM, "out of memory");
+    const int n = mar_masked_specs(g, specs);
+    const mar_status status = mar_runner_create(g->model, g->max_images, g->conditions, g->max_tokens, specs, n,
+                                                g->params.temperature, &g->target, err);
+    free(specs);
+    return status;
+}
+
+static mar_status create_ways(mar_masked *g, mar_err *err)
+{
+    mar_status status = MAR_OK;
+    for (int i = 0; status == MAR_OK && i < g->way_count; i++) {
+        const mar_way *way = g->ways[i].way;
+        if (way->create) status = way->create(g, &g->ways[i].state, err);
+        if (way->draw) g->drawer = way, g->drawer_state = g->ways[i].state;
+        if (way->step) g->stepper = way, g->stepper_state = g->ways[i].state;
+    }
+    mar_ways_describe(&g->params, g->guarantee, sizeof g->guarantee);
+    for (int i = 0; status == MAR_OK && i < g->way_count; i++)
+        if (g->ways[i].way->describe) g->ways[i].way->describe(g->ways[i].state, g->guarantee, sizeof g->guarantee);
+    return status;
+}
+
+static mar_status allocate_host(mar_masked *g, mar_err *err)
+{
+    const size_t images = (size_t)g->max_images, seq = (size_t)g->model->base.config.seq_len;
+    const size_t rows = images * (size_t)g->max_tokens;
+    g->order = calloc(images, sizeof *g->order);
+    g->order_data = calloc(images * seq, sizeof *g->order_data);
+    g->label = calloc(images, sizeof *g->label);
+    g->row_image = calloc(rows, sizeof *g->row_image);
+    g->row_slot = calloc(rows, sizeof *g->row_slot);
+    g->row_position = calloc(rows, sizeof *g->row_position);
+    g->row_cfg = calloc(rows, sizeof *g->row_cfg);
+    g->row_place = calloc(rows, sizeof *g->row_place);
+    g->fate = calloc(images * seq, sizeof *g->fate);
+    g->born = calloc(images * seq, sizeof *g->born);
+    if (!g->order || !g->order_data || !g->label || !g->row_image || !g->row_slot || !g->row_position || !g->row_cfg ||
+        !g->row_place || !g->fate || !g->born)
+        return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
+    for (size_t i = 0; i < images; i++) g->order[i] = g->order_data + i * seq;
+    return MAR_OK;
+}
+
+static void free_recordings(mar_masked *g)
+{
+    for (int i = 0; g->recordings && i < g->params.num_iter; i++) mar_recordings_free(g->kern, &g->recordings[i]);
+}
+
+static void destroy(mar_generation *generation)
+{
+    mar_masked *g = (mar_masked *)generation;
+    if (!g) return;
+    free_recordings(g);
+    for (int i = g->way_count - 1; i >= 0; i--)
+        if (g->ways[i].state) g->ways[i].way->destroy(g->ways[i].state);
+    mar_runner_free(&g->target);
+    void *host[] = {
+        g->steps,   g->recordings, g->order, g->order_data, g->label, g->row_image, g->row_slot, g->row_position,
+        g->row_cfg, g->row_place,  g->fate,  g->born,       g};
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
+}
+
+static mar_status create(mar_model *base, const mar_params *params, int max_images, mar_generation **out, mar_err *err)
+{
+    const mar_masked_model *model = mar_masked_model_of(base);
+    mar_params p = *params;
+    *out = NULL;
+    mar_status status = settle_params(model, &p, max_images, err);
+    if (status != MAR_OK) return status;
+    mar_masked *g = calloc(1, sizeof *g);
+    if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
+    g->model = model;
+    g->kern = base->m->kern;
+    g->params = p;
+    g->max_images = max_images;
+    g->conditions = p.cfg == 1.0f ? 1 : 2;
+    g->grid = grid_of(model);
+    g->step = p.num_iter;
+    for (const mar_way *const *ways = mar_ways(); *ways; ways++)
+        if (mar_way_is_on(*ways, &p)) g->ways[g->way_count++].way = *ways;
+    status = plan_steps(g, err);
+    if (status == MAR_OK) status = create_target(g, err);
+    if (status == MAR_OK) status = allocate_host(g, err);
+    if (status == MAR_OK) status = create_ways(g, err);
+    if (status == MAR_OK)
+        *out = (mar_generation *)g;
+    else
+        destroy((mar_generation *)g);
+    return status;
+}
+
+void *mar_masked_state(const mar_masked *g, const mar_way *way)
+{
+    for (int i = 0; i < g->way_count; i++)
+        if (g->ways[i].way == way) return g->ways[i].state;
+    return NULL;
+}
+
+static size_t lay_out(mar_generation *generation, char *base)
+{
+    mar_masked *g = (mar_masked *)generation;
+    const mar_model_config *c = &g->model->base.config;
+    const size_t images = (size_t)g->max_images, token = (size_t)c->token_dim * sizeof(float);
+    size_t used = 0;
+    g->tokens = arena_carve(base, &used, images * (size_t)c->seq_len, token);
+    g->sampled = arena_carve(base, &used, images * (size_t)g->max_tokens, token);
+    used += mar_runner_lay_out(&g->target, base ? base + used : NULL);
+    for (int i = 0; i < g->way_count; i++)
+        if (g->ways[i].way->lay_out) used += g->ways[i].way->lay_out(g->ways[i].state, base ? base + used : NULL);
+    return used;
+}
+
+/* Prepares draws of n tokens in so many diffusion steps. */
+static mar_status plan_draw(mar_masked *g, int n, int steps, mar_err *err)
+{
+    if (n == 0) return MAR_OK;
+    diff_chain_use(&g->target.chain, steps);
+    if (g->drawer) return g->drawer->plan_draw(g->drawer_state, n, steps, err);
+    return mar_runner_plan_head(&g->target, n, err);
+}
+
+static mar_status plan(mar_generation *generation, int images, mar_err *err)
+{
+    mar_masked *g = (mar_masked *)generation;
+    mar_status status = MAR_OK;
+    free_recordings(g);
+    for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++) {
+        const mar_step *s = &g->steps[i];
+        status = mar_runner_plan(&g->target, images, s, err);
+        if (status == MAR_OK) status = plan_draw(g, images * (s->predicted - s->detailed), s->sampling_steps, err);
+        if (status == MAR_OK) status = plan_draw(g, images * s->detailed, s->detailed_steps, err);
+    }
+    for (int i = 0; status == MAR_OK && i < g->way_count; i++)
+        if (g->ways[i].way->plan) status = g->ways[i].way->plan(g->ways[i].state, images, err);
+    return status;
+}
+
+/* --- what it says --------------------------------------------------------------------------------------------------
+ */
+
+static const mar_params *params_of(const mar_generation *g)
+{
+    return &((const mar_masked *)g)->params;
+}
+
+static const char *guarantee_of(const mar_generation *g)
+{
+    return ((const mar_masked *)g)->guarantee;
+}
+
+static int steps_left(const mar_generation *generation)
+{
+    const mar_masked *g = (const mar_masked *)generation;
+    return g->params.num_iter - g->step;
+}
+
+static const float *latents(const mar_generation *g)
+{
+    return ((const mar_masked *)g)->tokens;
+}
+
+static void stats_of(const mar_generation *generation, mar_stats *stats)
+{
+    const mar_masked *g = (const mar_masked *)generation;
+    const mar_runner *t = &g->target;
+    *stats = g->stats;
+    stats->encoder_s = t->encoder_s;
+    stats->decoder_s = t->decoder_s;
+    stats->head_s = t->head_s;
+    stats->encoder_flop = t->encoder_flop;
+    stats->decoder_flop = t->decoder_flop;
+    stats->head_flop = t->head_flop;
+    stats->head_call_bytes = diff_head_sequential_bytes(&g->model->head);
+    stats->head_call_products = 2 * g->model->head.depth + 2;
+    for (int i = 0; i < g->way_count; i++)
+        if (g->ways[i].way->stats) g->ways[i].way->stats(g->ways[i].state, stats);
+}
+
+static void fates(const mar_generation *generation, uint8_t *map, int *born)
+{
+    const mar_masked *g = (const mar_masked *)generation;
+    const size_t count = (size_t)g->images * (size_t)g->model->base.config.seq_len;
+    if (map) memcpy(map, g->fate, count * sizeof *map);
+    if (born) memcpy(born, g->born, count * sizeof *born);
+}
+
+extern const mar_engine mar_masked_engine;
+const mar_engine mar_masked_engine = {
+    .name = "mar",
+    .recognise = mar_config_recognise,
+    .load = mar_masked_load,
+    .unload = mar_masked_unload,
+    .create = create,
+    .free = destroy,
+    .params = params_of,
+    .guarantee = guarantee_of,
+    .lay_out = lay_out,
+    .plan = plan,
+    .begin = begin,
+    .step = step,
+    .steps_left = steps_left,
+    .latents = latents,
+    .stats = stats_of,
+    .fates = fates,
+};

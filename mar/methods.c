@@ -1,0 +1,124 @@
+/* What `mar methods` shows: the registry of verifiers, and that of the ways to be faster, with the options that are
+ * theirs.
+ */
+#include "mar/params.h"
+#include "mar/way.h"
+#include "specdec/verifier.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    METHODS_MAX = 64,
+    TEXT_MAX = 96,
+    PARAMETERS_MAX = sizeof((mar_method_info){0}.parameters) / sizeof((mar_method_info){0}.parameters[0])
+};
+
+static mar_method_info infos[METHODS_MAX];
+static char options[METHODS_MAX][TEXT_MAX];
+static char meanings[METHODS_MAX][PARAMETERS_MAX][TEXT_MAX];
+static int count;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static const char *shapes(int topologies)
+{
+    static const char *const names[] = {"none",
+                                        "chain",
+                                        "tree",
+                                        "chain, tree",
+                                        "tree-chain",
+                                        "chain, tree-chain",
+                                        "tree, tree-chain",
+                                        "chain, tree, tree-chain"};
+    return names[topologies & 7];
+}
+
+static void add_verifier(const spec_method *m)
+{
+    mar_method_info *info = &infos[count];
+    *info = (mar_method_info){.name = m->name,
+                              .kind = "verifier",
+                              .tokens = m->tokens & SPEC_CONTINUOUS ? "continuous" : "discrete",
+                              .topology = shapes(m->topologies),
+                              .exact = m->exact,
+                              .guarantee = m->guarantee,
+                              .source = m->source,
+                              .summary = m->summary};
+    if (m->tokens & SPEC_CONTINUOUS) {
+        snprintf(options[count], TEXT_MAX, "--draft FILE --spec %s", m->name);
+        info->option = options[count];
+    }
+    for (int i = 0; m->parameters[i].name; i++) {
+        const spec_parameter *p = &m->parameters[i];
+        info->parameters[i].name = p->name, info->parameters[i].meaning = p->meaning;
+        info->parameters[i].value = p->value, info->parameters[i].min = p->min, info->parameters[i].max = p->max;
+        info->parameter_count = i + 1;
+    }
+    count++;
+}
+
+/* "--lazy", "--head_spec N", "--sampler ddim", "--diff_annealing linear|cosine|two-stage" */
+static void write_option(const mar_param *o, const char *value, char *text)
+{
+    const int used = snprintf(text, TEXT_MAX, "--%s", o->name);
+    if (value)
+        snprintf(text + used, (size_t)(TEXT_MAX - used), " %s", value);
+    else if (o->type == MAR_TYPE_INT)
+        snprintf(text + used, (size_t)(TEXT_MAX - used), " N");
+    for (int i = 0, first = 1; !value && o->type == MAR_TYPE_CHOICE && o->choices[i]; i++) {
+        const size_t end = strlen(text);
+        if (i == (int)o->value) continue; /* turns it off */
+        snprintf(text + end, TEXT_MAX - end, "%s%s", first ? " " : "|", o->choices[i]);
+        first = 0;
+    }
+}
+
+static void add_parameter(mar_method_info *info, const mar_param *o)
+{
+    if (info->parameter_count == PARAMETERS_MAX) return;
+    const int n = info->parameter_count++;
+    char *meaning = meanings[info - infos][n];
+    snprintf(meaning, TEXT_MAX, "%.*s", (int)strcspn(o->help, "\n"), o->help);
+    info->parameters[n].name = o->name, info->parameters[n].meaning = meaning;
+    info->parameters[n].value = o->value, info->parameters[n].min = o->min, info->parameters[n].max = o->max;
+}
+
+static void add_way(const mar_way *way, const mar_way_method *m)
+{
+    mar_method_info *info = &infos[count];
+    const mar_param *turns_on = mar_param_find(way->name);
+    write_option(turns_on, m->value, options[count]);
+    *info = (mar_method_info){.name = m->name,
+                              .kind = "shortcut",
+                              .option = options[count],
+                              .tokens = "continuous",
+                              .exact = way->exact,
+                              .guarantee = m->guarantee,
+                              .source = m->source,
+                              .summary = m->summary};
+    if (turns_on->type == MAR_TYPE_INT) add_parameter(info, turns_on);
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_param *o = mar_param_get(i);
+        if (o->method && strcmp(o->method, way->name) == 0) add_parameter(info, o);
+    }
+    count++;
+}
+
+static void fill(void)
+{
+    for (const spec_method *const *m = spec_methods(); *m && count < METHODS_MAX; m++) add_verifier(*m);
+    for (const mar_way *const *way = mar_ways(); *way; way++)
+        for (const mar_way_method *m = (*way)->methods; m && m->name && count < METHODS_MAX; m++) add_way(*way, m);
+}
+
+int mar_method_count(void)
+{
+    pthread_once(&once, fill);
+    return count;
+}
+
+const mar_method_info *mar_method_get(int i)
+{
+    return i >= 0 && i < mar_method_count() ? &infos[i] : NULL;
+}

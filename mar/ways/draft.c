@@ -1,0 +1,115 @@
+/* A draft model beside the target: its runner, which knows every token the target makes. */
+#include "mar/ways/draft.h"
+
+#include <stdlib.h>
+
+static mar_status check(const mar_masked_model *model, const mar_params *p, mar_err *err)
+{
+    const mar_model *draft = p->draft;
+    const mar_model_config *t = &model->base.config, *d = &draft->config;
+    if (draft->m != model->base.m) return err_set(err, MAR_EARG, "draft and model belong to different handles");
+    if (draft->engine != model->base.engine)
+        return err_set(err, MAR_EMODEL, "the draft is a model of family %s, expected %s as the model",
+                       draft->engine->name, model->base.engine->name);
+    if (d->seq_len != t->seq_len || d->token_dim != t->token_dim)
+        return err_set(err, MAR_EMODEL, "the draft makes %d tokens of %d channels, expected the model's %d of %d",
+                       d->seq_len, d->token_dim, t->seq_len, t->token_dim);
+    if (d->classes != t->classes)
+        return err_set(err, MAR_EMODEL, "the draft knows %d classes, expected the model's %d", d->classes, t->classes);
+    return MAR_OK;
+}
+
+/* Tokens an image that its head draws at once: of one step. */
+static int step_tokens(const mar_masked *g)
+{
+    int most = 0;
+    for (int i = 0; i < g->params.num_iter; i++)
+        if (g->steps[i].predicted > most) most = g->steps[i].predicted;
+    return most;
+}
+
+static mar_status create(mar_masked *g, void **state, mar_err *err)
+{
+    const size_t steps = (size_t)g->params.num_iter;
+    mar_draft *d = *state = calloc(1, sizeof *d);
+    diff_spec *specs = malloc(2 * steps * sizeof *specs);
+    mar_status status = d && specs ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    if (status == MAR_OK) {
+        d->g = g;
+        d->recordings = calloc(steps, sizeof *d->recordings);
+        if (!d->recordings) status = err_set(err, MAR_ENOMEM, "out of memory");
+    }
+    if (status == MAR_OK) {
+        const int n = mar_masked_specs(g, specs);
+        status = mar_runner_create(mar_masked_model_of(g->params.draft), g->max_images, g->conditions, step_tokens(g),
+                                   specs, n, g->params.temperature, &d->runner, err);
+    }
+    free(specs);
+    return status;
+}
+
+static void free_recordings(mar_draft *d)
+{
+    for (int i = 0; d->recordings && i < d->g->params.num_iter; i++) mar_recordings_free(d->g->kern, &d->recordings[i]);
+}
+
+static void destroy(void *state)
+{
+    mar_draft *d = state;
+    free_recordings(d);
+    free(d->recordings);
+    mar_runner_free(&d->runner);
+    free(d);
+}
+
+static size_t lay_out(void *state, char *base)
+{
+    return mar_runner_lay_out(&((mar_draft *)state)->runner, base);
+}
+
+static mar_status plan(void *state, int images, mar_err *err)
+{
+    mar_draft *d = state;
+    mar_status status = MAR_OK;
+    free_recordings(d);
+    for (int i = 0; status == MAR_OK && i < d->g->params.num_iter; i++)
+        status = mar_runner_plan_learn(&d->runner, images * d->g->steps[i].predicted, err);
+    return status;
+}
+
+static void begin(void *state)
+{
+    mar_draft *d = state;
+    mar_runner_begin(&d->runner, d->g->images, d->g->label);
+}
+
+static void learn(void *state, int n)
+{
+    mar_draft *d = state;
+    const mar_masked *g = d->g;
+    mar_runner_learn(&d->runner, g->sampled, n, g->row_slot, g->row_position,
+                     &d->recordings[mar_masked_first_alike(g, g->step)].learn);
+}
+
+static void stats(const void *state, mar_stats *sum)
+{
+    const mar_runner *r = &((const mar_draft *)state)->runner;
+    sum->draft_s = r->encoder_s + r->decoder_s + r->head_s;
+    sum->draft_flop = r->encoder_flop + r->decoder_flop + r->head_flop;
+}
+
+const mar_way mar_way_draft = {
+    .name = "draft",
+    .changes = MAR_STAGE_DRAFT,
+    .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_COUNTS | MAR_STAGE_SOLVER | MAR_STAGE_PASSES | MAR_STAGE_HEAD,
+    .exact = 1,
+    .methods = (const mar_way_method[]){{0}}, /* it changes nothing by itself */
+    .check = check,
+    .create = create,
+    .destroy = destroy,
+    .lay_out = lay_out,
+    .plan = plan,
+    .begin = begin,
+    .learn = learn,
+    .stats = stats,
+};

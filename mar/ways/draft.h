@@ -1,0 +1,16 @@
+/* The way "draft": a smaller model at work beside the target. What it is for, speculation inside the head or across
+ * tokens, is up to the ways head_spec and spec. */
+#ifndef MAR_WAYS_DRAFT_H
+#define MAR_WAYS_DRAFT_H
+
+#include "mar/masked.h"
+
+typedef struct {
+    mar_masked *g;
+    mar_runner runner;
+    mar_recordings *recordings; /* [num_iter] the draft's, as mar_masked.recordings */
+} mar_draft;
+
+extern const mar_way mar_way_draft; /* its state is a mar_draft */
+
+#endif

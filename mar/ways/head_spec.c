@@ -1,0 +1,103 @@
+/* Speculation inside the head (diffusion/speculate.h) for the tokens of a step. With a draft model the draft's head
+ * proposes. */
+#include "mar/masked.h"
+#include "mar/ways/draft.h"
+
+#include "diffusion/speculate.h"
+
+#include <stdlib.h>
+
+typedef struct {
+    mar_masked *g;
+    diff_speculation head;
+    mar_draft *draft; /* NULL: none, the filter proposes */
+} head_spec;
+
+static mar_status create(mar_masked *g, void **state, mar_err *err)
+{
+    head_spec *h = *state = calloc(1, sizeof *h);
+    if (!h) return err_set(err, MAR_ENOMEM, "out of memory");
+    h->g = g;
+    h->draft = mar_masked_state(g, &mar_way_draft);
+    return diff_speculate_create(&g->target.chain, h->draft ? &h->draft->runner.chain : NULL, g->params.head_spec,
+                                 &h->head, err);
+}
+
+static void destroy(void *state)
+{
+    head_spec *h = state;
+    diff_speculate_free(&h->head);
+    free(h);
+}
+
+static size_t lay_out(void *state, char *base)
+{
+    return diff_speculate_lay_out(&((head_spec *)state)->head, base);
+}
+
+static mar_status plan(void *state, int images, mar_err *err)
+{
+    const head_spec *h = state;
+    mar_status status = MAR_OK;
+    for (int i = 0; status == MAR_OK && h->draft && i < h->g->params.num_iter; i++)
+        status = mar_runner_plan(&h->draft->runner, images, &h->g->steps[i], err);
+    return status;
+}
+
+static mar_status plan_draw(void *state, int tokens, int steps, mar_err *err)
+{
+    head_spec *h = state;
+    if (h->draft) diff_chain_use(&h->draft->runner.chain, steps);
+    return diff_speculate_plan(&h->head, tokens, err);
+}
+
+/* The draft's conditions of the tokens of the step at hand. */
+static const float *draft_conditions(head_spec *h, const mar_draw *d, int first, int steps)
+{
+    mar_runner *r = &h->draft->runner;
+    const mar_batch batch = mar_masked_batch(h->g);
+    mar_runner_predict(r, &batch, &h->g->steps[h->g->step], 0, d->count, &h->draft->recordings[h->g->step]);
+    diff_chain_use(&r->chain, steps);
+    return r->z + (size_t)(first * h->g->conditions) * (size_t)r->model->base.config.width;
+}
+
+static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
+{
+    head_spec *h = state;
+    mar_masked *g = h->g;
+    kern *k = g->kern;
+    const float *z = g->target.z + (size_t)(first * g->conditions) * (size_t)g->model->base.config.width;
+    const float *draft_z = h->draft ? draft_conditions(h, d, first, steps) : NULL;
+    diff_speculation_stats stats = {0};
+    k->core->lap(k, NULL);
+    diff_speculate_sample(&h->head, z, draft_z, d->count, d->cfg, d->seed, d->image, d->position, x, &stats);
+    k->core->lap(k, &g->target.head_s);
+    g->target.head_flop += stats.flop;
+    g->stats.head_batched += (double)stats.batched;
+    g->stats.draft_calls += (double)stats.draft_batched;
+    g->stats.head_calls += (double)stats.calls;
+    g->stats.head_rows += (double)stats.evaluations;
+    if (stats.calls_max > g->stats.head_calls_max) g->stats.head_calls_max = stats.calls_max;
+    g->stats.proposals += stats.accepted + stats.rejected;
+    g->stats.proposals_accepted += stats.accepted;
+    g->stats.residual_tries += stats.tries;
+}
+
+const mar_way mar_way_head_spec = {
+    .name = "head_spec",
+    .changes = MAR_STAGE_CHAIN,
+    .needs = MAR_STAGE_SOLVER | MAR_STAGE_HEAD,
+    .exact = 1,
+    .methods = (const mar_way_method[]){{.name = "head-spec",
+                                         .guarantee = "the target's law",
+                                         .source = "De Bortoli et al. 2025, with continuous SD Eq. 10's residual",
+                                         .summary = "guess W steps of a token's chain, verify them in one call of the "
+                                                    "head"},
+                                        {0}},
+    .create = create,
+    .destroy = destroy,
+    .lay_out = lay_out,
+    .plan = plan,
+    .plan_draw = plan_draw,
+    .draw = draw,
+};

@@ -1,0 +1,22 @@
+/* LazyMAR's reuse inside the head (its release's diffloss_cached.py; diff_chain_reuse). */
+#include "mar/masked.h"
+
+static mar_status create(mar_masked *g, void **state, mar_err *err)
+{
+    (void)state, (void)err;
+    diff_chain_reuse(&g->target.chain);
+    return MAR_OK;
+}
+
+const mar_way mar_way_lazy_head = {
+    .name = "lazy_head",
+    .changes = MAR_STAGE_HEAD,
+    .needs = MAR_STAGE_SOLVER | MAR_STAGE_COUNTS, /* it reuses six steps of seven, which need to be many */
+    .methods = (const mar_way_method[]){{.name = "lazymar-head",
+                                         .guarantee = "none",
+                                         .source = "LazyMAR's release (diffloss_cached.py)",
+                                         .summary = "in 6 of 7 steps the head uses again what its blocks gave, on the "
+                                                    "conditional rows only"},
+                                        {0}},
+    .create = create,
+};

@@ -1,0 +1,605 @@
+/* Speculation across tokens (mar/ways/spec.h). */
+#include "mar/ways/spec.h"
+
+#include "base/arena.h"
+#include "mar/params.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The released code makes step <= prefill * num_iter alone: the same number, or one more if the product is an integer.
+ * Two more differences: its blocks end at multiples of gamma, so that the first is shorter, and it verifies a whole
+ * block with the guidance of its last step instead of each token with that of its own. */
+static int prefill_steps(const mar_params *p)
+{
+    return (int)ceil((double)p->prefill * p->num_iter - 1e-4); /* 0.15f * 20 is not more than 3 */
+}
+
+/* A method's parameters are its defaults but for those that are options. */
+static kern_gaussian_rule rule_of(const spec_method *m, const mar_params *p)
+{
+    double parameter[SPEC_PARAMETERS_MAX];
+    for (int i = 0; m->parameters[i].name; i++) {
+        const mar_param *option = mar_param_find(m->parameters[i].name);
+        parameter[i] = option ? (double)*(const float *)mar_param_field(option, p) : m->parameters[i].value;
+    }
+    return m->rule(parameter);
+}
+
+/* --- memory --- */
+
+static int in_full(const mar_speculation *sp)
+{
+    const mar_masked *g = sp->g;
+    return g->params.context == MAR_CONTEXT_FULL;
+}
+
+static int block_length(const mar_speculation *sp, int begin)
+{
+    const mar_masked *g = sp->g;
+    const int left = g->params.num_iter - begin;
+    return g->params.gamma < left ? g->params.gamma : left;
+}
+
+static size_t block_rows(const mar_speculation *sp)
+{
+    const mar_masked *g = sp->g;
+    return (size_t)g->max_images * (size_t)g->max_tokens;
+}
+
+static size_t class_row_floats(const mar_speculation *sp)
+{
+    const mar_masked *g = sp->g;
+    const mar_model_config *t = &g->model->base.config, *d = &g->params.draft->config;
+    const size_t target = (size_t)t->buffer * (size_t)t->width, draft = (size_t)d->buffer * (size_t)d->width;
+    return (size_t)g->conditions * (target > draft ? target : draft);
+}
+
+/* Words (an int or a float) of the verdicts on so many rows of so many images. */
+static size_t verdict_words(const mar_speculation *sp, size_t rows, size_t images)
+{
+    const mar_masked *g = sp->g;
+    return rows * (size_t)g->model->base.config.token_dim + 2 * rows + images;
+}
+
+/* The verdicts of the block at hand in memory of the backend or its copy on the host. */
+static mar_verdicts verdicts_in(const mar_speculation *sp, float *memory)
+{
+    const mar_masked *g = sp->g;
+    const size_t rows = (size_t)sp->rows;
+    int *replaced = (int *)(memory + rows * (size_t)g->model->base.config.token_dim);
+    return (mar_verdicts){memory, replaced, replaced + rows, replaced + 2 * rows};
+}
+
+static mar_status allocate_host(mar_speculation *sp, mar_err *err)
+{
+    const mar_masked *g = sp->g;
+    const size_t images = (size_t)g->max_images, rows = block_rows(sp);
+    sp->begin = calloc(3 * images, sizeof *sp->begin);
+    sp->row_step = calloc(rows, sizeof *sp->row_step);
+    sp->row_fate = calloc(rows, sizeof *sp->row_fate);
+    sp->report = calloc(verdict_words(sp, rows, images), sizeof *sp->report);
+    sp->row = calloc(rows, sizeof *sp->row);
+    sp->slot = calloc(rows, sizeof *sp->slot);
+    sp->position = calloc(rows, sizeof *sp->position);
+    sp->image = calloc(rows, sizeof *sp->image);
+    sp->cfg = calloc(rows, sizeof *sp->cfg);
+    if (!sp->begin || !sp->row_step || !sp->row_fate || !sp->report || !sp->row || !sp->slot || !sp->position ||
+        !sp->image || !sp->cfg)
+        return err_set(err, MAR_ENOMEM, "out of memory for blocks of %zu tokens", rows);
+    sp->length = sp->begin + images;
+    sp->first = sp->length + images;
+    return MAR_OK;
+}
+
+static size_t lay_out(void *state, char *base)
+{
+    mar_speculation *sp = state;
+    const mar_masked *g = sp->g;
+    const size_t rows = block_rows(sp), block = rows * (size_t)g->model->base.config.token_dim;
+    mar_laws *laws[] = {&sp->p, &sp->q, &sp->step_q};
+    size_t used = 0;
+    for (int i = 0; i < 3; i++) {
+        laws[i]->mean = arena_carve(base, &used, block, sizeof(float));
+        laws[i]->log_std = arena_carve(base, &used, block, sizeof(float));
+        laws[i]->path = arena_carve(base, &used, rows, sizeof(double));
+    }
+    sp->state = arena_carve(base, &used, block, sizeof(float));
+    sp->token = arena_carve(base, &used, block, sizeof(float));
+    sp->verdicts = arena_carve(base, &used, verdict_words(sp, rows, (size_t)g->max_images), sizeof(float));
+    sp->class_rows = arena_carve(base, &used, class_row_floats(sp), sizeof(float));
+    return used;
+}
+
+/* What comes out, in one line (mar_session_guarantee). */
+static void describe(const void *state, char *text, size_t size)
+{
+    const mar_speculation *sp = state;
+    const mar_masked *g = sp->g;
+    const int steps = g->params.num_iter, left = steps - sp->prefill;
+    const int coarse = sp->prefill + (left + g->params.gamma - 1) / g->params.gamma;
+    const char *name = sp->method->name;
+    if (left == 0)
+        snprintf(text, size, "exact: the target's law; with prefill %g it makes every step alone",
+                 (double)g->params.prefill);
+    else if (sp->method->exact && in_full(sp))
+        snprintf(text, size, "approximate: criterion %s, context full: %s", name,
+                 "the target's law but that an accepted token is not quite the one later contexts saw");
+    else if (sp->method->exact && coarse < steps)
+        snprintf(text, size,
+                 "approximate: criterion %s, context prefix: each block is exactly the target's in the context before "
+                 "it, %d in place of %d contexts",
+                 name, coarse, steps);
+    else if (sp->method->exact)
+        snprintf(text, size, "exact: criterion %s, context prefix with one step a block: the target's law", name);
+    else if (in_full(sp))
+        snprintf(text, size, "approximate: criterion %s (%s), context full", name, sp->method->guarantee);
+    else
+        snprintf(text, size, "approximate: criterion %s (%s), context prefix, %d in place of %d", name,
+                 sp->method->guarantee, coarse, steps);
+}
+
+static void destroy(void *state)
+{
+    mar_speculation *sp = state;
+    void *host[] = {sp->begin, sp->row_step, sp->row_fate, sp->report, sp->row,
+                    sp->slot,  sp->position, sp->image,    sp->cfg,    sp};
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
+}
+
+static mar_status create(mar_masked *g, void **state, mar_err *err)
+{
+    mar_speculation *sp = *state = calloc(1, sizeof *sp);
+    if (!sp) return err_set(err, MAR_ENOMEM, "out of memory");
+    sp->g = g;
+    sp->draft = mar_masked_state(g, &mar_way_draft);
+    sp->method = spec_method_find(g->params.spec);
+    sp->index = sp->method->last_index ? 0 : 1;
+    sp->prefill = prefill_steps(&g->params);
+    sp->draft_seed = g->params.align ? g->params.seed : ~g->params.seed;
+    sp->rule = rule_of(sp->method, &g->params);
+    return allocate_host(sp, err);
+}
+
+/* The block that begins at a step, as one step of the target. */
+static mar_step whole_block(const mar_speculation *sp, int begin)
+{
+    const mar_masked *g = sp->g;
+    const mar_step *last = &g->steps[begin + block_length(sp, begin) - 1];
+    const int known = g->steps[begin].known;
+    return (mar_step){.known = known, .predicted = last->known + last->predicted - known};
+}
+
+static mar_status plan_prefix(mar_speculation *sp, int n, mar_err *err)
+{
+    mar_masked *g = sp->g;
+    mar_status status = MAR_OK;
+    for (int i = sp->prefill; status == MAR_OK && i < g->params.num_iter; i++) {
+        status = mar_runner_plan(&sp->draft->runner, n, &g->steps[i], err);
+        if (status == MAR_OK) status = mar_runner_plan_head(&sp->draft->runner, n * g->steps[i].predicted, err);
+    }
+    for (int i = sp->prefill; status == MAR_OK && i < g->params.num_iter; i += g->params.gamma) {
+        const mar_step block = whole_block(sp, i);
+        status = mar_runner_plan(&g->target, n, &block, err);
+        if (status == MAR_OK) status = mar_runner_plan_head(&g->target, n * block.predicted, err);
+        if (status == MAR_OK) status = mar_runner_plan_learn(&sp->draft->runner, n * block.predicted, err);
+    }
+    return status;
+}
+
+/* In context full images go on at their own pace: passes are of one image, the head's rows are planned by the round. */
+enum { TILE_ROWS = 64 }; /* products of more are made of those of so many and a rest */
+
+static mar_status plan_full(mar_speculation *sp, mar_err *err)
+{
+    mar_masked *g = sp->g;
+    mar_status status = MAR_OK;
+    for (int i = sp->prefill; status == MAR_OK && i < g->params.num_iter; i++) {
+        status = mar_runner_plan(&sp->draft->runner, 1, &g->steps[i], err);
+        if (status == MAR_OK) status = mar_runner_plan(&g->target, 1, &g->steps[i], err);
+    }
+    /* How many tokens are learnt at once depends on what is accepted. */
+    for (int rows = 1; status == MAR_OK && rows <= TILE_ROWS && rows <= (int)block_rows(sp); rows++) {
+        status = mar_runner_plan_learn(&sp->draft->runner, rows, err);
+        if (status == MAR_OK) status = mar_runner_plan_learn(&g->target, rows, err);
+    }
+    return status;
+}
+
+static mar_status plan(void *state, int images, mar_err *err)
+{
+    mar_speculation *sp = state;
+    return in_full(sp) ? plan_full(sp, err) : plan_prefix(sp, images, err);
+}
+
+/* --- a block's rows --- */
+
+/* The first row of step j of an image's block: the steps behind it come first. */
+static int first_row(const mar_speculation *sp, int image, int j)
+{
+    const mar_masked *g = sp->g;
+    const mar_step *step = &g->steps[sp->begin[image] + j], *last = &g->steps[sp->begin[image] + sp->length[image] - 1];
+    return sp->first[image] + last->known + last->predicted - step->known - step->predicted;
+}
+
+static void list_image(mar_speculation *sp, int image)
+{
+    mar_masked *g = sp->g;
+    for (int j = 0; j < sp->length[image]; j++) {
+        const mar_step *step = &g->steps[sp->begin[image] + j];
+        const int *position = g->order[image] + g->model->base.config.seq_len - step->known - step->predicted;
+        const int first = first_row(sp, image, j);
+        for (int r = 0; r < step->predicted; r++) {
+            g->row_slot[first + r] = image;
+            g->row_image[first + r] = g->first_image + (uint64_t)image;
+            g->row_position[first + r] = position[r];
+            g->row_cfg[first + r] = step->cfg;
+            sp->row_step[first + r] = sp->begin[image] + j;
+            sp->row_fate[first + r] = MAR_TOKEN_TARGET;
+        }
+    }
+}
+
+static void list_block(mar_speculation *sp)
+{
+    mar_masked *g = sp->g;
+    const int starts = g->step == sp->prefill; /* nobody has made a block yet */
+    sp->rows = 0;
+    for (int i = 0; i < g->images; i++) {
+        if (starts) sp->begin[i] = g->step;
+        sp->length[i] = block_length(sp, sp->begin[i]);
+        sp->first[i] = sp->rows;
+        if (!sp->length[i]) continue;
+        list_image(sp, i);
+        sp->rows += whole_block(sp, sp->begin[i]).predicted;
+    }
+}
+
+/* Lists the rows of step j of all blocks that have one; returns their number. */
+static int list_step(mar_speculation *sp, int j)
+{
+    const mar_masked *g = sp->g;
+    int n = 0;
+    for (int i = 0; i < g->images; i++) {
+        if (j >= sp->length[i]) continue;
+        const int first = first_row(sp, i, j), count = g->steps[sp->begin[i] + j].predicted;
+        for (int r = first; r < first + count; r++, n++) {
+            sp->row[n] = r;
+            sp->slot[n] = g->row_slot[r];
+            sp->image[n] = g->row_image[r];
+            sp->position[n] = g->row_position[r];
+            sp->cfg[n] = g->row_cfg[r];
+        }
+    }
+    return n;
+}
+
+/* --- drafting --- */
+
+/* Where work on step `at` is recorded. In context full no two rounds are alike. */
+static mar_recordings *recordings_at(const mar_speculation *sp, mar_recordings *recordings, int at)
+{
+    return in_full(sp) ? NULL : &recordings[at];
+}
+
+/* The pass of one image of the batch alone. */
+static void predict_image(mar_speculation *sp, mar_runner *r, int image, const mar_step *step, int first, int total)
+{
+    const mar_masked *g = sp->g;
+    const mar_model_config *c = &r->model->base.config;
+    const int labels[2] = {g->label[image], c->classes};
+    const mar_batch batch = {.images = 1,
+                             .order = (const int *const *)g->order + image,
+                             .token_rows = r->token_rows + (size_t)image * (size_t)c->seq_len * (size_t)c->width,
+                             .class_rows = sp->class_rows};
+    mar_embed_classes(r->model, &r->work, r->conditions, labels, sp->class_rows);
+    mar_runner_predict(r, &batch, step, first, total, NULL);
+}
+
+/* The draft's z of step j of all blocks, n tokens. */
+static void predict_step(mar_speculation *sp, int j, int n)
+{
+    const mar_masked *g = sp->g;
+    if (!in_full(sp)) {
+        const mar_batch batch = mar_masked_batch(g);
+        mar_runner_predict(&sp->draft->runner, &batch, &g->steps[g->step + j], 0, n,
+                           &sp->draft->recordings[g->step + j]);
+        return;
+    }
+    for (int i = 0, at = 0; i < g->images; i++) {
+        if (j >= sp->length[i]) continue;
+        const mar_step *step = &g->steps[sp->begin[i] + j];
+        predict_image(sp, &sp->draft->runner, i, step, at, n);
+        at += step->predicted;
+    }
+}
+
+/* The n rows at hand into their places among the block's. */
+static void scatter(mar_speculation *sp, const float *from, int n, float *to)
+{
+    const mar_masked *g = sp->g;
+    kern *k = g->kern;
+    k->core->copy_rows(k, to, sp->row, from, NULL, NULL, NULL, n, g->model->base.config.token_dim);
+}
+
+static int asks_for_path(const mar_speculation *sp)
+{
+    return sp->rule.path_accept != 0 || sp->rule.path_scale != 0;
+}
+
+static diff_trace trace_into(const mar_speculation *sp, const mar_laws *l)
+{
+    return (diff_trace){sp->index, l->mean, l->log_std, asks_for_path(sp) ? l->path : NULL};
+}
+
+static void scatter_laws(mar_speculation *sp, int n)
+{
+    const mar_masked *g = sp->g;
+    kern *k = g->kern;
+    scatter(sp, sp->step_q.mean, n, sp->q.mean);
+    scatter(sp, sp->step_q.log_std, n, sp->q.log_std);
+    if (asks_for_path(sp)) /* a double goes as two floats */
+        k->core->copy_rows(k, (float *)sp->q.path, sp->row, (const float *)sp->step_q.path, NULL, NULL, NULL, n, 2);
+}
+
+static void draft_step(mar_speculation *sp, int j)
+{
+    mar_masked *g = sp->g;
+    const int n = list_step(sp, j), top = sp->draft->runner.chain.schedule.steps - 1;
+    const mar_draw draw = {
+        .count = n, .seed = sp->draft_seed, .image = sp->image, .position = sp->position, .cfg = sp->cfg};
+    diff_trace trace = trace_into(sp, &sp->step_q);
+    mar_recordings *t = recordings_at(sp, sp->draft->recordings, g->step + j);
+    predict_step(sp, j, n);
+    mar_runner_draw(&sp->draft->runner, 0, &draw, top, sp->index, g->sampled, &trace, t ? &t->draw[0] : NULL);
+    scatter_laws(sp, n);
+    scatter(sp, g->sampled, n, sp->state);
+    if (sp->index > 0)
+        mar_runner_draw(&sp->draft->runner, 0, &draw, sp->index - 1, 0, g->sampled, NULL, t ? &t->draw[1] : NULL);
+    scatter(sp, g->sampled, n, sp->token);
+    g->stats.draft_calls += top + 1;
+    mar_runner_learn(&sp->draft->runner, g->sampled, n, sp->slot, sp->position, t ? &t->learn : NULL);
+    if (in_full(sp)) mar_runner_learn(&g->target, g->sampled, n, sp->slot, sp->position, NULL);
+}
+
+/* --- verification --- */
+
+/* The target's z of all rows. */
+static void predict_block(mar_speculation *sp)
+{
+    mar_masked *g = sp->g;
+    if (!in_full(sp)) {
+        const mar_batch batch = mar_masked_batch(g);
+        const mar_step block = whole_block(sp, g->step);
+        mar_runner_predict(&g->target, &batch, &block, 0, sp->rows, &g->recordings[g->step]);
+        return;
+    }
+    for (int i = 0; i < g->images; i++)
+        for (int j = 0; j < sp->length[i]; j++)
+            predict_image(sp, &g->target, i, &g->steps[sp->begin[i] + j], first_row(sp, i, j), sp->rows);
+}
+
+/* Verifies every row's state, where it stands. */
+static void verify_block(mar_speculation *sp)
+{
+    mar_masked *g = sp->g;
+    kern *k = g->kern;
+    const mar_verdicts v = verdicts_in(sp, sp->verdicts);
+    const int path = asks_for_path(sp);
+    const kern_verify_job job = {
+        .rows = sp->rows,
+        .channels = g->model->base.config.token_dim,
+        .draft = sp->state,
+        .mean_p = sp->p.mean,
+        .log_std_p = sp->p.log_std,
+        .mean_q = sp->q.mean,
+        .log_std_q = sp->q.log_std,
+        .path_p = path ? sp->p.path : NULL,
+        .path_q = path ? sp->q.path : NULL,
+        .rule = sp->rule,
+        .seed = g->params.seed,
+        /* Verifications inside the head have a step of the chain for an address; this is none. */
+        .step = DIFF_BASE_STEPS,
+        .image = g->row_image,
+        .position = g->row_position,
+        .group = g->row_slot,
+        .order = sp->row_step,
+        .groups = g->images,
+        .x = sp->state,
+        .replaced = v.replaced,
+        .tries = v.tries,
+        .first_replaced = v.first_replaced};
+    k->core->lap(k, NULL);
+    k->head->verify(k, &job);
+    k->core->lap(k, &g->stats.verify_s);
+}
+
+static mar_draw block_draw(const mar_speculation *sp)
+{
+    mar_masked *g = sp->g;
+    return (mar_draw){.count = sp->rows,
+                      .seed = g->params.seed,
+                      .image = g->row_image,
+                      .position = g->row_position,
+                      .cfg = g->row_cfg};
+}
+
+/* Draws every row with the target's head down to the index, for the laws there. */
+static void trace_block(mar_speculation *sp)
+{
+    mar_masked *g = sp->g;
+    const mar_draw draw = block_draw(sp);
+    diff_trace trace = trace_into(sp, &sp->p);
+    mar_recordings *t = recordings_at(sp, g->recordings, g->step);
+    mar_runner_draw(&g->target, 0, &draw, g->target.chain.schedule.steps - 1, sp->index, g->sampled, &trace,
+                    t ? &t->draw[0] : NULL);
+}
+
+/* From the verified states to tokens, in g->sampled. */
+static void finish_tokens(mar_speculation *sp)
+{
+    mar_masked *g = sp->g;
+    kern *k = g->kern;
+    const mar_draw draw = block_draw(sp);
+    const int channels = g->model->base.config.token_dim;
+    mar_recordings *t = recordings_at(sp, g->recordings, g->step);
+    k->core->copy_rows(k, g->sampled, NULL, sp->state, NULL, NULL, NULL, sp->rows, channels);
+    if (sp->index > 0)
+        mar_runner_draw(&g->target, 0, &draw, sp->index - 1, 0, g->sampled, NULL, t ? &t->draw[1] : NULL);
+    k->core->subtract(k, g->sampled, sp->token, (size_t)sp->rows * (size_t)channels, sp->verdicts);
+}
+
+/* Moves every image on behind the last of its steps that counts: in context full the first with a replaced token. */
+static void move_on(mar_speculation *sp, const mar_verdicts *v)
+{
+    mar_masked *g = sp->g;
+    for (int i = 0; i < g->images; i++) {
+        const int left = v->first_replaced[i] - sp->begin[i];
+        const int reached = in_full(sp) && left < sp->length[i] ? left + 1 : sp->length[i];
+        g->stats.rounds += sp->length[i] > 0;
+        g->stats.round_steps += reached;
+        sp->begin[i] += reached;
+    }
+}
+
+/* Learns what came of the block, the one time in a round that the host waits. Rows that do not count keep the fate
+ * TARGET. */
+static mar_status read_verdicts(mar_speculation *sp, mar_err *err)
+{
+    mar_masked *g = sp->g;
+    kern *k = g->kern;
+    const int channels = g->model->base.config.token_dim;
+    const mar_verdicts v = verdicts_in(sp, sp->report);
+    k->core->download(k, sp->report, sp->verdicts,
+                      verdict_words(sp, (size_t)sp->rows, (size_t)g->images) * sizeof *sp->report);
+    const mar_status status = kern_check(k, err);
+    if (status != MAR_OK) return status; /* there is nothing to read */
+    if (g->step == sp->prefill) sp->shift_sum = 0;
+    move_on(sp, &v);
+    for (int r = 0; r < sp->rows; r++) {
+        if (sp->row_step[r] >= sp->begin[g->row_slot[r]]) continue;
+        sp->row_fate[r] = v.replaced[r] ? MAR_TOKEN_REPLACED : MAR_TOKEN_ACCEPTED;
+        g->stats.drafted++;
+        g->stats.accepted += !v.replaced[r];
+        g->stats.residual_tries += v.tries[r];
+        for (int c = 0; c < channels && !v.replaced[r]; c++) {
+            const double shift = v.shift[r * channels + c];
+            sp->shift_sum += shift * shift;
+        }
+    }
+    return MAR_OK;
+}
+
+/* accepted_shift is the root mean square difference, per channel, between the token an accepted state was to the draft
+ * and the one it became: what later contexts saw, and what is there. In context full this is the error of a criterion
+ * that is exact. */
+static void stats(const void *state, mar_stats *sum)
+{
+    const mar_speculation *sp = state;
+    const double count = (double)sum->accepted * sp->g->model->base.config.token_dim;
+    sum->accepted_shift = count > 0 ? sqrt(sp->shift_sum / count) : 0;
+}
+
+/* Puts the tokens that were reached in their places, and lets both models know them. */
+static void keep(mar_speculation *sp)
+{
+    mar_masked *g = sp->g;
+    kern *k = g->kern;
+    const mar_model_config *c = &g->model->base.config;
+    int n = 0;
+    for (int r = 0; r < sp->rows; r++) {
+        if (sp->row_fate[r] == MAR_TOKEN_TARGET) continue;
+        sp->row[n] = r;
+        sp->slot[n] = g->row_slot[r];
+        sp->position[n] = g->row_position[r];
+        const int place = g->row_place[n] = sp->slot[n] * c->seq_len + sp->position[n];
+        g->fate[place] = sp->row_fate[r];
+        g->born[place] = sp->row_step[r];
+        n++;
+    }
+    float *tokens = sp->step_q.mean; /* its law has been read */
+    k->core->copy_rows(k, tokens, NULL, g->sampled, sp->row, NULL, NULL, n, c->token_dim);
+    mar_masked_place(g, tokens, n);
+    mar_runner_learn(&g->target, tokens, n, sp->slot, sp->position, NULL);
+    mar_runner_learn(&sp->draft->runner, tokens, n, sp->slot, sp->position, NULL);
+    g->stats.head_calls += (double)n * g->target.chain.schedule.steps;
+}
+
+/* --- the round --- */
+
+static mar_status plan_round(mar_speculation *sp, int longest, mar_err *err)
+{
+    mar_masked *g = sp->g;
+    mar_status status = mar_runner_plan_head(&g->target, sp->rows, err);
+    for (int j = 0; status == MAR_OK && j < longest; j++)
+        status = mar_runner_plan_head(&sp->draft->runner, list_step(sp, j), err);
+    return status;
+}
+
+static mar_status take_round(mar_speculation *sp, mar_err *err)
+{
+    mar_masked *g = sp->g;
+    const int steps = g->target.chain.schedule.steps;
+    int longest = 0;
+    list_block(sp);
+    for (int i = 0; i < g->images; i++)
+        if (sp->length[i] > longest) longest = sp->length[i];
+    mar_status status = in_full(sp) ? plan_round(sp, longest, err) : MAR_OK;
+    if (status != MAR_OK) return status;
+    for (int j = 0; j < longest; j++) draft_step(sp, j);
+    predict_block(sp);
+    trace_block(sp);
+    verify_block(sp);
+    finish_tokens(sp);
+    status = read_verdicts(sp, err);
+    if (status != MAR_OK) return status;
+    keep(sp);
+    g->stats.head_batched += steps;
+    g->stats.head_rows += (double)sp->rows * steps;
+    if (steps > g->stats.head_calls_max) g->stats.head_calls_max = steps;
+    g->step = sp->begin[0];
+    for (int i = 1; i < g->images; i++)
+        if (sp->begin[i] < g->step) g->step = sp->begin[i];
+    return MAR_OK;
+}
+
+static int block_steps(const mar_params *p)
+{
+    return p->gamma < p->num_iter ? p->gamma : p->num_iter;
+}
+
+static mar_status step(void *state, mar_err *err)
+{
+    mar_speculation *sp = state;
+    if (sp->g->step >= sp->prefill) return take_round(sp, err);
+    mar_masked_step(sp->g);
+    return MAR_OK;
+}
+
+static mar_status check(const mar_masked_model *model, const mar_params *p, mar_err *err)
+{
+    (void)model;
+    return p->draft ? MAR_OK : err_set(err, MAR_EARG, "spec %s: expected a draft model", p->spec);
+}
+
+static void resolve(mar_params *p)
+{
+    if (p->draft && !p->spec && !p->head_spec) p->spec = "conditional";
+}
+
+const mar_way mar_way_spec = {
+    .name = "spec",
+    .needs = MAR_STAGE_CHAIN,
+    .exact = 1, /* or not: describe says which */
+    .resolve = resolve,
+    .check = check,
+    .block_steps = block_steps,
+    .create = create,
+    .destroy = destroy,
+    .lay_out = lay_out,
+    .plan = plan,
+    .step = step,
+    .stats = stats,
+    .describe = describe,
+};

@@ -1,0 +1,576 @@
+/* The table of options: one row a field, and nothing else knows an option. What parses, documents and records options
+ * is compared with the table row by row. */
+#include "tests/support/command.h"
+
+#include "mar/params.h"
+
+#include <cjson/cJSON.h>
+#include <ctype.h>
+#include <inttypes.h>
+#include <png.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAMES_MAX = 128 };
+
+/* Both tables one behind the other; NULL behind the last. */
+static const mar_param *any_row(int i)
+{
+    return i < mar_param_count() ? mar_param_get(i) : mar_option_get(i - mar_param_count());
+}
+
+/* The default as --help and the manual print it, "" if they print none. */
+static const char *default_text(const mar_param *p, char *text, size_t size)
+{
+    mar_params params;
+    const mar_options options = {0};
+    mar_params_init(&params, sizeof params);
+    if (p->type == MAR_TYPE_FLAG) return "";
+    const int of_params = mar_param_find(p->name) == p;
+    return mar_param_text(p, of_params ? (const void *)&params : &options, text, size);
+}
+
+/* --- (a) fields and rows -------------------------------------------------------------------------------- */
+
+/* The names of the fields of a struct of mar.h, "} mar_params;" being its end; their number. */
+static int fields_of(const char *end_of_struct, char names[NAMES_MAX][64])
+{
+    char *header = read_whole_file("include", "mar.h", NULL);
+    for (char *c = header; (c = strstr(c, "/*"));) /* comments become spaces */
+        for (const char *end = strstr(c, "*/") + 2; c < end; c++) *c = ' ';
+    char *end = strstr(header, end_of_struct), *at = end;
+    int n = 0;
+    assert_non_null(end);
+    *end = '\0';
+    while (*at != '{') at--;
+    for (char *field = strtok(at + 1, ";"); field; field = strtok(NULL, ";")) {
+        size_t length = strlen(field), first;
+        while (length && isspace((unsigned char)field[length - 1])) length--;
+        for (first = length; first && (isalnum((unsigned char)field[first - 1]) || field[first - 1] == '_');) first--;
+        if (first == length) continue;
+        assert_true(n < NAMES_MAX && !memchr(field, ',', length)); /* one field a declaration */
+        snprintf(names[n++], 64, "%.*s", (int)(length - first), field + first);
+    }
+    free(header);
+    return n;
+}
+
+static int index_of(const char *name, char names[NAMES_MAX][64], int n)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(names[i], name) == 0) return i;
+    return -1;
+}
+
+/* Rows lie in the order of their fields without a gap but for alignment, from `begin` to `end`. */
+static void assert_tiles(const mar_param *(*get)(int), int count, size_t begin, size_t end)
+{
+    size_t at = begin, widest = sizeof(int);
+    for (int done = 0; done < count; done++) {
+        const mar_param *next = NULL;
+        for (int i = 0; i < count; i++)
+            if (get(i)->offset >= at && (!next || get(i)->offset < next->offset)) next = get(i);
+        if (!next) fail_msg("two rows have one field, or overlap");
+        const size_t size = mar_param_size(next);
+        if (next->offset != (at + size - 1) / size * size)
+            fail_msg("%s: not where the field before it ends", next->name);
+        at = next->offset + size;
+        if (size > widest) widest = size;
+    }
+    assert_true(end == (at + widest - 1) / widest * widest);
+}
+
+static void a_row_is_a_field(void **state)
+{
+    (void)state;
+    char names[NAMES_MAX][64];
+    int seen[NAMES_MAX] = {0};
+    int n = fields_of("} mar_params;", names);
+    assert_string_equal(names[0], "size");
+    for (int i = 0; i < mar_param_count(); i++) {
+        const int k = index_of(mar_param_get(i)->name, names, n);
+        if (k < 1 || seen[k]++) fail_msg("%s: expected one row, of a field of mar_params", mar_param_get(i)->name);
+        if (mar_param_get(i)->type == MAR_TYPE_MODEL && strcmp(mar_param_get(i)->name, "draft") != 0)
+            fail_msg("%s: tools/run_options.c loads only a draft", mar_param_get(i)->name);
+    }
+    for (int k = 1; k < n; k++)
+        if (!seen[k]) fail_msg("mar_params.%s has no row in mar/params.c", names[k]);
+    assert_null(mar_param_get(-1));
+    assert_null(mar_param_get(mar_param_count()));
+    assert_tiles(mar_param_get, mar_param_count(), sizeof(size_t), sizeof(mar_params));
+
+    n = fields_of("} mar_options;", names);
+    assert_int_equal(n, mar_option_count());
+    for (int i = 0; i < n; i++) assert_true(index_of(mar_option_get(i)->name, names, n) >= 0);
+    assert_tiles(mar_option_get, mar_option_count(), 0, sizeof(mar_options));
+}
+
+static void a_row_is_complete(void **state)
+{
+    (void)state;
+    for (int i = 0; any_row(i); i++) {
+        const mar_param *p = any_row(i);
+        const int choice = p->type == MAR_TYPE_CHOICE || p->type == MAR_TYPE_NAME;
+        if (!p->help || !*p->help || !p->group || !*p->group) fail_msg("%s: has no help or no group", p->name);
+        if ((p->choices != NULL) != choice) fail_msg("%s: choices do not go with its type", p->name);
+        if ((p->type == MAR_TYPE_TEXT || p->type == MAR_TYPE_MODEL) != (p->argument != NULL))
+            fail_msg("%s: argument does not go with its type", p->name);
+        if ((p->type == MAR_TYPE_INT || p->type == MAR_TYPE_FLOAT) &&
+            !(p->min < p->max && p->value >= p->min && p->value <= p->max))
+            fail_msg("%s: default %g is not from %g to %g", p->name, p->value, p->min, p->max);
+        if (p->help[strcspn(p->help, "\n")] == '\n' && p->help[strlen(p->help) - 1] != '.')
+            fail_msg("%s: the sentences of its help end without a full stop", p->name);
+        for (int k = 0; any_row(k); k++) assert_true(k == i || strcmp(any_row(k)->name, p->name) != 0);
+    }
+}
+
+/* --- (b) what --help and the manual say ----------------------------------------------------------------- */
+
+static int occurs(const char *text, const char *end, const char *what)
+{
+    const char *at = strstr(text, what);
+    return at && at < end;
+}
+
+/* The entry of an option: from `heading` and its name to `next`. */
+static const char *entry_of(const char *text, const char *heading, const char *name, const char *next, const char **end)
+{
+    char start[96];
+    const char *at = text;
+    const size_t n = (size_t)snprintf(start, sizeof start, "%s%s", heading, name);
+    while ((at = strstr(at, start)) && at[n] != ' ' && at[n] != '\n') at += n;
+    if (!at) return NULL;
+    *end = strstr(at + n, next);
+    if (!*end) *end = at + strlen(at);
+    if (strstr(at + n, "\n\n") && strstr(at + n, "\n\n") < *end) *end = strstr(at + n, "\n\n");
+    return at;
+}
+
+/* `between` the choices, `before` and `behind` the default. */
+static void assert_entry(const char *where, const char *entry, const char *end, const mar_param *p, const char *between,
+                         const char *before, const char *behind)
+{
+    char value[64], what[512] = " ";
+    if (!entry) fail_msg("%s: --%s is missing", where, p->name);
+    for (int i = 0; p->choices && p->choices[i]; i++)
+        snprintf(what + strlen(what), sizeof what - strlen(what), "%s%s", i ? between : "", p->choices[i]);
+    if (p->choices && !occurs(entry, end, what)) fail_msg("%s: --%s without its choices%s", where, p->name, what);
+    if (!p->choices && p->argument && !occurs(entry, end, p->argument))
+        fail_msg("%s: --%s without %s", where, p->name, p->argument);
+    if (!*default_text(p, value, sizeof value)) return;
+    snprintf(what, sizeof what, "%s%s%s", before, value, behind);
+    if (!occurs(entry, end, what)) fail_msg("%s: --%s without its default, \"%s\"", where, p->name, what);
+}
+
+/* Every word behind `heading` is an option that one of the commands takes. */
+static void assert_known(const char *directory, const char *text, const char *heading, const char *commands)
+{
+    char seen[NAMES_MAX][64];
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, heading));) {
+        char name[64], line[256];
+        at += strlen(heading);
+        snprintf(name, sizeof name, "%.*s", (int)strspn(at, "abcdefghijklmnopqrstuvwxyz_0123456789"), at);
+        if (index_of(name, seen, n) >= 0) continue;
+        assert_true(n < NAMES_MAX && *name);
+        memcpy(seen[n++], name, sizeof name);
+        /* an empty value is refused by each, and an unknown option otherwise */
+        snprintf(line, sizeof line, "for c in %s; do $MAR $c --%s= 2>&1 | grep -v unknown; done", commands, name);
+        command_result r = command_run(directory, line);
+        if (!strstr(r.out, "expected") && !strstr(r.out, "takes no value"))
+            fail_msg("--%s is no option of %s", name, commands);
+        command_result_free(&r);
+    }
+    assert_true(n > 1);
+}
+
+static void help_names_every_row(void **state)
+{
+    static const char *const commands[] = {"generate", "bench", "fidelity"};
+    for (int c = 0; c < 3; c++) {
+        char line[64];
+        const char *end = NULL;
+        snprintf(line, sizeof line, "$MAR %s --help", commands[c]);
+        command_result r = command_run(*state, line);
+        for (int i = 0; any_row(i); i++) {
+            const char *entry = entry_of(r.out, "\n  --", any_row(i)->name, "\n  --", &end);
+            assert_entry(line, entry, end, any_row(i), "|", "[", "]");
+        }
+        assert_known(*state, r.out, "\n  --", commands[c]);
+        command_result_free(&r);
+    }
+}
+
+static void manual_names_every_row(void **state)
+{
+    char directory[4096];
+    snprintf(directory, sizeof directory, "%s", getenv("MAR_COMMAND"));
+    *strrchr(directory, '/') = '\0';
+    char *manual = read_whole_file(directory, "mar.1", NULL);
+    const char *end = NULL, *shared = strstr(manual, "\n.Ss Options of a run\n");
+    assert_non_null(shared);
+    assert_null(strchr(manual, '@')); /* places in the template that nothing filled */
+    for (int i = 0; any_row(i); i++) {
+        const char *entry = entry_of(shared, "\n.It Fl -", any_row(i)->name, "\n.It Fl", &end);
+        assert_entry("mar.1", entry, end, any_row(i), " | ", "default is ", ".\n");
+    }
+    assert_known(*state, manual, "\n.It Fl -", "generate bench fidelity inspect convert methods");
+    free(manual);
+}
+
+/* --- (c), (d) values ------------------------------------------------------------------------------------- */
+
+static void init_sets_every_default(void **state)
+{
+    (void)state;
+    mar_params p;
+    memset(&p, 0xa5, sizeof p);
+    mar_params_init(&p, sizeof p);
+    assert_true(p.size == sizeof p);
+    for (int i = 0; i < mar_param_count(); i++)
+        if (!mar_param_is_default(mar_param_get(i), &p)) fail_msg("%s", mar_param_get(i)->name);
+    assert_true(p.num_iter == 0 && p.num_sampling_steps == 100 && p.cfg == 2.9f && p.temperature == 1 && p.seed == 0);
+    assert_true(p.gamma == 8 && p.align == 1 && p.inner_temperature == 42 && !p.draft && !p.spec && !p.head_spec);
+    for (int i = 0; i < mar_option_count(); i++) {
+        const mar_options zero = {0};
+        assert_true(mar_param_is_default(mar_option_get(i), &zero)); /* as mar_open(NULL) */
+    }
+}
+
+typedef union {
+    mar_params params;
+    mar_options options;
+} fields;
+
+static void reads_back(const mar_param *p, const char *text)
+{
+    fields one, two;
+    char why[256] = "", written[256];
+    memset(&one, 0, sizeof one);
+    two = one;
+    if (mar_param_set(p, &one, text, why, sizeof why) != MAR_OK) fail_msg("%s %s: %s", p->name, text, why);
+    mar_param_text(p, &one, written, sizeof written);
+    if (mar_param_set(p, &two, written, why, sizeof why) != MAR_OK) fail_msg("%s %s: %s", p->name, written, why);
+    if (memcmp(&one, &two, sizeof one) != 0) fail_msg("%s: %s became %s", p->name, text, written);
+    assert_int_equal(mar_param_check(p, &one, NULL), MAR_OK);
+}
+
+static void is_refused(const mar_param *p, const char *text)
+{
+    fields before, after;
+    char why[512] = "", expected[256], start[128];
+    memset(&before, 0x5a, sizeof before);
+    after = before;
+    assert_int_equal(mar_param_set(p, &after, text, why, sizeof why), MAR_EARG);
+    assert_memory_equal(&before, &after, sizeof before);
+    snprintf(start, sizeof start, "%s %s: expected ", p->name, *text ? text : "(empty)");
+    mar_param_expects(p, expected, sizeof expected);
+    if (strncmp(why, start, strlen(start)) != 0 || strcmp(why + strlen(start), expected) != 0 || strchr(why, '\n'))
+        fail_msg("\"%s\", expected \"%s%s\"", why, start, expected);
+    assert_int_equal(mar_param_set(p, &after, text, NULL, 0), MAR_EARG);
+}
+
+static void values_as_text(void **state)
+{
+    (void)state;
+    char text[64];
+    for (int i = 0; any_row(i); i++) {
+        const mar_param *p = any_row(i);
+        is_refused(p, "");
+        if (p->type == MAR_TYPE_MODEL) {
+            is_refused(p, "demo");
+            continue;
+        }
+        for (int k = 0; p->choices && p->choices[k]; k++) reads_back(p, p->choices[k]);
+        if (p->type != MAR_TYPE_TEXT) is_refused(p, "nonsense");
+        if (p->type == MAR_TYPE_FLAG) reads_back(p, "on"), reads_back(p, "off"), is_refused(p, "1");
+        if (p->type == MAR_TYPE_UINT64) reads_back(p, "18446744073709551615"), is_refused(p, "-1");
+        if (p->type == MAR_TYPE_FLOAT) reads_back(p, "0.7"), is_refused(p, "nan"), is_refused(p, "inf");
+        if (p->type != MAR_TYPE_INT && p->type != MAR_TYPE_FLOAT) continue;
+        const double bounds[] = {p->min, p->max, p->value};
+        for (int k = 0; k < 3; k++) reads_back(p, (snprintf(text, sizeof text, "%.10g", bounds[k]), text));
+        for (int k = 0; k < 2; k++)
+            is_refused(p, (snprintf(text, sizeof text, "%.10g", bounds[k] + (k ? 1 : -1)), text));
+    }
+}
+
+/* --- (e) sizes -------------------------------------------------------------------------------------------- */
+
+/* What a program that was compiled with a mar.h up to field `last` passes: behind it is something else. */
+static mar_params older(const mar_param *last)
+{
+    mar_params p;
+    memset(&p, 0xff, sizeof p);
+    mar_params_init(&p, last->offset + mar_param_size(last));
+    return p;
+}
+
+static void structs_of_other_sizes(void **state)
+{
+    (void)state;
+    mar_params out;
+    mar_err err;
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_params p = older(mar_param_get(i));
+        assert_ok(mar_params_read(&p, &out, &err), &err);
+        for (int k = 0; k < mar_param_count(); k++) assert_true(mar_param_is_default(mar_param_get(k), &out));
+        assert_true(out.size == sizeof out);
+    }
+
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    mar_model *model;
+    mar_session *s;
+    assert_int_equal(mar_model_load(m, "demo-draft", 0, &model), MAR_OK);
+    mar_params p = older(mar_param_find("seed"));
+    p.num_iter = 3;
+    assert_int_equal(mar_session_create(model, NULL, &p, 1, &s), MAR_OK);
+    assert_int_equal(mar_session_get_params(s)->num_iter, 3);
+    assert_int_equal(mar_session_get_params(s)->diff_upper_steps, 50);
+    mar_session_free(s);
+
+    struct {
+        mar_params params;
+        int field;
+    } newer = {.field = 1};
+    mar_params_init(&newer.params, sizeof newer);
+    const size_t sizes[] = {0, sizeof(size_t), sizeof newer};
+    for (int i = 0; i < 3; i++) {
+        newer.params.size = sizes[i];
+        assert_int_equal(mar_session_create(model, NULL, &newer.params, 1, &s), MAR_EARG);
+        assert_null(s);
+        const char *why = mar_error(m);
+        if (!strstr(why, "mar_params of ") || !strstr(why, "expected") || strchr(why, '\n')) fail_msg("%s", why);
+    }
+    assert_non_null(strstr(mar_error(m), "newer mar.h"));
+    mar_model_free(model);
+    mar_close(m);
+}
+
+/* --- (f) the ten lines ------------------------------------------------------------------------------------ */
+
+/* clang-format off */
+#define TEN_LINES(MODEL, VAE, CLASS)                                                                                   \
+    mar *m;  mar_model *model;  mar_vae *vae;  mar_session *s;                                                         \
+    mar_params p;                                                                                                      \
+    mar_params_init(&p, sizeof p);                                                                                     \
+    mar_open(NULL, &m);                                                                                                \
+    mar_model_load(m, MODEL, 0, &model);                                                                               \
+    mar_vae_load(m, VAE, &vae);                                                                                        \
+    mar_session_create(model, vae, &p, 1, &s);                                                                         \
+    mar_session_begin(s, 0, (int[]){CLASS}, 1);                                                                        \
+    while (!mar_session_done(s)) mar_session_step(s);                                                                  \
+    mar_session_images(s, rgb);                                                                                        \
+    mar_session_free(s); mar_vae_free(vae); mar_model_free(model); mar_close(m);
+#define TEXT_OF(...) #__VA_ARGS__
+#define EXPANDED(...) TEXT_OF(__VA_ARGS__)
+/* clang-format on */
+
+/* Without spaces, comments, and the stars of a comment's lines. */
+static char *squeezed(const char *text)
+{
+    char *out = calloc(1, strlen(text) + 1), *to = out;
+    for (const char *c = text; *c; c++) {
+        if (c[0] == '/' && c[1] == '/') c += strcspn(c, "\n");
+        if (strncmp(c, "\n * ", 4) == 0) c += 3;
+        if (*c && !isspace((unsigned char)*c)) *to++ = *c;
+    }
+    return out;
+}
+
+static void the_ten_lines_make_the_image_of_the_command(void **state)
+{
+    static uint8_t rgb[256 * 256 * 3];
+    {TEN_LINES("demo", "demo", 7)} command_ok(*state, "generate --class 7 --num 1 --out seven.png");
+    char path[4096];
+    snprintf(path, sizeof path, "%s/seven.png", (char *)*state);
+    png_image png = {.version = PNG_IMAGE_VERSION};
+    assert_true(png_image_begin_read_from_file(&png, path));
+    png.format = PNG_FORMAT_RGB;
+    assert_true(png.width == 32 && png.height == 32);
+    uint8_t made[32 * 32 * 3];
+    assert_true(png_image_finish_read(&png, NULL, made, 0, NULL));
+    assert_memory_equal(rgb, made, sizeof made);
+
+    static const char *const files[][2] = {{"include", "mar.h"}, {".", "README.md"}};
+    char *lines = squeezed(EXPANDED(TEN_LINES("mar_base.safetensors", "kl16.safetensors", 207)));
+    char *null = squeezed(EXPANDED(NULL)), *at = strstr(lines, null); /* the preprocessor has expanded it */
+    assert_non_null(at);
+    memmove(at + 4, at + strlen(null), strlen(at + strlen(null)) + 1);
+    memcpy(at, "NULL", 4);
+    free(null);
+    for (int i = 0; i < 2; i++) {
+        char *text = read_whole_file(files[i][0], files[i][1], NULL), *squeezed_text = squeezed(text);
+        if (!strstr(squeezed_text, lines)) fail_msg("%s: not the lines of this test: %s", files[i][1], lines);
+        free(squeezed_text);
+        free(text);
+    }
+    free(lines);
+}
+
+/* --- (g) records ------------------------------------------------------------------------------------------ */
+
+static int has_type(const mar_param *p, const cJSON *value)
+{
+    switch (p->type) {
+    case MAR_TYPE_FLAG:
+        return cJSON_IsBool(value);
+    case MAR_TYPE_INT:
+    case MAR_TYPE_UINT64:
+    case MAR_TYPE_FLOAT:
+        return cJSON_IsNumber(value);
+    case MAR_TYPE_CHOICE:
+        return cJSON_IsString(value) && mar_param_choice(p, value->valuestring) >= 0;
+    default:
+        return cJSON_IsString(value) || cJSON_IsNull(value);
+    }
+}
+
+/* The parameters of a record are the rows that have an effect with those given, each typed. */
+static void assert_parameters(const cJSON *parameters, const mar_params *given)
+{
+    int expected = 0;
+    assert_true(cJSON_IsObject(parameters));
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_param *p = mar_param_get(i);
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(parameters, p->name);
+        const int used = !mar_params_unused(given, i);
+        expected += used;
+        if (used != (value != NULL)) fail_msg("%s: %s", p->name, value ? "has no effect" : "is missing");
+        if (value && !has_type(p, value)) fail_msg("%s: has the wrong type", p->name);
+    }
+    assert_int_equal(cJSON_GetArraySize(parameters), expected);
+}
+
+/* The text of a picture: `names` and `values`; their number. */
+static int texts_of(const char *directory, const char *name, char names[NAMES_MAX][64], char values[NAMES_MAX][64])
+{
+    size_t size, at = 8;
+    char *file = read_whole_file(directory, name, &size);
+    int n = 0;
+    while (at + 8 < size) { /* chunks: length, type, data, checksum */
+        const uint8_t *c = (const uint8_t *)file + at;
+        const size_t length = (size_t)c[0] << 24 | (size_t)c[1] << 16 | (size_t)c[2] << 8 | c[3];
+        const char *key = (const char *)c + 8;
+        if (memcmp(c + 4, "tEXt", 4) == 0) {
+            const size_t key_length = strlen(key);
+            snprintf(names[n], 64, "%s", key);
+            snprintf(values[n++], 64, "%.*s", (int)(length - key_length - 1), key + key_length + 1);
+        }
+        at += 12 + length;
+    }
+    free(file);
+    return n;
+}
+
+/* A key of the picture is one of `other`, or an option that has an effect and a value, with that as text. */
+static void assert_texts(const char *directory, const char *name, const mar_params *given, const cJSON *parameters)
+{
+    static const char other[] = " Software class image model vae backend ";
+    char names[NAMES_MAX][64], values[NAMES_MAX][64], word[80];
+    const int n = texts_of(directory, name, names, values);
+    for (int k = 0; k < n; k++) {
+        const mar_param *p = mar_param_find(names[k]);
+        assert_int_equal(index_of(names[k], names, n), k); /* once */
+        snprintf(word, sizeof word, " %s ", names[k]);
+        if (!p && !strstr(other, word)) fail_msg("%s: is no option", names[k]);
+    }
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_param *p = mar_param_get(i);
+        const int k = index_of(p->name, names, n);
+        const int always = p->method || strcmp(p->group, "Steps") == 0 || strcmp(p->group, "Sampling") == 0;
+        const cJSON *value = cJSON_GetObjectItem(parameters, p->name);
+        const int used =
+            !mar_params_unused(given, i) && (always || !mar_param_is_default(p, given)) && !cJSON_IsNull(value);
+        if (used != (k >= 0)) fail_msg("%s: %s", p->name, k >= 0 ? "should not be there" : "is missing");
+        if (k >= 0 && cJSON_IsString(value)) assert_string_equal(values[k], value->valuestring);
+        if (k >= 0 && cJSON_IsNumber(value)) assert_true((float)atof(values[k]) == (float)value->valuedouble);
+        if (k >= 0 && cJSON_IsBool(value)) assert_string_equal(values[k], cJSON_IsTrue(value) ? "on" : "off");
+    }
+}
+
+/* The JSON that `line` prints, to be deleted. */
+static cJSON *record_of(const char *directory, const char *line)
+{
+    command_result r = command_run(directory, line);
+    if (r.status != 0) fail_msg("%s: %s", line, r.err);
+    cJSON *record = cJSON_Parse(r.out);
+    assert_non_null(record);
+    command_result_free(&r);
+    return record;
+}
+
+static void records_are_typed(void **state)
+{
+    static const struct {
+        const char *line, *list; /* options of the command, and as params_with takes them */
+        int draft;
+    } runs[] = {
+        {"--num_iter 2 --num_sampling_steps 3 --seed 18446744073709551615 --temperature 0.7", "temperature 0.7", 0},
+        {"--num_iter 2 --num_sampling_steps 3 --draft demo-draft --spec cspd --align off", "spec cspd, align off", 1},
+        {"--num_iter 2 --num_sampling_steps 3 --draft demo-draft --head_spec 2", "head_spec 2", 1},
+        {"--gtr --gtr_generation_steps 2 --num_sampling_steps 3", "gtr on", 0},
+        {"--num_iter 2 --diff_annealing cosine --sampler ddim", "diff_annealing cosine, sampler ddim", 0},
+    };
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        char line[512];
+        mar_params given = params_with(runs[i].list);
+        given.draft = runs[i].draft ? (mar_model *)&given : NULL; /* never followed */
+        if (runs[i].draft && !given.head_spec && !given.spec) given.spec = "conditional";
+        snprintf(line, sizeof line, "$MAR generate %s --class 3 --num 1 --out a.png --json", runs[i].line);
+        cJSON *record = record_of(*state, line), *parameters = cJSON_GetObjectItem(record, "parameters");
+        assert_parameters(parameters, &given);
+        assert_texts(*state, "a.png", &given, parameters);
+        assert_null(cJSON_GetObjectItem(parameters, "method"));
+        cJSON_Delete(record);
+    }
+}
+
+/* The values are those that the session uses, and exact. */
+static void records_are_resolved(void **state)
+{
+    command_result r = command_run(*state, "$MAR generate --class 3 --num 1 --num_sampling_steps 2 --json --out b.png "
+                                           "--seed 18446744073709551615 --temperature 0.7");
+    assert_int_equal(r.status, 0);
+    static const char *const parts[] = {"\"num_iter\":64,",     "\"seed\":18446744073709551615,",
+                                        "\"temperature\":0.7,", "\"cfg\":2.9,",
+                                        "\"lazy\":false,",      "\"draft\":null"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (!strstr(r.out, parts[i])) fail_msg("%s is not in %s", parts[i], r.out);
+    command_result_free(&r);
+    char names[NAMES_MAX][64], values[NAMES_MAX][64];
+    const int n = texts_of(*state, "b.png", names, values);
+    assert_string_equal(values[index_of("num_iter", names, n)], "64");
+    assert_string_equal(values[index_of("seed", names, n)], "18446744073709551615");
+}
+
+static void other_records(void **state)
+{
+    static const char *const lines[] = {
+        "$MAR bench --num_iter 2 --num_sampling_steps 2 --json",
+        "$MAR fidelity --num_iter 2 --num_sampling_steps 2 --against --num_iter 2 --num_sampling_steps 2 --num 20 "
+        "--json",
+    };
+    const mar_params given = plain_params();
+    for (int i = 0; i < 2; i++) {
+        cJSON *record = record_of(*state, lines[i]);
+        const cJSON *of = i == 0 ? record : cJSON_GetObjectItem(record, "reference");
+        assert_parameters(cJSON_GetObjectItem(of, "parameters"), &given);
+        assert_true(cJSON_GetObjectItem(cJSON_GetObjectItem(of, "parameters"), "num_iter")->valueint == 2);
+        assert_null(cJSON_GetObjectItem(of, "method"));
+        cJSON_Delete(record);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_row_is_a_field),        cmocka_unit_test(a_row_is_complete),
+        cmocka_unit_test(help_names_every_row),    cmocka_unit_test(manual_names_every_row),
+        cmocka_unit_test(init_sets_every_default), cmocka_unit_test(values_as_text),
+        cmocka_unit_test(structs_of_other_sizes),  cmocka_unit_test(the_ten_lines_make_the_image_of_the_command),
+        cmocka_unit_test(records_are_typed),       cmocka_unit_test(records_are_resolved),
+        cmocka_unit_test(other_records),
+    };
+    return cmocka_run_group_tests(tests, command_setup, command_teardown);
+}

@@ -1,0 +1,59 @@
+/* A random head and its golden conditions, for tests of the chain against golden data (tests/golden/make_mar.py). */
+#ifndef TESTS_DIFFUSION_FIXTURE_H
+#define TESTS_DIFFUSION_FIXTURE_H
+
+#include "diffusion/chain.h"
+#include "tests/support/support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDTH = 80, DEPTH = 2, CHANNELS = 6, Z = 96, N = 7 };
+static const uint64_t seed = 0x1234567890ABCDEF;
+static const uint64_t image[N] = {0, 1, 2, 3, 4, (uint64_t)1 << 33, 6};
+
+typedef struct {
+    kern *k;
+    wt_file *model;  /* mar_small */
+    wt_file *golden; /* mar */
+    diff_head head;
+    float *z; /* [2N][Z] conditional, then unconditional */
+    int position[N];
+} fixture;
+
+/* Returns 0 if bf16 is asked for and the processor has none. */
+static int open_fixture(fixture *f, mar_dtype dtype, int threads)
+{
+    mar_err err = {0};
+    memset(f, 0, sizeof *f);
+    mar_status status = kern_cpu_open(dtype, threads, &f->k, &err);
+    if (dtype == MAR_DTYPE_BF16 && status == MAR_EBACKEND) return 0;
+    assert_ok(status, &err);
+    f->model = golden_open("mar_small");
+    f->golden = golden_open("mar");
+    assert_ok(diff_head_load(f->k, f->model, WIDTH, DEPTH, CHANNELS, Z, &f->head, &err), &err);
+    f->z = golden_f32(f->golden, "head.z", 2 * N * Z);
+    float *p = golden_f32(f->golden, "chain.position", N);
+    for (int i = 0; i < N; i++) f->position[i] = (int)p[i];
+    free(p);
+    return 1;
+}
+
+static void close_fixture(fixture *f)
+{
+    diff_head_free(&f->head);
+    free(f->z);
+    wt_close(f->model);
+    wt_close(f->golden);
+    f->k->core->close(f->k);
+}
+
+/* Gives a chain its working memory, which the caller frees. */
+static void *lay_out(kern *k, diff_chain *c)
+{
+    void *memory = backend_memory(k, diff_chain_lay_out(c, NULL));
+    diff_chain_lay_out(c, memory);
+    return memory;
+}
+
+#endif

@@ -1,0 +1,161 @@
+/* The registry of ways to be faster: which go together, what that makes of the output's law, and what is said of it. */
+#include "mar/masked.h"
+#include "mar/params.h"
+#include "specdec/verifier.h"
+#include "tests/support/support.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SAMPLER = 1, DISA = 2, LAZY = 4, LAZY_HEAD = 8, HEAD_SPEC = 16, GTR = 32, DRAFT = 64, SPEC = 128, ALL = 256 };
+
+static mar_params params_of(int set, mar_model *draft)
+{
+    mar_params p = plain_params();
+    p.num_iter = 8, p.num_sampling_steps = 4;
+    p.gtr_generation_steps = 2;
+    if (set & SAMPLER) p.sampler = MAR_SAMPLER_DDIM;
+    if (set & DISA) p.diff_annealing = MAR_ANNEAL_LINEAR, p.diff_upper_steps = 4, p.diff_lower_steps = 3;
+    p.lazy = (set & LAZY) != 0;
+    p.lazy_head = (set & LAZY_HEAD) != 0;
+    p.head_spec = set & HEAD_SPEC ? 4 : 0;
+    p.gtr = (set & GTR) != 0;
+    if (set & DRAFT) p.draft = draft;
+    if (set & SPEC) p.spec = "paper";
+    return p;
+}
+
+/* The rules as they were written out, one by one, before there were stages. */
+static int was_legal(int set)
+{
+    const int solver = set & SAMPLER, annealed = set & DISA;
+    if ((set & SPEC) && !(set & DRAFT)) return 0;
+    if ((set & HEAD_SPEC) && (set & DRAFT) && (set & SPEC)) return 0;
+    if ((set & HEAD_SPEC) && solver) return 0;
+    if ((set & HEAD_SPEC) && (set & LAZY_HEAD)) return 0;
+    if ((set & LAZY_HEAD) && (solver || annealed)) return 0;
+    if ((set & DRAFT) && (solver || annealed || (set & (LAZY | LAZY_HEAD | GTR)))) return 0;
+    if ((set & GTR) && (annealed || (set & LAZY))) return 0;
+    return 1;
+}
+
+/* All 256 sets of ways: 21 go together, and are what the old rules allowed; a refusal is one line with two names. */
+static void combinations(void **state)
+{
+    (void)state;
+    int legal = 0;
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    mar_model *model, *draft;
+    assert_ok(mar_model_load(m, "demo-draft", 0, &model), &m->err);
+    assert_ok(mar_model_load(m, "demo-draft", 0, &draft), &m->err);
+    for (int set = 0; set < ALL; set++) {
+        const mar_params p = params_of(set, draft);
+        mar_session *s;
+        const mar_status status = mar_session_create(model, NULL, &p, 1, &s);
+        if ((status == MAR_OK) != was_legal(set))
+            fail_msg("set %d: %s, %s", set, mar_status_name(status), status == MAR_OK ? "" : mar_error(m));
+        if (status == MAR_OK) {
+            /* exact is what leaves the law: nothing, or speculation inside the head, with a draft or without */
+            const int exact = (set & ~(HEAD_SPEC | DRAFT)) == 0 && (set != DRAFT);
+            if ((strncmp(mar_session_guarantee(s), "exact: ", 7) == 0) != exact)
+                fail_msg("set %d: %s", set, mar_session_guarantee(s));
+        } else {
+            assert_int_equal(status, MAR_EARG);
+            if (!strstr(mar_error(m), "do not go together") && !strstr(mar_error(m), "expected a draft model"))
+                fail_msg("set %d: \"%s\"", set, mar_error(m));
+        }
+        legal += status == MAR_OK;
+        mar_session_free(s);
+    }
+    assert_int_equal(legal, 21);
+    mar_model_free(draft);
+    mar_model_free(model);
+    mar_close(m);
+}
+
+/* A set that is illegal by two stages names a pair that indeed clashes, and the stage. */
+static void refusals_name_the_stage(void **state)
+{
+    (void)state;
+    mar_err err = {0};
+    mar_params p = params_of(GTR | LAZY, NULL);
+    assert_int_equal(mar_ways_check(&p, &err), MAR_EARG);
+    assert_string_equal(err.text, "gtr and lazy do not go together: gtr changes the autoregressive steps, which lazy "
+                                  "needs plain; expected one of them");
+    p = params_of(SAMPLER | LAZY, NULL);
+    assert_int_equal(mar_ways_check(&p, &err), MAR_OK);
+}
+
+static void guarantees(void **state)
+{
+    (void)state;
+    char text[256];
+    mar_params p = params_of(DISA | LAZY | SAMPLER, NULL);
+    mar_ways_describe(&p, text, sizeof text);
+    assert_string_equal(text, "approximate: changed by diff_annealing, lazy, sampler ddim");
+    p = params_of(HEAD_SPEC, NULL);
+    mar_ways_describe(&p, text, sizeof text);
+    assert_string_equal(text, "exact: the target's law, by speculation inside the head");
+    p = params_of(HEAD_SPEC | LAZY, NULL);
+    mar_ways_describe(&p, text, sizeof text);
+    assert_string_equal(text, "approximate: changed by lazy");
+    p = params_of(0, NULL);
+    mar_ways_describe(&p, text, sizeof text);
+    assert_string_equal(text, "exact: the target's law");
+}
+
+/* Every way is turned on by an option, and every option that asks for a method asks for one that there is. */
+static void names(void **state)
+{
+    (void)state;
+    for (const mar_way *const *way = mar_ways(); *way; way++) {
+        assert_non_null(mar_param_find((*way)->name));
+        if ((*way)->replaces) assert_non_null(mar_param_find((*way)->replaces));
+        assert_true(((*way)->changes & (*way)->needs) == 0);
+    }
+    for (int i = 0; i < mar_param_count(); i++) {
+        const char *method = mar_param_get(i)->method;
+        int found = !method || spec_method_find(method);
+        for (const mar_way *const *way = mar_ways(); *way && !found; way++) found = strcmp((*way)->name, method) == 0;
+        if (!found) fail_msg("%s needs %s, which is no way and no verifier", mar_param_get(i)->name, method);
+    }
+}
+
+static const char *why_unused(int set, const char *name)
+{
+    static char text[160];
+    const mar_params p = params_of(set, (mar_model *)text); /* only asked whether there is one */
+    int i = 0;
+    while (strcmp(mar_param_get(i)->name, name) != 0) i++;
+    const char *why = mar_params_unused(&p, i);
+    snprintf(text, sizeof text, "%s", why ? why : "used");
+    return text;
+}
+
+static void unused_options(void **state)
+{
+    (void)state;
+    assert_string_equal(why_unused(0, "cfg"), "used");
+    assert_string_equal(why_unused(0, "gtr"), "used");
+    assert_string_equal(why_unused(0, "gtr_detail"), "needs gtr");
+    assert_string_equal(why_unused(GTR, "gtr_detail"), "used");
+    assert_string_equal(why_unused(GTR, "num_iter"),
+                        "has no effect with gtr, expected gtr_generation_steps and gtr_reconstruction_steps");
+    assert_string_equal(why_unused(DISA, "num_sampling_steps"),
+                        "has no effect with diff_annealing, expected diff_upper_steps and diff_lower_steps");
+    assert_string_equal(why_unused(0, "spec"), "needs draft");
+    assert_string_equal(why_unused(0, "gamma"), "needs draft and spec");
+    assert_string_equal(why_unused(DRAFT, "gamma"), "used"); /* spec is conditional then */
+    assert_string_equal(why_unused(DRAFT | HEAD_SPEC, "gamma"), "needs spec and no head_spec");
+    assert_string_equal(why_unused(DRAFT | SPEC, "inner_temperature"), "needs spec cspd");
+    assert_string_equal(why_unused(0, "inner_temperature"), "needs draft and spec cspd");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(combinations), cmocka_unit_test(refusals_name_the_stage), cmocka_unit_test(guarantees),
+        cmocka_unit_test(names),        cmocka_unit_test(unused_options),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,189 @@
+/* What --help and the manual say of a set of options. */
+#include "tools/options.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    COLUMNS = 80,
+    HELP_COLUMN = 27, /* behind "  --num_sampling_steps N" */
+    MANUAL_COLUMNS = 78
+};
+
+/* Which options of a set. */
+typedef enum { OWN = 0, SHARED = 1, ALL } selection;
+
+static int is_selected(const option_set *set, int i, selection which)
+{
+    const option *o = &set->options[i];
+    return options_find(set, o->param->name) == o && (which == ALL || o->shared == (int)which);
+}
+
+/* The first option of that group from number i on, or -1. */
+static int next_of_group(const option_set *set, int i, const char *group, selection which)
+{
+    for (; i < set->count; i++)
+        if (is_selected(set, i, which) && strcmp(set->options[i].param->group, group) == 0) return i;
+    return -1;
+}
+
+static int begins_group(const option_set *set, int i, selection which)
+{
+    return next_of_group(set, 0, set->options[i].param->group, which) == i;
+}
+
+static int has_choices(const mar_param *p)
+{
+    return p->type == MAR_TYPE_CHOICE || p->type == MAR_TYPE_NAME;
+}
+
+/* What stands for the value, "N", "FILE" or "linear|constant"; "" for a flag. */
+static const char *argument_of(const mar_param *p, const char *between, char *text, size_t size)
+{
+    if (p->argument) return p->argument;
+    if (!has_choices(p)) return p->type == MAR_TYPE_FLAG ? "" : p->type == MAR_TYPE_FLOAT ? "X" : "N";
+    size_t used = 0;
+    for (int i = 0; p->choices[i] && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? between : "", p->choices[i]);
+    return text;
+}
+
+/* The value that the option has if it is not given; "" if there is none, or only the help's words can say it. */
+static const char *default_of(const option *o, char *text, size_t size)
+{
+    const mar_param *p = o->param;
+    if (p->type == MAR_TYPE_FLAG || p->type == MAR_TYPE_MODEL) return "";
+    mar_param_text(p, o->fields, text, size);
+    return p->type == MAR_TYPE_INT && atof(text) < p->min ? "" : text; /* below the range: "not given" */
+}
+
+/* Prints a word, and a space or a line's end in front of it. Returns the column behind it. */
+static int print_word(const char *word, int length, int column, int first_column, int last_column)
+{
+    if (column > first_column && column + 1 + length > last_column)
+        column = first_column, printf("\n%*s", first_column, "");
+    else if (column > first_column)
+        column++, putchar(' ');
+    printf("%.*s", length, word);
+    return column + length;
+}
+
+/* --- --help ----------------------------------------------------------------------------------------------- */
+
+/* Behind what has reached `column`: the first line of `help`, and `value` in brackets. */
+static void print_help(int column, const char *help, const char *value)
+{
+    char text[1024];
+    if (column > HELP_COLUMN - 2) {
+        putchar('\n');
+        column = 0;
+    }
+    printf("%*s", HELP_COLUMN - column, "");
+    column = HELP_COLUMN;
+    snprintf(text, sizeof text, *value ? "%.*s [%s]" : "%.*s", (int)strcspn(help, "\n"), help, value);
+    for (const char *word = text; *word; word += strspn(word, " ")) {
+        const int length = (int)strcspn(word, " ");
+        column = print_word(word, length, column, HELP_COLUMN, COLUMNS);
+        word += length;
+    }
+    putchar('\n');
+}
+
+static void print_option(const option *o)
+{
+    char text[256];
+    const char *argument = argument_of(o->param, "|", text, sizeof text);
+    const int column = printf("  --%s%s%s", o->param->name, *argument ? " " : "", argument);
+    print_help(column, o->param->help, default_of(o, text, sizeof text));
+}
+
+void options_help(const option_set *set)
+{
+    fputs(set->about, stdout);
+    for (const operand *o = set->operands; o && o->name; o++) {
+        if (o == set->operands) putchar('\n');
+        print_help(printf("  %s", o->name), o->help, "");
+    }
+    for (int first = 0; first < set->count; first++) {
+        const char *group = set->options[first].param->group;
+        if (!begins_group(set, first, ALL)) continue;
+        printf("\n%s:\n", group);
+        for (int i = first; i >= 0; i = next_of_group(set, i + 1, group, ALL)) print_option(&set->options[i]);
+    }
+    printf("\n%s", set->example);
+}
+
+/* --- the manual ------------------------------------------------------------------------------------------- */
+
+static int ends_sentence(const char *word, int length)
+{
+    return word[length - 1] == '.' || (length > 1 && word[length - 1] == ')' && word[length - 2] == '.');
+}
+
+/* Text as mdoc has it: each sentence begins a line, and what begins with a dot or an apostrophe is no macro. The first
+ * sentence is the help's first line, which has neither capital nor full stop. */
+static void print_sentences(const char *help)
+{
+    char escaped[512];
+    const char *line_end = help + strcspn(help, "\n");
+    int column = 0;
+    for (const char *word = help; *word; word += strspn(word, " \n")) {
+        const int length = (int)strcspn(word, " \n"), last = word + length == line_end;
+        int n = 0;
+        if (*word == '.' || *word == '\'') n += sprintf(escaped, "\\&");
+        for (int i = 0; i < length && n < (int)sizeof escaped - 4; i++)
+            n +=
+                sprintf(escaped + n, word[i] == '\\' ? "\\e" : "%c", word == help && i == 0 ? toupper(*word) : word[i]);
+        if (last) n += sprintf(escaped + n, ".");
+        column = print_word(escaped, n, column, 0, MANUAL_COLUMNS);
+        if (ends_sentence(escaped, n)) putchar('\n'), column = 0;
+        word += length;
+    }
+    if (column) putchar('\n');
+}
+
+/* "A number from 0 to 100; the default is 2.9." */
+static void print_range(const option *o)
+{
+    char expects[256], text[256];
+    const mar_param *p = o->param;
+    const char *value = default_of(o, text, sizeof text);
+    if (p->type == MAR_TYPE_INT || p->type == MAR_TYPE_UINT64 || p->type == MAR_TYPE_FLOAT) {
+        mar_param_expects(p, expects, sizeof expects);
+        printf("%c%s", toupper(expects[0]), expects + 1);
+        if (*value) printf("; the default is %s", value);
+        puts(".");
+    } else if (*value) {
+        printf("The default is %s.\n", value);
+    }
+}
+
+static void print_item(const option *o)
+{
+    char text[256];
+    const char *argument = argument_of(o->param, " | ", text, sizeof text);
+    printf(".It Fl -%s%s%s\n", o->param->name, has_choices(o->param) ? " Cm " : *argument ? " Ar " : "", argument);
+    print_sentences(o->param->help);
+    print_range(o);
+}
+
+void options_manual(const option_set *set, int shared)
+{
+    static const char list[] = ".Bl -tag -width Ds";
+    const selection which = shared ? SHARED : OWN;
+    if (!shared) puts(list);
+    for (const operand *o = set->operands; !shared && o && o->name; o++) {
+        printf(".It Ar %s\n", o->name);
+        print_sentences(o->help);
+    }
+    for (int first = 0; first < set->count; first++) {
+        const char *group = set->options[first].param->group;
+        if (!begins_group(set, first, which)) continue;
+        if (shared) printf(".Pp\n.Sy %s\n%s\n", group, list);
+        for (int i = first; i >= 0; i = next_of_group(set, i + 1, group, which)) print_item(&set->options[i]);
+        if (shared) puts(".El");
+    }
+    if (!shared) puts(".El");
+}

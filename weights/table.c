@@ -1,0 +1,145 @@
+/* The tensors of a checkpoint: filled by a reader, found by name. */
+#include "weights/table.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- filling -------------------------------------------------------------------------------------- */
+
+static uint64_t hash_name(const char *name)
+{
+    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a, 64 bit */
+    for (; *name; name++) h = (h ^ (uint8_t)*name) * 0x100000001b3u;
+    return h;
+}
+
+/* The slot of `name`, or the empty slot where it belongs. */
+static size_t find_slot(const wt_file *f, const char *name)
+{
+    size_t i = hash_name(name) & (f->n_slots - 1);
+    while (f->slots[i] >= 0 && strcmp(f->tensors[f->slots[i]].name, name) != 0) i = (i + 1) & (f->n_slots - 1);
+    return i;
+}
+
+int wt_table_grow(wt_file *f)
+{
+    if (f->count < f->capacity) return 1;
+    int capacity = f->capacity ? 2 * f->capacity : 256;
+    wt_tensor *tensors = realloc(f->tensors, (size_t)capacity * sizeof *tensors);
+    if (!tensors) return 0;
+    f->tensors = tensors;
+    size_t n_slots = 2 * (size_t)capacity;
+    int *slots = malloc(n_slots * sizeof *slots);
+    if (!slots) return 0;
+    free(f->slots);
+    f->slots = slots;
+    f->n_slots = n_slots;
+    f->capacity = capacity;
+    memset(slots, 0xff, n_slots * sizeof *slots);
+    for (int i = 0; i < f->count; i++) slots[find_slot(f, tensors[i].name)] = i;
+    return 1;
+}
+
+mar_status wt_add(wt_file *f, const wt_tensor *t, size_t name_length, mar_err *err)
+{
+    if (memchr(t->name, 0, name_length))
+        return err_set(err, MAR_EFORMAT, "%s: the tensor name \"%s\" contains a NUL", f->path, t->name);
+    char *name = wt_pool_text(&f->pool, t->name, name_length);
+    if (!name || !wt_table_grow(f)) return err_set(err, MAR_ENOMEM, "%s: out of memory for the tensor table", f->path);
+    size_t slot = find_slot(f, name);
+    if (f->slots[slot] >= 0) return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" appears twice", f->path, name);
+    f->slots[slot] = f->count;
+    f->tensors[f->count] = *t;
+    f->tensors[f->count].name = name;
+    f->count++;
+    return MAR_OK;
+}
+
+int wt_measure(wt_tensor *t, uint64_t *bytes)
+{
+    int64_t count = 1;
+    for (int i = 0; i < t->rank; i++)
+        if (t->shape[i] < 0 || __builtin_mul_overflow(count, t->shape[i], &count)) return 0;
+    t->count = count;
+    return !__builtin_mul_overflow((uint64_t)count, (uint64_t)wt_dtype_size(t->dtype), bytes);
+}
+
+/* --- finding -------------------------------------------------------------------------------------- */
+
+const char *wt_path(const wt_file *f)
+{
+    return f->path;
+}
+
+const char *wt_format(const wt_file *f)
+{
+    return f->format;
+}
+
+int wt_count(const wt_file *f)
+{
+    return f->count;
+}
+
+const wt_tensor *wt_at(const wt_file *f, int i)
+{
+    return &f->tensors[i];
+}
+
+const wt_tensor *wt_find(const wt_file *f, const char *name)
+{
+    int i = f->slots[find_slot(f, name)];
+    return i < 0 ? NULL : &f->tensors[i];
+}
+
+const char *wt_metadata(const wt_file *f, const char *key)
+{
+    for (int i = 0; i < f->n_metadata; i++)
+        if (strcmp(f->metadata[i].key, key) == 0) return f->metadata[i].value;
+    return NULL;
+}
+
+int wt_metadata_count(const wt_file *f)
+{
+    return f->n_metadata;
+}
+
+const char *wt_metadata_at(const wt_file *f, int i, const char **value)
+{
+    *value = f->metadata[i].value;
+    return f->metadata[i].key;
+}
+
+static const struct {
+    const char *name;
+    size_t size;
+} dtypes[] = {
+    [WT_F64] = {"F64", 8}, [WT_F32] = {"F32", 4},   [WT_F16] = {"F16", 2}, [WT_BF16] = {"BF16", 2},
+    [WT_I64] = {"I64", 8}, [WT_I32] = {"I32", 4},   [WT_I16] = {"I16", 2}, [WT_I8] = {"I8", 1},
+    [WT_U8] = {"U8", 1},   [WT_BOOL] = {"BOOL", 1},
+};
+
+const char *wt_dtype_name(wt_dtype dtype)
+{
+    return dtypes[dtype].name;
+}
+
+size_t wt_dtype_size(wt_dtype dtype)
+{
+    return dtypes[dtype].size;
+}
+
+const char *wt_format_shape(int rank, const int64_t *shape, char *buffer, size_t size)
+{
+    size_t n = (size_t)snprintf(buffer, size, "[");
+    for (int i = 0; i < rank && n < size; i++)
+        n += (size_t)snprintf(buffer + n, size - n, "%s%lld", i ? ", " : "", (long long)shape[i]);
+    if (n < size) snprintf(buffer + n, size - n, "]");
+    return buffer;
+}
+
+const char *wt_shape_text(const wt_tensor *t, char *buffer, size_t size)
+{
+    return wt_format_shape(t->rank, t->shape, buffer, size);
+}

@@ -241,11 +241,11 @@ static void files_are_loaded_once(void **state)
     run_models models[4];
     for (int i = 0; i < 4; i++) {
         run_options_init(&options[i]);
-        options[i].threads = 1;
+        options[i].machine.threads = 1;
     }
     options[1].draft = "demo-draft";
     options[2].model = "demo-draft";
-    options[3].threads = 2;
+    options[3].machine.threads = 2;
     for (int i = 0; i < 4; i++) assert_int_equal(models_load(&store, &options[i], NULL, &models[i]), 0);
     assert_ptr_equal(models[1].library, models[0].library);
     assert_ptr_equal(models[1].model, models[0].model);

@@ -1,5 +1,5 @@
 /* The classifier of handwritten digits that judges the demo's images: three 3x3 convolutions with ReLU and 2x2 maximum,
- * two linear layers, trained by tools/train_demo.py on real digits. */
+ * two linear layers, trained by demo/train_demo.py on real digits. */
 #ifndef EVAL_CLASSIFIER_H
 #define EVAL_CLASSIFIER_H
 

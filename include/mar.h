@@ -16,8 +16,8 @@
  *     mar_session_free(s); mar_vae_free(vae); mar_model_free(model); mar_close(m);
  *
  * An image depends on (model, parameters, seed, image index) only: not on the batch it is made in, the
- * number of threads, or what was generated before it. (Bit for bit with AVX-512; below, oneDNN 2.6 has products whose
- * last bits can depend on the batch, and so have products on a GPU.)
+ * number of threads, or what was generated before it. Bit for bit on a CPU with AVX-512. Without it, some oneDNN 2.6
+ * products depend on the batch in their last bits. Products on a GPU can, too.
  *
  * Threads: a `mar` handle and everything made from it belong to one thread at a time; different handles
  * are independent. Strings returned by the library stay valid until their owner is freed.
@@ -60,27 +60,27 @@ typedef enum {
     MAR_TYPE_FLOAT,  /* float */
     MAR_TYPE_CHOICE, /* an enumeration, or an int: an index into choices */
     MAR_TYPE_NAME,   /* const char *: NULL, or one of choices */
-    MAR_TYPE_TEXT,   /* const char *: any text but the empty one. It points to what was set */
+    MAR_TYPE_TEXT,   /* const char *: any text that is not empty. The field points to the caller's text */
     MAR_TYPE_MODEL,  /* mar_model *: NULL, or a model. No text sets it; on the command line it is a file */
 } mar_type;
 
-/* An option: all that command line, help, manual, records and hosts know of it. */
+/* An option. The command line, --help, the manual, records and hosts take all they know of it from here. */
 typedef struct {
-    const char *name;  /* "num_iter": of the field, of mar_params_set, and behind -- on the command line */
-    const char *help;  /* one line; behind its newline, if it has one, more sentences for the manual */
-    const char *group; /* heading of the options it stands with: "Sampling" */
+    const char *name;  /* the field's name, and that for mar_params_set and, behind --, on the command line */
+    const char *help;  /* the first line is for --help; what follows it is for the manual only */
+    const char *group; /* the heading it is listed under: "Sampling" */
     mar_type type;
     size_t offset;              /* of the field in its struct */
     double value, min, max;     /* default and range, both ends allowed. CHOICE: value is the index */
     const char *const *choices; /* CHOICE, NAME: ends with NULL */
-    const char *method;         /* has an effect only with this option or this method on; NULL: always */
+    const char *method;         /* the option or verifier without which it has no effect; NULL: it always has one */
     const char *argument;       /* TEXT, MODEL: what stands for the value in help and messages: "FILE" */
 } mar_param;
 
 /* Sets the field of `option` in the struct at `fields` from text. On MAR_EARG nothing has changed and `why`, char
  * [size], which may be NULL, has one line: "cfg nan: expected a number from 0 to 100". */
 MAR_API mar_status mar_param_set(const mar_param *option, void *fields, const char *text, char *why, size_t size);
-/* What a value of the option must be, as in "expected a number from 0 to 100": into `text`, char [size]; returns it. */
+/* Writes what a value must be, such as "a number from 0 to 100", to text, char [size]. Returns text. */
 MAR_API const char *mar_param_expects(const mar_param *option, char *text, size_t size);
 /* The field's value as text that mar_param_set reads back to the same value, "" for NULL and for models: into `text`,
  * char [size]; returns it. */
@@ -178,8 +178,8 @@ typedef enum { MAR_SAMPLER_DDPM = 0, MAR_SAMPLER_DDIM, MAR_SAMPLER_DPMPP } mar_s
 /* How the number of diffusion steps falls over the autoregressive steps (DiSA: Zhao et al., 2025). */
 typedef enum { MAR_ANNEAL_OFF = 0, MAR_ANNEAL_LINEAR, MAR_ANNEAL_COSINE, MAR_ANNEAL_TWO_STAGE } mar_annealing;
 
-/* In which context the target verifies a block of drafts: that of the last verified tokens, for all of them at once
- * (the process of coarser autoregressive steps), or each draft step's own. */
+/* The context in which the target verifies drafts. PREFIX: the last verified tokens, for the whole block, which is the
+ * process of coarser autoregressive steps. FULL: each draft step's own. */
 typedef enum { MAR_CONTEXT_PREFIX = 0, MAR_CONTEXT_FULL } mar_context;
 
 /* What an image is made with. Names and meanings are those of the official implementation, and of the papers that
@@ -220,6 +220,7 @@ typedef struct {
     mar_context context;
     int align;               /* 1: draft and target share x_T and all noise; 0: independent noise */
     float inner_temperature; /* cspd: tempers the standard deviations of its criterion */
+    int reserved;            /* 0. The struct has no padding at its end, so that every new field changes its size */
 } mar_params;
 
 /* Sets every field to its default: those of the command. `size` is sizeof *params. */
@@ -230,18 +231,20 @@ MAR_API int mar_param_count(void);
 MAR_API const mar_param *mar_param_get(int i);
 /* mar_param_set by name: mar_params_set(&p, "cfg", "2.9", why, sizeof why). */
 MAR_API mar_status mar_params_set(mar_params *params, const char *name, const char *text, char *why, size_t size);
-/* NULL if option i has an effect together with the others as they are, else why it has none: "needs gtr". Static. */
+/* NULL if option i has an effect together with the others as they are, else why it has none: "needs gtr". The text stays
+ * until this thread's next call. NULL, too, for parameters that mar_session_create refuses for an option's range. */
 MAR_API const char *mar_params_unused(const mar_params *params, int i);
 
 typedef struct mar_session mar_session;
 
-/* `params` is copied. One from a program compiled with an older mar.h is understood, its missing fields are at their
- * defaults; one from a newer mar.h is refused.
- * A session owns all working memory for up to `max_batch` images at a time, one block on the backend; a step allocates
- * nothing. (Beginning a batch of another size than the last one may, to prepare the products of its shapes, and so may
- * a round of speculation in context full, whose shapes depend on what was accepted; on a GPU so does each step of the
- * first batch of a size, which is recorded for those that follow: mar_stats.recorded_bytes.) MAR_ENOMEM names the
- * block's size. `vae` may be NULL if only tokens are wanted. The session refers to model and vae: free it first. */
+/* A session owns all working memory for up to `max_batch` images at a time, one block on the backend. A step allocates
+ * nothing, with three exceptions. Beginning a batch of another size than the last one prepares the products of its
+ * shapes. A round of speculation in context full does so, too, as its shapes depend on what was accepted. On a GPU each
+ * step of the first batch of a size is recorded for those that follow (mar_stats.recorded_bytes). MAR_ENOMEM names the
+ * block's size.
+ * `params` is copied. If they come from a program compiled with an older mar.h, the fields that it lacks have their
+ * defaults. Those of a newer mar.h are refused. `vae` may be NULL if only tokens are wanted. The session refers to model
+ * and vae: free it first. */
 MAR_API mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
                                       mar_session **out);
 MAR_API void mar_session_free(mar_session *s);
@@ -264,16 +267,16 @@ MAR_API void mar_session_image_size(const mar_session *s, int *width, int *heigh
 /* The parameters that the session uses: `params` with its automatic values filled in. Valid as long as the session. */
 MAR_API const mar_params *mar_session_get_params(const mar_session *s);
 
-/* What a batch took since mar_session_begin. Seconds, and arithmetic (2 flops a multiply-add, matrix products and
- * convolutions only). Encoder, decoder and head are the target's. The draft's is in draft_*, but for its
- * head inside head_spec, which counts as head; verify_s is of speculation across tokens. */
+/* What the batch has taken since mar_session_begin. Times are in seconds. Arithmetic counts matrix products and
+ * convolutions, 2 flops a multiply-add. Encoder, decoder and head are the target's. What the draft takes is in draft_*,
+ * but its head inside head_spec counts as head. verify_s is that of speculation across tokens. */
 typedef struct {
     double encoder_s, decoder_s, head_s, vae_s, draft_s, verify_s, total_s;
     double encoder_flop, decoder_flop, head_flop, vae_flop, draft_flop;
     size_t arena_bytes;     /* the session's working memory on the backend */
     size_t recorded_bytes;  /* host arrays of the handle's recorded steps, on the backend besides (a GPU's; else 0) */
     double head_call_bytes; /* the head's weights that each of its sequential calls needs */
-    int head_call_products; /* and the matrix products of a call, each of which waits for the one before */
+    int head_call_products; /* matrix products of such a call; each waits for the one before */
 
     /* The target's head: calls that had to wait for one another. A token's calls are those of its chain, shared with
      * the tokens drawn beside it. */
@@ -284,15 +287,16 @@ typedef struct {
     double draft_calls;  /* the same of the draft's head */
     double head_rows;    /* head evaluations: sum over calls of states evaluated, conditions not counted twice */
 
-    /* Inside the head (head_spec): proposed transitions; residual_tries is shared with the below. */
+    /* Inside the head (head_spec): transitions proposed, and those accepted. residual_tries counts these and the ones
+     * below. */
     long proposals, proposals_accepted;
 
     /* Across tokens (draft): */
     long drafted, accepted;   /* tokens verified, and accepted */
     long rounds, round_steps; /* verifications of a block, and autoregressive steps they advanced */
     long residual_tries;      /* candidates drawn to replace rejected ones */
-    double accepted_shift;    /* root mean square, by channel, of what an accepted token is less what the draft made of
-                               * it and later contexts saw (context full) */
+    double accepted_shift;    /* root mean square, per channel, of an accepted token minus what the draft made of it.
+                               * In context full later contexts have seen the draft's */
 } mar_stats;
 MAR_API void mar_session_get_stats(const mar_session *s, mar_stats *stats); /* waits for the steps begun */
 
@@ -346,7 +350,7 @@ typedef struct {
     struct {
         const char *name, *meaning;
         double value, min, max; /* default and range, both ends allowed */
-    } parameters[4];
+    } parameters[8];
 } mar_method_info;
 
 /* All of them: i = 0..count-1, static; NULL for other i. */

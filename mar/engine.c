@@ -8,7 +8,8 @@ static const mar_engine *const *engines(void)
     return list;
 }
 
-const mar_engine *mar_engine_of(const wt_file *f)
+/* The family of a checkpoint; the first if it looks like none, whose load says what is missing. */
+static const mar_engine *engine_of(const wt_file *f)
 {
     for (const mar_engine *const *e = engines(); *e; e++)
         if ((*e)->recognise(f)) return *e;
@@ -23,7 +24,7 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
     mar_status status =
         demo ? wt_open_memory(demo->data, demo->size, path, &file, &m->err) : wt_open(path, &file, &m->err);
     if (status == MAR_OK) {
-        const mar_engine *engine = mar_engine_of(file);
+        const mar_engine *engine = engine_of(file);
         status = engine->load(m, file, heads, out, &m->err);
         if (*out) (*out)->engine = engine;
     }

@@ -27,7 +27,8 @@ struct mar_engine {
     void (*unload)(mar_model *model); /* NULL is fine */
 
     /* Generation of up to max_images images at a time. `params` has been read (mar_params_read); the engine checks it
-     * against the model and keeps its own copy, with automatic values filled in. On failure nothing is left. */
+     * against the model and keeps its own copy, with automatic values filled in. On failure it frees everything and
+     * *out is NULL. */
     mar_status (*create)(mar_model *model, const mar_params *params, int max_images, mar_generation **out,
                          mar_err *err);
     void (*free)(mar_generation *g); /* NULL is fine */
@@ -50,9 +51,15 @@ struct mar_engine {
     void (*fates)(const mar_generation *g, uint8_t *map, int *step);
 };
 
+/* For the tests. */
 mar_generation *mar_session_generation(mar_session *s);
 
-/* The family of a checkpoint; the first if it looks like none, whose load says what is missing. */
-const mar_engine *mar_engine_of(const wt_file *f);
+/* Tokens a side: seq_len is a square. */
+static inline int mar_grid_side(const mar_model_config *config)
+{
+    int side = 0;
+    while (side * side < config->seq_len) side++;
+    return side;
+}
 
 #endif

@@ -129,13 +129,6 @@ static void begin(mar_generation *generation, uint64_t first_image, const int *l
 
 /* --- what a run asks for ------------------------------------------------------------------------------------------ */
 
-static int grid_of(const mar_masked_model *model)
-{
-    int grid = 0;
-    while (grid * grid < model->base.config.seq_len) grid++;
-    return grid;
-}
-
 /* Fills in automatic values, and checks the parameters together and against the model. */
 static mar_status settle_params(const mar_masked_model *model, mar_params *p, int max_images, mar_err *err)
 {
@@ -152,7 +145,6 @@ static mar_status settle_params(const mar_masked_model *model, mar_params *p, in
     if (status == MAR_OK && p->num_iter > c->seq_len)
         status = err_set(err, MAR_EARG, "num_iter %d: expected 1..%d (the model has %d tokens)", p->num_iter,
                          c->seq_len, c->seq_len);
-    if (p->gamma > p->num_iter) p->gamma = p->num_iter; /* the rest of the image */
     return status;
 }
 
@@ -172,6 +164,7 @@ static mar_status plan_steps(mar_masked *g, mar_err *err)
     }
     for (int i = 0; i < p->num_iter; i++) {
         int sum = 0;
+        g->steps[i].number = i;
         for (int j = i; j < i + block && j < p->num_iter; j++) sum += g->steps[j].predicted;
         if (sum > g->max_tokens) g->max_tokens = sum;
     }
@@ -280,7 +273,7 @@ static mar_status create(mar_model *base, const mar_params *params, int max_imag
     g->params = p;
     g->max_images = max_images;
     g->conditions = p.cfg == 1.0f ? 1 : 2;
-    g->grid = grid_of(model);
+    g->grid = mar_grid_side(&base->config);
     g->step = p.num_iter;
     for (const mar_way *const *ways = mar_ways(); *ways; ways++)
         if (mar_way_is_on(*ways, &p)) g->ways[g->way_count++].way = *ways;

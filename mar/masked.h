@@ -1,5 +1,5 @@
-/* The masked engine at work: MAR's autoregressive loop over sets of tokens (Li et al. 2024). What its stages do is told
- * by the hooks of the ways that are on; the rest is plain. */
+/* The masked engine at work: MAR's autoregressive loop over sets of tokens (Li et al. 2024). The ways that are on
+ * change its stages through their hooks. All other stages are plain. */
 #ifndef MAR_MASKED_H
 #define MAR_MASKED_H
 
@@ -26,7 +26,7 @@ struct mar_masked {
     void *drawer_state, *stepper_state;
 
     mar_runner target;
-    mar_recordings *recordings; /* [num_iter] the target's, by step, for batches of the planned size */
+    mar_recordings *recordings; /* [num_iter] what was recorded of the target's step, for batches of the planned size */
     float *tokens;              /* backend [max_images][seq_len][token_dim], made so far */
     float *sampled;             /* backend [max_images * max_tokens][token_dim], drawn last */
 
@@ -47,7 +47,7 @@ struct mar_masked {
     int *row_slot;       /* number of the image in the batch */
     int *row_position;
     float *row_cfg;
-    int *row_place; /* in `tokens`, counted in tokens */
+    int *row_place; /* the token's index in `tokens` */
 
     char guarantee[256];
 };
@@ -64,8 +64,8 @@ void *mar_masked_state(const mar_masked *g, const mar_way *way);
 int mar_masked_specs(const mar_masked *g, diff_spec *specs);
 /* All images of the batch. */
 mar_batch mar_masked_batch(const mar_masked *g);
-/* The first step of the plan that draws and learns as many tokens as step i, in as many diffusion steps. What is
- * recorded of that serves all of them. */
+/* The first step of the plan that draws and learns as many tokens as step i, in as many diffusion steps. Its draws are
+ * recorded once and serve all steps alike. */
 int mar_masked_first_alike(const mar_masked *g, int i);
 /* One autoregressive step of the target alone. */
 void mar_masked_step(mar_masked *g);

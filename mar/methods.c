@@ -34,6 +34,18 @@ static const char *shapes(int topologies)
     return names[topologies & 7];
 }
 
+/* "--lazy", "--head_spec N", "--sampler ddim", "--diff_annealing linear|cosine|two-stage" */
+static void write_option(const mar_param *o, const char *value, char *text, size_t size)
+{
+    const char *argument = value ? value : o->type == MAR_TYPE_MODEL ? o->argument : o->type == MAR_TYPE_INT ? "N" : "";
+    size_t used = (size_t)snprintf(text, size, "--%s%s%s", o->name, *argument ? " " : "", argument);
+    for (int i = 0, first = 1; !value && o->type == MAR_TYPE_CHOICE && o->choices[i] && used < size; i++) {
+        if (i == (int)o->value) continue; /* turns it off */
+        used += (size_t)snprintf(text + used, size - used, "%s%s", first ? " " : "|", o->choices[i]);
+        first = 0;
+    }
+}
+
 static void add_verifier(const spec_method *m)
 {
     mar_method_info *info = &infos[count];
@@ -46,7 +58,10 @@ static void add_verifier(const spec_method *m)
                               .source = m->source,
                               .summary = m->summary};
     if (m->tokens & SPEC_CONTINUOUS) {
-        snprintf(options[count], TEXT_MAX, "--draft FILE --spec %s", m->name);
+        char draft[TEXT_MAX / 2], spec[TEXT_MAX / 2];
+        write_option(mar_param_find("draft"), NULL, draft, sizeof draft);
+        write_option(mar_param_find("spec"), m->name, spec, sizeof spec);
+        snprintf(options[count], TEXT_MAX, "%s %s", draft, spec);
         info->option = options[count];
     }
     for (int i = 0; m->parameters[i].name; i++) {
@@ -56,22 +71,6 @@ static void add_verifier(const spec_method *m)
         info->parameter_count = i + 1;
     }
     count++;
-}
-
-/* "--lazy", "--head_spec N", "--sampler ddim", "--diff_annealing linear|cosine|two-stage" */
-static void write_option(const mar_param *o, const char *value, char *text)
-{
-    const int used = snprintf(text, TEXT_MAX, "--%s", o->name);
-    if (value)
-        snprintf(text + used, (size_t)(TEXT_MAX - used), " %s", value);
-    else if (o->type == MAR_TYPE_INT)
-        snprintf(text + used, (size_t)(TEXT_MAX - used), " N");
-    for (int i = 0, first = 1; !value && o->type == MAR_TYPE_CHOICE && o->choices[i]; i++) {
-        const size_t end = strlen(text);
-        if (i == (int)o->value) continue; /* turns it off */
-        snprintf(text + end, TEXT_MAX - end, "%s%s", first ? " " : "|", o->choices[i]);
-        first = 0;
-    }
 }
 
 static void add_parameter(mar_method_info *info, const mar_param *o)
@@ -88,7 +87,7 @@ static void add_way(const mar_way *way, const mar_way_method *m)
 {
     mar_method_info *info = &infos[count];
     const mar_param *turns_on = mar_param_find(way->name);
-    write_option(turns_on, m->value, options[count]);
+    write_option(turns_on, m->value, options[count], TEXT_MAX);
     *info = (mar_method_info){.name = m->name,
                               .kind = "shortcut",
                               .option = options[count],

@@ -40,7 +40,7 @@ static inline const mar_masked_model *mar_masked_model_of(const mar_model *model
     return (const mar_masked_model *)model;
 }
 
-/* The engine's recognise, load and unload (mar/engine.h). */
+/* The engine's load and unload (mar/engine.h). */
 mar_status mar_masked_load(mar *m, const wt_file *f, int heads, mar_model **out, mar_err *err);
 void mar_masked_unload(mar_model *model);
 

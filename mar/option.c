@@ -141,12 +141,39 @@ static void write_float(float v, char *text, size_t size)
     }
 }
 
+/* A number that a program has stored without mar_param_set. */
+static int in_range(const mar_param *o, const void *fields)
+{
+    const void *field = mar_param_field(o, fields);
+    int choices = 0;
+    switch (o->type) {
+    case MAR_TYPE_FLAG:
+        return *(const int *)field == 0 || *(const int *)field == 1;
+    case MAR_TYPE_INT:
+        return *(const int *)field >= o->min && *(const int *)field <= o->max;
+    case MAR_TYPE_FLOAT: {
+        const float v = *(const float *)field; /* the bounds as floats: 1e-3 is not one */
+        return v >= (float)o->min && v <= (float)o->max;
+    }
+    case MAR_TYPE_CHOICE:
+        while (o->choices[choices]) choices++;
+        return *(const int *)field >= 0 && *(const int *)field < choices;
+    case MAR_TYPE_NAME:
+        return !*(const char *const *)field || mar_param_choice(o, *(const char *const *)field) >= 0;
+    default:
+        return 1;
+    }
+}
+
 const char *mar_param_text(const mar_param *o, const void *fields, char *text, size_t size)
 {
     const void *field = mar_param_field(o, fields);
     switch (o->type) {
     case MAR_TYPE_FLAG:
-        snprintf(text, size, "%s", *(const int *)field ? "on" : "off");
+        if (in_range(o, fields))
+            snprintf(text, size, "%s", *(const int *)field ? "on" : "off");
+        else
+            snprintf(text, size, "%d", *(const int *)field);
         break;
     case MAR_TYPE_INT:
         snprintf(text, size, "%d", *(const int *)field);
@@ -158,7 +185,10 @@ const char *mar_param_text(const mar_param *o, const void *fields, char *text, s
         write_float(*(const float *)field, text, size);
         break;
     case MAR_TYPE_CHOICE:
-        snprintf(text, size, "%s", o->choices[*(const int *)field]);
+        if (in_range(o, fields))
+            snprintf(text, size, "%s", o->choices[*(const int *)field]);
+        else
+            snprintf(text, size, "%d", *(const int *)field);
         break;
     case MAR_TYPE_NAME:
     case MAR_TYPE_TEXT: {
@@ -195,38 +225,10 @@ int mar_param_is_default(const mar_param *o, const void *fields)
     return *(void *const *)field == NULL;
 }
 
-/* A number that a program has stored without mar_param_set. */
-static int in_range(const mar_param *o, const void *fields)
-{
-    const void *field = mar_param_field(o, fields);
-    int choices = 0;
-    switch (o->type) {
-    case MAR_TYPE_FLAG:
-        return *(const int *)field == 0 || *(const int *)field == 1;
-    case MAR_TYPE_INT:
-        return *(const int *)field >= o->min && *(const int *)field <= o->max;
-    case MAR_TYPE_FLOAT: {
-        const float v = *(const float *)field; /* the bounds as floats: 1e-3 is not one */
-        return v >= (float)o->min && v <= (float)o->max;
-    }
-    case MAR_TYPE_CHOICE:
-        while (o->choices[choices]) choices++;
-        return *(const int *)field >= 0 && *(const int *)field < choices;
-    case MAR_TYPE_NAME:
-        return !*(const char *const *)field || mar_param_choice(o, *(const char *const *)field) >= 0;
-    default:
-        return 1;
-    }
-}
-
 mar_status mar_param_check(const mar_param *o, const void *fields, mar_err *err)
 {
     char expected[256], value[64];
     if (in_range(o, fields)) return MAR_OK;
-    if (o->type == MAR_TYPE_CHOICE || o->type == MAR_TYPE_FLAG)
-        snprintf(value, sizeof value, "%d", *(const int *)mar_param_field(o, fields));
-    else
-        mar_param_text(o, fields, value, sizeof value);
-    return err_set(err, MAR_EARG, "%s %s: expected %s", o->name, value,
+    return err_set(err, MAR_EARG, "%s %s: expected %s", o->name, mar_param_text(o, fields, value, sizeof value),
                    mar_param_expects(o, expected, sizeof expected));
 }

@@ -236,6 +236,11 @@ static const mar_param option_rows[] = {
 };
 enum { OPTION_ROWS = sizeof option_rows / sizeof *option_rows };
 
+static int is_parameter(const mar_param *o, const char *method, const char *parameter)
+{
+    return o->method && o->type == MAR_TYPE_FLOAT && strcmp(o->method, method) == 0 && strcmp(o->name, parameter) == 0;
+}
+
 /* What the registry of verifiers knows of its methods and their parameters is not written here again. */
 static void fill(void)
 {
@@ -245,7 +250,7 @@ static void fill(void)
         if (n + 1 < (int)(sizeof verifiers / sizeof *verifiers)) verifiers[n++] = (*m)->name;
         for (const spec_parameter *p = (*m)->parameters; p->name; p++)
             for (int i = 0; i < ROWS; i++)
-                if (strcmp(rows[i].name, p->name) == 0)
+                if (is_parameter(&rows[i], (*m)->name, p->name))
                     rows[i].value = p->value, rows[i].min = p->min, rows[i].max = p->max;
     }
 }
@@ -284,6 +289,13 @@ const mar_param *mar_param_find(const char *name)
     return NULL;
 }
 
+const mar_param *mar_param_of_method(const char *method, const char *parameter)
+{
+    for (int i = 0; i < ROWS; i++)
+        if (is_parameter(table() + i, method, parameter)) return table() + i;
+    return NULL;
+}
+
 void mar_params_init(mar_params *params, size_t size)
 {
     mar_params all = {0};
@@ -299,6 +311,12 @@ static int is_within(const mar_param *o, size_t size)
     return o->offset + mar_param_size(o) <= size;
 }
 
+/* Whether the size can be that of a struct: those of every header are multiples of its alignment. */
+static int is_set_up(const mar_params *params)
+{
+    return is_within(&rows[0], params->size) && params->size % _Alignof(mar_params) == 0;
+}
+
 mar_status mar_params_set(mar_params *params, const char *name, const char *text, char *why, size_t size)
 {
     mar_err err;
@@ -306,6 +324,9 @@ mar_status mar_params_set(mar_params *params, const char *name, const char *text
     mar_status status = MAR_OK;
     if (!o)
         status = err_set(&err, MAR_EARG, "%s: no such option", name);
+    else if (!is_set_up(params))
+        status = err_set(&err, MAR_EARG, "mar_params of %zu bytes: expected mar_params_init to have set them up",
+                         params->size);
     else if (!is_within(o, params->size))
         status = err_set(&err, MAR_EARG, "%s: the program was compiled with a mar.h that does not have it", name);
     else if (o->type == MAR_TYPE_MODEL)
@@ -319,7 +340,7 @@ mar_status mar_params_set(mar_params *params, const char *name, const char *text
 mar_status mar_params_read(const mar_params *params, mar_params *out, mar_err *err)
 {
     mar_params_init(out, sizeof *out);
-    if (!is_within(&rows[0], params->size))
+    if (!is_set_up(params))
         return err_set(err, MAR_EARG, "mar_params of %zu bytes: expected mar_params_init to have set them up",
                        params->size);
     if (params->size > sizeof *out)

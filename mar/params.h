@@ -6,6 +6,8 @@
 
 /* NULL if there is none of that name. */
 const mar_param *mar_param_find(const char *name);
+/* The option that is a verifier's parameter, a float: that of this name whose method it is. NULL if it is none. */
+const mar_param *mar_param_of_method(const char *method, const char *parameter);
 
 void *mar_param_field(const mar_param *option, const void *fields);
 size_t mar_param_size(const mar_param *option); /* of the field, in bytes */

@@ -159,7 +159,7 @@ void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pa
     k->core->copy_rows(k, w->x, w->rows[0], m->mask_token, w->rows[2], m->decoder_pos, w->rows[1], n, c->width);
 }
 
-int mar_masked_positions(const mar_masked_model *m, const mar_pass *p, int count, int *position)
+int mar_predicted_positions(const mar_masked_model *m, const mar_pass *p, int count, int *position)
 {
     int n = 0;
     for (int s = 0; s < p->sequences; s++)
@@ -183,7 +183,7 @@ void mar_decode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, 
     const int length = c->buffer + c->seq_len;
     mar_decoder_input(m, w, p);
     for (int b = 0; b + 1 < c->decoder_depth; b++) block(m, w, &m->decoder[b], p->sequences, length);
-    const int n = mar_masked_positions(m, p, p->predicted, w->rows[1]);
+    const int n = mar_predicted_positions(m, p, p->predicted, w->rows[1]);
     for (int i = 0; i < n; i++) w->rows[0][i] = i / p->predicted * length + c->buffer + w->rows[1][i];
     mar_block_keys(m, w, last, w->x, p->sequences * length);
     mar_block_ask(m, w, last, w->x, w->rows[0], p->sequences, p->predicted, w->qkv, length, w->memory);

@@ -38,7 +38,7 @@ void mar_embed_tokens(const mar_masked_model *m, mar_workspace *w, const float *
 void mar_encode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p);
 /* Decoder over all positions from w->x; z backend [sequences][predicted][D] = the condition of the head for the
  * predicted positions, in the order of p->order. The last block runs on those rows only. z_index host
- * [sequences * predicted]: the row of z each goes to; NULL: as they come. */
+ * [sequences * predicted]: the row of z each goes to; NULL: row r goes to row r. */
 void mar_decode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, float *z, const int *z_index);
 
 /* Makes everything the passes of this shape need, so that they allocate nothing. */
@@ -114,11 +114,11 @@ mar_status mar_runner_plan_head(mar_runner *r, int tokens, mar_err *err);
 
 /* Starts images of these labels, host [images] (class numbers; `classes` is unconditional). */
 void mar_runner_begin(mar_runner *r, int images, const int *label);
-/* The conditions z of the tokens that `step` predicts: image after image in the order of `order`, conditional ones at
- * r->z + first rows, unconditional ones at r->z + total + first rows. `total` is the number of tokens the head will
- * draw at once; a plain step has first 0 and total images * predicted. A step with `detailed` tokens has these too, but
- * its z are two such lists, for two draws: that of the detailed tokens, then that of the others. recordings: where to
- * record it, those of calls with the same step, first, total and number of images; NULL: nowhere. */
+/* Makes the conditions z of the tokens that `step` predicts, image after image in the order of `order`. The conditional
+ * ones begin at row `first` of r->z, the unconditional ones at row total + first. `total` is the number of tokens the
+ * head will draw at once; a plain step has first 0 and total images * predicted. The z of a step with `detailed` tokens
+ * are two such lists, for two draws: that of the detailed tokens, then that of the others. `recordings` are those of
+ * calls with the same step, first, total and number of images; NULL records nothing. */
 void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *step, int first, int total,
                         mar_recordings *recordings);
 /* Makes n tokens known to later passes: backend tokens [n][token_dim], image and position host [n]. recording: that of
@@ -141,7 +141,7 @@ typedef struct {
 void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int last, float *x, diff_trace *trace,
                      kern_recording **recording);
 
-/* --- the passes' parts, for passes that compute less (mar/ways/lazy.c) ------------------------------------------ */
+/* --- the passes' parts, for passes that compute less ------------------------------------------ */
 
 /* y[r] = norm(x[index ? index[r] : r]), rows of D: act, or float if f32. */
 void mar_layer_norm(const mar_masked_model *m, const float *x, const int *index, int rows, mar_norm n, void *y,
@@ -162,7 +162,7 @@ void mar_decoder_visible(const mar_masked_model *m, mar_workspace *w, const mar_
 void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p);
 /* position [sequences * count]: of the `count` masked tokens that will be predicted next, in the order of p->order.
  * Returns how many. */
-int mar_masked_positions(const mar_masked_model *m, const mar_pass *p, int count, int *position);
+int mar_predicted_positions(const mar_masked_model *m, const mar_pass *p, int count, int *position);
 /* z[z_index ? z_index[r] : r] = decoder_norm(y[r]) + diffusion position; normed: scratch [n][D]. */
 void mar_conditions(const mar_masked_model *m, const float *y, const int *position, int n, float *normed, float *z,
                     const int *z_index);

@@ -96,8 +96,10 @@ mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *
     if (status != MAR_OK) return status;
     mar_session *s = calloc(1, sizeof *s);
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
-    *s = (mar_session){.model = model, .vae = vae, .max_images = max_batch};
-    while (s->grid * s->grid < model->config.seq_len) s->grid++;
+    s->model = model;
+    s->vae = vae;
+    s->max_images = max_batch;
+    s->grid = mar_grid_side(&model->config);
     status = model->engine->create(model, &read, max_batch, &s->generation, err);
     if (status == MAR_OK) status = create_decoder(s, err);
     if (status == MAR_OK) status = allocate(s, err);

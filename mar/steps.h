@@ -3,8 +3,7 @@
 #ifndef MAR_STEPS_H
 #define MAR_STEPS_H
 
-#include "base/error.h"
-#include "diffusion/schedule.h"
+#include "mar.h"
 
 typedef struct {
     int known;          /* tokens known before the step: order[seq_len-known .. seq_len-1] */
@@ -12,15 +11,11 @@ typedef struct {
     float cfg;          /* guidance scale inside the head */
     int sampling_steps; /* diffusion steps of the head */
 
-    int detailed;       /* of the tokens predicted, the last so many in the order get detailed_steps instead */
+    int detailed;       /* the last `detailed` of the predicted tokens get detailed_steps */
     int detailed_steps; /* diffusion steps of the detailed tokens */
 
-    /* Read by LazyMAR's passes (mar/ways/lazy.c). */
-    int fresh;      /* 1: computes everything, and so fills the caches */
-    int previous;   /* tokens the step before predicted */
-    int horizon;    /* tokens predicted from this step to the last before the next fresh one */
-    int reads_back; /* 1: the decoder prunes, and which rows stay is decided on the host */
-    int kept;       /* of buffer + seq_len rows, those that a lazy step computes after the decoder's first blocks */
+    int number;     /* of the step in the plan, from 0 */
+    int reads_back; /* 1: its passes read results back from the backend, and so cannot be recorded whole */
 } mar_step;
 
 /* Fills known, predicted and cfg of steps[num_iter], 1 <= num_iter <= seq_len; the rest is 0 (official sample_tokens).

@@ -29,45 +29,52 @@ typedef struct mar_masked mar_masked; /* mar/masked.h: the masked engine at work
 typedef struct {
     const char *name;              /* of the option that turns it on, by any value but its default */
     unsigned changes;              /* the stages it changes: mar_stage */
-    unsigned needs;                /* the stages it needs plain: mar_stage */
-    int exact;                     /* the law of the output stays the target's */
+    unsigned needs;                /* the stages it needs plain, which no other way may change: mar_stage */
+    int by_itself;                 /* 1: resolve turns it on once the option it needs is given */
+    int exact;                     /* 1: the law of the output stays the target's */
+    const char *exact_by;          /* how, for the guarantee: "speculation inside the head"; NULL: not worth saying */
     const char *replaces;          /* an option that has no effect with it, or NULL */
     const char *in_place;          /* the options that take the place of that one, in words */
-    const mar_way_method *methods; /* ends with a NULL name; NULL if the registry of verifiers describes it */
+    const mar_way_method *methods; /* ends with a NULL name; NULL: none of its own */
 
-    /* Hooks. Each may be NULL. `state` is what create left. */
+    /* Hooks. A way without one leaves it NULL. `state` is what create stored. A way with draw has plan_draw, one with a
+     * state has destroy. */
 
-    /* Fills in what the automatic values of its options stand for; called whether the way is on or not. */
+    /* Fills in what the automatic values of its options stand for. Called whether the way is on or not. */
     void (*resolve)(mar_params *p);
-    /* MAR_EARG if its options do not suit the model or one another; their ranges have been checked. */
-    mar_status (*check)(const mar_masked_model *model, const mar_params *p, mar_err *err);
-    /* Changes the plan steps[num_iter], made for the plain stages; g has params, model and grid only. */
+    /* MAR_EARG if its options do not suit the model or one another. Their ranges have been checked. It may lower a
+     * value to what the model has. */
+    mar_status (*check)(const mar_masked_model *model, mar_params *p, mar_err *err);
+    /* Changes the plan steps[num_iter], made for the plain stages. g has no runner, lists or states yet. */
     void (*plan_steps)(const mar_masked *g, mar_step *steps);
     /* Changes the chain that draws tokens in spec->steps diffusion steps. */
     void (*respace)(const mar_params *p, diff_spec *spec);
-    /* How many autoregressive steps the head draws at once. Plain: 1. */
+    /* The most autoregressive steps whose tokens one call of the head draws. Without the hook: 1. */
     int (*block_steps)(const mar_params *p);
     /* Makes its state, with g->target in place, and installs what it changes there. */
     mar_status (*create)(mar_masked *g, void **state, mar_err *err);
     void (*destroy)(void *state);
     size_t (*lay_out)(void *state, char *base); /* as diff_chain_lay_out */
-    /* Prepares batches of so many images; what was recorded for others is to be freed. */
+    /* Prepares batches of `images` images and frees what was recorded for other sizes. */
     mar_status (*plan)(void *state, int images, mar_err *err);
-    /* Prepares draws of so many tokens in so many diffusion steps (diff_chain_use of the target is done). */
+    /* Prepares draws of `tokens` tokens in `steps` diffusion steps. The target's chain already uses that number. */
     mar_status (*plan_draw)(void *state, int tokens, int steps, mar_err *err);
-    void (*begin)(void *state);             /* a batch: g->images, g->label */
-    void (*order)(void *state, int *order); /* changes the random order [seq_len] of an image's tokens */
-    /* Before a step: sorts the tokens it predicts in g->order, its `detailed` ones to the end. */
+    /* A batch begins. g->images and g->label are set. */
+    void (*begin)(void *state);
+    /* Changes the random order [seq_len] of an image's tokens. */
+    void (*order)(void *state, int *order);
+    /* Before a step with `detailed` tokens: sorts those it predicts in g->order, the detailed ones to the end. */
     void (*select)(void *state, const mar_step *step);
-    /* Draws tokens x [count][token_dim], rows first.. of the step's lists, in so many diffusion steps. Plain: the
-     * chain. */
+    /* Draws the tokens of rows first.. of the lists to x [count][token_dim], in `steps` diffusion steps. Without the
+     * hook: by the chain. */
     void (*draw)(void *state, const mar_draw *d, int first, int steps, float *x);
-    /* After the target has learnt the step's n tokens, g->sampled. */
+    /* The target has learnt the step's n tokens, g->sampled. */
     void (*learn)(void *state, int n);
-    /* Takes a step, or several, in place of mar_masked_step. */
+    /* Takes one step or several in place of mar_masked_step. */
     mar_status (*step)(void *state, mar_err *err);
-    void (*stats)(const void *state, mar_stats *stats); /* adds its own */
-    /* The session's guarantee in words, in place of what follows from `exact`. */
+    /* Adds the way's statistics. */
+    void (*stats)(const void *state, mar_stats *stats);
+    /* Writes the session's guarantee, in place of what follows from `exact`. */
     void (*describe)(const void *state, char *text, size_t size);
 } mar_way;
 

@@ -1,6 +1,5 @@
 /* The registry of ways to be faster, and what follows from it. */
-#include "mar/way.h"
-
+#include "mar/masked.h"
 #include "mar/params.h"
 #include "specdec/verifier.h"
 
@@ -24,6 +23,7 @@ WAYS(DECLARE)
 
 #define ADDRESS(name) &mar_way_##name,
 static const mar_way *const ways[] = {WAYS(ADDRESS) NULL};
+_Static_assert(sizeof ways / sizeof *ways - 1 <= MAR_WAYS_MAX, "MAR_WAYS_MAX is too small");
 
 const mar_way *const *mar_ways(void)
 {
@@ -46,21 +46,28 @@ void mar_ways_resolve(mar_params *params)
 /* What a message calls the stages. */
 static const char *stage_name(unsigned stages)
 {
-    static const char *const names[] = {"the autoregressive steps",       "the draft",   "the transformer passes",
-                                        "the numbers of diffusion steps", "the sampler", "the chain",
-                                        "the head's evaluations"};
+    static const char *const names[] = {
+        "the autoregressive steps",       "the draft", "the transformer passes", "the numbers of diffusion steps",
+        "the update of a diffusion step", "the chain", "the head's evaluations"};
     int i = 0;
     while (!(stages >> i & 1)) i++;
     return names[i];
 }
 
+/* The first stage that `a` changes and `b` changes, too, or needs plain; 0 if there is none. */
+static unsigned clash_of(const mar_way *a, const mar_way *b)
+{
+    const unsigned stages = a->changes & (b->changes | b->needs);
+    return stages & -stages;
+}
+
 static mar_status check_pair(const mar_way *a, const mar_way *b, mar_err *err)
 {
-    const unsigned clash = a->changes & (b->changes | b->needs);
+    const unsigned clash = clash_of(a, b);
     if (!clash) return MAR_OK;
     return err_set(err, MAR_EARG, "%s and %s do not go together: %s changes %s, which %s %s; expected one of them",
                    a->name, b->name, a->name, stage_name(clash), b->name,
-                   clash & b->needs ? "needs plain" : "changes, too");
+                   clash & b->needs ? "needs unchanged" : "changes, too");
 }
 
 mar_status mar_ways_check(const mar_params *params, mar_err *err)
@@ -89,16 +96,16 @@ static void add_change(const mar_way *way, const mar_params *params, char *text,
 void mar_ways_describe(const mar_params *params, char *text, size_t size)
 {
     char changes[128] = "";
-    int inside = 0;
+    const char *by = NULL; /* what an exact way does, if one is on that says so */
     for (int i = 0; ways[i]; i++) {
         if (!mar_way_is_on(ways[i], params)) continue;
         if (!ways[i]->exact) add_change(ways[i], params, changes, sizeof changes);
-        inside |= (ways[i]->changes & MAR_STAGE_CHAIN) != 0;
+        if (ways[i]->exact_by) by = ways[i]->exact_by;
     }
     if (changes[0])
         snprintf(text, size, "approximate: changed by %s", changes + 2);
     else
-        snprintf(text, size, "exact: the target's law%s", inside ? ", by speculation inside the head" : "");
+        snprintf(text, size, "exact: the target's law%s%s", by ? ", by " : "", by ? by : "");
 }
 
 /* --- which options have an effect --------------------------------------------------------------------------------- */
@@ -110,10 +117,55 @@ static const mar_way *find(const char *name)
     return NULL;
 }
 
+/* The way that an option's method is, or whose option has the method, a verifier, among its choices. */
+static const mar_way *way_of(const char *method)
+{
+    for (int i = 0; ways[i]; i++) {
+        const mar_param *o = mar_param_find(ways[i]->name);
+        if (strcmp(ways[i]->name, method) == 0) return ways[i];
+        if (o->type == MAR_TYPE_NAME && mar_param_choice(o, method) >= 0) return ways[i];
+    }
+    return NULL;
+}
+
 static int is_on(const char *method, const mar_params *p)
 {
-    const mar_way *way = find(method);
-    return way ? mar_way_is_on(way, p) : p->spec && strcmp(p->spec, method) == 0;
+    char value[64];
+    const mar_way *way = way_of(method);
+    const mar_param *o = mar_param_find(way->name);
+    if (!mar_way_is_on(way, p)) return 0;
+    return find(method) || strcmp(mar_param_text(o, p, value, sizeof value), method) == 0;
+}
+
+/* What has to be on for a method: "draft", "gtr", "diff_annealing linear, cosine or two-stage", "draft and spec cspd";
+ * and what is on and must not be: "draft and no head_spec". */
+static void write_needs(const char *method, const mar_params *p, char *text, size_t size)
+{
+    const mar_way *way = way_of(method);
+    const mar_param *o = mar_param_find(way->name);
+    size_t used = 0;
+    text[0] = '\0';
+    if (o->method && !is_on(o->method, p)) used = (size_t)snprintf(text, size, "%s", o->method);
+    const mar_way *other = NULL;
+    for (int i = 0; ways[i] && !other; i++)
+        if (ways[i] != way && mar_way_is_on(ways[i], p) && (clash_of(ways[i], way) || clash_of(way, ways[i])))
+            other = ways[i];
+    if (!find(method) || !way->by_itself) {
+        const char *and = used ? " and " : "";
+        used += (size_t)snprintf(text + used, size - used, "%s%s", and, o->name);
+        if (!find(method)) used += (size_t)snprintf(text + used, size - used, " %s", method);
+        for (int i = 0, first = 1; o->type == MAR_TYPE_CHOICE && find(method) && o->choices[i]; i++) {
+            if (i == (int)o->value) continue; /* the value that leaves it off */
+            const int last = !o->choices[i + 1];
+            used += (size_t)snprintf(text + used, size - used, "%s%s",
+                                     first  ? " "
+                                     : last ? " or "
+                                            : ", ",
+                                     o->choices[i]);
+            first = 0;
+        }
+    }
+    if (other) snprintf(text + used, size - used, "%sno %s", used ? " and " : "", other->name);
 }
 
 const char *mar_params_unused(const mar_params *params, int i)
@@ -130,15 +182,7 @@ const char *mar_params_unused(const mar_params *params, int i)
         return why;
     }
     if (!o->method || is_on(o->method, &p)) return NULL;
-    const mar_way *way = find(o->method);
-    const mar_param *choice = mar_param_find(way ? way->name : "spec");
-    char needs[96];
-    snprintf(needs, sizeof needs, "%s%s%s", choice->name, way ? "" : " ", way ? "" : o->method);
-    if (choice->method && !is_on(choice->method, &p))
-        snprintf(why, sizeof why, "needs %s and %s", choice->method, needs);
-    else if (p.head_spec && strcmp(choice->name, "spec") == 0)
-        snprintf(why, sizeof why, "needs %s and no head_spec", needs);
-    else
-        snprintf(why, sizeof why, "needs %s", needs);
+    const int used = snprintf(why, sizeof why, "needs ");
+    write_needs(o->method, &p, why + used, sizeof why - (size_t)used);
     return why;
 }

@@ -19,7 +19,7 @@ static int annealed(mar_annealing annealing, int i, int last, int range)
     }
 }
 
-static mar_status check(const mar_masked_model *model, const mar_params *p, mar_err *err)
+static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
 {
     (void)model;
     if (p->diff_lower_steps <= p->diff_upper_steps) return MAR_OK;

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-static mar_status check(const mar_masked_model *model, const mar_params *p, mar_err *err)
+static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
 {
     const mar_model *draft = p->draft;
     const mar_model_config *t = &model->base.config, *d = &draft->config;
@@ -103,7 +103,6 @@ const mar_way mar_way_draft = {
     .changes = MAR_STAGE_DRAFT,
     .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_COUNTS | MAR_STAGE_SOLVER | MAR_STAGE_PASSES | MAR_STAGE_HEAD,
     .exact = 1,
-    .methods = (const mar_way_method[]){{0}}, /* it changes nothing by itself */
     .check = check,
     .create = create,
     .destroy = destroy,

@@ -8,7 +8,7 @@
 typedef struct {
     mar_masked *g;
     mar_runner runner;
-    mar_recordings *recordings; /* [num_iter] the draft's, as mar_masked.recordings */
+    mar_recordings *recordings; /* [num_iter] what was recorded of the draft's step */
 } mar_draft;
 
 extern const mar_way mar_way_draft; /* its state is a mar_draft */

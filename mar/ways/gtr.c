@@ -87,11 +87,10 @@ static void resolve(mar_params *p)
     if (p->gtr) p->num_iter = p->gtr_generation_steps + p->gtr_reconstruction_steps;
 }
 
-static mar_status check(const mar_masked_model *model, const mar_params *p, mar_err *err)
+static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
 {
-    int grid = 0;
-    while (grid * grid < model->base.config.seq_len) grid++;
-    const int first = first_stage_size(grid), second = grid * grid - first;
+    const int first = first_stage_size(mar_grid_side(&model->base.config));
+    const int second = model->base.config.seq_len - first;
     if (p->gtr_generation_steps > first)
         return err_set(err, MAR_EARG, "gtr_generation_steps %d: expected 1..%d", p->gtr_generation_steps, first);
     if (p->gtr_reconstruction_steps > second)

@@ -51,14 +51,14 @@ static mar_status plan_draw(void *state, int tokens, int steps, mar_err *err)
     return diff_speculate_plan(&h->head, tokens, err);
 }
 
-/* The draft's conditions of the tokens of the step at hand. */
-static const float *draft_conditions(head_spec *h, const mar_draw *d, int first, int steps)
+/* The draft's conditions of the step's tokens, which are drawn in one go: with a draft no way changes the steps. */
+static const float *draft_conditions(head_spec *h, const mar_draw *d, int steps)
 {
     mar_runner *r = &h->draft->runner;
     const mar_batch batch = mar_masked_batch(h->g);
     mar_runner_predict(r, &batch, &h->g->steps[h->g->step], 0, d->count, &h->draft->recordings[h->g->step]);
     diff_chain_use(&r->chain, steps);
-    return r->z + (size_t)(first * h->g->conditions) * (size_t)r->model->base.config.width;
+    return r->z;
 }
 
 static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
@@ -67,7 +67,7 @@ static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
     mar_masked *g = h->g;
     kern *k = g->kern;
     const float *z = g->target.z + (size_t)(first * g->conditions) * (size_t)g->model->base.config.width;
-    const float *draft_z = h->draft ? draft_conditions(h, d, first, steps) : NULL;
+    const float *draft_z = h->draft ? draft_conditions(h, d, steps) : NULL;
     diff_speculation_stats stats = {0};
     k->core->lap(k, NULL);
     diff_speculate_sample(&h->head, z, draft_z, d->count, d->cfg, d->seed, d->image, d->position, x, &stats);
@@ -88,6 +88,7 @@ const mar_way mar_way_head_spec = {
     .changes = MAR_STAGE_CHAIN,
     .needs = MAR_STAGE_SOLVER | MAR_STAGE_HEAD,
     .exact = 1,
+    .exact_by = "speculation inside the head",
     .methods = (const mar_way_method[]){{.name = "head-spec",
                                          .guarantee = "the target's law",
                                          .source = "De Bortoli et al. 2025, with continuous SD Eq. 10's residual",

@@ -7,7 +7,7 @@
  * - runs the first three decoder blocks and the attention of the fourth on all rows, and what follows only on rows to
  * be predicted, just predicted, and those whose values in the fourth block differ most from the step before; the other
  *   rows stand in as the keys and values they last had (token cache). How many are kept falls with the step, by the
- *   release's table for 64 steps, which is not stretched for other numbers of steps.
+ *   release's table for 64 steps, used as it is for any number of steps.
  * The release also caches inside the diffusion head: diff_chain_reuse. Without guidance only the token cache is
  * left (the release cannot do that). Where the release might drop a token that is to be predicted, after many negative
  * similarities, such tokens are kept here. */
@@ -26,13 +26,24 @@ enum {
     MIN_STEPS = 7 /* of the autoregressive steps, the first six are fresh */
 };
 
+/* What one autoregressive step does. */
+typedef struct {
+    int known, predicted; /* mar_step's */
+    int fresh;            /* 1: computes everything, and so fills the caches */
+    int previous;         /* tokens the step before predicted */
+    int horizon;          /* tokens predicted from this step to the last before the next fresh one */
+    int kept;   /* of buffer + seq_len rows, those that a lazy step computes after the decoder's first blocks */
+    int prunes; /* 1: kept is less than all, and the backend is asked which rows changed most */
+} lazy_step;
+
 /* Every encoder and decoder block's queries, keys and values of a row are 3D wide (queries not used), the last decoder
  * block's keys and values 2D. L = buffer + seq_len. */
 typedef struct {
     const mar_masked_model *model;
     int images, conditions;
-    float *score; /* host [images * L] */
-    int *kept;    /* host [images * L] */
+    float *score;     /* host [images * L] */
+    int *kept;        /* host [images * L] */
+    lazy_step *steps; /* [num_iter] */
 
     /* Backend memory: lay_out */
     act *encoder;      /* [encoder_depth][images][L][3D], rows in the order they came */
@@ -59,20 +70,23 @@ static int is_fresh(int step)
     return step < START_STEP || (step - START_STEP) % FRESH_EVERY == 0;
 }
 
-/* Fills fresh, previous, horizon and kept. */
-static void plan_steps(const mar_masked *g, mar_step *steps)
+/* Fills z->steps [num_iter], and reads_back of the plan's. */
+static void plan_steps(const lazy_caches *z, mar_step *plan, int n)
 {
-    const mar_model_config *c = &g->model->base.config;
-    const int n = g->params.num_iter, length = c->buffer + c->seq_len;
+    const mar_model_config *c = &z->model->base.config;
+    const int length = c->buffer + c->seq_len;
     for (int i = n - 1; i >= 0; i--) {
-        mar_step *s = &steps[i];
+        lazy_step *s = &z->steps[i];
+        const int least = (int)(length * retained_share(i));
+        s->known = plan[i].known;
+        s->predicted = plan[i].predicted;
         s->fresh = is_fresh(i);
-        s->previous = i ? steps[i - 1].predicted : 0;
-        s->horizon = s->predicted + (i + 1 < n && !is_fresh(i + 1) ? steps[i + 1].horizon : 0);
+        s->previous = i ? plan[i - 1].predicted : 0;
+        s->horizon = s->predicted + (i + 1 < n && !is_fresh(i + 1) ? s[1].horizon : 0);
         s->kept = s->predicted + s->previous + SPARE_ROWS;
-        if (s->kept < (int)(length * retained_share(i))) s->kept = (int)(length * retained_share(i));
+        if (s->kept < least) s->kept = least;
         if (s->kept > length || c->decoder_depth <= PRUNE_BLOCK + 1) s->kept = length;
-        s->reads_back = !s->fresh && s->kept < length;
+        s->prunes = plan[i].reads_back = !s->fresh && s->kept < length;
     }
 }
 
@@ -112,7 +126,9 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     const size_t rows = (size_t)g->max_images * (size_t)row_length(z);
     z->score = calloc(rows, sizeof *z->score);
     z->kept = calloc(rows, sizeof *z->kept);
-    if (!z->score || !z->kept) return err_set(err, MAR_ENOMEM, "out of memory");
+    z->steps = calloc((size_t)g->params.num_iter, sizeof *z->steps);
+    if (!z->score || !z->kept || !z->steps) return err_set(err, MAR_ENOMEM, "out of memory");
+    plan_steps(z, g->steps, g->params.num_iter);
     g->target.passes = &passes;
     g->target.passes_state = z;
     return MAR_OK;
@@ -123,12 +139,13 @@ static void destroy(void *state)
     lazy_caches *z = state;
     free(z->score);
     free(z->kept);
+    free(z->steps);
     free(z);
 }
 
 /* --- arithmetic, 2 per multiply-add ------------------------------------------------------------------------------- */
 
-static double encode_flop(const lazy_caches *z, int images, const mar_step *step)
+static double encode_flop(const lazy_caches *z, int images, const lazy_step *step)
 {
     const mar_masked_model *m = z->model;
     if (step->fresh) return mar_encode_flop(m, images * z->conditions, step->known);
@@ -136,7 +153,7 @@ static double encode_flop(const lazy_caches *z, int images, const mar_step *step
     return m->base.config.encoder_depth * mar_block_flop(m, rows, rows, m->base.config.buffer + step->known);
 }
 
-static double decode_flop(const lazy_caches *z, int images, const mar_step *step)
+static double decode_flop(const lazy_caches *z, int images, const lazy_step *step)
 {
     const mar_masked_model *m = z->model;
     const mar_model_config *c = &m->base.config;
@@ -217,9 +234,11 @@ static void encoder_block(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     mar_block_mlp(z->model, w, b, w->x, sequences * length);
 }
 
-static double encode(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p, const mar_step *step)
+static double encode(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p,
+                     const mar_step *planned)
 {
     lazy_caches *z = state;
+    const lazy_step *step = &z->steps[planned->number];
     mar_pass pass = *p;
     const int count = step->fresh ? p->known : step->previous, length = m->base.config.buffer + count;
     if (!step->fresh) pass.sequences = p->images;
@@ -246,7 +265,7 @@ static void remember_difference(lazy_caches *z, mar_workspace *w, const mar_pass
 }
 
 /* As mar_decode, but the last block answers for all tokens up to the next fresh step. */
-static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, const mar_step *step, float *out,
+static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, const lazy_step *step, float *out,
                          const int *z_index)
 {
     const mar_masked_model *m = z->model;
@@ -264,7 +283,7 @@ static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, co
     }
     mar_block_keys(m, w, last, w->x, rows);
     remember(z, z->last, NULL, w->qkv, p->images * length, 2);
-    const int n = mar_masked_positions(m, p, count, w->rows[1]);
+    const int n = mar_predicted_positions(m, p, count, w->rows[1]);
     for (int i = 0; i < n; i++) w->rows[0][i] = i / count * length + c->buffer + w->rows[1][i];
     mar_block_ask(m, w, last, w->x, w->rows[0], p->sequences, count, w->qkv, length, w->memory);
     remember_difference(z, w, p, count, w->rows[1], w->memory);
@@ -273,13 +292,13 @@ static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, co
     for (int i = 0; i < predicted; i++)
         w->rows[0][i] = i / p->predicted * count + count - p->predicted + i % p->predicted;
     k->core->copy_rows(k, w->x, NULL, w->memory, w->rows[0], NULL, NULL, predicted, c->width);
-    mar_masked_positions(m, p, p->predicted, w->rows[1]);
+    mar_predicted_positions(m, p, p->predicted, w->rows[1]);
     mar_conditions(m, w->x, w->rows[1], predicted, w->memory, out, z_index);
 }
 
 /* Chooses the rows of image s that are computed on, ascending: those to be predicted, those just predicted, then those
  * that changed most. score [L] is used up. */
-static void choose(const lazy_caches *z, const mar_pass *p, const mar_step *step, int s, float *score, int *kept)
+static void choose(const lazy_caches *z, const mar_pass *p, const lazy_step *step, int s, float *score, int *kept)
 {
     const mar_model_config *c = &z->model->base.config;
     const int *must = p->order[s] + c->seq_len - p->known - p->predicted; /* to be predicted, then just predicted */
@@ -299,7 +318,7 @@ static void choose(const lazy_caches *z, const mar_pass *p, const mar_step *step
 
 /* Keeps the rows of x [images][L][D] that matter: y [images][kept][D] and z->kept [images][kept]. The values in w->qkv
  * are compared with `cache`. */
-static void prune(lazy_caches *z, mar_workspace *w, const mar_pass *p, const mar_step *step, const float *x, float *y)
+static void prune(lazy_caches *z, mar_workspace *w, const mar_pass *p, const lazy_step *step, const float *x, float *y)
 {
     kern *k = z->model->base.m->kern;
     const mar_model_config *c = &z->model->base.config;
@@ -311,7 +330,7 @@ static void prune(lazy_caches *z, mar_workspace *w, const mar_pass *p, const mar
 
 /* The blocks before the last on the conditional sequences. Returns the rows it ends with, [images][kept][D]; w->rows[0]
  * has their places among [images][L]. */
-static float *decode_blocks(lazy_caches *z, mar_workspace *w, const mar_pass *p, const mar_step *step)
+static float *decode_blocks(lazy_caches *z, mar_workspace *w, const mar_pass *p, const lazy_step *step)
 {
     const mar_masked_model *m = z->model;
     kern *k = m->base.m->kern;
@@ -323,7 +342,7 @@ static float *decode_blocks(lazy_caches *z, mar_workspace *w, const mar_pass *p,
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
         const mar_block *block = &m->decoder[b];
         act *cache = block_cache(z, z->decoder, b);
-        const int pruning = b == PRUNE_BLOCK && step->reads_back;
+        const int pruning = b == PRUNE_BLOCK && step->prunes;
         qkv_rows(z, w, block, x, p->images * count);
         if (pruning)
             k->core->similarity(k, at(z, w->qkv, 2 * (size_t)c->width), at(z, cache, 2 * (size_t)c->width),
@@ -339,7 +358,7 @@ static float *decode_blocks(lazy_caches *z, mar_workspace *w, const mar_pass *p,
     return x;
 }
 
-static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, const mar_step *step, float *out,
+static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, const lazy_step *step, float *out,
                           const int *z_index)
 {
     const mar_masked_model *m = z->model;
@@ -355,7 +374,7 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     mar_block_keys(m, w, last, x, p->images * step->kept);
     remember(z, z->last, w->rows[0], w->qkv, p->images * step->kept, 2);
     /* w->rows[1]: positions, w->rows[2]: their rows among the kept ones */
-    mar_masked_positions(m, &pass, p->predicted, w->rows[1]);
+    mar_predicted_positions(m, &pass, p->predicted, w->rows[1]);
     for (int i = 0; i < n; i++) {
         const int s = i / p->predicted, row = s * length + c->buffer + w->rows[1][i];
         int r = s * step->kept;
@@ -373,9 +392,11 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     mar_conditions(m, y, w->rows[1], z->conditions * n, x, out, z_index);
 }
 
-static double decode(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p, const mar_step *step,
-                     float *z, const int *z_index)
+static double decode(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p,
+                     const mar_step *planned, float *z, const int *z_index)
 {
+    const lazy_caches *caches = state;
+    const lazy_step *step = &caches->steps[planned->number];
     (void)m;
     if (step->fresh)
         decode_fresh(state, w, p, step, z, z_index);
@@ -394,10 +415,11 @@ static mar_status plan_attention(const lazy_caches *z, int n_q, int n_k, int par
                                    parts * c->width, err);
 }
 
-static mar_status plan(const void *state, const mar_masked_model *m, int images, int conditions, const mar_step *step,
-                       mar_err *err)
+static mar_status plan(const void *state, const mar_masked_model *m, int images, int conditions,
+                       const mar_step *planned, mar_err *err)
 {
     const lazy_caches *z = state;
+    const lazy_step *step = &z->steps[planned->number];
     kern *k = m->base.m->kern;
     const mar_model_config *c = &m->base.config;
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
@@ -426,7 +448,7 @@ static mar_status plan(const void *state, const mar_masked_model *m, int images,
 
 static const mar_passes passes = {.plan = plan, .encode = encode, .decode = decode};
 
-static mar_status check(const mar_masked_model *model, const mar_params *p, mar_err *err)
+static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
 {
     (void)model;
     if (p->num_iter >= MIN_STEPS) return MAR_OK;
@@ -446,7 +468,6 @@ const mar_way mar_way_lazy = {
                                                     "little between steps"},
                                         {0}},
     .check = check,
-    .plan_steps = plan_steps,
     .create = create,
     .destroy = destroy,
     .lay_out = lay_out,

@@ -21,7 +21,7 @@ static kern_gaussian_rule rule_of(const spec_method *m, const mar_params *p)
 {
     double parameter[SPEC_PARAMETERS_MAX];
     for (int i = 0; m->parameters[i].name; i++) {
-        const mar_param *option = mar_param_find(m->parameters[i].name);
+        const mar_param *option = mar_param_of_method(m->name, m->parameters[i].name);
         parameter[i] = option ? (double)*(const float *)mar_param_field(option, p) : m->parameters[i].value;
     }
     return m->rule(parameter);
@@ -315,7 +315,7 @@ static void predict_step(mar_speculation *sp, int j, int n)
     }
 }
 
-/* The n rows at hand into their places among the block's. */
+/* Copies the n rows listed in `row` to their places in the block. */
 static void scatter(mar_speculation *sp, const float *from, int n, float *to)
 {
     const mar_masked *g = sp->g;
@@ -566,7 +566,7 @@ static mar_status take_round(mar_speculation *sp, mar_err *err)
 
 static int block_steps(const mar_params *p)
 {
-    return p->gamma < p->num_iter ? p->gamma : p->num_iter;
+    return p->gamma;
 }
 
 static mar_status step(void *state, mar_err *err)
@@ -577,9 +577,10 @@ static mar_status step(void *state, mar_err *err)
     return MAR_OK;
 }
 
-static mar_status check(const mar_masked_model *model, const mar_params *p, mar_err *err)
+static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
 {
     (void)model;
+    if (p->gamma > p->num_iter) p->gamma = p->num_iter; /* the rest of the image */
     return p->draft ? MAR_OK : err_set(err, MAR_EARG, "spec %s: expected a draft model", p->spec);
 }
 
@@ -591,7 +592,7 @@ static void resolve(mar_params *p)
 const mar_way mar_way_spec = {
     .name = "spec",
     .needs = MAR_STAGE_CHAIN,
-    .exact = 1, /* or not: describe says which */
+    .by_itself = 1,
     .resolve = resolve,
     .check = check,
     .block_steps = block_steps,

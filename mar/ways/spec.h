@@ -31,8 +31,8 @@ typedef struct {
     int *first_replaced; /* [images] the first step with a replaced token, by its number in the image */
 } mar_verdicts;
 
-/* The rows of a block are an image's tokens after another's, an image's in the order of `order`: of the block's
- * steps, the last one's tokens first. The session's lists (row_image, ...) are theirs. */
+/* The rows of a block come image after image. Within an image they follow `order`, so the last step's tokens come
+ * first. The engine's lists (row_image, ...) describe the same rows. */
 typedef struct {
     mar_masked *g;
     mar_draft *draft;
@@ -56,13 +56,13 @@ typedef struct {
     float *cfg;
 
     /* Backend memory: lay_out. */
-    mar_laws p;        /* of the target */
-    mar_laws q;        /* of the draft */
-    mar_laws step_q;   /* of the rows of one draft step, in their order */
-    float *state;      /* [rows][token_dim] the draft's state after the index; verified, what it became */
-    float *token;      /* [rows][token_dim] the token the draft made of it */
+    mar_laws p;      /* of the target */
+    mar_laws q;      /* of the draft */
+    mar_laws step_q; /* of the rows of one draft step, in their order */
+    float *state; /* [rows][token_dim] the draft's state after the index; verification overwrites it with the result */
+    float *token; /* [rows][token_dim] the token the draft made of it */
     float *verdicts;   /* mar_verdicts */
-    float *class_rows; /* [conditions][buffer][D] of one image of one of the models */
+    float *class_rows; /* [conditions][buffer][D] of the image whose pass is running, for either model */
 
     double shift_sum; /* of squared differences, per channel, between accepted drafts' tokens and what they became */
 } mar_speculation;

@@ -66,7 +66,7 @@ static int index_of(const char *name, char names[NAMES_MAX][64], int n)
 /* Rows lie in the order of their fields without a gap but for alignment, from `begin` to `end`. */
 static void assert_tiles(const mar_param *(*get)(int), int count, size_t begin, size_t end)
 {
-    size_t at = begin, widest = sizeof(int);
+    size_t at = begin;
     for (int done = 0; done < count; done++) {
         const mar_param *next = NULL;
         for (int i = 0; i < count; i++)
@@ -76,9 +76,8 @@ static void assert_tiles(const mar_param *(*get)(int), int count, size_t begin, 
         if (next->offset != (at + size - 1) / size * size)
             fail_msg("%s: not where the field before it ends", next->name);
         at = next->offset + size;
-        if (size > widest) widest = size;
     }
-    assert_true(end == (at + widest - 1) / widest * widest);
+    assert_true(end == at); /* no padding: every new field changes the size */
 }
 
 static void a_row_is_a_field(void **state)
@@ -95,10 +94,12 @@ static void a_row_is_a_field(void **state)
             fail_msg("%s: tools/run_options.c loads only a draft", mar_param_get(i)->name);
     }
     for (int k = 1; k < n; k++)
-        if (!seen[k]) fail_msg("mar_params.%s has no row in mar/params.c", names[k]);
+        if (!seen[k] && strncmp(names[k], "reserved", 8) != 0)
+            fail_msg("mar_params.%s has no row in mar/params.c", names[k]);
     assert_null(mar_param_get(-1));
     assert_null(mar_param_get(mar_param_count()));
-    assert_tiles(mar_param_get, mar_param_count(), sizeof(size_t), sizeof(mar_params));
+    assert_tiles(mar_param_get, mar_param_count(), sizeof(size_t), offsetof(mar_params, reserved));
+    assert_true(sizeof(mar_params) == offsetof(mar_params, reserved) + sizeof(int));
 
     n = fields_of("} mar_options;", names);
     assert_int_equal(n, mar_option_count());
@@ -313,6 +314,10 @@ static void structs_of_other_sizes(void **state)
     mar_err err;
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_params p = older(mar_param_get(i));
+        if (p.size % _Alignof(mar_params)) { /* no header's */
+            assert_int_equal(mar_params_read(&p, &out, &err), MAR_EARG);
+            continue;
+        }
         assert_ok(mar_params_read(&p, &out, &err), &err);
         for (int k = 0; k < mar_param_count(); k++) assert_true(mar_param_is_default(mar_param_get(k), &out));
         assert_true(out.size == sizeof out);

@@ -415,7 +415,8 @@ static void refuses(void **state)
         "different handles",
         "the draft makes 16 tokens of 6 channels, expected the model's 64 of 8",
         "spec cspd: expected a draft model",
-        "head_spec and spec do not go together: head_spec changes the chain, which spec needs plain; expected one of",
+        "head_spec and spec do not go together: head_spec changes the chain, which spec needs unchanged; expected one "
+        "of",
     };
     for (int i = 0; i < 15; i++) {
         mar_session *s;

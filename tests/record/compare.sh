@@ -11,7 +11,6 @@ rounds=${2:-0}
 work=$(mktemp -d)
 trap 'git worktree remove --force "$work/old" 2>/dev/null || true; rm -rf "$work"' EXIT
 git worktree add --quiet --detach "$work/old" "$rev"
-mkdir "$work/new"
 
 # build TREE BUILD: the library, the command, and tokens.c against them
 build() {

@@ -1,8 +1,8 @@
 /* What one `mar fidelity` knows: a reference run, the runs compared with it, and what came of each.
  *
  * fidelity.c reads the options, fidelity_runs.c makes the images, fidelity_compare.c compares them, report_*.c tell. */
-#ifndef TOOLS_FIDELITY_H
-#define TOOLS_FIDELITY_H
+#ifndef TOOLS_FIDELITY_JOB_H
+#define TOOLS_FIDELITY_JOB_H
 
 #include "eval/statistics.h"
 #include "mar.h"
@@ -20,7 +20,7 @@ enum {
 /* A difference counts as one from this p-value down. */
 #define FIDELITY_LEVEL 0.01
 
-/* How a figure varies over the timed turns. */
+/* How a figure varies over the timed turns. Of one turn there is no spread: the three are the same. */
 typedef struct {
     double median;
     double low;  /* first quartile; with fewer than FIDELITY_QUARTILES_MIN turns the least */
@@ -43,15 +43,17 @@ typedef struct {
     long recognised;      /* images in which the classifier sees their digit */
 
     /* Against the reference: */
-    fidelity_spread seconds;       /* per image */
-    fidelity_spread speed;         /* the reference's seconds over its own, turn by turn */
-    int identical;                 /* to the last bit */
-    int differing;                 /* images that are not */
-    eval_energy_test image, token; /* of whole images, of single tokens */
-    double *ks;                    /* [channels] Kolmogorov-Smirnov statistics */
-    double *ks_p;                  /* [channels] their p-values, corrected for the number of channels */
-    int ks_channel;                /* where ks_p is least */
-    double mean_gap, covariance_gap;
+    fidelity_spread seconds; /* per image */
+    fidelity_spread speed;   /* the reference's seconds over its own, turn by turn */
+    int identical;           /* to the last bit */
+    int differing;           /* images whose tokens differ from the reference's */
+    eval_energy_test image;  /* of whole images */
+    eval_energy_test token;  /* of single tokens */
+    double *ks;              /* [channels] Kolmogorov-Smirnov statistics */
+    double *ks_p;            /* [channels] their p-values, corrected for the number of channels */
+    int ks_channel;          /* where ks_p is least */
+    double mean_gap;         /* as in eval_moment_gaps */
+    double covariance_gap;   /* the same */
     double p; /* the least p-value of the two energy tests and the KS family, corrected for three (Holm) */
 } fidelity_run;
 
@@ -62,7 +64,7 @@ typedef struct {
     const char *out;        /* the page */
     const char *plot;       /* the plot as a file of its own; NULL: none */
     int num;                /* images of each run */
-    int batch;              /* images at a time; later num at most */
+    int batch;              /* images made at a time. fidelity_open lowers it to num */
     int threads;            /* 0: the default */
     int json, quiet;
     uint64_t seed;

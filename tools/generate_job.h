@@ -1,6 +1,6 @@
 /* One run of `mar generate`: what was asked for, what it was resolved to, and what it took. */
-#ifndef TOOLS_GENERATE_H
-#define TOOLS_GENERATE_H
+#ifndef TOOLS_GENERATE_JOB_H
+#define TOOLS_GENERATE_JOB_H
 
 #include "mar.h"
 #include "tools/acceptance.h"

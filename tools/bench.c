@@ -12,8 +12,10 @@
 #include <string.h>
 
 typedef struct {
-    run_options run;
-    int batch, repeat, json;
+    run_options run; /* what is measured */
+    int batch;       /* images at a time */
+    int repeat;      /* batches measured */
+    int json;        /* print JSON */
 } bench_options;
 
 static const mar_param rows[] = {

@@ -18,10 +18,10 @@ int fidelity_compare(fidelity *f, progress *bar);
 
 /* Computes f->timed_turns and every run's seconds and speed.
  *
- * In a turn every run makes the same images, one run right after the other, so that a load on the machine meets all of
- * them; a run's speed is the median over the turns of the reference's seconds over its own. Times are of turns of full
- * batches. The first one prepares memory and products, and is left out if there is another.
- * Returns 0, or 1 after printing an error. */
+ * In a turn every run makes the same images, one run right after the other. Other load on the machine therefore affects
+ * all runs equally. A run's speed is the median over the turns of the reference's seconds over its own. Times are of
+ * turns of full batches. The first one prepares memory and products, and is left out if there is another. Returns 0, or
+ * 1 after printing an error. */
 int fidelity_time(fidelity *f);
 /* Whether the times have a spread: one timed turn has none. */
 int fidelity_has_spread(const fidelity *f);

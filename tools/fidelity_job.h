@@ -22,13 +22,13 @@ enum {
 
 /* How a figure varies over the timed turns. Of one turn there is no spread: the three are the same. */
 typedef struct {
-    double median;
-    double low;  /* first quartile; with fewer than FIDELITY_QUARTILES_MIN turns the least */
-    double high; /* third quartile; with fewer turns the largest */
+    double median; /* of the timed turns */
+    double low;    /* first quartile; with fewer than FIDELITY_QUARTILES_MIN turns the least */
+    double high;   /* third quartile; with fewer turns the largest */
 } fidelity_spread;
 
 typedef struct {
-    run_options options;
+    run_options options; /* of this run */
     char name[1536];     /* what sets it apart: "--head_spec 8" */
     char guarantee[200]; /* mar_session_guarantee */
 
@@ -59,34 +59,37 @@ typedef struct {
 
 typedef struct {
     /* As given: */
-    const char *class_list; /* NULL: all classes of a model that has few */
-    const char *vae;        /* NULL: the demo's with a demo model, else none */
-    const char *out;        /* the page */
-    const char *plot;       /* the plot as a file of its own; NULL: none */
-    int num;                /* images of each run */
-    int batch;              /* images made at a time. fidelity_open lowers it to num */
-    int threads;            /* 0: the default */
-    int json, quiet;
-    uint64_t seed;
+    const char *class_list;               /* NULL: all classes of a model that has few */
+    const char *vae;                      /* NULL: the demo's with a demo model, else none */
+    const char *out;                      /* the page */
+    const char *plot;                     /* the plot as a file of its own; NULL: none */
+    int num;                              /* images of each run */
+    int batch;                            /* images made at a time. fidelity_open lowers it to num */
+    int threads;                          /* 0: the default */
+    int json;                             /* print JSON */
+    int quiet;                            /* print only errors */
+    uint64_t seed;                        /* of all runs */
     fidelity_run runs[FIDELITY_RUNS_MAX]; /* the first is the reference */
-    int run_count;
+    int run_count;                        /* with the reference */
 
     /* What it comes to: */
-    int *classes;            /* [class_count]; image i shows classes[i % class_count] */
-    int class_count;         /* 1 or more */
-    int class_total;         /* classes the model knows */
-    int positions, channels; /* of an image's tokens */
-    int side;                /* they lie on side x side */
-    int width, height;       /* 0 without an image decoder */
-    int shown;               /* images kept for the page */
-    int judged;              /* digits: the classifier is asked */
-    char backend[128];
-    int turns;       /* batches of each run */
-    int timed_turns; /* of these, turns that the times are of */
+    int *classes;      /* [class_count]; image i shows classes[i % class_count] */
+    int class_count;   /* 1 or more */
+    int class_total;   /* classes the model knows */
+    int positions;     /* tokens of an image */
+    int channels;      /* numbers of a token */
+    int side;          /* tokens lie on side x side */
+    int width, height; /* of an image; 0 without an image decoder */
+    int shown;         /* images kept for the page */
+    int judged;        /* digits: the classifier is asked */
+    char backend[128]; /* mar_backend_description */
+    int turns;         /* batches of each run */
+    int timed_turns;   /* of these, turns that the times are of */
 
-    /* What two runs of the reference with different seeds stay below, 95 of 100 times. */
-    int has_floor; /* needs two images of each class */
-    double image_floor, token_floor;
+    /* The floor: what two runs of the reference with different seeds stay below, 95 of 100 times. */
+    int has_floor;      /* needs two images of each class */
+    double image_floor; /* energy distance of whole images */
+    double token_floor; /* energy distance of single tokens */
 } fidelity;
 
 #endif

@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 typedef struct {
-    const char *path;
+    const char *path;    /* as given */
     int heads;           /* as given, or 0 */
     int json;            /* print JSON */
     mar_param heads_row; /* the option --heads */

@@ -10,7 +10,7 @@ enum { OPTIONS_MAX = 128 };
 /* `--name value` or `--name=value`, a flag without a value. Dashes inside a name are taken for underscores. The last
  * one given counts. */
 typedef struct {
-    const mar_param *param;
+    const mar_param *param; /* its name, type, range and help */
     void *fields; /* the struct of its field, which keeps its default if the option is absent. MODEL: the const char *
                      that takes the file's name */
     int shared;   /* 1: every run has this option. The manual lists such options once */

@@ -11,7 +11,8 @@ enum { EVAL_DIGITS = 10, EVAL_DIGIT_SIDE = 32 };
 
 typedef struct eval_classifier eval_classifier;
 
-/* From the weights built in. The caller closes it. On failure *out is NULL and `why`, char [size], has one line. */
+/* Opens the classifier with the built-in weights. The caller closes it. On failure *out is NULL and `why`, char [size],
+ * has one line. */
 MAR_API mar_status eval_classifier_open(eval_classifier **out, char *why, size_t size);
 MAR_API void eval_classifier_close(eval_classifier *c); /* NULL is fine */
 

@@ -31,10 +31,10 @@ typedef struct {
     double null_95; /* 95 % quantile of the permuted distances */
 } eval_energy_test;
 
-/* Energy distance with Euclidean norms, every channel divided by its standard deviation in b, the reference: one scale
- * for all that is compared with it, and none that outliers of a can stretch. image: of whole images, vectors of S*C
+/* Energy distance with Euclidean norms, every channel divided by its standard deviation in b, the reference. All runs
+ * compared with b therefore share one scale, which outliers of a cannot change. image: of whole images, vectors of S*C
  * numbers. token: of single tokens, the mean over the S positions of the distance between the laws of the token there.
- * O(N^2 (S C + permutations)); */
+ * Takes O(N^2 (S C + permutations)) time. */
 MAR_API mar_status eval_energy(const eval_pairs *pairs, int permutations, eval_energy_test *image,
                                eval_energy_test *token);
 

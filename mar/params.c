@@ -25,7 +25,7 @@ static mar_param rows[] = {
      .group = "Steps",
      .type = MAR_TYPE_INT,
      .max = STEPS_MAX,
-     .help = "autoregressive steps; 0: 64, at most one a token\n"
+     .help = "autoregressive steps; 0: 64, fewer for small images\n"
              "At most the number of tokens in an image. 0 is 64, or that number if it is less."},
     {.name = FIELD(num_sampling_steps),
      .group = "Steps",

@@ -28,9 +28,4 @@ void acceptance_draw(const acceptance *a, int i, int width, int height, uint8_t 
 /* "acceptance_per_step": [...], "acceptance_per_position": [...]; null where nothing was verified. */
 void acceptance_record(const acceptance *a, cJSON *record);
 
-/* Adds up the statistics of batches: sums, and the largest of head_calls_max and arena_bytes. */
-void stats_add(mar_stats *sum, const mar_stats *s);
-/* Everything of `stats` that `mar generate --json` and `mar fidelity --json` print. */
-void stats_record(const mar_stats *stats, long images, cJSON *record);
-
 #endif

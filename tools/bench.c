@@ -2,7 +2,9 @@
 #include "tools/command.h"
 #include "tools/images.h"
 #include "tools/models.h"
+#include "tools/options_help.h"
 #include "tools/run_options.h"
+#include "tools/subcommands.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -10,8 +12,10 @@
 #include <string.h>
 
 typedef struct {
-    run_options run;
-    int batch, repeat, json;
+    run_options run; /* what is measured */
+    int batch;       /* images at a time */
+    int repeat;      /* batches measured */
+    int json;        /* print JSON */
 } bench_options;
 
 static const mar_param rows[] = {
@@ -79,8 +83,8 @@ static void print_table(const bench_options *o, const mar_stats *t, double peak,
     printf("%s on %s\n", o->run.model, backend);
     char ways[2048];
     if (*run_options_ways(&o->run, ways, sizeof ways)) printf("%s\n", ways);
-    printf("num_iter %d, num_sampling_steps %d, cfg %g, batch %d; working memory %.1f MB", o->run.params.num_iter,
-           o->run.params.num_sampling_steps, (double)o->run.params.cfg, o->batch, (double)t->arena_bytes / 1e6);
+    printf("num_iter %d, num_sampling_steps %d, cfg %g, batch %d; working memory %.1f MB", o->run.used.num_iter,
+           o->run.used.num_sampling_steps, (double)o->run.used.cfg, o->batch, (double)t->arena_bytes / 1e6);
     if (t->recorded_bytes) printf(", and %.1f MB of recorded steps", (double)t->recorded_bytes / 1e6);
     printf("\n\n");
     printf("%-8s %9s %9s %9s %8s\n", "", "s/image", "TFLOP", "GFLOP/s", "of peak");
@@ -131,12 +135,7 @@ static int print_json(const bench_options *o, const mar_stats *t, double peak, c
     cJSON_AddNumberToObject(root, "fraction_of_peak", flop / t->total_s / peak);
     cJSON_AddNumberToObject(root, "working_memory_bytes", (double)t->arena_bytes);
     cJSON_AddNumberToObject(root, "recorded_bytes", (double)t->recorded_bytes);
-    char *text = cJSON_Print(root);
-    cJSON_Delete(root);
-    if (!text) return tool_error("out of memory for the report");
-    puts(text);
-    cJSON_free(text);
-    return 0;
+    return tool_print_json(root, 1);
 }
 
 static int run(bench_options *o, const run_models *models)
@@ -156,10 +155,11 @@ static int run(bench_options *o, const run_models *models)
     return exit_status;
 }
 
-int cmd_bench(int argc, char **argv)
+/* Defaults, and the options that set them. */
+static void set_up(bench_options *o, option_set *set)
 {
-    bench_options o = {.batch = 1, .repeat = 1};
-    option_set set = {
+    *o = (bench_options){.batch = 1, .repeat = 1};
+    *set = (option_set){
         .command = "bench",
         .about = "usage: mar bench [OPTIONS]\n"
                  "\n"
@@ -168,10 +168,25 @@ int cmd_bench(int argc, char **argv)
                  "tools/random_checkpoint.py writes full-size checkpoints to measure with.\n",
         .example = "example: mar bench --model mar_base.pth --vae kl16.ckpt\n",
     };
-    run_options_init(&o.run);
-    options_add_table(&set, rows, &o, 0);
-    run_options_add(&o.run, &set);
-    int status = options_parse(&set, argc, argv);
+    run_options_init(&o->run);
+    options_add_table(set, rows, o, 0);
+    run_options_add(&o->run, set);
+}
+
+void manual_bench(FILE *out)
+{
+    bench_options o;
+    option_set set;
+    set_up(&o, &set);
+    options_manual(&set, 0, out);
+}
+
+int cmd_bench(int argc, char **argv)
+{
+    bench_options o;
+    option_set set;
+    set_up(&o, &set);
+    int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     if (run_options_done(&o.run, &set) != 0) return 1;
     model_store store = {0};

@@ -1,20 +1,11 @@
 #include "tools/command.h"
 
+#include <cjson/cJSON.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-const command commands[] = {
-    {"generate", cmd_generate},
-    {"inspect", cmd_inspect},
-    {"convert", cmd_convert},
-    {"bench", cmd_bench},
-    {"methods", cmd_methods},
-    {"fidelity", cmd_fidelity},
-    {NULL, NULL},
-};
 
 int tool_error(const char *format, ...)
 {
@@ -51,6 +42,16 @@ int tool_open_files(mar **out)
 {
     const mar_options options = {.backend = MAR_BACKEND_CPU, .threads = 1};
     return tool_open(&options, out);
+}
+
+int tool_print_json(cJSON *record, int indented)
+{
+    char *text = indented ? cJSON_Print(record) : cJSON_PrintUnformatted(record);
+    cJSON_Delete(record);
+    if (!text) return tool_error("out of memory for the JSON record");
+    puts(text);
+    cJSON_free(text);
+    return 0;
 }
 
 double tool_seconds(void)

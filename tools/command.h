@@ -5,20 +5,7 @@
 
 #include "mar.h"
 
-/* One subcommand each: argv[0] is its name. Returns the exit status. */
-int cmd_generate(int argc, char **argv);
-int cmd_bench(int argc, char **argv);
-int cmd_inspect(int argc, char **argv);
-int cmd_convert(int argc, char **argv);
-int cmd_methods(int argc, char **argv);
-int cmd_fidelity(int argc, char **argv);
-
-/* All of them; ends with a NULL name. */
-typedef struct {
-    const char *name;
-    int (*run)(int argc, char **argv);
-} command;
-extern const command commands[];
+typedef struct cJSON cJSON;
 
 /* Prints "mar: ..." as one line to stderr (control characters in names from outside become '?') and returns
  * 1, the exit status of every failure. */
@@ -29,8 +16,12 @@ const char *tool_base_name(const char *path);
 
 /* mar_open, with its failure printed. Returns 0 or the exit status. */
 int tool_open(const mar_options *options, mar **out);
-/* For what only reads and writes files. */
+/* Opens the CPU with one thread, for commands that only read and write files. Returns as tool_open does. */
 int tool_open_files(mar **out);
+
+/* Prints the record, indented for readers or on one line, and deletes it. Returns 0, or 1 after printing "out of
+ * memory". */
+int tool_print_json(cJSON *record, int indented);
 
 /* Seconds from some fixed point; only differences mean something. */
 double tool_seconds(void);

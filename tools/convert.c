@@ -1,13 +1,17 @@
 /* mar convert: a checkpoint, checked and rewritten as safetensors. */
 #include "tools/command.h"
+#include "tools/options_help.h"
 #include "tools/run_options.h"
+#include "tools/subcommands.h"
 
 #include <stdio.h>
 
 typedef struct {
-    const char *in, *out;
-    int heads;
-    mar_dtype dtype;
+    const char *in, *out; /* files */
+    int heads;            /* as given, or 0 */
+    mar_dtype dtype;      /* of what is stored */
+    mar_param heads_row;  /* the option --heads */
+    operand operands[3];  /* in and out; ends with a NULL name */
 } convert_options;
 
 static const char *const dtypes[] = {"auto", "f32", "bf16", "f16", NULL}; /* mar_dtype */
@@ -18,15 +22,15 @@ static const mar_param dtype = {.name = "dtype",
                                 .choices = dtypes,
                                 .help = "what is stored; auto: each tensor's own type"};
 
-static int parse(int argc, char **argv, convert_options *o)
+/* Defaults, and the options that set them. */
+static void set_up(convert_options *o, option_set *set)
 {
-    const mar_param heads = option_at(run_option("heads"), offsetof(convert_options, heads), "Options");
-    const operand operands[] = {{"IN", &o->in,
-                                 "a MAR model or KL autoencoder: .safetensors, or .pth or .ckpt as PyTorch writes "
-                                 "it"},
-                                {"OUT.safetensors", &o->out, "the file to write, complete or not there"},
-                                {0}};
-    option_set set = {
+    *o = (convert_options){0};
+    o->heads_row = option_at(run_option("heads"), offsetof(convert_options, heads), "Options");
+    o->operands[0] =
+        (operand){"IN", &o->in, "a MAR model or KL autoencoder: .safetensors, or .pth or .ckpt as PyTorch writes it"};
+    o->operands[1] = (operand){"OUT.safetensors", &o->out, "the file to write, complete or not there"};
+    *set = (option_set){
         .command = "convert",
         .about = "usage: mar convert IN OUT.safetensors [OPTIONS]\n"
                  "\n"
@@ -34,18 +38,26 @@ static int parse(int argc, char **argv, convert_options *o)
                  "metadata. Of a training checkpoint only the averaged weights (model_ema) are\n"
                  "kept. A file that mar inspect finds wrong is refused.\n",
         .example = "example: mar convert checkpoint-last.pth mar_base.safetensors --dtype bf16\n",
-        .operands = operands,
+        .operands = o->operands,
     };
-    *o = (convert_options){0};
-    options_add(&set, &dtype, o, 0);
-    options_add(&set, &heads, o, 0);
-    return options_parse(&set, argc, argv);
+    options_add(set, &dtype, o, 0);
+    options_add(set, &o->heads_row, o, 0);
+}
+
+void manual_convert(FILE *out)
+{
+    convert_options o;
+    option_set set;
+    set_up(&o, &set);
+    options_manual(&set, 0, out);
 }
 
 int cmd_convert(int argc, char **argv)
 {
     convert_options o;
-    int status = parse(argc, argv, &o);
+    option_set set;
+    set_up(&o, &set);
+    int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     mar *m;
     status = tool_open_files(&m);

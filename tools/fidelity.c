@@ -1,11 +1,12 @@
 /* mar fidelity: is a faster run the same in distribution, and if not, how far off is it? */
-#include "tools/fidelity.h"
-
 #include "tools/command.h"
 #include "tools/fidelity_compare.h"
+#include "tools/fidelity_job.h"
 #include "tools/fidelity_runs.h"
 #include "tools/file.h"
+#include "tools/options_help.h"
 #include "tools/report.h"
+#include "tools/subcommands.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,23 +84,48 @@ static const mar_param rows[] = {
     {0},
 };
 
-/* argv[0] stands for the command, argv[1..] are the options of one run. */
-static int parse_run(fidelity *f, run_options *o, int argc, char **argv)
+enum { ALIKE = 3 };
+
+/* The options of one run and of all. alike[ALIKE] takes options of a run that are the same for all. */
+static void set_up(fidelity *f, run_options *o, mar_param *alike, option_set *set)
 {
-    const mar_param all[] = {option_at(run_option("vae"), offsetof(fidelity, vae), for_all),
-                             option_at(run_option("seed"), offsetof(fidelity, seed), for_all),
-                             option_at(run_option("threads"), offsetof(fidelity, threads), for_all),
-                             {0}}; /* found before the run's own */
-    option_set set = {
+    *set = (option_set){
         .command = "fidelity",
         .about = about,
         .example = "example: mar fidelity --head_spec 8 --versus --sampler ddim \\\n"
                    "             --num_sampling_steps 20 --against --num 500\n",
     };
-    options_add_table(&set, rows, f, 0);
-    options_add_table(&set, all, f, 0);
-    run_options_add(o, &set);
-    int status = options_parse(&set, argc, argv);
+    alike[0] = option_at(run_option("vae"), offsetof(fidelity, vae), for_all);
+    alike[1] = option_at(run_option("seed"), offsetof(fidelity, seed), for_all);
+    alike[2] = option_at(run_option("threads"), offsetof(fidelity, threads), for_all);
+    options_add_table(set, rows, f, 0);
+    for (int i = 0; i < ALIKE; i++) options_add(set, &alike[i], f, 0); /* found before the run's own */
+    run_options_add(o, set);
+}
+
+static void set_defaults(fidelity *f)
+{
+    *f = (fidelity){.num = 200, .batch = 16, .out = "fidelity.html", .run_count = 1};
+}
+
+void manual_fidelity(FILE *out)
+{
+    static fidelity f; /* too large for the stack */
+    mar_param alike[ALIKE];
+    option_set set;
+    set_defaults(&f);
+    run_options_init(&f.runs[0].options);
+    set_up(&f, &f.runs[0].options, alike, &set);
+    options_manual(&set, 0, out);
+}
+
+/* argv[0] stands for the command, argv[1..] are the options of one run. */
+static int parse_run(fidelity *f, run_options *o, int argc, char **argv)
+{
+    mar_param alike[ALIKE];
+    option_set set;
+    set_up(f, o, alike, &set);
+    int status = options_read(&set, argc, argv);
     if (status == OPTIONS_RUN && run_options_done(o, &set) != 0) return 1;
     return status;
 }
@@ -132,7 +158,7 @@ static int parse_fast(fidelity *f, int argc, char **argv, int is_first)
 static int parse(fidelity *f, int argc, char **argv)
 {
     int against = -1;
-    *f = (fidelity){.num = 200, .batch = 16, .out = "fidelity.html", .run_count = 1};
+    set_defaults(f);
     for (int i = 0; i < argc; i += group_length(argc - i, argv + i)) {
         if (strcmp(argv[i], "--against") != 0) {
             int status = parse_fast(f, group_length(argc - i, argv + i), argv + i, i == 0);
@@ -171,8 +197,8 @@ static void name_run(const fidelity *f, fidelity_run *r)
         if (!*run_options_differences(o, &f->runs[0].options, r->name, sizeof r->name))
             snprintf(r->name, sizeof r->name, "the same options");
     } else if (!*run_options_ways(o, r->name, sizeof r->name)) {
-        snprintf(r->name, sizeof r->name, "plain sampling, %d autoregressive steps of %d", o->params.num_iter,
-                 o->params.num_sampling_steps);
+        snprintf(r->name, sizeof r->name, "plain sampling, %d autoregressive steps of %d", o->used.num_iter,
+                 o->used.num_sampling_steps);
     } else {
         run_options_inherit(&plain, o);
         run_options_differences(o, &plain, r->name, sizeof r->name);
@@ -184,7 +210,7 @@ static void name_run(const fidelity *f, fidelity_run *r)
 static int check_files(const fidelity *f)
 {
     if (tool_can_write_as(f->out, NULL) != 0) return 1;
-    if (f->plot && strcmp(f->plot, f->out) == 0)
+    if (f->plot && tool_same_path(f->plot, f->out))
         return tool_error("--plot %s: --out writes there, expected another file", f->plot);
     return f->plot ? tool_can_write_as(f->plot, ".svg") : 0;
 }

@@ -120,6 +120,11 @@ int fidelity_time(fidelity *f)
     return 0;
 }
 
+int fidelity_has_spread(const fidelity *f)
+{
+    return f->timed_turns > 1;
+}
+
 /* --- what it says --------------------------------------------------------------------------------------- */
 
 double fidelity_head_calls(const fidelity_run *r)

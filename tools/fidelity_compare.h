@@ -2,7 +2,7 @@
 #ifndef TOOLS_FIDELITY_COMPARE_H
 #define TOOLS_FIDELITY_COMPARE_H
 
-#include "tools/fidelity.h"
+#include "tools/fidelity_job.h"
 #include "tools/progress.h"
 
 typedef enum {
@@ -16,21 +16,23 @@ typedef enum {
  * errors and interruptions are printed. */
 int fidelity_compare(fidelity *f, progress *bar);
 
-/* The times: f->timed_turns, and seconds and speed of each run.
+/* Computes f->timed_turns and every run's seconds and speed.
  *
- * In a turn every run makes the same images, one run right after the other, so that a load on the machine meets all of
- * them; a run's speed is the median over the turns of the reference's seconds over its own. Times are of turns of full
- * batches. The first one prepares memory and products, and is left out if there is another.
- * Returns 0, or 1 after printing an error. */
+ * In a turn every run makes the same images, one run right after the other. Other load on the machine therefore affects
+ * all runs equally. A run's speed is the median over the turns of the reference's seconds over its own. Times are of
+ * turns of full batches. The first one prepares memory and products, and is left out if there is another. Returns 0, or
+ * 1 after printing an error. */
 int fidelity_time(fidelity *f);
+/* Whether the times have a spread: one timed turn has none. */
+int fidelity_has_spread(const fidelity *f);
 
 double fidelity_head_calls(const fidelity_run *r);                           /* sequential, mean of a token */
 double fidelity_calls_in_sequence(const fidelity *f, const fidelity_run *r); /* target's and draft's, per image */
 double fidelity_token_acceptance(const fidelity_run *r);                     /* -1 without a draft */
 double fidelity_head_acceptance(const fidelity_run *r);                      /* -1 without --head_spec */
-/* What p, corrected for the three tests, stays below for the grossest difference of so many images, the others being
- * the same: of the permutations drawn, about 1 in 2^(differing-1), at most three standard deviations more, swap all of
- * those pairs or none and so come to the same distance as the data. */
+/* An upper bound of the smallest p that a difference in `differing` images can reach. About one permutation in
+ * 2^(differing-1) swaps all of these pairs or none and so has the data's own distance. The bound allows three standard
+ * deviations more. */
 double fidelity_least_p(int differing);
 fidelity_finding fidelity_find(const fidelity *f, const fidelity_run *r);
 const char *fidelity_verdict(const fidelity *f, const fidelity_run *r, char *text, size_t size); /* in words */

@@ -4,6 +4,7 @@
 #include "tools/classes.h"
 #include "tools/command.h"
 #include "tools/images.h"
+#include "tools/stats.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -161,7 +162,7 @@ static int allocate_run(const fidelity *f, fidelity_run *r)
     r->ks = malloc((size_t)f->channels * sizeof *r->ks);
     r->ks_p = malloc((size_t)f->channels * sizeof *r->ks_p);
     if (r->turn_seconds && r->tokens && r->maps && r->rgb && r->ks && r->ks_p &&
-        acceptance_create(f->positions, r->options.params.num_iter, f->batch, &r->accepted) == 0)
+        acceptance_create(f->positions, r->options.used.num_iter, f->batch, &r->accepted) == 0)
         return 0;
     return tool_error("out of memory for the tokens of %d images; a smaller --num needs less", f->num);
 }

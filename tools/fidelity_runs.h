@@ -2,18 +2,18 @@
 #ifndef TOOLS_FIDELITY_RUNS_H
 #define TOOLS_FIDELITY_RUNS_H
 
-#include "tools/fidelity.h"
+#include "tools/fidelity_job.h"
 #include "tools/models.h"
 
-/* All that is open for the runs, at one time. Starts as {0}. */
+/* The models and sessions of all runs. Initialise with {0}. */
 typedef struct {
-    model_store store;
-    run_models models[FIDELITY_RUNS_MAX]; /* in the store */
-    mar_session *sessions[FIDELITY_RUNS_MAX];
+    model_store store;                        /* owns the models */
+    run_models models[FIDELITY_RUNS_MAX];     /* in the store */
+    mar_session *sessions[FIDELITY_RUNS_MAX]; /* NULL: not open */
 } fidelity_sessions;
 
-/* Loads the models, opens a session for each run and takes sizes and classes of f from the reference's. A mistake in
- * the last run's options so costs no time of the first. Returns 0, or 1 after printing an error. */
+/* Loads the models, opens a session for each run and takes sizes and classes of f from the reference's. All runs are
+ * opened before the first image, so a wrong option is found early. Returns 0, or 1 after printing an error. */
 int fidelity_open(fidelity *f, progress *bar, fidelity_sessions *open);
 
 /* Makes the images of all runs in turns (images.h): tokens, samples, figures and times of f->runs. Returns the exit

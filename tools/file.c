@@ -102,6 +102,22 @@ int tool_can_write(const char *path)
     return 0;
 }
 
+/* Takes the status of the directory that `path` is in. Returns 0, or -1 with errno set. */
+static int stat_directory(const char *path, struct stat *st)
+{
+    char *directory = strndup(path, (size_t)(tool_base_name(path) - path));
+    const int status = directory ? stat(*directory ? directory : ".", st) : -1;
+    free(directory);
+    return status;
+}
+
+int tool_same_path(const char *a, const char *b)
+{
+    struct stat in_a, in_b;
+    return strcmp(tool_base_name(a), tool_base_name(b)) == 0 && stat_directory(a, &in_a) == 0 &&
+           stat_directory(b, &in_b) == 0 && in_a.st_dev == in_b.st_dev && in_a.st_ino == in_b.st_ino;
+}
+
 int tool_ends_with(const char *path, const char *ending)
 {
     size_t n = strlen(path), m = strlen(ending);

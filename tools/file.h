@@ -16,6 +16,10 @@ int tool_can_write(const char *path);
  * tool_ends_with. NULL stands for any ending. */
 int tool_can_write_as(const char *path, const char *ending);
 
+/* Whether two paths name the same entry of the same directory, "a.svg" and "./a.svg". A link and what it points to are
+ * two: writing replaces the link. */
+int tool_same_path(const char *a, const char *b);
+
 /* Whether `path` ends in `ending` and has something in front of it. Letter case does not matter. */
 int tool_ends_with(const char *path, const char *ending);
 

@@ -1,13 +1,14 @@
 /* mar generate: from a checkpoint and classes to PNG. */
-#include "tools/generate.h"
-
 #include "tools/classes.h"
 #include "tools/command.h"
 #include "tools/file.h"
+#include "tools/generate_job.h"
 #include "tools/images.h"
-#include "tools/options.h"
+#include "tools/options_help.h"
 #include "tools/progress.h"
 #include "tools/record.h"
+#include "tools/stats.h"
+#include "tools/subcommands.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -89,9 +90,10 @@ static const mar_param other_rows[] = {
     {0},
 };
 
-static int parse(int argc, char **argv, generate_options *o)
+/* Defaults, and the options that set them. */
+static void set_up(generate_options *o, option_set *set)
 {
-    option_set set = {
+    *set = (option_set){
         .command = "generate",
         .about = "usage: mar generate [OPTIONS]\n"
                  "\n"
@@ -102,10 +104,24 @@ static int parse(int argc, char **argv, generate_options *o)
     };
     *o = (generate_options){.out = "mar.png", .batch = BATCH_DEFAULT};
     run_options_init(&o->run);
-    options_add_table(&set, image_rows, o, 0);
-    run_options_add(&o->run, &set);
-    options_add_table(&set, other_rows, o, 0);
-    const int status = options_parse(&set, argc, argv);
+    options_add_table(set, image_rows, o, 0);
+    run_options_add(&o->run, set);
+    options_add_table(set, other_rows, o, 0);
+}
+
+void manual_generate(FILE *out)
+{
+    generate_options o;
+    option_set set;
+    set_up(&o, &set);
+    options_manual(&set, 0, out);
+}
+
+static int parse(int argc, char **argv, generate_options *o)
+{
+    option_set set;
+    set_up(o, &set);
+    const int status = options_read(&set, argc, argv);
     return status == OPTIONS_RUN && run_options_done(&o->run, &set) != 0 ? 1 : status;
 }
 
@@ -197,7 +213,7 @@ static int prepare(generate_job *job, progress *bar)
     if (status != MAR_OK) return library_error(job);
     mar_session_image_size(job->session, &job->width, &job->height);
     if (make_canvases(job) != 0) return 1;
-    if (acceptance_create(mar_model_get_config(job->models.model)->seq_len, o->run.params.num_iter, o->batch,
+    if (acceptance_create(mar_model_get_config(job->models.model)->seq_len, o->run.used.num_iter, o->batch,
                           &job->fates) != 0)
         return tool_error("out of memory");
     job->load_s = tool_seconds() - began;

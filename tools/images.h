@@ -1,8 +1,8 @@
 /* The image loop of the command: a plan says which images are made, sinks take every batch when it is finished.
  *
- * The loop goes batch by batch and, within a batch, run by run, so that what else the machine does meanwhile meets all
- * runs alike. Such a round, the same images of every run, is a turn. In turn t run t % run_count comes first and the
- * others follow in order, so that no run is always first.
+ * The loop goes batch by batch and, within a batch, run by run, one right after the other. Other load on the machine
+ * therefore affects all runs equally. Such a round, the same images of every run, is a turn. In turn t run t %
+ * run_count comes first and the others follow in order, so that no run is always first.
  *
  *     run_images(plan, sinks, n):  for every turn, for every run: begin, step ..., and hand the batch to each sink
  *
@@ -15,7 +15,7 @@
 
 /* One way to make the images. The plan owns none of it. */
 typedef struct {
-    mar *library;           /* has the reason when the session fails */
+    mar *library;           /* mar_error of it has the reason if the session fails */
     const mar_model *model; /* the session's: it knows the shape of tokens */
     mar_session *session;   /* made for plan.batch images at least */
 } image_run;

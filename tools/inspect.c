@@ -1,13 +1,18 @@
 /* mar inspect: what is in a checkpoint, and what keeps it from being a usable model. */
 #include "tools/command.h"
+#include "tools/options_help.h"
 #include "tools/run_options.h"
+#include "tools/subcommands.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
 typedef struct {
-    const char *path;
-    int heads, json;
+    const char *path;    /* as given */
+    int heads;           /* as given, or 0 */
+    int json;            /* print JSON */
+    mar_param heads_row; /* the option --heads */
+    operand operands[2]; /* the path; ends with a NULL name */
 } inspect_options;
 
 static const mar_param json = {.name = "json",
@@ -16,14 +21,15 @@ static const mar_param json = {.name = "json",
                                .type = MAR_TYPE_FLAG,
                                .help = "one JSON object in place of text"};
 
-static int parse(int argc, char **argv, inspect_options *o)
+/* Defaults, and the options that set them. */
+static void set_up(inspect_options *o, option_set *set)
 {
-    const mar_param heads = option_at(run_option("heads"), offsetof(inspect_options, heads), "Options");
-    const operand operands[] = {{"FILE", &o->path,
-                                 "a MAR model or KL autoencoder: .safetensors, or .pth or .ckpt as PyTorch writes "
-                                 "it; or demo, demo-draft, demo-vae (built in)"},
-                                {0}};
-    option_set set = {
+    *o = (inspect_options){0};
+    o->heads_row = option_at(run_option("heads"), offsetof(inspect_options, heads), "Options");
+    o->operands[0] = (operand){"FILE", &o->path,
+                               "a MAR model or KL autoencoder: .safetensors, or .pth or .ckpt as PyTorch writes it; "
+                               "or demo, demo-draft, demo-vae (built in)"};
+    *set = (option_set){
         .command = "inspect",
         .about = "usage: mar inspect FILE [OPTIONS]\n"
                  "\n"
@@ -31,12 +37,18 @@ static int parse(int argc, char **argv, inspect_options *o)
                  "of the wrong shape or type, or has NaN or Inf in it. The exit status is 0 if\n"
                  "there is no problem, else 1.\n",
         .example = "example: mar inspect checkpoint-last.pth\n",
-        .operands = operands,
+        .operands = o->operands,
     };
-    *o = (inspect_options){0};
-    options_add(&set, &heads, o, 0);
-    options_add(&set, &json, o, 0);
-    return options_parse(&set, argc, argv);
+    options_add(set, &o->heads_row, o, 0);
+    options_add(set, &json, o, 0);
+}
+
+void manual_inspect(FILE *out)
+{
+    inspect_options o;
+    option_set set;
+    set_up(&o, &set);
+    options_manual(&set, 0, out);
 }
 
 static const char *kind_name(mar_kind kind)
@@ -91,18 +103,15 @@ static int print_json(const char *path, const mar_report *r)
     cJSON *problems = cJSON_AddArrayToObject(root, "problems");
     for (int i = 0; i < mar_report_problem_count(r); i++)
         cJSON_AddItemToArray(problems, cJSON_CreateString(mar_report_problem(r, i)));
-    char *text = cJSON_Print(root);
-    cJSON_Delete(root);
-    if (!text) return tool_error("%s: out of memory for the report", path);
-    puts(text);
-    cJSON_free(text);
-    return 0;
+    return tool_print_json(root, 1);
 }
 
 int cmd_inspect(int argc, char **argv)
 {
     inspect_options o;
-    int status = parse(argc, argv, &o);
+    option_set set;
+    set_up(&o, &set);
+    int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     mar *m;
     mar_report *r;

@@ -1,4 +1,4 @@
-/* Ctrl-C and its like: a command ends itself, at the next place where nothing is half done. */
+/* Handling of SIGINT, SIGTERM and SIGHUP. The command stops at the next point where no file is half written. */
 #ifndef TOOLS_INTERRUPTION_H
 #define TOOLS_INTERRUPTION_H
 

@@ -1,5 +1,6 @@
 /* mar - the command: finds the subcommand and runs it. */
 #include "tools/command.h"
+#include "tools/commands.h"
 #include "tools/suggest.h"
 
 #include <errno.h>
@@ -7,31 +8,37 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char help[] = //
-    "mar - images from masked autoregressive models, on an NVIDIA GPU or a plain CPU\n"
-    "\n"
-    "usage: mar COMMAND [OPTIONS]     (mar COMMAND --help says more)\n"
-    "\n"
-    "  generate   make images of given classes and write them as PNG\n"
-    "  inspect    say what a checkpoint contains and what is wrong with it\n"
-    "  convert    write a checkpoint as safetensors: f32, bf16 or f16\n"
-    "  bench      measure seconds per image and where they go\n"
-    "  methods    list the ways to be faster: parameters, source, whether exact\n"
-    "  fidelity   compare a faster run with a reference: speed, distance, a page\n"
-    "\n"
-    "  --help     this page\n"
-    "  --version  the version\n"
-    "\n"
-    "example: mar generate --out digits.png\n"
-    "         40 handwritten digits from the demo model that is built in\n";
+static void print_help(void)
+{
+    fputs("mar - images from masked autoregressive models, on an NVIDIA GPU or a plain CPU\n"
+          "\n"
+          "usage: mar COMMAND [OPTIONS]     (mar COMMAND --help says more)\n"
+          "\n",
+          stdout);
+    for (const command *c = commands; c->name; c++) printf("  %-9s  %s\n", c->name, c->about);
+    fputs("\n"
+          "  --help     this page\n"
+          "  --version  the version\n"
+          "\n"
+          "More on every option is in man mar, on ways to be faster in mar methods.\n"
+          "\n"
+          "example: mar generate --out digits.png\n"
+          "         40 handwritten digits from the demo model that is built in\n",
+          stdout);
+}
 
 static int unknown_command(const char *word)
 {
     const char *names[16] = {0};
+    char list[256] = "";
     for (int i = 0; commands[i].name && i < 15; i++) names[i] = commands[i].name;
     const char *nearest = suggest_nearest(word, names);
     if (nearest) return tool_error("%s: unknown command, did you mean mar %s?", word, nearest);
-    return tool_error("%s: unknown command, expected generate, inspect, convert, bench, methods or fidelity", word);
+    for (int i = 0; names[i]; i++) {
+        const size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : names[i + 1] ? ", " : " or ", names[i]);
+    }
+    return tool_error("%s: unknown command, expected %s", word, list);
 }
 
 static int run(int argc, char **argv)
@@ -39,7 +46,7 @@ static int run(int argc, char **argv)
     char dash_help[] = "--help";
     char *help_argv[] = {NULL, NULL, dash_help, NULL};
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        fputs(help, stdout);
+        print_help();
         return 0;
     }
     if (strcmp(argv[1], "--version") == 0) {

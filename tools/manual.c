@@ -1,32 +1,49 @@
 /* Writes the manual from its template: a line "@generate@" becomes the options that only mar generate has, "@shared@"
  * those that every run has, both as the command knows them. Run at build time: mar_manual TEMPLATE OUT. */
 #include "tools/command.h"
+#include "tools/commands.h"
+#include "tools/file.h"
+#include "tools/run_options.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* What stands for the line, if it is one to be replaced. Returns -1 if it is not, else the status of the command. */
-static int write_list(const char *line)
+/* Writes the line, or the list that takes its place. Returns 0, or 1 after printing an error. */
+static int write_line(const char *line, FILE *out)
 {
-    static char own[] = "--help=manual", shared[] = "--help=manual-shared";
     char name[32];
-    if (sscanf(line, "@%31[a-z]@", name) != 1) return -1;
-    if (strcmp(name, "shared") == 0) return cmd_generate(2, (char *[]){name, shared, NULL});
+    if (sscanf(line, "@%31[a-z]@", name) != 1) {
+        fputs(line, out);
+        return 0;
+    }
+    if (strcmp(name, "shared") == 0) {
+        run_options_manual(out);
+        return 0;
+    }
     for (const command *c = commands; c->name; c++)
-        if (strcmp(name, c->name) == 0) return c->run(2, (char *[]){name, own, NULL});
+        if (strcmp(name, c->name) == 0) {
+            c->manual(out);
+            return 0;
+        }
     return tool_error("@%s@: expected @shared@ or a command", name);
 }
 
-static int write_manual(FILE *template)
+/* The file is written when the whole text is there. */
+static int write_manual(FILE *template, const char *path)
 {
-    char line[512];
-    while (fgets(line, sizeof line, template)) {
-        const int status = write_list(line);
-        if (status > 0) return status;
-        if (status < 0) fputs(line, stdout);
-    }
-    return fflush(stdout) != 0 || ferror(stdout) || ferror(template) ? tool_error("%s", strerror(errno)) : 0;
+    char line[512], *text = NULL;
+    size_t size = 0;
+    int failed = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return tool_error("%s: out of memory for the manual", path);
+    while (!failed && fgets(line, sizeof line, template)) failed = write_line(line, out);
+    if (!failed && ferror(template)) failed = tool_error("the template: %s", strerror(errno));
+    if (fclose(out) != 0 && !failed) failed = tool_error("%s: out of memory for the manual", path);
+    if (!failed) failed = tool_write_file(path, text, size);
+    free(text);
+    return failed;
 }
 
 int main(int argc, char **argv)
@@ -34,8 +51,7 @@ int main(int argc, char **argv)
     if (argc != 3) return tool_error("usage: mar_manual TEMPLATE OUT");
     FILE *template = fopen(argv[1], "r");
     if (!template) return tool_error("%s: %s", argv[1], strerror(errno));
-    const int status =
-        freopen(argv[2], "w", stdout) ? write_manual(template) : tool_error("%s: %s", argv[2], strerror(errno));
+    const int status = write_manual(template, argv[2]);
     fclose(template);
     return status;
 }

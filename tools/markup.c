@@ -58,6 +58,7 @@ void markup_escape(FILE *out, const char *text)
 /* Okabe and Ito's colours, told apart by nearly everybody; the reference is black. */
 const char *markup_colour(int run)
 {
-    static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5c00"};
-    return run == 0 ? "#1d2530" : colours[(run - 1) % 7];
+    static const char *const colours[] = {"#0072b2",    MARKUP_OFF, MARKUP_SAME, "#cc79a7",
+                                          MARKUP_CLOSE, "#56b4e9",  "#7a5c00"};
+    return run == 0 ? MARKUP_INK : colours[(run - 1) % 7];
 }

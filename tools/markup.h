@@ -4,6 +4,17 @@
 
 #include <stdio.h>
 
+/* The colours that are not of a run alone. */
+#define MARKUP_INK   "#1d2530" /* text, and the reference */
+#define MARKUP_AXIS  "#9aa3af" /* axes, and what is undecided */
+#define MARKUP_SAME  "#009e73"
+#define MARKUP_CLOSE "#e69f00"
+#define MARKUP_OFF   "#d55e00"
+
+/* CSS of what is in a plot. */
+#define MARKUP_PLOT_STYLE                                                                                              \
+    "text{font:12px system-ui,sans-serif;fill:" MARKUP_INK "}.axis{stroke:" MARKUP_AXIS "}.grid{stroke:#e6e9ee}"
+
 /* Writes text as the content of an element or of a quoted attribute. What XML has no place for, control characters and
  * bytes that are not UTF-8, becomes '?'. */
 void markup_escape(FILE *out, const char *text);

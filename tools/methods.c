@@ -1,6 +1,7 @@
 /* mar methods: every way to make generation faster, and what it does to the output. */
 #include "tools/command.h"
-#include "tools/options.h"
+#include "tools/options_help.h"
+#include "tools/subcommands.h"
 #include "tools/suggest.h"
 
 #include <cjson/cJSON.h>
@@ -98,12 +99,7 @@ static int print_json(const char *name)
     cJSON *methods = cJSON_AddArrayToObject(root, "methods");
     for (int i = 0; i < mar_method_count(); i++)
         if (is_shown(mar_method_get(i), name)) cJSON_AddItemToArray(methods, method_json(mar_method_get(i)));
-    char *text = cJSON_Print(root);
-    cJSON_Delete(root);
-    if (!text) return tool_error("methods: out of memory for the list");
-    puts(text);
-    cJSON_free(text);
-    return 0;
+    return tool_print_json(root, 1);
 }
 
 static int unknown_method(const char *name)
@@ -120,9 +116,11 @@ static int unknown_method(const char *name)
     return tool_error("--name %s: unknown method, expected %s", name, list);
 }
 
-int cmd_methods(int argc, char **argv)
+/* Defaults, and the options that set them. */
+static void set_up(methods_options *o, option_set *set)
 {
-    option_set set = {
+    *o = (methods_options){0};
+    *set = (option_set){
         .command = "methods",
         .about = "usage: mar methods [OPTIONS]\n"
                  "\n"
@@ -131,10 +129,24 @@ int cmd_methods(int argc, char **argv)
                  "is; the others say what is known of the difference (mar fidelity measures it).\n",
         .example = "example: mar methods --name cspd\n",
     };
-    methods_options o = {0};
+    options_add_table(set, rows, o, 0);
+}
+
+void manual_methods(FILE *out)
+{
+    methods_options o;
+    option_set set;
+    set_up(&o, &set);
+    options_manual(&set, 0, out);
+}
+
+int cmd_methods(int argc, char **argv)
+{
+    methods_options o;
+    option_set set;
     int found = 0;
-    options_add_table(&set, rows, &o, 0);
-    const int status = options_parse(&set, argc, argv);
+    set_up(&o, &set);
+    const int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     for (int i = 0; i < mar_method_count(); i++) found += is_shown(mar_method_get(i), o.name);
     if (!found) return unknown_method(o.name);

@@ -72,7 +72,7 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
 mar_status models_session(const run_models *models, run_options *o, int max_batch, mar_session **out)
 {
     const mar_status status = mar_session_create(models->model, models->vae, &o->params, max_batch, out);
-    if (status == MAR_OK) o->params = *mar_session_get_params(*out);
+    if (status == MAR_OK) o->used = *mar_session_get_params(*out);
     return status;
 }
 

@@ -11,7 +11,7 @@ enum {
     MODELS_FILES_MAX = 3 * MODELS_RUNS_MAX /* model, draft and image decoder of each run */
 };
 
-/* What one run works with. It belongs to the store. */
+/* The models of one run. The store owns them. */
 typedef struct {
     mar *library;
     mar_model *model;
@@ -28,22 +28,22 @@ typedef struct {
     mar_vae *vae;       /* NULL: it is a model */
 } model_file;
 
-/* Starts as {0}. */
+/* Initialise with {0}. */
 typedef struct {
     struct {
-        mar_options options;
-        mar *library;
+        mar_options options;    /* as asked for */
+        mar *library;           /* opened with them */
     } handles[MODELS_RUNS_MAX]; /* one for each set of library options */
-    int handle_count;
+    int handle_count;           /* of handles in use */
     model_file files[MODELS_FILES_MAX];
-    int file_count;
+    int file_count; /* of files in use */
 } model_store;
 
-/* Opens the library and loads the models of a run, as far as they are not there yet. A demo model brings its image
+/* Opens the library for a run. Loads the files that the store does not have yet. A demo model brings its image
  * decoder. Sets o->vae and o->params.draft. `bar` may be NULL. Serves MODELS_RUNS_MAX runs. Returns 0, or 1 with the
  * error printed. */
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out);
-/* mar_session_create. o->params has then the values used: num_iter 64 in place of 0. */
+/* mar_session_create. Sets o->used. */
 mar_status models_session(const run_models *models, run_options *o, int max_batch, mar_session **out);
 /* Frees all that was loaded; free the sessions first. */
 void models_free(model_store *store);

@@ -98,18 +98,10 @@ static int take_option(option_set *set, int argc, char **argv, int i)
     return 0;
 }
 
-/* Whether one of the arguments asks for help, and in which form. */
-static int print_help(const option_set *set, int argc, char **argv)
+static int asks_for_help(int argc, char **argv)
 {
-    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            options_help(set);
-        else if (strcmp(argv[i], "--help=manual") == 0 || strcmp(argv[i], "--help=manual-shared") == 0)
-            options_manual(set, strcmp(argv[i], "--help=manual") != 0);
-        else
-            continue;
-        return 1;
-    }
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return 1;
     return 0;
 }
 
@@ -117,7 +109,7 @@ int options_parse(option_set *set, int argc, char **argv)
 {
     const operand *next = set->operands;
     int only_operands = 0;
-    if (print_help(set, argc, argv)) return 0; /* before a value replaces a default */
+    if (asks_for_help(argc, argv)) return OPTIONS_HELP; /* before a value replaces a default */
     for (int i = 1; i < argc;) {
         const char *argument = argv[i];
         if (!only_operands && strcmp(argument, "--") == 0) {

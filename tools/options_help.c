@@ -1,8 +1,6 @@
-/* What --help and the manual say of a set of options. */
-#include "tools/options.h"
+#include "tools/options_help.h"
 
 #include <ctype.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,20 +58,20 @@ static const char *default_of(const option *o, char *text, size_t size)
 }
 
 /* Prints a word, and a space or a line's end in front of it. Returns the column behind it. */
-static int print_word(const char *word, int length, int column, int first_column, int last_column)
+static int print_word(FILE *out, const char *word, int length, int column, int first_column, int last_column)
 {
     if (column > first_column && column + 1 + length > last_column)
-        column = first_column, printf("\n%*s", first_column, "");
+        column = first_column, fprintf(out, "\n%*s", first_column, "");
     else if (column > first_column)
-        column++, putchar(' ');
-    printf("%.*s", length, word);
+        column++, fputc(' ', out);
+    fprintf(out, "%.*s", length, word);
     return column + length;
 }
 
 /* --- --help ----------------------------------------------------------------------------------------------- */
 
 /* Behind what has reached `column`: the first line of `help`, and `value` in brackets. */
-static void print_help(int column, const char *help, const char *value)
+static void print_explanation(int column, const char *help, const char *value)
 {
     char text[1024];
     if (column > HELP_COLUMN - 2) {
@@ -85,26 +83,34 @@ static void print_help(int column, const char *help, const char *value)
     snprintf(text, sizeof text, *value ? "%.*s [%s]" : "%.*s", (int)strcspn(help, "\n"), help, value);
     for (const char *word = text; *word; word += strspn(word, " ")) {
         const int length = (int)strcspn(word, " ");
-        column = print_word(word, length, column, HELP_COLUMN, COLUMNS);
+        column = print_word(stdout, word, length, column, HELP_COLUMN, COLUMNS);
         word += length;
     }
     putchar('\n');
 }
 
+/* Whether the first line of the help says itself what 0 means, as in "0: one per core". */
+static int explains_zero(const char *help)
+{
+    const char *zero = strstr(help, "0:");
+    return zero && zero < help + strcspn(help, "\n") && (zero == help || zero[-1] == ' ');
+}
+
 static void print_option(const option *o)
 {
     char text[256];
-    const char *argument = argument_of(o->param, "|", text, sizeof text);
+    const char *argument = argument_of(o->param, "|", text, sizeof text), *help = o->param->help;
     const int column = printf("  --%s%s%s", o->param->name, *argument ? " " : "", argument);
-    print_help(column, o->param->help, default_of(o, text, sizeof text));
+    const char *value = default_of(o, text, sizeof text);
+    print_explanation(column, help, strcmp(value, "0") == 0 && explains_zero(help) ? "" : value);
 }
 
-void options_help(const option_set *set)
+static void print_help(const option_set *set)
 {
     fputs(set->about, stdout);
     for (const operand *o = set->operands; o && o->name; o++) {
         if (o == set->operands) putchar('\n');
-        print_help(printf("  %s", o->name), o->help, "");
+        print_explanation(printf("  %s", o->name), o->help, "");
     }
     for (int first = 0; first < set->count; first++) {
         const char *group = set->options[first].param->group;
@@ -113,6 +119,14 @@ void options_help(const option_set *set)
         for (int i = first; i >= 0; i = next_of_group(set, i + 1, group, ALL)) print_option(&set->options[i]);
     }
     printf("\n%s", set->example);
+}
+
+int options_read(option_set *set, int argc, char **argv)
+{
+    const int status = options_parse(set, argc, argv);
+    if (status != OPTIONS_HELP) return status;
+    print_help(set);
+    return 0;
 }
 
 /* --- the manual ------------------------------------------------------------------------------------------- */
@@ -124,7 +138,7 @@ static int ends_sentence(const char *word, int length)
 
 /* Text as mdoc has it: each sentence begins a line, and what begins with a dot or an apostrophe is no macro. The first
  * sentence is the help's first line, which has neither capital nor full stop. */
-static void print_sentences(const char *help)
+static void write_sentences(FILE *out, const char *help)
 {
     char escaped[512];
     const char *line_end = help + strcspn(help, "\n");
@@ -137,53 +151,57 @@ static void print_sentences(const char *help)
             n +=
                 sprintf(escaped + n, word[i] == '\\' ? "\\e" : "%c", word == help && i == 0 ? toupper(*word) : word[i]);
         if (last) n += sprintf(escaped + n, ".");
-        column = print_word(escaped, n, column, 0, MANUAL_COLUMNS);
-        if (ends_sentence(escaped, n)) putchar('\n'), column = 0;
+        column = print_word(out, escaped, n, column, 0, MANUAL_COLUMNS);
+        if (ends_sentence(escaped, n)) fputc('\n', out), column = 0;
         word += length;
     }
-    if (column) putchar('\n');
+    if (column) fputc('\n', out);
 }
 
 /* "A number from 0 to 100; the default is 2.9." */
-static void print_range(const option *o)
+static void write_range(FILE *out, const option *o)
 {
     char expects[256], text[256];
     const mar_param *p = o->param;
     const char *value = default_of(o, text, sizeof text);
     if (p->type == MAR_TYPE_INT || p->type == MAR_TYPE_UINT64 || p->type == MAR_TYPE_FLOAT) {
         mar_param_expects(p, expects, sizeof expects);
-        printf("%c%s", toupper(expects[0]), expects + 1);
-        if (*value) printf("; the default is %s", value);
-        puts(".");
+        fprintf(out, "%c%s", toupper(expects[0]), expects + 1);
+        if (*value) fprintf(out, "; the default is %s", value);
+        fputs(".\n", out);
     } else if (*value) {
-        printf("The default is %s.\n", value);
+        fprintf(out, "The default is %s.\n", value);
     }
 }
 
-static void print_item(const option *o)
+static void write_item(FILE *out, const option *o)
 {
     char text[256];
     const char *argument = argument_of(o->param, " | ", text, sizeof text);
-    printf(".It Fl -%s%s%s\n", o->param->name, has_choices(o->param) ? " Cm " : *argument ? " Ar " : "", argument);
-    print_sentences(o->param->help);
-    print_range(o);
+    fprintf(out, ".It Fl -%s%s%s\n", o->param->name,
+            has_choices(o->param) ? " Cm "
+            : *argument           ? " Ar "
+                                  : "",
+            argument);
+    write_sentences(out, o->param->help);
+    write_range(out, o);
 }
 
-void options_manual(const option_set *set, int shared)
+void options_manual(const option_set *set, int shared, FILE *out)
 {
     static const char list[] = ".Bl -tag -width Ds";
     const selection which = shared ? SHARED : OWN;
-    if (!shared) puts(list);
+    if (!shared) fprintf(out, "%s\n", list);
     for (const operand *o = set->operands; !shared && o && o->name; o++) {
-        printf(".It Ar %s\n", o->name);
-        print_sentences(o->help);
+        fprintf(out, ".It Ar %s\n", o->name);
+        write_sentences(out, o->help);
     }
     for (int first = 0; first < set->count; first++) {
         const char *group = set->options[first].param->group;
         if (!begins_group(set, first, which)) continue;
-        if (shared) printf(".Pp\n.Sy %s\n%s\n", group, list);
-        for (int i = first; i >= 0; i = next_of_group(set, i + 1, group, which)) print_item(&set->options[i]);
-        if (shared) puts(".El");
+        if (shared) fprintf(out, ".Pp\n.Sy %s\n%s\n", group, list);
+        for (int i = first; i >= 0; i = next_of_group(set, i + 1, group, which)) write_item(out, &set->options[i]);
+        if (shared) fputs(".El\n", out);
     }
-    if (!shared) puts(".El");
+    if (!shared) fputs(".El\n", out);
 }

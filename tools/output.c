@@ -39,26 +39,14 @@ static int cannot_look(const char *path)
     return tool_error("%s: cannot write there: %s", path, strerror(errno));
 }
 
-/* A link to a picture is no picture: renaming replaces it. So paths are the same if directory and last name are. */
-static int same_directory(const char *directory, const char *path)
-{
-    struct stat a, b;
-    char *parent = strndup(path, (size_t)(tool_base_name(path) - path));
-    const int same = parent && stat(*directory ? directory : ".", &a) == 0 && stat(*parent ? parent : ".", &b) == 0 &&
-                     a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-    free(parent);
-    return same;
-}
-
 int output_writes(const output *out, const char *path)
 {
-    const char *name = tool_base_name(path), *own = tool_base_name(out->path);
-    if (!out->is_file)
-        return same_directory(out->path, path) &&
-               (strcmp(name, "grid.png") == 0 || (strspn(name, "0123456789") == 6 && strcmp(name + 6, ".png") == 0));
-    char *directory = strndup(out->path, (size_t)(own - out->path));
-    const int same = strcmp(name, own) == 0 && directory && same_directory(directory, path);
-    free(directory);
+    const char *name = tool_base_name(path);
+    if (out->is_file) return tool_same_path(out->path, path);
+    if (strcmp(name, "grid.png") != 0 && (strspn(name, "0123456789") != 6 || strcmp(name + 6, ".png") != 0)) return 0;
+    char *own = join(out->path, name);
+    const int same = own && tool_same_path(own, path);
+    free(own);
     return same;
 }
 

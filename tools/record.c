@@ -2,6 +2,7 @@
 
 #include "tools/classes.h"
 #include "tools/command.h"
+#include "tools/stats.h"
 
 #include <cjson/cJSON.h>
 #include <stdarg.h>
@@ -36,7 +37,7 @@ static void add_options(record_texts *out, const run_options *run)
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_param *p = mar_param_get(i);
         const int always = p->method || run_param_is_basic(p);
-        if (run_param_unused(run, i) || (!always && mar_param_is_default(p, &run->params))) continue;
+        if (run_param_unused(run, i) || (!always && mar_param_is_default(p, &run->used))) continue;
         if (*run_param_text(run, i, text, sizeof text)) add(out, p->name, "%s", text);
     }
 }
@@ -173,9 +174,5 @@ int record_print_json(const generate_job *job)
     cJSON_AddNumberToObject(record, "height", job->height);
     add_files(record, job);
     add_times(record, job);
-    char *text = cJSON_PrintUnformatted(record);
-    if (text) puts(text);
-    cJSON_free(text);
-    cJSON_Delete(record);
-    return text ? 0 : tool_error("out of memory for the JSON record");
+    return tool_print_json(record, 0);
 }

@@ -2,11 +2,11 @@
 #ifndef TOOLS_RECORD_H
 #define TOOLS_RECORD_H
 
-#include "tools/generate.h"
+#include "tools/generate_job.h"
 
 typedef struct {
-    image_text *texts; /* and their values are owned */
-    int count;
+    image_text *texts; /* [count]. The struct owns the array and the values, not the keys */
+    int count;         /* of texts */
 } record_texts;
 
 /* Text of image `index`, or of the grid for index -1; `title` may be NULL. Of the options it has those that have an

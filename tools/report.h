@@ -1,9 +1,9 @@
-/* What `mar fidelity` says: a table and JSON on stdout, a page for the browser, a plot for a paper or a README. Each
- * function of a path leaves a whole file or none, and returns 0, or 1 after printing an error. */
+/* What `mar fidelity` says: a table and JSON on stdout, a page for the browser, a plot for a paper or a README. A
+ * function that takes a path writes the whole file or nothing, and returns 0, or 1 after printing an error. */
 #ifndef TOOLS_REPORT_H
 #define TOOLS_REPORT_H
 
-#include "tools/fidelity.h"
+#include "tools/fidelity_job.h"
 
 #include <stdio.h>
 

@@ -14,11 +14,12 @@
 #include <string.h>
 
 static const char style[] =
-    "body{font:16px/1.5 system-ui,sans-serif;color:#1d2530;max-width:68rem;margin:2rem auto;padding:0 1rem}"
+    "body{font:16px/1.5 system-ui,sans-serif;color:" MARKUP_INK ";max-width:68rem;margin:2rem auto;padding:0 1rem}"
     "h1{font-size:1.7rem;margin:0}h2{font-size:1.2rem;margin:2.2rem 0 .6rem}h3{font-size:1rem;margin:0 0 .3rem}"
     ".sub{color:#5b6675;margin:.2rem 0 1.4rem}code{font:.92em ui-monospace,monospace}code span{white-space:nowrap}"
     ".card{border-left:6px solid;background:#f6f7f9;padding:.55rem 1rem;margin:.5rem 0}"
-    ".same{border-color:#009e73}.unsure{border-color:#9aa3af}.close{border-color:#e69f00}.off{border-color:#d55e00}"
+    ".same{border-color:" MARKUP_SAME "}.unsure{border-color:" MARKUP_AXIS "}.close{border-color:" MARKUP_CLOSE "}"
+    ".off{border-color:" MARKUP_OFF "}"
     ".card b{font-size:1.05rem}.card small{color:#5b6675;display:block}"
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums;width:100%}"
     "th,td{padding:.3rem .5rem;text-align:right;border-bottom:1px solid #dde1e7;white-space:nowrap}"
@@ -28,9 +29,7 @@ static const char style[] =
     ".dot{display:inline-block;width:.8em;height:.8em;border-radius:50%;margin-right:.45em}"
     ".row{display:flex;flex-wrap:wrap;gap:1.6rem}.map{image-rendering:pixelated;display:block}"
     ".maps{display:flex;flex-wrap:wrap;gap:.4rem}.maps img{outline:1px solid "
-    "#c9ced6}figure{margin:0}figcaption{font-size:.85rem;color:#5b6675}"
-    "svg text{font:12px system-ui,sans-serif;fill:#1d2530}svg .axis{stroke:#9aa3af}svg .grid{stroke:#e6e9ee}"
-    ".wide{overflow-x:auto}";
+    "#c9ced6}figure{margin:0}figcaption{font-size:.85rem;color:#5b6675}" MARKUP_PLOT_STYLE ".wide{overflow-x:auto}";
 
 /* --- parts ---------------------------------------------------------------------------------------------- */
 
@@ -147,9 +146,10 @@ static void write_speed_row(FILE *out, const fidelity *f, int run)
     const fidelity_run *r = &f->runs[run];
     fputs("<tr><td>", out);
     run_title(out, f, run);
-    fprintf(out, "<td>%.4f<small>%.4f–%.4f</small><td>%.2f×", r->seconds.median, r->seconds.low, r->seconds.high,
-            r->speed.median);
-    if (run > 0) fprintf(out, "<small>%.2f–%.2f</small>", r->speed.low, r->speed.high);
+    fprintf(out, "<td>%.4f", r->seconds.median);
+    if (fidelity_has_spread(f)) fprintf(out, "<small>%.4f–%.4f</small>", r->seconds.low, r->seconds.high);
+    fprintf(out, "<td>%.2f×", r->speed.median);
+    if (run > 0 && fidelity_has_spread(f)) fprintf(out, "<small>%.2f–%.2f</small>", r->speed.low, r->speed.high);
     fprintf(out, "<td>%.1f<td>%d<td>%.1f", fidelity_head_calls(r), r->stats.head_calls_max,
             fidelity_calls_in_sequence(f, r));
     cell_share(out, fidelity_token_acceptance(r));
@@ -197,7 +197,7 @@ static void write_plots(FILE *out, const fidelity *f)
 {
     fputs("<h2>Trade-off</h2>\n<p>Left and low is better; R is the reference. In the shaded band a run is no farther "
           "from the reference than the reference with another seed is. A bar through a point is the spread of the "
-          "times.</p><div class=row>\n",
+          "times, if there is one.</p><div class=row>\n",
           out);
     report_plot(out, f, REPORT_SECONDS);
     report_plot(out, f, REPORT_CALLS);
@@ -319,20 +319,26 @@ static int write_samples(FILE *out, const fidelity *f)
 
 static void write_times(FILE *out, const fidelity *f)
 {
+    char turns[64] = "those of one turn";
+    const char *ends = f->timed_turns >= FIDELITY_QUARTILES_MIN
+                           ? "Below a median stand the first and the third quartile."
+                           : "Below a median stand the least and the largest.";
+    if (!fidelity_has_spread(f)) ends = "One turn has no spread.";
+    if (fidelity_has_spread(f)) snprintf(turns, sizeof turns, "medians over %d turns", f->timed_turns);
     fprintf(
         out,
         "<h2>How it is timed</h2>\n"
         "<p>The runs take turns: in each all of them make the same %d images, one run right after the other, and "
         "another run comes first in the next. What else the machine does meanwhile so meets all runs alike. "
-        "<b>Seconds</b> and <b>speed</b> are medians over %d turn%s; the speed of a run in a turn is the "
-        "reference's seconds in that turn over its own. %s Below a median stand %s.</p>\n"
+        "<b>Seconds</b> and <b>speed</b> are %s; the speed of a run in a turn is the "
+        "reference's seconds in that turn over its own. %s %s</p>\n"
         "<p>Seconds depend on the machine and on the images made at a time. Sequential head calls do not depend on "
         "the machine; those for an image are of target and draft, one after another, and shared by its batch.</p>\n",
-        f->batch, f->timed_turns, f->timed_turns > 1 ? "s" : "",
+        f->batch, turns,
         f->num / f->batch > 1
             ? "The first turn, which prepares memory and products, and a last one of fewer images are not counted."
             : "It is the only full one, and so has the preparation of memory and products in it.",
-        f->timed_turns >= FIDELITY_QUARTILES_MIN ? "the first and the third quartile" : "the least and the largest");
+        ends);
 }
 
 static void write_method(FILE *out, const fidelity *f)

@@ -22,10 +22,8 @@ enum {
     LETTER_WIDTH = 7 /* of the legend, in monospace of 11.5 pixels, rounded up */
 };
 
-/* The colours of a file; the page's own are in report_html.c. A white ground, for readers with a dark one. */
-static const char style[] =
-    "text{font:12px system-ui,sans-serif;fill:#1d2530}.axis{stroke:#9aa3af}.grid{stroke:#e6e9ee}"
-    ".name{font:11.5px ui-monospace,monospace}";
+/* Of a file; the page has its own. */
+static const char style[] = MARKUP_PLOT_STYLE ".name{font:11.5px ui-monospace,monospace}";
 
 /* A run's place on the horizontal axis. */
 typedef struct {
@@ -92,7 +90,7 @@ static void write_floor(FILE *out, double y)
 {
     fprintf(out,
             "<rect x=\"%d\" y=\"%.1f\" width=\"%d\" height=\"%.1f\" fill=\"#eef3f1\"/>"
-            "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#009e73\" stroke-dasharray=\"5 4\"/>"
+            "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"" MARKUP_SAME "\" stroke-dasharray=\"5 4\"/>"
             "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" style=\"fill:#00704f\">another seed (95 %%)</text>",
             LEFT, y, PLOT_WIDTH - LEFT - RIGHT, PLOT_HEIGHT - BOTTOM - y, LEFT, PLOT_WIDTH - RIGHT, y, y,
             PLOT_WIDTH - RIGHT - 4, y - 5);
@@ -225,7 +223,7 @@ int report_write_plot(const fidelity *f, const char *path)
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\">\n"
             "<title>Distance to the reference and seconds per image</title><style>%s</style>"
-            "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n",
+            "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", /* for readers with a dark ground */
             width, height, width, height, style, width, height);
     write_plot(out, f, REPORT_SECONDS);
     write_legend(out, f);

@@ -2,6 +2,7 @@
 #include "tools/command.h"
 #include "tools/fidelity_compare.h"
 #include "tools/report.h"
+#include "tools/stats.h"
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -38,11 +39,14 @@ static void print_row(const fidelity *f, const fidelity_run *r)
     putchar('\n');
 }
 
-/* How far the times of a run spread. */
-static void print_times(const fidelity_run *r, int speed)
+/* The times of a run, and how far they spread. */
+static void print_times(const fidelity *f, const fidelity_run *r)
 {
-    printf("           %.4f s per image (%.4f to %.4f)", r->seconds.median, r->seconds.low, r->seconds.high);
-    if (speed) printf(", speed %.2fx (%.2f to %.2f)", r->speed.median, r->speed.low, r->speed.high);
+    const int spread = fidelity_has_spread(f);
+    printf("           %.4f s per image", r->seconds.median);
+    if (spread) printf(" (%.4f to %.4f)", r->seconds.low, r->seconds.high);
+    if (r != f->runs) printf(", speed %.2fx", r->speed.median);
+    if (r != f->runs && spread) printf(" (%.2f to %.2f)", r->speed.low, r->speed.high);
     putchar('\n');
 }
 
@@ -60,16 +64,19 @@ void report_print_table(const fidelity *f)
         printf("%-9s %8s %6s %7s %7s %6s %8.5f %8.5f\n", "seed", "", "", "", "", "", f->image_floor, f->token_floor);
     putchar('\n');
     printf("reference  %s\n", f->runs[0].name);
-    print_times(&f->runs[0], 0);
+    print_times(f, &f->runs[0]);
     for (int i = 1; i < f->run_count; i++) {
         printf("run %-6d %s\n", i, f->runs[i].name);
         printf("           %s\n", fidelity_verdict(f, &f->runs[i], verdict, sizeof verdict));
-        print_times(&f->runs[i], 1);
+        print_times(f, &f->runs[i]);
     }
-    printf("\ns/image, speed: medians of %d turn%s that the runs made one after another; in\n"
-           "brackets %s.\n",
-           f->timed_turns, f->timed_turns > 1 ? "s" : "",
-           f->timed_turns >= FIDELITY_QUARTILES_MIN ? "the quartiles" : "the least and the largest");
+    if (fidelity_has_spread(f))
+        printf("\ns/image, speed: medians of %d turns that the runs made one after another; in\n"
+               "brackets %s.\n",
+               f->timed_turns,
+               f->timed_turns >= FIDELITY_QUARTILES_MIN ? "the quartiles" : "the least and the largest");
+    else
+        puts("\ns/image, speed: one turn, no spread; a smaller --batch makes more turns.");
     puts("c/token, c/image: head calls in sequence of a token, and of target and draft for\n"
          "an image (a batch shares them). accept: drafts, else proposals in the head.\n"
          "image, token: energy distance to the reference, of whole images and of single\n"
@@ -87,6 +94,15 @@ static void add_energy(cJSON *record, const char *name, const eval_energy_test *
     cJSON_AddNumberToObject(o, "null_95", t->null_95);
 }
 
+/* An end of a spread; null where there is none. */
+static void add_end(cJSON *record, const char *name, const fidelity *f, double value)
+{
+    if (fidelity_has_spread(f))
+        cJSON_AddNumberToObject(record, name, value);
+    else
+        cJSON_AddNullToObject(record, name);
+}
+
 static cJSON *run_record(const fidelity *f, const fidelity_run *r)
 {
     cJSON *o = cJSON_CreateObject();
@@ -96,12 +112,12 @@ static cJSON *run_record(const fidelity *f, const fidelity_run *r)
     params_record(&r->options, cJSON_AddObjectToObject(o, "parameters"));
     cJSON_AddStringToObject(o, "guarantee", r->guarantee);
     cJSON_AddNumberToObject(o, "seconds_per_image", r->seconds.median);
-    cJSON_AddNumberToObject(o, "seconds_low", r->seconds.low);
-    cJSON_AddNumberToObject(o, "seconds_high", r->seconds.high);
+    add_end(o, "seconds_low", f, r->seconds.low);
+    add_end(o, "seconds_high", f, r->seconds.high);
     cJSON_AddItemToObject(o, "turn_seconds", cJSON_CreateDoubleArray(r->turn_seconds, f->turns));
     cJSON_AddNumberToObject(o, "speed", r->speed.median);
-    cJSON_AddNumberToObject(o, "speed_low", r->speed.low);
-    cJSON_AddNumberToObject(o, "speed_high", r->speed.high);
+    add_end(o, "speed_low", f, r->speed.low);
+    add_end(o, "speed_high", f, r->speed.high);
     stats_record(&r->stats, f->num, o);
     if (f->judged) cJSON_AddNumberToObject(o, "classifier_accuracy", (double)r->recognised / f->num);
     return o;
@@ -134,7 +150,10 @@ int report_print_json(const fidelity *f)
     cJSON_AddNumberToObject(record, "batch", f->batch);
     cJSON_AddNumberToObject(record, "turns", f->turns);
     cJSON_AddNumberToObject(record, "turns_timed", f->timed_turns);
-    cJSON_AddStringToObject(record, "spread", f->timed_turns >= FIDELITY_QUARTILES_MIN ? "quartiles" : "extremes");
+    if (fidelity_has_spread(f))
+        cJSON_AddStringToObject(record, "spread", f->timed_turns >= FIDELITY_QUARTILES_MIN ? "quartiles" : "extremes");
+    else
+        cJSON_AddNullToObject(record, "spread");
     cJSON_AddNumberToObject(record, "permutations", FIDELITY_PERMUTATIONS);
     if (f->has_floor) {
         cJSON *o = cJSON_AddObjectToObject(record, "floor");
@@ -150,9 +169,5 @@ int report_print_json(const fidelity *f)
     }
     cJSON_AddStringToObject(record, "page", f->out);
     if (f->plot) cJSON_AddStringToObject(record, "plot", f->plot);
-    char *text = cJSON_PrintUnformatted(record);
-    if (text) puts(text);
-    cJSON_free(text);
-    cJSON_Delete(record);
-    return text ? 0 : tool_error("out of memory for the JSON record");
+    return tool_print_json(record, 0);
 }

@@ -1,6 +1,7 @@
 #include "tools/run_options.h"
 
 #include "tools/command.h"
+#include "tools/options_help.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -77,6 +78,15 @@ void run_options_add(run_options *o, option_set *set)
     for (int i = 0; i < mar_option_count(); i++) options_add(set, mar_option_get(i), &o->machine, 1);
 }
 
+void run_options_manual(FILE *out)
+{
+    run_options o;
+    option_set set = {.command = "of a run"};
+    run_options_init(&o);
+    run_options_add(&o, &set);
+    options_manual(&set, 1, out);
+}
+
 const mar_param *run_option(const char *name)
 {
     for (const mar_param *p = rows; p->name; p++)
@@ -128,12 +138,18 @@ int run_is_demo(const char *model)
 
 /* --- in words and in records ---------------------------------------------------------------------------- */
 
-const char *run_param_text(const run_options *o, int i, char *text, size_t size)
+/* The value of option i in params, those given or those used. */
+static const char *value_text(const run_options *o, const mar_params *params, int i, char *text, size_t size)
 {
     const mar_param *p = mar_param_get(i);
-    if (p->type != MAR_TYPE_MODEL) return mar_param_text(p, &o->params, text, size);
+    if (p->type != MAR_TYPE_MODEL) return mar_param_text(p, params, text, size);
     snprintf(text, size, "%s", o->draft ? tool_base_name(o->draft) : "");
     return text;
+}
+
+const char *run_param_text(const run_options *o, int i, char *text, size_t size)
+{
+    return value_text(o, &o->used, i, text, size);
 }
 
 static void write_difference(FILE *out, const mar_param *p, const char *value, const char *base)
@@ -147,6 +163,17 @@ static void write_difference(FILE *out, const mar_param *p, const char *value, c
         fprintf(out, " --%s %s", p->name, p->type == MAR_TYPE_TEXT ? tool_base_name(value) : value);
 }
 
+/* Option i. What is given alike, such as "0: 64", sets no run apart, whatever becomes of it. */
+static void write_param_difference(FILE *out, const run_options *o, const run_options *base, int i)
+{
+    char value[4096], other[4096];
+    const int base_has_session = base->used.size > 0;
+    value_text(base, &base->params, i, other, sizeof other);
+    if (strcmp(value_text(o, &o->params, i, value, sizeof value), other) == 0) return;
+    if (base_has_session) value_text(base, &base->used, i, other, sizeof other);
+    write_difference(out, mar_param_get(i), value_text(o, &o->used, i, value, sizeof value), other);
+}
+
 const char *run_options_differences(const run_options *o, const run_options *base, char *text, size_t size)
 {
     char value[4096], other[4096];
@@ -157,9 +184,7 @@ const char *run_options_differences(const run_options *o, const run_options *bas
         write_difference(out, p, mar_param_text(p, o, value, sizeof value),
                          mar_param_text(p, base, other, sizeof other));
     for (int i = 0; i < mar_param_count(); i++)
-        if (!run_param_unused(o, i))
-            write_difference(out, mar_param_get(i), run_param_text(o, i, value, sizeof value),
-                             run_param_text(base, i, other, sizeof other));
+        if (!run_param_unused(o, i)) write_param_difference(out, o, base, i);
     for (int i = 0; i < mar_option_count(); i++)
         write_difference(out, mar_option_get(i), mar_param_text(mar_option_get(i), &o->machine, value, sizeof value),
                          mar_param_text(mar_option_get(i), &base->machine, other, sizeof other));

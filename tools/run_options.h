@@ -6,23 +6,27 @@
 #include "mar.h"
 #include "tools/options.h"
 
+#include <stdio.h>
+
 typedef struct cJSON cJSON;
 
 typedef struct {
     const char *model, *vae, *draft; /* as given; vae and draft may be NULL */
     int heads;                       /* 0: the file's */
-    mar_params params; /* as given; after models_session those that the session uses. models_load sets draft */
-    mar_options machine;
-    int given; /* one of them was on the command line */
+    mar_params params;               /* as given. models_load sets draft */
+    mar_params used;                 /* those that the session uses, 64 for num_iter 0; models_session sets it */
+    mar_options machine;             /* as given */
+    int given;                       /* 1: at least one run option was on the command line */
 } run_options;
 
 /* Defaults: the demo model, and the library's. */
 void run_options_init(run_options *o);
-/* Defaults but for what `first` says for all runs that are compared: model and machine, and the options of the group
- * "Sampling", such as guidance. Steps and ways to be faster are each run's own. */
+/* Sets defaults, then copies model, machine and the group "Sampling" from `first`. */
 void run_options_inherit(run_options *o, const run_options *first);
 /* Adds them to a set that is to be parsed. */
 void run_options_add(run_options *o, option_set *set);
+/* Writes the manual's list of them, as mdoc. */
+void run_options_manual(FILE *out);
 /* The library's option of that name, or "model", "vae" or "heads". */
 const mar_param *run_option(const char *name);
 /* After parsing: an option that would have no effect is an error. Returns 0, or 1 with the error printed. */
@@ -32,14 +36,16 @@ int run_is_demo(const char *model);
 
 /* Whether it is of the group "Sampling" or "Steps". */
 int run_param_is_basic(const mar_param *p);
-/* Option i of mar_param_get in this run. */
-const char *run_param_unused(const run_options *o, int i);                        /* as mar_params_unused */
-const char *run_param_text(const run_options *o, int i, char *text, size_t size); /* a file by its base name */
+/* Why option i of mar_param_get has no effect in this run, as mar_params_unused. */
+const char *run_param_unused(const run_options *o, int i);
+/* The value that the session uses for option i, a file by its base name. Returns text. After models_session. */
+const char *run_param_text(const run_options *o, int i, char *text, size_t size);
 
-/* The options whose value is not that of `base`, as the command line spells them, but a file by its base name, and "no
- * gtr" for what is off: "--head_spec 8". "" if there are none. Returns text. */
+/* The options that were given otherwise than in `base`, and that the sessions use otherwise if both have one: as the
+ * command line spells them, but a file by its base name, and "no gtr" for what is off: "--head_spec 8". "" if there are
+ * none. Returns text. After models_session of `o`. */
 const char *run_options_differences(const run_options *o, const run_options *base, char *text, size_t size);
-/* Those of them that make the run faster than plain sampling in as many steps. */
+/* The options that make the run faster than plain sampling in as many steps, in the same way. */
 const char *run_options_ways(const run_options *o, char *text, size_t size);
 
 /* Adds every option of mar_params that has an effect: numbers as numbers, flags as true or false, choices and the

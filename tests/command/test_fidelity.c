@@ -73,12 +73,19 @@ static void identical_runs(void **state)
     assert_true(cJSON_IsTrue(cJSON_GetObjectItem(run, "identical")));
     assert_true(number(run, "head_calls_per_token") == 20);
     assert_string_equal(text(run, "verdict"), "identical: the same tokens to the last bit");
+    /* one turn of 16 images and one of 4: only one is timed */
+    assert_true(number(record, "turns_timed") == 1 && number(run, "speed") > 0);
+    static const char *const ends[] = {"seconds_low", "seconds_high", "speed_low", "speed_high"};
+    for (int i = 0; i < 4; i++) assert_true(cJSON_IsNull(cJSON_GetObjectItem(run, ends[i])));
+    assert_true(cJSON_IsNull(cJSON_GetObjectItem(record, "spread")));
     cJSON_Delete(record);
 
     assert_int_equal(count_files(d), 1); /* no temporary file */
     char *page = read_whole_file(d, "a.html", NULL);
     assert_int_equal(strncmp(page, "<!DOCTYPE html>", 15), 0);
     assert_non_null(strstr(page, "</html>"));
+    assert_non_null(strstr(page, "One turn has no spread."));
+    assert_null(strstr(page, "<small>0."));
     assert_int_equal(count_of(page, "src=\"data:image/png;base64,"), count_of(page, "src="));
     assert_int_equal(count_of(page, "<img "), 2); /* a sample grid of each run */
     assert_int_equal(count_of(page, "<svg "), 3); /* speed, head calls, channels */
@@ -202,7 +209,8 @@ static void no_first_run(void **state)
     cJSON_Delete(record);
 }
 
-/* A reference that is itself faster is named by its ways, and a run by what it does without. */
+/* A reference that is itself faster is named by its ways as given, and a run by what it does without. An option that
+ * nobody gave, such as the steps that --lazy or --gtr has by default, is in no name. */
 static void a_fast_reference(void **state)
 {
     cJSON *record = report(*state, QUICK "--versus --model demo-draft " QUICK "--lazy_head --against --gtr "
@@ -210,8 +218,16 @@ static void a_fast_reference(void **state)
     assert_string_equal(text(run_of(record, 0), "options"), "--num_iter 4 --cfg 2.9 no gtr");
     assert_string_equal(text(run_of(record, 1), "options"),
                         "--model demo-draft --num_iter 4 --cfg 2.9 --lazy_head no gtr");
-    assert_string_equal(text(cJSON_GetObjectItem(record, "reference"), "options"),
-                        "--num_sampling_steps 20 --gtr --gtr_sampling_steps 20");
+    assert_string_equal(text(cJSON_GetObjectItem(record, "reference"), "options"), "--num_sampling_steps 20 --gtr");
+    cJSON_Delete(record);
+    record = report(*state, "--num_iter 4 --against --lazy --num_sampling_steps 4 --num 20 --out g.html");
+    assert_string_equal(text(cJSON_GetObjectItem(record, "reference"), "options"), "--num_sampling_steps 4 --lazy");
+    assert_string_equal(text(run_of(record, 0), "options"), "--num_iter 4 --num_sampling_steps 100 no lazy");
+    cJSON_Delete(record);
+    record = report(*state, "--num_iter 64 --num_sampling_steps 4 --versus --num_sampling_steps 4 "
+                            "--against --num_sampling_steps 4 --num 20 --out g.html");
+    assert_string_equal(text(run_of(record, 0), "options"), "the same options"); /* 64 is the default */
+    assert_string_equal(text(run_of(record, 1), "options"), "the same options");
     cJSON_Delete(record);
 }
 
@@ -234,6 +250,8 @@ static void table_and_page(void **state)
     assert_non_null(strstr(r.out, "\nreference "));
     assert_non_null(strstr(r.out, "\nrun 1 "));
     assert_non_null(strstr(r.out, "identical: the same tokens to the last bit"));
+    assert_non_null(strstr(r.out, "one turn, no spread"));
+    assert_null(strstr(r.out, "s per image ("));
     command_result_free(&r);
     char *page = read_whole_file(d, "d.html", NULL);
     assert_non_null(strstr(page, "a&lt;b&amp;&quot;c.safetensors"));
@@ -282,6 +300,7 @@ static void a_load_changes_no_speed(void **state)
     f.runs[0].turn_seconds = reference, f.runs[1].turn_seconds = fast;
     assert_int_equal(fidelity_time(&f), 0);
     assert_int_equal(f.timed_turns, 5);
+    assert_true(fidelity_has_spread(&f));
     assert_true(f.runs[1].speed.median == 2 && f.runs[1].speed.low == 2);
     assert_float_equal(f.runs[1].speed.high, 2.2, 1e-12);
     assert_true(f.runs[1].seconds.median == 1 && f.runs[1].seconds.low == 1 && f.runs[1].seconds.high == 10);
@@ -291,6 +310,7 @@ static void a_load_changes_no_speed(void **state)
     f.num = f.batch = 26; /* one turn: there is no other */
     assert_int_equal(fidelity_time(&f), 0);
     assert_true(f.timed_turns == 1 && f.runs[1].speed.median == 9 && f.runs[1].speed.high == 9);
+    assert_false(fidelity_has_spread(&f));
 }
 
 /* From eight turns on: a quarter of them on either side is left out. */
@@ -435,7 +455,7 @@ static void interrupted(void **state)
 static void no_second_library(void **state)
 {
     command_result r =
-        command_run(*state, "nm \"$MAR\" | grep -E ' [bBdDrRtT] (kern|wt|diff|spec|vae|err|mar_session)_'; "
+        command_run(*state, "nm \"$MAR\" | grep -E ' [bBdDrRtT] (kern|wt|diff|spec|vae|eval|err|mar_session)_'; "
                             "nm \"$MAR\" | grep -c ' T cmd_fidelity$'");
     assert_string_equal(r.out, "1\n");
     command_result_free(&r);
@@ -460,6 +480,9 @@ static void mistakes(void **state)
         {"--versus --against --plot plot.png", "plot.png: expected a name ending in .svg"},
         {"--versus --against --plot nowhere/x.svg", "nowhere/x.svg: cannot write there"},
         {"--versus --against --plot a.svg --out a.svg", "--plot a.svg: --out writes there, expected another file"},
+        {"--versus --against --plot a.svg --out ./a.svg", "--plot a.svg: --out writes there, expected another file"},
+        {"--versus --against --plot ../$(basename $PWD)/a.svg --out a.svg",
+         "--out writes there, expected another file"},
         {"--against stray", "stray: unexpected argument"},
     };
     const char *d = *state;

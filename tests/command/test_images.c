@@ -237,26 +237,37 @@ static void files_are_loaded_once(void **state)
 {
     (void)state;
     static model_store store;
-    run_options options[4];
-    run_models models[4];
-    for (int i = 0; i < 4; i++) {
+    enum { RUNS = 7 };
+    run_options options[RUNS];
+    run_models models[RUNS];
+    for (int i = 0; i < RUNS; i++) {
         run_options_init(&options[i]);
         options[i].machine.threads = 1;
     }
     options[1].draft = "demo-draft";
     options[2].model = "demo-draft";
     options[3].machine.threads = 2;
-    for (int i = 0; i < 4; i++) assert_int_equal(models_load(&store, &options[i], NULL, &models[i]), 0);
+    options[4].machine.dtype = MAR_DTYPE_F32, options[5].machine.dtype = MAR_DTYPE_BF16;
+    options[6].heads = 2;
+    for (int i = 0; i < RUNS; i++) assert_int_equal(models_load(&store, &options[i], NULL, &models[i]), 0);
     assert_ptr_equal(models[1].library, models[0].library);
     assert_ptr_equal(models[1].model, models[0].model);
     assert_ptr_equal(models[1].vae, models[0].vae);
     assert_ptr_equal(models[2].model, models[1].draft);
     assert_ptr_equal(options[1].params.draft, models[1].draft);
     assert_null(models[0].draft);
-    assert_ptr_not_equal(models[3].library, models[0].library);
-    assert_ptr_not_equal(models[3].model, models[0].model);
-    assert_int_equal(store.handle_count, 2);
-    assert_int_equal(store.file_count, 5); /* model, decoder, draft; model, decoder */
+    for (int i = 3; i < 6; i++) /* threads, arithmetic: none is any other's library or model */
+        for (int k = 0; k < i; k++) {
+            assert_ptr_not_equal(models[i].library, models[k].library);
+            assert_ptr_not_equal(models[i].model, models[k].model);
+            assert_ptr_not_equal(models[i].vae, models[k].vae);
+        }
+    assert_ptr_equal(models[6].library, models[0].library);
+    assert_ptr_not_equal(models[6].model, models[0].model);
+    assert_ptr_equal(models[6].vae, models[0].vae);
+    assert_int_equal(mar_model_get_config(models[6].model)->heads, 2);
+    assert_int_equal(store.handle_count, 4);
+    assert_int_equal(store.file_count, 3 + 3 * 2 + 1); /* model, decoder, draft; model, decoder of three; model */
     models_free(&store);
 }
 

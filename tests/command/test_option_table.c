@@ -161,6 +161,11 @@ static void assert_entry(const char *where, const char *entry, const char *end, 
         fail_msg("%s: --%s without %s", where, p->name, p->argument);
     if (!*default_text(p, value, sizeof value)) return;
     snprintf(what, sizeof what, "%s%s%s", before, value, behind);
+    if (*before == '[' && strcmp(value, "0") == 0 &&
+        occurs(entry, end, " 0: ")) { /* the words say what it stands for */
+        if (occurs(entry, end, what)) fail_msg("%s: --%s with \"%s\" besides", where, p->name, what);
+        return;
+    }
     if (!occurs(entry, end, what)) fail_msg("%s: --%s without its default, \"%s\"", where, p->name, what);
 }
 

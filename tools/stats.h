@@ -1,0 +1,16 @@
+/* The statistics of several batches, added up and as JSON. */
+#ifndef TOOLS_STATS_H
+#define TOOLS_STATS_H
+
+#include "mar.h"
+
+typedef struct cJSON cJSON;
+
+/* Adds one batch's statistics to *sum. head_calls_max, arena_bytes and recorded_bytes keep the larger value,
+ * head_call_bytes and head_call_products that of the batch. accepted_shift is averaged as a root mean square. */
+void stats_add(mar_stats *sum, const mar_stats *s);
+
+/* Everything of `stats` that `mar generate --json` and `mar fidelity --json` print. */
+void stats_record(const mar_stats *stats, long images, cJSON *record);
+
+#endif

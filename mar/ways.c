@@ -3,6 +3,7 @@
 #include "mar/params.h"
 #include "specdec/verifier.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -137,35 +138,46 @@ static int is_on(const char *method, const mar_params *p)
     return find(method) || strcmp(mar_param_text(o, p, value, sizeof value), method) == 0;
 }
 
-/* What has to be on for a method: "draft", "gtr", "diff_annealing linear, cosine or two-stage", "draft and spec cspd";
- * and what is on and must not be: "draft and no head_spec". */
+__attribute__((format(printf, 3, 4))) static void append(char *text, size_t size, const char *format, ...)
+{
+    const size_t used = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + used, size - used, format, arguments);
+    va_end(arguments);
+}
+
+/* "gtr", "spec cspd", "diff_annealing linear, cosine or two-stage": how the way is turned on for the method. */
+static void append_option(const mar_way *way, const char *method, char *text, size_t size)
+{
+    const mar_param *o = mar_param_find(way->name);
+    append(text, size, "%s", o->name);
+    if (!find(method)) append(text, size, " %s", method);
+    if (!find(method) || o->type != MAR_TYPE_CHOICE) return;
+    const char *before = " ";
+    for (int i = 0; o->choices[i]; i++) {
+        if (i == (int)o->value) continue; /* the value that leaves it off */
+        append(text, size, "%s%s", before, o->choices[i]);
+        before = o->choices[i + 1] && !o->choices[i + 2] ? " or " : ", ";
+    }
+}
+
+/* What has to be on for a method, and what is on and must not be: "needs draft and spec cspd", "needs draft and no
+ * head_spec". */
 static void write_needs(const char *method, const mar_params *p, char *text, size_t size)
 {
-    const mar_way *way = way_of(method);
-    const mar_param *o = mar_param_find(way->name);
-    size_t used = 0;
-    text[0] = '\0';
-    if (o->method && !is_on(o->method, p)) used = (size_t)snprintf(text, size, "%s", o->method);
-    const mar_way *other = NULL;
+    const mar_way *way = way_of(method), *other = NULL;
+    const char *first = mar_param_find(way->name)->method; /* what its own option needs */
+    snprintf(text, size, "needs ");
+    if (first && is_on(first, p)) first = NULL;
+    if (first) append(text, size, "%s", first);
+    const int says_option = !find(method) || !way->by_itself;
+    if (says_option && first) append(text, size, " and ");
+    if (says_option) append_option(way, method, text, size);
     for (int i = 0; ways[i] && !other; i++)
         if (ways[i] != way && mar_way_is_on(ways[i], p) && (clash_of(ways[i], way) || clash_of(way, ways[i])))
             other = ways[i];
-    if (!find(method) || !way->by_itself) {
-        const char *and = used ? " and " : "";
-        used += (size_t)snprintf(text + used, size - used, "%s%s", and, o->name);
-        if (!find(method)) used += (size_t)snprintf(text + used, size - used, " %s", method);
-        for (int i = 0, first = 1; o->type == MAR_TYPE_CHOICE && find(method) && o->choices[i]; i++) {
-            if (i == (int)o->value) continue; /* the value that leaves it off */
-            const int last = !o->choices[i + 1];
-            used += (size_t)snprintf(text + used, size - used, "%s%s",
-                                     first  ? " "
-                                     : last ? " or "
-                                            : ", ",
-                                     o->choices[i]);
-            first = 0;
-        }
-    }
-    if (other) snprintf(text + used, size - used, "%sno %s", used ? " and " : "", other->name);
+    if (other) append(text, size, "%sno %s", says_option || first ? " and " : "", other->name);
 }
 
 const char *mar_params_unused(const mar_params *params, int i)
@@ -182,7 +194,6 @@ const char *mar_params_unused(const mar_params *params, int i)
         return why;
     }
     if (!o->method || is_on(o->method, &p)) return NULL;
-    const int used = snprintf(why, sizeof why, "needs ");
-    write_needs(o->method, &p, why + used, sizeof why - (size_t)used);
+    write_needs(o->method, &p, why, sizeof why);
     return why;
 }

@@ -81,8 +81,8 @@ static void run(mar_model *model, mar_vae *vae, const char *name, const mar_para
     fflush(stdout);
 }
 
-/* One model, whole: `few` runs the plain configurations and every way alone only. */
-static void run_all(const mar_options *o, const char *file, const char *draft_file, int few)
+/* One model, whole: `brief` runs the plain configurations and every way alone only. */
+static void run_all(const mar_options *o, const char *file, const char *draft_file, int brief)
 {
     static const char *const dtypes[] = {"auto", "f32", "bf16"};
     mar *m;
@@ -98,12 +98,12 @@ static void run_all(const mar_options *o, const char *file, const char *draft_fi
     const char *base = strrchr(file, '/') ? strrchr(file, '/') + 1 : file;
 #define RUN(batch, ...)                                                                                                \
     (snprintf(name, sizeof name, __VA_ARGS__),                                                                         \
-     snprintf(name + strlen(name), sizeof name - strlen(name), " %s %s, %d threads, batch %d", base,                   \
-              dtypes[o->dtype], o->threads, batch),                                                                    \
+     snprintf(name + strlen(name), sizeof name - strlen(name), " %s %s, %d threads, batch %d", base, dtypes[o->dtype], \
+              o->threads, batch),                                                                                      \
      run(model, vae, name, &p, batch))
     for (int set = 0; set < 64; set++) {
         mar_params p = plain();
-        if (few && (set & (set - 1))) continue;
+        if (brief && (set & (set - 1))) continue;
         if (o->backend == MAR_BACKEND_CUDA) /* on the host a step of the chain takes seconds */
             p.num_iter = set == LAZY ? 7 : 2, p.num_sampling_steps = 4, p.diff_upper_steps = 4, p.diff_lower_steps = 3;
         turn_on(&p, set);
@@ -114,7 +114,7 @@ static void run_all(const mar_options *o, const char *file, const char *draft_fi
     for (int batch = 1; batch <= 3; batch += 2) RUN(batch, "plain");
     p.num_iter = 7, p.cfg_schedule = MAR_CFG_CONSTANT, p.temperature = 0.9f, p.seed = UINT64_C(0x1234567890ABCDEF);
     RUN(2, "constant, temperature");
-    if (!few) {
+    if (!brief) {
         for (int set = 0; set < 64; set += set < 4 ? 1 : 4) {
             p = plain();
             p.cfg = 1;
@@ -140,7 +140,7 @@ static void run_all(const mar_options *o, const char *file, const char *draft_fi
         for (int i = 0; i < 4; i++)
             for (int full = 0; full < 2; full++)
                 for (int align = 0; align < 2; align++) {
-                    if (few && (i < 2 || align == 0)) continue;
+                    if (brief && (i < 2 || align == 0)) continue;
                     p = plain();
                     p.draft = draft, p.spec = specs[i], p.context = full ? MAR_CONTEXT_FULL : MAR_CONTEXT_PREFIX;
                     p.align = align, p.gamma = 3 + i;

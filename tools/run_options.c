@@ -116,15 +116,35 @@ static const char *machine_unused(const mar_options *machine, const char *name)
     return NULL;
 }
 
+/* The library's words with the command's dashes: "needs draft and spec cspd" as "needs --draft and --spec cspd". */
+static const char *with_dashes(const char *words, char *text, size_t size)
+{
+    FILE *out = fmemopen(text, size, "w");
+    text[0] = '\0';
+    if (!out) return words;
+    while (*words) {
+        char word[64];
+        const size_t length = strcspn(words, " ,"), rest = strspn(words + length, " ,");
+        snprintf(word, sizeof word, "%.*s", (int)length, words);
+        fprintf(out, "%s%s%.*s", run_option(word) ? "--" : "", word, (int)rest, words + length);
+        words += length + rest;
+    }
+    fclose(out);
+    text[size - 1] = '\0';
+    return text;
+}
+
 int run_options_done(run_options *o, const option_set *set)
 {
+    char text[256];
     for (int k = 0; k < set->count; k++) {
         const option *q = &set->options[k];
         const char *why = NULL;
         if (!q->given || !q->shared) continue;
         o->given = 1;
         for (int i = 0; i < mar_param_count(); i++)
-            if (mar_param_get(i) == q->param) why = run_param_unused(o, i);
+            if (mar_param_get(i) == q->param && (why = run_param_unused(o, i)) != NULL)
+                why = with_dashes(why, text, sizeof text);
         if (q->fields == &o->machine) why = machine_unused(&o->machine, q->param->name);
         if (why) return tool_error("--%s: %s", q->param->name, why);
     }

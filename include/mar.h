@@ -231,8 +231,9 @@ MAR_API int mar_param_count(void);
 MAR_API const mar_param *mar_param_get(int i);
 /* mar_param_set by name: mar_params_set(&p, "cfg", "2.9", why, sizeof why). */
 MAR_API mar_status mar_params_set(mar_params *params, const char *name, const char *text, char *why, size_t size);
-/* NULL if option i has an effect together with the others as they are, else why it has none: "needs gtr". The text stays
- * until this thread's next call. NULL, too, for parameters that mar_session_create refuses for an option's range. */
+/* NULL if option i has an effect together with the others as they are, else why it has none: "needs gtr". The text
+ * stays until this thread's next call. NULL, too, for parameters that mar_session_create refuses for an option's
+ * range. */
 MAR_API const char *mar_params_unused(const mar_params *params, int i);
 
 typedef struct mar_session mar_session;
@@ -243,8 +244,8 @@ typedef struct mar_session mar_session;
  * step of the first batch of a size is recorded for those that follow (mar_stats.recorded_bytes). MAR_ENOMEM names the
  * block's size.
  * `params` is copied. If they come from a program compiled with an older mar.h, the fields that it lacks have their
- * defaults. Those of a newer mar.h are refused. `vae` may be NULL if only tokens are wanted. The session refers to model
- * and vae: free it first. */
+ * defaults. Those of a newer mar.h are refused. `vae` may be NULL if only tokens are wanted. The session refers to
+ * model and vae: free it first. */
 MAR_API mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
                                       mar_session **out);
 MAR_API void mar_session_free(mar_session *s);

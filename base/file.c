@@ -104,12 +104,3 @@ void file_writer_discard(file_writer *w)
     free(w->path);
     *w = (file_writer){0};
 }
-
-mar_status file_write(const char *path, const void *data, size_t size, mar_err *err)
-{
-    file_writer w;
-    mar_status status = file_writer_open(path, &w, err);
-    if (status != MAR_OK) return status;
-    fwrite(data, 1, size, w.stream);
-    return file_writer_commit(&w, err);
-}

@@ -28,7 +28,4 @@ mar_status file_writer_open(const char *path, file_writer *out, mar_err *err);
 mar_status file_writer_commit(file_writer *w, mar_err *err);
 void file_writer_discard(file_writer *w);
 
-/* Writes a whole file: open, write data[size], commit. */
-mar_status file_write(const char *path, const void *data, size_t size, mar_err *err);
-
 #endif

@@ -143,7 +143,7 @@ static mar_status settle_params(const mar_masked_model *model, mar_params *p, in
     for (; status == MAR_OK && *ways; ways++)
         if ((*ways)->check && mar_way_is_on(*ways, p)) status = (*ways)->check(model, p, err);
     if (status == MAR_OK && p->num_iter > c->seq_len)
-        status = err_set(err, MAR_EARG, "num_iter %d: expected 1..%d (the model has %d tokens)", p->num_iter,
+        status = err_set(err, MAR_EARG, "num_iter %d: expected 0..%d (the model has %d tokens)", p->num_iter,
                          c->seq_len, c->seq_len);
     return status;
 }

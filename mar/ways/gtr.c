@@ -98,7 +98,7 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
                        second);
     if (p->gtr_sampling_steps < 2 || p->gtr_sampling_steps > p->num_sampling_steps)
         return err_set(err, MAR_EARG,
-                       "gtr_sampling_steps %d: expected 2..%d, num_sampling_steps being those of detailed tokens",
+                       "gtr_sampling_steps %d: expected 0, or 2..%d, num_sampling_steps being those of detailed tokens",
                        p->gtr_sampling_steps, p->num_sampling_steps);
     return MAR_OK;
 }

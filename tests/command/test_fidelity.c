@@ -472,7 +472,7 @@ static void mistakes(void **state)
         {"--num 20 --against --num_iter 4", "the fast run is missing"},
         {"--against --num 19", "--num 19: expected a whole number from 20 to 10000"},
         {"--head_spce 3 --against", "did you mean --head_spec?"},
-        {"--versus --against --num_iter 65", "num_iter 65: expected 1..64"},
+        {"--versus --against --num_iter 65", "num_iter 65: expected 0..64"},
         {"--num_iter 4 --versus --model absent.pth --against", "absent.pth"},
         {"--versus --against --class 10", "--class: "},
         {"--versus --against --out nowhere/x.html", "nowhere/x.html: cannot write there"},

@@ -422,7 +422,7 @@ static void refuses(void **state)
     REFUSED("expected num_iter 7 or more", p->lazy = 1, p->num_iter = 6);
     REFUSED("gtr_generation_steps 33: expected 1..32", p->gtr = 1, p->gtr_generation_steps = 33);
     REFUSED("gtr_detail nan: expected a number from 0 to 1", p->gtr = 1, p->gtr_detail = NAN);
-    REFUSED("gtr_sampling_steps 1: expected 2..10", p->gtr = 1, p->gtr_sampling_steps = 1);
+    REFUSED("gtr_sampling_steps 1: expected 0, or 2..10", p->gtr = 1, p->gtr_sampling_steps = 1);
 #undef REFUSED
     for (int i = 0; i < n; i++) {
         assert_int_equal(mar_session_create(model, NULL, &bad[i], 1, &s), MAR_EARG);

@@ -127,6 +127,31 @@ static void names(void **state)
     }
 }
 
+/* Nothing is lost to a limit: every verifier and way is in mar_method_get, with every option that is its own. */
+static void methods(void **state)
+{
+    (void)state;
+    int expected = 0, continuous = 0, choices = 0;
+    for (const spec_method *const *m = spec_methods(); *m; m++, expected++)
+        continuous += ((*m)->tokens & SPEC_CONTINUOUS) != 0;
+    for (const mar_way *const *way = mar_ways(); *way; way++)
+        for (const mar_way_method *m = (*way)->methods; m && m->name; m++, expected++) {
+            const mar_param *turns_on = mar_param_find((*way)->name);
+            int parameters = turns_on->type == MAR_TYPE_INT, found = 0;
+            for (int i = 0; i < mar_param_count(); i++) {
+                const mar_param *o = mar_param_get(i);
+                parameters += o->method && strcmp(o->method, (*way)->name) == 0;
+            }
+            for (int i = 0; i < mar_method_count(); i++)
+                if (strcmp(mar_method_get(i)->name, m->name) == 0 && mar_method_get(i)->parameter_count == parameters)
+                    found = 1;
+            if (!found) fail_msg("%s: expected in mar_method_get, with %d parameters", m->name, parameters);
+        }
+    assert_int_equal(mar_method_count(), expected);
+    for (const char *const *name = mar_param_find("spec")->choices; *name; name++) choices++;
+    assert_int_equal(choices, continuous);
+}
+
 static const char *why_unused(int set, const char *name)
 {
     static char text[160];
@@ -163,8 +188,9 @@ static void unused_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(combinations), cmocka_unit_test(refusals_name_the_stage), cmocka_unit_test(guarantees),
-        cmocka_unit_test(names),        cmocka_unit_test(unused_options),
+        cmocka_unit_test(combinations), cmocka_unit_test(refusals_name_the_stage),
+        cmocka_unit_test(guarantees),   cmocka_unit_test(names),
+        cmocka_unit_test(methods),      cmocka_unit_test(unused_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

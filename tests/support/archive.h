@@ -14,7 +14,8 @@ void bytes_put(bytes *b, const void *data, size_t size);
 void bytes_text(bytes *b, const char *text);
 void bytes_number(bytes *b, uint64_t value, int width); /* little-endian, zeros beyond 8 bytes */
 void bytes_free(bytes *b);
-bytes bytes_from_file(const char *path); /* a failure fails the test */
+bytes bytes_from_file(const char *path);              /* a failure fails the test */
+void bytes_to_file(const bytes *b, const char *path); /* a failure fails the test */
 
 /* Length, JSON text, and data_size bytes of 0, 1, 2, ... */
 bytes make_safetensors(const char *header, size_t data_size);

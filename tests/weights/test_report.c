@@ -164,7 +164,7 @@ static void write_damaged(const char *path, const char *source, const damage *d)
     bytes_number(&file, strlen(text), 8);
     bytes_text(&file, text);
     bytes_put(&file, data.data, data.size);
-    assert_ok(file_write(path, file.data, file.size, &err), &err);
+    bytes_to_file(&file, path);
     wt_close(f);
     cJSON_free(text);
     cJSON_Delete(header);

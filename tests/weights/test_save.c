@@ -102,7 +102,7 @@ static void set_up(fixture *x, const float *values, int n, wt_dtype dtype)
     bytes_number(&b, strlen(header), 8);
     bytes_text(&b, header);
     bytes_put(&b, values, sizeof *values * (size_t)n);
-    assert_ok(file_write(x->path, b.data, b.size, &err), &err);
+    bytes_to_file(&b, x->path);
     bytes_free(&b);
     assert_ok(wt_open(x->path, &x->source, &err), &err);
     snprintf(x->path, sizeof x->path, "%s/out.safetensors", x->dir);
@@ -226,7 +226,7 @@ static void test_full_disk(void **state)
     small.rlim_cur = 100000;
     signal(SIGXFSZ, SIG_IGN);
     for (int exists = 0; exists <= 1; exists++) {
-        if (exists) assert_ok(file_write(x.path, old.data, old.size, &err), &err);
+        if (exists) bytes_to_file(&old, x.path);
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
         mar_status status = wt_save_safetensors(x.path, &x.output, 1, NULL, 0, &err);
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
@@ -251,7 +251,8 @@ static void devices_and_pipes_stay(void **state)
     struct stat st;
     snprintf(path, sizeof path, "%s/pipe", folder);
     assert_int_equal(mkfifo(path, 0600), 0);
-    assert_int_equal(file_write(path, "x", 1, &err), MAR_EIO);
+    file_writer w;
+    assert_int_equal(file_writer_open(path, &w, &err), MAR_EIO);
     assert_non_null(strstr(err.text, "not a regular file"));
     assert_int_equal(stat(path, &st), 0);
     assert_true(S_ISFIFO(st.st_mode));

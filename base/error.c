@@ -31,6 +31,8 @@ const char *mar_status_name(mar_status status)
         return "malformed file";
     case MAR_EMODEL:
         return "not a usable model";
+    case MAR_ECANCELLED:
+        return "cancelled";
     case MAR_EBACKEND:
         return "backend error";
     }

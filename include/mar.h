@@ -40,12 +40,13 @@ extern "C" {
 
 typedef enum {
     MAR_OK = 0,
-    MAR_EARG,     /* an option or argument is out of its range */
-    MAR_ENOMEM,   /* an allocation failed; the message names the size */
-    MAR_EIO,      /* a file cannot be opened, read or written */
-    MAR_EFORMAT,  /* a file is not what its name or magic says, is truncated or malformed */
-    MAR_EMODEL,   /* the tensors in a file do not make a model: missing, extra, wrong shape, NaN */
-    MAR_EBACKEND, /* the compute backend failed or is not there */
+    MAR_EARG,       /* an option or argument is out of its range */
+    MAR_ENOMEM,     /* an allocation failed; the message names the size */
+    MAR_EIO,        /* a file cannot be opened, read or written */
+    MAR_EFORMAT,    /* a file is not what its name or magic says, is truncated or malformed */
+    MAR_EMODEL,     /* the tensors in a file do not make a model: missing, extra, wrong shape, NaN */
+    MAR_EBACKEND,   /* the compute backend failed or is not there */
+    MAR_ECANCELLED, /* mar_session_cancel was called */
 } mar_status;
 
 typedef enum { MAR_DTYPE_AUTO = 0, MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_F16 } mar_dtype;

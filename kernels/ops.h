@@ -1,14 +1,20 @@
 /* The kernel table: every operation a model is built from, one implementation per backend.
  *
+ * A device is a backend on one GPU or on the CPU: its properties, its memory, weights, and the primitives prepared so
+ * far. It may be used by any number of threads at a time. A queue is where one session's operations run: the CPU's
+ * threads or a GPU's stream, scratch memory, recordings, times, and the failure. One thread at a time uses a queue.
+ * Weights and memory belong to the device: what one queue has made, all queues can use once `finish` has returned.
+ *
  * Models are written once over this table. Two kinds of arrays appear:
  *   float*  residual streams, tokens, statistics: always f32;
- *   act*    operands of matrix products: k->act_size bytes an element, bf16 or f32 by backend.
- * Array arguments live in the backend's memory (k->core->alloc) unless they are marked `host`. Index arguments
+ *   act*    operands of matrix products: device->act_size bytes an element, bf16 or f32 by backend.
+ * Array arguments live in the device's memory (core->alloc) unless they are marked `host`. Index arguments
  * (`const int *`) and scalars live in host memory and are read before the call returns. Row counts may be 0.
  *
- * Operations on one kern run in order. An operation may still be running when its call returns; `download` and `finish`
- * wait for it. No row of a result depends on the contents of another row. On a CPU even the bits of a row are the same
- * for any number of rows and threads. On a GPU a product of another number of rows may round differently.
+ * Operations on one queue run in order. An operation may still be running when its call returns; `download` and
+ * `finish` wait for it. After a failure, and once the queue is cancelled, operations do nothing (kern_check). No row of
+ * a result depends on the contents of another row. On a CPU even the bits of a row are the same for any number of rows
+ * and threads. On a GPU a product of another number of rows may round differently.
  */
 #ifndef KERNELS_OPS_H
 #define KERNELS_OPS_H
@@ -19,7 +25,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct kern kern;                         /* a backend instance */
+typedef struct kern_device kern_device;
+typedef struct kern_queue kern_queue;
 typedef struct kern_linear kern_linear;           /* packed weights [N][K] and bias of y = act(x W^T + b) */
 typedef struct kern_conv kern_conv;               /* packed weights of a 2-D convolution */
 typedef struct kern_head kern_head;               /* packed weights of the diffusion head */
@@ -148,20 +155,34 @@ typedef struct {
 
 /* Memory, time, recordings, products, rows and attention: what every model is built from. */
 typedef struct {
-    void (*close)(kern *k);
+    void (*close)(kern_device *d); /* after all queues, weights and memory of it */
 
-    mar_status (*alloc)(kern *k, size_t bytes, void **out, mar_err *err); /* 64-byte aligned, zeroed */
-    void (*free)(kern *k, void *p);
+    mar_status (*queue_create)(kern_device *d, kern_queue **out, mar_err *err);
+    void (*queue_free)(kern_queue *k); /* waits for its work; NULL is fine */
+    /* Brackets what a thread does with a queue before it returns to its caller. Between enter and leave the CPU's
+     * threads are divided among the queues that are entered, and the GPU is the thread's current one; leave gives the
+     * thread back the one it had. Operations outside the brackets work, too, but no faster than one thread on a CPU. */
+    void (*enter)(kern_queue *k);
+    void (*leave)(kern_queue *k);
+    /* Waits for the work begun, and forgets the failure, so that operations work again. A failure that the device
+     * cannot recover from stays: kern_check. */
+    void (*recover)(kern_queue *k);
+    /* Waits for the work begun, and goes on on the caller's stream (CUDA: a cudaStream_t), which must outlive the queue
+     * or its next set_stream; NULL: on its own again. NULL in a backend without streams. */
+    mar_status (*set_stream)(kern_queue *k, void *stream, mar_err *err);
+
+    mar_status (*alloc)(kern_device *d, size_t bytes, void **out, mar_err *err); /* 64-byte aligned, zeroed */
+    void (*free)(kern_device *d, void *p); /* no work begun may use it. NULL is fine */
     /* Copies host -> backend; the caller may change src when the call returns. */
-    void (*upload)(kern *k, void *dst, const void *src, size_t bytes);
+    void (*upload)(kern_queue *k, void *dst, const void *src, size_t bytes);
     /* Copies backend -> host, and waits for it. */
-    void (*download)(kern *k, void *dst, const void *src, size_t bytes);
+    void (*download)(kern_queue *k, void *dst, const void *src, size_t bytes);
     /* Waits for all work. */
-    void (*finish)(kern *k);
+    void (*finish)(kern_queue *k);
 
     /* Adds the time since the last lap to *seconds; NULL only starts the clock. The sum is complete when `download` or
      * `finish` next returns. At most some thousand laps fit between two waits. */
-    void (*lap)(kern *k, double *seconds);
+    void (*lap)(kern_queue *k, double *seconds);
     /* Runs body(arg), a sequence of operations. A backend that can, records it at the first call (*recording NULL) and
      * replays it later; then body's calls only hand over their host arrays.
      *   - At each call with the same recording the operations, their order, scalars and backend addresses are the same;
@@ -169,40 +190,41 @@ typedef struct {
      *   - body calls no alloc, free, create, plan, download, finish, lap, similarity or speculate_*.
      *   - body may be called more than once for one recording, so it changes nothing on the host that the next call
      *     does not set again. */
-    void (*replay)(kern *k, kern_recording **recording, void (*body)(void *arg), void *arg);
-    void (*recording_free)(kern *k, kern_recording *recording); /* NULL is fine */
+    void (*replay)(kern_queue *k, kern_recording **recording, void (*body)(void *arg), void *arg);
+    void (*recording_free)(kern_queue *k, kern_recording *recording); /* NULL is fine */
 
     /* y[rows][N] = activation(x[rows][K] W^T + bias). Weights are copied, converted and packed here, once. */
-    mar_status (*linear_create)(kern *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
-    void (*linear_free)(kern *k, kern_linear *l);
-    /* Prepares for calls with this row count, so that `linear` allocates nothing. Optional. */
-    mar_status (*linear_plan)(kern *k, kern_linear *l, int rows, mar_err *err);
-    void (*linear)(kern *k, const kern_linear *l, const void *x, int rows, void *y);
+    mar_status (*linear_create)(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
+    void (*linear_free)(kern_device *d, kern_linear *l); /* NULL is fine */
+    /* Prepares for calls on this queue with this row count, so that `linear` allocates nothing. Optional. */
+    mar_status (*linear_plan)(kern_queue *k, const kern_linear *l, int rows, mar_err *err);
+    void (*linear)(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y);
 
     /* y[r] = (x[i] - mean) / sqrt(var + eps) * weight + bias, i = index ? index[r] : r. x float [..][dim],
      * weight and bias float [dim]; y act [rows][dim], or float if y_f32. */
-    void (*layer_norm)(kern *k, const float *x, const int *index, int rows, int dim, const float *weight,
+    void (*layer_norm)(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
                        const float *bias, float eps, void *y, int y_f32);
     /* dst[dst_index[r]] = src[src_index[r]] + add[add_index[r]], rows of dim floats. A NULL index is the identity. add
      * may be NULL: then bits are copied, so rows of operands can be copied too, their length counted in floats. */
-    void (*copy_rows)(kern *k, float *dst, const int *dst_index, const float *src, const int *src_index,
+    void (*copy_rows)(kern_queue *k, float *dst, const int *dst_index, const float *src, const int *src_index,
                       const float *add, const int *add_index, int rows, int dim);
     /* y[r] = the cosine between the head_dim parts of row r of a and of b, averaged over the heads. It says how much a
      * row has changed. Rows are `stride` elements apart; y is host float [rows]. Two zero parts have cosine 0. */
-    void (*similarity)(kern *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim, float *y);
+    void (*similarity)(kern_queue *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim,
+                       float *y);
     /* y[i] = a[i] - b[i] */
-    void (*subtract)(kern *k, const float *a, const float *b, size_t n, float *y);
+    void (*subtract)(kern_queue *k, const float *a, const float *b, size_t n, float *y);
     /* y[i] = x[i] as act. */
-    void (*to_act)(kern *k, const float *x, size_t n, act *y);
+    void (*to_act)(kern_queue *k, const float *x, size_t n, act *y);
 
     /* Multi-head attention of n_seq independent sequences. Row i of sequence s of q starts at
      * q + (s*n_q + i)*q_stride elements, and that of key and value at (s*n_k + i)*kv_stride. Heads lie side by side,
      * head_dim elements each. y act [n_seq*n_q][heads*head_dim]. Scores are scaled by 1/sqrt(head_dim); the softmax is
      * in f32. */
-    void (*attention)(kern *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride, int n_seq,
-                      int n_q, int n_k, int heads, int head_dim, act *y);
+    void (*attention)(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
+                      int n_seq, int n_q, int n_k, int heads, int head_dim, act *y);
     /* Prepares for calls of this shape, so that `attention` allocates nothing. */
-    mar_status (*attention_plan)(kern *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
+    mar_status (*attention_plan)(kern_queue *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
                                  mar_err *err);
 } kern_core_ops;
 
@@ -212,106 +234,120 @@ typedef struct {
  * layer. Modulation rows of many steps are computed ahead of the chain, in one large product. A row has mod_bytes(h)
  * bytes; its layout is the backend's own. */
 typedef struct {
-    mar_status (*create)(kern *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
-    void (*free)(kern *k, kern_head *h);
+    mar_status (*create)(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
+    void (*free)(kern_device *d, kern_head *h);            /* NULL is fine */
     size_t (*mod_bytes)(const kern_head *h);               /* of one modulation row */
     size_t (*scratch_bytes)(const kern_head *h, int rows); /* working memory of `modulate` and `eval` */
-    /* Prepares for calls with this row count, so that the operations below allocate nothing. */
-    mar_status (*plan)(kern *k, kern_head *h, int rows, mar_err *err);
+    /* Prepares for calls on this queue with this row count, so that the operations below allocate nothing. */
+    mar_status (*plan)(kern_queue *k, const kern_head *h, int rows, mar_err *err);
     /* mod[s*rows + r] = the modulation row of (temb[temb_index[s]], cond[r]); temb float [..][W], cond float [rows][W].
      */
-    void (*modulate)(kern *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
+    void (*modulate)(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
                      const float *cond, int rows, void *mod, void *scratch);
     /* out[r][2C] = net(x[x_index ? x_index[r] : r][C]; modulation row mod_index ? mod_index[r] : r). */
-    void (*eval)(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod, const int *mod_index,
-                 int rows, float *out, void *scratch);
+    void (*eval)(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                 const int *mod_index, int rows, float *out, void *scratch);
     /* As eval, by `reuse`. kept is float [depth][kept_rows][W], of which the first `rows` rows of each block are used:
      * as many as in the FRESH call before, or fewer. */
-    void (*eval_reusing)(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+    void (*eval_reusing)(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                          const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,
                          void *scratch);
 
     /* All steps of a job: at each index eval, then chain_step or chain_ode_step. */
-    void (*chain_run)(kern *k, const kern_head *h, const kern_chain_job *job);
+    void (*chain_run)(kern_queue *k, const kern_head *h, const kern_chain_job *job);
     /* x[r][c] <- p_sample(x, out) with the noise at address (KERN_NOISE_STEP, image[r], position[r], step, c). A row of
      * out is eps [C], then the variance fraction v [C]. cfg host [rows], or NULL without guidance. With guidance out
      * has 2*rows rows, and row rows+r is the unconditional one of row r. Guidance acts on eps only; v is the
      * conditional row's. */
-    void (*chain_step)(kern *k, float *x, const float *out, int rows, int channels, const float *cfg,
+    void (*chain_step)(kern_queue *k, float *x, const float *out, int rows, int channels, const float *cfg,
                        const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position,
                        int step);
     /* x <- the solver's next state. x0 [rows][C] is the x0 of the step before on entry, and this step's on return; it
      * is not read where coef_previous is 0. out and cfg as in chain_step; v is not used. */
-    void (*chain_ode_step)(kern *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
-                           const kern_ode_coef *coef);
+    void (*chain_ode_step)(kern_queue *k, float *x, float *x0, const float *out, int rows, int channels,
+                           const float *cfg, const kern_ode_coef *coef);
     /* The law chain_step draws from: mean[r][c], and log_std[r][c] = log(temperature * sigma), which is -inf at
      * temperature 0. coef host [rows] is each row's own step. At index 0 log_std is that of the clipped variance at
      * `temperature`, though chain_step adds no noise there. */
-    void (*chain_law)(kern *k, const float *x, const float *out, int rows, int channels, const float *cfg,
+    void (*chain_law)(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
                       const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
     /* path[r] += log_std[r][0] + ... + log_std[r][channels - 1] */
-    void (*add_log_std)(kern *k, double *path, const float *log_std, int rows, int channels);
+    void (*add_log_std)(kern_queue *k, double *path, const float *log_std, int rows, int channels);
     /* Verifies draft tokens against the target's laws. */
-    void (*verify)(kern *k, const kern_verify_job *job);
+    void (*verify)(kern_queue *k, const kern_verify_job *job);
     /* x[r][c] = the standard normal at address (purpose, image[r], position[r], step, c). */
-    void (*normal)(kern *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose, const uint64_t *image,
-                   const int *position, int step);
+    void (*normal)(kern_queue *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
+                   const uint64_t *image, const int *position, int step);
 
     /* Speculation inside the head, for w->tokens tokens (diffusion/speculate.h). Prepares for that many. */
-    mar_status (*speculate_plan)(kern *k, kern_head *h, const kern_speculation *w, mar_err *err);
+    mar_status (*speculate_plan)(kern_queue *k, const kern_head *h, const kern_speculation *w, mar_err *err);
     /* Sets every token to the top of the chain: draws x_T and all noise, forgets all evaluations, clears the counts. */
-    void (*speculate_start)(kern *k, kern_speculation *w);
+    void (*speculate_start)(kern_queue *k, kern_speculation *w);
     /* Begins a round: lists the states of the unfinished tokens and the proposals after them. The filter proposes, or
      * the draft's head if `draft` is not NULL. Returns 0 if all tokens are finished; it may notice that some rounds
      * late. */
-    int (*speculate_propose)(kern *k, kern_speculation *w, const kern_speculation_head *draft);
+    int (*speculate_propose)(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft);
     /* Ends a round: evaluates the target's head at all rows, verifies the proposals, and moves each token down to the
      * end of its round. */
-    void (*speculate_walk)(kern *k, kern_speculation *w, const kern_speculation_head *target);
+    void (*speculate_walk)(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
     /* All rounds in one operation; the filter proposes. Returns 0 without having done anything if this head or number
      * of rows does not suit it. NULL in a backend that has no such operation. */
-    int (*speculate_run)(kern *k, kern_speculation *w, const kern_speculation_head *target);
+    int (*speculate_run)(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
 } kern_head_ops;
 
 /* The image decoder. Activations are NHWC, one image at a time. */
 typedef struct {
-    /* Weights are copied by `create` and packed by the first `plan`. */
-    mar_status (*create)(kern *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
-    void (*free)(kern *k, kern_conv *c);
-    /* Must precede calls with this height and width of x, so that `conv` allocates nothing and cannot fail. */
-    mar_status (*plan)(kern *k, kern_conv *c, int height, int width, mar_err *err);
+    /* Weights are copied by `create` and packed by the first `plan` of any queue. */
+    mar_status (*create)(kern_queue *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
+    void (*free)(kern_device *d, kern_conv *c); /* NULL is fine */
+    /* Must precede calls on this queue with this height and width of x, so that `conv` allocates nothing and cannot
+     * fail. */
+    mar_status (*plan)(kern_queue *k, const kern_conv *c, int height, int width, mar_err *err);
     /* y[H][W][out] (upsampling: [2H][2W][out]) from x[H][W][in]. */
-    void (*conv)(kern *k, const kern_conv *c, const act *x, int height, int width, void *y);
+    void (*conv)(kern_queue *k, const kern_conv *c, const act *x, int height, int width, void *y);
     /* Must precede calls of group_norm with this shape, as `plan` does of `conv`. */
-    mar_status (*group_norm_plan)(kern *k, int pixels, int channels, mar_err *err);
+    mar_status (*group_norm_plan)(kern_queue *k, int pixels, int channels, mar_err *err);
     /* y = GroupNorm(x) * weight + bias, then y*sigmoid(y) if silu. x float [pixels][channels], y act. */
-    void (*group_norm)(kern *k, const float *x, int pixels, int channels, int groups, const float *weight,
+    void (*group_norm)(kern_queue *k, const float *x, int pixels, int channels, int groups, const float *weight,
                        const float *bias, float eps, int silu, act *y);
 } kern_conv_ops;
 
-struct kern {
+struct kern_device {
     const kern_core_ops *core;
     const kern_head_ops *head;
     const kern_conv_ops *conv;
     size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
     size_t mod_budget;     /* bytes of modulation rows that a model should make at a time */
-    size_t recorded_bytes; /* memory of all recordings, without what the driver takes for them */
     char description[128]; /* "cpu bf16 (avx512_bf16), 2 threads" */
-    mar_status failed;     /* the first failure of an operation that returns nothing; it stays */
+};
+
+struct kern_queue {
+    kern_device *device;
+    const kern_core_ops *core; /* the device's tables */
+    const kern_head_ops *head;
+    const kern_conv_ops *conv;
+    size_t recorded_bytes; /* memory of its recordings, without what the driver takes for them */
+    const int *cancel;     /* the user's, or NULL. Any thread may set it to 1 (__atomic_store_n), which fails the queue
+                            * with MAR_ECANCELLED at its next operation */
+    mar_status failed;     /* the first failure of an operation that returns nothing; it stays until recover */
     mar_err failure;       /* the message of that failure */
 };
 
+/* For backends: sets up what all queues of a device have in common. */
+void kern_queue_init(kern_queue *k, kern_device *d);
 /* For backends: remembers the first failure. */
-void kern_fail(kern *k, mar_status status, const mar_err *err);
+void kern_fail(kern_queue *k, mar_status status, const mar_err *err);
+/* For backends: whether operations should do their work, which they should not after a failure or a cancel. */
+int kern_live(kern_queue *k);
 /* For models: MAR_OK, or the first failure with its message. */
-mar_status kern_check(const kern *k, mar_err *err);
+mar_status kern_check(kern_queue *k, mar_err *err);
 
 /* Opens the CPU backend. dtype F32, BF16 or AUTO; threads 0 = one per available core. */
-mar_status kern_cpu_open(mar_dtype dtype, int threads, kern **out, mar_err *err);
+mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_err *err);
 
 /* Opens the CUDA backend on GPU number `device`. dtype F32, BF16 or AUTO, which is bf16. In a library built without the
  * CUDA toolkit this function's address is NULL. */
-__attribute__((weak)) mar_status kern_cuda_open(mar_dtype dtype, int device, kern **out, mar_err *err);
+__attribute__((weak)) mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **out, mar_err *err);
 /* Number of GPUs that the CUDA backend can use; 0 without driver or device. */
 __attribute__((weak)) int kern_cuda_devices(void);
 

@@ -21,7 +21,7 @@ static mar_status create_respacings(const diff_spec *specs, int n, diff_chain *c
         respacing->spec = specs[i];
         status = diff_schedule_create_for(&specs[i], c->temperature, &respacing->schedule, err);
         if (status == MAR_OK)
-            status = diff_head_time_embeddings(c->head, respacing->schedule.t, respacing->schedule.steps,
+            status = diff_head_time_embeddings(c->k, c->head, respacing->schedule.t, respacing->schedule.steps,
                                                &respacing->temb, err);
         if (respacing->schedule.steps > c->max_steps) c->max_steps = respacing->schedule.steps;
     }
@@ -46,15 +46,15 @@ static mar_status create_host(diff_chain *c, mar_err *err)
 /* Modulation rows to compute at a time: as the backend wishes, but at least those of one step. */
 static int chunk_rows(const diff_chain *c)
 {
-    const kern *k = c->head->k;
+    const kern_queue *k = c->k;
     const size_t rows = (size_t)rows_of(c, c->max_tokens), all = rows * (size_t)c->max_steps;
-    const size_t fit = k->mod_budget / k->head->mod_bytes(c->head->net);
+    const size_t fit = k->device->mod_budget / k->head->mod_bytes(c->head->net);
     return (int)(fit < rows ? rows : fit > all ? all : fit);
 }
 
 size_t diff_chain_lay_out(diff_chain *c, char *base)
 {
-    const kern *k = c->head->k;
+    const kern_queue *k = c->k;
     const size_t rows = (size_t)rows_of(c, c->max_tokens), tokens = (size_t)c->max_tokens;
     const size_t width = (size_t)c->head->width, channels = (size_t)c->head->channels;
     size_t used = 0;
@@ -70,10 +70,10 @@ size_t diff_chain_lay_out(diff_chain *c, char *base)
     return used;
 }
 
-mar_status diff_chain_create_for(const diff_head *head, const diff_spec *specs, int n, float temperature,
+mar_status diff_chain_create_for(kern_queue *k, const diff_head *head, const diff_spec *specs, int n, float temperature,
                                  int max_tokens, int guided, diff_chain *out, mar_err *err)
 {
-    *out = (diff_chain){.head = head, .max_tokens = max_tokens, .guided = guided, .temperature = temperature};
+    *out = (diff_chain){.k = k, .head = head, .max_tokens = max_tokens, .guided = guided, .temperature = temperature};
     mar_status status = create_respacings(specs, n, out, err);
     if (status == MAR_OK) status = create_host(out, err);
     if (status != MAR_OK) {
@@ -85,11 +85,11 @@ mar_status diff_chain_create_for(const diff_head *head, const diff_spec *specs, 
     return MAR_OK;
 }
 
-mar_status diff_chain_create(const diff_head *head, int steps, float temperature, int max_tokens, int guided,
-                             diff_chain *out, mar_err *err)
+mar_status diff_chain_create(kern_queue *k, const diff_head *head, int steps, float temperature, int max_tokens,
+                             int guided, diff_chain *out, mar_err *err)
 {
     const diff_spec plain = {MAR_SAMPLER_DDPM, steps, DIFF_TOP};
-    return diff_chain_create_for(head, &plain, 1, temperature, max_tokens, guided, out, err);
+    return diff_chain_create_for(k, head, &plain, 1, temperature, max_tokens, guided, out, err);
 }
 
 void diff_chain_use(diff_chain *c, int steps)
@@ -108,9 +108,9 @@ void diff_chain_reuse(diff_chain *c)
 void diff_chain_free(diff_chain *c)
 {
     if (!c->head) return;
-    kern *k = c->head->k;
+    kern_device *d = c->k->device;
     for (int i = 0; i < c->respacings; i++) {
-        if (c->respacing[i].temb) k->core->free(k, c->respacing[i].temb);
+        d->core->free(d, c->respacing[i].temb);
         diff_schedule_free(&c->respacing[i].schedule);
     }
     free(c->respacing);
@@ -151,7 +151,7 @@ static kern_head_reuse reuse_at(const diff_chain *c, int index, int first)
 
 mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err)
 {
-    kern *k = c->head->k;
+    kern_queue *k = c->k;
     const int rows = rows_of(c, tokens), chunk = chunk_steps(c, rows), first = c->schedule.steps - 1;
     mar_status status = k->core->linear_plan(k, c->head->cond, rows, err);
     if (status == MAR_OK) status = k->head->plan(k, c->head->net, rows, err);
@@ -177,7 +177,7 @@ static int is_traced(const diff_trace *trace, int index)
  */
 static void note(diff_chain *c, const float *x, int tokens, const float *cfg, int index, const diff_trace *trace)
 {
-    kern *k = c->head->k;
+    kern_queue *k = c->k;
     const int channels = c->head->channels;
     for (int r = 0; r < tokens; r++) c->coef[r] = &c->schedule.coef[index];
     k->head->chain_law(k, x, c->out, tokens, channels, cfg, c->coef, c->temperature, trace->mean, trace->log_std);
@@ -188,7 +188,7 @@ static void note(diff_chain *c, const float *x, int tokens, const float *cfg, in
  * others. */
 static void modulate(diff_chain *c, int tokens, int top, int bottom, int first)
 {
-    kern *k = c->head->k;
+    kern_queue *k = c->k;
     int row = 0;
     for (int full = 1; full >= 0; full--) {
         const int rows = full ? rows_of(c, tokens) : tokens, begin = row;
@@ -207,7 +207,7 @@ static void modulate(diff_chain *c, int tokens, int top, int bottom, int first)
 /* c->out = the head's output at index i. */
 static void evaluate(diff_chain *c, const float *x, int tokens, int i, int first)
 {
-    kern *k = c->head->k;
+    kern_queue *k = c->k;
     const kern_head_reuse reuse = reuse_at(c, i, first);
     const int rows = reuse == KERN_HEAD_FRESH ? rows_of(c, tokens) : tokens;
     const char *mod = (const char *)c->mod + (size_t)c->mod_row[i] * k->head->mod_bytes(c->head->net);
@@ -238,7 +238,7 @@ typedef struct {
 /* Takes the step at one index, operation by operation. */
 static void take_step(diff_chain *c, const run *r, int index, const diff_trace *trace)
 {
-    kern *k = c->head->k;
+    kern_queue *k = c->k;
     const int channels = c->head->channels;
     evaluate(c, r->x, r->tokens, index, r->first);
     if (is_traced(trace, index)) note(c, r->x, r->tokens, r->cfg, index, trace);
@@ -252,7 +252,7 @@ static void take_step(diff_chain *c, const run *r, int index, const diff_trace *
 /* Takes the steps at indices top .. bottom in one operation. */
 static void take_steps(diff_chain *c, const run *r, int top, int bottom)
 {
-    kern *k = c->head->k;
+    kern_queue *k = c->k;
     const kern_chain_job job = {
         .tokens = r->tokens,
         .conditions = c->guided ? 2 : 1,
@@ -277,7 +277,7 @@ static void take_steps(diff_chain *c, const run *r, int top, int bottom)
 void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg, uint64_t seed, const uint64_t *image,
                     const int *position, int first, int last, float *x, diff_trace *trace)
 {
-    kern *k = c->head->k;
+    kern_queue *k = c->k;
     const int rows = rows_of(c, tokens), chunk = rows ? chunk_steps(c, rows) : 0;
     const run r = {tokens, first, c->guided ? cfg : NULL, seed, image, position, x};
     if (!rows) return;
@@ -302,7 +302,7 @@ void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg,
 
 void diff_chain_start(diff_chain *c, int tokens, uint64_t seed, const uint64_t *image, const int *position, float *x)
 {
-    kern *k = c->head->k;
+    kern_queue *k = c->k;
     k->head->normal(k, x, tokens, c->head->channels, seed, KERN_NOISE_INIT, image, position, 0);
 }
 

@@ -12,6 +12,7 @@ typedef struct {
 } diff_respacing;
 
 typedef struct {
+    kern_queue *k; /* which the chain runs on; it must outlive the chain */
     const diff_head *head;
     diff_respacing *respacing; /* [respacings] */
     int respacings;
@@ -42,11 +43,11 @@ typedef struct {
 
 /* Creates a chain for at most max_tokens tokens a call; `guided` means two conditions a token. Call diff_chain_lay_out
  * before the first run. */
-mar_status diff_chain_create(const diff_head *head, int steps, float temperature, int max_tokens, int guided,
-                             diff_chain *out, mar_err *err);
+mar_status diff_chain_create(kern_queue *k, const diff_head *head, int steps, float temperature, int max_tokens,
+                             int guided, diff_chain *out, mar_err *err);
 /* Creates a chain with several respacings, which share all buffers. specs [n] is copied; no two have the same number of
  * steps. The first is in use. */
-mar_status diff_chain_create_for(const diff_head *head, const diff_spec *specs, int n, float temperature,
+mar_status diff_chain_create_for(kern_queue *k, const diff_head *head, const diff_spec *specs, int n, float temperature,
                                  int max_tokens, int guided, diff_chain *out, mar_err *err);
 /* Makes the chain evaluate the head as LazyMAR's release does (diffloss_cached.py). The head is evaluated in full at
  * the first index of a run and at every seventh index, 0 included. In between, outputs of the blocks' MLPs are reused

@@ -30,12 +30,12 @@ static mar_status load_pair(const wt_file *f, const char *name, int rows, int co
     return status;
 }
 
-static mar_status load_linear(const diff_head *h, const wt_file *f, const char *name, int rows, int cols,
+static mar_status load_linear(kern_queue *k, const wt_file *f, const char *name, int rows, int cols,
                               kern_activation activation, kern_linear **out, mar_err *err)
 {
     kern_linear_spec spec = {.out = rows, .in = cols, .activation = activation, .flags = KERN_IN_F32 | KERN_OUT_F32};
     mar_status status = load_pair(f, name, rows, cols, &spec.weight, &spec.bias, err);
-    if (status == MAR_OK) status = h->k->core->linear_create(h->k, &spec, out, err);
+    if (status == MAR_OK) status = k->core->linear_create(k, &spec, out, err);
     free((void *)(uintptr_t)spec.weight);
     free((void *)(uintptr_t)spec.bias);
     return status;
@@ -72,7 +72,7 @@ static void free_host(kern_head_spec *spec, kern_head_block *blocks)
     free(blocks);
 }
 
-static mar_status load_net(diff_head *h, const wt_file *f, mar_err *err)
+static mar_status load_net(kern_queue *k, diff_head *h, const wt_file *f, mar_err *err)
 {
     const int w = h->width, c = h->channels;
     kern_head_spec spec = {.width = w, .depth = h->depth, .channels = c};
@@ -84,31 +84,32 @@ static mar_status load_net(diff_head *h, const wt_file *f, mar_err *err)
     if (status == MAR_OK)
         status = load_pair(f, "final_layer.adaLN_modulation.1", 2 * w, w, &spec.ada_weight, &spec.ada_bias, err);
     if (status == MAR_OK) status = load_pair(f, "final_layer.linear", 2 * c, w, &spec.out_weight, &spec.out_bias, err);
-    if (status == MAR_OK) status = h->k->head->create(h->k, &spec, &h->net, err);
+    if (status == MAR_OK) status = k->head->create(k, &spec, &h->net, err);
     free_host(&spec, blocks);
     return status;
 }
 
-mar_status diff_head_load(kern *k, const wt_file *f, int width, int depth, int channels, int z_dim, diff_head *out,
-                          mar_err *err)
+mar_status diff_head_load(kern_queue *k, const wt_file *f, int width, int depth, int channels, int z_dim,
+                          diff_head *out, mar_err *err)
 {
-    *out = (diff_head){.k = k, .width = width, .depth = depth, .channels = channels, .z_dim = z_dim};
-    mar_status status = load_linear(out, f, "cond_embed", width, z_dim, KERN_LINEAR, &out->cond, err);
+    *out = (diff_head){.device = k->device, .width = width, .depth = depth, .channels = channels, .z_dim = z_dim};
+    mar_status status = load_linear(k, f, "cond_embed", width, z_dim, KERN_LINEAR, &out->cond, err);
     if (status == MAR_OK)
-        status = load_linear(out, f, "time_embed.mlp.0", width, FREQUENCIES, KERN_SILU, &out->time1, err);
-    if (status == MAR_OK) status = load_linear(out, f, "time_embed.mlp.2", width, width, KERN_LINEAR, &out->time2, err);
-    if (status == MAR_OK) status = load_net(out, f, err);
+        status = load_linear(k, f, "time_embed.mlp.0", width, FREQUENCIES, KERN_SILU, &out->time1, err);
+    if (status == MAR_OK) status = load_linear(k, f, "time_embed.mlp.2", width, width, KERN_LINEAR, &out->time2, err);
+    if (status == MAR_OK) status = load_net(k, out, f, err);
     if (status != MAR_OK) diff_head_free(out);
     return status;
 }
 
 void diff_head_free(diff_head *h)
 {
-    if (!h->k) return;
-    h->k->head->free(h->k, h->net);
-    h->k->core->linear_free(h->k, h->cond);
-    h->k->core->linear_free(h->k, h->time1);
-    h->k->core->linear_free(h->k, h->time2);
+    kern_device *d = h->device;
+    if (!d) return;
+    d->head->free(d, h->net);
+    d->core->linear_free(d, h->cond);
+    d->core->linear_free(d, h->time1);
+    d->core->linear_free(d, h->time2);
     *h = (diff_head){0};
 }
 
@@ -123,31 +124,32 @@ static void time_features(int t, float *features)
     }
 }
 
-mar_status diff_head_time_embeddings(const diff_head *h, const int *t, int n, float **temb, mar_err *err)
+mar_status diff_head_time_embeddings(kern_queue *k, const diff_head *h, const int *t, int n, float **temb, mar_err *err)
 {
-    kern *k = h->k;
+    kern_device *d = k->device;
     const size_t width = (size_t)h->width, rows = (size_t)n;
     void *features = NULL, *hidden = NULL, *out = NULL;
     *temb = NULL;
     float *host = malloc(rows * FREQUENCIES * sizeof *host);
     mar_status status = host ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
-    if (status == MAR_OK) status = k->core->alloc(k, rows * FREQUENCIES * sizeof(float), &features, err);
-    if (status == MAR_OK) status = k->core->alloc(k, rows * width * sizeof(float), &hidden, err);
-    if (status == MAR_OK) status = k->core->alloc(k, rows * width * sizeof(float), &out, err);
+    if (status == MAR_OK) status = d->core->alloc(d, rows * FREQUENCIES * sizeof(float), &features, err);
+    if (status == MAR_OK) status = d->core->alloc(d, rows * width * sizeof(float), &hidden, err);
+    if (status == MAR_OK) status = d->core->alloc(d, rows * width * sizeof(float), &out, err);
     if (status == MAR_OK) {
         for (int i = 0; i < n; i++) time_features(t[i], host + (size_t)i * FREQUENCIES);
         k->core->upload(k, features, host, rows * FREQUENCIES * sizeof(float));
         k->core->linear(k, h->time1, features, n, hidden);
         k->core->linear(k, h->time2, hidden, n, out);
+        k->core->finish(k); /* what they are made of is freed */
         status = kern_check(k, err);
     }
     free(host);
-    if (features) k->core->free(k, features);
-    if (hidden) k->core->free(k, hidden);
+    d->core->free(d, features);
+    d->core->free(d, hidden);
     if (status == MAR_OK)
         *temb = out;
-    else if (out)
-        k->core->free(k, out);
+    else
+        d->core->free(d, out);
     return status;
 }
 
@@ -160,6 +162,6 @@ double diff_head_macs(const diff_head *h, double modulations, double evaluations
 
 double diff_head_sequential_bytes(const diff_head *h)
 {
-    return 2.0 * h->depth * h->width * h->width * (double)h->k->act_size +
+    return 2.0 * h->depth * h->width * h->width * (double)h->device->act_size +
            3.0 * h->channels * h->width * sizeof(float); /* into and out of the head in f32 */
 }

@@ -6,21 +6,23 @@
 #include "weights/weights.h"
 
 typedef struct {
-    kern *k;
+    kern_device *device; /* which has the weights */
     int width, depth, channels, z_dim;
     kern_head *net;             /* input projection, blocks, final layer */
     kern_linear *cond;          /* cond_embed: f32 z [z_dim] -> f32 [width] */
     kern_linear *time1, *time2; /* time_embed.mlp: f32 [256] -> silu -> [width] -> [width] */
 } diff_head;
 
-/* Loads the tensors diffloss.net.*. MAR_EMODEL if one is missing or has another shape. */
-mar_status diff_head_load(kern *k, const wt_file *f, int width, int depth, int channels, int z_dim, diff_head *out,
-                          mar_err *err);
-void diff_head_free(diff_head *h);
+/* Loads the tensors diffloss.net.*. MAR_EMODEL if one is missing or has another shape. Queues other than k can use the
+ * head once k has finished. */
+mar_status diff_head_load(kern_queue *k, const wt_file *f, int width, int depth, int channels, int z_dim,
+                          diff_head *out, mar_err *err);
+void diff_head_free(diff_head *h); /* on any thread, when no queue uses it any more */
 
 /* temb[i] = time_embed(t[i]) for n timesteps. Allocates *temb, backend float [n][width]; the caller frees it with
- * k->core->free. */
-mar_status diff_head_time_embeddings(const diff_head *h, const int *t, int n, float **temb, mar_err *err);
+ * core->free. */
+mar_status diff_head_time_embeddings(kern_queue *k, const diff_head *h, const int *t, int n, float **temb,
+                                     mar_err *err);
 
 /* Multiply-adds of so many modulation rows, and of so many evaluations with them. */
 double diff_head_macs(const diff_head *h, double modulations, double evaluations);

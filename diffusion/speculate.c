@@ -17,7 +17,7 @@ static int most_rows(const kern_speculation *w)
 
 static size_t mod_bytes(const kern_speculation *w, const diff_head *head, int tokens)
 {
-    return (size_t)tokens * (size_t)w->conditions * (size_t)w->max_steps * head->k->head->mod_bytes(head->net);
+    return (size_t)tokens * (size_t)w->conditions * (size_t)w->max_steps * head->device->head->mod_bytes(head->net);
 }
 
 static void lay_out_evaluator(const kern_speculation *w, diff_evaluator *e, char *base, size_t *used)
@@ -28,7 +28,7 @@ static void lay_out_evaluator(const kern_speculation *w, diff_evaluator *e, char
     e->at.net = head->net;
     e->at.mod = arena_carve(base, used, 1, mod_bytes(w, head, w->group));
     e->at.out = arena_carve(base, used, rows * 2 * (size_t)w->channels, sizeof(float));
-    e->at.scratch = arena_carve(base, used, 1, head->k->head->scratch_bytes(head->net, most_rows(w)));
+    e->at.scratch = arena_carve(base, used, 1, head->device->head->scratch_bytes(head->net, most_rows(w)));
 }
 
 size_t diff_speculate_lay_out(diff_speculation *s, char *base)
@@ -105,7 +105,7 @@ mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int wind
     w->max_steps = target->max_steps;
     w->log_temperature = logf(target->temperature);
     /* a group has as many tokens as its modulation rows, of all steps, fit in the budget */
-    const size_t fit = target->head->k->mod_budget / mod_bytes(w, target->head, 1);
+    const size_t fit = target->k->device->mod_budget / mod_bytes(w, target->head, 1);
     w->group = fit < 1 ? 1 : fit < (size_t)target->max_tokens ? (int)fit : target->max_tokens;
     out->table = malloc(((size_t)w->max_steps + 1) * sizeof *out->table);
     return out->table ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
@@ -119,7 +119,7 @@ void diff_speculate_free(diff_speculation *s)
 
 static mar_status plan_group(diff_speculation *s, const diff_evaluator *e, int tokens, mar_err *err)
 {
-    kern *k = e->chain->head->k;
+    kern_queue *k = e->chain->k;
     s->w.tokens = tokens;
     const mar_status status = k->head->plan(k, e->at.net, tokens * e->chain->schedule.steps, err);
     return status == MAR_OK ? k->head->speculate_plan(k, e->at.net, &s->w, err) : status;
@@ -131,8 +131,8 @@ mar_status diff_speculate_plan(diff_speculation *s, int tokens, mar_err *err)
     const int full = tokens < s->w.group ? tokens : s->w.group, rest = tokens % s->w.group;
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < 2 && evaluators[i]->chain; i++) {
-        const diff_head *head = evaluators[i]->chain->head;
-        status = head->k->core->linear_plan(head->k, head->cond, s->w.conditions * tokens, err);
+        const diff_chain *c = evaluators[i]->chain;
+        status = c->k->core->linear_plan(c->k, c->head->cond, s->w.conditions * tokens, err);
         if (status == MAR_OK) status = plan_group(s, evaluators[i], full, err);
         if (status == MAR_OK && rest) status = plan_group(s, evaluators[i], rest, err);
     }
@@ -144,7 +144,7 @@ mar_status diff_speculate_plan(diff_speculation *s, int tokens, mar_err *err)
 /* Uploads the tables of the respacing in use, unless they are there. */
 static void use_schedule(diff_speculation *s)
 {
-    kern *k = s->target.chain->head->k;
+    kern_queue *k = s->target.chain->k;
     kern_speculation *w = &s->w;
     const diff_schedule *schedule = &s->target.chain->schedule;
     const size_t steps = (size_t)schedule->steps;
@@ -167,7 +167,7 @@ static void use_schedule(diff_speculation *s)
 static void modulate(const diff_speculation *s, const diff_evaluator *e, int tokens, int first, int n)
 {
     const diff_chain *c = e->chain;
-    kern *k = c->head->k;
+    kern_queue *k = c->k;
     const size_t half = (size_t)c->schedule.steps * (size_t)n * k->head->mod_bytes(c->head->net);
     for (int i = 0; i < s->w.conditions; i++)
         k->head->modulate(k, c->head->net, c->temb, c->step_index, c->schedule.steps,
@@ -178,7 +178,7 @@ static void modulate(const diff_speculation *s, const diff_evaluator *e, int tok
 /* Runs all rounds of the group's tokens. */
 static void run_rounds(diff_speculation *s, diff_speculation_stats *stats)
 {
-    kern *k = s->target.chain->head->k;
+    kern_queue *k = s->target.chain->k;
     kern_speculation *w = &s->w;
     const kern_speculation_head *draft = s->draft.chain ? &s->draft.at : NULL;
     k->head->speculate_start(k, w);
@@ -216,7 +216,7 @@ void diff_speculate_sample(diff_speculation *s, const float *z, const float *dra
                            diff_speculation_stats *stats)
 {
     const diff_chain *c = s->target.chain;
-    kern *k = c->head->k;
+    kern_queue *k = c->k;
     kern_speculation *w = &s->w;
     use_schedule(s);
     w->seed = seed;

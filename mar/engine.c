@@ -23,10 +23,14 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
     const wt_embedded *demo = wt_demo_mar(path);
     mar_status status =
         demo ? wt_open_memory(demo->data, demo->size, path, &file, &m->err) : wt_open(path, &file, &m->err);
+    kern_queue *k = NULL;
+    if (status == MAR_OK) status = m->device->core->queue_create(m->device, &k, &m->err);
     if (status == MAR_OK) {
         const mar_engine *engine = engine_of(file);
-        status = engine->load(m, file, heads, out, &m->err);
+        status = engine->load(m, k, file, heads, out, &m->err);
         if (*out) (*out)->engine = engine;
+        k->core->finish(k);
+        k->core->queue_free(k);
     }
     wt_close(file);
     return status;

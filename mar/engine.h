@@ -22,15 +22,15 @@ struct mar_engine {
 
     /* Whether a checkpoint looks like one of the family. */
     int (*recognise)(const wt_file *f);
-    /* As mar_model_load; the file may be closed afterwards. */
-    mar_status (*load)(mar *m, const wt_file *f, int heads, mar_model **out, mar_err *err);
+    /* As mar_model_load, on queue k; the file may be closed afterwards. */
+    mar_status (*load)(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err);
     void (*unload)(mar_model *model); /* NULL is fine */
 
-    /* Generation of up to max_images images at a time. `params` has been read (mar_params_read); the engine checks it
-     * against the model and keeps its own copy, with automatic values filled in. On failure it frees everything and
-     * *out is NULL. */
-    mar_status (*create)(mar_model *model, const mar_params *params, int max_images, mar_generation **out,
-                         mar_err *err);
+    /* Generation of up to max_images images at a time, on queue k, which must outlive it. `params` has been read
+     * (mar_params_read); the engine checks it against the model and keeps its own copy, with automatic values filled
+     * in. On failure it frees everything and *out is NULL. */
+    mar_status (*create)(mar_model *model, kern_queue *k, const mar_params *params, int max_images,
+                         mar_generation **out, mar_err *err);
     void (*free)(mar_generation *g); /* NULL is fine */
     const mar_params *(*params)(const mar_generation *g);
     const char *(*guarantee)(const mar_generation *g);

@@ -13,9 +13,9 @@ static mar_status open_backend(mar *m, const mar_options *o)
 {
     switch (m->backend) {
     case MAR_BACKEND_CPU:
-        return kern_cpu_open(o->dtype, o->threads, &m->kern, &m->err);
+        return kern_cpu_open(o->dtype, o->threads, &m->device, &m->err);
     case MAR_BACKEND_CUDA:
-        if (kern_cuda_open) return kern_cuda_open(o->dtype, o->device, &m->kern, &m->err);
+        if (kern_cuda_open) return kern_cuda_open(o->dtype, o->device, &m->device, &m->err);
         return err_set(&m->err, MAR_EBACKEND,
                        "backend cuda: this libmar was built without CUDA; build it with the preset cuda");
     default:
@@ -39,7 +39,7 @@ mar_status mar_open(const mar_options *options, mar **out)
 void mar_close(mar *m)
 {
     if (!m) return;
-    if (m->kern) m->kern->core->close(m->kern);
+    if (m->device) m->device->core->close(m->device);
     free(m);
 }
 
@@ -55,5 +55,5 @@ const char *mar_version(void)
 
 const char *mar_backend_description(const mar *m)
 {
-    return m->kern->description;
+    return m->device->description;
 }

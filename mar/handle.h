@@ -5,7 +5,7 @@
 #include "kernels/ops.h"
 
 struct mar {
-    kern *kern;
+    kern_device *device;
     mar_backend backend; /* CPU or CUDA */
     mar_err err;         /* last error, for mar_error() */
 };

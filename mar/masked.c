@@ -50,7 +50,7 @@ static void draw(mar_masked *g, int first, int n, int steps, kern_recording **re
 
 void mar_masked_place(mar_masked *g, const float *from, int n)
 {
-    kern *k = g->kern;
+    kern_queue *k = g->k;
     k->core->copy_rows(k, g->tokens, g->row_place, from, NULL, NULL, NULL, n, g->model->base.config.token_dim);
     g->stats.tokens += n;
 }
@@ -198,7 +198,7 @@ static mar_status create_target(mar_masked *g, mar_err *err)
     diff_spec *specs = malloc(2 * (size_t)g->params.num_iter * sizeof *specs);
     if (!specs) return err_set(err, MAR_ENOMEM, "out of memory");
     const int n = mar_masked_specs(g, specs);
-    const mar_status status = mar_runner_create(g->model, g->max_images, g->conditions, g->max_tokens, specs, n,
+    const mar_status status = mar_runner_create(g->k, g->model, g->max_images, g->conditions, g->max_tokens, specs, n,
                                                 g->params.temperature, &g->target, err);
     free(specs);
     return status;
@@ -242,7 +242,7 @@ static mar_status allocate_host(mar_masked *g, mar_err *err)
 
 static void free_recordings(mar_masked *g)
 {
-    for (int i = 0; g->recordings && i < g->params.num_iter; i++) mar_recordings_free(g->kern, &g->recordings[i]);
+    for (int i = 0; g->recordings && i < g->params.num_iter; i++) mar_recordings_free(g->k, &g->recordings[i]);
 }
 
 static void destroy(mar_generation *generation)
@@ -259,7 +259,8 @@ static void destroy(mar_generation *generation)
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
 }
 
-static mar_status create(mar_model *base, const mar_params *params, int max_images, mar_generation **out, mar_err *err)
+static mar_status create(mar_model *base, kern_queue *k, const mar_params *params, int max_images, mar_generation **out,
+                         mar_err *err)
 {
     const mar_masked_model *model = mar_masked_model_of(base);
     mar_params p = *params;
@@ -269,7 +270,7 @@ static mar_status create(mar_model *base, const mar_params *params, int max_imag
     mar_masked *g = calloc(1, sizeof *g);
     if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
     g->model = model;
-    g->kern = base->m->kern;
+    g->k = k;
     g->params = p;
     g->max_images = max_images;
     g->conditions = p.cfg == 1.0f ? 1 : 2;

@@ -9,7 +9,7 @@ enum { MAR_WAYS_MAX = 16 };
 
 struct mar_masked {
     const mar_masked_model *model;
-    kern *kern;        /* the model's */
+    kern_queue *k;     /* the session's */
     mar_params params; /* with automatic values filled in */
     int max_images;
     int conditions;  /* 2 with guidance, else 1 */

@@ -8,7 +8,7 @@
 /* Where a loading function reads from and packs to. */
 typedef struct {
     mar_masked_model *model;
-    kern *k;
+    kern_queue *k;
     const wt_file *file;
     mar_err *err;
 } loader;
@@ -27,7 +27,7 @@ static mar_status load_array(loader *l, const char *name, int rank, int64_t d0, 
     float *host = NULL;
     void *p = NULL;
     mar_status status = load_host(l, name, rank, d0, d1, d2, &host);
-    if (status == MAR_OK) status = l->k->core->alloc(l->k, (n + tail) * sizeof(float), &p, l->err);
+    if (status == MAR_OK) status = l->k->core->alloc(l->k->device, (n + tail) * sizeof(float), &p, l->err);
     if (status == MAR_OK) l->k->core->upload(l->k, p, host, n * sizeof(float));
     free(host);
     *out = p;
@@ -131,7 +131,7 @@ static mar_status load_all(loader *l)
     return status;
 }
 
-mar_status mar_masked_load(mar *m, const wt_file *f, int heads, mar_model **out, mar_err *err)
+mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err)
 {
     mar_masked_model *model = calloc(1, sizeof *model);
     *out = NULL;
@@ -142,24 +142,26 @@ mar_status mar_masked_load(mar *m, const wt_file *f, int heads, mar_model **out,
     if (status == MAR_OK) {
         model->encoder = calloc((size_t)c->encoder_depth + 1, sizeof *model->encoder);
         model->decoder = calloc((size_t)c->decoder_depth + 1, sizeof *model->decoder);
-        loader l = {model, m->kern, f, err};
+        loader l = {model, k, f, err};
         status = model->encoder && model->decoder ? load_all(&l) : err_set(err, MAR_ENOMEM, "out of memory");
     }
-    if (status == MAR_OK)
+    if (status == MAR_OK) {
         *out = &model->base;
-    else
+    } else {
+        k->core->finish(k); /* uploads that have begun */
         mar_masked_unload(&model->base);
+    }
     return status;
 }
 
-static void free_blocks(kern *k, mar_block *blocks, int n)
+static void free_blocks(kern_device *d, mar_block *blocks, int n)
 {
     for (int i = 0; blocks && i < n; i++) {
         kern_linear *layers[] = {blocks[i].qkv,  blocks[i].q,   blocks[i].kv,
                                  blocks[i].proj, blocks[i].fc1, blocks[i].fc2};
-        for (int j = 0; j < 6; j++) k->core->linear_free(k, layers[j]);
-        if (blocks[i].norm1) k->core->free(k, blocks[i].norm1);
-        if (blocks[i].norm2) k->core->free(k, blocks[i].norm2);
+        for (int j = 0; j < 6; j++) d->core->linear_free(d, layers[j]);
+        d->core->free(d, blocks[i].norm1);
+        d->core->free(d, blocks[i].norm2);
     }
     free(blocks);
 }
@@ -168,15 +170,14 @@ void mar_masked_unload(mar_model *base)
 {
     mar_masked_model *model = (mar_masked_model *)base;
     if (!model) return;
-    kern *k = base->m->kern;
+    kern_device *d = base->m->device;
     float *arrays[] = {model->class_emb,  model->encoder_pos, model->decoder_pos,  model->diffusion_pos,
                        model->mask_token, model->z_proj_ln,   model->encoder_norm, model->decoder_norm};
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        if (arrays[i]) k->core->free(k, arrays[i]);
-    k->core->linear_free(k, model->z_proj);
-    k->core->linear_free(k, model->decoder_embed);
-    free_blocks(k, model->encoder, base->config.encoder_depth);
-    free_blocks(k, model->decoder, base->config.decoder_depth);
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) d->core->free(d, arrays[i]);
+    d->core->linear_free(d, model->z_proj);
+    d->core->linear_free(d, model->decoder_embed);
+    free_blocks(d, model->encoder, base->config.encoder_depth);
+    free_blocks(d, model->decoder, base->config.decoder_depth);
     diff_head_free(&model->head);
     free(model);
 }

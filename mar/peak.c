@@ -4,22 +4,22 @@
 #include <stdlib.h>
 
 /* Best rate of n x n x n products in about a second. */
-static mar_status measure(mar *m, int n, double *flop_per_second)
+static mar_status measure(kern_queue *k, int n, double *flop_per_second, mar_err *err)
 {
-    kern *k = m->kern;
+    kern_device *d = k->device;
     const size_t size = (size_t)n * (size_t)n;
     kern_linear *layer = NULL;
     void *x = NULL, *y = NULL;
     float *weight = malloc(sizeof *weight * size);
-    mar_status status = weight ? MAR_OK : err_set(&m->err, MAR_ENOMEM, "out of memory");
+    mar_status status = weight ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK) {
         for (size_t i = 0; i < size; i++) weight[i] = (float)(i % 251) / 251.0f - 0.5f; /* not zeros: power is real */
         const kern_linear_spec spec = {.out = n, .in = n, .weight = weight};
-        status = k->core->linear_create(k, &spec, &layer, &m->err);
+        status = k->core->linear_create(k, &spec, &layer, err);
     }
-    if (status == MAR_OK) status = k->core->linear_plan(k, layer, n, &m->err);
-    if (status == MAR_OK) status = k->core->alloc(k, size * sizeof(float), &y, &m->err);
-    if (status == MAR_OK) status = k->core->alloc(k, size * k->act_size, &x, &m->err);
+    if (status == MAR_OK) status = k->core->linear_plan(k, layer, n, err);
+    if (status == MAR_OK) status = d->core->alloc(d, size * sizeof(float), &y, err);
+    if (status == MAR_OK) status = d->core->alloc(d, size * d->act_size, &x, err);
     if (status == MAR_OK) {
         k->core->upload(k, y, weight, size * sizeof(float));
         k->core->to_act(k, y, size, x);
@@ -31,13 +31,14 @@ static mar_status measure(mar *m, int n, double *flop_per_second)
             k->core->lap(k, &seconds);
             k->core->finish(k);
             if (seconds < best) best = seconds;
-            status = kern_check(k, &m->err);
+            status = kern_check(k, err);
         }
         *flop_per_second = 2.0 * n * n * n / best;
     }
-    if (x) k->core->free(k, x);
-    if (y) k->core->free(k, y);
-    k->core->linear_free(k, layer);
+    k->core->finish(k); /* after a failure, too: what it works on is freed */
+    d->core->free(d, x);
+    d->core->free(d, y);
+    d->core->linear_free(d, layer);
     free(weight);
     return status;
 }
@@ -45,7 +46,14 @@ static mar_status measure(mar *m, int n, double *flop_per_second)
 mar_status mar_measure_peak(mar *m, double *flop_per_second)
 {
     enum { SMALL = 1024, LARGE = 8192 };
-    const mar_status status = measure(m, SMALL, flop_per_second);
-    if (status != MAR_OK || 2.0 * LARGE * LARGE * LARGE / *flop_per_second > 0.02) return status;
-    return measure(m, LARGE, flop_per_second); /* a small one does not fill such a machine */
+    kern_queue *k;
+    mar_status status = m->device->core->queue_create(m->device, &k, &m->err);
+    if (status != MAR_OK) return status;
+    k->core->enter(k);
+    status = measure(k, SMALL, flop_per_second, &m->err);
+    if (status == MAR_OK && 2.0 * LARGE * LARGE * LARGE / *flop_per_second <= 0.02)
+        status = measure(k, LARGE, flop_per_second, &m->err); /* a small one does not fill such a machine */
+    k->core->leave(k);
+    k->core->queue_free(k);
+    return status;
 }

@@ -12,22 +12,22 @@ static int head_dim(const mar_masked_model *m)
     return m->base.config.width / m->base.config.heads;
 }
 
-void mar_layer_norm(const mar_masked_model *m, const float *x, const int *index, int rows, mar_norm n, void *y, int f32)
+void mar_layer_norm(kern_queue *k, const mar_masked_model *m, const float *x, const int *index, int rows, mar_norm n,
+                    void *y, int f32)
 {
-    kern *k = m->base.m->kern;
     const int d = m->base.config.width;
     k->core->layer_norm(k, x, index, rows, d, n, n + d, ln_eps, y, f32);
 }
 
-static const act *at(const mar_masked_model *m, const act *p, int elements)
+static const act *at(const kern_queue *k, const act *p, int elements)
 {
-    return (const char *)p + (size_t)elements * m->base.m->kern->act_size;
+    return (const char *)p + (size_t)elements * k->device->act_size;
 }
 
 void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block *b, float *x, int rows)
 {
-    kern *k = m->base.m->kern;
-    mar_layer_norm(m, x, NULL, rows, b->norm2, w->normed, 0);
+    kern_queue *k = w->k;
+    mar_layer_norm(k, m, x, NULL, rows, b->norm2, w->normed, 0);
     k->core->linear(k, b->fc1, w->normed, rows, w->hidden);
     k->core->linear(k, b->fc2, w->hidden, rows, x);
 }
@@ -35,11 +35,11 @@ void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block 
 /* One block over `sequences` sequences of `length` rows in w->x. */
 static void block(const mar_masked_model *m, mar_workspace *w, const mar_block *b, int sequences, int length)
 {
-    kern *k = m->base.m->kern;
+    kern_queue *k = w->k;
     const int d = m->base.config.width, rows = sequences * length;
-    mar_layer_norm(m, w->x, NULL, rows, b->norm1, w->normed, 0);
+    mar_layer_norm(k, m, w->x, NULL, rows, b->norm1, w->normed, 0);
     k->core->linear(k, b->qkv, w->normed, rows, w->qkv);
-    k->core->attention(k, w->qkv, 3 * d, at(m, w->qkv, d), at(m, w->qkv, 2 * d), 3 * d, sequences, length, length,
+    k->core->attention(k, w->qkv, 3 * d, at(k, w->qkv, d), at(k, w->qkv, 2 * d), 3 * d, sequences, length, length,
                        m->base.config.heads, head_dim(m), w->mixed);
     k->core->linear(k, b->proj, w->mixed, rows, w->x);
     mar_block_mlp(m, w, b, w->x, rows);
@@ -47,20 +47,20 @@ static void block(const mar_masked_model *m, mar_workspace *w, const mar_block *
 
 void mar_block_keys(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, int rows)
 {
-    kern *k = m->base.m->kern;
-    mar_layer_norm(m, x, NULL, rows, b->norm1, w->normed, 0);
+    kern_queue *k = w->k;
+    mar_layer_norm(k, m, x, NULL, rows, b->norm1, w->normed, 0);
     k->core->linear(k, b->kv, w->normed, rows, w->qkv);
 }
 
 void mar_block_ask(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, const int *asked,
                    int sequences, int count, const act *kv, int length, float *y)
 {
-    kern *k = m->base.m->kern;
+    kern_queue *k = w->k;
     const int d = m->base.config.width, rows = sequences * count;
-    mar_layer_norm(m, x, asked, rows, b->norm1, w->normed, 0);
+    mar_layer_norm(k, m, x, asked, rows, b->norm1, w->normed, 0);
     act *query = w->hidden; /* at least D wide */
     k->core->linear(k, b->q, w->normed, rows, query);
-    k->core->attention(k, query, d, kv, at(m, kv, d), 2 * d, sequences, count, length, m->base.config.heads,
+    k->core->attention(k, query, d, kv, at(k, kv, d), 2 * d, sequences, count, length, m->base.config.heads,
                        head_dim(m), w->mixed);
     k->core->copy_rows(k, y, NULL, x, asked, NULL, NULL, rows, d);
     k->core->linear(k, b->proj, w->mixed, rows, y);
@@ -69,20 +69,20 @@ void mar_block_ask(const mar_masked_model *m, mar_workspace *w, const mar_block 
 
 void mar_embed_classes(const mar_masked_model *m, mar_workspace *w, int sequences, const int *label, float *class_rows)
 {
-    kern *k = m->base.m->kern;
+    kern_queue *k = w->k;
     const int buffer = m->base.config.buffer, rows = sequences * buffer;
     for (int r = 0; r < rows; r++) {
         w->rows[0][r] = label[r / buffer];
         w->rows[1][r] = r % buffer;
     }
     k->core->copy_rows(k, w->x, NULL, m->class_emb, w->rows[0], m->encoder_pos, w->rows[1], rows, m->base.config.width);
-    mar_layer_norm(m, w->x, NULL, rows, m->z_proj_ln, class_rows, 1);
+    mar_layer_norm(k, m, w->x, NULL, rows, m->z_proj_ln, class_rows, 1);
 }
 
 void mar_embed_tokens(const mar_masked_model *m, mar_workspace *w, const float *tokens, int n, const int *image,
                       const int *position, float *token_rows)
 {
-    kern *k = m->base.m->kern;
+    kern_queue *k = w->k;
     const int d = m->base.config.width;
     for (int r = 0; r < n; r++) {
         w->rows[0][r] = m->base.config.buffer + position[r];
@@ -90,7 +90,7 @@ void mar_embed_tokens(const mar_masked_model *m, mar_workspace *w, const float *
     }
     k->core->linear(k, m->z_proj, tokens, n, w->x);
     k->core->copy_rows(k, w->x, NULL, w->x, NULL, m->encoder_pos, w->rows[0], n, d);
-    mar_layer_norm(m, w->x, NULL, n, m->z_proj_ln, w->memory, 1);
+    mar_layer_norm(k, m, w->x, NULL, n, m->z_proj_ln, w->memory, 1);
     k->core->copy_rows(k, token_rows, w->rows[1], w->memory, NULL, NULL, NULL, n, d);
 }
 
@@ -102,7 +102,7 @@ static int known_position(const mar_masked_model *m, const mar_pass *p, int sequ
 
 void mar_encoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, int count)
 {
-    kern *k = m->base.m->kern;
+    kern_queue *k = w->k;
     const mar_model_config *c = &m->base.config;
     const int length = c->buffer + count;
     int n = 0;
@@ -127,10 +127,10 @@ void mar_encode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
 
 void mar_decoder_visible(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, int count, float *input)
 {
-    kern *k = m->base.m->kern;
+    kern_queue *k = w->k;
     const mar_model_config *c = &m->base.config;
     const int visible = c->buffer + count, length = c->buffer + c->seq_len;
-    mar_layer_norm(m, w->x, NULL, p->sequences * visible, m->encoder_norm, w->normed, 0);
+    mar_layer_norm(k, m, w->x, NULL, p->sequences * visible, m->encoder_norm, w->normed, 0);
     k->core->linear(k, m->decoder_embed, w->normed, p->sequences * visible, w->memory);
     int n = 0;
     for (int s = 0; s < p->sequences; s++)
@@ -144,7 +144,7 @@ void mar_decoder_visible(const mar_masked_model *m, mar_workspace *w, const mar_
 
 void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
 {
-    kern *k = m->base.m->kern;
+    kern_queue *k = w->k;
     const mar_model_config *c = &m->base.config;
     const int length = c->buffer + c->seq_len;
     mar_decoder_visible(m, w, p, p->known, w->x);
@@ -168,11 +168,10 @@ int mar_predicted_positions(const mar_masked_model *m, const mar_pass *p, int co
     return n;
 }
 
-void mar_conditions(const mar_masked_model *m, const float *y, const int *position, int n, float *normed, float *z,
-                    const int *z_index)
+void mar_conditions(kern_queue *k, const mar_masked_model *m, const float *y, const int *position, int n, float *normed,
+                    float *z, const int *z_index)
 {
-    kern *k = m->base.m->kern;
-    mar_layer_norm(m, y, NULL, n, m->decoder_norm, normed, 1);
+    mar_layer_norm(k, m, y, NULL, n, m->decoder_norm, normed, 1);
     k->core->copy_rows(k, z, z_index, normed, NULL, m->diffusion_pos, position, n, m->base.config.width);
 }
 
@@ -187,12 +186,11 @@ void mar_decode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, 
     for (int i = 0; i < n; i++) w->rows[0][i] = i / p->predicted * length + c->buffer + w->rows[1][i];
     mar_block_keys(m, w, last, w->x, p->sequences * length);
     mar_block_ask(m, w, last, w->x, w->rows[0], p->sequences, p->predicted, w->qkv, length, w->memory);
-    mar_conditions(m, w->memory, w->rows[1], n, w->x, z, z_index);
+    mar_conditions(w->k, m, w->memory, w->rows[1], n, w->x, z, z_index);
 }
 
-mar_status mar_block_plan(const mar_masked_model *m, const mar_block *b, int rows, int kv_rows, mar_err *err)
+mar_status mar_block_plan(kern_queue *k, const mar_block *b, int rows, int kv_rows, mar_err *err)
 {
-    kern *k = m->base.m->kern;
     struct {
         kern_linear *layer;
         int rows;
@@ -203,18 +201,18 @@ mar_status mar_block_plan(const mar_masked_model *m, const mar_block *b, int row
     return status;
 }
 
-mar_status mar_passes_plan(const mar_masked_model *m, int sequences, int known, int predicted, mar_err *err)
+mar_status mar_passes_plan(kern_queue *k, const mar_masked_model *m, int sequences, int known, int predicted,
+                           mar_err *err)
 {
-    kern *k = m->base.m->kern;
     const mar_model_config *c = &m->base.config;
     const int d = c->width, encoded = c->buffer + known, decoded = c->buffer + c->seq_len;
     mar_status status = k->core->linear_plan(k, m->decoder_embed, sequences * encoded, err);
     for (int b = 0; status == MAR_OK && b < c->encoder_depth; b++)
-        status = mar_block_plan(m, &m->encoder[b], sequences * encoded, 0, err);
+        status = mar_block_plan(k, &m->encoder[b], sequences * encoded, 0, err);
     for (int b = 0; status == MAR_OK && b + 1 < c->decoder_depth; b++)
-        status = mar_block_plan(m, &m->decoder[b], sequences * decoded, 0, err);
+        status = mar_block_plan(k, &m->decoder[b], sequences * decoded, 0, err);
     if (status == MAR_OK)
-        status = mar_block_plan(m, &m->decoder[c->decoder_depth - 1], sequences * predicted, sequences * decoded, err);
+        status = mar_block_plan(k, &m->decoder[c->decoder_depth - 1], sequences * predicted, sequences * decoded, err);
     const int shapes[3][4] = {
         {encoded, encoded, 3 * d, 3 * d}, {decoded, decoded, 3 * d, 3 * d}, {predicted, decoded, d, 2 * d}};
     for (int i = 0; status == MAR_OK && i < 3; i++)
@@ -245,11 +243,11 @@ double mar_decode_flop(const mar_masked_model *m, int sequences, int predicted)
 
 /* --- the passes of a plain step --------------------------------------------------------------------------------- */
 
-static mar_status plan_step(const void *state, const mar_masked_model *m, int images, int conditions,
+static mar_status plan_step(kern_queue *k, const void *state, const mar_masked_model *m, int images, int conditions,
                             const mar_step *step, mar_err *err)
 {
     (void)state;
-    return mar_passes_plan(m, images * conditions, step->known, step->predicted, err);
+    return mar_passes_plan(k, m, images * conditions, step->known, step->predicted, err);
 }
 
 static double encode_step(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p,
@@ -276,7 +274,7 @@ const mar_passes mar_plain_passes = {.plan = plan_step, .encode = encode_step, .
 static void perform(const mar_runner *r, kern_recording **recording, void (*body)(void *arg), void *arg,
                     double *seconds)
 {
-    kern *k = r->model->base.m->kern;
+    kern_queue *k = r->work.k;
     k->core->lap(k, NULL);
     if (recording)
         k->core->replay(k, recording, body, arg);
@@ -383,7 +381,7 @@ void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int l
 
 void mar_runner_begin(mar_runner *r, int images, const int *label)
 {
-    kern *k = r->model->base.m->kern;
+    kern_queue *k = r->work.k;
     for (int i = 0; i < images; i++) {
         r->labels[i] = label[i];
         if (r->conditions == 2) r->labels[images + i] = r->model->base.config.classes;
@@ -401,7 +399,7 @@ size_t mar_runner_lay_out(mar_runner *r, char *base)
     const mar_model_config *c = &r->model->base.config;
     const size_t images = (size_t)r->max_images, sequences = images * (size_t)r->conditions, d = (size_t)c->width;
     const size_t rows = sequences * (size_t)(c->buffer + c->seq_len), seq = (size_t)c->seq_len;
-    const size_t act_size = r->model->base.m->kern->act_size;
+    const size_t act_size = r->work.k->device->act_size;
     size_t used = 0;
     r->work.x = arena_carve(base, &used, rows * d, sizeof(float));
     r->work.memory = arena_carve(base, &used, rows * d, sizeof(float));
@@ -417,16 +415,18 @@ size_t mar_runner_lay_out(mar_runner *r, char *base)
     return used;
 }
 
-mar_status mar_runner_create(const mar_masked_model *model, int max_images, int conditions, int max_tokens,
-                             const diff_spec *specs, int n, float temperature, mar_runner *out, mar_err *err)
+mar_status mar_runner_create(kern_queue *k, const mar_masked_model *model, int max_images, int conditions,
+                             int max_tokens, const diff_spec *specs, int n, float temperature, mar_runner *out,
+                             mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
     *out = (mar_runner){.model = model,
                         .max_images = max_images,
                         .conditions = conditions,
                         .max_tokens = max_tokens,
+                        .work = {.k = k},
                         .passes = &mar_plain_passes};
-    mar_status status = diff_chain_create_for(&model->head, specs, n, temperature, max_images * max_tokens,
+    mar_status status = diff_chain_create_for(k, &model->head, specs, n, temperature, max_images * max_tokens,
                                               conditions == 2, &out->chain, err);
     if (status != MAR_OK) { /* nothing is owned yet */
         out->model = NULL;
@@ -453,7 +453,7 @@ void mar_runner_free(mar_runner *r)
     *r = (mar_runner){0};
 }
 
-void mar_recordings_free(kern *k, mar_recordings *t)
+void mar_recordings_free(kern_queue *k, mar_recordings *t)
 {
     kern_recording *recordings[] = {t->encode, t->decode, t->draw[0], t->draw[1], t->learn};
     for (int i = 0; i < 5; i++) k->core->recording_free(k, recordings[i]);
@@ -464,12 +464,12 @@ mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_
 {
     mar_status status = mar_runner_plan_learn(r, images * step->predicted, err);
     if (status != MAR_OK) return status;
-    return r->passes->plan(r->passes_state, r->model, images, r->conditions, step, err);
+    return r->passes->plan(r->work.k, r->passes_state, r->model, images, r->conditions, step, err);
 }
 
 mar_status mar_runner_plan_learn(mar_runner *r, int tokens, mar_err *err)
 {
-    return r->model->base.m->kern->core->linear_plan(r->model->base.m->kern, r->model->z_proj, tokens, err);
+    return r->work.k->core->linear_plan(r->work.k, r->model->z_proj, tokens, err);
 }
 
 mar_status mar_runner_plan_head(mar_runner *r, int tokens, mar_err *err)

@@ -10,6 +10,7 @@
 /* Working memory for `sequences` sequences (images x conditions), carved from a session's arena.
  * R = sequences * (buffer + seq_len), D = width. */
 typedef struct {
+    kern_queue *k; /* which the passes run on */
     float *x;      /* [R][D] residual stream */
     float *memory; /* [R][D] encoder output on its way into the decoder; then the predicted rows' stream */
     act *normed;   /* [R][D] */
@@ -42,7 +43,8 @@ void mar_encode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p);
 void mar_decode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, float *z, const int *z_index);
 
 /* Makes everything the passes of this shape need, so that they allocate nothing. */
-mar_status mar_passes_plan(const mar_masked_model *m, int sequences, int known, int predicted, mar_err *err);
+mar_status mar_passes_plan(kern_queue *k, const mar_masked_model *m, int sequences, int known, int predicted,
+                           mar_err *err);
 
 /* Arithmetic, 2 per multiply-add. */
 double mar_encode_flop(const mar_masked_model *m, int sequences, int known);
@@ -53,8 +55,8 @@ double mar_decode_flop(const mar_masked_model *m, int sequences, int predicted);
  * results in between, and so cannot be recorded. */
 typedef struct {
     /* Prepares passes of the step's shape for so many images, so that they allocate nothing. */
-    mar_status (*plan)(const void *state, const mar_masked_model *m, int images, int conditions, const mar_step *step,
-                       mar_err *err);
+    mar_status (*plan)(kern_queue *k, const void *state, const mar_masked_model *m, int images, int conditions,
+                       const mar_step *step, mar_err *err);
     double (*encode)(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p, const mar_step *step);
     double (*decode)(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p, const mar_step *step,
                      float *z, const int *z_index);
@@ -97,14 +99,15 @@ typedef struct {
     const float *class_rows; /* mar_pass's; NULL: the runner's */
 } mar_batch;
 
-/* `max_tokens`: tokens an image in one call of the head, at most. specs [n]: the chains it runs, no two with the same
- * number of steps. The passes are the plain ones. */
-mar_status mar_runner_create(const mar_masked_model *model, int max_images, int conditions, int max_tokens,
-                             const diff_spec *specs, int n, float temperature, mar_runner *out, mar_err *err);
+/* A runner on queue k. `max_tokens`: tokens an image in one call of the head, at most. specs [n]: the chains it runs,
+ * no two with the same number of steps. The passes are the plain ones. */
+mar_status mar_runner_create(kern_queue *k, const mar_masked_model *model, int max_images, int conditions,
+                             int max_tokens, const diff_spec *specs, int n, float temperature, mar_runner *out,
+                             mar_err *err);
 void mar_runner_free(mar_runner *r);
 /* As diff_chain_lay_out. */
 size_t mar_runner_lay_out(mar_runner *r, char *base);
-void mar_recordings_free(kern *k, mar_recordings *recordings); /* and leaves them empty */
+void mar_recordings_free(kern_queue *k, mar_recordings *recordings); /* and leaves them empty */
 /* Prepares passes of this step's shape for so many images, so that they allocate nothing. */
 mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_err *err);
 /* Prepares mar_runner_learn for so many tokens. */
@@ -144,8 +147,8 @@ void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int l
 /* --- the passes' parts, for passes that compute less ------------------------------------------ */
 
 /* y[r] = norm(x[index ? index[r] : r]), rows of D: act, or float if f32. */
-void mar_layer_norm(const mar_masked_model *m, const float *x, const int *index, int rows, mar_norm n, void *y,
-                    int f32);
+void mar_layer_norm(kern_queue *k, const mar_masked_model *m, const float *x, const int *index, int rows, mar_norm n,
+                    void *y, int f32);
 /* x += fc2(gelu(fc1(LN2(x)))) */
 void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block *b, float *x, int rows);
 /* The last decoder block's keys and values: w->qkv act [rows][2D]. */
@@ -164,9 +167,9 @@ void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pa
  * Returns how many. */
 int mar_predicted_positions(const mar_masked_model *m, const mar_pass *p, int count, int *position);
 /* z[z_index ? z_index[r] : r] = decoder_norm(y[r]) + diffusion position; normed: scratch [n][D]. */
-void mar_conditions(const mar_masked_model *m, const float *y, const int *position, int n, float *normed, float *z,
-                    const int *z_index);
-mar_status mar_block_plan(const mar_masked_model *m, const mar_block *b, int rows, int kv_rows, mar_err *err);
+void mar_conditions(kern_queue *k, const mar_masked_model *m, const float *y, const int *position, int n, float *normed,
+                    float *z, const int *z_index);
+mar_status mar_block_plan(kern_queue *k, const mar_block *b, int rows, int kv_rows, mar_err *err);
 /* Of a block in which `rows` rows ask and `kv_rows` rows answer. */
 double mar_block_flop(const mar_masked_model *m, double rows, double kv_rows, double kv_length);
 

@@ -11,6 +11,7 @@ struct mar_session {
     mar_vae *vae; /* NULL: tokens only */
     int max_images;
     int grid; /* latent pixels a side */
+    kern_queue *k;
     mar_generation *generation;
     vae_run *decoder; /* NULL without vae */
     void *arena;      /* backend memory, all there is */
@@ -44,7 +45,7 @@ static mar_status check(const mar_model *model, const mar_vae *vae, int max_batc
 static mar_status create_decoder(mar_session *s, mar_err *err)
 {
     if (!s->vae) return MAR_OK;
-    const mar_status status = vae_run_create(s->vae->decoder, s->grid, s->grid, &s->decoder, err);
+    const mar_status status = vae_run_create(s->k, s->vae->decoder, s->grid, s->grid, &s->decoder, err);
     if (status != MAR_OK) return status;
     int width, height;
     mar_session_image_size(s, &width, &height);
@@ -65,7 +66,7 @@ static mar_status allocate(mar_session *s, mar_err *err)
     const mar *m = s->model->m;
     mar_err reason = {0};
     s->arena_bytes = lay_out(s, NULL);
-    const mar_status status = m->kern->core->alloc(m->kern, s->arena_bytes, &s->arena, &reason);
+    const mar_status status = m->device->core->alloc(m->device, s->arena_bytes, &s->arena, &reason);
     if (status != MAR_OK)
         return err_set(err, status, "a batch of %d image%s needs %.3g GB of %smemory: %s; %s", s->max_images,
                        s->max_images == 1 ? "" : "s", (double)s->arena_bytes / 1e9,
@@ -100,7 +101,8 @@ mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *
     s->vae = vae;
     s->max_images = max_batch;
     s->grid = mar_grid_side(&model->config);
-    status = model->engine->create(model, &read, max_batch, &s->generation, err);
+    status = model->m->device->core->queue_create(model->m->device, &s->k, err);
+    if (status == MAR_OK) status = model->engine->create(model, s->k, &read, max_batch, &s->generation, err);
     if (status == MAR_OK) status = create_decoder(s, err);
     if (status == MAR_OK) status = allocate(s, err);
     if (status == MAR_OK) status = plan(s, max_batch, err);
@@ -114,11 +116,14 @@ mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *
 void mar_session_free(mar_session *s)
 {
     if (!s) return;
-    kern *k = s->model->m->kern;
-    k->core->finish(k); /* times still to come have their place in s */
-    s->model->engine->free(s->generation);
+    kern_queue *k = s->k;
+    if (k) k->core->finish(k); /* times still to come have their place in s */
+    if (s->generation) s->model->engine->free(s->generation);
     vae_run_free(s->decoder);
-    if (s->arena) k->core->free(k, s->arena);
+    if (k) {
+        k->device->core->free(k->device, s->arena);
+        k->core->queue_free(k);
+    }
     free(s->pixels);
     free(s);
 }
@@ -128,7 +133,7 @@ void mar_session_free(mar_session *s)
 mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n)
 {
     mar_err *err = &s->model->m->err;
-    kern *k = s->model->m->kern;
+    kern_queue *k = s->k;
     const int classes = s->model->config.classes;
     if (n < 1 || n > s->max_images)
         return err_set(err, MAR_EARG, "%d images: expected 1..%d, the session's batch", n, s->max_images);
@@ -149,7 +154,7 @@ mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *la
 mar_status mar_session_step(mar_session *s)
 {
     mar_err *err = &s->model->m->err;
-    kern *k = s->model->m->kern;
+    kern_queue *k = s->k;
     if (mar_session_done(s)) return err_set(err, MAR_EARG, "no step left: begin a batch first");
     const double start = now();
     const mar_status status = s->model->engine->step(s->generation, err);
@@ -183,7 +188,7 @@ mar_status mar_session_tokens(mar_session *s, float *tokens)
 {
     const mar_status status = check_finished(s);
     if (status != MAR_OK) return status;
-    kern *k = s->model->m->kern;
+    kern_queue *k = s->k;
     const mar_model_config *c = &s->model->config;
     k->core->download(k, tokens, s->model->engine->latents(s->generation),
                       (size_t)s->images * (size_t)c->seq_len * (size_t)c->token_dim * sizeof *tokens);
@@ -201,7 +206,7 @@ mar_status mar_session_images(mar_session *s, uint8_t *rgb)
     const mar_status status = check_finished(s);
     if (status != MAR_OK) return status;
     if (!s->vae) return err_set(err, MAR_EARG, "the session has no VAE: only tokens can be had");
-    kern *k = s->model->m->kern;
+    kern_queue *k = s->k;
     const size_t count = (size_t)s->model->config.seq_len * (size_t)s->model->config.token_dim;
     const float *latents = s->model->engine->latents(s->generation);
     int width, height;
@@ -224,7 +229,7 @@ mar_status mar_session_images(mar_session *s, uint8_t *rgb)
 
 void mar_session_get_stats(const mar_session *s, mar_stats *stats)
 {
-    kern *k = s->model->m->kern;
+    kern_queue *k = s->k;
     k->core->finish(k); /* the times are complete then */
     s->model->engine->stats(s->generation, stats);
     stats->arena_bytes = s->arena_bytes;

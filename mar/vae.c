@@ -17,7 +17,13 @@ mar_status mar_vae_load(mar *m, const char *path, mar_vae **out)
         return err_set(&m->err, MAR_ENOMEM, "out of memory");
     }
     vae->m = m;
-    status = vae_decoder_create(m->kern, file, &vae->decoder, &m->err);
+    kern_queue *k;
+    status = m->device->core->queue_create(m->device, &k, &m->err);
+    if (status == MAR_OK) {
+        status = vae_decoder_create(k, file, &vae->decoder, &m->err);
+        k->core->finish(k);
+        k->core->queue_free(k);
+    }
     wt_close(file);
     if (status != MAR_OK) {
         mar_vae_free(vae);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 typedef struct {
-    kern *k;
+    kern_queue *k;
     const wt_file *f;
     mar_err *err;
 } loader;
@@ -37,7 +37,7 @@ static mar_status load_vector(const loader *l, const char *prefix, const char *s
     float *host = NULL;
     void *p = NULL;
     mar_status status = load(l, prefix, suffix, 1, (int64_t[]){n}, &host);
-    if (status == MAR_OK) status = l->k->core->alloc(l->k, sizeof(float) * (size_t)n, &p, l->err);
+    if (status == MAR_OK) status = l->k->core->alloc(l->k->device, sizeof(float) * (size_t)n, &p, l->err);
     if (status == MAR_OK) l->k->core->upload(l->k, p, host, sizeof(float) * (size_t)n);
     free(host);
     *out = p;
@@ -190,15 +190,16 @@ static mar_status load_decoder(const loader *l, vae_decoder *d)
     return status;
 }
 
-mar_status vae_decoder_create(kern *k, const wt_file *f, vae_decoder **out, mar_err *err)
+mar_status vae_decoder_create(kern_queue *k, const wt_file *f, vae_decoder **out, mar_err *err)
 {
     *out = NULL;
     vae_decoder *d = calloc(1, sizeof *d);
     if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
-    d->k = k;
+    d->device = k->device;
     const loader l = {k, f, err};
     mar_status status = load_decoder(&l, d);
     if (status != MAR_OK) {
+        k->core->finish(k); /* uploads that have begun */
         vae_decoder_free(d);
         return status;
     }
@@ -206,31 +207,31 @@ mar_status vae_decoder_create(kern *k, const wt_file *f, vae_decoder **out, mar_
     return MAR_OK;
 }
 
-static void free_norm(kern *k, vae_norm *n)
+static void free_norm(kern_device *device, vae_norm *n)
 {
-    if (n->weight) k->core->free(k, n->weight);
-    if (n->bias) k->core->free(k, n->bias);
+    device->core->free(device, n->weight);
+    device->core->free(device, n->bias);
 }
 
 void vae_decoder_free(vae_decoder *d)
 {
     if (!d) return;
-    kern *k = d->k;
+    kern_device *device = d->device;
     for (int i = 0; i < d->n_steps; i++) {
         vae_step *s = &d->steps[i];
         for (int j = 0; j < 2; j++) {
-            free_norm(k, &s->norm[j]);
-            k->conv->free(k, s->conv[j]);
+            free_norm(device, &s->norm[j]);
+            device->conv->free(device, s->conv[j]);
         }
-        k->conv->free(k, s->shortcut);
-        k->core->linear_free(k, s->qkv);
-        k->core->linear_free(k, s->proj);
+        device->conv->free(device, s->shortcut);
+        device->core->linear_free(device, s->qkv);
+        device->core->linear_free(device, s->proj);
     }
     free(d->steps);
-    k->core->linear_free(k, d->post_quant);
-    k->conv->free(k, d->conv_in);
-    k->conv->free(k, d->conv_out);
-    free_norm(k, &d->norm_out);
+    device->core->linear_free(device, d->post_quant);
+    device->conv->free(device, d->conv_in);
+    device->conv->free(device, d->conv_out);
+    free_norm(device, &d->norm_out);
     free(d);
 }
 

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 
 struct vae_run {
-    vae_decoder *d;
+    kern_queue *k;
+    const vae_decoder *d;
     int grid_h, grid_w;
     float *stream[2];          /* buffers for x and h, which change places */
     act *a;                    /* [pixels][channels] the input of a product or convolution */
@@ -38,7 +39,7 @@ static double conv_flop(double pixels, int in, int out, int taps)
 
 static mar_status plan_residual(vae_run *r, const vae_step *s, extent e, mar_err *err)
 {
-    kern *k = r->d->k;
+    kern_queue *k = r->k;
     const double pixels = (double)e.height * e.width;
     mar_status status = k->conv->group_norm_plan(k, e.height * e.width, s->in, err);
     if (status == MAR_OK) status = k->conv->plan(k, s->conv[0], e.height, e.width, err);
@@ -52,26 +53,26 @@ static mar_status plan_residual(vae_run *r, const vae_step *s, extent e, mar_err
 
 static mar_status plan_attention(vae_run *r, const vae_step *s, extent e, mar_err *err)
 {
-    kern *k = r->d->k;
+    kern_queue *k = r->k;
     const int n = e.height * e.width, c = s->in;
     mar_status status = k->conv->group_norm_plan(k, n, c, err);
     if (status == MAR_OK) status = k->core->linear_plan(k, s->qkv, n, err);
     if (status == MAR_OK) status = k->core->attention_plan(k, n, n, 1, c, 3 * c, 3 * c, err);
     if (status == MAR_OK) status = k->core->linear_plan(k, s->proj, n, err);
     r->flop += conv_flop(n, c, c, 4) + 4.0 * n * n * c;
-    r->stream_bytes = most(r->stream_bytes, 3 * (size_t)n * (size_t)c * k->act_size);
+    r->stream_bytes = most(r->stream_bytes, 3 * (size_t)n * (size_t)c * k->device->act_size);
     return status;
 }
 
 /* Plans one step; *e becomes the size of its output. */
 static mar_status plan_step(vae_run *r, const vae_step *s, extent *e, mar_err *err)
 {
-    kern *k = r->d->k;
+    kern_queue *k = r->k;
     const size_t pixels = (size_t)e->height * (size_t)e->width;
     const size_t channels = (size_t)(s->in > s->out ? s->in : s->out);
     mar_status status = MAR_OK;
     r->stream_bytes = most(r->stream_bytes, pixels * channels * sizeof(float));
-    r->act_bytes = most(r->act_bytes, pixels * channels * k->act_size);
+    r->act_bytes = most(r->act_bytes, pixels * channels * k->device->act_size);
     switch (s->kind) {
     case VAE_RESIDUAL:
         return plan_residual(r, s, *e, err);
@@ -90,12 +91,12 @@ static mar_status plan_step(vae_run *r, const vae_step *s, extent *e, mar_err *e
 
 static mar_status plan_run(vae_run *r, mar_err *err)
 {
-    vae_decoder *d = r->d;
-    kern *k = d->k;
+    const vae_decoder *d = r->d;
+    kern_queue *k = r->k;
     const int z = d->config.z_channels, tokens = r->grid_h * r->grid_w;
     extent e = {r->grid_h, r->grid_w};
     r->stream_bytes = sizeof(float) * (size_t)tokens * (size_t)z;
-    r->act_bytes = k->act_size * (size_t)tokens * (size_t)z;
+    r->act_bytes = k->device->act_size * (size_t)tokens * (size_t)z;
     r->flop = conv_flop(tokens, z, z, 1) + conv_flop(tokens, z, d->width_in, 9);
     mar_status status = k->core->linear_plan(k, d->post_quant, tokens, err);
     if (status == MAR_OK) status = k->conv->plan(k, d->conv_in, e.height, e.width, err);
@@ -115,7 +116,7 @@ size_t vae_run_lay_out(vae_run *r, char *base)
     return used;
 }
 
-mar_status vae_run_create(vae_decoder *d, int grid_h, int grid_w, vae_run **out, mar_err *err)
+mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int grid_w, vae_run **out, mar_err *err)
 {
     *out = NULL;
     const int longest = 16384 / d->config.stride; /* far below sizes that overflow */
@@ -123,6 +124,7 @@ mar_status vae_run_create(vae_decoder *d, int grid_h, int grid_w, vae_run **out,
         return err_set(err, MAR_EARG, "latent grid %dx%d: expected 1..%d by 1..%d", grid_h, grid_w, longest, longest);
     vae_run *r = calloc(1, sizeof *r);
     if (!r) return err_set(err, MAR_ENOMEM, "out of memory");
+    r->k = k;
     r->d = d;
     r->grid_h = grid_h;
     r->grid_w = grid_w;
@@ -138,7 +140,7 @@ mar_status vae_run_create(vae_decoder *d, int grid_h, int grid_w, vae_run **out,
 void vae_run_free(vae_run *r)
 {
     if (!r) return;
-    kern *k = r->d->k;
+    kern_queue *k = r->k;
     k->core->recording_free(k, r->recording);
     free(r);
 }
@@ -152,13 +154,13 @@ double vae_run_flop(const vae_run *r)
 
 static void norm(vae_run *r, const float *x, extent e, int channels, const vae_norm *n, int silu)
 {
-    kern *k = r->d->k;
+    kern_queue *k = r->k;
     k->conv->group_norm(k, x, e.height * e.width, channels, VAE_GROUPS, n->weight, n->bias, VAE_EPS, silu, r->a);
 }
 
 static void run_residual(vae_run *r, const vae_step *s, extent e)
 {
-    kern *k = r->d->k;
+    kern_queue *k = r->k;
     norm(r, r->x, e, s->in, &s->norm[0], 1);
     k->conv->conv(k, s->conv[0], r->a, e.height, e.width, r->h);
     if (s->shortcut) { /* x becomes shortcut(x), from its copy in a */
@@ -171,19 +173,19 @@ static void run_residual(vae_run *r, const vae_step *s, extent e)
 
 static void run_attention(vae_run *r, const vae_step *s, extent e)
 {
-    kern *k = r->d->k;
+    kern_queue *k = r->k;
     const int n = e.height * e.width, c = s->in;
     const char *qkv = (const char *)r->h; /* act [n][3][c] */
     norm(r, r->x, e, c, &s->norm[0], 0);
     k->core->linear(k, s->qkv, r->a, n, r->h);
-    k->core->attention(k, qkv, 3 * c, qkv + (size_t)c * k->act_size, qkv + 2 * (size_t)c * k->act_size, 3 * c, 1, n, n,
-                       1, c, r->a);
+    k->core->attention(k, qkv, 3 * c, qkv + (size_t)c * k->device->act_size, qkv + 2 * (size_t)c * k->device->act_size,
+                       3 * c, 1, n, n, 1, c, r->a);
     k->core->linear(k, s->proj, r->a, n, r->x);
 }
 
 static void run_upsample(vae_run *r, const vae_step *s, extent *e)
 {
-    kern *k = r->d->k;
+    kern_queue *k = r->k;
     float *larger = r->h;
     k->core->to_act(k, r->x, (size_t)e->height * (size_t)e->width * (size_t)s->in, r->a);
     k->conv->conv(k, s->conv[0], r->a, e->height, e->width, larger);
@@ -197,8 +199,8 @@ static void decode(void *arg)
 {
     vae_run *r = arg;
     r->x = r->stream[0], r->h = r->stream[1];
-    vae_decoder *d = r->d;
-    kern *k = d->k;
+    const vae_decoder *d = r->d;
+    kern_queue *k = r->k;
     extent e = {r->grid_h, r->grid_w};
     const size_t n = (size_t)(r->grid_h * r->grid_w) * (size_t)d->config.z_channels;
     k->core->to_act(k, r->x, n, r->a);
@@ -223,7 +225,7 @@ static void decode(void *arg)
 
 const float *vae_decode(vae_run *r, const float *tokens)
 {
-    kern *k = r->d->k;
+    kern_queue *k = r->k;
     k->core->linear(k, r->d->post_quant, tokens, r->grid_h * r->grid_w, r->stream[0]);
     k->core->replay(k, &r->recording, decode, r);
     return r->h;

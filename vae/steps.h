@@ -29,7 +29,7 @@ typedef struct {
 } vae_step;
 
 struct vae_decoder {
-    kern *k;
+    kern_device *device; /* which has the weights */
     mar_vae_config config;
     kern_linear *post_quant; /* the 1x1 convolution of the latent, in f32; its input is tokens */
     kern_conv *conv_in;

@@ -13,19 +13,19 @@ void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tens
 /* Whether the file looks like a KL autoencoder. */
 int vae_config_recognise(const wt_file *f);
 
-typedef struct vae_decoder vae_decoder; /* the weights, in the backend's memory */
+typedef struct vae_decoder vae_decoder; /* the weights, in the device's memory; any number of runs share them */
 
 /* Loads post_quant_conv and decoder.* of `f`, which may be closed afterwards. MAR_EMODEL, naming file and tensor, if
- * one is missing or has another shape. */
-mar_status vae_decoder_create(kern *k, const wt_file *f, vae_decoder **out, mar_err *err);
+ * one is missing or has another shape. Queues other than k can use the decoder once k has finished. */
+mar_status vae_decoder_create(kern_queue *k, const wt_file *f, vae_decoder **out, mar_err *err);
 void vae_decoder_free(vae_decoder *d); /* after its runs; NULL is fine */
 const mar_vae_config *vae_decoder_config(const vae_decoder *d);
 
-typedef struct vae_run vae_run; /* decodes latents of one size, square or not */
+typedef struct vae_run vae_run; /* decodes latents of one size, square or not, on one queue */
 
-/* Creates a run for latents of grid_h x grid_w tokens. The first run of a decoder packs its weights. Call
- * vae_run_lay_out before vae_decode. */
-mar_status vae_run_create(vae_decoder *d, int grid_h, int grid_w, vae_run **out, mar_err *err);
+/* Creates a run for latents of grid_h x grid_w tokens on queue k, which must outlive it. The first run of a decoder
+ * packs its weights. Call vae_run_lay_out before vae_decode. */
+mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int grid_w, vae_run **out, mar_err *err);
 void vae_run_free(vae_run *r);
 /* Lays out the run's working memory at base, which is backend memory and must outlive the run. Returns the bytes it
  * takes, a multiple of 256. With base NULL it only counts. */

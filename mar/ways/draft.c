@@ -41,8 +41,8 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     }
     if (status == MAR_OK) {
         const int n = mar_masked_specs(g, specs);
-        status = mar_runner_create(mar_masked_model_of(g->params.draft), g->max_images, g->conditions, step_tokens(g),
-                                   specs, n, g->params.temperature, &d->runner, err);
+        status = mar_runner_create(g->k, mar_masked_model_of(g->params.draft), g->max_images, g->conditions,
+                                   step_tokens(g), specs, n, g->params.temperature, &d->runner, err);
     }
     free(specs);
     return status;
@@ -50,7 +50,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
 
 static void free_recordings(mar_draft *d)
 {
-    for (int i = 0; d->recordings && i < d->g->params.num_iter; i++) mar_recordings_free(d->g->kern, &d->recordings[i]);
+    for (int i = 0; d->recordings && i < d->g->params.num_iter; i++) mar_recordings_free(d->g->k, &d->recordings[i]);
 }
 
 static void destroy(void *state)

@@ -140,7 +140,7 @@ static void select_detailed(void *state, const mar_step *step)
     const gtr *w = state;
     const mar_masked *g = w->g;
     const mar_model_config *c = &g->model->base.config;
-    kern *k = g->kern;
+    kern_queue *k = g->k;
     const size_t count = (size_t)c->seq_len * (size_t)c->token_dim;
     for (int i = 0; i < g->images; i++) {
         k->core->download(k, w->tokens, g->tokens + (size_t)i * count, count * sizeof *w->tokens);

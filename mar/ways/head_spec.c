@@ -65,7 +65,7 @@ static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
 {
     head_spec *h = state;
     mar_masked *g = h->g;
-    kern *k = g->kern;
+    kern_queue *k = g->k;
     const float *z = g->target.z + (size_t)(first * g->conditions) * (size_t)g->model->base.config.width;
     const float *draft_z = h->draft ? draft_conditions(h, d, steps) : NULL;
     diff_speculation_stats stats = {0};

@@ -40,6 +40,7 @@ typedef struct {
  * block's keys and values 2D. L = buffer + seq_len. */
 typedef struct {
     const mar_masked_model *model;
+    kern_queue *k; /* the session's */
     int images, conditions;
     float *score;     /* host [images * L] */
     int *kept;        /* host [images * L] */
@@ -102,7 +103,7 @@ static size_t lay_out(void *state, char *base)
     lazy_caches *z = state;
     const mar_model_config *c = &z->model->base.config;
     const size_t images = (size_t)z->images, d = (size_t)c->width, rows = images * (size_t)(c->buffer + c->seq_len);
-    const size_t act_size = z->model->base.m->kern->act_size;
+    const size_t act_size = z->k->device->act_size;
     size_t used = 0;
     z->encoder = arena_carve(base, &used, (size_t)c->encoder_depth * rows * 3 * d, act_size);
     z->decoder = arena_carve(base, &used, (size_t)(c->decoder_depth - 1) * rows * 3 * d, act_size);
@@ -117,12 +118,11 @@ static const mar_passes passes;
 static mar_status create(mar_masked *g, void **state, mar_err *err)
 {
     const mar_model_config *c = &g->model->base.config;
-    kern *k = g->model->base.m->kern;
-    if ((size_t)c->width * k->act_size % sizeof(float)) /* rows of operands are copied as floats */
+    if ((size_t)c->width * g->k->device->act_size % sizeof(float)) /* rows of operands are copied as floats */
         return err_set(err, MAR_EARG, "lazy: expected a model of even width, not %d", c->width);
     lazy_caches *z = *state = calloc(1, sizeof *z);
     if (!z) return err_set(err, MAR_ENOMEM, "out of memory");
-    *z = (lazy_caches){.model = g->model, .images = g->max_images, .conditions = g->conditions};
+    *z = (lazy_caches){.model = g->model, .k = g->k, .images = g->max_images, .conditions = g->conditions};
     const size_t rows = (size_t)g->max_images * (size_t)row_length(z);
     z->score = calloc(rows, sizeof *z->score);
     z->kept = calloc(rows, sizeof *z->kept);
@@ -171,7 +171,7 @@ static double decode_flop(const lazy_caches *z, int images, const lazy_step *ste
 
 static act *at(const lazy_caches *z, const act *p, size_t elements)
 {
-    return (char *)(uintptr_t)p + elements * z->model->base.m->kern->act_size;
+    return (char *)(uintptr_t)p + elements * z->k->device->act_size;
 }
 
 /* Block b's part of a cache: [images][L][3D]. */
@@ -184,8 +184,8 @@ static act *block_cache(const lazy_caches *z, const act *cache, int b)
 /* cache[to[r]] = rows[r], `parts` * D operands each. */
 static void remember(const lazy_caches *z, act *cache, const int *to, const act *rows, int n, int parts)
 {
-    kern *k = z->model->base.m->kern;
-    const int floats = (int)((size_t)parts * (size_t)z->model->base.config.width * k->act_size / sizeof(float));
+    kern_queue *k = z->k;
+    const int floats = (int)((size_t)parts * (size_t)z->model->base.config.width * k->device->act_size / sizeof(float));
     k->core->copy_rows(k, cache, to, rows, NULL, NULL, NULL, n, floats);
 }
 
@@ -193,7 +193,7 @@ static void remember(const lazy_caches *z, act *cache, const int *to, const act 
 static void attend(const lazy_caches *z, mar_workspace *w, const mar_block *b, float *x, int sequences, int n_q,
                    const act *kv, int n_k)
 {
-    kern *k = z->model->base.m->kern;
+    kern_queue *k = z->k;
     const mar_model_config *c = &z->model->base.config;
     const size_t d = (size_t)c->width;
     k->core->attention(k, w->qkv, 3 * c->width, at(z, kv, d), at(z, kv, 2 * d), 3 * c->width, sequences, n_q, n_k,
@@ -203,8 +203,8 @@ static void attend(const lazy_caches *z, mar_workspace *w, const mar_block *b, f
 
 static void qkv_rows(const lazy_caches *z, mar_workspace *w, const mar_block *b, const float *x, int rows)
 {
-    kern *k = z->model->base.m->kern;
-    mar_layer_norm(z->model, x, NULL, rows, b->norm1, w->normed, 0);
+    kern_queue *k = z->k;
+    mar_layer_norm(k, z->model, x, NULL, rows, b->norm1, w->normed, 0);
     k->core->linear(k, b->qkv, w->normed, rows, w->qkv);
 }
 
@@ -214,7 +214,7 @@ static void qkv_rows(const lazy_caches *z, mar_workspace *w, const mar_block *b,
 static void encoder_block(lazy_caches *z, mar_workspace *w, const mar_pass *p, const mar_block *b, act *cache,
                           const int *to, int sequences, int length, int fresh)
 {
-    kern *k = z->model->base.m->kern;
+    kern_queue *k = z->k;
     const mar_model_config *c = &z->model->base.config;
     const size_t d = (size_t)c->width;
     qkv_rows(z, w, b, w->x, sequences * length);
@@ -256,7 +256,7 @@ static double encode(void *state, const mar_masked_model *m, mar_workspace *w, c
 static void remember_difference(lazy_caches *z, mar_workspace *w, const mar_pass *p, int count, const int *position,
                                 const float *y)
 {
-    kern *k = z->model->base.m->kern;
+    kern_queue *k = z->k;
     const int d = z->model->base.config.width, n = p->images * count;
     if (z->conditions == 1) return;
     k->core->subtract(k, y + (size_t)n * (size_t)d, y, (size_t)n * (size_t)d, w->x);
@@ -269,7 +269,7 @@ static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, co
                          const int *z_index)
 {
     const mar_masked_model *m = z->model;
-    kern *k = m->base.m->kern;
+    kern_queue *k = z->k;
     const mar_model_config *c = &m->base.config;
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
     const int length = row_length(z), rows = p->sequences * length, count = step->horizon;
@@ -293,7 +293,7 @@ static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, co
         w->rows[0][i] = i / p->predicted * count + count - p->predicted + i % p->predicted;
     k->core->copy_rows(k, w->x, NULL, w->memory, w->rows[0], NULL, NULL, predicted, c->width);
     mar_predicted_positions(m, p, p->predicted, w->rows[1]);
-    mar_conditions(m, w->x, w->rows[1], predicted, w->memory, out, z_index);
+    mar_conditions(k, m, w->x, w->rows[1], predicted, w->memory, out, z_index);
 }
 
 /* Chooses the rows of image s that are computed on, ascending: those to be predicted, those just predicted, then those
@@ -320,7 +320,7 @@ static void choose(const lazy_caches *z, const mar_pass *p, const lazy_step *ste
  * are compared with `cache`. */
 static void prune(lazy_caches *z, mar_workspace *w, const mar_pass *p, const lazy_step *step, const float *x, float *y)
 {
-    kern *k = z->model->base.m->kern;
+    kern_queue *k = z->k;
     const mar_model_config *c = &z->model->base.config;
     const int length = row_length(z), n = p->images * step->kept;
     for (int s = 0; s < p->images; s++) choose(z, p, step, s, z->score + s * length, z->kept + s * step->kept);
@@ -333,7 +333,7 @@ static void prune(lazy_caches *z, mar_workspace *w, const mar_pass *p, const laz
 static float *decode_blocks(lazy_caches *z, mar_workspace *w, const mar_pass *p, const lazy_step *step)
 {
     const mar_masked_model *m = z->model;
-    kern *k = m->base.m->kern;
+    kern_queue *k = z->k;
     const mar_model_config *c = &m->base.config;
     const int length = row_length(z);
     int count = length; /* rows an image */
@@ -362,7 +362,7 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
                           const int *z_index)
 {
     const mar_masked_model *m = z->model;
-    kern *k = m->base.m->kern;
+    kern_queue *k = z->k;
     const mar_model_config *c = &m->base.config;
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
     const int length = row_length(z), d = c->width, n = p->images * p->predicted;
@@ -389,7 +389,7 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
         }
         k->core->copy_rows(k, y + (size_t)n * (size_t)d, NULL, y, NULL, z->difference, w->rows[0], n, d);
     }
-    mar_conditions(m, y, w->rows[1], z->conditions * n, x, out, z_index);
+    mar_conditions(k, m, y, w->rows[1], z->conditions * n, x, out, z_index);
 }
 
 static double decode(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p,
@@ -409,37 +409,36 @@ static double decode(void *state, const mar_masked_model *m, mar_workspace *w, c
 
 static mar_status plan_attention(const lazy_caches *z, int n_q, int n_k, int parts, mar_err *err)
 {
-    kern *k = z->model->base.m->kern;
+    kern_queue *k = z->k;
     const mar_model_config *c = &z->model->base.config;
     return k->core->attention_plan(k, n_q, n_k, c->heads, c->width / c->heads, parts == 3 ? 3 * c->width : c->width,
                                    parts * c->width, err);
 }
 
-static mar_status plan(const void *state, const mar_masked_model *m, int images, int conditions,
+static mar_status plan(kern_queue *k, const void *state, const mar_masked_model *m, int images, int conditions,
                        const mar_step *planned, mar_err *err)
 {
     const lazy_caches *z = state;
     const lazy_step *step = &z->steps[planned->number];
-    kern *k = m->base.m->kern;
     const mar_model_config *c = &m->base.config;
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
     const int length = row_length(z), sequences = images * conditions;
     if (step->fresh) {
-        mar_status status = mar_passes_plan(m, sequences, step->known, step->predicted, err);
-        if (status == MAR_OK) status = mar_block_plan(m, last, sequences * step->horizon, sequences * length, err);
+        mar_status status = mar_passes_plan(k, m, sequences, step->known, step->predicted, err);
+        if (status == MAR_OK) status = mar_block_plan(k, last, sequences * step->horizon, sequences * length, err);
         return status == MAR_OK ? plan_attention(z, step->horizon, length, 2, err) : status;
     }
     const int encoded = c->buffer + step->previous;
     mar_status status = k->core->linear_plan(k, m->decoder_embed, images * encoded, err);
     if (status == MAR_OK) status = k->core->linear_plan(k, m->z_proj, images * step->predicted, err);
     for (int b = 0; status == MAR_OK && b < c->encoder_depth; b++)
-        status = mar_block_plan(m, &m->encoder[b], images * encoded, 0, err);
+        status = mar_block_plan(k, &m->encoder[b], images * encoded, 0, err);
     for (int b = 0; status == MAR_OK && b + 1 < c->decoder_depth; b++) {
-        if (b <= PRUNE_BLOCK) status = mar_block_plan(m, &m->decoder[b], images * length, 0, err);
+        if (b <= PRUNE_BLOCK) status = mar_block_plan(k, &m->decoder[b], images * length, 0, err);
         if (status == MAR_OK && b >= PRUNE_BLOCK)
-            status = mar_block_plan(m, &m->decoder[b], images * step->kept, 0, err);
+            status = mar_block_plan(k, &m->decoder[b], images * step->kept, 0, err);
     }
-    if (status == MAR_OK) status = mar_block_plan(m, last, images * step->predicted, images * step->kept, err);
+    if (status == MAR_OK) status = mar_block_plan(k, last, images * step->predicted, images * step->kept, err);
     if (status == MAR_OK) status = plan_attention(z, encoded, c->buffer + step->known, 3, err);
     if (status == MAR_OK) status = plan_attention(z, length, length, 3, err);
     if (status == MAR_OK) status = plan_attention(z, step->kept, length, 3, err);

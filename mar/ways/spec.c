@@ -319,7 +319,7 @@ static void predict_step(mar_speculation *sp, int j, int n)
 static void scatter(mar_speculation *sp, const float *from, int n, float *to)
 {
     const mar_masked *g = sp->g;
-    kern *k = g->kern;
+    kern_queue *k = g->k;
     k->core->copy_rows(k, to, sp->row, from, NULL, NULL, NULL, n, g->model->base.config.token_dim);
 }
 
@@ -336,7 +336,7 @@ static diff_trace trace_into(const mar_speculation *sp, const mar_laws *l)
 static void scatter_laws(mar_speculation *sp, int n)
 {
     const mar_masked *g = sp->g;
-    kern *k = g->kern;
+    kern_queue *k = g->k;
     scatter(sp, sp->step_q.mean, n, sp->q.mean);
     scatter(sp, sp->step_q.log_std, n, sp->q.log_std);
     if (asks_for_path(sp)) /* a double goes as two floats */
@@ -384,7 +384,7 @@ static void predict_block(mar_speculation *sp)
 static void verify_block(mar_speculation *sp)
 {
     mar_masked *g = sp->g;
-    kern *k = g->kern;
+    kern_queue *k = g->k;
     const mar_verdicts v = verdicts_in(sp, sp->verdicts);
     const int path = asks_for_path(sp);
     const kern_verify_job job = {
@@ -440,7 +440,7 @@ static void trace_block(mar_speculation *sp)
 static void finish_tokens(mar_speculation *sp)
 {
     mar_masked *g = sp->g;
-    kern *k = g->kern;
+    kern_queue *k = g->k;
     const mar_draw draw = block_draw(sp);
     const int channels = g->model->base.config.token_dim;
     mar_recordings *t = recordings_at(sp, g->recordings, g->step);
@@ -468,7 +468,7 @@ static void move_on(mar_speculation *sp, const mar_verdicts *v)
 static mar_status read_verdicts(mar_speculation *sp, mar_err *err)
 {
     mar_masked *g = sp->g;
-    kern *k = g->kern;
+    kern_queue *k = g->k;
     const int channels = g->model->base.config.token_dim;
     const mar_verdicts v = verdicts_in(sp, sp->report);
     k->core->download(k, sp->report, sp->verdicts,
@@ -505,7 +505,7 @@ static void stats(const void *state, mar_stats *sum)
 static void keep(mar_speculation *sp)
 {
     mar_masked *g = sp->g;
-    kern *k = g->kern;
+    kern_queue *k = g->k;
     const mar_model_config *c = &g->model->base.config;
     int n = 0;
     for (int r = 0; r < sp->rows; r++) {

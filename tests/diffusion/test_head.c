@@ -8,16 +8,16 @@ static const int timestep[N] = {0, 1, 10, 101, 500, 989, 999};
 /* One evaluation of the net at N different timesteps, rows in the order of x_index and mod_index. */
 static void eval(fixture *f, int guided, float *out)
 {
-    kern *k = f->k;
+    kern_queue *k = f->k;
     const int rows = guided ? 2 * N : N;
     mar_err err = {0};
     float *temb = NULL, *x = golden_f32(f->golden, "head.x", N * CHANNELS);
     void *cond = NULL, *mod = NULL, *scratch = NULL;
-    assert_ok(diff_head_time_embeddings(&f->head, timestep, N, &temb, &err), &err);
-    assert_ok(k->core->alloc(k, (size_t)rows * WIDTH * 4, &cond, &err), &err);
+    assert_ok(diff_head_time_embeddings(k, &f->head, timestep, N, &temb, &err), &err);
+    assert_ok(k->core->alloc(k->device, (size_t)rows * WIDTH * 4, &cond, &err), &err);
     /* every condition at every timestep; the diagonal is used */
-    assert_ok(k->core->alloc(k, (size_t)rows * N * k->head->mod_bytes(f->head.net), &mod, &err), &err);
-    assert_ok(k->core->alloc(k, k->head->scratch_bytes(f->head.net, rows * N), &scratch, &err), &err);
+    assert_ok(k->core->alloc(k->device, (size_t)rows * N * k->head->mod_bytes(f->head.net), &mod, &err), &err);
+    assert_ok(k->core->alloc(k->device, k->head->scratch_bytes(f->head.net, rows * N), &scratch, &err), &err);
     int steps[N], x_index[2 * N], mod_index[2 * N];
     for (int i = 0; i < N; i++) steps[i] = i;
     for (int r = 0; r < rows; r++) {
@@ -28,7 +28,8 @@ static void eval(fixture *f, int guided, float *out)
     k->head->modulate(k, f->head.net, temb, steps, N, cond, rows, mod, scratch);
     k->head->eval(k, f->head.net, x, x_index, mod, mod_index, rows, out, scratch);
     assert_ok(kern_check(k, &err), &err);
-    k->core->free(k, temb), k->core->free(k, cond), k->core->free(k, mod), k->core->free(k, scratch);
+    k->core->free(k->device, temb), k->core->free(k->device, cond), k->core->free(k->device, mod),
+        k->core->free(k->device, scratch);
     free(x);
 }
 
@@ -55,12 +56,12 @@ static void head(void **state)
 
 static void run_chain(fixture *f, int steps, int first, int guided, float *x)
 {
-    kern *k = f->k;
+    kern_queue *k = f->k;
     diff_chain c;
     mar_err err = {0};
     float cfg[N];
     for (int r = 0; r < N; r++) cfg[r] = 2.9f;
-    assert_ok(diff_chain_create(&f->head, steps, 0.9f, N, guided, &c, &err), &err);
+    assert_ok(diff_chain_create(f->k, &f->head, steps, 0.9f, N, guided, &c, &err), &err);
     void *memory = lay_out(k, &c);
     assert_ok(diff_chain_plan(&c, N, &err), &err);
     if (first == steps - 1) {
@@ -71,7 +72,7 @@ static void run_chain(fixture *f, int steps, int first, int guided, float *x)
     }
     assert_ok(kern_check(k, &err), &err);
     diff_chain_free(&c);
-    k->core->free(k, memory);
+    k->core->free(k->device, memory);
 }
 
 /* Whole chains on addressed noise. Random weights make chains that start at t = 999 explode (an error of
@@ -114,7 +115,7 @@ static void tokens_stand_alone(void **state)
             assert_memory_equal(x, all, sizeof all);
             diff_chain c;
             mar_err err = {0};
-            assert_ok(diff_chain_create(&f.head, 25, 0.9f, 1, 1, &c, &err), &err);
+            assert_ok(diff_chain_create(f.k, &f.head, 25, 0.9f, 1, 1, &c, &err), &err);
             c.mod_rows = 2 * threads; /* chunks of as many steps as there are threads */
             void *memory = lay_out(f.k, &c);
             for (int r = 0; r < N; r++) {
@@ -125,7 +126,7 @@ static void tokens_stand_alone(void **state)
                 assert_memory_equal(one, all + r * CHANNELS, sizeof one);
             }
             diff_chain_free(&c);
-            f.k->core->free(f.k, memory);
+            f.k->core->free(f.k->device, memory);
             close_fixture(&f);
         }
     }

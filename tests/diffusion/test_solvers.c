@@ -42,8 +42,9 @@ static void matches_published_codes(void **state)
             mar_err err = {0};
             diff_spec specs[3];
             for (int j = 0; j < 3; j++) specs[j] = (diff_spec){cases[i].sampler, cases[i].steps[j], cases[i].top};
-            assert_ok(diff_chain_create_for(&f.head, specs, 3, temperature_of(cases[i].sampler), N, guided, &c, &err),
-                      &err);
+            assert_ok(
+                diff_chain_create_for(f.k, &f.head, specs, 3, temperature_of(cases[i].sampler), N, guided, &c, &err),
+                &err);
             void *memory = lay_out(f.k, &c);
             for (int j = 0; j < 4; j++) {
                 char name[48];
@@ -57,7 +58,7 @@ static void matches_published_codes(void **state)
                 free(expected);
             }
             diff_chain_free(&c);
-            f.k->core->free(f.k, memory);
+            f.k->core->free(f.k->device, memory);
         }
     close_fixture(&f);
     wt_close(golden);
@@ -76,14 +77,13 @@ static void reuses_as_released(void **state)
         const int guided = i % 2, steps = i / 2 % 2 ? 100 : 30,
                   chunks = i / 4; /* of how many steps the modulation is made */
         char name[32];
-        kern *k;
+        kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
         diff_head head;
         diff_chain c;
         mar_err err = {0};
         const diff_spec spec = {MAR_SAMPLER_DDPM, steps, DIFF_TOP_ANNEALED};
-        assert_ok(kern_cpu_open(MAR_DTYPE_F32, 1, &k, &err), &err);
         assert_ok(diff_head_load(k, model, 16, 6, 5, 24, &head, &err), &err);
-        assert_ok(diff_chain_create_for(&head, &spec, 1, 0.9f, TOKENS, guided, &c, &err), &err);
+        assert_ok(diff_chain_create_for(k, &head, &spec, 1, 0.9f, TOKENS, guided, &c, &err), &err);
         diff_chain_reuse(&c);
         if (chunks) c.mod_rows = chunks * (guided ? 2 : 1) * TOKENS;
         void *memory = lay_out(k, &c);
@@ -95,9 +95,9 @@ static void reuses_as_released(void **state)
         assert_close(x, expected, SIZE, 1e-4);
         free(expected);
         diff_chain_free(&c);
-        k->core->free(k, memory);
+        k->core->free(k->device, memory);
         diff_head_free(&head);
-        k->core->close(k);
+        close_queue(k);
     }
     free(z);
     wt_close(golden), wt_close(model);
@@ -157,14 +157,14 @@ static void tokens_stand_alone(void **state)
             mar_err err = {0};
             if (!open_fixture(&f, i % 2 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, threads)) continue;
             const float temperature = temperature_of(specs[i / 2].sampler);
-            assert_ok(diff_chain_create_for(&f.head, two, 2, temperature, N, 1, &c, &err), &err);
+            assert_ok(diff_chain_create_for(f.k, &f.head, two, 2, temperature, N, 1, &c, &err), &err);
             void *memory = lay_out(f.k, &c);
             sample(&f, &c, 20, x);
             if (threads == 1) memcpy(all, x, sizeof all);
             assert_memory_equal(x, all, sizeof all);
             diff_chain_free(&c);
-            f.k->core->free(f.k, memory);
-            assert_ok(diff_chain_create_for(&f.head, two, 1, temperature, 1, 1, &c, &err), &err);
+            f.k->core->free(f.k->device, memory);
+            assert_ok(diff_chain_create_for(f.k, &f.head, two, 1, temperature, 1, 1, &c, &err), &err);
             memory = lay_out(f.k, &c);
             for (int r = 0; r < N; r++) {
                 float z[2 * Z], one[CHANNELS];
@@ -174,7 +174,7 @@ static void tokens_stand_alone(void **state)
                 assert_memory_equal(one, all + r * CHANNELS, sizeof one);
             }
             diff_chain_free(&c);
-            f.k->core->free(f.k, memory);
+            f.k->core->free(f.k->device, memory);
             close_fixture(&f);
         }
     }

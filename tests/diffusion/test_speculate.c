@@ -18,6 +18,7 @@ enum { IMAGES = 5, NUM_ITER = 8, AT = 4, SEQ = 64, CHANNELS = 8, MAX = IMAGES * 
 /* A model with the conditions of the tokens that step AT of images of several classes predicts. */
 typedef struct {
     mar *m;
+    kern_queue *k;
     mar_model *model;
     mar_runner runner;
     void *memory;      /* the runner's */
@@ -52,11 +53,11 @@ static void list_tokens(fixture *f, const mar_step *step, const int *const *orde
 }
 
 /* Working memory; the caller frees it. */
-static void *memory(kern *k, size_t bytes)
+static void *memory(kern_queue *k, size_t bytes)
 {
     void *p = NULL;
     mar_err err = {0};
-    assert_ok(k->core->alloc(k, bytes, &p, &err), &err);
+    assert_ok(k->core->alloc(k->device, bytes, &p, &err), &err);
     return p;
 }
 
@@ -70,10 +71,11 @@ static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threa
     memset(f, 0, sizeof *f);
     f->m = open_mar(dtype, threads);
     if (!f->m) return 0;
+    f->k = queue_of(f->m);
     mar_err *err = &f->m->err;
     assert_ok(mar_model_load(f->m, path, 0, &f->model), err);
-    assert_ok(plain_runner(f->model, IMAGES, p.cfg == 1 ? 1 : 2, 16, &p, &f->runner, err), err);
-    f->memory = memory(f->m->kern, mar_runner_lay_out(&f->runner, NULL));
+    assert_ok(plain_runner(f->k, f->model, IMAGES, p.cfg == 1 ? 1 : 2, 16, &p, &f->runner, err), err);
+    f->memory = memory(f->k, mar_runner_lay_out(&f->runner, NULL));
     mar_runner_lay_out(&f->runner, f->memory);
     for (int i = 0; i < IMAGES; i++) {
         kern_random_order(seed, (uint64_t)i, SEQ, order_data[i]);
@@ -93,21 +95,22 @@ static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threa
     }
     f->chain = &f->runner.chain;
     f->z = f->runner.z;
-    assert_ok(kern_check(f->m->kern, err), err);
+    assert_ok(kern_check(f->k, err), err);
     return 1;
 }
 
 static void close_fixture(fixture *f)
 {
     mar_runner_free(&f->runner);
-    f->m->kern->core->free(f->m->kern, f->memory);
+    f->k->core->free(f->k->device, f->memory);
+    free_queue(f->k);
     mar_model_free(f->model);
     mar_close(f->m);
 }
 
 static void *lay_out_chain(diff_chain *c)
 {
-    void *p = memory(c->head->k, diff_chain_lay_out(c, NULL));
+    void *p = memory(c->k, diff_chain_lay_out(c, NULL));
     diff_chain_lay_out(c, p);
     return p;
 }
@@ -117,16 +120,16 @@ static void *open_speculation(diff_chain *chain, diff_chain *draft, int window, 
 {
     mar_err err = {0};
     assert_ok(diff_speculate_create(chain, draft, window, s, &err), &err);
-    void *p = memory(chain->head->k, diff_speculate_lay_out(s, NULL));
+    void *p = memory(chain->k, diff_speculate_lay_out(s, NULL));
     diff_speculate_lay_out(s, p);
     return p;
 }
 
 static void close_speculation(diff_speculation *s, void *p)
 {
-    kern *k = s->target.chain->head->k;
+    kern_queue *k = s->target.chain->k;
     diff_speculate_free(s);
-    k->core->free(k, p);
+    k->core->free(k->device, p);
 }
 
 /* One token of each condition. draft may be NULL. */
@@ -138,7 +141,7 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
     void *p = open_speculation(f->chain, draft ? draft->chain : NULL, window, &s);
     assert_ok(diff_speculate_plan(&s, f->tokens, &err), &err);
     diff_speculate_sample(&s, f->z, draft ? draft->z : NULL, f->tokens, f->cfg, seed, f->image, f->position, x, &stats);
-    assert_ok(kern_check(f->m->kern, &err), &err);
+    assert_ok(kern_check(f->k, &err), &err);
     assert_true(stats.flop > 0);
     close_speculation(&s, p);
     return stats;
@@ -261,7 +264,7 @@ static diff_speculation_stats draw_speculative(fixture *f, fixture *draft, int w
                               &stats);
         x += f->tokens * CHANNELS;
     }
-    assert_ok(kern_check(f->m->kern, &err), &err);
+    assert_ok(kern_check(f->k, &err), &err);
     close_speculation(&s, p);
     return stats;
 }
@@ -285,10 +288,10 @@ static int same_law(const float *x, const float *plain, const float *other, int 
     return energy > 0.01 && least > 1e-4;
 }
 
-static int (*real_propose)(kern *k, kern_speculation *w, const kern_speculation_head *draft);
+static int (*real_propose)(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft);
 
 /* A mutant: every q is as if an evaluation that depends on the noise had refined it, so it favours what was drawn. */
-static int propose_knowing(kern *k, kern_speculation *w, const kern_speculation_head *draft)
+static int propose_knowing(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft)
 {
     const int unfinished = real_propose(k, w, draft);
     for (int row = 0; row + 1 < w->rows; row++)
@@ -327,7 +330,7 @@ static void same_law_as_the_plain_chain(void **state)
         assert_true(same_law(x, plain, other, n));
     }
     for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {
-        kern *k = f.m->kern;
+        kern_queue *k = f.k;
         kern_head_ops ops = *k->head;
         const kern_head_ops *real = k->head;
         real_propose = ops.speculate_propose;
@@ -418,19 +421,19 @@ static void respacings(void **state)
     fixture f;
     mar_err err = {0};
     assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
-    kern *k = f.m->kern;
+    kern_queue *k = f.k;
     const size_t bytes = sizeof(float) * (size_t)f.tokens * CHANNELS;
     float x[MAX * CHANNELS], expected[MAX * CHANNELS];
     for (size_t w = 0; w < sizeof windows / sizeof *windows; w++) {
         diff_chain both;
         diff_speculation s;
         diff_speculation_stats stats = {0};
-        assert_ok(diff_chain_create_for(f.chain->head, specs, 2, 1, MAX, 1, &both, &err), &err);
+        assert_ok(diff_chain_create_for(f.k, f.chain->head, specs, 2, 1, MAX, 1, &both, &err), &err);
         void *both_memory = lay_out_chain(&both), *p = open_speculation(&both, NULL, windows[w], &s);
         for (int i = 0; i < 4; i++) {
             diff_chain one;
             diff_speculation alone;
-            assert_ok(diff_chain_create_for(f.chain->head, &specs[i % 2], 1, 1, MAX, 1, &one, &err), &err);
+            assert_ok(diff_chain_create_for(f.k, f.chain->head, &specs[i % 2], 1, 1, MAX, 1, &one, &err), &err);
             void *one_memory = lay_out_chain(&one), *q = open_speculation(&one, NULL, windows[w], &alone);
             diff_chain_use(&both, specs[i % 2].steps);
             diff_speculate_sample(&s, f.z, NULL, f.tokens, f.cfg, seed, f.image, f.position, x, &stats);
@@ -441,11 +444,11 @@ static void respacings(void **state)
             assert_memory_equal(x, expected, bytes);
             close_speculation(&alone, q);
             diff_chain_free(&one);
-            k->core->free(k, one_memory);
+            k->core->free(k->device, one_memory);
         }
         close_speculation(&s, p);
         diff_chain_free(&both);
-        k->core->free(k, both_memory);
+        k->core->free(k->device, both_memory);
     }
     close_fixture(&f);
 }
@@ -454,7 +457,7 @@ static void random_weights(void **state)
 {
     (void)state;
     enum { WIDTH = 80, DEPTH = 2, C = 6, Z = 96, N = 7, T = 100 };
-    kern *k;
+    kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
     diff_head head;
     diff_chain chain;
     diff_speculation s;
@@ -466,18 +469,17 @@ static void random_weights(void **state)
     wt_file *model = golden_open("mar_small"), *golden = golden_open("mar");
     float *z = golden_f32(golden, "head.z", 2 * N * Z);
     for (int i = 0; i < N; i++) image[i] = 0, position[i] = i, cfg[i] = 2.9f;
-    assert_ok(kern_cpu_open(MAR_DTYPE_F32, 1, &k, &err), &err);
     assert_ok(diff_head_load(k, model, WIDTH, DEPTH, C, Z, &head, &err), &err);
-    assert_ok(diff_chain_create(&head, T, 1, N, 1, &chain, &err), &err);
+    assert_ok(diff_chain_create(k, &head, T, 1, N, 1, &chain, &err), &err);
     void *chain_memory = lay_out_chain(&chain), *p = open_speculation(&chain, NULL, 16, &s);
     diff_speculate_sample(&s, z, NULL, N, cfg, seed, image, position, x, &stats);
     assert_true(stats.calls_max <= T);
     for (int i = 0; i < N * C; i++) assert_true(isfinite(x[i]));
     close_speculation(&s, p);
     diff_chain_free(&chain);
-    k->core->free(k, chain_memory);
+    k->core->free(k->device, chain_memory);
     diff_head_free(&head);
-    k->core->close(k);
+    close_queue(k);
     free(z);
     wt_close(model), wt_close(golden);
 }
@@ -492,10 +494,10 @@ static void bad_arguments(void **state)
     assert_int_equal(diff_speculate_create(f.chain, NULL, 0, &s, &err), MAR_EARG);
     diff_chain ode, longer;
     const diff_spec ddim = {MAR_SAMPLER_DDIM, 10, DIFF_TOP_SOLVER};
-    assert_ok(diff_chain_create_for(f.chain->head, &ddim, 1, 1, f.chain->max_tokens, 1, &ode, &err), &err);
+    assert_ok(diff_chain_create_for(f.k, f.chain->head, &ddim, 1, 1, f.chain->max_tokens, 1, &ode, &err), &err);
     assert_int_equal(diff_speculate_create(&ode, NULL, 4, &s, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "ddpm"));
-    assert_ok(diff_chain_create(f.chain->head, 11, 1, f.chain->max_tokens, 1, &longer, &err), &err);
+    assert_ok(diff_chain_create(f.k, f.chain->head, 11, 1, f.chain->max_tokens, 1, &longer, &err), &err);
     assert_int_equal(diff_speculate_create(f.chain, &longer, 4, &s, &err), MAR_EARG);
     diff_chain_free(&ode);
     diff_chain_free(&longer);

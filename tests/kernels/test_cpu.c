@@ -21,16 +21,6 @@ static float *random_floats(size_t n, float scale)
     return x;
 }
 
-static kern *open_kern(mar_dtype dtype, int threads)
-{
-    kern *k = NULL;
-    mar_err err = {0};
-    mar_status status = kern_cpu_open(dtype, threads, &k, &err);
-    if (dtype == MAR_DTYPE_BF16 && status == MAR_EBACKEND) return NULL; /* a processor without bf16 */
-    assert_ok(status, &err);
-    return k;
-}
-
 static float bf16_round(float x)
 {
     uint32_t u;
@@ -41,20 +31,20 @@ static float bf16_round(float x)
 }
 
 /* Host floats as act, and back. */
-static void *to_act(kern *k, const float *x, size_t n)
+static void *to_act(kern_queue *k, const float *x, size_t n)
 {
     void *p = NULL;
     mar_err err = {0};
-    assert_ok(k->core->alloc(k, n * k->act_size, &p, &err), &err);
+    assert_ok(k->core->alloc(k->device, n * k->device->act_size, &p, &err), &err);
     k->core->to_act(k, x, n, p);
     return p;
 }
 
-static float *from_act(const kern *k, const void *p, size_t n)
+static float *from_act(const kern_queue *k, const void *p, size_t n)
 {
     float *x = malloc((n + 1) * sizeof *x);
     for (size_t i = 0; i < n; i++) {
-        uint32_t u = k->act_size == 2 ? (uint32_t)((const uint16_t *)p)[i] << 16 : ((const uint32_t *)p)[i];
+        uint32_t u = k->device->act_size == 2 ? (uint32_t)((const uint16_t *)p)[i] << 16 : ((const uint32_t *)p)[i];
         memcpy(x + i, &u, sizeof u);
     }
     return x;
@@ -70,7 +60,7 @@ static double activate(double x, kern_activation a)
     return x;
 }
 
-static void linear_case(kern *k, double tol, int rows, int in, int out, kern_activation activation, int flags)
+static void linear_case(kern_queue *k, double tol, int rows, int in, int out, kern_activation activation, int flags)
 {
     const int f32_in = flags & KERN_IN_F32, f32_out = flags & KERN_OUT_F32;
     float *w = random_floats((size_t)out * (size_t)in, 1 / sqrtf((float)in)), *b = random_floats((size_t)out, 1);
@@ -81,7 +71,7 @@ static void linear_case(kern *k, double tol, int rows, int in, int out, kern_act
             double sum = b[o];
             for (int i = 0; i < in; i++) {
                 float u = x[r * in + i], v = w[o * in + i];
-                if (k->act_size == 2 && !f32_in) u = bf16_round(u), v = bf16_round(v);
+                if (k->device->act_size == 2 && !f32_in) u = bf16_round(u), v = bf16_round(v);
                 sum += (double)u * v;
             }
             sum = activate(sum, activation);
@@ -94,15 +84,15 @@ static void linear_case(kern *k, double tol, int rows, int in, int out, kern_act
     assert_ok(k->core->linear_plan(k, l, rows, &err), &err);
     void *xa = f32_in ? NULL : to_act(k, x, (size_t)rows * (size_t)in);
     void *y = NULL;
-    assert_ok(k->core->alloc(k, (size_t)rows * (size_t)out * 4, &y, &err), &err);
+    assert_ok(k->core->alloc(k->device, (size_t)rows * (size_t)out * 4, &y, &err), &err);
     if (flags & KERN_OUT_ADD) memcpy(y, y0, (size_t)rows * (size_t)out * 4);
     k->core->linear(k, l, f32_in ? x : xa, rows, y);
     float *got = f32_out ? NULL : from_act(k, y, (size_t)rows * (size_t)out);
     assert_close(got ? got : (float *)y, expected, (size_t)rows * (size_t)out, f32_in ? tolerance[0] : tol);
     assert_ok(kern_check(k, &err), &err);
-    k->core->linear_free(k, l);
-    if (xa) k->core->free(k, xa);
-    k->core->free(k, y);
+    k->core->linear_free(k->device, l);
+    if (xa) k->core->free(k->device, xa);
+    k->core->free(k->device, y);
     free(w), free(b), free(x), free(y0), free(expected), free(got);
 }
 
@@ -110,7 +100,7 @@ static void linear(void **state)
 {
     (void)state;
     for (int d = 0; d < 2; d++) {
-        kern *k = open_kern(dtypes[d], 2);
+        kern_queue *k = open_queue(dtypes[d], 2);
         if (!k) continue;
         linear_case(k, tolerance[d], 1, 16, 16, KERN_LINEAR, 0);
         linear_case(k, tolerance[d], 7, 33, 130, KERN_SILU, 0);
@@ -121,7 +111,7 @@ static void linear(void **state)
         linear_case(k, tolerance[d], 3, 100, 2, KERN_LINEAR, KERN_IN_F32 | KERN_OUT_F32);
         linear_case(k, tolerance[d], 20, 34, 77, KERN_GELU, KERN_OUT_F32 | KERN_OUT_ADD);
         linear_case(k, tolerance[d], 13, 512, 200, KERN_SILU, KERN_OUT_F32);
-        k->core->close(k);
+        close_queue(k);
     }
 }
 
@@ -137,15 +127,15 @@ static void row_invariance(void **state)
         for (int activation = KERN_LINEAR; activation <= KERN_SILU; activation++) {
             char *reference = NULL;
             for (int threads = 1; threads <= 4; threads++) {
-                kern *k = open_kern(dtypes[d], threads);
+                kern_queue *k = open_queue(dtypes[d], threads);
                 if (!k) continue;
                 kern_linear *l = NULL;
                 mar_err err = {0};
                 const kern_linear_spec spec = {OUT, IN, w, b, (kern_activation)activation, 0, 0};
                 assert_ok(k->core->linear_create(k, &spec, &l, &err), &err);
                 void *xa = to_act(k, x, MOST * IN), *y = NULL;
-                const size_t row = OUT * k->act_size;
-                assert_ok(k->core->alloc(k, MOST * row, &y, &err), &err);
+                const size_t row = OUT * k->device->act_size;
+                assert_ok(k->core->alloc(k->device, MOST * row, &y, &err), &err);
                 if (!reference) {
                     k->core->linear(k, l, xa, MOST, y);
                     reference = malloc(MOST * row);
@@ -156,10 +146,10 @@ static void row_invariance(void **state)
                     k->core->linear(k, l, xa, counts[c], y);
                     assert_memory_equal(y, reference, (size_t)counts[c] * row);
                 }
-                k->core->linear_free(k, l);
-                k->core->free(k, xa);
-                k->core->free(k, y);
-                k->core->close(k);
+                k->core->linear_free(k->device, l);
+                k->core->free(k->device, xa);
+                k->core->free(k->device, y);
+                close_queue(k);
             }
             free(reference);
         }
@@ -167,7 +157,7 @@ static void row_invariance(void **state)
 }
 
 /* The products of bf16 layers as f32, of `rows` rows by one call, or of row by row. */
-static float *products(kern *k, const kern_linear_spec *spec, const float *x, int rows, int by)
+static float *products(kern_queue *k, const kern_linear_spec *spec, const float *x, int rows, int by)
 {
     const size_t n = (size_t)rows * (size_t)spec->out, in = (size_t)spec->in;
     kern_linear *l = NULL;
@@ -176,11 +166,11 @@ static float *products(kern *k, const kern_linear_spec *spec, const float *x, in
     assert_ok(k->core->linear_create(k, spec, &l, &err), &err);
     char *xa = to_act(k, x, (size_t)rows * in);
     for (int r = 0; r < rows; r += by)
-        k->core->linear(k, l, xa + (size_t)r * in * k->act_size, rows - r < by ? rows - r : by,
+        k->core->linear(k, l, xa + (size_t)r * in * k->device->act_size, rows - r < by ? rows - r : by,
                         y + (size_t)r * (size_t)spec->out);
     assert_ok(kern_check(k, &err), &err);
-    k->core->linear_free(k, l);
-    k->core->free(k, xa);
+    k->core->linear_free(k->device, l);
+    k->core->free(k->device, xa);
     return y;
 }
 
@@ -190,10 +180,10 @@ static void own_products(void **state)
 {
     (void)state;
     unsetenv("MAR_ISA");
-    kern *own = open_kern(MAR_DTYPE_BF16, 2), *dnn = NULL;
+    kern_queue *own = open_queue(MAR_DTYPE_BF16, 2), *dnn = NULL;
     if (!own) skip();
     setenv("MAR_ISA", "avx2", 1);
-    dnn = open_kern(MAR_DTYPE_BF16, 2);
+    dnn = open_queue(MAR_DTYPE_BF16, 2);
     unsetenv("MAR_ISA");
     size_t numbers = 0, differ = 0;
     for (int rows = 1; rows <= 40; rows++) {
@@ -215,8 +205,8 @@ static void own_products(void **state)
         free(w), free(x), free(together), free(single), free(some), free(other);
     }
     print_message("%zu of %zu results differ from oneDNN's in some bit\n", differ, numbers);
-    own->core->close(own);
-    dnn->core->close(dnn);
+    close_queue(own);
+    close_queue(dnn);
 }
 
 static void layer_norm(void **state)
@@ -226,7 +216,7 @@ static void layer_norm(void **state)
     const int dims[] = {1, 15, 16, 96, 1280};
     const int index[ROWS] = {4, 0, 2, 2, 1};
     for (int d = 0; d < 2; d++) {
-        kern *k = open_kern(dtypes[d], 2);
+        kern_queue *k = open_queue(dtypes[d], 2);
         if (!k) continue;
         for (size_t c = 0; c < sizeof dims / sizeof *dims; c++) {
             const int dim = dims[c];
@@ -248,14 +238,14 @@ static void layer_norm(void **state)
             assert_close(got, expected, n, d ? 5e-3 : 1e-5);
             k->core->layer_norm(k, x, index, ROWS, dim, w, b, 1e-6f, f32, 1);
             assert_close(f32, expected, n, 1e-5);
-            k->core->free(k, y);
+            k->core->free(k->device, y);
             free(x), free(w), free(b), free(expected), free(f32), free(got);
         }
-        k->core->close(k);
+        close_queue(k);
     }
 }
 
-static void attention_case(kern *k, double tol, int n_seq, int n_q, int n_k, int heads, int dim)
+static void attention_case(kern_queue *k, double tol, int n_seq, int n_q, int n_k, int heads, int dim)
 {
     const int width = heads * dim, q_stride = width + 16, kv_stride = 2 * width;
     const size_t nq = (size_t)(n_seq * n_q) * (size_t)q_stride, nk = (size_t)(n_seq * n_k) * (size_t)kv_stride;
@@ -263,10 +253,10 @@ static void attention_case(kern *k, double tol, int n_seq, int n_q, int n_k, int
     void *qa = to_act(k, q, nq), *kva = to_act(k, kv, nk), *y = NULL;
     mar_err err = {0};
     const size_t n = (size_t)(n_seq * n_q * width);
-    assert_ok(k->core->alloc(k, n * k->act_size, &y, &err), &err);
+    assert_ok(k->core->alloc(k->device, n * k->device->act_size, &y, &err), &err);
     assert_ok(k->core->attention_plan(k, n_q, n_k, heads, dim, q_stride, kv_stride, &err), &err);
-    k->core->attention(k, qa, q_stride, kva, (char *)kva + (size_t)width * k->act_size, kv_stride, n_seq, n_q, n_k,
-                       heads, dim, y);
+    k->core->attention(k, qa, q_stride, kva, (char *)kva + (size_t)width * k->device->act_size, kv_stride, n_seq, n_q,
+                       n_k, heads, dim, y);
     float *qr = from_act(k, qa, nq), *kvr = from_act(k, kva, nk), *expected = malloc(n * sizeof *expected);
     double *score = malloc((size_t)n_k * sizeof *score);
     for (int s = 0; s < n_seq; s++)
@@ -291,7 +281,7 @@ static void attention_case(kern *k, double tol, int n_seq, int n_q, int n_k, int
     float *got = from_act(k, y, n);
     assert_ok(kern_check(k, &err), &err);
     assert_close(got, expected, n, tol);
-    k->core->free(k, qa), k->core->free(k, kva), k->core->free(k, y);
+    k->core->free(k->device, qa), k->core->free(k->device, kva), k->core->free(k->device, y);
     free(q), free(kv), free(qr), free(kvr), free(expected), free(score), free(got);
 }
 
@@ -299,37 +289,38 @@ static void attention(void **state)
 {
     (void)state;
     for (int d = 0; d < 2; d++) {
-        kern *k = open_kern(dtypes[d], 2);
+        kern_queue *k = open_queue(dtypes[d], 2);
         if (!k) continue;
         const double tol = d ? 1e-2 : 5e-6;
         attention_case(k, tol, 2, 65, 65, 3, 64);
         attention_case(k, tol, 1, 7, 320, 2, 80);
         attention_case(k, tol, 3, 1, 1, 2, 32);
         attention_case(k, tol, 1, 100, 100, 1, 96); /* the single head of an image decoder: blocks of queries */
-        k->core->close(k);
+        close_queue(k);
     }
 }
 
 static void empty_and_refused(void **state)
 {
     (void)state;
-    kern *k = open_kern(MAR_DTYPE_F32, 1);
+    kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
     mar_err err = {0};
     float y[4] = {7, 7, 7, 7};
     k->core->attention(k, y, 4, y, y, 4, 0, 0, 1, 1, 4, y); /* no rows: nothing happens */
     assert_float_equal(y[0], 7, 0);
     assert_ok(kern_check(k, &err), &err);
-    k->core->close(k);
-    assert_int_equal(kern_cpu_open(MAR_DTYPE_F16, 1, &k, &err), MAR_EARG);
+    close_queue(k);
+    kern_device *d;
+    assert_int_equal(kern_cpu_open(MAR_DTYPE_F16, 1, &d, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "f16"));
-    assert_int_equal(kern_cpu_open(MAR_DTYPE_F32, -1, &k, &err), MAR_EARG);
+    assert_int_equal(kern_cpu_open(MAR_DTYPE_F32, -1, &d, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "threads -1"));
 }
 
 static void copy_rows(void **state)
 {
     (void)state;
-    kern *k = open_kern(MAR_DTYPE_F32, 2);
+    kern_queue *k = open_queue(MAR_DTYPE_F32, 2);
     enum { DIM = 3 };
     const float src[] = {1, 2, 3, 4, 5, 6}, add[] = {10, 20, 30, 100, 200, 300};
     float dst[9] = {0};
@@ -339,7 +330,7 @@ static void copy_rows(void **state)
     assert_memory_equal(dst, expected, sizeof dst);
     k->core->copy_rows(k, dst, NULL, src, NULL, NULL, NULL, 2, DIM);
     assert_memory_equal(dst, src, sizeof src);
-    k->core->close(k);
+    close_queue(k);
 }
 
 int main(void)

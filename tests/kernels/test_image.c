@@ -35,28 +35,25 @@ static float *coarse_array(size_t n)
     return x;
 }
 
-/* NULL (and the test is skipped) where bf16 is asked for and the processor has none. */
-static kern *open_kern(mar_dtype dtype, int threads)
+/* Skips the test where bf16 is asked for and the processor has none. */
+static kern_queue *open_or_skip(mar_dtype dtype, int threads)
 {
-    kern *k = NULL;
-    mar_err err = {0};
-    mar_status status = kern_cpu_open(dtype, threads, &k, &err);
-    if (status == MAR_EBACKEND && dtype == MAR_DTYPE_BF16) skip();
-    assert_ok(status, &err);
+    kern_queue *k = open_queue(dtype, threads);
+    if (!k) skip();
     return k;
 }
 
-static void *device_array(kern *k, size_t bytes)
+static void *device_array(kern_queue *k, size_t bytes)
 {
     void *p = NULL;
     mar_err err = {0};
-    assert_ok(k->core->alloc(k, bytes, &p, &err), &err);
+    assert_ok(k->core->alloc(k->device, bytes, &p, &err), &err);
     return p;
 }
 
-static void from_act(kern *k, const void *a, size_t n, float *x)
+static void from_act(kern_queue *k, const void *a, size_t n, float *x)
 {
-    if (k->act_size == sizeof(float)) {
+    if (k->device->act_size == sizeof(float)) {
         k->core->download(k, x, a, n * sizeof *x);
         return;
     }
@@ -71,13 +68,13 @@ static void from_act(kern *k, const void *a, size_t n, float *x)
 }
 
 /* n floats -> act in the backend; x is replaced by what they became. */
-static void *to_act(kern *k, float *x, size_t n)
+static void *to_act(kern_queue *k, float *x, size_t n)
 {
     float *copy = device_array(k, n * sizeof *x);
-    void *a = device_array(k, n * k->act_size);
+    void *a = device_array(k, n * k->device->act_size);
     k->core->upload(k, copy, x, n * sizeof *x);
     k->core->to_act(k, copy, n, a);
-    k->core->free(k, copy);
+    k->core->free(k->device, copy);
     from_act(k, a, n, x);
     return a;
 }
@@ -124,10 +121,10 @@ static void conv_reference(const conv_case *c, const float *x, const float *w, c
 }
 
 /* Where the convolution adds, y is the first term on entry. */
-static void run_conv(kern *k, const conv_case *c, kern_conv *conv, const void *x, float *y)
+static void run_conv(kern_queue *k, const conv_case *c, kern_conv *conv, const void *x, float *y)
 {
     mar_err err = {0};
-    const size_t n = out_size(c), bytes = n * (c->flags & KERN_OUT_F32 ? sizeof(float) : k->act_size);
+    const size_t n = out_size(c), bytes = n * (c->flags & KERN_OUT_F32 ? sizeof(float) : k->device->act_size);
     void *out = device_array(k, bytes);
     assert_ok(k->conv->plan(k, conv, c->height, c->width, &err), &err);
     if (c->flags & KERN_OUT_F32) k->core->upload(k, out, y, bytes);
@@ -136,12 +133,12 @@ static void run_conv(kern *k, const conv_case *c, kern_conv *conv, const void *x
         k->core->download(k, y, out, bytes);
     else
         from_act(k, out, n, y);
-    k->core->free(k, out);
+    k->core->free(k->device, out);
 }
 
 static void check_conv(mar_dtype dtype, const conv_case *c)
 {
-    kern *k = open_kern(dtype, 2);
+    kern_queue *k = open_or_skip(dtype, 2);
     float *x = uniform_array(in_size(c)), *w = coarse_array(weight_size(c)), *bias = uniform_array((size_t)c->out);
     float *expected = uniform_array(out_size(c)), *y = malloc(out_size(c) * sizeof *y);
     assert_non_null(y);
@@ -151,9 +148,9 @@ static void check_conv(mar_dtype dtype, const conv_case *c)
     run_conv(k, c, conv, in, y);
     conv_reference(c, x, w, bias, expected);
     assert_close(y, expected, out_size(c), dtype == MAR_DTYPE_BF16 && !(c->flags & KERN_OUT_F32) ? 4e-3 : 2e-6);
-    k->conv->free(k, conv);
-    k->core->free(k, in);
-    k->core->close(k);
+    k->conv->free(k->device, conv);
+    k->core->free(k->device, in);
+    close_queue(k);
     free(x), free(w), free(bias), free(expected), free(y);
 }
 
@@ -172,15 +169,15 @@ static void conv_bf16_matches_the_definition(void **unused)
 static void conv_bits(mar_dtype dtype, const conv_case *c, int threads, float *y)
 {
     state = 77;
-    kern *k = open_kern(dtype, threads);
+    kern_queue *k = open_or_skip(dtype, threads);
     float *x = uniform_array(in_size(c)), *w = uniform_array(weight_size(c)), *bias = uniform_array((size_t)c->out);
     for (size_t i = 0; i < out_size(c); i++) y[i] = uniform();
     void *in = to_act(k, x, in_size(c));
     kern_conv *conv = make_conv(k, c, w, bias);
     run_conv(k, c, conv, in, y);
-    k->conv->free(k, conv);
-    k->core->free(k, in);
-    k->core->close(k);
+    k->conv->free(k->device, conv);
+    k->core->free(k->device, in);
+    close_queue(k);
     free(x), free(w), free(bias);
 }
 
@@ -223,7 +220,7 @@ static void check_conv_sizes(mar_dtype dtype)
 {
     static const int sizes[][2] = {{16, 16}, {3, 70}, {128, 128}, {1, 5}, {64, 64}, {16, 16}};
     conv_case c = {0, 0, 64, 64, 3, KERN_OUT_F32};
-    kern *k = open_kern(dtype, 2);
+    kern_queue *k = open_or_skip(dtype, 2);
     float *w = coarse_array(weight_size(&c)), *bias = uniform_array((size_t)c.out);
     kern_conv *conv = make_conv(k, &c, w, bias);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -234,11 +231,11 @@ static void check_conv_sizes(mar_dtype dtype)
         run_conv(k, &c, conv, in, y);
         conv_reference(&c, x, w, bias, expected);
         assert_close(y, expected, out_size(&c), 2e-6);
-        k->core->free(k, in);
+        k->core->free(k->device, in);
         free(x), free(y), free(expected);
     }
-    k->conv->free(k, conv);
-    k->core->close(k);
+    k->conv->free(k->device, conv);
+    close_queue(k);
     free(w), free(bias);
 }
 
@@ -253,11 +250,11 @@ static void conv_free_takes_null_and_unplanned(void **unused)
 {
     (void)unused;
     const conv_case c = {1, 1, 8, 8, 3, KERN_OUT_F32};
-    kern *k = open_kern(MAR_DTYPE_F32, 1);
+    kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
     float *w = uniform_array(weight_size(&c)), *bias = uniform_array(8);
-    k->conv->free(k, make_conv(k, &c, w, bias));
-    k->conv->free(k, NULL);
-    k->core->close(k);
+    k->conv->free(k->device, make_conv(k, &c, w, bias));
+    k->conv->free(k->device, NULL);
+    close_queue(k);
     free(w), free(bias);
 }
 
@@ -265,7 +262,7 @@ static void unplanned_sizes_fail_and_are_remembered(void **unused)
 {
     (void)unused;
     const conv_case c = {4, 4, 8, 8, 3, KERN_OUT_F32};
-    kern *k = open_kern(MAR_DTYPE_F32, 2);
+    kern_queue *k = open_queue(MAR_DTYPE_F32, 2);
     mar_err err = {0};
     float *w = uniform_array(weight_size(&c)), *bias = uniform_array(8), *y = uniform_array(out_size(&c));
     kern_conv *conv = make_conv(k, &c, w, bias);
@@ -275,22 +272,22 @@ static void unplanned_sizes_fail_and_are_remembered(void **unused)
     k->conv->conv(k, conv, x, 4, 5, x);
     assert_int_equal(kern_check(k, &err), MAR_EBACKEND);
     assert_non_null(strstr(err.text, "4x5"));
-    k->conv->free(k, conv);
-    k->core->free(k, x);
-    k->core->close(k);
+    k->conv->free(k->device, conv);
+    k->core->free(k->device, x);
+    close_queue(k);
     free(w), free(bias), free(y);
 }
 
 static void unplanned_norm_fails(void **unused)
 {
     (void)unused;
-    kern *k = open_kern(MAR_DTYPE_F32, 2);
+    kern_queue *k = open_queue(MAR_DTYPE_F32, 2);
     mar_err err = {0};
     float *x = device_array(k, 64 * sizeof *x);
     k->conv->group_norm(k, x, 1, 64, 32, x, x, 1e-6f, 0, x);
     assert_int_equal(kern_check(k, &err), MAR_EBACKEND);
-    k->core->free(k, x);
-    k->core->close(k);
+    k->core->free(k->device, x);
+    close_queue(k);
 }
 
 /* --- group normalisation ------------------------------------------------------------------------ */
@@ -325,19 +322,21 @@ static void norm_reference(const norm_case *c, const float *x, const float *w, c
     }
 }
 
-static void run_norm(kern *k, const norm_case *c, const float *x, const float *w, const float *b, int silu, float *y)
+static void run_norm(kern_queue *k, const norm_case *c, const float *x, const float *w, const float *b, int silu,
+                     float *y)
 {
     mar_err err = {0};
     const size_t n = (size_t)c->pixels * (size_t)c->channels, vector = sizeof(float) * (size_t)c->channels;
     float *in = device_array(k, n * sizeof *in), *weight = device_array(k, vector), *bias = device_array(k, vector);
-    void *out = device_array(k, n * k->act_size);
+    void *out = device_array(k, n * k->device->act_size);
     k->core->upload(k, in, x, n * sizeof *x);
     k->core->upload(k, weight, w, vector);
     k->core->upload(k, bias, b, vector);
     assert_ok(k->conv->group_norm_plan(k, c->pixels, c->channels, &err), &err);
     k->conv->group_norm(k, in, c->pixels, c->channels, c->groups, weight, bias, 1e-6f, silu, out);
     from_act(k, out, n, y);
-    k->core->free(k, in), k->core->free(k, weight), k->core->free(k, bias), k->core->free(k, out);
+    k->core->free(k->device, in), k->core->free(k->device, weight), k->core->free(k->device, bias),
+        k->core->free(k->device, out);
 }
 
 static void check_norm(mar_dtype dtype, const norm_case *c, int silu)
@@ -350,10 +349,10 @@ static void check_norm(mar_dtype dtype, const norm_case *c, int silu)
     assert_true(expected && first && y);
     norm_reference(c, x, w, b, silu, expected);
     for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
-        kern *k = open_kern(dtype, threads[t]);
+        kern_queue *k = open_or_skip(dtype, threads[t]);
         run_norm(k, c, x, w, b, silu, t ? y : first);
         if (t) assert_memory_equal(y, first, n * sizeof *y);
-        k->core->close(k);
+        close_queue(k);
     }
     assert_close(first, expected, n, dtype == MAR_DTYPE_BF16 ? 4e-3 : c->tolerance);
     free(x), free(w), free(b), free(expected), free(first), free(y);

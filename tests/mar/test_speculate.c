@@ -103,7 +103,7 @@ static void own_draft_is_accepted(void **state)
 static void coarse_run(mar_model *target, const mar_params *p, int prefill, int image, float *tokens)
 {
     mar_err *err = &target->m->err;
-    kern *k = target->m->kern;
+    kern_queue *k = queue_of(target->m);
     mar_step steps[SEQ];
     int order[SEQ], position[SEQ], slot[SEQ] = {0};
     const int label = image % CLASSES, *orders[1] = {order};
@@ -111,7 +111,7 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
     uint64_t images[SEQ];
     float *x;
     mar_runner r;
-    assert_ok(plain_runner(target, 1, 2, SEQ, p, &r, err), err);
+    assert_ok(plain_runner(k, target, 1, 2, SEQ, p, &r, err), err);
     void *memory = backend_memory(k, mar_runner_lay_out(&r, NULL));
     mar_runner_lay_out(&r, memory);
     x = backend_memory(k, TOKENS * sizeof(float));
@@ -137,9 +137,10 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
         for (int t = 0; t < step.predicted; t++)
             k->core->download(k, tokens + position[t] * CHANNELS, x + t * CHANNELS, CHANNELS * sizeof(float));
     }
-    k->core->free(k, x);
-    k->core->free(k, memory);
+    k->core->free(k->device, x);
+    k->core->free(k->device, memory);
     mar_runner_free(&r);
+    free_queue(k);
 }
 
 /* Without noise at the verified step there is one right state, whatever was drafted: the target's at coarser steps. */
@@ -438,7 +439,7 @@ enum { COORDINATES = CHANNELS + 1, IMAGES = 208, ROWS = IMAGES * SEQ, PERMUTATIO
 /* A backend array of so many elements, on the host; the caller frees. */
 static void *fetch(mar_session *s, const void *array, size_t count, size_t size)
 {
-    kern *k = mar_masked_of(s)->kern;
+    kern_queue *k = mar_masked_of(s)->k;
     void *host = malloc(count * size);
     assert_non_null(host);
     k->core->download(k, host, array, count * size);

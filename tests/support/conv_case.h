@@ -25,7 +25,7 @@ static inline size_t weight_size(const conv_case *c)
 }
 
 /* Creates the convolution; a failure fails the test. */
-static inline kern_conv *make_conv(kern *k, const conv_case *c, const float *weight, const float *bias)
+static inline kern_conv *make_conv(kern_queue *k, const conv_case *c, const float *weight, const float *bias)
 {
     mar_err err = {0};
     kern_conv *conv = NULL;

@@ -88,19 +88,56 @@ mar_params params_with(const char *list)
     return p;
 }
 
-mar_status plain_runner(const mar_model *model, int images, int conditions, int max_tokens, const mar_params *p,
-                        mar_runner *r, mar_err *err)
+static kern_queue *enter_queue(kern_device *d)
+{
+    kern_queue *k = NULL;
+    mar_err err = {0};
+    assert_ok(d->core->queue_create(d, &k, &err), &err);
+    k->core->enter(k);
+    return k;
+}
+
+kern_queue *open_queue(mar_dtype dtype, int threads)
+{
+    kern_device *d = NULL;
+    mar_err err = {0};
+    const mar_status status = kern_cpu_open(dtype, threads, &d, &err);
+    if (dtype == MAR_DTYPE_BF16 && status == MAR_EBACKEND) return NULL;
+    assert_ok(status, &err);
+    return enter_queue(d);
+}
+
+kern_queue *queue_of(const mar *m)
+{
+    return enter_queue(m->device);
+}
+
+void free_queue(kern_queue *k)
+{
+    k->core->leave(k);
+    k->core->queue_free(k);
+}
+
+void close_queue(kern_queue *k)
+{
+    kern_device *d = k->device;
+    free_queue(k);
+    d->core->close(d);
+}
+
+mar_status plain_runner(kern_queue *k, const mar_model *model, int images, int conditions, int max_tokens,
+                        const mar_params *p, mar_runner *r, mar_err *err)
 {
     const diff_spec spec = {MAR_SAMPLER_DDPM, p->num_sampling_steps, DIFF_TOP};
-    return mar_runner_create(mar_masked_model_of(model), images, conditions, max_tokens, &spec, 1, p->temperature, r,
+    return mar_runner_create(k, mar_masked_model_of(model), images, conditions, max_tokens, &spec, 1, p->temperature, r,
                              err);
 }
 
-void *backend_memory(kern *k, size_t bytes)
+void *backend_memory(kern_queue *k, size_t bytes)
 {
     void *p = NULL;
     mar_err err = {0};
-    assert_ok(k->core->alloc(k, bytes, &p, &err), &err);
+    assert_ok(k->core->alloc(k->device, bytes, &p, &err), &err);
     return p;
 }
 

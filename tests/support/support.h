@@ -42,13 +42,20 @@ mar_params plain_params(void);
 /* Those with the options of a list such as "num_iter 8, lazy on" set; fails the test if one is refused. */
 mar_params params_with(const char *list);
 
-/* A runner of the plain chain of p->num_sampling_steps; its memory is backend_memory(k, mar_runner_lay_out(r, NULL)).
- */
-mar_status plain_runner(const mar_model *model, int images, int conditions, int max_tokens, const mar_params *p,
-                        mar_runner *r, mar_err *err);
+/* An entered queue, of a new CPU device or of a handle's. open_queue returns NULL if bf16 is asked for and the
+ * processor has none. close_queue closes the device, too. */
+kern_queue *open_queue(mar_dtype dtype, int threads);
+void close_queue(kern_queue *k);
+kern_queue *queue_of(const mar *m);
+void free_queue(kern_queue *k);
 
-/* Backend memory, for the lay_out of a component that is tested alone. The caller frees it with k->core->free. */
-void *backend_memory(kern *k, size_t bytes);
+/* A runner of the plain chain of p->num_sampling_steps on queue k; its memory is
+ * backend_memory(k, mar_runner_lay_out(r, NULL)). */
+mar_status plain_runner(kern_queue *k, const mar_model *model, int images, int conditions, int max_tokens,
+                        const mar_params *p, mar_runner *r, mar_err *err);
+
+/* Backend memory, for the lay_out of a component that is tested alone. The caller frees it with core->free. */
+void *backend_memory(kern_queue *k, size_t bytes);
 
 /* A fresh directory under $TMPDIR, and its removal with everything in it. */
 char *temporary_directory(void); /* caller frees the string */

@@ -27,17 +27,14 @@ static float *golden_grid(const wt_file *f, const char *what, const int grid[2],
     return golden_f32(f, name, count);
 }
 
-static kern *open_kern(mar_dtype dtype, int threads)
+static kern_queue *open_or_skip(mar_dtype dtype, int threads)
 {
-    kern *k = NULL;
-    mar_err err = {0};
-    mar_status status = kern_cpu_open(dtype, threads, &k, &err);
-    if (status == MAR_EBACKEND && dtype == MAR_DTYPE_BF16) skip(); /* a processor without */
-    assert_ok(status, &err);
+    kern_queue *k = open_or_skip(dtype, threads);
+    if (!k) skip(); /* a processor without bf16 */
     return k;
 }
 
-static vae_decoder *load(kern *k, const wt_file *f)
+static vae_decoder *load(kern_queue *k, const wt_file *f)
 {
     vae_decoder *d = NULL;
     mar_err err = {0};
@@ -45,24 +42,24 @@ static vae_decoder *load(kern *k, const wt_file *f)
     return d;
 }
 
-static vae_run *make_run(vae_decoder *d, const int grid[2])
+static vae_run *make_run(kern_queue *k, vae_decoder *d, const int grid[2])
 {
     vae_run *r = NULL;
     mar_err err = {0};
-    assert_ok(vae_run_create(d, grid[0], grid[1], &r, &err), &err);
+    assert_ok(vae_run_create(k, d, grid[0], grid[1], &r, &err), &err);
     return r;
 }
 
 /* One image: memory for it, then tokens in and pixels out. */
-static void run(kern *k, vae_run *r, const int grid[2], const float *tokens, float *pixels)
+static void run(kern_queue *k, vae_run *r, const int grid[2], const float *tokens, float *pixels)
 {
     const size_t n = (size_t)(grid[0] * grid[1]) * Z * sizeof *tokens;
     void *memory = backend_memory(k, vae_run_lay_out(r, NULL)), *latent = backend_memory(k, n);
     vae_run_lay_out(r, memory);
     k->core->upload(k, latent, tokens, n);
     k->core->download(k, pixels, vae_decode(r, latent), pixel_values(grid) * sizeof *pixels);
-    k->core->free(k, memory);
-    k->core->free(k, latent);
+    k->core->free(k->device, memory);
+    k->core->free(k->device, latent);
 }
 
 /* One image by a fresh backend; the caller frees it. */
@@ -71,13 +68,13 @@ static float *decode(const wt_file *f, mar_dtype dtype, int threads, const int g
     float *tokens = golden_grid(f, "tokens", grid, (int64_t)grid[0] * grid[1] * Z);
     float *pixels = malloc(pixel_values(grid) * sizeof *pixels);
     assert_non_null(pixels);
-    kern *k = open_kern(dtype, threads);
+    kern_queue *k = open_or_skip(dtype, threads);
     vae_decoder *d = load(k, f);
-    vae_run *r = make_run(d, grid);
+    vae_run *r = make_run(k, d, grid);
     run(k, r, grid, tokens, pixels);
     vae_run_free(r);
     vae_decoder_free(d);
-    k->core->close(k);
+    close_queue(k);
     free(tokens);
     return pixels;
 }
@@ -140,10 +137,10 @@ static void bf16_bits_do_not_depend_on_threads(void **unused)
 static void check_runs(mar_dtype dtype)
 {
     wt_file *f = golden_open("vae");
-    kern *k = open_kern(dtype, 2);
+    kern_queue *k = open_or_skip(dtype, 2);
     vae_decoder *d = load(k, f);
     vae_run *runs[GRIDS];
-    for (int i = 0; i < GRIDS; i++) runs[i] = make_run(d, grids[i]);
+    for (int i = 0; i < GRIDS; i++) runs[i] = make_run(k, d, grids[i]);
     for (int i = 0; i < 2 * GRIDS; i++) {
         const int *grid = grids[i % GRIDS];
         const size_t n = pixel_values(grid);
@@ -156,7 +153,7 @@ static void check_runs(mar_dtype dtype)
     }
     for (int i = 0; i < GRIDS; i++) vae_run_free(runs[i]);
     vae_decoder_free(d);
-    k->core->close(k);
+    close_queue(k);
     wt_close(f);
 }
 
@@ -178,7 +175,7 @@ static void config_bytes_and_flop(void **unused)
 {
     (void)unused;
     wt_file *f = golden_open("vae");
-    kern *k = open_kern(MAR_DTYPE_F32, 1);
+    kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
     vae_decoder *d = load(k, f);
     const mar_vae_config *c = vae_decoder_config(d);
     assert_int_equal(c->z_channels, Z);
@@ -186,7 +183,7 @@ static void config_bytes_and_flop(void **unused)
     assert_int_equal(c->channels, 32);
     assert_int_equal(c->levels, 3);
     assert_int_equal(c->res_blocks, 1);
-    vae_run *r = make_run(d, (const int[]){4, 4});
+    vae_run *r = make_run(k, d, (const int[]){4, 4});
     /* Multiply-adds by hand. 16 pixels: post_quant, conv_in, mid (4 convolutions, q k v proj, scores,
      * values), level 2 (4 convolutions), its upsampling. 64 pixels: level 1 (64 -> 32 with shortcut, 32 ->
      * 32), upsampling. 256: level 0 and conv_out. */
@@ -199,7 +196,7 @@ static void config_bytes_and_flop(void **unused)
     assert_int_equal(vae_run_lay_out(r, NULL), 3 * 256 * 32 * sizeof(float));
     vae_run_free(r);
     vae_decoder_free(d);
-    k->core->close(k);
+    close_queue(k);
     wt_close(f);
 }
 
@@ -208,19 +205,19 @@ static void grids_out_of_range_are_refused(void **unused)
     (void)unused;
     static const int bad[][2] = {{0, 4}, {4, 0}, {-1, 4}, {4, 100000}, {100000, 4}, {2147483647, 2147483647}};
     wt_file *f = golden_open("vae");
-    kern *k = open_kern(MAR_DTYPE_F32, 1);
+    kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
     vae_decoder *d = load(k, f);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         mar_err err = {0};
         vae_run *r = (vae_run *)&err;
-        assert_int_equal(vae_run_create(d, bad[i][0], bad[i][1], &r, &err), MAR_EARG);
+        assert_int_equal(vae_run_create(k, d, bad[i][0], bad[i][1], &r, &err), MAR_EARG);
         assert_null(r);
         assert_non_null(strstr(err.text, "latent grid"));
     }
     vae_run_free(NULL);
     vae_decoder_free(d);
     vae_decoder_free(NULL);
-    k->core->close(k);
+    close_queue(k);
     wt_close(f);
 }
 
@@ -251,7 +248,7 @@ static void expect_refused(const char *bytes, size_t size, const char *reason)
 {
     wt_file *f = NULL;
     mar_err err = {0};
-    kern *k = open_kern(MAR_DTYPE_F32, 1);
+    kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
     vae_decoder *d = (vae_decoder *)&err;
     assert_ok(wt_open_memory(bytes, size, "spoiled", &f, &err), &err);
     mar_status status = vae_decoder_create(k, f, &d, &err);
@@ -259,7 +256,7 @@ static void expect_refused(const char *bytes, size_t size, const char *reason)
         fail_msg("without %s: %s (%s)", reason, mar_status_name(status), err.text);
     assert_null(d);
     wt_close(f);
-    k->core->close(k);
+    close_queue(k);
 }
 
 /* Each tensor in turn is renamed: the decoder is refused, the message names it, and nothing leaks

@@ -7,14 +7,14 @@
  * four groups of channels to the four parities. */
 #include "kernels/cpu/cpu.h"
 
-#include <omp.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 /* Kinds of bands: padded above, not padded, padded below. The first may be the only band. */
 enum { FIRST, MIDDLE, LAST, PARTS };
 
 typedef struct {
-    dnn_conv *conv;
+    dnn_primitive *conv;
     const dnn_packed *weight; /* kern_conv.weight or `own` */
     dnn_packed *own;          /* the weights in another layout, if this size needs one */
 } conv_part;
@@ -28,13 +28,15 @@ typedef struct conv_plan {
     struct conv_plan *next;
 } conv_plan;
 
+/* Plans are only ever added, at the head of their list and under the device's lock, so that the list can be read
+ * without it. */
 struct kern_conv {
     int out, in, kernel, pad; /* of the primitive; 4*channels and 2x2 when upsampling */
     int flags;
     float *plain;       /* [out][in][kernel][kernel], until the first plan packs it */
     dnn_packed *weight; /* packed by the first plan */
     float *bias;        /* [out] */
-    conv_plan *plans;
+    conv_plan *_Atomic plans;
 };
 
 /* Turns w3 [3][3] of one (output, input) pair into w2[parity 2*py+px][2*ky+kx], `stride` floats between parities. Tap
@@ -63,7 +65,7 @@ static void copy_weights(kern_conv *c, const kern_conv_spec *spec)
     }
 }
 
-mar_status cpu_conv_create(kern *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err)
+mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err)
 {
     *out = NULL;
     const int upsample = (spec->flags & KERN_UPSAMPLE) != 0;
@@ -78,7 +80,7 @@ mar_status cpu_conv_create(kern *k, const kern_conv_spec *spec, kern_conv **out,
     c->plain = malloc(weights * sizeof *c->plain);
     c->bias = malloc((size_t)c->out * sizeof *c->bias);
     if (!c->plain || !c->bias) {
-        cpu_conv_free(k, c);
+        cpu_conv_free(k->device, c);
         return err_set(err, MAR_ENOMEM, "out of memory: %zu weights of a convolution", weights);
     }
     copy_weights(c, spec);
@@ -89,19 +91,18 @@ mar_status cpu_conv_create(kern *k, const kern_conv_spec *spec, kern_conv **out,
 static void plan_free(conv_plan *p)
 {
     for (int i = 0; i < PARTS; i++) {
-        dnn_conv_free(p->part[i].conv);
+        dnn_primitive_free(p->part[i].conv);
         dnn_packed_free(p->part[i].own);
     }
     free(p);
 }
 
-void cpu_conv_free(kern *k, kern_conv *c)
+void cpu_conv_free(kern_device *d, kern_conv *c)
 {
-    (void)k;
+    (void)d;
     if (!c) return;
-    while (c->plans) {
-        conv_plan *p = c->plans;
-        c->plans = p->next;
+    for (conv_plan *p = atomic_load_explicit(&c->plans, memory_order_relaxed), *next; p; p = next) {
+        next = p->next;
         plan_free(p);
     }
     dnn_packed_free(c->weight);
@@ -112,7 +113,7 @@ void cpu_conv_free(kern *k, kern_conv *c)
 
 static const conv_plan *find_plan(const kern_conv *c, int height, int width)
 {
-    const conv_plan *p = c->plans;
+    const conv_plan *p = atomic_load_explicit(&c->plans, memory_order_acquire);
     while (p && (p->height != height || p->width != width)) p = p->next;
     return p;
 }
@@ -143,7 +144,8 @@ static int band_height(const conv_plan *p, int band)
     return band + 1 < p->bands ? p->band_rows : p->rows - band * p->band_rows;
 }
 
-static mar_status part_create(cpu_kern *k, kern_conv *c, const conv_plan *p, int band, conv_part *part, mar_err *err)
+static mar_status part_create(const cpu_device *d, kern_conv *c, const conv_plan *p, int band, conv_part *part,
+                              mar_err *err)
 {
     const int top = band * p->band_rows - c->pad; /* input rows top .. end-1, some of them outside the image */
     const int end = top + band_height(p, band) + c->kernel - 1;
@@ -155,33 +157,32 @@ static mar_status part_create(cpu_kern *k, kern_conv *c, const conv_plan *p, int
         .pad_top = top < 0 ? -top : 0,
         .pad_bottom = end > p->height ? end - p->height : 0,
         .pad_side = c->pad,
-        .bf16 = k->bf16,
+        .bf16 = d->bf16,
         .y_f32 = (c->flags & KERN_OUT_F32) != 0,
         .accumulate = (c->flags & KERN_OUT_ADD) != 0,
     };
     spec.height = end - top - spec.pad_top - spec.pad_bottom;
-    mar_status status = dnn_conv_create(k->dnn, &spec, c->weight, &part->conv, err);
+    mar_status status = dnn_conv_create(d->dnn, &spec, c->weight, &part->conv, err);
     if (status != MAR_OK) return status;
     if (!c->weight) {
-        status = dnn_conv_pack(k->dnn, part->conv, c->plain, NULL, &c->weight, err);
+        status = dnn_conv_pack(d->dnn, part->conv, &spec, c->plain, NULL, &c->weight, err);
         if (status != MAR_OK) return status;
         free(c->plain);
         c->plain = NULL;
     }
     part->weight = c->weight;
     if (!dnn_conv_takes(part->conv, c->weight)) {
-        status = dnn_conv_pack(k->dnn, part->conv, NULL, c->weight, &part->own, err);
+        status = dnn_conv_pack(d->dnn, part->conv, &spec, NULL, c->weight, &part->own, err);
         part->weight = part->own;
     }
-    if (status != MAR_OK) return status;
-    return cpu_grow(k, k->scratch, &k->scratch_bytes, dnn_conv_scratch_bytes(part->conv), err);
+    return status;
 }
 
-mar_status cpu_conv_plan(kern *kern_, kern_conv *c, int height, int width, mar_err *err)
+/* Makes the plan for an image's size, unless it is there. The lock is held. */
+static mar_status add_plan(const cpu_device *d, kern_conv *c, int height, int width, mar_err *err)
 {
-    cpu_kern *k = cpu_of(kern_);
     const int upsample = (c->flags & KERN_UPSAMPLE) != 0;
-    if (find_plan(c, height, width)) return MAR_OK;
+    if (find_plan(c, height, width)) return MAR_OK; /* another thread may have made it */
     conv_plan *p = calloc(1, sizeof *p);
     if (!p) return err_set(err, MAR_ENOMEM, "out of memory");
     p->height = height;
@@ -194,18 +195,34 @@ mar_status cpu_conv_plan(kern *kern_, kern_conv *c, int height, int width, mar_e
     const int bands[PARTS] = {p->bands > 2 ? 1 : 0, 0, p->bands - 1};
     for (int i = 0; status == MAR_OK && i < PARTS; i++) {
         conv_part *part = &p->part[band_part(p, bands[i])];
-        if (!part->conv) status = part_create(k, c, p, bands[i], part, err);
+        if (!part->conv) status = part_create(d, c, p, bands[i], part, err);
     }
-    if (status == MAR_OK && upsample)
-        status = cpu_grow(k, k->work, &k->work_bytes,
-                          sizeof(float) * (size_t)p->band_rows * (size_t)p->columns * (size_t)c->out, err);
     if (status != MAR_OK) {
         plan_free(p);
         return status;
     }
-    p->next = c->plans;
-    c->plans = p;
+    p->next = atomic_load_explicit(&c->plans, memory_order_relaxed);
+    atomic_store_explicit(&c->plans, p, memory_order_release);
     return MAR_OK;
+}
+
+mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int height, int width, mar_err *err)
+{
+    cpu_queue *q = cpu_of(k);
+    mar_status status = MAR_OK;
+    if (!find_plan(c, height, width)) {
+        pthread_mutex_lock(&q->d->lock);
+        status = add_plan(q->d, (kern_conv *)(uintptr_t)c, height, width, err);
+        pthread_mutex_unlock(&q->d->lock);
+    }
+    if (status != MAR_OK) return status;
+    const conv_plan *p = find_plan(c, height, width);
+    for (int i = 0; status == MAR_OK && i < PARTS; i++)
+        if (p->part[i].conv) status = cpu_ready(q, p->part[i].conv, err);
+    if (status == MAR_OK && c->flags & KERN_UPSAMPLE)
+        status = cpu_grow(q, q->work, &q->work_bytes,
+                          sizeof(float) * (size_t)p->band_rows * (size_t)p->columns * (size_t)c->out, err);
+    return status;
 }
 
 /* Row i of the 2x2 convolution (of height+1 rows) has the even row 2i and the odd row 2i-1 of y, where they exist.
@@ -228,32 +245,48 @@ static void pixel_shuffle(const kern_conv *c, const conv_plan *p, int first, int
         }
 }
 
-static void run_band(cpu_kern *k, const kern_conv *c, const conv_plan *p, int band, const char *x, char *y)
+typedef struct {
+    cpu_queue *q;
+    const kern_conv *c;
+    const conv_plan *p;
+    const char *x;
+    char *y;
+} conv_call;
+
+static void run_band(const conv_call *call, int band, int thread)
 {
-    const int thread = omp_get_thread_num();
+    cpu_queue *q = call->q;
+    const kern_conv *c = call->c;
+    const conv_plan *p = call->p;
     const conv_part *part = &p->part[band_part(p, band)];
+    const size_t act_size = q->d->base.act_size;
     const int first = band * p->band_rows, top = first > c->pad ? first - c->pad : 0;
-    const char *in = x + (size_t)top * (size_t)p->width * (size_t)c->in * k->base.act_size;
+    const char *in = call->x + (size_t)top * (size_t)p->width * (size_t)c->in * act_size;
+    dnn_operands *operands = cpu_operands(q, part->conv, thread);
     if (c->flags & KERN_UPSAMPLE) {
-        dnn_conv_run(part->conv, thread, in, part->weight, c->bias, k->work[thread], k->scratch[thread]);
-        pixel_shuffle(c, p, first, band_height(p, band), k->work[thread], (float *)(void *)y);
+        dnn_conv_run(part->conv, operands, in, part->weight, c->bias, q->work[thread], q->scratch[thread]);
+        pixel_shuffle(c, p, first, band_height(p, band), q->work[thread], (float *)(void *)call->y);
     } else {
-        const size_t size = c->flags & KERN_OUT_F32 ? sizeof(float) : k->base.act_size;
-        char *out = y + (size_t)first * (size_t)p->columns * (size_t)c->out * size;
-        dnn_conv_run(part->conv, thread, in, part->weight, c->bias, out, k->scratch[thread]);
+        const size_t size = c->flags & KERN_OUT_F32 ? sizeof(float) : act_size;
+        char *out = call->y + (size_t)first * (size_t)p->columns * (size_t)c->out * size;
+        dnn_conv_run(part->conv, operands, in, part->weight, c->bias, out, q->scratch[thread]);
     }
 }
 
-void cpu_conv(kern *kern_, const kern_conv *c, const act *x, int height, int width, void *y)
+static void bands_body(void *arg, int first, int last, int thread)
 {
-    cpu_kern *k = cpu_of(kern_);
+    for (int band = first; band < last; band++) run_band(arg, band, thread);
+}
+
+void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int height, int width, void *y)
+{
     const conv_plan *p = find_plan(c, height, width);
     if (!p) {
         mar_err err = {0};
-        kern_fail(kern_, err_set(&err, MAR_EBACKEND, "convolution of %dx%d pixels without a plan", height, width),
-                  &err);
-        return;
+        kern_fail(k, err_set(&err, MAR_EBACKEND, "convolution of %dx%d pixels without a plan", height, width), &err);
     }
-#pragma omp parallel for num_threads(k->threads) schedule(dynamic, 1) if (p->bands > 1)
-    for (int band = 0; band < p->bands; band++) run_band(k, c, p, band, x, y);
+    if (!kern_live(k)) return;
+    conv_call call = {cpu_of(k), c, p, x, y};
+    const double work = (double)p->rows * p->columns * c->kernel * c->kernel * c->in * c->out;
+    cpu_for(cpu_of(k), p->bands, work, bands_body, &call);
 }

@@ -1,7 +1,9 @@
-/* The CPU backend: oneDNN for products and convolutions, OpenMP and vectorised row kernels for the rest. */
+/* The CPU backend: oneDNN for products and convolutions, vectorised row kernels for the rest, and a team of threads
+ * that all queues of a device share. */
+#include "base/cpus.h"
 #include "kernels/cpu/cpu.h"
 
-#include <omp.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -10,9 +12,9 @@
  * large, which reads its weights once a chunk, without storing all steps of a big batch. */
 enum { MOD_BUDGET = 64 << 20 };
 
-static mar_status cpu_alloc(kern *k, size_t bytes, void **out, mar_err *err)
+static mar_status cpu_alloc(kern_device *d, size_t bytes, void **out, mar_err *err)
 {
-    (void)k;
+    (void)d;
     bytes = (bytes + 63) / 64 * 64;
     *out = aligned_alloc(64, bytes ? bytes : 64);
     if (!*out) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of working memory", bytes);
@@ -20,96 +22,199 @@ static mar_status cpu_alloc(kern *k, size_t bytes, void **out, mar_err *err)
     return MAR_OK;
 }
 
-static void cpu_free(kern *k, void *p)
+static void cpu_free(kern_device *d, void *p)
 {
-    (void)k;
+    (void)d;
     free(p);
 }
 
-static void cpu_copy(kern *k, void *dst, const void *src, size_t bytes)
+static void cpu_copy(kern_queue *k, void *dst, const void *src, size_t bytes)
 {
-    (void)k;
-    memcpy(dst, src, bytes);
+    if (kern_live(k)) memcpy(dst, src, bytes);
 }
 
-static void cpu_finish(kern *k)
+static void cpu_finish(kern_queue *k)
 {
     (void)k; /* every operation has ended when its call returns */
 }
 
-static void cpu_lap(kern *k, double *seconds)
+static void cpu_recover(kern_queue *k)
 {
-    cpu_kern *c = cpu_of(k);
+    k->failed = MAR_OK;
+}
+
+static void cpu_enter(kern_queue *k)
+{
+    team_enter(cpu_of(k)->caller);
+}
+
+static void cpu_leave(kern_queue *k)
+{
+    team_leave(cpu_of(k)->caller);
+}
+
+static void cpu_lap(kern_queue *k, double *seconds)
+{
+    cpu_queue *q = cpu_of(k);
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     const double now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-    if (seconds) *seconds += now - c->lap;
-    c->lap = now;
+    if (seconds) *seconds += now - q->lap;
+    q->lap = now;
 }
 
-static void cpu_replay(kern *k, kern_recording **recording, void (*body)(void *arg), void *arg)
+static void cpu_replay(kern_queue *k, kern_recording **recording, void (*body)(void *arg), void *arg)
 {
     (void)k, (void)recording;
     body(arg);
 }
 
-static void cpu_recording_free(kern *k, kern_recording *recording)
+static void cpu_recording_free(kern_queue *k, kern_recording *recording)
 {
     (void)k, (void)recording; /* none is made */
 }
 
-static void cpu_layer_norm(kern *k, const float *x, const int *index, int rows, int dim, const float *weight,
+/* A loop over rows of `dim` floats, or over items of some floats: each operation below uses some of these. */
+typedef struct {
+    const cpu_device *d;
+    float *dst;
+    const float *x, *add, *weight, *bias;
+    const int *dst_index, *index, *add_index;
+    int dim;
+    float eps;
+    void *y;
+    int bf16; /* y is */
+    size_t n; /* floats */
+} rows_loop;
+
+static void layer_norm_body(void *arg, int first, int last, int thread)
+{
+    const rows_loop *l = arg;
+    const size_t stride = (size_t)l->dim * (l->bf16 ? 2 : 4);
+    (void)thread;
+    for (int r = first; r < last; r++)
+        l->d->rows->layer_norm(l->x + (size_t)(l->index ? l->index[r] : r) * (size_t)l->dim, l->dim, l->weight, l->bias,
+                               l->eps, (char *)l->y + (size_t)r * stride, l->bf16);
+}
+
+static void cpu_layer_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
                            const float *bias, float eps, void *y, int y_f32)
 {
-    cpu_kern *c = cpu_of(k);
-    const int bf16 = c->bf16 && !y_f32;
-    const size_t stride = (size_t)dim * (bf16 ? 2 : 4);
-    const int team = cpu_team(c, 16.0 * rows * dim);
-#pragma omp parallel for num_threads(team) schedule(static)
-    for (int r = 0; r < rows; r++)
-        c->rows->layer_norm(x + (size_t)(index ? index[r] : r) * (size_t)dim, dim, weight, bias, eps,
-                            (char *)y + (size_t)r * stride, bf16);
+    cpu_queue *q = cpu_of(k);
+    rows_loop l = {.d = q->d,
+                   .x = x,
+                   .index = index,
+                   .dim = dim,
+                   .weight = weight,
+                   .bias = bias,
+                   .eps = eps,
+                   .y = y,
+                   .bf16 = q->d->bf16 && !y_f32};
+    if (kern_live(k)) cpu_for(q, rows, 16.0 * rows * dim, layer_norm_body, &l);
 }
 
-static void cpu_copy_rows(kern *k, float *dst, const int *dst_index, const float *src, const int *src_index,
+static void copy_rows_body(void *arg, int first, int last, int thread)
+{
+    const rows_loop *l = arg;
+    const size_t n = (size_t)l->dim;
+    (void)thread;
+    for (int r = first; r < last; r++)
+        l->d->rows->add(l->dst + n * (size_t)(l->dst_index ? l->dst_index[r] : r),
+                        l->x + n * (size_t)(l->index ? l->index[r] : r),
+                        l->add ? l->add + n * (size_t)(l->add_index ? l->add_index[r] : r) : NULL, n);
+}
+
+static void cpu_copy_rows(kern_queue *k, float *dst, const int *dst_index, const float *src, const int *src_index,
                           const float *add, const int *add_index, int rows, int dim)
 {
-    cpu_kern *c = cpu_of(k);
-    const size_t n = (size_t)dim;
-    const int team = cpu_team(c, 16.0 * rows * dim);
-#pragma omp parallel for num_threads(team) schedule(static)
-    for (int r = 0; r < rows; r++)
-        c->rows->add(dst + n * (size_t)(dst_index ? dst_index[r] : r), src + n * (size_t)(src_index ? src_index[r] : r),
-                     add ? add + n * (size_t)(add_index ? add_index[r] : r) : NULL, n);
+    cpu_queue *q = cpu_of(k);
+    rows_loop l = {.d = q->d,
+                   .dst = dst,
+                   .dst_index = dst_index,
+                   .x = src,
+                   .index = src_index,
+                   .add = add,
+                   .add_index = add_index,
+                   .dim = dim};
+    if (kern_live(k)) cpu_for(q, rows, 16.0 * rows * dim, copy_rows_body, &l);
 }
 
-static void cpu_to_act(kern *k, const float *x, size_t n, act *y)
+enum { CONVERTED = 4096 }; /* elements of an item */
+
+static void to_act_body(void *arg, int first, int last, int thread)
 {
-    enum { CHUNK = 16384 };
-    cpu_kern *c = cpu_of(k);
-#pragma omp parallel for num_threads(c->threads) schedule(static) if (n > CHUNK)
-    for (size_t i = 0; i < n; i += CHUNK)
-        c->rows->to_act(x + i, n - i < CHUNK ? n - i : CHUNK, act_at(k, y, i), c->bf16);
+    const rows_loop *l = arg;
+    const size_t from = (size_t)first * CONVERTED,
+                 end = (size_t)last * CONVERTED < l->n ? (size_t)last * CONVERTED : l->n;
+    (void)thread;
+    l->d->rows->to_act(l->x + from, end - from, act_at(&l->d->base, l->y, from), l->bf16);
 }
 
-static void cpu_close(kern *k)
+static void cpu_to_act(kern_queue *k, const float *x, size_t n, act *y)
 {
-    cpu_kern *c = cpu_of(k);
-    cpu_matmul_free_all(c);
-    for (int t = 0; t < c->threads; t++) {
-        if (c->scratch) free(c->scratch[t]);
-        if (c->work) free(c->work[t]);
-        if (c->tile) free(c->tile[t]);
+    cpu_queue *q = cpu_of(k);
+    rows_loop l = {.d = q->d, .x = x, .n = n, .y = y, .bf16 = q->d->bf16};
+    if (kern_live(k)) cpu_for(q, (int)((n + CONVERTED - 1) / CONVERTED), 16.0 * (double)n, to_act_body, &l);
+}
+
+/* --- queues ------------------------------------------------------------------------------------------------------- */
+
+static void cpu_queue_free(kern_queue *k)
+{
+    if (!k) return;
+    cpu_queue *q = cpu_of(k);
+    cpu_operands_free_all(q);
+    for (int t = 0; t < q->d->threads; t++) {
+        if (q->scratch) free(q->scratch[t]);
+        if (q->work) free(q->work[t]);
+        if (q->tile) free(q->tile[t]);
     }
-    free(c->scratch);
-    free(c->work);
-    free(c->tile);
-    dnn_close(c->dnn);
-    free(c);
+    free(q->scratch);
+    free(q->work);
+    free(q->tile);
+    team_caller_free(q->caller);
+    free(q);
+}
+
+static mar_status cpu_queue_create(kern_device *device, kern_queue **out, mar_err *err)
+{
+    cpu_device *d = (cpu_device *)device;
+    *out = NULL;
+    cpu_queue *q = calloc(1, sizeof *q);
+    if (!q) return err_set(err, MAR_ENOMEM, "out of memory");
+    kern_queue_init(&q->base, device);
+    q->d = d;
+    q->scratch = calloc((size_t)d->threads, sizeof *q->scratch);
+    q->work = calloc((size_t)d->threads, sizeof *q->work);
+    q->tile = calloc((size_t)d->threads, sizeof *q->tile);
+    mar_status status = q->scratch && q->work && q->tile ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    if (status == MAR_OK) status = team_caller_create(d->team, &q->caller, err);
+    if (status == MAR_OK)
+        *out = &q->base;
+    else
+        cpu_queue_free(&q->base);
+    return status;
+}
+
+/* --- the device --------------------------------------------------------------------------------------------------- */
+
+static void cpu_close(kern_device *device)
+{
+    cpu_device *d = (cpu_device *)device;
+    team_free(d->team);
+    cpu_matmul_free_all(d);
+    dnn_close(d->dnn);
+    pthread_mutex_destroy(&d->lock);
+    free(d);
 }
 
 static const kern_core_ops cpu_core_ops = {
     .close = cpu_close,
+    .queue_create = cpu_queue_create,
+    .queue_free = cpu_queue_free,
+    .enter = cpu_enter,
+    .leave = cpu_leave,
+    .recover = cpu_recover,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .upload = cpu_copy,
@@ -168,16 +273,16 @@ static int bf16_works(dnn *d)
     enum { N = 64 };
     static const float zeros[N * N];
     dnn_packed *weight = NULL;
-    dnn_matmul *product = NULL;
+    dnn_primitive *product = NULL;
     mar_status status = dnn_pack(d, zeros, N, N, 1, &weight, NULL);
     const dnn_matmul_spec spec = {.m = N, .n = N, .k = N, .lda = N, .ldc = N, .bf16 = 1, .packed = weight};
     if (status == MAR_OK) status = dnn_matmul_create(d, &spec, &product, NULL);
-    dnn_matmul_free(product);
+    dnn_primitive_free(product);
     dnn_packed_free(weight);
     return status == MAR_OK;
 }
 
-mar_status kern_cpu_open(mar_dtype dtype, int threads, kern **out, mar_err *err)
+mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_err *err)
 {
     *out = NULL;
     const char *unit = cpu_bf16_unit();
@@ -188,30 +293,29 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern **out, mar_err *err)
         return err_set(err, MAR_EBACKEND, "dtype bf16: this processor has neither AVX512-BF16 nor AMX; use f32");
     if (threads < 0 || threads > 1024)
         return err_set(err, MAR_EARG, "threads %d: expected 1..1024, or 0 for one per core", threads);
-    cpu_kern *c = calloc(1, sizeof *c);
-    if (!c) return err_set(err, MAR_ENOMEM, "out of memory");
-    c->base.core = &cpu_core_ops;
-    c->base.head = &cpu_head_ops;
-    c->base.conv = &cpu_conv_ops;
-    c->base.mod_budget = (size_t)MOD_BUDGET;
-    c->threads = threads ? threads : omp_get_num_procs();
-    c->rows = kern_rows_best();
-    c->scratch = calloc((size_t)c->threads, sizeof *c->scratch);
-    c->work = calloc((size_t)c->threads, sizeof *c->work);
-    c->tile = calloc((size_t)c->threads, sizeof *c->tile);
-    mar_status status = c->scratch && c->work && c->tile ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
-    if (status == MAR_OK) status = dnn_open(c->threads, &c->dnn, err);
-    if (status == MAR_OK && dtype != MAR_DTYPE_F32 && unit) c->bf16 = bf16_works(c->dnn);
-    c->base.act_size = c->bf16 ? 2 : 4;
-    if (c->bf16) c->dot = bf16_dot_best();
-    if (status == MAR_OK && dtype == MAR_DTYPE_BF16 && !c->bf16)
+    cpu_device *d = calloc(1, sizeof *d);
+    if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
+    d->base.core = &cpu_core_ops;
+    d->base.head = &cpu_head_ops;
+    d->base.conv = &cpu_conv_ops;
+    d->base.mod_budget = (size_t)MOD_BUDGET;
+    d->threads = threads ? threads : cpus_available();
+    d->rows = kern_rows_best();
+    atomic_init(&d->matmuls, NULL);
+    pthread_mutex_init(&d->lock, NULL);
+    mar_status status = dnn_open(&d->dnn, err);
+    if (status == MAR_OK && dtype != MAR_DTYPE_F32 && unit) d->bf16 = bf16_works(d->dnn);
+    d->base.act_size = d->bf16 ? 2 : 4;
+    if (d->bf16) d->dot = bf16_dot_best();
+    if (status == MAR_OK && dtype == MAR_DTYPE_BF16 && !d->bf16)
         status = err_set(err, MAR_EBACKEND, "dtype bf16: %s has no bf16 products here; use f32", dnn_version_text());
+    if (status == MAR_OK) status = team_create(d->threads, &d->team, err);
     if (status != MAR_OK) {
-        cpu_close(&c->base);
+        cpu_close(&d->base);
         return status;
     }
-    snprintf(c->base.description, sizeof c->base.description, "cpu %s (%s, %s), %d thread%s", c->bf16 ? "bf16" : "f32",
-             c->bf16 ? unit : c->rows->isa, dnn_version_text(), c->threads, c->threads == 1 ? "" : "s");
-    *out = &c->base;
+    snprintf(d->base.description, sizeof d->base.description, "cpu %s (%s, %s), %d thread%s", d->bf16 ? "bf16" : "f32",
+             d->bf16 ? unit : d->rows->isa, dnn_version_text(), d->threads, d->threads == 1 ? "" : "s");
+    *out = &d->base;
     return MAR_OK;
 }

@@ -18,11 +18,11 @@ static size_t work_bytes(int channels)
     return (size_t)channels * (2 * MAX_CHUNKS * sizeof(double) + 2 * sizeof(float));
 }
 
-mar_status cpu_group_norm_plan(kern *kern_, int pixels, int channels, mar_err *err)
+mar_status cpu_group_norm_plan(kern_queue *k, int pixels, int channels, mar_err *err)
 {
-    cpu_kern *k = cpu_of(kern_);
+    cpu_queue *q = cpu_of(k);
     (void)pixels;
-    return cpu_grow(k, k->work, &k->work_bytes, work_bytes(channels), err);
+    return cpu_grow(q, q->work, &q->work_bytes, work_bytes(channels), err);
 }
 
 /* Computes scale and shift [channels], so that x*scale + shift normalises a channel. sums [chunks][2][channels]. */
@@ -47,35 +47,62 @@ static void group_affine(const double *sums, int chunks, int pixels, int channel
     }
 }
 
-void cpu_group_norm(kern *kern_, const float *x, int pixels, int channels, int groups, const float *weight,
+typedef struct {
+    const cpu_device *d;
+    const float *x;
+    int pixels, channels, chunk; /* chunk: pixels of a chunk */
+    int silu;
+    double *sums;
+    float *scale, *shift;
+    act *y;
+} group_norm;
+
+static int pixels_of(const group_norm *g, int chunk)
+{
+    const int left = g->pixels - chunk * g->chunk;
+    return left < g->chunk ? left : g->chunk;
+}
+
+static void sums_body(void *arg, int first, int last, int thread)
+{
+    const group_norm *g = arg;
+    const size_t n = (size_t)g->channels;
+    (void)thread;
+    for (int i = first; i < last; i++) {
+        double *own = g->sums + 2 * n * (size_t)i;
+        memset(own, 0, 2 * n * sizeof *own);
+        g->d->rows->channel_sums(g->x + n * (size_t)g->chunk * (size_t)i, pixels_of(g, i), g->channels, own, own + n);
+    }
+}
+
+static void affine_body(void *arg, int first, int last, int thread)
+{
+    const group_norm *g = arg;
+    (void)thread;
+    for (int i = first; i < last; i++) {
+        const size_t at = (size_t)g->channels * (size_t)g->chunk * (size_t)i;
+        g->d->rows->affine_silu(g->x + at, pixels_of(g, i), g->channels, g->scale, g->shift, g->silu,
+                                act_at(&g->d->base, g->y, at), g->d->bf16);
+    }
+}
+
+void cpu_group_norm(kern_queue *k, const float *x, int pixels, int channels, int groups, const float *weight,
                     const float *bias, float eps, int silu, act *y)
 {
-    cpu_kern *k = cpu_of(kern_);
-    const int chunk = chunk_pixels(pixels), chunks = (pixels + chunk - 1) / chunk;
+    cpu_queue *q = cpu_of(k);
     const size_t n = (size_t)channels;
-    if (k->work_bytes < work_bytes(channels)) {
+    if (!kern_live(k)) return;
+    if (q->work_bytes < work_bytes(channels)) {
         mar_err err = {0};
-        kern_fail(kern_, err_set(&err, MAR_EBACKEND, "group norm of %d channels without a plan", channels), &err);
+        kern_fail(k, err_set(&err, MAR_EBACKEND, "group norm of %d channels without a plan", channels), &err);
         return;
     }
-    double *sums = k->work[0];
+    double *sums = q->work[0];
     float *scale = (float *)(sums + 2 * MAX_CHUNKS * n), *shift = scale + n;
-#pragma omp parallel num_threads(k->threads) if (chunks > 1)
-    {
-#pragma omp for schedule(dynamic, 1)
-        for (int i = 0; i < chunks; i++) {
-            const int count = i + 1 < chunks ? chunk : pixels - i * chunk;
-            double *own = sums + 2 * n * (size_t)i;
-            memset(own, 0, 2 * n * sizeof *own);
-            k->rows->channel_sums(x + n * (size_t)chunk * (size_t)i, count, channels, own, own + n);
-        }
-#pragma omp single
-        group_affine(sums, chunks, pixels, channels, groups, weight, bias, eps, scale, shift);
-#pragma omp for schedule(dynamic, 1)
-        for (int i = 0; i < chunks; i++) {
-            const int count = i + 1 < chunks ? chunk : pixels - i * chunk;
-            const size_t at = n * (size_t)chunk * (size_t)i;
-            k->rows->affine_silu(x + at, count, channels, scale, shift, silu, act_at(kern_, y, at), k->bf16);
-        }
-    }
+    group_norm g = {q->d, x, pixels, channels, chunk_pixels(pixels), silu, sums, scale, shift, y};
+    const int chunks = (pixels + g.chunk - 1) / g.chunk;
+    const double work = 16.0 * pixels * channels;
+    cpu_for(q, chunks, work, sums_body, &g);
+    group_affine(sums, chunks, pixels, channels, groups, weight, bias, eps, scale, shift);
+    cpu_for(q, chunks, work, affine_body, &g);
 }

@@ -4,7 +4,6 @@
  * diffusion index an error of eps is multiplied by 1/sqrt(abar), about 2e4. */
 #include "kernels/cpu/cpu.h"
 
-#include <omp.h>
 #include <stdlib.h>
 
 struct kern_head {
@@ -39,7 +38,7 @@ size_t cpu_head_scratch_bytes(const kern_head *h, int rows)
            (size_t)rows * (size_t)h->channels * sizeof(float);
 }
 
-static mar_status create_linear(kern *k, int out, int in, const float *weight, const float *bias,
+static mar_status create_linear(kern_queue *k, int out, int in, const float *weight, const float *bias,
                                 kern_activation activation, int flags, int y_stride, kern_linear **l, mar_err *err)
 {
     const kern_linear_spec spec = {out, in, weight, bias, activation, flags, y_stride};
@@ -47,7 +46,7 @@ static mar_status create_linear(kern *k, int out, int in, const float *weight, c
 }
 
 /* The adaLN layers of all blocks as one layer: [depth*3W][W]. */
-static mar_status create_modulation(kern *k, const kern_head_spec *spec, kern_head *h, mar_err *err)
+static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, kern_head *h, mar_err *err)
 {
     const size_t w = (size_t)h->width, rows = 3 * w * (size_t)h->depth;
     float *weight = malloc((rows * w + rows + 1) * sizeof *weight), *bias = weight + rows * w;
@@ -66,7 +65,7 @@ static mar_status create_modulation(kern *k, const kern_head_spec *spec, kern_he
     return status;
 }
 
-static mar_status create_block(kern *k, const kern_head_block *from, kern_head *h, int b, mar_err *err)
+static mar_status create_block(kern_queue *k, const kern_head_block *from, kern_head *h, int b, mar_err *err)
 {
     const int w = h->width;
     h->block[b].ln = malloc(2 * (size_t)w * sizeof(float));
@@ -81,7 +80,7 @@ static mar_status create_block(kern *k, const kern_head_block *from, kern_head *
     return status;
 }
 
-mar_status cpu_head_create(kern *k, const kern_head_spec *spec, kern_head **out, mar_err *err)
+mar_status cpu_head_create(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err)
 {
     *out = NULL;
     kern_head *h = calloc(1, sizeof *h);
@@ -89,7 +88,7 @@ mar_status cpu_head_create(kern *k, const kern_head_spec *spec, kern_head **out,
     h->width = spec->width;
     h->depth = spec->depth;
     h->channels = spec->channels;
-    h->act_size = k->act_size;
+    h->act_size = k->device->act_size;
     h->block = calloc((size_t)h->depth + 1, sizeof *h->block);
     mar_status status = h->block ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK)
@@ -101,30 +100,30 @@ mar_status cpu_head_create(kern *k, const kern_head_spec *spec, kern_head **out,
         status = create_linear(k, 2 * h->channels, h->width, spec->out_weight, spec->out_bias, KERN_LINEAR,
                                KERN_IN_F32 | KERN_OUT_F32, 0, &h->out, err);
     if (status != MAR_OK) {
-        cpu_head_free(k, h);
+        cpu_head_free(k->device, h);
         return status;
     }
     *out = h;
     return MAR_OK;
 }
 
-void cpu_head_free(kern *k, kern_head *h)
+void cpu_head_free(kern_device *d, kern_head *h)
 {
     if (!h) return;
     for (int b = 0; h->block && b < h->depth; b++) {
         free(h->block[b].ln);
-        cpu_linear_free(k, h->block[b].fc1);
-        cpu_linear_free(k, h->block[b].fc2);
+        cpu_linear_free(d, h->block[b].fc1);
+        cpu_linear_free(d, h->block[b].fc2);
     }
     free(h->block);
-    cpu_linear_free(k, h->in);
-    cpu_linear_free(k, h->ada_blocks);
-    cpu_linear_free(k, h->ada_final);
-    cpu_linear_free(k, h->out);
+    cpu_linear_free(d, h->in);
+    cpu_linear_free(d, h->ada_blocks);
+    cpu_linear_free(d, h->ada_final);
+    cpu_linear_free(d, h->out);
     free(h);
 }
 
-mar_status cpu_head_plan(kern *k, kern_head *h, int rows, mar_err *err)
+mar_status cpu_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *err)
 {
     mar_status status = cpu_linear_plan(k, h->in, rows, err);
     if (status == MAR_OK) status = cpu_linear_plan(k, h->out, rows, err);
@@ -137,47 +136,52 @@ mar_status cpu_head_plan(kern *k, kern_head *h, int rows, mar_err *err)
     return status;
 }
 
-void cpu_head_modulate(kern *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
-                       const float *cond, int rows, void *mod, void *scratch)
+typedef struct {
+    const cpu_device *d;
+    const kern_head *h;
+    const float *temb;
+    const int *temb_index;
+    const float *cond;
+    int rows;
+    void *u;
+} condition_loop;
+
+static void condition_body(void *arg, int first, int last, int thread)
 {
-    cpu_kern *c = cpu_of(k);
-    const size_t w = (size_t)h->width;
-    const int total = steps * rows;
-    if (total <= 0) return;
-    if (!cpu_linear_ready(c, h->ada_blocks, total) || !cpu_linear_ready(c, h->ada_final, total)) return;
-    const int tiles = cpu_linear_tiles(c, h->ada_blocks, total), final_tiles = cpu_linear_tiles(c, h->ada_final, total);
-    char *final = (char *)mod + mod_final_offset(h);
-    const int team = cpu_team(c, (double)total * (double)w * (double)w);
-#pragma omp parallel num_threads(team)
-    {
-        const int thread = omp_get_thread_num();
-#pragma omp for schedule(static)
-        for (int i = 0; i < total; i++)
-            c->rows->silu_add(temb + (size_t)temb_index[i / rows] * w, cond + (size_t)(i % rows) * w, w,
-                              act_at(k, scratch, (size_t)i * w), c->bf16);
-#pragma omp for schedule(dynamic, 1)
-        for (int t = 0; t < tiles + final_tiles; t++) {
-            if (t < tiles)
-                cpu_linear_tile(c, h->ada_blocks, scratch, total, mod, t, thread);
-            else
-                cpu_linear_tile(c, h->ada_final, scratch, total, final, t - tiles, thread);
-        }
-    }
+    const condition_loop *l = arg;
+    const size_t w = (size_t)l->h->width;
+    (void)thread;
+    for (int i = first; i < last; i++)
+        l->d->rows->silu_add(l->temb + (size_t)l->temb_index[i / l->rows] * w, l->cond + (size_t)(i % l->rows) * w, w,
+                             act_at(&l->d->base, l->u, (size_t)i * w), l->d->bf16);
 }
 
-/* An evaluation of the head, shared by a team of threads. */
+void cpu_head_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
+                       const float *cond, int rows, void *mod, void *scratch)
+{
+    cpu_queue *q = cpu_of(k);
+    const int total = steps * rows;
+    if (total <= 0 || !kern_live(k)) return;
+    if (!cpu_linear_ready(q, h->ada_blocks, total) || !cpu_linear_ready(q, h->ada_final, total)) return;
+    condition_loop l = {q->d, h, temb, temb_index, cond, rows, scratch};
+    cpu_for(q, total, 16.0 * total * h->width, condition_body, &l);
+    cpu_linear_run(q, h->ada_blocks, scratch, total, mod);
+    cpu_linear_run(q, h->ada_final, scratch, total, (char *)mod + mod_final_offset(h));
+}
+
+/* An evaluation of the head. */
 typedef struct {
-    cpu_kern *c;
+    cpu_queue *q;
     const kern_head *h;
-    const float *state; /* [rows][C] */
     const char *mod;
     const int *mod_index;
     int rows;
-    float *out, *x, *y;
+    float *x, *y;
     void *u, *v;
     float *kept; /* [depth][kept_rows][W] outputs kept for reuse; NULL: no reuse */
     int kept_rows;
     kern_head_reuse reuse;
+    int block; /* the one at hand */
 } evaluation;
 
 static const char *mod_row(const evaluation *e, int r)
@@ -185,48 +189,10 @@ static const char *mod_row(const evaluation *e, int r)
     return e->mod + (size_t)(e->mod_index ? e->mod_index[r] : r) * cpu_head_mod_bytes(e->h);
 }
 
-/* Both products of block b by our own kernel. It adds the gated result to x itself, which saves a barrier, and each
- * thread has the same columns at every step. */
-static void block_columns(const evaluation *e, int b, int thread)
+/* A loop over the rows of an evaluation. */
+static void for_rows(evaluation *e, team_body *body)
 {
-    const kern_head *h = e->h;
-    const kern_linear *fc1 = h->block[b].fc1, *fc2 = h->block[b].fc2;
-    const kern_linear *after =
-        h->block[b + 1 < h->depth ? b + 1 : 0].fc1; /* the first block is that of the next step */
-    const size_t offset = (3 * (size_t)b + 2) * (size_t)h->width * h->act_size;
-    const int team = omp_get_num_threads();
-    const dot_gate gate = {e->mod + offset, e->mod_index, cpu_head_mod_bytes(h)};
-    cpu_linear_columns(fc1, e->u, e->rows, e->v, NULL, thread, team, fc2);
-#pragma omp barrier
-    cpu_linear_columns(fc2, e->v, e->rows, e->x, &gate, thread, team, after);
-#pragma omp barrier
-}
-
-/* y = MLP of block b at e->u. */
-static void block_products(const evaluation *e, int b, float *y, int thread)
-{
-    cpu_kern *c = e->c;
-    const kern_linear *fc1 = e->h->block[b].fc1, *fc2 = e->h->block[b].fc2;
-    const int tiles1 = cpu_linear_tiles(c, fc1, e->rows), tiles2 = cpu_linear_tiles(c, fc2, e->rows);
-#pragma omp for schedule(static)
-    for (int t = 0; t < tiles1; t++) cpu_linear_tile(c, fc1, e->u, e->rows, e->v, t, thread);
-#pragma omp for schedule(static)
-    for (int t = 0; t < tiles2; t++) cpu_linear_tile(c, fc2, e->v, e->rows, y, t, thread);
-}
-
-/* x[r] += gate of block b * y[r] */
-static void gate_row(const evaluation *e, int b, float *x, const float *y, int r)
-{
-    cpu_kern *c = e->c;
-    const size_t w = (size_t)e->h->width, row = (size_t)r * w;
-    c->rows->gate_add(x + row, act_at(&c->base, mod_row(e, r), (3 * (size_t)b + 2) * w), y + row, w, c->bf16);
-}
-
-static void block_tiles(const evaluation *e, int b, int thread)
-{
-    block_products(e, b, e->y, thread);
-#pragma omp for schedule(static)
-    for (int r = 0; r < e->rows; r++) gate_row(e, b, e->x, e->y, r);
+    cpu_for(e->q, e->rows, 16.0 * e->rows * e->h->width, body, e);
 }
 
 /* LazyMAR's rule: of blocks 1 to 4 the gated output of the MLP is kept, of the others the ungated output. */
@@ -235,108 +201,165 @@ static int keeps_addition(int b)
     return b >= 1 && b <= 4;
 }
 
-static void block_reusing(const evaluation *e, int b, int computed, int thread)
+/* Whether the block's MLP is computed anew. */
+static int computes(const evaluation *e, int b)
 {
-    cpu_kern *c = e->c;
+    return !e->kept || e->reuse == KERN_HEAD_FRESH || (e->reuse == KERN_HEAD_WARM && !keeps_addition(b));
+}
+
+/* u[r] = LN(x[r]) * (1 + scale) + shift, for the block's MLP. */
+static void modulate_body(void *arg, int first, int last, int thread)
+{
+    const evaluation *e = arg;
+    const cpu_device *d = e->q->d;
+    const kern_device *base = &d->base;
     const size_t w = (size_t)e->h->width;
-    float *kept = e->kept + (size_t)b * (size_t)e->kept_rows * w;
-    if (computed) block_products(e, b, keeps_addition(b) ? e->y : kept, thread);
-#pragma omp for schedule(static)
-    for (int r = 0; r < e->rows; r++) {
-        float *row = kept + (size_t)r * w;
-        if (!keeps_addition(b)) {
-            gate_row(e, b, e->x, kept, r);
-            continue;
-        }
-        if (computed) {
-            memset(row, 0, w * sizeof *row);
-            gate_row(e, b, kept, e->y, r);
-        }
-        c->rows->add(e->x + (size_t)r * w, e->x + (size_t)r * w, row, w);
+    const float *ln = e->h->block[e->block].ln;
+    (void)thread;
+    for (int r = first; r < last; r++) {
+        const void *shift = act_at(base, mod_row(e, r), 3 * w * (size_t)e->block), *scale = act_at(base, shift, w);
+        d->rows->modulate(e->x + (size_t)r * w, e->h->width, ln, ln + w, 1e-6f, shift, scale, d->bf16,
+                          act_at(base, e->u, (size_t)r * w), d->bf16);
     }
 }
 
-/* Every thread of the team runs this inside one parallel region. With a small number of rows a fork for each layer
- * would cost more than the layers. */
-static void eval_worker(const evaluation *e)
+/* y[r] = LN(x[r]) * (1 + scale) + shift, for the final layer. */
+static void modulate_final_body(void *arg, int first, int last, int thread)
 {
-    cpu_kern *c = e->c;
-    const kern_head *h = e->h;
-    const int thread = omp_get_thread_num(), width = h->width, bf16 = c->bf16;
-    const size_t w = (size_t)width;
-    kern *k = &c->base;
-    const int in_tiles = cpu_linear_tiles(c, h->in, e->rows), out_tiles = cpu_linear_tiles(c, h->out, e->rows);
-#pragma omp for schedule(static)
-    for (int t = 0; t < in_tiles; t++) cpu_linear_tile(c, h->in, e->state, e->rows, e->x, t, thread);
-    for (int b = 0; b < h->depth; b++) {
-        const float *ln = h->block[b].ln;
-        const int computed =
-            !e->kept || e->reuse == KERN_HEAD_FRESH || (e->reuse == KERN_HEAD_WARM && !keeps_addition(b));
-#pragma omp for schedule(static)
-        for (int r = 0; r < (computed ? e->rows : 0); r++) {
-            const void *shift = act_at(k, mod_row(e, r), 3 * w * (size_t)b), *scale = act_at(k, shift, w);
-            c->rows->modulate(e->x + (size_t)r * w, width, ln, ln + w, 1e-6f, shift, scale, bf16,
-                              act_at(k, e->u, (size_t)r * w), bf16);
+    const evaluation *e = arg;
+    const size_t w = (size_t)e->h->width;
+    (void)thread;
+    for (int r = first; r < last; r++) {
+        const float *m = (const float *)(mod_row(e, r) + mod_final_offset(e->h));
+        e->q->d->rows->modulate(e->x + (size_t)r * w, e->h->width, NULL, NULL, 1e-6f, m, m + w, 0, e->y + (size_t)r * w,
+                                0);
+    }
+}
+
+/* x[r] += gate of the block * y[r] */
+static void gate_row(const evaluation *e, float *x, const float *y, int r)
+{
+    const cpu_device *d = e->q->d;
+    const size_t w = (size_t)e->h->width, row = (size_t)r * w;
+    d->rows->gate_add(x + row, act_at(&d->base, mod_row(e, r), (3 * (size_t)e->block + 2) * w), y + row, w, d->bf16);
+}
+
+static void gate_body(void *arg, int first, int last, int thread)
+{
+    const evaluation *e = arg;
+    (void)thread;
+    for (int r = first; r < last; r++) gate_row(e, e->x, e->y, r);
+}
+
+static float *kept_of(const evaluation *e)
+{
+    return e->kept + (size_t)e->block * (size_t)e->kept_rows * (size_t)e->h->width;
+}
+
+static void reuse_body(void *arg, int first, int last, int thread)
+{
+    const evaluation *e = arg;
+    const size_t w = (size_t)e->h->width;
+    float *kept = kept_of(e);
+    (void)thread;
+    for (int r = first; r < last; r++) {
+        float *row = kept + (size_t)r * w;
+        if (!keeps_addition(e->block)) {
+            gate_row(e, e->x, kept, r);
+            continue;
         }
-        if (e->kept)
-            block_reusing(e, b, computed, thread);
-        else if (cpu_linear_by_columns(h->block[b].fc1))
-            block_columns(e, b, thread);
-        else
-            block_tiles(e, b, thread);
+        if (computes(e, e->block)) {
+            memset(row, 0, w * sizeof *row);
+            gate_row(e, kept, e->y, r);
+        }
+        e->q->d->rows->add(e->x + (size_t)r * w, e->x + (size_t)r * w, row, w);
     }
-#pragma omp for schedule(static)
-    for (int r = 0; r < e->rows; r++) {
-        const float *m = (const float *)(mod_row(e, r) + mod_final_offset(h));
-        c->rows->modulate(e->x + (size_t)r * w, width, NULL, NULL, 1e-6f, m, m + w, 0, e->y + (size_t)r * w, 0);
+}
+
+/* Both products of the block by our own kernel, which adds the gated result to x itself. */
+static void run_columns(evaluation *e)
+{
+    const kern_head *h = e->h;
+    const kern_linear *fc1 = h->block[e->block].fc1, *fc2 = h->block[e->block].fc2;
+    const kern_linear *after =
+        h->block[e->block + 1 < h->depth ? e->block + 1 : 0].fc1; /* the first block is that of the next step */
+    const size_t offset = (3 * (size_t)e->block + 2) * (size_t)h->width * h->act_size;
+    const dot_gate gate = {e->mod + offset, e->mod_index, cpu_head_mod_bytes(h)};
+    cpu_linear_columns(e->q, fc1, e->u, e->rows, e->v, NULL, fc2);
+    cpu_linear_columns(e->q, fc2, e->v, e->rows, e->x, &gate, after);
+}
+
+/* y = the block's MLP at u. */
+static void run_products(const evaluation *e, float *y)
+{
+    const kern_head *h = e->h;
+    cpu_linear_run(e->q, h->block[e->block].fc1, e->u, e->rows, e->v);
+    cpu_linear_run(e->q, h->block[e->block].fc2, e->v, e->rows, y);
+}
+
+static void run_block(evaluation *e)
+{
+    const int computed = computes(e, e->block);
+    if (computed) for_rows(e, modulate_body);
+    if (e->kept) {
+        if (computed) run_products(e, keeps_addition(e->block) ? e->y : kept_of(e));
+        for_rows(e, reuse_body);
+    } else if (cpu_linear_by_columns(e->h->block[e->block].fc1)) {
+        run_columns(e);
+    } else {
+        run_products(e, e->y);
+        for_rows(e, gate_body);
     }
-#pragma omp for schedule(static)
-    for (int t = 0; t < out_tiles; t++) cpu_linear_tile(c, h->out, e->y, e->rows, e->out, t, thread);
+}
+
+static int is_ready(cpu_queue *q, const kern_head *h, int rows)
+{
+    if (!cpu_linear_ready(q, h->in, rows) || !cpu_linear_ready(q, h->out, rows)) return 0;
+    for (int b = 0; b < h->depth; b++)
+        if (!cpu_linear_ready(q, h->block[b].fc1, rows) || !cpu_linear_ready(q, h->block[b].fc2, rows)) return 0;
+    return 1;
 }
 
 /* Row r reads state x_index[r] of x, or state r % tokens if x_index is NULL. */
-static void eval(kern *k, const kern_head *h, const float *x, const int *x_index, int tokens, const void *mod,
+static void eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, int tokens, const void *mod,
                  const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,
                  void *scratch)
 {
-    cpu_kern *c = cpu_of(k);
+    cpu_queue *q = cpu_of(k);
     const size_t n = (size_t)rows * (size_t)h->width, channels = (size_t)h->channels;
-    if (rows <= 0) return;
-    if (!cpu_linear_ready(c, h->in, rows) || !cpu_linear_ready(c, h->out, rows)) return;
-    for (int b = 0; b < h->depth; b++)
-        if (!cpu_linear_ready(c, h->block[b].fc1, rows) || !cpu_linear_ready(c, h->block[b].fc2, rows)) return;
+    if (rows <= 0 || !kern_live(k) || !is_ready(q, h, rows)) return;
     float *xw = scratch, *y = xw + n, *state = y + n;
     char *u = (char *)(state + (size_t)rows * channels);
     char *v = u + n * h->act_size;
     for (int r = 0; r < rows; r++)
         memcpy(state + (size_t)r * channels, x + (size_t)(x_index ? x_index[r] : r % tokens) * channels,
                channels * sizeof *x);
-    /* The work between two barriers is one product. */
-    const int team = cpu_team(c, (double)n * h->width);
-    const evaluation e = {c, h, state, mod, mod_index, rows, out, xw, y, u, v, kept, kept_rows, reuse};
-#pragma omp parallel num_threads(team)
-    eval_worker(&e);
+    evaluation e = {q, h, mod, mod_index, rows, xw, y, u, v, kept, kept_rows, reuse, 0};
+    cpu_linear_run(q, h->in, state, rows, xw);
+    for (; e.block < h->depth; e.block++) run_block(&e);
+    for_rows(&e, modulate_final_body);
+    cpu_linear_run(q, h->out, y, rows, out);
 }
 
-void cpu_head_eval(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+void cpu_head_eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                    const int *mod_index, int rows, float *out, void *scratch)
 {
     eval(k, h, x, x_index, rows, mod, mod_index, rows, KERN_HEAD_FRESH, NULL, 0, out, scratch);
 }
 
-void cpu_head_eval_reusing(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+void cpu_head_eval_reusing(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                            const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
                            float *out, void *scratch)
 {
     eval(k, h, x, x_index, rows, mod, mod_index, rows, reuse, kept, kept_rows, out, scratch);
 }
 
-void cpu_chain_run(kern *k, const kern_head *h, const kern_chain_job *j)
+void cpu_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *j)
 {
     const int rows = j->tokens * j->conditions;
     const float *cfg = j->conditions == 2 ? j->cfg : NULL;
     const char *mod = j->mod;
-    for (int i = j->first; i >= j->last; i--, mod += (size_t)rows * cpu_head_mod_bytes(h)) {
+    for (int i = j->first; i >= j->last && kern_live(k); i--, mod += (size_t)rows * cpu_head_mod_bytes(h)) {
         eval(k, h, j->x, NULL, j->tokens, mod, NULL, rows, KERN_HEAD_FRESH, NULL, 0, j->out, j->scratch);
         if (!j->coef)
             cpu_chain_ode_step(k, j->x, j->x0, j->out, j->tokens, h->channels, cfg, &j->ode[i]);

@@ -1,10 +1,10 @@
 /* Linear layers. The weights are divided into column panels that stay in a core's L2 cache while all rows are
- * multiplied. oneDNN makes the products, or our own kernel does for bf16 where there is k->dot. Our kernel is
+ * multiplied. oneDNN makes the products, or our own kernel does for bf16 where there is one (dot.h). Our kernel is
  * bit-identical for any split, so the split may follow row and thread counts. oneDNN's panels are fixed when the
  * weights are packed. */
 #include "kernels/cpu/cpu.h"
 
-#include <omp.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 enum { PANEL_BYTES = 512 << 10 }; /* half of a common L2: the rest is for the rows */
@@ -12,12 +12,12 @@ enum { PANEL_BYTES = 512 << 10 }; /* half of a common L2: the rest is for the ro
 struct kern_linear {
     int out, in, flags, y_stride;
     kern_activation activation;
-    int bf16;                                        /* x and W are bf16, else float */
-    int out_size;                                    /* bytes of an element of y */
-    int panels, panel_cols;                          /* all panels but the last have panel_cols columns */
-    dnn_packed **weight;                             /* [panels] */
-    float *bias;                                     /* [out] or NULL */
-    const dnn_matmul *product[2][CPU_TILE_ROWS + 1]; /* [last panel?][rows], made at first use or by plan */
+    int bf16;                                                   /* x and W are bf16, else float */
+    int out_size;                                               /* bytes of an element of y */
+    int panels, panel_cols;                                     /* all panels but the last have panel_cols columns */
+    dnn_packed **weight;                                        /* [panels] */
+    float *bias;                                                /* [out] or NULL */
+    const dnn_primitive *_Atomic product[2][CPU_TILE_ROWS + 1]; /* [last panel?][rows], made at first use or by plan */
     const bf16_dot *dot; /* NULL: oneDNN multiplies. Else blocks take the place of panels. */
     int blocks;          /* number of blocks of DOT_COLS columns */
     uint16_t *block;     /* [blocks][in/2][DOT_COLS][2] */
@@ -44,10 +44,16 @@ static int dense(const kern_linear *l)
     return l->panels == 1 && l->y_stride == l->out;
 }
 
-static mar_status product_for(cpu_kern *k, kern_linear *l, int panel, int rows, mar_err *err)
+/* The primitive of a tile. What a thread has made, any other may use. */
+static const dnn_primitive *product_of(const kern_linear *l, int panel, int rows)
 {
-    const dnn_matmul **slot = &l->product[panel == l->panels - 1][rows];
-    if (*slot) return MAR_OK;
+    return atomic_load_explicit(&l->product[panel == l->panels - 1][rows], memory_order_acquire);
+}
+
+static mar_status prepare(cpu_queue *q, const kern_linear *l, int panel, int rows, mar_err *err)
+{
+    const dnn_primitive *p = product_of(l, panel, rows);
+    if (p) return cpu_ready(q, p, err);
     const dnn_matmul_spec spec = {
         .m = rows,
         .n = panel_cols(l, panel),
@@ -63,19 +69,22 @@ static mar_status product_for(cpu_kern *k, kern_linear *l, int panel, int rows, 
                       : l->activation == KERN_SILU ? DNN_SILU
                                                    : DNN_NONE,
     };
-    return cpu_matmul(k, &spec, slot, err);
+    const mar_status status = cpu_matmul(q, &spec, &p, err);
+    kern_linear *cache = (kern_linear *)(uintptr_t)l;
+    if (status == MAR_OK) atomic_store_explicit(&cache->product[panel == l->panels - 1][rows], p, memory_order_release);
+    return status;
 }
 
-mar_status cpu_linear_plan(kern *k, kern_linear *l, int rows, mar_err *err)
+mar_status cpu_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_err *err)
 {
-    cpu_kern *c = cpu_of(k);
+    cpu_queue *q = cpu_of(k);
     if (l->dot) return MAR_OK;
-    mar_status grown = cpu_grow(c, c->tile, &c->tile_bytes, (size_t)CPU_TILE_ROWS * (size_t)l->panel_cols * 4, err);
+    mar_status grown = cpu_grow(q, q->tile, &q->tile_bytes, (size_t)CPU_TILE_ROWS * (size_t)l->panel_cols * 4, err);
     if (grown != MAR_OK) return grown;
     const int sizes[2] = {rows >= CPU_TILE_ROWS ? CPU_TILE_ROWS : 0, rows % CPU_TILE_ROWS};
     for (int i = 0; i < 2; i++)
         for (int panel = l->panels > 1 ? l->panels - 2 : 0; sizes[i] && panel < l->panels; panel++) {
-            mar_status status = product_for(cpu_of(k), l, panel, sizes[i], err);
+            mar_status status = prepare(q, l, panel, sizes[i], err);
             if (status != MAR_OK) return status;
         }
     return MAR_OK;
@@ -97,14 +106,14 @@ static mar_status create_blocks(kern_linear *l, const kern_linear_spec *spec, ma
     return MAR_OK;
 }
 
-static mar_status create_panels(cpu_kern *c, kern_linear *l, const kern_linear_spec *spec, mar_err *err)
+static mar_status create_panels(cpu_queue *q, kern_linear *l, const kern_linear_spec *spec, mar_err *err)
 {
     l->panel_cols = panel_width(l->out, l->in, l->bf16 ? 2 : 4);
     l->panels = (l->out + l->panel_cols - 1) / l->panel_cols;
     l->weight = calloc((size_t)l->panels, sizeof *l->weight);
     mar_status status = l->weight ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     for (int p = 0; status == MAR_OK && p < l->panels; p++)
-        status = dnn_pack(c->dnn, spec->weight + (size_t)p * (size_t)l->panel_cols * (size_t)l->in, panel_cols(l, p),
+        status = dnn_pack(q->d->dnn, spec->weight + (size_t)p * (size_t)l->panel_cols * (size_t)l->in, panel_cols(l, p),
                           l->in, l->bf16, &l->weight[p], err);
     if (status == MAR_OK && spec->bias) {
         l->bias = malloc(sizeof *l->bias * (size_t)l->out);
@@ -114,12 +123,13 @@ static mar_status create_panels(cpu_kern *c, kern_linear *l, const kern_linear_s
             status = err_set(err, MAR_ENOMEM, "out of memory");
     }
     /* Every processor that runs one of these runs them all: make one now, so that later failures are memory only. */
-    return status == MAR_OK ? cpu_linear_plan(&c->base, l, 1, err) : status;
+    return status == MAR_OK ? cpu_linear_plan(&q->base, l, 1, err) : status;
 }
 
-mar_status cpu_linear_create(kern *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err)
+mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err)
 {
-    cpu_kern *c = cpu_of(k);
+    cpu_queue *q = cpu_of(k);
+    const cpu_device *d = q->d;
     *out = NULL;
     if ((spec->flags & KERN_IN_F32) && !(spec->flags & KERN_OUT_F32))
         return err_set(err, MAR_EARG, "a linear layer with f32 input needs f32 output");
@@ -130,21 +140,21 @@ mar_status cpu_linear_create(kern *k, const kern_linear_spec *spec, kern_linear 
     l->flags = spec->flags;
     l->y_stride = spec->y_stride ? spec->y_stride : spec->out;
     l->activation = spec->activation;
-    l->bf16 = c->bf16 && !(spec->flags & KERN_IN_F32);
-    l->out_size = c->bf16 && !(spec->flags & KERN_OUT_F32) ? 2 : 4;
-    if (l->bf16 && l->in % 2 == 0) l->dot = c->dot; /* it reads x in pairs */
-    mar_status status = l->dot ? create_blocks(l, spec, err) : create_panels(c, l, spec, err);
+    l->bf16 = d->bf16 && !(spec->flags & KERN_IN_F32);
+    l->out_size = d->bf16 && !(spec->flags & KERN_OUT_F32) ? 2 : 4;
+    if (l->bf16 && l->in % 2 == 0) l->dot = d->dot; /* it reads x in pairs */
+    mar_status status = l->dot ? create_blocks(l, spec, err) : create_panels(q, l, spec, err);
     if (status != MAR_OK) {
-        cpu_linear_free(k, l);
+        cpu_linear_free(k->device, l);
         return status;
     }
     *out = l;
     return MAR_OK;
 }
 
-void cpu_linear_free(kern *k, kern_linear *l)
+void cpu_linear_free(kern_device *d, kern_linear *l)
 {
-    (void)k;
+    (void)d;
     if (!l) return;
     for (int p = 0; l->weight && p < l->panels; p++) dnn_packed_free(l->weight[p]);
     free(l->weight);
@@ -160,19 +170,19 @@ static int row_tiles(int rows)
 }
 
 /* Number of parts that the columns are divided into. */
-static int column_tiles(const cpu_kern *k, const kern_linear *l, int rows)
+static int column_tiles(const cpu_queue *q, const kern_linear *l, int rows)
 {
     if (!l->dot) return l->panels;
     const int fit = PANEL_BYTES / (l->in * DOT_COLS * 2), across = row_tiles(rows);
     int panels = fit > 1 ? (l->blocks + fit - 1) / fit : l->blocks;
-    const int fair = (4 * k->threads + across - 1) / across; /* enough tiles for every thread to get its part */
+    const int fair = (4 * q->d->threads + across - 1) / across; /* enough tiles for every thread to get its part */
     if (panels < fair) panels = fair;
     return panels < l->blocks ? panels : l->blocks;
 }
 
-int cpu_linear_tiles(const cpu_kern *k, const kern_linear *l, int rows)
+int cpu_linear_tiles(const cpu_queue *q, const kern_linear *l, int rows)
 {
-    return column_tiles(k, l, rows) * row_tiles(rows);
+    return column_tiles(q, l, rows) * row_tiles(rows);
 }
 
 /* Computes rows first .. first+count-1 of the columns of blocks from .. to-1. `next` is prefetched after the last
@@ -210,62 +220,99 @@ int cpu_linear_by_columns(const kern_linear *l)
     return l->dot != NULL;
 }
 
-void cpu_linear_columns(const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate, int part,
-                        int parts, const kern_linear *next)
+typedef struct {
+    const kern_linear *l, *next;
+    const void *x;
+    int rows;
+    void *y;
+    const dot_gate *gate;
+    int width; /* threads that the blocks are divided among */
+} columns_loop;
+
+static void columns_body(void *arg, int first, int last, int thread)
 {
+    const columns_loop *c = arg;
+    const kern_linear *l = c->l, *next = c->next;
     const uint16_t *fetch = NULL;
-    if (next) fetch = next->block + (size_t)(next->blocks * part / parts) * (size_t)next->in * DOT_COLS;
-    run_blocks(l, x, 0, rows, y, gate, l->blocks * part / parts, l->blocks * (part + 1) / parts, fetch);
+    (void)thread;
+    if (last < l->blocks) fetch = l->block + (size_t)last * (size_t)l->in * DOT_COLS;
+    for (int r = 0; next && r < c->width; r++) /* the thread's part ends here: on with that of the next layer */
+        if (last == team_part(l->blocks, c->width, r + 1))
+            fetch = next->block + (size_t)team_part(next->blocks, c->width, r) * (size_t)next->in * DOT_COLS;
+    run_blocks(l, c->x, 0, c->rows, c->y, c->gate, first, last, fetch);
+}
+
+void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate,
+                        const kern_linear *next)
+{
+    columns_loop c = {l, next, x, rows, y, gate, team_width(q->caller)};
+    cpu_for(q, l->blocks, (double)rows * l->in * l->out, columns_body, &c);
 }
 
 /* oneDNN 2.6 has fast kernels for dense results only. So a tile of a wider layer is computed in the thread's buffer,
  * which fits in L1 or L2, and then copied or added to its place in y. */
-static void place_tile(cpu_kern *k, const kern_linear *l, const char *tile, int count, int cols, char *y)
+static void place_tile(const cpu_queue *q, const kern_linear *l, const char *tile, int count, int cols, char *y)
 {
     const size_t size = (size_t)l->out_size, stride = (size_t)l->y_stride * size, row = (size_t)cols * size;
     for (int r = 0; r < count; r++, y += stride, tile += row) {
         if (l->flags & KERN_OUT_ADD)
-            k->rows->add((float *)y, (const float *)y, (const float *)tile, (size_t)cols);
+            q->d->rows->add((float *)y, (const float *)y, (const float *)tile, (size_t)cols);
         else
             memcpy(y, tile, row);
     }
 }
 
 /* Tiles are numbered panel by panel, so that threads working on neighbouring tiles share a panel. */
-void cpu_linear_tile(cpu_kern *k, const kern_linear *l, const void *x, int rows, void *y, int tile, int thread)
+void cpu_linear_tile(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, int tile, int thread)
 {
     const int across = row_tiles(rows);
     const int panel = tile / across, first = tile % across * CPU_TILE_ROWS;
     const int count = rows - first < CPU_TILE_ROWS ? rows - first : CPU_TILE_ROWS;
     if (l->dot) {
-        const int panels = column_tiles(k, l, rows);
+        const int panels = column_tiles(q, l, rows);
         run_blocks(l, x, first, count, y, NULL, l->blocks * panel / panels, l->blocks * (panel + 1) / panels, NULL);
         return;
     }
     const size_t column = (size_t)panel * (size_t)l->panel_cols;
     const char *a = (const char *)x + (size_t)first * (size_t)l->in * (l->bf16 ? 2 : 4);
     char *c = (char *)y + ((size_t)first * (size_t)l->y_stride + column) * (size_t)l->out_size;
-    dnn_matmul_run(l->product[panel == l->panels - 1][count], thread, a, l->weight[panel], NULL,
-                   l->bias ? l->bias + column : NULL, dense(l) ? c : k->tile[thread], k->scratch[thread]);
-    if (!dense(l)) place_tile(k, l, k->tile[thread], count, panel_cols(l, panel), c);
+    const dnn_primitive *p = product_of(l, panel, count);
+    dnn_matmul_run(p, cpu_operands(q, p, thread), a, l->weight[panel], NULL, l->bias ? l->bias + column : NULL,
+                   dense(l) ? c : q->tile[thread], q->scratch[thread]);
+    if (!dense(l)) place_tile(q, l, q->tile[thread], count, panel_cols(l, panel), c);
 }
 
 /* A call that was not planned makes its primitives here, and can run out of memory. */
-int cpu_linear_ready(cpu_kern *k, const kern_linear *l, int rows)
+int cpu_linear_ready(cpu_queue *q, const kern_linear *l, int rows)
 {
     mar_err err = {0};
-    mar_status status = cpu_linear_plan(&k->base, (kern_linear *)(uintptr_t)l, rows, &err);
-    if (status != MAR_OK) kern_fail(&k->base, status, &err);
+    mar_status status = cpu_linear_plan(&q->base, l, rows, &err);
+    if (status != MAR_OK) kern_fail(&q->base, status, &err);
     return status == MAR_OK;
 }
 
-void cpu_linear(kern *k, const kern_linear *l, const void *x, int rows, void *y)
+typedef struct {
+    cpu_queue *q;
+    const kern_linear *l;
+    const void *x;
+    int rows;
+    void *y;
+} tiles_loop;
+
+static void tiles_body(void *arg, int first, int last, int thread)
 {
-    cpu_kern *c = cpu_of(k);
-    if (rows <= 0) return;
-    if (!cpu_linear_ready(c, l, rows)) return;
-    const int tiles = cpu_linear_tiles(c, l, rows);
-    const int team = tiles > 1 ? cpu_team(c, (double)rows * l->in * l->out) : 1;
-#pragma omp parallel for num_threads(team) schedule(dynamic, 1)
-    for (int tile = 0; tile < tiles; tile++) cpu_linear_tile(c, l, x, rows, y, tile, omp_get_thread_num());
+    const tiles_loop *t = arg;
+    for (int tile = first; tile < last; tile++) cpu_linear_tile(t->q, t->l, t->x, t->rows, t->y, tile, thread);
+}
+
+void cpu_linear_run(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y)
+{
+    tiles_loop t = {q, l, x, rows, y};
+    cpu_for(q, cpu_linear_tiles(q, l, rows), (double)rows * l->in * l->out, tiles_body, &t);
+}
+
+void cpu_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y)
+{
+    cpu_queue *q = cpu_of(k);
+    if (rows > 0 && kern_live(k) && cpu_linear_ready(q, l, rows)) cpu_linear_run(q, l, x, rows, y);
 }

@@ -1,11 +1,13 @@
-/* The matrix-product primitives made so far. Layers of equal shape share them; a model has a few dozen shapes. */
+/* The matrix-product primitives made so far. Layers of equal shape share them; a model has a few dozen shapes. Entries
+ * are only ever added, at the head of a list, so that it can be read without a lock. */
 #include "kernels/cpu/cpu.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 struct cpu_matmul_entry {
     dnn_matmul_spec spec;
-    dnn_matmul *primitive;
+    dnn_primitive *primitive;
     struct cpu_matmul_entry *next;
 };
 
@@ -18,11 +20,62 @@ static int same_spec(const dnn_matmul_spec *a, const dnn_matmul_spec *b)
            a->accumulate == b->accumulate && a->activation == b->activation;
 }
 
-mar_status cpu_grow(cpu_kern *k, void **buffers, size_t *size, size_t bytes, mar_err *err)
+static const dnn_primitive *find(const cpu_device *d, const dnn_matmul_spec *spec)
+{
+    const struct cpu_matmul_entry *e = atomic_load_explicit(&d->matmuls, memory_order_acquire);
+    while (e && !same_spec(&e->spec, spec)) e = e->next;
+    return e ? e->primitive : NULL;
+}
+
+/* The lock is held. */
+static mar_status add(cpu_device *d, const dnn_matmul_spec *spec, const dnn_primitive **out, mar_err *err)
+{
+    *out = find(d, spec); /* another thread may have made it */
+    if (*out) return MAR_OK;
+    struct cpu_matmul_entry *e = calloc(1, sizeof *e);
+    if (!e) return err_set(err, MAR_ENOMEM, "out of memory");
+    const mar_status status = dnn_matmul_create(d->dnn, spec, &e->primitive, err);
+    if (status != MAR_OK) {
+        free(e);
+        return status;
+    }
+    e->spec = *spec;
+    e->next = atomic_load_explicit(&d->matmuls, memory_order_relaxed);
+    atomic_store_explicit(&d->matmuls, e, memory_order_release);
+    *out = e->primitive;
+    return MAR_OK;
+}
+
+mar_status cpu_matmul(cpu_queue *q, const dnn_matmul_spec *spec, const dnn_primitive **out, mar_err *err)
+{
+    mar_status status = MAR_OK;
+    *out = find(q->d, spec);
+    if (!*out) {
+        pthread_mutex_lock(&q->d->lock);
+        status = add(q->d, spec, out, err);
+        pthread_mutex_unlock(&q->d->lock);
+    }
+    return status == MAR_OK ? cpu_ready(q, *out, err) : status;
+}
+
+void cpu_matmul_free_all(cpu_device *d)
+{
+    struct cpu_matmul_entry *e = atomic_load_explicit(&d->matmuls, memory_order_relaxed);
+    while (e) {
+        struct cpu_matmul_entry *next = e->next;
+        dnn_primitive_free(e->primitive);
+        free(e);
+        e = next;
+    }
+}
+
+/* --- what a queue needs to run them ------------------------------------------------------------------------------- */
+
+mar_status cpu_grow(cpu_queue *q, void **buffers, size_t *size, size_t bytes, mar_err *err)
 {
     if (bytes <= *size) return MAR_OK;
     bytes = (bytes + 4095) / 4096 * 4096;
-    for (int t = 0; t < k->threads; t++) {
+    for (int t = 0; t < q->d->threads; t++) {
         void *larger = aligned_alloc(64, bytes);
         if (!larger) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of scratch for a thread", bytes);
         free(buffers[t]);
@@ -32,36 +85,43 @@ mar_status cpu_grow(cpu_kern *k, void **buffers, size_t *size, size_t bytes, mar
     return MAR_OK;
 }
 
-mar_status cpu_matmul(cpu_kern *k, const dnn_matmul_spec *spec, const dnn_matmul **out, mar_err *err)
+static mar_status make_room(cpu_queue *q, int number, mar_err *err)
 {
-    for (struct cpu_matmul_entry *e = k->matmuls; e; e = e->next)
-        if (same_spec(&e->spec, spec)) {
-            *out = e->primitive;
-            return MAR_OK;
-        }
-    struct cpu_matmul_entry *e = calloc(1, sizeof *e);
-    if (!e) return err_set(err, MAR_ENOMEM, "out of memory");
-    e->spec = *spec;
-    mar_status status = dnn_matmul_create(k->dnn, spec, &e->primitive, err);
-    if (status == MAR_OK)
-        status = cpu_grow(k, k->scratch, &k->scratch_bytes, dnn_matmul_scratch_bytes(e->primitive), err);
-    if (status != MAR_OK) {
-        dnn_matmul_free(e->primitive);
-        free(e);
-        return status;
-    }
-    e->next = k->matmuls;
-    k->matmuls = e;
-    *out = e->primitive;
+    if (number < q->operands_count) return MAR_OK;
+    const int count = 2 * number + 64;
+    dnn_operands ***larger = realloc(q->operands, (size_t)count * sizeof *larger);
+    if (!larger) return err_set(err, MAR_ENOMEM, "out of memory");
+    memset(larger + q->operands_count, 0, (size_t)(count - q->operands_count) * sizeof *larger);
+    q->operands = larger;
+    q->operands_count = count;
     return MAR_OK;
 }
 
-void cpu_matmul_free_all(cpu_kern *k)
+static void free_operands(dnn_operands **o, int threads)
 {
-    while (k->matmuls) {
-        struct cpu_matmul_entry *e = k->matmuls;
-        k->matmuls = e->next;
-        dnn_matmul_free(e->primitive);
-        free(e);
-    }
+    for (int t = 0; o && t < threads; t++) dnn_operands_free(o[t]);
+    free(o);
+}
+
+mar_status cpu_ready(cpu_queue *q, const dnn_primitive *p, mar_err *err)
+{
+    const int number = dnn_primitive_number(p), threads = q->d->threads;
+    if (number < q->operands_count && q->operands[number]) return MAR_OK;
+    mar_status status = make_room(q, number, err);
+    if (status == MAR_OK) status = cpu_grow(q, q->scratch, &q->scratch_bytes, dnn_primitive_scratch_bytes(p), err);
+    if (status != MAR_OK) return status;
+    dnn_operands **o = calloc((size_t)threads, sizeof *o);
+    if (!o) return err_set(err, MAR_ENOMEM, "out of memory");
+    for (int t = 0; status == MAR_OK && t < threads; t++) status = dnn_operands_create(q->d->dnn, p, &o[t], err);
+    if (status == MAR_OK)
+        q->operands[number] = o;
+    else
+        free_operands(o, threads);
+    return status;
+}
+
+void cpu_operands_free_all(cpu_queue *q)
+{
+    for (int i = 0; i < q->operands_count; i++) free_operands(q->operands[i], q->d->threads);
+    free(q->operands);
 }

@@ -9,7 +9,7 @@
 struct dnn {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    int threads;
+    int primitives; /* made so far */
 };
 
 struct dnn_packed {
@@ -19,18 +19,21 @@ struct dnn_packed {
     size_t bytes;
 };
 
-enum { ARG_A, ARG_B, ARG_C, ARG_BIAS, ARG_SCRATCH, ARGS };
-static const int arg_index[ARGS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS, DNNL_ARG_SCRATCHPAD};
+enum { ARGS = 5 };
 
-struct dnn_matmul {
+struct dnn_primitive {
     dnnl_primitive_t primitive;
     dnnl_stream_t stream;
+    int number;
+    int args;      /* operands but for packed weights */
+    int arg[ARGS]; /* oneDNN's number of each */
     dnnl_memory_desc_t md[ARGS];
-    int used[ARGS];
-    int packed;
+    dnnl_memory_desc_t weights; /* of a convolution: the layout it needs */
     size_t scratch_bytes;
-    int threads;
-    dnnl_memory_t (*memory)[ARGS]; /* [threads] handles that each thread points at its operands */
+};
+
+struct dnn_operands {
+    dnnl_memory_t memory[ARGS];
 };
 
 static const char *status_text(dnnl_status_t s)
@@ -199,12 +202,11 @@ static dnnl_status_t conv_desc(dnnl_primitive_desc_t *pd, const dnnl_memory_desc
 
 /* --- engine ------------------------------------------------------------------------------------------------ */
 
-mar_status dnn_open(int threads, dnn **out, mar_err *err)
+mar_status dnn_open(dnn **out, mar_err *err)
 {
     *out = NULL;
     dnn *d = calloc(1, sizeof *d);
     if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
-    d->threads = threads;
     dnnl_status_t s = dnnl_engine_create(&d->engine, dnnl_cpu, 0);
     if (s == dnnl_success) s = dnnl_stream_create(&d->stream, d->engine, dnnl_stream_default_flags);
     if (s != dnnl_success) {
@@ -225,22 +227,93 @@ void dnn_close(dnn *d)
 
 const char *dnn_version_text(void)
 {
-    static char text[32];
+    static _Thread_local char text[32];
     const dnnl_version_t *v = dnnl_version();
     snprintf(text, sizeof text, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     return text;
 }
 
-/* --- matrix products ------------------------------------------------------------------------------------------ */
+/* --- primitives and their operands -------------------------------------------------------------------------------- */
 
-/* Primitives must be created as they will be run, with one thread: oneDNN chooses its blocking by the number of threads
- * at creation. Returns the number to restore. */
+/* oneDNN is to use one thread: it chooses a primitive's blocking by the number of threads at creation, and to it a team
+ * of one is no parallel region, so that some kernels would fork threads. The number is the calling thread's own.
+ * Returns that to restore. */
 static int one_thread_begin(void)
 {
     int threads = omp_get_max_threads();
     omp_set_num_threads(1);
     return threads;
 }
+
+static dnnl_status_t create(dnn *d, dnn_primitive *p, const_dnnl_primitive_desc_t pd)
+{
+    dnnl_status_t s = dnnl_primitive_create(&p->primitive, pd);
+    if (s == dnnl_success) s = desc_query(pd, dnnl_query_scratchpad_md, &p->md[p->args]);
+    if (s == dnnl_success) p->scratch_bytes = desc_bytes(&p->md[p->args]);
+    if (p->scratch_bytes > 0) p->arg[p->args++] = DNNL_ARG_SCRATCHPAD;
+    p->stream = d->stream;
+    p->number = d->primitives++;
+    return s;
+}
+
+void dnn_primitive_free(dnn_primitive *p)
+{
+    if (!p) return;
+    if (p->primitive) dnnl_primitive_destroy(p->primitive);
+    for (int i = 0; i < ARGS; i++) desc_free(&p->md[i]);
+    desc_free(&p->weights);
+    free(p);
+}
+
+int dnn_primitive_number(const dnn_primitive *p)
+{
+    return p->number;
+}
+
+size_t dnn_primitive_scratch_bytes(const dnn_primitive *p)
+{
+    return p->scratch_bytes;
+}
+
+mar_status dnn_operands_create(const dnn *d, const dnn_primitive *p, dnn_operands **out, mar_err *err)
+{
+    *out = NULL;
+    dnn_operands *o = calloc(1, sizeof *o);
+    if (!o) return err_set(err, MAR_ENOMEM, "out of memory");
+    dnnl_status_t s = dnnl_success;
+    for (int i = 0; s == dnnl_success && i < p->args; i++)
+        s = memory_create(&o->memory[i], &p->md[i], d->engine, DNNL_MEMORY_NONE);
+    if (s != dnnl_success) {
+        dnn_operands_free(o);
+        return err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND, "oneDNN operands: %s", status_text(s));
+    }
+    *out = o;
+    return MAR_OK;
+}
+
+void dnn_operands_free(dnn_operands *o)
+{
+    if (!o) return;
+    for (int i = 0; i < ARGS; i++)
+        if (o->memory[i]) dnnl_memory_destroy(o->memory[i]);
+    free(o);
+}
+
+/* `data` are the arrays of p's operands, in their order. */
+static void run(const dnn_primitive *p, dnn_operands *o, const void *const *data, const dnn_packed *w)
+{
+    dnnl_exec_arg_t args[ARGS + 1];
+    for (int i = 0; i < p->args; i++) {
+        dnnl_memory_set_data_handle(o->memory[i], (void *)(uintptr_t)data[i]);
+        args[i] = (dnnl_exec_arg_t){p->arg[i], o->memory[i]};
+    }
+    if (w) args[p->args] = (dnnl_exec_arg_t){DNNL_ARG_WEIGHTS, w->memory};
+    const int threads = one_thread_begin();
+    dnnl_primitive_execute(p->primitive, p->stream, p->args + (w != NULL), args);
+    omp_set_num_threads(threads);
+}
+
+/* --- matrix products ------------------------------------------------------------------------------------------ */
 
 static dnnl_status_t matmul_attributes(const dnn_matmul_spec *spec, dnnl_primitive_attr_t *out)
 {
@@ -256,7 +329,14 @@ static dnnl_status_t matmul_attributes(const dnn_matmul_spec *spec, dnnl_primiti
     return s;
 }
 
-static dnnl_status_t matmul_build(dnn *d, const dnn_matmul_spec *spec, dnn_matmul *p)
+/* The next operand of p. */
+static dnnl_memory_desc_t *add_operand(dnn_primitive *p, int arg)
+{
+    p->arg[p->args] = arg;
+    return &p->md[p->args++];
+}
+
+static dnnl_status_t matmul_build(dnn *d, const dnn_matmul_spec *spec, dnn_primitive *p)
 {
     const dnnl_data_type_t type = spec->bf16 ? dnnl_bf16 : dnnl_f32;
     const dnnl_data_type_t c_type = spec->bf16 && !spec->c_f32 ? dnnl_bf16 : dnnl_f32;
@@ -268,57 +348,32 @@ static dnnl_status_t matmul_build(dnn *d, const dnn_matmul_spec *spec, dnn_matmu
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t pd = NULL;
 
-    dnnl_status_t s = desc_strided(&p->md[ARG_A], 2, da, type, sa);
-    if (s == dnnl_success) {
-        if (spec->packed)
-            s = desc_copy(&p->md[ARG_B], &spec->packed->md);
-        else
-            s = desc_strided(&p->md[ARG_B], 2, db, type, sb);
-    }
-    if (s == dnnl_success) s = desc_strided(&p->md[ARG_C], 2, dc, c_type, sc);
-    if (s == dnnl_success && spec->has_bias) s = desc_strided(&p->md[ARG_BIAS], 2, dv, dnnl_f32, sv);
+    /* In the order of dnn_matmul_run's arrays. */
+    dnnl_memory_desc_t *a = add_operand(p, DNNL_ARG_SRC), *b = NULL, *bias = NULL, *c;
+    dnnl_status_t s = desc_strided(a, 2, da, type, sa);
+    if (s == dnnl_success && !spec->packed) s = desc_strided(b = add_operand(p, DNNL_ARG_WEIGHTS), 2, db, type, sb);
+    if (s == dnnl_success && spec->has_bias)
+        s = desc_strided(bias = add_operand(p, DNNL_ARG_BIAS), 2, dv, dnnl_f32, sv);
+    c = add_operand(p, DNNL_ARG_DST);
+    if (s == dnnl_success) s = desc_strided(c, 2, dc, c_type, sc);
     if (s == dnnl_success) s = matmul_attributes(spec, &attr);
-    if (s == dnnl_success)
-        s = matmul_desc(&pd, &p->md[ARG_A], &p->md[ARG_B], spec->has_bias ? &p->md[ARG_BIAS] : NULL, &p->md[ARG_C],
-                        attr, d->engine);
-    if (s == dnnl_success) s = dnnl_primitive_create(&p->primitive, pd);
-    if (s == dnnl_success) s = desc_query(pd, dnnl_query_scratchpad_md, &p->md[ARG_SCRATCH]);
-    if (s == dnnl_success) p->scratch_bytes = desc_bytes(&p->md[ARG_SCRATCH]);
+    if (s == dnnl_success) s = matmul_desc(&pd, a, b ? b : &spec->packed->md, bias, c, attr, d->engine);
+    if (s == dnnl_success) s = create(d, p, pd);
     if (pd) dnnl_primitive_desc_destroy(pd);
     if (attr) dnnl_primitive_attr_destroy(attr);
     return s;
 }
 
-static dnnl_status_t matmul_handles(dnn *d, dnn_matmul *p)
-{
-    p->threads = d->threads;
-    p->memory = calloc((size_t)d->threads, sizeof *p->memory);
-    if (!p->memory) return dnnl_out_of_memory;
-    for (int t = 0; t < d->threads; t++)
-        for (int i = 0; i < ARGS; i++) {
-            if (!p->used[i] || (i == ARG_B && p->packed)) continue;
-            dnnl_status_t s = memory_create(&p->memory[t][i], &p->md[i], d->engine, DNNL_MEMORY_NONE);
-            if (s != dnnl_success) return s;
-        }
-    return dnnl_success;
-}
-
-mar_status dnn_matmul_create(dnn *d, const dnn_matmul_spec *spec, dnn_matmul **out, mar_err *err)
+mar_status dnn_matmul_create(dnn *d, const dnn_matmul_spec *spec, dnn_primitive **out, mar_err *err)
 {
     *out = NULL;
-    dnn_matmul *p = calloc(1, sizeof *p);
+    dnn_primitive *p = calloc(1, sizeof *p);
     if (!p) return err_set(err, MAR_ENOMEM, "out of memory");
-    p->stream = d->stream;
-    p->packed = spec->packed != NULL;
-    int threads = one_thread_begin();
-    dnnl_status_t s = matmul_build(d, spec, p);
+    const int threads = one_thread_begin();
+    const dnnl_status_t s = matmul_build(d, spec, p);
     omp_set_num_threads(threads);
-    p->used[ARG_A] = p->used[ARG_B] = p->used[ARG_C] = 1;
-    p->used[ARG_BIAS] = spec->has_bias;
-    p->used[ARG_SCRATCH] = p->scratch_bytes > 0;
-    if (s == dnnl_success) s = matmul_handles(d, p);
     if (s != dnnl_success) {
-        dnn_matmul_free(p);
+        dnn_primitive_free(p);
         return err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND, "oneDNN %s product %dx%dx%d: %s",
                        spec->bf16 ? "bf16" : "f32", spec->m, spec->n, spec->k, status_text(s));
     }
@@ -326,42 +381,17 @@ mar_status dnn_matmul_create(dnn *d, const dnn_matmul_spec *spec, dnn_matmul **o
     return MAR_OK;
 }
 
-void dnn_matmul_free(dnn_matmul *p)
-{
-    if (!p) return;
-    for (int t = 0; p->memory && t < p->threads; t++)
-        for (int i = 0; i < ARGS; i++)
-            if (p->memory[t][i]) dnnl_memory_destroy(p->memory[t][i]);
-    free(p->memory);
-    if (p->primitive) dnnl_primitive_destroy(p->primitive);
-    for (int i = 0; i < ARGS; i++) desc_free(&p->md[i]);
-    free(p);
-}
-
-size_t dnn_matmul_scratch_bytes(const dnn_matmul *p)
-{
-    return p->scratch_bytes;
-}
-
-void dnn_matmul_run(const dnn_matmul *p, int thread, const void *a, const dnn_packed *w, const void *b,
+void dnn_matmul_run(const dnn_primitive *p, dnn_operands *o, const void *a, const dnn_packed *w, const void *b,
                     const float *bias, void *c, void *scratch)
 {
-    const void *data[ARGS] = {a, b, c, bias, scratch};
-    dnnl_exec_arg_t args[ARGS];
+    const void *data[ARGS];
     int n = 0;
-    for (int i = 0; i < ARGS; i++) {
-        if (!p->used[i]) continue;
-        dnnl_memory_t memory = p->memory[thread][i];
-        if (i == ARG_B && p->packed)
-            memory = w->memory;
-        else
-            dnnl_memory_set_data_handle(memory, (void *)(uintptr_t)data[i]);
-        args[n++] = (dnnl_exec_arg_t){arg_index[i], memory};
-    }
-    /* To oneDNN a team of one is no parallel region; without this some of its kernels would fork threads. */
-    const int threads = one_thread_begin();
-    dnnl_primitive_execute(p->primitive, p->stream, n, args);
-    omp_set_num_threads(threads);
+    data[n++] = a;
+    if (!w) data[n++] = b;
+    if (bias) data[n++] = bias;
+    data[n++] = c;
+    data[n] = scratch;
+    run(p, o, data, w);
 }
 
 /* --- packed weights ------------------------------------------------------------------------------------------- */
@@ -415,11 +445,11 @@ mar_status dnn_pack(dnn *d, const float *w, int n, int k, int bf16, dnn_packed *
     const dnnl_dim_t dims[2] = {k, n}, strides[2] = {1, k};
     dnnl_memory_desc_t plain;
     memset(&plain, 0, sizeof plain);
-    int threads = one_thread_begin();
+    const int threads = one_thread_begin();
     dnnl_status_t s = packed_layout(d, n, k, bf16, &p->md);
-    omp_set_num_threads(threads);
     if (s == dnnl_success) s = desc_strided(&plain, 2, dims, dnnl_f32, strides);
     if (s == dnnl_success) s = packed_fill(d, p, &plain, w);
+    omp_set_num_threads(threads);
     desc_free(&plain);
     if (s != dnnl_success) {
         mar_status status = err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND,
@@ -441,19 +471,6 @@ void dnn_packed_free(dnn_packed *w)
 }
 
 /* --- convolutions ------------------------------------------------------------------------------------------------ */
-
-enum { CONV_SRC, CONV_DST, CONV_BIAS, CONV_SCRATCH, CONV_ARGS };
-static const int conv_arg_index[CONV_ARGS] = {DNNL_ARG_SRC, DNNL_ARG_DST, DNNL_ARG_BIAS, DNNL_ARG_SCRATCHPAD};
-
-struct dnn_conv {
-    dnn_conv_spec spec;
-    dnnl_primitive_t primitive;
-    dnnl_stream_t stream;
-    dnnl_memory_desc_t md[CONV_ARGS], weights;
-    size_t scratch_bytes;
-    int threads;
-    dnnl_memory_t (*memory)[CONV_ARGS]; /* [threads] */
-};
 
 static dnnl_status_t conv_attributes(const dnn_conv_spec *spec, dnnl_primitive_attr_t *out)
 {
@@ -483,28 +500,30 @@ static int same_implementation(const_dnnl_primitive_desc_t a, const_dnnl_primiti
     return name_a && name_b && strcmp(name_a, name_b) == 0;
 }
 
-static dnnl_status_t conv_desc_for(dnnl_primitive_desc_t *pd, const dnn_conv *c, const dnnl_memory_desc_t *weights,
-                                   const_dnnl_primitive_attr_t attr, dnnl_engine_t engine)
+enum { CONV_SRC, CONV_BIAS, CONV_DST, CONV_ARGS }; /* its operands, in their order */
+
+static dnnl_status_t conv_desc_for(dnnl_primitive_desc_t *pd, const dnn_primitive *c, const dnn_conv_spec *spec,
+                                   const dnnl_memory_desc_t *weights, const_dnnl_primitive_attr_t attr,
+                                   dnnl_engine_t engine)
 {
-    const dnnl_dims_t padding[2] = {{c->spec.pad_top, c->spec.pad_side}, {c->spec.pad_bottom, c->spec.pad_side}};
+    const dnnl_dims_t padding[2] = {{spec->pad_top, spec->pad_side}, {spec->pad_bottom, spec->pad_side}};
     return conv_desc(pd, &c->md[CONV_SRC], weights, &c->md[CONV_BIAS], &c->md[CONV_DST], padding, attr, engine);
 }
 
 /* Chooses `layout` for the weights if that costs no speed, that is if oneDNN has the same implementation for it that it
  * chooses when the layout is free. */
-static dnnl_status_t conv_choose(dnn *d, const dnn_conv *c, const dnn_packed *layout, const_dnnl_primitive_attr_t attr,
-                                 dnnl_primitive_desc_t *out)
+static dnnl_status_t conv_choose(dnn *d, const dnn_primitive *c, const dnn_conv_spec *p, const dnn_packed *layout,
+                                 const_dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *out)
 {
-    const dnn_conv_spec *p = &c->spec;
     const dnnl_dim_t dims[4] = {p->out, p->in, p->kernel, p->kernel};
     dnnl_memory_desc_t any;
     memset(&any, 0, sizeof any);
     dnnl_primitive_desc_t fixed = NULL;
     dnnl_status_t s = desc_any(&any, 4, dims, p->bf16 ? dnnl_bf16 : dnnl_f32);
-    if (s == dnnl_success) s = conv_desc_for(out, c, &any, attr, d->engine);
+    if (s == dnnl_success) s = conv_desc_for(out, c, p, &any, attr, d->engine);
     desc_free(&any);
     if (s != dnnl_success || !layout) return s;
-    if (conv_desc_for(&fixed, c, &layout->md, attr, d->engine) != dnnl_success) return dnnl_success;
+    if (conv_desc_for(&fixed, c, p, &layout->md, attr, d->engine) != dnnl_success) return dnnl_success;
     if (same_implementation(fixed, *out)) {
         dnnl_primitive_desc_t other = *out;
         *out = fixed;
@@ -514,56 +533,38 @@ static dnnl_status_t conv_choose(dnn *d, const dnn_conv *c, const dnn_packed *la
     return dnnl_success;
 }
 
-static dnnl_status_t conv_build(dnn *d, const dnn_packed *layout, dnn_conv *c)
+static dnnl_status_t conv_build(dnn *d, const dnn_conv_spec *p, const dnn_packed *layout, dnn_primitive *c)
 {
-    const dnn_conv_spec *p = &c->spec;
     const dnnl_data_type_t type = p->bf16 ? dnnl_bf16 : dnnl_f32;
     const dnnl_dim_t bias_dims[1] = {p->out}, bias_strides[1] = {1};
     const int out_h = p->height + p->pad_top + p->pad_bottom - p->kernel + 1;
     const int out_w = p->width + 2 * p->pad_side - p->kernel + 1;
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t pd = NULL;
+    add_operand(c, DNNL_ARG_SRC), add_operand(c, DNNL_ARG_BIAS), add_operand(c, DNNL_ARG_DST);
     dnnl_status_t s = image_desc(&c->md[CONV_SRC], p->height, p->width, p->in, type);
     if (s == dnnl_success) s = image_desc(&c->md[CONV_DST], out_h, out_w, p->out, p->y_f32 ? dnnl_f32 : type);
     if (s == dnnl_success) s = desc_strided(&c->md[CONV_BIAS], 1, bias_dims, dnnl_f32, bias_strides);
     if (s == dnnl_success) s = conv_attributes(p, &attr);
-    if (s == dnnl_success) s = conv_choose(d, c, layout, attr, &pd);
-    if (s == dnnl_success) s = dnnl_primitive_create(&c->primitive, pd);
+    if (s == dnnl_success) s = conv_choose(d, c, p, layout, attr, &pd);
+    if (s == dnnl_success) s = create(d, c, pd);
     if (s == dnnl_success) s = desc_query(pd, dnnl_query_weights_md, &c->weights);
-    if (s == dnnl_success) s = desc_query(pd, dnnl_query_scratchpad_md, &c->md[CONV_SCRATCH]);
-    if (s == dnnl_success) c->scratch_bytes = desc_bytes(&c->md[CONV_SCRATCH]);
     if (pd) dnnl_primitive_desc_destroy(pd);
     if (attr) dnnl_primitive_attr_destroy(attr);
     return s;
 }
 
-static dnnl_status_t conv_handles(dnn *d, dnn_conv *c)
-{
-    c->memory = calloc((size_t)d->threads, sizeof *c->memory);
-    if (!c->memory) return dnnl_out_of_memory;
-    c->threads = d->threads;
-    for (int t = 0; t < d->threads; t++)
-        for (int i = 0; i < CONV_ARGS; i++) {
-            if (i == CONV_SCRATCH && !c->scratch_bytes) continue;
-            dnnl_status_t s = memory_create(&c->memory[t][i], &c->md[i], d->engine, DNNL_MEMORY_NONE);
-            if (s != dnnl_success) return s;
-        }
-    return dnnl_success;
-}
-
-mar_status dnn_conv_create(dnn *d, const dnn_conv_spec *spec, const dnn_packed *layout, dnn_conv **out, mar_err *err)
+mar_status dnn_conv_create(dnn *d, const dnn_conv_spec *spec, const dnn_packed *layout, dnn_primitive **out,
+                           mar_err *err)
 {
     *out = NULL;
-    dnn_conv *c = calloc(1, sizeof *c);
+    dnn_primitive *c = calloc(1, sizeof *c);
     if (!c) return err_set(err, MAR_ENOMEM, "out of memory");
-    c->spec = *spec;
-    c->stream = d->stream;
-    int threads = one_thread_begin();
-    dnnl_status_t s = conv_build(d, layout, c);
+    const int threads = one_thread_begin();
+    const dnnl_status_t s = conv_build(d, spec, layout, c);
     omp_set_num_threads(threads);
-    if (s == dnnl_success) s = conv_handles(d, c);
     if (s != dnnl_success) {
-        dnn_conv_free(c);
+        dnn_primitive_free(c);
         return err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND,
                        "oneDNN %s convolution %dx%d, %d to %d channels, on %dx%d pixels: %s",
                        spec->bf16 ? "bf16" : "f32", spec->kernel, spec->kernel, spec->in, spec->out, spec->height,
@@ -573,59 +574,33 @@ mar_status dnn_conv_create(dnn *d, const dnn_conv_spec *spec, const dnn_packed *
     return MAR_OK;
 }
 
-void dnn_conv_free(dnn_conv *c)
+void dnn_conv_run(const dnn_primitive *c, dnn_operands *o, const void *x, const dnn_packed *w, const float *bias,
+                  void *y, void *scratch)
 {
-    if (!c) return;
-    for (int t = 0; c->memory && t < c->threads; t++)
-        for (int i = 0; i < CONV_ARGS; i++)
-            if (c->memory[t][i]) dnnl_memory_destroy(c->memory[t][i]);
-    free(c->memory);
-    if (c->primitive) dnnl_primitive_destroy(c->primitive);
-    for (int i = 0; i < CONV_ARGS; i++) desc_free(&c->md[i]);
-    desc_free(&c->weights);
-    free(c);
+    const void *data[CONV_ARGS + 1] = {x, bias, y, scratch};
+    run(c, o, data, w);
 }
 
-size_t dnn_conv_scratch_bytes(const dnn_conv *c)
-{
-    return c->scratch_bytes;
-}
-
-void dnn_conv_run(const dnn_conv *c, int thread, const void *x, const dnn_packed *w, const float *bias, void *y,
-                  void *scratch)
-{
-    const void *data[CONV_ARGS] = {x, y, bias, scratch};
-    dnnl_exec_arg_t args[CONV_ARGS + 1] = {{DNNL_ARG_WEIGHTS, w->memory}};
-    int n = 1;
-    for (int i = 0; i < CONV_ARGS; i++) {
-        dnnl_memory_t memory = c->memory[thread][i];
-        if (!memory) continue;
-        dnnl_memory_set_data_handle(memory, (void *)(uintptr_t)data[i]);
-        args[n++] = (dnnl_exec_arg_t){conv_arg_index[i], memory};
-    }
-    const int threads = one_thread_begin();
-    dnnl_primitive_execute(c->primitive, c->stream, n, args);
-    omp_set_num_threads(threads);
-}
-
-int dnn_conv_takes(const dnn_conv *c, const dnn_packed *w)
+int dnn_conv_takes(const dnn_primitive *c, const dnn_packed *w)
 {
     return desc_equal(&c->weights, &w->md);
 }
 
-mar_status dnn_conv_pack(dnn *d, const dnn_conv *c, const float *plain, const dnn_packed *packed, dnn_packed **out,
-                         mar_err *err)
+mar_status dnn_conv_pack(dnn *d, const dnn_primitive *c, const dnn_conv_spec *spec, const float *plain,
+                         const dnn_packed *packed, dnn_packed **out, mar_err *err)
 {
     *out = NULL;
     dnn_packed *w = calloc(1, sizeof *w);
     if (!w) return err_set(err, MAR_ENOMEM, "out of memory");
-    const dnnl_dim_t n = c->spec.out, i = c->spec.in, k = c->spec.kernel;
+    const dnnl_dim_t n = spec->out, i = spec->in, k = spec->kernel;
     const dnnl_dim_t dims[4] = {n, i, k, k}, strides[4] = {i * k * k, k * k, k, 1};
     dnnl_memory_desc_t from;
     memset(&from, 0, sizeof from);
     dnnl_status_t s = desc_copy(&w->md, &c->weights);
     if (s == dnnl_success) s = packed ? desc_copy(&from, &packed->md) : desc_strided(&from, 4, dims, dnnl_f32, strides);
+    const int threads = one_thread_begin();
     if (s == dnnl_success) s = packed_fill(d, w, &from, packed ? packed->data : plain);
+    omp_set_num_threads(threads);
     desc_free(&from);
     if (s != dnnl_success) {
         mar_status status = err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND,

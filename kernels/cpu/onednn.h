@@ -1,7 +1,7 @@
 /* oneDNN. No other file includes it, so its 2.x and 3.x C interfaces differ in one place.
  *
  * Every primitive is created for one thread and executed by one thread. The callers (linear.c, attention.c, head.c)
- * divide the work into fixed tiles and distribute them over threads. So the arithmetic of a tile depends on its shape
+ * divide the work into fixed tiles and the team distributes them. So the arithmetic of a tile depends on its shape
  * only, never on the number of threads. */
 #ifndef KERNELS_CPU_ONEDNN_H
 #define KERNELS_CPU_ONEDNN_H
@@ -10,12 +10,11 @@
 
 #include <stddef.h>
 
-typedef struct dnn dnn; /* engine and stream */
+typedef struct dnn dnn; /* engine and stream: any number of threads may use it at a time */
 
-/* At most `threads` threads run primitives at a time. */
-mar_status dnn_open(int threads, dnn **out, mar_err *err);
+mar_status dnn_open(dnn **out, mar_err *err);
 void dnn_close(dnn *d);
-const char *dnn_version_text(void); /* "oneDNN 2.6.3" */
+const char *dnn_version_text(void); /* "oneDNN 2.6.3"; each thread has its own copy */
 
 /* A weight matrix in the layout that oneDNN prefers. The layout depends on n, k and the type only. */
 typedef struct dnn_packed dnn_packed;
@@ -23,6 +22,17 @@ typedef struct dnn_packed dnn_packed;
 /* Packs B[k][n], given transposed as host float w[n][k]. */
 mar_status dnn_pack(dnn *d, const float *w, int n, int k, int bf16, dnn_packed **out, mar_err *err);
 void dnn_packed_free(dnn_packed *w);
+
+/* A product or convolution. It does not change, and any number of threads may run it at once, each with operands and
+ * scratch of its own. */
+typedef struct dnn_primitive dnn_primitive;
+void dnn_primitive_free(dnn_primitive *p);        /* NULL is fine */
+int dnn_primitive_number(const dnn_primitive *p); /* 0, 1, ... in the order of creation */
+size_t dnn_primitive_scratch_bytes(const dnn_primitive *p);
+/* What a thread needs to run p: oneDNN's handles, which each run points at its arrays. */
+typedef struct dnn_operands dnn_operands;
+mar_status dnn_operands_create(const dnn *d, const dnn_primitive *p, dnn_operands **out, mar_err *err);
+void dnn_operands_free(dnn_operands *o); /* NULL is fine */
 
 typedef enum { DNN_NONE, DNN_GELU_ERF, DNN_SILU } dnn_activation;
 
@@ -39,14 +49,10 @@ typedef struct {
     dnn_activation activation;
 } dnn_matmul_spec;
 
-typedef struct dnn_matmul dnn_matmul;
-
-mar_status dnn_matmul_create(dnn *d, const dnn_matmul_spec *spec, dnn_matmul **out, mar_err *err);
-void dnn_matmul_free(dnn_matmul *p);
-size_t dnn_matmul_scratch_bytes(const dnn_matmul *p);
-/* Several threads may run p at once, each with its own index 0..threads-1 and its own scratch. `w` is a packed B, `b` a
- * plain one. Allocates nothing. */
-void dnn_matmul_run(const dnn_matmul *p, int thread, const void *a, const dnn_packed *w, const void *b,
+/* Not to be called by two threads at a time; nor is dnn_conv_create. */
+mar_status dnn_matmul_create(dnn *d, const dnn_matmul_spec *spec, dnn_primitive **out, mar_err *err);
+/* `w` is a packed B, `b` a plain one. Allocates nothing. */
+void dnn_matmul_run(const dnn_primitive *p, dnn_operands *o, const void *a, const dnn_packed *w, const void *b,
                     const float *bias, void *c, void *scratch);
 
 /* Convolutions of one image: x[height][width][in] -> y[..][..][out], stride 1, zero padding of pad_top and pad_bottom
@@ -61,19 +67,16 @@ typedef struct {
     int accumulate; /* y += */
 } dnn_conv_spec;
 
-typedef struct dnn_conv dnn_conv;
-
 /* `layout` is a hint: weights packed for another size, whose layout this convolution should share. NULL is fine. */
-mar_status dnn_conv_create(dnn *d, const dnn_conv_spec *spec, const dnn_packed *layout, dnn_conv **out, mar_err *err);
-void dnn_conv_free(dnn_conv *c);
-size_t dnn_conv_scratch_bytes(const dnn_conv *c);
-int dnn_conv_takes(const dnn_conv *c, const dnn_packed *w); /* whether w has the layout that c needs */
-/* Packs weights for c from `plain` [out][in][kernel][kernel], or, if that is NULL, from the same weights in another
- * packed layout. */
-mar_status dnn_conv_pack(dnn *d, const dnn_conv *c, const float *plain, const dnn_packed *packed, dnn_packed **out,
-                         mar_err *err);
-/* Threads and scratch as in dnn_matmul_run. bias float [out]. */
-void dnn_conv_run(const dnn_conv *c, int thread, const void *x, const dnn_packed *w, const float *bias, void *y,
-                  void *scratch);
+mar_status dnn_conv_create(dnn *d, const dnn_conv_spec *spec, const dnn_packed *layout, dnn_primitive **out,
+                           mar_err *err);
+int dnn_conv_takes(const dnn_primitive *c, const dnn_packed *w); /* whether w has the layout that c needs */
+/* Packs weights for a convolution of this spec from `plain` [out][in][kernel][kernel], or, if that is NULL, from the
+ * same weights in another packed layout. */
+mar_status dnn_conv_pack(dnn *d, const dnn_primitive *c, const dnn_conv_spec *spec, const float *plain,
+                         const dnn_packed *packed, dnn_packed **out, mar_err *err);
+/* bias float [out]. Allocates nothing. */
+void dnn_conv_run(const dnn_primitive *c, dnn_operands *o, const void *x, const dnn_packed *w, const float *bias,
+                  void *y, void *scratch);
 
 #endif

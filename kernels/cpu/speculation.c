@@ -3,7 +3,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/speculation.h"
 
-mar_status cpu_speculate_plan(kern *k, kern_head *h, const kern_speculation *w, mar_err *err)
+mar_status cpu_speculate_plan(kern_queue *k, const kern_head *h, const kern_speculation *w, mar_err *err)
 {
     mar_status status = MAR_OK;
     for (int n = 1; status == MAR_OK && n <= w->tokens * w->window; n++) /* tokens finish one by one */
@@ -11,7 +11,7 @@ mar_status cpu_speculate_plan(kern *k, kern_head *h, const kern_speculation *w, 
     return status;
 }
 
-void cpu_speculate_start(kern *k, kern_speculation *w)
+void cpu_speculate_start(kern_queue *k, kern_speculation *w)
 {
     cpu_normal(k, w->token, w->tokens, w->channels, w->seed, KERN_NOISE_INIT, w->image, w->position, 0);
     for (int i = 1; i < w->steps; i++)
@@ -70,7 +70,7 @@ static void propose_by_filter(kern_speculation *w, int row)
 }
 
 /* Evaluates a head at the n rows row[0..n-1]. */
-static void evaluate(kern *k, kern_speculation *w, const kern_speculation_head *e, const int *row, int n)
+static void evaluate(kern_queue *k, kern_speculation *w, const kern_speculation_head *e, const int *row, int n)
 {
     for (int i = 0; i < n; i++)
         for (int c = 0; c < w->conditions; c++) {
@@ -92,7 +92,7 @@ static void read_law(const kern_speculation *w, const float *out, int i, int n, 
 }
 
 /* Writes the proposals of one level of all slots. */
-static void propose_by_draft(kern *k, kern_speculation *w, const kern_speculation_head *draft, int level)
+static void propose_by_draft(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft, int level)
 {
     int *row = w->row_list, n = 0;
     for (int slot = 0; slot < w->slots; slot++)
@@ -105,8 +105,9 @@ static void propose_by_draft(kern *k, kern_speculation *w, const kern_speculatio
     w->count->draft_evaluations += (unsigned)n;
 }
 
-int cpu_speculate_propose(kern *k, kern_speculation *w, const kern_speculation_head *draft)
+int cpu_speculate_propose(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft)
 {
+    if (!kern_live(k)) return 0;
     list_slots(w);
     for (int level = 0; draft && level + 1 < w->window; level++) propose_by_draft(k, w, draft, level);
     for (int row = 0; !draft && row + 1 < w->rows; row++)
@@ -185,10 +186,11 @@ static void walk(const kern_speculation *w, int slot)
     if ((unsigned)w->calls[token] > w->count->calls_max) w->count->calls_max = (unsigned)w->calls[token];
 }
 
-void cpu_speculate_walk(kern *k, kern_speculation *w, const kern_speculation_head *target)
+void cpu_speculate_walk(kern_queue *k, kern_speculation *w, const kern_speculation_head *target)
 {
     for (int row = 0; row < w->rows; row++) w->row_list[row] = row;
     evaluate(k, w, target, w->row_list, w->rows);
+    if (!kern_live(k)) return;
     for (int row = 0; row < w->rows; row++) read_outputs(w, target->out, row);
     for (int slot = 0; slot < w->slots; slot++) walk(w, slot);
     w->count->rounds++;

@@ -4,20 +4,25 @@
 
 #include <limits.h>
 
-enum { PARALLEL_ROWS = 16 }; /* with fewer rows a fork costs more than the rows */
+enum { ROW_WORK = 20000 }; /* what a row is worth, in multiply-adds: its logarithms, and sometimes a rejection */
 
-void cpu_add_log_std(kern *k, double *path, const float *log_std, int rows, int channels)
+void cpu_add_log_std(kern_queue *k, double *path, const float *log_std, int rows, int channels)
 {
-    (void)k;
-    for (int r = 0; r < rows; r++)
+    for (int r = 0; r < rows && kern_live(k); r++)
         for (int c = 0; c < channels; c++) path[r] += log_std[(size_t)r * (size_t)channels + (size_t)c];
 }
 
-void cpu_verify(kern *k, const kern_verify_job *job)
+static void verify_body(void *arg, int first, int last, int thread)
 {
-    /* dynamic: a rejected row takes many times as long as an accepted one */
-#pragma omp parallel for num_threads(cpu_of(k)->threads) schedule(dynamic, 4) if (job->rows >= PARALLEL_ROWS)
-    for (int r = 0; r < job->rows; r++) kern_verify_row(job, r);
+    const kern_verify_job *job = *(const kern_verify_job **)arg;
+    (void)thread;
+    for (int r = first; r < last; r++) kern_verify_row(job, r);
+}
+
+void cpu_verify(kern_queue *k, const kern_verify_job *job)
+{
+    if (!kern_live(k)) return;
+    cpu_for(cpu_of(k), job->rows, (double)ROW_WORK * job->rows, verify_body, &job);
     for (int g = 0; g < job->groups; g++) job->first_replaced[g] = INT_MAX;
     for (int r = 0; r < job->rows; r++) {
         int *first = &job->first_replaced[job->group[r]];

@@ -234,11 +234,11 @@ static int in_pieces(const void *p, int stride)
 
 /* Warps of a block. The tiles of a head are divided evenly among blocks. Warps of a block share the keys it loads, so
  * there are no more blocks than keep all multiprocessors busy. */
-static int attend_warps(const cuda_kern *c, int heads, int n_q)
+static int attend_warps(const cuda_queue *c, int heads, int n_q)
 {
     const int tiles = (n_q + TILE - 1) / TILE;
     int blocks = (tiles + WARPS - 1) / WARPS;
-    while (blocks * heads < c->multiprocessors && 2 * blocks < tiles) blocks++;
+    while (blocks * heads < c->device->multiprocessors && 2 * blocks < tiles) blocks++;
     return (tiles + blocks - 1) / blocks;
 }
 
@@ -380,33 +380,33 @@ __global__ static void __launch_bounds__(256, 2)
 
 static const size_t always_shared = 48 << 10; /* bytes a kernel may have without asking */
 
-static int on_tensor_cores(const cuda_kern *c, int dim)
+static int on_tensor_cores(const cuda_queue *c, int dim)
 {
-    return c->bf16 && dim % 16 == 0 && dim <= MOST_DIM && attend_shared(dim) <= c->shared_bytes;
+    return c->device->bf16 && dim % 16 == 0 && dim <= MOST_DIM && attend_shared(dim) <= c->device->shared_bytes;
 }
 
-mar_status cuda_attention_plan(kern *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
+mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
                                mar_err *err)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     (void)n_q, (void)n_k, (void)heads, (void)q_stride, (void)kv_stride;
     cudaError_t error = cudaSuccess;
-    if (any_shared(head_dim) > c->shared_bytes)
+    if (any_shared(head_dim) > c->device->shared_bytes)
         return err_set(err, MAR_EBACKEND, "attention with heads of %d elements: this GPU takes up to %d", head_dim,
-                       ((int)(c->shared_bytes / sizeof(per_query)) - ANY_KEYS - 3) / 2);
+                       ((int)(c->device->shared_bytes / sizeof(per_query)) - ANY_KEYS - 3) / 2);
     if (on_tensor_cores(c, head_dim))
         error = cudaFuncSetAttribute(attend_of[head_dim / 16 - 1], cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      (int)attend_shared(head_dim));
     if (error == cudaSuccess && any_shared(head_dim) > always_shared)
-        error = c->bf16 ? cudaFuncSetAttribute(attend_any<bf16>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               (int)c->shared_bytes)
-                        : cudaFuncSetAttribute(attend_any<float>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               (int)c->shared_bytes);
+        error = c->device->bf16 ? cudaFuncSetAttribute(attend_any<bf16>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                       (int)c->device->shared_bytes)
+                                : cudaFuncSetAttribute(attend_any<float>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                       (int)c->device->shared_bytes);
     return cuda_status(error, "shared memory for attention", err);
 }
 
 template <typename T>
-static void launch_any(cuda_kern *c, attention_shape a, int n_seq, int dim, const act *q, const act *key,
+static void launch_any(cuda_queue *c, attention_shape a, int n_seq, int dim, const act *q, const act *key,
                        const act *value, act *y)
 {
     a.tiles = (a.n_q + QUERIES - 1) / QUERIES;
@@ -415,10 +415,10 @@ static void launch_any(cuda_kern *c, attention_shape a, int n_seq, int dim, cons
                 a, dim, (const T *)q, (const T *)key, (const T *)value, (T *)y);
 }
 
-void cuda_attention(kern *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride, int n_seq,
-                    int n_q, int n_k, int heads, int head_dim, act *y)
+void cuda_attention(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
+                    int n_seq, int n_q, int n_k, int heads, int head_dim, act *y)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     if (n_seq <= 0 || n_q <= 0) return;
     attention_shape a = {q_stride, kv_stride, n_q, n_k, heads, 0, 1.4426950408889634f / sqrtf((float)head_dim)};
     if (on_tensor_cores(c, head_dim) && in_pieces(q, q_stride) && in_pieces(key, kv_stride) &&
@@ -428,7 +428,7 @@ void cuda_attention(kern *k, const act *q, int q_stride, const act *key, const a
         cuda_launch(c, attend_of[head_dim / 16 - 1], (unsigned)n_seq * (unsigned)(a.tiles * heads),
                     (unsigned)(32 * warps), attend_shared(head_dim), a, (const bf16 *)q, (const bf16 *)key,
                     (const bf16 *)value, (bf16 *)y);
-    } else if (c->bf16) {
+    } else if (c->device->bf16) {
         launch_any<bf16>(c, a, n_seq, head_dim, q, key, value, y);
     } else {
         launch_any<float>(c, a, n_seq, head_dim, q, key, value, y);

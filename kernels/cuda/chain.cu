@@ -43,10 +43,10 @@ static __global__ void normal_kernel(float *x, int rows, int channels, uint64_t 
     for (int j = 0; j < 4 && c + j < channels; j++) x[(size_t)r * channels + c + j] = noise[j];
 }
 
-void cuda_normal(kern *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose, const uint64_t *image,
-                 const int *position, int step)
+void cuda_normal(kern_queue *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
+                 const uint64_t *image, const int *position, int step)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     image = cuda_stage(c, image, (size_t)rows);
     position = cuda_stage(c, position, (size_t)rows);
     const int *at = cuda_stage(c, &step, 1);
@@ -79,15 +79,15 @@ static __global__ void step_kernel(cuda_chain_state s, const kern_chain_coef *co
     }
 }
 
-void cuda_chain_advance(cuda_kern *c, const cuda_chain_state *s, const kern_chain_coef *coef, const int *t)
+void cuda_chain_advance(cuda_queue *c, const cuda_chain_state *s, const kern_chain_coef *coef, const int *t)
 {
     cuda_launch(c, step_kernel, quad_blocks(s->tokens, s->channels), THREADS, 0, *s, coef, t);
 }
 
-void cuda_chain_step(kern *k, float *x, const float *out, int rows, int channels, const float *cfg,
+void cuda_chain_step(kern_queue *k, float *x, const float *out, int rows, int channels, const float *cfg,
                      const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position, int step)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     cfg = cuda_stage(c, cfg, (size_t)rows);
     image = cuda_stage(c, image, (size_t)rows);
     position = cuda_stage(c, position, (size_t)rows);
@@ -108,15 +108,15 @@ static __global__ void ode_step_kernel(cuda_chain_state s, const kern_ode_coef *
         x[i] = kern_chain_ode_next(&coef, x[i], kern_chain_eps(cond[i], uncond[i], cfg), &x0[i]);
 }
 
-void cuda_chain_ode_advance(cuda_kern *c, const cuda_chain_state *s, const kern_ode_coef *coef)
+void cuda_chain_ode_advance(cuda_queue *c, const cuda_chain_state *s, const kern_ode_coef *coef)
 {
     cuda_launch(c, ode_step_kernel, quad_blocks(s->tokens, s->channels), THREADS, 0, *s, coef);
 }
 
-void cuda_chain_ode_step(kern *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
+void cuda_chain_ode_step(kern_queue *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
                          const kern_ode_coef *coef)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     cfg = cuda_stage(c, cfg, (size_t)rows);
     coef = cuda_stage(c, coef, 1);
     const cuda_chain_state s = {rows, channels, x, x0, out, cfg, 0, NULL, NULL};
@@ -137,10 +137,10 @@ static __global__ void law_kernel(cuda_chain_state s, const kern_chain_coef *coe
     }
 }
 
-void cuda_chain_law(kern *k, const float *x, const float *out, int rows, int channels, const float *cfg,
+void cuda_chain_law(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
                     const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     kern_chain_coef *each = (kern_chain_coef *)malloc(((size_t)rows + 1) * sizeof *each);
     if (!each) {
         mar_err err = {};
@@ -164,7 +164,7 @@ static __global__ void add_log_std_kernel(double *path, const float *log_std, in
     path[r] = sum;
 }
 
-void cuda_add_log_std(kern *k, double *path, const float *log_std, int rows, int channels)
+void cuda_add_log_std(kern_queue *k, double *path, const float *log_std, int rows, int channels)
 {
     cuda_launch(cuda_of(k), add_log_std_kernel, cuda_blocks((size_t)rows, THREADS), THREADS, 0, path, log_std, rows,
                 channels);

@@ -23,10 +23,10 @@ struct kern_conv {
     kern_linear *product;
 };
 
-mar_status cuda_patches(cuda_kern *c, mar_err *err)
+mar_status cuda_patches(cuda_queue *c, mar_err *err)
 {
     if (c->patches) return MAR_OK;
-    mar_status status = cuda_alloc(&c->base, PATCH_BYTES, &c->patches, err);
+    mar_status status = cuda_alloc(&c->device->base, PATCH_BYTES, &c->patches, err);
     if (status == MAR_OK) c->patches_bytes = PATCH_BYTES;
     return status;
 }
@@ -63,7 +63,7 @@ static void lay_out(const kern_conv *conv, const kern_conv_spec *spec, float *we
     }
 }
 
-static mar_status create_product(kern *k, kern_conv *conv, const kern_conv_spec *spec, mar_err *err)
+static mar_status create_product(kern_queue *k, kern_conv *conv, const kern_conv_spec *spec, mar_err *err)
 {
     const size_t n = (size_t)conv->out, weights = n * (size_t)conv->row;
     float *weight = (float *)calloc(weights + n, sizeof *weight);
@@ -80,10 +80,10 @@ static mar_status create_product(kern *k, kern_conv *conv, const kern_conv_spec 
     return status;
 }
 
-mar_status cuda_conv_create(kern *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err)
+mar_status cuda_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err)
 {
     *out = NULL;
-    const int upsample = (spec->flags & KERN_UPSAMPLE) != 0, unit = VECTOR / (int)k->act_size;
+    const int upsample = (spec->flags & KERN_UPSAMPLE) != 0, unit = VECTOR / (int)k->device->act_size;
     kern_conv *conv = (kern_conv *)calloc(1, sizeof *conv);
     if (!conv) return err_set(err, MAR_ENOMEM, "out of memory");
     conv->out = upsample ? 4 * spec->out : spec->out;
@@ -93,17 +93,17 @@ mar_status cuda_conv_create(kern *k, const kern_conv_spec *spec, kern_conv **out
     conv->row = (conv->kernel * conv->kernel * conv->in + unit - 1) / unit * unit;
     mar_status status = create_product(k, conv, spec, err);
     if (status != MAR_OK) {
-        cuda_conv_free(k, conv);
+        cuda_conv_free(k->device, conv);
         return status;
     }
     *out = conv;
     return MAR_OK;
 }
 
-void cuda_conv_free(kern *k, kern_conv *conv)
+void cuda_conv_free(kern_device *d, kern_conv *conv)
 {
     if (!conv) return;
-    cuda_linear_free(k, conv->product);
+    cuda_linear_free(d, conv->product);
     free(conv);
 }
 
@@ -124,24 +124,24 @@ static int is_product(const kern_conv *conv)
     return conv->kernel == 1 && conv->row == conv->in;
 }
 
-static conv_bands divide(const cuda_kern *c, const kern_conv *conv, int height, int width)
+static conv_bands divide(const cuda_queue *c, const kern_conv *conv, int height, int width)
 {
     const int upsample = (conv->flags & KERN_UPSAMPLE) != 0;
     conv_bands p = {};
     p.columns = width + upsample;
     p.pixels = (height + upsample) * p.columns;
-    size_t pixel = (size_t)conv->row * c->base.act_size;
+    size_t pixel = (size_t)conv->row * c->device->base.act_size;
     if (upsample) pixel += (size_t)conv->out * sizeof(float);
-    const int wave = c->multiprocessors * TILE / conv->out, fit = (int)(c->patches_bytes / pixel);
+    const int wave = c->device->multiprocessors * TILE / conv->out, fit = (int)(c->patches_bytes / pixel);
     const int most = is_product(conv) ? p.pixels : wave > 0 && wave < fit ? wave : fit;
     p.bands = most > 0 ? (p.pixels + most - 1) / most : 0;
     p.band = p.bands ? (p.pixels + p.bands - 1) / p.bands : 0;
     return p;
 }
 
-mar_status cuda_conv_plan(kern *k, kern_conv *conv, int height, int width, mar_err *err)
+mar_status cuda_conv_plan(kern_queue *k, const kern_conv *conv, int height, int width, mar_err *err)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     mar_status status = is_product(conv) ? MAR_OK : cuda_patches(c, err);
     if (status != MAR_OK) return status;
     const conv_bands p = divide(c, conv, height, width);
@@ -196,26 +196,26 @@ __global__ static void __launch_bounds__(32 * WARPS)
 }
 
 template <typename V>
-static void launch_gather(cuda_kern *c, const kern_conv *conv, const act *x, int height, int width, int columns,
+static void launch_gather(cuda_queue *c, const kern_conv *conv, const act *x, int height, int width, int columns,
                           int first, int count)
 {
-    const int per_vector = (int)(sizeof(V) / c->base.act_size);
+    const int per_vector = (int)(sizeof(V) / c->device->base.act_size);
     cuda_launch(c, gather<V>, cuda_blocks((size_t)count, WARPS), 32 * WARPS, 0, (const V *)x, height, width,
                 conv->in / per_vector, conv->kernel, columns, first, count, conv->row / per_vector, (V *)c->patches);
 }
 
-static void gather_band(cuda_kern *c, const kern_conv *conv, const act *x, int height, int width, int columns,
+static void gather_band(cuda_queue *c, const kern_conv *conv, const act *x, int height, int width, int columns,
                         int first, int count)
 {
-    if ((size_t)conv->in * c->base.act_size % VECTOR == 0 && (uintptr_t)x % VECTOR == 0)
+    if ((size_t)conv->in * c->device->base.act_size % VECTOR == 0 && (uintptr_t)x % VECTOR == 0)
         launch_gather<uint4>(c, conv, x, height, width, columns, first, count);
-    else if (c->bf16)
+    else if (c->device->bf16)
         launch_gather<uint16_t>(c, conv, x, height, width, columns, first, count);
     else
         launch_gather<uint32_t>(c, conv, x, height, width, columns, first, count);
 }
 
-static void shuffle_band(cuda_kern *c, const kern_conv *conv, const float *from, int height, int width, int first,
+static void shuffle_band(cuda_queue *c, const kern_conv *conv, const float *from, int height, int width, int first,
                          int count, float *y)
 {
     const int n = conv->out / 4;
@@ -227,11 +227,11 @@ static void shuffle_band(cuda_kern *c, const kern_conv *conv, const float *from,
         cuda_launch(c, pixel_shuffle<float>, blocks, 32 * WARPS, 0, from, height, width, n, first, count, y);
 }
 
-void cuda_conv(kern *k, const kern_conv *conv, const act *x, int height, int width, void *y)
+void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int height, int width, void *y)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     const conv_bands p = divide(c, conv, height, width);
-    const size_t y_size = conv->flags & KERN_OUT_F32 ? sizeof(float) : k->act_size;
+    const size_t y_size = conv->flags & KERN_OUT_F32 ? sizeof(float) : k->device->act_size;
     if (!p.bands) {
         mar_err err = {};
         kern_fail(k, err_set(&err, MAR_EBACKEND, "convolution of %dx%d pixels without a plan", height, width), &err);
@@ -241,8 +241,8 @@ void cuda_conv(kern *k, const kern_conv *conv, const act *x, int height, int wid
         cuda_linear(k, conv->product, x, p.pixels, y);
         return;
     }
-    float *result = (float *)((char *)c->patches + (size_t)p.band * (size_t)conv->row * k->act_size);
-    for (int first = 0; first < p.pixels; first += p.band) {
+    float *result = (float *)((char *)c->patches + (size_t)p.band * (size_t)conv->row * k->device->act_size);
+    for (int first = 0; first < p.pixels && cuda_live(c); first += p.band) {
         const int count = p.pixels - first < p.band ? p.pixels - first : p.band;
         void *to = (char *)y + (size_t)first * (size_t)conv->out * y_size;
         gather_band(c, conv, x, height, width, p.columns, first, count);

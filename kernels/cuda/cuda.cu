@@ -1,4 +1,4 @@
-/* The CUDA backend: opening and closing, the device's memory, the core table. */
+/* The CUDA backend: devices, their memory and their queues, the core table. */
 #include "kernels/cuda/cuda.h"
 
 #include <stdio.h>
@@ -18,12 +18,20 @@ mar_status cuda_status(cudaError_t error, const char *what, mar_err *err)
                    cudaGetErrorString(error));
 }
 
-int cuda_ok(cuda_kern *c, cudaError_t error, const char *what)
+int cuda_ok(cuda_queue *c, cudaError_t error, const char *what)
 {
     if (error == cudaSuccess) return 1;
     mar_err err = {};
     kern_fail(&c->base, cuda_status(error, what, &err), &err);
     return 0;
+}
+
+int cuda_switch(int number)
+{
+    int before = number;
+    (void)cudaGetDevice(&before);
+    if (before != number) (void)cudaSetDevice(number);
+    return before;
 }
 
 /* --- memory ----------------------------------------------------------------------------------------------- */
@@ -45,35 +53,47 @@ static mar_status out_of_memory(size_t bytes, mar_err *err)
                    size_text(unused, left), size_text(total, all));
 }
 
-mar_status cuda_alloc(kern *k, size_t bytes, void **out, mar_err *err)
+/* The memory is cleared here and now, on a stream of the device's own: the queue that will use it is not known, and may
+ * be recording. */
+static cudaError_t alloc_cleared(cuda_device *d, size_t bytes, void **out)
 {
-    cuda_kern *c = cuda_of(k);
-    *out = NULL;
-    if (!cuda_outside_recording(c, "an allocation")) return kern_check(k, err);
-    const size_t size = bytes ? bytes : 1;
-    cudaError_t error = cudaSetDevice(c->device);
-    if (error == cudaSuccess) error = cudaMalloc(out, size);
-    if (error == cudaErrorMemoryAllocation) return out_of_memory(size, err);
-    if (error == cudaSuccess) error = cudaMemsetAsync(*out, 0, size, c->stream);
+    cudaError_t error = cudaMalloc(out, bytes);
     if (error != cudaSuccess) {
-        cuda_free(k, *out);
+        *out = NULL;
+        return error;
+    }
+    error = cudaMemsetAsync(*out, 0, bytes, d->zeroing);
+    if (error == cudaSuccess) error = cudaStreamSynchronize(d->zeroing);
+    if (error != cudaSuccess) {
+        (void)cudaFree(*out);
         *out = NULL;
     }
-    return cuda_status(error, "allocating GPU memory", err);
+    return error;
 }
 
-void cuda_free(kern *k, void *p)
+mar_status cuda_alloc(kern_device *device, size_t bytes, void **out, mar_err *err)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_device *d = cuda_device_of(device);
+    const size_t size = bytes ? bytes : 1;
+    const int before = cuda_switch(d->number);
+    const cudaError_t error = alloc_cleared(d, size, out);
+    const mar_status status = error == cudaErrorMemoryAllocation ? out_of_memory(size, err)
+                                                                 : cuda_status(error, "allocating GPU memory", err);
+    (void)cuda_switch(before);
+    return status;
+}
+
+void cuda_free(kern_device *d, void *p)
+{
     if (!p) return;
-    (void)cudaSetDevice(c->device);
-    (void)cudaStreamSynchronize(c->stream); /* running work may use it */
+    const int before = cuda_switch(cuda_device_of(d)->number);
     (void)cudaFree(p);
+    (void)cuda_switch(before);
 }
 
-static void upload(kern *k, void *dst, const void *src, size_t bytes)
+static void upload(kern_queue *k, void *dst, const void *src, size_t bytes)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     if (bytes == 0) return;
     if (bytes <= STAGED_BYTES || cuda_in_recording(c)) {
         const void *staged = cuda_stage_bytes(c, src, bytes);
@@ -85,41 +105,57 @@ static void upload(kern *k, void *dst, const void *src, size_t bytes)
     }
 }
 
-static void finish(kern *k)
+static void wait(cuda_queue *c, const char *what)
 {
-    cuda_kern *c = cuda_of(k);
-    if (cuda_outside_recording(c, "a wait") && cuda_live(c) &&
-        cuda_ok(c, cudaStreamSynchronize(c->stream), "waiting for the GPU"))
-        cuda_settle(c);
+    if (cuda_ok(c, cudaStreamSynchronize(c->stream), what)) cuda_settle(c);
 }
 
-static void download(kern *k, void *dst, const void *src, size_t bytes)
+/* It waits after a failure and a cancel, too: what was begun before may still run. */
+static void finish(kern_queue *k)
 {
-    cuda_kern *c = cuda_of(k);
-    if (bytes > 0 && cuda_outside_recording(c, "a download") && cuda_live(c))
+    cuda_queue *c = cuda_of(k);
+    if (cuda_outside_recording(c, "a wait")) wait(c, "waiting for the GPU");
+}
+
+static void download(kern_queue *k, void *dst, const void *src, size_t bytes)
+{
+    cuda_queue *c = cuda_of(k);
+    if (!cuda_outside_recording(c, "a download")) return;
+    if (bytes > 0 && cuda_live(c))
         cuda_ok(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream), "downloading");
-    finish(k);
+    wait(c, "downloading");
     if (k->failed != MAR_OK) memset(dst, 0, bytes); /* a caller who checks later must not read garbage */
 }
 
-mar_status cuda_alloc_copy(cuda_kern *c, const void *host, size_t bytes, void **out, mar_err *err)
+/* Whether weights can be loaded now. */
+static mar_status check_load(cuda_queue *c, mar_err *err)
 {
-    mar_status status = cuda_alloc(&c->base, bytes, out, err);
+    (void)cuda_outside_recording(c, "a load");
+    return kern_check(&c->base, err);
+}
+
+mar_status cuda_alloc_copy(cuda_queue *c, const void *host, size_t bytes, void **out, mar_err *err)
+{
+    *out = NULL;
+    mar_status status = check_load(c, err);
+    if (status == MAR_OK) status = cuda_alloc(&c->device->base, bytes, out, err);
     if (status != MAR_OK || bytes == 0) return status;
     cudaError_t error = cudaMemcpyAsync(*out, host, bytes, cudaMemcpyHostToDevice, c->stream);
     if (error == cudaSuccess) error = cudaStreamSynchronize(c->stream);
     if (error != cudaSuccess) {
-        cuda_free(&c->base, *out);
+        cuda_free(&c->device->base, *out);
         *out = NULL;
     }
     return cuda_status(error, "uploading weights", err);
 }
 
 /* The device converts to bf16; the floats go to the workspace first. */
-mar_status cuda_alloc_floats(cuda_kern *c, const float *host, size_t n, int f32, void **out, mar_err *err)
+mar_status cuda_alloc_floats(cuda_queue *c, const float *host, size_t n, int f32, void **out, mar_err *err)
 {
-    if (f32 || !c->bf16) return cuda_alloc_copy(c, host, n * sizeof *host, out, err);
-    mar_status status = cuda_alloc(&c->base, n * sizeof(bf16), out, err);
+    if (f32 || !c->device->bf16) return cuda_alloc_copy(c, host, n * sizeof *host, out, err);
+    *out = NULL;
+    mar_status status = check_load(c, err);
+    if (status == MAR_OK) status = cuda_alloc(&c->device->base, n * sizeof(bf16), out, err);
     const size_t most = c->workspace_bytes / sizeof *host;
     for (size_t i = 0; status == MAR_OK && i < n; i += most) {
         const size_t part = n - i < most ? n - i : most;
@@ -131,33 +167,114 @@ mar_status cuda_alloc_floats(cuda_kern *c, const float *host, size_t n, int f32,
     if (status == MAR_OK) status = cuda_status(cudaStreamSynchronize(c->stream), "uploading weights", err);
     if (status == MAR_OK) status = kern_check(&c->base, err);
     if (status != MAR_OK) {
-        cuda_free(&c->base, *out);
+        cuda_free(&c->device->base, *out);
         *out = NULL;
     }
     return status;
 }
 
-/* --- opening and closing ---------------------------------------------------------------------------------- */
+/* --- queues ----------------------------------------------------------------------------------------------- */
 
-static void close_kern(kern *k)
+static void queue_free(kern_queue *k)
 {
-    cuda_kern *c = cuda_of(k);
-    (void)cudaSetDevice(c->device);
+    if (!k) return;
+    cuda_queue *c = cuda_of(k);
+    const int before = cuda_switch(c->device->number);
     if (c->stream) (void)cudaStreamSynchronize(c->stream);
     cuda_stage_close(c);
-    cuda_matmuls_free(c);
-    (void)cudaFree(c->patches);
-    (void)cudaFree(c->workspace);
+    cuda_memory_free(c);
+    cuda_free(&c->device->base, c->patches);
+    cuda_free(&c->device->base, c->workspace);
     if (c->lt) (void)cublasLtDestroy(c->lt);
-    if (c->stream) (void)cudaStreamDestroy(c->stream);
+    if (c->own) (void)cudaStreamDestroy(c->own);
+    (void)cuda_switch(before);
     free(c);
 }
+
+static mar_status open_parts(cuda_queue *c, mar_err *err)
+{
+    mar_status status = cuda_status(cudaStreamCreateWithFlags(&c->own, cudaStreamNonBlocking), "opening a stream", err);
+    c->stream = c->own;
+    if (status == MAR_OK) status = cuda_stage_open(c, err);
+    if (status == MAR_OK) {
+        const cublasStatus_t created = cublasLtCreate(&c->lt);
+        if (created != CUBLAS_STATUS_SUCCESS)
+            status = err_set(err, MAR_EBACKEND, "opening cuBLASLt: %s", cublasLtGetStatusString(created));
+    }
+    c->workspace_bytes = WORKSPACE_BYTES;
+    if (status == MAR_OK) status = cuda_alloc(&c->device->base, c->workspace_bytes, &c->workspace, err);
+    return status;
+}
+
+static mar_status queue_create(kern_device *d, kern_queue **out, mar_err *err)
+{
+    *out = NULL;
+    cuda_queue *c = (cuda_queue *)calloc(1, sizeof *c);
+    if (!c) return err_set(err, MAR_ENOMEM, "out of memory");
+    kern_queue_init(&c->base, d);
+    c->device = cuda_device_of(d);
+    const int before = cuda_switch(c->device->number);
+    const mar_status status = open_parts(c, err);
+    (void)cuda_switch(before);
+    if (status != MAR_OK) {
+        queue_free(&c->base);
+        return status;
+    }
+    *out = &c->base;
+    return MAR_OK;
+}
+
+static void enter(kern_queue *k)
+{
+    cuda_queue *c = cuda_of(k);
+    const int before = cuda_switch(c->device->number);
+    if (c->entered++ == 0) c->outside = before;
+}
+
+static void leave(kern_queue *k)
+{
+    cuda_queue *c = cuda_of(k);
+    if (--c->entered == 0) (void)cuda_switch(c->outside);
+}
+
+static void recover(kern_queue *k)
+{
+    cuda_queue *c = cuda_of(k);
+    if (!cuda_outside_recording(c, "a recovery")) return;
+    const cudaError_t error = cudaStreamSynchronize(c->stream);
+    (void)cudaGetLastError(); /* clears it */
+    cuda_forget_laps(c);
+    k->failed = MAR_OK;
+    if (cuda_ok(c, error, "waiting for the GPU")) cuda_settle(c); /* an error that stays is returned by every call */
+}
+
+static mar_status set_stream(kern_queue *k, void *stream, mar_err *err)
+{
+    cuda_queue *c = cuda_of(k);
+    if (!cuda_outside_recording(c, "another stream")) return kern_check(k, err);
+    const cudaError_t error = cudaStreamSynchronize(c->stream);
+    if (error == cudaSuccess) {
+        cuda_settle(c);
+        c->stream = stream ? (cudaStream_t)stream : c->own;
+    }
+    return cuda_status(error, "waiting for the GPU", err);
+}
+
+/* --- the tables ------------------------------------------------------------------------------------------- */
+
+static void close_device(kern_device *device);
 
 /* C++17 has no designated initialisers. */
 static kern_core_ops make_core_table(void)
 {
     kern_core_ops t = {};
-    t.close = close_kern;
+    t.close = close_device;
+    t.queue_create = queue_create;
+    t.queue_free = queue_free;
+    t.enter = enter;
+    t.leave = leave;
+    t.recover = recover;
+    t.set_stream = set_stream;
     t.alloc = cuda_alloc;
     t.free = cuda_free;
     t.upload = upload;
@@ -218,6 +335,8 @@ static kern_conv_ops make_conv_table(void)
     return t;
 }
 
+/* --- devices ---------------------------------------------------------------------------------------------- */
+
 static mar_status check_device(int device, cudaDeviceProp *properties, mar_err *err)
 {
     int devices = 0;
@@ -239,36 +358,52 @@ static mar_status check_device(int device, cudaDeviceProp *properties, mar_err *
     return status;
 }
 
-static void describe(cuda_kern *c, const cudaDeviceProp *p)
+static void describe(cuda_device *d, const cudaDeviceProp *p)
 {
-    c->multiprocessors = p->multiProcessorCount;
-    c->major = p->major;
-    c->shared_bytes = p->sharedMemPerBlockOptin;
-    c->l2_persisting_bytes = (size_t)p->persistingL2CacheMaxSize;
+    d->multiprocessors = p->multiProcessorCount;
+    d->major = p->major;
+    d->shared_bytes = p->sharedMemPerBlockOptin;
+    d->base.act_size = d->bf16 ? sizeof(bf16) : sizeof(float);
     const size_t budget = p->totalGlobalMem / 32, most = (size_t)1 << 30;
-    c->base.mod_budget = budget < most ? budget : most;
-    snprintf(c->base.description, sizeof c->base.description, "cuda %s (%.60s, sm_%d%d, %d multiprocessors, %zu GB)",
-             c->bf16 ? "bf16" : "f32", p->name, p->major, p->minor, p->multiProcessorCount,
+    d->base.mod_budget = budget < most ? budget : most;
+    snprintf(d->base.description, sizeof d->base.description, "cuda %s (%.60s, sm_%d%d, %d multiprocessors, %zu GB)",
+             d->bf16 ? "bf16" : "f32", p->name, p->major, p->minor, p->multiProcessorCount,
              (size_t)p->totalGlobalMem >> 30);
 }
 
-static mar_status open_parts(cuda_kern *c, mar_err *err)
+/* Sets part of the L2 cache aside for weights that the persistent kernels stream; only their launches ask for it. It is
+ * a setting of the whole GPU in this process, so it is made once. Other data may be there while no such weights are. */
+static void set_l2_aside(cuda_device *d, size_t bytes)
 {
-    mar_status status = cuda_status(cudaSetDevice(c->device), "choosing the GPU", err);
-    if (status == MAR_OK)
-        status = cuda_status(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "opening a stream", err);
-    if (status == MAR_OK) status = cuda_stage_open(c, err);
-    if (status == MAR_OK) {
-        const cublasStatus_t created = cublasLtCreate(&c->lt);
-        if (created != CUBLAS_STATUS_SUCCESS)
-            status = err_set(err, MAR_EBACKEND, "opening cuBLASLt: %s", cublasLtGetStatusString(created));
-    }
-    c->workspace_bytes = WORKSPACE_BYTES;
-    if (status == MAR_OK) status = cuda_alloc(&c->base, c->workspace_bytes, &c->workspace, err);
-    return status;
+    if (!d->bf16 || bytes == 0) return;
+    if (cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, bytes) == cudaSuccess)
+        d->l2_persisting_bytes = bytes;
+    else
+        (void)cudaGetLastError(); /* not a failure: the weights take their chance in the cache */
 }
 
-extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern **out, mar_err *err)
+static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *err)
+{
+    if (pthread_mutex_init(&d->lock, NULL) != 0) return err_set(err, MAR_ENOMEM, "out of memory for a lock");
+    d->has_lock = 1;
+    mar_status status = cuda_status(cudaSetDevice(d->number), "choosing the GPU", err);
+    if (status != MAR_OK) return status;
+    set_l2_aside(d, (size_t)p->persistingL2CacheMaxSize);
+    return cuda_status(cudaStreamCreateWithFlags(&d->zeroing, cudaStreamNonBlocking), "opening a stream", err);
+}
+
+static void close_device(kern_device *device)
+{
+    cuda_device *d = cuda_device_of(device);
+    const int before = cuda_switch(d->number);
+    cuda_matmuls_free(d);
+    if (d->zeroing) (void)cudaStreamDestroy(d->zeroing);
+    if (d->has_lock) (void)pthread_mutex_destroy(&d->lock);
+    (void)cuda_switch(before);
+    free(d);
+}
+
+extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **out, mar_err *err)
 {
     static const kern_core_ops core = make_core_table();
     static const kern_head_ops head = make_head_table();
@@ -280,21 +415,22 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern **out, ma
     cudaDeviceProp properties;
     mar_status status = check_device(device, &properties, err);
     if (status != MAR_OK) return status;
-    cuda_kern *c = (cuda_kern *)calloc(1, sizeof *c);
-    if (!c) return err_set(err, MAR_ENOMEM, "out of memory");
-    c->base.core = &core;
-    c->base.head = &head;
-    c->base.conv = &conv;
-    c->device = device;
-    c->bf16 = dtype != MAR_DTYPE_F32;
-    c->base.act_size = c->bf16 ? sizeof(bf16) : sizeof(float);
-    describe(c, &properties);
-    status = open_parts(c, err);
+    cuda_device *d = (cuda_device *)calloc(1, sizeof *d);
+    if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
+    d->base.core = &core;
+    d->base.head = &head;
+    d->base.conv = &conv;
+    d->number = device;
+    d->bf16 = dtype != MAR_DTYPE_F32;
+    describe(d, &properties);
+    const int before = cuda_switch(device);
+    status = open_device(d, &properties, err);
+    (void)cuda_switch(before);
     if (status != MAR_OK) {
-        close_kern(&c->base);
+        close_device(&d->base);
         return status;
     }
-    *out = &c->base;
+    *out = &d->base;
     return MAR_OK;
 }
 

@@ -16,67 +16,91 @@ extern "C" {
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
+#include <pthread.h>
 
 typedef __nv_bfloat16 bf16;
 
-struct cuda_matmul; /* linear.cu: the plans of products, by shape */
+struct cuda_matmul; /* linear.cu: how a product is computed */
 struct cuda_stage;  /* recording.cu: host arrays on their way to the device */
 struct cuda_laps;   /* recording.cu: times to be added */
+struct cuda_memory; /* persistent.cu: working memory of the persistent kernels */
 
+/* Any thread may use it at any time: what is set after opening is behind the lock. */
 typedef struct {
-    kern base;                  /* must be first: a kern * points at a cuda_kern */
+    kern_device base;           /* must be first: a kern_device * points at a cuda_device */
     int bf16;                   /* act is bf16, else float */
-    int device;                 /* CUDA's number of the GPU */
-    int multiprocessors;        /* of the device */
+    int number;                 /* CUDA's number of the GPU */
+    int multiprocessors;        /* of the GPU */
     int major;                  /* of its compute capability */
     size_t shared_bytes;        /* the most shared memory a block can have, with opt-in */
-    size_t l2_persisting_bytes; /* the most of the L2 cache that an access policy can set aside */
-    cudaStream_t stream;        /* all work of this backend */
+    size_t l2_persisting_bytes; /* of the L2 cache, set aside for access policies */
+    cudaStream_t zeroing;       /* clears new memory */
+    pthread_mutex_t lock;       /* of the table of products; it is there if `has_lock` */
+    int has_lock;
+    struct cuda_matmul
+        *matmuls[64]; /* linear.cu: a hash table. Entries never change and stay until the device closes */
+} cuda_device;
+
+/* One thread at a time uses it. */
+typedef struct {
+    kern_queue base; /* must be first: a kern_queue * points at a cuda_queue */
+    cuda_device *device;
+    cudaStream_t own;    /* its own stream */
+    cudaStream_t stream; /* all work of this queue: `own` or the caller's; while a graph is captured, `own` */
     cublasLtHandle_t lt;
     void *workspace; /* of cuBLASLt */
     size_t workspace_bytes;
     void *patches; /* conv.cu: input patches of some output pixels; NULL until a plan needs it */
     size_t patches_bytes;
-    struct cuda_matmul *matmuls[64]; /* linear.cu: a hash table of plans */
+    struct cuda_memory *memory; /* the newest, which is the largest; NULL until a plan needs it */
     struct cuda_stage *stage;
     struct cuda_laps *laps;
-} cuda_kern;
+    int entered; /* enters without their leave */
+    int outside; /* the thread's current GPU before the first of them */
+} cuda_queue;
 
-static inline cuda_kern *cuda_of(kern *k)
+static inline cuda_device *cuda_device_of(kern_device *d)
 {
-    return (cuda_kern *)k;
+    return (cuda_device *)d;
+}
+static inline cuda_queue *cuda_of(kern_queue *k)
+{
+    return (cuda_queue *)k;
 }
 
 /* cuda.cu: the status of a CUDA call. An error is MAR_EBACKEND, or MAR_ENOMEM, with "<what>: <CUDA's text>". */
 mar_status cuda_status(cudaError_t error, const char *what, mar_err *err);
 /* The same for an operation that returns nothing: an error goes to kern_fail. Returns whether there is none. */
-int cuda_ok(cuda_kern *c, cudaError_t error, const char *what);
-mar_status cuda_alloc(kern *k, size_t bytes, void **out, mar_err *err);
-void cuda_free(kern *k, void *p);
+int cuda_ok(cuda_queue *c, cudaError_t error, const char *what);
+/* Makes GPU `number` the thread's current one and returns the number of the one before. */
+int cuda_switch(int number);
+/* The table's alloc and free. They do not change the thread's current GPU. */
+mar_status cuda_alloc(kern_device *d, size_t bytes, void **out, mar_err *err);
+void cuda_free(kern_device *d, void *p);
 /* Allocates and fills from host memory, at load. */
-mar_status cuda_alloc_copy(cuda_kern *c, const void *host, size_t bytes, void **out, mar_err *err);
+mar_status cuda_alloc_copy(cuda_queue *c, const void *host, size_t bytes, void **out, mar_err *err);
 /* Allocates n operands, or n floats if f32, and fills them from host floats, at load. Overwrites the workspace. */
-mar_status cuda_alloc_floats(cuda_kern *c, const float *host, size_t n, int f32, void **out, mar_err *err);
+mar_status cuda_alloc_floats(cuda_queue *c, const float *host, size_t n, int f32, void **out, mar_err *err);
 
 /* recording.cu: returns a device copy of `bytes` of host memory, 128-byte aligned and valid for the current operation;
  * NULL for NULL. An operation calls it once for each of its host arrays, always in the same order. */
-const void *cuda_stage_bytes(cuda_kern *c, const void *host, size_t bytes);
-template <typename T> static inline const T *cuda_stage(cuda_kern *c, const T *host, size_t n)
+const void *cuda_stage_bytes(cuda_queue *c, const void *host, size_t bytes);
+template <typename T> static inline const T *cuda_stage(cuda_queue *c, const T *host, size_t n)
 {
     return (const T *)cuda_stage_bytes(c, host, n * sizeof(T));
 }
 /* Whether operations should start work now. They should not while a recording only collects host arrays, nor after a
- * failure. If they should, it makes the device the thread's current one. Operations call it after their staging;
- * cuda_launch calls it itself. */
-int cuda_live(const cuda_kern *c);
+ * failure or a cancel. If they should, it makes the device the thread's current one. Operations call it after their
+ * staging and once a step in loops; cuda_launch calls it itself. */
+int cuda_live(cuda_queue *c);
 /* Whether a recording's body is running. */
-int cuda_in_recording(const cuda_kern *c);
+int cuda_in_recording(const cuda_queue *c);
 /* Whether no recording's body is running. If one is, fails with "internal error: <what> inside a recording". */
-int cuda_outside_recording(cuda_kern *c, const char *what);
+int cuda_outside_recording(cuda_queue *c, const char *what);
 
-/* Launches kernel<<<grid, block, shared>>>(args...) on the backend's stream. */
+/* Launches kernel<<<grid, block, shared>>>(args...) on the queue's stream. */
 template <typename... P, typename... A>
-static inline void cuda_launch(cuda_kern *c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args)
+static inline void cuda_launch(cuda_queue *c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args)
 {
     if (!cuda_live(c) || grid.x * (size_t)grid.y * grid.z == 0) return;
     cudaLaunchConfig_t config = {};
@@ -169,80 +193,85 @@ static __device__ inline double cuda_warp_sum(double x)
 /* --- entries of the table, by file ------------------------------------------------------------------------- */
 
 /* recording.cu */
-void cuda_replay(kern *k, kern_recording **recording, void (*body)(void *arg), void *arg);
-void cuda_recording_free(kern *k, kern_recording *recording);
-void cuda_lap(kern *k, double *seconds);
-mar_status cuda_stage_open(cuda_kern *c, mar_err *err); /* creates c->stage and c->laps */
-void cuda_stage_close(cuda_kern *c);
-void cuda_settle(cuda_kern *c); /* to be called when the stream is idle: adds up laps, frees old rings */
+void cuda_replay(kern_queue *k, kern_recording **recording, void (*body)(void *arg), void *arg);
+void cuda_recording_free(kern_queue *k, kern_recording *recording);
+void cuda_lap(kern_queue *k, double *seconds);
+mar_status cuda_stage_open(cuda_queue *c, mar_err *err); /* creates c->stage and c->laps */
+void cuda_stage_close(cuda_queue *c);
+void cuda_settle(cuda_queue *c);      /* to be called when the stream is idle: adds up laps, frees old rings */
+void cuda_forget_laps(cuda_queue *c); /* those that are not added yet; the next lap starts the clock */
 
 /* linear.cu */
-mar_status cuda_linear_create(kern *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
-void cuda_linear_free(kern *k, kern_linear *l);
-mar_status cuda_linear_plan(kern *k, kern_linear *l, int rows, mar_err *err);
-void cuda_linear(kern *k, const kern_linear *l, const void *x, int rows, void *y);
-void cuda_matmuls_free(cuda_kern *c);
+mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
+void cuda_linear_free(kern_device *d, kern_linear *l);
+mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_err *err);
+void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y);
+void cuda_matmuls_free(cuda_device *d);
 
 /* rows.cu */
-void cuda_layer_norm(kern *k, const float *x, const int *index, int rows, int dim, const float *weight,
+void cuda_layer_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
                      const float *bias, float eps, void *y, int y_f32);
-void cuda_copy_rows(kern *k, float *dst, const int *dst_index, const float *src, const int *src_index, const float *add,
-                    const int *add_index, int rows, int dim);
-void cuda_similarity(kern *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim, float *y);
-void cuda_subtract(kern *k, const float *a, const float *b, size_t n, float *y);
-void cuda_to_act(kern *k, const float *x, size_t n, act *y);
+void cuda_copy_rows(kern_queue *k, float *dst, const int *dst_index, const float *src, const int *src_index,
+                    const float *add, const int *add_index, int rows, int dim);
+void cuda_similarity(kern_queue *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim,
+                     float *y);
+void cuda_subtract(kern_queue *k, const float *a, const float *b, size_t n, float *y);
+void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y);
 
 /* attention.cu */
-void cuda_attention(kern *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride, int n_seq,
-                    int n_q, int n_k, int heads, int head_dim, act *y);
-mar_status cuda_attention_plan(kern *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
+void cuda_attention(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
+                    int n_seq, int n_q, int n_k, int heads, int head_dim, act *y);
+mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
                                mar_err *err);
 
 /* head.cu */
-mar_status cuda_head_create(kern *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
-void cuda_head_free(kern *k, kern_head *h);
+mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
+void cuda_head_free(kern_device *d, kern_head *h);
 size_t cuda_head_mod_bytes(const kern_head *h);
 size_t cuda_head_scratch_bytes(const kern_head *h, int rows);
-mar_status cuda_head_plan(kern *k, kern_head *h, int rows, mar_err *err);
-void cuda_head_modulate(kern *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
+mar_status cuda_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *err);
+void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
                         const float *cond, int rows, void *mod, void *scratch);
-void cuda_head_eval(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+void cuda_head_eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                     const int *mod_index, int rows, float *out, void *scratch);
-void cuda_head_eval_reusing(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+void cuda_head_eval_reusing(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                             const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
                             float *out, void *scratch);
-void cuda_chain_run(kern *k, const kern_head *h, const kern_chain_job *job);
+void cuda_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job);
 
 /* chain.cu */
-void cuda_chain_step(kern *k, float *x, const float *out, int rows, int channels, const float *cfg,
+void cuda_chain_step(kern_queue *k, float *x, const float *out, int rows, int channels, const float *cfg,
                      const kern_chain_coef *coef, uint64_t seed, const uint64_t *image, const int *position, int step);
-void cuda_chain_ode_step(kern *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
+void cuda_chain_ode_step(kern_queue *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
                          const kern_ode_coef *coef);
-void cuda_chain_law(kern *k, const float *x, const float *out, int rows, int channels, const float *cfg,
+void cuda_chain_law(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
                     const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
-void cuda_normal(kern *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose, const uint64_t *image,
-                 const int *position, int step);
-void cuda_add_log_std(kern *k, double *path, const float *log_std, int rows, int channels);
+void cuda_normal(kern_queue *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
+                 const uint64_t *image, const int *position, int step);
+void cuda_add_log_std(kern_queue *k, double *path, const float *log_std, int rows, int channels);
+
+/* persistent.cu */
+void cuda_memory_free(cuda_queue *c);
 
 /* verify.cu */
-void cuda_verify(kern *k, const kern_verify_job *job);
+void cuda_verify(kern_queue *k, const kern_verify_job *job);
 
 /* speculation.cu */
-mar_status cuda_speculate_plan(kern *k, kern_head *h, const kern_speculation *w, mar_err *err);
-void cuda_speculate_start(kern *k, kern_speculation *w);
-int cuda_speculate_propose(kern *k, kern_speculation *w, const kern_speculation_head *draft);
-void cuda_speculate_walk(kern *k, kern_speculation *w, const kern_speculation_head *target);
-int cuda_speculate_run(kern *k, kern_speculation *w, const kern_speculation_head *target);
+mar_status cuda_speculate_plan(kern_queue *k, const kern_head *h, const kern_speculation *w, mar_err *err);
+void cuda_speculate_start(kern_queue *k, kern_speculation *w);
+int cuda_speculate_propose(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft);
+void cuda_speculate_walk(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
+int cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
 
 /* conv.cu, group_norm.cu */
-/* Allocates c->patches unless it is there. Convolutions and group norms take turns using it; `close` frees it. */
-mar_status cuda_patches(cuda_kern *c, mar_err *err);
-mar_status cuda_conv_create(kern *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
-void cuda_conv_free(kern *k, kern_conv *conv);
-mar_status cuda_conv_plan(kern *k, kern_conv *conv, int height, int width, mar_err *err);
-void cuda_conv(kern *k, const kern_conv *conv, const act *x, int height, int width, void *y);
-mar_status cuda_group_norm_plan(kern *k, int pixels, int channels, mar_err *err);
-void cuda_group_norm(kern *k, const float *x, int pixels, int channels, int groups, const float *weight,
+/* Allocates c->patches unless it is there. Convolutions and group norms take turns using it; queue_free frees it. */
+mar_status cuda_patches(cuda_queue *c, mar_err *err);
+mar_status cuda_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
+void cuda_conv_free(kern_device *d, kern_conv *conv);
+mar_status cuda_conv_plan(kern_queue *k, const kern_conv *conv, int height, int width, mar_err *err);
+void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int height, int width, void *y);
+mar_status cuda_group_norm_plan(kern_queue *k, int pixels, int channels, mar_err *err);
+void cuda_group_norm(kern_queue *k, const float *x, int pixels, int channels, int groups, const float *weight,
                      const float *bias, float eps, int silu, act *y);
 
 #endif

@@ -14,7 +14,7 @@ typedef struct {
     int slice;  /* pixels of a slice; the last may have fewer */
 } norm_shape;
 
-mar_status cuda_group_norm_plan(kern *k, int pixels, int channels, mar_err *err)
+mar_status cuda_group_norm_plan(kern_queue *k, int pixels, int channels, mar_err *err)
 {
     (void)pixels, (void)channels;
     return cuda_patches(cuda_of(k), err);
@@ -100,10 +100,10 @@ __global__ static void __launch_bounds__(32 * WARPS)
 }
 
 /* Divides the pixels so that there are two blocks a multiprocessor, but at least a pixel a warp. */
-static norm_shape slice(const cuda_kern *c, int pixels, int channels, int groups)
+static norm_shape slice(const cuda_queue *c, int pixels, int channels, int groups)
 {
     norm_shape a = {pixels, channels, groups, 0, 0};
-    const int parts = (channels + CHANNELS - 1) / CHANNELS, wanted = 2 * c->multiprocessors / parts;
+    const int parts = (channels + CHANNELS - 1) / CHANNELS, wanted = 2 * c->device->multiprocessors / parts;
     const int most = (pixels + WARPS - 1) / WARPS;
     a.slices = wanted < 1 ? 1 : wanted < most ? wanted : most;
     a.slice = (pixels + a.slices - 1) / a.slices;
@@ -111,10 +111,10 @@ static norm_shape slice(const cuda_kern *c, int pixels, int channels, int groups
     return a;
 }
 
-void cuda_group_norm(kern *k, const float *x, int pixels, int channels, int groups, const float *weight,
+void cuda_group_norm(kern_queue *k, const float *x, int pixels, int channels, int groups, const float *weight,
                      const float *bias, float eps, int silu, act *y)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     if (pixels <= 0) return;
     const norm_shape a = slice(c, pixels, channels, groups);
     float *sums = (float *)c->patches;
@@ -126,7 +126,7 @@ void cuda_group_norm(kern *k, const float *x, int pixels, int channels, int grou
     const dim3 grid((unsigned)a.slices, cuda_blocks((size_t)channels, CHANNELS));
     cuda_launch(c, norm_sums, grid, 32 * WARPS, WARPS * 2 * CHANNELS * sizeof(double), a, x, sums);
     const size_t shared = (CHANNELS + 1) * sizeof(float2);
-    if (c->bf16)
+    if (c->device->bf16)
         cuda_launch(c, norm_map<bf16>, grid, 32 * WARPS, shared, a, x, (const float *)sums, weight, bias, eps, silu,
                     (bf16 *)y);
     else

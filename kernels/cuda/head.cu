@@ -173,7 +173,7 @@ size_t cuda_head_mod_bytes(const kern_head *h)
     return cuda_mod_final_offset(h) + 2u * (size_t)h->width * sizeof(float);
 }
 
-static mar_status create_linear(kern *k, int out, int in, const float *weight, const float *bias, int flags,
+static mar_status create_linear(kern_queue *k, int out, int in, const float *weight, const float *bias, int flags,
                                 int y_stride, kern_linear **l, mar_err *err)
 {
     const kern_linear_spec spec = {out, in, weight, bias, KERN_LINEAR, flags, y_stride};
@@ -181,7 +181,7 @@ static mar_status create_linear(kern *k, int out, int in, const float *weight, c
 }
 
 /* The adaLN layers of all blocks as one layer: [depth*3W][W]. */
-static mar_status create_modulation(kern *k, const kern_head_spec *spec, kern_head *h, mar_err *err)
+static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, kern_head *h, mar_err *err)
 {
     const size_t w = (size_t)h->width, rows = 3 * w * (size_t)h->depth;
     float *weight = (float *)malloc((rows * w + rows + 1) * sizeof *weight), *bias = weight + rows * w;
@@ -200,12 +200,12 @@ static mar_status create_modulation(kern *k, const kern_head_spec *spec, kern_he
     return status;
 }
 
-static mar_status create_block(kern *k, const kern_head_block *from, kern_head *h, int b, mar_err *err)
+static mar_status create_block(kern_queue *k, const kern_head_block *from, kern_head *h, int b, mar_err *err)
 {
     const int w = h->width;
     const size_t bytes = (size_t)w * sizeof(float);
     void *ln = NULL;
-    mar_status status = cuda_alloc(k, 2 * bytes, &ln, err);
+    mar_status status = cuda_alloc(k->device, 2 * bytes, &ln, err);
     if (status != MAR_OK) return status;
     h->block[b].ln = (float *)ln;
     k->core->upload(k, h->block[b].ln, from->ln_weight, bytes);
@@ -216,7 +216,7 @@ static mar_status create_block(kern *k, const kern_head_block *from, kern_head *
     return status;
 }
 
-static mar_status create_layers(kern *k, const kern_head_spec *spec, kern_head *h, mar_err *err)
+static mar_status create_layers(kern_queue *k, const kern_head_spec *spec, kern_head *h, mar_err *err)
 {
     const int w = h->width, c = h->channels, f32 = KERN_IN_F32 | KERN_OUT_F32;
     h->block = (struct kern_head::kern_head_layers *)calloc((size_t)h->depth + 1, sizeof *h->block);
@@ -225,11 +225,11 @@ static mar_status create_layers(kern *k, const kern_head_spec *spec, kern_head *
     for (int b = 0; status == MAR_OK && b < h->depth; b++) status = create_block(k, &spec->blocks[b], h, b, err);
     if (status == MAR_OK) status = create_modulation(k, spec, h, err);
     if (status == MAR_OK) status = create_linear(k, 2 * c, w, spec->out_weight, spec->out_bias, f32, 0, &h->out, err);
-    if (status == MAR_OK && cuda_of(k)->bf16) status = persistent_create(cuda_of(k), spec, &h->persistent, err);
+    if (status == MAR_OK && cuda_of(k)->device->bf16) status = persistent_create(cuda_of(k), spec, &h->persistent, err);
     return status;
 }
 
-mar_status cuda_head_create(kern *k, const kern_head_spec *spec, kern_head **out, mar_err *err)
+mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err)
 {
     *out = NULL;
     if (spec->width % LANES || spec->width > MAX_WIDTH)
@@ -240,34 +240,35 @@ mar_status cuda_head_create(kern *k, const kern_head_spec *spec, kern_head **out
     h->width = spec->width;
     h->depth = spec->depth;
     h->channels = spec->channels;
-    h->act_size = k->act_size;
-    const mar_status status = create_layers(k, spec, h, err);
+    h->act_size = k->device->act_size;
+    mar_status status = create_layers(k, spec, h, err);
+    if (status == MAR_OK) status = kern_check(k, err); /* of the uploads */
     if (status != MAR_OK) {
-        cuda_head_free(k, h);
+        cuda_head_free(k->device, h);
         return status;
     }
     *out = h;
     return MAR_OK;
 }
 
-void cuda_head_free(kern *k, kern_head *h)
+void cuda_head_free(kern_device *d, kern_head *h)
 {
     if (!h) return;
     for (int b = 0; h->block && b < h->depth; b++) {
-        cuda_free(k, h->block[b].ln);
-        cuda_linear_free(k, h->block[b].fc1);
-        cuda_linear_free(k, h->block[b].fc2);
+        cuda_free(d, h->block[b].ln);
+        cuda_linear_free(d, h->block[b].fc1);
+        cuda_linear_free(d, h->block[b].fc2);
     }
     free(h->block);
-    cuda_linear_free(k, h->in);
-    cuda_linear_free(k, h->ada_blocks);
-    cuda_linear_free(k, h->ada_final);
-    cuda_linear_free(k, h->out);
-    if (h->persistent) persistent_free(cuda_of(k), h->persistent);
+    cuda_linear_free(d, h->in);
+    cuda_linear_free(d, h->ada_blocks);
+    cuda_linear_free(d, h->ada_final);
+    cuda_linear_free(d, h->out);
+    if (h->persistent) persistent_free(d, h->persistent);
     free(h);
 }
 
-mar_status cuda_head_plan(kern *k, kern_head *h, int rows, mar_err *err)
+mar_status cuda_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *err)
 {
     mar_status status = cuda_linear_plan(k, h->in, rows, err);
     if (status == MAR_OK && rows % 2 == 0)
@@ -279,18 +280,19 @@ mar_status cuda_head_plan(kern *k, kern_head *h, int rows, mar_err *err)
         status = cuda_linear_plan(k, h->block[b].fc1, rows, err);
         if (status == MAR_OK) status = cuda_linear_plan(k, h->block[b].fc2, rows, err);
     }
+    if (status == MAR_OK && h->persistent) status = persistent_plan(cuda_of(k), h->persistent, err);
     return status;
 }
 
-void cuda_head_modulate(kern *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
+void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
                         const float *cond, int rows, void *mod, void *scratch)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     const int total = steps * rows;
     temb_index = cuda_stage(c, temb_index, (size_t)steps);
     if (total <= 0) return;
     const dim3 grid((unsigned)total);
-    if (c->bf16)
+    if (c->device->bf16)
         cuda_launch(c, condition_kernel<bf16>, grid, row_threads(h), 0, temb, temb_index, cond, rows, h->width,
                     (bf16 *)scratch);
     else
@@ -304,7 +306,7 @@ void cuda_head_modulate(kern *k, const kern_head *h, const float *temb, const in
 
 /* An evaluation of the head; all arrays are on the device. */
 typedef struct {
-    cuda_kern *c;
+    cuda_queue *c;
     const kern_head *h;
     const void *mod;
     const int *mod_index;
@@ -329,7 +331,7 @@ size_t cuda_head_scratch_bytes(const kern_head *h, int rows)
            aligned((n / 2 > states ? n / 2 : states) * sizeof(float));
 }
 
-static evaluation evaluation_in(cuda_kern *c, const kern_head *h, const void *mod, const int *mod_index, int rows,
+static evaluation evaluation_in(cuda_queue *c, const kern_head *h, const void *mod, const int *mod_index, int rows,
                                 void *scratch)
 {
     const size_t n = (size_t)rows * (size_t)h->width;
@@ -352,11 +354,11 @@ static float *kept_of(const evaluation *e, int b)
 /* y = MLP of block b at e->u. */
 static void block_products(const evaluation *e, int b, float *y)
 {
-    cuda_kern *c = e->c;
+    cuda_queue *c = e->c;
     const size_t n = (size_t)e->rows * (size_t)e->h->width;
     enum { THREADS = 256 };
     cuda_linear(&c->base, e->h->block[b].fc1, e->u, e->rows, e->v);
-    if (c->bf16)
+    if (c->device->bf16)
         cuda_launch(c, silu_kernel<bf16>, cuda_blocks(n, LANES * THREADS), THREADS, 0, (bf16 *)e->v, n);
     else
         cuda_launch(c, silu_kernel<float>, cuda_blocks(n, LANES * THREADS), THREADS, 0, (float *)e->v, n);
@@ -367,7 +369,7 @@ static void block_products(const evaluation *e, int b, float *y)
  * b == depth. After it n lists no outputs. */
 static void prepare(const evaluation *e, residual_norm *n, int b)
 {
-    cuda_kern *c = e->c;
+    cuda_queue *c = e->c;
     const kern_head *h = e->h;
     const int final = b == h->depth;
     const dim3 grid((unsigned)e->rows), threads = row_threads(h);
@@ -376,7 +378,7 @@ static void prepare(const evaluation *e, residual_norm *n, int b)
     n->shift = final ? cuda_mod_final_offset(h) : 3 * (size_t)b * (size_t)h->width * h->act_size;
     n->ln = final ? NULL : h->block[b].ln;
     n->u = final ? e->y : e->u;
-    if (!c->bf16)
+    if (!c->device->bf16)
         cuda_launch(c, residual_norm_kernel<float, float>, grid, threads, shared, *n);
     else if (final)
         cuda_launch(c, residual_norm_kernel<bf16, float>, grid, threads, shared, *n);
@@ -395,7 +397,7 @@ static void evaluate(const evaluation *e, const float *from, int from_rows, floa
     n.width = h->width, n.from = from, n.from_rows = from_rows;
     n.mod = (const char *)e->mod, n.mod_index = e->mod_index, n.mod_bytes = cuda_head_mod_bytes(h);
     n.y_stride = (size_t)e->kept_rows * (size_t)h->width;
-    for (int b = 0; b < h->depth; b++) {
+    for (int b = 0; b < h->depth && cuda_live(e->c); b++) {
         const int addition = keeps_addition(b);
         const int computed = !e->kept || e->reuse == KERN_HEAD_FRESH || (e->reuse == KERN_HEAD_WARM && !addition);
         if (computed) {
@@ -415,17 +417,17 @@ static void evaluate(const evaluation *e, const float *from, int from_rows, floa
     cuda_linear(&e->c->base, h->out, e->y, e->rows, out);
 }
 
-void cuda_head_eval(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+void cuda_head_eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                     const int *mod_index, int rows, float *out, void *scratch)
 {
     cuda_head_eval_reusing(k, h, x, x_index, mod, mod_index, rows, KERN_HEAD_FRESH, NULL, 0, out, scratch);
 }
 
-void cuda_head_eval_reusing(kern *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+void cuda_head_eval_reusing(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                             const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
                             float *out, void *scratch)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     mod_index = cuda_stage(c, mod_index, (size_t)rows);
     evaluation e = evaluation_in(c, h, mod, mod_index, rows, scratch);
     e.kept = kept, e.kept_rows = kept_rows, e.reuse = reuse;
@@ -438,7 +440,7 @@ void cuda_head_eval_reusing(kern *k, const kern_head *h, const float *x, const i
     evaluate(&e, e.x, rows, out);
 }
 
-void cuda_head_eval_at(cuda_kern *c, const kern_head *h, const float *x, int states, const void *mod,
+void cuda_head_eval_at(cuda_queue *c, const kern_head *h, const float *x, int states, const void *mod,
                        const int *mod_index, int rows, float *out, void *scratch)
 {
     const evaluation e = evaluation_in(c, h, mod, mod_index, rows, scratch);
@@ -450,9 +452,9 @@ void cuda_head_eval_at(cuda_kern *c, const kern_head *h, const float *x, int sta
 
 /* --- the chain ----------------------------------------------------------------------------------------------- */
 
-void cuda_chain_run(kern *k, const kern_head *h, const kern_chain_job *job)
+void cuda_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     const int rows = job->tokens * job->conditions, last = job->last;
     if (rows <= 0 || job->first < last) return;
     if (h->persistent && rows <= PERSISTENT_ROWS) {
@@ -471,7 +473,7 @@ void cuda_chain_run(kern *k, const kern_head *h, const kern_chain_job *job)
     evaluation e = evaluation_in(c, h, job->mod, NULL, rows, job->scratch);
     /* Not e.x with two conditions: both conditions' rows read a token's projection. */
     float *entry = job->conditions == 2 ? e.entry : e.x;
-    for (int i = job->first; i >= last; i--) {
+    for (int i = job->first; i >= last && cuda_live(c); i--) {
         cuda_linear(k, h->in, job->x, job->tokens, entry);
         evaluate(&e, entry, job->tokens, job->out);
         if (coef)

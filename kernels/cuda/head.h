@@ -12,9 +12,10 @@ extern "C" {
 #include "kernels/chain.h"
 }
 
-/* persistent.cu: the weights as a persistent kernel reads them, and its memory. */
+/* persistent.cu: the weights as a persistent kernel reads them. */
 typedef struct persistent_head persistent_head;
 
+/* Nothing of it changes after its creation: any number of queues may use it at a time. */
 struct kern_head {
     int width, depth, channels;
     size_t act_size;
@@ -37,16 +38,18 @@ static inline size_t cuda_mod_final_offset(const kern_head *h)
 }
 
 /* eval with mod_index on the device. Row r reads state r % states of x; `states` is rows or rows/2. */
-void cuda_head_eval_at(cuda_kern *c, const kern_head *h, const float *x, int states, const void *mod,
+void cuda_head_eval_at(cuda_queue *c, const kern_head *h, const float *x, int states, const void *mod,
                        const int *mod_index, int rows, float *out, void *scratch);
 
 enum { PERSISTENT_ROWS = 64 }; /* the most rows that a persistent kernel takes */
 
 /* Packs the weights. *out is NULL, with MAR_OK, if a persistent kernel cannot run this head on this device. */
-mar_status persistent_create(cuda_kern *c, const kern_head_spec *spec, persistent_head **out, mar_err *err);
-void persistent_free(cuda_kern *c, persistent_head *f);
+mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persistent_head **out, mar_err *err);
+void persistent_free(kern_device *d, persistent_head *f);
+/* Prepares for persistent kernels with this head on this queue, so that their launches allocate nothing. */
+mar_status persistent_plan(cuda_queue *c, const persistent_head *f, mar_err *err);
 /* Runs all steps of a job of at most PERSISTENT_ROWS rows in one launch. job->out is undefined after it. */
-void persistent_run(cuda_kern *c, const kern_head *h, const kern_chain_job *job);
+void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job);
 
 /* The state of a chain. All arrays are on the device; fields without a comment are as in kern_chain_job. */
 typedef struct {
@@ -60,7 +63,7 @@ typedef struct {
 } cuda_chain_state;
 
 /* chain.cu: chain_step and chain_ode_step without the staging; coef and t are on the device. */
-void cuda_chain_advance(cuda_kern *c, const cuda_chain_state *s, const kern_chain_coef *coef, const int *t);
-void cuda_chain_ode_advance(cuda_kern *c, const cuda_chain_state *s, const kern_ode_coef *coef);
+void cuda_chain_advance(cuda_queue *c, const cuda_chain_state *s, const kern_chain_coef *coef, const int *t);
+void cuda_chain_ode_advance(cuda_queue *c, const cuda_chain_state *s, const kern_ode_coef *coef);
 
 #endif

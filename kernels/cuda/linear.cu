@@ -1,4 +1,4 @@
-/* Matrix products by cuBLASLt, planned once for each shape, and linear layers. */
+/* Matrix products by cuBLASLt, planned once for each shape and device, and linear layers. */
 #include "kernels/cuda/cuda.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@ enum {
     TILE = 16,      /* rows and columns that a block of the simple kernel computes */
     THREADS = 256,  /* of a block of the activations' kernel */
     ALIGNMENT = 16, /* bytes; of arrays that cuBLASLt gets */
-    BUCKETS = sizeof(((cuda_kern *)0)->matmuls) / sizeof(struct cuda_matmul *),
+    BUCKETS = sizeof(((cuda_device *)0)->matmuls) / sizeof(struct cuda_matmul *),
 };
 
 /* A product y[rows][out] = x[rows][in] weight[out][in]^T + bias. Rows of x and weight are dense, those of y y_stride
@@ -22,14 +22,19 @@ typedef struct {
     int gelu;  /* in cuBLASLt's tanh form, less than 5e-4 from the exact one; not with f32 */
 } matmul_spec;
 
+/* How to compute a product. It does not change once it is in the device's table, so all queues use it at once. */
 struct cuda_matmul {
     matmul_spec spec;
-    int library; /* whether cuBLASLt computes it; then the fields below are set */
-    cublasLtMatmulDesc_t product;
-    cublasLtMatrixLayout_t weight, x, y;
+    int library; /* whether cuBLASLt computes it, by `algo` */
     cublasLtMatmulAlgo_t algo;
     struct cuda_matmul *next;
 };
+
+/* What cuBLASLt is told of a product, with the address of its bias. Each call has its own. */
+typedef struct {
+    cublasLtMatmulDescOpaque_t product;
+    cublasLtMatrixLayoutOpaque_t weight, x, y;
+} description;
 
 static mar_status cublas_status(cublasStatus_t returned, const matmul_spec *p, mar_err *err)
 {
@@ -40,22 +45,13 @@ static mar_status cublas_status(cublasStatus_t returned, const matmul_spec *p, m
 
 /* --- plans ------------------------------------------------------------------------------------------------ */
 
-static void matmul_free(struct cuda_matmul *m)
-{
-    if (m->product) (void)cublasLtMatmulDescDestroy(m->product);
-    if (m->weight) (void)cublasLtMatrixLayoutDestroy(m->weight);
-    if (m->x) (void)cublasLtMatrixLayoutDestroy(m->x);
-    if (m->y) (void)cublasLtMatrixLayoutDestroy(m->y);
-    free(m);
-}
-
-void cuda_matmuls_free(cuda_kern *c)
+void cuda_matmuls_free(cuda_device *d)
 {
     for (int i = 0; i < BUCKETS; i++)
-        while (c->matmuls[i]) {
-            struct cuda_matmul *m = c->matmuls[i];
-            c->matmuls[i] = m->next;
-            matmul_free(m);
+        while (d->matmuls[i]) {
+            struct cuda_matmul *m = d->matmuls[i];
+            d->matmuls[i] = m->next;
+            free(m);
         }
 }
 
@@ -64,35 +60,34 @@ static int aligned(const void *p)
     return (uintptr_t)p % ALIGNMENT == 0;
 }
 
-static int rows_aligned(const cuda_kern *c, const matmul_spec *p)
+static int rows_aligned(const cuda_device *d, const matmul_spec *p)
 {
-    const int size = c->bf16 && !p->f32 ? 2 : 4, y_size = c->bf16 && !p->y_f32 ? 2 : 4;
+    const int size = d->bf16 && !p->f32 ? 2 : 4, y_size = d->bf16 && !p->y_f32 ? 2 : 4;
     return p->in * size % ALIGNMENT == 0 && p->y_stride * y_size % ALIGNMENT == 0;
 }
 
-static cublasStatus_t describe(const cuda_kern *c, struct cuda_matmul *m)
+static cublasStatus_t describe(const cuda_device *device, const matmul_spec *p, const void *bias, description *d)
 {
-    const matmul_spec *p = &m->spec;
-    const cudaDataType_t from = c->bf16 && !p->f32 ? CUDA_R_16BF : CUDA_R_32F;
-    const cudaDataType_t to = c->bf16 && !p->y_f32 ? CUDA_R_16BF : CUDA_R_32F;
+    const cudaDataType_t from = device->bf16 && !p->f32 ? CUDA_R_16BF : CUDA_R_32F;
+    const cudaDataType_t to = device->bf16 && !p->y_f32 ? CUDA_R_16BF : CUDA_R_32F;
     const int32_t transposed = CUBLAS_OP_T;
     const int32_t epilogue = p->gelu ? (p->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU)
                                      : (p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT);
     /* cuBLAS counts columns first: our rows are its columns, and y^T = weight x^T. */
     const uint64_t rows = (uint64_t)p->rows, out = (uint64_t)p->out, in = (uint64_t)p->in;
-    cublasStatus_t s = cublasLtMatmulDescCreate(&m->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    if (!s) s = cublasLtMatmulDescSetAttribute(m->product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
-    if (!s) s = cublasLtMatmulDescSetAttribute(m->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    if (!s && p->bias) /* any aligned address will do for the choice of the algorithm; the bias has y's type */
-        s = cublasLtMatmulDescSetAttribute(m->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->workspace,
-                                           sizeof c->workspace);
-    if (!s) s = cublasLtMatrixLayoutCreate(&m->weight, from, in, out, p->in);
-    if (!s) s = cublasLtMatrixLayoutCreate(&m->x, from, in, rows, p->in);
-    if (!s) s = cublasLtMatrixLayoutCreate(&m->y, to, out, rows, p->y_stride);
+    cublasStatus_t s = cublasLtMatmulDescInit(&d->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    if (!s)
+        s = cublasLtMatmulDescSetAttribute(&d->product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
+    if (!s) s = cublasLtMatmulDescSetAttribute(&d->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    if (!s && p->bias) /* the bias has y's type */
+        s = cublasLtMatmulDescSetAttribute(&d->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+    if (!s) s = cublasLtMatrixLayoutInit(&d->weight, from, in, out, p->in);
+    if (!s) s = cublasLtMatrixLayoutInit(&d->x, from, in, rows, p->in);
+    if (!s) s = cublasLtMatrixLayoutInit(&d->y, to, out, rows, p->y_stride);
     return s;
 }
 
-static cublasStatus_t limit(const cuda_kern *c, cublasLtMatmulPreference_t preference)
+static cublasStatus_t limit(const cuda_queue *c, cublasLtMatmulPreference_t preference)
 {
     static const cublasLtMatmulPreferenceAttributes_t operands[4] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -111,48 +106,70 @@ static cublasStatus_t limit(const cuda_kern *c, cublasLtMatmulPreference_t prefe
 }
 
 /* CUBLAS_STATUS_NOT_SUPPORTED if cuBLASLt has no algorithm. */
-static cublasStatus_t choose(const cuda_kern *c, struct cuda_matmul *m)
+static cublasStatus_t choose(const cuda_queue *c, struct cuda_matmul *m)
 {
+    description d;
     cublasLtMatmulPreference_t preference = NULL;
     cublasLtMatmulHeuristicResult_t best;
     int found = 0;
-    (void)cudaSetDevice(c->device);
-    cublasStatus_t s = cublasLtMatmulPreferenceCreate(&preference);
+    const int before = cuda_switch(c->device->number);
+    cublasStatus_t s = describe(c->device, &m->spec, c->workspace, &d); /* as bias, any aligned address will do */
+    if (!s) s = cublasLtMatmulPreferenceCreate(&preference);
     if (!s) s = limit(c, preference);
     if (!s)
-        s = cublasLtMatmulAlgoGetHeuristic(c->lt, m->product, m->weight, m->x, m->y, m->y, preference, 1, &best,
+        s = cublasLtMatmulAlgoGetHeuristic(c->lt, &d.product, &d.weight, &d.x, &d.y, &d.y, preference, 1, &best,
                                            &found);
     if (preference) (void)cublasLtMatmulPreferenceDestroy(preference);
+    (void)cuda_switch(before);
     if (!s) s = found > 0 ? best.state : CUBLAS_STATUS_NOT_SUPPORTED;
     if (!s) m->algo = best.algo;
     return s;
 }
 
-/* Finds the plan for a shape, or makes it. */
-static mar_status plan(cuda_kern *c, const matmul_spec *spec, struct cuda_matmul **out, mar_err *err)
+static mar_status make_plan(const cuda_queue *c, const matmul_spec *spec, struct cuda_matmul **out, mar_err *err)
+{
+    struct cuda_matmul *m = (struct cuda_matmul *)calloc(1, sizeof *m);
+    if (!m) return err_set(err, MAR_ENOMEM, "out of memory");
+    m->spec = *spec;
+    m->library = rows_aligned(c->device, spec);
+    cublasStatus_t s = m->library ? choose(c, m) : CUBLAS_STATUS_SUCCESS;
+    if (s == CUBLAS_STATUS_NOT_SUPPORTED) m->library = 0, s = CUBLAS_STATUS_SUCCESS;
+    if (s) {
+        free(m);
+        return cublas_status(s, spec, err);
+    }
+    *out = m;
+    return MAR_OK;
+}
+
+/* Returns the plan for a shape, or NULL. If `made` is not NULL and there is none, that becomes the plan. */
+static struct cuda_matmul *look_up(cuda_device *d, const matmul_spec *spec, struct cuda_matmul *made)
 {
     uint32_t hash = 0;
     for (size_t i = 0; i < sizeof *spec / sizeof(int); i++)
         hash = (hash ^ (uint32_t)((const int *)spec)[i]) * 0x9e3779b1u;
-    struct cuda_matmul **bucket = &c->matmuls[(hash >> 16) % BUCKETS];
-    for (*out = *bucket; *out; *out = (*out)->next)
-        if (memcmp(&(*out)->spec, spec, sizeof *spec) == 0) return MAR_OK;
-    struct cuda_matmul *m = (struct cuda_matmul *)calloc(1, sizeof *m);
-    if (!m) return err_set(err, MAR_ENOMEM, "out of memory");
-    m->spec = *spec;
-    m->library = rows_aligned(c, spec);
-    cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
-    if (m->library) {
-        s = describe(c, m);
-        if (!s) s = choose(c, m);
-        if (s == CUBLAS_STATUS_NOT_SUPPORTED) m->library = 0, s = CUBLAS_STATUS_SUCCESS;
+    struct cuda_matmul **bucket = &d->matmuls[(hash >> 16) % BUCKETS];
+    (void)pthread_mutex_lock(&d->lock);
+    struct cuda_matmul *m = *bucket;
+    while (m && memcmp(&m->spec, spec, sizeof *spec) != 0) m = m->next;
+    if (!m && made) {
+        made->next = *bucket;
+        *bucket = m = made;
     }
-    if (s) {
-        matmul_free(m);
-        return cublas_status(s, spec, err);
-    }
-    m->next = *bucket;
-    *bucket = *out = m;
+    (void)pthread_mutex_unlock(&d->lock);
+    return m;
+}
+
+/* Finds the plan for a shape, or makes it, without keeping other queues from theirs meanwhile. */
+static mar_status plan(const cuda_queue *c, const matmul_spec *spec, const struct cuda_matmul **out, mar_err *err)
+{
+    struct cuda_matmul *made = NULL;
+    *out = look_up(c->device, spec, NULL);
+    if (*out) return MAR_OK;
+    const mar_status status = make_plan(c, spec, &made, err);
+    if (status != MAR_OK) return status;
+    *out = look_up(c->device, spec, made);
+    if (*out != made) free(made); /* another queue was faster */
     return MAR_OK;
 }
 
@@ -189,7 +206,7 @@ static __global__ void matmul_kernel(matmul_spec p, const X *x, const X *weight,
 }
 
 template <typename X, typename Y>
-static void simple_matmul(cuda_kern *c, const matmul_spec *p, const void *x, const void *weight, const void *bias,
+static void simple_matmul(cuda_queue *c, const matmul_spec *p, const void *x, const void *weight, const void *bias,
                           void *y)
 {
     cuda_launch(c, matmul_kernel<X, Y>, dim3(cuda_blocks((size_t)p->rows, TILE), cuda_blocks((size_t)p->out, TILE)),
@@ -197,28 +214,26 @@ static void simple_matmul(cuda_kern *c, const matmul_spec *p, const void *x, con
                 (const Y *)bias, (Y *)y);
 }
 
-static cublasStatus_t library_matmul(cuda_kern *c, struct cuda_matmul *m, const void *x, const void *weight,
+static cublasStatus_t library_matmul(cuda_queue *c, const struct cuda_matmul *m, const void *x, const void *weight,
                                      const void *bias, void *y)
 {
     const float one = 1, beta = m->spec.add ? 1 : 0;
-    cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
-    if (m->spec.bias)
-        s = cublasLtMatmulDescSetAttribute(m->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
-    if (!s)
-        s = cublasLtMatmul(c->lt, m->product, &one, weight, m->weight, x, m->x, &beta, y, m->y, y, m->y, &m->algo,
-                           c->workspace, c->workspace_bytes, c->stream);
-    return s;
+    description d;
+    const cublasStatus_t s = describe(c->device, &m->spec, bias, &d);
+    if (s) return s;
+    return cublasLtMatmul(c->lt, &d.product, &one, weight, &d.weight, x, &d.x, &beta, y, &d.y, y, &d.y, &m->algo,
+                          c->workspace, c->workspace_bytes, c->stream);
 }
 
-static void matmul(cuda_kern *c, const matmul_spec *spec, const void *x, const void *weight, const void *bias, void *y)
+static void matmul(cuda_queue *c, const matmul_spec *spec, const void *x, const void *weight, const void *bias, void *y)
 {
     if (!cuda_live(c)) return;
-    struct cuda_matmul *m;
+    const struct cuda_matmul *m;
     mar_err err = {};
     mar_status status = plan(c, spec, &m, &err);
     if (status == MAR_OK && m->library && aligned(x) && aligned(weight) && aligned(bias) && aligned(y))
         status = cublas_status(library_matmul(c, m, x, weight, bias, y), spec, &err);
-    else if (status == MAR_OK && (!c->bf16 || spec->f32))
+    else if (status == MAR_OK && (!c->device->bf16 || spec->f32))
         simple_matmul<float, float>(c, spec, x, weight, bias, y);
     else if (status == MAR_OK && spec->y_f32)
         simple_matmul<bf16, float>(c, spec, x, weight, bias, y);
@@ -229,6 +244,7 @@ static void matmul(cuda_kern *c, const matmul_spec *spec, const void *x, const v
 
 /* --- linear layers ---------------------------------------------------------------------------------------- */
 
+/* Nothing of it changes after its creation. */
 struct kern_linear {
     int out, in, flags, y_stride;
     kern_activation activation;
@@ -238,9 +254,9 @@ struct kern_linear {
     int fused;      /* the product does the activation */
 };
 
-mar_status cuda_linear_create(kern *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err)
+mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     *out = NULL;
     if ((spec->flags & KERN_IN_F32) && !(spec->flags & KERN_OUT_F32))
         return err_set(err, MAR_EARG, "a linear layer with f32 input needs f32 output");
@@ -253,25 +269,25 @@ mar_status cuda_linear_create(kern *k, const kern_linear_spec *spec, kern_linear
     l->flags = spec->flags;
     l->y_stride = spec->y_stride ? spec->y_stride : spec->out;
     l->activation = spec->activation;
-    l->f32 = !c->bf16 || (spec->flags & KERN_IN_F32);
-    l->y_f32 = !c->bf16 || (spec->flags & KERN_OUT_F32);
+    l->f32 = !c->device->bf16 || (spec->flags & KERN_IN_F32);
+    l->y_f32 = !c->device->bf16 || (spec->flags & KERN_OUT_F32);
     l->fused = l->activation == KERN_GELU && !l->f32;
     mar_status status = cuda_alloc_floats(c, spec->weight, (size_t)l->out * (size_t)l->in, l->f32, &l->weight, err);
     if (status == MAR_OK && spec->bias)
         status = cuda_alloc_floats(c, spec->bias, (size_t)l->out, l->y_f32, &l->bias, err);
     if (status != MAR_OK) {
-        cuda_linear_free(k, l);
+        cuda_linear_free(k->device, l);
         return status;
     }
     *out = l;
     return MAR_OK;
 }
 
-void cuda_linear_free(kern *k, kern_linear *l)
+void cuda_linear_free(kern_device *d, kern_linear *l)
 {
     if (!l) return;
-    cuda_free(k, l->weight);
-    cuda_free(k, l->bias);
+    cuda_free(d, l->weight);
+    cuda_free(d, l->bias);
     free(l);
 }
 
@@ -290,10 +306,10 @@ static matmul_spec product(const kern_linear *l, int rows)
     return p;
 }
 
-mar_status cuda_linear_plan(kern *k, kern_linear *l, int rows, mar_err *err)
+mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_err *err)
 {
     const matmul_spec p = product(l, rows);
-    struct cuda_matmul *m;
+    const struct cuda_matmul *m;
     return rows > 0 ? plan(cuda_of(k), &p, &m, err) : MAR_OK;
 }
 
@@ -322,7 +338,7 @@ template <typename Y> static __global__ void activate4_kernel(Y *y, int rows, in
     }
 }
 
-template <typename Y> static void activate(cuda_kern *c, const kern_linear *l, int rows, Y *y)
+template <typename Y> static void activate(cuda_queue *c, const kern_linear *l, int rows, Y *y)
 {
     const int silu = l->activation == KERN_SILU, fours = l->out % 4 == 0 && l->y_stride % 4 == 0 && aligned(y);
     const dim3 block(32, THREADS / 32);
@@ -330,9 +346,9 @@ template <typename Y> static void activate(cuda_kern *c, const kern_linear *l, i
                 rows, l->out, l->y_stride, silu);
 }
 
-void cuda_linear(kern *k, const kern_linear *l, const void *x, int rows, void *y)
+void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     if (rows <= 0) return;
     const matmul_spec p = product(l, rows);
     matmul(c, &p, x, l->weight, l->bias, y);

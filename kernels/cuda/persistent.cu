@@ -171,7 +171,7 @@ static void (*const persistent_chains[PERSISTENT_PAIRS])(persistent_args, persis
     persistent_chain<1>, persistent_chain<2>, persistent_chain<3>,
     persistent_chain<4>, persistent_chain<5>, persistent_chain<6>};
 
-void persistent_run(cuda_kern *c, const kern_head *h, const kern_chain_job *job)
+void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job)
 {
     const size_t steps = (size_t)(job->first - job->last + 1), tokens = (size_t)job->tokens;
     persistent_job j = {};
@@ -194,10 +194,10 @@ void persistent_run(cuda_kern *c, const kern_head *h, const kern_chain_job *job)
 /* --- at load --------------------------------------------------------------------------------------------------- */
 
 /* Decides how to run this head on this device with clusters of `cluster` blocks. Returns 0 if it cannot. */
-static int persistent_fit(const cuda_kern *c, const kern_head_spec *spec, int cluster, persistent_head *f)
+static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int cluster, persistent_head *f)
 {
     const int width = spec->width, tiles = width / 8;
-    if (!c->bf16 || width < 32 || width % 32 || width > 32 * PERSISTENT_WARPS * PERSISTENT_PAIRS) return 0;
+    if (!c->device->bf16 || width < 32 || width % 32 || width > 32 * PERSISTENT_WARPS * PERSISTENT_PAIRS) return 0;
     if (spec->depth < 1 || spec->channels < 4 || spec->channels % 4 || spec->channels > PERSISTENT_CHANNELS) return 0;
     persistent_args *a = &f->args;
     a->width = width;
@@ -205,7 +205,7 @@ static int persistent_fit(const cuda_kern *c, const kern_head_spec *spec, int cl
     a->channels = spec->channels;
     a->mod_final = 3u * (size_t)spec->depth * (size_t)width * sizeof(bf16);
     a->mod_bytes = a->mod_final + 2u * (size_t)width * sizeof(float);
-    a->tiles = (int)cuda_blocks((size_t)tiles, (size_t)c->multiprocessors);
+    a->tiles = (int)cuda_blocks((size_t)tiles, (size_t)c->device->multiprocessors);
     if (a->tiles > PERSISTENT_TILES) return 0;
     f->pairs = (int)cuda_blocks((size_t)width, 32 * PERSISTENT_WARPS);
     f->blocks = cuda_blocks((size_t)tiles, (size_t)a->tiles);
@@ -216,7 +216,7 @@ static int persistent_fit(const cuda_kern *c, const kern_head_spec *spec, int cl
     persistent_block none;
     const size_t other = persistent_carve(*a, f->pairs, 0, NULL, &none);
     const size_t slice = persistent_carve(*a, f->pairs, 1, NULL, &none) - other;
-    const int slices = other < c->shared_bytes ? (int)((c->shared_bytes - other) / slice) : 0;
+    const int slices = other < c->device->shared_bytes ? (int)((c->device->shared_bytes - other) / slice) : 0;
     if (slices < 2) return 0;
     a->resident = slices >= products ? products : slices - 2; /* the weights that do not stay take two places */
     f->shared_bytes = persistent_carve(*a, f->pairs, slices >= products ? products : slices, NULL, &none);
@@ -225,7 +225,7 @@ static int persistent_fit(const cuda_kern *c, const kern_head_spec *spec, int cl
 }
 
 /* Whether all blocks can be on the device at once. Asks the driver, then tries a launch that does nothing. */
-static int persistent_fits_device(const cuda_kern *c, const persistent_head *f)
+static int persistent_fits_device(const cuda_queue *c, const persistent_head *f)
 {
     int n = 0;
     void (*const form)(persistent_args, persistent_job) = persistent_chains[f->pairs - 1];
@@ -236,29 +236,29 @@ static int persistent_fits_device(const cuda_kern *c, const persistent_head *f)
     config.dynamicSmemBytes = f->shared_bytes;
     config.attrs = &cluster;
     config.numAttrs = 1;
-    cudaError_t e = cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->shared_bytes);
+    cudaError_t e =
+        cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes);
     if (e == cudaSuccess && f->args.cluster > 1)
         e = cudaOccupancyMaxActiveClusters(&n, form, &config);
     else if (e == cudaSuccess)
         e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, form, PERSISTENT_THREADS, f->shared_bytes);
-    const int most = n * (f->args.cluster > 1 ? f->args.cluster : c->multiprocessors);
-    if (e == cudaSuccess && most >= (int)f->blocks) e = persistent_start(c, f, form, persistent_job());
+    const int most = n * (f->args.cluster > 1 ? f->args.cluster : c->device->multiprocessors);
+    if (e == cudaSuccess && most >= (int)f->blocks) e = persistent_start(c, f, f->args, form, persistent_job());
     if (e != cudaSuccess) cudaGetLastError(); /* not a failure: other kernels do the work */
     return e == cudaSuccess && most >= (int)f->blocks;
 }
 
-/* Sets part of the L2 cache aside for the weights that do not stay in shared memory. */
-static void persistent_keep_in_l2(const cuda_kern *c, persistent_head *f)
+/* Decides how many of the weights that do not stay in shared memory are to persist in the L2 cache. */
+static void persistent_keep_in_l2(const cuda_device *d, persistent_head *f)
 {
     int most = 0;
-    if (!f->streamed_bytes || !c->l2_persisting_bytes) return;
-    if (cudaDeviceGetAttribute(&most, cudaDevAttrMaxAccessPolicyWindowSize, c->device) != cudaSuccess ||
-        cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, c->l2_persisting_bytes) != cudaSuccess) {
+    if (!f->streamed_bytes || !d->l2_persisting_bytes) return;
+    if (cudaDeviceGetAttribute(&most, cudaDevAttrMaxAccessPolicyWindowSize, d->number) != cudaSuccess) {
         cudaGetLastError();
         return;
     }
     if (f->streamed_bytes > (size_t)most) f->streamed_bytes = (size_t)most;
-    const double fraction = (double)c->l2_persisting_bytes / (double)f->streamed_bytes;
+    const double fraction = (double)d->l2_persisting_bytes / (double)f->streamed_bytes;
     f->kept_in_l2 = fraction < 1 ? (float)fraction : 1;
 }
 
@@ -274,7 +274,7 @@ static void persistent_pack_product(const float *weight, int width, int pairs, b
             }
 }
 
-static mar_status persistent_pack_products(cuda_kern *c, const kern_head_spec *spec, persistent_head *f, mar_err *err)
+static mar_status persistent_pack_products(cuda_queue *c, const kern_head_spec *spec, persistent_head *f, mar_err *err)
 {
     const int pairs = f->pairs * PERSISTENT_WARPS;
     const size_t product = (size_t)spec->width / 8 * (size_t)pairs * 256, n = 2 * (size_t)spec->depth * product;
@@ -298,7 +298,7 @@ static float *persistent_put(float *to, const float *from, size_t n)
 }
 
 /* Packs biases, norms, and the layers that are f32. */
-static mar_status persistent_pack_floats(cuda_kern *c, const kern_head_spec *spec, persistent_head *f, mar_err *err)
+static mar_status persistent_pack_floats(cuda_queue *c, const kern_head_spec *spec, persistent_head *f, mar_err *err)
 {
     const size_t w = (size_t)spec->width, depth = (size_t)spec->depth, channels = (size_t)spec->channels;
     const size_t n = 4 * depth * w + w * (channels + 1) + 2 * channels * (w + 1);
@@ -328,52 +328,101 @@ static mar_status persistent_pack_floats(cuda_kern *c, const kern_head_spec *spe
     return status;
 }
 
-static mar_status persistent_alloc_memory(cuda_kern *c, persistent_head *f, mar_err *err)
-{
-    persistent_args *a = &f->args;
-    const size_t row = (size_t)a->width * PERSISTENT_ROWS, state = (size_t)a->channels * PERSISTENT_ROWS;
-    const mar_status status = cuda_alloc(&c->base,
-                                         row * (sizeof(float) + 2 * sizeof(bf16)) +
-                                             (2 + f->blocks) * state * sizeof(float) + sizeof *a->arrivals,
-                                         &f->memory, err);
-    a->x = (float4 *)f->memory;
-    a->u = (uint4 *)((float *)f->memory + row);
-    a->v = (uint4 *)((bf16 *)a->u + row);
-    a->out = (float *)((bf16 *)a->v + row);
-    a->history = a->out + 2 * state;
-    a->arrivals = (unsigned *)(a->history + f->blocks * state);
-    return status;
-}
-
-mar_status persistent_create(cuda_kern *c, const kern_head_spec *spec, persistent_head **out, mar_err *err)
+mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persistent_head **out, mar_err *err)
 {
     *out = NULL;
     persistent_head *f = (persistent_head *)calloc(1, sizeof *f);
     if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
-    int cluster = c->major >= 9 ? 2 : 1; /* clusters if the device has room for all of them */
+    int cluster = c->device->major >= 9 ? 2 : 1; /* clusters if the device has room for all of them */
     while (cluster > 0 && !(persistent_fit(c, spec, cluster, f) && persistent_fits_device(c, f))) cluster--;
     if (cluster == 0) {
         free(f);
         return MAR_OK;
     }
-    persistent_keep_in_l2(c, f);
+    persistent_keep_in_l2(c->device, f);
     mar_status status = persistent_pack_products(c, spec, f, err);
     if (status == MAR_OK) status = persistent_pack_floats(c, spec, f, err);
-    if (status == MAR_OK) status = persistent_alloc_memory(c, f, err);
     if (status != MAR_OK) {
-        persistent_free(c, f);
+        persistent_free(&c->device->base, f);
         return status;
     }
     *out = f;
     return MAR_OK;
 }
 
-void persistent_free(cuda_kern *c, persistent_head *f)
+void persistent_free(kern_device *d, persistent_head *f)
 {
     if (!f) return;
-    if (f->kept_in_l2 > 0) cudaCtxResetPersistingL2Cache();
-    cuda_free(&c->base, f->weights);
-    cuda_free(&c->base, f->floats);
-    cuda_free(&c->base, f->memory);
+    if (f->kept_in_l2 > 0) {
+        const int before = cuda_switch(cuda_device_of(d)->number);
+        (void)cudaCtxResetPersistingL2Cache();
+        (void)cuda_switch(before);
+    }
+    cuda_free(d, f->weights);
+    cuda_free(d, f->floats);
     free(f);
+}
+
+/* --- working memory -------------------------------------------------------------------------------------------- */
+
+/* One launch after the other uses it. A larger one takes its place when a larger head needs that, and it stays, because
+ * recordings have its address. */
+struct cuda_memory {
+    void *device; /* [bytes] */
+    size_t bytes;
+    struct cuda_memory *older;
+};
+
+/* Lays the working memory out at `memory` and returns its size in bytes. */
+static size_t persistent_lay_out(const persistent_head *f, void *memory, persistent_args *a)
+{
+    const size_t row = (size_t)a->width * PERSISTENT_ROWS, state = (size_t)a->channels * PERSISTENT_ROWS;
+    a->x = (float4 *)memory;
+    a->u = (uint4 *)((float *)memory + row);
+    a->v = (uint4 *)((bf16 *)a->u + row);
+    a->out = (float *)((bf16 *)a->v + row);
+    a->history = a->out + 2 * state;
+    a->arrivals = (unsigned *)(a->history + f->blocks * state);
+    return row * (sizeof(float) + 2 * sizeof(bf16)) + (2 + f->blocks) * state * sizeof(float) + sizeof *a->arrivals;
+}
+
+mar_status persistent_plan(cuda_queue *c, const persistent_head *f, mar_err *err)
+{
+    persistent_args args = f->args;
+    const size_t bytes = persistent_lay_out(f, NULL, &args);
+    if (c->memory && c->memory->bytes >= bytes) return MAR_OK;
+    struct cuda_memory *m = (struct cuda_memory *)calloc(1, sizeof *m);
+    if (!m) return err_set(err, MAR_ENOMEM, "out of memory");
+    const mar_status status = cuda_alloc(&c->device->base, bytes, &m->device, err);
+    if (status != MAR_OK) {
+        free(m);
+        return status;
+    }
+    m->bytes = bytes;
+    m->older = c->memory;
+    c->memory = m;
+    return MAR_OK;
+}
+
+int persistent_prepare(cuda_queue *c, const persistent_head *f, persistent_args *args)
+{
+    mar_err err = {};
+    const mar_status status = persistent_plan(c, f, &err);
+    if (status != MAR_OK) {
+        kern_fail(&c->base, status, &err);
+        return 0;
+    }
+    *args = f->args;
+    (void)persistent_lay_out(f, c->memory->device, args);
+    return 1;
+}
+
+void cuda_memory_free(cuda_queue *c)
+{
+    while (c->memory) {
+        struct cuda_memory *m = c->memory;
+        c->memory = m->older;
+        cuda_free(&c->device->base, m->device);
+        free(m);
+    }
 }

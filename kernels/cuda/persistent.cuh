@@ -38,7 +38,7 @@ enum {
 };
 
 /* What a launch gets; all arrays are on the device. The products are numbered: fc1 of residual block b is product 2b,
- * its fc2 is product 2b + 1. */
+ * its fc2 is product 2b + 1. The arrays from x on are the queue's working memory, NULL in the head. */
 typedef struct {
     int width, depth, channels;
     int tiles;                 /* tiles of a block; the last block may have fewer */
@@ -106,15 +106,16 @@ static __host__ __device__ inline size_t persistent_carve(const persistent_args 
     return (size_t)(p - base);
 }
 
+/* Nothing of it changes after its creation. */
 struct persistent_head {
-    persistent_args args;
-    int pairs;                       /* pairs of mmas of a warp; selects the instance of a kernel */
-    unsigned blocks;                 /* of the grid */
-    size_t shared_bytes;             /* of a block */
-    void *streamed;                  /* the weights that do not stay in shared memory, the last ones */
-    size_t streamed_bytes;           /* of these, at most what an L2 access policy can cover */
-    float kept_in_l2;                /* fraction of them that is set aside in the L2 cache; 0: no policy */
-    void *weights, *floats, *memory; /* the allocations that args points into */
+    persistent_args args;   /* without working memory */
+    int pairs;              /* pairs of mmas of a warp; selects the instance of a kernel */
+    unsigned blocks;        /* of the grid */
+    size_t shared_bytes;    /* of a block */
+    void *streamed;         /* the weights that do not stay in shared memory, the last ones */
+    size_t streamed_bytes;  /* of these, at most what an L2 access policy can cover */
+    float kept_in_l2;       /* fraction of them that is set aside in the L2 cache; 0: no policy */
+    void *weights, *floats; /* the allocations that args points into */
 };
 
 static inline cudaLaunchAttribute persistent_cluster(const persistent_head *f)
@@ -138,10 +139,13 @@ static inline cudaLaunchAttribute persistent_l2_policy(const persistent_head *f)
     return policy;
 }
 
+/* persistent.cu: f->args with this queue's working memory. Returns 0 if there is none to be had. */
+int persistent_prepare(cuda_queue *c, const persistent_head *f, persistent_args *args);
+
 /* Launches all blocks of form(args, extra) at once. The kernel's limit of shared memory must have been raised before.
  */
 template <typename E>
-static inline cudaError_t persistent_start(const cuda_kern *c, const persistent_head *f,
+static inline cudaError_t persistent_start(const cuda_queue *c, const persistent_head *f, const persistent_args &args,
                                            void (*form)(persistent_args, E), E extra)
 {
     cudaLaunchAttribute attributes[3] = {};
@@ -156,22 +160,23 @@ static inline cudaError_t persistent_start(const cuda_kern *c, const persistent_
     config.numAttrs = 1;
     if (f->args.cluster > 1) attributes[config.numAttrs++] = persistent_cluster(f);
     if (f->kept_in_l2 > 0) attributes[config.numAttrs++] = persistent_l2_policy(f);
-    return cudaLaunchKernelEx(&config, form, f->args, extra);
+    return cudaLaunchKernelEx(&config, form, args, extra);
 }
 
 /* Launches kernel[pairs - 1](args, extra). */
 template <typename E>
-static inline void persistent_launch(cuda_kern *c, const persistent_head *f,
+static inline void persistent_launch(cuda_queue *c, const persistent_head *f,
                                      void (*const kernel[PERSISTENT_PAIRS])(persistent_args, E), E extra)
 {
-    if (!cuda_live(c)) return;
+    persistent_args args;
+    if (!cuda_live(c) || !persistent_prepare(c, f, &args)) return;
     void (*const form)(persistent_args, E) = kernel[f->pairs - 1];
-    /* The limit belongs to the function, so all heads and graphs share it: it must always be the same. */
-    if (cuda_ok(c, cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->shared_bytes),
+    /* The limit belongs to the function, so all heads, queues and graphs share it: it must always be the same. */
+    if (cuda_ok(c,
+                cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes),
                 "preparing the head's kernel") &&
-        cuda_ok(c, cudaMemsetAsync(f->args.arrivals, 0, sizeof *f->args.arrivals, c->stream),
-                "preparing the head's kernel"))
-        cuda_ok(c, persistent_start(c, f, form, extra), "launching the head's kernel");
+        cuda_ok(c, cudaMemsetAsync(args.arrivals, 0, sizeof *args.arrivals, c->stream), "preparing the head's kernel"))
+        cuda_ok(c, persistent_start(c, f, args, form, extra), "launching the head's kernel");
 }
 
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)

@@ -57,20 +57,20 @@ struct cuda_laps {
     int count;             /* events recorded since the last wait */
 };
 
-int cuda_live(const cuda_kern *c)
+int cuda_live(cuda_queue *c)
 {
     const stage_mode mode = c->stage->mode;
-    if (c->base.failed != MAR_OK || mode == MEASURE || mode == REFILL) return 0;
-    (void)cudaSetDevice(c->device);
+    if (!kern_live(&c->base) || mode == MEASURE || mode == REFILL) return 0;
+    (void)cudaSetDevice(c->device->number);
     return 1;
 }
 
-int cuda_in_recording(const cuda_kern *c)
+int cuda_in_recording(const cuda_queue *c)
 {
     return c->stage && c->stage->mode != DIRECT;
 }
 
-int cuda_outside_recording(cuda_kern *c, const char *what)
+int cuda_outside_recording(cuda_queue *c, const char *what)
 {
     if (!cuda_in_recording(c)) return 1;
     mar_err err = {};
@@ -80,19 +80,19 @@ int cuda_outside_recording(cuda_kern *c, const char *what)
 
 /* --- memory on both sides --------------------------------------------------------------------------------- */
 
-static mar_status alloc_pair(cuda_kern *c, size_t bytes, char **pinned, char **device, mar_err *err)
+static mar_status alloc_pair(cuda_queue *c, size_t bytes, char **pinned, char **device, mar_err *err)
 {
     mar_status status = cuda_status(cudaMallocHost((void **)pinned, bytes), "allocating pinned memory", err);
-    return status == MAR_OK ? cuda_alloc(&c->base, bytes, (void **)device, err) : status;
+    return status == MAR_OK ? cuda_alloc(&c->device->base, bytes, (void **)device, err) : status;
 }
 
-static void free_pair(cuda_kern *c, char *pinned, char *device)
+static void free_pair(cuda_queue *c, char *pinned, char *device)
 {
-    cuda_free(&c->base, device);
+    cuda_free(&c->device->base, device);
     if (pinned) (void)cudaFreeHost(pinned);
 }
 
-static void ring_free(cuda_kern *c, ring *r)
+static void ring_free(cuda_queue *c, ring *r)
 {
     if (!r) return;
     free_pair(c, r->pinned, r->device);
@@ -101,7 +101,7 @@ static void ring_free(cuda_kern *c, ring *r)
     free(r);
 }
 
-static mar_status ring_create(cuda_kern *c, size_t part_bytes, ring **out, mar_err *err)
+static mar_status ring_create(cuda_queue *c, size_t part_bytes, ring **out, mar_err *err)
 {
     *out = NULL;
     ring *r = (ring *)calloc(1, sizeof *r);
@@ -126,7 +126,7 @@ static size_t slot_bytes(size_t bytes)
 /* --- staging ---------------------------------------------------------------------------------------------- */
 
 /* Makes a ring with room for arrays of this size the current one. Returns 0 if it fails. */
-static int grow(cuda_kern *c, size_t bytes)
+static int grow(cuda_queue *c, size_t bytes)
 {
     mar_err err = {};
     ring *larger = NULL;
@@ -140,7 +140,7 @@ static int grow(cuda_kern *c, size_t bytes)
     return 1;
 }
 
-static const void *ring_slot(cuda_kern *c, const void *host, size_t bytes)
+static const void *ring_slot(cuda_queue *c, const void *host, size_t bytes)
 {
     if (PART_ARRAYS * slot_bytes(bytes) > c->stage->now->part_bytes && !grow(c, bytes)) return NULL;
     ring *r = c->stage->now;
@@ -158,7 +158,7 @@ static const void *ring_slot(cuda_kern *c, const void *host, size_t bytes)
     return r->device + at;
 }
 
-static void fail_changed(cuda_kern *c)
+static void fail_changed(cuda_queue *c)
 {
     mar_err err = {};
     kern_fail(&c->base,
@@ -166,7 +166,7 @@ static void fail_changed(cuda_kern *c)
               &err);
 }
 
-static const void *recording_slot(cuda_kern *c, const void *host, size_t bytes)
+static const void *recording_slot(cuda_queue *c, const void *host, size_t bytes)
 {
     kern_recording *rec = c->stage->recording;
     rec->calls = (rec->calls ^ (host ? bytes : SIZE_MAX)) * 0x100000001b3u; /* FNV-1a */
@@ -182,13 +182,13 @@ static const void *recording_slot(cuda_kern *c, const void *host, size_t bytes)
     return rec->device + at;
 }
 
-const void *cuda_stage_bytes(cuda_kern *c, const void *host, size_t bytes)
+const void *cuda_stage_bytes(cuda_queue *c, const void *host, size_t bytes)
 {
     if (cuda_in_recording(c)) return recording_slot(c, host, bytes);
     return host && cuda_live(c) ? ring_slot(c, host, bytes) : NULL;
 }
 
-mar_status cuda_stage_open(cuda_kern *c, mar_err *err)
+mar_status cuda_stage_open(cuda_queue *c, mar_err *err)
 {
     c->stage = (struct cuda_stage *)calloc(1, sizeof *c->stage);
     c->laps = (struct cuda_laps *)calloc(1, sizeof *c->laps);
@@ -196,7 +196,7 @@ mar_status cuda_stage_open(cuda_kern *c, mar_err *err)
     return ring_create(c, PART_BYTES, &c->stage->now, err);
 }
 
-static void free_rings(cuda_kern *c, ring **first)
+static void free_rings(cuda_queue *c, ring **first)
 {
     while (*first) {
         ring *r = *first;
@@ -205,7 +205,7 @@ static void free_rings(cuda_kern *c, ring **first)
     }
 }
 
-void cuda_stage_close(cuda_kern *c)
+void cuda_stage_close(cuda_queue *c)
 {
     if (c->stage) free_rings(c, &c->stage->now);
     for (int i = 0; c->laps && i < c->laps->made; i++) (void)cudaEventDestroy(c->laps->event[i]);
@@ -215,7 +215,7 @@ void cuda_stage_close(cuda_kern *c)
 
 /* --- recordings ------------------------------------------------------------------------------------------------ */
 
-static void run_body(cuda_kern *c, kern_recording *rec, stage_mode mode, void (*body)(void *arg), void *arg)
+static void run_body(cuda_queue *c, kern_recording *rec, stage_mode mode, void (*body)(void *arg), void *arg)
 {
     rec->used = 0;
     rec->calls = 0xcbf29ce484222325u;
@@ -226,17 +226,22 @@ static void run_body(cuda_kern *c, kern_recording *rec, stage_mode mode, void (*
     c->stage->recording = NULL;
 }
 
-/* Records the body's work as a graph. The first launch of a kernel may be inside a capture: drivers since CUDA 12.3,
- * older than this runtime needs, load it then. The mode is relaxed because cuBLASLt may load and allocate at its first
- * product; cuda_outside_recording refuses our own calls that must not be captured. */
-static mar_status capture(cuda_kern *c, kern_recording *rec, void (*body)(void *arg), void *arg, mar_err *err)
+/* Records the body's work as a graph. It is captured on the queue's own stream: the caller's may be one that cannot be
+ * captured, or one that other work of the caller's depends on. The first launch of a kernel may be inside a capture:
+ * drivers since CUDA 12.3, older than this runtime needs, load it then. The mode is relaxed because cuBLASLt may load
+ * and allocate at its first product, and so that other threads may allocate meanwhile; cuda_outside_recording refuses
+ * our own calls that must not be captured. */
+static mar_status capture(cuda_queue *c, kern_recording *rec, void (*body)(void *arg), void *arg, mar_err *err)
 {
     cudaGraph_t graph = NULL;
+    cudaStream_t const stream = c->stream;
     mar_status status =
-        cuda_status(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed), "starting a recording", err);
+        cuda_status(cudaStreamBeginCapture(c->own, cudaStreamCaptureModeRelaxed), "starting a recording", err);
     if (status != MAR_OK) return status;
+    c->stream = c->own;
     run_body(c, rec, RECORD, body, arg);
-    cudaError_t error = cudaStreamEndCapture(c->stream, &graph);
+    c->stream = stream;
+    cudaError_t error = cudaStreamEndCapture(c->own, &graph);
     status = kern_check(&c->base, err); /* the cause, if an operation made the capture fail */
     if (status == MAR_OK) status = cuda_status(error, "starting a recording", err);
     if (status == MAR_OK)
@@ -245,7 +250,7 @@ static mar_status capture(cuda_kern *c, kern_recording *rec, void (*body)(void *
     return status;
 }
 
-static mar_status record(cuda_kern *c, kern_recording *rec, void (*body)(void *arg), void *arg, mar_err *err)
+static mar_status record(cuda_queue *c, kern_recording *rec, void (*body)(void *arg), void *arg, mar_err *err)
 {
     run_body(c, rec, MEASURE, body, arg);
     mar_status status = kern_check(&c->base, err);
@@ -258,7 +263,7 @@ static mar_status record(cuda_kern *c, kern_recording *rec, void (*body)(void *a
     return status == MAR_OK ? capture(c, rec, body, arg, err) : status;
 }
 
-static kern_recording *new_recording(cuda_kern *c, void (*body)(void *arg), void *arg)
+static kern_recording *new_recording(cuda_queue *c, void (*body)(void *arg), void *arg)
 {
     mar_err err = {};
     kern_recording *rec = (kern_recording *)calloc(1, sizeof *rec);
@@ -269,9 +274,9 @@ static kern_recording *new_recording(cuda_kern *c, void (*body)(void *arg), void
     return NULL;
 }
 
-void cuda_replay(kern *k, kern_recording **recording, void (*body)(void *arg), void *arg)
+void cuda_replay(kern_queue *k, kern_recording **recording, void (*body)(void *arg), void *arg)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     if (cuda_in_recording(c)) { /* becomes a part of that recording */
         body(arg);
         return;
@@ -294,24 +299,25 @@ void cuda_replay(kern *k, kern_recording **recording, void (*body)(void *arg), v
     cuda_ok(c, cudaGraphLaunch(rec->graph, c->stream), "replaying a recording");
 }
 
-void cuda_recording_free(kern *k, kern_recording *rec)
+void cuda_recording_free(kern_queue *k, kern_recording *rec)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     if (!rec) return;
-    (void)cudaSetDevice(c->device);
+    const int before = cuda_switch(c->device->number);
     (void)cudaStreamSynchronize(c->stream);
     if (rec->graph) (void)cudaGraphExecDestroy(rec->graph);
     if (rec->fetched) (void)cudaEventDestroy(rec->fetched);
     if (rec->device) c->base.recorded_bytes -= rec->bytes;
     free_pair(c, rec->pinned, rec->device);
+    (void)cuda_switch(before);
     free(rec);
 }
 
 /* --- times ------------------------------------------------------------------------------------------------ */
 
-void cuda_lap(kern *k, double *seconds)
+void cuda_lap(kern_queue *k, double *seconds)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     struct cuda_laps *l = c->laps;
     if (!cuda_outside_recording(c, "a lap") || !cuda_live(c)) return;
     if (l->count == LAPS) {
@@ -326,7 +332,12 @@ void cuda_lap(kern *k, double *seconds)
     if (cuda_ok(c, cudaEventRecord(l->event[l->count], c->stream), "recording an event")) l->count++;
 }
 
-void cuda_settle(cuda_kern *c)
+void cuda_forget_laps(cuda_queue *c)
+{
+    c->laps->count = 0;
+}
+
+void cuda_settle(cuda_queue *c)
 {
     struct cuda_laps *l = c->laps;
     for (int i = 1; i < l->count; i++) {

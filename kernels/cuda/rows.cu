@@ -83,7 +83,7 @@ static __global__ void layer_norm_plain(const float *x, const int *index, int ro
 }
 
 template <typename Y>
-static void layer_norm(cuda_kern *c, const float *x, const int *index, int rows, int dim, const float *weight,
+static void layer_norm(cuda_queue *c, const float *x, const int *index, int rows, int dim, const float *weight,
                        const float *bias, float eps, Y *y)
 {
     void (*kernel)(const float *, const int *, int, int, const float *, const float *, float, Y *) =
@@ -105,13 +105,13 @@ static void layer_norm(cuda_kern *c, const float *x, const int *index, int rows,
                 warps * sizeof(float), x, index, rows, dim, weight, bias, eps, y);
 }
 
-void cuda_layer_norm(kern *k, const float *x, const int *index, int rows, int dim, const float *weight,
+void cuda_layer_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
                      const float *bias, float eps, void *y, int y_f32)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     if (rows <= 0) return;
     const int *staged = cuda_stage(c, index, (size_t)rows);
-    if (c->bf16 && !y_f32)
+    if (c->device->bf16 && !y_f32)
         layer_norm(c, x, staged, rows, dim, weight, bias, eps, (bf16 *)y);
     else
         layer_norm(c, x, staged, rows, dim, weight, bias, eps, (float *)y);
@@ -150,7 +150,7 @@ static __global__ void copy_rows_kernel(V *dst, const int *dst_index, const V *s
 }
 
 template <typename V>
-static void copy_rows(cuda_kern *c, float *dst, const int *dst_index, const float *src, const int *src_index,
+static void copy_rows(cuda_queue *c, float *dst, const int *dst_index, const float *src, const int *src_index,
                       const float *add, const int *add_index, int rows, int n)
 {
     unsigned across = 4;
@@ -160,10 +160,10 @@ static void copy_rows(cuda_kern *c, float *dst, const int *dst_index, const floa
                 (const V *)src, src_index, (const V *)add, add_index, rows, n);
 }
 
-void cuda_copy_rows(kern *k, float *dst, const int *dst_index, const float *src, const int *src_index, const float *add,
-                    const int *add_index, int rows, int dim)
+void cuda_copy_rows(kern_queue *k, float *dst, const int *dst_index, const float *src, const int *src_index,
+                    const float *add, const int *add_index, int rows, int dim)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     if (rows <= 0) return;
     const int *dst_at = cuda_stage(c, dst_index, (size_t)rows);
     const int *src_at = cuda_stage(c, src_index, (size_t)rows);
@@ -202,16 +202,16 @@ static __global__ void similarity_kernel(const T *a, const T *b, int stride, int
     if (lane == 0) y[r] = total;
 }
 
-void cuda_similarity(kern *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim, float *y)
+void cuda_similarity(kern_queue *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim, float *y)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     const int most = (int)(c->workspace_bytes / sizeof *y);
     for (int r = 0; r < rows; r += most) {
         const int part = rows - r < most ? rows - r : most;
         const size_t first = (size_t)r * (size_t)stride;
         const dim3 grid(cuda_blocks((size_t)part, THREADS / 32));
         float *result = (float *)c->workspace;
-        if (c->bf16)
+        if (c->device->bf16)
             cuda_launch(c, similarity_kernel<bf16>, grid, THREADS, 0, (const bf16 *)a + first, (const bf16 *)b + first,
                         stride, part, heads, head_dim, result);
         else
@@ -240,9 +240,9 @@ static __global__ void subtract4_kernel(const float *a, const float *b, size_t n
     cuda_store4(y + i, d);
 }
 
-void cuda_subtract(kern *k, const float *a, const float *b, size_t n, float *y)
+void cuda_subtract(kern_queue *k, const float *a, const float *b, size_t n, float *y)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     if (aligned(a) && aligned(b) && aligned(y)) {
         const size_t fours = n / 4;
         cuda_launch(c, subtract4_kernel, cuda_blocks(fours, THREADS), THREADS, 0, a, b, fours, y);
@@ -264,10 +264,10 @@ static __global__ void to_bf16x4_kernel(const float *x, size_t n, bf16 *y)
     if (i < n) cuda_store4(y + 4 * i, cuda_load4(x + 4 * i));
 }
 
-void cuda_to_act(kern *k, const float *x, size_t n, act *y)
+void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y)
 {
-    cuda_kern *c = cuda_of(k);
-    if (!c->bf16) {
+    cuda_queue *c = cuda_of(k);
+    if (!c->device->bf16) {
         if (n > 0 && cuda_live(c))
             cuda_ok(c, cudaMemcpyAsync(y, x, n * sizeof *x, cudaMemcpyDeviceToDevice, c->stream), "copying operands");
         return;

@@ -277,7 +277,7 @@ static void (*const speculate_kernels[PERSISTENT_PAIRS])(persistent_args, specul
     speculate_kernel<1>, speculate_kernel<2>, speculate_kernel<3>,
     speculate_kernel<4>, speculate_kernel<5>, speculate_kernel<6>};
 
-int cuda_speculate_run(kern *k, kern_speculation *w, const kern_speculation_head *target)
+int cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculation_head *target)
 {
     const persistent_head *f = target->net->persistent;
     const int fit = PERSISTENT_ROWS / (w->conditions * w->window);
@@ -319,7 +319,7 @@ static __global__ void start_kernel(kern_speculation w)
     }
 }
 
-void cuda_speculate_start(kern *k, kern_speculation *w)
+void cuda_speculate_start(kern_queue *k, kern_speculation *w)
 {
     const unsigned quads = (unsigned)(w->channels + 3) / 4;
     w->rounds = 0;
@@ -390,7 +390,7 @@ static int slots_for(const kern_speculation *w, int unfinished)
     return slots < w->tokens ? slots : w->tokens;
 }
 
-mar_status cuda_speculate_plan(kern *k, kern_head *h, const kern_speculation *w, mar_err *err)
+mar_status cuda_speculate_plan(kern_queue *k, const kern_head *h, const kern_speculation *w, mar_err *err)
 {
     mar_status status = MAR_OK;
     for (int n = 1; status == MAR_OK && n <= w->tokens; n++) {
@@ -403,9 +403,9 @@ mar_status cuda_speculate_plan(kern *k, kern_head *h, const kern_speculation *w,
 }
 
 /* Proposes level by level; each level is evaluated by the draft's head before the next. */
-static void propose_by_draft(cuda_kern *c, const kern_speculation *w, const kern_speculation_head *draft)
+static void propose_by_draft(cuda_queue *c, const kern_speculation *w, const kern_speculation_head *draft)
 {
-    for (int level = 0; level + 1 < w->window; level++) {
+    for (int level = 0; level + 1 < w->window && cuda_live(c); level++) {
         cuda_head_eval_at(c, draft->net, w->state + (size_t)(level * w->slots) * (size_t)w->channels, w->slots,
                           draft->mod, w->draft_index + (size_t)level * (size_t)(w->conditions * w->slots),
                           w->conditions * w->slots, draft->out, draft->scratch);
@@ -413,9 +413,10 @@ static void propose_by_draft(cuda_kern *c, const kern_speculation *w, const kern
     }
 }
 
-int cuda_speculate_propose(kern *k, kern_speculation *w, const kern_speculation_head *draft)
+int cuda_speculate_propose(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
+    if (!cuda_live(c)) return 0;
     if ((long)w->rounds++ * w->window >= w->steps) { /* in earlier rounds no token can be finished */
         int unfinished = 0;
         k->core->download(k, &unfinished, w->left, sizeof unfinished);
@@ -428,9 +429,9 @@ int cuda_speculate_propose(kern *k, kern_speculation *w, const kern_speculation_
     return w->slots;
 }
 
-void cuda_speculate_walk(kern *k, kern_speculation *w, const kern_speculation_head *target)
+void cuda_speculate_walk(kern_queue *k, kern_speculation *w, const kern_speculation_head *target)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     const int states = w->slots * w->window;
     cuda_head_eval_at(c, target->net, w->state, states, target->mod, w->mod_index, w->conditions * states, target->out,
                       target->scratch);

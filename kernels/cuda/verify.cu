@@ -26,9 +26,9 @@ static __global__ void verify_kernel(kern_verify_job job)
     if (kern_verify_row(&job, row) && kern_lane() == 0) atomicMin(&job.first_replaced[job.group[row]], job.order[row]);
 }
 
-void cuda_verify(kern *k, const kern_verify_job *job)
+void cuda_verify(kern_queue *k, const kern_verify_job *job)
 {
-    cuda_kern *c = cuda_of(k);
+    cuda_queue *c = cuda_of(k);
     const size_t rows = (size_t)job->rows;
     kern_verify_job device = *job;
     device.image = cuda_stage(c, job->image, rows);

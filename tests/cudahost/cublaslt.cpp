@@ -8,7 +8,7 @@
 struct cublasLtContext {
     unsigned magic;
 };
-struct cublasLtMatmulDescOpaque {
+struct desc_t {
     cublasComputeType_t compute;
     cudaDataType_t scale;
     int32_t pointer_mode, transa, transb, transc;
@@ -16,7 +16,7 @@ struct cublasLtMatmulDescOpaque {
     const void *bias;
     int32_t bias_type; /* -1: D's */
 };
-struct cublasLtMatrixLayoutOpaque {
+struct layout_t {
     uint32_t type;
     int32_t order;
     uint64_t rows, cols;
@@ -29,8 +29,17 @@ struct cublasLtMatmulPreferenceOpaque {
     uint32_t align[4], search, reduction;
     float waves;
 };
-typedef cublasLtMatmulDescOpaque desc_t;
-typedef cublasLtMatrixLayoutOpaque layout_t;
+static_assert(sizeof(desc_t) <= sizeof(cublasLtMatmulDescOpaque_t), "fits");
+static_assert(sizeof(layout_t) <= sizeof(cublasLtMatrixLayoutOpaque_t), "fits");
+
+static desc_t *content(cublasLtMatmulDesc_t desc)
+{
+    return (desc_t *)desc->data;
+}
+static layout_t *content(cublasLtMatrixLayout_t layout)
+{
+    return (layout_t *)layout->data;
+}
 
 /* What an algorithm was chosen for. */
 struct chosen {
@@ -93,21 +102,27 @@ static cublasStatus_t set(void *field, size_t size, const void *value, size_t by
 }
 #define SET(field) set(&(field), sizeof(field), value, bytes)
 
+cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t desc, cublasComputeType_t compute, cudaDataType_t scale)
+{
+    *content(desc) = desc_t{compute,     scale,       CUBLASLT_POINTER_MODE_HOST, CUBLAS_OP_N,
+                            CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,  nullptr,
+                            -1};
+    return CUBLAS_STATUS_SUCCESS;
+}
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale)
 {
-    *desc = new desc_t{compute,     scale,       CUBLASLT_POINTER_MODE_HOST, CUBLAS_OP_N,
-                       CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,  nullptr,
-                       -1};
-    return CUBLAS_STATUS_SUCCESS;
+    *desc = new cublasLtMatmulDescOpaque_t();
+    return cublasLtMatmulDescInit(*desc, compute, scale);
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
 {
     delete desc;
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cublasLtMatmulDescAttributes_t attribute,
                                               const void *value, size_t bytes)
 {
+    desc_t *desc = content(opaque);
     switch (attribute) {
     case CUBLASLT_MATMUL_DESC_POINTER_MODE:
         return SET(desc->pointer_mode);
@@ -127,21 +142,28 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
         return CUBLAS_STATUS_INVALID_VALUE;
     }
 }
+cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t layout, cudaDataType_t type, uint64_t rows,
+                                        uint64_t cols, int64_t ld)
+{
+    *content(layout) = layout_t{(uint32_t)type, CUBLASLT_ORDER_COL, rows, cols, ld, 1, 0};
+    return CUBLAS_STATUS_SUCCESS;
+}
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type, uint64_t rows,
                                           uint64_t cols, int64_t ld)
 {
-    *layout = new layout_t{(uint32_t)type, CUBLASLT_ORDER_COL, rows, cols, ld, 1, 0};
-    return CUBLAS_STATUS_SUCCESS;
+    *layout = new cublasLtMatrixLayoutOpaque_t();
+    return cublasLtMatrixLayoutInit(*layout, type, rows, cols, ld);
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
 {
     delete layout;
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t opaque,
                                                 cublasLtMatrixLayoutAttribute_t attribute, const void *value,
                                                 size_t bytes)
 {
+    layout_t *layout = content(opaque);
     switch (attribute) {
     case CUBLASLT_MATRIX_LAYOUT_TYPE:
         return SET(layout->type);
@@ -222,10 +244,12 @@ static bool same_shape(const layout_t *a, const layout_t *b)
     return a->type == b->type && a->rows == b->rows && a->cols == b->cols && a->order == b->order;
 }
 
-static cublasStatus_t check(const desc_t *q, const layout_t *a, const layout_t *b, const layout_t *c, const layout_t *d,
-                            chosen *shape)
+static cublasStatus_t check(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a_layout, cublasLtMatrixLayout_t b_layout,
+                            cublasLtMatrixLayout_t c_layout, cublasLtMatrixLayout_t d_layout, chosen *shape)
 {
-    if (!q || !a || !b || !c || !d) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!desc || !a_layout || !b_layout || !c_layout || !d_layout) return CUBLAS_STATUS_INVALID_VALUE;
+    const desc_t *q = content(desc);
+    const layout_t *a = content(a_layout), *b = content(b_layout), *c = content(c_layout), *d = content(d_layout);
     if (!layout_valid(a) || !layout_valid(b) || !layout_valid(c) || !layout_valid(d))
         return CUBLAS_STATUS_INVALID_VALUE;
     if (a->batch != b->batch || a->batch != d->batch || c->batch != d->batch) return CUBLAS_STATUS_INVALID_VALUE;
@@ -386,17 +410,19 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (shape.workspace > workspace_bytes ||
         (shape.workspace && !runtime_on_device(workspace, (size_t)shape.workspace)) || (uintptr_t)workspace % 256)
         return CUBLAS_STATUS_INVALID_VALUE;
-    auto p = std::make_shared<product>(product{*desc, *a_layout, *b_layout, *c_layout, *d_layout, a, b, c, d, workspace,
+    auto p = std::make_shared<product>(product{*content(desc), *content(a_layout), *content(b_layout),
+                                               *content(c_layout), *content(d_layout), a, b, c, d, workspace,
                                                *(const float *)alpha, *(const float *)beta, shape});
-    if ((status = check_matrix(a, a_layout, shape.align[0])) || (status = check_matrix(b, b_layout, shape.align[1])) ||
-        (status = check_matrix(d, d_layout, shape.align[3])))
+    if ((status = check_matrix(a, &p->a, shape.align[0])) || (status = check_matrix(b, &p->b, shape.align[1])) ||
+        (status = check_matrix(d, &p->d, shape.align[3])))
         return status;
-    if (p->beta != 0 && (status = check_matrix(c, c_layout, shape.align[2]))) return status;
-    if (c == d && c_layout->ld != d_layout->ld) return CUBLAS_STATUS_INVALID_VALUE;
-    if (desc->epilogue & CUBLASLT_EPILOGUE_BIAS) {
-        const size_t size = type_size(d_layout->type);
-        if (!desc->bias || !runtime_on_device(desc->bias, (size_t)shape.m * size)) return CUBLAS_STATUS_INVALID_VALUE;
-        if ((uintptr_t)desc->bias % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (p->beta != 0 && (status = check_matrix(c, &p->c, shape.align[2]))) return status;
+    if (c == d && p->c.ld != p->d.ld) return CUBLAS_STATUS_INVALID_VALUE;
+    if (p->desc.epilogue & CUBLASLT_EPILOGUE_BIAS) {
+        const size_t size = type_size(p->d.type);
+        if (!p->desc.bias || !runtime_on_device(p->desc.bias, (size_t)shape.m * size))
+            return CUBLAS_STATUS_INVALID_VALUE;
+        if ((uintptr_t)p->desc.bias % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     return runtime_enqueue(stream, [p] { multiply(p.get()); }) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
 }

@@ -1,0 +1,508 @@
+#include "base/team.h"
+#include "base/cpus.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    LINE = 64,          /* bytes of a cache line */
+    CHUNKS = 8,         /* of a thread's part of a loop */
+    SPIN_NS = 50000,    /* that a thread spins before it sleeps: some times what waking it takes */
+    WINDOW_NS = 4000000 /* between two looks at how much of the processors the threads get: a slice of the scheduler */
+};
+#define LINGER_NS     2000000    /* that a caller keeps its share after it has left */
+#define RETRY_NS      50000000   /* before a caller that has found the machine busy tries more threads, at first */
+#define RETRY_MOST_NS 1000000000 /* and after many vain tries */
+#define BUSY          0.35       /* threads' worth of time kept from a caller's threads that makes it use fewer */
+
+/* A thread's part of a loop. `left` chunks are still to be taken. Whoever takes one with a compare-and-swap has begun
+ * it, so that the loop it belongs to cannot end before, and may read all that describes that loop. */
+typedef struct {
+    _Alignas(LINE) atomic_int left;
+    int chunks, first, last; /* items first .. last-1 in so many chunks */
+} part;
+
+/* What a thread has got of its processor. */
+typedef struct {
+    int64_t wall, cpu;  /* ns, of the clocks at the last look */
+    int64_t slept;      /* ns since then that it slept, waiting for others */
+    atomic_int kept;    /* permille of the time in which it would have run and did not */
+    _Atomic int64_t at; /* when `kept` was measured */
+} share_seen;
+
+struct team_caller {
+    _Alignas(LINE) atomic_uint loop; /* counts loops; a worker that waits looks at this */
+    atomic_int sleepers;             /* workers of this caller that sleep, or are about to */
+    /* The loop at hand. */
+    team_body *body;
+    void *arg;
+    part *parts;                          /* [threads] */
+    atomic_int in_use;                    /* parts of the loop at hand */
+    _Alignas(LINE) atomic_int unfinished; /* chunks */
+    atomic_int waiting;                   /* the caller sleeps until unfinished is 0 */
+    pthread_mutex_t mutex;
+    pthread_cond_t finished;
+
+    team *team;
+    team_caller *next;
+    atomic_int width; /* threads it may use: 1 and its workers */
+    /* The team's lock guards these. */
+    int entered, counted; /* counted: entered, or left a moment ago */
+    int64_t left_at;
+    /* The caller's own. */
+    int limit; /* the most threads that the machine seems to have for it */
+    int64_t retry_at, retry;
+    share_seen seen;
+    pthread_t thread; /* that entered last */
+};
+
+typedef struct {
+    _Alignas(LINE) _Atomic(team_caller *) caller; /* whom it helps; NULL: nobody */
+    atomic_int rank;                              /* among that caller's workers */
+    atomic_int asleep;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    share_seen seen;
+    int number; /* 1 .. threads-1 */
+    team *team;
+    pthread_t thread;
+} worker;
+
+struct team {
+    int threads, cpus;
+    atomic_int stop;
+    pthread_mutex_t lock;
+    team_caller *callers, *spare; /* spare: freed ones. A late worker may still look at their parts */
+    int made;                     /* workers that run */
+    worker *workers;              /* [threads - 1] */
+};
+
+static int64_t clock_ns(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static int64_t now_ns(void)
+{
+    return clock_ns(CLOCK_MONOTONIC);
+}
+
+static inline void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory");
+#endif
+}
+
+/* --- chunks ------------------------------------------------------------------------------------------------------- */
+
+/* Takes and runs chunks of a part until there are none left; returns how many. */
+static int run_part(team_caller *c, part *p, int thread)
+{
+    int done = 0;
+    for (int left = atomic_load_explicit(&p->left, memory_order_relaxed); left > 0;) {
+        if (!atomic_compare_exchange_weak_explicit(&p->left, &left, left - 1, memory_order_acquire,
+                                                   memory_order_relaxed))
+            continue;
+        const int n = p->last - p->first, chunk = p->chunks - left;
+        c->body(c->arg, p->first + team_part(n, p->chunks, chunk), p->first + team_part(n, p->chunks, chunk + 1),
+                thread);
+        done++;
+        left = atomic_load_explicit(&p->left, memory_order_relaxed);
+    }
+    return done;
+}
+
+/* Runs chunks of all parts, beginning with `own`. */
+static void run_parts(team_caller *c, int own, int thread)
+{
+    const int parts = atomic_load_explicit(&c->in_use, memory_order_relaxed);
+    for (int i = 0; i < parts; i++) {
+        const int done = run_part(c, &c->parts[(own + i) % parts], thread);
+        if (done == 0 || atomic_fetch_sub(&c->unfinished, done) > done || !atomic_load(&c->waiting)) continue;
+        pthread_mutex_lock(&c->mutex);
+        pthread_cond_signal(&c->finished);
+        pthread_mutex_unlock(&c->mutex);
+    }
+}
+
+/* --- the share of the processors ---------------------------------------------------------------------------------- */
+
+static void look_first(share_seen *s, int64_t now)
+{
+    s->wall = now;
+    s->cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    s->slept = 0;
+}
+
+/* Measures how much of the time since the last look the thread was kept from running; at most once a window. Returns
+ * whether it did. */
+static int look(share_seen *s, int64_t now)
+{
+    const int64_t wall = now - s->wall;
+    if (wall < WINDOW_NS) return 0;
+    const int64_t cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID), kept = wall - (cpu - s->cpu) - s->slept;
+    atomic_store_explicit(&s->kept, kept > 0 ? (int)(1000 * kept / wall) : 0, memory_order_relaxed);
+    atomic_store_explicit(&s->at, now, memory_order_relaxed);
+    s->wall = now;
+    s->cpu = cpu;
+    s->slept = 0;
+    return 1;
+}
+
+static void wake(worker *w)
+{
+    if (!atomic_load(&w->asleep) || !atomic_exchange(&w->asleep, 0)) return;
+    pthread_mutex_lock(&w->mutex);
+    pthread_cond_signal(&w->wake);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+/* A worker that sleeps wakes, so that it is counted among the sleepers of its new caller. */
+static void assign(worker *w, team_caller *c)
+{
+    if (atomic_exchange(&w->caller, c) != c) wake(w);
+}
+
+/* Divides the threads among the callers that are at work. The lock is held. */
+static void divide(team *t, int64_t now)
+{
+    int callers = 0, place = 0, w = 0;
+    for (team_caller *c = t->callers; c; c = c->next) {
+        c->counted = c->entered || (c->counted && now - c->left_at < LINGER_NS);
+        callers += c->counted;
+    }
+    for (team_caller *c = t->callers; c; c = c->next) {
+        int width = 1;
+        if (c->counted) {
+            width = t->threads / callers + (place++ < t->threads % callers);
+            if (width > c->limit) width = c->limit;
+            if (width < 1) width = 1;
+        }
+        for (int rank = 0; rank < width - 1 && w < t->made; rank++, w++) {
+            atomic_store(&t->workers[w].rank, rank);
+            assign(&t->workers[w], c);
+        }
+        atomic_store(&c->width, width);
+    }
+    for (; w < t->made; w++) assign(&t->workers[w], NULL);
+}
+
+/* Looks at what the caller's threads get of the machine, and uses fewer or tries more. */
+static void adapt(team_caller *c, int64_t now)
+{
+    team *t = c->team;
+    const int width = atomic_load(&c->width), most = t->threads < t->cpus ? t->threads : t->cpus;
+    double kept = atomic_load_explicit(&c->seen.kept, memory_order_relaxed) / 1000.0;
+    int seen = 1;
+    pthread_mutex_lock(&t->lock);
+    for (int w = 0; w < t->made; w++) {
+        const worker *helper = &t->workers[w];
+        if (atomic_load(&helper->caller) != c || now - atomic_load(&helper->seen.at) > 2 * WINDOW_NS) continue;
+        kept += atomic_load_explicit(&helper->seen.kept, memory_order_relaxed) / 1000.0;
+        seen++;
+    }
+    if (width > 1 && kept > BUSY) {
+        c->limit = (int)(width - kept + BUSY);
+        if (c->limit < 1) c->limit = 1;
+        c->retry_at = now + c->retry;
+        c->retry = 2 * c->retry < RETRY_MOST_NS ? 2 * c->retry : RETRY_MOST_NS;
+    } else if (width >= c->limit && c->limit < most && now >= c->retry_at) {
+        c->limit = 2 * c->limit < most ? 2 * c->limit : most;
+        c->retry_at = now + 2 * WINDOW_NS;
+    } else if (c->limit == most && seen == width) {
+        c->retry = RETRY_NS; /* it has them all, and they run */
+    }
+    divide(t, now);
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* --- workers ------------------------------------------------------------------------------------------------------ */
+
+static int has_news(const worker *w, const team_caller *c, unsigned loop)
+{
+    return atomic_load(&w->caller) != c || (c && atomic_load(&c->loop) != loop) || atomic_load(&w->team->stop);
+}
+
+/* Sleeps until there is a new loop, another caller, or an end. */
+static void sleep_until_news(worker *w, team_caller *c, unsigned loop)
+{
+    const int64_t start = now_ns();
+    atomic_store(&w->asleep, 1);
+    if (c) atomic_fetch_add(&c->sleepers, 1);
+    pthread_mutex_lock(&w->mutex);
+    while (atomic_load(&w->asleep) && !has_news(w, c, loop)) pthread_cond_wait(&w->wake, &w->mutex);
+    pthread_mutex_unlock(&w->mutex);
+    atomic_store(&w->asleep, 0);
+    if (c) atomic_fetch_sub(&c->sleepers, 1);
+    const int64_t now = now_ns();
+    w->seen.slept += now - start;
+    if (w->seen.slept > WINDOW_NS / 2) look_first(&w->seen, now);
+}
+
+static void wait_for_news(worker *w, team_caller *c, unsigned loop)
+{
+    const int64_t end = c ? now_ns() + SPIN_NS : 0;
+    while (c && now_ns() < end)
+        for (int i = 0; i < 16; i++) {
+            if (has_news(w, c, loop)) return;
+            relax();
+        }
+    sleep_until_news(w, c, loop);
+}
+
+static void *work(void *arg)
+{
+    worker *w = arg;
+    team_caller *last = NULL;
+    unsigned loop = 0;
+    look_first(&w->seen, now_ns());
+    while (!atomic_load(&w->team->stop)) {
+        team_caller *c = atomic_load(&w->caller);
+        if (!c || (c == last && atomic_load(&c->loop) == loop)) {
+            wait_for_news(w, c, loop);
+            continue;
+        }
+        last = c;
+        loop = atomic_load(&c->loop);
+        run_parts(c, 1 + atomic_load(&w->rank), w->number);
+        look(&w->seen, now_ns());
+    }
+    return NULL;
+}
+
+static mar_status start_workers(team *t, mar_err *err)
+{
+    sigset_t all, old;
+    int failed = 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the host's threads' business; a worker inherits the mask */
+    for (; !failed && t->made < t->threads - 1; t->made += !failed) {
+        worker *w = &t->workers[t->made];
+        w->team = t;
+        w->number = t->made + 1;
+        pthread_mutex_init(&w->mutex, NULL);
+        pthread_cond_init(&w->wake, NULL);
+        failed = pthread_create(&w->thread, NULL, work, w);
+        if (failed) {
+            pthread_cond_destroy(&w->wake);
+            pthread_mutex_destroy(&w->mutex);
+        }
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (!failed) return MAR_OK;
+    return err_set(err, MAR_ENOMEM, "cannot start thread %d of %d: %s", t->made + 2, t->threads, strerror(failed));
+}
+
+/* --- teams and callers -------------------------------------------------------------------------------------------- */
+
+mar_status team_create(int threads, team **out, mar_err *err)
+{
+    *out = NULL;
+    team *t = calloc(1, sizeof *t);
+    if (!t) return err_set(err, MAR_ENOMEM, "out of memory");
+    t->threads = threads;
+    t->cpus = cpus_available();
+    pthread_mutex_init(&t->lock, NULL);
+    const size_t bytes = (size_t)threads * sizeof *t->workers; /* one too many, for none is no allocation */
+    t->workers = aligned_alloc(LINE, bytes);
+    mar_status status = t->workers ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    if (status == MAR_OK) {
+        memset(t->workers, 0, bytes);
+        status = start_workers(t, err);
+    }
+    if (status == MAR_OK)
+        *out = t;
+    else
+        team_free(t);
+    return status;
+}
+
+static void caller_destroy(team_caller *c)
+{
+    pthread_cond_destroy(&c->finished);
+    pthread_mutex_destroy(&c->mutex);
+    free(c->parts);
+    free(c);
+}
+
+static void destroy_all(team_caller *c)
+{
+    while (c) {
+        team_caller *next = c->next;
+        caller_destroy(c);
+        c = next;
+    }
+}
+
+void team_free(team *t)
+{
+    if (!t) return;
+    atomic_store(&t->stop, 1);
+    for (int i = 0; i < t->made; i++) wake(&t->workers[i]);
+    for (int i = 0; i < t->made; i++) {
+        worker *w = &t->workers[i];
+        pthread_join(w->thread, NULL);
+        pthread_cond_destroy(&w->wake);
+        pthread_mutex_destroy(&w->mutex);
+    }
+    destroy_all(t->callers);
+    destroy_all(t->spare);
+    free(t->workers);
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+}
+
+static team_caller *make_caller(team *t)
+{
+    team_caller *c = aligned_alloc(LINE, sizeof *c);
+    part *parts = aligned_alloc(LINE, (size_t)t->threads * sizeof *parts);
+    if (!c || !parts) {
+        free(c);
+        free(parts);
+        return NULL;
+    }
+    memset(c, 0, sizeof *c);
+    memset(parts, 0, (size_t)t->threads * sizeof *parts);
+    pthread_mutex_init(&c->mutex, NULL);
+    pthread_cond_init(&c->finished, NULL);
+    c->team = t;
+    c->parts = parts;
+    return c;
+}
+
+mar_status team_caller_create(team *t, team_caller **out, mar_err *err)
+{
+    pthread_mutex_lock(&t->lock);
+    team_caller *c = t->spare;
+    if (c)
+        t->spare = c->next;
+    else
+        c = make_caller(t);
+    if (c) {
+        atomic_store(&c->width, 1);
+        c->limit = t->threads < t->cpus ? t->threads : t->cpus;
+        c->retry = RETRY_NS;
+        c->retry_at = 0;
+        c->entered = c->counted = 0;
+        c->seen.wall = 0;
+        c->next = t->callers;
+        t->callers = c;
+    }
+    pthread_mutex_unlock(&t->lock);
+    *out = c;
+    return c ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+}
+
+void team_caller_free(team_caller *c)
+{
+    if (!c) return;
+    team *t = c->team;
+    pthread_mutex_lock(&t->lock);
+    team_caller **p = &t->callers;
+    while (*p != c) p = &(*p)->next;
+    *p = c->next;
+    c->next = t->spare;
+    t->spare = c;
+    for (int w = 0; w < t->made; w++)
+        if (atomic_load(&t->workers[w].caller) == c) assign(&t->workers[w], NULL);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void team_enter(team_caller *c)
+{
+    team *t = c->team;
+    const int64_t now = now_ns();
+    pthread_mutex_lock(&t->lock);
+    const int first = c->entered++ == 0;
+    const int64_t away = now - c->left_at;
+    if (!c->counted) divide(t, now);
+    pthread_mutex_unlock(&t->lock);
+    if (!first) return;
+    if (c->seen.wall && pthread_equal(c->thread, pthread_self()))
+        c->seen.slept += away; /* what happens between calls is not the machine's doing */
+    else
+        look_first(&c->seen, now);
+    c->thread = pthread_self();
+}
+
+void team_leave(team_caller *c)
+{
+    team *t = c->team;
+    pthread_mutex_lock(&t->lock);
+    c->entered--;
+    c->left_at = now_ns();
+    pthread_mutex_unlock(&t->lock);
+}
+
+int team_width(const team_caller *c)
+{
+    return atomic_load_explicit(&c->width, memory_order_relaxed);
+}
+
+/* --- loops -------------------------------------------------------------------------------------------------------- */
+
+static void post(team_caller *c, int n, int width, team_body *body, void *arg)
+{
+    int chunks = 0;
+    c->body = body;
+    c->arg = arg;
+    for (int r = 0; r < width; r++) {
+        part *p = &c->parts[r];
+        p->first = team_part(n, width, r);
+        p->last = team_part(n, width, r + 1);
+        p->chunks = p->last - p->first < CHUNKS ? p->last - p->first : CHUNKS;
+        chunks += p->chunks;
+    }
+    atomic_store(&c->unfinished, chunks);
+    atomic_store_explicit(&c->in_use, width, memory_order_relaxed);
+    for (int r = 0; r < width; r++) atomic_store_explicit(&c->parts[r].left, c->parts[r].chunks, memory_order_release);
+    atomic_fetch_add(&c->loop, 1);
+    if (atomic_load(&c->sleepers) == 0) return;
+    for (int w = 0; w < c->team->made; w++)
+        if (atomic_load(&c->team->workers[w].caller) == c) wake(&c->team->workers[w]);
+}
+
+static void wait_until_finished(team_caller *c)
+{
+    const int64_t start = now_ns();
+    do
+        for (int i = 0; i < 16; i++) {
+            if (atomic_load(&c->unfinished) == 0) return;
+            relax();
+        }
+    while (now_ns() - start < SPIN_NS);
+    const int64_t slept = now_ns();
+    pthread_mutex_lock(&c->mutex);
+    atomic_store(&c->waiting, 1);
+    while (atomic_load(&c->unfinished) > 0) pthread_cond_wait(&c->finished, &c->mutex);
+    atomic_store(&c->waiting, 0);
+    pthread_mutex_unlock(&c->mutex);
+    c->seen.slept += now_ns() - slept;
+}
+
+void team_for(team_caller *c, int n, team_body *body, void *arg)
+{
+    const int width = team_width(c);
+    if (n <= 0) return;
+    if (n == 1 || width == 1) {
+        body(arg, 0, n, 0);
+    } else {
+        post(c, n, width, body, arg);
+        run_parts(c, 0, 0);
+        wait_until_finished(c);
+    }
+    if (c->team->threads > 1) {
+        const int64_t now = now_ns();
+        if (look(&c->seen, now)) adapt(c, now);
+    }
+}

@@ -82,13 +82,16 @@ size_t cublasLtGetVersion()
 }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
 {
+    if (runtime_injected()) return CUBLAS_STATUS_ALLOC_FAILED;
     *handle = new cublasLtContext{handle_magic};
+    runtime_count(1);
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 {
     if (!handle || handle->magic != handle_magic) return CUBLAS_STATUS_NOT_INITIALIZED;
     delete handle;
+    runtime_count(-1);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -107,16 +110,6 @@ cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t desc, cublasComputeTy
     *content(desc) = desc_t{compute,     scale,       CUBLASLT_POINTER_MODE_HOST, CUBLAS_OP_N,
                             CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,  nullptr,
                             -1};
-    return CUBLAS_STATUS_SUCCESS;
-}
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale)
-{
-    *desc = new cublasLtMatmulDescOpaque_t();
-    return cublasLtMatmulDescInit(*desc, compute, scale);
-}
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
-{
-    delete desc;
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cublasLtMatmulDescAttributes_t attribute,
@@ -146,17 +139,6 @@ cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t layout, cudaDataT
                                         uint64_t cols, int64_t ld)
 {
     *content(layout) = layout_t{(uint32_t)type, CUBLASLT_ORDER_COL, rows, cols, ld, 1, 0};
-    return CUBLAS_STATUS_SUCCESS;
-}
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type, uint64_t rows,
-                                          uint64_t cols, int64_t ld)
-{
-    *layout = new cublasLtMatrixLayoutOpaque_t();
-    return cublasLtMatrixLayoutInit(*layout, type, rows, cols, ld);
-}
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
-{
-    delete layout;
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t opaque,
@@ -289,6 +271,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulHeuristicResult_t results[], int *returned)
 {
     *returned = 0;
+    if (runtime_injected()) return CUBLAS_STATUS_ALLOC_FAILED;
     if (!handle || handle->magic != handle_magic) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (requested < 1 || !preference) return CUBLAS_STATUS_INVALID_VALUE;
     chosen shape;
@@ -398,6 +381,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,
                               size_t workspace_bytes, cudaStream_t stream)
 {
+    if (runtime_injected()) return CUBLAS_STATUS_EXECUTION_FAILED;
     if (!handle || handle->magic != handle_magic) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (!alpha || !beta || !algo) return CUBLAS_STATUS_INVALID_VALUE;
     chosen shape, asked;
@@ -424,5 +408,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
             return CUBLAS_STATUS_INVALID_VALUE;
         if ((uintptr_t)p->desc.bias % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
     }
+    if (!runtime_is_current(stream)) return CUBLAS_STATUS_INVALID_VALUE;
     return runtime_enqueue(stream, [p] { multiply(p.get()); }) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
 }

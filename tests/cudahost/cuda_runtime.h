@@ -1,5 +1,6 @@
 /* CUDA's runtime on the CPU, as far as the backend uses it (runtime.cpp). Work runs when it is enqueued, or with
- * MAR_CUDAHOST_LAZY=1 as late as CUDA permits. Numbers of CUDA's enumerations are its own. */
+ * MAR_CUDAHOST_LAZY=1 as late as CUDA permits. Numbers of CUDA's enumerations are its own. Any number of the program's
+ * threads may call it, one of them at a time gets its turn. */
 #ifndef CUDAHOST_RUNTIME_H
 #define CUDAHOST_RUNTIME_H
 
@@ -28,6 +29,7 @@ typedef enum {
     cudaErrorStreamCaptureUnsupported = 900,
     cudaErrorStreamCaptureInvalidated = 901,
     cudaErrorStreamCaptureImplicit = 906,
+    cudaErrorStreamCaptureWrongThread = 908,
     cudaErrorInvalidClusterSize = 912,
     cudaErrorUnknown = 999,
 } cudaError_t;
@@ -37,6 +39,12 @@ const char *cudaGetErrorString(cudaError_t error);
 const char *cudaGetErrorName(cudaError_t error);
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
+
+/* For tests. After `calls` more calls of this thread that can fail on a GPU that works (allocations, copies, launches,
+ * new streams, events, graphs), one fails; a negative number: none. */
+extern "C" void cudahost_fail_after(long calls);
+/* How much there is: allocations, streams, events, graphs, handles. */
+extern "C" long cudahost_objects();
 
 /* --- devices --------------------------------------------------------------------------------------------------- */
 
@@ -79,9 +87,9 @@ typedef enum {
     cudaLimitMaxL2FetchGranularity = 5,
     cudaLimitPersistingL2CacheSize = 6,
 } cudaLimit;
-cudaError_t cudaGetDeviceCount(int *count);
-cudaError_t cudaSetDevice(int device);
-cudaError_t cudaGetDevice(int *device);
+cudaError_t cudaGetDeviceCount(int *count); /* MAR_CUDAHOST_DEVICES of them */
+extern "C" cudaError_t cudaSetDevice(int device);
+extern "C" cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value);
@@ -138,9 +146,9 @@ enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1 };
 enum { cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
 enum { cudaEventRecordDefault = 0, cudaEventRecordExternal = 1 };
 cudaError_t cudaStreamCreate(cudaStream_t *stream);
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+extern "C" cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority);
-cudaError_t cudaStreamDestroy(cudaStream_t stream);
+extern "C" cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);

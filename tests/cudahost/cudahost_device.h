@@ -88,8 +88,8 @@ struct cudahost_thread {
     struct cudahost_block *block;
     void *shared; /* the block's */
 };
-extern cudahost_thread *cudahost_now; /* the running thread; NULL in host code */
-extern uint3 threadIdx, blockIdx;     /* the running thread's */
+extern __thread cudahost_thread *cudahost_now; /* the running thread; NULL in host code */
+extern uint3 threadIdx, blockIdx;              /* the running thread's */
 extern dim3 blockDim, gridDim;
 const int warpSize = 32;
 

@@ -1,4 +1,4 @@
-/* The imagined device: its limits, errors, and what a launch may ask for. */
+/* The imagined devices, which are all alike: their limits, errors, and what a launch may ask for. */
 #include "fibres.h"
 #include "runtime.h"
 
@@ -8,11 +8,22 @@
 std::recursive_mutex runtime_mutex;
 
 static thread_local cudaError_t last_error = cudaSuccess;
+static thread_local long calls_left = LONG_MAX; /* until one fails */
 
 cudaError_t runtime_done(cudaError_t e)
 {
     if (e != cudaSuccess && e != cudaErrorNotReady) last_error = e;
     return e;
+}
+
+void cudahost_fail_after(long calls)
+{
+    calls_left = calls < 0 ? LONG_MAX : calls;
+}
+bool runtime_injected()
+{
+    if (calls_left == LONG_MAX) return false;
+    return calls_left-- <= 0;
 }
 
 /* --- errors and the device --------------------------------------------------------------------------------------- */
@@ -106,25 +117,37 @@ cudaError_t cudaGetDeviceCount(int *count)
     *count = (int)runtime_environment("MAR_CUDAHOST_DEVICES", 1);
     return runtime_done(*count ? cudaSuccess : cudaErrorNoDevice);
 }
+static bool device_exists(int device)
+{
+    return device >= 0 && (size_t)device < runtime_environment("MAR_CUDAHOST_DEVICES", 1);
+}
+
+static thread_local int current_device;
+
+int runtime_device()
+{
+    return current_device;
+}
 cudaError_t cudaSetDevice(int device)
 {
-    return runtime_done(device == 0 && runtime_environment("MAR_CUDAHOST_DEVICES", 1) ? cudaSuccess
-                                                                                      : cudaErrorInvalidDevice);
+    if (!device_exists(device)) return runtime_done(cudaErrorInvalidDevice);
+    current_device = device;
+    return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int *device)
 {
-    *device = 0;
+    *device = current_device;
     return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
 {
     *properties = runtime_properties();
-    return runtime_done(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+    return runtime_done(device_exists(device) ? cudaSuccess : cudaErrorInvalidDevice);
 }
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device)
 {
     const cudaDeviceProp p = runtime_properties();
-    if (device != 0) return runtime_done(cudaErrorInvalidDevice);
+    if (!device_exists(device)) return runtime_done(cudaErrorInvalidDevice);
     switch (attribute) {
     case cudaDevAttrMaxThreadsPerBlock:
         *value = p.maxThreadsPerBlock;
@@ -197,6 +220,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
 static size_t persisting_limit;
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value)
 {
+    LOCK();
     if (limit == cudaLimitPersistingL2CacheSize) {
         if (value > (size_t)runtime_properties().persistingL2CacheMaxSize) return runtime_done(cudaErrorInvalidValue);
         persisting_limit = value;
@@ -205,6 +229,7 @@ cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value)
 }
 cudaError_t cudaDeviceGetLimit(size_t *value, cudaLimit limit)
 {
+    LOCK();
     *value = limit == cudaLimitPersistingL2CacheSize ? persisting_limit : 0;
     return cudaSuccess;
 }
@@ -321,7 +346,9 @@ cudaError_t cudahost_launch(const cudaLaunchConfig_t *config, const void *kernel
     LOCK();
     std::shared_ptr<cudahost_call> owned(call);
     device_launch l;
+    if (runtime_injected()) return runtime_done(cudaErrorLaunchOutOfResources);
     if (const cudaError_t e = check_launch(config, kernel, &l)) return runtime_done(e);
+    if (!runtime_is_current(config->stream)) return runtime_done(cudaErrorInvalidResourceHandle);
     return runtime_done(runtime_enqueue(config->stream, [l, owned] {
         device_launch launch = l;
         launch.call = owned.get();

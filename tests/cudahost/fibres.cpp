@@ -1,5 +1,6 @@
 /* Launches on the CPU: a block's threads are fibres, one of which runs until it waits for others. Those that can run
- * are in a queue. If it is empty and some threads have not ended, these wait for something that cannot happen. */
+ * are in a queue. If it is empty and some threads have not ended, these wait for something that cannot happen. One
+ * thread of the program at a time launches, and stays with the launch to its end: what is here is runtime_mutex's. */
 #include "fibres.h"
 
 #include <cxxabi.h>
@@ -15,7 +16,7 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-cudahost_thread *cudahost_now;
+__thread cudahost_thread *cudahost_now;
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 const race_hooks *cudahost_race;

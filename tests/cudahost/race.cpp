@@ -259,6 +259,7 @@ static void note(const void *address, size_t n, bool writes, bool atomic, bool i
     fibre_stack_range(&bottom, &top);
     if (p >= bottom && p < top) return;
     if (p >= (uintptr_t)&__executable_start && p < (uintptr_t)&_end) return;
+    if (address == &cudahost_now) return;
     if (b->cluster)
         for (const cudahost_block *other : b->cluster->blocks)
             if (within(p, other->shared, l->shared_bytes)) b = other;

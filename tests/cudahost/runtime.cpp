@@ -7,6 +7,7 @@
 #include <memory>
 #include <set>
 #include <sys/mman.h>
+#include <thread>
 
 #if CUDAHOST_ASAN
 #include <sanitizer/asan_interface.h>
@@ -91,6 +92,7 @@ static cudaError_t unsafe_now();
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
     LOCK();
+    if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     if (const cudaError_t e = unsafe_now()) return runtime_done(e);
     *p = nullptr;
     if (bytes == 0) return cudaSuccess;
@@ -137,6 +139,7 @@ cudaError_t cudaFree(void *p)
 cudaError_t cudaMallocHost(void **p, size_t bytes, unsigned)
 {
     LOCK();
+    if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     if (const cudaError_t e = unsafe_now()) return runtime_done(e);
     *p = nullptr;
     if (bytes == 0) return cudaSuccess;
@@ -151,6 +154,7 @@ cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags)
 }
 cudaError_t cudaHostGetDevicePointer(void **device, void *memory, unsigned)
 {
+    LOCK();
     *device = memory;
     return runtime_done(is_pinned(memory, 1) ? cudaSuccess : cudaErrorInvalidValue);
 }
@@ -179,17 +183,20 @@ struct CUgraph_st {
     bool invalid = false;
     cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
     cudaStream_t origin = nullptr;
+    std::thread::id thread; /* that began it */
 };
 struct CUgraphExec_st {
     std::vector<std::function<void()>> nodes;
 };
 struct CUstream_st {
     bool blocking = true; /* with regard to the legacy stream */
+    int device = 0;
     std::deque<std::function<void()>> pending;
     unsigned long enqueued = 0, performed = 0;
     CUgraph_st *capture = nullptr;
 };
 struct CUevent_st {
+    int device = 0;
     CUstream_st *stream = nullptr; /* where it was recorded; NULL: nowhere */
     unsigned long ticket = 0;
     CUgraph_st *captured = nullptr;
@@ -230,16 +237,38 @@ static void finish_all()
     for (CUstream_st *s : streams) finish(s);
 }
 
-/* The error of a call that must not happen while a stream captures, which spoils the capture; or success. */
+/* The error of a call that must not happen while a stream captures, which spoils the capture; or success. Captures of
+ * other threads matter only in the global mode. */
 static cudaError_t unsafe_now()
 {
     cudaError_t e = cudaSuccess;
     for (CUstream_st *s : streams) {
         if (!s->capture || s->capture->mode == cudaStreamCaptureModeRelaxed) continue;
+        if (s->capture->mode == cudaStreamCaptureModeThreadLocal && s->capture->thread != std::this_thread::get_id())
+            continue;
         s->capture->invalid = true;
         e = cudaErrorStreamCaptureUnsupported;
     }
     return e;
+}
+
+bool runtime_is_current(cudaStream_t stream)
+{
+    LOCK();
+    const CUstream_st *s = stream_of(stream);
+    return !s || s == &legacy || s->device == runtime_device(); /* runtime_enqueue refuses what is no stream */
+}
+
+static long graphs, others;
+void runtime_count(int change)
+{
+    LOCK();
+    others += change;
+}
+long cudahost_objects()
+{
+    LOCK();
+    return (long)(device_memory.size() + pinned_memory.size() + streams.size() + events.size()) + graphs + others;
 }
 
 /* The same of work on the legacy stream. */
@@ -279,8 +308,10 @@ cudaError_t runtime_enqueue(cudaStream_t stream, std::function<void()> work)
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
     LOCK();
+    if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     *stream = new CUstream_st();
     (*stream)->blocking = !(flags & cudaStreamNonBlocking);
+    (*stream)->device = runtime_device();
     streams.insert(*stream);
     return cudaSuccess;
 }
@@ -352,6 +383,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 }
 cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaStreamAttrID attribute, const cudaStreamAttrValue *value)
 {
+    LOCK();
     const cudaDeviceProp p = runtime_properties();
     if (!stream_of(stream)) return runtime_done(cudaErrorInvalidResourceHandle);
     if (attribute == cudaLaunchAttributeAccessPolicyWindow) {
@@ -391,6 +423,7 @@ static cudaError_t check_copy(const void *to, const void *from, size_t bytes, cu
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream)
 {
     LOCK();
+    if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     if (bytes == 0) return cudaSuccess;
     if (const cudaError_t e = check_copy(to, from, bytes, &kind)) return runtime_done(e);
     CUstream_st *s = stream_of(stream);
@@ -426,6 +459,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream)
 {
     LOCK();
+    if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     if (bytes == 0) return cudaSuccess;
     if (!runtime_on_device(p, bytes)) return runtime_done(cudaErrorInvalidValue);
     return runtime_done(runtime_enqueue(stream, [p, value, bytes] { memset(p, value, bytes); }));
@@ -442,8 +476,10 @@ cudaError_t cudaMemset(void *p, int value, size_t bytes)
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     LOCK();
+    if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     *event = new CUevent_st();
     (*event)->timing = !(flags & cudaEventDisableTiming);
+    (*event)->device = runtime_device();
     events.insert(*event);
     return cudaSuccess;
 }
@@ -462,8 +498,10 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags)
 {
     LOCK();
+    if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     CUstream_st *s = stream_of(stream);
-    if (!s || !events.count(event)) return runtime_done(cudaErrorInvalidResourceHandle);
+    if (!s || !events.count(event) || (s != &legacy && s->device != event->device))
+        return runtime_done(cudaErrorInvalidResourceHandle);
     const auto take = [event] { event->nanoseconds = clock64(); };
     if (s->capture) {
         if (flags & cudaEventRecordExternal) {
@@ -539,6 +577,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode)
 {
     LOCK();
+    if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     CUstream_st *s = stream_of(stream);
     if (!s) return runtime_done(cudaErrorInvalidResourceHandle);
     if (s == &legacy) return runtime_done(cudaErrorStreamCaptureUnsupported);
@@ -546,6 +585,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
     s->capture = new CUgraph_st();
     s->capture->mode = mode;
     s->capture->origin = s;
+    s->capture->thread = std::this_thread::get_id();
+    graphs++;
     return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
@@ -556,12 +597,15 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     if (!s) return runtime_done(cudaErrorInvalidResourceHandle);
     CUgraph_st *g = s->capture;
     if (!g || g->origin != s) return runtime_done(cudaErrorInvalidValue);
+    if (g->mode != cudaStreamCaptureModeRelaxed && g->thread != std::this_thread::get_id())
+        return runtime_done(cudaErrorStreamCaptureWrongThread);
     for (CUstream_st *other : streams)
         if (other->capture == g) other->capture = nullptr;
     for (CUevent_st *e : events)
         if (e->captured == g) e->captured = nullptr, e->stream = nullptr;
     if (g->invalid) {
         delete g;
+        graphs--;
         return runtime_done(cudaErrorStreamCaptureInvalidated);
     }
     *graph = g;
@@ -580,9 +624,11 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
 {
     LOCK();
+    if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     if (!graph) return runtime_done(cudaErrorInvalidValue);
     *exec = new CUgraphExec_st();
     (*exec)->nodes = graph->nodes;
+    graphs++;
     return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
@@ -595,6 +641,8 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t)
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
+    LOCK();
+    if (runtime_injected()) return runtime_done(cudaErrorLaunchOutOfResources);
     if (!exec) return runtime_done(cudaErrorInvalidValue);
     return runtime_done(runtime_enqueue(stream, [nodes = exec->nodes] {
         for (const auto &node : nodes) node();
@@ -602,11 +650,17 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
+    LOCK();
+    if (!exec) return runtime_done(cudaErrorInvalidValue);
     delete exec;
-    return runtime_done(exec ? cudaSuccess : cudaErrorInvalidValue);
+    graphs--;
+    return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
+    LOCK();
+    if (!graph) return runtime_done(cudaErrorInvalidValue);
     delete graph;
-    return runtime_done(graph ? cudaSuccess : cudaErrorInvalidValue);
+    graphs--;
+    return cudaSuccess;
 }

@@ -16,6 +16,14 @@ cudaError_t runtime_done(cudaError_t e);
 size_t runtime_environment(const char *name, size_t otherwise);
 cudaDeviceProp runtime_properties();
 
+int runtime_device(); /* the thread's current one */
+/* Whether this call is the one that cudahost_fail_after lets fail. */
+bool runtime_injected();
+/* Whether a stream is of the thread's current device. */
+bool runtime_is_current(cudaStream_t stream);
+/* Counts an object of a library, +1 when it is made and -1 when it is freed. */
+void runtime_count(int change);
+
 /* Does the work, or keeps it for later or for a graph. */
 cudaError_t runtime_enqueue(cudaStream_t stream, std::function<void()> work);
 /* Whether [p, p + bytes) lies in one allocation of the device. */

@@ -6,6 +6,7 @@
 
 #include <cooperative_groups.h>
 #include <mma.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -405,21 +406,21 @@ static cublasStatus_t matmul(const bf16 *x, const bf16 *w, const void *bias, voi
         assert_int_equal(cublasLtCreate(&handle), CUBLAS_STATUS_SUCCESS);
         workspace = device(1 << 20);
     }
-    cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t a, b, d;
+    cublasLtMatmulDescOpaque_t desc;
+    cublasLtMatrixLayoutOpaque_t a, b, d;
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t found;
     const cublasOperation_t transposed = CUBLAS_OP_T;
     const uint64_t workspace_bytes = 1 << 20;
     const float one = 1;
     int count = 0;
-    cublasLtMatmulDescCreate(&desc, compute, CUDA_R_32F);
-    cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed));
-    cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
-    cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
-    cublasLtMatrixLayoutCreate(&a, CUDA_R_16BF, (uint64_t)k, (uint64_t)n, k);
-    cublasLtMatrixLayoutCreate(&b, CUDA_R_16BF, (uint64_t)k, (uint64_t)rows, k);
-    cublasLtMatrixLayoutCreate(&d, out, (uint64_t)n, (uint64_t)rows, n);
+    cublasLtMatmulDescInit(&desc, compute, CUDA_R_32F);
+    cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed));
+    cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
+    cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+    cublasLtMatrixLayoutInit(&a, CUDA_R_16BF, (uint64_t)k, (uint64_t)n, k);
+    cublasLtMatrixLayoutInit(&b, CUDA_R_16BF, (uint64_t)k, (uint64_t)rows, k);
+    cublasLtMatrixLayoutInit(&d, out, (uint64_t)n, (uint64_t)rows, n);
     cublasLtMatmulPreferenceCreate(&preference);
     cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
                                          sizeof(workspace_bytes));
@@ -427,13 +428,11 @@ static cublasStatus_t matmul(const bf16 *x, const bf16 *w, const void *bias, voi
         cublasLtMatmulPreferenceSetAttribute(
             preference, (cublasLtMatmulPreferenceAttributes_t)(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES + i),
             &alignment, sizeof(alignment));
-    cublasStatus_t s = cublasLtMatmulAlgoGetHeuristic(handle, desc, a, b, d, d, preference, 1, &found, &count);
+    cublasStatus_t s = cublasLtMatmulAlgoGetHeuristic(handle, &desc, &a, &b, &d, &d, preference, 1, &found, &count);
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = cublasLtMatmul(handle, desc, &one, w, a, x, b, &beta, y, d, y, d, &found.algo, workspace,
+        s = cublasLtMatmul(handle, &desc, &one, w, &a, x, &b, &beta, y, &d, y, &d, &found.algo, workspace,
                            found.workspaceSize, 0);
     cublasLtMatmulPreferenceDestroy(preference);
-    cublasLtMatrixLayoutDestroy(a), cublasLtMatrixLayoutDestroy(b), cublasLtMatrixLayoutDestroy(d);
-    cublasLtMatmulDescDestroy(desc);
     if (!x) { /* the last call */
         cublasLtDestroy(handle);
         cudaFree(workspace);
@@ -534,6 +533,127 @@ static void test_graph(void **)
     assert_int_equal(cudaGetLastError(), cudaSuccess);
     cudaStreamDestroy(stream);
     cudaFree(x), cudaFree(y), cudaFreeHost(host);
+}
+
+/* --- threads of the program ----------------------------------------------------------------------------------------
+ */
+
+static __global__ void add_block(int *y, int n)
+{
+    int *s = (int *)cudahost_shared();
+    s[threadIdx.x] = n;
+    __syncthreads();
+    y[blockIdx.x * blockDim.x + threadIdx.x] += s[blockDim.x - 1 - threadIdx.x];
+}
+
+/* What a thread does on its own stream, over and over. Returns whether it has seen what it expects. */
+static void *use_stream(void *arg)
+{
+    const int number = (int)(intptr_t)arg - 1;
+    enum { N = 64, ROUNDS = 50 };
+    int got[N], device_now = -1, good = 1;
+    cudaStream_t stream;
+    cudaLaunchConfig_t config = {};
+    good &= cudaSetDevice(number % 2) == cudaSuccess;
+    good &= cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess;
+    config.gridDim = 2, config.blockDim = 32, config.dynamicSmemBytes = 32 * sizeof(int), config.stream = stream;
+    for (int round = 0; round < ROUNDS; round++) {
+        int *y = NULL;
+        good &= cudaMalloc((void **)&y, sizeof got) == cudaSuccess;
+        good &= cudaMemsetAsync(y, 0, sizeof got, stream) == cudaSuccess;
+        for (int i = 0; i < 3; i++) good &= cudaLaunchKernelEx(&config, add_block, y, number + 1) == cudaSuccess;
+        good &= cudaMemcpyAsync(got, y, sizeof got, cudaMemcpyDeviceToHost, stream) == cudaSuccess;
+        good &= cudaStreamSynchronize(stream) == cudaSuccess;
+        for (int i = 0; i < N; i++) good &= got[i] == 3 * (number + 1);
+        if (number == 0) good &= cudaFree(&good) == cudaErrorInvalidValue; /* an error of this thread alone */
+        good &= cudaGetLastError() == (number == 0 ? cudaErrorInvalidValue : cudaSuccess);
+        good &= cudaFree(y) == cudaSuccess;
+    }
+    good &= cudaGetDevice(&device_now) == cudaSuccess && device_now == number % 2;
+    good &= cudaStreamDestroy(stream) == cudaSuccess;
+    return good ? arg : NULL;
+}
+
+static void test_threads(void **)
+{
+    enum { THREADS = 4 };
+    pthread_t threads[THREADS];
+    setenv("MAR_CUDAHOST_DEVICES", "2", 1);
+    for (intptr_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, use_stream, (void *)(i + 1)), 0);
+    for (intptr_t i = 0; i < THREADS; i++) {
+        void *result = NULL;
+        pthread_join(threads[i], &result);
+        assert_ptr_equal(result, (void *)(i + 1));
+    }
+    int now = -1;
+    assert_cuda(cudaGetDevice(&now));
+    assert_int_equal(now, 0);
+
+    cudaStream_t other; /* a launch needs a stream of the current device */
+    assert_cuda(cudaSetDevice(1));
+    assert_cuda(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    assert_cuda(cudaSetDevice(0));
+    int *y = (int *)device(64 * sizeof(int));
+    cudaLaunchConfig_t config = {};
+    config.gridDim = 1, config.blockDim = 32, config.dynamicSmemBytes = 32 * sizeof(int), config.stream = other;
+    assert_int_equal(cudaLaunchKernelEx(&config, add_block, y, 1), cudaErrorInvalidResourceHandle);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidResourceHandle);
+    assert_int_equal(cudaSetDevice(2), cudaErrorInvalidDevice);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidDevice);
+    cudaStreamDestroy(other), cudaFree(y);
+    unsetenv("MAR_CUDAHOST_DEVICES");
+}
+
+static void *allocate(void *)
+{
+    void *p = NULL;
+    const cudaError_t error = cudaMalloc(&p, 16);
+    cudaFree(p);
+    return (void *)(intptr_t)error;
+}
+static cudaError_t allocate_elsewhere()
+{
+    pthread_t thread;
+    void *error = NULL;
+    assert_int_equal(pthread_create(&thread, NULL, allocate, NULL), 0);
+    pthread_join(thread, &error);
+    return (cudaError_t)(intptr_t)error;
+}
+
+/* What one thread's capture forbids to others. */
+static void test_capture_modes(void **)
+{
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    assert_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    const cudaStreamCaptureMode modes[] = {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed,
+                                           cudaStreamCaptureModeGlobal};
+    for (int i = 0; i < 3; i++) {
+        assert_cuda(cudaStreamBeginCapture(stream, modes[i]));
+        assert_int_equal(allocate_elsewhere(), i < 2 ? cudaSuccess : cudaErrorStreamCaptureUnsupported);
+        const cudaError_t error = cudaStreamEndCapture(stream, &graph);
+        assert_int_equal(error, i < 2 ? cudaSuccess : cudaErrorStreamCaptureInvalidated);
+        if (error == cudaSuccess) assert_cuda(cudaGraphDestroy(graph));
+    }
+    cudaGetLastError();
+    cudaStreamDestroy(stream);
+}
+
+static void test_injection(void **)
+{
+    const long before = cudahost_objects();
+    void *p = NULL;
+    cudahost_fail_after(1);
+    assert_cuda(cudaMalloc(&p, 16));
+    assert_int_equal(cudahost_objects(), before + 1);
+    assert_int_equal(allocate_elsewhere(), cudaSuccess);
+    assert_int_equal(cudaMemsetAsync(p, 0, 16, 0), cudaErrorMemoryAllocation);
+    assert_int_equal(cudaGetLastError(), cudaErrorMemoryAllocation);
+    cudahost_fail_after(-1);
+    assert_cuda(cudaMemsetAsync(p, 0, 16, 0));
+    cudaFree(p);
+    assert_int_equal(cudahost_objects(), before);
 }
 
 static void test_late(void **)
@@ -766,9 +886,12 @@ int main()
         cmocka_unit_test(test_grid_barrier), cmocka_unit_test(test_cluster), cmocka_unit_test(test_products_of_warps),
     };
     const struct CMUnitTest once[] = {
-        cmocka_unit_test(test_bf16),          cmocka_unit_test(test_matmul), cmocka_unit_test(test_graph),
-        cmocka_unit_test(test_late),          cmocka_unit_test(test_limits), cmocka_unit_test(test_waits_in_vain),
-        cmocka_unit_test(test_out_of_bounds), cmocka_unit_test(test_races),
+        cmocka_unit_test(test_bf16),          cmocka_unit_test(test_matmul),
+        cmocka_unit_test(test_graph),         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_capture_modes), cmocka_unit_test(test_injection),
+        cmocka_unit_test(test_late),          cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_waits_in_vain), cmocka_unit_test(test_out_of_bounds),
+        cmocka_unit_test(test_races),
     };
     int failed = 0;
     sigaction(SIGSEGV, NULL, &of_faults);

@@ -10,15 +10,20 @@
 #include <time.h>
 
 enum {
-    LINE = 64,          /* bytes of a cache line */
-    CHUNKS = 8,         /* of a thread's part of a loop */
-    SPIN_NS = 50000,    /* that a thread spins before it sleeps: some times what waking it takes */
-    WINDOW_NS = 4000000 /* between two looks at how much of the processors the threads get: a slice of the scheduler */
+    LINE = 64,  /* bytes of a cache line */
+    CHUNKS = 8, /* of a thread's part of a loop */
 };
-#define LINGER_NS     2000000    /* that a caller keeps its share after it has left */
-#define RETRY_NS      50000000   /* before a caller that has found the machine busy tries more threads, at first */
-#define RETRY_MOST_NS 1000000000 /* and after many vain tries */
-#define BUSY          0.35       /* threads' worth of time kept from a caller's threads that makes it use fewer */
+
+/* Nanoseconds. */
+#define SPIN       50000    /* that a thread spins before it sleeps: some times what waking it takes */
+#define WINDOW     4000000  /* between two looks at what the threads get of the processors: a slice of the scheduler */
+#define MEMORY     12000000 /* over which what they get is averaged: longer than what other processes do in passing */
+#define LINGER     2000000  /* that a caller keeps its share after it has left */
+#define RETRY      50000000 /* before a caller that has found the machine busy tries more threads, at first, */
+#define RETRY_MOST 1000000000 /* and after many vain tries */
+
+/* Threads' worth of time kept from a caller's threads that makes it use fewer. */
+#define BUSY 0.35
 
 /* A thread's part of a loop. `left` chunks are still to be taken. Whoever takes one with a compare-and-swap has begun
  * it, so that the loop it belongs to cannot end before, and may read all that describes that loop. */
@@ -29,10 +34,10 @@ typedef struct {
 
 /* What a thread has got of its processor. */
 typedef struct {
-    int64_t wall, cpu;  /* ns, of the clocks at the last look */
-    int64_t slept;      /* ns since then that it slept, waiting for others */
-    atomic_int kept;    /* permille of the time in which it would have run and did not */
-    _Atomic int64_t at; /* when `kept` was measured */
+    int64_t wall, cpu;   /* ns, of the clocks at the last look */
+    int64_t slept;       /* ns since then that it slept, waiting for others */
+    _Atomic double kept; /* the fraction of the last time in which it would have run and did not */
+    _Atomic int64_t at;  /* when `kept` was measured */
 } share_seen;
 
 struct team_caller {
@@ -55,8 +60,9 @@ struct team_caller {
     int entered, counted; /* counted: entered, or left a moment ago */
     int64_t left_at;
     /* The caller's own. */
-    int limit; /* the most threads that the machine seems to have for it */
-    int64_t retry_at, retry;
+    int limit;                 /* the most threads that the machine seems to have for it */
+    int grew;                  /* the limit's last change was upwards */
+    int64_t changed_at, retry; /* ns: when that was; how long it stays down */
     share_seen seen;
     pthread_t thread; /* that entered last */
 };
@@ -143,16 +149,18 @@ static void look_first(share_seen *s, int64_t now)
     s->wall = now;
     s->cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
     s->slept = 0;
+    atomic_store_explicit(&s->kept, 0, memory_order_relaxed);
 }
 
-/* Measures how much of the time since the last look the thread was kept from running; at most once a window. Returns
- * whether it did. */
+/* Measures how much of the time the thread was kept from running, at most once a window. Returns whether it did. */
 static int look(share_seen *s, int64_t now)
 {
     const int64_t wall = now - s->wall;
-    if (wall < WINDOW_NS) return 0;
+    if (wall < WINDOW) return 0;
     const int64_t cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID), kept = wall - (cpu - s->cpu) - s->slept;
-    atomic_store_explicit(&s->kept, kept > 0 ? (int)(1000 * kept / wall) : 0, memory_order_relaxed);
+    const double now_kept = kept > 0 ? (double)kept / (double)wall : 0, weight = (double)wall / (double)(wall + MEMORY);
+    const double before = atomic_load_explicit(&s->kept, memory_order_relaxed);
+    atomic_store_explicit(&s->kept, before + weight * (now_kept - before), memory_order_relaxed);
     atomic_store_explicit(&s->at, now, memory_order_relaxed);
     s->wall = now;
     s->cpu = cpu;
@@ -179,7 +187,7 @@ static void divide(team *t, int64_t now)
 {
     int callers = 0, place = 0, w = 0;
     for (team_caller *c = t->callers; c; c = c->next) {
-        c->counted = c->entered || (c->counted && now - c->left_at < LINGER_NS);
+        c->counted = c->entered || (c->counted && now - c->left_at < LINGER);
         callers += c->counted;
     }
     for (team_caller *c = t->callers; c; c = c->next) {
@@ -202,26 +210,27 @@ static void divide(team *t, int64_t now)
 static void adapt(team_caller *c, int64_t now)
 {
     team *t = c->team;
-    const int width = atomic_load(&c->width), most = t->most;
-    double kept = atomic_load_explicit(&c->seen.kept, memory_order_relaxed) / 1000.0;
-    int seen = 1;
+    const int width = atomic_load(&c->width);
+    double kept = atomic_load_explicit(&c->seen.kept, memory_order_relaxed);
     pthread_mutex_lock(&t->lock);
     for (int w = 0; w < t->made; w++) {
         const worker *helper = &t->workers[w];
-        if (atomic_load(&helper->caller) != c || now - atomic_load(&helper->seen.at) > 2 * WINDOW_NS) continue;
-        kept += atomic_load_explicit(&helper->seen.kept, memory_order_relaxed) / 1000.0;
-        seen++;
+        if (atomic_load(&helper->caller) == c && now - atomic_load(&helper->seen.at) < 2 * WINDOW)
+            kept += atomic_load_explicit(&helper->seen.kept, memory_order_relaxed);
     }
     if (width > 1 && kept > BUSY) {
         c->limit = (int)(width - kept + BUSY);
         if (c->limit < 1) c->limit = 1;
-        c->retry_at = now + c->retry;
-        c->retry = 2 * c->retry < RETRY_MOST_NS ? 2 * c->retry : RETRY_MOST_NS;
-    } else if (width >= c->limit && c->limit < most && now >= c->retry_at) {
-        c->limit = 2 * c->limit < most ? 2 * c->limit : most;
-        c->retry_at = now + 2 * WINDOW_NS;
-    } else if (c->limit == most && seen == width) {
-        c->retry = RETRY_NS; /* it has them all, and they run */
+        if (c->grew && now - c->changed_at < RETRY) /* in vain */
+            c->retry = 2 * c->retry < RETRY_MOST ? 2 * c->retry : RETRY_MOST;
+        else if (c->grew)
+            c->retry = RETRY;
+        c->grew = 0;
+        c->changed_at = now;
+    } else if (c->limit < t->most && width == c->limit && now - c->changed_at > (c->grew ? 2 * MEMORY : c->retry)) {
+        c->limit = 2 * c->limit < t->most ? 2 * c->limit : t->most;
+        c->grew = 1;
+        c->changed_at = now;
     }
     divide(t, now);
     pthread_mutex_unlock(&t->lock);
@@ -247,12 +256,12 @@ static void sleep_until_news(worker *w, team_caller *c, unsigned loop)
     if (c) atomic_fetch_sub(&c->sleepers, 1);
     const int64_t now = now_ns();
     w->seen.slept += now - start;
-    if (w->seen.slept > WINDOW_NS / 2) look_first(&w->seen, now);
+    if (w->seen.slept > WINDOW / 2) look_first(&w->seen, now);
 }
 
 static void wait_for_news(worker *w, team_caller *c, unsigned loop)
 {
-    const int64_t end = c ? now_ns() + SPIN_NS : 0;
+    const int64_t end = c ? now_ns() + SPIN : 0;
     while (c && now_ns() < end)
         for (int i = 0; i < 16; i++) {
             if (has_news(w, c, loop)) return;
@@ -393,8 +402,9 @@ mar_status team_caller_create(team *t, team_caller **out, mar_err *err)
     if (c) {
         atomic_store(&c->width, 1);
         c->limit = t->most;
-        c->retry = RETRY_NS;
-        c->retry_at = 0;
+        c->retry = RETRY;
+        c->grew = 1;
+        c->changed_at = 0;
         c->entered = c->counted = 0;
         c->seen.wall = 0;
         c->next = t->callers;
@@ -482,7 +492,7 @@ static void wait_until_finished(team_caller *c)
             if (atomic_load(&c->unfinished) == 0) return;
             relax();
         }
-    while (now_ns() - start < SPIN_NS);
+    while (now_ns() - start < SPIN);
     const int64_t slept = now_ns();
     pthread_mutex_lock(&c->mutex);
     atomic_store(&c->waiting, 1);

@@ -1,7 +1,8 @@
-/* Every allocation of libmar's own fails once while a session is made: it says so, and nothing is left. Under the
- * sanitizers this test does nothing (tests/support/failing_allocations.h). */
+/* Every allocation of libmar's own fails once while a session is made, and while it works: the call says so, nothing is
+ * left, and the session works again. Under the sanitizers this test does nothing
+ * (tests/support/failing_allocations.h). */
 #include "mar/handle.h"
-#include "tests/support/support.h"
+#include "tests/support/demo.h"
 
 #include "tests/support/failing_allocations.h"
 
@@ -75,9 +76,48 @@ static void session(void **state)
     mar_close(m);
 }
 
+/* Batches of other sizes than the last one, and rounds in context full, prepare shapes as they come. */
+static void batches(void **state)
+{
+    (void)state;
+    static const char *const options[] = {
+        "num_iter 4, num_sampling_steps 4, cfg 2.9",
+        "num_iter 6, num_sampling_steps 4, cfg 2.9, spec paper, gamma 3, context full"};
+    const demo d = demo_open(1);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        float expected[DEMO_TOKENS], tokens[DEMO_TOKENS];
+        mar_params p = params_with(options[i]);
+        if (p.spec) p.draft = d.draft;
+        mar_session *alone = demo_session(&d, &p, 1);
+        demo_generate(alone, 1, expected);
+        mar_session_free(alone);
+        mar_session *s = NULL;
+        mar_status status;
+        long round = 0;
+        do {
+            mar_session_free(s);
+            s = demo_session(&d, &p, 2);
+            failures = 0;
+            until_failure = round;
+            status = demo_run(s, 1);
+            until_failure = -1;
+            if (failures && status != MAR_ENOMEM)
+                fail_msg("%s: allocation %ld: %s", options[i], round, mar_status_name(status));
+            round += 13; /* not all, for time */
+            if (failures) demo_assert_dropped(s, "failed, begin another first: ");
+            demo_generate(s, 1, tokens);
+            assert_memory_equal(tokens, expected, sizeof tokens);
+        } while (failures);
+        assert_int_equal(status, MAR_OK);
+        assert_true(round > 100);
+        mar_session_free(s);
+    }
+    demo_close(d);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(session)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(session), cmocka_unit_test(batches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 

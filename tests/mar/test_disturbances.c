@@ -1,0 +1,107 @@
+/* A cancel or a failure before any operation of any way: the call at hand ends, and nothing is left of it. */
+#include "tests/support/demo.h"
+#include "tests/support/spy.h"
+
+#include <string.h>
+
+enum { IMAGES = 2, TOKENS = DEMO_TOKENS, SEQ = DEMO_SEQ };
+
+static const char lazy_model[] = "tests/golden/data/lazy_small.safetensors"; /* deep enough to prune rows */
+
+static const struct {
+    const char *options;
+    int draft;        /* the parameters name the draft model */
+    const char *only; /* disturb this operation alone */
+} ways[] = {
+    {"num_iter 4, num_sampling_steps 8, cfg 2.9", 0, NULL},
+    {"num_iter 4, num_sampling_steps 8, cfg 1", 0, NULL},
+    {"num_iter 8, num_sampling_steps 14, cfg 2.9, lazy on, lazy_head on", 0, NULL},
+    {"num_iter 23, num_sampling_steps 2, cfg 2.9, lazy on", -1, NULL},
+    {"num_iter 23, num_sampling_steps 2, cfg 2.9, lazy on", -1, "similarity"},
+    {"gtr on, gtr_generation_steps 3, num_sampling_steps 8, gtr_sampling_steps 4, cfg 2.9", 0, NULL},
+    {"gtr on, gtr_generation_steps 3, num_sampling_steps 8, gtr_sampling_steps 4, cfg 2.9", 0, "download"},
+    {"num_iter 4, num_sampling_steps 12, cfg 2.9, head_spec 4", 0, NULL},
+    {"num_iter 4, cfg 2.9, head_spec 4, diff_annealing linear, diff_upper_steps 9", 0, "upload"},
+    {"num_iter 4, num_sampling_steps 12, cfg 2.9, head_spec 4", 0, "speculate_propose"},
+    {"num_iter 4, num_sampling_steps 12, cfg 2.9, head_spec 4", 1, NULL},
+    {"num_iter 8, num_sampling_steps 8, cfg 2.9, spec conditional, gamma 3", 1, NULL},
+    {"num_iter 6, num_sampling_steps 4, cfg 2.9, spec paper, gamma 3, context full", 1, NULL},
+    {"num_iter 6, num_sampling_steps 4, cfg 2.9, spec cspd, gamma 3, context full", 1, "download"},
+    {"num_iter 4, num_sampling_steps 8, cfg 2.9, sampler dpmpp", 0, NULL},
+};
+
+/* Wherever it comes, the call at hand ends, the batch is dropped, and the next batch is that of a fresh session. */
+static void any_operation_can_be_the_last(void **state)
+{
+    (void)state;
+    enum { PLACES = 4 };
+    demo l = demo_open(1), small = {.m = l.m};
+    assert_library(l.m, mar_model_load(l.m, lazy_model, 0, &small.model));
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        const demo *of = ways[w].draft < 0 ? &small : &l;
+        mar_params p = params_with(ways[w].options);
+        if (ways[w].draft > 0) p.draft = l.draft;
+        float expected[IMAGES * TOKENS], tokens[IMAGES * TOKENS];
+        mar_session *s = demo_session(of, &p, IMAGES);
+        demo_generate(s, IMAGES, expected); /* the first batch does a little more */
+        spy_on(s, ways[w].only, -1, NULL);
+        assert_session(s, demo_run(s, IMAGES));
+        const long all = spy_off();
+        assert_in_range(all, 1, 100000);
+        for (int i = 0; i < 2 * PLACES; i++) {
+            const int fails = i % 2;
+            spy_on(s, ways[w].only, (all - 1) * (i / 2) / (PLACES - 1), fails ? spy_break : spy_cancel);
+            const mar_status status = demo_run(s, IMAGES);
+            spy_off();
+            if (status != (fails ? MAR_EBACKEND : MAR_ECANCELLED))
+                fail_msg("%s: at %ld of %ld: %s", ways[w].options, spy.at, all, mar_status_name(status));
+            demo_assert_dropped(s, fails ? "failed, begin another first: injected" : "cancelled: begin another");
+            memset(tokens, 0, sizeof tokens);
+            demo_generate(s, IMAGES, tokens);
+            const size_t bytes = IMAGES * SEQ * (size_t)of->model->config.token_dim * sizeof *tokens;
+            if (memcmp(tokens, expected, bytes) != 0)
+                fail_msg("%s: other tokens after %s at %ld of %ld", ways[w].options, fails ? "a failure" : "a cancel",
+                         spy.at, all);
+        }
+        mar_session_free(s);
+    }
+    mar_model_free(small.model);
+    demo_close(l);
+}
+
+/* A failure in one session, which has others of its model at its sides, is its own. */
+static void others_go_on(void **state)
+{
+    (void)state;
+    const demo l = demo_open(2);
+    const mar_params p = params_with(ways[0].options);
+    float expected[IMAGES * TOKENS], tokens[IMAGES * TOKENS];
+    mar_session *alone = demo_session(&l, &p, IMAGES);
+    demo_generate(alone, IMAGES, expected);
+    mar_session_free(alone);
+    mar_session *bad = demo_session(&l, &p, IMAGES), *good = demo_session(&l, &p, IMAGES);
+    demo_begin(good, IMAGES);
+    assert_session(good, mar_session_step(good));
+    spy_on(bad, NULL, 40, spy_break);
+    assert_int_equal(demo_run(bad, IMAGES), MAR_EBACKEND);
+    spy_off();
+    assert_says(mar_session_error(bad), "injected");
+    demo_finish(good);
+    assert_session(good, mar_session_tokens(good, tokens));
+    assert_memory_equal(tokens, expected, sizeof tokens);
+    assert_string_equal(mar_session_error(good), "");
+    assert_string_equal(mar_error(l.m), "");
+    mar_session *later = demo_session(&l, &p, IMAGES);
+    demo_generate(later, IMAGES, tokens);
+    assert_memory_equal(tokens, expected, sizeof tokens);
+    mar_session_free(later);
+    mar_session_free(good);
+    mar_session_free(bad);
+    demo_close(l);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(any_operation_can_be_the_last), cmocka_unit_test(others_go_on)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,152 @@
+/* No call changes what belongs to the process: umask, locale, signals, the affinity of the caller's threads. Nor does
+ * it print. tests/rooms/test_symbols.sh looks for the means. */
+#include "tests/support/demo.h"
+
+#include <fcntl.h>
+#include <locale.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct {
+    mode_t mask;
+    char locale[256];
+    cpu_set_t processors;
+    sigset_t blocked;
+    void (*handler[NSIG])(int); /* of each signal */
+    int flags[NSIG];
+} process;
+
+/* What the process is like, in *p, which has zeros where nothing is written. */
+static void look(process *p)
+{
+    memset(p, 0, sizeof *p);
+    p->mask = umask(0);
+    umask(p->mask);
+    snprintf(p->locale, sizeof p->locale, "%s", setlocale(LC_ALL, NULL));
+    assert_int_equal(sched_getaffinity(0, sizeof p->processors, &p->processors), 0);
+    assert_int_equal(sigprocmask(SIG_BLOCK, NULL, &p->blocked), 0);
+    for (int i = 1; i < NSIG; i++) {
+        struct sigaction action;
+        if (sigaction(i, NULL, &action) != 0) continue;
+        p->handler[i] = action.sa_handler;
+        p->flags[i] = action.sa_flags;
+    }
+}
+
+static void note(void *user, mar_session *s, const mar_progress *p)
+{
+    (void)user, (void)s, (void)p;
+}
+
+/* Every call there is, some of them in vain. */
+static void call_everything(const char *directory)
+{
+    char path[600];
+    float tokens[DEMO_TOKENS];
+    uint8_t rgb[DEMO_BYTES], fate[DEMO_SEQ];
+    int width, height;
+    mar_report *report;
+    mar_session *s;
+    mar_stats stats;
+    mar_model *none;
+    double peak;
+    const demo d = demo_open(2);
+    mar_params p = params_with("num_iter 4, num_sampling_steps 4, spec conditional, gamma 2");
+    p.draft = d.draft;
+    s = demo_session(&d, &p, 1);
+    mar_session_on_progress(s, note, NULL);
+    demo_generate(s, 1, tokens);
+    assert_session(s, mar_session_images(s, rgb));
+    assert_session(s, mar_session_fates(s, fate, NULL));
+    mar_session_image_size(s, &width, &height);
+    mar_session_get_stats(s, &stats);
+    mar_session_cancel(s);
+    assert_int_equal(mar_session_tokens(s, tokens), MAR_ECANCELLED);
+    assert_int_equal(mar_session_set_stream(s, NULL), MAR_EARG);
+    mar_session_free(s);
+    assert_int_equal(mar_model_load(d.m, "no such file", 0, &none), MAR_EIO);
+    assert_library(d.m, mar_inspect(d.m, "demo", 0, &report));
+    mar_report_free(report);
+    snprintf(path, sizeof path, "%s/demo.safetensors", directory);
+    assert_library(d.m, mar_convert(d.m, "demo", path, MAR_DTYPE_BF16, 0));
+    snprintf(path, sizeof path, "%s/nowhere/demo.safetensors", directory);
+    assert_int_equal(mar_convert(d.m, "demo", path, MAR_DTYPE_BF16, 0), MAR_EIO);
+    assert_library(d.m, mar_measure_peak(d.m, &peak));
+    for (int i = 0; i < mar_method_count(); i++) assert_non_null(mar_method_get(i));
+    demo_close(d);
+}
+
+static int redirect(FILE *stream, const char *directory, const char *name, int *kept)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    const int file = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+    fflush(stream);
+    *kept = dup(fileno(stream));
+    assert_true(file >= 0 && *kept >= 0 && dup2(file, fileno(stream)) >= 0);
+    return file;
+}
+
+/* Returns how many bytes were written in the meantime. */
+static long restore(FILE *stream, int file, int kept)
+{
+    fflush(stream);
+    const long bytes = (long)lseek(file, 0, SEEK_END);
+    assert_true(dup2(kept, fileno(stream)) >= 0);
+    close(file), close(kept);
+    return bytes;
+}
+
+static void handle(int number)
+{
+    (void)number;
+}
+
+static void everything_is_as_it_was(void **state)
+{
+    (void)state;
+    static process before, after;
+    char *directory = temporary_directory(), path[600];
+    cpu_set_t all, one;
+    struct stat st;
+    int kept[2];
+    /* What no library would choose by itself. */
+    const mode_t mask = umask(027);
+    setlocale(LC_ALL, "C.UTF-8");
+    const int signals[] = {SIGINT, SIGTERM, SIGPIPE, SIGCHLD, SIGUSR2};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) signal(signals[i], handle);
+    sched_getaffinity(0, sizeof all, &all);
+    CPU_ZERO(&one);
+    for (int i = 0; i < CPU_SETSIZE && !CPU_COUNT(&one); i++)
+        if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
+    sched_setaffinity(0, sizeof one, &one);
+
+    look(&before);
+    const int out = redirect(stdout, directory, "out", &kept[0]), err = redirect(stderr, directory, "err", &kept[1]);
+    call_everything(directory);
+    const long printed = restore(stdout, out, kept[0]), complained = restore(stderr, err, kept[1]);
+    look(&after);
+    assert_memory_equal(&after, &before, sizeof after);
+    assert_int_equal(printed, 0);
+    assert_int_equal(complained, 0);
+    snprintf(path, sizeof path, "%s/demo.safetensors", directory);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0640); /* what the umask leaves of 0666 */
+
+    sched_setaffinity(0, sizeof all, &all);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) signal(signals[i], SIG_DFL);
+    umask(mask);
+    remove_directory(directory);
+    free(directory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(everything_is_as_it_was)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,278 @@
+/* One handle, one set of models, many threads: sessions of all kinds are made, used, cancelled and freed while others
+ * are at work, models and handles are loaded and freed, and every token is that of a session that was alone. The
+ * moments are random, by a seed for each thread. */
+#include "tests/support/demo.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { THREADS = 8, JOBS = 5, BATCH = 2 };
+
+static const struct {
+    const char *options;
+    int draft; /* 1: the parameters name the draft model */
+} kinds[] = {
+    {"num_iter 4, num_sampling_steps 4, cfg 2.9", 0},
+    {"num_iter 5, num_sampling_steps 5, cfg 1, seed 7", 0},
+    {"num_iter 8, num_sampling_steps 3, cfg 2.9, lazy on", 0},
+    {"num_iter 2, num_sampling_steps 10, cfg 2.9, lazy_head on", 0},
+    {"num_iter 2, num_sampling_steps 8, cfg 2.9, head_spec 4", 0},
+    {"num_iter 2, num_sampling_steps 8, cfg 2.9, head_spec 3", 1},
+    {"num_iter 4, num_sampling_steps 4, cfg 2.9, spec conditional, gamma 2", 1},
+    {"num_iter 4, num_sampling_steps 3, cfg 2.9, spec paper, gamma 2, context full", 1},
+    {"gtr on, gtr_generation_steps 3, num_sampling_steps 4, gtr_sampling_steps 2, cfg 2.9", 0},
+    {"num_iter 4, num_sampling_steps 5, cfg 2.9, sampler dpmpp", 0},
+    {"num_iter 4, cfg 2.9, diff_annealing linear, diff_upper_steps 5, diff_lower_steps 3", 0},
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+/* What comes of a batch of n images. */
+typedef struct {
+    float tokens[BATCH * DEMO_TOKENS];
+    uint8_t rgb[BATCH * DEMO_BYTES];
+} result;
+
+typedef struct worker worker;
+
+typedef struct {
+    demo demo;
+    mar_dtype dtype;
+    pthread_barrier_t barrier; /* the workers and the test */
+    result *expected;          /* [KINDS][BATCH], the batches of 1, 2, ... images */
+    worker *workers;           /* [THREADS] */
+} stage;
+
+struct worker {
+    stage *stage;
+    int number;
+    uint64_t random;
+    result *mine;
+    char problem[256]; /* "" if there is none: a thread cannot fail a test by itself */
+    int cancelled;     /* calls that were cancelled, by whomever */
+
+    pthread_mutex_t lock; /* of session: others cancel it, which they may as long as it exists */
+    mar_session *session;
+};
+
+static const int labels[BATCH] = {3, 4};
+
+static unsigned draw(worker *w, unsigned n) /* 0..n-1, xorshift64* */
+{
+    w->random ^= w->random >> 12;
+    w->random ^= w->random << 25;
+    w->random ^= w->random >> 27;
+    return (unsigned)((w->random * 0x2545F4914F6CDD1D) >> 33) % n;
+}
+
+static void complain(worker *w, const char *what, const char *reason)
+{
+    if (!*w->problem) snprintf(w->problem, sizeof w->problem, "thread %d: %s: %s", w->number, what, reason);
+}
+
+static mar_params params_of(const demo *d, int kind)
+{
+    mar_params p = params_with(kinds[kind].options);
+    if (kinds[kind].draft) p.draft = d->draft;
+    return p;
+}
+
+/* --- what a thread does --------------------------------------------------------------------------------------------
+ */
+
+static void show(worker *w, mar_session *s)
+{
+    pthread_mutex_lock(&w->lock);
+    w->session = s;
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* NULL after a complaint. */
+static mar_session *create(worker *w, const demo *d, int kind, int n)
+{
+    const mar_params p = params_of(d, kind);
+    mar_session *s;
+    if (mar_session_create(d->model, d->vae, &p, n, &s) != MAR_OK) complain(w, kinds[kind].options, mar_error(d->m));
+    if (s) show(w, s);
+    return s;
+}
+
+static void release(worker *w, mar_session *s)
+{
+    show(w, NULL);
+    mar_session_free(s);
+}
+
+/* A batch of n images, begun again as often as someone cancels it. */
+static mar_status make(worker *w, mar_session *s, int n, result *r)
+{
+    mar_status status;
+    do {
+        status = mar_session_begin(s, DEMO_FIRST, labels, n);
+        while (status == MAR_OK && !mar_session_done(s)) status = mar_session_step(s);
+        if (status == MAR_OK) status = mar_session_tokens(s, r->tokens);
+        if (status == MAR_OK) status = mar_session_images(s, r->rgb);
+        w->cancelled += status == MAR_ECANCELLED;
+    } while (status == MAR_ECANCELLED);
+    return status;
+}
+
+static void compare(worker *w, mar_session *s, int kind, int n)
+{
+    const result *expected = &w->stage->expected[kind * BATCH + n - 1];
+    if (make(w, s, n, w->mine) != MAR_OK)
+        complain(w, kinds[kind].options, mar_session_error(s));
+    else if (memcmp(w->mine->tokens, expected->tokens, (size_t)n * DEMO_TOKENS * sizeof(float)) != 0)
+        complain(w, kinds[kind].options, "other tokens than alone");
+    else if (memcmp(w->mine->rgb, expected->rgb, (size_t)n * DEMO_BYTES) != 0)
+        complain(w, kinds[kind].options, "other images than alone");
+}
+
+static void generate(worker *w)
+{
+    const int kind = (int)draw(w, KINDS), n = 1 + (int)draw(w, BATCH);
+    mar_session *s = create(w, &w->stage->demo, kind, n);
+    if (s) compare(w, s, kind, n);
+    release(w, s);
+}
+
+/* Frees a session in the middle of a batch. */
+static void abandon(worker *w)
+{
+    mar_session *s = create(w, &w->stage->demo, (int)draw(w, KINDS), BATCH);
+    mar_status status = s ? mar_session_begin(s, 0, labels, BATCH) : MAR_EARG;
+    for (unsigned steps = draw(w, 3); steps > 0 && status == MAR_OK && !mar_session_done(s); steps--)
+        status = mar_session_step(s);
+    release(w, s);
+}
+
+/* Loads models, on the handle that all use or on one of its own, and frees all but the session before it works. */
+static void load(worker *w)
+{
+    const int kind = (int)draw(w, KINDS), own = (int)draw(w, 2);
+    demo d = {.m = w->stage->demo.m};
+    const mar_options options = {.dtype = w->stage->dtype, .threads = 1 + (int)draw(w, 2), .backend = MAR_BACKEND_CPU};
+    mar_session *s = NULL;
+    if ((own && mar_open(&options, &d.m) != MAR_OK) || mar_model_load(d.m, "demo", 0, &d.model) != MAR_OK ||
+        mar_model_load(d.m, "demo-draft", 0, &d.draft) != MAR_OK || mar_vae_load(d.m, "demo", &d.vae) != MAR_OK)
+        complain(w, "loading", mar_error(d.m));
+    else
+        s = create(w, &d, kind, 1);
+    if (own) mar_close(d.m);
+    mar_model_free(d.model);
+    mar_model_free(d.draft);
+    mar_vae_free(d.vae);
+    if (s) compare(w, s, kind, 1);
+    release(w, s);
+}
+
+/* The reason of a failure is that of this thread, whatever fails beside it. */
+static void fail_to_load(worker *w)
+{
+    mar *m = w->stage->demo.m;
+    mar_model *model;
+    char path[64];
+    snprintf(path, sizeof path, "no file of thread %d", w->number);
+    for (int i = 0; i < 200; i++) {
+        if (mar_model_load(m, path, 0, &model) != MAR_EIO) complain(w, path, "was loaded");
+        if (!strstr(mar_error(m), path)) complain(w, path, mar_error(m));
+    }
+}
+
+static void cancel_another(worker *w)
+{
+    worker *other = &w->stage->workers[draw(w, THREADS)];
+    pthread_mutex_lock(&other->lock);
+    if (other->session) mar_session_cancel(other->session);
+    pthread_mutex_unlock(&other->lock);
+}
+
+static void *work(void *arg)
+{
+    worker *w = arg;
+    static void (*const jobs[])(worker * w) = {generate, generate, generate, generate,    abandon,
+                                               load,     load,     abandon,  fail_to_load};
+    fail_to_load(w);
+    for (int i = 0; i < JOBS && !*w->problem; i++) {
+        jobs[draw(w, sizeof jobs / sizeof *jobs)](w);
+        cancel_another(w);
+    }
+    /* The last session of each thread is at work when handle and models are freed. */
+    const int kind = w->number % KINDS, n = 1 + w->number % BATCH;
+    mar_session *s = create(w, &w->stage->demo, kind, n);
+    pthread_barrier_wait(&w->stage->barrier);
+    if (s) compare(w, s, kind, n);
+    release(w, s);
+    return NULL;
+}
+
+/* --- the test ----------------------------------------------------------------------------------------------------- */
+
+static void alone(stage *g)
+{
+    g->expected = malloc(KINDS * BATCH * sizeof *g->expected);
+    assert_non_null(g->expected);
+    for (int kind = 0; kind < KINDS; kind++) {
+        const mar_params p = params_of(&g->demo, kind);
+        mar_session *s = demo_session(&g->demo, &p, BATCH);
+        for (int n = 1; n <= BATCH; n++) {
+            demo_generate(s, n, g->expected[kind * BATCH + n - 1].tokens);
+            assert_session(s, mar_session_images(s, g->expected[kind * BATCH + n - 1].rgb));
+        }
+        mar_session_free(s);
+    }
+}
+
+static void together(mar_dtype dtype)
+{
+    static worker workers[THREADS];
+    stage g = {.dtype = dtype, .workers = workers};
+    pthread_t threads[THREADS];
+    int cancelled = 0;
+    mar *m = open_mar(dtype, 2);
+    if (!m) skip(); /* a processor without bf16 */
+    g.demo.m = m;
+    assert_library(m, mar_model_load(m, "demo", 0, &g.demo.model));
+    assert_library(m, mar_model_load(m, "demo-draft", 0, &g.demo.draft));
+    assert_library(m, mar_vae_load(m, "demo", &g.demo.vae));
+    alone(&g);
+    pthread_barrier_init(&g.barrier, NULL, THREADS + 1);
+    for (int i = 0; i < THREADS; i++) {
+        workers[i] = (worker){.stage = &g, .number = i, .random = 0x9E3779B97F4A7C15 * (uint64_t)(i + 1)};
+        workers[i].mine = malloc(sizeof *workers[i].mine);
+        assert_non_null(workers[i].mine);
+        pthread_mutex_init(&workers[i].lock, NULL);
+    }
+    for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+    pthread_barrier_wait(&g.barrier);
+    demo_close(g.demo);
+    for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
+    for (int i = 0; i < THREADS; i++) {
+        if (*workers[i].problem) fail_msg("%s", workers[i].problem);
+        cancelled += workers[i].cancelled;
+        free(workers[i].mine);
+        pthread_mutex_destroy(&workers[i].lock);
+    }
+    print_message("%d calls were cancelled\n", cancelled);
+    pthread_barrier_destroy(&g.barrier);
+    free(g.expected);
+}
+
+static void in_f32(void **state)
+{
+    (void)state;
+    together(MAR_DTYPE_F32);
+}
+
+static void in_bf16(void **state)
+{
+    (void)state;
+    together(MAR_DTYPE_BF16);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(in_f32), cmocka_unit_test(in_bf16)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,73 @@
+#include "tests/support/demo.h"
+
+#include <string.h>
+
+static const int labels[DEMO_BATCH] = {3, 4, 1};
+
+demo demo_open(int threads)
+{
+    demo d = {.m = open_mar(MAR_DTYPE_F32, threads)};
+    assert_library(d.m, mar_model_load(d.m, "demo", 0, &d.model));
+    assert_library(d.m, mar_model_load(d.m, "demo-draft", 0, &d.draft));
+    assert_library(d.m, mar_vae_load(d.m, "demo", &d.vae));
+    return d;
+}
+
+void demo_close(demo d)
+{
+    mar_vae_free(d.vae);
+    mar_model_free(d.draft);
+    mar_model_free(d.model);
+    mar_close(d.m);
+}
+
+mar_session *demo_session(const demo *d, const mar_params *p, int batch)
+{
+    mar_session *s;
+    assert_library(d->m, mar_session_create(d->model, d->vae, p, batch, &s));
+    return s;
+}
+
+void demo_begin(mar_session *s, int n)
+{
+    assert_session(s, mar_session_begin(s, DEMO_FIRST, labels, n));
+}
+
+void demo_finish(mar_session *s)
+{
+    while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+}
+
+void demo_generate(mar_session *s, int n, float *tokens)
+{
+    demo_begin(s, n);
+    demo_finish(s);
+    assert_session(s, mar_session_tokens(s, tokens));
+}
+
+mar_status demo_run(mar_session *s, int n)
+{
+    mar_status status = mar_session_begin(s, DEMO_FIRST, labels, n);
+    while (status == MAR_OK && !mar_session_done(s)) status = mar_session_step(s);
+    return status;
+}
+
+void demo_assert_dropped(mar_session *s, const char *why)
+{
+    static float tokens[DEMO_BATCH * DEMO_TOKENS];
+    static uint8_t rgb[DEMO_BATCH * DEMO_BYTES];
+    assert_int_equal(mar_session_done(s), 1);
+    assert_int_equal(mar_session_steps_left(s), 0);
+    assert_int_equal(mar_session_step(s), MAR_EARG);
+    assert_int_equal(mar_session_tokens(s, tokens), MAR_EARG);
+    assert_says(mar_session_error(s), why);
+    assert_int_equal(mar_session_images(s, rgb), MAR_EARG);
+    assert_says(mar_session_error(s), why);
+    assert_int_equal(mar_session_fates(s, NULL, NULL), MAR_EARG);
+    assert_says(mar_session_error(s), why);
+}
+
+void assert_says(const char *error, const char *what)
+{
+    if (!strstr(error, what)) fail_msg("\"%s\" does not say \"%s\"", error, what);
+}

@@ -1,0 +1,42 @@
+/* The demo models for tests of the public calls. */
+#ifndef TESTS_DEMO_H
+#define TESTS_DEMO_H
+
+#include "tests/support/support.h"
+
+/* The demo's images: tokens [DEMO_SEQ][DEMO_CHANNELS], pixels uint8_t [DEMO_SIDE][DEMO_SIDE][3]. */
+enum {
+    DEMO_SEQ = 64,
+    DEMO_CHANNELS = 8,
+    DEMO_TOKENS = DEMO_SEQ * DEMO_CHANNELS,
+    DEMO_SIDE = 32,
+    DEMO_BYTES = DEMO_SIDE * DEMO_SIDE * 3,
+    DEMO_FIRST = 5, /* the first image of demo_begin */
+    DEMO_BATCH = 3  /* the most images of it */
+};
+
+typedef struct {
+    mar *m;
+    mar_model *model, *draft;
+    mar_vae *vae; /* may be NULL */
+} demo;
+
+/* In f32 on the CPU. */
+demo demo_open(int threads);
+void demo_close(demo d);
+
+/* These fail the test if a call fails. The classes of a batch are always the same. */
+mar_session *demo_session(const demo *d, const mar_params *p, int batch);
+void demo_begin(mar_session *s, int n);
+void demo_finish(mar_session *s);
+/* All of a batch: tokens [n][seq_len][token_dim]. */
+void demo_generate(mar_session *s, int n, float *tokens);
+/* A batch up to its first call that fails, whose status it returns. */
+mar_status demo_run(mar_session *s, int n);
+
+/* What mar.h says of a session whose batch was dropped: `why` is in its calls' reasons. */
+void demo_assert_dropped(mar_session *s, const char *why);
+
+void assert_says(const char *error, const char *what);
+
+#endif

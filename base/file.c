@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -37,31 +38,44 @@ void file_map_close(file_map *map)
     *map = (file_map){0};
 }
 
+enum { NAMES = 10000, NAME_SIZE = sizeof ".mar-0123456789abcdef-01234567" };
+
+/* Creates a file that was not there, in the directory that the first `directory` bytes of `path` are. Its name goes to
+ * `name`, char [directory + NAME_SIZE]. Returns its descriptor, or -1. mkstemp would keep it from all but its owner, and
+ * what a plain open allows is only known to who sets the umask, for all threads. */
+static int create_beside(const char *path, size_t directory, char *name)
+{
+    static atomic_uint number;
+    int fd = -1;
+    for (int i = 0; i < NAMES && fd < 0 && (i == 0 || errno == EEXIST); i++) {
+        snprintf(name, directory + NAME_SIZE, "%.*s.mar-%lx-%x", (int)directory, path, (unsigned long)getpid(),
+                 atomic_fetch_add(&number, 1));
+        fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    }
+    return fd;
+}
+
 mar_status file_writer_open(const char *path, file_writer *out, mar_err *err)
 {
     *out = (file_writer){0};
     const char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
-    size_t dir = (size_t)(name - path), size = dir + sizeof ".mar-XXXXXX";
+    const size_t directory = (size_t)(name - path);
     if (!*name) return err_set(err, MAR_EIO, "%s: is a directory, expected a file name", path);
     struct stat st;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* the rename would put a file in place of a device or pipe */
         return err_set(err, MAR_EIO, "%s: is %s, expected a file name", path,
                        S_ISDIR(st.st_mode) ? "a directory" : "not a regular file");
     out->path = strdup(path);
-    out->temporary = malloc(size);
+    out->temporary = malloc(directory + NAME_SIZE);
     if (!out->path || !out->temporary) {
         free(out->path);
         free(out->temporary);
         *out = (file_writer){0};
         return err_set(err, MAR_ENOMEM, "%s: out of memory", path);
     }
-    snprintf(out->temporary, size, "%.*s.mar-XXXXXX", (int)dir, path);
-    int fd = mkstemp(out->temporary);
+    const int fd = create_beside(path, directory, out->temporary);
     if (fd >= 0) {
-        mode_t mask = umask(0);
-        umask(mask);
-        fchmod(fd, 0666 & ~mask); /* mkstemp makes 0600; give what a plain open would */
         out->stream = fdopen(fd, "wb");
         if (!out->stream) {
             close(fd);

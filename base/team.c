@@ -74,7 +74,8 @@ typedef struct {
 } worker;
 
 struct team {
-    int threads, cpus;
+    int threads;
+    int most; /* threads at work at a time, of all callers together: no more than there are processors */
     atomic_int stop;
     pthread_mutex_t lock;
     team_caller *callers, *spare; /* spare: freed ones. A late worker may still look at their parts */
@@ -184,7 +185,7 @@ static void divide(team *t, int64_t now)
     for (team_caller *c = t->callers; c; c = c->next) {
         int width = 1;
         if (c->counted) {
-            width = t->threads / callers + (place++ < t->threads % callers);
+            width = t->most / callers + (place++ < t->most % callers);
             if (width > c->limit) width = c->limit;
             if (width < 1) width = 1;
         }
@@ -201,7 +202,7 @@ static void divide(team *t, int64_t now)
 static void adapt(team_caller *c, int64_t now)
 {
     team *t = c->team;
-    const int width = atomic_load(&c->width), most = t->threads < t->cpus ? t->threads : t->cpus;
+    const int width = atomic_load(&c->width), most = t->most;
     double kept = atomic_load_explicit(&c->seen.kept, memory_order_relaxed) / 1000.0;
     int seen = 1;
     pthread_mutex_lock(&t->lock);
@@ -311,7 +312,8 @@ mar_status team_create(int threads, team **out, mar_err *err)
     team *t = calloc(1, sizeof *t);
     if (!t) return err_set(err, MAR_ENOMEM, "out of memory");
     t->threads = threads;
-    t->cpus = cpus_available();
+    const int cpus = cpus_available();
+    t->most = threads < cpus ? threads : cpus;
     pthread_mutex_init(&t->lock, NULL);
     const size_t bytes = (size_t)threads * sizeof *t->workers; /* one too many, for none is no allocation */
     t->workers = aligned_alloc(LINE, bytes);
@@ -390,7 +392,7 @@ mar_status team_caller_create(team *t, team_caller **out, mar_err *err)
         c = make_caller(t);
     if (c) {
         atomic_store(&c->width, 1);
-        c->limit = t->threads < t->cpus ? t->threads : t->cpus;
+        c->limit = t->most;
         c->retry = RETRY_NS;
         c->retry_at = 0;
         c->entered = c->counted = 0;

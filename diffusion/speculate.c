@@ -183,7 +183,8 @@ static void run_rounds(diff_speculation *s, diff_speculation_stats *stats)
     const kern_speculation_head *draft = s->draft.chain ? &s->draft.at : NULL;
     k->head->speculate_start(k, w);
     if (!draft && k->head->speculate_run && k->head->speculate_run(k, w, &s->target.at)) return;
-    while (k->head->speculate_propose(k, w, draft)) {
+    /* Where operations do nothing any more, what propose returns says nothing. */
+    while (kern_check(k, NULL) == MAR_OK && k->head->speculate_propose(k, w, draft)) {
         k->head->speculate_walk(k, w, &s->target.at);
         if (draft) stats->draft_batched += w->window - 1;
     }
@@ -225,7 +226,7 @@ void diff_speculate_sample(diff_speculation *s, const float *z, const float *dra
         k->core->linear(k, s->draft.chain->head->cond, draft_z, w->conditions * tokens, s->draft.chain->cond);
     for (int first = 0; first < tokens; first += w->group) {
         const int n = w->tokens = tokens - first < w->group ? tokens - first : w->group;
-        kern_speculation_count count;
+        kern_speculation_count count = {0}; /* as it stays if the operations fail */
         k->core->upload(k, w->image, image + first, (size_t)n * sizeof *image);
         k->core->upload(k, w->position, position + first, (size_t)n * sizeof *position);
         if (c->guided) k->core->upload(k, w->cfg, cfg + first, (size_t)n * sizeof *cfg);
@@ -237,6 +238,7 @@ void diff_speculate_sample(diff_speculation *s, const float *z, const float *dra
         k->core->download(k, &count, w->count, sizeof count);
         add_stats(&count, stats);
     }
+    if (kern_check(k, NULL) != MAR_OK) s->schedule = NULL; /* its tables may not be there */
     stats->tokens += tokens;
     stats->modulations += (long)tokens * c->schedule.steps;
     stats->flop = evaluator_flop(s, &s->target, stats, stats->evaluations) +

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* One image of class `label`: allocated, to be freed, width and height stored; NULL after an error, which
- * mar_error(m) has in one line. */
+/* One image of class `label`: allocated, to be freed, width and height stored; NULL after an error, which is printed.
+ */
 static uint8_t *generate(mar *m, const char *model_path, const char *vae_path, int label, int *width, int *height)
 {
     mar_params params;
@@ -27,9 +27,11 @@ static uint8_t *generate(mar *m, const char *model_path, const char *vae_path, i
     if (status == MAR_OK) {
         mar_session_image_size(session, width, height);
         rgb = malloc((size_t)*width * (size_t)*height * 3);
-        if (rgb) status = mar_session_images(session, rgb);
+        status = rgb ? mar_session_images(session, rgb) : MAR_ENOMEM;
     }
     if (status != MAR_OK) {
+        const char *reason = session ? mar_session_error(session) : mar_error(m);
+        fprintf(stderr, "%s\n", *reason ? reason : mar_status_name(status));
         free(rgb);
         rgb = NULL;
     }
@@ -55,9 +57,7 @@ int main(int argc, char **argv)
     int width, height, failed = 1;
     uint8_t *rgb =
         generate(m, argc == 5 ? argv[3] : "demo", argc == 5 ? argv[4] : "demo", atoi(argv[1]), &width, &height);
-    if (!rgb) {
-        fprintf(stderr, "%s\n", *mar_error(m) ? mar_error(m) : "out of memory");
-    } else {
+    if (rgb) {
         FILE *file = fopen(argv[2], "wb");
         failed = !file || fprintf(file, "P6\n%d %d\n255\n", width, height) < 0 ||
                  fwrite(rgb, 3, (size_t)width * (size_t)height, file) != (size_t)width * (size_t)height;

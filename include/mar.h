@@ -1,7 +1,8 @@
 /* libmar - class-conditional images from masked autoregressive models with continuous tokens
  * (MAR: Li, Tian, Li, Deng, He, "Autoregressive Image Generation without Vector Quantization", 2024).
  *
- * In ten lines (error handling: every call returns a status, mar_error() has the one-line reason):
+ * In ten lines (error handling: every call returns a status; mar_error() or, of a session's calls, mar_session_error()
+ * has the one-line reason):
  *
  *     mar *m;  mar_model *model;  mar_vae *vae;  mar_session *s;
  *     mar_params p;
@@ -19,8 +20,21 @@
  * number of threads, or what was generated before it. Bit for bit on a CPU with AVX-512. Without it, some oneDNN 2.6
  * products depend on the batch in their last bits. Products on a GPU can, too.
  *
- * Threads: a `mar` handle and everything made from it belong to one thread at a time; different handles
- * are independent. Strings returned by the library stay valid until their owner is freed.
+ * Threads: any number of threads may use one handle, its models and its VAEs at a time. Models and VAEs never change
+ * after loading. Any number of sessions on any threads share them, and their weights are in memory once. One thread may
+ * load a model while others generate. A session belongs to one thread at a time, whichever that is;
+ * mar_session_cancel may be called from any. To generate on several threads, make a session on each. On a CPU the
+ * sessions at work share the handle's threads.
+ *
+ * Lifetimes: a session holds references on its model, draft model and VAE, and these hold one on the handle.
+ * mar_model_free, mar_vae_free and mar_close drop the caller's. So everything may be freed in any order and on any
+ * thread, and is gone when nobody uses it any more. Strings returned by the library stay valid until their owner is
+ * freed, unless they say otherwise.
+ *
+ * Failures: a call that fails leaves all other sessions and the handle as they were. Nothing here ends the program,
+ * prints, or changes what belongs to the process: signal handlers, locale, umask, the affinity of the caller's threads.
+ * Numbers in text are read and written by the C library in the process's locale: LC_NUMERIC should be "C", as it is
+ * unless the program changes it.
  */
 #ifndef MAR_H
 #define MAR_H
@@ -91,34 +105,49 @@ MAR_API int mar_param_is_default(const mar_param *option, const void *fields);
 
 /* --- the library handle ------------------------------------------------------------------------- */
 
-typedef struct mar mar; /* backend, thread pool, last error */
+typedef struct mar mar; /* what everything runs on: a GPU, or the CPU with its worker threads */
 
 typedef enum { MAR_BACKEND_AUTO = 0, MAR_BACKEND_CPU, MAR_BACKEND_CUDA } mar_backend;
+
+/* What a handle and all that is made from it have to say: a line without newline, valid during the call. INFO: the
+ * handle was opened, a model or VAE loaded, a session created. WARNING: a batch failed. It is called on the thread that
+ * called the library, so on several at a time if several use the handle. It may make calls on the handle, but none on
+ * the session whose call it comes from. */
+typedef enum { MAR_LOG_INFO, MAR_LOG_WARNING } mar_log_level;
+typedef void mar_log_function(void *user, mar_log_level level, const char *line);
 
 typedef struct {
     mar_dtype
         dtype;   /* arithmetic of matrix products: F32, BF16, or AUTO (bf16 on a GPU, and where the processor has it) */
     int threads; /* worker threads of the CPU; 0 = one per available core */
-    mar_backend backend; /* AUTO: CUDA if the library was built with it and there is a GPU, else CPU */
-    int device;          /* CUDA: number of the GPU, from 0 */
+    mar_backend backend;   /* AUTO: CUDA if the library was built with it and there is a GPU, else CPU */
+    int device;            /* CUDA: number of the GPU, from 0 */
+    mar_log_function *log; /* NULL: lines go nowhere */
+    void *log_user;        /* handed to log */
 } mar_options;
 
-/* The options of mar_options: i = 0..count-1, static; NULL for other i. */
+/* The options of mar_options that have a text: i = 0..count-1, static; NULL for other i. */
 MAR_API int mar_option_count(void);
 MAR_API const mar_param *mar_option_get(int i);
 
 /* Opens the library. `options` may be NULL (all defaults). *out is set even on failure, so that mar_error(*out) has
  * the reason (NULL only if memory ran out); such a handle can only be closed. */
 MAR_API mar_status mar_open(const mar_options *options, mar **out);
-MAR_API void mar_close(mar *m); /* NULL is fine; free models, VAEs and sessions first */
+/* Drops the caller's reference. Models, VAEs and sessions that still exist go on to work. NULL is fine. */
+MAR_API void mar_close(mar *m);
 
-/* The last error of this handle, one line without newline, "" if none. Never NULL. */
+/* Why this thread's last failing call on the handle failed: mar_open, loading, mar_session_create, mar_inspect,
+ * mar_convert, mar_measure_peak. One line without newline, "" if none has failed. Valid until the thread's next failing
+ * call on any handle. Never NULL. The other calls on a session leave their reason there: mar_session_error. */
 MAR_API const char *mar_error(const mar *m);
 MAR_API const char *mar_status_name(mar_status status);
 MAR_API const char *mar_version(void); /* "MAJOR.MINOR.PATCH" */
 
 /* What the handle runs on, for reports: "cpu bf16 (avx512_bf16), 2 threads". */
 MAR_API const char *mar_backend_description(const mar *m);
+
+/* The number of GPUs, which mar_options.device counts from 0; 0 without any or without CUDA in the library. */
+MAR_API int mar_gpu_count(void);
 
 /* Measures the rate of large matrix products on this handle's backend and arithmetic, in flop per second (2 a
  * multiply-add): the best of many 1024x1024x1024 products, or, where these are too short to tell, of 8192x8192x8192.
@@ -158,12 +187,13 @@ typedef struct {
 /* Loads a MAR checkpoint: .safetensors, the official PyTorch .pth, or "demo" / "demo-draft" for the models
  * built into the library. `heads` is the number of attention heads; 0 takes it from the file's metadata or,
  * without any, from the official rule (head size 64; 80 at width 1280).
- * The model keeps no reference to the file. */
+ * The model keeps no reference to the file. mar_model_free drops the caller's reference; NULL is fine. */
 MAR_API mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out);
 MAR_API void mar_model_free(mar_model *model);
 MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
 
-/* Loads a KL autoencoder's decoder (post_quant_conv.*, decoder.*): .safetensors, kl16.ckpt, or "demo". */
+/* Loads a KL autoencoder's decoder (post_quant_conv.*, decoder.*): .safetensors, kl16.ckpt, or "demo". mar_vae_free
+ * drops the caller's reference; NULL is fine. */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
 MAR_API void mar_vae_free(mar_vae *vae);
 MAR_API const mar_vae_config *mar_vae_get_config(const mar_vae *vae);
@@ -213,9 +243,10 @@ typedef struct {
     int gtr_sampling_steps; /* diffusion steps of its other tokens; 0: 50, or num_sampling_steps if that is less */
 
     /* Speculation across tokens: `draft` drafts gamma autoregressive steps, the model verifies them by `spec`. */
-    mar_model *draft; /* same tokens and classes as the model; NULL: none. Must outlive the session */
+    mar_model *draft; /* same tokens and classes as the model; NULL: none. A session holds a reference on it */
     const char *spec; /* "conditional", "paper" or "cspd", see mar_method_get. NULL: with head_spec the draft's head
-                       * proposes inside the head, without it "conditional". Must outlive the session */
+                       * proposes inside the head, without it "conditional". A session keeps no reference to the
+                       * text */
     int gamma;        /* 1 or more; a block ends with the image */
     float prefill;    /* fraction of the autoregressive steps that the target makes alone first, 0..1 */
     mar_context context;
@@ -245,14 +276,22 @@ typedef struct mar_session mar_session;
  * step of the first batch of a size is recorded for those that follow (mar_stats.recorded_bytes). MAR_ENOMEM names the
  * block's size.
  * `params` is copied. If they come from a program compiled with an older mar.h, the fields that it lacks have their
- * defaults. Those of a newer mar.h are refused. `vae` may be NULL if only tokens are wanted. The session refers to
- * model and vae: free it first. */
+ * defaults. Those of a newer mar.h are refused. `vae` may be NULL if only tokens are wanted. If it fails, *out is NULL
+ * and mar_error of the model's handle has the reason. */
 MAR_API mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
                                       mar_session **out);
-MAR_API void mar_session_free(mar_session *s);
+MAR_API void mar_session_free(mar_session *s); /* NULL is fine */
+
+/* Why the session's last failing call failed: one line without newline, "" if none has. Valid until its next failing
+ * call. Never NULL.
+ * If a step fails, out of memory or in the backend, or is cancelled, the batch is dropped: mar_session_done is 1, and
+ * calls that ask for its images, tokens or fates fail with MAR_EARG and a line that says so. mar_session_begin starts
+ * anew, and the session works again as if nothing had been, unless the GPU itself is lost. */
+MAR_API const char *mar_session_error(const mar_session *s);
 
 /* Starts images first_image .. first_image+n-1 (indices of this seed's sequence) with labels[n]; a label is
- * a class number, or -1 for unconditional. 1 <= n <= max_batch. An unfinished batch is dropped. */
+ * a class number, or -1 for unconditional. 1 <= n <= max_batch. An unfinished batch is dropped. Wrong arguments are
+ * refused before anything changes. */
 MAR_API mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n);
 /* One autoregressive step, or a round of speculation across tokens: several; MAR_EARG when done. On a GPU it may still
  * be running when the call returns, and fail a later one; the last step waits for all of them. */
@@ -260,13 +299,39 @@ MAR_API mar_status mar_session_step(mar_session *s);
 MAR_API int mar_session_done(const mar_session *s);
 MAR_API int mar_session_steps_left(const mar_session *s);
 
+/* Cancels the batch in progress. The call at hand (mar_session_begin, _step, _tokens, _images) stops soon, or the next
+ * one does if none is at hand, and returns MAR_ECANCELLED. If that was begin or a step, the batch is dropped. If it was
+ * tokens or images, the tokens are finished and the call can be made again; images written already are whole. A
+ * mar_session_begin later forgets a cancel that no call has seen. It only sets a flag, so any thread, a callback and a
+ * signal handler may call it, as long as the session exists. */
+MAR_API void mar_session_cancel(mar_session *s);
+
+/* How far the batch in progress is. */
+typedef struct {
+    int step, steps;      /* autoregressive steps done, and of how many */
+    int images, batch;    /* images that the mar_session_images at hand has finished, and of how many */
+    uint64_t first_image; /* mar_session_begin's */
+} mar_progress;
+
+/* `f` is called after every mar_session_step that succeeded and after every image of mar_session_images, on the thread
+ * that called these, at their end or between images. Of the calls on this session it may make mar_session_cancel only:
+ * the call at hand then returns MAR_ECANCELLED. NULL: no more. */
+typedef void mar_progress_function(void *user, mar_session *s, const mar_progress *progress);
+MAR_API void mar_session_on_progress(mar_session *s, mar_progress_function *f, void *user);
+
+/* On a GPU: the session goes on on the host's stream, a cudaStream_t of the session's GPU, which must outlive the
+ * session or its next mar_session_set_stream; NULL: on its own again. Waits for what the session has begun. MAR_EARG on
+ * a CPU. */
+MAR_API mar_status mar_session_set_stream(mar_session *s, void *stream);
+
 /* After the last step. Tokens: float [n][seq_len][token_dim], as the model predicts them (before /0.2325).
  * Images: uint8_t [n][H][W][3], rows top to bottom, RGB. */
 MAR_API mar_status mar_session_tokens(mar_session *s, float *tokens);
 MAR_API mar_status mar_session_images(mar_session *s, uint8_t *rgb);
 MAR_API void mar_session_image_size(const mar_session *s, int *width, int *height);
 
-/* The parameters that the session uses: `params` with its automatic values filled in. Valid as long as the session. */
+/* The parameters that the session uses: `params` with its automatic values filled in. Valid as long as the session, and
+ * so is the draft model in them; `spec` is static. */
 MAR_API const mar_params *mar_session_get_params(const mar_session *s);
 
 /* What the batch has taken since mar_session_begin. Times are in seconds. Arithmetic counts matrix products and
@@ -276,7 +341,7 @@ typedef struct {
     double encoder_s, decoder_s, head_s, vae_s, draft_s, verify_s, total_s;
     double encoder_flop, decoder_flop, head_flop, vae_flop, draft_flop;
     size_t arena_bytes;     /* the session's working memory on the backend */
-    size_t recorded_bytes;  /* host arrays of the handle's recorded steps, on the backend besides (a GPU's; else 0) */
+    size_t recorded_bytes;  /* host arrays of the session's recorded steps, on the backend besides (a GPU's; else 0) */
     double head_call_bytes; /* the head's weights that each of its sequential calls needs */
     int head_call_products; /* matrix products of such a call; each waits for the one before */
 

@@ -8,12 +8,16 @@
 
 typedef struct mar_engine mar_engine;
 
-/* What every family's model begins with. */
+/* What every family's model begins with. Nothing in a model changes after it is loaded but the count of references, so
+ * any number of sessions use it on any threads. */
 struct mar_model {
-    mar *m;
+    mar *m; /* which the model holds a reference on */
     const mar_engine *engine;
     mar_model_config config;
+    atomic_int references; /* mar_model_load's, and one for each session */
 };
+
+void mar_model_retain(mar_model *model);
 
 typedef struct mar_generation mar_generation; /* a family's part of a session */
 
@@ -22,9 +26,10 @@ struct mar_engine {
 
     /* Whether a checkpoint looks like one of the family. */
     int (*recognise)(const wt_file *f);
-    /* As mar_model_load, on queue k; the file may be closed afterwards. */
+    /* Loads a model on queue k, which the caller lets finish; the file may be closed afterwards. It sets m and config of
+     * the model. */
     mar_status (*load)(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err);
-    void (*unload)(mar_model *model); /* NULL is fine */
+    void (*unload)(mar_model *model); /* when no session uses it any more, on any thread. NULL is fine */
 
     /* Generation of up to max_images images at a time, on queue k, which must outlive it. `params` has been read
      * (mar_params_read); the engine checks it against the model and keeps its own copy, with automatic values filled

@@ -267,12 +267,13 @@ static mar_status open_any(const char *path, wt_file **out, mar_err *err)
 mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out)
 {
     wt_file *f;
+    mar_err err = {0};
     *out = NULL;
-    mar_status status = open_any(path, &f, &m->err);
-    if (status != MAR_OK) return status;
-    status = make_report(f, heads, out, &m->err);
+    mar_status status = open_any(path, &f, &err);
+    if (status != MAR_OK) return mar_result(m, status, &err);
+    status = make_report(f, heads, out, &err);
     wt_close(f);
-    return status;
+    return mar_result(m, status, &err);
 }
 
 void mar_report_free(mar_report *r)
@@ -410,14 +411,15 @@ mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype,
 {
     wt_file *f;
     mar_report *r = NULL;
-    mar_status status = open_any(in, &f, &m->err);
-    if (status != MAR_OK) return status;
-    status = make_report(f, heads, &r, &m->err);
+    mar_err err = {0};
+    mar_status status = open_any(in, &f, &err);
+    if (status != MAR_OK) return mar_result(m, status, &err);
+    status = make_report(f, heads, &r, &err);
     if (status == MAR_OK && r->problems.count > 0)
-        status = err_set(&m->err, MAR_EMODEL, "%s: %s%s", in, r->problems.text[0],
+        status = err_set(&err, MAR_EMODEL, "%s: %s%s", in, r->problems.text[0],
                          r->problems.count > 1 ? " (and more: see mar inspect)" : "");
-    if (status == MAR_OK) status = write_converted(f, r, out, dtype, &m->err);
+    if (status == MAR_OK) status = write_converted(f, r, out, dtype, &err);
     mar_report_free(r);
     wt_close(f);
-    return status;
+    return mar_result(m, status, &err);
 }

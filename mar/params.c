@@ -354,6 +354,8 @@ mar_status mar_params_read(const mar_params *params, mar_params *out, mar_err *e
         memcpy(mar_param_field(o, out), mar_param_field(o, params), mar_param_size(o));
         const mar_status status = mar_param_check(o, out, err);
         if (status != MAR_OK) return status;
+        const char **name = mar_param_field(o, out);
+        if (o->type == MAR_TYPE_NAME && *name) *name = o->choices[mar_param_choice(o, *name)];
     }
     return MAR_OK;
 }

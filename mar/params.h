@@ -19,7 +19,7 @@ void mar_param_reset(const mar_param *option, void *fields);
 mar_status mar_param_check(const mar_param *option, const void *fields, mar_err *err);
 
 /* Copies params of this or an older mar.h (mar_params.size) to *out, whose missing fields are at their defaults, and
- * checks every option's range. MAR_EARG, naming the option or the size, otherwise. */
+ * checks every option's range. Names in *out are the registry's own static strings, not the caller's. MAR_EARG, naming the option or the size, otherwise. */
 mar_status mar_params_read(const mar_params *params, mar_params *out, mar_err *err);
 
 #endif

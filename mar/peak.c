@@ -46,14 +46,15 @@ static mar_status measure(kern_queue *k, int n, double *flop_per_second, mar_err
 mar_status mar_measure_peak(mar *m, double *flop_per_second)
 {
     enum { SMALL = 1024, LARGE = 8192 };
+    mar_err err = {0};
     kern_queue *k;
-    mar_status status = m->device->core->queue_create(m->device, &k, &m->err);
-    if (status != MAR_OK) return status;
+    mar_status status = m->device->core->queue_create(m->device, &k, &err);
+    if (status != MAR_OK) return mar_result(m, status, &err);
     k->core->enter(k);
-    status = measure(k, SMALL, flop_per_second, &m->err);
+    status = measure(k, SMALL, flop_per_second, &err);
     if (status == MAR_OK && 2.0 * LARGE * LARGE * LARGE / *flop_per_second <= 0.02)
-        status = measure(k, LARGE, flop_per_second, &m->err); /* a small one does not fill such a machine */
+        status = measure(k, LARGE, flop_per_second, &err); /* a small one does not fill such a machine */
     k->core->leave(k);
     k->core->queue_free(k);
-    return status;
+    return mar_result(m, status, &err);
 }

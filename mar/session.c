@@ -1,32 +1,101 @@
-/* Sessions: memory, time and images around a model family's engine (mar/engine.h). */
+/* Sessions: memory, time and images around a model family's engine (mar/engine.h). A session has a queue, a failure and
+ * a flag for cancelling of its own, and shares model and VAE with other sessions. */
 #include "mar/engine.h"
 #include "mar/params.h"
 #include "mar/vae.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 struct mar_session {
-    mar_model *model;
-    mar_vae *vae; /* NULL: tokens only */
+    mar_model *model, *draft; /* draft: NULL without. The session holds a reference on each */
+    mar_vae *vae;             /* NULL: tokens only. Referred to, too */
+    kern_queue *k;
+    int cancel;  /* 1: a call on the session is to stop. Read and written atomically; the queue looks at it */
+    mar_err err; /* of the last call that failed, for mar_session_error() */
+    mar_progress_function *progress;
+    void *progress_user;
+
     int max_images;
     int grid; /* latent pixels a side */
-    kern_queue *k;
     mar_generation *generation;
     vae_run *decoder; /* NULL without vae */
     void *arena;      /* backend memory, all there is */
     size_t arena_bytes;
     float *pixels; /* host, one image */
-    int images;    /* of the batch in progress; 0: none yet */
-    int planned;   /* number of images whose shapes are planned */
+    int planned;   /* number of images whose shapes are planned; 0: none */
+
+    /* The batch in progress, or finished. */
+    int images; /* 0: there was none yet */
+    uint64_t first_image;
+    int steps;          /* autoregressive steps it takes */
+    int decoded;        /* images that the last mar_session_images has finished */
+    mar_status dropped; /* why it was dropped; MAR_OK: it was not */
+    mar_err why;        /* the message of that */
     double total_s, vae_s, vae_flop;
 };
 
-static double now(void) /* seconds from some fixed point */
+/* --- calls -------------------------------------------------------------------------------------------------------- */
+
+/* Marks the end of a call that has failed with `status`, which it returns: the session forgets the batch. What the
+ * queue's failure left unprepared or half recorded is made anew with the next one. */
+static mar_status drop(mar_session *s, mar_status status)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    s->dropped = status;
+    s->why = s->err;
+    s->planned = 0;
+    if (status != MAR_ECANCELLED)
+        mar_log(s->model->m, MAR_LOG_WARNING, "the batch of %d images from number %llu failed: %s", s->images,
+                (unsigned long long)s->first_image, s->err.text);
+    return status;
+}
+
+/* The same for a call that only reads what the batch has come to. If it was cancelled, that can still be read. */
+static mar_status stop_reading(mar_session *s, mar_status status)
+{
+    if (status != MAR_ECANCELLED) return drop(s, status);
+    __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
+    s->k->core->enter(s->k);
+    s->k->core->recover(s->k);
+    s->k->core->leave(s->k);
+    return status;
+}
+
+/* Tells the host how far the batch is. */
+static void report(mar_session *s)
+{
+    const mar_progress p = {.step = s->steps - mar_session_steps_left(s),
+                            .steps = s->steps,
+                            .images = s->decoded,
+                            .batch = s->images,
+                            .first_image = s->first_image};
+    if (s->progress) s->progress(s->progress_user, s, &p);
+}
+
+void mar_session_cancel(mar_session *s)
+{
+    __atomic_store_n(&s->cancel, 1, __ATOMIC_RELAXED);
+}
+
+const char *mar_session_error(const mar_session *s)
+{
+    return s->err.text;
+}
+
+void mar_session_on_progress(mar_session *s, mar_progress_function *f, void *user)
+{
+    s->progress = f;
+    s->progress_user = user;
+}
+
+mar_status mar_session_set_stream(mar_session *s, void *stream)
+{
+    kern_queue *k = s->k;
+    if (!k->core->set_stream)
+        return err_set(&s->err, MAR_EARG, "the session runs on a CPU, which has no streams: expected one on a GPU");
+    k->core->enter(k);
+    const mar_status status = k->core->set_stream(k, stream, &s->err);
+    k->core->leave(k);
+    return status;
 }
 
 /* --- making one --------------------------------------------------------------------------------------------------- */
@@ -86,26 +155,37 @@ static mar_status plan(mar_session *s, int n, mar_err *err)
     return status;
 }
 
-mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
-                              mar_session **out)
+/* Makes what runs on the session's queue. */
+static mar_status create_work(mar_session *s, const mar_params *params, mar_err *err)
 {
-    mar_err *err = &model->m->err;
+    kern_queue *k = s->k;
+    k->cancel = &s->cancel;
+    k->core->enter(k);
+    mar_status status = s->model->engine->create(s->model, k, params, s->max_images, &s->generation, err);
+    if (status == MAR_OK) status = create_decoder(s, err);
+    if (status == MAR_OK) status = allocate(s, err);
+    if (status == MAR_OK) status = plan(s, s->max_images, err);
+    if (status == MAR_OK) status = kern_check(k, err);
+    k->core->leave(k);
+    return status;
+}
+
+static mar_status create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch, mar_session **out,
+                         mar_err *err)
+{
     mar_params read;
-    *out = NULL;
     mar_status status = mar_params_read(params, &read, err);
     if (status == MAR_OK) status = check(model, vae, max_batch, err);
     if (status != MAR_OK) return status;
     mar_session *s = calloc(1, sizeof *s);
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
-    s->model = model;
-    s->vae = vae;
+    mar_model_retain(s->model = model);
+    if (read.draft) mar_model_retain(s->draft = read.draft);
+    if (vae) mar_vae_retain(s->vae = vae);
     s->max_images = max_batch;
     s->grid = mar_grid_side(&model->config);
     status = model->m->device->core->queue_create(model->m->device, &s->k, err);
-    if (status == MAR_OK) status = model->engine->create(model, s->k, &read, max_batch, &s->generation, err);
-    if (status == MAR_OK) status = create_decoder(s, err);
-    if (status == MAR_OK) status = allocate(s, err);
-    if (status == MAR_OK) status = plan(s, max_batch, err);
+    if (status == MAR_OK) status = create_work(s, &read, err);
     if (status == MAR_OK)
         *out = s;
     else
@@ -113,54 +193,101 @@ mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *
     return status;
 }
 
+mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
+                              mar_session **out)
+{
+    mar_err err = {0};
+    *out = NULL;
+    const mar_status status = create(model, vae, params, max_batch, out, &err);
+    if (status == MAR_OK)
+        mar_log(model->m, MAR_LOG_INFO, "session for batches of %d images: %.3g MB of working memory, %s", max_batch,
+                (double)(*out)->arena_bytes / 1e6, mar_session_guarantee(*out));
+    return mar_result(model->m, status, &err);
+}
+
 void mar_session_free(mar_session *s)
 {
     if (!s) return;
     kern_queue *k = s->k;
-    if (k) k->core->finish(k); /* times still to come have their place in s */
-    if (s->generation) s->model->engine->free(s->generation);
-    vae_run_free(s->decoder);
     if (k) {
+        k->core->enter(k);
+        k->core->finish(k); /* times still to come have their place in s, and work in the memory that is freed */
+        if (s->generation) s->model->engine->free(s->generation);
+        vae_run_free(s->decoder);
         k->device->core->free(k->device, s->arena);
+        k->core->leave(k);
         k->core->queue_free(k);
     }
+    mar_vae_free(s->vae);
+    mar_model_free(s->draft);
+    mar_model_free(s->model);
     free(s->pixels);
     free(s);
 }
 
 /* --- a batch ------------------------------------------------------------------------------------------------------ */
 
+static mar_status start(mar_session *s, uint64_t first_image, const int *labels, int n)
+{
+    kern_queue *k = s->k;
+    if (kern_check(k, NULL) != MAR_OK) k->core->recover(k);
+    k->core->finish(k); /* the times of a dropped batch end here */
+    mar_status status = kern_check(k, &s->err);
+    if (status == MAR_OK) status = plan(s, n, &s->err);
+    if (status != MAR_OK) return status;
+    const double begun = mar_now();
+    s->model->engine->begin(s->generation, first_image, labels, n);
+    s->steps = s->model->engine->steps_left(s->generation);
+    s->total_s = mar_now() - begun;
+    return kern_check(k, &s->err);
+}
+
 mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n)
 {
-    mar_err *err = &s->model->m->err;
-    kern_queue *k = s->k;
     const int classes = s->model->config.classes;
     if (n < 1 || n > s->max_images)
-        return err_set(err, MAR_EARG, "%d images: expected 1..%d, the session's batch", n, s->max_images);
+        return err_set(&s->err, MAR_EARG, "%d images: expected 1..%d, the session's batch", n, s->max_images);
     for (int i = 0; i < n; i++)
         if (labels[i] < -1 || labels[i] >= classes)
-            return err_set(err, MAR_EARG, "class %d: expected 0..%d, or -1 for unconditional", labels[i], classes - 1);
-    k->core->finish(k); /* the times of a dropped batch end here */
-    const mar_status status = plan(s, n, err);
-    if (status != MAR_OK) return status;
-    const double start = now();
+            return err_set(&s->err, MAR_EARG, "class %d: expected 0..%d, or -1 for unconditional", labels[i],
+                           classes - 1);
+    __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED); /* it concerned the batch before */
     s->images = n;
+    s->first_image = first_image;
+    s->decoded = 0;
+    s->dropped = MAR_OK;
     s->vae_s = s->vae_flop = 0;
-    s->model->engine->begin(s->generation, first_image, labels, n);
-    s->total_s = now() - start;
-    return kern_check(k, err);
+    s->k->core->enter(s->k);
+    const mar_status status = start(s, first_image, labels, n);
+    s->k->core->leave(s->k);
+    return status == MAR_OK ? MAR_OK : drop(s, status);
+}
+
+static mar_status refuse_dropped(mar_session *s)
+{
+    if (s->dropped == MAR_OK) return MAR_OK;
+    if (s->dropped == MAR_ECANCELLED) return err_set(&s->err, MAR_EARG, "the batch was cancelled: begin another first");
+    return err_set(&s->err, MAR_EARG, "the batch failed, begin another first: %s", s->why.text);
 }
 
 mar_status mar_session_step(mar_session *s)
 {
-    mar_err *err = &s->model->m->err;
     kern_queue *k = s->k;
-    if (mar_session_done(s)) return err_set(err, MAR_EARG, "no step left: begin a batch first");
-    const double start = now();
-    const mar_status status = s->model->engine->step(s->generation, err);
+    mar_status status = refuse_dropped(s);
+    if (status != MAR_OK) return status;
+    if (mar_session_done(s)) return err_set(&s->err, MAR_EARG, "no step left: begin a batch first");
+    k->core->enter(k);
+    const double begun = mar_now();
+    status = s->model->engine->step(s->generation, &s->err);
     if (mar_session_done(s)) k->core->finish(k);
-    s->total_s += now() - start;
-    return status == MAR_OK ? kern_check(k, err) : status;
+    s->total_s += mar_now() - begun;
+    if (status == MAR_OK) status = kern_check(k, &s->err);
+    k->core->leave(k);
+    if (status == MAR_OK) {
+        report(s);
+        status = kern_check(k, &s->err); /* whether it was cancelled there */
+    }
+    return status == MAR_OK ? MAR_OK : drop(s, status);
 }
 
 int mar_session_done(const mar_session *s)
@@ -170,29 +297,31 @@ int mar_session_done(const mar_session *s)
 
 int mar_session_steps_left(const mar_session *s)
 {
-    return s->model->engine->steps_left(s->generation);
+    return s->dropped == MAR_OK ? s->model->engine->steps_left(s->generation) : 0;
 }
 
 /* --- what came of it ---------------------------------------------------------------------------------------------- */
 
 static mar_status check_finished(mar_session *s)
 {
-    mar_err *err = &s->model->m->err;
-    if (s->images == 0) return err_set(err, MAR_EARG, "no images: begin a batch first");
+    if (s->images == 0) return err_set(&s->err, MAR_EARG, "no images: begin a batch first");
     if (!mar_session_done(s))
-        return err_set(err, MAR_EARG, "the images are not finished: %d steps left", mar_session_steps_left(s));
-    return MAR_OK;
+        return err_set(&s->err, MAR_EARG, "the images are not finished: %d steps left", mar_session_steps_left(s));
+    return refuse_dropped(s);
 }
 
 mar_status mar_session_tokens(mar_session *s, float *tokens)
 {
-    const mar_status status = check_finished(s);
-    if (status != MAR_OK) return status;
     kern_queue *k = s->k;
     const mar_model_config *c = &s->model->config;
+    mar_status status = check_finished(s);
+    if (status != MAR_OK) return status;
+    k->core->enter(k);
     k->core->download(k, tokens, s->model->engine->latents(s->generation),
                       (size_t)s->images * (size_t)c->seq_len * (size_t)c->token_dim * sizeof *tokens);
-    return kern_check(k, &s->model->m->err);
+    k->core->leave(k);
+    status = kern_check(k, &s->err);
+    return status == MAR_OK ? MAR_OK : stop_reading(s, status);
 }
 
 void mar_session_image_size(const mar_session *s, int *width, int *height)
@@ -200,37 +329,77 @@ void mar_session_image_size(const mar_session *s, int *width, int *height)
     *width = *height = s->vae ? s->grid * mar_vae_get_config(s->vae)->stride : 0;
 }
 
-mar_status mar_session_images(mar_session *s, uint8_t *rgb)
+/* What frames the work on images, whose time counts. */
+static double work(mar_session *s)
 {
-    mar_err *err = &s->model->m->err;
-    const mar_status status = check_finished(s);
-    if (status != MAR_OK) return status;
-    if (!s->vae) return err_set(err, MAR_EARG, "the session has no VAE: only tokens can be had");
-    kern_queue *k = s->k;
+    s->k->core->enter(s->k);
+    s->k->core->lap(s->k, NULL);
+    return mar_now();
+}
+
+static void pause_work(mar_session *s, double begun)
+{
+    s->k->core->lap(s->k, &s->vae_s);
+    s->total_s += mar_now() - begun;
+    s->k->core->leave(s->k);
+}
+
+/* Decodes image i, if there is one; the pixels are complete when they are downloaded. */
+static const float *decode(mar_session *s, int i)
+{
     const size_t count = (size_t)s->model->config.seq_len * (size_t)s->model->config.token_dim;
-    const float *latents = s->model->engine->latents(s->generation);
+    if (i >= s->images) return NULL;
+    s->vae_flop += vae_run_flop(s->decoder);
+    return vae_decode(s->decoder, s->model->engine->latents(s->generation) + (size_t)i * count);
+}
+
+static mar_status decode_all(mar_session *s, uint8_t *rgb)
+{
+    kern_queue *k = s->k;
+    /* A GPU decodes the next image while one is converted; a CPU would only keep the host waiting for it. */
+    const int ahead = s->model->m->backend == MAR_BACKEND_CUDA;
     int width, height;
     mar_session_image_size(s, &width, &height);
     const size_t bytes = (size_t)width * (size_t)height * 3;
-    const double start = now();
-    k->core->lap(k, NULL);
-    const float *pixels = vae_decode(s->decoder, latents);
-    for (int i = 0; i < s->images; i++) { /* the next one is being decoded while one is converted */
+    double begun = work(s);
+    mar_status status = MAR_OK;
+    const float *pixels = decode(s, 0);
+    for (int i = 0; i < s->images; i++) {
         k->core->download(k, s->pixels, pixels, bytes * sizeof *pixels);
-        if (i + 1 < s->images) pixels = vae_decode(s->decoder, latents + (size_t)(i + 1) * count);
+        status = kern_check(k, &s->err);
+        if (status != MAR_OK) break; /* there is nothing to convert */
+        if (ahead) pixels = decode(s, i + 1);
         vae_to_bytes(s->pixels, bytes, rgb + (size_t)i * bytes);
+        s->decoded = i + 1;
+        if (s->progress) {
+            pause_work(s, begun);
+            report(s);
+            begun = work(s);
+            status = kern_check(k, &s->err); /* whether it was cancelled there */
+            if (status != MAR_OK) break;
+        }
+        if (!ahead) pixels = decode(s, i + 1);
     }
-    k->core->lap(k, &s->vae_s);
-    k->core->finish(k);
-    s->vae_flop += s->images * vae_run_flop(s->decoder);
-    s->total_s += now() - start;
-    return kern_check(k, err);
+    pause_work(s, begun);
+    return status;
+}
+
+mar_status mar_session_images(mar_session *s, uint8_t *rgb)
+{
+    mar_status status = check_finished(s);
+    if (status != MAR_OK) return status;
+    if (!s->vae) return err_set(&s->err, MAR_EARG, "the session has no VAE: only tokens can be had");
+    s->decoded = 0;
+    status = decode_all(s, rgb);
+    return status == MAR_OK ? MAR_OK : stop_reading(s, status);
 }
 
 void mar_session_get_stats(const mar_session *s, mar_stats *stats)
 {
     kern_queue *k = s->k;
+    k->core->enter(k);
     k->core->finish(k); /* the times are complete then */
+    k->core->leave(k);
     s->model->engine->stats(s->generation, stats);
     stats->arena_bytes = s->arena_bytes;
     stats->recorded_bytes = k->recorded_bytes;

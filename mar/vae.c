@@ -3,41 +3,66 @@
 
 #include <stdlib.h>
 
-mar_status mar_vae_load(mar *m, const char *path, mar_vae **out)
+/* Loads the decoder on a queue of its own. When that has finished, all queues can use it. */
+static mar_status load(mar *m, const wt_file *file, vae_decoder **out, mar_err *err)
 {
-    *out = NULL;
-    wt_file *file = NULL;
-    const wt_embedded *demo = wt_demo_vae(path);
-    mar_status status =
-        demo ? wt_open_memory(demo->data, demo->size, path, &file, &m->err) : wt_open(path, &file, &m->err);
-    if (status != MAR_OK) return status;
-    mar_vae *vae = calloc(1, sizeof *vae);
-    if (!vae) {
-        wt_close(file);
-        return err_set(&m->err, MAR_ENOMEM, "out of memory");
-    }
-    vae->m = m;
     kern_queue *k;
-    status = m->device->core->queue_create(m->device, &k, &m->err);
-    if (status == MAR_OK) {
-        status = vae_decoder_create(k, file, &vae->decoder, &m->err);
-        k->core->finish(k);
-        k->core->queue_free(k);
-    }
-    wt_close(file);
+    mar_status status = m->device->core->queue_create(m->device, &k, err);
+    if (status != MAR_OK) return status;
+    k->core->enter(k);
+    status = vae_decoder_create(k, file, out, err);
+    k->core->finish(k);
+    if (status == MAR_OK && (status = kern_check(k, err)) != MAR_OK) vae_decoder_free(*out);
+    k->core->leave(k);
+    k->core->queue_free(k);
+    return status;
+}
+
+/* Makes a VAE of an open file. */
+static mar_status create(mar *m, const wt_file *file, mar_vae **out, mar_err *err)
+{
+    mar_vae *vae = calloc(1, sizeof *vae);
+    if (!vae) return err_set(err, MAR_ENOMEM, "out of memory");
+    const mar_status status = load(m, file, &vae->decoder, err);
     if (status != MAR_OK) {
-        mar_vae_free(vae);
+        free(vae);
         return status;
     }
+    vae->m = m;
+    vae->references = 1;
+    mar_retain(m);
     *out = vae;
     return MAR_OK;
 }
 
+mar_status mar_vae_load(mar *m, const char *path, mar_vae **out)
+{
+    const double start = mar_now();
+    mar_err err = {0};
+    *out = NULL;
+    wt_file *file = NULL;
+    const wt_embedded *demo = wt_demo_vae(path);
+    mar_status status = demo ? wt_open_memory(demo->data, demo->size, path, &file, &err) : wt_open(path, &file, &err);
+    if (status == MAR_OK) status = create(m, file, out, &err);
+    wt_close(file);
+    if (status == MAR_OK)
+        mar_log(m, MAR_LOG_INFO, "VAE %s: %ld parameters, loaded in %.3g s", path, mar_vae_get_config(*out)->parameters,
+                mar_now() - start);
+    return mar_result(m, status, &err);
+}
+
+void mar_vae_retain(mar_vae *vae)
+{
+    atomic_fetch_add(&vae->references, 1);
+}
+
 void mar_vae_free(mar_vae *vae)
 {
-    if (!vae) return;
+    if (!vae || atomic_fetch_sub(&vae->references, 1) > 1) return;
+    mar *m = vae->m;
     vae_decoder_free(vae->decoder);
     free(vae);
+    mar_release(m);
 }
 
 const mar_vae_config *mar_vae_get_config(const mar_vae *vae)

@@ -4,9 +4,13 @@
 #include "mar/handle.h"
 #include "vae/vae.h"
 
+/* Nothing in it changes after it is loaded but the count of references. */
 struct mar_vae {
-    mar *m;
+    mar *m; /* which it holds a reference on */
     vae_decoder *decoder;
+    atomic_int references; /* mar_vae_load's, and one for each session */
 };
+
+void mar_vae_retain(mar_vae *vae);
 
 #endif

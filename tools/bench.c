@@ -140,7 +140,7 @@ static int print_json(const bench_options *o, const mar_stats *t, double peak, c
 
 static int run(bench_options *o, const run_models *models)
 {
-    image_run measured = {models->library, models->model, NULL};
+    image_run measured = {models->model, NULL};
     mar_stats stats = {0};
     double peak = 0;
     mar_status status = models_session(models, &o->run, o->batch, &measured.session);

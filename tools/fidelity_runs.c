@@ -171,8 +171,7 @@ int fidelity_make_images(fidelity *f, progress *bar, const fidelity_sessions *op
 {
     char kept[1024], why[256];
     image_run runs[FIDELITY_RUNS_MAX];
-    for (int i = 0; i < f->run_count; i++)
-        runs[i] = (image_run){open->models[i].library, open->models[i].model, open->sessions[i]};
+    for (int i = 0; i < f->run_count; i++) runs[i] = (image_run){open->models[i].model, open->sessions[i]};
     snprintf(kept, sizeof kept, "%s is not written", f->out);
     const image_plan plan = {.runs = runs,
                              .run_count = f->run_count,

@@ -13,20 +13,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Creates a temporary file in the directory of `path`. Returns its descriptor and its name (to be freed), or
- * -1 with errno set. */
+enum { NAMES = 10000 }; /* of temporary files that are tried */
+
+/* Creates a temporary file in the directory of `path`, with the mode that a plain open gives. Returns its descriptor and
+ * its name (to be freed), or -1 with errno set. */
 static int create_beside(const char *path, char **temporary)
 {
     const char *slash = strrchr(path, '/');
-    int directory = slash ? (int)(slash - path) + 1 : 0;
-    if (asprintf(temporary, "%.*s.mar-XXXXXX", directory, path) < 0) {
-        *temporary = NULL;
-        errno = ENOMEM;
-        return -1;
-    }
-    int fd = mkostemp(*temporary, O_CLOEXEC);
-    if (fd < 0) {
-        int reason = errno;
+    const int directory = slash ? (int)(slash - path) + 1 : 0;
+    int fd = -1;
+    for (unsigned i = 0; i < NAMES && fd < 0 && (i == 0 || errno == EEXIST); i++) {
+        if (asprintf(temporary, "%.*s.mar-%lx-%x", directory, path, (unsigned long)getpid(), i) < 0) {
+            *temporary = NULL;
+            errno = ENOMEM;
+            return -1;
+        }
+        fd = open(*temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0) break;
+        const int reason = errno;
         free(*temporary);
         *temporary = NULL;
         errno = reason;
@@ -52,12 +56,8 @@ static int replace_file(const char *path, const uint8_t *data, size_t size)
     char *temporary;
     int fd = create_beside(path, &temporary);
     if (fd < 0) return 1;
-    mode_t mask = umask(0);
-    umask(mask);
-    /* mkostemp makes 0600: give what a plain open would. Some file systems have no modes or no fsync. */
-    int failed = fchmod(fd, 0666 & ~mask) != 0 && errno != EPERM && errno != ENOTSUP;
-    failed = failed || write_all(fd, data, size);
-    failed = failed || (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP);
+    int failed = write_all(fd, data, size);
+    failed = failed || (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP); /* some file systems have none */
     int reason = errno;
     if (close(fd) != 0 && !failed) {
         failed = 1;

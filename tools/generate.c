@@ -303,7 +303,7 @@ static int make_files(generate_job *job, progress *bar)
 {
     char kept[1024];
     snprintf(kept, sizeof kept, job->out.is_file ? "%s is not written" : "they are in %s", job->out.path);
-    const image_run run = {job->models.library, job->models.model, job->session};
+    const image_run run = {job->models.model, job->session};
     const image_plan plan = {.runs = &run,
                              .run_count = 1,
                              .images = job->total,

@@ -15,7 +15,6 @@
 
 /* One way to make the images. The plan owns none of it. */
 typedef struct {
-    mar *library;           /* mar_error of it has the reason if the session fails */
     const mar_model *model; /* the session's: it knows the shape of tokens */
     mar_session *session;   /* made for plan.batch images at least */
 } image_run;

@@ -114,7 +114,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     gtr *w = *state = calloc(1, sizeof *w);
     if (!w) return err_set(err, MAR_ENOMEM, "out of memory");
     w->g = g;
-    w->tokens = malloc(seq * (size_t)g->model->base.config.token_dim * sizeof *w->tokens);
+    w->tokens = calloc(seq, (size_t)g->model->base.config.token_dim * sizeof *w->tokens);
     w->energy = malloc(seq * sizeof *w->energy);
     w->scratch = malloc(seq * sizeof *w->scratch);
     return w->tokens && w->energy && w->scratch ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");

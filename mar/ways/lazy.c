@@ -297,14 +297,15 @@ static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, co
 }
 
 /* Chooses the rows of image s that are computed on, ascending: those to be predicted, those just predicted, then those
- * that changed most. score [L] is used up. */
+ * that changed most. Exactly `kept` rows, whatever is in score [L], which is used up: if the backend has failed, it did
+ * not write there. */
 static void choose(const lazy_caches *z, const mar_pass *p, const lazy_step *step, int s, float *score, int *kept)
 {
     const mar_model_config *c = &z->model->base.config;
     const int *must = p->order[s] + c->seq_len - p->known - p->predicted; /* to be predicted, then just predicted */
     const int length = row_length(z);
     for (int i = 0; i < length; i++)
-        if (isnan(score[i])) score[i] = 0;
+        if (!(fabsf(score[i]) < 2)) score[i] = 0; /* no cosine */
     for (int i = 0; i < p->predicted + step->previous; i++) score[c->buffer + must[i]] = -2; /* below any cosine */
     for (int n = 0; n < step->kept; n++) {
         int least = 0;

@@ -135,9 +135,8 @@ static void order(void **state)
     (void)state;
     static record r;
     r = (record){0};
-    const image_run runs[] = {{demo.m, demo.models[0], demo.with_decoder},
-                              {demo.m, demo.models[1], demo.draft},
-                              {demo.m, demo.models[0], demo.without_decoder}};
+    const image_run runs[] = {
+        {demo.models[0], demo.with_decoder}, {demo.models[1], demo.draft}, {demo.models[0], demo.without_decoder}};
     const image_plan plan = plan_of(runs, 3);
     recorder recorders[] = {{&r, 0}, {&r, 1}};
     const image_sink sinks[] = {{take, &recorders[0], 1, 0}, {take, &recorders[1], 0, 1}};
@@ -166,7 +165,7 @@ static void same_tokens(void **state)
     static float alone[IMAGES][TOKENS];
     static const int label_of[IMAGES] = {3, 3, -1, -1, 8, 8, 3};
     r = (record){0};
-    const image_run runs[] = {{demo.m, demo.models[0], demo.with_decoder}, {demo.m, demo.models[1], demo.draft}};
+    const image_run runs[] = {{demo.models[0], demo.with_decoder}, {demo.models[1], demo.draft}};
     const image_plan plan = plan_of(runs, 2);
     recorder all = {&r, 0};
     const image_sink sink = {take, &all, 1, 1};
@@ -185,7 +184,7 @@ static void one_session_again(void **state)
     (void)state;
     static record r;
     r = (record){0};
-    const image_run run = {demo.m, demo.models[0], demo.with_decoder}, runs[] = {run, run, run};
+    const image_run run = {demo.models[0], demo.with_decoder}, runs[] = {run, run, run};
     image_plan plan = plan_of(runs, 3);
     plan.images = BATCH;
     recorder all = {&r, 0};
@@ -206,7 +205,7 @@ static void a_sink_fails(void **state)
     (void)state;
     static record r;
     r = (record){.fail_at = 3};
-    const image_run run = {demo.m, demo.models[0], demo.without_decoder};
+    const image_run run = {demo.models[0], demo.without_decoder};
     const image_plan plan = plan_of(&run, 1);
     recorder recorders[] = {{&r, 0}, {&r, 1}};
     const image_sink sinks[] = {{take, &recorders[0], 0, 1}, {take, &recorders[1], 0, 1}};
@@ -221,7 +220,7 @@ static void a_session_fails(void **state)
     (void)state;
     static record r;
     r = (record){0};
-    const image_run run = {demo.m, demo.models[0], demo.without_decoder};
+    const image_run run = {demo.models[0], demo.without_decoder};
     image_plan plan = plan_of(&run, 1);
     static const int beyond[] = {10};
     plan.classes = beyond, plan.class_count = 1;
@@ -229,7 +228,7 @@ static void a_session_fails(void **state)
     const image_sink sink = {take, &all, 1, 0};
     assert_int_equal(run_images(&plan, &sink, 1), 1);
     assert_int_equal(r.count, 0);
-    assert_non_null(strstr(mar_error(demo.m), "class 10"));
+    assert_non_null(strstr(mar_session_error(demo.without_decoder), "class 10"));
 }
 
 /* Runs that ask for the same file in the same way share it; arithmetic and heads are part of the way. */

@@ -72,8 +72,8 @@ static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threa
     f->m = open_mar(dtype, threads);
     if (!f->m) return 0;
     f->k = queue_of(f->m);
-    mar_err *err = &f->m->err;
-    assert_ok(mar_model_load(f->m, path, 0, &f->model), err);
+    mar_err reason = {0}, *err = &reason;
+    assert_library(f->m, mar_model_load(f->m, path, 0, &f->model));
     assert_ok(plain_runner(f->k, f->model, IMAGES, p.cfg == 1 ? 1 : 2, 16, &p, &f->runner, err), err);
     f->memory = memory(f->k, mar_runner_lay_out(&f->runner, NULL));
     mar_runner_lay_out(&f->runner, f->memory);

@@ -11,8 +11,6 @@
 static const char small[] = "tests/golden/data/mar_small.safetensors";
 enum { SEQ = 16, CHANNELS = 6, TOKENS = SEQ * CHANNELS };
 
-#define ok(m, call) assert_ok(call, &(m)->err)
-
 static mar_params params_of(int num_iter, int steps, float cfg, mar_cfg_schedule schedule, float temperature,
                             uint64_t seed)
 {
@@ -28,13 +26,13 @@ static void generate(mar *m, const char *path, const mar_params *p, const int *l
 {
     mar_model *model;
     mar_session *s;
-    ok(m, mar_model_load(m, path, 0, &model));
-    ok(m, mar_session_create(model, NULL, p, batch, &s));
+    assert_library(m, mar_model_load(m, path, 0, &model));
+    assert_library(m, mar_session_create(model, NULL, p, batch, &s));
     for (int i = 0; i < n; i += batch) {
         const int count = n - i < batch ? n - i : batch;
-        ok(m, mar_session_begin(s, (uint64_t)(first + i), labels + i, count));
-        while (!mar_session_done(s)) ok(m, mar_session_step(s));
-        ok(m, mar_session_tokens(s, out + i * tokens));
+        assert_session(s, mar_session_begin(s, (uint64_t)(first + i), labels + i, count));
+        while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+        assert_session(s, mar_session_tokens(s, out + i * tokens));
     }
     mar_session_free(s);
     mar_model_free(model);
@@ -124,15 +122,15 @@ static void demo_images(void **state)
         mar_model *model;
         mar_vae *vae;
         mar_session *s;
-        ok(m, mar_model_load(m, "demo", 0, &model));
-        ok(m, mar_vae_load(m, "demo", &vae));
-        ok(m, mar_session_create(model, vae, &p, N, &s));
-        ok(m, mar_session_begin(s, 0, labels, N));
-        while (!mar_session_done(s)) ok(m, mar_session_step(s));
+        assert_library(m, mar_model_load(m, "demo", 0, &model));
+        assert_library(m, mar_vae_load(m, "demo", &vae));
+        assert_library(m, mar_session_create(model, vae, &p, N, &s));
+        assert_session(s, mar_session_begin(s, 0, labels, N));
+        while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
         float mine[N * 64 * 8];
         uint8_t rgb[N * BYTES];
-        ok(m, mar_session_tokens(s, mine));
-        ok(m, mar_session_images(s, rgb));
+        assert_session(s, mar_session_tokens(s, mine));
+        assert_session(s, mar_session_images(s, rgb));
         double worst = 0, mean = 0;
         for (int i = 0; i < N * BYTES; i++) {
             double difference = fabs(rgb[i] - 255 * fmin(1, fmax(0, (pixels[i] + 1) / 2)));
@@ -175,28 +173,28 @@ static void refuses(void **state)
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model;
     mar_session *s;
-    ok(m, mar_model_load(m, small, 0, &model));
+    assert_library(m, mar_model_load(m, small, 0, &model));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(mar_session_create(model, NULL, &cases[i].params, cases[i].batch, &s), MAR_EARG);
         assert_null(s);
         if (!strstr(mar_error(m), cases[i].says)) fail_msg("'%s' lacks '%s'", mar_error(m), cases[i].says);
     }
     mar_vae *vae;
-    ok(m, mar_vae_load(m, "demo", &vae));
+    assert_library(m, mar_vae_load(m, "demo", &vae));
     assert_int_equal(mar_session_create(model, vae, &good, 1, &s), MAR_EMODEL); /* 8 channels against 6 */
     assert_non_null(strstr(mar_error(m), "8 channels"));
-    ok(m, mar_session_create(model, NULL, &good, 2, &s));
+    assert_library(m, mar_session_create(model, NULL, &good, 2, &s));
     float tokens[2 * TOKENS];
     uint8_t rgb[1];
     assert_int_equal(mar_session_step(s), MAR_EARG);
     assert_int_equal(mar_session_tokens(s, tokens), MAR_EARG);
     assert_int_equal(mar_session_begin(s, 0, (int[]){5, 0}, 2), MAR_EARG);
-    assert_non_null(strstr(mar_error(m), "class 5: expected 0..4"));
+    assert_non_null(strstr(mar_session_error(s), "class 5: expected 0..4"));
     assert_int_equal(mar_session_begin(s, 0, (int[]){0, 0, 0}, 3), MAR_EARG);
-    ok(m, mar_session_begin(s, 0, (int[]){0}, 1));
+    assert_session(s, mar_session_begin(s, 0, (int[]){0}, 1));
     assert_int_equal(mar_session_tokens(s, tokens), MAR_EARG);
-    assert_non_null(strstr(mar_error(m), "4 steps left"));
-    while (!mar_session_done(s)) ok(m, mar_session_step(s));
+    assert_non_null(strstr(mar_session_error(s), "4 steps left"));
+    while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
     assert_int_equal(mar_session_images(s, rgb), MAR_EARG);
     mar_session_free(s);
     mar_vae_free(vae);
@@ -220,16 +218,16 @@ static void sessions_can_be_reused(void **state)
     mar *m = open_mar(MAR_DTYPE_AUTO, 2);
     mar_model *model;
     mar_session *s;
-    ok(m, mar_model_load(m, small, 0, &model));
-    ok(m, mar_session_create(model, NULL, &p, 2, &s));
-    ok(m, mar_session_begin(s, 9, labels, 1));
-    while (!mar_session_done(s)) ok(m, mar_session_step(s));
-    ok(m, mar_session_tokens(s, once));
-    ok(m, mar_session_begin(s, 50, labels, 2));
-    ok(m, mar_session_step(s));
-    ok(m, mar_session_begin(s, 9, labels, 1));
-    while (!mar_session_done(s)) ok(m, mar_session_step(s));
-    ok(m, mar_session_tokens(s, again));
+    assert_library(m, mar_model_load(m, small, 0, &model));
+    assert_library(m, mar_session_create(model, NULL, &p, 2, &s));
+    assert_session(s, mar_session_begin(s, 9, labels, 1));
+    while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+    assert_session(s, mar_session_tokens(s, once));
+    assert_session(s, mar_session_begin(s, 50, labels, 2));
+    assert_session(s, mar_session_step(s));
+    assert_session(s, mar_session_begin(s, 9, labels, 1));
+    while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+    assert_session(s, mar_session_tokens(s, again));
     assert_memory_equal(once, again, sizeof once);
     mar_session_free(s);
     mar_model_free(model);

@@ -39,9 +39,9 @@ static void session(void **state)
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model, *draft;
     mar_vae *vae;
-    assert_ok(mar_model_load(m, "demo", 0, &model), &m->err);
-    assert_ok(mar_model_load(m, "demo-draft", 0, &draft), &m->err);
-    assert_ok(mar_vae_load(m, "demo", &vae), &m->err);
+    assert_library(m, mar_model_load(m, "demo", 0, &model));
+    assert_library(m, mar_model_load(m, "demo-draft", 0, &draft));
+    assert_library(m, mar_vae_load(m, "demo", &vae));
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         const int drafts = strncmp(runs[i], "draft, ", 7) == 0;
         mar_params p = params_with(drafts ? runs[i] + 7 : runs[i]);
@@ -50,7 +50,7 @@ static void session(void **state)
         p.num_sampling_steps = p.diff_annealing ? p.num_sampling_steps : 12;
         p.gtr_sampling_steps = 0;
         if (!p.gtr) p.num_iter = 8;
-        assert_ok(mar_session_create(model, vae, &p, 2, &s), &m->err); /* what is made once is made */
+        assert_library(m, mar_session_create(model, vae, &p, 2, &s)); /* what is made once is made */
         mar_session_free(s);
         mar_status status;
         long round = 0;

@@ -16,8 +16,6 @@ enum { SEQ = 64, GRID = 8, CHANNELS = 5, D = 24, TOKENS = SEQ * CHANNELS };
 
 extern const mar_way mar_way_disa;
 
-#define ok(m, call) assert_ok(call, &(m)->err)
-
 static mar_params defaults(int num_iter, int steps)
 {
     mar_params p = plain_params();
@@ -91,7 +89,7 @@ static void lazy_matches_release(void **state)
     wt_file *golden = golden_open("shortcuts");
     mar *m = open_mar(MAR_DTYPE_F32, 2);
     mar_model *model;
-    ok(m, mar_model_load(m, small, 0, &model));
+    assert_library(m, mar_model_load(m, small, 0, &model));
     for (int i = 0; i < 2; i++) {
         const int images = cases[i].images;
         int differing = 0;
@@ -104,15 +102,15 @@ static void lazy_matches_release(void **state)
         float *z = golden_f32(golden, name, 2 * images * SEQ * D), *next = z;
         snprintf(name, sizeof name, "lazy.%s.tokens", cases[i].name);
         float *expected = golden_f32(golden, name, images * TOKENS), tokens[2 * TOKENS];
-        ok(m, mar_session_create(model, NULL, &p, images, &s));
-        ok(m, mar_session_begin(s, 11, cases[i].labels, images));
+        assert_library(m, mar_session_create(model, NULL, &p, images, &s));
+        assert_session(s, mar_session_begin(s, 11, cases[i].labels, images));
         while (!mar_session_done(s)) {
             const mar_masked *g = mar_masked_of(s);
             const mar_step *step = &g->steps[g->step];
-            ok(m, mar_session_step(s));
+            assert_session(s, mar_session_step(s));
             next += (size_t)compare_z(g, step, next, &differing) * D;
         }
-        ok(m, mar_session_tokens(s, tokens));
+        assert_session(s, mar_session_tokens(s, tokens));
         assert_close(tokens, expected, images * TOKENS, 1e-3);
         assert_true(differing <= 2 * images * SEQ / 10);
         mar_session_free(s);
@@ -149,12 +147,12 @@ static void generate(mar *m, mar_model *model, const mar_params *p, int n, int b
 {
     const int labels[4] = {2, -1, 0, 4};
     mar_session *s;
-    ok(m, mar_session_create(model, NULL, p, batch, &s));
+    assert_library(m, mar_session_create(model, NULL, p, batch, &s));
     for (int i = 0; i < n; i += batch) {
         const int count = n - i < batch ? n - i : batch;
-        ok(m, mar_session_begin(s, (uint64_t)(100 + i), labels + i, count));
-        while (!mar_session_done(s)) ok(m, mar_session_step(s));
-        ok(m, mar_session_tokens(s, tokens + i * TOKENS));
+        assert_session(s, mar_session_begin(s, (uint64_t)(100 + i), labels + i, count));
+        while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+        assert_session(s, mar_session_tokens(s, tokens + i * TOKENS));
     }
     if (stats) mar_session_get_stats(s, stats);
     mar_session_free(s);
@@ -171,7 +169,7 @@ static void batch_and_threads_do_not_matter(void **state)
             mar *m = open_mar(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, runs[run][0]);
             if (!m) continue;
             mar_model *model;
-            ok(m, mar_model_load(m, small, 0, &model));
+            assert_library(m, mar_model_load(m, small, 0, &model));
             for (int i = 0; i < MODES; i++) {
                 const mar_params p = mode(i);
                 generate(m, model, &p, N, runs[run][1], run ? tokens : reference[i], NULL);
@@ -192,7 +190,7 @@ static void statistics(void **state)
     enum { N = 2 };
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model;
-    ok(m, mar_model_load(m, small, 0, &model));
+    assert_library(m, mar_model_load(m, small, 0, &model));
     mar_stats stats[MODES];
     float tokens[N * TOKENS];
     for (int i = 0; i < MODES; i++) {
@@ -304,10 +302,10 @@ static int recognised(mar *m, mar_model *model, mar_vae *vae, const mar_params *
     char why[256];
     eval_classifier *judge;
     for (int i = 0; i < DEMO_IMAGES; i++) labels[i] = i % EVAL_DIGITS;
-    ok(m, mar_session_create(model, vae, p, DEMO_IMAGES, &s));
-    ok(m, mar_session_begin(s, 0, labels, DEMO_IMAGES));
-    while (!mar_session_done(s)) ok(m, mar_session_step(s));
-    ok(m, mar_session_images(s, rgb[0]));
+    assert_library(m, mar_session_create(model, vae, p, DEMO_IMAGES, &s));
+    assert_session(s, mar_session_begin(s, 0, labels, DEMO_IMAGES));
+    while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+    assert_session(s, mar_session_images(s, rgb[0]));
     assert_int_equal(eval_classifier_open(&judge, why, sizeof why), MAR_OK);
     for (int i = 0; i < DEMO_IMAGES; i++) {
         float logits[EVAL_DIGITS];
@@ -330,8 +328,8 @@ static void demo_digits(void **state)
     mar *m = open_mar(MAR_DTYPE_AUTO, 1);
     mar_model *model;
     mar_vae *vae;
-    ok(m, mar_model_load(m, "demo", 0, &model));
-    ok(m, mar_vae_load(m, "demo", &vae));
+    assert_library(m, mar_model_load(m, "demo", 0, &model));
+    assert_library(m, mar_vae_load(m, "demo", &vae));
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         mar_params p = mode(modes[i]);
         p.num_sampling_steps = modes[i] == LAZY_HEAD ? 50 : 20;
@@ -350,10 +348,10 @@ static void solve(mar *m, mar_model *model, mar_sampler sampler, int steps, floa
     mar_session *s;
     mar_params p = defaults(1, steps);
     p.sampler = sampler;
-    ok(m, mar_session_create(model, NULL, &p, 1, &s));
-    ok(m, mar_session_begin(s, 3, (int[]){4}, 1));
-    ok(m, mar_session_step(s));
-    ok(m, mar_session_tokens(s, tokens));
+    assert_library(m, mar_session_create(model, NULL, &p, 1, &s));
+    assert_session(s, mar_session_begin(s, 3, (int[]){4}, 1));
+    assert_session(s, mar_session_step(s));
+    assert_session(s, mar_session_tokens(s, tokens));
     mar_session_free(s);
 }
 
@@ -363,7 +361,7 @@ static void solvers_converge(void **state)
     (void)state;
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model;
-    ok(m, mar_model_load(m, "demo", 0, &model));
+    assert_library(m, mar_model_load(m, "demo", 0, &model));
     static float limit[DEMO_TOKENS], tokens[DEMO_TOKENS];
     double error[2][2];
     solve(m, model, MAR_SAMPLER_DPMPP, 327, limit);
@@ -387,7 +385,7 @@ static void refuses(void **state)
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model;
     mar_session *s;
-    ok(m, mar_model_load(m, small, 0, &model));
+    assert_library(m, mar_model_load(m, small, 0, &model));
     mar_params bad[18];
     const char *says[18];
     int n = 0;

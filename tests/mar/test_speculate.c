@@ -20,8 +20,8 @@ static models demo(mar_dtype dtype, int threads)
 {
     models d = {.m = open_mar(dtype, threads)};
     if (!d.m) return d;
-    assert_ok(mar_model_load(d.m, "demo", 0, &d.target), &d.m->err);
-    assert_ok(mar_model_load(d.m, "demo-draft", 0, &d.draft), &d.m->err);
+    assert_library(d.m, mar_model_load(d.m, "demo", 0, &d.target));
+    assert_library(d.m, mar_model_load(d.m, "demo-draft", 0, &d.draft));
     return d;
 }
 
@@ -50,8 +50,8 @@ static mar_session *begin(mar_model *target, const mar_params *p, int first, int
     mar_session *s;
     int *labels = malloc((size_t)n * sizeof *labels);
     for (int i = 0; i < n; i++) labels[i] = (first + i) % CLASSES;
-    assert_ok(mar_session_create(target, NULL, p, n, &s), &target->m->err);
-    assert_ok(mar_session_begin(s, (uint64_t)first, labels, n), &target->m->err);
+    assert_library(target->m, mar_session_create(target, NULL, p, n, &s));
+    assert_session(s, mar_session_begin(s, (uint64_t)first, labels, n));
     free(labels);
     return s;
 }
@@ -60,8 +60,8 @@ static mar_session *begin(mar_model *target, const mar_params *p, int first, int
 static void generate(mar_model *target, const mar_params *p, int first, int n, float *tokens, mar_stats *stats)
 {
     mar_session *s = begin(target, p, first, n);
-    while (!mar_session_done(s)) assert_ok(mar_session_step(s), &target->m->err);
-    assert_ok(mar_session_tokens(s, tokens), &target->m->err);
+    while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+    assert_session(s, mar_session_tokens(s, tokens));
     if (stats) mar_session_get_stats(s, stats);
     mar_session_free(s);
 }
@@ -102,7 +102,7 @@ static void own_draft_is_accepted(void **state)
  * then blocks of gamma of them at once. One image. */
 static void coarse_run(mar_model *target, const mar_params *p, int prefill, int image, float *tokens)
 {
-    mar_err *err = &target->m->err;
+    mar_err reason = {0}, *err = &reason;
     kern_queue *k = queue_of(target->m);
     mar_step steps[SEQ];
     int order[SEQ], position[SEQ], slot[SEQ] = {0};
@@ -207,13 +207,13 @@ static void history_does_not_matter(void **state)
         const int labels[N] = {1, 2, 3};
         float first[N * TOKENS], again[N * TOKENS];
         mar_session *s = begin(d.target, &p, 1, N);
-        while (!mar_session_done(s)) assert_ok(mar_session_step(s), &d.m->err);
-        assert_ok(mar_session_tokens(s, first), &d.m->err);
-        assert_ok(mar_session_begin(s, 40, labels, 2), &d.m->err);
-        for (int i = 0; i < 3; i++) assert_ok(mar_session_step(s), &d.m->err);
-        assert_ok(mar_session_begin(s, 1, labels, N), &d.m->err);
-        while (!mar_session_done(s)) assert_ok(mar_session_step(s), &d.m->err);
-        assert_ok(mar_session_tokens(s, again), &d.m->err);
+        while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+        assert_session(s, mar_session_tokens(s, first));
+        assert_session(s, mar_session_begin(s, 40, labels, 2));
+        for (int i = 0; i < 3; i++) assert_session(s, mar_session_step(s));
+        assert_session(s, mar_session_begin(s, 1, labels, N));
+        while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+        assert_session(s, mar_session_tokens(s, again));
         assert_memory_equal(first, again, sizeof first);
         mar_session_free(s);
     }
@@ -233,11 +233,11 @@ static void check_counts(mar_model *target, const mar_params *p, int prefill)
     mar_steps_plan(p->num_iter, SEQ, p->cfg, p->cfg_schedule, steps);
     for (int left = p->num_iter; !mar_session_done(s); left = mar_session_steps_left(s)) {
         assert_int_equal(left, mar_session_steps_left(s));
-        assert_ok(mar_session_step(s), &target->m->err);
+        assert_session(s, mar_session_step(s));
         assert_true(mar_session_steps_left(s) < left);
     }
     mar_session_get_stats(s, &stats);
-    assert_ok(mar_session_fates(s, fate, born), &target->m->err);
+    assert_session(s, mar_session_fates(s, fate, born));
     for (int i = 0; i < N * SEQ; i++) {
         of_fate[fate[i]]++;
         made[born[i]]++;
@@ -307,7 +307,7 @@ static void full_stops_at_a_replacement(void **state)
         heat_draft(s);
         for (int first = 0, next; !mar_session_done(s); first = next) {
             int replaced[SEQ] = {0};
-            assert_ok(mar_session_step(s), &d.m->err);
+            assert_session(s, mar_session_step(s));
             next = p.num_iter - mar_session_steps_left(s);
             const mar_masked *g = mar_masked_of(s);
             for (int i = 0; i < SEQ; i++)
@@ -345,7 +345,7 @@ static void shift_of_accepted_tokens(void **state)
         mar_params p = params_of(d.draft, methods[method], MAR_CONTEXT_FULL, 4, 0);
         p.inner_temperature = 400;
         mar_session *s = begin(d.target, &p, 0, 12);
-        while (!mar_session_done(s)) assert_ok(mar_session_step(s), &d.m->err);
+        while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
         mar_stats stats;
         mar_session_get_stats(s, &stats);
         assert_true(stats.accepted > 0);
@@ -393,7 +393,7 @@ static void refuses(void **state)
     (void)state;
     models d = demo(MAR_DTYPE_F32, 1), other = demo(MAR_DTYPE_F32, 1);
     mar_model *small;
-    assert_ok(mar_model_load(d.m, "tests/golden/data/mar_small.safetensors", 0, &small), &d.m->err);
+    assert_library(d.m, mar_model_load(d.m, "tests/golden/data/mar_small.safetensors", 0, &small));
     const mar_params good = params_of(d.draft, "cspd", MAR_CONTEXT_PREFIX, 8, 0);
     mar_params bad[15];
     for (int i = 0; i < 15; i++) bad[i] = good;
@@ -510,7 +510,7 @@ static double law_p_value(models d, const spec_method *method, mar_stats *stats)
     speculation_of(s)->rule = method->rule(NULL);
     heat_draft(s);
     while (!mar_session_done(s)) {
-        assert_ok(mar_session_step(s), &d.m->err);
+        assert_session(s, mar_session_step(s));
         collect(s, states, noise);
     }
     mar_session_get_stats(s, stats);
@@ -633,9 +633,9 @@ static void laws_match_pytorch(void **state)
     p.num_sampling_steps = 25;
     mar_session *s;
     const int label = 3;
-    assert_ok(mar_session_create(d.target, NULL, &p, 1, &s), &d.m->err);
-    assert_ok(mar_session_begin(s, 0, &label, 1), &d.m->err);
-    assert_ok(mar_session_step(s), &d.m->err);
+    assert_library(d.m, mar_session_create(d.target, NULL, &p, 1, &s));
+    assert_session(s, mar_session_begin(s, 0, &label, 1));
+    assert_session(s, mar_session_step(s));
     const mar_speculation *sp = speculation_of(s);
     assert_int_equal(sp->rows, N);
     wt_file *f = golden_open("cspd");

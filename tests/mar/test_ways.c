@@ -46,8 +46,8 @@ static void combinations(void **state)
     int legal = 0;
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model, *draft;
-    assert_ok(mar_model_load(m, "demo-draft", 0, &model), &m->err);
-    assert_ok(mar_model_load(m, "demo-draft", 0, &draft), &m->err);
+    assert_library(m, mar_model_load(m, "demo-draft", 0, &model));
+    assert_library(m, mar_model_load(m, "demo-draft", 0, &draft));
     for (int set = 0; set < ALL; set++) {
         const mar_params p = params_of(set, draft);
         mar_session *s;

@@ -34,6 +34,18 @@ double max_difference(const float *a, const float *b, size_t n);
         if (status_ != MAR_OK) fail_msg("%s: %s", mar_status_name(status_), (err)->text);                              \
     } while (0)
 
+/* Assert MAR_OK of a public call, printing the reason otherwise: of a call on a session, or of another on a handle. */
+#define assert_session(s, call)                                                                                        \
+    do {                                                                                                               \
+        mar_status status_ = (call);                                                                                   \
+        if (status_ != MAR_OK) fail_msg("%s: %s", mar_status_name(status_), mar_session_error(s));                     \
+    } while (0)
+#define assert_library(m, call)                                                                                        \
+    do {                                                                                                               \
+        mar_status status_ = (call);                                                                                   \
+        if (status_ != MAR_OK) fail_msg("%s: %s", mar_status_name(status_), mar_error(m));                             \
+    } while (0)
+
 /* Opens the library. Returns NULL if bf16 is asked for and the processor has none. */
 mar *open_mar(mar_dtype dtype, int threads);
 

@@ -29,7 +29,7 @@ static float *golden_grid(const wt_file *f, const char *what, const int grid[2],
 
 static kern_queue *open_or_skip(mar_dtype dtype, int threads)
 {
-    kern_queue *k = open_or_skip(dtype, threads);
+    kern_queue *k = open_queue(dtype, threads);
     if (!k) skip(); /* a processor without bf16 */
     return k;
 }

@@ -20,7 +20,7 @@ static mar handle; /* no backend: reading files needs none */
 static mar_report *inspect(const char *path, int heads)
 {
     mar_report *r = NULL;
-    assert_ok(mar_inspect(&handle, path, heads, &r), &handle.err);
+    assert_library(&handle, mar_inspect(&handle, path, heads, &r));
     return r;
 }
 
@@ -101,7 +101,7 @@ static void test_other_files(void **state)
     assert_null(r);
     assert_int_equal(mar_inspect(&handle, DATA "absent", 0, &r), MAR_EIO);
     assert_int_equal(mar_inspect(&handle, DATA "mar.pth", 3, &r), MAR_EARG);
-    assert_non_null(strstr(handle.err.text, "3 attention heads"));
+    assert_non_null(strstr(mar_error(&handle), "3 attention heads"));
 }
 
 /* --- files with one thing wrong ---------------------------------------------------------------------- */
@@ -186,8 +186,8 @@ static void expect_one(const char *source, const damage *d, const char *problem)
     assert_int_equal(status, problem ? MAR_EMODEL : MAR_OK);
     assert_int_equal(access(out, F_OK), problem ? -1 : 0);
     if (problem) {
-        assert_memory_equal(handle.err.text, path, strlen(path));
-        assert_string_equal(handle.err.text + strlen(path) + 2, problem);
+        assert_memory_equal(mar_error(&handle), path, strlen(path));
+        assert_string_equal(mar_error(&handle) + strlen(path) + 2, problem);
     }
     remove_directory(dir);
     free(dir);
@@ -241,7 +241,7 @@ static void test_many_problems(void **state)
                                           "tensor more [2] is extra: no such tensor in this model"});
     mar_report_free(r);
     assert_int_equal(mar_convert(&handle, path, path, MAR_DTYPE_F32, 0), MAR_EMODEL);
-    assert_non_null(strstr(handle.err.text, "fake_latent: 2 NaN and 1 Inf among 16 values (and more"));
+    assert_non_null(strstr(mar_error(&handle), "fake_latent: 2 NaN and 1 Inf among 16 values (and more"));
     remove_directory(dir);
     free(dir);
 }
@@ -291,9 +291,10 @@ static void test_convert_mar(void **state)
     snprintf(out, sizeof out, "%s/out.safetensors", dir);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         wt_file *f;
-        assert_ok(mar_convert(&handle, DATA "mar.pth", out, cases[i].asked, 4), &handle.err);
+        mar_err err = {0};
+        assert_library(&handle, mar_convert(&handle, DATA "mar.pth", out, cases[i].asked, 4));
         expect_converted(out, DATA "mar.pth.expected.safetensors", cases[i].stored);
-        assert_ok(wt_open(out, &f, &handle.err), &handle.err);
+        assert_ok(wt_open(out, &f, &err), &err);
         expect_metadata(f, "format", "pt");
         expect_metadata(f, "mar.kind", "mar");
         expect_metadata(f, "mar.heads", "4");
@@ -308,7 +309,7 @@ static void test_convert_mar(void **state)
         mar_report_free(r);
     }
     /* Onto itself: the source stays readable while the new file is made. */
-    assert_ok(mar_convert(&handle, out, out, MAR_DTYPE_BF16, 0), &handle.err);
+    assert_library(&handle, mar_convert(&handle, out, out, MAR_DTYPE_BF16, 0));
     expect_converted(out, DATA "mar.pth.expected.safetensors", WT_BF16);
     remove_directory(dir);
     free(dir);
@@ -319,10 +320,11 @@ static void test_convert_vae(void **state)
     (void)state;
     char *dir = temporary_directory(), out[600];
     wt_file *f;
+    mar_err err = {0};
     snprintf(out, sizeof out, "%s/out.safetensors", dir);
-    assert_ok(mar_convert(&handle, DATA "vae.ckpt", out, MAR_DTYPE_AUTO, 0), &handle.err);
+    assert_library(&handle, mar_convert(&handle, DATA "vae.ckpt", out, MAR_DTYPE_AUTO, 0));
     expect_converted(out, DATA "vae.ckpt", WT_F16);
-    assert_ok(wt_open(out, &f, &handle.err), &handle.err);
+    assert_ok(wt_open(out, &f, &err), &err);
     expect_metadata(f, "mar.kind", "vae");
     expect_metadata(f, "mar.vae_stride", "2");
     wt_close(f);
@@ -336,7 +338,7 @@ static void test_convert_failures(void **state)
     char *dir = temporary_directory(), out[600];
     snprintf(out, sizeof out, "%s/absent/out.safetensors", dir);
     assert_int_equal(mar_convert(&handle, DATA "mar.pth", out, MAR_DTYPE_F32, 0), MAR_EIO);
-    assert_non_null(strstr(handle.err.text, out));
+    assert_non_null(strstr(mar_error(&handle), out));
     snprintf(out, sizeof out, "%s/out.safetensors", dir);
     assert_int_equal(mar_convert(&handle, DATA "absent", out, MAR_DTYPE_F32, 0), MAR_EIO);
     assert_int_equal(mar_convert(&handle, DATA "dtypes.pt", out, MAR_DTYPE_F32, 0), MAR_EMODEL);

@@ -1,0 +1,116 @@
+/* The number of processors that a process may use: affinity, and the quotas of control groups as files of both
+ * versions. */
+#include "base/cpus.h"
+#include "tests/support/support.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char root[64];
+
+static void put(const char *path, const char *text)
+{
+    char full[512];
+    for (const char *slash = strchr(path, '/'); slash; slash = strchr(slash + 1, '/')) {
+        snprintf(full, sizeof full, "%s/%.*s", root, (int)(slash - path), path);
+        mkdir(full, 0700);
+    }
+    snprintf(full, sizeof full, "%s/%s", root, path);
+    FILE *f = fopen(full, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static int make_root(void **state)
+{
+    (void)state;
+    strcpy(root, "/tmp/cpus.XXXXXX");
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int remove_root(void **state)
+{
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -r %s", root);
+    return system(command);
+}
+
+static void none(void **state)
+{
+    (void)state;
+    assert_true(cpus_quota(root) == 0); /* no files at all */
+    put("proc/self/cgroup", "0::/a/b\n");
+    assert_true(cpus_quota(root) == 0);
+    put("sys/fs/cgroup/a/cpu.max", "max 100000\n");
+    assert_true(cpus_quota(root) == 0);
+}
+
+static void version_2(void **state)
+{
+    (void)state;
+    put("proc/self/cgroup", "0::/a/b\n");
+    put("sys/fs/cgroup/a/b/cpu.max", "400000 100000\n");
+    assert_true(cpus_quota(root) == 4);
+    put("sys/fs/cgroup/a/cpu.max", "150000 100000\n"); /* the group above allows less */
+    assert_true(cpus_quota(root) == 1.5);
+    put("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+    assert_true(cpus_quota(root) == 1.5);
+}
+
+/* In a container the group's own path is not below the mount. */
+static void container(void **state)
+{
+    (void)state;
+    put("proc/self/cgroup", "0::/../outside\n");
+    put("sys/fs/cgroup/cpu.max", "250000 100000\n");
+    assert_true(cpus_quota(root) == 2.5);
+}
+
+static void version_1(void **state)
+{
+    (void)state;
+    put("proc/self/cgroup", "5:memory:/x\n4:cpuset:/x\n3:cpu,cpuacct:/a/b\n0::/\n");
+    put("sys/fs/cgroup/cpu,cpuacct/a/b/cpu.cfs_quota_us", "-1\n");
+    put("sys/fs/cgroup/cpu,cpuacct/a/b/cpu.cfs_period_us", "100000\n");
+    assert_true(cpus_quota(root) == 0);
+    put("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "50000\n");
+    put("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "25000\n");
+    assert_true(cpus_quota(root) == 2);
+    put("sys/fs/cgroup/cpuset/x/cpu.cfs_quota_us", "1\n"); /* another controller's */
+    put("sys/fs/cgroup/cpuset/x/cpu.cfs_period_us", "100000\n");
+    assert_true(cpus_quota(root) == 2);
+}
+
+static void affinity(void **state)
+{
+    (void)state;
+    cpu_set_t all, one;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    assert_in_range(cpus_available(), 1, CPU_COUNT(&all));
+    int cpu = 0;
+    while (!CPU_ISSET(cpu, &all)) cpu++;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    const int available = cpus_available();
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    assert_int_equal(available, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(none, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(version_2, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(container, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(version_1, make_root, remove_root),
+        cmocka_unit_test(affinity),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

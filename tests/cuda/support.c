@@ -3,23 +3,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-kern *open_cpu(void)
+kern_queue *open_cpu(void)
 {
-    kern *k = NULL;
+    return open_queue(MAR_DTYPE_F32, 1);
+}
+
+kern_queue *new_queue(kern_device *d)
+{
+    kern_queue *k = NULL;
     mar_err err = {0};
-    assert_ok(kern_cpu_open(MAR_DTYPE_F32, 1, &k, &err), &err);
+    assert_ok(d->core->queue_create(d, &k, &err), &err);
+    k->core->enter(k);
     return k;
 }
 
-kern *open_cuda(mar_dtype dtype)
+kern_queue *open_cuda(mar_dtype dtype)
 {
-    kern *k = NULL;
+    kern_device *d = NULL;
     mar_err err = {0};
-    assert_ok(kern_cuda_open(dtype, 0, &k, &err), &err);
-    return k;
+    assert_ok(kern_cuda_open(dtype, 0, &d, &err), &err);
+    return new_queue(d);
 }
 
-void check_kern(const kern *k)
+void check_kern(kern_queue *k)
 {
     mar_err err = {0};
     assert_ok(kern_check(k, &err), &err);
@@ -38,16 +44,16 @@ float *random_floats(size_t n, float scale, uint64_t seed)
     return x;
 }
 
-void *to_device(kern *k, const void *host, size_t bytes)
+void *to_device(kern_queue *k, const void *host, size_t bytes)
 {
     void *p = NULL;
     mar_err err = {0};
-    assert_ok(k->core->alloc(k, bytes, &p, &err), &err);
+    assert_ok(k->core->alloc(k->device, bytes, &p, &err), &err);
     if (host) k->core->upload(k, p, host, bytes);
     return p;
 }
 
-void from_device(kern *k, void *host, const void *device, size_t bytes)
+void from_device(kern_queue *k, void *host, const void *device, size_t bytes)
 {
     k->core->download(k, host, device, bytes);
     check_kern(k);
@@ -60,9 +66,9 @@ static uint16_t to_bf16(float x)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-void *to_act(kern *k, const float *host, size_t n)
+void *to_act(kern_queue *k, const float *host, size_t n)
 {
-    if (k->act_size == 4) return to_device(k, host, n * sizeof *host);
+    if (k->device->act_size == 4) return to_device(k, host, n * sizeof *host);
     uint16_t *half = malloc((n + 1) * sizeof *half);
     assert_non_null(half);
     for (size_t i = 0; i < n; i++) half[i] = to_bf16(host[i]);
@@ -71,12 +77,12 @@ void *to_act(kern *k, const float *host, size_t n)
     return p;
 }
 
-float *act_to_floats(kern *k, const void *device_act, size_t n)
+float *act_to_floats(kern_queue *k, const void *device_act, size_t n)
 {
     float *x = malloc((n + 1) * sizeof *x);
     assert_non_null(x);
-    from_device(k, x, device_act, n * k->act_size);
-    if (k->act_size == 4) return x;
+    from_device(k, x, device_act, n * k->device->act_size);
+    if (k->device->act_size == 4) return x;
     const uint16_t *half = (const uint16_t *)x;
     for (size_t i = n; i-- > 0;) { /* from the end: a float overwrites what was already read */
         uint16_t bits;

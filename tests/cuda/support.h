@@ -12,19 +12,22 @@ static inline int cuda_test_scale(void)
     return CUDA_TEST_SCALE;
 }
 
-/* Open the oracle (CPU, f32, one thread) and the backend under test. A failure to open fails the test. */
-kern *open_cpu(void);
-kern *open_cuda(mar_dtype dtype);
+/* Open the oracle (CPU, f32, one thread) and the backend under test, each with a queue that is entered; close_queue
+ * closes both. A failure to open fails the test. */
+kern_queue *open_cpu(void);
+kern_queue *open_cuda(mar_dtype dtype);
+/* Another queue, entered; free_queue frees it. */
+kern_queue *new_queue(kern_device *d);
 /* Fails the test if an operation has failed. */
-void check_kern(const kern *k);
+void check_kern(kern_queue *k);
 
 float *random_floats(size_t n, float scale, uint64_t seed); /* normal; the caller frees */
 
 /* New backend memory, which the caller frees: a copy of host memory, or zeros if host is NULL. */
-void *to_device(kern *k, const void *host, size_t bytes);
-void from_device(kern *k, void *host, const void *device, size_t bytes);
+void *to_device(kern_queue *k, const void *host, size_t bytes);
+void from_device(kern_queue *k, void *host, const void *device, size_t bytes);
 /* Operands (bf16 or f32 by backend) from floats, and back. The caller frees them. */
-void *to_act(kern *k, const float *host, size_t n);
-float *act_to_floats(kern *k, const void *device_act, size_t n);
+void *to_act(kern_queue *k, const float *host, size_t n);
+float *act_to_floats(kern_queue *k, const void *device_act, size_t n);
 
 #endif

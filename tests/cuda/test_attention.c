@@ -67,24 +67,24 @@ static size_t result_size(const attention_case *a)
     return (size_t)(a->n_seq * a->n_q * a->heads * a->dim);
 }
 
-static float *attend(kern *k, const attention_case *a, const operands *o)
+static float *attend(kern_queue *k, const attention_case *a, const operands *o)
 {
     mar_err err = {0};
-    const size_t width = (size_t)(a->heads * a->dim) * k->act_size;
+    const size_t width = (size_t)(a->heads * a->dim) * k->device->act_size;
     char *q = to_act(k, o->q, o->n_q), *kv = interleaved(a) ? NULL : to_act(k, o->kv, o->n_kv);
     const char *key = kv ? kv : q + width;
-    void *y = to_device(k, NULL, result_size(a) * k->act_size);
+    void *y = to_device(k, NULL, result_size(a) * k->device->act_size);
     assert_ok(k->core->attention_plan(k, a->n_q, a->n_k, a->heads, a->dim, o->q_stride, o->kv_stride, &err), &err);
     k->core->attention(k, q, o->q_stride, key, key + width, o->kv_stride, a->n_seq, a->n_q, a->n_k, a->heads, a->dim,
                        y);
     float *result = act_to_floats(k, y, result_size(a));
-    k->core->free(k, q), k->core->free(k, kv), k->core->free(k, y);
+    k->core->free(k->device, q), k->core->free(k->device, kv), k->core->free(k->device, y);
     return result;
 }
 
 static void check_cases(mar_dtype dtype, double tolerance)
 {
-    kern *cpu = open_cpu(), *cuda = open_cuda(dtype);
+    kern_queue *cpu = open_cpu(), *cuda = open_cuda(dtype);
     for (int i = 0; i < CASES; i++) {
         attention_case a = cases[i];
         a.n_seq *= cuda_test_scale();
@@ -97,8 +97,8 @@ static void check_cases(mar_dtype dtype, double tolerance)
         operands_free(&o);
         free(want), free(got);
     }
-    cpu->core->close(cpu);
-    cuda->core->close(cuda);
+    close_queue(cpu);
+    close_queue(cuda);
 }
 
 static void f32_is_the_cpus(void **unused)
@@ -117,7 +117,7 @@ static void bf16_is_near(void **unused)
 /* When sequence 1 of 3 changes, no bit of the others does. */
 static void check_independence(mar_dtype dtype, const attention_case *a)
 {
-    kern *k = open_cuda(dtype);
+    kern_queue *k = open_cuda(dtype);
     operands o = draw(a, 7);
     const size_t n = result_size(a) / 3, q = o.n_q / 3, kv = o.n_kv / 3;
     float *before = attend(k, a, &o);
@@ -129,7 +129,7 @@ static void check_independence(mar_dtype dtype, const attention_case *a)
     assert_true(relative_error(after + n, before + n, n) > 0.1);
     operands_free(&o);
     free(before), free(after);
-    k->core->close(k);
+    close_queue(k);
 }
 
 static void sequences_are_independent(void **unused)
@@ -144,12 +144,12 @@ static void sequences_are_independent(void **unused)
 static void nothing_is_no_work(void **unused)
 {
     (void)unused;
-    kern *k = open_cuda(MAR_DTYPE_BF16);
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
     k->core->attention(k, NULL, 64, NULL, NULL, 128, 0, 4, 4, 1, 64, NULL);
     k->core->attention(k, NULL, 64, NULL, NULL, 128, 2, 0, 4, 1, 64, NULL);
     k->core->finish(k);
     check_kern(k);
-    k->core->close(k);
+    close_queue(k);
 }
 
 int main(void)

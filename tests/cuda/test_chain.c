@@ -8,7 +8,7 @@
 static const uint64_t seed = 0xC0FFEE1234567890;
 
 typedef struct {
-    kern *cpu, *cuda;
+    kern_queue *cpu, *cuda;
     int rows, channels;
     float *x, *out, *cfg; /* host [rows][C], [2*rows][2C], [rows] */
     uint64_t *image;
@@ -35,8 +35,8 @@ static void open_fixture(fixture *f, int rows, int channels)
 static void close_fixture(fixture *f)
 {
     check_kern(f->cuda);
-    f->cpu->core->close(f->cpu);
-    f->cuda->core->close(f->cuda);
+    close_queue(f->cpu);
+    close_queue(f->cuda);
     free(f->x), free(f->out), free(f->cfg), free(f->image), free(f->position);
 }
 
@@ -71,7 +71,7 @@ static void normals(void **state)
             from_device(f.cuda, got, device, n * sizeof *got);
             assert_true(worst(got, want, n) < 1e-6);
         }
-        f.cuda->core->free(f.cuda, device);
+        f.cuda->core->free(f.cuda->device, device);
         free(want), free(got);
         close_fixture(&f);
     }
@@ -102,7 +102,7 @@ static void ddpm_steps(void **state)
             f.cpu->head->chain_step(f.cpu, f.x, f.out, f.rows, f.channels, cfg, coef, seed, f.image, f.position, 7 + i);
             assert_close(got, f.x, n, 1e-6);
         }
-        f.cuda->core->free(f.cuda, x), f.cuda->core->free(f.cuda, out);
+        f.cuda->core->free(f.cuda->device, x), f.cuda->core->free(f.cuda->device, out);
         free(got);
         close_fixture(&f);
     }
@@ -129,7 +129,7 @@ static void solver_steps(void **state)
         assert_close(got, x0, n, 1e-6);
     }
     float *arrays[] = {x, out, before};
-    for (int i = 0; i < 3; i++) f.cuda->core->free(f.cuda, arrays[i]);
+    for (int i = 0; i < 3; i++) f.cuda->core->free(f.cuda->device, arrays[i]);
     free(x0), free(got);
     close_fixture(&f);
 }
@@ -172,7 +172,7 @@ static void laws(void **state)
         }
     }
     void *arrays[] = {x, out, law, path};
-    for (int i = 0; i < 4; i++) f.cuda->core->free(f.cuda, arrays[i]);
+    for (int i = 0; i < 4; i++) f.cuda->core->free(f.cuda->device, arrays[i]);
     free(want), free(got), free(want_path), free(got_path), free(coef);
     close_fixture(&f);
 }

@@ -7,28 +7,28 @@
 static void opening(void **state)
 {
     (void)state;
-    kern *k = NULL;
+    kern_device *d = NULL;
     mar_err err = {0};
     const int devices = kern_cuda_devices();
     assert_true(devices >= 1);
-    assert_int_equal(kern_cuda_open(MAR_DTYPE_F16, 0, &k, &err), MAR_EARG);
+    assert_int_equal(kern_cuda_open(MAR_DTYPE_F16, 0, &d, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "f16"));
-    assert_int_equal(kern_cuda_open((mar_dtype)17, 0, &k, &err), MAR_EARG);
+    assert_int_equal(kern_cuda_open((mar_dtype)17, 0, &d, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "dtype 17"));
-    assert_int_equal(kern_cuda_open(MAR_DTYPE_BF16, 4711, &k, &err), MAR_EARG);
+    assert_int_equal(kern_cuda_open(MAR_DTYPE_BF16, 4711, &d, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "GPU number 4711: expected 0.."));
-    assert_int_equal(kern_cuda_open(MAR_DTYPE_BF16, -1, &k, &err), MAR_EARG);
-    assert_null(k);
+    assert_int_equal(kern_cuda_open(MAR_DTYPE_BF16, -1, &d, &err), MAR_EARG);
+    assert_null(d);
 
     const mar_dtype dtypes[3] = {MAR_DTYPE_AUTO, MAR_DTYPE_BF16, MAR_DTYPE_F32};
     for (int i = 0; i < 3; i++) {
-        k = open_cuda(dtypes[i]);
+        kern_queue *k = open_cuda(dtypes[i]);
         const char *expected = i < 2 ? "cuda bf16 (" : "cuda f32 (";
-        assert_int_equal(strncmp(k->description, expected, strlen(expected)), 0);
-        assert_non_null(strstr(k->description, "multiprocessors"));
-        assert_int_equal(k->act_size, i < 2 ? 2 : 4);
-        assert_true(k->mod_budget >= (size_t)16 << 20 && k->mod_budget <= (size_t)1 << 30);
-        k->core->close(k);
+        assert_int_equal(strncmp(k->device->description, expected, strlen(expected)), 0);
+        assert_non_null(strstr(k->device->description, "multiprocessors"));
+        assert_int_equal(k->device->act_size, i < 2 ? 2 : 4);
+        assert_true(k->device->mod_budget >= (size_t)16 << 20 && k->device->mod_budget <= (size_t)1 << 30);
+        close_queue(k);
     }
 }
 
@@ -36,7 +36,7 @@ static void memory(void **state)
 {
     (void)state;
     enum { N = 1 << 20 };
-    kern *k = open_cuda(MAR_DTYPE_BF16);
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
     mar_err err = {0};
     unsigned char *host = malloc(N);
     void *p = to_device(k, NULL, N);
@@ -44,20 +44,20 @@ static void memory(void **state)
     memset(host, 1, N);
     from_device(k, host, p, N);
     for (int i = 0; i < N; i++) assert_int_equal(host[i], 0);
-    k->core->free(k, p);
-    k->core->free(k, NULL);
+    k->core->free(k->device, p);
+    k->core->free(k->device, NULL);
 
     p = to_device(k, NULL, 0);
     assert_non_null(p);
-    k->core->free(k, p);
+    k->core->free(k->device, p);
 
-    assert_int_equal(k->core->alloc(k, (size_t)1 << 46, &p, &err), MAR_ENOMEM);
+    assert_int_equal(k->core->alloc(k->device, (size_t)1 << 46, &p, &err), MAR_ENOMEM);
     assert_null(p);
     assert_non_null(strstr(err.text, "out of GPU memory: 65536.0 GB asked, "));
     check_kern(k); /* not a failure of the backend: a smaller one still works */
     p = to_device(k, host, N);
-    k->core->free(k, p);
-    k->core->close(k);
+    k->core->free(k->device, p);
+    close_queue(k);
     free(host);
 }
 
@@ -67,7 +67,7 @@ static void uploads(void **state)
 {
     (void)state;
     enum { SMALL = 64 << 10, PIECES = 200, N = SMALL * PIECES };
-    kern *k = open_cuda(MAR_DTYPE_F32);
+    kern_queue *k = open_cuda(MAR_DTYPE_F32);
     unsigned char *host = malloc(N), *got = malloc(N), *piece = malloc(SMALL);
     for (int i = 0; i < N; i++) host[i] = (unsigned char)((unsigned)i * 2654435761u >> 24);
     unsigned char *p = to_device(k, NULL, N);
@@ -86,9 +86,9 @@ static void uploads(void **state)
     k->core->upload(k, q, copy, 0);
     from_device(k, got, q, N);
     assert_memory_equal(got, host, N);
-    k->core->free(k, p);
-    k->core->free(k, q);
-    k->core->close(k);
+    k->core->free(k->device, p);
+    k->core->free(k->device, q);
+    close_queue(k);
     free(host), free(got), free(piece), free(copy);
 }
 
@@ -97,7 +97,7 @@ static void large_host_arrays(void **state)
 {
     (void)state;
     enum { ROWS = 600000 }; /* indices of 2.4 MB */
-    kern *k = open_cuda(MAR_DTYPE_F32);
+    kern_queue *k = open_cuda(MAR_DTYPE_F32);
     int *index = malloc(ROWS * sizeof *index), *reverse = malloc(ROWS * sizeof *reverse);
     float *x = random_floats(ROWS, 1, 1), *y = malloc(ROWS * sizeof *y);
     for (int r = 0; r < ROWS; r++) index[r] = (int)((long)r * 7919 % ROWS), reverse[r] = ROWS - 1 - r;
@@ -106,9 +106,9 @@ static void large_host_arrays(void **state)
     for (int r = 0; r < ROWS; r++) index[r] = reverse[r] = 0; /* they have been read */
     from_device(k, y, dst, ROWS * sizeof *y);
     for (int r = 0; r < ROWS; r++) assert_float_equal(y[ROWS - 1 - r], x[(long)r * 7919 % ROWS] + x[ROWS - 1 - r], 0);
-    k->core->free(k, src);
-    k->core->free(k, dst);
-    k->core->close(k);
+    k->core->free(k->device, src);
+    k->core->free(k->device, dst);
+    close_queue(k);
     free(index), free(reverse), free(x), free(y);
 }
 
@@ -117,7 +117,7 @@ static void larger_in_between(void **state)
 {
     (void)state;
     enum { ROWS = 12000 }; /* guidance scales of 48 KB, coefficients of 336 KB */
-    kern *k[2] = {open_cpu(), open_cuda(MAR_DTYPE_F32)};
+    kern_queue *k[2] = {open_cpu(), open_cuda(MAR_DTYPE_F32)};
     float *x = random_floats(ROWS, 1, 6), *out = random_floats(4 * ROWS, 1, 7), *cfg = random_floats(ROWS, 2, 8);
     kern_chain_coef coef[3];
     const kern_chain_coef **each = malloc(ROWS * sizeof *each);
@@ -130,11 +130,11 @@ static void larger_in_between(void **state)
         k[i]->head->chain_law(k[i], dx, dout, ROWS, 1, cfg, each, 1, mean, log_std);
         law[i] = malloc(ROWS * sizeof *law[i]);
         from_device(k[i], law[i], mean, ROWS * sizeof *law[i]);
-        k[i]->core->free(k[i], dx);
-        k[i]->core->free(k[i], dout);
-        k[i]->core->free(k[i], mean);
-        k[i]->core->free(k[i], log_std);
-        k[i]->core->close(k[i]);
+        k[i]->core->free(k[i]->device, dx);
+        k[i]->core->free(k[i]->device, dout);
+        k[i]->core->free(k[i]->device, mean);
+        k[i]->core->free(k[i]->device, log_std);
+        close_queue(k[i]);
     }
     assert_close(law[1], law[0], ROWS, 1e-6);
     free(x), free(out), free(cfg), free(each), free(law[0]), free(law[1]);
@@ -145,7 +145,7 @@ static void side_by_side(void **state)
 {
     (void)state;
     enum { N = 1000 };
-    kern *k[2] = {open_cuda(MAR_DTYPE_BF16), open_cuda(MAR_DTYPE_F32)};
+    kern_queue *k[2] = {open_cuda(MAR_DTYPE_BF16), open_cuda(MAR_DTYPE_F32)};
     float *x[2], *p[2], *q[2], got[N];
     for (int i = 0; i < 2; i++) {
         x[i] = random_floats(N, 1, 30 + (uint64_t)i);
@@ -154,17 +154,17 @@ static void side_by_side(void **state)
     }
     for (int times = 0; times < 3; times++)
         for (int i = 0; i < 2; i++) k[i]->core->subtract(k[i], times ? q[i] : p[i], times ? p[i] : q[i], N, q[i]);
-    k[0]->core->free(k[0], p[0]);
+    k[0]->core->free(k[0]->device, p[0]);
     for (int i = 0; i < 2; i++) {
         from_device(k[i], got, q[i], sizeof got); /* x, then 0, then -x */
         for (int j = 0; j < N; j++) assert_float_equal(got[j], -x[i][j], 0);
     }
-    k[0]->core->free(k[0], q[0]);
-    k[0]->core->close(k[0]);
-    k[1]->core->free(k[1], p[1]);
-    k[1]->core->free(k[1], q[1]);
+    k[0]->core->free(k[0]->device, q[0]);
+    close_queue(k[0]);
+    k[1]->core->free(k[1]->device, p[1]);
+    k[1]->core->free(k[1]->device, q[1]);
     check_kern(k[1]);
-    k[1]->core->close(k[1]);
+    close_queue(k[1]);
     free(x[0]), free(x[1]);
 }
 
@@ -173,7 +173,7 @@ static void side_by_side(void **state)
 enum { ROWS = 40, DIM = 36 };
 
 typedef struct {
-    kern *k;
+    kern_queue *k;
     const float *fresh;   /* host [DIM] */
     const int *from, *to; /* host [ROWS] */
     float *row, *sum;     /* device [DIM] */
@@ -193,7 +193,7 @@ static void inner_body(void *arg)
 static void body(void *arg)
 {
     work *w = arg;
-    kern *k = w->k;
+    kern_queue *k = w->k;
     w->runs++;
     k->core->upload(w->k, w->row, w->fresh, DIM * sizeof(float));
     k->core->replay(w->k, &w->inner, inner_body, w);
@@ -228,11 +228,11 @@ static void open_work(work *w, float **x, int *from, int *to)
 
 static void close_work(work *w, float *x)
 {
-    w->k->core->free(w->k, w->row);
-    w->k->core->free(w->k, w->sum);
-    w->k->core->free(w->k, w->x);
-    w->k->core->free(w->k, w->y);
-    w->k->core->close(w->k);
+    w->k->core->free(w->k->device, w->row);
+    w->k->core->free(w->k->device, w->sum);
+    w->k->core->free(w->k->device, w->x);
+    w->k->core->free(w->k->device, w->y);
+    close_queue(w->k);
     free(x);
 }
 
@@ -288,16 +288,16 @@ static void empty_body(void *arg)
 static void empty_recording(void **state)
 {
     (void)state;
-    kern *k = open_cuda(MAR_DTYPE_F32);
+    kern_queue *k = open_cuda(MAR_DTYPE_F32);
     kern_recording *recording = NULL;
     for (int times = 0; times < 3; times++) k->core->replay(k, &recording, empty_body, NULL);
     k->core->finish(k);
     check_kern(k);
     k->core->recording_free(k, recording);
-    k->core->close(k);
+    close_queue(k);
 }
 
-static void expect_failure(const kern *k, const char *text)
+static void expect_failure(kern_queue *k, const char *text)
 {
     mar_err err = {0};
     assert_int_equal(kern_check(k, &err), MAR_EBACKEND);
@@ -332,12 +332,15 @@ static void changed_recordings(void **state)
     }
 }
 
-static void allocating(void *arg)
+static void loading(void *arg)
 {
-    void *p = NULL;
+    kern_queue *k = ((work *)arg)->k;
+    const float weight[1] = {1};
+    const kern_linear_spec spec = {.out = 1, .in = 1, .weight = weight};
+    kern_linear *l = NULL;
     mar_err err = {0};
-    assert_int_not_equal(((work *)arg)->k->core->alloc(((work *)arg)->k, 64, &p, &err), MAR_OK);
-    assert_null(p);
+    assert_int_not_equal(k->core->linear_create(k, &spec, &l, &err), MAR_OK);
+    assert_null(l);
 }
 static void downloading(void *arg)
 {
@@ -366,8 +369,8 @@ static void forbidden_body(void *arg)
 static void forbidden_in_recordings(void **state)
 {
     (void)state;
-    void (*const calls[4])(void *) = {allocating, downloading, waiting, timing};
-    const char *const texts[4] = {"an allocation inside a recording", "a download inside a recording",
+    void (*const calls[4])(void *) = {loading, downloading, waiting, timing};
+    const char *const texts[4] = {"a load inside a recording", "a download inside a recording",
                                   "a wait inside a recording", "a lap inside a recording"};
     for (int i = 0; i < 12; i++) {
         work w;
@@ -398,7 +401,7 @@ static void laps(void **state)
 {
     (void)state;
     enum { N = 1 << 16, MANY = 6000 };
-    kern *k = open_cuda(MAR_DTYPE_F32);
+    kern_queue *k = open_cuda(MAR_DTYPE_F32);
     float *x = to_device(k, NULL, N * sizeof *x), first;
     double work_time = 0, rest = 0, all = 0, unused = 0;
     k->core->lap(k, &unused); /* starts the clock */
@@ -420,8 +423,8 @@ static void laps(void **state)
     k->core->finish(k);
     assert_true(all > 0 && all < 60);
     check_kern(k);
-    k->core->free(k, x);
-    k->core->close(k);
+    k->core->free(k->device, x);
+    close_queue(k);
 }
 
 int main(void)

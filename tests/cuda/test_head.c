@@ -11,7 +11,7 @@ static const uint64_t seed = 0x5EED0123456789AB;
 /* --- a head of random weights on both backends ---------------------------------------------------------------- */
 
 typedef struct {
-    kern *k;
+    kern_queue *k;
     kern_head *net;
     float *temb, *cond; /* [STEPS][W], [rows][W] */
     void *mod, *scratch;
@@ -34,7 +34,7 @@ static float *some(size_t n, float scale)
 static void create_side(side *s, const kern_head_spec *spec, const float *temb, const float *cond, int rows)
 {
     const size_t w = (size_t)spec->width;
-    kern *k = s->k;
+    kern_queue *k = s->k;
     mar_err err = {0};
     assert_ok(k->head->create(s->k, spec, &s->net, &err), &err);
     assert_ok(k->head->plan(s->k, s->net, rows, &err), &err);
@@ -79,9 +79,9 @@ static void close_side(side *s)
 {
     void *arrays[] = {s->temb, s->cond, s->mod, s->scratch};
     check_kern(s->k);
-    for (int i = 0; i < 4; i++) s->k->core->free(s->k, arrays[i]);
-    s->k->head->free(s->k, s->net);
-    s->k->core->close(s->k);
+    for (int i = 0; i < 4; i++) s->k->core->free(s->k->device, arrays[i]);
+    s->k->head->free(s->k->device, s->net);
+    close_queue(s->k);
 }
 
 static void close_fixture(fixture *f)
@@ -108,7 +108,7 @@ static void modulate(side *s, int rows)
 /* Evaluates the head, with reuse unless `kept` is NULL. Returns the output [rows][2C], which the caller frees. */
 static float *ask(side *s, const question *q, kern_head_reuse reuse, float *kept, int kept_rows)
 {
-    kern *k = s->k;
+    kern_queue *k = s->k;
     const size_t n = (size_t)q->rows * 2 * C;
     float *x = to_device(s->k, q->x, (size_t)q->rows * C * sizeof *x);
     float *out = to_device(s->k, NULL, n * sizeof *out), *host = malloc(n * sizeof *host);
@@ -119,7 +119,7 @@ static float *ask(side *s, const question *q, kern_head_reuse reuse, float *kept
     else
         k->head->eval(s->k, s->net, x, q->x_index, s->mod, q->mod_index, q->rows, out, s->scratch);
     from_device(s->k, host, out, n * sizeof *out);
-    k->core->free(s->k, x), k->core->free(s->k, out);
+    k->core->free(k->device, x), k->core->free(k->device, out);
     return host;
 }
 
@@ -178,7 +178,7 @@ static void reuse(void **state)
                          kept_rows);
             free(x), free(mod_index);
         }
-        f.cpu.k->core->free(f.cpu.k, kept[0]), f.cuda.k->core->free(f.cuda.k, kept[1]);
+        f.cpu.k->core->free(f.cpu.k->device, kept[0]), f.cuda.k->core->free(f.cuda.k->device, kept[1]);
         close_fixture(&f);
     }
 }
@@ -187,13 +187,13 @@ static void refuses_odd_widths(void **state)
 {
     (void)state;
     const kern_head_spec spec = {.width = 36, .depth = 0, .channels = C};
-    kern *k = open_cuda(MAR_DTYPE_BF16);
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
     kern_head *head = NULL;
     mar_err err = {0};
     assert_int_equal(k->head->create(k, &spec, &head, &err), MAR_EBACKEND);
     assert_string_equal(err.text, "a diffusion head of width 36: expected a multiple of 8 up to 4096 on a GPU");
     assert_null(head);
-    k->core->close(k);
+    close_queue(k);
 }
 
 /* --- whole chains --------------------------------------------------------------------------------------------- */
@@ -257,7 +257,7 @@ static void change_course(respacing *c, int salt)
 static void end_course(respacing *c)
 {
     void *arrays[] = {c->device_x, c->device_x0, c->device_out};
-    for (int i = 0; i < 3; i++) c->f->cuda.k->core->free(c->f->cuda.k, arrays[i]);
+    for (int i = 0; i < 3; i++) c->f->cuda.k->core->free(c->f->cuda.k->device, arrays[i]);
     free(c->cfg), free(c->x), free(c->image), free(c->position);
 }
 
@@ -265,7 +265,7 @@ static void end_course(respacing *c)
 static float *step_by_step(respacing *c)
 {
     side *s = &c->f->cpu;
-    kern *k = s->k;
+    kern_queue *k = s->k;
     const kern_chain_job *j = &c->job;
     const int rows = j->tokens * j->conditions;
     const size_t n = (size_t)j->tokens * C;
@@ -302,7 +302,7 @@ static void run_course(void *arg)
 /* Runs it on the GPU, in a recording if one is given, and compares. */
 static void check_course(respacing *c, kern_recording **recording)
 {
-    kern *k = c->f->cuda.k;
+    kern_queue *k = c->f->cuda.k;
     const size_t n = (size_t)c->job.tokens * C;
     float *want = step_by_step(c), *got = malloc(2 * n * sizeof *got);
     assert_non_null(got);

@@ -43,7 +43,8 @@ static const conv_case conv_cases[] = {
 };
 
 /* y becomes the result; where the convolution adds, it is the first term on entry. */
-static void run_conv(kern *k, const conv_case *c, const float *weight, const float *bias, const float *x, float *y)
+static void run_conv(kern_queue *k, const conv_case *c, const float *weight, const float *bias, const float *x,
+                     float *y)
 {
     mar_err err = {0};
     const size_t n = out_size(c);
@@ -58,11 +59,11 @@ static void run_conv(kern *k, const conv_case *c, const float *weight, const flo
         memcpy(y, result, n * sizeof *y);
         free(result);
     }
-    k->conv->free(k, conv);
-    k->core->free(k, in), k->core->free(k, out);
+    k->conv->free(k->device, conv);
+    k->core->free(k->device, in), k->core->free(k->device, out);
 }
 
-static void check_conv(kern *cpu, kern *cuda, mar_dtype dtype, const conv_case *c, uint64_t seed)
+static void check_conv(kern_queue *cpu, kern_queue *cuda, mar_dtype dtype, const conv_case *c, uint64_t seed)
 {
     const size_t n = out_size(c);
     float *x = coarse_floats(in_size(c), seed), *weight = coarse_floats(weight_size(c), seed + 1);
@@ -79,7 +80,7 @@ static void check_conv(kern *cpu, kern *cuda, mar_dtype dtype, const conv_case *
 
 static void check_convs(mar_dtype dtype)
 {
-    kern *cpu = open_cpu(), *cuda = open_cuda(dtype);
+    kern_queue *cpu = open_cpu(), *cuda = open_cuda(dtype);
     for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++)
         check_conv(cpu, cuda, dtype, &conv_cases[i], 10 * i);
     if (cuda_test_scale() > 1) {
@@ -87,8 +88,8 @@ static void check_convs(mar_dtype dtype)
                                    {80, 80, 256, 256, 3, KERN_OUT_F32 | KERN_UPSAMPLE}};
         for (size_t i = 0; i < 2; i++) check_conv(cpu, cuda, dtype, &large[i], 1000 + 10 * i);
     }
-    cpu->core->close(cpu);
-    cuda->core->close(cuda);
+    close_queue(cpu);
+    close_queue(cuda);
 }
 
 static void conv_f32_is_the_cpus(void **unused)
@@ -106,7 +107,7 @@ static void conv_bf16_is_near(void **unused)
 static void conv_without_a_plan_fails(void **unused)
 {
     (void)unused;
-    kern *k = open_cuda(MAR_DTYPE_BF16);
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
     mar_err err = {0};
     kern_conv *conv = NULL;
     float *weight = random_floats(9 * 64, 1, 1), *bias = random_floats(8, 1, 2);
@@ -116,10 +117,10 @@ static void conv_without_a_plan_fails(void **unused)
     k->conv->conv(k, conv, x, 4, 5, x);
     assert_int_equal(kern_check(k, &err), MAR_EBACKEND);
     assert_non_null(strstr(err.text, "4x5"));
-    k->conv->free(k, conv);
-    k->conv->free(k, NULL);
-    k->core->free(k, x);
-    k->core->close(k);
+    k->conv->free(k->device, conv);
+    k->conv->free(k->device, NULL);
+    k->core->free(k->device, x);
+    close_queue(k);
     free(weight), free(bias);
 }
 
@@ -137,22 +138,23 @@ static const norm_case norm_cases[] = {
     {70, 33, 1, 0, 0.01f, 1e-5}, {2100, 128, 32, 10, 10, 1e-5},
 };
 
-static float *run_norm(kern *k, const norm_case *c, const float *x, const float *w, const float *b, int silu)
+static float *run_norm(kern_queue *k, const norm_case *c, const float *x, const float *w, const float *b, int silu)
 {
     mar_err err = {0};
     const size_t n = (size_t)c->pixels * (size_t)c->channels, vector = sizeof(float) * (size_t)c->channels;
     float *in = to_device(k, x, n * sizeof *x), *weight = to_device(k, w, vector), *bias = to_device(k, b, vector);
-    void *out = to_device(k, NULL, n * k->act_size);
+    void *out = to_device(k, NULL, n * k->device->act_size);
     assert_ok(k->conv->group_norm_plan(k, c->pixels, c->channels, &err), &err);
     k->conv->group_norm(k, in, c->pixels, c->channels, c->groups, weight, bias, 1e-6f, silu, out);
     float *y = act_to_floats(k, out, n);
-    k->core->free(k, in), k->core->free(k, weight), k->core->free(k, bias), k->core->free(k, out);
+    k->core->free(k->device, in), k->core->free(k->device, weight), k->core->free(k->device, bias),
+        k->core->free(k->device, out);
     return y;
 }
 
 static void check_norms(mar_dtype dtype)
 {
-    kern *cpu = open_cpu(), *cuda = open_cuda(dtype);
+    kern_queue *cpu = open_cpu(), *cuda = open_cuda(dtype);
     for (size_t i = 0; i < sizeof norm_cases / sizeof *norm_cases; i++)
         for (int silu = 0; silu < 2; silu++) {
             const norm_case *c = &norm_cases[i];
@@ -164,8 +166,8 @@ static void check_norms(mar_dtype dtype)
             assert_close(got, want, n, dtype == MAR_DTYPE_BF16 ? 4e-3 : c->tolerance);
             free(x), free(w), free(b), free(want), free(got);
         }
-    cpu->core->close(cpu);
-    cuda->core->close(cuda);
+    close_queue(cpu);
+    close_queue(cuda);
 }
 
 static void norm_f32_is_the_cpus(void **unused)
@@ -186,12 +188,12 @@ static void norm_repeats_its_bits(void **unused)
     (void)unused;
     const norm_case c = {777, 64, 32, 1, 1, 0};
     const size_t n = 777 * 64;
-    kern *k = open_cuda(MAR_DTYPE_F32);
+    kern_queue *k = open_cuda(MAR_DTYPE_F32);
     float *x = random_floats(n, 1, 5), *w = random_floats(64, 1, 6), *b = random_floats(64, 1, 7);
     float *first = run_norm(k, &c, x, w, b, 1), *second = run_norm(k, &c, x, w, b, 1);
     assert_memory_equal(first, second, n * sizeof *first);
     free(x), free(w), free(b), free(first), free(second);
-    k->core->close(k);
+    close_queue(k);
 }
 
 /* --- the image decoder ------------------------------------------------------------------------------------- */
@@ -206,7 +208,7 @@ static wt_file *open_demo(void)
     return f;
 }
 
-static float *decode(kern *k, const wt_file *f, int height, int width, const float *tokens, size_t n)
+static float *decode(kern_queue *k, const wt_file *f, int height, int width, const float *tokens, size_t n)
 {
     mar_err err = {0};
     vae_decoder *d = NULL;
@@ -214,7 +216,7 @@ static float *decode(kern *k, const wt_file *f, int height, int width, const flo
     float *pixels = malloc(n * sizeof *pixels);
     assert_non_null(pixels);
     assert_ok(vae_decoder_create(k, f, &d, &err), &err);
-    assert_ok(vae_run_create(d, height, width, &r, &err), &err);
+    assert_ok(vae_run_create(k, d, height, width, &r, &err), &err);
     void *memory = to_device(k, NULL, vae_run_lay_out(r, NULL));
     vae_run_lay_out(r, memory);
     const size_t values = (size_t)(height * width * vae_decoder_config(d)->z_channels);
@@ -222,7 +224,7 @@ static float *decode(kern *k, const wt_file *f, int height, int width, const flo
     from_device(k, pixels, vae_decode(r, on_device), n * sizeof *pixels);
     vae_run_free(r);
     vae_decoder_free(d);
-    k->core->free(k, memory), k->core->free(k, on_device);
+    k->core->free(k->device, memory), k->core->free(k->device, on_device);
     return pixels;
 }
 
@@ -230,7 +232,7 @@ static void check_decoder(mar_dtype dtype, double allowed)
 {
     enum { HEIGHT = 4, WIDTH = 5 };
     wt_file *f = open_demo();
-    kern *cpu = open_cpu(), *cuda = open_cuda(dtype);
+    kern_queue *cpu = open_cpu(), *cuda = open_cuda(dtype);
     mar_vae_config config;
     mar_err err = {0};
     assert_ok(vae_config_derive(f, &config, &err), &err);
@@ -239,8 +241,8 @@ static void check_decoder(mar_dtype dtype, double allowed)
     float *want = decode(cpu, f, HEIGHT, WIDTH, tokens, n), *got = decode(cuda, f, HEIGHT, WIDTH, tokens, n);
     assert_close(got, want, n, allowed);
     free(tokens), free(want), free(got);
-    cpu->core->close(cpu);
-    cuda->core->close(cuda);
+    close_queue(cpu);
+    close_queue(cuda);
     wt_close(f);
 }
 

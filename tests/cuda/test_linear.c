@@ -8,9 +8,9 @@
 
 static uint64_t seed = 100;
 
-static double tolerance(const kern *k, int flags)
+static double tolerance(kern_queue *k, int flags)
 {
-    if (k->act_size == 4 || flags & KERN_IN_F32) return 1e-5;
+    if (k->device->act_size == 4 || flags & KERN_IN_F32) return 1e-5;
     return flags & KERN_OUT_F32 ? 3e-3 : 5e-3; /* the weights' rounding, and the result's */
 }
 
@@ -22,16 +22,16 @@ typedef struct {
     int offset; /* elements from an aligned address to x and to y */
 } linear_shape;
 
-static void *device_x(kern *k, const linear_shape *s, const float *x, size_t n)
+static void *device_x(kern_queue *k, const linear_shape *s, const float *x, size_t n)
 {
     return s->flags & KERN_IN_F32 ? to_device(k, x, n * sizeof *x) : to_act(k, x, n);
 }
 
 /* Runs a layer on y0. Returns y as floats, [rows][out + gap], without the offset. */
-static float *run(kern *k, const linear_shape *s, const kern_linear_spec *spec, const float *x, const float *y0)
+static float *run(kern_queue *k, const linear_shape *s, const kern_linear_spec *spec, const float *x, const float *y0)
 {
-    const size_t x_size = s->flags & KERN_IN_F32 ? sizeof(float) : k->act_size;
-    const size_t y_size = s->flags & KERN_OUT_F32 ? sizeof(float) : k->act_size;
+    const size_t x_size = s->flags & KERN_IN_F32 ? sizeof(float) : k->device->act_size;
+    const size_t y_size = s->flags & KERN_OUT_F32 ? sizeof(float) : k->device->act_size;
     const size_t nx = (size_t)(s->rows * s->in + s->offset), ny = (size_t)(s->rows * spec->y_stride + s->offset);
     kern_linear *l = NULL;
     mar_err err = {0};
@@ -48,13 +48,13 @@ static float *run(kern *k, const linear_shape *s, const kern_linear_spec *spec, 
         got = act_to_floats(k, dy, ny);
     }
     check_kern(k);
-    k->core->linear_free(k, l);
-    k->core->free(k, dx);
-    k->core->free(k, dy);
+    k->core->linear_free(k->device, l);
+    k->core->free(k->device, dx);
+    k->core->free(k->device, dy);
     return got;
 }
 
-static void compare(kern *cpu, kern *k, linear_shape s)
+static void compare(kern_queue *cpu, kern_queue *k, linear_shape s)
 {
     const int stride = s.out + s.gap;
     const size_t nx = (size_t)(s.rows * s.in + s.offset), ny = (size_t)(s.rows * stride + s.offset);
@@ -68,7 +68,7 @@ static void compare(kern *cpu, kern *k, linear_shape s)
     if (stored) {
         free(kept);
         kept = act_to_floats(k, stored, ny);
-        k->core->free(k, stored);
+        k->core->free(k->device, stored);
     } else {
         memcpy(kept, y0, ny * sizeof *kept);
     }
@@ -81,8 +81,8 @@ static void compare(kern *cpu, kern *k, linear_shape s)
     const double error = relative_error(got + s.offset, want + s.offset, ny - (size_t)s.offset);
     if (s.rows && !(error <= tolerance(k, s.flags)))
         fail_msg("%s: %d x %d to %d, activation %d, flags %d, gap %d, bias %d, offset %d: error %.3g, allowed %.3g",
-                 k->description, s.rows, s.in, s.out, (int)s.activation, s.flags, s.gap, !s.no_bias, s.offset, error,
-                 tolerance(k, s.flags));
+                 k->device->description, s.rows, s.in, s.out, (int)s.activation, s.flags, s.gap, !s.no_bias, s.offset,
+                 error, tolerance(k, s.flags));
     free(w), free(b), free(x), free(y0), free(want), free(got), free(kept);
 }
 
@@ -115,14 +115,14 @@ static void layers(void **state)
         {18, 40, 48, KERN_LINEAR, add, 16, 0, 1},
         {18, 40, 48, KERN_SILU, all, 0, 0, 1},
     };
-    kern *cpu = open_cpu();
+    kern_queue *cpu = open_cpu();
     const mar_dtype dtypes[2] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
     for (int d = 0; d < 2; d++) {
-        kern *k = open_cuda(dtypes[d]);
+        kern_queue *k = open_cuda(dtypes[d]);
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) compare(cpu, k, shapes[i]);
-        k->core->close(k);
+        close_queue(k);
     }
-    cpu->core->close(cpu);
+    close_queue(cpu);
 }
 
 /* The stated error of GELU's tanh form, near 0, where bf16 rounds more finely than that error. */
@@ -130,7 +130,7 @@ static void gelu_in_bf16(void **state)
 {
     (void)state;
     enum { N = 16 };
-    kern *k = open_cuda(MAR_DTYPE_BF16);
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
     mar_err err = {0};
     float w[N * N] = {0}, x[N * N], *y;
     for (int i = 0; i < N; i++) w[i * N + i] = 1;
@@ -138,24 +138,24 @@ static void gelu_in_bf16(void **state)
     const kern_linear_spec spec = {N, N, w, NULL, KERN_GELU, 0, 0};
     kern_linear *l = NULL;
     assert_ok(k->core->linear_create(k, &spec, &l, &err), &err);
-    void *dx = to_act(k, x, N * N), *dy = to_device(k, NULL, N * N * k->act_size);
+    void *dx = to_act(k, x, N * N), *dy = to_device(k, NULL, N * N * k->device->act_size);
     k->core->linear(k, l, dx, N, dy);
     y = act_to_floats(k, dy, N * N);
     for (int i = 0; i < N * N; i++) {
         const double exact = x[i] * 0.5 * (1 + erf(x[i] / sqrt(2.0)));
         assert_true(fabs(y[i] - exact) < 5e-4 + fabs(exact) / 256);
     }
-    k->core->free(k, dx);
-    k->core->free(k, dy);
-    k->core->linear_free(k, l);
-    k->core->close(k);
+    k->core->free(k->device, dx);
+    k->core->free(k->device, dy);
+    k->core->linear_free(k->device, l);
+    close_queue(k);
     free(y);
 }
 
 static void refused(void **state)
 {
     (void)state;
-    kern *k = open_cuda(MAR_DTYPE_BF16);
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
     mar_err err = {0};
     float w[64] = {0};
     kern_linear *l = NULL;
@@ -169,8 +169,8 @@ static void refused(void **state)
         assert_null(l);
         assert_non_null(strstr(err.text, "f32 output"));
     }
-    k->core->linear_free(k, NULL);
-    k->core->close(k);
+    k->core->linear_free(k->device, NULL);
+    close_queue(k);
 }
 
 /* --- in recordings --------------------------------------------------------------------------------------------- */
@@ -178,7 +178,7 @@ static void refused(void **state)
 enum { WIDTH = 64, LAYER_ROWS = 24 };
 
 typedef struct {
-    kern *k;
+    kern_queue *k;
     kern_linear *up, *down;
     void *x, *h;
     float *y;
@@ -199,7 +199,7 @@ static void in_recordings(void **state)
     const kern_activation activations[2] = {KERN_GELU, KERN_SILU};
     for (int i = 0; i < 4; i++) {
         const size_t n = LAYER_ROWS * WIDTH, bytes = n * sizeof(float);
-        kern *k = open_cuda(dtypes[i % 2]);
+        kern_queue *k = open_cuda(dtypes[i % 2]);
         mar_err err = {0};
         float *w = random_floats(WIDTH * WIDTH, 0.125f, seed++), *bias = random_floats(WIDTH, 1, seed++);
         float *x = random_floats(n, 1, seed++), *want = malloc(bytes), *got = malloc(bytes);
@@ -210,7 +210,7 @@ static void in_recordings(void **state)
         assert_ok(k->core->linear_create(k, &up, &b.up, &err), &err);
         assert_ok(k->core->linear_create(k, &down, &b.down, &err), &err);
         b.x = to_act(k, x, n);
-        b.h = to_device(k, NULL, n * k->act_size);
+        b.h = to_device(k, NULL, n * k->device->act_size);
         b.y = to_device(k, NULL, bytes);
         for (int times = 0; times < 3; times++) k->core->replay(k, &recording, block_body, &b);
         from_device(k, got, b.y, bytes);
@@ -220,12 +220,12 @@ static void in_recordings(void **state)
         assert_memory_equal(got, want, bytes);
         assert_true(fabsf(want[0]) > 0);
         k->core->recording_free(k, recording);
-        k->core->linear_free(k, b.up);
-        k->core->linear_free(k, b.down);
-        k->core->free(k, b.x);
-        k->core->free(k, b.h);
-        k->core->free(k, b.y);
-        k->core->close(k);
+        k->core->linear_free(k->device, b.up);
+        k->core->linear_free(k->device, b.down);
+        k->core->free(k->device, b.x);
+        k->core->free(k->device, b.h);
+        k->core->free(k->device, b.y);
+        close_queue(k);
         free(w), free(bias), free(x), free(want), free(got);
     }
 }

@@ -88,13 +88,13 @@ static void free_network(network *n)
 
 /* A head on a backend, with modulation rows for MOST rows at STEPS steps: row r of step s at s*MOST + r. */
 typedef struct {
-    kern *k;
+    kern_queue *k;
     kern_head *h;
     int channels;
     char *mod;
 } bench;
 
-static bench make_bench(kern *k, const network *n)
+static bench make_bench(kern_queue *k, const network *n)
 {
     bench b = {.k = k, .channels = n->s.channels};
     const size_t w = (size_t)n->s.width;
@@ -111,16 +111,16 @@ static bench make_bench(kern *k, const network *n)
     k->head->modulate(k, b.h, device_temb, index, STEPS, device_cond, MOST, b.mod, scratch);
     k->core->finish(k);
     check_kern(k);
-    k->core->free(k, device_temb), k->core->free(k, device_cond), k->core->free(k, scratch);
+    k->core->free(k->device, device_temb), k->core->free(k->device, device_cond), k->core->free(k->device, scratch);
     free(temb), free(cond);
     return b;
 }
 
 static void free_bench(bench *b)
 {
-    b->k->head->free(b->k, b->h);
-    b->k->core->free(b->k, b->mod);
-    b->k->core->close(b->k);
+    b->k->head->free(b->k->device, b->h);
+    b->k->core->free(b->k->device, b->mod);
+    close_queue(b->k);
 }
 
 typedef struct {
@@ -168,7 +168,7 @@ static void fill_chain(chain *c, const run *r)
 /* Fills a chain with fresh device memory. Modulation rows, too, are those of the token's own number. */
 static void open_chain(const bench *b, const run *r, chain *c)
 {
-    kern *k = b->k;
+    kern_queue *k = b->k;
     const size_t n = (size_t)r->tokens * (size_t)b->channels, mod_bytes = k->head->mod_bytes(b->h);
     const int rows = r->tokens * r->conditions;
     memset(c, 0, sizeof *c);
@@ -207,12 +207,12 @@ static void open_chain(const bench *b, const run *r, chain *c)
 
 static void close_chain(chain *c, float *x, float *x0)
 {
-    kern *k = c->b->k;
+    kern_queue *k = c->b->k;
     const size_t bytes = (size_t)c->job.tokens * (size_t)c->b->channels * sizeof *x;
     if (x) from_device(k, x, c->job.x, bytes);
     if (x0) from_device(k, x0, c->job.x0, bytes);
-    k->core->free(k, c->mod), k->core->free(k, c->job.x), k->core->free(k, c->job.x0);
-    k->core->free(k, c->job.out), k->core->free(k, c->job.scratch);
+    k->core->free(k->device, c->mod), k->core->free(k->device, c->job.x), k->core->free(k->device, c->job.x0);
+    k->core->free(k->device, c->job.out), k->core->free(k->device, c->job.scratch);
 }
 
 static void run_chain(const bench *b, const run *r, float *x, float *x0)
@@ -314,7 +314,7 @@ static void replays(void **state)
     (void)state;
     network n = make_network(shapes[0], 6000);
     bench cuda = open_cuda_bench(&n);
-    kern *k = cuda.k;
+    kern_queue *k = cuda.k;
     kern_recording *recording = NULL;
     chain c;
     run r = {6, 2, 3, 0, 0, 1};

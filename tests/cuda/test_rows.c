@@ -23,7 +23,7 @@ static int *random_index(int rows, int below)
 /* --- layer norm ------------------------------------------------------------------------------------------- */
 
 /* y as floats. `offset`: floats by which x misses its alignment. */
-static float *norm(kern *k, const float *x, int x_rows, int dim, const int *index, int rows, const float *weight,
+static float *norm(kern_queue *k, const float *x, int x_rows, int dim, const int *index, int rows, const float *weight,
                    const float *bias, int y_f32, int offset)
 {
     const size_t row = (size_t)dim * sizeof(float), n = (size_t)rows * (size_t)dim;
@@ -40,10 +40,10 @@ static float *norm(kern *k, const float *x, int x_rows, int dim, const int *inde
         got = act_to_floats(k, y, n);
     }
     check_kern(k);
-    k->core->free(k, dx);
-    k->core->free(k, w);
-    k->core->free(k, b);
-    k->core->free(k, y);
+    k->core->free(k->device, dx);
+    k->core->free(k->device, w);
+    k->core->free(k->device, b);
+    k->core->free(k->device, y);
     return got;
 }
 
@@ -52,9 +52,9 @@ static void layer_norm(void **state)
     (void)state;
     const int dims[] = {4, 16, 64, 256, 260, 768, 1000, 1024, 1280, 1536, 5120, 5124, 1, 33, 1001};
     enum { X_ROWS = 6 };
-    kern *cpu = open_cpu();
+    kern_queue *cpu = open_cpu();
     for (int d = 0; d < 2; d++) {
-        kern *k = open_cuda(dtypes[d]);
+        kern_queue *k = open_cuda(dtypes[d]);
         for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
             for (int variant = 0; variant < 4; variant++) {
                 const int dim = dims[i], y_f32 = variant % 2, offset = variant == 3;
@@ -69,15 +69,15 @@ static void layer_norm(void **state)
                 const double allowed = dim == 1 ? 1e-2 : y_f32 || d == 0 ? 2e-5 : 3e-3;
                 const double error = relative_error(got, want, (size_t)rows * (size_t)dim);
                 if (!(error <= allowed))
-                    fail_msg("%s: width %d, variant %d: error %.3g, allowed %.3g", k->description, dim, variant, error,
-                             allowed);
+                    fail_msg("%s: width %d, variant %d: error %.3g, allowed %.3g", k->device->description, dim, variant,
+                             error, allowed);
                 free(x), free(weight), free(bias), free(index), free(want), free(got);
             }
         k->core->layer_norm(k, NULL, NULL, 0, 64, NULL, NULL, 1e-6f, NULL, 0);
         check_kern(k);
-        k->core->close(k);
+        close_queue(k);
     }
-    cpu->core->close(cpu);
+    close_queue(cpu);
 }
 
 /* More rows than a wave of blocks, at a model's width. */
@@ -86,15 +86,15 @@ static void many_rows(void **state)
     (void)state;
     const int rows = 300 * cuda_test_scale(), dim = 768;
     const size_t n = (size_t)rows * (size_t)dim;
-    kern *cpu = open_cpu(), *k = open_cuda(MAR_DTYPE_BF16);
+    kern_queue *cpu = open_cpu(), *k = open_cuda(MAR_DTYPE_BF16);
     float *x = random_floats(n, 1, seed++), *weight = random_floats((size_t)dim, 1, seed++);
     float *bias = random_floats((size_t)dim, 1, seed++);
     int *index = random_index(rows, rows);
     float *want = norm(cpu, x, rows, dim, index, rows, weight, bias, 1, 0);
     float *got = norm(k, x, rows, dim, index, rows, weight, bias, 0, 0);
     assert_close(got, want, n, 3e-3);
-    k->core->close(k);
-    cpu->core->close(cpu);
+    close_queue(k);
+    close_queue(cpu);
     free(x), free(weight), free(bias), free(index), free(want), free(got);
 }
 
@@ -103,7 +103,7 @@ static void many_rows(void **state)
 enum { FROM = 9, TO = 21, MORE = 5, COPIED = 14 };
 
 /* All of dst, TO rows, after the copy. */
-static float *copy(kern *k, const float *dst, const float *src, const float *add, int dim, const int *index[3],
+static float *copy(kern_queue *k, const float *dst, const float *src, const float *add, int dim, const int *index[3],
                    int offset)
 {
     const size_t row = (size_t)dim * sizeof(float);
@@ -113,9 +113,9 @@ static float *copy(kern *k, const float *dst, const float *src, const float *add
     k->core->copy_rows(k, d + offset, index[0], s, index[1], a, index[2], COPIED, dim);
     k->core->copy_rows(k, d + offset, index[0], s, index[1], a, index[2], 0, dim);
     from_device(k, got, d + offset, TO * row);
-    k->core->free(k, d);
-    k->core->free(k, s);
-    if (a) k->core->free(k, a);
+    k->core->free(k->device, d);
+    k->core->free(k->device, s);
+    if (a) k->core->free(k->device, a);
     return got;
 }
 
@@ -123,7 +123,7 @@ static void copies(void **state)
 {
     (void)state;
     const int dims[] = {1, 3, 4, 16, 20, 64, 768, 1280};
-    kern *cpu = open_cpu(), *k = open_cuda(MAR_DTYPE_BF16);
+    kern_queue *cpu = open_cpu(), *k = open_cuda(MAR_DTYPE_BF16);
     int *from = random_index(COPIED, FROM), *more = random_index(COPIED, MORE), to[COPIED];
     for (int r = 0; r < COPIED; r++) to[r] = (r * 8 + 3) % TO; /* each row once: 8 and 21 share no factor */
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
@@ -142,8 +142,8 @@ static void copies(void **state)
             assert_memory_equal(got, want, n * sizeof *got);
             free(dst), free(src), free(add), free(want), free(got);
         }
-    k->core->close(k);
-    cpu->core->close(cpu);
+    close_queue(k);
+    close_queue(cpu);
     free(from), free(more);
 }
 
@@ -155,9 +155,9 @@ static void similarity(void **state)
     static const struct {
         int rows, heads, head_dim, stride;
     } shapes[] = {{1, 1, 16, 16}, {13, 4, 64, 256}, {9, 3, 80, 250}, {20, 16, 20, 960}, {0, 2, 8, 16}};
-    kern *cpu = open_cpu();
+    kern_queue *cpu = open_cpu();
     for (int d = 0; d < 2; d++) {
-        kern *k = open_cuda(dtypes[d]);
+        kern_queue *k = open_cuda(dtypes[d]);
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
             const int rows = shapes[i].rows, stride = shapes[i].stride, width = shapes[i].heads * shapes[i].head_dim;
             const size_t n = (size_t)((rows + 1) * stride);
@@ -174,22 +174,22 @@ static void similarity(void **state)
             k->core->similarity(k, ka, kb, stride, rows, shapes[i].heads, shapes[i].head_dim, got);
             check_kern(k);
             for (int j = 0; j < 32; j++) assert_float_equal(got[j], want[j], 1e-5f);
-            cpu->core->free(cpu, ca);
-            cpu->core->free(cpu, cb);
-            k->core->free(k, ka);
-            k->core->free(k, kb);
+            cpu->core->free(cpu->device, ca);
+            cpu->core->free(cpu->device, cb);
+            k->core->free(k->device, ka);
+            k->core->free(k->device, kb);
             free(a), free(b), free(ra), free(rb);
         }
-        k->core->close(k);
+        close_queue(k);
     }
-    cpu->core->close(cpu);
+    close_queue(cpu);
 }
 
 static void subtract(void **state)
 {
     (void)state;
     const size_t sizes[] = {0, 1, 3, 4, 17, 1000, 4099};
-    kern *k = open_cuda(MAR_DTYPE_BF16);
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (size_t offset = 0; offset < 2; offset++) {
             const size_t n = sizes[i];
@@ -200,11 +200,11 @@ static void subtract(void **state)
             from_device(k, y, db, (n + 1) * sizeof *y);
             for (size_t j = 0; j < n; j++) assert_float_equal(y[offset + j], a[offset + j] - b[offset + j], 0);
             assert_float_equal(y[offset ? 0 : n], b[offset ? 0 : n], 0);
-            k->core->free(k, da);
-            k->core->free(k, db);
+            k->core->free(k->device, da);
+            k->core->free(k->device, db);
             free(a), free(b), free(y);
         }
-    k->core->close(k);
+    close_queue(k);
 }
 
 /* Conversion rounds to nearest, ties to even, and keeps what is no number. */
@@ -212,7 +212,7 @@ static void conversion(void **state)
 {
     (void)state;
     for (int d = 0; d < 2; d++) {
-        kern *k = open_cuda(dtypes[d]);
+        kern_queue *k = open_cuda(dtypes[d]);
         const size_t sizes[] = {0, 1, 5, 8, 1003, 70000};
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
             for (size_t offset = 0; offset < 2; offset++) {
@@ -222,16 +222,16 @@ static void conversion(void **state)
                                              0xff800000, 0x7f7fffff, 0x80000001, 0x00000000};
                 if (n > 8) memcpy(x + 1, special, sizeof special);
                 float *dx = to_device(k, x, (n + 1) * sizeof *x);
-                char *y = to_device(k, NULL, (n + 2) * k->act_size);
-                k->core->to_act(k, dx + offset, n, y + offset * k->act_size);
+                char *y = to_device(k, NULL, (n + 2) * k->device->act_size);
+                k->core->to_act(k, dx + offset, n, y + offset * k->device->act_size);
                 float *got = act_to_floats(k, y, n + 2);
                 void *rounded = to_act(k, x, n + 1);
                 float *want = act_to_floats(k, rounded, n + 1);
                 assert_memory_equal(got + offset, want + offset, n * sizeof *got);
                 assert_float_equal(got[offset ? 0 : n], 0, 0);
-                k->core->free(k, dx);
-                k->core->free(k, y);
-                k->core->free(k, rounded);
+                k->core->free(k->device, dx);
+                k->core->free(k->device, y);
+                k->core->free(k->device, rounded);
                 free(x), free(got), free(want);
             }
         float nan = NAN, *p = to_device(k, &nan, sizeof nan), *back;
@@ -239,9 +239,9 @@ static void conversion(void **state)
         k->core->to_act(k, p, 1, q);
         back = act_to_floats(k, q, 1);
         assert_true(isnan(back[0]));
-        k->core->free(k, p);
-        k->core->free(k, q);
-        k->core->close(k);
+        k->core->free(k->device, p);
+        k->core->free(k->device, q);
+        close_queue(k);
         free(back);
     }
 }

@@ -23,7 +23,7 @@ static const network draft_net = {"weights/demo/draft.safetensors", 48, 1, 32};
 
 /* A chain of a head on a backend of its own. */
 typedef struct {
-    kern *k;
+    kern_queue *k;
     diff_head head;
     diff_chain chain;
     int tokens;
@@ -46,25 +46,27 @@ static float *conditions(const network *net, int guided)
     mar_model *model;
     mar_runner runner;
     mar *m = open_mar(MAR_DTYPE_F32, 1);
+    kern_queue *k = queue_of(m);
     float *z = malloc(n * sizeof *z);
     assert_non_null(z);
     assert_ok(mar_model_load(m, net->path, 0, &model), &m->err);
-    assert_ok(plain_runner(model, 1, guided ? 2 : 1, MOST, &p, &runner, &m->err), &m->err);
-    void *memory = to_device(m->kern, NULL, mar_runner_lay_out(&runner, NULL));
+    assert_ok(plain_runner(k, model, 1, guided ? 2 : 1, MOST, &p, &runner, &m->err), &m->err);
+    void *memory = to_device(k, NULL, mar_runner_lay_out(&runner, NULL));
     mar_runner_lay_out(&runner, memory);
     kern_random_order(seed, 0, SEQ, order_data);
     mar_steps_plan(1, SEQ, guided ? 3 : 1, MAR_CFG_CONSTANT, &step);
     mar_runner_begin(&runner, 1, &label);
     mar_runner_predict(&runner, &batch, &step, 0, MOST, NULL);
-    from_device(m->kern, z, runner.z, n * sizeof *z);
+    from_device(k, z, runner.z, n * sizeof *z);
     mar_runner_free(&runner);
-    m->kern->core->free(m->kern, memory);
+    k->core->free(k->device, memory);
+    free_queue(k);
     mar_model_free(model);
     mar_close(m);
     return z;
 }
 
-static void open_fixture(fixture *f, kern *k, const network *net, int tokens, int guided, float temperature)
+static void open_fixture(fixture *f, kern_queue *k, const network *net, int tokens, int guided, float temperature)
 {
     mar_err err = {0};
     wt_file *file;
@@ -74,7 +76,7 @@ static void open_fixture(fixture *f, kern *k, const network *net, int tokens, in
     assert_ok(wt_open(net->path, &file, &err), &err);
     assert_ok(diff_head_load(k, file, net->width, net->depth, CHANNELS, net->z_dim, &f->head, &err), &err);
     wt_close(file);
-    assert_ok(diff_chain_create(&f->head, STEPS, temperature, tokens, guided, &f->chain, &err), &err);
+    assert_ok(diff_chain_create(k, &f->head, STEPS, temperature, tokens, guided, &f->chain, &err), &err);
     f->memory = to_device(k, NULL, diff_chain_lay_out(&f->chain, NULL));
     diff_chain_lay_out(&f->chain, f->memory);
     const size_t n = (size_t)tokens * (size_t)net->z_dim;
@@ -96,7 +98,7 @@ static void close_fixture(fixture *f)
     check_kern(f->k);
     diff_chain_free(&f->chain);
     diff_head_free(&f->head);
-    for (int i = 0; i < 3; i++) f->k->core->free(f->k, arrays[i]);
+    for (int i = 0; i < 3; i++) f->k->core->free(f->k->device, arrays[i]);
 }
 
 static void draw_plain(fixture *f, float *x)
@@ -126,7 +128,7 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
         assert_true(s.w.group >= f->tokens); /* so the counts are all tokens' */
         from_device(f->k, calls, s.w.calls, (size_t)f->tokens * sizeof *calls);
     }
-    f->k->core->free(f->k, memory);
+    f->k->core->free(f->k->device, memory);
     diff_speculate_free(&s);
     return stats;
 }
@@ -149,7 +151,7 @@ static void window_one_is_the_plain_chain(void **state)
     for (int bf16 = 0; bf16 < 2; bf16++)
         for (int guided = bf16; guided < 2; guided++) {
             fixture f;
-            kern *k = open_cuda(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
+            kern_queue *k = open_cuda(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
             open_fixture(&f, k, &target_net, TOKENS, guided, 0.9f);
             draw_plain(&f, plain);
             const diff_speculation_stats stats = speculate(&f, NULL, 1, NULL, x, NULL);
@@ -159,7 +161,7 @@ static void window_one_is_the_plain_chain(void **state)
             assert_int_equal(stats.batched, STEPS);
             assert_int_equal(stats.accepted + stats.rejected, 0);
             close_fixture(&f);
-            k->core->close(k);
+            close_queue(k);
         }
 }
 
@@ -195,13 +197,13 @@ static void decides_as_the_cpu_does(void **state)
         diff_speculation_stats stats[2];
         for (int cuda = 0; cuda < 2; cuda++) {
             fixture f, draft;
-            kern *k = cuda ? open_cuda(MAR_DTYPE_F32) : open_cpu();
+            kern_queue *k = cuda ? open_cuda(MAR_DTYPE_F32) : open_cpu();
             open_fixture(&f, k, &target_net, TOKENS, cases[i].guided, cases[i].temperature);
             open_fixture(&draft, k, &draft_net, TOKENS, cases[i].guided, cases[i].temperature);
             stats[cuda] = speculate(&f, cases[i].draft ? &draft : NULL, cases[i].window, NULL, x[cuda], calls[cuda]);
             close_fixture(&draft);
             close_fixture(&f);
-            k->core->close(k);
+            close_queue(k);
         }
         const int others = count_others(x[1], x[0], TOKENS, 1e-3);
         print_message("window %d: %ld rounds of %ld, accepted %ld, rejected %ld, %ld tries, %d tokens others\n",
@@ -220,9 +222,9 @@ static void decides_as_the_cpu_does(void **state)
 /* --- one launch ---------------------------------------------------------------------------------------------- */
 
 static int launches;
-static int (*real_run)(kern *k, kern_speculation *w, const kern_speculation_head *target);
+static int (*real_run)(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
 
-static int count_run(kern *k, kern_speculation *w, const kern_speculation_head *target)
+static int count_run(kern_queue *k, kern_speculation *w, const kern_speculation_head *target)
 {
     const int done = real_run(k, w, target);
     launches += done;
@@ -230,7 +232,7 @@ static int count_run(kern *k, kern_speculation *w, const kern_speculation_head *
 }
 
 /* Counts the backend's launches. ops is the table it uses then, and must outlive the backend. */
-static void count_launches(kern *k, kern_head_ops *ops)
+static void count_launches(kern_queue *k, kern_head_ops *ops)
 {
     *ops = *k->head;
     k->head = ops;
@@ -262,7 +264,7 @@ static void one_launch(void **state)
         for (int run = 0; run < 3; run++) {
             fixture f;
             kern_head_ops ops;
-            kern *k = run < 2 ? open_cuda(MAR_DTYPE_BF16) : open_cpu();
+            kern_queue *k = run < 2 ? open_cuda(MAR_DTYPE_BF16) : open_cpu();
             open_fixture(&f, k, &target_net, tokens, cases[i].guided, 1);
             count_launches(k, &ops);
             if (run > 0) ops.speculate_run = NULL;
@@ -274,7 +276,7 @@ static void one_launch(void **state)
                 assert_true(count_others(x, others, f.tokens, other_shapes(5e-2)) <= other_shapes(f.tokens / 3.0));
             }
             close_fixture(&f);
-            k->core->close(k);
+            close_queue(k);
         }
         print_message("window %d, %d tokens: %ld, %ld and %ld calls, %ld, %ld and %ld rejected\n", cases[i].window,
                       tokens, stats[0].calls, stats[1].calls, stats[2].calls, stats[0].rejected, stats[1].rejected,
@@ -304,7 +306,7 @@ static void one_launch_obeys_the_rule(void **state)
             fixture f;
             kern_head_ops ops;
             int calls[MOST_TOKENS];
-            kern *k = run < 2 ? open_cuda(MAR_DTYPE_BF16) : open_cpu();
+            kern_queue *k = run < 2 ? open_cuda(MAR_DTYPE_BF16) : open_cpu();
             open_fixture(&f, k, &target_net, tokens, 1, 1);
             count_launches(k, &ops);
             if (run > 0) ops.speculate_run = NULL;
@@ -319,7 +321,7 @@ static void one_launch_obeys_the_rule(void **state)
             assert_int_equal(stats.batched, run == 0 && tokens > SLOTS ? 2 * rounds : rounds);
             assert_true(none ? stats.tries >= stats.rejected : stats.tries == 0);
             close_fixture(&f);
-            k->core->close(k);
+            close_queue(k);
         }
         print_message("%s: launch and loop %.1e, launch and CPU %.1e\n", none ? "none" : "all",
                       relative_error(x[0], x[1], (size_t)tokens * CHANNELS),
@@ -343,11 +345,12 @@ static void groups_change_nothing(void **state)
         diff_speculation_stats stats[2];
         fixture f;
         kern_head_ops ops;
-        kern *k = open_cuda(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
+        kern_queue *k = open_cuda(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
         open_fixture(&f, k, &target_net, TOKENS, !bf16, 1);
         count_launches(k, &ops);
         for (int split = 0; split < 2; split++) {
-            if (split) k->mod_budget = (size_t)(GROUP * (bf16 ? 1 : 2) * STEPS) * k->head->mod_bytes(f.head.net) + 1;
+            if (split)
+                k->device->mod_budget = (size_t)(GROUP * (bf16 ? 1 : 2) * STEPS) * k->head->mod_bytes(f.head.net) + 1;
             launches = 0;
             stats[split] = speculate(&f, NULL, WINDOW, NULL, x[split], NULL);
             assert_int_equal(launches, !bf16 ? 0 : split ? (TOKENS + GROUP - 1) / GROUP : 1);
@@ -359,7 +362,7 @@ static void groups_change_nothing(void **state)
         assert_true(stats[1].batched > stats[0].batched && stats[1].rejected > 0);
         assert_counts(&stats[1], &stats[0], others, WINDOW);
         close_fixture(&f);
-        k->core->close(k);
+        close_queue(k);
     }
 }
 
@@ -402,7 +405,7 @@ static void check_law(int bf16, int calls)
     assert_true(x && plain);
     fixture f;
     kern_head_ops ops;
-    kern *k = open_cuda(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
+    kern_queue *k = open_cuda(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
     open_fixture(&f, k, bf16 ? &target_net : &draft_net, MOST, 0, 1);
     count_launches(k, &ops);
     for (int c = 0; c < calls; c++) {
@@ -413,7 +416,7 @@ static void check_law(int bf16, int calls)
     for (int i = 0; i < 2; i++) assert_law(&f, calls, window, &mutants[i], plain, x);
     assert_int_equal(launches, bf16 ? 3 * calls : 0);
     close_fixture(&f);
-    k->core->close(k);
+    close_queue(k);
     free(x), free(plain);
 }
 

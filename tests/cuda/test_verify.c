@@ -124,7 +124,7 @@ static void provoke_rejection(batch *b, int r)
     for (int i = 0; i < 100000 && excess(b, exact, r) < 0; i++) b->image[r] += 1u << 20;
 }
 
-static outcome verify(kern *k, const batch *b, kern_gaussian_rule rule, int in_place)
+static outcome verify(kern_queue *k, const batch *b, kern_gaussian_rule rule, int in_place)
 {
     const size_t n = (size_t)b->rows, values = n * (size_t)b->channels * sizeof(float), ints = n * sizeof(int);
     const float *laws[] = {b->draft, b->mean_p, b->log_std_p, b->mean_q, b->log_std_q};
@@ -165,7 +165,7 @@ static outcome verify(kern *k, const batch *b, kern_gaussian_rule rule, int in_p
     from_device(k, o.replaced, on[8], ints);
     from_device(k, o.tries, on[9], ints);
     from_device(k, o.first_replaced, on[10], GROUPS * sizeof(int));
-    for (int i = 0; i < 11; i++) k->core->free(k, on[i]);
+    for (int i = 0; i < 11; i++) k->core->free(k->device, on[i]);
     return o;
 }
 
@@ -222,7 +222,7 @@ static void same_as_the_cpu(void **state)
         double gap, spread;
     } cases[] = {{0, 0}, {1e-4, 0}, {0.02, 1e-3}, {0.7, 0.2}, {8, 0}};
     enum { CASES = sizeof cases / sizeof *cases, ODD = 8, TILTED = 16 };
-    kern *cpu = open_cpu(), *cuda = open_cuda(MAR_DTYPE_AUTO);
+    kern_queue *cpu = open_cpu(), *cuda = open_cuda(MAR_DTYPE_AUTO);
     int replaced = 0, accepted = 0, tilted = 0;
     for (int channels = 1; channels <= 64; channels *= 4) {
         const int regular = 75 * CASES * cuda_test_scale(), rows = regular + ODD;
@@ -254,25 +254,25 @@ static void same_as_the_cpu(void **state)
     }
     print_message("%d accepted, %d replaced, %d of them by a tilted candidate\n", accepted, replaced, tilted);
     assert_true(accepted > 300 && replaced > 300 && tilted > 100);
-    cpu->core->close(cpu);
-    cuda->core->close(cuda);
+    close_queue(cpu);
+    close_queue(cuda);
 }
 
 /* Without rows each group still gets a result. */
 static void nothing_to_verify(void **state)
 {
     (void)state;
-    kern *cuda = open_cuda(MAR_DTYPE_AUTO);
+    kern_queue *cuda = open_cuda(MAR_DTYPE_AUTO);
     batch b = new_batch(0, 4);
     outcome o = verify(cuda, &b, rule_of(0), 0);
     check_scan(&b, &o);
     free_outcome(&o), free_batch(&b);
-    cuda->core->close(cuda);
+    close_queue(cuda);
 }
 
 /* The smallest KS p-value of the channels and the energy distance's, of one law's verified drafts. The job's p and q
  * are those of the rows, or each other's. */
-static void law_p_values(kern *cuda, kern_gaussian_rule rule, int swapped, double *ks, double *energy)
+static void law_p_values(kern_queue *cuda, kern_gaussian_rule rule, int swapped, double *ks, double *energy)
 {
     enum { C = 4 };
     const int rows = 8000 * cuda_test_scale();
@@ -319,7 +319,7 @@ static void law_is_the_target(void **state)
                    {"swapped in the criterion", {-1, 0, 0}, 0},
                    {"half a residual", {1, 0, log(0.5) / 0.3}, 0},
                    {"always accepted", {1, 1e9, 0}, 0}};
-    kern *cuda = open_cuda(MAR_DTYPE_AUTO);
+    kern_queue *cuda = open_cuda(MAR_DTYPE_AUTO);
     double ks, energy;
     law_p_values(cuda, exact, 0, &ks, &energy);
     if (!(ks > 1e-4 && energy > 0.015)) fail_msg("exact: KS p %g, energy p %g", ks, energy);
@@ -327,7 +327,7 @@ static void law_is_the_target(void **state)
         law_p_values(cuda, mutants[i].rule, mutants[i].swapped, &ks, &energy);
         if (ks > 1e-4 && energy > 0.015) fail_msg("%s: KS p %g, energy p %g", mutants[i].name, ks, energy);
     }
-    cuda->core->close(cuda);
+    close_queue(cuda);
 }
 
 /* Rows of paths go to their places as pairs of floats, bit by bit. */
@@ -335,7 +335,7 @@ static void paths_keep_their_bits(void **state)
 {
     (void)state;
     enum { N = 65 };
-    kern *cuda = open_cuda(MAR_DTYPE_AUTO);
+    kern_queue *cuda = open_cuda(MAR_DTYPE_AUTO);
     double from[N], to[N];
     int index[N];
     for (int i = 0; i < N; i++) {
@@ -346,8 +346,8 @@ static void paths_keep_their_bits(void **state)
     cuda->core->copy_rows(cuda, b, index, a, NULL, NULL, NULL, N, 2);
     from_device(cuda, to, b, sizeof to);
     for (int i = 0; i < N; i++) assert_memory_equal(&to[index[i]], &from[i], sizeof *to);
-    cuda->core->free(cuda, a), cuda->core->free(cuda, b);
-    cuda->core->close(cuda);
+    cuda->core->free(cuda->device, a), cuda->core->free(cuda->device, b);
+    close_queue(cuda);
 }
 
 int main(void)

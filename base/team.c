@@ -17,9 +17,9 @@ enum {
 /* Nanoseconds. */
 #define SPIN       50000    /* that a thread spins before it sleeps: some times what waking it takes */
 #define WINDOW     4000000  /* between two looks at what the threads get of the processors: a slice of the scheduler */
-#define MEMORY     12000000 /* over which what they get is averaged: longer than what other processes do in passing */
+#define MEMORY     24000000 /* over which what they get is averaged: longer than what other processes do in passing */
 #define LINGER     2000000  /* that a caller keeps its share after it has left */
-#define RETRY      50000000 /* before a caller that has found the machine busy tries more threads, at first, */
+#define RETRY      25000000 /* before a caller that has found the machine busy tries more threads, at first, */
 #define RETRY_MOST 1000000000 /* and after many vain tries */
 
 /* Threads' worth of time kept from a caller's threads that makes it use fewer. */

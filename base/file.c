@@ -41,8 +41,8 @@ void file_map_close(file_map *map)
 enum { NAMES = 10000, NAME_SIZE = sizeof ".mar-0123456789abcdef-01234567" };
 
 /* Creates a file that was not there, in the directory that the first `directory` bytes of `path` are. Its name goes to
- * `name`, char [directory + NAME_SIZE]. Returns its descriptor, or -1. mkstemp would keep it from all but its owner, and
- * what a plain open allows is only known to who sets the umask, for all threads. */
+ * `name`, char [directory + NAME_SIZE]. Returns its descriptor, or -1. mkstemp would let only the owner read it. To
+ * widen that as the umask says, the umask would have to be read, which means to set it, for all threads. */
 static int create_beside(const char *path, size_t directory, char *name)
 {
     static atomic_uint number;

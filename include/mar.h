@@ -300,10 +300,11 @@ MAR_API int mar_session_done(const mar_session *s);
 MAR_API int mar_session_steps_left(const mar_session *s);
 
 /* Cancels the batch in progress. The call at hand (mar_session_begin, _step, _tokens, _images) stops soon, or the next
- * one does if none is at hand, and returns MAR_ECANCELLED. If that was begin or a step, the batch is dropped. If it was
- * tokens or images, the tokens are finished and the call can be made again; images written already are whole. A
- * mar_session_begin later forgets a cancel that no call has seen. It only sets a flag, so any thread, a callback and a
- * signal handler may call it, as long as the session exists. */
+ * one does if none is at hand, and returns MAR_ECANCELLED. If that was begin or a step, the batch is dropped, unless
+ * the step was the last and is done. Finished images stay: tokens and images can be asked for, again if that is what
+ * was cancelled, and images written already are whole. A mar_session_begin later forgets a cancel that no call has
+ * seen. It only sets a flag, so any thread, a callback and a signal handler may call it, as long as the session exists.
+ */
 MAR_API void mar_session_cancel(mar_session *s);
 
 /* How far the batch in progress is. */

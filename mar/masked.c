@@ -329,6 +329,7 @@ static mar_status plan(mar_generation *generation, int images, mar_err *err)
         status = mar_runner_plan(&g->target, images, s, err);
         if (status == MAR_OK) status = plan_draw(g, images * (s->predicted - s->detailed), s->sampling_steps, err);
         if (status == MAR_OK) status = plan_draw(g, images * s->detailed, s->detailed_steps, err);
+        if (status == MAR_OK) status = kern_check(g->k, err); /* this takes long enough to be cancelled */
     }
     for (int i = 0; status == MAR_OK && i < g->way_count; i++)
         if (g->ways[i].way->plan) status = g->ways[i].way->plan(g->ways[i].state, images, err);

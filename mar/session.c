@@ -49,7 +49,8 @@ static mar_status drop(mar_session *s, mar_status status)
     return status;
 }
 
-/* The same for a call that only reads what the batch has come to. If it was cancelled, that can still be read. */
+/* The same for a call that was cancelled or failed when the images were finished. If cancelled, they can still be had.
+ */
 static mar_status stop_reading(mar_session *s, mar_status status)
 {
     if (status != MAR_ECANCELLED) return drop(s, status);
@@ -281,13 +282,16 @@ mar_status mar_session_step(mar_session *s)
     status = s->model->engine->step(s->generation, &s->err);
     if (mar_session_done(s)) k->core->finish(k);
     s->total_s += mar_now() - begun;
+    /* A cancel that comes when all is done leaves the images whole. */
+    const int whole = status == MAR_OK && k->failed == MAR_OK && mar_session_done(s);
     if (status == MAR_OK) status = kern_check(k, &s->err);
     k->core->leave(k);
     if (status == MAR_OK) {
         report(s);
         status = kern_check(k, &s->err); /* whether it was cancelled there */
     }
-    return status == MAR_OK ? MAR_OK : drop(s, status);
+    if (status == MAR_OK) return MAR_OK;
+    return whole ? stop_reading(s, status) : drop(s, status);
 }
 
 int mar_session_done(const mar_session *s)

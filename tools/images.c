@@ -75,15 +75,17 @@ static void show(const image_loop *loop, double images)
 static mar_status make_tokens(image_loop *loop, mar_session *s, long first, int n)
 {
     for (int i = 0; i < n; i++) loop->labels[i] = image_plan_label(loop->plan, first + i);
+    interruption_cancels(s);
     mar_status status = mar_session_begin(s, (uint64_t)first, loop->labels, n);
     const double steps = mar_session_steps_left(s) + 1; /* the image decoder counts as one more */
     while (status == MAR_OK && !mar_session_done(s)) {
         const double left = mar_session_steps_left(s) + 1;
         show(loop, n * (1 - left / steps));
+        if (interruption_came()) break; /* before begin had forgotten older cancels */
         status = mar_session_step(s);
-        if (interruption_came()) break;
     }
-    return status;
+    interruption_cancels(NULL);
+    return status == MAR_ECANCELLED ? MAR_OK : status;
 }
 
 /* What the sinks take of the finished batch. */

@@ -7,10 +7,13 @@
 #include <stdio.h>
 
 static volatile sig_atomic_t noted; /* the signal's number */
+static mar_session *_Atomic at_work;
 
 static void on_signal(int number)
 {
     noted = number;
+    mar_session *session = at_work;
+    if (session) mar_session_cancel(session);
 }
 
 void interruption_catch(void)
@@ -21,6 +24,11 @@ void interruption_catch(void)
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN) /* nohup stays in force */
             sigaction(numbers[i], &action, NULL);
+}
+
+void interruption_cancels(mar_session *session)
+{
+    at_work = session;
 }
 
 int interruption_came(void)

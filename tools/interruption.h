@@ -2,9 +2,14 @@
 #ifndef TOOLS_INTERRUPTION_H
 #define TOOLS_INTERRUPTION_H
 
+#include "mar.h"
+
 /* From now on SIGINT, SIGTERM and SIGHUP are noted. The same signal a second time ends the process. A signal that is
  * ignored (nohup) stays ignored. */
 void interruption_catch(void);
+
+/* Until the next call, such a signal also cancels what the session is doing. NULL: nothing. */
+void interruption_cancels(mar_session *session);
 
 /* Whether such a signal has come. */
 int interruption_came(void);

@@ -1,6 +1,5 @@
 #!/bin/sh
-# Installs into a fresh prefix and builds and runs examples/generate.c against it, by pkg-config and by
-# find_package. Called by ctest: test_install.sh SOURCE_DIR BUILD_DIR CC GENERATOR [FLAGS]; GENERATOR is CMake's that the
+# Installs into a fresh prefix and builds and runs the examples against it, by pkg-config and by find_package. Called by ctest: test_install.sh SOURCE_DIR BUILD_DIR CC GENERATOR [FLAGS]; GENERATOR is CMake's that the
 # build used, so that nothing else has to be installed.
 set -eu
 source_dir=$1 build_dir=$2 cc=$3 generator=$4 flags=${5:-}
@@ -55,6 +54,15 @@ fi
 cmp "$work/a.ppm" "$work/b.ppm" || fail "the two programs differ"
 if "$work/by_pkg_config" 10 "$work/c.ppm" 2>"$work/error"; then fail "class 10 of 10 was accepted"; fi
 [ "$(wc -l <"$work/error")" = 1 ] || fail "an error is not one line: $(cat "$work/error")"
+
+echo "== several threads"
+for threads in 1 4; do
+    mkdir "$work/by_$threads"
+    "$work/build/threads" $threads 13 "$work/by_$threads" # three classes come twice
+done
+[ "$(find "$work/by_4" -name '*.ppm' | wc -l)" = 13 ] || fail "not 13 pictures: $(ls "$work/by_4")"
+diff -r "$work/by_1" "$work/by_4" || fail "the pictures depend on the number of threads"
+cmp "$work/by_1/0-0.ppm" "$work/by_1/10-0.ppm" >/dev/null && fail "two images of a class are the same"
 
 echo "== the installed command"
 "$prefix/bin/mar" --version

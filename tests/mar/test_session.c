@@ -162,7 +162,13 @@ static void cancel_from_the_callback(void **state)
         demo_begin(s, 1);
         for (int i = 1; i < step; i++) assert_session(s, mar_session_step(s));
         assert_int_equal(mar_session_step(s), MAR_ECANCELLED);
-        demo_assert_dropped(s, "cancelled: begin another");
+        if (step < 4) {
+            demo_assert_dropped(s, "cancelled: begin another");
+        } else { /* that was the last: the images are whole */
+            assert_int_equal(mar_session_done(s), 1);
+            assert_session(s, mar_session_tokens(s, tokens));
+            assert_memory_equal(tokens, expected, sizeof tokens);
+        }
         mar_session_on_progress(s, NULL, NULL);
         demo_generate(s, 1, tokens);
         assert_memory_equal(tokens, expected, sizeof tokens);

@@ -1,0 +1,255 @@
+/* A full disk, at every point at which a command can meet it: one line that names the file and the reason, exit status
+ * 1, files that were finished before stay, of the one that was not finished nothing, and an older file in its place is
+ * as it was. The disk is a small tmpfs where the kernel lets us mount one, and a limit on the size of files, which any
+ * user can have. */
+#include "tests/support/command.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TINY " --num_iter 1 --num_sampling_steps 2 --threads 1 --dtype f32 "
+
+enum { FILES_MAX = 8 };
+
+/* What a command writes, in this order. */
+typedef struct {
+    const char *arguments;
+    const char *files[FILES_MAX]; /* in the disk; ends with NULL */
+    const char *folder;           /* that it makes; NULL: none */
+    int varies;                   /* the files have times in them */
+} writer;
+
+static const writer writers[] = {
+    {"generate --class 1 --num 1 --out x.png" TINY, {"x.png"}, NULL, 0},
+    {"generate --class 1,2 --num 2 --batch 1 --out d --grid" TINY,
+     {"d/000000.png", "d/000001.png", "d/000002.png", "d/000003.png", "d/grid.png"},
+     "d",
+     0},
+    {"generate --class 1 --num 9 --draft demo-draft --gamma 1 --out x.png --accept_map m.png" TINY,
+     {"x.png", "m.png"},
+     NULL,
+     0},
+    {"convert demo-vae x.safetensors", {"x.safetensors"}, NULL, 0},
+    {"fidelity --num 20 --class 1 --out p.html --plot p.svg --sampler ddim" TINY "--against" TINY,
+     {"p.html", "p.svg"},
+     NULL,
+     1},
+};
+enum { WRITERS = sizeof writers / sizeof *writers };
+
+static int exists(const char *directory, const char *name)
+{
+    char path[1400];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    return access(path, F_OK) == 0;
+}
+
+/* Whether the file in `directory` is the whole one in `expected`. */
+static int is_whole(const writer *w, const char *directory, const char *expected, const char *name)
+{
+    size_t n, m;
+    char *a = read_whole_file(directory, name, &n), *b = read_whole_file(expected, name, &m);
+    const int same = w->varies ? n > 8 && m > 8 && memcmp(a + n - 8, b + m - 8, 8) == 0 : n == m && !memcmp(a, b, n);
+    free(a);
+    free(b);
+    return same;
+}
+
+static int is_old(const char *directory, const char *name)
+{
+    char *text = read_whole_file(directory, name, NULL);
+    const int old = strcmp(text, "old") == 0;
+    free(text);
+    return old;
+}
+
+/* Entries of a directory and of the writer's folder in it. */
+static int count_all(const writer *w, const char *directory)
+{
+    char folder[1400];
+    int n = count_files(directory);
+    if (!w->folder || !exists(directory, w->folder)) return n;
+    snprintf(folder, sizeof folder, "%s/%s", directory, w->folder);
+    return n - 1 + count_files(folder);
+}
+
+/* The writer's file that the error is about, -1: none. */
+static int file_of(const writer *w, const char *error)
+{
+    for (int i = 0; w->files[i]; i++) {
+        char part[100];
+        snprintf(part, sizeof part, "mar: %s: ", w->files[i]);
+        if (strncmp(error, part, strlen(part)) == 0) return i;
+    }
+    return -1;
+}
+
+/* What a run under a full disk has left in `disk`; `old`: there were older files in all places. Returns whether it
+ * failed. */
+static int check(const writer *w, const char *what, const command_result *r, const char *disk, const char *expected,
+                 int old)
+{
+    int files = 0, reached = 0;
+    while (w->files[files]) files++;
+    if (r->status == 0) {
+        reached = files;
+    } else {
+        const char *newline = strchr(r->err, '\n');
+        reached = file_of(w, r->err);
+        /* Without room for one more entry the folder itself cannot be made, or a file in it be tried. */
+        if (reached < 0 && w->folder && strncmp(r->err, "mar: d: cannot ", 15) == 0) reached = 0;
+        if (r->status != 1 || reached < 0 || !newline || newline[1])
+            fail_msg("%s: %s: exit status %d, \"%s\"", w->arguments, what, r->status, r->err);
+        if (!strstr(r->err, "No space left on device") && !strstr(r->err, "File too large"))
+            fail_msg("%s: %s: no reason in \"%s\"", w->arguments, what, r->err);
+    }
+    for (int i = 0; i < files; i++) {
+        const char *name = w->files[i];
+        const int there = exists(disk, name);
+        if (i < reached ? !there || !is_whole(w, disk, expected, name) : old ? !there || !is_old(disk, name) : there)
+            fail_msg("%s: %s: %s is not as it should be", w->arguments, what, name);
+    }
+    if (count_all(w, disk) != (old ? files : reached)) fail_msg("%s: %s: left a file behind", w->arguments, what);
+    return r->status != 0;
+}
+
+/* Runs the writer in `disk` below *state by `line`, a format with its arguments, and checks what it left; then removes
+ * it. Returns whether it failed. */
+static int attempt(const char *directory, const writer *w, const char *what, const char *before, const char *after,
+                   int old)
+{
+    char script[4000], *to = script, *end = script + sizeof script, disk[600], expected[600];
+    to += snprintf(to, (size_t)(end - to), "rm -rf disk left && mkdir disk left && %s cd disk && ", before);
+    if (old && w->folder) to += snprintf(to, (size_t)(end - to), "mkdir %s && ", w->folder);
+    for (int i = 0; old && w->files[i]; i++) to += snprintf(to, (size_t)(end - to), "printf old >%s && ", w->files[i]);
+    snprintf(to, (size_t)(end - to), "%s", after);
+    snprintf(disk, sizeof disk, "%s/left", directory);
+    snprintf(expected, sizeof expected, "%s/expected", directory);
+    command_result r = command_run(directory, script);
+    const int failed = check(w, what, &r, disk, expected, old);
+    command_result_free(&r);
+    return failed;
+}
+
+/* What the writer leaves when nothing is in its way. */
+static void expect(const char *directory, const writer *w)
+{
+    char line[1000];
+    snprintf(line, sizeof line, "rm -rf expected && mkdir expected && cd expected && $MAR %s --quiet", w->arguments);
+    if (strncmp(w->arguments, "convert", 7) == 0) line[strlen(line) - 8] = '\0';
+    command_result r = command_run(directory, line);
+    if (r.status != 0) fail_msg("%s: %s", w->arguments, r.err);
+    command_result_free(&r);
+}
+
+/* A limit on the size of files: those below it are written, the first one above it is not. */
+static void limits(void **state)
+{
+    static const int blocks[] = {1, 2, 3, 4, 8, 12, 20, 100}; /* of 512 bytes; the message needs one */
+    const char *directory = *state;
+    for (int w = 0; w < WRITERS; w++) {
+        int failures = 0;
+        expect(directory, &writers[w]);
+        for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+            char after[1000], what[50];
+            snprintf(what, sizeof what, "files of %d blocks at most", blocks[i]);
+            snprintf(after, sizeof after,
+                     "{ (ulimit -f %d; exec $MAR %s >/dev/null); s=$?; cp -a . ../left; exit $s; }", blocks[i],
+                     writers[w].arguments);
+            failures += attempt(directory, &writers[w], what, "", after, i % 2);
+        }
+        assert_in_range(failures, 2, 8);
+    }
+}
+
+static int can_mount(const char *directory)
+{
+    command_result r = command_run(directory, "mkdir m && unshare -m sh -c 'mount -t tmpfs none m && echo yes'");
+    const int yes = strcmp(r.out, "yes\n") == 0;
+    command_result_free(&r);
+    return yes;
+}
+
+/* Runs the writer in a file system of its own with these mount options. */
+static int on_disk(const char *directory, const writer *w, const char *options, int old)
+{
+    char before[200], after[1000];
+    snprintf(before, sizeof before,
+             "unshare -m sh -c \"mount -t tmpfs -o %s none disk && head -c 4096 /dev/zero >disk/filler && ", options);
+    snprintf(after, sizeof after, "{ $MAR %s >/dev/null; s=\\$?; rm filler; cp -a . ../left; exit \\$s; }\"",
+             w->arguments);
+    return attempt(directory, w, options, before, after, old);
+}
+
+/* Real ones, with room for so many pages of 4 kB, or for so many entries. */
+static void disks(void **state)
+{
+    const char *directory = *state;
+    if (!can_mount(directory)) skip();
+    for (int w = 0; w < WRITERS; w++) {
+        int failures = 0, last = 1;
+        expect(directory, &writers[w]);
+        for (int pages = 0; last && pages < 2000; pages += 1 + pages / 4) {
+            char options[50];
+            snprintf(options, sizeof options, "size=%dk", 4 * pages + 4);
+            last = on_disk(directory, &writers[w], options, 0);
+            failures += last;
+        }
+        assert_in_range(failures, 1, 100);
+        assert_false(last);
+        last = 1;
+        for (int entries = 2; last && entries < 20; entries++) {
+            char options[50];
+            snprintf(options, sizeof options, "nr_inodes=%d", entries);
+            last = on_disk(directory, &writers[w], options, 0);
+        }
+        assert_false(last);
+    }
+}
+
+/* Whatever goes to standard output goes nowhere, at once or, if it is more than 512 bytes, after these. */
+static void standard_output(void **state)
+{
+    static const struct {
+        const char *arguments;
+        int is_long; /* and goes to standard output alone */
+    } lines[] = {
+        {"--help", 1},
+        {"--version", 0},
+        {"generate --help", 1},
+        {"generate --class 1 --num 1 --out x.png" TINY, 0},
+        {"generate --class 1 --num 1 --out x.png --json" TINY, 0},
+        {"inspect demo", 0},
+        {"inspect demo --json", 1},
+        {"methods", 1},
+        {"methods --json", 1},
+        {"fidelity --num 20 --class 1 --out p.html" TINY "--against" TINY, 0},
+        {"fidelity --num 20 --class 1 --out p.html --json" TINY "--against" TINY, 0},
+        {"bench --batch 1 --json" TINY, 0},
+    };
+    const char *directory = *state;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        for (int limited = 0; limited <= lines[i].is_long; limited++) {
+            char line[600];
+            snprintf(line, sizeof line, limited ? "ulimit -f 1; $MAR %s >text" : "$MAR %s >/dev/full",
+                     lines[i].arguments);
+            command_result r = command_run(directory, line);
+            const char *expected = limited ? "mar: standard output: cannot write: File too large\n"
+                                           : "mar: standard output: cannot write: No space left on device\n";
+            if (r.status != 1 || strcmp(r.err, expected) != 0)
+                fail_msg("%s: exit status %d, \"%s\"", line, r.status, r.err);
+            command_result_free(&r);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(limits, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(disks, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(standard_output, command_setup, command_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

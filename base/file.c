@@ -78,12 +78,15 @@ mar_status file_writer_open(const char *path, file_writer *out, mar_err *err)
     if (fd >= 0) {
         out->stream = fdopen(fd, "wb");
         if (!out->stream) {
+            const int reason = errno;
             close(fd);
             unlink(out->temporary);
+            errno = reason;
         }
     }
     if (!out->stream) {
-        mar_status status = err_set(err, MAR_EIO, "%s: cannot write: %s", path, strerror(errno));
+        mar_status status =
+            err_set(err, errno == ENOMEM ? MAR_ENOMEM : MAR_EIO, "%s: cannot write: %s", path, strerror(errno));
         free(out->path);
         free(out->temporary);
         *out = (file_writer){0};

@@ -132,15 +132,15 @@ static int add_files(cJSON *record, const generate_job *job)
         cJSON *list = cJSON_AddArrayToObject(record, "files");
         for (long i = 0; complete && i < job->total; i++) {
             cJSON *o = cJSON_CreateObject();
-            complete &= add_file(o, output_image_path(&job->out, i));
+            complete = add_file(o, output_image_path(&job->out, i));
             cJSON_AddNumberToObject(o, "image", (double)i);
             cJSON_AddNumberToObject(o, "class", job->classes[i / job->num]);
             tool_json_append(list, o);
         }
     }
-    if (job->grid.rgb) {
+    if (complete && job->grid.rgb) {
         cJSON *o = cJSON_AddObjectToObject(record, "grid");
-        complete &= add_file(o, output_grid_path(&job->out));
+        complete = add_file(o, output_grid_path(&job->out));
         cJSON_AddNumberToObject(o, "rows", job->rows);
         cJSON_AddNumberToObject(o, "columns", job->columns);
         cJSON_AddNumberToObject(o, "width", job->grid.width);

@@ -184,6 +184,15 @@ static mar_status read_entries(wt_file *f, const cJSON *root, const uint8_t *dat
     return status;
 }
 
+/* cJSON does not say why it could not parse a text. It takes some 30 times its length: if these cannot be had, that was
+ * why. */
+static int memory_is_out(uint64_t length)
+{
+    void *needed = malloc(32 * (size_t)length);
+    free(needed);
+    return !needed;
+}
+
 mar_status wt_safetensors_read(wt_file *f, mar_err *err)
 {
     uint64_t length = wt_le64(f->data);
@@ -195,6 +204,9 @@ mar_status wt_safetensors_read(wt_file *f, mar_err *err)
                        (unsigned long long)length, (unsigned long long)header_max);
     const char *header = (const char *)f->data + 8, *end = NULL;
     cJSON *root = cJSON_ParseWithLengthOpts(header, length, &end, 0); /* refuses nesting deeper than 1000 */
+    if (!root && memory_is_out(length))
+        return err_set(err, MAR_ENOMEM, "%s: out of memory for the header of %llu bytes", f->path,
+                       (unsigned long long)length);
     if (!root)
         return err_set(err, MAR_EFORMAT, "%s: the header is no valid JSON near byte %lld", f->path,
                        end ? (long long)(end - header) : 0LL);

@@ -139,8 +139,9 @@ static void collect(outcome *o, const char *folder, const char *prefix, size_t *
 
 typedef int subcommand(int argc, char **argv);
 
-/* Runs a line such as "generate --num 1", with allocation `failing` of those that count failing. */
-static void run(subcommand *command, const char *line, long failing, outcome *o)
+/* Runs a line such as "generate --num 1", with allocation `failing` of those that count failing, and with `last` those
+ * behind it. */
+static void run(subcommand *command, const char *line, long failing, int last, outcome *o)
 {
     char words[512], *argv[64], saved_folder[512];
     char out_path[300], err_path[300];
@@ -161,6 +162,7 @@ static void run(subcommand *command, const char *line, long failing, outcome *o)
     setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
     setvbuf(stderr, NULL, _IONBF, 0);
     failures = 0;
+    failures_last = last;
     until_failure = failing;
     o->status = command(argc, argv);
     until_failure = -1;
@@ -216,18 +218,19 @@ static void check(const char *line, long round, const outcome *o, const outcome 
         fail_msg("%s: allocation %ld: half of the output: \"%s\"", line, round, o->out);
 }
 
-/* Lets the first allocation fail, then that `step` further on, and so on, until the line gets by without the one. */
+/* Lets the first allocation fail, then that `step` further on, and so on, until the line gets by without the one. In
+ * every other round memory stays out. */
 static void fail_each(subcommand *command, const char *line, int step)
 {
     static outcome expected, o;
-    run(command, line, -1, &o); /* what is made once is made */
-    run(command, line, -1, &expected);
+    run(command, line, -1, 0, &o); /* what is made once is made */
+    run(command, line, -1, 0, &expected);
     if (expected.status != 0) fail_msg("%s: %s", line, expected.err);
     long round = -step;
     do {
         round += step;
         const long before = held;
-        run(command, line, round, &o);
+        run(command, line, round, round % 2, &o);
         if (held > before) fail_msg("%s: %ld blocks leak when allocation %ld fails", line, held - before, round);
         check(line, round, &o, &expected);
     } while (failures);

@@ -5,6 +5,7 @@
 #ifndef TESTS_FAILING_ALLOCATIONS_H
 #define TESTS_FAILING_ALLOCATIONS_H
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -22,6 +23,7 @@
 
 /* Of the calling thread: */
 static _Thread_local long until_failure = -1; /* allocations that count left before one fails; -1: none does */
+static _Thread_local int failures_last;       /* 1: then all others fail, too, as long as until_failure is not -1 */
 static _Thread_local long failures;
 static _Thread_local long allocations; /* that count */
 /* Of all threads, read and written atomically: */
@@ -87,7 +89,9 @@ static int fails_now(void)
 {
     allocations++;
     if (until_failure < 0 || until_failure-- > 0) return 0;
+    if (failures_last) until_failure = 0;
     failures++;
+    errno = ENOMEM;
     return 1;
 }
 
@@ -132,7 +136,7 @@ int posix_memalign(void **out, size_t alignment, size_t size)
     if (!counted || !fails_now())
         p = noted(__libc_memalign(alignment, counted ? size + sizeof(block_mark) : size), counted);
     if (p) *out = p;
-    return p ? 0 : 12; /* ENOMEM */
+    return p ? 0 : ENOMEM;
 }
 
 void free(void *p)

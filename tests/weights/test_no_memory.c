@@ -85,9 +85,10 @@ static void write_old(const char *out)
     assert_int_equal(fclose(f), 0);
 }
 
-/* The first allocation fails, then only the second, and so on, until the operation gets by without the one. In every
- * other round there is an older file in the output's place. */
-static void fail_each(operation *run, const char *path)
+/* The first allocation fails, then only the second, and so on, until the operation gets by without the one. With `last`
+ * all behind it fail, too, which no error can be mistaken for another's. In every other round there is an older file in
+ * the output's place. */
+static void fail_in_turn(operation *run, const char *path, int last)
 {
     char *dir = temporary_directory(), out[600];
     snprintf(out, sizeof out, "%s/out.safetensors", dir);
@@ -100,6 +101,7 @@ static void fail_each(operation *run, const char *path)
         long before = live;
         mar_result(&handle, MAR_EARG, &(mar_err){""}); /* the reason of the round before */
         failures = 0;
+        failures_last = last;
         until_failure = round++;
         status = run(path, out);
         until_failure = -1;
@@ -107,6 +109,7 @@ static void fail_each(operation *run, const char *path)
         harmless += failures && status == MAR_OK;
         if (status != MAR_OK) {
             assert_true(*mar_error(&handle) != 0 && !strchr(mar_error(&handle), '\n'));
+            if (last && status != MAR_ENOMEM) fail_msg("%s: allocation %ld: %s", path, round, mar_error(&handle));
             nothing_is_new(dir, out, older);
         }
     } while (failures);
@@ -115,6 +118,12 @@ static void fail_each(operation *run, const char *path)
     assert_in_range(harmless, 0, 2); /* qsort and stdio do without their buffers */
     remove_directory(dir);
     free(dir);
+}
+
+static void fail_each(operation *run, const char *path)
+{
+    fail_in_turn(run, path, 0);
+    fail_in_turn(run, path, 1);
 }
 
 static void test_open(void **state)

@@ -111,6 +111,8 @@ static int check(const writer *w, const char *what, const command_result *r, con
         if (i < reached ? !there || !is_whole(w, disk, expected, name) : old ? !there || !is_old(disk, name) : there)
             fail_msg("%s: %s: %s is not as it should be", w->arguments, what, name);
     }
+    if (w->folder && !old && reached == 0 && exists(disk, w->folder))
+        fail_msg("%s: %s: left an empty folder behind", w->arguments, what);
     if (count_all(w, disk) != (old ? files : reached)) fail_msg("%s: %s: left a file behind", w->arguments, what);
     return r->status != 0;
 }

@@ -94,7 +94,7 @@ double cpus_quota(const char *root)
 }
 
 /* Machines have more processors than a cpu_set_t has room for: it grows until it suffices. */
-static int affinity(void)
+int cpus_affinity(void)
 {
     for (int room = 1024; room <= 1 << 20; room *= 4) {
         cpu_set_t *set = CPU_ALLOC((size_t)room);
@@ -102,7 +102,7 @@ static int affinity(void)
         if (!set) break;
         const int failed = sched_getaffinity(0, size, set), count = failed ? 0 : CPU_COUNT_S(size, set);
         CPU_FREE(set);
-        if (!failed) return count;
+        if (!failed) return count > 0 ? count : 1;
     }
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? (int)online : 1;
@@ -110,8 +110,7 @@ static int affinity(void)
 
 int cpus_available(void)
 {
-    const int cpus = affinity();
+    const int cpus = cpus_affinity();
     const double quota = cpus_quota("");
-    if (quota > 0 && ceil(quota) < cpus) return (int)ceil(quota);
-    return cpus > 0 ? cpus : 1;
+    return quota > 0 && ceil(quota) < cpus ? (int)ceil(quota) : cpus;
 }

@@ -93,17 +93,14 @@ double cpus_quota(const char *root)
     return found;
 }
 
-/* Machines have more processors than a cpu_set_t has room for: it grows until it suffices. */
+/* Machines have more processors than a cpu_set_t has room for. No memory is allocated, so that nothing can fail and
+ * make the answer another. */
 int cpus_affinity(void)
 {
-    for (int room = 1024; room <= 1 << 20; room *= 4) {
-        cpu_set_t *set = CPU_ALLOC((size_t)room);
-        const size_t size = CPU_ALLOC_SIZE((size_t)room);
-        if (!set) break;
-        const int failed = sched_getaffinity(0, size, set), count = failed ? 0 : CPU_COUNT_S(size, set);
-        CPU_FREE(set);
-        if (!failed) return count > 0 ? count : 1;
-    }
+    cpu_set_t set[64]; /* 65536 processors, more than any kernel counts */
+    memset(set, 0, sizeof set);
+    const int count = sched_getaffinity(0, sizeof set, set) == 0 ? CPU_COUNT_S(sizeof set, set) : 0;
+    if (count > 0) return count;
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? (int)online : 1;
 }

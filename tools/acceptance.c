@@ -1,5 +1,7 @@
 #include "tools/acceptance.h"
 
+#include "tools/command.h"
+
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
@@ -61,8 +63,8 @@ static void add_rates(cJSON *record, const char *name, const long *taken, const 
 {
     cJSON *list = cJSON_AddArrayToObject(record, name);
     for (int i = 0; i < n; i++)
-        cJSON_AddItemToArray(list, verified[i] ? cJSON_CreateNumber((double)taken[i] / (double)verified[i])
-                                               : cJSON_CreateNull());
+        tool_json_append(list,
+                         verified[i] ? cJSON_CreateNumber((double)taken[i] / (double)verified[i]) : cJSON_CreateNull());
 }
 
 void acceptance_record(const acceptance *a, cJSON *record)

@@ -111,7 +111,7 @@ static void print_table(const bench_options *o, const mar_stats *t, double peak,
 static int print_json(const bench_options *o, const mar_stats *t, double peak, const char *backend)
 {
     const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop, n = o->batch;
-    cJSON *root = cJSON_CreateObject();
+    cJSON *root = tool_json();
     cJSON_AddStringToObject(root, "model", o->run.model);
     cJSON_AddStringToObject(root, "backend", backend);
     params_record(&o->run, cJSON_AddObjectToObject(root, "parameters"));

@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -44,14 +45,41 @@ int tool_open_files(mar **out)
     return tool_open(&options, out);
 }
 
+static int json_lacks; /* cJSON had no memory for part of the record */
+
+static void *json_allocate(size_t size)
+{
+    void *p = malloc(size);
+    if (!p) json_lacks = 1;
+    return p;
+}
+
+cJSON *tool_json(void)
+{
+    cJSON_InitHooks(&(cJSON_Hooks){json_allocate, free});
+    json_lacks = 0;
+    return cJSON_CreateObject();
+}
+
+void tool_json_append(cJSON *array, cJSON *item)
+{
+    if (!cJSON_AddItemToArray(array, item)) cJSON_Delete(item);
+}
+
+void tool_json_add(cJSON *object, const char *name, cJSON *item)
+{
+    if (!cJSON_AddItemToObject(object, name, item)) cJSON_Delete(item);
+}
+
 int tool_print_json(cJSON *record, int indented)
 {
     char *text = indented ? cJSON_Print(record) : cJSON_PrintUnformatted(record);
     cJSON_Delete(record);
-    if (!text) return tool_error("out of memory for the JSON record");
-    puts(text);
+    const int failed = !text || json_lacks;
+    if (!failed) puts(text);
     cJSON_free(text);
-    return 0;
+    cJSON_InitHooks(NULL);
+    return failed ? tool_error("out of memory for the JSON record") : 0;
 }
 
 double tool_seconds(void)

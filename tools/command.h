@@ -19,8 +19,14 @@ int tool_open(const mar_options *options, mar **out);
 /* Opens the CPU with one thread, for commands that only read and write files. Returns as tool_open does. */
 int tool_open_files(mar **out);
 
+/* Starts a JSON record, to which cJSON adds. What it has no memory for it leaves out without a word, so it is watched
+ * from here to tool_print_json. */
+cJSON *tool_json(void);
+/* Adds an item to an array or an object, which own it then. If one of them is NULL, memory has run out. */
+void tool_json_append(cJSON *array, cJSON *item);
+void tool_json_add(cJSON *object, const char *name, cJSON *item);
 /* Prints the record, indented for readers or on one line, and deletes it. Returns 0, or 1 after printing "out of
- * memory". */
+ * memory", also if anything is missing in it. */
 int tool_print_json(cJSON *record, int indented);
 
 /* Seconds from some fixed point; only differences mean something. */

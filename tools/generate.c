@@ -293,7 +293,10 @@ static int write_map(const generate_job *job)
     static const char title[] =
         "accepted tokens: dark green accepted, light green replaced, grey made by the target alone";
     const long index = job->total > 1 ? -1 : 0;
-    return job->map.rgb ? write_picture(job, index, title, strdup(job->options.accept_map), &job->map) : 0;
+    if (!job->map.rgb) return 0;
+    char *path = strdup(job->options.accept_map);
+    if (!path) return tool_error("%s: out of memory", job->options.accept_map);
+    return write_picture(job, index, title, path, &job->map);
 }
 
 /* --- the run ------------------------------------------------------------------------------------ */

@@ -92,17 +92,17 @@ static void add_vae(cJSON *object, const mar_vae_config *c)
 
 static int print_json(const char *path, const mar_report *r)
 {
-    cJSON *root = cJSON_CreateObject();
+    cJSON *root = tool_json();
     cJSON_AddStringToObject(root, "file", path);
     cJSON_AddStringToObject(root, "kind", kind_name(mar_report_kind(r)));
     if (mar_report_model(r)) add_model(cJSON_AddObjectToObject(root, "config"), mar_report_model(r));
     if (mar_report_vae(r)) add_vae(cJSON_AddObjectToObject(root, "config"), mar_report_vae(r));
     cJSON *facts = cJSON_AddArrayToObject(root, "facts");
     for (int i = 0; i < mar_report_fact_count(r); i++)
-        cJSON_AddItemToArray(facts, cJSON_CreateString(mar_report_fact(r, i)));
+        tool_json_append(facts, cJSON_CreateString(mar_report_fact(r, i)));
     cJSON *problems = cJSON_AddArrayToObject(root, "problems");
     for (int i = 0; i < mar_report_problem_count(r); i++)
-        cJSON_AddItemToArray(problems, cJSON_CreateString(mar_report_problem(r, i)));
+        tool_json_append(problems, cJSON_CreateString(mar_report_problem(r, i)));
     return tool_print_json(root, 1);
 }
 

@@ -83,7 +83,7 @@ static cJSON *method_json(const mar_method_info *m)
         cJSON_AddNumberToObject(parameter, "min", m->parameters[i].min);
         cJSON_AddNumberToObject(parameter, "max", m->parameters[i].max);
         add_text(parameter, "meaning", m->parameters[i].meaning);
-        cJSON_AddItemToArray(parameters, parameter);
+        tool_json_append(parameters, parameter);
     }
     return object;
 }
@@ -95,10 +95,10 @@ static int is_shown(const mar_method_info *m, const char *name)
 
 static int print_json(const char *name)
 {
-    cJSON *root = cJSON_CreateObject();
+    cJSON *root = tool_json();
     cJSON *methods = cJSON_AddArrayToObject(root, "methods");
     for (int i = 0; i < mar_method_count(); i++)
-        if (is_shown(mar_method_get(i), name)) cJSON_AddItemToArray(methods, method_json(mar_method_get(i)));
+        if (is_shown(mar_method_get(i), name)) tool_json_append(methods, method_json(mar_method_get(i)));
     return tool_print_json(root, 1);
 }
 

@@ -19,6 +19,13 @@ static char *join(const char *directory, const char *name)
     return NULL;
 }
 
+static char *copy(const char *path)
+{
+    char *own = strdup(path);
+    if (!own) tool_error("%s: out of memory", path);
+    return own;
+}
+
 /* The directory does not exist: can it be made? */
 static int check_new_directory(const char *path)
 {
@@ -26,8 +33,8 @@ static int check_new_directory(const char *path)
     for (int i = 0; pictures[i]; i++)
         if (tool_ends_with(path, pictures[i]))
             return tool_error("%s: pictures are written as PNG, expected a name ending in .png or a directory", path);
-    char *name = strdup(path);
-    if (!name) return tool_error("%s: out of memory", path);
+    char *name = copy(path);
+    if (!name) return 1;
     for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--) name[n - 1] = '\0';
     int failed = tool_can_write(name);
     free(name);
@@ -79,14 +86,14 @@ int output_begin(output *out)
 char *output_image_path(const output *out, long index)
 {
     char name[32];
-    if (out->is_file) return strdup(out->path);
+    if (out->is_file) return copy(out->path);
     snprintf(name, sizeof name, "%06ld.png", index);
     return join(out->path, name);
 }
 
 char *output_grid_path(const output *out)
 {
-    return out->is_file ? strdup(out->path) : join(out->path, "grid.png");
+    return out->is_file ? copy(out->path) : join(out->path, "grid.png");
 }
 
 void output_abandon(output *out)

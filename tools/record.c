@@ -3,6 +3,7 @@
 #include "tools/classes.h"
 #include "tools/command.h"
 #include "tools/stats.h"
+#include "tools/text.h"
 
 #include <cjson/cJSON.h>
 #include <stdarg.h>
@@ -45,9 +46,8 @@ static void add_options(record_texts *out, const run_options *run)
 /* "207,281" or "golden retriever,tabby" for the grid; NULL if out of memory. */
 static char *class_list(const generate_job *job, int names)
 {
-    char *text = NULL;
-    size_t size;
-    FILE *stream = open_memstream(&text, &size);
+    text_buffer text;
+    FILE *stream = text_open(&text);
     if (!stream) return NULL;
     for (int i = 0; i < job->class_count; i++) {
         char name[128];
@@ -56,9 +56,7 @@ static char *class_list(const generate_job *job, int names)
         else
             fprintf(stream, "%s%d", i ? "," : "", job->classes[i]);
     }
-    if (fclose(stream) == 0) return text;
-    free(text);
-    return NULL;
+    return text_close(stream, &text) == 0 ? text.data : NULL;
 }
 
 int record_texts_make(const generate_job *job, long index, const char *title, record_texts *out)
@@ -114,36 +112,43 @@ static void add_classes(cJSON *record, const generate_job *job)
         cJSON *o = cJSON_CreateObject();
         cJSON_AddNumberToObject(o, "class", job->classes[i]);
         if (*class_name(job->classes[i], job->class_total, name, sizeof name)) cJSON_AddStringToObject(o, "name", name);
-        cJSON_AddItemToArray(list, o);
+        tool_json_append(list, o);
     }
 }
 
-static void add_files(cJSON *record, const generate_job *job)
+/* Adds the path and frees it. NULL stands for one that could not be made, which was printed. Returns whether it was. */
+static int add_file(cJSON *o, char *path)
 {
+    if (path) cJSON_AddStringToObject(o, "file", path);
+    free(path);
+    return path != NULL;
+}
+
+/* Returns 0, or 1 after printing an error. */
+static int add_files(cJSON *record, const generate_job *job)
+{
+    int complete = 1;
     if (!job->out.is_file || !job->grid.rgb) {
         cJSON *list = cJSON_AddArrayToObject(record, "files");
-        for (long i = 0; i < job->total; i++) {
-            char *path = output_image_path(&job->out, i);
+        for (long i = 0; complete && i < job->total; i++) {
             cJSON *o = cJSON_CreateObject();
-            cJSON_AddStringToObject(o, "file", path ? path : "");
+            complete &= add_file(o, output_image_path(&job->out, i));
             cJSON_AddNumberToObject(o, "image", (double)i);
             cJSON_AddNumberToObject(o, "class", job->classes[i / job->num]);
-            cJSON_AddItemToArray(list, o);
-            free(path);
+            tool_json_append(list, o);
         }
     }
     if (job->grid.rgb) {
-        char *path = output_grid_path(&job->out);
         cJSON *o = cJSON_AddObjectToObject(record, "grid");
-        cJSON_AddStringToObject(o, "file", path ? path : "");
+        complete &= add_file(o, output_grid_path(&job->out));
         cJSON_AddNumberToObject(o, "rows", job->rows);
         cJSON_AddNumberToObject(o, "columns", job->columns);
         cJSON_AddNumberToObject(o, "width", job->grid.width);
         cJSON_AddNumberToObject(o, "height", job->grid.height);
-        free(path);
     }
     if (job->options.accept_map)
         cJSON_AddStringToObject(cJSON_AddObjectToObject(record, "accept_map"), "file", job->options.accept_map);
+    return !complete;
 }
 
 static void add_times(cJSON *record, const generate_job *job)
@@ -157,7 +162,7 @@ static void add_times(cJSON *record, const generate_job *job)
 
 int record_print_json(const generate_job *job)
 {
-    cJSON *record = cJSON_CreateObject();
+    cJSON *record = tool_json();
     cJSON_AddStringToObject(record, "version", mar_version());
     cJSON_AddStringToObject(record, "model", job->options.run.model);
     if (job->options.run.draft) cJSON_AddStringToObject(record, "draft", job->options.run.draft);
@@ -172,7 +177,11 @@ int record_print_json(const generate_job *job)
     cJSON_AddNumberToObject(record, "batch", job->options.batch);
     cJSON_AddNumberToObject(record, "width", job->width);
     cJSON_AddNumberToObject(record, "height", job->height);
-    add_files(record, job);
+    const int failed = add_files(record, job);
     add_times(record, job);
+    if (failed) {
+        cJSON_Delete(record);
+        return 1;
+    }
     return tool_print_json(record, 0);
 }

@@ -5,6 +5,7 @@
 #include "tools/image.h"
 #include "tools/markup.h"
 #include "tools/report.h"
+#include "tools/text.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -372,9 +373,8 @@ static void write_method(FILE *out, const fidelity *f)
 
 int report_write_html(const fidelity *f, const char *path)
 {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    text_buffer text;
+    FILE *out = text_open(&text);
     if (!out) return tool_error("%s: out of memory for the page", path);
     write_head(out, f);
     write_verdicts(out, f);
@@ -385,11 +385,9 @@ int report_write_html(const fidelity *f, const char *path)
     write_method(out, f);
     write_times(out, f);
     fprintf(out, "<p class=sub>libmar %s</p>\n</html>\n", mar_version());
-    if (fclose(out) != 0 || failed) {
-        free(text);
-        return tool_error("%s: out of memory for the page", path);
-    }
-    failed = tool_write_file(path, text, size);
-    free(text);
+    if (text_close(out, &text) != 0) return tool_error("%s: out of memory for the page", path);
+    failed = failed ? tool_error("%s: out of memory for the pictures in the page", path)
+                    : tool_write_file(path, text.data, text.size);
+    free(text.data);
     return failed;
 }

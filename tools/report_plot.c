@@ -5,6 +5,7 @@
 #include "tools/file.h"
 #include "tools/markup.h"
 #include "tools/report.h"
+#include "tools/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -210,15 +211,15 @@ static void write_legend(FILE *out, const fidelity *f)
 
 int report_write_plot(const fidelity *f, const char *path)
 {
-    char *text = NULL;
-    size_t size = 0, letters = 0;
+    text_buffer text;
+    size_t letters = 0;
     for (int i = 0; i < f->run_count; i++) {
         const size_t n = legend_letters(f->runs[i].name) + 2;
         if (n > letters) letters = n;
     }
     const int legend = LEFT + (int)letters * LETTER_WIDTH + RIGHT, width = legend > PLOT_WIDTH ? legend : PLOT_WIDTH;
     const int height = PLOT_HEIGHT + LEGEND_LINE * f->run_count + TOP;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = text_open(&text);
     if (!out) return tool_error("%s: out of memory for the plot", path);
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\">\n"
@@ -228,8 +229,8 @@ int report_write_plot(const fidelity *f, const char *path)
     write_plot(out, f, REPORT_SECONDS);
     write_legend(out, f);
     fputs("\n</svg>\n", out);
-    int failed = fclose(out) != 0 ? tool_error("%s: out of memory for the plot", path) : 0;
-    if (!failed) failed = tool_write_file(path, text, size);
-    free(text);
+    if (text_close(out, &text) != 0) return tool_error("%s: out of memory for the plot", path);
+    const int failed = tool_write_file(path, text.data, text.size);
+    free(text.data);
     return failed;
 }

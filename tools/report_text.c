@@ -114,7 +114,7 @@ static cJSON *run_record(const fidelity *f, const fidelity_run *r)
     cJSON_AddNumberToObject(o, "seconds_per_image", r->seconds.median);
     add_end(o, "seconds_low", f, r->seconds.low);
     add_end(o, "seconds_high", f, r->seconds.high);
-    cJSON_AddItemToObject(o, "turn_seconds", cJSON_CreateDoubleArray(r->turn_seconds, f->turns));
+    tool_json_add(o, "turn_seconds", cJSON_CreateDoubleArray(r->turn_seconds, f->turns));
     cJSON_AddNumberToObject(o, "speed", r->speed.median);
     add_end(o, "speed_low", f, r->speed.low);
     add_end(o, "speed_high", f, r->speed.high);
@@ -128,8 +128,8 @@ static void add_comparison(cJSON *o, const fidelity *f, const fidelity_run *r)
     char verdict[160];
     add_energy(o, "energy_image", &r->image);
     add_energy(o, "energy_token", &r->token);
-    cJSON_AddItemToObject(o, "ks", cJSON_CreateDoubleArray(r->ks, f->channels));
-    cJSON_AddItemToObject(o, "ks_p", cJSON_CreateDoubleArray(r->ks_p, f->channels));
+    tool_json_add(o, "ks", cJSON_CreateDoubleArray(r->ks, f->channels));
+    tool_json_add(o, "ks_p", cJSON_CreateDoubleArray(r->ks_p, f->channels));
     cJSON_AddNumberToObject(o, "mean_gap", r->mean_gap);
     cJSON_AddNumberToObject(o, "covariance_gap", r->covariance_gap);
     cJSON_AddNumberToObject(o, "p", r->p);
@@ -140,11 +140,11 @@ static void add_comparison(cJSON *o, const fidelity *f, const fidelity_run *r)
 int report_print_json(const fidelity *f)
 {
     char seed[32];
-    cJSON *record = cJSON_CreateObject(), *list;
+    cJSON *record = tool_json(), *list;
     cJSON_AddStringToObject(record, "version", mar_version());
     cJSON_AddStringToObject(record, "backend", f->backend);
     cJSON_AddNumberToObject(record, "images", f->num);
-    cJSON_AddItemToObject(record, "classes", cJSON_CreateIntArray(f->classes, f->class_count));
+    tool_json_add(record, "classes", cJSON_CreateIntArray(f->classes, f->class_count));
     snprintf(seed, sizeof seed, "%" PRIu64, f->seed); /* more than a double's 53 bits */
     cJSON_AddRawToObject(record, "seed", seed);
     cJSON_AddNumberToObject(record, "batch", f->batch);
@@ -160,12 +160,12 @@ int report_print_json(const fidelity *f)
         cJSON_AddNumberToObject(o, "image_95", f->image_floor);
         cJSON_AddNumberToObject(o, "token_95", f->token_floor);
     }
-    cJSON_AddItemToObject(record, "reference", run_record(f, &f->runs[0]));
+    tool_json_add(record, "reference", run_record(f, &f->runs[0]));
     list = cJSON_AddArrayToObject(record, "runs");
     for (int i = 1; i < f->run_count; i++) {
         cJSON *o = run_record(f, &f->runs[i]);
         add_comparison(o, f, &f->runs[i]);
-        cJSON_AddItemToArray(list, o);
+        tool_json_append(list, o);
     }
     cJSON_AddStringToObject(record, "page", f->out);
     if (f->plot) cJSON_AddStringToObject(record, "plot", f->plot);

@@ -1,6 +1,7 @@
 #include "tools/run_options.h"
 
 #include "tools/command.h"
+#include "tools/text.h"
 #include "tools/options_help.h"
 
 #include <cjson/cJSON.h>
@@ -119,18 +120,14 @@ static const char *machine_unused(const mar_options *machine, const char *name)
 /* The library's words with the command's dashes: "needs draft and spec cspd" as "needs --draft and --spec cspd". */
 static const char *with_dashes(const char *words, char *text, size_t size)
 {
-    FILE *out = fmemopen(text, size, "w");
     text[0] = '\0';
-    if (!out) return words;
     while (*words) {
         char word[64];
         const size_t length = strcspn(words, " ,"), rest = strspn(words + length, " ,");
         snprintf(word, sizeof word, "%.*s", (int)length, words);
-        fprintf(out, "%s%s%.*s", run_option(word) ? "--" : "", word, (int)rest, words + length);
+        text_append(text, size, "%s%s%.*s", run_option(word) ? "--" : "", word, (int)rest, words + length);
         words += length + rest;
     }
-    fclose(out);
-    text[size - 1] = '\0';
     return text;
 }
 
@@ -172,44 +169,41 @@ const char *run_param_text(const run_options *o, int i, char *text, size_t size)
     return value_text(o, &o->used, i, text, size);
 }
 
-static void write_difference(FILE *out, const mar_param *p, const char *value, const char *base)
+static void add_difference(char *text, size_t size, const mar_param *p, const char *value, const char *base)
 {
     if (strcmp(value, base) == 0) return;
     if (!*value || (p->type == MAR_TYPE_FLAG && strcmp(value, "off") == 0))
-        fprintf(out, " no %s", p->name);
+        text_append(text, size, " no %s", p->name);
     else if (p->type == MAR_TYPE_FLAG)
-        fprintf(out, " --%s", p->name);
+        text_append(text, size, " --%s", p->name);
     else
-        fprintf(out, " --%s %s", p->name, p->type == MAR_TYPE_TEXT ? tool_base_name(value) : value);
+        text_append(text, size, " --%s %s", p->name, p->type == MAR_TYPE_TEXT ? tool_base_name(value) : value);
 }
 
 /* Option i. What is given alike, such as "0: 64", sets no run apart, whatever becomes of it. */
-static void write_param_difference(FILE *out, const run_options *o, const run_options *base, int i)
+static void add_param_difference(char *text, size_t size, const run_options *o, const run_options *base, int i)
 {
     char value[4096], other[4096];
     const int base_has_session = base->used.size > 0;
     value_text(base, &base->params, i, other, sizeof other);
     if (strcmp(value_text(o, &o->params, i, value, sizeof value), other) == 0) return;
     if (base_has_session) value_text(base, &base->used, i, other, sizeof other);
-    write_difference(out, mar_param_get(i), value_text(o, &o->used, i, value, sizeof value), other);
+    add_difference(text, size, mar_param_get(i), value_text(o, &o->used, i, value, sizeof value), other);
 }
 
 const char *run_options_differences(const run_options *o, const run_options *base, char *text, size_t size)
 {
     char value[4096], other[4096];
-    FILE *out = fmemopen(text, size, "w");
     text[0] = '\0';
-    if (!out) return text;
     for (const mar_param *p = rows; p->name; p++)
-        write_difference(out, p, mar_param_text(p, o, value, sizeof value),
-                         mar_param_text(p, base, other, sizeof other));
+        add_difference(text, size, p, mar_param_text(p, o, value, sizeof value),
+                       mar_param_text(p, base, other, sizeof other));
     for (int i = 0; i < mar_param_count(); i++)
-        if (!run_param_unused(o, i)) write_param_difference(out, o, base, i);
+        if (!run_param_unused(o, i)) add_param_difference(text, size, o, base, i);
     for (int i = 0; i < mar_option_count(); i++)
-        write_difference(out, mar_option_get(i), mar_param_text(mar_option_get(i), &o->machine, value, sizeof value),
-                         mar_param_text(mar_option_get(i), &base->machine, other, sizeof other));
-    fclose(out);
-    text[size - 1] = '\0';
+        add_difference(text, size, mar_option_get(i),
+                       mar_param_text(mar_option_get(i), &o->machine, value, sizeof value),
+                       mar_param_text(mar_option_get(i), &base->machine, other, sizeof other));
     if (text[0] == ' ') memmove(text, text + 1, strlen(text));
     return text;
 }

@@ -267,19 +267,22 @@ static const kern_conv_ops cpu_conv_ops = {
     .group_norm = cpu_group_norm,
 };
 
-/* Whether oneDNN multiplies bf16 here. ONEDNN_MAX_CPU_ISA can make it use less than the processor has. */
-static int bf16_works(dnn *d)
+/* Whether oneDNN multiplies bf16 here. ONEDNN_MAX_CPU_ISA can make it use less than the processor has. Fails only if
+ * memory runs out, which must not look like a processor without bf16. */
+static mar_status try_bf16(dnn *d, int *works, mar_err *err)
 {
     enum { N = 64 };
     static const float zeros[N * N];
     dnn_packed *weight = NULL;
     dnn_primitive *product = NULL;
-    mar_status status = dnn_pack(d, zeros, N, N, 1, &weight, NULL);
+    mar_err why = {0};
+    mar_status status = dnn_pack(d, zeros, N, N, 1, &weight, &why);
     const dnn_matmul_spec spec = {.m = N, .n = N, .k = N, .lda = N, .ldc = N, .bf16 = 1, .packed = weight};
-    if (status == MAR_OK) status = dnn_matmul_create(d, &spec, &product, NULL);
+    if (status == MAR_OK) status = dnn_matmul_create(d, &spec, &product, &why);
     dnn_primitive_free(product);
     dnn_packed_free(weight);
-    return status == MAR_OK;
+    *works = status == MAR_OK;
+    return status == MAR_ENOMEM ? err_set(err, status, "%s", why.text) : MAR_OK;
 }
 
 mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_err *err)
@@ -305,7 +308,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     atomic_init(&d->matmuls, NULL);
     pthread_mutex_init(&d->lock, NULL);
     mar_status status = dnn_open(&d->dnn, err);
-    if (status == MAR_OK && dtype != MAR_DTYPE_F32 && unit) d->bf16 = bf16_works(d->dnn);
+    if (status == MAR_OK && dtype != MAR_DTYPE_F32 && unit) status = try_bf16(d->dnn, &d->bf16, err);
     d->base.act_size = d->bf16 ? 2 : 4;
     if (d->bf16) d->dot = bf16_dot_best();
     if (status == MAR_OK && dtype == MAR_DTYPE_BF16 && !d->bf16)

@@ -1,10 +1,13 @@
 /* An allocator, in place of the C library's for the whole program, that fails when it is told to. A test includes this
- * in one file and defines `counts`. Sanitizers replace the allocator, too: HAS_SANITIZER is defined under them, and in
- * systems without glibc, and then there is none here. */
+ * in one file and defines `counts`. Only allocations of the thread that asks for it fail: others may be at work beside
+ * it. Sanitizers replace the allocator, too: HAS_SANITIZER is defined under them, and in systems without glibc, and
+ * then there is none here. */
 #ifndef TESTS_FAILING_ALLOCATIONS_H
 #define TESTS_FAILING_ALLOCATIONS_H
 
 #include <stddef.h>
+#include <stdint.h>
+#include <string.h>
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
@@ -17,9 +20,13 @@
 
 #ifndef HAS_SANITIZER
 
-static long until_failure = -1; /* allocations left before one fails; -1: none does */
-static long live;               /* blocks not freed */
-static long failures;
+/* Of the calling thread: */
+static _Thread_local long until_failure = -1; /* allocations that count left before one fails; -1: none does */
+static _Thread_local long failures;
+static _Thread_local long allocations; /* that count */
+/* Of all threads, read and written atomically: */
+static long live; /* blocks not freed */
+static long held; /* those of them whose allocation counts */
 
 /* Whether an allocation from this address is one that may fail. */
 static int counts(const void *caller);
@@ -30,9 +37,56 @@ void *__libc_realloc(void *p, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);
 void __libc_free(void *p);
 
-static int fails_now(const void *caller)
+size_t malloc_usable_size(void *p);
+
+/* A block whose allocation counts ends with a mark, for which it has room behind what was asked for. */
+typedef uint64_t block_mark;
+
+static char *place_of_mark(void *p)
 {
-    if (until_failure < 0 || !counts(caller) || until_failure-- > 0) return 0;
+    return (char *)p + malloc_usable_size(p) - sizeof(block_mark);
+}
+
+static block_mark mark_of(const void *p)
+{
+    return (block_mark)(uintptr_t)p ^ 0x9e3779b97f4a7c15u;
+}
+
+static int is_marked(void *p)
+{
+    block_mark found;
+    const block_mark expected = mark_of(p);
+    if (malloc_usable_size(p) < sizeof found) return 0;
+    memcpy(&found, place_of_mark(p), sizeof found);
+    return found == expected;
+}
+
+/* Notes a new block, if there is one, and returns it. */
+static void *noted(void *p, int counted)
+{
+    const block_mark mark = counted ? mark_of(p) : 0;
+    if (!p) return NULL;
+    if (counted || is_marked(p)) memcpy(place_of_mark(p), &mark, sizeof mark); /* what a mark looks like is none */
+    __atomic_add_fetch(&live, 1, __ATOMIC_RELAXED);
+    if (counted) __atomic_add_fetch(&held, 1, __ATOMIC_RELAXED);
+    return p;
+}
+
+/* Notes that a block is about to be freed. */
+static void forget(void *p)
+{
+    const block_mark none = 0;
+    __atomic_sub_fetch(&live, 1, __ATOMIC_RELAXED);
+    if (!is_marked(p)) return;
+    memcpy(place_of_mark(p), &none, sizeof none);
+    __atomic_sub_fetch(&held, 1, __ATOMIC_RELAXED);
+}
+
+/* Whether the allocation at hand, which counts, is to fail. */
+static int fails_now(void)
+{
+    allocations++;
+    if (until_failure < 0 || until_failure-- > 0) return 0;
     failures++;
     return 1;
 }
@@ -40,43 +94,51 @@ static int fails_now(const void *caller)
 #pragma GCC visibility push(default) /* the C library and cJSON must find these too */
 void *malloc(size_t size)
 {
-    void *p = fails_now(__builtin_return_address(0)) ? NULL : __libc_malloc(size);
-    live += p != NULL;
-    return p;
+    const int counted = counts(__builtin_return_address(0));
+    if (counted && fails_now()) return NULL;
+    return noted(__libc_malloc(counted ? size + sizeof(block_mark) : size), counted);
 }
 
 void *calloc(size_t count, size_t size)
 {
-    void *p = fails_now(__builtin_return_address(0)) ? NULL : __libc_calloc(count, size);
-    live += p != NULL;
-    return p;
+    const int counted = counts(__builtin_return_address(0));
+    size_t bytes;
+    if (counted && (fails_now() || __builtin_mul_overflow(count, size, &bytes))) return NULL;
+    return noted(counted ? __libc_calloc(1, bytes + sizeof(block_mark)) : __libc_calloc(count, size), counted);
 }
 
 void *realloc(void *old, size_t size)
 {
-    void *p = fails_now(__builtin_return_address(0)) ? NULL : __libc_realloc(old, size);
-    live += p != NULL && old == NULL;
-    return p;
+    const int counted = counts(__builtin_return_address(0));
+    if (counted && fails_now()) return NULL;
+    const int was_counted = old && is_marked(old);
+    if (old) forget(old);
+    void *p = __libc_realloc(old, counted ? size + sizeof(block_mark) : size);
+    if (!p && old) noted(old, was_counted);
+    return noted(p, counted);
 }
 
 void *aligned_alloc(size_t alignment, size_t size)
 {
-    void *p = fails_now(__builtin_return_address(0)) ? NULL : __libc_memalign(alignment, size);
-    live += p != NULL;
-    return p;
+    const int counted = counts(__builtin_return_address(0));
+    if (counted && fails_now()) return NULL;
+    return noted(__libc_memalign(alignment, counted ? size + sizeof(block_mark) : size), counted);
 }
 
 int posix_memalign(void **out, size_t alignment, size_t size)
 {
-    void *p = fails_now(__builtin_return_address(0)) ? NULL : __libc_memalign(alignment, size);
-    live += p != NULL;
+    const int counted = counts(__builtin_return_address(0));
+    void *p = NULL;
+    if (!counted || !fails_now())
+        p = noted(__libc_memalign(alignment, counted ? size + sizeof(block_mark) : size), counted);
     if (p) *out = p;
     return p ? 0 : 12; /* ENOMEM */
 }
 
 void free(void *p)
 {
-    live -= p != NULL;
+    if (!p) return;
+    forget(p);
     __libc_free(p);
 }
 #pragma GCC visibility pop

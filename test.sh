@@ -1,9 +1,10 @@
 #!/bin/sh
 # Installs what is missing, builds, and runs every test: optimised, then under AddressSanitizer and UBSan; both run the
-# CUDA kernels on the CPU. Then the CUDA build: compiled and linked, and run where there is a GPU.
+# CUDA kernels on the CPU. Those with several threads run under ThreadSanitizer, too. Then the CUDA build: compiled and
+# linked, and run where there is a GPU.
 #   ./test.sh [--quick] [PRESET...]
-# --quick installs, configures and builds the same, then runs only the tests labelled quick. PRESETs, of release, asan
-# and cuda, confine it to these.
+# --quick installs, configures and builds the same, then runs only the tests labelled quick. PRESETs, of release, asan,
+# tsan and cuda, confine it to these.
 set -eu
 cd "$(dirname "$0")"
 . scripts/packages.sh
@@ -14,12 +15,12 @@ if [ "${1:-}" = --quick ]; then
     quick=yes
     shift
 fi
-if [ $# -eq 0 ]; then set -- release asan cuda; fi
+if [ $# -eq 0 ]; then set -- release asan tsan cuda; fi
 for preset in "$@"; do
     case $preset in
-    release | asan | cuda) ;;
+    release | asan | tsan | cuda) ;;
     *)
-        echo "test.sh: no preset '$preset', expected [--quick] and any of release, asan, cuda" >&2
+        echo "test.sh: no preset '$preset', expected [--quick] and any of release, asan, tsan, cuda" >&2
         exit 2
         ;;
     esac
@@ -34,6 +35,7 @@ for preset in "$@"; do
     echo "== $preset"
     scripts/build.sh --tests "$preset"
     labels='.'
+    if [ "$preset" = tsan ]; then labels='^threads$'; fi
     if [ "$preset" = cuda ]; then
         labels='^cuda$'
         if have_gpu; then labels='^(cuda|gpu)$'; else echo "No GPU here: the tests labelled gpu do not run"; fi

@@ -95,19 +95,19 @@ double cpus_quota(const char *root)
 
 /* Machines have more processors than a cpu_set_t has room for. No memory is allocated, so that nothing can fail and
  * make the answer another. */
-static int affinity(void)
+int cpus_affinity(void)
 {
     cpu_set_t set[64]; /* 65536 processors, more than any kernel counts */
     memset(set, 0, sizeof set);
-    if (sched_getaffinity(0, sizeof set, set) == 0) return CPU_COUNT_S(sizeof set, set);
+    const int count = sched_getaffinity(0, sizeof set, set) == 0 ? CPU_COUNT_S(sizeof set, set) : 0;
+    if (count > 0) return count;
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? (int)online : 1;
 }
 
 int cpus_available(void)
 {
-    const int cpus = affinity();
+    const int cpus = cpus_affinity();
     const double quota = cpus_quota("");
-    if (quota > 0 && ceil(quota) < cpus) return (int)ceil(quota);
-    return cpus > 0 ? cpus : 1;
+    return quota > 0 && ceil(quota) < cpus ? (int)ceil(quota) : cpus;
 }

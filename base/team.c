@@ -1,5 +1,4 @@
 #include "base/team.h"
-#include "base/cpus.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -81,7 +80,6 @@ typedef struct {
 
 struct team {
     int threads;
-    int most; /* threads at work at a time, of all callers together: no more than there are processors */
     atomic_int stop;
     pthread_mutex_t lock;
     team_caller *callers, *spare; /* spare: freed ones. A late worker may still look at their parts */
@@ -193,7 +191,7 @@ static void divide(team *t, int64_t now)
     for (team_caller *c = t->callers; c; c = c->next) {
         int width = 1;
         if (c->counted) {
-            width = t->most / callers + (place++ < t->most % callers);
+            width = t->threads / callers + (place++ < t->threads % callers);
             if (width > c->limit) width = c->limit;
             if (width < 1) width = 1;
         }
@@ -227,8 +225,8 @@ static void adapt(team_caller *c, int64_t now)
             c->retry = RETRY;
         c->grew = 0;
         c->changed_at = now;
-    } else if (c->limit < t->most && width == c->limit && now - c->changed_at > (c->grew ? 2 * MEMORY : c->retry)) {
-        c->limit = 2 * c->limit < t->most ? 2 * c->limit : t->most;
+    } else if (c->limit < t->threads && width == c->limit && now - c->changed_at > (c->grew ? 2 * MEMORY : c->retry)) {
+        c->limit = 2 * c->limit < t->threads ? 2 * c->limit : t->threads;
         c->grew = 1;
         c->changed_at = now;
     }
@@ -321,8 +319,6 @@ mar_status team_create(int threads, team **out, mar_err *err)
     team *t = calloc(1, sizeof *t);
     if (!t) return err_set(err, MAR_ENOMEM, "out of memory");
     t->threads = threads;
-    const int cpus = cpus_available();
-    t->most = threads < cpus ? threads : cpus;
     pthread_mutex_init(&t->lock, NULL);
     const size_t bytes = (size_t)threads * sizeof *t->workers; /* one too many, for none is no allocation */
     t->workers = aligned_alloc(LINE, bytes);
@@ -401,7 +397,7 @@ mar_status team_caller_create(team *t, team_caller **out, mar_err *err)
         c = make_caller(t);
     if (c) {
         atomic_store(&c->width, 1);
-        c->limit = t->most;
+        c->limit = t->threads;
         c->retry = RETRY;
         c->grew = 1;
         c->changed_at = 0;

@@ -16,7 +16,7 @@ typedef struct team team;
 typedef struct team_caller team_caller;
 
 /* A team of `threads` threads: the caller's and threads - 1 workers, which are started here with all signals blocked.
- */
+ * More threads than there are processors would take turns. */
 mar_status team_create(int threads, team **out, mar_err *err);
 void team_free(team *t); /* after its callers; NULL is fine */
 

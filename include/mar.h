@@ -119,7 +119,7 @@ typedef void mar_log_function(void *user, mar_log_level level, const char *line)
 typedef struct {
     mar_dtype
         dtype;   /* arithmetic of matrix products: F32, BF16, or AUTO (bf16 on a GPU, and where the processor has it) */
-    int threads; /* worker threads of the CPU; 0 = one per available core */
+    int threads; /* threads of the CPU, no more than there are cores; 0: one per core that affinity and quota allow */
     mar_backend backend;   /* AUTO: CUDA if the library was built with it and there is a GPU, else CPU */
     int device;            /* CUDA: number of the GPU, from 0 */
     mar_log_function *log; /* NULL: lines go nowhere */

@@ -232,7 +232,10 @@ static const mar_param option_rows[] = {
      .group = "Machine",
      .type = MAR_TYPE_INT,
      .max = 1024,
-     .help = "worker threads of the CPU; 0: one per core"},
+     .help =
+         "threads of the CPU; 0: one per core\n"
+         "No more than the cores that the process may use. A quota of its control group (a container's limit) lowers "
+         "the number that 0 stands for. While other processes keep the cores busy, fewer are used."},
 };
 enum { OPTION_ROWS = sizeof option_rows / sizeof *option_rows };
 

@@ -303,6 +303,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     d->base.conv = &cpu_conv_ops;
     d->base.mod_budget = (size_t)MOD_BUDGET;
     d->threads = threads ? threads : cpus_available();
+    if (d->threads > cpus_affinity()) d->threads = cpus_affinity(); /* more would take turns */
     d->rows = kern_rows_best();
     atomic_init(&d->matmuls, NULL);
     pthread_mutex_init(&d->lock, NULL);

@@ -14,8 +14,13 @@
 #include <string.h>
 #include <time.h>
 
+#ifdef MAR_CUDAHOST_TSAN /* ThreadSanitizer watches the program's threads, of which one at a time runs kernels */
+#define __global__ __attribute__((no_sanitize_thread))
+#define __device__ __attribute__((no_sanitize_thread))
+#else
 #define __global__
 #define __device__
+#endif
 #define __host__
 #define __constant__
 #define __grid_constant__

@@ -10,8 +10,6 @@ enum { SEQ = 64, CHANNELS = 8, TOKENS = SEQ * CHANNELS, BATCH = 2 }; /* the demo
 
 static const int labels[BATCH] = {3, 7};
 
-#define ok(m, call) assert_ok(call, &(m)->err)
-
 typedef struct {
     mar *m;
     mar_model *model, *draft;
@@ -23,10 +21,10 @@ static library open_library(mar_backend backend, mar_dtype dtype)
     const mar_options options = {.dtype = dtype, .threads = 1, .backend = backend};
     library l = {0};
     const mar_status status = mar_open(&options, &l.m);
-    ok(l.m, status);
-    ok(l.m, mar_model_load(l.m, "demo", 0, &l.model));
-    ok(l.m, mar_model_load(l.m, "demo-draft", 0, &l.draft));
-    ok(l.m, mar_vae_load(l.m, "demo", &l.vae));
+    assert_library(l.m, status);
+    assert_library(l.m, mar_model_load(l.m, "demo", 0, &l.model));
+    assert_library(l.m, mar_model_load(l.m, "demo-draft", 0, &l.draft));
+    assert_library(l.m, mar_vae_load(l.m, "demo", &l.vae));
     return l;
 }
 
@@ -43,32 +41,32 @@ static mar_session *open_session(const library *l, const mar_params *p, int draf
     mar_session *s = NULL;
     mar_params params = *p;
     params.draft = drafts ? l->draft : NULL;
-    ok(l->m, mar_session_create(l->model, l->vae, &params, BATCH, &s));
+    assert_library(l->m, mar_session_create(l->model, l->vae, &params, BATCH, &s));
     return s;
 }
 
-static void finish(const library *l, mar_session *s, float *tokens)
+static void finish(mar_session *s, float *tokens)
 {
-    while (!mar_session_done(s)) ok(l->m, mar_session_step(s));
-    ok(l->m, mar_session_tokens(s, tokens));
+    while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+    assert_session(s, mar_session_tokens(s, tokens));
 }
 
 /* n images from `first` on. */
-static void make(const library *l, mar_session *s, uint64_t first, int n, float *tokens)
+static void make(mar_session *s, uint64_t first, int n, float *tokens)
 {
-    ok(l->m, mar_session_begin(s, first, labels, n));
-    finish(l, s, tokens);
+    assert_session(s, mar_session_begin(s, first, labels, n));
+    finish(s, tokens);
 }
 
-static void compare_images(const library *l, mar_session *s, const library *oracle, mar_session *theirs)
+static void compare_images(mar_session *s, mar_session *theirs)
 {
     int width, height;
     mar_session_image_size(s, &width, &height);
     const size_t bytes = (size_t)width * (size_t)height * 3 * BATCH;
     uint8_t *rgb = malloc(2 * bytes), *expected = rgb + bytes;
     assert_non_null(rgb);
-    ok(l->m, mar_session_images(s, rgb));
-    ok(oracle->m, mar_session_images(theirs, expected));
+    assert_session(s, mar_session_images(s, rgb));
+    assert_session(theirs, mar_session_images(theirs, expected));
     for (size_t i = 0; i < bytes; i++)
         if (abs(rgb[i] - expected[i]) > 1) fail_msg("byte %zu is %d, expected %d", i, rgb[i], expected[i]);
     free(rgb);
@@ -119,11 +117,11 @@ static void f32_is_the_cpu(void **state)
         const int batches = i % 5 == 0 || cuda_test_scale() > 1 ? 2 : 1;
         for (int j = 0; j < batches; j++) {
             float expected[BATCH * TOKENS], tokens[BATCH * TOKENS];
-            make(&cpu, a, 5 + (uint64_t)j, BATCH, expected);
-            make(&cuda, b, 5 + (uint64_t)j, BATCH, tokens);
+            make(a, 5 + (uint64_t)j, BATCH, expected);
+            make(b, 5 + (uint64_t)j, BATCH, tokens);
             const double error = relative_error(tokens, expected, BATCH * TOKENS);
             if (!(error <= 1e-3)) fail_msg("%s: relative error %.3g, allowed 1e-3", cases[i].name, error);
-            if (i == 0) compare_images(&cuda, b, &cpu, a);
+            if (i == 0) compare_images(b, a);
         }
         mar_stats stats;
         mar_session_get_stats(b, &stats);
@@ -145,9 +143,9 @@ static void bf16_is_near(void **state)
         float expected[BATCH * TOKENS], tokens[BATCH * TOKENS], again[BATCH * TOKENS];
         const mar_params p = params_with(cases[i].params);
         mar_session *a = open_session(&cpu, &p, 0), *b = open_session(&cuda, &p, 0);
-        make(&cpu, a, 5, BATCH, expected);
-        make(&cuda, b, 5, BATCH, tokens);
-        make(&cuda, b, 5, BATCH, again);
+        make(a, 5, BATCH, expected);
+        make(b, 5, BATCH, tokens);
+        make(b, 5, BATCH, again);
         assert_memory_equal(tokens, again, sizeof tokens);
         const double error = relative_error(tokens, expected, BATCH * TOKENS);
         if (!(error <= 5e-2)) fail_msg("%s: relative error %.3g, allowed 5e-2", cases[i].name, error);
@@ -166,10 +164,10 @@ static void batches_stand_alone(void **state)
     library l = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32);
     mar_session *fresh = open_session(&l, &p, 0), *used = open_session(&l, &p, 0);
     float expected[BATCH * TOKENS], tokens[BATCH * TOKENS];
-    make(&l, fresh, 7, BATCH, expected);
+    make(fresh, 7, BATCH, expected);
     for (int n = BATCH; n >= 1; n--) {
-        make(&l, used, 5, n, tokens);
-        make(&l, used, 7, BATCH, tokens);
+        make(used, 5, n, tokens);
+        make(used, 7, BATCH, tokens);
         assert_memory_equal(tokens, expected, sizeof tokens);
     }
     mar_session_free(fresh);
@@ -187,19 +185,19 @@ static void sessions_stand_alone(void **state)
     mar_session *s[SESSIONS];
     float alone[SESSIONS][BATCH * TOKENS], tokens[BATCH * TOKENS];
     mar_session *dropped = open_session(&l[0], &p, 0);
-    ok(l[0].m, mar_session_begin(dropped, 0, labels, BATCH));
-    ok(l[0].m, mar_session_step(dropped));
+    assert_session(dropped, mar_session_begin(dropped, 0, labels, BATCH));
+    assert_session(dropped, mar_session_step(dropped));
     mar_session_free(dropped); /* in the middle: its times must not be written later */
     for (int i = 0; i < SESSIONS; i++) {
         p.seed = 100 + (uint64_t)i;
         s[i] = open_session(&l[i / 2], &p, 0);
-        make(&l[i / 2], s[i], 0, BATCH, alone[i]);
+        make(s[i], 0, BATCH, alone[i]);
     }
-    for (int i = 0; i < SESSIONS; i++) ok(l[i / 2].m, mar_session_begin(s[i], 0, labels, BATCH));
+    for (int i = 0; i < SESSIONS; i++) assert_session(s[i], mar_session_begin(s[i], 0, labels, BATCH));
     for (int step = 0; step < STEPS; step++)
-        for (int i = 0; i < SESSIONS; i++) ok(l[i / 2].m, mar_session_step(s[i]));
+        for (int i = 0; i < SESSIONS; i++) assert_session(s[i], mar_session_step(s[i]));
     for (int i = 0; i < SESSIONS; i++) {
-        finish(&l[i / 2], s[i], tokens);
+        finish(s[i], tokens);
         assert_memory_equal(tokens, alone[i], sizeof tokens);
         mar_session_free(s[i]);
     }
@@ -217,7 +215,7 @@ static void memory_that_runs_out_is_named(void **state)
     mar_session *first = open_session(&l, &p, 0), *s[MOST];
     float tokens[BATCH * TOKENS], again[BATCH * TOKENS];
     int n = 0;
-    make(&l, first, 0, BATCH, tokens);
+    make(first, 0, BATCH, tokens);
     mar_status status = MAR_OK;
     while (n < MOST && (status = mar_session_create(l.model, NULL, &p, 65536, &s[n])) == MAR_OK) n++;
     assert_int_equal(status, MAR_ENOMEM);
@@ -225,7 +223,7 @@ static void memory_that_runs_out_is_named(void **state)
     for (int i = 0; i < 3; i++)
         if (!strstr(mar_error(l.m), expected[i])) fail_msg("\"%s\" has no \"%s\"", mar_error(l.m), expected[i]);
     while (n > 0) mar_session_free(s[--n]);
-    make(&l, first, 0, BATCH, again);
+    make(first, 0, BATCH, again);
     assert_memory_equal(tokens, again, sizeof tokens);
     mar_session_free(first);
     close_library(&l);

@@ -45,12 +45,13 @@ static float *conditions(const network *net, int guided)
     mar_step step;
     mar_model *model;
     mar_runner runner;
+    mar_err err = {0};
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     kern_queue *k = queue_of(m);
     float *z = malloc(n * sizeof *z);
     assert_non_null(z);
-    assert_ok(mar_model_load(m, net->path, 0, &model), &m->err);
-    assert_ok(plain_runner(k, model, 1, guided ? 2 : 1, MOST, &p, &runner, &m->err), &m->err);
+    if (mar_model_load(m, net->path, 0, &model) != MAR_OK) fail_msg("%s", mar_error(m));
+    assert_ok(plain_runner(k, model, 1, guided ? 2 : 1, MOST, &p, &runner, &err), &err);
     void *memory = to_device(k, NULL, mar_runner_lay_out(&runner, NULL));
     mar_runner_lay_out(&runner, memory);
     kern_random_order(seed, 0, SEQ, order_data);

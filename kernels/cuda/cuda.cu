@@ -120,10 +120,11 @@ static void finish(kern_queue *k)
 static void download(kern_queue *k, void *dst, const void *src, size_t bytes)
 {
     cuda_queue *c = cuda_of(k);
-    if (!cuda_outside_recording(c, "a download")) return;
-    if (bytes > 0 && cuda_live(c))
-        cuda_ok(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream), "downloading");
-    wait(c, "downloading");
+    if (cuda_outside_recording(c, "a download")) {
+        if (bytes > 0 && cuda_live(c))
+            cuda_ok(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream), "downloading");
+        wait(c, "downloading");
+    }
     if (k->failed != MAR_OK) memset(dst, 0, bytes); /* a caller who checks later must not read garbage */
 }
 

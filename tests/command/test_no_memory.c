@@ -235,7 +235,7 @@ static void fail_each(subcommand *command, const char *line, int step)
         check(line, round, &o, &expected);
     } while (failures);
     if (o.status != 0) fail_msg("%s: %s", line, o.err);
-    assert_in_range(round, 20, 100000);
+    assert_in_range(round, 5, 100000);
 }
 
 #define TINY " --num_iter 1 --num_sampling_steps 2 --threads 1 --dtype f32 "

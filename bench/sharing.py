@@ -6,7 +6,7 @@
     python3 bench/sharing.py --example build/examples/threads      # sessions of one model, too
 
 For each build and round: ten images of the demo alone, beside one busy process, two such runs at once, four, and one with
-four times as many threads as cores. With --model also `mar bench` alone at batch 1 and 16. With --example (the program
+four times as many threads as cores. With --model also `mar bench` alone at batch 1, and at batch 16 in 2 x 25 steps. With --example (the program
 examples/threads.c) also 1, 2, 4 and 8 sessions of one model. Everything is a ratio within a round; the table has medians and
 extremes. Nothing else should run on the machine.
 """
@@ -56,8 +56,10 @@ def beside_busy(mar):
         busy.wait()
 
 
-def bench(mar, model, batch, steps):
-    output = subprocess.run([mar, "bench", "--model", model, "--batch", str(batch), "--num_iter", str(steps), "--json"],
+def bench(mar, model, batch):
+    """Seconds per image; of a large batch in fewer steps, which take long enough."""
+    steps = () if batch == 1 else ("--num_iter", "2", "--num_sampling_steps", "25")
+    output = subprocess.run([mar, "bench", "--model", model, "--batch", str(batch), *steps, "--json"],
                             check=True, stdout=subprocess.PIPE).stdout
     return json.loads(output)["seconds_per_image"]
 
@@ -79,7 +81,6 @@ def main():
     parser.add_argument("--mar", default=str(ROOT / "build/release/mar"), help="the command [build/release/mar]")
     parser.add_argument("--before", help="the command of an older build, to compare with")
     parser.add_argument("--model", help="a checkpoint for mar bench, from tools/random_checkpoint.py")
-    parser.add_argument("--steps", type=int, default=8, help="autoregressive steps of mar bench [8]")
     parser.add_argument("--example", help="examples/threads.c, built")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", help="also write everything as JSON to this file")
@@ -111,7 +112,7 @@ def main():
     for batch in (1, 16) if args.model else ():
         for _ in range(args.rounds):
             for build, mar in builds.items():
-                note(f"bench, batch {batch}", build, bench(mar, args.model, batch, args.steps))
+                note(f"bench, batch {batch}", build, bench(mar, args.model, batch))
         for build in builds:
             show(f"{Path(args.model).stem}, batch {batch}, {build}",
                  record["seconds"][f"bench, batch {batch}, {build}"], " s an image")

@@ -30,7 +30,7 @@ int cuda_switch(int number)
 {
     int before = number;
     (void)cudaGetDevice(&before);
-    if (before != number) (void)cudaSetDevice(number);
+    if (before != number && cudaSetDevice(number) != cudaSuccess) (void)cudaGetLastError(); /* the next call says so */
     return before;
 }
 
@@ -186,7 +186,6 @@ static void queue_free(kern_queue *k)
     cuda_memory_free(c);
     cuda_free(&c->device->base, c->patches);
     cuda_free(&c->device->base, c->workspace);
-    if (c->lt) (void)cublasLtDestroy(c->lt);
     if (c->own) (void)cudaStreamDestroy(c->own);
     (void)cuda_switch(before);
     free(c);
@@ -197,11 +196,6 @@ static mar_status open_parts(cuda_queue *c, mar_err *err)
     mar_status status = cuda_status(cudaStreamCreateWithFlags(&c->own, cudaStreamNonBlocking), "opening a stream", err);
     c->stream = c->own;
     if (status == MAR_OK) status = cuda_stage_open(c, err);
-    if (status == MAR_OK) {
-        const cublasStatus_t created = cublasLtCreate(&c->lt);
-        if (created != CUBLAS_STATUS_SUCCESS)
-            status = err_set(err, MAR_EBACKEND, "opening cuBLASLt: %s", cublasLtGetStatusString(created));
-    }
     c->workspace_bytes = WORKSPACE_BYTES;
     if (status == MAR_OK) status = cuda_alloc(&c->device->base, c->workspace_bytes, &c->workspace, err);
     return status;
@@ -376,8 +370,13 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
  * a setting of the whole GPU in this process, so it is made once. Other data may be there while no such weights are. */
 static void set_l2_aside(cuda_device *d, size_t bytes)
 {
+    size_t now = 0;
     if (!d->bf16 || bytes == 0) return;
-    if (cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, bytes) == cudaSuccess)
+    cuda_disturb_begin();
+    cudaError_t error = cudaDeviceGetLimit(&now, cudaLimitPersistingL2CacheSize);
+    if (error == cudaSuccess && now < bytes) error = cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, bytes);
+    cuda_disturb_end();
+    if (error == cudaSuccess)
         d->l2_persisting_bytes = bytes;
     else
         (void)cudaGetLastError(); /* not a failure: the weights take their chance in the cache */
@@ -390,6 +389,9 @@ static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *
     mar_status status = cuda_status(cudaSetDevice(d->number), "choosing the GPU", err);
     if (status != MAR_OK) return status;
     set_l2_aside(d, (size_t)p->persistingL2CacheMaxSize);
+    const cublasStatus_t created = cublasLtCreate(&d->lt);
+    if (created != CUBLAS_STATUS_SUCCESS)
+        return err_set(err, MAR_EBACKEND, "opening cuBLASLt: %s", cublasLtGetStatusString(created));
     return cuda_status(cudaStreamCreateWithFlags(&d->zeroing, cudaStreamNonBlocking), "opening a stream", err);
 }
 
@@ -399,6 +401,9 @@ static void close_device(kern_device *device)
     const int before = cuda_switch(d->number);
     cuda_matmuls_free(d);
     if (d->zeroing) (void)cudaStreamDestroy(d->zeroing);
+    cuda_disturb_begin();
+    if (d->lt) (void)cublasLtDestroy(d->lt);
+    cuda_disturb_end();
     if (d->has_lock) (void)pthread_mutex_destroy(&d->lock);
     (void)cuda_switch(before);
     free(d);

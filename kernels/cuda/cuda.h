@@ -35,7 +35,8 @@ typedef struct {
     size_t shared_bytes;        /* the most shared memory a block can have, with opt-in */
     size_t l2_persisting_bytes; /* of the L2 cache, set aside for access policies */
     cudaStream_t zeroing;       /* clears new memory */
-    pthread_mutex_t lock;       /* of the table of products; it is there if `has_lock` */
+    cublasLtHandle_t lt;  /* has no stream or workspace of its own, and may be used by several threads at a time */
+    pthread_mutex_t lock; /* of the table of products; it is there if `has_lock` */
     int has_lock;
     struct cuda_matmul
         *matmuls[64]; /* linear.cu: a hash table. Entries never change and stay until the device closes */
@@ -47,8 +48,7 @@ typedef struct {
     cuda_device *device;
     cudaStream_t own;    /* its own stream */
     cudaStream_t stream; /* all work of this queue: `own` or the caller's; while a graph is captured, `own` */
-    cublasLtHandle_t lt;
-    void *workspace; /* of cuBLASLt */
+    void *workspace;     /* of cuBLASLt */
     size_t workspace_bytes;
     void *patches; /* conv.cu: input patches of some output pixels; NULL until a plan needs it */
     size_t patches_bytes;
@@ -93,6 +93,10 @@ template <typename T> static inline const T *cuda_stage(cuda_queue *c, const T *
  * failure or a cancel. If they should, it makes the device the thread's current one. Operations call it after their
  * staging and once a step in loops; cuda_launch calls it itself. */
 int cuda_live(cuda_queue *c);
+/* Bracket what may wait for the whole GPU, which no thread may do while another one records: cuBLASLt's and the L2
+ * cache's own calls. Waits until nobody records, in the whole process. */
+void cuda_disturb_begin(void);
+void cuda_disturb_end(void);
 /* Whether a recording's body is running. */
 int cuda_in_recording(const cuda_queue *c);
 /* Whether no recording's body is running. If one is, fails with "internal error: <what> inside a recording". */

@@ -117,7 +117,7 @@ static cublasStatus_t choose(const cuda_queue *c, struct cuda_matmul *m)
     if (!s) s = cublasLtMatmulPreferenceCreate(&preference);
     if (!s) s = limit(c, preference);
     if (!s)
-        s = cublasLtMatmulAlgoGetHeuristic(c->lt, &d.product, &d.weight, &d.x, &d.y, &d.y, preference, 1, &best,
+        s = cublasLtMatmulAlgoGetHeuristic(c->device->lt, &d.product, &d.weight, &d.x, &d.y, &d.y, preference, 1, &best,
                                            &found);
     if (preference) (void)cublasLtMatmulPreferenceDestroy(preference);
     (void)cuda_switch(before);
@@ -221,8 +221,8 @@ static cublasStatus_t library_matmul(cuda_queue *c, const struct cuda_matmul *m,
     description d;
     const cublasStatus_t s = describe(c->device, &m->spec, bias, &d);
     if (s) return s;
-    return cublasLtMatmul(c->lt, &d.product, &one, weight, &d.weight, x, &d.x, &beta, y, &d.y, y, &d.y, &m->algo,
-                          c->workspace, c->workspace_bytes, c->stream);
+    return cublasLtMatmul(c->device->lt, &d.product, &one, weight, &d.weight, x, &d.x, &beta, y, &d.y, y, &d.y,
+                          &m->algo, c->workspace, c->workspace_bytes, c->stream);
 }
 
 static void matmul(cuda_queue *c, const matmul_spec *spec, const void *x, const void *weight, const void *bias, void *y)

@@ -355,7 +355,9 @@ void persistent_free(kern_device *d, persistent_head *f)
     if (!f) return;
     if (f->kept_in_l2 > 0) {
         const int before = cuda_switch(cuda_device_of(d)->number);
+        cuda_disturb_begin();
         (void)cudaCtxResetPersistingL2Cache();
+        cuda_disturb_end();
         (void)cuda_switch(before);
     }
     cuda_free(d, f->weights);

@@ -226,24 +226,41 @@ static void run_body(cuda_queue *c, kern_recording *rec, stage_mode mode, void (
     c->stage->recording = NULL;
 }
 
+/* Held by threads that record, together; and alone by one that may wait for the whole GPU. */
+static pthread_rwlock_t recorders = PTHREAD_RWLOCK_INITIALIZER;
+
+void cuda_disturb_begin(void)
+{
+    (void)pthread_rwlock_wrlock(&recorders);
+}
+
+void cuda_disturb_end(void)
+{
+    (void)pthread_rwlock_unlock(&recorders);
+}
+
 /* Records the body's work as a graph. It is captured on the queue's own stream: the caller's may be one that cannot be
  * captured, or one that other work of the caller's depends on. The first launch of a kernel may be inside a capture:
- * drivers since CUDA 12.3, older than this runtime needs, load it then. The mode is relaxed because cuBLASLt may load
- * and allocate at its first product, and so that other threads may allocate meanwhile; cuda_outside_recording refuses
- * our own calls that must not be captured. */
+ * every driver that this runtime accepts can load it then (CUDA 12.3 and later). The mode is relaxed because cuBLASLt
+ * may load and allocate at its first product, and so that other threads may allocate meanwhile. It permits no thread to
+ * wait for the whole GPU: hence the lock. cuda_outside_recording refuses our own calls that must not be captured. */
 static mar_status capture(cuda_queue *c, kern_recording *rec, void (*body)(void *arg), void *arg, mar_err *err)
 {
     cudaGraph_t graph = NULL;
     cudaStream_t const stream = c->stream;
+    (void)pthread_rwlock_rdlock(&recorders);
     mar_status status =
         cuda_status(cudaStreamBeginCapture(c->own, cudaStreamCaptureModeRelaxed), "starting a recording", err);
-    if (status != MAR_OK) return status;
-    c->stream = c->own;
-    run_body(c, rec, RECORD, body, arg);
-    c->stream = stream;
-    cudaError_t error = cudaStreamEndCapture(c->own, &graph);
-    status = kern_check(&c->base, err); /* the cause, if an operation made the capture fail */
-    if (status == MAR_OK) status = cuda_status(error, "starting a recording", err);
+    if (status == MAR_OK) {
+        c->stream = c->own;
+        run_body(c, rec, RECORD, body, arg);
+        c->stream = stream;
+        mar_err why = {};
+        const mar_status ended = cuda_status(cudaStreamEndCapture(c->own, &graph), "ending a recording", &why);
+        status = kern_check(&c->base, err); /* the cause, if an operation made the capture fail */
+        if (status == MAR_OK && ended != MAR_OK) status = err_set(err, ended, "%s", why.text);
+    }
+    (void)pthread_rwlock_unlock(&recorders);
     if (status == MAR_OK)
         status = cuda_status(cudaGraphInstantiate(&rec->graph, graph, 0), "preparing a recording", err);
     if (graph) (void)cudaGraphDestroy(graph);
@@ -292,11 +309,12 @@ void cuda_replay(kern_queue *k, kern_recording **recording, void (*body)(void *a
         fail_changed(c);
         return;
     }
-    if (rec->bytes > 0)
-        cuda_ok(c, cudaMemcpyAsync(rec->device, rec->pinned, rec->bytes, cudaMemcpyHostToDevice, c->stream),
-                "copying a recording's host arrays");
-    cuda_ok(c, cudaEventRecord(rec->fetched, c->stream), "recording an event");
-    cuda_ok(c, cudaGraphLaunch(rec->graph, c->stream), "replaying a recording");
+    if (rec->bytes > 0 &&
+        !cuda_ok(c, cudaMemcpyAsync(rec->device, rec->pinned, rec->bytes, cudaMemcpyHostToDevice, c->stream),
+                 "copying a recording's host arrays"))
+        return;
+    if (cuda_ok(c, cudaEventRecord(rec->fetched, c->stream), "recording an event"))
+        cuda_ok(c, cudaGraphLaunch(rec->graph, c->stream), "replaying a recording");
 }
 
 void cuda_recording_free(kern_queue *k, kern_recording *rec)

@@ -56,14 +56,14 @@ struct team_caller {
     team_caller *next;
     atomic_int width; /* threads it may use: 1 and its workers */
     /* The team's lock guards these. */
-    int entered, counted; /* counted: entered, or left a moment ago */
+    int working, counted; /* working: it has had a loop since it entered; counted: or left a moment ago */
     int64_t left_at;
+    int limit; /* the most threads that the machine seems to have for it */
     /* The caller's own. */
-    int limit;                 /* the most threads that the machine seems to have for it */
+    int entered;
     int grew;                  /* the limit's last change was upwards */
     int64_t changed_at, retry; /* ns: when that was; how long it stays down */
     share_seen seen;
-    pthread_t thread; /* that entered last */
 };
 
 typedef struct {
@@ -156,7 +156,9 @@ static int look(share_seen *s, int64_t now)
     const int64_t wall = now - s->wall;
     if (wall < WINDOW) return 0;
     const int64_t cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID), kept = wall - (cpu - s->cpu) - s->slept;
-    const double now_kept = kept > 0 ? (double)kept / (double)wall : 0, weight = (double)wall / (double)(wall + MEMORY);
+    const int64_t counts = wall < 2 * WINDOW ? wall : 2 * WINDOW; /* one long wait for something else proves nothing */
+    const double now_kept = kept > 0 ? (double)kept / (double)wall : 0;
+    const double weight = (double)counts / (double)(counts + MEMORY);
     const double before = atomic_load_explicit(&s->kept, memory_order_relaxed);
     atomic_store_explicit(&s->kept, before + weight * (now_kept - before), memory_order_relaxed);
     atomic_store_explicit(&s->at, now, memory_order_relaxed);
@@ -185,7 +187,7 @@ static void divide(team *t, int64_t now)
 {
     int callers = 0, place = 0, w = 0;
     for (team_caller *c = t->callers; c; c = c->next) {
-        c->counted = c->entered || (c->counted && now - c->left_at < LINGER);
+        c->counted = c->working || (c->counted && now - c->left_at < LINGER);
         callers += c->counted;
     }
     for (team_caller *c = t->callers; c; c = c->next) {
@@ -401,8 +403,9 @@ mar_status team_caller_create(team *t, team_caller **out, mar_err *err)
         c->retry = RETRY;
         c->grew = 1;
         c->changed_at = 0;
-        c->entered = c->counted = 0;
-        c->seen.wall = 0;
+        c->entered = c->working = c->counted = 0;
+        c->seen.wall = c->seen.cpu = c->seen.slept = 0;
+        atomic_store(&c->seen.kept, 0);
         c->next = t->callers;
         t->callers = c;
     }
@@ -426,29 +429,38 @@ void team_caller_free(team_caller *c)
     pthread_mutex_unlock(&t->lock);
 }
 
+/* Between calls the clocks stand still: what happens there is not the machine's doing, and the next call may come from
+ * another thread. Turns the times of the last look into what has passed since, and back. */
+static void stop_or_start_clocks(share_seen *s)
+{
+    s->wall = now_ns() - s->wall;
+    s->cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID) - s->cpu;
+}
+
 void team_enter(team_caller *c)
 {
-    team *t = c->team;
-    const int64_t now = now_ns();
-    pthread_mutex_lock(&t->lock);
-    const int first = c->entered++ == 0;
-    const int64_t away = now - c->left_at;
-    if (!c->counted) divide(t, now);
-    pthread_mutex_unlock(&t->lock);
-    if (!first) return;
-    if (c->seen.wall && pthread_equal(c->thread, pthread_self()))
-        c->seen.slept += away; /* what happens between calls is not the machine's doing */
-    else
-        look_first(&c->seen, now);
-    c->thread = pthread_self();
+    if (c->entered++ == 0) stop_or_start_clocks(&c->seen);
 }
 
 void team_leave(team_caller *c)
 {
     team *t = c->team;
+    if (--c->entered > 0) return;
+    stop_or_start_clocks(&c->seen);
+    if (!c->working) return;
     pthread_mutex_lock(&t->lock);
-    c->entered--;
+    c->working = 0;
     c->left_at = now_ns();
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* The first loop since the caller entered: from now on it has a share. */
+static void begin_work(team_caller *c)
+{
+    team *t = c->team;
+    pthread_mutex_lock(&t->lock);
+    c->working = 1;
+    if (!c->counted) divide(t, now_ns());
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -500,8 +512,9 @@ static void wait_until_finished(team_caller *c)
 
 void team_for(team_caller *c, int n, team_body *body, void *arg)
 {
-    const int width = team_width(c);
     if (n <= 0) return;
+    if (c->entered && !c->working) begin_work(c);
+    const int width = team_width(c);
     if (n == 1 || width == 1) {
         body(arg, 0, n, 0);
     } else {
@@ -509,7 +522,7 @@ void team_for(team_caller *c, int n, team_body *body, void *arg)
         run_parts(c, 0, 0);
         wait_until_finished(c);
     }
-    if (c->team->threads > 1) {
+    if (c->team->threads > 1 && c->entered) {
         const int64_t now = now_ns();
         if (look(&c->seen, now)) adapt(c, now);
     }

@@ -23,7 +23,8 @@ void team_free(team *t); /* after its callers; NULL is fine */
 mar_status team_caller_create(team *t, team_caller **out, mar_err *err);
 void team_caller_free(team_caller *c); /* NULL is fine */
 
-/* Brackets a sequence of calls of team_for by one thread. A caller that has not entered works alone. */
+/* Brackets a sequence of calls of team_for by one thread. A caller has a share of the threads from its first loop in
+ * the brackets on; one that has not entered may be alone. */
 void team_enter(team_caller *c);
 void team_leave(team_caller *c);
 
@@ -34,7 +35,7 @@ typedef void team_body(void *arg, int first, int last, int thread);
  * which is the same for each loop of n items as long as the width stays, and then helps with those of others. */
 void team_for(team_caller *c, int n, team_body *body, void *arg);
 
-/* How many threads the next team_for will use, at most. */
+/* How many threads a team_for would divide its items among now. Other callers may change it at any moment. */
 int team_width(const team_caller *c);
 /* Thread r's own part of n items is team_part(n, width, r) .. team_part(n, width, r + 1) - 1. */
 static inline int team_part(int n, int width, int r)

@@ -25,7 +25,7 @@ static const char *folder;
 static int requests;
 static atomic_int next, done, failed;
 static mar_session *sessions[MOST_THREADS];
-static volatile sig_atomic_t stopped;
+static atomic_int stopped;
 
 static void on_interrupt(int number)
 {
@@ -51,6 +51,7 @@ static int write_image(int request, int label, const uint8_t *rgb, int width, in
 static mar_status serve(mar_session *s, int request, int label, uint8_t *rgb)
 {
     mar_status status = mar_session_begin(s, (uint64_t)request, &label, 1);
+    if (stopped) return MAR_ECANCELLED; /* a cancel before begin is forgotten */
     while (status == MAR_OK && !mar_session_done(s)) status = mar_session_step(s);
     return status == MAR_OK ? mar_session_images(s, rgb) : status;
 }

@@ -280,12 +280,14 @@ static void bands_body(void *arg, int first, int last, int thread)
 
 void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int height, int width, void *y)
 {
-    const conv_plan *p = find_plan(c, height, width);
-    if (!p) {
-        mar_err err = {0};
-        kern_fail(k, err_set(&err, MAR_EBACKEND, "convolution of %dx%d pixels without a plan", height, width), &err);
-    }
+    mar_err err = {0};
     if (!kern_live(k)) return;
+    const mar_status status = cpu_conv_plan(k, c, height, width, &err); /* made before, unless the caller forgot */
+    if (status != MAR_OK) {
+        kern_fail(k, status, &err);
+        return;
+    }
+    const conv_plan *p = find_plan(c, height, width);
     conv_call call = {cpu_of(k), c, p, x, y};
     const double work = (double)p->rows * p->columns * c->kernel * c->kernel * c->in * c->out;
     cpu_for(cpu_of(k), p->bands, work, bands_body, &call);

@@ -307,7 +307,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     d->rows = kern_rows_best();
     atomic_init(&d->matmuls, NULL);
     pthread_mutex_init(&d->lock, NULL);
-    mar_status status = dnn_open(&d->dnn, err);
+    mar_status status = dnn_open(d->threads - 1, &d->dnn, err);
     if (status == MAR_OK && dtype != MAR_DTYPE_F32 && unit) status = try_bf16(d->dnn, &d->bf16, err);
     d->base.act_size = d->bf16 ? 2 : 4;
     if (d->bf16) d->dot = bf16_dot_best();

@@ -29,7 +29,7 @@ typedef struct {
     kern_queue base; /* must be first: a kern_queue * points at a cpu_queue */
     cpu_device *d;
     team_caller *caller;
-    dnn_operands ***operands; /* [operands_count] by a primitive's number -> [threads]; NULL: not used yet */
+    dnn_operands **operands; /* [operands_count] the caller's, by a primitive's number; NULL: not used yet */
     int operands_count;
     void **scratch;       /* [threads] oneDNN scratch, large enough for every primitive */
     size_t scratch_bytes; /* of each */
@@ -71,7 +71,7 @@ void cpu_matmul_free_all(cpu_device *d);
 void cpu_operands_free_all(cpu_queue *q);
 static inline dnn_operands *cpu_operands(const cpu_queue *q, const dnn_primitive *p, int thread)
 {
-    return q->operands[dnn_primitive_number(p)][thread];
+    return thread ? dnn_worker_operands(p, thread) : q->operands[dnn_primitive_number(p)];
 }
 /* Grows each thread's buffer to at least `bytes`. */
 mar_status cpu_grow(cpu_queue *q, void **buffers, size_t *size, size_t bytes, mar_err *err);

@@ -89,7 +89,7 @@ static mar_status make_room(cpu_queue *q, int number, mar_err *err)
 {
     if (number < q->operands_count) return MAR_OK;
     const int count = 2 * number + 64;
-    dnn_operands ***larger = realloc(q->operands, (size_t)count * sizeof *larger);
+    dnn_operands **larger = realloc(q->operands, (size_t)count * sizeof *larger);
     if (!larger) return err_set(err, MAR_ENOMEM, "out of memory");
     memset(larger + q->operands_count, 0, (size_t)(count - q->operands_count) * sizeof *larger);
     q->operands = larger;
@@ -97,31 +97,17 @@ static mar_status make_room(cpu_queue *q, int number, mar_err *err)
     return MAR_OK;
 }
 
-static void free_operands(dnn_operands **o, int threads)
-{
-    for (int t = 0; o && t < threads; t++) dnn_operands_free(o[t]);
-    free(o);
-}
-
 mar_status cpu_ready(cpu_queue *q, const dnn_primitive *p, mar_err *err)
 {
-    const int number = dnn_primitive_number(p), threads = q->d->threads;
+    const int number = dnn_primitive_number(p);
     if (number < q->operands_count && q->operands[number]) return MAR_OK;
     mar_status status = make_room(q, number, err);
     if (status == MAR_OK) status = cpu_grow(q, q->scratch, &q->scratch_bytes, dnn_primitive_scratch_bytes(p), err);
-    if (status != MAR_OK) return status;
-    dnn_operands **o = calloc((size_t)threads, sizeof *o);
-    if (!o) return err_set(err, MAR_ENOMEM, "out of memory");
-    for (int t = 0; status == MAR_OK && t < threads; t++) status = dnn_operands_create(q->d->dnn, p, &o[t], err);
-    if (status == MAR_OK)
-        q->operands[number] = o;
-    else
-        free_operands(o, threads);
-    return status;
+    return status == MAR_OK ? dnn_operands_create(q->d->dnn, p, &q->operands[number], err) : status;
 }
 
 void cpu_operands_free_all(cpu_queue *q)
 {
-    for (int i = 0; i < q->operands_count; i++) free_operands(q->operands[i], q->d->threads);
+    for (int i = 0; i < q->operands_count; i++) dnn_operands_free(q->operands[i]);
     free(q->operands);
 }

@@ -9,6 +9,7 @@
 struct dnn {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
+    int workers;
     int primitives; /* made so far */
 };
 
@@ -30,6 +31,8 @@ struct dnn_primitive {
     dnnl_memory_desc_t md[ARGS];
     dnnl_memory_desc_t weights; /* of a convolution: the layout it needs */
     size_t scratch_bytes;
+    int workers;
+    dnn_operands **operands; /* [workers] */
 };
 
 struct dnn_operands {
@@ -202,11 +205,12 @@ static dnnl_status_t conv_desc(dnnl_primitive_desc_t *pd, const dnnl_memory_desc
 
 /* --- engine ------------------------------------------------------------------------------------------------ */
 
-mar_status dnn_open(dnn **out, mar_err *err)
+mar_status dnn_open(int workers, dnn **out, mar_err *err)
 {
     *out = NULL;
     dnn *d = calloc(1, sizeof *d);
     if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
+    d->workers = workers;
     dnnl_status_t s = dnnl_engine_create(&d->engine, dnnl_cpu, 0);
     if (s == dnnl_success) s = dnnl_stream_create(&d->stream, d->engine, dnnl_stream_default_flags);
     if (s != dnnl_success) {
@@ -245,20 +249,77 @@ static int one_thread_begin(void)
     return threads;
 }
 
+/* oneDNN ends the process if an allocation of its own fails. So it is asked for nothing unless far more than it needs
+ * can be had. */
+static int has_spare_memory(void)
+{
+    enum { SPARE = 4 << 20 };
+    void *volatile spare = malloc(SPARE); /* volatile: a compiler may leave out what nobody looks at */
+    const int found = spare != NULL;
+    free(spare);
+    return found;
+}
+
+static dnnl_status_t make_operands(const dnn *d, const dnn_primitive *p, dnn_operands **out)
+{
+    dnnl_status_t s = dnnl_success;
+    dnn_operands *o = *out = calloc(1, sizeof *o);
+    if (!o || !has_spare_memory()) return dnnl_out_of_memory;
+    for (int i = 0; s == dnnl_success && i < p->args; i++)
+        s = memory_create(&o->memory[i], &p->md[i], d->engine, DNNL_MEMORY_NONE);
+    return s;
+}
+
+mar_status dnn_operands_create(const dnn *d, const dnn_primitive *p, dnn_operands **out, mar_err *err)
+{
+    const dnnl_status_t s = make_operands(d, p, out);
+    if (s == dnnl_success) return MAR_OK;
+    dnn_operands_free(*out);
+    *out = NULL;
+    return err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND, "oneDNN operands: %s", status_text(s));
+}
+
+void dnn_operands_free(dnn_operands *o)
+{
+    if (!o) return;
+    for (int i = 0; i < ARGS; i++)
+        if (o->memory[i]) dnnl_memory_destroy(o->memory[i]);
+    free(o);
+}
+
+/* The workers'. */
+static dnnl_status_t create_operands(const dnn *d, dnn_primitive *p)
+{
+    dnnl_status_t s = dnnl_success;
+    p->workers = d->workers;
+    p->operands = calloc((size_t)p->workers + 1, sizeof *p->operands);
+    if (!p->operands) return dnnl_out_of_memory;
+    for (int i = 0; s == dnnl_success && i < p->workers; i++) s = make_operands(d, p, &p->operands[i]);
+    return s;
+}
+
+dnn_operands *dnn_worker_operands(const dnn_primitive *p, int worker)
+{
+    return p->operands[worker - 1];
+}
+
 static dnnl_status_t create(dnn *d, dnn_primitive *p, const_dnnl_primitive_desc_t pd)
 {
-    dnnl_status_t s = dnnl_primitive_create(&p->primitive, pd);
+    dnnl_status_t s = has_spare_memory() ? dnnl_primitive_create(&p->primitive, pd) : dnnl_out_of_memory;
     if (s == dnnl_success) s = desc_query(pd, dnnl_query_scratchpad_md, &p->md[p->args]);
     if (s == dnnl_success) p->scratch_bytes = desc_bytes(&p->md[p->args]);
     if (p->scratch_bytes > 0) p->arg[p->args++] = DNNL_ARG_SCRATCHPAD;
     p->stream = d->stream;
-    p->number = d->primitives++;
+    if (s == dnnl_success) s = create_operands(d, p);
+    if (s == dnnl_success) p->number = d->primitives++;
     return s;
 }
 
 void dnn_primitive_free(dnn_primitive *p)
 {
     if (!p) return;
+    for (int i = 0; p->operands && i < p->workers; i++) dnn_operands_free(p->operands[i]);
+    free(p->operands);
     if (p->primitive) dnnl_primitive_destroy(p->primitive);
     for (int i = 0; i < ARGS; i++) desc_free(&p->md[i]);
     desc_free(&p->weights);
@@ -273,30 +334,6 @@ int dnn_primitive_number(const dnn_primitive *p)
 size_t dnn_primitive_scratch_bytes(const dnn_primitive *p)
 {
     return p->scratch_bytes;
-}
-
-mar_status dnn_operands_create(const dnn *d, const dnn_primitive *p, dnn_operands **out, mar_err *err)
-{
-    *out = NULL;
-    dnn_operands *o = calloc(1, sizeof *o);
-    if (!o) return err_set(err, MAR_ENOMEM, "out of memory");
-    dnnl_status_t s = dnnl_success;
-    for (int i = 0; s == dnnl_success && i < p->args; i++)
-        s = memory_create(&o->memory[i], &p->md[i], d->engine, DNNL_MEMORY_NONE);
-    if (s != dnnl_success) {
-        dnn_operands_free(o);
-        return err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND, "oneDNN operands: %s", status_text(s));
-    }
-    *out = o;
-    return MAR_OK;
-}
-
-void dnn_operands_free(dnn_operands *o)
-{
-    if (!o) return;
-    for (int i = 0; i < ARGS; i++)
-        if (o->memory[i]) dnnl_memory_destroy(o->memory[i]);
-    free(o);
 }
 
 /* `data` are the arrays of p's operands, in their order. */
@@ -420,6 +457,7 @@ static dnnl_status_t packed_fill(dnn *d, dnn_packed *w, const dnnl_memory_desc_t
     dnnl_memory_t source = NULL;
     dnnl_primitive_desc_t pd = NULL;
     dnnl_primitive_t reorder = NULL;
+    if (!has_spare_memory()) return dnnl_out_of_memory;
     w->bytes = desc_bytes(&w->md);
     w->data = aligned_alloc(64, (w->bytes + 63) / 64 * 64);
     if (!w->data) return dnnl_out_of_memory;

@@ -12,7 +12,8 @@
 
 typedef struct dnn dnn; /* engine and stream: any number of threads may use it at a time */
 
-mar_status dnn_open(dnn **out, mar_err *err);
+/* `workers`: threads with a number, 1 .. workers, besides those without. */
+mar_status dnn_open(int workers, dnn **out, mar_err *err);
 void dnn_close(dnn *d);
 const char *dnn_version_text(void); /* "oneDNN 2.6.3"; each thread has its own copy */
 
@@ -29,10 +30,12 @@ typedef struct dnn_primitive dnn_primitive;
 void dnn_primitive_free(dnn_primitive *p);        /* NULL is fine */
 int dnn_primitive_number(const dnn_primitive *p); /* 0, 1, ... in the order of creation */
 size_t dnn_primitive_scratch_bytes(const dnn_primitive *p);
-/* What a thread needs to run p: oneDNN's handles, which each run points at its arrays. */
+/* What a thread needs to run p: oneDNN's handles, which each run points at its arrays. A primitive has those of the
+ * workers. */
 typedef struct dnn_operands dnn_operands;
 mar_status dnn_operands_create(const dnn *d, const dnn_primitive *p, dnn_operands **out, mar_err *err);
 void dnn_operands_free(dnn_operands *o); /* NULL is fine */
+dnn_operands *dnn_worker_operands(const dnn_primitive *p, int worker);
 
 typedef enum { DNN_NONE, DNN_GELU_ERF, DNN_SILU } dnn_activation;
 

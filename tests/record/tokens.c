@@ -170,7 +170,7 @@ int main(int argc, char **argv)
     static const char lazy_small[] = "tests/golden/data/lazy_small.safetensors";
     const int cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
     for (int dtype = MAR_DTYPE_F32; dtype <= MAR_DTYPE_BF16; dtype++) {
-        mar_options o = {(mar_dtype)dtype, 1, cuda ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU, 0};
+        mar_options o = {.dtype = (mar_dtype)dtype, .threads = 1, .backend = cuda ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU};
         run_all(&o, lazy_small, NULL, cuda);
         if (cuda) continue;
         run_all(&o, "demo", "demo-draft", 0);

@@ -106,8 +106,10 @@ static void who_helps(void **state)
     assert_int_equal(wrong(a, &l, 64), 0);
     assert_int_equal(atomic_load(&l.by[0]), 64);
     team_enter(a);
-    assert_int_equal(team_width(a), THREADS);
     team_enter(b);
+    assert_int_equal(wrong(a, &l, 1), 0);     /* with the first loop it has a share; one item is nothing to divide */
+    assert_int_equal(team_width(a), THREADS); /* b has had none */
+    assert_int_equal(wrong(b, &l, 1), 0);
     assert_int_equal(team_width(a), THREADS / 2);
     assert_int_equal(team_width(b), THREADS / 2);
     team_leave(b);

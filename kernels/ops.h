@@ -318,6 +318,7 @@ struct kern_device {
     const kern_conv_ops *conv;
     size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
     size_t mod_budget;     /* bytes of modulation rows that a model should make at a time */
+    int asynchronous;      /* operations go on when their call has returned */
     char description[128]; /* "cpu bf16 (avx512_bf16), 2 threads" */
 };
 

@@ -360,8 +360,7 @@ static const float *decode(mar_session *s, int i)
 static mar_status decode_all(mar_session *s, uint8_t *rgb)
 {
     kern_queue *k = s->k;
-    /* A GPU decodes the next image while one is converted; a CPU would only keep the host waiting for it. */
-    const int ahead = s->model->m->backend == MAR_BACKEND_CUDA;
+    const int ahead = k->device->asynchronous; /* the next image is decoded while one is converted */
     int width, height;
     mar_session_image_size(s, &width, &height);
     const size_t bytes = (size_t)width * (size_t)height * 3;

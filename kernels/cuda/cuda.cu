@@ -426,6 +426,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     d->base.core = &core;
     d->base.head = &head;
     d->base.conv = &conv;
+    d->base.asynchronous = 1;
     d->number = device;
     d->bf16 = dtype != MAR_DTYPE_F32;
     describe(d, &properties);

@@ -206,6 +206,12 @@ static mar_status add_plan(const cpu_device *d, kern_conv *c, int height, int wi
     return MAR_OK;
 }
 
+/* Bytes of a band before the pixel shuffle. */
+static size_t band_bytes(const kern_conv *c, const conv_plan *p)
+{
+    return sizeof(float) * (size_t)p->band_rows * (size_t)p->columns * (size_t)c->out;
+}
+
 mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int height, int width, mar_err *err)
 {
     cpu_queue *q = cpu_of(k);
@@ -220,8 +226,7 @@ mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int height, int widt
     for (int i = 0; status == MAR_OK && i < PARTS; i++)
         if (p->part[i].conv) status = cpu_ready(q, p->part[i].conv, err);
     if (status == MAR_OK && c->flags & KERN_UPSAMPLE)
-        status = cpu_grow(q, q->work, &q->work_bytes,
-                          sizeof(float) * (size_t)p->band_rows * (size_t)p->columns * (size_t)c->out, err);
+        status = cpu_grow(q, q->work, &q->work_bytes, band_bytes(c, p), err);
     return status;
 }
 
@@ -278,16 +283,22 @@ static void bands_body(void *arg, int first, int last, int thread)
     for (int band = first; band < last; band++) run_band(arg, band, thread);
 }
 
+/* Whether this queue has planned it, and not only another one. */
+static int is_planned(const cpu_queue *q, const kern_conv *c, const conv_plan *p)
+{
+    for (int i = 0; i < PARTS; i++)
+        if (p->part[i].conv && !cpu_is_ready(q, p->part[i].conv)) return 0;
+    return !(c->flags & KERN_UPSAMPLE) || q->work_bytes >= band_bytes(c, p);
+}
+
 void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int height, int width, void *y)
 {
-    mar_err err = {0};
-    if (!kern_live(k)) return;
-    const mar_status status = cpu_conv_plan(k, c, height, width, &err); /* made before, unless the caller forgot */
-    if (status != MAR_OK) {
-        kern_fail(k, status, &err);
-        return;
-    }
     const conv_plan *p = find_plan(c, height, width);
+    if (!p || !is_planned(cpu_of(k), c, p)) {
+        mar_err err = {0};
+        kern_fail(k, err_set(&err, MAR_EBACKEND, "convolution of %dx%d pixels without a plan", height, width), &err);
+    }
+    if (!kern_live(k)) return;
     conv_call call = {cpu_of(k), c, p, x, y};
     const double work = (double)p->rows * p->columns * c->kernel * c->kernel * c->in * c->out;
     cpu_for(cpu_of(k), p->bands, work, bands_body, &call);

@@ -65,6 +65,11 @@ static inline void *act_at(const kern_device *d, const void *p, size_t n)
 /* matmul.c: the primitive for this shape, ready to be run on this queue. It is made at its first use and owned by the
  * device. */
 mar_status cpu_matmul(cpu_queue *q, const dnn_matmul_spec *spec, const dnn_primitive **out, mar_err *err);
+static inline int cpu_is_ready(const cpu_queue *q, const dnn_primitive *p)
+{
+    const int number = dnn_primitive_number(p);
+    return number < q->operands_count && q->operands[number];
+}
 /* Makes a primitive that has been made before ready to be run on this queue: its operands, and scratch. */
 mar_status cpu_ready(cpu_queue *q, const dnn_primitive *p, mar_err *err);
 void cpu_matmul_free_all(cpu_device *d);

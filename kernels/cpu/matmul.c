@@ -100,7 +100,7 @@ static mar_status make_room(cpu_queue *q, int number, mar_err *err)
 mar_status cpu_ready(cpu_queue *q, const dnn_primitive *p, mar_err *err)
 {
     const int number = dnn_primitive_number(p);
-    if (number < q->operands_count && q->operands[number]) return MAR_OK;
+    if (cpu_is_ready(q, p)) return MAR_OK;
     mar_status status = make_room(q, number, err);
     if (status == MAR_OK) status = cpu_grow(q, q->scratch, &q->scratch_bytes, dnn_primitive_scratch_bytes(p), err);
     return status == MAR_OK ? dnn_operands_create(q->d->dnn, p, &q->operands[number], err) : status;

@@ -272,6 +272,12 @@ static void unplanned_sizes_fail_and_are_remembered(void **unused)
     k->conv->conv(k, conv, x, 4, 5, x);
     assert_int_equal(kern_check(k, &err), MAR_EBACKEND);
     assert_non_null(strstr(err.text, "4x5"));
+    kern_queue *other; /* another queue's plan is not its own */
+    assert_ok(k->core->queue_create(k->device, &other, &err), &err);
+    k->conv->conv(other, conv, x, 4, 4, x);
+    assert_int_equal(kern_check(other, &err), MAR_EBACKEND);
+    assert_non_null(strstr(err.text, "4x4"));
+    k->core->queue_free(other);
     k->conv->free(k->device, conv);
     k->core->free(k->device, x);
     close_queue(k);

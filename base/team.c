@@ -221,7 +221,7 @@ static void adapt(team_caller *c, int64_t now)
     if (width > 1 && kept > BUSY) {
         c->limit = (int)(width - kept + BUSY);
         if (c->limit < 1) c->limit = 1;
-        if (c->grew && now - c->changed_at < RETRY) /* in vain */
+        if (c->grew && now - c->changed_at < 4 * MEMORY) /* in vain; noticing it takes a MEMORY and more */
             c->retry = 2 * c->retry < RETRY_MOST ? 2 * c->retry : RETRY_MOST;
         else if (c->grew)
             c->retry = RETRY;

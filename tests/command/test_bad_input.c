@@ -91,7 +91,7 @@ static void options(void **state)
         {"generate --head_spec 65", "--head_spec 65", "from 0 to 64"},
         {"generate --head_spec 4 --sampler ddim", "mar: sampler and head_spec do not go together",
          "expected one of them\n"},
-        {"generate --temperature 0.5 --sampler ddim", "temperature 0.5: ", "expected 1 with an ODE sampler"},
+        {"generate --temperature 0.5 --sampler ddim", "mar: --temperature 0.5: ", "expected 1 with an ODE solver as --sampler"},
         {"generate --lazy --gtr", "mar: gtr and lazy do not go together", "expected one of them\n"},
         {"generate --lazy=on", "--lazy", "takes no value"},
         {"generate --diff_upper_steps 20", "--diff_upper_steps",

@@ -39,7 +39,7 @@ static const mar_param shared_rows[] = {
     {0},
 };
 static const mar_param model = {.name = "draft", .type = MAR_TYPE_MODEL, .argument = "FILE", .help = "a model\nmore"};
-static const operand operands[] = {{"IN", &in, "read"}, {"OUT", &out, "written"}, {0}};
+static const operand operands[] = {{"IN", &in, "read", NULL}, {"OUT", &out, "written", NULL}, {0}};
 
 enum { ARGUMENTS = 16 };
 

@@ -1,6 +1,7 @@
 #include "tools/class_names.h"
 
 #include "tools/suggest.h"
+#include "tools/text.h"
 
 #include <ctype.h>
 #include <limits.h>
@@ -179,7 +180,7 @@ int class_has_words(int label, const char *const *words, int count)
 /* The word of all names that `word` is meant to be, to `nearest`; "" if none is near. */
 static void nearest_word(const char *word, char nearest[NAME_MAX_LENGTH])
 {
-    int best = 1 + (int)strlen(word) / 4;
+    int best = 1 + (int)strlen(word) / 5;
     nearest[0] = '\0';
     for (int label = 0; label < IMAGENET_CLASSES; label++) {
         const char *at = imagenet_classes[label], *start;
@@ -214,5 +215,7 @@ void class_explain_none(const char *const *words, int count, char *why, size_t s
              nearest[0] ? "did you mean " : "expected words such as retriever", nearest, nearest[0] ? "?" : "");
         return;
     }
-    fail(why, size, "\"%.100s\"%s: no class has all of them", words[0], count > 1 ? " and the others" : "");
+    char all[256] = "";
+    for (int i = 0; i < count; i++) text_append(all, sizeof all, "%s%s", i ? " " : "", words[i]);
+    fail(why, size, "\"%s\": no class has all these words in its names", all);
 }

@@ -113,10 +113,11 @@ static int parse_item(label_list *l, const char *item, int n, char *why, size_t 
     if (item[0] == '@')
         return fail(why, size, "class \"%.*s\": expected a class, not a file with classes", shown, item);
     if (classes != IMAGENET_CLASSES)
-        return fail(why, size,
-                    "class \"%.*s\": expected a number from 0 to %d (names are those of ImageNet and need a model "
-                    "of 1000 classes)",
-                    shown, item, classes - 1);
+        return fail(
+            why, size,
+            "class \"%.*s\": expected a number from 0 to %d or a range of them (names are those of ImageNet and "
+            "need a model of 1000 classes)",
+            shown, item, classes - 1);
     return class_find(item, n, &label, why, size) || add_range(l, label, label, why, size);
 }
 

@@ -15,7 +15,8 @@ static int check_text(const char *text, size_t n, long *line, char *why, size_t 
 {
     for (size_t i = 0; i < n; i++) {
         const unsigned char c = (unsigned char)text[i];
-        if (c >= 32 ? c == 127 : !strchr("\t\n\v\f\r", c) || c == 0) {
+        const int is_blank = c >= '\t' && c <= '\r'; /* or the end of a line */
+        if ((c < 32 && !is_blank) || c == 127) {
             snprintf(why, size, "line %ld: the byte 0x%02x, expected text", *line, c);
             return 1;
         }
@@ -24,46 +25,58 @@ static int check_text(const char *text, size_t n, long *line, char *why, size_t 
     return 0;
 }
 
-/* Returns 0, or 1 with errno set to 0 if `why` has the reason. */
+/* Room for a chunk and a NUL behind `used` bytes. Returns 0, or 1 if memory ran out. */
+static int make_room(char **text, size_t used, size_t *capacity)
+{
+    if (used + CHUNK < *capacity) return 0;
+    char *larger = realloc(*text, 2 * used + CHUNK + 1);
+    if (!larger) return 1;
+    *text = larger;
+    *capacity = 2 * used + CHUNK + 1;
+    return 0;
+}
+
+/* Adds the stream to *text, which the caller frees even on failure. Returns 0, or 1 and the reason. */
 static int read_all(FILE *in, char **text, char *why, size_t size)
 {
-    size_t used = 0;
+    size_t used = 0, capacity = 0;
     long line = 1;
-    *text = NULL;
-    for (;;) {
-        char *larger = realloc(*text, used + CHUNK + 1);
-        if (!larger) break;
-        *text = larger;
-        errno = 0;
-        const size_t n = fread(*text + used, 1, CHUNK, in);
-        if (n < CHUNK && ferror(in)) break;
-        if (check_text(*text + used, n, &line, why, size) != 0) {
-            errno = 0;
-            break;
-        }
-        used += n;
-        (*text)[used] = '\0';
-        if (n < CHUNK) return 0;
+    for (size_t n = CHUNK; n == CHUNK; used += n) {
         if (used >= SIZE_LIMIT) {
             snprintf(why, size, "more than %d MB, expected a list of classes", SIZE_LIMIT / 1024 / 1024);
-            errno = 0;
-            break;
+            return 1;
         }
+        if (make_room(text, used, &capacity) != 0) {
+            snprintf(why, size, "out of memory for %zu bytes", 2 * used + CHUNK + 1);
+            return 1;
+        }
+        n = fread(*text + used, 1, CHUNK, in);
+        if (n < CHUNK && ferror(in)) {
+            snprintf(why, size, "%s", strerror(errno));
+            return 1;
+        }
+        if (check_text(*text + used, n, &line, why, size) != 0) return 1;
+        (*text)[used + n] = '\0';
     }
-    const int reason = errno;
-    free(*text);
-    *text = NULL;
-    errno = reason;
-    return 1;
+    return 0;
 }
 
 int class_file_read(const char *name, char **text, char *why, size_t size)
 {
     const int is_input = strcmp(name, "-") == 0;
     FILE *in = is_input ? stdin : fopen(name, "rb");
-    int failed = in ? read_all(in, text, why, size) : 1;
-    if (failed && errno) snprintf(why, size, "%s", strerror(errno));
-    if (in && !is_input) fclose(in);
-    if (!failed && strncmp(*text, "\xef\xbb\xbf", 3) == 0) memset(*text, ' ', 3); /* a mark of UTF-8 */
+    *text = NULL;
+    if (!in) {
+        snprintf(why, size, "%s", strerror(errno));
+        return 1;
+    }
+    const int failed = read_all(in, text, why, size);
+    if (!is_input) fclose(in);
+    if (failed) {
+        free(*text);
+        *text = NULL;
+    } else if (strncmp(*text, "\xef\xbb\xbf", 3) == 0) {
+        memset(*text, ' ', 3); /* a mark of UTF-8 */
+    }
     return failed;
 }

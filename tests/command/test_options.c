@@ -2,6 +2,7 @@
 #include "tests/support/support.h"
 
 #include "tools/options.h"
+#include "tools/run_options.h"
 #include "tools/suggest.h"
 
 #include <limits.h>
@@ -224,6 +225,33 @@ static void errors(void **state)
     }
 }
 
+/* What the library says of options gets the command's dashes, words and files do not. */
+static void dashes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *words;
+        int in_prose;
+        const char *expected;
+    } cases[] = {
+        {"num_iter 65: expected 0..64 (the model has 64 tokens)", 0,
+         "--num_iter 65: expected 0..64 (the model has 64 tokens)"},
+        {"lazy: expected num_iter 7", 0, "--lazy: expected --num_iter 7"},
+        {"needs draft, no head_spec; and (cfg)", 0, "needs --draft, no --head_spec; and (--cfg)"},
+        {"seeds lazy.pth threads/8 my_cfg spec-cspd", 0, "seeds lazy.pth threads/8 my_cfg spec-cspd"},
+        {": 7 draft tokens, num_iter allows 3", 1, ": 7 draft tokens, --num_iter allows 3"},
+        {"", 0, ""},
+        {" ,;", 0, " ,;"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[128];
+        assert_string_equal(run_options_dashed(cases[i].words, cases[i].in_prose, text, sizeof text),
+                            cases[i].expected);
+    }
+    char cut[12];
+    assert_string_equal(run_options_dashed("expected num_iter 7", 0, cut, sizeof cut), "expected --");
+}
+
 static void distances(void **state)
 {
     (void)state;
@@ -242,7 +270,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values), cmocka_unit_test(letters),   cmocka_unit_test(operands_of_any_number),
-        cmocka_unit_test(errors), cmocka_unit_test(distances),
+        cmocka_unit_test(errors), cmocka_unit_test(distances), cmocka_unit_test(dashes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -128,12 +128,15 @@ static int is_library_option(const char *name)
 const char *run_options_dashed(const char *words, int in_prose, char *text, size_t size)
 {
     static const char between[] = " ,;:()";
+    int begins_clause = 0;
     text[0] = '\0';
     while (*words) {
         char word[64];
         const size_t length = strcspn(words, between), rest = strspn(words + length, between);
         snprintf(word, sizeof word, "%.*s", (int)length, words);
-        const int is_name = is_library_option(word) && (!in_prose || strchr(word, '_'));
+        const int counts = !in_prose || begins_clause || strchr(word, '_');
+        const int is_name = is_library_option(word) && counts;
+        begins_clause = rest > 0 && words[length] == ';';
         text_append(text, size, "%s%.*s", is_name ? "--" : "", (int)(length + rest), words);
         words += length + rest;
     }

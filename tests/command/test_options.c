@@ -240,6 +240,7 @@ static void dashes(void **state)
         {"needs draft, no head_spec; and (cfg)", 0, "needs --draft, no --head_spec; and (--cfg)"},
         {"seeds lazy.pth threads/8 my_cfg spec-cspd", 0, "seeds lazy.pth threads/8 my_cfg spec-cspd"},
         {": 7 draft tokens, num_iter allows 3", 1, ": 7 draft tokens, --num_iter allows 3"},
+        {"image 3: a token is NaN; cfg names draft: head", 1, "image 3: a token is NaN; --cfg names draft: head"},
         {"", 0, ""},
         {" ,;", 0, " ,;"},
     };

@@ -115,7 +115,8 @@ static mar_status check(const diff_spec *spec, float temperature, mar_err *err)
     if (!(temperature >= 0 && temperature <= 100))
         return err_set(err, MAR_EARG, "temperature %g: expected 0..100", (double)temperature);
     if (spec->sampler != MAR_SAMPLER_DDPM && temperature != 1)
-        return err_set(err, MAR_EARG, "temperature %g: expected 1 with an ODE sampler, which adds no noise to scale",
+        return err_set(err, MAR_EARG,
+                       "temperature %g: expected 1 with an ODE solver as sampler, which adds no noise to scale",
                        (double)temperature);
     return MAR_OK;
 }

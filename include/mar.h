@@ -188,13 +188,14 @@ typedef struct {
 /* Loads a MAR checkpoint: .safetensors, the official PyTorch .pth, or "demo" / "demo-draft" for the models
  * built into the library. `heads` is the number of attention heads; 0 takes it from the file's metadata or,
  * without any, from the official rule (head size 64; 80 at width 1280).
+ * MAR_EMODEL, with a line that says what the file is, for an image decoder, and of mar_vae_load for a MAR model.
  * The model keeps no reference to the file. mar_model_free drops the caller's reference; NULL is fine. */
 MAR_API mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out);
 MAR_API void mar_model_free(mar_model *model);
 MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
 
-/* Loads a KL autoencoder's decoder (post_quant_conv.*, decoder.*): .safetensors, kl16.ckpt, or "demo". mar_vae_free
- * drops the caller's reference; NULL is fine. */
+/* Loads a KL autoencoder's decoder (post_quant_conv.*, decoder.*): .safetensors, kl16.ckpt, or "demo" (also called
+ * "demo-vae"). mar_vae_free drops the caller's reference; NULL is fine. */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
 MAR_API void mar_vae_free(mar_vae *vae);
 MAR_API const mar_vae_config *mar_vae_get_config(const mar_vae *vae);

@@ -1,5 +1,6 @@
 /* The registry of model families, and models as the public header shows them. */
 #include "mar/engine.h"
+#include "vae/vae.h"
 
 static const mar_engine *const *engines(void)
 {
@@ -8,12 +9,13 @@ static const mar_engine *const *engines(void)
     return list;
 }
 
-/* The family of a checkpoint; the first if it looks like none, whose load says what is missing. */
+/* The family of a checkpoint. If it looks like none it is the first, whose load says what is missing, or NULL for an
+ * image decoder. */
 static const mar_engine *engine_of(const wt_file *f)
 {
     for (const mar_engine *const *e = engines(); *e; e++)
         if ((*e)->recognise(f)) return *e;
-    return engines()[0];
+    return vae_config_recognise(f) ? NULL : engines()[0];
 }
 
 /* Loads the model on a queue of its own. When that has finished, all queues can use the model. */
@@ -21,6 +23,9 @@ static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, 
 {
     const mar_engine *engine = engine_of(file);
     kern_queue *k;
+    if (!engine)
+        return err_set(err, MAR_EMODEL, "%s: is an image decoder (KL autoencoder), expected a MAR model",
+                       wt_path(file));
     mar_status status = m->device->core->queue_create(m->device, &k, err);
     if (status != MAR_OK) return status;
     k->core->enter(k);
@@ -46,6 +51,7 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
     *out = NULL;
     wt_file *file = NULL;
     const wt_embedded *demo = wt_demo_mar(path);
+    if (!demo) demo = wt_demo_vae(path); /* to say what it is */
     mar_status status = demo ? wt_open_memory(demo->data, demo->size, path, &file, &err) : wt_open(path, &file, &err);
     if (status == MAR_OK) status = load(m, file, heads, out, &err);
     wt_close(file);

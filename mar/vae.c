@@ -1,5 +1,6 @@
 /* The public face of the image decoder. */
 #include "mar/vae.h"
+#include "mar/config.h"
 
 #include <stdlib.h>
 
@@ -21,6 +22,9 @@ static mar_status load(mar *m, const wt_file *file, vae_decoder **out, mar_err *
 /* Makes a VAE of an open file. */
 static mar_status create(mar *m, const wt_file *file, mar_vae **out, mar_err *err)
 {
+    if (mar_config_recognise(file) && !vae_config_recognise(file))
+        return err_set(err, MAR_EMODEL, "%s: is a MAR model, expected an image decoder (KL autoencoder)",
+                       wt_path(file));
     mar_vae *vae = calloc(1, sizeof *vae);
     if (!vae) return err_set(err, MAR_ENOMEM, "out of memory");
     const mar_status status = load(m, file, &vae->decoder, err);
@@ -42,6 +46,7 @@ mar_status mar_vae_load(mar *m, const char *path, mar_vae **out)
     *out = NULL;
     wt_file *file = NULL;
     const wt_embedded *demo = wt_demo_vae(path);
+    if (!demo) demo = wt_demo_mar(path); /* to say what it is */
     mar_status status = demo ? wt_open_memory(demo->data, demo->size, path, &file, &err) : wt_open(path, &file, &err);
     if (status == MAR_OK) status = create(m, file, out, &err);
     wt_close(file);

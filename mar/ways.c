@@ -48,8 +48,8 @@ void mar_ways_resolve(mar_params *params)
 static const char *stage_name(unsigned stages)
 {
     static const char *const names[] = {
-        "the autoregressive steps",       "the draft", "the transformer passes", "the numbers of diffusion steps",
-        "the update of a diffusion step", "the chain", "the head's evaluations"};
+        "the autoregressive steps",       "the drafting", "the transformer passes", "the numbers of diffusion steps",
+        "the update of a diffusion step", "the chain",    "the head's evaluations"};
     int i = 0;
     while (!(stages >> i & 1)) i++;
     return names[i];

@@ -143,9 +143,10 @@ static int run(bench_options *o, const run_models *models)
     image_run measured = {models->model, NULL};
     mar_stats stats = {0};
     double peak = 0;
-    mar_status status = models_session(models, &o->run, o->batch, &measured.session);
-    if (status == MAR_OK) status = mar_measure_peak(models->library, &peak);
-    int exit_status = status == MAR_OK ? measure(o, &measured, &stats) : tool_error("%s", mar_error(models->library));
+    int exit_status = models_session(models, &o->run, o->batch, &measured.session);
+    if (exit_status == 0 && mar_measure_peak(models->library, &peak) != MAR_OK)
+        exit_status = tool_error("%s", mar_error(models->library));
+    if (exit_status == 0) exit_status = measure(o, &measured, &stats);
     const char *backend = mar_backend_description(models->library);
     if (exit_status == 0 && o->json)
         exit_status = print_json(o, &stats, peak, backend);

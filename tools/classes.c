@@ -1,7 +1,7 @@
 #include "tools/classes.h"
 
+#include "tools/class_file.h"
 #include "tools/command.h"
-#include "tools/suggest.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { NAME_MAX_LENGTH = 128, CANDIDATES = 3 };
+#include <strings.h>
+#include <unistd.h>
 
 static int fail(char *why, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static int fail(char *why, size_t size, const char *format, ...)
@@ -23,193 +23,212 @@ static int fail(char *why, size_t size, const char *format, ...)
     return 1;
 }
 
-/* text[0..n) in lower case, with single spaces for runs of space, '_' and '-', none at the ends. */
-static void normalise(const char *text, size_t n, char out[NAME_MAX_LENGTH])
+/* A list of classes as it grows. */
+typedef struct {
+    int *labels; /* [capacity], of which count are set */
+    int count, capacity;
+    int classes; /* of the model */
+} label_list;
+
+static int add_range(label_list *l, int first, int last, char *why, size_t size)
 {
-    size_t length = 0;
-    int gap = 0;
-    for (size_t i = 0; i < n && length < NAME_MAX_LENGTH - 2; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (isspace(c) || c == '_' || c == '-') {
-            gap = length > 0;
-        } else {
-            if (gap) out[length++] = ' ';
-            out[length++] = (char)tolower(c);
-            gap = 0;
-        }
+    const int more = last - first + 1;
+    if (more > CLASSES_LIST_MAX - l->count)
+        return fail(why, size, "class list: more than %d classes, expected that many at most", CLASSES_LIST_MAX);
+    if (l->count + more > l->capacity) {
+        const int capacity = 2 * l->capacity + more;
+        int *larger = realloc(l->labels, (size_t)capacity * sizeof *larger);
+        if (!larger) return fail(why, size, "class list: out of memory for %d classes", capacity);
+        l->labels = larger;
+        l->capacity = capacity;
     }
-    out[length] = '\0';
-}
-
-/* Steps through a class's synonyms: stores the next one and returns its end, or NULL after the last. */
-static const char *next_synonym(const char *at, const char **start, size_t *length)
-{
-    if (!*at) return NULL;
-    at += strspn(at, ", ");
-    *start = at;
-    *length = strcspn(at, ",");
-    return at + *length;
-}
-
-const char *class_name(int label, int classes, char *name, size_t size)
-{
-    const char *start = "";
-    size_t length = 0;
-    if (classes == IMAGENET_CLASSES && label >= 0 && label < classes)
-        next_synonym(imagenet_classes[label], &start, &length);
-    snprintf(name, size, "%.*s", (int)length, start);
-    return name;
-}
-
-/* Appends `"name" (number)` to a list of candidates. `synonym` points into the table. */
-static void append_candidate(char *text, size_t size, int label, const char *synonym)
-{
-    size_t used = strlen(text);
-    snprintf(text + used, size - used, "%s\"%.*s\" (%d)", used ? ", " : "", (int)strcspn(synonym, ","), synonym, label);
-}
-
-/* How far `word` is from meaning `name`, both normalised: 0..99 if it is a part of it made of whole words,
- * from 100 on by spelling, INT_MAX if too far to be meant. */
-static int distance_to(const char *word, const char *name)
-{
-    size_t n = strlen(word);
-    for (const char *at = name; n >= 2 && (at = strstr(at, word)); at++)
-        if ((at == name || at[-1] == ' ') && (at[n] == '\0' || at[n] == ' ')) {
-            size_t rest = strlen(name) - n;
-            return rest < 99 ? (int)rest : 99;
-        }
-    int d = suggest_distance(word, name);
-    return d <= 1 + (int)n / 4 ? 100 + d : INT_MAX;
-}
-
-static int unknown_name(const char *item, int n, const char *word, char *why, size_t size)
-{
-    struct {
-        int distance, label;
-        const char *synonym;
-    } best[CANDIDATES];
-    int found = 0;
-    for (int label = 0; label < IMAGENET_CLASSES; label++) {
-        int distance = INT_MAX; /* of the class: that of its nearest synonym */
-        const char *at = imagenet_classes[label], *start, *nearest = NULL;
-        size_t length;
-        while ((at = next_synonym(at, &start, &length))) {
-            char name[NAME_MAX_LENGTH];
-            normalise(start, length, name);
-            int d = distance_to(word, name);
-            if (d < distance) {
-                distance = d;
-                nearest = start;
-            }
-        }
-        if (!nearest) continue;
-        int place = found < CANDIDATES ? found++ : CANDIDATES; /* insertion into the best few */
-        for (; place > 0 && best[place - 1].distance > distance; place--)
-            if (place < CANDIDATES) best[place] = best[place - 1];
-        if (place < CANDIDATES) {
-            best[place].distance = distance;
-            best[place].label = label;
-            best[place].synonym = nearest;
-        }
-    }
-    if (!found)
-        return fail(why, size,
-                    "class \"%.*s\": not an ImageNet class, expected a number from 0 to 999 or a name such as "
-                    "\"golden retriever\"",
-                    n, item);
-    char candidates[3 * (NAME_MAX_LENGTH + 16)] = "";
-    for (int i = 0; i < found; i++) append_candidate(candidates, sizeof candidates, best[i].label, best[i].synonym);
-    return fail(why, size, "class \"%.*s\": not an ImageNet class, did you mean %s?", n, item, candidates);
-}
-
-static int parse_name(const char *item, int n, int *label, char *why, size_t size)
-{
-    char word[NAME_MAX_LENGTH], candidates[3 * (NAME_MAX_LENGTH + 16)] = "";
-    normalise(item, (size_t)n, word);
-    int found = 0;
-    for (int i = 0; i < IMAGENET_CLASSES; i++) {
-        const char *at = imagenet_classes[i], *start, *other = NULL;
-        size_t length;
-        int match = 0;
-        while ((at = next_synonym(at, &start, &length))) {
-            char name[NAME_MAX_LENGTH];
-            normalise(start, length, name);
-            if (strcmp(name, word) == 0)
-                match = 1;
-            else if (!other)
-                other = start; /* says which of the classes of the same name this is */
-        }
-        if (!match) continue;
-        if (found++ == 0) *label = i;
-        if (!other) other = imagenet_classes[i];
-        if (found <= CANDIDATES) append_candidate(candidates, sizeof candidates, i, other);
-    }
-    if (found == 0) return unknown_name(item, n, word, why, size);
-    if (found > 1)
-        return fail(why, size, "class \"%.*s\": %d classes have this name, expected one of %s", n, item, found,
-                    candidates);
+    for (int label = first; label <= last; label++) l->labels[l->count++] = label;
     return 0;
 }
 
-/* One item of the list, blanks cut off: item[0..n). */
-static int parse_item(const char *item, int n, int classes, int *label, char *why, size_t size)
+static void drop(label_list *l)
 {
-    int digits = n > 0 && (isdigit((unsigned char)item[0]) || item[0] == '-' || item[0] == '+');
-    for (int i = 1; i < n; i++) digits &= isdigit((unsigned char)item[i]) != 0;
-    if (digits && (n > 1 || isdigit((unsigned char)item[0]))) {
-        errno = 0;
-        long v = strtol(item, NULL, 10); /* stops at the comma or the end */
-        if (errno || v < 0 || v >= classes)
-            return fail(why, size, "class %.*s: out of range, expected 0 to %d", n < 40 ? n : 40, item, classes - 1);
-        *label = (int)v;
-        return 0;
+    free(l->labels);
+    *l = (label_list){0};
+}
+
+/* "7" or "-7": item[0..n) is a whole number and nothing else. */
+static int is_number(const char *item, int n)
+{
+    const int sign = n > 1 && (item[0] == '-' || item[0] == '+');
+    for (int i = sign; i < n; i++)
+        if (!isdigit((unsigned char)item[i])) return 0;
+    return n > 0;
+}
+
+/* The number that begins at text and ends with its digits, or -1 if it is no class. */
+static int class_number(const char *text, int classes)
+{
+    errno = 0;
+    const long v = strtol(text, NULL, 10);
+    return errno || v < 0 || v >= classes ? -1 : (int)v;
+}
+
+/* "0-9" or "0 - 9": stores where the second number begins. */
+static int is_range(const char *item, int n, const char **second)
+{
+    int i = 0, digits = 0;
+    while (i < n && isdigit((unsigned char)item[i])) i++;
+    digits = i;
+    while (i < n && isspace((unsigned char)item[i])) i++;
+    if (digits == 0 || i == n || item[i++] != '-') return 0;
+    while (i < n && isspace((unsigned char)item[i])) i++;
+    *second = item + i;
+    return item[i] != '+' && item[i] != '-' && is_number(item + i, n - i);
+}
+
+static int is_all(const char *item, int n)
+{
+    return n == 3 && strncasecmp(item, "all", 3) == 0;
+}
+
+/* One item of the list, blanks cut off: item[0..n). */
+static int parse_item(label_list *l, const char *item, int n, char *why, size_t size)
+{
+    const int classes = l->classes, shown = n < 40 ? n : 40;
+    const char *second;
+    int label;
+    if (is_number(item, n)) {
+        label = class_number(item, classes);
+        if (label < 0) return fail(why, size, "class %.*s: out of range, expected 0 to %d", shown, item, classes - 1);
+        return add_range(l, label, label, why, size);
+    }
+    if (is_range(item, n, &second)) {
+        const int first = class_number(item, classes), last = class_number(second, classes);
+        if (first < 0 || last < 0)
+            return fail(why, size, "class %.*s: out of range, expected 0 to %d", shown, item, classes - 1);
+        if (first > last)
+            return fail(why, size, "class %.*s: goes downwards, expected %d-%d", shown, item, last, first);
+        return add_range(l, first, last, why, size);
     }
     if (n == 0)
         return fail(why, size, "class \"\": empty, expected numbers%s separated by commas",
                     classes == IMAGENET_CLASSES ? " or names" : "");
+    if (is_all(item, n)) return add_range(l, 0, classes - 1, why, size);
+    if (item[0] == '@')
+        return fail(why, size, "class \"%.*s\": expected a class, not a file with classes", shown, item);
     if (classes != IMAGENET_CLASSES)
-        return fail(why, size,
-                    "class \"%.*s\": expected a number from 0 to %d (names are those of ImageNet and need a model "
-                    "of 1000 classes)",
-                    n, item, classes - 1);
-    if (n >= NAME_MAX_LENGTH - 1) return fail(why, size, "class \"%.24s...\": too long for a name or number", item);
-    return parse_name(item, n, label, why, size);
+        return fail(
+            why, size,
+            "class \"%.*s\": expected a number from 0 to %d or a range of them (names are those of ImageNet and "
+            "need a model of 1000 classes)",
+            shown, item, classes - 1);
+    return class_find(item, n, &label, why, size) || add_range(l, label, label, why, size);
+}
+
+/* The item at text, which ends before one of `ends`: stores its length without blanks around it and its begin. Returns
+ * where it ends. */
+static const char *cut_item(const char *text, const char *ends, const char **item, int *n)
+{
+    const char *end = text + strcspn(text, ends), *last = end;
+    while (text < end && isspace((unsigned char)*text)) text++;
+    while (last > text && isspace((unsigned char)last[-1])) last--;
+    *item = text;
+    *n = last - text < INT_MAX ? (int)(last - text) : INT_MAX;
+    return end;
+}
+
+/* Adds the classes in the text of a file: an item ends with a comma or its line, # begins a comment. */
+static int parse_text(label_list *l, const char *text, char *why, size_t size)
+{
+    const int before = l->count;
+    int line = 1;
+    for (const char *at = text; *at; at++) {
+        const char *item;
+        int n;
+        at = cut_item(at, ",\n#", &item, &n);
+        char reason[1024];
+        if (n > 0 && parse_item(l, item, n, reason, sizeof reason) != 0)
+            return fail(why, size, "line %d: %s", line, reason);
+        if (*at == '#') at += strcspn(at, "\n");
+        line += *at == '\n';
+        if (!*at) break;
+    }
+    if (l->count > before) return 0;
+    return fail(why, size, "no class in it, expected numbers%s, one a line or separated by commas",
+                l->classes == IMAGENET_CLASSES ? " or names" : "");
+}
+
+/* Adds the classes of the file "@FILE" or "@-" that item[0..n) names. */
+static int parse_file(label_list *l, const char *item, int n, char *why, size_t size)
+{
+    char name[1024], reason[1024];
+    char *text;
+    if (n >= (int)sizeof name) return fail(why, size, "%.40s...: the name is too long", item);
+    snprintf(name, sizeof name, "%.*s", n - 1, item + 1);
+    const char *shown = strcmp(name, "-") == 0 ? "standard input" : name;
+    if (!*name) return fail(why, size, "@: expected a file's name behind it, or - for standard input");
+    if (class_file_read(name, &text, reason, sizeof reason) != 0) return fail(why, size, "%s: %s", shown, reason);
+    const int failed = parse_text(l, text, reason, sizeof reason);
+    free(text);
+    return failed ? fail(why, size, "%s: %s", shown, reason) : 0;
+}
+
+/* Reads a list; with_files: "@FILE" is one of its items. */
+static int parse_list(label_list *l, const char *list, int with_files, char *why, size_t size)
+{
+    for (const char *at = list;; at++) {
+        const char *item;
+        int n;
+        at = cut_item(at, ",", &item, &n);
+        const int failed = with_files && n > 0 && item[0] == '@' ? parse_file(l, item, n, why, size)
+                                                                 : parse_item(l, item, n, why, size);
+        if (failed) return 1;
+        if (!*at) return 0;
+    }
+}
+
+static int parse(const char *list, int classes, int with_files, int **labels, int *count, char *why, size_t size)
+{
+    label_list l = {.classes = classes};
+    const int failed = parse_list(&l, list, with_files, why, size);
+    if (failed) drop(&l);
+    *labels = l.labels;
+    *count = l.count;
+    return failed;
 }
 
 int classes_parse(const char *list, int classes, int **labels, int *count, char *why, size_t why_size)
 {
-    int items = 1;
-    for (const char *c = list; *c; c++) items += *c == ',';
-    *labels = malloc((size_t)items * sizeof **labels);
-    *count = 0;
-    if (!*labels) return fail(why, why_size, "class list: out of memory for %d items", items);
-    for (const char *at = list;; at++) {
-        at += strspn(at, " \t");
-        size_t n = strcspn(at, ","), end = n;
-        while (end > 0 && isspace((unsigned char)at[end - 1])) end--;
-        if (parse_item(at, (int)end, classes, &(*labels)[*count], why, why_size) != 0) {
-            free(*labels);
-            *labels = NULL;
-            *count = 0;
-            return 1;
-        }
-        ++*count;
-        at += n;
+    return parse(list, classes, 0, labels, count, why, why_size);
+}
+
+int classes_parse_text(const char *text, int classes, int **labels, int *count, char *why, size_t why_size)
+{
+    label_list l = {.classes = classes};
+    const int failed = parse_text(&l, text, why, why_size);
+    if (failed) drop(&l);
+    *labels = l.labels;
+    *count = l.count;
+    return failed;
+}
+
+int classes_check_files(const char *list)
+{
+    for (const char *at = list ? list : "";; at++) {
+        const char *item;
+        int n;
+        at = cut_item(at, ",", &item, &n);
+        char *name = n > 1 && item[0] == '@' ? strndup(item + 1, (size_t)n - 1) : NULL;
+        const int failed = name && strcmp(name, "-") != 0 && access(name, R_OK) != 0;
+        if (failed) tool_error("--class: %s: %s", name, strerror(errno));
+        free(name);
+        if (failed) return 1;
         if (!*at) return 0;
     }
 }
 
 int classes_choose(const char *list, int classes, int default_all, int **labels, int *count)
 {
-    char why[1024];
-    if (list)
-        return classes_parse(list, classes, labels, count, why, sizeof why) == 0 ? 0 : tool_error("--class: %s", why);
-    if (!default_all)
+    char why[1536];
+    if (!list && !default_all)
         return tool_error("--class is missing, expected numbers from 0 to %d%s", classes - 1,
-                          classes == IMAGENET_CLASSES ? " or names such as \"golden retriever\"" : "");
-    *labels = malloc((size_t)classes * sizeof **labels);
-    if (!*labels) return tool_error("out of memory for %d classes", classes);
-    for (int i = 0; i < classes; i++) (*labels)[i] = i;
-    *count = classes;
-    return 0;
+                          classes == IMAGENET_CLASSES ? " or names such as \"golden retriever\" (mar classes)" : "");
+    if (parse(list ? list : "all", classes, 1, labels, count, why, sizeof why) == 0) return 0;
+    return tool_error("--class: %s", why);
 }

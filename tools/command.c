@@ -29,7 +29,7 @@ const char *tool_base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-int tool_open(const mar_options *options, mar **out)
+static int open_library(const mar_options *options, mar **out)
 {
     mar_status status = mar_open(options, out);
     if (status == MAR_OK) return 0;
@@ -42,7 +42,7 @@ int tool_open(const mar_options *options, mar **out)
 int tool_open_files(mar **out)
 {
     const mar_options options = {.backend = MAR_BACKEND_CPU, .threads = 1};
-    return tool_open(&options, out);
+    return open_library(&options, out);
 }
 
 static int json_lacks; /* cJSON had no memory for part of the record */

@@ -14,9 +14,8 @@ int tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The name behind the last slash. */
 const char *tool_base_name(const char *path);
 
-/* mar_open, with its failure printed. Returns 0 or the exit status. */
-int tool_open(const mar_options *options, mar **out);
-/* Opens the CPU with one thread, for commands that only read and write files. Returns as tool_open does. */
+/* Opens the CPU with one thread, for commands that only read and write files. Returns 0, or 1 with the error printed.
+ */
 int tool_open_files(mar **out);
 
 /* Starts a JSON record, to which cJSON adds. What it has no memory for it leaves out without a word, so it is watched

@@ -7,6 +7,7 @@ const command commands[] = {
     {"inspect", "say what a checkpoint contains and what is wrong with it", cmd_inspect, manual_inspect},
     {"convert", "write a checkpoint as safetensors: f32, bf16 or f16", cmd_convert, manual_convert},
     {"bench", "measure seconds per image and where they go", cmd_bench, manual_bench},
+    {"classes", "list the classes of ImageNet, or those with given words", cmd_classes, manual_classes},
     {"methods", "list the ways to be faster: parameters, source, whether exact", cmd_methods, manual_methods},
     {"fidelity", "compare a faster run with a reference: speed, distance, a page", cmd_fidelity, manual_fidelity},
     {0},

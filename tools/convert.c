@@ -1,5 +1,6 @@
 /* mar convert: a checkpoint, checked and rewritten as safetensors. */
 #include "tools/command.h"
+#include "tools/file.h"
 #include "tools/options_help.h"
 #include "tools/run_options.h"
 #include "tools/subcommands.h"
@@ -27,9 +28,9 @@ static void set_up(convert_options *o, option_set *set)
 {
     *o = (convert_options){0};
     o->heads_row = option_at(run_option("heads"), offsetof(convert_options, heads), "Options");
-    o->operands[0] =
-        (operand){"IN", &o->in, "a MAR model or KL autoencoder: .safetensors, or .pth or .ckpt as PyTorch writes it"};
-    o->operands[1] = (operand){"OUT.safetensors", &o->out, "the file to write, complete or not there"};
+    o->operands[0] = (operand){
+        "IN", &o->in, "a MAR model or KL autoencoder: .safetensors, or .pth or .ckpt as PyTorch writes it", NULL};
+    o->operands[1] = (operand){"OUT.safetensors", &o->out, "the file to write, complete or not there", NULL};
     *set = (option_set){
         .command = "convert",
         .about = "usage: mar convert IN OUT.safetensors [OPTIONS]\n"
@@ -59,6 +60,7 @@ int cmd_convert(int argc, char **argv)
     set_up(&o, &set);
     int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
+    if (tool_can_write_as(o.out, ".safetensors") != 0) return 1;
     mar *m;
     status = tool_open_files(&m);
     if (status) return status;

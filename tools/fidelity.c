@@ -1,4 +1,5 @@
 /* mar fidelity: is a faster run the same in distribution, and if not, how far off is it? */
+#include "tools/classes.h"
 #include "tools/command.h"
 #include "tools/fidelity_compare.h"
 #include "tools/fidelity_job.h"
@@ -51,7 +52,7 @@ static const mar_param rows[] = {
      .group = for_all,
      .type = MAR_TYPE_TEXT,
      .argument = "LIST",
-     .help = "numbers or ImageNet names; demo: 0 to 9\nAs for mar generate."},
+     .help = "numbers, names, all or @FILE; demo: 0 to 9\nAs for mar generate."},
     {.name = "out",
      .offset = offsetof(fidelity, out),
      .group = for_all,
@@ -209,9 +210,7 @@ static void name_run(const fidelity *f, fidelity_run *r)
 
 static int check_files(const fidelity *f)
 {
-    if (tool_can_write_as(f->out, NULL) != 0) return 1;
-    if (f->plot && tool_same_path(f->plot, f->out))
-        return tool_error("--plot %s: --out writes there, expected another file", f->plot);
+    if (classes_check_files(f->class_list) != 0 || tool_can_write_as(f->out, ".html") != 0) return 1;
     return f->plot ? tool_can_write_as(f->plot, ".svg") : 0;
 }
 

@@ -26,10 +26,7 @@ static int open_session(const fidelity *f, fidelity_run *r, progress *bar, model
                         mar_session **session)
 {
     if (models_load(store, &r->options, bar, models) != 0) return 1;
-    const mar_status status = models_session(models, &r->options, f->batch, session);
-    if (status == MAR_ENOMEM && f->batch > 1)
-        return tool_error("%s; a smaller --batch than %d needs less", mar_error(models->library), f->batch);
-    if (status != MAR_OK) return tool_error("%s", mar_error(models->library));
+    if (models_session(models, &r->options, f->batch, session) != 0) return 1;
     snprintf(r->guarantee, sizeof r->guarantee, "%s", mar_session_guarantee(*session));
     return 0;
 }
@@ -74,6 +71,7 @@ static int same_shape(const fidelity *f, const fidelity_run *r, const run_models
 int fidelity_open(fidelity *f, progress *bar, fidelity_sessions *open)
 {
     if (f->batch > f->num) f->batch = f->num;
+    open->store.quiet = f->quiet;
     for (int i = 0; i < f->run_count; i++) {
         fidelity_run *r = &f->runs[i];
         if (open_session(f, r, bar, &open->store, &open->models[i], &open->sessions[i]) != 0) return 1;

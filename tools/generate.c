@@ -29,10 +29,13 @@ static const mar_param image_rows[] = {
      .group = "Images",
      .type = MAR_TYPE_TEXT,
      .argument = "LIST",
-     .help = "numbers or ImageNet names: 207,sea_slug; demo: 0 to 9\n"
-             "Separated by commas. Names are for models of 1000 classes. In them upper and lower case, and spaces, "
-             "dashes and underscores, are the same. A name that two classes share is refused with the numbers to "
-             "choose from. The default for the demo is all ten digits."},
+     .help = "classes: 0-9,207,sea_slug, all or @FILE; demo: 0 to 9\n"
+             "Numbers, ranges of numbers and names, separated by commas. all is every class. @FILE stands for the "
+             "classes in a file, one a line or separated by commas, with comments behind #; @- for those on standard "
+             "input. Names are those of ImageNet and for models of 1000 classes; mar classes lists them. In them upper "
+             "and lower case, and spaces, dashes and underscores, are the same. A name that two classes share is "
+             "refused with the numbers to choose from. A class may be there several times. The default for the demo is "
+             "all ten digits."},
     {.name = "num",
      .offset = offsetof(generate_options, num),
      .group = "Images",
@@ -200,17 +203,12 @@ static int prepare(generate_job *job, progress *bar)
 {
     generate_options *o = &job->options;
     double began = tool_seconds();
-    if (output_check(&job->out, o->out) != 0 || check_map(job) != 0) return 1;
-    if (!o->run.vae && !run_is_demo(o->run.model))
-        return tool_error("--vae is missing, expected an image decoder: the official models use kl16.ckpt, linked from "
-                          "the page github.com/LTH14/mar");
+    if (classes_check_files(o->classes) != 0 || output_check(&job->out, o->out) != 0 || check_map(job) != 0) return 1;
+    if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
     if (models_load(&job->store, &o->run, bar, &job->models) != 0) return 1;
     if (resolve_classes(job) != 0) return 1;
     if (o->batch > job->total) o->batch = (int)job->total;
-    mar_status status = models_session(&job->models, &o->run, o->batch, &job->session);
-    if (status == MAR_ENOMEM && o->batch > 1)
-        return tool_error("%s; a smaller --batch than %d needs less", mar_error(job->models.library), o->batch);
-    if (status != MAR_OK) return library_error(job);
+    if (models_session(&job->models, &o->run, o->batch, &job->session) != 0) return 1;
     mar_session_image_size(job->session, &job->width, &job->height);
     if (make_canvases(job) != 0) return 1;
     if (acceptance_create(mar_model_get_config(job->models.model)->seq_len, o->run.used.num_iter, o->batch,
@@ -355,6 +353,7 @@ int cmd_generate(int argc, char **argv)
     int status = parse(argc, argv, &job.options);
     if (status != OPTIONS_RUN) return status;
     progress_start(&bar, job.options.quiet);
+    job.store.quiet = job.options.quiet;
     status = generate(&job, &bar);
     mar_session_free(job.session);
     models_free(&job.store);

@@ -2,6 +2,7 @@
 
 #include "tools/command.h"
 #include "tools/interruption.h"
+#include "tools/run_options.h"
 
 #include <stdlib.h>
 
@@ -121,7 +122,9 @@ static int make_batch(image_loop *loop, int turn, int run, const image_sink *sin
     mar_status status = make_tokens(loop, r->session, first, batch.n);
     if (status == MAR_OK && interruption_came()) return 0;
     if (status == MAR_OK) status = fetch(loop, r, &batch, &stats);
-    if (status != MAR_OK) return tool_error("%s", mar_session_error(r->session));
+    char text[1024];
+    if (status != MAR_OK)
+        return tool_error("%s", run_options_dashed(mar_session_error(r->session), 1, text, sizeof text));
     for (int i = 0; i < sink_count; i++)
         if (sinks[i].take(sinks[i].self, &batch) != 0) return 1;
     loop->finished += batch.n;

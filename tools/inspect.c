@@ -28,7 +28,8 @@ static void set_up(inspect_options *o, option_set *set)
     o->heads_row = option_at(run_option("heads"), offsetof(inspect_options, heads), "Options");
     o->operands[0] = (operand){"FILE", &o->path,
                                "a MAR model or KL autoencoder: .safetensors, or .pth or .ckpt as PyTorch writes it; "
-                               "or demo, demo-draft, demo-vae (built in)"};
+                               "or demo, demo-draft, demo-vae (built in)",
+                               NULL};
     *set = (option_set){
         .command = "inspect",
         .about = "usage: mar inspect FILE [OPTIONS]\n"

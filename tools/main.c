@@ -17,8 +17,8 @@ static void print_help(void)
           stdout);
     for (const command *c = commands; c->name; c++) printf("  %-9s  %s\n", c->name, c->about);
     fputs("\n"
-          "  --help     this page\n"
-          "  --version  the version\n"
+          "  -h, --help     this page\n"
+          "  -V, --version  the version\n"
           "\n"
           "More on every option is in man mar, on ways to be faster in mar methods.\n"
           "\n"
@@ -49,7 +49,7 @@ static int run(int argc, char **argv)
         print_help();
         return 0;
     }
-    if (strcmp(argv[1], "--version") == 0) {
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
         printf("mar %s\n", mar_version());
         return 0;
     }

@@ -10,13 +10,46 @@ static int same_options(const mar_options *a, const mar_options *b)
     return a->dtype == b->dtype && a->threads == b->threads && a->backend == b->backend && a->device == b->device;
 }
 
+/* "backend cuda: ..." is of an option whatever the status, but other words are only if options are what is wrong. */
+static int refuse(mar_status status, const char *words, const char *hint)
+{
+    char text[1024], first[64];
+    const char *behind = words + strcspn(words, " :");
+    if (status == MAR_EARG) return tool_error("%s%s", run_options_dashed(words, 0, text, sizeof text), hint);
+    snprintf(first, sizeof first, "%.*s", (int)(behind - words), words);
+    return tool_error("%s%s%s", run_options_dashed(first, 0, text, sizeof text), behind, hint);
+}
+
+/* The CPU's threads that the handle has; 0: it is no CPU's. */
+static int threads_of(const mar *library)
+{
+    const char *description = mar_backend_description(library), *comma = strrchr(description, ',');
+    int threads;
+    return comma && sscanf(comma, ", %d thread", &threads) == 1 ? threads : 0;
+}
+
+static void warn_of_threads(model_store *store, const mar_options *options, const mar *library)
+{
+    const int threads = threads_of(library);
+    if (store->quiet || store->warned || threads == 0 || options->threads <= threads) return;
+    fprintf(stderr, "mar: warning: --threads %d: %d %s used, as many as there are cores for this process\n",
+            options->threads, threads, threads == 1 ? "is" : "are");
+    store->warned = 1;
+}
+
 /* The handle for these options. NULL after printing an error. */
 static mar *open_library(model_store *store, const mar_options *options)
 {
     for (int i = 0; i < store->handle_count; i++)
         if (same_options(&store->handles[i].options, options)) return store->handles[i].library;
     mar *library = NULL;
-    if (tool_open(options, &library) != 0) return NULL;
+    const mar_status status = mar_open(options, &library);
+    if (status != MAR_OK) {
+        refuse(status, library ? mar_error(library) : mar_status_name(status), "");
+        mar_close(library);
+        return NULL;
+    }
+    warn_of_threads(store, options, library);
     store->handles[store->handle_count].options = *options;
     store->handles[store->handle_count++].library = library;
     return library;
@@ -34,6 +67,20 @@ static mar_status load_file(mar *library, model_file *file, int is_model, progre
     return status;
 }
 
+/* Prints why the file could not be loaded, and where a file of the other kind belongs. The library's line begins with
+ * the file's name. */
+static void explain_load(const mar *library, const model_file *file, int is_model)
+{
+    char text[1024];
+    const char *words = mar_error(library), *belongs = "";
+    const size_t length = strlen(file->path);
+    const int is_named = strncmp(words, file->path, length) == 0;
+    const char *what = run_options_dashed(is_named ? words + length : words, 1, text, sizeof text);
+    if (is_model && strncmp(what, ": is an image decoder", 21) == 0) belongs = "; give it as --vae";
+    if (!is_model && strncmp(what, ": is a MAR model", 16) == 0) belongs = "; give it as --model";
+    tool_error("%s%s%s", is_named ? file->path : "", what, belongs);
+}
+
 /* The file, loaded now or before. NULL after printing an error. */
 static const model_file *get_file(model_store *store, mar *library, const char *path, int heads, int is_model,
                                   progress *bar)
@@ -46,7 +93,7 @@ static const model_file *get_file(model_store *store, mar *library, const char *
     model_file *f = &store->files[store->file_count];
     *f = (model_file){.library = library, .path = path, .heads = heads};
     if (load_file(library, f, is_model, bar) != MAR_OK) {
-        tool_error("%s", mar_error(library));
+        explain_load(library, f, is_model);
         return NULL;
     }
     store->file_count++;
@@ -69,11 +116,40 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     return 0;
 }
 
-mar_status models_session(const run_models *models, run_options *o, int max_batch, mar_session **out)
+int models_lack_vae(const run_options *o)
+{
+    mar *library;
+    mar_vae *vae;
+    if (tool_open_files(&library) != 0) return 1;
+    const mar_status status = mar_vae_load(library, o->model, &vae);
+    mar_vae_free(vae);
+    mar_close(library);
+    if (status == MAR_OK)
+        return tool_error("%s: is an image decoder (KL autoencoder), expected a MAR model; give it as --vae", o->model);
+    return tool_error("--vae is missing, expected an image decoder: the official models use kl16.ckpt, linked from the "
+                      "page github.com/LTH14/mar");
+}
+
+/* Prints why there is no session. What helps against too little memory is an option of the command. */
+static int refuse_session(const mar *library, mar_status status, int max_batch)
+{
+    static const char advice[] = "; lower the batch"; /* the library's */
+    char words[1024], hint[64] = "";
+    snprintf(words, sizeof words, "%s", mar_error(library));
+    if (status == MAR_ENOMEM && max_batch > 1) {
+        char *end = strstr(words, advice);
+        if (end && !end[strlen(advice)]) *end = '\0';
+        snprintf(hint, sizeof hint, "; a smaller --batch than %d needs less", max_batch);
+    }
+    return refuse(status, words, hint);
+}
+
+int models_session(const run_models *models, run_options *o, int max_batch, mar_session **out)
 {
     const mar_status status = mar_session_create(models->model, models->vae, &o->params, max_batch, out);
-    if (status == MAR_OK) o->used = *mar_session_get_params(*out);
-    return status;
+    if (status != MAR_OK) return refuse_session(models->library, status, max_batch);
+    o->used = *mar_session_get_params(*out);
+    return 0;
 }
 
 void models_free(model_store *store)

@@ -37,14 +37,18 @@ typedef struct {
     int handle_count;           /* of handles in use */
     model_file files[MODELS_FILES_MAX];
     int file_count; /* of files in use */
+    int quiet;      /* 1: no warnings. Set it before the first models_load */
+    int warned;     /* models_load has said that there are fewer threads than asked for */
 } model_store;
 
 /* Opens the library for a run. Loads the files that the store does not have yet. A demo model brings its image
- * decoder. Sets o->vae and o->params.draft. `bar` may be NULL. Serves MODELS_RUNS_MAX runs. Returns 0, or 1 with the
- * error printed. */
+ * decoder. Sets o->vae and o->params.draft. `bar` may be NULL. Serves MODELS_RUNS_MAX runs. Says on stderr if it uses
+ * fewer threads than asked for. Returns 0, or 1 with the error printed. */
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out);
-/* mar_session_create. Sets o->used. */
-mar_status models_session(const run_models *models, run_options *o, int max_batch, mar_session **out);
+/* Prints that the run has no image decoder, or that its model is one. Returns 1. */
+int models_lack_vae(const run_options *o);
+/* mar_session_create. Sets o->used. Returns 0, or 1 with the error printed. */
+int models_session(const run_models *models, run_options *o, int max_batch, mar_session **out);
 /* Frees all that was loaded; free the sessions first. */
 void models_free(model_store *store);
 

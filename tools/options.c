@@ -39,13 +39,48 @@ const option *options_find(const option_set *set, const char *name)
     return i < 0 ? NULL : &set->options[i];
 }
 
-/* The name in an argument "--name" or "--name=value", dashes as underscores; cut if absurdly long. */
+/* Options that have a letter, too. Any other set that has an option of the name has it with the letter. -h is in
+ * asks_for_help. */
+static const struct {
+    char letter;
+    const char *name;
+} letters[] = {{'o', "out"}, {'s', "seed"}, {'q', "quiet"}, {0}};
+
+char options_letter(const char *name)
+{
+    int i = 0;
+    while (letters[i].letter && strcmp(letters[i].name, name) != 0) i++;
+    return letters[i].letter;
+}
+
+/* As find. -1, too, for a letter that another command has. */
+static int find_letter(const option_set *set, char letter)
+{
+    for (int i = 0; letters[i].letter; i++)
+        if (letters[i].letter == letter) return find(set, letters[i].name);
+    return -1;
+}
+
+static int is_flag(const option *o)
+{
+    return o->param->type == MAR_TYPE_FLAG;
+}
+
+/* The name at the beginning of "name" or "name=value", dashes as underscores; cut if absurdly long. */
 static void option_name(const char *argument, char *name, size_t size)
 {
-    size_t n = strcspn(argument + 2, "=");
+    size_t n = strcspn(argument, "=");
     if (n >= size) n = size - 1;
-    for (size_t i = 0; i < n; i++) name[i] = argument[2 + i] == '-' ? '_' : argument[2 + i];
+    for (size_t i = 0; i < n; i++) name[i] = argument[i] == '-' ? '_' : argument[i];
     name[n] = '\0';
+}
+
+/* Whether it is no value but the next option: "--num", or "-o" alone. Behind a single dash anything else may be meant
+ * as a value, as in "-5". */
+static int is_option(const option_set *set, const char *argument)
+{
+    if (strncmp(argument, "--", 2) == 0) return 1;
+    return argument[0] == '-' && argument[1] && !argument[2] && find_letter(set, argument[1]) >= 0;
 }
 
 static int unknown_option(const option_set *set, const char *name)
@@ -70,64 +105,118 @@ static mar_status store(const option *o, const char *text, char *why, size_t siz
     return *text ? MAR_OK : MAR_EARG;
 }
 
-/* Handles the option at argv[i]. Returns how many arguments it took, or 0 after an error. */
-static int take_option(option_set *set, int argc, char **argv, int i)
+/* Gives the option its value: `joined` from the same argument, or NULL and `next`, which may be NULL as well, from the
+ * next one. Returns how many arguments that took, or 0 after an error. */
+static int give(const option_set *set, option *o, const char *joined, const char *next)
 {
-    char name[64], text[1024];
-    option_name(argv[i], name, sizeof name);
-    const int at = find(set, name);
-    if (at < 0) {
-        unknown_option(set, name);
-        return 0;
-    }
-    option *o = &set->options[at];
-    const int flag = o->param->type == MAR_TYPE_FLAG;
-    const char *equals = strchr(argv[i], '=');
-    const char *value = equals ? equals + 1 : flag ? "on" : i + 1 < argc ? argv[i + 1] : NULL;
-    if (flag && equals) {
-        tool_error("--%s: takes no value, found %s", name, equals + 1);
-    } else if (!value || (!equals && strncmp(value, "--", 2) == 0)) {
+    char text[1024];
+    const char *name = o->param->name, *value = is_flag(o) ? "on" : joined ? joined : next;
+    if (is_flag(o) && joined) {
+        tool_error("--%s: takes no value, found %s", name, joined);
+    } else if (!value || (value == next && is_option(set, next))) {
         tool_error("--%s: expected %s, found %s", name, mar_param_expects(o->param, text, sizeof text),
                    value ? value : "nothing");
     } else if (store(o, value, text, sizeof text) != MAR_OK) {
         tool_error("--%s", text);
     } else {
         o->given = 1;
-        return equals || flag ? 1 : 2;
+        return value == next ? 2 : 1;
     }
     return 0;
 }
 
-static int asks_for_help(int argc, char **argv)
+/* Handles the option "--name" or "--name=value"; `next` is the next argument or NULL. As give. */
+static int take_option(option_set *set, const char *argument, const char *next)
+{
+    char name[64];
+    option_name(argument + 2, name, sizeof name);
+    const int at = find(set, name);
+    const char *equals = strchr(argument, '=');
+    if (at >= 0) return give(set, &set->options[at], equals ? equals + 1 : NULL, next);
+    unknown_option(set, name);
+    return 0;
+}
+
+/* Handles letters: flags, and one with a value behind them: "-q", "-qs7", "-o" and then the next argument. As give. */
+static int take_letters(option_set *set, const char *argument, const char *next)
+{
+    char name[64];
+    option_name(argument + 1, name, sizeof name);
+    if (argument[2] && find(set, name) >= 0) { /* -out is no -o with the value "ut" */
+        tool_error("%s: unknown option, did you mean --%s?", argument, name);
+        return 0;
+    }
+    for (const char *c = argument + 1; *c; c++) {
+        const int at = find_letter(set, *c);
+        if (at < 0) {
+            const char *rest = c > argument + 1 ? c : "";
+            tool_error("%s: unknown option%s%s, see mar %s --help", argument, *rest ? " -" : "", rest, set->command);
+            return 0;
+        }
+        option *o = &set->options[at];
+        if (c[1] == '=') {
+            tool_error("%s: expected --%s%s", argument, o->param->name, is_flag(o) ? "" : c + 1);
+            return 0;
+        }
+        if (!is_flag(o)) return give(set, o, c[1] ? c + 1 : NULL, next);
+        if (!give(set, o, NULL, NULL)) return 0;
+    }
+    return 1;
+}
+
+/* Whether there is an 'h' among letters, but for those that are the value of one of them. */
+static int has_help_letter(const option_set *set, const char *argument)
+{
+    if (argument[0] != '-') return 0;
+    for (const char *c = argument + 1; *c; c++) {
+        const int at = find_letter(set, *c);
+        if (*c == 'h') return 1;
+        if (at < 0 || !is_flag(&set->options[at])) return 0;
+    }
+    return 0;
+}
+
+static int asks_for_help(const option_set *set, int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return 1;
+        if (strcmp(argv[i], "--help") == 0 || has_help_letter(set, argv[i])) return 1;
     return 0;
+}
+
+/* Stores an operand and returns the one that the next argument is for. */
+static const operand *take_operand(const operand *o, const char *argument)
+{
+    if (o->count) {
+        o->value[(*o->count)++] = argument;
+        return o;
+    }
+    *o->value = argument;
+    return o + 1;
 }
 
 int options_parse(option_set *set, int argc, char **argv)
 {
     const operand *next = set->operands;
     int only_operands = 0;
-    if (asks_for_help(argc, argv)) return OPTIONS_HELP; /* before a value replaces a default */
+    if (asks_for_help(set, argc, argv)) return OPTIONS_HELP; /* before a value replaces a default */
     for (int i = 1; i < argc;) {
-        const char *argument = argv[i];
+        const char *argument = argv[i], *following = i + 1 < argc ? argv[i + 1] : NULL;
         if (!only_operands && strcmp(argument, "--") == 0) {
             only_operands = 1;
             i++;
-        } else if (!only_operands && strncmp(argument, "--", 2) == 0) {
-            int taken = take_option(set, argc, argv, i);
+        } else if (!only_operands && argument[0] == '-' && argument[1]) {
+            const int taken =
+                argument[1] == '-' ? take_option(set, argument, following) : take_letters(set, argument, following);
             if (!taken) return 1;
             i += taken;
-        } else if (!only_operands && argument[0] == '-' && argument[1]) {
-            return tool_error("%s: unknown option, see mar %s --help", argument, set->command);
         } else if (next && next->name) {
-            *next++->value = argument;
+            next = take_operand(next, argument);
             i++;
         } else {
             return tool_error("%s: unexpected argument, see mar %s --help", argument, set->command);
         }
     }
-    if (next && next->name) return tool_error("%s is missing, see mar %s --help", next->name, set->command);
+    if (next && next->name && !next->count)
+        return tool_error("%s is missing, see mar %s --help", next->name, set->command);
     return OPTIONS_RUN;
 }

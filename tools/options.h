@@ -8,7 +8,7 @@
 enum { OPTIONS_MAX = 128 };
 
 /* `--name value` or `--name=value`, a flag without a value. Dashes inside a name are taken for underscores. The last
- * one given counts. */
+ * one given counts. Some have a letter, too: `-o value`, `-ovalue`, and flags in front of it: `-qo value`. */
 typedef struct {
     const mar_param *param; /* its name, type, range and help */
     void *fields; /* the struct of its field, which keeps its default if the option is absent. MODEL: the const char *
@@ -21,13 +21,15 @@ typedef struct {
     const char *name;   /* "FILE" */
     const char **value; /* into argv */
     const char *help;   /* as in mar_param */
+    int *count;         /* NULL: one argument. Else it is the last operand and takes any number, none included: they
+                         * go to value[0..*count), which has room for argc, and *count is 0 before */
 } operand;
 
 typedef struct {
     const char *command;         /* "generate", for messages */
     const char *about;           /* --help prints it before the options: usage, and what the command does */
     const char *example;         /* --help prints it after the options */
-    const operand *operands;     /* all required, in order; ends with a NULL name; may be NULL */
+    const operand *operands;     /* in order, each required unless it has a count; ends with a NULL name; may be NULL */
     option options[OPTIONS_MAX]; /* --help is added. If two options have the same name, the first one is used */
     int count;                   /* of options */
 } option_set;
@@ -45,6 +47,9 @@ enum {
 
 /* Reads argv[1..]. Returns OPTIONS_RUN; OPTIONS_HELP, with every field as it was; or 1 after printing an error. */
 int options_parse(option_set *set, int argc, char **argv);
+
+/* The letter of an option of that name: 'o' of "out"; 0 if it has none. */
+char options_letter(const char *name);
 
 /* NULL if there is none of that name. */
 const option *options_find(const option_set *set, const char *name);

@@ -100,7 +100,8 @@ static void print_option(const option *o)
 {
     char text[256];
     const char *argument = argument_of(o->param, "|", text, sizeof text), *help = o->param->help;
-    const int column = printf("  --%s%s%s", o->param->name, *argument ? " " : "", argument);
+    const char letter = options_letter(o->param->name), *before = letter ? (char[]){'-', letter, ',', ' ', 0} : "";
+    const int column = printf("  %s--%s%s%s", before, o->param->name, *argument ? " " : "", argument);
     const char *value = default_of(o, text, sizeof text);
     print_explanation(column, help, strcmp(value, "0") == 0 && explains_zero(help) ? "" : value);
 }
@@ -110,7 +111,7 @@ static void print_help(const option_set *set)
     fputs(set->about, stdout);
     for (const operand *o = set->operands; o && o->name; o++) {
         if (o == set->operands) putchar('\n');
-        print_explanation(printf("  %s", o->name), o->help, "");
+        print_explanation(printf(o->count ? "  [%s...]" : "  %s", o->name), o->help, "");
     }
     for (int first = 0; first < set->count; first++) {
         const char *group = set->options[first].param->group;
@@ -178,11 +179,10 @@ static void write_item(FILE *out, const option *o)
 {
     char text[256];
     const char *argument = argument_of(o->param, " | ", text, sizeof text);
-    fprintf(out, ".It Fl -%s%s%s\n", o->param->name,
-            has_choices(o->param) ? " Cm "
-            : *argument           ? " Ar "
-                                  : "",
-            argument);
+    const char *before = has_choices(o->param) ? " Cm " : *argument ? " Ar " : "";
+    fputs(".It ", out);
+    if (options_letter(o->param->name)) fprintf(out, "Fl %c , ", options_letter(o->param->name));
+    fprintf(out, "Fl -%s%s%s\n", o->param->name, before, argument);
     write_sentences(out, o->param->help);
     write_range(out, o);
 }
@@ -193,7 +193,7 @@ void options_manual(const option_set *set, int shared, FILE *out)
     const selection which = shared ? SHARED : OWN;
     if (!shared) fprintf(out, "%s\n", list);
     for (const operand *o = set->operands; !shared && o && o->name; o++) {
-        fprintf(out, ".It Ar %s\n", o->name);
+        fprintf(out, o->count ? ".It Op Ar %s ...\n" : ".It Ar %s\n", o->name);
         write_sentences(out, o->help);
     }
     for (int first = 0; first < set->count; first++) {

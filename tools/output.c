@@ -29,7 +29,8 @@ static char *copy(const char *path)
 /* The directory does not exist: can it be made? */
 static int check_new_directory(const char *path)
 {
-    static const char *const pictures[] = {".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".ppm", ".tif", ".tiff", NULL};
+    static const char *const pictures[] = {".jpg",  ".jpeg", ".webp", ".gif",  ".bmp",  ".ppm", ".tif",
+                                           ".tiff", ".svg",  ".pdf",  ".avif", ".heic", ".jxl", NULL};
     for (int i = 0; pictures[i]; i++)
         if (tool_ends_with(path, pictures[i]))
             return tool_error("%s: pictures are written as PNG, expected a name ending in .png or a directory", path);

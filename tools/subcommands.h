@@ -9,6 +9,7 @@ int cmd_generate(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_convert(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_classes(int argc, char **argv);
 int cmd_methods(int argc, char **argv);
 int cmd_fidelity(int argc, char **argv);
 
@@ -17,6 +18,7 @@ void manual_generate(FILE *out);
 void manual_inspect(FILE *out);
 void manual_convert(FILE *out);
 void manual_bench(FILE *out);
+void manual_classes(FILE *out);
 void manual_methods(FILE *out);
 void manual_fidelity(FILE *out);
 

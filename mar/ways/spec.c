@@ -581,7 +581,7 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
 {
     (void)model;
     if (p->gamma > p->num_iter) p->gamma = p->num_iter; /* the rest of the image */
-    return p->draft ? MAR_OK : err_set(err, MAR_EARG, "spec %s: expected a draft model", p->spec);
+    return p->draft ? MAR_OK : err_set(err, MAR_EARG, "spec %s: needs draft", p->spec);
 }
 
 static void resolve(mar_params *p)

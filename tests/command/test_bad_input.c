@@ -30,7 +30,7 @@ static void options(void **state)
     static const bad_case cases[] = {
         {"generate --num_iter 65x", "--num_iter 65x", "a whole number from 0 to 65536"},
         {"generate --num_iter -1", "--num_iter -1", "a whole number from 0 to 65536"},
-        {"generate --num_iter 65", "num_iter 65", "expected 0..64 (the model has 64 tokens)"},
+        {"generate --num_iter 65", "mar: --num_iter 65", "expected 0..64 (the model has 64 tokens)"},
         {"generate --num_iter 1000000", "--num_iter 1000000", "a whole number from 0 to 65536"},
         {"generate --num_iter", "--num_iter", "found nothing"},
         {"generate --num_sampling_steps 0", "--num_sampling_steps 0", "from 2 to 1000"},
@@ -67,12 +67,13 @@ static void options(void **state)
         {"generate -n 3", "mar: -n: ", "unknown option"},
         {"generat", "mar: generat: unknown command", "did you mean mar generate?"},
         {"frobnicate", "mar: frobnicate: unknown command, expected ",
-         "generate, inspect, convert, bench, methods or fidelity"},
+         "generate, inspect, convert, bench, classes, methods or fidelity"},
         {"--frobnicate", "mar: --frobnicate: ", "unknown command"},
         {"generate --spec cspd", "--spec: needs --draft", "needs --draft\n"},
         {"generate --spec eagle --draft demo-draft", "--spec eagle", "conditional, paper or cspd"},
-        {"generate --draft demo-draft --spec cspd --head_spec 4", "mar: head_spec and spec do not go together",
-         "expected one of them\n"},
+        {"generate --draft demo-draft --spec cspd --head_spec 4",
+         "mar: --head_spec and --spec do not go together: --head_spec changes",
+         "which --spec needs unchanged; expected one of them\n"},
         {"generate --gamma 4", "--gamma", "needs --draft\n"},
         {"generate --gamma 8", "--gamma", "needs --draft\n"}, /* even at its default */
         {"generate --prefill 0.1", "--prefill", "needs --draft\n"},
@@ -87,12 +88,15 @@ static void options(void **state)
         {"generate --draft demo-draft --head_spec 4 --align off", "--align", "needs no --head_spec\n"},
         {"generate --draft demo-draft --gamma 0", "--gamma 0: ", "a whole number from 1 to 65536\n"},
         {"generate --draft demo-draft --prefill 2", "--prefill 2", "from 0 to 1"},
-        {"generate --draft demo-draft --lazy", "mar: lazy and draft do not go together", "expected one of them\n"},
+        {"generate --draft demo-draft --lazy", "mar: --lazy and --draft do not go together", "expected one of them\n"},
         {"generate --head_spec 65", "--head_spec 65", "from 0 to 64"},
-        {"generate --head_spec 4 --sampler ddim", "mar: sampler and head_spec do not go together",
+        {"generate --head_spec 4 --sampler ddim", "mar: --sampler and --head_spec do not go together",
          "expected one of them\n"},
-        {"generate --temperature 0.5 --sampler ddim", "temperature 0.5: ", "expected 1 with an ODE sampler"},
-        {"generate --lazy --gtr", "mar: gtr and lazy do not go together", "expected one of them\n"},
+        {"generate --temperature 0.5 --sampler ddim",
+         "mar: --temperature 0.5: ", "expected 1 with an ODE solver as --sampler, which"},
+        {"generate --lazy --gtr", "mar: --gtr and --lazy do not go together", "expected one of them\n"},
+        {"generate --gtr --gtr_generation_steps 60", "mar: --gtr_generation_steps 60: ", "expected 1..32"},
+        {"generate --lazy --num_iter 2", "mar: --lazy: ", "expected --num_iter 7 or more\n"},
         {"generate --lazy=on", "--lazy", "takes no value"},
         {"generate --diff_upper_steps 20", "--diff_upper_steps",
          "needs --diff_annealing linear, cosine or two-stage\n"},
@@ -101,13 +105,14 @@ static void options(void **state)
          "--num_sampling_steps: has no effect with --diff_annealing",
          "expected --diff_upper_steps and --diff_lower_steps\n"},
         {"generate --diff_annealing linear --diff_upper_steps 5 --diff_lower_steps 6",
-         "diff_upper_steps 5 and diff_lower_steps 6: ", "expected upper >= lower\n"},
+         "mar: --diff_upper_steps 5 and --diff_lower_steps 6: ", "expected upper >= lower\n"},
         {"generate --gtr --num_iter 8", "--num_iter: has no effect with --gtr", "expected --gtr_generation_steps and"},
         {"generate --gtr_generation_steps 8", "--gtr_generation_steps", "needs --gtr"},
         {"generate --gtr_reconstruction_steps 8", "--gtr_reconstruction_steps", "needs --gtr"},
         {"generate --gtr_detail 0.5", "--gtr_detail", "needs --gtr"},
         {"generate --gtr_sampling_steps 8", "--gtr_sampling_steps", "needs --gtr"},
-        {"generate --gtr --gtr_sampling_steps 101", "gtr_sampling_steps 101: ", "expected 0, or 2..100, num_sampling_steps"},
+        {"generate --gtr --gtr_sampling_steps 101",
+         "mar: --gtr_sampling_steps 101: ", "expected 0, or 2..100, --num_sampling_steps"},
         {"generate --accept_map x.png", "--accept_map x.png", "needs --draft"},
         {"generate --draft demo-draft --head_spec 4 --accept_map x.png", "--accept_map x.png", "no --head_spec"},
         {"bench --gamma 4", "--gamma", "needs --draft\n"},
@@ -117,6 +122,11 @@ static void options(void **state)
         {"methods --name cspf", "--name cspf", "did you mean cspd?"},
         {"inspect", "FILE is missing", "mar inspect --help"},
         {"inspect a b", "mar: b: ", "unexpected argument, see mar inspect --help"},
+        {"convert demo demo.pth", "mar: demo.pth: ", "expected a name ending in .safetensors\n"},
+        {"convert absent.pth out", "mar: out: ", "expected a name ending in .safetensors\n"}, /* before any work */
+        {"fidelity --versus --against --out page", "mar: page: ", "expected a name ending in .html\n"},
+        {"fidelity --versus --model absent.pth --against -o x.png",
+         "mar: x.png: ", "expected a name ending in .html\n"},
         {"convert only_one", "mar: OUT.safetensors is missing", "mar convert --help"},
         {"convert demo out.safetensors --dtype f64", "--dtype f64: ", "auto, f32, bf16 or f16\n"},
         {"bench --frobnicate", "--frobnicate: unknown option", "mar bench --help"},
@@ -134,6 +144,7 @@ static void inputs(void **state)
     char line[4096], source[2048];
     if (!getcwd(source, sizeof source)) fail_msg("no current directory");
     command_ok(d, "convert demo good.safetensors");
+    command_ok(d, "convert demo-vae vae.safetensors");
     size_t size;
     char *model = read_whole_file(d, "good.safetensors", &size);
     write_whole_file(d, "half.safetensors", model, size / 2);
@@ -141,6 +152,7 @@ static void inputs(void **state)
     write_whole_file(d, "empty.safetensors", "", 0);
     write_whole_file(d, "text.pth", "not a model\n", 12);
     mkdir((snprintf(line, sizeof line, "%s/dir.pth", d), line), 0777);
+    mkdir((snprintf(line, sizeof line, "%s/dir.safetensors", d), line), 0777);
     free(model);
 
     static const bad_case cases[] = {
@@ -155,14 +167,24 @@ static void inputs(void **state)
          "expected safetensors or a PyTorch zip file"},
         {"generate --model dir.pth --vae demo --class 1", "dir.pth", "not a regular file"},
         {"generate --vae half.safetensors", "half.safetensors: tensor", "file truncated?"},
-        {"generate --vae good.safetensors", "good.safetensors: tensor post_quant_conv.weight", "is missing"},
+        {"generate --vae good.safetensors", "good.safetensors: is a MAR model, expected an image decoder",
+         "; give it as --model\n"},
+        {"generate --vae demo-draft", "demo-draft: is a MAR model", "; give it as --model\n"},
+        {"generate --model demo-vae", "demo-vae: is an image decoder (KL autoencoder), expected a MAR model",
+         "; give it as --vae\n"},
+        {"generate --model demo-vae --vae demo", "demo-vae: is an image decoder", "; give it as --vae\n"},
+        {"generate --draft demo-vae", "demo-vae: is an image decoder", "; give it as --vae\n"},
+        {"bench --model demo-vae", "demo-vae: is an image decoder", "; give it as --vae\n"},
+        {"generate --model vae.safetensors", "vae.safetensors: is an image decoder", "; give it as --vae\n"},
+        {"generate --model num_iter --vae demo", "mar: num_iter: cannot open", "\n"}, /* a file's name stays */
+        {"generate --draft seed", "mar: seed: cannot open", "\n"},
         {"generate --model \"$(printf 'a\\nb')\" --vae demo", "a?b", "No such file"},
         {"generate --model good.safetensors --vae demo", "--class is missing", "from 0 to 9"},
         {"inspect nothing.pth", "nothing.pth", "No such file"},
         {"inspect half.safetensors", "half.safetensors: tensor", "file truncated?"},
         {"convert nothing.pth out.safetensors", "nothing.pth", "No such file"},
         {"convert half.safetensors out.safetensors", "half.safetensors: tensor", "file truncated?"},
-        {"convert good.safetensors dir.pth", "dir.pth", "is a directory"},
+        {"convert good.safetensors dir.safetensors", "dir.safetensors", "is a directory"},
         {"convert good.safetensors no/such/out.safetensors", "no/such/out.safetensors: cannot write", "No such file"},
     };
     int files = count_files(d);
@@ -171,7 +193,7 @@ static void inputs(void **state)
         refused(d, line, cases[i].part, cases[i].other, files);
     }
     snprintf(line, sizeof line, "$MAR generate --model '%s/weights/demo/vae.safetensors' --vae demo --class 1", source);
-    refused(d, line, "vae.safetensors: tensor class_emb.weight", "is missing", files);
+    refused(d, line, "vae.safetensors: is an image decoder", "; give it as --vae\n", files);
 }
 
 #define QUICK "--num_iter 2 --num_sampling_steps 2 "
@@ -190,6 +212,7 @@ static void outputs(void **state)
         {"generate --out no/such/x.png", "no/such/x.png", "No such file"},
         {"generate --out no/such", "no/such", "No such file"},
         {"generate --out x.jpg", "x.jpg", "ending in .png"},
+        {"generate --out x.svg", "x.svg", "ending in .png"},
         {"generate --out ''", "--out", "a directory or FILE.png"},
         {"generate --out", "--out", "found nothing"},
         {"generate --out --grid", "--out", "found --grid"},
@@ -269,19 +292,19 @@ static int is_one_of(const char *line, const char *const *lines)
 /* 80 columns with an example; a screen of 24 lines but where the options of a run are listed; and where to read on. */
 static void help(void **state)
 {
-    static const char *const lines[] = {"$MAR --help",
-                                        "$MAR generate --help",
-                                        "$MAR inspect --help",
-                                        "$MAR convert --help",
-                                        "$MAR bench --help",
-                                        "$MAR methods --help",
-                                        "$MAR fidelity --help",
-                                        "$MAR help generate",
-                                        "$MAR",
-                                        "$MAR generate -h",
-                                        NULL};
-    static const char *const on_a_screen[] = {
-        "$MAR --help", "$MAR inspect --help", "$MAR convert --help", "$MAR methods --help", "$MAR", NULL};
+    static const char *const lines[] = {"$MAR --help",         "$MAR generate --help",
+                                        "$MAR inspect --help", "$MAR convert --help",
+                                        "$MAR bench --help",   "$MAR classes --help",
+                                        "$MAR methods --help", "$MAR fidelity --help",
+                                        "$MAR help generate",  "$MAR",
+                                        "$MAR generate -h",    NULL};
+    static const char *const on_a_screen[] = {"$MAR --help",
+                                              "$MAR inspect --help",
+                                              "$MAR convert --help",
+                                              "$MAR classes --help",
+                                              "$MAR methods --help",
+                                              "$MAR",
+                                              NULL};
     static const char *const with_pointers[] = {"$MAR --help", "$MAR generate --help", "$MAR help generate",
                                                 "$MAR",        "$MAR generate -h",     NULL};
     for (size_t i = 0; lines[i]; i++) {
@@ -302,7 +325,45 @@ static void help(void **state)
     if (!strstr(r.out, "[2.9]")) fail_msg("the default of --cfg is not in the help");
     command_result_free(&r);
     r = command_run(*state, "$MAR --version");
+    command_result letter = command_run(*state, "$MAR -V");
     assert_true(strncmp(r.out, "mar ", 4) == 0);
+    assert_string_equal(letter.out, r.out);
+    command_result_free(&letter);
+    command_result_free(&r);
+}
+
+static void letters(void **state)
+{
+    command_ok(*state, "generate -qs7 -oa.png --class 3 --num 1 " QUICK);
+    command_result r =
+        command_run(*state, "$MAR generate --quiet --seed 7 --class 3 --num 1 " QUICK "--out b.png && cmp a.png b.png");
+    if (r.status != 0 || *r.out) fail_msg("%s%s", r.out, r.err);
+    command_result_free(&r);
+}
+
+/* More threads than cores: a warning that says how many are used, once, and none if it is to be quiet. */
+static void threads(void **state)
+{
+    static const char *const lines[] = {"generate --num 1 --threads 1024 " QUICK, "bench --threads 1024 " QUICK,
+                                        "fidelity --versus " QUICK
+                                        "--against --num 20 --dtype f32 --threads 1024 " QUICK};
+    static const char warning[] = "mar: warning: --threads 1024: ";
+    for (size_t i = 0; i < 3; i++) {
+        char line[512];
+        snprintf(line, sizeof line, "$MAR %s", lines[i]);
+        command_result r = command_run(*state, line);
+        if (r.status != 0 || strncmp(r.err, warning, sizeof warning - 1) != 0 || !strstr(r.err, " used, as many as") ||
+            strchr(r.err, '\n')[1])
+            fail_msg("%s: %d, %s", lines[i], r.status, r.err);
+        command_result_free(&r);
+        if (i == 1) continue; /* bench has no --quiet */
+        strcat(line, " --quiet");
+        r = command_run(*state, line);
+        if (r.status != 0 || *r.err) fail_msg("%s: %d, %s", line, r.status, r.err);
+        command_result_free(&r);
+    }
+    command_result r = command_run(*state, "$MAR generate --num 1 --threads 1 " QUICK);
+    assert_string_equal(r.err, "");
     command_result_free(&r);
 }
 
@@ -316,6 +377,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(full_disk, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(old_picture_stays, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(help, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(letters, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(threads, command_setup, command_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

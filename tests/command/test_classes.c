@@ -1,8 +1,13 @@
 /* Class lists: numbers, ImageNet names, and what is said of those that are neither. */
 #include "tests/support/support.h"
 
+#include "tests/support/command.h"
+
+#include "tools/class_file.h"
 #include "tools/classes.h"
 
+#include <cjson/cJSON.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,6 +91,162 @@ static void near_names(void **state)
     free(endless);
 }
 
+static void ranges(void **state)
+{
+    (void)state;
+    int all[1000];
+    for (int i = 0; i < 1000; i++) all[i] = i;
+    expect("0-3", 10, 4, all);
+    expect("7,2-4,3", 10, 5, (int[]){7, 2, 3, 4, 3});
+    expect(" 2 - 3 ,5-5", 10, 3, (int[]){2, 3, 5});
+    expect("all", 10, 10, all);
+    expect("all", 1000, 1000, all);
+    expect(" ALL ,1", 3, 4, (int[]){0, 1, 2, 1});
+    expect("205-207,sea-slug, flat-coated_retriever", 1000, 5, (int[]){205, 206, 207, 115, 205}); /* dashes in names */
+    refuse("5-2", 10, "class 5-2: goes downwards", "expected 2-5");
+    refuse("5-10", 10, "class 5-10: out of range", "expected 0 to 9");
+    refuse("0-99999999999999999999", 10, "out of range", "expected 0 to 9");
+    refuse("990-1000", 1000, "class 990-1000: out of range", "expected 0 to 999");
+    refuse("3-", 10, "class \"3-\"", "a number from 0 to 9 or a range");
+    refuse("3-", 1000, "class \"3-\"", "a range such as 0-9");
+    refuse("-3-5", 10, "class \"-3-5\"", "a number from 0 to 9");
+    refuse("1-2-3", 10, "class \"1-2-3\"", "a number from 0 to 9");
+    refuse("1--3", 10, "class \"1--3\"", "a number from 0 to 9");
+    refuse("allall", 10, "class \"allall\"", "a number from 0 to 9");
+    refuse("@list", 1000, "class \"@list\"", "not a file"); /* only classes_choose opens files */
+
+    /* bounded, however often */
+    char *list = calloc(1, 4 * 1001 + 1);
+    for (int i = 0; i < 1000; i++) strcat(list, i ? ",all" : "all");
+    char why[1024];
+    int *labels, n;
+    assert_int_equal(classes_parse(list, 1000, &labels, &n, why, sizeof why), 0);
+    assert_int_equal(n, CLASSES_LIST_MAX);
+    free(labels);
+    strcat(list, ",7");
+    refuse(list, 1000, "more than 1000000 classes", NULL);
+    free(list);
+}
+
+/* As expect and refuse, for the text of a file. */
+static void texts(void **state)
+{
+    (void)state;
+    char why[1024];
+    int *labels, n;
+    static const char good[] = "# birds\r\n\r\n  0-2, 7,\n\nsea slug # not a bird\n#\n207";
+    assert_int_equal(classes_parse_text(good, 1000, &labels, &n, why, sizeof why), 0);
+    assert_int_equal(n, 6);
+    assert_memory_equal(labels, ((int[]){0, 1, 2, 7, 115, 207}), 6 * sizeof *labels);
+    free(labels);
+    static const struct {
+        const char *text, *part;
+    } bad[] = {
+        {"", "no class in it, expected numbers or names, one a line or separated by commas"},
+        {"# 7\n,,\n", "no class in it"},
+        {"1\n# x\n2, 3,1000\n", "line 3: class 1000: out of range"},
+        {"1\n\ngoldn retriever", "line 3: class \"goldn retriever\": not an ImageNet class, did you mean"},
+        {"7\n@other", "line 2: class \"@other\": expected a class, not a file"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(classes_parse_text(bad[i].text, 1000, &labels, &n, why, sizeof why), 1);
+        assert_true(labels == NULL && n == 0 && !strchr(why, '\n'));
+        if (!strstr(why, bad[i].part)) fail_msg("\"%s\", expected \"%s\"", why, bad[i].part);
+    }
+}
+
+/* --class @FILE, through the command. */
+static void files(void **state)
+{
+    const char *d = *state;
+    char *large = malloc(70000000);
+    write_whole_file(d, "list",
+                     "\xef\xbb\xbf"
+                     "0-1 # two\r\n,9\n",
+                     17);
+    write_whole_file(d, "empty", "", 0);
+    write_whole_file(d, "bad", "1\n2\n3,x\n", 8);
+    write_whole_file(d, "junk", "1\n2\0\n", 5);
+    memset(large, '\n', 70000000);
+    write_whole_file(d, "large", large, 70000000);
+    free(large);
+    static const struct {
+        const char *line;
+        int status;
+        const char *said;
+    } cases[] = {
+        {"--class @list", 0, ": 3 images"},
+        {"--class 5,@list,7,@list", 0, ": 8 images"},
+        {"--class 5,@- <list", 0, ": 4 images"},
+        {"--class @absent", 1, "mar: --class: absent: No such file or directory\n"},
+        {"--class 1,@absent --model absent.pth --vae demo", 1, "absent: No such file"}, /* before loading */
+        {"--class @", 1, "mar: --class: @: expected a file's name"},
+        {"--class @.", 1, "mar: --class: .: Is a directory\n"},
+        {"--class @empty", 1, "mar: --class: empty: no class in it"},
+        {"--class @- </dev/null", 1, "mar: --class: standard input: no class in it"},
+        {"--class @bad", 1, "mar: --class: bad: line 3: class \"x\": expected a number from 0 to 9"},
+        {"--class @- <bad", 1, "mar: --class: standard input: line 3: class \"x\""},
+        {"--class @junk", 1, "mar: --class: junk: line 2: the byte 0x00, expected text\n"},
+        {"--class @/dev/zero", 1, "mar: --class: /dev/zero: line 1: the byte 0x00"},
+        {"--class @large", 1, "mar: --class: large: more than 64 MB"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[256];
+        snprintf(line, sizeof line,
+                 "timeout 60 $MAR generate --num 1 --num_iter 1 --num_sampling_steps 2 --out x.png %s", cases[i].line);
+        command_result r = command_run(d, line);
+        if (r.status != cases[i].status || !strstr(cases[i].status ? r.err : r.out, cases[i].said))
+            fail_msg("%s: %d, %s%s", cases[i].line, r.status, r.out, r.err);
+        command_result_free(&r);
+    }
+}
+
+/* mar classes: what it prints, and what it says if nothing has the words. */
+static void searches(void **state)
+{
+    static const struct {
+        const char *line;
+        int status;
+        const char *out, *err;
+    } cases[] = {
+        {"classes golden retriever", 0, "207  golden retriever\n", ""},
+        {"classes RETRIEVER gold", 0, "207  golden retriever\n", ""},
+        {"classes sea-slug", 0, "115  sea slug, nudibranch\n", ""},
+        {"classes 0", 0, "  0  tench, Tinca tinca\n", ""},
+        {"classes nudibranch slug", 0, "115  sea slug, nudibranch\n", ""}, /* of different names */
+        {"classes retreiver", 1, "", "mar: \"retreiver\": is in no class's name, did you mean retriever?\n"},
+        {"classes xyzzyplugh", 1, "", "mar: \"xyzzyplugh\": is in no class's name, expected words such as retriever\n"},
+        {"classes retriever zebra", 1, "", "mar: \"retriever zebra\": no class has all these words in its names\n"},
+        {"classes 'goldn retriever'", 1, "",
+         "mar: class \"goldn retriever\": not an ImageNet class, did you mean \"golden retriever\" (207)?\n"},
+        {"classes retreiver --json", 1, "", "mar: \"retreiver\": is in no class's name, did you mean retriever?\n"},
+        {"classes -- --xyzzyplugh", 1, "", "mar: \"--xyzzyplugh\": "},
+        {"classes | head -1", 0, "  0  tench, Tinca tinca\n", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[256];
+        snprintf(line, sizeof line, "$MAR %s", cases[i].line);
+        command_result r = command_run(*state, line);
+        if (r.status != cases[i].status || strcmp(r.out, cases[i].out) != 0 ||
+            strncmp(r.err, cases[i].err, strlen(cases[i].err)) != 0 || (!*cases[i].err && *r.err))
+            fail_msg("%s: %d, \"%s\", \"%s\"", cases[i].line, r.status, r.out, r.err);
+        command_result_free(&r);
+    }
+    command_result r = command_run(*state, "$MAR classes");
+    int lines = 0;
+    for (const char *c = r.out; *c; c++) lines += *c == '\n';
+    assert_int_equal(lines, 1000);
+    command_result_free(&r);
+    r = command_run(*state, "$MAR classes crane --json");
+    cJSON *record = cJSON_Parse(r.out), *found = cJSON_GetObjectItem(record, "classes");
+    assert_int_equal(cJSON_GetArraySize(found), 2);
+    assert_int_equal(cJSON_GetObjectItem(cJSON_GetArrayItem(found, 1), "class")->valueint, 517);
+    assert_string_equal(cJSON_GetArrayItem(cJSON_GetObjectItem(cJSON_GetArrayItem(found, 0), "names"), 1)->valuestring,
+                        "crane bird");
+    cJSON_Delete(record);
+    command_result_free(&r);
+}
+
 static void table(void **state)
 {
     (void)state;
@@ -112,8 +273,15 @@ static void table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers),    cmocka_unit_test(names), cmocka_unit_test(shared_names),
-        cmocka_unit_test(near_names), cmocka_unit_test(table),
+        cmocka_unit_test(numbers),
+        cmocka_unit_test(names),
+        cmocka_unit_test(shared_names),
+        cmocka_unit_test(near_names),
+        cmocka_unit_test(ranges),
+        cmocka_unit_test(texts),
+        cmocka_unit_test_setup_teardown(files, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(searches, command_setup, command_teardown),
+        cmocka_unit_test(table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -256,6 +256,18 @@ static void reading(void **state)
     fail_each(cmd_inspect, "inspect demo-vae", 1);
     fail_each(cmd_inspect, "inspect demo-vae --json", 1);
     fail_each(cmd_methods, "methods --name cspd --json", 1);
+    fail_each(cmd_classes, "classes crane --json", 1);
+
+    /* the list of classes from a file */
+    char path[300], line[512];
+    snprintf(path, sizeof path, "%s.list", directory);
+    FILE *list = fopen(path, "w");
+    assert_non_null(list);
+    fputs("0-2 # three\n7\n", list);
+    assert_int_equal(fclose(list), 0);
+    snprintf(line, sizeof line, "generate --class @%s --num 1 --quiet --out x.png" TINY, path);
+    fail_each(cmd_generate, line, 5);
+    unlink(path);
 }
 
 static void converting(void **state)

@@ -2,6 +2,7 @@
 #include "tests/support/support.h"
 
 #include "tools/options.h"
+#include "tools/run_options.h"
 #include "tools/suggest.h"
 
 #include <limits.h>
@@ -14,10 +15,12 @@ typedef struct {
     int flag, number, choice, align;
     uint64_t seed;
     float scale;
-    const char *text, *method;
+    const char *text, *method, *out;
+    int quiet;
 } values_of;
-static values_of got, shared; /* two structs of which a set has options */
-static const char *in, *out, *draft;
+static values_of got, shared;                   /* two structs of which a set has options */
+static const char *in, *out, *draft, *rest[16]; /* one for each argument */
+static int rest_count;
 static option_set set;
 
 static const char *const choices[] = {"linear", "constant", NULL}, *const switches[] = {"off", "on", NULL};
@@ -29,6 +32,8 @@ static const mar_param own_rows[] = {
     {.name = "seed", .type = MAR_TYPE_UINT64, .offset = offsetof(values_of, seed)},
     {.name = "cfg", .type = MAR_TYPE_FLOAT, .offset = offsetof(values_of, scale), .max = 100},
     {.name = "text", .type = MAR_TYPE_TEXT, .offset = offsetof(values_of, text), .argument = "FILE", .help = "a file"},
+    {.name = "out", .type = MAR_TYPE_TEXT, .offset = offsetof(values_of, out), .argument = "WHERE", .help = "where"},
+    {.name = "quiet", .type = MAR_TYPE_FLAG, .offset = offsetof(values_of, quiet)},
     {.name = "method", .type = MAR_TYPE_NAME, .offset = offsetof(values_of, method), .choices = choices},
     {0},
 };
@@ -39,7 +44,9 @@ static const mar_param shared_rows[] = {
     {0},
 };
 static const mar_param model = {.name = "draft", .type = MAR_TYPE_MODEL, .argument = "FILE", .help = "a model\nmore"};
-static const operand operands[] = {{"IN", &in, "read"}, {"OUT", &out, "written"}, {0}};
+static const operand operands[] = {{"IN", &in, "read", NULL}, {"OUT", &out, "written", NULL}, {0}};
+static const operand any_number[] = {{"IN", &in, "read", NULL}, {"MORE", rest, "read, too", &rest_count}, {0}};
+static const operand *taken = operands;
 
 enum { ARGUMENTS = 16 };
 
@@ -55,7 +62,8 @@ static int parse(const char *line, char *message, size_t size)
         argv[argc++] = strcmp(word, "''") == 0 ? "" : word;
     got = shared = (values_of){0};
     in = out = draft = NULL;
-    set = (option_set){.command = "test", .operands = operands};
+    rest_count = 0;
+    set = (option_set){.command = "test", .operands = taken};
     options_add_table(&set, own_rows, &got, 0);
     options_add_table(&set, shared_rows, &shared, 1);
     options_add(&set, &model, &draft, 1);
@@ -112,6 +120,50 @@ static void values(void **state)
     assert_string_equal(got.method, "constant");
 }
 
+/* A letter stands for the name, with its value behind it or joined, and flags in front of it. */
+static void letters(void **state)
+{
+    (void)state;
+    char message[512];
+    static const char *const lines[] = {"-q -s 7 -o x.png", "-qs7 -ox.png", "-s7 -qo x.png", "-o x.png -q -s 07",
+                                        "--quiet --out=x.png -s7"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        if (parse(lines[i], message, sizeof message) != OPTIONS_RUN) fail_msg("%s: %s", lines[i], message);
+        assert_int_equal(got.quiet, 1);
+        assert_true(got.seed == 7);
+        assert_string_equal(got.out, "x.png");
+        assert_true(is_given("seed") && is_given("out") && is_given("quiet") && !is_given("flag"));
+    }
+    assert_int_equal(parse("-o -", message, sizeof message), OPTIONS_RUN); /* standard output, to those who know it */
+    assert_string_equal(got.out, "-");
+    assert_int_equal(parse("-o-5", message, sizeof message), OPTIONS_RUN);
+    assert_string_equal(got.out, "-5");
+    assert_int_equal(parse("-oh", message, sizeof message), OPTIONS_RUN); /* the h is the value */
+    assert_string_equal(got.out, "h");
+    assert_int_equal(parse("-qh", message, sizeof message), OPTIONS_HELP);
+    assert_int_equal(got.quiet, 0);
+    assert_int_equal(options_letter("seed"), 's');
+    assert_int_equal(options_letter("num_iter"), 0);
+}
+
+/* Behind "--" are operands only, and the last one may take any number. */
+static void operands_of_any_number(void **state)
+{
+    (void)state;
+    char message[512];
+    assert_int_equal(parse("-- -q", message, sizeof message), 1);
+    assert_non_null(strstr(message, "mar: -q: unexpected argument"));
+    taken = any_number;
+    assert_int_equal(parse("", message, sizeof message), OPTIONS_RUN);
+    assert_true(rest_count == 1 && strcmp(rest[0], "b") == 0);
+    assert_int_equal(parse("c -q d -- -s --flag --", message, sizeof message), OPTIONS_RUN);
+    static const char *const words[] = {"b", "c", "d", "-s", "--flag", "--"};
+    assert_int_equal(rest_count, 6);
+    for (int i = 0; i < 6; i++) assert_string_equal(rest[i], words[i]);
+    assert_true(got.quiet == 1 && got.flag == 0);
+    taken = operands;
+}
+
 static void errors(void **state)
 {
     (void)state;
@@ -145,7 +197,21 @@ static void errors(void **state)
         {"--flag on", "on", "unexpected argument"},
         {"--num_itre 3", "--num_itre", "did you mean --num_iter?"},
         {"--wobble", "--wobble", "unknown option"},
-        {"-n 3", "-n", "unknown option"},
+        {"-n 3", "mar: -n: ", "unknown option, see mar test --help"},
+        {"-qx", "mar: -qx: ", "unknown option -x, see mar test --help"},
+        {"-q\xc3\xa9", "-q\xc3\xa9: ", "unknown option -\xc3\xa9, see"},
+        {"-s", "--seed: expected", "found nothing"},
+        {"-s --flag", "--seed: expected", "found --flag"},
+        {"-o -q", "--out: expected", "found -q"}, /* not a directory of that name */
+        {"--out -q", "--out: expected", "found -q"},
+        {"-s7x", "--seed 7x:", "from 0 to"},
+        {"-s=7", "-s=7: ", "expected --seed=7"},
+        {"-o=x.png", "-o=x.png: ", "expected --out=x.png"}, /* not a file of the name =x.png */
+        {"-q=on", "-q=on: ", "expected --quiet\n"},
+        {"-out x.png", "-out: ", "did you mean --out?"}, /* not -o with ut */
+        {"-out=x.png", "-out=x.png: ", "did you mean --out?"},
+        {"-num-iter=3", "-num-iter=3: ", "did you mean --num_iter?"},
+        {"-1", "mar: -1: ", "unknown option"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char message[512];
@@ -157,6 +223,34 @@ static void errors(void **state)
             fail_msg("%s: \"%s\", expected \"%s\" and \"%s\" in it", cases[i].line, message, cases[i].found,
                      cases[i].expected);
     }
+}
+
+/* What the library says of options gets the command's dashes, words and files do not. */
+static void dashes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *words;
+        int in_prose;
+        const char *expected;
+    } cases[] = {
+        {"num_iter 65: expected 0..64 (the model has 64 tokens)", 0,
+         "--num_iter 65: expected 0..64 (the model has 64 tokens)"},
+        {"lazy: expected num_iter 7", 0, "--lazy: expected --num_iter 7"},
+        {"needs draft, no head_spec; and (cfg)", 0, "needs --draft, no --head_spec; and (--cfg)"},
+        {"seeds lazy.pth threads/8 my_cfg spec-cspd", 0, "seeds lazy.pth threads/8 my_cfg spec-cspd"},
+        {": 7 draft tokens, num_iter allows 3", 1, ": 7 draft tokens, --num_iter allows 3"},
+        {"image 3: a token is NaN; cfg names draft: head", 1, "image 3: a token is NaN; --cfg names draft: head"},
+        {"", 0, ""},
+        {" ,;", 0, " ,;"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[128];
+        assert_string_equal(run_options_dashed(cases[i].words, cases[i].in_prose, text, sizeof text),
+                            cases[i].expected);
+    }
+    char cut[12];
+    assert_string_equal(run_options_dashed("expected num_iter 7", 0, cut, sizeof cut), "expected --");
 }
 
 static void distances(void **state)
@@ -176,9 +270,8 @@ static void distances(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values),
-        cmocka_unit_test(errors),
-        cmocka_unit_test(distances),
+        cmocka_unit_test(values), cmocka_unit_test(letters),   cmocka_unit_test(operands_of_any_number),
+        cmocka_unit_test(errors), cmocka_unit_test(distances), cmocka_unit_test(dashes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -415,7 +415,7 @@ static void refuses(void **state)
         "inner_temperature nan",
         "different handles",
         "the draft makes 16 tokens of 6 channels, expected the model's 64 of 8",
-        "spec cspd: expected a draft model",
+        "spec cspd: needs draft",
         "head_spec and spec do not go together: head_spec changes the chain, which spec needs unchanged; expected one "
         "of",
     };

@@ -61,7 +61,7 @@ static void combinations(void **state)
                 fail_msg("set %d: %s", set, mar_session_guarantee(s));
         } else {
             assert_int_equal(status, MAR_EARG);
-            if ((!strstr(mar_error(m), " do not go together: ") && !strstr(mar_error(m), "expected a draft model")) ||
+            if ((!strstr(mar_error(m), " do not go together: ") && !strstr(mar_error(m), "needs draft")) ||
                 strchr(mar_error(m), '\n'))
                 fail_msg("set %d: \"%s\"", set, mar_error(m));
         }

@@ -1,0 +1,98 @@
+/* mar classes: the classes of ImageNet, listed and searched. */
+#include "tools/class_names.h"
+#include "tools/command.h"
+#include "tools/options_help.h"
+#include "tools/subcommands.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    const char **words; /* [word_count] */
+    int word_count;
+    int json;            /* print JSON */
+    operand operands[2]; /* the words; ends with a NULL name */
+} classes_options;
+
+static const mar_param json = {.name = "json",
+                               .offset = offsetof(classes_options, json),
+                               .group = "Options",
+                               .type = MAR_TYPE_FLAG,
+                               .help = "one JSON object in place of text"};
+
+/* Defaults, and the options that set them. words: room for all arguments; NULL if none will be read. */
+static void set_up(classes_options *o, const char **words, option_set *set)
+{
+    *o = (classes_options){.words = words};
+    o->operands[0] =
+        (operand){"WORD", o->words, "part of a name, or a number; a class must have all of them", &o->word_count};
+    *set = (option_set){
+        .command = "classes",
+        .about = "usage: mar classes [WORD...] [OPTIONS]\n"
+                 "\n"
+                 "Lists the 1000 classes of ImageNet with their numbers and all their names, or\n"
+                 "those that have every WORD in their names. Upper and lower case, and spaces,\n"
+                 "dashes and underscores, are the same. --class takes numbers and names.\n",
+        .example = "example: mar classes retriever\n",
+        .operands = o->operands,
+    };
+    options_add(set, &json, o, 0);
+}
+
+void manual_classes(FILE *out)
+{
+    classes_options o;
+    option_set set;
+    set_up(&o, NULL, &set);
+    options_manual(&set, 0, out);
+}
+
+static cJSON *class_json(int label)
+{
+    cJSON *object = cJSON_CreateObject(), *names = cJSON_CreateArray();
+    cJSON_AddNumberToObject(object, "class", label);
+    tool_json_add(object, "names", names);
+    for (const char *name = imagenet_classes[label]; *name;) {
+        char text[128];
+        const size_t length = strcspn(name, ",");
+        snprintf(text, sizeof text, "%.*s", (int)length, name);
+        tool_json_append(names, cJSON_CreateString(text));
+        name += length;
+        name += strspn(name, ", ");
+    }
+    return object;
+}
+
+static int list(const classes_options *o)
+{
+    cJSON *root = o->json ? tool_json() : NULL, *classes = o->json ? cJSON_AddArrayToObject(root, "classes") : NULL;
+    int found = 0;
+    for (int label = 0; label < IMAGENET_CLASSES; label++) {
+        if (!class_has_words(label, o->words, o->word_count)) continue;
+        found++;
+        if (o->json)
+            tool_json_append(classes, class_json(label));
+        else
+            printf("%3d  %s\n", label, imagenet_classes[label]);
+    }
+    if (found) return o->json ? tool_print_json(root, 1) : 0;
+    char why[1024];
+    cJSON_Delete(root);
+    class_explain_none(o->words, o->word_count, why, sizeof why);
+    return tool_error("%s", why);
+}
+
+int cmd_classes(int argc, char **argv)
+{
+    classes_options o;
+    option_set set;
+    const char **words = calloc((size_t)argc, sizeof *words);
+    if (!words) return tool_error("out of memory for %d words", argc);
+    set_up(&o, words, &set);
+    int status = options_read(&set, argc, argv);
+    if (status == OPTIONS_RUN) status = list(&o);
+    free(words);
+    return status;
+}

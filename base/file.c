@@ -2,57 +2,159 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-mar_status file_map_open(const char *path, file_map *out, mar_err *err)
+/* --- reading ---------------------------------------------------------------------------------------- */
+
+mar_status file_source_open(const char *path, file_source *out, mar_err *err)
 {
-    *out = (file_map){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a pipe must not block */
+    *out = (file_source){.path = path, .fd = -1};
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a pipe must not block */
     if (fd < 0) return err_set(err, MAR_EIO, "%s: cannot open: %s", path, strerror(errno));
     struct stat st;
     mar_status status = MAR_OK;
-    if (fstat(fd, &st) != 0) {
+    if (fstat(fd, &st) != 0)
         status = err_set(err, MAR_EIO, "%s: cannot stat: %s", path, strerror(errno));
-    } else if (!S_ISREG(st.st_mode)) {
+    else if (!S_ISREG(st.st_mode))
         status = err_set(err, MAR_EIO, "%s: is not a regular file", path);
-    } else if (st.st_size > 0) {
-        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED)
-            status =
-                err_set(err, MAR_EIO, "%s: cannot map %lld bytes: %s", path, (long long)st.st_size, strerror(errno));
-        else
-            *out = (file_map){p, (size_t)st.st_size};
+    if (status != MAR_OK) {
+        close(fd);
+        return status;
     }
-    close(fd);
-    return status;
+    out->fd = fd;
+    out->size = (uint64_t)st.st_size;
+    out->modified = st.st_mtim;
+    return MAR_OK;
 }
 
-void file_map_close(file_map *map)
+file_source file_source_of_memory(const void *data, size_t size, const char *label)
 {
-    if (map->data) munmap((void *)(uintptr_t)map->data, map->size);
-    *map = (file_map){0};
+    return (file_source){.path = label, .memory = data, .fd = -1, .size = size};
 }
 
-enum { NAMES = 10000, NAME_SIZE = sizeof ".mar-0123456789abcdef-01234567" };
+void file_source_close(file_source *s)
+{
+    if (s->fd >= 0) close(s->fd);
+    *s = (file_source){.fd = -1};
+}
 
-/* Creates a file that was not there, in the directory that the first `directory` bytes of `path` are. Its name goes to
- * `name`, char [directory + NAME_SIZE]. Returns its descriptor, or -1. mkstemp would let only the owner read it. To
- * widen that as the umask says, the umask would have to be read, which means to set it, for all threads. */
-static int create_beside(const char *path, size_t directory, char *name)
+mar_status file_source_check(const file_source *s, mar_err *err)
+{
+    struct stat st;
+    if (s->fd < 0) return MAR_OK;
+    if (fstat(s->fd, &st) != 0) return err_set(err, MAR_EIO, "%s: cannot stat: %s", s->path, strerror(errno));
+    if ((uint64_t)st.st_size != s->size)
+        return err_set(err, MAR_EIO, "%s: the file changed while it was read: was %llu bytes, is %llu", s->path,
+                       (unsigned long long)s->size, (unsigned long long)st.st_size);
+    if (st.st_mtim.tv_sec != s->modified.tv_sec || st.st_mtim.tv_nsec != s->modified.tv_nsec)
+        return err_set(err, MAR_EIO, "%s: the file changed while it was read: it was written to", s->path);
+    return MAR_OK;
+}
+
+mar_status file_source_read(const file_source *s, uint64_t offset, size_t n, void *dst, mar_err *err)
+{
+    if (offset > s->size || n > s->size - offset)
+        return err_set(err, MAR_EFORMAT, "%s: %zu bytes at %llu reach past its end at %llu", s->path, n,
+                       (unsigned long long)offset, (unsigned long long)s->size);
+    if (s->memory) {
+        if (n) memcpy(dst, s->memory + offset, n);
+        return MAR_OK;
+    }
+    for (uint8_t *to = dst; n > 0;) {
+        const ssize_t got = pread(s->fd, to, n, (off_t)offset);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0)
+            return err_set(err, MAR_EIO, "%s: cannot read %zu bytes at %llu: %s", s->path, n,
+                           (unsigned long long)offset, strerror(errno));
+        if (got == 0) { /* it was longer when it was opened; and perhaps is again */
+            const mar_status status = file_source_check(s, err);
+            return status != MAR_OK ? status
+                                    : err_set(err, MAR_EIO, "%s: the file changed while it was read: it ended at %llu",
+                                              s->path, (unsigned long long)offset);
+        }
+        to += got;
+        offset += (uint64_t)got;
+        n -= (size_t)got;
+    }
+    return MAR_OK;
+}
+
+/* --- writing ---------------------------------------------------------------------------------------- */
+
+enum {
+    NAMES = 10000,
+    NAME_SIZE = sizeof ".mar-0123456789abcdef-01234567",
+    PROC_SIZE = sizeof "/proc/self/fd/2147483647"
+};
+
+/* Gives a hidden name in the writer's directory, one that was not there, to the file without one that /proc has at
+ * `unnamed`, or, with NULL, to a new file. Returns -1 if that fails, else 0 or the new file's descriptor. mkstemp would
+ * let only the owner read it. To widen that as the umask says, the umask would have to be read, which means to set it,
+ * for all threads. */
+static int make_hidden(file_writer *w, const char *unnamed)
 {
     static atomic_uint number;
-    int fd = -1;
-    for (int i = 0; i < NAMES && fd < 0 && (i == 0 || errno == EEXIST); i++) {
-        snprintf(name, directory + NAME_SIZE, "%.*s.mar-%lx-%x", (int)directory, path, (unsigned long)getpid(),
-                 atomic_fetch_add(&number, 1));
-        fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int result = -1;
+    for (int i = 0; i < NAMES && result < 0 && (i == 0 || errno == EEXIST); i++) {
+        snprintf(w->temporary, w->directory + NAME_SIZE, "%.*s.mar-%lx-%x", (int)w->directory, w->path,
+                 (unsigned long)getpid(), atomic_fetch_add(&number, 1));
+        result = unnamed ? linkat(AT_FDCWD, unnamed, AT_FDCWD, w->temporary, AT_SYMLINK_FOLLOW)
+                         : open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     }
-    return fd;
+    if (result < 0) *w->temporary = '\0';
+    return result;
+}
+
+/* /proc's name of an open file, by which linkat finds it. */
+static const char *proc_name(int fd, char name[PROC_SIZE])
+{
+    snprintf(name, PROC_SIZE, "/proc/self/fd/%d", fd);
+    return name;
+}
+
+/* Creates a file without a name. Returns its descriptor, or -1: not every file system has such files, and without /proc
+ * they cannot get a name later. */
+static int create_unnamed(const file_writer *w)
+{
+    char name[PROC_SIZE], directory[4096] = ".";
+    if (w->directory >= sizeof directory) return -1;
+    if (w->directory) snprintf(directory, sizeof directory, "%.*s", (int)w->directory, w->path);
+    const int fd = open(directory, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+    if (fd < 0 || access(proc_name(fd, name), F_OK) == 0) return fd;
+    close(fd);
+    return -1;
+}
+
+/* Puts the finished file in its place. A name that exists can only be replaced by a rename, so a file without one gets
+ * a hidden one first. No signal handler may end the thread in between, which would leave it there. */
+static int publish(file_writer *w)
+{
+    char name[PROC_SIZE];
+    int failed = 0;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (!*w->temporary) {
+        const char *unnamed = proc_name(fileno(w->stream), name);
+        failed = linkat(AT_FDCWD, unnamed, AT_FDCWD, w->path, AT_SYMLINK_FOLLOW) != 0;
+        if (failed && errno == EEXIST) failed = make_hidden(w, unnamed) < 0;
+    }
+    if (!failed && *w->temporary) {
+        failed = rename(w->temporary, w->path) != 0;
+        const int reason = errno;
+        if (failed) unlink(w->temporary);
+        errno = reason;
+        *w->temporary = '\0';
+    }
+    const int reason = errno;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = reason;
+    return failed;
 }
 
 mar_status file_writer_open(const char *path, file_writer *out, mar_err *err)
@@ -60,37 +162,26 @@ mar_status file_writer_open(const char *path, file_writer *out, mar_err *err)
     *out = (file_writer){0};
     const char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
-    const size_t directory = (size_t)(name - path);
     if (!*name) return err_set(err, MAR_EIO, "%s: is a directory, expected a file name", path);
     struct stat st;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* the rename would put a file in place of a device or pipe */
         return err_set(err, MAR_EIO, "%s: is %s, expected a file name", path,
                        S_ISDIR(st.st_mode) ? "a directory" : "not a regular file");
+    out->directory = (size_t)(name - path);
     out->path = strdup(path);
-    out->temporary = malloc(directory + NAME_SIZE);
+    out->temporary = calloc(out->directory + NAME_SIZE, 1);
     if (!out->path || !out->temporary) {
-        free(out->path);
-        free(out->temporary);
-        *out = (file_writer){0};
+        file_writer_discard(out);
         return err_set(err, MAR_ENOMEM, "%s: out of memory", path);
     }
-    const int fd = create_beside(path, directory, out->temporary);
-    if (fd >= 0) {
-        out->stream = fdopen(fd, "wb");
-        if (!out->stream) {
-            const int reason = errno;
-            close(fd);
-            unlink(out->temporary);
-            errno = reason;
-        }
-    }
+    int fd = create_unnamed(out);
+    if (fd < 0) fd = make_hidden(out, NULL);
+    if (fd >= 0) out->stream = fdopen(fd, "wb");
     if (!out->stream) {
-        mar_status status =
-            err_set(err, errno == ENOMEM ? MAR_ENOMEM : MAR_EIO, "%s: cannot write: %s", path, strerror(errno));
-        free(out->path);
-        free(out->temporary);
-        *out = (file_writer){0};
-        return status;
+        const int reason = errno;
+        if (fd >= 0) close(fd);
+        file_writer_discard(out);
+        return err_set(err, reason == ENOMEM ? MAR_ENOMEM : MAR_EIO, "%s: cannot write: %s", path, strerror(reason));
     }
     return MAR_OK;
 }
@@ -99,16 +190,9 @@ mar_status file_writer_commit(file_writer *w, mar_err *err)
 {
     int failed = ferror(w->stream) || fflush(w->stream) != 0; /* after a failed fwrite errno still has its reason */
     if (!failed && fsync(fileno(w->stream)) != 0 && errno != EINVAL) failed = 1;
-    const int reason = failed ? errno : 0;
-    if (fclose(w->stream) != 0) failed = 1;
-    if (reason) errno = reason;
-    w->stream = NULL;
-    if (!failed && rename(w->temporary, w->path) != 0) failed = 1;
+    if (!failed) failed = publish(w);
     mar_status status = MAR_OK;
-    if (failed)
-        status = err_set(err, MAR_EIO, "%s: cannot write: %s", w->path, strerror(errno));
-    else
-        free(w->temporary), w->temporary = NULL;
+    if (failed) status = err_set(err, MAR_EIO, "%s: cannot write: %s", w->path, strerror(errno));
     file_writer_discard(w);
     return status;
 }
@@ -116,7 +200,7 @@ mar_status file_writer_commit(file_writer *w, mar_err *err)
 void file_writer_discard(file_writer *w)
 {
     if (w->stream) fclose(w->stream);
-    if (w->temporary) unlink(w->temporary);
+    if (w->temporary && *w->temporary) unlink(w->temporary);
     free(w->temporary);
     free(w->path);
     *w = (file_writer){0};

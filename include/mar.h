@@ -125,6 +125,7 @@ typedef struct {
     int device;            /* CUDA: number of the GPU, from 0 */
     mar_log_function *log; /* NULL: lines go nowhere */
     void *log_user;        /* handed to log */
+    int allow_nonfinite;   /* 1: models and VAEs with weights that are NaN or infinite are loaded, not refused */
 } mar_options;
 
 /* The options of mar_options that have a text: i = 0..count-1, static; NULL for other i. */
@@ -188,14 +189,16 @@ typedef struct {
 /* Loads a MAR checkpoint: .safetensors, the official PyTorch .pth, or "demo" / "demo-draft" for the models
  * built into the library. `heads` is the number of attention heads; 0 takes it from the file's metadata or,
  * without any, from the official rule (head size 64; 80 at width 1280).
- * MAR_EMODEL, with a line that says what the file is, for an image decoder, and of mar_vae_load for a MAR model.
- * The model keeps no reference to the file. mar_model_free drops the caller's reference; NULL is fine. */
+ * MAR_EIO if the file changes while it is read. MAR_EMODEL, with a line that says what the file is, for an image
+ * decoder, and of mar_vae_load for a MAR model. MAR_EMODEL, too, if weights are NaN or infinite
+ * (mar_options.allow_nonfinite). The model keeps no reference to the file. mar_model_free drops the caller's reference;
+ * NULL is fine. */
 MAR_API mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out);
 MAR_API void mar_model_free(mar_model *model);
 MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
 
 /* Loads a KL autoencoder's decoder (post_quant_conv.*, decoder.*): .safetensors, kl16.ckpt, or "demo" (also called
- * "demo-vae"). mar_vae_free drops the caller's reference; NULL is fine. */
+ * "demo-vae"). mar_vae_free drops the caller's reference; NULL is fine. Errors are those of mar_model_load. */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
 MAR_API void mar_vae_free(mar_vae *vae);
 MAR_API const mar_vae_config *mar_vae_get_config(const mar_vae *vae);
@@ -386,7 +389,7 @@ typedef enum { MAR_KIND_UNKNOWN = 0, MAR_KIND_MAR, MAR_KIND_VAE } mar_kind;
 typedef struct mar_report mar_report; /* what a checkpoint contains and what is wrong with it */
 
 /* Reads the whole file and checks it. Succeeds for any file that can be parsed, even if it is no model;
- * fails with MAR_EIO / MAR_EFORMAT if it cannot. `heads` as in mar_model_load. */
+ * fails with MAR_EIO / MAR_EFORMAT if it cannot, or if it changes meanwhile. `heads` as in mar_model_load. */
 MAR_API mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out);
 MAR_API void mar_report_free(mar_report *r);
 MAR_API mar_kind mar_report_kind(const mar_report *r);

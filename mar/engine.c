@@ -30,8 +30,11 @@ static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, 
     if (status != MAR_OK) return status;
     k->core->enter(k);
     status = engine->load(m, k, file, heads, out, err);
+    const int loaded = status == MAR_OK;
     k->core->finish(k);
-    if (status == MAR_OK && (status = kern_check(k, err)) != MAR_OK) {
+    if (loaded) status = kern_check(k, err);
+    status = wt_settle(file, status, err);
+    if (loaded && status != MAR_OK) {
         engine->unload(*out);
         *out = NULL;
     }
@@ -53,7 +56,10 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
     const wt_embedded *demo = wt_demo_mar(path);
     if (!demo) demo = wt_demo_vae(path); /* to say what it is */
     mar_status status = demo ? wt_open_memory(demo->data, demo->size, path, &file, &err) : wt_open(path, &file, &err);
-    if (status == MAR_OK) status = load(m, file, heads, out, &err);
+    if (status == MAR_OK) {
+        wt_allow_nonfinite(file, m->allow_nonfinite);
+        status = load(m, file, heads, out, &err);
+    }
     wt_close(file);
     if (status == MAR_OK)
         mar_log(m, MAR_LOG_INFO, "model %s: %ld parameters, loaded in %.3g s", path, (*out)->config.parameters,

@@ -41,6 +41,7 @@ mar_status mar_open(const mar_options *options, mar **out)
     m->references = 1;
     m->log = options->log;
     m->log_user = options->log_user;
+    m->allow_nonfinite = options->allow_nonfinite;
     m->backend = choose(options->backend);
     const mar_status status = open_backend(m, options, &err);
     if (status == MAR_OK) mar_log(m, MAR_LOG_INFO, "libmar %s on %s", mar_version(), mar_backend_description(m));

@@ -13,6 +13,7 @@ struct mar {
     uint64_t serial;     /* no two handles of a process have the same, nor does any have 0 */
     mar_log_function *log;
     void *log_user;
+    int allow_nonfinite;   /* mar_options.allow_nonfinite */
     atomic_int references; /* mar_open's, and one for each model and VAE */
 };
 

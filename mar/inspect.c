@@ -5,7 +5,6 @@
 #include "vae/vae.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,28 +61,19 @@ typedef struct {
     mar_report *report;
     const wt_file *f;
     char *expected; /* [wt_count(f)] 1 for a tensor that belongs to the model */
+    mar_status status;
+    mar_err *err;
 } check;
 
-/* Counts the values of t that are no numbers (as f32: a double beyond its range is infinite). */
+/* Counts the values of t that are no numbers. */
 static void check_finite(check *c, const wt_tensor *t)
 {
-    enum { CHUNK = 16 * 1024 };
-    float values[CHUNK];
-    int64_t nan = 0, inf = 0;
-    wt_tensor part = *t;
-    for (int64_t first = 0; first < t->count; first += CHUNK) {
-        part.data = (const uint8_t *)t->data + (size_t)first * wt_dtype_size(t->dtype);
-        part.count = t->count - first < CHUNK ? t->count - first : CHUNK;
-        if (wt_read_f32(c->f, &part, values, NULL) != MAR_OK) return;
-        for (int64_t i = 0; i < part.count; i++) {
-            nan += isnan(values[i]) != 0;
-            inf += isinf(values[i]) != 0;
-        }
-    }
-    if (nan || inf)
+    wt_nonfinite found;
+    if (c->status == MAR_OK) c->status = wt_count_nonfinite(c->f, t, &found, c->err);
+    if (c->status == MAR_OK && found.nan + found.inf > 0)
         add_line(c->report, &c->report->problems,
-                 "tensor %s: %" PRId64 " NaN and %" PRId64 " Inf among %" PRId64 " values", t->name, nan, inf,
-                 t->count);
+                 "tensor %s: %" PRId64 " NaN and %" PRId64 " Inf among %" PRId64 " values", t->name, found.nan,
+                 found.inf, t->count);
 }
 
 static int is_float(wt_dtype d)
@@ -118,7 +108,7 @@ static void check_tensor(void *user, const char *name, int rank, const int64_t *
 
 static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
 {
-    check c = {r, f, calloc((size_t)wt_count(f) + 1, 1)};
+    check c = {r, f, calloc((size_t)wt_count(f) + 1, 1), MAR_OK, err};
     if (!c.expected) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
     if (r->kind == MAR_KIND_MAR)
         mar_config_tensors(&r->model, check_tensor, &c);
@@ -132,7 +122,7 @@ static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
                      wt_shape_text(t, shape, sizeof shape));
     }
     free(c.expected);
-    return MAR_OK;
+    return c.status;
 }
 
 /* --- facts ---------------------------------------------------------------------------------------- */
@@ -249,6 +239,7 @@ static mar_status make_report(const wt_file *f, int heads, mar_report **out, mar
     if (status == MAR_OK && r->kind != MAR_KIND_UNKNOWN) status = check_file(r, f, err);
     if (status == MAR_OK && r->no_memory)
         status = err_set(err, MAR_ENOMEM, "%s: out of memory for the report", wt_path(f));
+    status = wt_settle(f, status, err);
     if (status != MAR_OK)
         mar_report_free(r);
     else

@@ -236,6 +236,13 @@ static const mar_param option_rows[] = {
          "threads of the CPU; 0: one per core\n"
          "No more than the cores that the process may use. A quota of its control group (a container's limit) lowers "
          "the number that 0 stands for. While other processes keep the cores busy, fewer are used."},
+    {.name = "allow_nonfinite",
+     .offset = offsetof(mar_options, allow_nonfinite),
+     .group = "Model",
+     .type = MAR_TYPE_FLAG,
+     .max = 1,
+     .help = "load weights that are NaN or infinite, too\n"
+             "Such a model is refused otherwise: what it makes is not finite either."},
 };
 enum { OPTION_ROWS = sizeof option_rows / sizeof *option_rows };
 

@@ -12,8 +12,11 @@ static mar_status load(mar *m, const wt_file *file, vae_decoder **out, mar_err *
     if (status != MAR_OK) return status;
     k->core->enter(k);
     status = vae_decoder_create(k, file, out, err);
+    const int loaded = status == MAR_OK;
     k->core->finish(k);
-    if (status == MAR_OK && (status = kern_check(k, err)) != MAR_OK) vae_decoder_free(*out);
+    if (loaded) status = kern_check(k, err);
+    status = wt_settle(file, status, err);
+    if (loaded && status != MAR_OK) vae_decoder_free(*out);
     k->core->leave(k);
     k->core->queue_free(k);
     return status;
@@ -48,7 +51,10 @@ mar_status mar_vae_load(mar *m, const char *path, mar_vae **out)
     const wt_embedded *demo = wt_demo_vae(path);
     if (!demo) demo = wt_demo_mar(path); /* to say what it is */
     mar_status status = demo ? wt_open_memory(demo->data, demo->size, path, &file, &err) : wt_open(path, &file, &err);
-    if (status == MAR_OK) status = create(m, file, out, &err);
+    if (status == MAR_OK) {
+        wt_allow_nonfinite(file, m->allow_nonfinite);
+        status = create(m, file, out, &err);
+    }
     wt_close(file);
     if (status == MAR_OK)
         mar_log(m, MAR_LOG_INFO, "VAE %s: %ld parameters, loaded in %.3g s", path, mar_vae_get_config(*out)->parameters,

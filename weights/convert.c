@@ -1,6 +1,11 @@
-/* Tensor elements as f32. */
+/* Tensor elements as f32, read in pieces. */
 #include "weights/number.h"
 #include "weights/table.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 int wt_is_float(wt_dtype dtype)
 {
@@ -14,14 +19,9 @@ static uint16_t load16(const uint8_t *p)
     return bits;
 }
 
-void wt_convert_f32(const wt_tensor *t, int64_t first, size_t n, float *dst)
+static void widen(wt_dtype dtype, const uint8_t *src, size_t n, float *dst)
 {
-    if (n == 0) return;
-    const uint8_t *src = (const uint8_t *)t->data + (size_t)first * wt_dtype_size(t->dtype);
-    switch (t->dtype) {
-    case WT_F32:
-        memcpy(dst, src, n * sizeof *dst);
-        break;
+    switch (dtype) {
     case WT_F64:
         for (size_t i = 0; i < n; i++) {
             double value;
@@ -36,15 +36,119 @@ void wt_convert_f32(const wt_tensor *t, int64_t first, size_t n, float *dst)
         for (size_t i = 0; i < n; i++) dst[i] = wt_f32_from_bf16(load16(src + 2 * i));
         break;
     default:
-        break; /* callers have checked wt_is_float */
+        break; /* F32 needs none; callers have checked wt_is_float */
     }
+}
+
+mar_status wt_read_bytes(const wt_file *f, const wt_tensor *t, uint64_t first, size_t n, void *dst, mar_err *err)
+{
+    if (!t->copy) return file_source_read(&f->source, t->offset + first, n, dst, err);
+    if (n) memcpy(dst, t->copy + first, n);
+    return MAR_OK;
+}
+
+mar_status wt_convert_f32(const wt_file *f, const wt_tensor *t, int64_t first, size_t n, float *dst, mar_err *err)
+{
+    const size_t size = wt_dtype_size(t->dtype);
+    const uint64_t begin = (uint64_t)first * size;
+    if (t->dtype == WT_F32) return wt_read_bytes(f, t, begin, n * size, dst, err);
+    uint8_t stored[32 * 1024];
+    mar_status status = MAR_OK;
+    for (size_t done = 0, piece; done < n && status == MAR_OK; done += piece) {
+        piece = n - done < sizeof stored / size ? n - done : sizeof stored / size;
+        status = wt_read_bytes(f, t, begin + done * size, piece * size, stored, err);
+        if (status == MAR_OK) widen(t->dtype, stored, piece, dst + done);
+    }
+    return status;
+}
+
+/* Whether any of n values has all bits of its exponent set, which makes it NaN or infinite. */
+static int any_nonfinite(const float *values, size_t n)
+{
+    const uint32_t exponent = 0x7f800000;
+    uint32_t found = 0;
+    for (size_t i = 0; i < n; i++) found |= (wt_f32_bits(values[i]) & exponent) == exponent;
+    return found != 0;
+}
+
+/* Adds those among values[n], which are elements first .. first+n-1. */
+static void count_nonfinite(const float *values, size_t n, int64_t first, wt_nonfinite *out)
+{
+    if (!any_nonfinite(values, n)) return;
+    for (size_t i = 0; i < n; i++) {
+        if (isfinite(values[i])) continue;
+        if (out->nan + out->inf == 0) out->first = first + (int64_t)i;
+        if (isnan(values[i]))
+            out->nan++;
+        else
+            out->inf++;
+    }
+}
+
+enum { PIECE = 16 * 1024 }; /* values: they are looked at while they are in the processor's nearest caches */
+
+/* Reads a tensor to dst [t->count], or nowhere if dst is NULL, and counts what is not finite unless `out` is NULL. */
+static mar_status read_values(const wt_file *f, const wt_tensor *t, float *dst, wt_nonfinite *out, mar_err *err)
+{
+    float passing[PIECE];
+    if (out) *out = (wt_nonfinite){0};
+    if (!wt_is_float(t->dtype))
+        return err_set(err, MAR_EMODEL, "%s: tensor %s has dtype %s, expected F32, BF16, F16 or F64", f->path, t->name,
+                       wt_dtype_name(t->dtype));
+    mar_status status = MAR_OK;
+    for (int64_t first = 0; first < t->count && status == MAR_OK; first += PIECE) {
+        const size_t n = t->count - first < PIECE ? (size_t)(t->count - first) : PIECE;
+        float *values = dst ? dst + first : passing;
+        status = wt_convert_f32(f, t, first, n, values, err);
+        if (status == MAR_OK && out) count_nonfinite(values, n, first, out);
+    }
+    return status;
 }
 
 mar_status wt_read_f32(const wt_file *f, const wt_tensor *t, float *dst, mar_err *err)
 {
-    if (!wt_is_float(t->dtype))
-        return err_set(err, MAR_EMODEL, "%s: tensor %s has dtype %s, expected F32, BF16, F16 or F64", f->path, t->name,
-                       wt_dtype_name(t->dtype));
-    wt_convert_f32(t, 0, (size_t)t->count, dst);
-    return MAR_OK;
+    return read_values(f, t, dst, NULL, err);
+}
+
+mar_status wt_count_nonfinite(const wt_file *f, const wt_tensor *t, wt_nonfinite *out, mar_err *err)
+{
+    return read_values(f, t, NULL, out, err);
+}
+
+/* "tensor w has 2 values that are NaN and 1 that is infinite, the first at 17: expected ..." */
+static mar_status refuse_nonfinite(const wt_file *f, const wt_tensor *t, const wt_nonfinite *found, mar_err *err)
+{
+    const int64_t counts[2] = {found->nan ? found->nan : found->inf, found->nan ? found->inf : 0};
+    char more[64] = "";
+    if (counts[1])
+        snprintf(more, sizeof more, " and %" PRId64 " that %s infinite", counts[1], counts[1] == 1 ? "is" : "are");
+    return err_set(err, MAR_EMODEL,
+                   "%s: tensor %s has %" PRId64 " value%s that %s %s%s, the first at %" PRId64
+                   ": expected finite weights (allow_nonfinite loads it all the same)",
+                   f->path, t->name, counts[0], counts[0] == 1 ? "" : "s", counts[0] == 1 ? "is" : "are",
+                   found->nan ? "NaN" : "infinite", more, found->first);
+}
+
+mar_status wt_load_f32(const wt_file *f, const char *name, int rank, const int64_t *shape, float **out, mar_err *err)
+{
+    char found[128], expected[128];
+    wt_nonfinite bad;
+    *out = NULL;
+    wt_format_shape(rank, shape, expected, sizeof expected);
+    const wt_tensor *t = wt_find(f, name);
+    if (!t) return err_set(err, MAR_EMODEL, "%s: tensor %s is missing, expected shape %s", f->path, name, expected);
+    if (t->rank != rank || memcmp(t->shape, shape, (size_t)rank * sizeof *shape) != 0)
+        return err_set(err, MAR_EMODEL, "%s: tensor %s has shape %s, expected %s", f->path, name,
+                       wt_shape_text(t, found, sizeof found), expected);
+    size_t bytes;
+    float *values = NULL;
+    if (!__builtin_mul_overflow((size_t)t->count, sizeof *values, &bytes)) values = malloc(bytes ? bytes : 1);
+    if (!values) return err_set(err, MAR_ENOMEM, "%s: out of memory for tensor %s %s as f32", f->path, name, expected);
+    mar_status status = read_values(f, t, values, &bad, err);
+    if (status == MAR_OK && bad.nan + bad.inf > 0 && !f->allow_nonfinite) status = refuse_nonfinite(f, t, &bad, err);
+    if (status != MAR_OK)
+        free(values);
+    else
+        *out = values;
+    return status;
 }

@@ -20,18 +20,23 @@ typedef struct {
     size_t prefix_length;
     wt_pool values;
     uint64_t copied; /* bytes of tensors copied because they are not contiguous */
+    uint64_t work;   /* bytes of all other tensors, and bytes read to copy those */
 } reader;
+
+/* Tensors may share a storage, and copies read it anew. A file that asks for more than so many times its size, which
+ * takes few bytes to ask for, is refused. */
+enum { WORK_MAX = 64 };
 
 /* Files of torch.save before 1.6 start with this pickled number, 0x1950a86a20f9469cfc6c. */
 static int is_legacy(const wt_file *f)
 {
     static const uint8_t magic[] = {0x80, 2, 0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
-    return f->size >= sizeof magic && memcmp(f->data, magic, sizeof magic) == 0;
+    return f->n_start >= sizeof magic && memcmp(f->start, magic, sizeof magic) == 0;
 }
 
 int wt_pytorch_recognise(const wt_file *f)
 {
-    return is_legacy(f) || (f->size >= 4 && memcmp(f->data, "PK\3\4", 4) == 0);
+    return is_legacy(f) || (f->n_start >= 4 && memcmp(f->start, "PK\3\4", 4) == 0);
 }
 
 /* --- entries of the archive ------------------------------------------------------------------------ */
@@ -50,29 +55,31 @@ static mar_status find_prefix(reader *r, mar_err *err)
     return err_set(err, MAR_EFORMAT, "%s: a zip file without data.pkl, expected one written by torch.save", r->f->path);
 }
 
-/* The contents of <prefix>/<a><b>; *out is NULL if there is no such entry. */
-static mar_status entry_contents(const reader *r, const char *a, const char *b, size_t b_length, const uint8_t **out,
-                                 uint64_t *size, mar_err *err)
+/* Finds the contents of <prefix>/<a><b>: *size bytes at *offset of the file; *offset is 0 if there is no such entry. */
+static mar_status find_contents(const reader *r, const char *a, const char *b, size_t b_length, uint64_t *offset,
+                                uint64_t *size, mar_err *err)
 {
     char name[512];
-    *out = NULL;
-    *size = 0;
+    *offset = *size = 0;
     if (r->prefix_length + strlen(a) + b_length + 2 > sizeof name) return MAR_OK;
     int n = snprintf(name, sizeof name, "%.*s/%s%.*s", (int)r->prefix_length, r->prefix, a, (int)b_length, b);
     const zip_entry *e = zip_find(&r->zip, name, (size_t)n);
     if (!e) return MAR_OK;
     *size = e->size;
-    return zip_contents(&r->zip, e, out, err);
+    return zip_contents(&r->zip, e, offset, err);
 }
 
 static mar_status check_byteorder(const reader *r, mar_err *err)
 {
-    const uint8_t *order;
-    uint64_t size;
-    mar_status status = entry_contents(r, "byteorder", "", 0, &order, &size, err);
-    if (status == MAR_OK && order && (size != 6 || memcmp(order, "little", 6) != 0))
-        status = err_set(err, MAR_EFORMAT, "%s: its byte order is \"%.*s\", expected \"little\"", r->f->path,
-                         size < 16 ? (int)size : 16, (const char *)order);
+    char order[16];
+    uint64_t offset, size;
+    mar_status status = find_contents(r, "byteorder", "", 0, &offset, &size, err);
+    if (status != MAR_OK || !offset) return status;
+    const size_t n = size < sizeof order ? (size_t)size : sizeof order;
+    status = file_source_read(&r->f->source, offset, n, order, err);
+    if (status == MAR_OK && (size != 6 || memcmp(order, "little", 6) != 0))
+        status =
+            err_set(err, MAR_EFORMAT, "%s: its byte order is \"%.*s\", expected \"little\"", r->f->path, (int)n, order);
     return status;
 }
 
@@ -80,7 +87,7 @@ static mar_status check_byteorder(const reader *r, mar_err *err)
 
 /* The storage of a tensor: [numel] elements of dtype. */
 typedef struct {
-    const uint8_t *data;
+    uint64_t offset; /* in the file */
     int64_t numel;
     wt_dtype dtype;
 } storage;
@@ -116,9 +123,9 @@ static mar_status read_storage(const reader *r, const char *name, const pk_value
     if (key->kind != PK_STRING || numel->kind != PK_INT || numel->as.integer < 0)
         return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": its storage has no name or no size", r->f->path, name);
     uint64_t size, expected;
-    status = entry_contents(r, "data/", key->as.string.text, key->as.string.length, &out->data, &size, err);
+    status = find_contents(r, "data/", key->as.string.text, key->as.string.length, &out->offset, &size, err);
     if (status != MAR_OK) return status;
-    if (!out->data)
+    if (!out->offset)
         return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": the file has no entry data/%.*s", r->f->path, name,
                        (int)(key->as.string.length < 64 ? key->as.string.length : 64), key->as.string.text);
     out->numel = numel->as.integer;
@@ -167,27 +174,101 @@ static int is_contiguous(const wt_tensor *t, const int64_t *strides)
     return 1;
 }
 
-/* Copies a transposed or otherwise strided tensor to a new array, element by element. All copies of a file may not be
- * larger than the file, because a stride of 0 repeats elements without limit. */
-static mar_status copy_strided(reader *r, wt_tensor *t, uint64_t bytes, const uint8_t *src, const int64_t *strides,
-                               mar_err *err)
+static mar_status add_work(reader *r, const wt_tensor *t, uint64_t bytes, mar_err *err)
 {
-    if (bytes > r->f->size - r->copied)
+    uint64_t most;
+    if (__builtin_mul_overflow(r->f->source.size, (uint64_t)WORK_MAX, &most)) most = UINT64_MAX;
+    if (bytes > most - r->work)
+        return err_set(err, MAR_EFORMAT, "%s: with tensor \"%s\" its tensors take more reading than %d times the file",
+                       r->f->path, t->name, WORK_MAX);
+    r->work += bytes;
+    return MAR_OK;
+}
+
+/* A way through a strided tensor along the file: its dimensions by falling stride. */
+typedef struct {
+    int64_t shape[WT_MAX_RANK];
+    int64_t stride[WT_MAX_RANK]; /* in the storage, elements */
+    int64_t to[WT_MAX_RANK];     /* in the copy, elements */
+} walk;
+
+static walk walk_along_file(const wt_tensor *t, const int64_t *strides)
+{
+    walk w;
+    int64_t to = 1;
+    for (int d = t->rank - 1; d >= 0; d--) { /* insertion: what is behind d is sorted */
+        int i = d;
+        for (; i + 1 < t->rank && w.stride[i + 1] > strides[d]; i++) {
+            w.shape[i] = w.shape[i + 1];
+            w.stride[i] = w.stride[i + 1];
+            w.to[i] = w.to[i + 1];
+        }
+        w.shape[i] = t->shape[d];
+        w.stride[i] = strides[d];
+        w.to[i] = to;
+        to *= t->shape[d];
+    }
+    return w;
+}
+
+/* A piece of the file in memory. */
+typedef struct {
+    uint8_t *bytes; /* [room] */
+    size_t room;
+    uint64_t begin, end; /* what of the file is in it */
+} window;
+
+/* Moves the window to `at`, where the tensor t goes on; its last element ends at `end`. */
+static mar_status move_window(reader *r, window *w, const wt_tensor *t, uint64_t at, uint64_t end, mar_err *err)
+{
+    const size_t n = end - at < w->room ? (size_t)(end - at) : w->room;
+    const mar_status status = add_work(r, t, n, err);
+    if (status != MAR_OK) return status;
+    w->begin = at;
+    w->end = at + n;
+    return file_source_read(&r->f->source, at, n, w->bytes, err);
+}
+
+/* Copies t, whose first element is at t->offset of the file, to dst [t->count]. */
+static mar_status gather(reader *r, const wt_tensor *t, const int64_t *strides, uint8_t *dst, mar_err *err)
+{
+    static const uint64_t most = 256 * 1024;
+    const size_t element = wt_dtype_size(t->dtype);
+    const walk w = walk_along_file(t, strides);
+    uint64_t end = t->offset + element;
+    for (int d = 0; d < t->rank; d++) end += (uint64_t)((t->shape[d] - 1) * strides[d]) * element;
+    window seen = {.room = (size_t)(end - t->offset < most ? end - t->offset : most)};
+    seen.bytes = malloc(seen.room);
+    if (!seen.bytes) return err_set(err, MAR_ENOMEM, "%s: out of memory for tensor \"%s\"", r->f->path, t->name);
+    mar_status status = MAR_OK;
+    int64_t index[WT_MAX_RANK] = {0};
+    for (int64_t i = 0; i < t->count && status == MAR_OK; i++) {
+        int64_t from = 0, to = 0;
+        for (int d = 0; d < t->rank; d++) {
+            from += index[d] * w.stride[d];
+            to += index[d] * w.to[d];
+        }
+        const uint64_t at = t->offset + (uint64_t)from * element;
+        if (at < seen.begin || at + element > seen.end) status = move_window(r, &seen, t, at, end, err);
+        if (status == MAR_OK) memcpy(dst + (size_t)to * element, seen.bytes + (at - seen.begin), element);
+        for (int d = t->rank - 1; d >= 0 && ++index[d] == w.shape[d]; d--) index[d] = 0;
+    }
+    free(seen.bytes);
+    return status;
+}
+
+/* Makes a copy of a transposed or otherwise strided tensor. All copies of a file may not be larger than the file,
+ * because a stride of 0 repeats elements without limit. */
+static mar_status copy_strided(reader *r, wt_tensor *t, uint64_t bytes, const int64_t *strides, mar_err *err)
+{
+    if (bytes > r->f->source.size - r->copied)
         return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" is not contiguous and too large to copy", r->f->path,
                        t->name);
     r->copied += bytes;
-    const size_t element = wt_dtype_size(t->dtype);
     uint8_t *dst = wt_pool_alloc(&r->f->pool, bytes);
     if (!dst) return err_set(err, MAR_ENOMEM, "%s: out of memory for tensor \"%s\"", r->f->path, t->name);
-    int64_t index[WT_MAX_RANK] = {0};
-    for (int64_t i = 0; i < t->count; i++) {
-        int64_t at = 0;
-        for (int d = 0; d < t->rank; d++) at += index[d] * strides[d];
-        memcpy(dst + (size_t)i * element, src + (size_t)at * element, element);
-        for (int d = t->rank - 1; d >= 0 && ++index[d] == t->shape[d]; d--) index[d] = 0;
-    }
-    t->data = dst;
-    return MAR_OK;
+    t->copy = dst;
+    return gather(r, t, strides, dst, err);
 }
 
 /* args: (storage, offset, size, stride, requires_grad, hooks) of _rebuild_tensor_v2 */
@@ -210,8 +291,11 @@ static mar_status read_tensor(reader *r, const char *name, size_t name_length, c
     if (!wt_measure(&t, &bytes) || !fits(&t, items[1]->as.integer, strides, s.numel))
         return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" reaches past its storage of %lld elements", r->f->path,
                        name, (long long)s.numel);
-    t.data = s.data + (uint64_t)items[1]->as.integer * wt_dtype_size(s.dtype);
-    if (t.count > 0 && !is_contiguous(&t, strides)) status = copy_strided(r, &t, bytes, t.data, strides, err);
+    t.offset = s.offset + (uint64_t)items[1]->as.integer * wt_dtype_size(s.dtype);
+    if (t.count > 0 && !is_contiguous(&t, strides))
+        status = copy_strided(r, &t, bytes, strides, err);
+    else
+        status = add_work(r, &t, bytes, err);
     return status == MAR_OK ? wt_add(r->f, &t, name_length, err) : status;
 }
 
@@ -231,10 +315,12 @@ static mar_status read_dict(reader *r, const pk_value *dict, int top_level, mar_
                            pk_describe(key, what, sizeof what));
         const char *name = wt_pool_text(&r->values, key->as.string.text, key->as.string.length);
         if (!name) return err_set(err, MAR_ENOMEM, "%s: out of memory for tensor names", r->f->path);
+        mar_status status = wt_check_text(r->f, "tensor name", key->as.string.text, key->as.string.length, err);
+        if (status != MAR_OK) return status;
         if (value->kind != PK_TENSOR)
             return err_set(err, MAR_EFORMAT, "%s: \"%s\" is %s, expected a tensor", r->f->path, name,
                            pk_describe(value, what, sizeof what));
-        mar_status status = read_tensor(r, name, key->as.string.length, value->as.args, err);
+        status = read_tensor(r, name, key->as.string.length, value->as.args, err);
         if (status != MAR_OK) return status;
     }
     return MAR_OK;
@@ -264,17 +350,21 @@ static mar_status read_root(reader *r, const pk_value *root, mar_err *err)
 
 static mar_status read_archive(reader *r, mar_err *err)
 {
-    const uint8_t *pickle;
-    uint64_t size;
+    uint64_t offset, size;
     pk_value *root;
     mar_status status = find_prefix(r, err);
     if (status == MAR_OK) status = check_byteorder(r, err);
-    if (status == MAR_OK) status = entry_contents(r, "data.pkl", "", 0, &pickle, &size, err);
+    if (status == MAR_OK) status = find_contents(r, "data.pkl", "", 0, &offset, &size, err);
     if (status != MAR_OK) return status;
-    if (!pickle || size > PICKLE_MAX)
+    if (!offset || size > PICKLE_MAX)
         return err_set(err, MAR_EFORMAT, "%s: its data.pkl is missing or larger than %d bytes", r->f->path, PICKLE_MAX);
-    status = pk_parse(r->f->path, pickle, size, &r->values, &root, err);
-    return status == MAR_OK ? read_root(r, root, err) : status;
+    uint8_t *pickle = malloc(size + 1);
+    if (!pickle) return err_set(err, MAR_ENOMEM, "%s: out of memory for data.pkl", r->f->path);
+    status = file_source_read(&r->f->source, offset, size, pickle, err);
+    if (status == MAR_OK) status = pk_parse(r->f->path, pickle, size, &r->values, &root, err);
+    if (status == MAR_OK) status = read_root(r, root, err);
+    free(pickle); /* values point into it */
+    return status;
 }
 
 mar_status wt_pytorch_read(wt_file *f, mar_err *err)
@@ -285,7 +375,7 @@ mar_status wt_pytorch_read(wt_file *f, mar_err *err)
                        "again",
                        f->path);
     reader r = {.f = f, .values = {.limit = PICKLE_MEMORY_MAX}};
-    mar_status status = zip_open(f->path, f->data, f->size, &r.zip, err);
+    mar_status status = zip_open(&f->source, &r.zip, err);
     if (status != MAR_OK) return status;
     status = read_archive(&r, err);
     zip_close(&r.zip);

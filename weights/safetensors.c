@@ -19,7 +19,7 @@ typedef struct {
 
 int wt_safetensors_recognise(const wt_file *f)
 {
-    return f->size >= 9 && f->data[8] == '{';
+    return f->n_start >= 9 && f->start[8] == '{';
 }
 
 static int whole_number(const cJSON *item, int64_t *out)
@@ -52,6 +52,10 @@ static mar_status read_metadata(wt_file *f, const cJSON *object, mar_err *err)
     for (const cJSON *item = object->child; item; item = item->next) {
         if (!cJSON_IsString(item))
             return err_set(err, MAR_EFORMAT, "%s: metadata \"%s\" is not a string", f->path, item->string);
+        mar_status status = wt_check_text(f, "metadata key", item->string, strlen(item->string), err);
+        if (status == MAR_OK)
+            status = wt_check_text(f, "metadata value", item->valuestring, strlen(item->valuestring), err);
+        if (status != MAR_OK) return status;
         if (wt_metadata(f, item->string))
             return err_set(err, MAR_EFORMAT, "%s: metadata \"%s\" appears twice", f->path, item->string);
         wt_pair *pair = &f->metadata[f->n_metadata];
@@ -92,9 +96,13 @@ static mar_status read_shape(const wt_file *f, const cJSON *shape, wt_tensor *t,
         if (t->rank == WT_MAX_RANK)
             return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" has more than %d dimensions", f->path, t->name,
                            WT_MAX_RANK);
-        if (!whole_number(item, &t->shape[t->rank]))
-            return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": dimension %d of its shape is no whole number", f->path,
+        if (!cJSON_IsNumber(item))
+            return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": dimension %d of its shape is no number", f->path,
                            t->name, t->rank);
+        if (!whole_number(item, &t->shape[t->rank]))
+            return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": dimension %d of its shape is %g, expected %s", f->path,
+                           t->name, t->rank, item->valuedouble,
+                           item->valuedouble > exact_max ? "at most 2^53" : "a whole number that is not negative");
         t->rank++;
     }
     return MAR_OK;
@@ -122,12 +130,13 @@ static mar_status read_offsets(const wt_file *f, const cJSON *offsets, uint64_t 
     return MAR_OK;
 }
 
-static mar_status read_tensor(wt_file *f, const cJSON *entry, const uint8_t *data, uint64_t data_size, span *s,
-                              mar_err *err)
+/* data: where the data section begins in the file */
+static mar_status read_tensor(wt_file *f, const cJSON *entry, uint64_t data, uint64_t data_size, span *s, mar_err *err)
 {
     const cJSON *fields[3];
     wt_tensor t = {.name = entry->string};
-    mar_status status = find_fields(f, entry, fields, err);
+    mar_status status = wt_check_text(f, "tensor name", t.name, strlen(t.name), err);
+    if (status == MAR_OK) status = find_fields(f, entry, fields, err);
     if (status != MAR_OK) return status;
     if (!cJSON_IsString(fields[0]) || !dtype_from_name(fields[0]->valuestring, &t.dtype))
         return err_set(err, MAR_EFORMAT,
@@ -137,7 +146,7 @@ static mar_status read_tensor(wt_file *f, const cJSON *entry, const uint8_t *dat
     status = read_shape(f, fields[1], &t, err);
     if (status == MAR_OK) status = read_offsets(f, fields[2], data_size, &t, s, err);
     if (status != MAR_OK) return status;
-    t.data = data + s->begin;
+    t.offset = data + s->begin;
     status = wt_add(f, &t, strlen(t.name), err);
     if (status == MAR_OK) s->name = f->tensors[f->count - 1].name;
     return status;
@@ -168,7 +177,7 @@ static mar_status check_cover(const wt_file *f, span *spans, uint64_t data_size,
     return MAR_OK;
 }
 
-static mar_status read_entries(wt_file *f, const cJSON *root, const uint8_t *data, uint64_t data_size, mar_err *err)
+static mar_status read_entries(wt_file *f, const cJSON *root, uint64_t data, uint64_t data_size, mar_err *err)
 {
     int n = 0;
     for (const cJSON *entry = root->child; entry; entry = entry->next) n++;
@@ -193,16 +202,20 @@ static int memory_is_out(uint64_t length)
     return !needed;
 }
 
-mar_status wt_safetensors_read(wt_file *f, mar_err *err)
+/* The place of a NUL in the header, plain or as \u0000, which would cut names short; or -1. Backslashes only occur in
+ * strings, where each escapes what follows it. */
+static int64_t find_nul(const char *header, uint64_t length)
 {
-    uint64_t length = wt_le64(f->data);
-    if (length > f->size - 8)
-        return err_set(err, MAR_EFORMAT, "%s: the header says %llu bytes, the file has %zu; truncated?", f->path,
-                       (unsigned long long)length, f->size);
-    if (length > header_max)
-        return err_set(err, MAR_EFORMAT, "%s: the header has %llu bytes, more than the %llu allowed", f->path,
-                       (unsigned long long)length, (unsigned long long)header_max);
-    const char *header = (const char *)f->data + 8, *end = NULL;
+    static const char escape[6] = {'\\', 'u', '0', '0', '0', '0'};
+    for (uint64_t i = 0; i < length; i += header[i] == '\\' ? 2 : 1)
+        if (!header[i] || (length - i >= sizeof escape && memcmp(header + i, escape, sizeof escape) == 0))
+            return (int64_t)i;
+    return -1;
+}
+
+static mar_status read_header(wt_file *f, const char *header, uint64_t length, mar_err *err)
+{
+    const char *end = NULL;
     cJSON *root = cJSON_ParseWithLengthOpts(header, length, &end, 0); /* refuses nesting deeper than 1000 */
     if (!root && memory_is_out(length))
         return err_set(err, MAR_ENOMEM, "%s: out of memory for the header of %llu bytes", f->path,
@@ -211,15 +224,38 @@ mar_status wt_safetensors_read(wt_file *f, mar_err *err)
         return err_set(err, MAR_EFORMAT, "%s: the header is no valid JSON near byte %lld", f->path,
                        end ? (long long)(end - header) : 0LL);
     while (end < header + length && *end == ' ') end++;
+    const int64_t nul = find_nul(header, (uint64_t)(end - header));
     mar_status status;
     if (end != header + length)
         status = err_set(err, MAR_EFORMAT, "%s: the header goes on after its JSON object, at byte %lld", f->path,
                          (long long)(end - header));
+    else if (nul >= 0)
+        status = err_set(err, MAR_EFORMAT, "%s: the header has a NUL at byte %lld, expected names and metadata without",
+                         f->path, (long long)nul);
     else if (!cJSON_IsObject(root))
         status = err_set(err, MAR_EFORMAT, "%s: the header is no JSON object", f->path);
     else
-        status = read_entries(f, root, f->data + 8 + length, f->size - 8 - length, err);
+        status = read_entries(f, root, 8 + length, f->source.size - 8 - length, err);
     cJSON_Delete(root);
+    return status;
+}
+
+mar_status wt_safetensors_read(wt_file *f, mar_err *err)
+{
+    const uint64_t length = wt_le64(f->start);
+    if (length > f->source.size - 8)
+        return err_set(err, MAR_EFORMAT, "%s: the header says %llu bytes, the file has %llu; truncated?", f->path,
+                       (unsigned long long)length, (unsigned long long)f->source.size);
+    if (length > header_max)
+        return err_set(err, MAR_EFORMAT, "%s: the header has %llu bytes, more than the %llu allowed", f->path,
+                       (unsigned long long)length, (unsigned long long)header_max);
+    char *header = malloc(length + 1);
+    if (!header)
+        return err_set(err, MAR_ENOMEM, "%s: out of memory for the header of %llu bytes", f->path,
+                       (unsigned long long)length);
+    mar_status status = file_source_read(&f->source, 8, length, header, err);
+    if (status == MAR_OK) status = read_header(f, header, length, err);
+    free(header);
     strcpy(f->format, "safetensors");
     return status;
 }

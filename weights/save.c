@@ -71,7 +71,8 @@ static mar_status write_tensor(FILE *stream, const char *path, const wt_output *
     for (int64_t first = 0; first < t->source->count && status == MAR_OK; first += CHUNK) {
         int64_t left = t->source->count - first;
         size_t n = left < CHUNK ? (size_t)left : chunk;
-        wt_convert_f32(t->source, first, n, values);
+        status = wt_convert_f32(t->file, t->source, first, n, values, err);
+        if (status != MAR_OK) break;
         if (t->dtype == WT_F32)
             fwrite(values, sizeof *values, n, stream);
         else if (encode(t->dtype, values, n, halves))
@@ -120,6 +121,8 @@ mar_status wt_save_safetensors(const char *path, const wt_output *tensors, int c
         fprintf(w.stream, "%s%*s", header, (int)(padded - length), "");
         for (int i = 0; i < count && status == MAR_OK && !ferror(w.stream); i++)
             status = write_tensor(w.stream, path, &tensors[i], err);
+        for (int i = 0; i < count; i++)
+            if (i == 0 || tensors[i].file != tensors[i - 1].file) status = wt_settle(tensors[i].file, status, err);
         if (status == MAR_OK)
             status = file_writer_commit(&w, err);
         else

@@ -11,10 +11,11 @@ typedef struct {
 } wt_pair;
 
 struct wt_file {
-    file_map map;        /* the mapping of the file; empty for wt_open_memory */
-    const uint8_t *data; /* [size] the whole file */
-    size_t size;         /* bytes */
+    file_source source;  /* the file, or wt_open_memory's memory */
     const char *path;    /* or wt_open_memory's label */
+    uint8_t start[24];   /* [n_start] how the file begins */
+    size_t n_start;      /* all of it, if it is shorter */
+    int allow_nonfinite; /* whether wt_load_f32 takes tensors with NaN and infinities */
     char format[64];     /* what wt_format returns */
     wt_tensor *tensors;  /* [count] in file order */
     int count;           /* tensors in the table */
@@ -28,15 +29,18 @@ struct wt_file {
 
 /* Makes room for one more tensor; at most half of the slots are ever full. Returns 0 without memory. */
 int wt_table_grow(wt_file *f);
-/* Adds t; the name, of name_length bytes, is copied. MAR_EFORMAT for a duplicate or a name with a NUL in it. */
+/* MAR_EFORMAT unless text[length], a "tensor name" or the like, is UTF-8 without a NUL in it. Files come with all sorts
+ * of bytes; what passes here can be shown, compared as a C string, and written as JSON. */
+mar_status wt_check_text(const wt_file *f, const char *what, const char *text, size_t length, mar_err *err);
+/* Adds t; the name, of name_length bytes, which wt_check_text has passed, is copied. MAR_EFORMAT for a duplicate. */
 mar_status wt_add(wt_file *f, const wt_tensor *t, size_t name_length, mar_err *err);
 /* Sets t->count from t->rank and t->shape, and *bytes to the size of the data. Returns 0 if either overflows. */
 int wt_measure(wt_tensor *t, uint64_t *bytes);
 /* "[1, 320, 768]"; returns buffer. */
 const char *wt_format_shape(int rank, const int64_t *shape, char *buffer, size_t size);
 
-/* dst[n] = elements first .. first+n-1 of t as f32; t is floating-point. */
-void wt_convert_f32(const wt_tensor *t, int64_t first, size_t n, float *dst);
+/* dst[n] = elements first .. first+n-1 of t as f32; t is floating-point. MAR_EIO. */
+mar_status wt_convert_f32(const wt_file *f, const wt_tensor *t, int64_t first, size_t n, float *dst, mar_err *err);
 int wt_is_float(wt_dtype dtype);
 
 #endif

@@ -1,5 +1,5 @@
-/* Checkpoints: safetensors and PyTorch's zip format behind one interface of named, typed, shaped tensors in a read-only
- * mapping. A pickle is parsed, never executed. */
+/* Checkpoints: safetensors and PyTorch's zip format behind one interface of named, typed, shaped tensors, whose values
+ * are read from the file when they are asked for. A pickle is parsed, never executed. */
 #ifndef WEIGHTS_WEIGHTS_H
 #define WEIGHTS_WEIGHTS_H
 
@@ -17,20 +17,27 @@ typedef struct {
     wt_dtype dtype;
     int rank;
     int64_t shape[WT_MAX_RANK];
-    int64_t count;    /* product of shape */
-    const void *data; /* [count] contiguous, little-endian; alignment not guaranteed */
+    int64_t count;       /* product of shape */
+    uint64_t offset;     /* of its data in the file: [count] contiguous, little-endian */
+    const uint8_t *copy; /* its data, if they are not contiguous in the file; else NULL */
 } wt_tensor;
 
 typedef struct wt_file wt_file;
 
-/* Opens a checkpoint. The format is recognised by content, not by name. Every length and offset is checked against the
- * file before use. A PyTorch file shows the tensors of `model_ema`, else of `model`, else of `state_dict`, else of the
- * top level; a tensor that is not contiguous is copied. MAR_EIO, MAR_EFORMAT or MAR_ENOMEM, naming the path. */
+/* Opens a checkpoint and reads what it says of its tensors. The format is recognised by content, not by name. Every
+ * length and offset is checked against the file before use. A PyTorch file shows the tensors of `model_ema`, else of
+ * `model`, else of `state_dict`, else of the top level; a tensor that is not contiguous is copied. MAR_EIO, MAR_EFORMAT
+ * or MAR_ENOMEM, naming the path. */
 mar_status wt_open(const char *path, wt_file **out, mar_err *err);
 /* Opens a checkpoint in memory; data must stay valid until wt_close. `label` takes the place of the path in messages.
  */
 mar_status wt_open_memory(const void *data, size_t size, const char *label, wt_file **out, mar_err *err);
 void wt_close(wt_file *f);
+/* Whether wt_load_f32 takes tensors with values that are NaN or infinite: 0 after opening. */
+void wt_allow_nonfinite(wt_file *f, int allow);
+/* To be called when everything is read. Returns `status` if the file is as it was when it was opened, as far as its
+ * size and its time of modification tell; else MAR_EIO, saying that it changed, whatever the reading came to. */
+mar_status wt_settle(const wt_file *f, mar_status status, mar_err *err);
 
 const char *wt_path(const wt_file *f);   /* the path or label */
 const char *wt_format(const wt_file *f); /* "safetensors", "PyTorch zip (model_ema)", ... */
@@ -46,11 +53,23 @@ size_t wt_dtype_size(wt_dtype dtype);
 /* "[1, 320, 768]" */
 const char *wt_shape_text(const wt_tensor *t, char *buffer, size_t size);
 
-/* dst[t->count] = the tensor's values as f32. MAR_EMODEL unless it is floating-point (F64, F32, F16, BF16). */
+/* dst[n] = the n bytes of the tensor's data from byte `first` on, as they are stored. MAR_EIO. */
+mar_status wt_read_bytes(const wt_file *f, const wt_tensor *t, uint64_t first, size_t n, void *dst, mar_err *err);
+/* dst[t->count] = the tensor's values as f32. MAR_EMODEL unless it is floating-point (F64, F32, F16, BF16); MAR_EIO. */
 mar_status wt_read_f32(const wt_file *f, const wt_tensor *t, float *dst, mar_err *err);
 /* Finds `name`, checks its exact shape and reads it into a new array, which the caller frees. MAR_EMODEL, naming file,
- * tensor, found and expected shape, if it does not fit. */
+ * tensor, found and expected shape, if it does not fit, or if values are NaN or infinite (wt_allow_nonfinite); MAR_EIO.
+ */
 mar_status wt_load_f32(const wt_file *f, const char *name, int rank, const int64_t *shape, float **out, mar_err *err);
+
+/* Values that are no finite f32. A double beyond f32's range counts as infinite. */
+typedef struct {
+    int64_t nan, inf; /* how many there are */
+    int64_t first;    /* the index of the first one, if there is any */
+} wt_nonfinite;
+
+/* Reads a floating-point tensor and counts. Errors are those of wt_read_f32. */
+mar_status wt_count_nonfinite(const wt_file *f, const wt_tensor *t, wt_nonfinite *out, mar_err *err);
 
 /* A tensor to write as safetensors. Its values are those of `source`, converted to dtype F32, F16 or BF16 (round to
  * nearest even). */
@@ -63,7 +82,8 @@ typedef struct {
     const wt_tensor *source; /* with as many values as `shape` */
 } wt_output;
 
-/* Writes a safetensors file, completely or not at all (base/file.h). metadata has n_metadata pairs of key and value. */
+/* Writes a safetensors file, completely or not at all (base/file.h). metadata has n_metadata pairs of key and value.
+ * MAR_EIO, too, if a source changed after it was opened. */
 mar_status wt_save_safetensors(const char *path, const wt_output *tensors, int count, const char *const (*metadata)[2],
                                int n_metadata, mar_err *err);
 

@@ -11,43 +11,64 @@ enum { FLAG_ENCRYPTED = 1 };
 static const uint32_t local_magic = 0x04034b50, entry_magic = 0x02014b50, end_magic = 0x06054b50,
                       locator_magic = 0x07064b50, end64_magic = 0x06064b50;
 
-/* Offset of the end record, which is the last one whose comment ends at the end of the file; or -1. */
-static int64_t find_end(const zip_directory *zip)
+/* MAR's checkpoints have some thousand entries, of a hundred bytes each. */
+static const uint64_t directory_max = 16u << 20;
+
+/* Offset in tail[size], the end of the file, of the end record, which is the last one whose comment ends with the file;
+ * or -1. */
+static int64_t find_end(const uint8_t *tail, size_t size)
 {
-    if (zip->size < END_SIZE) return -1;
-    uint64_t last = zip->size - END_SIZE, first = last > COMMENT_MAX ? last - COMMENT_MAX : 0;
-    for (uint64_t at = last;; at--) {
-        const uint8_t *p = zip->data + at;
-        if (wt_le32(p) == end_magic && at + END_SIZE + wt_le16(p + 20) == zip->size) return (int64_t)at;
-        if (at == first) return -1;
-    }
+    for (int64_t at = (int64_t)size - END_SIZE; at >= 0; at--)
+        if (wt_le32(tail + at) == end_magic && (size_t)at + END_SIZE + wt_le16(tail + at + 20) == size) return at;
+    return -1;
 }
 
-/* Finds the directory by the ZIP64 end record if there is one, else by the plain one. */
-static mar_status find_directory(const zip_directory *zip, uint64_t *offset, uint64_t *size, uint64_t *count,
-                                 mar_err *err)
+/* Where the directory is in the file. */
+typedef struct {
+    uint64_t offset, size, count; /* its first byte, bytes, entries */
+} extent;
+
+/* Finds the directory by tail[size], the end of the file: by the ZIP64 end record if there is one, else the plain one.
+ */
+static mar_status find_in_tail(const file_source *s, const uint8_t *tail, size_t size, extent *d, mar_err *err)
 {
-    int64_t end = find_end(zip);
-    if (end < 0)
-        return err_set(err, MAR_EFORMAT, "%s: a zip file without its directory at the end; truncated?", zip->path);
-    const uint8_t *p = zip->data + end;
-    *count = wt_le16(p + 10);
-    *size = wt_le32(p + 12);
-    *offset = wt_le32(p + 16);
-    if (end >= LOCATOR_SIZE && wt_le32(p - LOCATOR_SIZE) == locator_magic) {
-        uint64_t at = wt_le64(p - LOCATOR_SIZE + 8);
-        if (at > zip->size || zip->size - at < END64_SIZE || wt_le32(zip->data + at) != end64_magic)
-            return err_set(err, MAR_EFORMAT, "%s: the zip file's ZIP64 record is not at byte %llu", zip->path,
-                           (unsigned long long)at);
-        p = zip->data + at;
-        *count = wt_le64(p + 32);
-        *size = wt_le64(p + 40);
-        *offset = wt_le64(p + 48);
+    const int64_t at = find_end(tail, size);
+    if (at < 0)
+        return err_set(err, MAR_EFORMAT, "%s: a zip file without its directory at the end; truncated?", s->path);
+    const uint8_t *p = tail + at;
+    const uint64_t end = s->size - size + (uint64_t)at;
+    *d = (extent){.count = wt_le16(p + 10), .size = wt_le32(p + 12), .offset = wt_le32(p + 16)};
+    if (at >= LOCATOR_SIZE && wt_le32(p - LOCATOR_SIZE) == locator_magic) {
+        const uint64_t record = wt_le64(p - LOCATOR_SIZE + 8);
+        uint8_t end64[END64_SIZE] = {0};
+        mar_status status = MAR_OK;
+        if (record <= s->size && s->size - record >= END64_SIZE)
+            status = file_source_read(s, record, sizeof end64, end64, err);
+        if (status != MAR_OK) return status;
+        if (wt_le32(end64) != end64_magic)
+            return err_set(err, MAR_EFORMAT, "%s: the zip file's ZIP64 record is not at byte %llu", s->path,
+                           (unsigned long long)record);
+        *d = (extent){.count = wt_le64(end64 + 32), .size = wt_le64(end64 + 40), .offset = wt_le64(end64 + 48)};
     }
-    if (*offset > (uint64_t)end || *size > (uint64_t)end - *offset || *count > *size / ENTRY_SIZE)
+    if (d->offset > end || d->size > end - d->offset || d->count > d->size / ENTRY_SIZE)
         return err_set(err, MAR_EFORMAT, "%s: the zip directory (%llu entries, %llu bytes at %llu) is not in the file",
-                       zip->path, (unsigned long long)*count, (unsigned long long)*size, (unsigned long long)*offset);
+                       s->path, (unsigned long long)d->count, (unsigned long long)d->size,
+                       (unsigned long long)d->offset);
+    if (d->size > directory_max)
+        return err_set(err, MAR_EFORMAT, "%s: the zip directory has %llu bytes, more than the %llu allowed", s->path,
+                       (unsigned long long)d->size, (unsigned long long)directory_max);
     return MAR_OK;
+}
+
+static mar_status find_directory(const file_source *s, extent *d, mar_err *err)
+{
+    const size_t most = LOCATOR_SIZE + END_SIZE + COMMENT_MAX, size = s->size < most ? (size_t)s->size : most;
+    uint8_t *tail = malloc(size + 1);
+    if (!tail) return err_set(err, MAR_ENOMEM, "%s: out of memory for the end of the zip file", s->path);
+    mar_status status = file_source_read(s, s->size - size, size, tail, err);
+    if (status == MAR_OK) status = find_in_tail(s, tail, size, d, err);
+    free(tail);
+    return status;
 }
 
 /* Sizes and offset that do not fit 32 bits are in extra field 1, only those and in this order. */
@@ -102,40 +123,44 @@ static int compare_names(const void *a, const void *b)
     return order ? order : (x->name_length > y->name_length) - (x->name_length < y->name_length);
 }
 
-static mar_status read_entries(zip_directory *zip, uint64_t offset, uint64_t size, uint64_t count, mar_err *err)
+static mar_status read_entries(zip_directory *zip, const extent *d, mar_err *err)
 {
-    const uint8_t *at = zip->data + offset, *end = at + size;
-    for (uint64_t i = 0; i < count; i++)
+    const char *path = zip->source->path;
+    const uint8_t *at = zip->bytes, *end = at + d->size;
+    for (uint64_t i = 0; i < d->count; i++)
         if (!read_entry(&at, end, &zip->entries[zip->count++]))
-            return err_set(err, MAR_EFORMAT, "%s: entry %llu of the zip directory is malformed", zip->path,
+            return err_set(err, MAR_EFORMAT, "%s: entry %llu of the zip directory is malformed", path,
                            (unsigned long long)i);
     qsort(zip->entries, zip->count, sizeof *zip->entries, compare_names);
     for (size_t i = 1; i < zip->count; i++)
         if (compare_names(&zip->entries[i - 1], &zip->entries[i]) == 0)
-            return err_set(err, MAR_EFORMAT, "%s: \"%.*s\" is twice in the zip file", zip->path,
+            return err_set(err, MAR_EFORMAT, "%s: \"%.*s\" is twice in the zip file", path,
                            (int)zip->entries[i].name_length, zip->entries[i].name);
     return MAR_OK;
 }
 
-mar_status zip_open(const char *path, const uint8_t *data, uint64_t size, zip_directory *out, mar_err *err)
+mar_status zip_open(const file_source *source, zip_directory *out, mar_err *err)
 {
-    uint64_t offset = 0, directory_size = 0, count = 0;
-    *out = (zip_directory){.path = path, .data = data, .size = size};
-    mar_status status = find_directory(out, &offset, &directory_size, &count, err);
+    extent d = {0};
+    *out = (zip_directory){.source = source};
+    mar_status status = find_directory(source, &d, err);
     if (status != MAR_OK) return status;
-    out->entries = calloc(count + 1, sizeof *out->entries);
-    if (!out->entries)
-        return err_set(err, MAR_ENOMEM, "%s: out of memory for %llu zip entries", path, (unsigned long long)count);
-    status = read_entries(out, offset, directory_size, count, err);
+    out->bytes = malloc(d.size + 1);
+    out->entries = calloc(d.count + 1, sizeof *out->entries);
+    if (!out->bytes || !out->entries)
+        status = err_set(err, MAR_ENOMEM, "%s: out of memory for %llu zip entries", source->path,
+                         (unsigned long long)d.count);
+    if (status == MAR_OK) status = file_source_read(source, d.offset, d.size, out->bytes, err);
+    if (status == MAR_OK) status = read_entries(out, &d, err);
     if (status != MAR_OK) zip_close(out);
     return status;
 }
 
 void zip_close(zip_directory *zip)
 {
+    free(zip->bytes);
     free(zip->entries);
-    zip->entries = NULL;
-    zip->count = 0;
+    *zip = (zip_directory){0};
 }
 
 const zip_entry *zip_find(const zip_directory *zip, const char *name, size_t name_length)
@@ -144,23 +169,27 @@ const zip_entry *zip_find(const zip_directory *zip, const char *name, size_t nam
     return bsearch(&key, zip->entries, zip->count, sizeof key, compare_names);
 }
 
-mar_status zip_contents(const zip_directory *zip, const zip_entry *entry, const uint8_t **out, mar_err *err)
+mar_status zip_contents(const zip_directory *zip, const zip_entry *entry, uint64_t *offset, mar_err *err)
 {
-    int length = (int)entry->name_length;
+    const file_source *s = zip->source;
+    const int length = (int)entry->name_length;
+    uint8_t p[LOCAL_SIZE] = {0};
     if (entry->flags & FLAG_ENCRYPTED)
-        return err_set(err, MAR_EFORMAT, "%s: \"%.*s\" is encrypted", zip->path, length, entry->name);
+        return err_set(err, MAR_EFORMAT, "%s: \"%.*s\" is encrypted", s->path, length, entry->name);
     if (entry->method != 0 || entry->packed != entry->size)
         return err_set(err, MAR_EFORMAT, "%s: \"%.*s\" is compressed, expected a file as torch.save writes it (stored)",
-                       zip->path, length, entry->name);
-    if (entry->header > zip->size || zip->size - entry->header < LOCAL_SIZE ||
-        wt_le32(zip->data + entry->header) != local_magic)
-        return err_set(err, MAR_EFORMAT, "%s: \"%.*s\" has no zip header at byte %llu", zip->path, length, entry->name,
+                       s->path, length, entry->name);
+    mar_status status = MAR_OK;
+    if (entry->header <= s->size && s->size - entry->header >= LOCAL_SIZE)
+        status = file_source_read(s, entry->header, sizeof p, p, err);
+    if (status != MAR_OK) return status;
+    if (wt_le32(p) != local_magic)
+        return err_set(err, MAR_EFORMAT, "%s: \"%.*s\" has no zip header at byte %llu", s->path, length, entry->name,
                        (unsigned long long)entry->header);
-    const uint8_t *p = zip->data + entry->header;
-    uint64_t skip = LOCAL_SIZE + (uint64_t)wt_le16(p + 26) + wt_le16(p + 28), room = zip->size - entry->header;
+    uint64_t skip = LOCAL_SIZE + (uint64_t)wt_le16(p + 26) + wt_le16(p + 28), room = s->size - entry->header;
     if (skip > room || entry->size > room - skip)
-        return err_set(err, MAR_EFORMAT, "%s: the %llu bytes of \"%.*s\" reach past the end of the file", zip->path,
+        return err_set(err, MAR_EFORMAT, "%s: the %llu bytes of \"%.*s\" reach past the end of the file", s->path,
                        (unsigned long long)entry->size, length, entry->name);
-    *out = p + skip;
+    *offset = entry->header + skip;
     return MAR_OK;
 }

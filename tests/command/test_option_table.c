@@ -106,11 +106,18 @@ static void a_row_is_a_field(void **state)
     assert_tiles(mar_param_get, mar_param_count(), sizeof(size_t), sizeof(mar_params), reserved);
 
     n = fields_of("} mar_options;", names);
-    const int rows = n - 2; /* the last two, log and log_user, are for programs */
-    assert_int_equal(rows, mar_option_count());
-    assert_int_equal(index_of("log", names, n), rows);
-    for (int i = 0; i < rows; i++) assert_true(index_of(mar_option_get(i)->name, names, rows) >= 0);
-    assert_tiles(mar_option_get, mar_option_count(), 0, offsetof(mar_options, log), 0);
+    const int log = index_of("log", names, n), log_user = index_of("log_user", names, n); /* are for programs */
+    assert_true(log >= 0 && log_user == log + 1);
+    assert_int_equal(n - 2, mar_option_count());
+    memset(seen, 0, sizeof seen);
+    for (int i = 0; i < mar_option_count(); i++) {
+        const mar_param *p = mar_option_get(i);
+        const int k = index_of(p->name, names, n);
+        if (k < 0 || k == log || k == log_user || seen[k]++) fail_msg("%s: expected one row, of a field", p->name);
+        for (int j = 0; j < i; j++) assert_true(mar_option_get(j)->offset != p->offset);
+        assert_true(p->offset + mar_param_size(p) <= offsetof(mar_options, log) ||
+                    p->offset >= offsetof(mar_options, log_user) + sizeof(void *));
+    }
 }
 
 static void a_row_is_complete(void **state)

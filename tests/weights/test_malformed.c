@@ -2,6 +2,8 @@
 #include "tests/support/archive.h"
 #include "tests/support/support.h"
 
+#include "weights/number.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,6 +98,61 @@ static void test_duplicates(void **state)
     refuse_header("{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, "\"k\" appears twice");
 }
 
+#define NAMED(name) "{\"" name "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}"
+
+/* JSON can say NUL, at which C's strings end: "a" and "a\0b" would be one name. */
+static void test_nul(void **state)
+{
+    (void)state;
+    const char *words = "expected names and metadata without";
+    refuse_header(NAMED("a\\u0000b"), 1, "the header has a NUL at byte 3, expected names and metadata without");
+    refuse_header(NAMED("\\\\\\u0000"), 1, "a NUL at byte 4"); /* an escaped backslash, then the NUL */
+    refuse_header("{\"__metadata__\":{\"k\\u0000\":\"v\"}}", 0, words);
+    refuse_header("{\"__metadata__\":{\"k\":\"\\u0000\"}}", 0, words);
+    bytes plain = {0}; /* the byte itself */
+    const char header[] = "{\"__metadata__\":{\"k\":\"a\0b\"}}";
+    bytes_number(&plain, sizeof header - 1, 8);
+    bytes_put(&plain, header, sizeof header - 1);
+    expect_refusal(&plain, "the header has a NUL at byte 23");
+    bytes_free(&plain);
+    bytes good = make_safetensors(NAMED("\\\\u0000"), 1); /* an escaped backslash, and text */
+    wt_file *f;
+    mar_err err = {0};
+    assert_ok(wt_open_memory(good.data, good.size, "x", &f, &err), &err);
+    assert_string_equal(wt_at(f, 0)->name, "\\u0000");
+    wt_close(f);
+    bytes_free(&good);
+}
+
+static void test_utf8(void **state)
+{
+    (void)state;
+    static const char *const bad[][2] = {
+        {NAMED("w\x80"), "the tensor name \"w\\x80\" is no valid UTF-8 at byte 1"},
+        {NAMED("\xc0\xaf"), "the tensor name \"\\xc0\\xaf\" is no valid UTF-8 at byte 0"}, /* '/', too long */
+        {NAMED("ab\xed\xa0\x80"), "\"ab\\xed\\xa0\\x80\" is no valid UTF-8 at byte 2"},    /* a surrogate */
+        {NAMED("\xf4\x90\x80\x80"), "is no valid UTF-8 at byte 0"},                        /* above U+10FFFF */
+        {NAMED("\xe2\x82"), "is no valid UTF-8 at byte 0"},                                /* cut short */
+        {NAMED("\xe0\x9f\xbf"), "is no valid UTF-8 at byte 0"},
+        {"{\"__metadata__\":{\"k\xff\":\"v\"}}", "the metadata key \"k\\xff\" is no valid UTF-8 at byte 1"},
+        {"{\"__metadata__\":{\"k\":\"v\x1b\xfe\"}}", "the metadata value \"v\\x1b\\xfe\" is no valid UTF-8 at byte 2"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) refuse_header(bad[i][0], i < 6, bad[i][1]);
+    static const char *const good[] = {"\xc2\x80", "\xe2\x82\xac", "\xf0\x9f\x99\x82", "\xf4\x8f\xbf\xbf",
+                                       "\xee\x80\x80"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        char header[200];
+        wt_file *f;
+        mar_err err = {0};
+        snprintf(header, sizeof header, NAMED("%s"), good[i]);
+        bytes b = make_safetensors(header, 1);
+        assert_ok(wt_open_memory(b.data, b.size, "x", &f, &err), &err);
+        assert_string_equal(wt_at(f, 0)->name, good[i]);
+        wt_close(f);
+        bytes_free(&b);
+    }
+}
+
 static void test_dtype_and_shape(void **state)
 {
     (void)state;
@@ -103,10 +160,12 @@ static void test_dtype_and_shape(void **state)
     refuse_header(ONE("f32", "[1]", "[0,4]"), 4, "dtype \"f32\"");
     refuse_header("{\"a\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "dtype");
     refuse_header(ONE("U8", "3", "[0,3]"), 3, "shape is not an array");
-    refuse_header(ONE("U8", "[-1]", "[0,0]"), 0, "dimension 0");
-    refuse_header(ONE("U8", "[1,1.5]", "[0,1]"), 1, "dimension 1");
-    refuse_header(ONE("U8", "[1,\"2\"]", "[0,1]"), 1, "dimension 1");
-    refuse_header(ONE("U8", "[1e300]", "[0,1]"), 1, "dimension 0");
+    refuse_header(ONE("U8", "[-1]", "[0,0]"), 0, "dimension 0 of its shape is -1, expected a whole number");
+    refuse_header(ONE("U8", "[1,1.5]", "[0,1]"), 1, "dimension 1 of its shape is 1.5, expected a whole number");
+    refuse_header(ONE("U8", "[1,\"2\"]", "[0,1]"), 1, "dimension 1 of its shape is no number");
+    refuse_header(ONE("U8", "[1e300]", "[0,1]"), 1, "dimension 0 of its shape is 1e+300, expected at most 2^53");
+    refuse_header(ONE("U8", "[1,1152921504606846976]", "[0,1]"), 1,
+                  "dimension 1 of its shape is 1.15292e+18, expected at most 2^53");
     refuse_header(ONE("U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]"), 1, "more than 8 dimensions");
     /* 2^32 * 2^32 elements: 0 modulo 2^64. And 2^62 elements of 4 bytes. */
     refuse_header(ONE("U8", "[4294967296,4294967296]", "[0,0]"), 0, "too large");
@@ -331,6 +390,80 @@ static void test_tensors(void **state)
     refuse_pickle(W(FLOATS, "K\0J\x40\x42\x0f\0\x85K\0\x85"), "too large to copy");
 }
 
+/* A dict of so many tensors on one storage of `floats` f32, each with this offset, size and stride. */
+static bytes many_tensors(int count, uint32_t floats, uint32_t size, uint32_t stride)
+{
+    static const char storage[] = "(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0"
+                                  "0X\3\0\0\0"
+                                  "cpuJ";
+    bytes pickle = {0};
+    bytes_text(&pickle, "}");
+    for (int i = 0; i < count; i++) {
+        char name[5];
+        snprintf(name, sizeof name, "%04d", i);
+        bytes_put(&pickle, "X\4\0\0\0", 5);
+        bytes_text(&pickle, name);
+        bytes_text(&pickle, "ctorch._utils\n_rebuild_tensor_v2\n(");
+        bytes_put(&pickle, storage, sizeof storage - 1);
+        bytes_number(&pickle, floats, 4);
+        bytes_text(&pickle, "tQ");
+        bytes_put(&pickle, "K\0J", 3);
+        bytes_number(&pickle, size, 4);
+        bytes_text(&pickle, "\x85J");
+        bytes_number(&pickle, stride, 4);
+        bytes_text(&pickle, "\x85\x89NtRs");
+    }
+    bytes_text(&pickle, ".");
+    bytes b = make_torch(pickle.data, pickle.size, 4 * (size_t)floats);
+    bytes_free(&pickle);
+    return b;
+}
+
+/* What tensors take to read is bounded by the file's size, not by how many times a pickle names a large storage. */
+static void test_work(void **state)
+{
+    (void)state;
+    enum { FLOATS_MANY = 1 << 18 };
+    bytes b = many_tensors(70, FLOATS_MANY, FLOATS_MANY, 1); /* each is all of it */
+    expect_refusal(&b, "take more reading than 64 times the file");
+    bytes_free(&b);
+    b = many_tensors(2000, FLOATS_MANY, 2, FLOATS_MANY - 1); /* first and last element, read with what is around them */
+    expect_refusal(&b, "take more reading than 64 times the file");
+    bytes_free(&b);
+    for (int strided = 0; strided < 2; strided++) {
+        wt_file *f;
+        mar_err err = {0};
+        float two[2];
+        b = many_tensors(20, FLOATS_MANY, strided ? 2 : FLOATS_MANY, strided ? FLOATS_MANY - 1 : 1);
+        assert_ok(wt_open_memory(b.data, b.size, "x", &f, &err), &err);
+        assert_int_equal(wt_count(f), 20);
+        assert_ok(wt_read_bytes(f, wt_at(f, 19), 0, sizeof two, two, &err), &err);
+        static const uint8_t begin[8] = {0, 1, 2, 3, 4, 5, 6, 7}, ends[8] = {0, 1, 2, 3, 0xfc, 0xfd, 0xfe, 0xff};
+        assert_memory_equal(two, strided ? ends : begin, sizeof two);
+        wt_close(f);
+        bytes_free(&b);
+    }
+}
+
+static void test_directory_size(void **state)
+{
+    (void)state;
+    const zip_part part = {.name = "a/data.pkl", .data = "}.", .size = 2};
+    const size_t much = (16 << 20) + 1;
+    bytes b = make_zip(&part, 1, 0), padded = {0};
+    uint8_t *end = memmem(b.data, b.size, "PK\5\6", 4), *zeros = calloc(much, 1);
+    assert_true(end && zeros);
+    bytes_put(&padded, b.data, (size_t)(end - b.data));
+    bytes_put(&padded, zeros, much); /* the directory goes on to the end record, says that one */
+    const uint32_t size = (uint32_t)((size_t)(end - b.data) + much - wt_le32(end + 16));
+    for (int i = 0; i < 4; i++) end[12 + i] = (uint8_t)(size >> 8 * i);
+    bytes_put(&padded, end, b.size - (size_t)(end - b.data));
+    expect_refusal(&padded, "more than the 16777216 allowed");
+    free(zeros);
+    bytes_free(&b);
+    bytes_free(&padded);
+}
+
 static void test_bad_geometry(void **state)
 {
     (void)state;
@@ -372,14 +505,26 @@ static void test_bad_storage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good_header),     cmocka_unit_test(test_header_length),
-        cmocka_unit_test(test_header_json),     cmocka_unit_test(test_duplicates),
-        cmocka_unit_test(test_dtype_and_shape), cmocka_unit_test(test_offsets),
-        cmocka_unit_test(test_strange_starts),  cmocka_unit_test(test_zip_entries),
-        cmocka_unit_test(test_zip_directory),   cmocka_unit_test(test_zip_sizes),
-        cmocka_unit_test(test_pickle_machine),  cmocka_unit_test(test_pickle_size),
-        cmocka_unit_test(test_pickle_memory),   cmocka_unit_test(test_tensors),
-        cmocka_unit_test(test_bad_geometry),    cmocka_unit_test(test_bad_storage),
+        cmocka_unit_test(test_good_header),
+        cmocka_unit_test(test_header_length),
+        cmocka_unit_test(test_header_json),
+        cmocka_unit_test(test_duplicates),
+        cmocka_unit_test(test_dtype_and_shape),
+        cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_work),
+        cmocka_unit_test(test_directory_size),
+        cmocka_unit_test(test_offsets),
+        cmocka_unit_test(test_strange_starts),
+        cmocka_unit_test(test_zip_entries),
+        cmocka_unit_test(test_zip_directory),
+        cmocka_unit_test(test_zip_sizes),
+        cmocka_unit_test(test_pickle_machine),
+        cmocka_unit_test(test_pickle_size),
+        cmocka_unit_test(test_pickle_memory),
+        cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_bad_geometry),
+        cmocka_unit_test(test_bad_storage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -254,6 +254,10 @@ typedef struct {
     int align;               /* 1: draft and target share x_T and all noise; 0: independent noise */
     float inner_temperature; /* cspd: tempers the standard deviations of its criterion */
     int reserved;            /* 0. The struct has no padding at its end, so that every new field changes its size */
+
+    int check; /* 1: a failure for a number that is not finite names the layer it comes from. Slower; the output stays
+                */
+    int reserved_2; /* 0 */
 } mar_params;
 
 /* Sets every field to its default: those of the command. `size` is sizeof *params. */

@@ -187,7 +187,7 @@ typedef struct {
      * replays it later; then body's calls only hand over their host arrays.
      *   - At each call with the same recording the operations, their order, scalars and backend addresses are the same;
      *     contents of host arrays may differ.
-     *   - body calls no alloc, free, create, plan, download, finish, lap, similarity or speculate_*.
+     *   - body calls no alloc, free, create, plan, download, finish, lap, similarity, first_nonfinite or speculate_*.
      *   - body may be called more than once for one recording, so it changes nothing on the host that the next call
      *     does not set again. */
     void (*replay)(kern_queue *k, kern_recording **recording, void (*body)(void *arg), void *arg);

@@ -7,6 +7,7 @@
 #include <float.h>
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -129,26 +130,32 @@ static int bad_token(const mar_masked *g)
     return bad;
 }
 
-/* MAR_EMODEL if the batch has a token with a NaN or an infinity so far, or, while layers are watched, one of them. */
+/* What has been found if a layer's output has a NaN or an infinity, but no token has. */
+static mar_status refuse_layer(const mar_masked *g, mar_err *err)
+{
+    char others[32] = "";
+    const unsigned long long first = g->first_image;
+    if (g->images > 1) snprintf(others, sizeof others, " to %llu", first + (unsigned long long)g->images - 1);
+    return err_set(err, MAR_EMODEL,
+                   "image%s %llu%s, step %d: the output of %s is not finite, although all tokens so far are",
+                   others[0] ? "s" : "", first, others, g->step - 1, g->k->watch.layer);
+}
+
+/* MAR_EMODEL if the batch has a token with a NaN or an infinity so far, or if a layer has been found that makes one. */
 static mar_status check_tokens(const mar_masked *g, mar_err *err)
 {
     const mar_model_config *c = &g->model->base.config;
     char layer[MAR_LAYER_TEXT];
     const int place = bad_token(g);
-    if (place < 0 && g->k->watch.layer[0])
-        return err_set(err, MAR_EMODEL,
-                       "images %llu to %llu, step %d: the output of %s is not finite, although all tokens "
-                       "so far are",
-                       (unsigned long long)g->first_image,
-                       (unsigned long long)g->first_image + (unsigned long long)g->images - 1, g->step - 1,
-                       g->k->watch.layer);
-    if (place < 0) return MAR_OK;
+    if (place < 0) return g->k->watch.layer[0] ? refuse_layer(g, err) : MAR_OK;
     int channel = 0;
-    while (channel + 1 < c->token_dim && fabsf(number_at(g, place, channel)) <= FLT_MAX) channel++;
+    float number = number_at(g, place, channel);
+    while (fabsf(number) <= FLT_MAX && channel + 1 < c->token_dim) number = number_at(g, place, ++channel);
+    const mar_status status = kern_check(g->k, err);
+    if (status != MAR_OK) return status; /* the numbers were not read */
     return err_set(err, MAR_EMODEL, "image %llu, step %d: a token is %s (position %d, channel %d)%s",
                    (unsigned long long)g->first_image + (unsigned long long)(place / c->seq_len), g->born[place],
-                   mar_not_finite(number_at(g, place, channel)), place % c->seq_len, channel,
-                   mar_layer_text(g->k, layer));
+                   mar_not_finite(number), place % c->seq_len, channel, mar_layer_text(g->k, layer));
 }
 
 static mar_status step(mar_generation *generation, mar_err *err)

@@ -14,7 +14,7 @@ static const float huge = 3e38f; /* finite, but not what comes of it */
 /* The demo with the weights of one tensor huge; the models are loaded from `file`, which the caller removes. */
 static demo open_changed(const char *directory, const char *tensor)
 {
-    demo d = demo_open(2);
+    demo d = demo_open(1);
     char *path = write_changed(d.m, directory, "changed.safetensors", "demo", tensor, 0, 0, huge);
     mar_model_free(d.model);
     assert_library(d.m, mar_model_load(d.m, path, 0, &d.model));
@@ -103,14 +103,14 @@ static int token_step(const char *text, const char **rest)
     return step;
 }
 
-/* Every layer in turn, in every way. */
+/* Every layer in turn, each in some ways, so that each way has many. */
 static void the_token_and_the_layer_are_named(void **state)
 {
     char *directory = temporary_directory();
     (void)state;
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
         demo d = open_changed(directory, weights[i].tensor);
-        for (int w = 0; w < WAYS; w++)
+        for (int w = (int)(i % 4); w < WAYS; w += 4)
             for (int check = 0; check < 2; check++) {
                 const char *rest;
                 mar_session *s = session_with(&d, ways[w].options, ways[w].draft, check);
@@ -159,8 +159,8 @@ static void a_later_batch_is_not_concerned(void **state)
 {
     char *directory = temporary_directory();
     (void)state;
-    const demo good = demo_open(2);
-    demo bad = demo_open(2);
+    const demo good = demo_open(1);
+    demo bad = demo_open(1);
     char *path =
         write_changed(bad.m, directory, "class.safetensors", "demo", "class_emb.weight", 4L * WIDTH, WIDTH, huge);
     mar_model_free(bad.model);
@@ -199,7 +199,7 @@ static void the_draft_s_layers_are_told_apart(void **state)
 {
     char *directory = temporary_directory();
     (void)state;
-    demo d = demo_open(2);
+    demo d = demo_open(1);
     char *path =
         write_changed(d.m, directory, "draft.safetensors", "demo-draft", "diffloss.net.cond_embed.weight", 0, 0, huge);
     mar_model_free(d.draft);
@@ -228,7 +228,7 @@ static void the_draft_s_layers_are_told_apart(void **state)
 static void check_changes_no_bit(void **state)
 {
     (void)state;
-    const demo d = demo_open(2);
+    const demo d = demo_open(1);
     for (int w = 0; w < WAYS; w++) {
         static uint8_t rgb[2][IMAGES * DEMO_BYTES];
         float tokens[2][IMAGES * TOKENS];
@@ -267,7 +267,7 @@ static void the_pixel_and_the_decoder_s_layer_are_named(void **state)
     static uint8_t rgb[IMAGES * DEMO_BYTES];
     float expected[IMAGES * TOKENS], tokens[IMAGES * TOKENS];
     (void)state;
-    demo d = demo_open(2);
+    demo d = demo_open(1);
     mar_session *s = session_with(&d, ways[0].options, 0, 0);
     demo_generate(s, IMAGES, expected);
     mar_session_free(s);

@@ -37,7 +37,8 @@ static mar_status create_host(diff_chain *c, mar_err *err)
     c->x_index = malloc((rows + 1) * sizeof *c->x_index);
     c->coef = malloc((tokens + 1) * sizeof *c->coef);
     c->zeros = calloc(tokens + 1, sizeof *c->zeros);
-    if (!c->step_index || !c->step_list || !c->mod_row || !c->x_index || !c->coef || !c->zeros)
+    c->before = malloc((2 * tokens * (size_t)c->head->channels + 1) * sizeof *c->before);
+    if (!c->step_index || !c->step_list || !c->mod_row || !c->x_index || !c->coef || !c->zeros || !c->before)
         return err_set(err, MAR_ENOMEM, "out of memory");
     for (int i = 0; i < c->max_steps; i++) c->step_index[i] = i;
     return MAR_OK;
@@ -73,7 +74,8 @@ size_t diff_chain_lay_out(diff_chain *c, char *base)
 mar_status diff_chain_create_for(kern_queue *k, const diff_head *head, const diff_spec *specs, int n, float temperature,
                                  int max_tokens, int guided, diff_chain *out, mar_err *err)
 {
-    *out = (diff_chain){.k = k, .head = head, .max_tokens = max_tokens, .guided = guided, .temperature = temperature};
+    *out = (diff_chain){
+        .k = k, .head = head, .max_tokens = max_tokens, .guided = guided, .temperature = temperature, .part = ""};
     mar_status status = create_respacings(specs, n, out, err);
     if (status == MAR_OK) status = create_host(out, err);
     if (status != MAR_OK) {
@@ -120,6 +122,7 @@ void diff_chain_free(diff_chain *c)
     free(c->x_index);
     free(c->coef);
     free(c->zeros);
+    free(c->before);
     *c = (diff_chain){0};
 }
 
@@ -184,6 +187,14 @@ static void note(diff_chain *c, const float *x, int tokens, const float *cfg, in
     if (index > trace->index) k->head->add_log_std(k, trace->path_log_std, trace->log_std, tokens, channels);
 }
 
+void diff_chain_watch(const diff_chain *c, const float *z, int rows)
+{
+    const diff_head *h = c->head;
+    kern_watch(c->k, z, 1, rows, h->z_dim, h->z_dim, "diffusion_pos_embed_learned");
+    kern_watch(c->k, c->cond, 1, rows, h->width, h->width, "diffloss.net.cond_embed");
+    kern_watch(c->k, c->temb, 1, c->schedule.steps, h->width, h->width, "diffloss.net.time_embed");
+}
+
 /* Computes the modulation of indices top .. bottom: all rows of indices evaluated in full, the conditional rows of the
  * others. */
 static void modulate(diff_chain *c, int tokens, int top, int bottom, int first)
@@ -240,7 +251,9 @@ static void take_step(diff_chain *c, const run *r, int index, const diff_trace *
 {
     kern_queue *k = c->k;
     const int channels = c->head->channels;
+    k->watch.index = index;
     evaluate(c, r->x, r->tokens, index, r->first);
+    k->watch.index = -1;
     if (is_traced(trace, index)) note(c, r->x, r->tokens, r->cfg, index, trace);
     if (c->schedule.ode)
         k->head->chain_ode_step(k, r->x, c->x0, c->out, r->tokens, channels, r->cfg, &c->schedule.ode[index]);
@@ -274,6 +287,22 @@ static void take_steps(diff_chain *c, const run *r, int top, int bottom)
     k->head->chain_run(k, c->head->net, &job);
 }
 
+/* take_steps while layers are watched: if the states come out with a NaN or an infinity, and the backend has run all
+ * steps without showing the layers, takes them again one by one. */
+static void take_steps_watched(diff_chain *c, const run *r, int top, int bottom)
+{
+    kern_queue *k = c->k;
+    const int channels = c->head->channels;
+    const size_t n = (size_t)r->tokens * (size_t)channels;
+    k->core->download(k, c->before, r->x, n * sizeof *c->before);
+    k->core->download(k, c->before + n, c->x0, n * sizeof *c->before);
+    take_steps(c, r, top, bottom);
+    if (k->watch.layer[0] || k->core->first_nonfinite(k, r->x, 1, r->tokens, channels, channels) < 0) return;
+    k->core->upload(k, r->x, c->before, n * sizeof *c->before);
+    k->core->upload(k, c->x0, c->before + n, n * sizeof *c->before);
+    for (int i = top; i >= bottom; i--) take_step(c, r, i, NULL);
+}
+
 void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg, uint64_t seed, const uint64_t *image,
                     const int *position, int first, int last, float *x, diff_trace *trace)
 {
@@ -282,6 +311,7 @@ void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg,
     const run r = {tokens, first, c->guided ? cfg : NULL, seed, image, position, x};
     if (!rows) return;
     k->core->linear(k, c->head->cond, z, rows, c->cond);
+    diff_chain_watch(c, z, rows);
     for (int i = 0; i < rows; i++) c->x_index[i] = i % tokens; /* both conditions share the state */
     if (trace && trace->path_log_std)
         k->core->upload(k, trace->path_log_std, c->zeros, (size_t)tokens * sizeof *c->zeros);
@@ -295,7 +325,10 @@ void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg,
                 continue;
             }
             while (end > bottom && !is_traced(trace, end - 1)) end--;
-            take_steps(c, &r, i, end);
+            if (k->watch.on)
+                take_steps_watched(c, &r, i, end);
+            else
+                take_steps(c, &r, i, end);
         }
     }
 }

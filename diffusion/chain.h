@@ -28,6 +28,8 @@ typedef struct {
     int mod_rows;           /* modulation rows that `mod` has room for: tokens x conditions x steps of a chunk */
     int *x_index;           /* host [rows] which token's state a row reads */
     float temperature;
+    const char *part; /* what the names of its layers begin with (kern_watch): "", or "draft: " of a draft's */
+    float *before;    /* host [2][max_tokens][channels] the state before a run that is searched again */
     const kern_chain_coef **coef; /* host [max_tokens] each token's step, for chain_law */
     double *zeros;                /* host [max_tokens] */
 
@@ -84,6 +86,10 @@ void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg,
                     const int *position, int first, int last, float *x, diff_trace *trace);
 /* x[tokens][channels] <- x_T of diff_chain_sample. */
 void diff_chain_start(diff_chain *c, int tokens, uint64_t seed, const uint64_t *image, const int *position, float *x);
+
+/* Shows the search for layers (kern_watch) the conditions z [rows][z_dim] of a run, which c->cond is made of, and the
+ * embeddings. */
+void diff_chain_watch(const diff_chain *c, const float *z, int rows);
 
 /* Arithmetic of diff_chain_sample in the respacing in use, 2 per multiply-add. */
 double diff_chain_flop(const diff_chain *c, int tokens);

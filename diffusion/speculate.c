@@ -169,6 +169,7 @@ static void modulate(const diff_speculation *s, const diff_evaluator *e, int tok
     const diff_chain *c = e->chain;
     kern_queue *k = c->k;
     const size_t half = (size_t)c->schedule.steps * (size_t)n * k->head->mod_bytes(c->head->net);
+    k->watch.part = c->part;
     for (int i = 0; i < s->w.conditions; i++)
         k->head->modulate(k, c->head->net, c->temb, c->step_index, c->schedule.steps,
                           c->cond + (size_t)(i * tokens + first) * (size_t)c->head->width, n,
@@ -182,9 +183,15 @@ static void run_rounds(diff_speculation *s, diff_speculation_stats *stats)
     kern_speculation *w = &s->w;
     const kern_speculation_head *draft = s->draft.chain ? &s->draft.at : NULL;
     k->head->speculate_start(k, w);
-    if (!draft && k->head->speculate_run && k->head->speculate_run(k, w, &s->target.at)) return;
+    if (!draft && k->head->speculate_run && k->head->speculate_run(k, w, &s->target.at)) {
+        if (!k->watch.on || k->core->first_nonfinite(k, w->token, 1, w->tokens, w->channels, w->channels) < 0) return;
+        k->head->speculate_start(k, w); /* again, round by round, which shows the layers */
+    }
     /* Where operations do nothing any more, what propose returns says nothing. */
-    while (kern_check(k, NULL) == MAR_OK && k->head->speculate_propose(k, w, draft)) {
+    for (;;) {
+        k->watch.part = draft ? s->draft.chain->part : s->target.chain->part;
+        if (kern_check(k, NULL) != MAR_OK || !k->head->speculate_propose(k, w, draft)) return;
+        k->watch.part = s->target.chain->part;
         k->head->speculate_walk(k, w, &s->target.at);
         if (draft) stats->draft_batched += w->window - 1;
     }
@@ -222,8 +229,13 @@ void diff_speculate_sample(diff_speculation *s, const float *z, const float *dra
     use_schedule(s);
     w->seed = seed;
     k->core->linear(k, c->head->cond, z, w->conditions * tokens, c->cond);
-    if (s->draft.chain)
+    k->watch.part = c->part;
+    diff_chain_watch(c, z, w->conditions * tokens);
+    if (s->draft.chain) {
         k->core->linear(k, s->draft.chain->head->cond, draft_z, w->conditions * tokens, s->draft.chain->cond);
+        k->watch.part = s->draft.chain->part;
+        diff_chain_watch(s->draft.chain, draft_z, w->conditions * tokens);
+    }
     for (int first = 0; first < tokens; first += w->group) {
         const int n = w->tokens = tokens - first < w->group ? tokens - first : w->group;
         kern_speculation_count count = {0}; /* as it stays if the operations fail */

@@ -59,7 +59,8 @@ typedef enum {
     MAR_ENOMEM,     /* an allocation failed; the message names the size */
     MAR_EIO,        /* a file cannot be opened, read or written */
     MAR_EFORMAT,    /* a file is not what its name or magic says, is truncated or malformed */
-    MAR_EMODEL,     /* the tensors in a file do not make a model: missing, extra, wrong shape, NaN */
+    MAR_EMODEL,     /* the tensors in a file do not make a model: missing, extra, wrong shape, NaN; or a token or pixel
+                     * that a model made is NaN or infinite */
     MAR_EBACKEND,   /* the compute backend failed or is not there */
     MAR_ECANCELLED, /* mar_session_cancel was called */
 } mar_status;
@@ -258,6 +259,10 @@ typedef struct {
     int align;               /* 1: draft and target share x_T and all noise; 0: independent noise */
     float inner_temperature; /* cspd: tempers the standard deviations of its criterion */
     int reserved;            /* 0. The struct has no padding at its end, so that every new field changes its size */
+
+    int check; /* 1: a failure for a number that is not finite names the layer it comes from. Slower; the output stays
+                */
+    int reserved_2; /* 0 */
 } mar_params;
 
 /* Sets every field to its default: those of the command. `size` is sizeof *params. */
@@ -289,9 +294,10 @@ MAR_API void mar_session_free(mar_session *s); /* NULL is fine */
 
 /* Why the session's last failing call failed: one line without newline, "" if none has. Valid until its next failing
  * call. Never NULL.
- * If a step fails, out of memory or in the backend, or is cancelled, the batch is dropped: mar_session_done is 1, and
- * calls that ask for its images, tokens or fates fail with MAR_EARG and a line that says so. mar_session_begin starts
- * anew, and the session works again as if nothing had been, unless the GPU itself is lost. */
+ * If a step fails, out of memory, in the backend or for a token that is not finite, or is cancelled, the batch is
+ * dropped: mar_session_done is 1, and calls that ask for its images, tokens or fates fail with MAR_EARG and a line that
+ * says so. mar_session_begin starts anew, and the session works again as if nothing had been, unless the GPU itself is
+ * lost. */
 MAR_API const char *mar_session_error(const mar_session *s);
 
 /* Starts images first_image .. first_image+n-1 (indices of this seed's sequence) with labels[n]; a label is
@@ -299,7 +305,11 @@ MAR_API const char *mar_session_error(const mar_session *s);
  * refused before anything changes. */
 MAR_API mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n);
 /* One autoregressive step, or a round of speculation across tokens: several; MAR_EARG when done. On a GPU it may still
- * be running when the call returns, and fail a later one; the last step waits for all of them. */
+ * be running when the call returns, and fail a later one; the last step waits for all of them. A token that is NaN or
+ * infinite fails the batch with MAR_EMODEL (on a GPU at the last step, or with mar_params.check at its own): "image 3,
+ * step 17: a token is NaN (position 40, channel 2); ...". The step is numbered as in mar_session_fates. With check the
+ * line ends with the first layer whose output is not finite, as a checkpoint names it; a draft's begins with "draft: ".
+ * check also fails a batch with such a layer whose tokens are finite, as they are if the draft's layer is one. */
 MAR_API mar_status mar_session_step(mar_session *s);
 MAR_API int mar_session_done(const mar_session *s);
 MAR_API int mar_session_steps_left(const mar_session *s);
@@ -331,7 +341,8 @@ MAR_API void mar_session_on_progress(mar_session *s, mar_progress_function *f, v
 MAR_API mar_status mar_session_set_stream(mar_session *s, void *stream);
 
 /* After the last step. Tokens: float [n][seq_len][token_dim], as the model predicts them (before /0.2325).
- * Images: uint8_t [n][H][W][3], rows top to bottom, RGB. */
+ * Images: uint8_t [n][H][W][3], rows top to bottom, RGB. A pixel that is NaN or infinite before it becomes a byte fails
+ * the batch with MAR_EMODEL and a line that names image and pixel, and with mar_params.check the layer. */
 MAR_API mar_status mar_session_tokens(mar_session *s, float *tokens);
 MAR_API mar_status mar_session_images(mar_session *s, uint8_t *rgb);
 MAR_API void mar_session_image_size(const mar_session *s, int *width, int *height);

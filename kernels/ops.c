@@ -1,11 +1,15 @@
 #include "kernels/ops.h"
 
+#include <stdarg.h>
+#include <stdio.h>
+
 void kern_queue_init(kern_queue *k, kern_device *d)
 {
     k->device = d;
     k->core = d->core;
     k->head = d->head;
     k->conv = d->conv;
+    kern_watch_begin(k);
 }
 
 void kern_fail(kern_queue *k, mar_status status, const mar_err *err)
@@ -28,4 +32,37 @@ mar_status kern_check(kern_queue *k, mar_err *err)
 {
     if (kern_live(k)) return MAR_OK;
     return err_set(err, k->failed, "%s", k->failure.text);
+}
+
+void kern_watch_begin(kern_queue *k)
+{
+    k->watch.part = "";
+    k->watch.index = -1;
+    k->watch.layer[0] = '\0';
+}
+
+void kern_watch(kern_queue *k, const void *x, int f32, int rows, int width, int stride, const char *name, ...)
+{
+    kern_watching *w = &k->watch;
+    char layer[96];
+    va_list arguments;
+    if (!w->on || w->layer[0] || rows <= 0 || k->core->first_nonfinite(k, x, f32, rows, width, stride) < 0) return;
+    va_start(arguments, name);
+    vsnprintf(layer, sizeof layer, name, arguments);
+    va_end(arguments);
+    if (w->index < 0)
+        snprintf(w->layer, sizeof w->layer, "%s%s", w->part, layer);
+    else
+        snprintf(w->layer, sizeof w->layer, "%s%s at diffusion step %d", w->part, layer, w->index);
+}
+
+void kern_watch_modulation(kern_queue *k, const void *mod, int rows, int depth, int width, size_t mod_bytes)
+{
+    const size_t act_size = k->device->act_size, block = 3 * (size_t)width * act_size;
+    const char *row = mod;
+    for (int b = 0; b < depth && k->watch.on; b++)
+        kern_watch(k, row + (size_t)b * block, 0, rows, 3 * width, (int)(mod_bytes / act_size),
+                   KERN_HEAD_BLOCK ".adaLN_modulation.1", b);
+    kern_watch(k, row + (size_t)depth * block, 1, rows, 2 * width, (int)(mod_bytes / sizeof(float)),
+               KERN_HEAD_FINAL ".adaLN_modulation.1");
 }

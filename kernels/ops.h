@@ -187,7 +187,7 @@ typedef struct {
      * replays it later; then body's calls only hand over their host arrays.
      *   - At each call with the same recording the operations, their order, scalars and backend addresses are the same;
      *     contents of host arrays may differ.
-     *   - body calls no alloc, free, create, plan, download, finish, lap, similarity or speculate_*.
+     *   - body calls no alloc, free, create, plan, download, finish, lap, similarity, first_nonfinite or speculate_*.
      *   - body may be called more than once for one recording, so it changes nothing on the host that the next call
      *     does not set again. */
     void (*replay)(kern_queue *k, kern_recording **recording, void (*body)(void *arg), void *arg);
@@ -212,6 +212,9 @@ typedef struct {
      * row has changed. Rows are `stride` elements apart; y is host float [rows]. Two zero parts have cosine 0. */
     void (*similarity)(kern_queue *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim,
                        float *y);
+    /* The first row of x that has a NaN or an infinity, or -1 if there is none. Rows are `width` numbers, `stride` of
+     * them apart: float* if f32, else act*. Waits as `download` does. After a failure it is -1. */
+    int (*first_nonfinite)(kern_queue *k, const void *x, int f32, int rows, int width, int stride);
     /* y[i] = a[i] - b[i] */
     void (*subtract)(kern_queue *k, const float *a, const float *b, size_t n, float *y);
     /* y[i] = x[i] as act. */
@@ -322,6 +325,14 @@ struct kern_device {
     char description[128]; /* "cpu bf16 (avx512_bf16), 2 threads" */
 };
 
+/* The search for the first layer whose output is not finite (mar_params.check). */
+typedef struct {
+    int on;           /* 1: kern_watch tests what it is shown */
+    const char *part; /* what the names of layers begin with: "", or "draft: " */
+    int index;        /* the diffusion step at hand, by its index in the chain; -1: none, or several at a time */
+    char layer[128];  /* the first layer with a NaN or an infinity in its output since kern_watch_begin; "": none */
+} kern_watching;
+
 struct kern_queue {
     kern_device *device;
     const kern_core_ops *core; /* the device's tables */
@@ -332,6 +343,7 @@ struct kern_queue {
                             * with MAR_ECANCELLED at its next operation */
     mar_status failed;     /* the first failure of an operation that returns nothing; it stays until recover */
     mar_err failure;       /* the message of that failure */
+    kern_watching watch;
 };
 
 /* For backends: sets up what all queues of a device have in common. */
@@ -342,6 +354,18 @@ void kern_fail(kern_queue *k, mar_status status, const mar_err *err);
 int kern_live(kern_queue *k);
 /* For models: MAR_OK, or the first failure with its message. */
 mar_status kern_check(kern_queue *k, mar_err *err);
+/* Begins a search: no layer has been found yet. */
+void kern_watch_begin(kern_queue *k);
+/* For models and backends: the output of a layer, whose name follows as for printf; x as in first_nonfinite. Does
+ * nothing unless k->watch.on. It waits, so it must not be in a recording. */
+void kern_watch(kern_queue *k, const void *x, int f32, int rows, int width, int stride, const char *name, ...)
+    __attribute__((format(printf, 7, 8)));
+/* For backends: the layers of the head by their names in a checkpoint, for kern_watch. */
+#define KERN_HEAD_INPUT "diffloss.net.input_proj"
+#define KERN_HEAD_BLOCK "diffloss.net.res_blocks.%d"
+#define KERN_HEAD_FINAL "diffloss.net.final_layer"
+/* For backends: modulation rows of mod_bytes each: act [depth][3W], then float [2W]. */
+void kern_watch_modulation(kern_queue *k, const void *mod, int rows, int depth, int width, size_t mod_bytes);
 
 /* Opens the CPU backend. dtype F32, BF16 or AUTO; threads 0 = one per available core. */
 mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_err *err);

@@ -2,6 +2,8 @@
 #include "mar/engine.h"
 #include "vae/vae.h"
 
+#include <stdio.h>
+
 static const mar_engine *const *engines(void)
 {
     extern const mar_engine mar_masked_engine;
@@ -83,4 +85,15 @@ void mar_model_free(mar_model *model)
 const mar_model_config *mar_model_get_config(const mar_model *model)
 {
     return &model->config;
+}
+
+const char *mar_layer_text(const kern_queue *k, char text[MAR_LAYER_TEXT])
+{
+    const kern_watching *w = &k->watch;
+    snprintf(text, MAR_LAYER_TEXT, "%s%s",
+             w->on && w->layer[0] ? "; the first layer whose output is not finite: "
+             : w->on              ? "; the outputs of all layers in front of it are finite"
+                                  : "; check names the first layer whose output is not finite",
+             w->on ? w->layer : "");
+    return text;
 }

@@ -26,8 +26,8 @@ struct mar_engine {
 
     /* Whether a checkpoint looks like one of the family. */
     int (*recognise)(const wt_file *f);
-    /* Loads a model on queue k, which the caller lets finish; the file may be closed afterwards. It sets m and config of
-     * the model. */
+    /* Loads a model on queue k, which the caller lets finish; the file may be closed afterwards. It sets m and config
+     * of the model. */
     mar_status (*load)(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err);
     void (*unload)(mar_model *model); /* when no session uses it any more, on any thread. NULL is fine */
 
@@ -55,6 +55,16 @@ struct mar_engine {
     /* mar_session_fates: arrays [images * seq_len]. */
     void (*fates)(const mar_generation *g, uint8_t *map, int *step);
 };
+
+/* For messages about numbers that are not finite. */
+static inline const char *mar_not_finite(float x)
+{
+    return x != x ? "NaN" : "infinite";
+}
+
+/* "; the first layer whose output is not finite: z_proj", or how to learn that, to text, which it returns. */
+enum { MAR_LAYER_TEXT = 256 };
+const char *mar_layer_text(const kern_queue *k, char text[MAR_LAYER_TEXT]);
 
 /* For the tests. */
 mar_generation *mar_session_generation(mar_session *s);

@@ -4,7 +4,10 @@
 #include "base/arena.h"
 #include "mar/config.h"
 
+#include <float.h>
 #include <limits.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,14 +101,74 @@ void mar_masked_step(mar_masked *g)
     g->step++;
 }
 
+/* --- tokens that are none ----------------------------------------------------------------------------------------- */
+
+/* The number in channel c of the token at a place. */
+static float number_at(const mar_masked *g, int place, int c)
+{
+    kern_queue *k = g->k;
+    const size_t dim = (size_t)g->model->base.config.token_dim;
+    float number = 0;
+    k->core->download(k, &number, g->tokens + (size_t)place * dim + (size_t)c, sizeof number);
+    return number;
+}
+
+/* The place of the first token of the batch, by autoregressive step, then image and position, that has a NaN or an
+ * infinity; -1 if there is none. Tokens without a step are those of a batch before. */
+static int bad_token(const mar_masked *g)
+{
+    kern_queue *k = g->k;
+    const int dim = g->model->base.config.token_dim, count = g->images * g->model->base.config.seq_len;
+    int bad = -1;
+    for (int place = 0; place < count; place++) {
+        const float *token = g->tokens + (size_t)place * (size_t)dim;
+        const int next = k->core->first_nonfinite(k, token, 1, count - place, dim, dim);
+        if (next < 0) break;
+        place += next;
+        if (g->born[place] >= 0 && (bad < 0 || g->born[place] < g->born[bad])) bad = place;
+    }
+    return bad;
+}
+
+/* What has been found if a layer's output has a NaN or an infinity, but no token has. */
+static mar_status refuse_layer(const mar_masked *g, mar_err *err)
+{
+    char others[32] = "";
+    const unsigned long long first = g->first_image;
+    if (g->images > 1) snprintf(others, sizeof others, " to %llu", first + (unsigned long long)g->images - 1);
+    return err_set(err, MAR_EMODEL,
+                   "image%s %llu%s, step %d: the output of %s is not finite, although all tokens so far are",
+                   others[0] ? "s" : "", first, others, g->step - 1, g->k->watch.layer);
+}
+
+/* MAR_EMODEL if the batch has a token with a NaN or an infinity so far, or if a layer has been found that makes one. */
+static mar_status check_tokens(const mar_masked *g, mar_err *err)
+{
+    const mar_model_config *c = &g->model->base.config;
+    char layer[MAR_LAYER_TEXT];
+    const int place = bad_token(g);
+    if (place < 0) return g->k->watch.layer[0] ? refuse_layer(g, err) : MAR_OK;
+    int channel = 0;
+    float number = number_at(g, place, channel);
+    while (fabsf(number) <= FLT_MAX && channel + 1 < c->token_dim) number = number_at(g, place, ++channel);
+    const mar_status status = kern_check(g->k, err);
+    if (status != MAR_OK) return status; /* the numbers were not read */
+    return err_set(err, MAR_EMODEL, "image %llu, step %d: a token is %s (position %d, channel %d)%s",
+                   (unsigned long long)g->first_image + (unsigned long long)(place / c->seq_len), g->born[place],
+                   mar_not_finite(number), place % c->seq_len, channel, mar_layer_text(g->k, layer));
+}
+
 static mar_status step(mar_generation *generation, mar_err *err)
 {
     mar_masked *g = (mar_masked *)generation;
-    if (!g->stepper) {
+    mar_status status = MAR_OK;
+    if (g->stepper)
+        status = g->stepper->step(g->stepper_state, err);
+    else
         mar_masked_step(g);
-        return MAR_OK;
-    }
-    return g->stepper->step(g->stepper_state, err);
+    /* On a device that works on meanwhile, the last step waits in any case, and the search for a layer does. */
+    const int waits = !g->k->device->asynchronous || g->step == g->params.num_iter || g->k->watch.on;
+    return status == MAR_OK && waits ? check_tokens(g, err) : status;
 }
 
 static void begin(mar_generation *generation, uint64_t first_image, const int *labels, int images)
@@ -116,6 +179,8 @@ static void begin(mar_generation *generation, uint64_t first_image, const int *l
     g->first_image = first_image;
     g->step = 0;
     g->stats = (mar_stats){0};
+    for (int i = 0; i < images * c->seq_len; i++) g->born[i] = -1;
+    kern_watch_begin(g->k);
     for (int i = 0; i < images; i++) {
         g->label[i] = labels[i] < 0 ? c->classes : labels[i];
         kern_random_order(g->params.seed, first_image + (uint64_t)i, c->seq_len, g->order[i]);

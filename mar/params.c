@@ -202,6 +202,15 @@ static mar_param rows[] = {
      .method = "gtr",
      .help = "diffusion steps of the rest; 0: 50 or fewer\n"
              "From 2 to num_sampling_steps; 0 is 50, or num_sampling_steps if that is less."},
+
+    {.name = FIELD(check),
+     .group = "Checks",
+     .type = MAR_TYPE_FLAG,
+     .help =
+         "name the first layer that overflows\n"
+         "A run whose tokens or pixels are not finite (NaN, or infinite) fails in any case. With check every layer's "
+         "output is looked at, and the message names the first that is not finite, as the checkpoint does. It takes "
+         "longer; the output is the same, to the bit."},
 };
 #undef FIELD
 enum { ROWS = sizeof rows / sizeof *rows };

@@ -24,12 +24,29 @@ static const act *at(const kern_queue *k, const act *p, int elements)
     return (const char *)p + (size_t)elements * k->device->act_size;
 }
 
+void mar_watch(kern_queue *k, const mar_masked_model *m, const mar_block *b, const char *layer, const void *x, int f32,
+               int rows, int width)
+{
+    const mar_model_config *c = &m->base.config;
+    const int encodes = b >= m->encoder && b < m->encoder + c->encoder_depth;
+    if (!k->watch.on) return;
+    if (b)
+        kern_watch(k, x, f32, rows, width, width, "%s_blocks.%d.%s", encodes ? "encoder" : "decoder",
+                   (int)(b - (encodes ? m->encoder : m->decoder)), layer);
+    else
+        kern_watch(k, x, f32, rows, width, width, "%s", layer);
+}
+
 void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block *b, float *x, int rows)
 {
     kern_queue *k = w->k;
+    const int d = m->base.config.width;
     mar_layer_norm(k, m, x, NULL, rows, b->norm2, w->normed, 0);
+    mar_watch(k, m, b, "norm2", w->normed, 0, rows, d);
     k->core->linear(k, b->fc1, w->normed, rows, w->hidden);
+    mar_watch(k, m, b, "mlp.fc1", w->hidden, 0, rows, m->base.config.mlp_hidden);
     k->core->linear(k, b->fc2, w->hidden, rows, x);
+    mar_watch(k, m, b, "mlp.fc2", x, 1, rows, d);
 }
 
 /* One block over `sequences` sequences of `length` rows in w->x. */
@@ -38,18 +55,25 @@ static void block(const mar_masked_model *m, mar_workspace *w, const mar_block *
     kern_queue *k = w->k;
     const int d = m->base.config.width, rows = sequences * length;
     mar_layer_norm(k, m, w->x, NULL, rows, b->norm1, w->normed, 0);
+    mar_watch(k, m, b, "norm1", w->normed, 0, rows, d);
     k->core->linear(k, b->qkv, w->normed, rows, w->qkv);
+    mar_watch(k, m, b, "attn.qkv", w->qkv, 0, rows, 3 * d);
     k->core->attention(k, w->qkv, 3 * d, at(k, w->qkv, d), at(k, w->qkv, 2 * d), 3 * d, sequences, length, length,
                        m->base.config.heads, head_dim(m), w->mixed);
+    mar_watch(k, m, b, "attn", w->mixed, 0, rows, d);
     k->core->linear(k, b->proj, w->mixed, rows, w->x);
+    mar_watch(k, m, b, "attn.proj", w->x, 1, rows, d);
     mar_block_mlp(m, w, b, w->x, rows);
 }
 
 void mar_block_keys(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, int rows)
 {
     kern_queue *k = w->k;
+    const int d = m->base.config.width;
     mar_layer_norm(k, m, x, NULL, rows, b->norm1, w->normed, 0);
+    mar_watch(k, m, b, "norm1", w->normed, 0, rows, d);
     k->core->linear(k, b->kv, w->normed, rows, w->qkv);
+    mar_watch(k, m, b, "attn.qkv", w->qkv, 0, rows, 2 * d);
 }
 
 void mar_block_ask(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, const int *asked,
@@ -60,10 +84,13 @@ void mar_block_ask(const mar_masked_model *m, mar_workspace *w, const mar_block 
     mar_layer_norm(k, m, x, asked, rows, b->norm1, w->normed, 0);
     act *query = w->hidden; /* at least D wide */
     k->core->linear(k, b->q, w->normed, rows, query);
+    mar_watch(k, m, b, "attn.qkv", query, 0, rows, d);
     k->core->attention(k, query, d, kv, at(k, kv, d), 2 * d, sequences, count, length, m->base.config.heads,
                        head_dim(m), w->mixed);
+    mar_watch(k, m, b, "attn", w->mixed, 0, rows, d);
     k->core->copy_rows(k, y, NULL, x, asked, NULL, NULL, rows, d);
     k->core->linear(k, b->proj, w->mixed, rows, y);
+    mar_watch(k, m, b, "attn.proj", y, 1, rows, d);
     mar_block_mlp(m, w, b, y, rows);
 }
 
@@ -75,8 +102,11 @@ void mar_embed_classes(const mar_masked_model *m, mar_workspace *w, int sequence
         w->rows[0][r] = label[r / buffer];
         w->rows[1][r] = r % buffer;
     }
-    k->core->copy_rows(k, w->x, NULL, m->class_emb, w->rows[0], m->encoder_pos, w->rows[1], rows, m->base.config.width);
+    const int d = m->base.config.width;
+    k->core->copy_rows(k, w->x, NULL, m->class_emb, w->rows[0], m->encoder_pos, w->rows[1], rows, d);
+    mar_watch(k, m, NULL, "class_emb", w->x, 1, rows, d);
     mar_layer_norm(k, m, w->x, NULL, rows, m->z_proj_ln, class_rows, 1);
+    mar_watch(k, m, NULL, "z_proj_ln", class_rows, 1, rows, d);
 }
 
 void mar_embed_tokens(const mar_masked_model *m, mar_workspace *w, const float *tokens, int n, const int *image,
@@ -89,8 +119,11 @@ void mar_embed_tokens(const mar_masked_model *m, mar_workspace *w, const float *
         w->rows[1][r] = image[r] * m->base.config.seq_len + position[r];
     }
     k->core->linear(k, m->z_proj, tokens, n, w->x);
+    mar_watch(k, m, NULL, "z_proj", w->x, 1, n, d);
     k->core->copy_rows(k, w->x, NULL, w->x, NULL, m->encoder_pos, w->rows[0], n, d);
+    mar_watch(k, m, NULL, "encoder_pos_embed_learned", w->x, 1, n, d);
     mar_layer_norm(k, m, w->x, NULL, n, m->z_proj_ln, w->memory, 1);
+    mar_watch(k, m, NULL, "z_proj_ln", w->memory, 1, n, d);
     k->core->copy_rows(k, token_rows, w->rows[1], w->memory, NULL, NULL, NULL, n, d);
 }
 
@@ -129,9 +162,11 @@ void mar_decoder_visible(const mar_masked_model *m, mar_workspace *w, const mar_
 {
     kern_queue *k = w->k;
     const mar_model_config *c = &m->base.config;
-    const int visible = c->buffer + count, length = c->buffer + c->seq_len;
-    mar_layer_norm(k, m, w->x, NULL, p->sequences * visible, m->encoder_norm, w->normed, 0);
-    k->core->linear(k, m->decoder_embed, w->normed, p->sequences * visible, w->memory);
+    const int visible = c->buffer + count, length = c->buffer + c->seq_len, rows = p->sequences * visible;
+    mar_layer_norm(k, m, w->x, NULL, rows, m->encoder_norm, w->normed, 0);
+    mar_watch(k, m, NULL, "encoder_norm", w->normed, 0, rows, c->width);
+    k->core->linear(k, m->decoder_embed, w->normed, rows, w->memory);
+    mar_watch(k, m, NULL, "decoder_embed", w->memory, 1, rows, c->width);
     int n = 0;
     for (int s = 0; s < p->sequences; s++)
         for (int i = 0; i < visible; i++, n++) {
@@ -157,6 +192,7 @@ void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pa
             w->rows[2][n] = 0;
         }
     k->core->copy_rows(k, w->x, w->rows[0], m->mask_token, w->rows[2], m->decoder_pos, w->rows[1], n, c->width);
+    mar_watch(k, m, NULL, "decoder_pos_embed_learned", w->x, 1, p->sequences * length, c->width);
 }
 
 int mar_predicted_positions(const mar_masked_model *m, const mar_pass *p, int count, int *position)
@@ -171,8 +207,10 @@ int mar_predicted_positions(const mar_masked_model *m, const mar_pass *p, int co
 void mar_conditions(kern_queue *k, const mar_masked_model *m, const float *y, const int *position, int n, float *normed,
                     float *z, const int *z_index)
 {
+    const int d = m->base.config.width;
     mar_layer_norm(k, m, y, NULL, n, m->decoder_norm, normed, 1);
-    k->core->copy_rows(k, z, z_index, normed, NULL, m->diffusion_pos, position, n, m->base.config.width);
+    mar_watch(k, m, NULL, "decoder_norm", normed, 1, n, d);
+    k->core->copy_rows(k, z, z_index, normed, NULL, m->diffusion_pos, position, n, d);
 }
 
 void mar_decode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, float *z, const int *z_index)
@@ -275,8 +313,9 @@ static void perform(const mar_runner *r, kern_recording **recording, void (*body
                     double *seconds)
 {
     kern_queue *k = r->work.k;
+    k->watch.part = r->chain.part;
     k->core->lap(k, NULL);
-    if (recording)
+    if (recording && !k->watch.on) /* the search for layers waits in between */
         k->core->replay(k, recording, body, arg);
     else
         body(arg);
@@ -387,6 +426,7 @@ void mar_runner_begin(mar_runner *r, int images, const int *label)
         if (r->conditions == 2) r->labels[images + i] = r->model->base.config.classes;
     }
     r->encoder_s = r->decoder_s = r->head_s = r->encoder_flop = r->decoder_flop = r->head_flop = 0;
+    k->watch.part = r->chain.part;
     k->core->lap(k, NULL);
     mar_embed_classes(r->model, &r->work, images * r->conditions, r->labels, r->class_rows);
     k->core->lap(k, &r->encoder_s);

@@ -146,6 +146,10 @@ void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int l
 
 /* --- the passes' parts, for passes that compute less ------------------------------------------ */
 
+/* The output of a layer, for the search for the first that is not finite (kern_watch): rows of `width`, act or float if
+ * f32. `layer` is its name, in block b unless that is NULL: "attn.proj". */
+void mar_watch(kern_queue *k, const mar_masked_model *m, const mar_block *b, const char *layer, const void *x, int f32,
+               int rows, int width);
 /* y[r] = norm(x[index ? index[r] : r]), rows of D: act, or float if f32. */
 void mar_layer_norm(kern_queue *k, const mar_masked_model *m, const float *x, const int *index, int rows, mar_norm n,
                     void *y, int f32);

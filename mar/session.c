@@ -161,6 +161,7 @@ static mar_status create_work(mar_session *s, const mar_params *params, mar_err 
 {
     kern_queue *k = s->k;
     k->cancel = &s->cancel;
+    k->watch.on = params->check;
     k->core->enter(k);
     mar_status status = s->model->engine->create(s->model, k, params, s->max_images, &s->generation, err);
     if (status == MAR_OK) status = create_decoder(s, err);
@@ -357,10 +358,22 @@ static const float *decode(mar_session *s, int i)
     return vae_decode(s->decoder, s->model->engine->latents(s->generation) + (size_t)i * count);
 }
 
+/* The reason that image i, whose value `at` in s->pixels is not finite, is none. */
+static mar_status refuse_pixel(mar_session *s, int i, size_t at)
+{
+    int width, height;
+    char layer[MAR_LAYER_TEXT];
+    mar_session_image_size(s, &width, &height);
+    return err_set(&s->err, MAR_EMODEL, "image %llu: the image decoder's output is %s at pixel (%d, %d)%s",
+                   (unsigned long long)s->first_image + (unsigned long long)i, mar_not_finite(s->pixels[at]),
+                   (int)(at / 3) % width, (int)(at / 3) / width, mar_layer_text(s->k, layer));
+}
+
 static mar_status decode_all(mar_session *s, uint8_t *rgb)
 {
     kern_queue *k = s->k;
-    const int ahead = k->device->asynchronous; /* the next image is decoded while one is converted */
+    /* The next image is decoded while one is converted. Not so if layers are looked for: they would be its own. */
+    const int ahead = k->device->asynchronous && !k->watch.on;
     int width, height;
     mar_session_image_size(s, &width, &height);
     const size_t bytes = (size_t)width * (size_t)height * 3;
@@ -372,7 +385,11 @@ static mar_status decode_all(mar_session *s, uint8_t *rgb)
         status = kern_check(k, &s->err);
         if (status != MAR_OK) break; /* there is nothing to convert */
         if (ahead) pixels = decode(s, i + 1);
-        vae_to_bytes(s->pixels, bytes, rgb + (size_t)i * bytes);
+        const size_t bad = vae_to_bytes(s->pixels, bytes, rgb + (size_t)i * bytes);
+        if (bad < bytes) {
+            status = refuse_pixel(s, i, bad);
+            break;
+        }
         s->decoded = i + 1;
         if (s->progress) {
             pause_work(s, begun);

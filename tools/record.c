@@ -38,7 +38,8 @@ static void add_options(record_texts *out, const run_options *run)
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_param *p = mar_param_get(i);
         const int always = p->method || run_param_is_basic(p);
-        if (run_param_unused(run, i) || (!always && mar_param_is_default(p, &run->used))) continue;
+        if (run_param_is_check(p) || run_param_unused(run, i) || (!always && mar_param_is_default(p, &run->used)))
+            continue;
         if (*run_param_text(run, i, text, sizeof text)) add(out, p->name, "%s", text);
     }
 }

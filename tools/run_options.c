@@ -37,10 +37,17 @@ static const mar_param rows[] = {
 
 /* Groups of options that every run has: what is sampled, and in how many steps. */
 static const char sampling[] = "Sampling", steps[] = "Steps";
+/* That of options that change no output. */
+static const char checks[] = "Checks";
 
 int run_param_is_basic(const mar_param *p)
 {
     return strcmp(p->group, sampling) == 0 || strcmp(p->group, steps) == 0;
+}
+
+int run_param_is_check(const mar_param *p)
+{
+    return strcmp(p->group, checks) == 0;
 }
 
 void run_options_init(run_options *o)
@@ -67,6 +74,7 @@ void run_options_inherit(run_options *o, const run_options *first)
     o->heads = first->heads;
     o->machine = first->machine;
     copy_group(o, first, sampling);
+    copy_group(o, first, checks);
 }
 
 void run_options_add(run_options *o, option_set *set)

@@ -21,7 +21,7 @@ typedef struct {
 
 /* Defaults: the demo model, and the library's. */
 void run_options_init(run_options *o);
-/* Sets defaults, then copies model, machine and the group "Sampling" from `first`. */
+/* Sets defaults, then copies model, machine and the groups "Sampling" and "Checks" from `first`. */
 void run_options_inherit(run_options *o, const run_options *first);
 /* Adds them to a set that is to be parsed. */
 void run_options_add(run_options *o, option_set *set);
@@ -41,6 +41,8 @@ int run_is_demo(const char *model);
 
 /* Whether it is of the group "Sampling" or "Steps". */
 int run_param_is_basic(const mar_param *p);
+/* Whether it is of the group "Checks", whose options change no output, so that no picture says that they were on. */
+int run_param_is_check(const mar_param *p);
 /* Why option i of mar_param_get has no effect in this run, as mar_params_unused. */
 const char *run_param_unused(const run_options *o, int i);
 /* The value that the session uses for option i, a file by its base name. Returns text. After models_session. */

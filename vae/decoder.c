@@ -12,7 +12,7 @@ typedef struct {
     mar_err *err;
 } loader;
 
-enum { NAME_SIZE = 128 }; /* the longest official name has 45 characters */
+enum { NAME_SIZE = sizeof((vae_step *)0)->name };
 
 __attribute__((format(printf, 3, 4))) static void name_part(char *name, const char *prefix, const char *format, ...)
 {
@@ -100,6 +100,7 @@ static mar_status add_residual(const loader *l, vae_decoder *d, const char *pref
     vae_step *s = &d->steps[d->n_steps++];
     char name[NAME_SIZE];
     *s = (vae_step){.kind = VAE_RESIDUAL, .in = in, .out = out};
+    snprintf(s->name, sizeof s->name, "%s", prefix);
     name_part(name, prefix, ".norm1");
     mar_status status = load_norm(l, name, in, &s->norm[0]);
     name_part(name, prefix, ".conv1");
@@ -119,6 +120,7 @@ static mar_status add_attention(const loader *l, vae_decoder *d, const char *pre
     vae_step *s = &d->steps[d->n_steps++];
     char name[NAME_SIZE];
     *s = (vae_step){.kind = VAE_ATTENTION, .in = channels, .out = channels};
+    snprintf(s->name, sizeof s->name, "%s", prefix);
     name_part(name, prefix, ".norm");
     mar_status status = load_norm(l, name, channels, &s->norm[0]);
     if (status == MAR_OK) status = load_linear(l, prefix, qkv, 3, channels, 1, 0, &s->qkv);
@@ -131,6 +133,7 @@ static mar_status add_upsample(const loader *l, vae_decoder *d, const char *pref
     vae_step *s = &d->steps[d->n_steps++];
     char name[NAME_SIZE];
     *s = (vae_step){.kind = VAE_UPSAMPLE, .in = channels, .out = channels};
+    snprintf(s->name, sizeof s->name, "%s", prefix);
     name_part(name, prefix, ".upsample.conv");
     return load_conv(l, name, channels, channels, 3, KERN_OUT_F32 | KERN_UPSAMPLE, &s->conv[0]);
 }

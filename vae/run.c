@@ -152,6 +152,12 @@ double vae_run_flop(const vae_run *r)
 
 /* --- decoding ---------------------------------------------------------------------------------------------------- */
 
+/* Shows the search for layers (kern_watch) the output of a layer, act or float if f32. */
+static void watch(vae_run *r, const char *step, const char *layer, const void *x, int f32, extent e, int channels)
+{
+    kern_watch(r->k, x, f32, e.height * e.width, channels, channels, "%s%s", step, layer);
+}
+
 static void norm(vae_run *r, const float *x, extent e, int channels, const vae_norm *n, int silu)
 {
     kern_queue *k = r->k;
@@ -162,13 +168,18 @@ static void run_residual(vae_run *r, const vae_step *s, extent e)
 {
     kern_queue *k = r->k;
     norm(r, r->x, e, s->in, &s->norm[0], 1);
+    watch(r, s->name, ".norm1", r->a, 0, e, s->in);
     k->conv->conv(k, s->conv[0], r->a, e.height, e.width, r->h);
+    watch(r, s->name, ".conv1", r->h, 1, e, s->out);
     if (s->shortcut) { /* x becomes shortcut(x), from its copy in a */
         k->core->to_act(k, r->x, (size_t)e.height * (size_t)e.width * (size_t)s->in, r->a);
         k->conv->conv(k, s->shortcut, r->a, e.height, e.width, r->x);
+        watch(r, s->name, ".nin_shortcut", r->x, 1, e, s->out);
     }
     norm(r, r->h, e, s->out, &s->norm[1], 1);
+    watch(r, s->name, ".norm2", r->a, 0, e, s->out);
     k->conv->conv(k, s->conv[1], r->a, e.height, e.width, r->x);
+    watch(r, s->name, ".conv2", r->x, 1, e, s->out);
 }
 
 static void run_attention(vae_run *r, const vae_step *s, extent e)
@@ -177,10 +188,15 @@ static void run_attention(vae_run *r, const vae_step *s, extent e)
     const int n = e.height * e.width, c = s->in;
     const char *qkv = (const char *)r->h; /* act [n][3][c] */
     norm(r, r->x, e, c, &s->norm[0], 0);
+    watch(r, s->name, ".norm", r->a, 0, e, c);
     k->core->linear(k, s->qkv, r->a, n, r->h);
+    for (int i = 0; i < 3; i++)
+        kern_watch(k, qkv + (size_t)(i * c) * k->device->act_size, 0, n, c, 3 * c, "%s.%c", s->name, "qkv"[i]);
     k->core->attention(k, qkv, 3 * c, qkv + (size_t)c * k->device->act_size, qkv + 2 * (size_t)c * k->device->act_size,
                        3 * c, 1, n, n, 1, c, r->a);
+    watch(r, s->name, "", r->a, 0, e, c);
     k->core->linear(k, s->proj, r->a, n, r->x);
+    watch(r, s->name, ".proj_out", r->x, 1, e, c);
 }
 
 static void run_upsample(vae_run *r, const vae_step *s, extent *e)
@@ -192,6 +208,7 @@ static void run_upsample(vae_run *r, const vae_step *s, extent *e)
     r->h = r->x;
     r->x = larger;
     *e = (extent){2 * e->height, 2 * e->width};
+    watch(r, s->name, ".upsample.conv", r->x, 1, *e, s->out);
 }
 
 /* Decodes the latent in r->stream[0] to the pixels in r->h. */
@@ -205,6 +222,7 @@ static void decode(void *arg)
     const size_t n = (size_t)(r->grid_h * r->grid_w) * (size_t)d->config.z_channels;
     k->core->to_act(k, r->x, n, r->a);
     k->conv->conv(k, d->conv_in, r->a, e.height, e.width, r->x);
+    watch(r, "", "decoder.conv_in", r->x, 1, e, d->width_in);
     for (int i = 0; i < d->n_steps; i++) {
         const vae_step *s = &d->steps[i];
         switch (s->kind) {
@@ -220,13 +238,20 @@ static void decode(void *arg)
         }
     }
     norm(r, r->x, e, d->width_out, &d->norm_out, 1);
+    watch(r, "", "decoder.norm_out", r->a, 0, e, d->width_out);
     k->conv->conv(k, d->conv_out, r->a, e.height, e.width, r->h);
+    watch(r, "", "decoder.conv_out", r->h, 1, e, 3);
 }
 
 const float *vae_decode(vae_run *r, const float *tokens)
 {
     kern_queue *k = r->k;
+    k->watch.part = "";
     k->core->linear(k, r->d->post_quant, tokens, r->grid_h * r->grid_w, r->stream[0]);
-    k->core->replay(k, &r->recording, decode, r);
+    watch(r, "", "post_quant_conv", r->stream[0], 1, (extent){r->grid_h, r->grid_w}, r->d->config.z_channels);
+    if (k->watch.on) /* it waits in between */
+        decode(r);
+    else
+        k->core->replay(k, &r->recording, decode, r);
     return r->h;
 }

@@ -21,6 +21,7 @@ typedef enum {
 
 typedef struct {
     vae_step_kind kind;
+    char name[128];          /* what its tensors' names begin with, "decoder.up.2.block.1"; 45 characters at most */
     int in, out;             /* channels */
     vae_norm norm[2];        /* RESIDUAL: both; ATTENTION: the first */
     kern_conv *conv[2];      /* RESIDUAL: both; UPSAMPLE: the first */

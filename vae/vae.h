@@ -38,7 +38,8 @@ double vae_run_flop(const vae_run *r);
  * times the latent. Returns the pixels, backend float [H][W][3], nominally in [-1,1] and not clipped. They belong to
  * the run and are valid until its next call. Allocates nothing. kern_check reports a failure of the backend. */
 const float *vae_decode(vae_run *r, const float *tokens);
-/* bytes[n] = round(clip((x+1)/2*255, 0, 255)) of float pixels[n], half to even as numpy does; NaN becomes 0. */
-void vae_to_bytes(const float *pixels, size_t n, uint8_t *bytes);
+/* bytes[n] = round(clip((x+1)/2*255, 0, 255)) of float pixels[n], half to even as numpy does. Returns the number of the
+ * first pixel that is NaN or infinite, or n: a picture with one is none, although NaN becomes 0. */
+size_t vae_to_bytes(const float *pixels, size_t n, uint8_t *bytes);
 
 #endif

@@ -230,6 +230,7 @@ static const kern_core_ops cpu_core_ops = {
     .layer_norm = cpu_layer_norm,
     .copy_rows = cpu_copy_rows,
     .similarity = cpu_similarity,
+    .first_nonfinite = cpu_first_nonfinite,
     .subtract = cpu_subtract,
     .to_act = cpu_to_act,
     .attention = cpu_attention,

@@ -167,6 +167,7 @@ void cpu_head_modulate(kern_queue *k, const kern_head *h, const float *temb, con
     cpu_for(q, total, 16.0 * total * h->width, condition_body, &l);
     cpu_linear_run(q, h->ada_blocks, scratch, total, mod);
     cpu_linear_run(q, h->ada_final, scratch, total, (char *)mod + mod_final_offset(h));
+    kern_watch_modulation(k, mod, total, h->depth, h->width, cpu_head_mod_bytes(h));
 }
 
 /* An evaluation of the head. */
@@ -336,9 +337,14 @@ static void eval(kern_queue *k, const kern_head *h, const float *x, const int *x
                channels * sizeof *x);
     evaluation e = {q, h, mod, mod_index, rows, xw, y, u, v, kept, kept_rows, reuse, 0};
     cpu_linear_run(q, h->in, state, rows, xw);
-    for (; e.block < h->depth; e.block++) run_block(&e);
+    kern_watch(k, xw, 1, rows, h->width, h->width, KERN_HEAD_INPUT);
+    for (; e.block < h->depth; e.block++) {
+        run_block(&e);
+        kern_watch(k, xw, 1, rows, h->width, h->width, KERN_HEAD_BLOCK, e.block);
+    }
     for_rows(&e, modulate_final_body);
     cpu_linear_run(q, h->out, y, rows, out);
+    kern_watch(k, out, 1, rows, 2 * h->channels, 2 * h->channels, KERN_HEAD_FINAL);
 }
 
 void cpu_head_eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
@@ -360,6 +366,7 @@ void cpu_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *j)
     const float *cfg = j->conditions == 2 ? j->cfg : NULL;
     const char *mod = j->mod;
     for (int i = j->first; i >= j->last && kern_live(k); i--, mod += (size_t)rows * cpu_head_mod_bytes(h)) {
+        k->watch.index = i;
         eval(k, h, j->x, NULL, j->tokens, mod, NULL, rows, KERN_HEAD_FRESH, NULL, 0, j->out, j->scratch);
         if (!j->coef)
             cpu_chain_ode_step(k, j->x, j->x0, j->out, j->tokens, h->channels, cfg, &j->ode[i]);
@@ -367,4 +374,5 @@ void cpu_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *j)
             cpu_chain_step(k, j->x, j->out, j->tokens, h->channels, cfg, &j->coef[i], j->seed, j->image, j->position,
                            j->t[i]);
     }
+    k->watch.index = -1;
 }

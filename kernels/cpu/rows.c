@@ -30,12 +30,13 @@ static inline uint16_t store_bf16(float x)
     return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16 | 0x40u) : rounded);
 }
 
-/* exp with a relative error below 2e-7 (Cody-Waite reduction, degree-6 Taylor on |r| <= ln2/2). */
+/* exp with a relative error below 2e-7 (Cody-Waite reduction, degree-6 Taylor on |r| <= ln2/2). The power of two is
+ * made of the bits of the sum that rounds, so that a NaN, which is NaN in the result, is never converted. */
 static inline float exp_f32(float x)
 {
     x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
-    float n = x * 1.44269504f + 12582912.0f; /* 1.5*2^23: rounds to an integer */
-    n -= 12582912.0f;
+    const float sum = x * 1.44269504f + 12582912.0f; /* 1.5*2^23: rounds to an integer, in the lowest bits */
+    const float n = sum - 12582912.0f;
     float r = x - n * 0.693359375f;
     r -= n * -2.12194440e-4f;
     float p = 1.0f / 720;
@@ -45,7 +46,9 @@ static inline float exp_f32(float x)
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    int32_t bits = ((int32_t)n + 127) << 23;
+    uint32_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    bits = (bits - 0x4b400000u + 127) << 23; /* 0x4b400000: the bits of 1.5*2^23 */
     float scale;
     memcpy(&scale, &bits, sizeof scale);
     return p * scale;

@@ -285,6 +285,7 @@ static kern_core_ops make_core_table(void)
     t.layer_norm = cuda_layer_norm;
     t.copy_rows = cuda_copy_rows;
     t.similarity = cuda_similarity;
+    t.first_nonfinite = cuda_first_nonfinite;
     t.subtract = cuda_subtract;
     t.to_act = cuda_to_act;
     t.attention = cuda_attention;

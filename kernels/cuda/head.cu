@@ -300,6 +300,7 @@ void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, co
                     (float *)scratch);
     cuda_linear(k, h->ada_blocks, scratch, total, mod);
     cuda_linear(k, h->ada_final, scratch, total, (char *)mod + cuda_mod_final_offset(h));
+    kern_watch_modulation(k, mod, total, h->depth, h->width, cuda_head_mod_bytes(h));
 }
 
 /* --- evaluation ---------------------------------------------------------------------------------------------- */
@@ -365,6 +366,18 @@ static void block_products(const evaluation *e, int b, float *y)
     cuda_linear(&c->base, e->h->block[b].fc2, e->v, e->rows, y);
 }
 
+/* Shows the search for layers (kern_watch) what is in front of layer b: the sum with the outputs that n lists, which is
+ * not kept in front of the final layer; u tells of it there. */
+static void watch_sum(const evaluation *e, const residual_norm *n, int b)
+{
+    kern_queue *k = &e->c->base;
+    const int width = e->h->width;
+    if (n->blocks == 0)
+        kern_watch(k, n->from, 1, n->from_rows, width, width, KERN_HEAD_INPUT);
+    else
+        kern_watch(k, n->x ? n->x : (const float *)n->u, 1, e->rows, width, width, KERN_HEAD_BLOCK, b - 1);
+}
+
 /* Adds the outputs that n lists and prepares the input of layer b, which is e->u, or e->y for the final layer
  * b == depth. After it n lists no outputs. */
 static void prepare(const evaluation *e, residual_norm *n, int b)
@@ -384,6 +397,7 @@ static void prepare(const evaluation *e, residual_norm *n, int b)
         cuda_launch(c, residual_norm_kernel<bf16, float>, grid, threads, shared, *n);
     else
         cuda_launch(c, residual_norm_kernel<bf16, bf16>, grid, threads, shared, *n);
+    watch_sum(e, n, b);
     if (n->blocks) n->from = e->x, n->from_rows = e->rows;
     n->blocks = 0;
     n->keep = NULL;
@@ -415,6 +429,7 @@ static void evaluate(const evaluation *e, const float *from, int from_rows, floa
     }
     prepare(e, &n, h->depth);
     cuda_linear(&e->c->base, h->out, e->y, e->rows, out);
+    kern_watch(&e->c->base, out, 1, e->rows, 2 * h->channels, 2 * h->channels, KERN_HEAD_FINAL);
 }
 
 void cuda_head_eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
@@ -474,6 +489,7 @@ void cuda_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job
     /* Not e.x with two conditions: both conditions' rows read a token's projection. */
     float *entry = job->conditions == 2 ? e.entry : e.x;
     for (int i = job->first; i >= last && cuda_live(c); i--) {
+        k->watch.index = i;
         cuda_linear(k, h->in, job->x, job->tokens, entry);
         evaluate(&e, entry, job->tokens, job->out);
         if (coef)
@@ -482,4 +498,5 @@ void cuda_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job
             cuda_chain_ode_advance(c, &s, ode + (i - last));
         e.mod = (const char *)e.mod + (size_t)rows * cuda_head_mod_bytes(h);
     }
+    k->watch.index = -1;
 }

@@ -2,6 +2,9 @@
  * bytes at a time, and a row is read once. */
 #include "kernels/cuda/cuda.h"
 
+#include <float.h>
+#include <limits.h>
+
 enum { THREADS = 256 };
 
 static int aligned(const void *p)
@@ -219,6 +222,35 @@ void cuda_similarity(kern_queue *k, const act *a, const act *b, int stride, int 
                         (const float *)b + first, stride, part, heads, head_dim, result);
         k->core->download(k, y + r, result, (size_t)part * sizeof *y);
     }
+}
+
+/* --- NaN and infinity ------------------------------------------------------------------------------------------ */
+
+/* Lowers *first to the first row that has one. A warp takes a row. */
+template <typename T>
+static __global__ void first_nonfinite_kernel(const T *x, int rows, int width, int stride, int *first)
+{
+    const int lane = (int)threadIdx.x % 32, r = (int)(blockIdx.x * (THREADS / 32) + threadIdx.x / 32);
+    if (r >= rows) return;
+    x += (size_t)r * (size_t)stride;
+    int others = 0;
+    for (int i = lane; i < width; i += 32) others |= !(fabsf(cuda_float(x[i])) <= FLT_MAX);
+    if (others) atomicMin(first, r);
+}
+
+int cuda_first_nonfinite(kern_queue *k, const void *x, int f32, int rows, int width, int stride)
+{
+    cuda_queue *c = cuda_of(k);
+    const dim3 grid(cuda_blocks((size_t)rows, THREADS / 32));
+    int found = INT_MAX, *first = (int *)c->workspace;
+    if (rows <= 0) return -1;
+    k->core->upload(k, first, &found, sizeof found);
+    if (c->device->bf16 && !f32)
+        cuda_launch(c, first_nonfinite_kernel<bf16>, grid, THREADS, 0, (const bf16 *)x, rows, width, stride, first);
+    else
+        cuda_launch(c, first_nonfinite_kernel<float>, grid, THREADS, 0, (const float *)x, rows, width, stride, first);
+    k->core->download(k, &found, first, sizeof found);
+    return k->failed == MAR_OK && found != INT_MAX ? found : -1;
 }
 
 /* --- element by element ----------------------------------------------------------------------------------- */

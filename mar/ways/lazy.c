@@ -198,14 +198,19 @@ static void attend(const lazy_caches *z, mar_workspace *w, const mar_block *b, f
     const size_t d = (size_t)c->width;
     k->core->attention(k, w->qkv, 3 * c->width, at(z, kv, d), at(z, kv, 2 * d), 3 * c->width, sequences, n_q, n_k,
                        c->heads, c->width / c->heads, w->mixed);
+    mar_watch(k, z->model, b, "attn", w->mixed, 0, sequences * n_q, c->width);
     k->core->linear(k, b->proj, w->mixed, sequences * n_q, x);
+    mar_watch(k, z->model, b, "attn.proj", x, 1, sequences * n_q, c->width);
 }
 
 static void qkv_rows(const lazy_caches *z, mar_workspace *w, const mar_block *b, const float *x, int rows)
 {
     kern_queue *k = z->k;
+    const int d = z->model->base.config.width;
     mar_layer_norm(k, z->model, x, NULL, rows, b->norm1, w->normed, 0);
+    mar_watch(k, z->model, b, "norm1", w->normed, 0, rows, d);
     k->core->linear(k, b->qkv, w->normed, rows, w->qkv);
+    mar_watch(k, z->model, b, "attn.qkv", w->qkv, 0, rows, 3 * d);
 }
 
 /* A block on the encoder's rows: [sequences][buffer + count], of which to[] says where the conditional ones are kept.
@@ -229,7 +234,9 @@ static void encoder_block(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
                                3 * c->width, 1, length, c->buffer + p->known, c->heads, c->width / c->heads,
                                at(z, w->mixed, first * d));
         }
+        mar_watch(k, z->model, b, "attn", w->mixed, 0, sequences * length, c->width);
         k->core->linear(k, b->proj, w->mixed, sequences * length, w->x);
+        mar_watch(k, z->model, b, "attn.proj", w->x, 1, sequences * length, c->width);
     }
     mar_block_mlp(z->model, w, b, w->x, sequences * length);
 }
@@ -305,7 +312,7 @@ static void choose(const lazy_caches *z, const mar_pass *p, const lazy_step *ste
     const int *must = p->order[s] + c->seq_len - p->known - p->predicted; /* to be predicted, then just predicted */
     const int length = row_length(z);
     for (int i = 0; i < length; i++)
-        if (!(fabsf(score[i]) < 2)) score[i] = 0; /* no cosine */
+        if (!(fabsf(score[i]) < 2)) score[i] = 0;                                            /* no cosine */
     for (int i = 0; i < p->predicted + step->previous; i++) score[c->buffer + must[i]] = -2; /* below any cosine */
     for (int n = 0; n < step->kept; n++) {
         int least = 0;

@@ -293,6 +293,7 @@ static void predict_image(mar_speculation *sp, mar_runner *r, int image, const m
                              .order = (const int *const *)g->order + image,
                              .token_rows = r->token_rows + (size_t)image * (size_t)c->seq_len * (size_t)c->width,
                              .class_rows = sp->class_rows};
+    r->work.k->watch.part = r->chain.part;
     mar_embed_classes(r->model, &r->work, r->conditions, labels, sp->class_rows);
     mar_runner_predict(r, &batch, step, first, total, NULL);
 }

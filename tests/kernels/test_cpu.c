@@ -1,5 +1,6 @@
 /* The CPU backend's operations against plain loops in double, in f32 and bf16, and the promise that a row's bits do not
  * depend on the rows beside it or on the number of threads. */
+#include "kernels/cpu/rows.h"
 #include "kernels/ops.h"
 #include "tests/support/support.h"
 
@@ -333,6 +334,62 @@ static void copy_rows(void **state)
     close_queue(k);
 }
 
+/* Whatever lies behind the rows. */
+static void first_nonfinite(void **state)
+{
+    (void)state;
+    enum { ROWS = 9, WIDTH = 21, STRIDE = 25 };
+    const float values[4] = {NAN, -NAN, INFINITY, -INFINITY};
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        kern_queue *k = open_queue(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, 2);
+        if (!k) continue; /* no bf16 on this processor */
+        float *x = random_floats(ROWS * STRIDE, 3e38f);
+        for (int r = 0; r < ROWS; r++) x[r * STRIDE + WIDTH] = NAN;
+        for (int i = -1; i < 4; i++) {
+            if (i >= 0) x[(8 - 2 * i) * STRIDE + 6 * i + 2] = values[i];
+            const int expected = i < 0 ? -1 : 8 - 2 * i;
+            void *operands = to_act(k, x, ROWS * STRIDE);
+            assert_int_equal(k->core->first_nonfinite(k, x, 1, ROWS, WIDTH, STRIDE), expected);
+            assert_int_equal(k->core->first_nonfinite(k, operands, 0, ROWS, WIDTH, STRIDE), expected);
+            assert_int_equal(k->core->first_nonfinite(k, x, 1, 0, WIDTH, STRIDE), -1);
+            free(operands);
+        }
+        mar_err err;
+        kern_fail(k, err_set(&err, MAR_EBACKEND, "injected"), &err);
+        assert_int_equal(k->core->first_nonfinite(k, x, 1, ROWS, WIDTH, STRIDE), -1);
+        free(x);
+        close_queue(k);
+    }
+}
+
+/* exp inside silu and softmax: near the exact value everywhere, NaN for NaN, and no conversion that C leaves undefined
+ * (which the asan preset would report). */
+static void exponentials(void **state)
+{
+    (void)state;
+    enum { N = 4001 };
+    extern const kern_rows kern_rows_generic;
+    const kern_rows *rows[2] = {&kern_rows_generic, kern_rows_best()};
+    static float x[N], zero[N], y[N];
+    for (int i = 0; i < N; i++) x[i] = ((float)i - N / 2) * 0.05f; /* -100 .. 100 */
+    for (int k = 0; k < 2; k++) {
+        rows[k]->silu_add(x, zero, N, y, 0);
+        for (int i = 0; i < N; i++) {
+            const double expected = x[i] / (1 + exp(-fmax(x[i], -88)));
+            if (!(fabs(y[i] - expected) <= 1e-6 * fabs(expected))) fail_msg("silu(%g) = %g", x[i], y[i]);
+        }
+        const float odd[5] = {NAN, -NAN, INFINITY, -INFINITY, 1};
+        rows[k]->silu_add(odd, zero, 5, y, 0);
+        assert_true(isnan(y[0]) && isnan(y[1]) && y[2] == INFINITY && isinf(y[3]) && isfinite(y[4]));
+        float scores[20] = {1, 2, NAN, 3};
+        rows[k]->softmax(scores, 20, 1, y, 0);
+        for (int i = 0; i < 20; i++) assert_true(isnan(y[i]));
+        const float one[4] = {1, 1, 1, 1};
+        rows[k]->affine_silu(odd, 1, 4, one, zero, 1, y, 0);
+        assert_true(isnan(y[0]) && isnan(y[1]));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -343,6 +400,8 @@ int main(void)
         cmocka_unit_test(attention),
         cmocka_unit_test(copy_rows),
         cmocka_unit_test(empty_and_refused),
+        cmocka_unit_test(first_nonfinite),
+        cmocka_unit_test(exponentials),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -306,9 +306,12 @@ static void bytes_are_clipped_and_rounded_half_to_even(void **unused)
     const float x[] = {-1, 1, 0, -2, 2, 1e30f, -1e30f, INFINITY, -INFINITY, NAN, -NAN, FLT_MAX, 0.999f, -0.0f};
     const uint8_t expected[] = {0, 255, 128 /* 127.5 */, 0, 255, 255, 0, 255, 0, 0, 0, 255, 255 /* 254.87 */, 128};
     uint8_t bytes[sizeof expected];
-    vae_to_bytes(x, sizeof expected, bytes);
+    assert_int_equal(vae_to_bytes(x, sizeof expected, bytes), 7); /* the first infinity */
     assert_memory_equal(bytes, expected, sizeof expected);
-    vae_to_bytes(x, 0, NULL);
+    assert_int_equal(vae_to_bytes(x, 7, bytes), 7); /* there is none */
+    assert_int_equal(vae_to_bytes(x + 9, 3, bytes), 0);
+    assert_int_equal(vae_to_bytes(x + 11, 3, bytes), 3);
+    assert_int_equal(vae_to_bytes(x, 0, NULL), 0);
 }
 
 /* Halves that float32 hits exactly go to the even neighbour. */

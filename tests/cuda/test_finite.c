@@ -1,0 +1,224 @@
+/* Numbers that are not finite on a device that works on when a call returns (tests/mar/test_finite.c): the batch fails
+ * when it is finished, or with check at the step. check finds the layer where a persistent kernel runs the whole chain,
+ * too, and changes no bit. */
+#include "mar.h"
+#include "tests/cuda/support.h"
+#include "tests/support/changed.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SEQ = 64,
+    CHANNELS = 8,
+    BATCH = 1,
+    TOKENS = BATCH * SEQ * CHANNELS,
+    BYTES = BATCH * 32 * 32 * 3
+}; /* the demo's */
+
+static const float huge = 3e38f;
+
+typedef struct {
+    mar *m;
+    mar_model *model, *draft;
+    mar_vae *vae;
+} library;
+
+static library open_library(mar_dtype dtype, const char *model, const char *vae)
+{
+    const mar_options options = {.dtype = dtype, .backend = MAR_BACKEND_CUDA};
+    library l = {0};
+    const mar_status status = mar_open(&options, &l.m);
+    assert_library(l.m, status);
+    assert_library(l.m, mar_model_load(l.m, model, 0, &l.model));
+    assert_library(l.m, mar_model_load(l.m, "demo-draft", 0, &l.draft));
+    assert_library(l.m, mar_vae_load(l.m, vae, &l.vae));
+    return l;
+}
+
+static void close_library(library *l)
+{
+    mar_vae_free(l->vae);
+    mar_model_free(l->draft);
+    mar_model_free(l->model);
+    mar_close(l->m);
+}
+
+static mar_session *open_session(const library *l, const char *options, int draft, int check)
+{
+    mar_session *s = NULL;
+    mar_params p = params_with(options);
+    p.check = check;
+    p.draft = draft ? l->draft : NULL;
+    assert_library(l->m, mar_session_create(l->model, l->vae, &p, BATCH, &s));
+    return s;
+}
+
+static mar_status run(mar_session *s, int class)
+{
+    mar_status status = mar_session_begin(s, 5, (int[]){class}, BATCH);
+    while (status == MAR_OK && !mar_session_done(s)) status = mar_session_step(s);
+    return status;
+}
+
+/* In bf16 without guidance one token an image at a time suits the persistent kernels. */
+static const struct {
+    const char *options;
+    int draft;
+} ways[] = {
+    {"num_iter 2, cfg 1, diff_annealing linear, diff_upper_steps 4, diff_lower_steps 3", 0},
+    {"num_iter 2, num_sampling_steps 4, cfg 2, sampler dpmpp", 0},
+    {"num_iter 2, cfg 2, diff_annealing linear, diff_upper_steps 5, diff_lower_steps 4, head_spec 2", 0},
+    {"num_iter 2, num_sampling_steps 4, cfg 2, head_spec 2", 1},
+    {"num_iter 2, num_sampling_steps 4, cfg 2, gamma 2, prefill 0, spec conditional", 1},
+};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+static void the_first_row(void **state)
+{
+    (void)state;
+    enum { ROWS = 70, WIDTH = 37, STRIDE = 40 };
+    const float values[4] = {NAN, -NAN, INFINITY, -INFINITY};
+    for (int f32 = 0; f32 < 2; f32++) {
+        kern_queue *k = open_cuda(f32 ? MAR_DTYPE_F32 : MAR_DTYPE_BF16);
+        float *x = random_floats(ROWS * STRIDE, 1e38f / 8, 3);
+        for (int r = 0; r < ROWS; r++) x[r * STRIDE + WIDTH] = NAN; /* behind the row */
+        for (int i = -1; i < 4; i++) {
+            if (i >= 0) x[(69 - 20 * i) * STRIDE + i * 12] = values[i];
+            float *floats = to_device(k, x, ROWS * STRIDE * sizeof *x);
+            void *operands = to_act(k, x, ROWS * STRIDE);
+            const int expected = i < 0 ? -1 : 69 - 20 * i;
+            assert_int_equal(k->core->first_nonfinite(k, floats, 1, ROWS, WIDTH, STRIDE), expected);
+            assert_int_equal(k->core->first_nonfinite(k, operands, 0, ROWS, WIDTH, STRIDE), expected);
+            assert_int_equal(k->core->first_nonfinite(k, floats, 1, 0, WIDTH, STRIDE), -1);
+            k->core->free(k->device, floats);
+            k->core->free(k->device, operands);
+        }
+        mar_err err;
+        float *floats = to_device(k, x, ROWS * STRIDE * sizeof *x);
+        kern_fail(k, err_set(&err, MAR_EBACKEND, "injected"), &err);
+        assert_int_equal(k->core->first_nonfinite(k, floats, 1, ROWS, WIDTH, STRIDE), -1);
+        k->core->free(k->device, floats);
+        close_queue(k);
+        free(x);
+    }
+}
+
+static void check_changes_no_bit(void **state)
+{
+    (void)state;
+    library l = open_library(MAR_DTYPE_BF16, "demo", "demo");
+    for (int w = 0; w < WAYS; w++) {
+        static uint8_t rgb[2][BYTES];
+        float tokens[2][TOKENS];
+        for (int check = 0; check < 2; check++) {
+            mar_session *s = open_session(&l, ways[w].options, ways[w].draft, check);
+            assert_session(s, run(s, 3));
+            assert_session(s, mar_session_tokens(s, tokens[check]));
+            if (w == 0) assert_session(s, mar_session_images(s, rgb[check]));
+            mar_session_free(s);
+        }
+        assert_memory_equal(tokens[1], tokens[0], sizeof tokens[0]);
+        assert_memory_equal(rgb[1], rgb[0], sizeof rgb[0]);
+    }
+    close_library(&l);
+}
+
+/* In the first `count` ways. */
+static void fail_in_ways(int count, const char *directory, const char *tensor, const char *layer)
+{
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    char *path = write_changed(m, directory, "changed.safetensors", "demo", tensor, 0, 0, huge);
+    library l = open_library(MAR_DTYPE_BF16, path, "demo");
+    for (int w = 0; w < count; w++)
+        for (int check = 0; check < 2; check++) {
+            mar_session *s = open_session(&l, ways[w].options, ways[w].draft, check);
+            if (run(s, 3) != MAR_EMODEL) fail_msg("%s with %s is no failure", tensor, ways[w].options);
+            const char *text = mar_session_error(s);
+            if (strncmp(text, "image 5, step 0: a token is ", 28) != 0) fail_msg("\"%s\"", text);
+            if (!strstr(text, check ? layer : "); check names the first layer")) fail_msg("%s: %s", tensor, text);
+            mar_session_free(s);
+        }
+    close_library(&l);
+    mar_close(m);
+    free(path);
+}
+
+static void token_and_layer_are_named(void **state)
+{
+    char *directory = temporary_directory();
+    (void)state;
+    fail_in_ways(1, directory, "decoder_blocks.1.attn.proj.weight", ": decoder_blocks.1.attn.proj");
+    fail_in_ways(WAYS, directory, "diffloss.net.res_blocks.1.mlp.2.weight", ": diffloss.net.res_blocks.1");
+    fail_in_ways(1, directory, "diffloss.net.final_layer.linear.weight", ": diffloss.net.final_layer");
+    remove_directory(directory);
+    free(directory);
+}
+
+/* What a failed batch leaves in the images does not make the next one fail. */
+static void a_later_batch_is_not_concerned(void **state)
+{
+    enum { WIDTH = 64 };
+    char *directory = temporary_directory();
+    (void)state;
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    char *path = write_changed(m, directory, "class.safetensors", "demo", "class_emb.weight", 4L * WIDTH, WIDTH, huge);
+    library good = open_library(MAR_DTYPE_BF16, "demo", "demo"), bad = open_library(MAR_DTYPE_BF16, path, "demo");
+    for (int check = 0; check < 2; check++) {
+        float expected[TOKENS], tokens[TOKENS];
+        mar_session *s = open_session(&good, ways[0].options, 0, 0);
+        assert_session(s, run(s, 3));
+        assert_session(s, mar_session_tokens(s, expected));
+        mar_session_free(s);
+        s = open_session(&bad, ways[0].options, 0, check);
+        assert_int_equal(run(s, 4), MAR_EMODEL);
+        assert_session(s, run(s, 3));
+        assert_session(s, mar_session_tokens(s, tokens));
+        assert_memory_equal(tokens, expected, sizeof tokens);
+        mar_session_free(s);
+    }
+    close_library(&good);
+    close_library(&bad);
+    mar_close(m);
+    remove_directory(directory);
+    free(directory);
+    free(path);
+}
+
+static void the_pixel_is_named(void **state)
+{
+    static uint8_t rgb[BYTES];
+    char *directory = temporary_directory();
+    (void)state;
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    char *path =
+        write_changed(m, directory, "vae.safetensors", "demo-vae", "decoder.up.1.block.0.conv1.weight", 0, 0, huge);
+    library l = open_library(MAR_DTYPE_BF16, "demo", path);
+    for (int check = 0; check < 2; check++) {
+        mar_session *s = open_session(&l, ways[0].options, 0, check);
+        assert_session(s, run(s, 3));
+        assert_int_equal(mar_session_images(s, rgb), MAR_EMODEL);
+        const char *text = mar_session_error(s);
+        assert_non_null(strstr(text, "image 5: the image decoder's output is "));
+        assert_non_null(strstr(text, check ? ": decoder.up.1.block.0.conv1" : "; check names the first layer"));
+        mar_session_free(s);
+    }
+    close_library(&l);
+    mar_close(m);
+    remove_directory(directory);
+    free(directory);
+    free(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_row),
+        cmocka_unit_test(check_changes_no_bit),
+        cmocka_unit_test(token_and_layer_are_named),
+        cmocka_unit_test(a_later_batch_is_not_concerned),
+        cmocka_unit_test(the_pixel_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,317 @@
+/* Numbers that are not finite: a batch with one in a token or a pixel fails, with a line that says where, and with
+ * check the first layer whose output has one. */
+#include "tests/support/changed.h"
+#include "tests/support/demo.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { IMAGES = 2, TOKENS = DEMO_TOKENS, WIDTH = 64 /* of the demo's transformer */ };
+
+static const float huge = 3e38f; /* finite, but not what comes of it */
+
+/* The demo with the weights of one tensor huge; the models are loaded from `file`, which the caller removes. */
+static demo open_changed(const char *directory, const char *tensor)
+{
+    demo d = demo_open(1);
+    char *path = write_changed(d.m, directory, "changed.safetensors", "demo", tensor, 0, 0, huge);
+    mar_model_free(d.model);
+    assert_library(d.m, mar_model_load(d.m, path, 0, &d.model));
+    free(path);
+    return d;
+}
+
+static mar_session *session_with(const demo *d, const char *options, int draft, int check)
+{
+    mar_params p = params_with(options);
+    p.check = check;
+    if (draft) p.draft = d->draft;
+    return demo_session(d, &p, IMAGES);
+}
+
+static const struct {
+    const char *options;
+    int draft; /* the parameters name the draft model */
+} ways[] = {
+    {"num_iter 4, num_sampling_steps 8, cfg 2.9", 0},
+    {"num_iter 4, num_sampling_steps 8, cfg 1", 0},
+    {"num_iter 8, num_sampling_steps 14, cfg 2.9, lazy on, lazy_head on", 0},
+    {"gtr on, gtr_generation_steps 3, num_sampling_steps 8, gtr_sampling_steps 4, cfg 2.9", 0},
+    {"num_iter 4, num_sampling_steps 12, cfg 2.9, head_spec 4", 0},
+    {"num_iter 4, num_sampling_steps 12, cfg 2.9, head_spec 4", 1},
+    {"num_iter 8, num_sampling_steps 8, cfg 2.9, spec conditional, gamma 3", 1},
+    {"num_iter 6, num_sampling_steps 4, cfg 2.9, spec paper, gamma 3, context full", 1},
+    {"num_iter 6, num_sampling_steps 4, cfg 2.9, spec cspd, gamma 3, prefill 0", 1},
+    {"num_iter 4, num_sampling_steps 8, cfg 2.9, sampler ddim", 0},
+    {"num_iter 4, num_sampling_steps 8, cfg 2.9, sampler dpmpp", 0},
+    {"num_iter 4, cfg 2.9, diff_annealing linear, diff_upper_steps 9", 0},
+};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+static const struct {
+    const char *tensor;
+    const char *layer; /* the first whose output is not finite */
+} weights[] = {
+    {"z_proj_ln.weight", "z_proj_ln"},
+    {"encoder_blocks.0.norm1.weight", "encoder_blocks.0.norm1"},
+    {"encoder_blocks.0.attn.qkv.weight", "encoder_blocks.0.attn.qkv"},
+    {"encoder_blocks.1.attn.proj.weight", "encoder_blocks.1.attn.proj"},
+    {"encoder_blocks.1.mlp.fc1.weight", "encoder_blocks.1.mlp.fc1"},
+    {"encoder_blocks.1.mlp.fc2.weight", "encoder_blocks.1.mlp.fc2"},
+    {"decoder_embed.weight", "decoder_embed"},
+    {"decoder_blocks.0.attn.qkv.bias", "decoder_blocks.0.attn"},
+    {"decoder_blocks.0.mlp.fc2.weight", "decoder_blocks.0.mlp.fc2"},
+    {"decoder_blocks.1.attn.qkv.weight", "decoder_blocks.1.attn.qkv"},
+    {"decoder_blocks.1.attn.proj.weight", "decoder_blocks.1.attn.proj"},
+    {"decoder_norm.weight", "decoder_norm"},
+    {"diffloss.net.cond_embed.weight", "diffloss.net.cond_embed"},
+    {"diffloss.net.time_embed.mlp.2.weight", "diffloss.net.time_embed"},
+    {"diffloss.net.res_blocks.1.adaLN_modulation.1.weight", "diffloss.net.res_blocks.1.adaLN_modulation.1"},
+    {"diffloss.net.input_proj.weight", "diffloss.net.input_proj"},
+    {"diffloss.net.res_blocks.0.mlp.0.weight", "diffloss.net.res_blocks.0"},
+    {"diffloss.net.res_blocks.1.mlp.2.weight", "diffloss.net.res_blocks.1"},
+    {"diffloss.net.final_layer.adaLN_modulation.1.weight", "diffloss.net.final_layer.adaLN_modulation.1"},
+    {"diffloss.net.final_layer.linear.weight", "diffloss.net.final_layer"},
+};
+
+/* Whether the text ends with a layer's name, with or without the diffusion step. */
+static int names_layer(const char *text, const char *layer)
+{
+    const char *at = strstr(text, "; the first layer whose output is not finite: ");
+    if (!at) return 0;
+    at = strstr(at, ": ") + 2;
+    const size_t n = strlen(layer);
+    return strncmp(at, layer, n) == 0 && (at[n] == '\0' || strncmp(at + n, " at diffusion step ", 19) == 0);
+}
+
+/* The step of "image 5, step 3: a token is NaN (position 40, channel 2)" and what follows; fails the test if the line
+ * is another. */
+static int token_step(const char *text, const char **rest)
+{
+    int image, step, position, channel, length = 0;
+    char kind[16];
+    if (sscanf(text, "image %d, step %d: a token is %15s (position %d, channel %d)%n", &image, &step, kind, &position,
+               &channel, &length) != 5 ||
+        length == 0)
+        fail_msg("\"%s\" names no token", text);
+    assert_true(strcmp(kind, "NaN") == 0 || strcmp(kind, "infinite") == 0);
+    assert_in_range(image, DEMO_FIRST, DEMO_FIRST + IMAGES - 1);
+    assert_in_range(position, 0, DEMO_SEQ - 1);
+    assert_in_range(channel, 0, DEMO_CHANNELS - 1);
+    *rest = text + length;
+    return step;
+}
+
+/* Every layer in turn, each in some ways, so that each way has many. */
+static void the_token_and_the_layer_are_named(void **state)
+{
+    char *directory = temporary_directory();
+    (void)state;
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
+        demo d = open_changed(directory, weights[i].tensor);
+        for (int w = (int)(i % 4); w < WAYS; w += 4)
+            for (int check = 0; check < 2; check++) {
+                const char *rest;
+                mar_session *s = session_with(&d, ways[w].options, ways[w].draft, check);
+                const mar_status status = demo_run(s, IMAGES);
+                if (status != MAR_EMODEL)
+                    fail_msg("%s with %s: %s", weights[i].tensor, ways[w].options, mar_status_name(status));
+                token_step(mar_session_error(s), &rest);
+                if (!check)
+                    assert_string_equal(rest, "; check names the first layer whose output is not finite");
+                else if (!names_layer(rest, weights[i].layer))
+                    fail_msg("%s with %s: %s, expected %s", weights[i].tensor, ways[w].options, mar_session_error(s),
+                             weights[i].layer);
+                demo_assert_dropped(s, "failed, begin another first: image ");
+                assert_int_equal(demo_run(s, IMAGES), MAR_EMODEL); /* and again */
+                mar_session_free(s);
+            }
+        demo_close(d);
+    }
+    remove_directory(directory);
+    free(directory);
+}
+
+/* Where tokens are made known is after the step that made them; the tokens that come of it are the next step's. */
+static void the_step_is_the_first_with_such_a_token(void **state)
+{
+    char *directory = temporary_directory();
+    const char *rest;
+    (void)state;
+    demo d = open_changed(directory, "z_proj.weight");
+    mar_session *s = session_with(&d, ways[0].options, 0, 0);
+    assert_int_equal(demo_run(s, IMAGES), MAR_EMODEL);
+    assert_int_equal(token_step(mar_session_error(s), &rest), 1);
+    mar_session_free(s);
+    s = session_with(&d, ways[0].options, 0, 1); /* knows before any token shows it */
+    assert_int_equal(demo_run(s, IMAGES), MAR_EMODEL);
+    assert_string_equal(mar_session_error(s), "images 5 to 6, step 0: the output of z_proj is not finite, although all "
+                                              "tokens so far are");
+    mar_session_free(s);
+    demo_close(d);
+    remove_directory(directory);
+    free(directory);
+}
+
+/* One image of the batch has it; the next batch, without that class, is that of the model as it was. */
+static void a_later_batch_is_not_concerned(void **state)
+{
+    char *directory = temporary_directory();
+    (void)state;
+    const demo good = demo_open(1);
+    demo bad = demo_open(1);
+    char *path =
+        write_changed(bad.m, directory, "class.safetensors", "demo", "class_emb.weight", 4L * WIDTH, WIDTH, huge);
+    mar_model_free(bad.model);
+    assert_library(bad.m, mar_model_load(bad.m, path, 0, &bad.model));
+    for (int w = 0; w < WAYS; w++)
+        for (int check = 0; check < 2; check++) {
+            float expected[IMAGES * TOKENS], tokens[IMAGES * TOKENS];
+            const int wrong[IMAGES] = {7, 4}, right[IMAGES] = {2, 8};
+            mar_session *s = session_with(&good, ways[w].options, ways[w].draft, 0);
+            assert_session(s, mar_session_begin(s, 9, right, IMAGES));
+            demo_finish(s);
+            assert_session(s, mar_session_tokens(s, expected));
+            mar_session_free(s);
+            s = session_with(&bad, ways[w].options, ways[w].draft, check);
+            mar_status status = mar_session_begin(s, 9, wrong, IMAGES);
+            while (status == MAR_OK && !mar_session_done(s)) status = mar_session_step(s);
+            assert_int_equal(status, MAR_EMODEL);
+            assert_says(mar_session_error(s), "image 10, step ");
+            if (check) assert_true(names_layer(mar_session_error(s), "z_proj_ln"));
+            assert_session(s, mar_session_begin(s, 9, right, IMAGES));
+            demo_finish(s);
+            assert_session(s, mar_session_tokens(s, tokens));
+            assert_memory_equal(tokens, expected, sizeof tokens);
+            mar_session_free(s);
+        }
+    free(path);
+    demo_close(bad);
+    demo_close(good);
+    remove_directory(directory);
+    free(directory);
+}
+
+/* The draft's layers have its name in front. Without check such a draft costs time and changes no law: all it drafts is
+ * replaced. */
+static void the_draft_s_layers_are_told_apart(void **state)
+{
+    char *directory = temporary_directory();
+    (void)state;
+    demo d = demo_open(1);
+    char *path =
+        write_changed(d.m, directory, "draft.safetensors", "demo-draft", "diffloss.net.cond_embed.weight", 0, 0, huge);
+    mar_model_free(d.draft);
+    assert_library(d.m, mar_model_load(d.m, path, 0, &d.draft));
+    for (int w = 0; w < WAYS; w++) {
+        float tokens[IMAGES * TOKENS];
+        if (!ways[w].draft) continue;
+        mar_session *s = session_with(&d, ways[w].options, 1, 1);
+        assert_int_equal(demo_run(s, IMAGES), MAR_EMODEL);
+        assert_says(mar_session_error(s), "the output of draft: diffloss.net.cond_embed is not finite");
+        mar_session_free(s);
+        mar_stats stats;
+        s = session_with(&d, ways[w].options, 1, 0);
+        demo_generate(s, IMAGES, tokens);
+        mar_session_get_stats(s, &stats);
+        assert_true(stats.drafted + stats.proposals > 0);
+        assert_int_equal(stats.accepted + stats.proposals_accepted, 0);
+        mar_session_free(s);
+    }
+    free(path);
+    demo_close(d);
+    remove_directory(directory);
+    free(directory);
+}
+
+static void check_changes_no_bit(void **state)
+{
+    (void)state;
+    const demo d = demo_open(1);
+    for (int w = 0; w < WAYS; w++) {
+        static uint8_t rgb[2][IMAGES * DEMO_BYTES];
+        float tokens[2][IMAGES * TOKENS];
+        for (int check = 0; check < 2; check++) {
+            mar_session *s = session_with(&d, ways[w].options, ways[w].draft, check);
+            demo_generate(s, IMAGES, tokens[check]);
+            assert_session(s, mar_session_images(s, rgb[check]));
+            mar_session_free(s);
+        }
+        assert_memory_equal(tokens[1], tokens[0], sizeof tokens[0]);
+        assert_memory_equal(rgb[1], rgb[0], sizeof rgb[0]);
+    }
+    demo_close(d);
+}
+
+static const struct {
+    const char *tensor, *layer;
+} decoder_weights[] = {
+    {"post_quant_conv.weight", "post_quant_conv"},
+    {"decoder.conv_in.weight", "decoder.conv_in"},
+    {"decoder.mid.block_1.norm1.weight", "decoder.mid.block_1.norm1"},
+    {"decoder.mid.attn_1.k.weight", "decoder.mid.attn_1.k"},
+    {"decoder.mid.attn_1.q.bias", "decoder.mid.attn_1"},
+    {"decoder.mid.attn_1.proj_out.weight", "decoder.mid.attn_1.proj_out"},
+    {"decoder.up.2.block.1.conv1.weight", "decoder.up.2.block.1.conv1"},
+    {"decoder.up.2.upsample.conv.weight", "decoder.up.2.upsample.conv"},
+    {"decoder.up.1.block.0.nin_shortcut.weight", "decoder.up.1.block.0.nin_shortcut"},
+    {"decoder.up.0.block.1.conv2.weight", "decoder.up.0.block.1.conv2"},
+    {"decoder.norm_out.weight", "decoder.norm_out"},
+    {"decoder.conv_out.weight", "decoder.conv_out"},
+};
+
+static void the_pixel_and_the_decoder_s_layer_are_named(void **state)
+{
+    char *directory = temporary_directory();
+    static uint8_t rgb[IMAGES * DEMO_BYTES];
+    float expected[IMAGES * TOKENS], tokens[IMAGES * TOKENS];
+    (void)state;
+    demo d = demo_open(1);
+    mar_session *s = session_with(&d, ways[0].options, 0, 0);
+    demo_generate(s, IMAGES, expected);
+    mar_session_free(s);
+    for (size_t i = 0; i < sizeof decoder_weights / sizeof *decoder_weights; i++) {
+        char *path =
+            write_changed(d.m, directory, "vae.safetensors", "demo-vae", decoder_weights[i].tensor, 0, 0, huge);
+        mar_vae_free(d.vae);
+        assert_library(d.m, mar_vae_load(d.m, path, &d.vae));
+        free(path);
+        for (int check = 0; check < 2; check++) {
+            s = session_with(&d, ways[0].options, 0, check);
+            demo_generate(s, IMAGES, tokens);
+            assert_memory_equal(tokens, expected, sizeof tokens);
+            if (mar_session_images(s, rgb) != MAR_EMODEL) fail_msg("%s makes pictures", decoder_weights[i].tensor);
+            int x = -1, y = -1;
+            const char *text = mar_session_error(s), *at = strstr(text, " at pixel (");
+            assert_true(strncmp(text, "image 5: the image decoder's output is NaN at pixel (", 53) == 0 ||
+                        strncmp(text, "image 5: the image decoder's output is infinite at pixel (", 58) == 0);
+            assert_int_equal(sscanf(at, " at pixel (%d, %d)", &x, &y), 2);
+            assert_in_range(x, 0, DEMO_SIDE - 1);
+            assert_in_range(y, 0, DEMO_SIDE - 1);
+            if (check && !names_layer(text, decoder_weights[i].layer))
+                fail_msg("%s: %s", decoder_weights[i].tensor, text);
+            if (!check) assert_says(text, "); check names the first layer whose output is not finite");
+            demo_assert_dropped(s, "failed, begin another first: image 5: the image decoder");
+            demo_generate(s, IMAGES, tokens);
+            assert_memory_equal(tokens, expected, sizeof tokens);
+            mar_session_free(s);
+        }
+    }
+    demo_close(d);
+    remove_directory(directory);
+    free(directory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_token_and_the_layer_are_named),
+        cmocka_unit_test(the_step_is_the_first_with_such_a_token),
+        cmocka_unit_test(a_later_batch_is_not_concerned),
+        cmocka_unit_test(the_draft_s_layers_are_told_apart),
+        cmocka_unit_test(check_changes_no_bit),
+        cmocka_unit_test(the_pixel_and_the_decoder_s_layer_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -43,10 +43,14 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
 {
     const double start = mar_now();
     mar_err err = {0};
-    *out = NULL;
+    if (out) *out = NULL;
+    mar_status status = mar_check_handle(m, &err);
+    if (status == MAR_OK) status = mar_check_given(path, "path", &err);
+    if (status == MAR_OK) status = mar_check_given(out, "out", &err);
+    if (status != MAR_OK) return mar_result(m, status, &err);
     wt_file *file = NULL;
     const wt_embedded *demo = wt_demo_mar(path);
-    mar_status status = demo ? wt_open_memory(demo->data, demo->size, path, &file, &err) : wt_open(path, &file, &err);
+    status = demo ? wt_open_memory(demo->data, demo->size, path, &file, &err) : wt_open(path, &file, &err);
     if (status == MAR_OK) status = load(m, file, heads, out, &err);
     wt_close(file);
     if (status == MAR_OK)
@@ -62,7 +66,7 @@ void mar_model_retain(mar_model *model)
 
 void mar_model_free(mar_model *model)
 {
-    if (!model || atomic_fetch_sub(&model->references, 1) > 1) return;
+    if (!model || mar_is_elsewhere(model->m) || atomic_fetch_sub(&model->references, 1) > 1) return;
     mar *m = model->m;
     model->engine->unload(model);
     mar_release(m);
@@ -70,5 +74,5 @@ void mar_model_free(mar_model *model)
 
 const mar_model_config *mar_model_get_config(const mar_model *model)
 {
-    return &model->config;
+    return model ? &model->config : NULL;
 }

@@ -39,10 +39,14 @@ mar_status mar_vae_load(mar *m, const char *path, mar_vae **out)
 {
     const double start = mar_now();
     mar_err err = {0};
-    *out = NULL;
+    if (out) *out = NULL;
+    mar_status status = mar_check_handle(m, &err);
+    if (status == MAR_OK) status = mar_check_given(path, "path", &err);
+    if (status == MAR_OK) status = mar_check_given(out, "out", &err);
+    if (status != MAR_OK) return mar_result(m, status, &err);
     wt_file *file = NULL;
     const wt_embedded *demo = wt_demo_vae(path);
-    mar_status status = demo ? wt_open_memory(demo->data, demo->size, path, &file, &err) : wt_open(path, &file, &err);
+    status = demo ? wt_open_memory(demo->data, demo->size, path, &file, &err) : wt_open(path, &file, &err);
     if (status == MAR_OK) status = create(m, file, out, &err);
     wt_close(file);
     if (status == MAR_OK)
@@ -58,7 +62,7 @@ void mar_vae_retain(mar_vae *vae)
 
 void mar_vae_free(mar_vae *vae)
 {
-    if (!vae || atomic_fetch_sub(&vae->references, 1) > 1) return;
+    if (!vae || mar_is_elsewhere(vae->m) || atomic_fetch_sub(&vae->references, 1) > 1) return;
     mar *m = vae->m;
     vae_decoder_free(vae->decoder);
     free(vae);
@@ -67,5 +71,5 @@ void mar_vae_free(mar_vae *vae)
 
 const mar_vae_config *mar_vae_get_config(const mar_vae *vae)
 {
-    return vae_decoder_config(vae->decoder);
+    return vae ? vae_decoder_config(vae->decoder) : NULL;
 }

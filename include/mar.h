@@ -4,14 +4,14 @@
  * In ten lines (error handling: every call returns a status; mar_error() or, of a session's calls, mar_session_error()
  * has the one-line reason):
  *
- *     mar *m;  mar_model *model;  mar_vae *vae;  mar_session *s;
- *     mar_params p;
+ *     mar *m;  mar_model *model;  mar_vae *vae;  mar_session *s;  mar_params p;
+ *     int label = 207;                                      // a golden retriever
  *     mar_params_init(&p, sizeof p);                        // guidance 2.9, 64 steps of 100, as the command
  *     mar_open(NULL, &m);
  *     mar_model_load(m, "mar_base.safetensors", 0, &model);
  *     mar_vae_load(m, "kl16.safetensors", &vae);
  *     mar_session_create(model, vae, &p, 1, &s);
- *     mar_session_begin(s, 0, (int[]){207}, 1);             // image 0 of this seed: a golden retriever
+ *     mar_session_begin(s, 0, &label, 1);                   // image 0 of this seed
  *     while (!mar_session_done(s)) mar_session_step(s);     // one autoregressive step a call
  *     mar_session_images(s, rgb);                           // uint8_t rgb[256 * 256 * 3]
  *     mar_session_free(s); mar_vae_free(vae); mar_model_free(model); mar_close(m);
@@ -30,6 +30,21 @@
  * mar_model_free, mar_vae_free and mar_close drop the caller's. So everything may be freed in any order and on any
  * thread, and is gone when nobody uses it any more. Strings returned by the library stay valid until their owner is
  * freed, unless they say otherwise.
+ *
+ * Mistakes: NULL where a pointer is expected, an index or a number out of range, and a handle that could not be opened
+ * are refused. A call with a status returns MAR_EARG and says why; without a handle or session to ask, mar_error(NULL)
+ * says it. One without a status does nothing, or returns NULL, "" or 0.
+ *
+ * Forks: a process forked from the one that opened a handle has neither its threads nor its GPU. There the handle's
+ * calls, and those of what was made with it, are refused in the same way, and freeing does nothing: nothing waits, and
+ * the memory goes with the process. mar_session_get_params and the like still answer. Another handle can be opened
+ * there, with two exceptions, in which mar_open fails and says so. CUDA works in one of the processes only; the CPU
+ * goes. And if a thread was loading a model or beginning a batch at the moment of the fork, oneDNN's locks stay taken.
+ * A program that is started anew has neither problem.
+ *
+ * Text: messages, lines for the log and the facts and problems of a report are valid UTF-8 that may be printed
+ * anywhere. In them control characters, what turns the direction of text around, and bytes that are not UTF-8 are shown
+ * as \n, \x1b or \u202e.
  *
  * Failures: a call that fails leaves all other sessions and the handle as they were. Nothing here ends the program
  * (but oneDNN, which does if its own few allocations fail: no work is given to it while memory is that short), prints,
@@ -97,10 +112,11 @@ typedef struct {
 /* Sets the field of `option` in the struct at `fields` from text. On MAR_EARG nothing has changed and `why`, char
  * [size], which may be NULL, has one line: "cfg nan: expected a number from 0 to 100". */
 MAR_API mar_status mar_param_set(const mar_param *option, void *fields, const char *text, char *why, size_t size);
-/* Writes what a value must be, such as "a number from 0 to 100", to text, char [size]. Returns text. */
+/* Writes what a value must be, such as "a number from 0 to 100", to text, char [size]. Returns text, or "" if there is
+ * none. */
 MAR_API const char *mar_param_expects(const mar_param *option, char *text, size_t size);
 /* The field's value as text that mar_param_set reads back to the same value, "" for NULL and for models: into `text`,
- * char [size]; returns it. */
+ * char [size]; returns it, or "" if there is none. */
 MAR_API const char *mar_param_text(const mar_param *option, const void *fields, char *text, size_t size);
 /* Whether the field has its default value. */
 MAR_API int mar_param_is_default(const mar_param *option, const void *fields);
@@ -133,20 +149,22 @@ typedef struct {
 MAR_API int mar_option_count(void);
 MAR_API const mar_param *mar_option_get(int i);
 
-/* Opens the library. `options` may be NULL (all defaults). *out is set even on failure, so that mar_error(*out) has
- * the reason (NULL only if memory ran out); such a handle can only be closed. */
+/* Opens the library. `options` may be NULL (all defaults), and those of `mar_options o = {0};`, in C++ `{}`, are the
+ * defaults. *out is set even on failure, so that mar_error(*out) has the reason (NULL only if memory ran out). Such a
+ * handle is to be closed, and all other calls refuse it with that reason. */
 MAR_API mar_status mar_open(const mar_options *options, mar **out);
 /* Drops the caller's reference. Models, VAEs and sessions that still exist go on to work. NULL is fine. */
 MAR_API void mar_close(mar *m);
 
 /* Why this thread's last failing call on the handle failed: mar_open, loading, mar_session_create, mar_inspect,
  * mar_convert, mar_measure_peak. One line without newline, "" if none has failed. Valid until the thread's next failing
- * call on any handle. Never NULL. The other calls on a session leave their reason there: mar_session_error. */
+ * call on any handle. Never NULL. The other calls on a session leave their reason there: mar_session_error. Of NULL:
+ * why the thread's last failing call failed, if it was given neither handle nor session. */
 MAR_API const char *mar_error(const mar *m);
 MAR_API const char *mar_status_name(mar_status status);
 MAR_API const char *mar_version(void); /* "MAJOR.MINOR.PATCH" */
 
-/* What the handle runs on, for reports: "cpu bf16 (avx512_bf16), 2 threads". */
+/* What the handle runs on, for reports: "cpu bf16 (avx512_bf16), 2 threads". "" if it was not opened. */
 MAR_API const char *mar_backend_description(const mar *m);
 
 /* The number of GPUs, which mar_options.device counts from 0; 0 without any or without CUDA in the library. */
@@ -265,7 +283,8 @@ typedef struct {
     int reserved_2; /* 0 */
 } mar_params;
 
-/* Sets every field to its default: those of the command. `size` is sizeof *params. */
+/* Sets every field to its default: those of the command. `size` is sizeof *params, whose first `size` bytes it writes.
+ */
 MAR_API void mar_params_init(mar_params *params, size_t size);
 
 /* The options of mar_params, one a field: i = 0..count-1, static; NULL for other i. */
@@ -293,7 +312,7 @@ MAR_API mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_
 MAR_API void mar_session_free(mar_session *s); /* NULL is fine */
 
 /* Why the session's last failing call failed: one line without newline, "" if none has. Valid until its next failing
- * call. Never NULL.
+ * call. Never NULL. Of NULL: what mar_error(NULL) says.
  * If a step fails, out of memory, in the backend or for a token that is not finite, or is cancelled, the batch is
  * dropped: mar_session_done is 1, and calls that ask for its images, tokens or fates fail with MAR_EARG and a line that
  * says so. mar_session_begin starts anew, and the session works again as if nothing had been, unless the GPU itself is
@@ -345,7 +364,7 @@ MAR_API mar_status mar_session_set_stream(mar_session *s, void *stream);
  * the batch with MAR_EMODEL and a line that names image and pixel, and with mar_params.check the layer. */
 MAR_API mar_status mar_session_tokens(mar_session *s, float *tokens);
 MAR_API mar_status mar_session_images(mar_session *s, uint8_t *rgb);
-MAR_API void mar_session_image_size(const mar_session *s, int *width, int *height);
+MAR_API void mar_session_image_size(const mar_session *s, int *width, int *height); /* 0 x 0 without a VAE */
 
 /* The parameters that the session uses: `params` with its automatic values filled in. Valid as long as the session, and
  * so is the draft model in them; `spec` is static. */
@@ -382,7 +401,8 @@ typedef struct {
     double accepted_shift;    /* root mean square, per channel, of an accepted token minus what the draft made of it.
                                * In context full later contexts have seen the draft's */
 } mar_stats;
-MAR_API void mar_session_get_stats(const mar_session *s, mar_stats *stats); /* waits for the steps begun */
+/* Waits for the steps begun. All 0 in a forked process. */
+MAR_API void mar_session_get_stats(const mar_session *s, mar_stats *stats);
 
 /* What became of each token, after the last step: uint8_t map[n][seq_len] (mar_token_fate) and int step[n][seq_len],
  * the autoregressive step it belongs to. Either may be NULL. */
@@ -406,7 +426,8 @@ MAR_API void mar_report_free(mar_report *r);
 MAR_API mar_kind mar_report_kind(const mar_report *r);
 MAR_API const mar_model_config *mar_report_model(const mar_report *r); /* NULL unless KIND_MAR */
 MAR_API const mar_vae_config *mar_report_vae(const mar_report *r);     /* NULL unless KIND_VAE */
-/* One line a fact ("format: PyTorch zip, model_ema", "tensors: 364 (F32)"), then one line a problem. */
+/* One line a fact ("format: PyTorch zip, model_ema", "tensors: 364 (F32)"), then one line a problem. i = 0..count-1;
+ * NULL for other i. */
 MAR_API int mar_report_fact_count(const mar_report *r);
 MAR_API const char *mar_report_fact(const mar_report *r, int i);
 MAR_API int mar_report_problem_count(const mar_report *r);

@@ -53,11 +53,15 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
 {
     const double start = mar_now();
     mar_err err = {0};
-    *out = NULL;
+    if (out) *out = NULL;
+    mar_status status = mar_check_handle(m, &err);
+    if (status == MAR_OK) status = mar_check_given(path, "path", &err);
+    if (status == MAR_OK) status = mar_check_given(out, "out", &err);
+    if (status != MAR_OK) return mar_result(m, status, &err);
     wt_file *file = NULL;
     const wt_embedded *demo = wt_demo_mar(path);
     if (!demo) demo = wt_demo_vae(path); /* to say what it is */
-    mar_status status = demo ? wt_open_memory(demo->data, demo->size, path, &file, &err) : wt_open(path, &file, &err);
+    status = demo ? wt_open_memory(demo->data, demo->size, path, &file, &err) : wt_open(path, &file, &err);
     if (status == MAR_OK) {
         wt_allow_nonfinite(file, m->allow_nonfinite);
         status = load(m, file, heads, out, &err);
@@ -76,7 +80,7 @@ void mar_model_retain(mar_model *model)
 
 void mar_model_free(mar_model *model)
 {
-    if (!model || atomic_fetch_sub(&model->references, 1) > 1) return;
+    if (!model || mar_is_elsewhere(model->m) || atomic_fetch_sub(&model->references, 1) > 1) return;
     mar *m = model->m;
     model->engine->unload(model);
     mar_release(m);
@@ -84,7 +88,7 @@ void mar_model_free(mar_model *model)
 
 const mar_model_config *mar_model_get_config(const mar_model *model)
 {
-    return &model->config;
+    return model ? &model->config : NULL;
 }
 
 const char *mar_layer_text(const kern_queue *k, char text[MAR_LAYER_TEXT])

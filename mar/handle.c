@@ -1,15 +1,26 @@
 #include "mar/handle.h"
 
+#include "mar/option.h"
+
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
+
+/* The process that has found a GPU. CUDA fails in those that are forked from it. 0: none yet. */
+static atomic_int cuda_process;
+
+static int cuda_is_elsewhere(void)
+{
+    const int process = atomic_load(&cuda_process);
+    return process != 0 && process != (int)getpid();
+}
 
 /* AUTO takes a GPU where there is one: that it cannot be used is then an error, not a reason to compute slowly. */
 static mar_backend choose(mar_backend asked)
 {
     if (asked != MAR_BACKEND_AUTO) return asked;
-    return mar_gpu_count() > 0 ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU;
+    return mar_gpu_count() > 0 || cuda_is_elsewhere() ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU;
 }
 
 static mar_status open_backend(mar *m, const mar_options *o, mar_err *err)
@@ -18,7 +29,16 @@ static mar_status open_backend(mar *m, const mar_options *o, mar_err *err)
     case MAR_BACKEND_CPU:
         return kern_cpu_open(o->dtype, o->threads, &m->device, err);
     case MAR_BACKEND_CUDA:
-        if (kern_cuda_open) return kern_cuda_open(o->dtype, o->device, &m->device, err);
+        if (cuda_is_elsewhere())
+            return err_set(err, MAR_EBACKEND,
+                           "backend cuda: this process was forked from process %d, which uses CUDA: it works in one of "
+                           "them only; expected backend cpu, or a program that is started anew",
+                           atomic_load(&cuda_process));
+        if (kern_cuda_open) {
+            const mar_status status = kern_cuda_open(o->dtype, o->device, &m->device, err);
+            if (status == MAR_OK) atomic_store(&cuda_process, (int)getpid());
+            return status;
+        }
         return err_set(err, MAR_EBACKEND,
                        "backend cuda: this libmar was built without CUDA; build it with the preset cuda");
     default:
@@ -26,26 +46,60 @@ static mar_status open_backend(mar *m, const mar_options *o, mar_err *err)
     }
 }
 
+/* Whether each option is in its range. */
+static mar_status check_options(const mar_options *options, mar_err *err)
+{
+    for (int i = 0; i < mar_option_count(); i++) {
+        const mar_status status = mar_param_check(mar_option_get(i), options, err);
+        if (status != MAR_OK) return status;
+    }
+    return MAR_OK;
+}
+
 mar_status mar_open(const mar_options *options, mar **out)
 {
     static atomic_uint_fast64_t handles;
     const mar_options defaults = {0};
     mar_err err = {0};
-    if (!out) return MAR_EARG;
+    if (mar_check_given(out, "out", &err) != MAR_OK) return mar_result(NULL, MAR_EARG, &err);
     if (!options) options = &defaults;
     *out = NULL;
     mar *m = calloc(1, sizeof *m);
-    if (!m) return MAR_ENOMEM;
+    if (!m) return mar_result(NULL, err_set(&err, MAR_ENOMEM, "out of memory"), &err);
     *out = m;
+    m->process = getpid();
     m->serial = atomic_fetch_add(&handles, 1) + 1;
     m->references = 1;
     m->log = options->log;
     m->log_user = options->log_user;
     m->allow_nonfinite = options->allow_nonfinite;
-    m->backend = choose(options->backend);
-    const mar_status status = open_backend(m, options, &err);
+    mar_status status = check_options(options, &err);
+    if (status == MAR_OK) m->backend = choose(options->backend);
+    if (status == MAR_OK) status = open_backend(m, options, &err);
     if (status == MAR_OK) mar_log(m, MAR_LOG_INFO, "libmar %s on %s", mar_version(), mar_backend_description(m));
+    if (status != MAR_OK) m->why = err;
     return mar_result(m, status, &err);
+}
+
+int mar_is_elsewhere(const mar *m)
+{
+    return m->process != getpid();
+}
+
+mar_status mar_check_handle(const mar *m, mar_err *err)
+{
+    if (!m) return err_set(err, MAR_EARG, "the handle is NULL, expected one that mar_open has opened");
+    if (!m->device) return err_set(err, MAR_EARG, "the handle was not opened: %s", m->why.text);
+    if (mar_is_elsewhere(m))
+        return err_set(err, MAR_EARG,
+                       "the handle was opened in process %ld, which this one was forked from: open another one here",
+                       (long)m->process);
+    return MAR_OK;
+}
+
+mar_status mar_check_given(const void *pointer, const char *name, mar_err *err)
+{
+    return pointer ? MAR_OK : err_set(err, MAR_EARG, "%s is NULL", name);
 }
 
 void mar_retain(mar *m)
@@ -62,19 +116,19 @@ void mar_release(mar *m)
 
 void mar_close(mar *m)
 {
-    if (m) mar_release(m);
+    if (m && !mar_is_elsewhere(m)) mar_release(m);
 }
 
 /* A thread's last error. It goes with the thread, and needs no lock. */
 static _Thread_local struct {
-    uint64_t serial; /* of the handle whose call failed */
+    uint64_t serial; /* of the handle whose call failed; 0: it had none */
     mar_err err;
 } last;
 
 mar_status mar_result(const mar *m, mar_status status, const mar_err *err)
 {
     if (status != MAR_OK) {
-        last.serial = m->serial;
+        last.serial = m ? m->serial : 0;
         last.err = *err;
     }
     return status;
@@ -82,20 +136,19 @@ mar_status mar_result(const mar *m, mar_status status, const mar_err *err)
 
 const char *mar_error(const mar *m)
 {
-    return m && last.serial == m->serial ? last.err.text : "";
+    if (last.serial == (m ? m->serial : 0)) return last.err.text;
+    return m ? m->why.text : "";
 }
 
 void mar_log(const mar *m, mar_log_level level, const char *format, ...)
 {
-    mar_err line; /* err_set keeps names from outside to one printable line */
-    char text[sizeof line.text];
+    char line[ERR_TEXT_MAX];
     va_list arguments;
     if (!m->log) return;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    err_line_v(line, sizeof line, format, arguments);
     va_end(arguments);
-    err_set(&line, MAR_OK, "%s", text);
-    m->log(m->log_user, level, line.text);
+    m->log(m->log_user, level, line);
 }
 
 double mar_now(void)
@@ -112,10 +165,13 @@ const char *mar_version(void)
 
 const char *mar_backend_description(const mar *m)
 {
-    return m->device ? m->device->description : "";
+    return m && m->device ? m->device->description : "";
 }
 
 int mar_gpu_count(void)
 {
-    return kern_cuda_open && kern_cuda_devices ? kern_cuda_devices() : 0;
+    if (!kern_cuda_open || !kern_cuda_devices || cuda_is_elsewhere()) return 0;
+    const int count = kern_cuda_devices();
+    if (count > 0) atomic_store(&cuda_process, (int)getpid());
+    return count;
 }

@@ -25,13 +25,11 @@ struct mar_report {
 
 __attribute__((format(printf, 3, 4))) static void add_line(mar_report *r, lines *l, const char *format, ...)
 {
-    mar_err line; /* err_set keeps names from outside to one printable line */
-    char text[ERR_TEXT_MAX];
+    char line[ERR_TEXT_MAX];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    err_line_v(line, sizeof line, format, args);
     va_end(args);
-    err_set(&line, MAR_OK, "%s", text);
     if (l->count == l->capacity) {
         int capacity = l->capacity ? 2 * l->capacity : 16;
         char **grown = realloc(l->text, (size_t)capacity * sizeof *grown);
@@ -42,7 +40,7 @@ __attribute__((format(printf, 3, 4))) static void add_line(mar_report *r, lines 
         l->text = grown;
         l->capacity = capacity;
     }
-    l->text[l->count] = strdup(line.text);
+    l->text[l->count] = strdup(line);
     if (l->text[l->count])
         l->count++;
     else
@@ -196,8 +194,10 @@ static void add_metadata(mar_report *r, const wt_file *f)
 /* A message about the file without the "path: " that a report's lines do not repeat. */
 static const char *without_path(const char *message, const char *path)
 {
-    size_t n = strlen(path);
-    return strncmp(message, path, n) == 0 && strncmp(message + n, ": ", 2) == 0 ? message + n + 2 : message;
+    char shown[ERR_TEXT_MAX]; /* as in messages */
+    err_line(shown, sizeof shown, "%s: ", path);
+    const size_t n = strlen(shown);
+    return strncmp(message, shown, n) == 0 ? message + n : message;
 }
 
 /* Kind and configuration. A file whose configuration cannot be derived stays MAR_KIND_UNKNOWN, and the reason
@@ -259,8 +259,11 @@ mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out)
 {
     wt_file *f;
     mar_err err = {0};
-    *out = NULL;
-    mar_status status = open_any(path, &f, &err);
+    if (out) *out = NULL;
+    mar_status status = mar_check_handle(m, &err);
+    if (status == MAR_OK) status = mar_check_given(path, "path", &err);
+    if (status == MAR_OK) status = mar_check_given(out, "out", &err);
+    if (status == MAR_OK) status = open_any(path, &f, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
     status = make_report(f, heads, out, &err);
     wt_close(f);
@@ -277,37 +280,37 @@ void mar_report_free(mar_report *r)
 
 mar_kind mar_report_kind(const mar_report *r)
 {
-    return r->kind;
+    return r ? r->kind : MAR_KIND_UNKNOWN;
 }
 
 const mar_model_config *mar_report_model(const mar_report *r)
 {
-    return r->kind == MAR_KIND_MAR ? &r->model : NULL;
+    return r && r->kind == MAR_KIND_MAR ? &r->model : NULL;
 }
 
 const mar_vae_config *mar_report_vae(const mar_report *r)
 {
-    return r->kind == MAR_KIND_VAE ? &r->vae : NULL;
+    return r && r->kind == MAR_KIND_VAE ? &r->vae : NULL;
 }
 
 int mar_report_fact_count(const mar_report *r)
 {
-    return r->facts.count;
+    return r ? r->facts.count : 0;
 }
 
 const char *mar_report_fact(const mar_report *r, int i)
 {
-    return r->facts.text[i];
+    return r && i >= 0 && i < r->facts.count ? r->facts.text[i] : NULL;
 }
 
 int mar_report_problem_count(const mar_report *r)
 {
-    return r->problems.count;
+    return r ? r->problems.count : 0;
 }
 
 const char *mar_report_problem(const mar_report *r, int i)
 {
-    return r->problems.text[i];
+    return r && i >= 0 && i < r->problems.count ? r->problems.text[i] : NULL;
 }
 
 /* --- conversion ------------------------------------------------------------------------------------ */
@@ -403,7 +406,13 @@ mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype,
     wt_file *f;
     mar_report *r = NULL;
     mar_err err = {0};
-    mar_status status = open_any(in, &f, &err);
+    mar_status status = mar_check_handle(m, &err);
+    if (status == MAR_OK) status = mar_check_given(in, "in", &err);
+    if (status == MAR_OK) status = mar_check_given(out, "out", &err);
+    if (status == MAR_OK && ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16))
+        status = err_set(&err, MAR_EARG, "dtype %d: expected auto, f32, bf16 or f16, which are %d to %d", (int)dtype,
+                         MAR_DTYPE_AUTO, MAR_DTYPE_F16);
+    if (status == MAR_OK) status = open_any(in, &f, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
     status = make_report(f, heads, &r, &err);
     if (status == MAR_OK && r->problems.count > 0)

@@ -106,6 +106,7 @@ static void add_way(const mar_way *way, const mar_way_method *m)
 
 static void fill(void)
 {
+    count = 0; /* a fork may have kept another thread's from ending */
     for (const spec_method *const *m = spec_methods(); *m && count < METHODS_MAX; m++) add_verifier(*m);
     for (const mar_way *const *way = mar_ways(); *way; way++)
         for (const mar_way_method *m = (*way)->methods; m && m->name && count < METHODS_MAX; m++) add_way(*way, m);

@@ -1,5 +1,5 @@
 /* One option: its value from text and to text (mar.h, mar_param). */
-#include "mar/params.h"
+#include "mar/option.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -40,14 +40,23 @@ int mar_param_choice(const mar_param *o, const char *text)
 static void list_choices(const mar_param *o, char *text, size_t size)
 {
     size_t used = 0;
-    for (int i = 0; o->choices[i] && used < size; i++) {
+    for (int i = 0; o->choices && o->choices[i] && used < size; i++) {
         const char *between = i == 0 ? "" : o->choices[i + 1] ? ", " : " or ";
         used += (size_t)snprintf(text + used, size - used, "%s%s", between, o->choices[i]);
     }
 }
 
+/* A field of an option that a program has made itself may be missing. */
+static const char *given(const char *text)
+{
+    return text ? text : "";
+}
+
 const char *mar_param_expects(const mar_param *o, char *text, size_t size)
 {
+    if (!text || size == 0) return "";
+    *text = '\0';
+    if (!o) return text;
     switch (o->type) {
     case MAR_TYPE_FLAG:
         snprintf(text, size, "on or off");
@@ -67,7 +76,7 @@ const char *mar_param_expects(const mar_param *o, char *text, size_t size)
         break;
     case MAR_TYPE_TEXT:
     case MAR_TYPE_MODEL:
-        snprintf(text, size, "%s, %.*s", o->argument, (int)strcspn(o->help, "\n"), o->help);
+        snprintf(text, size, "%s, %.*s", given(o->argument), (int)strcspn(given(o->help), "\n"), given(o->help));
         break;
     }
     return text;
@@ -125,9 +134,17 @@ static int store(const mar_param *o, void *field, const char *text)
 mar_status mar_param_set(const mar_param *o, void *fields, const char *text, char *why, size_t size)
 {
     char expected[256];
-    if (store(o, mar_param_field(o, fields), text)) return MAR_OK;
-    if (why)
-        snprintf(why, size, "%s %s: expected %s", o->name, *text ? text : "(empty)",
+    if (o && fields && text && store(o, mar_param_field(o, fields), text)) return MAR_OK;
+    if (!why) return MAR_EARG;
+    if (!o)
+        err_line(why, size, "the option is NULL");
+    else if (!fields)
+        err_line(why, size, "%s: the fields are NULL", given(o->name));
+    else
+        err_line(why, size, "%s %s: expected %s", given(o->name),
+                 !text   ? "NULL"
+                 : *text ? text
+                         : "(empty)",
                  mar_param_expects(o, expected, sizeof expected));
     return MAR_EARG;
 }
@@ -156,7 +173,7 @@ static int in_range(const mar_param *o, const void *fields)
         return v >= (float)o->min && v <= (float)o->max;
     }
     case MAR_TYPE_CHOICE:
-        while (o->choices[choices]) choices++;
+        while (o->choices && o->choices[choices]) choices++;
         return *(const int *)field >= 0 && *(const int *)field < choices;
     case MAR_TYPE_NAME:
         return !*(const char *const *)field || mar_param_choice(o, *(const char *const *)field) >= 0;
@@ -167,6 +184,9 @@ static int in_range(const mar_param *o, const void *fields)
 
 const char *mar_param_text(const mar_param *o, const void *fields, char *text, size_t size)
 {
+    if (!text || size == 0) return "";
+    *text = '\0';
+    if (!o || !fields) return text;
     const void *field = mar_param_field(o, fields);
     switch (o->type) {
     case MAR_TYPE_FLAG:
@@ -218,6 +238,7 @@ void mar_param_reset(const mar_param *o, void *fields)
 
 int mar_param_is_default(const mar_param *o, const void *fields)
 {
+    if (!o || !fields) return 0;
     const void *field = mar_param_field(o, fields);
     if (o->type == MAR_TYPE_FLOAT) return *(const float *)field == (float)o->value;
     if (o->type == MAR_TYPE_UINT64) return *(const uint64_t *)field == (uint64_t)o->value;

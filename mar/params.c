@@ -320,6 +320,7 @@ void mar_params_init(mar_params *params, size_t size)
     mar_params all = {0};
     for (int i = 0; i < ROWS; i++) mar_param_reset(mar_param_get(i), &all);
     all.size = size;
+    if (!params) return;
     memset(params, 0, size);
     memcpy(params, &all, size < sizeof all ? size : sizeof all);
 }
@@ -339,10 +340,12 @@ static int is_set_up(const mar_params *params)
 mar_status mar_params_set(mar_params *params, const char *name, const char *text, char *why, size_t size)
 {
     mar_err err;
-    const mar_param *o = mar_param_find(name);
+    const mar_param *o = name ? mar_param_find(name) : NULL;
     mar_status status = MAR_OK;
-    if (!o)
-        status = err_set(&err, MAR_EARG, "%s: no such option", name);
+    if (!params)
+        status = err_set(&err, MAR_EARG, "params is NULL");
+    else if (!o)
+        status = err_set(&err, MAR_EARG, "%s: no such option", name ? name : "NULL");
     else if (!is_set_up(params))
         status = err_set(&err, MAR_EARG, "mar_params of %zu bytes: expected mar_params_init to have set them up",
                          params->size);
@@ -352,13 +355,14 @@ mar_status mar_params_set(mar_params *params, const char *name, const char *text
         status = err_set(&err, MAR_EARG, "%s: is a model that the program loads, expected its field to be set", name);
     else
         return mar_param_set(o, params, text, why, size);
-    if (why && size) strncpy(why, err.text, size - 1)[size - 1] = '\0';
+    if (why) err_line(why, size, "%s", err.text);
     return status;
 }
 
 mar_status mar_params_read(const mar_params *params, mar_params *out, mar_err *err)
 {
     mar_params_init(out, sizeof *out);
+    if (!params) return err_set(err, MAR_EARG, "params is NULL, expected what mar_params_init has set up");
     if (!is_set_up(params))
         return err_set(err, MAR_EARG, "mar_params of %zu bytes: expected mar_params_init to have set them up",
                        params->size);

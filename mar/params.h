@@ -2,24 +2,16 @@
 #ifndef MAR_PARAMS_H
 #define MAR_PARAMS_H
 
-#include "base/error.h"
+#include "mar/option.h"
 
 /* NULL if there is none of that name. */
 const mar_param *mar_param_find(const char *name);
 /* The option that is a verifier's parameter, a float: that of this name whose method it is. NULL if it is none. */
 const mar_param *mar_param_of_method(const char *method, const char *parameter);
 
-void *mar_param_field(const mar_param *option, const void *fields);
-size_t mar_param_size(const mar_param *option); /* of the field, in bytes */
-/* The index of `text` among the option's choices, or -1. */
-int mar_param_choice(const mar_param *option, const char *text);
-/* Sets the field to the default. */
-void mar_param_reset(const mar_param *option, void *fields);
-/* MAR_EARG, naming the option, if the field's value is out of range. */
-mar_status mar_param_check(const mar_param *option, const void *fields, mar_err *err);
-
 /* Copies params of this or an older mar.h (mar_params.size) to *out, whose missing fields are at their defaults, and
- * checks every option's range. Names in *out are the registry's own static strings, not the caller's. MAR_EARG, naming the option or the size, otherwise. */
+ * checks every option's range. Names in *out are the registry's own static strings, not the caller's. MAR_EARG, naming
+ * the option or the size, otherwise. */
 mar_status mar_params_read(const mar_params *params, mar_params *out, mar_err *err);
 
 #endif

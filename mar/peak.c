@@ -48,7 +48,9 @@ mar_status mar_measure_peak(mar *m, double *flop_per_second)
     enum { SMALL = 1024, LARGE = 8192 };
     mar_err err = {0};
     kern_queue *k;
-    mar_status status = m->device->core->queue_create(m->device, &k, &err);
+    mar_status status = mar_check_handle(m, &err);
+    if (status == MAR_OK) status = mar_check_given(flop_per_second, "flop_per_second", &err);
+    if (status == MAR_OK) status = m->device->core->queue_create(m->device, &k, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
     k->core->enter(k);
     status = measure(k, SMALL, flop_per_second, &err);

@@ -36,6 +36,21 @@ struct mar_session {
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
 
+/* What calls with a status begin with: MAR_OK if there is a session and its handle can be used here. The reason if not
+ * is the session's, or without one the thread's. */
+static mar_status check_call(mar_session *s)
+{
+    mar_err err;
+    if (s) return mar_check_handle(s->model->m, &s->err);
+    return mar_result(NULL, err_set(&err, MAR_EARG, "the session is NULL"), &err);
+}
+
+/* What the others begin with. */
+static int is_usable(const mar_session *s)
+{
+    return s && !mar_is_elsewhere(s->model->m);
+}
+
 /* Marks the end of a call that has failed with `status`, which it returns: the session forgets the batch. What the
  * queue's failure left unprepared or half recorded is made anew with the next one. */
 static mar_status drop(mar_session *s, mar_status status)
@@ -61,40 +76,45 @@ static mar_status stop_reading(mar_session *s, mar_status status)
     return status;
 }
 
-/* Tells the host how far the batch is. */
-static void report(mar_session *s)
+/* Tells the host how far the batch is. MAR_EARG in a process that the host has forked there. */
+static mar_status report(mar_session *s)
 {
     const mar_progress p = {.step = s->steps - mar_session_steps_left(s),
                             .steps = s->steps,
                             .images = s->decoded,
                             .batch = s->images,
                             .first_image = s->first_image};
-    if (s->progress) s->progress(s->progress_user, s, &p);
+    if (!s->progress) return MAR_OK;
+    s->progress(s->progress_user, s, &p);
+    return mar_check_handle(s->model->m, &s->err);
 }
 
 void mar_session_cancel(mar_session *s)
 {
-    __atomic_store_n(&s->cancel, 1, __ATOMIC_RELAXED);
+    if (s) __atomic_store_n(&s->cancel, 1, __ATOMIC_RELAXED);
 }
 
 const char *mar_session_error(const mar_session *s)
 {
-    return s->err.text;
+    return s ? s->err.text : mar_error(NULL);
 }
 
 void mar_session_on_progress(mar_session *s, mar_progress_function *f, void *user)
 {
+    if (!s) return;
     s->progress = f;
     s->progress_user = user;
 }
 
 mar_status mar_session_set_stream(mar_session *s, void *stream)
 {
+    mar_status status = check_call(s);
+    if (status != MAR_OK) return status;
     kern_queue *k = s->k;
     if (!k->core->set_stream)
         return err_set(&s->err, MAR_EARG, "the session runs on a CPU, which has no streams: expected one on a GPU");
     k->core->enter(k);
-    const mar_status status = k->core->set_stream(k, stream, &s->err);
+    status = k->core->set_stream(k, stream, &s->err);
     k->core->leave(k);
     return status;
 }
@@ -199,8 +219,12 @@ mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *
                               mar_session **out)
 {
     mar_err err = {0};
-    *out = NULL;
-    const mar_status status = create(model, vae, params, max_batch, out, &err);
+    if (out) *out = NULL;
+    mar_status status = mar_check_given(model, "model", &err);
+    if (status != MAR_OK) return mar_result(NULL, status, &err);
+    status = mar_check_handle(model->m, &err);
+    if (status == MAR_OK) status = mar_check_given(out, "out", &err);
+    if (status == MAR_OK) status = create(model, vae, params, max_batch, out, &err);
     if (status == MAR_OK)
         mar_log(model->m, MAR_LOG_INFO, "session for batches of %d images: %.3g MB of working memory, %s", max_batch,
                 (double)(*out)->arena_bytes / 1e6, mar_session_guarantee(*out));
@@ -209,7 +233,7 @@ mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *
 
 void mar_session_free(mar_session *s)
 {
-    if (!s) return;
+    if (!is_usable(s)) return;
     kern_queue *k = s->k;
     if (k) {
         k->core->enter(k);
@@ -246,6 +270,9 @@ static mar_status start(mar_session *s, uint64_t first_image, const int *labels,
 
 mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n)
 {
+    mar_status status = check_call(s);
+    if (status == MAR_OK) status = mar_check_given(labels, "labels", &s->err);
+    if (status != MAR_OK) return status;
     const int classes = s->model->config.classes;
     if (n < 1 || n > s->max_images)
         return err_set(&s->err, MAR_EARG, "%d images: expected 1..%d, the session's batch", n, s->max_images);
@@ -260,7 +287,7 @@ mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *la
     s->dropped = MAR_OK;
     s->vae_s = s->vae_flop = 0;
     s->k->core->enter(s->k);
-    const mar_status status = start(s, first_image, labels, n);
+    status = start(s, first_image, labels, n);
     s->k->core->leave(s->k);
     return status == MAR_OK ? MAR_OK : drop(s, status);
 }
@@ -274,9 +301,10 @@ static mar_status refuse_dropped(mar_session *s)
 
 mar_status mar_session_step(mar_session *s)
 {
-    kern_queue *k = s->k;
-    mar_status status = refuse_dropped(s);
+    mar_status status = check_call(s);
+    if (status == MAR_OK) status = refuse_dropped(s);
     if (status != MAR_OK) return status;
+    kern_queue *k = s->k;
     if (mar_session_done(s)) return err_set(&s->err, MAR_EARG, "no step left: begin a batch first");
     k->core->enter(k);
     const double begun = mar_now();
@@ -288,8 +316,8 @@ mar_status mar_session_step(mar_session *s)
     if (status == MAR_OK) status = kern_check(k, &s->err);
     k->core->leave(k);
     if (status == MAR_OK) {
-        report(s);
-        status = kern_check(k, &s->err); /* whether it was cancelled there */
+        status = report(s);
+        if (status == MAR_OK) status = kern_check(k, &s->err); /* whether it was cancelled there */
     }
     if (status == MAR_OK) return MAR_OK;
     return whole ? stop_reading(s, status) : drop(s, status);
@@ -302,7 +330,7 @@ int mar_session_done(const mar_session *s)
 
 int mar_session_steps_left(const mar_session *s)
 {
-    return s->dropped == MAR_OK ? s->model->engine->steps_left(s->generation) : 0;
+    return is_usable(s) && s->dropped == MAR_OK ? s->model->engine->steps_left(s->generation) : 0;
 }
 
 /* --- what came of it ---------------------------------------------------------------------------------------------- */
@@ -317,10 +345,12 @@ static mar_status check_finished(mar_session *s)
 
 mar_status mar_session_tokens(mar_session *s, float *tokens)
 {
+    mar_status status = check_call(s);
+    if (status == MAR_OK) status = mar_check_given(tokens, "tokens", &s->err);
+    if (status == MAR_OK) status = check_finished(s);
+    if (status != MAR_OK) return status;
     kern_queue *k = s->k;
     const mar_model_config *c = &s->model->config;
-    mar_status status = check_finished(s);
-    if (status != MAR_OK) return status;
     k->core->enter(k);
     k->core->download(k, tokens, s->model->engine->latents(s->generation),
                       (size_t)s->images * (size_t)c->seq_len * (size_t)c->token_dim * sizeof *tokens);
@@ -331,7 +361,9 @@ mar_status mar_session_tokens(mar_session *s, float *tokens)
 
 void mar_session_image_size(const mar_session *s, int *width, int *height)
 {
-    *width = *height = s->vae ? s->grid * mar_vae_get_config(s->vae)->stride : 0;
+    const int side = s && s->vae ? s->grid * mar_vae_get_config(s->vae)->stride : 0;
+    if (width) *width = side;
+    if (height) *height = side;
 }
 
 /* What frames the work on images, whose time counts. */
@@ -393,7 +425,8 @@ static mar_status decode_all(mar_session *s, uint8_t *rgb)
         s->decoded = i + 1;
         if (s->progress) {
             pause_work(s, begun);
-            report(s);
+            status = report(s);
+            if (status != MAR_OK) return status; /* no work is begun, and none to be paused */
             begun = work(s);
             status = kern_check(k, &s->err); /* whether it was cancelled there */
             if (status != MAR_OK) break;
@@ -406,7 +439,9 @@ static mar_status decode_all(mar_session *s, uint8_t *rgb)
 
 mar_status mar_session_images(mar_session *s, uint8_t *rgb)
 {
-    mar_status status = check_finished(s);
+    mar_status status = check_call(s);
+    if (status == MAR_OK) status = mar_check_given(rgb, "rgb", &s->err);
+    if (status == MAR_OK) status = check_finished(s);
     if (status != MAR_OK) return status;
     if (!s->vae) return err_set(&s->err, MAR_EARG, "the session has no VAE: only tokens can be had");
     s->decoded = 0;
@@ -416,6 +451,8 @@ mar_status mar_session_images(mar_session *s, uint8_t *rgb)
 
 void mar_session_get_stats(const mar_session *s, mar_stats *stats)
 {
+    if (stats) *stats = (mar_stats){0};
+    if (!stats || !is_usable(s)) return;
     kern_queue *k = s->k;
     k->core->enter(k);
     k->core->finish(k); /* the times are complete then */
@@ -430,19 +467,20 @@ void mar_session_get_stats(const mar_session *s, mar_stats *stats)
 
 mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step)
 {
-    const mar_status status = check_finished(s);
+    mar_status status = check_call(s);
+    if (status == MAR_OK) status = check_finished(s);
     if (status == MAR_OK) s->model->engine->fates(s->generation, map, step);
     return status;
 }
 
 const mar_params *mar_session_get_params(const mar_session *s)
 {
-    return s->model->engine->params(s->generation);
+    return s ? s->model->engine->params(s->generation) : NULL;
 }
 
 const char *mar_session_guarantee(const mar_session *s)
 {
-    return s->model->engine->guarantee(s->generation);
+    return s ? s->model->engine->guarantee(s->generation) : "";
 }
 
 mar_generation *mar_session_generation(mar_session *s)

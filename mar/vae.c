@@ -46,11 +46,15 @@ mar_status mar_vae_load(mar *m, const char *path, mar_vae **out)
 {
     const double start = mar_now();
     mar_err err = {0};
-    *out = NULL;
+    if (out) *out = NULL;
+    mar_status status = mar_check_handle(m, &err);
+    if (status == MAR_OK) status = mar_check_given(path, "path", &err);
+    if (status == MAR_OK) status = mar_check_given(out, "out", &err);
+    if (status != MAR_OK) return mar_result(m, status, &err);
     wt_file *file = NULL;
     const wt_embedded *demo = wt_demo_vae(path);
     if (!demo) demo = wt_demo_mar(path); /* to say what it is */
-    mar_status status = demo ? wt_open_memory(demo->data, demo->size, path, &file, &err) : wt_open(path, &file, &err);
+    status = demo ? wt_open_memory(demo->data, demo->size, path, &file, &err) : wt_open(path, &file, &err);
     if (status == MAR_OK) {
         wt_allow_nonfinite(file, m->allow_nonfinite);
         status = create(m, file, out, &err);
@@ -69,7 +73,7 @@ void mar_vae_retain(mar_vae *vae)
 
 void mar_vae_free(mar_vae *vae)
 {
-    if (!vae || atomic_fetch_sub(&vae->references, 1) > 1) return;
+    if (!vae || mar_is_elsewhere(vae->m) || atomic_fetch_sub(&vae->references, 1) > 1) return;
     mar *m = vae->m;
     vae_decoder_free(vae->decoder);
     free(vae);
@@ -78,5 +82,5 @@ void mar_vae_free(mar_vae *vae)
 
 const mar_vae_config *mar_vae_get_config(const mar_vae *vae)
 {
-    return vae_decoder_config(vae->decoder);
+    return vae ? vae_decoder_config(vae->decoder) : NULL;
 }

@@ -3,6 +3,7 @@
 #include "tools/images.h"
 #include "tools/models.h"
 #include "tools/options_help.h"
+#include "tools/printable.h"
 #include "tools/run_options.h"
 #include "tools/subcommands.h"
 
@@ -80,8 +81,8 @@ static void print_row(const char *name, double seconds, double flop, double peak
 static void print_table(const bench_options *o, const mar_stats *t, double peak, const char *backend)
 {
     const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop;
-    printf("%s on %s\n", o->run.model, backend);
-    char ways[2048];
+    char ways[2048], path[8192];
+    printf("%s on %s\n", printable(o->run.model, path, sizeof path), backend);
     if (*run_options_ways(&o->run, ways, sizeof ways)) printf("%s\n", ways);
     printf("num_iter %d, num_sampling_steps %d, cfg %g, batch %d; working memory %.1f MB", o->run.used.num_iter,
            o->run.used.num_sampling_steps, (double)o->run.used.cfg, o->batch, (double)t->arena_bytes / 1e6);

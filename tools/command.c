@@ -1,5 +1,7 @@
 #include "tools/command.h"
 
+#include "tools/printable.h"
+
 #include <cjson/cJSON.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,16 +12,15 @@
 
 int tool_error(const char *format, ...)
 {
-    char text[2048];
+    char text[8192], line[8192]; /* two paths have room */
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    const int n = vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    for (char *c = text; *c; c++)
-        if ((unsigned char)*c < 32 || *c == 127) *c = '?'; /* one line, whatever a file is called */
+    if (n >= (int)sizeof text) text[printable_whole(text, sizeof text - 1)] = '\0';
     fflush(stdout);
     const char *fresh_line = isatty(STDERR_FILENO) ? "\r\033[K" : ""; /* over a progress bar */
-    fprintf(stderr, "%smar: %s\n", fresh_line, text);
+    fprintf(stderr, "%smar: %s\n", fresh_line, printable(text, line, sizeof line));
     return 1;
 }
 
@@ -76,7 +77,10 @@ int tool_print_json(cJSON *record, int indented)
     char *text = indented ? cJSON_Print(record) : cJSON_PrintUnformatted(record);
     cJSON_Delete(record);
     const int failed = !text || json_lacks;
-    if (!failed) puts(text);
+    if (!failed) {
+        printable_json(stdout, text);
+        putchar('\n');
+    }
     cJSON_free(text);
     cJSON_InitHooks(NULL);
     return failed ? tool_error("out of memory for the JSON record") : 0;

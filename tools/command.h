@@ -7,8 +7,7 @@
 
 typedef struct cJSON cJSON;
 
-/* Prints "mar: ..." as one line to stderr (control characters in names from outside become '?') and returns
- * 1, the exit status of every failure. */
+/* Prints "mar: ..." as one line to stderr (tools/printable.h) and returns 1, the exit status of every failure. */
 int tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* The name behind the last slash. */
@@ -24,7 +23,8 @@ cJSON *tool_json(void);
 /* Adds an item to an array or an object, which own it then. If one of them is NULL, memory has run out. */
 void tool_json_append(cJSON *array, cJSON *item);
 void tool_json_add(cJSON *object, const char *name, cJSON *item);
-/* Prints the record, indented for readers or on one line, and deletes it. Returns 0, or 1 after printing "out of
+/* Prints the record, indented for readers or on one line, and deletes it. It is valid UTF-8: U+FFFD stands for bytes
+ * that are not, such as a file's name may have. Returns 0, or 1 after printing "out of
  * memory", also if anything is missing in it. */
 int tool_print_json(cJSON *record, int indented);
 

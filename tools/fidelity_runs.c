@@ -167,7 +167,7 @@ static int allocate_run(const fidelity *f, fidelity_run *r)
 
 int fidelity_make_images(fidelity *f, progress *bar, const fidelity_sessions *open)
 {
-    char kept[1024], why[256];
+    char kept[4200], why[256];
     image_run runs[FIDELITY_RUNS_MAX];
     for (int i = 0; i < f->run_count; i++) runs[i] = (image_run){open->models[i].model, open->sessions[i]};
     snprintf(kept, sizeof kept, "%s is not written", f->out);

@@ -5,6 +5,7 @@
 #include "tools/generate_job.h"
 #include "tools/images.h"
 #include "tools/options_help.h"
+#include "tools/printable.h"
 #include "tools/progress.h"
 #include "tools/record.h"
 #include "tools/stats.h"
@@ -302,7 +303,7 @@ static int write_map(const generate_job *job)
 /* All images, then the grid and the map. Returns the exit status. */
 static int make_files(generate_job *job, progress *bar)
 {
-    char kept[1024];
+    char kept[4200]; /* a path has room */
     snprintf(kept, sizeof kept, job->out.is_file ? "%s is not written" : "they are in %s", job->out.path);
     const image_run run = {job->models.model, job->session};
     const image_plan plan = {.runs = &run,
@@ -322,10 +323,10 @@ static int make_files(generate_job *job, progress *bar)
 
 static void print_summary(const generate_job *job)
 {
-    const char *path = job->out.path;
+    char path[8192];
     int digits = job->run_s < 9.95 ? 2 : 1;
-    printf("wrote %s: %ld image%s of %dx%d in %.*f s", path, job->total, job->total > 1 ? "s" : "", job->width,
-           job->height, digits, job->run_s);
+    printf("wrote %s: %ld image%s of %dx%d in %.*f s", printable(job->out.path, path, sizeof path), job->total,
+           job->total > 1 ? "s" : "", job->width, job->height, digits, job->run_s);
     if (job->total > 1) printf(" (%.2g s per image)", job->run_s / (double)job->total);
     putchar('\n');
 }

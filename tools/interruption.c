@@ -38,7 +38,7 @@ int interruption_came(void)
 
 int interruption_end(const char *format, ...)
 {
-    char text[1024];
+    char text[4400];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);

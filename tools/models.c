@@ -59,7 +59,7 @@ static mar *open_library(model_store *store, const mar_options *options)
 /* Loads a file that is not there yet, with the bar saying so. */
 static mar_status load_file(mar *library, model_file *file, int is_model, progress *bar)
 {
-    char note[128];
+    char note[4200]; /* a path has room */
     snprintf(note, sizeof note, "loading %s", file->path);
     if (bar) progress_note(bar, note);
     mar_status status = is_model ? mar_model_load(library, file->path, file->heads, &file->model)

@@ -1,6 +1,7 @@
 #include "tools/progress.h"
 
 #include "tools/command.h"
+#include "tools/printable.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +22,8 @@ void progress_clear(progress *p)
 
 void progress_note(progress *p, const char *what)
 {
-    if (p->shown) fprintf(stderr, "\r\033[K%.70s", what);
+    char line[71];
+    if (p->shown) fprintf(stderr, "\r\033[K%s", printable(what, line, sizeof line));
 }
 
 void progress_begin(progress *p)

@@ -2,6 +2,7 @@
 
 #include "tools/classes.h"
 #include "tools/command.h"
+#include "tools/printable.h"
 #include "tools/stats.h"
 #include "tools/text.h"
 
@@ -29,7 +30,9 @@ static void add(record_texts *out, const char *key, const char *format, ...)
     char *value;
     if (vasprintf(&value, format, arguments) < 0) value = NULL;
     va_end(arguments);
-    out->texts[out->count++] = (image_text){key, value};
+    char *valid = value ? printable_utf8(value) : NULL; /* tEXt and iTXt have no place for other bytes */
+    free(value);
+    out->texts[out->count++] = (image_text){key, valid};
 }
 
 static void add_options(record_texts *out, const run_options *run)

@@ -4,6 +4,7 @@
 #include "tools/fidelity_compare.h"
 #include "tools/file.h"
 #include "tools/markup.h"
+#include "tools/printable.h"
 #include "tools/report.h"
 #include "tools/text.h"
 
@@ -193,7 +194,7 @@ static size_t legend_letters(const char *name)
     if (n <= room) return n;
     for (n = room; n > room / 2 && name[n] != ' '; n--) {
     }
-    return n;
+    return printable_whole(name, n);
 }
 
 static void write_legend(FILE *out, const fidelity *f)

@@ -1,6 +1,7 @@
 /* What `mar fidelity` prints: a table, or JSON. */
 #include "tools/command.h"
 #include "tools/fidelity_compare.h"
+#include "tools/printable.h"
 #include "tools/report.h"
 #include "tools/stats.h"
 
@@ -53,10 +54,11 @@ static void print_times(const fidelity *f, const fidelity_run *r)
 void report_print_table(const fidelity *f)
 {
     const run_options *o = &f->runs[0].options;
-    char verdict[160];
-    printf("%s on %s\n", o->model, f->backend);
+    char verdict[160], path[8192];
+    printf("%s on %s\n", printable(o->model, path, sizeof path), f->backend);
     printf("%d images of %d class%s, seed %" PRIu64 ", guidance %g, batch %d; the page is %s\n\n", f->num,
-           f->class_count, f->class_count > 1 ? "es" : "", f->seed, (double)o->params.cfg, f->batch, f->out);
+           f->class_count, f->class_count > 1 ? "es" : "", f->seed, (double)o->params.cfg, f->batch,
+           printable(f->out, path, sizeof path));
     printf("%9s %8s %6s %7s %7s %6s %8s %8s %5s%s\n", "", "s/image", "speed", "c/token", "c/image", "accept", "image",
            "token", "p", f->judged ? " digits" : "");
     for (int i = 0; i < f->run_count; i++) print_row(f, &f->runs[i]);

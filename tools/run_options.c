@@ -1,6 +1,7 @@
 #include "tools/run_options.h"
 
 #include "tools/command.h"
+#include "tools/printable.h"
 #include "tools/text.h"
 #include "tools/options_help.h"
 
@@ -191,13 +192,15 @@ const char *run_param_text(const run_options *o, int i, char *text, size_t size)
 
 static void add_difference(char *text, size_t size, const mar_param *p, const char *value, const char *base)
 {
+    char shown[4096];
     if (strcmp(value, base) == 0) return;
     if (!*value || (p->type == MAR_TYPE_FLAG && strcmp(value, "off") == 0))
         text_append(text, size, " no %s", p->name);
     else if (p->type == MAR_TYPE_FLAG)
         text_append(text, size, " --%s", p->name);
     else
-        text_append(text, size, " --%s %s", p->name, p->type == MAR_TYPE_TEXT ? tool_base_name(value) : value);
+        text_append(text, size, " --%s %s", p->name,
+                    printable(p->type == MAR_TYPE_TEXT ? tool_base_name(value) : value, shown, sizeof shown));
 }
 
 /* Option i. What is given alike, such as "0: 64", sets no run apart, whatever becomes of it. */

@@ -1,5 +1,7 @@
 #include "tools/text.h"
 
+#include "tools/printable.h"
+
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +50,7 @@ void text_append(char *text, size_t size, const char *format, ...)
     const size_t used = strlen(text);
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text + used, size - used, format, arguments);
+    const int n = vsnprintf(text + used, size - used, format, arguments);
     va_end(arguments);
+    if (n >= (int)(size - used)) text[printable_whole(text, size - 1)] = '\0';
 }

@@ -2,9 +2,12 @@
 
 #include <dnnl.h>
 #include <omp.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct dnn {
     dnnl_engine_t engine;
@@ -203,6 +206,32 @@ static dnnl_status_t conv_desc(dnnl_primitive_desc_t *pd, const dnnl_memory_desc
 
 #endif
 
+/* --- forks -------------------------------------------------------------------------------------------------- */
+
+/* The process, and how many of its threads are making something in oneDNN, which takes locks then and leaves notes of
+ * what is being made. After a fork both are those of the moment before it: if a thread was at work, what it has locked
+ * stays so in the new process, where it does not go on, and oneDNN would wait for it for ever. */
+static _Atomic uint64_t makers; /* process << 32 | threads */
+
+/* Begins to make something. Returns 0 if oneDNN cannot be used in this process. */
+static int makers_enter(void)
+{
+    const uint64_t here = (uint64_t)getpid() << 32;
+    uint64_t before = atomic_load(&makers), after;
+    do {
+        const uint64_t threads = before & UINT32_MAX;
+        const int inherited = before - threads != here;
+        if (inherited && threads > 0) return 0;
+        after = inherited ? here + 1 : before + 1;
+    } while (!atomic_compare_exchange_weak(&makers, &before, after));
+    return 1;
+}
+
+static void makers_leave(void)
+{
+    atomic_fetch_sub(&makers, 1);
+}
+
 /* --- engine ------------------------------------------------------------------------------------------------ */
 
 mar_status dnn_open(int workers, dnn **out, mar_err *err)
@@ -211,8 +240,16 @@ mar_status dnn_open(int workers, dnn **out, mar_err *err)
     dnn *d = calloc(1, sizeof *d);
     if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
     d->workers = workers;
+    if (!makers_enter()) {
+        free(d);
+        return err_set(err, MAR_EBACKEND,
+                       "this process was forked while another thread of process %ld was making products in oneDNN, "
+                       "whose locks it has kept: expected a fork while none loads a model or begins a batch",
+                       (long)(atomic_load(&makers) >> 32));
+    }
     dnnl_status_t s = dnnl_engine_create(&d->engine, dnnl_cpu, 0);
     if (s == dnnl_success) s = dnnl_stream_create(&d->stream, d->engine, dnnl_stream_default_flags);
+    makers_leave();
     if (s != dnnl_success) {
         dnn_close(d);
         return err_set(err, MAR_EBACKEND, "oneDNN cannot start: %s", status_text(s));
@@ -247,6 +284,19 @@ static int one_thread_begin(void)
     int threads = omp_get_max_threads();
     omp_set_num_threads(1);
     return threads;
+}
+
+/* The same around what makes something. There is a device, so that oneDNN can be used in this process. */
+static int making_begin(void)
+{
+    (void)makers_enter();
+    return one_thread_begin();
+}
+
+static void making_end(int threads)
+{
+    omp_set_num_threads(threads);
+    makers_leave();
 }
 
 /* oneDNN ends the process if an allocation of its own fails. So it is asked for nothing unless far more than it needs
@@ -406,9 +456,9 @@ mar_status dnn_matmul_create(dnn *d, const dnn_matmul_spec *spec, dnn_primitive 
     *out = NULL;
     dnn_primitive *p = calloc(1, sizeof *p);
     if (!p) return err_set(err, MAR_ENOMEM, "out of memory");
-    const int threads = one_thread_begin();
+    const int threads = making_begin();
     const dnnl_status_t s = matmul_build(d, spec, p);
-    omp_set_num_threads(threads);
+    making_end(threads);
     if (s != dnnl_success) {
         dnn_primitive_free(p);
         return err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND, "oneDNN %s product %dx%dx%d: %s",
@@ -463,8 +513,10 @@ static dnnl_status_t packed_fill(dnn *d, dnn_packed *w, const dnnl_memory_desc_t
     if (!w->data) return dnnl_out_of_memory;
     dnnl_status_t s = memory_create(&source, from, d->engine, (void *)(uintptr_t)data);
     if (s == dnnl_success) s = memory_create(&w->memory, &w->md, d->engine, w->data);
+    (void)makers_enter();
     if (s == dnnl_success) s = reorder_desc(&pd, from, &w->md, d->engine);
     if (s == dnnl_success) s = dnnl_primitive_create(&reorder, pd);
+    makers_leave();
     if (s == dnnl_success) {
         dnnl_exec_arg_t args[2] = {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, w->memory}};
         s = dnnl_primitive_execute(reorder, d->stream, 2, args);
@@ -484,7 +536,9 @@ mar_status dnn_pack(dnn *d, const float *w, int n, int k, int bf16, dnn_packed *
     dnnl_memory_desc_t plain;
     memset(&plain, 0, sizeof plain);
     const int threads = one_thread_begin();
+    (void)makers_enter();
     dnnl_status_t s = packed_layout(d, n, k, bf16, &p->md);
+    makers_leave();
     if (s == dnnl_success) s = desc_strided(&plain, 2, dims, dnnl_f32, strides);
     if (s == dnnl_success) s = packed_fill(d, p, &plain, w);
     omp_set_num_threads(threads);
@@ -598,9 +652,9 @@ mar_status dnn_conv_create(dnn *d, const dnn_conv_spec *spec, const dnn_packed *
     *out = NULL;
     dnn_primitive *c = calloc(1, sizeof *c);
     if (!c) return err_set(err, MAR_ENOMEM, "out of memory");
-    const int threads = one_thread_begin();
+    const int threads = making_begin();
     const dnnl_status_t s = conv_build(d, spec, layout, c);
-    omp_set_num_threads(threads);
+    making_end(threads);
     if (s != dnnl_success) {
         dnn_primitive_free(c);
         return err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND,

@@ -178,7 +178,7 @@ static void inputs(void **state)
         {"generate --model vae.safetensors", "vae.safetensors: is an image decoder", "; give it as --vae\n"},
         {"generate --model num_iter --vae demo", "mar: num_iter: cannot open", "\n"}, /* a file's name stays */
         {"generate --draft seed", "mar: seed: cannot open", "\n"},
-        {"generate --model \"$(printf 'a\\nb')\" --vae demo", "a?b", "No such file"},
+        {"generate --model \"$(printf 'a\\nb')\" --vae demo", "a\\nb", "No such file"},
         {"generate --model good.safetensors --vae demo", "--class is missing", "from 0 to 9"},
         {"inspect nothing.pth", "nothing.pth", "No such file"},
         {"inspect half.safetensors", "half.safetensors: tensor", "file truncated?"},

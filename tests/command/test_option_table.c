@@ -387,14 +387,14 @@ static void structs_of_other_sizes(void **state)
 
 /* clang-format off */
 #define TEN_LINES(MODEL, VAE, CLASS)                                                                                   \
-    mar *m;  mar_model *model;  mar_vae *vae;  mar_session *s;                                                         \
-    mar_params p;                                                                                                      \
+    mar *m;  mar_model *model;  mar_vae *vae;  mar_session *s;  mar_params p;                                          \
+    int label = CLASS;                                                                                                 \
     mar_params_init(&p, sizeof p);                                                                                     \
     mar_open(NULL, &m);                                                                                                \
     mar_model_load(m, MODEL, 0, &model);                                                                               \
     mar_vae_load(m, VAE, &vae);                                                                                        \
     mar_session_create(model, vae, &p, 1, &s);                                                                         \
-    mar_session_begin(s, 0, (int[]){CLASS}, 1);                                                                        \
+    mar_session_begin(s, 0, &label, 1);                                                                                \
     while (!mar_session_done(s)) mar_session_step(s);                                                                  \
     mar_session_images(s, rgb);                                                                                        \
     mar_session_free(s); mar_vae_free(vae); mar_model_free(model); mar_close(m);

@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { SEQ = 64, CHANNELS = 8, TOKENS = SEQ * CHANNELS, BATCH = 2 }; /* the demo's */
 
@@ -239,9 +241,47 @@ static void a_device_that_is_not_there_is_named(void **state)
     mar_close(m);
 }
 
+/* What a child does, as the status of its end: 0 if CUDA says why it cannot be used there, and the CPU can. */
+static int use_in_child(library l)
+{
+    const mar_options cuda = {.backend = MAR_BACKEND_CUDA}, either = {0},
+                      cpu = {.threads = 1, .backend = MAR_BACKEND_CPU};
+    mar_model *model;
+    mar *m;
+    if (mar_model_load(l.m, "demo", 0, &model) != MAR_EARG || !strstr(mar_error(l.m), "forked from")) return 1;
+    close_library(&l);
+    if (mar_gpu_count() != 0) return 2;
+    if (mar_open(&cuda, &m) != MAR_EBACKEND || !strstr(mar_error(m), "forked from")) return 3;
+    mar_close(m);
+    if (mar_open(&either, &m) != MAR_EBACKEND || !strstr(mar_error(m), "forked from"))
+        return 4; /* not the CPU silently */
+    mar_close(m);
+    if (mar_open(&cpu, &m) != MAR_OK || mar_model_load(m, "demo", 0, &model) != MAR_OK) return 5;
+    mar_model_free(model);
+    mar_close(m);
+    return 0;
+}
+
+static void forks_are_told(void **state)
+{
+    (void)state;
+    library l = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32);
+    int status;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        alarm(60);
+        _exit(use_in_child(l));
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    close_library(&l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forks_are_told),
         cmocka_unit_test(f32_is_the_cpu),
         cmocka_unit_test(bf16_is_near),
         cmocka_unit_test(batches_stand_alone),

@@ -31,7 +31,8 @@ static int counts(const void *caller)
     return 1;
 }
 
-static mar handle;
+static kern_device no_device; /* reading files needs none */
+static mar handle = {.device = &no_device};
 
 typedef mar_status operation(const char *path, const char *out);
 
@@ -149,6 +150,7 @@ static void test_convert(void **state)
 
 int main(void)
 {
+    handle.process = getpid();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_open),
         cmocka_unit_test(test_inspect),

@@ -15,7 +15,8 @@
 
 #define DATA "tests/weights/data/"
 
-static mar handle; /* no backend: reading files needs none */
+static kern_device no_device; /* reading files needs none */
+static mar handle = {.device = &no_device};
 
 static mar_report *inspect(const char *path, int heads)
 {
@@ -350,6 +351,7 @@ static void test_convert_failures(void **state)
 
 int main(void)
 {
+    handle.process = getpid();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_good_mar),      cmocka_unit_test(test_good_vae),
         cmocka_unit_test(test_demo),          cmocka_unit_test(test_other_files),

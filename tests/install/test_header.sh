@@ -1,0 +1,101 @@
+#!/bin/sh
+# The installed header, from outside: it and the ten lines at its top compile without a warning in every version of C
+# and C++ that the header promises, with each compiler there is. gcc and g++ must be there; without clang that is said.
+# Called by ctest: test_header.sh BUILD_DIR
+set -eu
+build_dir=$1
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+    echo "FAILED: $*" >&2
+    exit 1
+}
+
+cmake --install "$build_dir" --prefix "$work" >"$work/install.log" 2>&1 || {
+    cat "$work/install.log"
+    fail "cmake --install"
+}
+header=$work/include/mar.h
+[ -s "$header" ] || fail "mar.h is not installed"
+
+# The example as it stands in the comment: the lines that are set in.
+sed -n '/^#ifndef/q; s/^ \*     //p' "$header" >"$work/example"
+[ "$(grep -c mar_ "$work/example")" -ge 9 ] || fail "the header has no example: $(cat "$work/example")"
+cat >"$work/program.c" <<'END'
+#include <mar.h>
+#include <mar.h> /* twice */
+
+uint8_t *image(uint8_t *rgb);
+mar_status open_defaults(mar **out);
+mar_status open_cpu(mar **out);
+
+uint8_t *image(uint8_t *rgb)
+{
+#include "example"
+    return rgb;
+}
+
+/* The options as the header has them set up. */
+mar_status open_defaults(mar **out)
+{
+    const mar_options o = {0};
+    return mar_open(&o, out);
+}
+
+mar_status open_cpu(mar **out)
+{
+    EMPTY(mar_options, o);
+    EMPTY(mar_stats, stats);
+    o.backend = MAR_BACKEND_CPU;
+    o.threads = stats.tokens == 0 ? 1 : 2;
+    return mar_open(&o, out);
+}
+END
+cp "$work/program.c" "$work/program.cpp"
+
+# compile COMPILER STANDARD FILE INITIALISER [WARNING...]
+compile() {
+    compiler=$1 standard=$2 file=$3 initialiser=$4
+    shift 4
+    "$compiler" "-std=$standard" -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wundef "$@" -Werror \
+        "-DEMPTY(type, name)=type name = $initialiser" -I"$work/include" -I"$work" -c "$work/$file" \
+        -o "$work/program.o" || fail "$compiler -std=$standard"
+    count=$((count + 1))
+}
+
+# takes COMPILER STANDARD LANGUAGE: whether the compiler knows the standard
+takes() {
+    echo 'int unused;' | "$1" "-std=$2" -x "$3" -c -o "$work/empty.o" - 2>/dev/null
+}
+
+for compiler in gcc clang; do
+    count=0
+    if ! command -v "$compiler" >/dev/null; then
+        [ "$compiler" = clang ] || fail "there is no $compiler"
+        echo "clang is not installed: the header was not compiled with it"
+        continue
+    fi
+    for standard in c99 c11 c17 c2x gnu11; do
+        compile "$compiler" "$standard" program.c '{0}' -Wstrict-prototypes -Wmissing-prototypes
+    done
+    echo "$compiler: $count standards of C"
+done
+
+# {0} would set the first field, an enumeration, from a number, which C++ does not allow.
+sed -i 's/const mar_options o = {0};/const mar_options o = {};/' "$work/program.cpp"
+for compiler in g++ clang++; do
+    count=0
+    if ! command -v "$compiler" >/dev/null; then
+        [ "$compiler" = clang++ ] || fail "there is no $compiler"
+        echo "clang++ is not installed: the header was not compiled with it"
+        continue
+    fi
+    for standard in c++11 c++14 c++17 c++20 c++23 c++26 gnu++17; do
+        [ "$standard" != c++23 ] || takes "$compiler" c++23 c++ || standard=c++2b
+        [ "$standard" != c++26 ] || takes "$compiler" c++26 c++ || continue
+        compile "$compiler" "$standard" program.cpp '{}' -Wmissing-field-initializers -Wold-style-cast
+    done
+    echo "$compiler: $count standards of C++"
+done

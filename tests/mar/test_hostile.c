@@ -1,0 +1,964 @@
+/* A host that makes every mistake there is: NULL for every pointer of every public function, numbers and indices out of
+ * range, a handle that was not opened, and calls in a forked process. Nothing crashes or hangs; a call with a status
+ * says what is wrong. */
+#include "tests/support/demo.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const int out_of_range[] = {INT_MIN, INT_MIN + 1, -1000, -1, 1 << 20, INT_MAX - 1, INT_MAX};
+enum { OUT_OF_RANGE = sizeof out_of_range / sizeof *out_of_range };
+
+/* What the calls are made with. */
+typedef struct {
+    demo d;             /* as it should be */
+    mar *failed;        /* was not opened */
+    mar_params p;       /* a short run */
+    mar_session *s;     /* a finished batch of one image */
+    mar_report *report; /* of the demo */
+} host;
+
+static void one_line(const char *text, const char *what)
+{
+    assert_non_null(text);
+    assert_null(strchr(text, '\n'));
+    assert_says(text, what);
+}
+
+/* The call was refused, and the thread's reason for handle m, or for calls without one, says what. */
+static void refused(mar_status status, const mar *m, const char *what)
+{
+    if (status != MAR_EARG) fail_msg("%s: %s, expected MAR_EARG", what, mar_status_name(status));
+    one_line(mar_error(m), what);
+}
+
+static void session_refused(mar_status status, const mar_session *s, const char *what)
+{
+    if (status != MAR_EARG) fail_msg("%s: %s, expected MAR_EARG", what, mar_status_name(status));
+    one_line(mar_session_error(s), what);
+}
+
+/* --- options ------------------------------------------------------------------------------------------------------ */
+
+static void hostile_mar_param_set(host *h)
+{
+    char why[128];
+    const mar_param *cfg = mar_param_get(2);
+    const mar_param choice = {.type = MAR_TYPE_CHOICE}, name = {.type = MAR_TYPE_NAME}, odd = {.type = (mar_type)99};
+    int field[4] = {7, 7, 7, 7};
+    assert_string_equal(cfg->name, "cfg");
+    assert_int_equal(mar_param_set(NULL, &h->p, "1", why, sizeof why), MAR_EARG);
+    one_line(why, "NULL");
+    assert_int_equal(mar_param_set(cfg, NULL, "1", why, sizeof why), MAR_EARG);
+    one_line(why, "cfg");
+    assert_int_equal(mar_param_set(cfg, &h->p, NULL, why, sizeof why), MAR_EARG);
+    one_line(why, "expected a number");
+    assert_int_equal(mar_param_set(NULL, NULL, NULL, NULL, 0), MAR_EARG);
+    assert_int_equal(mar_param_set(cfg, &h->p, NULL, NULL, sizeof why), MAR_EARG);
+    why[0] = 'x';
+    assert_int_equal(mar_param_set(cfg, &h->p, "1000", why, 0), MAR_EARG);
+    assert_int_equal(why[0], 'x');
+    assert_int_equal(mar_param_set(cfg, &h->p, "1000", why, 1), MAR_EARG);
+    assert_string_equal(why, "");
+    assert_int_equal(mar_param_set(cfg, &h->p, "1\n\x1b[31m", why, sizeof why), MAR_EARG);
+    one_line(why, "cfg 1\\n\\x1b[31m: expected a number");
+    assert_int_equal(mar_param_set(&choice, field, "on", why, sizeof why), MAR_EARG);
+    assert_int_equal(mar_param_set(&name, field, "on", why, sizeof why), MAR_EARG);
+    assert_int_equal(mar_param_set(&odd, field, "on", why, sizeof why), MAR_EARG);
+    assert_int_equal(field[0], 7);
+}
+
+static void hostile_mar_param_expects(host *h)
+{
+    char text[64] = "x";
+    (void)h;
+    assert_string_equal(mar_param_expects(NULL, text, sizeof text), "");
+    assert_string_equal(mar_param_expects(mar_param_get(0), NULL, 0), "");
+    assert_string_equal(mar_param_expects(mar_param_get(0), NULL, 10), "");
+    assert_string_equal(mar_param_expects(mar_param_get(0), text, 0), "");
+    for (int type = -1; type < 12; type++) {
+        const mar_param empty = {.type = (mar_type)type};
+        assert_non_null(mar_param_expects(&empty, text, sizeof text));
+        for (int i = 0; i < mar_param_count(); i++) mar_param_expects(mar_param_get(i), text, 1);
+    }
+}
+
+static void hostile_mar_param_text(host *h)
+{
+    char text[64] = "x";
+    int fields[4] = {INT_MIN, 0, 0, 0};
+    assert_string_equal(mar_param_text(NULL, &h->p, text, sizeof text), "");
+    assert_string_equal(mar_param_text(mar_param_get(0), NULL, text, sizeof text), "");
+    assert_string_equal(mar_param_text(mar_param_get(0), &h->p, NULL, 0), "");
+    assert_string_equal(mar_param_text(mar_param_get(0), &h->p, NULL, sizeof text), "");
+    assert_string_equal(mar_param_text(mar_param_get(0), &h->p, text, 0), "");
+    for (int type = MAR_TYPE_FLAG; type <= MAR_TYPE_CHOICE; type++) {
+        const mar_param empty = {.type = (mar_type)type};
+        assert_non_null(mar_param_text(&empty, fields, text, sizeof text));
+    }
+}
+
+static void hostile_mar_param_is_default(host *h)
+{
+    assert_int_equal(mar_param_is_default(NULL, &h->p), 0);
+    assert_int_equal(mar_param_is_default(mar_param_get(0), NULL), 0);
+    assert_int_equal(mar_param_is_default(NULL, NULL), 0);
+}
+
+static void hostile_mar_option_count(host *h)
+{
+    (void)h;
+    assert_true(mar_option_count() > 0);
+}
+
+static void hostile_mar_option_get(host *h)
+{
+    (void)h;
+    for (int i = 0; i < OUT_OF_RANGE; i++) assert_null(mar_option_get(out_of_range[i]));
+    assert_null(mar_option_get(mar_option_count()));
+}
+
+static void hostile_mar_param_count(host *h)
+{
+    (void)h;
+    assert_true(mar_param_count() > 0);
+}
+
+static void hostile_mar_param_get(host *h)
+{
+    (void)h;
+    for (int i = 0; i < OUT_OF_RANGE; i++) assert_null(mar_param_get(out_of_range[i]));
+    assert_null(mar_param_get(mar_param_count()));
+}
+
+static void hostile_mar_params_init(host *h)
+{
+    mar_params p[2];
+    mar_params_init(NULL, sizeof p[0]);
+    mar_params_init(NULL, 0);
+    memset(p, 0x55, sizeof p);
+    mar_params_init(p, 0); /* writes nothing */
+    for (size_t i = 0; i < sizeof p; i++) assert_int_equal(((unsigned char *)p)[i], 0x55);
+    mar_params_init(p, 3); /* nor more than it may */
+    for (size_t i = 3; i < sizeof p; i++) assert_int_equal(((unsigned char *)p)[i], 0x55);
+    mar_session *s;
+    mar_params_init(p, sizeof p); /* that of a newer header */
+    refused(mar_session_create(h->d.model, NULL, p, 1, &s), h->d.m, "newer mar.h");
+    static const size_t sizes[] = {0, 1, sizeof(size_t), sizeof(mar_params) - 1, sizeof(mar_params) + 1, SIZE_MAX};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        p[0] = h->p;
+        p[0].size = sizes[i];
+        refused(mar_session_create(h->d.model, NULL, p, 1, &s), h->d.m, "mar_params of ");
+        assert_null(mar_params_unused(p, 0));
+    }
+}
+
+static void hostile_mar_params_set(host *h)
+{
+    char why[128];
+    assert_int_equal(mar_params_set(NULL, "cfg", "1", why, sizeof why), MAR_EARG);
+    one_line(why, "params is NULL");
+    assert_int_equal(mar_params_set(&h->p, NULL, "1", why, sizeof why), MAR_EARG);
+    one_line(why, "no such option");
+    assert_int_equal(mar_params_set(&h->p, "cfg", NULL, why, sizeof why), MAR_EARG);
+    one_line(why, "cfg NULL: expected a number");
+    assert_int_equal(mar_params_set(&h->p, "cf\x1b", "1", why, sizeof why), MAR_EARG);
+    one_line(why, "cf\\x1b: no such option");
+    assert_int_equal(mar_params_set(NULL, NULL, NULL, NULL, 0), MAR_EARG);
+    assert_int_equal(mar_params_set(&h->p, "cfg", NULL, NULL, sizeof why), MAR_EARG);
+    assert_int_equal(mar_params_set(&h->p, "none", "1", why, 0), MAR_EARG);
+}
+
+static void hostile_mar_params_unused(host *h)
+{
+    assert_null(mar_params_unused(NULL, 0));
+    for (int i = 0; i < OUT_OF_RANGE; i++) assert_null(mar_params_unused(&h->p, out_of_range[i]));
+    assert_null(mar_params_unused(&h->p, mar_param_count()));
+}
+
+/* --- the handle --------------------------------------------------------------------------------------------------- */
+
+static void hostile_mar_open(host *h)
+{
+    mar *m;
+    (void)h;
+    refused(mar_open(NULL, NULL), NULL, "out is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        for (int option = 0; option < mar_option_count(); option++) {
+            const mar_param *o = mar_option_get(option);
+            mar_options bad = {.backend = MAR_BACKEND_CPU, .threads = 1};
+            memcpy((char *)&bad + o->offset, &out_of_range[i], sizeof(int));
+            const mar_status status = mar_open(&bad, &m);
+            assert_non_null(m);
+            refused(status, m, o->name);
+            one_line(mar_error(m), "expected");
+            mar_close(m);
+        }
+    const mar_options half = {.dtype = MAR_DTYPE_F16, .backend = MAR_BACKEND_CPU};
+    const mar_status status = mar_open(&half, &m);
+    refused(status, m, "expected auto, f32 or bf16");
+    mar_close(m);
+}
+
+static void hostile_mar_close(host *h)
+{
+    (void)h;
+    mar_close(NULL);
+}
+
+static void *error_of(void *m)
+{
+    return (void *)(uintptr_t)mar_error(m);
+}
+
+static void hostile_mar_error(host *h)
+{
+    pthread_t thread;
+    void *text;
+    assert_non_null(mar_error(NULL));
+    pthread_create(&thread, NULL, error_of, h->failed); /* a thread that has seen nothing fail */
+    pthread_join(thread, &text);
+    one_line(text, "threads -1");
+    mar_session *s;
+    refused(mar_session_create(NULL, NULL, NULL, 0, &s), NULL, "model is NULL");
+    assert_string_equal(mar_session_error(NULL), mar_error(NULL));
+    one_line(mar_error(h->failed), "threads -1");
+}
+
+static void hostile_mar_status_name(host *h)
+{
+    (void)h;
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        assert_string_equal(mar_status_name((mar_status)out_of_range[i]), "unknown status");
+}
+
+static void hostile_mar_version(host *h)
+{
+    (void)h;
+    assert_non_null(mar_version());
+}
+
+static void hostile_mar_backend_description(host *h)
+{
+    assert_string_equal(mar_backend_description(NULL), "");
+    assert_string_equal(mar_backend_description(h->failed), "");
+}
+
+static void hostile_mar_gpu_count(host *h)
+{
+    (void)h;
+    assert_true(mar_gpu_count() >= 0);
+}
+
+static void hostile_mar_measure_peak(host *h)
+{
+    double rate;
+    refused(mar_measure_peak(NULL, &rate), NULL, "handle is NULL");
+    refused(mar_measure_peak(NULL, NULL), NULL, "handle is NULL");
+    refused(mar_measure_peak(h->d.m, NULL), h->d.m, "flop_per_second is NULL");
+    refused(mar_measure_peak(h->failed, &rate), h->failed, "not opened: threads -1");
+}
+
+/* --- models ------------------------------------------------------------------------------------------------------- */
+
+static void hostile_mar_model_load(host *h)
+{
+    mar_model *model = h->d.model;
+    refused(mar_model_load(NULL, "demo", 0, &model), NULL, "handle is NULL");
+    assert_null(model);
+    refused(mar_model_load(h->d.m, NULL, 0, &model), h->d.m, "path is NULL");
+    refused(mar_model_load(h->d.m, "demo", 0, NULL), h->d.m, "out is NULL");
+    refused(mar_model_load(h->failed, "demo", 0, &model), h->failed, "not opened: threads -1");
+    refused(mar_model_load(NULL, NULL, 0, NULL), NULL, "handle is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        refused(mar_model_load(h->d.m, "demo", out_of_range[i], &model), h->d.m, "head");
+    assert_int_equal(mar_model_load(h->d.m, "", 0, &model), MAR_EIO);
+    assert_null(model);
+}
+
+static void hostile_mar_model_free(host *h)
+{
+    (void)h;
+    mar_model_free(NULL);
+}
+
+static void hostile_mar_model_get_config(host *h)
+{
+    (void)h;
+    assert_null(mar_model_get_config(NULL));
+}
+
+static void hostile_mar_vae_load(host *h)
+{
+    mar_vae *vae = h->d.vae;
+    refused(mar_vae_load(NULL, "demo", &vae), NULL, "handle is NULL");
+    assert_null(vae);
+    refused(mar_vae_load(h->d.m, NULL, &vae), h->d.m, "path is NULL");
+    refused(mar_vae_load(h->d.m, "demo", NULL), h->d.m, "out is NULL");
+    refused(mar_vae_load(h->failed, "demo", &vae), h->failed, "not opened: threads -1");
+    refused(mar_vae_load(NULL, NULL, NULL), NULL, "handle is NULL");
+}
+
+static void hostile_mar_vae_free(host *h)
+{
+    (void)h;
+    mar_vae_free(NULL);
+}
+
+static void hostile_mar_vae_get_config(host *h)
+{
+    (void)h;
+    assert_null(mar_vae_get_config(NULL));
+}
+
+/* --- sessions ----------------------------------------------------------------------------------------------------- */
+
+/* Every number of the parameters that is out of its range, and every float that is none. */
+static void wrong_numbers(host *h)
+{
+    mar_session *s;
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_param *o = mar_param_get(i);
+        mar_params p = h->p;
+        void *field = (char *)&p + o->offset;
+        if (o->type == MAR_TYPE_FLOAT) {
+            static const float wrong[] = {NAN, -NAN, INFINITY, -INFINITY, -1, 1e30f};
+            for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+                memcpy(field, &wrong[k], sizeof wrong[k]);
+                refused(mar_session_create(h->d.model, NULL, &p, 1, &s), h->d.m, o->name);
+            }
+        } else if (o->type == MAR_TYPE_FLAG || o->type == MAR_TYPE_INT || o->type == MAR_TYPE_CHOICE) {
+            for (int k = 0; k < OUT_OF_RANGE; k++) {
+                memcpy(field, &out_of_range[k], sizeof(int));
+                refused(mar_session_create(h->d.model, NULL, &p, 1, &s), h->d.m, o->name);
+            }
+        }
+    }
+}
+
+static void hostile_mar_session_create(host *h)
+{
+    mar_session *s = h->s;
+    refused(mar_session_create(NULL, h->d.vae, &h->p, 1, &s), NULL, "model is NULL");
+    assert_null(s);
+    refused(mar_session_create(h->d.model, h->d.vae, NULL, 1, &s), h->d.m, "params is NULL");
+    refused(mar_session_create(h->d.model, h->d.vae, &h->p, 1, NULL), h->d.m, "out is NULL");
+    refused(mar_session_create(NULL, NULL, NULL, 0, NULL), NULL, "model is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        refused(mar_session_create(h->d.model, NULL, &h->p, out_of_range[i], &s), h->d.m, "batch of");
+    wrong_numbers(h);
+    const demo other = demo_open(1);
+    mar_params p = h->p;
+    refused(mar_session_create(h->d.model, other.vae, &p, 1, &s), h->d.m, "different handles");
+    p.draft = other.draft;
+    refused(mar_session_create(h->d.model, NULL, &p, 1, &s), h->d.m, "different handles");
+    demo_close(other);
+}
+
+static void hostile_mar_session_free(host *h)
+{
+    (void)h;
+    mar_session_free(NULL);
+}
+
+static void hostile_mar_session_error(host *h)
+{
+    (void)h;
+    assert_non_null(mar_session_error(NULL));
+}
+
+static void hostile_mar_session_begin(host *h)
+{
+    const int label = 1;
+    session_refused(mar_session_begin(NULL, 0, &label, 1), NULL, "session is NULL");
+    session_refused(mar_session_begin(h->s, 0, NULL, 1), h->s, "labels is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++) {
+        session_refused(mar_session_begin(h->s, 0, &label, out_of_range[i]), h->s, "images: expected 1..");
+        if (out_of_range[i] != -1) session_refused(mar_session_begin(h->s, 0, &out_of_range[i], 1), h->s, "class ");
+    }
+    session_refused(mar_session_begin(h->s, 0, &label, 0), h->s, "0 images");
+}
+
+static void hostile_mar_session_step(host *h)
+{
+    session_refused(mar_session_step(NULL), NULL, "session is NULL");
+    session_refused(mar_session_step(h->s), h->s, "no step left");
+}
+
+static void hostile_mar_session_done(host *h)
+{
+    (void)h;
+    assert_int_equal(mar_session_done(NULL), 1); /* a loop until then ends */
+}
+
+static void hostile_mar_session_steps_left(host *h)
+{
+    (void)h;
+    assert_int_equal(mar_session_steps_left(NULL), 0);
+}
+
+static void hostile_mar_session_cancel(host *h)
+{
+    (void)h;
+    mar_session_cancel(NULL);
+}
+
+static void note(void *user, mar_session *s, const mar_progress *p)
+{
+    (void)user, (void)s, (void)p;
+}
+
+static void hostile_mar_session_on_progress(host *h)
+{
+    mar_session_on_progress(NULL, note, h);
+    mar_session_on_progress(NULL, NULL, NULL);
+    mar_session_on_progress(h->s, NULL, h);
+}
+
+static void hostile_mar_session_set_stream(host *h)
+{
+    session_refused(mar_session_set_stream(NULL, NULL), NULL, "session is NULL");
+    session_refused(mar_session_set_stream(h->s, h), h->s, "no streams");
+}
+
+static void hostile_mar_session_tokens(host *h)
+{
+    float tokens[DEMO_TOKENS];
+    session_refused(mar_session_tokens(NULL, tokens), NULL, "session is NULL");
+    session_refused(mar_session_tokens(h->s, NULL), h->s, "tokens is NULL");
+    session_refused(mar_session_tokens(NULL, NULL), NULL, "session is NULL");
+}
+
+static void hostile_mar_session_images(host *h)
+{
+    uint8_t rgb[DEMO_BYTES];
+    session_refused(mar_session_images(NULL, rgb), NULL, "session is NULL");
+    session_refused(mar_session_images(h->s, NULL), h->s, "rgb is NULL");
+    session_refused(mar_session_images(NULL, NULL), NULL, "session is NULL");
+}
+
+static void hostile_mar_session_image_size(host *h)
+{
+    int width = 7, height = 7;
+    mar_session_image_size(NULL, &width, &height);
+    assert_int_equal(width, 0);
+    assert_int_equal(height, 0);
+    mar_session_image_size(h->s, NULL, &height);
+    assert_int_equal(height, DEMO_SIDE);
+    mar_session_image_size(h->s, &width, NULL);
+    assert_int_equal(width, DEMO_SIDE);
+    mar_session_image_size(NULL, NULL, NULL);
+}
+
+static void hostile_mar_session_get_params(host *h)
+{
+    (void)h;
+    assert_null(mar_session_get_params(NULL));
+}
+
+static void hostile_mar_session_get_stats(host *h)
+{
+    mar_stats stats;
+    const mar_stats none = {0};
+    memset(&stats, 0x55, sizeof stats);
+    mar_session_get_stats(NULL, &stats);
+    assert_int_equal(stats.tokens, 0);
+    assert_true(stats.total_s == none.total_s && stats.accepted_shift == none.accepted_shift);
+    mar_session_get_stats(h->s, NULL);
+    mar_session_get_stats(NULL, NULL);
+}
+
+static void hostile_mar_session_fates(host *h)
+{
+    uint8_t map[DEMO_SEQ];
+    int step[DEMO_SEQ];
+    session_refused(mar_session_fates(NULL, map, step), NULL, "session is NULL");
+    assert_session(h->s, mar_session_fates(h->s, NULL, NULL));
+    assert_session(h->s, mar_session_fates(h->s, map, NULL));
+    assert_session(h->s, mar_session_fates(h->s, NULL, step));
+}
+
+static void hostile_mar_session_guarantee(host *h)
+{
+    (void)h;
+    assert_string_equal(mar_session_guarantee(NULL), "");
+}
+
+/* --- files and methods -------------------------------------------------------------------------------------------- */
+
+static void hostile_mar_inspect(host *h)
+{
+    mar_report *r = h->report;
+    refused(mar_inspect(NULL, "demo", 0, &r), NULL, "handle is NULL");
+    assert_null(r);
+    refused(mar_inspect(h->d.m, NULL, 0, &r), h->d.m, "path is NULL");
+    refused(mar_inspect(h->d.m, "demo", 0, NULL), h->d.m, "out is NULL");
+    refused(mar_inspect(h->failed, "demo", 0, &r), h->failed, "not opened: threads -1");
+    for (int i = 0; i < OUT_OF_RANGE; i++) refused(mar_inspect(h->d.m, "demo", out_of_range[i], &r), h->d.m, "head");
+}
+
+static void hostile_mar_report_free(host *h)
+{
+    (void)h;
+    mar_report_free(NULL);
+}
+
+static void hostile_mar_report_kind(host *h)
+{
+    (void)h;
+    assert_int_equal(mar_report_kind(NULL), MAR_KIND_UNKNOWN);
+}
+
+static void hostile_mar_report_model(host *h)
+{
+    (void)h;
+    assert_null(mar_report_model(NULL));
+}
+
+static void hostile_mar_report_vae(host *h)
+{
+    assert_null(mar_report_vae(NULL));
+    assert_null(mar_report_vae(h->report));
+}
+
+static void hostile_mar_report_fact_count(host *h)
+{
+    (void)h;
+    assert_int_equal(mar_report_fact_count(NULL), 0);
+}
+
+static void hostile_mar_report_fact(host *h)
+{
+    assert_null(mar_report_fact(NULL, 0));
+    assert_non_null(mar_report_fact(h->report, 0));
+    for (int i = 0; i < OUT_OF_RANGE; i++) assert_null(mar_report_fact(h->report, out_of_range[i]));
+    assert_null(mar_report_fact(h->report, mar_report_fact_count(h->report)));
+}
+
+static void hostile_mar_report_problem_count(host *h)
+{
+    (void)h;
+    assert_int_equal(mar_report_problem_count(NULL), 0);
+}
+
+static void hostile_mar_report_problem(host *h)
+{
+    assert_null(mar_report_problem(NULL, 0));
+    for (int i = 0; i < OUT_OF_RANGE; i++) assert_null(mar_report_problem(h->report, out_of_range[i]));
+    assert_null(mar_report_problem(h->report, mar_report_problem_count(h->report)));
+}
+
+static void hostile_mar_convert(host *h)
+{
+    char *directory = temporary_directory(), out[600];
+    snprintf(out, sizeof out, "%s/out.safetensors", directory);
+    refused(mar_convert(NULL, "demo", out, MAR_DTYPE_AUTO, 0), NULL, "handle is NULL");
+    refused(mar_convert(h->d.m, NULL, out, MAR_DTYPE_AUTO, 0), h->d.m, "in is NULL");
+    refused(mar_convert(h->d.m, "demo", NULL, MAR_DTYPE_AUTO, 0), h->d.m, "out is NULL");
+    refused(mar_convert(h->failed, "demo", out, MAR_DTYPE_AUTO, 0), h->failed, "not opened: threads -1");
+    for (int i = 0; i < OUT_OF_RANGE; i++) {
+        char what[64];
+        snprintf(what, sizeof what, "dtype %d: expected auto, f32, bf16 or f16", out_of_range[i]);
+        refused(mar_convert(h->d.m, "demo", out, (mar_dtype)out_of_range[i], 0), h->d.m, what);
+        refused(mar_convert(h->d.m, "demo", out, MAR_DTYPE_AUTO, out_of_range[i]), h->d.m, "head");
+    }
+    assert_int_equal(access(out, F_OK), -1);
+    remove_directory(directory);
+    free(directory);
+}
+
+static void hostile_mar_method_count(host *h)
+{
+    (void)h;
+    assert_true(mar_method_count() > 0);
+}
+
+static void hostile_mar_method_get(host *h)
+{
+    (void)h;
+    for (int i = 0; i < OUT_OF_RANGE; i++) assert_null(mar_method_get(out_of_range[i]));
+    assert_null(mar_method_get(mar_method_count()));
+}
+
+/* --- all of them -------------------------------------------------------------------------------------------------- */
+
+#define CALLS(X)                                                                                                       \
+    X(mar_param_set)                                                                                                   \
+    X(mar_param_expects)                                                                                               \
+    X(mar_param_text)                                                                                                  \
+    X(mar_param_is_default)                                                                                            \
+    X(mar_option_count)                                                                                                \
+    X(mar_option_get)                                                                                                  \
+    X(mar_param_count)                                                                                                 \
+    X(mar_param_get)                                                                                                   \
+    X(mar_params_init)                                                                                                 \
+    X(mar_params_set)                                                                                                  \
+    X(mar_params_unused)                                                                                               \
+    X(mar_open)                                                                                                        \
+    X(mar_close)                                                                                                       \
+    X(mar_error)                                                                                                       \
+    X(mar_status_name)                                                                                                 \
+    X(mar_version)                                                                                                     \
+    X(mar_backend_description)                                                                                         \
+    X(mar_gpu_count)                                                                                                   \
+    X(mar_measure_peak)                                                                                                \
+    X(mar_model_load)                                                                                                  \
+    X(mar_model_free)                                                                                                  \
+    X(mar_model_get_config)                                                                                            \
+    X(mar_vae_load)                                                                                                    \
+    X(mar_vae_free)                                                                                                    \
+    X(mar_vae_get_config)                                                                                              \
+    X(mar_session_create)                                                                                              \
+    X(mar_session_free)                                                                                                \
+    X(mar_session_error)                                                                                               \
+    X(mar_session_begin)                                                                                               \
+    X(mar_session_step)                                                                                                \
+    X(mar_session_done)                                                                                                \
+    X(mar_session_steps_left)                                                                                          \
+    X(mar_session_cancel)                                                                                              \
+    X(mar_session_on_progress)                                                                                         \
+    X(mar_session_set_stream)                                                                                          \
+    X(mar_session_tokens)                                                                                              \
+    X(mar_session_images)                                                                                              \
+    X(mar_session_image_size)                                                                                          \
+    X(mar_session_get_params)                                                                                          \
+    X(mar_session_get_stats)                                                                                           \
+    X(mar_session_fates)                                                                                               \
+    X(mar_session_guarantee)                                                                                           \
+    X(mar_inspect)                                                                                                     \
+    X(mar_report_free)                                                                                                 \
+    X(mar_report_kind)                                                                                                 \
+    X(mar_report_model)                                                                                                \
+    X(mar_report_vae)                                                                                                  \
+    X(mar_report_fact_count)                                                                                           \
+    X(mar_report_fact)                                                                                                 \
+    X(mar_report_problem_count)                                                                                        \
+    X(mar_report_problem)                                                                                              \
+    X(mar_convert)                                                                                                     \
+    X(mar_method_count)                                                                                                \
+    X(mar_method_get)
+
+#define CALL(name) {#name, hostile_##name},
+static const struct {
+    const char *name;
+    void (*run)(host *h);
+} calls[] = {CALLS(CALL)};
+enum { CALL_COUNT = sizeof calls / sizeof *calls };
+
+static host host_open(void)
+{
+    host h = {.d = demo_open(2), .p = params_with("num_iter 4, num_sampling_steps 4")};
+    const mar_options bad = {.backend = MAR_BACKEND_CPU, .threads = -1};
+    float tokens[DEMO_TOKENS];
+    assert_int_equal(mar_open(&bad, &h.failed), MAR_EARG);
+    h.s = demo_session(&h.d, &h.p, 1);
+    demo_generate(h.s, 1, tokens);
+    assert_library(h.d.m, mar_inspect(h.d.m, "demo", 0, &h.report));
+    return h;
+}
+
+static void host_close(host *h)
+{
+    mar_report_free(h->report);
+    mar_session_free(h->s);
+    mar_close(h->failed);
+    demo_close(h->d);
+}
+
+/* And afterwards all is as it was. */
+static void mistakes_are_refused(void **state)
+{
+    (void)state;
+    host h = host_open();
+    float before[DEMO_TOKENS], after[DEMO_TOKENS];
+    assert_session(h.s, mar_session_tokens(h.s, before));
+    for (int i = 0; i < CALL_COUNT; i++) calls[i].run(&h);
+    assert_session(h.s, mar_session_tokens(h.s, after));
+    assert_memory_equal(after, before, sizeof after);
+    host_close(&h);
+}
+
+/* Each function that the header declares is in the table. */
+static void none_is_missing(void **state)
+{
+    (void)state;
+    char line[400];
+    int found = 0;
+    FILE *header = fopen("include/mar.h", "r");
+    assert_non_null(header);
+    while (fgets(line, sizeof line, header)) {
+        if (strncmp(line, "MAR_API ", 8) != 0) continue;
+        char *end = strchr(line, '('), *name = end;
+        assert_non_null(end);
+        *end = '\0';
+        while (name[-1] != ' ' && name[-1] != '*') name--;
+        int known = 0;
+        for (int i = 0; i < CALL_COUNT; i++) known |= strcmp(calls[i].name, name) == 0;
+        if (!known) fail_msg("%s is declared in mar.h and not tested here", name);
+        found++;
+    }
+    fclose(header);
+    assert_int_equal(found, CALL_COUNT);
+}
+
+/* --- forks -------------------------------------------------------------------------------------------------------- */
+
+/* In a child: ends it with a message. cmocka's jumps belong to the parent. */
+#define CHECK(condition, text)                                                                                         \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #condition, text);                                          \
+            _exit(1);                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+#define CHECK_FORKED(status, error) CHECK((status) == MAR_EARG && strstr(error, "forked from"), error)
+
+/* Forks; the child has 60 s before it is killed. Returns the child's process in the parent, 0 in the child. */
+static pid_t start_child(void)
+{
+    fflush(NULL);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) alarm(60);
+    return child;
+}
+
+static void wait_for(pid_t child)
+{
+    int status;
+    while (waitpid(child, &status, 0) < 0) assert_int_equal(errno, EINTR);
+    if (!WIFEXITED(status)) fail_msg("the child was ended by signal %d (14: it hung)", WTERMSIG(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+/* All that can be asked of what the parent has made, and its end. */
+static void use_in_child(demo d, mar_session *s, const mar_params *p)
+{
+    static float tokens[DEMO_TOKENS * DEMO_BATCH];
+    static uint8_t rgb[DEMO_BYTES * DEMO_BATCH];
+    mar_model *model;
+    mar_vae *vae;
+    mar_session *other;
+    mar_report *report;
+    mar_stats stats;
+    double peak;
+    int width, height;
+    const int label = 1;
+    CHECK_FORKED(mar_model_load(d.m, "demo", 0, &model), mar_error(d.m));
+    CHECK_FORKED(mar_vae_load(d.m, "demo", &vae), mar_error(d.m));
+    CHECK_FORKED(mar_inspect(d.m, "demo", 0, &report), mar_error(d.m));
+    CHECK_FORKED(mar_convert(d.m, "demo", "/nowhere/at.all", MAR_DTYPE_AUTO, 0), mar_error(d.m));
+    CHECK_FORKED(mar_measure_peak(d.m, &peak), mar_error(d.m));
+    CHECK_FORKED(mar_session_create(d.model, d.vae, p, 1, &other), mar_error(d.m));
+    CHECK(*mar_backend_description(d.m), "no description");
+    CHECK(mar_model_get_config(d.model)->seq_len == DEMO_SEQ, "no configuration");
+    CHECK(mar_vae_get_config(d.vae)->stride > 0, "no configuration");
+    while (!mar_session_done(s)) CHECK(mar_session_step(s) == MAR_OK, "a loop goes on for ever");
+    CHECK_FORKED(mar_session_begin(s, 0, &label, 1), mar_session_error(s));
+    CHECK_FORKED(mar_session_step(s), mar_session_error(s));
+    CHECK_FORKED(mar_session_tokens(s, tokens), mar_session_error(s));
+    CHECK_FORKED(mar_session_images(s, rgb), mar_session_error(s));
+    CHECK_FORKED(mar_session_fates(s, rgb, NULL), mar_session_error(s));
+    CHECK_FORKED(mar_session_set_stream(s, NULL), mar_session_error(s));
+    CHECK(mar_session_steps_left(s) == 0, "steps are left");
+    mar_session_cancel(s);
+    mar_session_on_progress(s, NULL, NULL);
+    mar_session_get_stats(s, &stats);
+    mar_session_image_size(s, &width, &height);
+    CHECK(width == DEMO_SIDE, "no size");
+    CHECK(mar_session_get_params(s)->num_iter == p->num_iter, "no parameters");
+    CHECK(*mar_session_guarantee(s), "no guarantee");
+    mar_session_free(s);
+    demo_close(d);
+}
+
+/* Makes images in the child on a handle of its own. Returns 0 if it cannot be opened because of oneDNN. */
+static int generate_in_child(const mar_params *p, const float *expected)
+{
+    static const int labels[DEMO_BATCH] = {3, -1, 7};
+    static float tokens[DEMO_TOKENS];
+    const mar_options options = {.dtype = MAR_DTYPE_F32, .backend = MAR_BACKEND_CPU, .threads = 2};
+    demo d = {0};
+    mar_session *s = NULL;
+    const mar_status status = mar_open(&options, &d.m);
+    if (status == MAR_EBACKEND && strstr(mar_error(d.m), "was making products in oneDNN")) {
+        mar_close(d.m);
+        return 0;
+    }
+    CHECK(status == MAR_OK, mar_error(d.m));
+    CHECK(mar_model_load(d.m, "demo", 0, &d.model) == MAR_OK, mar_error(d.m));
+    CHECK(mar_session_create(d.model, NULL, p, 1, &s) == MAR_OK, mar_error(d.m));
+    CHECK(mar_session_begin(s, 0, labels, 1) == MAR_OK, mar_session_error(s));
+    while (!mar_session_done(s)) CHECK(mar_session_step(s) == MAR_OK, mar_session_error(s));
+    CHECK(mar_session_tokens(s, tokens) == MAR_OK, mar_session_error(s));
+    CHECK(memcmp(tokens, expected, sizeof tokens) == 0, "other tokens");
+    mar_session_free(s);
+    mar_model_free(d.model);
+    mar_close(d.m);
+    return 1;
+}
+
+static void make_expected(const demo *d, const mar_params *p, float *tokens)
+{
+    const int label = 3;
+    mar_session *s = demo_session(d, p, 1);
+    assert_session(s, mar_session_begin(s, 0, &label, 1));
+    demo_finish(s);
+    assert_session(s, mar_session_tokens(s, tokens));
+    mar_session_free(s);
+}
+
+static void a_child_is_told(void **state)
+{
+    (void)state;
+    const mar_params p = params_with("num_iter 4, num_sampling_steps 4");
+    static float expected[DEMO_TOKENS], tokens[DEMO_TOKENS];
+    const int label = 3;
+    const demo d = demo_open(4);
+    make_expected(&d, &p, expected);
+    mar_session *s = demo_session(&d, &p, 1);
+    assert_session(s, mar_session_begin(s, 0, &label, 1));
+    assert_session(s, mar_session_step(s));
+    const pid_t child = start_child();
+    if (child == 0) {
+        use_in_child(d, s, &p);
+        CHECK(generate_in_child(&p, expected), mar_error(NULL));
+        const pid_t grandchild = fork();
+        if (grandchild == 0) _exit(!generate_in_child(&p, expected));
+        int status;
+        CHECK(waitpid(grandchild, &status, 0) == grandchild && status == 0, "the grandchild failed");
+        _exit(0);
+    }
+    wait_for(child);
+    while (!mar_session_done(s)) assert_session(s, mar_session_step(s)); /* the parent goes on */
+    assert_session(s, mar_session_tokens(s, tokens));
+    assert_memory_equal(tokens, expected, sizeof tokens);
+    mar_session_free(s);
+    demo_close(d);
+}
+
+static pid_t forked; /* by the callback */
+
+static void fork_there(void *user, mar_session *s, const mar_progress *p)
+{
+    (void)user, (void)s, (void)p;
+    forked = start_child();
+}
+
+/* The call that the callback comes from ends with the reason in the child. */
+static void a_callback_may_fork(void **state)
+{
+    (void)state;
+    const mar_params p = params_with("num_iter 4, num_sampling_steps 4");
+    const demo d = demo_open(2);
+    for (int images = 0; images < 2; images++) {
+        uint8_t rgb[DEMO_BYTES * 2];
+        mar_session *s = demo_session(&d, &p, 2);
+        demo_begin(s, 2);
+        if (images) demo_finish(s);
+        mar_session_on_progress(s, fork_there, NULL);
+        const mar_status status = images ? mar_session_images(s, rgb) : mar_session_step(s);
+        if (forked == 0) {
+            CHECK_FORKED(status, mar_session_error(s));
+            _exit(0);
+        }
+        assert_session(s, status);
+        wait_for(forked);
+        mar_session_free(s);
+    }
+    demo_close(d);
+}
+
+typedef struct {
+    const demo *d;
+    const mar_params *p;
+    int loads; /* loads models and makes sessions, else only steps */
+    atomic_int *stop, *ready;
+} worker;
+
+static void *work(void *arg)
+{
+    const worker *w = arg;
+    mar_session *s = NULL;
+    float *tokens = malloc(DEMO_TOKENS * sizeof *tokens);
+    while (!atomic_load(w->stop)) {
+        mar_model *model = NULL;
+        if (!s) s = demo_session(w->d, w->p, 1);
+        if (w->loads && mar_model_load(w->d->m, "demo", 0, &model) != MAR_OK) break;
+        demo_generate(s, 1, tokens);
+        atomic_store(w->ready, 1);
+        if (w->loads) mar_session_free(s), s = NULL;
+        mar_model_free(model);
+    }
+    mar_session_free(s);
+    free(tokens);
+    return NULL;
+}
+
+/* What other threads hold at the moment of the fork keeps no child waiting. */
+static void fork_beside(int loads, int times)
+{
+    enum { THREADS = 3 };
+    static float expected[DEMO_TOKENS];
+    const mar_params p = params_with("num_iter 4, num_sampling_steps 4");
+    const demo d = demo_open(2);
+    make_expected(&d, &p, expected);
+    mar_session *s = demo_session(&d, &p, 1);
+    demo_begin(s, 1);
+    atomic_int stop = 0, ready[THREADS] = {0};
+    worker workers[THREADS];
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        workers[i] = (worker){&d, &p, loads, &stop, &ready[i]};
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+        while (!atomic_load(&ready[i])) usleep(1000);
+    }
+    for (int i = 0; i < times; i++) {
+        usleep((useconds_t)(i * 37 % 1000));
+        const pid_t child = start_child();
+        if (child == 0) {
+            use_in_child(d, s, &p);
+#ifndef __SANITIZE_ADDRESS__ /* its allocator may be locked by another thread */
+            const int generated = generate_in_child(&p, expected);
+            CHECK(generated || loads, "nothing was being made in oneDNN");
+#endif
+            _exit(0);
+        }
+        wait_for(child);
+    }
+    atomic_store(&stop, 1);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    mar_session_free(s);
+    demo_close(d);
+}
+
+static void forks_beside_steps(void **state)
+{
+    (void)state;
+    fork_beside(0, 10);
+}
+
+static void forks_beside_loads(void **state)
+{
+    (void)state;
+    fork_beside(1, 30);
+}
+
+int main(void)
+{
+    setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "4", 1); /* so that much is made anew */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mistakes_are_refused), cmocka_unit_test(none_is_missing),
+        cmocka_unit_test(a_child_is_told),      cmocka_unit_test(a_callback_may_fork),
+        cmocka_unit_test(forks_beside_steps),   cmocka_unit_test(forks_beside_loads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -443,7 +443,7 @@ static void interrupted(void **state)
         assert_true(made > 0 && made < wanted && wanted == 20000);
     else
         assert_non_null(strstr(said, "no image was finished")); /* the signal came during the first batch */
-    assert_int_equal(count_of(shown, "mar: "), 2); /* the first line is at once */
+    assert_int_equal(count_of(shown, "mar: "), 2);              /* the first line is at once */
     assert_non_null(strstr(shown, "mar: stopping; again to quit at once"));
     assert_int_equal(count_files(d), 0);
     free(shown);

@@ -66,6 +66,8 @@ static int measure_floor(fidelity *f)
 
 int fidelity_compare(fidelity *f, progress *bar)
 {
+    if (interruption_came()) return interruption_end("%s is not written", f->out);
+    interruption_ends(); /* nothing is kept of a comparison that is not whole */
     progress_note(bar, "comparing");
     int status = measure_floor(f);
     for (int i = 1; i < f->run_count && status == 0; i++) {
@@ -73,7 +75,6 @@ int fidelity_compare(fidelity *f, progress *bar)
         snprintf(note, sizeof note, "comparing run %d of %d", i, f->run_count - 1);
         progress_note(bar, note);
         status = compare(f, &f->runs[i]);
-        if (status == 0 && interruption_came()) status = interruption_end("%s is not written", f->out);
     }
     progress_clear(bar);
     return status;

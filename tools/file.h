@@ -4,10 +4,17 @@
 
 #include <stddef.h>
 
-/* Writes `data`, char [size], to a temporary file in the directory of `path`, syncs it and renames it, so that the path
- * has the old file or the whole new one. Signals that end the process wait until it is done. Returns 0, or 1 after
- * printing an error (full disk and file size limit included); nothing is left then. */
+/* Writes `data`, char [size], to a file that has no name or a hidden one in the directory of `path`, syncs it and gives
+ * it that path, so that the path has the old file or the whole new one. Signals that end the process wait as long as it
+ * has a hidden name. Returns 0, or 1 after printing an error (full disk and file size limit included); nothing is left
+ * then. */
 int tool_write_file(const char *path, const void *data, size_t size);
+
+/* The same without syncing: whole if the process is killed, but not if the machine fails. */
+int tool_write_file_unsynced(const char *path, const void *data, size_t size);
+
+/* Writes to standard output, past stdio's buffer. Returns 0, or 1 after printing an error. */
+int tool_write_output(const void *data, size_t size);
 
 /* Tries whether a file can be created in the directory of `path`. Returns 0, or 1 after printing why not. */
 int tool_can_write(const char *path);

@@ -3,15 +3,17 @@
 #include "tools/command.h"
 #include "tools/file.h"
 #include "tools/generate_job.h"
+#include "tools/grid.h"
 #include "tools/images.h"
+#include "tools/interruption.h"
 #include "tools/options_help.h"
 #include "tools/printable.h"
 #include "tools/progress.h"
 #include "tools/record.h"
+#include "tools/resume.h"
 #include "tools/stats.h"
 #include "tools/subcommands.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,15 +52,24 @@ static const mar_param image_rows[] = {
      .group = "Images",
      .type = MAR_TYPE_TEXT,
      .argument = "WHERE",
-     .help = "a directory or FILE.png\n"
-             "A name ending in .png is a file: the image, or all of them on a grid if there are several. Anything else "
-             "is a directory, made if it is not there, for 000000.png, 000001.png and so on, in class order."},
+     .help =
+         "a directory, FILE.png, or - for standard output\n"
+         "A name ending in .png is a file: the image, or all of them on a grid if there are several. So is a single "
+         "dash, standard output, which must not be a terminal. Anything else is a directory for 000000.png, "
+         "000001.png and so on, in class order. Directories that are not there are made."},
     {.name = "grid",
      .offset = offsetof(generate_options, grid),
      .group = "Images",
      .type = MAR_TYPE_FLAG,
      .help = "with a directory: all on a grid too, DIR/grid.png\n"
              "A row, or a column if there are more classes than images of each, is a class."},
+    {.name = "resume",
+     .offset = offsetof(generate_options, resume),
+     .group = "Images",
+     .type = MAR_TYPE_FLAG,
+     .help = "with a directory: make only the images missing there\n"
+             "All numbered images in it must be whole and have the text that this run gives them, else nothing is "
+             "written. Then the directory has what one run would have made."},
     {.name = "accept_map",
      .offset = offsetof(generate_options, accept_map),
      .group = "Images",
@@ -121,6 +132,17 @@ void manual_generate(FILE *out)
     options_manual(&set, 0, out);
 }
 
+/* What --out is must suit the others. */
+static int check_together(const generate_options *o, const output *out)
+{
+    if (out->is_stream && o->json)
+        return tool_error("--json: needs standard output for itself, expected another --out than -");
+    if (o->resume && out->is_file) return tool_error("--resume: --out is %s, expected a directory", o->out);
+    if (o->resume && o->accept_map)
+        return tool_error("--resume: cannot go on with --accept_map, whose map is of images made in one run");
+    return 0;
+}
+
 static int parse(int argc, char **argv, generate_options *o)
 {
     option_set set;
@@ -150,20 +172,6 @@ static int resolve_classes(generate_job *job)
     return 0;
 }
 
-/* Rows are classes, or columns if there are more classes than images of each: wide rather than high. With one
- * class, or one image of each, a square. */
-static void shape_grid(generate_job *job)
-{
-    if (job->class_count > 1 && job->num > 1) {
-        job->class_is_column = job->class_count >= job->num;
-        job->columns = job->class_is_column ? job->class_count : job->num;
-        job->rows = job->class_is_column ? job->num : job->class_count;
-    } else {
-        job->columns = (int)ceil(sqrt((double)job->total));
-        job->rows = (int)((job->total + job->columns - 1) / job->columns);
-    }
-}
-
 static int make_canvas(const generate_job *job, const char *path, image *canvas)
 {
     double pixels = image_grid_pixels(job->rows, job->columns, job->width, job->height);
@@ -180,7 +188,7 @@ static int make_canvases(generate_job *job)
 {
     const char *map = job->options.accept_map;
     const int grid = job->out.is_file ? job->total > 1 : job->options.grid;
-    shape_grid(job);
+    grid_shape(job);
     if (grid && make_canvas(job, job->out.path, &job->grid) != 0) return 1;
     if (!map) return 0;
     job->map_cell = malloc((size_t)job->width * (size_t)job->height * 3);
@@ -204,10 +212,11 @@ static int prepare(generate_job *job, progress *bar)
 {
     generate_options *o = &job->options;
     double began = tool_seconds();
-    if (classes_check_files(o->classes) != 0 || output_check(&job->out, o->out) != 0 || check_map(job) != 0) return 1;
+    if (classes_check_files(o->classes) != 0) return 1;
+    if (output_check(&job->out, o->out) != 0 || check_together(o, &job->out) != 0 || check_map(job) != 0) return 1;
     if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
     if (models_load(&job->store, &o->run, bar, &job->models) != 0) return 1;
-    if (resolve_classes(job) != 0) return 1;
+    if (record_identify(&o->run, &job->ids) != 0 || resolve_classes(job) != 0) return 1;
     if (o->batch > job->total) o->batch = (int)job->total;
     if (models_session(&job->models, &o->run, o->batch, &job->session) != 0) return 1;
     mar_session_image_size(job->session, &job->width, &job->height);
@@ -216,55 +225,46 @@ static int prepare(generate_job *job, progress *bar)
                           &job->fates) != 0)
         return tool_error("out of memory");
     job->load_s = tool_seconds() - began;
-    return 0;
+    return o->resume ? resume_find(job) : 0;
 }
 
 /* --- sinks ------------------------------------------------------------------------------------------ */
 
-/* Writes `picture` with its text; index and title as in record_texts_make. */
-static int write_picture(const generate_job *job, long index, const char *title, char *path, const image *picture)
+/* How the pictures of --out are stored: those in a directory are synced together, at the end. */
+static image_store store_of(const generate_job *job)
+{
+    return job->out.is_stream ? IMAGE_STREAM : job->out.directory ? IMAGE_UNSYNCED : IMAGE_SYNCED;
+}
+
+/* Writes `picture` with its text and frees the path; index and title as in record_texts_make. */
+static int write_picture(const generate_job *job, long index, const char *title, char *path, const image *picture,
+                         image_store store)
 {
     record_texts texts;
     if (!path) return 1;
     int failed = record_texts_make(job, index, title, &texts) != 0;
     if (!failed) {
-        failed = image_write_png(path, picture, texts.texts, texts.count);
+        failed = image_write_png(path, picture, texts.texts, texts.count, store);
         record_texts_free(&texts);
     }
     free(path);
     return failed;
 }
 
-/* Row and column of an image on the grid. */
-static void place(const generate_job *job, long index, int *row, int *column)
-{
-    const long group = index / job->num, member = index % job->num; /* class, image of the class */
-    *row = (int)(index / job->columns);
-    *column = (int)(index % job->columns);
-    if (job->class_count > 1 && job->num > 1) {
-        *row = (int)(job->class_is_column ? member : group);
-        *column = (int)(job->class_is_column ? group : member);
-    }
-}
-
 static int keep_image(generate_job *job, long index, const uint8_t *rgb)
 {
-    int row, column;
-    place(job, index, &row, &column);
-    if (job->grid.rgb) image_grid_set(&job->grid, row, column, job->width, job->height, rgb);
+    if (job->grid.rgb) grid_place(job, &job->grid, index, rgb);
     if (job->grid.rgb && job->out.is_file) return 0;
     const image picture = {job->width, job->height, (uint8_t *)(uintptr_t)rgb}; /* which writing leaves alone */
-    return write_picture(job, index, NULL, output_image_path(&job->out, index), &picture);
+    return write_picture(job, index, NULL, output_image_path(&job->out, index), &picture, store_of(job));
 }
 
 /* Image `index` was number i of the batch that the figures were taken of last. */
 static void keep_map(generate_job *job, long index, int i)
 {
-    int row, column;
     if (!job->map.rgb) return;
-    place(job, index, &row, &column);
     acceptance_draw(&job->fates, i, job->width, job->height, job->map_cell);
-    image_grid_set(&job->map, row, column, job->width, job->height, job->map_cell);
+    grid_place(job, &job->map, index, job->map_cell);
 }
 
 /* A sink: every image to its file, to the grid, to the map. */
@@ -275,6 +275,7 @@ static int take_pictures(void *self, const image_batch *batch)
     for (int i = 0; i < batch->n; i++) {
         if (keep_image(job, batch->first + i, batch->rgb + (size_t)i * bytes) != 0) return 1;
         keep_map(job, batch->first + i, i);
+        job->made++;
     }
     return 0;
 }
@@ -295,16 +296,13 @@ static int write_map(const generate_job *job)
     if (!job->map.rgb) return 0;
     char *path = strdup(job->options.accept_map);
     if (!path) return tool_error("%s: out of memory", job->options.accept_map);
-    return write_picture(job, index, title, path, &job->map);
+    return write_picture(job, index, title, path, &job->map, IMAGE_SYNCED);
 }
 
 /* --- the run ------------------------------------------------------------------------------------ */
 
-/* All images, then the grid and the map. Returns the exit status. */
-static int make_files(generate_job *job, progress *bar)
+static int make_images(generate_job *job, progress *bar)
 {
-    char kept[4200]; /* a path has room */
-    snprintf(kept, sizeof kept, job->out.is_file ? "%s is not written" : "they are in %s", job->out.path);
     const image_run run = {job->models.model, job->session};
     const image_plan plan = {.runs = &run,
                              .run_count = 1,
@@ -313,27 +311,61 @@ static int make_files(generate_job *job, progress *bar)
                              .classes = job->classes,
                              .class_count = job->class_count,
                              .class_images = job->num,
-                             .bar = bar,
-                             .kept = kept};
+                             .have = job->have,
+                             .takes_parts = 1,
+                             .bar = bar};
     const image_sink sinks[] = {{take_figures, job, 0, 0}, {take_pictures, job, 0, 1}}; /* the map is of the figures */
-    int status = run_images(&plan, sinks, 2);
-    if (status == 0 && job->grid.rgb) status = write_picture(job, -1, NULL, output_grid_path(&job->out), &job->grid);
-    return status == 0 ? write_map(job) : status;
+    return run_images(&plan, sinks, 2);
+}
+
+/* Says what an interruption has left, where, and how to go on. Returns the exit status. */
+static int say_interrupted(const generate_job *job)
+{
+    char there[64] = "", map[1100] = "";
+    const char *go_on = job->out.is_file || job->options.accept_map ? "" : "; --resume goes on";
+    if (job->existing) snprintf(there, sizeof there, ", %ld were there already", job->existing);
+    if (job->made == 0) return interruption_end("no image was finished%s%s", there, job->existing ? go_on : "");
+    if (job->map.rgb) snprintf(map, sizeof map, ", the map of their tokens is %.1000s", job->options.accept_map);
+    return interruption_end("%ld of %ld images were made%s, they are %s %s%s%s", job->made, job->total, there,
+                            job->out.is_file ? "on the grid" : "in", job->out.path, map, go_on);
+}
+
+/* All images, then the grid and the map; after an interruption those of what was finished. A directory's grid is left
+ * to the run that completes it. Returns the exit status. */
+static int make_files(generate_job *job, progress *bar)
+{
+    int status = make_images(job, bar), failed = 0;
+    const int interrupted = status > 1, one_picture = job->out.is_file;
+    if (status == 1 || (interrupted && job->made == 0)) return interrupted ? say_interrupted(job) : 1;
+    if (job->grid.rgb && (one_picture || !interrupted))
+        failed = write_picture(job, -1, NULL, output_grid_path(&job->out), &job->grid, store_of(job));
+    if (!failed) failed = write_map(job);
+    if (!failed) failed = output_sync(&job->out);
+    if (failed) return 1;
+    return interrupted ? say_interrupted(job) : 0;
 }
 
 static void print_summary(const generate_job *job)
 {
+    FILE *stream = job->out.is_stream ? stderr : stdout; /* the picture is on the other */
     char path[8192];
     int digits = job->run_s < 9.95 ? 2 : 1;
-    printf("wrote %s: %ld image%s of %dx%d in %.*f s", printable(job->out.path, path, sizeof path), job->total,
-           job->total > 1 ? "s" : "", job->width, job->height, digits, job->run_s);
-    if (job->total > 1) printf(" (%.2g s per image)", job->run_s / (double)job->total);
-    putchar('\n');
+    printable(job->out.path, path, sizeof path);
+    if (job->made == 0) {
+        fprintf(stream, "%s: all %ld images were there already\n", path, job->total);
+        return;
+    }
+    fprintf(stream, "wrote %s: %ld image%s of %dx%d in %.*f s", path, job->made, job->made > 1 ? "s" : "", job->width,
+            job->height, digits, job->run_s);
+    if (job->made > 1) fprintf(stream, " (%.2g s per image)", job->run_s / (double)job->made);
+    if (job->existing) fprintf(stream, ", %ld were there already", job->existing);
+    fputc('\n', stream);
 }
 
 static int generate(generate_job *job, progress *bar)
 {
     if (prepare(job, bar) != 0) return 1;
+    interruption_catch(); /* from here on there are files */
     if (output_begin(&job->out) != 0) return 1;
     double began = tool_seconds();
     int status = make_files(job, bar);
@@ -361,6 +393,8 @@ int cmd_generate(int argc, char **argv)
     free(job.grid.rgb);
     free(job.map.rgb);
     free(job.map_cell);
+    free(job.have);
+    output_free(&job.out);
     acceptance_free(&job.fates);
     free(job.classes);
     return status;

@@ -9,6 +9,12 @@
 #include "tools/output.h"
 #include "tools/run_options.h"
 
+/* What tells a model file from others of the same name: its size and a sum over parts of it, "" for what is built in or
+ * not used. */
+typedef struct {
+    char model[48], vae[48], draft[48];
+} record_ids;
+
 typedef struct {
     run_options run;        /* what is made */
     const char *classes;    /* as given, or NULL */
@@ -17,6 +23,7 @@ typedef struct {
     int num;                /* images per class; 0: the default */
     int batch;              /* images made at a time; later the total at most */
     int grid;               /* write a grid besides single images */
+    int resume;             /* go on with the images that are in the directory */
     int json;               /* print the record */
     int quiet;              /* print only errors */
 } generate_options;
@@ -33,6 +40,10 @@ typedef struct {
     long total;           /* class_count * num */
     int width, height;    /* of an image */
     output out;           /* where the images go */
+    record_ids ids;       /* of the model files */
+    uint8_t *have;        /* [total] 1: the image was there already; NULL without resume */
+    long existing;        /* images that were there already */
+    long made;            /* images that were made and kept */
     image grid;           /* all images; rgb is NULL if no grid is made */
     image map;            /* accepted tokens, laid out as the grid; rgb is NULL if not asked for */
     uint8_t *map_cell;    /* [height][width][3]: the map of one image, before it goes to its place; NULL as map.rgb */

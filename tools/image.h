@@ -16,8 +16,27 @@ typedef struct {
     const char *value; /* may be UTF-8 */
 } image_text;
 
-/* Encodes as PNG and writes it as tool_write_file does. Returns 0, or 1 after printing an error. */
-int image_write_png(const char *path, const image *picture, const image_text *texts, int text_count);
+/* Where a PNG goes, and how. */
+typedef enum {
+    IMAGE_SYNCED,   /* as tool_write_file */
+    IMAGE_UNSYNCED, /* as tool_write_file_unsynced: the caller syncs many at once */
+    IMAGE_STREAM    /* to standard output; the path is for messages */
+} image_store;
+
+/* Encodes as PNG and writes it. Returns 0, or 1 after printing an error. */
+int image_write_png(const char *path, const image *picture, const image_text *texts, int text_count, image_store store);
+
+/* A PNG that was read. */
+typedef struct {
+    image picture;
+    image_text *texts; /* [count]. The struct owns the array, the keys and the values */
+    int count;         /* of texts */
+} image_file;
+
+/* Reads a whole PNG of width x height pixels as image_write_png writes it. Returns 0, or 1 after printing what is wrong
+ * with the file; there is nothing to free then. */
+int image_read_png(const char *path, int width, int height, image_file *out);
+void image_file_free(image_file *file);
 
 /* Images of one size on a grid, GRID_GAP white pixels between them; cells without an image are white. */
 enum { GRID_GAP = 2 };
@@ -25,6 +44,7 @@ enum { GRID_GAP = 2 };
 /* Allocates the picture for rows x columns cells; the caller frees grid->rgb. Returns 0, or 1 if out of
  * memory. */
 int image_grid_create(int rows, int columns, int cell_width, int cell_height, image *grid);
+/* `rgb`, uint8_t [cell_height][cell_width][3], to its cell. */
 void image_grid_set(image *grid, int row, int column, int cell_width, int cell_height, const uint8_t *rgb);
 /* Pixels of such a grid, as a double since it may be absurdly large. */
 double image_grid_pixels(int rows, int columns, int cell_width, int cell_height);

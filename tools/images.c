@@ -12,7 +12,8 @@ typedef struct {
     float *tokens; /* [batch][seq_len][token_dim] of the largest run; NULL: no sink takes tokens */
     uint8_t *rgb;  /* [batch][height][width][3] of the largest run; NULL: no sink takes pixels */
     long finished; /* images that the sinks have taken, of all runs */
-    long wanted;   /* images of all runs */
+    long wanted;   /* images that are to be made, of all runs */
+    int decoded;   /* images of the batch in hand that have all their pixels */
 } image_loop;
 
 int image_plan_label(const image_plan *plan, long i)
@@ -72,25 +73,40 @@ static void show(const image_loop *loop, double images)
                     loop->wanted);
 }
 
-/* All steps of images first..first+n-1. Ends early, with MAR_OK, after an interruption. */
+/* All steps of images first..first+n-1. MAR_ECANCELLED after an interruption. */
 static mar_status make_tokens(image_loop *loop, mar_session *s, long first, int n)
 {
     for (int i = 0; i < n; i++) loop->labels[i] = image_plan_label(loop->plan, first + i);
-    interruption_cancels(s);
     mar_status status = mar_session_begin(s, (uint64_t)first, loop->labels, n);
     const double steps = mar_session_steps_left(s) + 1; /* the image decoder counts as one more */
     while (status == MAR_OK && !mar_session_done(s)) {
         const double left = mar_session_steps_left(s) + 1;
         show(loop, n * (1 - left / steps));
-        if (interruption_came()) break; /* before begin had forgotten older cancels */
+        if (interruption_came()) return MAR_ECANCELLED; /* begin forgets a cancel that came before it */
         status = mar_session_step(s);
     }
-    interruption_cancels(NULL);
-    return status == MAR_ECANCELLED ? MAR_OK : status;
+    return status;
+}
+
+static void note_decoded(void *user, mar_session *s, const mar_progress *p)
+{
+    image_loop *loop = user;
+    (void)s;
+    loop->decoded = p->images;
+}
+
+/* The pixels of the batch. Without plan.takes_parts nothing of it counts if it is interrupted. */
+static mar_status fetch_pixels(image_loop *loop, mar_session *s)
+{
+    loop->decoded = 0;
+    if (loop->plan->takes_parts) mar_session_on_progress(s, note_decoded, loop);
+    const mar_status status = mar_session_images(s, loop->rgb);
+    mar_session_on_progress(s, NULL, NULL);
+    return status;
 }
 
 /* What the sinks take of the finished batch. */
-static mar_status fetch(const image_loop *loop, const image_run *r, image_batch *batch, mar_stats *stats)
+static mar_status fetch(image_loop *loop, const image_run *r, image_batch *batch, mar_stats *stats)
 {
     mar_status status = MAR_OK;
     if (loop->tokens) {
@@ -98,30 +114,32 @@ static mar_status fetch(const image_loop *loop, const image_run *r, image_batch 
         batch->tokens = loop->tokens;
     }
     if (status == MAR_OK && loop->rgb && pixel_bytes(r) > 0) {
-        status = mar_session_images(r->session, loop->rgb);
+        status = fetch_pixels(loop, r->session);
         batch->rgb = loop->rgb;
+        if (status == MAR_ECANCELLED && loop->decoded > 0) {
+            batch->n = loop->decoded;
+            status = MAR_OK;
+        }
     }
     mar_session_get_stats(r->session, stats);
     batch->stats = stats;
     return status;
 }
 
-/* Returns 0, or 1 after an error, which was printed. The sinks get nothing of a batch that was interrupted. */
-static int make_batch(image_loop *loop, int turn, int run, const image_sink *sinks, int sink_count)
+/* Returns 0, or 1 after an error, which was printed. The sinks get nothing of a batch that was interrupted, or, with
+ * plan.takes_parts, what was finished. */
+static int make_batch(image_loop *loop, const image_batch *shape, const image_sink *sinks, int sink_count)
 {
-    const image_plan *plan = loop->plan;
-    const image_run *r = &plan->runs[run];
-    const long first = (long)turn * plan->batch, rest = plan->images - first;
-    image_batch batch = {.run = run,
-                         .turn = turn,
-                         .first = first,
-                         .n = rest < plan->batch ? (int)rest : plan->batch,
-                         .labels = loop->labels,
-                         .session = r->session};
+    const image_run *r = &loop->plan->runs[shape->run];
+    image_batch batch = *shape;
     mar_stats stats;
-    mar_status status = make_tokens(loop, r->session, first, batch.n);
-    if (status == MAR_OK && interruption_came()) return 0;
+    batch.labels = loop->labels;
+    batch.session = r->session;
+    interruption_cancels(r->session);
+    mar_status status = make_tokens(loop, r->session, batch.first, batch.n);
     if (status == MAR_OK) status = fetch(loop, r, &batch, &stats);
+    interruption_cancels(NULL);
+    if (status == MAR_ECANCELLED) return 0;
     char text[1024];
     if (status != MAR_OK)
         return tool_error("%s", run_options_dashed(mar_session_error(r->session), 1, text, sizeof text));
@@ -134,27 +152,62 @@ static int make_batch(image_loop *loop, int turn, int run, const image_sink *sin
 
 /* --- the loop ------------------------------------------------------------------------------------------- */
 
+/* Prints what became of the run, unless the caller does. Returns the exit status. */
 static int end(const image_loop *loop)
 {
+    if (!loop->plan->kept) return interruption_status();
     if (loop->finished == 0) return interruption_end("no image was finished");
     return interruption_end("%ld of %ld images were made, %s", loop->finished, loop->wanted, loop->plan->kept);
+}
+
+static int is_there(const image_plan *plan, long i)
+{
+    return plan->have && plan->have[i];
+}
+
+/* How many images from `first` on make the next batch: up to one that is there, and to a multiple of plan.batch. */
+static int batch_from(const image_plan *plan, long first)
+{
+    const long rest = plan->batch - first % plan->batch;
+    int n = 1;
+    while (n < rest && first + n < plan->images && !is_there(plan, first + n)) n++;
+    return n;
+}
+
+static long count_missing(const image_plan *plan)
+{
+    long missing = 0;
+    for (long i = 0; i < plan->images; i++) missing += !is_there(plan, i);
+    return missing;
+}
+
+/* A turn. */
+static int make_turn(image_loop *loop, int turn, long first, int n, const image_sink *sinks, int sink_count)
+{
+    const int runs = loop->plan->run_count;
+    for (int place = 0; place < runs; place++) {
+        const image_batch batch = {.run = (turn + place) % runs, .turn = turn, .first = first, .n = n};
+        if (make_batch(loop, &batch, sinks, sink_count) != 0) return 1;
+        if (interruption_came() && loop->finished < loop->wanted) return end(loop);
+    }
+    return 0;
 }
 
 static int make_all(image_loop *loop, const image_sink *sinks, int sink_count)
 {
     const image_plan *plan = loop->plan;
-    const int turns = image_plan_turns(plan);
-    for (int turn = 0; turn < turns; turn++)
-        for (int place = 0; place < plan->run_count; place++) {
-            if (make_batch(loop, turn, (turn + place) % plan->run_count, sinks, sink_count) != 0) return 1;
-            if (interruption_came() && loop->finished < loop->wanted) return end(loop);
-        }
-    return 0;
+    int turn = 0, status = 0;
+    for (long i = 0; status == 0 && i < plan->images;) {
+        const int n = is_there(plan, i) ? 1 : batch_from(plan, i);
+        if (!is_there(plan, i)) status = make_turn(loop, turn++, i, n, sinks, sink_count);
+        i += n;
+    }
+    return status;
 }
 
 int run_images(const image_plan *plan, const image_sink *sinks, int sink_count)
 {
-    image_loop loop = {.plan = plan, .wanted = plan->images * plan->run_count};
+    image_loop loop = {.plan = plan, .wanted = count_missing(plan) * plan->run_count};
     interruption_catch();
     if (plan->bar) progress_begin(plan->bar);
     int status = allocate(&loop, sinks, sink_count);

@@ -6,7 +6,7 @@
  *
  *     run_images(plan, sinks, n):  for every turn, for every run: begin, step ..., and hand the batch to each sink
  *
- * A signal ends it (interruption.h): the step in hand is finished, batches that the sinks have taken stay with them. */
+ * A signal ends it (interruption.h): the batch in hand is dropped, batches that the sinks have taken stay with them. */
 #ifndef TOOLS_IMAGES_H
 #define TOOLS_IMAGES_H
 
@@ -26,9 +26,12 @@ typedef struct {
     int batch;             /* images made at a time. The last turn has the rest */
     const int *classes;    /* [class_count], in 0..classes-1 of the model, or -1: unconditional */
     int class_count;       /* 1 or more */
-    long class_images; /* this many images in a row are of one class, then comes the next; after the last the first */
-    progress *bar;     /* shows how far the loop is; NULL: nothing does */
-    const char *kept;  /* what an interruption's message says of the images that were made: "they are in DIR" */
+    long class_images;   /* this many images in a row are of one class, then comes the next; after the last the first */
+    const uint8_t *have; /* [images] 1: is there already and is not made again; NULL: all are made */
+    int takes_parts;     /* 1: of a batch that was interrupted the sinks get the images that were decoded whole */
+    progress *bar;       /* shows how far the loop is; NULL: nothing does */
+    const char *kept;    /* what an interruption's message says of the images that were made: "they are in DIR"; NULL:
+                            the caller prints the message */
 } image_plan;
 
 /* A finished batch: images first..first+n-1 of a run. Everything in it is the loop's, and valid until the sink returns.
@@ -37,7 +40,7 @@ typedef struct {
     int run;             /* index in plan.runs */
     int turn;            /* from 0 */
     long first;          /* number of its first image */
-    int n;               /* its images, 1..plan.batch */
+    int n;               /* its images, 1..plan.batch. The statistics may be of more after an interruption */
     const int *labels;   /* [n], as in mar_session_begin */
     const float *tokens; /* [n][seq_len][token_dim]; NULL unless a sink takes tokens */
     const uint8_t *rgb;  /* [n][height][width][3]; NULL unless a sink takes pixels and the run has an image decoder */
@@ -56,12 +59,13 @@ typedef struct {
 /* The label of image i. */
 int image_plan_label(const image_plan *plan, long i);
 
-/* Images of each run over images at a time, rounded up. */
+/* Images of each run over images at a time, rounded up; none of them may be there already. */
 int image_plan_turns(const image_plan *plan);
 
-/* Makes the plan's images and hands every batch to sinks[0..sink_count-1] in this order. All memory is allocated before
- * the first batch. Returns 0; 1 after an error, which was printed; or 128 + the signal's number after an interruption,
- * which was said in one line: "mar: interrupted: 32 of 100 images were made, they are in DIR". */
+/* Makes the plan's images, those that are not there, and hands every batch to sinks[0..sink_count-1] in this order. All
+ * memory is allocated before the first batch. A batch is images k * plan.batch up to the next multiple, or a part of
+ * these where some are there. Returns 0; 1 after an error, which was printed; or 128 + the signal's number after an
+ * interruption, which was said in one line: "mar: interrupted: 32 of 100 images were made, they are in DIR". */
 int run_images(const image_plan *plan, const image_sink *sinks, int sink_count);
 
 #endif

@@ -1,6 +1,7 @@
 /* mar - the command: finds the subcommand and runs it. */
 #include "tools/command.h"
 #include "tools/commands.h"
+#include "tools/interruption.h"
 #include "tools/suggest.h"
 
 #include <errno.h>
@@ -67,6 +68,7 @@ static int run(int argc, char **argv)
 int main(int argc, char **argv)
 {
     signal(SIGXFSZ, SIG_IGN); /* a file over the size limit is an error to report, not a death */
+    interruption_ends();      /* until there is something to keep */
     int status = run(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         int reason = errno;

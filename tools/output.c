@@ -4,6 +4,7 @@
 #include "tools/file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,26 @@ static char *copy(const char *path)
     return own;
 }
 
-/* The directory does not exist: can it be made? */
+/* Whether the directory `path`, which does not exist, can be made: tries the last part of it that is there. */
+static int can_make(const char *path)
+{
+    struct stat st;
+    char *name = copy(path);
+    if (!name) return 1;
+    for (int there = 0; !there;) {
+        for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--) name[n - 1] = '\0';
+        char *above = strdup(name);
+        char *slash = above ? strrchr(above, '/') : NULL;
+        if (slash) slash[slash == above ? 1 : 0] = '\0';
+        there = !slash || stat(above, &st) == 0 || errno != ENOENT;
+        if (!there) strcpy(name, above);
+        free(above);
+    }
+    const int failed = tool_can_write(name);
+    free(name);
+    return failed;
+}
+
 static int check_new_directory(const char *path)
 {
     static const char *const pictures[] = {".jpg",  ".jpeg", ".webp", ".gif",  ".bmp",  ".ppm", ".tif",
@@ -34,11 +54,18 @@ static int check_new_directory(const char *path)
     for (int i = 0; pictures[i]; i++)
         if (tool_ends_with(path, pictures[i]))
             return tool_error("%s: pictures are written as PNG, expected a name ending in .png or a directory", path);
-    char *name = copy(path);
-    if (!name) return 1;
-    for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--) name[n - 1] = '\0';
-    int failed = tool_can_write(name);
-    free(name);
+    return can_make(path);
+}
+
+/* FILE.png: the directory that it goes to may be missing. */
+static int check_file(const char *path)
+{
+    struct stat st;
+    char *directory = strndup(path, (size_t)(tool_base_name(path) - path));
+    if (!directory) return tool_error("%s: out of memory", path);
+    const int missing = *directory && stat(directory, &st) != 0 && errno == ENOENT;
+    const int failed = missing ? can_make(directory) : tool_can_write_as(path, ".png");
+    free(directory);
     return failed;
 }
 
@@ -51,7 +78,7 @@ int output_writes(const output *out, const char *path)
 {
     const char *name = tool_base_name(path);
     if (out->is_file) return tool_same_path(out->path, path);
-    if (strcmp(name, "grid.png") != 0 && (strspn(name, "0123456789") != 6 || strcmp(name + 6, ".png") != 0)) return 0;
+    if (strcmp(name, "grid.png") != 0 && output_image_index(name) < 0) return 0;
     char *own = join(out->path, name);
     const int same = own && tool_same_path(own, path);
     free(own);
@@ -60,8 +87,12 @@ int output_writes(const output *out, const char *path)
 
 int output_check(output *out, const char *path)
 {
-    *out = (output){.path = path, .is_file = tool_ends_with(path, ".png")};
-    if (out->is_file) return tool_can_write_as(path, ".png");
+    const int is_stream = strcmp(path, "-") == 0;
+    *out = (output){.path = path, .is_file = is_stream || tool_ends_with(path, ".png"), .is_stream = is_stream};
+    if (is_stream && isatty(STDOUT_FILENO))
+        return tool_error("--out -: standard output is a terminal, expected a pipe or a file");
+    if (is_stream) return 0;
+    if (out->is_file) return check_file(path);
     struct stat st;
     int exists = stat(path, &st) == 0;
     if (!exists && errno != ENOENT) return cannot_look(path);
@@ -73,15 +104,56 @@ int output_check(output *out, const char *path)
     return failed;
 }
 
-int output_begin(output *out)
+/* Makes the directory of the first `length` bytes of the path, `name`, if it is not there. */
+static int make_directory(output *out, const char *name, size_t length)
 {
-    if (out->is_file) return 0;
-    if (mkdir(out->path, 0777) == 0) {
-        out->created = 1;
+    struct stat st;
+    if (mkdir(name, 0777) == 0) {
+        out->made[out->made_count++] = length;
         return 0;
     }
-    if (errno == EEXIST) return 0;
-    return tool_error("%s: cannot make the directory: %s", out->path, strerror(errno));
+    const int reason = errno;
+    if (reason == EEXIST || (stat(name, &st) == 0 && S_ISDIR(st.st_mode))) return 0;
+    return tool_error("%s: cannot make the directory: %s", name, strerror(reason));
+}
+
+/* Makes the directories that end where a slash follows, and the last one unless the path is a file's. */
+static int make_directories(output *out)
+{
+    const size_t size = strlen(out->path);
+    char *name = copy(out->path);
+    out->made = malloc((size + 1) * sizeof *out->made);
+    if (!out->made && name) tool_error("%s: out of memory", out->path);
+    int failed = !name || !out->made;
+    for (size_t n = 1; !failed && n <= size; n++) {
+        if (name[n - 1] == '/' || (n < size ? name[n] != '/' : out->is_file)) continue;
+        const char rest = name[n];
+        name[n] = '\0';
+        failed = make_directory(out, name, n);
+        name[n] = rest;
+    }
+    free(name);
+    return failed;
+}
+
+int output_begin(output *out)
+{
+    if (out->is_stream) return 0;
+    if (make_directories(out) != 0) {
+        output_abandon(out);
+        return 1;
+    }
+    if (out->is_file) return 0;
+    const int fd = open(out->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    out->directory = fd > 0 ? fd : 0; /* a directory need not be readable to be written to */
+    return 0;
+}
+
+int output_sync(const output *out)
+{
+    if (!out->directory || syncfs(out->directory) == 0) return 0;
+    if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return 0; /* some file systems have none */
+    return tool_error("%s: cannot store the pictures: %s", out->path, strerror(errno));
 }
 
 char *output_image_path(const output *out, long index)
@@ -97,7 +169,24 @@ char *output_grid_path(const output *out)
     return out->is_file ? copy(out->path) : join(out->path, "grid.png");
 }
 
+long output_image_index(const char *name)
+{
+    return strspn(name, "0123456789") == 6 && strcmp(name + 6, ".png") == 0 ? strtol(name, NULL, 10) : -1;
+}
+
 void output_abandon(output *out)
 {
-    if (out->created) rmdir(out->path); /* fails, as it should, when finished images are in it */
+    for (; out->made_count > 0; out->made_count--) {
+        char *name = strndup(out->path, out->made[out->made_count - 1]);
+        if (name) rmdir(name); /* fails, as it should, when finished images are in it */
+        free(name);
+    }
+}
+
+void output_free(output *out)
+{
+    if (out->directory) close(out->directory);
+    free(out->made);
+    out->made = NULL;
+    out->directory = 0;
 }

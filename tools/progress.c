@@ -2,6 +2,7 @@
 
 #include "tools/command.h"
 #include "tools/printable.h"
+#include "tools/interruption.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -20,10 +21,19 @@ void progress_clear(progress *p)
     if (p->shown) fputs("\r\033[K", stderr);
 }
 
+/* Draws, unless a signal's message stands there already. */
+static void draw(const char *line)
+{
+    sigset_t before;
+    interruption_hold(&before);
+    if (!interruption_came()) fprintf(stderr, "\r%s\033[K", line);
+    interruption_release(&before);
+}
+
 void progress_note(progress *p, const char *what)
 {
     char line[71];
-    if (p->shown) fprintf(stderr, "\r\033[K%s", printable(what, line, sizeof line));
+    if (p->shown) draw(printable(what, line, sizeof line));
 }
 
 void progress_begin(progress *p)
@@ -48,7 +58,7 @@ void progress_update(progress *p, double done, long finished, long wanted)
     if (done < 1 && now - p->last_drawn < 0.1) return;
     p->last_drawn = now;
 
-    char numbers[96], left[32] = "";
+    char numbers[96], left[32] = "", line[256];
     if (done > 0) {
         duration((now - p->began) * (1 - done) / done, left, sizeof left);
         strcat(left, " left");
@@ -61,12 +71,14 @@ void progress_update(progress *p, double done, long finished, long wanted)
     int bar = columns - used - 5;
     if (bar > BAR_MAX) bar = BAR_MAX;
     if (bar < 4) {
-        fprintf(stderr, "\r\033[K%3.0f%%", 100 * done);
+        snprintf(line, sizeof line, "%3.0f%%", 100 * done);
+        draw(line);
         return;
     }
     char cells[BAR_MAX + 1];
     memset(cells, '.', (size_t)bar);
     memset(cells, '#', (size_t)(done * bar));
     cells[bar] = '\0';
-    fprintf(stderr, "\r[%s] %s\033[K", cells, numbers);
+    snprintf(line, sizeof line, "[%s] %s", cells, numbers);
+    draw(line);
 }

@@ -7,10 +7,56 @@
 #include "tools/text.h"
 
 #include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* --- which files ---------------------------------------------------------------------------------------- */
+
+enum { PARTS = 64, PART_SIZE = 4096 }; /* of a file that are read: training changes every weight */
+
+/* FNV-1a of parts that are spread evenly over the file. Returns 0, or 1 with errno set. */
+static int sum_parts(int fd, off_t size, uint64_t *sum)
+{
+    unsigned char part[PART_SIZE];
+    *sum = 14695981039346656037u;
+    for (int i = 0; i < PARTS; i++) {
+        const off_t at = size > PART_SIZE ? (size - PART_SIZE) / (PARTS - 1) * i : 0;
+        const ssize_t n = pread(fd, part, sizeof part, at);
+        if (n < 0) return 1;
+        for (ssize_t k = 0; k < n; k++) *sum = (*sum ^ part[k]) * 1099511628211u;
+    }
+    return 0;
+}
+
+/* Returns 0, or 1 after printing an error. */
+static int identify(const char *path, char *text, size_t text_size)
+{
+    struct stat st;
+    uint64_t sum = 0;
+    *text = '\0';
+    if (!path || run_is_demo(path)) return 0;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int failed = fd < 0 || fstat(fd, &st) != 0 || sum_parts(fd, st.st_size, &sum) != 0, reason = errno;
+    if (fd >= 0) close(fd);
+    if (failed) return tool_error("%s: cannot read: %s", path, strerror(reason));
+    snprintf(text, text_size, "%lld bytes, %016" PRIx64, (long long)st.st_size, sum);
+    return 0;
+}
+
+int record_identify(const run_options *run, record_ids *out)
+{
+    return identify(run->model, out->model, sizeof out->model) || identify(run->vae, out->vae, sizeof out->vae) ||
+           identify(run->draft, out->draft, sizeof out->draft);
+}
+
+/* --- text in pictures ----------------------------------------------------------------------------------- */
 
 /* What the library runs on, without the number of threads: that changes no image, so it is not in the file.
  */
@@ -86,10 +132,16 @@ int record_texts_make(const generate_job *job, long index, const char *title, re
         free(names);
         add(out, "image", "0-%ld", job->total - 1);
         add(out, "num", "%d", job->num);
+        if (job->existing + job->made < job->total)
+            add(out, "finished", "%ld of %ld images", job->existing + job->made, job->total);
     }
     add_options(out, &job->options.run);
     add(out, "model", "%s", tool_base_name(job->options.run.model));
     add(out, "vae", "%s", tool_base_name(job->options.run.vae));
+    add(out, "heads", "%d", mar_model_get_config(job->models.model)->heads);
+    if (*job->ids.model) add(out, "model_id", "%s", job->ids.model);
+    if (*job->ids.vae) add(out, "vae_id", "%s", job->ids.vae);
+    if (*job->ids.draft) add(out, "draft_id", "%s", job->ids.draft);
     add(out, "backend", "%.*s", backend_length(job), mar_backend_description(job->models.library));
     for (int i = 0; i < out->count; i++)
         if (!out->texts[i].value) {
@@ -159,8 +211,11 @@ static void add_times(cJSON *record, const generate_job *job)
 {
     cJSON_AddNumberToObject(record, "load_seconds", job->load_s);
     cJSON_AddNumberToObject(record, "seconds", job->run_s);
-    cJSON_AddNumberToObject(record, "seconds_per_image", job->run_s / (double)job->total);
-    stats_record(&job->stats, job->total, record);
+    if (job->made > 0)
+        cJSON_AddNumberToObject(record, "seconds_per_image", job->run_s / (double)job->made);
+    else
+        cJSON_AddNullToObject(record, "seconds_per_image");
+    stats_record(&job->stats, job->made, record);
     if (job->models.draft) acceptance_record(&job->fates, record);
 }
 
@@ -178,6 +233,7 @@ int record_print_json(const generate_job *job)
     add_classes(record, job);
     cJSON_AddNumberToObject(record, "num", job->num);
     cJSON_AddNumberToObject(record, "images", (double)job->total);
+    cJSON_AddNumberToObject(record, "images_existing", (double)job->existing);
     cJSON_AddNumberToObject(record, "batch", job->options.batch);
     cJSON_AddNumberToObject(record, "width", job->width);
     cJSON_AddNumberToObject(record, "height", job->height);

@@ -9,9 +9,13 @@ typedef struct {
     int count;         /* of texts */
 } record_texts;
 
+/* Reads parts of the model files. Returns 0, or 1 after printing an error. */
+int record_identify(const run_options *run, record_ids *out);
+
 /* Text of image `index`, or of the grid for index -1; `title` may be NULL. Of the options it has those that have an
  * effect and either say what is sampled in how many steps, belong to a way to be faster that is on, or are not at their
- * defaults. Returns 0, or 1 after printing "out of memory". */
+ * defaults. Of a grid that is not complete it says how many images there are. Returns 0, or 1 after printing "out of
+ * memory". */
 int record_texts_make(const generate_job *job, long index, const char *title, record_texts *out);
 void record_texts_free(record_texts *texts);
 

@@ -157,6 +157,42 @@ static void cpu_to_act(kern_queue *k, const float *x, size_t n, act *y)
     if (kern_live(k)) cpu_for(q, (int)((n + CONVERTED - 1) / CONVERTED), 16.0 * (double)n, to_act_body, &l);
 }
 
+/* --- loops -------------------------------------------------------------------------------------------------------- */
+
+/* Multiply-adds between two looks at whether the queue is cancelled: tenths of a second on a slow core, and far more
+ * than a look takes. */
+#define SLICE 3e8
+
+typedef struct {
+    const cpu_queue *q;
+    team_body *body;
+    void *arg;
+    int slice; /* items between two looks */
+} sliced_loop;
+
+static void slices_body(void *arg, int first, int last, int thread)
+{
+    const sliced_loop *l = arg;
+    while (first < last && !cpu_cancelled(l->q)) {
+        const int end = last - first > l->slice ? first + l->slice : last;
+        l->body(l->arg, first, end, thread);
+        first = end;
+    }
+}
+
+void cpu_for(cpu_queue *q, int n, double work, team_body *body, void *arg)
+{
+    enum { LITTLE = 200000 }; /* some microseconds; handing out a loop takes one */
+    if (work >= LITTLE) {
+        const double items = SLICE / work * n;
+        sliced_loop l = {q, body, arg, items < 1 ? 1 : items < n ? (int)items : n};
+        team_for(q->caller, n, slices_body, &l);
+    } else if (n > 0 && !cpu_cancelled(q)) {
+        body(arg, 0, n, 0);
+    }
+    if (cpu_cancelled(q)) kern_live(&q->base); /* fails: a part may be missing */
+}
+
 /* --- queues ------------------------------------------------------------------------------------------------------- */
 
 static void cpu_queue_free(kern_queue *k)

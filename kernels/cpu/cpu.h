@@ -45,16 +45,15 @@ static inline cpu_queue *cpu_of(kern_queue *k)
     return (cpu_queue *)k;
 }
 
-/* Runs body on items 0 .. n-1 (base/team.h), divided among the team's threads if the loop is worth that: `work` counts
- * its multiply-adds, or elements of a row kernel times 16. */
-static inline void cpu_for(cpu_queue *q, int n, double work, team_body *body, void *arg)
+static inline int cpu_cancelled(const cpu_queue *q)
 {
-    enum { LITTLE = 200000 }; /* some microseconds; handing out a loop takes one */
-    if (work >= LITTLE)
-        team_for(q->caller, n, body, arg);
-    else if (n > 0)
-        body(arg, 0, n, 0);
+    return q->base.cancel && __atomic_load_n(q->base.cancel, __ATOMIC_RELAXED);
 }
+
+/* Runs body on items 0 .. n-1 (base/team.h), divided among the team's threads if the loop is worth that: `work` counts
+ * its multiply-adds, or elements of a row kernel times 16. What is not begun when the queue is cancelled is left out,
+ * and the queue has failed then. */
+void cpu_for(cpu_queue *q, int n, double work, team_body *body, void *arg);
 
 /* p + n elements of act. */
 static inline void *act_at(const kern_device *d, const void *p, size_t n)

@@ -425,7 +425,7 @@ static char *interrupt_at(const char *directory, const char *sign, char *const *
     return shown;
 }
 
-/* No page, no half-written file, one line. */
+/* No page, no half-written file, two lines. */
 static void interrupted(void **state)
 {
     char *d = temporary_directory();
@@ -443,7 +443,8 @@ static void interrupted(void **state)
         assert_true(made > 0 && made < wanted && wanted == 20000);
     else
         assert_non_null(strstr(said, "no image was finished")); /* the signal came during the first batch */
-    assert_int_equal(count_of(shown, "mar: "), 1);
+    assert_int_equal(count_of(shown, "mar: "), 2);              /* the first line is at once */
+    assert_non_null(strstr(shown, "mar: stopping; again to quit at once"));
     assert_int_equal(count_files(d), 0);
     free(shown);
     remove_directory(d);

@@ -2,15 +2,12 @@
 #include "tests/support/command.h"
 
 #include <cjson/cJSON.h>
-#include <fcntl.h>
 #include <math.h>
 #include <png.h>
 #include <pty.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -393,46 +390,6 @@ static void progress_on_a_terminal(void **state)
     command_result_free(&r);
 }
 
-/* Ctrl-C: finished images stay and are whole, nothing half-written is left, the status says so. */
-static void interrupted(void **state)
-{
-    const char *d = *state;
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        if (chdir(d) != 0) _exit(127);
-        int err = open("err", O_CREAT | O_WRONLY, 0666);
-        dup2(err, STDERR_FILENO);
-        execl(getenv("MAR_COMMAND"), "mar", "generate", "--class", "1", "--num", "1000000", "--batch", "2",
-              "--num_iter", "4", "--num_sampling_steps", "8", "--out", "d", (char *)NULL);
-        _exit(127);
-    }
-    char path[4096];
-    snprintf(path, sizeof path, "%s/d/000003.png", d);
-    struct stat st;
-    for (int i = 0; i < 6000 && stat(path, &st) != 0; i++) usleep(10000);
-    assert_int_equal(stat(path, &st), 0);
-    kill(child, SIGINT);
-    int status;
-    waitpid(child, &status, 0);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 130);
-
-    snprintf(path, sizeof path, "%s/d", d);
-    int files = count_files(path);
-    assert_true(files >= 4);
-    for (int i = 0; i < files; i++) { /* exactly 000000.png to the last, all readable */
-        char name[32];
-        snprintf(name, sizeof name, "d/%06d.png", i);
-        picture p = open_picture(d, name);
-        close_picture(&p);
-    }
-    char *err = read_whole_file(d, "err", NULL), said[96];
-    snprintf(said, sizeof said, "mar: interrupted: %d of 1000000 images were made, they are in d\n", files);
-    assert_string_equal(err, said);
-    free(err);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -446,7 +403,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(head_speculation, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(draft_in_the_text, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(progress_on_a_terminal, command_setup, command_teardown),
-        cmocka_unit_test_setup_teardown(interrupted, command_setup, command_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

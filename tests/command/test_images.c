@@ -1,12 +1,16 @@
 /* The image loop of the command: who gets which batch in which order, what is in it, and how it ends. */
+#include "tests/support/spy.h"
 #include "tests/support/support.h"
 
 #include "tools/images.h"
 #include "tools/models.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* Demo tokens: 64 of 8 channels. Images: 32x32. */
 enum { TOKENS = 64 * 8, PIXELS = 32 * 32 * 3, IMAGES = 7, BATCH = 3, TURNS = 3, CALLS_MAX = 64 };
@@ -62,6 +66,7 @@ typedef struct {
     } calls[CALLS_MAX];
     float tokens[3][IMAGES][TOKENS];   /* by run and image */
     uint8_t pixels[3][IMAGES][PIXELS]; /* the same */
+    int parts;                         /* 1: of whole batches the sinks may get parts */
     int fail_at;                       /* the call that reports an error, from 1; 0: none */
 } record;
 
@@ -80,7 +85,8 @@ static int take(void *self, const image_batch *b)
     r->calls[at].n = b->n, r->calls[at].first = b->first;
     r->calls[at].has_tokens = b->tokens != NULL, r->calls[at].has_pixels = b->rgb != NULL;
     memcpy(r->calls[at].labels, b->labels, (size_t)b->n * sizeof *b->labels);
-    assert_true(b->stats->total_s > 0 && b->stats->tokens == 64 * b->n);
+    assert_true(b->stats->total_s > 0);
+    assert_int_equal(b->stats->tokens, 64 * (r->parts ? BATCH : b->n));
     assert_in_range(b->first, 0, IMAGES - b->n);
     if (b->tokens) memcpy(r->tokens[b->run][b->first], b->tokens, (size_t)b->n * sizeof r->tokens[0][0]);
     if (b->rgb) memcpy(r->pixels[b->run][b->first], b->rgb, (size_t)b->n * sizeof r->pixels[0][0]);
@@ -231,6 +237,73 @@ static void a_session_fails(void **state)
     assert_non_null(strstr(mar_session_error(demo.without_decoder), "class 10"));
 }
 
+/* Images that are there are not made, and no others differ for that. */
+static void some_are_there(void **state)
+{
+    (void)state;
+    static record r, all;
+    r = all = (record){0};
+    const image_run run = {demo.models[0], demo.with_decoder};
+    image_plan plan = plan_of(&run, 1);
+    recorder one = {&all, 0}, other = {&r, 0};
+    const image_sink whole = {take, &one, 1, 1}, part = {take, &other, 1, 1};
+    static const uint8_t have[IMAGES] = {0, 1, 0, 0, 0, 0, 1};
+    assert_int_equal(run_images(&plan, &whole, 1), 0);
+    plan.have = have;
+    assert_int_equal(run_images(&plan, &part, 1), 0);
+    static const long first[] = {0, 2, 3}, n[] = {1, 1, 3}; /* up to a multiple of the batch */
+    assert_int_equal(r.count, 3);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(r.calls[i].first, first[i]);
+        assert_int_equal(r.calls[i].n, n[i]);
+        assert_int_equal(r.calls[i].turn, i);
+    }
+    for (int i = 0; i < IMAGES; i++)
+        if (!have[i]) assert_close(r.tokens[0][i], all.tokens[0][i], TOKENS, 1e-5);
+}
+
+static void interrupt(mar_session *s)
+{
+    (void)s;
+    raise(SIGINT);
+}
+
+/* A signal in the middle of an image's decoding: the images of the batch before it are finished, and kept by a plan
+ * that takes parts. Each in a process of its own, which cannot forget a signal. */
+static void interrupted_while_decoding(void **state)
+{
+    (void)state;
+    static record r;
+    const image_run run = {demo.models[0], demo.with_decoder};
+    image_plan plan = plan_of(&run, 1);
+    recorder all = {&r, 0};
+    const image_sink sink = {take, &all, 1, 1};
+    r = (record){0};
+    spy_on(demo.with_decoder, "conv", -1, NULL);
+    assert_int_equal(run_images(&plan, &sink, 1), 0);
+    const long convolutions = spy_off() / IMAGES; /* of an image */
+    static uint8_t expected[BATCH][PIXELS];
+    memcpy(expected, r.pixels[0], sizeof expected);
+    plan.kept = NULL;
+    for (int parts = 0; parts < 2; parts++)
+        for (int whole = 0; whole < BATCH; whole++) {
+            const pid_t child = fork();
+            if (child == 0) {
+                plan.takes_parts = parts;
+                r = (record){.parts = 1};
+                spy_on(demo.with_decoder, "conv", convolutions * whole + 3, interrupt);
+                const int status = run_images(&plan, &sink, 1), kept = parts ? whole : 0;
+                if (status != 130) _exit(1);
+                if (r.count != (kept > 0)) _exit(2);
+                if (kept && (r.calls[0].n != kept || r.calls[0].first != 0)) _exit(3);
+                _exit(memcmp(r.pixels[0], expected, (size_t)kept * PIXELS) == 0 ? 0 : 4);
+            }
+            int ended;
+            waitpid(child, &ended, 0);
+            if (ended != 0) fail_msg("parts %d, image %d: %x", parts, whole, ended);
+        }
+}
+
 /* Runs that ask for the same file in the same way share it; arithmetic and heads are part of the way. */
 static void files_are_loaded_once(void **state)
 {
@@ -279,6 +352,8 @@ int main(void)
         cmocka_unit_test(one_session_again),
         cmocka_unit_test(a_sink_fails),
         cmocka_unit_test(a_session_fails),
+        cmocka_unit_test(some_are_there),
+        cmocka_unit_test(interrupted_while_decoding),
         cmocka_unit_test(files_are_loaded_once),
     };
     return cmocka_run_group_tests(tests, open_demo, close_demo);

@@ -502,7 +502,7 @@ static int texts_of(const char *directory, const char *name, char names[NAMES_MA
 /* A key of the picture is one of `other`, or an option that has an effect and a value, with that as text. */
 static void assert_texts(const char *directory, const char *name, const mar_params *given, const cJSON *parameters)
 {
-    static const char other[] = " Software class image model vae backend ";
+    static const char other[] = " Software class image model vae heads model_id vae_id draft_id backend ";
     char names[NAMES_MAX][64], values[NAMES_MAX][64], word[80];
     const int n = texts_of(directory, name, names, values);
     for (int k = 0; k < n; k++) {

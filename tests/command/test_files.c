@@ -1,0 +1,267 @@
+/* How pictures get their names, in this process with the system's calls watched: nothing has a name before it is whole,
+ * a directory of images is synced once, a single file by itself, and what cannot be stored is an error. And where
+ * pictures can go: directories that are not there, and standard output. */
+#include "tests/support/command.h"
+#include "tools/subcommands.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define TINY      "--num_iter", "1", "--num_sampling_steps", "2", "--threads", "1", "--quiet"
+#define TINY_TEXT " --num_iter 1 --num_sampling_steps 2 "
+
+/* --- the system's calls ------------------------------------------------------------------------------------------- */
+
+static struct {
+    int fsyncs, syncfss, links, hidden; /* calls; hidden: files that were opened by a hidden name */
+    int no_unnamed, no_proc;            /* 1: as a file system without O_TMPFILE, as a machine without /proc */
+    int sync_fails;                     /* errno of syncfs; 0: it works */
+    const char *place;                  /* where no name may be while a file is not whole */
+    int early;                          /* names that were there all the same */
+} calls;
+
+int fsync(int fd)
+{
+    calls.fsyncs++;
+    return (int)syscall(SYS_fsync, fd);
+}
+
+int syncfs(int fd)
+{
+    calls.syncfss++;
+    if (!calls.sync_fails) return (int)syscall(SYS_syncfs, fd);
+    errno = calls.sync_fails;
+    return -1;
+}
+
+int linkat(int from, const char *old, int to, const char *new, int flags)
+{
+    calls.links++;
+    if (calls.place && access(calls.place, F_OK) == 0) calls.early++;
+    if (!calls.no_proc) return (int)syscall(SYS_linkat, from, old, to, new, flags);
+    errno = ENOENT;
+    return -1;
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list arguments;
+    va_start(arguments, flags);
+    const mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(arguments, mode_t) : 0;
+    va_end(arguments);
+    if ((flags & O_TMPFILE) == O_TMPFILE && calls.no_unnamed) {
+        errno = EOPNOTSUPP;
+        return -1;
+    }
+    calls.hidden += (flags & O_CREAT) && strstr(path, "/.mar-") != NULL;
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+static void watch(const char *place)
+{
+    memset(&calls, 0, sizeof calls);
+    calls.place = place;
+}
+
+/* --- tests -------------------------------------------------------------------------------------------------------- */
+
+static char *in(const char *directory, const char *name)
+{
+    char *path;
+    if (asprintf(&path, "%s/%s", directory, name) < 0) fail_msg("out of memory");
+    return path;
+}
+
+/* mar generate, here. Returns its exit status. */
+static int generate(char *num, char *out, char *more)
+{
+    char *argv[] = {"generate", "--class", "1", "--num", num, "--out", out, TINY, more, NULL};
+    int argc = 0;
+    while (argv[argc]) argc++;
+    return cmd_generate(argc, argv);
+}
+
+static void assert_same_directories(const char *directory, const char *a, const char *b)
+{
+    char line[200];
+    snprintf(line, sizeof line, "diff -r %s %s", a, b);
+    command_result r = command_run(directory, line);
+    if (r.status != 0) fail_msg("%s", r.out);
+    command_result_free(&r);
+}
+
+/* One sync for 20 images and their grid, and one for a file. */
+static void syncs(void **state)
+{
+    char *d = in(*state, "d"), *file = in(*state, "x.png");
+    watch(NULL);
+    assert_int_equal(generate("20", d, "--grid"), 0);
+    assert_int_equal(calls.fsyncs, 0);
+    assert_int_equal(calls.syncfss, 1);
+    assert_int_equal(count_files(d), 21);
+    watch(NULL);
+    assert_int_equal(generate("20", file, NULL), 0);
+    assert_int_equal(calls.fsyncs, 1);
+    assert_int_equal(calls.syncfss, 0);
+    free(d);
+    free(file);
+}
+
+/* An image has no name of any kind before it is whole, and needs one more only to take another's place. */
+static void unnamed_until_whole(void **state)
+{
+    char *file = in(*state, "x.png");
+    watch(file);
+    assert_int_equal(generate("1", file, NULL), 0);
+    assert_int_equal(calls.links, 1);
+    assert_int_equal(calls.early, 0);
+    assert_int_equal(calls.hidden, 0);
+    assert_int_equal(generate("1", file, NULL), 0);
+    assert_int_equal(calls.links, 3); /* to its name, which is taken, and to a hidden one, which is renamed */
+    assert_int_equal(calls.hidden, 0);
+    assert_int_equal(count_files(*state), 1);
+    free(file);
+}
+
+/* A file system that has no files without a name, or a machine without /proc, gets the same files. */
+static void without_unnamed_files(void **state)
+{
+    char *plain = in(*state, "plain"), *other = in(*state, "other"), *bare = in(*state, "bare");
+    watch(NULL);
+    assert_int_equal(generate("3", plain, NULL), 0);
+    calls.no_unnamed = 1;
+    for (int again = 0; again < 2; again++) {
+        calls.hidden = 0;
+        assert_int_equal(generate("3", other, NULL), 0);
+        assert_in_range(calls.hidden, 3, 4); /* and one to try the directory */
+        assert_same_directories(*state, "plain", "other");
+    }
+    watch(NULL);
+    calls.no_proc = 1;
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(generate("3", bare, NULL), 0);
+        assert_same_directories(*state, "plain", "bare");
+    }
+    watch(NULL);
+    free(plain);
+    free(other);
+    free(bare);
+}
+
+/* What the disk reports when it is asked to store the images fails the run. */
+static void a_sync_that_fails(void **state)
+{
+    static const int reasons[] = {EIO, ENOSPC, EDQUOT};
+    char *d = in(*state, "d"), said[4200], expected[4200];
+    for (int i = 0; i < 3; i++) {
+        int ends[2];
+        assert_int_equal(pipe(ends), 0);
+        const pid_t child = fork();
+        if (child == 0) {
+            dup2(ends[1], STDERR_FILENO);
+            watch(NULL);
+            calls.sync_fails = reasons[i];
+            _exit(generate("2", d, NULL));
+        }
+        close(ends[1]);
+        const ssize_t n = read(ends[0], said, sizeof said - 1);
+        said[n > 0 ? n : 0] = '\0';
+        close(ends[0]);
+        int status;
+        waitpid(child, &status, 0);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+        snprintf(expected, sizeof expected, "mar: %s: cannot store the pictures: %s\n", d, strerror(reasons[i]));
+        assert_string_equal(said, expected);
+    }
+    free(d);
+}
+
+/* Parents are made, and none is left of a run that comes to nothing. */
+static void parents(void **state)
+{
+    command_ok(*state, "generate --class 1 --num 2 --quiet --out a/b//c/" TINY_TEXT);
+    command_ok(*state, "generate --class 1 --num 2 --quiet --out e/f/x.png" TINY_TEXT);
+    command_ok(*state, "generate --class 1 --num 2 --quiet --out ./a/b/x.png" TINY_TEXT);
+    char *c = in(*state, "a/b/c"), *b = in(*state, "a/b"), *f = in(*state, "e/f");
+    assert_int_equal(count_files(c), 2);
+    assert_int_equal(count_files(b), 2);
+    assert_int_equal(count_files(f), 1);
+
+    static const char *const outs[] = {"g/h/i", "g/h/x.png", "a/g/h"};
+    for (int i = 0; i < 3; i++) {
+        char line[300];
+        snprintf(line, sizeof line, "ulimit -f 1; $MAR generate --class 1 --num 2 --out %s" TINY_TEXT, outs[i]);
+        command_result r = command_run(*state, line);
+        assert_int_equal(r.status, 1);
+        assert_non_null(strstr(r.err, "File too large"));
+        command_result_free(&r);
+        assert_int_equal(count_files(*state), 2);
+        assert_int_equal(count_files(b), 2);
+    }
+    command_result r = command_run(*state, "$MAR generate --class 11 --num 2 --out g/h/i" TINY_TEXT); /* fails early */
+    assert_int_equal(r.status, 1);
+    command_result_free(&r);
+    assert_int_equal(count_files(*state), 2);
+    free(c);
+    free(b);
+    free(f);
+}
+
+/* The same bytes as a file has; nothing else on standard output. */
+static void standard_output(void **state)
+{
+    command_ok(*state, "generate --class 1 --num 1 --out one.png --quiet" TINY_TEXT);
+    command_ok(*state, "generate --class 1,2 --num 2 --out grid.png --quiet" TINY_TEXT);
+    command_result r =
+        command_run(*state, "$MAR generate --class 1 --num 1 --out -" TINY_TEXT "| cmp - one.png && "
+                            "$MAR generate --class 1,2 --num 2 --quiet --out -" TINY_TEXT "| cmp - grid.png");
+    assert_string_equal(r.out, "");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.err, "wrote -: 1 image of 32x32 in "));
+    assert_string_equal(strchr(r.err, '\n'), "\n");
+    command_result_free(&r);
+    assert_int_equal(count_files(*state), 2);
+
+    /* A reader that has gone ends it as it ends other tools, in silence; or, if the signal is ignored, with a line. */
+    r = command_run(*state,
+                    "{ $MAR generate --num 4 --quiet --out -" TINY_TEXT "; echo $? >status; } | true; cat status");
+    assert_string_equal(r.out, "141\n");
+    assert_string_equal(r.err, "");
+    command_result_free(&r);
+    r = command_run(*state, "trap '' PIPE; { $MAR generate --num 4 --quiet --out -" TINY_TEXT
+                            "; echo $? >status; } | true; cat status");
+    assert_string_equal(r.out, "1\n");
+    assert_non_null(strstr(r.err, "mar: standard output: cannot write "));
+    assert_non_null(strstr(r.err, " bytes: Broken pipe\n"));
+    command_result_free(&r);
+}
+
+/* A terminal is no place for a picture. */
+static void not_on_a_terminal(void **state)
+{
+    command_result r = command_run(*state, "script -qec \"$MAR generate --num 1 --out -\" /dev/null");
+    assert_string_equal(r.out, "\r\033[Kmar: --out -: standard output is a terminal, expected a pipe or a file\r\n");
+    command_result_free(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(syncs, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(unnamed_until_whole, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(without_unnamed_files, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(a_sync_that_fails, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(parents, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(standard_output, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(not_on_a_terminal, command_setup, command_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

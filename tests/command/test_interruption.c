@@ -1,0 +1,356 @@
+/* Signals: at once a line that says so, finished images stay and are whole, nothing else is left, and the status says
+ * what it was. And SIGKILL: whatever has a name is whole. */
+#include "tests/support/command.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tools/image.h"
+
+#define QUICK "--num_iter", "2", "--num_sampling_steps", "4"
+
+enum { WAIT_MS = 120000, TEXT = 1 << 20, SIDE = 32 };
+
+static const char stopping[] = "mar: stopping; again to quit at once";
+
+/* --- a command that runs beside the test -------------------------------------------------------------------------- */
+
+typedef struct {
+    pid_t pid;
+    int from;         /* reads its terminal, or its standard error */
+    char text[TEXT];  /* what came from there */
+    size_t used;      /* of text */
+    int status, over; /* over: it has ended, with this status of waitpid */
+} child;
+
+static child c;
+
+/* In `directory`, on a terminal of its own or with stderr into a pipe; stdout goes to `out`, or, if that is NULL, to
+ * the terminal or nowhere. */
+static void start(const char *directory, int on_terminal, const char *out, char *const *argv)
+{
+    int ends[2];
+    struct winsize window = {.ws_row = 24, .ws_col = 80};
+    c.used = 0, c.over = 0;
+    memset(c.text, 0, sizeof c.text);
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    c.pid = on_terminal ? forkpty(&c.from, NULL, NULL, &window) : fork();
+    assert_true(c.pid >= 0);
+    if (c.pid == 0) {
+        if (chdir(directory) != 0) _exit(127);
+        if (!on_terminal) dup2(ends[1], STDERR_FILENO);
+        if (out || !on_terminal) dup2(open(out ? out : "/dev/null", O_WRONLY), STDOUT_FILENO);
+        signal(SIGINT, SIG_DFL); /* a test that runs in the background may have it ignored */
+        signal(SIGHUP, SIG_DFL);
+        execv(getenv("MAR_COMMAND"), argv);
+        _exit(127);
+    }
+    close(ends[1]);
+    if (on_terminal)
+        close(ends[0]);
+    else
+        c.from = ends[0];
+}
+
+/* Reads what there is within `ms`; returns 0 at the end of it. */
+static int listen_to_it(int ms)
+{
+    struct pollfd p = {.fd = c.from, .events = POLLIN};
+    if (poll(&p, 1, ms) <= 0) return 1;
+    if (c.used == TEXT - 1) fail_msg("too much text");
+    const ssize_t n = read(c.from, c.text + c.used, TEXT - 1 - c.used);
+    if (n <= 0) return 0;
+    c.used += (size_t)n;
+    return 1;
+}
+
+static int running(void)
+{
+    if (!c.over) c.over = waitpid(c.pid, &c.status, WNOHANG) == c.pid;
+    return !c.over;
+}
+
+/* Until it has said `words`. */
+static void wait_for(const char *words)
+{
+    for (int ms = 0; !strstr(c.text, words); ms += 10) {
+        if (ms > WAIT_MS) fail_msg("it never said \"%s\", but \"%s\"", words, c.text);
+        if (!listen_to_it(10) && !strstr(c.text, words)) fail_msg("no \"%s\" in \"%s\"", words, c.text);
+    }
+}
+
+/* Until its bar has shown `n` finished images or more, of 8100. */
+static void wait_for_images(long n)
+{
+    const char *shown = c.text;
+    for (int ms = 0;; ms += 10) {
+        const char *next = strstr(shown, " of 8100 images");
+        if (next) {
+            const char *number = next;
+            while (number > c.text && number[-1] >= '0' && number[-1] <= '9') number--;
+            if (atol(number) >= n) return;
+            shown = next + 1;
+        } else if (ms > WAIT_MS || !listen_to_it(10)) {
+            fail_msg("never %ld images in \"%s\"", n, c.text);
+        }
+    }
+}
+
+static void wait_for_file(const char *directory, const char *name)
+{
+    char path[4096];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    for (int ms = 0; stat(path, &st) != 0; ms++) {
+        if (ms > WAIT_MS || !running()) fail_msg("%s was never written: %s", name, c.text);
+        usleep(1000);
+    }
+}
+
+/* Until it has ended. Returns its status as a shell shows it. */
+static int wait_for_end(void)
+{
+    int more = 1;
+    for (int ms = 0; running(); ms += 10) {
+        if (ms > WAIT_MS) {
+            kill(c.pid, SIGKILL);
+            fail_msg("it goes on: \"%s\"", c.text);
+        }
+        if (more)
+            more = listen_to_it(10);
+        else
+            usleep(10000);
+    }
+    for (int i = 0; more && i < 100; i++) more = listen_to_it(10);
+    close(c.from);
+    return WIFEXITED(c.status) ? WEXITSTATUS(c.status) : 128 + WTERMSIG(c.status);
+}
+
+/* --- what it has left --------------------------------------------------------------------------------------------- */
+
+static const char *text_of(const image_file *file, const char *key)
+{
+    for (int i = 0; i < file->count; i++)
+        if (strcmp(file->texts[i].key, key) == 0) return file->texts[i].value;
+    return "(absent)";
+}
+
+static image_file read_image(const char *directory, const char *name, int width, int height)
+{
+    char path[4096];
+    image_file file;
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    if (image_read_png(path, width, height, &file) != 0) fail_msg("%s: not a whole picture", path);
+    return file;
+}
+
+/* All entries are whole numbered images; returns how many. A directory that is not there has none. */
+static int count_whole(const char *directory)
+{
+    DIR *d = opendir(directory);
+    int n = 0;
+    if (!d) return 0;
+    for (struct dirent *e; (e = readdir(d));) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+        if (strspn(e->d_name, "0123456789") != 6) fail_msg("%s/%s was left", directory, e->d_name);
+        image_file file = read_image(directory, e->d_name, SIDE, SIDE);
+        if (atol(text_of(&file, "image")) != atol(e->d_name)) fail_msg("%s is another image", e->d_name);
+        image_file_free(&file);
+        n++;
+    }
+    closedir(d);
+    return n;
+}
+
+static char *into_directory[] = {"mar",     "generate", "--class", "1",     "--num", "1000000",
+                                 "--batch", "2",        QUICK,     "--out", "d",     NULL};
+
+/* --- tests -------------------------------------------------------------------------------------------------------- */
+
+/* Each signal, in the middle of the images. */
+static void keeps_what_is_finished(void **state)
+{
+    static const struct {
+        int number, status;
+    } signals[] = {{SIGINT, 130}, {SIGTERM, 143}, {SIGHUP, 129}};
+    char sub[4096], expected[200];
+    snprintf(sub, sizeof sub, "%s/d", (char *)*state);
+    for (int i = 0; i < 3; i++) {
+        start(*state, 0, NULL, into_directory);
+        wait_for_file(*state, "d/000003.png");
+        kill(c.pid, signals[i].number);
+        assert_int_equal(wait_for_end(), signals[i].status);
+        assert_true(WIFEXITED(c.status));
+        const int n = count_whole(sub);
+        assert_true(n >= 4);
+        snprintf(expected, sizeof expected,
+                 "%s\nmar: interrupted: %d of 1000000 images were made, they are in d; --resume goes on\n", stopping,
+                 n);
+        assert_string_equal(c.text, expected);
+        remove_directory(sub);
+    }
+}
+
+/* On a terminal the bar goes, the line stands in its place, and no bar comes back. */
+static void ends_the_progress_line(void **state)
+{
+    start(*state, 1, NULL, into_directory);
+    wait_for_file(*state, "d/000003.png");
+    kill(c.pid, SIGINT);
+    assert_int_equal(wait_for_end(), 130);
+    const char *line = strstr(c.text, stopping);
+    if (!line) fail_msg("no \"%s\" in \"%s\"", stopping, c.text);
+    assert_true(line - c.text > 4 && memcmp(line - 4, "\r\033[K", 4) == 0);
+    assert_null(strstr(line, "% "));
+    assert_null(strstr(line, " of 1000000 images  "));
+    const char *last = strstr(line, "\r\033[Kmar: interrupted: ");
+    if (!last) fail_msg("no end in \"%s\"", line);
+    assert_string_equal(strchr(last + 1, '\n'), "\n");
+}
+
+/* At any moment: while the process starts, loads, makes a directory, or writes. */
+static void at_many_moments(void **state)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    char sub[4096], above[4096], *argv[] = {"mar",     "generate", "--class", "1",     "--num", "1000000",
+                                            "--batch", "2",        QUICK,     "--out", "a/b/d", NULL};
+    snprintf(sub, sizeof sub, "%s/a/b/d", (char *)*state);
+    snprintf(above, sizeof above, "%s/a", (char *)*state);
+    for (int i = 0; i < 30; i++) {
+        start(*state, i % 2, NULL, argv);
+        usleep((useconds_t)(i * i * 300)); /* up to a quarter of a second */
+        kill(c.pid, signals[i % 3]);
+        assert_int_equal(wait_for_end(), 128 + signals[i % 3]);
+        const int n = count_whole(sub);
+        if (n == 0 && count_files(*state) != 0) fail_msg("signal %d: an empty directory was left", i);
+        if (n > 0 && !strstr(c.text, " images were made")) fail_msg("signal %d: no word of %d images", i, n);
+        if (n > 0) remove_directory(above);
+    }
+}
+
+/* What has a name after SIGKILL is whole. */
+static void killed(void **state)
+{
+    char sub[4096];
+    snprintf(sub, sizeof sub, "%s/d", (char *)*state);
+    for (int i = 0; i < 12; i++) {
+        start(*state, 0, NULL, into_directory);
+        wait_for_file(*state, "d/000001.png");
+        usleep((useconds_t)(i * 1500));
+        kill(c.pid, SIGKILL);
+        assert_int_equal(wait_for_end(), 128 + SIGKILL);
+        assert_true(count_whole(sub) >= 2);
+        remove_directory(sub);
+    }
+}
+
+/* A grid of what is finished: the first cells are those of a whole run, the others white. */
+static void a_grid_of_what_is_finished(void **state)
+{
+    enum { TOTAL = 8100, ROW = 90, GRID = ROW * (SIDE + GRID_GAP) - GRID_GAP };
+    char *argv[] = {"mar", "generate", "--class", "1", "--num", "8100", "--batch", "2", QUICK, "--out", "p.png", NULL};
+    char expected[200];
+    start(*state, 1, NULL, argv);
+    wait_for_images(6);
+    kill(c.pid, SIGINT);
+    assert_int_equal(wait_for_end(), 130);
+    assert_int_equal(count_files(*state), 1);
+    image_file grid = read_image(*state, "p.png", GRID, GRID);
+    const int n = atoi(text_of(&grid, "finished"));
+    assert_in_range(n, 6, ROW * ROW - 1);
+    snprintf(expected, sizeof expected, "%d of 8100 images", n);
+    assert_string_equal(text_of(&grid, "finished"), expected);
+    snprintf(expected, sizeof expected, "mar: interrupted: %d of 8100 images were made, they are on the grid p.png\r\n",
+             n);
+    assert_non_null(strstr(c.text, expected));
+
+    command_ok(*state, "generate --class 1 --num 6 --num_iter 2 --num_sampling_steps 4 --out whole --quiet");
+    for (int i = 0; i < n + 3; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "whole/%06d.png", i);
+        image_file one = {.count = 0};
+        if (i < 6) one = read_image(*state, name, SIDE, SIDE);
+        int white = 1;
+        for (int y = 0; y < SIDE; y++) {
+            const uint8_t *row =
+                grid.picture.rgb + 3 * (size_t)((i / ROW * (SIDE + GRID_GAP) + y) * GRID + i % ROW * (SIDE + GRID_GAP));
+            if (i < 6) assert_memory_equal(row, one.picture.rgb + (size_t)y * SIDE * 3, SIDE * 3);
+            for (int x = 0; x < 3 * SIDE; x++) white &= row[x] == 255;
+        }
+        assert_int_equal(white, i >= n);
+        image_file_free(&one);
+    }
+    image_file_free(&grid);
+}
+
+/* The second signal ends it whatever it does: here it waits for a reader of the grid. */
+static void the_second_ends_it(void **state)
+{
+    char path[4096],
+        *argv[] = {"mar", "generate", "--class", "1", "--num", "8100", "--batch", "64", QUICK, "--out", "-", NULL};
+    snprintf(path, sizeof path, "%s/pipe", (char *)*state);
+    assert_int_equal(mkfifo(path, 0666), 0);
+    const int reader = open(path, O_RDWR); /* never read from: 64 kB go in, less than the grid has */
+    assert_true(reader >= 0);
+    start(*state, 1, "pipe", argv);
+    wait_for_images(256);
+    kill(c.pid, SIGINT);
+    struct pollfd full = {.fd = reader, .events = POLLIN};
+    for (int ms = 0; running() && poll(&full, 1, 10) == 0 && ms < WAIT_MS; ms += 10) listen_to_it(0);
+    wait_for(stopping);
+    assert_true(running());
+    kill(c.pid, SIGTERM);
+    assert_int_equal(wait_for_end(), 128 + SIGTERM);
+    assert_true(WIFSIGNALED(c.status));
+    close(reader);
+}
+
+/* What is ignored, as nohup does, stays ignored. */
+static void ignored(void **state)
+{
+    command_result r = command_run(*state, "trap '' HUP INT TERM; $MAR generate --class 1 --num 40 --num_iter 2 "
+                                           "--num_sampling_steps 4 --batch 2 --out d & p=$!; "
+                                           "for i in 1 2 3 4 5 6 7 8 9; do kill -HUP $p; kill -INT $p; done; wait $p");
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.err, "");
+    command_result_free(&r);
+}
+
+/* The other commands write nothing before they are done. */
+static void other_commands(void **state)
+{
+    char *bench[] = {"mar", "bench", "--batch", "1", "--repeat", "1000", NULL};
+    char *fidelity[] = {"mar", "fidelity", "--num", "10000", "--out", "p.html", QUICK, "--against", NULL};
+    for (int i = 0; i < 20; i++) {
+        start(*state, i % 4 / 2, NULL, i % 2 ? bench : fidelity);
+        usleep((useconds_t)(i * i * 1000));
+        kill(c.pid, SIGINT);
+        assert_int_equal(wait_for_end(), 130);
+        assert_null(strstr(c.text, "s/image"));
+        assert_int_equal(count_files(*state), 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(keeps_what_is_finished, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(ends_the_progress_line, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(at_many_moments, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(killed, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(a_grid_of_what_is_finished, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(the_second_ends_it, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(ignored, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(other_commands, command_setup, command_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -9,6 +9,7 @@
 #include "kernels/cpu/rows.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 /* Shared by all queues. What changes after opening is `matmuls`, in which entries are only ever added, and what `lock`
@@ -38,12 +39,20 @@ typedef struct {
     void **tile;          /* [threads] results of a linear layer's tile */
     size_t tile_bytes;    /* of each */
     double lap;           /* seconds at the last lap */
+    atomic_int starved;   /* oneDNN had no memory in a loop's body, on whichever thread */
 } cpu_queue;
 
 static inline cpu_queue *cpu_of(kern_queue *k)
 {
     return (cpu_queue *)k;
 }
+
+/* What a body says when oneDNN had no memory. The queue fails at the end of the loop. */
+static inline void cpu_starve(cpu_queue *q)
+{
+    atomic_store_explicit(&q->starved, 1, memory_order_relaxed);
+}
+void cpu_fail_starved(cpu_queue *q); /* cpu.c */
 
 /* Runs body on items 0 .. n-1 (base/team.h), divided among the team's threads if the loop is worth that: `work` counts
  * its multiply-adds, or elements of a row kernel times 16. */
@@ -54,6 +63,7 @@ static inline void cpu_for(cpu_queue *q, int n, double work, team_body *body, vo
         team_for(q->caller, n, body, arg);
     else if (n > 0)
         body(arg, 0, n, 0);
+    if (atomic_load_explicit(&q->starved, memory_order_relaxed)) cpu_fail_starved(q);
 }
 
 /* p + n elements of act. */

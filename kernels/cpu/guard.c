@@ -137,11 +137,17 @@ void guard_catch(void *exception)
 
 /* --- what oneDNN imports ------------------------------------------------------------------------------------------ */
 
+typedef ElfW(Addr) address_t;
+typedef ElfW(Dyn) dynamic_t;
+typedef ElfW(Phdr) segment_t;
+typedef ElfW(Rela) relocation_t;
+typedef ElfW(Sym) symbol_t;
+
 enum { MEMALIGN, NEW, MMAP, MAX_THREADS, IMPORTS };
 static struct import {
     const char *name;
     void (*ours)(void);
-    ElfW(Addr) * slot, before; /* of the library's table, and what was there; NULL: not replaced */
+    address_t *slot, before; /* of the library's table, and what was there; NULL: not replaced */
 } imports[IMPORTS];
 
 static void lost(void)
@@ -190,17 +196,17 @@ static struct import imports[IMPORTS] = {
 
 /* A loaded library. */
 typedef struct {
-    ElfW(Addr) base, read_only, read_only_end; /* made read-only by the loader */
-    const ElfW(Rela) * table[2];               /* of the functions, of all else */
+    address_t base, read_only, read_only_end; /* whole pages that the loader has made read-only */
+    const relocation_t *table[2];             /* of the functions, of all else */
     size_t count[2];
-    const ElfW(Sym) * symbols;
+    const symbol_t *symbols;
     const char *names;
 } image;
 
-static void read_dynamic(image *l, const ElfW(Dyn) * d)
+static void read_dynamic(image *l, const dynamic_t *d)
 {
     for (; d->d_tag != DT_NULL; d++) {
-        const ElfW(Addr) at = d->d_un.d_ptr; /* glibc has added the base; others leave that to the reader */
+        const address_t at = d->d_un.d_ptr; /* glibc has added the base; others leave that to the reader */
         void *p = (void *)(at < l->base ? at + l->base : at);
         if (d->d_tag == DT_JMPREL) l->table[0] = p;
         if (d->d_tag == DT_PLTRELSZ) l->count[0] = d->d_un.d_val / sizeof *l->table[0];
@@ -212,7 +218,7 @@ static void read_dynamic(image *l, const ElfW(Dyn) * d)
 }
 
 /* Whether the relocation fills a slot with the address of a function. */
-static int is_slot(const ElfW(Rela) * r)
+static int is_slot(const relocation_t *r)
 {
 #if defined(__x86_64__)
     return ELF64_R_TYPE(r->r_info) == R_X86_64_JUMP_SLOT || ELF64_R_TYPE(r->r_info) == R_X86_64_GLOB_DAT;
@@ -221,14 +227,19 @@ static int is_slot(const ElfW(Rela) * r)
 #endif
 }
 
-/* Writes a slot of the table, which is read-only but for this moment. */
-static int write_slot(const image *l, ElfW(Addr) * slot, ElfW(Addr) value)
+static address_t page_of(address_t at)
 {
-    const ElfW(Addr) page = (ElfW(Addr))sysconf(_SC_PAGESIZE), at = (ElfW(Addr))slot / page * page;
-    const int locked = (ElfW(Addr))slot >= l->read_only && (ElfW(Addr))slot < l->read_only_end;
-    if (locked && mprotect((void *)at, page, PROT_READ | PROT_WRITE) != 0) return 0;
+    return at - at % (address_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Writes a slot of the table, which is read-only but for this moment. */
+static int write_slot(const image *l, address_t *slot, address_t value)
+{
+    void *page = (void *)page_of((address_t)slot);
+    const int locked = (address_t)slot >= l->read_only && (address_t)slot < l->read_only_end;
+    if (locked && mprotect(page, sizeof *slot, PROT_READ | PROT_WRITE) != 0) return 0;
     __atomic_store_n(slot, value, __ATOMIC_RELEASE);
-    if (locked) mprotect((void *)at, page, PROT_READ);
+    if (locked) mprotect(page, sizeof *slot, PROT_READ);
     return 1;
 }
 
@@ -238,13 +249,13 @@ static void replace_imports(const image *l)
 {
     for (int t = 0; t < 2; t++)
         for (size_t i = 0; l->table[t] && i < l->count[t]; i++) {
-            const ElfW(Rela) *r = &l->table[t][i];
+            const relocation_t *r = &l->table[t][i];
             const char *name = l->names + l->symbols[ELF64_R_SYM(r->r_info)].st_name;
             for (int k = 0; is_slot(r) && k < IMPORTS; k++) {
-                ElfW(Addr) *slot = (ElfW(Addr) *)(l->base + r->r_offset);
+                address_t *slot = (address_t *)(l->base + r->r_offset);
                 if (imports[k].slot || strcmp(name, imports[k].name) != 0) continue;
                 imports[k].before = *slot;
-                if (write_slot(l, slot, (ElfW(Addr))imports[k].ours)) imports[k].slot = slot;
+                if (write_slot(l, slot, (address_t)imports[k].ours)) imports[k].slot = slot;
             }
         }
 }
@@ -253,15 +264,15 @@ static void replace_imports(const image *l)
 static int look_at(struct dl_phdr_info *info, size_t size, void *address)
 {
     image l = {.base = info->dlpi_addr};
-    const ElfW(Dyn) *dynamic = NULL;
+    const dynamic_t *dynamic = NULL;
     int found = 0;
     (void)size;
     for (int i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
-        const ElfW(Addr) begin = l.base + p->p_vaddr, end = begin + p->p_memsz;
-        if (p->p_type == PT_LOAD && (ElfW(Addr))address >= begin && (ElfW(Addr))address < end) found = 1;
-        if (p->p_type == PT_DYNAMIC) dynamic = (const ElfW(Dyn) *)begin;
-        if (p->p_type == PT_GNU_RELRO) l.read_only = begin, l.read_only_end = end;
+        const segment_t *p = &info->dlpi_phdr[i];
+        const address_t begin = l.base + p->p_vaddr, end = begin + p->p_memsz;
+        if (p->p_type == PT_LOAD && (address_t)address >= begin && (address_t)address < end) found = 1;
+        if (p->p_type == PT_DYNAMIC) dynamic = (const dynamic_t *)begin;
+        if (p->p_type == PT_GNU_RELRO) l.read_only = page_of(begin), l.read_only_end = page_of(end);
     }
     if (!found || !dynamic) return 0;
     read_dynamic(&l, dynamic);
@@ -275,6 +286,7 @@ static const void *address_in_library;
 static void open_once(void)
 {
     dl_iterate_phdr(look_at, (void *)(uintptr_t)address_in_library);
+    if (!_Znwm || !_ZSt17__throw_bad_allocv) imports[NEW].name = ""; /* another C++: it stays as it is */
     if (library.names) replace_imports(&library);
     hooked = imports[MAX_THREADS].slot != NULL;
 }

@@ -31,13 +31,12 @@
  * thread, and is gone when nobody uses it any more. Strings returned by the library stay valid until their owner is
  * freed, unless they say otherwise.
  *
- * Failures: a call that fails leaves all other sessions and the handle as they were. Memory that runs out is MAR_ENOMEM,
- * in oneDNN, too (on Linux for x86-64 and ARM64; elsewhere that ends the program). A CPU backend has as many threads as the
- * system starts. Nothing here ends the program, prints, or changes what belongs to the process: signal handlers, locale,
- * umask, the affinity of the caller's threads. Only oneDNN's cache of primitives is turned off, and what libdnnl imports
- * for memory is led through libmar.
- * Numbers in text are read and written by the C library in the process's locale: LC_NUMERIC should be "C", as it is
- * unless the program changes it.
+ * Failures: a call that fails leaves all other sessions and the handle as they were. Memory that runs out is
+ * MAR_ENOMEM, in oneDNN, too (on Linux for x86-64 and ARM64; elsewhere that ends the program). A CPU backend has as
+ * many threads as the system starts. Nothing here ends the program, prints, or changes what belongs to the process:
+ * signal handlers, locale, umask, the affinity of the caller's threads. Only oneDNN's cache of primitives is turned
+ * off, and what libdnnl imports for memory is led through libmar. Numbers in text are read and written by the C library
+ * in the process's locale: LC_NUMERIC should be "C", as it is unless the program changes it.
  */
 #ifndef MAR_H
 #define MAR_H

@@ -290,7 +290,8 @@ static void *work(void *arg)
     return NULL;
 }
 
-static mar_status start_workers(team *t, mar_err *err)
+/* Starts as many as the system does. */
+static void start_workers(team *t)
 {
     sigset_t all, old;
     int failed = 0;
@@ -309,8 +310,7 @@ static mar_status start_workers(team *t, mar_err *err)
         }
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (!failed) return MAR_OK;
-    return err_set(err, MAR_ENOMEM, "cannot start thread %d of %d: %s", t->made + 2, t->threads, strerror(failed));
+    t->threads = t->made + 1;
 }
 
 /* --- teams and callers -------------------------------------------------------------------------------------------- */
@@ -324,16 +324,19 @@ mar_status team_create(int threads, team **out, mar_err *err)
     pthread_mutex_init(&t->lock, NULL);
     const size_t bytes = (size_t)threads * sizeof *t->workers; /* one too many, for none is no allocation */
     t->workers = aligned_alloc(LINE, bytes);
-    mar_status status = t->workers ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
-    if (status == MAR_OK) {
-        memset(t->workers, 0, bytes);
-        status = start_workers(t, err);
-    }
-    if (status == MAR_OK)
-        *out = t;
-    else
+    if (!t->workers) {
         team_free(t);
-    return status;
+        return err_set(err, MAR_ENOMEM, "out of memory");
+    }
+    memset(t->workers, 0, bytes);
+    start_workers(t);
+    *out = t;
+    return MAR_OK;
+}
+
+int team_threads(const team *t)
+{
+    return t->threads;
 }
 
 static void caller_destroy(team_caller *c)

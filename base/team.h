@@ -16,9 +16,10 @@ typedef struct team team;
 typedef struct team_caller team_caller;
 
 /* A team of `threads` threads: the caller's and threads - 1 workers, which are started here with all signals blocked.
- * More threads than there are processors would take turns. */
+ * More threads than there are processors would take turns. If the system starts no more, the team has fewer. */
 mar_status team_create(int threads, team **out, mar_err *err);
-void team_free(team *t); /* after its callers; NULL is fine */
+int team_threads(const team *t); /* how many it has */
+void team_free(team *t);         /* after its callers; NULL is fine */
 
 mar_status team_caller_create(team *t, team_caller **out, mar_err *err);
 void team_caller_free(team_caller *c); /* NULL is fine */

@@ -46,11 +46,12 @@
  * anywhere. In them control characters, what turns the direction of text around, and bytes that are not UTF-8 are shown
  * as \n, \x1b or \u202e.
  *
- * Failures: a call that fails leaves all other sessions and the handle as they were. Nothing here ends the program
- * (but oneDNN, which does if its own few allocations fail: no work is given to it while memory is that short), prints,
- * or changes what belongs to the process: signal handlers, locale, umask, the affinity of the caller's threads.
- * Numbers in text are read and written by the C library in the process's locale: LC_NUMERIC should be "C", as it is
- * unless the program changes it.
+ * Failures: a call that fails leaves all other sessions and the handle as they were. Memory that runs out is
+ * MAR_ENOMEM, in oneDNN, too (on Linux for x86-64 and ARM64; elsewhere that ends the program). A CPU backend has as
+ * many threads as the system starts. Nothing here ends the program, prints, or changes what belongs to the process:
+ * signal handlers, locale, umask, the affinity of the caller's threads. Only oneDNN's cache of primitives is turned
+ * off, and what libdnnl imports for memory is led through libmar. Numbers in text are read and written by the C library
+ * in the process's locale: LC_NUMERIC should be "C", as it is unless the program changes it.
  */
 #ifndef MAR_H
 #define MAR_H

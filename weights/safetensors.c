@@ -193,13 +193,16 @@ static mar_status read_entries(wt_file *f, const cJSON *root, uint64_t data, uin
     return status;
 }
 
-/* cJSON does not say why it could not parse a text. It takes some 30 times its length: if these cannot be had, that was
- * why. */
-static int memory_is_out(uint64_t length)
+/* cJSON does not say why it could not parse a text. It takes some 30 times its length: if these cannot be had, or it
+ * can now, that was why. */
+static int memory_is_out(const char *header, uint64_t length)
 {
     void *needed = malloc(32 * (size_t)length);
     free(needed);
-    return !needed;
+    if (!needed) return 1;
+    cJSON *again = cJSON_ParseWithLength(header, length);
+    cJSON_Delete(again);
+    return again != NULL;
 }
 
 /* The place of a NUL in the header, plain or as \u0000, which would cut names short; or -1. Backslashes only occur in
@@ -217,7 +220,7 @@ static mar_status read_header(wt_file *f, const char *header, uint64_t length, m
 {
     const char *end = NULL;
     cJSON *root = cJSON_ParseWithLengthOpts(header, length, &end, 0); /* refuses nesting deeper than 1000 */
-    if (!root && memory_is_out(length))
+    if (!root && memory_is_out(header, length))
         return err_set(err, MAR_ENOMEM, "%s: out of memory for the header of %llu bytes", f->path,
                        (unsigned long long)length);
     if (!root)

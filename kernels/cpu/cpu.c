@@ -38,6 +38,13 @@ static void cpu_finish(kern_queue *k)
     (void)k; /* every operation has ended when its call returns */
 }
 
+void cpu_fail_starved(cpu_queue *q)
+{
+    mar_err err;
+    atomic_store(&q->starved, 0);
+    kern_fail(&q->base, err_set(&err, MAR_ENOMEM, "out of memory in %s", dnn_version_text()), &err);
+}
+
 static void cpu_recover(kern_queue *k)
 {
     k->failed = MAR_OK;
@@ -191,6 +198,7 @@ void cpu_for(cpu_queue *q, int n, double work, team_body *body, void *arg)
         body(arg, 0, n, 0);
     }
     if (cpu_cancelled(q)) kern_live(&q->base); /* fails: a part may be missing */
+    if (atomic_load_explicit(&q->starved, memory_order_relaxed)) cpu_fail_starved(q);
 }
 
 /* --- queues ------------------------------------------------------------------------------------------------------- */
@@ -344,19 +352,26 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     d->rows = kern_rows_best();
     atomic_init(&d->matmuls, NULL);
     pthread_mutex_init(&d->lock, NULL);
-    mar_status status = dnn_open(d->threads - 1, &d->dnn, err);
+    const int wanted = d->threads;
+    mar_status status = team_create(wanted, &d->team, err);
+    if (status == MAR_OK) {
+        d->threads = team_threads(d->team);
+        status = dnn_open(d->threads - 1, &d->dnn, err);
+    }
     if (status == MAR_OK && dtype != MAR_DTYPE_F32 && unit) status = try_bf16(d->dnn, &d->bf16, err);
     d->base.act_size = d->bf16 ? 2 : 4;
     if (d->bf16) d->dot = bf16_dot_best();
     if (status == MAR_OK && dtype == MAR_DTYPE_BF16 && !d->bf16)
         status = err_set(err, MAR_EBACKEND, "dtype bf16: %s has no bf16 products here; use f32", dnn_version_text());
-    if (status == MAR_OK) status = team_create(d->threads, &d->team, err);
     if (status != MAR_OK) {
         cpu_close(&d->base);
         return status;
     }
-    snprintf(d->base.description, sizeof d->base.description, "cpu %s (%s, %s), %d thread%s", d->bf16 ? "bf16" : "f32",
-             d->bf16 ? unit : d->rows->isa, dnn_version_text(), d->threads, d->threads == 1 ? "" : "s");
+    char missing[64] = "";
+    if (d->threads < wanted) snprintf(missing, sizeof missing, " (of %d; the system starts no more)", wanted);
+    snprintf(d->base.description, sizeof d->base.description, "cpu %s (%s, %s), %d thread%s%s",
+             d->bf16 ? "bf16" : "f32", d->bf16 ? unit : d->rows->isa, dnn_version_text(), d->threads,
+             d->threads == 1 ? "" : "s", missing);
     *out = &d->base;
     return MAR_OK;
 }

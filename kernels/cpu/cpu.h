@@ -9,6 +9,7 @@
 #include "kernels/cpu/rows.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 /* Shared by all queues. What changes after opening is `matmuls`, in which entries are only ever added, and what `lock`
@@ -38,6 +39,7 @@ typedef struct {
     void **tile;          /* [threads] results of a linear layer's tile */
     size_t tile_bytes;    /* of each */
     double lap;           /* seconds at the last lap */
+    atomic_int starved;   /* oneDNN had no memory in a loop's body, on whichever thread */
 } cpu_queue;
 
 static inline cpu_queue *cpu_of(kern_queue *k)
@@ -48,6 +50,12 @@ static inline cpu_queue *cpu_of(kern_queue *k)
 static inline int cpu_cancelled(const cpu_queue *q)
 {
     return q->base.cancel && __atomic_load_n(q->base.cancel, __ATOMIC_RELAXED);
+}
+
+/* What a body says when oneDNN had no memory. The queue fails at the end of the loop. */
+static inline void cpu_starve(cpu_queue *q)
+{
+    atomic_store_explicit(&q->starved, 1, memory_order_relaxed);
 }
 
 /* Runs body on items 0 .. n-1 (base/team.h), divided among the team's threads if the loop is worth that: `work` counts

@@ -1,7 +1,7 @@
+#include "kernels/cpu/guard.h"
 #include "kernels/cpu/onednn.h"
 
 #include <dnnl.h>
-#include <omp.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -232,7 +232,62 @@ static void makers_leave(void)
     atomic_fetch_sub(&makers, 1);
 }
 
+/* --- guarded calls -------------------------------------------------------------------------------------------------
+ */
+
+/* The arguments of a step that calls oneDNN, and what it holds meanwhile: an exception that ends the step leaves this
+ * to be freed. */
+typedef struct {
+    dnn *d;
+    dnn_primitive *p;
+    const dnn_matmul_spec *matmul;
+    const dnn_conv_spec *conv;
+    const dnn_packed *layout;
+    dnn_packed *packed;
+    const void *from; /* what is packed, in the layout `plain` */
+    dnn_operands **operands;
+
+    dnnl_post_ops_t ops;
+    dnnl_primitive_attr_t attr;
+    dnnl_primitive_desc_t pd, other_pd;
+    dnnl_memory_desc_t plain, a, b, c;
+    dnnl_memory_t source;
+    dnnl_primitive_t reorder;
+} step;
+
+static void step_free(step *t)
+{
+    if (t->reorder) dnnl_primitive_destroy(t->reorder);
+    if (t->source) dnnl_memory_destroy(t->source);
+    if (t->other_pd) dnnl_primitive_desc_destroy(t->other_pd);
+    if (t->pd) dnnl_primitive_desc_destroy(t->pd);
+    if (t->attr) dnnl_primitive_attr_destroy(t->attr);
+    if (t->ops) dnnl_post_ops_destroy(t->ops);
+    desc_free(&t->plain), desc_free(&t->a), desc_free(&t->b), desc_free(&t->c);
+}
+
+/* Takes the step, and frees what it held. */
+static dnnl_status_t take(int (*body)(void *step), step *t)
+{
+    (void)makers_enter(); /* dnn_open has seen that oneDNN can be used in this process */
+    const dnnl_status_t s = (dnnl_status_t)guard_call(body, t, dnnl_out_of_memory);
+    step_free(t);
+    makers_leave();
+    return s;
+}
+
 /* --- engine ------------------------------------------------------------------------------------------------ */
+
+/* Without the cache of primitives, in which oneDNN holds a lock while it allocates: an exception would leave it locked.
+ * What is used again is kept by kernels/cpu/matmul.c and conv.c. */
+static int start(void *arg)
+{
+    dnn *d = ((step *)arg)->d;
+    dnnl_status_t s = dnnl_set_primitive_cache_capacity(0);
+    if (s == dnnl_success) s = dnnl_engine_create(&d->engine, dnnl_cpu, 0);
+    if (s == dnnl_success) s = dnnl_stream_create(&d->stream, d->engine, dnnl_stream_default_flags);
+    return s;
+}
 
 mar_status dnn_open(int workers, dnn **out, mar_err *err)
 {
@@ -240,6 +295,7 @@ mar_status dnn_open(int workers, dnn **out, mar_err *err)
     dnn *d = calloc(1, sizeof *d);
     if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
     d->workers = workers;
+    guard_open((const void *)(uintptr_t)dnnl_version);
     if (!makers_enter()) {
         free(d);
         return err_set(err, MAR_EBACKEND,
@@ -247,12 +303,12 @@ mar_status dnn_open(int workers, dnn **out, mar_err *err)
                        "whose locks it has kept: expected a fork while none loads a model or begins a batch",
                        (long)(atomic_load(&makers) >> 32));
     }
-    dnnl_status_t s = dnnl_engine_create(&d->engine, dnnl_cpu, 0);
-    if (s == dnnl_success) s = dnnl_stream_create(&d->stream, d->engine, dnnl_stream_default_flags);
+    const dnnl_status_t s = take(start, &(step){.d = d});
     makers_leave();
     if (s != dnnl_success) {
         dnn_close(d);
-        return err_set(err, MAR_EBACKEND, "oneDNN cannot start: %s", status_text(s));
+        return err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND, "oneDNN cannot start: %s",
+                       status_text(s));
     }
     *out = d;
     return MAR_OK;
@@ -276,53 +332,27 @@ const char *dnn_version_text(void)
 
 /* --- primitives and their operands -------------------------------------------------------------------------------- */
 
-/* oneDNN is to use one thread: it chooses a primitive's blocking by the number of threads at creation, and to it a team
- * of one is no parallel region, so that some kernels would fork threads. The number is the calling thread's own.
- * Returns that to restore. */
-static int one_thread_begin(void)
-{
-    int threads = omp_get_max_threads();
-    omp_set_num_threads(1);
-    return threads;
-}
-
-/* The same around what makes something. There is a device, so that oneDNN can be used in this process. */
-static int making_begin(void)
-{
-    (void)makers_enter();
-    return one_thread_begin();
-}
-
-static void making_end(int threads)
-{
-    omp_set_num_threads(threads);
-    makers_leave();
-}
-
-/* oneDNN ends the process if an allocation of its own fails. So it is asked for nothing unless far more than it needs
- * can be had. */
-static int has_spare_memory(void)
-{
-    enum { SPARE = 4 << 20 };
-    void *volatile spare = malloc(SPARE); /* volatile: a compiler may leave out what nobody looks at */
-    const int found = spare != NULL;
-    free(spare);
-    return found;
-}
-
 static dnnl_status_t make_operands(const dnn *d, const dnn_primitive *p, dnn_operands **out)
 {
     dnnl_status_t s = dnnl_success;
     dnn_operands *o = *out = calloc(1, sizeof *o);
-    if (!o || !has_spare_memory()) return dnnl_out_of_memory;
+    if (!o) return dnnl_out_of_memory;
     for (int i = 0; s == dnnl_success && i < p->args; i++)
         s = memory_create(&o->memory[i], &p->md[i], d->engine, DNNL_MEMORY_NONE);
     return s;
 }
 
+static int make_operands_step(void *arg)
+{
+    const step *t = arg;
+    return make_operands(t->d, t->p, t->operands);
+}
+
 mar_status dnn_operands_create(const dnn *d, const dnn_primitive *p, dnn_operands **out, mar_err *err)
 {
-    const dnnl_status_t s = make_operands(d, p, out);
+    *out = NULL;
+    const dnnl_status_t s = take(
+        make_operands_step, &(step){.d = (dnn *)(uintptr_t)d, .p = (dnn_primitive *)(uintptr_t)p, .operands = out});
     if (s == dnnl_success) return MAR_OK;
     dnn_operands_free(*out);
     *out = NULL;
@@ -355,7 +385,7 @@ dnn_operands *dnn_worker_operands(const dnn_primitive *p, int worker)
 
 static dnnl_status_t create(dnn *d, dnn_primitive *p, const_dnnl_primitive_desc_t pd)
 {
-    dnnl_status_t s = has_spare_memory() ? dnnl_primitive_create(&p->primitive, pd) : dnnl_out_of_memory;
+    dnnl_status_t s = dnnl_primitive_create(&p->primitive, pd);
     if (s == dnnl_success) s = desc_query(pd, dnnl_query_scratchpad_md, &p->md[p->args]);
     if (s == dnnl_success) p->scratch_bytes = desc_bytes(&p->md[p->args]);
     if (p->scratch_bytes > 0) p->arg[p->args++] = DNNL_ARG_SCRATCHPAD;
@@ -386,34 +416,44 @@ size_t dnn_primitive_scratch_bytes(const dnn_primitive *p)
     return p->scratch_bytes;
 }
 
-/* `data` are the arrays of p's operands, in their order. */
-static void run(const dnn_primitive *p, dnn_operands *o, const void *const *data, const dnn_packed *w)
+typedef struct {
+    const dnn_primitive *p;
+    const dnn_operands *o;
+    const void *const *data;
+    const dnn_packed *w;
+} execution;
+
+static int execute(void *arg)
 {
+    const execution *x = arg;
+    const dnn_primitive *p = x->p;
     dnnl_exec_arg_t args[ARGS + 1];
-    for (int i = 0; i < p->args; i++) {
-        dnnl_memory_set_data_handle(o->memory[i], (void *)(uintptr_t)data[i]);
-        args[i] = (dnnl_exec_arg_t){p->arg[i], o->memory[i]};
+    dnnl_status_t s = dnnl_success;
+    for (int i = 0; s == dnnl_success && i < p->args; i++) {
+        s = dnnl_memory_set_data_handle(x->o->memory[i], (void *)(uintptr_t)x->data[i]);
+        args[i] = (dnnl_exec_arg_t){p->arg[i], x->o->memory[i]};
     }
-    if (w) args[p->args] = (dnnl_exec_arg_t){DNNL_ARG_WEIGHTS, w->memory};
-    const int threads = one_thread_begin();
-    dnnl_primitive_execute(p->primitive, p->stream, p->args + (w != NULL), args);
-    omp_set_num_threads(threads);
+    if (x->w) args[p->args] = (dnnl_exec_arg_t){DNNL_ARG_WEIGHTS, x->w->memory};
+    return s == dnnl_success ? dnnl_primitive_execute(p->primitive, p->stream, p->args + (x->w != NULL), args) : s;
+}
+
+/* `data` are the arrays of p's operands, in their order. Returns 0 if it fails, for want of memory. */
+static int run(const dnn_primitive *p, const dnn_operands *o, const void *const *data, const dnn_packed *w)
+{
+    return guard_call(execute, &(execution){p, o, data, w}, dnnl_out_of_memory) == dnnl_success;
 }
 
 /* --- matrix products ------------------------------------------------------------------------------------------ */
 
-static dnnl_status_t matmul_attributes(const dnn_matmul_spec *spec, dnnl_primitive_attr_t *out)
+static dnnl_status_t make_attributes(step *t, dnn_activation activation, int accumulate)
 {
-    dnnl_post_ops_t ops = NULL;
-    dnnl_status_t s = dnnl_primitive_attr_create(out);
-    if (s == dnnl_success) s = dnnl_primitive_attr_set_scratchpad_mode(*out, dnnl_scratchpad_mode_user);
-    if (s == dnnl_success) s = dnnl_post_ops_create(&ops);
-    if (s == dnnl_success && spec->activation == DNN_GELU_ERF) s = append_eltwise(ops, dnnl_eltwise_gelu_erf, 0);
-    if (s == dnnl_success && spec->activation == DNN_SILU) s = append_eltwise(ops, dnnl_eltwise_swish, 1);
-    if (s == dnnl_success && spec->accumulate) s = append_sum(ops);
-    if (s == dnnl_success) s = dnnl_primitive_attr_set_post_ops(*out, ops);
-    if (ops) dnnl_post_ops_destroy(ops);
-    return s;
+    dnnl_status_t s = dnnl_primitive_attr_create(&t->attr);
+    if (s == dnnl_success) s = dnnl_primitive_attr_set_scratchpad_mode(t->attr, dnnl_scratchpad_mode_user);
+    if (s == dnnl_success) s = dnnl_post_ops_create(&t->ops);
+    if (s == dnnl_success && activation == DNN_GELU_ERF) s = append_eltwise(t->ops, dnnl_eltwise_gelu_erf, 0);
+    if (s == dnnl_success && activation == DNN_SILU) s = append_eltwise(t->ops, dnnl_eltwise_swish, 1);
+    if (s == dnnl_success && accumulate) s = append_sum(t->ops);
+    return s == dnnl_success ? dnnl_primitive_attr_set_post_ops(t->attr, t->ops) : s;
 }
 
 /* The next operand of p. */
@@ -423,8 +463,11 @@ static dnnl_memory_desc_t *add_operand(dnn_primitive *p, int arg)
     return &p->md[p->args++];
 }
 
-static dnnl_status_t matmul_build(dnn *d, const dnn_matmul_spec *spec, dnn_primitive *p)
+static int matmul_build(void *arg)
 {
+    step *t = arg;
+    dnn_primitive *p = t->p;
+    const dnn_matmul_spec *spec = t->matmul;
     const dnnl_data_type_t type = spec->bf16 ? dnnl_bf16 : dnnl_f32;
     const dnnl_data_type_t c_type = spec->bf16 && !spec->c_f32 ? dnnl_bf16 : dnnl_f32;
     const dnnl_dim_t da[2] = {spec->m, spec->k}, sa[2] = {spec->lda, 1};
@@ -432,8 +475,6 @@ static dnnl_status_t matmul_build(dnn *d, const dnn_matmul_spec *spec, dnn_primi
     const dnnl_dim_t sb[2] = {spec->b_transposed ? 1 : spec->ldb, spec->b_transposed ? spec->ldb : 1};
     const dnnl_dim_t dc[2] = {spec->m, spec->n}, sc[2] = {spec->ldc, 1};
     const dnnl_dim_t dv[2] = {1, spec->n}, sv[2] = {spec->n, 1};
-    dnnl_primitive_attr_t attr = NULL;
-    dnnl_primitive_desc_t pd = NULL;
 
     /* In the order of dnn_matmul_run's arrays. */
     dnnl_memory_desc_t *a = add_operand(p, DNNL_ARG_SRC), *b = NULL, *bias = NULL, *c;
@@ -443,12 +484,9 @@ static dnnl_status_t matmul_build(dnn *d, const dnn_matmul_spec *spec, dnn_primi
         s = desc_strided(bias = add_operand(p, DNNL_ARG_BIAS), 2, dv, dnnl_f32, sv);
     c = add_operand(p, DNNL_ARG_DST);
     if (s == dnnl_success) s = desc_strided(c, 2, dc, c_type, sc);
-    if (s == dnnl_success) s = matmul_attributes(spec, &attr);
-    if (s == dnnl_success) s = matmul_desc(&pd, a, b ? b : &spec->packed->md, bias, c, attr, d->engine);
-    if (s == dnnl_success) s = create(d, p, pd);
-    if (pd) dnnl_primitive_desc_destroy(pd);
-    if (attr) dnnl_primitive_attr_destroy(attr);
-    return s;
+    if (s == dnnl_success) s = make_attributes(t, spec->activation, spec->accumulate);
+    if (s == dnnl_success) s = matmul_desc(&t->pd, a, b ? b : &spec->packed->md, bias, c, t->attr, t->d->engine);
+    return s == dnnl_success ? create(t->d, p, t->pd) : s;
 }
 
 mar_status dnn_matmul_create(dnn *d, const dnn_matmul_spec *spec, dnn_primitive **out, mar_err *err)
@@ -456,9 +494,7 @@ mar_status dnn_matmul_create(dnn *d, const dnn_matmul_spec *spec, dnn_primitive 
     *out = NULL;
     dnn_primitive *p = calloc(1, sizeof *p);
     if (!p) return err_set(err, MAR_ENOMEM, "out of memory");
-    const int threads = making_begin();
-    const dnnl_status_t s = matmul_build(d, spec, p);
-    making_end(threads);
+    const dnnl_status_t s = take(matmul_build, &(step){.d = d, .matmul = spec, .p = p});
     if (s != dnnl_success) {
         dnn_primitive_free(p);
         return err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND, "oneDNN %s product %dx%dx%d: %s",
@@ -468,8 +504,8 @@ mar_status dnn_matmul_create(dnn *d, const dnn_matmul_spec *spec, dnn_primitive 
     return MAR_OK;
 }
 
-void dnn_matmul_run(const dnn_primitive *p, dnn_operands *o, const void *a, const dnn_packed *w, const void *b,
-                    const float *bias, void *c, void *scratch)
+int dnn_matmul_run(const dnn_primitive *p, dnn_operands *o, const void *a, const dnn_packed *w, const void *b,
+                   const float *bias, void *c, void *scratch)
 {
     const void *data[ARGS];
     int n = 0;
@@ -478,53 +514,42 @@ void dnn_matmul_run(const dnn_primitive *p, dnn_operands *o, const void *a, cons
     if (bias) data[n++] = bias;
     data[n++] = c;
     data[n] = scratch;
-    run(p, o, data, w);
+    return run(p, o, data, w);
 }
 
 /* --- packed weights ------------------------------------------------------------------------------------------- */
 
-/* The layout that oneDNN chooses for a 64-row product. */
-static dnnl_status_t packed_layout(dnn *d, int n, int k, int bf16, dnnl_memory_desc_t *out)
+/* Allocates w for its descriptor and copies `from` into it, converting layout and type. */
+static dnnl_status_t packed_fill(step *t)
 {
-    const dnnl_data_type_t type = bf16 ? dnnl_bf16 : dnnl_f32;
-    const dnnl_dim_t da[2] = {64, k}, sa[2] = {k, 1}, db[2] = {k, n}, dc[2] = {64, n}, sc[2] = {n, 1};
-    dnnl_memory_desc_t a, b, c;
-    memset(&a, 0, sizeof a), memset(&b, 0, sizeof b), memset(&c, 0, sizeof c);
-    dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t s = desc_strided(&a, 2, da, type, sa);
-    if (s == dnnl_success) s = desc_any(&b, 2, db, type);
-    if (s == dnnl_success) s = desc_strided(&c, 2, dc, dnnl_f32, sc);
-    if (s == dnnl_success) s = matmul_desc(&pd, &a, &b, NULL, &c, NULL, d->engine);
-    if (s == dnnl_success) s = desc_query(pd, dnnl_query_weights_md, out);
-    if (pd) dnnl_primitive_desc_destroy(pd);
-    desc_free(&a), desc_free(&b), desc_free(&c);
-    return s;
-}
-
-/* Allocates w for its descriptor and copies `data` into it, converting layout and type. */
-static dnnl_status_t packed_fill(dnn *d, dnn_packed *w, const dnnl_memory_desc_t *from, const void *data)
-{
-    dnnl_memory_t source = NULL;
-    dnnl_primitive_desc_t pd = NULL;
-    dnnl_primitive_t reorder = NULL;
-    if (!has_spare_memory()) return dnnl_out_of_memory;
+    dnn_packed *w = t->packed;
     w->bytes = desc_bytes(&w->md);
     w->data = aligned_alloc(64, (w->bytes + 63) / 64 * 64);
     if (!w->data) return dnnl_out_of_memory;
-    dnnl_status_t s = memory_create(&source, from, d->engine, (void *)(uintptr_t)data);
-    if (s == dnnl_success) s = memory_create(&w->memory, &w->md, d->engine, w->data);
-    (void)makers_enter();
-    if (s == dnnl_success) s = reorder_desc(&pd, from, &w->md, d->engine);
-    if (s == dnnl_success) s = dnnl_primitive_create(&reorder, pd);
-    makers_leave();
-    if (s == dnnl_success) {
-        dnnl_exec_arg_t args[2] = {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, w->memory}};
-        s = dnnl_primitive_execute(reorder, d->stream, 2, args);
-    }
-    if (reorder) dnnl_primitive_destroy(reorder);
-    if (pd) dnnl_primitive_desc_destroy(pd);
-    if (source) dnnl_memory_destroy(source);
-    return s;
+    dnnl_status_t s = memory_create(&t->source, &t->plain, t->d->engine, (void *)(uintptr_t)t->from);
+    if (s == dnnl_success) s = memory_create(&w->memory, &w->md, t->d->engine, w->data);
+    if (s == dnnl_success) s = reorder_desc(&t->pd, &t->plain, &w->md, t->d->engine);
+    if (s == dnnl_success) s = dnnl_primitive_create(&t->reorder, t->pd);
+    if (s != dnnl_success) return s;
+    const dnnl_exec_arg_t args[2] = {{DNNL_ARG_FROM, t->source}, {DNNL_ARG_TO, w->memory}};
+    return dnnl_primitive_execute(t->reorder, t->d->stream, 2, args);
+}
+
+/* The layout is the one that oneDNN chooses for a 64-row product. */
+static int pack(void *arg)
+{
+    step *t = arg;
+    const int n = t->matmul->n, k = t->matmul->k;
+    const dnnl_data_type_t type = t->matmul->bf16 ? dnnl_bf16 : dnnl_f32;
+    const dnnl_dim_t da[2] = {64, k}, sa[2] = {k, 1}, db[2] = {k, n}, dc[2] = {64, n}, sc[2] = {n, 1},
+                     plain[2] = {1, k};
+    dnnl_status_t s = desc_strided(&t->a, 2, da, type, sa);
+    if (s == dnnl_success) s = desc_any(&t->b, 2, db, type);
+    if (s == dnnl_success) s = desc_strided(&t->c, 2, dc, dnnl_f32, sc);
+    if (s == dnnl_success) s = matmul_desc(&t->other_pd, &t->a, &t->b, NULL, &t->c, NULL, t->d->engine);
+    if (s == dnnl_success) s = desc_query(t->other_pd, dnnl_query_weights_md, &t->packed->md);
+    if (s == dnnl_success) s = desc_strided(&t->plain, 2, db, dnnl_f32, plain);
+    return s == dnnl_success ? packed_fill(t) : s;
 }
 
 mar_status dnn_pack(dnn *d, const float *w, int n, int k, int bf16, dnn_packed **out, mar_err *err)
@@ -532,17 +557,8 @@ mar_status dnn_pack(dnn *d, const float *w, int n, int k, int bf16, dnn_packed *
     *out = NULL;
     dnn_packed *p = calloc(1, sizeof *p);
     if (!p) return err_set(err, MAR_ENOMEM, "out of memory");
-    const dnnl_dim_t dims[2] = {k, n}, strides[2] = {1, k};
-    dnnl_memory_desc_t plain;
-    memset(&plain, 0, sizeof plain);
-    const int threads = one_thread_begin();
-    (void)makers_enter();
-    dnnl_status_t s = packed_layout(d, n, k, bf16, &p->md);
-    makers_leave();
-    if (s == dnnl_success) s = desc_strided(&plain, 2, dims, dnnl_f32, strides);
-    if (s == dnnl_success) s = packed_fill(d, p, &plain, w);
-    omp_set_num_threads(threads);
-    desc_free(&plain);
+    const dnn_matmul_spec spec = {.n = n, .k = k, .bf16 = bf16};
+    const dnnl_status_t s = take(pack, &(step){.d = d, .matmul = &spec, .packed = p, .from = w});
     if (s != dnnl_success) {
         mar_status status = err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND,
                                     "oneDNN cannot pack %dx%d weights (%zu bytes): %s", n, k, p->bytes, status_text(s));
@@ -564,18 +580,6 @@ void dnn_packed_free(dnn_packed *w)
 
 /* --- convolutions ------------------------------------------------------------------------------------------------ */
 
-static dnnl_status_t conv_attributes(const dnn_conv_spec *spec, dnnl_primitive_attr_t *out)
-{
-    dnnl_post_ops_t ops = NULL;
-    dnnl_status_t s = dnnl_primitive_attr_create(out);
-    if (s == dnnl_success) s = dnnl_primitive_attr_set_scratchpad_mode(*out, dnnl_scratchpad_mode_user);
-    if (s == dnnl_success) s = dnnl_post_ops_create(&ops);
-    if (s == dnnl_success && spec->accumulate) s = append_sum(ops);
-    if (s == dnnl_success) s = dnnl_primitive_attr_set_post_ops(*out, ops);
-    if (ops) dnnl_post_ops_destroy(ops);
-    return s;
-}
-
 /* NHWC activations. */
 static dnnl_status_t image_desc(dnnl_memory_desc_t *md, int height, int width, int channels, dnnl_data_type_t type)
 {
@@ -594,56 +598,49 @@ static int same_implementation(const_dnnl_primitive_desc_t a, const_dnnl_primiti
 
 enum { CONV_SRC, CONV_BIAS, CONV_DST, CONV_ARGS }; /* its operands, in their order */
 
-static dnnl_status_t conv_desc_for(dnnl_primitive_desc_t *pd, const dnn_primitive *c, const dnn_conv_spec *spec,
-                                   const dnnl_memory_desc_t *weights, const_dnnl_primitive_attr_t attr,
-                                   dnnl_engine_t engine)
+static dnnl_status_t conv_desc_for(dnnl_primitive_desc_t *pd, const step *t, const dnnl_memory_desc_t *weights)
 {
-    const dnnl_dims_t padding[2] = {{spec->pad_top, spec->pad_side}, {spec->pad_bottom, spec->pad_side}};
-    return conv_desc(pd, &c->md[CONV_SRC], weights, &c->md[CONV_BIAS], &c->md[CONV_DST], padding, attr, engine);
+    const dnn_conv_spec *c = t->conv;
+    const dnnl_memory_desc_t *md = t->p->md;
+    const dnnl_dims_t padding[2] = {{c->pad_top, c->pad_side}, {c->pad_bottom, c->pad_side}};
+    return conv_desc(pd, &md[CONV_SRC], weights, &md[CONV_BIAS], &md[CONV_DST], padding, t->attr, t->d->engine);
 }
 
-/* Chooses `layout` for the weights if that costs no speed, that is if oneDNN has the same implementation for it that it
- * chooses when the layout is free. */
-static dnnl_status_t conv_choose(dnn *d, const dnn_primitive *c, const dnn_conv_spec *p, const dnn_packed *layout,
-                                 const_dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *out)
+/* Chooses t->layout for the weights if that costs no speed, that is if oneDNN has the same implementation for it that
+ * it chooses when the layout is free. */
+static dnnl_status_t conv_choose(step *t)
 {
-    const dnnl_dim_t dims[4] = {p->out, p->in, p->kernel, p->kernel};
-    dnnl_memory_desc_t any;
-    memset(&any, 0, sizeof any);
-    dnnl_primitive_desc_t fixed = NULL;
-    dnnl_status_t s = desc_any(&any, 4, dims, p->bf16 ? dnnl_bf16 : dnnl_f32);
-    if (s == dnnl_success) s = conv_desc_for(out, c, p, &any, attr, d->engine);
-    desc_free(&any);
-    if (s != dnnl_success || !layout) return s;
-    if (conv_desc_for(&fixed, c, p, &layout->md, attr, d->engine) != dnnl_success) return dnnl_success;
-    if (same_implementation(fixed, *out)) {
-        dnnl_primitive_desc_t other = *out;
-        *out = fixed;
-        fixed = other;
+    const dnn_conv_spec *c = t->conv;
+    const dnnl_dim_t dims[4] = {c->out, c->in, c->kernel, c->kernel};
+    dnnl_status_t s = desc_any(&t->b, 4, dims, c->bf16 ? dnnl_bf16 : dnnl_f32);
+    if (s == dnnl_success) s = conv_desc_for(&t->pd, t, &t->b);
+    if (s != dnnl_success || !t->layout) return s;
+    s = conv_desc_for(&t->other_pd, t, &t->layout->md);
+    if (s == dnnl_success && same_implementation(t->other_pd, t->pd)) {
+        dnnl_primitive_desc_t free_layout = t->pd;
+        t->pd = t->other_pd;
+        t->other_pd = free_layout;
     }
-    dnnl_primitive_desc_destroy(fixed);
-    return dnnl_success;
+    return s == dnnl_out_of_memory ? s : dnnl_success;
 }
 
-static dnnl_status_t conv_build(dnn *d, const dnn_conv_spec *p, const dnn_packed *layout, dnn_primitive *c)
+static int conv_build(void *arg)
 {
-    const dnnl_data_type_t type = p->bf16 ? dnnl_bf16 : dnnl_f32;
-    const dnnl_dim_t bias_dims[1] = {p->out}, bias_strides[1] = {1};
-    const int out_h = p->height + p->pad_top + p->pad_bottom - p->kernel + 1;
-    const int out_w = p->width + 2 * p->pad_side - p->kernel + 1;
-    dnnl_primitive_attr_t attr = NULL;
-    dnnl_primitive_desc_t pd = NULL;
-    add_operand(c, DNNL_ARG_SRC), add_operand(c, DNNL_ARG_BIAS), add_operand(c, DNNL_ARG_DST);
-    dnnl_status_t s = image_desc(&c->md[CONV_SRC], p->height, p->width, p->in, type);
-    if (s == dnnl_success) s = image_desc(&c->md[CONV_DST], out_h, out_w, p->out, p->y_f32 ? dnnl_f32 : type);
-    if (s == dnnl_success) s = desc_strided(&c->md[CONV_BIAS], 1, bias_dims, dnnl_f32, bias_strides);
-    if (s == dnnl_success) s = conv_attributes(p, &attr);
-    if (s == dnnl_success) s = conv_choose(d, c, p, layout, attr, &pd);
-    if (s == dnnl_success) s = create(d, c, pd);
-    if (s == dnnl_success) s = desc_query(pd, dnnl_query_weights_md, &c->weights);
-    if (pd) dnnl_primitive_desc_destroy(pd);
-    if (attr) dnnl_primitive_attr_destroy(attr);
-    return s;
+    step *t = arg;
+    const dnn_conv_spec *c = t->conv;
+    dnn_primitive *p = t->p;
+    const dnnl_data_type_t type = c->bf16 ? dnnl_bf16 : dnnl_f32;
+    const dnnl_dim_t bias_dims[1] = {c->out}, bias_strides[1] = {1};
+    const int out_h = c->height + c->pad_top + c->pad_bottom - c->kernel + 1;
+    const int out_w = c->width + 2 * c->pad_side - c->kernel + 1;
+    add_operand(p, DNNL_ARG_SRC), add_operand(p, DNNL_ARG_BIAS), add_operand(p, DNNL_ARG_DST);
+    dnnl_status_t s = image_desc(&p->md[CONV_SRC], c->height, c->width, c->in, type);
+    if (s == dnnl_success) s = image_desc(&p->md[CONV_DST], out_h, out_w, c->out, c->y_f32 ? dnnl_f32 : type);
+    if (s == dnnl_success) s = desc_strided(&p->md[CONV_BIAS], 1, bias_dims, dnnl_f32, bias_strides);
+    if (s == dnnl_success) s = make_attributes(t, DNN_NONE, c->accumulate);
+    if (s == dnnl_success) s = conv_choose(t);
+    if (s == dnnl_success) s = create(t->d, p, t->pd);
+    return s == dnnl_success ? desc_query(t->pd, dnnl_query_weights_md, &p->weights) : s;
 }
 
 mar_status dnn_conv_create(dnn *d, const dnn_conv_spec *spec, const dnn_packed *layout, dnn_primitive **out,
@@ -652,9 +649,7 @@ mar_status dnn_conv_create(dnn *d, const dnn_conv_spec *spec, const dnn_packed *
     *out = NULL;
     dnn_primitive *c = calloc(1, sizeof *c);
     if (!c) return err_set(err, MAR_ENOMEM, "out of memory");
-    const int threads = making_begin();
-    const dnnl_status_t s = conv_build(d, spec, layout, c);
-    making_end(threads);
+    const dnnl_status_t s = take(conv_build, &(step){.d = d, .conv = spec, .layout = layout, .p = c});
     if (s != dnnl_success) {
         dnn_primitive_free(c);
         return err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND,
@@ -666,16 +661,27 @@ mar_status dnn_conv_create(dnn *d, const dnn_conv_spec *spec, const dnn_packed *
     return MAR_OK;
 }
 
-void dnn_conv_run(const dnn_primitive *c, dnn_operands *o, const void *x, const dnn_packed *w, const float *bias,
-                  void *y, void *scratch)
+int dnn_conv_run(const dnn_primitive *c, dnn_operands *o, const void *x, const dnn_packed *w, const float *bias,
+                 void *y, void *scratch)
 {
     const void *data[CONV_ARGS + 1] = {x, bias, y, scratch};
-    run(c, o, data, w);
+    return run(c, o, data, w);
 }
 
 int dnn_conv_takes(const dnn_primitive *c, const dnn_packed *w)
 {
     return desc_equal(&c->weights, &w->md);
+}
+
+static int conv_pack(void *arg)
+{
+    step *t = arg;
+    const dnnl_dim_t n = t->conv->out, i = t->conv->in, k = t->conv->kernel;
+    const dnnl_dim_t dims[4] = {n, i, k, k}, strides[4] = {i * k * k, k * k, k, 1};
+    dnnl_status_t s = desc_copy(&t->packed->md, &t->p->weights);
+    if (s == dnnl_success)
+        s = t->layout ? desc_copy(&t->plain, &t->layout->md) : desc_strided(&t->plain, 4, dims, dnnl_f32, strides);
+    return s == dnnl_success ? packed_fill(t) : s;
 }
 
 mar_status dnn_conv_pack(dnn *d, const dnn_primitive *c, const dnn_conv_spec *spec, const float *plain,
@@ -684,16 +690,13 @@ mar_status dnn_conv_pack(dnn *d, const dnn_primitive *c, const dnn_conv_spec *sp
     *out = NULL;
     dnn_packed *w = calloc(1, sizeof *w);
     if (!w) return err_set(err, MAR_ENOMEM, "out of memory");
-    const dnnl_dim_t n = spec->out, i = spec->in, k = spec->kernel;
-    const dnnl_dim_t dims[4] = {n, i, k, k}, strides[4] = {i * k * k, k * k, k, 1};
-    dnnl_memory_desc_t from;
-    memset(&from, 0, sizeof from);
-    dnnl_status_t s = desc_copy(&w->md, &c->weights);
-    if (s == dnnl_success) s = packed ? desc_copy(&from, &packed->md) : desc_strided(&from, 4, dims, dnnl_f32, strides);
-    const int threads = one_thread_begin();
-    if (s == dnnl_success) s = packed_fill(d, w, &from, packed ? packed->data : plain);
-    omp_set_num_threads(threads);
-    desc_free(&from);
+    step t = {.d = d,
+              .p = (dnn_primitive *)(uintptr_t)c, /* which is only read */
+              .conv = spec,
+              .layout = packed,
+              .packed = w,
+              .from = packed ? packed->data : plain};
+    const dnnl_status_t s = take(conv_pack, &t);
     if (s != dnnl_success) {
         mar_status status = err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND,
                                     "oneDNN cannot pack a filter of %zu bytes: %s", w->bytes, status_text(s));

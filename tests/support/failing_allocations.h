@@ -26,6 +26,7 @@ static _Thread_local long until_failure = -1; /* allocations that count left bef
 static _Thread_local int failures_last;       /* 1: then all others fail, too, as long as until_failure is not -1 */
 static _Thread_local long failures;
 static _Thread_local long allocations; /* that count */
+static _Thread_local int others_fail;  /* 1: those that do not count fail as those that do */
 /* Of all threads, read and written atomically: */
 static long live; /* blocks not freed */
 static long held; /* those of them whose allocation counts */
@@ -84,10 +85,11 @@ static void forget(void *p)
     __atomic_sub_fetch(&held, 1, __ATOMIC_RELAXED);
 }
 
-/* Whether the allocation at hand, which counts, is to fail. */
-static int fails_now(void)
+/* Whether the allocation at hand is to fail. */
+static int fails_now(int counted)
 {
-    allocations++;
+    if (!counted && !others_fail) return 0;
+    allocations += counted;
     if (until_failure < 0 || until_failure-- > 0) return 0;
     if (failures_last) until_failure = 0;
     failures++;
@@ -99,7 +101,7 @@ static int fails_now(void)
 void *malloc(size_t size)
 {
     const int counted = counts(__builtin_return_address(0));
-    if (counted && fails_now()) return NULL;
+    if (fails_now(counted)) return NULL;
     return noted(__libc_malloc(counted ? size + sizeof(block_mark) : size), counted);
 }
 
@@ -107,14 +109,14 @@ void *calloc(size_t count, size_t size)
 {
     const int counted = counts(__builtin_return_address(0));
     size_t bytes;
-    if (counted && (fails_now() || __builtin_mul_overflow(count, size, &bytes))) return NULL;
+    if (fails_now(counted) || (counted && __builtin_mul_overflow(count, size, &bytes))) return NULL;
     return noted(counted ? __libc_calloc(1, bytes + sizeof(block_mark)) : __libc_calloc(count, size), counted);
 }
 
 void *realloc(void *old, size_t size)
 {
     const int counted = counts(__builtin_return_address(0));
-    if (counted && fails_now()) return NULL;
+    if (fails_now(counted)) return NULL;
     const int was_counted = old && is_marked(old);
     if (old) forget(old);
     void *p = __libc_realloc(old, counted ? size + sizeof(block_mark) : size);
@@ -125,16 +127,14 @@ void *realloc(void *old, size_t size)
 void *aligned_alloc(size_t alignment, size_t size)
 {
     const int counted = counts(__builtin_return_address(0));
-    if (counted && fails_now()) return NULL;
+    if (fails_now(counted)) return NULL;
     return noted(__libc_memalign(alignment, counted ? size + sizeof(block_mark) : size), counted);
 }
 
+/* oneDNN's, which comes through a function of libmar's (kernels/cpu/guard.h) but is none of libmar's own. */
 int posix_memalign(void **out, size_t alignment, size_t size)
 {
-    const int counted = counts(__builtin_return_address(0));
-    void *p = NULL;
-    if (!counted || !fails_now())
-        p = noted(__libc_memalign(alignment, counted ? size + sizeof(block_mark) : size), counted);
+    void *p = fails_now(0) ? NULL : noted(__libc_memalign(alignment, size), 0);
     if (p) *out = p;
     return p ? 0 : ENOMEM;
 }

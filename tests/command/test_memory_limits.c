@@ -1,0 +1,272 @@
+/* The command as a user starts it, with too little memory: below a limit of its address space, below a limit of what it
+ * allocates, with one allocation that fails whichever library asks for it, and that and all later ones, and on a system
+ * that starts no threads. It makes what it always makes, or ends with exit status 1, one line that says so, and no
+ * file. Under the sanitizers, which replace the allocator and take an address space of their own, this test does
+ * nothing. */
+#include "tests/support/command.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
+
+int main(void)
+{
+    return 0;
+}
+
+#else
+
+/* --- a job and how it ends ---------------------------------------------------------------------------------------- */
+
+#define SHORT "--num_iter", "1", "--num_sampling_steps", "2"
+#define ONE   "--class", "1", "--num", "1", "--out", "out.png"
+
+typedef struct {
+    const char *name, *argv[24];
+    int same_text; /* it prints the same each time, or nothing; others print times */
+} job;
+
+static const job generate_f32 = {
+    "generate f32", {"mar", "generate", ONE, SHORT, "--threads", "1", "--dtype", "f32"}, 0};
+static const job generate_best = {"generate", {"mar", "generate", ONE, SHORT, "--threads", "2"}, 0};
+static const job inspect = {"inspect", {"mar", "inspect", "demo"}, 1};
+static const job convert = {"convert", {"mar", "convert", "demo", "out.safetensors"}, 1};
+static const job bench = {"bench", {"mar", "bench", "--batch", "1", SHORT, "--threads", "2"}, 0};
+
+typedef struct {
+    int status;           /* as of wait */
+    char *out, *err;      /* what it printed */
+    char *file;           /* what it wrote, or NULL */
+    size_t bytes;         /* of that */
+    int files;            /* in its directory */
+    long calls, failures; /* of allocations; -1: it did not say */
+    long most;            /* bytes */
+} ending;
+
+static char *directory, *outside; /* the job's, and for what is about it */
+
+static void ending_free(ending *e)
+{
+    free(e->out);
+    free(e->err);
+    free(e->file);
+}
+
+static void send_to(const char *name, int fd)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", outside, name);
+    const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (file < 0 || dup2(file, fd) < 0) _exit(98);
+    close(file);
+}
+
+/* In the child. */
+static void become(const job *j, const char *settings, rlim_t address_space)
+{
+    char path[512], words[256];
+    const char *command = getenv("MAR_COMMAND");
+    send_to("out", STDOUT_FILENO);
+    send_to("err", STDERR_FILENO);
+    if (settings) {
+        snprintf(path, sizeof path, "%s/count", outside);
+        setenv("FAIL_COUNT", path, 1);
+        setenv("LD_PRELOAD", FAILING_PROCESS, 1);
+        snprintf(words, sizeof words, "%s", settings);
+        for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) putenv(word);
+    }
+    const struct rlimit limit = {address_space, address_space}, none = {0, 0};
+    if (chdir(directory) != 0 || setrlimit(RLIMIT_CORE, &none) != 0) _exit(98);
+    if (address_space && setrlimit(RLIMIT_AS, &limit) != 0) _exit(98);
+    alarm(60); /* ends what hangs */
+    execv(command, (char *const *)(uintptr_t)j->argv);
+    _exit(127);
+}
+
+/* Runs the job with settings such as "FAIL_AT=3 FAIL_LAST=1" (tests/support/failing_process.c; NULL: without that) and
+ * with a limit in bytes (0: none). */
+static ending run(const job *j, const char *settings, rlim_t address_space)
+{
+    char path[512];
+    ending e = {.calls = -1, .failures = -1};
+    snprintf(path, sizeof path, "%s/count", outside);
+    unlink(path);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) become(j, settings, address_space);
+    assert_int_equal(waitpid(child, &e.status, 0), child);
+    e.out = read_whole_file(outside, "out", NULL);
+    e.err = read_whole_file(outside, "err", NULL);
+    e.files = count_files(directory);
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "out.safetensors" : "out.png";
+        snprintf(path, sizeof path, "%s/%s", directory, name);
+        if (access(path, F_OK) != 0) continue;
+        e.file = read_whole_file(directory, name, &e.bytes);
+        unlink(path);
+    }
+    snprintf(path, sizeof path, "%s/count", outside);
+    FILE *f = fopen(path, "r");
+    if (f && fscanf(f, "%ld %ld %ld", &e.calls, &e.failures, &e.most) != 3) fail_msg("%s: cannot read", path);
+    if (f) fclose(f);
+    return e;
+}
+
+/* Whether it went well. Anything but that and a clean end without memory fails the test. */
+static int check(const job *j, const char *how, const ending *e, const ending *expected)
+{
+    if (!WIFEXITED(e->status)) fail_msg("%s, %s: signal %d: %s", j->name, how, WTERMSIG(e->status), e->err);
+    const int status = WEXITSTATUS(e->status);
+    if (status == 0) {
+        if (e->files != expected->files || e->bytes != expected->bytes ||
+            (e->file && memcmp(e->file, expected->file, e->bytes) != 0) || *e->err ||
+            (j->same_text ? strcmp(e->out, expected->out) != 0 : !*e->out))
+            fail_msg("%s, %s: does something else than it should: \"%s\" \"%s\"", j->name, how, e->out, e->err);
+        return 1;
+    }
+    const char *end = strchr(e->err, '\n');
+    if (status != 1 || strncmp(e->err, "mar: ", 5) != 0 || !end || end[1] ||
+        !(strstr(e->err, "memory") || strstr(e->err, "allocate")))
+        fail_msg("%s, %s: exit status %d: \"%s\"", j->name, how, status, e->err);
+    if (e->files != 0) fail_msg("%s, %s: fails and leaves a file", j->name, how);
+    return 0;
+}
+
+/* The job with all memory it wants. */
+static ending whole(const job *j, const char *settings)
+{
+    const ending e = run(j, settings, 0);
+    if (e.status != 0 || *e.err) fail_msg("%s: %s", j->name, e.err);
+    return e;
+}
+
+/* --- one call fails ----------------------------------------------------------------------------------------------- */
+
+/* About `rounds` of the job's calls, evenly spread, one a run; and with each all behind it. */
+static void calls_fail(const job *j, long rounds)
+{
+    char settings[64];
+    ending expected = whole(j, "FAIL_AT=-1");
+    assert_in_range(expected.calls, 500, 1000000);
+    const long step = expected.calls / rounds | 1;
+    for (int last = 0; last <= 1; last++) {
+        long failed = 0;
+        for (long n = last ? step / 2 : 0; n < expected.calls; n += step) {
+            snprintf(settings, sizeof settings, "FAIL_AT=%ld FAIL_LAST=%d", n, last);
+            ending e = run(j, settings, 0);
+            failed += !check(j, settings, &e, &expected);
+            if (e.failures == 0 && n < expected.calls - 1000) fail_msg("%s, %s: nothing failed", j->name, settings);
+            ending_free(&e);
+        }
+        assert_in_range(failed, rounds / 2, 2 * rounds);
+    }
+    ending_free(&expected);
+}
+
+static void test_calls_fail(void **state)
+{
+    (void)state;
+    calls_fail(&generate_f32, 120);
+    calls_fail(&generate_best, 120);
+    calls_fail(&inspect, 60);
+    calls_fail(&convert, 60);
+}
+
+/* --- limits ------------------------------------------------------------------------------------------------------- */
+
+static void test_budget(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 40 };
+    static const job *const jobs[] = {&generate_f32, &generate_best, &inspect, &convert};
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+        char settings[64];
+        int failed = 0;
+        ending expected = whole(jobs[i], "FAIL_AT=-1");
+        for (int r = 0; r < ROUNDS; r++) {
+            snprintf(settings, sizeof settings, "FAIL_BUDGET=%ld", expected.most / ROUNDS * r);
+            ending e = run(jobs[i], settings, 0);
+            failed += !check(jobs[i], settings, &e, &expected);
+            ending_free(&e);
+        }
+        assert_in_range(failed, ROUNDS / 2, ROUNDS);
+        ending_free(&expected);
+    }
+}
+
+/* From where the program cannot be loaded to where it has all it needs. */
+static void test_address_space(void **state)
+{
+    (void)state;
+    static const job *const jobs[] = {&generate_f32, &generate_best, &inspect, &convert, &bench};
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+        int failed = 0, good = 0;
+        ending expected = whole(jobs[i], NULL);
+        for (rlim_t megabytes = 20; good < 10; megabytes += 2) {
+            char how[64];
+            snprintf(how, sizeof how, "ulimit -v of %ld MB", (long)megabytes);
+            ending e = run(jobs[i], NULL, megabytes << 20);
+            const int loaded = !strstr(e.err, "error while loading shared libraries");
+            if (loaded && check(jobs[i], how, &e, &expected))
+                good++;
+            else
+                failed += loaded;
+            ending_free(&e);
+            assert_in_range(megabytes, 20, 2000);
+        }
+        assert_true(failed > 0);
+        ending_free(&expected);
+    }
+}
+
+/* --- threads ------------------------------------------------------------------------------------------------------ */
+
+/* Without a second thread the picture is the same. */
+static void test_no_threads(void **state)
+{
+    (void)state;
+    ending expected = whole(&generate_best, NULL);
+    ending e = run(&generate_best, "FAIL_THREAD=-1", 0);
+    assert_int_equal(check(&generate_best, "no thread starts", &e, &expected), 1);
+    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    if (processors > 1) assert_true(e.failures > 0);
+    ending_free(&e);
+    ending_free(&expected);
+    e = run(&bench, "FAIL_THREAD=-1", 0);
+    if (e.status != 0 || !strstr(e.out, processors > 1 ? "1 thread (of 2" : "1 thread"))
+        fail_msg("bench without a second thread: \"%s\" \"%s\"", e.out, e.err);
+    ending_free(&e);
+}
+
+static int open_directories(void **state)
+{
+    (void)state;
+    directory = temporary_directory();
+    outside = temporary_directory();
+    return directory && outside ? 0 : 1;
+}
+
+static int remove_directories(void **state)
+{
+    (void)state;
+    remove_directory(directory);
+    remove_directory(outside);
+    free(directory);
+    free(outside);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls_fail), cmocka_unit_test(test_budget),
+                                       cmocka_unit_test(test_address_space), cmocka_unit_test(test_no_threads)};
+    return cmocka_run_group_tests(tests, open_directories, remove_directories);
+}
+
+#endif

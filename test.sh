@@ -1,10 +1,10 @@
 #!/bin/sh
 # Installs what is missing, builds, and runs every test: optimised, then under AddressSanitizer and UBSan; both run the
-# CUDA kernels on the CPU. Those with several threads run under ThreadSanitizer, too. Then the CUDA build: compiled and
-# linked, and run where there is a GPU.
+# CUDA kernels on the CPU. Those with several threads run under ThreadSanitizer, too. Then the readers and parsers get a
+# minute of libFuzzer each. Then the CUDA build: compiled and linked, and run where there is a GPU.
 #   ./test.sh [--quick] [PRESET...]
 # --quick installs, configures and builds the same, then runs only the tests labelled quick. PRESETs, of release, asan,
-# tsan and cuda, confine it to these.
+# tsan, fuzz and cuda, confine it to these.
 set -eu
 cd "$(dirname "$0")"
 . scripts/packages.sh
@@ -15,12 +15,12 @@ if [ "${1:-}" = --quick ]; then
     quick=yes
     shift
 fi
-if [ $# -eq 0 ]; then set -- release asan tsan cuda; fi
+if [ $# -eq 0 ]; then set -- release asan tsan fuzz cuda; fi
 for preset in "$@"; do
     case $preset in
-    release | asan | tsan | cuda) ;;
+    release | asan | tsan | fuzz | cuda) ;;
     *)
-        echo "test.sh: no preset '$preset', expected [--quick] and any of release, asan, tsan, cuda" >&2
+        echo "test.sh: no preset '$preset', expected [--quick] and any of release, asan, tsan, fuzz, cuda" >&2
         exit 2
         ;;
     esac
@@ -29,6 +29,8 @@ done
 # shellcheck disable=SC2086  # the list is words
 need_packages $test_packages
 want_packages debootstrap # without it the test `fresh` is skipped
+# shellcheck disable=SC2086
+case " $* " in *" fuzz "*) need_packages $fuzz_packages ;; esac
 case " $* " in *" cuda "*) need_cuda ;; esac
 failed=
 for preset in "$@"; do
@@ -41,6 +43,7 @@ for preset in "$@"; do
         if have_gpu; then labels='^(cuda|gpu)$'; else echo "No GPU here: the tests labelled gpu do not run"; fi
     fi
     ctest --preset "$preset" -L "$labels" ${quick:+-L '^quick$'} --no-tests=error || failed="$failed $preset"
+    if [ "$preset" = fuzz ] && [ -z "$quick" ]; then tests/fuzz/run.sh || failed="$failed fuzz"; fi
     grep -h '^SKIPPED: ' "build/$preset/Testing/Temporary/LastTest.log" || : # why, of what ctest lists as skipped
 done
 [ -z "$failed" ] || {

@@ -2,7 +2,7 @@
 #   MAR_NVCC                 the compiler
 #   MAR_CUDA_LIBRARIES       what the backend links with: the static runtime and cuBLASLt
 #   MAR_CURAND               cuRAND, for the test of the random numbers
-#   mar_cuda_objects(OUT SOURCE...)  objects of .cu files, for OUT
+#   mar_cuda_objects(OUT SOURCE...)  objects of .cu files, for OUT; beside each, in OBJECT.log, what ptxas says of its kernels
 find_program(MAR_NVCC nvcc HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 if(NOT MAR_NVCC)
   message(FATAL_ERROR "MAR_CUDA: nvcc not found, expected in PATH, in $CUDA_PATH/bin or by -DMAR_NVCC=FILE; "
@@ -30,8 +30,8 @@ set(MAR_CUDA_LIBRARIES ${MAR_CUDART} ${MAR_CUBLASLT} Threads::Threads ${CMAKE_DL
 
 # Machine code for Ampere and Hopper, and PTX for what comes later.
 set(MAR_CUDA_ARCHITECTURES "80;90a;90-virtual" CACHE STRING "compute capabilities; N-virtual: PTX for later ones")
-set(MAR_CUDA_FLAGS -std=c++17 -O3 -Werror all-warnings -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden,-O2
-    -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include)
+set(MAR_CUDA_FLAGS -std=c++17 -O3 -Xptxas -v -Werror all-warnings
+    -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden,-O2 -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include)
 foreach(architecture ${MAR_CUDA_ARCHITECTURES})
   if(architecture MATCHES "^(.*)-virtual$")
     list(APPEND MAR_CUDA_FLAGS -gencode arch=compute_${CMAKE_MATCH_1},code=compute_${CMAKE_MATCH_1})
@@ -48,7 +48,8 @@ function(mar_cuda_objects out)
     get_filename_component(folder ${object} DIRECTORY)
     file(MAKE_DIRECTORY ${folder})
     add_custom_command(OUTPUT ${object} DEPFILE ${object}.d DEPENDS ${source} VERBATIM COMMENT "nvcc ${name}"
-      COMMAND ${MAR_NVCC} ${MAR_CUDA_FLAGS} -MD -MF ${object}.d -MT ${object} -c ${source} -o ${object})
+      COMMAND ${PROJECT_SOURCE_DIR}/cmake/logged.sh ${object}.log
+              ${MAR_NVCC} ${MAR_CUDA_FLAGS} -MD -MF ${object}.d -MT ${object} -c ${source} -o ${object})
     list(APPEND objects ${object})
   endforeach()
   set(${out} ${objects} PARENT_SCOPE)

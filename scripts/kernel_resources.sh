@@ -1,10 +1,13 @@
 #!/bin/sh
 # Registers, shared memory, stack and spills of every kernel of kernels/cuda, as ptxas states them for sm_90a; no GPU is
 # needed. Fails if a kernel of persistent.cu or speculation.cu spills: they must keep their operands in registers.
-#   scripts/kernel_resources.sh [NVCC] >bench/results/kernel_resources_sm90.txt
+#   scripts/kernel_resources.sh [NVCC [LOGS]] >bench/results/kernel_resources_sm90.txt
+# With LOGS, a folder where <name>.cu.o.log has what nvcc said with -Xptxas -v, as the preset cuda keeps it in
+# build/cuda/cuda/kernels/cuda, nothing is compiled.
 set -eu
 cd "$(dirname "$0")/.."
 
+logs=${2:-}
 nvcc=${1:-$(command -v nvcc || echo "${CUDA_PATH:-/usr/local/cuda}/bin/nvcc")}
 [ -x "$nvcc" ] || {
     echo "kernel_resources.sh: no nvcc at $nvcc, expected in PATH, in \$CUDA_PATH/bin or as the argument" >&2
@@ -14,21 +17,35 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 for source in kernels/cuda/*.cu; do
-    "$nvcc" -std=c++17 -O3 -I. -Iinclude -gencode arch=compute_90a,code=sm_90a -Xptxas -v -c "$source" \
-        -o "$work/object" 2>"$work/log" || {
-        cat "$work/log" >&2
+    if [ -n "$logs" ]; then
+        log=$logs/${source##*/}.o.log
+    else
+        log=$work/log
+        "$nvcc" -std=c++17 -O3 -I. -Iinclude -gencode arch=compute_90a,code=sm_90a -Xptxas -v -c "$source" \
+            -o "$work/object" 2>"$log" || {
+            cat "$log" >&2
+            exit 2
+        }
+    fi
+    grep -q "for 'sm_90a'" "$log" || ! grep -q '__global__' "$source" || {
+        echo "kernel_resources.sh: $log has no kernel for sm_90a" >&2
         exit 2
     }
     # Functions that a kernel calls are listed behind it: theirs count as the kernel's.
     awk -v file="${source##*/}" '
         function row() { if (name) print name, file, registers, shared, stack, spill }
-        /Compiling entry function/ { row(); split($0, part, "\047"); name = part[2]; stack = spill = shared = 0 }
+        /Compiling entry function/ {
+            row()
+            split($0, part, "\047")
+            name = part[4] == "sm_90a" ? part[2] : ""
+            stack = spill = shared = 0
+        }
         /bytes stack frame/ { if ($1 > stack) stack = $1; spill += $5 + $9 }
         /Used [0-9]+ registers/ {
             registers = $0; sub(/.*Used /, "", registers); registers += 0
             if (match($0, /[0-9]+ bytes smem/)) shared = substr($0, RSTART, RLENGTH) + 0
         }
-        END { row() }' "$work/log" >>"$work/rows"
+        END { row() }' "$log" >>"$work/rows"
 done
 
 c++filt -p <"$work/rows" | sed 's/^void //' |

@@ -3,6 +3,7 @@
 
 packages="gcc libc6-dev cmake ninja-build pkg-config libdnnl-dev libpng-dev libcjson-dev"
 test_packages="g++ libcmocka-dev" # what only the tests need
+fuzz_packages="clang libclang-rt-dev libomp-dev" # what only the fuzz targets need
 
 have_package() {
     dpkg-query -W -f='${db:Status-Abbrev}' "$1" 2>/dev/null | grep -q '^.i'

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The README's two commands on a bare Debian 12. Called by ctest, or by hand as root:
 #   tests/fresh/test_fresh.sh SOURCE_DIR BUILD_DIR [ARGUMENTS]
-# ARGUMENTS are the second command's, by default '--quick'; '' is all of it, as the README states it.
+# ARGUMENTS are the second command's, by default '--quick release fuzz cuda'; '' is all of it, as the README states it.
 #
 # debootstrap makes the root (minbase) in BUILD_DIR/fresh. In a clone there, the first command must make demo.png without
 # installing a C++ compiler, make or anything of the tests. Then the second command with ARGUMENTS must pass, `install`
-# among its tests. By default that installs, configures and builds everything (1 GB of CUDA toolkit is fetched) and runs the
-# tests labelled quick: five to eight minutes on two cores.
+# among its tests. By default that installs everything (1 GB of CUDA toolkit is fetched), builds three presets and runs their
+# tests labelled quick, and asan and tsan are configured: four to six minutes on two cores.
 #
 # Both are read from the README. The clone is of HEAD, with what is changed but not committed in tracked files applied to
 # it; files that git does not know are not in it, as they are in nobody's clone. It is made from outside, so that the root
@@ -64,7 +64,7 @@ if [ "$1" != --inside ]; then
     export GIT_CONFIG_GLOBAL="$work/gitconfig" GIT_OPTIONAL_LOCKS=0
     git -C "$source_dir" rev-parse -q --verify HEAD >/dev/null 2>&1 || skip "$source_dir is not a checkout of git"
     setpriv --pdeathsig KILL unshare --mount --pid --fork --mount-proc --kill-child \
-        bash "$0" --inside "$source_dir" "$work" "${3---quick}" </dev/null &
+        bash "$0" --inside "$source_dir" "$work" "${3---quick release fuzz cuda}" </dev/null &
     child=$!
     status=0
     wait "$child" || status=$?
@@ -144,7 +144,7 @@ first=$(readme_command 1) second=$(readme_command 2)
 echo "== the first command: $first"
 step 600 "${in_clone[@]}" "$first" || fail "$first"
 [ "$(head -c 4 "$root$clone/demo.png" | tail -c 3)" = PNG ] || fail "$first left no picture demo.png"
-for command in c++ g++ make nvcc; do
+for command in c++ g++ clang make nvcc; do
     ! "${in_clone[@]}" "command -v $command" || fail "$first installed $command"
 done
 ! "${in_clone[@]}" "dpkg -s libcmocka-dev" >/dev/null 2>&1 || fail "$first installed cmocka"
@@ -153,4 +153,17 @@ second="$second${arguments:+ $arguments}"
 echo "== the second command: $second"
 step 4800 "${in_clone[@]}" "$second" 2>&1 | tee "$work/log" || fail "$second"
 grep -qE ' install \.+ +Passed' "$work/log" || fail "$second did not run the test install"
+
+# The presets that it left out are built from the same packages, with the compiler's own libraries: those must be there.
+for preset in asan:address,undefined tsan:thread; do
+    if grep -q "^== ${preset%:*}\$" "$work/log"; then continue; fi
+    third="cmake --preset ${preset%:*} -DMAR_TESTS=ON && for language in c c++; do
+        echo 'int main() { return 0; }' | gcc -x \$language -fsanitize=${preset#*:} - -o /tmp/sanitized &&
+            /tmp/sanitized || exit 1; done"
+    echo "== preset ${preset%:*}"
+    step 300 "${in_clone[@]}" "$third" >"$work/log.${preset%:*}" 2>&1 || {
+        cat "$work/log.${preset%:*}"
+        fail "preset ${preset%:*}"
+    }
+done
 echo "PASSED"

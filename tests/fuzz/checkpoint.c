@@ -1,0 +1,192 @@
+/* What holds of every checkpoint, whatever its bytes. The files that are written stay in memory: this is linked with
+ * --wrap for base/file.h's writer. */
+#include "tests/fuzz/fuzz.h"
+
+#include "base/file.h"
+#include "weights/number.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char *written;
+static size_t written_size;
+
+mar_status __wrap_file_writer_open(const char *path, file_writer *out, mar_err *err);
+mar_status __wrap_file_writer_commit(file_writer *w, mar_err *err);
+void __wrap_file_writer_discard(file_writer *w);
+
+mar_status __wrap_file_writer_open(const char *path, file_writer *out, mar_err *err)
+{
+    *out = (file_writer){.stream = open_memstream(&written, &written_size)};
+    return out->stream ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory", path);
+}
+
+mar_status __wrap_file_writer_commit(file_writer *w, mar_err *err)
+{
+    (void)err;
+    fclose(w->stream);
+    return MAR_OK;
+}
+
+void __wrap_file_writer_discard(file_writer *w)
+{
+    fclose(w->stream);
+}
+
+static int is_float(wt_dtype d)
+{
+    return d == WT_F64 || d == WT_F32 || d == WT_F16 || d == WT_BF16;
+}
+
+/* The values of t as f32, which the caller frees; NULL if it has no floating-point type. */
+static float *read_values(const wt_file *f, const wt_tensor *t)
+{
+    mar_err err = {0};
+    float *values = malloc((size_t)t->count * sizeof *values + 1);
+    if (!values) fuzz_fail("%s: no memory for %lld values", t->name, (long long)t->count);
+    const mar_status status = wt_read_f32(f, t, values, &err);
+    fuzz_check_error("wt_read_f32", status, &err);
+    if ((status == MAR_OK) != is_float(t->dtype)) fuzz_fail("%s: wt_read_f32 of %s", t->name, wt_dtype_name(t->dtype));
+    if (status == MAR_OK) return values;
+    free(values);
+    return NULL;
+}
+
+static int same_shape(const wt_tensor *a, const wt_tensor *b)
+{
+    return a->rank == b->rank && a->count == b->count &&
+           memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape) == 0;
+}
+
+static int64_t product(const wt_tensor *t)
+{
+    int64_t count = 1;
+    if (t->rank < 0 || t->rank > WT_MAX_RANK) fuzz_fail("%s: rank %d", t->name, t->rank);
+    for (int i = 0; i < t->rank; i++) {
+        if (t->shape[i] < 0 || __builtin_mul_overflow(count, t->shape[i], &count))
+            fuzz_fail("%s: dimension %d is %lld", t->name, i, (long long)t->shape[i]);
+    }
+    return count;
+}
+
+/* Tensor i of both openings of one file. */
+static void check_tensor(const wt_file *f, const wt_file *again, int i)
+{
+    char text[256];
+    const wt_tensor *t = wt_at(f, i), *u = wt_at(again, i);
+    if (t->count != product(t)) fuzz_fail("%s: %lld values", t->name, (long long)t->count);
+    if (wt_find(f, t->name) != t) fuzz_fail("%s: is not found", t->name);
+    if (strcmp(t->name, u->name) != 0 || t->dtype != u->dtype || !same_shape(t, u))
+        fuzz_fail("%s: another tensor the second time", t->name);
+    if (wt_shape_text(t, text, sizeof text) != text || text[0] != '[' || text[strlen(text) - 1] != ']')
+        fuzz_fail("%s: its shape is \"%s\"", t->name, text);
+    float *a = read_values(f, t), *b = read_values(again, u);
+    if (a && memcmp(a, b, (size_t)t->count * sizeof *a) != 0) fuzz_fail("%s: other values the second time", t->name);
+    free(a);
+    free(b);
+}
+
+static void check_metadata(const wt_file *f, const wt_file *again)
+{
+    for (int i = 0; i < wt_metadata_count(f); i++) {
+        const char *value, *second, *key = wt_metadata_at(f, i, &value);
+        if (strcmp(key, wt_metadata_at(again, i, &second)) != 0 || strcmp(value, second) != 0)
+            fuzz_fail("metadata %s: another the second time", key);
+        if (wt_metadata(f, key) != value) fuzz_fail("metadata %s: is not found", key);
+    }
+}
+
+/* --- written and read back --------------------------------------------------------------------------------- */
+
+static float rounded(float x, wt_dtype dtype)
+{
+    if (dtype == WT_BF16) return wt_f32_from_bf16(wt_bf16_from_f32(x));
+    return dtype == WT_F16 ? wt_f32_from_f16(wt_f16_from_f32(x)) : x;
+}
+
+static void check_read_back(const wt_file *f, const wt_output *output, const wt_file *back)
+{
+    const wt_tensor *t = wt_find(back, output->name);
+    if (!t) fuzz_fail("%s: is not in the file written", output->name);
+    if (t->dtype != output->dtype || !same_shape(t, output->source)) fuzz_fail("%s: read back as another", t->name);
+    float *values = read_values(f, output->source), *found = read_values(back, t);
+    for (int64_t i = 0; i < t->count; i++) {
+        const float expected = rounded(values[i], t->dtype);
+        if (isnan(expected) ? !isnan(found[i]) : expected != found[i])
+            fuzz_fail("%s: value %lld read back as %g, expected %g", t->name, (long long)i, (double)found[i],
+                      (double)expected);
+    }
+    free(values);
+    free(found);
+}
+
+static void check_saved(const wt_file *f, wt_dtype dtype)
+{
+    mar_err err = {0};
+    wt_file *back = NULL;
+    int n = 0;
+    wt_output *outputs = calloc((size_t)wt_count(f) + 1, sizeof *outputs);
+    const char *(*pairs)[2] = calloc((size_t)wt_metadata_count(f) + 1, sizeof *pairs);
+    for (int i = 0; i < wt_count(f); i++) {
+        const wt_tensor *t = wt_at(f, i);
+        if (!is_float(t->dtype)) continue;
+        outputs[n] = (wt_output){.name = t->name, .dtype = dtype, .rank = t->rank, .file = f, .source = t};
+        memcpy(outputs[n++].shape, t->shape, sizeof t->shape);
+    }
+    for (int i = 0; i < wt_metadata_count(f); i++) pairs[i][0] = wt_metadata_at(f, i, &pairs[i][1]);
+    mar_status status =
+        wt_save_safetensors("written", outputs, n, (const char *const(*)[2])pairs, wt_metadata_count(f), &err);
+    fuzz_check_error("wt_save_safetensors", status, &err);
+    if (status == MAR_OK) {
+        status = wt_open_memory(written, written_size, "written", &back, &err);
+        if (status != MAR_OK) fuzz_fail("the file written cannot be read: %s", err.text);
+        if (wt_count(back) != n) fuzz_fail("%d tensors written, %d read back", n, wt_count(back));
+        for (int i = 0; i < n; i++) check_read_back(f, &outputs[i], back);
+        for (int i = 0; i < wt_metadata_count(f); i++) {
+            const char *value = wt_metadata(back, pairs[i][0]);
+            if (!value || strcmp(value, pairs[i][1]) != 0) fuzz_fail("metadata %s: not as written", pairs[i][0]);
+        }
+        wt_close(back);
+    }
+    free(written);
+    written = NULL;
+    free(outputs);
+    free(pairs);
+}
+
+/* FNV-1a: which of the rarer checks an input gets depends on nothing but the input. */
+static uint32_t hash(const uint8_t *data, size_t size)
+{
+    uint32_t h = 2166136261u;
+    for (size_t i = 0; i < size; i++) h = (h ^ data[i]) * 16777619u;
+    return h ^ h >> 15;
+}
+
+void fuzz_check_checkpoint(const uint8_t *data, size_t size)
+{
+    static const wt_dtype dtypes[] = {WT_F32, WT_F32, WT_BF16, WT_F16};
+    wt_file *f = NULL, *again = NULL;
+    mar_err err = {0}, second = {0};
+    const mar_status status = wt_open_memory(data, size, "input", &f, &err);
+    fuzz_check_error("wt_open_memory", status, &err);
+    if ((status == MAR_OK) != (f != NULL)) fuzz_fail("wt_open_memory: a file and a failure");
+    const uint32_t h = hash(data, size);
+    if (status != MAR_OK) {
+        if (strncmp(err.text, "input: ", 7) != 0) fuzz_fail("does not name the file: %s", err.text);
+        if (h % 8) return; /* what is refused is so again: seldom looked at, as most inputs are */
+    }
+    if (wt_open_memory(data, size, "input", &again, &second) != status || strcmp(err.text, second.text) != 0)
+        fuzz_fail("the second opening: \"%s\", the first: \"%s\"", second.text, err.text);
+    if (status != MAR_OK) return;
+    fuzz_check_line("wt_format", wt_format(f));
+    if (wt_count(f) != wt_count(again) || wt_metadata_count(f) != wt_metadata_count(again))
+        fuzz_fail("%d tensors, the second time %d", wt_count(f), wt_count(again));
+    for (int i = 0; i < wt_count(f); i++) check_tensor(f, again, i);
+    check_metadata(f, again);
+    if (wt_find(f, "no such tensor") || wt_metadata(f, "no such key")) fuzz_fail("finds what is not there");
+    if (h % 16 == 0) check_saved(f, dtypes[h / 16 % 4]);
+    wt_close(again);
+    wt_close(f);
+}

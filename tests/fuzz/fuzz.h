@@ -1,0 +1,59 @@
+/* What the fuzz targets share: how a property is asserted, and what their mutators are made of.
+ *
+ * A target is LLVMFuzzerTestOneInput of one file. It asserts properties of whatever the input is, with fuzz_fail;
+ * AddressSanitizer, UBSan and libFuzzer's limits of time and memory see the rest. */
+#ifndef TESTS_FUZZ_H
+#define TESTS_FUZZ_H
+
+#include "weights/weights.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Prints the line and aborts: libFuzzer then keeps the input. */
+_Noreturn void fuzz_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Fails unless text is one line, not empty, without control characters, in valid UTF-8. `what` says what it is. */
+void fuzz_check_line(const char *what, const char *text);
+/* fuzz_check_line of an error's text if status is a failure, which must be one of those that a file can cause; else the
+ * text must be empty. */
+void fuzz_check_error(const char *what, mar_status status, const mar_err *err);
+
+/* --- files ------------------------------------------------------------------------------------------------- */
+
+/* Opens the checkpoint data[size] and asserts: a second opening gives the same; the count of each tensor is the product
+ * of its shape; all values can be read; names find their tensors. If it opens, and for one input in 16 (the writer
+ * takes large buffers), the floating-point tensors are written as safetensors and read back, and must be the same. */
+void fuzz_check_checkpoint(const uint8_t *data, size_t size);
+
+/* --- mutators ---------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint64_t state;
+} fuzz_random;
+
+uint32_t fuzz_next(fuzz_random *r, uint32_t below); /* uniform in 0..below-1 */
+int fuzz_one_in(fuzz_random *r, uint32_t n);        /* 1 once in n times */
+uint64_t fuzz_number(fuzz_random *r);               /* small ones mostly, and those at which counting breaks */
+
+/* Bytes in an array of a fixed capacity. What does not fit is left out, and `full` says so. */
+typedef struct {
+    uint8_t *data; /* [capacity] */
+    size_t size, capacity;
+    int full;
+} fuzz_bytes;
+
+void fuzz_put(fuzz_bytes *b, const void *data, size_t size);
+void fuzz_text(fuzz_bytes *b, const char *text);
+void fuzz_le(fuzz_bytes *b, uint64_t value, int width); /* little-endian */
+
+/* The target's own LLVMFuzzerCustomMutator leaves the input to LLVMFuzzerMutate once in a while, and always if
+ * FUZZ_PLAIN is set in the environment, to compare the two. */
+int fuzz_plain_wanted(fuzz_random *r);
+
+/* libFuzzer's */
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed);
+
+#endif

@@ -1,0 +1,113 @@
+/* Lists of classes. The first byte chooses the model's number of classes, the rest is the list. In place of the 1000
+ * ImageNet classes stands a table in which most have no name: comparing a word with all names of the real one takes a
+ * thousand times as long as all else here. */
+#include "tests/fuzz/fuzz.h"
+
+#include "tools/classes.h"
+#include "tools/command.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const imagenet_classes[IMAGENET_CLASSES] = {
+    [0] = "tench, Tinca tinca",
+    [1 ... 6] = "",
+    [7] = "cock",
+    [8 ... 133] = "",
+    [134] = "crane",
+    [135 ... 206] = "",
+    [207] = "golden retriever",
+    [208 ... 281] = "",
+    [282] = "tiger cat",
+    [283 ... 516] = "",
+    [517] = "crane",
+    [518 ... 637] = "",
+    [638] = "maillot",
+    [639] = "maillot, tank suit",
+    [640 ... 998] = "",
+    [999] = "toilet tissue, toilet paper, bathroom tissue",
+};
+
+static char printed[8192];
+
+/* A list that means the same labels gives the same labels. */
+static void check_again(const char *list, int classes, const int *labels, int count)
+{
+    char why[1024] = "";
+    int *again = NULL, n = 0;
+    if (classes_parse(list, classes, &again, &n, why, sizeof why) != 0) fuzz_fail("\"%s\" is refused: %s", list, why);
+    if (n != count || memcmp(labels, again, (size_t)n * sizeof *again) != 0) fuzz_fail("\"%s\" is another list", list);
+    free(again);
+}
+
+static void check_numbers(int classes, const int *labels, int count)
+{
+    char list[2048];
+    size_t n = 0;
+    for (int i = 0; i < count; i++) {
+        if (labels[i] < 0 || labels[i] >= classes) fuzz_fail("label %d of %d classes", labels[i], classes);
+        if (sizeof list - n > 16) n += (size_t)snprintf(list + n, sizeof list - n, "%s%d", i ? "," : "", labels[i]);
+    }
+    if (sizeof list - n > 16) check_again(list, classes, labels, count);
+}
+
+static void check_name(int label, int classes)
+{
+    char name[128], why[1024] = "";
+    int *labels = NULL, n = 0;
+    class_name(label, classes, name, sizeof name);
+    if (!*name) return;
+    fuzz_check_line("class_name", name);
+    if (classes_parse(name, classes, &labels, &n, why, sizeof why) == 0) {
+        if (n != 1 || labels[0] != label) fuzz_fail("\"%s\" is class %d, expected %d", name, labels[0], label);
+    } else if (!strstr(why, "have this name")) {
+        fuzz_fail("\"%s\", the name of class %d: %s", name, label, why);
+    }
+    free(labels);
+}
+
+/* What the command prints of it. */
+static void check_message(const char *why)
+{
+    if (!*why) fuzz_fail("refused without a reason");
+    tool_error("--class: %s", why);
+    fflush(stderr);
+    const long n = ftell(stderr);
+    if (n < 1 || n > (long)sizeof printed || printed[n - 1] != '\n') fuzz_fail("no whole line: %s", why);
+    printed[n - 1] = '\0';
+    fuzz_check_line("--class", printed);
+    rewind(stderr);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc, (void)argv;
+    stderr = fmemopen(printed, sizeof printed, "w");
+    return stderr ? 0 : 1;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const int numbers[] = {IMAGENET_CLASSES, 10, 1, 100000, INT_MAX};
+    char list[512], why[1024] = "";
+    int *labels = NULL, count = -1;
+    if (size == 0 || size > sizeof list) return -1;
+    memcpy(list, data + 1, size - 1);
+    list[size - 1] = '\0';
+    const int classes = data[0] < 0xa0 ? IMAGENET_CLASSES : numbers[data[0] % 5];
+    if (classes_parse(list, classes, &labels, &count, why, sizeof why) == 0) {
+        if (*why) fuzz_fail("succeeded, and says %s", why);
+        if (!labels || count < 1) fuzz_fail("%d labels", count);
+        check_again(list, classes, labels, count);
+        check_numbers(classes, labels, count);
+        check_name(labels[0], classes);
+        free(labels);
+    } else {
+        if (labels || count != 0) fuzz_fail("refused, with %d labels", count);
+        check_message(why);
+    }
+    return 0;
+}

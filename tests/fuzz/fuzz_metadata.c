@@ -1,0 +1,420 @@
+/* What mar makes of a file's tensors and metadata: the shape of a model or autoencoder, the report of mar inspect, and
+ * whether mar convert takes it. A file of some sixty tensors is too much for mutation of its bytes, so the input is a
+ * list of changes to the table of a small model, and the file is made from that table. */
+#include "tests/fuzz/fuzz.h"
+
+#include "mar/config.h"
+#include "vae/vae.h"
+
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ENTRIES = 192, NAME_SIZE = 64, HEADER_MAX = 48 * 1024, DATA_MAX = 1 << 20, PAIRS = 6 };
+
+typedef struct {
+    char name[NAME_SIZE];
+    wt_dtype dtype;
+    int rank;
+    int64_t shape[WT_MAX_RANK];
+} entry;
+
+static entry entries[ENTRIES];
+static int n_entries;
+static char pairs[PAIRS][2][NAME_SIZE];
+static int n_pairs;
+
+/* The file: a header that ends at HEADER_MAX, and data, zeros but for its first bytes. */
+static uint8_t image[HEADER_MAX + DATA_MAX];
+static struct {
+    const uint8_t *data;
+    size_t size;
+    wt_file *opened;
+} file;
+
+/* mar_inspect looks at the file that is open already. */
+mar_status __wrap_wt_open(const char *path, wt_file **out, mar_err *err);
+void __wrap_wt_close(wt_file *f);
+void __real_wt_close(wt_file *f);
+
+mar_status __wrap_wt_open(const char *path, wt_file **out, mar_err *err)
+{
+    (void)path, (void)err;
+    *out = file.opened;
+    return MAR_OK;
+}
+
+void __wrap_wt_close(wt_file *f)
+{
+    if (f != file.opened) __real_wt_close(f);
+}
+
+/* cJSON's memory, all of which is free again after each input: most of the time went into allocations. */
+static struct {
+    _Alignas(16) unsigned char bytes[2 << 20];
+    size_t used;
+} arena;
+
+static void *arena_take(size_t size)
+{
+    size = (size + 15) / 16 * 16;
+    if (size > sizeof arena.bytes - arena.used) return NULL;
+    arena.used += size;
+    return arena.bytes + arena.used - size;
+}
+
+static void arena_give_back(void *p)
+{
+    (void)p;
+}
+
+/* --- the table --------------------------------------------------------------------------------------------- */
+
+/* The input, read byte by byte; zeros behind its end. */
+typedef struct {
+    const uint8_t *at, *end;
+} input;
+
+static uint8_t take(input *in)
+{
+    return in->at < in->end ? *in->at++ : 0;
+}
+
+static void add_entry(void *user, const char *name, int rank, const int64_t *shape)
+{
+    const wt_dtype *dtype = user;
+    if (n_entries == ENTRIES) return;
+    entry *e = &entries[n_entries++];
+    *e = (entry){.dtype = *dtype, .rank = rank};
+    snprintf(e->name, sizeof e->name, "%s", name);
+    memcpy(e->shape, shape, (size_t)rank * sizeof *shape);
+}
+
+static void start_model(wt_dtype dtype)
+{
+    const mar_model_config c = {.width = 4,
+                                .encoder_depth = 1,
+                                .decoder_depth = 1,
+                                .heads = 2,
+                                .mlp_hidden = 4,
+                                .buffer = 2,
+                                .seq_len = 4,
+                                .token_dim = 2,
+                                .classes = 3,
+                                .head_width = 4,
+                                .head_depth = 1};
+    mar_config_tensors(&c, add_entry, &dtype);
+}
+
+/* The few tensors that the configuration is derived from. */
+static void start_small_model(wt_dtype dtype)
+{
+    add_entry(&dtype, "class_emb.weight", 2, (int64_t[]){3, 4});
+    add_entry(&dtype, "z_proj.weight", 2, (int64_t[]){4, 2});
+    add_entry(&dtype, "encoder_blocks.0.mlp.fc1.weight", 2, (int64_t[]){4, 4});
+    add_entry(&dtype, "encoder_pos_embed_learned", 3, (int64_t[]){1, 6, 4});
+    add_entry(&dtype, "diffusion_pos_embed_learned", 3, (int64_t[]){1, 4, 4});
+    add_entry(&dtype, "decoder_blocks.0.norm1.weight", 1, (int64_t[]){4});
+    add_entry(&dtype, "diffloss.net.input_proj.weight", 2, (int64_t[]){4, 2});
+    add_entry(&dtype, "diffloss.net.res_blocks.0.in_ln.weight", 1, (int64_t[]){4});
+}
+
+static void start_autoencoder(wt_dtype dtype)
+{
+    add_entry(&dtype, "post_quant_conv.weight", 4, (int64_t[]){2, 2, 1, 1});
+    add_entry(&dtype, "decoder.conv_in.weight", 4, (int64_t[]){32, 2, 3, 3});
+    add_entry(&dtype, "decoder.up.0.block.0.conv2.weight", 4, (int64_t[]){32, 32, 3, 3});
+    add_entry(&dtype, "decoder.up.0.block.1.norm1.weight", 1, (int64_t[]){32});
+    add_entry(&dtype, "encoder.conv_in.weight", 4, (int64_t[]){32, 3, 3, 3});
+}
+
+static int64_t dimension(input *in)
+{
+    static const int64_t large[] = {
+        32,      64,      65,        128,       255,       65535,     65536,           65537,
+        1 << 20, 1 << 21, 1ll << 31, 1ll << 32, 1ll << 40, 1ll << 52, (1ll << 53) - 1, 1280};
+    const uint8_t b = take(in);
+    return b < 0xf0 ? b % 48 : large[b - 0xf0];
+}
+
+static void take_text(input *in, char *text, size_t size)
+{
+    size_t n = take(in) % size;
+    for (size_t i = 0; i < n; i++) text[i] = (char)(in->at < in->end ? take(in) : '.');
+    text[n] = '\0';
+}
+
+/* A number in a name, "encoder_blocks.0.": another one. */
+static void renumber(entry *e, uint8_t value)
+{
+    static const char *const numbers[] = {"1",  "2",  "7",  "8", "15",         "16",
+                                          "99", "00", "-1", "",  "2147483648", "99999999999999999999"};
+    char name[NAME_SIZE];
+    char *digit = strpbrk(e->name, "0123456789");
+    if (!digit) return;
+    snprintf(name, sizeof name, "%.*s%s%s", (int)(digit - e->name), e->name,
+             numbers[value % (sizeof numbers / sizeof *numbers)], digit + 1);
+    memcpy(e->name, name, sizeof name);
+}
+
+static void change_metadata(input *in)
+{
+    if (n_pairs == PAIRS) return;
+    const uint8_t how = take(in);
+    char(*pair)[NAME_SIZE] = pairs[n_pairs++];
+    strcpy(pair[0], how & 1 ? "mar.heads" : "mar.kind");
+    if (how & 4) take_text(in, pair[0], NAME_SIZE);
+    if (how & 2)
+        snprintf(pair[1], NAME_SIZE, "%d", (int)(int8_t)take(in));
+    else
+        take_text(in, pair[1], NAME_SIZE);
+}
+
+/* One change. `fill` are the data's first bytes. */
+static void change(input *in, uint8_t *fill)
+{
+    static const char *const names[] = {"encoder.down.0.attn.0.q.weight",    "decoder.up.1.block.0.conv2.weight",
+                                        "decoder.up.0.attn.0.q.weight",      "decoder.mid.block_1.norm1.weight",
+                                        "encoder_blocks.1.attn.qkv.weight",  "diffloss.net.time_embed.mlp.0.weight",
+                                        "decoder.up.0.block.2.norm1.weight", "fake_latent"};
+    const uint8_t op = take(in) % 12;
+    wt_dtype f32 = WT_F32;
+    entry *e = n_entries ? &entries[take(in) % n_entries] : NULL;
+    if (!e && op != 0) return;
+    switch (op) {
+    case 0:
+        add_entry(&f32, names[take(in) % 8], 2, (int64_t[]){4, 4});
+        break;
+    case 1:
+    case 2:
+    case 3:
+        if (e->rank > 0) e->shape[take(in) % e->rank] = dimension(in);
+        break;
+    case 4:
+        e->dtype = (wt_dtype)(take(in) % (WT_BOOL + 1));
+        break;
+    case 5:
+        e->rank = take(in) % (WT_MAX_RANK + 1);
+        break;
+    case 6:
+        *e = entries[--n_entries];
+        break;
+    case 7:
+        take_text(in, e->name, NAME_SIZE);
+        break;
+    case 8:
+        renumber(e, take(in));
+        break;
+    case 9:
+        if (n_entries == ENTRIES) break;
+        entries[n_entries] = *e;
+        renumber(&entries[n_entries++], take(in));
+        break;
+    case 10:
+        change_metadata(in);
+        break;
+    default:
+        *fill = take(in);
+    }
+}
+
+/* --- the file ---------------------------------------------------------------------------------------------- */
+
+static void put_string(fuzz_bytes *out, const char *text)
+{
+    fuzz_text(out, "\"");
+    for (; *text; text++) {
+        char escaped[8];
+        const unsigned char c = (unsigned char)*text;
+        if (c < 0x20 || c == '"' || c == '\\') {
+            snprintf(escaped, sizeof escaped, "\\u%04x", c);
+            fuzz_text(out, escaped);
+        } else {
+            fuzz_put(out, text, 1);
+        }
+    }
+    fuzz_text(out, "\"");
+}
+
+/* One tensor's entry; its bytes go to *offset on, or nowhere if there are too many. */
+static void put_entry(fuzz_bytes *out, const entry *e, uint64_t *offset)
+{
+    char text[64];
+    uint64_t bytes = wt_dtype_size(e->dtype);
+    put_string(out, e->name);
+    snprintf(text, sizeof text, ":{\"dtype\":\"%s\",\"shape\":[", wt_dtype_name(e->dtype));
+    fuzz_text(out, text);
+    for (int i = 0; i < e->rank; i++) {
+        snprintf(text, sizeof text, "%s%" PRId64, i ? "," : "", e->shape[i]);
+        fuzz_text(out, text);
+        if (__builtin_mul_overflow(bytes, (uint64_t)e->shape[i], &bytes)) bytes = UINT64_MAX;
+    }
+    if (bytes > DATA_MAX - *offset) bytes = 0;
+    snprintf(text, sizeof text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", *offset, *offset + bytes);
+    fuzz_text(out, text);
+    *offset += bytes;
+}
+
+static void make_file(uint8_t fill)
+{
+    static uint8_t header[HEADER_MAX];
+    fuzz_bytes out = {.data = header, .capacity = HEADER_MAX - 8};
+    uint64_t offset = 0;
+    fuzz_text(&out, "{\"__metadata__\":{");
+    for (int i = 0; i < n_pairs; i++) {
+        if (i) fuzz_text(&out, ",");
+        put_string(&out, pairs[i][0]);
+        fuzz_text(&out, ":");
+        put_string(&out, pairs[i][1]);
+    }
+    fuzz_text(&out, "}");
+    for (int i = 0; i < n_entries; i++) {
+        fuzz_text(&out, ",");
+        put_entry(&out, &entries[i], &offset);
+    }
+    fuzz_text(&out, "}");
+    uint8_t *begin = image + HEADER_MAX - out.size;
+    memcpy(begin, header, out.size);
+    for (int i = 0; i < 8; i++) begin[i - 8] = (uint8_t)((uint64_t)out.size >> 8 * i);
+    memset(image + HEADER_MAX, fill, 64);
+    file.data = begin - 8;
+    file.size = 8 + out.size + offset;
+}
+
+/* --- what must be true ------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const wt_file *f;
+    int count, found; /* tensors of the model, and those of them in the file, with their shape and a float type */
+    long parameters;
+} tally;
+
+static void visit(void *user, const char *name, int rank, const int64_t *shape)
+{
+    tally *v = user;
+    long count = 1;
+    fuzz_check_line("a model's tensor", name);
+    if (rank < 1 || rank > 4) fuzz_fail("%s: rank %d", name, rank);
+    for (int i = 0; i < rank; i++) {
+        if (shape[i] < 1 || __builtin_mul_overflow(count, shape[i], &count))
+            fuzz_fail("%s: dimension %d is %lld", name, i, (long long)shape[i]);
+    }
+    if (__builtin_add_overflow(v->parameters, count, &v->parameters)) fuzz_fail("%s: too many parameters", name);
+    v->count++;
+    const wt_tensor *t = wt_find(v->f, name);
+    if (t && t->rank == rank && memcmp(t->shape, shape, (size_t)rank * sizeof *shape) == 0 &&
+        (t->dtype == WT_F64 || t->dtype == WT_F32 || t->dtype == WT_F16 || t->dtype == WT_BF16))
+        v->found++;
+}
+
+/* Returns the kind that the file is, and the tally of that model's tensors. */
+static mar_kind derive(const wt_file *f, int heads, tally *v)
+{
+    mar_model_config model;
+    mar_vae_config vae;
+    mar_err err = {0};
+    *v = (tally){.f = f};
+    if (mar_config_recognise(f)) {
+        const mar_status status = mar_config_derive(f, heads, &model, &err);
+        if (status == MAR_EARG)
+            fuzz_check_line("mar_config_derive", err.text);
+        else
+            fuzz_check_error("mar_config_derive", status, &err);
+        if (status != MAR_OK) return MAR_KIND_UNKNOWN;
+        int side = 0;
+        while (side * side < model.seq_len) side++;
+        if (side * side != model.seq_len || model.heads < 1 || model.width % model.heads || model.buffer < 1)
+            fuzz_fail("a model of %d tokens, %d heads, width %d, %d buffer tokens", model.seq_len, model.heads,
+                      model.width, model.buffer);
+        mar_config_tensors(&model, visit, v);
+        if (v->parameters != model.parameters) fuzz_fail("%ld parameters of %ld", v->parameters, model.parameters);
+        return MAR_KIND_MAR;
+    }
+    if (!vae_config_recognise(f)) return MAR_KIND_UNKNOWN;
+    const mar_status status = vae_config_derive(f, &vae, &err);
+    fuzz_check_error("vae_config_derive", status, &err);
+    if (status != MAR_OK) return MAR_KIND_UNKNOWN;
+    vae_config_tensors(f, &vae, visit, v);
+    if (v->parameters != vae.parameters) fuzz_fail("%ld parameters of %ld", v->parameters, vae.parameters);
+    return MAR_KIND_VAE;
+}
+
+static void check_lines(const mar_report *r)
+{
+    for (int i = 0; i < mar_report_fact_count(r); i++) fuzz_check_line("a fact", mar_report_fact(r, i));
+    for (int i = 0; i < mar_report_problem_count(r); i++) fuzz_check_line("a problem", mar_report_problem(r, i));
+}
+
+static mar *handle;
+
+static void check_failure(const char *what, mar_status status)
+{
+    mar_err err = {0};
+    snprintf(err.text, sizeof err.text, "%s", mar_error(handle));
+    if (status == MAR_EARG)
+        fuzz_check_line(what, err.text);
+    else
+        fuzz_check_error(what, status, &err);
+}
+
+/* What the report says must be what the tensors say. */
+static void check_report(const wt_file *f, int heads)
+{
+    mar_report *r = NULL;
+    tally v;
+    const mar_kind kind = derive(f, heads, &v);
+    const mar_status status = mar_inspect(handle, "input", heads, &r);
+    if ((status == MAR_OK) != (r != NULL)) fuzz_fail("mar_inspect: a report and a failure");
+    if (status != MAR_OK) {
+        check_failure("mar_inspect", status);
+        return;
+    }
+    check_lines(r);
+    if (mar_report_kind(r) != kind)
+        fuzz_fail("the report's kind is %d, expected %d", (int)mar_report_kind(r), (int)kind);
+    if ((mar_report_model(r) != NULL) != (kind == MAR_KIND_MAR) ||
+        (mar_report_vae(r) != NULL) != (kind == MAR_KIND_VAE))
+        fuzz_fail("the report has no shape of its kind %d", (int)kind);
+    const int whole = kind != MAR_KIND_UNKNOWN && v.found == v.count && wt_count(f) == v.count;
+    if (mar_report_problem_count(r) == 0 && !whole)
+        fuzz_fail("no problem, with %d of %d tensors among %d", v.found, v.count, wt_count(f));
+    if (whole && mar_report_problem_count(r) > v.count) fuzz_fail("more problems than tensors");
+    mar_report_free(r);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    const mar_options options = {.backend = MAR_BACKEND_CPU, .threads = 1};
+    (void)argc, (void)argv;
+    cJSON_InitHooks(&(cJSON_Hooks){arena_take, arena_give_back});
+    if (mar_open(&options, &handle) != MAR_OK) fuzz_fail("mar_open: %s", mar_error(handle));
+    return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    input in = {data, data + size};
+    const uint8_t base = take(&in), heads = take(&in);
+    const wt_dtype dtype = base & 8 ? WT_BF16 : WT_F32;
+    uint8_t fill = 0;
+    wt_file *f = NULL;
+    mar_err err = {0};
+    n_entries = n_pairs = 0;
+    arena.used = 0;
+    if (base & 1) start_small_model(dtype);
+    if (base & 2) start_autoencoder(dtype);
+    if ((base & 0xf4) == 0xf4) start_model(dtype);
+    while (in.at < in.end) change(&in, &fill);
+    make_file(fill);
+    const mar_status status = wt_open_memory(file.data, file.size, "input", &f, &err);
+    fuzz_check_error("wt_open_memory", status, &err);
+    if (status != MAR_OK) return 0;
+    file.opened = f;
+    check_report(f, heads < 0x80 ? 0 : (int8_t)(heads << 1) / 2);
+    file.opened = NULL;
+    __real_wt_close(f);
+    return 0;
+}

@@ -1,0 +1,46 @@
+# Sourced: the fuzz targets, and how each is run.
+
+fuzz_targets="safetensors pytorch metadata options classes"
+
+# `fuzz_runs TARGET`: executions of about a minute on one core, in test.sh.
+fuzz_runs() {
+    case $1 in
+    metadata) echo 150000 ;;
+    options) echo 800000 ;;
+    *) echo 1000000 ;;
+    esac
+}
+
+# `fuzz_length TARGET`: bytes of the largest input.
+fuzz_length() {
+    case $1 in
+    safetensors | pytorch) echo 4096 ;;
+    metadata) echo 256 ;;
+    *) echo 400 ;;
+    esac
+}
+
+# `fuzz_sources TARGET`: the files that the target aims at, for its coverage.
+fuzz_sources() {
+    case $1 in
+    safetensors) echo weights/safetensors.c weights/table.c weights/save.c weights/convert.c ;;
+    pytorch) echo weights/pytorch.c weights/zip.c weights/pickle.c ;;
+    metadata) echo mar/config.c vae/config.c mar/inspect.c ;;
+    options) echo tools/options.c mar/option.c mar/params.c tools/suggest.c ;;
+    classes) echo tools/classes.c ;;
+    esac
+}
+
+# `fuzz_run TARGET PREFIX [ARGUMENT...]`: runs the target with the limits that are findings: 5 s and 512 MB an input, 64
+# MB an allocation. Inputs that fail are written to PREFIX<kind>-<hash>.
+fuzz_run() {
+    fuzz_target=$1 fuzz_prefix=$2
+    shift 2
+    "${FUZZ_BUILD:-build/fuzz}/tests/fuzz/fuzz_$fuzz_target" -max_len="$(fuzz_length "$fuzz_target")" -timeout=5 \
+        -rss_limit_mb=512 -malloc_limit_mb=64 -print_final_stats=1 -artifact_prefix="$fuzz_prefix" "$@"
+}
+
+# `fuzz_stat NAME LOG`: a number that libFuzzer printed at its end.
+fuzz_stat() {
+    sed -n "s/^stat::$1: *//p" "$2" | tail -n 1
+}

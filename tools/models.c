@@ -33,8 +33,10 @@ static void warn_of_threads(model_store *store, const mar_options *options, cons
 {
     const int threads = threads_of(library);
     if (store->quiet || store->warned || threads == 0 || options->threads <= threads) return;
-    fprintf(stderr, "mar: warning: --threads %d: %d %s used, as many as there are cores for this process\n",
-            options->threads, threads, threads == 1 ? "is" : "are");
+    fprintf(stderr, "mar: warning: --threads %d: %d %s used, %s\n", options->threads, threads,
+            threads == 1 ? "is" : "are",
+            strstr(mar_backend_description(library), "starts no more") ? "the system starts no more"
+                                                                       : "as many as there are cores for this process");
     store->warned = 1;
 }
 

@@ -269,7 +269,7 @@ static void interrupt(mar_session *s)
 }
 
 /* A signal in the middle of an image's decoding: the images of the batch before it are finished, and kept by a plan
- * that takes parts. Each in a process of its own, which cannot forget a signal. */
+ * that takes parts. Each in a process of its own, which cannot forget a signal, and opens the library itself. */
 static void interrupted_while_decoding(void **state)
 {
     (void)state;
@@ -289,6 +289,9 @@ static void interrupted_while_decoding(void **state)
         for (int whole = 0; whole < BATCH; whole++) {
             const pid_t child = fork();
             if (child == 0) {
+                open_demo(NULL);
+                const image_run own = {demo.models[0], demo.with_decoder};
+                plan.runs = &own;
                 plan.takes_parts = parts;
                 r = (record){.parts = 1};
                 spy_on(demo.with_decoder, "conv", convolutions * whole + 3, interrupt);

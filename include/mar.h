@@ -362,7 +362,8 @@ MAR_API mar_status mar_session_set_stream(mar_session *s, void *stream);
 
 /* After the last step. Tokens: float [n][seq_len][token_dim], as the model predicts them (before /0.2325).
  * Images: uint8_t [n][H][W][3], rows top to bottom, RGB. A pixel that is NaN or infinite before it becomes a byte fails
- * the batch with MAR_EMODEL and a line that names image and pixel, and with mar_params.check the layer. */
+ * the batch with MAR_EMODEL and a line that names image and pixel, and with mar_params.check the layer. So does an
+ * image without a value between -1 and 1 before it is clipped: it would be blank. */
 MAR_API mar_status mar_session_tokens(mar_session *s, float *tokens);
 MAR_API mar_status mar_session_images(mar_session *s, uint8_t *rgb);
 MAR_API void mar_session_image_size(const mar_session *s, int *width, int *height); /* 0 x 0 without a VAE */

@@ -401,6 +401,15 @@ static mar_status refuse_pixel(mar_session *s, int i, size_t at)
                    (int)(at / 3) % width, (int)(at / 3) / width, mar_layer_text(s->k, layer));
 }
 
+/* What finite weights can come to that are out of all proportion: a picture that would be black, or white. */
+static mar_status refuse_clipped(mar_session *s, int i)
+{
+    return err_set(&s->err, MAR_EMODEL,
+                   "image %llu: no value of the image decoder's output is between -1 and 1 (the first is %g), so the "
+                   "picture would be blank: expected weights that make a picture",
+                   (unsigned long long)s->first_image + (unsigned long long)i, (double)s->pixels[0]);
+}
+
 static mar_status decode_all(mar_session *s, uint8_t *rgb)
 {
     kern_queue *k = s->k;
@@ -420,6 +429,10 @@ static mar_status decode_all(mar_session *s, uint8_t *rgb)
         const size_t bad = vae_to_bytes(s->pixels, bytes, rgb + (size_t)i * bytes);
         if (bad < bytes) {
             status = refuse_pixel(s, i, bad);
+            break;
+        }
+        if (vae_is_clipped(s->pixels, bytes)) {
+            status = refuse_clipped(s, i);
             break;
         }
         s->decoded = i + 1;

@@ -327,7 +327,8 @@ static int say_interrupted(const generate_job *job)
     if (job->made == 0) return interruption_end("no image was finished%s%s", there, job->existing ? go_on : "");
     if (job->map.rgb) snprintf(map, sizeof map, ", the map of their tokens is %.1000s", job->options.accept_map);
     return interruption_end("%ld of %ld images were made%s, they are %s %s%s%s", job->made, job->total, there,
-                            job->out.is_file ? "on the grid" : "in", job->out.path, map, go_on);
+                            job->out.is_file ? "on the grid" : "in",
+                            job->out.is_stream ? "of standard output" : job->out.path, map, go_on);
 }
 
 /* All images, then the grid and the map; after an interruption those of what was finished. A directory's grid is left
@@ -350,7 +351,7 @@ static void print_summary(const generate_job *job)
     FILE *stream = job->out.is_stream ? stderr : stdout; /* the picture is on the other */
     char path[8192];
     int digits = job->run_s < 9.95 ? 2 : 1;
-    printable(job->out.path, path, sizeof path);
+    printable(job->out.is_stream ? "standard output" : job->out.path, path, sizeof path);
     if (job->made == 0) {
         fprintf(stream, "%s: all %ld images were there already\n", path, job->total);
         return;

@@ -21,3 +21,10 @@ size_t vae_to_bytes(const float *pixels, size_t n, uint8_t *bytes)
     while (first < n && is_finite(pixels[first])) first++;
     return first;
 }
+
+int vae_is_clipped(const float *pixels, size_t n)
+{
+    int within = 0;
+    for (size_t i = 0; i < n; i++) within |= fabsf(pixels[i]) < 1.0f;
+    return !within;
+}

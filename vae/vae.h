@@ -41,5 +41,8 @@ const float *vae_decode(vae_run *r, const float *tokens);
 /* bytes[n] = round(clip((x+1)/2*255, 0, 255)) of float pixels[n], half to even as numpy does. Returns the number of the
  * first pixel that is NaN or infinite, or n: a picture with one is none, although NaN becomes 0. */
 size_t vae_to_bytes(const float *pixels, size_t n, uint8_t *bytes);
+/* Whether none of float pixels[n] is between -1 and 1, so that all of them are clipped: a picture of black and white
+ * channels alone, which no decoder that works makes. */
+int vae_is_clipped(const float *pixels, size_t n);
 
 #endif

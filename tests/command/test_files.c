@@ -225,7 +225,7 @@ static void standard_output(void **state)
                             "$MAR generate --class 1,2 --num 2 --quiet --out -" TINY_TEXT "| cmp - grid.png");
     assert_string_equal(r.out, "");
     assert_int_equal(r.status, 0);
-    assert_non_null(strstr(r.err, "wrote -: 1 image of 32x32 in "));
+    assert_non_null(strstr(r.err, "wrote standard output: 1 image of 32x32 in "));
     assert_string_equal(strchr(r.err, '\n'), "\n");
     command_result_free(&r);
     assert_int_equal(count_files(*state), 2);

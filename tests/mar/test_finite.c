@@ -303,6 +303,41 @@ static void the_pixel_and_the_decoder_s_layer_are_named(void **state)
     free(directory);
 }
 
+/* Weights that are finite, and a picture that is, but out of all proportion. */
+static void a_blank_picture_is_refused(void **state)
+{
+    static const struct {
+        const char *tensor;
+        float value;
+    } biases[] = {{"decoder.norm_out.bias", 1e30f}, {"decoder.conv_out.bias", -1e30f}, {"decoder.conv_out.bias", 2}};
+    char *directory = temporary_directory();
+    static uint8_t rgb[IMAGES * DEMO_BYTES];
+    float tokens[IMAGES * TOKENS];
+    (void)state;
+    demo d = demo_open(1);
+    for (int i = 0; i < 3; i++) {
+        char *path =
+            write_changed(d.m, directory, "vae.safetensors", "demo-vae", biases[i].tensor, 0, 0, biases[i].value);
+        mar_vae_free(d.vae);
+        assert_library(d.m, mar_vae_load(d.m, path, &d.vae));
+        free(path);
+        mar_session *s = session_with(&d, ways[0].options, 0, 0);
+        demo_generate(s, IMAGES, tokens);
+        const mar_status status = mar_session_images(s, rgb);
+        if (i < 2) {
+            assert_int_equal(status, MAR_EMODEL);
+            assert_says(mar_session_error(s), "image 5: no value of the image decoder's output is between -1 and 1");
+            assert_says(mar_session_error(s), "the picture would be blank");
+        } else {
+            assert_int_equal(status, MAR_OK); /* too bright by far, but not blank */
+        }
+        mar_session_free(s);
+    }
+    demo_close(d);
+    remove_directory(directory);
+    free(directory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -312,6 +347,7 @@ int main(void)
         cmocka_unit_test(the_draft_s_layers_are_told_apart),
         cmocka_unit_test(check_changes_no_bit),
         cmocka_unit_test(the_pixel_and_the_decoder_s_layer_are_named),
+        cmocka_unit_test(a_blank_picture_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

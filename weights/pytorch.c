@@ -145,7 +145,9 @@ static int read_geometry(const pk_value *size, const pk_value *stride, wt_tensor
     t->rank = (int)size->as.list.count;
     for (int i = 0; i < t->rank; i++) {
         const pk_value *s = size->as.list.items[i], *step = stride->as.list.items[i];
-        if (s->kind != PK_INT || step->kind != PK_INT || s->as.integer < 0 || step->as.integer < 0) return 0;
+        if (s->kind != PK_INT || step->kind != PK_INT || s->as.integer < 0 || step->as.integer < 0 ||
+            s->as.integer > WT_DIMENSION_MAX)
+            return 0;
         t->shape[i] = s->as.integer;
         strides[i] = step->as.integer;
     }
@@ -283,7 +285,7 @@ static mar_status read_tensor(reader *r, const char *name, size_t name_length, c
         !read_geometry(items[2], items[3], &t, strides))
         return err_set(err, MAR_EFORMAT,
                        "%s: tensor \"%s\" is malformed, expected storage, offset, size (at most %d "
-                       "dimensions) and stride",
+                       "dimensions, of at most 2^53 each) and stride",
                        r->f->path, name, WT_MAX_RANK);
     mar_status status = read_storage(r, name, items[0]->as.args, &s, err);
     if (status != MAR_OK) return status;

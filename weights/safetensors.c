@@ -10,7 +10,7 @@
 
 /* The format allows 100 MB; the largest MAR header has 60 kB, and parsing takes some 30 times the text. */
 static const uint64_t header_max = 16u << 20;
-static const double exact_max = 9007199254740992.0; /* 2^53: up to here a JSON number is an exact integer */
+static const double exact_max = (double)WT_DIMENSION_MAX;
 
 typedef struct {
     uint64_t begin, end;

@@ -6,6 +6,9 @@
 #include "weights/pool.h"
 #include "weights/weights.h"
 
+/* The largest dimension, 2^53: up to here numbers in safetensors' JSON are exact. Only an empty tensor can have it. */
+#define WT_DIMENSION_MAX ((int64_t)1 << 53)
+
 typedef struct {
     const char *key, *value;
 } wt_pair;

@@ -3,11 +3,20 @@
 #include "weights/table.h"
 
 #include <cjson/cJSON.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { CHUNK = 64 * 1024, DATA_ALIGN = 64 };
+
+/* A whole number with all its digits, of which cJSON prints 15. */
+static cJSON *whole_number(uint64_t value)
+{
+    char digits[24];
+    snprintf(digits, sizeof digits, "%" PRIu64, value);
+    return cJSON_CreateRaw(digits);
+}
 
 /* Adds {"dtype": ..., "shape": [...], "data_offsets": [begin, end]} for one tensor. */
 static int add_entry(cJSON *root, const wt_output *t, uint64_t begin, uint64_t end)
@@ -17,9 +26,8 @@ static int add_entry(cJSON *root, const wt_output *t, uint64_t begin, uint64_t e
     cJSON *shape = cJSON_AddArrayToObject(entry, "shape"), *offsets = cJSON_AddArrayToObject(entry, "data_offsets");
     if (!shape || !offsets) return 0;
     for (int i = 0; i < t->rank; i++)
-        if (!cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)t->shape[i]))) return 0;
-    return cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)begin)) &&
-           cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)end));
+        if (!cJSON_AddItemToArray(shape, whole_number((uint64_t)t->shape[i]))) return 0;
+    return cJSON_AddItemToArray(offsets, whole_number(begin)) && cJSON_AddItemToArray(offsets, whole_number(end));
 }
 
 /* Makes the header as JSON text, which the caller frees. NULL without memory. */

@@ -359,12 +359,14 @@ static void check_failure(const char *what, mar_status status)
         fuzz_check_error(what, status, &err);
 }
 
-/* What the report says must be what the tensors say. */
-static void check_report(const wt_file *f, int heads)
+/* What the report says must be what the tensors say. A report takes as long as all else, ten times over, so that not
+ * every input gets one. */
+static void check_report(const wt_file *f, int heads, int with_report)
 {
     mar_report *r = NULL;
     tally v;
     const mar_kind kind = derive(f, heads, &v);
+    if (!with_report) return;
     const mar_status status = mar_inspect(handle, "input", heads, &r);
     if ((status == MAR_OK) != (r != NULL)) fuzz_fail("mar_inspect: a report and a failure");
     if (status != MAR_OK) {
@@ -413,7 +415,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_check_error("wt_open_memory", status, &err);
     if (status != MAR_OK) return 0;
     file.opened = f;
-    check_report(f, heads < 0x80 ? 0 : (int8_t)(heads << 1) / 2);
+    uint32_t h = 2166136261u; /* FNV-1a: depends on the input and on nothing else */
+    for (size_t i = 0; i < size; i++) h = (h ^ data[i]) * 16777619u;
+    check_report(f, heads < 0x80 ? 0 : (int8_t)(heads << 1) / 2, (h ^ h >> 15) % 8 == 0);
     file.opened = NULL;
     __real_wt_close(f);
     return 0;

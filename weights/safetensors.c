@@ -210,10 +210,11 @@ static int memory_is_out(const char *header, uint64_t length)
 static int64_t find_nul(const char *header, uint64_t length)
 {
     static const char escape[6] = {'\\', 'u', '0', '0', '0', '0'};
-    for (uint64_t i = 0; i < length; i += header[i] == '\\' ? 2 : 1)
-        if (!header[i] || (length - i >= sizeof escape && memcmp(header + i, escape, sizeof escape) == 0))
-            return (int64_t)i;
-    return -1;
+    const char *end = header + length, *nul = memchr(header, 0, length);
+    if (nul) end = nul;
+    for (const char *at = header; at < end && (at = memchr(at, '\\', (size_t)(end - at))); at += 2)
+        if ((size_t)(end - at) >= sizeof escape && memcmp(at, escape, sizeof escape) == 0) return at - header;
+    return nul ? nul - header : -1;
 }
 
 static mar_status read_header(wt_file *f, const char *header, uint64_t length, mar_err *err)

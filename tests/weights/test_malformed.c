@@ -382,7 +382,8 @@ static void test_tensors(void **state)
     refuse_pickle(W(FLOATS, "K\7K\0\x85K\1\x85"), past);
     refuse_pickle(W(FLOATS, "J\xff\xff\xff\xffK\2\x85K\1\x85"), past);
     /* 2^62 and 2^63-1: sums and products that wrap */
-    refuse_pickle(W(FLOATS, "K\0\x8a\x08\0\0\0\0\0\0\0\x40K\4\x86K\0K\0\x86"), past);
+    refuse_pickle(W(FLOATS, "K\0\x8a\x08\0\0\0\0\0\0\0\x40K\4\x86K\0K\0\x86"), "of at most 2^53 each");
+    refuse_pickle(W(FLOATS, "K\0\x8a\x08\0\0\0\0\0\0\x20\0M\0\x10\x86K\0K\0\x86"), past); /* 2^53 times 2^12 */
     refuse_pickle(W(FLOATS, "K\0K\2\x85\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f\x85"), past);
     refuse_pickle(W(FLOATS, "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7fK\1\x85K\1\x85"), past);
     refuse_pickle(W(FLOATS, "K\0K\3\x85\x8a\x08\0\0\0\0\0\0\0\x40\x85"), past);

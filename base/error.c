@@ -25,7 +25,8 @@ static int is_printable(unsigned c)
 {
     if (c < 0x20 || (c >= 0x7f && c < 0xa0)) return 0; /* control characters */
     if (c >= 0x2028 && c <= 0x202e) return 0;          /* separators of lines; overrides of the direction */
-    return !(c >= 0x2066 && c <= 0x2069);              /* isolates, which change it, too */
+    if (c == 0x61c || c == 0x200e || c == 0x200f || c == 0xfeff) return 0; /* marks of direction and of byte order */
+    return !(c >= 0x2066 && c <= 0x2069);                                  /* isolates, which change it, too */
 }
 
 /* How the character at `at`, or the byte if it is none, is shown: `shown`, *length bytes. Returns the bytes it is. */
@@ -74,10 +75,9 @@ void err_line_v(char *text, size_t size, const char *format, va_list arguments)
     const int n = vsnprintf(formatted, sizeof formatted, format, arguments);
     if (n < 0) formatted[0] = '\0';
     if (n >= (int)sizeof formatted) { /* its last character may be cut */
-        size_t end = sizeof formatted - 1;
-        while (end > 0 && ((unsigned char)formatted[end - 1] & 0xc0) == 0x80) end--;
-        if (end > 0 && (unsigned char)formatted[end - 1] >= 0xc0) end--;
-        formatted[end] = '\0';
+        size_t end = sizeof formatted - 1, back = 0;
+        while (back < 3 && ((unsigned char)formatted[end - 1 - back] & 0xc0) == 0x80) back++;
+        if ((unsigned char)formatted[end - 1 - back] >= 0xc0) formatted[end - 1 - back] = '\0';
     }
     write_line((const unsigned char *)formatted, text, size);
 }

@@ -47,11 +47,13 @@
  * as \n, \x1b or \u202e.
  *
  * Failures: a call that fails leaves all other sessions and the handle as they were. Memory that runs out is
- * MAR_ENOMEM, in oneDNN, too (on Linux for x86-64 and ARM64; elsewhere that ends the program). A CPU backend has as
- * many threads as the system starts. Nothing here ends the program, prints, or changes what belongs to the process:
- * signal handlers, locale, umask, the affinity of the caller's threads. Only oneDNN's cache of primitives is turned
- * off, and what libdnnl imports for memory is led through libmar. Numbers in text are read and written by the C library
- * in the process's locale: LC_NUMERIC should be "C", as it is unless the program changes it.
+ * MAR_ENOMEM, in oneDNN, too: on Linux for x86-64 and ARM64, if oneDNN is a shared library on libstdc++ (2.6.3 is what
+ * was tried); elsewhere that ends the program. If a program loads libmar by dlopen, glibc ends it when memory is out at
+ * a thread's first call. A CPU backend has as many threads as the system starts. Nothing else here ends the program,
+ * prints, or changes what belongs to the process: signal handlers, locale, umask, the affinity of the caller's threads.
+ * Only oneDNN's cache of primitives is turned off, and what libdnnl imports for memory is led through libmar. Numbers
+ * in text are read and written by the C library in the process's locale: LC_NUMERIC should be "C", as it is unless the
+ * program changes it.
  */
 #ifndef MAR_H
 #define MAR_H
@@ -279,7 +281,7 @@ typedef struct {
     float inner_temperature; /* cspd: tempers the standard deviations of its criterion */
     int reserved;            /* 0. The struct has no padding at its end, so that every new field changes its size */
 
-    int check; /* 1: a failure for a number that is not finite names the layer it comes from. Slower; the output stays
+    int check; /* 1: a failure for a number that is not finite names the layer it comes from. Slower, of the same output
                 */
     int reserved_2; /* 0 */
 } mar_params;

@@ -41,6 +41,7 @@ void kern_watch_begin(kern_queue *k)
     k->watch.layer[0] = '\0';
 }
 
+#undef kern_watch
 void kern_watch(kern_queue *k, const void *x, int f32, int rows, int width, int stride, const char *name, ...)
 {
     kern_watching *w = &k->watch;

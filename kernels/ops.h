@@ -360,6 +360,7 @@ void kern_watch_begin(kern_queue *k);
  * nothing unless k->watch.on. It waits, so it must not be in a recording. */
 void kern_watch(kern_queue *k, const void *x, int f32, int rows, int width, int stride, const char *name, ...)
     __attribute__((format(printf, 7, 8)));
+#define kern_watch(k, ...) ((k)->watch.on ? kern_watch(k, __VA_ARGS__) : (void)0) /* no call where it is off */
 /* For backends: the layers of the head by their names in a checkpoint, for kern_watch. */
 #define KERN_HEAD_INPUT "diffloss.net.input_proj"
 #define KERN_HEAD_BLOCK "diffloss.net.res_blocks.%d"

@@ -26,7 +26,8 @@ static int is_printable(unsigned c)
     if (c < 0x20 || (c >= 0x7f && c < 0xa0)) return 0; /* control characters */
     if (c >= 0x2028 && c <= 0x202e) return 0;          /* separators of lines; overrides of the direction */
     if (c >= 0x2066 && c <= 0x2069) return 0;          /* isolates, which change it, too */
-    return c != 0xfffe && c != 0xffff;                 /* XML has no place for these */
+    if (c == 0x61c || c == 0x200e || c == 0x200f || c == 0xfeff) return 0; /* marks of direction and of byte order */
+    return c != 0xfffe && c != 0xffff;                                     /* XML has no place for these */
 }
 
 size_t printable_character(const char *text, size_t n, char shown[PRINTABLE_MAX], size_t *length)

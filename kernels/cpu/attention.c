@@ -99,17 +99,14 @@ static void attend(const attention_call *call, const char *q, const char *key, c
         const int count = last - i < p->block ? last - i : p->block;
         const attention_pair *pair = count == p->block ? &p->whole : &p->rest;
         copy_block(work, row, q + (size_t)i * call->q_stride, call->q_stride, count, row);
-        if (!dnn_matmul_run(pair->scores, cpu_operands(k, pair->scores, thread), work, NULL, work + p->key, NULL,
-                            scores, k->scratch[thread])) {
-            cpu_starve(k);
+        if (!cpu_ran(k, dnn_matmul_run(pair->scores, cpu_operands(k, pair->scores, thread), work, NULL, work + p->key,
+                                       NULL, scores, k->scratch[thread])))
             return;
-        }
         for (int r = 0; r < count; r++)
             k->d->rows->softmax(scores + (size_t)r * (size_t)p->n_k, p->n_k, scale,
                                 act_at(d, work + p->weights, (size_t)r * (size_t)p->n_k), k->d->bf16);
-        if (!dnn_matmul_run(pair->values, cpu_operands(k, pair->values, thread), work + p->weights, NULL,
-                            work + p->value, NULL, work + p->result, k->scratch[thread]))
-            cpu_starve(k);
+        cpu_ran(k, dnn_matmul_run(pair->values, cpu_operands(k, pair->values, thread), work + p->weights, NULL,
+                                  work + p->value, NULL, work + p->result, k->scratch[thread]));
         copy_block(y + (size_t)i * call->y_stride, call->y_stride, work + p->result, row, count, row);
     }
 }

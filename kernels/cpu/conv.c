@@ -269,13 +269,12 @@ static void run_band(const conv_call *call, int band, int thread)
     const char *in = call->x + (size_t)top * (size_t)p->width * (size_t)c->in * act_size;
     dnn_operands *operands = cpu_operands(q, part->conv, thread);
     if (c->flags & KERN_UPSAMPLE) {
-        if (!dnn_conv_run(part->conv, operands, in, part->weight, c->bias, q->work[thread], q->scratch[thread]))
-            cpu_starve(q);
+        cpu_ran(q, dnn_conv_run(part->conv, operands, in, part->weight, c->bias, q->work[thread], q->scratch[thread]));
         pixel_shuffle(c, p, first, band_height(p, band), q->work[thread], (float *)(void *)call->y);
     } else {
         const size_t size = c->flags & KERN_OUT_F32 ? sizeof(float) : act_size;
         char *out = call->y + (size_t)first * (size_t)p->columns * (size_t)c->out * size;
-        if (!dnn_conv_run(part->conv, operands, in, part->weight, c->bias, out, q->scratch[thread])) cpu_starve(q);
+        cpu_ran(q, dnn_conv_run(part->conv, operands, in, part->weight, c->bias, out, q->scratch[thread]));
     }
 }
 

@@ -38,13 +38,6 @@ static void cpu_finish(kern_queue *k)
     (void)k; /* every operation has ended when its call returns */
 }
 
-void cpu_fail_starved(cpu_queue *q)
-{
-    mar_err err;
-    atomic_store(&q->starved, 0);
-    kern_fail(&q->base, err_set(&err, MAR_ENOMEM, "out of memory in %s", dnn_version_text()), &err);
-}
-
 static void cpu_recover(kern_queue *k)
 {
     k->failed = MAR_OK;
@@ -187,6 +180,16 @@ static void slices_body(void *arg, int first, int last, int thread)
     }
 }
 
+static void fail_lost(cpu_queue *q)
+{
+    mar_err err;
+    const mar_status status = (mar_status)atomic_exchange(&q->lost, MAR_OK);
+    kern_fail(&q->base,
+              err_set(&err, status, "%s in %s", status == MAR_ENOMEM ? "out of memory" : "a product failed",
+                      dnn_version_text()),
+              &err);
+}
+
 void cpu_for(cpu_queue *q, int n, double work, team_body *body, void *arg)
 {
     enum { LITTLE = 200000 }; /* some microseconds; handing out a loop takes one */
@@ -198,7 +201,7 @@ void cpu_for(cpu_queue *q, int n, double work, team_body *body, void *arg)
         body(arg, 0, n, 0);
     }
     if (cpu_cancelled(q)) kern_live(&q->base); /* fails: a part may be missing */
-    if (atomic_load_explicit(&q->starved, memory_order_relaxed)) cpu_fail_starved(q);
+    if (atomic_load_explicit(&q->lost, memory_order_relaxed)) fail_lost(q);
 }
 
 /* --- queues ------------------------------------------------------------------------------------------------------- */

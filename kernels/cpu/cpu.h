@@ -39,7 +39,7 @@ typedef struct {
     void **tile;          /* [threads] results of a linear layer's tile */
     size_t tile_bytes;    /* of each */
     double lap;           /* seconds at the last lap */
-    atomic_int starved;   /* oneDNN had no memory in a loop's body, on whichever thread */
+    atomic_int lost;      /* a mar_status: how oneDNN failed in a loop's body, on whichever thread */
 } cpu_queue;
 
 static inline cpu_queue *cpu_of(kern_queue *k)
@@ -52,10 +52,12 @@ static inline int cpu_cancelled(const cpu_queue *q)
     return q->base.cancel && __atomic_load_n(q->base.cancel, __ATOMIC_RELAXED);
 }
 
-/* What a body says when oneDNN had no memory. The queue fails at the end of the loop. */
-static inline void cpu_starve(cpu_queue *q)
+/* What a body does with oneDNN's status. If that is a failure, the queue fails at the end of the loop. Returns whether
+ * it is none. */
+static inline int cpu_ran(cpu_queue *q, mar_status status)
 {
-    atomic_store_explicit(&q->starved, 1, memory_order_relaxed);
+    if (status != MAR_OK) atomic_store_explicit(&q->lost, (int)status, memory_order_relaxed);
+    return status == MAR_OK;
 }
 
 /* Runs body on items 0 .. n-1 (base/team.h), divided among the team's threads if the loop is worth that: `work` counts

@@ -36,10 +36,10 @@ extern void *_Znwm(size_t size) __attribute__((weak));                      /* o
  * in the same frame, with its address in the first of the registers for that; the frame keeps `caught`. */
 int guard_frame(int (*body)(void *arg), void *arg, int caught) __attribute__((visibility("hidden")));
 extern const char guard_landing[] __attribute__((visibility("hidden")));
-void guard_catch(void *exception) __attribute__((visibility("hidden")));
+void guard_catch(void *exception) __attribute__((visibility("hidden"), used)); /* used: by the assembler's text alone */
 _Unwind_Reason_Code guard_personality(int version, _Unwind_Action actions, _Unwind_Exception_Class kind,
                                       struct _Unwind_Exception *exception, struct _Unwind_Context *context)
-    __attribute__((visibility("hidden")));
+    __attribute__((visibility("hidden"), used));
 
 /* How the unwinder learns of guard_personality: the address relative to itself of a pointer at it (0x9b: indirect,
  * relative, 4 bytes), which the loader fills in. */
@@ -144,10 +144,12 @@ typedef ElfW(Rela) relocation_t;
 typedef ElfW(Sym) symbol_t;
 
 enum { MEMALIGN, NEW, MMAP, MAX_THREADS, IMPORTS };
+enum { SLOTS = 4 };
 static struct import {
     const char *name;
-    void (*ours)(void);
-    address_t *slot, before; /* of the library's table, and what was there; NULL: not replaced */
+    void (*ours)(void), (*theirs)(void);   /* what is put there, and what it calls outside a guarded call */
+    address_t *slot[SLOTS], before[SLOTS]; /* of the library's tables, and what was there */
+    int slots;                             /* 0: not replaced */
 } imports[IMPORTS];
 
 static void lost(void)
@@ -167,7 +169,7 @@ static int throwing_posix_memalign(void **out, size_t alignment, size_t size)
 static void *failing_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset)
 {
     void *p = mmap(address, size, protection, flags, fd, offset);
-    if (p != MAP_FAILED || fd != -1 || depth == 0 || !imports[NEW].slot) return p;
+    if (p != MAP_FAILED || fd != -1 || depth == 0 || !imports[NEW].slots) return p;
     no_code_memory = 1;
     return NULL;
 }
@@ -188,16 +190,17 @@ static int one_thread(void)
 
 #define OURS(function) (void (*)(void))(function)
 static struct import imports[IMPORTS] = {
-    [MEMALIGN] = {.name = "posix_memalign", .ours = OURS(throwing_posix_memalign)},
-    [NEW] = {.name = "_Znwm", .ours = OURS(throwing_new)},
-    [MMAP] = {.name = "mmap", .ours = OURS(failing_mmap)},
-    [MAX_THREADS] = {.name = "omp_get_max_threads", .ours = OURS(one_thread)},
+    [MEMALIGN] = {.name = "posix_memalign", .ours = OURS(throwing_posix_memalign), .theirs = OURS(posix_memalign)},
+    [NEW] = {.name = "_Znwm", .ours = OURS(throwing_new), .theirs = OURS(_Znwm)},
+    [MMAP] = {.name = "mmap", .ours = OURS(failing_mmap), .theirs = OURS(mmap)},
+    [MAX_THREADS] = {.name = "omp_get_max_threads", .ours = OURS(one_thread), .theirs = OURS(omp_get_max_threads)},
 };
 
 /* A loaded library. */
 typedef struct {
-    address_t base, read_only, read_only_end; /* whole pages that the loader has made read-only */
-    const relocation_t *table[2];             /* of the functions, of all else */
+    address_t base, begin, end;         /* base: what its addresses are relative to */
+    address_t read_only, read_only_end; /* whole pages that the loader has made read-only */
+    const relocation_t *table[2];       /* of the functions, of all else */
     size_t count[2];
     const symbol_t *symbols;
     const char *names;
@@ -245,25 +248,33 @@ static int write_slot(const image *l, address_t *slot, address_t value)
 
 static image library; /* whose imports are ours */
 
+/* Puts our function into a slot, unless another's is there already: another libmar's of this process, or that of a
+ * library that goes before the C library. Before its first call a function's slot points into the library itself. */
+static void replace(const image *l, address_t *slot, struct import *m)
+{
+    const address_t now = *slot;
+    if ((now < l->begin || now >= l->end) && now != (address_t)m->theirs) return;
+    if (m->slots == SLOTS || !write_slot(l, slot, (address_t)m->ours)) return;
+    m->slot[m->slots] = slot;
+    m->before[m->slots++] = now;
+}
+
 static void replace_imports(const image *l)
 {
     for (int t = 0; t < 2; t++)
         for (size_t i = 0; l->table[t] && i < l->count[t]; i++) {
             const relocation_t *r = &l->table[t][i];
             const char *name = l->names + l->symbols[ELF64_R_SYM(r->r_info)].st_name;
-            for (int k = 0; is_slot(r) && k < IMPORTS; k++) {
-                address_t *slot = (address_t *)(l->base + r->r_offset);
-                if (imports[k].slot || strcmp(name, imports[k].name) != 0) continue;
-                imports[k].before = *slot;
-                if (write_slot(l, slot, (address_t)imports[k].ours)) imports[k].slot = slot;
-            }
+            for (int k = 0; is_slot(r) && k < IMPORTS; k++)
+                if (strcmp(name, imports[k].name) == 0) replace(l, (address_t *)(l->base + r->r_offset), &imports[k]);
         }
 }
 
 /* Looks whether this is the library with the address. */
 static int look_at(struct dl_phdr_info *info, size_t size, void *address)
 {
-    image l = {.base = info->dlpi_addr};
+    image l = {.base = info->dlpi_addr, .begin = ~(address_t)0};
+    const address_t self = (address_t)guard_open;
     const dynamic_t *dynamic = NULL;
     int found = 0;
     (void)size;
@@ -271,11 +282,14 @@ static int look_at(struct dl_phdr_info *info, size_t size, void *address)
         const segment_t *p = &info->dlpi_phdr[i];
         const address_t begin = l.base + p->p_vaddr, end = begin + p->p_memsz;
         if (p->p_type == PT_LOAD && (address_t)address >= begin && (address_t)address < end) found = 1;
+        if (p->p_type == PT_LOAD && begin < l.begin) l.begin = begin;
+        if (p->p_type == PT_LOAD && end > l.end) l.end = end;
         if (p->p_type == PT_DYNAMIC) dynamic = (const dynamic_t *)begin;
         if (p->p_type == PT_GNU_RELRO) l.read_only = page_of(begin), l.read_only_end = page_of(end);
     }
     if (!found || !dynamic) return 0;
     read_dynamic(&l, dynamic);
+    if (self >= l.begin && self < l.end) return 1; /* linked into this very library: its imports are our own */
     if (l.symbols && l.names) library = l;
     return 1;
 }
@@ -288,7 +302,7 @@ static void open_once(void)
     dl_iterate_phdr(look_at, (void *)(uintptr_t)address_in_library);
     if (!_Znwm || !_ZSt17__throw_bad_allocv) imports[NEW].name = ""; /* another C++: it stays as it is */
     if (library.names) replace_imports(&library);
-    hooked = imports[MAX_THREADS].slot != NULL;
+    hooked = imports[MAX_THREADS].slots > 0;
 }
 
 void guard_open(const void *address)
@@ -300,8 +314,9 @@ void guard_open(const void *address)
 /* Our functions go, and oneDNN may stay. */
 __attribute__((destructor)) static void put_back(void)
 {
-    for (int k = 0; k < IMPORTS; k++)
-        if (imports[k].slot) write_slot(&library, imports[k].slot, imports[k].before);
+    for (struct import *m = imports; m < imports + IMPORTS; m++)
+        for (int i = 0; i < m->slots; i++)
+            if (*m->slot[i] == (address_t)m->ours) write_slot(&library, m->slot[i], m->before[i]);
 }
 
 #else
@@ -323,7 +338,7 @@ int guard_call(int (*body)(void *arg), void *arg, int caught)
 {
     const int threads = hooked ? 0 : omp_get_max_threads();
     if (!hooked) omp_set_num_threads(1); /* the calling thread's own number. libgomp may end the process here */
-    depth++;
+    if (depth++ == 0) no_code_memory = 0;
     const int result = guard_frame(body, arg, caught);
     depth--;
     if (!hooked) omp_set_num_threads(threads);

@@ -6,7 +6,9 @@
  * frames on the way, and the call returns `caught`. In such a call an allocation of oneDNN's that fails throws
  * std::bad_alloc, whatever oneDNN would do with a NULL, and omp_get_max_threads says 1: oneDNN has no threads but ours.
  * For that guard_open puts functions of ours into the table of what libdnnl imports, which other users of libdnnl do
- * not notice: outside a guard_call these do what the ones in their place did. */
+ * not notice: outside a guard_call these do what the ones in their place did. This was tried with oneDNN 2.6.3 and
+ * libstdc++. Another C++ library throws no std::bad_alloc of ours, and a oneDNN that is linked into libmar, or whose
+ * imports are another's already, stays as it is. */
 #ifndef KERNELS_CPU_GUARD_H
 #define KERNELS_CPU_GUARD_H
 

@@ -277,9 +277,8 @@ void cpu_linear_tile(cpu_queue *q, const kern_linear *l, const void *x, int rows
     const char *a = (const char *)x + (size_t)first * (size_t)l->in * (l->bf16 ? 2 : 4);
     char *c = (char *)y + ((size_t)first * (size_t)l->y_stride + column) * (size_t)l->out_size;
     const dnn_primitive *p = product_of(l, panel, count);
-    if (!dnn_matmul_run(p, cpu_operands(q, p, thread), a, l->weight[panel], NULL, l->bias ? l->bias + column : NULL,
-                        dense(l) ? c : q->tile[thread], q->scratch[thread]))
-        cpu_starve(q);
+    cpu_ran(q, dnn_matmul_run(p, cpu_operands(q, p, thread), a, l->weight[panel], NULL,
+                              l->bias ? l->bias + column : NULL, dense(l) ? c : q->tile[thread], q->scratch[thread]));
     if (!dense(l)) place_tile(q, l, q->tile[thread], count, panel_cols(l, panel), c);
 }
 

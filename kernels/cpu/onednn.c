@@ -232,8 +232,7 @@ static void makers_leave(void)
     atomic_fetch_sub(&makers, 1);
 }
 
-/* --- guarded calls -------------------------------------------------------------------------------------------------
- */
+/* --- guarded calls ------------------------------------------------------------------------------------------ */
 
 /* The arguments of a step that calls oneDNN, and what it holds meanwhile: an exception that ends the step leaves this
  * to be freed. */
@@ -269,7 +268,7 @@ static void step_free(step *t)
 /* Takes the step, and frees what it held. */
 static dnnl_status_t take(int (*body)(void *step), step *t)
 {
-    (void)makers_enter(); /* dnn_open has seen that oneDNN can be used in this process */
+    if (!makers_enter()) return dnnl_runtime_error; /* dnn_open has said why */
     const dnnl_status_t s = (dnnl_status_t)guard_call(body, t, dnnl_out_of_memory);
     step_free(t);
     makers_leave();
@@ -296,7 +295,7 @@ mar_status dnn_open(int workers, dnn **out, mar_err *err)
     if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
     d->workers = workers;
     guard_open((const void *)(uintptr_t)dnnl_version);
-    if (!makers_enter()) {
+    if (!makers_enter()) { /* until the first step has begun */
         free(d);
         return err_set(err, MAR_EBACKEND,
                        "this process was forked while another thread of process %ld was making products in oneDNN, "
@@ -437,10 +436,11 @@ static int execute(void *arg)
     return s == dnnl_success ? dnnl_primitive_execute(p->primitive, p->stream, p->args + (x->w != NULL), args) : s;
 }
 
-/* `data` are the arrays of p's operands, in their order. Returns 0 if it fails, for want of memory. */
-static int run(const dnn_primitive *p, const dnn_operands *o, const void *const *data, const dnn_packed *w)
+/* `data` are the arrays of p's operands, in their order. */
+static mar_status run(const dnn_primitive *p, const dnn_operands *o, const void *const *data, const dnn_packed *w)
 {
-    return guard_call(execute, &(execution){p, o, data, w}, dnnl_out_of_memory) == dnnl_success;
+    const int s = guard_call(execute, &(execution){p, o, data, w}, dnnl_out_of_memory);
+    return s == dnnl_success ? MAR_OK : s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND;
 }
 
 /* --- matrix products ------------------------------------------------------------------------------------------ */
@@ -504,8 +504,8 @@ mar_status dnn_matmul_create(dnn *d, const dnn_matmul_spec *spec, dnn_primitive 
     return MAR_OK;
 }
 
-int dnn_matmul_run(const dnn_primitive *p, dnn_operands *o, const void *a, const dnn_packed *w, const void *b,
-                   const float *bias, void *c, void *scratch)
+mar_status dnn_matmul_run(const dnn_primitive *p, dnn_operands *o, const void *a, const dnn_packed *w, const void *b,
+                          const float *bias, void *c, void *scratch)
 {
     const void *data[ARGS];
     int n = 0;
@@ -661,8 +661,8 @@ mar_status dnn_conv_create(dnn *d, const dnn_conv_spec *spec, const dnn_packed *
     return MAR_OK;
 }
 
-int dnn_conv_run(const dnn_primitive *c, dnn_operands *o, const void *x, const dnn_packed *w, const float *bias,
-                 void *y, void *scratch)
+mar_status dnn_conv_run(const dnn_primitive *c, dnn_operands *o, const void *x, const dnn_packed *w, const float *bias,
+                        void *y, void *scratch)
 {
     const void *data[CONV_ARGS + 1] = {x, bias, y, scratch};
     return run(c, o, data, w);

@@ -55,9 +55,10 @@ typedef struct {
 
 /* Not to be called by two threads at a time; nor is dnn_conv_create. */
 mar_status dnn_matmul_create(dnn *d, const dnn_matmul_spec *spec, dnn_primitive **out, mar_err *err);
-/* `w` is a packed B, `b` a plain one. Returns 1, or 0 if oneDNN had no memory: then C has no meaning. */
-int dnn_matmul_run(const dnn_primitive *p, dnn_operands *o, const void *a, const dnn_packed *w, const void *b,
-                   const float *bias, void *c, void *scratch);
+/* `w` is a packed B, `b` a plain one. MAR_ENOMEM if oneDNN had no memory, MAR_EBACKEND if it failed otherwise: then C
+ * has no meaning. */
+mar_status dnn_matmul_run(const dnn_primitive *p, dnn_operands *o, const void *a, const dnn_packed *w, const void *b,
+                          const float *bias, void *c, void *scratch);
 
 /* Convolutions of one image: x[height][width][in] -> y[..][..][out], stride 1, zero padding of pad_top and pad_bottom
  * rows and of pad_side columns on either side. One thread runs a primitive; conv.c divides an image into bands of rows.
@@ -79,8 +80,8 @@ int dnn_conv_takes(const dnn_primitive *c, const dnn_packed *w); /* whether w ha
  * same weights in another packed layout. */
 mar_status dnn_conv_pack(dnn *d, const dnn_primitive *c, const dnn_conv_spec *spec, const float *plain,
                          const dnn_packed *packed, dnn_packed **out, mar_err *err);
-/* bias float [out]. Returns 1, or 0 as dnn_matmul_run does. */
-int dnn_conv_run(const dnn_primitive *c, dnn_operands *o, const void *x, const dnn_packed *w, const float *bias,
-                 void *y, void *scratch);
+/* bias float [out]. Returns what dnn_matmul_run does. */
+mar_status dnn_conv_run(const dnn_primitive *c, dnn_operands *o, const void *x, const dnn_packed *w, const float *bias,
+                        void *y, void *scratch);
 
 #endif

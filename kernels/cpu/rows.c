@@ -2,6 +2,7 @@
  * vectorise. */
 #include "kernels/cpu/rows.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -67,7 +68,9 @@ static inline float lanes_sum(const float lane[LANES])
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-/* Mean and 1/sqrt(variance + eps), two passes: the residual stream can have a mean far from zero. */
+/* Mean and 1/sqrt(variance + eps), two passes: the residual stream can have a mean far from zero. A variance that
+ * overflows gives NaN. With 1/sqrt(infinity) a row of huge numbers would become one of zeros, which nobody would see.
+ */
 static inline void moments(const float *x, int dim, float eps, float *mean, float *scale)
 {
     float lane[LANES] = {0};
@@ -81,7 +84,8 @@ static inline void moments(const float *x, int dim, float eps, float *mean, floa
         for (int j = 0; j < LANES; j++) square[j] += (x[i + j] - m) * (x[i + j] - m);
     for (int j = 0; i + j < dim; j++) square[j] += (x[i + j] - m) * (x[i + j] - m);
     *mean = m;
-    *scale = 1.0f / sqrtf(lanes_sum(square) / (float)dim + eps);
+    const float variance = lanes_sum(square) / (float)dim;
+    *scale = variance <= FLT_MAX ? 1.0f / sqrtf(variance + eps) : NAN;
 }
 
 static void layer_norm(const float *x, int dim, const float *weight, const float *bias, float eps, void *y, int bf16)

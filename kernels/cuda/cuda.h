@@ -16,6 +16,8 @@ extern "C" {
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
+#include <float.h>
+#include <math.h>
 #include <pthread.h>
 
 typedef __nv_bfloat16 bf16;
@@ -179,6 +181,12 @@ static __device__ inline void cuda_store4(bf16 *p, const cuda_float4 &x)
 static __device__ inline float cuda_silu(float x)
 {
     return x / (1 + expf(-x));
+}
+
+/* 1/sqrt(variance + eps). NaN if the variance has overflowed, as in kernels/cpu/rows.c. */
+static __device__ inline float cuda_inverse_deviation(float variance, float eps)
+{
+    return variance <= FLT_MAX ? 1 / sqrtf(variance + eps) : NAN;
 }
 
 /* Sum over the warp, the same in every lane. */

@@ -160,7 +160,7 @@ static __global__ void __launch_bounds__(MAX_WIDTH / LANES) residual_norm_kernel
     for (int j = 0; j < LANES; j++) sum += x[j];
     const float mean = block_sum(sum, partial) / n.width;
     for (int j = 0; j < LANES && mine; j++) squares += (x[j] - mean) * (x[j] - mean);
-    const float inv = 1 / sqrtf(block_sum(squares, partial + 32) / n.width + 1e-6f);
+    const float inv = cuda_inverse_deviation(block_sum(squares, partial + 32) / n.width, 1e-6f);
     if (!mine) return;
     for (int j = 0; j < LANES; j++) x[j] = ((x[j] - mean) * inv * weight[j] + bias[j]) * (1 + scale[j]) + shift[j];
     store((S *)n.u + at, x);

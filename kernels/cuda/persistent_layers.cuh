@@ -260,7 +260,8 @@ persistent_normalise(const persistent_args &a, const persistent_block *f, const 
         const float4 part = f->moments[w * 16 + slot];
         squares += part.y + part.z * ((part.w - mean) * (part.w - mean));
     }
-    const float inv = rsqrtf(__fdividef(squares, (float)a.width) + 1e-6f);
+    const float variance = __fdividef(squares, (float)a.width);
+    const float inv = variance <= FLT_MAX ? rsqrtf(variance + 1e-6f) : NAN; /* as cuda_inverse_deviation */
     const float4 *weight = (const float4 *)f->ln + persistent_pair<PAIRS>() * 8 + persistent_t() * 2;
     const float4 *bias = weight + PAIRS * PERSISTENT_WARPS * 8;
 #pragma unroll
@@ -559,8 +560,8 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
                 x[i] = make_float4(x[i].x - mean, x[i].y - mean, x[i].z - mean, x[i].w - mean);
                 squares += persistent_dot(x[i], x[i]);
             }
-            const float inv =
-                1 / sqrtf(persistent_block_sum(squares, f->sums + PERSISTENT_WARPS) / (float)a.width + 1e-6f);
+            const float inv = cuda_inverse_deviation(
+                persistent_block_sum(squares, f->sums + PERSISTENT_WARPS) / (float)a.width, 1e-6f);
 #pragma unroll
             for (int i = 0; i < PERSISTENT_VECTORS; i++) {
                 x[i].x = x[i].x * inv * (1 + scale[i].x) + shift[i].x;

@@ -57,7 +57,7 @@ static __global__ void layer_norm_kernel(const float *x, const int *index, int r
                 v[i].v[j] -= mean;
                 square += v[i].v[j] * v[i].v[j];
             }
-    const float scale = 1 / sqrtf(row_sum<WARPS>(square, part) / (float)dim + eps);
+    const float scale = cuda_inverse_deviation(row_sum<WARPS>(square, part) / (float)dim, eps);
     Y *out = y + (size_t)r * (size_t)dim;
     for (int i = 0; i < VECTORS; i++) {
         const int at = lane + i * lanes;
@@ -80,7 +80,7 @@ static __global__ void layer_norm_plain(const float *x, const int *index, int ro
     for (int i = lane; i < dim; i += 32) sum += row[i];
     const float mean = cuda_warp_sum(sum) / (float)dim;
     for (int i = lane; i < dim; i += 32) square += (row[i] - mean) * (row[i] - mean);
-    const float scale = 1 / sqrtf(cuda_warp_sum(square) / (float)dim + eps);
+    const float scale = cuda_inverse_deviation(cuda_warp_sum(square) / (float)dim, eps);
     for (int i = lane; i < dim; i += 32)
         cuda_store(y + (size_t)r * (size_t)dim + i, (row[i] - mean) * scale * weight[i] + bias[i]);
 }

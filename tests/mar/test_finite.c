@@ -303,6 +303,30 @@ static void the_pixel_and_the_decoder_s_layer_are_named(void **state)
     free(directory);
 }
 
+/* Finite numbers whose variance is not: LayerNorm's output is none, rather than its bias in every row. */
+static void a_variance_that_overflows_shows(void **state)
+{
+    static const char *const layers[][2] = {{"z_proj.weight", "z_proj_ln"},
+                                            {"decoder_embed.weight", "decoder_blocks.0.norm1"},
+                                            {"diffloss.net.input_proj.weight", "diffloss.net.res_blocks.0"}};
+    char *directory = temporary_directory();
+    (void)state;
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        demo d = demo_open(1);
+        char *path = write_changed(d.m, directory, "model.safetensors", "demo", layers[i][0], 0, 1, 1e30f);
+        mar_model_free(d.model);
+        assert_library(d.m, mar_model_load(d.m, path, 0, &d.model));
+        free(path);
+        mar_session *s = session_with(&d, ways[0].options, 0, 1);
+        if (demo_run(s, IMAGES) != MAR_EMODEL || !strstr(mar_session_error(s), layers[i][1]))
+            fail_msg("%s: %s", layers[i][0], mar_session_error(s));
+        mar_session_free(s);
+        demo_close(d);
+    }
+    remove_directory(directory);
+    free(directory);
+}
+
 /* Weights that are finite, and a picture that is, but out of all proportion. */
 static void a_blank_picture_is_refused(void **state)
 {
@@ -347,6 +371,7 @@ int main(void)
         cmocka_unit_test(the_draft_s_layers_are_told_apart),
         cmocka_unit_test(check_changes_no_bit),
         cmocka_unit_test(the_pixel_and_the_decoder_s_layer_are_named),
+        cmocka_unit_test(a_variance_that_overflows_shows),
         cmocka_unit_test(a_blank_picture_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

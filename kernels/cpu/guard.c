@@ -4,6 +4,7 @@
 #include <link.h>
 #include <omp.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -295,7 +296,7 @@ static int look_at(struct dl_phdr_info *info, size_t size, void *address)
 }
 
 static pthread_once_t opened = PTHREAD_ONCE_INIT;
-static const void *address_in_library;
+static const void *_Atomic address_in_library; /* every caller's is in the same one */
 
 static void open_once(void)
 {

@@ -1,0 +1,92 @@
+/* libmar as programs with plugins have it: opened by name, twice from two files, closed in either order, while the
+ * program uses oneDNN itself. What a copy has put into oneDNN's table of imports must not be called when it is gone. */
+#include "tests/support/support.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct {
+    void *file;
+    mar_status (*open)(const mar_options *options, mar **out);
+    void (*close)(mar *m);
+    mar_status (*load)(mar *m, const char *path, int heads, mar_model **out);
+    void (*free)(mar_model *model);
+} library;
+
+/* In a child, whose exit status says what is missing. */
+static library open_copy(const char *path)
+{
+    library l = {dlopen(path, RTLD_NOW | RTLD_LOCAL), NULL, NULL, NULL, NULL};
+    if (!l.file) _exit(10);
+    *(void **)&l.open = dlsym(l.file, "mar_open");
+    *(void **)&l.close = dlsym(l.file, "mar_close");
+    *(void **)&l.load = dlsym(l.file, "mar_model_load");
+    *(void **)&l.free = dlsym(l.file, "mar_model_free");
+    if (!l.open || !l.close || !l.load || !l.free) _exit(11);
+    return l;
+}
+
+/* Makes primitives and packs weights. */
+static void use(const library *l)
+{
+    const mar_options options = {.dtype = MAR_DTYPE_F32, .threads = 2, .backend = MAR_BACKEND_CPU};
+    mar *m = NULL;
+    mar_model *model = NULL;
+    if (l->open(&options, &m) != MAR_OK) _exit(12);
+    if (l->load(m, "demo", 0, &model) != MAR_OK) _exit(13);
+    l->free(model);
+    l->close(m);
+}
+
+static void copy(const char *from, const char *to)
+{
+    char line[2048];
+    snprintf(line, sizeof line, "cp '%s' '%s'", from, to);
+    if (system(line) != 0) fail_msg("%s", line);
+}
+
+static void two_copies(void **state)
+{
+    char *directory = temporary_directory(), a[512], b[512];
+    (void)state;
+    snprintf(a, sizeof a, "%s/a.so", directory);
+    snprintf(b, sizeof b, "%s/b.so", directory);
+    copy(LIBMAR, a);
+    copy(LIBMAR, b);
+    for (int order = 0; order < 2; order++) {
+        const pid_t child = fork();
+        if (child == 0) {
+            void *keep = dlopen("libdnnl.so.2", RTLD_NOW | RTLD_LOCAL); /* oneDNN stays; NULL: another version */
+            const library first = open_copy(a), second = open_copy(b);
+            use(&first);
+            use(&second);
+            use(&first);
+            dlclose(order ? second.file : first.file);
+            use(order ? &first : &second);
+            dlclose(order ? first.file : second.file);
+            const library again = open_copy(a);
+            use(&again);
+            dlclose(again.file);
+            int (*create)(void **engine, int kind, size_t index) = NULL;
+            if (keep) *(void **)&create = dlsym(keep, "dnnl_engine_create");
+            void *engine = NULL;
+            if (create && create(&engine, 1, 0) != 0) _exit(14); /* dnnl_cpu */
+            _exit(0);
+        }
+        int status = 0;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        if (status != 0) fail_msg("order %d: wait status %x", order, status);
+    }
+    remove_directory(directory);
+    free(directory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(two_copies)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,16 +1,17 @@
 /* An attack on the command: files with random damage, random sets of options, signals at random moments. Each case is
  * one run of `mar` in a directory of its own. Afterwards nothing may be wrong:
  *
- *   - it ended by itself, or by the signal it was sent, and in time, with an exit status that the manual knows;
+ *   - it ended by itself, or by the signal it was sent, with an exit status that the manual knows; where no signal is
+ * the case's own, a run that goes on is sent SIGINT, and must have been at work: it says that it stops, and does;
  *   - no sanitizer has anything to say;
  *   - every line on the standard error begins with "mar: " and is printable UTF-8, and there is one if it failed;
- *   - what it says it wrote is there and whole, and nothing else is.
+ *   - what it was to write is there and whole, and nothing else is: no other file, and no empty directory.
  *
  *     attack COMMAND SOURCE KIND COUNT [FIRST [SEED]]     KIND: files, options or signals
  *
- * SOURCE is the repository. A case depends on (KIND, SEED, its number) only, so `attack ... KIND 1 NUMBER` repeats it;
- * the directory of a case that found something stays. Two cases run at a time. The last line has the counts. The exit
- * status is 0 if nothing was found. */
+ * SOURCE is the repository; the cases' directories are made under TMPDIR. A case depends on (KIND, SEED, its number)
+ * only, so `attack ... KIND 1 NUMBER` repeats it; the directory of a case that found something stays. Two cases run at
+ * a time. The last line has the counts. The exit status is 0 if nothing was found. */
 #include "mar.h"
 
 #include <ctype.h>
@@ -29,7 +30,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { JOBS = 2, ARGS = 40, TEXT = 1 << 16, PATIENCE = 20, GRACE = 10 }; /* seconds until SIGINT, and then SIGKILL */
+enum {
+    JOBS = 2,
+    ARGS = 40,
+    TEXT = 1 << 16,
+    PATH = 1024,
+    PATIENCE = 60,
+    GRACE = 60
+}; /* seconds until SIGINT, and then SIGKILL */
 
 /* --- what a case knows -------------------------------------------------------------------------------------------- */
 
@@ -43,7 +51,7 @@ typedef struct {
     const char *kind;
     long number;
     uint64_t random;
-    char directory[64], streams[64];
+    char directory[PATH], streams[PATH];
     char *args[ARGS];
     int arg_count;
     const char *wrote;      /* in the directory: what the run writes if its exit status is 0; NULL: nothing */
@@ -51,7 +59,7 @@ typedef struct {
     /* Afterwards: */
     int status;   /* exit status, or -1 */
     int ended_by; /* a signal, or 0 */
-    int sent;     /* the last signal that it was sent, or 0 */
+    int sent[2];  /* the signals that it was sent, or 0 */
     int found;    /* something was */
     char err[TEXT];
 } attack_case;
@@ -443,7 +451,7 @@ static void execute(attack_case *c, totals *t)
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
-        char out[96], err[96];
+        char out[PATH + 8], err[PATH + 8];
         snprintf(out, sizeof out, "%s/out", c->streams);
         snprintf(err, sizeof err, "%s/err", c->streams);
         if (chdir(c->directory) != 0 || !freopen("/dev/null", "r", stdin) || !freopen(out, "w", stdout) ||
@@ -457,17 +465,17 @@ static void execute(attack_case *c, totals *t)
     if (strcmp(c->kind, "signals") == 0) {
         static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGKILL};
         ended = wait_for(child, (double)below(c, 1000) * (has(c, "convert") ? 3e-5 : 3e-3), &status);
-        if (!ended) kill(child, c->sent = numbers[below(c, 4)]);
+        if (!ended) kill(child, c->sent[0] = numbers[below(c, 4)]);
         if (!ended && below(c, 4) == 0 && !(ended = wait_for(child, (double)below(c, 100) * 1e-3, &status)))
-            kill(child, c->sent = numbers[below(c, 4)]);
+            kill(child, c->sent[1] = numbers[below(c, 4)]);
     } else {
         ended = wait_for(child, PATIENCE, &status);
-        if (!ended) kill(child, c->sent = SIGINT); /* a long run is none that hangs */
+        if (!ended) kill(child, c->sent[0] = SIGINT); /* a long run is none that hangs */
     }
     if (!ended && !wait_for(child, GRACE, &status)) {
         kill(child, SIGKILL);
         waitpid(child, &status, 0);
-        find(c, &t->hangs, "did not end %d s after signal %d", GRACE, c->sent);
+        find(c, &t->hangs, "did not end %d s after signal %d", GRACE, c->sent[1] ? c->sent[1] : c->sent[0]);
     }
     c->status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     c->ended_by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
@@ -564,35 +572,83 @@ static int is_blank(const char *directory, const char *name)
     return blank;
 }
 
-/* Looks at everything in the directory, and in those below it. `made` counts what is neither "in" nor a directory. */
-static void check_files(attack_case *c, totals *t, const char *directory, int *made)
+/* The last value of an option in the command line, or NULL. */
+static const char *value_of(const attack_case *c, const char *name)
 {
+    const char *value = NULL;
+    for (int i = 1; i + 1 < c->arg_count; i++)
+        if (strcmp(c->args[i], name) == 0) value = c->args[i + 1];
+    return value;
+}
+
+/* Whether a run may write a file of that name, which is relative to the case's directory: the one that the case is to
+ * write, those that --out and --accept_map name, and in the directory that is --out the numbered images and with --grid
+ * the grid. */
+static int is_expected(const attack_case *c, const char *name)
+{
+    const char *out = value_of(c, "--out"), *map = value_of(c, "--accept_map"), *at = name;
+    if (c->wrote && strcmp(name, c->wrote) == 0) return 1;
+    if (map && strcmp(name, map) == 0) return 1;
+    if (!out) return 0;
+    if (strcmp(name, out) == 0) return 1;
+    if (strcmp(out, ".") != 0) {
+        const size_t n = strlen(out);
+        if (strncmp(name, out, n) != 0 || name[n] != '/') return 0;
+        at = name + n + 1;
+    }
+    if (strcmp(at, "grid.png") == 0) return has(c, "--grid");
+    return strspn(at, "0123456789") == 6 && strcmp(at + 6, ".png") == 0;
+}
+
+/* Whether files can be made there that have no name before they are whole; else SIGKILL may leave one with a dot. */
+static int has_nameless_files(const char *directory)
+{
+    const int fd = open(directory, O_TMPFILE | O_WRONLY, 0600);
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+}
+
+/* Looks at everything in the directory, and in those below it. `made` counts what is neither "in" nor a directory.
+ * Returns the entries of this one. */
+static int check_files(attack_case *c, totals *t, const char *directory, int *made)
+{
+    const int killed = c->ended_by == SIGKILL;
+    int entries = 0;
     DIR *d = opendir(directory);
-    for (struct dirent *e; d && (e = readdir(d));) {
+    for (struct dirent *e; d && (e = readdir(d)); entries++) {
         char path[4096];
         struct stat st;
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || strcmp(e->d_name, "in") == 0) continue;
         snprintf(path, sizeof path, "%s/%s", directory, e->d_name);
+        const char *name = path + strlen(c->directory) + 1;
         if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
-            check_files(c, t, path, made);
+            if (check_files(c, t, path, made) == 2 && !killed) find(c, &t->leftovers, "%s is empty", path);
             continue;
         }
         ++*made;
-        if (e->d_name[0] == '.')
-            find(c, &t->leftovers, "left %s", path);
-        else if ((ends_with(e->d_name, ".png") || ends_with(e->d_name, ".safetensors")) &&
-                 !is_whole(directory, e->d_name))
+        if (e->d_name[0] == '.') {
+            if (!killed || has_nameless_files(directory)) find(c, &t->leftovers, "left %s", path);
+        } else if (!is_expected(c, name)) {
+            find(c, &t->leftovers, "%s was not to be written", path);
+        } else if ((ends_with(e->d_name, ".png") || ends_with(e->d_name, ".safetensors")) &&
+                   !is_whole(directory, e->d_name)) {
             find(c, &t->leftovers, "%s is not whole", path);
+        }
     }
     if (d) closedir(d);
+    return entries;
 }
 
 static void check(attack_case *c, totals *t)
 {
     int made = 0;
-    const int interrupted = c->sent && (c->ended_by == c->sent || c->status > 128);
-    if (c->ended_by && c->ended_by != c->sent && !c->found)
+    const int by_signal = c->ended_by && (c->ended_by == c->sent[0] || c->ended_by == c->sent[1]);
+    const int interrupted = by_signal || (c->sent[0] && c->status > 128 &&
+                                          (c->status == 128 + c->sent[0] || c->status == 128 + c->sent[1]));
+    if (c->ended_by && !by_signal && !c->found)
         find(c, &t->crashes, "ended by signal %d, %s", c->ended_by, strsignal(c->ended_by));
+    if (strcmp(c->kind, "signals") != 0 && interrupted && (by_signal || !strstr(c->err, "mar: stopping")))
+        find(c, &t->hangs, "was not at work after %d s, or would not stop", PATIENCE);
     if (c->status >= 0 && c->status != 0 && c->status != 1 && !interrupted)
         find(c, &t->others, "exit status %d", c->status);
     check_messages(c, t);
@@ -602,8 +658,8 @@ static void check(attack_case *c, totals *t)
             find(c, &t->leftovers, "%s is missing or not whole", c->wrote);
         else if (ends_with(c->wrote, ".png") && is_blank(c->directory, c->wrote))
             find(c, &t->others, "%s is blank", c->wrote);
-    } else if (c->status == 1 && made > 0) {
-        find(c, &t->leftovers, "failed and left %d files", made);
+    } else if (made > 0 && (c->status == 1 || has(c, "--help"))) {
+        find(c, &t->leftovers, "%s and left %d files", c->status == 1 ? "failed" : "was asked for help", made);
     }
     if (interrupted)
         t->interrupted++;
@@ -621,8 +677,9 @@ static void run_case(const setting *s, const char *kind, long number, totals *t)
     c->kind = kind;
     c->number = number;
     c->random = s->seed ^ (uint64_t)number * 0xd1342543de82ef95u ^ (uint64_t)kind[0] << 56;
-    strcpy(c->directory, "/tmp/attack-XXXXXX");
-    strcpy(c->streams, "/tmp/attack-XXXXXX");
+    const char *base = getenv("TMPDIR");
+    snprintf(c->directory, sizeof c->directory, "%s/attack-XXXXXX", base && *base ? base : "/tmp");
+    strcpy(c->streams, c->directory);
     if (!mkdtemp(c->directory) || !mkdtemp(c->streams)) abort();
     add(c, "mar");
     if (kind[0] == 'f')
@@ -660,6 +717,8 @@ int main(int argc, char **argv)
     setenv("ASAN_OPTIONS", "detect_leaks=1:allocator_may_return_null=1", 0);
     for (int job = 0; job < JOBS; job++)
         if (fork() == 0) {
+            /* A signal that is ignored here, as in the background, would be ignored by the command. */
+            for (size_t i = 0; i < 3; i++) signal((const int[]){SIGINT, SIGTERM, SIGHUP}[i], SIG_DFL);
             for (long i = first + job; i < first + count; i += JOBS) run_case(&s, argv[3], i, &t[job]);
             _exit(0);
         }

@@ -43,17 +43,19 @@ static void start(const char *directory, int on_terminal, const char *out, char 
     c.used = 0, c.over = 0;
     memset(c.text, 0, sizeof c.text);
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    /* A test that runs in the background may have them ignored. A child that a signal reaches at once inherits this. */
+    void (*const interrupted)(int) = signal(SIGINT, SIG_DFL), (*const hung_up)(int) = signal(SIGHUP, SIG_DFL);
     c.pid = on_terminal ? forkpty(&c.from, NULL, NULL, &window) : fork();
     assert_true(c.pid >= 0);
     if (c.pid == 0) {
         if (chdir(directory) != 0) _exit(127);
         if (!on_terminal) dup2(ends[1], STDERR_FILENO);
         if (out || !on_terminal) dup2(open(out ? out : "/dev/null", O_WRONLY), STDOUT_FILENO);
-        signal(SIGINT, SIG_DFL); /* a test that runs in the background may have it ignored */
-        signal(SIGHUP, SIG_DFL);
         execv(getenv("MAR_COMMAND"), argv);
         _exit(127);
     }
+    signal(SIGINT, interrupted);
+    signal(SIGHUP, hung_up);
     close(ends[1]);
     if (on_terminal)
         close(ends[0]);

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 /* CUDA's own, which are in the tested library, too. */
@@ -653,5 +654,8 @@ int main(void)
         cmocka_unit_test(current_device),
     };
     const int failed = cmocka_run_group_tests(threads, NULL, NULL);
+    if (ONLY_THREADS)
+        printf("SKIPPED: of cuda/test_queues.c, under ThreadSanitizer, the %zu tests that are alone on a thread\n",
+               sizeof alone_on_a_thread / sizeof *alone_on_a_thread);
     return failed || ONLY_THREADS ? failed : cmocka_run_group_tests(alone_on_a_thread, NULL, NULL);
 }

@@ -1,20 +1,29 @@
 #!/bin/sh
 # A long search: campaign.sh [EXECUTIONS [TARGET...]], by default 10 million executions of each target, two targets at a
 # time, in slices of at most 500 000 with a seed each. What it finds goes to build/fuzz/campaign; when it is interrupted and
-# started again, it goes on after the last whole slice. At its end it writes bench/results/fuzz.json, a row a target, for
-# the targets that are complete, with the coverage that the corpus found reaches.
+# started again, it goes on after the last whole slice. An input that takes more than 5 s is a finding. At its end it
+# writes bench/results/fuzz.json, a row a target: what has been executed of what was wanted, what was found, and the
+# coverage that the corpus found reaches, null where it cannot be measured.
+# campaign.sh --report [EXECUTIONS]: only writes that, of what there is so far.
+# The exit status is 1 if anything was found, or if a target (of those named) has fewer executions than wanted.
 set -eu
 cd "$(dirname "$0")/../.."
 . tests/fuzz/targets.sh
 state=build/fuzz/campaign
+result=bench/results/fuzz.json
 
 # A target's number in its slices: `total TARGET COLUMN`; the columns are executions, seconds and peak memory in MB.
 total() {
     awk -v column="$2" '{ sum += $column } END { print sum + 0 }' "$state/$1/slices"
 }
 
-count() { # files that match
-    find "$state/$1" -maxdepth 1 -name "$2-*" | wc -l
+count() { # inputs that were kept, of the kinds
+    kept=0 counted=$1
+    shift
+    for kind in "$@"; do
+        kept=$((kept + $(find "$state/$counted" -maxdepth 1 -name "$kind-*" | wc -l)))
+    done
+    echo "$kept"
 }
 
 one() {
@@ -25,15 +34,17 @@ one() {
     while done=$(total "$target" 1) && [ "$done" -lt "$wanted" ]; do
         runs=$((wanted - done < 500000 ? wanted - done : 500000)) seed=$(($(wc -l <"$state/$target/slices") + 1))
         started=$(date +%s)
-        fuzz_run "$target" "$state/$target/" -seed="$seed" -runs="$runs" "$state/$target/corpus" \
-            >"$state/$target/log" 2>&1 || {
-            cp "$state/$target/log" "$state/$target/log.$seed"
-            grep -a -m 1 -E '^FAILED|ERROR: |runtime error' "$state/$target/log" || :
-        }
+        status=0
+        fuzz_run "$target" "$state/$target/" -seed="$seed" -timeout=5 -runs="$runs" "$state/$target/corpus" \
+            >"$state/$target/log" 2>&1 || status=$?
         made=$(fuzz_stat number_of_executed_units "$state/$target/log")
         [ -n "$made" ] || {
             echo "campaign.sh: $target did not end, see $state/$target/log" >&2
             exit 1
+        }
+        [ $status -eq 0 ] || {
+            cp "$state/$target/log" "$state/$target/log.$seed"
+            grep -a -m 1 -E '^FAILED|ERROR: |runtime error' "$state/$target/log" || :
         }
         echo "$made $(($(date +%s) - started)) $(fuzz_stat peak_rss_mb "$state/$target/log")" >>"$state/$target/slices"
         if [ "$(find "$state/$target" -maxdepth 1 -name 'log.*' | wc -l)" -ge 20 ]; then
@@ -47,36 +58,79 @@ if [ "${1:-}" = --one ]; then
     one "$3" "$2"
     exit 0
 fi
+report=
+if [ "${1:-}" = --report ]; then
+    report=yes
+    shift
+fi
 wanted=${1:-10000000}
+[ "$wanted" -ge 1 ] 2>/dev/null || {
+    echo "campaign.sh: '$wanted' executions, expected [--report] [EXECUTIONS [TARGET...]]" >&2
+    exit 2
+}
 if [ $# -gt 0 ]; then shift; fi
 if [ $# -eq 0 ]; then
     # shellcheck disable=SC2086  # the list is words
     set -- $fuzz_targets
 fi
-scripts/build.sh fuzz >/dev/null
-printf '%s\n' "$@" | xargs -P 2 -n 1 tests/fuzz/campaign.sh --one "$wanted" || echo "Not all went to their end" >&2
+asked=" $* "
+coverage=yes
+fuzz_can_cover || {
+    coverage=
+    echo "campaign.sh: going on without coverage, $result will have null in its place" >&2
+}
+if [ -z "$report" ]; then
+    scripts/build.sh fuzz >/dev/null
+    # Those that do not go to their end are seen below, in what they have done.
+    printf '%s\n' "$@" | xargs -P 2 -n 1 tests/fuzz/campaign.sh --one "$wanted" || :
+fi
 
-result=bench/results/fuzz.json
-separator='['
-printf '%-12s %10s %8s %7s %7s %7s %7s %7s %5s %5s\n' target executions seconds 'exec/s' inputs lines regions crashes hangs ooms
+separator='[' failed=0
+: >"$result.part"
+trap 'rm -f "$result.part"' EXIT
+printf '%-12s %10s %9s %8s %7s %7s %7s %7s %7s %5s %5s\n' \
+    target executions 'of wanted' seconds 'exec/s' inputs lines regions crashes hangs ooms
 for target in $fuzz_targets; do
-    [ -s "$state/$target/slices" ] || continue
+    case $asked in
+    *" $target "*) ;;
+    *) [ -s "$state/$target/slices" ] || continue ;; # of an earlier campaign
+    esac
+    mkdir -p "$state/$target/corpus"
+    touch "$state/$target/slices"
     executions=$(total "$target" 1) seconds=$(total "$target" 2)
-    [ "$seconds" -gt 0 ] || seconds=1
+    rate=$((executions / (seconds > 0 ? seconds : 1)))
     peak=$(awk '$3 > peak { peak = $3 } END { print peak + 0 }' "$state/$target/slices")
-    # shellcheck disable=SC2046  # two numbers
-    set -- $(tests/fuzz/coverage.sh --numbers "$target" "$state/$target/corpus")
-    printf '%-12s %10d %8d %7d %7d %6s%% %6s%% %7d %5d %5d\n' "$target" "$executions" "$seconds" \
-        $((executions / seconds)) "$(find "$state/$target/corpus" -type f | wc -l)" "$1" "$2" \
-        $(($(count "$target" crash) + $(count "$target" leak))) "$(count "$target" timeout)" "$(count "$target" oom)"
-    printf '%s\n {"target": "%s", "executions": %d, "seconds": %d, "executions_per_second": %d, "inputs": %d,' \
-        "$separator" "$target" "$executions" "$seconds" $((executions / seconds)) \
-        "$(find "$state/$target/corpus" -type f | wc -l)" >>"$result.part"
-    printf ' "lines_percent": %s, "regions_percent": %s, "peak_mb": %d,\n  "crashes": %d, "hangs": %d, "ooms": %d}' \
-        "$1" "$2" "$peak" $(($(count "$target" crash) + $(count "$target" leak))) "$(count "$target" timeout)" \
-        "$(count "$target" oom)" >>"$result.part"
+    inputs=$(find "$state/$target/corpus" -type f | wc -l)
+    crashes=$(count "$target" crash leak) hangs=$(count "$target" timeout) ooms=$(count "$target" oom)
+    lines=null regions=null complete=true
+    if [ -n "$coverage" ] && [ "$inputs" -gt 0 ]; then
+        if numbers=$(tests/fuzz/coverage.sh --numbers "$target" "$state/$target/corpus"); then
+            lines=${numbers% *} regions=${numbers#* }
+        else
+            echo "campaign.sh: $target: no coverage" >&2
+        fi
+    fi
+    if [ "$executions" -lt "$wanted" ]; then
+        complete=false
+        case $asked in *" $target "*) failed=1 ;; esac
+        echo "campaign.sh: $target is not complete: $executions of $wanted executions" >&2
+    fi
+    # A slice that failed leaves its log, whether or not an input could be kept.
+    if [ $((crashes + hangs + ooms)) -gt 0 ] || [ -n "$(find "$state/$target" -maxdepth 1 -name 'log.*')" ]; then
+        failed=1
+        echo "campaign.sh: $target has findings, in $state/$target" >&2
+    fi
+    printf '%-12s %10d %8d%% %8d %7d %7d %7s %7s %7d %5d %5d\n' "$target" "$executions" \
+        $((100 * executions / wanted)) "$seconds" "$rate" "$inputs" "$lines" "$regions" "$crashes" "$hangs" "$ooms"
+    printf '%s\n {"target": "%s", "executions": %d, "wanted": %d, "complete": %s, "seconds": %d,' \
+        "$separator" "$target" "$executions" "$wanted" "$complete" "$seconds" >>"$result.part"
+    printf ' "executions_per_second": %d, "inputs": %d,\n  "lines_percent": %s, "regions_percent": %s,' \
+        "$rate" "$inputs" "$lines" "$regions" >>"$result.part"
+    printf ' "peak_mb": %d, "crashes": %d, "hangs": %d, "ooms": %d}' "$peak" "$crashes" "$hangs" "$ooms" \
+        >>"$result.part"
     separator=','
 done
 printf '\n]\n' >>"$result.part"
 mv "$result.part" "$result"
 echo "Written to $result"
+exit "$failed"

@@ -1,4 +1,5 @@
-/* Lists of classes. The first byte chooses the model's number of classes, the rest is the list. In place of the 1000
+/* Lists of classes, as in --class and as in the text of a file. The first byte chooses which of them and the model's
+ * number of classes, the rest is the list. In place of the 1000
  * ImageNet classes stands a table in which most have no name: comparing a word with all names of the real one takes a
  * thousand times as long as all else here. */
 #include "tests/fuzz/fuzz.h"
@@ -32,25 +33,31 @@ const char *const imagenet_classes[IMAGENET_CLASSES] = {
 
 static char printed[8192];
 
+typedef int parser(const char *list, int classes, int **labels, int *count, char *why, size_t why_size);
+
 /* A list that means the same labels gives the same labels. */
-static void check_again(const char *list, int classes, const int *labels, int count)
+static void check_again(parser *parse, const char *list, int classes, const int *labels, int count)
 {
     char why[1024] = "";
     int *again = NULL, n = 0;
-    if (classes_parse(list, classes, &again, &n, why, sizeof why) != 0) fuzz_fail("\"%s\" is refused: %s", list, why);
+    if (parse(list, classes, &again, &n, why, sizeof why) != 0) fuzz_fail("\"%s\" is refused: %s", list, why);
     if (n != count || memcmp(labels, again, (size_t)n * sizeof *again) != 0) fuzz_fail("\"%s\" is another list", list);
     free(again);
 }
 
 static void check_numbers(int classes, const int *labels, int count)
 {
-    char list[2048];
+    char list[2048], lines[2048]; /* the same numbers, as one list and as lines of a file */
     size_t n = 0;
     for (int i = 0; i < count; i++) {
         if (labels[i] < 0 || labels[i] >= classes) fuzz_fail("label %d of %d classes", labels[i], classes);
-        if (sizeof list - n > 16) n += (size_t)snprintf(list + n, sizeof list - n, "%s%d", i ? "," : "", labels[i]);
+        if (sizeof list - n <= 16) continue;
+        snprintf(lines + n, sizeof lines - n, "%s%d", i ? "\n" : "", labels[i]);
+        n += (size_t)snprintf(list + n, sizeof list - n, "%s%d", i ? "," : "", labels[i]);
     }
-    if (sizeof list - n > 16) check_again(list, classes, labels, count);
+    if (sizeof list - n <= 16) return;
+    check_again(classes_parse, list, classes, labels, count);
+    check_again(classes_parse_text, lines, classes, labels, count);
 }
 
 static void check_name(int label, int classes)
@@ -98,15 +105,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(list, data + 1, size - 1);
     list[size - 1] = '\0';
     const int classes = data[0] < 0xa0 ? IMAGENET_CLASSES : numbers[data[0] % 5];
-    if (classes_parse(list, classes, &labels, &count, why, sizeof why) == 0) {
+    const int of_file = (data[0] & 0xe0) == 0x40 || data[0] >= 0xf0;
+    parser *parse = of_file ? classes_parse_text : classes_parse;
+    if (parse(list, classes, &labels, &count, why, sizeof why) == 0) {
         if (*why) fuzz_fail("succeeded, and says %s", why);
         if (!labels || count < 1) fuzz_fail("%d labels", count);
-        check_again(list, classes, labels, count);
+        check_again(parse, list, classes, labels, count);
         check_numbers(classes, labels, count);
         check_name(labels[0], classes);
         free(labels);
     } else {
         if (labels || count != 0) fuzz_fail("refused, with %d labels", count);
+        if (of_file && strncmp(why, "line ", 5) != 0 && strncmp(why, "no class in it", 14) != 0)
+            fuzz_fail("no line is named: %s", why);
         check_message(why);
     }
     return 0;

@@ -27,20 +27,37 @@ fuzz_sources() {
     pytorch) echo weights/pytorch.c weights/zip.c weights/pickle.c ;;
     metadata) echo mar/config.c vae/config.c mar/inspect.c ;;
     options) echo tools/options.c mar/option.c mar/params.c tools/suggest.c ;;
-    classes) echo tools/classes.c ;;
+    classes) echo tools/classes.c tools/class_names.c tools/suggest.c ;;
     esac
 }
 
-# `fuzz_run TARGET PREFIX [ARGUMENT...]`: runs the target with the limits that are findings: 5 s and 512 MB an input, 64
-# MB an allocation. Inputs that fail are written to PREFIX<kind>-<hash>.
+# `fuzz_run TARGET PREFIX [ARGUMENT...]`: runs the target with the limits of memory that are findings: 512 MB an input, 64
+# MB an allocation; that of time is the caller's, -timeout. Inputs that fail are written to PREFIX<kind>-<hash>.
 fuzz_run() {
     fuzz_target=$1 fuzz_prefix=$2
     shift 2
-    "${FUZZ_BUILD:-build/fuzz}/tests/fuzz/fuzz_$fuzz_target" -max_len="$(fuzz_length "$fuzz_target")" -timeout=5 \
-        -rss_limit_mb=512 -malloc_limit_mb=64 -print_final_stats=1 -artifact_prefix="$fuzz_prefix" "$@"
+    "build/fuzz/tests/fuzz/fuzz_$fuzz_target" -max_len="$(fuzz_length "$fuzz_target")" -rss_limit_mb=512 \
+        -malloc_limit_mb=64 -print_final_stats=1 -artifact_prefix="$fuzz_prefix" "$@"
 }
 
 # `fuzz_stat NAME LOG`: a number that libFuzzer printed at its end.
 fuzz_stat() {
     sed -n "s/^stat::$1: *//p" "$2" | tail -n 1
+}
+
+# `fuzz_llvm NAME [ARGUMENT...]`: runs llvm-cov or llvm-profdata, of the version that clang has.
+fuzz_llvm() {
+    fuzz_tool=$(clang -print-prog-name="$1")
+    shift
+    "$fuzz_tool" "$@"
+}
+
+# `fuzz_can_cover`: whether coverage can be measured; if not, says why.
+fuzz_can_cover() {
+    for fuzz_tool in llvm-profdata llvm-cov; do
+        command -v "$(clang -print-prog-name=$fuzz_tool)" >/dev/null || {
+            echo "no $fuzz_tool for clang, which coverage needs; on Debian: apt-get install llvm" >&2
+            return 1
+        }
+    done
 }

@@ -1,7 +1,7 @@
 /* Every allocation of libmar's own fails once, and every thread it starts, while a handle is opened, files are loaded,
  * and a session is made and works: the call says so, nothing is left, other sessions go on as if nothing had been, and
  * so does the session itself. Then those of all libraries, oneDNN's first of all. Without a thread that does not start
- * the handle does. Under the sanitizers this test does nothing (tests/support/failing_allocations.h). */
+ * the handle does. Under the sanitizers this test is skipped (tests/support/failing_allocations.h). */
 #include "mar/handle.h"
 #include "tests/support/demo.h"
 
@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,7 +21,8 @@
 
 int main(void)
 {
-    return 0;
+    puts("SKIPPED: mar.no_memory: the allocator here is the sanitizer's, and not the test's to replace");
+    return 77;
 }
 
 #else

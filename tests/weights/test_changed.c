@@ -20,6 +20,8 @@ typedef struct {
     mar *m;
 } fixture;
 
+static bytes *seen; /* if not NULL: what an operation made of the file is appended here */
+
 static void copy_file(const char *from, const char *to)
 {
     bytes b = bytes_from_file(from);
@@ -39,6 +41,7 @@ static int set_up(void **state)
     fixture *x = calloc(1, sizeof *x);
     assert_non_null(x);
     memset(&disturbed, 0, sizeof disturbed);
+    seen = NULL;
     x->dir = temporary_directory();
     x->m = open_mar(MAR_DTYPE_F32, 1);
     snprintf(x->mar_pth, sizeof x->mar_pth, "%s/mar.pth", x->dir);
@@ -114,11 +117,39 @@ static void write_over(void)
 
 typedef mar_status operation(const fixture *x, const char *path);
 
+/* The tokens of a short run, which depend on every weight. */
+static void see_model(const fixture *x, mar_model *model)
+{
+    const int label = 0;
+    float tokens[4096];
+    mar_params p;
+    mar_session *s;
+    const mar_model_config *c = mar_model_get_config(model);
+    assert_in_range(c->seq_len * c->token_dim, 1, 4096);
+    mar_params_init(&p, sizeof p);
+    p.num_iter = 2;
+    p.num_sampling_steps = 2;
+    assert_library(x->m, mar_session_create(model, NULL, &p, 1, &s));
+    assert_session(s, mar_session_begin(s, 0, &label, 1));
+    while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+    assert_session(s, mar_session_tokens(s, tokens));
+    bytes_put(seen, tokens, (size_t)(c->seq_len * c->token_dim) * sizeof *tokens);
+    mar_session_free(s);
+}
+
+static void see_report(const mar_report *r)
+{
+    bytes_number(seen, (uint64_t)mar_report_kind(r), 4);
+    for (int i = 0; i < mar_report_fact_count(r); i++) bytes_text(seen, mar_report_fact(r, i));
+    for (int i = 0; i < mar_report_problem_count(r); i++) bytes_text(seen, mar_report_problem(r, i));
+}
+
 static mar_status load_model(const fixture *x, const char *path)
 {
     mar_model *model = (mar_model *)1;
     const mar_status status = mar_model_load(x->m, path, 2, &model);
     if (status != MAR_OK) assert_null(model);
+    if (status == MAR_OK && seen) see_model(x, model);
     mar_model_free(model);
     return status;
 }
@@ -137,13 +168,20 @@ static mar_status inspect(const fixture *x, const char *path)
     mar_report *r = (mar_report *)1;
     const mar_status status = mar_inspect(x->m, path, 0, &r);
     if (status != MAR_OK) assert_null(r);
+    if (status == MAR_OK && seen) see_report(r);
     mar_report_free(r);
     return status;
 }
 
 static mar_status convert(const fixture *x, const char *path)
 {
-    return mar_convert(x->m, path, x->out, MAR_DTYPE_F32, 0);
+    const mar_status status = mar_convert(x->m, path, x->out, MAR_DTYPE_F32, 0);
+    if (status == MAR_OK && seen) {
+        bytes written = bytes_from_file(x->out);
+        bytes_put(seen, written.data, written.size);
+        bytes_free(&written);
+    }
+    return status;
 }
 
 /* --- at each read in turn -------------------------------------------------------------------------------- */
@@ -247,43 +285,68 @@ static void a_read_that_fails(void **state)
 /* --- at any moment ------------------------------------------------------------------------------------- */
 
 static atomic_int stop;
+static atomic_int failed; /* the thread could not go on: cmocka's asserts are the main thread's */
 
 static void *keep_changing(void *user)
 {
     const bytes *contents = user;
     for (unsigned i = 0; !atomic_load(&stop); i++) {
         const int fd = open(victim.path, O_WRONLY);
-        assert_true(fd >= 0);
-        if (ftruncate(fd, (off_t)(contents->size * (i % 7) / 7)) != 0) break;
-        if (pwrite(fd, contents->data, contents->size, 0) < 0) break;
-        close(fd);
+        if (fd < 0 || ftruncate(fd, (off_t)(contents->size * (i % 7) / 7)) != 0 ||
+            pwrite(fd, contents->data, contents->size, 0) != (ssize_t)contents->size)
+            atomic_store(&failed, 1), atomic_store(&stop, 1);
+        if (fd >= 0) close(fd);
+        usleep(i * 37 % 11 * 500); /* so that some of the reading ends before the next change */
     }
     return NULL;
 }
 
-/* Another thread cuts and writes the file all the time: what comes is the model, or one line. */
+/* Another thread cuts and writes the file, with pauses of up to 5 ms: what comes is what comes of the file that stays
+ * as it is, to the bit, or one line. */
 static void at_any_moment(void **state)
 {
     const fixture *x = *state;
     operation *const all[] = {load_model, inspect, convert};
     const char *const paths[] = {x->mar_safetensors, x->mar_pth};
     for (int p = 0; p < 2; p++) {
+        static bytes contents; /* static: the thread may go on after an assertion that fails */
         pthread_t thread;
-        bytes contents = bytes_from_file(paths[p]);
+        contents = bytes_from_file(paths[p]);
         const int files = count_files(x->dir);
+        bytes expected[3] = {0};
+        int whole = 0;
+        for (int i = 0; i < 3; i++) {
+            seen = &expected[i];
+            assert_library(x->m, all[i](x, paths[p]));
+            assert_true(expected[i].size > 20);
+        }
+        unlink(x->out);
         victim.path = paths[p];
         atomic_store(&stop, 0);
+        atomic_store(&failed, 0);
         assert_int_equal(pthread_create(&thread, NULL, keep_changing, &contents), 0);
         for (int round = 0; round < 300; round++) {
+            const bytes *e = &expected[round % 3];
+            bytes got = {0};
+            seen = &got;
             const mar_status status = all[round % 3](x, paths[p]);
-            if (status == MAR_OK)
+            if (status == MAR_OK) {
+                if (got.size != e->size || memcmp(got.data, e->data, e->size) != 0)
+                    fail_msg("%s, round %d: another model came", paths[p], round);
                 unlink(x->out);
-            else if (strncmp(mar_error(x->m), paths[p], strlen(paths[p])) != 0)
+                whole++;
+            } else if (strncmp(mar_error(x->m), paths[p], strlen(paths[p])) != 0) {
                 fail_msg("%s", mar_error(x->m));
+            }
+            bytes_free(&got);
             assert_int_equal(count_files(x->dir), files);
         }
         atomic_store(&stop, 1);
         pthread_join(thread, NULL);
+        assert_int_equal(atomic_load(&failed), 0);
+        print_message("%d of 300 were whole\n", whole);
+        seen = NULL;
+        for (int i = 0; i < 3; i++) bytes_free(&expected[i]);
         bytes_free(&contents);
     }
 }

@@ -1,6 +1,6 @@
 /* Every allocation fails once: opening, inspecting and converting report it, release what they hold and leave no file,
  * or the one that was there. The allocator of the whole program is replaced, which the sanitizers do too: under them
- * this test does nothing. */
+ * this test is skipped. */
 #include "tests/support/support.h"
 
 #include "mar/handle.h"
@@ -19,7 +19,8 @@
 
 int main(void)
 {
-    return 0;
+    puts("SKIPPED: weights.no_memory: the allocator here is the sanitizer's, and not the test's to replace");
+    return 77;
 }
 
 #else

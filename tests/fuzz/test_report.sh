@@ -1,0 +1,66 @@
+#!/bin/sh
+# campaign.sh --report, on campaigns made up here: the rows, in a file that is whole each time, and the exit status.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+    echo "FAILED: $*" >&2
+    cat "$work/out" >&2
+    exit 1
+}
+
+mkdir -p "$work/tests/fuzz" "$work/bench/results" "$work/bin"
+cp "$here"/*.sh "$work/tests/fuzz"
+# A clang that has none of the tools that coverage takes.
+printf '#!/bin/sh\necho no-such-tool\n' >"$work/bin/clang"
+chmod +x "$work/bin/clang"
+result=$work/bench/results/fuzz.json state=$work/build/fuzz/campaign
+
+campaign() { # TARGET EXECUTIONS: as if that many had been made, in two slices
+    mkdir -p "$state/$1/corpus"
+    printf '%s 2 50\n%s 3 40\n' $(($2 - 100)) 100 >"$state/$1/slices"
+    echo seed >"$state/$1/corpus/seed"
+}
+
+# report STATUS: runs it, twice, as one that was interrupted is run again
+report() {
+    for part in nothing half; do
+        [ $part = nothing ] || echo '[ {"target": "half' >"$result.part"
+        status=0
+        PATH="$work/bin:$PATH" "$work/tests/fuzz/campaign.sh" --report 1000 >"$work/out" 2>&1 || status=$?
+        [ $status = "$1" ] || fail "the exit status is $status, expected $1"
+        [ "$(grep -c '"target"' "$result")" = 5 ] || fail "not 5 rows: $(cat "$result")"
+        [ "$(head -c 1 "$result")" = '[' ] && [ "$(tail -n 1 "$result")" = ']' ] || fail "no list: $(cat "$result")"
+        ! grep -q half "$result" || fail "what was left of another try is in it: $(cat "$result")"
+        [ ! -e "$result.part" ] || fail "$result.part stays"
+    done
+    grep -q 'apt-get install llvm' "$work/out" || fail "it does not say what coverage needs"
+}
+
+for target in safetensors pytorch metadata options classes; do campaign $target 1000; done
+report 0
+[ "$(grep -c '"executions": 1000, "wanted": 1000, "complete": true, "seconds": 5' "$result")" = 5 ] ||
+    fail "wrong rows: $(cat "$result")"
+[ "$(grep -c '"lines_percent": null, "regions_percent": null, "peak_mb": 50, "crashes": 0' "$result")" = 5 ] ||
+    fail "wrong rows: $(cat "$result")"
+
+campaign options 800
+report 1
+grep -q '"target": "options", "executions": 800, "wanted": 1000, "complete": false' "$result" || fail "$(cat "$result")"
+grep -q 'options is not complete: 800 of 1000 executions' "$work/out" || fail "it does not say what is missing"
+
+rm -r "$state/options"
+report 1
+grep -q '"target": "options", "executions": 0, "wanted": 1000, "complete": false' "$result" || fail "$(cat "$result")"
+
+campaign options 1000
+echo x >"$state/options/crash-1"
+report 1
+[ "$(grep -c '"crashes": 1,' "$result")" = 1 ] || fail "no crash: $(cat "$result")"
+grep -q 'options has findings' "$work/out" || fail "it does not say where the findings are"
+rm "$state/options/crash-1"
+echo x >"$state/options/log.2" # a slice that failed and kept no input
+report 1
+echo "rows and exit status are right"

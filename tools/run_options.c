@@ -145,7 +145,7 @@ const char *run_options_dashed(const char *words, int in_prose, char *text, size
         snprintf(word, sizeof word, "%.*s", (int)length, words);
         const int counts = !in_prose || begins_clause || strchr(word, '_');
         const int is_name = is_library_option(word) && counts;
-        begins_clause = rest > 0 && words[length] == ';';
+        begins_clause = memchr(words + length, ';', rest) != NULL;
         text_append(text, size, "%s%.*s", is_name ? "--" : "", (int)(length + rest), words);
         words += length + rest;
     }

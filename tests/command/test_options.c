@@ -240,7 +240,12 @@ static void dashes(void **state)
         {"needs draft, no head_spec; and (cfg)", 0, "needs --draft, no --head_spec; and (--cfg)"},
         {"seeds lazy.pth threads/8 my_cfg spec-cspd", 0, "seeds lazy.pth threads/8 my_cfg spec-cspd"},
         {": 7 draft tokens, num_iter allows 3", 1, ": 7 draft tokens, --num_iter allows 3"},
-        {"image 3: a token is NaN; cfg names draft: head", 1, "image 3: a token is NaN; --cfg names draft: head"},
+        {"image 0, step 3: a token is NaN (draft 1); check names the first layer whose output is not finite", 1,
+         "image 0, step 3: a token is NaN (draft 1); --check names the first layer whose output is not finite"},
+        {"the image decoder's output is NaN; check names the first layer whose output is not finite", 1,
+         "the image decoder's output is NaN; --check names the first layer whose output is not finite"},
+        {": tensor w has 1 NaN: expected finite weights (allow_nonfinite loads it all the same)", 1,
+         ": tensor w has 1 NaN: expected finite weights (--allow_nonfinite loads it all the same)"},
         {"", 0, ""},
         {" ,;", 0, " ,;"},
     };

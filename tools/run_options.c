@@ -174,6 +174,11 @@ int run_is_demo(const char *model)
     return strcmp(model, "demo") == 0 || strcmp(model, "demo-draft") == 0;
 }
 
+int run_is_built_in(const char *path)
+{
+    return run_is_demo(path) || strcmp(path, "demo-vae") == 0;
+}
+
 /* --- in words and in records ---------------------------------------------------------------------------- */
 
 /* The value of option i in params, those given or those used. */

@@ -37,7 +37,10 @@ const char *run_options_dashed(const char *words, int in_prose, char *text, size
 /* After parsing: an option that would have no effect is an error. Returns 0, or 1 with the error printed. */
 int run_options_done(run_options *o, const option_set *set);
 
+/* Whether it is a built-in model, which brings its image decoder. */
 int run_is_demo(const char *model);
+/* Whether it is any of the library's built-in models, image decoders included, and no file. */
+int run_is_built_in(const char *path);
 
 /* Whether it is of the group "Sampling" or "Steps". */
 int run_param_is_basic(const mar_param *p);

@@ -144,6 +144,39 @@ static void another_model_of_the_same_name(void **state)
            "images/000000.png: model_id is ");
 }
 
+/* Any weight counts: the file is that of the images but for one bit. */
+static void one_weight_differs(void **state)
+{
+    enum { PLACES = 24 };
+    const char *d = *state;
+    size_t size;
+    command_ok(d, "convert demo m.safetensors");
+    command_ok(d, "generate --model m.safetensors --vae demo --class 1 --num 1 --quiet --out images" QUICK);
+    char *whole = read_whole_file(d, "m.safetensors", &size);
+    for (size_t i = 0; i < PLACES; i++) {
+        const size_t at = size - 4 - (i * (size / 2) / PLACES & ~(size_t)3); /* behind the header */
+        whole[at] ^= 1;
+        write_whole_file(d, "m.safetensors", whole, size);
+        expect(d, "generate --model m.safetensors --vae demo --class 1 --num 1 --out images --resume" QUICK, 1, NULL,
+               "images/000000.png: model_id is ");
+        whole[at] ^= 1;
+    }
+    write_whole_file(d, "m.safetensors", whole, size);
+    free(whole);
+    expect(d, "generate --model m.safetensors --vae demo --class 1 --num 1 --out images --resume" QUICK, 0,
+           "were there already", NULL);
+}
+
+/* Every name of a built-in model works where it belongs, and needs no file. */
+static void built_in_by_any_name(void **state)
+{
+    const char *d = *state;
+    command_ok(d, "convert demo m.safetensors");
+    command_ok(d, "generate --model m.safetensors --vae demo-vae --class 1 --num 1 --quiet --out images" QUICK);
+    expect(d, "generate --model m.safetensors --vae demo-vae --class 1 --num 1 --out images --resume" QUICK, 0,
+           "were there already", NULL);
+}
+
 /* Files with an image's name that are no images of ours. */
 static void files_of_others(void **state)
 {
@@ -223,6 +256,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_longer_run, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(another_run, setup, command_teardown),
         cmocka_unit_test_setup_teardown(another_model_of_the_same_name, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(one_weight_differs, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(built_in_by_any_name, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(files_of_others, setup, command_teardown),
         cmocka_unit_test_setup_teardown(after_an_interruption, command_setup, command_teardown),
     };

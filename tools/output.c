@@ -35,6 +35,11 @@ static int can_make(const char *path)
     if (!name) return 1;
     for (int there = 0; !there;) {
         for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--) name[n - 1] = '\0';
+        if (lstat(name, &st) == 0) {
+            tool_error("%s: is a link to what is not there, expected a directory or a free name", name);
+            free(name);
+            return 1;
+        }
         char *above = strdup(name);
         char *slash = above ? strrchr(above, '/') : NULL;
         if (slash) slash[slash == above ? 1 : 0] = '\0';
@@ -113,7 +118,7 @@ static int make_directory(output *out, const char *name, size_t length)
         return 0;
     }
     const int reason = errno;
-    if (reason == EEXIST || (stat(name, &st) == 0 && S_ISDIR(st.st_mode))) return 0;
+    if (stat(name, &st) == 0 && S_ISDIR(st.st_mode)) return 0;
     return tool_error("%s: cannot make the directory: %s", name, strerror(reason));
 }
 

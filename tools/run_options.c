@@ -152,6 +152,17 @@ const char *run_options_dashed(const char *words, int in_prose, char *text, size
     return text;
 }
 
+const char *run_options_heads(const char *words, char *text, size_t size)
+{
+    static const char by_caller[] = " attention heads (asked for)";
+    const char *at = strstr(words, by_caller);
+    if (at)
+        snprintf(text, size, "%.*s attention heads (--heads)%s", (int)(at - words), words, at + strlen(by_caller));
+    else
+        snprintf(text, size, "%s", words);
+    return text;
+}
+
 int run_options_done(run_options *o, const option_set *set)
 {
     char text[256];

@@ -34,6 +34,8 @@ const mar_param *run_option(const char *name);
  * word counts that is one; `in_prose`, where "draft" may be no option, only if it has an underscore or begins a clause
  * behind a semicolon. Not for words that name files. */
 const char *run_options_dashed(const char *words, int in_prose, char *text, size_t size);
+/* The library's words on a model file with --heads for "asked for", into text, which is returned. */
+const char *run_options_heads(const char *words, char *text, size_t size);
 /* After parsing: an option that would have no effect is an error. Returns 0, or 1 with the error printed. */
 int run_options_done(run_options *o, const option_set *set);
 

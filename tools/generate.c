@@ -78,7 +78,7 @@ static const mar_param image_rows[] = {
      .help =
          "a map of the tokens that draft and model made\n"
          "It is laid out like the images: dark green accepted, light green replaced, grey made by the target alone. "
-         "Needs draft, and no head_spec."},
+         "Needs --draft, and no --head_spec."},
     {0},
 };
 

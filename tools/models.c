@@ -1,6 +1,7 @@
 #include "tools/models.h"
 
 #include "tools/command.h"
+#include "tools/dashed.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,9 +17,9 @@ static int refuse(mar_status status, const char *words, const char *hint)
 {
     char text[1024], first[64];
     const char *behind = words + strcspn(words, " :");
-    if (status == MAR_EARG) return tool_error("%s%s", run_options_dashed(words, 0, text, sizeof text), hint);
+    if (status == MAR_EARG) return tool_error("%s%s", dashed(words, 0, text, sizeof text), hint);
     snprintf(first, sizeof first, "%.*s", (int)(behind - words), words);
-    return tool_error("%s%s%s", run_options_dashed(first, 0, text, sizeof text), behind, hint);
+    return tool_error("%s%s%s", dashed(first, 0, text, sizeof text), behind, hint);
 }
 
 /* The CPU's threads that the handle has; 0: it is no CPU's. */
@@ -78,7 +79,7 @@ static void explain_load(const mar *library, const model_file *file, const char 
     const char *words = mar_error(library), *belongs = "";
     const size_t length = strlen(file->path);
     const int is_named = strncmp(words, file->path, length) == 0;
-    const char *what = run_options_dashed(is_named ? words + length : words, 1, text, sizeof text);
+    const char *what = dashed(is_named ? words + length : words, 1, text, sizeof text);
     if (strcmp(role, "model") == 0 && strncmp(what, ": is an image decoder", 21) == 0) belongs = "; give it as --vae";
     if (strcmp(role, "vae") == 0 && strncmp(what, ": is a MAR model", 16) == 0) belongs = "; give it as --model";
     tool_error("%s%s%s", is_named ? file->path : "", run_options_heads(what, named, sizeof named), belongs);

@@ -66,17 +66,12 @@ static int check_new_directory(const char *path)
 static int check_file(const char *path)
 {
     struct stat st;
-    char *directory = strndup(path, (size_t)(tool_base_name(path) - path));
+    char *directory = tool_directory_of(path);
     if (!directory) return tool_error("%s: out of memory", path);
     const int missing = *directory && stat(directory, &st) != 0 && errno == ENOENT;
     const int failed = missing ? can_make(directory) : tool_can_write_as(path, ".png");
     free(directory);
     return failed;
-}
-
-static int cannot_look(const char *path)
-{
-    return tool_error("%s: cannot write there: %s", path, strerror(errno));
 }
 
 int output_writes(const output *out, const char *path)
@@ -100,7 +95,7 @@ int output_check(output *out, const char *path)
     if (out->is_file) return check_file(path);
     struct stat st;
     int exists = stat(path, &st) == 0;
-    if (!exists && errno != ENOENT) return cannot_look(path);
+    if (!exists && errno != ENOENT) return tool_cannot_write(path);
     if (!exists) return check_new_directory(path);
     if (!S_ISDIR(st.st_mode)) return tool_error("%s: is a file, expected a directory or a name ending in .png", path);
     char *probe = output_image_path(out, 0);

@@ -76,8 +76,8 @@ static mar_param rows[] = {
      .help =
          "a smaller model, whose tokens are verified\n"
          "It has the same tokens and classes, and drafts autoregressive steps for the model to verify. Its attention "
-         "heads are those that its file says. With head_spec and without spec, its head proposes inside the head "
-         "instead."},
+         "heads are those that its file says. With head_spec, if no kind of verification is chosen, its head proposes "
+         "inside the head instead."},
     {.name = FIELD(spec),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_NAME,
@@ -130,7 +130,7 @@ static mar_param rows[] = {
      .help =
          "the head's own chain, or an ODE solver\n"
          "ddpm is the model's own chain, ddim is DDIM, dpmpp is DPM-Solver++ of second order. The latter two draw no "
-         "noise and need temperature 1."},
+         "noise and need a temperature of 1."},
     {.name = FIELD(diff_annealing),
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_CHOICE,
@@ -162,8 +162,8 @@ static mar_param rows[] = {
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_FLAG,
      .help = "LazyMAR's release: the head reuses 6 of 7 steps\n"
-             "Six of seven steps reuse what the head's blocks gave, as the released code does besides the caches of "
-             "lazy."},
+             "Six of seven steps reuse what the head's blocks gave, as the released code does besides LazyMAR's "
+             "caches."},
     {.name = FIELD(gtr),
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_FLAG,
@@ -206,11 +206,10 @@ static mar_param rows[] = {
     {.name = FIELD(check),
      .group = "Checks",
      .type = MAR_TYPE_FLAG,
-     .help =
-         "name the first layer that overflows\n"
-         "A run whose tokens or pixels are not finite (NaN, or infinite) fails in any case. With check every layer's "
-         "output is looked at, and the message names the first that is not finite, as the checkpoint does. It takes "
-         "longer; the output is the same, to the bit."},
+     .help = "name the first layer that overflows\n"
+             "A run whose tokens or pixels are not finite (NaN, or infinite) fails in any case. This looks at every "
+             "layer's output, and the message names the first that is not finite, as the checkpoint does. It takes "
+             "longer; the output is the same, to the bit."},
 };
 #undef FIELD
 enum { ROWS = sizeof rows / sizeof *rows };
@@ -228,7 +227,7 @@ static const mar_param option_rows[] = {
      .group = "Machine",
      .type = MAR_TYPE_INT,
      .max = 1023,
-     .help = "number of the GPU, from 0, with backend cuda"},
+     .help = "number of the GPU, from 0, on CUDA"},
     {.name = "dtype",
      .offset = offsetof(mar_options, dtype),
      .group = "Machine",

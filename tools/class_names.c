@@ -5,21 +5,10 @@
 
 #include <ctype.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { NAME_MAX_LENGTH = 128, CANDIDATES = 3 };
-
-static int fail(char *why, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static int fail(char *why, size_t size, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(why, size, format, arguments);
-    va_end(arguments);
-    return 1;
-}
 
 /* text[0..n) in lower case, with single spaces for runs of space, '_' and '-', none at the ends. */
 static void normalise(const char *text, size_t n, char out[NAME_MAX_LENGTH])
@@ -111,20 +100,21 @@ static int unknown_name(const char *item, int n, const char *word, char *why, si
         }
     }
     if (!found)
-        return fail(
+        return text_fail(
             why, size,
             "class \"%.*s\": not an ImageNet class, expected a number from 0 to 999, a range such as 0-9, or a name "
             "such as \"golden retriever\" (mar classes lists them)",
             n, item);
     char candidates[3 * (NAME_MAX_LENGTH + 16)] = "";
     for (int i = 0; i < found; i++) append_candidate(candidates, sizeof candidates, best[i].label, best[i].synonym);
-    return fail(why, size, "class \"%.*s\": not an ImageNet class, did you mean %s?", n, item, candidates);
+    return text_fail(why, size, "class \"%.*s\": not an ImageNet class, did you mean %s?", n, item, candidates);
 }
 
 int class_find(const char *item, int n, int *label, char *why, size_t size)
 {
     char word[NAME_MAX_LENGTH], candidates[3 * (NAME_MAX_LENGTH + 16)] = "";
-    if (n >= NAME_MAX_LENGTH - 1) return fail(why, size, "class \"%.24s...\": too long for a name or number", item);
+    if (n >= NAME_MAX_LENGTH - 1)
+        return text_fail(why, size, "class \"%.24s...\": too long for a name or number", item);
     normalise(item, (size_t)n, word);
     int found = 0;
     for (int i = 0; i < IMAGENET_CLASSES; i++) {
@@ -146,8 +136,8 @@ int class_find(const char *item, int n, int *label, char *why, size_t size)
     }
     if (found == 0) return unknown_name(item, n, word, why, size);
     if (found > 1)
-        return fail(why, size, "class \"%.*s\": %d classes have this name, expected one of %s", n, item, found,
-                    candidates);
+        return text_fail(why, size, "class \"%.*s\": %d classes have this name, expected one of %s", n, item, found,
+                         candidates);
     return 0;
 }
 
@@ -211,11 +201,11 @@ void class_explain_none(const char *const *words, int count, char *why, size_t s
             return;
         }
         nearest_word(word, nearest);
-        fail(why, size, "\"%.100s\": is in no class's name, %s%s%s", words[i],
-             nearest[0] ? "did you mean " : "expected words such as retriever", nearest, nearest[0] ? "?" : "");
+        text_fail(why, size, "\"%.100s\": is in no class's name, %s%s%s", words[i],
+                  nearest[0] ? "did you mean " : "expected words such as retriever", nearest, nearest[0] ? "?" : "");
         return;
     }
     char all[256] = "";
     for (int i = 0; i < count; i++) text_append(all, sizeof all, "%s%s", i ? " " : "", words[i]);
-    fail(why, size, "\"%s\": no class has all these words in its names", all);
+    text_fail(why, size, "\"%s\": no class has all these words in its names", all);
 }

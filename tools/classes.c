@@ -2,26 +2,17 @@
 
 #include "tools/class_file.h"
 #include "tools/command.h"
+#include "tools/printable.h"
+#include "tools/text.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
-
-static int fail(char *why, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static int fail(char *why, size_t size, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(why, size, format, arguments);
-    va_end(arguments);
-    return 1;
-}
 
 /* A list of classes as it grows. */
 typedef struct {
@@ -34,11 +25,11 @@ static int add_range(label_list *l, int first, int last, char *why, size_t size)
 {
     const int more = last - first + 1;
     if (more > CLASSES_LIST_MAX - l->count)
-        return fail(why, size, "class list: more than %d classes, expected that many at most", CLASSES_LIST_MAX);
+        return text_fail(why, size, "class list: more than %d classes, expected that many at most", CLASSES_LIST_MAX);
     if (l->count + more > l->capacity) {
         const int capacity = 2 * l->capacity + more;
         int *larger = realloc(l->labels, (size_t)capacity * sizeof *larger);
-        if (!larger) return fail(why, size, "class list: out of memory for %d classes", capacity);
+        if (!larger) return text_fail(why, size, "class list: out of memory for %d classes", capacity);
         l->labels = larger;
         l->capacity = capacity;
     }
@@ -87,37 +78,40 @@ static int is_all(const char *item, int n)
     return n == 3 && strncasecmp(item, "all", 3) == 0;
 }
 
+enum { SHOWN = 40 }; /* bytes of an item, in what is said of it */
+
 /* One item of the list, blanks cut off: item[0..n). */
 static int parse_item(label_list *l, const char *item, int n, char *why, size_t size)
 {
-    const int classes = l->classes, shown = n < 40 ? n : 40;
+    const int classes = l->classes, is_long = n > SHOWN;
     const char *second;
+    char shown[SHOWN + 4];
+    snprintf(shown, sizeof shown, "%.*s%s", is_long ? (int)printable_whole(item, SHOWN) : n, item,
+             is_long ? "..." : "");
     int label;
     if (is_number(item, n)) {
         label = class_number(item, classes);
-        if (label < 0) return fail(why, size, "class %.*s: out of range, expected 0 to %d", shown, item, classes - 1);
+        if (label < 0) return text_fail(why, size, "class %s: out of range, expected 0 to %d", shown, classes - 1);
         return add_range(l, label, label, why, size);
     }
     if (is_range(item, n, &second)) {
         const int first = class_number(item, classes), last = class_number(second, classes);
         if (first < 0 || last < 0)
-            return fail(why, size, "class %.*s: out of range, expected 0 to %d", shown, item, classes - 1);
-        if (first > last)
-            return fail(why, size, "class %.*s: goes downwards, expected %d-%d", shown, item, last, first);
+            return text_fail(why, size, "class %s: out of range, expected 0 to %d", shown, classes - 1);
+        if (first > last) return text_fail(why, size, "class %s: goes downwards, expected %d-%d", shown, last, first);
         return add_range(l, first, last, why, size);
     }
     if (n == 0)
-        return fail(why, size, "class \"\": empty, expected numbers%s separated by commas",
-                    classes == IMAGENET_CLASSES ? " or names" : "");
+        return text_fail(why, size, "class \"\": empty, expected numbers%s separated by commas",
+                         classes == IMAGENET_CLASSES ? " or names" : "");
     if (is_all(item, n)) return add_range(l, 0, classes - 1, why, size);
-    if (item[0] == '@')
-        return fail(why, size, "class \"%.*s\": expected a class, not a file with classes", shown, item);
+    if (item[0] == '@') return text_fail(why, size, "class \"%s\": expected a class, not a file with classes", shown);
     if (classes != IMAGENET_CLASSES)
-        return fail(
+        return text_fail(
             why, size,
-            "class \"%.*s\": expected a number from 0 to %d or a range of them (names are those of ImageNet and "
+            "class \"%s\": expected a number from 0 to %d or a range of them (names are those of ImageNet and "
             "need a model of 1000 classes)",
-            shown, item, classes - 1);
+            shown, classes - 1);
     return class_find(item, n, &label, why, size) || add_range(l, label, label, why, size);
 }
 
@@ -144,14 +138,14 @@ static int parse_text(label_list *l, const char *text, char *why, size_t size)
         at = cut_item(at, ",\n#", &item, &n);
         char reason[1024];
         if (n > 0 && parse_item(l, item, n, reason, sizeof reason) != 0)
-            return fail(why, size, "line %d: %s", line, reason);
+            return text_fail(why, size, "line %d: %s", line, reason);
         if (*at == '#') at += strcspn(at, "\n");
         line += *at == '\n';
         if (!*at) break;
     }
     if (l->count > before) return 0;
-    return fail(why, size, "no class in it, expected numbers%s, one a line or separated by commas",
-                l->classes == IMAGENET_CLASSES ? " or names" : "");
+    return text_fail(why, size, "no class in it, expected numbers%s, one a line or separated by commas",
+                     l->classes == IMAGENET_CLASSES ? " or names" : "");
 }
 
 /* Adds the classes of the file "@FILE" or "@-" that item[0..n) names. */
@@ -159,14 +153,14 @@ static int parse_file(label_list *l, const char *item, int n, char *why, size_t 
 {
     char name[1024], reason[1024];
     char *text;
-    if (n >= (int)sizeof name) return fail(why, size, "%.40s...: the name is too long", item);
+    if (n >= (int)sizeof name) return text_fail(why, size, "%.40s...: the name is too long", item);
     snprintf(name, sizeof name, "%.*s", n - 1, item + 1);
     const char *shown = strcmp(name, "-") == 0 ? "standard input" : name;
-    if (!*name) return fail(why, size, "@: expected a file's name behind it, or - for standard input");
-    if (class_file_read(name, &text, reason, sizeof reason) != 0) return fail(why, size, "%s: %s", shown, reason);
+    if (!*name) return text_fail(why, size, "@: expected a file's name behind it, or - for standard input");
+    if (class_file_read(name, &text, reason, sizeof reason) != 0) return text_fail(why, size, "%s: %s", shown, reason);
     const int failed = parse_text(l, text, reason, sizeof reason);
     free(text);
-    return failed ? fail(why, size, "%s: %s", shown, reason) : 0;
+    return failed ? text_fail(why, size, "%s: %s", shown, reason) : 0;
 }
 
 /* Reads a list; with_files: "@FILE" is one of its items. */

@@ -62,6 +62,12 @@ static int same_shape(const fidelity *f, const fidelity_run *r, const run_models
             "%s: %d tokens of %d channels and %d classes, expected %d of %d and %d as in the reference %s",
             r->options.model, model->seq_len, model->token_dim, model->classes, f->positions, f->channels,
             f->class_total, f->runs[0].options.model);
+    if (width > 0 && f->width == 0)
+        return tool_error("--vae is missing: the reference %s has no image decoder, but %s brings its own",
+                          f->runs[0].options.model, r->options.model);
+    if (width == 0 && f->width > 0)
+        return tool_error("--vae is missing: %s has no image decoder, but the reference %s brings its own",
+                          r->options.model, f->runs[0].options.model);
     if (width != f->width || height != f->height)
         return tool_error("--vae: images of %dx%d, expected %dx%d as in the reference", width, height, f->width,
                           f->height);

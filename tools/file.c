@@ -22,8 +22,7 @@ typedef struct {
     char *name; /* NULL: none */
 } unfinished;
 
-/* The directory of `path`, "" or with the slash. NULL: out of memory. */
-static char *directory_of(const char *path)
+char *tool_directory_of(const char *path)
 {
     return strndup(path, (size_t)(tool_base_name(path) - path));
 }
@@ -32,7 +31,7 @@ static char *directory_of(const char *path)
 static char *hidden_name(const char *path)
 {
     static unsigned number;
-    char *name, *directory = directory_of(path);
+    char *name, *directory = tool_directory_of(path);
     if (!directory || asprintf(&name, "%s.mar-%lx-%x", directory, (unsigned long)getpid(), number++) < 0) name = NULL;
     free(directory);
     if (!name) errno = ENOMEM;
@@ -59,7 +58,7 @@ static int create_hidden(const char *path, unfinished *f)
 
 static int create_unnamed(const char *path, unfinished *f)
 {
-    char *directory = directory_of(path);
+    char *directory = tool_directory_of(path);
     f->name = NULL;
     f->fd = directory ? open(*directory ? directory : ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666) : -1;
     const int reason = directory ? errno : ENOMEM;
@@ -188,7 +187,7 @@ int tool_write_output(const void *data, size_t size)
                : tool_error("standard output: cannot write %zu bytes: %s", size, strerror(errno));
 }
 
-static int cannot_write(const char *path)
+int tool_cannot_write(const char *path)
 {
     return tool_error("%s: cannot write there: %s", path, strerror(errno));
 }
@@ -202,13 +201,13 @@ int tool_can_write(const char *path)
     if (status != 0) status = create_hidden(path, &f);
     discard(&f);
     interruption_release(&before);
-    return status == 0 ? 0 : cannot_write(path);
+    return status == 0 ? 0 : tool_cannot_write(path);
 }
 
 /* Takes the status of the directory that `path` is in. Returns 0, or -1 with errno set. */
 static int stat_directory(const char *path, struct stat *st)
 {
-    char *directory = directory_of(path);
+    char *directory = tool_directory_of(path);
     const int status = directory ? stat(*directory ? directory : ".", st) : -1;
     free(directory);
     return status;
@@ -231,7 +230,7 @@ int tool_can_write_as(const char *path, const char *ending)
 {
     struct stat st;
     const int exists = stat(path, &st) == 0;
-    if (!exists && errno != ENOENT) return cannot_write(path);
+    if (!exists && errno != ENOENT) return tool_cannot_write(path);
     if (ending && !tool_ends_with(path, ending)) return tool_error("%s: expected a name ending in %s", path, ending);
     if (exists && S_ISDIR(st.st_mode) && !ending) return tool_error("%s: is a directory, expected a file name", path);
     if (exists && S_ISDIR(st.st_mode))

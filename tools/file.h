@@ -16,6 +16,12 @@ int tool_write_file_unsynced(const char *path, const void *data, size_t size);
 /* Writes to standard output, past stdio's buffer. Returns 0, or 1 after printing an error. */
 int tool_write_output(const void *data, size_t size);
 
+/* The directory of `path`, "" or with the slash. The caller frees it; NULL: out of memory. */
+char *tool_directory_of(const char *path);
+
+/* Prints that errno is why nothing can be written to `path`. Returns 1. */
+int tool_cannot_write(const char *path);
+
 /* Tries whether a file can be created in the directory of `path`. Returns 0, or 1 after printing why not. */
 int tool_can_write(const char *path);
 

@@ -78,7 +78,7 @@ static const mar_param image_rows[] = {
      .help =
          "a map of the tokens that draft and model made\n"
          "It is laid out like the images: dark green accepted, light green replaced, grey made by the target alone. "
-         "Needs draft, and no head_spec."},
+         "Needs --draft, and no --head_spec."},
     {0},
 };
 
@@ -137,6 +137,8 @@ static int check_together(const generate_options *o, const output *out)
 {
     if (out->is_stream && o->json)
         return tool_error("--json: needs standard output for itself, expected another --out than -");
+    if (o->grid && out->is_file)
+        return tool_error("--grid: --out is %s, one picture, expected a directory for images and grid", o->out);
     if (o->resume && out->is_file) return tool_error("--resume: --out is %s, expected a directory", o->out);
     if (o->resume && o->accept_map)
         return tool_error("--resume: cannot go on with --accept_map, whose map is of images made in one run");
@@ -318,17 +320,36 @@ static int make_images(generate_job *job, progress *bar)
     return run_images(&plan, sinks, 2);
 }
 
-/* Says what an interruption has left, where, and how to go on. Returns the exit status. */
-static int say_interrupted(const generate_job *job)
+enum { KEPT_SIZE = 6000 }; /* a path has room */
+
+/* What a run that ends early has left, where, and how to go on; `map`: where the map is, or "". Returns text. */
+static const char *say_kept(const generate_job *job, const char *map, char text[KEPT_SIZE])
 {
-    char there[64] = "", map[1100] = "";
+    char there[64] = "";
     const char *go_on = job->out.is_file || job->options.accept_map ? "" : "; --resume goes on";
     if (job->existing) snprintf(there, sizeof there, ", %ld were there already", job->existing);
-    if (job->made == 0) return interruption_end("no image was finished%s%s", there, job->existing ? go_on : "");
+    if (job->made == 0)
+        snprintf(text, KEPT_SIZE, "no image was finished%s%s", there, job->existing ? go_on : "");
+    else
+        snprintf(text, KEPT_SIZE, "%ld of %ld images were made%s, they are %s %s%s%s", job->made, job->total, there,
+                 job->out.is_file ? "on the grid" : "in", job->out.is_stream ? "of standard output" : job->out.path,
+                 map, go_on);
+    return text;
+}
+
+/* After an interruption. Returns the exit status. */
+static int say_interrupted(const generate_job *job)
+{
+    char text[KEPT_SIZE], map[1100] = "";
     if (job->map.rgb) snprintf(map, sizeof map, ", the map of their tokens is %.1000s", job->options.accept_map);
-    return interruption_end("%ld of %ld images were made%s, they are %s %s%s%s", job->made, job->total, there,
-                            job->out.is_file ? "on the grid" : "in",
-                            job->out.is_stream ? "of standard output" : job->out.path, map, go_on);
+    return interruption_end("%s", say_kept(job, map, text));
+}
+
+/* After an error that was printed: says so of the images in a directory, if there are any. Returns 1. */
+static int say_failed(const generate_job *job)
+{
+    char text[KEPT_SIZE];
+    return job->out.is_file || job->made == 0 ? 1 : tool_error("%s", say_kept(job, "", text));
 }
 
 /* All images, then the grid and the map; after an interruption those of what was finished. A directory's grid is left
@@ -337,12 +358,13 @@ static int make_files(generate_job *job, progress *bar)
 {
     int status = make_images(job, bar), failed = 0;
     const int interrupted = status > 1, one_picture = job->out.is_file;
-    if (status == 1 || (interrupted && job->made == 0)) return interrupted ? say_interrupted(job) : 1;
+    if (status == 1) return say_failed(job);
+    if (interrupted && job->made == 0) return say_interrupted(job);
     if (job->grid.rgb && (one_picture || !interrupted))
         failed = write_picture(job, -1, NULL, output_grid_path(&job->out), &job->grid, store_of(job));
     if (!failed) failed = write_map(job);
-    if (!failed) failed = output_sync(&job->out);
-    if (failed) return 1;
+    if (failed) return say_failed(job);
+    if (output_sync(&job->out) != 0) return 1;
     return interrupted ? say_interrupted(job) : 0;
 }
 
@@ -353,7 +375,11 @@ static void print_summary(const generate_job *job)
     int digits = job->run_s < 9.95 ? 2 : 1;
     printable(job->out.is_stream ? "standard output" : job->out.path, path, sizeof path);
     if (job->made == 0) {
-        fprintf(stream, "%s: all %ld images were there already\n", path, job->total);
+        if (job->total == 1)
+            fprintf(stream, "%s: the image was there already", path);
+        else
+            fprintf(stream, "%s: all %ld images were there already", path, job->total);
+        fputs(job->grid.rgb ? ", wrote grid.png\n" : "\n", stream);
         return;
     }
     fprintf(stream, "wrote %s: %ld image%s of %dx%d in %.*f s", path, job->made, job->made > 1 ? "s" : "", job->width,

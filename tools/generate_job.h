@@ -9,8 +9,8 @@
 #include "tools/output.h"
 #include "tools/run_options.h"
 
-/* What tells a model file from others of the same name: its size and a sum over parts of it, "" for what is built in or
- * not used. */
+/* What tells a model file from others of the same name: its size and a hash of all its bytes, "" for what is built in
+ * or not used. */
 typedef struct {
     char model[48], vae[48], draft[48];
 } record_ids;

@@ -4,10 +4,13 @@
 #include "tools/file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <png.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* --- PNG in memory: encoding cannot then fail half-way through a file ------------------------------- */
 
@@ -183,11 +186,28 @@ static void read_file(png_reader *r, int width, int height, image_file *out)
     if (!out->picture.rgb || copy_texts(r, out) != 0) snprintf(r->why, sizeof r->why, "out of memory");
 }
 
+/* NULL after printing an error. */
+static FILE *open_regular(const char *path)
+{
+    struct stat st;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a pipe must not block */
+    const int is_regular = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    FILE *stream = is_regular ? fdopen(fd, "rb") : NULL;
+    if (stream) return stream;
+    const int reason = errno;
+    if (fd >= 0) close(fd);
+    if (fd < 0 || is_regular)
+        tool_error("%s: cannot read: %s", path, strerror(reason));
+    else
+        tool_error("%s: is not a regular file, expected a PNG or no such file", path);
+    return NULL;
+}
+
 int image_read_png(const char *path, int width, int height, image_file *out)
 {
-    png_reader r = {.stream = fopen(path, "rbe")};
+    png_reader r = {.stream = open_regular(path)};
     *out = (image_file){.count = 0};
-    if (!r.stream) return tool_error("%s: cannot read: %s", path, strerror(errno));
+    if (!r.stream) return 1;
     r.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, reading_failed, png_warned);
     r.info = r.png ? png_create_info_struct(r.png) : NULL;
     if (r.info)

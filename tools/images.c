@@ -1,6 +1,7 @@
 #include "tools/images.h"
 
 #include "tools/command.h"
+#include "tools/dashed.h"
 #include "tools/interruption.h"
 #include "tools/run_options.h"
 
@@ -141,8 +142,7 @@ static int make_batch(image_loop *loop, const image_batch *shape, const image_si
     interruption_cancels(NULL);
     if (status == MAR_ECANCELLED) return 0;
     char text[1024];
-    if (status != MAR_OK)
-        return tool_error("%s", run_options_dashed(mar_session_error(r->session), 1, text, sizeof text));
+    if (status != MAR_OK) return tool_error("%s", dashed(mar_session_error(r->session), 1, text, sizeof text));
     for (int i = 0; i < sink_count; i++)
         if (sinks[i].take(sinks[i].self, &batch) != 0) return 1;
     loop->finished += batch.n;

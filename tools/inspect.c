@@ -119,7 +119,8 @@ int cmd_inspect(int argc, char **argv)
     status = tool_open_files(&m);
     if (status) return status;
     if (mar_inspect(m, o.path, o.heads, &r) != MAR_OK) {
-        status = tool_error("%s", mar_error(m));
+        char text[4400]; /* a path has room */
+        status = tool_error("%s", run_options_heads(mar_error(m), text, sizeof text));
     } else {
         if (o.json)
             status = print_json(o.path, r);

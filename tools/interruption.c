@@ -15,9 +15,19 @@ static volatile sig_atomic_t noted; /* the signal's number */
 static mar_session *_Atomic at_work;
 static volatile sig_atomic_t on_terminal; /* stderr is one: there may be a progress bar */
 
+/* From now on writing to a pipe that nobody reads, as that of a `tee` which the same Ctrl-C has ended, fails: it does
+ * not end the process, which has images to keep. Handlers may call this. */
+static void ignore_broken_pipes(void)
+{
+    struct sigaction action = {.sa_handler = SIG_IGN};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGPIPE, &action, NULL);
+}
+
 /* Handlers may call write, not stdio. */
 static void say(const char *line)
 {
+    ignore_broken_pipes();
     const char *fresh_line = "\r\033[K";
     if (on_terminal && write(STDERR_FILENO, fresh_line, strlen(fresh_line)) < 0) return;
     if (write(STDERR_FILENO, line, strlen(line)) < 0) return; /* nobody is there to read it */

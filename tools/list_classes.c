@@ -65,6 +65,15 @@ static cJSON *class_json(int label)
     return object;
 }
 
+/* Without letters or digits a word would be in every name. Returns 0, or 1 after printing an error. */
+static int check_words(const classes_options *o)
+{
+    for (int i = 0; i < o->word_count; i++)
+        if (!o->words[i][strspn(o->words[i], " \t\n\v\f\r_-")])
+            return tool_error("\"%s\": is empty, expected part of a class's name or a number", o->words[i]);
+    return 0;
+}
+
 static int list(const classes_options *o)
 {
     cJSON *root = o->json ? tool_json() : NULL, *classes = o->json ? cJSON_AddArrayToObject(root, "classes") : NULL;
@@ -92,7 +101,7 @@ int cmd_classes(int argc, char **argv)
     if (!words) return tool_error("out of memory for %d words", argc);
     set_up(&o, words, &set);
     int status = options_read(&set, argc, argv);
-    if (status == OPTIONS_RUN) status = list(&o);
+    if (status == OPTIONS_RUN) status = check_words(&o) != 0 ? 1 : list(&o);
     free(words);
     return status;
 }

@@ -1,6 +1,7 @@
 #include "tools/models.h"
 
 #include "tools/command.h"
+#include "tools/dashed.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,9 +17,9 @@ static int refuse(mar_status status, const char *words, const char *hint)
 {
     char text[1024], first[64];
     const char *behind = words + strcspn(words, " :");
-    if (status == MAR_EARG) return tool_error("%s%s", run_options_dashed(words, 0, text, sizeof text), hint);
+    if (status == MAR_EARG) return tool_error("%s%s", dashed(words, 0, text, sizeof text), hint);
     snprintf(first, sizeof first, "%.*s", (int)(behind - words), words);
-    return tool_error("%s%s%s", run_options_dashed(first, 0, text, sizeof text), behind, hint);
+    return tool_error("%s%s%s", dashed(first, 0, text, sizeof text), behind, hint);
 }
 
 /* The CPU's threads that the handle has; 0: it is no CPU's. */
@@ -70,24 +71,25 @@ static mar_status load_file(mar *library, model_file *file, int is_model, progre
     return status;
 }
 
-/* Prints why the file could not be loaded, and where a file of the other kind belongs. The library's line begins with
- * the file's name. */
-static void explain_load(const mar *library, const model_file *file, int is_model)
+/* Prints why the file could not be loaded, and where a file of the other kind belongs; `role`: the option that names
+ * it. The library's line begins with the file's name. */
+static void explain_load(const mar *library, const model_file *file, const char *role)
 {
-    char text[1024];
+    char text[1024], named[1024];
     const char *words = mar_error(library), *belongs = "";
     const size_t length = strlen(file->path);
     const int is_named = strncmp(words, file->path, length) == 0;
-    const char *what = run_options_dashed(is_named ? words + length : words, 1, text, sizeof text);
-    if (is_model && strncmp(what, ": is an image decoder", 21) == 0) belongs = "; give it as --vae";
-    if (!is_model && strncmp(what, ": is a MAR model", 16) == 0) belongs = "; give it as --model";
-    tool_error("%s%s%s", is_named ? file->path : "", what, belongs);
+    const char *what = dashed(is_named ? words + length : words, 1, text, sizeof text);
+    if (strcmp(role, "model") == 0 && strncmp(what, ": is an image decoder", 21) == 0) belongs = "; give it as --vae";
+    if (strcmp(role, "vae") == 0 && strncmp(what, ": is a MAR model", 16) == 0) belongs = "; give it as --model";
+    tool_error("%s%s%s", is_named ? file->path : "", run_options_heads(what, named, sizeof named), belongs);
 }
 
-/* The file, loaded now or before. NULL after printing an error. */
-static const model_file *get_file(model_store *store, mar *library, const char *path, int heads, int is_model,
+/* The file of the role "model", "draft" or "vae", loaded now or before. NULL after printing an error. */
+static const model_file *get_file(model_store *store, mar *library, const char *role, const char *path, int heads,
                                   progress *bar)
 {
+    const int is_model = strcmp(role, "vae") != 0;
     for (int i = 0; i < store->file_count; i++) {
         const model_file *f = &store->files[i];
         if (f->library == library && f->heads == heads && (f->model != NULL) == is_model && strcmp(f->path, path) == 0)
@@ -96,7 +98,7 @@ static const model_file *get_file(model_store *store, mar *library, const char *
     model_file *f = &store->files[store->file_count];
     *f = (model_file){.library = library, .path = path, .heads = heads};
     if (load_file(library, f, is_model, bar) != MAR_OK) {
-        explain_load(library, f, is_model);
+        explain_load(library, f, role);
         return NULL;
     }
     store->file_count++;
@@ -108,10 +110,11 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     *out = (run_models){.library = open_library(store, &o->machine)};
     if (!out->library) return 1;
     if (!o->vae && run_is_demo(o->model)) o->vae = "demo";
-    const model_file *model = get_file(store, out->library, o->model, o->heads, 1, bar), *draft = NULL, *vae = NULL;
+    const model_file *model = get_file(store, out->library, "model", o->model, o->heads, bar), *draft = NULL,
+                     *vae = NULL;
     if (!model) return 1;
-    if (o->draft && !(draft = get_file(store, out->library, o->draft, 0, 1, bar))) return 1;
-    if (o->vae && !(vae = get_file(store, out->library, o->vae, 0, 0, bar))) return 1;
+    if (o->draft && !(draft = get_file(store, out->library, "draft", o->draft, 0, bar))) return 1;
+    if (o->vae && !(vae = get_file(store, out->library, "vae", o->vae, 0, bar))) return 1;
     out->model = model->model;
     out->draft = draft ? draft->model : NULL;
     out->vae = vae ? vae->vae : NULL;

@@ -1,5 +1,7 @@
 #include "tools/options_help.h"
 
+#include "tools/dashed.h"
+
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +75,8 @@ static int print_word(FILE *out, const char *word, int length, int column, int f
 /* Behind what has reached `column`: the first line of `help`, and `value` in brackets. */
 static void print_explanation(int column, const char *help, const char *value)
 {
-    char text[1024];
+    char text[1024], named[2048];
+    help = dashed(help, 1, named, sizeof named);
     if (column > HELP_COLUMN - 2) {
         putchar('\n');
         column = 0;
@@ -141,16 +144,22 @@ static int ends_sentence(const char *word, int length)
  * sentence is the help's first line, which has neither capital nor full stop. */
 static void write_sentences(FILE *out, const char *help)
 {
-    char escaped[512];
+    char escaped[512], named[2048];
+    help = dashed(help, 1, named, sizeof named);
     const char *line_end = help + strcspn(help, "\n");
     int column = 0;
     for (const char *word = help; *word; word += strspn(word, " \n")) {
         const int length = (int)strcspn(word, " \n"), last = word + length == line_end;
         int n = 0;
         if (*word == '.' || *word == '\'') n += sprintf(escaped, "\\&");
-        for (int i = 0; i < length && n < (int)sizeof escaped - 4; i++)
-            n +=
-                sprintf(escaped + n, word[i] == '\\' ? "\\e" : "%c", word == help && i == 0 ? toupper(*word) : word[i]);
+        for (int i = 0; i < length && n < (int)sizeof escaped - 4; i++) {
+            if (word[i] == '\\')
+                n += sprintf(escaped + n, "\\e");
+            else if (i < 2 && strncmp(word, "--", 2) == 0) /* of an option: no hyphens */
+                n += sprintf(escaped + n, "\\-");
+            else
+                n += sprintf(escaped + n, "%c", word == help && i == 0 ? toupper(*word) : word[i]);
+        }
         if (last) n += sprintf(escaped + n, ".");
         column = print_word(out, escaped, n, column, 0, MANUAL_COLUMNS);
         if (ends_sentence(escaped, n)) fputc('\n', out), column = 0;

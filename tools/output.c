@@ -35,6 +35,11 @@ static int can_make(const char *path)
     if (!name) return 1;
     for (int there = 0; !there;) {
         for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--) name[n - 1] = '\0';
+        if (lstat(name, &st) == 0) {
+            tool_error("%s: is a link to what is not there, expected a directory or a free name", name);
+            free(name);
+            return 1;
+        }
         char *above = strdup(name);
         char *slash = above ? strrchr(above, '/') : NULL;
         if (slash) slash[slash == above ? 1 : 0] = '\0';
@@ -61,17 +66,12 @@ static int check_new_directory(const char *path)
 static int check_file(const char *path)
 {
     struct stat st;
-    char *directory = strndup(path, (size_t)(tool_base_name(path) - path));
+    char *directory = tool_directory_of(path);
     if (!directory) return tool_error("%s: out of memory", path);
     const int missing = *directory && stat(directory, &st) != 0 && errno == ENOENT;
     const int failed = missing ? can_make(directory) : tool_can_write_as(path, ".png");
     free(directory);
     return failed;
-}
-
-static int cannot_look(const char *path)
-{
-    return tool_error("%s: cannot write there: %s", path, strerror(errno));
 }
 
 int output_writes(const output *out, const char *path)
@@ -95,7 +95,7 @@ int output_check(output *out, const char *path)
     if (out->is_file) return check_file(path);
     struct stat st;
     int exists = stat(path, &st) == 0;
-    if (!exists && errno != ENOENT) return cannot_look(path);
+    if (!exists && errno != ENOENT) return tool_cannot_write(path);
     if (!exists) return check_new_directory(path);
     if (!S_ISDIR(st.st_mode)) return tool_error("%s: is a file, expected a directory or a name ending in .png", path);
     char *probe = output_image_path(out, 0);
@@ -113,7 +113,7 @@ static int make_directory(output *out, const char *name, size_t length)
         return 0;
     }
     const int reason = errno;
-    if (reason == EEXIST || (stat(name, &st) == 0 && S_ISDIR(st.st_mode))) return 0;
+    if (stat(name, &st) == 0 && S_ISDIR(st.st_mode)) return 0;
     return tool_error("%s: cannot make the directory: %s", name, strerror(reason));
 }
 

@@ -2,6 +2,7 @@
 
 #include "tools/classes.h"
 #include "tools/command.h"
+#include "tools/file_sum.h"
 #include "tools/printable.h"
 #include "tools/stats.h"
 #include "tools/text.h"
@@ -14,39 +15,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* --- which files ---------------------------------------------------------------------------------------- */
 
-enum { PARTS = 64, PART_SIZE = 4096 }; /* of a file that are read: training changes every weight */
-
-/* FNV-1a of parts that are spread evenly over the file. Returns 0, or 1 with errno set. */
-static int sum_parts(int fd, off_t size, uint64_t *sum)
-{
-    unsigned char part[PART_SIZE];
-    *sum = 14695981039346656037u;
-    for (int i = 0; i < PARTS; i++) {
-        const off_t at = size > PART_SIZE ? (size - PART_SIZE) / (PARTS - 1) * i : 0;
-        const ssize_t n = pread(fd, part, sizeof part, at);
-        if (n < 0) return 1;
-        for (ssize_t k = 0; k < n; k++) *sum = (*sum ^ part[k]) * 1099511628211u;
-    }
-    return 0;
-}
-
 /* Returns 0, or 1 after printing an error. */
 static int identify(const char *path, char *text, size_t text_size)
 {
-    struct stat st;
-    uint64_t sum = 0;
+    long long length = 0;
+    uint64_t hash = 0;
     *text = '\0';
-    if (!path || run_is_demo(path)) return 0;
+    if (!path || run_is_built_in(path)) return 0;
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const int failed = fd < 0 || fstat(fd, &st) != 0 || sum_parts(fd, st.st_size, &sum) != 0, reason = errno;
+    const int failed = fd < 0 || file_sum(fd, &length, &hash) != 0, reason = errno;
     if (fd >= 0) close(fd);
     if (failed) return tool_error("%s: cannot read: %s", path, strerror(reason));
-    snprintf(text, text_size, "%lld bytes, %016" PRIx64, (long long)st.st_size, sum);
+    snprintf(text, text_size, "%lld bytes, %016" PRIx64, length, hash);
     return 0;
 }
 

@@ -9,7 +9,7 @@ typedef struct {
     int count;         /* of texts */
 } record_texts;
 
-/* Reads parts of the model files. Returns 0, or 1 after printing an error. */
+/* Reads every byte of the model files. Returns 0, or 1 after printing an error. */
 int record_identify(const run_options *run, record_ids *out);
 
 /* Text of image `index`, or of the grid for index -1; `title` may be NULL. Of the options it has those that have an

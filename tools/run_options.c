@@ -1,6 +1,7 @@
 #include "tools/run_options.h"
 
 #include "tools/command.h"
+#include "tools/dashed.h"
 #include "tools/printable.h"
 #include "tools/text.h"
 #include "tools/options_help.h"
@@ -126,29 +127,14 @@ static const char *machine_unused(const mar_options *machine, const char *name)
     return NULL;
 }
 
-static int is_library_option(const char *name)
+const char *run_options_heads(const char *words, char *text, size_t size)
 {
-    const mar_param *p = run_option(name);
-    for (const mar_param *own = rows; own->name; own++)
-        if (own == p) return 0;
-    return p != NULL;
-}
-
-const char *run_options_dashed(const char *words, int in_prose, char *text, size_t size)
-{
-    static const char between[] = " ,;:()";
-    int begins_clause = 0;
-    text[0] = '\0';
-    while (*words) {
-        char word[64];
-        const size_t length = strcspn(words, between), rest = strspn(words + length, between);
-        snprintf(word, sizeof word, "%.*s", (int)length, words);
-        const int counts = !in_prose || begins_clause || strchr(word, '_');
-        const int is_name = is_library_option(word) && counts;
-        begins_clause = rest > 0 && words[length] == ';';
-        text_append(text, size, "%s%.*s", is_name ? "--" : "", (int)(length + rest), words);
-        words += length + rest;
-    }
+    static const char by_caller[] = " attention heads (asked for)";
+    const char *at = strstr(words, by_caller);
+    if (at)
+        snprintf(text, size, "%.*s attention heads (--heads)%s", (int)(at - words), words, at + strlen(by_caller));
+    else
+        snprintf(text, size, "%s", words);
     return text;
 }
 
@@ -162,7 +148,7 @@ int run_options_done(run_options *o, const option_set *set)
         o->given = 1;
         for (int i = 0; i < mar_param_count(); i++)
             if (mar_param_get(i) == q->param && (why = run_param_unused(o, i)) != NULL)
-                why = run_options_dashed(why, 0, text, sizeof text);
+                why = dashed(why, 0, text, sizeof text);
         if (q->fields == &o->machine) why = machine_unused(&o->machine, q->param->name);
         if (why) return tool_error("--%s: %s", q->param->name, why);
     }
@@ -172,6 +158,11 @@ int run_options_done(run_options *o, const option_set *set)
 int run_is_demo(const char *model)
 {
     return strcmp(model, "demo") == 0 || strcmp(model, "demo-draft") == 0;
+}
+
+int run_is_built_in(const char *path)
+{
+    return run_is_demo(path) || strcmp(path, "demo-vae") == 0;
 }
 
 /* --- in words and in records ---------------------------------------------------------------------------- */

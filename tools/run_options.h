@@ -29,15 +29,15 @@ void run_options_add(run_options *o, option_set *set);
 void run_options_manual(FILE *out);
 /* The library's option of that name, or "model", "vae" or "heads". */
 const mar_param *run_option(const char *name);
-/* The library's words as the command says them, into text, which is returned: names of options with dashes, "needs
- * draft and no head_spec" as "needs --draft and no --head_spec". Names are those of mar_params and mar_options. Every
- * word counts that is one; `in_prose`, where "draft" may be no option, only if it has an underscore or begins a clause
- * behind a semicolon. Not for words that name files. */
-const char *run_options_dashed(const char *words, int in_prose, char *text, size_t size);
+/* The library's words on a model file with --heads for "asked for", into text, which is returned. */
+const char *run_options_heads(const char *words, char *text, size_t size);
 /* After parsing: an option that would have no effect is an error. Returns 0, or 1 with the error printed. */
 int run_options_done(run_options *o, const option_set *set);
 
+/* Whether it is a built-in model, which brings its image decoder. */
 int run_is_demo(const char *model);
+/* Whether it is any of the library's built-in models, image decoders included, and no file. */
+int run_is_built_in(const char *path);
 
 /* Whether it is of the group "Sampling" or "Steps". */
 int run_param_is_basic(const mar_param *p);

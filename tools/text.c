@@ -45,6 +45,15 @@ int text_close(FILE *stream, text_buffer *text)
     return 1;
 }
 
+int text_fail(char *why, size_t size, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why, size, format, arguments);
+    va_end(arguments);
+    return 1;
+}
+
 void text_append(char *text, size_t size, const char *format, ...)
 {
     const size_t used = strlen(text);

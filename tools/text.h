@@ -18,6 +18,9 @@ FILE *text_open(text_buffer *text);
  * nothing is to be freed. */
 int text_close(FILE *stream, text_buffer *text);
 
+/* Writes why something failed to why, char [size]. Returns 1. */
+int text_fail(char *why, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
 /* Appends to the text in text, char [size], as far as it fits. */
 void text_append(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

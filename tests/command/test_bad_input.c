@@ -59,7 +59,7 @@ static void options(void **state)
         {"generate --threads 1000000", "--threads 1000000", "from 0 to 1024"},
         {"generate --batch 0", "--batch 0", "from 1 to 1024"},
         {"generate --heads 0", "--heads 0: ", "from 1 to 1024"},
-        {"generate --heads 7", "demo: 7 attention heads", "do not divide the width 64"},
+        {"generate --heads 7", "demo: 7 attention heads (--heads)", " do not divide the width 64\n"},
         {"generate --dtype f64", "--dtype f64", "auto, f32 or bf16"},
         {"generate --nun_iter 3", "--nun_iter", "did you mean --num_iter?"},
         {"generate --frobnicate", "--frobnicate", "mar generate --help"},
@@ -173,13 +173,18 @@ static void inputs(void **state)
         {"generate --model demo-vae", "demo-vae: is an image decoder (KL autoencoder), expected a MAR model",
          "; give it as --vae\n"},
         {"generate --model demo-vae --vae demo", "demo-vae: is an image decoder", "; give it as --vae\n"},
-        {"generate --draft demo-vae", "demo-vae: is an image decoder", "; give it as --vae\n"},
+        {"generate --draft demo-vae", "demo-vae: is an image decoder", "expected a MAR model\n"},
         {"bench --model demo-vae", "demo-vae: is an image decoder", "; give it as --vae\n"},
         {"generate --model vae.safetensors", "vae.safetensors: is an image decoder", "; give it as --vae\n"},
         {"generate --model num_iter --vae demo", "mar: num_iter: cannot open", "\n"}, /* a file's name stays */
         {"generate --draft seed", "mar: seed: cannot open", "\n"},
         {"generate --model \"$(printf 'a\\nb')\" --vae demo", "a\\nb", "No such file"},
         {"generate --model good.safetensors --vae demo", "--class is missing", "from 0 to 9"},
+        {"fidelity --num 20 --model demo --against --model good.safetensors",
+         "mar: --vae is missing: the reference good.safetensors has no image decoder", "demo brings its own\n"},
+        {"fidelity --num 20 --model good.safetensors --against --model demo",
+         "mar: --vae is missing: good.safetensors has no image decoder", "the reference demo brings its own\n"},
+        {"inspect good.safetensors --heads 7", "good.safetensors: 7 attention heads (--heads)", "the width 64\n"},
         {"inspect nothing.pth", "nothing.pth", "No such file"},
         {"inspect half.safetensors", "half.safetensors: tensor", "file truncated?"},
         {"convert nothing.pth out.safetensors", "nothing.pth", "No such file"},
@@ -204,6 +209,7 @@ static void outputs(void **state)
     char path[4096];
     mkdir((snprintf(path, sizeof path, "%s/taken.png", d), path), 0777);
     write_whole_file(d, "file", "x", 1);
+    assert_int_equal(symlink("nowhere", (snprintf(path, sizeof path, "%s/dangling", d), path)), 0);
 
     static const bad_case cases[] = {
         {"generate --out taken.png", "taken.png", "is a directory"},
@@ -216,6 +222,13 @@ static void outputs(void **state)
         {"generate --out - --json", "--json", "another --out"},
         {"generate --out - --resume", "--resume", "expected a directory"},
         {"generate --out x.png --resume", "--resume", "expected a directory"},
+        {"generate --out x.png --grid", "--grid: --out is x.png", "expected a directory"},
+        {"generate --num 2 --out - --grid", "--grid: --out is -", "expected a directory"},
+        {"generate --grid", "--grid: --out is mar.png", "expected a directory"},
+        {"generate --out dangling", "dangling: is a link to what is not there", "expected a directory"},
+        {"generate --out dangling/ --draft nothing.pth", "dangling: is a link", "expected a directory"},
+        {"generate --out dangling/new/such", "dangling: is a link", "expected a directory"},
+        {"generate --out dangling/x.png", "dangling: is a link", "expected a directory"},
         {"generate --draft demo-draft --out new --accept_map x.png --resume", "--resume", "--accept_map"},
         {"generate --out x.jpg", "x.jpg", "ending in .png"},
         {"generate --out x.svg", "x.svg", "ending in .png"},

@@ -49,6 +49,11 @@ static void numbers(void **state)
     refuse("", 10, "empty", NULL);
     refuse("1,,2", 10, "empty", NULL);
     refuse("1,", 10, "empty", NULL);
+#define FORTY "abcdefghijklmnopqrstuvwxyzabcdefghijklmn"
+    refuse(FORTY, 10, "class \"" FORTY "\": ", NULL);
+    refuse(FORTY "o", 10, "class \"" FORTY "...\": ", NULL); /* what is cut says so */
+    refuse("x" FORTY "\xc3\xa9", 10, "lm...\": ", NULL);
+    refuse("abcdefghijklmnopqrstuvwxyzabcdefghijklm\xc3\xa9", 10, "klm...\": ", NULL); /* no half of a character */
 }
 
 static void names(void **state)
@@ -221,6 +226,8 @@ static void searches(void **state)
          "mar: class \"goldn retriever\": not an ImageNet class, did you mean \"golden retriever\" (207)?\n"},
         {"classes retreiver --json", 1, "", "mar: \"retreiver\": is in no class's name, did you mean retriever?\n"},
         {"classes -- --xyzzyplugh", 1, "", "mar: \"--xyzzyplugh\": "},
+        {"classes ''", 1, "", "mar: \"\": is empty, expected part of a class's name or a number\n"},
+        {"classes zebra ' _'", 1, "", "mar: \" _\": is empty, expected part of a class's name or a number\n"},
         {"classes | head -1", 0, "  0  tench, Tinca tinca\n", ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -37,7 +37,8 @@ static void no_picture_comes_of_it(void **state)
     const char *directory = *state;
     static const char *const ways[] = {"", "--head_spec 4 ", "--draft demo-draft ", "--draft demo-draft --head_spec 2 ",
                                        "--sampler dpmpp "};
-    const char *how = "; check names the first layer", *layer = ": decoder_blocks.1.attn.proj\n";
+    const char *how = "; --check names the first layer whose output is not finite",
+               *layer = ": decoder_blocks.1.attn.proj\n";
     char line[256];
     write_models(directory);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)

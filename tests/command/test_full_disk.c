@@ -100,7 +100,11 @@ static int check(const writer *w, const char *what, const command_result *r, con
         reached = file_of(w, r->err);
         /* Without room for one more entry the folder itself cannot be made, or a file in it be tried. */
         if (reached < 0 && w->folder && strncmp(r->err, "mar: d: cannot ", 15) == 0) reached = 0;
-        if (r->status != 1 || reached < 0 || !newline || newline[1])
+        char kept[100] = ""; /* a second line: what of a directory was finished before */
+        if (w->folder && reached > 0)
+            snprintf(kept, sizeof kept, "mar: %d of %d images were made, they are in %s; --resume goes on\n", reached,
+                     files - 1, w->folder);
+        if (r->status != 1 || reached < 0 || !newline || strcmp(newline + 1, kept) != 0)
             fail_msg("%s: %s: exit status %d, \"%s\"", w->arguments, what, r->status, r->err);
         if (!strstr(r->err, "No space left on device") && !strstr(r->err, "File too large"))
             fail_msg("%s: %s: no reason in \"%s\"", w->arguments, what, r->err);

@@ -294,6 +294,27 @@ static void a_grid_of_what_is_finished(void **state)
     image_file_free(&grid);
 }
 
+/* The same Ctrl-C ends the reader of standard error, as in "mar generate 2>&1 | tee log": nothing is lost by that. */
+static void nobody_reads_its_words(void **state)
+{
+    enum { GRID = 90 * (SIDE + GRID_GAP) - GRID_GAP };
+    static char *const argv[] = {"mar",     "generate", "--class", "1",     "--num", "8100",
+                                 "--batch", "2",        QUICK,     "--out", "p.png", NULL};
+    signal(SIGPIPE, SIG_DFL);                                               /* the child inherits it */
+    for (useconds_t pause = 100000; count_files(*state) == 0; pause *= 2) { /* until an image was finished */
+        start(*state, 0, NULL, argv);
+        close(c.from);
+        c.from = open("/dev/null", O_RDONLY);
+        usleep(pause);
+        assert_true(running());
+        kill(c.pid, SIGINT);
+        assert_int_equal(wait_for_end(), 130);
+    }
+    image_file grid = read_image(*state, "p.png", GRID, GRID);
+    assert_in_range(atoi(text_of(&grid, "finished")), 1, 8099);
+    image_file_free(&grid);
+}
+
 /* The second signal ends it whatever it does: here it waits for a reader of the grid. */
 static void the_second_ends_it(void **state)
 {
@@ -350,6 +371,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(at_many_moments, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(killed, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(a_grid_of_what_is_finished, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(nobody_reads_its_words, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(the_second_ends_it, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(ignored, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(other_commands, command_setup, command_teardown),

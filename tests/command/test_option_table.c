@@ -212,6 +212,22 @@ static void assert_known(const char *directory, const char *text, const char *he
     assert_true(n > 1);
 }
 
+/* What is the name of an option and no other word has its dashes wherever the text has it. */
+static void assert_dashed(const char *where, const char *text, const char *dashes, const char *heading)
+{
+    for (int i = 0; any_row(i); i++) {
+        const char *name = any_row(i)->name, *at = text;
+        const size_t n = strlen(name), d = strlen(dashes), h = strlen(heading);
+        while (strchr(name, '_') && (at = strstr(at, name))) {
+            const int is_part =
+                at[n] == '_' || isalnum((unsigned char)at[n]) || at[-1] == '_' || isalnum((unsigned char)at[-1]);
+            if (!is_part && strncmp(at - d, dashes, d) != 0 && strncmp(at - h, heading, h) != 0)
+                fail_msg("%s: %s without dashes in \"%.60s\"", where, name, at - 30);
+            at += n;
+        }
+    }
+}
+
 static void help_names_every_row(void **state)
 {
     static const char *const commands[] = {"generate", "bench", "fidelity"};
@@ -220,6 +236,7 @@ static void help_names_every_row(void **state)
         const char *end = NULL;
         snprintf(line, sizeof line, "$MAR %s --help", commands[c]);
         command_result r = command_run(*state, line);
+        assert_dashed(line, r.out, "--", "--");
         take_out(r.out, "-s, "); /* the letters of options */
         if (c != 1) take_out(r.out, "-o, "), take_out(r.out, "-q, ");
         for (int i = 0; any_row(i); i++) {
@@ -239,6 +256,7 @@ static void manual_names_every_row(void **state)
     char *manual = read_whole_file(directory, "mar.1", NULL);
     const char *end = NULL, *shared = strstr(manual, "\n.Ss Options of a run\n");
     assert_non_null(shared);
+    assert_dashed("mar.1", manual, "\\-\\-", "Fl -");
     assert_null(strstr(manual, "@\n")); /* places in the template that nothing filled */
     take_out(manual, "Fl s , ");
     take_out(manual, "Fl o , ");

@@ -1,6 +1,7 @@
 /* The option parser: what is stored, and the one line for everything else. */
 #include "tests/support/support.h"
 
+#include "tools/dashed.h"
 #include "tools/options.h"
 #include "tools/run_options.h"
 #include "tools/suggest.h"
@@ -240,17 +241,24 @@ static void dashes(void **state)
         {"needs draft, no head_spec; and (cfg)", 0, "needs --draft, no --head_spec; and (--cfg)"},
         {"seeds lazy.pth threads/8 my_cfg spec-cspd", 0, "seeds lazy.pth threads/8 my_cfg spec-cspd"},
         {": 7 draft tokens, num_iter allows 3", 1, ": 7 draft tokens, --num_iter allows 3"},
-        {"image 3: a token is NaN; cfg names draft: head", 1, "image 3: a token is NaN; --cfg names draft: head"},
+        {"image 0, step 3: a token is NaN (draft 1); check names the first layer whose output is not finite", 1,
+         "image 0, step 3: a token is NaN (draft 1); --check names the first layer whose output is not finite"},
+        {"the image decoder's output is NaN; check names the first layer whose output is not finite", 1,
+         "the image decoder's output is NaN; --check names the first layer whose output is not finite"},
+        {": tensor w has 1 NaN: expected finite weights (allow_nonfinite loads it all the same)", 1,
+         ": tensor w has 1 NaN: expected finite weights (--allow_nonfinite loads it all the same)"},
+        {"Steps from 2 to num_iter.\nIn place of num_sampling_steps.", 1,
+         "Steps from 2 to --num_iter.\nIn place of --num_sampling_steps."},
+        {"needs draft. And lazy.pth, ./cfg, 0..64", 0, "needs --draft. And lazy.pth, ./cfg, 0..64"},
         {"", 0, ""},
         {" ,;", 0, " ,;"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[128];
-        assert_string_equal(run_options_dashed(cases[i].words, cases[i].in_prose, text, sizeof text),
-                            cases[i].expected);
+        assert_string_equal(dashed(cases[i].words, cases[i].in_prose, text, sizeof text), cases[i].expected);
     }
     char cut[12];
-    assert_string_equal(run_options_dashed("expected num_iter 7", 0, cut, sizeof cut), "expected --");
+    assert_string_equal(dashed("expected num_iter 7", 0, cut, sizeof cut), "expected --");
 }
 
 static void distances(void **state)

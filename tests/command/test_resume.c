@@ -77,6 +77,9 @@ static void what_is_said(void **state)
     expect(d, RUN "--out part --json", 0, "\"images_existing\":0,", NULL);
     shell(d, "rm part/000006.png");
     expect(d, RUN "--out part --resume --json", 0, "\"images_existing\":8,", NULL);
+    expect(d, RUN "--out part --resume --grid", 0, "part: all 9 images were there already, wrote grid.png\n", NULL);
+    command_ok(d, "generate --class 3 --num 1 --quiet --out one" QUICK);
+    expect(d, "generate --class 3 --num 1 --out one --resume" QUICK, 0, "one: the image was there already\n", NULL);
     shell(d, "diff -r whole part");
 }
 
@@ -144,6 +147,39 @@ static void another_model_of_the_same_name(void **state)
            "images/000000.png: model_id is ");
 }
 
+/* Any weight counts: the file is that of the images but for one bit. */
+static void one_weight_differs(void **state)
+{
+    enum { PLACES = 24 };
+    const char *d = *state;
+    size_t size;
+    command_ok(d, "convert demo m.safetensors");
+    command_ok(d, "generate --model m.safetensors --vae demo --class 1 --num 1 --quiet --out images" QUICK);
+    char *whole = read_whole_file(d, "m.safetensors", &size);
+    for (size_t i = 0; i < PLACES; i++) {
+        const size_t at = size - 4 - (i * (size / 2) / PLACES & ~(size_t)3); /* behind the header */
+        whole[at] ^= 1;
+        write_whole_file(d, "m.safetensors", whole, size);
+        expect(d, "generate --model m.safetensors --vae demo --class 1 --num 1 --out images --resume" QUICK, 1, NULL,
+               "images/000000.png: model_id is ");
+        whole[at] ^= 1;
+    }
+    write_whole_file(d, "m.safetensors", whole, size);
+    free(whole);
+    expect(d, "generate --model m.safetensors --vae demo --class 1 --num 1 --out images --resume" QUICK, 0,
+           "the image was there already", NULL);
+}
+
+/* Every name of a built-in model works where it belongs, and needs no file. */
+static void built_in_by_any_name(void **state)
+{
+    const char *d = *state;
+    command_ok(d, "convert demo m.safetensors");
+    command_ok(d, "generate --model m.safetensors --vae demo-vae --class 1 --num 1 --quiet --out images" QUICK);
+    expect(d, "generate --model m.safetensors --vae demo-vae --class 1 --num 1 --out images --resume" QUICK, 0,
+           "the image was there already", NULL);
+}
+
 /* Files with an image's name that are no images of ours. */
 static void files_of_others(void **state)
 {
@@ -156,18 +192,20 @@ static void files_of_others(void **state)
         {"cp whole/grid.png part/000001.png", "part/000001.png: has 100x100 pixels, expected 32x32 of RGB"},
         {"cp whole/000002.png part/000001.png", "part/000001.png: image is 2, expected 1: "},
         {"cp whole/000002.png part/000009.png", "part/000009.png: is not an image of this run"},
-        {"mkdir part/000001.png", "part/000001.png: "},
+        {"mkdir part/000001.png", "part/000001.png: is not a regular file, expected a PNG or no such file\n"},
+        {"mkfifo part/000001.png", "part/000001.png: is not a regular file, expected a PNG or no such file\n"},
+        {"ln -s nowhere part/000001.png", "part/000001.png: cannot read: No such file or directory\n"},
     };
     const char *d = *state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char line[500];
         snprintf(line, sizeof line,
                  "rm -rf part before && cp -r whole part && rm part/000001.png part/000003.png && %s "
-                 "&& cp -r part before",
+                 "&& cp -a part before",
                  cases[i].make);
         shell(d, line);
         expect(d, RUN "--out part --resume", 1, NULL, cases[i].says);
-        shell(d, "diff -r before part");
+        shell(d, "rm -f $(find part before ! -type f ! -type d) && diff -r before part");
     }
     shell(d, "rm -rf part && cp -r whole part && rm part/000001.png && echo hello >part/notes.txt");
     command_ok(d, RUN "--out part --resume --quiet"); /* other files are nobody's business */
@@ -223,6 +261,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_longer_run, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(another_run, setup, command_teardown),
         cmocka_unit_test_setup_teardown(another_model_of_the_same_name, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(one_weight_differs, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(built_in_by_any_name, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(files_of_others, setup, command_teardown),
         cmocka_unit_test_setup_teardown(after_an_interruption, command_setup, command_teardown),
     };

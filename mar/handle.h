@@ -23,8 +23,8 @@ struct mar {
 void mar_retain(mar *m);
 void mar_release(mar *m); /* the last one closes the device */
 
-/* What every public call begins with. MAR_OK if the handle, which may be NULL, was opened, and by this process; else
- * MAR_EARG. */
+/* What every public call with a status begins with. MAR_OK if the handle, which may be NULL, was opened, and by this
+ * process; else MAR_EARG. */
 mar_status mar_check_handle(const mar *m, mar_err *err);
 /* MAR_OK if the pointer is not NULL, else MAR_EARG: "path is NULL". */
 mar_status mar_check_given(const void *pointer, const char *name, mar_err *err);

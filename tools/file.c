@@ -231,8 +231,7 @@ int tool_can_write_as(const char *path, const char *ending)
     struct stat st;
     const int exists = stat(path, &st) == 0;
     if (!exists && errno != ENOENT) return tool_cannot_write(path);
-    if (ending && !tool_ends_with(path, ending)) return tool_error("%s: expected a name ending in %s", path, ending);
-    if (exists && S_ISDIR(st.st_mode) && !ending) return tool_error("%s: is a directory, expected a file name", path);
+    if (!tool_ends_with(path, ending)) return tool_error("%s: expected a name ending in %s", path, ending);
     if (exists && S_ISDIR(st.st_mode))
         return tool_error("%s: is a directory, but a name ending in %s is a file", path, ending);
     if (exists && !S_ISREG(st.st_mode)) /* renaming onto /dev/x.png would replace the device */

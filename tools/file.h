@@ -26,7 +26,7 @@ int tool_cannot_write(const char *path);
 int tool_can_write(const char *path);
 
 /* The same, and whether `path` is free or a regular file, which can be replaced, and ends in `ending`, as in
- * tool_ends_with. NULL stands for any ending. */
+ * tool_ends_with. */
 int tool_can_write_as(const char *path, const char *ending);
 
 /* Whether two paths name the same entry of the same directory, "a.svg" and "./a.svg". A link and what it points to are

@@ -359,8 +359,8 @@ static void check_failure(const char *what, mar_status status)
         fuzz_check_error(what, status, &err);
 }
 
-/* What the report says must be what the tensors say. A report takes as long as all else, ten times over, so that not
- * every input gets one. */
+/* What the report says must be what the tensors say. A report takes longer than all else, so that
+ * one input in eight gets one. */
 static void check_report(const wt_file *f, int heads, int with_report)
 {
     mar_report *r = NULL;

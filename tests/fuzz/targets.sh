@@ -5,9 +5,9 @@ fuzz_targets="safetensors pytorch metadata options classes"
 # `fuzz_runs TARGET`: executions of about a minute on one core, in test.sh.
 fuzz_runs() {
     case $1 in
-    metadata) echo 150000 ;;
-    options) echo 800000 ;;
-    *) echo 1000000 ;;
+    metadata) echo 500000 ;;
+    options) echo 1100000 ;;
+    *) echo 1500000 ;;
     esac
 }
 

@@ -12,7 +12,7 @@ extern "C" {
 #include "kernels/chain.h"
 }
 
-/* persistent.cu: the weights as a persistent kernel reads them. */
+/* persistent_load.cu: the weights as a persistent kernel reads them. */
 typedef struct persistent_head persistent_head;
 
 /* Nothing of it changes after its creation: any number of queues may use it at a time. */
@@ -43,7 +43,8 @@ void cuda_head_eval_at(cuda_queue *c, const kern_head *h, const float *x, int st
 
 enum { PERSISTENT_ROWS = 64 }; /* the most rows that a persistent kernel takes */
 
-/* Packs the weights. *out is NULL, with MAR_OK, if a persistent kernel cannot run this head on this device. */
+/* persistent_load.cu: packs the weights. *out is NULL, with MAR_OK, if a persistent kernel cannot run this head on this
+ * device. */
 mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persistent_head **out, mar_err *err);
 void persistent_free(kern_device *d, persistent_head *f);
 /* Prepares for persistent kernels with this head on this queue, so that their launches allocate nothing. */

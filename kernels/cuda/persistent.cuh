@@ -139,6 +139,9 @@ static inline cudaLaunchAttribute persistent_l2_policy(const persistent_head *f)
     return policy;
 }
 
+/* persistent.cu: whether all blocks can be on the device at once. Asks the driver, then tries a launch that does
+ * nothing. */
+int persistent_fits_device(const cuda_queue *c, const persistent_head *f);
 /* persistent.cu: f->args with this queue's working memory. Returns 0 if there is none to be had. */
 int persistent_prepare(cuda_queue *c, const persistent_head *f, persistent_args *args);
 

@@ -1,0 +1,153 @@
+/* At load: whether and how a persistent kernel runs a head on a device, and its weights, packed as it reads them. */
+#include "kernels/cuda/persistent_layers.cuh"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Decides how to run this head on this device with clusters of `cluster` blocks. Returns 0 if it cannot. */
+static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int cluster, persistent_head *f)
+{
+    const int width = spec->width, tiles = width / 8;
+    if (!c->device->bf16 || width < 32 || width % 32 || width > 32 * PERSISTENT_WARPS * PERSISTENT_PAIRS) return 0;
+    if (spec->depth < 1 || spec->channels < 4 || spec->channels % 4 || spec->channels > PERSISTENT_CHANNELS) return 0;
+    persistent_args *a = &f->args;
+    a->width = width;
+    a->depth = spec->depth;
+    a->channels = spec->channels;
+    a->mod_final = 3u * (size_t)spec->depth * (size_t)width * sizeof(bf16);
+    a->mod_bytes = a->mod_final + 2u * (size_t)width * sizeof(float);
+    a->tiles = (int)cuda_blocks((size_t)tiles, (size_t)c->device->multiprocessors);
+    if (a->tiles > PERSISTENT_TILES) return 0;
+    f->pairs = (int)cuda_blocks((size_t)width, 32 * PERSISTENT_WARPS);
+    f->blocks = cuda_blocks((size_t)tiles, (size_t)a->tiles);
+    a->cluster = cluster;
+    if (cluster > 1 && (persistent_groups(f->pairs) > 1 || f->blocks % (unsigned)cluster)) return 0;
+
+    const int products = 2 * spec->depth;
+    persistent_block none;
+    const size_t other = persistent_carve(*a, f->pairs, 0, NULL, &none);
+    const size_t slice = persistent_carve(*a, f->pairs, 1, NULL, &none) - other;
+    const int slices = other < c->device->shared_bytes ? (int)((c->device->shared_bytes - other) / slice) : 0;
+    if (slices < 2) return 0;
+    a->resident = slices >= products ? products : slices - 2; /* the weights that do not stay take two places */
+    f->shared_bytes = persistent_carve(*a, f->pairs, slices >= products ? products : slices, NULL, &none);
+    f->streamed_bytes = (size_t)(products - a->resident) * (size_t)tiles * (size_t)(f->pairs * PERSISTENT_WARPS) * 512;
+    return 1;
+}
+
+/* Decides how many of the weights that do not stay in shared memory are to persist in the L2 cache. */
+static void persistent_keep_in_l2(const cuda_device *d, persistent_head *f)
+{
+    int most = 0;
+    if (!f->streamed_bytes || !d->l2_persisting_bytes) return;
+    if (cudaDeviceGetAttribute(&most, cudaDevAttrMaxAccessPolicyWindowSize, d->number) != cudaSuccess) {
+        cudaGetLastError();
+        return;
+    }
+    if (f->streamed_bytes > (size_t)most) f->streamed_bytes = (size_t)most;
+    const double fraction = (double)d->l2_persisting_bytes / (double)f->streamed_bytes;
+    f->kept_in_l2 = fraction < 1 ? (float)fraction : 1;
+}
+
+/* Packs the weight of a product in pieces; channels past the width are zero. */
+static void persistent_pack_product(const float *weight, int width, int pairs, bf16 *to)
+{
+    for (int tile = 0; tile < width / 8; tile++)
+        for (int pair = 0; pair < pairs; pair++)
+            for (int lane = 0; lane < 32; lane++, to += 8) {
+                const int k = 32 * pair + 8 * (lane % 4);
+                const float *from = weight + (size_t)(8 * tile + lane / 4) * (size_t)width + k;
+                for (int i = 0; i < 8; i++) to[i] = __float2bfloat16(k < width ? from[i] : 0);
+            }
+}
+
+static mar_status persistent_pack_products(cuda_queue *c, const kern_head_spec *spec, persistent_head *f, mar_err *err)
+{
+    const int pairs = f->pairs * PERSISTENT_WARPS;
+    const size_t product = (size_t)spec->width / 8 * (size_t)pairs * 256, n = 2 * (size_t)spec->depth * product;
+    bf16 *packed = (bf16 *)malloc(n * sizeof *packed);
+    if (!packed) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's weights", n * sizeof *packed);
+    for (int b = 0; b < spec->depth; b++) {
+        persistent_pack_product(spec->blocks[b].fc1_weight, spec->width, pairs, packed + 2 * (size_t)b * product);
+        persistent_pack_product(spec->blocks[b].fc2_weight, spec->width, pairs, packed + (2 * (size_t)b + 1) * product);
+    }
+    const mar_status status = cuda_alloc_copy(c, packed, n * sizeof *packed, &f->weights, err);
+    f->args.weights = (const uint4 *)f->weights;
+    f->streamed = (unsigned char *)f->weights + (n * sizeof *packed - f->streamed_bytes);
+    free(packed);
+    return status;
+}
+
+static float *persistent_put(float *to, const float *from, size_t n)
+{
+    memcpy(to, from, n * sizeof *to);
+    return to + n;
+}
+
+/* Packs biases, norms, and the layers that are f32. */
+static mar_status persistent_pack_floats(cuda_queue *c, const kern_head_spec *spec, persistent_head *f, mar_err *err)
+{
+    const size_t w = (size_t)spec->width, depth = (size_t)spec->depth, channels = (size_t)spec->channels;
+    const size_t n = 4 * depth * w + w * (channels + 1) + 2 * channels * (w + 1);
+    float *host = (float *)malloc(n * sizeof *host), *p = host;
+    if (!host) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's weights", n * sizeof *host);
+    for (size_t b = 0; b < depth; b++) {
+        p = persistent_put(p, spec->blocks[b].fc1_bias, w);
+        p = persistent_put(p, spec->blocks[b].fc2_bias, w);
+    }
+    for (size_t b = 0; b < depth; b++) {
+        p = persistent_put(p, spec->blocks[b].ln_weight, w);
+        p = persistent_put(p, spec->blocks[b].ln_bias, w);
+    }
+    p = persistent_put(p, spec->in_weight, w * channels);
+    p = persistent_put(p, spec->in_bias, w);
+    p = persistent_put(p, spec->out_weight, 2 * channels * w);
+    persistent_put(p, spec->out_bias, 2 * channels);
+    const mar_status status = cuda_alloc_copy(c, host, n * sizeof *host, &f->floats, err);
+    free(host);
+    persistent_args *a = &f->args;
+    a->bias = (const float *)f->floats;
+    a->ln = a->bias + 2 * depth * w;
+    a->in = a->ln + 2 * depth * w;
+    a->in_bias = a->in + w * channels;
+    a->out_weight = a->in_bias + w;
+    a->out_bias = a->out_weight + 2 * channels * w;
+    return status;
+}
+
+mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persistent_head **out, mar_err *err)
+{
+    *out = NULL;
+    persistent_head *f = (persistent_head *)calloc(1, sizeof *f);
+    if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
+    int cluster = c->device->major >= 9 ? 2 : 1; /* clusters if the device has room for all of them */
+    while (cluster > 0 && !(persistent_fit(c, spec, cluster, f) && persistent_fits_device(c, f))) cluster--;
+    if (cluster == 0) {
+        free(f);
+        return MAR_OK;
+    }
+    persistent_keep_in_l2(c->device, f);
+    mar_status status = persistent_pack_products(c, spec, f, err);
+    if (status == MAR_OK) status = persistent_pack_floats(c, spec, f, err);
+    if (status != MAR_OK) {
+        persistent_free(&c->device->base, f);
+        return status;
+    }
+    *out = f;
+    return MAR_OK;
+}
+
+void persistent_free(kern_device *d, persistent_head *f)
+{
+    if (!f) return;
+    if (f->kept_in_l2 > 0) {
+        const int before = cuda_switch(cuda_device_of(d)->number);
+        cuda_disturb_begin();
+        (void)cudaCtxResetPersistingL2Cache();
+        cuda_disturb_end();
+        (void)cuda_switch(before);
+    }
+    cuda_free(d, f->weights);
+    cuda_free(d, f->floats);
+    free(f);
+}

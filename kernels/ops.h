@@ -235,7 +235,7 @@ typedef struct {
  *
  * A modulation row is all that depends on (condition, t) only: adaLN(SiLU(temb[t] + c)) of every block and of the final
  * layer. Modulation rows of many steps are computed ahead of the chain, in one large product. A row has mod_bytes(h)
- * bytes; its layout is the backend's own. */
+ * bytes; its layout is the backend's own. Both backends fold the blocks' layer norms into it (kernels/adaln.h). */
 typedef struct {
     mar_status (*create)(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
     void (*free)(kern_device *d, kern_head *h);            /* NULL is fine */

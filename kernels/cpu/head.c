@@ -1,7 +1,9 @@
 /* The diffusion head, in the official form (SimpleMLPAdaLN): input projection, residual blocks
  * x += gate * fc2(silu(fc1(LN(x)*(1+scale)+shift))), final layer. The modulation (shift, scale, gate) depends on
- * (condition, t) only and is precomputed. The input projection and the final linear layer are f32: at the first
- * diffusion index an error of eps is multiplied by 1/sqrt(abar), about 2e4. */
+ * (condition, t) only and is precomputed; the LN's weight and bias are folded into it (kernels/adaln.h). The input
+ * projection and the final linear layer are f32: at the first diffusion index an error of eps is multiplied by
+ * 1/sqrt(abar), about 2e4. */
+#include "kernels/adaln.h"
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
@@ -10,7 +12,6 @@ struct kern_head {
     int width, depth, channels;
     kern_linear *in; /* [W][C] f32 -> f32 */
     struct {
-        float *ln;        /* [2][W]: weight, bias */
         kern_linear *fc1; /* [W][W] act -> act, with silu */
         kern_linear *fc2; /* [W][W] act -> f32 */
     } * block;
@@ -45,19 +46,14 @@ static mar_status create_linear(kern_queue *k, int out, int in, const float *wei
     return cpu_linear_create(k, &spec, l, err);
 }
 
-/* The adaLN layers of all blocks as one layer: [depth*3W][W]. */
 static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, kern_head *h, mar_err *err)
 {
-    const size_t w = (size_t)h->width, rows = 3 * w * (size_t)h->depth;
-    float *weight = malloc((rows * w + rows + 1) * sizeof *weight), *bias = weight + rows * w;
-    if (!weight)
-        return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's modulation weights", rows * w * 4);
-    for (int b = 0; b < h->depth; b++) {
-        memcpy(weight + (size_t)b * 3 * w * w, spec->blocks[b].ada_weight, 3 * w * w * sizeof *weight);
-        memcpy(bias + (size_t)b * 3 * w, spec->blocks[b].ada_bias, 3 * w * sizeof *bias);
-    }
-    const int row = (int)(cpu_head_mod_bytes(h) / h->act_size);
-    mar_status status = create_linear(k, (int)rows, h->width, weight, bias, KERN_LINEAR, 0, row, &h->ada_blocks, err);
+    float *weight;
+    const float *bias;
+    const int rows = 3 * h->width * h->depth, row = (int)(cpu_head_mod_bytes(h) / h->act_size);
+    mar_status status = kern_head_adaln(spec, &weight, &bias, err);
+    if (status != MAR_OK) return status;
+    status = create_linear(k, rows, h->width, weight, bias, KERN_LINEAR, 0, row, &h->ada_blocks, err);
     free(weight);
     if (status == MAR_OK)
         status = create_linear(k, 2 * h->width, h->width, spec->ada_weight, spec->ada_bias, KERN_LINEAR, KERN_OUT_F32,
@@ -68,10 +64,6 @@ static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, k
 static mar_status create_block(kern_queue *k, const kern_head_block *from, kern_head *h, int b, mar_err *err)
 {
     const int w = h->width;
-    h->block[b].ln = malloc(2 * (size_t)w * sizeof(float));
-    if (!h->block[b].ln) return err_set(err, MAR_ENOMEM, "out of memory");
-    memcpy(h->block[b].ln, from->ln_weight, (size_t)w * sizeof(float));
-    memcpy(h->block[b].ln + w, from->ln_bias, (size_t)w * sizeof(float));
     mar_status status =
         create_linear(k, w, w, from->fc1_weight, from->fc1_bias, KERN_SILU, 0, 0, &h->block[b].fc1, err);
     if (status == MAR_OK)
@@ -111,7 +103,6 @@ void cpu_head_free(kern_device *d, kern_head *h)
 {
     if (!h) return;
     for (int b = 0; h->block && b < h->depth; b++) {
-        free(h->block[b].ln);
         cpu_linear_free(d, h->block[b].fc1);
         cpu_linear_free(d, h->block[b].fc2);
     }
@@ -208,18 +199,17 @@ static int computes(const evaluation *e, int b)
     return !e->kept || e->reuse == KERN_HEAD_FRESH || (e->reuse == KERN_HEAD_WARM && !keeps_addition(b));
 }
 
-/* u[r] = LN(x[r]) * (1 + scale) + shift, for the block's MLP. */
+/* u[r] = n(x[r]) * (1 + scale) + shift, for the block's MLP; the layer norm's weight and bias are in the modulation. */
 static void modulate_body(void *arg, int first, int last, int thread)
 {
     const evaluation *e = arg;
     const cpu_device *d = e->q->d;
     const kern_device *base = &d->base;
     const size_t w = (size_t)e->h->width;
-    const float *ln = e->h->block[e->block].ln;
     (void)thread;
     for (int r = first; r < last; r++) {
         const void *shift = act_at(base, mod_row(e, r), 3 * w * (size_t)e->block), *scale = act_at(base, shift, w);
-        d->rows->modulate(e->x + (size_t)r * w, e->h->width, ln, ln + w, 1e-6f, shift, scale, d->bf16,
+        d->rows->modulate(e->x + (size_t)r * w, e->h->width, 1e-6f, shift, scale, d->bf16,
                           act_at(base, e->u, (size_t)r * w), d->bf16);
     }
 }
@@ -232,8 +222,7 @@ static void modulate_final_body(void *arg, int first, int last, int thread)
     (void)thread;
     for (int r = first; r < last; r++) {
         const float *m = (const float *)(mod_row(e, r) + mod_final_offset(e->h));
-        e->q->d->rows->modulate(e->x + (size_t)r * w, e->h->width, NULL, NULL, 1e-6f, m, m + w, 0, e->y + (size_t)r * w,
-                                0);
+        e->q->d->rows->modulate(e->x + (size_t)r * w, e->h->width, 1e-6f, m, m + w, 0, e->y + (size_t)r * w, 0);
     }
 }
 

@@ -103,15 +103,10 @@ static void layer_norm(const float *x, int dim, const float *weight, const float
 
 /* The four type combinations of modulate, from one body. */
 #define MODULATE_BODY(LOAD, STORE)                                                                                     \
-    if (weight) {                                                                                                      \
-        for (int i = 0; i < dim; i++)                                                                                  \
-            out[i] = STORE(((x[i] - mean) * inv * weight[i] + bias[i]) * (1.0f + LOAD(scale[i])) + LOAD(shift[i]));    \
-    } else {                                                                                                           \
-        for (int i = 0; i < dim; i++) out[i] = STORE((x[i] - mean) * inv * (1.0f + LOAD(scale[i])) + LOAD(shift[i]));  \
-    }
+    for (int i = 0; i < dim; i++) out[i] = STORE((x[i] - mean) * inv * (1.0f + LOAD(scale[i])) + LOAD(shift[i]));
 
-static void modulate(const float *x, int dim, const float *weight, const float *bias, float eps, const void *shift_,
-                     const void *scale_, int mod_bf16, void *y, int bf16)
+static void modulate(const float *x, int dim, float eps, const void *shift_, const void *scale_, int mod_bf16, void *y,
+                     int bf16)
 {
     float mean, inv;
     moments(x, dim, eps, &mean, &inv);

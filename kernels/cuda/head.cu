@@ -116,8 +116,7 @@ typedef struct {
     const int *mod_index; /* [rows] modulation row of row r; NULL: r */
     size_t mod_bytes;     /* of a modulation row */
     size_t shift;         /* offset in a modulation row of the next layer's shift; its scale follows */
-    const float *ln;      /* [2][W] the next layer's weight, bias; NULL: 1, 0 */
-    void *u;              /* [rows][W] receives LN(x) * (1 + scale) + shift */
+    void *u;              /* [rows][W] receives n(x) * (1 + scale) + shift, n without weight and bias */
 } residual_norm;
 
 /* A block of threads has a row, in registers: x is read once, and the variance is computed from the differences to the
@@ -132,17 +131,12 @@ static __global__ void __launch_bounds__(MAX_WIDTH / LANES) residual_norm_kernel
     const int r = (int)blockIdx.x, i = LANES * (int)threadIdx.x, mine = i < n.width;
     const size_t at = (size_t)r * n.width + i;
     const char *mod = n.mod + (size_t)(n.mod_index ? n.mod_index[r] : r) * n.mod_bytes;
-    float x[LANES] = {}, shift[LANES] = {}, scale[LANES] = {}, weight[LANES], bias[LANES] = {};
-    for (int j = 0; j < LANES; j++) weight[j] = 1;
+    float x[LANES] = {}, shift[LANES] = {}, scale[LANES] = {};
     if (mine) {
         const S *next = (const S *)(mod + n.shift);
         load(n.from + (size_t)(r % n.from_rows) * n.width + i, x);
         load_once(next + i, shift);
         load_once(next + n.width + i, scale);
-        if (n.ln) {
-            load(n.ln + i, weight);
-            load(n.ln + n.width + i, bias);
-        }
         for (int k = 0; k < n.blocks; k++) {
             const int block = n.block + k;
             float y[LANES], gate[LANES];
@@ -162,7 +156,7 @@ static __global__ void __launch_bounds__(MAX_WIDTH / LANES) residual_norm_kernel
     for (int j = 0; j < LANES && mine; j++) squares += (x[j] - mean) * (x[j] - mean);
     const float inv = cuda_inverse_deviation(block_sum(squares, partial + 32) / n.width, 1e-6f);
     if (!mine) return;
-    for (int j = 0; j < LANES; j++) x[j] = ((x[j] - mean) * inv * weight[j] + bias[j]) * (1 + scale[j]) + shift[j];
+    for (int j = 0; j < LANES; j++) x[j] = (x[j] - mean) * inv * (1 + scale[j]) + shift[j];
     store((S *)n.u + at, x);
 }
 
@@ -180,19 +174,14 @@ static mar_status create_linear(kern_queue *k, int out, int in, const float *wei
     return cuda_linear_create(k, &spec, l, err);
 }
 
-/* The adaLN layers of all blocks as one layer: [depth*3W][W]. */
 static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, kern_head *h, mar_err *err)
 {
-    const size_t w = (size_t)h->width, rows = 3 * w * (size_t)h->depth;
-    float *weight = (float *)malloc((rows * w + rows + 1) * sizeof *weight), *bias = weight + rows * w;
-    if (!weight)
-        return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's modulation weights", rows * w * 4);
-    for (int b = 0; b < h->depth; b++) {
-        memcpy(weight + (size_t)b * 3 * w * w, spec->blocks[b].ada_weight, 3 * w * w * sizeof *weight);
-        memcpy(bias + (size_t)b * 3 * w, spec->blocks[b].ada_bias, 3 * w * sizeof *bias);
-    }
-    const int row = (int)(cuda_head_mod_bytes(h) / h->act_size);
-    mar_status status = create_linear(k, (int)rows, h->width, weight, bias, 0, row, &h->ada_blocks, err);
+    float *weight;
+    const float *bias;
+    const int rows = 3 * h->width * h->depth, row = (int)(cuda_head_mod_bytes(h) / h->act_size);
+    mar_status status = kern_head_adaln(spec, &weight, &bias, err);
+    if (status != MAR_OK) return status;
+    status = create_linear(k, rows, h->width, weight, bias, 0, row, &h->ada_blocks, err);
     free(weight);
     if (status == MAR_OK)
         status = create_linear(k, 2 * h->width, h->width, spec->ada_weight, spec->ada_bias, KERN_OUT_F32,
@@ -203,14 +192,7 @@ static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, k
 static mar_status create_block(kern_queue *k, const kern_head_block *from, kern_head *h, int b, mar_err *err)
 {
     const int w = h->width;
-    const size_t bytes = (size_t)w * sizeof(float);
-    void *ln = NULL;
-    mar_status status = cuda_alloc(k->device, 2 * bytes, &ln, err);
-    if (status != MAR_OK) return status;
-    h->block[b].ln = (float *)ln;
-    k->core->upload(k, h->block[b].ln, from->ln_weight, bytes);
-    k->core->upload(k, h->block[b].ln + w, from->ln_bias, bytes);
-    status = create_linear(k, w, w, from->fc1_weight, from->fc1_bias, 0, 0, &h->block[b].fc1, err);
+    mar_status status = create_linear(k, w, w, from->fc1_weight, from->fc1_bias, 0, 0, &h->block[b].fc1, err);
     if (status == MAR_OK)
         status = create_linear(k, w, w, from->fc2_weight, from->fc2_bias, KERN_OUT_F32, 0, &h->block[b].fc2, err);
     return status;
@@ -242,7 +224,7 @@ mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head
     h->channels = spec->channels;
     h->act_size = k->device->act_size;
     mar_status status = create_layers(k, spec, h, err);
-    if (status == MAR_OK) status = kern_check(k, err); /* of the uploads */
+    if (status == MAR_OK) status = kern_check(k, err);
     if (status != MAR_OK) {
         cuda_head_free(k->device, h);
         return status;
@@ -255,7 +237,6 @@ void cuda_head_free(kern_device *d, kern_head *h)
 {
     if (!h) return;
     for (int b = 0; h->block && b < h->depth; b++) {
-        cuda_free(d, h->block[b].ln);
         cuda_linear_free(d, h->block[b].fc1);
         cuda_linear_free(d, h->block[b].fc2);
     }
@@ -389,7 +370,6 @@ static void prepare(const evaluation *e, residual_norm *n, int b)
     const size_t shared = 64 * sizeof(float);
     n->x = final || n->blocks == 0 ? NULL : e->x;
     n->shift = final ? cuda_mod_final_offset(h) : 3 * (size_t)b * (size_t)h->width * h->act_size;
-    n->ln = final ? NULL : h->block[b].ln;
     n->u = final ? e->y : e->u;
     if (!c->device->bf16)
         cuda_launch(c, residual_norm_kernel<float, float>, grid, threads, shared, *n);

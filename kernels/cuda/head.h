@@ -9,6 +9,7 @@
 #include "kernels/cuda/cuda.h"
 
 extern "C" {
+#include "kernels/adaln.h"
 #include "kernels/chain.h"
 }
 
@@ -21,7 +22,6 @@ struct kern_head {
     size_t act_size;
     kern_linear *in; /* [W][C] f32 -> f32 */
     struct kern_head_layers {
-        float *ln;        /* device [2][W]: weight, bias */
         kern_linear *fc1; /* [W][W] act -> act, without the silu */
         kern_linear *fc2; /* [W][W] act -> f32 */
     } * block;

@@ -1,5 +1,6 @@
 /* The diffusion head and whole chains, against the CPU in f32. */
 #include "tests/cuda/support.h"
+#include "tests/support/head_case.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -152,6 +153,27 @@ static void evaluation(void **state)
         same_answers(&f, &(question){x, x_index, mod_index, 1}, KERN_HEAD_FRESH, none, 0);
         free(x), free(x_index), free(mod_index);
         close_fixture(&f);
+    }
+}
+
+/* Against the formulas in double, which do not fold the layer norm into adaLN. The GPU's biases of operands are bf16,
+ * too, which head_rounding leaves out. */
+static void the_official_formulas(void **state)
+{
+    (void)state;
+    const int rows = 40 * cuda_test_scale();
+    for (uint64_t head = 1; head <= 2; head++) {
+        head_case h = make_head_case(128, 3, 8, 1000 * head);
+        const double rounding = head_rounding(&h, rows, head);
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            kern_queue *k = open_cuda(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
+            const double error = head_error(k, &h, rows, head), allowed = bf16 ? 1.3 * rounding : 3e-6;
+            if (!(error <= allowed))
+                fail_msg("%s, head %d: relative error %.3g, allowed %.3g", bf16 ? "bf16" : "f32", (int)head, error,
+                         allowed);
+            close_queue(k);
+        }
+        free_head_case(&h);
     }
 }
 
@@ -361,8 +383,11 @@ static void chains_of_few_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(evaluation),         cmocka_unit_test(reuse),
-        cmocka_unit_test(refuses_odd_widths), cmocka_unit_test(chains_of_many_rows),
+        cmocka_unit_test(evaluation),
+        cmocka_unit_test(the_official_formulas),
+        cmocka_unit_test(reuse),
+        cmocka_unit_test(refuses_odd_widths),
+        cmocka_unit_test(chains_of_many_rows),
         cmocka_unit_test(chains_of_few_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

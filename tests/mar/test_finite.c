@@ -68,6 +68,7 @@ static const struct {
     {"diffloss.net.cond_embed.weight", "diffloss.net.cond_embed"},
     {"diffloss.net.time_embed.mlp.2.weight", "diffloss.net.time_embed"},
     {"diffloss.net.res_blocks.1.adaLN_modulation.1.weight", "diffloss.net.res_blocks.1.adaLN_modulation.1"},
+    {"diffloss.net.res_blocks.0.in_ln.weight", "diffloss.net.res_blocks.0.adaLN_modulation.1"}, /* it is folded in */
     {"diffloss.net.input_proj.weight", "diffloss.net.input_proj"},
     {"diffloss.net.res_blocks.0.mlp.0.weight", "diffloss.net.res_blocks.0"},
     {"diffloss.net.res_blocks.1.mlp.2.weight", "diffloss.net.res_blocks.1"},

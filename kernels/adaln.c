@@ -1,0 +1,37 @@
+/* The products of each element are summed in double and rounded once, so that w = 1, b = 0 leave the layer as it is. */
+#include "kernels/adaln.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The block's rows of shift, scale and gate: weight [3W][W], bias [3W]. */
+static void fold_block(const kern_head_block *block, size_t width, float *weight, float *bias)
+{
+    const float *shift = block->ada_weight, *scale = shift + width * width;
+    float *to_shift = weight, *to_scale = weight + width * width;
+    for (size_t i = 0; i < width; i++) {
+        const double w = (double)block->ln_weight[i], b = (double)block->ln_bias[i];
+        for (size_t k = i * width; k < (i + 1) * width; k++) {
+            to_shift[k] = (float)(b * (double)scale[k] + (double)shift[k]);
+            to_scale[k] = (float)(w * (double)scale[k]);
+        }
+        const double shift_bias = (double)block->ada_bias[i], scale_bias = (double)block->ada_bias[width + i];
+        bias[i] = (float)(b * (1 + scale_bias) + shift_bias);
+        bias[width + i] = (float)(w * scale_bias + (w - 1));
+    }
+    memcpy(weight + 2 * width * width, block->ada_weight + 2 * width * width, width * width * sizeof *weight);
+    memcpy(bias + 2 * width, block->ada_bias + 2 * width, width * sizeof *bias);
+}
+
+mar_status kern_head_adaln(const kern_head_spec *spec, float **weight, const float **bias, mar_err *err)
+{
+    const size_t w = (size_t)spec->width, rows = 3 * w * (size_t)spec->depth;
+    *weight = malloc((rows * w + rows + 1) * sizeof **weight);
+    if (!*weight)
+        return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's modulation weights", rows * w * 4);
+    float *biases = *weight + rows * w;
+    *bias = biases;
+    for (size_t b = 0; b < (size_t)spec->depth; b++)
+        fold_block(&spec->blocks[b], w, *weight + b * 3 * w * w, biases + b * 3 * w);
+    return MAR_OK;
+}

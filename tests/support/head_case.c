@@ -1,0 +1,185 @@
+#include "tests/support/head_case.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+float *even_floats(size_t n, float low, float high, uint64_t seed)
+{
+    float *x = malloc((n + 1) * sizeof *x);
+    assert_non_null(x);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t words[4];
+        kern_random_words(seed, KERN_NOISE_INIT, i >> 16, 0, 0, (uint32_t)i & 0xffff, words);
+        x[i] = low + (high - low) * ((float)(words[0] >> 8) / (float)(1 << 24));
+    }
+    return x;
+}
+
+/* Moves *at by n floats in low .. high. */
+static const float *draw(float **at, size_t n, float low, float high, uint64_t seed)
+{
+    float *x = even_floats(n, low, high, seed), *to = *at;
+    memcpy(to, x, n * sizeof *x);
+    free(x);
+    *at += n;
+    return to;
+}
+
+head_case make_head_case(int width, int depth, int channels, uint64_t seed)
+{
+    const size_t w = (size_t)width, c = (size_t)channels;
+    const float scale = sqrtf(3 / (float)width); /* a product keeps the size of its operand */
+    head_case h = {.spec = {.width = width, .depth = depth, .channels = channels}};
+    h.blocks = calloc((size_t)depth + 1, sizeof *h.blocks);
+    h.weights =
+        malloc(((size_t)depth * (5 * w * w + 7 * w) + w * (c + 1) + 2 * w * (w + 1) + 2 * c * (w + 1)) * sizeof(float));
+    assert_non_null(h.blocks);
+    assert_non_null(h.weights);
+    float *p = h.weights;
+    for (int b = 0; b < depth; b++) {
+        kern_head_block *block = &h.blocks[b];
+        block->ln_weight = draw(&p, w, 0.3f, 2, ++seed);
+        block->ln_bias = draw(&p, w, -0.5f, 0.5f, ++seed);
+        block->fc1_weight = draw(&p, w * w, -scale, scale, ++seed);
+        block->fc1_bias = draw(&p, w, -0.3f, 0.3f, ++seed);
+        block->fc2_weight = draw(&p, w * w, -scale, scale, ++seed);
+        block->fc2_bias = draw(&p, w, -0.3f, 0.3f, ++seed);
+        block->ada_weight = draw(&p, 3 * w * w, -scale, scale, ++seed);
+        block->ada_bias = draw(&p, 3 * w, -0.5f, 0.5f, ++seed);
+    }
+    h.spec.blocks = h.blocks;
+    h.spec.in_weight = draw(&p, w * c, -0.5f, 0.5f, ++seed);
+    h.spec.in_bias = draw(&p, w, 0, 1, ++seed); /* the residual stream has a mean */
+    h.spec.ada_weight = draw(&p, 2 * w * w, -scale, scale, ++seed);
+    h.spec.ada_bias = draw(&p, 2 * w, -0.5f, 0.5f, ++seed);
+    h.spec.out_weight = draw(&p, 2 * c * w, -scale, scale, ++seed);
+    h.spec.out_bias = draw(&p, 2 * c, -0.3f, 0.3f, ++seed);
+    return h;
+}
+
+void free_head_case(head_case *h)
+{
+    free(h->blocks);
+    free(h->weights);
+}
+
+/* To bf16 and back, if bf16. */
+static double rounded(double x, int bf16)
+{
+    const float f = (float)x;
+    uint32_t bits;
+    if (!bf16) return x;
+    memcpy(&bits, &f, sizeof bits);
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+    float result;
+    memcpy(&result, &bits, sizeof result);
+    return (double)result;
+}
+
+static double silu(double x)
+{
+    return x / (1 + exp(-x));
+}
+
+/* y [out] = weight [out][in] x + bias */
+static void product(const float *weight, const float *bias, int out, int in, const double *x, int bf16, double *y)
+{
+    for (int o = 0; o < out; o++) {
+        y[o] = (double)bias[o];
+        for (int i = 0; i < in; i++) y[o] += rounded((double)weight[(size_t)o * (size_t)in + (size_t)i], bf16) * x[i];
+    }
+}
+
+/* u = (x - mean) / sqrt(var + 1e-6) */
+static void normalise(const double *x, int n, double *u)
+{
+    double mean = 0, square = 0;
+    for (int i = 0; i < n; i++) mean += x[i] / n;
+    for (int i = 0; i < n; i++) square += (x[i] - mean) * (x[i] - mean) / n;
+    for (int i = 0; i < n; i++) u[i] = (x[i] - mean) / sqrt(square + 1e-6);
+}
+
+/* One row. work [8W] */
+static void reference_row(const kern_head_spec *s, const float *state, const float *cond, int bf16, double *work,
+                          float *out)
+{
+    const int w = s->width;
+    double *x = work, *u = x + w, *v = u + w, *c = v + w, *mod = c + w; /* mod [3W] */
+    for (int i = 0; i < s->channels; i++) u[i] = (double)state[i];
+    product(s->in_weight, s->in_bias, w, s->channels, u, 0, x);
+    for (int i = 0; i < w; i++) c[i] = rounded(silu((double)cond[i]), bf16);
+    for (int b = 0; b < s->depth; b++) {
+        const kern_head_block *block = &s->blocks[b];
+        product(block->ada_weight, block->ada_bias, 3 * w, w, c, bf16, mod);
+        for (int i = 0; i < 3 * w; i++) mod[i] = rounded(mod[i], bf16);
+        normalise(x, w, u);
+        for (int i = 0; i < w; i++) {
+            u[i] = u[i] * (double)block->ln_weight[i] + (double)block->ln_bias[i];
+            u[i] = rounded(u[i] * (1 + mod[w + i]) + mod[i], bf16);
+        }
+        product(block->fc1_weight, block->fc1_bias, w, w, u, bf16, v);
+        for (int i = 0; i < w; i++) v[i] = rounded(silu(v[i]), bf16);
+        product(block->fc2_weight, block->fc2_bias, w, w, v, bf16, u);
+        for (int i = 0; i < w; i++) x[i] += mod[2 * w + i] * u[i];
+    }
+    product(s->ada_weight, s->ada_bias, 2 * w, w, c, bf16, mod);
+    normalise(x, w, u);
+    for (int i = 0; i < w; i++) u[i] = u[i] * (1 + mod[w + i]) + mod[i];
+    product(s->out_weight, s->out_bias, 2 * s->channels, w, u, 0, v);
+    for (int i = 0; i < 2 * s->channels; i++) out[i] = (float)v[i];
+}
+
+void head_reference(const head_case *h, const float *x, const float *cond, int rows, int bf16, float *out)
+{
+    const size_t w = (size_t)h->spec.width, c = (size_t)h->spec.channels;
+    double *work = malloc((7 * w + 2 * c) * sizeof *work);
+    assert_non_null(work);
+    for (size_t r = 0; r < (size_t)rows; r++)
+        reference_row(&h->spec, x + r * c, cond + r * w, bf16, work, out + r * 2 * c);
+    free(work);
+}
+
+double head_error(kern_queue *k, const head_case *h, int rows, uint64_t seed)
+{
+    const size_t n = (size_t)rows, w = (size_t)h->spec.width, c = (size_t)h->spec.channels;
+    float *x = even_floats(n * c, -2, 2, seed), *cond = even_floats(n * w, -2, 2, seed + 1);
+    float *want = malloc(n * 2 * c * sizeof *want), *got = malloc(n * 2 * c * sizeof *got);
+    const int step = 0;
+    kern_head *net = NULL;
+    mar_err err = {0};
+    assert_non_null(want);
+    assert_non_null(got);
+    head_reference(h, x, cond, rows, 0, want);
+    assert_ok(k->head->create(k, &h->spec, &net, &err), &err);
+    assert_ok(k->head->plan(k, net, rows, &err), &err);
+    void *state = backend_memory(k, n * c * sizeof *x), *condition = backend_memory(k, n * w * sizeof *cond);
+    void *temb = backend_memory(k, w * sizeof *cond), *mod = backend_memory(k, n * k->head->mod_bytes(net));
+    void *scratch = backend_memory(k, k->head->scratch_bytes(net, rows)), *out = backend_memory(k, n * 2 * c * 4);
+    k->core->upload(k, state, x, n * c * sizeof *x);
+    k->core->upload(k, condition, cond, n * w * sizeof *cond);
+    k->head->modulate(k, net, temb, &step, 1, condition, rows, mod, scratch);
+    k->head->eval(k, net, state, NULL, mod, NULL, rows, out, scratch);
+    k->core->download(k, got, out, n * 2 * c * sizeof *got);
+    assert_ok(kern_check(k, &err), &err);
+    const double error = relative_error(got, want, n * 2 * c);
+    void *memory[] = {state, condition, temb, mod, scratch, out};
+    for (int i = 0; i < 6; i++) k->core->free(k->device, memory[i]);
+    k->head->free(k->device, net);
+    free(x), free(cond), free(want), free(got);
+    return error;
+}
+
+double head_rounding(const head_case *h, int rows, uint64_t seed)
+{
+    const size_t n = (size_t)rows, w = (size_t)h->spec.width, c = (size_t)h->spec.channels;
+    float *x = even_floats(n * c, -2, 2, seed), *cond = even_floats(n * w, -2, 2, seed + 1);
+    float *want = malloc(n * 2 * c * sizeof *want), *got = malloc(n * 2 * c * sizeof *got);
+    assert_non_null(want);
+    assert_non_null(got);
+    head_reference(h, x, cond, rows, 0, want);
+    head_reference(h, x, cond, rows, 1, got);
+    const double error = relative_error(got, want, n * 2 * c);
+    free(x), free(cond), free(want), free(got);
+    return error;
+}

@@ -1,0 +1,30 @@
+/* A diffusion head of random weights, and what the official formulas make of it in double, for the tests of both
+ * backends. */
+#ifndef TESTS_HEAD_CASE_H
+#define TESTS_HEAD_CASE_H
+
+#include "tests/support/support.h"
+
+typedef struct {
+    kern_head_spec spec; /* layer norms have weights in 0.3 .. 2 and biases other than 0 */
+    kern_head_block *blocks;
+    float *weights;
+} head_case;
+
+head_case make_head_case(int width, int depth, int channels, uint64_t seed);
+void free_head_case(head_case *h);
+
+/* n floats, evenly distributed in low .. high. The caller frees them. */
+float *even_floats(size_t n, float low, float high, uint64_t seed);
+
+/* out [rows][2C] = the head at x [rows][C] under SiLU(cond [rows][W]). If bf16, weights of products in the blocks and
+ * of the modulation, their operands, and the blocks' modulation are rounded to bf16, but no sum is, and each layer norm
+ * keeps its own weight and bias. */
+void head_reference(const head_case *h, const float *x, const float *cond, int rows, int bf16, float *out);
+
+/* ||net(x; cond) - head_reference|| / ||head_reference|| on the queue's backend, at `rows` random states. */
+double head_error(kern_queue *k, const head_case *h, int rows, uint64_t seed);
+/* The same of head_reference(bf16). */
+double head_rounding(const head_case *h, int rows, uint64_t seed);
+
+#endif

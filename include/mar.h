@@ -131,7 +131,8 @@ typedef struct mar mar; /* what everything runs on: a GPU, or the CPU with its w
 typedef enum { MAR_BACKEND_AUTO = 0, MAR_BACKEND_CPU, MAR_BACKEND_CUDA } mar_backend;
 
 /* What a handle and all that is made from it have to say: a line without newline, valid during the call. INFO: the
- * handle was opened, a model or VAE loaded, a session created. WARNING: a batch failed. It is called on the thread that
+ * handle was opened, with AUTO why on the CPU; a model or VAE loaded; a session created. WARNING: a batch failed; a
+ * GPU refuses to record steps. It is called on the thread that
  * called the library, so on several at a time if several use the handle. It may make calls on the handle, but none on
  * the session whose call it comes from. */
 typedef enum { MAR_LOG_INFO, MAR_LOG_WARNING } mar_log_level;
@@ -304,12 +305,12 @@ typedef struct mar_session mar_session;
 
 /* A session owns all working memory for up to `max_batch` images at a time, one block on the backend. A step allocates
  * nothing, with three exceptions. Beginning a batch of another size than the last one prepares the products of its
- * shapes. A round of speculation in context full does so, too, as its shapes depend on what was accepted. On a GPU each
- * step of the first batch of a size is recorded for those that follow (mar_stats.recorded_bytes). MAR_ENOMEM names the
- * block's size.
- * `params` is copied. If they come from a program compiled with an older mar.h, the fields that it lacks have their
- * defaults. Those of a newer mar.h are refused. `vae` may be NULL if only tokens are wanted. If it fails, *out is NULL
- * and mar_error of the model's handle has the reason. */
+ * shapes. A round of speculation in context full does so, too, as its shapes depend on what was accepted. On a GPU what
+ * a session does for the second time, such as each step of the second batch of a size, is recorded for those that
+ * follow (mar_stats.recorded_bytes). MAR_ENOMEM names the block's size. `params` is copied. If they come from a program
+ * compiled with an older mar.h, the fields that it lacks have their defaults. Those of a newer mar.h are refused. `vae`
+ * may be NULL if only tokens are wanted. If it fails, *out is NULL and mar_error of the model's handle has the reason.
+ */
 MAR_API mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
                                       mar_session **out);
 MAR_API void mar_session_free(mar_session *s); /* NULL is fine */
@@ -359,7 +360,7 @@ MAR_API void mar_session_on_progress(mar_session *s, mar_progress_function *f, v
 
 /* On a GPU: the session goes on on the host's stream, a cudaStream_t of the session's GPU, which must outlive the
  * session or its next mar_session_set_stream; NULL: on its own again. Waits for what the session has begun. MAR_EARG on
- * a CPU. */
+ * a CPU, and for cudaStreamPerThread, which is another stream on every thread. */
 MAR_API mar_status mar_session_set_stream(mar_session *s, void *stream);
 
 /* After the last step. Tokens: float [n][seq_len][token_dim], as the model predicts them (before /0.2325).
@@ -416,6 +417,13 @@ MAR_API mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step);
 /* One line that says what the session's output is, given its parameters: "exact: the target's law", "approximate: ...".
  * Valid as long as the session. */
 MAR_API const char *mar_session_guarantee(const mar_session *s);
+
+/* How the backend computes this session's batches, for reports, to `text`, char [size]; returns it, or "" if there is
+ * none. One line: which way the head takes on this device, and why not a faster one; of a GPU how many recordings there
+ * are, and, if the device refuses some, why: "head: persistent kernel up to 64 rows, clusters of 2 blocks, 6 of 6
+ * products in shared memory; 14 recordings". 1024 bytes have room. The first part is in the log when a model is loaded,
+ * and a refused recording is a WARNING there. */
+MAR_API const char *mar_session_description(const mar_session *s, char *text, size_t size);
 
 /* --- files ---------------------------------------------------------------------------------------- */
 

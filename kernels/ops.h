@@ -183,8 +183,9 @@ typedef struct {
     /* Adds the time since the last lap to *seconds; NULL only starts the clock. The sum is complete when `download` or
      * `finish` next returns. At most some thousand laps fit between two waits. */
     void (*lap)(kern_queue *k, double *seconds);
-    /* Runs body(arg), a sequence of operations. A backend that can, records it at the first call (*recording NULL) and
-     * replays it later; then body's calls only hand over their host arrays.
+    /* Runs body(arg), a sequence of operations. A backend that can, records it at the second call with the same
+     * recording (*recording is NULL at the first) and replays it from then on; then body's calls only hand over their
+     * host arrays. Work that the device refuses to record is run at each call.
      *   - At each call with the same recording the operations, their order, scalars and backend addresses are the same;
      *     contents of host arrays may differ.
      *   - body calls no alloc, free, create, plan, download, finish, lap, similarity, first_nonfinite or speculate_*.
@@ -238,7 +239,10 @@ typedef struct {
  * bytes; its layout is the backend's own. Both backends fold the blocks' layer norms into it (kernels/adaln.h). */
 typedef struct {
     mar_status (*create)(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
-    void (*free)(kern_device *d, kern_head *h);            /* NULL is fine */
+    void (*free)(kern_device *d, kern_head *h); /* NULL is fine */
+    /* How the backend computes this head on this device, and why not in a faster way: one line without newline, valid
+     * as long as the head. */
+    const char *(*describe)(const kern_head *h);
     size_t (*mod_bytes)(const kern_head *h);               /* of one modulation row */
     size_t (*scratch_bytes)(const kern_head *h, int rows); /* working memory of `modulate` and `eval` */
     /* Prepares for calls on this queue with this row count, so that the operations below allocate nothing. */
@@ -338,11 +342,14 @@ struct kern_queue {
     const kern_core_ops *core; /* the device's tables */
     const kern_head_ops *head;
     const kern_conv_ops *conv;
-    size_t recorded_bytes; /* memory of its recordings, without what the driver takes for them */
-    const int *cancel;     /* the user's, or NULL. Any thread may set it to 1 (__atomic_store_n), which fails the queue
-                            * with MAR_ECANCELLED at its next operation */
-    mar_status failed;     /* the first failure of an operation that returns nothing; it stays until recover */
-    mar_err failure;       /* the message of that failure */
+    size_t recorded_bytes;  /* memory of its recordings, without what the driver takes for them */
+    int recordings;         /* recordings that are replayed */
+    int unrecorded;         /* recordings that the device has refused, so that their bodies do the work at every use */
+    mar_err why_unrecorded; /* why the first of these was refused; it stays when that is freed */
+    const int *cancel;      /* the user's, or NULL. Any thread may set it to 1 (__atomic_store_n), which fails the queue
+                             * with MAR_ECANCELLED at its next operation */
+    mar_status failed;      /* the first failure of an operation that returns nothing; it stays until recover */
+    mar_err failure;        /* the message of that failure */
     kern_watching watch;
 };
 
@@ -374,7 +381,8 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
 /* Opens the CUDA backend on GPU number `device`. dtype F32, BF16 or AUTO, which is bf16. In a library built without the
  * CUDA toolkit this function's address is NULL. */
 __attribute__((weak)) mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **out, mar_err *err);
-/* Number of GPUs that the CUDA backend can use; 0 without driver or device. */
-__attribute__((weak)) int kern_cuda_devices(void);
+/* Number of GPUs that the CUDA backend can use; 0 without driver or device. *why, which may be NULL, says why there are
+ * no more. */
+__attribute__((weak)) int kern_cuda_devices(mar_err *why);
 
 #endif

@@ -67,9 +67,12 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
         status = load(m, file, heads, out, &err);
     }
     wt_close(file);
-    if (status == MAR_OK)
-        mar_log(m, MAR_LOG_INFO, "model %s: %ld parameters, loaded in %.3g s", path, (*out)->config.parameters,
-                mar_now() - start);
+    if (status == MAR_OK) {
+        char how[ERR_TEXT_MAX];
+        (*out)->engine->describe(*out, how, sizeof how);
+        mar_log(m, MAR_LOG_INFO, "model %s: %ld parameters, loaded in %.3g s; %s", path, (*out)->config.parameters,
+                mar_now() - start, how);
+    }
     return mar_result(m, status, &err);
 }
 

@@ -30,6 +30,8 @@ struct mar_engine {
      * of the model. */
     mar_status (*load)(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err);
     void (*unload)(mar_model *model); /* when no session uses it any more, on any thread. NULL is fine */
+    /* How the backend computes it, where there is more than one way: "head: matrix products in bf16". */
+    void (*describe)(const mar_model *model, char *text, size_t size);
 
     /* Generation of up to max_images images at a time, on queue k, which must outlive it. `params` has been read
      * (mar_params_read); the engine checks it against the model and keeps its own copy, with automatic values filled

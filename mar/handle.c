@@ -16,11 +16,21 @@ static int cuda_is_elsewhere(void)
     return process != 0 && process != (int)getpid();
 }
 
-/* AUTO takes a GPU where there is one: that it cannot be used is then an error, not a reason to compute slowly. */
-static mar_backend choose(mar_backend asked)
+/* The number of GPUs, and why there are no more, if `why` is not NULL. */
+static int count_gpus(mar_err *why)
+{
+    if (!kern_cuda_open || !kern_cuda_devices || cuda_is_elsewhere()) return 0;
+    const int count = kern_cuda_devices(why);
+    if (count > 0) atomic_store(&cuda_process, (int)getpid());
+    return count;
+}
+
+/* AUTO takes a GPU where there is one: that it cannot be used is then an error, not a reason to compute slowly. `why`
+ * says why it takes the CPU, where the library has CUDA. */
+static mar_backend choose(mar_backend asked, mar_err *why)
 {
     if (asked != MAR_BACKEND_AUTO) return asked;
-    return mar_gpu_count() > 0 || cuda_is_elsewhere() ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU;
+    return count_gpus(why) > 0 || cuda_is_elsewhere() ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU;
 }
 
 static mar_status open_backend(mar *m, const mar_options *o, mar_err *err)
@@ -60,7 +70,7 @@ mar_status mar_open(const mar_options *options, mar **out)
 {
     static atomic_uint_fast64_t handles;
     const mar_options defaults = {0};
-    mar_err err = {0};
+    mar_err err = {0}, why_cpu = {0};
     if (mar_check_given(out, "out", &err) != MAR_OK) return mar_result(NULL, MAR_EARG, &err);
     if (!options) options = &defaults;
     *out = NULL;
@@ -74,9 +84,13 @@ mar_status mar_open(const mar_options *options, mar **out)
     m->log_user = options->log_user;
     m->allow_nonfinite = options->allow_nonfinite;
     mar_status status = check_options(options, &err);
-    if (status == MAR_OK) m->backend = choose(options->backend);
+    if (status == MAR_OK) m->backend = choose(options->backend, &why_cpu);
     if (status == MAR_OK) status = open_backend(m, options, &err);
-    if (status == MAR_OK) mar_log(m, MAR_LOG_INFO, "libmar %s on %s", mar_version(), mar_backend_description(m));
+    if (status == MAR_OK) {
+        const int told = m->backend == MAR_BACKEND_CPU && why_cpu.text[0];
+        mar_log(m, MAR_LOG_INFO, "libmar %s on %s%s%s", mar_version(), mar_backend_description(m), told ? "; " : "",
+                told ? why_cpu.text : "");
+    }
     if (status != MAR_OK) m->why = err;
     return mar_result(m, status, &err);
 }
@@ -170,8 +184,5 @@ const char *mar_backend_description(const mar *m)
 
 int mar_gpu_count(void)
 {
-    if (!kern_cuda_open || !kern_cuda_devices || cuda_is_elsewhere()) return 0;
-    const int count = kern_cuda_devices();
-    if (count > 0) atomic_store(&cuda_process, (int)getpid());
-    return count;
+    return count_gpus(NULL);
 }

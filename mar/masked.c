@@ -404,6 +404,12 @@ static mar_status plan(mar_generation *generation, int images, mar_err *err)
 /* --- what it says --------------------------------------------------------------------------------------------------
  */
 
+static void describe(const mar_model *model, char *text, size_t size)
+{
+    const diff_head *head = &mar_masked_model_of(model)->head;
+    snprintf(text, size, "head: %s", head->device->head->describe(head->net));
+}
+
 static const mar_params *params_of(const mar_generation *g)
 {
     return &((const mar_masked *)g)->params;
@@ -456,6 +462,7 @@ const mar_engine mar_masked_engine = {
     .recognise = mar_config_recognise,
     .load = mar_masked_load,
     .unload = mar_masked_unload,
+    .describe = describe,
     .create = create,
     .free = destroy,
     .params = params_of,

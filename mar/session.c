@@ -4,6 +4,7 @@
 #include "mar/params.h"
 #include "mar/vae.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 struct mar_session {
@@ -32,6 +33,7 @@ struct mar_session {
     mar_status dropped; /* why it was dropped; MAR_OK: it was not */
     mar_err why;        /* the message of that */
     double total_s, vae_s, vae_flop;
+    int told; /* the log has a line that steps cannot be recorded */
 };
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
@@ -87,6 +89,15 @@ static mar_status report(mar_session *s)
     if (!s->progress) return MAR_OK;
     s->progress(s->progress_user, s, &p);
     return mar_check_handle(s->model->m, &s->err);
+}
+
+/* Tells the log, once, that the device refuses to record what the session repeats. */
+static void tell_unrecorded(mar_session *s)
+{
+    if (s->told || s->k->unrecorded == 0) return;
+    s->told = 1;
+    mar_log(s->model->m, MAR_LOG_WARNING, "steps are run without being recorded, which takes longer: %s",
+            s->k->why_unrecorded.text);
 }
 
 void mar_session_cancel(mar_session *s)
@@ -315,6 +326,7 @@ mar_status mar_session_step(mar_session *s)
     const int whole = status == MAR_OK && k->failed == MAR_OK && mar_session_done(s);
     if (status == MAR_OK) status = kern_check(k, &s->err);
     k->core->leave(k);
+    tell_unrecorded(s);
     if (status == MAR_OK) {
         status = report(s);
         if (status == MAR_OK) status = kern_check(k, &s->err); /* whether it was cancelled there */
@@ -494,6 +506,22 @@ const mar_params *mar_session_get_params(const mar_session *s)
 const char *mar_session_guarantee(const mar_session *s)
 {
     return s ? s->model->engine->guarantee(s->generation) : "";
+}
+
+const char *mar_session_description(const mar_session *s, char *text, size_t size)
+{
+    char head[ERR_TEXT_MAX], draft[ERR_TEXT_MAX] = "", recordings[64] = "", refused[ERR_TEXT_MAX + 32] = "";
+    if (!text || size == 0) return "";
+    text[0] = '\0';
+    if (!is_usable(s)) return text;
+    const kern_queue *k = s->k;
+    s->model->engine->describe(s->model, head, sizeof head);
+    if (s->draft) s->draft->engine->describe(s->draft, draft, sizeof draft);
+    if (k->recordings + k->unrecorded > 0)
+        snprintf(recordings, sizeof recordings, "; %d recording%s", k->recordings, k->recordings == 1 ? "" : "s");
+    if (k->unrecorded > 0) snprintf(refused, sizeof refused, ", %d refused: %s", k->unrecorded, k->why_unrecorded.text);
+    snprintf(text, size, "%s%s%s%s%s", head, s->draft ? "; draft's " : "", draft, recordings, refused);
+    return text;
 }
 
 mar_generation *mar_session_generation(mar_session *s)

@@ -78,7 +78,7 @@ static void print_row(const char *name, double seconds, double flop, double peak
            100 * flop / seconds / peak);
 }
 
-static void print_table(const bench_options *o, const mar_stats *t, double peak, const char *backend)
+static void print_table(const bench_options *o, const mar_stats *t, double peak, const char *backend, const char *how)
 {
     const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop;
     char ways[2048], path[8192];
@@ -87,7 +87,7 @@ static void print_table(const bench_options *o, const mar_stats *t, double peak,
     printf("num_iter %d, num_sampling_steps %d, cfg %g, batch %d; working memory %.1f MB", o->run.used.num_iter,
            o->run.used.num_sampling_steps, (double)o->run.used.cfg, o->batch, (double)t->arena_bytes / 1e6);
     if (t->recorded_bytes) printf(", and %.1f MB of recorded steps", (double)t->recorded_bytes / 1e6);
-    printf("\n\n");
+    printf("\n%s\n\n", how);
     printf("%-8s %9s %9s %9s %8s\n", "", "s/image", "TFLOP", "GFLOP/s", "of peak");
     print_row("encoder", t->encoder_s, t->encoder_flop, peak, o->batch);
     print_row("decoder", t->decoder_s, t->decoder_flop, peak, o->batch);
@@ -109,12 +109,13 @@ static void print_table(const bench_options *o, const mar_stats *t, double peak,
            flop / peak / o->batch);
 }
 
-static int print_json(const bench_options *o, const mar_stats *t, double peak, const char *backend)
+static int print_json(const bench_options *o, const mar_stats *t, double peak, const char *backend, const char *how)
 {
     const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop, n = o->batch;
     cJSON *root = tool_json();
     cJSON_AddStringToObject(root, "model", o->run.model);
     cJSON_AddStringToObject(root, "backend", backend);
+    cJSON_AddStringToObject(root, "computed", how);
     params_record(&o->run, cJSON_AddObjectToObject(root, "parameters"));
     cJSON_AddNumberToObject(root, "batch", o->batch);
     cJSON_AddNumberToObject(root, "seconds_per_image", t->total_s / n);
@@ -149,10 +150,12 @@ static int run(bench_options *o, const run_models *models)
         exit_status = tool_error("%s", mar_error(models->library));
     if (exit_status == 0) exit_status = measure(o, &measured, &stats);
     const char *backend = mar_backend_description(models->library);
+    char how[1024];
+    mar_session_description(measured.session, how, sizeof how);
     if (exit_status == 0 && o->json)
-        exit_status = print_json(o, &stats, peak, backend);
+        exit_status = print_json(o, &stats, peak, backend, how);
     else if (exit_status == 0)
-        print_table(o, &stats, peak, backend);
+        print_table(o, &stats, peak, backend, how);
     mar_session_free(measured.session);
     return exit_status;
 }

@@ -287,6 +287,7 @@ static const kern_core_ops cpu_core_ops = {
 static const kern_head_ops cpu_head_ops = {
     .create = cpu_head_create,
     .free = cpu_head_free,
+    .describe = cpu_head_describe,
     .mod_bytes = cpu_head_mod_bytes,
     .scratch_bytes = cpu_head_scratch_bytes,
     .plan = cpu_head_plan,

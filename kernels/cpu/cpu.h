@@ -122,6 +122,7 @@ mar_status cpu_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int he
 
 mar_status cpu_head_create(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
 void cpu_head_free(kern_device *d, kern_head *h);
+const char *cpu_head_describe(const kern_head *h);
 size_t cpu_head_mod_bytes(const kern_head *h);
 size_t cpu_head_scratch_bytes(const kern_head *h, int rows);
 mar_status cpu_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *err);

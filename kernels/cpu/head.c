@@ -32,6 +32,11 @@ size_t cpu_head_mod_bytes(const kern_head *h)
     return mod_final_offset(h) + 2u * (size_t)h->width * sizeof(float);
 }
 
+const char *cpu_head_describe(const kern_head *h)
+{
+    return h->act_size == sizeof(float) ? "matrix products in f32" : "matrix products in bf16";
+}
+
 /* `modulate` needs act [rows][W]; `eval` needs float x and y, act u and v, all [rows][W], and the states [rows][C]. */
 size_t cpu_head_scratch_bytes(const kern_head *h, int rows)
 {

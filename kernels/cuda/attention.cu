@@ -394,6 +394,7 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
     if (any_shared(head_dim) > c->device->shared_bytes)
         return err_set(err, MAR_EBACKEND, "attention with heads of %d elements: this GPU takes up to %d", head_dim,
                        ((int)(c->device->shared_bytes / sizeof(per_query)) - ANY_KEYS - 3) / 2);
+    const CUcontext before = cuda_switch(c->device->context);
     if (on_tensor_cores(c, head_dim))
         error = cudaFuncSetAttribute(attend_of[head_dim / 16 - 1], cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      (int)attend_shared(head_dim));
@@ -402,6 +403,7 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
                                                        (int)c->device->shared_bytes)
                                 : cudaFuncSetAttribute(attend_any<float>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                        (int)c->device->shared_bytes);
+    (void)cuda_switch(before);
     return cuda_status(error, "shared memory for attention", err);
 }
 

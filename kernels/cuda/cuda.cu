@@ -26,12 +26,58 @@ int cuda_ok(cuda_queue *c, cudaError_t error, const char *what)
     return 0;
 }
 
-int cuda_switch(int number)
+/* --- contexts --------------------------------------------------------------------------------------------- */
+
+/* The driver's functions, which the runtime has loaded: nothing here is linked with the driver. */
+static struct {
+    CUresult (*device_get)(CUdevice *device, int number);
+    CUresult (*retain)(CUcontext *context, CUdevice device);
+    CUresult (*get_current)(CUcontext *context);
+    CUresult (*set_current)(CUcontext context);
+} driver;
+static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
+
+template <typename F> static void find_function(const char *name, F *function)
 {
-    int before = number;
-    (void)cudaGetDevice(&before);
-    if (before != number && cudaSetDevice(number) != cudaSuccess) (void)cudaGetLastError(); /* the next call says so */
+    void *found = NULL;
+    const unsigned version = 12000; /* of the function's interface; a driver that is new enough has it */
+    if (cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault) != cudaSuccess) {
+        (void)cudaGetLastError();
+        found = NULL;
+    }
+    *function = (F)found;
+}
+
+static void find_driver(void)
+{
+    find_function("cuDeviceGet", &driver.device_get);
+    find_function("cuDevicePrimaryCtxRetain", &driver.retain);
+    find_function("cuCtxGetCurrent", &driver.get_current);
+    find_function("cuCtxSetCurrent", &driver.set_current);
+}
+
+CUcontext cuda_switch(CUcontext context)
+{
+    CUcontext before = NULL;
+    (void)driver.get_current(&before);
+    if (before != context) (void)driver.set_current(context); /* if it fails, the next call says so */
     return before;
+}
+
+/* The primary context of the GPU. It is never released: the runtime works in it, and keeps it until the process ends.
+ */
+static mar_status take_context(cuda_device *d, mar_err *err)
+{
+    CUdevice device = 0;
+    (void)pthread_once(&driver_once, find_driver);
+    if (!driver.device_get || !driver.retain || !driver.get_current || !driver.set_current)
+        return err_set(err, MAR_EBACKEND, "the NVIDIA driver has no functions for contexts; use the CPU backend");
+    CUresult error = driver.device_get(&device, d->number);
+    if (error == CUDA_SUCCESS) error = driver.retain(&d->context, device);
+    if (error == CUDA_SUCCESS) return MAR_OK;
+    return err_set(err, error == CUDA_ERROR_OUT_OF_MEMORY ? MAR_ENOMEM : MAR_EBACKEND,
+                   "choosing the GPU: the driver's error %d%s", (int)error,
+                   error == CUDA_ERROR_OUT_OF_MEMORY ? ", out of memory" : "");
 }
 
 /* --- memory ----------------------------------------------------------------------------------------------- */
@@ -75,7 +121,7 @@ mar_status cuda_alloc(kern_device *device, size_t bytes, void **out, mar_err *er
 {
     cuda_device *d = cuda_device_of(device);
     const size_t size = bytes ? bytes : 1;
-    const int before = cuda_switch(d->number);
+    const CUcontext before = cuda_switch(d->context);
     const cudaError_t error = alloc_cleared(d, size, out);
     const mar_status status = error == cudaErrorMemoryAllocation ? out_of_memory(size, err)
                                                                  : cuda_status(error, "allocating GPU memory", err);
@@ -86,7 +132,7 @@ mar_status cuda_alloc(kern_device *device, size_t bytes, void **out, mar_err *er
 void cuda_free(kern_device *d, void *p)
 {
     if (!p) return;
-    const int before = cuda_switch(cuda_device_of(d)->number);
+    const CUcontext before = cuda_switch(cuda_device_of(d)->context);
     (void)cudaFree(p);
     (void)cuda_switch(before);
 }
@@ -105,9 +151,16 @@ static void upload(kern_queue *k, void *dst, const void *src, size_t bytes)
     }
 }
 
+/* What is done when the stream is idle. */
+static void settle(cuda_queue *c)
+{
+    cuda_laps_settle(c);
+    cuda_stage_settle(c);
+}
+
 static void wait(cuda_queue *c, const char *what)
 {
-    if (cuda_ok(c, cudaStreamSynchronize(c->stream), what)) cuda_settle(c);
+    if (cuda_ok(c, cudaStreamSynchronize(c->stream), what)) settle(c);
 }
 
 /* It waits after a failure and a cancel, too: what was begun before may still run. */
@@ -135,6 +188,14 @@ static mar_status check_load(cuda_queue *c, mar_err *err)
     return kern_check(&c->base, err);
 }
 
+/* Frees memory that the queue may still be writing to. */
+static void free_unfinished(cuda_queue *c, void **p)
+{
+    (void)cudaStreamSynchronize(c->stream);
+    cuda_free(&c->device->base, *p);
+    *p = NULL;
+}
+
 mar_status cuda_alloc_copy(cuda_queue *c, const void *host, size_t bytes, void **out, mar_err *err)
 {
     *out = NULL;
@@ -143,10 +204,7 @@ mar_status cuda_alloc_copy(cuda_queue *c, const void *host, size_t bytes, void *
     if (status != MAR_OK || bytes == 0) return status;
     cudaError_t error = cudaMemcpyAsync(*out, host, bytes, cudaMemcpyHostToDevice, c->stream);
     if (error == cudaSuccess) error = cudaStreamSynchronize(c->stream);
-    if (error != cudaSuccess) {
-        cuda_free(&c->device->base, *out);
-        *out = NULL;
-    }
+    if (error != cudaSuccess) free_unfinished(c, out);
     return cuda_status(error, "uploading weights", err);
 }
 
@@ -167,10 +225,7 @@ mar_status cuda_alloc_floats(cuda_queue *c, const float *host, size_t n, int f32
     }
     if (status == MAR_OK) status = cuda_status(cudaStreamSynchronize(c->stream), "uploading weights", err);
     if (status == MAR_OK) status = kern_check(&c->base, err);
-    if (status != MAR_OK) {
-        cuda_free(&c->device->base, *out);
-        *out = NULL;
-    }
+    if (status != MAR_OK) free_unfinished(c, out);
     return status;
 }
 
@@ -180,9 +235,10 @@ static void queue_free(kern_queue *k)
 {
     if (!k) return;
     cuda_queue *c = cuda_of(k);
-    const int before = cuda_switch(c->device->number);
+    const CUcontext before = cuda_switch(c->device->context);
     if (c->stream) (void)cudaStreamSynchronize(c->stream);
     cuda_stage_close(c);
+    cuda_laps_close(c);
     cuda_memory_free(c);
     cuda_free(&c->device->base, c->patches);
     cuda_free(&c->device->base, c->workspace);
@@ -196,6 +252,7 @@ static mar_status open_parts(cuda_queue *c, mar_err *err)
     mar_status status = cuda_status(cudaStreamCreateWithFlags(&c->own, cudaStreamNonBlocking), "opening a stream", err);
     c->stream = c->own;
     if (status == MAR_OK) status = cuda_stage_open(c, err);
+    if (status == MAR_OK) status = cuda_laps_open(c, err);
     c->workspace_bytes = WORKSPACE_BYTES;
     if (status == MAR_OK) status = cuda_alloc(&c->device->base, c->workspace_bytes, &c->workspace, err);
     return status;
@@ -208,7 +265,7 @@ static mar_status queue_create(kern_device *d, kern_queue **out, mar_err *err)
     if (!c) return err_set(err, MAR_ENOMEM, "out of memory");
     kern_queue_init(&c->base, d);
     c->device = cuda_device_of(d);
-    const int before = cuda_switch(c->device->number);
+    const CUcontext before = cuda_switch(c->device->context);
     const mar_status status = open_parts(c, err);
     (void)cuda_switch(before);
     if (status != MAR_OK) {
@@ -222,7 +279,7 @@ static mar_status queue_create(kern_device *d, kern_queue **out, mar_err *err)
 static void enter(kern_queue *k)
 {
     cuda_queue *c = cuda_of(k);
-    const int before = cuda_switch(c->device->number);
+    const CUcontext before = cuda_switch(c->device->context);
     if (c->entered++ == 0) c->outside = before;
 }
 
@@ -238,18 +295,22 @@ static void recover(kern_queue *k)
     if (!cuda_outside_recording(c, "a recovery")) return;
     const cudaError_t error = cudaStreamSynchronize(c->stream);
     (void)cudaGetLastError(); /* clears it */
-    cuda_forget_laps(c);
+    cuda_laps_forget(c);
     k->failed = MAR_OK;
-    if (cuda_ok(c, error, "waiting for the GPU")) cuda_settle(c); /* an error that stays is returned by every call */
+    if (cuda_ok(c, error, "waiting for the GPU")) settle(c); /* an error that stays is returned by every call */
 }
 
 static mar_status set_stream(kern_queue *k, void *stream, mar_err *err)
 {
     cuda_queue *c = cuda_of(k);
     if (!cuda_outside_recording(c, "another stream")) return kern_check(k, err);
+    if (stream == (void *)cudaStreamPerThread)
+        return err_set(err, MAR_EARG,
+                       "the stream is cudaStreamPerThread, which is another one on every thread: expected a stream "
+                       "that was created, cudaStreamLegacy, or NULL");
     const cudaError_t error = cudaStreamSynchronize(c->stream);
     if (error == cudaSuccess) {
-        cuda_settle(c);
+        settle(c);
         c->stream = stream ? (cudaStream_t)stream : c->own;
     }
     return cuda_status(error, "waiting for the GPU", err);
@@ -298,6 +359,7 @@ static kern_head_ops make_head_table(void)
     kern_head_ops t = {};
     t.create = cuda_head_create;
     t.free = cuda_head_free;
+    t.describe = cuda_head_describe;
     t.mod_bytes = cuda_head_mod_bytes;
     t.scratch_bytes = cuda_head_scratch_bytes;
     t.plan = cuda_head_plan;
@@ -333,15 +395,28 @@ static kern_conv_ops make_conv_table(void)
 
 /* --- devices ---------------------------------------------------------------------------------------------- */
 
+/* Why CUDA knows no GPU. The runtime needs a driver of its own major version, which is named as nvidia-smi does: by the
+ * CUDA version that it supports. Without any driver the runtime's error is that of one that is too old. */
+static mar_status no_gpu(cudaError_t error, mar_err *err)
+{
+    int version = 0;
+    const int needed = CUDART_VERSION / 1000;
+    (void)cudaGetLastError();
+    if (cudaDriverGetVersion(&version) != cudaSuccess) (void)cudaGetLastError();
+    if (version == 0) return err_set(err, MAR_EBACKEND, "no GPU: there is no NVIDIA driver; use the CPU backend");
+    if (error == cudaErrorInsufficientDriver || version < 1000 * needed)
+        return err_set(err, MAR_EBACKEND,
+                       "the NVIDIA driver is too old: it supports CUDA %d.%d, expected CUDA %d.0 or later%s; use the "
+                       "CPU backend",
+                       version / 1000, version % 1000 / 10, needed, needed == 13 ? " (driver R580 or later)" : "");
+    return err_set(err, MAR_EBACKEND, "no GPU: %s; use the CPU backend", cudaGetErrorString(error));
+}
+
 static mar_status check_device(int device, cudaDeviceProp *properties, mar_err *err)
 {
     int devices = 0;
     const cudaError_t error = cudaGetDeviceCount(&devices);
-    if (error != cudaSuccess || devices == 0) {
-        (void)cudaGetLastError();
-        return err_set(err, MAR_EBACKEND, "no GPU: %s; use the CPU backend",
-                       cudaGetErrorString(error != cudaSuccess ? error : cudaErrorNoDevice));
-    }
+    if (error != cudaSuccess || devices == 0) return no_gpu(error != cudaSuccess ? error : cudaErrorNoDevice, err);
     if (device < 0 || device >= devices)
         return err_set(err, MAR_EARG, "GPU number %d: expected 0..%d, there %s %d", device, devices - 1,
                        devices == 1 ? "is" : "are", devices);
@@ -387,8 +462,6 @@ static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *
 {
     if (pthread_mutex_init(&d->lock, NULL) != 0) return err_set(err, MAR_ENOMEM, "out of memory for a lock");
     d->has_lock = 1;
-    mar_status status = cuda_status(cudaSetDevice(d->number), "choosing the GPU", err);
-    if (status != MAR_OK) return status;
     set_l2_aside(d, (size_t)p->persistingL2CacheMaxSize);
     const cublasStatus_t created = cublasLtCreate(&d->lt);
     if (created != CUBLAS_STATUS_SUCCESS)
@@ -396,10 +469,9 @@ static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *
     return cuda_status(cudaStreamCreateWithFlags(&d->zeroing, cudaStreamNonBlocking), "opening a stream", err);
 }
 
-static void close_device(kern_device *device)
+static void close_opened(cuda_device *d)
 {
-    cuda_device *d = cuda_device_of(device);
-    const int before = cuda_switch(d->number);
+    const CUcontext before = cuda_switch(d->context);
     cuda_matmuls_free(d);
     if (d->zeroing) (void)cudaStreamDestroy(d->zeroing);
     cuda_disturb_begin();
@@ -407,6 +479,12 @@ static void close_device(kern_device *device)
     cuda_disturb_end();
     if (d->has_lock) (void)pthread_mutex_destroy(&d->lock);
     (void)cuda_switch(before);
+}
+
+static void close_device(kern_device *device)
+{
+    cuda_device *d = cuda_device_of(device);
+    if (d->context) close_opened(d);
     free(d);
 }
 
@@ -431,9 +509,12 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     d->number = device;
     d->bf16 = dtype != MAR_DTYPE_F32;
     describe(d, &properties);
-    const int before = cuda_switch(device);
-    status = open_device(d, &properties, err);
-    (void)cuda_switch(before);
+    status = take_context(d, err);
+    if (status == MAR_OK) {
+        const CUcontext before = cuda_switch(d->context);
+        status = open_device(d, &properties, err);
+        (void)cuda_switch(before);
+    }
     if (status != MAR_OK) {
         close_device(&d->base);
         return status;
@@ -443,10 +524,10 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
 }
 
 /* Counts from GPU 0 up to the first that is too old. */
-extern "C" int kern_cuda_devices(void)
+extern "C" int kern_cuda_devices(mar_err *why)
 {
     int usable = 0;
     cudaDeviceProp properties;
-    while (check_device(usable, &properties, NULL) == MAR_OK) usable++;
+    while (check_device(usable, &properties, why) == MAR_OK) usable++;
     return usable;
 }

@@ -14,6 +14,7 @@ extern "C" {
 }
 
 #include <cublasLt.h>
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <float.h>
@@ -23,8 +24,8 @@ extern "C" {
 typedef __nv_bfloat16 bf16;
 
 struct cuda_matmul; /* linear.cu: how a product is computed */
-struct cuda_stage;  /* recording.cu: host arrays on their way to the device */
-struct cuda_laps;   /* recording.cu: times to be added */
+struct cuda_stage;  /* staging.cu: host arrays on their way to the device */
+struct cuda_laps;   /* laps.cu: times to be added */
 struct cuda_memory; /* persistent.cu: working memory of the persistent kernels */
 
 /* Any thread may use it at any time: what is set after opening is behind the lock. */
@@ -32,6 +33,7 @@ typedef struct {
     kern_device base;           /* must be first: a kern_device * points at a cuda_device */
     int bf16;                   /* act is bf16, else float */
     int number;                 /* CUDA's number of the GPU */
+    CUcontext context;          /* the GPU's primary context, in which the runtime works, too */
     int multiprocessors;        /* of the GPU */
     int major;                  /* of its compute capability */
     size_t shared_bytes;        /* the most shared memory a block can have, with opt-in */
@@ -57,8 +59,8 @@ typedef struct {
     struct cuda_memory *memory; /* the newest, which is the largest; NULL until a plan needs it */
     struct cuda_stage *stage;
     struct cuda_laps *laps;
-    int entered; /* enters without their leave */
-    int outside; /* the thread's current GPU before the first of them */
+    int entered;       /* enters without their leave */
+    CUcontext outside; /* the thread's context before the first of them; NULL: it had none */
 } cuda_queue;
 
 static inline cuda_device *cuda_device_of(kern_device *d)
@@ -74,8 +76,10 @@ static inline cuda_queue *cuda_of(kern_queue *k)
 mar_status cuda_status(cudaError_t error, const char *what, mar_err *err);
 /* The same for an operation that returns nothing: an error goes to kern_fail. Returns whether there is none. */
 int cuda_ok(cuda_queue *c, cudaError_t error, const char *what);
-/* Makes GPU `number` the thread's current one and returns the number of the one before. */
-int cuda_switch(int number);
+/* Makes a device's context the thread's current one, and so its GPU. Returns the one before, NULL if the thread had
+ * none, for another call that gives it back. cudaSetDevice would not do: to give a thread without a context its GPU
+ * back, it would make one there, which takes hundreds of megabytes of a GPU that nobody uses. */
+CUcontext cuda_switch(CUcontext context);
 /* The table's alloc and free. They do not change the thread's current GPU. */
 mar_status cuda_alloc(kern_device *d, size_t bytes, void **out, mar_err *err);
 void cuda_free(kern_device *d, void *p);
@@ -84,7 +88,7 @@ mar_status cuda_alloc_copy(cuda_queue *c, const void *host, size_t bytes, void *
 /* Allocates n operands, or n floats if f32, and fills them from host floats, at load. Overwrites the workspace. */
 mar_status cuda_alloc_floats(cuda_queue *c, const float *host, size_t n, int f32, void **out, mar_err *err);
 
-/* recording.cu: returns a device copy of `bytes` of host memory, 128-byte aligned and valid for the current operation;
+/* staging.cu: returns a device copy of `bytes` of host memory, 128-byte aligned and valid for the current operation;
  * NULL for NULL. An operation calls it once for each of its host arrays, always in the same order. */
 const void *cuda_stage_bytes(cuda_queue *c, const void *host, size_t bytes);
 template <typename T> static inline const T *cuda_stage(cuda_queue *c, const T *host, size_t n)
@@ -99,7 +103,7 @@ int cuda_live(cuda_queue *c);
  * cache's own calls. Waits until nobody records, in the whole process. */
 void cuda_disturb_begin(void);
 void cuda_disturb_end(void);
-/* Whether a recording's body is running. */
+/* Whether a recording's body is running, which is then not doing its work at once. */
 int cuda_in_recording(const cuda_queue *c);
 /* Whether no recording's body is running. If one is, fails with "internal error: <what> inside a recording". */
 int cuda_outside_recording(cuda_queue *c, const char *what);
@@ -204,14 +208,24 @@ static __device__ inline double cuda_warp_sum(double x)
 
 /* --- entries of the table, by file ------------------------------------------------------------------------- */
 
+/* staging.cu */
+mar_status cuda_stage_open(cuda_queue *c, mar_err *err); /* creates c->stage */
+void cuda_stage_close(cuda_queue *c);
+void cuda_stage_settle(cuda_queue *c); /* to be called when the stream is idle: frees old rings */
+
+/* laps.cu */
+mar_status cuda_laps_open(cuda_queue *c, mar_err *err); /* creates c->laps */
+void cuda_laps_close(cuda_queue *c);
+void cuda_laps_settle(cuda_queue *c); /* to be called when the stream is idle: adds up laps */
+void cuda_laps_forget(cuda_queue *c); /* those that are not added yet; the next lap starts the clock */
+void cuda_lap(kern_queue *k, double *seconds);
+
 /* recording.cu */
 void cuda_replay(kern_queue *k, kern_recording **recording, void (*body)(void *arg), void *arg);
 void cuda_recording_free(kern_queue *k, kern_recording *recording);
-void cuda_lap(kern_queue *k, double *seconds);
-mar_status cuda_stage_open(cuda_queue *c, mar_err *err); /* creates c->stage and c->laps */
-void cuda_stage_close(cuda_queue *c);
-void cuda_settle(cuda_queue *c);      /* to be called when the stream is idle: adds up laps, frees old rings */
-void cuda_forget_laps(cuda_queue *c); /* those that are not added yet; the next lap starts the clock */
+/* Captures what body(c, arg) puts on c->stream, and instantiates it. On failure *graph is NULL and err says at what. */
+mar_status cuda_capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), void *arg, cudaGraphExec_t *graph,
+                        mar_err *err);
 
 /* linear.cu */
 mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
@@ -240,6 +254,7 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
 /* head.cu */
 mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
 void cuda_head_free(kern_device *d, kern_head *h);
+const char *cuda_head_describe(const kern_head *h);
 size_t cuda_head_mod_bytes(const kern_head *h);
 size_t cuda_head_scratch_bytes(const kern_head *h, int rows);
 mar_status cuda_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *err);

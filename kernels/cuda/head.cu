@@ -207,8 +207,18 @@ static mar_status create_layers(kern_queue *k, const kern_head_spec *spec, kern_
     for (int b = 0; status == MAR_OK && b < h->depth; b++) status = create_block(k, &spec->blocks[b], h, b, err);
     if (status == MAR_OK) status = create_modulation(k, spec, h, err);
     if (status == MAR_OK) status = create_linear(k, 2 * c, w, spec->out_weight, spec->out_bias, f32, 0, &h->out, err);
-    if (status == MAR_OK && cuda_of(k)->device->bf16) status = persistent_create(cuda_of(k), spec, &h->persistent, err);
+    mar_err why = {};
+    if (status == MAR_OK && !cuda_of(k)->device->bf16)
+        (void)err_set(&why, MAR_OK, "the persistent kernel computes in bf16 only");
+    else if (status == MAR_OK)
+        status = persistent_create(cuda_of(k), spec, &h->persistent, &why, err);
+    if (!h->persistent) (void)err_set(&h->products, MAR_OK, "cuBLASLt for any number of rows: %s", why.text);
     return status;
+}
+
+const char *cuda_head_describe(const kern_head *h)
+{
+    return h->persistent ? persistent_form(h->persistent) : h->products.text;
 }
 
 mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err)
@@ -226,6 +236,7 @@ mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head
     mar_status status = create_layers(k, spec, h, err);
     if (status == MAR_OK) status = kern_check(k, err);
     if (status != MAR_OK) {
+        (void)cudaStreamSynchronize(cuda_of(k)->stream); /* uploads may still be under way */
         cuda_head_free(k->device, h);
         return status;
     }

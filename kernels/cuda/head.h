@@ -29,6 +29,7 @@ struct kern_head {
     kern_linear *ada_final;      /* [2W][W] act -> f32, the end of a modulation row */
     kern_linear *out;            /* [2C][W] f32 -> f32 */
     persistent_head *persistent; /* NULL: a persistent kernel cannot run this head (f32, odd shapes) */
+    mar_err products;            /* without it: what describe says, and why */
 };
 
 /* A modulation row: act [depth][3][W] (shift, scale, gate), then float [2][W] (shift, scale of the final layer). */
@@ -44,8 +45,11 @@ void cuda_head_eval_at(cuda_queue *c, const kern_head *h, const float *x, int st
 enum { PERSISTENT_ROWS = 64 }; /* the most rows that a persistent kernel takes */
 
 /* persistent_load.cu: packs the weights. *out is NULL, with MAR_OK, if a persistent kernel cannot run this head on this
- * device. */
-mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persistent_head **out, mar_err *err);
+ * device; `why` then says why. */
+mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persistent_head **out, mar_err *why,
+                             mar_err *err);
+/* How it runs: "persistent kernel for up to 64 rows, ...". */
+const char *persistent_form(const persistent_head *f);
 void persistent_free(kern_device *d, persistent_head *f);
 /* Prepares for persistent kernels with this head on this queue, so that their launches allocate nothing. */
 mar_status persistent_plan(cuda_queue *c, const persistent_head *f, mar_err *err);

@@ -112,7 +112,7 @@ static cublasStatus_t choose(const cuda_queue *c, struct cuda_matmul *m)
     cublasLtMatmulPreference_t preference = NULL;
     cublasLtMatmulHeuristicResult_t best;
     int found = 0;
-    const int before = cuda_switch(c->device->number);
+    const CUcontext before = cuda_switch(c->device->context);
     cublasStatus_t s = describe(c->device, &m->spec, c->workspace, &d); /* as bias, any aligned address will do */
     if (!s) s = cublasLtMatmulPreferenceCreate(&preference);
     if (!s) s = limit(c, preference);

@@ -147,7 +147,7 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain
 {
     const int rows = j.tokens * j.conditions;
     persistent_block f;
-    if (j.steps == 0) return; /* persistent_fits_device only tries whether it starts */
+    if (j.steps == 0) return; /* persistent_try only tries whether it starts */
     persistent_begin<PAIRS>(a, &f);
     persistent_load_state(a, &f, j);
     for (int s = 0; s < j.steps; s++) {
@@ -190,27 +190,9 @@ void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job
     persistent_launch(c, h->persistent, persistent_chains, j);
 }
 
-int persistent_fits_device(const cuda_queue *c, const persistent_head *f)
+cudaError_t persistent_try_chain(const cuda_queue *c, const persistent_head *f)
 {
-    int n = 0;
-    void (*const form)(persistent_args, persistent_job) = persistent_chains[f->pairs - 1];
-    cudaLaunchAttribute cluster = persistent_cluster(f);
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(f->blocks);
-    config.blockDim = dim3(PERSISTENT_THREADS);
-    config.dynamicSmemBytes = f->shared_bytes;
-    config.attrs = &cluster;
-    config.numAttrs = 1;
-    cudaError_t e =
-        cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes);
-    if (e == cudaSuccess && f->args.cluster > 1)
-        e = cudaOccupancyMaxActiveClusters(&n, form, &config);
-    else if (e == cudaSuccess)
-        e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, form, PERSISTENT_THREADS, f->shared_bytes);
-    const int most = n * (f->args.cluster > 1 ? f->args.cluster : c->device->multiprocessors);
-    if (e == cudaSuccess && most >= (int)f->blocks) e = persistent_start(c, f, f->args, form, persistent_job());
-    if (e != cudaSuccess) cudaGetLastError(); /* not a failure: other kernels do the work */
-    return e == cudaSuccess && most >= (int)f->blocks;
+    return persistent_try(c, f, persistent_chains);
 }
 
 /* --- working memory -------------------------------------------------------------------------------------------- */

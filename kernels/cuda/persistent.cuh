@@ -108,14 +108,15 @@ static __host__ __device__ inline size_t persistent_carve(const persistent_args 
 
 /* Nothing of it changes after its creation. */
 struct persistent_head {
-    persistent_args args;   /* without working memory */
-    int pairs;              /* pairs of mmas of a warp; selects the instance of a kernel */
-    unsigned blocks;        /* of the grid */
-    size_t shared_bytes;    /* of a block */
-    void *streamed;         /* the weights that do not stay in shared memory, the last ones */
-    size_t streamed_bytes;  /* of these, at most what an L2 access policy can cover */
-    float kept_in_l2;       /* fraction of them that is set aside in the L2 cache; 0: no policy */
-    void *weights, *floats; /* the allocations that args points into */
+    persistent_args args;    /* without working memory */
+    int pairs;               /* pairs of mmas of a warp; selects the instance of a kernel */
+    unsigned blocks;         /* of the grid */
+    size_t shared_bytes;     /* of a block */
+    void *streamed;          /* the weights that do not stay in shared memory, the last ones */
+    size_t streamed_bytes;   /* of these, at most what an L2 access policy can cover */
+    float kept_in_l2;        /* fraction of them that is set aside in the L2 cache; 0: no policy */
+    void *weights, *floats;  /* the allocations that args points into */
+    char form[ERR_TEXT_MAX]; /* how it runs and what was refused, for kern_head_ops.describe */
 };
 
 static inline cudaLaunchAttribute persistent_cluster(const persistent_head *f)
@@ -139,14 +140,18 @@ static inline cudaLaunchAttribute persistent_l2_policy(const persistent_head *f)
     return policy;
 }
 
-/* persistent.cu: whether all blocks can be on the device at once. Asks the driver, then tries a launch that does
- * nothing. */
-int persistent_fits_device(const cuda_queue *c, const persistent_head *f);
+/* persistent.cu, speculation.cu: starts the kernel with nothing to do, on c->stream, if all blocks can be on the device
+ * at once. f->args lacks its working memory. */
+cudaError_t persistent_try_chain(const cuda_queue *c, const persistent_head *f);
+cudaError_t speculate_try(const cuda_queue *c, const persistent_head *f);
 /* persistent.cu: f->args with this queue's working memory. Returns 0 if there is none to be had. */
 int persistent_prepare(cuda_queue *c, const persistent_head *f, persistent_args *args);
 
 /* Launches all blocks of form(args, extra) at once. The kernel's limit of shared memory must have been raised before.
- */
+ *
+ * Two such grids of two queues cannot wait for one another: a cooperative launch starts when all of its blocks can be
+ * on the device, never with some of them. That is so with clusters, too: these only say which blocks share a group of
+ * multiprocessors. persistent_room has made sure that there is room for all on a device that runs nothing else. */
 template <typename E>
 static inline cudaError_t persistent_start(const cuda_queue *c, const persistent_head *f, const persistent_args &args,
                                            void (*form)(persistent_args, E), E extra)
@@ -166,6 +171,46 @@ static inline cudaError_t persistent_start(const cuda_queue *c, const persistent
     return cudaLaunchKernelEx(&config, form, args, extra);
 }
 
+/* The limit belongs to the function in the device's context, so all heads, queues and graphs share it: it must always
+ * be the same. */
+template <typename E> static inline cudaError_t persistent_limit(const cuda_queue *c, void (*form)(persistent_args, E))
+{
+    return cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes);
+}
+
+/* Whether all blocks of a form can be on the device at once. */
+template <typename E>
+static inline cudaError_t persistent_room(const cuda_queue *c, const persistent_head *f,
+                                          void (*form)(persistent_args, E))
+{
+    int n = 0;
+    cudaLaunchAttribute cluster = persistent_cluster(f);
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(f->blocks);
+    config.blockDim = dim3(PERSISTENT_THREADS);
+    config.dynamicSmemBytes = f->shared_bytes;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    const cudaError_t e =
+        f->args.cluster > 1
+            ? cudaOccupancyMaxActiveClusters(&n, form, &config)
+            : cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, form, PERSISTENT_THREADS, f->shared_bytes);
+    if (e != cudaSuccess) return e;
+    const int most = n * (f->args.cluster > 1 ? f->args.cluster : c->device->multiprocessors);
+    return most >= (int)f->blocks ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
+}
+
+/* Starts kernel[pairs - 1] with zeros for E, with which it must return at once. */
+template <typename E>
+static inline cudaError_t persistent_try(const cuda_queue *c, const persistent_head *f,
+                                         void (*const kernel[PERSISTENT_PAIRS])(persistent_args, E))
+{
+    void (*const form)(persistent_args, E) = kernel[f->pairs - 1];
+    cudaError_t e = persistent_limit(c, form);
+    if (e == cudaSuccess) e = persistent_room(c, f, form);
+    return e == cudaSuccess ? persistent_start(c, f, f->args, form, E()) : e;
+}
+
 /* Launches kernel[pairs - 1](args, extra). */
 template <typename E>
 static inline void persistent_launch(cuda_queue *c, const persistent_head *f,
@@ -174,10 +219,7 @@ static inline void persistent_launch(cuda_queue *c, const persistent_head *f,
     persistent_args args;
     if (!cuda_live(c) || !persistent_prepare(c, f, &args)) return;
     void (*const form)(persistent_args, E) = kernel[f->pairs - 1];
-    /* The limit belongs to the function, so all heads, queues and graphs share it: it must always be the same. */
-    if (cuda_ok(c,
-                cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes),
-                "preparing the head's kernel") &&
+    if (cuda_ok(c, persistent_limit(c, form), "preparing the head's kernel") &&
         cuda_ok(c, cudaMemsetAsync(args.arrivals, 0, sizeof *args.arrivals, c->stream), "preparing the head's kernel"))
         cuda_ok(c, persistent_start(c, f, args, form, extra), "launching the head's kernel");
 }

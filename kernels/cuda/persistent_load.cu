@@ -1,8 +1,11 @@
 /* At load: whether and how a persistent kernel runs a head on a device, and its weights, packed as it reads them. */
 #include "kernels/cuda/persistent_layers.cuh"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { PERSISTENT_CLUSTER = 2 }; /* the most blocks of a cluster; also each half of it, down to 1, is tried */
 
 /* Decides how to run this head on this device with clusters of `cluster` blocks. Returns 0 if it cannot. */
 static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int cluster, persistent_head *f)
@@ -116,39 +119,172 @@ static mar_status persistent_pack_floats(cuda_queue *c, const kern_head_spec *sp
     return status;
 }
 
-mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persistent_head **out, mar_err *err)
+/* --- what the device accepts ----------------------------------------------------------------------------------- */
+
+/* Each kernel, with nothing to do. */
+static const struct {
+    const char *name;
+    cudaError_t (*start)(const cuda_queue *c, const persistent_head *f);
+} persistent_kernels[] = {{"the chain", persistent_try_chain}, {"speculation", speculate_try}};
+
+typedef struct {
+    const persistent_head *f;
+    cudaError_t error;  /* of the kernel that did not start */
+    const char *kernel; /* its name */
+} persistent_trial;
+
+static void persistent_start_all(cuda_queue *c, void *arg)
 {
-    *out = NULL;
-    persistent_head *f = (persistent_head *)calloc(1, sizeof *f);
-    if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
-    int cluster = c->device->major >= 9 ? 2 : 1; /* clusters if the device has room for all of them */
-    while (cluster > 0 && !(persistent_fit(c, spec, cluster, f) && persistent_fits_device(c, f))) cluster--;
-    if (cluster == 0) {
-        free(f);
-        return MAR_OK;
+    persistent_trial *t = (persistent_trial *)arg;
+    t->error = cudaSuccess;
+    for (int i = 0; i < 2 && t->error == cudaSuccess; i++) {
+        t->kernel = persistent_kernels[i].name;
+        t->error = persistent_kernels[i].start(c, t->f);
     }
+}
+
+/* The kernels as a graph: captured, instantiated, launched. */
+static mar_status persistent_replay(cuda_queue *c, persistent_trial *t, mar_err *why)
+{
+    cudaGraphExec_t graph;
+    mar_status status = cuda_capture(c, persistent_start_all, t, &graph, why);
+    if (status != MAR_OK) return status;
+    status = cuda_status(cudaGraphLaunch(graph, c->own), "replaying a recording", why);
+    const mar_status waited = cuda_status(cudaStreamSynchronize(c->own), "replaying a recording", why);
+    (void)cudaGraphExecDestroy(graph);
+    return status == MAR_OK ? waited : status;
+}
+
+/* Whether the kernels start as they will be launched: from the stream, or by a recording. */
+static mar_status persistent_starts(cuda_queue *c, const persistent_head *f, int recorded, mar_err *why)
+{
+    persistent_trial t = {f, cudaSuccess, ""};
+    mar_status status = MAR_OK;
+    if (recorded)
+        status = persistent_replay(c, &t, why);
+    else
+        persistent_start_all(c, &t);
+    if (t.error != cudaSuccess) {
+        (void)cudaGetLastError();
+        return err_set(why, MAR_EBACKEND, "launching %s%s: %s", t.kernel, recorded ? " in a recording" : "",
+                       cudaGetErrorString(t.error));
+    }
+    if (status == MAR_OK && !recorded) status = cuda_status(cudaStreamSynchronize(c->stream), "launching", why);
+    return status;
+}
+
+/* "clusters of 2 blocks, an L2 access policy", of a form. */
+static const char *persistent_words(const persistent_head *f, char text[96])
+{
+    if (f->args.cluster > 1)
+        snprintf(text, 96, "clusters of %d blocks", f->args.cluster);
+    else
+        snprintf(text, 96, "no clusters");
+    if (f->kept_in_l2 > 0) snprintf(text + strlen(text), 96 - strlen(text), ", an L2 access policy");
+    return text;
+}
+
+/* Finds out whether the form in *f starts, with its L2 access policy or else without. `refused` is what was refused
+ * first. */
+static int persistent_accepted(cuda_queue *c, persistent_head *f, int recorded, mar_err *refused)
+{
+    char words[96];
+    for (;;) {
+        mar_err why = {};
+        if (persistent_starts(c, f, 0, &why) == MAR_OK && (!recorded || persistent_starts(c, f, 1, &why) == MAR_OK))
+            return 1;
+        if (!refused->text[0])
+            (void)err_set(refused, MAR_EBACKEND, "refused with %s: %s", persistent_words(f, words), why.text);
+        if (f->kept_in_l2 == 0) return 0;
+        f->kept_in_l2 = 0;
+    }
+}
+
+static void persistent_describe(persistent_head *f, int recorded, const mar_err *refused)
+{
+    const int products = 2 * f->args.depth;
+    char clusters[48] = "no clusters", rest[96] = "";
+    if (f->args.cluster > 1) snprintf(clusters, sizeof clusters, "clusters of %d blocks", f->args.cluster);
+    if (f->kept_in_l2 > 0)
+        snprintf(rest, sizeof rest, ", %.0f %% of the others set aside in the L2 cache", 100 * (double)f->kept_in_l2);
+    err_line(f->form, sizeof f->form, "persistent kernel up to %d rows, %s, %d of %d products in shared memory%s%s%s%s",
+             (int)PERSISTENT_ROWS, clusters, f->args.resident, products, rest, recorded ? "" : ", not recorded",
+             refused->text[0] ? "; " : "", refused->text);
+}
+
+/* --- loading --------------------------------------------------------------------------------------------------- */
+
+static void persistent_drop(kern_device *d, persistent_head *f)
+{
+    cuda_free(d, f->weights);
+    cuda_free(d, f->floats);
+    f->weights = f->floats = NULL;
+}
+
+/* Makes the form with clusters of `cluster` blocks in *f, with its weights, if the device accepts it. *accepted says
+ * so. */
+static mar_status persistent_make(cuda_queue *c, const kern_head_spec *spec, int cluster, int recorded,
+                                  persistent_head *f, int *accepted, mar_err *refused, mar_err *err)
+{
+    *f = {};
+    *accepted = 0;
+    if (!persistent_fit(c, spec, cluster, f)) return MAR_OK;
     persistent_keep_in_l2(c->device, f);
     mar_status status = persistent_pack_products(c, spec, f, err);
     if (status == MAR_OK) status = persistent_pack_floats(c, spec, f, err);
-    if (status != MAR_OK) {
-        persistent_free(&c->device->base, f);
-        return status;
+    if (status == MAR_OK) *accepted = persistent_accepted(c, f, recorded, refused);
+    if (!*accepted) persistent_drop(&c->device->base, f);
+    return status;
+}
+
+/* Tries the forms from the largest clusters to none. */
+static mar_status persistent_choose(cuda_queue *c, const kern_head_spec *spec, int recorded, persistent_head *f,
+                                    int *accepted, mar_err *refused, mar_err *err)
+{
+    mar_status status = MAR_OK;
+    for (int n = c->device->major >= 9 ? PERSISTENT_CLUSTER : 1; n > 0 && status == MAR_OK && !*accepted; n /= 2)
+        status = persistent_make(c, spec, n, recorded, f, accepted, refused, err);
+    if (*accepted) persistent_describe(f, recorded, refused);
+    return status;
+}
+
+/* A form that the device can record comes before those that it can only launch. */
+mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persistent_head **out, mar_err *why,
+                             mar_err *err)
+{
+    mar_err refused = {};
+    int accepted = 0;
+    *out = NULL;
+    persistent_head *f = (persistent_head *)calloc(1, sizeof *f);
+    if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
+    mar_status status = persistent_choose(c, spec, 1, f, &accepted, &refused, err);
+    if (status == MAR_OK && !accepted && refused.text[0])
+        status = persistent_choose(c, spec, 0, f, &accepted, &refused, err);
+    if (accepted) {
+        *out = f;
+        return MAR_OK;
     }
-    *out = f;
-    return MAR_OK;
+    free(f);
+    (void)err_set(why, status, "%s",
+                  refused.text[0] ? refused.text : "no form of the persistent kernel fits this head on this GPU");
+    return status;
+}
+
+const char *persistent_form(const persistent_head *f)
+{
+    return f->form;
 }
 
 void persistent_free(kern_device *d, persistent_head *f)
 {
     if (!f) return;
     if (f->kept_in_l2 > 0) {
-        const int before = cuda_switch(cuda_device_of(d)->number);
+        const CUcontext before = cuda_switch(cuda_device_of(d)->context);
         cuda_disturb_begin();
         (void)cudaCtxResetPersistingL2Cache();
         cuda_disturb_end();
         (void)cuda_switch(before);
     }
-    cuda_free(d, f->weights);
-    cuda_free(d, f->floats);
+    persistent_drop(d, f);
     free(f);
 }

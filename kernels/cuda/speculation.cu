@@ -251,6 +251,7 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel
     const kern_speculation &w = j.w;
     const int states = w.slots * w.window, rows = states * w.conditions;
     persistent_block f;
+    if (w.tokens == 0) return; /* persistent_try only tries whether it starts */
     persistent_begin<PAIRS>(a, &f);
     for (int slot = (int)blockIdx.x; slot < w.slots; slot += (int)gridDim.x)
         speculate_filter(w, slot, w.slot_token[slot], f.sums);
@@ -276,6 +277,11 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel
 static void (*const speculate_kernels[PERSISTENT_PAIRS])(persistent_args, speculate_job) = {
     speculate_kernel<1>, speculate_kernel<2>, speculate_kernel<3>,
     speculate_kernel<4>, speculate_kernel<5>, speculate_kernel<6>};
+
+cudaError_t speculate_try(const cuda_queue *c, const persistent_head *f)
+{
+    return persistent_try(c, f, speculate_kernels);
+}
 
 int cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculation_head *target)
 {

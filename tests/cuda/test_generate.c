@@ -107,7 +107,7 @@ static const struct {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* Two batches: the first is recorded, the second replays it. Where time is short, only of every fifth case. */
+/* Three batches: the second is recorded, the third replays it. Where time is short, only of every fifth case. */
 static void f32_is_the_cpu(void **state)
 {
     (void)state;
@@ -116,7 +116,7 @@ static void f32_is_the_cpu(void **state)
         const mar_params p = params_with(cases[i].params);
         mar_session *a = open_session(&cpu, &p, cases[i].drafts);
         mar_session *b = open_session(&cuda, &p, cases[i].drafts);
-        const int batches = i % 5 == 0 || cuda_test_scale() > 1 ? 2 : 1;
+        const int batches = i % 5 == 0 || cuda_test_scale() > 1 ? 3 : 1;
         for (int j = 0; j < batches; j++) {
             float expected[BATCH * TOKENS], tokens[BATCH * TOKENS];
             make(a, 5 + (uint64_t)j, BATCH, expected);

@@ -355,7 +355,7 @@ static void chains(mar_dtype dtype, int most_rows)
             begin_course(&c, &f, tokens, conditions, solver);
             change_course(&c, 1);
             check_course(&c, NULL);
-            for (int run = 2; run <= 4; run++) { /* recorded, then replayed with other host arrays */
+            for (int run = 2; run <= 5; run++) { /* run, recorded, then replayed with other host arrays */
                 change_course(&c, run);
                 check_course(&c, &recording);
             }

@@ -321,7 +321,7 @@ static void replays(void **state)
     float plain[MOST * 32], recorded[MOST * 32];
     open_chain(&cuda, &r, &c);
     float *x = random_floats(MOST * (size_t)n.s.channels, 1, 99);
-    for (int call = 0; call < 3; call++) {
+    for (int call = 0; call < 4; call++) { /* run, recorded, replayed */
         fill_chain(&c, &r);
         for (int i = 0; i < r.tokens; i++) c.image[i] += (uint64_t)call, c.cfg[i] -= 0.2f * (float)call;
         k->core->upload(k, c.job.x, x, (size_t)(r.tokens * n.s.channels) * sizeof *x);

@@ -309,7 +309,7 @@ static void *thread_main(void *arg)
     for (int round = 0; round < ROUNDS; round++) { /* opening and closing, too, while others work */
         session s;
         open_session(&s, job->w);
-        for (int again = 0; again < 2; again++) work(&s, job->seed, job->made + round * VALUES);
+        for (int again = 0; again < 3; again++) work(&s, job->seed, job->made + round * VALUES);
         if (job->status == MAR_OK) job->status = kern_check(s.k, &err);
         close_session(&s);
     }
@@ -587,7 +587,7 @@ static void current_device(void **state)
 {
     (void)state;
     setenv("MAR_CUDAHOST_DEVICES", "2", 1);
-    if (kern_cuda_devices() < 2) skip();
+    if (kern_cuda_devices(NULL) < 2) skip();
     kern_device *d[2];
     kern_queue *k[2];
     mar_err err = {0};

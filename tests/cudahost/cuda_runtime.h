@@ -4,6 +4,8 @@
 #ifndef CUDAHOST_RUNTIME_H
 #define CUDAHOST_RUNTIME_H
 
+#include "control.h"
+#include "cuda.h"
 #include "cudahost_device.h"
 
 #include <tuple>
@@ -17,6 +19,7 @@ typedef enum {
     cudaErrorInvalidConfiguration = 9,
     cudaErrorInvalidPitchValue = 12,
     cudaErrorInvalidMemcpyDirection = 21,
+    cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
     cudaErrorInvalidResourceHandle = 400,
@@ -39,12 +42,6 @@ const char *cudaGetErrorString(cudaError_t error);
 const char *cudaGetErrorName(cudaError_t error);
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
-
-/* For tests. After `calls` more calls of this thread that can fail on a GPU that works (allocations, copies, launches,
- * new streams, events, graphs), one fails; a negative number: none. */
-extern "C" void cudahost_fail_after(long calls);
-/* How much there is: allocations, streams, events, graphs, handles. */
-extern "C" long cudahost_objects();
 
 /* --- devices --------------------------------------------------------------------------------------------------- */
 
@@ -95,10 +92,18 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value);
 cudaError_t cudaDeviceGetLimit(size_t *value, cudaLimit limit);
 cudaError_t cudaCtxResetPersistingL2Cache();
-cudaError_t cudaDeviceSynchronize();
+extern "C" cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaDeviceReset();
-cudaError_t cudaDriverGetVersion(int *version);
+cudaError_t cudaDriverGetVersion(int *version); /* MAR_CUDAHOST_DRIVER, such as 12080; 0: there is no driver */
 cudaError_t cudaRuntimeGetVersion(int *version);
+typedef enum {
+    cudaDriverEntryPointSuccess = 0,
+    cudaDriverEntryPointSymbolNotFound = 1,
+} cudaDriverEntryPointQueryResult;
+enum { cudaEnableDefault = 0 };
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult *found = nullptr);
 
 /* --- memory: MAR_CUDAHOST_MEMORY bytes, full of NaNs ------------------------------------------------------------- */
 
@@ -111,7 +116,8 @@ typedef enum {
 } cudaMemcpyKind;
 enum { cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaHostAllocWriteCombined = 4 };
 typedef struct CUstream_st *cudaStream_t;
-#define cudaStreamLegacy ((cudaStream_t)0x1)
+#define cudaStreamLegacy    ((cudaStream_t)0x1)
+#define cudaStreamPerThread ((cudaStream_t)0x2)
 
 cudaError_t cudaMalloc(void **p, size_t bytes);
 cudaError_t cudaFree(void *p);

@@ -8,6 +8,7 @@
 std::recursive_mutex runtime_mutex;
 
 static thread_local cudaError_t last_error = cudaSuccess;
+enum { MAX_DEVICES = 4 };
 static thread_local long calls_left = LONG_MAX; /* until one fails */
 
 cudaError_t runtime_done(cudaError_t e)
@@ -19,6 +20,24 @@ cudaError_t runtime_done(cudaError_t e)
 void cudahost_fail_after(long calls)
 {
     calls_left = calls < 0 ? LONG_MAX : calls;
+}
+static unsigned refused;
+static size_t refused_cluster;
+void cudahost_refuse(unsigned what, int cluster)
+{
+    LOCK();
+    refused = what;
+    refused_cluster = (size_t)cluster;
+}
+bool runtime_refuses(unsigned what)
+{
+    LOCK();
+    return (refused & what) != 0;
+}
+bool runtime_refuses_cluster(unsigned what, size_t blocks)
+{
+    LOCK();
+    return blocks > 1 && blocks >= refused_cluster && runtime_refuses(what);
 }
 bool runtime_injected()
 {
@@ -37,6 +56,8 @@ static const struct {
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
     {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
     {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
+     "CUDA driver version is insufficient for CUDA runtime version"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
@@ -112,33 +133,108 @@ cudaDeviceProp runtime_properties()
     return p;
 }
 
+static int driver_version()
+{
+    return (int)runtime_environment("MAR_CUDAHOST_DRIVER", CUDART_VERSION);
+}
 cudaError_t cudaGetDeviceCount(int *count)
 {
+    *count = 0; /* any driver of the runtime's major version will do */
+    if (driver_version() < CUDART_VERSION / 1000 * 1000) return runtime_done(cudaErrorInsufficientDriver);
     *count = (int)runtime_environment("MAR_CUDAHOST_DEVICES", 1);
     return runtime_done(*count ? cudaSuccess : cudaErrorNoDevice);
 }
 static bool device_exists(int device)
 {
-    return device >= 0 && (size_t)device < runtime_environment("MAR_CUDAHOST_DEVICES", 1);
+    return device >= 0 && (size_t)device < runtime_environment("MAR_CUDAHOST_DEVICES", 1) && device < MAX_DEVICES;
 }
 
-static thread_local int current_device;
+/* --- contexts ---------------------------------------------------------------------------------------------------- */
 
+struct CUctx_st {
+    int device;
+};
+static CUctx_st contexts[MAX_DEVICES] = {{0}, {1}, {2}, {3}};
+static unsigned contexts_made;
+static thread_local CUcontext current;
+static thread_local int chosen_device; /* by cudaSetDevice */
+
+static CUcontext make_context(int device)
+{
+    LOCK();
+    contexts_made |= 1u << device;
+    return &contexts[device];
+}
+unsigned cudahost_contexts()
+{
+    LOCK();
+    const unsigned made = contexts_made;
+    contexts_made = 0;
+    return made;
+}
 int runtime_device()
 {
-    return current_device;
+    return current ? current->device : chosen_device;
+}
+void runtime_context()
+{
+    current = make_context(runtime_device());
 }
 cudaError_t cudaSetDevice(int device)
 {
     if (!device_exists(device)) return runtime_done(cudaErrorInvalidDevice);
-    current_device = device;
+    chosen_device = device;
+    current = make_context(device);
     return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int *device)
 {
-    *device = current_device;
+    *device = runtime_device();
     return cudaSuccess;
 }
+CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+    *device = ordinal;
+    return device_exists(ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    if (!device_exists(device)) return CUDA_ERROR_INVALID_DEVICE;
+    if (runtime_injected()) return CUDA_ERROR_OUT_OF_MEMORY;
+    *context = make_context(device);
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxGetCurrent(CUcontext *context)
+{
+    *context = current;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxSetCurrent(CUcontext context)
+{
+    current = context;
+    return CUDA_SUCCESS;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult *found)
+{
+    static const struct {
+        const char *name;
+        void *function;
+    } functions[] = {
+        {"cuDeviceGet", (void *)cuDeviceGet},
+        {"cuDevicePrimaryCtxRetain", (void *)cuDevicePrimaryCtxRetain},
+        {"cuCtxGetCurrent", (void *)cuCtxGetCurrent},
+        {"cuCtxSetCurrent", (void *)cuCtxSetCurrent},
+    };
+    *function = nullptr;
+    for (const auto &f : functions)
+        if (strcmp(f.name, symbol) == 0) *function = f.function;
+    if (found) *found = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+}
+
+/* --- limits ------------------------------------------------------------------------------------------------------ */
+
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
 {
     *properties = runtime_properties();
@@ -221,6 +317,7 @@ static size_t persisting_limit;
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value)
 {
     LOCK();
+    runtime_context();
     if (limit == cudaLimitPersistingL2CacheSize) {
         if (value > (size_t)runtime_properties().persistingL2CacheMaxSize) return runtime_done(cudaErrorInvalidValue);
         persisting_limit = value;
@@ -230,16 +327,18 @@ cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value)
 cudaError_t cudaDeviceGetLimit(size_t *value, cudaLimit limit)
 {
     LOCK();
+    runtime_context();
     *value = limit == cudaLimitPersistingL2CacheSize ? persisting_limit : 0;
     return cudaSuccess;
 }
 cudaError_t cudaCtxResetPersistingL2Cache()
 {
+    runtime_context();
     return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int *version)
 {
-    *version = CUDART_VERSION;
+    *version = driver_version();
     return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int *version)
@@ -254,27 +353,33 @@ struct kernel_attributes {
     size_t shared = 48 << 10;
     bool large_clusters = false;
 };
-static std::map<const void *, kernel_attributes> kernels;
+static std::map<std::pair<int, const void *>, kernel_attributes> of_kernels; /* in the context of a device */
+static kernel_attributes &attributes_of(const void *kernel)
+{
+    return of_kernels[{runtime_device(), kernel}];
+}
 
 cudaError_t cudahost_func_set(const void *kernel, cudaFuncAttribute attribute, int value)
 {
     LOCK();
+    runtime_context();
     if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
         if (value < 0 || (size_t)value > runtime_properties().sharedMemPerBlockOptin)
             return runtime_done(cudaErrorInvalidValue);
-        kernels[kernel].shared = (size_t)value;
+        attributes_of(kernel).shared = (size_t)value;
     } else if (attribute == cudaFuncAttributeNonPortableClusterSizeAllowed) {
-        kernels[kernel].large_clusters = value != 0;
+        attributes_of(kernel).large_clusters = value != 0;
     }
     return cudaSuccess;
 }
 cudaError_t cudahost_func_get(cudaFuncAttributes *attributes, const void *kernel)
 {
     LOCK();
+    runtime_context();
     *attributes = {};
     attributes->maxThreadsPerBlock = 1024;
     attributes->numRegs = 32;
-    attributes->maxDynamicSharedSizeBytes = (int)kernels[kernel].shared;
+    attributes->maxDynamicSharedSizeBytes = (int)attributes_of(kernel).shared;
     return cudaSuccess;
 }
 
@@ -282,10 +387,11 @@ cudaError_t cudahost_func_get(cudaFuncAttributes *attributes, const void *kernel
 cudaError_t cudahost_occupancy(int *blocks, const void *kernel, int threads, size_t shared)
 {
     LOCK();
+    runtime_context();
     const cudaDeviceProp p = runtime_properties();
     if (threads <= 0) return runtime_done(cudaErrorInvalidValue);
     *blocks = 0;
-    if (threads > p.maxThreadsPerBlock || shared > kernels[kernel].shared) return cudaSuccess;
+    if (threads > p.maxThreadsPerBlock || shared > attributes_of(kernel).shared) return cudaSuccess;
     const size_t by_shared = p.sharedMemPerMultiprocessor / (shared + p.reservedSharedMemPerBlock);
     *blocks = std::min(std::min(p.maxThreadsPerMultiProcessor / ((threads + 31) / 32 * 32), (int)by_shared),
                        p.maxBlocksPerMultiProcessor);
@@ -306,6 +412,8 @@ cudaError_t cudahost_clusters(int *clusters, const void *kernel, const cudaLaunc
     const dim3 cluster = cluster_of(config);
     const dim3 block = config->blockDim;
     int blocks;
+    *clusters = 0;
+    if (runtime_refuses_cluster(CUDAHOST_CLUSTER_ROOM, (size_t)cluster.x * cluster.y * cluster.z)) return cudaSuccess;
     if (const cudaError_t e =
             cudahost_occupancy(&blocks, kernel, (int)(block.x * block.y * block.z), config->dynamicSmemBytes))
         return e;
@@ -317,20 +425,29 @@ static cudaError_t check_launch(const cudaLaunchConfig_t *c, const void *kernel,
 {
     const cudaDeviceProp p = runtime_properties();
     const dim3 g = c->gridDim, b = c->blockDim;
-    bool cooperative = false;
-    for (unsigned i = 0; i < c->numAttrs; i++)
+    bool cooperative = false, policy = false;
+    for (unsigned i = 0; i < c->numAttrs; i++) {
         if (c->attrs[i].id == cudaLaunchAttributeCooperative) cooperative |= c->attrs[i].val.cooperative != 0;
+        if (c->attrs[i].id == cudaLaunchAttributeAccessPolicyWindow) policy = true;
+    }
+    const bool captured = runtime_is_capturing(c->stream);
+    if (policy && runtime_refuses(CUDAHOST_L2_POLICY)) return cudaErrorInvalidValue;
+    if (cooperative && runtime_refuses(CUDAHOST_COOPERATIVE)) return cudaErrorNotSupported;
+    if (cooperative && captured && runtime_refuses(CUDAHOST_COOPERATIVE_CAPTURED))
+        return cudaErrorStreamCaptureUnsupported;
     if (!kernel) return cudaErrorInvalidValue;
     if (!g.x || !g.y || !g.z || g.x > INT_MAX || g.y > 65535 || g.z > 65535) return cudaErrorInvalidConfiguration;
     if (!b.x || !b.y || !b.z || b.x > 1024 || b.y > 1024 || b.z > 64 || (size_t)b.x * b.y * b.z > 1024)
         return cudaErrorInvalidConfiguration;
     const size_t blocks = (size_t)g.x * g.y * g.z;
-    if (c->dynamicSmemBytes > kernels[kernel].shared) return cudaErrorInvalidValue;
+    if (c->dynamicSmemBytes > attributes_of(kernel).shared) return cudaErrorInvalidValue;
     *l = {kernel, nullptr, g, b, cluster_of(c), c->dynamicSmemBytes, cooperative};
     const dim3 k = l->cluster;
     const size_t in_cluster = (size_t)k.x * k.y * k.z;
     if (!in_cluster || (in_cluster > 1 && p.major < 9)) return cudaErrorInvalidClusterSize;
-    if (in_cluster > (kernels[kernel].large_clusters ? 16 : 8)) return cudaErrorInvalidClusterSize;
+    if (runtime_refuses_cluster(CUDAHOST_CLUSTERS, in_cluster)) return cudaErrorInvalidClusterSize;
+    if (captured && runtime_refuses_cluster(CUDAHOST_CLUSTERS_CAPTURED, in_cluster)) return cudaErrorInvalidClusterSize;
+    if (in_cluster > (attributes_of(kernel).large_clusters ? 16 : 8)) return cudaErrorInvalidClusterSize;
     if (g.x % k.x || g.y % k.y || g.z % k.z) return cudaErrorInvalidConfiguration;
     int at_once;
     if (const cudaError_t e = cudahost_occupancy(&at_once, kernel, (int)(b.x * b.y * b.z), c->dynamicSmemBytes))
@@ -346,6 +463,7 @@ cudaError_t cudahost_launch(const cudaLaunchConfig_t *config, const void *kernel
     LOCK();
     std::shared_ptr<cudahost_call> owned(call);
     device_launch l;
+    runtime_context();
     if (runtime_injected()) return runtime_done(cudaErrorLaunchOutOfResources);
     if (const cudaError_t e = check_launch(config, kernel, &l)) return runtime_done(e);
     if (!runtime_is_current(config->stream)) return runtime_done(cudaErrorInvalidResourceHandle);

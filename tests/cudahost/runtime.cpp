@@ -87,11 +87,30 @@ static void perform(const std::function<void()> &work)
 }
 
 static void finish_all();
+static bool any_pending();
 static cudaError_t unsafe_now();
+
+static long hasty_frees, instantiated, graph_launches;
+long cudahost_hasty_frees()
+{
+    LOCK();
+    return hasty_frees;
+}
+long cudahost_instantiated()
+{
+    LOCK();
+    return instantiated;
+}
+long cudahost_graph_launches()
+{
+    LOCK();
+    return graph_launches;
+}
 
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
     LOCK();
+    runtime_context();
     if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     if (const cudaError_t e = unsafe_now()) return runtime_done(e);
     *p = nullptr;
@@ -120,7 +139,9 @@ cudaError_t cudaFree(void *p)
 {
     LOCK();
     if (!p) return cudaSuccess;
+    runtime_context();
     if (const cudaError_t e = unsafe_now()) return runtime_done(e);
+    hasty_frees += any_pending();
     finish_all();
     const auto a = device_memory.find((uintptr_t)p);
     if (a == device_memory.end()) return runtime_done(cudaErrorInvalidValue);
@@ -139,6 +160,7 @@ cudaError_t cudaFree(void *p)
 cudaError_t cudaMallocHost(void **p, size_t bytes, unsigned)
 {
     LOCK();
+    runtime_context();
     if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     if (const cudaError_t e = unsafe_now()) return runtime_done(e);
     *p = nullptr;
@@ -162,6 +184,7 @@ cudaError_t cudaFreeHost(void *p)
 {
     LOCK();
     if (!p) return cudaSuccess;
+    runtime_context();
     if (const cudaError_t e = unsafe_now()) return runtime_done(e);
     finish_all();
     if (!pinned_memory.erase((uintptr_t)p)) return runtime_done(cudaErrorInvalidValue);
@@ -171,6 +194,7 @@ cudaError_t cudaFreeHost(void *p)
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
     LOCK();
+    runtime_context();
     *total = runtime_properties().totalGlobalMem;
     *available = *total > device_used ? *total - device_used : 0;
     return cudaSuccess;
@@ -232,6 +256,12 @@ static void finish(CUstream_st *s)
 {
     perform_until(s, s->enqueued);
 }
+static bool any_pending()
+{
+    for (CUstream_st *s : streams)
+        if (!s->pending.empty()) return true;
+    return false;
+}
 static void finish_all()
 {
     for (CUstream_st *s : streams) finish(s);
@@ -252,6 +282,12 @@ static cudaError_t unsafe_now()
     return e;
 }
 
+bool runtime_is_capturing(cudaStream_t stream)
+{
+    LOCK();
+    const CUstream_st *s = stream_of(stream);
+    return s && s->capture;
+}
 bool runtime_is_current(cudaStream_t stream)
 {
     LOCK();
@@ -308,6 +344,7 @@ cudaError_t runtime_enqueue(cudaStream_t stream, std::function<void()> work)
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
     LOCK();
+    runtime_context();
     if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     *stream = new CUstream_st();
     (*stream)->blocking = !(flags & cudaStreamNonBlocking);
@@ -326,6 +363,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     LOCK();
+    runtime_context();
     CUstream_st *s = stream_of(stream);
     if (!s || s == &legacy) return runtime_done(cudaErrorInvalidResourceHandle);
     finish(s);
@@ -355,12 +393,18 @@ static cudaError_t synchronize(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     LOCK();
+    runtime_context();
     return runtime_done(synchronize(stream));
 }
 cudaError_t cudaDeviceSynchronize()
 {
     LOCK();
+    runtime_context();
     if (const cudaError_t e = unsafe_now()) return runtime_done(e);
+    bool captures = false; /* in whatever mode: it waits for the streams that capture, too */
+    for (CUstream_st *s : streams)
+        if (s->capture) captures = s->capture->invalid = true;
+    if (captures) return runtime_done(cudaErrorStreamCaptureUnsupported);
     finish_all();
     return cudaSuccess;
 }
@@ -423,6 +467,7 @@ static cudaError_t check_copy(const void *to, const void *from, size_t bytes, cu
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream)
 {
     LOCK();
+    runtime_context();
     if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     if (bytes == 0) return cudaSuccess;
     if (const cudaError_t e = check_copy(to, from, bytes, &kind)) return runtime_done(e);
@@ -459,6 +504,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream)
 {
     LOCK();
+    runtime_context();
     if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     if (bytes == 0) return cudaSuccess;
     if (!runtime_on_device(p, bytes)) return runtime_done(cudaErrorInvalidValue);
@@ -467,6 +513,7 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t strea
 cudaError_t cudaMemset(void *p, int value, size_t bytes)
 {
     LOCK();
+    runtime_context();
     if (const cudaError_t e = unsafe_now()) return runtime_done(e);
     return cudaMemsetAsync(p, value, bytes, nullptr);
 }
@@ -476,6 +523,7 @@ cudaError_t cudaMemset(void *p, int value, size_t bytes)
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     LOCK();
+    runtime_context();
     if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     *event = new CUevent_st();
     (*event)->timing = !(flags & cudaEventDisableTiming);
@@ -490,6 +538,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *event)
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     LOCK();
+    runtime_context();
     if (!events.erase(event)) return runtime_done(cudaErrorInvalidResourceHandle);
     if (event->stream) perform_until(event->stream, event->ticket);
     delete event;
@@ -498,6 +547,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags)
 {
     LOCK();
+    runtime_context();
     if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     CUstream_st *s = stream_of(stream);
     if (!s || !events.count(event) || (s != &legacy && s->device != event->device))
@@ -577,11 +627,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode)
 {
     LOCK();
+    runtime_context();
     if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     CUstream_st *s = stream_of(stream);
     if (!s) return runtime_done(cudaErrorInvalidResourceHandle);
     if (s == &legacy) return runtime_done(cudaErrorStreamCaptureUnsupported);
     if (s->capture) return runtime_done(cudaErrorInvalidValue);
+    if (runtime_refuses(CUDAHOST_BEGIN_CAPTURE)) return runtime_done(cudaErrorNotSupported);
     s->capture = new CUgraph_st();
     s->capture->mode = mode;
     s->capture->origin = s;
@@ -603,6 +655,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
         if (other->capture == g) other->capture = nullptr;
     for (CUevent_st *e : events)
         if (e->captured == g) e->captured = nullptr, e->stream = nullptr;
+    if (runtime_refuses(CUDAHOST_END_CAPTURE)) g->invalid = true;
     if (g->invalid) {
         delete g;
         graphs--;
@@ -624,8 +677,11 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
 {
     LOCK();
+    runtime_context();
     if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     if (!graph) return runtime_done(cudaErrorInvalidValue);
+    if (runtime_refuses(CUDAHOST_INSTANTIATE)) return runtime_done(cudaErrorNotSupported);
+    instantiated++;
     *exec = new CUgraphExec_st();
     (*exec)->nodes = graph->nodes;
     graphs++;
@@ -642,8 +698,11 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t)
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
     LOCK();
+    runtime_context();
     if (runtime_injected()) return runtime_done(cudaErrorLaunchOutOfResources);
     if (!exec) return runtime_done(cudaErrorInvalidValue);
+    if (runtime_refuses(CUDAHOST_GRAPH_LAUNCH)) return runtime_done(cudaErrorNotSupported);
+    graph_launches++;
     return runtime_done(runtime_enqueue(stream, [nodes = exec->nodes] {
         for (const auto &node : nodes) node();
     }));
@@ -651,6 +710,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
     LOCK();
+    runtime_context();
     if (!exec) return runtime_done(cudaErrorInvalidValue);
     delete exec;
     graphs--;

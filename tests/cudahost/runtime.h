@@ -17,6 +17,12 @@ size_t runtime_environment(const char *name, size_t otherwise);
 cudaDeviceProp runtime_properties();
 
 int runtime_device(); /* the thread's current one */
+/* Makes the context that this call works in, if the thread has none. */
+void runtime_context();
+/* Whether tests have asked for this refusal (cudahost_refuse); the second is of clusters of so many blocks. */
+bool runtime_refuses(unsigned what);
+bool runtime_refuses_cluster(unsigned what, size_t blocks);
+bool runtime_is_capturing(cudaStream_t stream);
 /* Whether this call is the one that cudahost_fail_after lets fail. */
 bool runtime_injected();
 /* Whether a stream is of the thread's current device. */

@@ -492,6 +492,14 @@ static void hostile_mar_session_guarantee(host *h)
     assert_string_equal(mar_session_guarantee(NULL), "");
 }
 
+static void hostile_mar_session_description(host *h)
+{
+    char text[1024] = "?";
+    (void)h;
+    assert_string_equal(mar_session_description(NULL, text, sizeof text), "");
+    assert_string_equal(mar_session_description(NULL, NULL, 0), "");
+}
+
 /* --- files and methods -------------------------------------------------------------------------------------------- */
 
 static void hostile_mar_inspect(host *h)
@@ -632,6 +640,7 @@ static void hostile_mar_method_get(host *h)
     X(mar_session_get_params)                                                                                          \
     X(mar_session_get_stats)                                                                                           \
     X(mar_session_fates)                                                                                               \
+    X(mar_session_description)                                                                                         \
     X(mar_session_guarantee)                                                                                           \
     X(mar_inspect)                                                                                                     \
     X(mar_report_free)                                                                                                 \

@@ -1,0 +1,20 @@
+/* CUDA's driver interface on the CPU, as far as the backend uses it: contexts. A thread gets one when it calls
+ * cudaSetDevice, or what needs one, or cuCtxSetCurrent. */
+#ifndef CUDAHOST_CUDA_H
+#define CUDAHOST_CUDA_H
+
+typedef enum {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_VALUE = 1,
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_INVALID_DEVICE = 101,
+} CUresult;
+typedef int CUdevice;
+typedef struct CUctx_st *CUcontext;
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+CUresult cuCtxGetCurrent(CUcontext *context);
+CUresult cuCtxSetCurrent(CUcontext context);
+
+#endif

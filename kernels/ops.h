@@ -302,21 +302,32 @@ typedef struct {
     int (*speculate_run)(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
 } kern_head_ops;
 
-/* The image decoder. Activations are NHWC, one image at a time. */
+/* What to_bytes finds in an image. */
+enum {
+    KERN_PIXELS_WITHIN = 1,    /* a value is between -1 and 1 */
+    KERN_PIXELS_NOT_FINITE = 2 /* a value is NaN or infinite */
+};
+
+/* The image decoder. Activations are NHWC, those of `images` images one after another. On a CPU an image's bits do not
+ * depend on their number, nor on the images beside it. */
 typedef struct {
     /* Weights are copied by `create` and packed by the first `plan` of any queue. */
     mar_status (*create)(kern_queue *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
     void (*free)(kern_device *d, kern_conv *c); /* NULL is fine */
-    /* Must precede calls on this queue with this height and width of x, so that `conv` allocates nothing and cannot
-     * fail. */
-    mar_status (*plan)(kern_queue *k, const kern_conv *c, int height, int width, mar_err *err);
-    /* y[H][W][out] (upsampling: [2H][2W][out]) from x[H][W][in]. */
-    void (*conv)(kern_queue *k, const kern_conv *c, const act *x, int height, int width, void *y);
+    /* Must precede calls on this queue with this number of images, height and width of x, so that `conv` allocates
+     * nothing and cannot fail. */
+    mar_status (*plan)(kern_queue *k, const kern_conv *c, int images, int height, int width, mar_err *err);
+    /* y[images][H][W][out] (upsampling: [images][2H][2W][out]) from x[images][H][W][in]. */
+    void (*conv)(kern_queue *k, const kern_conv *c, const act *x, int images, int height, int width, void *y);
     /* Must precede calls of group_norm with this shape, as `plan` does of `conv`. */
-    mar_status (*group_norm_plan)(kern_queue *k, int pixels, int channels, mar_err *err);
-    /* y = GroupNorm(x) * weight + bias, then y*sigmoid(y) if silu. x float [pixels][channels], y act. */
-    void (*group_norm)(kern_queue *k, const float *x, int pixels, int channels, int groups, const float *weight,
-                       const float *bias, float eps, int silu, act *y);
+    mar_status (*group_norm_plan)(kern_queue *k, int images, int pixels, int channels, mar_err *err);
+    /* y = GroupNorm(x) * weight + bias, then y*sigmoid(y) if silu, each image by its own mean and variance. x float
+     * [images][pixels][channels], y act. */
+    void (*group_norm)(kern_queue *k, const float *x, int images, int pixels, int channels, int groups,
+                       const float *weight, const float *bias, float eps, int silu, act *y);
+    /* y[i] = kern_pixel_byte(x[i]) (kernels/pixels.h). x float [images][values], y [images][values]. found int [images]
+     * becomes the KERN_PIXELS_* that hold of an image. */
+    void (*to_bytes)(kern_queue *k, const float *x, int images, int values, uint8_t *y, int *found);
 } kern_conv_ops;
 
 struct kern_device {
@@ -325,6 +336,8 @@ struct kern_device {
     const kern_conv_ops *conv;
     size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
     size_t mod_budget;     /* bytes of modulation rows that a model should make at a time */
+    size_t image_budget;   /* bytes of activations that an image decoder should have: as many images are decoded at a
+                            * time as fit, but at least one */
     int asynchronous;      /* operations go on when their call has returned */
     char description[128]; /* "cpu bf16 (avx512_bf16), 2 threads" */
 };

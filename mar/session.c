@@ -4,6 +4,8 @@
 #include "mar/params.h"
 #include "mar/vae.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -22,7 +24,8 @@ struct mar_session {
     vae_run *decoder; /* NULL without vae */
     void *arena;      /* backend memory, all there is */
     size_t arena_bytes;
-    float *pixels; /* host, one image */
+    float *pixels; /* host, of an image that is none */
+    int *found;    /* host [vae_run_images] of each image fetched, see vae_pictures */
     int planned;   /* number of images whose shapes are planned; 0: none */
 
     /* The batch in progress, or finished. */
@@ -146,12 +149,14 @@ static mar_status check(const mar_model *model, const mar_vae *vae, int max_batc
 static mar_status create_decoder(mar_session *s, mar_err *err)
 {
     if (!s->vae) return MAR_OK;
-    const mar_status status = vae_run_create(s->k, s->vae->decoder, s->grid, s->grid, &s->decoder, err);
+    const mar_status status = vae_run_create(s->k, s->vae->decoder, s->grid, s->grid, s->max_images, &s->decoder, err);
     if (status != MAR_OK) return status;
     int width, height;
     mar_session_image_size(s, &width, &height);
     s->pixels = malloc((size_t)width * (size_t)height * 3 * sizeof *s->pixels);
-    return s->pixels ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory for an image of %dx%d", width, height);
+    s->found = calloc((size_t)vae_run_images(s->decoder), sizeof *s->found);
+    return s->pixels && s->found ? MAR_OK
+                                 : err_set(err, MAR_ENOMEM, "out of memory for an image of %dx%d", width, height);
 }
 
 /* Cuts the arena; returns its size. */
@@ -182,7 +187,8 @@ static mar_status plan(mar_session *s, int n, mar_err *err)
 {
     if (s->planned == n) return MAR_OK;
     s->planned = 0;
-    const mar_status status = s->model->engine->plan(s->generation, n, err);
+    mar_status status = s->model->engine->plan(s->generation, n, err);
+    if (status == MAR_OK && s->decoder) status = vae_run_plan(s->decoder, n, err);
     if (status == MAR_OK) s->planned = n;
     return status;
 }
@@ -259,6 +265,7 @@ void mar_session_free(mar_session *s)
     mar_model_free(s->draft);
     mar_model_free(s->model);
     free(s->pixels);
+    free(s->found);
     free(s);
 }
 
@@ -393,13 +400,30 @@ static void pause_work(mar_session *s, double begun)
     s->k->core->leave(s->k);
 }
 
-/* Decodes image i, if there is one; the pixels are complete when they are downloaded. */
-static const float *decode(mar_session *s, int i)
+/* Decodes images from number `first` on, as many at a time as the decoder takes, if there are any; they are complete
+ * when they are downloaded. */
+static vae_pictures decode(mar_session *s, int first)
 {
     const size_t count = (size_t)s->model->config.seq_len * (size_t)s->model->config.token_dim;
-    if (i >= s->images) return NULL;
-    s->vae_flop += vae_run_flop(s->decoder);
-    return vae_decode(s->decoder, s->model->engine->latents(s->generation) + (size_t)i * count);
+    const int left = s->images - first, most = vae_run_images(s->decoder), n = left < most ? left : most;
+    if (n <= 0) return (vae_pictures){0};
+    s->vae_flop += n * vae_run_flop(s->decoder);
+    return vae_decode(s->decoder, s->model->engine->latents(s->generation) + (size_t)first * count, n);
+}
+
+/* Downloads the pictures to rgb, and what was found in them to s->found. */
+static mar_status fetch(mar_session *s, const vae_pictures *p, size_t bytes, uint8_t *rgb)
+{
+    kern_queue *k = s->k;
+    k->core->download(k, s->found, p->found, (size_t)p->n * sizeof *s->found);
+    k->core->download(k, rgb, p->bytes, (size_t)p->n * bytes);
+    return kern_check(k, &s->err);
+}
+
+/* Whether image i of those fetched is a picture. */
+static int is_picture(const mar_session *s, int i)
+{
+    return s->found[i] == KERN_PIXELS_WITHIN;
 }
 
 /* The reason that image i, whose value `at` in s->pixels is not finite, is none. */
@@ -422,43 +446,56 @@ static mar_status refuse_clipped(mar_session *s, int i)
                    (unsigned long long)s->first_image + (unsigned long long)i, (double)s->pixels[0]);
 }
 
-static mar_status decode_all(mar_session *s, uint8_t *rgb)
+/* The reason that image i, which has these pixels on the device and is no picture, is none. */
+static mar_status refuse_image(mar_session *s, int i, const float *pixels, size_t count)
 {
     kern_queue *k = s->k;
-    /* The next image is decoded while one is converted. Not so if layers are looked for: they would be its own. */
-    const int ahead = k->device->asynchronous && !k->watch.on;
+    k->core->download(k, s->pixels, pixels, count * sizeof *pixels);
+    const mar_status status = kern_check(k, &s->err);
+    if (status != MAR_OK) return status;
+    for (size_t at = 0; at < count; at++)
+        if (!(fabsf(s->pixels[at]) <= FLT_MAX)) return refuse_pixel(s, i, at);
+    return refuse_clipped(s, i);
+}
+
+/* Counts one more image as decoded, and tells the host. The work that began at *begun is paused meanwhile. Where the
+ * host has forked there, it is not taken up again: *begun is negative then. */
+static mar_status count_image(mar_session *s, double *begun)
+{
+    s->decoded++;
+    if (!s->progress) return MAR_OK;
+    pause_work(s, *begun);
+    *begun = -1;
+    const mar_status status = report(s);
+    if (status != MAR_OK) return status;
+    *begun = work(s);
+    return kern_check(s->k, &s->err); /* whether it was cancelled there */
+}
+
+static mar_status decode_all(mar_session *s, uint8_t *rgb)
+{
     int width, height;
     mar_session_image_size(s, &width, &height);
-    const size_t bytes = (size_t)width * (size_t)height * 3;
+    const size_t count = (size_t)width * (size_t)height * 3;
     double begun = work(s);
     mar_status status = MAR_OK;
-    const float *pixels = decode(s, 0);
-    for (int i = 0; i < s->images; i++) {
-        k->core->download(k, s->pixels, pixels, bytes * sizeof *pixels);
-        status = kern_check(k, &s->err);
-        if (status != MAR_OK) break; /* there is nothing to convert */
-        if (ahead) pixels = decode(s, i + 1);
-        const size_t bad = vae_to_bytes(s->pixels, bytes, rgb + (size_t)i * bytes);
-        if (bad < bytes) {
-            status = refuse_pixel(s, i, bad);
-            break;
-        }
-        if (vae_is_clipped(s->pixels, bytes)) {
-            status = refuse_clipped(s, i);
-            break;
-        }
-        s->decoded = i + 1;
-        if (s->progress) {
-            pause_work(s, begun);
-            status = report(s);
-            if (status != MAR_OK) return status; /* no work is begun, and none to be paused */
-            begun = work(s);
-            status = kern_check(k, &s->err); /* whether it was cancelled there */
-            if (status != MAR_OK) break;
-        }
-        if (!ahead) pixels = decode(s, i + 1);
+    vae_pictures now = decode(s, 0);
+    while (status == MAR_OK && now.n > 0) {
+        const int first = s->decoded;
+        int good = 0;
+        status = fetch(s, &now, count, rgb + (size_t)first * count);
+        if (status != MAR_OK) break;
+        while (good < now.n && is_picture(s, good)) good++;
+        const vae_pictures fetched = now;
+        /* A device that works on when a call returns has the next ones while the host is told of these. */
+        const int ahead = s->k->device->asynchronous && good == now.n;
+        if (ahead) now = decode(s, first + now.n);
+        for (int i = 0; status == MAR_OK && i < good; i++) status = count_image(s, &begun);
+        if (status == MAR_OK && good < fetched.n)
+            status = refuse_image(s, first + good, fetched.pixels + (size_t)good * count, count);
+        if (status == MAR_OK && !ahead) now = decode(s, first + fetched.n);
     }
-    pause_work(s, begun);
+    if (begun >= 0) pause_work(s, begun);
     return status;
 }
 

@@ -23,10 +23,17 @@ const mar_vae_config *vae_decoder_config(const vae_decoder *d);
 
 typedef struct vae_run vae_run; /* decodes latents of one size, square or not, on one queue */
 
-/* Creates a run for latents of grid_h x grid_w tokens on queue k, which must outlive it. The first run of a decoder
- * packs its weights. Call vae_run_lay_out before vae_decode. */
-mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int grid_w, vae_run **out, mar_err *err);
+/* Creates a run for batches of at most `batch` latents of grid_h x grid_w tokens on queue k, which must outlive it.
+ * Call vae_run_lay_out and vae_run_plan before vae_decode. */
+mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int grid_w, int batch, vae_run **out,
+                          mar_err *err);
 void vae_run_free(vae_run *r);
+/* How many images vae_decode takes at a time: as many of the batch as fit in the device's image_budget, at least one.
+ * One while layers are searched (kern_watch), so that what is found is the image's own. */
+int vae_run_images(const vae_run *r);
+/* Prepares for `images` images, decoded vae_run_images at a time, the last call maybe fewer. The first plan of a
+ * decoder packs its weights. */
+mar_status vae_run_plan(vae_run *r, int images, mar_err *err);
 /* Lays out the run's working memory at base, which is backend memory and must outlive the run. Returns the bytes it
  * takes, a multiple of 256. With base NULL it only counts. */
 size_t vae_run_lay_out(vae_run *r, char *base);
@@ -34,15 +41,19 @@ size_t vae_run_lay_out(vae_run *r, char *base);
  * input pixels for an output pixel, those that differ, not 9. */
 double vae_run_flop(const vae_run *r);
 
-/* Decodes tokens, backend float [grid_h*grid_w][z_channels], as the model predicts them: 0.2325 (the official scale)
- * times the latent. Returns the pixels, backend float [H][W][3], nominally in [-1,1] and not clipped. They belong to
- * the run and are valid until its next call. Allocates nothing. kern_check reports a failure of the backend. */
-const float *vae_decode(vae_run *r, const float *tokens);
-/* bytes[n] = round(clip((x+1)/2*255, 0, 255)) of float pixels[n], half to even as numpy does. Returns the number of the
- * first pixel that is NaN or infinite, or n: a picture with one is none, although NaN becomes 0. */
-size_t vae_to_bytes(const float *pixels, size_t n, uint8_t *bytes);
-/* Whether none of float pixels[n] is between -1 and 1, so that all of them are clipped: a picture of black and white
- * channels alone, which no decoder that works makes. */
-int vae_is_clipped(const float *pixels, size_t n);
+/* What came of n images, in the backend's memory. It belongs to the run and is valid until its next vae_decode. */
+typedef struct {
+    int n;
+    const float *pixels;  /* [n][H][W][3] nominally in [-1,1], not clipped */
+    const uint8_t *bytes; /* [n][H][W][3] kern_pixel_byte of them */
+    const int *found;     /* [n] KERN_PIXELS_*. With NOT_FINITE, or without WITHIN, an image is none: the latter is a
+                           * picture of black and white channels alone, which no decoder that works makes */
+} vae_pictures;
+
+/* Decodes the tokens of n images, 1..vae_run_images, backend float [n][grid_h*grid_w][z_channels], as the model
+ * predicts them: 0.2325 (the official scale) times the latent. Allocates nothing but what a backend records. kern_check
+ * reports a failure of the backend. An image does not depend on those beside it, but for the last bits of a GPU's
+ * products. */
+vae_pictures vae_decode(vae_run *r, const float *tokens, int n);
 
 #endif

@@ -212,8 +212,9 @@ static size_t band_bytes(const kern_conv *c, const conv_plan *p)
     return sizeof(float) * (size_t)p->band_rows * (size_t)p->columns * (size_t)c->out;
 }
 
-mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int height, int width, mar_err *err)
+mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int images, int height, int width, mar_err *err)
 {
+    (void)images; /* one after the other */
     cpu_queue *q = cpu_of(k);
     mar_status status = MAR_OK;
     if (!find_plan(c, height, width)) {
@@ -291,7 +292,7 @@ static int is_planned(const cpu_queue *q, const kern_conv *c, const conv_plan *p
     return !(c->flags & KERN_UPSAMPLE) || q->work_bytes >= band_bytes(c, p);
 }
 
-void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int height, int width, void *y)
+void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int images, int height, int width, void *y)
 {
     const conv_plan *p = find_plan(c, height, width);
     if (!p || !is_planned(cpu_of(k), c, p)) {
@@ -301,5 +302,9 @@ void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int height, int w
     if (!kern_live(k)) return;
     conv_call call = {cpu_of(k), c, p, x, y};
     const double work = (double)p->rows * p->columns * c->kernel * c->kernel * c->in * c->out;
-    cpu_for(cpu_of(k), p->bands, work, bands_body, &call);
+    const size_t act_size = k->device->act_size, pixels = (size_t)height * (size_t)width;
+    /* When upsampling there are four groups of channels of `pixels` pixels each. */
+    const size_t in = pixels * (size_t)c->in * act_size;
+    const size_t out = pixels * (size_t)c->out * (c->flags & KERN_OUT_F32 ? sizeof(float) : act_size);
+    for (int i = 0; i < images; i++, call.x += in, call.y += out) cpu_for(cpu_of(k), p->bands, work, bands_body, &call);
 }

@@ -314,6 +314,7 @@ static const kern_conv_ops cpu_conv_ops = {
     .conv = cpu_conv,
     .group_norm_plan = cpu_group_norm_plan,
     .group_norm = cpu_group_norm,
+    .to_bytes = cpu_to_bytes,
 };
 
 /* Whether oneDNN multiplies bf16 here. ONEDNN_MAX_CPU_ISA can make it use less than the processor has. Fails only if

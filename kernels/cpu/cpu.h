@@ -155,10 +155,11 @@ void cpu_speculate_walk(kern_queue *k, kern_speculation *w, const kern_speculati
 
 mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
 void cpu_conv_free(kern_device *d, kern_conv *c);
-mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int height, int width, mar_err *err);
-void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int height, int width, void *y);
-mar_status cpu_group_norm_plan(kern_queue *k, int pixels, int channels, mar_err *err);
-void cpu_group_norm(kern_queue *k, const float *x, int pixels, int channels, int groups, const float *weight,
-                    const float *bias, float eps, int silu, act *y);
+mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int images, int height, int width, mar_err *err);
+void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int images, int height, int width, void *y);
+mar_status cpu_group_norm_plan(kern_queue *k, int images, int pixels, int channels, mar_err *err);
+void cpu_group_norm(kern_queue *k, const float *x, int images, int pixels, int channels, int groups,
+                    const float *weight, const float *bias, float eps, int silu, act *y);
+void cpu_to_bytes(kern_queue *k, const float *x, int images, int values, uint8_t *y, int *found);
 
 #endif

@@ -18,10 +18,10 @@ static size_t work_bytes(int channels)
     return (size_t)channels * (2 * MAX_CHUNKS * sizeof(double) + 2 * sizeof(float));
 }
 
-mar_status cpu_group_norm_plan(kern_queue *k, int pixels, int channels, mar_err *err)
+mar_status cpu_group_norm_plan(kern_queue *k, int images, int pixels, int channels, mar_err *err)
 {
     cpu_queue *q = cpu_of(k);
-    (void)pixels;
+    (void)images, (void)pixels;
     return cpu_grow(q, q->work, &q->work_bytes, work_bytes(channels), err);
 }
 
@@ -86,8 +86,8 @@ static void affine_body(void *arg, int first, int last, int thread)
     }
 }
 
-void cpu_group_norm(kern_queue *k, const float *x, int pixels, int channels, int groups, const float *weight,
-                    const float *bias, float eps, int silu, act *y)
+void cpu_group_norm(kern_queue *k, const float *x, int images, int pixels, int channels, int groups,
+                    const float *weight, const float *bias, float eps, int silu, act *y)
 {
     cpu_queue *q = cpu_of(k);
     const size_t n = (size_t)channels;
@@ -102,7 +102,11 @@ void cpu_group_norm(kern_queue *k, const float *x, int pixels, int channels, int
     group_norm g = {q->d, x, pixels, channels, chunk_pixels(pixels), silu, sums, scale, shift, y};
     const int chunks = (pixels + g.chunk - 1) / g.chunk;
     const double work = 16.0 * pixels * channels;
-    cpu_for(q, chunks, work, sums_body, &g);
-    group_affine(sums, chunks, pixels, channels, groups, weight, bias, eps, scale, shift);
-    cpu_for(q, chunks, work, affine_body, &g);
+    for (int i = 0; i < images; i++) {
+        cpu_for(q, chunks, work, sums_body, &g);
+        group_affine(sums, chunks, pixels, channels, groups, weight, bias, eps, scale, shift);
+        cpu_for(q, chunks, work, affine_body, &g);
+        g.x += (size_t)pixels * n;
+        g.y = act_at(&q->d->base, g.y, (size_t)pixels * n);
+    }
 }

@@ -1,5 +1,6 @@
 /* Convolutions as matrix products (im2col). The patches of input pixels of a band of output pixels are gathered into
- * rows, and cuBLASLt multiplies them, with bias and sum fused. A 1x1 convolution needs no gathering.
+ * rows, and cuBLASLt multiplies them, with bias and sum fused. A 1x1 convolution needs no gathering. The images of a
+ * batch follow one another in the bands, so that small images fill large products.
  *
  * As on the CPU (kernels/cpu/conv.c), a 3x3 convolution of an upsampled image is one 2x2 convolution of the small
  * image, whose result has one row and column more. A pixel shuffle distributes its four groups of output channels to
@@ -109,13 +110,20 @@ void cuda_conv_free(kern_device *d, kern_conv *conv)
 
 /* --- bands ------------------------------------------------------------------------------------------------- */
 
-/* How the output pixels, which are the product's rows, are divided into equal bands. When upsampling the last row and
- * column are outside x. */
+/* The output pixels of all images are the product's rows. When upsampling the last row and column of an image are
+ * outside x. */
 typedef struct {
-    int columns; /* pixels of a row */
-    int pixels;  /* in all */
-    int bands;   /* number of bands; 0 if a patch does not fit */
-    int band;    /* pixels of a band; the last band may have fewer */
+    int height, width; /* of an image of x */
+    int columns;       /* output pixels of a row */
+    int image;         /* output pixels of an image */
+} conv_pixels;
+
+/* How they are divided into equal bands. */
+typedef struct {
+    conv_pixels of;
+    int pixels; /* of all images */
+    int bands;  /* number of bands; 0 if a patch does not fit */
+    int band;   /* pixels of a band; the last band may have fewer */
 } conv_bands;
 
 /* Whether x itself is the product's operand. */
@@ -124,12 +132,15 @@ static int is_product(const kern_conv *conv)
     return conv->kernel == 1 && conv->row == conv->in;
 }
 
-static conv_bands divide(const cuda_queue *c, const kern_conv *conv, int height, int width)
+static conv_bands divide(const cuda_queue *c, const kern_conv *conv, int images, int height, int width)
 {
     const int upsample = (conv->flags & KERN_UPSAMPLE) != 0;
     conv_bands p = {};
-    p.columns = width + upsample;
-    p.pixels = (height + upsample) * p.columns;
+    p.of.height = height;
+    p.of.width = width;
+    p.of.columns = width + upsample;
+    p.of.image = (height + upsample) * p.of.columns;
+    p.pixels = images * p.of.image;
     size_t pixel = (size_t)conv->row * c->device->base.act_size;
     if (upsample) pixel += (size_t)conv->out * sizeof(float);
     const int wave = c->device->multiprocessors * TILE / conv->out, fit = (int)(c->patches_bytes / pixel);
@@ -139,12 +150,12 @@ static conv_bands divide(const cuda_queue *c, const kern_conv *conv, int height,
     return p;
 }
 
-mar_status cuda_conv_plan(kern_queue *k, const kern_conv *conv, int height, int width, mar_err *err)
+mar_status cuda_conv_plan(kern_queue *k, const kern_conv *conv, int images, int height, int width, mar_err *err)
 {
     cuda_queue *c = cuda_of(k);
     mar_status status = is_product(conv) ? MAR_OK : cuda_patches(c, err);
     if (status != MAR_OK) return status;
-    const conv_bands p = divide(c, conv, height, width);
+    const conv_bands p = divide(c, conv, images, height, width);
     if (!p.bands)
         return err_set(err, MAR_EBACKEND, "convolution of %d channels: a patch has more than %zu bytes", conv->in,
                        c->patches_bytes);
@@ -155,83 +166,86 @@ mar_status cuda_conv_plan(kern_queue *k, const kern_conv *conv, int height, int 
 
 /* --- kernels ----------------------------------------------------------------------------------------------- */
 
-/* Gathers the patches of `count` pixels from `first` on: from x [height][width][n], vectors of type V, to rows of `row`
- * vectors. A warp takes a pixel. */
+/* Gathers the patches of `count` output pixels from `first` on: from x [images][height][width][n], vectors of type V,
+ * to rows of `row` vectors. A warp takes a pixel. */
 template <typename V>
 __global__ static void __launch_bounds__(32 * WARPS)
-    gather(const V *x, int height, int width, int n, int kernel, int columns, int first, int count, int row, V *patches)
+    gather(const V *x, conv_pixels p, int n, int kernel, int first, int count, int row, V *patches)
 {
     const int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32, taps = kernel * kernel;
     if (i >= count) return;
-    const int top = (first + i) / columns - kernel / 2, left = (first + i) % columns - kernel / 2;
+    const int image = (first + i) / p.image, pixel = (first + i) % p.image;
+    const int top = pixel / p.columns - kernel / 2, left = pixel % p.columns - kernel / 2;
+    x += (size_t)image * (size_t)p.height * (size_t)p.width * (size_t)n;
     V *to = patches + (size_t)i * (size_t)row;
 #pragma unroll 4
     for (int j = (int)threadIdx.x % 32; j < row; j += 32) {
         const int tap = j / n, r = top + tap / kernel, s = left + tap % kernel;
         V v = {};
-        if (tap < taps && r >= 0 && r < height && s >= 0 && s < width)
-            v = x[((size_t)r * (size_t)width + (size_t)s) * (size_t)n + (size_t)(j - tap * n)];
+        if (tap < taps && r >= 0 && r < p.height && s >= 0 && s < p.width)
+            v = x[((size_t)r * (size_t)p.width + (size_t)s) * (size_t)n + (size_t)(j - tap * n)];
         to[j] = v;
     }
 }
 
 /* Distributes channel groups to pixels: group (py, px) of pixel (i, j) of the 2x2 convolution is pixel
- * (2i - py, 2j - px) of y, where that exists. V is one or four floats; a pixel of y has n of them. A warp takes a
- * pixel.
+ * (2i - py, 2j - px) of its image of y, where that exists. V is one or four floats; a pixel of y has n of them. A warp
+ * takes a pixel.
  */
 template <typename V>
 __global__ static void __launch_bounds__(32 * WARPS)
-    pixel_shuffle(const V *from, int height, int width, int n, int first, int count, V *y)
+    pixel_shuffle(const V *from, conv_pixels p, int n, int first, int count, V *y)
 {
     const int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32;
     if (i >= count) return;
-    const int row = (first + i) / (width + 1), column = (first + i) % (width + 1);
+    const int image = (first + i) / p.image, pixel = (first + i) % p.image;
+    const int row = pixel / p.columns, column = pixel % p.columns, height = 2 * p.height, width = 2 * p.width;
+    y += (size_t)image * (size_t)height * (size_t)width * (size_t)n;
     from += (size_t)i * 4 * (size_t)n;
     for (int parity = 0; parity < 4; parity++, from += n) {
         const int r = 2 * row - parity / 2, s = 2 * column - parity % 2;
-        if (r < 0 || s < 0 || r >= 2 * height || s >= 2 * width) continue;
-        V *to = y + ((size_t)r * 2 * (size_t)width + (size_t)s) * (size_t)n;
+        if (r < 0 || s < 0 || r >= height || s >= width) continue;
+        V *to = y + ((size_t)r * (size_t)width + (size_t)s) * (size_t)n;
         for (int j = (int)threadIdx.x % 32; j < n; j += 32) to[j] = from[j];
     }
 }
 
 template <typename V>
-static void launch_gather(cuda_queue *c, const kern_conv *conv, const act *x, int height, int width, int columns,
-                          int first, int count)
+static void launch_gather(cuda_queue *c, const kern_conv *conv, const act *x, conv_pixels p, int first, int count)
 {
     const int per_vector = (int)(sizeof(V) / c->device->base.act_size);
-    cuda_launch(c, gather<V>, cuda_blocks((size_t)count, WARPS), 32 * WARPS, 0, (const V *)x, height, width,
-                conv->in / per_vector, conv->kernel, columns, first, count, conv->row / per_vector, (V *)c->patches);
+    cuda_launch(c, gather<V>, cuda_blocks((size_t)count, WARPS), 32 * WARPS, 0, (const V *)x, p, conv->in / per_vector,
+                conv->kernel, first, count, conv->row / per_vector, (V *)c->patches);
 }
 
-static void gather_band(cuda_queue *c, const kern_conv *conv, const act *x, int height, int width, int columns,
-                        int first, int count)
+static void gather_band(cuda_queue *c, const kern_conv *conv, const act *x, conv_pixels p, int first, int count)
 {
     if ((size_t)conv->in * c->device->base.act_size % VECTOR == 0 && (uintptr_t)x % VECTOR == 0)
-        launch_gather<uint4>(c, conv, x, height, width, columns, first, count);
+        launch_gather<uint4>(c, conv, x, p, first, count);
     else if (c->device->bf16)
-        launch_gather<uint16_t>(c, conv, x, height, width, columns, first, count);
+        launch_gather<uint16_t>(c, conv, x, p, first, count);
     else
-        launch_gather<uint32_t>(c, conv, x, height, width, columns, first, count);
+        launch_gather<uint32_t>(c, conv, x, p, first, count);
 }
 
-static void shuffle_band(cuda_queue *c, const kern_conv *conv, const float *from, int height, int width, int first,
-                         int count, float *y)
+static void shuffle_band(cuda_queue *c, const kern_conv *conv, const float *from, conv_pixels p, int first, int count,
+                         float *y)
 {
     const int n = conv->out / 4;
     const unsigned blocks = cuda_blocks((size_t)count, WARPS);
     if (n % 4 == 0 && (uintptr_t)y % VECTOR == 0)
-        cuda_launch(c, pixel_shuffle<float4>, blocks, 32 * WARPS, 0, (const float4 *)from, height, width, n / 4, first,
-                    count, (float4 *)y);
+        cuda_launch(c, pixel_shuffle<float4>, blocks, 32 * WARPS, 0, (const float4 *)from, p, n / 4, first, count,
+                    (float4 *)y);
     else
-        cuda_launch(c, pixel_shuffle<float>, blocks, 32 * WARPS, 0, from, height, width, n, first, count, y);
+        cuda_launch(c, pixel_shuffle<float>, blocks, 32 * WARPS, 0, from, p, n, first, count, y);
 }
 
-void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int height, int width, void *y)
+void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int images, int height, int width, void *y)
 {
     cuda_queue *c = cuda_of(k);
-    const conv_bands p = divide(c, conv, height, width);
+    const conv_bands p = divide(c, conv, images, height, width);
     const size_t y_size = conv->flags & KERN_OUT_F32 ? sizeof(float) : k->device->act_size;
+    if (images <= 0) return;
     if (!p.bands) {
         mar_err err = {};
         kern_fail(k, err_set(&err, MAR_EBACKEND, "convolution of %dx%d pixels without a plan", height, width), &err);
@@ -245,9 +259,9 @@ void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int height, i
     for (int first = 0; first < p.pixels && cuda_live(c); first += p.band) {
         const int count = p.pixels - first < p.band ? p.pixels - first : p.band;
         void *to = (char *)y + (size_t)first * (size_t)conv->out * y_size;
-        gather_band(c, conv, x, height, width, p.columns, first, count);
+        gather_band(c, conv, x, p.of, first, count);
         if (conv->flags & KERN_UPSAMPLE) to = result;
         cuda_linear(k, conv->product, c->patches, count, to);
-        if (conv->flags & KERN_UPSAMPLE) shuffle_band(c, conv, result, height, width, first, count, (float *)y);
+        if (conv->flags & KERN_UPSAMPLE) shuffle_band(c, conv, result, p.of, first, count, (float *)y);
     }
 }

@@ -8,6 +8,8 @@
 enum {
     WORKSPACE_BYTES = 32 << 20, /* what NVIDIA advises for Hopper */
     STAGED_BYTES = 64 << 10,    /* a larger upload waits instead of being staged */
+    IMAGE_BYTES = 1280 << 20,   /* 16 images of 256x256 pixels by KL-16: its smallest products have 256 rows an image
+                                 * and 512 columns, and give as many blocks as an H100 has multiprocessors a tile */
 };
 
 mar_status cuda_status(cudaError_t error, const char *what, mar_err *err)
@@ -390,6 +392,7 @@ static kern_conv_ops make_conv_table(void)
     t.conv = cuda_conv;
     t.group_norm_plan = cuda_group_norm_plan;
     t.group_norm = cuda_group_norm;
+    t.to_bytes = cuda_to_bytes;
     return t;
 }
 
@@ -437,6 +440,7 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
     d->base.act_size = d->bf16 ? sizeof(bf16) : sizeof(float);
     const size_t budget = p->totalGlobalMem / 32, most = (size_t)1 << 30;
     d->base.mod_budget = budget < most ? budget : most;
+    d->base.image_budget = budget < (size_t)IMAGE_BYTES ? budget : (size_t)IMAGE_BYTES;
     snprintf(d->base.description, sizeof d->base.description, "cuda %s (%.60s, sm_%d%d, %d multiprocessors, %zu GB)",
              d->bf16 ? "bf16" : "f32", p->name, p->major, p->minor, p->multiProcessorCount,
              (size_t)p->totalGlobalMem >> 30);

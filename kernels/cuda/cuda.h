@@ -296,10 +296,13 @@ int cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculatio
 mar_status cuda_patches(cuda_queue *c, mar_err *err);
 mar_status cuda_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
 void cuda_conv_free(kern_device *d, kern_conv *conv);
-mar_status cuda_conv_plan(kern_queue *k, const kern_conv *conv, int height, int width, mar_err *err);
-void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int height, int width, void *y);
-mar_status cuda_group_norm_plan(kern_queue *k, int pixels, int channels, mar_err *err);
-void cuda_group_norm(kern_queue *k, const float *x, int pixels, int channels, int groups, const float *weight,
-                     const float *bias, float eps, int silu, act *y);
+mar_status cuda_conv_plan(kern_queue *k, const kern_conv *conv, int images, int height, int width, mar_err *err);
+void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int images, int height, int width, void *y);
+mar_status cuda_group_norm_plan(kern_queue *k, int images, int pixels, int channels, mar_err *err);
+void cuda_group_norm(kern_queue *k, const float *x, int images, int pixels, int channels, int groups,
+                     const float *weight, const float *bias, float eps, int silu, act *y);
+
+/* pixels.cu */
+void cuda_to_bytes(kern_queue *k, const float *x, int images, int values, uint8_t *y, int *found);
 
 #endif

@@ -1,6 +1,7 @@
-/* Group normalisation in two kernels. The first takes sums over slices of the pixels. In the second each block adds up
- * the sums of its groups and normalises its pixels. The sums are of x minus one value of the group, so that the
- * variance does not cancel where the mean is far from 0, and runs of them are short enough for f32.
+/* Group normalisation of some images in two kernels. The first takes sums over slices of the pixels. In the second each
+ * block adds up the sums of its groups and normalises its pixels. The sums are of x minus one value of the group, so
+ * that the variance does not cancel where the mean is far from 0, and runs of them are short enough for f32. How an
+ * image is sliced does not depend on the number of images, so that its bits do not either.
  *
  * Floor, per element: 4 bytes read twice (the second time from L2 if they are there), 2 or 4 written. */
 #include "kernels/cuda/cuda.h"
@@ -9,14 +10,14 @@
 enum { CHANNELS = 32, WARPS = 8, RUN = 64 /* pixels added up in f32 */ };
 
 typedef struct {
-    int pixels, channels, groups;
-    int slices; /* number of slices */
-    int slice;  /* pixels of a slice; the last may have fewer */
+    int pixels, channels, groups; /* pixels: of an image */
+    int slices;                   /* number of slices of an image */
+    int slice;                    /* pixels of a slice; the last may have fewer */
 } norm_shape;
 
-mar_status cuda_group_norm_plan(kern_queue *k, int pixels, int channels, mar_err *err)
+mar_status cuda_group_norm_plan(kern_queue *k, int images, int pixels, int channels, mar_err *err)
 {
-    (void)pixels, (void)channels;
+    (void)images, (void)pixels, (void)channels;
     return cuda_patches(cuda_of(k), err);
 }
 
@@ -26,17 +27,19 @@ static __device__ inline float group_shift(norm_shape a, const float *x, int gro
     return x[(size_t)(a.pixels / 2) * (size_t)a.channels + (size_t)(group * (a.channels / a.groups))];
 }
 
-/* sums[slice][0 and 1][channel] = sum of d and of d^2, d = x - group_shift. */
+/* sums[image][slice][0 and 1][channel] = sum of d and of d^2, d = x - group_shift. */
 __global__ static void __launch_bounds__(32 * WARPS) norm_sums(norm_shape a, const float *x, float *sums)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, channel = (int)blockIdx.y * CHANNELS + lane;
-    const int last = min(a.pixels, ((int)blockIdx.x + 1) * a.slice);
+    const int image = (int)blockIdx.x / a.slices, slice = (int)blockIdx.x % a.slices;
+    const int last = min(a.pixels, (slice + 1) * a.slice);
+    x += (size_t)image * (size_t)a.pixels * (size_t)a.channels;
     double *parts = (double *)cuda_shared(); /* [WARPS][2][CHANNELS] */
     double sum = 0, square = 0;
     if (channel < a.channels) {
         const float shift = group_shift(a, x, channel / (a.channels / a.groups));
         x += channel;
-        for (int i = (int)blockIdx.x * a.slice + warp; i < last;) {
+        for (int i = slice * a.slice + warp; i < last;) {
             float s = 0, q = 0;
             const int end = min(last, i + RUN * WARPS);
 #pragma unroll 8
@@ -81,7 +84,12 @@ __global__ static void __launch_bounds__(32 * WARPS)
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, size = a.channels / a.groups;
     const int first = (int)blockIdx.y * CHANNELS, channel = first + lane, first_group = first / size;
     const int last_group = (min(first + CHANNELS, a.channels) - 1) / size;
-    const int last = min(a.pixels, ((int)blockIdx.x + 1) * a.slice);
+    const int image = (int)blockIdx.x / a.slices, slice = (int)blockIdx.x % a.slices;
+    const int last = min(a.pixels, (slice + 1) * a.slice);
+    const size_t before = (size_t)image * (size_t)a.pixels * (size_t)a.channels;
+    x += before;
+    y += before;
+    sums += (size_t)image * (size_t)a.slices * 2 * (size_t)a.channels;
     float2 *moments = (float2 *)cuda_shared(); /* [last_group - first_group + 1] */
     for (int g = first_group + warp; g <= last_group; g += WARPS) {
         const float2 m = group_moments(a, x, sums, g, eps);
@@ -92,14 +100,14 @@ __global__ static void __launch_bounds__(32 * WARPS)
     const float2 m = moments[channel / size - first_group];
     const float scale = m.y * weight[channel], shift = bias[channel];
 #pragma unroll 4
-    for (int i = (int)blockIdx.x * a.slice + warp; i < last; i += WARPS) {
+    for (int i = slice * a.slice + warp; i < last; i += WARPS) {
         const size_t at = (size_t)i * (size_t)a.channels + (size_t)channel;
         const float v = (x[at] - m.x) * scale + shift;
         cuda_store(y + at, silu ? cuda_silu(v) : v);
     }
 }
 
-/* Divides the pixels so that there are two blocks a multiprocessor, but at least a pixel a warp. */
+/* Divides an image's pixels so that there are two blocks a multiprocessor, but at least a pixel a warp. */
 static norm_shape slice(const cuda_queue *c, int pixels, int channels, int groups)
 {
     norm_shape a = {pixels, channels, groups, 0, 0};
@@ -111,25 +119,35 @@ static norm_shape slice(const cuda_queue *c, int pixels, int channels, int group
     return a;
 }
 
-void cuda_group_norm(kern_queue *k, const float *x, int pixels, int channels, int groups, const float *weight,
-                     const float *bias, float eps, int silu, act *y)
+template <typename T>
+static void launch_norm(cuda_queue *c, norm_shape a, const float *x, int images, const float *weight, const float *bias,
+                        float eps, int silu, T *y)
+{
+    float *sums = (float *)c->patches;
+    const dim3 grid((unsigned)images * (unsigned)a.slices, cuda_blocks((size_t)a.channels, CHANNELS));
+    cuda_launch(c, norm_sums, grid, 32 * WARPS, WARPS * 2 * CHANNELS * sizeof(double), a, x, sums);
+    cuda_launch(c, norm_map<T>, grid, 32 * WARPS, (CHANNELS + 1) * sizeof(float2), a, x, (const float *)sums, weight,
+                bias, eps, silu, y);
+}
+
+void cuda_group_norm(kern_queue *k, const float *x, int images, int pixels, int channels, int groups,
+                     const float *weight, const float *bias, float eps, int silu, act *y)
 {
     cuda_queue *c = cuda_of(k);
-    if (pixels <= 0) return;
+    if (images <= 0 || pixels <= 0) return;
     const norm_shape a = slice(c, pixels, channels, groups);
-    float *sums = (float *)c->patches;
-    if (2 * sizeof *sums * (size_t)a.slices * (size_t)channels > c->patches_bytes) {
+    const size_t fit = c->patches_bytes / (2 * sizeof(float) * (size_t)a.slices * (size_t)channels);
+    if (fit == 0) {
         mar_err err = {};
         kern_fail(k, err_set(&err, MAR_EBACKEND, "group norm of %d channels without a plan", channels), &err);
         return;
     }
-    const dim3 grid((unsigned)a.slices, cuda_blocks((size_t)channels, CHANNELS));
-    cuda_launch(c, norm_sums, grid, 32 * WARPS, WARPS * 2 * CHANNELS * sizeof(double), a, x, sums);
-    const size_t shared = (CHANNELS + 1) * sizeof(float2);
-    if (c->device->bf16)
-        cuda_launch(c, norm_map<bf16>, grid, 32 * WARPS, shared, a, x, (const float *)sums, weight, bias, eps, silu,
-                    (bf16 *)y);
-    else
-        cuda_launch(c, norm_map<float>, grid, 32 * WARPS, shared, a, x, (const float *)sums, weight, bias, eps, silu,
-                    (float *)y);
+    for (int done = 0, n; done < images; done += n) { /* as many images at a time as have room for their sums */
+        n = (size_t)(images - done) < fit ? images - done : (int)fit;
+        const size_t at = (size_t)done * (size_t)pixels * (size_t)channels;
+        if (c->device->bf16)
+            launch_norm(c, a, x + at, n, weight, bias, eps, silu, (bf16 *)y + at);
+        else
+            launch_norm(c, a, x + at, n, weight, bias, eps, silu, (float *)y + at);
+    }
 }

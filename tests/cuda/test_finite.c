@@ -2,10 +2,13 @@
  * when it is finished, or with check at the step. check finds the layer where a persistent kernel runs the whole chain,
  * too, and changes no bit. */
 #include "mar.h"
+#include "mar/handle.h"
+#include "mar/masked.h"
 #include "tests/cuda/support.h"
 #include "tests/support/changed.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -211,6 +214,55 @@ static void the_pixel_is_named(void **state)
     free(path);
 }
 
+static void count_images(void *user, mar_session *s, const mar_progress *p)
+{
+    (void)s;
+    *(int *)user = p->images;
+}
+
+/* Decoded together, the one image that is not finite is named; those before it are whole and were told of. */
+static void the_image_of_a_batch_is_named(void **state)
+{
+    enum { IMAGES = 5, IMAGE = 32 * 32 * 3 };
+    static uint8_t good[IMAGES * IMAGE], rgb[IMAGES * IMAGE];
+    const int classes[IMAGES] = {3, 4, 5, 6, 7};
+    (void)state;
+    library l = open_library(MAR_DTYPE_BF16, "demo", "demo");
+    const size_t budget = l.m->device->image_budget;
+    for (int pass = 3; pass <= IMAGES; pass += 2) { /* three images at a time, and all */
+        mar_session *s = NULL;
+        const mar_params p = params_with("num_iter 1, num_sampling_steps 2, cfg 1, sampler dpmpp");
+        l.m->device->image_budget = (size_t)pass * 3 * 32 * 32 * 32 * sizeof(float) - 1; /* as its streams need */
+        assert_library(l.m, mar_session_create(l.model, l.vae, &p, IMAGES, &s));
+        assert_session(s, mar_session_begin(s, 5, classes, IMAGES));
+        while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+        assert_session(s, mar_session_images(s, good));
+        for (int bad = 1; bad < IMAGES; bad += 3) {
+            char name[64];
+            int told = 0;
+            const float nan = NAN;
+            mar_masked *g = mar_masked_of(s);
+            float *token = g->tokens + (size_t)bad * SEQ * CHANNELS + 77;
+            g->k->core->upload(g->k, token, &nan, sizeof nan);
+            mar_session_on_progress(s, count_images, &told);
+            memset(rgb, 1, sizeof rgb);
+            assert_int_equal(mar_session_images(s, rgb), MAR_EMODEL);
+            snprintf(name, sizeof name, "image %d: the image decoder's output is NaN at pixel (", 5 + bad);
+            assert_non_null(strstr(mar_session_error(s), name));
+            assert_int_equal(told, bad);
+            assert_memory_equal(rgb, good, (size_t)bad * IMAGE);
+            mar_session_on_progress(s, NULL, NULL);
+            assert_session(s, mar_session_begin(s, 5, classes, IMAGES));
+            while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+            assert_session(s, mar_session_images(s, rgb));
+            assert_memory_equal(rgb, good, sizeof good);
+        }
+        mar_session_free(s);
+    }
+    l.m->device->image_budget = budget;
+    close_library(&l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -219,6 +271,7 @@ int main(void)
         cmocka_unit_test(token_and_layer_are_named),
         cmocka_unit_test(a_later_batch_is_not_concerned),
         cmocka_unit_test(the_pixel_is_named),
+        cmocka_unit_test(the_image_of_a_batch_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,7 +38,7 @@ enum {
     THREADS = 3,
 };
 
-static const conv_case convolution = {5, 6, 16, 24, 3, KERN_OUT_F32 | KERN_UPSAMPLE};
+static const conv_case convolution = {5, 6, 16, 24, 3, KERN_OUT_F32 | KERN_UPSAMPLE, 0};
 
 /* --- the weights ------------------------------------------------------------------------------------------------ */
 
@@ -146,7 +146,7 @@ static void open_session(session *s, const weights *w)
     kern_queue *k = s->k;
     mar_err err = {0};
     open_chains(s);
-    assert_ok(k->conv->plan(k, w->conv, convolution.height, convolution.width, &err), &err);
+    assert_ok(k->conv->plan(k, w->conv, 1, convolution.height, convolution.width, &err), &err);
     assert_ok(
         k->core->attention_plan(k, ATTENTION_ROWS / 2, ATTENTION_ROWS / 2, 2, Z_DIM / 2, 3 * Z_DIM, 3 * Z_DIM, &err),
         &err);
@@ -223,7 +223,7 @@ static float *decode(session *s, float *out)
 {
     kern_queue *k = s->k;
     k->core->to_act(k, s->device_z, in_size(&convolution), s->qkv);
-    k->conv->conv(k, s->w->conv, s->qkv, convolution.height, convolution.width, s->decoded);
+    k->conv->conv(k, s->w->conv, s->qkv, 1, convolution.height, convolution.width, s->decoded);
     k->core->download(k, out, s->decoded, CONV_VALUES * sizeof *out);
     return out + CONV_VALUES;
 }

@@ -6,6 +6,7 @@
 
 #include "kernels/ops.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,25 +83,29 @@ static void *to_act(kern_queue *k, float *x, size_t n)
 /* --- convolution -------------------------------------------------------------------------------- */
 
 static const conv_case conv_cases[] = {
-    {1, 1, 8, 3, 3, KERN_OUT_F32},
-    {5, 7, 32, 64, 3, KERN_OUT_F32},
-    {5, 7, 32, 64, 3, KERN_OUT_F32 | KERN_OUT_ADD},
-    {6, 8, 64, 32, 3, 0},
-    {16, 16, 64, 32, 1, KERN_OUT_F32},
-    {9, 13, 96, 40, 1, KERN_OUT_F32 | KERN_OUT_ADD},
-    {33, 3, 16, 48, 3, KERN_OUT_F32},
-    {2, 40, 24, 17, 3, KERN_OUT_F32},
-    {131, 5, 32, 32, 3, KERN_OUT_F32 | KERN_OUT_ADD}, /* uneven bands */
-    {150, 33, 32, 3, 3, KERN_OUT_F32},                /* the output convolution */
-    {16, 16, 16, 128, 3, KERN_OUT_F32},               /* the input convolution */
-    {1, 1, 32, 32, 3, KERN_OUT_F32 | KERN_UPSAMPLE},
-    {4, 4, 64, 64, 3, KERN_OUT_F32 | KERN_UPSAMPLE},
-    {7, 5, 32, 48, 3, KERN_OUT_F32 | KERN_UPSAMPLE},
-    {40, 37, 16, 16, 3, KERN_OUT_F32 | KERN_UPSAMPLE},
+    {1, 1, 8, 3, 3, KERN_OUT_F32, 0},
+    {5, 7, 32, 64, 3, KERN_OUT_F32, 0},
+    {5, 7, 32, 64, 3, KERN_OUT_F32 | KERN_OUT_ADD, 0},
+    {6, 8, 64, 32, 3, 0, 0},
+    {16, 16, 64, 32, 1, KERN_OUT_F32, 0},
+    {9, 13, 96, 40, 1, KERN_OUT_F32 | KERN_OUT_ADD, 0},
+    {33, 3, 16, 48, 3, KERN_OUT_F32, 0},
+    {2, 40, 24, 17, 3, KERN_OUT_F32, 0},
+    {131, 5, 32, 32, 3, KERN_OUT_F32 | KERN_OUT_ADD, 0}, /* uneven bands */
+    {150, 33, 32, 3, 3, KERN_OUT_F32, 0},                /* the output convolution */
+    {16, 16, 16, 128, 3, KERN_OUT_F32, 0},               /* the input convolution */
+    {1, 1, 32, 32, 3, KERN_OUT_F32 | KERN_UPSAMPLE, 0},
+    {4, 4, 64, 64, 3, KERN_OUT_F32 | KERN_UPSAMPLE, 0},
+    {7, 5, 32, 48, 3, KERN_OUT_F32 | KERN_UPSAMPLE, 0},
+    {40, 37, 16, 16, 3, KERN_OUT_F32 | KERN_UPSAMPLE, 0},
+    {5, 7, 32, 64, 3, KERN_OUT_F32 | KERN_OUT_ADD, 2}, /* several images */
+    {6, 8, 64, 32, 3, 0, 3},
+    {40, 9, 32, 3, 1, KERN_OUT_F32, 1},
+    {7, 5, 32, 48, 3, KERN_OUT_F32 | KERN_UPSAMPLE, 2},
 };
 
-/* By definition: upsample, pad, multiply, add. */
-static void conv_reference(const conv_case *c, const float *x, const float *w, const float *bias, float *y)
+/* One image by definition: upsample, pad, multiply, add. */
+static void one_image(const conv_case *c, const float *x, const float *w, const float *bias, float *y)
 {
     const int scale = c->flags & KERN_UPSAMPLE ? 2 : 1, height = scale * c->height, width = scale * c->width;
     const int size = c->kernel, pad = size / 2;
@@ -120,15 +125,22 @@ static void conv_reference(const conv_case *c, const float *x, const float *w, c
             }
 }
 
+static void conv_reference(const conv_case *c, const float *x, const float *w, const float *bias, float *y)
+{
+    const conv_case one = {c->height, c->width, c->in, c->out, c->kernel, c->flags, 0};
+    for (int i = 0; i <= c->more; i++)
+        one_image(&one, x + (size_t)i * in_size(&one), w, bias, y + (size_t)i * out_size(&one));
+}
+
 /* Where the convolution adds, y is the first term on entry. */
 static void run_conv(kern_queue *k, const conv_case *c, kern_conv *conv, const void *x, float *y)
 {
     mar_err err = {0};
     const size_t n = out_size(c), bytes = n * (c->flags & KERN_OUT_F32 ? sizeof(float) : k->device->act_size);
     void *out = device_array(k, bytes);
-    assert_ok(k->conv->plan(k, conv, c->height, c->width, &err), &err);
+    assert_ok(k->conv->plan(k, conv, c->more + 1, c->height, c->width, &err), &err);
     if (c->flags & KERN_OUT_F32) k->core->upload(k, out, y, bytes);
-    k->conv->conv(k, conv, x, c->height, c->width, out);
+    k->conv->conv(k, conv, x, c->more + 1, c->height, c->width, out);
     if (c->flags & KERN_OUT_F32)
         k->core->download(k, y, out, bytes);
     else
@@ -184,9 +196,9 @@ static void conv_bits(mar_dtype dtype, const conv_case *c, int threads, float *y
 static void check_conv_threads(mar_dtype dtype)
 {
     static const conv_case wide[] = {
-        {16, 16, 512, 512, 3, KERN_OUT_F32}, {32, 32, 512, 256, 1, KERN_OUT_F32},
-        {64, 64, 64, 64, 3, KERN_OUT_F32},   {16, 16, 256, 256, 3, KERN_OUT_F32 | KERN_UPSAMPLE},
-        {256, 32, 32, 3, 3, KERN_OUT_F32},   {150, 33, 32, 32, 3, KERN_OUT_F32 | KERN_OUT_ADD},
+        {16, 16, 512, 512, 3, KERN_OUT_F32, 0}, {32, 32, 512, 256, 1, KERN_OUT_F32, 0},
+        {64, 64, 64, 64, 3, KERN_OUT_F32, 0},   {16, 16, 256, 256, 3, KERN_OUT_F32 | KERN_UPSAMPLE, 0},
+        {256, 32, 32, 3, 3, KERN_OUT_F32, 0},   {150, 33, 32, 32, 3, KERN_OUT_F32 | KERN_OUT_ADD, 0},
     };
     static const int threads[] = {2, 3, 4, 8};
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
@@ -219,7 +231,7 @@ static void conv_bf16_bits_do_not_depend_on_threads(void **unused)
 static void check_conv_sizes(mar_dtype dtype)
 {
     static const int sizes[][2] = {{16, 16}, {3, 70}, {128, 128}, {1, 5}, {64, 64}, {16, 16}};
-    conv_case c = {0, 0, 64, 64, 3, KERN_OUT_F32};
+    conv_case c = {0, 0, 64, 64, 3, KERN_OUT_F32, 0};
     kern_queue *k = open_or_skip(dtype, 2);
     float *w = coarse_array(weight_size(&c)), *bias = uniform_array((size_t)c.out);
     kern_conv *conv = make_conv(k, &c, w, bias);
@@ -249,7 +261,7 @@ static void conv_takes_several_sizes(void **unused)
 static void conv_free_takes_null_and_unplanned(void **unused)
 {
     (void)unused;
-    const conv_case c = {1, 1, 8, 8, 3, KERN_OUT_F32};
+    const conv_case c = {1, 1, 8, 8, 3, KERN_OUT_F32, 0};
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
     float *w = uniform_array(weight_size(&c)), *bias = uniform_array(8);
     k->conv->free(k->device, make_conv(k, &c, w, bias));
@@ -261,7 +273,7 @@ static void conv_free_takes_null_and_unplanned(void **unused)
 static void unplanned_sizes_fail_and_are_remembered(void **unused)
 {
     (void)unused;
-    const conv_case c = {4, 4, 8, 8, 3, KERN_OUT_F32};
+    const conv_case c = {4, 4, 8, 8, 3, KERN_OUT_F32, 0};
     kern_queue *k = open_queue(MAR_DTYPE_F32, 2);
     mar_err err = {0};
     float *w = uniform_array(weight_size(&c)), *bias = uniform_array(8), *y = uniform_array(out_size(&c));
@@ -269,12 +281,12 @@ static void unplanned_sizes_fail_and_are_remembered(void **unused)
     void *x = device_array(k, in_size(&c) * sizeof(float));
     run_conv(k, &c, conv, x, y);
     assert_int_equal(kern_check(k, &err), MAR_OK);
-    k->conv->conv(k, conv, x, 4, 5, x);
+    k->conv->conv(k, conv, x, 1, 4, 5, x);
     assert_int_equal(kern_check(k, &err), MAR_EBACKEND);
     assert_non_null(strstr(err.text, "4x5"));
     kern_queue *other; /* another queue's plan is not its own */
     assert_ok(k->core->queue_create(k->device, &other, &err), &err);
-    k->conv->conv(other, conv, x, 4, 4, x);
+    k->conv->conv(other, conv, x, 1, 4, 4, x);
     assert_int_equal(kern_check(other, &err), MAR_EBACKEND);
     assert_non_null(strstr(err.text, "4x4"));
     k->core->queue_free(other);
@@ -290,7 +302,7 @@ static void unplanned_norm_fails(void **unused)
     kern_queue *k = open_queue(MAR_DTYPE_F32, 2);
     mar_err err = {0};
     float *x = device_array(k, 64 * sizeof *x);
-    k->conv->group_norm(k, x, 1, 64, 32, x, x, 1e-6f, 0, x);
+    k->conv->group_norm(k, x, 1, 1, 64, 32, x, x, 1e-6f, 0, x);
     assert_int_equal(kern_check(k, &err), MAR_EBACKEND);
     k->core->free(k->device, x);
     close_queue(k);
@@ -338,8 +350,8 @@ static void run_norm(kern_queue *k, const norm_case *c, const float *x, const fl
     k->core->upload(k, in, x, n * sizeof *x);
     k->core->upload(k, weight, w, vector);
     k->core->upload(k, bias, b, vector);
-    assert_ok(k->conv->group_norm_plan(k, c->pixels, c->channels, &err), &err);
-    k->conv->group_norm(k, in, c->pixels, c->channels, c->groups, weight, bias, 1e-6f, silu, out);
+    assert_ok(k->conv->group_norm_plan(k, 1, c->pixels, c->channels, &err), &err);
+    k->conv->group_norm(k, in, 1, c->pixels, c->channels, c->groups, weight, bias, 1e-6f, silu, out);
     from_act(k, out, n, y);
     k->core->free(k->device, in), k->core->free(k->device, weight), k->core->free(k->device, bias),
         k->core->free(k->device, out);
@@ -378,6 +390,118 @@ static void group_norm_bf16(void **unused)
         for (int silu = 0; silu < 2; silu++) check_norm(MAR_DTYPE_BF16, &norm_cases[i], silu);
 }
 
+/* --- images of a batch ------------------------------------------------------------------------------ */
+
+/* Images of a batch have the bits that each has alone. */
+static void check_batch_conv(mar_dtype dtype, conv_case c)
+{
+    kern_queue *k = open_or_skip(dtype, 2);
+    const int images = c.more + 1;
+    float *x = uniform_array(in_size(&c)), *w = uniform_array(weight_size(&c)), *bias = uniform_array((size_t)c.out);
+    float *y = uniform_array(out_size(&c)), *alone = malloc(out_size(&c) * sizeof *alone);
+    assert_non_null(alone);
+    memcpy(alone, y, out_size(&c) * sizeof *alone);
+    char *in = to_act(k, x, in_size(&c));
+    kern_conv *conv = make_conv(k, &c, w, bias);
+    run_conv(k, &c, conv, in, y);
+    c.more = 0;
+    for (int i = 0; i < images; i++)
+        run_conv(k, &c, conv, in + (size_t)i * in_size(&c) * k->device->act_size, alone + (size_t)i * out_size(&c));
+    assert_memory_equal(y, alone, (size_t)images * out_size(&c) * sizeof *y);
+    k->conv->free(k->device, conv);
+    k->core->free(k->device, in);
+    close_queue(k);
+    free(x), free(w), free(bias), free(y), free(alone);
+}
+
+static void check_batch_norm(mar_dtype dtype)
+{
+    enum { IMAGES = 3, PIXELS = 67, CHANNELS = 64, SIZE = PIXELS * CHANNELS };
+    kern_queue *k = open_or_skip(dtype, 2);
+    mar_err err = {0};
+    float *x = uniform_array(IMAGES * SIZE), *vectors = uniform_array((size_t)2 * CHANNELS);
+    float y[IMAGES * SIZE], alone[SIZE];
+    for (int i = 0; i < IMAGES * SIZE; i++) x[i] = (float)(i / SIZE + 1) * x[i] + (float)(i / SIZE);
+    float *in = device_array(k, IMAGES * SIZE * sizeof *x), *scale = device_array(k, 2 * CHANNELS * sizeof *vectors);
+    void *out = device_array(k, IMAGES * SIZE * sizeof(float));
+    k->core->upload(k, in, x, IMAGES * SIZE * sizeof *x);
+    k->core->upload(k, scale, vectors, 2 * CHANNELS * sizeof *vectors);
+    assert_ok(k->conv->group_norm_plan(k, IMAGES, PIXELS, CHANNELS, &err), &err);
+    k->conv->group_norm(k, in, IMAGES, PIXELS, CHANNELS, 32, scale, scale + CHANNELS, 1e-6f, 1, out);
+    from_act(k, out, IMAGES * SIZE, y);
+    for (int i = 0; i < IMAGES; i++) {
+        k->conv->group_norm(k, in + i * SIZE, 1, PIXELS, CHANNELS, 32, scale, scale + CHANNELS, 1e-6f, 1, out);
+        from_act(k, out, SIZE, alone);
+        assert_memory_equal(y + i * SIZE, alone, sizeof alone);
+    }
+    k->core->free(k->device, in), k->core->free(k->device, scale), k->core->free(k->device, out);
+    close_queue(k);
+    free(x), free(vectors);
+}
+
+static void images_have_the_bits_they_have_alone(void **unused)
+{
+    (void)unused;
+    const mar_dtype dtypes[2] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
+    for (int d = 0; d < 2; d++) {
+        check_batch_conv(dtypes[d], (conv_case){17, 9, 32, 64, 3, KERN_OUT_F32 | KERN_OUT_ADD, 2});
+        check_batch_conv(dtypes[d], (conv_case){6, 8, 64, 32, 1, 0, 3});
+        check_batch_conv(dtypes[d], (conv_case){7, 5, 32, 48, 3, KERN_OUT_F32 | KERN_UPSAMPLE, 2});
+        check_batch_norm(dtypes[d]);
+    }
+}
+
+/* --- bytes ------------------------------------------------------------------------------------------ */
+
+/* Converts one image of n values. Returns what is found in it. */
+static int bytes_of(kern_queue *k, const float *x, int n, uint8_t *bytes)
+{
+    float *in = device_array(k, (size_t)n * sizeof *in);
+    uint8_t *out = device_array(k, (size_t)n);
+    int found, *at = device_array(k, sizeof *at);
+    k->core->upload(k, in, x, (size_t)n * sizeof *x);
+    k->conv->to_bytes(k, in, 1, n, out, at);
+    k->core->download(k, bytes, out, (size_t)n);
+    k->core->download(k, &found, at, sizeof found);
+    k->core->free(k->device, in), k->core->free(k->device, out), k->core->free(k->device, at);
+    return found;
+}
+
+static void bytes_are_clipped_and_rounded_half_to_even(void **unused)
+{
+    (void)unused;
+    const float x[] = {-1, 1, 0, -2, 2, 1e30f, -1e30f, INFINITY, -INFINITY, NAN, -NAN, FLT_MAX, 0.999f, -0.0f};
+    const uint8_t expected[] = {0, 255, 128 /* 127.5 */, 0, 255, 255, 0, 255, 0, 0, 0, 255, 255 /* 254.87 */, 128};
+    enum { N = sizeof expected };
+    uint8_t bytes[N];
+    kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
+    assert_int_equal(bytes_of(k, x, N, bytes), KERN_PIXELS_WITHIN | KERN_PIXELS_NOT_FINITE);
+    assert_memory_equal(bytes, expected, N);
+    assert_int_equal(bytes_of(k, x, 7, bytes), KERN_PIXELS_WITHIN);
+    for (int i = 0; i < N; i++) /* each by itself; -1 and 1 are not between -1 and 1 */
+        assert_int_equal(bytes_of(k, x + i, 1, bytes), (i == 2 || i > 11 ? KERN_PIXELS_WITHIN : 0) |
+                                                           (i >= 7 && i <= 10 ? KERN_PIXELS_NOT_FINITE : 0));
+    close_queue(k);
+}
+
+/* Halves that float32 hits exactly go to the even neighbour. */
+static void ties_go_to_even(void **unused)
+{
+    (void)unused;
+    int ties = 0;
+    kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
+    for (int i = 0; i < 255; i++) {
+        const float x = ((float)i + 0.5f) / 255.0f * 2.0f - 1.0f;
+        if ((x + 1.0f) / 2.0f * 255.0f != (float)i + 0.5f) continue;
+        uint8_t byte;
+        bytes_of(k, &x, 1, &byte);
+        assert_int_equal(byte, i % 2 ? i + 1 : i);
+        ties++;
+    }
+    assert_true(ties > 50);
+    close_queue(k);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -391,6 +515,9 @@ int main(void)
         cmocka_unit_test(unplanned_norm_fails),
         cmocka_unit_test(group_norm_f32),
         cmocka_unit_test(group_norm_bf16),
+        cmocka_unit_test(images_have_the_bits_they_have_alone),
+        cmocka_unit_test(bytes_are_clipped_and_rounded_half_to_even),
+        cmocka_unit_test(ties_go_to_even),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

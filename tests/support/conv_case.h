@@ -6,17 +6,19 @@
 
 typedef struct {
     int height, width, in, out, kernel, flags;
+    int more; /* images beside the first */
 } conv_case;
 
 /* Elements of x, y and the weights. */
 static inline size_t in_size(const conv_case *c)
 {
-    return (size_t)c->height * (size_t)c->width * (size_t)c->in;
+    return (size_t)(c->more + 1) * (size_t)c->height * (size_t)c->width * (size_t)c->in;
 }
 
 static inline size_t out_size(const conv_case *c)
 {
-    return (size_t)c->height * (size_t)c->width * (size_t)c->out * (c->flags & KERN_UPSAMPLE ? 4 : 1);
+    return (size_t)(c->more + 1) * (size_t)c->height * (size_t)c->width * (size_t)c->out *
+           (c->flags & KERN_UPSAMPLE ? 4 : 1);
 }
 
 static inline size_t weight_size(const conv_case *c)

@@ -72,8 +72,9 @@ SPY_OPERATION(int, head, speculate_propose, (kern_queue * k, kern_speculation *w
               k, w, draft)
 SPY_OPERATION(void, head, speculate_walk, (kern_queue * k, kern_speculation *w, const kern_speculation_head *target), k,
               w, target)
-SPY_OPERATION(void, conv, conv, (kern_queue * k, const kern_conv *c, const act *x, int height, int width, void *y), k,
-              c, x, height, width, y)
+SPY_OPERATION(void, conv, conv,
+              (kern_queue * k, const kern_conv *c, const act *x, int images, int height, int width, void *y), k, c, x,
+              images, height, width, y)
 
 /* What may happen before an operation. */
 __attribute__((unused)) static void spy_cancel(mar_session *s)

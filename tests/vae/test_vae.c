@@ -1,10 +1,9 @@
-/* The image decoder against PyTorch (tests/golden/make_vae.py), in f32 and bf16; its errors; pixels to bytes.
- */
+/* The image decoder against PyTorch (tests/golden/make_vae.py), in f32 and bf16; its batches; its errors. */
 #include "tests/support/support.h"
 
+#include "kernels/pixels.h"
 #include "vae/vae.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,11 +41,12 @@ static vae_decoder *load(kern_queue *k, const wt_file *f)
     return d;
 }
 
-static vae_run *make_run(kern_queue *k, vae_decoder *d, const int grid[2])
+static vae_run *make_run(kern_queue *k, vae_decoder *d, const int grid[2], int batch)
 {
     vae_run *r = NULL;
     mar_err err = {0};
-    assert_ok(vae_run_create(k, d, grid[0], grid[1], &r, &err), &err);
+    assert_ok(vae_run_create(k, d, grid[0], grid[1], batch, &r, &err), &err);
+    assert_ok(vae_run_plan(r, batch, &err), &err);
     return r;
 }
 
@@ -57,7 +57,7 @@ static void run(kern_queue *k, vae_run *r, const int grid[2], const float *token
     void *memory = backend_memory(k, vae_run_lay_out(r, NULL)), *latent = backend_memory(k, n);
     vae_run_lay_out(r, memory);
     k->core->upload(k, latent, tokens, n);
-    k->core->download(k, pixels, vae_decode(r, latent), pixel_values(grid) * sizeof *pixels);
+    k->core->download(k, pixels, vae_decode(r, latent, 1).pixels, pixel_values(grid) * sizeof *pixels);
     k->core->free(k->device, memory);
     k->core->free(k->device, latent);
 }
@@ -70,7 +70,7 @@ static float *decode(const wt_file *f, mar_dtype dtype, int threads, const int g
     assert_non_null(pixels);
     kern_queue *k = open_or_skip(dtype, threads);
     vae_decoder *d = load(k, f);
-    vae_run *r = make_run(k, d, grid);
+    vae_run *r = make_run(k, d, grid, 1);
     run(k, r, grid, tokens, pixels);
     vae_run_free(r);
     vae_decoder_free(d);
@@ -140,7 +140,7 @@ static void check_runs(mar_dtype dtype)
     kern_queue *k = open_or_skip(dtype, 2);
     vae_decoder *d = load(k, f);
     vae_run *runs[GRIDS];
-    for (int i = 0; i < GRIDS; i++) runs[i] = make_run(k, d, grids[i]);
+    for (int i = 0; i < GRIDS; i++) runs[i] = make_run(k, d, grids[i], 1);
     for (int i = 0; i < 2 * GRIDS; i++) {
         const int *grid = grids[i % GRIDS];
         const size_t n = pixel_values(grid);
@@ -169,6 +169,85 @@ static void bf16_runs_share_a_decoder(void **unused)
     check_runs(MAR_DTYPE_BF16);
 }
 
+/* --- batches ------------------------------------------------------------------------------------ */
+
+/* Decodes `images` images, 3 of them different, in passes of at most what the run takes. */
+static void run_batch(kern_queue *k, vae_run *r, const int grid[2], const float *tokens, int images, float *pixels)
+{
+    const size_t one = (size_t)(grid[0] * grid[1]) * Z, n = pixel_values(grid);
+    void *memory = backend_memory(k, vae_run_lay_out(r, NULL));
+    float *latents = backend_memory(k, (size_t)images * one * sizeof *tokens);
+    vae_run_lay_out(r, memory);
+    for (int i = 0; i < images; i++)
+        k->core->upload(k, latents + (size_t)i * one, tokens + (size_t)(i % 3) * one, one * sizeof *tokens);
+    for (int done = 0, pass; done < images; done += pass) {
+        pass = images - done < vae_run_images(r) ? images - done : vae_run_images(r);
+        const vae_pictures p = vae_decode(r, latents + (size_t)done * one, pass);
+        assert_int_equal(p.n, pass);
+        k->core->download(k, pixels + (size_t)done * n, p.pixels, (size_t)pass * n * sizeof *pixels);
+        uint8_t *bytes = malloc((size_t)pass * n);
+        int found[8];
+        assert_non_null(bytes);
+        k->core->download(k, bytes, p.bytes, (size_t)pass * n);
+        k->core->download(k, found, p.found, (size_t)pass * sizeof *found);
+        for (size_t i = 0; i < (size_t)pass * n; i++)
+            assert_int_equal(bytes[i], kern_pixel_byte(pixels[(size_t)done * n + i]));
+        for (int i = 0; i < pass; i++) assert_int_equal(found[i], KERN_PIXELS_WITHIN);
+        free(bytes);
+    }
+    k->core->free(k->device, memory), k->core->free(k->device, latents);
+}
+
+/* Whatever the budget, an image is bit for bit what it is alone. */
+static void check_batches(mar_dtype dtype)
+{
+    enum { IMAGES = 7 };
+    const int *grid = grids[2];
+    wt_file *f = golden_open("vae");
+    kern_queue *k = open_or_skip(dtype, 2);
+    vae_decoder *d = load(k, f);
+    const size_t n = pixel_values(grid), values = (size_t)(grid[0] * grid[1]) * Z;
+    float *tokens = malloc(3 * values * sizeof *tokens), *golden = golden_grid(f, "tokens", grid, -1);
+    float *pixels = malloc(IMAGES * n * sizeof *pixels), *alone = malloc(3 * n * sizeof *alone);
+    assert_true(tokens && pixels && alone);
+    for (size_t i = 0; i < 3 * values; i++) tokens[i] = golden[i % values] * (1 - 0.3f * (float)(i / values));
+    vae_run *r = make_run(k, d, grid, 1);
+    for (int i = 0; i < 3; i++) run(k, r, grid, tokens + (size_t)i * values, alone + (size_t)i * n);
+    const size_t bytes = vae_run_lay_out(r, NULL), budget = k->device->image_budget;
+    vae_run_free(r);
+    for (int fit = 0; fit <= 8; fit++) {
+        k->device->image_budget = (size_t)fit * bytes;
+        r = make_run(k, d, grid, IMAGES);
+        assert_int_equal(vae_run_images(r), fit < 1 ? 1 : fit < IMAGES ? fit : IMAGES);
+        run_batch(k, r, grid, tokens, IMAGES, pixels);
+        for (int i = 0; i < IMAGES; i++)
+            assert_memory_equal(pixels + (size_t)i * n, alone + (size_t)(i % 3) * n, n * sizeof *alone);
+        vae_run_free(r);
+    }
+    k->watch.on = 1; /* the search for layers is one image's */
+    r = make_run(k, d, grid, IMAGES);
+    assert_int_equal(vae_run_images(r), 1);
+    vae_run_free(r);
+    k->watch.on = 0;
+    k->device->image_budget = budget;
+    vae_decoder_free(d);
+    close_queue(k);
+    free(tokens), free(golden), free(pixels), free(alone);
+    wt_close(f);
+}
+
+static void f32_images_of_a_batch_are_those_alone(void **unused)
+{
+    (void)unused;
+    check_batches(MAR_DTYPE_F32);
+}
+
+static void bf16_images_of_a_batch_are_those_alone(void **unused)
+{
+    (void)unused;
+    check_batches(MAR_DTYPE_BF16);
+}
+
 /* --- facts -------------------------------------------------------------------------------------- */
 
 static void config_bytes_and_flop(void **unused)
@@ -183,7 +262,7 @@ static void config_bytes_and_flop(void **unused)
     assert_int_equal(c->channels, 32);
     assert_int_equal(c->levels, 3);
     assert_int_equal(c->res_blocks, 1);
-    vae_run *r = make_run(k, d, (const int[]){4, 4});
+    vae_run *r = make_run(k, d, (const int[]){4, 4}, 3);
     /* Multiply-adds by hand. 16 pixels: post_quant, conv_in, mid (4 convolutions, q k v proj, scores,
      * values), level 2 (4 convolutions), its upsampling. 64 pixels: level 1 (64 -> 32 with shortcut, 32 ->
      * 32), upsampling. 256: level 0 and conv_out. */
@@ -192,6 +271,7 @@ static void config_bytes_and_flop(void **unused)
     const double mid = 64 * (64 * 64 * 4) + 64 * (64 * 32 * 9 + 64 * 32 + 3 * c32);
     const double high = 256 * (32 * 32 * 4) + 256 * (4 * c32 + 32 * 3 * 9);
     assert_true(vae_run_flop(r) == 2 * (low + mid + high));
+    assert_int_equal(vae_run_images(r), 1); /* on a CPU, of a batch of three */
     /* Two streams and one operand, 32 channels of 16x16 pixels. */
     assert_int_equal(vae_run_lay_out(r, NULL), 3 * 256 * 32 * sizeof(float));
     vae_run_free(r);
@@ -210,7 +290,7 @@ static void grids_out_of_range_are_refused(void **unused)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         mar_err err = {0};
         vae_run *r = (vae_run *)&err;
-        assert_int_equal(vae_run_create(k, d, bad[i][0], bad[i][1], &r, &err), MAR_EARG);
+        assert_int_equal(vae_run_create(k, d, bad[i][0], bad[i][1], 1, &r, &err), MAR_EARG);
         assert_null(r);
         assert_non_null(strstr(err.text, "latent grid"));
     }
@@ -298,38 +378,6 @@ static void wrong_shapes_are_refused(void **unused)
     free(bytes);
 }
 
-/* --- bytes -------------------------------------------------------------------------------------- */
-
-static void bytes_are_clipped_and_rounded_half_to_even(void **unused)
-{
-    (void)unused;
-    const float x[] = {-1, 1, 0, -2, 2, 1e30f, -1e30f, INFINITY, -INFINITY, NAN, -NAN, FLT_MAX, 0.999f, -0.0f};
-    const uint8_t expected[] = {0, 255, 128 /* 127.5 */, 0, 255, 255, 0, 255, 0, 0, 0, 255, 255 /* 254.87 */, 128};
-    uint8_t bytes[sizeof expected];
-    assert_int_equal(vae_to_bytes(x, sizeof expected, bytes), 7); /* the first infinity */
-    assert_memory_equal(bytes, expected, sizeof expected);
-    assert_int_equal(vae_to_bytes(x, 7, bytes), 7); /* there is none */
-    assert_int_equal(vae_to_bytes(x + 9, 3, bytes), 0);
-    assert_int_equal(vae_to_bytes(x + 11, 3, bytes), 3);
-    assert_int_equal(vae_to_bytes(x, 0, NULL), 0);
-}
-
-/* Halves that float32 hits exactly go to the even neighbour. */
-static void ties_go_to_even(void **unused)
-{
-    (void)unused;
-    int ties = 0;
-    for (int i = 0; i < 255; i++) {
-        const float x = ((float)i + 0.5f) / 255.0f * 2.0f - 1.0f;
-        if ((x + 1.0f) / 2.0f * 255.0f != (float)i + 0.5f) continue;
-        uint8_t byte;
-        vae_to_bytes(&x, 1, &byte);
-        assert_int_equal(byte, i % 2 ? i + 1 : i);
-        ties++;
-    }
-    assert_true(ties > 50);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -343,8 +391,8 @@ int main(void)
         cmocka_unit_test(grids_out_of_range_are_refused),
         cmocka_unit_test(every_tensor_is_needed),
         cmocka_unit_test(wrong_shapes_are_refused),
-        cmocka_unit_test(bytes_are_clipped_and_rounded_half_to_even),
-        cmocka_unit_test(ties_go_to_even),
+        cmocka_unit_test(f32_images_of_a_batch_are_those_alone),
+        cmocka_unit_test(bf16_images_of_a_batch_are_those_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

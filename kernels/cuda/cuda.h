@@ -287,4 +287,9 @@ mar_status cuda_group_norm_plan(kern_queue *k, int pixels, int channels, mar_err
 void cuda_group_norm(kern_queue *k, const float *x, int pixels, int channels, int groups, const float *weight,
                      const float *bias, float eps, int silu, act *y);
 
+/* micro.cu, and the specs of linear.cu and conv.cu for it */
+kern_measure_ops cuda_make_measure_table(void);
+void cuda_linear_spec(const kern_linear *l, kern_linear_spec *spec);
+void cuda_conv_spec(const kern_conv *conv, kern_conv_spec *spec);
+
 #endif

@@ -409,6 +409,23 @@ typedef struct {
 /* Waits for the steps begun. All 0 in a forked process. */
 MAR_API void mar_session_get_stats(const mar_session *s, mar_stats *stats);
 
+/* How long something takes. `group` is "machine" (what the device is and can do), "phase", "step" and "speculation"
+ * (parts of the head by themselves), "pass" (of one autoregressive step, and the image decoder), "operation" (of that
+ * step) or "image decoder" (its operations). */
+typedef struct {
+    const char *group; /* static */
+    const char *name;  /* "linear 3072 x 768, gelu"; valid during the call */
+    int rows;          /* of what it works on; 0: it has none */
+    double count;      /* how often it is called in that step; of a number of the machine, the number */
+    double seconds;    /* of one call; 0 for a number of the machine */
+    double bytes;      /* that one call must at least move; 0: not counted */
+    double flop;       /* of one call's products; 0: not counted */
+} mar_measurement;
+typedef void mar_measurement_function(void *user, const mar_measurement *m);
+/* Measures what `mar bench --micro` shows, with the session's model, parameters and batch, and calls f for each row at
+ * the end. It takes seconds, on a slow device minutes, and memory besides. The batch in progress is lost. */
+MAR_API mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void *user);
+
 /* What became of each token, after the last step: uint8_t map[n][seq_len] (mar_token_fate) and int step[n][seq_len],
  * the autoregressive step it belongs to. Either may be NULL. */
 typedef enum { MAR_TOKEN_TARGET = 0, MAR_TOKEN_ACCEPTED, MAR_TOKEN_REPLACED } mar_token_fate;

@@ -330,10 +330,48 @@ typedef struct {
     void (*to_bytes)(kern_queue *k, const float *x, int images, int values, uint8_t *y, int *found);
 } kern_conv_ops;
 
+/* What a device is, as far as the time of a head's step depends on it; 0: unknown, or it has none. */
+typedef struct {
+    double clock;       /* Hz, of a GPU's multiprocessors */
+    double cache_bytes; /* of the last cache in front of the memory */
+    int processors;     /* multiprocessors, or threads */
+    int blocks;         /* of the grid that evaluates the head; 0 if no persistent kernel does */
+    int cluster;        /* blocks of a cluster of that grid; 1: it has no clusters */
+    int resident;       /* the head's products whose weights stay on chip between two steps */
+} kern_machine;
+
+/* Parts of an evaluation of the head that can be timed by themselves. */
+typedef enum {
+    KERN_PHASE_BARRIER,         /* all blocks, or threads, meet */
+    KERN_PHASE_CLUSTER_BARRIER, /* the blocks of each cluster meet */
+    KERN_PHASE_FC1,             /* fc1 of the first block with what is in front of it, up to the next barrier */
+    KERN_PHASE_FC2,             /* fc2 of the first block with gate and sum, up to the next barrier */
+    KERN_PHASE_EVALUATION,      /* the whole head */
+    KERN_PHASE_READ,            /* each block of the grid reads an operand of `rows` rows, one after the other */
+} kern_phase;
+
+/* What measuring needs to know of weights, and what only a backend can do. */
+typedef struct {
+    /* out, in, activation and flags of what it was made of; the rest is 0. */
+    void (*linear_spec)(const kern_linear *l, kern_linear_spec *spec);
+    /* out, in, kernel and flags of what it was made of; the rest is 0. */
+    void (*conv_spec)(const kern_conv *c, kern_conv_spec *spec);
+    /* width, depth and channels of what it was made of; the rest is 0. */
+    void (*head_spec)(const kern_head *h, kern_head_spec *spec);
+    /* The device, and how it would evaluate this head. */
+    void (*machine)(const kern_device *d, const kern_head *h, kern_machine *out);
+    /* Runs a phase `repeats` times. mod: a modulation row; scratch: head->scratch_bytes(rows), zeros. What it computes
+     * is of no use. Returns 0, having done nothing, if the backend does not evaluate so many rows of this head in such
+     * phases. */
+    int (*phase)(kern_queue *k, const kern_head *h, kern_phase phase, int rows, int repeats, const void *mod,
+                 void *scratch);
+} kern_measure_ops;
+
 struct kern_device {
     const kern_core_ops *core;
     const kern_head_ops *head;
     const kern_conv_ops *conv;
+    const kern_measure_ops *measure;
     size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
     size_t mod_budget;     /* bytes of modulation rows that a model should make at a time */
     size_t image_budget;   /* bytes of activations that an image decoder should have: as many images are decoded at a

@@ -1,5 +1,6 @@
 /* The matrix rate of a backend, measured with its own linear layer. */
 #include "mar/handle.h"
+#include "mar/measure.h"
 
 #include <stdlib.h>
 
@@ -43,9 +44,16 @@ static mar_status measure(kern_queue *k, int n, double *flop_per_second, mar_err
     return status;
 }
 
-mar_status mar_measure_peak(mar *m, double *flop_per_second)
+mar_status mar_peak(kern_queue *k, double *flop_per_second, mar_err *err)
 {
     enum { SMALL = 1024, LARGE = 8192 };
+    const mar_status status = measure(k, SMALL, flop_per_second, err);
+    if (status != MAR_OK || 2.0 * LARGE * LARGE * LARGE / *flop_per_second > 0.02) return status;
+    return measure(k, LARGE, flop_per_second, err); /* a small one does not fill such a machine */
+}
+
+mar_status mar_measure_peak(mar *m, double *flop_per_second)
+{
     mar_err err = {0};
     kern_queue *k;
     mar_status status = mar_check_handle(m, &err);
@@ -53,9 +61,7 @@ mar_status mar_measure_peak(mar *m, double *flop_per_second)
     if (status == MAR_OK) status = m->device->core->queue_create(m->device, &k, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
     k->core->enter(k);
-    status = measure(k, SMALL, flop_per_second, &err);
-    if (status == MAR_OK && 2.0 * LARGE * LARGE * LARGE / *flop_per_second <= 0.02)
-        status = measure(k, LARGE, flop_per_second, &err); /* a small one does not fill such a machine */
+    status = mar_peak(k, flop_per_second, &err);
     k->core->leave(k);
     k->core->queue_free(k);
     return mar_result(m, status, &err);

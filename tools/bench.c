@@ -1,4 +1,6 @@
 /* mar bench: where the time of an image goes, and how far it is from the machine's matrix rate. */
+#include "tools/bench_micro.h"
+#include "tools/bench_model.h"
 #include "tools/command.h"
 #include "tools/images.h"
 #include "tools/models.h"
@@ -13,10 +15,13 @@
 #include <string.h>
 
 typedef struct {
-    run_options run; /* what is measured */
-    int batch;       /* images at a time */
-    int repeat;      /* batches measured */
-    int json;        /* print JSON */
+    run_options run;       /* what is measured */
+    int batch;             /* images at a time */
+    int repeat;            /* batches measured */
+    int json;              /* print JSON */
+    int micro;             /* measure parts in place of images */
+    int model_time;        /* print the model's table in place of measurements */
+    const char *constants; /* of the model's table; NULL: all assumed */
 } bench_options;
 
 static const mar_param rows[] = {
@@ -39,6 +44,28 @@ static const mar_param rows[] = {
      .group = "Measurement",
      .type = MAR_TYPE_FLAG,
      .help = "one JSON object in place of the table"},
+    {.name = "micro",
+     .offset = offsetof(bench_options, micro),
+     .group = "Parts",
+     .type = MAR_TYPE_FLAG,
+     .help =
+         "measure the parts: barriers, phases and steps of the head, operations\n"
+         "Each with its rate beside that of a copy in memory and of large products. An operation of a GPU is repeated "
+         "in a recording, on the same weights, which may then come from a cache; the passes of a whole "
+         "autoregressive step are measured as they run."},
+    {.name = "model_time",
+     .offset = offsetof(bench_options, model_time),
+     .group = "Parts",
+     .type = MAR_TYPE_FLAG,
+     .help = "print the times that a model expects of a GPU; needs neither weights nor a GPU\n"
+             "Seconds an image of MAR-B, L and H at the official shapes."},
+    {.name = "constants",
+     .offset = offsetof(bench_options, constants),
+     .group = "Parts",
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help = "of --model-time: the machine's constants, as --micro --json wrote them\n"
+             "What is not in the file is assumed. Measurements of the head are shown beside the model."},
     {0},
 };
 
@@ -140,6 +167,27 @@ static int print_json(const bench_options *o, const mar_stats *t, double peak, c
     return tool_print_json(root, 1);
 }
 
+/* Whether only options were given that have an effect together. Returns 0, or 1 with the error printed. */
+static int check(const bench_options *o, const option_set *set)
+{
+    if (o->constants && !o->model_time) return tool_error("--constants needs --model-time");
+    if (o->micro && o->model_time) return tool_error("--micro and --model-time: expected one of them");
+    if ((o->micro || o->model_time) && options_find(set, "repeat")->given)
+        return tool_error("--repeat has no effect with %s", o->micro ? "--micro" : "--model-time");
+    if (o->model_time && (o->run.given || options_find(set, "batch")->given))
+        return tool_error("--model-time: expected no other options than --constants and --json");
+    return 0;
+}
+
+static int run_micro(bench_options *o, const run_models *models)
+{
+    mar_session *s = NULL;
+    int exit_status = models_session(models, &o->run, o->batch, &s);
+    if (exit_status == 0) exit_status = bench_micro(&o->run, models, s, o->batch, o->json);
+    mar_session_free(s);
+    return exit_status;
+}
+
 static int run(bench_options *o, const run_models *models)
 {
     image_run measured = {models->model, NULL};
@@ -169,7 +217,8 @@ static void set_up(bench_options *o, option_set *set)
         .about = "usage: mar bench [OPTIONS]\n"
                  "\n"
                  "Generates images and prints seconds per image, split into encoder, decoder, head\n"
-                 "and VAE, with their arithmetic, beside the measured rate of matrix products.\n"
+                 "and VAE, with their arithmetic, beside the measured rate of matrix products;\n"
+                 "with --micro, how long each part takes.\n"
                  "tools/random_checkpoint.py writes full-size checkpoints to measure with.\n",
         .example = "example: mar bench --model mar_base.pth --vae kl16.ckpt\n",
     };
@@ -193,11 +242,12 @@ int cmd_bench(int argc, char **argv)
     set_up(&o, &set);
     int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
-    if (run_options_done(&o.run, &set) != 0) return 1;
+    if (run_options_done(&o.run, &set) != 0 || check(&o, &set) != 0) return 1;
+    if (o.model_time) return bench_model_time(o.constants, o.json);
     model_store store = {0};
     run_models models;
     status = models_load(&store, &o.run, NULL, &models);
-    if (status == 0) status = run(&o, &models);
+    if (status == 0) status = o.micro ? run_micro(&o, &models) : run(&o, &models);
     models_free(&store);
     return status;
 }

@@ -39,6 +39,13 @@ struct kern_conv {
     conv_plan *_Atomic plans;
 };
 
+void cpu_conv_spec(const kern_conv *c, kern_conv_spec *spec)
+{
+    const int upsample = (c->flags & KERN_UPSAMPLE) != 0;
+    *spec = (kern_conv_spec){
+        .out = upsample ? c->out / 4 : c->out, .in = c->in, .kernel = upsample ? 3 : c->kernel, .flags = c->flags};
+}
+
 /* Turns w3 [3][3] of one (output, input) pair into w2[parity 2*py+px][2*ky+kx], `stride` floats between parities. Tap
  * ky of parity py is the sum of the 3x3 taps that fall on its input row: {0}, {1,2} for even rows, {0,1}, {2} for odd.
  */

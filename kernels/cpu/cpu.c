@@ -351,6 +351,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     d->base.core = &cpu_core_ops;
     d->base.head = &cpu_head_ops;
     d->base.conv = &cpu_conv_ops;
+    d->base.measure = &cpu_measure_ops;
     d->base.mod_budget = (size_t)MOD_BUDGET;
     d->threads = threads ? threads : cpus_available();
     if (d->threads > cpus_affinity()) d->threads = cpus_affinity(); /* more would take turns */

@@ -162,4 +162,12 @@ void cpu_group_norm(kern_queue *k, const float *x, int images, int pixels, int c
                     const float *weight, const float *bias, float eps, int silu, act *y);
 void cpu_to_bytes(kern_queue *k, const float *x, int images, int values, uint8_t *y, int *found);
 
+/* micro.c */
+extern const kern_measure_ops cpu_measure_ops;
+void cpu_linear_spec(const kern_linear *l, kern_linear_spec *spec);
+void cpu_conv_spec(const kern_conv *c, kern_conv_spec *spec);
+void cpu_head_spec(const kern_head *h, kern_head_spec *spec);
+/* fc1 of block b is product 2b, its fc2 product 2b + 1. */
+const kern_linear *cpu_head_product(const kern_head *h, int product);
+
 #endif

@@ -21,6 +21,16 @@ struct kern_head {
     size_t act_size;
 };
 
+void cpu_head_spec(const kern_head *h, kern_head_spec *spec)
+{
+    *spec = (kern_head_spec){.width = h->width, .depth = h->depth, .channels = h->channels};
+}
+
+const kern_linear *cpu_head_product(const kern_head *h, int product)
+{
+    return product % 2 ? h->block[product / 2].fc2 : h->block[product / 2].fc1;
+}
+
 /* A modulation row: act [depth][3][W] (shift, scale, gate), then float [2][W] (shift, scale). */
 static size_t mod_final_offset(const kern_head *h)
 {

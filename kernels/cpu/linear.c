@@ -24,6 +24,11 @@ struct kern_linear {
     float *block_bias;   /* [blocks][DOT_COLS] */
 };
 
+void cpu_linear_spec(const kern_linear *l, kern_linear_spec *spec)
+{
+    *spec = (kern_linear_spec){.out = l->out, .in = l->in, .activation = l->activation, .flags = l->flags};
+}
+
 static int panel_width(int out, int in, int size)
 {
     int most = PANEL_BYTES / (in * size) / 64 * 64;

@@ -101,6 +101,14 @@ mar_status cuda_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv
     return MAR_OK;
 }
 
+void cuda_conv_spec(const kern_conv *conv, kern_conv_spec *spec)
+{
+    const int upsample = (conv->flags & KERN_UPSAMPLE) != 0;
+    *spec = {};
+    spec->out = upsample ? conv->out / 4 : conv->out, spec->in = conv->in;
+    spec->kernel = upsample ? 3 : conv->kernel, spec->flags = conv->flags;
+}
+
 void cuda_conv_free(kern_device *d, kern_conv *conv)
 {
     if (!conv) return;

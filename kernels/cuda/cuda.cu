@@ -497,6 +497,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     static const kern_core_ops core = make_core_table();
     static const kern_head_ops head = make_head_table();
     static const kern_conv_ops conv = make_conv_table();
+    static const kern_measure_ops measure = cuda_make_measure_table();
     *out = NULL;
     if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
         return err_set(err, MAR_EARG, "dtype %d: expected auto, f32 or bf16", (int)dtype);
@@ -509,6 +510,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     d->base.core = &core;
     d->base.head = &head;
     d->base.conv = &conv;
+    d->base.measure = &measure;
     d->base.asynchronous = 1;
     d->number = device;
     d->bf16 = dtype != MAR_DTYPE_F32;

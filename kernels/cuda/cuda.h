@@ -305,4 +305,9 @@ void cuda_group_norm(kern_queue *k, const float *x, int images, int pixels, int 
 /* pixels.cu */
 void cuda_to_bytes(kern_queue *k, const float *x, int images, int values, uint8_t *y, int *found);
 
+/* micro.cu, and the specs of linear.cu and conv.cu for it */
+kern_measure_ops cuda_make_measure_table(void);
+void cuda_linear_spec(const kern_linear *l, kern_linear_spec *spec);
+void cuda_conv_spec(const kern_conv *conv, kern_conv_spec *spec);
+
 #endif

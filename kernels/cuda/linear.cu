@@ -254,6 +254,12 @@ struct kern_linear {
     int fused;      /* the product does the activation */
 };
 
+void cuda_linear_spec(const kern_linear *l, kern_linear_spec *spec)
+{
+    *spec = {};
+    spec->out = l->out, spec->in = l->in, spec->activation = l->activation, spec->flags = l->flags;
+}
+
 mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err)
 {
     cuda_queue *c = cuda_of(k);

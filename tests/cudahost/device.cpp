@@ -125,7 +125,7 @@ cudaDeviceProp runtime_properties()
     p.maxGridSize[0] = INT_MAX, p.maxGridSize[1] = p.maxGridSize[2] = 65535;
     p.maxThreadsPerMultiProcessor = 2048;
     p.maxBlocksPerMultiProcessor = 32;
-    p.l2CacheSize = (hopper ? 50 : 40) << 20;
+    p.l2CacheSize = (int)runtime_environment("MAR_CUDAHOST_L2", (size_t)(hopper ? 50 : 40) << 20);
     p.persistingL2CacheMaxSize = p.l2CacheSize / 8 * 5;
     p.accessPolicyMaxWindowSize = 128 << 20;
     p.cooperativeLaunch = p.concurrentKernels = 1;

@@ -429,6 +429,18 @@ static void hostile_mar_session_set_stream(host *h)
     session_refused(mar_session_set_stream(h->s, h), h->s, "no streams");
 }
 
+static void ignore_measurement(void *user, const mar_measurement *m)
+{
+    (void)user, (void)m;
+}
+
+static void hostile_mar_session_measure(host *h)
+{
+    session_refused(mar_session_measure(NULL, ignore_measurement, NULL), NULL, "session is NULL");
+    session_refused(mar_session_measure(NULL, NULL, NULL), NULL, "session is NULL");
+    session_refused(mar_session_measure(h->s, NULL, NULL), h->s, "f is NULL");
+}
+
 static void hostile_mar_session_tokens(host *h)
 {
     float tokens[DEMO_TOKENS];
@@ -639,6 +651,7 @@ static void hostile_mar_method_get(host *h)
     X(mar_session_image_size)                                                                                          \
     X(mar_session_get_params)                                                                                          \
     X(mar_session_get_stats)                                                                                           \
+    X(mar_session_measure)                                                                                             \
     X(mar_session_fates)                                                                                               \
     X(mar_session_description)                                                                                         \
     X(mar_session_guarantee)                                                                                           \
@@ -782,6 +795,7 @@ static void use_in_child(demo d, mar_session *s, const mar_params *p)
     CHECK_FORKED(mar_session_images(s, rgb), mar_session_error(s));
     CHECK_FORKED(mar_session_fates(s, rgb, NULL), mar_session_error(s));
     CHECK_FORKED(mar_session_set_stream(s, NULL), mar_session_error(s));
+    CHECK_FORKED(mar_session_measure(s, ignore_measurement, NULL), mar_session_error(s));
     CHECK(mar_session_steps_left(s) == 0, "steps are left");
     mar_session_cancel(s);
     mar_session_on_progress(s, NULL, NULL);

@@ -1,0 +1,35 @@
+/* Times operations: one mechanism for all backends, around their tables. */
+#ifndef KERNELS_TRACE_H
+#define KERNELS_TRACE_H
+
+#include "kernels/ops.h"
+
+/* Seconds that one run of body(arg) takes, after others of it, so that what it reads is in the caches that hold it. A
+ * body that can be recorded (kern_core_ops.replay) is repeated inside one recording, so that the launches of a GPU do
+ * not count: set `recorded`. It waits. After a failure what it returns means nothing. */
+double kern_time(kern_queue *k, void (*body)(void *arg), void *arg, int recorded);
+
+/* Operations of one kind and size. */
+typedef struct {
+    char name[80];  /* "linear 3072 x 768, gelu" */
+    int rows;       /* of the result */
+    int calls;      /* since the trace began */
+    double seconds; /* of one call */
+    double bytes;   /* that one call must at least move: operands, weights and result, each once */
+    double flop;    /* of its products, 2 a multiply-add */
+} kern_traced;
+
+typedef struct kern_trace kern_trace;
+
+/* Begins to time the queue's operations, which get tables of their own for that. A synchronous device's operations are
+ * timed where they are. Those of an asynchronous one are repeated by kern_time at their first call, so that sums grow
+ * and states go on more often than once: what they compute is of no use. Operations that cannot be recorded are timed
+ * where they are. Recordings are not used meanwhile, laps are not taken. */
+mar_status kern_trace_begin(kern_queue *k, kern_trace **out, mar_err *err);
+/* Gives the queue its tables back, and waits. */
+void kern_trace_end(kern_trace *t);
+/* What was timed, in the order of the first calls. After kern_trace_end; valid until kern_trace_free. */
+const kern_traced *kern_trace_rows(const kern_trace *t, int *count);
+void kern_trace_free(kern_trace *t); /* NULL is fine */
+
+#endif

@@ -1,0 +1,190 @@
+/* mar_session_measure: what it lists, that its sums agree with what sessions count, and that sessions go on after it.
+ * No time decides anything but that it is positive. */
+#include "tests/support/demo.h"
+#include "tests/support/spy.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 400 };
+
+typedef struct {
+    mar_measurement row[MOST];
+    char name[MOST][96];
+    int count;
+} list;
+
+static void take(void *user, const mar_measurement *m)
+{
+    list *l = user;
+    assert_true(l->count < MOST);
+    l->row[l->count] = *m;
+    snprintf(l->name[l->count], sizeof l->name[0], "%s", m->name);
+    l->row[l->count].name = l->name[l->count];
+    l->count++;
+}
+
+/* NULL if there is none; rows -1: any. */
+static const mar_measurement *find(const list *l, const char *group, const char *name, int rows)
+{
+    for (int i = 0; i < l->count; i++)
+        if (strcmp(l->row[i].group, group) == 0 && strcmp(l->row[i].name, name) == 0 &&
+            (rows < 0 || l->row[i].rows == rows))
+            return &l->row[i];
+    return NULL;
+}
+
+static const mar_measurement *get(const list *l, const char *group, const char *name, int rows)
+{
+    const mar_measurement *m = find(l, group, name, rows);
+    if (!m) fail_msg("no %s %s of %d rows", group, name, rows);
+    return m;
+}
+
+static double flop_of(const list *l, const char *group)
+{
+    double sum = 0;
+    for (int i = 0; i < l->count; i++)
+        if (strcmp(l->row[i].group, group) == 0) sum += l->row[i].count * l->row[i].flop;
+    return sum;
+}
+
+static list *measure(mar_session *s)
+{
+    list *l = calloc(1, sizeof *l);
+    assert_non_null(l);
+    assert_session(s, mar_session_measure(s, take, l));
+    return l;
+}
+
+static mar_params quick(void)
+{
+    return params_with("num_iter 8, num_sampling_steps 8, cfg 2.9");
+}
+
+static void lists_every_part(void **state)
+{
+    (void)state;
+    static const int rows[] = {2, 8, 16, 32, 64};
+    const demo d = demo_open(2);
+    const mar_params p = quick();
+    mar_session *s = demo_session(&d, &p, 2);
+    list *l = measure(s);
+    assert_true(get(l, "machine", "processors", 0)->count == 2);
+    for (int i = 0; i < l->count; i++) {
+        const mar_measurement *m = &l->row[i];
+        if (strcmp(m->group, "machine") != 0 || m->seconds != 0)
+            if (!(m->seconds > 0 && isfinite(m->seconds)))
+                fail_msg("%s %s of %d rows takes %g s", m->group, m->name, m->rows, m->seconds);
+        if (!(m->count > 0 && m->bytes >= 0 && m->flop >= 0))
+            fail_msg("%s %s: count %g, bytes %g, flop %g", m->group, m->name, m->count, m->bytes, m->flop);
+    }
+    get(l, "machine", "matrix product", 1024);
+    get(l, "machine", "memory copy", -1);
+    get(l, "machine", "least operation", 1);
+    get(l, "phase", "barrier", 0);
+    assert_null(find(l, "phase", "cluster barrier", -1));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_true(get(l, "phase", "fc1", rows[i])->flop == 2.0 * 128 * 128 * rows[i]);
+        get(l, "phase", "fc2", rows[i]);
+        assert_true(get(l, "step", "chain step", rows[i])->flop ==
+                    get(l, "step", "evaluation by products", rows[i])->flop);
+    }
+    get(l, "speculation", "rejection", 1);
+    assert_true(get(l, "speculation", "round, window 8", 64)->count >= 13); /* 100 steps, 8 a round at most */
+    /* The demo: 4 blocks of width 64, a head of 2 blocks of width 128; step 4 of 8, of two images with guidance. */
+    const int tokens = get(l, "pass", "head", -1)->rows;
+    assert_true(get(l, "operation", "chain 2 x 128, 8 steps", 2 * tokens)->count == 1);
+    assert_true(get(l, "operation", "modulation 2 x 128", 8 * 2 * tokens)->count == 1);
+    get(l, "image decoder", "convolution 3x3, 64 to 64, upsampled", 256);
+    free(l);
+    mar_session_free(s);
+    demo_close(d);
+}
+
+/* The operations' arithmetic is that of the passes, which sessions have always counted. */
+static void operations_add_up(void **state)
+{
+    (void)state;
+    static const char *const ways[] = {"num_iter 8, num_sampling_steps 8, cfg 2.9",
+                                       "num_iter 4, num_sampling_steps 8, cfg 1",
+                                       "num_iter 8, num_sampling_steps 25, sampler ddim, cfg 2.9"};
+    const demo d = demo_open(1);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        const mar_params p = params_with(ways[i]);
+        mar_session *s = demo_session(&d, &p, 2);
+        list *l = measure(s);
+        double passes = 0;
+        for (int j = 0; j < l->count; j++)
+            if (strcmp(l->row[j].group, "pass") == 0 && strcmp(l->row[j].name, "image decoder") != 0)
+                passes += l->row[j].flop;
+        const double operations = flop_of(l, "operation");
+        if (!(fabs(operations / passes - 1) < 0.02))
+            fail_msg("%s: operations have %g flop, passes %g", ways[i], operations, passes);
+        const double decoder = get(l, "pass", "image decoder", 1)->flop;
+        if (!(fabs(flop_of(l, "image decoder") / decoder - 1) < 0.02))
+            fail_msg("image decoder: operations have %g flop, the pass %g", flop_of(l, "image decoder"), decoder);
+        free(l);
+        mar_session_free(s);
+    }
+    demo_close(d);
+}
+
+/* A batch after it has the tokens of a session that measured nothing; without a batch there is none to go on with. */
+static void the_session_goes_on(void **state)
+{
+    (void)state;
+    static float tokens[DEMO_TOKENS], again[DEMO_TOKENS];
+    const demo d = demo_open(2);
+    const mar_params p = quick();
+    mar_session *s = demo_session(&d, &p, 1);
+    demo_generate(s, 1, tokens);
+    free(measure(s));
+    assert_int_equal(mar_session_tokens(s, again), MAR_EARG);
+    demo_assert_dropped(s, "the session was measured");
+    demo_generate(s, 1, again);
+    assert_memory_equal(tokens, again, sizeof tokens);
+    mar_session_free(s);
+    demo_close(d);
+}
+
+/* Cancelled or failing anywhere, it says so, shows nothing, and the next batch is whole. */
+static void stops_where_it_is(void **state)
+{
+    (void)state;
+    static float tokens[DEMO_TOKENS], again[DEMO_TOKENS];
+    static const long at[] = {3, 200};
+    const demo d = demo_open(1);
+    const mar_params p = quick();
+    mar_session *s = demo_session(&d, &p, 1);
+    demo_generate(s, 1, tokens);
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++)
+        for (int broken = 0; broken < 2; broken++) {
+            list *l = calloc(1, sizeof *l);
+            assert_non_null(l);
+            spy_on(s, NULL, at[i], broken ? spy_break : spy_cancel);
+            const mar_status status = mar_session_measure(s, take, l);
+            assert_true(spy_off() > at[i]);
+            assert_int_equal(status, broken ? MAR_EBACKEND : MAR_ECANCELLED);
+            assert_says(mar_session_error(s), broken ? "injected" : "cancelled");
+            assert_int_equal(l->count, 0);
+            free(l);
+            demo_generate(s, 1, again);
+            assert_memory_equal(tokens, again, sizeof tokens);
+        }
+    mar_session_free(s);
+    demo_close(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lists_every_part),
+        cmocka_unit_test(operations_add_up),
+        cmocka_unit_test(the_session_goes_on),
+        cmocka_unit_test(stops_where_it_is),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,253 @@
+/* The formulas of mar bench --model-time. Bytes, products, barriers and kernels are counts; what one of each takes is a
+ * constant; that a sum of them is the time is the model. What is only a guess says so. */
+#include "tools/bench_model.h"
+
+#include "tools/text.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <string.h>
+
+const model_constant_info model_constant_infos[MODEL_CONSTANTS] = {
+    [MODEL_BARRIER] = {"barrier_seconds", "barrier of the head's grid", "us", 1e6, 1.2e-6},
+    [MODEL_CLUSTER_BARRIER] = {"cluster_barrier_seconds", "barrier of a cluster", "us", 1e6, 0.3e-6},
+    [MODEL_LAUNCH] = {"launch_seconds", "least operation in a recording", "us", 1e6, 2.0e-6},
+    [MODEL_RAMP] = {"ramp_seconds", "what a kernel's start and end add to that", "us", 1e6, 2.0e-6},
+    [MODEL_L2_RATE] = {"l2_bytes_per_second", "reads from the L2 cache", "TB/s", 1e-12, 5.5e12},
+    [MODEL_MEMORY_RATE] = {"memory_bytes_per_second", "device memory", "TB/s", 1e-12, 4.3e12},
+    [MODEL_MATRIX_RATE] = {"flop_per_second", "matrix products in bf16", "TFLOP/s", 1e-12, 790e12},
+    [MODEL_CLOCK] = {"clock_hz", "clock", "GHz", 1e-9, 1.9e9},
+    [MODEL_PROCESSORS] = {"multiprocessors", "multiprocessors", "", 1, 132},
+    [MODEL_CACHE] = {"cache_bytes", "L2 cache", "MB", 1e-6, 50e6},
+    [MODEL_REJECTION] = {"rejection_seconds", "drawing one residual", "us", 1e6, 65e-6},
+    [MODEL_CALLS] = {"calls_per_token", "calls of the head a token at --head_spec 8", "", 1, 14.3}, /* of the demo */
+};
+
+void model_constants_init(model_constants *c)
+{
+    *c = (model_constants){0};
+    for (int i = 0; i < MODEL_CONSTANTS; i++) c->value[i] = model_constant_infos[i].assumed;
+}
+
+static int constant_of(const char *name)
+{
+    for (int i = 0; i < MODEL_CONSTANTS; i++)
+        if (strcmp(model_constant_infos[i].name, name) == 0) return i;
+    return -1;
+}
+
+int model_constants_read(model_constants *c, const cJSON *record, char *why, size_t size)
+{
+    const cJSON *object = cJSON_GetObjectItemCaseSensitive(record, "constants"), *item;
+    const char *backend = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(record, "backend"));
+    if (backend && strncmp(backend, "cpu ", 4) == 0)
+        return text_fail(why, size, "was measured on a CPU (%s), expected a GPU", backend);
+    if (!cJSON_IsObject(object))
+        return text_fail(why, size, "has no object \"constants\", expected what mar bench --micro --json wrote");
+    cJSON_ArrayForEach(item, object)
+    {
+        const int i = constant_of(item->string);
+        if (i < 0) return text_fail(why, size, "constant %s: there is none of that name", item->string);
+        if (!cJSON_IsNumber(item) || !(item->valuedouble > 0) || !isfinite(item->valuedouble))
+            return text_fail(why, size, "constant %s: expected a number above 0", item->string);
+        c->value[i] = item->valuedouble;
+        c->measured[i] = 1;
+    }
+    return 0;
+}
+
+/* tools/random_checkpoint.py has the same shapes. */
+const model_shape model_shapes[MODEL_SHAPES] = {
+    {"MAR-B", 768, 12, 1024, 6},
+    {"MAR-L", 1024, 16, 1280, 8},
+    {"MAR-H", 1280, 20, 1536, 12},
+};
+
+enum {
+    BUFFER = 64,
+    SEQ = 256,
+    CHANNELS = 16,
+    STEPS = 64,            /* autoregressive */
+    DIFFUSION_STEPS = 100, /* of a token's chain */
+    CONDITIONS = 2,        /* guidance */
+    MOST_ROWS = 64,        /* of the persistent kernel */
+};
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* --- the persistent kernel ---------------------------------------------------------------------------------------- */
+
+/* How it divides a head: persistent_fit and persistent_carve (kernels/cuda). */
+typedef struct {
+    double blocks;     /* of the grid */
+    double tiles;      /* of 8 columns, of a block */
+    double pairs;      /* of mmas of a warp: 32 channels each */
+    double local_rows; /* the most rows that every block, or cluster, normalises itself */
+    double streamed;   /* bytes of weights a step that do not stay on chip; `depth` blocks of two products */
+} division;
+
+static division divide(const model_constants *c, double width, double depth)
+{
+    const double shared = 232448, warps = 8;
+    division d;
+    d.tiles = ceil(width / 8 / c->value[MODEL_PROCESSORS]);
+    d.blocks = ceil(width / 8 / d.tiles);
+    d.pairs = ceil(width / 32 / warps);
+    d.local_rows = 16; /* up to 4 pairs two groups of 8 in a block; with more, one in each block of a cluster of two */
+    const double slice = d.tiles * d.pairs * warps * 512; /* a product's weights in a block */
+    const double other =
+        d.tiles * (4 * warps * 512 + 4 * 512 + 64 * depth + 4 * 8 * (CHANNELS + 1)) /* sums, x, bias, in */
+        + 16 * 16 * warps + 8 * width + MOST_ROWS * (4 * CHANNELS + 8);             /* moments, norm, state, rows */
+    const double slices = floor((shared - other) / slice), products = 2 * depth;
+    const double resident = slices >= products ? products : larger(slices - 2, 0);
+    d.streamed = (products - resident) * 2 * width * width;
+    return d;
+}
+
+/* After a barrier: the first load's way to the L2 cache, and threads that wait for each other within a block. 650
+ * cycles are a guess. */
+static double latency(const model_constants *c)
+{
+    return 650 / c->value[MODEL_CLOCK];
+}
+
+/* A thread normalises 8 channels of each pair of a row: 38 cycles an element, as two warps share a scheduler and an
+ * element takes 19 instructions (a count in the machine code of sm_90a, rounded); 285 cycles of latency are a guess. */
+static double normalise(const model_constants *c, const division *d, double groups)
+{
+    return (285 + 38 * 8 * d->pairs * groups) / c->value[MODEL_CLOCK];
+}
+
+double model_fc1(const model_constants *c, int width, int rows)
+{
+    const division d = divide(c, width, 1);
+    const int is_local = rows <= d.local_rows, clustered = d.pairs > 4;
+    const double each = clustered && rows > 8 ? 8 : rows; /* rows that a block normalises itself */
+    const double groups = is_local ? ceil(each / 8) : ceil(ceil(rows / d.blocks) / 8);
+    double seconds = latency(c) + normalise(c, &d, groups);
+    if (is_local) /* every block reads the rows in f32, with shift and scale; a cluster exchanges halves */
+        seconds += d.blocks * each * width * 8 / c->value[MODEL_L2_RATE] +
+                   (clustered && rows > 8 ? c->value[MODEL_CLUSTER_BARRIER] : 0);
+    else /* normalised once over the grid; a barrier; then every block reads the operand */
+        seconds += rows * (double)width * 10 / c->value[MODEL_L2_RATE] + c->value[MODEL_BARRIER] + latency(c) +
+                   d.blocks * rows * (double)width * 2 / c->value[MODEL_L2_RATE];
+    return seconds + c->value[MODEL_BARRIER];
+}
+
+double model_fc2(const model_constants *c, int width, int rows)
+{
+    const division d = divide(c, width, 1);
+    return latency(c) + d.blocks * rows * (double)width * 2 / c->value[MODEL_L2_RATE] + c->value[MODEL_BARRIER];
+}
+
+/* Weights that are streamed come from the L2 cache as far as 60 % of it may be set aside, else from memory, while the
+ * phases go on. */
+static double stream(const model_constants *c, const division *d)
+{
+    const double kept = fmin(d->streamed, 0.6 * c->value[MODEL_CACHE]);
+    return kept / c->value[MODEL_L2_RATE] + (d->streamed - kept) / c->value[MODEL_MEMORY_RATE];
+}
+
+/* 2*depth + 2 barriers, and `depth` more above local_rows: one of each phase, of the input and of the output. */
+double model_step(const model_constants *c, int width, int depth, int rows)
+{
+    const division d = divide(c, width, depth);
+    const double ends = 2 * (c->value[MODEL_BARRIER] + latency(c));
+    return larger(depth * (model_fc1(c, width, rows) + model_fc2(c, width, rows)) + ends, stream(c, &d));
+}
+
+/* A step, a barrier in front of it, and the turn of the tokens: nearly each round of several tokens has a rejection,
+ * and its residual is drawn while the grid waits. */
+double model_round(const model_constants *c, int width, int depth, int rows)
+{
+    return model_step(c, width, depth, rows) + c->value[MODEL_BARRIER] + latency(c) + 0.97 * c->value[MODEL_REJECTION];
+}
+
+/* --- many rows: products, and kernels between them ------------------------------------------------------------------
+ */
+
+/* Four kernels a block, three more for input, output and the step. Bytes a row and block: the norm reads 4W and writes
+ * 2W, fc1 4W, silu 4W, fc2 6W, gate and sum 12W; and a modulation row. */
+double model_products(const model_constants *c, int width, int depth, int rows)
+{
+    const double w = width, flop = 2.0 * rows * w * (2.0 * depth * w + 3.0 * CHANNELS);
+    const double mod = 6.0 * depth * w + 8.0 * w, bytes = rows * (32.0 * w * depth + mod);
+    return flop / c->value[MODEL_MATRIX_RATE] + bytes / c->value[MODEL_MEMORY_RATE] +
+           (4 * depth + 3) * (c->value[MODEL_LAUNCH] + c->value[MODEL_RAMP]);
+}
+
+/* --- an image -------------------------------------------------------------------------------------------------------
+ */
+
+/* The cosine schedule: tokens still masked after step i of STEPS (mar/steps.c). */
+static int masked_after(int i, int masked)
+{
+    int after = (int)floor(SEQ * cos(acos(-1.0) / 2 * (i + 1) / STEPS));
+    if (after > masked - 1) after = masked - 1;
+    if (after < 1) after = 1;
+    return i == STEPS - 1 ? 0 : after;
+}
+
+/* A pass of some transformer blocks over so many rows, of sequences of `length`. Products: 12 D^2 multiply-adds a row,
+ * attention 2 D a pair. Seven kernels a block. Bytes a row and block: 64 D, the operands and results of four products,
+ * attention and two norms, and the f32 stream that two of them add to, in the L2 cache where it has room for a hidden
+ * layer. The weights come from memory while products go on. */
+static double transformer(const model_constants *c, double width, double blocks, double rows, double length)
+{
+    const double flop = 2 * rows * blocks * width * (12 * width + 2 * length);
+    const double products =
+        larger(flop / c->value[MODEL_MATRIX_RATE], 24 * width * width * blocks / c->value[MODEL_MEMORY_RATE]);
+    const int fits = rows * 8 * width < c->value[MODEL_CACHE];
+    const double kernels = 7 * blocks * (c->value[MODEL_LAUNCH] + c->value[MODEL_RAMP]);
+    return products + blocks * rows * 64 * width / c->value[fits ? MODEL_L2_RATE : MODEL_MEMORY_RATE] + kernels;
+}
+
+/* The modulation of all diffusion steps: 3 depth + 2 products of W^2 a row, whose results are written once. */
+static double modulation(const model_constants *c, const model_shape *s, double rows)
+{
+    const double w = s->head_width, macs = w * w * (3.0 * s->head_depth + 2);
+    const double bytes = 2 * macs + rows * (6.0 * s->head_depth * w + 8 * w);
+    return 2 * macs * rows / c->value[MODEL_MATRIX_RATE] + bytes / c->value[MODEL_MEMORY_RATE] +
+           5 * (c->value[MODEL_LAUNCH] + c->value[MODEL_RAMP]);
+}
+
+/* KL-16 at 256x256: 0.22 TFLOP by `mar bench`, 130 kernels and 5 GB by a rough count of its layers. One at a time. */
+static double image_decoder(const model_constants *c)
+{
+    return 0.22e12 / c->value[MODEL_MATRIX_RATE] + 5e9 / c->value[MODEL_MEMORY_RATE] +
+           130 * (c->value[MODEL_LAUNCH] + c->value[MODEL_RAMP]);
+}
+
+/* The head's part of a step that draws so many tokens. */
+static double draw(const model_constants *c, const model_shape *s, int tokens, int window)
+{
+    const int rows = CONDITIONS * tokens;
+    if (window == 0 || rows * window > 4 * MOST_ROWS) /* where a launch refills its slots too often, it is not made */
+        return DIFFUSION_STEPS * (rows <= MOST_ROWS ? model_step(c, s->head_width, s->head_depth, rows)
+                                                    : model_products(c, s->head_width, s->head_depth, rows));
+    const int fit = MOST_ROWS / (CONDITIONS * window), slots = tokens < fit ? tokens : fit;
+    const double turns = ceil((double)tokens / slots);
+    return turns * c->value[MODEL_CALLS] * model_round(c, s->head_width, s->head_depth, CONDITIONS * window * slots);
+}
+
+model_times model_image(const model_constants *c, const model_shape *s, int batch, int window)
+{
+    model_times t = {0};
+    for (int i = 0, masked = SEQ; i < STEPS; i++) {
+        const int after = masked_after(i, masked), tokens = batch * (masked - after);
+        const double sequences = CONDITIONS * (double)batch, known = BUFFER + SEQ - masked;
+        t.transformer += transformer(c, s->width, s->blocks, sequences * known, known) +
+                         transformer(c, s->width, s->blocks, sequences * (BUFFER + SEQ), BUFFER + SEQ);
+        t.modulation += modulation(c, s, (double)CONDITIONS * tokens * DIFFUSION_STEPS);
+        t.head += draw(c, s, tokens, window);
+        masked = after;
+    }
+    t.transformer /= batch;
+    t.modulation = t.modulation / batch + image_decoder(c);
+    t.head /= batch;
+    t.total = t.transformer + t.modulation + t.head;
+    return t;
+}

@@ -1,0 +1,77 @@
+/* A model of the time of an image on a GPU: from constants of the machine, assumed or measured. */
+#ifndef TOOLS_BENCH_MODEL_H
+#define TOOLS_BENCH_MODEL_H
+
+#include <stddef.h>
+
+typedef struct cJSON cJSON;
+
+typedef enum {
+    MODEL_BARRIER,
+    MODEL_CLUSTER_BARRIER,
+    MODEL_LAUNCH,
+    MODEL_RAMP,
+    MODEL_L2_RATE,
+    MODEL_MEMORY_RATE,
+    MODEL_MATRIX_RATE,
+    MODEL_CLOCK,
+    MODEL_PROCESSORS,
+    MODEL_CACHE,
+    MODEL_REJECTION,
+    MODEL_CALLS,
+    MODEL_CONSTANTS
+} model_constant;
+
+/* The constants. */
+typedef struct {
+    const char *name; /* in a file: "barrier_seconds" */
+    const char *meaning;
+    const char *unit; /* that it is printed in */
+    double scale;     /* 1 / that unit */
+    double assumed;   /* value without a measurement */
+} model_constant_info;
+extern const model_constant_info model_constant_infos[MODEL_CONSTANTS];
+
+typedef struct {
+    double value[MODEL_CONSTANTS];
+    int measured[MODEL_CONSTANTS]; /* 1: from a file */
+} model_constants;
+
+/* All as assumed. */
+void model_constants_init(model_constants *c);
+/* Takes those that the object "constants" of a record has, which must not be of a CPU. Returns 0; or 1 with the reason
+ * in why, char [size]. */
+int model_constants_read(model_constants *c, const cJSON *record, char *why, size_t size);
+
+/* The shapes of a model that its time depends on. */
+typedef struct {
+    const char *name;
+    int width, blocks; /* of the encoder, and as many of the decoder */
+    int head_width, head_depth;
+} model_shape;
+
+enum { MODEL_SHAPES = 3 };
+extern const model_shape model_shapes[MODEL_SHAPES]; /* MAR-B, MAR-L, MAR-H */
+
+/* Seconds of an image, of 64 autoregressive and 100 diffusion steps with guidance. */
+typedef struct {
+    double transformer, modulation, head, total; /* modulation: and the image decoder */
+} model_times;
+
+/* A batch of so many images. window: of speculation inside the head; 0 for the plain chain. */
+model_times model_image(const model_constants *c, const model_shape *s, int batch, int window);
+
+/* Seconds of a phase of the persistent kernel up to its barrier, of a step of the chain, and of a round of speculation
+ * with so many rows, at most 64. */
+double model_fc1(const model_constants *c, int width, int rows);
+double model_fc2(const model_constants *c, int width, int rows);
+double model_step(const model_constants *c, int width, int depth, int rows);
+double model_round(const model_constants *c, int width, int depth, int rows);
+/* Seconds of a step by products and kernels between them. */
+double model_products(const model_constants *c, int width, int depth, int rows);
+
+/* bench_model_time.c: mar bench --model-time. file: NULL, or what `mar bench --micro --json` wrote. Returns the exit
+ * status. */
+int bench_model_time(const char *file, int json);
+
+#endif

@@ -1,0 +1,217 @@
+#include "tools/bench_model.h"
+#include "tools/command.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WINDOW = 8, LARGE_BATCH = 256, SIZE_LIMIT = 4 << 20 };
+
+/* --- the file ----------------------------------------------------------------------------------------------------- */
+
+/* Reads the file as JSON. The caller deletes *out. Returns 0, or 1 with the error printed. */
+static int read_record(const char *path, cJSON **out)
+{
+    int exit_status = 0;
+    FILE *in = fopen(path, "rb");
+    char *text = malloc(SIZE_LIMIT);
+    if (!in || !text) {
+        exit_status = in ? tool_error("out of memory for %s", path) : tool_error("%s: %s", path, strerror(errno));
+    } else {
+        const size_t n = fread(text, 1, SIZE_LIMIT, in);
+        if (ferror(in))
+            exit_status = tool_error("%s: %s", path, strerror(errno));
+        else if (n < SIZE_LIMIT)
+            *out = cJSON_ParseWithLength(text, n);
+        if (exit_status == 0 && !cJSON_IsObject(*out)) {
+            cJSON_Delete(*out);
+            *out = NULL;
+            exit_status = tool_error("%s: is no JSON object, expected what mar bench --micro --json wrote", path);
+        }
+    }
+    if (in) fclose(in);
+    free(text);
+    return exit_status;
+}
+
+/* --- the model beside what was measured --------------------------------------------------------------------------- */
+
+typedef double row_model(const model_constants *c, int width, int depth, int rows);
+
+static double fc1_of(const model_constants *c, int width, int depth, int rows)
+{
+    (void)depth;
+    return model_fc1(c, width, rows);
+}
+static double fc2_of(const model_constants *c, int width, int depth, int rows)
+{
+    (void)depth;
+    return model_fc2(c, width, rows);
+}
+
+static const struct {
+    const char *group, *name;
+    row_model *model;
+} compared[] = {
+    {"phase", "fc1", fc1_of},
+    {"phase", "fc2", fc2_of},
+    {"phase", "evaluation", model_step},
+    {"step", "chain step", model_step},
+    {"step", "evaluation by products", model_products},
+    {"speculation", "round, window 8", model_round},
+};
+
+static int whole(const cJSON *object, const char *name, int most)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsNumber(item) && item->valuedouble >= 1 && item->valuedouble <= most ? (int)item->valuedouble : 0;
+}
+
+/* What the model says of a measurement of the head; 0: nothing. */
+static double model_of(const model_constants *c, const cJSON *record, const cJSON *row)
+{
+    const char *group = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, "group"));
+    const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, "name"));
+    const int width = whole(record, "head_width", 1 << 16), depth = whole(record, "head_depth", 1 << 10);
+    const int rows = whole(row, "rows", 64);
+    if (!group || !name || !width || !depth || !rows) return 0;
+    for (size_t i = 0; i < sizeof compared / sizeof *compared; i++)
+        if (strcmp(group, compared[i].group) == 0 && strcmp(name, compared[i].name) == 0)
+            return compared[i].model(c, width, depth, rows);
+    return 0;
+}
+
+typedef void visit_compared(void *user, const char *name, int rows, double model, double measured);
+
+/* Calls `visit` for each measurement of the record that the model has a formula for. */
+static void compare(const model_constants *c, const cJSON *record, visit_compared *visit, void *user)
+{
+    const cJSON *row;
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(record, "measurements"))
+    {
+        const double model = model_of(c, record, row);
+        const cJSON *seconds = cJSON_GetObjectItemCaseSensitive(row, "seconds");
+        if (model > 0 && cJSON_IsNumber(seconds) && seconds->valuedouble > 0)
+            visit(user, cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, "name")), whole(row, "rows", 64),
+                  model, seconds->valuedouble);
+    }
+}
+
+/* --- the table ---------------------------------------------------------------------------------------------------- */
+
+/* A line of the table: an image of one shape. */
+typedef struct {
+    const model_shape *shape;
+    int batch, window;
+    double target; /* seconds; 0: none */
+    model_times times;
+    char name[64];
+} image_row;
+
+enum { KINDS = 3, ROWS = MODEL_SHAPES * KINDS };
+
+static void fill_rows(const model_constants *c, image_row rows[ROWS])
+{
+    static const struct {
+        int batch, window;
+        double target[MODEL_SHAPES];
+    } kinds[KINDS] = {{1, 0, {0.20, 0, 0.50}}, {1, WINDOW, {0.08, 0, 0.20}}, {LARGE_BATCH, 0, {0.030, 0.067, 0.13}}};
+    for (int i = 0; i < ROWS; i++) {
+        const int kind = i / MODEL_SHAPES, shape = i % MODEL_SHAPES;
+        image_row *r = &rows[i];
+        *r = (image_row){.shape = &model_shapes[shape],
+                         .batch = kinds[kind].batch,
+                         .window = kinds[kind].window,
+                         .target = kinds[kind].target[shape]};
+        r->times = model_image(c, r->shape, r->batch, r->window);
+        snprintf(r->name, sizeof r->name, "%s, batch %d%s", r->shape->name, r->batch,
+                 r->window ? ", --head_spec 8" : "");
+    }
+}
+
+static void print_compared(void *user, const char *name, int rows, double model, double measured)
+{
+    int *printed = user;
+    if (!(*printed)++)
+        printf("\n%-28s %6s %11s %11s %9s\n", "the head in the file", "rows", "model us", "measured us", "ratio");
+    printf("%-28s %6d %11.2f %11.2f %9.2f\n", name, rows, 1e6 * model, 1e6 * measured, measured / model);
+}
+
+static void print_table(const model_constants *c, const image_row rows[ROWS], const cJSON *record)
+{
+    int printed = 0;
+    printf("Seconds an image that a model expects on a GPU, with 64 autoregressive and 100 diffusion\n"
+           "steps and guidance. It is a model: what is measured is marked so.\n\n");
+    for (int i = 0; i < MODEL_CONSTANTS; i++) {
+        const model_constant_info *info = &model_constant_infos[i];
+        printf("%-44s %9.4g %-8s %s\n", info->meaning, c->value[i] * info->scale, info->unit,
+               c->measured[i] ? "measured" : "assumed");
+    }
+    printf("\n%-32s %11s %16s %8s %8s %8s\n", "", "transformer", "modulation + VAE", "head", "total", "target");
+    for (int i = 0; i < ROWS; i++) {
+        const model_times *t = &rows[i].times;
+        printf("%-32s %11.4f %16.4f %8.4f %8.4f", rows[i].name, t->transformer, t->modulation, t->head, t->total);
+        if (rows[i].target > 0) printf(" %8.3f", rows[i].target);
+        printf("\n");
+    }
+    compare(c, record, print_compared, &printed);
+}
+
+static void add_compared(void *user, const char *name, int rows, double model, double measured)
+{
+    cJSON *row = cJSON_CreateObject();
+    cJSON_AddStringToObject(row, "name", name);
+    cJSON_AddNumberToObject(row, "rows", rows);
+    cJSON_AddNumberToObject(row, "model_seconds", model);
+    cJSON_AddNumberToObject(row, "measured_seconds", measured);
+    cJSON_AddNumberToObject(row, "ratio", measured / model);
+    tool_json_append(user, row);
+}
+
+static int print_json(const model_constants *c, const image_row rows[ROWS], const cJSON *record)
+{
+    cJSON *root = tool_json();
+    cJSON *constants = cJSON_AddObjectToObject(root, "constants");
+    for (int i = 0; i < MODEL_CONSTANTS; i++)
+        cJSON_AddNumberToObject(constants, model_constant_infos[i].name, c->value[i]);
+    cJSON *measured = cJSON_AddArrayToObject(root, "measured");
+    for (int i = 0; i < MODEL_CONSTANTS; i++)
+        if (c->measured[i]) tool_json_append(measured, cJSON_CreateString(model_constant_infos[i].name));
+    cJSON *images = cJSON_AddArrayToObject(root, "images");
+    for (int i = 0; i < ROWS; i++) {
+        cJSON *row = cJSON_CreateObject();
+        cJSON_AddStringToObject(row, "model", rows[i].shape->name);
+        cJSON_AddNumberToObject(row, "batch", rows[i].batch);
+        cJSON_AddNumberToObject(row, "head_spec", rows[i].window);
+        cJSON_AddNumberToObject(row, "transformer_seconds", rows[i].times.transformer);
+        cJSON_AddNumberToObject(row, "modulation_and_vae_seconds", rows[i].times.modulation);
+        cJSON_AddNumberToObject(row, "head_seconds", rows[i].times.head);
+        cJSON_AddNumberToObject(row, "total_seconds", rows[i].times.total);
+        if (rows[i].target > 0) cJSON_AddNumberToObject(row, "target_seconds", rows[i].target);
+        tool_json_append(images, row);
+    }
+    compare(c, record, add_compared, cJSON_AddArrayToObject(root, "compared"));
+    return tool_print_json(root, 1);
+}
+
+int bench_model_time(const char *file, int json)
+{
+    model_constants c;
+    image_row rows[ROWS];
+    cJSON *record = NULL;
+    char why[512];
+    int exit_status = file ? read_record(file, &record) : 0;
+    model_constants_init(&c);
+    if (record && model_constants_read(&c, record, why, sizeof why) != 0) exit_status = tool_error("%s: %s", file, why);
+    if (exit_status == 0) {
+        fill_rows(&c, rows);
+        if (json)
+            exit_status = print_json(&c, rows, record);
+        else
+            print_table(&c, rows, record);
+    }
+    cJSON_Delete(record);
+    return exit_status;
+}

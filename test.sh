@@ -31,7 +31,11 @@ need_packages $test_packages
 want_packages debootstrap # without it the test `fresh` is skipped
 # shellcheck disable=SC2086
 case " $* " in *" fuzz "*) need_packages $fuzz_packages ;; esac
-case " $* " in *" cuda "*) need_cuda ;; esac
+case " $* " in *" cuda "*)
+    need_cuda
+    want_nvdisasm
+    ;;
+esac
 failed=
 for preset in "$@"; do
     echo "== $preset"

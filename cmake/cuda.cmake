@@ -28,15 +28,25 @@ message(STATUS "CUDA compiler: ${MAR_NVCC}")
 find_package(Threads REQUIRED)
 set(MAR_CUDA_LIBRARIES ${MAR_CUDART} ${MAR_CUBLASLT} Threads::Threads ${CMAKE_DL_LIBS} rt stdc++)
 
-# Machine code for Ampere and Hopper, and PTX for what comes later.
-set(MAR_CUDA_ARCHITECTURES "80;90a;90-virtual" CACHE STRING "compute capabilities; N-virtual: PTX for later ones")
+# Machine code for Ampere, Ada and Hopper, and PTX for what comes later. A GPU of the same generation as one before it in
+# the list gets its machine code from that one's PTX, which need not be made again.
+set(MAR_CUDA_ARCHITECTURES "80;89;90a;90-virtual" CACHE STRING "compute capabilities; N-virtual: PTX for later ones")
 set(MAR_CUDA_FLAGS -std=c++17 -O3 -Xptxas -v -Werror all-warnings
     -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden,-O2 -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include)
 foreach(architecture ${MAR_CUDA_ARCHITECTURES})
   if(architecture MATCHES "^(.*)-virtual$")
     list(APPEND MAR_CUDA_FLAGS -gencode arch=compute_${CMAKE_MATCH_1},code=compute_${CMAKE_MATCH_1})
   else()
-    list(APPEND MAR_CUDA_FLAGS -gencode arch=compute_${architecture},code=sm_${architecture})
+    set(virtual ${architecture})
+    if(architecture MATCHES "^([0-9]+)[0-9]$") # without a suffix
+      set(generation ${CMAKE_MATCH_1})
+      if(DEFINED first_of_${generation} AND first_of_${generation} LESS architecture)
+        set(virtual ${first_of_${generation}})
+      else()
+        set(first_of_${generation} ${architecture})
+      endif()
+    endif()
+    list(APPEND MAR_CUDA_FLAGS -gencode arch=compute_${virtual},code=sm_${architecture})
   endif()
 endforeach()
 

@@ -1,43 +1,62 @@
 #!/bin/sh
-# Registers, shared memory, stack and spills of every kernel of kernels/cuda, as ptxas states them for sm_90a; no GPU is
-# needed. Fails if a kernel of persistent.cu or speculation.cu spills: they must keep their operands in registers.
-#   scripts/kernel_resources.sh [NVCC [LOGS]] >bench/results/kernel_resources_sm90.txt
-# With LOGS, a folder where <name>.cu.o.log has what nvcc said with -Xptxas -v, as the preset cuda keeps it in
-# build/cuda/cuda/kernels/cuda, nothing is compiled.
+# Registers, shared memory, stack, spills and bytes of machine code of every kernel of kernels/cuda, for each of
+# ARCHITECTURES; no GPU is needed. The machine code is what the kernel pulls in: functions that it calls lie in its section.
+# Fails if a kernel of persistent.cu or speculation.cu spills on any of them, for they must keep their operands in registers,
+# or if its machine code has MAX_BYTES or more, for it must stay in the instruction cache.
+#   scripts/kernel_resources.sh [NVCC [OBJECTS]] >bench/results/kernel_resources.txt
+# With OBJECTS, a folder with <name>.cu.o and, in <name>.cu.o.log, what nvcc said with -Xptxas -v, as the preset cuda keeps
+# them in build/cuda/cuda/kernels/cuda, nothing is compiled. By environment variables:
+#   ARCHITECTURES    of the GPUs ["80 89 90a"]
+#   MAX_BYTES        of machine code of a persistent or speculation kernel [131072]
 set -eu
-cd "$(dirname "$0")/.."
 
-logs=${2:-}
-nvcc=${1:-$(command -v nvcc || echo "${CUDA_PATH:-/usr/local/cuda}/bin/nvcc")}
-[ -x "$nvcc" ] || {
-    echo "kernel_resources.sh: no nvcc at $nvcc, expected in PATH, in \$CUDA_PATH/bin or as the argument" >&2
+fail() {
+    echo "kernel_resources.sh: $*" >&2
     exit 2
 }
+
+objects=${2:-}
+nvcc=${1:-$(command -v nvcc || echo "${CUDA_PATH:-/usr/local/cuda}/bin/nvcc")}
+architectures=${ARCHITECTURES:-80 89 90a}
+max_bytes=${MAX_BYTES:-131072}
+[ -x "$nvcc" ] || fail "no nvcc at $nvcc, expected in PATH, in \$CUDA_PATH/bin or as the argument"
+command -v readelf >/dev/null || fail "no readelf, expected in PATH (Debian: binutils)"
+cd "$(dirname "$0")/.."
+. scripts/cubins.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 for source in kernels/cuda/*.cu; do
-    if [ -n "$logs" ]; then
-        log=$logs/${source##*/}.o.log
-    else
-        log=$work/log
-        "$nvcc" -std=c++17 -O3 -I. -Iinclude -gencode arch=compute_90a,code=sm_90a -Xptxas -v -c "$source" \
-            -o "$work/object" 2>"$log" || {
-            cat "$log" >&2
+    file=${source##*/}
+    object=${objects:-$work}/$file.o
+    if [ -z "$objects" ]; then
+        set --
+        for a in $architectures; do set -- "$@" -gencode "arch=compute_$a,code=sm_$a"; done
+        "$nvcc" -std=c++17 -O3 -I. -Iinclude "$@" -Xptxas -v -c "$source" -o "$object" >"$object.log" 2>&1 || {
+            cat "$object.log" >&2
             exit 2
         }
     fi
-    grep -q "for 'sm_90a'" "$log" || ! grep -q '__global__' "$source" || {
-        echo "kernel_resources.sh: $log has no kernel for sm_90a" >&2
-        exit 2
-    }
+    grep -q '__global__' "$source" || continue
+    # sm kernel bytes
+    rm -f "$work"/cubin.*
+    cut_cubins "$object" "$work/cubin" || fail "$object has no machine code"
+    for cubin in "$work"/cubin.sm_*; do
+        readelf -SW "$cubin" 2>/dev/null | tr -d '[]' | awk -v sm="${cubin##*.}" '
+            $2 ~ /^\.text\./ { print sm, substr($2, 7), $6 }' |
+            while read -r sm name bytes; do echo "$sm $name $((0x$bytes))"; done
+    done >"$work/bytes"
     # Functions that a kernel calls are listed behind it: theirs count as the kernel's.
-    awk -v file="${source##*/}" '
-        function row() { if (name) print name, file, registers, shared, stack, spill }
+    awk -v file="$file" -v wanted="$architectures" '
+        function row() {
+            if (name && (sm in want)) print name, file, sm, registers, shared, stack, spill, bytes[sm, name] + 0
+        }
+        BEGIN { words = split(wanted, word, " "); for (i = 1; i <= words; i++) want["sm_" word[i]] = 1 }
+        NR == FNR { bytes[$1, $2] = $3; next }
         /Compiling entry function/ {
             row()
             split($0, part, "\047")
-            name = part[4] == "sm_90a" ? part[2] : ""
+            name = part[2]; sm = part[4]
             stack = spill = shared = 0
         }
         /bytes stack frame/ { if ($1 > stack) stack = $1; spill += $5 + $9 }
@@ -45,18 +64,33 @@ for source in kernels/cuda/*.cu; do
             registers = $0; sub(/.*Used /, "", registers); registers += 0
             if (match($0, /[0-9]+ bytes smem/)) shared = substr($0, RSTART, RLENGTH) + 0
         }
-        END { row() }' "$log" >>"$work/rows"
+        END { row() }' "$work/bytes" "$object.log" >"$work/part"
+    for a in $architectures; do
+        grep -q " sm_$a " "$work/part" || fail "$object.log has no kernel for sm_$a"
+    done
+    awk '$NF == 0 { print "kernel_resources.sh: no machine code of " $1 " for " $3 >"/dev/stderr"; bad = 2 }
+         END { exit bad }' "$work/part" || exit 2
+    cat "$work/part" >>"$work/rows"
 done
 
 c++filt -p <"$work/rows" | sed 's/^void //' |
-    awk '{ n = NF; name = $1; for (i = 2; i <= n - 5; i++) name = name " " $i
-           printf "%-16s %-72s %9d %7d %6d %6d\n", $(n - 4), name, $(n - 3), $(n - 2), $(n - 1), $n }' |
+    awk '{ n = NF; name = $1; for (i = 2; i <= n - 7; i++) name = name " " $i
+           printf "%-16s %-56s %-7s %9d %7d %6d %6d %7d\n", $(n - 6), name, $(n - 5), $(n - 4), $(n - 3), $(n - 2), $(n - 1),
+                  $n }' |
     LC_ALL=C sort >"$work/table"
-"$nvcc" --version | sed -n 's/.*release [0-9.]*, V\([0-9.]*\).*/nvcc \1 for sm_90a, by scripts\/kernel_resources.sh/p'
+version=$("$nvcc" --version | sed -n 's/.*release [0-9.]*, V\([0-9.]*\).*/\1/p')
+echo "nvcc $version for $(for a in $architectures; do printf 'sm_%s ' "$a"; done)by scripts/kernel_resources.sh"
 echo 'Registers of a thread; bytes of static shared memory (what a launch asks for besides is not known to ptxas, see its'
-echo 'cuda_launch), of stack, and of spill stores and loads.'
+echo 'cuda_launch), of stack, of spill stores and loads, and of machine code.'
 echo
-printf '%-16s %-72s %9s %7s %6s %6s\n' file kernel registers shared stack spill
+printf '%-16s %-56s %-7s %9s %7s %6s %6s %7s\n' file kernel for registers shared stack spill code
 cat "$work/table"
-awk '$1 ~ /^(persistent|speculation)/ && $NF > 0 { print "kernel_resources.sh: a chain kernel spills: " $0 >"/dev/stderr"; bad = 1 }
-     END { exit bad }' "$work/table"
+awk -v max="$max_bytes" '
+    $1 !~ /^(persistent|speculation)/ { next }
+    { gsub(/ +/, " ") }
+    $(NF - 1) > 0 { print "kernel_resources.sh: a chain kernel spills: " $0 >"/dev/stderr"; bad = 1 }
+    $NF >= max {
+        print "kernel_resources.sh: the machine code has " $NF " bytes, expected less than " max ": " $0 >"/dev/stderr"
+        bad = 1
+    }
+    END { exit bad }' "$work/table"

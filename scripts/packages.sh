@@ -1,8 +1,10 @@
-# Sourced by demo.sh and test.sh: `need_packages [PACKAGE...]` installs with apt what libmar and its command are built
-# from, and the packages named, as far as they are missing.
+# Sourced by demo.sh, test.sh and gpu_kit.sh: `need_packages [PACKAGE...]` installs with apt what libmar and its command
+# are built from, and the packages named, as far as they are missing.
 
-packages="gcc libc6-dev cmake ninja-build pkg-config libdnnl-dev libpng-dev libcjson-dev"
-test_packages="g++ libcmocka-dev" # what only the tests need
+compiler_packages="gcc libc6-dev cmake ninja-build"
+packages="$compiler_packages pkg-config libdnnl-dev libpng-dev libcjson-dev"
+test_compiler_packages="g++"
+test_packages="$test_compiler_packages libcmocka-dev" # what only the tests need
 fuzz_packages="clang libclang-rt-dev libomp-dev" # what only the fuzz targets need
 
 have_package() {

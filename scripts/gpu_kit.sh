@@ -1,0 +1,76 @@
+#!/bin/sh
+# Makes a folder with which a machine that reaches no package registry, but has a compiler, cmake, ninja and nvcc, builds
+# libmar and runs its tests for GPUs and its benchmarks.
+#   scripts/gpu_kit.sh DIR     here, on Debian 12: the packages that libmar and its tests are built from, and env.sh, 9 MB
+#   . DIR/env.sh               there, in bash: unpacks them beside the system and lets compiler, linker and CMake find them
+# The packages are those of scripts/packages.sh, with what they need, but for the compilers and what every compiler
+# brings. Packages that DIR has already are not fetched again; those that do not belong in it are removed.
+set -eu
+
+fail() {
+    echo "gpu_kit.sh: $*" >&2
+    exit 1
+}
+
+[ $# = 1 ] && [ -n "$1" ] || {
+    echo "usage: scripts/gpu_kit.sh DIR" >&2
+    exit 2
+}
+scripts=$(cd "$(dirname "$0")" && pwd)
+. "$scripts/packages.sh"
+for command in apt-cache apt-get dpkg-deb; do
+    command -v $command >/dev/null 2>&1 || fail "no $command, expected Debian 12, whose packages the kit is made of"
+done
+mkdir -p -- "$1" || fail "cannot make the folder $1"
+dir=$(cd -- "$1" && pwd)
+
+# What every compiler brings: the C library, the compiler's own and zlib, which it is linked with.
+with_compilers="$compiler_packages $test_compiler_packages libc6 libgcc-s1 libstdc++6 libgomp1 zlib1g"
+
+# The packages and what they need, of alternatives the first; `?` before the name of one that apt does not know.
+# shellcheck disable=SC2086  # the lists are words
+kit=$(LC_ALL=C apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces \
+    --no-enhances $packages $test_packages 2>/dev/null |
+    awk -v start="$packages $test_packages" -v without="$with_compilers" '
+        function take(name) { if (name && !(name in taken)) { taken[name] = 1; list[++n] = name } }
+        /^[^ ]/ { package = $1; known[package] = 1; alternative = 0 }
+        /Depends: / { if (!alternative) needs[package] = needs[package] " " $2; alternative = /[|]Depends: / }
+        END {
+            words = split(without, word, " ")
+            for (i = 1; i <= words; i++) taken[word[i]] = 1
+            words = split(start, word, " ")
+            for (i = 1; i <= words; i++) take(word[i])
+            for (i = 1; i <= n; i++) {
+                print (list[i] in known ? "" : "?") list[i]
+                words = split(needs[list[i]], word, " ")
+                for (j = 1; j <= words; j++) take(word[j])
+            }
+        }')
+case "$kit" in *"?"*)
+    unknown=$(echo "$kit" | sed -n 's/^?//p' | head -n 1)
+    fail "apt does not know the package $unknown, expected Debian 12's lists (as root: apt-get update)"
+    ;;
+esac
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# What apt would fetch into an empty folder: its file names and their sums.
+# shellcheck disable=SC2086
+(cd "$work" && apt-get -qq --print-uris download $kit 2>log) |
+    sed -n "s/^'[^']*' \([^ ]*\) [0-9]* SHA256:\(.*\)/\2  \1/p" >"$work/sums"
+# shellcheck disable=SC2086
+[ "$(wc -l <"$work/sums")" = "$(echo "$kit" | wc -l)" ] ||
+    fail "apt cannot fetch all of" $kit "$(tail -n 1 "$work/log")"
+
+cd -- "$dir"
+for file in *.deb; do # what does not belong here, or came only in part
+    [ -e "$file" ] || continue
+    grep -F -- "  $file" "$work/sums" | sha256sum -c --status 2>/dev/null || rm -f -- "$file"
+done
+# shellcheck disable=SC2086
+apt-get -q download $kit >"$work/log" 2>&1 || fail "$(grep '^E: ' "$work/log" | head -n 1)"
+sha256sum -c --quiet "$work/sums" || fail "a package in $dir is not what apt's lists say; remove it and run this again"
+cp "$work/sums" sums
+dpkg --print-architecture >architecture
+cp "$scripts/gpu_kit_env.sh" env.sh
+echo "$(wc -l <sums) packages, $(du -sk . | awk '{ printf "%.0f", $1 / 1024 }') MB in $dir"

@@ -560,22 +560,23 @@ typedef struct {
     operation o;
     const kern_conv *conv;
     const act *x;
-    int height, width;
+    int images, height, width;
     void *y;
 } conv_call;
 
 static void conv_body(void *arg)
 {
     const conv_call *c = arg;
-    c->o.conv->conv(c->o.k, c->conv, c->x, c->height, c->width, c->y);
+    c->o.conv->conv(c->o.k, c->conv, c->x, c->images, c->height, c->width, c->y);
 }
 
-static void traced_conv(kern_queue *k, const kern_conv *conv, const act *x, int height, int width, void *y)
+static void traced_conv(kern_queue *k, const kern_conv *conv, const act *x, int images, int height, int width, void *y)
 {
     kern_conv_spec s;
     k->device->measure->conv_spec(conv, &s);
     const int upsample = (s.flags & KERN_UPSAMPLE) != 0;
-    const double in = (double)height * width * s.in, pixels = (double)height * width * (upsample ? 4 : 1);
+    const double in_pixels = (double)images * height * width, in = in_pixels * s.in;
+    const double pixels = in_pixels * (upsample ? 4 : 1);
     const double taps = upsample ? 4 : (double)s.kernel * s.kernel; /* input pixels that differ, as vae_run_flop */
     const double results = pixels * s.out, weights = (double)s.out * s.in * s.kernel * s.kernel;
     const double bytes =
@@ -586,6 +587,7 @@ static void traced_conv(kern_queue *k, const kern_conv *conv, const act *x, int 
                                 s.flags & KERN_OUT_ADD ? ", added" : ""),
                    conv,
                    x,
+                   images,
                    height,
                    width,
                    y};
@@ -595,7 +597,7 @@ static void traced_conv(kern_queue *k, const kern_conv *conv, const act *x, int 
 typedef struct {
     operation o;
     const float *x, *weight, *bias;
-    int channels, groups, silu;
+    int images, channels, groups, silu;
     float eps;
     act *y;
 } group_norm_call;
@@ -603,24 +605,47 @@ typedef struct {
 static void group_norm_body(void *arg)
 {
     const group_norm_call *c = arg;
-    c->o.conv->group_norm(c->o.k, c->x, c->o.rows, c->channels, c->groups, c->weight, c->bias, c->eps, c->silu, c->y);
+    c->o.conv->group_norm(c->o.k, c->x, c->images, c->o.rows / c->images, c->channels, c->groups, c->weight, c->bias,
+                          c->eps, c->silu, c->y);
 }
 
-static void traced_group_norm(kern_queue *k, const float *x, int pixels, int channels, int groups, const float *weight,
-                              const float *bias, float eps, int silu, act *y)
+static void traced_group_norm(kern_queue *k, const float *x, int images, int pixels, int channels, int groups,
+                              const float *weight, const float *bias, float eps, int silu, act *y)
 {
-    const double n = (double)pixels * channels;
+    const double n = (double)images * pixels * channels;
     group_norm_call c = {
-        operation_of(k, pixels, 8 * n + act_bytes(k, n), 0, "group norm %d%s", channels, silu ? ", silu" : ""),
+        operation_of(k, images * pixels, 8 * n + act_bytes(k, n), 0, "group norm %d%s", channels, silu ? ", silu" : ""),
         x,
         weight,
         bias,
+        images,
         channels,
         groups,
         silu,
         eps,
         y};
     run(&c.o, group_norm_body, &c);
+}
+
+typedef struct {
+    operation o;
+    const float *x;
+    int images;
+    uint8_t *y;
+    int *found;
+} to_bytes_call;
+
+static void to_bytes_body(void *arg)
+{
+    const to_bytes_call *c = arg;
+    c->o.conv->to_bytes(c->o.k, c->x, c->images, c->o.rows / c->images, c->y, c->found);
+}
+
+static void traced_to_bytes(kern_queue *k, const float *x, int images, int values, uint8_t *y, int *found)
+{
+    const int n = images * values;
+    to_bytes_call c = {operation_of(k, n, 5.0 * n, 0, "pixels to bytes"), x, images, y, found};
+    run(&c.o, to_bytes_body, &c);
 }
 
 /* --- begin and end --------------------------------------------------------------------------------------------------
@@ -652,6 +677,7 @@ mar_status kern_trace_begin(kern_queue *k, kern_trace **out, mar_err *err)
     if (t->head.speculate_run) t->head.speculate_run = traced_run;
     t->conv.conv = traced_conv;
     t->conv.group_norm = traced_group_norm;
+    t->conv.to_bytes = traced_to_bytes;
     k->core->finish(k);
     k->core = &t->core, k->head = &t->head, k->conv = &t->conv;
     return MAR_OK;

@@ -218,7 +218,7 @@ static mar_status create_layers(kern_queue *k, const kern_head_spec *spec, kern_
 
 const char *cuda_head_describe(const kern_head *h)
 {
-    return h->persistent ? persistent_form(h->persistent) : h->products.text;
+    return h->persistent ? persistent_description(h->persistent) : h->products.text;
 }
 
 mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err)

@@ -49,7 +49,7 @@ enum { PERSISTENT_ROWS = 64 }; /* the most rows that a persistent kernel takes *
 mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persistent_head **out, mar_err *why,
                              mar_err *err);
 /* How it runs: "persistent kernel for up to 64 rows, ...". */
-const char *persistent_form(const persistent_head *f);
+const char *persistent_description(const persistent_head *f);
 void persistent_free(kern_device *d, persistent_head *f);
 /* Prepares for persistent kernels with this head on this queue, so that their launches allocate nothing. */
 mar_status persistent_plan(cuda_queue *c, const persistent_head *f, mar_err *err);

@@ -5,36 +5,79 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PERSISTENT_CLUSTER = 2 }; /* the most blocks of a cluster; also each half of it, down to 1, is tried */
+/* Shared memory of a block of this form, with so many of the products' weights in it. */
+static size_t persistent_shared_bytes(const persistent_form *f, int depth, int channels, int slices)
+{
+    persistent_args a = {};
+    persistent_block none;
+    a.depth = depth;
+    a.channels = channels;
+    a.cluster = f->cluster;
+    a.tiles = f->tiles;
+    a.own = f->own;
+    a.chunk = f->chunk;
+    a.slices = slices;
+    return persistent_carve(a, f->pairs, NULL, &none);
+}
+
+int persistent_choose(int width, int depth, int channels, int cluster, int most, size_t shared_bytes,
+                      persistent_form *f)
+{
+    const int tiles = width / 8, products = 2 * depth;
+    *f = {};
+    if (width < 32 || width % 32 || width > 32 * PERSISTENT_PARTS * PERSISTENT_PAIRS) return 0;
+    if (depth < 1 || channels < 4 || channels % 4 || channels > PERSISTENT_CHANNELS) return 0;
+    if (most < 1) return 0;
+    f->cluster = cluster;
+    f->pairs = (int)cuda_blocks((size_t)width, 32 * PERSISTENT_PARTS);
+    f->tiles = (int)cuda_blocks((size_t)tiles, (size_t)most);
+    f->clusters = (int)cuda_blocks((size_t)tiles, (size_t)f->tiles);
+    f->own = (int)cuda_blocks(4 * (size_t)f->tiles, (size_t)cluster);
+    if (f->own > PERSISTENT_OWN) return 0;
+    /* Best are all weights in shared memory, then places that the others are copied to, then none; and of forms equal
+     * in that, the largest chunk. */
+    for (int least = products;; least = least > 2 ? 2 : 0) {
+        for (f->chunk = PERSISTENT_ROWS / 16; f->chunk > 0; f->chunk /= 2) {
+            const size_t other = persistent_shared_bytes(f, depth, channels, 0);
+            const size_t slice = persistent_shared_bytes(f, depth, channels, 1) - other;
+            const size_t room = other > shared_bytes ? 0 : (shared_bytes - other) / slice;
+            if (other > shared_bytes || room < (size_t)least) continue;
+            f->slices = room < (size_t)products ? (int)room : products;
+            f->resident = f->slices < products && least > 0 ? f->slices - 2 : f->slices;
+            f->shared_bytes = persistent_shared_bytes(f, depth, channels, f->slices);
+            return 1;
+        }
+        if (least == 0) return 0;
+    }
+}
 
 /* Decides how to run this head on this device with clusters of `cluster` blocks. Returns 0 if it cannot. */
 static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int cluster, persistent_head *f)
 {
-    const int width = spec->width, tiles = width / 8;
-    if (!c->device->bf16 || width < 32 || width % 32 || width > 32 * PERSISTENT_WARPS * PERSISTENT_PAIRS) return 0;
-    if (spec->depth < 1 || spec->channels < 4 || spec->channels % 4 || spec->channels > PERSISTENT_CHANNELS) return 0;
+    const size_t width = (size_t)spec->width, products = 2 * (size_t)spec->depth;
+    const int most = persistent_clusters(c, spec->width, cluster);
+    persistent_form form;
+    if (!c->device->bf16 ||
+        !persistent_choose(spec->width, spec->depth, spec->channels, cluster, most, c->device->shared_bytes, &form))
+        return 0;
     persistent_args *a = &f->args;
-    a->width = width;
+    a->width = spec->width;
     a->depth = spec->depth;
     a->channels = spec->channels;
-    a->mod_final = 3u * (size_t)spec->depth * (size_t)width * sizeof(bf16);
-    a->mod_bytes = a->mod_final + 2u * (size_t)width * sizeof(float);
-    a->tiles = (int)cuda_blocks((size_t)tiles, (size_t)c->device->multiprocessors);
-    if (a->tiles > PERSISTENT_TILES) return 0;
-    f->pairs = (int)cuda_blocks((size_t)width, 32 * PERSISTENT_WARPS);
-    f->blocks = cuda_blocks((size_t)tiles, (size_t)a->tiles);
     a->cluster = cluster;
-    if (cluster > 1 && (persistent_groups(f->pairs) > 1 || f->blocks % (unsigned)cluster)) return 0;
-
-    const int products = 2 * spec->depth;
-    persistent_block none;
-    const size_t other = persistent_carve(*a, f->pairs, 0, NULL, &none);
-    const size_t slice = persistent_carve(*a, f->pairs, 1, NULL, &none) - other;
-    const int slices = other < c->device->shared_bytes ? (int)((c->device->shared_bytes - other) / slice) : 0;
-    if (slices < 2) return 0;
-    a->resident = slices >= products ? products : slices - 2; /* the weights that do not stay take two places */
-    f->shared_bytes = persistent_carve(*a, f->pairs, slices >= products ? products : slices, NULL, &none);
-    f->streamed_bytes = (size_t)(products - a->resident) * (size_t)tiles * (size_t)(f->pairs * PERSISTENT_WARPS) * 512;
+    a->tiles = form.tiles;
+    a->own = form.own;
+    a->own_inverse = 65536 / form.own + 1; /* exact for q < 256: a cluster has at most 8 * PERSISTENT_OWN pairs */
+    a->chunk = form.chunk;
+    a->resident = form.resident;
+    a->slices = form.slices;
+    a->mod_final = 3u * (size_t)spec->depth * width * sizeof(bf16);
+    a->mod_bytes = a->mod_final + 2u * width * sizeof(float);
+    f->pairs = form.pairs;
+    f->blocks = (unsigned)(form.clusters * cluster);
+    f->shared_bytes = form.shared_bytes;
+    f->streamed_bytes =
+        (products - (size_t)form.resident) * (width / 8) * (size_t)(form.pairs * PERSISTENT_PARTS) * 512;
     return 1;
 }
 
@@ -66,7 +109,7 @@ static void persistent_pack_product(const float *weight, int width, int pairs, b
 
 static mar_status persistent_pack_products(cuda_queue *c, const kern_head_spec *spec, persistent_head *f, mar_err *err)
 {
-    const int pairs = f->pairs * PERSISTENT_WARPS;
+    const int pairs = f->pairs * PERSISTENT_PARTS;
     const size_t product = (size_t)spec->width / 8 * (size_t)pairs * 256, n = 2 * (size_t)spec->depth * product;
     bf16 *packed = (bf16 *)malloc(n * sizeof *packed);
     if (!packed) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's weights", n * sizeof *packed);
@@ -87,21 +130,16 @@ static float *persistent_put(float *to, const float *from, size_t n)
     return to + n;
 }
 
-/* Packs biases, norms, and the layers that are f32. */
+/* Packs biases and the layers that are f32. */
 static mar_status persistent_pack_floats(cuda_queue *c, const kern_head_spec *spec, persistent_head *f, mar_err *err)
 {
     const size_t w = (size_t)spec->width, depth = (size_t)spec->depth, channels = (size_t)spec->channels;
-    const size_t n = 4 * depth * w + w * (channels + 1) + 2 * channels * (w + 1);
+    const size_t n = 2 * depth * w + w * (channels + 1) + 2 * channels * (w + 1);
     float *host = (float *)malloc(n * sizeof *host), *p = host;
     if (!host) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's weights", n * sizeof *host);
     for (size_t b = 0; b < depth; b++) {
         p = persistent_put(p, spec->blocks[b].fc1_bias, w);
         p = persistent_put(p, spec->blocks[b].fc2_bias, w);
-    }
-    for (size_t b = 0; b < depth; b++) {
-        for (size_t i = 0; i < w; i++)
-            p[i] = 1, p[w + i] = 0; /* the norm's own are in the modulation (kernels/adaln.h) */
-        p += 2 * w;
     }
     p = persistent_put(p, spec->in_weight, w * channels);
     p = persistent_put(p, spec->in_bias, w);
@@ -111,8 +149,7 @@ static mar_status persistent_pack_floats(cuda_queue *c, const kern_head_spec *sp
     free(host);
     persistent_args *a = &f->args;
     a->bias = (const float *)f->floats;
-    a->ln = a->bias + 2 * depth * w;
-    a->in = a->ln + 2 * depth * w;
+    a->in = a->bias + 2 * depth * w;
     a->in_bias = a->in + w * channels;
     a->out_weight = a->in_bias + w;
     a->out_bias = a->out_weight + 2 * channels * w;
@@ -207,9 +244,10 @@ static void persistent_describe(persistent_head *f, int recorded, const mar_err 
     if (f->args.cluster > 1) snprintf(clusters, sizeof clusters, "clusters of %d blocks", f->args.cluster);
     if (f->kept_in_l2 > 0)
         snprintf(rest, sizeof rest, ", %.0f %% of the others set aside in the L2 cache", 100 * (double)f->kept_in_l2);
-    err_line(f->form, sizeof f->form, "persistent kernel up to %d rows, %s, %d of %d products in shared memory%s%s%s%s",
-             (int)PERSISTENT_ROWS, clusters, f->args.resident, products, rest, recorded ? "" : ", not recorded",
-             refused->text[0] ? "; " : "", refused->text);
+    err_line(f->description, sizeof f->description,
+             "persistent kernel up to %d rows, %s, %d of %d products in shared memory%s%s%s%s", (int)PERSISTENT_ROWS,
+             clusters, f->args.resident, products, rest, recorded ? "" : ", not recorded", refused->text[0] ? "; " : "",
+             refused->text);
 }
 
 /* --- loading --------------------------------------------------------------------------------------------------- */
@@ -238,11 +276,11 @@ static mar_status persistent_make(cuda_queue *c, const kern_head_spec *spec, int
 }
 
 /* Tries the forms from the largest clusters to none. */
-static mar_status persistent_choose(cuda_queue *c, const kern_head_spec *spec, int recorded, persistent_head *f,
-                                    int *accepted, mar_err *refused, mar_err *err)
+static mar_status persistent_try_forms(cuda_queue *c, const kern_head_spec *spec, int recorded, persistent_head *f,
+                                       int *accepted, mar_err *refused, mar_err *err)
 {
     mar_status status = MAR_OK;
-    for (int n = c->device->major >= 9 ? PERSISTENT_CLUSTER : 1; n > 0 && status == MAR_OK && !*accepted; n /= 2)
+    for (int n = c->device->major >= 9 ? PERSISTENT_PARTS : 1; n > 0 && status == MAR_OK && !*accepted; n /= 2)
         status = persistent_make(c, spec, n, recorded, f, accepted, refused, err);
     if (*accepted) persistent_describe(f, recorded, refused);
     return status;
@@ -257,9 +295,9 @@ mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persiste
     *out = NULL;
     persistent_head *f = (persistent_head *)calloc(1, sizeof *f);
     if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
-    mar_status status = persistent_choose(c, spec, 1, f, &accepted, &refused, err);
+    mar_status status = persistent_try_forms(c, spec, 1, f, &accepted, &refused, err);
     if (status == MAR_OK && !accepted && refused.text[0])
-        status = persistent_choose(c, spec, 0, f, &accepted, &refused, err);
+        status = persistent_try_forms(c, spec, 0, f, &accepted, &refused, err);
     if (accepted) {
         *out = f;
         return MAR_OK;
@@ -270,9 +308,9 @@ mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persiste
     return status;
 }
 
-const char *persistent_form(const persistent_head *f)
+const char *persistent_description(const persistent_head *f)
 {
-    return f->form;
+    return f->description;
 }
 
 void persistent_free(kern_device *d, persistent_head *f)

@@ -427,14 +427,13 @@ static mar_status time_rounds(const head_bench *b, diff_speculation *s, int toke
     return MAR_OK;
 }
 
-static mar_status measure_rounds(const head_bench *b, mar_err *err)
+static mar_status measure_rounds(const head_bench *b, int steps, mar_err *err)
 {
-    enum { DIFFUSION_STEPS = 100 };
     const int tokens = MOST_ROWS / WINDOW / b->conditions;
     diff_chain chain = {0};
     diff_speculation s = {0};
     void *memory = NULL;
-    mar_status status = diff_chain_create(b->k, b->h, DIFFUSION_STEPS, 1, tokens, b->conditions == 2, &chain, err);
+    mar_status status = diff_chain_create(b->k, b->h, steps, 1, tokens, b->conditions == 2, &chain, err);
     if (status != MAR_OK) return status;
     status = diff_speculate_create(&chain, NULL, WINDOW, &s, err);
     if (status == MAR_OK) {
@@ -453,7 +452,8 @@ static mar_status measure_rounds(const head_bench *b, mar_err *err)
     return status;
 }
 
-mar_status mar_measure_head(kern_queue *k, const diff_head *h, int conditions, mar_measurements *all, mar_err *err)
+mar_status mar_measure_head(kern_queue *k, const diff_head *h, int conditions, int steps, mar_measurements *all,
+                            mar_err *err)
 {
     head_bench b = {.k = k, .h = h, .conditions = conditions, .all = all};
     mar_status status = create(&b, err);
@@ -463,7 +463,7 @@ mar_status mar_measure_head(kern_queue *k, const diff_head *h, int conditions, m
         status = kern_check(k, err);
     }
     if (status == MAR_OK) status = measure_rejection(&b, err);
-    if (status == MAR_OK) status = measure_rounds(&b, err);
+    if (status == MAR_OK) status = measure_rounds(&b, steps, err);
     destroy(&b);
     return status;
 }

@@ -208,7 +208,7 @@ static void phases_run_and_change_nothing(void **state)
         step(k, h, s, mod, scratch, before);
         for (size_t p = 0; p < sizeof phases / sizeof *phases; p++)
             for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
-                if (i > 0 && cuda_test_scale() == 1 && r % 2 == 0 && r > 0) continue;
+                if (i > 0 && cuda_test_scale() == 1 && r != 1 && r != 2) continue;
                 assert_int_equal(measure_ops->phase(k, h, phases[p], rows[r], 2, mod, scratch), 1);
                 check_kern(k);
             }

@@ -15,12 +15,32 @@ static model_constants assumed(void)
 {
     model_constants c;
     model_constants_init(&c);
+    c.value[MODEL_CLUSTER] = 1;
     return c;
 }
 
 static void assert_between(const char *what, double x, double least, double most)
 {
     if (!(x >= least && x <= most)) fail_msg("%s: %g, expected %g to %g", what, x, least, most);
+}
+
+/* Blocks of a cluster that share the channels read and normalise less, and need no third barrier. */
+static void clusters_share_the_channels(void **state)
+{
+    (void)state;
+    model_constants c = assumed();
+    c.value[MODEL_CLUSTER] = 1;
+    const double step = model_step(&c, 1024, 6, 8), many = model_step(&c, 1024, 6, 64);
+    const model_times before = model_image(&c, &model_shapes[0], 1, 0);
+    c.value[MODEL_CLUSTER] = 8;
+    assert_true(model_step(&c, 1024, 6, 8) < step && model_step(&c, 1024, 6, 64) < many / 1.5);
+    const model_times after = model_image(&c, &model_shapes[0], 1, 0);
+    assert_true(after.head < before.head && after.transformer == before.transformer);
+    const double with = model_step(&c, 1024, 6, 64);
+    c.value[MODEL_BARRIER] += 1e-6;
+    assert_true(fabs(model_step(&c, 1024, 6, 64) - with - 14e-6) < 1e-12);
+    c.value[MODEL_CLUSTER_BARRIER] += 1e-6; /* three a block */
+    assert_true(fabs(model_step(&c, 1024, 6, 64) - with - (14e-6 + 18e-6)) < 1e-12);
 }
 
 /* The ranges that a reading of the sources and the machine code gave for an H200, part by part by hand. */
@@ -292,6 +312,7 @@ int main(void)
         cmocka_unit_test(agrees_with_the_estimate_by_hand),
         cmocka_unit_test(constants_change_what_depends_on_them),
         cmocka_unit_test(counts_barriers),
+        cmocka_unit_test(clusters_share_the_channels),
         cmocka_unit_test_setup_teardown(micro_lists_the_parts, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(model_time_reads_constants, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(mistakes_are_one_line, command_setup, command_teardown),

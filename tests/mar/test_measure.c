@@ -132,6 +132,22 @@ static void operations_add_up(void **state)
     demo_close(d);
 }
 
+/* A call that takes all steps at once leaves none for later: what is measured then is that call. */
+static void blocks_of_steps_are_measured(void **state)
+{
+    (void)state;
+    const demo d = demo_open(1);
+    mar_params p = params_with("num_iter 4, num_sampling_steps 8, spec cspd, gamma 8, prefill 0");
+    p.draft = d.draft;
+    mar_session *s = demo_session(&d, &p, 1);
+    list *l = measure(s);
+    assert_true(get(l, "pass", "draft", 0)->seconds > 0);
+    assert_true(get(l, "operation", "verify", -1)->count >= 1);
+    free(l);
+    mar_session_free(s);
+    demo_close(d);
+}
+
 /* A batch after it has the tokens of a session that measured nothing; without a batch there is none to go on with. */
 static void the_session_goes_on(void **state)
 {
@@ -183,6 +199,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_every_part),
         cmocka_unit_test(operations_add_up),
+        cmocka_unit_test(blocks_of_steps_are_measured),
         cmocka_unit_test(the_session_goes_on),
         cmocka_unit_test(stops_where_it_is),
     };

@@ -5,7 +5,8 @@
     python3 bench/gpu.py --archs mar_base --batches 1 --pytorch bf16-eager,bf16-graphs
 
 Needs `scripts/build.sh cuda` and bench/requirements.txt. For each model, batch and number of autoregressive steps:
-`mar bench --backend cuda`, plain and with --head_spec at the small batches, then bench/pytorch_mar.py. The checkpoints are random, of the
+`mar bench --backend cuda`, plain and with --head_spec at the small batches, then bench/pytorch_mar.py. Before these, of each
+model, `mar bench --micro`, and what --model-time makes of its constants. The checkpoints are random, of the
 official shapes, written once to build/bench. What has been measured is in --out after every line, so that a run that is
 cut off keeps it; a run with the same file goes on behind it.
 """
@@ -14,6 +15,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from compare import ROOT, checkpoint, run
@@ -25,6 +27,20 @@ def ours(args, arch, batch, num_iter, head_spec):
                checkpoint("kl16", folder / "kl16.ckpt"), "--num_iter", num_iter, "--batch", batch, "--repeat",
                args.repeat, "--json"]
     return run(command + (["--head_spec", head_spec] if head_spec else []))
+
+
+def measure_micro(args, name, arch):
+    folder = ROOT / "build/bench"
+    micro = run([args.mar, "bench", "--micro", "--backend", "cuda", "--model", checkpoint(arch, folder / f"{arch}.pth"),
+                 "--vae", checkpoint("kl16", folder / "kl16.ckpt"), "--json"])
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as constants:
+        json.dump(micro, constants)
+        constants.flush()
+        micro["model_time"] = run([args.mar, "bench", "--model-time", "--constants", constants.name, "--json"])
+    for c in micro["model_time"]["compared"]:
+        row(f"{name} {c['name']}, {c['rows']} rows", c["measured_seconds"],
+            f"{1e6 * c['measured_seconds']:.2f} us, {c['ratio']:.2f} x the model")
+    return micro
 
 
 def pytorch(args, arch, batch, num_iter):
@@ -80,6 +96,7 @@ def main():
 
     print("| | seconds per image | |\n| --- | --- | --- |")
     for arch in args.archs.split(","):
+        once(f"libmar {arch}, parts", measure_micro, arch)
         for batch in map(int, args.batches.split(",")):
             for num_iter in map(int, args.num_iters.split(",")):
                 where = f"{arch} batch {batch}, {num_iter} steps"

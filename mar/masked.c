@@ -452,7 +452,9 @@ static mar_status measure(mar_generation *generation, mar_measurements *all, mar
 {
     const mar_masked *g = (const mar_masked *)generation;
     const mar_status status = mar_measure_machine(g->k, &g->model->head, all, err);
-    return status == MAR_OK ? mar_measure_head(g->k, &g->model->head, g->conditions, all, err) : status;
+    return status == MAR_OK
+               ? mar_measure_head(g->k, &g->model->head, g->conditions, g->params.num_sampling_steps, all, err)
+               : status;
 }
 
 static void fates(const mar_generation *generation, uint8_t *map, int *born)

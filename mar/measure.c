@@ -190,7 +190,6 @@ static mar_status create(head_bench *b, mar_err *err)
     for (int i = 0; status == MAR_OK && i < ROW_COUNTS; i++) status = k->head->plan(k, net, row_counts[i], err);
     if (status != MAR_OK) return status;
     k->head->normal(k, b->cond, MOST_ROWS, widest, 1, KERN_NOISE_INIT, b->image, b->position, 0);
-    k->head->normal(k, b->x, MOST_ROWS, b->h->channels, 1, KERN_NOISE_INIT, b->image, b->position, 1);
     return kern_check(k, err);
 }
 
@@ -300,6 +299,12 @@ static void product_body(void *arg)
     b->k->head->eval(b->k, b->h->net, b->x, b->x_index, b->mod, NULL, r->rows, b->out, b->scratch);
 }
 
+/* The states of a fresh chain. */
+static void draw_states(const head_bench *b)
+{
+    b->k->head->normal(b->k, b->x, MOST_ROWS, b->h->channels, 1, KERN_NOISE_INIT, b->image, b->position, 0);
+}
+
 /* A step of the chain as it is run, and an evaluation by products alone: up to some number of rows a backend may have a
  * faster way, and where that ends is to be chosen by these two. */
 static void measure_steps(const head_bench *b)
@@ -309,10 +314,12 @@ static void measure_steps(const head_bench *b)
         const int rows = row_counts[i] - row_counts[i] % b->conditions;
         k->head->modulate(k, b->h->net, b->temb, b->list, CHAIN, b->cond, rows, b->mod, b->scratch);
         chain_run r = {b, rows, STEPS};
+        draw_states(b);
         const double one = kern_time(k, chain_body, &r, 1);
         r.steps = CHAIN;
         const double two = kern_time(k, chain_body, &r, 1);
         const double bytes = head_bytes(b, rows), flop = head_flop(b->h, rows);
+        draw_states(b);
         add(b->all, "step", "chain step", rows, two > one ? (two - one) / STEPS : two / CHAIN, bytes, flop);
         add(b->all, "step", "evaluation by products", rows, kern_time(k, product_body, &r, 1), bytes, flop);
     }
@@ -427,14 +434,13 @@ static mar_status time_rounds(const head_bench *b, diff_speculation *s, int toke
     return MAR_OK;
 }
 
-static mar_status measure_rounds(const head_bench *b, mar_err *err)
+static mar_status measure_rounds(const head_bench *b, int steps, mar_err *err)
 {
-    enum { DIFFUSION_STEPS = 100 };
     const int tokens = MOST_ROWS / WINDOW / b->conditions;
     diff_chain chain = {0};
     diff_speculation s = {0};
     void *memory = NULL;
-    mar_status status = diff_chain_create(b->k, b->h, DIFFUSION_STEPS, 1, tokens, b->conditions == 2, &chain, err);
+    mar_status status = diff_chain_create(b->k, b->h, steps, 1, tokens, b->conditions == 2, &chain, err);
     if (status != MAR_OK) return status;
     status = diff_speculate_create(&chain, NULL, WINDOW, &s, err);
     if (status == MAR_OK) {
@@ -453,7 +459,8 @@ static mar_status measure_rounds(const head_bench *b, mar_err *err)
     return status;
 }
 
-mar_status mar_measure_head(kern_queue *k, const diff_head *h, int conditions, mar_measurements *all, mar_err *err)
+mar_status mar_measure_head(kern_queue *k, const diff_head *h, int conditions, int steps, mar_measurements *all,
+                            mar_err *err)
 {
     head_bench b = {.k = k, .h = h, .conditions = conditions, .all = all};
     mar_status status = create(&b, err);
@@ -463,7 +470,7 @@ mar_status mar_measure_head(kern_queue *k, const diff_head *h, int conditions, m
         status = kern_check(k, err);
     }
     if (status == MAR_OK) status = measure_rejection(&b, err);
-    if (status == MAR_OK) status = measure_rounds(&b, err);
+    if (status == MAR_OK) status = measure_rounds(&b, steps, err);
     destroy(&b);
     return status;
 }

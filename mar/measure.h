@@ -26,8 +26,10 @@ void mar_measurements_add_trace(mar_measurements *all, const char *group, const 
 /* peak.c: the rate of matrix products, in flop per second. */
 mar_status mar_peak(kern_queue *k, double *flop_per_second, mar_err *err);
 
-/* measure.c: the machine, and parts of the head by themselves; `conditions` rows a token, 1 or 2. */
+/* measure.c: the machine, and parts of the head by themselves. `conditions`: rows a token, 1 or 2. steps: diffusion
+ * steps of the chains whose rounds of speculation are timed. */
 mar_status mar_measure_machine(kern_queue *k, const diff_head *h, mar_measurements *all, mar_err *err);
-mar_status mar_measure_head(kern_queue *k, const diff_head *h, int conditions, mar_measurements *all, mar_err *err);
+mar_status mar_measure_head(kern_queue *k, const diff_head *h, int conditions, int steps, mar_measurements *all,
+                            mar_err *err);
 
 #endif

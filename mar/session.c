@@ -563,13 +563,16 @@ const char *mar_session_description(const mar_session *s, char *text, size_t siz
 
 /* --- measuring ---------------------------------------------------------------------------------------------------- */
 
-/* A batch up to the middle of its steps. */
+/* A batch up to the middle of its steps. A way that takes several in a call may be at the end by then: the batch begins
+ * anew, and its first call is what is measured. */
 static mar_status start_middle(mar_session *s, const int *labels)
 {
     mar_status status = start(s, 0, labels, s->max_images);
     const int half = s->steps - s->steps / 2;
     while (status == MAR_OK && s->model->engine->steps_left(s->generation) > half)
         status = s->model->engine->step(s->generation, &s->err);
+    if (status == MAR_OK && s->model->engine->steps_left(s->generation) <= 0)
+        status = start(s, 0, labels, s->max_images);
     s->k->core->finish(s->k);
     return status == MAR_OK ? kern_check(s->k, &s->err) : status;
 }
@@ -671,10 +674,13 @@ mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void
     if (status == MAR_OK) status = mar_check_given((const void *)(uintptr_t)f, "f", &s->err);
     if (status != MAR_OK) return status;
     mar_measurements all = {0};
+    const int watched = s->k->watch.on; /* looking for layers waits, which takes time and cannot be recorded */
     __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
     s->k->core->enter(s->k);
     if (kern_check(s->k, NULL) != MAR_OK) s->k->core->recover(s->k);
+    s->k->watch.on = 0;
     status = measure_all(s, &all);
+    s->k->watch.on = watched;
     s->k->core->leave(s->k);
     if (status != MAR_OK) {
         mar_measurements_free(&all);

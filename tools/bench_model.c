@@ -19,6 +19,7 @@ const model_constant_info model_constant_infos[MODEL_CONSTANTS] = {
     [MODEL_CLOCK] = {"clock_hz", "clock", "GHz", 1e-9, 1.9e9},
     [MODEL_PROCESSORS] = {"multiprocessors", "multiprocessors", "", 1, 132},
     [MODEL_CACHE] = {"cache_bytes", "L2 cache", "MB", 1e-6, 50e6},
+    [MODEL_CLUSTER] = {"cluster_blocks", "blocks of a cluster of the head's grid", "", 1, 1},
     [MODEL_REJECTION] = {"rejection_seconds", "drawing one residual", "us", 1e6, 65e-6},
     [MODEL_CALLS] = {"calls_per_token", "calls of the head a token at --head_spec 8", "", 1, 14.3}, /* of the demo */
 };
@@ -80,28 +81,47 @@ static double larger(double a, double b)
 
 /* --- the persistent kernel ---------------------------------------------------------------------------------------- */
 
-/* How it divides a head: persistent_fit and persistent_carve (kernels/cuda). */
+/* How it divides a head (kernels/cuda). There are two ways. With clusters of 4 blocks or more these share the channels
+ * of a product's operand, and each cluster has its columns. With fewer each block has its columns and reads all
+ * channels, except that the two blocks of a cluster may normalise half of the rows each. */
 typedef struct {
+    int shares;        /* the blocks of a cluster share the channels */
     double blocks;     /* of the grid */
-    double tiles;      /* of 8 columns, of a block */
-    double pairs;      /* of mmas of a warp: 32 channels each */
-    double local_rows; /* the most rows that every block, or cluster, normalises itself */
-    double streamed;   /* bytes of weights a step that do not stay on chip; `depth` blocks of two products */
+    double width;      /* channels of an operand that a block reads */
+    double elements;   /* of a row that a thread normalises, of those that are normalised at a time */
+    double at_a_time;  /* rows that are */
+    double most_local; /* the most rows that every block, or cluster, normalises itself */
+    double streamed;   /* bytes of weights a step that do not stay on chip */
 } division;
 
 static division divide(const model_constants *c, double width, double depth)
 {
-    const double shared = 232448, warps = 8;
-    division d;
-    d.tiles = ceil(width / 8 / c->value[MODEL_PROCESSORS]);
-    d.blocks = ceil(width / 8 / d.tiles);
-    d.pairs = ceil(width / 32 / warps);
-    d.local_rows = 16; /* up to 4 pairs two groups of 8 in a block; with more, one in each block of a cluster of two */
-    const double slice = d.tiles * d.pairs * warps * 512; /* a product's weights in a block */
+    const double shared = 232448, warps = 8, threads = 256, products = 2 * depth;
+    const double cluster = c->value[MODEL_CLUSTER], pairs = ceil(width / 32 / warps); /* of mmas of a warp */
+    division d = {.shares = cluster >= 4};
+    double tiles, slice; /* of 8 columns, of a block or a cluster; bytes of a product's weights in a block */
+    if (d.shares) {
+        const double most = floor(c->value[MODEL_PROCESSORS] / cluster);
+        tiles = ceil(width / 8 / most);
+        d.blocks = cluster * ceil(width / 8 / tiles);
+        d.width = width / cluster;
+        d.at_a_time = cluster;
+        d.elements = d.width * d.at_a_time / threads;
+        d.most_local = MOST_ROWS;
+        slice = tiles * 16 * width / cluster;
+    } else {
+        tiles = ceil(width / 8 / c->value[MODEL_PROCESSORS]);
+        d.blocks = ceil(width / 8 / tiles);
+        d.width = width;
+        d.at_a_time = 8; /* a thread has a quarter of each of its warp's channels, of one row of 8 */
+        d.elements = 8 * pairs;
+        d.most_local = 16; /* up to 4 pairs two groups of 8 in a block; with more, one in each block of a cluster */
+        slice = tiles * pairs * warps * 512;
+    }
     const double other =
-        d.tiles * (4 * warps * 512 + 4 * 512 + 64 * depth + 4 * 8 * (CHANNELS + 1)) /* sums, x, bias, in */
-        + 16 * 16 * warps + 8 * width + MOST_ROWS * (4 * CHANNELS + 8);             /* moments, norm, state, rows */
-    const double slices = floor((shared - other) / slice), products = 2 * depth;
+        tiles * (4 * warps * 512 + 4 * 512 + 64 * depth + 4 * 8 * (CHANNELS + 1)) / (d.shares ? cluster : 1) +
+        16 * 16 * warps + 8 * width + MOST_ROWS * (4 * CHANNELS + 8); /* sums, x, bias, in; the rest */
+    const double slices = floor((shared - other) / slice);
     const double resident = slices >= products ? products : larger(slices - 2, 0);
     d.streamed = (products - resident) * 2 * width * width;
     return d;
@@ -114,33 +134,39 @@ static double latency(const model_constants *c)
     return 650 / c->value[MODEL_CLOCK];
 }
 
-/* A thread normalises 8 channels of each pair of a row: 38 cycles an element, as two warps share a scheduler and an
- * element takes 19 instructions (a count in the machine code of sm_90a, rounded); 285 cycles of latency are a guess. */
-static double normalise(const model_constants *c, const division *d, double groups)
+/* 38 cycles for each element that a thread normalises, as two warps share a scheduler and an element takes 19
+ * instructions (a count in the machine code of sm_90a, rounded); 285 cycles of latency are a guess. */
+static double normalise(const model_constants *c, const division *d, double rows)
 {
-    return (285 + 38 * 8 * d->pairs * groups) / c->value[MODEL_CLOCK];
+    return (285 + 38 * d->elements * ceil(rows / d->at_a_time)) / c->value[MODEL_CLOCK];
+}
+
+/* Every block reads its channels of an operand, `size` bytes an element. */
+static double read_operand(const model_constants *c, const division *d, double rows, double size)
+{
+    return d->blocks * rows * d->width * size / c->value[MODEL_L2_RATE];
 }
 
 double model_fc1(const model_constants *c, int width, int rows)
 {
     const division d = divide(c, width, 1);
-    const int is_local = rows <= d.local_rows, clustered = d.pairs > 4;
-    const double each = clustered && rows > 8 ? 8 : rows; /* rows that a block normalises itself */
-    const double groups = is_local ? ceil(each / 8) : ceil(ceil(rows / d.blocks) / 8);
-    double seconds = latency(c) + normalise(c, &d, groups);
-    if (is_local) /* every block reads the rows in f32, with shift and scale; a cluster exchanges halves */
-        seconds += d.blocks * each * width * 8 / c->value[MODEL_L2_RATE] +
-                   (clustered && rows > 8 ? c->value[MODEL_CLUSTER_BARRIER] : 0);
-    else /* normalised once over the grid; a barrier; then every block reads the operand */
-        seconds += rows * (double)width * 10 / c->value[MODEL_L2_RATE] + c->value[MODEL_BARRIER] + latency(c) +
-                   d.blocks * rows * (double)width * 2 / c->value[MODEL_L2_RATE];
-    return seconds + c->value[MODEL_BARRIER];
+    const double ends = latency(c) + c->value[MODEL_BARRIER];
+    const int halves = !d.shares && width > 1024 && rows > 8; /* in clusters of two */
+    if (d.shares) /* rows in f32, with shift and scale; moments meet, then the sums of the parts */
+        return ends + normalise(c, &d, rows) + read_operand(c, &d, rows, 8) + 2 * c->value[MODEL_CLUSTER_BARRIER];
+    if (rows <= d.most_local) /* the same for all channels; two blocks exchange what they normalised */
+        return ends + normalise(c, &d, halves ? 8 : rows) + read_operand(c, &d, halves ? 8 : rows, 8) +
+               (halves ? c->value[MODEL_CLUSTER_BARRIER] : 0);
+    /* Normalised once over the grid; a barrier; then every block reads the operand. */
+    return 2 * ends + normalise(c, &d, ceil(rows / d.blocks)) + rows * (double)width * 10 / c->value[MODEL_L2_RATE] +
+           read_operand(c, &d, rows, 2);
 }
 
 double model_fc2(const model_constants *c, int width, int rows)
 {
     const division d = divide(c, width, 1);
-    return latency(c) + d.blocks * rows * (double)width * 2 / c->value[MODEL_L2_RATE] + c->value[MODEL_BARRIER];
+    return latency(c) + read_operand(c, &d, rows, 2) + (d.shares ? c->value[MODEL_CLUSTER_BARRIER] : 0) +
+           c->value[MODEL_BARRIER];
 }
 
 /* Weights that are streamed come from the L2 cache as far as 60 % of it may be set aside, else from memory, while the
@@ -151,7 +177,7 @@ static double stream(const model_constants *c, const division *d)
     return kept / c->value[MODEL_L2_RATE] + (d->streamed - kept) / c->value[MODEL_MEMORY_RATE];
 }
 
-/* 2*depth + 2 barriers, and `depth` more above local_rows: one of each phase, of the input and of the output. */
+/* 2*depth + 2 barriers: one of each phase, of the input and of the output; `depth` more above most_local rows. */
 double model_step(const model_constants *c, int width, int depth, int rows)
 {
     const division d = divide(c, width, depth);

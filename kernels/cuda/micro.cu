@@ -9,18 +9,23 @@ typedef struct {
     const unsigned char *mod; /* the modulation row of all rows */
 } micro_job;
 
-/* Loads an operand of so many rows as a product does. */
-template <int PAIRS> static __device__ __forceinline__ void micro_read(const persistent_args &a, int rows)
+/* Reads an operand of so many rows, as every block does for a product. */
+static __device__ __forceinline__ void micro_read(const persistent_args &a, int rows)
 {
     unsigned any = 0;
-    uint4 u[2][PAIRS];
-#pragma unroll 1
-    for (int m = 0; 16 * m < rows; m++) {
-        persistent_load_operand<PAIRS>(a, a.v, m, rows, u);
-#pragma unroll
-        for (int p = 0; p < PAIRS; p++) any |= (u[0][p].x ^ u[0][p].w) | (u[1][p].y ^ u[1][p].z);
+#pragma unroll 4
+    for (int i = (int)threadIdx.x; i < rows * a.width / 8; i += PERSISTENT_THREADS) {
+        const uint4 piece = __ldcg(a.v + i);
+        any |= (piece.x ^ piece.w) | (piece.y ^ piece.z);
     }
     if (any == 0x9e3779b9u) a.out[0] = 1; /* never so: the operand is zeros. It keeps the loads */
+}
+
+/* Fills the block's copy of the state. */
+static __device__ __forceinline__ void micro_fill_state(const persistent_args &a, const persistent_block *f, int rows)
+{
+    for (int i = (int)threadIdx.x; i < rows * a.channels; i += PERSISTENT_THREADS) f->state[i] = 0;
+    __syncthreads();
 }
 
 /* One phase. The phases of products begin with the wait for what was in front of them, and end with their arrival and
@@ -50,11 +55,12 @@ static __device__ __forceinline__ void micro_repeat(const persistent_args &a, pe
         persistent_request<PAIRS>(a, f, 1);
         break;
     case KERN_PHASE_EVALUATION:
+        micro_fill_state(a, f, j.rows);
         persistent_evaluate<PAIRS>(a, f, j.rows, j.rows);
         persistent_wait(a, f);
         break;
     case KERN_PHASE_READ:
-        micro_read<PAIRS>(a, j.rows);
+        micro_read(a, j.rows);
         break;
     }
 }
@@ -65,13 +71,12 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) micro_kernel(per
     const bool product = j.phase == KERN_PHASE_FC1 || j.phase == KERN_PHASE_FC2;
     persistent_block f;
     persistent_begin<PAIRS>(a, &f);
-    for (int i = (int)threadIdx.x; i < j.rows * a.channels; i += PERSISTENT_THREADS) f.state[i] = 0;
     for (int r = (int)threadIdx.x; r < j.rows; r += PERSISTENT_THREADS) f.mod[r] = j.mod;
     /* The operands that the phases read, of the block's own columns. */
     for (int i = (int)(blockIdx.x * PERSISTENT_THREADS + threadIdx.x); i < PERSISTENT_ROWS * a.width / 8;
          i += (int)(gridDim.x * PERSISTENT_THREADS))
         a.v[i] = make_uint4(0, 0, 0, 0);
-    __syncthreads();
+    micro_fill_state(a, &f, j.rows);
     persistent_in(a, &f, j.rows, j.rows);
     persistent_arrive(a, &f);
     if (!product) persistent_wait(a, &f);

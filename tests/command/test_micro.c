@@ -1,0 +1,321 @@
+/* mar bench --micro and --model-time: what they print, that their sums agree, and what they refuse. Times decide
+ * nothing but by being positive. */
+#include "tests/support/command.h"
+#include "tools/bench_model.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- the formulas ------------------------------------------------------------------------------------------------- */
+
+static model_constants assumed(void)
+{
+    model_constants c;
+    model_constants_init(&c);
+    c.value[MODEL_CLUSTER] = 1;
+    return c;
+}
+
+static void assert_between(const char *what, double x, double least, double most)
+{
+    if (!(x >= least && x <= most)) fail_msg("%s: %g, expected %g to %g", what, x, least, most);
+}
+
+/* Blocks of a cluster that share the channels read and normalise less, and need no third barrier. */
+static void clusters_share_the_channels(void **state)
+{
+    (void)state;
+    model_constants c = assumed();
+    c.value[MODEL_CLUSTER] = 1;
+    const double step = model_step(&c, 1024, 6, 8), many = model_step(&c, 1024, 6, 64);
+    const model_times before = model_image(&c, &model_shapes[0], 1, 0);
+    c.value[MODEL_CLUSTER] = 8;
+    assert_true(model_step(&c, 1024, 6, 8) < step && model_step(&c, 1024, 6, 64) < many / 1.5);
+    const model_times after = model_image(&c, &model_shapes[0], 1, 0);
+    assert_true(after.head < before.head && after.transformer == before.transformer);
+    const double with = model_step(&c, 1024, 6, 64);
+    c.value[MODEL_BARRIER] += 1e-6;
+    assert_true(fabs(model_step(&c, 1024, 6, 64) - with - 14e-6) < 1e-12);
+    c.value[MODEL_CLUSTER_BARRIER] += 1e-6; /* three a block */
+    assert_true(fabs(model_step(&c, 1024, 6, 64) - with - (14e-6 + 18e-6)) < 1e-12);
+}
+
+/* The ranges that a reading of the sources and the machine code gave for an H200, part by part by hand. */
+static void agrees_with_the_estimate_by_hand(void **state)
+{
+    (void)state;
+    const model_constants c = assumed();
+    const model_shape *b = &model_shapes[0], *l = &model_shapes[1], *h = &model_shapes[2];
+    assert_between("MAR-B", model_image(&c, b, 1, 0).total, 0.24, 0.36);
+    assert_between("MAR-B, head_spec", model_image(&c, b, 1, 8).total, 0.20, 0.33);
+    assert_between("MAR-H", model_image(&c, h, 1, 0).total, 0.55, 0.85);
+    assert_between("MAR-H, head_spec", model_image(&c, h, 1, 8).total, 0.42, 0.65);
+    assert_between("MAR-B, batch 256", model_image(&c, b, 256, 0).total, 0.8 * 0.034, 1.2 * 0.034);
+    assert_between("MAR-L, batch 256", model_image(&c, l, 256, 0).total, 0.8 * 0.067, 1.2 * 0.067);
+    assert_between("MAR-H, batch 256", model_image(&c, h, 256, 0).total, 0.8 * 0.13, 1.2 * 0.13);
+    assert_between("MAR-B, transformer", model_image(&c, b, 1, 0).transformer, 0.8 * 0.058, 1.2 * 0.058);
+    assert_between("MAR-H, transformer", model_image(&c, h, 1, 0).transformer, 0.8 * 0.16, 1.2 * 0.16);
+    assert_between("MAR-B, head", model_image(&c, b, 1, 0).head, 0.8 * 0.24, 1.2 * 0.24);
+    assert_between("MAR-H, head", model_image(&c, h, 1, 0).head, 0.8 * 0.52, 1.2 * 0.52);
+    assert_between("MAR-B, modulation and VAE", model_image(&c, b, 1, 0).modulation, 0.8 * 0.008, 1.2 * 0.008);
+    assert_between("MAR-H, modulation and VAE", model_image(&c, h, 1, 0).modulation, 0.8 * 0.018, 1.2 * 0.018);
+}
+
+/* A constant changes the parts that depend on it, in its direction, and no other. */
+static void constants_change_what_depends_on_them(void **state)
+{
+    (void)state;
+    static const struct {
+        model_constant which;
+        int batch, window;
+        int transformer, modulation, head; /* signs of the change as the constant doubles */
+    } cases[] = {
+        {MODEL_BARRIER, 1, 0, 0, 0, 1},
+        {MODEL_BARRIER, 256, 0, 0, 0, 0},
+        {MODEL_LAUNCH, 1, 0, 1, 1, 0},
+        {MODEL_LAUNCH, 256, 0, 1, 1, 1},
+        {MODEL_RAMP, 1, 0, 1, 1, 0},
+        {MODEL_L2_RATE, 1, 0, -1, 0, -1},
+        {MODEL_MEMORY_RATE, 256, 0, -1, -1, -1},
+        {MODEL_MATRIX_RATE, 256, 0, -1, -1, -1},
+        {MODEL_CLOCK, 1, 0, 0, 0, -1},
+        {MODEL_CLOCK, 256, 0, 0, 0, 0},
+        {MODEL_REJECTION, 1, 0, 0, 0, 0},
+        {MODEL_REJECTION, 1, 8, 0, 0, 1},
+        {MODEL_CALLS, 1, 0, 0, 0, 0},
+        {MODEL_CALLS, 1, 8, 0, 0, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        model_constants c = assumed();
+        const model_times before = model_image(&c, &model_shapes[0], cases[i].batch, cases[i].window);
+        c.value[cases[i].which] *= 2;
+        const model_times after = model_image(&c, &model_shapes[0], cases[i].batch, cases[i].window);
+        const double changes[] = {after.transformer - before.transformer, after.modulation - before.modulation,
+                                  after.head - before.head};
+        const int signs[] = {cases[i].transformer, cases[i].modulation, cases[i].head};
+        for (int j = 0; j < 3; j++)
+            if ((changes[j] > 0) - (changes[j] < 0) != signs[j])
+                fail_msg("%s doubled, batch %d, window %d: part %d changes by %g",
+                         model_constant_infos[cases[i].which].name, cases[i].batch, cases[i].window, j, changes[j]);
+        assert_true(fabs(after.total - (after.transformer + after.modulation + after.head)) < 1e-12);
+    }
+    /* Blocks of a cluster meet where a wide head has more than 8 rows. */
+    model_constants c = assumed();
+    const double narrow = model_step(&c, 1024, 6, 16), wide = model_step(&c, 1280, 8, 16),
+                 few = model_step(&c, 1280, 8, 8);
+    c.value[MODEL_CLUSTER_BARRIER] *= 2;
+    assert_true(model_step(&c, 1024, 6, 16) == narrow && model_step(&c, 1280, 8, 8) == few);
+    assert_true(model_step(&c, 1280, 8, 16) > wide);
+}
+
+/* 2 * depth + 2 barriers a step, and depth more above 16 rows. */
+static void counts_barriers(void **state)
+{
+    (void)state;
+    static const struct {
+        int rows, depth, barriers;
+    } cases[] = {{8, 6, 14}, {16, 6, 14}, {17, 6, 20}, {64, 6, 20}, {8, 3, 8}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        model_constants c = assumed();
+        const double before = model_step(&c, 1024, cases[i].depth, cases[i].rows);
+        c.value[MODEL_BARRIER] += 1e-6;
+        const double barriers = (model_step(&c, 1024, cases[i].depth, cases[i].rows) - before) / 1e-6;
+        assert_true(fabs(barriers - cases[i].barriers) < 1e-6);
+    }
+}
+
+/* --- the command -------------------------------------------------------------------------------------------------- */
+
+static double number(const cJSON *object, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    if (!cJSON_IsNumber(item)) fail_msg("no number %s", name);
+    return item->valuedouble;
+}
+
+static const char *string(const cJSON *object, const char *name)
+{
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
+    if (!text) fail_msg("no string %s", name);
+    return text;
+}
+
+static cJSON *run_json(const char *directory, const char *line)
+{
+    command_result r = command_run(directory, line);
+    if (r.status != 0) fail_msg("%s: status %d: %s", line, r.status, r.err);
+    assert_string_equal(r.err, "");
+    cJSON *json = cJSON_Parse(r.out);
+    if (!json) fail_msg("%s: no JSON: %s", line, r.out);
+    command_result_free(&r);
+    return json;
+}
+
+static const cJSON *measurement(const cJSON *json, const char *group, const char *name)
+{
+    const cJSON *row;
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(json, "measurements"))
+    {
+        if (strcmp(string(row, "group"), group) == 0 && strcmp(string(row, "name"), name) == 0) return row;
+    }
+    fail_msg("no %s %s", group, name);
+    return NULL;
+}
+
+static void micro_lists_the_parts(void **state)
+{
+    const char *directory = *state;
+    cJSON *json = run_json(directory, "$MAR bench --micro --json --backend cpu --threads 1 --num_iter 8 "
+                                      "--num_sampling_steps 8 --batch 2");
+    assert_string_equal(string(json, "model"), "demo");
+    assert_true(strncmp(string(json, "backend"), "cpu ", 4) == 0);
+    assert_true(number(json, "batch") == 2 && number(json, "head_width") == 128 && number(json, "head_depth") == 2);
+    assert_true(number(cJSON_GetObjectItemCaseSensitive(json, "parameters"), "num_iter") == 8);
+    static const char *const parts[][2] = {
+        {"machine", "matrix product"},
+        {"machine", "memory copy"},
+        {"machine", "least operation"},
+        {"phase", "barrier"},
+        {"phase", "fc1"},
+        {"phase", "fc2"},
+        {"step", "chain step"},
+        {"speculation", "rejection"},
+        {"speculation", "round, window 8"},
+        {"pass", "encoder"},
+        {"pass", "decoder"},
+        {"pass", "head"},
+        {"pass", "image decoder"},
+        {"operation", "layer norm 64"},
+        {"image decoder", "group norm 64, silu"},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        assert_true(number(measurement(json, parts[i][0], parts[i][1]), "seconds") > 0);
+    const cJSON *row, *constants = cJSON_GetObjectItemCaseSensitive(json, "constants");
+    double operations = 0, passes = 0;
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(json, "measurements"))
+    {
+        const char *group = string(row, "group");
+        const double flop = number(row, "count") * number(row, "flop");
+        assert_true(number(row, "count") > 0 && number(row, "rows") >= 0 && number(row, "bytes") >= 0);
+        if (strcmp(group, "operation") == 0) operations += flop;
+        if (strcmp(group, "pass") == 0 && strcmp(string(row, "name"), "image decoder") != 0) passes += flop;
+    }
+    assert_between("flop of the operations beside the passes", operations / passes, 0.98, 1.02);
+    const cJSON *product = measurement(json, "machine", "matrix product");
+    assert_between("flop_per_second",
+                   number(constants, "flop_per_second") * number(product, "seconds") / number(product, "flop"),
+                   1 - 1e-9, 1 + 1e-9);
+    cJSON_Delete(json);
+
+    command_result r = command_run(directory, "$MAR bench --micro --backend cpu --num_iter 4 --num_sampling_steps 4");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "chain 2 x 128, 4 steps"));
+    assert_non_null(strstr(r.out, "us in sum; the step took"));
+    command_result_free(&r);
+}
+
+static const cJSON *image(const cJSON *json, const char *model, int batch, int window)
+{
+    const cJSON *row;
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(json, "images"))
+    {
+        if (strcmp(string(row, "model"), model) == 0 && number(row, "batch") == batch &&
+            number(row, "head_spec") == window)
+            return row;
+    }
+    fail_msg("no %s, batch %d, window %d", model, batch, window);
+    return NULL;
+}
+
+static void model_time_reads_constants(void **state)
+{
+    const char *directory = *state;
+    static const char measured[] =
+        "{\"backend\": \"cuda bf16\", \"head_width\": 1024, \"head_depth\": 6, \"constants\": {\"barrier_seconds\": "
+        "2.4e-6},"
+        " \"measurements\": [{\"group\": \"step\", \"name\": \"chain step\", \"rows\": 8, \"seconds\": 5e-5},"
+        " {\"group\": \"step\", \"name\": \"another\", \"rows\": 8, \"seconds\": 5e-5}, 7]}";
+    write_whole_file(directory, "gpu.json", measured, strlen(measured));
+    cJSON *plain = run_json(directory, "$MAR bench --model-time --json");
+    cJSON *slow = run_json(directory, "$MAR bench --model-time --constants gpu.json --json");
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(plain, "images")), 9);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(plain, "measured")), 0);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(plain, "compared")), 0);
+    const cJSON *names = cJSON_GetObjectItemCaseSensitive(slow, "measured");
+    assert_int_equal(cJSON_GetArraySize(names), 1);
+    assert_string_equal(cJSON_GetArrayItem(names, 0)->valuestring, "barrier_seconds");
+    const cJSON *a = image(plain, "MAR-B", 1, 0), *b = image(slow, "MAR-B", 1, 0);
+    assert_true(number(a, "transformer_seconds") == number(b, "transformer_seconds"));
+    assert_true(number(a, "head_seconds") < number(b, "head_seconds"));
+    assert_true(number(a, "target_seconds") == 0.2);
+    const cJSON *compared = cJSON_GetObjectItemCaseSensitive(slow, "compared");
+    assert_int_equal(cJSON_GetArraySize(compared), 1);
+    const cJSON *step = cJSON_GetArrayItem(compared, 0);
+    model_constants c = assumed();
+    c.value[MODEL_BARRIER] = 2.4e-6;
+    assert_between("model", number(step, "model_seconds") / model_step(&c, 1024, 6, 8), 1 - 1e-9, 1 + 1e-9);
+    assert_between("ratio", number(step, "ratio") * number(step, "model_seconds"), 5e-5 - 1e-12, 5e-5 + 1e-12);
+    cJSON_Delete(plain);
+    cJSON_Delete(slow);
+
+    command_result r = command_run(directory, "$MAR bench --model-time --constants gpu.json");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "2.4 us       measured"));
+    assert_non_null(strstr(r.out, "5.5 TB/s     assumed"));
+    assert_non_null(strstr(r.out, "MAR-H, batch 1, --head_spec 8"));
+    assert_non_null(strstr(r.out, "chain step"));
+    command_result_free(&r);
+}
+
+static void mistakes_are_one_line(void **state)
+{
+    const char *directory = *state;
+    static const struct {
+        const char *file, *arguments, *says;
+    } cases[] = {
+        {NULL, "--model-time --constants none.json", "none.json: No such file"},
+        {"text", "--model-time --constants f", "f: is no JSON object"},
+        {"[1]", "--model-time --constants f", "f: is no JSON object"},
+        {"{\"constants\": 1}", "--model-time --constants f", "f: has no object \"constants\""},
+        {"{\"constants\": {\"speed\": 1}}", "--model-time --constants f", "f: constant speed: there is none"},
+        {"{\"constants\": {\"clock_hz\": 0}}", "--model-time --constants f",
+         "f: constant clock_hz: expected a number above 0"},
+        {"{\"constants\": {\"clock_hz\": \"x\"}}", "--model-time --constants f",
+         "f: constant clock_hz: expected a number"},
+        {"{\"backend\": \"cpu f32\", \"constants\": {}}", "--model-time --constants f",
+         "f: was measured on a CPU (cpu f32)"},
+        {"{\"constants\": {}}", "--constants f", "--constants needs --model-time"},
+        {NULL, "--micro --model-time", "expected one of them"},
+        {NULL, "--micro --repeat 2", "--repeat has no effect with --micro"},
+        {NULL, "--model-time --repeat 2", "--repeat has no effect with --model-time"},
+        {NULL, "--model-time --num_iter 2", "--model-time: expected no other options"},
+        {NULL, "--model-time --batch 2", "--model-time: expected no other options"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[256];
+        if (cases[i].file) write_whole_file(directory, "f", cases[i].file, strlen(cases[i].file));
+        snprintf(line, sizeof line, "$MAR bench %s", cases[i].arguments);
+        command_result r = command_run(directory, line);
+        if (r.status != 1 || !strstr(r.err, cases[i].says) || strchr(r.err, '\n') != r.err + strlen(r.err) - 1)
+            fail_msg("%s: status %d, \"%s\", expected \"%s\"", line, r.status, r.err, cases[i].says);
+        assert_string_equal(r.out, "");
+        command_result_free(&r);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_the_estimate_by_hand),
+        cmocka_unit_test(constants_change_what_depends_on_them),
+        cmocka_unit_test(counts_barriers),
+        cmocka_unit_test(clusters_share_the_channels),
+        cmocka_unit_test_setup_teardown(micro_lists_the_parts, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(model_time_reads_constants, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(mistakes_are_one_line, command_setup, command_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -21,7 +21,8 @@ typedef struct {
     int first, last;   /* blocks */
 } reused;
 
-/* x = s and the kept outputs of some blocks. A block of threads has a row. T is the type of gates.
+/* x = s and the kept outputs of some blocks. In front of them stands a block whose ungated output is kept, so s.keep is
+ * NULL. A block of threads has a row. T is the type of gates.
  * Floor, bytes a row with b kept blocks: x 4W read and written, 4W b read, and their gates from memory. */
 template <typename T>
 static __global__ void add_kept_kernel(cuda_residual s, reused n, const char *mod, const int *mod_index,
@@ -40,7 +41,6 @@ static __global__ void add_kept_kernel(cuda_residual s, reused n, const char *mo
             const cuda_floats<LANES> gate = cuda_load_once(gates + (3 * (size_t)block + 2) * width);
             for (int j = 0; j < LANES; j++) y.v[j] *= gate.v[j];
         }
-        if (pending && s.keep) cuda_store(s.keep + at, y);
         for (int j = 0; j < LANES; j++) sum.v[j] += y.v[j];
     }
     cuda_store(x + at, sum);

@@ -49,7 +49,10 @@ void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block 
     mar_watch(k, m, b, "mlp.fc2", x, 1, rows, d);
 }
 
-/* One block over `sequences` sequences of `length` rows in w->x. */
+/* One block over `sequences` sequences of `length` rows in w->x. proj and fc2 add to the residual stream themselves,
+ * and the norm behind them reads it: bytes an element, with operands in bf16, 4 + 4 in the product and 4 + 2 in the
+ * norm. An operation that adds and normalises would take the 8 out of the product, which hides some of them behind its
+ * arithmetic, and move 4 as the product's output and 4 + 4 + 4 + 2 itself: 18 for 14. */
 static void block(const mar_masked_model *m, mar_workspace *w, const mar_block *b, int sequences, int length)
 {
     kern_queue *k = w->k;

@@ -13,15 +13,13 @@ extern "C" {
 #include "kernels/ops.h"
 }
 
+#include "kernels/cuda/vectors.h"
+
 #include <cublasLt.h>
 #include <cuda.h>
-#include <cuda_bf16.h>
-#include <cuda_runtime.h>
 #include <float.h>
 #include <math.h>
 #include <pthread.h>
-
-typedef __nv_bfloat16 bf16;
 
 struct cuda_matmul; /* linear.cu: how a product is computed */
 struct cuda_stage;  /* staging.cu: host arrays on their way to the device */
@@ -138,71 +136,10 @@ static __device__ inline void *cuda_shared()
 }
 #endif
 
-static __device__ inline float cuda_float(float x)
-{
-    return x;
-}
-static __device__ inline float cuda_float(bf16 x)
-{
-    return __bfloat162float(x);
-}
-static __device__ inline void cuda_store(float *p, float x)
-{
-    *p = x;
-}
-static __device__ inline void cuda_store(bf16 *p, float x)
-{
-    *p = __float2bfloat16(x);
-}
-/* Four elements of an array, 4 elements aligned. */
-struct alignas(16) cuda_float4 {
-    float v[4];
-};
-struct alignas(8) cuda_bf16x4 {
-    bf16 v[4];
-};
-static __device__ inline cuda_float4 cuda_load4(const float *p)
-{
-    return *(const cuda_float4 *)p;
-}
-static __device__ inline cuda_float4 cuda_load4(const bf16 *p)
-{
-    const cuda_bf16x4 four = *(const cuda_bf16x4 *)p;
-    cuda_float4 x;
-    for (int i = 0; i < 4; i++) x.v[i] = __bfloat162float(four.v[i]);
-    return x;
-}
-static __device__ inline void cuda_store4(float *p, const cuda_float4 &x)
-{
-    *(cuda_float4 *)p = x;
-}
-static __device__ inline void cuda_store4(bf16 *p, const cuda_float4 &x)
-{
-    cuda_bf16x4 four;
-    for (int i = 0; i < 4; i++) four.v[i] = __float2bfloat16(x.v[i]);
-    *(cuda_bf16x4 *)p = four;
-}
-static __device__ inline float cuda_silu(float x)
-{
-    return x / (1 + expf(-x));
-}
-
 /* 1/sqrt(variance + eps). NaN if the variance has overflowed, as in kernels/cpu/rows.c. */
 static __device__ inline float cuda_inverse_deviation(float variance, float eps)
 {
     return variance <= FLT_MAX ? 1 / sqrtf(variance + eps) : NAN;
-}
-
-/* Sum over the warp, the same in every lane. */
-static __device__ inline float cuda_warp_sum(float x)
-{
-    for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
-    return x;
-}
-static __device__ inline double cuda_warp_sum(double x)
-{
-    for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
-    return x;
 }
 #endif
 
@@ -232,6 +169,8 @@ mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_
 void cuda_linear_free(kern_device *d, kern_linear *l);
 mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_err *err);
 void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y);
+/* y = SiLU(x), rows of n elements: what follows a product that wrote its f32 sums, so that they are rounded once. */
+void cuda_silu_to_act(cuda_queue *c, const float *x, size_t rows, int n, act *y);
 void cuda_matmuls_free(cuda_device *d);
 
 /* rows.cu */

@@ -1,8 +1,8 @@
 /* The diffusion head on the device. kernels/cpu/head.c shows its layers in the official form.
  *
  * There are two ways to evaluate it. Up to PERSISTENT_ROWS rows: a persistent kernel runs the whole chain in one
- * launch, with the weights on chip (persistent.cu). More rows: products by cuBLASLt, and two kernels for the rest of a
- * block (head.cu). */
+ * launch, with the weights on chip (persistent.cu). More rows: products by cuBLASLt (head.cu), and two kernels for the
+ * rest of a block (head_rows.cu). LazyMAR's reuse has a path of its own (head_reuse.cu). */
 #ifndef KERNELS_CUDA_HEAD_H
 #define KERNELS_CUDA_HEAD_H
 
@@ -27,7 +27,9 @@ struct kern_head {
     } * block;
     kern_linear *ada_blocks;     /* [depth*3W][W] act -> act, rows of a modulation row */
     kern_linear *ada_final;      /* [2W][W] act -> f32, the end of a modulation row */
-    kern_linear *out;            /* [2C][W] f32 -> f32 */
+    kern_linear *out;            /* [2C][W] f32 -> f32; NULL if out_packed is not */
+    void *out_packed;            /* its weight as cuda_head_final reads it; NULL: not of this width, or not in bf16 */
+    float *out_bias;             /* [2C], with out_packed */
     persistent_head *persistent; /* NULL: a persistent kernel cannot run this head (f32, odd shapes) */
     mar_err products;            /* without it: what describe says, and why */
 };
@@ -38,6 +40,57 @@ static inline size_t cuda_mod_final_offset(const kern_head *h)
     return 3u * (size_t)h->depth * (size_t)h->width * h->act_size;
 }
 
+/* A thread of a kernel on the head's rows has CUDA_HEAD_LANES neighbouring elements, a block of threads a row. */
+enum { CUDA_HEAD_LANES = 8, CUDA_HEAD_WIDTH = CUDA_HEAD_LANES * 512 };
+static inline dim3 cuda_head_threads(const kern_head *h)
+{
+    return dim3((unsigned)(h->width / CUDA_HEAD_LANES + 31) / 32 * 32);
+}
+
+/* An evaluation of the head at many rows; all arrays are on the device. */
+typedef struct {
+    cuda_queue *c;
+    const kern_head *h;
+    const char *mod;      /* modulation rows */
+    const int *mod_index; /* [rows] the modulation row of a row; NULL: its own number */
+    int rows;
+    float *x, *y; /* [rows][W] the residual stream, an MLP's output */
+    float *entry; /* [rows][C] the gathered states, or [rows/2][W] the input projection of the tokens */
+    act *u, *v;   /* [rows][W] the operands of fc1 and fc2 */
+} cuda_evaluation;
+
+/* The residual stream as a sum that is not computed yet. */
+typedef struct {
+    const float *from; /* [from_rows][W]; row r reads row r % from_rows */
+    int from_rows;     /* rows, or a divisor of it */
+    int block;         /* the block whose MLP made y */
+    const float *y;    /* [rows][W] to be multiplied by the block's gate and added; NULL: nothing is to be added */
+    float *keep;       /* [rows][W] receives the gated y; or NULL */
+} cuda_residual;
+
+/* The sum `from` alone. */
+static inline cuda_residual cuda_residual_of(const float *from, int from_rows)
+{
+    return {from, from_rows, 0, NULL, NULL};
+}
+
+/* head_rows.cu. y = SiLU(temb[temb_index[s]] + cond[r]) [total][W], s = row / rows, r = row % rows. */
+void cuda_head_condition(cuda_queue *c, const kern_head *h, const float *temb, const int *temb_index, int total,
+                         const float *cond, int rows, act *y);
+/* Adds s up, into e->x if there is a y, and prepares the input e->u of block b's MLP. Then s is the sum alone. */
+void cuda_head_norm(const cuda_evaluation *e, cuda_residual *s, int b);
+/* out [rows][2C] = the final layer at s. */
+void cuda_head_final(const cuda_evaluation *e, const cuda_residual *s, float *out);
+/* Packs the final layer's weight, at load, where cuda_head_final has a kernel of its own for it. */
+mar_status cuda_head_pack_out(cuda_queue *c, const kern_head_spec *spec, kern_head *h, mar_err *err);
+
+/* head.cu. Working memory of an evaluation in `scratch`. */
+cuda_evaluation cuda_evaluation_in(cuda_queue *c, const kern_head *h, const void *mod, const int *mod_index, int rows,
+                                   void *scratch);
+/* Returns the residual stream in front of block 0: the input projection of x [x_index[r]], or of x [r] without. */
+const float *cuda_head_enter(cuda_evaluation *e, const float *x, const int *x_index);
+/* y [rows][W] = the MLP of block b at e->u. Overwrites e->y and e->v. */
+void cuda_head_mlp(const cuda_evaluation *e, int b, float *y);
 /* eval with mod_index on the device. Row r reads state r % states of x; `states` is rows or rows/2. */
 void cuda_head_eval_at(cuda_queue *c, const kern_head *h, const float *x, int states, const void *mod,
                        const int *mod_index, int rows, float *out, void *scratch);

@@ -319,37 +319,34 @@ mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_e
     return rows > 0 ? plan(cuda_of(k), &p, &m, err) : MAR_OK;
 }
 
-/* Applies the activation in place to rows of n elements. A row of the block's threads takes a row. */
-template <typename Y> static __global__ void activate_kernel(Y *y, int rows, int n, int stride, int silu)
+/* y = SiLU(x) or GELU(x) by rows of n vectors of N elements, whose starts are `stride` elements apart; y may be x. A
+ * thread has a vector. Floor: each element is read and written once. */
+template <int N, typename X, typename Y>
+static __global__ void activate_kernel(const X *x, size_t vectors, int n, int stride, int silu, Y *y)
 {
-    const int r = (int)(blockIdx.x * blockDim.y + threadIdx.y);
-    if (r >= rows) return;
-    Y *row = y + (size_t)r * (size_t)stride;
-    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) {
-        const float x = cuda_float(row[i]);
-        cuda_store(row + i, silu ? cuda_silu(x) : gelu(x));
-    }
+    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= vectors) return;
+    const size_t at = i / (size_t)n * (size_t)stride + i % (size_t)n * N;
+    cuda_floats<N> v = cuda_load<N>(x + at);
+    for (int j = 0; j < N; j++) v.v[j] = silu ? cuda_silu(v.v[j]) : gelu(v.v[j]);
+    cuda_store(y + at, v);
 }
 
-/* The same, four elements at a time. */
-template <typename Y> static __global__ void activate4_kernel(Y *y, int rows, int n, int stride, int silu)
+template <typename X, typename Y>
+static void activate(cuda_queue *c, const X *x, size_t rows, int n, int stride, int silu, Y *y)
 {
-    const int r = (int)(blockIdx.x * blockDim.y + threadIdx.y);
-    if (r >= rows) return;
-    Y *row = y + (size_t)r * (size_t)stride;
-    for (int i = 4 * (int)threadIdx.x; i < n; i += 4 * (int)blockDim.x) {
-        cuda_float4 x = cuda_load4(row + i);
-        for (int j = 0; j < 4; j++) x.v[j] = silu ? cuda_silu(x.v[j]) : gelu(x.v[j]);
-        cuda_store4(row + i, x);
-    }
+    const int wide = n % 8 == 0 && stride % 8 == 0 && aligned(x) && aligned(y) ? 8 : 1;
+    const size_t vectors = rows * (size_t)(n / wide);
+    cuda_launch(c, wide == 8 ? activate_kernel<8, X, Y> : activate_kernel<1, X, Y>, cuda_blocks(vectors, THREADS),
+                THREADS, 0, x, vectors, n / wide, stride, silu, y);
 }
 
-template <typename Y> static void activate(cuda_queue *c, const kern_linear *l, int rows, Y *y)
+void cuda_silu_to_act(cuda_queue *c, const float *x, size_t rows, int n, act *y)
 {
-    const int silu = l->activation == KERN_SILU, fours = l->out % 4 == 0 && l->y_stride % 4 == 0 && aligned(y);
-    const dim3 block(32, THREADS / 32);
-    cuda_launch(c, fours ? activate4_kernel<Y> : activate_kernel<Y>, cuda_blocks((size_t)rows, block.y), block, 0, y,
-                rows, l->out, l->y_stride, silu);
+    if (c->device->bf16)
+        activate(c, x, rows, n, n, 1, (bf16 *)y);
+    else
+        activate(c, x, rows, n, n, 1, (float *)y);
 }
 
 void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y)
@@ -359,8 +356,9 @@ void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, v
     const matmul_spec p = product(l, rows);
     matmul(c, &p, x, l->weight, l->bias, y);
     if (l->activation == KERN_LINEAR || l->fused) return;
+    const int silu = l->activation == KERN_SILU;
     if (l->y_f32)
-        activate(c, l, rows, (float *)y);
-    else
-        activate(c, l, rows, (bf16 *)y);
+        activate(c, (const float *)y, (size_t)rows, l->out, l->y_stride, silu, (float *)y);
+    else /* rounds twice, the sum and what is made of it: a layer of operands that must not is f32 (cuda_silu_to_act) */
+        activate(c, (const bf16 *)y, (size_t)rows, l->out, l->y_stride, silu, (bf16 *)y);
 }

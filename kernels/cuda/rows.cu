@@ -16,20 +16,6 @@ static int aligned(const void *p)
 
 enum { NORM_THREADS = 128 };
 
-/* Sum over the WARPS warps of a row. If WARPS > 1 they are the whole block. `part` float [WARPS] is in shared memory.
- */
-template <int WARPS> static __device__ inline float row_sum(float x, float *part)
-{
-    x = cuda_warp_sum(x);
-    if (WARPS == 1) return x;
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = 0;
-    for (int i = 0; i < WARPS; i++) x += part[i];
-    __syncthreads(); /* part may be written again */
-    return x;
-}
-
 /* WARPS warps have a row in registers, VECTORS times four numbers a lane, which must be enough for dim. The moments
  * take two passes, because the mean of the residual stream can be far from zero. */
 template <typename Y, int VECTORS, int WARPS>
@@ -39,17 +25,17 @@ static __global__ void layer_norm_kernel(const float *x, const int *index, int r
 {
     const int lanes = 32 * WARPS, lane = (int)threadIdx.x % lanes, n = dim / 4;
     const int r = (int)blockIdx.x * (NORM_THREADS / lanes) + (int)threadIdx.x / lanes;
-    float *part = (float *)cuda_shared();
+    float *part = (float *)cuda_shared(); /* [2][WARPS] */
     if (r >= rows) return;
     const float *row = x + (size_t)(index ? index[r] : r) * (size_t)dim;
-    cuda_float4 v[VECTORS];
+    cuda_floats<4> v[VECTORS];
     float sum = 0;
     for (int i = 0; i < VECTORS; i++) {
         const int at = lane + i * lanes;
-        v[i] = at < n ? cuda_load4(row + 4 * at) : cuda_float4{};
+        v[i] = at < n ? cuda_load<4>(row + 4 * at) : cuda_floats<4>{};
         sum += (v[i].v[0] + v[i].v[1]) + (v[i].v[2] + v[i].v[3]);
     }
-    const float mean = row_sum<WARPS>(sum, part) / (float)dim;
+    const float mean = cuda_block_sum<WARPS>(sum, part) / (float)dim;
     float square = 0;
     for (int i = 0; i < VECTORS; i++)
         if (lane + i * lanes < n)
@@ -57,14 +43,14 @@ static __global__ void layer_norm_kernel(const float *x, const int *index, int r
                 v[i].v[j] -= mean;
                 square += v[i].v[j] * v[i].v[j];
             }
-    const float scale = cuda_inverse_deviation(row_sum<WARPS>(square, part) / (float)dim, eps);
+    const float scale = cuda_inverse_deviation(cuda_block_sum<WARPS>(square, part + WARPS) / (float)dim, eps);
     Y *out = y + (size_t)r * (size_t)dim;
     for (int i = 0; i < VECTORS; i++) {
         const int at = lane + i * lanes;
         if (at >= n) continue;
-        const cuda_float4 w = cuda_load4(weight + 4 * at), b = cuda_load4(bias + 4 * at);
+        const cuda_floats<4> w = cuda_load<4>(weight + 4 * at), b = cuda_load<4>(bias + 4 * at);
         for (int j = 0; j < 4; j++) v[i].v[j] = v[i].v[j] * scale * w.v[j] + b.v[j];
-        cuda_store4(out + 4 * at, v[i]);
+        cuda_store(out + 4 * at, v[i]);
     }
 }
 
@@ -105,7 +91,7 @@ static void layer_norm(cuda_queue *c, const float *x, const int *index, int rows
             kernel = layer_norm_kernel<Y, 10, 4>, warps = 4;
     }
     cuda_launch(c, kernel, cuda_blocks((size_t)rows, NORM_THREADS / 32 / (size_t)warps), NORM_THREADS,
-                warps * sizeof(float), x, index, rows, dim, weight, bias, eps, y);
+                2 * warps * sizeof(float), x, index, rows, dim, weight, bias, eps, y);
 }
 
 void cuda_layer_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
@@ -122,45 +108,36 @@ void cuda_layer_norm(kern_queue *k, const float *x, const int *index, int rows, 
 
 /* --- copies ----------------------------------------------------------------------------------------------- */
 
-static __device__ inline float sum_of(float a, float b)
-{
-    return a + b;
-}
-static __device__ inline cuda_float4 sum_of(cuda_float4 a, const cuda_float4 &b)
-{
-    for (int i = 0; i < 4; i++) a.v[i] += b.v[i];
-    return a;
-}
-
-/* V is float or cuda_float4; a row has n of them. A row of the block's threads takes a row. */
-template <typename V>
-static __global__ void copy_rows_kernel(V *dst, const int *dst_index, const V *src, const int *src_index, const V *add,
-                                        const int *add_index, int rows, int n)
+/* A row has n vectors of N floats. A row of the block's threads takes a row. */
+template <int N>
+static __global__ void copy_rows_kernel(float *dst, const int *dst_index, const float *src, const int *src_index,
+                                        const float *add, const int *add_index, int rows, int n)
 {
     const int r = (int)(blockIdx.x * blockDim.y + threadIdx.y);
     if (r >= rows) return;
-    V *to = dst + (size_t)(dst_index ? dst_index[r] : r) * (size_t)n;
-    const V *from = src + (size_t)(src_index ? src_index[r] : r) * (size_t)n;
-    const V *more = add ? add + (size_t)(add_index ? add_index[r] : r) * (size_t)n : NULL;
-    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) {
-        V x = from[i];
+    const size_t dim = (size_t)n * N;
+    float *to = dst + (size_t)(dst_index ? dst_index[r] : r) * dim;
+    const float *from = src + (size_t)(src_index ? src_index[r] : r) * dim;
+    const float *more = add ? add + (size_t)(add_index ? add_index[r] : r) * dim : NULL;
+    for (int i = (int)threadIdx.x * N; i < n * N; i += (int)blockDim.x * N) {
+        cuda_floats<N> x = cuda_load<N>(from + i);
         if (more) {
-            const V y = more[i];
-            x = sum_of(x, y);
+            const cuda_floats<N> y = cuda_load<N>(more + i);
+            for (int j = 0; j < N; j++) x.v[j] += y.v[j];
         }
-        to[i] = x;
+        cuda_store(to + i, x);
     }
 }
 
-template <typename V>
+template <int N>
 static void copy_rows(cuda_queue *c, float *dst, const int *dst_index, const float *src, const int *src_index,
                       const float *add, const int *add_index, int rows, int n)
 {
     unsigned across = 4;
     while (across < THREADS && across < (unsigned)n) across *= 2;
     const unsigned down = THREADS / across;
-    cuda_launch(c, copy_rows_kernel<V>, cuda_blocks((size_t)rows, down), dim3(across, down), 0, (V *)dst, dst_index,
-                (const V *)src, src_index, (const V *)add, add_index, rows, n);
+    cuda_launch(c, copy_rows_kernel<N>, cuda_blocks((size_t)rows, down), dim3(across, down), 0, dst, dst_index, src,
+                src_index, add, add_index, rows, n);
 }
 
 void cuda_copy_rows(kern_queue *k, float *dst, const int *dst_index, const float *src, const int *src_index,
@@ -172,9 +149,9 @@ void cuda_copy_rows(kern_queue *k, float *dst, const int *dst_index, const float
     const int *src_at = cuda_stage(c, src_index, (size_t)rows);
     const int *add_at = cuda_stage(c, add_index, (size_t)rows);
     if (dim % 4 == 0 && aligned(dst) && aligned(src) && aligned(add))
-        copy_rows<cuda_float4>(c, dst, dst_at, src, src_at, add, add_at, rows, dim / 4);
+        copy_rows<4>(c, dst, dst_at, src, src_at, add, add_at, rows, dim / 4);
     else
-        copy_rows<float>(c, dst, dst_at, src, src_at, add, add_at, rows, dim);
+        copy_rows<1>(c, dst, dst_at, src, src_at, add, add_at, rows, dim);
 }
 
 /* --- similarity of rows -------------------------------------------------------------------------------------- */
@@ -255,21 +232,15 @@ int cuda_first_nonfinite(kern_queue *k, const void *x, int f32, int rows, int wi
 
 /* --- element by element ----------------------------------------------------------------------------------- */
 
-static __global__ void subtract_kernel(const float *a, const float *b, size_t n, float *y)
+/* Of n vectors. A thread has one. */
+template <int N> static __global__ void subtract_kernel(const float *a, const float *b, size_t n, float *y)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i < n) y[i] = a[i] - b[i];
-}
-
-/* n counts vectors of four. */
-static __global__ void subtract4_kernel(const float *a, const float *b, size_t n, float *y)
-{
-    const size_t i = 4 * ((size_t)blockIdx.x * THREADS + threadIdx.x);
-    if (i >= 4 * n) return;
-    cuda_float4 d = cuda_load4(a + i);
-    const cuda_float4 e = cuda_load4(b + i);
-    for (int j = 0; j < 4; j++) d.v[j] -= e.v[j];
-    cuda_store4(y + i, d);
+    if (i >= n) return;
+    cuda_floats<N> d = cuda_load<N>(a + N * i);
+    const cuda_floats<N> e = cuda_load<N>(b + N * i);
+    for (int j = 0; j < N; j++) d.v[j] -= e.v[j];
+    cuda_store(y + N * i, d);
 }
 
 void cuda_subtract(kern_queue *k, const float *a, const float *b, size_t n, float *y)
@@ -277,23 +248,17 @@ void cuda_subtract(kern_queue *k, const float *a, const float *b, size_t n, floa
     cuda_queue *c = cuda_of(k);
     if (aligned(a) && aligned(b) && aligned(y)) {
         const size_t fours = n / 4;
-        cuda_launch(c, subtract4_kernel, cuda_blocks(fours, THREADS), THREADS, 0, a, b, fours, y);
+        cuda_launch(c, subtract_kernel<4>, cuda_blocks(fours, THREADS), THREADS, 0, a, b, fours, y);
         a += 4 * fours, b += 4 * fours, y += 4 * fours, n -= 4 * fours;
     }
-    cuda_launch(c, subtract_kernel, cuda_blocks(n, THREADS), THREADS, 0, a, b, n, y);
+    cuda_launch(c, subtract_kernel<1>, cuda_blocks(n, THREADS), THREADS, 0, a, b, n, y);
 }
 
-static __global__ void to_bf16_kernel(const float *x, size_t n, bf16 *y)
+/* Of n vectors. A thread has one. */
+template <int N> static __global__ void to_bf16_kernel(const float *x, size_t n, bf16 *y)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i < n) y[i] = __float2bfloat16(x[i]);
-}
-
-/* n counts vectors of four. */
-static __global__ void to_bf16x4_kernel(const float *x, size_t n, bf16 *y)
-{
-    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i < n) cuda_store4(y + 4 * i, cuda_load4(x + 4 * i));
+    if (i < n) cuda_store(y + N * i, cuda_load<N>(x + N * i));
 }
 
 void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y)
@@ -307,8 +272,8 @@ void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y)
     bf16 *to = (bf16 *)y;
     if (aligned(x) && (uintptr_t)to % 8 == 0) {
         const size_t fours = n / 4;
-        cuda_launch(c, to_bf16x4_kernel, cuda_blocks(fours, THREADS), THREADS, 0, x, fours, to);
+        cuda_launch(c, to_bf16_kernel<4>, cuda_blocks(fours, THREADS), THREADS, 0, x, fours, to);
         x += 4 * fours, to += 4 * fours, n -= 4 * fours;
     }
-    cuda_launch(c, to_bf16_kernel, cuda_blocks(n, THREADS), THREADS, 0, x, n, to);
+    cuda_launch(c, to_bf16_kernel<1>, cuda_blocks(n, THREADS), THREADS, 0, x, n, to);
 }

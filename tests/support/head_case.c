@@ -58,6 +58,23 @@ head_case make_head_case(int width, int depth, int channels, uint64_t seed)
     return h;
 }
 
+head_case make_rounding_case(int width, int channels, uint64_t seed)
+{
+    const size_t w = (size_t)width;
+    head_case h = make_head_case(width, 1, channels, seed);
+    float *p = h.weights; /* in the order that make_head_case draws */
+    for (size_t i = 0; i < w; i++) p[i] = 1, p[w + i] = 0;
+    float *fc1 = p + 2 * w, *bias = fc1 + w * w, *fc2 = bias + w, *ada = fc2 + w * w + w, *ada_bias = ada + 3 * w * w;
+    memset(fc1, 0, w * w * sizeof *fc1);
+    for (size_t i = 0; i < w; i++) bias[i] = 3 * (1 + bias[i]); /* SiLU's slope is far from 0 */
+    memset(fc2, 0, (w * w + w) * sizeof *fc2);
+    for (size_t i = 0; i < w; i++) fc2[i * w + i] = 1;
+    memset(ada, 0, (3 * w * w + 2 * w) * sizeof *ada);
+    for (size_t i = 0; i < w; i++) ada_bias[2 * w + i] = 1;
+    memset((void *)(uintptr_t)h.spec.ada_weight, 0, 2 * w * w * sizeof(float));
+    return h;
+}
+
 void free_head_case(head_case *h)
 {
     free(h->blocks);
@@ -140,7 +157,7 @@ void head_reference(const head_case *h, const float *x, const float *cond, int r
     free(work);
 }
 
-double head_error(kern_queue *k, const head_case *h, int rows, uint64_t seed)
+double head_error(kern_queue *k, const head_case *h, int rows, int bf16, uint64_t seed)
 {
     const size_t n = (size_t)rows, w = (size_t)h->spec.width, c = (size_t)h->spec.channels;
     float *x = even_floats(n * c, -2, 2, seed), *cond = even_floats(n * w, -2, 2, seed + 1);
@@ -150,7 +167,7 @@ double head_error(kern_queue *k, const head_case *h, int rows, uint64_t seed)
     mar_err err = {0};
     assert_non_null(want);
     assert_non_null(got);
-    head_reference(h, x, cond, rows, 0, want);
+    head_reference(h, x, cond, rows, bf16, want);
     assert_ok(k->head->create(k, &h->spec, &net, &err), &err);
     assert_ok(k->head->plan(k, net, rows, &err), &err);
     void *state = backend_memory(k, n * c * sizeof *x), *condition = backend_memory(k, n * w * sizeof *cond);

@@ -12,6 +12,9 @@ typedef struct {
 } head_case;
 
 head_case make_head_case(int width, int depth, int channels, uint64_t seed);
+/* One block that adds bf16(SiLU(fc1's bias)) to the residual stream, exactly: fc1 and adaLN have no weight, fc2 is the
+ * identity, the gate 1. Rounding the sum in front of SiLU, too, shows in every output. */
+head_case make_rounding_case(int width, int channels, uint64_t seed);
 void free_head_case(head_case *h);
 
 /* n floats, evenly distributed in low .. high. The caller frees them. */
@@ -22,9 +25,9 @@ float *even_floats(size_t n, float low, float high, uint64_t seed);
  * keeps its own weight and bias. */
 void head_reference(const head_case *h, const float *x, const float *cond, int rows, int bf16, float *out);
 
-/* ||net(x; cond) - head_reference|| / ||head_reference|| on the queue's backend, at `rows` random states. */
-double head_error(kern_queue *k, const head_case *h, int rows, uint64_t seed);
-/* The same of head_reference(bf16). */
+/* ||net(x; cond) - head_reference(bf16)|| / ||head_reference|| on the queue's backend, at `rows` random states. */
+double head_error(kern_queue *k, const head_case *h, int rows, int bf16, uint64_t seed);
+/* ||head_reference(1) - head_reference(0)|| / ||head_reference(0)|| */
 double head_rounding(const head_case *h, int rows, uint64_t seed);
 
 #endif

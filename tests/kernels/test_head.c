@@ -1,5 +1,5 @@
-/* The layer norm folded into adaLN: the folded layer's elements, and a head on the CPU against the official formulas,
- * which do not fold. */
+/* The head on the CPU: the layer norm folded into adaLN, element by element and against the official formulas, which do
+ * not fold; and what is rounded to bf16. */
 #include "kernels/adaln.h"
 #include "tests/support/head_case.h"
 
@@ -65,12 +65,27 @@ static void a_head_is_the_official_one(void **state)
         for (int bf16 = 0; bf16 < 2; bf16++) {
             kern_queue *k = open_queue(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, 2);
             if (!k) continue;
-            const double error = head_error(k, &h, ROWS, seed), allowed = bf16 ? 1.3 * rounding : 2e-6;
+            const double error = head_error(k, &h, ROWS, 0, seed), allowed = bf16 ? 1.3 * rounding : 2e-6;
             if (!(error <= allowed))
                 fail_msg("%s, seed %d: relative error %.3g, allowed %.3g", bf16 ? "bf16" : "f32", (int)seed, error,
                          allowed);
             close_queue(k);
         }
+        free_head_case(&h);
+    }
+}
+
+/* SiLU takes fc1's f32 sums, and is rounded once. */
+static void silu_is_rounded_once(void **state)
+{
+    (void)state;
+    for (int rows = 1; rows <= 70; rows += 69) {
+        kern_queue *k = open_queue(MAR_DTYPE_BF16, 2);
+        if (!k) continue;
+        head_case h = make_rounding_case(96, CHANNELS, 40);
+        const double error = head_error(k, &h, rows, 1, 41);
+        if (!(error <= 2e-5)) fail_msg("%d rows: relative error %.3g", rows, error);
+        close_queue(k);
         free_head_case(&h);
     }
 }
@@ -81,6 +96,7 @@ int main(void)
         cmocka_unit_test(an_element_is_folded),
         cmocka_unit_test(a_norm_without_affine_changes_no_bit),
         cmocka_unit_test(a_head_is_the_official_one),
+        cmocka_unit_test(silu_is_rounded_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,90 @@
+/* LazyMAR's evaluation of the head: outputs of the blocks' MLPs are kept, and used again at a later index. */
+#include "kernels/cuda/head.h"
+
+enum { LANES = CUDA_HEAD_LANES };
+
+/* LazyMAR's rule: of blocks 1 to 4 the gated output of the MLP is kept, of the others the ungated output. */
+static __host__ __device__ inline int keeps_addition(int b)
+{
+    return b >= 1 && b <= 4;
+}
+
+static int computes(kern_head_reuse reuse, int b)
+{
+    return reuse == KERN_HEAD_FRESH || (reuse == KERN_HEAD_WARM && !keeps_addition(b));
+}
+
+/* What is kept, and the blocks of it to be added. */
+typedef struct {
+    const float *kept; /* [depth][stride] */
+    size_t stride;     /* floats of a block */
+    int first, last;   /* blocks */
+} reused;
+
+/* x = s and the kept outputs of some blocks. In front of them stands a block whose ungated output is kept, so s.keep is
+ * NULL. A block of threads has a row. T is the type of gates.
+ * Floor, bytes a row with b kept blocks: x 4W read and written, 4W b read, and their gates from memory. */
+template <typename T>
+static __global__ void add_kept_kernel(cuda_residual s, reused n, const char *mod, const int *mod_index,
+                                       size_t mod_bytes, int width, float *x)
+{
+    const int r = (int)blockIdx.x, i = LANES * (int)threadIdx.x;
+    if (i >= width) return;
+    const size_t at = (size_t)r * width + i;
+    const T *gates = (const T *)(mod + (size_t)(mod_index ? mod_index[r] : r) * mod_bytes) + i;
+    cuda_floats<LANES> sum = cuda_load<LANES>(s.from + (size_t)(r % s.from_rows) * width + i);
+    for (int b = s.y ? n.first - 1 : n.first; b <= n.last; b++) {
+        const int pending = b < n.first, block = pending ? s.block : b;
+        const float *from = pending ? s.y : n.kept + (size_t)b * n.stride;
+        cuda_floats<LANES> y = cuda_load<LANES>(from + at);
+        if (pending || !keeps_addition(b)) {
+            const cuda_floats<LANES> gate = cuda_load_once(gates + (3 * (size_t)block + 2) * width);
+            for (int j = 0; j < LANES; j++) y.v[j] *= gate.v[j];
+        }
+        for (int j = 0; j < LANES; j++) sum.v[j] += y.v[j];
+    }
+    cuda_store(x + at, sum);
+}
+
+static void add_kept(const cuda_evaluation *e, cuda_residual *s, const reused &n)
+{
+    cuda_queue *c = e->c;
+    const kern_head *h = e->h;
+    cuda_launch(c, c->device->bf16 ? add_kept_kernel<bf16> : add_kept_kernel<float>, dim3((unsigned)e->rows),
+                cuda_head_threads(h), 0, *s, n, e->mod, e->mod_index, cuda_head_mod_bytes(h), h->width, e->x);
+    kern_watch(&c->base, e->x, 1, e->rows, h->width, h->width, KERN_HEAD_BLOCK, n.last);
+    *s = cuda_residual_of(e->x, e->rows);
+}
+
+/* out = the head at the residual stream `from` [rows][W]. kept [depth][stride]. */
+static void evaluate(const cuda_evaluation *e, const float *from, kern_head_reuse reuse, float *kept, size_t stride,
+                     float *out)
+{
+    cuda_residual s = cuda_residual_of(from, e->rows);
+    for (int b = 0; b < e->h->depth && cuda_live(e->c); b++) {
+        float *mine = kept + (size_t)b * stride;
+        if (computes(reuse, b)) {
+            cuda_head_norm(e, &s, b);
+            s.block = b;
+            s.y = keeps_addition(b) ? e->y : mine;
+            s.keep = keeps_addition(b) ? mine : NULL;
+            cuda_head_mlp(e, b, (float *)s.y);
+        } else {
+            const int first = b;
+            while (b + 1 < e->h->depth && !computes(reuse, b + 1)) b++;
+            add_kept(e, &s, {kept, stride, first, b});
+        }
+    }
+    cuda_head_final(e, &s, out);
+}
+
+void cuda_head_eval_reusing(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                            const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
+                            float *out, void *scratch)
+{
+    cuda_queue *c = cuda_of(k);
+    mod_index = cuda_stage(c, mod_index, (size_t)rows);
+    cuda_evaluation e = cuda_evaluation_in(c, h, mod, mod_index, rows, scratch);
+    const float *from = cuda_head_enter(&e, x, x_index);
+    if (rows > 0) evaluate(&e, from, reuse, kept, (size_t)kept_rows * (size_t)h->width, out);
+}

@@ -1,0 +1,123 @@
+/* Vectors of neighbouring elements, and sums over a warp or a block: what the kernels on rows are made of. For kernels,
+ * through cuda.h. */
+#ifndef KERNELS_CUDA_VECTORS_H
+#define KERNELS_CUDA_VECTORS_H
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef __nv_bfloat16 bf16;
+
+#if defined(__CUDACC__) || defined(MAR_CUDAHOST)
+
+static __device__ inline float cuda_float(float x)
+{
+    return x;
+}
+static __device__ inline float cuda_float(bf16 x)
+{
+    return __bfloat162float(x);
+}
+static __device__ inline void cuda_store(float *p, float x)
+{
+    *p = x;
+}
+static __device__ inline void cuda_store(bf16 *p, float x)
+{
+    *p = __float2bfloat16(x);
+}
+
+/* N neighbouring elements of an array as floats. Arrays are aligned to the vector, or to 16 bytes if that is less; a
+ * vector is moved by as few accesses of up to 16 bytes as there can be. */
+template <int N> struct alignas(N < 4 ? 4 * N : 16) cuda_floats {
+    float v[N];
+};
+/* The same of bf16 in memory: N/2 pairs, the lower index in the low half. */
+template <int N> struct alignas(2 * N) cuda_pairs {
+    uint32_t pair[N / 2];
+};
+
+template <int N> static __device__ inline cuda_floats<N> cuda_unpack(const cuda_pairs<N> &p)
+{
+    cuda_floats<N> x;
+    for (int i = 0; i < N / 2; i++) {
+        x.v[2 * i] = __uint_as_float(p.pair[i] << 16);
+        x.v[2 * i + 1] = __uint_as_float(p.pair[i] & 0xffff0000u);
+    }
+    return x;
+}
+
+template <int N> static __device__ inline cuda_floats<N> cuda_load(const float *p)
+{
+    return *(const cuda_floats<N> *)p;
+}
+template <int N> static __device__ inline cuda_floats<N> cuda_load(const bf16 *p)
+{
+    if constexpr (N == 1)
+        return {{cuda_float(*p)}};
+    else
+        return cuda_unpack(*(const cuda_pairs<N> *)p);
+}
+
+/* Streaming loads of eight elements that are read once, so that other data stays in the L2 cache. */
+static __device__ inline cuda_floats<8> cuda_load_once(const float *p)
+{
+    const float4 a = __ldcs((const float4 *)p), b = __ldcs((const float4 *)p + 1);
+    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+}
+static __device__ inline cuda_floats<8> cuda_load_once(const bf16 *p)
+{
+    const uint4 a = __ldcs((const uint4 *)p);
+    return cuda_unpack(cuda_pairs<8>{{a.x, a.y, a.z, a.w}});
+}
+
+template <int N> static __device__ inline void cuda_store(float *p, const cuda_floats<N> &x)
+{
+    *(cuda_floats<N> *)p = x;
+}
+template <int N> static __device__ inline void cuda_store(bf16 *p, const cuda_floats<N> &x)
+{
+    if constexpr (N == 1) {
+        cuda_store(p, x.v[0]);
+    } else {
+        cuda_pairs<N> packed;
+        for (int i = 0; i < N / 2; i++) {
+            const __nv_bfloat162 pair = __floats2bfloat162_rn(x.v[2 * i], x.v[2 * i + 1]);
+            memcpy(&packed.pair[i], &pair, sizeof pair);
+        }
+        *(cuda_pairs<N> *)p = packed;
+    }
+}
+
+static __device__ inline float cuda_silu(float x)
+{
+    return x / (1 + expf(-x));
+}
+
+/* Sum over the warp, the same in every lane. */
+template <typename T> static __device__ inline T cuda_warp_sum(T x)
+{
+    for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
+    return x;
+}
+
+/* Sum over a block of WARPS warps (0: of blockDim.x / 32), the same in every thread and in every run. All threads of
+ * the block call it. `part` float [warps] is in shared memory; two calls may use the same only with a barrier of the
+ * block between them. */
+template <int WARPS = 0> static __device__ inline float cuda_block_sum(float x, float *part)
+{
+    const unsigned warps = WARPS ? (unsigned)WARPS : blockDim.x / 32;
+    x = cuda_warp_sum(x);
+    if (WARPS == 1) return x;
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = x;
+    __syncthreads();
+    float sum = 0;
+    for (unsigned w = 0; w < warps; w++) sum += part[w];
+    return sum;
+}
+
+#endif
+
+#endif

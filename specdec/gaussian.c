@@ -19,6 +19,7 @@ spec_verdict spec_gaussian_verify(const spec_method *m, const double *parameter,
     const kern_gaussians laws = laws_of(s);
     const double log_f = kern_gaussian_log_accept(&rule, &laws, s->path_log_ratio, draft);
     const double log_c = kern_gaussian_log_scale(&rule, s->path_log_ratio);
-    const int replaced = kern_gaussian_settle(&laws, log_f, log_c, address, draft, replacement, tries);
+    kern_residual residual;
+    const int replaced = kern_gaussian_settle(&residual, &laws, log_f, log_c, address, draft, replacement, tries);
     return replaced ? SPEC_REPLACED : SPEC_ACCEPTED;
 }

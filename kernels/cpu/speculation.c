@@ -143,8 +143,9 @@ static int verify(const kern_speculation *w, int first, int proposals, float *x)
         const kern_address address = kern_speculation_address(w, w->row_token[row], w->row_index[row]);
         const float *draft = w->state + (size_t)(row + 1) * channels;
         const double log_f = kern_gaussian_log_accept(&w->rule, &laws, KERN_SPECULATION_PATH, draft);
+        kern_residual residual;
         long tries;
-        if (kern_gaussian_settle(&laws, log_f, kern_gaussian_log_scale(&w->rule, KERN_SPECULATION_PATH), &address,
+        if (kern_gaussian_settle(&residual, &laws, log_f, kern_gaussian_log_scale(&w->rule, KERN_SPECULATION_PATH), &address,
                                  draft, x, &tries)) {
             w->count->tries += (unsigned long)tries;
             w->count->rejected++;

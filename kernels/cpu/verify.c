@@ -15,8 +15,9 @@ void cpu_add_log_std(kern_queue *k, double *path, const float *log_std, int rows
 static void verify_body(void *arg, int first, int last, int thread)
 {
     const kern_verify_job *job = *(const kern_verify_job **)arg;
+    kern_residual residual;
     (void)thread;
-    for (int r = first; r < last; r++) kern_verify_row(job, r);
+    for (int r = first; r < last; r++) kern_verify_row(job, r, &residual);
 }
 
 void cpu_verify(kern_queue *k, const kern_verify_job *job)

@@ -1,7 +1,8 @@
 /* Speculation inside the head (diffusion/speculate.h) on the GPU. A block works on a token, and its threads on the
  * channels of all rows at once: the filter of q, the laws, the ratios of all proposals. Two things are sequential. One
- * is the proposals themselves, with some operations a level and channel. The other is the candidates of a round's one
- * residual, of which a warp tries 32 at a time while another warp updates the ratio r.
+ * is the proposals themselves, with some operations a level and channel. The other is a round's one residual: a warp
+ * tries its plain candidates while another one chooses the tilt, and a third one updates the ratio r; then all warps
+ * try the tilted candidates, THREADS at a time.
  *
  * There are two ways to run the rounds. With up to PERSISTENT_ROWS rows one launch does all rounds (speculate_kernels):
  * the blocks with tokens and the evaluation of persistent_layers.cuh take turns, and a slot whose token is finished
@@ -35,6 +36,7 @@ typedef struct {
 static __device__ void speculate_list(const kern_speculation &w, int slot, int token)
 {
     const int rows = w.slots * w.window;
+    KERN_ROLLED
     for (int i = (int)threadIdx.x; i < w.conditions * w.window; i += (int)blockDim.x) {
         const int condition = i / w.window, level = i % w.window;
         const int index = token < 0 ? 0 : max(w.index[token] - level, 0);
@@ -47,6 +49,7 @@ static __device__ void speculate_list(const kern_speculation &w, int slot, int t
 /* Writes the state of the slot's first row. */
 static __device__ void speculate_state(const kern_speculation &w, int slot, int token)
 {
+    KERN_ROLLED
     for (int c = (int)threadIdx.x; c < w.channels; c += (int)blockDim.x)
         w.state[slot * w.channels + c] = w.token[token * w.channels + c];
 }
@@ -57,8 +60,10 @@ static __device__ void speculate_filter_channels(const kern_speculation &w, int 
                                                  int levels, speculate_term *term)
 {
     const int top = w.index[token], last = kern_speculation_levels(&w, token) - 1, n = c1 - c0;
+    KERN_ROLLED
     for (int first = 0; first < last; first += levels) {
         const int end = min(first + levels, last);
+        KERN_ROLLED
         for (int i = (int)threadIdx.x; i < (end - first) * n; i += (int)blockDim.x) {
             const int level = first + i / n, c = c0 + i % n, k = top - level;
             const kern_speculation_filter f = kern_speculation_prepare(&w, token, k, c);
@@ -67,9 +72,11 @@ static __device__ void speculate_filter_channels(const kern_speculation &w, int 
             w.log_std_q[(level * w.slots + slot) * w.channels + c] = f.log_std;
         }
         __syncthreads();
+        KERN_ROLLED
         for (int c = c0 + (int)threadIdx.x; c < c1; c += (int)blockDim.x) {
             size_t at = (size_t)(first * w.slots + slot) * (size_t)w.channels + (size_t)c;
             float x = w.state[at];
+            KERN_ROLLED
             for (int level = first; level < end; level++) {
                 const speculate_term *t = &term[(level - first) * n + c - c0];
                 const float mean = kern_speculation_mean(&w, &t->filter, top - level, x);
@@ -88,6 +95,7 @@ static __device__ void speculate_filter(const kern_speculation &w, int slot, int
     speculate_list(w, slot, token);
     if (token < 0) return;
     speculate_state(w, slot, token);
+    KERN_ROLLED
     for (int c = 0; c < w.channels; c += (int)blockDim.x) {
         const int n = min(w.channels - c, (int)blockDim.x);
         speculate_filter_channels(w, slot, token, c, c + n, SCRATCH_BYTES / (n * (int)sizeof(speculate_term)),
@@ -113,6 +121,7 @@ static __device__ inline float speculate_law(const kern_speculation &w, const fl
 static __device__ void speculate_read_outputs(const kern_speculation &w, const float *out, int slot, int token)
 {
     const int top = w.index[token], n = kern_speculation_levels(&w, token) * w.channels;
+    KERN_ROLLED
     for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) {
         const int level = i / w.channels, c = i % w.channels, k = top - level, row = level * w.slots + slot;
         const int at = row * w.channels + c;
@@ -127,10 +136,19 @@ static __device__ void speculate_read_outputs(const kern_speculation &w, const f
     }
 }
 
+/* The scratch memory of a walk. */
+typedef struct {
+    int first;             /* the first rejected proposal */
+    int lowest[2 * WARPS]; /* of the crew that draws from the residual: all warps */
+    kern_residual residual;
+} speculate_scratch;
+static_assert(sizeof(speculate_scratch) <= SCRATCH_BYTES, "the scratch memory has room for a residual");
+
 /* Lowers *first to the number of the first rejected proposal; the caller sets it to `proposals`. One warp verifies one
  * proposal at a time. */
 static __device__ void speculate_verify(const kern_speculation &w, int slot, int token, int proposals, int *first)
 {
+    KERN_ROLLED
     for (int level = (int)threadIdx.x / 32; level < proposals; level += WARPS) {
         const int row = level * w.slots + slot;
         const kern_gaussians laws = kern_speculation_laws(&w, row);
@@ -141,74 +159,82 @@ static __device__ void speculate_verify(const kern_speculation &w, int slot, int
     }
 }
 
-/* Writes the state at the end of the round, by one warp: the replacement of the rejected proposal, or the draw from p
- * of the last row. */
-static __device__ void speculate_end(const kern_speculation &w, int slot, int token, int accepted, bool rejected)
-{
-    const int row = accepted * w.slots + slot, k = w.index[token] - accepted;
-    float *x = w.token + (size_t)token * (size_t)w.channels;
-    if (rejected) {
-        const kern_gaussians laws = kern_speculation_laws(&w, row);
-        const kern_address address = kern_speculation_address(&w, token, k);
-        const long tries =
-            kern_gaussian_residual(&laws, kern_gaussian_log_scale(&w.rule, KERN_SPECULATION_PATH), &address, x);
-        if (kern_lane() == 0) {
-            atomicAdd(&w.count->rejected, 1ull);
-            atomicAdd(&w.count->tries, (unsigned long long)tries);
-        }
-        return;
-    }
-    const float *eps = kern_speculation_noise(&w, token, k);
-    for (int c = kern_lane(); c < w.channels; c += 32) {
-        const int at = row * w.channels + c;
-        x[c] = kern_speculation_move(&w, k, w.mean_p[at], w.log_std_p[at], eps[c]);
-    }
-}
-
 /* Updates r from the transitions decided in this round; by one warp. */
 static __device__ void speculate_learn(const kern_speculation &w, int token, int decided)
 {
     const int top = w.index[token];
+    KERN_ROLLED
     for (int k = min(top, w.steps - 2); k > top - decided; k--) {
         float sum = 0;
+        KERN_ROLLED
         for (int c = kern_lane(); c < w.channels; c += 32) {
             const float expected = kern_speculation_expected(&w, token, k, c);
             sum += expected * expected / (float)w.channels;
         }
         sum = cuda_warp_sum(sum) + 1e-12f;
+        KERN_ROLLED
         for (int c = kern_lane(); c < w.channels; c += 32) kern_speculation_learn(&w, token, k, c, sum);
     }
 }
 
-/* Moves the token's index and counts the round; by one thread. */
-static __device__ void speculate_advance(const kern_speculation &w, int token, int rows, int accepted)
+/* Draws the state at the end of the round from p of the last row; by one warp. */
+static __device__ void speculate_move(const kern_speculation &w, int slot, int token, int accepted)
 {
-    const int calls = ++w.calls[token], index = w.index[token] -= accepted + 1;
+    const int row = accepted * w.slots + slot, k = w.index[token] - accepted;
+    const float *eps = kern_speculation_noise(&w, token, k);
+    KERN_ROLLED
+    for (int c = kern_lane(); c < w.channels; c += 32) {
+        const int at = row * w.channels + c;
+        w.token[token * w.channels + c] = kern_speculation_move(&w, k, w.mean_p[at], w.log_std_p[at], eps[c]);
+    }
+}
+
+/* Moves the token's index and counts the round; by one thread. */
+static __device__ void speculate_advance(const kern_speculation &w, int token, int rows, int accepted, bool rejected,
+                                         long tries)
+{
+    const int calls = ++w.calls[token], index = w.index[token];
+    w.lowest[token] = index - (rows - 1); /* each round reaches lower than the one before */
+    w.index[token] = index - (accepted + 1);
     atomicAdd(&w.count->calls, 1ull);
     atomicMax(&w.count->calls_max, (unsigned long long)calls);
     atomicAdd(&w.count->evaluations, (unsigned long long)rows);
     atomicAdd(&w.count->accepted, (unsigned long long)accepted);
-    if (index < 0) atomicSub(&w.left[0], 1);
+    atomicAdd(&w.count->rejected, (unsigned long long)rejected);
+    atomicAdd(&w.count->tries, (unsigned long long)tries);
+    if (index <= accepted) atomicSub(&w.left[0], 1);
 }
 
-/* Moves the slot's token from its first row to the end of its round. out is the head's output for all rows. */
-static __device__ void speculate_walk(const kern_speculation &w, const float *out, int slot, int token, void *scratch)
+/* Moves the slot's token from its first row to the end of its round. out is the head's output for all rows. The state
+ * there is a draw from p of the last row, or the replacement of the rejected proposal, from the residual. */
+static __device__ void speculate_walk(const kern_speculation &w, const float *out, int slot, int token, void *memory)
 {
+    speculate_scratch *scratch = (speculate_scratch *)memory;
     const int rows = kern_speculation_levels(&w, token), warp = (int)threadIdx.x / 32;
-    int *first = (int *)scratch;
-    if (threadIdx.x == 0) *first = rows - 1;
+    if (threadIdx.x == 0) scratch->first = rows - 1;
     speculate_read_outputs(w, out, slot, token);
     __syncthreads();
-    speculate_verify(w, slot, token, rows - 1, first);
+    speculate_verify(w, slot, token, rows - 1, &scratch->first);
     __syncthreads();
-    const int accepted = *first;
-    if (warp == 0) speculate_end(w, slot, token, accepted, accepted < rows - 1);
-    if (warp == 1) speculate_learn(w, token, accepted + 1);
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        w.lowest[token] = w.index[token] - (rows - 1); /* each round reaches lower than the one before */
-        speculate_advance(w, token, rows, accepted);
+    const int accepted = scratch->first;
+    const bool rejected = accepted < rows - 1;
+    const kern_crew crew = {warp, WARPS, scratch->lowest};
+    const kern_address address = kern_speculation_address(&w, token, w.index[token] - accepted);
+    int kept = KERN_NO_CANDIDATE;
+    if (rejected) {
+        const kern_gaussians laws = kern_speculation_laws(&w, accepted * w.slots + slot);
+        kern_residual_begin(&crew, &scratch->residual, &laws, kern_gaussian_log_scale(&w.rule, KERN_SPECULATION_PATH));
+        kept = kern_residual_try(&crew, &scratch->residual, &address);
+    } else if (warp == 0) {
+        speculate_move(w, slot, token, accepted);
     }
+    if (warp == 1) speculate_learn(w, token, accepted + 1); /* this warp has nothing to try */
+    long tries = 0;
+    if (rejected)
+        tries =
+            kern_residual_end(&crew, &scratch->residual, &address, kept, w.token + (size_t)token * (size_t)w.channels);
+    __syncthreads();
+    if (threadIdx.x == 0) speculate_advance(w, token, rows, accepted, rejected, tries);
     __syncthreads();
 }
 
@@ -237,8 +263,10 @@ static __device__ int speculate_take(const kern_speculation &w, int slot)
 static __device__ void speculate_load(const persistent_args &a, const persistent_block *f, const speculate_job &j,
                                       int rows, int states)
 {
+    KERN_ROLLED
     for (int i = (int)threadIdx.x; i < states * a.channels; i += PERSISTENT_THREADS)
         f->state[i] = __ldcg(j.w.state + i);
+    KERN_ROLLED
     for (int r = (int)threadIdx.x; r < rows; r += PERSISTENT_THREADS)
         f->mod[r] = j.mod + (size_t)__ldcg(j.w.mod_index + r) * a.mod_bytes;
     __syncthreads();

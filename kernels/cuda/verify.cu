@@ -22,8 +22,10 @@ static __global__ void clear_kernel(int *first_replaced, int groups)
 static __global__ void verify_kernel(kern_verify_job job)
 {
     const int row = (int)(blockIdx.x * ROWS + threadIdx.x / 32);
+    kern_residual *residual = (kern_residual *)cuda_shared() + threadIdx.x / 32;
     if (row >= job.rows) return;
-    if (kern_verify_row(&job, row) && kern_lane() == 0) atomicMin(&job.first_replaced[job.group[row]], job.order[row]);
+    if (kern_verify_row(&job, row, residual) && kern_lane() == 0)
+        atomicMin(&job.first_replaced[job.group[row]], job.order[row]);
 }
 
 void cuda_verify(kern_queue *k, const kern_verify_job *job)
@@ -36,5 +38,5 @@ void cuda_verify(kern_queue *k, const kern_verify_job *job)
     device.group = cuda_stage(c, job->group, rows);
     device.order = cuda_stage(c, job->order, rows);
     cuda_launch(c, clear_kernel, cuda_blocks((size_t)job->groups, 128), 128, 0, job->first_replaced, job->groups);
-    cuda_launch(c, verify_kernel, cuda_blocks(rows, ROWS), 32 * ROWS, 0, device);
+    cuda_launch(c, verify_kernel, cuda_blocks(rows, ROWS), 32 * ROWS, ROWS * sizeof(kern_residual), device);
 }

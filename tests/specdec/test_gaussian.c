@@ -3,6 +3,7 @@
 #include "tests/support/statistics.h"
 #include "tests/support/support.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -208,10 +209,11 @@ static double residual_p(const laws *l, double log_c, double *tries)
     long count[CELLS + 2] = {0};
     float *x = malloc(N * sizeof *x);
     const kern_gaussians g = gaussians(&l->site);
+    kern_residual r;
     *tries = 0;
     for (int i = 0; i < N; i++) {
         const spec_address a = {21, (uint64_t)i, 4, 5};
-        *tries += (double)kern_gaussian_residual(&g, log_c, &a, &x[i]) / N;
+        *tries += (double)kern_gaussian_residual(&r, &g, log_c, &a, &x[i]) / N;
         low = fmin(low, x[i]), high = fmax(high, x[i]);
     }
     const double width = (high - low) / CELLS;
@@ -259,6 +261,110 @@ static void residual_test_has_power(void **state)
     assert_true(residual_p(&l, 0, &tries) < 1e-5);
 }
 
+/* --- the tilt, against a bisection in long double that knows the Gaussians' formulas in another form --- */
+
+typedef struct {
+    long double candidates, slope; /* log of the mean number of tilted candidates, and its derivative up to its sign */
+} tilt;
+
+/* Where g has no finite variance, both are infinite. */
+static tilt tilt_at(const kern_gaussians *g, double log_c, long double theta)
+{
+    tilt t = {-theta * log_c - theta * log1pl(1 / theta) - log1pl(theta), -log_c - log1pl(1 / theta)};
+    for (int i = 0; i < g->size; i++) {
+        const long double p = expl(-2 * (long double)g->log_std_p[i]), q = expl(-2 * (long double)g->log_std_q[i]);
+        const long double gap = (long double)g->mean_p[i] - g->mean_q[i];
+        const long double difference = -p * expm1l(2 * ((long double)g->log_std_p[i] - g->log_std_q[i])); /* p - q */
+        const long double precision = p + theta * difference, shift = theta * gap * q / precision;
+        if (!(precision > 0)) return (tilt){INFINITY, INFINITY};
+        const long double scale = (long double)g->log_std_q[i] - g->log_std_p[i];
+        const long double squares = q * (shift + gap) * (shift + gap) - p * shift * shift;
+        t.slope += scale - difference / (2 * precision) + squares / 2;
+        t.candidates += theta * (scale + squares / 2) - p * shift * shift / 2 - log1pl(theta * difference / p) / 2;
+    }
+    return t;
+}
+
+/* The best theta between the same bounds; 0 if the residual is empty. */
+static long double best_theta(const kern_gaussians *g, double log_c)
+{
+    long double low = ldexpl(1, -58), high = ldexpl(1, 40);
+    if (!(tilt_at(g, log_c, high).slope > 0)) return 0;
+    for (int i = 0; i < 200; i++) {
+        const long double middle = sqrtl(low * high);
+        *(tilt_at(g, log_c, middle).slope > 0 ? &high : &low) = middle;
+    }
+    return low;
+}
+
+/* A uniform number in (-1, 1) by its address. */
+static double spread_at(uint64_t family, uint64_t n, uint32_t i)
+{
+    const kern_address a = {51, n, i, (uint32_t)family};
+    return 2 * kern_uniform_at(&a, KERN_NOISE_VERIFY, 0) - 1;
+}
+
+enum { FAMILIES = 8, TILTS = 4000, WIDEST = 40 };
+
+/* Laws of many kinds: close and far, narrow and wide, few channels and more than are stored. Returns log c. */
+static double set_family(int family, uint64_t n, float values[4][WIDEST], kern_gaussians *g)
+{
+    float *mean_p = values[0], *mean_q = values[1], *log_std_p = values[2], *log_std_q = values[3];
+    const double close = pow(10, -3.5 + 3.5 * spread_at((uint64_t)family, n, 1000)); /* 1e-7 to 1 */
+    const double wide = family == 4 ? 80 : family == 5 ? 2 : 1;
+    *g = (kern_gaussians){n % 7 == 0 ? WIDEST : 1 + (int)(n % 16), mean_p, mean_q, log_std_p, log_std_q};
+    for (int i = 0; i < g->size; i++) {
+        const double a = spread_at((uint64_t)family, n, (uint32_t)i),
+                     b = spread_at((uint64_t)family, n, 100 + (uint32_t)i);
+        const double level = spread_at((uint64_t)family, n, 200 + (uint32_t)i) * wide - 2;
+        log_std_p[i] = log_std_q[i] = (float)level;
+        mean_p[i] = (float)(0.1 * i), mean_q[i] = mean_p[i];
+        if (family != 1) mean_q[i] += (float)((family == 3 ? 30 : close) * a * exp(level)); /* 1: equal means */
+        if (family != 2) log_std_q[i] += (float)((family == 3 ? 3 : family == 4 ? 90 : close) * b);
+        if (family == 5) log_std_q[i] = log_std_p[i] + (float)fabs(close * b); /* q the wider one */
+        if (family == 6) log_std_q[i] = log_std_p[i] - (float)fabs(close * b); /* q the narrower one */
+    }
+    return family == 7 ? 3 * spread_at(7, n, 2000) : n % 3 ? 0 : close * spread_at((uint64_t)family, n, 2000);
+}
+
+/* theta needs no more candidates than the best does, but for 1 in 1000, and is found in a few evaluations. */
+static void tilts_are_the_best(void **state)
+{
+    (void)state;
+    long searches = 0, evaluations = 0, tilted = 0, empty = 0, most = 0;
+    for (int family = 0; family < FAMILIES; family++)
+        for (uint64_t n = 0; n < TILTS; n++) {
+            float values[4][WIDEST];
+            kern_gaussians g;
+            kern_residual r;
+            const kern_crew alone = {0, 1, NULL};
+            const double log_c = set_family(family, n, values, &g);
+            kern_residual_begin(&alone, &r, &g, log_c);
+            kern_residual_tilt(&r);
+            if (r.evaluations < 1 || r.evaluations > KERN_TILT_EVALUATIONS)
+                fail_msg("family %d, case %d: %d evaluations", family, (int)n, r.evaluations);
+            searches++, evaluations += r.evaluations;
+            if (r.evaluations > most) most = r.evaluations;
+            const long double best = best_theta(&g, log_c);
+            if (best == 0 || (log_c > 0 && tilt_at(&g, log_c, best).candidates < -13.7)) {
+                empty += r.empty;
+                if (best == 0 && !r.empty) fail_msg("family %d case %d size %d log_c %g theta %g: slope %Lg %Lg",family,(int)n,g.size,log_c,r.theta,tilt_at(&g,log_c,r.theta).slope,tilt_at(&g,log_c,ldexpl(1,40)).slope);
+                continue;
+            }
+            if (r.empty) fail_msg("family %d case %d size %d log_c %g theta %g best %Lg: cand %Lg slope %Lg, at k %Lg %Lg evals %d bound %g",family,(int)n,g.size,log_c,r.theta,best,tilt_at(&g,log_c,best).candidates,tilt_at(&g,log_c,best).slope,tilt_at(&g,log_c,r.theta).slope,tilt_at(&g,log_c,ldexpl(1,40)).slope,r.evaluations,kern_log_mass_bound(&r,r.theta));
+            if (best < ldexpl(1, -57)) continue; /* as good as p */
+            tilted++;
+            const long double loss = tilt_at(&g, log_c, r.theta).candidates - tilt_at(&g, log_c, best).candidates;
+            if (!(loss < 1e-3) || !(fabsl(r.theta / best - 1) < 2e-3L))
+                fail_msg("family %d, case %d: theta %.9g, not %.9Lg: %Lg times the candidates", family, (int)n, r.theta,
+                         best, expl(loss));
+        }
+    print_message("%ld searches, %.2f evaluations each, at most %ld; %ld tilts, %ld empty\n", searches,
+                  (double)evaluations / (double)searches, most, tilted, empty);
+    assert_true(tilted > searches / 3 && empty > 100);
+    assert_true(evaluations < 8 * searches);
+}
+
 /* Where nothing is left of [p - c q]+, or nothing that p would ever draw, the replacement is a draw from p. */
 static void empty_residuals_end(void **state)
 {
@@ -271,9 +377,10 @@ static void empty_residuals_end(void **state)
         float *x = malloc(SOME * sizeof *x);
         set_laws(&l, 1, empty[i].gap, empty[i].ratio, 0);
         const kern_gaussians g = gaussians(&l.site);
+        kern_residual r;
         for (int n = 0; n < SOME; n++) {
             const spec_address a = {22, (uint64_t)n, 0, 0};
-            assert_true(kern_gaussian_residual(&g, empty[i].log_c, &a, &x[n]) < 100);
+            assert_true(kern_gaussian_residual(&r, &g, empty[i].log_c, &a, &x[n]) < 100);
         }
         assert_true(stat_ks_normal_p(x, SOME, l.mean_p[0], exp((double)l.log_std_p[0])) > 1e-5);
         free(x);
@@ -428,11 +535,17 @@ static void stop_ends_a_block(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(conditional_is_exact),     cmocka_unit_test(mutants_are_caught),
-        cmocka_unit_test(residual_has_its_density), cmocka_unit_test(residual_test_has_power),
-        cmocka_unit_test(empty_residuals_end),      cmocka_unit_test(broken_laws_end),
-        cmocka_unit_test(hopeless_laws_end),        cmocka_unit_test(points),
-        cmocka_unit_test(criteria_of_the_papers),   cmocka_unit_test(stop_ends_a_block),
+        cmocka_unit_test(conditional_is_exact),
+        cmocka_unit_test(mutants_are_caught),
+        cmocka_unit_test(residual_has_its_density),
+        cmocka_unit_test(residual_test_has_power),
+        cmocka_unit_test(tilts_are_the_best),
+        cmocka_unit_test(empty_residuals_end),
+        cmocka_unit_test(broken_laws_end),
+        cmocka_unit_test(hopeless_laws_end),
+        cmocka_unit_test(points),
+        cmocka_unit_test(criteria_of_the_papers),
+        cmocka_unit_test(stop_ends_a_block),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

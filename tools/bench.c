@@ -38,7 +38,9 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 1000,
-     .help = "batches measured, of which the best counts"},
+     .help = "batches measured, of which the best counts\nOn a GPU the first batch is not recorded, and the second "
+             "makes the "
+             "recordings that the third replays."},
     {.name = "json",
      .offset = offsetof(bench_options, json),
      .group = "Measurement",

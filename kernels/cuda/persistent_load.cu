@@ -192,7 +192,7 @@ static mar_status persistent_replay(cuda_queue *c, persistent_trial *t, mar_err 
     return status == MAR_OK ? waited : status;
 }
 
-/* Whether the kernels start as they will be launched: from the stream, or by a recording. */
+/* Whether the kernels start as they will be launched: from the stream, or by a recording. Waits for those that did. */
 static mar_status persistent_starts(cuda_queue *c, const persistent_head *f, int recorded, mar_err *why)
 {
     persistent_trial t = {f, cudaSuccess, ""};
@@ -201,13 +201,13 @@ static mar_status persistent_starts(cuda_queue *c, const persistent_head *f, int
         status = persistent_replay(c, &t, why);
     else
         persistent_start_all(c, &t);
+    const cudaError_t waited = cudaStreamSynchronize(c->stream);
     if (t.error != cudaSuccess) {
         (void)cudaGetLastError();
         return err_set(why, MAR_EBACKEND, "launching %s%s: %s", t.kernel, recorded ? " in a recording" : "",
                        cudaGetErrorString(t.error));
     }
-    if (status == MAR_OK && !recorded) status = cuda_status(cudaStreamSynchronize(c->stream), "launching", why);
-    return status;
+    return status == MAR_OK ? cuda_status(waited, "launching the head's kernels", why) : status;
 }
 
 /* "clusters of 2 blocks, an L2 access policy", of a form. */

@@ -238,6 +238,24 @@ static void json_record(void **state)
     command_result_free(&r);
 }
 
+/* mar bench says how the backend computes the head. */
+static void bench_says_how(void **state)
+{
+    const char *const d = *state, *const how = "head: matrix products in ";
+    command_result r = command_run(d, "$MAR bench --num_iter 1 --num_sampling_steps 4 --json");
+    assert_int_equal(r.status, 0);
+    cJSON *report = cJSON_Parse(r.out);
+    assert_non_null(report);
+    const cJSON *computed = cJSON_GetObjectItem(report, "computed");
+    assert_non_null(computed);
+    assert_int_equal(strncmp(computed->valuestring, how, strlen(how)), 0);
+    cJSON_Delete(report);
+    command_result_free(&r);
+    r = command_run(d, "$MAR bench --num_iter 1 --num_sampling_steps 4");
+    assert_non_null(strstr(r.out, "\nhead: matrix products in "));
+    command_result_free(&r);
+}
+
 /* Runs "$MAR generate arguments --json"; the record, to be deleted. */
 static cJSON *generate_record(const char *directory, const char *arguments)
 {
@@ -394,6 +412,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(text_chunks, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(bench_says_how, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(grid_and_directory, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(single_image, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(what_an_image_depends_on, command_setup, command_teardown),

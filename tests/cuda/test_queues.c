@@ -2,6 +2,7 @@
  * and cancels stay in their queue, and a queue works on the caller's stream. */
 #include "diffusion/speculate.h"
 #include "tests/cuda/support.h"
+#include "tests/cudahost/control.h"
 #include "tests/support/conv_case.h"
 
 #include <pthread.h>
@@ -15,11 +16,7 @@ int cudaSetDevice(int device);
 int cudaGetDevice(int *device);
 int cudaStreamCreateWithFlags(void **stream, unsigned flags);
 int cudaStreamDestroy(void *stream);
-static void *const legacy_stream = (void *)1;
-
-/* tests/cudahost/cuda_runtime.h; a GPU has nothing like it. */
-__attribute__((weak)) void cudahost_fail_after(long calls);
-__attribute__((weak)) long cudahost_objects(void);
+static void *const legacy_stream = (void *)1, *const per_thread_stream = (void *)2;
 
 enum {
     CHANNELS = 8,
@@ -518,6 +515,34 @@ static void failing_to_load(void **state)
     close_queue(k);
 }
 
+/* Nothing is freed that an upload, or what makes operands of it, may still write to. */
+static void failing_to_load_waits(void **state)
+{
+    (void)state;
+    if (!can_fail()) skip();
+    setenv("MAR_CUDAHOST_LAZY", "1", 1);
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
+    mar_err err = {0};
+    wt_file *file;
+    assert_ok(wt_open("weights/demo/target.safetensors", &file, &err), &err);
+    mar_status status = MAR_ENOMEM;
+    for (long n = 0; status != MAR_OK; n++) {
+        diff_head head = {0};
+        const long hasty = cudahost_hasty_frees();
+        cudahost_fail_after(n);
+        status = diff_head_load(k, file, WIDTH, 2, CHANNELS, Z_DIM, &head, &err);
+        cudahost_fail_after(-1);
+        if (status != MAR_OK && cudahost_hasty_frees() != hasty)
+            fail_msg("the load whose call %ld failed has freed memory while work was to be done", n);
+        k->core->finish(k);
+        if (status == MAR_OK) diff_head_free(&head);
+        k->core->recover(k);
+    }
+    wt_close(file);
+    close_queue(k);
+    unsetenv("MAR_CUDAHOST_LAZY");
+}
+
 /* A queue recovers from the failure of some of its work's calls. */
 static void failing_work(void **state)
 {
@@ -561,7 +586,11 @@ static void streams_of_the_caller(void **state)
     k->core->recording_free(k, s.recording);
     s.recording = NULL;
     assert_ok(k->core->set_stream(k, legacy_stream, &err), &err);
-    expect_work(&s, 5, expected); /* by one that is made now */
+    for (int times = 0; times < 3; times++) expect_work(&s, 5, expected); /* by one that is made now */
+    assert_int_equal(k->core->set_stream(k, per_thread_stream, &err), MAR_EARG);
+    if (!strstr(err.text, "cudaStreamPerThread, which is another one on every thread: expected a stream that was"))
+        fail_msg("\"%s\"", err.text);
+    expect_work(&s, 5, expected); /* on the stream of before */
     assert_ok(k->core->set_stream(k, NULL, &err), &err);
     assert_int_equal(cudaStreamDestroy(stream), 0);
     expect_work(&s, 5, expected);
@@ -633,6 +662,65 @@ static void current_device(void **state)
     unsetenv("MAR_CUDAHOST_DEVICES");
 }
 
+/* What a thread does with GPU 1 that has no context of its own. Returns NULL, or what is wrong. */
+static void *use_second_device(void *arg)
+{
+    (void)arg;
+    kern_device *d;
+    kern_queue *k;
+    mar_err err = {0};
+    void *p;
+    kern_linear *l;
+    float x[2] = {1, 2};
+    int device = -1;
+    (void)cudahost_contexts();
+    if (kern_cuda_devices(NULL) != 2) return "there are not two GPUs";
+    if (kern_cuda_open(MAR_DTYPE_BF16, 1, &d, &err) != MAR_OK || d->core->queue_create(d, &k, &err) != MAR_OK)
+        return "GPU 1 cannot be opened";
+    if (d->core->alloc(d, sizeof x, &p, &err) != MAR_OK) return "no memory";
+    k->core->enter(k);
+    if (cudaGetDevice(&device) != 0 || device != 1) return "GPU 1 is not current inside";
+    if (make_linear(k, &l, &err) != MAR_OK) return "a layer cannot be loaded";
+    const conv_case *c = &convolution;
+    float *weight = random_floats(weight_size(c), 0.2f, 3), *bias = random_floats(24, 1, 4);
+    kern_conv *conv = make_conv(k, c, weight, bias);
+    diff_head head;
+    load_head(k, "weights/demo/target.safetensors", WIDTH, 2, Z_DIM, &head);
+    free(weight), free(bias);
+    k->core->upload(k, p, x, sizeof x);
+    k->core->download(k, x, p, sizeof x);
+    k->core->leave(k);
+    /* Plans outside the brackets are of the queue's GPU, too. */
+    if (k->core->linear_plan(k, l, LINEAR_ROWS, &err) != MAR_OK ||
+        k->core->attention_plan(k, 16, 16, 2, 64, 3 * 128, 3 * 128, &err) != MAR_OK ||
+        k->head->plan(k, head.net, 2 * FEW, &err) != MAR_OK ||
+        k->conv->plan(k, conv, c->height, c->width, &err) != MAR_OK ||
+        k->conv->group_norm_plan(k, c->height * c->width, 24, &err) != MAR_OK)
+        return "a plan fails";
+    diff_head_free(&head);
+    d->conv->free(d, conv);
+    d->core->linear_free(d, l);
+    d->core->free(d, p);
+    d->core->queue_free(k);
+    d->core->close(d);
+    if (cudaGetDevice(&device) != 0 || device != 0) return "GPU 0 is not current after";
+    return cudahost_contexts() == 1u << 1 ? NULL : "there is a context on GPU 0";
+}
+
+/* A program that uses GPU 1 has nothing on GPU 0. */
+static void no_context_elsewhere(void **state)
+{
+    (void)state;
+    if (!can_fail()) skip();
+    pthread_t thread;
+    void *wrong = NULL;
+    setenv("MAR_CUDAHOST_DEVICES", "2", 1);
+    assert_int_equal(pthread_create(&thread, NULL, use_second_device, NULL), 0);
+    pthread_join(thread, &wrong);
+    if (wrong) fail_msg("%s", (const char *)wrong);
+    unsetenv("MAR_CUDAHOST_DEVICES");
+}
+
 #ifdef __SANITIZE_THREAD__
 enum { ONLY_THREADS = 1 }; /* ThreadSanitizer looks for what threads do to each other, where there are any */
 #else
@@ -649,9 +737,11 @@ int main(void)
         cmocka_unit_test(failures_stay_in_their_queue),
         cmocka_unit_test(failing_to_open),
         cmocka_unit_test(failing_to_load),
+        cmocka_unit_test(failing_to_load_waits),
         cmocka_unit_test(failing_work),
         cmocka_unit_test(streams_of_the_caller),
         cmocka_unit_test(current_device),
+        cmocka_unit_test(no_context_elsewhere),
     };
     const int failed = cmocka_run_group_tests(threads, NULL, NULL);
     if (ONLY_THREADS)

@@ -36,7 +36,8 @@ CUDAHOST_CALL long cudahost_objects(void);
 /* Graphs instantiated, and graphs launched, since the program began. */
 CUDAHOST_CALL long cudahost_instantiated(void);
 CUDAHOST_CALL long cudahost_graph_launches(void);
-/* Memory freed while work on any stream was still to be done, since the program began (MAR_CUDAHOST_LAZY=1). */
+/* Memory freed while work that is younger was still to be done on any stream, since the program began
+ * (MAR_CUDAHOST_LAZY=1). */
 CUDAHOST_CALL long cudahost_hasty_frees(void);
 /* The devices on which somebody has made a context, since the last call: bit i is device i. */
 CUDAHOST_CALL unsigned cudahost_contexts(void);

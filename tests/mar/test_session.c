@@ -415,6 +415,28 @@ static void lines_go_to_the_handles_host(void **state)
 /* --- lifetimes ---------------------------------------------------------------------------------------------------- */
 
 /* Handle, model, draft and VAE are freed in every order before the session has made its images. */
+/* How a session's batches are computed, in whatever room there is. */
+static void descriptions(void **state)
+{
+    (void)state;
+    const demo l = demo_open(1);
+    mar_params p[2] = {params_with("num_iter 2, num_sampling_steps 4"),
+                       params_with("num_iter 2, num_sampling_steps 4, spec conditional, gamma 2")};
+    char text[1024] = "?", part[8];
+    p[1].draft = l.draft;
+    for (int drafts = 0; drafts < 2; drafts++) {
+        mar_session *s = NULL;
+        assert_library(l.m, mar_session_create(l.model, l.vae, &p[drafts], 1, &s));
+        assert_ptr_equal(mar_session_description(s, text, sizeof text), text);
+        assert_string_equal(text, drafts ? "head: matrix products in f32; draft's head: matrix products in f32"
+                                         : "head: matrix products in f32");
+        assert_string_equal(mar_session_description(s, part, sizeof part), "head: m");
+        assert_string_equal(mar_session_description(s, text, 0), "");
+        mar_session_free(s);
+    }
+    demo_close(l);
+}
+
 static void any_order_of_freeing(void **state)
 {
     (void)state;
@@ -470,6 +492,7 @@ int main(void)
         cmocka_unit_test(cancel_from_a_signal_handler),
         cmocka_unit_test(progress_is_exact),
         cmocka_unit_test(lines_go_to_the_handles_host),
+        cmocka_unit_test(descriptions),
         cmocka_unit_test(any_order_of_freeing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

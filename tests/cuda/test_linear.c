@@ -1,5 +1,6 @@
 /* Linear layers on the device against the CPU's, by cuBLASLt where rows are aligned and by the simple kernel elsewhere.
  */
+#include "mar.h"
 #include "tests/cuda/support.h"
 
 #include <math.h>
@@ -417,6 +418,44 @@ static void not_in_a_recording(void **state)
     cudahost_algorithms(NULL, 0);
 }
 
+typedef struct {
+    timed_layer mine, other;
+    int planned; /* by the other */
+} two_queues;
+
+static void body_beside_plans(void *arg)
+{
+    two_queues *t = arg;
+    layer_body(&t->mine);
+    plan_rows(&t->other, 16 + t->planned++);
+}
+
+/* Timing waits for its own stream only: another queue may be recording. */
+static void timing_disturbs_no_recording(void **state)
+{
+    static const cudahost_algorithm list[2] = {{2, 0, 0}, {1, 0, 0}};
+    static float want[TIMED_ROWS * TIMED], got[TIMED_ROWS * TIMED];
+    (void)state;
+    if (!cudahost_algorithms) return;
+    cudahost_algorithms(list, 2);
+    two_queues t = {.mine = open_layer(MAR_DTYPE_F32, 0, KERN_LINEAR, 1)};
+    assert_int_equal(run_layer(&t.mine, want), 1);
+    t.other = t.mine;
+    t.other.k = new_queue(t.mine.k->device);
+    kern_recording *recording = NULL;
+    for (int i = 0; i < 3; i++) t.mine.k->core->replay(t.mine.k, &recording, body_beside_plans, &t);
+    from_device(t.mine.k, got, t.mine.y, sizeof got);
+    assert_memory_equal(got, want, sizeof got);
+    assert_int_equal(t.mine.k->device->tuned, 1 + t.planned);
+    assert_true(t.planned > 1);
+    check_kern(t.other.k);
+    t.mine.k->core->recording_free(t.mine.k, recording);
+    t.other.k->core->leave(t.other.k);
+    t.other.k->core->queue_free(t.other.k);
+    close_layer(&t.mine);
+    cudahost_algorithms(NULL, 0);
+}
+
 enum { SHAPES = 6, PLANNERS = 3 };
 
 static void *plan_shapes(void *arg)
@@ -446,6 +485,39 @@ static void a_shape_is_timed_once(void **state)
     assert_int_equal(t.k->device->tuned_otherwise, SHAPES);
     assert_int_equal(products() - before, SHAPES * (2 + 3 * 2));
     close_layer(&t);
+    cudahost_algorithms(NULL, 0);
+}
+
+/* mar_options.tuning: on by default; the tokens are the same, and the statistics say what it did. */
+static void sessions_time_unless_told_not_to(void **state)
+{
+    static const cudahost_algorithm list[2] = {{2, 0, 0}, {1, 0, 0}};
+    static float tokens[2][64 * 8]; /* the demo's */
+    (void)state;
+    if (!cudahost_algorithms) return;
+    cudahost_algorithms(list, 2);
+    for (int off = 0; off < 2; off++) {
+        const mar_options options = {.backend = MAR_BACKEND_CUDA, .tuning = off ? MAR_TUNING_OFF : MAR_TUNING_ON};
+        const mar_params p = params_with("num_iter 1, num_sampling_steps 2, cfg 1");
+        mar *m;
+        mar_model *model;
+        mar_session *s;
+        mar_stats stats;
+        assert_int_equal(mar_open(&options, &m), MAR_OK);
+        assert_library(m, mar_model_load(m, "demo", 0, &model));
+        assert_library(m, mar_session_create(model, NULL, &p, 1, &s));
+        assert_session(s, mar_session_begin(s, 0, (int[]){3}, 1));
+        while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+        assert_session(s, mar_session_tokens(s, tokens[off]));
+        mar_session_get_stats(s, &stats);
+        assert_true(off ? stats.products_tuned == 0 : stats.products_tuned > 5);
+        assert_int_equal(stats.products_otherwise, stats.products_tuned);
+        assert_true(fabs(stats.tuning_s - 0.009 * stats.products_tuned) < 1e-6);
+        mar_session_free(s);
+        mar_model_free(model);
+        mar_close(m);
+    }
+    assert_memory_equal(tokens[0], tokens[1], sizeof tokens[0]);
     cudahost_algorithms(NULL, 0);
 }
 
@@ -490,7 +562,9 @@ int main(void)
         cmocka_unit_test(without_an_algorithm),
         cmocka_unit_test(timing_is_bounded),
         cmocka_unit_test(not_in_a_recording),
+        cmocka_unit_test(timing_disturbs_no_recording),
         cmocka_unit_test(a_shape_is_timed_once),
+        cmocka_unit_test(sessions_time_unless_told_not_to),
         cmocka_unit_test(failures_while_timing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

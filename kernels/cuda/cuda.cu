@@ -8,8 +8,9 @@
 enum {
     WORKSPACE_BYTES = 32 << 20, /* what NVIDIA advises for Hopper */
     STAGED_BYTES = 64 << 10,    /* a larger upload waits instead of being staged */
-    IMAGE_BYTES = 1280 << 20,   /* 16 images of 256x256 pixels by KL-16: its smallest products have 256 rows an image
-                                 * and 512 columns, and give as many blocks as an H100 has multiprocessors a tile */
+    IMAGE_BYTES = 640 << 20,    /* 8 images of 256x256 pixels by KL-16. Its products take, an image, 129 thousand waves
+                                 * of tiles times K on 132 multiprocessors with 1 image at a time, 72 with 4, 64 with 8
+                                 * and 63 with 16 (counted) */
 };
 
 mar_status cuda_status(cudaError_t error, const char *what, mar_err *err)

@@ -150,8 +150,8 @@ typedef struct {
     void *log_user;        /* handed to log */
     int allow_nonfinite;   /* 1: models and VAEs with weights that are NaN or infinite are loaded, not refused */
     mar_tuning tuning; /* CUDA: ON times several of cuBLASLt's algorithms for a new shape of product, when a session is
-                        * made or a batch begun, and takes the fastest of those that give the same bits. It takes
-                        * less than a millisecond for a small product, at most 2 seconds of the GPU for a handle */
+                        * made or a batch begun, and takes the fastest of those that give the same bits. The products
+                        * that are timed take at most some two seconds for a handle */
 } mar_options;
 
 /* The options of mar_options that have a text: i = 0..count-1, static; NULL for other i. */
@@ -358,8 +358,8 @@ typedef struct {
 } mar_progress;
 
 /* `f` is called after every mar_session_step that succeeded and after every image of mar_session_images, on the thread
- * that called these, at their end or between images. Of the calls on this session it may make mar_session_cancel only:
- * the call at hand then returns MAR_ECANCELLED. NULL: no more. */
+ * that called these, at their end or between images. On a GPU several images are finished at a time. Of the calls on
+ * this session it may make mar_session_cancel only: the call at hand then returns MAR_ECANCELLED. NULL: no more. */
 typedef void mar_progress_function(void *user, mar_session *s, const mar_progress *progress);
 MAR_API void mar_session_on_progress(mar_session *s, mar_progress_function *f, void *user);
 

@@ -138,6 +138,9 @@ typedef enum { MAR_BACKEND_AUTO = 0, MAR_BACKEND_CPU, MAR_BACKEND_CUDA } mar_bac
 typedef enum { MAR_LOG_INFO, MAR_LOG_WARNING } mar_log_level;
 typedef void mar_log_function(void *user, mar_log_level level, const char *line);
 
+/* Whether the products of a GPU are timed (mar_options.tuning). */
+typedef enum { MAR_TUNING_ON = 0, MAR_TUNING_OFF } mar_tuning;
+
 typedef struct {
     mar_dtype
         dtype;   /* arithmetic of matrix products: F32, BF16, or AUTO (bf16 on a GPU, and where the processor has it) */
@@ -147,6 +150,9 @@ typedef struct {
     mar_log_function *log; /* NULL: lines go nowhere */
     void *log_user;        /* handed to log */
     int allow_nonfinite;   /* 1: models and VAEs with weights that are NaN or infinite are loaded, not refused */
+    mar_tuning tuning; /* CUDA: ON times several of cuBLASLt's algorithms for a new shape of product, when a session is
+                        * made or a batch begun, and takes the fastest of those that give the same bits. The products
+                        * that are timed take at most some two seconds for a handle */
 } mar_options;
 
 /* The options of mar_options that have a text: i = 0..count-1, static; NULL for other i. */
@@ -353,8 +359,8 @@ typedef struct {
 } mar_progress;
 
 /* `f` is called after every mar_session_step that succeeded and after every image of mar_session_images, on the thread
- * that called these, at their end or between images. Of the calls on this session it may make mar_session_cancel only:
- * the call at hand then returns MAR_ECANCELLED. NULL: no more. */
+ * that called these, at their end or between images. On a GPU several images are finished at a time. Of the calls on
+ * this session it may make mar_session_cancel only: the call at hand then returns MAR_ECANCELLED. NULL: no more. */
 typedef void mar_progress_function(void *user, mar_session *s, const mar_progress *progress);
 MAR_API void mar_session_on_progress(mar_session *s, mar_progress_function *f, void *user);
 
@@ -405,6 +411,11 @@ typedef struct {
     long residual_tries;      /* candidates drawn to replace rejected ones */
     double accepted_shift;    /* root mean square, per channel, of an accepted token minus what the draft made of it.
                                * In context full later contexts have seen the draft's */
+
+    /* Of the handle since it was opened (mar_options.tuning): */
+    int products_tuned;     /* shapes of products whose algorithms were timed */
+    int products_otherwise; /* those that another algorithm computes than without */
+    double tuning_s;        /* what the GPU's products took in it */
 } mar_stats;
 /* Waits for the steps begun. All 0 in a forked process. */
 MAR_API void mar_session_get_stats(const mar_session *s, mar_stats *stats);

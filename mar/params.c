@@ -14,6 +14,7 @@ static const char *const annealings[] = {"off", "linear", "cosine", "two-stage",
 static const char *const contexts[] = {"prefix", "full", NULL};                         /* mar_context */
 static const char *const switches[] = {"off", "on", NULL};
 static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};   /* mar_dtype, of arithmetic */
+static const char *const tunings[] = {"on", "off", NULL};            /* mar_tuning */
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL}; /* mar_backend */
 static const char *verifiers[16];                                    /* of continuous tokens, filled below */
 
@@ -244,6 +245,16 @@ static const mar_param option_rows[] = {
          "threads of the CPU; 0: one per core\n"
          "No more than the cores that the process may use. A quota of its control group (a container's limit) lowers "
          "the number that 0 stands for. While other processes keep the cores busy, fewer are used."},
+    {.name = "tuning",
+     .offset = offsetof(mar_options, tuning),
+     .group = "Machine",
+     .type = MAR_TYPE_CHOICE,
+     .choices = tunings,
+     .help =
+         "time algorithms of products, on CUDA\n"
+         "Of the algorithms that cuBLASLt proposes for a matrix product, several are timed, and the fastest of those "
+         "that give the same bits is taken: the images are the same. It happens once for each shape of product, "
+         "before the first batch."},
     {.name = "allow_nonfinite",
      .offset = offsetof(mar_options, allow_nonfinite),
      .group = "Model",

@@ -134,6 +134,9 @@ static void print_table(const bench_options *o, const mar_stats *t, double peak,
     if (t->drafted)
         printf("\ndraft: %.1f %% of %ld drafted tokens accepted", 100.0 * (double)t->accepted / (double)t->drafted,
                t->drafted);
+    if (t->products_tuned)
+        printf("\nmatrix products: %d shapes timed in %.2f s, %d computed otherwise than cuBLASLt proposes first",
+               t->products_tuned, t->tuning_s, t->products_otherwise);
     printf("\nmeasured matrix peak %.1f GFLOP/s; arithmetic floor %.3f s per image\n", peak / 1e9,
            flop / peak / o->batch);
 }
@@ -166,6 +169,9 @@ static int print_json(const bench_options *o, const mar_stats *t, double peak, c
     cJSON_AddNumberToObject(root, "fraction_of_peak", flop / t->total_s / peak);
     cJSON_AddNumberToObject(root, "working_memory_bytes", (double)t->arena_bytes);
     cJSON_AddNumberToObject(root, "recorded_bytes", (double)t->recorded_bytes);
+    cJSON_AddNumberToObject(root, "products_tuned", t->products_tuned);
+    cJSON_AddNumberToObject(root, "products_otherwise", t->products_otherwise);
+    cJSON_AddNumberToObject(root, "tuning_seconds", t->tuning_s);
     return tool_print_json(root, 1);
 }
 

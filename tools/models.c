@@ -9,7 +9,7 @@
 static int same_options(const mar_options *a, const mar_options *b)
 {
     return a->dtype == b->dtype && a->threads == b->threads && a->backend == b->backend && a->device == b->device &&
-           a->allow_nonfinite == b->allow_nonfinite;
+           a->allow_nonfinite == b->allow_nonfinite && a->tuning == b->tuning;
 }
 
 /* "backend cuda: ..." is of an option whatever the status, but other words are only if options are what is wrong. */

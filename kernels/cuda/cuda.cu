@@ -8,8 +8,9 @@
 enum {
     WORKSPACE_BYTES = 32 << 20, /* what NVIDIA advises for Hopper */
     STAGED_BYTES = 64 << 10,    /* a larger upload waits instead of being staged */
-    IMAGE_BYTES = 1280 << 20,   /* 16 images of 256x256 pixels by KL-16: its smallest products have 256 rows an image
-                                 * and 512 columns, and give as many blocks as an H100 has multiprocessors a tile */
+    IMAGE_BYTES = 640 << 20,    /* 8 images of 256x256 pixels by KL-16. Its products take, an image, 129 thousand waves
+                                 * of tiles times K on 132 multiprocessors with 1 image at a time, 72 with 4, 64 with 8
+                                 * and 63 with 16 (counted) */
 };
 
 mar_status cuda_status(cudaError_t error, const char *what, mar_err *err)
@@ -440,6 +441,7 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
     d->base.act_size = d->bf16 ? sizeof(bf16) : sizeof(float);
     const size_t budget = p->totalGlobalMem / 32, most = (size_t)1 << 30;
     d->base.mod_budget = budget < most ? budget : most;
+    d->trial_most = budget;
     d->base.image_budget = budget < (size_t)IMAGE_BYTES ? budget : (size_t)IMAGE_BYTES;
     snprintf(d->base.description, sizeof d->base.description, "cuda %s (%.60s, sm_%d%d, %d multiprocessors, %zu GB)",
              d->bf16 ? "bf16" : "f32", p->name, p->major, p->minor, p->multiProcessorCount,
@@ -466,6 +468,8 @@ static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *
 {
     if (pthread_mutex_init(&d->lock, NULL) != 0) return err_set(err, MAR_ENOMEM, "out of memory for a lock");
     d->has_lock = 1;
+    if (pthread_mutex_init(&d->tuning, NULL) != 0) return err_set(err, MAR_ENOMEM, "out of memory for a lock");
+    d->has_tuning = 1;
     set_l2_aside(d, (size_t)p->persistingL2CacheMaxSize);
     const cublasStatus_t created = cublasLtCreate(&d->lt);
     if (created != CUBLAS_STATUS_SUCCESS)
@@ -481,6 +485,7 @@ static void close_opened(cuda_device *d)
     cuda_disturb_begin();
     if (d->lt) (void)cublasLtDestroy(d->lt);
     cuda_disturb_end();
+    if (d->has_tuning) (void)pthread_mutex_destroy(&d->tuning);
     if (d->has_lock) (void)pthread_mutex_destroy(&d->lock);
     (void)cuda_switch(before);
 }

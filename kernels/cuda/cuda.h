@@ -40,6 +40,11 @@ typedef struct {
     cublasLtHandle_t lt;  /* has no stream or workspace of its own, and may be used by several threads at a time */
     pthread_mutex_t lock; /* of the table of products; it is there if `has_lock` */
     int has_lock;
+    pthread_mutex_t tuning; /* held by the queue that times algorithms; it is there if `has_tuning` */
+    int has_tuning;
+    void *trial; /* linear.cu: what they are timed on. NULL: nothing now */
+    size_t trial_bytes;
+    size_t trial_most; /* products whose operands have more bytes are not timed */
     struct cuda_matmul
         *matmuls[64]; /* linear.cu: a hash table. Entries never change and stay until the device closes */
 } cuda_device;

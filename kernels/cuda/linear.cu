@@ -1,6 +1,8 @@
 /* Matrix products by cuBLASLt, planned once for each shape and device, and linear layers. */
 #include "kernels/cuda/cuda.h"
 
+#include "base/arena.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +10,8 @@ enum {
     TILE = 16,      /* rows and columns that a block of the simple kernel computes */
     THREADS = 256,  /* of a block of the activations' kernel */
     ALIGNMENT = 16, /* bytes; of arrays that cuBLASLt gets */
+    CANDIDATES = 8, /* algorithms of a product that are timed, at most */
+    ROUNDS = 3,     /* times that each is timed; its least time counts */
     BUCKETS = sizeof(((cuda_device *)0)->matmuls) / sizeof(struct cuda_matmul *),
 };
 
@@ -43,10 +47,15 @@ static mar_status cublas_status(cublasStatus_t returned, const matmul_spec *p, m
                    cublasLtGetStatusString(returned));
 }
 
+/* What timing may take on the GPU, in milliseconds: of one product, after whose round it stops, and of a device's
+ * products together. */
+static const double product_ms = 30, device_ms = 2000;
+
 /* --- plans ------------------------------------------------------------------------------------------------ */
 
 void cuda_matmuls_free(cuda_device *d)
 {
+    cuda_free(&d->base, d->trial);
     for (int i = 0; i < BUCKETS; i++)
         while (d->matmuls[i]) {
             struct cuda_matmul *m = d->matmuls[i];
@@ -105,34 +114,245 @@ static cublasStatus_t limit(const cuda_queue *c, cublasLtMatmulPreference_t pref
     return s;
 }
 
-/* CUBLAS_STATUS_NOT_SUPPORTED if cuBLASLt has no algorithm. */
-static cublasStatus_t choose(const cuda_queue *c, struct cuda_matmul *m)
+static cublasStatus_t library_matmul(cuda_queue *c, const struct cuda_matmul *m, const void *x, const void *weight,
+                                     const void *bias, void *y)
+{
+    const float one = 1, beta = m->spec.add ? 1 : 0;
+    description d;
+    const cublasStatus_t s = describe(c->device, &m->spec, bias, &d);
+    if (s) return s;
+    return cublasLtMatmul(c->device->lt, &d.product, &one, weight, &d.weight, x, &d.x, &beta, y, &d.y, y, &d.y,
+                          &m->algo, c->workspace, c->workspace_bytes, c->stream);
+}
+
+/* --- the choice of an algorithm ---------------------------------------------------------------------------- */
+
+/* cuBLASLt orders its algorithms by what it expects of them. The first ones are tried on operands of their own:
+ *   - Each computes the product once. Only those whose result is that of the first, bit for bit, are candidates, so
+ * that the choice, which is the clock's, changes no result. The operands' second halves cancel what the first halves
+ * add up to, so that a result is what rounding left of it: sums in another order or in parts show in nearly all
+ *     elements, in bf16 too.
+ *   - The candidates are timed in turns behind a kernel that holds the stream until all launches are in it.
+ * The operands stay in the L2 cache if they fit, which those of a model may not. */
+typedef struct {
+    void *x, *weight, *bias, *y;
+    unsigned long long *digest; /* [CANDIDATES] */
+    size_t y_bytes;
+    cudaEvent_t event[CANDIDATES + 1];
+} trial;
+
+/* Has a random sign, one of 12 exponents and 8 bits, as many as bf16. */
+static __device__ inline float trial_value(unsigned i)
+{
+    i = (i ^ i >> 16) * 0x85ebca6bu;
+    i = (i ^ i >> 13) * 0xc2b2ae35u;
+    i ^= i >> 16;
+    const float size = ldexpf(1 + (float)(i & 127) / 128, -(int)(i >> 7 & 0xffff) % 12);
+    return i >> 31 ? -size : size;
+}
+
+/* Fills n elements, rows of `in`, whose second half repeats the first, times `sign`. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) trial_fill(T *p, size_t n, int in, unsigned seed, float sign)
+{
+    const size_t half = (size_t)in / 2;
+    for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < n; i += gridDim.x * (size_t)THREADS) {
+        const size_t column = i % (size_t)in, at = i / (size_t)in * half + (column < half ? column : column - half);
+        cuda_store(p + i, (column < half ? 1 : sign) * trial_value((unsigned)at * 0x9e3779b1u + seed));
+    }
+}
+
+/* Adds a hash of the bits of y [rows][out] to *digest, the same in every order of threads. */
+template <typename Y>
+static __global__ void __launch_bounds__(THREADS) trial_digest(matmul_spec p, const Y *y, unsigned long long *digest)
+{
+    unsigned long long sum = 0;
+    const size_t n = (size_t)p.rows * (size_t)p.out;
+    for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < n; i += gridDim.x * (size_t)THREADS) {
+        const float value = cuda_float(y[i / (size_t)p.out * (size_t)p.y_stride + i % (size_t)p.out]);
+        unsigned long long h = (i + 1) * 0x9e3779b97f4a7c15ull ^ (unsigned long long)__float_as_uint(value);
+        h = (h ^ h >> 30) * 0xbf58476d1ce4e5b9ull;
+        h = (h ^ h >> 27) * 0x94d049bb133111ebull;
+        sum += h ^ h >> 31;
+    }
+    for (int i = 16; i > 0; i /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
+    if (threadIdx.x % 32 == 0) atomicAdd(digest, sum);
+}
+
+/* Holds the stream for some 0.2 milliseconds, in which a host launches what is timed. */
+static __global__ void trial_hold(void)
+{
+    const long long start = clock64();
+    while (clock64() - start < 400000) continue;
+}
+
+/* Cuts the operands from `base`; returns their bytes. */
+static size_t trial_lay_out(const cuda_device *d, const matmul_spec *p, char *base, trial *t)
+{
+    const size_t size = d->bf16 && !p->f32 ? sizeof(bf16) : sizeof(float);
+    const size_t y_size = d->bf16 && !p->y_f32 ? sizeof(bf16) : sizeof(float);
+    size_t used = 0;
+    t->y_bytes = (size_t)p->rows * (size_t)p->y_stride * y_size;
+    t->x = arena_carve(base, &used, (size_t)p->rows * (size_t)p->in, size);
+    t->weight = arena_carve(base, &used, (size_t)p->out * (size_t)p->in, size);
+    t->bias = arena_carve(base, &used, (size_t)p->out, y_size);
+    t->digest = (unsigned long long *)arena_carve(base, &used, CANDIDATES, sizeof *t->digest);
+    t->y = arena_carve(base, &used, 1, t->y_bytes);
+    return used;
+}
+
+/* Frees a large trial's memory; that of small ones serves the next. */
+static void trial_close(cuda_device *d, trial *t, size_t kept)
+{
+    for (int i = 0; i <= CANDIDATES; i++)
+        if (t->event[i]) (void)cudaEventDestroy(t->event[i]);
+    if (d->trial_bytes <= kept) return;
+    cuda_free(&d->base, d->trial);
+    d->trial = NULL;
+    d->trial_bytes = 0;
+}
+
+/* Returns 0 if there is not enough memory, which is no failure. */
+static int trial_open(cuda_device *d, const matmul_spec *p, trial *t)
+{
+    *t = {};
+    const size_t bytes = trial_lay_out(d, p, NULL, t);
+    if (bytes > d->trial_most) return 0;
+    if (bytes > d->trial_bytes) {
+        trial_close(d, t, 0);
+        if (cuda_alloc(&d->base, bytes, &d->trial, NULL) != MAR_OK) return 0;
+        d->trial_bytes = bytes;
+    }
+    trial_lay_out(d, p, (char *)d->trial, t);
+    for (int i = 0; i <= CANDIDATES; i++)
+        if (cudaEventCreate(&t->event[i]) != cudaSuccess) {
+            (void)cudaGetLastError(); /* clears it */
+            return 0;
+        }
+    return 1;
+}
+
+template <typename X, typename Y> static void trial_start(cuda_queue *c, const matmul_spec *p, const trial *t)
+{
+    const unsigned blocks = 4 * (unsigned)c->device->multiprocessors;
+    cuda_launch(c, trial_fill<X>, blocks, THREADS, 0, (X *)t->x, (size_t)p->rows * (size_t)p->in, p->in, 1u, 1.0f);
+    cuda_launch(c, trial_fill<X>, blocks, THREADS, 0, (X *)t->weight, (size_t)p->out * (size_t)p->in, p->in, 2u, -1.0f);
+    cuda_ok(c, cudaMemsetAsync(t->bias, 0, (size_t)((char *)t->y - (char *)t->bias), c->stream),
+            "clearing"); /* digests */
+}
+
+/* Has the algorithm compute the product on y of zeros, and digests the result. Returns whether it can. */
+template <typename Y> static int trial_run(cuda_queue *c, const struct cuda_matmul *m, const trial *t, int i)
+{
+    const unsigned blocks = 4 * (unsigned)c->device->multiprocessors;
+    if (!cuda_ok(c, cudaMemsetAsync(t->y, 0, t->y_bytes, c->stream), "clearing") ||
+        library_matmul(c, m, t->x, t->weight, t->bias, t->y) != CUBLAS_STATUS_SUCCESS)
+        return 0;
+    cuda_launch(c, trial_digest<Y>, blocks, THREADS, 0, m->spec, (const Y *)t->y, t->digest + i);
+    return 1;
+}
+
+/* Sets can[i] of those of the n algorithms that are candidates, and returns how many these are. */
+static int trial_compare(cuda_queue *c, const struct cuda_matmul *m, const trial *t,
+                         const cublasLtMatmulHeuristicResult_t *found, int n, int *can)
+{
+    const int from_f32 = !c->device->bf16 || m->spec.f32, to_f32 = !c->device->bf16 || m->spec.y_f32;
+    unsigned long long digest[CANDIDATES];
+    int first = n, count = 0;
+    if (from_f32)
+        trial_start<float, float>(c, &m->spec, t);
+    else
+        trial_start<bf16, bf16>(c, &m->spec, t);
+    for (int i = 0; i < n && cuda_live(c); i++) {
+        struct cuda_matmul tried = *m;
+        tried.algo = found[i].algo;
+        can[i] = found[i].state == CUBLAS_STATUS_SUCCESS &&
+                 (to_f32 ? trial_run<float>(c, &tried, t, i) : trial_run<bf16>(c, &tried, t, i));
+        if (can[i] && i < first) first = i;
+    }
+    cuda_ok(c, cudaMemcpyAsync(digest, t->digest, sizeof digest, cudaMemcpyDeviceToHost, c->stream), "downloading");
+    if (!cuda_ok(c, cudaStreamSynchronize(c->stream), "trying algorithms")) return 0;
+    for (int i = first; i < n; i++) count += can[i] = can[i] && digest[i] == digest[first];
+    return count;
+}
+
+/* Times the candidates once and lowers their least times. Returns the milliseconds of all, 0 after a failure. */
+static double trial_time(cuda_queue *c, const struct cuda_matmul *m, const trial *t,
+                         const cublasLtMatmulHeuristicResult_t *found, int n, int *can, double *least)
+{
+    float all = 0;
+    cuda_launch(c, trial_hold, 1, 1, 0);
+    int fine = cuda_ok(c, cudaEventRecord(t->event[0], c->stream), "timing a product");
+    for (int i = 0; i < n && fine; i++) {
+        struct cuda_matmul tried = *m;
+        tried.algo = found[i].algo;
+        if (can[i] && library_matmul(c, &tried, t->x, t->weight, t->bias, t->y) != CUBLAS_STATUS_SUCCESS) can[i] = 0;
+        fine = cuda_ok(c, cudaEventRecord(t->event[i + 1], c->stream), "timing a product");
+    }
+    fine = fine && cuda_ok(c, cudaEventSynchronize(t->event[n]), "timing a product");
+    for (int i = 0; i < n && fine; i++) {
+        float ms = 0;
+        fine = cuda_ok(c, cudaEventElapsedTime(&ms, t->event[i], t->event[i + 1]), "timing a product");
+        if (ms < least[i]) least[i] = ms;
+        all += ms;
+    }
+    return fine ? all : 0;
+}
+
+/* Takes the fastest of the n algorithms that compute what the first does. The device's `tuning` is locked. */
+static void tune(cuda_queue *c, struct cuda_matmul *m, const cublasLtMatmulHeuristicResult_t *found, int n)
+{
+    cuda_device *d = c->device;
+    enum { KEPT = 64 << 20 }; /* bytes of a trial's memory that is kept for the next */
+    trial t;
+    int can[CANDIDATES] = {}, best = 0;
+    double least[CANDIDATES], all = 0;
+    if (trial_open(d, &m->spec, &t) && trial_compare(c, m, &t, found, n, can) > 1) {
+        for (int i = 0; i < n; i++) least[i] = INFINITY;
+        for (int round = 0; round < ROUNDS && all < product_ms && cuda_live(c); round++)
+            all += trial_time(c, m, &t, found, n, can, least);
+        while (!can[best] && best < n - 1) best++;
+        for (int i = best; i < n; i++)
+            if (can[i] && least[i] < least[best]) best = i;
+        if (cuda_live(c) && can[best]) {
+            m->algo = found[best].algo;
+            (void)__atomic_fetch_add(&d->base.tuned, 1, __ATOMIC_RELAXED);
+            (void)__atomic_fetch_add(&d->base.tuned_otherwise, best != 0, __ATOMIC_RELAXED);
+        }
+        (void)__atomic_fetch_add(&d->base.tuning_ns, (long long)(1e6 * all), __ATOMIC_RELAXED);
+    }
+    trial_close(d, &t, KEPT);
+}
+
+/* CUBLAS_STATUS_NOT_SUPPORTED if cuBLASLt has no algorithm. Asks for several, and times them, if `timed`. */
+static cublasStatus_t choose(cuda_queue *c, struct cuda_matmul *m, int timed)
 {
     description d;
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t best;
-    int found = 0;
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+    int n = 0;
     const CUcontext before = cuda_switch(c->device->context);
     cublasStatus_t s = describe(c->device, &m->spec, c->workspace, &d); /* as bias, any aligned address will do */
     if (!s) s = cublasLtMatmulPreferenceCreate(&preference);
     if (!s) s = limit(c, preference);
     if (!s)
-        s = cublasLtMatmulAlgoGetHeuristic(c->device->lt, &d.product, &d.weight, &d.x, &d.y, &d.y, preference, 1, &best,
-                                           &found);
+        s = cublasLtMatmulAlgoGetHeuristic(c->device->lt, &d.product, &d.weight, &d.x, &d.y, &d.y, preference,
+                                           timed ? CANDIDATES : 1, found, &n);
     if (preference) (void)cublasLtMatmulPreferenceDestroy(preference);
+    if (!s) s = n > 0 ? found[0].state : CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!s) m->algo = found[0].algo;
+    if (!s && n > 1) tune(c, m, found, n);
     (void)cuda_switch(before);
-    if (!s) s = found > 0 ? best.state : CUBLAS_STATUS_NOT_SUPPORTED;
-    if (!s) m->algo = best.algo;
     return s;
 }
 
-static mar_status make_plan(const cuda_queue *c, const matmul_spec *spec, struct cuda_matmul **out, mar_err *err)
+static mar_status make_plan(cuda_queue *c, const matmul_spec *spec, int timed, struct cuda_matmul **out, mar_err *err)
 {
     struct cuda_matmul *m = (struct cuda_matmul *)calloc(1, sizeof *m);
     if (!m) return err_set(err, MAR_ENOMEM, "out of memory");
     m->spec = *spec;
     m->library = rows_aligned(c->device, spec);
-    cublasStatus_t s = m->library ? choose(c, m) : CUBLAS_STATUS_SUCCESS;
+    cublasStatus_t s = m->library ? choose(c, m, timed) : CUBLAS_STATUS_SUCCESS;
     if (s == CUBLAS_STATUS_NOT_SUPPORTED) m->library = 0, s = CUBLAS_STATUS_SUCCESS;
     if (s) {
         free(m);
@@ -160,17 +380,32 @@ static struct cuda_matmul *look_up(cuda_device *d, const matmul_spec *spec, stru
     return m;
 }
 
-/* Finds the plan for a shape, or makes it, without keeping other queues from theirs meanwhile. */
-static mar_status plan(const cuda_queue *c, const matmul_spec *spec, const struct cuda_matmul **out, mar_err *err)
+/* Makes the plan for a shape, unless another queue is faster. */
+static mar_status add_plan(cuda_queue *c, const matmul_spec *spec, int timed, const struct cuda_matmul **out,
+                           mar_err *err)
 {
     struct cuda_matmul *made = NULL;
-    *out = look_up(c->device, spec, NULL);
-    if (*out) return MAR_OK;
-    const mar_status status = make_plan(c, spec, &made, err);
+    const mar_status status = make_plan(c, spec, timed, &made, err);
     if (status != MAR_OK) return status;
     *out = look_up(c->device, spec, made);
-    if (*out != made) free(made); /* another queue was faster */
+    if (*out != made) free(made);
     return MAR_OK;
+}
+
+/* Finds the plan for a shape, or makes it, without keeping other queues from theirs meanwhile. But one queue times at a
+ * time, and none does inside a recording. */
+static mar_status plan(cuda_queue *c, const matmul_spec *spec, const struct cuda_matmul **out, mar_err *err)
+{
+    cuda_device *d = c->device;
+    *out = look_up(d, spec, NULL);
+    if (*out) return MAR_OK;
+    if (!d->base.tune || cuda_in_recording(c) || !kern_live(&c->base)) return add_plan(c, spec, 0, out, err);
+    (void)pthread_mutex_lock(&d->tuning);
+    *out = look_up(d, spec, NULL);
+    const int timed = (double)__atomic_load_n(&d->base.tuning_ns, __ATOMIC_RELAXED) < 1e6 * device_ms;
+    const mar_status status = *out ? MAR_OK : add_plan(c, spec, timed, out, err);
+    (void)pthread_mutex_unlock(&d->tuning);
+    return status;
 }
 
 /* --- products --------------------------------------------------------------------------------------------- */
@@ -212,17 +447,6 @@ static void simple_matmul(cuda_queue *c, const matmul_spec *p, const void *x, co
     cuda_launch(c, matmul_kernel<X, Y>, dim3(cuda_blocks((size_t)p->rows, TILE), cuda_blocks((size_t)p->out, TILE)),
                 dim3(TILE, TILE), 2 * TILE * (TILE + 1) * sizeof(float), *p, (const X *)x, (const X *)weight,
                 (const Y *)bias, (Y *)y);
-}
-
-static cublasStatus_t library_matmul(cuda_queue *c, const struct cuda_matmul *m, const void *x, const void *weight,
-                                     const void *bias, void *y)
-{
-    const float one = 1, beta = m->spec.add ? 1 : 0;
-    description d;
-    const cublasStatus_t s = describe(c->device, &m->spec, bias, &d);
-    if (s) return s;
-    return cublasLtMatmul(c->device->lt, &d.product, &one, weight, &d.weight, x, &d.x, &beta, y, &d.y, y, &d.y,
-                          &m->algo, c->workspace, c->workspace_bytes, c->stream);
 }
 
 static void matmul(cuda_queue *c, const matmul_spec *spec, const void *x, const void *weight, const void *bias, void *y)

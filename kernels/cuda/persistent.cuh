@@ -28,14 +28,14 @@
 
 /* Nothing of it changes after its creation. */
 struct persistent_head {
-    persistent_args args;    /* without working memory */
-    int pairs;               /* pairs of mmas of a warp; selects the instance of a kernel */
-    unsigned blocks;         /* of the grid */
-    size_t shared_bytes;     /* of a block */
-    void *streamed;          /* the weights that do not stay in shared memory, the last ones */
-    size_t streamed_bytes;   /* of these, at most what an L2 access policy can cover */
-    float kept_in_l2;        /* fraction of them that is set aside in the L2 cache; 0: no policy */
-    void *weights, *floats;  /* the allocations that args points into */
+    persistent_args args;           /* without working memory */
+    int pairs;                      /* pairs of mmas of a warp; selects the instance of a kernel */
+    unsigned blocks;                /* of the grid */
+    size_t shared_bytes;            /* of a block */
+    void *streamed;                 /* the weights that do not stay in shared memory, the last ones */
+    size_t streamed_bytes;          /* of these, at most what an L2 access policy can cover */
+    float kept_in_l2;               /* fraction of them that is set aside in the L2 cache; 0: no policy */
+    void *weights, *floats;         /* the allocations that args points into */
     char description[ERR_TEXT_MAX]; /* how it runs and what was refused, for kern_head_ops.describe */
 };
 

@@ -525,6 +525,20 @@ cudaError_t cudaMemset(void *p, int value, size_t bytes)
 
 /* --- events ------------------------------------------------------------------------------------------------------ */
 
+static bool clock_is_fake;
+static long long fake_clock;
+
+void runtime_fake_clock(bool fake)
+{
+    LOCK();
+    clock_is_fake = fake;
+}
+void runtime_advance(long long nanoseconds)
+{
+    LOCK();
+    fake_clock += nanoseconds;
+}
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     LOCK();
@@ -557,7 +571,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
     CUstream_st *s = stream_of(stream);
     if (!s || !events.count(event) || (s != &legacy && s->device != event->device))
         return runtime_done(cudaErrorInvalidResourceHandle);
-    const auto take = [event] { event->nanoseconds = clock64(); };
+    const auto take = [event] { event->nanoseconds = clock_is_fake ? fake_clock : clock64(); };
     if (s->capture) {
         if (flags & cudaEventRecordExternal) {
             event->stream = &legacy, event->ticket = 0, event->captured = nullptr;

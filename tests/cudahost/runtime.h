@@ -30,6 +30,10 @@ bool runtime_is_current(cudaStream_t stream);
 /* Counts an object of a library, +1 when it is made and -1 when it is freed. */
 void runtime_count(int change);
 
+/* Turns the clock of events to one that only runtime_advance moves, or back to the real one. */
+void runtime_fake_clock(bool fake);
+void runtime_advance(long long nanoseconds);
+
 /* Does the work, or keeps it for later or for a graph. */
 cudaError_t runtime_enqueue(cudaStream_t stream, std::function<void()> work);
 /* Whether [p, p + bytes) lies in one allocation of the device. */

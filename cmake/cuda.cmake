@@ -29,8 +29,12 @@ find_package(Threads REQUIRED)
 set(MAR_CUDA_LIBRARIES ${MAR_CUDART} ${MAR_CUBLASLT} Threads::Threads ${CMAKE_DL_LIBS} rt stdc++)
 
 # Machine code for Ampere, Ada and Hopper, and PTX for what comes later. A GPU of the same generation as one before it in
-# the list gets its machine code from that one's PTX, which need not be made again.
-set(MAR_CUDA_ARCHITECTURES "80;89;90a;90-virtual" CACHE STRING "compute capabilities; N-virtual: PTX for later ones")
+# the list gets its machine code from that one's PTX, which need not be made again. $CUDAARCHS is CMake's variable for it.
+set(architectures "80;89;90a;90-virtual")
+if(DEFINED ENV{CUDAARCHS})
+  set(architectures "$ENV{CUDAARCHS}")
+endif()
+set(MAR_CUDA_ARCHITECTURES "${architectures}" CACHE STRING "compute capabilities; N-virtual: PTX for later ones")
 set(MAR_CUDA_FLAGS -std=c++17 -O3 -Xptxas -v -Werror all-warnings
     -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden,-O2 -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include)
 foreach(architecture ${MAR_CUDA_ARCHITECTURES})

@@ -188,10 +188,11 @@ static void report_race(const device_thread *t, uint32_t code, bool writes, cons
 /* --- accesses ---------------------------------------------------------------------------------------------------- */
 
 /* What happened before epoch `since` was of another block's shared memory. */
-static void touch(cell *c, uint32_t since, const device_thread *t, uint32_t code, bool writes, bool atomic,
-                  const char *memory, size_t offset)
+static void touch(cell *c, uint32_t since, const device_thread *t, const access &now, bool writes, const char *memory,
+                  size_t offset)
 {
-    const access now = {this_moment(t, atomic), code};
+    const uint32_t code = now.code;
+    const bool atomic = now.when.atomic;
     access *const all[] = {&c->write, &c->read, &c->other_read};
     for (access *a : all)
         if (a->when.epoch < since) *a = access();
@@ -212,21 +213,41 @@ static void touch(cell *c, uint32_t since, const device_thread *t, uint32_t code
         c->other_read = now; /* best of two warps */
 }
 
+/* The same for `n` cells from `first` on, of `bytes` bytes each. Cells that were alike become alike. */
+static void touch_cells(cell *cells, size_t first, size_t n, size_t bytes, uint32_t since, const device_thread *t,
+                        const access &now, bool writes, const char *memory)
+{
+    cell before, after;
+    for (size_t i = first; i < first + n; i++) {
+        if (i > first && memcmp(&cells[i], &before, sizeof(cell)) == 0) {
+            cells[i] = after;
+            continue;
+        }
+        before = cells[i];
+        touch(&cells[i], since, t, now, writes, memory, bytes * i);
+        after = cells[i];
+    }
+}
+
 static void touch_shared(const device_thread *t, const cudahost_block *b, uintptr_t p, size_t n, uint32_t code,
                          bool writes, bool atomic)
 {
     const size_t offset = p - (uintptr_t)b->shared, bytes = fibre_launch()->shared_bytes;
     const uint32_t since = race_of(b->cluster ? b->cluster->blocks[0] : b)->begin;
     if (offset + n > bytes) fibre_fail(t, "touches byte %zu of %zu bytes of shared memory", offset + n - 1, bytes);
-    for (size_t i = 0; i < n; i++) {
-        cell *c = &race_of(b)->shared[offset + i];
-        if ((!writes || atomic) && c->write.when.epoch < since) {
-            report(t, code, 0, "reads byte %zu of shared memory, which nobody has written", offset + i);
-            return;
-        }
-        touch(c, since, t, code, writes, atomic, "shared memory", offset + i);
-    }
+    cell *cells = race_of(b)->shared;
+    if (!writes || atomic)
+        for (size_t i = offset; i < offset + n; i++)
+            if (cells[i].write.when.epoch < since) {
+                report(t, code, 0, "reads byte %zu of shared memory, which nobody has written", i);
+                return;
+            }
+    touch_cells(cells, offset, n, 1, since, t, {this_moment(t, atomic), code}, writes, "shared memory");
 }
+
+/* The allocation last touched, and its cells; addresses are not used again. */
+static uintptr_t last_first;
+static cell *last_cells;
 
 static void touch_global(const device_thread *t, uintptr_t first, size_t bytes, uintptr_t p, size_t n, uint32_t code,
                          bool writes, bool atomic)
@@ -234,10 +255,14 @@ static void touch_global(const device_thread *t, uintptr_t first, size_t bytes, 
     if (p + n > first + bytes)
         fibre_fail(t, "touches %zu bytes behind an allocation of %zu", p + n - first - bytes, bytes);
     if (n < 2) return;
-    cell *&cells = global[first];
-    if (!cells) cells = map_cells(bytes / 2 + 1);
-    for (size_t i = (p - first) / 2; i <= (p - first + n - 1) / 2; i++)
-        touch(&cells[i], launch_epoch, t, code, writes, atomic, "an allocation", 2 * i);
+    if (first != last_first) {
+        cell *&cells = global[first];
+        if (!cells) cells = map_cells(bytes / 2 + 1);
+        last_cells = cells, last_first = first;
+    }
+    const size_t i = (p - first) / 2;
+    touch_cells(last_cells, i, (p - first + n - 1) / 2 - i + 1, 2, launch_epoch, t, {this_moment(t, atomic), code},
+                writes, "an allocation");
 }
 
 extern "C" const char __executable_start, _end;
@@ -253,8 +278,13 @@ static void note(const void *address, size_t n, bool writes, bool atomic, bool i
     if (!t || n == 0) return;
     const uintptr_t p = (uintptr_t)address;
     const uint32_t code = (uint32_t)((uintptr_t)return_address - code_base);
+    static uintptr_t first; /* the allocation last touched; addresses are not used again */
+    static size_t bytes;
+    if (p - first < bytes && !is_volatile && !atomic) return touch_global(t, first, bytes, p, n, code, writes, false);
     const cudahost_block *b = t->block;
     const device_launch *l = fibre_launch();
+    if (!b->cluster && !is_volatile && within(p, b->shared, l->shared_bytes))
+        return touch_shared(t, b, p, n, code, writes, atomic);
     uintptr_t bottom, top;
     fibre_stack_range(&bottom, &top);
     if (p >= bottom && p < top) return;
@@ -275,8 +305,6 @@ static void note(const void *address, size_t n, bool writes, bool atomic, bool i
         within(p, t->block->warps.data(), t->block->warps.size() * sizeof(device_warp)) ||
         within(p, l->call, l->call->bytes))
         return;
-    static uintptr_t first; /* the allocation last touched; addresses are not used again */
-    static size_t bytes;
     if (within(p, (void *)first, bytes) || runtime_device_range(address, &first, &bytes)) {
         if (is_volatile || atomic) synchronize(t, p, writes);
         if (!is_volatile) touch_global(t, first, bytes, p, n, code, writes, atomic);
@@ -371,6 +399,7 @@ static void memory_ends(void *p)
     if (cells == global.end() || !runtime_device_range(p, &first, &bytes)) return;
     munmap(cells->second, (bytes / 2 + 1) * sizeof(cell) + 1);
     global.erase(cells);
+    last_first = 0;
 }
 
 static const race_hooks hooks = {block_begins,  block_ends, launch_ends,   block_syncs,

@@ -545,6 +545,12 @@ __global__ static void race(int which, float *y, unsigned *count, const float *h
     }
     if (which == 17 && i == 0) s[1] = 2; /* of many readers, one in the writer's warp */
     if (which == 17 && i == 33) v = s[1];
+    if (which == 18 || which == 19) { /* the last part only of what is then read */
+        if (which == 18 && i == 1) ((unsigned char *)s)[3] = 1;
+        if (which == 19 && i == 1) ((bf16 *)y)[2 * n * b + 1] = __float2bfloat16(1);
+        v = __shfl_xor_sync(~0u, v, 1);
+        if (i == 8) v += which == 18 ? s[0] : y[n * b];
+    }
     if (which != 8 && which != 9 && which != 10) y[b * n + i] = v;
 }
 static void make_race(int which)
@@ -567,7 +573,7 @@ static void test_races(void **)
 {
     for (int good : {1, 5, 10, 12, 13, 15}) assert_fine(make_race, good);
     if (!cudahost_race) return;
-    for (int bad : {0, 2, 3, 4, 6, 8, 9, 14, 16, 17}) assert_found(make_race, bad, "race: it ");
+    for (int bad : {0, 2, 3, 4, 6, 8, 9, 14, 16, 17, 18, 19}) assert_found(make_race, bad, "race: it ");
     assert_found(make_race, 7, "which nobody has written");
     assert_found(make_race, 11, "not the device's");
     assert_found(make_race, 20, "shared memory");

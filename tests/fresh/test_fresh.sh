@@ -18,6 +18,7 @@ if [ "$1" != --inside ]; then in_namespaces "$0" "$1" "$2" "${3---quick release 
 source_dir=$2 work=$3 arguments=$4 clone=/root/libmar
 make_root
 make_clone
+if [ -n "$arguments" ]; then variables+=(CUDAARCHS=90a); fi # how all are compiled is the same, and seen outside
 in_clone=(chroot "$root" env -i "${variables[@]}" sh -c "cd $clone && exec sh -c \"\$1\"" sh)
 
 # readme_command N: of the section Start, without its comment

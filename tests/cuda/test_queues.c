@@ -694,8 +694,8 @@ static void *use_second_device(void *arg)
     if (k->core->linear_plan(k, l, LINEAR_ROWS, &err) != MAR_OK ||
         k->core->attention_plan(k, 16, 16, 2, 64, 3 * 128, 3 * 128, &err) != MAR_OK ||
         k->head->plan(k, head.net, 2 * FEW, &err) != MAR_OK ||
-        k->conv->plan(k, conv, c->height, c->width, &err) != MAR_OK ||
-        k->conv->group_norm_plan(k, c->height * c->width, 24, &err) != MAR_OK)
+        k->conv->plan(k, conv, 1, c->height, c->width, &err) != MAR_OK ||
+        k->conv->group_norm_plan(k, 1, c->height * c->width, 24, &err) != MAR_OK)
         return "a plan fails";
     diff_head_free(&head);
     d->conv->free(d, conv);

@@ -348,10 +348,18 @@ static void tilts_are_the_best(void **state)
             const long double best = best_theta(&g, log_c);
             if (best == 0 || (log_c > 0 && tilt_at(&g, log_c, best).candidates < -13.7)) {
                 empty += r.empty;
-                if (best == 0 && !r.empty) fail_msg("family %d case %d size %d log_c %g theta %g: slope %Lg %Lg",family,(int)n,g.size,log_c,r.theta,tilt_at(&g,log_c,r.theta).slope,tilt_at(&g,log_c,ldexpl(1,40)).slope);
+                if (best == 0 && !r.empty)
+                    fail_msg("family %d case %d size %d log_c %g theta %g: slope %Lg %Lg", family, (int)n, g.size,
+                             log_c, r.theta, tilt_at(&g, log_c, r.theta).slope,
+                             tilt_at(&g, log_c, ldexpl(1, 40)).slope);
                 continue;
             }
-            if (r.empty) fail_msg("family %d case %d size %d log_c %g theta %g best %Lg: cand %Lg slope %Lg, at k %Lg %Lg evals %d bound %g",family,(int)n,g.size,log_c,r.theta,best,tilt_at(&g,log_c,best).candidates,tilt_at(&g,log_c,best).slope,tilt_at(&g,log_c,r.theta).slope,tilt_at(&g,log_c,ldexpl(1,40)).slope,r.evaluations,kern_log_mass_bound(&r,r.theta));
+            if (r.empty)
+                fail_msg("family %d case %d size %d log_c %g theta %g best %Lg: cand %Lg slope %Lg, at k %Lg %Lg evals "
+                         "%d bound %g",
+                         family, (int)n, g.size, log_c, r.theta, best, tilt_at(&g, log_c, best).candidates,
+                         tilt_at(&g, log_c, best).slope, tilt_at(&g, log_c, r.theta).slope,
+                         tilt_at(&g, log_c, ldexpl(1, 40)).slope, r.evaluations, kern_log_mass_bound(&r, r.theta));
             if (best < ldexpl(1, -57)) continue; /* as good as p */
             tilted++;
             const long double loss = tilt_at(&g, log_c, r.theta).candidates - tilt_at(&g, log_c, best).candidates;
@@ -362,7 +370,7 @@ static void tilts_are_the_best(void **state)
     print_message("%ld searches, %.2f evaluations each, at most %ld; %ld tilts, %ld empty\n", searches,
                   (double)evaluations / (double)searches, most, tilted, empty);
     assert_true(tilted > searches / 3 && empty > 100);
-    assert_true(evaluations < 8 * searches);
+    assert_true(2 * evaluations < 11 * searches);
 }
 
 /* Where nothing is left of [p - c q]+, or nothing that p would ever draw, the replacement is a draw from p. */

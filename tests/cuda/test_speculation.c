@@ -220,13 +220,13 @@ static void decides_as_the_cpu_does(void **state)
     }
 }
 
-/* Nothing is accepted, and a c above 1 leaves so little of the residual that most replacements are tilted candidates,
+/* Nothing is accepted, and a c above 1 leaves so little of the residual that many replacements are tilted candidates,
  * which all warps of a block try together. The lowest kept one wins, as on the CPU, which tries them one by one. */
 static void replaces_as_the_cpu_does(void **state)
 {
     (void)state;
     enum { TOKENS = 6, WINDOW = 3 };
-    const kern_gaussian_rule rule = {.temper = 1, .path_accept = -1e9, .path_scale = 1};
+    const kern_gaussian_rule rule = {.temper = 1, .path_accept = -1e9, .path_scale = 0.1};
     float x[2][TOKENS * CHANNELS];
     diff_speculation_stats stats[2];
     for (int cuda = 0; cuda < 2; cuda++) {
@@ -240,7 +240,7 @@ static void replaces_as_the_cpu_does(void **state)
     const int others = count_others(x[1], x[0], TOKENS, 1e-3);
     print_message("%ld rejected, %ld and %ld tries, %d tokens others\n", stats[0].rejected, stats[0].tries,
                   stats[1].tries, others);
-    assert_true(stats[0].tries > 16 * stats[0].rejected);
+    assert_true(stats[0].tries > 8 * stats[0].rejected);
     assert_true(others <= 1);
     assert_true(stats[1].tries == stats[0].tries || others);
 }

@@ -68,7 +68,7 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
     w->tempered_p = arena_carve(base, &used, rows * c, f);
     w->tempered_q = arena_carve(base, &used, rows * c, f);
     w->draft_index = arena_carve(base, &used, conditions * rows, i);
-    w->left = arena_carve(base, &used, 2, i);
+    w->left = arena_carve(base, &used, KERN_LEFT, i);
     w->count = arena_carve(base, &used, 1, sizeof *w->count);
     s->schedule = NULL;
     return used;

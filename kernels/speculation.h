@@ -24,6 +24,9 @@ typedef struct {
     unsigned long long tries;             /* candidates drawn for the replacements of rejected proposals */
 } kern_speculation_count;
 
+/* An entry of kern_speculation.left: the unfinished tokens; the highest step index of them, when slots were last given
+ * out; how many tokens got a slot after the first ones. */
+enum { KERN_LEFT_TOKENS, KERN_LEFT_INDEX, KERN_LEFT_TAKEN, KERN_LEFT };
 /* An entry of kern_speculation.evaluated: a state, the head's prediction of x0 there, and the variance fraction. */
 enum { KERN_EVALUATED_STATE, KERN_EVALUATED_X0, KERN_EVALUATED_FRACTION, KERN_EVALUATED };
 /* An entry of kern_speculation.secant: the ratio r, and the two sums whose quotient it is. */
@@ -38,7 +41,7 @@ struct kern_speculation {
     int max_steps;           /* the most steps of a call */
     int tokens;              /* of this call, at most group */
     int steps;               /* of this call, at most max_steps */
-    int rounds;              /* the backend's own: rounds begun */
+    int rounds;              /* the backend's own: rounds to begin before it looks who is finished */
     int slots;               /* the backend's own: slots of this round */
     int rows;                /* the backend's own: rows of this round */
     kern_gaussian_rule rule; /* must be exact given the context, which is all noise of the transitions above */
@@ -69,7 +72,7 @@ struct kern_speculation {
     int *x_index;      /* [conditions * R] which state a row of the head reads (CPU) */
     int *mod_index;    /* [conditions * R] which modulation row a row of the head reads */
     int *draft_index;  /* [window][conditions][slots] mod_index for one level of proposals at a time (GPU) */
-    int *left;         /* [2] the unfinished tokens, and how many tokens got a slot after the first ones (GPU) */
+    int *left;         /* [KERN_LEFT] (GPU) */
     float *state;      /* [R][C] a row's state */
     float *mean_p;     /* [R][C] */
     float *log_std_p;  /* [R][C] at temperature 1 */

@@ -4,11 +4,13 @@
  * tries its plain candidates while another one chooses the tilt, and a third one updates the ratio r; then all warps
  * try the tilted candidates, THREADS at a time.
  *
- * There are two ways to run the rounds. With up to PERSISTENT_ROWS rows one launch does all rounds (speculate_kernels):
- * the blocks with tokens and the evaluation of persistent_layers.cuh take turns, and a slot whose token is finished
- * gets the next token. The floor of a round is that of an evaluation (persistent.cu), one barrier more, and the latency
- * of the tokens' turn. With more rows an evaluation by cuBLASLt runs between two small kernels, and now and then the
- * number of unfinished tokens, four bytes, goes to the host. */
+ * A round is: propose (speculate_filter, or a draft), evaluate the head at all rows, walk (speculate_walk). The ways to
+ * evaluate are two, and each brings the loop around these three. With up to PERSISTENT_ROWS rows one launch does all
+ * rounds (speculate_kernel): the blocks with tokens and the evaluation of persistent_layers.cuh take turns, and a slot
+ * whose token is finished gets the next token. The floor of a round is that of an evaluation (persistent.cu), one
+ * barrier more, and the latency of the tokens' turn. With more rows cuBLASLt evaluates between two small kernels,
+ * propose_kernel and walk_kernel, and the host runs the loop (diffusion/speculate.c). It looks who is finished only
+ * when a token can be: until then the rounds are surely needed, and it does not wait for them. */
 #include "kernels/cuda/persistent_layers.cuh"
 
 extern "C" {
@@ -19,9 +21,15 @@ enum {
     THREADS = PERSISTENT_THREADS,
     WARPS = THREADS / 32,
     SCRATCH_BYTES = PERSISTENT_SCRATCH, /* Shared memory of a token's turn: persistent_block.scratch. */
-    PARTS = 8, /* The slots of a round are a multiple of an eighth of the tokens, so products have this many shapes. */
-    /* How often one launch may refill its slots; an estimate from the launches of a round by cuBLASLt. */
-    TURNS = 4,
+    /* Three guesses, each to be measured on a GPU by the time of a call of diff_speculate_sample. */
+    TURNS = 4,         /* How many tokens one launch may have for a slot. Measure at TURNS times the tokens that fit:
+                          with and without speculate_run, a call should take the same time. */
+    PARTS = 8,         /* The slots of a round are a multiple of an eighth of the tokens, so products have this many
+                          shapes. Measure with 4 and 16 at 256 tokens: more shapes cost plans and recordings, fewer
+                          cost rows of finished tokens. */
+    UNSEEN_ROUNDS = 4, /* The most rounds between two looks at who is finished. Measure with 1 and 8 at 65 rows and at
+                          256 tokens: a look costs the launches that the GPU waits for, a round unseen costs rows of
+                          finished tokens. */
 };
 
 /* --- proposals ----------------------------------------------------------------------------------------------- */
@@ -202,7 +210,7 @@ static __device__ void speculate_advance(const kern_speculation &w, int token, i
     atomicAdd(&w.count->accepted, (unsigned long long)accepted);
     atomicAdd(&w.count->rejected, (unsigned long long)rejected);
     atomicAdd(&w.count->tries, (unsigned long long)tries);
-    if (index <= accepted) atomicSub(&w.left[0], 1);
+    if (index <= accepted) atomicSub(&w.left[KERN_LEFT_TOKENS], 1);
 }
 
 /* Moves the slot's token from its first row to the end of its round. out is the head's output for all rows. The state
@@ -238,7 +246,7 @@ static __device__ void speculate_walk(const kern_speculation &w, const float *ou
     __syncthreads();
 }
 
-/* --- up to PERSISTENT_ROWS rows: all rounds in one launch ---------------------------------------------------- */
+/* --- evaluation inside: all rounds in one launch -------------------------------------------------------------- */
 
 typedef struct {
     kern_speculation w;
@@ -252,7 +260,7 @@ static __device__ int speculate_take(const kern_speculation &w, int slot)
     if (token < 0 || w.index[token] >= 0) return token;
     __syncthreads();
     if (threadIdx.x == 0) {
-        const int next = w.slots + atomicAdd(&w.left[1], 1);
+        const int next = w.slots + atomicAdd(&w.left[KERN_LEFT_TAKEN], 1);
         w.slot_token[slot] = next < w.tokens ? next : -1;
     }
     __syncthreads();
@@ -285,7 +293,7 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel
     for (;;) {
         persistent_arrive(a, &f);
         persistent_wait(a, &f);
-        if (fast::load_relaxed((const unsigned *)w.left) == 0)
+        if (fast::load_relaxed((const unsigned *)&w.left[KERN_LEFT_TOKENS]) == 0)
             break; /* nobody changes it before all blocks have arrived in the evaluation */
         if (blockIdx.x == 0 && threadIdx.x == 0) w.count->rounds++;
         speculate_load(a, &f, j, rows, states);
@@ -322,7 +330,7 @@ int cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculatio
     return 1;
 }
 
-/* --- more rows: a round at a time ------------------------------------------------------------------------------ */
+/* --- evaluation by cuBLASLt: the host runs the rounds --------------------------------------------------------- */
 
 /* Draws x_T and all noise, four channels a thread. Index 0, where no noise is added, stands for x_T. */
 static __global__ void start_kernel(kern_speculation w)
@@ -331,8 +339,8 @@ static __global__ void start_kernel(kern_speculation w)
     const int c = i % quads * 4, token = i / quads, index = (int)blockIdx.y;
     if (i == 0 && index == 0) {
         *w.count = {};
-        w.left[0] = w.tokens;
-        w.left[1] = 0;
+        w.left[KERN_LEFT_TOKENS] = w.tokens;
+        w.left[KERN_LEFT_TAKEN] = 0;
     }
     if (token >= w.tokens) return;
     float *to = index ? kern_speculation_noise(&w, token, index) : w.token + (size_t)token * (size_t)w.channels;
@@ -353,25 +361,36 @@ static __global__ void start_kernel(kern_speculation w)
     }
 }
 
+/* The number of rounds in which no token at this step index can be finished, and the one in which it can. */
+static int rounds_until(const kern_speculation *w, int index)
+{
+    return (index + w->window) / w->window;
+}
+
 void cuda_speculate_start(kern_queue *k, kern_speculation *w)
 {
     const unsigned quads = (unsigned)(w->channels + 3) / 4;
-    w->rounds = 0;
+    w->rounds = rounds_until(w, w->steps - 1);
     w->slots = w->tokens;
     cuda_launch(cuda_of(k), start_kernel, dim3(cuda_blocks((size_t)w->tokens * quads, THREADS), (unsigned)w->steps),
                 THREADS, 0, *w);
 }
 
-/* Gives the first slots to the unfinished tokens; by one warp. */
+/* Gives the first slots to the unfinished tokens, and notes their highest step index; by one warp. */
 static __global__ void slots_kernel(kern_speculation w)
 {
-    int slots = 0;
+    int slots = 0, highest = -1;
     for (int first = 0; first < w.tokens; first += 32) {
         const int token = first + (int)threadIdx.x, some = token < w.tokens && w.index[token] >= 0;
         const unsigned votes = __ballot_sync(0xffffffffu, some);
-        if (some) w.slot_token[slots + __popc(votes & ((1u << threadIdx.x) - 1))] = token;
+        if (some) {
+            w.slot_token[slots + __popc(votes & ((1u << threadIdx.x) - 1))] = token;
+            highest = max(highest, w.index[token]);
+        }
         slots += __popc(votes);
     }
+    for (int i = 16; i > 0; i /= 2) highest = max(highest, __shfl_xor_sync(0xffffffffu, highest, i));
+    if (threadIdx.x == 0) w.left[KERN_LEFT_INDEX] = highest;
     for (int slot = slots + (int)threadIdx.x; slot < w.tokens; slot += 32) w.slot_token[slot] = -1;
 }
 
@@ -447,17 +466,25 @@ static void propose_by_draft(cuda_queue *c, const kern_speculation *w, const ker
     }
 }
 
+/* Waits for the rounds begun and gives slots to the tokens that are still unfinished. Returns whether there are any. */
+static int look(cuda_queue *c, kern_speculation *w)
+{
+    int left[KERN_LEFT] = {0};
+    cuda_launch(c, slots_kernel, 1, 32, 0, *w);
+    c->base.core->download(&c->base, left, w->left, sizeof left);
+    if (left[KERN_LEFT_TOKENS] == 0 || c->base.failed != MAR_OK) return 0;
+    w->slots = slots_for(w, left[KERN_LEFT_TOKENS]);
+    const int rounds = rounds_until(w, left[KERN_LEFT_INDEX]);
+    w->rounds = rounds < UNSEEN_ROUNDS ? rounds : UNSEEN_ROUNDS;
+    return 1;
+}
+
 int cuda_speculate_propose(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft)
 {
     cuda_queue *c = cuda_of(k);
     if (!cuda_live(c)) return 0;
-    if ((long)w->rounds++ * w->window >= w->steps) { /* in earlier rounds no token can be finished */
-        int unfinished = 0;
-        k->core->download(k, &unfinished, w->left, sizeof unfinished);
-        if (unfinished == 0 || k->failed != MAR_OK) return 0;
-        w->slots = slots_for(w, unfinished);
-        cuda_launch(c, slots_kernel, 1, 32, 0, *w);
-    }
+    if (w->rounds == 0 && !look(c, w)) return 0;
+    w->rounds--;
     cuda_launch(c, propose_kernel, (unsigned)w->slots, THREADS, SCRATCH_BYTES, *w, draft ? 0 : 1);
     if (draft) propose_by_draft(c, w, draft);
     return w->slots;

@@ -1,8 +1,9 @@
 /* Verifies draft tokens against the target (kernels/gaussian.h); a warp takes a row.
  *
  * Memory is no limit, with 24 bytes a channel. Arithmetic in double takes the time: two exponentials a channel of every
- * row. A rejected row adds half a Box-Muller transform and up to five exponentials a channel of each candidate; a lane
- * computes the channels of its candidate one after the other. */
+ * row. A rejected row adds two more, some evaluations of the tilt's slope, and half a Box-Muller transform a channel of
+ * each candidate; a lane computes the channels of its candidate one after the other. One warp is enough for a row: a
+ * tilted candidate is kept after a few tries, and the other warps of the multiprocessor have rows of their own. */
 #include "kernels/cuda/cuda.h"
 
 extern "C" {

@@ -290,7 +290,7 @@ static long double best_theta(const kern_gaussians *g, double log_c)
 {
     long double low = ldexpl(1, -58), high = ldexpl(1, 40);
     if (!(tilt_at(g, log_c, high).slope > 0)) return 0;
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < 100; i++) {
         const long double middle = sqrtl(low * high);
         *(tilt_at(g, log_c, middle).slope > 0 ? &high : &low) = middle;
     }
@@ -304,7 +304,7 @@ static double spread_at(uint64_t family, uint64_t n, uint32_t i)
     return 2 * kern_uniform_at(&a, KERN_NOISE_VERIFY, 0) - 1;
 }
 
-enum { FAMILIES = 8, TILTS = 4000, WIDEST = 40 };
+enum { FAMILIES = 8, TILTS = 1000, WIDEST = 40 };
 
 /* Laws of many kinds: close and far, narrow and wide, few channels and more than are stored. Returns log c. */
 static double set_family(int family, uint64_t n, float values[4][WIDEST], kern_gaussians *g)
@@ -348,10 +348,10 @@ static void tilts_are_the_best(void **state)
             const long double best = best_theta(&g, log_c);
             if (best == 0 || (log_c > 0 && tilt_at(&g, log_c, best).candidates < -13.7)) {
                 empty += r.empty;
-                if (best == 0 && !r.empty) fail_msg("family %d case %d size %d log_c %g theta %g: slope %Lg %Lg",family,(int)n,g.size,log_c,r.theta,tilt_at(&g,log_c,r.theta).slope,tilt_at(&g,log_c,ldexpl(1,40)).slope);
+                if (best == 0) assert_true(r.empty);
                 continue;
             }
-            if (r.empty) fail_msg("family %d case %d size %d log_c %g theta %g best %Lg: cand %Lg slope %Lg, at k %Lg %Lg evals %d bound %g",family,(int)n,g.size,log_c,r.theta,best,tilt_at(&g,log_c,best).candidates,tilt_at(&g,log_c,best).slope,tilt_at(&g,log_c,r.theta).slope,tilt_at(&g,log_c,ldexpl(1,40)).slope,r.evaluations,kern_log_mass_bound(&r,r.theta));
+            assert_false(r.empty);
             if (best < ldexpl(1, -57)) continue; /* as good as p */
             tilted++;
             const long double loss = tilt_at(&g, log_c, r.theta).candidates - tilt_at(&g, log_c, best).candidates;
@@ -361,8 +361,8 @@ static void tilts_are_the_best(void **state)
         }
     print_message("%ld searches, %.2f evaluations each, at most %ld; %ld tilts, %ld empty\n", searches,
                   (double)evaluations / (double)searches, most, tilted, empty);
-    assert_true(tilted > searches / 3 && empty > 100);
-    assert_true(evaluations < 8 * searches);
+    assert_true(tilted > searches / 3 && empty > 300);
+    assert_true(2 * evaluations < 11 * searches);
 }
 
 /* Where nothing is left of [p - c q]+, or nothing that p would ever draw, the replacement is a draw from p. */

@@ -28,7 +28,7 @@ struct kern_head {
     kern_linear *ada_blocks;     /* [depth*3W][W] act -> act, rows of a modulation row */
     kern_linear *ada_final;      /* [2W][W] act -> f32, the end of a modulation row */
     kern_linear *out;            /* [2C][W] f32 -> f32 */
-    persistent_head *persistent; /* NULL: a persistent kernel cannot run this head (f32, odd shapes) */
+    persistent_head *persistent; /* NULL: no persistent kernel runs this head here: cuda_head_describe */
     mar_err products;            /* without it: what describe says, and why */
 };
 

@@ -30,7 +30,7 @@ struct kern_head {
     kern_linear *out;            /* [2C][W] f32 -> f32; NULL if out_packed is not */
     void *out_packed;            /* its weight as cuda_head_final reads it; NULL: not of this width, or not in bf16 */
     float *out_bias;             /* [2C], with out_packed */
-    persistent_head *persistent; /* NULL: a persistent kernel cannot run this head (f32, odd shapes) */
+    persistent_head *persistent; /* NULL: no persistent kernel runs this head here: cuda_head_describe */
     mar_err products;            /* without it: what describe says, and why */
 };
 

@@ -36,6 +36,8 @@ CUDAHOST_CALL long cudahost_objects(void);
 /* Graphs instantiated, and graphs launched, since the program began. */
 CUDAHOST_CALL long cudahost_instantiated(void);
 CUDAHOST_CALL long cudahost_graph_launches(void);
+/* How many different kernels have been captured in cooperative launches since the last call. */
+CUDAHOST_CALL int cudahost_captured_together(void);
 /* Memory freed while work that is younger was still to be done on any stream, since the program began
  * (MAR_CUDAHOST_LAZY=1). */
 CUDAHOST_CALL long cudahost_hasty_frees(void);

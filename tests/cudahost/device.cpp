@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 
 std::recursive_mutex runtime_mutex;
 
@@ -426,6 +427,15 @@ cudaError_t cudahost_clusters(int *clusters, const void *kernel, const cudaLaunc
     return cudaSuccess;
 }
 
+static std::set<const void *> captured_together;
+int cudahost_captured_together()
+{
+    LOCK();
+    const int kernels = (int)captured_together.size();
+    captured_together.clear();
+    return kernels;
+}
+
 static cudaError_t check_launch(const cudaLaunchConfig_t *c, const void *kernel, device_launch *l)
 {
     const cudaDeviceProp p = runtime_properties();
@@ -459,6 +469,7 @@ static cudaError_t check_launch(const cudaLaunchConfig_t *c, const void *kernel,
         return e;
     const bool fits = blocks <= (size_t)at_once * (size_t)p.multiProcessorCount;
     if (cooperative && !fits) return cudaErrorCooperativeLaunchTooLarge;
+    if (cooperative && captured) captured_together.insert(kernel);
     if (in_cluster > 1 && fits) l->together = true;
     return cudaSuccess;
 }

@@ -11,6 +11,25 @@ enum { WINDOW = 8, LARGE_BATCH = 256, SIZE_LIMIT = 4 << 20 };
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
+static int memory_lacks; /* cJSON had none while it parsed */
+
+static void *allocate(size_t size)
+{
+    void *p = malloc(size);
+    if (!p) memory_lacks = 1;
+    return p;
+}
+
+/* NULL if the text is no JSON, or if memory ran out. */
+static cJSON *parse(const char *text, size_t size)
+{
+    cJSON_InitHooks(&(cJSON_Hooks){allocate, free});
+    memory_lacks = 0;
+    cJSON *record = cJSON_ParseWithLength(text, size);
+    cJSON_InitHooks(NULL);
+    return record;
+}
+
 /* Reads the file as JSON. The caller deletes *out. Returns 0, or 1 with the error printed. */
 static int read_record(const char *path, cJSON **out)
 {
@@ -24,11 +43,13 @@ static int read_record(const char *path, cJSON **out)
         if (ferror(in))
             exit_status = tool_error("%s: %s", path, strerror(errno));
         else if (n < SIZE_LIMIT)
-            *out = cJSON_ParseWithLength(text, n);
+            *out = parse(text, n);
         if (exit_status == 0 && !cJSON_IsObject(*out)) {
             cJSON_Delete(*out);
             *out = NULL;
-            exit_status = tool_error("%s: is no JSON object, expected what mar bench --micro --json wrote", path);
+            exit_status = memory_lacks
+                              ? tool_error("out of memory for %s", path)
+                              : tool_error("%s: is no JSON object, expected what mar bench --micro --json wrote", path);
         }
     }
     if (in) fclose(in);

@@ -180,6 +180,23 @@ static mar_status create_linear(kern_queue *k, int out, int in, const float *wei
     return cuda_linear_create(k, &spec, l, err);
 }
 
+/* Layer norm's affine is folded into shift and scale, which are linear in the condition: with its weight w and bias b,
+ * (n w + b) (1 + scale) + shift = n (1 + scale') + shift', scale' = w (1 + scale) - 1, shift' = b (1 + scale) + shift.
+ */
+static void fold_norm(const float *w, const float *b, size_t width, float *weight, float *bias)
+{
+    float *shift = weight, *scale = weight + width * width;
+    for (size_t i = 0; i < width; i++)
+        for (size_t k = 0; k < width; k++) {
+            shift[i * width + k] += b[i] * scale[i * width + k];
+            scale[i * width + k] *= w[i];
+        }
+    for (size_t i = 0; i < width; i++) {
+        bias[i] += b[i] * (1 + bias[width + i]);
+        bias[width + i] = w[i] * (1 + bias[width + i]) - 1;
+    }
+}
+
 /* The adaLN layers of all blocks as one layer: [depth*3W][W]. */
 static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, kern_head *h, mar_err *err)
 {
@@ -190,6 +207,8 @@ static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, k
     for (int b = 0; b < h->depth; b++) {
         memcpy(weight + (size_t)b * 3 * w * w, spec->blocks[b].ada_weight, 3 * w * w * sizeof *weight);
         memcpy(bias + (size_t)b * 3 * w, spec->blocks[b].ada_bias, 3 * w * sizeof *bias);
+        fold_norm(spec->blocks[b].ln_weight, spec->blocks[b].ln_bias, w, weight + (size_t)b * 3 * w * w,
+                  bias + (size_t)b * 3 * w);
     }
     const int row = (int)(cuda_head_mod_bytes(h) / h->act_size);
     mar_status status = create_linear(k, (int)rows, h->width, weight, bias, 0, row, &h->ada_blocks, err);
@@ -389,7 +408,7 @@ static void prepare(const evaluation *e, residual_norm *n, int b)
     const size_t shared = 64 * sizeof(float);
     n->x = final || n->blocks == 0 ? NULL : e->x;
     n->shift = final ? cuda_mod_final_offset(h) : 3 * (size_t)b * (size_t)h->width * h->act_size;
-    n->ln = final ? NULL : h->block[b].ln;
+    n->ln = NULL; /* folded into the modulation */
     n->u = final ? e->y : e->u;
     if (!c->device->bf16)
         cuda_launch(c, residual_norm_kernel<float, float>, grid, threads, shared, *n);

@@ -2,9 +2,9 @@
  *
  * The floor of a step is the larger of two times. One is that of its sequential weights, 4*depth*W^2 bytes, over the
  * bandwidth of the memory they are in: the shared memory of all multiprocessors, else the L2 cache or memory. The other
- * is that of its barriers: 2*depth + 2 of them, or 3*depth + 2 above persistent_local_rows rows (16; 8 for heads wider
- * than 1024 without clusters). A barrier is an arrival at and a poll of the L2 cache, and a load from there follows it.
- * With a small number of rows the barriers take longer. */
+ * is that of its barriers: 2*depth + 2 of them, or 3*depth + 2 above persistent_local_rows rows (16 a block of a
+ * cluster). A barrier is an arrival at and a poll of the L2 cache, and a load from there follows it. With a small
+ * number of rows the barriers take longer (docs/persistent.md). */
 #include "kernels/cuda/persistent_layers.cuh"
 
 #include <stdlib.h>
@@ -60,9 +60,14 @@ static __device__ __forceinline__ persistent_prediction persistent_load_predicti
     return y;
 }
 
-/* Every block takes the step for all tokens, so that their states need not be exchanged. */
+/* The states of a chain, of the thread's groups of channels. Every block takes the step for all tokens, so that their
+ * states need not be exchanged. */
+typedef struct {
+    float x[PERSISTENT_STATES][4];
+} persistent_states;
+
 static __device__ __forceinline__ void persistent_ddpm_step(const persistent_args &a, persistent_block *f,
-                                                            const persistent_job &j, int step)
+                                                            const persistent_job &j, int step, persistent_states *s)
 {
     const kern_chain_coef coef = j.coef[step];
     float noise[PERSISTENT_STATES][4] = {};
@@ -79,15 +84,14 @@ static __device__ __forceinline__ void persistent_ddpm_step(const persistent_arg
 #pragma unroll
     for (int i = 0; i < PERSISTENT_STATES; i++) {
         if (!persistent_state(a, j, i, &token, &channel)) continue;
-        float *x = f->state + token * a.channels + channel;
         const persistent_prediction y = persistent_load_prediction(a, j, token, channel);
 #pragma unroll
-        for (int n = 0; n < 4; n++) x[n] = kern_chain_next(&coef, x[n], y.eps[n], y.v[n], noise[i][n]);
+        for (int n = 0; n < 4; n++) s->x[i][n] = kern_chain_next(&coef, s->x[i][n], y.eps[n], y.v[n], noise[i][n]);
     }
 }
 
 static __device__ __forceinline__ void persistent_ode_step(const persistent_args &a, persistent_block *f,
-                                                           const persistent_job &j, int step)
+                                                           const persistent_job &j, int step, persistent_states *s)
 {
     const kern_ode_coef coef = j.ode[step];
     float *history = a.history + (size_t)blockIdx.x * (size_t)(PERSISTENT_ROWS * a.channels);
@@ -96,36 +100,49 @@ static __device__ __forceinline__ void persistent_ode_step(const persistent_args
 #pragma unroll
     for (int i = 0; i < PERSISTENT_STATES; i++) {
         if (!persistent_state(a, j, i, &token, &channel)) continue;
-        float *x = f->state + token * a.channels + channel, *data = history + token * a.channels + channel;
+        float *data = history + token * a.channels + channel;
         const persistent_prediction y = persistent_load_prediction(a, j, token, channel);
 #pragma unroll
-        for (int n = 0; n < 4; n++) x[n] = kern_chain_ode_next(&coef, x[n], y.eps[n], &data[n]);
+        for (int n = 0; n < 4; n++) s->x[i][n] = kern_chain_ode_next(&coef, s->x[i][n], y.eps[n], &data[n]);
     }
 }
 
-/* Copy between the job's arrays and the block's own. */
-static __device__ __forceinline__ void persistent_load_state(const persistent_args &a, persistent_block *f,
-                                                             const persistent_job &j)
+/* Copy the states: from the job's arrays, to what persistent_evaluate reads, and back to the job's arrays. */
+static __device__ __forceinline__ void persistent_load_states(const persistent_args &a, const persistent_job &j,
+                                                              persistent_states *s)
 {
     float *history = a.history + (size_t)blockIdx.x * (size_t)(PERSISTENT_ROWS * a.channels);
     int token, channel;
+#pragma unroll
     for (int i = 0; i < PERSISTENT_STATES; i++) {
         if (!persistent_state(a, j, i, &token, &channel)) continue;
         const int at = token * a.channels + channel;
-        *(float4 *)(f->state + at) = *(const float4 *)(j.x + at);
+        const float4 x = *(const float4 *)(j.x + at);
+        s->x[i][0] = x.x, s->x[i][1] = x.y, s->x[i][2] = x.z, s->x[i][3] = x.w;
         if (j.ode) *(float4 *)(history + at) = *(const float4 *)(j.x0 + at);
     }
 }
-static __device__ __forceinline__ void persistent_store_state(const persistent_args &a, const persistent_block *f,
-                                                              const persistent_job &j)
+static __device__ __forceinline__ void persistent_put_states(const persistent_args &a, const persistent_job &j,
+                                                             const persistent_states *s, float *to)
+{
+    int token, channel;
+#pragma unroll
+    for (int i = 0; i < PERSISTENT_STATES; i++)
+        if (persistent_state(a, j, i, &token, &channel))
+            *(float4 *)(to + token * a.channels + channel) =
+                make_float4(s->x[i][0], s->x[i][1], s->x[i][2], s->x[i][3]);
+}
+static __device__ __forceinline__ void persistent_store_states(const persistent_args &a, const persistent_job &j,
+                                                               const persistent_states *s)
 {
     const float *history = a.history + (size_t)blockIdx.x * (size_t)(PERSISTENT_ROWS * a.channels);
+    persistent_put_states(a, j, s, j.x);
+    if (!j.ode) return;
     int token, channel;
     for (int i = 0; i < PERSISTENT_STATES; i++) {
         if (!persistent_state(a, j, i, &token, &channel)) continue;
         const int at = token * a.channels + channel;
-        *(float4 *)(j.x + at) = *(const float4 *)(f->state + at);
-        if (j.ode) *(float4 *)(j.x0 + at) = *(const float4 *)(history + at);
+        *(float4 *)(j.x0 + at) = *(const float4 *)(history + at);
     }
 }
 
@@ -149,20 +166,22 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain
     persistent_block f;
     if (j.steps == 0) return; /* persistent_fits_device only tries whether it starts */
     persistent_begin<PAIRS>(a, &f);
-    persistent_load_state(a, &f, j);
+    persistent_states states;
+    persistent_load_states(a, j, &states);
     for (int s = 0; s < j.steps; s++) {
         const int step = j.steps - 1 - s;
         if ((int)threadIdx.x < rows)
             f.mod[threadIdx.x] = j.mod + ((size_t)s * (size_t)rows + threadIdx.x) * a.mod_bytes;
+        persistent_put_states(a, j, &states, f.state);
         __syncthreads();
         persistent_prefetch_mod(a, j, s + 1, rows);
         persistent_evaluate<PAIRS>(a, &f, rows, j.tokens);
         if (j.ode)
-            persistent_ode_step(a, &f, j, step);
+            persistent_ode_step(a, &f, j, step, &states);
         else
-            persistent_ddpm_step(a, &f, j, step);
+            persistent_ddpm_step(a, &f, j, step, &states);
     }
-    if (blockIdx.x == 0) persistent_store_state(a, &f, j);
+    if (blockIdx.x == 0) persistent_store_states(a, j, &states);
     persistent_end();
 }
 
@@ -188,6 +207,29 @@ void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job
     j.image = job->coef ? cuda_stage(c, job->image, tokens) : NULL;
     j.position = job->coef ? cuda_stage(c, job->position, tokens) : NULL;
     persistent_launch(c, h->persistent, persistent_chains, j);
+}
+
+int persistent_clusters(const cuda_queue *c, int width, int cluster)
+{
+    const unsigned pairs = cuda_blocks((size_t)width, 32 * PERSISTENT_PARTS);
+    int n = 0;
+    if (cluster == 1) return c->device->multiprocessors;
+    if (pairs < 1 || pairs > PERSISTENT_PAIRS) return 0;
+    persistent_head any = {};
+    any.args.cluster = cluster;
+    cudaLaunchAttribute attribute = persistent_cluster(&any);
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)cluster);
+    config.blockDim = dim3(PERSISTENT_THREADS);
+    config.dynamicSmemBytes = c->device->shared_bytes;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    void (*const form)(persistent_args, persistent_job) = persistent_chains[pairs - 1];
+    cudaError_t e =
+        cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes);
+    if (e == cudaSuccess) e = cudaOccupancyMaxActiveClusters(&n, form, &config);
+    if (e != cudaSuccess) cudaGetLastError(); /* not a failure: other kernels do the work */
+    return e == cudaSuccess ? n : 0;
 }
 
 int persistent_fits_device(const cuda_queue *c, const persistent_head *f)
@@ -223,17 +265,18 @@ struct cuda_memory {
     struct cuda_memory *older;
 };
 
-/* Lays the working memory out at `memory` and returns its size in bytes. */
+/* Lays the working memory out at `memory`, which is 128 bytes aligned, and returns its size in bytes. The blocks poll
+ * the word of arrivals: nothing else is in its 128 bytes. */
 static size_t persistent_lay_out(const persistent_head *f, void *memory, persistent_args *a)
 {
     const size_t row = (size_t)a->width * PERSISTENT_ROWS, state = (size_t)a->channels * PERSISTENT_ROWS;
-    a->x = (float4 *)memory;
-    a->u = (uint4 *)((float *)memory + row);
+    a->arrivals = (unsigned *)memory;
+    a->x = (float *)memory + 32;
+    a->u = (uint4 *)(a->x + row);
     a->v = (uint4 *)((bf16 *)a->u + row);
     a->out = (float *)((bf16 *)a->v + row);
     a->history = a->out + 2 * state;
-    a->arrivals = (unsigned *)(a->history + f->blocks * state);
-    return row * (sizeof(float) + 2 * sizeof(bf16)) + (2 + f->blocks) * state * sizeof(float) + sizeof *a->arrivals;
+    return 128 + row * (sizeof(float) + 2 * sizeof(bf16)) + (2 + f->blocks) * state * sizeof(float);
 }
 
 mar_status persistent_plan(cuda_queue *c, const persistent_head *f, mar_err *err)

@@ -1,7 +1,8 @@
-/* A kernel that stays resident on the GPU and evaluates the head with all blocks of its grid together: its memory, its
- * launch, its barriers and its weights. The blocks meet at barriers in global memory; the weights are in shared memory.
- * persistent_layers.cuh has the evaluation itself. Two kernels are built around it: the chain (persistent.cu), and
- * speculation inside the head (speculation.cu). Such a kernel is
+/* A kernel that stays resident on the GPU and evaluates the head with all blocks of its grid together: its launch and
+ * the life of a block. The blocks meet at barriers in global memory; the weights are in shared memory as far as they
+ * fit. persistent_layout.cuh says what lies where, persistent_exchange.cuh what the blocks tell each other,
+ * persistent_layers.cuh has the evaluation itself. docs/persistent.md counts what it does. Two kernels are built around
+ * it: the chain (persistent.cu), and speculation inside the head (speculation.cu). Such a kernel is
  *
  *     template <int PAIRS> static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)
  *         kernel(persistent_args a, my_args m)
@@ -19,92 +20,11 @@
  *     }
  *
  * and is launched by persistent_launch. All threads of all blocks call each of these functions, the same number of
- * times.
- *
- * Columns. The output columns of a product are distributed over the blocks in tiles of 8, the n of mma.m16n8k16. A
- * block has the same columns in every product, so it keeps its columns of the residual stream. */
+ * times. persistent_evaluate overwrites f.state. */
 #ifndef KERNELS_CUDA_PERSISTENT_CUH
 #define KERNELS_CUDA_PERSISTENT_CUH
 
-#include "kernels/cuda/head.h"
-#include "kernels/cuda/ptx.h"
-
-enum {
-    PERSISTENT_THREADS = 256,
-    PERSISTENT_WARPS = PERSISTENT_THREADS / 32,
-    PERSISTENT_PAIRS = 6,     /* the most pairs of mmas of a warp: a block's input must stay in registers */
-    PERSISTENT_CHANNELS = 32, /* the most channels of a token */
-    PERSISTENT_TILES = 8,     /* the most tiles of a block */
-};
-
-/* What a launch gets; all arrays are on the device. The products are numbered: fc1 of residual block b is product 2b,
- * its fc2 is product 2b + 1. The arrays from x on are the queue's working memory, NULL in the head. */
-typedef struct {
-    int width, depth, channels;
-    int tiles;                 /* tiles of a block; the last block may have fewer */
-    int cluster;               /* blocks of a cluster: 1, or 2 where persistent_groups is 1 */
-    int resident;              /* the first `resident` products keep their weights in shared memory */
-    size_t mod_bytes;          /* of a modulation row */
-    size_t mod_final;          /* offset of the final layer's part in a modulation row */
-    const uint4 *weights;      /* [2*depth][W/8][pairs][32] pieces (persistent_layers.cuh); row 8*tile + lane/4 */
-    const float *bias;         /* [2*depth][W] */
-    const float *ln;           /* [depth][2][W] weight, bias */
-    const float *in, *in_bias; /* [W][C], [W] */
-    const float *out_weight, *out_bias; /* [2C][W], [2C] */
-    float4 *x;                          /* [PERSISTENT_ROWS][W] the residual stream */
-    uint4 *u;                           /* [PERSISTENT_ROWS][W] operand of fc1 */
-    uint4 *v;                           /* [PERSISTENT_ROWS][W] operand of fc2 */
-    float *out;                         /* [PERSISTENT_ROWS][2C] eps, variance fraction */
-    float *history;                     /* [blocks][PERSISTENT_ROWS][C] a solver's last x0; each block has a copy */
-    unsigned *arrivals;                 /* arrivals at barriers since the launch */
-} persistent_args;
-
-/* A block's part of the work, and its shared memory. Every thread has this struct; the pointers are to shared memory.
- * [tiles16] is the number of tiles of 16 rows. */
-typedef struct {
-    int first, tiles; /* the block's tiles are first .. first + tiles - 1 */
-    unsigned target;  /* the count of arrivals that completes the next barrier */
-    uint4 *weights;   /* [slices][tiles][pairs][32] */
-    float *sums;      /* [tiles][tiles16][PERSISTENT_WARPS][16*8] partial sums, as in the accumulators */
-    uint4 *inbox;     /* [pairs][PERSISTENT_THREADS] what the cluster's other block writes: persistent_exchange */
-    float4 *moments;  /* [PERSISTENT_WARPS][16] of a row, of a warp's channels: persistent_measure */
-    float *ln;        /* [2][pairs*32] weight and bias of this residual block; zero past the width */
-    float2 *x;        /* [tiles][tiles16][64] the block's columns of the residual stream */
-    float *bias;      /* [2*depth][8*tiles] */
-    float *in;        /* [8*tiles][C + 1] weights, bias */
-    float *state;     /* [PERSISTENT_ROWS][C] */
-    const unsigned char **mod; /* [PERSISTENT_ROWS] modulation rows */
-} persistent_block;
-
-/* Lays out a block's shared memory at `base` and returns its size in bytes. */
-static __host__ __device__ inline size_t persistent_carve(const persistent_args &a, int pairs, int slices,
-                                                          unsigned char *base, persistent_block *f)
-{
-    const size_t tiles = (size_t)a.tiles, channels = (size_t)a.channels;
-    const size_t sums = tiles * PERSISTENT_WARPS * 512,
-                 inbox = a.cluster > 1 ? (size_t)pairs * PERSISTENT_THREADS * 16 : 0;
-    unsigned char *p = base;
-    f->weights = (uint4 *)p;
-    p += (size_t)slices * tiles * (size_t)(pairs * PERSISTENT_WARPS) * 512;
-    f->sums = (float *)p;
-    f->inbox = (uint4 *)(p + sums); /* after the sums of 16 rows; clusters exchange at 16 rows or fewer */
-    p += sums + inbox > PERSISTENT_ROWS / 16 * sums ? sums + inbox : PERSISTENT_ROWS / 16 * sums;
-    f->moments = (float4 *)p;
-    p += PERSISTENT_WARPS * 16 * sizeof(float4);
-    f->ln = (float *)p;
-    p += 2 * (size_t)(pairs * PERSISTENT_WARPS) * 32 * sizeof(float);
-    f->x = (float2 *)p;
-    p += PERSISTENT_ROWS / 16 * tiles * 512;
-    f->bias = (float *)p;
-    p += 2 * (size_t)a.depth * 8 * tiles * sizeof(float);
-    f->in = (float *)p;
-    p += 8 * tiles * (channels + 1) * sizeof(float);
-    f->state = (float *)p;
-    p += PERSISTENT_ROWS * channels * sizeof(float);
-    f->mod = (const unsigned char **)p;
-    p += PERSISTENT_ROWS * sizeof *f->mod;
-    return (size_t)(p - base);
-}
+#include "kernels/cuda/persistent_exchange.cuh"
 
 /* Nothing of it changes after its creation. */
 struct persistent_head {
@@ -139,6 +59,9 @@ static inline cudaLaunchAttribute persistent_l2_policy(const persistent_head *f)
     return policy;
 }
 
+/* persistent.cu: how many clusters of `cluster` blocks the device holds at once, with all of the shared memory each,
+ * for a head of this width. Not all multiprocessors can be in one: clusters do not reach over groups of them. */
+int persistent_clusters(const cuda_queue *c, int width, int cluster);
 /* persistent.cu: whether all blocks can be on the device at once. Asks the driver, then tries a launch that does
  * nothing. */
 int persistent_fits_device(const cuda_queue *c, const persistent_head *f);
@@ -186,25 +109,22 @@ static inline void persistent_launch(cuda_queue *c, const persistent_head *f,
 
 /* Loops without a constant trip count are not unrolled: the kernel has to stay in the instruction cache. */
 
-/* --- barriers -------------------------------------------------------------------------------------------------- */
-
-/* Announces that this block has done its part; does not wait. */
-static __device__ __forceinline__ void persistent_arrive(const persistent_args &a, persistent_block *f)
-{
-    f->target += gridDim.x;
-    __syncthreads();
-    if (threadIdx.x == 0) fast::grid_arrive(a.arrivals);
-}
-
-/* Waits until all blocks have arrived, and until the weights requested one product ago are there. */
-static __device__ __forceinline__ void persistent_wait(const persistent_args &a, persistent_block *f)
-{
-    fast::copy_wait<1>();
-    if (threadIdx.x == 0) fast::grid_wait(a.arrivals, f->target);
-    __syncthreads();
-}
-
 /* --- weights --------------------------------------------------------------------------------------------------- */
+
+/* Whether a product's weights are read from global memory when they are needed. */
+static __device__ __forceinline__ bool persistent_direct(const persistent_args &a, int product)
+{
+    return product >= a.slices;
+}
+
+/* The pieces of a product's weights for the cluster's first tile and the block's first part, in global memory. */
+template <int PAIRS>
+static __device__ __forceinline__ const uint4 *persistent_global_weights(const persistent_args &a,
+                                                                         const persistent_block *f, int product)
+{
+    const size_t tile = (size_t)product * (size_t)(a.width / 8) + (size_t)f->first;
+    return a.weights + (tile * PERSISTENT_PARTS + (size_t)f->part) * (PAIRS * 32);
+}
 
 /* Where the weights of a product lie in shared memory. Products that do not stay take turns in two places. */
 template <int PAIRS>
@@ -212,35 +132,30 @@ static __device__ __forceinline__ uint4 *persistent_slice(const persistent_args 
                                                           int product)
 {
     const int slot = product < a.resident ? product : a.resident + product % 2;
-    return f->weights + (size_t)slot * (size_t)a.tiles * (PAIRS * PERSISTENT_WARPS * 32);
+    return f->weights + (((size_t)slot * (size_t)a.tiles * PERSISTENT_PARTS) >> f->log) * (PAIRS * 32);
 }
 
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_copy_slice(const persistent_args &a, const persistent_block *f,
                                                              int product)
 {
-    const size_t tile = PAIRS * PERSISTENT_WARPS * 32;
-    const uint4 *from = a.weights + ((size_t)product * (size_t)(a.width / 8) + (size_t)f->first) * tile;
+    const int log = 3 - f->log, parts = 1 << log, n = (f->tiles << log) * (PAIRS * 32);
+    const uint4 *from = persistent_global_weights<PAIRS>(a, f, product);
     uint4 *to = persistent_slice<PAIRS>(a, f, product);
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < f->tiles * (int)tile; i += PERSISTENT_THREADS) fast::copy16(to + i, from + i);
+    for (int i = (int)threadIdx.x; i < n; i += PERSISTENT_THREADS) {
+        const int part = i / (PAIRS * 32), rest = i % (PAIRS * 32);
+        fast::copy16(to + i, from + ((part >> log) * PERSISTENT_PARTS + (part & (parts - 1))) * (PAIRS * 32) + rest);
+    }
 }
 
-/* Requests the weights of a product, and at an fc1 its layer norm. They overwrite those of two products before, so call
- * it when these are no longer needed. */
+/* Requests the weights of a product. They overwrite those of two products before, so call it when these are no longer
+ * needed. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_request(const persistent_args &a, const persistent_block *f,
                                                           int product)
 {
-    if (product >= a.resident) persistent_copy_slice<PAIRS>(a, f, product);
-    if (product % 2 == 0) {
-        const float *from = a.ln + (size_t)product * (size_t)a.width;
-#pragma unroll 1
-        for (int i = 4 * (int)threadIdx.x; i < a.width; i += 4 * PERSISTENT_THREADS) {
-            fast::copy16(f->ln + i, from + i);
-            fast::copy16(f->ln + PAIRS * PERSISTENT_WARPS * 32 + i, from + a.width + i);
-        }
-    }
+    if (product >= a.resident && !persistent_direct(a, product)) persistent_copy_slice<PAIRS>(a, f, product);
     fast::copy_commit();
 }
 
@@ -248,23 +163,29 @@ static __device__ __forceinline__ void persistent_request(const persistent_args 
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_begin(const persistent_args &a, persistent_block *f)
 {
-    const int slices = a.resident < 2 * a.depth ? a.resident + 2 : a.resident;
-    persistent_carve(a, PAIRS, slices, (unsigned char *)cuda_shared(), f);
-    f->first = (int)blockIdx.x * a.tiles;
+    persistent_carve(a, PAIRS, (unsigned char *)cuda_shared(), f);
+    const int rank = a.cluster > 1 ? (int)fast::cluster_rank() : 0, pieces = a.chunk * (PERSISTENT_PARTS / a.cluster);
+    f->log = __ffs(a.cluster) - 1;
+    f->first = ((int)blockIdx.x >> f->log) * a.tiles;
     f->tiles = min(a.tiles, a.width / 8 - f->first);
+    f->part = rank * PERSISTENT_PARTS >> f->log;
+    f->column = 8 * f->first + 2 * rank * a.own;
+    f->own = max(0, min(a.own, 4 * f->tiles - rank * a.own));
     f->target = 0;
-    for (int i = a.width + (int)threadIdx.x; i < PAIRS * PERSISTENT_WARPS * 32; i += PERSISTENT_THREADS)
-        f->ln[i] = f->ln[PAIRS * PERSISTENT_WARPS * 32 + i] = 0;
     for (int i = 0; i < a.resident; i++) persistent_copy_slice<PAIRS>(a, f, i);
     persistent_request<PAIRS>(a, f, 0);
     persistent_request<PAIRS>(a, f, 1);
-    const int columns = 8 * f->tiles, from = 8 * f->first;
-    for (int i = (int)threadIdx.x; i < 2 * a.depth * columns; i += PERSISTENT_THREADS)
-        f->bias[i] = a.bias[(size_t)(i / columns) * (size_t)a.width + (size_t)(from + i % columns)];
-    for (int i = (int)threadIdx.x; i < columns * (a.channels + 1); i += PERSISTENT_THREADS) {
-        const int n = i / (a.channels + 1), c = i % (a.channels + 1);
-        f->in[i] = c < a.channels ? a.in[(from + n) * a.channels + c] : a.in_bias[from + n];
+    for (int i = (int)threadIdx.x; i < 2 * a.depth * 2 * f->own; i += PERSISTENT_THREADS) {
+        const int product = i / (2 * f->own), n = i % (2 * f->own);
+        f->bias[2 * product * a.own + n] = a.bias[(size_t)product * (size_t)a.width + (size_t)(f->column + n)];
     }
+    for (int i = (int)threadIdx.x; i < 2 * f->own * (a.channels + 1); i += PERSISTENT_THREADS) {
+        const int n = f->column + i / (a.channels + 1), c = i % (a.channels + 1);
+        f->in[i] = c < a.channels ? a.in[n * a.channels + c] : a.in_bias[n];
+    }
+    /* A product reads 16 rows at a time, and what it makes of those that there are not is never used. */
+    for (int i = (int)threadIdx.x; i < pieces * PAIRS * 64; i += PERSISTENT_THREADS)
+        f->operand[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
 }
 

@@ -1,15 +1,10 @@
 /* The head's layers inside a persistent kernel (persistent.cuh), from the state to eps and the variance fraction.
  *
- * Products. The sum over k is divided among the 8 warps, and the partial sums are added in a fixed order. No row
- * depends on another row, nor on the number of rows.
+ * A product has three stages. Every block brings its parts' channels of the rows into f->operand, as pieces. Its warps
+ * multiply them with the cluster's columns and send the sums to the columns' owners. The cluster meets, and the owners
+ * do the rest. A product takes a.chunk tiles of 16 rows at a time.
  *
- * Pieces. The 16 values of k of a mma may come in any order that both operands share. Two mmas cover 32 channels, of
- * which thread t of a group of four has 8t to 8t + 7. With this order the fragments of both operands are 16-byte pieces
- * of bf16 rows. Operands lie in memory in pieces, [tile of 16 rows][32 channels][half of the rows][lane], and each lane
- * loads its own. The residual stream lies likewise, in two pieces of 4 floats each.
- *
- * Clusters. Where the device has clusters, the blocks of a wide head come in pairs that write to each other's shared
- * memory: see persistent_exchange. */
+ * No row depends on another row, nor on the number of rows. */
 #ifndef KERNELS_CUDA_PERSISTENT_LAYERS_CUH
 #define KERNELS_CUDA_PERSISTENT_LAYERS_CUH
 
@@ -17,323 +12,276 @@
 
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)
 
-/* --- rows and columns ------------------------------------------------------------------------------------------ */
-
-/* Index of the piece of 8 channels, 32*pair + 8*t.., of a row. */
-static __device__ __forceinline__ int persistent_piece(const persistent_args &a, int row, int pair, int t)
-{
-    return ((row >> 4) * (a.width / 32) + pair) * 64 + (row >> 3 & 1) * 32 + (row & 7) * 4 + t;
-}
-/* Index of the first of its two pieces of 4 floats; the second is 32 pieces further. */
-static __device__ __forceinline__ int persistent_piece4(const persistent_args &a, int row, int pair, int t)
-{
-    return ((row >> 4) * (a.width / 32) + pair) * 128 + (row >> 3 & 1) * 64 + (row & 7) * 4 + t;
-}
-
-/* The thread's row among 8. */
-static __device__ __forceinline__ int persistent_group()
-{
-    return (int)(threadIdx.x % 32 / 4);
-}
-/* The thread's t. */
-static __device__ __forceinline__ int persistent_t()
-{
-    return (int)(threadIdx.x % 4);
-}
-/* The warp's first pair of mmas. */
-template <int PAIRS> static __device__ __forceinline__ int persistent_pair()
-{
-    return (int)(threadIdx.x / 32) * PAIRS;
-}
-
-/* Two neighbouring columns of a row. A thread adds up the warps' partial sums of an item. Item i belongs to thread
- * i % PERSISTENT_THREADS in all products. The number of tiles of 16 rows is rounded up to a power of two, 1 <<
- * persistent_rows_log. */
-typedef struct {
-    int row, tile;
-    int column; /* in the tile: 0, 2, 4 or 6 */
-} persistent_item;
-
-static __device__ __forceinline__ int persistent_rows_log(int rows)
-{
-    return rows <= 16 ? 0 : rows <= 32 ? 1 : 2;
-}
-static __device__ __forceinline__ int persistent_items(const persistent_block *f, int rows)
-{
-    return f->tiles << (6 + persistent_rows_log(rows));
-}
-static __device__ __forceinline__ persistent_item persistent_item_of(int rows, int i)
-{
-    const int log = persistent_rows_log(rows), unit = i >> 6;
-    persistent_item e;
-    e.row = (unit & ((1 << log) - 1)) * 16 + (i & 1) * 8 + (i >> 3 & 7);
-    e.tile = unit >> log;
-    e.column = i & 6;
-    return e;
-}
-
-/* Bias plus the partial sums of item i. */
-static __device__ __forceinline__ float2 persistent_sum(const persistent_block *f, const persistent_item &e, int i,
-                                                        int product)
-{
-    const float2 *part = (const float2 *)f->sums + (i >> 6) * (PERSISTENT_WARPS * 64) + (i & 63);
-    float2 y = *(const float2 *)(f->bias + (product * f->tiles + e.tile) * 8 + e.column);
-#pragma unroll
-    for (int w = 0; w < PERSISTENT_WARPS; w++) {
-        y.x += part[w * 64].x;
-        y.y += part[w * 64].y;
-    }
-    return y;
-}
-
-/* Stores an item of the residual stream for this block and for the other blocks. */
-static __device__ __forceinline__ void persistent_publish(const persistent_args &a, const persistent_block *f,
-                                                          const persistent_item &e, int i, float2 x)
-{
-    f->x[i] = x;
-    const int piece_column = f->first + e.tile;
-    float4 *piece = a.x + persistent_piece4(a, e.row, piece_column >> 2, piece_column & 3) + (e.column >> 2) * 32;
-    ((float2 *)piece)[e.column >> 1 & 1] = x;
-}
-
 /* --- products -------------------------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ float persistent_low(uint32_t two)
+/* What a warp multiplies of a chunk: units begin .. end - 1 of tiles * (tiles of 16 rows), all columns of a tile of
+ * rows first. The warps of a part share the units. */
+typedef struct {
+    int part; /* of the block's */
+    int begin, end;
+    int m, tile; /* of unit `begin` */
+} persistent_units;
+
+static __device__ __forceinline__ persistent_units persistent_share(const persistent_args &a, const persistent_block *f,
+                                                                    int m, int rows)
 {
-    return __uint_as_float(two << 16);
-}
-static __device__ __forceinline__ float persistent_high(uint32_t two)
-{
-    return __uint_as_float(two & 0xffff0000u);
-}
-static __device__ __forceinline__ uint32_t persistent_pack(float low, float high)
-{
-    return __bfloat16_as_ushort(__float2bfloat16(low)) | (uint32_t)__bfloat16_as_ushort(__float2bfloat16(high)) << 16;
+    const int warp = (int)threadIdx.x / 32, member = warp & (a.cluster - 1);
+    const int units = f->tiles * min(a.chunk, (rows + 15) / 16 - m);
+    persistent_units n;
+    n.part = warp >> f->log;
+    n.begin = units * member >> f->log;
+    n.end = units * (member + 1) >> f->log;
+    n.m = n.begin / f->tiles;
+    n.tile = n.begin - n.m * f->tiles;
+    return n;
 }
 
-/* The warp's partial sums of the tile of 16 rows number m with the block's columns. u has rows g and g + 8. */
+/* The lane's pieces of a tile's weights. */
+template <int PAIRS>
+static __device__ __forceinline__ void persistent_load_weights(const persistent_args &a, const persistent_block *f,
+                                                               int product, int part, int tile, uint4 (&w)[PAIRS])
+{
+    const int lane = (int)threadIdx.x % 32;
+    if (persistent_direct(a, product)) {
+        const uint4 *from = persistent_global_weights<PAIRS>(a, f, product) + lane;
+        from += (tile * PERSISTENT_PARTS + part) * (PAIRS * 32);
+#pragma unroll
+        for (int p = 0; p < PAIRS; p++) w[p] = __ldg(from + p * 32);
+    } else {
+        const uint4 *from = persistent_slice<PAIRS>(a, f, product) + lane;
+        from += ((tile << (3 - f->log)) + part) * (PAIRS * 32);
+#pragma unroll
+        for (int p = 0; p < PAIRS; p++) w[p] = from[p * 32];
+    }
+}
+
+/* Requests the first weights of a product that are not in shared memory, before a wait. */
+template <int PAIRS>
+static __device__ __forceinline__ void persistent_first_weights(const persistent_args &a, const persistent_block *f,
+                                                                int product, int rows, uint4 (&w)[PAIRS])
+{
+    if (!persistent_direct(a, product)) return;
+    const persistent_units n = persistent_share(a, f, 0, rows);
+    persistent_load_weights<PAIRS>(a, f, product, n.part, n.tile, w);
+}
+
+/* Multiplies the chunk that begins with tile m of 16 rows, and sends the sums. w is of persistent_first_weights. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_multiply(const persistent_args &a, const persistent_block *f,
-                                                           const uint4 (&u)[2][PAIRS], int product, int rows, int m)
+                                                           int product, int m, int rows, uint4 (&w)[PAIRS])
 {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const uint4 *weight = persistent_slice<PAIRS>(a, f, product) + warp * PAIRS * 32 + lane;
-    float4 *sums = (float4 *)f->sums + (m * PERSISTENT_WARPS + warp) * 32 + lane;
+    persistent_units n = persistent_share(a, f, m, rows);
+    const int part = f->part + n.part, used = persistent_used<PAIRS>(a, part);
+    const uint4 *operand = f->operand + n.part * (PAIRS * 64) + (int)threadIdx.x % 32;
+    uint4 u[2][PAIRS];
+    if (m > 0 || !persistent_direct(a, product)) persistent_load_weights<PAIRS>(a, f, product, n.part, n.tile, w);
+    bool fresh = true;
 #pragma unroll 1
-    for (int tile = 0; tile < f->tiles; tile++) {
+    for (int unit = n.begin; unit < n.end; unit++) {
+        if (fresh) {
+#pragma unroll
+            for (int p = 0; p < PAIRS; p++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    u[half][p] = make_uint4(0, 0, 0, 0); /* weights without channels are 0, but 0 times NaN is NaN */
+                    if (p < used) u[half][p] = operand[((n.m << (3 - f->log)) * PAIRS + p) * 64 + half * 32];
+                }
+        }
         float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0}; /* two sums hide the latency of a mma */
 #pragma unroll
         for (int p = 0; p < PAIRS; p++) {
-            const uint4 w = weight[p * 32];
-            const uint32_t a0[4] = {u[0][p].x, u[1][p].x, u[0][p].y, u[1][p].y}, b0[2] = {w.x, w.y};
-            const uint32_t a1[4] = {u[0][p].z, u[1][p].z, u[0][p].w, u[1][p].w}, b1[2] = {w.z, w.w};
+            const uint32_t a0[4] = {u[0][p].x, u[1][p].x, u[0][p].y, u[1][p].y}, b0[2] = {w[p].x, w[p].y};
+            const uint32_t a1[4] = {u[0][p].z, u[1][p].z, u[0][p].w, u[1][p].w}, b1[2] = {w[p].z, w[p].w};
             fast::mma_bf16(even, a0, b0);
             fast::mma_bf16(odd, a1, b1);
         }
-        *sums = make_float4(even[0] + odd[0], even[1] + odd[1], even[2] + odd[2], even[3] + odd[3]);
-        weight += PAIRS * PERSISTENT_WARPS * 32;
-        sums += (PERSISTENT_WARPS * 32) << persistent_rows_log(rows);
+        const int tile = n.tile, row_tile = n.m;
+        fresh = ++n.tile == f->tiles;
+        if (fresh) n.tile = 0, n.m++;
+        if (unit + 1 < n.end) persistent_load_weights<PAIRS>(a, f, product, n.part, n.tile, w);
+        persistent_send(a, f, rows, part, tile, row_tile,
+                        make_float4(even[0] + odd[0], even[1] + odd[1], even[2] + odd[2], even[3] + odd[3]));
     }
 }
 
-/* u = the warp's channels of tile m of 16 rows; zero where there is no row or no channel. */
+/* f->operand = the block's channels of the chunk that begins with tile m of 16 rows, from pieces in global memory. */
 template <int PAIRS>
-static __device__ __forceinline__ void persistent_load_operand(const persistent_args &a, const uint4 *from, int m,
-                                                               int rows, uint4 (&u)[2][PAIRS])
+static __device__ __forceinline__ void persistent_load_operand(const persistent_args &a, const persistent_block *f,
+                                                               const uint4 *from, int m, int rows)
 {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int row = 16 * m + 8 * half + persistent_group();
-        const uint4 *piece = from + persistent_piece(a, row, persistent_pair<PAIRS>(), persistent_t());
-#pragma unroll
-        for (int p = 0; p < PAIRS; p++) {
-            u[half][p] = make_uint4(0, 0, 0, 0);
-            if (row < rows && persistent_pair<PAIRS>() + p < a.width / 32) u[half][p] = __ldcg(piece + p * 64);
-        }
-    }
-}
-
-/* The partial sums of a product whose operand is in global memory. */
-template <int PAIRS>
-static __device__ __forceinline__ void persistent_product(const persistent_args &a, const persistent_block *f,
-                                                          const uint4 *from, int rows, int product)
-{
-    uint4 u[2][PAIRS], next[2][PAIRS];
-    persistent_load_operand<PAIRS>(a, from, 0, rows, u);
+    enum { BATCH = 4 };
+    const int log = 3 - f->log, count = (min(a.chunk, (rows + 15) / 16 - m) << log) * (PAIRS * 64);
 #pragma unroll 1
-    for (int m = 0; 16 * m < rows; m++) {
-        persistent_load_operand<PAIRS>(a, from, m + 1, rows, next);
-        persistent_multiply<PAIRS>(a, f, u, product, rows, m);
+    for (int first = (int)threadIdx.x; first < count; first += BATCH * PERSISTENT_THREADS) {
+        uint4 piece[BATCH];
+        bool some[BATCH];
 #pragma unroll
-        for (int p = 0; p < PAIRS; p++) u[0][p] = next[0][p], u[1][p] = next[1][p];
+        for (int k = 0; k < BATCH; k++) {
+            const int i = first + k * PERSISTENT_THREADS, group = i / (PAIRS * 64), lane = i % 64;
+            const int tile = m + (group >> log), part = f->part + (group & ((1 << log) - 1));
+            const int pair = part * PAIRS + i % (PAIRS * 64) / 64, row = 16 * tile + lane / 32 * 8 + lane % 32 / 4;
+            some[k] = i < count && pair < a.width / 32 && row < rows;
+            if (some[k]) piece[k] = __ldcg(from + (tile * (a.width / 32) + pair) * 64 + lane);
+        }
+#pragma unroll
+        for (int k = 0; k < BATCH; k++)
+            if (some[k]) f->operand[first + k * PERSISTENT_THREADS] = piece[k];
     }
 }
 
 /* --- normalisation --------------------------------------------------------------------------------------------- */
 
-/* Shift and scale of the thread's channels of a row; zero unless `some`. */
+/* Shift and scale of the thread's channels; zero where there are none. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_load_mod(const persistent_args &a, const persistent_block *f, int row,
-                                                           bool some, int block, uint4 (&shift)[PAIRS],
-                                                           uint4 (&scale)[PAIRS])
+                                                           int part, bool some, int block, uint2 (&shift)[PAIRS],
+                                                           uint2 (&scale)[PAIRS])
 {
+    const int used = persistent_used<PAIRS>(a, part), lane = (int)threadIdx.x % PERSISTENT_LANES;
     const bf16 *mod = some ? (const bf16 *)f->mod[row] + (size_t)(3 * block) * (size_t)a.width : NULL;
-    const uint4 *at = (const uint4 *)mod + persistent_pair<PAIRS>() * 4 + persistent_t();
+    const uint2 *at = (const uint2 *)mod + part * PAIRS * 8 + lane;
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
-        shift[p] = scale[p] = make_uint4(0, 0, 0, 0);
-        if (some && persistent_pair<PAIRS>() + p < a.width / 32) {
-            shift[p] = __ldcg(at + p * 4);
-            scale[p] = __ldcg(at + a.width / 8 + p * 4);
+        shift[p] = scale[p] = make_uint2(0, 0);
+        if (some && p < used) {
+            shift[p] = __ldcg(at + p * 8);
+            scale[p] = __ldcg(at + a.width / 4 + p * 8);
         }
     }
 }
 
-/* The thread's channels of a row of the residual stream; zero unless `some`. */
+/* The thread's channels of a row of the residual stream; zero where there are none. */
 template <int PAIRS>
-static __device__ __forceinline__ void persistent_load_x(const persistent_args &a, int row, bool some,
-                                                         float4 (&x)[PAIRS][2])
+static __device__ __forceinline__ void persistent_load_x(const persistent_args &a, int row, int part, bool some,
+                                                         float4 (&x)[PAIRS])
 {
-    const float4 *piece = a.x + persistent_piece4(a, row, persistent_pair<PAIRS>(), persistent_t());
+    const int used = persistent_used<PAIRS>(a, part), lane = (int)threadIdx.x % PERSISTENT_LANES;
+    const float4 *at = (const float4 *)(a.x + row * a.width) + part * PAIRS * 8 + lane;
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
-        x[p][0] = x[p][1] = make_float4(0, 0, 0, 0);
-        if (some && persistent_pair<PAIRS>() + p < a.width / 32) {
-            x[p][0] = __ldcg(piece + p * 128);
-            x[p][1] = __ldcg(piece + p * 128 + 32);
-        }
+        x[p] = make_float4(0, 0, 0, 0);
+        if (some && p < used) x[p] = __ldcg(at + p * 8);
     }
 }
 
-/* f->moments[warp][slot] = sum, squared deviations from the mean, number and mean of the warp's channels of a row. Two
- * passes, because the mean of the residual stream can be far from zero. */
+/* Layer norm of the thread's channels, then * (1 + scale) + shift. `norm` is mean and inverse deviation. */
 template <int PAIRS>
-static __device__ __forceinline__ void persistent_measure(const persistent_args &a, const persistent_block *f,
-                                                          const float4 (&x)[PAIRS][2], int slot)
+static __device__ __forceinline__ void persistent_normalise(const float4 (&x)[PAIRS], const float2 &norm,
+                                                            const uint2 (&shift)[PAIRS], const uint2 (&scale)[PAIRS],
+                                                            uint2 (&u)[PAIRS])
 {
-    const int used = max(0, min(PAIRS, a.width / 32 - persistent_pair<PAIRS>())); /* pairs with channels */
-    float sum = 0, squares = 0;
-#pragma unroll
-    for (int p = 0; p < PAIRS; p++)
-#pragma unroll
-        for (int j = 0; j < 2; j++) sum += (x[p][j].x + x[p][j].y) + (x[p][j].z + x[p][j].w);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    const float mean = used > 0 ? __fdividef(sum, 32.0f * (float)used) : 0;
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
-        const float real = p < used ? 1 : 0;
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const float4 d = make_float4(x[p][j].x - mean, x[p][j].y - mean, x[p][j].z - mean, x[p][j].w - mean);
-            squares += real * ((d.x * d.x + d.y * d.y) + (d.z * d.z + d.w * d.w));
-        }
+        const float y0 = (x[p].x - norm.x) * norm.y * (1 + persistent_low(scale[p].x)) + persistent_low(shift[p].x);
+        const float y1 = (x[p].y - norm.x) * norm.y * (1 + persistent_high(scale[p].x)) + persistent_high(shift[p].x);
+        const float y2 = (x[p].z - norm.x) * norm.y * (1 + persistent_low(scale[p].y)) + persistent_low(shift[p].y);
+        const float y3 = (x[p].w - norm.x) * norm.y * (1 + persistent_high(scale[p].y)) + persistent_high(shift[p].y);
+        u[p] = make_uint2(persistent_pack(y0, y1), persistent_pack(y2, y3));
     }
-    squares += __shfl_xor_sync(0xffffffffu, squares, 1);
-    squares += __shfl_xor_sync(0xffffffffu, squares, 2);
-    if (persistent_t() == 0)
-        f->moments[threadIdx.x / 32 * 16 + (unsigned)slot] = make_float4(sum, squares, 32.0f * (float)used, mean);
 }
 
-/* Two channels: layer norm, then * (1 + scale) + shift. */
-static __device__ __forceinline__ uint32_t persistent_modulate(float x0, float x1, float mean, float inv, float w0,
-                                                               float w1, float b0, float b1, uint32_t shift,
-                                                               uint32_t scale)
+/* --- fc1: v = silu(fc1) ---------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ float persistent_silu(float x)
 {
-    const float y0 = ((x0 - mean) * inv * w0 + b0) * (1 + persistent_low(scale)) + persistent_low(shift);
-    const float y1 = ((x1 - mean) * inv * w1 + b1) * (1 + persistent_high(scale)) + persistent_high(shift);
-    return persistent_pack(y0, y1);
+    return __fdividef(x, 1 + __expf(-x));
 }
 
-/* Normalises and modulates the thread's channels. The warps' moments are merged as in Chan, Golub and LeVeque. */
+/* Multiplies a chunk of fc1 and finishes it. The operand is there after a barrier of the block. */
 template <int PAIRS>
-static __device__ __forceinline__ void
-persistent_normalise(const persistent_args &a, const persistent_block *f, const float4 (&x)[PAIRS][2], int slot,
-                     const uint4 (&shift)[PAIRS], const uint4 (&scale)[PAIRS], uint4 (&u)[PAIRS])
+static __device__ __forceinline__ void persistent_finish_fc1(const persistent_args &a, persistent_block *f, int block,
+                                                             int m, int rows, uint4 (&w)[PAIRS])
 {
-    float sum = 0, squares = 0;
-#pragma unroll
-    for (int w = 0; w < PERSISTENT_WARPS; w++) sum += f->moments[w * 16 + slot].x;
-    const float mean = __fdividef(sum, (float)a.width); /* fast functions are enough: the result is rounded to bf16 */
-#pragma unroll
-    for (int w = 0; w < PERSISTENT_WARPS; w++) {
-        const float4 part = f->moments[w * 16 + slot];
-        squares += part.y + part.z * ((part.w - mean) * (part.w - mean));
+    __syncthreads();
+    persistent_multiply<PAIRS>(a, f, 2 * block, m, rows, w);
+    persistent_meet(a);
+    const int n = persistent_items(a, f, rows);
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < n; i += PERSISTENT_THREADS) {
+        const persistent_item e = persistent_item_of(a, f, m, rows, i);
+        if (e.row >= rows) continue;
+        const float2 y = persistent_sum(a, f, rows, e, i, 2 * block);
+        uint32_t *piece = (uint32_t *)(a.v + persistent_piece(a, e.row, e.column >> 5, e.column >> 3 & 3));
+        piece[e.column >> 1 & 3] = persistent_pack(persistent_silu(y.x), persistent_silu(y.y));
     }
-    const float variance = __fdividef(squares, (float)a.width);
-    const float inv = variance <= FLT_MAX ? rsqrtf(variance + 1e-6f) : NAN; /* as cuda_inverse_deviation */
-    const float4 *weight = (const float4 *)f->ln + persistent_pair<PAIRS>() * 8 + persistent_t() * 2;
-    const float4 *bias = weight + PAIRS * PERSISTENT_WARPS * 8;
-#pragma unroll
-    for (int p = 0; p < PAIRS; p++) {
-        const float4 x0 = x[p][0], x1 = x[p][1], w0 = weight[8 * p], w1 = weight[8 * p + 1];
-        const float4 b0 = bias[8 * p], b1 = bias[8 * p + 1];
-        u[p].x = persistent_modulate(x0.x, x0.y, mean, inv, w0.x, w0.y, b0.x, b0.y, shift[p].x, scale[p].x);
-        u[p].y = persistent_modulate(x0.z, x0.w, mean, inv, w0.z, w0.w, b0.z, b0.w, shift[p].y, scale[p].y);
-        u[p].z = persistent_modulate(x1.x, x1.y, mean, inv, w1.x, w1.y, b1.x, b1.y, shift[p].z, scale[p].z);
-        u[p].w = persistent_modulate(x1.z, x1.w, mean, inv, w1.z, w1.w, b1.z, b1.w, shift[p].w, scale[p].w);
-    }
+    if (16 * (m + a.chunk) < rows) persistent_meet(a);
 }
 
-/* Groups of 8 rows that a block can normalise itself for an fc1; registers are the limit. */
-static __host__ __device__ constexpr int persistent_groups(int pairs)
+/* Rounds whose channels and modulation a thread keeps from one barrier to the next; registers are the limit. */
+static __host__ __device__ constexpr int persistent_kept(int pairs)
 {
-    return pairs <= 4 ? 2 : 1;
+    return pairs <= 3 ? PERSISTENT_ROUNDS : pairs == 4 ? 2 : 1;
 }
 
-/* The most rows that every block, or every cluster, normalises itself. An fc1 of so many rows needs no barrier of the
- * grid between layer norm and product. */
-template <int PAIRS> static __device__ __forceinline__ int persistent_local_rows(const persistent_args &a)
-{
-    return 8 * persistent_groups(PAIRS) * a.cluster;
-}
-
-/* Exchanges normalised rows between the two blocks of a cluster. Of up to 16 rows each block has normalised 8, in u[0].
- * A thread swaps its channels with the thread of the same number in the other block; then u has all 16 rows.
- *
- * A barrier of the grid comes before each exchange: the other block has started and no longer reads its inbox when this
- * block writes there. The cluster's barrier comes after: no block has ended when another block writes to it. */
+/* The operand's place of the thread's channels: of a block's part, in row `at` of the chunk. */
 template <int PAIRS>
-static __device__ __forceinline__ void persistent_exchange(const persistent_block *f, uint4 (&u)[2][PAIRS])
+static __device__ __forceinline__ void persistent_store_operand(const persistent_block *f, int part, int at,
+                                                                const uint2 (&u)[PAIRS])
 {
-    const unsigned rank = fast::cluster_rank();
-    uint4 *inbox = f->inbox + threadIdx.x;
+    const int group = ((at >> 4) << (3 - f->log)) + part;
+    uint2 *piece = (uint2 *)(f->operand + group * (PAIRS * 64) + (at >> 3 & 1) * 32 + (at & 7) * 4);
+    piece += threadIdx.x % PERSISTENT_LANES;
 #pragma unroll
-    for (int p = 0; p < PAIRS; p++) fast::cluster_store(inbox + p * PERSISTENT_THREADS, 1 - rank, u[0][p]);
-    fast::cluster_sync();
-#pragma unroll
-    for (int p = 0; p < PAIRS; p++) {
-        const uint4 mine = u[0][p], other = inbox[p * PERSISTENT_THREADS];
-        u[0][p] = rank == 0 ? mine : other;
-        u[1][p] = rank == 0 ? other : mine;
-    }
+    for (int p = 0; p < PAIRS; p++) piece[p * 128] = u[p];
 }
 
-/* The partial sums of fc1 for at most persistent_local_rows rows. */
+/* For at most persistent_local_rows rows: each block normalises its parts of all rows, in rounds. Round r has rows
+ * row + (r << log). What a thread cannot keep of a round it loads twice. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_local_fc1(const persistent_args &a, persistent_block *f, int block,
                                                             int rows)
 {
-    constexpr int groups = persistent_groups(PAIRS);
-    const bool exchange = groups == 1 && rows > 8;
-    const int row = persistent_group() + (exchange ? 8 * (int)fast::cluster_rank() : 0);
-    uint4 shift[groups][PAIRS], scale[groups][PAIRS], u[2][PAIRS] = {};
-    float4 x[groups][PAIRS][2];
+    constexpr int kept = persistent_kept(PAIRS);
+    const int unit = (int)threadIdx.x / PERSISTENT_LANES, log = f->log + 2, row = unit & ((1 << log) - 1);
+    const int part = f->part + (unit >> log), used = persistent_used<PAIRS>(a, part);
+    uint2 shift[kept][PAIRS], scale[kept][PAIRS], u[kept][PAIRS];
+    float4 x[kept][PAIRS];
+    float2 norm[PERSISTENT_ROUNDS];
+    uint4 w[PAIRS];
 #pragma unroll
-    for (int g = 0; g < groups; g++)
-        persistent_load_mod<PAIRS>(a, f, row + 8 * g, row + 8 * g < rows, block, shift[g], scale[g]);
+    for (int r = 0; r < kept; r++)
+        persistent_load_mod<PAIRS>(a, f, row + (r << log), part, row + (r << log) < rows, block, shift[r], scale[r]);
     persistent_wait(a, f);
 #pragma unroll
-    for (int g = 0; g < groups; g++) persistent_load_x<PAIRS>(a, row + 8 * g, row + 8 * g < rows, x[g]);
+    for (int first = PERSISTENT_ROUNDS - kept; first >= 0; first -= kept) {
+        if (first << log >= rows) continue;
 #pragma unroll
-    for (int g = 0; g < groups; g++)
-        if (8 * g < rows) persistent_measure<PAIRS>(a, f, x[g], row + 8 * g);
-    __syncthreads();
+        for (int r = 0; r < kept; r++) {
+            const int of = row + ((first + r) << log);
+            persistent_load_x<PAIRS>(a, of, part, of < rows, x[r]);
+        }
 #pragma unroll
-    for (int g = 0; g < groups; g++)
-        if (8 * g < rows) persistent_normalise<PAIRS>(a, f, x[g], row + 8 * g, shift[g], scale[g], u[g]);
-    if (exchange) persistent_exchange<PAIRS>(f, u);
-    persistent_multiply<PAIRS>(a, f, u, 2 * block, rows, 0);
+        for (int r = 0; r < kept; r++) {
+            const int of = row + ((first + r) << log);
+            if ((first + r) << log >= rows) continue;
+            const float2 moments = persistent_measure<PAIRS>(x[r], used);
+            if (of < rows) persistent_send_moments(a, f, of, part, moments);
+        }
+    }
+    persistent_meet(a);
+#pragma unroll
+    for (int r = 0; r < PERSISTENT_ROUNDS; r++) {
+        if (row + (r << log) >= rows) continue;
+        norm[r] = persistent_merge<PAIRS>(a, f, row + (r << log));
+        if (r < kept) persistent_normalise<PAIRS>(x[r], norm[r], shift[r], scale[r], u[r]);
+    }
+    persistent_first_weights<PAIRS>(a, f, 2 * block, rows, w); /* not before the wait: registers */
+    __syncthreads();                                           /* the operand takes the place of the moments */
+#pragma unroll 1
+    for (int m = 0; 16 * m < rows; m += a.chunk) {
+#pragma unroll
+        for (int r = 0; r < PERSISTENT_ROUNDS; r++) {
+            const int at = row + (r << log) - 16 * m; /* the row in the chunk */
+            if (at < 0 || at >= 16 * a.chunk || row + (r << log) >= rows) continue;
+            if (r >= kept) {
+                persistent_load_mod<PAIRS>(a, f, row + (r << log), part, true, block, shift[r % kept], scale[r % kept]);
+                persistent_load_x<PAIRS>(a, row + (r << log), part, true, x[r % kept]);
+                persistent_normalise<PAIRS>(x[r % kept], norm[r], shift[r % kept], scale[r % kept], u[r % kept]);
+            }
+            persistent_store_operand<PAIRS>(f, unit >> log, at, u[r % kept]);
+        }
+        persistent_finish_fc1<PAIRS>(a, f, block, m, rows, w);
+    }
 }
 
 /* The same for more rows. They are distributed over the blocks and normalised once: the barrier that takes costs less
@@ -342,112 +290,117 @@ template <int PAIRS>
 static __device__ __forceinline__ void persistent_divided_fc1(const persistent_args &a, persistent_block *f, int block,
                                                               int rows)
 {
+    enum { ROWS = PERSISTENT_THREADS / PERSISTENT_LANES / PERSISTENT_PARTS }; /* at a time */
+    const int unit = (int)threadIdx.x / PERSISTENT_LANES, lane = (int)threadIdx.x % PERSISTENT_LANES;
+    const int slot = unit % ROWS, part = unit / ROWS, used = persistent_used<PAIRS>(a, part);
     const int each = (rows + (int)gridDim.x - 1) / (int)gridDim.x, first = (int)blockIdx.x * each;
     const int end = min(rows, first + each);
+    uint4 w[PAIRS];
     int from = first;
     do {
-        const int row = from + persistent_group();
-        uint4 shift[PAIRS], scale[PAIRS], u[PAIRS];
-        float4 x[PAIRS][2];
-        persistent_load_mod<PAIRS>(a, f, row, row < end, block, shift, scale);
+        const int row = from + slot;
+        uint2 shift[PAIRS], scale[PAIRS], u[PAIRS];
+        float4 x[PAIRS];
+        persistent_load_mod<PAIRS>(a, f, row, part, row < end, block, shift, scale);
         if (from == first) persistent_wait(a, f);
         if (from >= end) break;
-        persistent_load_x<PAIRS>(a, row, row < end, x);
-        persistent_measure<PAIRS>(a, f, x, persistent_group());
+        persistent_load_x<PAIRS>(a, row, part, row < end, x);
+        const float2 moments = persistent_measure<PAIRS>(x, used);
+        if (lane == 0) f->moments[slot * PERSISTENT_PARTS + part] = moments;
         __syncthreads();
-        persistent_normalise<PAIRS>(a, f, x, persistent_group(), shift, scale, u);
-        uint4 *piece = a.u + persistent_piece(a, row, persistent_pair<PAIRS>(), persistent_t());
+        persistent_normalise<PAIRS>(x, persistent_merge<PAIRS>(a, f, slot), shift, scale, u);
+        uint2 *piece = (uint2 *)(a.u + persistent_piece(a, row, part * PAIRS, 0)) + lane;
 #pragma unroll
         for (int p = 0; p < PAIRS; p++)
-            if (row < end && persistent_pair<PAIRS>() + p < a.width / 32) piece[p * 64] = u[p];
+            if (row < end && p < used) piece[p * 128] = u[p];
         __syncthreads();
-        from += 8;
+        from += ROWS;
     } while (from < end);
     persistent_arrive(a, f);
+    persistent_first_weights<PAIRS>(a, f, 2 * block, rows, w);
     persistent_wait(a, f);
-    persistent_product<PAIRS>(a, f, a.u, rows, 2 * block);
+#pragma unroll 1
+    for (int m = 0; 16 * m < rows; m += a.chunk) {
+        persistent_load_operand<PAIRS>(a, f, a.u, m, rows);
+        persistent_finish_fc1<PAIRS>(a, f, block, m, rows, w);
+    }
 }
 
-/* --- the layers ------------------------------------------------------------------------------------------------ */
+/* --- the other layers ------------------------------------------------------------------------------------------ */
 
 /* x = the input projection of the state, in f32: the state must not be rounded (kernels/cpu/head.c). */
 static __device__ __forceinline__ void persistent_in(const persistent_args &a, persistent_block *f, int rows,
                                                      int states)
 {
-    const int n = persistent_items(f, rows);
+    const int n = persistent_items(a, f, rows);
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < n; i += PERSISTENT_THREADS) {
-        const persistent_item e = persistent_item_of(rows, i);
-        if (e.row >= rows) continue;
-        const float *state = f->state + (e.row < states ? e.row : e.row - states) * a.channels;
-        const float *w0 = f->in + (8 * e.tile + e.column) * (a.channels + 1), *w1 = w0 + a.channels + 1;
-        float2 x = make_float2(w0[a.channels], w1[a.channels]);
-#pragma unroll 4
-        for (int c = 0; c < a.channels; c++) {
-            x.x += state[c] * w0[c];
-            x.y += state[c] * w1[c];
+    for (int m = 0; 16 * m < rows; m += a.chunk)
+#pragma unroll 1
+        for (int i = (int)threadIdx.x; i < n; i += PERSISTENT_THREADS) {
+            const persistent_item e = persistent_item_of(a, f, m, rows, i);
+            if (e.row >= rows) continue;
+            const float4 *state = (const float4 *)(f->state + (e.row < states ? e.row : e.row - states) * a.channels);
+            const float *w0 = f->in + 2 * e.pair * (a.channels + 1), *w1 = w0 + a.channels + 1;
+            float2 x = make_float2(w0[a.channels], w1[a.channels]);
+#pragma unroll 1
+            for (int c = 0; c < a.channels; c += 4) {
+                const float4 s = state[c / 4];
+                x.x = x.x + s.x * w0[c] + s.y * w0[c + 1] + s.z * w0[c + 2] + s.w * w0[c + 3];
+                x.y = x.y + s.x * w1[c] + s.y * w1[c + 1] + s.z * w1[c + 2] + s.w * w1[c + 3];
+            }
+            *(float2 *)(a.x + e.row * a.width + e.column) = x;
         }
-        persistent_publish(a, f, e, i, x);
-    }
 }
 
-static __device__ __forceinline__ float persistent_silu(float x)
-{
-    return __fdividef(x, 1 + __expf(-x));
-}
+/* What fc2 adds to and multiplies by, loaded before it is needed. */
+typedef struct {
+    float2 x;      /* the residual stream's two columns */
+    uint32_t gate; /* their gates, packed */
+} persistent_gated;
 
-/* v = silu(fc1) */
-template <int PAIRS>
-static __device__ __forceinline__ void persistent_fc1(const persistent_args &a, persistent_block *f, int block,
-                                                      int rows)
+static __device__ __forceinline__ persistent_gated persistent_load_gated(const persistent_args &a,
+                                                                         const persistent_block *f, int block, int m,
+                                                                         int rows, int i)
 {
-    if (rows <= persistent_local_rows<PAIRS>(a))
-        persistent_local_fc1<PAIRS>(a, f, block, rows);
-    else
-        persistent_divided_fc1<PAIRS>(a, f, block, rows);
-    __syncthreads();
-    const int n = persistent_items(f, rows);
-#pragma unroll 1
-    for (int i = (int)threadIdx.x; i < n; i += PERSISTENT_THREADS) {
-        const persistent_item e = persistent_item_of(rows, i);
-        if (e.row >= rows) continue;
-        const float2 y = persistent_sum(f, e, i, 2 * block);
-        const int piece_column = f->first + e.tile;
-        uint32_t *piece = (uint32_t *)(a.v + persistent_piece(a, e.row, piece_column >> 2, piece_column & 3));
-        piece[e.column >> 1] = persistent_pack(persistent_silu(y.x), persistent_silu(y.y));
-    }
-}
-
-/* The gates of the two columns of item i, packed. */
-static __device__ __forceinline__ uint32_t persistent_gate(const persistent_args &a, const persistent_block *f,
-                                                           int block, int rows, int i)
-{
-    if (i >= persistent_items(f, rows)) return 0;
-    const persistent_item e = persistent_item_of(rows, i);
-    if (e.row >= rows) return 0;
+    persistent_gated g = {make_float2(0, 0), 0};
+    if (i >= persistent_items(a, f, rows)) return g;
+    const persistent_item e = persistent_item_of(a, f, m, rows, i);
+    if (e.row >= rows) return g;
     const bf16 *gate = (const bf16 *)f->mod[e.row] + (size_t)(3 * block + 2) * (size_t)a.width;
-    return __ldcg((const unsigned *)(gate + 8 * (f->first + e.tile) + e.column));
+    g.x = __ldcg((const float2 *)(a.x + e.row * a.width + e.column));
+    g.gate = __ldcg((const unsigned *)(gate + e.column));
+    return g;
 }
 
-/* x += gate * fc2 */
+/* x += gate * fc2. The block itself wrote its columns of x, a barrier or more ago. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_fc2(const persistent_args &a, persistent_block *f, int block,
                                                       int rows)
 {
-    uint32_t gate = persistent_gate(a, f, block, rows, (int)threadIdx.x);
+    const int n = persistent_items(a, f, rows);
+    uint4 w[PAIRS];
+    persistent_first_weights<PAIRS>(a, f, 2 * block + 1, rows, w);
+    persistent_gated gated = persistent_load_gated(a, f, block, 0, rows, (int)threadIdx.x);
     persistent_wait(a, f);
-    persistent_product<PAIRS>(a, f, a.v, rows, 2 * block + 1);
-    __syncthreads();
-    const int n = persistent_items(f, rows);
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < n; i += PERSISTENT_THREADS) {
-        const persistent_item e = persistent_item_of(rows, i);
-        if (e.row < rows) {
-            const float2 y = persistent_sum(f, e, i, 2 * block + 1), x = f->x[i];
-            persistent_publish(a, f, e, i,
-                               make_float2(x.x + persistent_low(gate) * y.x, x.y + persistent_high(gate) * y.y));
+    for (int m = 0; 16 * m < rows; m += a.chunk) {
+        persistent_load_operand<PAIRS>(a, f, a.v, m, rows);
+        __syncthreads();
+        persistent_multiply<PAIRS>(a, f, 2 * block + 1, m, rows, w);
+        persistent_meet(a);
+#pragma unroll 1
+        for (int i = (int)threadIdx.x; i < n; i += PERSISTENT_THREADS) {
+            const persistent_item e = persistent_item_of(a, f, m, rows, i);
+            if (e.row < rows) {
+                const float2 y = persistent_sum(a, f, rows, e, i, 2 * block + 1);
+                *(float2 *)(a.x + e.row * a.width + e.column) = make_float2(
+                    gated.x.x + persistent_low(gated.gate) * y.x, gated.x.y + persistent_high(gated.gate) * y.y);
+            }
+            gated = persistent_load_gated(a, f, block, m, rows, i + PERSISTENT_THREADS);
         }
-        gate = persistent_gate(a, f, block, rows, i + PERSISTENT_THREADS);
+        if (16 * (m + a.chunk) >= rows) break;
+        gated = persistent_load_gated(a, f, block, m + a.chunk, rows, (int)threadIdx.x);
+        persistent_meet(a);
     }
 }
 
@@ -497,7 +450,7 @@ static __device__ __forceinline__ void persistent_outputs(const persistent_args 
                                                           const float4 (&u)[PERSISTENT_VECTORS],
                                                           float4 (&weight)[PERSISTENT_BATCH][PERSISTENT_VECTORS])
 {
-    float *part = f->sums + 2 * PERSISTENT_WARPS;
+    float *part = (float *)f->scratch + 2 * PERSISTENT_WARPS;
 #pragma unroll 1
     for (int first = from; first < end; first += PERSISTENT_BATCH) {
 #pragma unroll
@@ -549,11 +502,10 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
 #pragma unroll
             for (int i = 0; i < PERSISTENT_VECTORS; i++) {
                 const int vector = (int)threadIdx.x + i * PERSISTENT_THREADS;
-                if (vector < vectors)
-                    x[i] = __ldcg(a.x + persistent_piece4(a, row, vector >> 3, vector >> 1 & 3) + (vector & 1) * 32);
+                if (vector < vectors) x[i] = __ldcg((const float4 *)(a.x + row * a.width) + vector);
                 sum += (x[i].x + x[i].y) + (x[i].z + x[i].w);
             }
-            const float mean = persistent_block_sum(sum, f->sums) / (float)a.width;
+            const float mean = persistent_block_sum(sum, (float *)f->scratch) / (float)a.width;
 #pragma unroll
             for (int i = 0; i < PERSISTENT_VECTORS; i++) {
                 if ((int)threadIdx.x + i * PERSISTENT_THREADS >= vectors) continue;
@@ -561,7 +513,7 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
                 squares += persistent_dot(x[i], x[i]);
             }
             const float inv = cuda_inverse_deviation(
-                persistent_block_sum(squares, f->sums + PERSISTENT_WARPS) / (float)a.width, 1e-6f);
+                persistent_block_sum(squares, (float *)f->scratch + PERSISTENT_WARPS) / (float)a.width, 1e-6f);
 #pragma unroll
             for (int i = 0; i < PERSISTENT_VECTORS; i++) {
                 x[i].x = x[i].x * inv * (1 + scale[i].x) + shift[i].x;
@@ -585,7 +537,10 @@ static __device__ __forceinline__ void persistent_evaluate(const persistent_args
     persistent_in(a, f, rows, states);
     persistent_arrive(a, f);
     for (int b = 0; b < a.depth; b++) {
-        persistent_fc1<PAIRS>(a, f, b, rows);
+        if (rows <= persistent_local_rows(a))
+            persistent_local_fc1<PAIRS>(a, f, b, rows);
+        else
+            persistent_divided_fc1<PAIRS>(a, f, b, rows);
         persistent_arrive(a, f);
         persistent_request<PAIRS>(a, f, b + 1 < a.depth ? 2 * b + 2 : 0);
         persistent_fc2<PAIRS>(a, f, b, rows);

@@ -4,34 +4,79 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Shared memory of a block of this form, with so many of the products' weights in it. */
+static size_t persistent_shared_bytes(const persistent_form *f, int depth, int channels, int slices)
+{
+    persistent_args a = {};
+    persistent_block none;
+    a.depth = depth;
+    a.channels = channels;
+    a.cluster = f->cluster;
+    a.tiles = f->tiles;
+    a.own = f->own;
+    a.chunk = f->chunk;
+    a.slices = slices;
+    return persistent_carve(a, f->pairs, NULL, &none);
+}
+
+int persistent_choose(int width, int depth, int channels, int cluster, int most, size_t shared_bytes,
+                      persistent_form *f)
+{
+    const int tiles = width / 8, products = 2 * depth;
+    *f = {};
+    if (width < 32 || width % 32 || width > 32 * PERSISTENT_PARTS * PERSISTENT_PAIRS) return 0;
+    if (depth < 1 || channels < 4 || channels % 4 || channels > PERSISTENT_CHANNELS) return 0;
+    if (most < 1) return 0;
+    f->cluster = cluster;
+    f->pairs = (int)cuda_blocks((size_t)width, 32 * PERSISTENT_PARTS);
+    f->tiles = (int)cuda_blocks((size_t)tiles, (size_t)most);
+    f->clusters = (int)cuda_blocks((size_t)tiles, (size_t)f->tiles);
+    f->own = (int)cuda_blocks(4 * (size_t)f->tiles, (size_t)cluster);
+    if (f->own > PERSISTENT_OWN) return 0;
+    /* Best are all weights in shared memory, then places that the others are copied to, then none; and of forms equal
+     * in that, the largest chunk. */
+    for (int least = products;; least = least > 2 ? 2 : 0) {
+        for (f->chunk = PERSISTENT_ROWS / 16; f->chunk > 0; f->chunk /= 2) {
+            const size_t other = persistent_shared_bytes(f, depth, channels, 0);
+            const size_t slice = persistent_shared_bytes(f, depth, channels, 1) - other;
+            const size_t room = other > shared_bytes ? 0 : (shared_bytes - other) / slice;
+            if (other > shared_bytes || room < (size_t)least) continue;
+            f->slices = room < (size_t)products ? (int)room : products;
+            f->resident = f->slices < products && least > 0 ? f->slices - 2 : f->slices;
+            f->shared_bytes = persistent_shared_bytes(f, depth, channels, f->slices);
+            return 1;
+        }
+        if (least == 0) return 0;
+    }
+}
+
 /* Decides how to run this head on this device with clusters of `cluster` blocks. Returns 0 if it cannot. */
 static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int cluster, persistent_head *f)
 {
-    const int width = spec->width, tiles = width / 8;
-    if (!c->device->bf16 || width < 32 || width % 32 || width > 32 * PERSISTENT_WARPS * PERSISTENT_PAIRS) return 0;
-    if (spec->depth < 1 || spec->channels < 4 || spec->channels % 4 || spec->channels > PERSISTENT_CHANNELS) return 0;
+    const size_t width = (size_t)spec->width, products = 2 * (size_t)spec->depth;
+    const int most = persistent_clusters(c, spec->width, cluster);
+    persistent_form form;
+    if (!c->device->bf16 ||
+        !persistent_choose(spec->width, spec->depth, spec->channels, cluster, most, c->device->shared_bytes, &form))
+        return 0;
     persistent_args *a = &f->args;
-    a->width = width;
+    a->width = spec->width;
     a->depth = spec->depth;
     a->channels = spec->channels;
-    a->mod_final = 3u * (size_t)spec->depth * (size_t)width * sizeof(bf16);
-    a->mod_bytes = a->mod_final + 2u * (size_t)width * sizeof(float);
-    a->tiles = (int)cuda_blocks((size_t)tiles, (size_t)c->device->multiprocessors);
-    if (a->tiles > PERSISTENT_TILES) return 0;
-    f->pairs = (int)cuda_blocks((size_t)width, 32 * PERSISTENT_WARPS);
-    f->blocks = cuda_blocks((size_t)tiles, (size_t)a->tiles);
     a->cluster = cluster;
-    if (cluster > 1 && (persistent_groups(f->pairs) > 1 || f->blocks % (unsigned)cluster)) return 0;
-
-    const int products = 2 * spec->depth;
-    persistent_block none;
-    const size_t other = persistent_carve(*a, f->pairs, 0, NULL, &none);
-    const size_t slice = persistent_carve(*a, f->pairs, 1, NULL, &none) - other;
-    const int slices = other < c->device->shared_bytes ? (int)((c->device->shared_bytes - other) / slice) : 0;
-    if (slices < 2) return 0;
-    a->resident = slices >= products ? products : slices - 2; /* the weights that do not stay take two places */
-    f->shared_bytes = persistent_carve(*a, f->pairs, slices >= products ? products : slices, NULL, &none);
-    f->streamed_bytes = (size_t)(products - a->resident) * (size_t)tiles * (size_t)(f->pairs * PERSISTENT_WARPS) * 512;
+    a->tiles = form.tiles;
+    a->own = form.own;
+    a->own_inverse = 65536 / form.own + 1; /* exact for q < 256: a cluster has at most 8 * PERSISTENT_OWN pairs */
+    a->chunk = form.chunk;
+    a->resident = form.resident;
+    a->slices = form.slices;
+    a->mod_final = 3u * (size_t)spec->depth * width * sizeof(bf16);
+    a->mod_bytes = a->mod_final + 2u * width * sizeof(float);
+    f->pairs = form.pairs;
+    f->blocks = (unsigned)(form.clusters * cluster);
+    f->shared_bytes = form.shared_bytes;
+    f->streamed_bytes =
+        (products - (size_t)form.resident) * (width / 8) * (size_t)(form.pairs * PERSISTENT_PARTS) * 512;
     return 1;
 }
 
@@ -63,7 +108,7 @@ static void persistent_pack_product(const float *weight, int width, int pairs, b
 
 static mar_status persistent_pack_products(cuda_queue *c, const kern_head_spec *spec, persistent_head *f, mar_err *err)
 {
-    const int pairs = f->pairs * PERSISTENT_WARPS;
+    const int pairs = f->pairs * PERSISTENT_PARTS;
     const size_t product = (size_t)spec->width / 8 * (size_t)pairs * 256, n = 2 * (size_t)spec->depth * product;
     bf16 *packed = (bf16 *)malloc(n * sizeof *packed);
     if (!packed) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's weights", n * sizeof *packed);
@@ -84,20 +129,16 @@ static float *persistent_put(float *to, const float *from, size_t n)
     return to + n;
 }
 
-/* Packs biases, norms, and the layers that are f32. */
+/* Packs biases and the layers that are f32. */
 static mar_status persistent_pack_floats(cuda_queue *c, const kern_head_spec *spec, persistent_head *f, mar_err *err)
 {
     const size_t w = (size_t)spec->width, depth = (size_t)spec->depth, channels = (size_t)spec->channels;
-    const size_t n = 4 * depth * w + w * (channels + 1) + 2 * channels * (w + 1);
+    const size_t n = 2 * depth * w + w * (channels + 1) + 2 * channels * (w + 1);
     float *host = (float *)malloc(n * sizeof *host), *p = host;
     if (!host) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's weights", n * sizeof *host);
     for (size_t b = 0; b < depth; b++) {
         p = persistent_put(p, spec->blocks[b].fc1_bias, w);
         p = persistent_put(p, spec->blocks[b].fc2_bias, w);
-    }
-    for (size_t b = 0; b < depth; b++) {
-        p = persistent_put(p, spec->blocks[b].ln_weight, w);
-        p = persistent_put(p, spec->blocks[b].ln_bias, w);
     }
     p = persistent_put(p, spec->in_weight, w * channels);
     p = persistent_put(p, spec->in_bias, w);
@@ -107,8 +148,7 @@ static mar_status persistent_pack_floats(cuda_queue *c, const kern_head_spec *sp
     free(host);
     persistent_args *a = &f->args;
     a->bias = (const float *)f->floats;
-    a->ln = a->bias + 2 * depth * w;
-    a->in = a->ln + 2 * depth * w;
+    a->in = a->bias + 2 * depth * w;
     a->in_bias = a->in + w * channels;
     a->out_weight = a->in_bias + w;
     a->out_bias = a->out_weight + 2 * channels * w;
@@ -120,8 +160,8 @@ mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persiste
     *out = NULL;
     persistent_head *f = (persistent_head *)calloc(1, sizeof *f);
     if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
-    int cluster = c->device->major >= 9 ? 2 : 1; /* clusters if the device has room for all of them */
-    while (cluster > 0 && !(persistent_fit(c, spec, cluster, f) && persistent_fits_device(c, f))) cluster--;
+    int cluster = c->device->major >= 9 ? PERSISTENT_PARTS : 1; /* the largest that the device has room for */
+    while (cluster > 0 && !(persistent_fit(c, spec, cluster, f) && persistent_fits_device(c, f))) cluster /= 2;
     if (cluster == 0) {
         free(f);
         return MAR_OK;

@@ -80,6 +80,19 @@ template <int N> static __device__ inline void copy_wait() {}
 /* Fetches the 128 bytes around an address into the L2 cache. */
 static __device__ inline void prefetch_l2(const void *) {}
 
+/* Loads of what another block may be writing. After load_acquire the thread sees what that block had written before it
+ * released the value. load_relaxed orders nothing. */
+static __device__ inline unsigned load_acquire(const unsigned *p)
+{
+    const unsigned x = *(const volatile unsigned *)p;
+    __threadfence();
+    return x;
+}
+static __device__ inline unsigned load_relaxed(const unsigned *p)
+{
+    return *(const volatile unsigned *)p;
+}
+
 /* A barrier of all blocks of a grid; all of them must be resident. One thread of each block calls both functions, with
  * __syncthreads() before and after: grid_arrive adds 1 to *count, grid_wait waits until *count has reached `target`.
  * Writes of the grid before the barrier are visible after it. */
@@ -90,19 +103,20 @@ static __device__ inline void grid_arrive(unsigned *count)
 }
 static __device__ inline void grid_wait(unsigned *count, unsigned target)
 {
-    while ((int)(*(volatile unsigned *)count - target) < 0) __nanosleep(20);
+    while ((int)(load_relaxed(count) - target) < 0) __nanosleep(20);
     __threadfence();
 }
 
-/* Clusters of blocks. cluster_rank is the block's number in its cluster. cluster_store writes to block `rank`, at the
- * place in its shared memory that `shared` has in the caller's. cluster_sync is a barrier of all threads of the
- * cluster; stores before it are visible after it. Below compute capability 9 each block is a cluster of its own. */
+/* Clusters of blocks. cluster_rank is the block's number in its cluster. cluster_store writes a float4 or float2 to
+ * block `rank`, at the place in its shared memory that `shared` has in the caller's. cluster_sync is a barrier of all
+ * threads of the cluster; stores before it are visible after it. Below compute capability 9 each block is a cluster of
+ * its own. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 static __device__ inline unsigned cluster_rank()
 {
     return 0;
 }
-static __device__ inline void cluster_store(uint4 *shared, unsigned, const uint4 &x)
+template <typename T> static __device__ inline void cluster_store(T *shared, unsigned, const T &x)
 {
     *shared = x;
 }
@@ -115,7 +129,7 @@ static __device__ inline unsigned cluster_rank()
 {
     return cooperative_groups::this_cluster().block_rank();
 }
-static __device__ inline void cluster_store(uint4 *shared, unsigned rank, const uint4 &x)
+template <typename T> static __device__ inline void cluster_store(T *shared, unsigned rank, const T &x)
 {
     *cooperative_groups::this_cluster().map_shared_rank(shared, rank) = x;
 }
@@ -194,15 +208,25 @@ static __device__ inline void grid_arrive(unsigned *count)
 {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(__cvta_generic_to_global(count)) : "memory");
 }
+static __device__ inline unsigned load_acquire(const unsigned *p)
+{
+    unsigned x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(p)) : "memory");
+    return x;
+}
+static __device__ inline unsigned load_relaxed(const unsigned *p)
+{
+    unsigned x;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(p)) : "memory");
+    return x;
+}
+
+/* An acquiring load empties the L1 cache, so the waiting loads are relaxed, and a fence comes after the last. */
 static __device__ inline void grid_wait(unsigned *count, unsigned target)
 {
-    unsigned now;
-    do {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                     : "=r"(now)
-                     : "l"(__cvta_generic_to_global(count))
-                     : "memory");
-    } while ((int)(now - target) < 0);
+    while ((int)(load_relaxed(count) - target) < 0) {
+    }
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
@@ -216,14 +240,22 @@ static __device__ inline unsigned cluster_rank()
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-static __device__ inline void cluster_store(uint4 *shared, unsigned rank, const uint4 &x)
+static __device__ inline void cluster_store(float4 *shared, unsigned rank, const float4 &x)
 {
     asm volatile(
         "{\n\t.reg .u32 there;\n\t"
         "mapa.shared::cluster.u32 there, %0, %1;\n\t"
-        "st.shared::cluster.v4.u32 [there], {%2, %3, %4, %5};\n\t}" ::"r"((unsigned)__cvta_generic_to_shared(shared)),
-        "r"(rank), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+        "st.shared::cluster.v4.f32 [there], {%2, %3, %4, %5};\n\t}" ::"r"((unsigned)__cvta_generic_to_shared(shared)),
+        "r"(rank), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
         : "memory");
+}
+static __device__ inline void cluster_store(float2 *shared, unsigned rank, const float2 &x)
+{
+    asm volatile("{\n\t.reg .u32 there;\n\t"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n\t"
+                 "st.shared::cluster.v2.f32 [there], {%2, %3};\n\t}" ::"r"((unsigned)__cvta_generic_to_shared(shared)),
+                 "r"(rank), "f"(x.x), "f"(x.y)
+                 : "memory");
 }
 static __device__ inline void cluster_sync()
 {

@@ -17,8 +17,7 @@ extern "C" {
 enum {
     THREADS = PERSISTENT_THREADS,
     WARPS = THREADS / 32,
-    /* Shared memory of a token's turn: the least size of persistent_block.sums. */
-    SCRATCH_BYTES = PERSISTENT_ROWS / 16 * PERSISTENT_WARPS * 512,
+    SCRATCH_BYTES = PERSISTENT_SCRATCH, /* Shared memory of a token's turn: persistent_block.scratch. */
     PARTS = 8, /* The slots of a round are a multiple of an eighth of the tokens, so products have this many shapes. */
     /* How often one launch may refill its slots; an estimate from the launches of a round by cuBLASLt. */
     TURNS = 4,
@@ -253,11 +252,12 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel
     persistent_block f;
     persistent_begin<PAIRS>(a, &f);
     for (int slot = (int)blockIdx.x; slot < w.slots; slot += (int)gridDim.x)
-        speculate_filter(w, slot, w.slot_token[slot], f.sums);
+        speculate_filter(w, slot, w.slot_token[slot], f.scratch);
     for (;;) {
         persistent_arrive(a, &f);
         persistent_wait(a, &f);
-        if (__ldcg(w.left) == 0) break; /* nobody changes it before all blocks have arrived in the evaluation */
+        if (fast::load_relaxed((const unsigned *)w.left) == 0)
+            break; /* nobody changes it before all blocks have arrived in the evaluation */
         if (blockIdx.x == 0 && threadIdx.x == 0) w.count->rounds++;
         speculate_load(a, &f, j, rows, states);
         persistent_evaluate<PAIRS>(a, &f, rows, states);
@@ -265,9 +265,9 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel
         for (int slot = (int)blockIdx.x; slot < w.slots; slot += (int)gridDim.x) {
             int token = w.slot_token[slot];
             if (token < 0) continue;
-            speculate_walk(w, a.out, slot, token, f.sums);
+            speculate_walk(w, a.out, slot, token, f.scratch);
             token = speculate_take(w, slot);
-            speculate_filter(w, slot, token, f.sums);
+            speculate_filter(w, slot, token, f.scratch);
         }
     }
     persistent_end();

@@ -1,6 +1,7 @@
 /* The chain by the persistent kernel, all steps in one launch, against the CPU's f32: a relative error of at most 2e-2
  * for one step in bf16, and 5e-2 for a chain. The shapes cover every number of tiles and of mma pairs, weights that
  * stay in shared memory and weights that stream. */
+#include "kernels/cuda/persistent_form.h"
 #include "tests/cuda/support.h"
 
 #include <math.h>
@@ -287,25 +288,79 @@ static void rows_are_independent(void **state)
     if (cuda_test_scale() > 1) check_rows(shapes[WIDE]); /* on the host, see clusters_change_nothing */
 }
 
-/* Clusters change no bit: without them, more than 8 rows of a wide head are dealt to all blocks. A GPU has clusters or
- * not, and compares twice the same. */
+/* The bits do not depend on the size of the clusters, nor on whether weights are in shared memory. A GPU has its own
+ * clusters and memory, and compares the same again and again. */
 static void clusters_change_nothing(void **state)
 {
     (void)state;
-    const run runs[] = {{3, 2, 2, 0, 0, 1}, {9, 1, 2, 1, 5, 0}, {8, 2, 2, 0, 2, 1}};
+    const struct {
+        shape s;
+        const char *shared; /* bytes of a block with which weights are read from global memory */
+    } heads[] = {
+        {{160, 1, 4, "24"}, "33000"}, /* parts without channels; uneven tiles, owners with nothing */
+        {{256, 2, 16, "16"}, "40000"},
+        {{1056, 1, 4, "64"}, "70000"}, /* five pairs a part, the last part has none */
+    };
+    const run runs[] = {
+        {3, 1, 2, 0, 0, 1}, {8, 2, 2, 1, 2, 0}, {17, 1, 2, 0, 5, 1}, {24, 2, 2, 0, 0, 0.9f}, {64, 1, 2, 0, 0, 1}};
     enum { RUNS = sizeof runs / sizeof *runs };
-    float x[2][RUNS][MOST * 32];
-    network n = make_network(shapes[WIDE], 7000);
-    for (int clusters = 0; clusters < 2; clusters++) {
-        setenv("MAR_CUDAHOST_CAPABILITY", clusters ? "9.0" : "8.0", 1);
-        bench cuda = open_cuda_bench(&n);
-        for (int i = 0; i < RUNS; i++) run_chain(&cuda, &runs[i], x[clusters][i], NULL);
-        free_bench(&cuda);
+    static const char *const sizes[] = {"8", "4", "2", "1", "1"}; /* the last one with little shared memory */
+    static float x[5][RUNS][MOST * 32];
+    for (size_t h = 0; h < sizeof heads / sizeof *heads; h++) {
+        network n = make_network(heads[h].s, 7000 + h);
+        const int first_run = h == 2 && cuda_test_scale() == 1 ? 1 : 0, step = h == 2 && cuda_test_scale() == 1 ? 2 : 1;
+        for (int c = 0; c < 5; c++) {
+            setenv("MAR_CUDAHOST_CLUSTER", sizes[c], 1);
+            if (c == 4) setenv("MAR_CUDAHOST_SHARED", heads[h].shared, 1);
+            bench cuda = open_cuda_bench(&n);
+            for (int i = first_run; i < RUNS; i += step) run_chain(&cuda, &runs[i], x[c][i], NULL);
+            free_bench(&cuda);
+            for (int i = first_run; c > 0 && i < RUNS; i += step)
+                if (memcmp(x[c][i], x[0][i], (size_t)(runs[i].tokens * n.s.channels) * sizeof(float)))
+                    fail_msg("width %d, run %d: clusters of %s blocks change bits (case %d)", n.s.width, i, sizes[c],
+                             c);
+        }
+        unsetenv("MAR_CUDAHOST_CLUSTER"), unsetenv("MAR_CUDAHOST_SHARED");
+        free_network(&n);
     }
-    unsetenv("MAR_CUDAHOST_CAPABILITY");
-    for (int i = 0; i < RUNS; i++)
-        assert_memory_equal(x[0][i], x[1][i], (size_t)(runs[i].tokens * n.s.channels) * sizeof(float));
-    free_network(&n);
+}
+
+/* Every MAR head has a form on every kind of GPU, whatever number of clusters the driver finds room for. */
+static void every_memory_has_a_form(void **state)
+{
+    (void)state;
+    static const struct {
+        int width, depth;
+    } heads[] = {{1024, 6}, {1280, 8}, {1536, 12}}; /* MAR-B, L, H */
+    static const struct {
+        size_t shared;
+        int cluster, most;
+    } gpus[] = {
+        {232448, 8, 16},  {232448, 8, 15},  {232448, 4, 33},  {232448, 4, 31},
+        {232448, 2, 66},  {232448, 1, 132}, {166912, 1, 108},                  /* A100 */
+        {101376, 1, 128}, {101376, 1, 84},  {101376, 1, 46},  {101376, 1, 28}, /* RTX 4090 and smaller ones */
+        {101376, 8, 20},  {101376, 4, 42},                                     /* RTX 5090 */
+    };
+    for (size_t h = 0; h < sizeof heads / sizeof *heads; h++)
+        for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++) {
+            const int products = 2 * heads[h].depth, tiles = heads[h].width / 8, cluster = gpus[g].cluster;
+            persistent_form f;
+            if (!persistent_choose(heads[h].width, heads[h].depth, 16, cluster, gpus[g].most, gpus[g].shared, &f))
+                fail_msg("width %d: no form in %zu bytes for %d clusters of %d", heads[h].width, gpus[g].shared,
+                         gpus[g].most, cluster);
+            assert_true(f.shared_bytes <= gpus[g].shared);
+            assert_true(f.clusters <= gpus[g].most && f.clusters * f.tiles >= tiles);
+            assert_true((f.clusters - 1) * f.tiles < tiles && f.own * cluster >= 4 * f.tiles);
+            assert_true(f.slices == f.resident || f.slices == f.resident + 2);
+            assert_true(f.resident <= products && (f.resident == products) <= (f.slices == products));
+        }
+    persistent_form f; /* what the count of docs/persistent.md assumes */
+    assert_true(persistent_choose(1024, 6, 16, 8, 16, 232448, &f));
+    assert_int_equal(f.resident, 12);
+    assert_int_equal(f.chunk, 4);
+    assert_false(persistent_choose(1536, 12, 16, 1, 28, 65536, &f));
+    assert_false(persistent_choose(1024, 6, 16, 8, 0, 232448, &f));
+    assert_false(persistent_choose(1040, 6, 16, 8, 16, 232448, &f));
 }
 
 /* The launch on a recording, with other host arrays at each call. */
@@ -339,11 +394,13 @@ static void replays(void **state)
     free_network(&n);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_cpu),
         cmocka_unit_test(rows_are_independent),
+        cmocka_unit_test(every_memory_has_a_form),
         cmocka_unit_test(clusters_change_nothing),
         cmocka_unit_test(replays),
     };

@@ -82,7 +82,9 @@ size_t runtime_environment(const char *name, size_t otherwise)
     return value && *value ? (size_t)strtoull(value, nullptr, 10) : otherwise;
 }
 
-/* An H100's limits with few multiprocessors; with MAR_CUDAHOST_CAPABILITY=8.0 an A100's. */
+/* An H100's limits with few multiprocessors; with MAR_CUDAHOST_CAPABILITY=8.0 an A100's. MAR_CUDAHOST_SMS is the number
+ * of multiprocessors, MAR_CUDAHOST_SHARED a block's bytes of shared memory; there is room for clusters of up to
+ * MAR_CUDAHOST_CLUSTER blocks, and for MAR_CUDAHOST_CLUSTERS of them. */
 cudaDeviceProp runtime_properties()
 {
     const char *capability = getenv("MAR_CUDAHOST_CAPABILITY");
@@ -94,7 +96,7 @@ cudaDeviceProp runtime_properties()
     p.totalGlobalMem = runtime_environment("MAR_CUDAHOST_MEMORY", (size_t)8 << 30);
     p.multiProcessorCount = (int)runtime_environment("MAR_CUDAHOST_SMS", 4);
     p.sharedMemPerBlock = 48 << 10;
-    p.sharedMemPerBlockOptin = (hopper ? 227 : 163) << 10;
+    p.sharedMemPerBlockOptin = runtime_environment("MAR_CUDAHOST_SHARED", (hopper ? 227 : 163) << 10);
     p.sharedMemPerMultiprocessor = (hopper ? 228 : 164) << 10;
     p.reservedSharedMemPerBlock = 1 << 10;
     p.regsPerBlock = p.regsPerMultiprocessor = 65536;
@@ -309,7 +311,10 @@ cudaError_t cudahost_clusters(int *clusters, const void *kernel, const cudaLaunc
     if (const cudaError_t e =
             cudahost_occupancy(&blocks, kernel, (int)(block.x * block.y * block.z), config->dynamicSmemBytes))
         return e;
-    *clusters = blocks * runtime_properties().multiProcessorCount / (int)(cluster.x * cluster.y * cluster.z);
+    const size_t each = (size_t)cluster.x * cluster.y * cluster.z;
+    *clusters = blocks * runtime_properties().multiProcessorCount / (int)each;
+    *clusters = std::min(*clusters, (int)runtime_environment("MAR_CUDAHOST_CLUSTERS", INT_MAX));
+    if (each > runtime_environment("MAR_CUDAHOST_CLUSTER", 8)) *clusters = 0;
     return cudaSuccess;
 }
 

@@ -208,29 +208,36 @@ static void test_barrier(void **state)
         assert_memory_equal(fast_one, fast_one + b * THREADS, THREADS * sizeof *fast_one);
 }
 
-/* Each thread writes to the shared memory of its cluster's other block. */
-template <int fast_one> static __global__ void exchange(uint4 *out)
+/* Each thread writes to the shared memory of its cluster's other block: four numbers, then two. */
+template <int fast_one> static __global__ void exchange(float4 *out)
 {
-    uint4 *shared = (uint4 *)cuda_shared();
+    float4 *shared = (float4 *)cuda_shared();
+    float2 *second = (float2 *)(shared + blockDim.x);
     const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-    const uint4 x = make_uint4(i, i * 3 + 1, ~i, i << 20);
+    const float n = (float)i;
+    const float4 x = make_float4(n, n * 3 + 1, -n, n / 4);
+    const float2 y = make_float2(n + 7, n - 7);
     if (fast_one) {
         ptx::cluster_sync(); /* both have begun */
         ptx::cluster_store(shared + threadIdx.x, 1 - ptx::cluster_rank(), x);
+        ptx::cluster_store(second + threadIdx.x, 1 - ptx::cluster_rank(), y);
         ptx::cluster_sync();
     } else {
         plain::cluster_sync();
         plain::cluster_store(shared + threadIdx.x, 1 - plain::cluster_rank(), x);
+        plain::cluster_store(second + threadIdx.x, 1 - plain::cluster_rank(), y);
         plain::cluster_sync();
     }
-    out[i] = shared[blockDim.x - 1 - threadIdx.x];
+    const float4 got = shared[blockDim.x - 1 - threadIdx.x];
+    const float2 also = second[blockDim.x - 1 - threadIdx.x];
+    out[i] = make_float4(got.x + also.x, got.y + also.y, got.z, got.w);
 }
 
 static void test_cluster(void **state)
 {
     (void)state;
     enum { BLOCKS = 32, THREADS = 256 };
-    static uint4 fast_one[BLOCKS * THREADS], plain_one[BLOCKS * THREADS];
+    static float4 fast_one[BLOCKS * THREADS], plain_one[BLOCKS * THREADS];
     int device, major;
     check(cudaGetDevice(&device));
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
@@ -239,14 +246,56 @@ static void test_cluster(void **state)
     run(exchange<0>, BLOCKS, THREADS, plain_one, BLOCKS * THREADS, IN_PAIRS);
     assert_memory_equal(fast_one, plain_one, sizeof fast_one);
     for (unsigned b = 0; b < BLOCKS; b++)
-        for (unsigned t = 0; t < THREADS; t++)
-            assert_int_equal(fast_one[b * THREADS + t].x, (b ^ 1) * THREADS + THREADS - 1 - t);
+        for (unsigned t = 0; t < THREADS; t++) {
+            const float n = (float)((b ^ 1) * THREADS + THREADS - 1 - t);
+            assert_true(fast_one[b * THREADS + t].x == n + (n + 7));
+            assert_true(fast_one[b * THREADS + t].w == n / 4);
+        }
+}
+
+/* Block 0 writes numbers, then a flag; the others wait for the flag by the loads under test, then read the numbers. */
+template <int fast_one> static __global__ void publish(unsigned *flag, unsigned *value, unsigned *out)
+{
+    if (blockIdx.x == 0) {
+        value[threadIdx.x] = threadIdx.x * 7 + 1;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            __threadfence();
+            atomicExch(flag, 5u);
+        }
+    } else {
+        if (threadIdx.x == 0) {
+            while ((fast_one ? ptx::load_relaxed(flag) : plain::load_relaxed(flag)) != 5) {
+            }
+            if ((fast_one ? ptx::load_acquire(flag) : plain::load_acquire(flag)) != 5) __trap();
+        }
+        __syncthreads();
+    }
+    out[blockIdx.x * blockDim.x + threadIdx.x] = __ldcg(value + threadIdx.x);
+}
+
+static void test_flag(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 16, THREADS = 128 };
+    unsigned got[BLOCKS * THREADS], *memory;
+    for (int i = 0; i < 2; i++) {
+        check(cudaMalloc((void **)&memory, (32 + THREADS) * sizeof *memory));
+        check(cudaMemset(memory, 0, (32 + THREADS) * sizeof *memory));
+        if (i)
+            run(publish<1>, BLOCKS, THREADS, got, BLOCKS * THREADS, TOGETHER, memory, memory + 32);
+        else
+            run(publish<0>, BLOCKS, THREADS, got, BLOCKS * THREADS, TOGETHER, memory, memory + 32);
+        check(cudaFree(memory));
+        for (unsigned t = 0; t < BLOCKS * THREADS; t++) assert_int_equal(got[t], t % THREADS * 7 + 1);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_mma),     cmocka_unit_test(test_load_matrices),
                                        cmocka_unit_test(test_exp2),    cmocka_unit_test(test_copy),
-                                       cmocka_unit_test(test_barrier), cmocka_unit_test(test_cluster)};
+                                       cmocka_unit_test(test_barrier), cmocka_unit_test(test_cluster),
+                                       cmocka_unit_test(test_flag)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

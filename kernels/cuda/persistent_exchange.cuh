@@ -1,0 +1,123 @@
+/* What the blocks of a persistent kernel (persistent.cuh) tell each other: barriers of the grid, and stores into the
+ * shared memory of a cluster's other blocks.
+ *
+ * A store into another block's shared memory must meet three conditions.
+ *   - That block has begun, and has not ended: all blocks pass a barrier of the grid before the first store, and
+ *     persistent_meet after the last.
+ *   - It no longer reads what the store overwrites. Moments and sums are read in the phase they belong to, and a
+ *     barrier of the grid lies between any two phases. Chunks of one phase are separated by persistent_meet.
+ *   - It reads only after persistent_meet. */
+#ifndef KERNELS_CUDA_PERSISTENT_EXCHANGE_CUH
+#define KERNELS_CUDA_PERSISTENT_EXCHANGE_CUH
+
+#include "kernels/cuda/persistent_layout.cuh"
+
+#if defined(__CUDACC__) || defined(MAR_CUDAHOST)
+
+/* Announces that this block has done its part; does not wait. */
+static __device__ __forceinline__ void persistent_arrive(const persistent_args &a, persistent_block *f)
+{
+    f->target += gridDim.x;
+    __syncthreads();
+    if (threadIdx.x == 0) fast::grid_arrive(a.arrivals);
+}
+
+/* Waits until all blocks have arrived, and until the weights requested one product ago are there. */
+static __device__ __forceinline__ void persistent_wait(const persistent_args &a, persistent_block *f)
+{
+    fast::copy_wait<1>();
+    if (threadIdx.x == 0) fast::grid_wait(a.arrivals, f->target);
+    __syncthreads();
+}
+
+/* A barrier of the cluster's threads. Stores into its shared memory before it are visible after it. */
+static __device__ __forceinline__ void persistent_meet(const persistent_args &a)
+{
+    if (a.cluster > 1)
+        fast::cluster_sync();
+    else
+        __syncthreads();
+}
+
+/* --- sums of products ------------------------------------------------------------------------------------------ */
+
+/* Gives the owner of the lane's pair of columns its part's sums, d as a mma leaves them: of rows g and g + 8 of the
+ * m-th tile of 16 rows of the chunk. */
+static __device__ __forceinline__ void persistent_send(const persistent_args &a, const persistent_block *f, int rows,
+                                                       int part, int tile, int m, const float4 &d)
+{
+    const int lane = (int)threadIdx.x % 32, pair = 4 * tile + lane % 4, owner = pair * a.own_inverse >> 16;
+    const int at = ((part * a.own + pair - owner * a.own) << persistent_rows_log(a, rows)) + m;
+    fast::cluster_store(f->inbox + at * 8 + lane / 4, (unsigned)owner, d);
+}
+
+/* Bias plus the parts' sums of item i. */
+static __device__ __forceinline__ float2 persistent_sum(const persistent_args &a, const persistent_block *f, int rows,
+                                                        const persistent_item &e, int i, int product)
+{
+    const int stride = a.own << (4 + persistent_rows_log(a, rows));
+    const float2 *sum = (const float2 *)f->inbox + i;
+    float2 y = *(const float2 *)(f->bias + 2 * (product * a.own + e.pair));
+#pragma unroll
+    for (int part = 0; part < PERSISTENT_PARTS; part++) {
+        const float2 d = sum[part * stride];
+        y.x += d.x;
+        y.y += d.y;
+    }
+    return y;
+}
+
+/* --- moments of rows ------------------------------------------------------------------------------------------- */
+
+/* The thread's channels of a row's part: 4*(thread % PERSISTENT_LANES).. of each 32. Returns mean and squared
+ * deviations of the part, to each of its threads. Two passes, because the mean of the residual stream can be far from
+ * zero. */
+template <int PAIRS> static __device__ __forceinline__ float2 persistent_measure(const float4 (&x)[PAIRS], int used)
+{
+    float sum = 0, squares = 0;
+#pragma unroll
+    for (int p = 0; p < PAIRS; p++) sum += (x[p].x + x[p].y) + (x[p].z + x[p].w);
+#pragma unroll
+    for (int i = 1; i < PERSISTENT_LANES; i *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
+    const float mean = used > 0 ? __fdividef(sum, 32.0f * (float)used) : 0;
+#pragma unroll
+    for (int p = 0; p < PAIRS; p++) {
+        const float4 d = make_float4(x[p].x - mean, x[p].y - mean, x[p].z - mean, x[p].w - mean);
+        if (p < used) squares += (d.x * d.x + d.y * d.y) + (d.z * d.z + d.w * d.w);
+    }
+#pragma unroll
+    for (int i = 1; i < PERSISTENT_LANES; i *= 2) squares += __shfl_xor_sync(0xffffffffu, squares, i);
+    return make_float2(mean, squares);
+}
+
+/* Gives a part's moments of a row to all blocks of the cluster, a thread of the part to each. */
+static __device__ __forceinline__ void persistent_send_moments(const persistent_args &a, const persistent_block *f,
+                                                               int row, int part, const float2 &moments)
+{
+    const unsigned rank = threadIdx.x % PERSISTENT_LANES;
+    if (rank < (unsigned)a.cluster) fast::cluster_store(f->moments + row * PERSISTENT_PARTS + part, rank, moments);
+}
+
+/* A row's mean and inverse deviation: its parts' moments merged as in Chan, Golub and LeVeque. Fast functions are
+ * enough, because the result is rounded to bf16. */
+template <int PAIRS>
+static __device__ __forceinline__ float2 persistent_merge(const persistent_args &a, const persistent_block *f, int slot)
+{
+    const float2 *of = f->moments + slot * PERSISTENT_PARTS;
+    float sum = 0, squares = 0;
+#pragma unroll
+    for (int part = 0; part < PERSISTENT_PARTS; part++)
+        sum += of[part].x * (32.0f * (float)persistent_used<PAIRS>(a, part));
+    const float mean = __fdividef(sum, (float)a.width);
+#pragma unroll
+    for (int part = 0; part < PERSISTENT_PARTS; part++) {
+        const float d = of[part].x - mean;
+        squares += of[part].y + 32.0f * (float)persistent_used<PAIRS>(a, part) * (d * d);
+    }
+    const float variance = __fdividef(squares, (float)a.width);
+    return make_float2(mean, variance <= FLT_MAX ? rsqrtf(variance + 1e-6f) : NAN); /* as cuda_inverse_deviation */
+}
+
+#endif
+
+#endif

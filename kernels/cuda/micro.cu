@@ -42,7 +42,10 @@ static __device__ __forceinline__ void micro_repeat(const persistent_args &a, pe
         fast::cluster_sync();
         break;
     case KERN_PHASE_FC1:
-        persistent_fc1<PAIRS>(a, f, 0, j.rows);
+        if (j.rows <= persistent_local_rows(a))
+            persistent_local_fc1<PAIRS>(a, f, 0, j.rows);
+        else
+            persistent_divided_fc1<PAIRS>(a, f, 0, j.rows);
         persistent_arrive(a, f);
         persistent_request<PAIRS>(a, f, 0);
         break;

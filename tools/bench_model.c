@@ -19,7 +19,7 @@ const model_constant_info model_constant_infos[MODEL_CONSTANTS] = {
     [MODEL_CLOCK] = {"clock_hz", "clock", "GHz", 1e-9, 1.9e9},
     [MODEL_PROCESSORS] = {"multiprocessors", "multiprocessors", "", 1, 132},
     [MODEL_CACHE] = {"cache_bytes", "L2 cache", "MB", 1e-6, 50e6},
-    [MODEL_CLUSTER] = {"cluster_blocks", "blocks of a cluster of the head's grid", "", 1, 1},
+    [MODEL_CLUSTER] = {"cluster_blocks", "blocks of a cluster of the head's grid", "", 1, 8},
     [MODEL_REJECTION] = {"rejection_seconds", "drawing one residual", "us", 1e6, 65e-6},
     [MODEL_CALLS] = {"calls_per_token", "calls of the head a token at --head_spec 8", "", 1, 14.3}, /* of the demo */
 };

@@ -60,6 +60,8 @@ template <int PAIRS>
 static __device__ __forceinline__ void persistent_first_weights(const persistent_args &a, const persistent_block *f,
                                                                 int product, int rows, uint4 (&w)[PAIRS])
 {
+#pragma unroll
+    for (int p = 0; p < PAIRS; p++) w[p] = make_uint4(0, 0, 0, 0);
     if (!persistent_direct(a, product)) return;
     const persistent_units n = persistent_share(a, f, 0, rows);
     persistent_load_weights<PAIRS>(a, f, product, n.part, n.tile, w);
@@ -73,7 +75,7 @@ static __device__ __forceinline__ void persistent_multiply(const persistent_args
     persistent_units n = persistent_share(a, f, m, rows);
     const int part = f->part + n.part, used = persistent_used<PAIRS>(a, part);
     const uint4 *operand = f->operand + n.part * (PAIRS * 64) + (int)threadIdx.x % 32;
-    uint4 u[2][PAIRS];
+    uint4 u[2][PAIRS] = {};
     if (m > 0 || !persistent_direct(a, product)) persistent_load_weights<PAIRS>(a, f, product, n.part, n.tile, w);
     bool fresh = true;
 #pragma unroll 1

@@ -214,18 +214,22 @@ static __device__ __forceinline__ void persistent_begin(const persistent_args &a
     f->column = 8 * f->first + 2 * rank * a.own;
     f->own = max(0, min(a.own, 4 * f->tiles - rank * a.own));
     f->target = 0;
+#pragma unroll 1
     for (int i = 0; i < a.resident; i++) persistent_copy_slice<PAIRS>(a, f, i);
     persistent_request<PAIRS>(a, f, 0);
     persistent_request<PAIRS>(a, f, 1);
+#pragma unroll 1
     for (int i = (int)threadIdx.x; i < 2 * a.depth * 2 * f->own; i += PERSISTENT_THREADS) {
         const int product = i / (2 * f->own), n = i % (2 * f->own);
         f->bias[2 * product * a.own + n] = a.bias[(size_t)product * (size_t)a.width + (size_t)(f->column + n)];
     }
+#pragma unroll 1
     for (int i = (int)threadIdx.x; i < 2 * f->own * (a.channels + 1); i += PERSISTENT_THREADS) {
         const int n = f->column + i / (a.channels + 1), c = i % (a.channels + 1);
         f->in[i] = c < a.channels ? a.in[n * a.channels + c] : a.in_bias[n];
     }
     /* A product reads 16 rows at a time, and what it makes of those that there are not is never used. */
+#pragma unroll 1
     for (int i = (int)threadIdx.x; i < pieces * PAIRS * 64; i += PERSISTENT_THREADS)
         f->operand[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();

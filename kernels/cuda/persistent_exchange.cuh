@@ -82,8 +82,9 @@ template <int PAIRS> static __device__ __forceinline__ float2 persistent_measure
     const float mean = used > 0 ? __fdividef(sum, 32.0f * (float)used) : 0;
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
-        const float4 d = make_float4(x[p].x - mean, x[p].y - mean, x[p].z - mean, x[p].w - mean);
-        if (p < used) squares += (d.x * d.x + d.y * d.y) + (d.z * d.z + d.w * d.w);
+        const float of = p < used ? mean : 0; /* channels that there are not are 0 */
+        const float4 d = make_float4(x[p].x - of, x[p].y - of, x[p].z - of, x[p].w - of);
+        squares += (d.x * d.x + d.y * d.y) + (d.z * d.z + d.w * d.w);
     }
 #pragma unroll
     for (int i = 1; i < PERSISTENT_LANES; i *= 2) squares += __shfl_xor_sync(0xffffffffu, squares, i);

@@ -182,40 +182,62 @@ static __device__ __forceinline__ void persistent_normalise(const float4 (&x)[PA
     }
 }
 
-/* --- fc1: v = silu(fc1) ---------------------------------------------------------------------------------------- */
-
-static __device__ __forceinline__ float persistent_silu(float x)
-{
-    return __fdividef(x, 1 + __expf(-x));
-}
-
-/* Multiplies a chunk of fc1 and finishes it. The operand is there after a barrier of the block. */
-template <int PAIRS>
-static __device__ __forceinline__ void persistent_finish_fc1(const persistent_args &a, persistent_block *f, int block,
-                                                             int m, int rows, uint4 (&w)[PAIRS])
-{
-    __syncthreads();
-    persistent_multiply<PAIRS>(a, f, 2 * block, m, rows, w);
-    persistent_meet(a);
-    const int n = persistent_items(a, f, rows);
-#pragma unroll 1
-    for (int i = (int)threadIdx.x; i < n; i += PERSISTENT_THREADS) {
-        const persistent_item e = persistent_item_of(a, f, m, rows, i);
-        if (e.row >= rows) continue;
-        const float2 y = persistent_sum(a, f, rows, e, i, 2 * block);
-        uint32_t *piece = (uint32_t *)(a.v + persistent_piece(a, e.row, e.column >> 5, e.column >> 3 & 3));
-        piece[e.column >> 1 & 3] = persistent_pack(persistent_silu(y.x), persistent_silu(y.y));
-    }
-    if (16 * (m + a.chunk) < rows) persistent_meet(a);
-}
-
 /* Rounds whose channels and modulation a thread keeps from one barrier to the next; registers are the limit. */
 static __host__ __device__ constexpr int persistent_kept(int pairs)
 {
     return pairs <= 3 ? PERSISTENT_ROUNDS : pairs == 4 ? 2 : 1;
 }
 
-/* The operand's place of the thread's channels: of a block's part, in row `at` of the chunk. */
+/* What a thread normalises of at most persistent_local_rows rows: a part of rows row + (r << log), in rounds r. */
+template <int PAIRS> struct persistent_local {
+    int row, log;
+    int part;                               /* of the block's */
+    uint2 u[persistent_kept(PAIRS)][PAIRS]; /* normalised channels of the first rounds */
+};
+
+/* Measures the block's parts of all rows, and normalises the first rounds. What a thread cannot keep of the others it
+ * loads twice. */
+template <int PAIRS>
+static __device__ __forceinline__ void persistent_local_norm(const persistent_args &a, persistent_block *f, int block,
+                                                             int rows, persistent_local<PAIRS> *n)
+{
+    constexpr int kept = persistent_kept(PAIRS);
+    const int unit = (int)threadIdx.x / PERSISTENT_LANES, log = f->log + 2, row = unit & ((1 << log) - 1);
+    const int part = f->part + (unit >> log), used = persistent_used<PAIRS>(a, part);
+    uint2 shift[kept][PAIRS], scale[kept][PAIRS];
+    float4 x[kept][PAIRS];
+    n->row = row;
+    n->log = log;
+    n->part = unit >> log;
+#pragma unroll
+    for (int r = 0; r < kept; r++)
+        persistent_load_mod<PAIRS>(a, f, row + (r << log), part, row + (r << log) < rows, block, shift[r], scale[r]);
+    persistent_wait(a, f);
+#pragma unroll 1
+    for (int r = kept; r << log < rows; r++) {
+        const int of = row + (r << log);
+        persistent_load_x<PAIRS>(a, of, part, of < rows, x[0]);
+        const float2 moments = persistent_measure<PAIRS>(x[0], used);
+        if (of < rows) persistent_send_moments(a, f, of, part, moments);
+    }
+#pragma unroll
+    for (int r = 0; r < kept; r++) persistent_load_x<PAIRS>(a, row + (r << log), part, row + (r << log) < rows, x[r]);
+#pragma unroll
+    for (int r = 0; r < kept; r++) {
+        if (r << log >= rows) continue;
+        const float2 moments = persistent_measure<PAIRS>(x[r], used);
+        if (row + (r << log) < rows) persistent_send_moments(a, f, row + (r << log), part, moments);
+    }
+    persistent_meet(a);
+    if ((int)threadIdx.x < rows) f->norm[threadIdx.x] = persistent_merge<PAIRS>(a, f, (int)threadIdx.x);
+    __syncthreads(); /* from here on the operand takes the place of the moments */
+#pragma unroll
+    for (int r = 0; r < kept; r++)
+        if (row + (r << log) < rows)
+            persistent_normalise<PAIRS>(x[r], f->norm[row + (r << log)], shift[r], scale[r], n->u[r]);
+}
+
+/* Stores the thread's channels of row `at` of the chunk. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_store_operand(const persistent_block *f, int part, int at,
                                                                 const uint2 (&u)[PAIRS])
@@ -227,85 +249,49 @@ static __device__ __forceinline__ void persistent_store_operand(const persistent
     for (int p = 0; p < PAIRS; p++) piece[p * 128] = u[p];
 }
 
-/* For at most persistent_local_rows rows: each block normalises its parts of all rows, in rounds. Round r has rows
- * row + (r << log). What a thread cannot keep of a round it loads twice. */
+/* f->operand = the block's parts of the chunk that begins with tile m of 16 rows. */
 template <int PAIRS>
-static __device__ __forceinline__ void persistent_local_fc1(const persistent_args &a, persistent_block *f, int block,
-                                                            int rows)
+static __device__ __forceinline__ void persistent_local_operand(const persistent_args &a, const persistent_block *f,
+                                                                int block, int m, int rows,
+                                                                const persistent_local<PAIRS> &n)
 {
     constexpr int kept = persistent_kept(PAIRS);
-    const int unit = (int)threadIdx.x / PERSISTENT_LANES, log = f->log + 2, row = unit & ((1 << log) - 1);
-    const int part = f->part + (unit >> log), used = persistent_used<PAIRS>(a, part);
-    uint2 shift[kept][PAIRS], scale[kept][PAIRS], u[kept][PAIRS];
-    float4 x[kept][PAIRS];
-    float2 norm[PERSISTENT_ROUNDS];
-    uint4 w[PAIRS];
+    const int end = min(rows, 16 * (m + a.chunk));
 #pragma unroll
-    for (int r = 0; r < kept; r++)
-        persistent_load_mod<PAIRS>(a, f, row + (r << log), part, row + (r << log) < rows, block, shift[r], scale[r]);
-    persistent_wait(a, f);
-#pragma unroll
-    for (int first = PERSISTENT_ROUNDS - kept; first >= 0; first -= kept) {
-        if (first << log >= rows) continue;
-#pragma unroll
-        for (int r = 0; r < kept; r++) {
-            const int of = row + ((first + r) << log);
-            persistent_load_x<PAIRS>(a, of, part, of < rows, x[r]);
-        }
-#pragma unroll
-        for (int r = 0; r < kept; r++) {
-            const int of = row + ((first + r) << log);
-            if ((first + r) << log >= rows) continue;
-            const float2 moments = persistent_measure<PAIRS>(x[r], used);
-            if (of < rows) persistent_send_moments(a, f, of, part, moments);
-        }
+    for (int r = 0; r < kept; r++) {
+        const int row = n.row + (r << n.log);
+        if (row >= 16 * m && row < end) persistent_store_operand<PAIRS>(f, n.part, row - 16 * m, n.u[r]);
     }
-    persistent_meet(a);
-#pragma unroll
-    for (int r = 0; r < PERSISTENT_ROUNDS; r++) {
-        if (row + (r << log) >= rows) continue;
-        norm[r] = persistent_merge<PAIRS>(a, f, row + (r << log));
-        if (r < kept) persistent_normalise<PAIRS>(x[r], norm[r], shift[r], scale[r], u[r]);
-    }
-    persistent_first_weights<PAIRS>(a, f, 2 * block, rows, w); /* not before the wait: registers */
-    __syncthreads();                                           /* the operand takes the place of the moments */
 #pragma unroll 1
-    for (int m = 0; 16 * m < rows; m += a.chunk) {
-#pragma unroll
-        for (int r = 0; r < PERSISTENT_ROUNDS; r++) {
-            const int at = row + (r << log) - 16 * m; /* the row in the chunk */
-            if (at < 0 || at >= 16 * a.chunk || row + (r << log) >= rows) continue;
-            if (r >= kept) {
-                persistent_load_mod<PAIRS>(a, f, row + (r << log), part, true, block, shift[r % kept], scale[r % kept]);
-                persistent_load_x<PAIRS>(a, row + (r << log), part, true, x[r % kept]);
-                persistent_normalise<PAIRS>(x[r % kept], norm[r], shift[r % kept], scale[r % kept], u[r % kept]);
-            }
-            persistent_store_operand<PAIRS>(f, unit >> log, at, u[r % kept]);
-        }
-        persistent_finish_fc1<PAIRS>(a, f, block, m, rows, w);
+    for (int row = n.row + (kept << n.log); row < end; row += 1 << n.log) {
+        uint2 shift[PAIRS], scale[PAIRS], u[PAIRS];
+        float4 x[PAIRS];
+        if (row < 16 * m) continue;
+        persistent_load_mod<PAIRS>(a, f, row, f->part + n.part, true, block, shift, scale);
+        persistent_load_x<PAIRS>(a, row, f->part + n.part, true, x);
+        persistent_normalise<PAIRS>(x, f->norm[row], shift, scale, u);
+        persistent_store_operand<PAIRS>(f, n.part, row - 16 * m, u);
     }
 }
 
-/* The same for more rows. They are distributed over the blocks and normalised once: the barrier that takes costs less
- * than for each block to read all rows. */
+/* a.u = the normalised rows, for more rows. They are distributed over the blocks and normalised once: the barrier that
+ * takes costs less than for each block to read all rows. */
 template <int PAIRS>
-static __device__ __forceinline__ void persistent_divided_fc1(const persistent_args &a, persistent_block *f, int block,
-                                                              int rows)
+static __device__ __forceinline__ void persistent_divided_norm(const persistent_args &a, persistent_block *f, int block,
+                                                               int rows)
 {
     enum { ROWS = PERSISTENT_THREADS / PERSISTENT_LANES / PERSISTENT_PARTS }; /* at a time */
     const int unit = (int)threadIdx.x / PERSISTENT_LANES, lane = (int)threadIdx.x % PERSISTENT_LANES;
     const int slot = unit % ROWS, part = unit / ROWS, used = persistent_used<PAIRS>(a, part);
     const int each = (rows + (int)gridDim.x - 1) / (int)gridDim.x, first = (int)blockIdx.x * each;
     const int end = min(rows, first + each);
-    uint4 w[PAIRS];
-    int from = first;
-    do {
+    persistent_wait(a, f);
+#pragma unroll 1
+    for (int from = first; from < end; from += ROWS) {
         const int row = from + slot;
         uint2 shift[PAIRS], scale[PAIRS], u[PAIRS];
         float4 x[PAIRS];
         persistent_load_mod<PAIRS>(a, f, row, part, row < end, block, shift, scale);
-        if (from == first) persistent_wait(a, f);
-        if (from >= end) break;
         persistent_load_x<PAIRS>(a, row, part, row < end, x);
         const float2 moments = persistent_measure<PAIRS>(x, used);
         if (lane == 0) f->moments[slot * PERSISTENT_PARTS + part] = moments;
@@ -316,19 +302,12 @@ static __device__ __forceinline__ void persistent_divided_fc1(const persistent_a
         for (int p = 0; p < PAIRS; p++)
             if (row < end && p < used) piece[p * 128] = u[p];
         __syncthreads();
-        from += ROWS;
-    } while (from < end);
-    persistent_arrive(a, f);
-    persistent_first_weights<PAIRS>(a, f, 2 * block, rows, w);
-    persistent_wait(a, f);
-#pragma unroll 1
-    for (int m = 0; 16 * m < rows; m += a.chunk) {
-        persistent_load_operand<PAIRS>(a, f, a.u, m, rows);
-        persistent_finish_fc1<PAIRS>(a, f, block, m, rows, w);
     }
+    persistent_arrive(a, f);
+    persistent_wait(a, f);
 }
 
-/* --- the other layers ------------------------------------------------------------------------------------------ */
+/* --- the layers ------------------------------------------------------------------------------------------------ */
 
 /* x = the input projection of the state, in f32: the state must not be rounded (kernels/cpu/head.c). */
 static __device__ __forceinline__ void persistent_in(const persistent_args &a, persistent_block *f, int rows,
@@ -354,54 +333,79 @@ static __device__ __forceinline__ void persistent_in(const persistent_args &a, p
         }
 }
 
-/* What fc2 adds to and multiplies by, loaded before it is needed. */
+/* What fc2 adds to and multiplies by, loaded before it is needed. The block itself wrote these columns of x, a barrier
+ * of the grid or more ago. */
 typedef struct {
     float2 x;      /* the residual stream's two columns */
     uint32_t gate; /* their gates, packed */
 } persistent_gated;
 
 static __device__ __forceinline__ persistent_gated persistent_load_gated(const persistent_args &a,
-                                                                         const persistent_block *f, int block, int m,
+                                                                         const persistent_block *f, int product, int m,
                                                                          int rows, int i)
 {
     persistent_gated g = {make_float2(0, 0), 0};
-    if (i >= persistent_items(a, f, rows)) return g;
+    if (product % 2 == 0 || i >= persistent_items(a, f, rows)) return g;
     const persistent_item e = persistent_item_of(a, f, m, rows, i);
     if (e.row >= rows) return g;
-    const bf16 *gate = (const bf16 *)f->mod[e.row] + (size_t)(3 * block + 2) * (size_t)a.width;
+    const bf16 *gate = (const bf16 *)f->mod[e.row] + (size_t)(3 * (product / 2) + 2) * (size_t)a.width;
     g.x = __ldcg((const float2 *)(a.x + e.row * a.width + e.column));
     g.gate = __ldcg((const unsigned *)(gate + e.column));
     return g;
 }
 
-/* x += gate * fc2. The block itself wrote its columns of x, a barrier or more ago. */
-template <int PAIRS>
-static __device__ __forceinline__ void persistent_fc2(const persistent_args &a, persistent_block *f, int block,
-                                                      int rows)
+static __device__ __forceinline__ float persistent_silu(float x)
 {
-    const int n = persistent_items(a, f, rows);
+    return __fdividef(x, 1 + __expf(-x));
+}
+
+/* An even product is fc1, v = silu(fc1 of the normalised rows); an odd one is fc2, x += gate * fc2 of v. */
+template <int PAIRS>
+static __device__ __forceinline__ void persistent_product(const persistent_args &a, persistent_block *f, int product,
+                                                          int rows)
+{
+    const bool local = product % 2 == 0 && rows <= persistent_local_rows(a);
+    const uint4 *from = product % 2 == 0 ? a.u : a.v;
+    persistent_local<PAIRS> n = {};
     uint4 w[PAIRS];
-    persistent_first_weights<PAIRS>(a, f, 2 * block + 1, rows, w);
-    persistent_gated gated = persistent_load_gated(a, f, block, 0, rows, (int)threadIdx.x);
-    persistent_wait(a, f);
+    persistent_gated gated = persistent_load_gated(a, f, product, 0, rows, (int)threadIdx.x);
+    if (local) {
+        persistent_local_norm<PAIRS>(a, f, product / 2, rows, &n);
+        persistent_first_weights<PAIRS>(a, f, product, rows, w); /* not before the wait: registers */
+    } else {
+        persistent_first_weights<PAIRS>(a, f, product, rows, w);
+        if (product % 2 == 0)
+            persistent_divided_norm<PAIRS>(a, f, product / 2, rows);
+        else
+            persistent_wait(a, f);
+    }
 #pragma unroll 1
     for (int m = 0; 16 * m < rows; m += a.chunk) {
-        persistent_load_operand<PAIRS>(a, f, a.v, m, rows);
+        if (local)
+            persistent_local_operand<PAIRS>(a, f, product / 2, m, rows, n);
+        else
+            persistent_load_operand<PAIRS>(a, f, from, m, rows);
         __syncthreads();
-        persistent_multiply<PAIRS>(a, f, 2 * block + 1, m, rows, w);
+        persistent_multiply<PAIRS>(a, f, product, m, rows, w);
         persistent_meet(a);
+        const int items = persistent_items(a, f, rows);
 #pragma unroll 1
-        for (int i = (int)threadIdx.x; i < n; i += PERSISTENT_THREADS) {
+        for (int i = (int)threadIdx.x; i < items; i += PERSISTENT_THREADS) {
             const persistent_item e = persistent_item_of(a, f, m, rows, i);
             if (e.row < rows) {
-                const float2 y = persistent_sum(a, f, rows, e, i, 2 * block + 1);
-                *(float2 *)(a.x + e.row * a.width + e.column) = make_float2(
-                    gated.x.x + persistent_low(gated.gate) * y.x, gated.x.y + persistent_high(gated.gate) * y.y);
+                const float2 y = persistent_sum(a, f, rows, e, i, product);
+                if (product % 2 == 0) {
+                    uint32_t *piece = (uint32_t *)(a.v + persistent_piece(a, e.row, e.column >> 5, e.column >> 3 & 3));
+                    piece[e.column >> 1 & 3] = persistent_pack(persistent_silu(y.x), persistent_silu(y.y));
+                } else {
+                    *(float2 *)(a.x + e.row * a.width + e.column) = make_float2(
+                        gated.x.x + persistent_low(gated.gate) * y.x, gated.x.y + persistent_high(gated.gate) * y.y);
+                }
             }
-            gated = persistent_load_gated(a, f, block, m, rows, i + PERSISTENT_THREADS);
+            gated = persistent_load_gated(a, f, product, m, rows, i + PERSISTENT_THREADS);
         }
         if (16 * (m + a.chunk) >= rows) break;
-        gated = persistent_load_gated(a, f, block, m + a.chunk, rows, (int)threadIdx.x);
+        gated = persistent_load_gated(a, f, product, m + a.chunk, rows, (int)threadIdx.x);
         persistent_meet(a);
     }
 }
@@ -538,16 +542,11 @@ static __device__ __forceinline__ void persistent_evaluate(const persistent_args
 {
     persistent_in(a, f, rows, states);
     persistent_arrive(a, f);
-    for (int b = 0; b < a.depth; b++) {
-        if (rows <= persistent_local_rows(a))
-            persistent_local_fc1<PAIRS>(a, f, b, rows);
-        else
-            persistent_divided_fc1<PAIRS>(a, f, b, rows);
+#pragma unroll 1
+    for (int product = 0; product < 2 * a.depth; product++) {
+        persistent_product<PAIRS>(a, f, product, rows);
         persistent_arrive(a, f);
-        persistent_request<PAIRS>(a, f, b + 1 < a.depth ? 2 * b + 2 : 0);
-        persistent_fc2<PAIRS>(a, f, b, rows);
-        persistent_arrive(a, f);
-        persistent_request<PAIRS>(a, f, b + 1 < a.depth ? 2 * b + 3 : 1);
+        persistent_request<PAIRS>(a, f, product + 2 < 2 * a.depth ? product + 2 : product + 2 - 2 * a.depth);
     }
     persistent_out(a, f, rows);
     persistent_arrive(a, f);

@@ -68,6 +68,7 @@ typedef struct {
     float *bias;               /* [2*depth][2*own] */
     float *in;                 /* [2*own][C + 1] weights, bias */
     const unsigned char **mod; /* [PERSISTENT_ROWS] modulation rows */
+    float2 *norm;              /* [PERSISTENT_ROWS] mean and inverse deviation of rows */
     float4 *inbox; /* [PARTS][own][tiles of 16 rows][8] the parts' sums of rows g, g + 8; the cluster writes */
     /* Three things that take turns. A barrier lies between the last use of one and the first of the next. */
     uint4 *operand;  /* [chunk][parts][pairs][64] pieces of the rows that are being multiplied */
@@ -97,6 +98,7 @@ static __host__ __device__ inline size_t persistent_carve(const persistent_args 
     persistent_place(&p, &f->bias, 2 * (size_t)a.depth * 2 * own);
     persistent_place(&p, &f->in, 2 * own * (size_t)(a.channels + 1));
     persistent_place(&p, &f->mod, PERSISTENT_ROWS);
+    persistent_place(&p, &f->norm, PERSISTENT_ROWS);
     f->scratch = p;
     persistent_place(&p, &f->inbox, PERSISTENT_PARTS * own * chunk * 8);
     unsigned char *shared[] = {p, p, p};

@@ -171,6 +171,7 @@ KERN_LANE_FN double kern_gaussian_log_accept(const kern_gaussian_rule *rule, con
     double a = kern_gaussian_log_ratio(s, x);
     if (rule->temper != 1) {
         double normalisers = 0;
+        KERN_ROLLED
         for (int i = kern_lane(); i < s->size; i += KERN_LANES)
             normalisers += (double)s->log_std_q[i] - s->log_std_p[i];
         normalisers = kern_lanes_sum(normalisers);

@@ -288,9 +288,16 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel
     persistent_block f;
     if (w.tokens == 0) return; /* persistent_try only tries whether it starts */
     persistent_begin<PAIRS>(a, &f);
-    for (int slot = (int)blockIdx.x; slot < w.slots; slot += (int)gridDim.x)
-        speculate_filter(w, slot, w.slot_token[slot], f.scratch);
-    for (;;) {
+    for (bool evaluated = false;; evaluated = true) {
+        for (int slot = (int)blockIdx.x; slot < w.slots; slot += (int)gridDim.x) {
+            int token = w.slot_token[slot];
+            if (evaluated) {
+                if (token < 0) continue;
+                speculate_walk(w, a.out, slot, token, f.scratch);
+                token = speculate_take(w, slot);
+            }
+            speculate_filter(w, slot, token, f.scratch);
+        }
         persistent_arrive(a, &f);
         persistent_wait(a, &f);
         if (fast::load_relaxed((const unsigned *)&w.left[KERN_LEFT_TOKENS]) == 0)
@@ -299,13 +306,6 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel
         speculate_load(a, &f, j, rows, states);
         persistent_evaluate<PAIRS>(a, &f, rows, states);
         persistent_wait(a, &f);
-        for (int slot = (int)blockIdx.x; slot < w.slots; slot += (int)gridDim.x) {
-            int token = w.slot_token[slot];
-            if (token < 0) continue;
-            speculate_walk(w, a.out, slot, token, f.scratch);
-            token = speculate_take(w, slot);
-            speculate_filter(w, slot, token, f.scratch);
-        }
     }
     persistent_end();
 }

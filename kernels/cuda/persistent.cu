@@ -228,8 +228,9 @@ int persistent_clusters(const cuda_queue *c, int width, int cluster)
     cudaError_t e =
         cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes);
     if (e == cudaSuccess) e = cudaOccupancyMaxActiveClusters(&n, form, &config);
-    if (e != cudaSuccess) cudaGetLastError(); /* not a failure: other kernels do the work */
-    return e == cudaSuccess ? n : 0;
+    if (e != cudaSuccess) cudaGetLastError();              /* not a failure: other kernels do the work */
+    const int most = c->device->multiprocessors / cluster; /* a block has a multiprocessor to itself */
+    return e != cudaSuccess ? 0 : n < most ? n : most;
 }
 
 cudaError_t persistent_try_chain(const cuda_queue *c, const persistent_head *f)

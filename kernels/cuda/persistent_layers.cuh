@@ -111,7 +111,7 @@ template <int PAIRS>
 static __device__ __forceinline__ void persistent_load_operand(const persistent_args &a, const persistent_block *f,
                                                                const uint4 *from, int m, int rows)
 {
-    enum { BATCH = 4 };
+    enum { BATCH = PAIRS <= 5 ? 4 : 2 }; /* loads in flight; registers are the limit */
     const int log = 3 - f->log, count = (min(a.chunk, (rows + 15) / 16 - m) << log) * (PAIRS * 64);
 #pragma unroll 1
     for (int first = (int)threadIdx.x; first < count; first += BATCH * PERSISTENT_THREADS) {
@@ -185,7 +185,7 @@ static __device__ __forceinline__ void persistent_normalise(const float4 (&x)[PA
 /* Rounds whose channels and modulation a thread keeps from one barrier to the next; registers are the limit. */
 static __host__ __device__ constexpr int persistent_kept(int pairs)
 {
-    return pairs <= 3 ? PERSISTENT_ROUNDS : pairs == 4 ? 2 : 1;
+    return pairs <= 2 ? PERSISTENT_ROUNDS : pairs <= 4 ? 2 : 1;
 }
 
 /* What a thread normalises of at most persistent_local_rows rows: a part of rows row + (r << log), in rounds r. */

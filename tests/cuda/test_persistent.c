@@ -295,7 +295,8 @@ static void clusters_change_nothing(void **state)
     (void)state;
     const struct {
         shape s;
-        const char *shared; /* bytes of a block with which weights are read from global memory */
+        const char *shared; /* bytes of a block with which one block alone reads weights from global memory, and a
+                             * cluster takes the rows in chunks */
     } heads[] = {
         {{160, 1, 4, "16"}, "24000"},  /* parts without channels; uneven tiles */
         {{256, 2, 16, "12"}, "40000"}, /* fewer tiles than the last cluster has room for */
@@ -303,14 +304,14 @@ static void clusters_change_nothing(void **state)
     };
     const run runs[] = {{9, 1, 1, 0, 5, 1}, {3, 2, 2, 1, 2, 0}, {17, 1, 1, 0, 5, 1}, {32, 2, 1, 0, 0, 0.9f}};
     enum { RUNS = sizeof runs / sizeof *runs };
-    static const char *const sizes[] = {"8", "4", "2", "1", "1"}; /* the last one with little shared memory */
-    static float x[5][RUNS][MOST * 32];
+    static const char *const sizes[] = {"8", "4", "2", "1", "1", "8"}; /* the last two with little shared memory */
+    static float x[6][RUNS][MOST * 32];
     for (size_t h = 0; h < sizeof heads / sizeof *heads; h++) {
         network n = make_network(heads[h].s, 7000 + h);
         const int few = h == 2 && cuda_test_scale() == 1 ? 1 : RUNS;
-        for (int c = 0; c < 5; c++) {
+        for (int c = 0; c < 6; c++) {
             setenv("MAR_CUDAHOST_CLUSTER", sizes[c], 1);
-            if (c == 4) setenv("MAR_CUDAHOST_SHARED", heads[h].shared, 1);
+            if (c >= 4) setenv("MAR_CUDAHOST_SHARED", heads[h].shared, 1);
             bench cuda = open_cuda_bench(&n);
             for (int i = 0; i < few; i++) run_chain(&cuda, &runs[i], x[c][i], NULL);
             free_bench(&cuda);

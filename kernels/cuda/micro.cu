@@ -33,6 +33,7 @@ static __device__ __forceinline__ void micro_fill_state(const persistent_args &a
 template <int PAIRS>
 static __device__ __forceinline__ void micro_repeat(const persistent_args &a, persistent_block *f, const micro_job &j)
 {
+    const int product = j.phase == KERN_PHASE_FC2; /* of the first block */
     switch (j.phase) {
     case KERN_PHASE_BARRIER:
         persistent_arrive(a, f);
@@ -42,17 +43,10 @@ static __device__ __forceinline__ void micro_repeat(const persistent_args &a, pe
         fast::cluster_sync();
         break;
     case KERN_PHASE_FC1:
-        if (j.rows <= persistent_local_rows(a))
-            persistent_local_fc1<PAIRS>(a, f, 0, j.rows);
-        else
-            persistent_divided_fc1<PAIRS>(a, f, 0, j.rows);
-        persistent_arrive(a, f);
-        persistent_request<PAIRS>(a, f, 0);
-        break;
     case KERN_PHASE_FC2:
-        persistent_fc2<PAIRS>(a, f, 0, j.rows);
+        persistent_product<PAIRS>(a, f, product, j.rows);
         persistent_arrive(a, f);
-        persistent_request<PAIRS>(a, f, 1);
+        persistent_request<PAIRS>(a, f, product);
         break;
     case KERN_PHASE_EVALUATION:
         micro_fill_state(a, f, j.rows);

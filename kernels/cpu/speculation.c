@@ -145,8 +145,8 @@ static int verify(const kern_speculation *w, int first, int proposals, float *x)
         const double log_f = kern_gaussian_log_accept(&w->rule, &laws, KERN_SPECULATION_PATH, draft);
         kern_residual residual;
         long tries;
-        if (kern_gaussian_settle(&residual, &laws, log_f, kern_gaussian_log_scale(&w->rule, KERN_SPECULATION_PATH), &address,
-                                 draft, x, &tries)) {
+        if (kern_gaussian_settle(&residual, &laws, log_f, kern_gaussian_log_scale(&w->rule, KERN_SPECULATION_PATH),
+                                 &address, draft, x, &tries)) {
             w->count->tries += (unsigned long)tries;
             w->count->rejected++;
             return n + 1;

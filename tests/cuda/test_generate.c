@@ -107,8 +107,8 @@ static const struct {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* Three batches: the second is recorded, the third replays it. Where time is short, only of every fifth case, and a batch
- * is of one image but for every tenth. */
+/* Three batches: the second is recorded, the third replays it. Where time is short, only of every fifth case, and a
+ * batch is of one image but for every tenth. */
 static void f32_is_the_cpu(void **state)
 {
     (void)state;

@@ -156,7 +156,7 @@ static inline void persistent_launch(cuda_queue *c, const persistent_head *f,
 /* Whether a product's weights are read from global memory when they are needed. */
 static __device__ __forceinline__ bool persistent_direct(const persistent_args &a, int product)
 {
-    return product >= a.slices;
+    return persistent_is_direct(a.resident, a.slices, product);
 }
 
 /* The pieces of a product's weights for the cluster's first tile and the block's first part, in global memory. */

@@ -2,6 +2,8 @@
 #ifndef KERNELS_CUDA_PERSISTENT_FORM_H
 #define KERNELS_CUDA_PERSISTENT_FORM_H
 
+#include "kernels/rng.h"
+
 #include <stddef.h>
 
 typedef struct {
@@ -16,6 +18,13 @@ typedef struct {
                           * without these places the weights are read from global memory */
     size_t shared_bytes; /* shared memory of a block */
 } persistent_form;
+
+/* Whether the weights of a product are read from global memory when they are needed: they do not stay in shared memory,
+ * and there are no places to copy them to. */
+KERN_FN int persistent_is_direct(int resident, int slices, int product)
+{
+    return slices == resident && product >= resident;
+}
 
 /* persistent_load.cu: the form for clusters of `cluster` blocks on a device that holds `most` of them at once, with so
  * many bytes of shared memory a block. Returns 0 if there is none. */

@@ -51,15 +51,23 @@ int persistent_choose(int width, int depth, int channels, int cluster, int most,
     }
 }
 
-/* Decides how to run this head on this device with clusters of `cluster` blocks. Returns 0 if it cannot. */
-static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int cluster, persistent_head *f)
+/* Decides how to run this head on this device with clusters of `cluster` blocks. Returns 0 if it cannot. `refused` is
+ * what was refused first. */
+static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int cluster, persistent_head *f,
+                          mar_err *refused)
 {
     const size_t width = (size_t)spec->width, products = 2 * (size_t)spec->depth;
     const int most = persistent_clusters(c, spec->width, cluster);
     persistent_form form;
     if (!c->device->bf16 ||
-        !persistent_choose(spec->width, spec->depth, spec->channels, cluster, most, c->device->shared_bytes, &form))
+        !persistent_choose(spec->width, spec->depth, spec->channels, cluster, most, c->device->shared_bytes, &form)) {
+        if (most == 0 && !refused->text[0] &&
+            persistent_choose(spec->width, spec->depth, spec->channels, 1, c->device->multiprocessors,
+                              c->device->shared_bytes, &form))
+            (void)err_set(refused, MAR_EBACKEND, "refused with clusters of %d blocks: the GPU has room for none",
+                          cluster);
         return 0;
+    }
     persistent_args *a = &f->args;
     a->width = spec->width;
     a->depth = spec->depth;
@@ -266,7 +274,7 @@ static mar_status persistent_make(cuda_queue *c, const kern_head_spec *spec, int
 {
     *f = {};
     *accepted = 0;
-    if (!persistent_fit(c, spec, cluster, f)) return MAR_OK;
+    if (!persistent_fit(c, spec, cluster, f, refused)) return MAR_OK;
     persistent_keep_in_l2(c->device, f);
     mar_status status = persistent_pack_products(c, spec, f, err);
     if (status == MAR_OK) status = persistent_pack_floats(c, spec, f, err);

@@ -358,6 +358,13 @@ static void every_memory_has_a_form(void **state)
     assert_true(persistent_choose(1024, 6, 16, 8, 16, 232448, &f));
     assert_int_equal(f.resident, 12);
     assert_int_equal(f.chunk, 4);
+    /* Products that have no place of their own take turns in two; without such places they are read directly. */
+    assert_true(persistent_choose(1536, 12, 16, 8, 16, 232448, &f));
+    assert_true(f.resident < 12 && f.slices == f.resident + 2);
+    for (int i = 0; i < 24; i++) assert_false(persistent_is_direct(f.resident, f.slices, i));
+    assert_true(persistent_choose(1536, 12, 16, 1, 28, 101376, &f));
+    assert_int_equal(f.slices, f.resident);
+    for (int i = 0; i < 24; i++) assert_int_equal(persistent_is_direct(f.resident, f.slices, i), i >= f.resident);
     assert_false(persistent_choose(1536, 12, 16, 1, 28, 65536, &f));
     assert_false(persistent_choose(1024, 6, 16, 8, 0, 232448, &f));
     assert_false(persistent_choose(1040, 6, 16, 8, 16, 232448, &f));

@@ -128,22 +128,37 @@ static cublasStatus_t library_matmul(cuda_queue *c, const struct cuda_matmul *m,
 /* --- the choice of an algorithm ---------------------------------------------------------------------------- */
 
 /* cuBLASLt orders its algorithms by what it expects of them. The first ones are tried on operands of their own:
- *   - Each computes the product once. Only those whose result is that of the first, bit for bit, are candidates, so
- * that the choice, which is the clock's, changes no result. The operands' second halves cancel what the first halves
- * add up to, so that a result is what rounding left of it: sums in another order or in parts show in nearly all
- *     elements, in bf16 too.
+ *   - Each computes two products. Only those whose results are, bit for bit, those of the first that can be run are
+ *     candidates, so that the choice, which is the clock's, changes no result.
+ *       - CANCELLED: the operands' second halves cancel what the first halves add up to, and one term the bias, so that
+ *         a result is what rounding left of it: sums in another order or in parts, or a bias that is added elsewhere,
+ *         show in nearly all elements, in bf16 too.
+ *       - PLAIN: nothing cancels, and the sums, the bias and what y held are some ones: the activation shows, and what
+ *         is added to y.
  *   - The candidates are timed in turns behind a kernel that holds the stream until all launches are in it.
- * The operands stay in the L2 cache if they fit, which those of a model may not. */
+ * The operands stay in the L2 cache if they fit, which those of a model may not. A trial that fails keeps the first
+ * algorithm and fails nothing: an error that stays is the next operation's, too. */
+enum { CANCELLED, PLAIN, PRODUCTS };
+enum { SEED_X = 1, SEED_WEIGHT, SEED_BIAS, SEED_Y };
 typedef struct {
+    cudaError_t error; /* the first */
     void *x, *weight, *bias, *y;
-    unsigned long long *digest; /* [CANDIDATES] */
-    size_t y_bytes;
+    unsigned long long *digest; /* [PRODUCTS][CANDIDATES] */
+    size_t y_elements;          /* of all rows with what is between them */
     cudaEvent_t event[CANDIDATES + 1];
 } trial;
 
-/* Has a random sign, one of 12 exponents and 8 bits, as many as bf16. */
-static __device__ inline float trial_value(unsigned i)
+/* Remembers the first error. Returns whether there is none. */
+static int trial_ok(trial *t, cudaError_t error)
 {
+    if (t->error == cudaSuccess) t->error = error;
+    return t->error == cudaSuccess;
+}
+
+/* Has a random sign, one of 12 exponents and 8 bits, as many as bf16; the mean of its square is 7/27. */
+static __device__ inline float trial_value(size_t at, unsigned seed)
+{
+    unsigned i = (unsigned)at * 0x9e3779b1u + seed;
     i = (i ^ i >> 16) * 0x85ebca6bu;
     i = (i ^ i >> 13) * 0xc2b2ae35u;
     i ^= i >> 16;
@@ -151,14 +166,27 @@ static __device__ inline float trial_value(unsigned i)
     return i >> 31 ? -size : size;
 }
 
-/* Fills n elements, rows of `in`, whose second half repeats the first, times `sign`. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) trial_fill(T *p, size_t n, int in, unsigned seed, float sign)
+static __global__ void __launch_bounds__(THREADS) trial_fill(T *p, size_t n, int seed, float scale)
+{
+    for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < n; i += gridDim.x * (size_t)THREADS)
+        cuda_store(p + i, scale * trial_value(i, (unsigned)seed));
+}
+
+/* Fills x, or the weight, of n elements in rows of `in`, so that sums cancel. The second half of a row repeats the
+ * first, in the weight negatively. If there is a bias, it is cancelled by the first term, which has none to cancel. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) trial_cancel(T *p, size_t n, int in, int seed, int bias)
 {
     const size_t half = (size_t)in / 2;
+    const int weight = seed == SEED_WEIGHT;
     for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < n; i += gridDim.x * (size_t)THREADS) {
-        const size_t column = i % (size_t)in, at = i / (size_t)in * half + (column < half ? column : column - half);
-        cuda_store(p + i, (column < half ? 1 : sign) * trial_value((unsigned)at * 0x9e3779b1u + seed));
+        const size_t row = i / (size_t)in, column = i % (size_t)in;
+        float value = trial_value(row * half + (column < half ? column : column - half), (unsigned)seed);
+        if (weight && column >= half) value = -value;
+        if (bias && column == half) value = 0;
+        if (bias && column == 0) value = weight ? -trial_value(row, SEED_BIAS) : 1;
+        cuda_store(p + i, value);
     }
 }
 
@@ -192,24 +220,32 @@ static size_t trial_lay_out(const cuda_device *d, const matmul_spec *p, char *ba
     const size_t size = d->bf16 && !p->f32 ? sizeof(bf16) : sizeof(float);
     const size_t y_size = d->bf16 && !p->y_f32 ? sizeof(bf16) : sizeof(float);
     size_t used = 0;
-    t->y_bytes = (size_t)p->rows * (size_t)p->y_stride * y_size;
+    t->y_elements = (size_t)p->rows * (size_t)p->y_stride;
     t->x = arena_carve(base, &used, (size_t)p->rows * (size_t)p->in, size);
     t->weight = arena_carve(base, &used, (size_t)p->out * (size_t)p->in, size);
     t->bias = arena_carve(base, &used, (size_t)p->out, y_size);
-    t->digest = (unsigned long long *)arena_carve(base, &used, CANDIDATES, sizeof *t->digest);
-    t->y = arena_carve(base, &used, 1, t->y_bytes);
+    t->digest = (unsigned long long *)arena_carve(base, &used, PRODUCTS * CANDIDATES, sizeof *t->digest);
+    t->y = arena_carve(base, &used, t->y_elements, y_size);
     return used;
 }
 
-/* Frees a large trial's memory; that of small ones serves the next. */
-static void trial_close(cuda_device *d, trial *t, size_t kept)
+static void trial_free(cuda_device *d)
 {
-    for (int i = 0; i <= CANDIDATES; i++)
-        if (t->event[i]) (void)cudaEventDestroy(t->event[i]);
-    if (d->trial_bytes <= kept) return;
     cuda_free(&d->base, d->trial);
     d->trial = NULL;
     d->trial_bytes = 0;
+}
+
+/* Waits for what a failed trial has begun: the memory serves the next trial, which may be another queue's. Frees that
+ * of large ones. */
+static void trial_close(cuda_queue *c, trial *t)
+{
+    enum { KEPT = 64 << 20 }; /* bytes */
+    (void)cudaStreamSynchronize(c->stream);
+    for (int i = 0; i <= CANDIDATES; i++)
+        if (t->event[i]) (void)cudaEventDestroy(t->event[i]);
+    if (t->error != cudaSuccess) (void)cudaGetLastError(); /* clears it */
+    if (c->device->trial_bytes > KEPT) trial_free(c->device);
 }
 
 /* Returns 0 if there is not enough memory, which is no failure. */
@@ -219,109 +255,146 @@ static int trial_open(cuda_device *d, const matmul_spec *p, trial *t)
     const size_t bytes = trial_lay_out(d, p, NULL, t);
     if (bytes > d->trial_most) return 0;
     if (bytes > d->trial_bytes) {
-        trial_close(d, t, 0);
-        if (cuda_alloc(&d->base, bytes, &d->trial, NULL) != MAR_OK) return 0;
+        trial_free(d);
+        if (cuda_alloc(&d->base, bytes, &d->trial, NULL) != MAR_OK) return trial_ok(t, cudaErrorMemoryAllocation);
         d->trial_bytes = bytes;
     }
     trial_lay_out(d, p, (char *)d->trial, t);
-    for (int i = 0; i <= CANDIDATES; i++)
-        if (cudaEventCreate(&t->event[i]) != cudaSuccess) {
-            (void)cudaGetLastError(); /* clears it */
-            return 0;
-        }
-    return 1;
+    for (int i = 0; i <= CANDIDATES && t->error == cudaSuccess; i++) trial_ok(t, cudaEventCreate(&t->event[i]));
+    return t->error == cudaSuccess;
 }
 
-template <typename X, typename Y> static void trial_start(cuda_queue *c, const matmul_spec *p, const trial *t)
+static unsigned trial_blocks(const cuda_queue *c)
 {
-    const unsigned blocks = 4 * (unsigned)c->device->multiprocessors;
-    cuda_launch(c, trial_fill<X>, blocks, THREADS, 0, (X *)t->x, (size_t)p->rows * (size_t)p->in, p->in, 1u, 1.0f);
-    cuda_launch(c, trial_fill<X>, blocks, THREADS, 0, (X *)t->weight, (size_t)p->out * (size_t)p->in, p->in, 2u, -1.0f);
-    cuda_ok(c, cudaMemsetAsync(t->bias, 0, (size_t)((char *)t->y - (char *)t->bias), c->stream),
-            "clearing"); /* digests */
+    return 4 * (unsigned)c->device->multiprocessors;
 }
 
-/* Has the algorithm compute the product on y of zeros, and digests the result. Returns whether it can. */
-template <typename Y> static int trial_run(cuda_queue *c, const struct cuda_matmul *m, const trial *t, int i)
+/* Fills x, weight and bias for one of the products. */
+template <typename X, typename Y> static void trial_start(cuda_queue *c, const matmul_spec *p, trial *t, int which)
 {
-    const unsigned blocks = 4 * (unsigned)c->device->multiprocessors;
-    if (!cuda_ok(c, cudaMemsetAsync(t->y, 0, t->y_bytes, c->stream), "clearing") ||
-        library_matmul(c, m, t->x, t->weight, t->bias, t->y) != CUBLAS_STATUS_SUCCESS)
-        return 0;
-    cuda_launch(c, trial_digest<Y>, blocks, THREADS, 0, m->spec, (const Y *)t->y, t->digest + i);
-    return 1;
+    const unsigned blocks = trial_blocks(c);
+    const size_t x = (size_t)p->rows * (size_t)p->in, weight = (size_t)p->out * (size_t)p->in;
+    if (which == CANCELLED) {
+        trial_ok(t, cuda_launch_always(c, trial_cancel<X>, blocks, THREADS, 0, (X *)t->x, x, p->in, SEED_X, p->bias));
+        trial_ok(t, cuda_launch_always(c, trial_cancel<X>, blocks, THREADS, 0, (X *)t->weight, weight, p->in,
+                                       SEED_WEIGHT, p->bias));
+    } else { /* the factor makes a sum's deviation about 1 */
+        const float scale = 4 / sqrtf((float)p->in);
+        trial_ok(t, cuda_launch_always(c, trial_fill<X>, blocks, THREADS, 0, (X *)t->x, x, SEED_X, scale));
+        trial_ok(t, cuda_launch_always(c, trial_fill<X>, blocks, THREADS, 0, (X *)t->weight, weight, SEED_WEIGHT, 1.f));
+    }
+    trial_ok(t, cuda_launch_always(c, trial_fill<Y>, blocks, THREADS, 0, (Y *)t->bias, (size_t)p->out, SEED_BIAS, 1.f));
+}
+
+/* Whether the algorithm can compute the product. */
+static int trial_product(cuda_queue *c, const struct cuda_matmul *m, const cublasLtMatmulHeuristicResult_t *found,
+                         trial *t)
+{
+    struct cuda_matmul tried = *m;
+    tried.algo = found->algo;
+    if (found->state == CUBLAS_STATUS_SUCCESS &&
+        library_matmul(c, &tried, t->x, t->weight, t->bias, t->y) == CUBLAS_STATUS_SUCCESS)
+        return 1;
+    (void)cudaGetLastError(); /* clears what cuBLASLt may have met */
+    return 0;
+}
+
+/* Has the algorithms that can compute the product compute it, on y of zeros if sums are to cancel, and digests the
+ * results. */
+template <typename X, typename Y>
+static void trial_run(cuda_queue *c, const struct cuda_matmul *m, trial *t,
+                      const cublasLtMatmulHeuristicResult_t *found, int n, int which, int *can)
+{
+    const unsigned blocks = trial_blocks(c);
+    trial_start<X, Y>(c, &m->spec, t, which);
+    for (int i = 0; i < n && t->error == cudaSuccess && kern_live(&c->base); i++) {
+        trial_ok(t, cuda_launch_always(c, trial_fill<Y>, blocks, THREADS, 0, (Y *)t->y, t->y_elements, SEED_Y,
+                                       which == CANCELLED ? 0.f : 1.f));
+        can[i] = can[i] && trial_product(c, m, &found[i], t);
+        if (can[i])
+            trial_ok(t, cuda_launch_always(c, trial_digest<Y>, blocks, THREADS, 0, m->spec, (const Y *)t->y,
+                                           t->digest + which * CANDIDATES + i));
+    }
 }
 
 /* Sets can[i] of those of the n algorithms that are candidates, and returns how many these are. */
-static int trial_compare(cuda_queue *c, const struct cuda_matmul *m, const trial *t,
+static int trial_compare(cuda_queue *c, const struct cuda_matmul *m, trial *t,
                          const cublasLtMatmulHeuristicResult_t *found, int n, int *can)
 {
     const int from_f32 = !c->device->bf16 || m->spec.f32, to_f32 = !c->device->bf16 || m->spec.y_f32;
-    unsigned long long digest[CANDIDATES];
+    unsigned long long digest[PRODUCTS][CANDIDATES];
     int first = n, count = 0;
-    if (from_f32)
-        trial_start<float, float>(c, &m->spec, t);
-    else
-        trial_start<bf16, bf16>(c, &m->spec, t);
-    for (int i = 0; i < n && cuda_live(c); i++) {
-        struct cuda_matmul tried = *m;
-        tried.algo = found[i].algo;
-        can[i] = found[i].state == CUBLAS_STATUS_SUCCESS &&
-                 (to_f32 ? trial_run<float>(c, &tried, t, i) : trial_run<bf16>(c, &tried, t, i));
-        if (can[i] && i < first) first = i;
+    for (int i = 0; i < n; i++) can[i] = 1;
+    trial_ok(t, cudaMemsetAsync(t->digest, 0, sizeof digest, c->stream));
+    for (int which = 0; which < PRODUCTS; which++)
+        if (from_f32)
+            trial_run<float, float>(c, m, t, found, n, which, can);
+        else if (to_f32)
+            trial_run<bf16, float>(c, m, t, found, n, which, can);
+        else
+            trial_run<bf16, bf16>(c, m, t, found, n, which, can);
+    if (!trial_ok(t, cudaMemcpyAsync(digest, t->digest, sizeof digest, cudaMemcpyDeviceToHost, c->stream)) ||
+        !trial_ok(t, cudaStreamSynchronize(c->stream)) || !kern_live(&c->base))
+        return 0;
+    for (int i = n - 1; i >= 0; i--)
+        if (can[i]) first = i;
+    for (int i = first; i < n; i++) {
+        for (int which = 0; which < PRODUCTS; which++) can[i] &= digest[which][i] == digest[which][first];
+        count += can[i];
     }
-    cuda_ok(c, cudaMemcpyAsync(digest, t->digest, sizeof digest, cudaMemcpyDeviceToHost, c->stream), "downloading");
-    if (!cuda_ok(c, cudaStreamSynchronize(c->stream), "trying algorithms")) return 0;
-    for (int i = first; i < n; i++) count += can[i] = can[i] && digest[i] == digest[first];
     return count;
 }
 
-/* Times the candidates once and lowers their least times. Returns the milliseconds of all, 0 after a failure. */
-static double trial_time(cuda_queue *c, const struct cuda_matmul *m, const trial *t,
+/* Times the candidates once and lowers their least times. Returns the milliseconds of all. */
+static double trial_time(cuda_queue *c, const struct cuda_matmul *m, trial *t,
                          const cublasLtMatmulHeuristicResult_t *found, int n, int *can, double *least)
 {
-    float all = 0;
-    cuda_launch(c, trial_hold, 1, 1, 0);
-    int fine = cuda_ok(c, cudaEventRecord(t->event[0], c->stream), "timing a product");
-    for (int i = 0; i < n && fine; i++) {
-        struct cuda_matmul tried = *m;
-        tried.algo = found[i].algo;
-        if (can[i] && library_matmul(c, &tried, t->x, t->weight, t->bias, t->y) != CUBLAS_STATUS_SUCCESS) can[i] = 0;
-        fine = cuda_ok(c, cudaEventRecord(t->event[i + 1], c->stream), "timing a product");
+    double all = 0;
+    trial_ok(t, cuda_launch_always(c, trial_hold, 1, 1, 0));
+    trial_ok(t, cudaEventRecord(t->event[0], c->stream));
+    for (int i = 0; i < n && t->error == cudaSuccess; i++) {
+        can[i] = can[i] && trial_product(c, m, &found[i], t);
+        trial_ok(t, cudaEventRecord(t->event[i + 1], c->stream));
     }
-    fine = fine && cuda_ok(c, cudaEventSynchronize(t->event[n]), "timing a product");
-    for (int i = 0; i < n && fine; i++) {
+    if (t->error == cudaSuccess) trial_ok(t, cudaEventSynchronize(t->event[n]));
+    for (int i = 0; i < n && t->error == cudaSuccess; i++) {
         float ms = 0;
-        fine = cuda_ok(c, cudaEventElapsedTime(&ms, t->event[i], t->event[i + 1]), "timing a product");
+        trial_ok(t, cudaEventElapsedTime(&ms, t->event[i], t->event[i + 1]));
         if (ms < least[i]) least[i] = ms;
         all += ms;
     }
-    return fine ? all : 0;
+    return all;
 }
 
-/* Takes the fastest of the n algorithms that compute what the first does. The device's `tuning` is locked. */
+/* Takes the fastest of the n algorithms that compute what the first does that can be run. The device's `tuning` is
+ * locked. */
 static void tune(cuda_queue *c, struct cuda_matmul *m, const cublasLtMatmulHeuristicResult_t *found, int n)
 {
     cuda_device *d = c->device;
-    enum { KEPT = 64 << 20 }; /* bytes of a trial's memory that is kept for the next */
     trial t;
     int can[CANDIDATES] = {}, best = 0;
     double least[CANDIDATES], all = 0;
-    if (trial_open(d, &m->spec, &t) && trial_compare(c, m, &t, found, n, can) > 1) {
+    const int count = trial_open(d, &m->spec, &t) ? trial_compare(c, m, &t, found, n, can) : 0;
+    if (count > 0) {
+        while (!can[best]) best++;
+        m->algo = found[best].algo;
+    }
+    if (count > 1) {
         for (int i = 0; i < n; i++) least[i] = INFINITY;
-        for (int round = 0; round < ROUNDS && all < product_ms && cuda_live(c); round++)
+        for (int round = 0; round < ROUNDS && all < product_ms && t.error == cudaSuccess && kern_live(&c->base);
+             round++)
             all += trial_time(c, m, &t, found, n, can, least);
         while (!can[best] && best < n - 1) best++;
         for (int i = best; i < n; i++)
             if (can[i] && least[i] < least[best]) best = i;
-        if (cuda_live(c) && can[best]) {
+        if (t.error == cudaSuccess && kern_live(&c->base) && can[best]) {
             m->algo = found[best].algo;
             (void)__atomic_fetch_add(&d->base.tuned, 1, __ATOMIC_RELAXED);
             (void)__atomic_fetch_add(&d->base.tuned_otherwise, best != 0, __ATOMIC_RELAXED);
         }
         (void)__atomic_fetch_add(&d->base.tuning_ns, (long long)(1e6 * all), __ATOMIC_RELAXED);
     }
-    trial_close(d, &t, KEPT);
+    trial_close(c, &t);
 }
 
 /* CUBLAS_STATUS_NOT_SUPPORTED if cuBLASLt has no algorithm. Asks for several, and times them, if `timed`. */
@@ -393,7 +466,8 @@ static mar_status add_plan(cuda_queue *c, const matmul_spec *spec, int timed, co
 }
 
 /* Finds the plan for a shape, or makes it, without keeping other queues from theirs meanwhile. But one queue times at a
- * time, and none does inside a recording. */
+ * time, and none does inside a recording: a shape that is first met there is planned untimed, and stays so, since a
+ * plan never changes. cuda_linear_plan before it is what has a shape timed. */
 static mar_status plan(cuda_queue *c, const matmul_spec *spec, const struct cuda_matmul **out, mar_err *err)
 {
     cuda_device *d = c->device;

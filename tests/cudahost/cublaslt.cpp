@@ -375,17 +375,21 @@ static void multiply(const product *p)
         const char *c = (const char *)p->pc + (size_t)(batch * p->c.stride) * out;
         char *d = (char *)p->pd + (size_t)(batch * p->d.stride) * out;
         for (size_t j = 0; j < n; j++) {
-            std::fill(sum.begin(), sum.end(), 0.0f);
+            const bool bias = p->desc.epilogue & CUBLASLT_EPILOGUE_BIAS;
+            const bool bias_first = bias && p->algorithm.differs == CUDAHOST_BIAS_FIRST;
+            for (size_t i = 0; i < m; i++)
+                sum[i] = bias_first ? read_element(p->desc.bias, p->d.type, i) / p->alpha : 0;
             for (size_t term = 0; term < k; term++) {
-                const size_t l = p->algorithm.reversed ? k - 1 - term : term;
+                const size_t l = p->algorithm.differs == CUDAHOST_REVERSED ? k - 1 - term : term;
                 const float *column = &a[l * m], factor = b[j * k + l];
                 for (size_t i = 0; i < m; i++) sum[i] += column[i] * factor;
             }
             for (size_t i = 0; i < m; i++) {
                 float x = p->alpha * sum[i];
                 if (p->beta != 0) x += p->beta * read_element(c, p->c.type, element(&p->c, i, j));
-                if (p->desc.epilogue & CUBLASLT_EPILOGUE_BIAS) x += read_element(p->desc.bias, p->d.type, i);
-                x = epilogue(p, x);
+                if (bias && !bias_first) x += read_element(p->desc.bias, p->d.type, i);
+                const bool far = p->algorithm.differs == CUDAHOST_FAR && fabsf(x) > 0.5f;
+                x = epilogue(p, x) * (far ? 1.0f + 1.0f / 64 : 1.0f);
                 const size_t at = element(&p->d, i, j);
                 if (p->d.type == CUDA_R_16BF)
                     ((__nv_bfloat16 *)d)[at] = __float2bfloat16(x);

@@ -36,6 +36,7 @@ struct mar_session {
     int decoded;        /* images that the last mar_session_images has finished */
     mar_status dropped; /* why it was dropped; MAR_OK: it was not */
     mar_err why;        /* the message of that */
+    int measured;       /* dropped because the session was measured, with success */
     double total_s, vae_s, vae_flop;
     int told; /* the log has a line that steps cannot be recorded */
 };
@@ -310,6 +311,7 @@ mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *la
     s->first_image = first_image;
     s->decoded = 0;
     s->dropped = MAR_OK;
+    s->measured = 0;
     s->vae_s = s->vae_flop = 0;
     s->k->core->enter(s->k);
     status = start(s, first_image, labels, n);
@@ -321,6 +323,7 @@ static mar_status refuse_dropped(mar_session *s)
 {
     if (s->dropped == MAR_OK) return MAR_OK;
     if (s->dropped == MAR_ECANCELLED) return err_set(&s->err, MAR_EARG, "the batch was cancelled: begin another first");
+    if (s->measured) return err_set(&s->err, MAR_EARG, "the session was measured: begin a batch first");
     return err_set(&s->err, MAR_EARG, "the batch failed, begin another first: %s", s->why.text);
 }
 
@@ -587,6 +590,7 @@ mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void
     if (status == MAR_OK) status = mar_check_given((const void *)(uintptr_t)f, "f", &s->err);
     if (status != MAR_OK) return status;
     mar_measurements all = {0};
+    s->measured = 0;
     const int watched = s->k->watch.on; /* looking for layers waits, which takes time and cannot be recorded */
     __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
     s->k->core->enter(s->k);
@@ -599,7 +603,7 @@ mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void
         return drop(s, status);
     }
     s->dropped = MAR_EARG; /* the batch: it is of no use */
-    err_set(&s->why, MAR_EARG, "the session was measured");
+    s->measured = 1;
     for (int i = 0; i < all.count; i++) {
         const mar_measured *m = &all.row[i];
         const mar_measurement shown = {m->group, m->name, m->rows, m->count, m->seconds, m->bytes, m->flop};

@@ -38,7 +38,7 @@ struct mar_session {
     mar_err why;        /* the message of that */
     int measured;       /* dropped because the session was measured, with success */
     double total_s, vae_s, vae_flop;
-    int told; /* the log has a line that steps cannot be recorded */
+    int told; /* the log has a line that work cannot be recorded */
 };
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
@@ -101,7 +101,7 @@ static void tell_unrecorded(mar_session *s)
 {
     if (s->told || s->k->unrecorded == 0) return;
     s->told = 1;
-    mar_log(s->model->m, MAR_LOG_WARNING, "steps are run without being recorded, which takes longer: %s",
+    mar_log(s->model->m, MAR_LOG_WARNING, "work that is repeated cannot be recorded, and takes longer: %s",
             s->k->why_unrecorded.text);
 }
 
@@ -518,6 +518,7 @@ mar_status mar_session_images(mar_session *s, uint8_t *rgb)
     if (!s->vae) return err_set(&s->err, MAR_EARG, "the session has no VAE: only tokens can be had");
     s->decoded = 0;
     status = decode_all(s, rgb);
+    if (is_usable(s)) tell_unrecorded(s);
     return status == MAR_OK ? MAR_OK : stop_reading(s, status);
 }
 

@@ -31,13 +31,19 @@ set(MAR_CUDA_LIBRARIES ${MAR_CUDART} ${MAR_CUBLASLT} Threads::Threads ${CMAKE_DL
 # Machine code for Ampere, Ada and Hopper, and PTX for what comes later. A GPU of the same generation as one before it in
 # the list gets its machine code from that one's PTX, which need not be made again. $CUDAARCHS is CMake's variable for it.
 set(architectures "80;89;90a;90-virtual")
-if(DEFINED ENV{CUDAARCHS})
+if(NOT "$ENV{CUDAARCHS}" STREQUAL "")
   set(architectures "$ENV{CUDAARCHS}")
 endif()
-set(MAR_CUDA_ARCHITECTURES "${architectures}" CACHE STRING "compute capabilities; N-virtual: PTX for later ones")
+set(MAR_CUDA_ARCHITECTURES "${architectures}" CACHE STRING
+    "compute capabilities; N or N-real: machine code, N-virtual: PTX for later ones")
 set(MAR_CUDA_FLAGS -std=c++17 -O3 -Xptxas -v -Werror all-warnings
     -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden,-O2 -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include)
 foreach(architecture ${MAR_CUDA_ARCHITECTURES})
+  if(NOT architecture MATCHES "^[0-9]+[af]?(-real|-virtual)?$") # CMake's variable can be a name, too: native, all
+    unset(MAR_CUDA_ARCHITECTURES CACHE) # so that another $CUDAARCHS is looked at
+    message(FATAL_ERROR "CUDA architecture ${architecture}: expected a number such as 90a, 80-real or 90-virtual")
+  endif()
+  string(REGEX REPLACE "-real$" "" architecture ${architecture})
   if(architecture MATCHES "^(.*)-virtual$")
     list(APPEND MAR_CUDA_FLAGS -gencode arch=compute_${CMAKE_MATCH_1},code=compute_${CMAKE_MATCH_1})
   else()

@@ -434,7 +434,8 @@ typedef struct {
 } mar_measurement;
 typedef void mar_measurement_function(void *user, const mar_measurement *m);
 /* Measures what `mar bench --micro` shows, with the session's model, parameters and batch, and calls f for each row at
- * the end. It takes seconds, on a slow device minutes, and memory besides. The batch in progress is lost. */
+ * the end, which may not call the session. It takes seconds, on a slow device minutes, and memory besides. The batch in
+ * progress is lost. MAR_ECANCELLED if mar_session_cancel was called meanwhile; f is called if nothing fails only. */
 MAR_API mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void *user);
 
 /* What became of each token, after the last step: uint8_t map[n][seq_len] (mar_token_fate) and int step[n][seq_len],
@@ -449,8 +450,8 @@ MAR_API const char *mar_session_guarantee(const mar_session *s);
 /* How the backend computes this session's batches, for reports, to `text`, char [size]; returns it, or "" if there is
  * none. One line: which way the head takes on this device, and why not a faster one; of a GPU how many recordings there
  * are, and, if the device refuses some, why: "head: persistent kernel up to 64 rows, clusters of 2 blocks, 6 of 6
- * products in shared memory; 14 recordings". 1024 bytes have room. The first part is in the log when a model is loaded,
- * and a refused recording is a WARNING there. */
+ * products in shared memory; 14 recordings". 1024 bytes usually have room; the rest is cut. The first part is in the
+ * log when a model is loaded, and a refused recording is a WARNING there. */
 MAR_API const char *mar_session_description(const mar_session *s, char *text, size_t size);
 
 /* --- files ---------------------------------------------------------------------------------------- */

@@ -10,7 +10,7 @@
 #define KERNELS_SPECULATION_H
 
 #include "kernels/chain.h"
-#include "kernels/gaussian.h"
+#include "kernels/residual.h"
 
 /* Statistics of the tokens since speculate_start. */
 typedef struct {

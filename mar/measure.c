@@ -1,6 +1,7 @@
 #include "mar/measure.h"
 
 #include "diffusion/speculate.h"
+#include "kernels/time.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* Sessions: memory, time and images around a model family's engine (mar/engine.h). A session has a queue, a failure and
  * a flag for cancelling of its own, and shares model and VAE with other sessions. */
 #include "mar/engine.h"
+#include "mar/measure_passes.h"
 #include "mar/params.h"
 #include "mar/vae.h"
 
@@ -35,8 +36,9 @@ struct mar_session {
     int decoded;        /* images that the last mar_session_images has finished */
     mar_status dropped; /* why it was dropped; MAR_OK: it was not */
     mar_err why;        /* the message of that */
+    int measured;       /* dropped because the session was measured, with success */
     double total_s, vae_s, vae_flop;
-    int told; /* the log has a line that steps cannot be recorded */
+    int told; /* the log has a line that work cannot be recorded */
 };
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
@@ -99,7 +101,7 @@ static void tell_unrecorded(mar_session *s)
 {
     if (s->told || s->k->unrecorded == 0) return;
     s->told = 1;
-    mar_log(s->model->m, MAR_LOG_WARNING, "steps are run without being recorded, which takes longer: %s",
+    mar_log(s->model->m, MAR_LOG_WARNING, "work that is repeated cannot be recorded, and takes longer: %s",
             s->k->why_unrecorded.text);
 }
 
@@ -271,19 +273,25 @@ void mar_session_free(mar_session *s)
 
 /* --- a batch ------------------------------------------------------------------------------------------------------ */
 
-static mar_status start(mar_session *s, uint64_t first_image, const int *labels, int n)
+/* Readies the session for a batch of n images. */
+static mar_status prepare(mar_session *s, int n)
 {
     kern_queue *k = s->k;
     if (kern_check(k, NULL) != MAR_OK) k->core->recover(k);
     k->core->finish(k); /* the times of a dropped batch end here */
-    mar_status status = kern_check(k, &s->err);
-    if (status == MAR_OK) status = plan(s, n, &s->err);
+    const mar_status status = kern_check(k, &s->err);
+    return status == MAR_OK ? plan(s, n, &s->err) : status;
+}
+
+static mar_status start(mar_session *s, uint64_t first_image, const int *labels, int n)
+{
+    const mar_status status = prepare(s, n);
     if (status != MAR_OK) return status;
     const double begun = mar_now();
     s->model->engine->begin(s->generation, first_image, labels, n);
     s->steps = s->model->engine->steps_left(s->generation);
     s->total_s = mar_now() - begun;
-    return kern_check(k, &s->err);
+    return kern_check(s->k, &s->err);
 }
 
 mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n)
@@ -303,6 +311,7 @@ mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *la
     s->first_image = first_image;
     s->decoded = 0;
     s->dropped = MAR_OK;
+    s->measured = 0;
     s->vae_s = s->vae_flop = 0;
     s->k->core->enter(s->k);
     status = start(s, first_image, labels, n);
@@ -314,6 +323,7 @@ static mar_status refuse_dropped(mar_session *s)
 {
     if (s->dropped == MAR_OK) return MAR_OK;
     if (s->dropped == MAR_ECANCELLED) return err_set(&s->err, MAR_EARG, "the batch was cancelled: begin another first");
+    if (s->measured) return err_set(&s->err, MAR_EARG, "the session was measured: begin a batch first");
     return err_set(&s->err, MAR_EARG, "the batch failed, begin another first: %s", s->why.text);
 }
 
@@ -508,6 +518,7 @@ mar_status mar_session_images(mar_session *s, uint8_t *rgb)
     if (!s->vae) return err_set(&s->err, MAR_EARG, "the session has no VAE: only tokens can be had");
     s->decoded = 0;
     status = decode_all(s, rgb);
+    if (is_usable(s)) tell_unrecorded(s);
     return status == MAR_OK ? MAR_OK : stop_reading(s, status);
 }
 
@@ -566,109 +577,12 @@ const char *mar_session_description(const mar_session *s, char *text, size_t siz
 
 /* --- measuring ---------------------------------------------------------------------------------------------------- */
 
-/* A batch up to the middle of its steps. A way that takes several in a call may be at the end by then: the batch begins
- * anew, and its first call is what is measured. */
-static mar_status start_middle(mar_session *s, const int *labels)
+static mar_status measure(mar_session *s, mar_measurements *all)
 {
-    mar_status status = start(s, 0, labels, s->max_images);
-    const int half = s->steps - s->steps / 2;
-    while (status == MAR_OK && s->model->engine->steps_left(s->generation) > half)
-        status = s->model->engine->step(s->generation, &s->err);
-    if (status == MAR_OK && s->model->engine->steps_left(s->generation) <= 0)
-        status = start(s, 0, labels, s->max_images);
-    s->k->core->finish(s->k);
-    return status == MAR_OK ? kern_check(s->k, &s->err) : status;
-}
-
-static void add_pass(mar_measurements *all, const char *name, int rows, double seconds, double flop)
-{
-    mar_measured m = {.group = "pass", .rows = rows, .count = 1, .seconds = seconds, .flop = flop};
-    snprintf(m.name, sizeof m.name, "%s", name);
-    if (seconds > 0) mar_measurements_add(all, &m);
-}
-
-/* How often work is run that its backend may record at its second use, so that the last run replays a recording. */
-static int runs_to_replay(const mar_session *s)
-{
-    return s->k->device->asynchronous ? 3 : 1;
-}
-
-/* The passes of one autoregressive step, as sessions run them; then its operations. */
-static mar_status measure_step(mar_session *s, const int *labels, mar_measurements *all)
-{
-    const mar_engine *engine = s->model->engine;
-    mar_stats before = {0}, after = {0};
-    double seconds = 0;
-    mar_status status = MAR_OK;
-    for (int i = 0; status == MAR_OK && i < runs_to_replay(s); i++) {
-        status = start_middle(s, labels);
-        if (status != MAR_OK) return status;
-        engine->stats(s->generation, &before);
-        const double begun = mar_now();
-        status = engine->step(s->generation, &s->err);
-        s->k->core->finish(s->k);
-        seconds = mar_now() - begun;
-        if (status == MAR_OK) status = kern_check(s->k, &s->err);
-    }
-    if (status != MAR_OK) return status;
-    engine->stats(s->generation, &after);
-    const int tokens = (int)(after.tokens - before.tokens);
-    add_pass(all, "encoder", 0, after.encoder_s - before.encoder_s, after.encoder_flop - before.encoder_flop);
-    add_pass(all, "decoder", 0, after.decoder_s - before.decoder_s, after.decoder_flop - before.decoder_flop);
-    add_pass(all, "head", tokens, after.head_s - before.head_s, after.head_flop - before.head_flop);
-    add_pass(all, "draft", 0, after.draft_s - before.draft_s, after.draft_flop - before.draft_flop);
-    add_pass(all, "autoregressive step", tokens, seconds, 0);
-
-    kern_trace *trace;
-    status = start_middle(s, labels);
-    if (status == MAR_OK) status = kern_trace_begin(s->k, &trace, &s->err);
-    if (status != MAR_OK) return status;
-    status = engine->step(s->generation, &s->err);
-    if (status == MAR_EMODEL) status = MAR_OK; /* operations were repeated: the tokens mean nothing */
-    kern_trace_end(trace);
-    mar_measurements_add_trace(all, "operation", trace);
-    kern_trace_free(trace);
-    return status == MAR_OK ? kern_check(s->k, &s->err) : status;
-}
-
-/* The image decoder on as many images as it takes at a time: what they are of makes no difference. */
-static mar_status measure_decoder(mar_session *s, mar_measurements *all)
-{
-    kern_queue *k = s->k;
-    const float *latents = s->model->engine->latents(s->generation);
-    const int images = vae_run_images(s->decoder);
-    kern_trace *trace;
-    double seconds = 0;
-    for (int i = 0; i < runs_to_replay(s); i++) {
-        seconds = 0;
-        k->core->finish(k);
-        k->core->lap(k, NULL);
-        (void)vae_decode(s->decoder, latents, images);
-        k->core->lap(k, &seconds);
-        k->core->finish(k);
-    }
-    add_pass(all, "image decoder", images, seconds, images * vae_run_flop(s->decoder));
-    mar_status status = kern_check(k, &s->err);
-    if (status == MAR_OK) status = kern_trace_begin(k, &trace, &s->err);
-    if (status != MAR_OK) return status;
-    (void)vae_decode(s->decoder, latents, images);
-    kern_trace_end(trace);
-    mar_measurements_add_trace(all, "image decoder", trace);
-    kern_trace_free(trace);
-    return kern_check(k, &s->err);
-}
-
-static mar_status measure_all(mar_session *s, mar_measurements *all)
-{
-    int *labels = calloc((size_t)s->max_images, sizeof *labels);
-    if (!labels) return err_set(&s->err, MAR_ENOMEM, "out of memory");
+    const mar_passes passes = {s->k, s->model->engine, s->generation, s->decoder, s->max_images};
     s->images = s->max_images;
-    mar_status status = s->model->engine->measure(s->generation, all, &s->err);
-    if (status == MAR_OK) status = measure_step(s, labels, all);
-    if (status == MAR_OK && s->decoder) status = measure_decoder(s, all);
-    free(labels);
-    if (status == MAR_OK && all->out_of_memory) status = err_set(&s->err, MAR_ENOMEM, "out of memory");
-    return status;
+    const mar_status status = prepare(s, s->max_images);
+    return status == MAR_OK ? mar_measure_passes(&passes, all, &s->err) : status;
 }
 
 mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void *user)
@@ -677,12 +591,12 @@ mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void
     if (status == MAR_OK) status = mar_check_given((const void *)(uintptr_t)f, "f", &s->err);
     if (status != MAR_OK) return status;
     mar_measurements all = {0};
+    s->measured = 0;
     const int watched = s->k->watch.on; /* looking for layers waits, which takes time and cannot be recorded */
     __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
     s->k->core->enter(s->k);
-    if (kern_check(s->k, NULL) != MAR_OK) s->k->core->recover(s->k);
     s->k->watch.on = 0;
-    status = measure_all(s, &all);
+    status = measure(s, &all);
     s->k->watch.on = watched;
     s->k->core->leave(s->k);
     if (status != MAR_OK) {
@@ -690,7 +604,7 @@ mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void
         return drop(s, status);
     }
     s->dropped = MAR_EARG; /* the batch: it is of no use */
-    err_set(&s->why, MAR_EARG, "the session was measured");
+    s->measured = 1;
     for (int i = 0; i < all.count; i++) {
         const mar_measured *m = &all.row[i];
         const mar_measurement shown = {m->group, m->name, m->rows, m->count, m->seconds, m->bytes, m->flop};

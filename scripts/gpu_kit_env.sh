@@ -1,7 +1,7 @@
 # The file env.sh of a kit (scripts/gpu_kit.sh). Sourced, on the machine with the GPU: `. DIR/env.sh` in bash, or
 # `kit=DIR; . DIR/env.sh` in any sh. It unpacks the kit's packages beside the system, once, and lets compiler, linker,
 # pkg-config and CMake find them; nothing is installed, and what it says is one line. They are unpacked into DIR/unpacked,
-# or, if that cannot be written or has a space in its name, into a folder of this user in $TMPDIR or /tmp.
+# or, if that cannot be written or has a space in its name, into a folder in $TMPDIR or /tmp that only this user can read.
 
 mar_kit_fail() {
     echo "env.sh: $*" >&2
@@ -40,6 +40,15 @@ mar_kit_try() {
     fi
 }
 
+# mar_kit_own DIR: a folder in DIR, which is this user's and no other's: anyone may have made it first
+mar_kit_own() {
+    mkdir -m 700 "$1" 2>/dev/null || [ -e "$1" ] || [ -L "$1" ] ||
+        { mar_kit_fail "cannot make the folder $1"; return 1; }
+    { [ -d "$1" ] && [ -O "$1" ] && [ ! -L "$1" ]; } ||
+        { mar_kit_fail "$1 is not a folder of this user, expected none or one; set TMPDIR to another place"; return 1; }
+    mar_kit_deps=$1/unpacked
+}
+
 # mar_kit_first LIST ITEM: LIST, divided by colons, with ITEM before it if it is not in it
 mar_kit_first() {
     case ":$1:" in
@@ -68,7 +77,7 @@ mar_kit_env() {
     mar_kit_deps=$mar_kit/unpacked
     case $mar_kit_deps in *[[:space:]]*) mar_kit_deps= ;; esac
     if [ -z "$mar_kit_deps" ] || { [ ! -d "$mar_kit_deps" ] && [ ! -w "$mar_kit" ]; }; then
-        mar_kit_deps=${TMPDIR:-/tmp}/libmar-kit-$(id -u)
+        mar_kit_own "${TMPDIR:-/tmp}/libmar-kit-$(id -u)" || return 1
     fi
     cmp -s "$mar_kit/sums" "$mar_kit_deps/sums" || mar_kit_unpack "$mar_kit_deps" || return 1
 
@@ -94,6 +103,6 @@ mar_kit_env() {
 
 mar_kit_env
 mar_kit_status=$?
-unset -f mar_kit_fail mar_kit_unpack mar_kit_try mar_kit_first mar_kit_env
+unset -f mar_kit_fail mar_kit_unpack mar_kit_try mar_kit_own mar_kit_first mar_kit_env
 unset mar_kit mar_kit_deps mar_kit_file mar_kit_lib mar_kit_zlib
 if [ $mar_kit_status = 0 ]; then unset mar_kit_status; else unset mar_kit_status; return 1; fi

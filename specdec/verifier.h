@@ -12,7 +12,7 @@
 #ifndef SPECDEC_VERIFIER_H
 #define SPECDEC_VERIFIER_H
 
-#include "kernels/gaussian.h"
+#include "kernels/residual.h"
 
 #include <stddef.h>
 

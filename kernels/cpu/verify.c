@@ -1,6 +1,6 @@
 /* Verifies draft tokens against the target (kernels/gaussian.h), a row at a time. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/gaussian.h"
+#include "kernels/residual.h"
 
 #include <limits.h>
 

@@ -7,7 +7,7 @@
 #include "kernels/cuda/cuda.h"
 
 extern "C" {
-#include "kernels/gaussian.h"
+#include "kernels/residual.h"
 }
 
 #include <limits.h>

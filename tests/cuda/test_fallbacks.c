@@ -507,7 +507,7 @@ static void sessions_record_at_the_second_use(void **state)
         expect_text(how, refused ? "; 0 recordings, " : " recordings");
         if (refused) {
             expect_text(how, " refused: preparing a recording: operation not supported");
-            const char *line = "warning: steps are run without being recorded, which takes longer: preparing";
+            const char *line = "warning: work that is repeated cannot be recorded, and takes longer: preparing";
             expect_text(lines.text, line);
             expect_no_text(strstr(lines.text, line) + 1, line); /* once */
         } else {
@@ -519,6 +519,38 @@ static void sessions_record_at_the_second_use(void **state)
         mar_close(m);
     }
     assert_memory_equal(tokens[0], tokens[1], sizeof tokens[0]);
+}
+
+/* The image decoder's recording is made when pictures are had again, without a step. */
+static void refused_decoders_are_told(void **state)
+{
+    (void)state;
+    if (!can_refuse()) skip();
+    static float tokens[64 * 8];
+    static uint8_t rgb[2][32 * 32 * 3];
+    log_lines lines = {""};
+    const mar_options options = {.backend = MAR_BACKEND_CUDA, .log = take_line, .log_user = &lines};
+    const mar_params p = params_with("seed 11, num_iter 2, num_sampling_steps 2, cfg 1");
+    mar *m;
+    mar_model *model;
+    mar_vae *vae;
+    mar_session *s;
+    assert_int_equal(mar_open(&options, &m), MAR_OK);
+    assert_library(m, mar_model_load(m, "demo", 0, &model));
+    assert_library(m, mar_vae_load(m, "demo", &vae));
+    assert_library(m, mar_session_create(model, vae, &p, 1, &s));
+    make_batch(s, 0, tokens);
+    cudahost_refuse(CUDAHOST_INSTANTIATE, 2);
+    assert_session(s, mar_session_images(s, rgb[0]));
+    expect_no_text(lines.text, "warning");
+    assert_session(s, mar_session_images(s, rgb[1]));
+    expect_text(lines.text, "warning: work that is repeated cannot be recorded, and takes longer: preparing");
+    assert_memory_equal(rgb[0], rgb[1], sizeof rgb[0]);
+    cudahost_refuse(0, 2);
+    mar_session_free(s);
+    mar_vae_free(vae);
+    mar_model_free(model);
+    mar_close(m);
 }
 
 int main(void)
@@ -533,6 +565,7 @@ int main(void)
         cmocka_unit_test(recordings_are_refused),
         cmocka_unit_test(recordings_are_invalidated),
         cmocka_unit_test(sessions_record_at_the_second_use),
+        cmocka_unit_test(refused_decoders_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

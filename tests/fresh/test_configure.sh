@@ -1,6 +1,6 @@
 #!/bin/sh
 # The library and the command are configured without asking for a C++ compiler, nvcc or anything of the tests, and
-# demo.sh installs none of it. Called by ctest: test_configure.sh SOURCE_DIR CC GENERATOR
+# demo.sh installs none of it. CUDA architectures are written as CMake writes them, or refused. Called by ctest: test_configure.sh SOURCE_DIR CC GENERATOR
 set -eu
 source_dir=$1 cc=$2 generator=$3
 work=$(mktemp -d)
@@ -30,4 +30,25 @@ for package in $test_packages $fuzz_packages make; do
         ;;
     esac
 done
+
+# No toolkit is needed to look at what nvcc would be told.
+configure_cuda() {
+    CUDAARCHS=$1 cmake -G "$generator" -S "$source_dir" -B "$work/cuda" -DCMAKE_C_COMPILER="$cc" -DMAR_CUDA=ON \
+        -DMAR_NVCC=/bin/true -DMAR_CUDART=cudart -DMAR_CUBLASLT=cublasLt -DMAR_CURAND=curand -DMAR_CUDA_INCLUDE=/ \
+        >"$work/log" 2>&1
+}
+for names in native all all-major OFF "90a;sm_80"; do
+    if configure_cuda "$names" || ! grep -q "CUDA architecture ${names#*;}: expected a number such as" "$work/log"; then
+        echo "FAILED: CUDAARCHS=$names is not refused"
+        failed=1
+    fi
+done
+configure_cuda "80-real;86-real;90a-real;90-virtual" || { cat "$work/log"; failed=1; }
+for flag in compute_80,code=sm_80 compute_80,code=sm_86 compute_90a,code=sm_90a compute_90,code=compute_90; do
+    grep -rqe "-gencode arch=$flag" "$work/cuda" || { echo "FAILED: nvcc is not told $flag"; failed=1; }
+done
+if grep -rqe "-gencode arch=[^ ]*real" "$work/cuda"; then
+    echo "FAILED: nvcc is told -real"
+    failed=1
+fi
 exit $failed

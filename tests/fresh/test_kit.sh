@@ -59,10 +59,22 @@ says "a package in /damaged is missing or damaged" "${offline[@]}" bash -c "set 
 cp -r "$root$kit" "$root/foreign"
 echo mips >"$root/foreign/architecture"
 says "the kit is for mips, this machine is" "${offline[@]}" bash -c ". /foreign/env.sh"
+# The kit's name has a space, so it is unpacked in /tmp: not into what another user has made there, nor through a link.
+own=$root/tmp/libmar-kit-0
+mkdir "$own"
+chown 1 "$own"
+says "/tmp/libmar-kit-0 is not a folder of this user" "${offline[@]}" bash -c ". '$kit/env.sh'"
+[ -z "$(ls -A "$own")" ] || fail "env.sh has written into another user's folder"
+rmdir "$own"
+ln -s /elsewhere "$own"
+says "/tmp/libmar-kit-0 is not a folder of this user" "${offline[@]}" bash -c ". '$kit/env.sh'"
+rm "$own"
+says "cannot make the folder /none/libmar-kit-0" "${offline[@]}" bash -c "TMPDIR=/none; . '$kit/env.sh'"
 # From another folder, in any sh and in bash, in a path with a space or not; once or twice is the same.
 source_it=". '$kit/env.sh' >/dev/null 2>&1"
 once=$("${offline[@]}" sh -c "set -eu; cd /elsewhere; kit='$kit'; $source_it; export -p") || fail "env.sh in sh"
 twice=$("${offline[@]}" sh -c "set -eu; cd /elsewhere; kit='$kit'; $source_it; $source_it; export -p") || fail "env.sh twice"
+[ "$(stat -c %a "$own")" = 700 ] || fail "others can read $own"
 [ "$once" = "$twice" ] || fail "env.sh twice is not env.sh once: $twice"
 "${offline[@]}" bash -c "set -eu; cp -r '$kit' /plain; cd /elsewhere; . ../plain/env.sh" || fail "env.sh in bash"
 [ -e "$root/plain/unpacked/works" ] || fail "env.sh did not unpack into its folder"

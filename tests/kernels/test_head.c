@@ -55,22 +55,39 @@ static void a_norm_without_affine_changes_no_bit(void **state)
     free_head_case(&h);
 }
 
+/* `bound`: the error allowed in bf16, in units of the official form's own rounding. */
+static void expect_official(const head_case *h, uint64_t seed, double bound)
+{
+    const double rounding = head_rounding(h, ROWS, seed);
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        kern_queue *k = open_queue(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, 2);
+        if (!k) continue;
+        const double error = head_error(k, h, ROWS, 0, seed), allowed = bf16 ? bound * rounding : 2e-6;
+        if (!(error <= allowed))
+            fail_msg("%s, seed %d: relative error %.3g, allowed %.3g", bf16 ? "bf16" : "f32", (int)seed, error,
+                     allowed);
+        close_queue(k);
+    }
+}
+
 /* In bf16 the folded modulation must not cost more than the rounding that the official form has anyhow. */
 static void a_head_is_the_official_one(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 3; seed++) {
         head_case h = make_head_case(WIDTH, DEPTH, CHANNELS, 1000 * seed);
-        const double rounding = head_rounding(&h, ROWS, seed);
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            kern_queue *k = open_queue(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, 2);
-            if (!k) continue;
-            const double error = head_error(k, &h, ROWS, 0, seed), allowed = bf16 ? 1.3 * rounding : 2e-6;
-            if (!(error <= allowed))
-                fail_msg("%s, seed %d: relative error %.3g, allowed %.3g", bf16 ? "bf16" : "f32", (int)seed, error,
-                         allowed);
-            close_queue(k);
-        }
+        expect_official(&h, seed, 1.3);
+        free_head_case(&h);
+    }
+}
+
+/* Where the norms' weights are much below 1 it costs more (kernels/adaln.h): here at most twice as much. */
+static void faint_norms_lose_some_digits(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        head_case h = make_faint_case(WIDTH, DEPTH, CHANNELS, 1000 * seed);
+        expect_official(&h, seed, 2);
         free_head_case(&h);
     }
 }
@@ -93,9 +110,8 @@ static void silu_is_rounded_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_element_is_folded),
-        cmocka_unit_test(a_norm_without_affine_changes_no_bit),
-        cmocka_unit_test(a_head_is_the_official_one),
+        cmocka_unit_test(an_element_is_folded),       cmocka_unit_test(a_norm_without_affine_changes_no_bit),
+        cmocka_unit_test(a_head_is_the_official_one), cmocka_unit_test(faint_norms_lose_some_digits),
         cmocka_unit_test(silu_is_rounded_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -159,7 +159,9 @@ static void the_session_goes_on(void **state)
     demo_generate(s, 1, tokens);
     free(measure(s));
     assert_int_equal(mar_session_tokens(s, again), MAR_EARG);
-    demo_assert_dropped(s, "the session was measured");
+    demo_assert_dropped(s, "the session was measured: begin a batch first");
+    assert_int_equal(mar_session_step(s), MAR_EARG);
+    assert_string_equal(mar_session_error(s), "the session was measured: begin a batch first");
     demo_generate(s, 1, again);
     assert_memory_equal(tokens, again, sizeof tokens);
     mar_session_free(s);
@@ -187,6 +189,10 @@ static void stops_where_it_is(void **state)
             assert_says(mar_session_error(s), broken ? "injected" : "cancelled");
             assert_int_equal(l->count, 0);
             free(l);
+            demo_assert_dropped(s,
+                                broken ? "the batch failed, begin another first: injected" : "the batch was cancelled");
+            if (i == 0) free(measure(s)); /* what became of it before is not told then */
+            if (i == 0) demo_assert_dropped(s, "the session was measured: begin a batch first");
             demo_generate(s, 1, again);
             assert_memory_equal(tokens, again, sizeof tokens);
         }

@@ -75,6 +75,24 @@ head_case make_rounding_case(int width, int channels, uint64_t seed)
     return h;
 }
 
+head_case make_faint_case(int width, int depth, int channels, uint64_t seed)
+{
+    const size_t w = (size_t)width;
+    head_case h = make_head_case(width, depth, channels, seed);
+    for (int b = 0; b < depth; b++) {
+        const kern_head_block *block = &h.blocks[b];
+        float *norm = (float *)(uintptr_t)block->ln_weight, *fc1 = (float *)(uintptr_t)block->fc1_weight;
+        float *weight = even_floats(w, 0.05f, 0.3f, ++seed);
+        memcpy(norm, weight, w * sizeof *norm);
+        memset((void *)(uintptr_t)block->ln_bias, 0, w * sizeof *norm);
+        memset((void *)(uintptr_t)block->ada_weight, 0, w * w * sizeof *norm); /* the shift's */
+        memset((void *)(uintptr_t)block->ada_bias, 0, w * sizeof *norm);
+        for (size_t i = 0; i < w * w; i++) fc1[i] /= 0.175f;
+        free(weight);
+    }
+    return h;
+}
+
 void free_head_case(head_case *h)
 {
     free(h->blocks);

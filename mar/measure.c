@@ -121,6 +121,7 @@ mar_status mar_measure_machine(kern_queue *k, const diff_head *h, mar_measuremen
     add_number(all, "cache bytes", m.cache_bytes);
     add_number(all, "blocks of the head's grid", m.blocks);
     add_number(all, "blocks of a cluster", m.cluster);
+    add_number(all, "clusters at once", m.clusters);
     add_number(all, "products on chip", m.resident);
     mar_status status = mar_peak(k, &rate, err);
     if (status != MAR_OK) return status;

@@ -71,6 +71,7 @@ static double constant(const measurements *all, model_constant which)
         [MODEL_PROCESSORS] = {"machine", "processors", COUNT},
         [MODEL_CACHE] = {"machine", "cache bytes", COUNT},
         [MODEL_CLUSTER] = {"machine", "blocks of a cluster", COUNT},
+        [MODEL_CLUSTERS] = {"machine", "clusters at once", COUNT},
         [MODEL_REJECTION] = {"speculation", "rejection", SECONDS},
     };
     const measurement *m = where[which].name ? find(all, where[which].group, where[which].name, -1) : NULL;

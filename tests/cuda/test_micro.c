@@ -206,7 +206,7 @@ static void phases_run_and_change_nothing(void **state)
         void *scratch = to_device(k, NULL, k->head->scratch_bytes(h, 64));
         void *mod = to_device(k, NULL, k->head->mod_bytes(h));
         measure_ops->machine(k->device, h, &m);
-        assert_true(m.blocks > 0 && m.blocks <= m.processors);
+        assert_true(m.blocks > 0 && m.blocks <= m.clusters * m.cluster && m.clusters * m.cluster <= m.processors);
         step(k, h, s, mod, scratch, before);
         for (size_t p = 0; p < sizeof phases / sizeof *phases; p++)
             for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {

@@ -54,7 +54,7 @@ static double rate(double work, double seconds)
     return seconds > 0 ? work / seconds : 0;
 }
 
-/* What the model of --model-time asks of a machine; 0 if it was not measured. */
+/* What the model of --model_time asks of a machine; 0 if it was not measured. */
 static double constant(const measurements *all, model_constant which)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* The formulas of mar bench --model-time. Bytes, products, barriers and kernels are counts; what one of each takes is a
+/* The formulas of mar bench --model_time. Bytes, products, barriers and kernels are counts; what one of each takes is a
  * constant; that a sum of them is the time is the model. What is only a guess says so. */
 #include "tools/bench_model.h"
 

@@ -74,7 +74,7 @@ double model_round(const model_constants *c, int width, int depth, int rows);
 /* Seconds of a step by products and kernels between them. */
 double model_products(const model_constants *c, int width, int depth, int rows);
 
-/* bench_model_time.c: mar bench --model-time. file: NULL, or what `mar bench --micro --json` wrote. Returns the exit
+/* bench_model_time.c: mar bench --model_time. file: NULL, or what `mar bench --micro --json` wrote. Returns the exit
  * status. */
 int bench_model_time(const char *file, int json);
 

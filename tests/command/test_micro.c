@@ -1,4 +1,4 @@
-/* mar bench --micro and --model-time: what they print, that their sums agree, and what they refuse. Times decide
+/* mar bench --micro and --model_time: what they print, that their sums agree, and what they refuse. Times decide
  * nothing but by being positive. */
 #include "tests/support/command.h"
 #include "tools/bench_model.h"
@@ -279,8 +279,8 @@ static void model_time_reads_constants(void **state)
         " \"measurements\": [{\"group\": \"step\", \"name\": \"chain step\", \"rows\": 8, \"seconds\": 5e-5},"
         " {\"group\": \"step\", \"name\": \"another\", \"rows\": 8, \"seconds\": 5e-5}, 7]}";
     write_whole_file(directory, "gpu.json", measured, strlen(measured));
-    cJSON *plain = run_json(directory, "$MAR bench --model-time --json");
-    cJSON *slow = run_json(directory, "$MAR bench --model-time --constants gpu.json --json");
+    cJSON *plain = run_json(directory, "$MAR bench --model_time --json");
+    cJSON *slow = run_json(directory, "$MAR bench --model_time --constants gpu.json --json");
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(plain, "images")), 9);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(plain, "measured")), 0);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(plain, "compared")), 0);
@@ -302,7 +302,7 @@ static void model_time_reads_constants(void **state)
     cJSON_Delete(plain);
     cJSON_Delete(slow);
 
-    command_result r = command_run(directory, "$MAR bench --model-time --constants gpu.json");
+    command_result r = command_run(directory, "$MAR bench --model_time --constants gpu.json");
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.out, "2.4 us       measured"));
     assert_non_null(strstr(r.out, "5.5 TB/s     assumed"));
@@ -317,31 +317,31 @@ static void mistakes_are_one_line(void **state)
     static const struct {
         const char *file, *arguments, *says;
     } cases[] = {
-        {NULL, "--model-time --constants none.json", "none.json: No such file"},
-        {"text", "--model-time --constants f", "f: is no JSON object"},
-        {"[1]", "--model-time --constants f", "f: is no JSON object"},
-        {"{\"constants\": 1}", "--model-time --constants f", "f: has no object \"constants\""},
-        {"{\"constants\": {\"speed\": 1}}", "--model-time --constants f", "f: constant speed: there is none"},
-        {"{\"constants\": {\"clock_hz\": 0}}", "--model-time --constants f",
+        {NULL, "--model_time --constants none.json", "none.json: No such file"},
+        {"text", "--model_time --constants f", "f: is no JSON object"},
+        {"[1]", "--model_time --constants f", "f: is no JSON object"},
+        {"{\"constants\": 1}", "--model_time --constants f", "f: has no object \"constants\""},
+        {"{\"constants\": {\"speed\": 1}}", "--model_time --constants f", "f: constant speed: there is none"},
+        {"{\"constants\": {\"clock_hz\": 0}}", "--model_time --constants f",
          "f: constant clock_hz: expected a number above 0"},
-        {"{\"constants\": {\"clock_hz\": \"x\"}}", "--model-time --constants f",
+        {"{\"constants\": {\"clock_hz\": \"x\"}}", "--model_time --constants f",
          "f: constant clock_hz: expected a number"},
-        {"{\"constants\": {\"multiprocessors\": 131.5}}", "--model-time --constants f",
+        {"{\"constants\": {\"multiprocessors\": 131.5}}", "--model_time --constants f",
          "f: constant multiprocessors: expected a whole number"},
-        {"{\"constants\": {\"multiprocessors\": 0.5}}", "--model-time --constants f",
+        {"{\"constants\": {\"multiprocessors\": 0.5}}", "--model_time --constants f",
          "f: constant multiprocessors: expected a whole number"},
-        {"{\"constants\": {\"clusters_at_once\": 0.5}}", "--model-time --constants f",
+        {"{\"constants\": {\"clusters_at_once\": 0.5}}", "--model_time --constants f",
          "f: constant clusters_at_once: expected a whole number"},
-        {"{\"constants\": {\"cluster_blocks\": 3}}", "--model-time --constants f",
+        {"{\"constants\": {\"cluster_blocks\": 3}}", "--model_time --constants f",
          "f: constant cluster_blocks: expected 1, 2, 4 or 8"},
-        {"{\"backend\": \"cpu f32\", \"constants\": {}}", "--model-time --constants f",
+        {"{\"backend\": \"cpu f32\", \"constants\": {}}", "--model_time --constants f",
          "f: was measured on a CPU (cpu f32)"},
-        {"{\"constants\": {}}", "--constants f", "--constants needs --model-time"},
-        {NULL, "--micro --model-time", "expected one of them"},
+        {"{\"constants\": {}}", "--constants f", "--constants needs --model_time"},
+        {NULL, "--micro --model_time", "expected one of them"},
         {NULL, "--micro --repeat 2", "--repeat has no effect with --micro"},
-        {NULL, "--model-time --repeat 2", "--repeat has no effect with --model-time"},
-        {NULL, "--model-time --num_iter 2", "--model-time: expected no other options"},
-        {NULL, "--model-time --batch 2", "--model-time: expected no other options"},
+        {NULL, "--model_time --repeat 2", "--repeat has no effect with --model_time"},
+        {NULL, "--model_time --num_iter 2", "--model_time: expected no other options"},
+        {NULL, "--model_time --batch 2", "--model_time: expected no other options"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char line[256];
@@ -365,11 +365,11 @@ static void large_files_are_refused(void **state)
     memset(text, ' ', most + 1);
     memcpy(text, "{\"constants\": {}}", 17);
     write_whole_file(directory, "f", text, most);
-    command_result r = command_run(directory, "$MAR bench --model-time --constants f");
+    command_result r = command_run(directory, "$MAR bench --model_time --constants f");
     assert_int_equal(r.status, 0);
     command_result_free(&r);
     write_whole_file(directory, "f", text, most + 1);
-    r = command_run(directory, "$MAR bench --model-time --constants f");
+    r = command_run(directory, "$MAR bench --model_time --constants f");
     assert_int_equal(r.status, 1);
     assert_non_null(strstr(r.err, "f: has more than 4 MB, expected"));
     command_result_free(&r);

@@ -1,6 +1,7 @@
 #include "mar/measure.h"
 
 #include "diffusion/speculate.h"
+#include "kernels/head_work.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -164,7 +165,8 @@ static double head_flop(const diff_head *h, int rows)
 /* Bytes that an evaluation must at least read and write. */
 static double head_bytes(const head_bench *b, int rows)
 {
-    return diff_head_sequential_bytes(b->h) + rows * ((double)b->k->head->mod_bytes(b->h->net) + 12.0 * b->h->channels);
+    return kern_head_bytes(diff_head_sequential_bytes(b->h), (double)b->k->head->mod_bytes(b->h->net), b->h->channels,
+                           rows);
 }
 
 static mar_status create(head_bench *b, mar_err *err)

@@ -1,5 +1,7 @@
 #include "diffusion/head.h"
 
+#include "kernels/head_work.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,13 +157,11 @@ mar_status diff_head_time_embeddings(kern_queue *k, const diff_head *h, const in
 
 double diff_head_macs(const diff_head *h, double modulations, double evaluations)
 {
-    const double modulation = (3.0 * h->depth + 2.0) * h->width * h->width;
-    const double sequential = 2.0 * h->depth * h->width * h->width + 3.0 * h->channels * h->width;
-    return modulations * modulation + evaluations * sequential;
+    return modulations * kern_modulation_macs(h->width, h->depth) +
+           evaluations * kern_head_macs(h->width, h->depth, h->channels);
 }
 
 double diff_head_sequential_bytes(const diff_head *h)
 {
-    return 2.0 * h->depth * h->width * h->width * (double)h->device->act_size +
-           3.0 * h->channels * h->width * sizeof(float); /* into and out of the head in f32 */
+    return kern_head_weight_bytes(h->width, h->depth, h->channels, (double)h->device->act_size);
 }

@@ -428,7 +428,7 @@ typedef struct {
     const char *name;  /* "linear 3072 x 768, gelu"; valid during the call */
     int rows;          /* of what it works on; 0: it has none */
     double count;      /* how often it is called in that step; of a number of the machine, the number */
-    double seconds;    /* of one call; 0 for a number of the machine */
+    double seconds;    /* of one call; 0 for what is a number, in count */
     double bytes;      /* that one call must at least move; 0: not counted */
     double flop;       /* of one call's products; 0: not counted */
 } mar_measurement;

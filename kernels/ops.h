@@ -337,6 +337,7 @@ typedef struct {
     int processors;     /* multiprocessors, or threads */
     int blocks;         /* of the grid that evaluates the head; 0 if no persistent kernel does */
     int cluster;        /* blocks of a cluster of that grid; 1: it has no clusters */
+    int clusters;       /* of that size, the most that the device holds at once */
     int resident;       /* the head's products whose weights stay on chip between two steps */
 } kern_machine;
 

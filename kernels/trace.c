@@ -1,5 +1,6 @@
 #include "kernels/trace.h"
 
+#include "kernels/head_work.h"
 #include "kernels/speculation.h"
 #include "kernels/time.h"
 
@@ -280,21 +281,15 @@ static void traced_attention(kern_queue *k, const act *q, int q_stride, const ac
 
 /* --- head --------------------------------------------------------------------------------------------------------- */
 
-/* Multiply-adds of a row of the head, without and with its modulation. */
 static double head_macs(const kern_head_spec *s)
 {
-    return (double)s->width * (3.0 * s->channels + 2.0 * s->depth * s->width);
-}
-static double modulation_macs(const kern_head_spec *s)
-{
-    return (double)s->width * s->width * (3.0 * s->depth + 2);
+    return kern_head_macs(s->width, s->depth, s->channels);
 }
 
-/* Bytes of one evaluation: weights, modulation rows, states and outputs. */
 static double evaluation_bytes(const kern_queue *k, const kern_head *h, const kern_head_spec *s, int rows)
 {
-    return act_bytes(k, 2.0 * s->depth * s->width * s->width) + 12.0 * s->channels * s->width +
-           rows * ((double)k->head->mod_bytes(h) + 12.0 * s->channels);
+    const double weights = kern_head_weight_bytes(s->width, s->depth, s->channels, (double)k->device->act_size);
+    return kern_head_bytes(weights, (double)k->head->mod_bytes(h), s->channels, rows);
 }
 
 static kern_head_spec spec_of(const kern_queue *k, const kern_head *h)
@@ -323,7 +318,7 @@ static void traced_modulate(kern_queue *k, const kern_head *h, const float *temb
                             const float *cond, int rows, void *mod, void *scratch)
 {
     const kern_head_spec s = spec_of(k, h);
-    const double macs = modulation_macs(&s), all = (double)steps * rows;
+    const double macs = kern_modulation_macs(s.width, s.depth), all = (double)steps * rows;
     modulate_call c = {operation_of(k, steps * rows, act_bytes(k, macs) + all * (double)k->head->mod_bytes(h),
                                     2 * macs * all, "modulation %d x %d", s.depth, s.width),
                        h,

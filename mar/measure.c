@@ -1,6 +1,7 @@
 #include "mar/measure.h"
 
 #include "diffusion/speculate.h"
+#include "kernels/head_work.h"
 #include "kernels/time.h"
 
 #include <math.h>
@@ -55,9 +56,9 @@ static void add(mar_measurements *all, const char *group, const char *name, int 
     mar_measurements_add(all, &m);
 }
 
-static void add_number(mar_measurements *all, const char *name, double number)
+static void add_count(mar_measurements *all, const char *group, const char *name, double number)
 {
-    mar_measured m = {.group = "machine", .count = number};
+    mar_measured m = {.group = group, .count = number};
     snprintf(m.name, sizeof m.name, "%s", name);
     if (number > 0) mar_measurements_add(all, &m);
 }
@@ -117,12 +118,13 @@ mar_status mar_measure_machine(kern_queue *k, const diff_head *h, mar_measuremen
     kern_machine m;
     double rate;
     k->device->measure->machine(k->device, h->net, &m);
-    add_number(all, "processors", m.processors);
-    add_number(all, "clock", m.clock);
-    add_number(all, "cache bytes", m.cache_bytes);
-    add_number(all, "blocks of the head's grid", m.blocks);
-    add_number(all, "blocks of a cluster", m.cluster);
-    add_number(all, "products on chip", m.resident);
+    add_count(all, "machine", "processors", m.processors);
+    add_count(all, "machine", "clock", m.clock);
+    add_count(all, "machine", "cache bytes", m.cache_bytes);
+    add_count(all, "machine", "blocks of the head's grid", m.blocks);
+    add_count(all, "machine", "blocks of a cluster", m.cluster);
+    add_count(all, "machine", "clusters at once", m.clusters);
+    add_count(all, "machine", "products on chip", m.resident);
     mar_status status = mar_peak(k, &rate, err);
     if (status != MAR_OK) return status;
     add(all, "machine", "matrix product", (int)n, 2 * n * n * n / rate, 3 * n * n * (double)k->device->act_size,
@@ -164,7 +166,8 @@ static double head_flop(const diff_head *h, int rows)
 /* Bytes that an evaluation must at least read and write. */
 static double head_bytes(const head_bench *b, int rows)
 {
-    return diff_head_sequential_bytes(b->h) + rows * ((double)b->k->head->mod_bytes(b->h->net) + 12.0 * b->h->channels);
+    return kern_head_bytes(diff_head_sequential_bytes(b->h), (double)b->k->head->mod_bytes(b->h->net), b->h->channels,
+                           rows);
 }
 
 static mar_status create(head_bench *b, mar_err *err)
@@ -340,14 +343,16 @@ static void verify_body(void *arg)
     r->k->head->verify(r->k, &r->job);
 }
 
-/* Two unit Gaussians whose means are a standard deviation apart: far from the mean of p on q's side the draft is
- * rejected but for exp(-8), on the other side it is accepted. A rejection is what the first takes longer. */
+/* Two unit Gaussians whose means are a hundredth of a standard deviation apart: 800 deviations from the mean of p on
+ * q's side the draft is rejected but for exp(-8), on the other side it is accepted. A rejection is what the first takes
+ * longer. Of the candidates without a tilt one in 250 would be kept, so that the tilt is chosen and used. It is the job
+ * of verify, on a GPU by one warp (verify_kernel), not by the crew of a block's warps (speculate_kernel). */
 static mar_status measure_rejection(const head_bench *b, mar_err *err)
 {
     kern_queue *k = b->k;
     const int channels = b->h->channels;
     const size_t row = (size_t)channels * sizeof(float);
-    const float apart = 1 / sqrtf((float)channels), far = 8 / sqrtf((float)channels) + apart / 2;
+    const float apart = 0.01f / sqrtf((float)channels), far = 800 / sqrtf((float)channels) + apart / 2;
     enum { DRAFT, ZERO, MEAN_Q, OTHER, X, ARRAYS };
     float *memory = NULL, *host = calloc(ARRAYS, row);
     if (!host) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -382,11 +387,15 @@ static mar_status measure_rejection(const head_bench *b, mar_err *err)
                                 .tries = counts + 1,
                                 .first_replaced = counts + 2}};
         const double rejected = kern_time(k, verify_body, &r, 1);
+        int tries = 0;
+        k->core->download(k, &tries, counts + 1, sizeof tries);
         r.job.draft = at + OTHER * channels;
         const double accepted = kern_time(k, verify_body, &r, 1);
         status = kern_check(k, err);
-        if (status == MAR_OK)
+        if (status == MAR_OK) {
             add(b->all, "speculation", "rejection", 1, rejected > accepted ? rejected - accepted : rejected, 0, 0);
+            add_count(b->all, "speculation", "candidates of that rejection", tries);
+        }
     }
     k->core->finish(k);
     k->device->core->free(k->device, memory);

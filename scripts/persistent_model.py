@@ -4,13 +4,15 @@
 "warps" is the cut before: each block has all channels, its warps divide them. "cluster" is the cut of
 kernels/cuda/persistent_layout.cuh, with clusters of 8. The times are sums of counts over assumed rates, for comparing the
 two; nothing here was measured. What both cuts do alike (input and final layer, the chain's step, latencies of loads) is
-left out of them.
+left out of them. `mar bench --model_time` (tools/bench_model.c) is the model of a whole image: it has the same counts and
+constants of the second cut, and besides 650 cycles after every barrier, a guess, and the copying of streamed weights.
 """
 MULTIPROCESSORS, CLOCK = 132, 1.9e9
-GRID_BARRIER, CLUSTER_BARRIER, L2 = 1.2e-6, 0.2e-6, 5.5e12  # assumed
-# Instructions of machine code (sm_90a) a normalised element of a thread: measuring, merging, normalising.
-WARPS_NORM, CLUSTER_NORM, CLUSTER_MERGE = 20, 11.6, 123
-CYCLES = 2  # assumed of an instruction where a scheduler has one warp
+GRID_BARRIER, CLUSTER_BARRIER, L2 = 1.2e-6, 0.3e-6, 5.5e12  # assumed
+# Instructions of machine code (sm_90a) a normalised element of a thread, and those that merge a row's moments: counts.
+CLUSTER_NORM, CLUSTER_MERGE = 218 / 16, 123
+WARPS_NORM = 20  # of the cut before: an estimate, not a count
+CYCLES = 2  # assumed of an instruction
 
 
 def warps(width, depth, rows):
@@ -38,13 +40,14 @@ def cluster(width, depth, rows, most=16):
     tiles = -(-width // 8 // most)
     clusters = -(-width // 8 // tiles)
     blocks = 8 * clusters
-    elements = width / 8 * rows / 256
-    each = max(elements, min(1, rows) * width / 64)  # a thread has at least a row's part over 8 threads
+    pairs = -(-width // 256)
+    each = -(-rows // 32) * 4 * pairs  # 32 rows at a time, 8 threads have a row's part
+    kept = 32 * (4 if pairs <= 2 else 2 if pairs <= 4 else 1)  # rows that registers keep; others are loaded twice
     units = -(-(-(-rows // 16) * tiles) // 8)
     return {
         "grid barriers": 2 * depth + 2,
         "cluster barriers": 3 * depth,
-        "L2 reads": depth * clusters * width * rows * 6,
+        "L2 reads": depth * clusters * width * (rows * 6 + max(rows - kept, 0) * 8),
         "elements": each,
         "norm": (each * CLUSTER_NORM + CLUSTER_MERGE) * CYCLES / CLOCK,
         "mma": units * 2 * -(-width // 256),

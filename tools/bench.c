@@ -39,8 +39,7 @@ static const mar_param rows[] = {
      .min = 1,
      .max = 1000,
      .help = "batches measured, of which the best counts\nOn a GPU the first batch is not recorded, and the second "
-             "makes the "
-             "recordings that the third replays."},
+             "makes the recordings that the third replays."},
     {.name = "json",
      .offset = offsetof(bench_options, json),
      .group = "Measurement",
@@ -66,7 +65,7 @@ static const mar_param rows[] = {
      .group = "Parts",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "of --model-time: the machine's constants, as --micro --json wrote them\n"
+     .help = "of --model_time: the machine's constants, as --micro --json wrote them\n"
              "What is not in the file is assumed. Measurements of the head are shown beside the model."},
     {0},
 };
@@ -178,12 +177,12 @@ static int print_json(const bench_options *o, const mar_stats *t, double peak, c
 /* Whether only options were given that have an effect together. Returns 0, or 1 with the error printed. */
 static int check(const bench_options *o, const option_set *set)
 {
-    if (o->constants && !o->model_time) return tool_error("--constants needs --model-time");
-    if (o->micro && o->model_time) return tool_error("--micro and --model-time: expected one of them");
+    if (o->constants && !o->model_time) return tool_error("--constants needs --model_time");
+    if (o->micro && o->model_time) return tool_error("--micro and --model_time: expected one of them");
     if ((o->micro || o->model_time) && options_find(set, "repeat")->given)
-        return tool_error("--repeat has no effect with %s", o->micro ? "--micro" : "--model-time");
+        return tool_error("--repeat has no effect with %s", o->micro ? "--micro" : "--model_time");
     if (o->model_time && (o->run.given || options_find(set, "batch")->given))
-        return tool_error("--model-time: expected no other options than --constants and --json");
+        return tool_error("--model_time: expected no other options than --constants and --json");
     return 0;
 }
 

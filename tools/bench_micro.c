@@ -54,7 +54,7 @@ static double rate(double work, double seconds)
     return seconds > 0 ? work / seconds : 0;
 }
 
-/* What the model of --model-time asks of a machine; 0 if it was not measured. */
+/* What the model of --model_time asks of a machine; 0 if it was not measured. */
 static double constant(const measurements *all, model_constant which)
 {
     static const struct {
@@ -71,6 +71,7 @@ static double constant(const measurements *all, model_constant which)
         [MODEL_PROCESSORS] = {"machine", "processors", COUNT},
         [MODEL_CACHE] = {"machine", "cache bytes", COUNT},
         [MODEL_CLUSTER] = {"machine", "blocks of a cluster", COUNT},
+        [MODEL_CLUSTERS] = {"machine", "clusters at once", COUNT},
         [MODEL_REJECTION] = {"speculation", "rejection", SECONDS},
     };
     const measurement *m = where[which].name ? find(all, where[which].group, where[which].name, -1) : NULL;

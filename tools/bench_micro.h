@@ -4,7 +4,7 @@
 
 #include "tools/models.h"
 
-/* Measures with the session and prints the table, or with `json` the object that --model-time reads. After
+/* Measures with the session and prints the table, or with `json` the object that --model_time reads. After
  * models_session. Returns the exit status. */
 int bench_micro(const run_options *run, const run_models *models, mar_session *s, int batch, int json);
 

@@ -1,4 +1,4 @@
-/* The formulas of mar bench --model-time. Bytes, products, barriers and kernels are counts; what one of each takes is a
+/* The formulas of mar bench --model_time. Bytes, products, barriers and kernels are counts; what one of each takes is a
  * constant; that a sum of them is the time is the model. What is only a guess says so. */
 #include "tools/bench_model.h"
 
@@ -20,7 +20,9 @@ const model_constant_info model_constant_infos[MODEL_CONSTANTS] = {
     [MODEL_PROCESSORS] = {"multiprocessors", "multiprocessors", "", 1, 132},
     [MODEL_CACHE] = {"cache_bytes", "L2 cache", "MB", 1e-6, 50e6},
     [MODEL_CLUSTER] = {"cluster_blocks", "blocks of a cluster of the head's grid", "", 1, 8},
-    [MODEL_REJECTION] = {"rejection_seconds", "drawing one residual", "us", 1e6, 65e-6},
+    [MODEL_CLUSTERS] = {"clusters_at_once", "clusters that the GPU holds at once", "", 1, 16},
+    /* 3000 instructions for the tilt and 16 * 90 for a candidate (bench/README.md), 4 cycles each, are 9.3 us. */
+    [MODEL_REJECTION] = {"rejection_seconds", "drawing one residual", "us", 1e6, 10e-6},
     [MODEL_CALLS] = {"calls_per_token", "calls of the head a token at --head_spec 8", "", 1, 14.3}, /* of the demo */
 };
 
@@ -37,6 +39,19 @@ static int constant_of(const char *name)
     return -1;
 }
 
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* Of a number above 0, whether the constant may be it. */
+static int is_possible(model_constant which, double x)
+{
+    if (which == MODEL_CLUSTER) return x == 1 || x == 2 || x == 4 || x == 8;
+    if (which == MODEL_PROCESSORS || which == MODEL_CLUSTERS) return x == floor(x) && x <= 65536;
+    return 1;
+}
+
 int model_constants_read(model_constants *c, const cJSON *record, char *why, size_t size)
 {
     const cJSON *object = cJSON_GetObjectItemCaseSensitive(record, "constants"), *item;
@@ -51,9 +66,14 @@ int model_constants_read(model_constants *c, const cJSON *record, char *why, siz
         if (i < 0) return text_fail(why, size, "constant %s: there is none of that name", item->string);
         if (!cJSON_IsNumber(item) || !(item->valuedouble > 0) || !isfinite(item->valuedouble))
             return text_fail(why, size, "constant %s: expected a number above 0", item->string);
+        if (!is_possible((model_constant)i, item->valuedouble))
+            return text_fail(why, size, "constant %s: expected %s", item->string,
+                             i == MODEL_CLUSTER ? "1, 2, 4 or 8" : "a whole number from 1 to 65536");
         c->value[i] = item->valuedouble;
         c->measured[i] = 1;
     }
+    if (!c->measured[MODEL_CLUSTERS] && (c->measured[MODEL_CLUSTER] || c->measured[MODEL_PROCESSORS]))
+        c->value[MODEL_CLUSTERS] = larger(floor(c->value[MODEL_PROCESSORS] / c->value[MODEL_CLUSTER]), 1);
     return 0;
 }
 
@@ -72,59 +92,59 @@ enum {
     DIFFUSION_STEPS = 100, /* of a token's chain */
     CONDITIONS = 2,        /* guidance */
     MOST_ROWS = 64,        /* of the persistent kernel */
+    PARTS = 8,             /* of the channels, in it */
 };
-
-static double larger(double a, double b)
-{
-    return a > b ? a : b;
-}
 
 /* --- the persistent kernel ---------------------------------------------------------------------------------------- */
 
-/* How it divides a head (kernels/cuda). There are two ways. With clusters of 4 blocks or more these share the channels
- * of a product's operand, and each cluster has its columns. With fewer each block has its columns and reads all
- * channels, except that the two blocks of a cluster may normalise half of the rows each. */
+/* How it divides a head: persistent_choose and persistent_carve (kernels/cuda) with the shared memory of sm_90. */
 typedef struct {
-    int shares;        /* the blocks of a cluster share the channels */
-    double blocks;     /* of the grid */
-    double width;      /* channels of an operand that a block reads */
-    double elements;   /* of a row that a thread normalises, of those that are normalised at a time */
-    double at_a_time;  /* rows that are */
-    double most_local; /* the most rows that every block, or cluster, normalises itself */
-    double streamed;   /* bytes of weights a step that do not stay on chip */
+    double cluster;  /* blocks of a cluster, which share the 8 parts of the channels */
+    double clusters; /* of the grid */
+    double pairs;    /* pairs of mmas of a part, 32 channels each */
+    double tiles;    /* of 8 columns, of a cluster */
+    double chunk;    /* tiles of 16 rows that a product takes at a time */
+    double resident; /* products whose weights stay in shared memory */
 } division;
 
+/* Bytes of shared memory of a block beside the weights. */
+static double other_bytes(const division *d, double depth)
+{
+    const double own = ceil(4 * d->tiles / d->cluster); /* pairs of columns of a block */
+    const double inbox = PARTS * own * d->chunk * 128, least = 16384;
+    const double operand = larger(d->chunk * PARTS / d->cluster * d->pairs * 1024, MOST_ROWS * PARTS * 8);
+    return 16 * depth * own + 16 * ceil(own * (CHANNELS + 1) / 2) + MOST_ROWS * 16 + larger(inbox + operand, least);
+}
+
+/* Best are all weights in shared memory, then two places that the others are copied to, then none; then the largest
+ * chunk. */
 static division divide(const model_constants *c, double width, double depth)
 {
-    const double shared = 232448, warps = 8, threads = 256, products = 2 * depth;
-    const double cluster = c->value[MODEL_CLUSTER], pairs = ceil(width / 32 / warps); /* of mmas of a warp */
-    division d = {.shares = cluster >= 4};
-    double tiles, slice; /* of 8 columns, of a block or a cluster; bytes of a product's weights in a block */
-    if (d.shares) {
-        const double most = floor(c->value[MODEL_PROCESSORS] / cluster);
-        tiles = ceil(width / 8 / most);
-        d.blocks = cluster * ceil(width / 8 / tiles);
-        d.width = width / cluster;
-        d.at_a_time = cluster;
-        d.elements = d.width * d.at_a_time / threads;
-        d.most_local = MOST_ROWS;
-        slice = tiles * 16 * width / cluster;
-    } else {
-        tiles = ceil(width / 8 / c->value[MODEL_PROCESSORS]);
-        d.blocks = ceil(width / 8 / tiles);
-        d.width = width;
-        d.at_a_time = 8; /* a thread has a quarter of each of its warp's channels, of one row of 8 */
-        d.elements = 8 * pairs;
-        d.most_local = 16; /* up to 4 pairs two groups of 8 in a block; with more, one in each block of a cluster */
-        slice = tiles * pairs * warps * 512;
-    }
-    const double other =
-        tiles * (4 * warps * 512 + 4 * 512 + 64 * depth + 4 * 8 * (CHANNELS + 1)) / (d.shares ? cluster : 1) +
-        16 * 16 * warps + 8 * width + MOST_ROWS * (4 * CHANNELS + 8); /* sums, x, bias, in; the rest */
-    const double slices = floor((shared - other) / slice);
-    const double resident = slices >= products ? products : larger(slices - 2, 0);
-    d.streamed = (products - resident) * 2 * width * width;
+    const double shared = 232448, products = 2 * depth, leasts[] = {products, 2, 0};
+    division d = {.cluster = c->value[MODEL_CLUSTER], .pairs = ceil(width / 32 / PARTS)};
+    d.tiles = ceil(width / 8 / c->value[MODEL_CLUSTERS]);
+    d.clusters = ceil(width / 8 / d.tiles);
+    const double slice = d.tiles * PARTS / d.cluster * d.pairs * 512; /* of a product's weights */
+    for (int i = 0; i < 3; i++)
+        for (d.chunk = MOST_ROWS / 16; d.chunk >= 1; d.chunk /= 2) {
+            const double room = floor((shared - other_bytes(&d, depth)) / slice);
+            if (room < leasts[i]) continue;
+            d.resident = room >= products ? products : leasts[i] > 0 ? room - 2 : room;
+            return d;
+        }
+    d.chunk = 1;
     return d;
+}
+
+int model_resident(const model_constants *c, int width, int depth)
+{
+    return (int)divide(c, width, depth).resident;
+}
+
+/* Rows that a block normalises at a time: 8 threads have a row's part. */
+static double at_a_time(const division *d)
+{
+    return 256 / 8 / PARTS * d->cluster;
 }
 
 /* After a barrier: the first load's way to the L2 cache, and threads that wait for each other within a block. 650
@@ -134,55 +154,69 @@ static double latency(const model_constants *c)
     return 650 / c->value[MODEL_CLOCK];
 }
 
-/* 38 cycles for each element that a thread normalises, as two warps share a scheduler and an element takes 19
- * instructions (a count in the machine code of sm_90a, rounded); 285 cycles of latency are a guess. */
+/* A thread normalises 4 * pairs channels of each row's part it has. Instructions are counts in the machine code of
+ * sm_90a (docs/persistent.md): 218 for 16 channels, and 123 that merge a row's moments. 2 cycles of each are a guess.
+ */
 static double normalise(const model_constants *c, const division *d, double rows)
 {
-    return (285 + 38 * d->elements * ceil(rows / d->at_a_time)) / c->value[MODEL_CLOCK];
+    const double elements = 4 * d->pairs * ceil(rows / at_a_time(d));
+    return 2 * (123 + 218.0 / 16 * elements) / c->value[MODEL_CLOCK];
 }
 
-/* Every block reads its channels of an operand, `size` bytes an element. */
-static double read_operand(const model_constants *c, const division *d, double rows, double size)
+/* Every cluster reads an operand, `size` bytes an element. */
+static double read_operand(const model_constants *c, const division *d, double width, double rows, double size)
 {
-    return d->blocks * rows * d->width * size / c->value[MODEL_L2_RATE];
+    return d->clusters * rows * width * size / c->value[MODEL_L2_RATE];
 }
 
-double model_fc1(const model_constants *c, int width, int rows)
+/* The blocks of a cluster meet once when the parts' sums are there, and twice more for each chunk after the first. */
+static double meet(const model_constants *c, const division *d, double rows, double before)
 {
-    const division d = divide(c, width, 1);
-    const double ends = latency(c) + c->value[MODEL_BARRIER];
-    const int halves = !d.shares && width > 1024 && rows > 8; /* in clusters of two */
-    if (d.shares) /* rows in f32, with shift and scale; moments meet, then the sums of the parts */
-        return ends + normalise(c, &d, rows) + read_operand(c, &d, rows, 8) + 2 * c->value[MODEL_CLUSTER_BARRIER];
-    if (rows <= d.most_local) /* the same for all channels; two blocks exchange what they normalised */
-        return ends + normalise(c, &d, halves ? 8 : rows) + read_operand(c, &d, halves ? 8 : rows, 8) +
-               (halves ? c->value[MODEL_CLUSTER_BARRIER] : 0);
-    /* Normalised once over the grid; a barrier; then every block reads the operand. */
-    return 2 * ends + normalise(c, &d, ceil(rows / d.blocks)) + rows * (double)width * 10 / c->value[MODEL_L2_RATE] +
-           read_operand(c, &d, rows, 2);
+    const double chunks = ceil(ceil(rows / 16) / d->chunk);
+    return d->cluster > 1 ? (before + 2 * chunks - 1) * c->value[MODEL_CLUSTER_BARRIER] : 0;
 }
 
-double model_fc2(const model_constants *c, int width, int rows)
+/* Up to 16 rows a block of a cluster, each cluster normalises all rows. A row is read in f32; modulation is loaded
+ * before the barrier, as far as registers keep it: of other rows x is read twice, and shift and scale once, after it.
+ */
+double model_fc1(const model_constants *c, int width, int depth, int rows)
 {
-    const division d = divide(c, width, 1);
-    return latency(c) + read_operand(c, &d, rows, 2) + (d.shares ? c->value[MODEL_CLUSTER_BARRIER] : 0) +
-           c->value[MODEL_BARRIER];
+    const division d = divide(c, width, depth);
+    const double ends = latency(c) + c->value[MODEL_BARRIER], w = width;
+    const double kept = (d.pairs <= 2 ? 4 : d.pairs <= 4 ? 2 : 1) * at_a_time(&d);
+    if (rows <= 4 * at_a_time(&d))
+        return ends + normalise(c, &d, rows) + read_operand(c, &d, w, rows, 4) +
+               read_operand(c, &d, w, larger(rows - kept, 0), 8) + meet(c, &d, rows, 1);
+    /* Normalised once over the grid; a barrier; then every cluster reads the operand. */
+    const double each = ceil(rows / (d.clusters * d.cluster)), once = 256 / 8 / PARTS;
+    const division alone = {.cluster = 1, .pairs = d.pairs};
+    return 2 * ends + ceil(each / once) * normalise(c, &alone, 1) + rows * w * 10 / c->value[MODEL_L2_RATE] +
+           read_operand(c, &d, w, rows, 2) + meet(c, &d, rows, 0);
+}
+
+double model_fc2(const model_constants *c, int width, int depth, int rows)
+{
+    const division d = divide(c, width, depth);
+    return latency(c) + read_operand(c, &d, width, rows, 2) + meet(c, &d, rows, 0) + c->value[MODEL_BARRIER];
 }
 
 /* Weights that are streamed come from the L2 cache as far as 60 % of it may be set aside, else from memory, while the
  * phases go on. */
-static double stream(const model_constants *c, const division *d)
-{
-    const double kept = fmin(d->streamed, 0.6 * c->value[MODEL_CACHE]);
-    return kept / c->value[MODEL_L2_RATE] + (d->streamed - kept) / c->value[MODEL_MEMORY_RATE];
-}
-
-/* 2*depth + 2 barriers: one of each phase, of the input and of the output; `depth` more above most_local rows. */
-double model_step(const model_constants *c, int width, int depth, int rows)
+static double stream(const model_constants *c, double width, double depth)
 {
     const division d = divide(c, width, depth);
+    const double streamed = (2 * depth - d.resident) * width * PARTS * d.pairs * 64;
+    const double kept = fmin(streamed, 0.6 * c->value[MODEL_CACHE]);
+    return kept / c->value[MODEL_L2_RATE] + (streamed - kept) / c->value[MODEL_MEMORY_RATE];
+}
+
+/* 2*depth + 2 barriers: one of each phase, of the input and of the output; `depth` more above 16 rows a block of a
+ * cluster. The mmas of the products are left out. */
+double model_step(const model_constants *c, int width, int depth, int rows)
+{
     const double ends = 2 * (c->value[MODEL_BARRIER] + latency(c));
-    return larger(depth * (model_fc1(c, width, rows) + model_fc2(c, width, rows)) + ends, stream(c, &d));
+    const double phases = depth * (model_fc1(c, width, depth, rows) + model_fc2(c, width, depth, rows));
+    return larger(phases + ends, stream(c, width, depth));
 }
 
 /* A step, a barrier in front of it, and the turn of the tokens: nearly each round of several tokens has a rejection,

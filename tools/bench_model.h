@@ -18,6 +18,7 @@ typedef enum {
     MODEL_PROCESSORS,
     MODEL_CACHE,
     MODEL_CLUSTER,
+    MODEL_CLUSTERS,
     MODEL_REJECTION,
     MODEL_CALLS,
     MODEL_CONSTANTS
@@ -62,16 +63,18 @@ typedef struct {
 /* A batch of so many images. window: of speculation inside the head; 0 for the plain chain. */
 model_times model_image(const model_constants *c, const model_shape *s, int batch, int window);
 
+/* Products of the head whose weights stay in the shared memory of the persistent kernel's grid. */
+int model_resident(const model_constants *c, int width, int depth);
 /* Seconds of a phase of the persistent kernel up to its barrier, of a step of the chain, and of a round of speculation
  * with so many rows, at most 64. */
-double model_fc1(const model_constants *c, int width, int rows);
-double model_fc2(const model_constants *c, int width, int rows);
+double model_fc1(const model_constants *c, int width, int depth, int rows);
+double model_fc2(const model_constants *c, int width, int depth, int rows);
 double model_step(const model_constants *c, int width, int depth, int rows);
 double model_round(const model_constants *c, int width, int depth, int rows);
 /* Seconds of a step by products and kernels between them. */
 double model_products(const model_constants *c, int width, int depth, int rows);
 
-/* bench_model_time.c: mar bench --model-time. file: NULL, or what `mar bench --micro --json` wrote. Returns the exit
+/* bench_model_time.c: mar bench --model_time. file: NULL, or what `mar bench --micro --json` wrote. Returns the exit
  * status. */
 int bench_model_time(const char *file, int json);
 

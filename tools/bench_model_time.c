@@ -35,14 +35,17 @@ static int read_record(const char *path, cJSON **out)
 {
     int exit_status = 0;
     FILE *in = fopen(path, "rb");
-    char *text = malloc(SIZE_LIMIT);
+    char *text = malloc(SIZE_LIMIT + 1);
     if (!in || !text) {
         exit_status = in ? tool_error("out of memory for %s", path) : tool_error("%s: %s", path, strerror(errno));
     } else {
-        const size_t n = fread(text, 1, SIZE_LIMIT, in);
+        const size_t n = fread(text, 1, SIZE_LIMIT + 1, in);
         if (ferror(in))
             exit_status = tool_error("%s: %s", path, strerror(errno));
-        else if (n < SIZE_LIMIT)
+        else if (n > SIZE_LIMIT)
+            exit_status = tool_error("%s: has more than %d MB, expected what mar bench --micro --json wrote", path,
+                                     SIZE_LIMIT >> 20);
+        else
             *out = parse(text, n);
         if (exit_status == 0 && !cJSON_IsObject(*out)) {
             cJSON_Delete(*out);
@@ -61,23 +64,12 @@ static int read_record(const char *path, cJSON **out)
 
 typedef double row_model(const model_constants *c, int width, int depth, int rows);
 
-static double fc1_of(const model_constants *c, int width, int depth, int rows)
-{
-    (void)depth;
-    return model_fc1(c, width, rows);
-}
-static double fc2_of(const model_constants *c, int width, int depth, int rows)
-{
-    (void)depth;
-    return model_fc2(c, width, rows);
-}
-
 static const struct {
     const char *group, *name;
     row_model *model;
 } compared[] = {
-    {"phase", "fc1", fc1_of},
-    {"phase", "fc2", fc2_of},
+    {"phase", "fc1", model_fc1},
+    {"phase", "fc2", model_fc2},
     {"phase", "evaluation", model_step},
     {"step", "chain step", model_step},
     {"step", "evaluation by products", model_products},

@@ -110,6 +110,7 @@ static void machine(const kern_device *d, const kern_head *h, kern_machine *out)
     if (!h->persistent) return;
     out->blocks = (int)h->persistent->blocks;
     out->cluster = h->persistent->args.cluster;
+    out->clusters = h->persistent->clusters;
     out->resident = h->persistent->args.resident;
 }
 

@@ -31,6 +31,7 @@ struct persistent_head {
     persistent_args args;           /* without working memory */
     int pairs;                      /* pairs of mmas of a warp; selects the instance of a kernel */
     unsigned blocks;                /* of the grid */
+    int clusters;                   /* the most that the device holds at once */
     size_t shared_bytes;            /* of a block */
     void *streamed;                 /* the weights that do not stay in shared memory, the last ones */
     size_t streamed_bytes;          /* of these, at most what an L2 access policy can cover */

@@ -83,6 +83,7 @@ static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int c
     a->mod_bytes = a->mod_final + 2u * width * sizeof(float);
     f->pairs = form.pairs;
     f->blocks = (unsigned)(form.clusters * cluster);
+    f->clusters = most;
     f->shared_bytes = form.shared_bytes;
     f->streamed_bytes =
         (products - (size_t)form.resident) * (width / 8) * (size_t)(form.pairs * PERSISTENT_PARTS) * 512;

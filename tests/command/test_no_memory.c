@@ -287,7 +287,7 @@ static void reading(void **state)
           "\"name\": \"fc1\", \"rows\": 8, \"seconds\": 1e-6}]}",
           constants);
     assert_int_equal(fclose(constants), 0);
-    snprintf(line, sizeof line, "bench --model-time --json --constants %s", path);
+    snprintf(line, sizeof line, "bench --model_time --json --constants %s", path);
     fail_each(cmd_bench, line, 3);
     unlink(path);
 }

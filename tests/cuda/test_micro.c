@@ -2,6 +2,7 @@
  * kernel, which must leave the head as it was. No time decides anything. */
 #include "mar.h"
 #include "tests/cuda/support.h"
+#include "tests/support/measured.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,41 +11,13 @@
 
 /* --- operations --------------------------------------------------------------------------------------------------- */
 
-enum { MOST = 400 };
-
-typedef struct {
-    mar_measurement row[MOST];
-    char name[MOST][96];
-    int count;
-} list;
-
-static void take(void *user, const mar_measurement *m)
+static void assert_there(const measured_list *l, const char *group, const char *name, int rows)
 {
-    list *l = user;
-    assert_true(l->count < MOST);
-    l->row[l->count] = *m;
-    snprintf(l->name[l->count], sizeof l->name[0], "%s", m->name);
-    l->row[l->count].name = l->name[l->count];
-    l->count++;
-}
-
-static const mar_measurement *find(const list *l, const char *group, const char *name, int rows)
-{
-    for (int i = 0; i < l->count; i++)
-        if (strcmp(l->row[i].group, group) == 0 && strcmp(l->row[i].name, name) == 0 &&
-            (rows < 0 || l->row[i].rows == rows))
-            return &l->row[i];
-    return NULL;
-}
-
-static void assert_there(const list *l, const char *group, const char *name, int rows)
-{
-    const mar_measurement *m = find(l, group, name, rows);
-    if (!m) fail_msg("no %s %s of %d rows", group, name, rows);
+    const mar_measurement *m = measured_get(l, group, name, rows);
     if (!(m->seconds > 0)) fail_msg("%s %s of %d rows takes %g s", group, name, rows, m->seconds);
 }
 
-static list *measure(mar_backend backend, mar_dtype dtype, const char *params)
+static measured_list *measure(mar_backend backend, mar_dtype dtype, const char *params)
 {
     const mar_options options = {.dtype = dtype, .threads = 1, .backend = backend};
     mar *m;
@@ -52,14 +25,12 @@ static list *measure(mar_backend backend, mar_dtype dtype, const char *params)
     mar_vae *vae;
     mar_session *s;
     mar_params p = params_with(params);
-    list *l = calloc(1, sizeof *l);
-    assert_non_null(l);
     const mar_status status = mar_open(&options, &m);
     assert_library(m, status);
     assert_library(m, mar_model_load(m, "demo", 0, &model));
     assert_library(m, mar_vae_load(m, "demo", &vae));
     assert_library(m, mar_session_create(model, vae, &p, 1, &s));
-    assert_session(s, mar_session_measure(s, take, l));
+    measured_list *l = measured_session(s);
     mar_session_free(s);
     mar_vae_free(vae);
     mar_model_free(model);
@@ -68,7 +39,7 @@ static list *measure(mar_backend backend, mar_dtype dtype, const char *params)
 }
 
 /* Operations of a step and of the image decoder: names, rows, calls and arithmetic. */
-static void assert_same_operations(const list *got, const list *want)
+static void assert_same_operations(const measured_list *got, const measured_list *want)
 {
     static const char *const groups[] = {"operation", "image decoder"};
     for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
@@ -76,7 +47,7 @@ static void assert_same_operations(const list *got, const list *want)
         for (int i = 0; i < want->count; i++) {
             const mar_measurement *w = &want->row[i];
             if (strcmp(w->group, groups[g]) != 0) continue;
-            const mar_measurement *m = find(got, w->group, w->name, w->rows);
+            const mar_measurement *m = measured_find(got, w->group, w->name, w->rows);
             if (!m) fail_msg("no %s of %d rows", w->name, w->rows);
             if (m->count != w->count || m->flop != w->flop)
                 fail_msg("%s of %d rows: %g calls of %g flop, expected %g of %g", w->name, w->rows, m->count, m->flop,
@@ -96,13 +67,13 @@ static void lists_what_the_cpu_lists(void **state)
     static const int rows[] = {2, 8, 16, 32, 64};
     static const char params[] = "num_iter 2, num_sampling_steps 4, cfg 2.9, check on";
     setenv("MAR_CUDAHOST_L2", "65536", 1); /* means nothing to a GPU; the copy is of four times as much */
-    list *cuda = measure(MAR_BACKEND_CUDA, MAR_DTYPE_BF16, params);
-    list *cpu = measure(MAR_BACKEND_CPU, MAR_DTYPE_F32, params);
+    measured_list *cuda = measure(MAR_BACKEND_CUDA, MAR_DTYPE_BF16, params);
+    measured_list *cpu = measure(MAR_BACKEND_CPU, MAR_DTYPE_F32, params);
     assert_same_operations(cuda, cpu);
     assert_there(cuda, "machine", "matrix product", 1024);
     assert_there(cuda, "machine", "memory copy", -1);
     assert_there(cuda, "machine", "least operation", 1);
-    assert_non_null(find(cuda, "machine", "blocks of the head's grid", 0));
+    assert_non_null(measured_find(cuda, "machine", "blocks of the head's grid", 0));
     assert_there(cuda, "phase", "barrier", 0);
     assert_there(cuda, "phase", "operand read", 64);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -206,7 +177,7 @@ static void phases_run_and_change_nothing(void **state)
         void *scratch = to_device(k, NULL, k->head->scratch_bytes(h, 64));
         void *mod = to_device(k, NULL, k->head->mod_bytes(h));
         measure_ops->machine(k->device, h, &m);
-        assert_true(m.blocks > 0 && m.blocks <= m.processors);
+        assert_true(m.blocks > 0 && m.blocks <= m.clusters * m.cluster && m.clusters * m.cluster <= m.processors);
         step(k, h, s, mod, scratch, before);
         for (size_t p = 0; p < sizeof phases / sizeof *phases; p++)
             for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {

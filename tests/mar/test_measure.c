@@ -1,6 +1,9 @@
 /* mar_session_measure: what it lists, that its sums agree with what sessions count, and that sessions go on after it.
  * No time decides anything but that it is positive. */
+#include "base/cpus.h"
+#include "kernels/gaussian.h"
 #include "tests/support/demo.h"
+#include "tests/support/measured.h"
 #include "tests/support/spy.h"
 
 #include <math.h>
@@ -8,55 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 400 };
-
-typedef struct {
-    mar_measurement row[MOST];
-    char name[MOST][96];
-    int count;
-} list;
-
-static void take(void *user, const mar_measurement *m)
-{
-    list *l = user;
-    assert_true(l->count < MOST);
-    l->row[l->count] = *m;
-    snprintf(l->name[l->count], sizeof l->name[0], "%s", m->name);
-    l->row[l->count].name = l->name[l->count];
-    l->count++;
-}
-
-/* NULL if there is none; rows -1: any. */
-static const mar_measurement *find(const list *l, const char *group, const char *name, int rows)
-{
-    for (int i = 0; i < l->count; i++)
-        if (strcmp(l->row[i].group, group) == 0 && strcmp(l->row[i].name, name) == 0 &&
-            (rows < 0 || l->row[i].rows == rows))
-            return &l->row[i];
-    return NULL;
-}
-
-static const mar_measurement *get(const list *l, const char *group, const char *name, int rows)
-{
-    const mar_measurement *m = find(l, group, name, rows);
-    if (!m) fail_msg("no %s %s of %d rows", group, name, rows);
-    return m;
-}
-
-static double flop_of(const list *l, const char *group)
+static double flop_of(const measured_list *l, const char *group)
 {
     double sum = 0;
     for (int i = 0; i < l->count; i++)
         if (strcmp(l->row[i].group, group) == 0) sum += l->row[i].count * l->row[i].flop;
     return sum;
-}
-
-static list *measure(mar_session *s)
-{
-    list *l = calloc(1, sizeof *l);
-    assert_non_null(l);
-    assert_session(s, mar_session_measure(s, take, l));
-    return l;
 }
 
 static mar_params quick(void)
@@ -71,34 +31,36 @@ static void lists_every_part(void **state)
     const demo d = demo_open(2);
     const mar_params p = quick();
     mar_session *s = demo_session(&d, &p, 2);
-    list *l = measure(s);
-    assert_true(get(l, "machine", "processors", 0)->count == 2);
+    measured_list *l = measured_session(s);
+    const int cores = cpus_affinity();
+    assert_true(measured_get(l, "machine", "processors", 0)->count == (cores < 2 ? cores : 2));
     for (int i = 0; i < l->count; i++) {
         const mar_measurement *m = &l->row[i];
-        if (strcmp(m->group, "machine") != 0 || m->seconds != 0)
+        if (strcmp(m->group, "machine") != 0 && strcmp(m->name, "candidates of that rejection") != 0)
             if (!(m->seconds > 0 && isfinite(m->seconds)))
                 fail_msg("%s %s of %d rows takes %g s", m->group, m->name, m->rows, m->seconds);
         if (!(m->count > 0 && m->bytes >= 0 && m->flop >= 0))
             fail_msg("%s %s: count %g, bytes %g, flop %g", m->group, m->name, m->count, m->bytes, m->flop);
     }
-    get(l, "machine", "matrix product", 1024);
-    get(l, "machine", "memory copy", -1);
-    get(l, "machine", "least operation", 1);
-    get(l, "phase", "barrier", 0);
-    assert_null(find(l, "phase", "cluster barrier", -1));
+    measured_get(l, "machine", "matrix product", 1024);
+    measured_get(l, "machine", "memory copy", -1);
+    measured_get(l, "machine", "least operation", 1);
+    measured_get(l, "phase", "barrier", 0);
+    assert_null(measured_find(l, "phase", "cluster barrier", -1));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        assert_true(get(l, "phase", "fc1", rows[i])->flop == 2.0 * 128 * 128 * rows[i]);
-        get(l, "phase", "fc2", rows[i]);
-        assert_true(get(l, "step", "chain step", rows[i])->flop ==
-                    get(l, "step", "evaluation by products", rows[i])->flop);
+        assert_true(measured_get(l, "phase", "fc1", rows[i])->flop == 2.0 * 128 * 128 * rows[i]);
+        measured_get(l, "phase", "fc2", rows[i]);
+        assert_true(measured_get(l, "step", "chain step", rows[i])->flop ==
+                    measured_get(l, "step", "evaluation by products", rows[i])->flop);
     }
-    get(l, "speculation", "rejection", 1);
-    assert_true(get(l, "speculation", "round, window 8", 64)->count >= 1);
+    measured_get(l, "speculation", "rejection", 1);
+    assert_true(measured_get(l, "speculation", "candidates of that rejection", 0)->count > KERN_PLAIN_CANDIDATES);
+    assert_true(measured_get(l, "speculation", "round, window 8", 64)->count >= 1);
     /* The demo: 4 blocks of width 64, a head of 2 blocks of width 128; step 4 of 8, of two images with guidance. */
-    const int tokens = get(l, "pass", "head", -1)->rows;
-    assert_true(get(l, "operation", "chain 2 x 128, 8 steps", 2 * tokens)->count == 1);
-    assert_true(get(l, "operation", "modulation 2 x 128", 8 * 2 * tokens)->count == 1);
-    get(l, "image decoder", "convolution 3x3, 64 to 64, upsampled", 256);
+    const int tokens = measured_get(l, "pass", "head", -1)->rows;
+    assert_true(measured_get(l, "operation", "chain 2 x 128, 8 steps", 2 * tokens)->count == 1);
+    assert_true(measured_get(l, "operation", "modulation 2 x 128", 8 * 2 * tokens)->count == 1);
+    measured_get(l, "image decoder", "convolution 3x3, 64 to 64, upsampled", 256);
     free(l);
     mar_session_free(s);
     demo_close(d);
@@ -115,7 +77,7 @@ static void operations_add_up(void **state)
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         const mar_params p = params_with(ways[i]);
         mar_session *s = demo_session(&d, &p, 2);
-        list *l = measure(s);
+        measured_list *l = measured_session(s);
         double passes = 0;
         for (int j = 0; j < l->count; j++)
             if (strcmp(l->row[j].group, "pass") == 0 && strcmp(l->row[j].name, "image decoder") != 0)
@@ -123,7 +85,7 @@ static void operations_add_up(void **state)
         const double operations = flop_of(l, "operation");
         if (!(fabs(operations / passes - 1) < 0.02))
             fail_msg("%s: operations have %g flop, passes %g", ways[i], operations, passes);
-        const double decoder = get(l, "pass", "image decoder", 1)->flop;
+        const double decoder = measured_get(l, "pass", "image decoder", 1)->flop;
         if (!(fabs(flop_of(l, "image decoder") / decoder - 1) < 0.02))
             fail_msg("image decoder: operations have %g flop, the pass %g", flop_of(l, "image decoder"), decoder);
         free(l);
@@ -140,9 +102,9 @@ static void blocks_of_steps_are_measured(void **state)
     mar_params p = params_with("num_iter 4, num_sampling_steps 8, spec cspd, gamma 8, prefill 0");
     p.draft = d.draft;
     mar_session *s = demo_session(&d, &p, 1);
-    list *l = measure(s);
-    assert_true(get(l, "pass", "draft", 0)->seconds > 0);
-    assert_true(get(l, "operation", "verify", -1)->count >= 1);
+    measured_list *l = measured_session(s);
+    assert_true(measured_get(l, "pass", "draft", 0)->seconds > 0);
+    assert_true(measured_get(l, "operation", "verify", -1)->count >= 1);
     free(l);
     mar_session_free(s);
     demo_close(d);
@@ -157,7 +119,7 @@ static void the_session_goes_on(void **state)
     const mar_params p = quick();
     mar_session *s = demo_session(&d, &p, 1);
     demo_generate(s, 1, tokens);
-    free(measure(s));
+    free(measured_session(s));
     assert_int_equal(mar_session_tokens(s, again), MAR_EARG);
     demo_assert_dropped(s, "the session was measured: begin a batch first");
     assert_int_equal(mar_session_step(s), MAR_EARG);
@@ -180,10 +142,10 @@ static void stops_where_it_is(void **state)
     demo_generate(s, 1, tokens);
     for (size_t i = 0; i < sizeof at / sizeof *at; i++)
         for (int broken = 0; broken < 2; broken++) {
-            list *l = calloc(1, sizeof *l);
+            measured_list *l = calloc(1, sizeof *l);
             assert_non_null(l);
             spy_on(s, NULL, at[i], broken ? spy_break : spy_cancel);
-            const mar_status status = mar_session_measure(s, take, l);
+            const mar_status status = mar_session_measure(s, measured_take, l);
             assert_true(spy_off() > at[i]);
             assert_int_equal(status, broken ? MAR_EBACKEND : MAR_ECANCELLED);
             assert_says(mar_session_error(s), broken ? "injected" : "cancelled");

@@ -345,8 +345,8 @@ typedef struct {
 typedef enum {
     KERN_PHASE_BARRIER,         /* all blocks, or threads, meet */
     KERN_PHASE_CLUSTER_BARRIER, /* the blocks of each cluster meet */
-    KERN_PHASE_FC1,             /* fc1 of the first block with what is in front of it, up to the next barrier */
-    KERN_PHASE_FC2,             /* fc2 of the first block with gate and sum, up to the next barrier */
+    KERN_PHASE_FC1,             /* fc1 of a block with what is in front of it, up to the next barrier */
+    KERN_PHASE_FC2,             /* fc2 of a block with gate and sum, up to the next barrier */
     KERN_PHASE_EVALUATION,      /* the whole head */
     KERN_PHASE_READ,            /* each block of the grid reads an operand of `rows` rows, one after the other */
 } kern_phase;

@@ -62,9 +62,9 @@ static void find_driver(void)
 CUcontext cuda_switch(CUcontext context)
 {
     CUcontext before = NULL;
-    (void)driver.get_current(&before);
-    if (before != context) (void)driver.set_current(context); /* if it fails, the next call says so */
-    return before;
+    const int known = driver.get_current(&before) == CUDA_SUCCESS;
+    if (!known || before != context) (void)driver.set_current(context); /* if it fails, the next call says so */
+    return known ? before : context;
 }
 
 /* The primary context of the GPU. It is never released: the runtime works in it, and keeps it until the process ends.

@@ -80,8 +80,9 @@ mar_status cuda_status(cudaError_t error, const char *what, mar_err *err);
 /* The same for an operation that returns nothing: an error goes to kern_fail. Returns whether there is none. */
 int cuda_ok(cuda_queue *c, cudaError_t error, const char *what);
 /* Makes a device's context the thread's current one, and so its GPU. Returns the one before, NULL if the thread had
- * none, for another call that gives it back. cudaSetDevice would not do: to give a thread without a context its GPU
- * back, it would make one there, which takes hundreds of megabytes of a GPU that nobody uses. */
+ * none, for another call that gives it back; if the driver does not tell it, the device's own. cudaSetDevice would not
+ * do: to give a thread without a context its GPU back, it would make one there, which takes hundreds of megabytes of a
+ * GPU that nobody uses. */
 CUcontext cuda_switch(CUcontext context);
 /* The table's alloc and free. They do not change the thread's current GPU. */
 mar_status cuda_alloc(kern_device *d, size_t bytes, void **out, mar_err *err);
@@ -174,7 +175,8 @@ void cuda_lap(kern_queue *k, double *seconds);
 /* recording.cu */
 void cuda_replay(kern_queue *k, kern_recording **recording, void (*body)(void *arg), void *arg);
 void cuda_recording_free(kern_queue *k, kern_recording *recording);
-/* Captures what body(c, arg) puts on c->stream, and instantiates it. On failure *graph is NULL and err says at what. */
+/* Captures what body(c, arg) puts on c->stream, and instantiates it. If that fails it is done once more, body and all,
+ * unless the queue was cancelled or the body did what it must not. On failure *graph is NULL and err says at what. */
 mar_status cuda_capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), void *arg, cudaGraphExec_t *graph,
                         mar_err *err);
 

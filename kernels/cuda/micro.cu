@@ -28,12 +28,24 @@ static __device__ __forceinline__ void micro_fill_state(const persistent_args &a
     __syncthreads();
 }
 
-/* One phase. The phases of products begin with the wait for what was in front of them, and end with their arrival and
- * the request of the weights that the phase needs next time. */
-template <int PAIRS>
-static __device__ __forceinline__ void micro_repeat(const persistent_args &a, persistent_block *f, const micro_job &j)
+/* The same product of the next block. */
+static __device__ __forceinline__ int micro_next(const persistent_args &a, int product)
 {
-    const int product = j.phase == KERN_PHASE_FC2; /* of the first block */
+    return product + 2 < 2 * a.depth ? product + 2 : product + 2 - 2 * a.depth;
+}
+
+/* One phase; `product` is that of the phases of products, which takes each of the head's blocks in turn. These begin
+ * with the wait for what was in front of them, and end with their arrival and the request of the next repeat's weights.
+ *
+ * In an evaluation the weights that stream have the time of a whole product to arrive in; here the next repeat needs
+ * them, and they are requested only when the place that they share with this one's is free. The empty group after
+ * them makes the next persistent_wait wait for them all. So the time of such a product includes that of its copy, as
+ * far as it takes longer than a barrier, and is more than its part of an evaluation; over a head of which some blocks'
+ * weights stay it is the mean. */
+template <int PAIRS>
+static __device__ __forceinline__ void micro_repeat(const persistent_args &a, persistent_block *f, const micro_job &j,
+                                                    int product)
+{
     switch (j.phase) {
     case KERN_PHASE_BARRIER:
         persistent_arrive(a, f);
@@ -46,7 +58,8 @@ static __device__ __forceinline__ void micro_repeat(const persistent_args &a, pe
     case KERN_PHASE_FC2:
         persistent_product<PAIRS>(a, f, product, j.rows);
         persistent_arrive(a, f);
-        persistent_request<PAIRS>(a, f, product);
+        persistent_request<PAIRS>(a, f, micro_next(a, product));
+        fast::copy_commit();
         break;
     case KERN_PHASE_EVALUATION:
         micro_fill_state(a, f, j.rows);
@@ -62,7 +75,7 @@ static __device__ __forceinline__ void micro_repeat(const persistent_args &a, pe
 template <int PAIRS>
 static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) micro_kernel(persistent_args a, micro_job j)
 {
-    const bool product = j.phase == KERN_PHASE_FC1 || j.phase == KERN_PHASE_FC2;
+    const bool of_product = j.phase == KERN_PHASE_FC1 || j.phase == KERN_PHASE_FC2;
     persistent_block f;
     persistent_begin<PAIRS>(a, &f);
     for (int r = (int)threadIdx.x; r < j.rows; r += PERSISTENT_THREADS) f.mod[r] = j.mod;
@@ -73,10 +86,15 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) micro_kernel(per
     micro_fill_state(a, &f, j.rows);
     persistent_in(a, &f, j.rows, j.rows);
     persistent_arrive(a, &f);
-    if (!product) persistent_wait(a, &f);
+    fast::copy_commit(); /* the next wait is for the weights of both first products */
+    if (!of_product) persistent_wait(a, &f);
+    int product = j.phase == KERN_PHASE_FC2;
 #pragma unroll 1
-    for (int i = 0; i < j.repeats; i++) micro_repeat<PAIRS>(a, &f, j);
-    if (product) persistent_wait(a, &f);
+    for (int i = 0; i < j.repeats; i++) {
+        micro_repeat<PAIRS>(a, &f, j, product);
+        product = micro_next(a, product);
+    }
+    if (of_product) persistent_wait(a, &f);
     persistent_end();
 }
 

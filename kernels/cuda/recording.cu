@@ -9,9 +9,10 @@
  *   - to REFILL the slots, and launches the graph.
  *
  * If CUDA refuses to capture, instantiate or launch the graph, the body runs directly at this use and all later ones;
- * the queue remembers why (kern_queue.unrecorded). A capture is tried twice: a program that waits for the whole GPU on
- * another thread at that moment makes it invalid. What the body itself does wrong is an error all the same, and so is
- * what fails without a recording, too. */
+ * the queue remembers why (kern_queue.unrecorded). Without memory for the area it runs directly at this use, and the
+ * next one tries again. A capture is tried twice: a program that waits for the whole GPU on another thread at that
+ * moment makes it invalid. What the body itself does wrong is an error all the same, and so is what fails without a
+ * recording, too. */
 #include "kernels/cuda/recording.h"
 
 #include <stdlib.h>
@@ -82,13 +83,19 @@ void cuda_disturb_end(void)
     (void)pthread_rwlock_unlock(&recorders);
 }
 
+/* Whether the queue's failure is one that a run without a recording cannot avoid. */
+static int is_final(const cuda_queue *c)
+{
+    return c->base.failed == MAR_ECANCELLED || c->stage->misused;
+}
+
 /* Work is captured on the queue's own stream: the caller's may be one that cannot be captured, or one that other work
  * of the caller's depends on. The first launch of a kernel may be inside a capture: every driver that this runtime
  * accepts can load it then (CUDA 12.3 and later). The mode is relaxed because cuBLASLt may load and allocate at its
  * first product, and so that other threads may allocate meanwhile. It permits no thread to wait for the whole GPU:
  * hence the lock. cuda_outside_recording refuses our own calls that must not be captured. */
-mar_status cuda_capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), void *arg, cudaGraphExec_t *graph,
-                        mar_err *err)
+static mar_status capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), void *arg, cudaGraphExec_t *graph,
+                          mar_err *err)
 {
     cudaGraph_t captured = NULL;
     cudaStream_t const stream = c->stream;
@@ -109,28 +116,32 @@ mar_status cuda_capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), v
     return status;
 }
 
+/* A failure of an operation in the capture is the cause of what fails at its end. Unless it is final the queue forgets
+ * it: nothing of the work has been done, and it will be tried again. */
+static mar_status capture_once(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), void *arg, cudaGraphExec_t *graph,
+                               mar_err *err)
+{
+    mar_status status = capture(c, body, arg, graph, err);
+    if (c->base.failed == MAR_OK) return status;
+    status = err_set(err, c->base.failed, "%s", c->base.failure.text);
+    if (*graph) (void)cudaGraphExecDestroy(*graph);
+    *graph = NULL;
+    if (!is_final(c)) c->base.failed = MAR_OK;
+    return status;
+}
+
+mar_status cuda_capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), void *arg, cudaGraphExec_t *graph,
+                        mar_err *err)
+{
+    mar_status status = capture_once(c, body, arg, graph, err);
+    for (int i = 1; i < ATTEMPTS && status != MAR_OK && !is_final(c); i++)
+        status = capture_once(c, body, arg, graph, err);
+    return status;
+}
+
 static void record_body(cuda_queue *c, void *arg)
 {
     run_body(c, (const recorded_work *)arg, CUDA_RECORD);
-}
-
-/* Whether the queue's failure is one that a run without a recording cannot avoid. */
-static int is_final(const cuda_queue *c)
-{
-    return c->base.failed == MAR_ECANCELLED || c->stage->misused;
-}
-
-/* A failure of an operation in the capture is the cause of what fails at its end. Unless it is final the queue forgets
- * it: nothing of the work has been done, and it will be tried again. */
-static mar_status capture_once(cuda_queue *c, recorded_work *w, mar_err *err)
-{
-    mar_status status = cuda_capture(c, record_body, w, &w->recording->graph, err);
-    if (c->base.failed == MAR_OK) return status;
-    status = err_set(err, c->base.failed, "%s", c->base.failure.text);
-    if (w->recording->graph) (void)cudaGraphExecDestroy(w->recording->graph);
-    w->recording->graph = NULL;
-    if (!is_final(c)) c->base.failed = MAR_OK;
-    return status;
 }
 
 /* --- recordings ------------------------------------------------------------------------------------------- */
@@ -173,13 +184,12 @@ static void record(cuda_queue *c, recorded_work *w)
     if (!kern_live(&c->base)) return; /* it has called nothing of CUDA's */
     rec->bytes = rec->used;
     rec->recorded = rec->calls;
-    mar_status status = alloc_area(c, rec, &why);
-    for (int i = 0; status == MAR_OK && i < ATTEMPTS && !rec->graph && !is_final(c); i++)
-        (void)capture_once(c, w, &why);
+    const mar_status area = alloc_area(c, rec, &why);
+    if (area == MAR_OK) (void)cuda_capture(c, record_body, w, &rec->graph, &why);
     if (rec->graph) {
         rec->state = CUDA_RECORDED;
         c->base.recordings++;
-    } else if (is_final(c)) {
+    } else if (is_final(c) || area == MAR_ENOMEM) {
         release(c, rec); /* the next use is a second one again */
     } else {
         give_up(c, rec, &why);
@@ -225,7 +235,7 @@ void cuda_replay(kern_queue *k, kern_recording **recording, void (*body)(void *a
         return;
     }
     if (rec->state == CUDA_RECORDED) launch(c, rec);
-    if (rec->state == CUDA_UNRECORDED && cuda_live(c)) run_directly(c, body, arg);
+    if (rec->state != CUDA_RECORDED && cuda_live(c)) run_directly(c, body, arg);
 }
 
 void cuda_recording_free(kern_queue *k, kern_recording *rec)

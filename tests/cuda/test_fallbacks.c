@@ -553,6 +553,57 @@ static void refused_decoders_are_told(void **state)
     mar_close(m);
 }
 
+/* --- what fails once --------------------------------------------------------------------------------------------- */
+
+/* A capture that another thread has made invalid while a head was loaded is repeated: the head is as it is otherwise.
+ */
+static void captures_at_load_are_repeated(void **state)
+{
+    (void)state;
+    const unsigned once[] = {CUDAHOST_BEGIN_CAPTURE, CUDAHOST_END_CAPTURE, CUDAHOST_INSTANTIATE};
+    float expected[TOKENS * 32];
+    if (!can_refuse()) skip();
+    char *whole = load_whole(clustered, expected);
+    expect_text(whole, "clusters of ");
+    for (size_t i = 0; i < sizeof once / sizeof *once; i++) {
+        (void)cudahost_refuse_once(once[i]);
+        bench *b = open_bench(clustered);
+        assert_int_equal(cudahost_refuse_once(0), 0); /* it was refused */
+        assert_string_equal(b->k->head->describe(b->h), whole);
+        close_bench(b);
+    }
+    free(whole);
+}
+
+/* A recording for whose area there is no memory at one use is made at the next. */
+static void recordings_wait_for_memory(void **state)
+{
+    (void)state;
+    if (!can_refuse()) skip();
+    float plain[TOKENS * 32];
+    bench *b = open_bench(small);
+    kern_recording *recording = NULL;
+    run_chain(b, NULL, plain);
+    expect_replays(b, &recording, 1, plain);
+    const long objects = cudahost_objects();
+    for (int use = 0; use < 2; use++) {
+        (void)cudahost_refuse_once(CUDAHOST_PINNED);
+        expect_replays(b, &recording, 1, plain);
+        assert_int_equal(cudahost_refuse_once(0), 0);
+        check_kern(b->k);
+        assert_int_equal(b->k->recordings + b->k->unrecorded, 0);
+        assert_int_equal(b->k->recorded_bytes, 0);
+        assert_int_equal(cudahost_objects(), objects);
+    }
+    const long launches = cudahost_graph_launches();
+    expect_replays(b, &recording, 2, plain);
+    assert_int_equal(cudahost_graph_launches() - launches, 2);
+    assert_int_equal(b->k->recordings, 1);
+    assert_int_equal(b->k->unrecorded, 0);
+    b->k->core->recording_free(b->k, recording);
+    close_bench(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -566,6 +617,8 @@ int main(void)
         cmocka_unit_test(recordings_are_invalidated),
         cmocka_unit_test(sessions_record_at_the_second_use),
         cmocka_unit_test(refused_decoders_are_told),
+        cmocka_unit_test(captures_at_load_are_repeated),
+        cmocka_unit_test(recordings_wait_for_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

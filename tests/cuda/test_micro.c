@@ -201,6 +201,31 @@ static void phases_run_and_change_nothing(void **state)
     unsetenv("MAR_CUDAHOST_CAPABILITY");
 }
 
+/* Of a head none of whose products stays in shared memory: a repeat's weights are there before they are read. */
+static void streamed_phases(void **state)
+{
+    (void)state;
+    static const shape s = {256, 3, 16, "8", "9.0"};
+    setenv("MAR_CUDAHOST_SMS", s.multiprocessors, 1);
+    setenv("MAR_CUDAHOST_SHARED", "83616", 1);
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
+    kern_head *h = make_head(k, &s);
+    kern_machine m;
+    void *scratch = to_device(k, NULL, k->head->scratch_bytes(h, 64));
+    void *mod = to_device(k, NULL, k->head->mod_bytes(h));
+    k->device->measure->machine(k->device, h, &m);
+    assert_true(m.blocks > 0);
+    if (cuda_test_scale() == 1) assert_int_equal(m.resident, 0);
+    for (int phase = KERN_PHASE_FC1; phase <= KERN_PHASE_EVALUATION; phase++)
+        assert_int_equal(k->device->measure->phase(k, h, (kern_phase)phase, 9, s.depth + 1, mod, scratch), 1);
+    k->core->finish(k);
+    check_kern(k);
+    k->core->free(k->device, mod), k->core->free(k->device, scratch);
+    k->head->free(k->device, h);
+    close_queue(k);
+    unsetenv("MAR_CUDAHOST_SHARED");
+}
+
 /* In f32 there is no persistent kernel, and a phase that is not there does nothing. */
 static void no_phases_in_f32(void **state)
 {
@@ -221,6 +246,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(phases_run_and_change_nothing),
+        cmocka_unit_test(streamed_phases),
         cmocka_unit_test(no_phases_in_f32),
         cmocka_unit_test(lists_what_the_cpu_lists),
     };

@@ -721,6 +721,29 @@ static void no_context_elsewhere(void **state)
     unsetenv("MAR_CUDAHOST_DEVICES");
 }
 
+/* A thread whose context the driver does not tell keeps the device's own, instead of none. */
+static void unknown_context(void **state)
+{
+    (void)state;
+    if (!can_fail()) skip();
+    setenv("MAR_CUDAHOST_DEVICES", "2", 1);
+    kern_device *d;
+    mar_err err = {0};
+    void *p;
+    assert_int_equal(cudaSetDevice(0), 0);
+    assert_ok(kern_cuda_open(MAR_DTYPE_BF16, 1, &d, &err), &err);
+    expect_device(0);
+    (void)cudahost_refuse_once(CUDAHOST_CURRENT_CONTEXT);
+    assert_ok(d->core->alloc(d, 4, &p, &err), &err);
+    assert_int_equal(cudahost_refuse_once(0), 0); /* it was asked for, and not told */
+    expect_device(1);
+    assert_int_equal(cudaSetDevice(0), 0);
+    d->core->free(d, p);
+    d->core->close(d);
+    expect_device(0);
+    unsetenv("MAR_CUDAHOST_DEVICES");
+}
+
 #ifdef __SANITIZE_THREAD__
 enum { ONLY_THREADS = 1 }; /* ThreadSanitizer looks for what threads do to each other, where there are any */
 #else
@@ -742,6 +765,7 @@ int main(void)
         cmocka_unit_test(streams_of_the_caller),
         cmocka_unit_test(current_device),
         cmocka_unit_test(no_context_elsewhere),
+        cmocka_unit_test(unknown_context),
     };
     const int failed = cmocka_run_group_tests(threads, NULL, NULL);
     if (ONLY_THREADS)

@@ -26,10 +26,14 @@ enum {
     CUDAHOST_END_CAPTURE = 1 << 7,
     CUDAHOST_INSTANTIATE = 1 << 8,
     CUDAHOST_GRAPH_LAUNCH = 1 << 9,
+    CUDAHOST_PINNED = 1 << 10,          /* pinned memory */
+    CUDAHOST_CURRENT_CONTEXT = 1 << 11, /* to tell the thread's current context */
 };
 /* Refuses a set of these from now on; 0: nothing. CUDAHOST_CLUSTER_ROOM and the like are of clusters of at least
  * `cluster` blocks, 2 to mean all. */
 CUDAHOST_CALL void cudahost_refuse(unsigned what, int cluster);
+/* Refuses each of a set of these once, when it is asked for next. Returns those of the last set that were not. */
+CUDAHOST_CALL unsigned cudahost_refuse_once(unsigned what);
 
 /* How much there is: allocations, streams, events, graphs, handles. */
 CUDAHOST_CALL long cudahost_objects(void);

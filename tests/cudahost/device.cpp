@@ -22,7 +22,7 @@ void cudahost_fail_after(long calls)
 {
     calls_left = calls < 0 ? LONG_MAX : calls;
 }
-static unsigned refused;
+static unsigned refused, refused_once;
 static size_t refused_cluster;
 void cudahost_refuse(unsigned what, int cluster)
 {
@@ -30,10 +30,19 @@ void cudahost_refuse(unsigned what, int cluster)
     refused = what;
     refused_cluster = (size_t)cluster;
 }
+unsigned cudahost_refuse_once(unsigned what)
+{
+    LOCK();
+    const unsigned left = refused_once;
+    refused_once = what;
+    return left;
+}
 bool runtime_refuses(unsigned what)
 {
     LOCK();
-    return (refused & what) != 0;
+    const bool once = (refused_once & what) != 0;
+    refused_once &= ~what;
+    return once || (refused & what) != 0;
 }
 bool runtime_refuses_cluster(unsigned what, size_t blocks)
 {
@@ -209,6 +218,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 }
 CUresult cuCtxGetCurrent(CUcontext *context)
 {
+    if (runtime_refuses(CUDAHOST_CURRENT_CONTEXT)) return CUDA_ERROR_OUT_OF_MEMORY;
     *context = current;
     return CUDA_SUCCESS;
 }

@@ -163,7 +163,7 @@ cudaError_t cudaMallocHost(void **p, size_t bytes, unsigned)
 {
     LOCK();
     runtime_context();
-    if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
+    if (runtime_injected() || runtime_refuses(CUDAHOST_PINNED)) return runtime_done(cudaErrorMemoryAllocation);
     if (const cudaError_t e = unsafe_now()) return runtime_done(e);
     *p = nullptr;
     if (bytes == 0) return cudaSuccess;

@@ -1,7 +1,7 @@
 /* mar_session_measure: what it lists, that its sums agree with what sessions count, and that sessions go on after it.
  * No time decides anything but that it is positive. */
 #include "base/cpus.h"
-#include "kernels/gaussian.h"
+#include "kernels/residual.h"
 #include "tests/support/demo.h"
 #include "tests/support/measured.h"
 #include "tests/support/spy.h"
@@ -153,7 +153,7 @@ static void stops_where_it_is(void **state)
             free(l);
             demo_assert_dropped(s,
                                 broken ? "the batch failed, begin another first: injected" : "the batch was cancelled");
-            if (i == 0) free(measure(s)); /* what became of it before is not told then */
+            if (i == 0) free(measured_session(s)); /* what became of it before is not told then */
             if (i == 0) demo_assert_dropped(s, "the session was measured: begin a batch first");
             demo_generate(s, 1, again);
             assert_memory_equal(tokens, again, sizeof tokens);

@@ -361,11 +361,11 @@ typedef struct {
     void (*head_spec)(const kern_head *h, kern_head_spec *spec);
     /* The device, and how it would evaluate this head. */
     void (*machine)(const kern_device *d, const kern_head *h, kern_machine *out);
-    /* Runs a phase `repeats` times. mod: a modulation row; scratch: head->scratch_bytes(rows), zeros. What it computes
-     * is of no use. Returns 0, having done nothing, if the backend does not evaluate so many rows of this head in such
-     * phases. */
-    int (*phase)(kern_queue *k, const kern_head *h, kern_phase phase, int rows, int repeats, const void *mod,
-                 void *scratch);
+    /* Runs a phase `repeats` times, in clusters of `cluster` blocks; 0: as the backend evaluates this head. mod: a
+     * modulation row; scratch: head->scratch_bytes(rows), zeros. What it computes is of no use. Returns 0, having done
+     * nothing, if the backend does not evaluate so many rows of this head in such phases, or not in such clusters. */
+    int (*phase)(kern_queue *k, const kern_head *h, kern_phase phase, int cluster, int rows, int repeats,
+                 const void *mod, void *scratch);
 } kern_measure_ops;
 
 struct kern_device {

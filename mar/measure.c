@@ -213,7 +213,7 @@ static void destroy(head_bench *b)
 typedef struct {
     const head_bench *b;
     kern_phase phase;
-    int rows, repeats;
+    int cluster, rows, repeats;
     int there; /* the backend has the phase */
 } phase_run;
 
@@ -221,14 +221,15 @@ static void phase_body(void *arg)
 {
     phase_run *r = arg;
     const head_bench *b = r->b;
-    r->there = b->k->device->measure->phase(b->k, b->h->net, r->phase, r->rows, r->repeats, b->mod, b->scratch);
+    r->there =
+        b->k->device->measure->phase(b->k, b->h->net, r->phase, r->cluster, r->rows, r->repeats, b->mod, b->scratch);
 }
 
 /* Seconds of one of the phase's repeats, by twice as many less so many; 0: the backend has no such phase. */
-static double time_phase(const head_bench *b, kern_phase phase, int rows)
+static double time_phase(const head_bench *b, kern_phase phase, int cluster, int rows)
 {
     enum { MOST = 4096 };
-    phase_run r = {b, phase, rows, 1, 0};
+    phase_run r = {b, phase, cluster, rows, 1, 0};
     double one = kern_time(b->k, phase_body, &r, 0);
     if (!r.there) return 0;
     while (one < 1e-3 && r.repeats < MOST && kern_check(b->k, NULL) == MAR_OK) {
@@ -243,7 +244,7 @@ static double time_phase(const head_bench *b, kern_phase phase, int rows)
 
 static void add_phase(const head_bench *b, kern_phase phase, const char *name, int rows, double bytes, double flop)
 {
-    const double seconds = time_phase(b, phase, rows);
+    const double seconds = time_phase(b, phase, 0, rows);
     if (seconds > 0) add(b->all, "phase", name, rows, seconds, bytes, flop);
 }
 
@@ -262,6 +263,17 @@ static void measure_phases(const head_bench *b)
         add_phase(b, KERN_PHASE_FC2, "fc2", rows, w * w * size + rows * w * (8 + 2 * size), flop);
         add_phase(b, KERN_PHASE_EVALUATION, "evaluation", rows, head_bytes(b, rows), head_flop(h, rows));
     }
+    /* The same in clusters of every size that the device takes: whether the largest is the fastest is to be seen here.
+     */
+    for (int cluster = 8; cluster > 0 && m.cluster > 0; cluster /= 2)
+        for (int i = 1; i < ROW_COUNTS; i += ROW_COUNTS - 2) { /* 8 and 64 rows */
+            char name[64];
+            const double seconds = time_phase(b, KERN_PHASE_EVALUATION, cluster, row_counts[i]);
+            snprintf(name, sizeof name, "evaluation, clusters of %d", cluster);
+            if (seconds > 0)
+                add(b->all, "phase", name, row_counts[i], seconds, head_bytes(b, row_counts[i]),
+                    head_flop(h, row_counts[i]));
+        }
     /* The operand that every block reads: what a product of so many rows loads from the L2 cache. */
     add_phase(b, KERN_PHASE_READ, "operand read", MOST_ROWS, m.blocks * (double)MOST_ROWS * w * size, 0);
 }

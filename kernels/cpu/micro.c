@@ -26,8 +26,8 @@ static void barrier(cpu_queue *q)
     cpu_for(q, q->d->threads, WORTH_IT, meet, NULL);
 }
 
-static int phase(kern_queue *k, const kern_head *h, kern_phase what, int rows, int repeats, const void *mod,
-                 void *scratch)
+static int phase(kern_queue *k, const kern_head *h, kern_phase what, int cluster, int rows, int repeats,
+                 const void *mod, void *scratch)
 {
     kern_head_spec spec;
     cpu_head_spec(h, &spec);
@@ -35,6 +35,7 @@ static int phase(kern_queue *k, const kern_head *h, kern_phase what, int rows, i
     float *y = scratch;
     const void *x = y + n;
     (void)mod;
+    if (cluster > 0) return 0;
     if (what == KERN_PHASE_BARRIER) {
         for (int i = 0; i < repeats && kern_live(k); i++) barrier(cpu_of(k));
         return 1;

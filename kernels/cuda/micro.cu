@@ -101,9 +101,13 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) micro_kernel(per
 static void (*const micro_kernels[PERSISTENT_PAIRS])(persistent_args, micro_job) = {
     micro_kernel<1>, micro_kernel<2>, micro_kernel<3>, micro_kernel<4>, micro_kernel<5>, micro_kernel<6>};
 
-static int phase(kern_queue *k, const kern_head *h, kern_phase what, int rows, int repeats, const void *mod, void *)
+static int phase(kern_queue *k, const kern_head *h, kern_phase what, int cluster, int rows, int repeats,
+                 const void *mod, void *)
 {
+    persistent_head other;
     const persistent_head *f = h->persistent;
+    if (f && cluster > 0 && cluster != f->args.cluster)
+        f = persistent_recut(cuda_of(k), f, cluster, &other) ? &other : NULL;
     if (!f || rows < 0 || rows > PERSISTENT_ROWS) return 0;
     if (what == KERN_PHASE_CLUSTER_BARRIER && f->args.cluster < 2) return 0;
     const micro_job j = {what, rows, repeats, (const unsigned char *)mod};

@@ -51,12 +51,19 @@ int persistent_choose(int width, int depth, int channels, int cluster, int most,
     }
 }
 
+/* Bytes of so many products' packed weights; f->pairs and f->args.width are set. */
+static size_t persistent_weight_bytes(const persistent_head *f, int products)
+{
+    return (size_t)products * (size_t)(f->args.width / 8) * (size_t)(f->pairs * PERSISTENT_PARTS) * 512;
+}
+
 /* Decides how to run this head on this device with clusters of `cluster` blocks. Returns 0 if it cannot. `refused` is
  * what was refused first. */
 static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int cluster, persistent_head *f,
                           mar_err *refused)
 {
-    const size_t width = (size_t)spec->width, products = 2 * (size_t)spec->depth;
+    const size_t width = (size_t)spec->width;
+    const int products = 2 * spec->depth;
     const int most = persistent_clusters(c, spec->width, cluster);
     persistent_form form;
     if (!c->device->bf16 ||
@@ -85,8 +92,7 @@ static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int c
     f->blocks = (unsigned)(form.clusters * cluster);
     f->clusters = most;
     f->shared_bytes = form.shared_bytes;
-    f->streamed_bytes =
-        (products - (size_t)form.resident) * (width / 8) * (size_t)(form.pairs * PERSISTENT_PARTS) * 512;
+    f->streamed_bytes = persistent_weight_bytes(f, products - form.resident);
     return 1;
 }
 
@@ -320,6 +326,21 @@ mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persiste
 const char *persistent_description(const persistent_head *f)
 {
     return f->description;
+}
+
+int persistent_recut(cuda_queue *c, const persistent_head *head, int cluster, persistent_head *f)
+{
+    mar_err refused = {}, why = {};
+    kern_head_spec spec = {};
+    spec.width = head->args.width, spec.depth = head->args.depth, spec.channels = head->args.channels;
+    const size_t bytes = persistent_weight_bytes(head, 2 * spec.depth);
+    if (!cuda_live(c) || (cluster > 1 && c->device->major < 9)) return 0;
+    *f = *head; /* the order of the weights in memory is that of all forms */
+    if (!persistent_fit(c, &spec, cluster, f, &refused)) return 0;
+    f->kept_in_l2 = 0;
+    persistent_keep_in_l2(c->device, f);
+    f->streamed = (unsigned char *)f->weights + (bytes - f->streamed_bytes);
+    return persistent_starts(c, f, 0, &why) == MAR_OK;
 }
 
 void persistent_free(kern_device *d, persistent_head *f)

@@ -80,6 +80,7 @@ static void lists_what_the_cpu_lists(void **state)
         assert_there(cuda, "phase", "fc1", rows[i]);
         assert_there(cuda, "phase", "fc2", rows[i]);
         assert_there(cuda, "phase", "evaluation", rows[i]);
+        if (rows[i] == 8 || rows[i] == 64) assert_there(cuda, "phase", "evaluation, clusters of 1", rows[i]);
         assert_there(cuda, "step", "chain step", rows[i]);
         assert_there(cuda, "step", "evaluation by products", rows[i]);
     }
@@ -184,13 +185,13 @@ static void phases_run_and_change_nothing(void **state)
                 const int is_product = phases[p] == KERN_PHASE_FC1 || phases[p] == KERN_PHASE_EVALUATION;
                 if (i % 2 == 1 && cuda_test_scale() == 1 && r != 2) continue; /* the host's time is short */
                 if (i == 2 && cuda_test_scale() == 1 && (r != 1 || !is_product)) continue;
-                assert_int_equal(measure_ops->phase(k, h, phases[p], rows[r], 2, mod, scratch), 1);
+                assert_int_equal(measure_ops->phase(k, h, phases[p], 0, rows[r], 2, mod, scratch), 1);
                 check_kern(k);
             }
-        const int clusters = measure_ops->phase(k, h, KERN_PHASE_CLUSTER_BARRIER, 0, 3, mod, scratch);
+        const int clusters = measure_ops->phase(k, h, KERN_PHASE_CLUSTER_BARRIER, 0, 0, 3, mod, scratch);
         assert_int_equal(clusters, m.cluster > 1);
         if (cuda_test_scale() == 1 && i >= 2) assert_int_equal(clusters, i == 2);
-        assert_int_equal(measure_ops->phase(k, h, KERN_PHASE_FC1, 65, 2, mod, scratch), 0);
+        assert_int_equal(measure_ops->phase(k, h, KERN_PHASE_FC1, 0, 65, 2, mod, scratch), 0);
         step(k, h, s, mod, scratch, after);
         check_kern(k);
         assert_memory_equal(before, after, (size_t)s->channels * sizeof *before);
@@ -217,13 +218,46 @@ static void streamed_phases(void **state)
     assert_true(m.blocks > 0);
     if (cuda_test_scale() == 1) assert_int_equal(m.resident, 0);
     for (int phase = KERN_PHASE_FC1; phase <= KERN_PHASE_EVALUATION; phase++)
-        assert_int_equal(k->device->measure->phase(k, h, (kern_phase)phase, 9, s.depth + 1, mod, scratch), 1);
+        assert_int_equal(k->device->measure->phase(k, h, (kern_phase)phase, 0, 9, s.depth + 1, mod, scratch), 1);
     k->core->finish(k);
     check_kern(k);
     k->core->free(k->device, mod), k->core->free(k->device, scratch);
     k->head->free(k->device, h);
     close_queue(k);
     unsetenv("MAR_CUDAHOST_SHARED");
+}
+
+/* An evaluation in clusters of each size that the device takes, which changes nothing in the head. */
+static void clusters_are_compared(void **state)
+{
+    (void)state;
+    static const shape s = {256, 2, 16, "8", "9.0"};
+    setenv("MAR_CUDAHOST_SMS", s.multiprocessors, 1);
+    setenv("MAR_CUDAHOST_CLUSTER", "4", 1);
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
+    kern_head *h = make_head(k, &s);
+    kern_machine m;
+    float before[32], after[32];
+    void *scratch = to_device(k, NULL, k->head->scratch_bytes(h, 64));
+    void *mod = to_device(k, NULL, k->head->mod_bytes(h));
+    k->device->measure->machine(k->device, h, &m);
+    step(k, h, &s, mod, scratch, before);
+    for (int cluster = 8; cluster > 0; cluster /= 2) {
+        const int there = k->device->measure->phase(k, h, KERN_PHASE_EVALUATION, cluster, 9, 1, mod, scratch);
+        if (cuda_test_scale() == 1 || cluster == 1) assert_int_equal(there, cluster <= 4);
+        check_kern(k);
+    }
+    assert_int_equal(k->device->measure->phase(k, h, KERN_PHASE_CLUSTER_BARRIER, 1, 0, 1, mod, scratch), 0);
+    kern_machine again;
+    k->device->measure->machine(k->device, h, &again);
+    assert_memory_equal(&again, &m, sizeof m);
+    step(k, h, &s, mod, scratch, after);
+    check_kern(k);
+    assert_memory_equal(before, after, (size_t)s.channels * sizeof *before);
+    k->core->free(k->device, mod), k->core->free(k->device, scratch);
+    k->head->free(k->device, h);
+    close_queue(k);
+    unsetenv("MAR_CUDAHOST_CLUSTER");
 }
 
 /* In f32 there is no persistent kernel, and a phase that is not there does nothing. */
@@ -237,7 +271,7 @@ static void no_phases_in_f32(void **state)
     kern_machine m;
     k->device->measure->machine(k->device, h, &m);
     assert_true(m.blocks == 0 && m.processors > 0);
-    assert_int_equal(k->device->measure->phase(k, h, KERN_PHASE_BARRIER, 0, 1, NULL, NULL), 0);
+    assert_int_equal(k->device->measure->phase(k, h, KERN_PHASE_BARRIER, 0, 0, 1, NULL, NULL), 0);
     k->head->free(k->device, h);
     close_queue(k);
 }
@@ -246,6 +280,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(phases_run_and_change_nothing),
+        cmocka_unit_test(clusters_are_compared),
         cmocka_unit_test(streamed_phases),
         cmocka_unit_test(no_phases_in_f32),
         cmocka_unit_test(lists_what_the_cpu_lists),

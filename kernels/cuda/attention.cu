@@ -11,8 +11,6 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx.h"
 
-#include <string.h>
-
 /* The shape of a call, for both kernels. Rows as in ops.h. */
 typedef struct {
     int q_stride, kv_stride, n_q, n_k, heads;
@@ -25,14 +23,6 @@ typedef struct {
 /* A warp has TILE queries. 6 warps leave a thread 168 registers with two blocks on a multiprocessor. The block goes
  * through the keys in chunks; STAGES - 1 chunks are being copied at any time. */
 enum { TILE = 16, KEYS = 64, STAGES = 3, WARPS = 6, PAD = 8 /* elements: rows 16 bytes apart in the banks */ };
-
-static __device__ inline uint32_t pack(float low, float high)
-{
-    const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
-    uint32_t bits;
-    memcpy(&bits, &two, sizeof bits);
-    return bits;
-}
 
 /* Copies rows first .. first + KEYS - 1 of key and value to a stage; rows that do not exist are 0. */
 template <int D>
@@ -78,8 +68,8 @@ static __device__ inline void multiply_values(const float s[KEYS / 8][4], const 
 #pragma unroll
     for (int n = 0; n < KEYS / 16; n++) {
         const float *left = s[2 * n], *right = s[2 * n + 1];
-        const uint32_t p[4] = {pack(left[0], left[1]), pack(left[2], left[3]), pack(right[0], right[1]),
-                               pack(right[2], right[3])};
+        const uint32_t p[4] = {cuda_pack(left[0], left[1]), cuda_pack(left[2], left[3]), cuda_pack(right[0], right[1]),
+                               cuda_pack(right[2], right[3])};
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
             uint32_t b[4];
@@ -166,7 +156,7 @@ static __device__ inline void store_result(float o[D / 8][4], const float sum[2]
         bf16 *row = mine + (lane / 4 + half * 8) * (D + PAD) + lane % 4 * 2;
 #pragma unroll
         for (int d = 0; d < D / 8; d++)
-            *(uint32_t *)(row + d * 8) = pack(o[d][2 * half] * scale, o[d][2 * half + 1] * scale);
+            *(uint32_t *)(row + d * 8) = cuda_pack(o[d][2 * half] * scale, o[d][2 * half + 1] * scale);
     }
     __syncwarp();
     for (int i = lane; i < rows * pieces; i += 32) {

@@ -174,11 +174,11 @@ static __device__ __forceinline__ void persistent_normalise(const float4 (&x)[PA
 {
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
-        const float y0 = (x[p].x - norm.x) * norm.y * (1 + persistent_low(scale[p].x)) + persistent_low(shift[p].x);
-        const float y1 = (x[p].y - norm.x) * norm.y * (1 + persistent_high(scale[p].x)) + persistent_high(shift[p].x);
-        const float y2 = (x[p].z - norm.x) * norm.y * (1 + persistent_low(scale[p].y)) + persistent_low(shift[p].y);
-        const float y3 = (x[p].w - norm.x) * norm.y * (1 + persistent_high(scale[p].y)) + persistent_high(shift[p].y);
-        u[p] = make_uint2(persistent_pack(y0, y1), persistent_pack(y2, y3));
+        const float y0 = (x[p].x - norm.x) * norm.y * (1 + cuda_low(scale[p].x)) + cuda_low(shift[p].x);
+        const float y1 = (x[p].y - norm.x) * norm.y * (1 + cuda_high(scale[p].x)) + cuda_high(shift[p].x);
+        const float y2 = (x[p].z - norm.x) * norm.y * (1 + cuda_low(scale[p].y)) + cuda_low(shift[p].y);
+        const float y3 = (x[p].w - norm.x) * norm.y * (1 + cuda_high(scale[p].y)) + cuda_high(shift[p].y);
+        u[p] = make_uint2(cuda_pack(y0, y1), cuda_pack(y2, y3));
     }
 }
 
@@ -396,10 +396,10 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
                 const float2 y = persistent_sum(a, f, rows, e, i, product);
                 if (product % 2 == 0) {
                     uint32_t *piece = (uint32_t *)(a.v + persistent_piece(a, e.row, e.column >> 5, e.column >> 3 & 3));
-                    piece[e.column >> 1 & 3] = persistent_pack(persistent_silu(y.x), persistent_silu(y.y));
+                    piece[e.column >> 1 & 3] = cuda_pack(persistent_silu(y.x), persistent_silu(y.y));
                 } else {
-                    *(float2 *)(a.x + e.row * a.width + e.column) = make_float2(
-                        gated.x.x + persistent_low(gated.gate) * y.x, gated.x.y + persistent_high(gated.gate) * y.y);
+                    *(float2 *)(a.x + e.row * a.width + e.column) =
+                        make_float2(gated.x.x + cuda_low(gated.gate) * y.x, gated.x.y + cuda_high(gated.gate) * y.y);
                 }
             }
             gated = persistent_load_gated(a, f, product, m, rows, i + PERSISTENT_THREADS);
@@ -408,18 +408,6 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
         gated = persistent_load_gated(a, f, product, m + a.chunk, rows, (int)threadIdx.x);
         persistent_meet(a);
     }
-}
-
-/* Sum of x over the block's threads. `part` [PERSISTENT_WARPS] may be used once between two barriers. */
-static __device__ __forceinline__ float persistent_block_sum(float x, float *part)
-{
-    x = cuda_warp_sum(x);
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = x;
-    __syncthreads();
-    float sum = 0;
-#pragma unroll
-    for (int w = 0; w < PERSISTENT_WARPS; w++) sum += part[w];
-    return sum;
 }
 
 static __device__ __forceinline__ float persistent_dot(const float4 &x, const float4 &y)
@@ -511,7 +499,7 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
                 if (vector < vectors) x[i] = __ldcg((const float4 *)(a.x + row * a.width) + vector);
                 sum += (x[i].x + x[i].y) + (x[i].z + x[i].w);
             }
-            const float mean = persistent_block_sum(sum, (float *)f->scratch) / (float)a.width;
+            const float mean = cuda_block_sum<PERSISTENT_WARPS>(sum, (float *)f->scratch) / (float)a.width;
 #pragma unroll
             for (int i = 0; i < PERSISTENT_VECTORS; i++) {
                 if ((int)threadIdx.x + i * PERSISTENT_THREADS >= vectors) continue;
@@ -519,7 +507,8 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
                 squares += persistent_dot(x[i], x[i]);
             }
             const float inv = cuda_inverse_deviation(
-                persistent_block_sum(squares, (float *)f->scratch + PERSISTENT_WARPS) / (float)a.width, 1e-6f);
+                cuda_block_sum<PERSISTENT_WARPS>(squares, (float *)f->scratch + PERSISTENT_WARPS) / (float)a.width,
+                1e-6f);
 #pragma unroll
             for (int i = 0; i < PERSISTENT_VECTORS; i++) {
                 x[i].x = x[i].x * inv * (1 + scale[i].x) + shift[i].x;

@@ -162,19 +162,6 @@ static __device__ __forceinline__ persistent_item persistent_item_of(const persi
     return e;
 }
 
-static __device__ __forceinline__ float persistent_low(uint32_t two)
-{
-    return __uint_as_float(two << 16);
-}
-static __device__ __forceinline__ float persistent_high(uint32_t two)
-{
-    return __uint_as_float(two & 0xffff0000u);
-}
-static __device__ __forceinline__ uint32_t persistent_pack(float low, float high)
-{
-    return __bfloat16_as_ushort(__float2bfloat16(low)) | (uint32_t)__bfloat16_as_ushort(__float2bfloat16(high)) << 16;
-}
-
 #endif
 
 #endif

@@ -29,6 +29,23 @@ static __device__ inline void cuda_store(bf16 *p, float x)
     *p = __float2bfloat16(x);
 }
 
+/* Two bf16 in a word, the lower index in the low half. */
+static __device__ inline float cuda_low(uint32_t two)
+{
+    return __uint_as_float(two << 16);
+}
+static __device__ inline float cuda_high(uint32_t two)
+{
+    return __uint_as_float(two & 0xffff0000u);
+}
+static __device__ inline uint32_t cuda_pack(float low, float high)
+{
+    const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+    uint32_t bits;
+    memcpy(&bits, &two, sizeof bits);
+    return bits;
+}
+
 /* N neighbouring elements of an array as floats. Arrays are aligned to the vector, or to 16 bytes if that is less; a
  * vector is moved by as few accesses of up to 16 bytes as there can be. */
 template <int N> struct alignas(N < 4 ? 4 * N : 16) cuda_floats {
@@ -43,8 +60,8 @@ template <int N> static __device__ inline cuda_floats<N> cuda_unpack(const cuda_
 {
     cuda_floats<N> x;
     for (int i = 0; i < N / 2; i++) {
-        x.v[2 * i] = __uint_as_float(p.pair[i] << 16);
-        x.v[2 * i + 1] = __uint_as_float(p.pair[i] & 0xffff0000u);
+        x.v[2 * i] = cuda_low(p.pair[i]);
+        x.v[2 * i + 1] = cuda_high(p.pair[i]);
     }
     return x;
 }
@@ -83,10 +100,7 @@ template <int N> static __device__ inline void cuda_store(bf16 *p, const cuda_fl
         cuda_store(p, x.v[0]);
     } else {
         cuda_pairs<N> packed;
-        for (int i = 0; i < N / 2; i++) {
-            const __nv_bfloat162 pair = __floats2bfloat162_rn(x.v[2 * i], x.v[2 * i + 1]);
-            memcpy(&packed.pair[i], &pair, sizeof pair);
-        }
+        for (int i = 0; i < N / 2; i++) packed.pair[i] = cuda_pack(x.v[2 * i], x.v[2 * i + 1]);
         *(cuda_pairs<N> *)p = packed;
     }
 }

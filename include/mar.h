@@ -454,6 +454,44 @@ MAR_API const char *mar_session_guarantee(const mar_session *s);
  * log when a model is loaded, and a refused recording is a WARNING there. */
 MAR_API const char *mar_session_description(const mar_session *s, char *text, size_t size);
 
+/* --- judging images ------------------------------------------------------------------------------- */
+
+/* A network that turns images into what FID and its relatives compare. Its weights are on the handle's device. One
+ * thread at a time uses it; several may be loaded. */
+typedef struct mar_features mar_features;
+
+typedef struct {
+    const char *name; /* "inception-v3" or "demo digits"; static */
+    int features;     /* numbers of a feature vector, 2048: FID, precision and recall */
+    int classes;      /* logits of an image, 1008: Inception score */
+    int spatial;      /* numbers of a spatial feature vector, 7 channels of 17x17 pixels: sFID. 0: it has none */
+    long parameters;
+} mar_features_config;
+
+/* Loads Inception-v3 with TensorFlow's weights of 2015-12-05, as torch-fidelity and pytorch-fid publish them (a .pth of
+ * either, or that as safetensors), or "demo": the classifier of digits that is built in, for the demo's images. A
+ * network of Inception's layout with other numbers of channels is taken as it is. `batch`: images that
+ * mar_features_run takes at a time, 1..1024. Errors are those of mar_model_load. mar_features_free frees it; NULL is
+ * fine. A network holds a reference on the handle. */
+MAR_API mar_status mar_features_load(mar *m, const char *path, int batch, mar_features **out);
+MAR_API void mar_features_free(mar_features *f);
+MAR_API const mar_features_config *mar_features_get_config(const mar_features *f);
+
+/* Images uint8_t rgb[n][height][width][3], 1 <= n <= batch, to float features[n][config.features], logits[n][classes]
+ * (without the bias of the last layer, as the published Inception scores use them) and spatial[n][spatial], row by row,
+ * then column, then channel. Each of the three may be NULL. Inception resizes images to 299x299 as TensorFlow 1 did;
+ * the digits must be 32x32. MAR_EMODEL if a result is NaN or infinite; the line names the image by its place in the
+ * batch. Errors are in mar_error of the handle. */
+MAR_API mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, int width, int height, float *features,
+                                    float *logits, float *spatial);
+
+/* Precision and recall (Kynkaanniemi et al., 2019) as ADM's evaluator defines them: the fraction of the images whose
+ * features lie within the k-th nearest neighbour's distance of a reference image, and the converse; k is 3 there. The
+ * point itself is not its own neighbour. Distances are in f32. reference float [reference_count][dim], images float
+ * [count][dim], both counts above k. Takes O((count + reference_count)^2 dim) time on the handle's device. */
+MAR_API mar_status mar_precision_recall(mar *m, const float *reference, int reference_count, const float *images,
+                                        int count, int dim, int k, double *precision, double *recall);
+
 /* --- files ---------------------------------------------------------------------------------------- */
 
 typedef enum { MAR_KIND_UNKNOWN = 0, MAR_KIND_MAR, MAR_KIND_VAE } mar_kind;

@@ -41,8 +41,9 @@ enum {
     KERN_IN_F32 = 1,   /* x is float*, multiplied in f32; else act* */
     KERN_OUT_F32 = 2,  /* y is float*; else act* */
     KERN_OUT_ADD = 4,  /* y += result; needs KERN_OUT_F32 */
-    KERN_UPSAMPLE = 8, /* Convolutions only: the input is upsampled 2x first, nearest neighbour. Needs kernel 3 and
-                        * KERN_OUT_F32; excludes KERN_OUT_ADD. */
+    KERN_UPSAMPLE = 8, /* Convolutions only: the input is upsampled 2x first, nearest neighbour. Needs kernel 3x3,
+                        * padding 1, stride 1 and KERN_OUT_F32; excludes KERN_OUT_ADD, KERN_RELU and y_stride. */
+    KERN_RELU = 16,    /* Convolutions only: y = max(result, 0). Excludes KERN_OUT_F32 and KERN_OUT_ADD. */
 };
 
 typedef struct {
@@ -54,14 +55,27 @@ typedef struct {
     int y_stride;               /* elements from one row of y to the next; 0 means out */
 } kern_linear_spec;
 
-/* 2-D convolution, stride 1, kernel 1 or 3 with zero padding kernel/2, activations NHWC. */
+/* 2-D convolution, activations NHWC. y has (height + 2 pad_h - kernel_h) / stride + 1 rows, rounded down, and columns
+ * likewise; an upsampled one has 2 height and 2 width. */
 typedef struct {
-    int out, in;         /* channels */
-    int kernel;          /* 1 or 3 */
-    const float *weight; /* host [out][in][kernel][kernel] */
-    const float *bias;   /* host [out] */
-    int flags;           /* KERN_OUT_F32, KERN_OUT_ADD, KERN_UPSAMPLE; the input is always act* */
+    int out, in;            /* channels */
+    int kernel_h, kernel_w; /* 1 or more */
+    int stride;             /* 1 or 2, of rows and columns */
+    int pad_h, pad_w;       /* rows of zeros above and below x, columns of zeros on either side; less than the kernel */
+    const float *weight;    /* host [out][in][kernel_h][kernel_w] */
+    const float *bias;      /* host [out] */
+    int flags;              /* KERN_OUT_F32, KERN_OUT_ADD, KERN_UPSAMPLE, KERN_RELU; the input is always act* */
+    int y_stride;           /* elements from one pixel of y to the next; 0 means out. So the results of several
+                             * convolutions lie side by side in the channels of one array */
 } kern_conv_spec;
+
+/* A pool over square windows, activations NHWC. y has (height + 2 pad - window) / stride + 1 rows, rounded down, and
+ * columns likewise. Pixels outside x count for nothing: a mean is that of the pixels inside. */
+typedef enum { KERN_POOL_MAX, KERN_POOL_MEAN } kern_pool_kind;
+typedef struct {
+    kern_pool_kind kind;
+    int window, stride, pad; /* pad < window */
+} kern_pool;
 
 /* One residual block of the diffusion head, all host f32, W = width; official names in diffusion/head.c. */
 typedef struct {
@@ -308,8 +322,8 @@ enum {
     KERN_PIXELS_NOT_FINITE = 2 /* a value is NaN or infinite */
 };
 
-/* The image decoder. Activations are NHWC, those of `images` images one after another. On a CPU an image's bits do not
- * depend on their number, nor on the images beside it. */
+/* Convolutional networks: the image decoder and Inception. Activations are NHWC, those of `images` images one after
+ * another. On a CPU an image's bits do not depend on their number, nor on the images beside it. */
 typedef struct {
     /* Weights are copied by `create` and packed by the first `plan` of any queue. */
     mar_status (*create)(kern_queue *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
@@ -328,6 +342,17 @@ typedef struct {
     /* y[i] = kern_pixel_byte(x[i]) (kernels/pixels.h). x float [images][values], y [images][values]. found int [images]
      * becomes the KERN_PIXELS_* that hold of an image. */
     void (*to_bytes)(kern_queue *k, const float *x, int images, int values, uint8_t *y, int *found);
+    /* y = pool(x), x act [images][height][width][channels]; y act, its pixels y_stride elements apart. */
+    void (*pool)(kern_queue *k, const kern_pool *p, const act *x, int images, int height, int width, int channels,
+                 act *y, int y_stride);
+    /* y[i][c] = the mean of channel c over the pixels of image i. x act [images][pixels][channels], y float. */
+    void (*mean_pixels)(kern_queue *k, const act *x, int images, int pixels, int channels, float *y);
+    /* y[r][c] = x[r*stride + c] as float: c < channels, x act, y float [rows][channels]. */
+    void (*take_channels)(kern_queue *k, const act *x, int rows, int stride, int channels, float *y);
+    /* y = (bilinear(rgb) - 128) / 128, as TensorFlow 1 resizes without aligned corners and without half-pixel centres:
+     * row r of y comes from row r * (height/side) of rgb. rgb uint8_t [images][height][width][3], y act
+     * [images][side][side][3]. */
+    void (*resize)(kern_queue *k, const uint8_t *rgb, int images, int height, int width, int side, act *y);
 } kern_conv_ops;
 
 /* What a device is, as far as the time of a head's step depends on it; 0: unknown, or it has none. */

@@ -522,13 +522,13 @@ static void traced_conv(kern_queue *k, const kern_conv *conv, const act *x, int 
     const int upsample = (s.flags & KERN_UPSAMPLE) != 0;
     const double in_pixels = (double)images * height * width, in = in_pixels * s.in;
     const double pixels = in_pixels * (upsample ? 4 : 1);
-    const double taps = upsample ? 4 : (double)s.kernel * s.kernel; /* input pixels that differ, as vae_run_flop */
-    const double results = pixels * s.out, weights = (double)s.out * s.in * s.kernel * s.kernel;
+    const double taps = upsample ? 4 : (double)s.kernel_h * s.kernel_w; /* input pixels that differ, as vae_run_flop */
+    const double results = pixels * s.out, weights = (double)s.out * s.in * s.kernel_h * s.kernel_w;
     const double bytes =
         act_bytes(k, in + weights) +
         (s.flags & KERN_OUT_F32 ? 4 * results * (s.flags & KERN_OUT_ADD ? 2 : 1) : act_bytes(k, results));
     conv_call c = {operation_of(k, (int)pixels, bytes, 2 * results * s.in * taps, "convolution %dx%d, %d to %d%s%s",
-                                s.kernel, s.kernel, s.in, s.out, upsample ? ", upsampled" : "",
+                                s.kernel_h, s.kernel_w, s.in, s.out, upsample ? ", upsampled" : "",
                                 s.flags & KERN_OUT_ADD ? ", added" : ""),
                    conv,
                    x,

@@ -56,8 +56,16 @@ static mar_status load_conv(const loader *l, const char *prefix, int in, int out
     float *weight = NULL, *bias = NULL;
     mar_status status = load(l, prefix, "weight", 4, (int64_t[]){out, in, kernel, kernel}, &weight);
     if (status == MAR_OK) status = load(l, prefix, "bias", 1, (int64_t[]){out}, &bias);
-    const kern_conv_spec spec = {
-        .out = out, .in = in, .kernel = kernel, .weight = weight, .bias = bias, .flags = flags};
+    const kern_conv_spec spec = {.out = out,
+                                 .in = in,
+                                 .kernel_h = kernel,
+                                 .kernel_w = kernel,
+                                 .stride = 1,
+                                 .pad_h = kernel / 2,
+                                 .pad_w = kernel / 2,
+                                 .weight = weight,
+                                 .bias = bias,
+                                 .flags = flags};
     if (status == MAR_OK) status = l->k->conv->create(l->k, &spec, conv, l->err);
     free(weight);
     free(bias);

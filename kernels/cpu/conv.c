@@ -42,8 +42,14 @@ struct kern_conv {
 void cpu_conv_spec(const kern_conv *c, kern_conv_spec *spec)
 {
     const int upsample = (c->flags & KERN_UPSAMPLE) != 0;
-    *spec = (kern_conv_spec){
-        .out = upsample ? c->out / 4 : c->out, .in = c->in, .kernel = upsample ? 3 : c->kernel, .flags = c->flags};
+    *spec = (kern_conv_spec){.out = upsample ? c->out / 4 : c->out,
+                             .in = c->in,
+                             .kernel_h = upsample ? 3 : c->kernel,
+                             .kernel_w = upsample ? 3 : c->kernel,
+                             .stride = 1,
+                             .pad_h = upsample ? 1 : c->kernel / 2,
+                             .pad_w = upsample ? 1 : c->kernel / 2,
+                             .flags = c->flags};
 }
 
 /* Turns w3 [3][3] of one (output, input) pair into w2[parity 2*py+px][2*ky+kx], `stride` floats between parities. Tap
@@ -67,7 +73,7 @@ static void copy_weights(kern_conv *c, const kern_conv_spec *spec)
         for (size_t i = 0; i < pairs; i++) merge_taps(spec->weight + 9 * i, c->plain + 4 * i, 4 * pairs);
         for (size_t parity = 0; parity < 4; parity++) memcpy(c->bias + parity * n, spec->bias, n * sizeof *c->bias);
     } else {
-        memcpy(c->plain, spec->weight, pairs * (size_t)(spec->kernel * spec->kernel) * sizeof *c->plain);
+        memcpy(c->plain, spec->weight, pairs * (size_t)(spec->kernel_h * spec->kernel_h) * sizeof *c->plain);
         memcpy(c->bias, spec->bias, n * sizeof *c->bias);
     }
 }
@@ -80,7 +86,7 @@ mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv 
     if (!c) return err_set(err, MAR_ENOMEM, "out of memory");
     c->out = upsample ? 4 * spec->out : spec->out;
     c->in = spec->in;
-    c->kernel = upsample ? 2 : spec->kernel;
+    c->kernel = upsample ? 2 : spec->kernel_h;
     c->pad = c->kernel / 2;
     c->flags = spec->flags;
     const size_t weights = (size_t)c->out * (size_t)c->in * (size_t)(c->kernel * c->kernel);

@@ -53,7 +53,7 @@ static void lay_out(const kern_conv *conv, const kern_conv_spec *spec, float *we
         float *row = weight + (size_t)o * (size_t)conv->row;
         bias[o] = spec->bias[channel];
         for (size_t i = 0; i < in; i++) {
-            const float *from = spec->weight + ((size_t)channel * in + i) * (size_t)(spec->kernel * spec->kernel);
+            const float *from = spec->weight + ((size_t)channel * in + i) * (size_t)(spec->kernel_h * spec->kernel_w);
             float merged[4];
             if (spec->flags & KERN_UPSAMPLE) {
                 merge_taps(from, parity, merged);
@@ -89,7 +89,7 @@ mar_status cuda_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv
     if (!conv) return err_set(err, MAR_ENOMEM, "out of memory");
     conv->out = upsample ? 4 * spec->out : spec->out;
     conv->in = spec->in;
-    conv->kernel = upsample ? 2 : spec->kernel;
+    conv->kernel = upsample ? 2 : spec->kernel_h;
     conv->flags = spec->flags;
     conv->row = (conv->kernel * conv->kernel * conv->in + unit - 1) / unit * unit;
     mar_status status = create_product(k, conv, spec, err);
@@ -106,7 +106,8 @@ void cuda_conv_spec(const kern_conv *conv, kern_conv_spec *spec)
     const int upsample = (conv->flags & KERN_UPSAMPLE) != 0;
     *spec = {};
     spec->out = upsample ? conv->out / 4 : conv->out, spec->in = conv->in;
-    spec->kernel = upsample ? 3 : conv->kernel, spec->flags = conv->flags;
+    spec->kernel_h = spec->kernel_w = upsample ? 3 : conv->kernel, spec->stride = 1,
+    spec->pad_h = spec->pad_w = spec->kernel_h / 2, spec->flags = conv->flags;
 }
 
 void cuda_conv_free(kern_device *d, kern_conv *conv)

@@ -120,7 +120,16 @@ static void conv_without_a_plan_fails(void **unused)
     mar_err err = {0};
     kern_conv *conv = NULL;
     float *weight = random_floats(9 * 64, 1, 1), *bias = random_floats(8, 1, 2);
-    const kern_conv_spec spec = {.out = 8, .in = 8, .kernel = 3, .weight = weight, .bias = bias, .flags = KERN_OUT_F32};
+    const kern_conv_spec spec = {.out = 8,
+                                 .in = 8,
+                                 .kernel_h = 3,
+                                 .kernel_w = 3,
+                                 .stride = 1,
+                                 .pad_h = 1,
+                                 .pad_w = 1,
+                                 .weight = weight,
+                                 .bias = bias,
+                                 .flags = KERN_OUT_F32};
     void *x = to_device(k, NULL, 20 * 8 * sizeof(float));
     assert_ok(k->conv->create(k, &spec, &conv, &err), &err);
     k->conv->conv(k, conv, x, 1, 4, 5, x);

@@ -31,8 +31,16 @@ static inline kern_conv *make_conv(kern_queue *k, const conv_case *c, const floa
 {
     mar_err err = {0};
     kern_conv *conv = NULL;
-    const kern_conv_spec spec = {
-        .out = c->out, .in = c->in, .kernel = c->kernel, .weight = weight, .bias = bias, .flags = c->flags};
+    const kern_conv_spec spec = {.out = c->out,
+                                 .in = c->in,
+                                 .kernel_h = c->kernel,
+                                 .kernel_w = c->kernel,
+                                 .stride = 1,
+                                 .pad_h = c->kernel / 2,
+                                 .pad_w = c->kernel / 2,
+                                 .weight = weight,
+                                 .bias = bias,
+                                 .flags = c->flags};
     assert_ok(k->conv->create(k, &spec, &conv, &err), &err);
     return conv;
 }

@@ -1,0 +1,19 @@
+/* The Frechet distance of two Gaussians: FID (Heusel et al., 2017), and sFID (Nash et al., 2021) of spatial features.
+ */
+#ifndef EVAL_FRECHET_H
+#define EVAL_FRECHET_H
+
+#include "mar.h"
+
+typedef struct {
+    const double *mean;       /* [dim] */
+    const double *covariance; /* [dim][dim], symmetric */
+} eval_gaussian;
+
+/* |mean_a - mean_b|^2 + tr(A + B - 2 (A B)^1/2). The root's trace is the sum of the roots of the eigenvalues of
+ * A^1/2 B A^1/2, by LAPACK's symmetric eigenproblem; eigenvalues below 0, from rounding, count as 0. MAR_ENOMEM;
+ * MAR_EARG if a number is not finite or LAPACK finds no eigenvalues; `why`, char [size], has one line then. */
+MAR_API mar_status eval_frechet(int dim, const eval_gaussian *a, const eval_gaussian *b, double *distance, char *why,
+                                size_t size);
+
+#endif

@@ -1,0 +1,71 @@
+/* NumPy's arrays in files: .npy, and .npz, a zip of them, stored or deflated. Reading checks every length against the
+ * file before use, as the other readers do; data comes out in C order, whatever the order in the file. */
+#ifndef WEIGHTS_NPZ_H
+#define WEIGHTS_NPZ_H
+
+#include "mar.h"
+
+#include <stdint.h>
+
+enum { NPZ_RANK_MAX = 8, NPZ_WHY_MAX = 512 };
+
+typedef enum { NPZ_U8, NPZ_I32, NPZ_I64, NPZ_F16, NPZ_F32, NPZ_F64 } npz_dtype;
+
+typedef struct {
+    const char *name; /* "arr_0": without .npy; of a .npy file "" */
+    npz_dtype dtype;
+    int rank;                    /* 0..NPZ_RANK_MAX */
+    int64_t shape[NPZ_RANK_MAX]; /* sizes */
+    int64_t count;               /* product of shape */
+    int fortran;                 /* 1: the file has it in Fortran order */
+} npz_array;
+
+typedef struct npz npz;
+
+/* Opens a .npz or .npy, recognised by content, and reads the headers of its arrays. Big-endian data, other types and
+ * objects (pickles) are refused when they are asked for, not here. On failure *out is NULL and `why`, char
+ * [NPZ_WHY_MAX], has one line that names the path: MAR_EIO, MAR_EFORMAT, MAR_ENOMEM. */
+MAR_API mar_status npz_open(const char *path, npz **out, char *why);
+/* The same of a file in memory, which must stay valid; `label` stands for its path. */
+MAR_API mar_status npz_open_memory(const void *data, size_t size, const char *label, npz **out, char *why);
+MAR_API void npz_close(npz *z);                                    /* NULL is fine */
+MAR_API int npz_count(const npz *z);                               /* its arrays, readable or not */
+MAR_API const char *npz_name_at(const npz *z, int i);              /* of array i */
+MAR_API const npz_array *npz_find(const npz *z, const char *name); /* NULL: none, or none that can be read */
+/* Why npz_find has found nothing of that name: there is none (which ones there are), or what is in the way. */
+MAR_API void npz_explain(const npz *z, const char *name, char *why);
+
+/* dst double [count], any number type. MAR_EIO, MAR_EFORMAT (deflated data are damaged, or CRC-32 differs). */
+MAR_API mar_status npz_read_f64(npz *z, const npz_array *a, double *dst, char *why);
+MAR_API mar_status npz_read_f32(npz *z, const npz_array *a, float *dst, char *why);
+
+/* Reads a uint8 array in C order from its beginning, piece by piece: memory stays small however large it is. One stream
+ * of a file at a time. npz_stream_read fails with MAR_EFORMAT at the end of damaged data. */
+MAR_API mar_status npz_stream_begin(npz *z, const npz_array *a, char *why);
+MAR_API mar_status npz_stream_read(npz *z, size_t n, uint8_t *dst, char *why);
+
+/* Writing: arrays are added one after another, deflated or stored, and the file is there, whole, after commit. ZIP64 if
+ * it is needed. `data` is in C order. The writer is closed by commit and by discard. */
+typedef struct npz_writer npz_writer;
+MAR_API mar_status npz_writer_open(const char *path, int deflated, npz_writer **out, char *why);
+MAR_API mar_status npz_writer_add(npz_writer *w, const char *name, npz_dtype dtype, int rank, const int64_t *shape,
+                                  const void *data, char *why);
+MAR_API mar_status npz_writer_commit(npz_writer *w, char *why);
+MAR_API void npz_writer_discard(npz_writer *w); /* NULL is fine */
+
+/* A stored npz with one uint8 array `arr_0` [n][item bytes...] whose items are written in any order, by any number of
+ * processes: npz_slots_layout says where item p begins and how the file begins; the caller writes items with pwrite and
+ * keeps each one's CRC-32; npz_slots_finish writes headers and directory with the CRC-32 of the whole, combined from
+ * crc [n]. Nothing of the items is read again. */
+typedef struct {
+    int64_t n;        /* items */
+    int64_t shape[3]; /* of an item: height, width, 3 */
+    uint64_t item;    /* bytes of an item */
+    uint64_t first;   /* offset of item 0 in the file; item p is at first + p * item */
+    uint64_t size;    /* bytes of the finished file */
+} npz_slots;
+MAR_API void npz_slots_layout(int64_t n, const int64_t shape[3], npz_slots *out);
+MAR_API uint32_t npz_crc(const void *data, size_t n);
+MAR_API mar_status npz_slots_finish(int fd, const char *path, const npz_slots *s, const uint32_t *crc, char *why);
+
+#endif

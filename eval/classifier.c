@@ -4,8 +4,9 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { CONVOLUTIONS = 3, FEATURES = 64, SIDE = EVAL_DIGIT_SIDE };
+enum { CONVOLUTIONS = 3, FEATURES = EVAL_DIGIT_FEATURES, SIDE = EVAL_DIGIT_SIDE };
 
 static const int channels[CONVOLUTIONS + 1] = {1, 16, 32, 64};
 
@@ -18,6 +19,7 @@ struct eval_classifier {
     float *out_bias;                  /* [10] */
     float input[16 * SIDE * SIDE];    /* activations of a layer; the largest are 16 channels of 32x32 */
     float output[16 * SIDE * SIDE];   /* activations of the next layer */
+    long parameters;
 };
 
 /* eval/classifier_weights.S; hidden, so that references stay inside the library */
@@ -62,6 +64,7 @@ mar_status eval_classifier_open(eval_classifier **out, char *why, size_t why_siz
     if (!c) status = err_set(&err, MAR_ENOMEM, "out of memory for the digit classifier");
     if (status == MAR_OK) status = wt_open_memory(eval_file_classifier, size, "digit classifier", &f, &err);
     if (status == MAR_OK) status = load(f, c, &err);
+    for (int i = 0; status == MAR_OK && i < wt_count(f); i++) c->parameters += (long)wt_at(f, i)->count;
     wt_close(f);
     if (status == MAR_OK) {
         *out = c;
@@ -84,6 +87,11 @@ void eval_classifier_close(eval_classifier *c)
     free(c->out_weight);
     free(c->out_bias);
     free(c);
+}
+
+long eval_classifier_parameters(const eval_classifier *c)
+{
+    return c->parameters;
 }
 
 /* y += x shifted by (dy, dx) times w, zeros outside; planes [side][side] */
@@ -131,7 +139,7 @@ static void linear_layer(const float *x, int in, const float *weight, const floa
     }
 }
 
-void eval_classify(eval_classifier *c, const uint8_t *rgb, float *logits)
+void eval_classify(eval_classifier *c, const uint8_t *rgb, float *features, float *logits)
 {
     for (int i = 0; i < SIDE * SIDE; i++)
         c->input[i] = (float)(rgb[3 * i] + rgb[3 * i + 1] + rgb[3 * i + 2]) / (3 * 127.5f) - 1;
@@ -140,9 +148,11 @@ void eval_classify(eval_classifier *c, const uint8_t *rgb, float *logits)
         convolve(c->input, channels[i], side, c->conv_weight[i], c->conv_bias[i], channels[i + 1], c->output);
         pool(c->output, channels[i + 1], side, c->input);
     }
-    float features[FEATURES];
-    linear_layer(c->input, 64 * side * side, c->features_weight, c->features_bias, FEATURES, features);
+    float hidden[FEATURES];
+    linear_layer(c->input, 64 * side * side, c->features_weight, c->features_bias, FEATURES, hidden);
+    if (features) memcpy(features, hidden, sizeof hidden);
+    if (!logits) return;
     for (int i = 0; i < FEATURES; i++)
-        if (features[i] < 0) features[i] = 0;
-    linear_layer(features, FEATURES, c->out_weight, c->out_bias, EVAL_DIGITS, logits);
+        if (hidden[i] < 0) hidden[i] = 0;
+    linear_layer(hidden, FEATURES, c->out_weight, c->out_bias, EVAL_DIGITS, logits);
 }

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-enum { EVAL_DIGITS = 10, EVAL_DIGIT_SIDE = 32 };
+enum { EVAL_DIGITS = 10, EVAL_DIGIT_SIDE = 32, EVAL_DIGIT_FEATURES = 64 };
 
 typedef struct eval_classifier eval_classifier;
 
@@ -16,7 +16,10 @@ typedef struct eval_classifier eval_classifier;
 MAR_API mar_status eval_classifier_open(eval_classifier **out, char *why, size_t size);
 MAR_API void eval_classifier_close(eval_classifier *c); /* NULL is fine */
 
-/* rgb [32][32][3] -> logits [10]. Colours are averaged to grey. */
-MAR_API void eval_classify(eval_classifier *c, const uint8_t *rgb, float *logits);
+MAR_API long eval_classifier_parameters(const eval_classifier *c);
+
+/* rgb [32][32][3] -> features [64] and logits [10]; either may be NULL. Colours are averaged to grey. The features are
+ * the numbers before the last ReLU and layer, those of the demo's Frechet distance (demo/digits.py). */
+MAR_API void eval_classify(eval_classifier *c, const uint8_t *rgb, float *features, float *logits);
 
 #endif

@@ -465,7 +465,7 @@ typedef struct {
     int features;     /* numbers of a feature vector, 2048: FID, precision and recall */
     int classes;      /* logits of an image, 1008: Inception score */
     int spatial;      /* numbers of a spatial feature vector, 7 channels of 17x17 pixels: sFID. 0: it has none */
-    long parameters;
+    long parameters;  /* numbers of its file */
 } mar_features_config;
 
 /* Loads Inception-v3 with TensorFlow's weights of 2015-12-05, as torch-fidelity and pytorch-fid publish them (a .pth of
@@ -478,9 +478,10 @@ MAR_API void mar_features_free(mar_features *f);
 MAR_API const mar_features_config *mar_features_get_config(const mar_features *f);
 
 /* Images uint8_t rgb[n][height][width][3], 1 <= n <= batch, to float features[n][config.features], logits[n][classes]
- * (without the bias of the last layer, as the published Inception scores use them) and spatial[n][spatial], row by row,
- * then column, then channel. Each of the three may be NULL. Inception resizes images to 299x299 as TensorFlow 1 did;
- * the digits must be 32x32. MAR_EMODEL if a result is NaN or infinite; the line names the image by its place in the
+ * (Inception's without the bias of the last layer, as the published Inception scores use them) and spatial[n][spatial],
+ * row by row, then column, then channel. Each of the three may be NULL. Inception resizes images to 299x299 as
+ * TensorFlow 1 did. The digits must be 32x32; their features are the 64 numbers before the last ReLU and layer, as in
+ * the demo's Frechet distance. MAR_EMODEL if a result is NaN or infinite; the line names the image by its place in the
  * batch. Errors are in mar_error of the handle. */
 MAR_API mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, int width, int height, float *features,
                                     float *logits, float *spatial);

@@ -146,7 +146,7 @@ static int take_digits(void *self, const image_batch *batch)
     for (int i = 0; i < batch->n; i++) {
         float logits[EVAL_DIGITS];
         int best = 0;
-        eval_classify(reader->classifier, batch->rgb + (size_t)i * EVAL_DIGIT_SIDE * EVAL_DIGIT_SIDE * 3, logits);
+        eval_classify(reader->classifier, batch->rgb + (size_t)i * EVAL_DIGIT_SIDE * EVAL_DIGIT_SIDE * 3, NULL, logits);
         for (int k = 1; k < EVAL_DIGITS; k++)
             if (logits[k] > logits[best]) best = k;
         reader->f->runs[batch->run].recognised += best == batch->labels[i];

@@ -12,6 +12,8 @@ static void against_pytorch(void **state)
     (void)state;
     wt_file *f = golden_open("classifier");
     float *expected = golden_f32(f, "logits", IMAGES * EVAL_DIGITS), logits[IMAGES * EVAL_DIGITS];
+    float *expected_features = golden_f32(f, "features", IMAGES * EVAL_DIGIT_FEATURES);
+    float features[IMAGES * EVAL_DIGIT_FEATURES];
     const wt_tensor *rgb = wt_find(f, "rgb");
     assert_non_null(rgb);
     assert_int_equal(rgb->dtype, WT_U8);
@@ -22,9 +24,15 @@ static void against_pytorch(void **state)
     eval_classifier *c = NULL;
     char why[256] = "";
     if (eval_classifier_open(&c, why, sizeof why) != MAR_OK) fail_msg("%s", why);
-    for (int i = 0; i < IMAGES; i++) eval_classify(c, pixels[i], logits + (size_t)i * EVAL_DIGITS);
+    for (int i = 0; i < IMAGES; i++)
+        eval_classify(c, pixels[i], features + (size_t)i * EVAL_DIGIT_FEATURES, logits + (size_t)i * EVAL_DIGITS);
     if (!(max_difference(logits, expected, IMAGES * EVAL_DIGITS) <= 1e-4))
         fail_msg("logits differ by %g", max_difference(logits, expected, IMAGES * EVAL_DIGITS));
+    const double difference = max_difference(features, expected_features, IMAGES * EVAL_DIGIT_FEATURES);
+    if (!(difference <= 1e-4)) fail_msg("features differ by %g", difference);
+    float only[EVAL_DIGIT_FEATURES];
+    eval_classify(c, pixels[1], only, NULL);
+    assert_memory_equal(only, features + EVAL_DIGIT_FEATURES, sizeof only);
     /* digits 0, 1, 2, 3, 4 of the data set, then the demo's 3, 7, 0 (make_demo.py) */
     static const int digit[IMAGES] = {0, 1, 2, 3, 4, 3, 7, 0};
     for (int i = 0; i < IMAGES; i++) {
@@ -35,6 +43,7 @@ static void against_pytorch(void **state)
     }
     eval_classifier_close(c);
     free(expected);
+    free(expected_features);
     wt_close(f);
 }
 

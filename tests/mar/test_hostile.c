@@ -19,11 +19,12 @@ enum { OUT_OF_RANGE = sizeof out_of_range / sizeof *out_of_range };
 
 /* What the calls are made with. */
 typedef struct {
-    demo d;             /* as it should be */
-    mar *failed;        /* was not opened */
-    mar_params p;       /* a short run */
-    mar_session *s;     /* a finished batch of one image */
-    mar_report *report; /* of the demo */
+    demo d;                 /* as it should be */
+    mar *failed;            /* was not opened */
+    mar_params p;           /* a short run */
+    mar_session *s;         /* a finished batch of one image */
+    mar_report *report;     /* of the demo */
+    mar_features *features; /* of the demo, one image at a time */
 } host;
 
 static void one_line(const char *text, const char *what)
@@ -317,6 +318,54 @@ static void hostile_mar_vae_get_config(host *h)
 {
     (void)h;
     assert_null(mar_vae_get_config(NULL));
+}
+
+/* --- judging images ----------------------------------------------------------------------------------------------- */
+
+static void hostile_mar_features_load(host *h)
+{
+    mar_features *f = h->features;
+    refused(mar_features_load(NULL, "demo", 1, &f), NULL, "handle is NULL");
+    assert_null(f);
+    refused(mar_features_load(h->d.m, NULL, 1, &f), h->d.m, "path is NULL");
+    refused(mar_features_load(h->d.m, "demo", 1, NULL), h->d.m, "out is NULL");
+    refused(mar_features_load(h->failed, "demo", 1, &f), h->failed, "not opened: threads -1");
+    refused(mar_features_load(NULL, NULL, 0, NULL), NULL, "handle is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        refused(mar_features_load(h->d.m, "demo", out_of_range[i], &f), h->d.m, "expected 1..1024");
+    refused(mar_features_load(h->d.m, "demo", 0, &f), h->d.m, "batch of 0 images");
+    assert_int_equal(mar_features_load(h->d.m, "", 1, &f), MAR_EIO);
+    assert_null(f);
+}
+
+static void hostile_mar_features_free(host *h)
+{
+    (void)h;
+    mar_features_free(NULL);
+}
+
+static void hostile_mar_features_get_config(host *h)
+{
+    (void)h;
+    assert_null(mar_features_get_config(NULL));
+}
+
+static void hostile_mar_features_run(host *h)
+{
+    static const uint8_t rgb[DEMO_BYTES];
+    float features[64], logits[10];
+    mar *m = h->d.m;
+    refused(mar_features_run(NULL, rgb, 1, 32, 32, features, logits, NULL), NULL, "features are NULL");
+    refused(mar_features_run(NULL, NULL, 0, 0, 0, NULL, NULL, NULL), NULL, "features are NULL");
+    refused(mar_features_run(h->features, NULL, 1, 32, 32, features, logits, NULL), m, "rgb is NULL");
+    refused(mar_features_run(h->features, rgb, 0, 32, 32, features, logits, NULL), m, "0 images: expected 1..1");
+    for (int i = 0; i < OUT_OF_RANGE; i++) {
+        const int n = out_of_range[i];
+        refused(mar_features_run(h->features, rgb, n, 32, 32, features, logits, NULL), m, "images: expected 1..1");
+        refused(mar_features_run(h->features, rgb, 1, n, 32, features, logits, NULL), m, "x32 pixels");
+        refused(mar_features_run(h->features, rgb, 1, 32, n, features, logits, NULL), m, "images of 32x");
+    }
+    assert_library(m, mar_features_run(h->features, rgb, 1, 32, 32, NULL, NULL, NULL));
 }
 
 /* --- sessions ----------------------------------------------------------------------------------------------------- */
@@ -636,6 +685,10 @@ static void hostile_mar_method_get(host *h)
     X(mar_vae_load)                                                                                                    \
     X(mar_vae_free)                                                                                                    \
     X(mar_vae_get_config)                                                                                              \
+    X(mar_features_load)                                                                                               \
+    X(mar_features_free)                                                                                               \
+    X(mar_features_get_config)                                                                                         \
+    X(mar_features_run)                                                                                                \
     X(mar_session_create)                                                                                              \
     X(mar_session_free)                                                                                                \
     X(mar_session_error)                                                                                               \
@@ -684,12 +737,14 @@ static host host_open(void)
     h.s = demo_session(&h.d, &h.p, 1);
     demo_generate(h.s, 1, tokens);
     assert_library(h.d.m, mar_inspect(h.d.m, "demo", 0, &h.report));
+    assert_library(h.d.m, mar_features_load(h.d.m, "demo", 1, &h.features));
     return h;
 }
 
 static void host_close(host *h)
 {
     mar_report_free(h->report);
+    mar_features_free(h->features);
     mar_session_free(h->s);
     mar_close(h->failed);
     demo_close(h->d);
@@ -775,6 +830,7 @@ static void use_in_child(demo d, mar_session *s, const mar_params *p)
     mar_vae *vae;
     mar_session *other;
     mar_report *report;
+    mar_features *f;
     mar_stats stats;
     double peak;
     int width, height;
@@ -785,6 +841,7 @@ static void use_in_child(demo d, mar_session *s, const mar_params *p)
     CHECK_FORKED(mar_convert(d.m, "demo", "/nowhere/at.all", MAR_DTYPE_AUTO, 0), mar_error(d.m));
     CHECK_FORKED(mar_measure_peak(d.m, &peak), mar_error(d.m));
     CHECK_FORKED(mar_session_create(d.model, d.vae, p, 1, &other), mar_error(d.m));
+    CHECK_FORKED(mar_features_load(d.m, "demo", 1, &f), mar_error(d.m));
     CHECK(*mar_backend_description(d.m), "no description");
     CHECK(mar_model_get_config(d.model)->seq_len == DEMO_SEQ, "no configuration");
     CHECK(mar_vae_get_config(d.vae)->stride > 0, "no configuration");
@@ -855,8 +912,14 @@ static void a_child_is_told(void **state)
     mar_session *s = demo_session(&d, &p, 1);
     assert_session(s, mar_session_begin(s, 0, &label, 1));
     assert_session(s, mar_session_step(s));
+    mar_features *f;
+    assert_library(d.m, mar_features_load(d.m, "demo", 1, &f));
     const pid_t child = start_child();
     if (child == 0) {
+        static const uint8_t rgb[DEMO_BYTES];
+        CHECK_FORKED(mar_features_run(f, rgb, 1, DEMO_SIDE, DEMO_SIDE, NULL, NULL, NULL), mar_error(d.m));
+        CHECK(mar_features_get_config(f)->features == 64, "no configuration");
+        mar_features_free(f);
         use_in_child(d, s, &p);
         CHECK(generate_in_child(&p, expected), mar_error(NULL));
         const pid_t grandchild = fork();
@@ -866,6 +929,7 @@ static void a_child_is_told(void **state)
         _exit(0);
     }
     wait_for(child);
+    mar_features_free(f);
     while (!mar_session_done(s)) assert_session(s, mar_session_step(s)); /* the parent goes on */
     assert_session(s, mar_session_tokens(s, tokens));
     assert_memory_equal(tokens, expected, sizeof tokens);

@@ -310,7 +310,7 @@ static int recognised(mar *m, mar_model *model, mar_vae *vae, const mar_params *
     for (int i = 0; i < DEMO_IMAGES; i++) {
         float logits[EVAL_DIGITS];
         int best = 0;
-        eval_classify(judge, rgb[i], logits);
+        eval_classify(judge, rgb[i], NULL, logits);
         for (int c = 1; c < EVAL_DIGITS; c++)
             if (logits[c] > logits[best]) best = c;
         right += best == labels[i];

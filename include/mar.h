@@ -495,7 +495,7 @@ MAR_API mar_status mar_precision_recall(mar *m, const float *reference, int refe
 
 /* --- files ---------------------------------------------------------------------------------------- */
 
-typedef enum { MAR_KIND_UNKNOWN = 0, MAR_KIND_MAR, MAR_KIND_VAE } mar_kind;
+typedef enum { MAR_KIND_UNKNOWN = 0, MAR_KIND_MAR, MAR_KIND_VAE, MAR_KIND_INCEPTION } mar_kind;
 
 typedef struct mar_report mar_report; /* what a checkpoint contains and what is wrong with it */
 

@@ -1,5 +1,7 @@
 /* The registry of model families, and models as the public header shows them. */
 #include "mar/engine.h"
+
+#include "eval/inception.h"
 #include "vae/vae.h"
 
 #include <stdio.h>
@@ -25,6 +27,8 @@ static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, 
 {
     const mar_engine *engine = engine_of(file);
     kern_queue *k;
+    if (eval_inception_recognise(file))
+        return err_set(err, MAR_EMODEL, "%s: is an Inception-v3 network, expected a MAR model", wt_path(file));
     if (!engine)
         return err_set(err, MAR_EMODEL, "%s: is an image decoder (KL autoencoder), expected a MAR model",
                        wt_path(file));

@@ -4,6 +4,7 @@
 #include "mar/config.h"
 #include "vae/vae.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,16 +22,36 @@ static mar_status load_digits(mar_features *f, mar_err *err)
     return MAR_OK;
 }
 
-/* MAR_EMODEL, saying what the file is. */
-static mar_status refuse_file(const wt_file *file, mar_err *err)
+/* MAR_EMODEL, saying what the file is, if it is no Inception-v3. */
+static mar_status check_file(const wt_file *file, mar_err *err)
 {
     const char *kind = "no Inception-v3 (no Mixed_5b.branch1x1.conv.weight)";
+    if (eval_inception_recognise(file)) return MAR_OK;
     if (vae_config_recognise(file))
         kind = "an image decoder (KL autoencoder)";
     else if (mar_config_recognise(file))
         kind = "a MAR model";
     return err_set(err, MAR_EMODEL, "%s: is %s, expected Inception-v3 with TensorFlow's weights of 2015-12-05",
                    wt_path(file), kind);
+}
+
+/* Makes the network on a queue of its own. */
+static mar_status load_inception(mar_features *f, const wt_file *file, mar_err *err)
+{
+    mar_status status = check_file(file, err);
+    if (status == MAR_OK) status = f->m->device->core->queue_create(f->m->device, &f->k, err);
+    if (status != MAR_OK) return status;
+    kern_queue *k = f->k;
+    k->core->enter(k);
+    status = eval_inception_create(k, file, f->batch, &f->inception, err);
+    k->core->finish(k);
+    if (status == MAR_OK) status = kern_check(k, err);
+    k->core->leave(k);
+    status = wt_settle(file, status, err);
+    if (status != MAR_OK) return status;
+    const eval_inception_config *c = eval_inception_get_config(f->inception);
+    f->config = (mar_features_config){"inception-v3", c->features, c->classes, c->spatial, c->parameters};
+    return MAR_OK;
 }
 
 static mar_status load_file(mar_features *f, const char *path, mar_err *err)
@@ -41,13 +62,20 @@ static mar_status load_file(mar_features *f, const char *path, mar_err *err)
     mar_status status = demo ? wt_open_memory(demo->data, demo->size, path, &file, err) : wt_open(path, &file, err);
     if (status != MAR_OK) return status;
     wt_allow_nonfinite(file, f->m->allow_nonfinite);
-    status = refuse_file(file, err);
+    status = load_inception(f, file, err);
     wt_close(file);
     return status;
 }
 
 static void destroy(mar_features *f)
 {
+    if (f->k) {
+        f->k->core->enter(f->k);
+        f->k->core->finish(f->k);
+        eval_inception_free(f->inception);
+        f->k->core->leave(f->k);
+        f->k->core->queue_free(f->k);
+    }
     eval_classifier_close(f->digits);
     free(f);
 }
@@ -110,6 +138,10 @@ static mar_status check_images(const mar_features *f, int n, int width, int heig
 {
     if (n < 1 || n > f->batch)
         return err_set(err, MAR_EARG, "%d images: expected 1..%d, the batch they were prepared for", n, f->batch);
+    if (!f->digits && (width < 1 || height < 1 || width > EVAL_INCEPTION_SIDE_MAX || height > EVAL_INCEPTION_SIDE_MAX ||
+                       width * height > EVAL_INCEPTION_PIXELS_MAX))
+        return err_set(err, MAR_EARG, "images of %dx%d pixels: expected sides of 1..%d and at most 4096x4096 pixels",
+                       width, height, EVAL_INCEPTION_SIDE_MAX);
     if (f->digits && (width != EVAL_DIGIT_SIDE || height != EVAL_DIGIT_SIDE))
         return err_set(err, MAR_EARG, "images of %dx%d pixels: the demo's features are those of %dx%d", width, height,
                        EVAL_DIGIT_SIDE, EVAL_DIGIT_SIDE);
@@ -124,6 +156,47 @@ static void run_digits(mar_features *f, const uint8_t *rgb, int n, const results
                       r->logits ? r->logits + i * EVAL_DIGITS : NULL);
 }
 
+/* The first of n values that is NaN or infinite, or -1. */
+static long find_nonfinite(const float *x, size_t n)
+{
+    for (size_t i = 0; x && i < n; i++)
+        if (!isfinite(x[i])) return (long)i;
+    return -1;
+}
+
+static mar_status check_results(const mar_features *f, int n, const results *r, mar_err *err)
+{
+    const struct {
+        const char *name;
+        const float *x;
+        int width;
+    } all[] = {{"features", r->features, f->config.features},
+               {"logits", r->logits, f->config.classes},
+               {"spatial features", r->spatial, f->config.spatial}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const long at = find_nonfinite(all[i].x, (size_t)n * (size_t)all[i].width);
+        if (at < 0) continue;
+        return err_set(err, MAR_EMODEL,
+                       "image %ld of the batch: its %s have a NaN or an infinity: the weights are damaged, or their "
+                       "numbers too large",
+                       at / all[i].width, all[i].name);
+    }
+    return MAR_OK;
+}
+
+static mar_status run_inception(mar_features *f, const uint8_t *rgb, int n, int width, int height, const results *r,
+                                mar_err *err)
+{
+    kern_queue *k = f->k;
+    k->core->enter(k);
+    eval_inception_run(f->inception, rgb, n, width, height, r->features, r->logits, r->spatial);
+    k->core->finish(k);
+    const mar_status status = kern_check(k, err);
+    if (status != MAR_OK) k->core->recover(k);
+    k->core->leave(k);
+    return status == MAR_OK ? check_results(f, n, r, err) : status;
+}
+
 mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, int width, int height, float *features,
                             float *logits, float *spatial)
 {
@@ -133,6 +206,9 @@ mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, int widt
     mar_status status = mar_check_handle(f->m, &err);
     if (status == MAR_OK) status = mar_check_given(rgb, "rgb", &err);
     if (status == MAR_OK) status = check_images(f, n, width, height, &err);
-    if (status == MAR_OK) run_digits(f, rgb, n, &r);
+    if (status == MAR_OK && f->digits)
+        run_digits(f, rgb, n, &r);
+    else if (status == MAR_OK)
+        status = run_inception(f, rgb, n, width, height, &r, &err);
     return mar_result(f->m, status, &err);
 }

@@ -2,6 +2,8 @@
  * rewritten. */
 #include "mar/config.h"
 #include "mar/handle.h"
+
+#include "eval/inception.h"
 #include "vae/vae.h"
 
 #include <inttypes.h>
@@ -19,6 +21,7 @@ struct mar_report {
     mar_kind kind;
     mar_model_config model;
     mar_vae_config vae;
+    eval_inception_config inception;
     lines facts, problems;
     int no_memory;
 };
@@ -104,18 +107,28 @@ static void check_tensor(void *user, const char *name, int rank, const int64_t *
         check_finite(c, t);
 }
 
+/* Whether it counts the batches that a batch norm has seen, which nothing here needs. */
+static int is_counter(const wt_tensor *t)
+{
+    static const char end[] = ".bn.num_batches_tracked";
+    const size_t n = strlen(t->name);
+    return n >= sizeof end && strcmp(t->name + n + 1 - sizeof end, end) == 0;
+}
+
 static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
 {
     check c = {r, f, calloc((size_t)wt_count(f) + 1, 1), MAR_OK, err};
     if (!c.expected) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
     if (r->kind == MAR_KIND_MAR)
         mar_config_tensors(&r->model, check_tensor, &c);
-    else
+    else if (r->kind == MAR_KIND_VAE)
         vae_config_tensors(f, &r->vae, check_tensor, &c);
+    else
+        eval_inception_tensors(f, check_tensor, &c);
     for (int i = 0; i < wt_count(f); i++) {
         char shape[128];
         const wt_tensor *t = wt_at(f, i);
-        if (!c.expected[i])
+        if (!c.expected[i] && !(r->kind == MAR_KIND_INCEPTION && is_counter(t)))
             add_line(r, &r->problems, "tensor %s %s is extra: no such tensor in this model", t->name,
                      wt_shape_text(t, shape, sizeof shape));
     }
@@ -181,6 +194,14 @@ static void add_vae_facts(mar_report *r, const wt_file *f)
              sum_parameters(f, decoder));
 }
 
+static void add_inception_facts(mar_report *r)
+{
+    const eval_inception_config *c = &r->inception;
+    add_line(r, &r->facts, "use: mar eval --inception FILE, for FID, sFID, Inception score, precision and recall");
+    add_line(r, &r->facts, "features: %d, %d spatial; %d classes", c->features, c->spatial, c->classes);
+    add_line(r, &r->facts, "parameters: %ld", c->parameters);
+}
+
 static void add_metadata(mar_report *r, const wt_file *f)
 {
     for (int i = 0; i < wt_metadata_count(f); i++) {
@@ -214,11 +235,15 @@ static mar_status classify(mar_report *r, const wt_file *f, int heads, mar_err *
         status = vae_config_derive(f, &r->vae, &reason);
         if (status == MAR_OK) r->kind = MAR_KIND_VAE;
         add_line(r, &r->facts, "kind: KL autoencoder%s", status == MAR_OK ? "" : ", incomplete");
+    } else if (eval_inception_recognise(f)) {
+        status = eval_inception_derive(f, &r->inception, &reason);
+        if (status == MAR_OK) r->kind = MAR_KIND_INCEPTION;
+        add_line(r, &r->facts, "kind: Inception-v3 network%s", status == MAR_OK ? "" : ", incomplete");
     } else {
         add_line(r, &r->facts, "kind: unknown");
         add_line(r, &r->problems,
                  "neither a MAR model (no class_emb.weight, no diffloss.net.*) nor a KL autoencoder (no "
-                 "post_quant_conv.weight)");
+                 "post_quant_conv.weight) nor an Inception-v3 (no Mixed_5b.branch1x1.conv.weight)");
     }
     if (status == MAR_EARG) return err_set(err, status, "%s", reason.text);
     if (status != MAR_OK) add_line(r, &r->problems, "%s", without_path(reason.text, wt_path(f)));
@@ -235,6 +260,7 @@ static mar_status make_report(const wt_file *f, int heads, mar_report **out, mar
     add_dtypes(r, f);
     if (r->kind == MAR_KIND_MAR) add_model_facts(r, f);
     if (r->kind == MAR_KIND_VAE) add_vae_facts(r, f);
+    if (r->kind == MAR_KIND_INCEPTION) add_inception_facts(r);
     add_metadata(r, f);
     if (status == MAR_OK && r->kind != MAR_KIND_UNKNOWN) status = check_file(r, f, err);
     if (status == MAR_OK && r->no_memory)
@@ -365,6 +391,14 @@ static void put_vae(metadata *m, const mar_vae_config *c)
     put_number(m, "mar.parameters", c->parameters);
 }
 
+static void put_inception(metadata *m, const eval_inception_config *c)
+{
+    put_text(m, "mar.kind", "inception");
+    put_number(m, "mar.features", c->features);
+    put_number(m, "mar.classes", c->classes);
+    put_number(m, "mar.parameters", c->parameters);
+}
+
 static wt_dtype output_dtype(mar_dtype wanted, wt_dtype own)
 {
     switch (wanted) {
@@ -386,17 +420,21 @@ static mar_status write_converted(const wt_file *f, const mar_report *r, const c
     put_text(&m, "format", "pt");
     if (r->kind == MAR_KIND_MAR)
         put_model(&m, &r->model);
-    else
+    else if (r->kind == MAR_KIND_VAE)
         put_vae(&m, &r->vae);
+    else
+        put_inception(&m, &r->inception);
     put_text(&m, "mar.source_format", wt_format(f));
     wt_output *tensors = calloc((size_t)wt_count(f) + 1, sizeof *tensors);
     if (!tensors) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
+    int count = 0;
     for (int i = 0; i < wt_count(f); i++) {
         const wt_tensor *t = wt_at(f, i);
-        tensors[i] = (wt_output){t->name, output_dtype(dtype, t->dtype), t->rank, {0}, f, t};
-        memcpy(tensors[i].shape, t->shape, sizeof t->shape);
+        if (r->kind == MAR_KIND_INCEPTION && is_counter(t)) continue;
+        tensors[count] = (wt_output){t->name, output_dtype(dtype, t->dtype), t->rank, {0}, f, t};
+        memcpy(tensors[count++].shape, t->shape, sizeof t->shape);
     }
-    mar_status status = wt_save_safetensors(out, tensors, wt_count(f), (const char *const(*)[2])m.pairs, m.count, err);
+    mar_status status = wt_save_safetensors(out, tensors, count, (const char *const(*)[2])m.pairs, m.count, err);
     free(tensors);
     return status;
 }

@@ -2,6 +2,8 @@
 #include "mar/vae.h"
 #include "mar/config.h"
 
+#include "eval/inception.h"
+
 #include <stdlib.h>
 
 /* Loads the decoder on a queue of its own. When that has finished, all queues can use it. */
@@ -27,6 +29,9 @@ static mar_status create(mar *m, const wt_file *file, mar_vae **out, mar_err *er
 {
     if (mar_config_recognise(file) && !vae_config_recognise(file))
         return err_set(err, MAR_EMODEL, "%s: is a MAR model, expected an image decoder (KL autoencoder)",
+                       wt_path(file));
+    if (eval_inception_recognise(file))
+        return err_set(err, MAR_EMODEL, "%s: is an Inception-v3 network, expected an image decoder (KL autoencoder)",
                        wt_path(file));
     mar_vae *vae = calloc(1, sizeof *vae);
     if (!vae) return err_set(err, MAR_ENOMEM, "out of memory");

@@ -26,10 +26,11 @@ static void set_up(inspect_options *o, option_set *set)
 {
     *o = (inspect_options){0};
     o->heads_row = option_at(run_option("heads"), offsetof(inspect_options, heads), "Options");
-    o->operands[0] = (operand){"FILE", &o->path,
-                               "a MAR model or KL autoencoder: .safetensors, or .pth or .ckpt as PyTorch writes it; "
-                               "or demo, demo-draft, demo-vae (built in)",
-                               NULL};
+    o->operands[0] =
+        (operand){"FILE", &o->path,
+                  "a MAR model, KL autoencoder or Inception-v3: .safetensors, or .pth or .ckpt as PyTorch writes it; "
+                  "or demo, demo-draft, demo-vae (built in)",
+                  NULL};
     *set = (option_set){
         .command = "inspect",
         .about = "usage: mar inspect FILE [OPTIONS]\n"
@@ -54,7 +55,11 @@ void manual_inspect(FILE *out)
 
 static const char *kind_name(mar_kind kind)
 {
-    return kind == MAR_KIND_MAR ? "mar" : kind == MAR_KIND_VAE ? "vae" : "unknown";
+    static const char *const names[] = {[MAR_KIND_UNKNOWN] = "unknown",
+                                        [MAR_KIND_MAR] = "mar",
+                                        [MAR_KIND_VAE] = "vae",
+                                        [MAR_KIND_INCEPTION] = "inception"};
+    return names[kind];
 }
 
 static void print_text(const mar_report *r)

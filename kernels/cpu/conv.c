@@ -10,10 +10,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* Kinds of bands: padded above, not padded, padded below. The first may be the only band. */
-enum { FIRST, MIDDLE, LAST, PARTS };
-
+/* What bands of one height and padding have in common: most are alike, those at the edges of the image differ. */
 typedef struct {
+    int height, pad_top, pad_bottom; /* of the band's input */
     dnn_primitive *conv;
     const dnn_packed *weight; /* kern_conv.weight or `own` */
     dnn_packed *own;          /* the weights in another layout, if this size needs one */
@@ -24,32 +23,47 @@ typedef struct conv_plan {
     int rows, columns; /* of the primitive's output: those of y, or one more than those of x when upsampling */
     int bands;         /* number of bands */
     int band_rows;     /* rows of a band; the last may have fewer */
-    conv_part part[PARTS];
+    int parts;
+    conv_part *part; /* [parts] */
+    int *part_of;    /* [bands] */
     struct conv_plan *next;
 } conv_plan;
 
 /* Plans are only ever added, at the head of their list and under the device's lock, so that the list can be read
  * without it. */
 struct kern_conv {
-    int out, in, kernel, pad; /* of the primitive; 4*channels and 2x2 when upsampling */
-    int flags;
-    float *plain;       /* [out][in][kernel][kernel], until the first plan packs it */
+    int out, in, kernel_h, kernel_w, stride, pad_h, pad_w; /* of the primitive; 4*channels and 2x2 when upsampling */
+    int flags, y_stride;
+    float *plain;       /* [out][in][kernel_h][kernel_w], until the first plan packs it */
     dnn_packed *weight; /* packed by the first plan */
     float *bias;        /* [out] */
     conv_plan *_Atomic plans;
 };
 
+/* Whether the pixels of y are further apart than their channels: then a band is made elsewhere and copied, for oneDNN
+ * writes strided results slowly. */
+static int is_strided(const kern_conv *c)
+{
+    return c->y_stride != c->out;
+}
+
+static int upsamples(const kern_conv *c)
+{
+    return (c->flags & KERN_UPSAMPLE) != 0;
+}
+
 void cpu_conv_spec(const kern_conv *c, kern_conv_spec *spec)
 {
-    const int upsample = (c->flags & KERN_UPSAMPLE) != 0;
+    const int upsample = upsamples(c);
     *spec = (kern_conv_spec){.out = upsample ? c->out / 4 : c->out,
                              .in = c->in,
-                             .kernel_h = upsample ? 3 : c->kernel,
-                             .kernel_w = upsample ? 3 : c->kernel,
-                             .stride = 1,
-                             .pad_h = upsample ? 1 : c->kernel / 2,
-                             .pad_w = upsample ? 1 : c->kernel / 2,
-                             .flags = c->flags};
+                             .kernel_h = upsample ? 3 : c->kernel_h,
+                             .kernel_w = upsample ? 3 : c->kernel_w,
+                             .stride = c->stride,
+                             .pad_h = c->pad_h,
+                             .pad_w = c->pad_w,
+                             .flags = c->flags,
+                             .y_stride = upsample ? 0 : c->y_stride};
 }
 
 /* Turns w3 [3][3] of one (output, input) pair into w2[parity 2*py+px][2*ky+kx], `stride` floats between parities. Tap
@@ -73,7 +87,7 @@ static void copy_weights(kern_conv *c, const kern_conv_spec *spec)
         for (size_t i = 0; i < pairs; i++) merge_taps(spec->weight + 9 * i, c->plain + 4 * i, 4 * pairs);
         for (size_t parity = 0; parity < 4; parity++) memcpy(c->bias + parity * n, spec->bias, n * sizeof *c->bias);
     } else {
-        memcpy(c->plain, spec->weight, pairs * (size_t)(spec->kernel_h * spec->kernel_h) * sizeof *c->plain);
+        memcpy(c->plain, spec->weight, pairs * (size_t)(spec->kernel_h * spec->kernel_w) * sizeof *c->plain);
         memcpy(c->bias, spec->bias, n * sizeof *c->bias);
     }
 }
@@ -86,10 +100,14 @@ mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv 
     if (!c) return err_set(err, MAR_ENOMEM, "out of memory");
     c->out = upsample ? 4 * spec->out : spec->out;
     c->in = spec->in;
-    c->kernel = upsample ? 2 : spec->kernel_h;
-    c->pad = c->kernel / 2;
+    c->kernel_h = upsample ? 2 : spec->kernel_h;
+    c->kernel_w = upsample ? 2 : spec->kernel_w;
+    c->stride = spec->stride;
+    c->pad_h = spec->pad_h;
+    c->pad_w = spec->pad_w;
     c->flags = spec->flags;
-    const size_t weights = (size_t)c->out * (size_t)c->in * (size_t)(c->kernel * c->kernel);
+    c->y_stride = spec->y_stride ? spec->y_stride : c->out;
+    const size_t weights = (size_t)c->out * (size_t)c->in * (size_t)(c->kernel_h * c->kernel_w);
     c->plain = malloc(weights * sizeof *c->plain);
     c->bias = malloc((size_t)c->out * sizeof *c->bias);
     if (!c->plain || !c->bias) {
@@ -103,10 +121,13 @@ mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv 
 
 static void plan_free(conv_plan *p)
 {
-    for (int i = 0; i < PARTS; i++) {
+    if (!p) return;
+    for (int i = 0; i < p->parts; i++) {
         dnn_primitive_free(p->part[i].conv);
         dnn_packed_free(p->part[i].own);
     }
+    free(p->part);
+    free(p->part_of);
     free(p);
 }
 
@@ -147,34 +168,29 @@ static void divide(conv_plan *p, int upsample)
     p->band_rows = divide_up(p->rows, p->bands);
 }
 
-static int band_part(const conv_plan *p, int band)
-{
-    return band == 0 ? FIRST : band + 1 < p->bands ? MIDDLE : LAST;
-}
-
 static int band_height(const conv_plan *p, int band)
 {
     return band + 1 < p->bands ? p->band_rows : p->rows - band * p->band_rows;
 }
 
-static mar_status part_create(const cpu_device *d, kern_conv *c, const conv_plan *p, int band, conv_part *part,
-                              mar_err *err)
+static mar_status part_create(const cpu_device *d, kern_conv *c, const conv_plan *p, conv_part *part, mar_err *err)
 {
-    const int top = band * p->band_rows - c->pad; /* input rows top .. end-1, some of them outside the image */
-    const int end = top + band_height(p, band) + c->kernel - 1;
-    dnn_conv_spec spec = {
+    const dnn_conv_spec spec = {
         .out = c->out,
         .in = c->in,
-        .kernel = c->kernel,
+        .kernel_h = c->kernel_h,
+        .kernel_w = c->kernel_w,
+        .stride = c->stride,
+        .height = part->height,
         .width = p->width,
-        .pad_top = top < 0 ? -top : 0,
-        .pad_bottom = end > p->height ? end - p->height : 0,
-        .pad_side = c->pad,
+        .pad_top = part->pad_top,
+        .pad_bottom = part->pad_bottom,
+        .pad_side = c->pad_w,
         .bf16 = d->bf16,
         .y_f32 = (c->flags & KERN_OUT_F32) != 0,
-        .accumulate = (c->flags & KERN_OUT_ADD) != 0,
+        .accumulate = (c->flags & KERN_OUT_ADD) && !is_strided(c),
+        .relu = (c->flags & KERN_RELU) != 0,
     };
-    spec.height = end - top - spec.pad_top - spec.pad_bottom;
     mar_status status = dnn_conv_create(d->dnn, &spec, c->weight, &part->conv, err);
     if (status != MAR_OK) return status;
     if (!c->weight) {
@@ -191,25 +207,47 @@ static mar_status part_create(const cpu_device *d, kern_conv *c, const conv_plan
     return status;
 }
 
+/* Finds the band's part, or makes it. */
+static mar_status add_part(const cpu_device *d, kern_conv *c, conv_plan *p, int band, mar_err *err)
+{
+    /* Input rows top .. end-1, some of them outside the image. */
+    const int top = band * p->band_rows * c->stride - c->pad_h;
+    const int end = top + (band_height(p, band) - 1) * c->stride + c->kernel_h;
+    conv_part part = {.pad_top = top < 0 ? -top : 0, .pad_bottom = end > p->height ? end - p->height : 0};
+    part.height = end - top - part.pad_top - part.pad_bottom;
+    int i = 0;
+    while (i < p->parts && (p->part[i].height != part.height || p->part[i].pad_top != part.pad_top ||
+                            p->part[i].pad_bottom != part.pad_bottom))
+        i++;
+    p->part_of[band] = i;
+    if (i < p->parts) return MAR_OK;
+    p->part[p->parts++] = part;
+    return part_create(d, c, p, &p->part[i], err);
+}
+
+static mar_status make_parts(const cpu_device *d, kern_conv *c, conv_plan *p, mar_err *err)
+{
+    p->part = calloc((size_t)p->bands, sizeof *p->part);
+    p->part_of = calloc((size_t)p->bands, sizeof *p->part_of);
+    if (!p->part || !p->part_of) return err_set(err, MAR_ENOMEM, "out of memory");
+    /* A middle band first: most are like it, so the weights are packed in the layout it prefers. */
+    mar_status status = add_part(d, c, p, p->bands / 2, err);
+    for (int band = 0; status == MAR_OK && band < p->bands; band++) status = add_part(d, c, p, band, err);
+    return status;
+}
+
 /* Makes the plan for an image's size, unless it is there. The lock is held. */
 static mar_status add_plan(const cpu_device *d, kern_conv *c, int height, int width, mar_err *err)
 {
-    const int upsample = (c->flags & KERN_UPSAMPLE) != 0;
     if (find_plan(c, height, width)) return MAR_OK; /* another thread may have made it */
     conv_plan *p = calloc(1, sizeof *p);
     if (!p) return err_set(err, MAR_ENOMEM, "out of memory");
     p->height = height;
     p->width = width;
-    p->rows = height + upsample;
-    p->columns = width + upsample;
-    divide(p, upsample);
-    mar_status status = MAR_OK;
-    /* The middle kind first: most bands are of that kind, so the weights are packed in the layout it prefers. */
-    const int bands[PARTS] = {p->bands > 2 ? 1 : 0, 0, p->bands - 1};
-    for (int i = 0; status == MAR_OK && i < PARTS; i++) {
-        conv_part *part = &p->part[band_part(p, bands[i])];
-        if (!part->conv) status = part_create(d, c, p, bands[i], part, err);
-    }
+    p->rows = (height + 2 * c->pad_h - c->kernel_h) / c->stride + 1;
+    p->columns = (width + 2 * c->pad_w - c->kernel_w) / c->stride + 1;
+    divide(p, upsamples(c));
+    const mar_status status = make_parts(d, c, p, err);
     if (status != MAR_OK) {
         plan_free(p);
         return status;
@@ -219,15 +257,21 @@ static mar_status add_plan(const cpu_device *d, kern_conv *c, int height, int wi
     return MAR_OK;
 }
 
-/* Bytes of a band before the pixel shuffle. */
-static size_t band_bytes(const kern_conv *c, const conv_plan *p)
+static size_t out_size(const cpu_queue *q, const kern_conv *c)
 {
-    return sizeof(float) * (size_t)p->band_rows * (size_t)p->columns * (size_t)c->out;
+    return c->flags & KERN_OUT_F32 ? sizeof(float) : q->d->base.act_size;
+}
+
+/* Bytes of a band that is made in the thread's buffer, 0 if in y. */
+static size_t band_bytes(const cpu_queue *q, const kern_conv *c, const conv_plan *p)
+{
+    if (!upsamples(c) && !is_strided(c)) return 0;
+    return out_size(q, c) * (size_t)p->band_rows * (size_t)p->columns * (size_t)c->out;
 }
 
 mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int images, int height, int width, mar_err *err)
 {
-    (void)images; /* one after the other */
+    (void)images; /* any number of them */
     cpu_queue *q = cpu_of(k);
     mar_status status = MAR_OK;
     if (!find_plan(c, height, width)) {
@@ -237,10 +281,8 @@ mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int images, int heig
     }
     if (status != MAR_OK) return status;
     const conv_plan *p = find_plan(c, height, width);
-    for (int i = 0; status == MAR_OK && i < PARTS; i++)
-        if (p->part[i].conv) status = cpu_ready(q, p->part[i].conv, err);
-    if (status == MAR_OK && c->flags & KERN_UPSAMPLE)
-        status = cpu_grow(q, q->work, &q->work_bytes, band_bytes(c, p), err);
+    for (int i = 0; status == MAR_OK && i < p->parts; i++) status = cpu_ready(q, p->part[i].conv, err);
+    if (status == MAR_OK) status = cpu_grow(q, q->work, &q->work_bytes, band_bytes(q, c, p), err);
     return status;
 }
 
@@ -264,6 +306,17 @@ static void pixel_shuffle(const kern_conv *c, const conv_plan *p, int first, int
         }
 }
 
+/* Copies `pixels` of a band to where they belong in y, or adds them. */
+static void spread(const cpu_queue *q, const kern_conv *c, size_t pixels, const char *band, char *y)
+{
+    const size_t size = out_size(q, c), n = (size_t)c->out, stride = (size_t)c->y_stride * size;
+    for (size_t i = 0; i < pixels; i++, band += n * size, y += stride)
+        if (c->flags & KERN_OUT_ADD)
+            q->d->rows->add((float *)(void *)y, (float *)(void *)y, (const float *)(const void *)band, n);
+        else
+            memcpy(y, band, n * size);
+}
+
 typedef struct {
     cpu_queue *q;
     const kern_conv *c;
@@ -272,24 +325,29 @@ typedef struct {
     char *y;
 } conv_call;
 
-static void run_band(const conv_call *call, int band, int thread)
+/* Item i is band i % bands of image i / bands. */
+static void run_band(const conv_call *call, int item, int thread)
 {
     cpu_queue *q = call->q;
     const kern_conv *c = call->c;
     const conv_plan *p = call->p;
-    const conv_part *part = &p->part[band_part(p, band)];
-    const size_t act_size = q->d->base.act_size;
-    const int first = band * p->band_rows, top = first > c->pad ? first - c->pad : 0;
-    const char *in = call->x + (size_t)top * (size_t)p->width * (size_t)c->in * act_size;
-    dnn_operands *operands = cpu_operands(q, part->conv, thread);
-    if (c->flags & KERN_UPSAMPLE) {
-        cpu_ran(q, dnn_conv_run(part->conv, operands, in, part->weight, c->bias, q->work[thread], q->scratch[thread]));
-        pixel_shuffle(c, p, first, band_height(p, band), q->work[thread], (float *)(void *)call->y);
-    } else {
-        const size_t size = c->flags & KERN_OUT_F32 ? sizeof(float) : act_size;
-        char *out = call->y + (size_t)first * (size_t)p->columns * (size_t)c->out * size;
-        cpu_ran(q, dnn_conv_run(part->conv, operands, in, part->weight, c->bias, out, q->scratch[thread]));
-    }
+    const int band = item % p->bands, first = band * p->band_rows, rows = band_height(p, band);
+    const int top = first * c->stride > c->pad_h ? first * c->stride - c->pad_h : 0;
+    const size_t image = (size_t)(item / p->bands), width = (size_t)p->width, columns = (size_t)p->columns;
+    const conv_part *part = &p->part[p->part_of[band]];
+    const char *x = act_at(&q->d->base, call->x, (image * (size_t)p->height + (size_t)top) * width * (size_t)c->in);
+    /* Of y: an upsampled image, or the band's first pixel. */
+    const size_t at = upsamples(c) ? image * (size_t)p->height * width * (size_t)c->out
+                                   : (image * (size_t)p->rows + (size_t)first) * columns * (size_t)c->y_stride;
+    char *y = call->y + at * out_size(q, c);
+    void *out = upsamples(c) || is_strided(c) ? q->work[thread] : y;
+    if (!cpu_ran(q, dnn_conv_run(part->conv, cpu_operands(q, part->conv, thread), x, part->weight, c->bias, out,
+                                 q->scratch[thread])))
+        return;
+    if (upsamples(c))
+        pixel_shuffle(c, p, first, rows, out, (float *)(void *)y);
+    else if (is_strided(c))
+        spread(q, c, (size_t)rows * columns, out, y);
 }
 
 static void bands_body(void *arg, int first, int last, int thread)
@@ -300,9 +358,9 @@ static void bands_body(void *arg, int first, int last, int thread)
 /* Whether this queue has planned it, and not only another one. */
 static int is_planned(const cpu_queue *q, const kern_conv *c, const conv_plan *p)
 {
-    for (int i = 0; i < PARTS; i++)
-        if (p->part[i].conv && !cpu_is_ready(q, p->part[i].conv)) return 0;
-    return !(c->flags & KERN_UPSAMPLE) || q->work_bytes >= band_bytes(c, p);
+    for (int i = 0; i < p->parts; i++)
+        if (!cpu_is_ready(q, p->part[i].conv)) return 0;
+    return q->work_bytes >= band_bytes(q, c, p);
 }
 
 void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int images, int height, int width, void *y)
@@ -314,10 +372,6 @@ void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int images, int h
     }
     if (!kern_live(k)) return;
     conv_call call = {cpu_of(k), c, p, x, y};
-    const double work = (double)p->rows * p->columns * c->kernel * c->kernel * c->in * c->out;
-    const size_t act_size = k->device->act_size, pixels = (size_t)height * (size_t)width;
-    /* When upsampling there are four groups of channels of `pixels` pixels each. */
-    const size_t in = pixels * (size_t)c->in * act_size;
-    const size_t out = pixels * (size_t)c->out * (c->flags & KERN_OUT_F32 ? sizeof(float) : act_size);
-    for (int i = 0; i < images; i++, call.x += in, call.y += out) cpu_for(cpu_of(k), p->bands, work, bands_body, &call);
+    const double work = (double)p->rows * p->columns * c->kernel_h * c->kernel_w * c->in * c->out;
+    cpu_for(cpu_of(k), images * p->bands, images * work, bands_body, &call);
 }

@@ -119,10 +119,10 @@ static int desc_equal(const dnnl_memory_desc_t *a, const dnnl_memory_desc_t *b)
     return dnnl_memory_desc_equal(*a, *b);
 }
 static dnnl_status_t conv_desc(dnnl_primitive_desc_t *pd, const dnnl_memory_desc_t *src, const dnnl_memory_desc_t *w,
-                               const dnnl_memory_desc_t *bias, const dnnl_memory_desc_t *dst,
+                               const dnnl_memory_desc_t *bias, const dnnl_memory_desc_t *dst, int stride,
                                const dnnl_dims_t padding[2], const_dnnl_primitive_attr_t attr, dnnl_engine_t engine)
 {
-    const dnnl_dims_t strides = {1, 1}, dilation = {0, 0};
+    const dnnl_dims_t strides = {stride, stride}, dilation = {0, 0};
     return dnnl_convolution_forward_primitive_desc_create(pd, engine, dnnl_forward_inference, dnnl_convolution_direct,
                                                           *src, *w, *bias, *dst, strides, dilation, padding[0],
                                                           padding[1], attr);
@@ -194,10 +194,10 @@ static int desc_equal(const dnnl_memory_desc_t *a, const dnnl_memory_desc_t *b)
     return dnnl_memory_desc_equal(a, b);
 }
 static dnnl_status_t conv_desc(dnnl_primitive_desc_t *pd, const dnnl_memory_desc_t *src, const dnnl_memory_desc_t *w,
-                               const dnnl_memory_desc_t *bias, const dnnl_memory_desc_t *dst,
+                               const dnnl_memory_desc_t *bias, const dnnl_memory_desc_t *dst, int stride,
                                const dnnl_dims_t padding[2], const_dnnl_primitive_attr_t attr, dnnl_engine_t engine)
 {
-    const dnnl_dims_t strides = {1, 1};
+    const dnnl_dims_t strides = {stride, stride};
     dnnl_convolution_desc_t desc;
     dnnl_status_t s = dnnl_convolution_forward_desc_init(&desc, dnnl_forward_inference, dnnl_convolution_direct, src, w,
                                                          bias, dst, strides, padding[0], padding[1]);
@@ -452,6 +452,7 @@ static dnnl_status_t make_attributes(step *t, dnn_activation activation, int acc
     if (s == dnnl_success) s = dnnl_post_ops_create(&t->ops);
     if (s == dnnl_success && activation == DNN_GELU_ERF) s = append_eltwise(t->ops, dnnl_eltwise_gelu_erf, 0);
     if (s == dnnl_success && activation == DNN_SILU) s = append_eltwise(t->ops, dnnl_eltwise_swish, 1);
+    if (s == dnnl_success && activation == DNN_RELU) s = append_eltwise(t->ops, dnnl_eltwise_relu, 0);
     if (s == dnnl_success && accumulate) s = append_sum(t->ops);
     return s == dnnl_success ? dnnl_primitive_attr_set_post_ops(t->attr, t->ops) : s;
 }
@@ -603,7 +604,8 @@ static dnnl_status_t conv_desc_for(dnnl_primitive_desc_t *pd, const step *t, con
     const dnn_conv_spec *c = t->conv;
     const dnnl_memory_desc_t *md = t->p->md;
     const dnnl_dims_t padding[2] = {{c->pad_top, c->pad_side}, {c->pad_bottom, c->pad_side}};
-    return conv_desc(pd, &md[CONV_SRC], weights, &md[CONV_BIAS], &md[CONV_DST], padding, t->attr, t->d->engine);
+    return conv_desc(pd, &md[CONV_SRC], weights, &md[CONV_BIAS], &md[CONV_DST], c->stride, padding, t->attr,
+                     t->d->engine);
 }
 
 /* Chooses t->layout for the weights if that costs no speed, that is if oneDNN has the same implementation for it that
@@ -611,7 +613,7 @@ static dnnl_status_t conv_desc_for(dnnl_primitive_desc_t *pd, const step *t, con
 static dnnl_status_t conv_choose(step *t)
 {
     const dnn_conv_spec *c = t->conv;
-    const dnnl_dim_t dims[4] = {c->out, c->in, c->kernel, c->kernel};
+    const dnnl_dim_t dims[4] = {c->out, c->in, c->kernel_h, c->kernel_w};
     dnnl_status_t s = desc_any(&t->b, 4, dims, c->bf16 ? dnnl_bf16 : dnnl_f32);
     if (s == dnnl_success) s = conv_desc_for(&t->pd, t, &t->b);
     if (s != dnnl_success || !t->layout) return s;
@@ -631,13 +633,13 @@ static int conv_build(void *arg)
     dnn_primitive *p = t->p;
     const dnnl_data_type_t type = c->bf16 ? dnnl_bf16 : dnnl_f32;
     const dnnl_dim_t bias_dims[1] = {c->out}, bias_strides[1] = {1};
-    const int out_h = c->height + c->pad_top + c->pad_bottom - c->kernel + 1;
-    const int out_w = c->width + 2 * c->pad_side - c->kernel + 1;
+    const int out_h = (c->height + c->pad_top + c->pad_bottom - c->kernel_h) / c->stride + 1;
+    const int out_w = (c->width + 2 * c->pad_side - c->kernel_w) / c->stride + 1;
     add_operand(p, DNNL_ARG_SRC), add_operand(p, DNNL_ARG_BIAS), add_operand(p, DNNL_ARG_DST);
     dnnl_status_t s = image_desc(&p->md[CONV_SRC], c->height, c->width, c->in, type);
     if (s == dnnl_success) s = image_desc(&p->md[CONV_DST], out_h, out_w, c->out, c->y_f32 ? dnnl_f32 : type);
     if (s == dnnl_success) s = desc_strided(&p->md[CONV_BIAS], 1, bias_dims, dnnl_f32, bias_strides);
-    if (s == dnnl_success) s = make_attributes(t, DNN_NONE, c->accumulate);
+    if (s == dnnl_success) s = make_attributes(t, c->relu ? DNN_RELU : DNN_NONE, c->accumulate);
     if (s == dnnl_success) s = conv_choose(t);
     if (s == dnnl_success) s = create(t->d, p, t->pd);
     return s == dnnl_success ? desc_query(t->pd, dnnl_query_weights_md, &p->weights) : s;
@@ -654,7 +656,7 @@ mar_status dnn_conv_create(dnn *d, const dnn_conv_spec *spec, const dnn_packed *
         dnn_primitive_free(c);
         return err_set(err, s == dnnl_out_of_memory ? MAR_ENOMEM : MAR_EBACKEND,
                        "oneDNN %s convolution %dx%d, %d to %d channels, on %dx%d pixels: %s",
-                       spec->bf16 ? "bf16" : "f32", spec->kernel, spec->kernel, spec->in, spec->out, spec->height,
+                       spec->bf16 ? "bf16" : "f32", spec->kernel_h, spec->kernel_w, spec->in, spec->out, spec->height,
                        spec->width, status_text(s));
     }
     *out = c;
@@ -676,8 +678,8 @@ int dnn_conv_takes(const dnn_primitive *c, const dnn_packed *w)
 static int conv_pack(void *arg)
 {
     step *t = arg;
-    const dnnl_dim_t n = t->conv->out, i = t->conv->in, k = t->conv->kernel;
-    const dnnl_dim_t dims[4] = {n, i, k, k}, strides[4] = {i * k * k, k * k, k, 1};
+    const dnnl_dim_t n = t->conv->out, i = t->conv->in, r = t->conv->kernel_h, c = t->conv->kernel_w;
+    const dnnl_dim_t dims[4] = {n, i, r, c}, strides[4] = {i * r * c, r * c, c, 1};
     dnnl_status_t s = desc_copy(&t->packed->md, &t->p->weights);
     if (s == dnnl_success)
         s = t->layout ? desc_copy(&t->plain, &t->layout->md) : desc_strided(&t->plain, 4, dims, dnnl_f32, strides);

@@ -38,7 +38,7 @@ mar_status dnn_operands_create(const dnn *d, const dnn_primitive *p, dnn_operand
 void dnn_operands_free(dnn_operands *o); /* NULL is fine */
 dnn_operands *dnn_worker_operands(const dnn_primitive *p, int worker);
 
-typedef enum { DNN_NONE, DNN_GELU_ERF, DNN_SILU } dnn_activation;
+typedef enum { DNN_NONE, DNN_GELU_ERF, DNN_SILU, DNN_RELU } dnn_activation;
 
 /* C[m][n] = activation(A[m][k] B[k][n] + bias[n]) (+ C if accumulate). Leading dimensions in elements. */
 typedef struct {
@@ -60,24 +60,24 @@ mar_status dnn_matmul_create(dnn *d, const dnn_matmul_spec *spec, dnn_primitive 
 mar_status dnn_matmul_run(const dnn_primitive *p, dnn_operands *o, const void *a, const dnn_packed *w, const void *b,
                           const float *bias, void *c, void *scratch);
 
-/* Convolutions of one image: x[height][width][in] -> y[..][..][out], stride 1, zero padding of pad_top and pad_bottom
- * rows and of pad_side columns on either side. One thread runs a primitive; conv.c divides an image into bands of rows.
- */
+/* Convolutions of one image: x[height][width][in] -> y[..][..][out], zero padding of pad_top and pad_bottom rows and of
+ * pad_side columns on either side. One thread runs a primitive; conv.c divides an image into bands of rows. */
 typedef struct {
-    int out, in, kernel;
+    int out, in, kernel_h, kernel_w, stride;
     int height, width;
     int pad_top, pad_bottom, pad_side;
     int bf16;       /* x and the weights are bf16, and y unless y_f32; else all are f32 */
     int y_f32;      /* y is f32 */
     int accumulate; /* y += */
+    int relu;       /* y = max(result, 0) */
 } dnn_conv_spec;
 
 /* `layout` is a hint: weights packed for another size, whose layout this convolution should share. NULL is fine. */
 mar_status dnn_conv_create(dnn *d, const dnn_conv_spec *spec, const dnn_packed *layout, dnn_primitive **out,
                            mar_err *err);
 int dnn_conv_takes(const dnn_primitive *c, const dnn_packed *w); /* whether w has the layout that c needs */
-/* Packs weights for a convolution of this spec from `plain` [out][in][kernel][kernel], or, if that is NULL, from the
- * same weights in another packed layout. */
+/* Packs weights for a convolution of this spec from `plain` [out][in][kernel_h][kernel_w], or, if that is NULL, from
+ * the same weights in another packed layout. */
 mar_status dnn_conv_pack(dnn *d, const dnn_primitive *c, const dnn_conv_spec *spec, const float *plain,
                          const dnn_packed *packed, dnn_packed **out, mar_err *err);
 /* bias float [out]. Returns what dnn_matmul_run does. */

@@ -74,7 +74,7 @@ typedef struct {
 typedef enum { KERN_POOL_MAX, KERN_POOL_MEAN } kern_pool_kind;
 typedef struct {
     kern_pool_kind kind;
-    int window, stride, pad; /* pad < window */
+    int window, stride, pad; /* window <= 8, pad < window */
 } kern_pool;
 
 /* One residual block of the diffusion head, all host f32, W = width; official names in diffusion/head.c. */

@@ -189,7 +189,6 @@ static mar_status part_create(const cpu_device *d, kern_conv *c, const conv_plan
         .bf16 = d->bf16,
         .y_f32 = (c->flags & KERN_OUT_F32) != 0,
         .accumulate = (c->flags & KERN_OUT_ADD) && !is_strided(c),
-        .relu = (c->flags & KERN_RELU) != 0,
     };
     mar_status status = dnn_conv_create(d->dnn, &spec, c->weight, &part->conv, err);
     if (status != MAR_OK) return status;
@@ -306,12 +305,15 @@ static void pixel_shuffle(const kern_conv *c, const conv_plan *p, int first, int
         }
 }
 
-/* Copies `pixels` of a band to where they belong in y, or adds them. */
+/* Copies `pixels` of a band to where they belong in y, or adds them, or their ReLU. oneDNN's own ReLU makes 0 of a NaN.
+ */
 static void spread(const cpu_queue *q, const kern_conv *c, size_t pixels, const char *band, char *y)
 {
     const size_t size = out_size(q, c), n = (size_t)c->out, stride = (size_t)c->y_stride * size;
     for (size_t i = 0; i < pixels; i++, band += n * size, y += stride)
-        if (c->flags & KERN_OUT_ADD)
+        if (c->flags & KERN_RELU)
+            q->d->rows->relu(band, n, y, q->d->bf16);
+        else if (c->flags & KERN_OUT_ADD)
             q->d->rows->add((float *)(void *)y, (float *)(void *)y, (const float *)(const void *)band, n);
         else
             memcpy(y, band, n * size);
@@ -346,7 +348,7 @@ static void run_band(const conv_call *call, int item, int thread)
         return;
     if (upsamples(c))
         pixel_shuffle(c, p, first, rows, out, (float *)(void *)y);
-    else if (is_strided(c))
+    else if (is_strided(c) || c->flags & KERN_RELU)
         spread(q, c, (size_t)rows * columns, out, y);
 }
 

@@ -315,6 +315,10 @@ static const kern_conv_ops cpu_conv_ops = {
     .group_norm_plan = cpu_group_norm_plan,
     .group_norm = cpu_group_norm,
     .to_bytes = cpu_to_bytes,
+    .pool = cpu_pool,
+    .mean_pixels = cpu_mean_pixels,
+    .take_channels = cpu_take_channels,
+    .resize = cpu_resize,
 };
 
 /* Whether oneDNN multiplies bf16 here. ONEDNN_MAX_CPU_ISA can make it use less than the processor has. Fails only if

@@ -161,6 +161,11 @@ mar_status cpu_group_norm_plan(kern_queue *k, int images, int pixels, int channe
 void cpu_group_norm(kern_queue *k, const float *x, int images, int pixels, int channels, int groups,
                     const float *weight, const float *bias, float eps, int silu, act *y);
 void cpu_to_bytes(kern_queue *k, const float *x, int images, int values, uint8_t *y, int *found);
+void cpu_pool(kern_queue *k, const kern_pool *p, const act *x, int images, int height, int width, int channels, act *y,
+              int y_stride);
+void cpu_mean_pixels(kern_queue *k, const act *x, int images, int pixels, int channels, float *y);
+void cpu_take_channels(kern_queue *k, const act *x, int rows, int stride, int channels, float *y);
+void cpu_resize(kern_queue *k, const uint8_t *rgb, int images, int height, int width, int side, act *y);
 
 /* micro.c */
 extern const kern_measure_ops cpu_measure_ops;

@@ -452,7 +452,6 @@ static dnnl_status_t make_attributes(step *t, dnn_activation activation, int acc
     if (s == dnnl_success) s = dnnl_post_ops_create(&t->ops);
     if (s == dnnl_success && activation == DNN_GELU_ERF) s = append_eltwise(t->ops, dnnl_eltwise_gelu_erf, 0);
     if (s == dnnl_success && activation == DNN_SILU) s = append_eltwise(t->ops, dnnl_eltwise_swish, 1);
-    if (s == dnnl_success && activation == DNN_RELU) s = append_eltwise(t->ops, dnnl_eltwise_relu, 0);
     if (s == dnnl_success && accumulate) s = append_sum(t->ops);
     return s == dnnl_success ? dnnl_primitive_attr_set_post_ops(t->attr, t->ops) : s;
 }
@@ -639,7 +638,7 @@ static int conv_build(void *arg)
     dnnl_status_t s = image_desc(&p->md[CONV_SRC], c->height, c->width, c->in, type);
     if (s == dnnl_success) s = image_desc(&p->md[CONV_DST], out_h, out_w, c->out, c->y_f32 ? dnnl_f32 : type);
     if (s == dnnl_success) s = desc_strided(&p->md[CONV_BIAS], 1, bias_dims, dnnl_f32, bias_strides);
-    if (s == dnnl_success) s = make_attributes(t, c->relu ? DNN_RELU : DNN_NONE, c->accumulate);
+    if (s == dnnl_success) s = make_attributes(t, DNN_NONE, c->accumulate);
     if (s == dnnl_success) s = conv_choose(t);
     if (s == dnnl_success) s = create(t->d, p, t->pd);
     return s == dnnl_success ? desc_query(t->pd, dnnl_query_weights_md, &p->weights) : s;

@@ -38,7 +38,7 @@ mar_status dnn_operands_create(const dnn *d, const dnn_primitive *p, dnn_operand
 void dnn_operands_free(dnn_operands *o); /* NULL is fine */
 dnn_operands *dnn_worker_operands(const dnn_primitive *p, int worker);
 
-typedef enum { DNN_NONE, DNN_GELU_ERF, DNN_SILU, DNN_RELU } dnn_activation;
+typedef enum { DNN_NONE, DNN_GELU_ERF, DNN_SILU } dnn_activation;
 
 /* C[m][n] = activation(A[m][k] B[k][n] + bias[n]) (+ C if accumulate). Leading dimensions in elements. */
 typedef struct {
@@ -69,7 +69,6 @@ typedef struct {
     int bf16;       /* x and the weights are bf16, and y unless y_f32; else all are f32 */
     int y_f32;      /* y is f32 */
     int accumulate; /* y += */
-    int relu;       /* y = max(result, 0) */
 } dnn_conv_spec;
 
 /* `layout` is a hint: weights packed for another size, whose layout this convolution should share. NULL is fine. */

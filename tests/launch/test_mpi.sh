@@ -1,0 +1,69 @@
+#!/bin/sh
+# The ranks that mpirun starts find their places by MPI, and one of them may be killed: test_mpi.sh SHOWN [MPIRUN].
+# SHOWN is tests/launch/shown beside libmar-mpi.so. Exit status 77, with a line SKIPPED, where there is no MPI.
+set -eu
+shown=$1 mpirun=${2:-mpirun}
+
+fail() {
+    echo "FAILED: $*"
+    exit 1
+}
+
+[ -e "$(dirname "$shown")/libmar-mpi.so" ] || {
+    echo "SKIPPED: launch.mpi: no MPI was found to build libmar-mpi.so with (Debian: libopenmpi-dev)"
+    exit 77
+}
+command -v "$mpirun" >/dev/null || {
+    echo "SKIPPED: launch.mpi: mpirun is not installed (Debian: openmpi-bin)"
+    exit 77
+}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Open MPI refuses root and more processes than cores unless it is told; an MPI leaves memory behind.
+OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 ASAN_OPTIONS=detect_leaks=0
+export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_rmaps_base_oversubscribe ASAN_OPTIONS
+
+places() { # N COMMAND...: sorted lines of N ranks
+    n=$1
+    shift
+    "$mpirun" -n "$n" "$@" >"$work/out" 2>"$work/err" || fail "mpirun -n $n $*: $(cat "$work/out" "$work/err")"
+    sort "$work/out"
+}
+
+for n in 2 3; do
+    i=0
+    while [ $i -lt $n ]; do
+        echo "mpi $i/$n local $i/$n by MPI (...)"
+        i=$((i + 1))
+    done >"$work/expected"
+    places $n "$shown" | sed 's/(.*)/(...)/' >"$work/found"
+    cmp -s "$work/found" "$work/expected" || fail "mpirun -n $n: $(cat "$work/out" "$work/err")"
+done
+[ "$(places 1 "$shown")" = "alone 0/1 local 0/1 by one process" ] || fail "mpirun -n 1: $(cat "$work/out")"
+[ "$(places 2 "$shown" 1/5 | sed 's/ local.* by/ by/' | uniq)" = "shard 0/5 by --shard 1/5" ] || fail "--shard: $(cat "$work/out")"
+
+# The launcher of another MPI sets its variables, and each process is alone.
+status=0
+PMI_RANK=1 PMI_SIZE=4 "$shown" >"$work/out" 2>"$work/err" || status=$?
+[ $status = 1 ] && grep -q '^mar: PMI_SIZE says that 4 processes were started, but each finds itself alone by ' "$work/err" ||
+    fail "four worlds of one process: $status $(cat "$work/out" "$work/err")"
+
+# With --enable-recovery Open MPI lets the others go on when one is killed; they do not wait for it. Each of them waits
+# here until the killed one is gone.
+if "$mpirun" --version 2>/dev/null | grep -q 'Open MPI) 4'; then
+    cat >"$work/rank.sh" <<'EOF'
+"$1" >"$2/place.$OMPI_COMM_WORLD_RANK"
+if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then
+    echo $$ >"$2/part" && mv "$2/part" "$2/pid"
+    kill -KILL $$
+fi
+until [ -e "$2/pid" ] && ! kill -0 "$(cat "$2/pid")" 2>/dev/null; do sleep 0.05; done
+echo done >"$2/done.$OMPI_COMM_WORLD_RANK"
+EOF
+    timeout 60 "$mpirun" --enable-recovery -n 3 sh "$work/rank.sh" "$shown" "$work" >"$work/out" 2>&1 || :
+    [ -e "$work/done.0" ] && [ -e "$work/done.2" ] && [ ! -e "$work/done.1" ] ||
+        fail "one rank killed: $(ls "$work") $(cat "$work/out")"
+    grep -q '^mpi 1/3 ' "$work/place.1" || fail "the killed rank: $(cat "$work/place.1")"
+fi
+echo PASSED

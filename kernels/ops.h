@@ -380,7 +380,7 @@ typedef enum {
 typedef struct {
     /* out, in, activation and flags of what it was made of; the rest is 0. */
     void (*linear_spec)(const kern_linear *l, kern_linear_spec *spec);
-    /* out, in, kernel and flags of what it was made of; the rest is 0. */
+    /* out, in, kernel, stride, padding and flags of what it was made of; the rest is 0. */
     void (*conv_spec)(const kern_conv *c, kern_conv_spec *spec);
     /* width, depth and channels of what it was made of; the rest is 0. */
     void (*head_spec)(const kern_head *h, kern_head_spec *spec);

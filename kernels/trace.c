@@ -521,15 +521,17 @@ static void traced_conv(kern_queue *k, const kern_conv *conv, const act *x, int 
     k->device->measure->conv_spec(conv, &s);
     const int upsample = (s.flags & KERN_UPSAMPLE) != 0;
     const double in_pixels = (double)images * height * width, in = in_pixels * s.in;
-    const double pixels = in_pixels * (upsample ? 4 : 1);
+    const double rows = (height + 2 * s.pad_h - s.kernel_h) / s.stride + 1;
+    const double columns = (width + 2 * s.pad_w - s.kernel_w) / s.stride + 1;
+    const double pixels = upsample ? 4 * in_pixels : images * rows * columns;
     const double taps = upsample ? 4 : (double)s.kernel_h * s.kernel_w; /* input pixels that differ, as vae_run_flop */
     const double results = pixels * s.out, weights = (double)s.out * s.in * s.kernel_h * s.kernel_w;
     const double bytes =
         act_bytes(k, in + weights) +
         (s.flags & KERN_OUT_F32 ? 4 * results * (s.flags & KERN_OUT_ADD ? 2 : 1) : act_bytes(k, results));
-    conv_call c = {operation_of(k, (int)pixels, bytes, 2 * results * s.in * taps, "convolution %dx%d, %d to %d%s%s",
-                                s.kernel_h, s.kernel_w, s.in, s.out, upsample ? ", upsampled" : "",
-                                s.flags & KERN_OUT_ADD ? ", added" : ""),
+    conv_call c = {operation_of(k, (int)pixels, bytes, 2 * results * s.in * taps, "convolution %dx%d, %d to %d%s%s%s",
+                                s.kernel_h, s.kernel_w, s.in, s.out, s.stride > 1 ? ", stride 2" : "",
+                                upsample ? ", upsampled" : "", s.flags & KERN_OUT_ADD ? ", added" : ""),
                    conv,
                    x,
                    images,

@@ -1,13 +1,14 @@
 /* Convolutions as matrix products (im2col). The patches of input pixels of a band of output pixels are gathered into
- * rows, and cuBLASLt multiplies them, with bias and sum fused. A 1x1 convolution needs no gathering. The images of a
- * batch follow one another in the bands, so that small images fill large products.
+ * rows, and cuBLASLt multiplies them, with bias, sum and ReLU fused; it writes rows y_stride elements apart, so that
+ * results lie side by side in the channels of one array. A 1x1 convolution needs no gathering. The images of a batch
+ * follow one another in the bands, so that small images fill large products.
  *
  * As on the CPU (kernels/cpu/conv.c), a 3x3 convolution of an upsampled image is one 2x2 convolution of the small
  * image, whose result has one row and column more. A pixel shuffle distributes its four groups of output channels to
  * the parities of row and column.
  *
- * Floor, per output pixel and c channels in and out: 18 c^2 flop; the patches are 18 c bytes in bf16, written and read,
- * which for bands as large as below happens in L2. */
+ * Floor, per output pixel, with t taps (9 of a 3x3 kernel) and c channels in and out: 2 t c^2 flop; the patches are 2 t
+ * c bytes in bf16, written and read, which for bands as large as below happens in L2. */
 #include "kernels/cuda/cuda.h"
 
 #include <stdlib.h>
@@ -17,10 +18,13 @@
  * 256x256 pixels fit in 36 MB on an H100, and so in its 50 MB of L2. */
 enum { PATCH_BYTES = 36 << 20, TILE = 128 * 128, VECTOR = 16, WARPS = 8 };
 
+/* The convolution as computed: 4*channels, 2x2 and padding 1 when upsampling. */
 struct kern_conv {
-    int out, in, kernel; /* of the convolution as computed: 4*channels and 2x2 when upsampling */
+    int out, in;
+    int kernel_h, kernel_w, stride, pad_h, pad_w;
     int flags;
-    int row; /* elements of a patch, a multiple of 16 bytes: [kernel][kernel][in], then zeros */
+    int y_stride; /* elements from one pixel of the product's result to the next */
+    int row;      /* elements of a patch, a multiple of 16 bytes: [kernel_h][kernel_w][in], then zeros */
     kern_linear *product;
 };
 
@@ -44,10 +48,10 @@ static void merge_taps(const float *w3, int parity, float w2[4])
         for (int s = 0; s < 3; s++) w2[2 * tap_of[parity / 2][r] + tap_of[parity % 2][s]] += w3[3 * r + s];
 }
 
-/* weight [out][row] and bias [out] of the product, from the spec's [out][in][kernel][kernel]. */
+/* weight [out][row] and bias [out] of the product, from the spec's [out][in][kernel_h][kernel_w]. */
 static void lay_out(const kern_conv *conv, const kern_conv_spec *spec, float *weight, float *bias)
 {
-    const size_t in = (size_t)conv->in, taps = (size_t)(conv->kernel * conv->kernel);
+    const size_t in = (size_t)conv->in, taps = (size_t)(conv->kernel_h * conv->kernel_w);
     for (int o = 0; o < conv->out; o++) {
         const int parity = o / spec->out, channel = o % spec->out;
         float *row = weight + (size_t)o * (size_t)conv->row;
@@ -75,7 +79,8 @@ static mar_status create_product(kern_queue *k, kern_conv *conv, const kern_conv
     product.in = conv->row;
     product.weight = weight;
     product.bias = weight + weights;
-    product.flags = conv->flags & (KERN_OUT_F32 | KERN_OUT_ADD);
+    product.flags = conv->flags & (KERN_OUT_F32 | KERN_OUT_ADD | KERN_RELU);
+    product.y_stride = conv->y_stride;
     mar_status status = cuda_linear_create(k, &product, &conv->product, err);
     free(weight);
     return status;
@@ -89,9 +94,14 @@ mar_status cuda_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv
     if (!conv) return err_set(err, MAR_ENOMEM, "out of memory");
     conv->out = upsample ? 4 * spec->out : spec->out;
     conv->in = spec->in;
-    conv->kernel = upsample ? 2 : spec->kernel_h;
+    conv->kernel_h = upsample ? 2 : spec->kernel_h;
+    conv->kernel_w = upsample ? 2 : spec->kernel_w;
+    conv->stride = spec->stride;
+    conv->pad_h = spec->pad_h;
+    conv->pad_w = spec->pad_w;
     conv->flags = spec->flags;
-    conv->row = (conv->kernel * conv->kernel * conv->in + unit - 1) / unit * unit;
+    conv->y_stride = upsample || !spec->y_stride ? conv->out : spec->y_stride;
+    conv->row = (conv->kernel_h * conv->kernel_w * conv->in + unit - 1) / unit * unit;
     mar_status status = create_product(k, conv, spec, err);
     if (status != MAR_OK) {
         cuda_conv_free(k->device, conv);
@@ -106,8 +116,8 @@ void cuda_conv_spec(const kern_conv *conv, kern_conv_spec *spec)
     const int upsample = (conv->flags & KERN_UPSAMPLE) != 0;
     *spec = {};
     spec->out = upsample ? conv->out / 4 : conv->out, spec->in = conv->in;
-    spec->kernel_h = spec->kernel_w = upsample ? 3 : conv->kernel, spec->stride = 1,
-    spec->pad_h = spec->pad_w = spec->kernel_h / 2, spec->flags = conv->flags;
+    spec->kernel_h = upsample ? 3 : conv->kernel_h, spec->kernel_w = upsample ? 3 : conv->kernel_w;
+    spec->stride = conv->stride, spec->pad_h = conv->pad_h, spec->pad_w = conv->pad_w, spec->flags = conv->flags;
 }
 
 void cuda_conv_free(kern_device *d, kern_conv *conv)
@@ -123,22 +133,25 @@ void cuda_conv_free(kern_device *d, kern_conv *conv)
  * outside x. */
 typedef struct {
     int height, width; /* of an image of x */
-    int columns;       /* output pixels of a row */
-    int image;         /* output pixels of an image */
+    int stride, pad_h, pad_w;
+    int taps;              /* of the kernel */
+    cuda_divisor kernel_w; /* taps of a row of it */
+    cuda_divisor columns;  /* output pixels of a row */
+    cuda_divisor image;    /* output pixels of an image */
 } conv_pixels;
 
 /* How they are divided into equal bands. */
 typedef struct {
     conv_pixels of;
     int pixels; /* of all images */
-    int bands;  /* number of bands; 0 if a patch does not fit */
+    int bands;  /* number of bands; 0 if there are no pixels, or a patch does not fit */
     int band;   /* pixels of a band; the last band may have fewer */
 } conv_bands;
 
 /* Whether x itself is the product's operand. */
 static int is_product(const kern_conv *conv)
 {
-    return conv->kernel == 1 && conv->row == conv->in;
+    return conv->kernel_h * conv->kernel_w * conv->stride == 1 && conv->row == conv->in;
 }
 
 static conv_bands divide(const cuda_queue *c, const kern_conv *conv, int images, int height, int width)
@@ -147,9 +160,17 @@ static conv_bands divide(const cuda_queue *c, const kern_conv *conv, int images,
     conv_bands p = {};
     p.of.height = height;
     p.of.width = width;
-    p.of.columns = width + upsample;
-    p.of.image = (height + upsample) * p.of.columns;
-    p.pixels = images * p.of.image;
+    p.of.stride = conv->stride;
+    p.of.pad_h = conv->pad_h;
+    p.of.pad_w = conv->pad_w;
+    p.of.taps = conv->kernel_h * conv->kernel_w;
+    p.of.kernel_w = cuda_divide_by(conv->kernel_w);
+    const int columns = cuda_results(width, conv->pad_w, conv->kernel_w, conv->stride);
+    const int image = cuda_results(height, conv->pad_h, conv->kernel_h, conv->stride) * columns;
+    if (images <= 0 || image == 0) return p;
+    p.of.columns = cuda_divide_by(columns);
+    p.of.image = cuda_divide_by(image);
+    p.pixels = images * image;
     size_t pixel = (size_t)conv->row * c->device->base.act_size;
     if (upsample) pixel += (size_t)conv->out * sizeof(float);
     const int wave = c->device->multiprocessors * TILE / conv->out, fit = (int)(c->patches_bytes / pixel);
@@ -165,6 +186,7 @@ mar_status cuda_conv_plan(kern_queue *k, const kern_conv *conv, int images, int 
     mar_status status = is_product(conv) ? MAR_OK : cuda_patches(c, err);
     if (status != MAR_OK) return status;
     const conv_bands p = divide(c, conv, images, height, width);
+    if (p.pixels == 0) return MAR_OK;
     if (!p.bands)
         return err_set(err, MAR_EBACKEND, "convolution of %d channels: a patch has more than %zu bytes", conv->in,
                        c->patches_bytes);
@@ -179,20 +201,22 @@ mar_status cuda_conv_plan(kern_queue *k, const kern_conv *conv, int images, int 
  * to rows of `row` vectors. A warp takes a pixel. */
 template <typename V>
 __global__ static void __launch_bounds__(32 * WARPS)
-    gather(const V *x, conv_pixels p, int n, int kernel, int first, int count, int row, V *patches)
+    gather(const V *x, conv_pixels p, cuda_divisor n, int first, int count, int row, V *patches)
 {
-    const int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32, taps = kernel * kernel;
+    const int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32;
     if (i >= count) return;
-    const int image = (first + i) / p.image, pixel = (first + i) % p.image;
-    const int top = pixel / p.columns - kernel / 2, left = pixel % p.columns - kernel / 2;
-    x += (size_t)image * (size_t)p.height * (size_t)p.width * (size_t)n;
+    const int image = cuda_quotient(first + i, p.image), pixel = first + i - image * p.image.by;
+    const int line = cuda_quotient(pixel, p.columns), column = pixel - line * p.columns.by;
+    const int top = line * p.stride - p.pad_h, left = column * p.stride - p.pad_w;
+    x += (size_t)image * (size_t)p.height * (size_t)p.width * (size_t)n.by;
     V *to = patches + (size_t)i * (size_t)row;
 #pragma unroll 4
     for (int j = (int)threadIdx.x % 32; j < row; j += 32) {
-        const int tap = j / n, r = top + tap / kernel, s = left + tap % kernel;
+        const int tap = cuda_quotient(j, n), tap_row = cuda_quotient(tap, p.kernel_w);
+        const int r = top + tap_row, s = left + tap - tap_row * p.kernel_w.by;
         V v = {};
-        if (tap < taps && r >= 0 && r < p.height && s >= 0 && s < p.width)
-            v = x[((size_t)r * (size_t)p.width + (size_t)s) * (size_t)n + (size_t)(j - tap * n)];
+        if (tap < p.taps && (unsigned)r < (unsigned)p.height && (unsigned)s < (unsigned)p.width)
+            v = x[((size_t)r * (size_t)p.width + (size_t)s) * (size_t)n.by + (size_t)(j - tap * n.by)];
         to[j] = v;
     }
 }
@@ -207,8 +231,9 @@ __global__ static void __launch_bounds__(32 * WARPS)
 {
     const int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32;
     if (i >= count) return;
-    const int image = (first + i) / p.image, pixel = (first + i) % p.image;
-    const int row = pixel / p.columns, column = pixel % p.columns, height = 2 * p.height, width = 2 * p.width;
+    const int image = cuda_quotient(first + i, p.image), pixel = first + i - image * p.image.by;
+    const int row = cuda_quotient(pixel, p.columns), column = pixel - row * p.columns.by;
+    const int height = 2 * p.height, width = 2 * p.width;
     y += (size_t)image * (size_t)height * (size_t)width * (size_t)n;
     from += (size_t)i * 4 * (size_t)n;
     for (int parity = 0; parity < 4; parity++, from += n) {
@@ -223,8 +248,8 @@ template <typename V>
 static void launch_gather(cuda_queue *c, const kern_conv *conv, const act *x, conv_pixels p, int first, int count)
 {
     const int per_vector = (int)(sizeof(V) / c->device->base.act_size);
-    cuda_launch(c, gather<V>, cuda_blocks((size_t)count, WARPS), 32 * WARPS, 0, (const V *)x, p, conv->in / per_vector,
-                conv->kernel, first, count, conv->row / per_vector, (V *)c->patches);
+    cuda_launch(c, gather<V>, cuda_blocks((size_t)count, WARPS), 32 * WARPS, 0, (const V *)x, p,
+                cuda_divide_by(conv->in / per_vector), first, count, conv->row / per_vector, (V *)c->patches);
 }
 
 static void gather_band(cuda_queue *c, const kern_conv *conv, const act *x, conv_pixels p, int first, int count)
@@ -254,7 +279,7 @@ void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int images, i
     cuda_queue *c = cuda_of(k);
     const conv_bands p = divide(c, conv, images, height, width);
     const size_t y_size = conv->flags & KERN_OUT_F32 ? sizeof(float) : k->device->act_size;
-    if (images <= 0) return;
+    if (p.pixels == 0) return;
     if (!p.bands) {
         mar_err err = {};
         kern_fail(k, err_set(&err, MAR_EBACKEND, "convolution of %dx%d pixels without a plan", height, width), &err);
@@ -267,7 +292,7 @@ void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int images, i
     float *result = (float *)((char *)c->patches + (size_t)p.band * (size_t)conv->row * k->device->act_size);
     for (int first = 0; first < p.pixels && cuda_live(c); first += p.band) {
         const int count = p.pixels - first < p.band ? p.pixels - first : p.band;
-        void *to = (char *)y + (size_t)first * (size_t)conv->out * y_size;
+        void *to = (char *)y + (size_t)first * (size_t)conv->y_stride * y_size;
         gather_band(c, conv, x, p.of, first, count);
         if (conv->flags & KERN_UPSAMPLE) to = result;
         cuda_linear(k, conv->product, c->patches, count, to);

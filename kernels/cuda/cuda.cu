@@ -394,6 +394,10 @@ static kern_conv_ops make_conv_table(void)
     t.group_norm_plan = cuda_group_norm_plan;
     t.group_norm = cuda_group_norm;
     t.to_bytes = cuda_to_bytes;
+    t.pool = cuda_pool;
+    t.mean_pixels = cuda_mean_pixels;
+    t.take_channels = cuda_take_channels;
+    t.resize = cuda_resize;
     return t;
 }
 

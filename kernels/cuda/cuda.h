@@ -139,6 +139,13 @@ static inline unsigned cuda_blocks(size_t n, size_t per_block)
     return (unsigned)((n + per_block - 1) / per_block);
 }
 
+/* Places of a window along an axis of `size` pixels with `pad` more on either side; 0 if it does not fit. */
+static inline int cuda_results(int size, int pad, int window, int stride)
+{
+    const int room = size + 2 * pad - window;
+    return room < 0 ? 0 : room / stride + 1;
+}
+
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)
 /* The block's dynamic shared memory. */
 #ifdef MAR_CUDAHOST
@@ -181,6 +188,7 @@ mar_status cuda_capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), v
                         mar_err *err);
 
 /* linear.cu */
+/* The flags of a convolution's product may have KERN_RELU. */
 mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
 void cuda_linear_free(kern_device *d, kern_linear *l);
 mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_err *err);
@@ -256,6 +264,13 @@ void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int images, i
 mar_status cuda_group_norm_plan(kern_queue *k, int images, int pixels, int channels, mar_err *err);
 void cuda_group_norm(kern_queue *k, const float *x, int images, int pixels, int channels, int groups,
                      const float *weight, const float *bias, float eps, int silu, act *y);
+
+/* pool.cu */
+void cuda_pool(kern_queue *k, const kern_pool *p, const act *x, int images, int height, int width, int channels, act *y,
+               int y_stride);
+void cuda_mean_pixels(kern_queue *k, const act *x, int images, int pixels, int channels, float *y);
+void cuda_take_channels(kern_queue *k, const act *x, int rows, int stride, int channels, float *y);
+void cuda_resize(kern_queue *k, const uint8_t *rgb, int images, int height, int width, int side, act *y);
 
 /* pixels.cu */
 void cuda_to_bytes(kern_queue *k, const float *x, int images, int values, uint8_t *y, int *found);

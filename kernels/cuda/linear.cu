@@ -23,8 +23,13 @@ typedef struct {
     int y_f32; /* y is float, else act; so is bias */
     int bias;  /* there is one */
     int add;   /* y += */
-    int gelu;  /* in cuBLASLt's tanh form, less than 5e-4 from the exact one; not with f32 */
+    int then;  /* THEN_*: what follows the sum with its bias */
 } matmul_spec;
+enum {
+    THEN_NOTHING,
+    THEN_GELU, /* in cuBLASLt's tanh form, less than 5e-4 from the exact one; not with f32 */
+    THEN_RELU,
+};
 
 /* How to compute a product. It does not change once it is in the device's table, so all queues use it at once. */
 struct cuda_matmul {
@@ -80,8 +85,10 @@ static cublasStatus_t describe(const cuda_device *device, const matmul_spec *p, 
     const cudaDataType_t from = device->bf16 && !p->f32 ? CUDA_R_16BF : CUDA_R_32F;
     const cudaDataType_t to = device->bf16 && !p->y_f32 ? CUDA_R_16BF : CUDA_R_32F;
     const int32_t transposed = CUBLAS_OP_T;
-    const int32_t epilogue = p->gelu ? (p->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU)
-                                     : (p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT);
+    static const int32_t epilogues[][2] = {{CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS},
+                                           {CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS},
+                                           {CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS}};
+    const int32_t epilogue = epilogues[p->then][p->bias];
     /* cuBLAS counts columns first: our rows are its columns, and y^T = weight x^T. */
     const uint64_t rows = (uint64_t)p->rows, out = (uint64_t)p->out, in = (uint64_t)p->in;
     cublasStatus_t s = cublasLtMatmulDescInit(&d->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
@@ -510,7 +517,8 @@ static __global__ void matmul_kernel(matmul_spec p, const X *x, const X *weight,
     if (row >= p.rows || column >= p.out) return;
     Y *at = y + (size_t)row * p.y_stride + column;
     if (p.bias) sum += cuda_float(bias[column]);
-    if (p.gelu) sum = gelu(sum);
+    if (p.then == THEN_GELU) sum = gelu(sum);
+    if (p.then == THEN_RELU && sum < 0) sum = 0;
     cuda_store(at, p.add ? cuda_float(*at) + sum : sum);
 }
 
@@ -566,6 +574,8 @@ mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_
         return err_set(err, MAR_EARG, "a linear layer with f32 input needs f32 output");
     if ((spec->flags & KERN_OUT_ADD) && (spec->activation != KERN_LINEAR || !(spec->flags & KERN_OUT_F32)))
         return err_set(err, MAR_EARG, "a linear layer that adds to y needs f32 output and no activation");
+    if ((spec->flags & KERN_RELU) && (spec->activation != KERN_LINEAR || (spec->flags & KERN_OUT_ADD)))
+        return err_set(err, MAR_EARG, "a product with ReLU has no other activation, and is not added to y");
     kern_linear *l = (kern_linear *)calloc(1, sizeof *l);
     if (!l) return err_set(err, MAR_ENOMEM, "out of memory");
     l->out = spec->out;
@@ -606,7 +616,7 @@ static matmul_spec product(const kern_linear *l, int rows)
     p.y_f32 = l->y_f32;
     p.bias = l->bias != NULL;
     p.add = (l->flags & KERN_OUT_ADD) != 0;
-    p.gelu = l->fused;
+    p.then = l->fused ? THEN_GELU : l->flags & KERN_RELU ? THEN_RELU : THEN_NOTHING;
     return p;
 }
 

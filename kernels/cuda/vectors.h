@@ -10,7 +10,27 @@
 
 typedef __nv_bfloat16 bf16;
 
+/* Division by a number that a kernel is given, as a multiplication by its inverse: exact for 0 <= x < 2^31. GPUs have
+ * no instruction that divides integers. */
+typedef struct {
+    int by; /* 1 or more */
+    unsigned inverse, shift;
+} cuda_divisor;
+
+static inline cuda_divisor cuda_divide_by(int by)
+{
+    cuda_divisor d = {by, 0, 0};
+    while (1ull << d.shift < (unsigned)by) d.shift++;
+    d.inverse = (unsigned)((((1ull << d.shift) - (unsigned)by) << 32) / (unsigned)by + 1);
+    return d;
+}
+
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)
+
+static __device__ inline int cuda_quotient(int x, cuda_divisor d)
+{
+    return (int)((__umulhi((unsigned)x, d.inverse) + (unsigned)x) >> d.shift);
+}
 
 static __device__ inline float cuda_float(float x)
 {

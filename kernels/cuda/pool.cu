@@ -1,0 +1,207 @@
+/* What a convolutional network has beside its convolutions: pools, the mean over pixels, channels as floats, and the
+ * resize in front of it. A thread computes eight neighbouring channels of a pixel where the arrays permit 16-byte
+ * accesses, else one. Every sum is of one thread, or of some in a fixed order.
+ *
+ * Floors, in bf16: a pool reads 2 bytes an element of x and writes 2 an element of y; windows that overlap find their
+ * pixels in the L1 and L2 caches. mean_pixels reads 2 bytes an element of x. take_channels reads the 32-byte sectors
+ * that its channels lie in, and writes 4 bytes a channel. resize reads 3 bytes a pixel of rgb and writes 6 a pixel of
+ * y.
+ */
+#include "kernels/cuda/cuda.h"
+
+enum { THREADS = 256, WARPS = 8, WIDE = 8 /* elements of a vector */ };
+
+static int is_wide(int channels, int stride, const void *x, const void *y)
+{
+    return channels % WIDE == 0 && stride % WIDE == 0 && (uintptr_t)x % 16 == 0 && (uintptr_t)y % 16 == 0;
+}
+
+/* --- pools ------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int window, stride, pad;
+    int height, width;       /* of an image of x */
+    int results;             /* vectors of an image of y */
+    cuda_divisor columns, n; /* pixels of a row of y, vectors of a pixel */
+    int y_stride;            /* elements from one pixel of y to the next */
+} pool_shape;
+
+/* A thread has a vector of N channels, blockIdx.y is the image. A window has pixels inside x, because the padding is
+ * less than the window. A NaN among them is the result. */
+template <int N, int MEAN, typename T>
+static __global__ void __launch_bounds__(THREADS) pool_kernel(pool_shape p, const T *x, T *y)
+{
+    const int i = (int)blockIdx.x * THREADS + (int)threadIdx.x;
+    if (i >= p.results) return;
+    const int pixel = cuda_quotient(i, p.n), channel = (i - pixel * p.n.by) * N, channels = p.n.by * N;
+    const int row = cuda_quotient(pixel, p.columns), column = pixel - row * p.columns.by;
+    const int top = max(row * p.stride - p.pad, 0), bottom = min(row * p.stride - p.pad + p.window, p.height);
+    const int left = max(column * p.stride - p.pad, 0), right = min(column * p.stride - p.pad + p.window, p.width);
+    x += (size_t)blockIdx.y * (size_t)p.height * (size_t)p.width * (size_t)channels + (size_t)channel;
+    y += ((size_t)blockIdx.y * (size_t)(p.results / p.n.by) + (size_t)pixel) * (size_t)p.y_stride + (size_t)channel;
+    cuda_floats<N> sum;
+    for (int j = 0; j < N; j++) sum.v[j] = MEAN ? 0 : -INFINITY;
+    for (int r = top; r < bottom; r++) {
+        const T *from = x + ((size_t)r * (size_t)p.width + (size_t)left) * (size_t)channels;
+        for (int s = left; s < right; s++, from += channels) {
+            const cuda_floats<N> v = cuda_load<N>(from);
+            for (int j = 0; j < N; j++)
+                if (MEAN)
+                    sum.v[j] += v.v[j];
+                else
+                    sum.v[j] = v.v[j] > sum.v[j] || v.v[j] != v.v[j] ? v.v[j] : sum.v[j];
+        }
+    }
+    if (MEAN) {
+        const float count = (float)((bottom - top) * (right - left));
+        for (int j = 0; j < N; j++) sum.v[j] /= count;
+    }
+    cuda_store(y, sum);
+}
+
+template <typename T>
+static void launch_pool(cuda_queue *c, const kern_pool *p, int images, int height, int width, int channels, const T *x,
+                        T *y, int y_stride)
+{
+    const int wide = is_wide(channels, y_stride, x, y), n = wide ? channels / WIDE : channels;
+    const int rows = cuda_results(height, p->pad, p->window, p->stride);
+    const int columns = cuda_results(width, p->pad, p->window, p->stride);
+    if (rows == 0 || columns == 0) return;
+    const pool_shape s = {
+        p->window,         p->stride, p->pad, height, width, rows * columns * n, cuda_divide_by(columns),
+        cuda_divide_by(n), y_stride};
+    const dim3 grid(cuda_blocks((size_t)s.results, THREADS), (unsigned)images);
+    if (p->kind == KERN_POOL_MEAN)
+        cuda_launch(c, wide ? pool_kernel<WIDE, 1, T> : pool_kernel<1, 1, T>, grid, THREADS, 0, s, x, y);
+    else
+        cuda_launch(c, wide ? pool_kernel<WIDE, 0, T> : pool_kernel<1, 0, T>, grid, THREADS, 0, s, x, y);
+}
+
+void cuda_pool(kern_queue *k, const kern_pool *p, const act *x, int images, int height, int width, int channels, act *y,
+               int y_stride)
+{
+    cuda_queue *c = cuda_of(k);
+    if (images <= 0 || channels <= 0) return;
+    if (c->device->bf16)
+        launch_pool(c, p, images, height, width, channels, (const bf16 *)x, (bf16 *)y, y_stride);
+    else
+        launch_pool(c, p, images, height, width, channels, (const float *)x, (float *)y, y_stride);
+}
+
+/* --- the mean over pixels ---------------------------------------------------------------------------------- */
+
+/* A block takes 32 vectors of N channels, one a lane; each of its warps adds up every WARPS'th pixel. blockIdx.y is the
+ * image. n: vectors of a pixel. */
+template <int N, typename T>
+static __global__ void __launch_bounds__(32 * WARPS) mean_kernel(const T *x, int pixels, int n, float *y)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, at = (int)blockIdx.x * 32 + lane;
+    const size_t channels = (size_t)n * N;
+    cuda_floats<N> *parts = (cuda_floats<N> *)cuda_shared(); /* [WARPS][32] */
+    cuda_floats<N> sum = {};
+    x += (size_t)blockIdx.y * (size_t)pixels * channels + (size_t)at * N;
+    if (at < n)
+#pragma unroll 4
+        for (int i = warp; i < pixels; i += WARPS) {
+            const cuda_floats<N> v = cuda_load<N>(x + (size_t)i * channels);
+            for (int j = 0; j < N; j++) sum.v[j] += v.v[j];
+        }
+    parts[warp * 32 + lane] = sum;
+    __syncthreads();
+    if (warp > 0 || at >= n) return;
+    for (int w = 1; w < WARPS; w++)
+        for (int j = 0; j < N; j++) sum.v[j] += parts[w * 32 + lane].v[j];
+    for (int j = 0; j < N; j++) sum.v[j] /= (float)pixels;
+    cuda_store(y + (size_t)blockIdx.y * channels + (size_t)at * N, sum);
+}
+
+template <typename T> static void launch_mean(cuda_queue *c, const T *x, int images, int pixels, int channels, float *y)
+{
+    const int wide = is_wide(channels, channels, x, y), n = wide ? channels / WIDE : channels;
+    const dim3 grid(cuda_blocks((size_t)n, 32), (unsigned)images);
+    cuda_launch(c, wide ? mean_kernel<WIDE, T> : mean_kernel<1, T>, grid, 32 * WARPS,
+                32 * WARPS * (wide ? sizeof(cuda_floats<WIDE>) : sizeof(cuda_floats<1>)), x, pixels, n, y);
+}
+
+void cuda_mean_pixels(kern_queue *k, const act *x, int images, int pixels, int channels, float *y)
+{
+    cuda_queue *c = cuda_of(k);
+    if (images <= 0 || channels <= 0) return;
+    if (c->device->bf16)
+        launch_mean(c, (const bf16 *)x, images, pixels, channels, y);
+    else
+        launch_mean(c, (const float *)x, images, pixels, channels, y);
+}
+
+/* --- channels as floats ------------------------------------------------------------------------------------ */
+
+/* A thread has an element of y; `n` is their number. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    take_kernel(const T *x, size_t n, int stride, cuda_divisor channels, float *y)
+{
+    const size_t first = (size_t)blockIdx.x * THREADS, i = first + threadIdx.x;
+    if (i >= n) return;
+    const size_t row = first / (size_t)channels.by; /* of the block's first element, once for all of them */
+    const int from = (int)(first - row * (size_t)channels.by) + (int)threadIdx.x,
+              further = cuda_quotient(from, channels);
+    y[i] = cuda_float(x[(row + (size_t)further) * (size_t)stride + (size_t)(from - further * channels.by)]);
+}
+
+void cuda_take_channels(kern_queue *k, const act *x, int rows, int stride, int channels, float *y)
+{
+    cuda_queue *c = cuda_of(k);
+    if (rows <= 0 || channels <= 0) return;
+    const size_t n = (size_t)rows * (size_t)channels;
+    const cuda_divisor by = cuda_divide_by(channels);
+    if (c->device->bf16)
+        cuda_launch(c, take_kernel<bf16>, cuda_blocks(n, THREADS), THREADS, 0, (const bf16 *)x, n, stride, by, y);
+    else
+        cuda_launch(c, take_kernel<float>, cuda_blocks(n, THREADS), THREADS, 0, (const float *)x, n, stride, by, y);
+}
+
+/* --- resize ------------------------------------------------------------------------------------------------ */
+
+/* Where a row or column of the result lies among `size` of them: between `low` and `high`. */
+typedef struct {
+    int low, high;
+    float part; /* of high */
+} resize_place;
+
+/* The product is rounded before its fraction is taken, as TensorFlow and the CPU do. */
+static __device__ inline resize_place place_of(int at, float scale, int size)
+{
+    const float place = __fmul_rn((float)at, scale);
+    const int low = min((int)place, size - 1);
+    return {low, min(low + 1, size - 1), place - (float)low};
+}
+
+/* A thread has a value of the result, blockIdx.y is the image. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    resize_kernel(const uint8_t *rgb, int height, int width, float scale_y, float scale_x, cuda_divisor side, T *y)
+{
+    const int i = (int)blockIdx.x * THREADS + (int)threadIdx.x, values = 3 * side.by * side.by;
+    if (i >= values) return;
+    const int pixel = i / 3, channel = i - 3 * pixel, row = cuda_quotient(pixel, side);
+    const resize_place v = place_of(row, scale_y, height), h = place_of(pixel - row * side.by, scale_x, width);
+    const uint8_t *image = rgb + (size_t)blockIdx.y * 3 * (size_t)height * (size_t)width + channel;
+    const uint8_t *low = image + (size_t)v.low * 3 * (size_t)width, *high = image + (size_t)v.high * 3 * (size_t)width;
+    const float a = low[3 * h.low], b = low[3 * h.high], c = high[3 * h.low], d = high[3 * h.high];
+    const float above = a + (b - a) * h.part, below = c + (d - c) * h.part;
+    cuda_store(y + (size_t)blockIdx.y * (size_t)values + (size_t)i,
+               (above + (below - above) * v.part - 128.0f) / 128.0f);
+}
+
+void cuda_resize(kern_queue *k, const uint8_t *rgb, int images, int height, int width, int side, act *y)
+{
+    cuda_queue *c = cuda_of(k);
+    if (images <= 0 || side <= 0) return;
+    const float scale_y = (float)height / (float)side, scale_x = (float)width / (float)side;
+    const dim3 grid(cuda_blocks(3 * (size_t)side * (size_t)side, THREADS), (unsigned)images);
+    const cuda_divisor by = cuda_divide_by(side);
+    if (c->device->bf16)
+        cuda_launch(c, resize_kernel<bf16>, grid, THREADS, 0, rgb, height, width, scale_y, scale_x, by, (bf16 *)y);
+    else
+        cuda_launch(c, resize_kernel<float>, grid, THREADS, 0, rgb, height, width, scale_y, scale_x, by, (float *)y);
+}

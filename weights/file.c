@@ -1,21 +1,17 @@
 /* Opening a checkpoint: the reader of its format fills the table of tensors. */
 #include "weights/reader.h"
+#include "weights/start.h"
 #include "weights/table.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Shows how the file begins: the usual reason is a web page or a Git LFS pointer in place of a checkpoint. */
 static mar_status refuse_unknown(const wt_file *f, mar_err *err)
 {
     char start[sizeof f->start + 1];
-    for (size_t i = 0; i < f->n_start; i++)
-        start[i] = (char)(f->start[i] < 0x80 && isprint(f->start[i]) ? f->start[i] : '.');
-    start[f->n_start] = 0;
     return err_set(err, MAR_EFORMAT,
                    "%s: %llu bytes that begin with \"%s\", expected safetensors or a PyTorch zip file", f->path,
-                   (unsigned long long)f->source.size, start);
+                   (unsigned long long)f->source.size, wt_start_text(f->start, f->n_start, start));
 }
 
 static mar_status read_any(wt_file *f, mar_err *err)

@@ -22,8 +22,9 @@ typedef struct {
 
 typedef struct npz npz;
 
-/* Opens a .npz or .npy, recognised by content, and reads the headers of its arrays. Big-endian data, other types and
- * objects (pickles) are refused when they are asked for, not here. On failure *out is NULL and `why`, char
+/* Opens a .npz or .npy, recognised by content, and reads the headers of its arrays, which are the entries of the zip
+ * whose names end with .npy. Headers must agree with the sizes in the file. Big-endian data, other types and objects
+ * (pickles) are refused when they are asked for, not here. On failure *out is NULL and `why`, char
  * [NPZ_WHY_MAX], has one line that names the path: MAR_EIO, MAR_EFORMAT, MAR_ENOMEM. */
 MAR_API mar_status npz_open(const char *path, npz **out, char *why);
 /* The same of a file in memory, which must stay valid; `label` stands for its path. */
@@ -35,17 +36,20 @@ MAR_API const npz_array *npz_find(const npz *z, const char *name); /* NULL: none
 /* Why npz_find has found nothing of that name: there is none (which ones there are), or what is in the way. */
 MAR_API void npz_explain(const npz *z, const char *name, char *why);
 
-/* dst double [count], any number type. MAR_EIO, MAR_EFORMAT (deflated data are damaged, or CRC-32 differs). */
+/* dst double [count], any number type. MAR_EIO, MAR_ENOMEM, MAR_EFORMAT (deflated data are damaged, or CRC-32 differs).
+ */
 MAR_API mar_status npz_read_f64(npz *z, const npz_array *a, double *dst, char *why);
 MAR_API mar_status npz_read_f32(npz *z, const npz_array *a, float *dst, char *why);
 
 /* Reads a uint8 array in C order from its beginning, piece by piece: memory stays small however large it is. One stream
- * of a file at a time. npz_stream_read fails with MAR_EFORMAT at the end of damaged data. */
+ * of a file at a time. npz_stream_begin fails with MAR_EFORMAT for another type or order. npz_stream_read fails with it
+ * where damage shows, which for a wrong CRC-32 is the last byte; after a failure the stream must be begun again. */
 MAR_API mar_status npz_stream_begin(npz *z, const npz_array *a, char *why);
 MAR_API mar_status npz_stream_read(npz *z, size_t n, uint8_t *dst, char *why);
 
 /* Writing: arrays are added one after another, deflated or stored, and the file is there, whole, after commit. ZIP64 if
- * it is needed. `data` is in C order. The writer is closed by commit and by discard. */
+ * it is needed. `data` is in C order. After a failed addition the writer can only be discarded. MAR_EIO, MAR_ENOMEM,
+ * MAR_EARG (a name twice, a shape that no array has). Commit and discard close the writer. */
 typedef struct npz_writer npz_writer;
 MAR_API mar_status npz_writer_open(const char *path, int deflated, npz_writer **out, char *why);
 MAR_API mar_status npz_writer_add(npz_writer *w, const char *name, npz_dtype dtype, int rank, const int64_t *shape,
@@ -56,7 +60,7 @@ MAR_API void npz_writer_discard(npz_writer *w); /* NULL is fine */
 /* A stored npz with one uint8 array `arr_0` [n][item bytes...] whose items are written in any order, by any number of
  * processes: npz_slots_layout says where item p begins and how the file begins; the caller writes items with pwrite and
  * keeps each one's CRC-32; npz_slots_finish writes headers and directory with the CRC-32 of the whole, combined from
- * crc [n]. Nothing of the items is read again. */
+ * crc [n], and fsyncs. Nothing of the items is read again. Finishing a finished file again is fine. */
 typedef struct {
     int64_t n;        /* items */
     int64_t shape[3]; /* of an item: height, width, 3 */

@@ -108,6 +108,7 @@ static int read_entry(const uint8_t **at, const uint8_t *end, zip_entry *entry)
                          .name_length = name,
                          .flags = wt_le16(p + 8),
                          .method = wt_le16(p + 10),
+                         .crc = wt_le32(p + 16),
                          .packed = wt_le32(p + 20),
                          .size = wt_le32(p + 24),
                          .header = wt_le32(p + 42)};
@@ -169,16 +170,16 @@ const zip_entry *zip_find(const zip_directory *zip, const char *name, size_t nam
     return bsearch(&key, zip->entries, zip->count, sizeof key, compare_names);
 }
 
-mar_status zip_contents(const zip_directory *zip, const zip_entry *entry, uint64_t *offset, mar_err *err)
+int zip_is_encrypted(const zip_entry *entry)
+{
+    return entry->flags & FLAG_ENCRYPTED;
+}
+
+mar_status zip_locate(const zip_directory *zip, const zip_entry *entry, uint64_t *offset, mar_err *err)
 {
     const file_source *s = zip->source;
     const int length = (int)entry->name_length;
     uint8_t p[LOCAL_SIZE] = {0};
-    if (entry->flags & FLAG_ENCRYPTED)
-        return err_set(err, MAR_EFORMAT, "%s: \"%.*s\" is encrypted", s->path, length, entry->name);
-    if (entry->method != 0 || entry->packed != entry->size)
-        return err_set(err, MAR_EFORMAT, "%s: \"%.*s\" is compressed, expected a file as torch.save writes it (stored)",
-                       s->path, length, entry->name);
     mar_status status = MAR_OK;
     if (entry->header <= s->size && s->size - entry->header >= LOCAL_SIZE)
         status = file_source_read(s, entry->header, sizeof p, p, err);
@@ -187,9 +188,21 @@ mar_status zip_contents(const zip_directory *zip, const zip_entry *entry, uint64
         return err_set(err, MAR_EFORMAT, "%s: \"%.*s\" has no zip header at byte %llu", s->path, length, entry->name,
                        (unsigned long long)entry->header);
     uint64_t skip = LOCAL_SIZE + (uint64_t)wt_le16(p + 26) + wt_le16(p + 28), room = s->size - entry->header;
-    if (skip > room || entry->size > room - skip)
+    if (skip > room || entry->packed > room - skip)
         return err_set(err, MAR_EFORMAT, "%s: the %llu bytes of \"%.*s\" reach past the end of the file", s->path,
-                       (unsigned long long)entry->size, length, entry->name);
+                       (unsigned long long)entry->packed, length, entry->name);
     *offset = entry->header + skip;
     return MAR_OK;
+}
+
+mar_status zip_contents(const zip_directory *zip, const zip_entry *entry, uint64_t *offset, mar_err *err)
+{
+    const char *path = zip->source->path;
+    const int length = (int)entry->name_length;
+    if (zip_is_encrypted(entry))
+        return err_set(err, MAR_EFORMAT, "%s: \"%.*s\" is encrypted", path, length, entry->name);
+    if (entry->method != ZIP_STORED || entry->packed != entry->size)
+        return err_set(err, MAR_EFORMAT, "%s: \"%.*s\" is compressed, expected a file as torch.save writes it (stored)",
+                       path, length, entry->name);
+    return zip_locate(zip, entry, offset, err);
 }

@@ -1,5 +1,5 @@
-/* The directory of a zip file, ZIP64 included. It reads what PyTorch writes: entries stored uncompressed, in one part.
- */
+/* The directory of a zip file, ZIP64 included. It reads what PyTorch and NumPy write: files in one part, entries stored
+ * or deflated. */
 #ifndef WEIGHTS_ZIP_H
 #define WEIGHTS_ZIP_H
 
@@ -14,8 +14,12 @@ typedef struct {
     uint64_t header; /* offset of the local header */
     uint64_t size;   /* bytes of the contents */
     uint64_t packed; /* bytes as stored in the file */
-    uint16_t method, flags;
+    uint32_t crc;    /* CRC-32 of the contents; PyTorch's may be wrong */
+    uint16_t method; /* how they are stored: zip_method */
+    uint16_t flags;
 } zip_entry;
+
+typedef enum { ZIP_STORED = 0, ZIP_DEFLATED = 8 } zip_method;
 
 typedef struct {
     const file_source *source;
@@ -30,8 +34,10 @@ mar_status zip_open(const file_source *source, zip_directory *out, mar_err *err)
 void zip_close(zip_directory *zip);
 
 const zip_entry *zip_find(const zip_directory *zip, const char *name, size_t name_length); /* NULL if absent */
-/* *offset = where the entry's bytes, entry->size of them, begin in the file. MAR_EFORMAT for compressed and encrypted
- * entries. */
+/* *offset = where the entry's bytes, entry->packed of them, begin in the file, however they are stored. */
+mar_status zip_locate(const zip_directory *zip, const zip_entry *entry, uint64_t *offset, mar_err *err);
+/* The same of an entry that is neither compressed nor encrypted; MAR_EFORMAT for others. */
 mar_status zip_contents(const zip_directory *zip, const zip_entry *entry, uint64_t *offset, mar_err *err);
+int zip_is_encrypted(const zip_entry *entry);
 
 #endif

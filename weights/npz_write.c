@@ -1,0 +1,400 @@
+/* Writing .npz files, byte for byte as numpy.savez and numpy.savez_compressed do (but for what zlib's version makes of
+ * deflated data): local headers with ZIP64 sizes, which are filled in when they are known, and a directory with ZIP64
+ * records only for what has 2 GB or more. */
+#include "weights/npz.h"
+
+#include "base/file.h"
+#include "weights/npy.h"
+#include "weights/zip.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+enum { NAME_MAX_LENGTH = 255, LOCAL_SIZE = 30, LOCAL_EXTRA = 20, CHUNK = 1 << 16 };
+
+/* Python's zipfile writes sizes and offsets above this as ZIP64, though they fit 32 bits: old readers have signed ones.
+ */
+static const uint64_t zip64_limit = INT32_MAX;
+
+/* An entry as the headers tell of it. */
+typedef struct {
+    char name[NAME_MAX_LENGTH + sizeof ".npy"];
+    int deflated;
+    uint32_t crc;
+    uint64_t size, packed, offset; /* offset: of the local header */
+} entry;
+
+/* --- headers ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    uint8_t *data; /* large enough */
+    size_t size;
+} buffer;
+
+static void put(buffer *b, uint64_t value, int width)
+{
+    for (int i = 0; i < width; i++) b->data[b->size++] = (uint8_t)(value >> 8 * i);
+}
+
+static void put_bytes(buffer *b, const void *data, size_t n)
+{
+    memcpy(b->data + b->size, data, n);
+    b->size += n;
+}
+
+/* Version needed, flags (2048: the name is UTF-8), method, time and date (1 January 1980), CRC-32: 16 bytes, which
+ * local header and directory share. */
+static void put_common(buffer *b, const entry *e, int version)
+{
+    int flags = 0;
+    for (const char *c = e->name; *c; c++)
+        if ((unsigned char)*c >= 0x80) flags = 2048;
+    put(b, (uint64_t)version, 2);
+    put(b, (uint64_t)flags, 2);
+    put(b, e->deflated ? ZIP_DEFLATED : ZIP_STORED, 2);
+    put(b, 0, 2);
+    put(b, 1 << 5 | 1, 2);
+    put(b, e->crc, 4);
+}
+
+enum { LOCAL_MAX = LOCAL_SIZE + sizeof((entry *)0)->name + LOCAL_EXTRA };
+
+/* Returns the header's size. */
+static size_t make_local(const entry *e, uint8_t data[LOCAL_MAX])
+{
+    buffer b = {.data = data};
+    put(&b, 0x04034b50, 4);
+    put_common(&b, e, 45);
+    put(&b, UINT32_MAX, 4);
+    put(&b, UINT32_MAX, 4);
+    put(&b, strlen(e->name), 2);
+    put(&b, LOCAL_EXTRA, 2);
+    put_bytes(&b, e->name, strlen(e->name));
+    put(&b, 1, 2);
+    put(&b, 16, 2);
+    put(&b, e->size, 8);
+    put(&b, e->packed, 8);
+    return b.size;
+}
+
+enum { DIRECTORY_MAX = 46 + sizeof((entry *)0)->name + 28, END_MAX = 22 + 20 + 56 };
+
+static void put_directory(buffer *b, const entry *e)
+{
+    const int big = e->size > zip64_limit || e->packed > zip64_limit, far = e->offset > zip64_limit;
+    put(b, 0x02014b50, 4);
+    put(b, 45 | 3 << 8, 2); /* made by version 4.5 on Unix */
+    put_common(b, e, 45);
+    put(b, big ? UINT32_MAX : e->packed, 4);
+    put(b, big ? UINT32_MAX : e->size, 4);
+    put(b, strlen(e->name), 2);
+    put(b, big || far ? 4 + 16 * (uint64_t)big + 8 * (uint64_t)far : 0, 2);
+    put(b, 0, 2 + 2 + 2);   /* comment, disk, kind */
+    put(b, 0600u << 16, 4); /* file mode, as zipfile has it */
+    put(b, far ? UINT32_MAX : e->offset, 4);
+    put_bytes(b, e->name, strlen(e->name));
+    if (!big && !far) return;
+    put(b, 1, 2);
+    put(b, 16 * (uint64_t)big + 8 * (uint64_t)far, 2);
+    if (big) put(b, e->size, 8);
+    if (big) put(b, e->packed, 8);
+    if (far) put(b, e->offset, 8);
+}
+
+/* The end of a file whose directory is of `size` bytes at `offset`. */
+static void put_end(buffer *b, uint64_t count, uint64_t size, uint64_t offset)
+{
+    const int zip64 = count > UINT16_MAX || size > zip64_limit || offset > zip64_limit;
+    if (zip64) {
+        put(b, 0x06064b50, 4);
+        put(b, 44, 8);
+        put(b, 45, 2);
+        put(b, 45, 2);
+        put(b, 0, 4 + 4);
+        put(b, count, 8);
+        put(b, count, 8);
+        put(b, size, 8);
+        put(b, offset, 8);
+        put(b, 0x07064b50, 4);
+        put(b, 0, 4);
+        put(b, offset + size, 8);
+        put(b, 1, 4);
+    }
+    put(b, 0x06054b50, 4);
+    put(b, 0, 4);
+    put(b, zip64 && count > UINT16_MAX ? UINT16_MAX : count, 2);
+    put(b, zip64 && count > UINT16_MAX ? UINT16_MAX : count, 2);
+    put(b, zip64 && size > UINT32_MAX ? UINT32_MAX : size, 4);
+    put(b, zip64 && offset > UINT32_MAX ? UINT32_MAX : offset, 4);
+    put(b, 0, 2);
+}
+
+/* --- the writer --------------------------------------------------------------------------------------------------- */
+
+struct npz_writer {
+    file_writer file;
+    char *path;
+    entry *entries; /* [count] of [capacity] */
+    size_t count, capacity;
+    int deflated;
+    uint64_t at;        /* bytes written */
+    uint8_t out[CHUNK]; /* what deflate makes */
+};
+
+mar_status npz_writer_open(const char *path, int deflated, npz_writer **out, char *why)
+{
+    mar_err err = {0};
+    npz_writer *w = calloc(1, sizeof *w);
+    *out = NULL;
+    if (w) w->path = strdup(path);
+    if (!w || !w->path) {
+        free(w);
+        return npz_tell(err_set(&err, MAR_ENOMEM, "%s: out of memory", path), &err, why);
+    }
+    w->deflated = deflated;
+    const mar_status status = file_writer_open(path, &w->file, &err);
+    if (status != MAR_OK)
+        npz_writer_discard(w);
+    else
+        *out = w;
+    return npz_tell(status, &err, why);
+}
+
+/* Appends to the file; fails if that or an earlier writing failed. */
+static mar_status append(npz_writer *w, const void *data, size_t n, mar_err *err)
+{
+    errno = 0;
+    if (n > 0) fwrite(data, 1, n, w->file.stream);
+    if (ferror(w->file.stream))
+        return err_set(err, MAR_EIO, "%s: cannot write: %s", w->path, strerror(errno ? errno : EIO));
+    w->at += n;
+    return MAR_OK;
+}
+
+/* data[n] through deflate; with Z_FINISH to its end. */
+static mar_status append_deflated(npz_writer *w, z_stream *z, const void *data, size_t n, int flush, mar_err *err)
+{
+    const uint8_t *from = data;
+    mar_status status = MAR_OK;
+    int result = Z_OK;
+    do {
+        const uInt piece = n < INT_MAX ? (uInt)n : INT_MAX;
+        z->next_in = (Bytef *)(uintptr_t)from; /* only read */
+        z->avail_in = piece;
+        do {
+            z->next_out = w->out;
+            z->avail_out = CHUNK;
+            result = deflate(z, n > piece ? Z_NO_FLUSH : flush); /* Z_BUF_ERROR: there was nothing more to do */
+            status = append(w, w->out, CHUNK - z->avail_out, err);
+        } while (status == MAR_OK && z->avail_out == 0);
+        from += piece;
+        n -= piece;
+    } while (n > 0 && status == MAR_OK);
+    if (status == MAR_OK && flush == Z_FINISH && result != Z_STREAM_END)
+        return err_set(err, MAR_EIO, "%s: zlib cannot compress: error %d", w->path, result);
+    return status;
+}
+
+/* The array's header and data, as the writer stores them. */
+static mar_status append_contents(npz_writer *w, const uint8_t *header, size_t header_size, const void *data, size_t n,
+                                  mar_err *err)
+{
+    mar_status status;
+    if (!w->deflated) {
+        status = append(w, header, header_size, err);
+        return status == MAR_OK ? append(w, data, n, err) : status;
+    }
+    z_stream z = {0};
+    if (deflateInit2(&z, Z_DEFAULT_COMPRESSION, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK)
+        return err_set(err, MAR_ENOMEM, "%s: out of memory for compressing", w->path);
+    status = append_deflated(w, &z, header, header_size, Z_NO_FLUSH, err);
+    if (status == MAR_OK) status = append_deflated(w, &z, data, n, Z_FINISH, err);
+    deflateEnd(&z);
+    return status;
+}
+
+/* Writes the entry's local header again, with what is known now. */
+static mar_status rewrite_local(npz_writer *w, const entry *e, mar_err *err)
+{
+    uint8_t local[LOCAL_MAX];
+    const size_t n = make_local(e, local);
+    if (fseeko(w->file.stream, (off_t)e->offset, SEEK_SET) != 0 || fwrite(local, 1, n, w->file.stream) != n ||
+        fseeko(w->file.stream, (off_t)w->at, SEEK_SET) != 0)
+        return err_set(err, MAR_EIO, "%s: cannot write: %s", w->path, strerror(errno));
+    return MAR_OK;
+}
+
+/* Checks name and shape; *n = bytes of the data. */
+static mar_status check_array(const npz_writer *w, const char *name, npz_dtype dtype, int rank, const int64_t *shape,
+                              uint64_t *n, mar_err *err)
+{
+    int valid = rank >= 0 && rank <= NPZ_RANK_MAX && *name && strlen(name) <= NAME_MAX_LENGTH;
+    *n = npy_item_size(dtype);
+    for (int i = 0; i < rank && valid; i++)
+        valid = shape[i] >= 0 && !__builtin_mul_overflow(*n, (uint64_t)shape[i], n) && *n <= INT64_MAX;
+    if (!valid)
+        return err_set(err, MAR_EARG, "%s: cannot write an array \"%s\" of rank %d: its name or shape is not valid",
+                       w->path, name, rank);
+    for (size_t i = 0; i < w->count; i++)
+        if (strncmp(w->entries[i].name, name, strlen(name)) == 0 &&
+            strcmp(w->entries[i].name + strlen(name), ".npy") == 0)
+            return err_set(err, MAR_EARG, "%s: the array \"%s\" is written twice", w->path, name);
+    return MAR_OK;
+}
+
+static entry *add_entry(npz_writer *w)
+{
+    if (w->count == w->capacity) {
+        const size_t capacity = 2 * w->capacity + 8;
+        entry *grown = realloc(w->entries, capacity * sizeof *grown);
+        if (!grown) return NULL;
+        w->entries = grown;
+        w->capacity = capacity;
+    }
+    w->entries[w->count] = (entry){.offset = w->at, .deflated = w->deflated};
+    return &w->entries[w->count++];
+}
+
+static mar_status write_array(npz_writer *w, const char *name, npz_dtype dtype, int rank, const int64_t *shape,
+                              const void *data, mar_err *err)
+{
+    uint8_t header[NPY_WRITTEN_MAX], local[LOCAL_MAX];
+    uint64_t n;
+    mar_status status = check_array(w, name, dtype, rank, shape, &n, err);
+    if (status != MAR_OK) return status;
+    entry *e = add_entry(w);
+    if (!e) return err_set(err, MAR_ENOMEM, "%s: out of memory", w->path);
+    strcpy(stpcpy(e->name, name), ".npy");
+    const size_t header_size = npy_write(dtype, rank, shape, header);
+    status = append(w, local, make_local(e, local), err);
+    const uint64_t begin = w->at;
+    if (status == MAR_OK) status = append_contents(w, header, header_size, data, n, err);
+    if (status != MAR_OK) return status;
+    e->size = header_size + n;
+    e->packed = w->at - begin;
+    e->crc = (uint32_t)crc32_z(crc32_z(0, header, header_size), data ? data : header, n);
+    return rewrite_local(w, e, err);
+}
+
+mar_status npz_writer_add(npz_writer *w, const char *name, npz_dtype dtype, int rank, const int64_t *shape,
+                          const void *data, char *why)
+{
+    mar_err err = {0};
+    return npz_tell(write_array(w, name, dtype, rank, shape, data, &err), &err, why);
+}
+
+static mar_status write_directory(npz_writer *w, mar_err *err)
+{
+    buffer b = {.data = malloc(w->count * DIRECTORY_MAX + END_MAX)};
+    if (!b.data) return err_set(err, MAR_ENOMEM, "%s: out of memory for its directory", w->path);
+    for (size_t i = 0; i < w->count; i++) put_directory(&b, &w->entries[i]);
+    put_end(&b, w->count, b.size, w->at);
+    const mar_status status = append(w, b.data, b.size, err);
+    free(b.data);
+    return status;
+}
+
+mar_status npz_writer_commit(npz_writer *w, char *why)
+{
+    mar_err err = {0};
+    mar_status status = write_directory(w, &err);
+    if (status == MAR_OK) status = file_writer_commit(&w->file, &err);
+    npz_writer_discard(w);
+    return npz_tell(status, &err, why);
+}
+
+void npz_writer_discard(npz_writer *w)
+{
+    if (!w) return;
+    if (w->file.stream) file_writer_discard(&w->file);
+    free(w->entries);
+    free(w->path);
+    free(w);
+}
+
+/* --- slots -------------------------------------------------------------------------------------------------------- */
+
+/* Everything of the file but the items: the local header and the array's, and the directory. Returns what the first two
+ * have together. */
+static size_t slots_frame(const npz_slots *s, uint32_t crc, uint8_t *begin, buffer *end)
+{
+    const int64_t shape[4] = {s->n, s->shape[0], s->shape[1], s->shape[2]};
+    uint8_t header[NPY_WRITTEN_MAX];
+    const size_t n = npy_write(NPZ_U8, 4, shape, header);
+    const uint64_t size = n + (uint64_t)s->n * s->item;
+    const entry e = {.name = "arr_0.npy", .crc = crc, .size = size, .packed = size};
+    const size_t local = make_local(&e, begin);
+    memcpy(begin + local, header, n);
+    put_directory(end, &e);
+    put_end(end, 1, end->size, local + size);
+    return local + n;
+}
+
+enum { BEGIN_MAX = LOCAL_MAX + NPY_WRITTEN_MAX };
+
+void npz_slots_layout(int64_t n, const int64_t shape[3], npz_slots *out)
+{
+    uint8_t begin[BEGIN_MAX], directory[DIRECTORY_MAX + END_MAX];
+    buffer end = {.data = directory};
+    *out = (npz_slots){.n = n,
+                       .shape = {shape[0], shape[1], shape[2]},
+                       .item = (uint64_t)shape[0] * (uint64_t)shape[1] * (uint64_t)shape[2]};
+    out->first = slots_frame(out, 0, begin, &end);
+    out->size = out->first + (uint64_t)n * out->item + end.size;
+}
+
+uint32_t npz_crc(const void *data, size_t n)
+{
+    return (uint32_t)crc32_z(0, data, n);
+}
+
+static mar_status write_at(int fd, const char *path, const uint8_t *data, size_t n, uint64_t offset, mar_err *err)
+{
+    while (n > 0) {
+        const ssize_t put_now = pwrite(fd, data, n, (off_t)offset);
+        if (put_now < 0 && errno == EINTR) continue;
+        if (put_now <= 0) return err_set(err, MAR_EIO, "%s: cannot write: %s", path, strerror(errno));
+        data += put_now;
+        offset += (uint64_t)put_now;
+        n -= (size_t)put_now;
+    }
+    return MAR_OK;
+}
+
+/* CRC-32 of the array's header, which lies behind the local header of `local` bytes, and all items. */
+static uint32_t slots_crc(const npz_slots *s, const uint32_t *crc, const uint8_t *begin)
+{
+    const size_t local = LOCAL_SIZE + strlen("arr_0.npy") + LOCAL_EXTRA;
+    const z_off_t item = (z_off_t)s->item;
+    uLong all = crc32_z(0, begin + local, s->first - local);
+    for (int64_t i = 0; i < s->n; i++) all = crc32_combine(all, crc[i], item);
+    return (uint32_t)all;
+}
+
+mar_status npz_slots_finish(int fd, const char *path, const npz_slots *s, const uint32_t *crc, char *why)
+{
+    mar_err err = {0};
+    mar_status status = MAR_OK;
+    struct stat st;
+    uint8_t begin[BEGIN_MAX], directory[2 * (DIRECTORY_MAX + END_MAX)];
+    buffer end = {.data = directory};
+    const uint64_t items_end = s->first + (uint64_t)s->n * s->item;
+    slots_frame(s, 0, begin, &end);
+    end.size = 0;
+    slots_frame(s, slots_crc(s, crc, begin), begin, &end);
+    if (fstat(fd, &st) != 0)
+        status = err_set(&err, MAR_EIO, "%s: cannot stat: %s", path, strerror(errno));
+    else if ((uint64_t)st.st_size < items_end || (uint64_t)st.st_size > s->size)
+        status = err_set(&err, MAR_EFORMAT, "%s: has %llu bytes, expected the %llu up to the end of %lld images", path,
+                         (unsigned long long)st.st_size, (unsigned long long)items_end, (long long)s->n);
+    if (status == MAR_OK) status = write_at(fd, path, end.data, end.size, items_end, &err);
+    if (status == MAR_OK) status = write_at(fd, path, begin, s->first, 0, &err);
+    if (status == MAR_OK && fsync(fd) != 0 && errno != EINVAL)
+        status = err_set(&err, MAR_EIO, "%s: cannot write: %s", path, strerror(errno));
+    return npz_tell(status, &err, why);
+}

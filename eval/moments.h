@@ -10,6 +10,7 @@ typedef struct {
     uint64_t count;   /* vectors added */
     double *sum;      /* [dim] */
     double *products; /* [dim * (dim + 1) / 2] sum of x_i x_j, j <= i: that of i, j at i * (i + 1) / 2 + j */
+    double *panels;   /* scratch of eval_moments_add */
 } eval_moments;
 
 /* All zero. MAR_ENOMEM, with *m zeroed. The caller calls eval_moments_free, which is fine for {0}, too. */

@@ -8,18 +8,20 @@
 
 typedef enum {
     EVAL_SCORE_TORCH_FIDELITY, /* 10 contiguous splits of NumPy's RandomState(2020).permutation(images) */
-    EVAL_SCORE_ADM             /* splits of 5000 in the order that ADM's evaluator would find in arr_0 (eval/order.h) */
+    EVAL_SCORE_ADM,            /* splits of 5000 in the order that --save_npz writes (eval/order.h) */
+    EVAL_SCORE_ADM_AS_GIVEN    /* splits of 5000 in the order of the images, as ADM's evaluator reads arr_0 */
 } eval_score_order;
 
 typedef struct eval_score eval_score;
 
-/* Of `images` images with `classes` logits each. The caller frees it. MAR_ENOMEM. */
+/* Of `images` images, 1 to 2^31 - 1, with `classes` logits each. Memory: 4 bytes an image and 8 a class and split. The
+ * caller frees it. MAR_ENOMEM. */
 MAR_API mar_status eval_score_create(eval_score_order order, long images, int classes, eval_score **out);
 MAR_API void eval_score_free(eval_score *s); /* NULL is fine */
 /* Logits float [n][classes] of images first..first+n-1. Every image once, in the order of their numbers. */
 MAR_API void eval_score_add(eval_score *s, long first, const float *logits, int n);
-/* Mean and population standard deviation over the splits, as torch-fidelity prints them; those of ADM have the mean
- * only in its evaluator. */
+/* Mean and population standard deviation over the splits, as torch-fidelity prints them; ADM's evaluator prints the
+ * mean only. NaN with fewer images than splits. */
 MAR_API void eval_score_finish(const eval_score *s, double *mean, double *deviation);
 
 #endif

@@ -17,11 +17,11 @@ typedef struct {
     long images;        /* n of arr_0; or the number of images that the statistics say they are of; 0: unknown */
 } eval_reference;
 
-/* Reads an npz with mu and sigma (float32 or float64, either order), and mu_s, sigma_s, features, arr_0 as far as they
- * are there; or "demo": real digits in the demo's features, built in. Every shape is checked against the others; sigma
- * must be symmetric within 1e-6 of its largest number, and finite. MAR_EIO, MAR_EFORMAT, MAR_EMODEL, MAR_ENOMEM with a
- * line in `why`, char [size]: it names path and array, what was found and what was expected. The caller calls
- * eval_reference_free. */
+/* Reads an npz with mu and sigma (float32 or float64, either order), and mu_s, sigma_s, features, arr_0, num_images as
+ * far as they are there; or "demo": real digits in the demo's features, built in. arr_0 is not read. Every shape is
+ * checked against the others; sigma must be symmetric within 1e-6 of its largest number, and finite. MAR_EIO,
+ * MAR_EFORMAT, MAR_EMODEL, MAR_ENOMEM with a line in `why`, char [size]: it names path and array, what was found and
+ * what was expected. The caller calls eval_reference_free. */
 MAR_API mar_status eval_reference_load(const char *path, eval_reference *out, char *why, size_t size);
 MAR_API void eval_reference_free(eval_reference *r); /* {0} is fine */
 

@@ -1,0 +1,199 @@
+/* Reference statistics: what is written reads back, the real digits' are right, and a wrong file gets a line. */
+#include "tests/support/golden_doubles.h"
+
+#include "eval/frechet.h"
+#include "eval/moments.h"
+#include "eval/reference.h"
+#include "weights/npz.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct {
+    const char *name;
+    npz_dtype dtype;
+    int rank;
+    int64_t shape[4];
+    const void *data;
+} array;
+
+static char directory_path[512];
+
+static int set_up(void **state)
+{
+    (void)state;
+    char *d = temporary_directory();
+    snprintf(directory_path, sizeof directory_path, "%s", d);
+    free(d);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    remove_directory(directory_path);
+    return 0;
+}
+
+static const char *file_path(void)
+{
+    static char path[600];
+    snprintf(path, sizeof path, "%s/r.npz", directory_path);
+    return path;
+}
+
+/* Writes arrays up to one without a name. */
+static void write_file(const array *a)
+{
+    char why[NPZ_WHY_MAX] = "";
+    npz_writer *w = NULL;
+    if (npz_writer_open(file_path(), 1, &w, why) != MAR_OK) fail_msg("%s", why);
+    for (; a->name; a++)
+        if (npz_writer_add(w, a->name, a->dtype, a->rank, a->shape, a->data, why) != MAR_OK) fail_msg("%s", why);
+    if (npz_writer_commit(w, why) != MAR_OK) fail_msg("%s", why);
+}
+
+static void there_and_back(void **state)
+{
+    (void)state;
+    double mu[2] = {1, -2.5}, sigma[4] = {2, 0.1, 0.1, 3}, mu_s[1] = {7}, sigma_s[1] = {0.3};
+    float features[6] = {1, 2, 3, 4, 5.5f, -6};
+    const eval_reference r = {.dim = 2,
+                              .mu = mu,
+                              .sigma = sigma,
+                              .spatial = 1,
+                              .mu_s = mu_s,
+                              .sigma_s = sigma_s,
+                              .features = features,
+                              .feature_count = 3,
+                              .images = 12345};
+    eval_reference back;
+    char why[512] = "";
+    if (eval_reference_save(file_path(), &r, why, sizeof why) != MAR_OK) fail_msg("%s", why);
+    if (eval_reference_load(file_path(), &back, why, sizeof why) != MAR_OK) fail_msg("%s", why);
+    assert_string_equal(back.path, file_path());
+    assert_true(back.dim == 2 && back.spatial == 1 && back.feature_count == 3 && back.images == 12345);
+    assert_int_equal(back.has_images, 0);
+    assert_memory_equal(back.mu, mu, sizeof mu);
+    assert_memory_equal(back.sigma, sigma, sizeof sigma);
+    assert_memory_equal(back.mu_s, mu_s, sizeof mu_s);
+    assert_memory_equal(back.sigma_s, sigma_s, sizeof sigma_s);
+    assert_memory_equal(back.features, features, sizeof features);
+    eval_reference_free(&back);
+
+    /* of some there is less: no error, and no array */
+    if (eval_reference_save(file_path(), &(eval_reference){.dim = 2, .mu = mu, .sigma = sigma}, why, sizeof why))
+        fail_msg("%s", why);
+    if (eval_reference_load(file_path(), &back, why, sizeof why) != MAR_OK) fail_msg("%s", why);
+    assert_true(back.dim == 2 && !back.spatial && !back.mu_s && !back.sigma_s && !back.features && !back.images);
+    eval_reference_free(&back);
+    assert_int_equal(eval_reference_save("/nowhere/r.npz", &r, why, sizeof why), MAR_EIO);
+    assert_non_null(strstr(why, "/nowhere/"));
+}
+
+/* A published statistics file: mean of float32, covariance of float64; and ADM's, with images. */
+static void as_published(void **state)
+{
+    (void)state;
+    const float mu[2] = {1, 2};
+    const double sigma[4] = {2, 0.1, 0.1 + 1e-8, 3};
+    const uint8_t images[2 * 2 * 2 * 3] = {0};
+    eval_reference r;
+    char why[512] = "";
+    write_file((array[]){{"mu", NPZ_F32, 1, {2}, mu},
+                         {"arr_0", NPZ_U8, 4, {2, 2, 2, 3}, images},
+                         {"sigma", NPZ_F64, 2, {2, 2}, sigma},
+                         {0}});
+    if (eval_reference_load(file_path(), &r, why, sizeof why) != MAR_OK) fail_msg("%s", why);
+    assert_true(r.dim == 2 && r.mu[1] == 2 && r.has_images && r.images == 2);
+    assert_true(r.sigma[1] == r.sigma[2]);
+    assert_near(r.sigma[1], 0.1 + 0.5e-8, 1e-15);
+    eval_reference_free(&r);
+    write_file((array[]){{"arr_0", NPZ_U8, 4, {2, 2, 2, 3}, images}, {0}});
+    if (eval_reference_load(file_path(), &r, why, sizeof why) != MAR_OK) fail_msg("%s", why);
+    assert_true(r.dim == 0 && !r.mu && r.has_images && r.images == 2);
+    eval_reference_free(&r);
+}
+
+static void digits(void **state)
+{
+    (void)state;
+    eval_reference r;
+    char why[512] = "";
+    if (eval_reference_load("demo", &r, why, sizeof why) != MAR_OK) fail_msg("%s", why);
+    assert_true(r.dim == 64 && r.spatial == 0 && r.feature_count == 1797 && r.images == 1797);
+    /* the statistics are those of the features, but for the rounding of these to float16 */
+    eval_moments m;
+    double mean[64], covariance[64 * 64], distance = -1;
+    assert_int_equal(eval_moments_create(64, &m), MAR_OK);
+    eval_moments_add(&m, r.features, (int)r.feature_count);
+    eval_moments_finish(&m, mean, covariance);
+    for (int i = 0; i < 64; i++) assert_near(mean[i], r.mu[i], 1e-3);
+    for (int i = 0; i < 64 * 64; i++) assert_near(covariance[i], r.sigma[i], 1e-2);
+    assert_int_equal(eval_frechet(64, &(eval_gaussian){mean, covariance}, &(eval_gaussian){r.mu, r.sigma}, &distance,
+                                  why, sizeof why),
+                     MAR_OK);
+    assert_near(distance, 0, 1e-4);
+    eval_moments_free(&m);
+    eval_reference_free(&r);
+    eval_reference_free(&r); /* {0} is fine */
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    static const double mu[4] = {1, 2, 3, 4}, nan_mu[2] = {1, NAN}, sigma[4] = {2, 0.1, 0.1, 3}, skew[4] = {2, 1, 0, 3},
+                        negative[4] = {2, 0, 0, -1}, zero = 0;
+    static const uint8_t bytes[24] = {0};
+    static const int32_t numbers[24] = {0};
+    static const struct {
+        array arrays[4];
+        const char *says;
+    } cases[] = {
+        {{{"mu", NPZ_F64, 1, {2}, mu}}, "r.npz: has no array \"sigma\"; it has \"mu\""},
+        {{{"sigma", NPZ_F64, 2, {2, 2}, sigma}}, "r.npz: has no array \"mu\"; it has \"sigma\""},
+        {{{"x", NPZ_F64, 1, {2}, mu}}, "it has \"x\", expected mu and sigma, or images in arr_0"},
+        {{{"mu", NPZ_F64, 1, {4}, mu}, {"sigma", NPZ_F64, 2, {2, 2}, sigma}}, "sigma is [2][2], expected [4][4]"},
+        {{{"mu", NPZ_F64, 2, {2, 2}, mu}, {"sigma", NPZ_F64, 2, {2, 2}, sigma}}, "mu is [2][2], expected [n]"},
+        {{{"mu", NPZ_F64, 1, {2}, nan_mu}, {"sigma", NPZ_F64, 2, {2, 2}, sigma}}, "mu has a number that is not finite"},
+        {{{"mu", NPZ_F64, 1, {2}, mu}, {"sigma", NPZ_F64, 2, {2, 2}, skew}},
+         "sigma is not symmetric, expected a covariance"},
+        {{{"mu", NPZ_F64, 1, {2}, mu}, {"sigma", NPZ_F64, 2, {2, 2}, negative}},
+         "sigma has a variance of -1, expected none below 0"},
+        {{{"mu", NPZ_F64, 1, {2}, mu}, {"sigma", NPZ_F64, 2, {2, 2}, sigma}, {"mu_s", NPZ_F64, 1, {2}, mu}},
+         "has no array \"sigma_s\""},
+        {{{"mu", NPZ_F64, 1, {2}, mu}, {"sigma", NPZ_F64, 2, {2, 2}, sigma}, {"features", NPZ_F64, 2, {1, 4}, mu}},
+         "features is [1][4], expected [n][2]"},
+        {{{"mu", NPZ_F64, 1, {2}, mu}, {"sigma", NPZ_F64, 2, {2, 2}, sigma}, {"num_images", NPZ_F64, 0, {0}, &zero}},
+         "num_images is 0, expected 1 or more"},
+        {{{"mu", NPZ_F64, 1, {2}, mu}, {"sigma", NPZ_F64, 2, {2, 2}, sigma}, {"num_images", NPZ_F64, 1, {2}, mu}},
+         "num_images is [2], expected one number"},
+        {{{"arr_0", NPZ_U8, 4, {2, 2, 6, 1}, bytes}}, "arr_0 is [2][2][6][1], expected [n][n][n][3]"},
+        {{{"arr_0", NPZ_I32, 4, {2, 2, 2, 3}, numbers}}, "arr_0 has numbers of another type, expected images in uint8"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        eval_reference r;
+        char why[512] = "";
+        write_file(cases[i].arrays);
+        assert_int_equal(eval_reference_load(file_path(), &r, why, sizeof why), MAR_EMODEL);
+        if (!strstr(why, cases[i].says) || !strstr(why, file_path()))
+            fail_msg("\"%s\", expected \"%s\"", why, cases[i].says);
+        assert_true(!r.mu && !r.sigma && !r.features);
+    }
+    eval_reference r;
+    char why[512] = "";
+    assert_int_equal(eval_reference_load("/nowhere/r.npz", &r, why, sizeof why), MAR_EIO);
+    FILE *f = fopen(file_path(), "wb");
+    assert_non_null(f);
+    fputs("no zip and no array, but long enough to be looked at", f);
+    fclose(f);
+    assert_int_equal(eval_reference_load(file_path(), &r, why, sizeof why), MAR_EFORMAT);
+    assert_non_null(strstr(why, file_path()));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(there_and_back), cmocka_unit_test(as_published),
+                                       cmocka_unit_test(digits), cmocka_unit_test(refused)};
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -79,11 +79,42 @@ static int write_all(int fd, const uint8_t *data, size_t size)
     return 0;
 }
 
+int tool_read_at(int fd, void *data, size_t n, off_t offset)
+{
+    for (uint8_t *to = data; n > 0;) {
+        const ssize_t got = pread(fd, to, n, offset);
+        if (got < 0 && errno == EINTR) continue;
+        if (got == 0) errno = 0;
+        if (got <= 0) return -1;
+        to += got;
+        offset += got;
+        n -= (size_t)got;
+    }
+    return 0;
+}
+
+int tool_write_at(int fd, const void *data, size_t n, off_t offset)
+{
+    for (const uint8_t *from = data; n > 0;) {
+        const ssize_t written = pwrite(fd, from, n, offset);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return -1;
+        from += written;
+        offset += written;
+        n -= (size_t)written;
+    }
+    return 0;
+}
+
+int tool_sync(int fd)
+{
+    return fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP ? 0 : -1; /* some file systems have none */
+}
+
 static int write_and_sync(int fd, const uint8_t *data, size_t size, int synced)
 {
     if (write_all(fd, data, size) != 0) return -1;
-    if (!synced || fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP) return 0; /* some file systems have none */
-    return -1;
+    return synced ? tool_sync(fd) : 0;
 }
 
 /* Closes the file and removes its name, if it has one; errno stays. */

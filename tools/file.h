@@ -3,6 +3,7 @@
 #define TOOLS_FILE_H
 
 #include <stddef.h>
+#include <sys/types.h>
 
 /* Writes `data`, char [size], to a file that has no name or a hidden one in the directory of `path`, syncs it and gives
  * it that path, so that the path has the old file or the whole new one. Signals that end the process wait as long as it
@@ -12,6 +13,13 @@ int tool_write_file(const char *path, const void *data, size_t size);
 
 /* The same without syncing: whole if the process is killed, but not if the machine fails. */
 int tool_write_file_unsynced(const char *path, const void *data, size_t size);
+
+/* All n bytes at `offset` of an open file. Return 0, or -1 with errno set; errno 0: the file has no more. */
+int tool_read_at(int fd, void *data, size_t n, off_t offset);
+int tool_write_at(int fd, const void *data, size_t n, off_t offset);
+
+/* fsync, where the file system has it. Returns 0, or -1 with errno set. */
+int tool_sync(int fd);
 
 /* Writes to standard output, past stdio's buffer. Returns 0, or 1 after printing an error. */
 int tool_write_output(const void *data, size_t size);

@@ -1,6 +1,7 @@
 #include "tools/file_sum.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,12 +29,31 @@ static void add_blocks(uint64_t lanes[LANES], const unsigned char *data, size_t 
         }
 }
 
-/* Reads until the piece is full or the file ends. Returns how many bytes, or -1 with errno set. */
-static ssize_t read_piece(int fd, unsigned char *piece, off_t at)
+/* Adds n bytes; the length of the whole tells zeros that complete a block from those of a file. `n` is a multiple of
+ * BLOCK but at the end, and the bytes have room for that block. */
+static void add_piece(uint64_t lanes[LANES], unsigned char *piece, size_t n)
+{
+    const size_t blocks = (n + BLOCK - 1) / BLOCK;
+    memset(piece + n, 0, blocks * BLOCK - n);
+    add_blocks(lanes, piece, blocks);
+}
+
+static uint64_t finish(const uint64_t lanes[LANES], uint64_t length)
+{
+    uint64_t sum = length;
+    for (int i = 0; i < LANES; i++) {
+        sum = (sum ^ lanes[i]) * by_three;
+        sum ^= sum >> 32;
+    }
+    return sum;
+}
+
+/* Reads n bytes, or those until the end of the file. Returns how many, or -1 with errno set. */
+static ssize_t read_piece(int fd, unsigned char *piece, size_t size, off_t at)
 {
     size_t used = 0;
-    while (used < PIECE) {
-        const ssize_t n = pread(fd, piece + used, PIECE - used, at + (off_t)used);
+    while (used < size) {
+        const ssize_t n = pread(fd, piece + used, size - used, at + (off_t)used);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return -1;
         if (n == 0) break;
@@ -42,7 +62,8 @@ static ssize_t read_piece(int fd, unsigned char *piece, off_t at)
     return (ssize_t)used;
 }
 
-int file_sum(int fd, long long *length, uint64_t *hash)
+/* Of the first `most` bytes, or of all if there are fewer. */
+static int sum_up_to(int fd, long long most, long long *length, uint64_t *hash)
 {
     uint64_t lanes[LANES] = {by_golden, by_two, by_three, 0};
     unsigned char *piece = malloc(PIECE);
@@ -50,21 +71,42 @@ int file_sum(int fd, long long *length, uint64_t *hash)
     *length = 0;
     *hash = 0;
     if (!piece) return -1;
-    while (n == PIECE && (n = read_piece(fd, piece, (off_t)*length)) > 0) {
-        const size_t blocks = ((size_t)n + BLOCK - 1) / BLOCK;
-        memset(piece + n, 0, blocks * BLOCK - (size_t)n); /* the length tells these zeros from the file's */
-        add_blocks(lanes, piece, blocks);
+    while (n == PIECE && *length < most) {
+        const long long rest = most - *length;
+        n = read_piece(fd, piece, rest < PIECE ? (size_t)rest : PIECE, (off_t)*length);
+        if (n <= 0) break;
+        add_piece(lanes, piece, (size_t)n);
         *length += n;
     }
     const int reason = errno;
     free(piece);
     errno = reason;
     if (n < 0) return -1;
-    uint64_t sum = (uint64_t)*length;
-    for (int i = 0; i < LANES; i++) {
-        sum = (sum ^ lanes[i]) * by_three;
-        sum ^= sum >> 32;
-    }
-    *hash = sum;
+    *hash = finish(lanes, (uint64_t)*length);
     return 0;
+}
+
+int file_sum(int fd, long long *length, uint64_t *hash)
+{
+    return sum_up_to(fd, LLONG_MAX, length, hash);
+}
+
+int file_sum_part(int fd, long long length, uint64_t *hash)
+{
+    long long found;
+    if (sum_up_to(fd, length, &found, hash) != 0) return -1;
+    if (found == length) return 0;
+    errno = 0;
+    return -1;
+}
+
+uint64_t memory_sum(const void *data, size_t size)
+{
+    uint64_t lanes[LANES] = {by_golden, by_two, by_three, 0};
+    unsigned char last[BLOCK];
+    const size_t whole = size / BLOCK * BLOCK;
+    add_blocks(lanes, data, whole / BLOCK);
+    memcpy(last, (const unsigned char *)data + whole, size - whole);
+    add_piece(lanes, last, size - whole);
+    return finish(lanes, size);
 }

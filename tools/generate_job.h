@@ -11,8 +11,9 @@
 
 /* What tells a model file from others of the same name: its size and a hash of all its bytes, "" for what is built in
  * or not used. */
+enum { RECORD_ID = 48 };
 typedef struct {
-    char model[48], vae[48], draft[48];
+    char model[RECORD_ID], vae[RECORD_ID], draft[RECORD_ID];
 } record_ids;
 
 typedef struct {

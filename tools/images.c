@@ -19,6 +19,7 @@ typedef struct {
 
 int image_plan_label(const image_plan *plan, long i)
 {
+    if (plan->labels) return plan->labels[i - plan->first];
     return plan->classes[i / plan->class_images % plan->class_count];
 }
 
@@ -69,9 +70,9 @@ static int allocate(image_loop *loop, const image_sink *sinks, int sink_count)
 
 static void show(const image_loop *loop, double images)
 {
-    if (!loop->plan->bar) return;
-    progress_update(loop->plan->bar, ((double)loop->finished + images) / (double)loop->wanted, loop->finished,
-                    loop->wanted);
+    const image_plan *plan = loop->plan;
+    const long total = plan->bar_total ? plan->bar_total : loop->wanted, done = plan->bar_before + loop->finished;
+    if (plan->bar) progress_update(plan->bar, ((double)done + images) / (double)total, done, total);
 }
 
 /* All steps of images first..first+n-1. MAR_ECANCELLED after an interruption. */
@@ -83,7 +84,8 @@ static mar_status make_tokens(image_loop *loop, mar_session *s, long first, int 
     while (status == MAR_OK && !mar_session_done(s)) {
         const double left = mar_session_steps_left(s) + 1;
         show(loop, n * (1 - left / steps));
-        if (interruption_came()) return MAR_ECANCELLED; /* begin forgets a cancel that came before it */
+        if (interruption_came() && !loop->plan->finishes_batch)
+            return MAR_ECANCELLED; /* begin forgets a cancel that came before it */
         status = mar_session_step(s);
     }
     return status;
@@ -136,7 +138,7 @@ static int make_batch(image_loop *loop, const image_batch *shape, const image_si
     mar_stats stats;
     batch.labels = loop->labels;
     batch.session = r->session;
-    interruption_cancels(r->session);
+    if (!loop->plan->finishes_batch) interruption_cancels(r->session);
     mar_status status = make_tokens(loop, r->session, batch.first, batch.n);
     if (status == MAR_OK) status = fetch(loop, r, &batch, &stats);
     interruption_cancels(NULL);
@@ -162,22 +164,22 @@ static int end(const image_loop *loop)
 
 static int is_there(const image_plan *plan, long i)
 {
-    return plan->have && plan->have[i];
+    return plan->have && plan->have[i - plan->first];
 }
 
 /* How many images from `first` on make the next batch: up to one that is there, and to a multiple of plan.batch. */
 static int batch_from(const image_plan *plan, long first)
 {
-    const long rest = plan->batch - first % plan->batch;
+    const long rest = plan->batch - (first - plan->first) % plan->batch, end = plan->first + plan->images;
     int n = 1;
-    while (n < rest && first + n < plan->images && !is_there(plan, first + n)) n++;
+    while (n < rest && first + n < end && !is_there(plan, first + n)) n++;
     return n;
 }
 
 static long count_missing(const image_plan *plan)
 {
     long missing = 0;
-    for (long i = 0; i < plan->images; i++) missing += !is_there(plan, i);
+    for (long i = 0; i < plan->images; i++) missing += !is_there(plan, plan->first + i);
     return missing;
 }
 
@@ -197,7 +199,7 @@ static int make_all(image_loop *loop, const image_sink *sinks, int sink_count)
 {
     const image_plan *plan = loop->plan;
     int turn = 0, status = 0;
-    for (long i = 0; status == 0 && i < plan->images;) {
+    for (long i = plan->first; status == 0 && i < plan->first + plan->images;) {
         const int n = is_there(plan, i) ? 1 : batch_from(plan, i);
         if (!is_there(plan, i)) status = make_turn(loop, turn++, i, n, sinks, sink_count);
         i += n;
@@ -209,7 +211,7 @@ int run_images(const image_plan *plan, const image_sink *sinks, int sink_count)
 {
     image_loop loop = {.plan = plan, .wanted = count_missing(plan) * plan->run_count};
     interruption_catch();
-    if (plan->bar) progress_begin(plan->bar);
+    if (plan->bar && !plan->bar_total) progress_begin(plan->bar);
     int status = allocate(&loop, sinks, sink_count);
     if (status == 0) status = make_all(&loop, sinks, sink_count);
     if (plan->bar) progress_clear(plan->bar);

@@ -6,7 +6,8 @@
  *
  *     run_images(plan, sinks, n):  for every turn, for every run: begin, step ..., and hand the batch to each sink
  *
- * A signal ends it (interruption.h): the batch in hand is dropped, batches that the sinks have taken stay with them. */
+ * A signal ends it (interruption.h): the batch in hand is dropped, or with plan.finishes_batch finished; batches that
+ * the sinks have taken stay with them. */
 #ifndef TOOLS_IMAGES_H
 #define TOOLS_IMAGES_H
 
@@ -22,14 +23,19 @@ typedef struct {
 typedef struct {
     const image_run *runs; /* [run_count]. The same session may be there more than once */
     int run_count;         /* 1 or more */
-    long images;           /* each run makes images 0..images-1 of its seed's sequence */
+    long first;            /* each run makes images first..first+images-1 of its seed's sequence */
+    long images;           /* 1 or more */
     int batch;             /* images made at a time. The last turn has the rest */
+    const int *labels;     /* [images] the class of each, as in mar_session_begin; NULL: by `classes` */
     const int *classes;    /* [class_count], in 0..classes-1 of the model, or -1: unconditional */
     int class_count;       /* 1 or more */
     long class_images;   /* this many images in a row are of one class, then comes the next; after the last the first */
     const uint8_t *have; /* [images] 1: is there already and is not made again; NULL: all are made */
     int takes_parts;     /* 1: of a batch that was interrupted the sinks get the images that were decoded whole */
+    int finishes_batch;  /* 1: a signal does not drop the batch in hand; the loop ends behind it */
     progress *bar;       /* shows how far the loop is; NULL: nothing does */
+    long bar_before;     /* images of others that the bar counts as finished */
+    long bar_total;      /* of how many the bar tells, and the caller has begun it; 0: of the loop's own */
     const char *kept;    /* what an interruption's message says of the images that were made: "they are in DIR"; NULL:
                             the caller prints the message */
 } image_plan;
@@ -56,14 +62,14 @@ typedef struct {
     int takes_pixels;                      /* 1: batch->rgb is there if the run has an image decoder */
 } image_sink;
 
-/* The label of image i. */
+/* The label of image i, one of the plan's. */
 int image_plan_label(const image_plan *plan, long i);
 
 /* Images of each run over images at a time, rounded up; none of them may be there already. */
 int image_plan_turns(const image_plan *plan);
 
 /* Makes the plan's images, those that are not there, and hands every batch to sinks[0..sink_count-1] in this order. All
- * memory is allocated before the first batch. A batch is images k * plan.batch up to the next multiple, or a part of
+ * memory is allocated before the first batch. A batch is images first + k * plan.batch up to the next one, or a part of
  * these where some are there. Returns 0; 1 after an error, which was printed; or 128 + the signal's number after an
  * interruption, which was said in one line: "mar: interrupted: 32 of 100 images were made, they are in DIR". */
 int run_images(const image_plan *plan, const image_sink *sinks, int sink_count);

@@ -9,7 +9,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { BAR_MAX = 30 };
+enum { BAR_MAX = 30, MANY = 1000 }; /* cells; images from which on their rate is told */
 
 void progress_start(progress *p, int quiet)
 {
@@ -40,6 +40,7 @@ void progress_begin(progress *p)
 {
     p->began = tool_seconds();
     p->last_drawn = 0;
+    p->finished_then = -1;
 }
 
 static void duration(double seconds, char *text, size_t size)
@@ -55,15 +56,23 @@ void progress_update(progress *p, double done, long finished, long wanted)
 {
     if (!p->shown) return;
     double now = tool_seconds();
+    if (p->finished_then < 0) {
+        p->finished_then = finished;
+        p->done_then = done;
+    }
     if (done < 1 && now - p->last_drawn < 0.1) return;
     p->last_drawn = now;
 
-    char numbers[96], left[32] = "", line[256];
-    if (done > 0) {
-        duration((now - p->began) * (1 - done) / done, left, sizeof left);
+    char numbers[128], left[32] = "", rate[32] = "", line[256];
+    const double seconds = now - p->began;
+    if (done > p->done_then) {
+        duration(seconds * (1 - done) / (done - p->done_then), left, sizeof left);
         strcat(left, " left");
     }
-    int used = snprintf(numbers, sizeof numbers, "%3.0f%%  %ld of %ld images  %s", 100 * done, finished, wanted, left);
+    if (wanted >= MANY && finished > p->finished_then)
+        snprintf(rate, sizeof rate, "%.3g per s  ", (double)(finished - p->finished_then) / seconds);
+    int used =
+        snprintf(numbers, sizeof numbers, "%3.0f%%  %ld of %ld images  %s%s", 100 * done, finished, wanted, rate, left);
 
     /* The line must not wrap, or \r would not come back to its beginning. */
     struct winsize window;

@@ -3,9 +3,11 @@
 #define TOOLS_PROGRESS_H
 
 typedef struct {
-    int shown;         /* stderr is a terminal and nobody asked for quiet */
-    double began;      /* tool_seconds() */
-    double last_drawn; /* redrawn ten times a second at most */
+    int shown;          /* stderr is a terminal and nobody asked for quiet */
+    double began;       /* tool_seconds() */
+    double done_then;   /* fraction of the work that was done when it began */
+    long finished_then; /* images, the same; -1: none was shown yet */
+    double last_drawn;  /* redrawn ten times a second at most */
 } progress;
 
 void progress_start(progress *p, int quiet);
@@ -13,10 +15,11 @@ void progress_start(progress *p, int quiet);
 /* What is being waited for, before the work that can be measured: "loading mar_base.pth". */
 void progress_note(progress *p, const char *what);
 
-/* Starts the clock that the time left is told by. */
+/* Starts the clock that the time left, and the images per second, are told by. What the first progress_update says was
+ * done before. */
 void progress_begin(progress *p);
 
-/* `done`: 0..1 of all the work; images finished of images wanted. */
+/* `done`: 0..1 of all the work; images finished of images wanted, with images per second if they are many. */
 void progress_update(progress *p, double done, long finished, long wanted);
 
 /* Removes the bar, so that what is printed next stands alone. Call it before any message. */

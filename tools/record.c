@@ -19,8 +19,7 @@
 
 /* --- which files ---------------------------------------------------------------------------------------- */
 
-/* Returns 0, or 1 after printing an error. */
-static int identify(const char *path, char *text, size_t text_size)
+int record_identify_file(const char *path, char text[RECORD_ID])
 {
     long long length = 0;
     uint64_t hash = 0;
@@ -30,30 +29,35 @@ static int identify(const char *path, char *text, size_t text_size)
     const int failed = fd < 0 || file_sum(fd, &length, &hash) != 0, reason = errno;
     if (fd >= 0) close(fd);
     if (failed) return tool_error("%s: cannot read: %s", path, strerror(reason));
-    snprintf(text, text_size, "%lld bytes, %016" PRIx64, length, hash);
+    snprintf(text, RECORD_ID, "%lld bytes, %016" PRIx64, length, hash);
     return 0;
 }
 
 int record_identify(const run_options *run, record_ids *out)
 {
-    return identify(run->model, out->model, sizeof out->model) || identify(run->vae, out->vae, sizeof out->vae) ||
-           identify(run->draft, out->draft, sizeof out->draft);
+    return record_identify_file(run->model, out->model) || record_identify_file(run->vae, out->vae) ||
+           record_identify_file(run->draft, out->draft);
 }
 
 /* --- text in pictures ----------------------------------------------------------------------------------- */
 
 /* What the library runs on, without the number of threads: that changes no image, so it is not in the file.
  */
-static int backend_length(const generate_job *job)
+static int backend_length(const char *description)
 {
-    const char *description = mar_backend_description(job->models.library), *comma = strrchr(description, ',');
+    const char *comma = strrchr(description, ',');
     return comma && strstr(comma, "thread") ? (int)(comma - description) : (int)strlen(description);
 }
 
-enum { OTHER_TEXTS_MAX = 16 }; /* besides those of the options */
+enum { OTHER_TEXTS_MAX = 32 }; /* besides those of the options */
 
-static void add(record_texts *out, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void add(record_texts *out, const char *key, const char *format, ...)
+int record_texts_begin(record_texts *out)
+{
+    *out = (record_texts){calloc(OTHER_TEXTS_MAX + (size_t)mar_param_count(), sizeof *out->texts), 0};
+    return out->texts ? 0 : 1;
+}
+
+void record_texts_add(record_texts *out, const char *key, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -73,8 +77,31 @@ static void add_options(record_texts *out, const run_options *run)
         const int always = p->method || run_param_is_basic(p);
         if (run_param_is_check(p) || run_param_unused(run, i) || (!always && mar_param_is_default(p, &run->used)))
             continue;
-        if (*run_param_text(run, i, text, sizeof text)) add(out, p->name, "%s", text);
+        if (*run_param_text(run, i, text, sizeof text)) record_texts_add(out, p->name, "%s", text);
     }
+}
+
+void record_texts_add_run(record_texts *out, const run_options *run, const run_models *models, const record_ids *ids)
+{
+    const char *backend = mar_backend_description(models->library);
+    add_options(out, run);
+    record_texts_add(out, "model", "%s", tool_base_name(run->model));
+    record_texts_add(out, "vae", "%s", tool_base_name(run->vae));
+    record_texts_add(out, "heads", "%d", mar_model_get_config(models->model)->heads);
+    if (*ids->model) record_texts_add(out, "model_id", "%s", ids->model);
+    if (*ids->vae) record_texts_add(out, "vae_id", "%s", ids->vae);
+    if (*ids->draft) record_texts_add(out, "draft_id", "%s", ids->draft);
+    record_texts_add(out, "backend", "%.*s", backend_length(backend), backend);
+}
+
+int record_texts_end(record_texts *texts)
+{
+    for (int i = 0; i < texts->count; i++)
+        if (!texts->texts[i].value) {
+            record_texts_free(texts);
+            return 1;
+        }
+    return 0;
 }
 
 /* "207,281" or "golden retriever,tabby" for the grid; NULL if out of memory. */
@@ -99,40 +126,27 @@ int record_texts_make(const generate_job *job, long index, const char *title, re
     int first = job->classes[index < 0 ? 0 : index / job->num];
     int named = *class_name(first, job->class_total, name, sizeof name) != '\0';
 
-    *out = (record_texts){calloc(OTHER_TEXTS_MAX + (size_t)mar_param_count(), sizeof *out->texts), 0};
-    if (!out->texts) return tool_error("%s: out of memory for the text in the picture", job->out.path);
-    if (title) add(out, "Title", "%s", title);
-    add(out, "Software", "libmar %s", mar_version());
+    if (record_texts_begin(out) != 0) return tool_error("%s: out of memory for the text in the picture", job->out.path);
+    if (title) record_texts_add(out, "Title", "%s", title);
+    record_texts_add(out, "Software", "libmar %s", mar_version());
     if (index >= 0) {
-        add(out, "class", "%d", first);
-        if (named) add(out, "class_name", "%s", name);
-        add(out, "image", "%ld", index);
+        record_texts_add(out, "class", "%d", first);
+        if (named) record_texts_add(out, "class_name", "%s", name);
+        record_texts_add(out, "image", "%ld", index);
     } else {
         char *list = class_list(job, 0), *names = named ? class_list(job, 1) : NULL;
-        if (list) add(out, "class", "%s", list);
-        if (names) add(out, "class_name", "%s", names);
+        if (list) record_texts_add(out, "class", "%s", list);
+        if (names) record_texts_add(out, "class_name", "%s", names);
         if (!list || (named && !names)) out->count++; /* a NULL, reported below */
         free(list);
         free(names);
-        add(out, "image", "0-%ld", job->total - 1);
-        add(out, "num", "%d", job->num);
+        record_texts_add(out, "image", "0-%ld", job->total - 1);
+        record_texts_add(out, "num", "%d", job->num);
         if (job->existing + job->made < job->total)
-            add(out, "finished", "%ld of %ld images", job->existing + job->made, job->total);
+            record_texts_add(out, "finished", "%ld of %ld images", job->existing + job->made, job->total);
     }
-    add_options(out, &job->options.run);
-    add(out, "model", "%s", tool_base_name(job->options.run.model));
-    add(out, "vae", "%s", tool_base_name(job->options.run.vae));
-    add(out, "heads", "%d", mar_model_get_config(job->models.model)->heads);
-    if (*job->ids.model) add(out, "model_id", "%s", job->ids.model);
-    if (*job->ids.vae) add(out, "vae_id", "%s", job->ids.vae);
-    if (*job->ids.draft) add(out, "draft_id", "%s", job->ids.draft);
-    add(out, "backend", "%.*s", backend_length(job), mar_backend_description(job->models.library));
-    for (int i = 0; i < out->count; i++)
-        if (!out->texts[i].value) {
-            record_texts_free(out);
-            return tool_error("%s: out of memory for the text in the picture", job->out.path);
-        }
-    return 0;
+    record_texts_add_run(out, &job->options.run, &job->models, &job->ids);
+    return record_texts_end(out) == 0 ? 0 : tool_error("%s: out of memory for the text in the picture", job->out.path);
 }
 
 void record_texts_free(record_texts *texts)

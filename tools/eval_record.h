@@ -1,0 +1,79 @@
+/* What an evaluation keeps of a batch of images: what the network says of them, and what they took. */
+#ifndef TOOLS_EVAL_RECORD_H
+#define TOOLS_EVAL_RECORD_H
+
+#include "tools/eval_result.h"
+
+#include <stdint.h>
+
+/* How images are divided, and what is kept of one. The same for all shards and processes of a run. */
+typedef struct {
+    uint64_t settings;   /* a hash of the run's settings: files of other settings are not taken for its own */
+    long images;         /* of the run */
+    int batch;           /* images made, and judged, at a time; the last batch of a shard may have less */
+    int shard_images;    /* images of a shard, a multiple of batch; the last one may have less */
+    int features;        /* numbers of a feature vector */
+    int classes;         /* logits of an image */
+    int spatial;         /* numbers of a spatial feature vector; 0: none */
+    int keeps_features;  /* 1: shards keep the features of every image, for precision and recall */
+    int width, height;   /* of an image, in pixels */
+    int samples;         /* images of the run, evenly spread, whose pixels are kept for the report */
+    int rejected_images; /* of each shard: images with the most tokens replaced whose pixels are kept, too */
+} eval_layout;
+
+int eval_shard_count(const eval_layout *l);
+/* Number of a shard's first image, and how many it has. */
+long eval_shard_first(const eval_layout *l, int shard);
+int eval_shard_size(const eval_layout *l, int shard);
+/* Images of the batch that begins with image `first`. */
+int eval_batch_size(const eval_layout *l, long first);
+/* Whether the pixels of image i are kept whatever it shows. */
+int eval_is_sample(const eval_layout *l, long i);
+size_t eval_pixel_bytes(const eval_layout *l);
+
+/* Numbers that are added up, over batches, then over shards. Integers, and seconds, which are no part of what is
+ * compared. */
+typedef struct {
+    mar_stats stats;
+    double generate_s, features_s, write_s;
+    int64_t recognised; /* images whose greatest logit is that of their class; with --features demo only */
+    int64_t accepted[EVAL_CURVE_MAX], replaced[EVAL_CURVE_MAX], tokens[EVAL_CURVE_MAX]; /* of autoregressive step i */
+} eval_figures;
+
+void eval_figures_add(eval_figures *sum, const eval_figures *f);
+
+/* A record and its parts, all in one block, as it is in the journal. */
+typedef struct {
+    uint8_t *bytes;        /* the block */
+    size_t capacity;       /* of it */
+    size_t size;           /* bytes in use: head and parts */
+    long first;            /* number of its first image */
+    int n;                 /* its images */
+    eval_figures *figures; /* of this batch */
+    float *features;       /* [n][features] */
+    float *logits;         /* [n][classes] */
+    float *spatial;        /* [n][spatial] */
+    uint32_t *crc;         /* [n] CRC-32 of the pixels */
+    uint32_t *rejected;    /* [n] tokens replaced */
+    uint32_t *kept;        /* [n] 1: the pixels are behind this, in the order of the images */
+    uint8_t *pixels;       /* of those; uint8_t [height][width][3] each */
+} eval_record;
+
+/* Room for any batch. Returns 0, or 1 after printing "out of memory". */
+int eval_record_create(const eval_layout *l, eval_record *out);
+void eval_record_free(eval_record *r);
+
+/* Begins the record of the batch from image `first` on: zeroes the figures, points the parts. */
+void eval_record_begin(const eval_layout *l, long first, eval_record *r);
+/* Once `rejected` is there: keeps the pixels of samples, and of the images with most tokens replaced. rgb
+ * [n][height][width][3]. The record is complete then, and has its checksum. */
+void eval_record_finish(const eval_layout *l, const uint8_t *rgb, eval_record *r);
+
+/* Bytes of a record's head, at its beginning. */
+enum { EVAL_RECORD_HEAD = 48 };
+/* The size that a head says, or 0 if it is not that of the record of the batch from image `first` on. */
+size_t eval_record_size(const eval_layout *l, long first, const void *head);
+/* Whether r->bytes, which have been read, are that record, whole; points the parts then. */
+int eval_record_check(const eval_layout *l, long first, eval_record *r);
+
+#endif

@@ -28,7 +28,11 @@ done
 
 # shellcheck disable=SC2086  # the list is words
 need_packages $test_packages
-want_packages debootstrap # without it the test `fresh` is skipped
+if [ -z "${MAR_FRESH:-}" ]; then # the bare Debian of the test `fresh` goes without
+    want_packages debootstrap    # without it that test is skipped
+    # shellcheck disable=SC2086
+    want_packages $mpi_packages # without them the build leaves out libmar-mpi.so, and its tests are skipped
+fi
 # shellcheck disable=SC2086
 case " $* " in *" fuzz "*) need_packages $fuzz_packages ;; esac
 case " $* " in *" cuda "*)

@@ -5,6 +5,7 @@ compiler_packages="gcc libc6-dev cmake ninja-build"
 packages="$compiler_packages pkg-config libdnnl-dev libpng-dev libcjson-dev liblapack-dev"
 test_compiler_packages="g++"
 test_packages="$test_compiler_packages libcmocka-dev" # what only the tests need
+mpi_packages="libopenmpi-dev openmpi-bin" # what libmar-mpi.so is built with, if it is there; mpirun
 fuzz_packages="clang libclang-rt-dev libomp-dev" # what only the fuzz targets need
 
 have_package() {

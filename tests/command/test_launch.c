@@ -192,6 +192,27 @@ static void mpi_is_not_loaded(void **state)
     check(SHOWN_MPI, "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1", "1/3", 0, "shard 0/3 local 1/2 by --shard 1/3\n");
 }
 
+/* As it is installed: the plug-in is in ../lib. One that cannot be opened is as good as none. */
+static void installed(void **state)
+{
+    const char *const variables = "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1";
+    char line[2048];
+    snprintf(line, sizeof line,
+             "mkdir -p bin " MAR_LIBDIR " && cp '" SHOWN "' bin/shown && cp '" FAKE "' " MAR_LIBDIR
+             "/libmar-mpi.so && env -i FAKE_MPI='1 2 0 1' %s bin/shown",
+             variables);
+    command_result r = command_run(*state, line);
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.out, "mpi 1/2 local 0/1 by MPI (Fake MPI 1)\n");
+    command_result_free(&r);
+    snprintf(line, sizeof line, "echo no library >" MAR_LIBDIR "/libmar-mpi.so && env -i %s bin/shown", variables);
+    r = command_run(*state, line);
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.out, "mpi 1/2 local 1/2 by OMPI_COMM_WORLD_RANK\n");
+    assert_string_equal(r.err, "");
+    command_result_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +223,7 @@ int main(void)
         cmocka_unit_test(mpirun_without_mpi),
         cmocka_unit_test(mpirun_with_mpi),
         cmocka_unit_test(mpi_is_not_loaded),
+        cmocka_unit_test_setup_teardown(installed, command_setup, command_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

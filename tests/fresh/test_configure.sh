@@ -22,7 +22,7 @@ if [ -e "$work/build/tests" ] || (cd "$work/build" && ctest -N | grep -q 'Test *
     failed=1
 fi
 . "$source_dir/scripts/packages.sh"
-for package in $test_packages $fuzz_packages make; do
+for package in $test_packages $mpi_packages $fuzz_packages make; do
     case " $packages " in
     *" $package "*)
         echo "FAILED: demo.sh installs $package"

@@ -24,6 +24,10 @@ for file in "$prefix/bin/mar" "$prefix/include/mar.h" "$lib/libmar.so" "$prefix/
     "$lib/cmake/libmar/libmar-config.cmake" "$lib/cmake/libmar/libmar-config-version.cmake"; do
     [ -e "$file" ] || fail "not installed: ${file#"$prefix"/}"
 done
+if [ -e "$build_dir/libmar-mpi.so" ]; then # built where there is MPI, which nothing else asks for
+    [ -e "$lib/libmar-mpi.so" ] || fail "not installed: libmar-mpi.so"
+    if ldd "$prefix/bin/mar" "$lib/libmar.so" | grep 'libmpi'; then fail "the command or the library needs MPI"; fi
+fi
 
 # What is installed is used where it lies: nothing may point back into the trees it was built from.
 if grep -rlF -e "$build_dir" "$lib/cmake" "$pc"; then fail "these name the build tree"; fi

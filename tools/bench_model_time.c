@@ -1,64 +1,12 @@
 #include "tools/bench_model.h"
 #include "tools/command.h"
+#include "tools/json_file.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { WINDOW = 8, LARGE_BATCH = 256, SIZE_LIMIT = 4 << 20 };
-
-/* --- the file ----------------------------------------------------------------------------------------------------- */
-
-static int memory_lacks; /* cJSON had none while it parsed */
-
-static void *allocate(size_t size)
-{
-    void *p = malloc(size);
-    if (!p) memory_lacks = 1;
-    return p;
-}
-
-/* NULL if the text is no JSON, or if memory ran out. */
-static cJSON *parse(const char *text, size_t size)
-{
-    cJSON_InitHooks(&(cJSON_Hooks){allocate, free});
-    memory_lacks = 0;
-    cJSON *record = cJSON_ParseWithLength(text, size);
-    cJSON_InitHooks(NULL);
-    return record;
-}
-
-/* Reads the file as JSON. The caller deletes *out. Returns 0, or 1 with the error printed. */
-static int read_record(const char *path, cJSON **out)
-{
-    int exit_status = 0;
-    FILE *in = fopen(path, "rb");
-    char *text = malloc(SIZE_LIMIT + 1);
-    if (!in || !text) {
-        exit_status = in ? tool_error("out of memory for %s", path) : tool_error("%s: %s", path, strerror(errno));
-    } else {
-        const size_t n = fread(text, 1, SIZE_LIMIT + 1, in);
-        if (ferror(in))
-            exit_status = tool_error("%s: %s", path, strerror(errno));
-        else if (n > SIZE_LIMIT)
-            exit_status = tool_error("%s: has more than %d MB, expected what mar bench --micro --json wrote", path,
-                                     SIZE_LIMIT >> 20);
-        else
-            *out = parse(text, n);
-        if (exit_status == 0 && !cJSON_IsObject(*out)) {
-            cJSON_Delete(*out);
-            *out = NULL;
-            exit_status = memory_lacks
-                              ? tool_error("out of memory for %s", path)
-                              : tool_error("%s: is no JSON object, expected what mar bench --micro --json wrote", path);
-        }
-    }
-    if (in) fclose(in);
-    free(text);
-    return exit_status;
-}
+enum { WINDOW = 8, LARGE_BATCH = 256 };
 
 /* --- the model beside what was measured --------------------------------------------------------------------------- */
 
@@ -215,7 +163,7 @@ int bench_model_time(const char *file, int json)
     image_row rows[ROWS];
     cJSON *record = NULL;
     char why[512];
-    int exit_status = file ? read_record(file, &record) : 0;
+    int exit_status = file ? json_file_read(file, "what mar bench --micro --json wrote", &record) : 0;
     model_constants_init(&c);
     if (record && model_constants_read(&c, record, why, sizeof why) != 0) exit_status = tool_error("%s: %s", file, why);
     if (exit_status == 0) {

@@ -72,18 +72,23 @@ void tool_json_add(cJSON *object, const char *name, cJSON *item)
     if (!cJSON_AddItemToObject(object, name, item)) cJSON_Delete(item);
 }
 
-int tool_print_json(cJSON *record, int indented)
+int tool_write_json(cJSON *record, int indented, FILE *out)
 {
     char *text = indented ? cJSON_Print(record) : cJSON_PrintUnformatted(record);
     cJSON_Delete(record);
     const int failed = !text || json_lacks;
     if (!failed) {
-        printable_json(stdout, text);
-        putchar('\n');
+        printable_json(out, text);
+        putc('\n', out);
     }
     cJSON_free(text);
     cJSON_InitHooks(NULL);
-    return failed ? tool_error("out of memory for the JSON record") : 0;
+    return failed;
+}
+
+int tool_print_json(cJSON *record, int indented)
+{
+    return tool_write_json(record, indented, stdout) ? tool_error("out of memory for the JSON record") : 0;
 }
 
 double tool_seconds(void)

@@ -5,6 +5,8 @@
 
 #include "mar.h"
 
+#include <stdio.h>
+
 typedef struct cJSON cJSON;
 
 /* Prints "mar: ..." as one line to stderr (tools/printable.h) and returns 1, the exit status of every failure. */
@@ -27,6 +29,8 @@ void tool_json_add(cJSON *object, const char *name, cJSON *item);
  * that are not, such as a file's name may have. Returns 0, or 1 after printing "out of
  * memory", also if anything is missing in it. */
 int tool_print_json(cJSON *record, int indented);
+/* The same to a stream, without a message. Returns 0, or 1 if memory ran out. */
+int tool_write_json(cJSON *record, int indented, FILE *out);
 
 /* Seconds from some fixed point; only differences mean something. */
 double tool_seconds(void);

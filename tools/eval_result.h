@@ -19,8 +19,7 @@ typedef struct {
     double precision, recall;         /* ADM-style */
     char why_no_sfid[EVAL_TEXT];      /* "" if there is one */
     char why_no_precision[EVAL_TEXT]; /* the same */
-    double
-        accuracy; /* fraction of images that the demo's classifier takes for their class; NaN without --features demo */
+    double accuracy; /* images that the demo's classifier takes for their class, 0..1; NaN without --features demo */
 
     /* The protocol, one line: reference file and its hash, weights file and hash, class sampling, quantiser, order of
      * IS, number of images, steps, cfg. */
@@ -54,12 +53,19 @@ typedef struct {
 int eval_result_write(const eval_result *r, const char *path);
 /* Reads it back. Returns 0, or 1 after printing what is wrong with the file. */
 int eval_result_read(const char *path, eval_result *r);
-/* The same as a JSON object, to which the caller may add. */
+/* The same as a JSON record that tool_json began, to which the caller may add: "numbers" is the same for every number
+ * of processes, "run" is what it took and on what. Numbers have 17 digits, so that all bits survive; NaN is null. */
 cJSON *eval_result_json(const eval_result *r);
+/* Adds "numbers" and "run" to an object. */
+void eval_result_add(const eval_result *r, cJSON *object);
 /* Prints the numbers with the protocol line and the warnings. */
 void eval_result_print(const eval_result *r);
 
 /* Seconds per image: generation and decoding. */
 double eval_result_seconds(const eval_result *r);
+/* Images per second of all processes together: generation, judging and writing. 0: unknown. */
+double eval_result_rate(const eval_result *r);
+/* What `fid` is to be called: "FID", or "Fréchet distance" of the demo's features, which are not Inception's. */
+const char *eval_result_distance(const eval_result *r);
 
 #endif

@@ -1,0 +1,365 @@
+/* RUN/result.json: an evaluation's result comes back as it was written, to the bit, and a file that is none is refused
+ * in one line. */
+#include "tests/support/command.h"
+#include "tools/eval_result.h"
+#include "tools/json_file.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char *path_of(const char *directory, const char *name)
+{
+    char *path;
+    if (asprintf(&path, "%s/%s", directory, name) < 0) fail_msg("out of memory");
+    return path;
+}
+
+/* Runs f with stdout and stderr in files of the directory. */
+typedef struct {
+    int status;
+    char *out, *err;
+} printed;
+
+static printed printed_by(const char *directory, int (*f)(void *), void *argument)
+{
+    printed p;
+    char *out = path_of(directory, "out"), *err = path_of(directory, "err");
+    fflush(stdout), fflush(stderr);
+    const int kept_out = dup(STDOUT_FILENO), kept_err = dup(STDERR_FILENO);
+    if (!freopen(out, "w", stdout) || !freopen(err, "w", stderr)) abort();
+    p.status = f(argument);
+    fflush(stdout), fflush(stderr);
+    dup2(kept_out, STDOUT_FILENO), dup2(kept_err, STDERR_FILENO);
+    close(kept_out), close(kept_err);
+    p.out = read_whole_file(directory, "out", NULL), p.err = read_whole_file(directory, "err", NULL);
+    free(out), free(err);
+    return p;
+}
+
+/* --- results ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t random_state = 1;
+
+static uint64_t random_bits(void)
+{
+    random_state ^= random_state << 13, random_state ^= random_state >> 7, random_state ^= random_state << 17;
+    return random_state;
+}
+
+/* Any finite number: every exponent. */
+static double random_number(void)
+{
+    double v;
+    do {
+        const uint64_t bits = random_bits();
+        memcpy(&v, &bits, sizeof v);
+    } while (!isfinite(v));
+    return v;
+}
+
+static long random_count(void)
+{
+    return (long)(random_bits() >> 11); /* 53 bits */
+}
+
+static void fill_text(char *text, size_t size, const char *with)
+{
+    size_t n = 0;
+    for (const char *c = with; n + 1 < size; c = c[1] ? c + 1 : with) text[n++] = *c;
+    text[n] = '\0';
+}
+
+/* Every number random, every text and list full. */
+static void fill(eval_result *r)
+{
+    memset(r, 0, sizeof *r); /* padding, too */
+    double *const numbers[] = {&r->fid,    &r->sfid,     &r->is_mean,    &r->is_deviation, &r->is_adm,  &r->precision,
+                               &r->recall, &r->accuracy, &r->generate_s, &r->features_s,   &r->write_s, &r->merge_s};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) *numbers[i] = random_number();
+    fill_text(r->why_no_sfid, sizeof r->why_no_sfid, "no mu_s, no sigma_s; ");
+    fill_text(r->why_no_precision, sizeof r->why_no_precision, "\"quoted\"\\");
+    fill_text(r->protocol, sizeof r->protocol, "reference x.npz\t1234\n");
+    fill_text(r->model, sizeof r->model, "<b>&amp;");
+    fill_text(r->published, sizeof r->published, "MAR-B ");
+    fill_text(r->guarantee, sizeof r->guarantee, "exact: ");
+    fill_text(r->ways, sizeof r->ways, "--head_spec 8 ");
+    snprintf(r->backend, sizeof r->backend, "Prüfstand für Bilder, 図");
+    r->warning_count = EVAL_WARNINGS_MAX;
+    for (int i = 0; i < EVAL_WARNINGS_MAX; i++) fill_text(r->warnings[i], EVAL_TEXT, "FID of few images is biased ");
+    r->images = random_count(), r->reference_images = random_count();
+    r->processes = (int)(random_bits() >> 33);
+    r->steps = EVAL_CURVE_MAX;
+    for (int i = 0; i < r->steps; i++)
+        r->accepted[i] = random_count(), r->replaced[i] = random_count(), r->tokens[i] = random_count();
+    mar_stats *s = &r->stats;
+    double *const of_stats[] = {&s->encoder_s,   &s->decoder_s,  &s->head_s,         &s->vae_s,          &s->draft_s,
+                                &s->verify_s,    &s->total_s,    &s->encoder_flop,   &s->decoder_flop,   &s->head_flop,
+                                &s->vae_flop,    &s->draft_flop, &s->head_calls,     &s->head_batched,   &s->head_rows,
+                                &s->draft_calls, &s->tuning_s,   &s->accepted_shift, &s->head_call_bytes};
+    for (size_t i = 0; i < sizeof of_stats / sizeof *of_stats; i++) *of_stats[i] = random_number();
+    long *const counts[] = {&s->tokens,   &s->proposals, &s->proposals_accepted, &s->drafted,
+                            &s->accepted, &s->rounds,    &s->round_steps,        &s->residual_tries};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) *counts[i] = random_count();
+    s->arena_bytes = (size_t)random_count(), s->recorded_bytes = (size_t)random_count();
+    s->head_call_products = 1, s->head_calls_max = 2147483647, s->products_tuned = 3, s->products_otherwise = 4;
+}
+
+/* All fields, bit by bit; a field that fill leaves out would be 0 in both, so that is looked at, too. */
+static void roundtrip(void **state)
+{
+    static eval_result written, read;
+    char *path = path_of(*state, "result.json");
+    for (int i = 0; i < 200; i++) {
+        fill(&written);
+        assert_int_equal(eval_result_write(&written, path), 0);
+        memset(&read, 0xab, sizeof read);
+        assert_int_equal(eval_result_read(path, &read), 0);
+        assert_memory_equal(&written, &read, sizeof read);
+    }
+    for (size_t at = 0; at + 4 <= sizeof written.stats; at += 4) {
+        static const char zero[4];
+        if (memcmp((const char *)&written.stats + at, zero, 4) == 0 &&
+            memcmp((const char *)&written.stats + (at & ~(size_t)7), "\0\0\0\0\0\0\0\0", 8) == 0)
+            fail_msg("mar_stats has a field at byte %zu that is not in the file", at);
+    }
+    free(path);
+}
+
+/* Numbers that cJSON would round, zeros with a sign, and those that are none. */
+static void special_numbers(void **state)
+{
+    static const double numbers[] = {0.1, 1.0 / 3, 1.0000000000000002, 5e-324, 1.7976931348623157e308, -0.0};
+    static eval_result written, read;
+    char *path = path_of(*state, "result.json");
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        memset(&written, 0, sizeof written);
+        written.fid = numbers[i], written.stats.accepted_shift = -numbers[i];
+        assert_int_equal(eval_result_write(&written, path), 0);
+        assert_int_equal(eval_result_read(path, &read), 0);
+        assert_memory_equal(&written, &read, sizeof read);
+    }
+    written.fid = NAN, written.sfid = INFINITY, written.recall = -NAN;
+    assert_int_equal(eval_result_write(&written, path), 0);
+    assert_int_equal(eval_result_read(path, &read), 0);
+    assert_true(isnan(read.fid) && isnan(read.sfid) && isnan(read.recall) && read.precision == 0);
+    free(path);
+}
+
+/* Text that is not UTF-8, as a file's name may be, leaves a file that is. */
+static void text_of_any_bytes(void **state)
+{
+    static eval_result r;
+    char *path = path_of(*state, "result.json");
+    memset(&r, 0, sizeof r);
+    strcpy(r.model, "a\xff\x80\x1b[31mz");
+    assert_int_equal(eval_result_write(&r, path), 0);
+    assert_int_equal(eval_result_read(path, &r), 0);
+    assert_string_equal(r.model, "a\xef\xbf\xbd\xef\xbf\xbd\x1b[31mz");
+    free(path);
+}
+
+/* "numbers" knows nothing of time, machine and processes. */
+static void what_is_the_same_is_apart(void **state)
+{
+    static eval_result a, b;
+    (void)state;
+    fill(&a);
+    b = a;
+    b.generate_s = 1, b.features_s = 2, b.write_s = 3, b.merge_s = 4, b.processes = 5, b.stats.total_s = 6;
+    b.stats.head_s = 7, b.stats.arena_bytes = 8, b.stats.tuning_s = 9;
+    strcpy(b.backend, "another");
+    for (int i = 0; i < 2; i++) {
+        cJSON *of_a = eval_result_json(&a), *of_b = eval_result_json(&b);
+        char *texts[2][2];
+        for (int k = 0; k < 2; k++) {
+            const cJSON *record = k ? of_b : of_a;
+            texts[k][0] = cJSON_PrintUnformatted(cJSON_GetObjectItem(record, "numbers"));
+            texts[k][1] = cJSON_PrintUnformatted(cJSON_GetObjectItem(record, "run"));
+        }
+        assert_true(i ? strcmp(texts[0][0], texts[1][0]) != 0 : strcmp(texts[0][0], texts[1][0]) == 0);
+        assert_string_not_equal(texts[0][1], texts[1][1]);
+        for (int k = 0; k < 4; k++) cJSON_free(texts[k / 2][k % 2]);
+        cJSON_Delete(of_a), cJSON_Delete(of_b);
+        b.accepted[3]++;
+    }
+    cJSON_InitHooks(NULL);
+}
+
+/* --- files that are none ------------------------------------------------------------------------------------------ */
+
+static int read_it(void *path)
+{
+    static eval_result r;
+    memset(&r, 0xab, sizeof r);
+    const int status = eval_result_read(path, &r);
+    if (status != 0 && r.images != 0) return 2; /* nothing of it is left */
+    return status;
+}
+
+/* The file is refused in one line that has this in it. */
+static void expect_refused(const char *directory, const char *text, size_t size, const char *says)
+{
+    char *path = path_of(directory, "bad.json");
+    write_whole_file(directory, "bad.json", text, size);
+    const printed p = printed_by(directory, read_it, path);
+    const char *line_end = strchr(p.err, '\n');
+    if (p.status != 1 || *p.out || !line_end || line_end[1] || !strstr(p.err, "bad.json: ") || !strstr(p.err, says))
+        fail_msg("%.200s: status %d, \"%s\", expected \"%s\"", text, p.status, p.err, says);
+    free(p.out), free(p.err), free(path);
+}
+
+/* `text` with the first `old` replaced. */
+static char *replaced(const char *text, const char *old, const char *new)
+{
+    char *result, *at = strstr(text, old);
+    if (!at) fail_msg("the file has no %s", old);
+    if (asprintf(&result, "%.*s%s%s", (int)(at - text), text, new, at + strlen(old)) < 0) fail_msg("out of memory");
+    return result;
+}
+
+static void damaged(void **state)
+{
+    static eval_result r;
+    static const struct {
+        const char *old, *new, *says;
+    } cases[] = {
+        {"\"fid\":\t1.5", "\"fid\":\t\"1.5\"", "numbers.fid is missing or is not a number or null, expected what mar"},
+        {"\"fid\"", "\"FID\"", "numbers.fid is missing"},
+        {"\"numbers\"", "\"figures\"", "numbers is missing or is not an object"},
+        {"\"run\"", "\"walk\"", "bad.json: run is missing or is not an object"},
+        {"\"costs\"", "\"price\"", "run.costs is missing"},
+        {"\"counts\"", "\"earls\"", "numbers.counts is missing"},
+        {"\"images\":\t7", "\"images\":\t7.5", "numbers.images is missing or is not a whole number"},
+        {"\"images\":\t7", "\"images\":\t1e300", "numbers.images is"},
+        {"\"images\":\t7", "\"images\":\tnull", "numbers.images is"},
+        {"\"processes\":\t2", "\"processes\":\t3000000000", "run.processes is"},
+        {"\"arena_bytes\":\t0", "\"arena_bytes\":\t-1", "run.costs.arena_bytes is"},
+        {"\"steps\":\t2", "\"steps\":\t3", "numbers.accepted_by_step has 2 numbers, expected one for each of 3 steps"},
+        {"\"steps\":\t2", "\"steps\":\t-1", "numbers.steps is -1, expected 0 to 1024"},
+        {"\"steps\":\t2", "\"steps\":\t1025", "numbers.steps is 1025, expected 0 to 1024"},
+        {"[5, 6]", "[5, \"6\"]", "numbers.replaced_by_step is"},
+        {"[5, 6]", "{}", "numbers.replaced_by_step is missing or is not a list"},
+        {"[\"few images\"]", "[1]", "numbers.warnings.0 is missing or is not a text"},
+        {"[\"few images\"]", "[\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\"]",
+         "numbers.warnings has 13 texts, expected 12 at most"},
+    };
+    memset(&r, 0, sizeof r);
+    r.fid = 1.5, r.images = 7, r.steps = 2, r.processes = 2, r.warning_count = 1;
+    r.replaced[0] = 5, r.replaced[1] = 6;
+    strcpy(r.warnings[0], "few images");
+    char *path = path_of(*state, "result.json");
+    assert_int_equal(eval_result_write(&r, path), 0);
+    size_t size;
+    char *text = read_whole_file(*state, "result.json", &size);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *bad = replaced(text, cases[i].old, cases[i].new);
+        expect_refused(*state, bad, strlen(bad), cases[i].says);
+        free(bad);
+    }
+    char name[600], *bad;
+    memset(name, 'a', sizeof name), name[sizeof name - 1] = '\0';
+    char with[700];
+    snprintf(with, sizeof with, "\"model\":\t\"%s\"", name);
+    bad = replaced(text, "\"model\":\t\"\"", with);
+    expect_refused(*state, bad, strlen(bad), "numbers.model has 599 bytes, expected 511 at most");
+    free(bad);
+    for (size_t n = 0; n < size - 1; n += n < 40 || n + 40 > size ? 1 : 37) /* cut anywhere */
+        expect_refused(*state, text, n, "is no JSON object, expected what mar eval wrote");
+    expect_refused(*state, "[]", 2, "is no JSON object");
+    expect_refused(*state, "\0\0\0", 3, "is no JSON object");
+    bad = replaced(text, "\"version\"", "} \"version\"");
+    expect_refused(*state, bad, strlen(bad), "is no JSON object");
+    free(bad), free(text), free(path);
+}
+
+static void no_file(void **state)
+{
+    char *missing = path_of(*state, "missing.json");
+    printed p = printed_by(*state, read_it, missing);
+    assert_int_equal(p.status, 1);
+    assert_non_null(strstr(p.err, "missing.json: cannot read: No such file or directory\n"));
+    free(p.out), free(p.err), free(missing);
+    p = printed_by(*state, read_it, *state);
+    assert_int_equal(p.status, 1);
+    assert_non_null(strstr(p.err, ": cannot read: Is a directory\n"));
+    free(p.out), free(p.err);
+}
+
+/* A file that cannot be written leaves the one that is there. */
+static void whole_or_not_at_all(void **state)
+{
+    static eval_result r;
+    memset(&r, 0, sizeof r);
+    char *path = path_of(*state, "nowhere/result.json");
+    assert_int_equal(eval_result_write(&r, path), 1);
+    assert_int_equal(count_files(*state), 0);
+    free(path);
+}
+
+/* --- in words ----------------------------------------------------------------------------------------------------- */
+
+static int print_it(void *r)
+{
+    eval_result_print(r);
+    return 0;
+}
+
+static void expect_printed(const char *directory, eval_result *r, const char *text)
+{
+    const printed p = printed_by(directory, print_it, r);
+    if (strcmp(p.out, text) != 0) fail_msg("printed\n%s\nexpected\n%s", p.out, text);
+    free(p.out), free(p.err);
+}
+
+static void in_words(void **state)
+{
+    static eval_result r;
+    memset(&r, 0, sizeof r);
+    r.fid = 2.3149, r.sfid = NAN, r.is_mean = 281.7, r.is_deviation = 3.21, r.is_adm = 281.6;
+    r.precision = 0.8216, r.recall = 0.57, r.accuracy = NAN, r.images = 1000;
+    strcpy(r.why_no_sfid, "ref.npz has no mu_s and sigma_s");
+    strcpy(r.protocol, "reference ref.npz");
+    r.generate_s = 90, r.features_s = 9, r.merge_s = 1, r.processes = 1, r.warning_count = 1;
+    strcpy(r.warnings[0], "FID of fewer than 10000 images is biased");
+    r.stats.drafted = 200, r.stats.accepted = 150;
+    expect_printed(*state, &r,
+                   "  FID                     2.31\n"
+                   "  sFID                       –   ref.npz has no mu_s and sigma_s\n"
+                   "  Inception score       281.70 ± 3.21\n"
+                   "    in ADM's order      281.60\n"
+                   "  precision             0.8216\n"
+                   "  recall                0.5700\n"
+                   "  0.09 s per image to generate, 10.1 images/s: generating 90.0 %, judging 9.0 %, writing 0.0 %, "
+                   "adding up 1.0 %\n"
+                   "  75.0 % of 200 drafted tokens were accepted\n"
+                   "protocol: reference ref.npz\n"
+                   "warning: FID of fewer than 10000 images is biased\n");
+    /* The demo's features; images made elsewhere; several processes. */
+    r.accuracy = 0.975, r.is_mean = r.is_adm = r.precision = r.recall = NAN, r.why_no_sfid[0] = '\0';
+    r.generate_s = 0, r.stats.drafted = 0, r.processes = 3, r.warning_count = 0;
+    expect_printed(*state, &r,
+                   "  Fréchet distance        2.31\n"
+                   "  digits recognised     0.9750\n"
+                   "  333.3 images/s with 3 processes: judging 90.0 %, writing 0.0 %, adding up 10.0 %\n"
+                   "protocol: reference ref.npz\n");
+    assert_true(eval_result_seconds(&r) == 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(roundtrip, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(special_numbers, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(text_of_any_bytes, command_setup, command_teardown),
+        cmocka_unit_test(what_is_the_same_is_apart),
+        cmocka_unit_test_setup_teardown(damaged, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(no_file, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(whole_or_not_at_all, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(in_words, command_setup, command_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

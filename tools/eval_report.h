@@ -41,8 +41,9 @@ int eval_report_choose(long images, int room, long *sheet);
 
 /* Keeps the EVAL_REJECTED_MAX images with the largest share replaced / verified in list[0..*count), the largest first;
  * images of the same share are in the order of their numbers, so that the list does not depend on the order in which
- * images come. Images without verified drafts do not enter. The list has room for one more: an image that falls out is
- * in list[*count] then, so that its pixels can be freed. Returns the place of the new image; -1: it did not enter. */
+ * images come. Images without verified drafts do not enter. The list has room for one more: if it was full, the image
+ * that fell out is in its last place, so that its pixels can be freed. Returns the place of the new image; -1: it did
+ * not enter. */
 int eval_report_rank(eval_report_image list[EVAL_REJECTED_MAX + 1], int *count, const eval_report_image *candidate);
 
 /* Writes the page, whole or not at all. Returns 0, or 1 after printing an error. */

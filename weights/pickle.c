@@ -14,6 +14,7 @@ typedef struct {
     pk_value **memo; /* [memo_capacity], NULL where nothing is stored */
     size_t memo_count, memo_capacity;
     pk_value *none, *yes, *no, *empty;
+    pk_value storages;   /* a list of those that were made */
     const char *problem; /* why it stopped; NULL while all is well */
     int no_memory;
 } machine;
@@ -376,6 +377,7 @@ static void push_storage(machine *m)
     int is_storage = id->kind == PK_TUPLE && id->as.list.count >= 5 && pk_is_text(id->as.list.items[0], "storage");
     v = is_storage ? make(m, PK_STORAGE) : make_opaque(m, NULL);
     if (v && is_storage) v->as.args = id;
+    if (v && is_storage && !append(m, &m->storages, v)) return;
     push(m, v);
 }
 
@@ -470,9 +472,9 @@ static int step(machine *m)
     return m->problem == NULL;
 }
 
-mar_status pk_parse(const char *path, const uint8_t *data, size_t size, wt_pool *pool, pk_value **out, mar_err *err)
+mar_status pk_parse(const char *path, const uint8_t *data, size_t size, wt_pool *pool, pk_pickle *out, mar_err *err)
 {
-    machine m = {.start = data, .at = data, .end = data + size, .pool = pool};
+    machine m = {.start = data, .at = data, .end = data + size, .pool = pool, .storages = {.kind = PK_LIST}};
     m.none = make(&m, PK_NONE);
     m.yes = make(&m, PK_BOOL);
     m.no = make(&m, PK_BOOL);
@@ -481,7 +483,10 @@ mar_status pk_parse(const char *path, const uint8_t *data, size_t size, wt_pool 
     const uint8_t *at = data;
     if (!m.problem)
         while (step(&m)) at = m.at;
-    *out = m.problem ? NULL : pop(&m);
+    *out = (pk_pickle){.root = m.problem ? NULL : pop(&m),
+                       .storages = m.storages.as.list.items,
+                       .n_storages = m.storages.as.list.count,
+                       .size = (size_t)(m.at - data)};
     free(m.stack);
     free(m.memo);
     if (m.no_memory) return err_set(err, MAR_ENOMEM, "%s: its pickle takes more than the memory allowed", path);

@@ -45,9 +45,16 @@ struct pk_value {
     } as;
 };
 
-/* Parses one pickle. Values are in the pool and point into `data`. The graph of values may be cyclic. MAR_EFORMAT, with
- * `path` and the byte, or MAR_ENOMEM on failure. */
-mar_status pk_parse(const char *path, const uint8_t *data, size_t size, wt_pool *pool, pk_value **out, mar_err *err);
+typedef struct {
+    pk_value *root;
+    pk_value *const *storages; /* [n_storages] every PK_STORAGE that was made, in the pickle's order */
+    size_t n_storages;
+    size_t size; /* of the pickle, in bytes; more may follow */
+} pk_pickle;
+
+/* Parses the pickle that data[size] begins with. Values are in the pool and point into `data`. The graph of values may
+ * be cyclic. MAR_EFORMAT, with `path` and the byte, or MAR_ENOMEM on failure. */
+mar_status pk_parse(const char *path, const uint8_t *data, size_t size, wt_pool *pool, pk_pickle *out, mar_err *err);
 
 /* Whether v is a string equal to text. */
 int pk_is_text(const pk_value *v, const char *text);

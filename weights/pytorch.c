@@ -1,6 +1,7 @@
-/* Reading PyTorch's zip format (torch.save since 1.6): <name>/data.pkl has the structure, <name>/data/<key>
- * the bytes of each storage, <name>/byteorder "little" or "big" (absent in old files, which are
- * little-endian). */
+/* Reading what torch.save writes. Since 1.6 that is a zip file: <name>/data.pkl has the structure, <name>/data/<key>
+ * the bytes of each storage, <name>/byteorder "little" or "big" (absent in old files, which are little-endian). What it
+ * wrote before is in weights/legacy.h. */
+#include "weights/legacy.h"
 #include "weights/pickle.h"
 #include "weights/reader.h"
 #include "weights/table.h"
@@ -15,8 +16,10 @@ enum { PICKLE_MAX = 16 << 20, PICKLE_MEMORY_MAX = 256 << 20 };
 
 typedef struct {
     wt_file *f;
-    zip_directory zip;
-    const char *prefix; /* [prefix_length] "archive" of archive/data.pkl */
+    const char *format;      /* what the format is called */
+    legacy_directory legacy; /* if the file is of the old format; else without bytes */
+    zip_directory zip;       /* else */
+    const char *prefix;      /* [prefix_length] "archive" of archive/data.pkl */
     size_t prefix_length;
     wt_pool values;
     uint64_t copied; /* bytes of tensors copied because they are not contiguous */
@@ -27,16 +30,9 @@ typedef struct {
  * takes few bytes to ask for, is refused. */
 enum { WORK_MAX = 64 };
 
-/* Files of torch.save before 1.6 start with this pickled number, 0x1950a86a20f9469cfc6c. */
-static int is_legacy(const wt_file *f)
-{
-    static const uint8_t magic[] = {0x80, 2, 0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
-    return f->n_start >= sizeof magic && memcmp(f->start, magic, sizeof magic) == 0;
-}
-
 int wt_pytorch_recognise(const wt_file *f)
 {
-    return is_legacy(f) || (f->n_start >= 4 && memcmp(f->start, "PK\3\4", 4) == 0);
+    return legacy_recognise(f->start, f->n_start) || (f->n_start >= 4 && memcmp(f->start, "PK\3\4", 4) == 0);
 }
 
 /* --- entries of the archive ------------------------------------------------------------------------ */
@@ -92,8 +88,8 @@ typedef struct {
     wt_dtype dtype;
 } storage;
 
-static mar_status read_storage_class(const reader *r, const char *name, const pk_value *class, wt_dtype *out,
-                                     mar_err *err)
+/* 1 if it is a class of storages that are known. */
+static int storage_dtype(const pk_value *class, wt_dtype *out)
 {
     static const struct {
         const char *name;
@@ -107,23 +103,40 @@ static mar_status read_storage_class(const reader *r, const char *name, const pk
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
         if (class->kind == PK_CLASS && strcmp(class->as.string.text, classes[i].name) == 0) {
             *out = classes[i].dtype;
-            return MAR_OK;
+            return 1;
         }
-    char what[256];
-    return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" is stored as %s, expected a storage of floats or integers",
-                   r->f->path, name, pk_describe(class, what, sizeof what));
+    return 0;
+}
+
+static size_t element_size(const pk_value *class)
+{
+    wt_dtype dtype;
+    return storage_dtype(class, &dtype) ? wt_dtype_size(dtype) : 0;
+}
+
+/* As find_contents, of a storage by its name. */
+static mar_status find_storage(const reader *r, const pk_value *name, uint64_t *offset, uint64_t *size, mar_err *err)
+{
+    const char *text = name->as.string.text;
+    if (!r->legacy.bytes) return find_contents(r, "data/", text, name->as.string.length, offset, size, err);
+    const legacy_storage *s = legacy_find(&r->legacy, text, name->as.string.length);
+    *offset = s ? s->offset : 0;
+    *size = s ? s->size : 0;
+    return MAR_OK;
 }
 
 static mar_status read_storage(const reader *r, const char *name, const pk_value *id, storage *out, mar_err *err)
 {
     pk_value *const *items = id->as.list.items; /* push_storage has checked that there are five */
     const pk_value *key = items[2], *numel = items[4];
-    mar_status status = read_storage_class(r, name, items[1], &out->dtype, err);
-    if (status != MAR_OK) return status;
+    char what[256];
+    if (!storage_dtype(items[1], &out->dtype))
+        return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" is stored as %s, expected a storage of floats or integers",
+                       r->f->path, name, pk_describe(items[1], what, sizeof what));
     if (key->kind != PK_STRING || numel->kind != PK_INT || numel->as.integer < 0)
         return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": its storage has no name or no size", r->f->path, name);
     uint64_t size, expected;
-    status = find_contents(r, "data/", key->as.string.text, key->as.string.length, &out->offset, &size, err);
+    const mar_status status = find_storage(r, key, &out->offset, &size, err);
     if (status != MAR_OK) return status;
     if (!out->offset)
         return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": the file has no entry data/%.*s", r->f->path, name,
@@ -336,12 +349,12 @@ static mar_status read_root(reader *r, const pk_value *root, mar_err *err)
         return err_set(err, MAR_EFORMAT, "%s: it contains %s, expected a dict of tensors", r->f->path,
                        pk_describe(root, what, sizeof what));
     const pk_value *dict = root;
-    strcpy(r->f->format, "PyTorch zip");
+    snprintf(r->f->format, sizeof r->f->format, "%s", r->format);
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted && dict == root; i++) {
         const pk_value *v = pk_get(root, wanted[i]);
         if (!v || v->kind != PK_DICT) continue; /* model_ema is None where training kept no average */
         dict = v;
-        snprintf(r->f->format, sizeof r->f->format, "PyTorch zip (%s)", wanted[i]);
+        snprintf(r->f->format, sizeof r->f->format, "%s (%s)", r->format, wanted[i]);
     }
     mar_status status = read_dict(r, dict, dict == root, err);
     if (status == MAR_OK && r->f->count == 0)
@@ -353,7 +366,7 @@ static mar_status read_root(reader *r, const pk_value *root, mar_err *err)
 static mar_status read_archive(reader *r, mar_err *err)
 {
     uint64_t offset, size;
-    pk_value *root;
+    pk_pickle structure;
     mar_status status = find_prefix(r, err);
     if (status == MAR_OK) status = check_byteorder(r, err);
     if (status == MAR_OK) status = find_contents(r, "data.pkl", "", 0, &offset, &size, err);
@@ -363,24 +376,35 @@ static mar_status read_archive(reader *r, mar_err *err)
     uint8_t *pickle = malloc(size + 1);
     if (!pickle) return err_set(err, MAR_ENOMEM, "%s: out of memory for data.pkl", r->f->path);
     status = file_source_read(&r->f->source, offset, size, pickle, err);
-    if (status == MAR_OK) status = pk_parse(r->f->path, pickle, size, &r->values, &root, err);
-    if (status == MAR_OK) status = read_root(r, root, err);
+    if (status == MAR_OK) status = pk_parse(r->f->path, pickle, size, &r->values, &structure, err);
+    if (status == MAR_OK) status = read_root(r, structure.root, err);
     free(pickle); /* values point into it */
+    return status;
+}
+
+static mar_status read_legacy(reader *r, mar_err *err)
+{
+    r->format = "PyTorch before 1.6";
+    mar_status status = legacy_open(&r->f->source, &r->values, element_size, &r->legacy, err);
+    if (status == MAR_OK) status = read_root(r, r->legacy.root, err);
+    legacy_close(&r->legacy);
+    return status;
+}
+
+static mar_status read_zip(reader *r, mar_err *err)
+{
+    r->format = "PyTorch zip";
+    mar_status status = zip_open(&r->f->source, &r->zip, err);
+    if (status != MAR_OK) return status;
+    status = read_archive(r, err);
+    zip_close(&r->zip);
     return status;
 }
 
 mar_status wt_pytorch_read(wt_file *f, mar_err *err)
 {
-    if (is_legacy(f))
-        return err_set(err, MAR_EFORMAT,
-                       "%s: the format of torch.save before PyTorch 1.6; load it and torch.save it "
-                       "again",
-                       f->path);
     reader r = {.f = f, .values = {.limit = PICKLE_MEMORY_MAX}};
-    mar_status status = zip_open(&f->source, &r.zip, err);
-    if (status != MAR_OK) return status;
-    status = read_archive(&r, err);
-    zip_close(&r.zip);
+    const mar_status status = legacy_recognise(f->start, f->n_start) ? read_legacy(&r, err) : read_zip(&r, err);
     wt_pool_free(&r.values);
     return status;
 }

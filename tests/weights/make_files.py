@@ -73,6 +73,29 @@ def official_mar():
             "epoch": 400, "scaler": scaler, "args": args}
 
 
+def legacy_files(base, views):
+    """The format before PyTorch 1.6, in which the published weights of Inception-v3 are."""
+    def save(value, name, **options):
+        torch.save(value, path(name), _use_new_zipfile_serialization=False, **options)
+    save({"w": base}, "legacy.pt")
+    save(collections.OrderedDict(views), "legacy_views.pt")  # the values of views.pt
+    layer = torch.nn.Sequential(collections.OrderedDict(conv=torch.nn.Conv2d(3, 4, (1, 3), bias=False),
+                                                        bn=torch.nn.BatchNorm2d(4, eps=0.001)))
+    layer(torch.randn(2, 3, 5, 5))
+    ema = {name: value * 0.5 if value.is_floating_point() else value for name, value in layer.state_dict().items()}
+    ema["half"] = torch.randn(7).half()
+    save({"epoch": 3, "model": layer.state_dict(), "model_ema": collections.OrderedDict(ema), "optimizer": [torch.randn(9)]},
+         "legacy_model.pt")
+    expect("legacy_model.pt", {name: value for name, value in ema.items() if value.is_floating_point()})
+    save({"state_dict": {"a": torch.nn.Parameter(base), "empty": torch.zeros(0, 2)}}, "legacy4.pt", pickle_protocol=4)
+    with open(path("legacy.pt"), "rb") as file:
+        whole = file.read()
+    with open(path("legacy_big.pt"), "wb") as file:  # little_endian: False
+        at = whole.index(b"little_endian")
+        true = whole.index(b"\x88", at)
+        file.write(whole[:true] + b"\x89" + whole[true + 1:])
+
+
 def main():
     os.makedirs(DATA, exist_ok=True)
     torch.manual_seed(1)
@@ -126,7 +149,7 @@ def main():
     torch.save({"model": {"w": base.numpy()}}, path("numpy_tensor.pt"))
     torch.save({"epoch": 3, "args": {"lr": 1.0}}, path("no_tensors.pt"))
     torch.save([base], path("list.pt"))
-    torch.save({"w": base}, path("legacy.pt"), _use_new_zipfile_serialization=False)
+    legacy_files(base, views)
 
     # The same archive with compression, and big-endian.
     source = zipfile.ZipFile(path("protocol3.pt"))

@@ -14,6 +14,10 @@
 
 static const char *const small_files[] = {DATA "views.pt", DATA "protocol4.pt", DATA "evil_beside.pt"};
 
+static const char *const legacy_files[] = {DATA "legacy.pt", DATA "legacy_views.pt", DATA "legacy_model.pt",
+                                           DATA "legacy4.pt"};
+enum { LEGACY_FILES = sizeof legacy_files / sizeof *legacy_files };
+
 static uint32_t next_random(uint32_t *state)
 {
     *state = *state * 1664525u + 1013904223u; /* Numerical Recipes' generator: the same tests every time */
@@ -82,6 +86,7 @@ static void test_truncated(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof small_files / sizeof *small_files; i++) truncate_file(small_files[i], 1);
+    for (int i = 0; i < LEGACY_FILES; i++) truncate_file(legacy_files[i], 1);
     truncate_file(DATA "dtypes.safetensors", 1);
     truncate_file(DATA "dtypes.pt", 7);
     truncate_file(DATA "mar.pth", 257);
@@ -113,6 +118,7 @@ static void test_flipped_bits(void **state)
     int tried = 0, opened = 0;
     for (size_t i = 0; i < sizeof small_files / sizeof *small_files; i++)
         opened += flip_bits(small_files[i], 0, SIZE_MAX, 1, &tried);
+    for (int i = 0; i < LEGACY_FILES; i++) opened += flip_bits(legacy_files[i], 0, SIZE_MAX, 1, &tried);
     opened += flip_bits(DATA "dtypes.safetensors", 0, 1600, 1, &tried); /* the header */
     opened += flip_bits(DATA "dtypes.pt", 0, SIZE_MAX, 31, &tried);
     opened += flip_bits(DATA "mar.pth", 0, 20000, 37, &tried);         /* the pickle */
@@ -122,36 +128,51 @@ static void test_flipped_bits(void **state)
     assert_true(opened > tried / 10 && opened < tried * 9 / 10);
 }
 
-/* Pickles with a few bytes replaced by operations. */
-static void test_mutated_pickles(void **state)
+/* Copies of a file with a few bytes in begin..end-1 replaced by operations of a pickle. Returns how many open. */
+static int replace_operations(const bytes *b, size_t begin, size_t end, uint32_t *random)
 {
-    (void)state;
     static const uint8_t operations[] =
         "\x80\x95.(012N\x88\x89JKM\x8a\x8bGX\x8c\x8dTUBC\x8e\x96)\x85\x86\x87t]lae}dsu\x8f"
         "\x90\x91"
         "c\x93R\x81\x92"
         "bQqr\x94hj";
+    const uint8_t *guarded = guarded_copy(b->data, b->size);
+    uint8_t *copy = (uint8_t *)(uintptr_t)guarded;
+    int opened = 0;
+    for (int round = 0; round < 10000; round++) {
+        memcpy(copy, b->data, b->size);
+        for (uint32_t n = 1 + next_random(random) % 3; n > 0; n--) {
+            size_t at = begin + next_random(random) % (uint32_t)(end - begin);
+            copy[at] = operations[next_random(random) % (sizeof operations - 1)];
+        }
+        opened += try_open(copy, b->size);
+    }
+    guarded_free(guarded, b->size);
+    return opened;
+}
+
+static void test_mutated_pickles(void **state)
+{
+    (void)state;
     uint32_t random = 1;
     int opened = 0;
     for (size_t i = 0; i < sizeof small_files / sizeof *small_files; i++) {
         bytes b = bytes_from_file(small_files[i]);
-        const uint8_t *guarded = guarded_copy(b.data, b.size);
-        uint8_t *copy = (uint8_t *)(uintptr_t)guarded;
         const uint8_t *begin = memmem(b.data, b.size, "data.pkl", 8),
                       *end = memmem(b.data, b.size, ".format_version", 15);
         assert_true(begin && end && end > begin);
-        for (int round = 0; round < 10000; round++) {
-            memcpy(copy, b.data, b.size);
-            for (uint32_t n = 1 + next_random(&random) % 3; n > 0; n--) {
-                size_t at = (size_t)(begin - b.data) + 8 + next_random(&random) % (uint32_t)(end - begin);
-                copy[at] = operations[next_random(&random) % (sizeof operations - 1)];
-            }
-            opened += try_open(copy, b.size);
-        }
-        guarded_free(guarded, b.size);
+        const size_t first = (size_t)(begin - b.data) + 8;
+        opened += replace_operations(&b, first, first + (size_t)(end - begin), &random);
         bytes_free(&b);
     }
     assert_true(opened > 100 && opened < 29000);
+    opened = 0;
+    for (int i = 0; i < LEGACY_FILES; i++) {
+        bytes b = bytes_from_file(legacy_files[i]);
+        opened += replace_operations(&b, 0, b.size, &random);
+        bytes_free(&b);
+    }
+    assert_true(opened > 100 && opened < 39000);
 }
 
 /* Random operations from nothing. */

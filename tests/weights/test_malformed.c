@@ -503,6 +503,73 @@ static void test_bad_storage(void **state)
     refuse_pickle("}X\5\0\0\0model}X\1\0\0\0w" FLOATS "ss.", "\"w\" is a bare storage");
 }
 
+/* --- files from before PyTorch 1.6 ----------------------------------------------------------------------------------
+ */
+
+#define LEGACY_MAGIC  "\x80\2\x8a\n\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
+#define LEGACY_SYSTEM "\x80\2}X\r\0\0\0little_endian\x88s."
+#define LEGACY_HEAD   LEGACY_MAGIC "\x80\2M\xe9\3." LEGACY_SYSTEM
+/* A tensor of 6 floats in storage 0. */
+#define LEGACY_OBJECT "\x80\2" W(FLOATS, "K\0K\6\x85K\1\x85")
+#define LEGACY_NAMES  "\x80\2]X\1\0\0\0000a."
+
+/* The text with `count` as the number of elements of the storages behind it, and `size` bytes. */
+static bytes make_legacy(const char *text, size_t text_size, uint64_t count, size_t size)
+{
+    bytes b = {0};
+    bytes_put(&b, text, text_size);
+    bytes_number(&b, count, 8);
+    for (size_t i = 0; i < size; i++) bytes_number(&b, 0, 1);
+    return b;
+}
+
+static void refuse_legacy(const char *text, size_t text_size, uint64_t count, size_t size, const char *words)
+{
+    bytes b = make_legacy(text, text_size, count, size);
+    expect_refusal(&b, words);
+    bytes_free(&b);
+}
+
+static void test_legacy(void **state)
+{
+    (void)state;
+#define REFUSE(text, count, size, words) refuse_legacy(text, sizeof(text) - 1, count, size, words)
+#define WHOLE                            LEGACY_HEAD LEGACY_OBJECT LEGACY_NAMES
+    wt_file *f;
+    mar_err err = {0};
+    bytes b = make_legacy(WHOLE, sizeof WHOLE - 1, 6, 24);
+    assert_ok(wt_open_memory(b.data, b.size, "x", &f, &err), &err);
+    assert_int_equal(wt_count(f), 1);
+    wt_close(f);
+    bytes_free(&b);
+    REFUSE(LEGACY_MAGIC "\x80\2M\xea\3." LEGACY_SYSTEM LEGACY_OBJECT LEGACY_NAMES, 6, 24, "another version than 1001");
+    REFUSE(LEGACY_MAGIC "\x80\2N." LEGACY_SYSTEM LEGACY_OBJECT LEGACY_NAMES, 6, 24, "another version than 1001");
+    REFUSE(LEGACY_MAGIC "\x80\2M\xe9\3.\x80\2}." LEGACY_OBJECT LEGACY_NAMES, 6, 24, "not said to be little-endian");
+    REFUSE(LEGACY_MAGIC "\x80\2M\xe9\3.\x80\2N." LEGACY_OBJECT LEGACY_NAMES, 6, 24, "not said to be little-endian");
+    REFUSE(WHOLE, 6, 23, "storage 0 reaches past the end");
+    REFUSE(WHOLE, 6, 25, "1 bytes follow its last storage");
+    REFUSE(WHOLE, 5, 20, "20 bytes, expected 6 elements of F32");
+    REFUSE(WHOLE, UINT64_MAX, 24, "storage 0 reaches past the end");
+    REFUSE(WHOLE, (uint64_t)1 << 62, 24, "storage 0 reaches past the end");
+    REFUSE(LEGACY_HEAD LEGACY_OBJECT "\x80\2N.", 6, 24, "there is no list of storages");
+    REFUSE(LEGACY_HEAD LEGACY_OBJECT "\x80\2].", 6, 24, "32 bytes follow its last storage");
+    REFUSE(LEGACY_HEAD LEGACY_OBJECT "\x80\2]K\1a.", 6, 24, "entry 0 of its list of storages is not one of its object");
+    REFUSE(LEGACY_HEAD LEGACY_OBJECT "\x80\2]X\1\0\0\0001a.", 6, 24, "entry 0 of its list of storages is not one");
+    REFUSE(LEGACY_HEAD LEGACY_OBJECT "\x80\2]X\1\0\0\0000aX\1\0\0\0000a.", 6, 32, "that was not listed before");
+    REFUSE(LEGACY_HEAD LEGACY_OBJECT, 6, 24, "malformed pickle");
+    REFUSE(LEGACY_HEAD, 6, 24, "malformed pickle");
+    REFUSE(LEGACY_HEAD "\x80\2N." LEGACY_NAMES, 6, 24, "entry 0 of its list of storages is not one of its object");
+    REFUSE(LEGACY_HEAD "\x80\2" W(STORAGE("cos\nsystem\n", "K\6"), "K\0K\6\x85K\1\x85") LEGACY_NAMES, 6, 24,
+           "a storage is of the class os.system");
+    REFUSE(LEGACY_HEAD "\x80\2}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\n"
+                       "X\1\0\0\0000X\3\0\0\0cpuK\6(K\0K\0K\1ttQK\0K\6\x85K\1\x85\x89NtRs." LEGACY_NAMES,
+           6, 24, "views of storages");
+    bytes cut = make_legacy(WHOLE, sizeof WHOLE - 1, 6, 0);
+    cut.size -= 4;
+    expect_refusal(&cut, "it ends in front of storage 0");
+    bytes_free(&cut);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -526,6 +593,7 @@ int main(void)
         cmocka_unit_test(test_tensors),
         cmocka_unit_test(test_bad_geometry),
         cmocka_unit_test(test_bad_storage),
+        cmocka_unit_test(test_legacy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

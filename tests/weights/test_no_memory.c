@@ -134,6 +134,7 @@ static void test_open(void **state)
     fail_each(open_and_close, DATA "dtypes.safetensors");
     fail_each(open_and_close, DATA "views.pt");
     fail_each(open_and_close, DATA "mar.pth");
+    fail_each(open_and_close, DATA "legacy_views.pt");
 }
 
 static void test_inspect(void **state)

@@ -155,6 +155,34 @@ static void test_which_dict(void **state)
     wt_close(f);
 }
 
+/* The format before PyTorch 1.6: several protocols, storages that tensors share, others that nothing reads. */
+static void test_legacy(void **state)
+{
+    (void)state;
+    wt_file *f = open_good(DATA "legacy.pt");
+    assert_string_equal(wt_format(f), "PyTorch before 1.6");
+    assert_int_equal(wt_count(f), 1);
+    float *w = golden_f32(f, "w", 60);
+    for (int j = 0; j < 60; j++) assert_true(w[j] == (float)j);
+    free(w);
+    wt_close(f);
+    f = open_good(DATA "legacy_views.pt");
+    assert_int_equal(wt_count(f), 9);
+    expect_values(f, DATA "views.pt.expected.safetensors");
+    assert_int_equal(wt_find(f, "rows")->offset, wt_find(f, "base")->offset + 24 * sizeof(float));
+    wt_close(f);
+    f = open_good(DATA "legacy_model.pt");
+    assert_string_equal(wt_format(f), "PyTorch before 1.6 (model_ema)");
+    assert_int_equal(wt_count(f), 7);
+    expect_values(f, DATA "legacy_model.pt.expected.safetensors");
+    assert_int_equal(wt_find(f, "bn.num_batches_tracked")->dtype, WT_I64);
+    wt_close(f);
+    f = open_good(DATA "legacy4.pt"); /* protocol 4, with frames */
+    assert_string_equal(wt_format(f), "PyTorch before 1.6 (state_dict)");
+    assert_int_equal(wt_find(f, "empty")->count, 0);
+    wt_close(f);
+}
+
 /* os.system beside the tensors is passed over, in place of one refused; either way it does not run. */
 static void test_evil(void **state)
 {
@@ -173,7 +201,7 @@ static void test_refusals(void **state)
     expect_refusal(DATA "numpy_tensor.pt", MAR_EFORMAT, "\"w\" is an object made by numpy");
     expect_refusal(DATA "no_tensors.pt", MAR_EFORMAT, "no tensors");
     expect_refusal(DATA "list.pt", MAR_EFORMAT, "a list, expected a dict");
-    expect_refusal(DATA "legacy.pt", MAR_EFORMAT, "before PyTorch 1.6");
+    expect_refusal(DATA "legacy_big.pt", MAR_EFORMAT, "byte order is not said to be little-endian");
     expect_refusal(DATA "compressed.pt", MAR_EFORMAT, "compressed");
     expect_refusal(DATA "big.pt", MAR_EFORMAT, "byte order is \"big\"");
     expect_refusal(DATA "absent.pt", MAR_EIO, "No such file");
@@ -258,6 +286,7 @@ int main(void)
         cmocka_unit_test(test_views),
         cmocka_unit_test(test_protocols),
         cmocka_unit_test(test_which_dict),
+        cmocka_unit_test(test_legacy),
         cmocka_unit_test(test_evil),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_load_f32),

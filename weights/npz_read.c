@@ -36,6 +36,17 @@ static mar_status no_memory(const npz *z, mar_err *err)
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
+/* Makes what follows from the member's name. Returns whether there was memory for that and for the name. */
+static int name_member(const npz *z, member *m)
+{
+    if (!m->name) return 0;
+    const size_t size = strlen(z->path) + strlen(m->name) + sizeof ": the array";
+    m->array.name = m->name;
+    m->what = malloc(size);
+    if (m->what) snprintf(m->what, size, *m->name ? "%s: \"%s\"" : "%s: the array", z->path, m->name);
+    return m->what != NULL;
+}
+
 /* The file must have as many bytes as the header says. */
 static mar_status check_size(const member *m, mar_err *err)
 {
@@ -119,11 +130,7 @@ static mar_status add_entry(npz *z, const zip_entry *e, mar_err *err)
     const char *obstacle = entry_obstacle(e);
     char line[ERR_TEXT_MAX + 64];
     m->name = strndup(e->name, e->name_length - suffix);
-    if (!m->name || asprintf(&m->what, "%s: \"%s\"", z->path, m->name) < 0) {
-        m->what = NULL;
-        return no_memory(z, err);
-    }
-    m->array.name = m->name;
+    if (!name_member(z, m)) return no_memory(z, err);
     if (!obstacle) {
         const mar_status status = place_member(z, e, m, err);
         return status == MAR_OK ? open_member(z, m, err) : status;
@@ -150,11 +157,7 @@ static mar_status open_npy(npz *z, mar_err *err)
     member *m = z->members;
     z->count = 1;
     m->name = strdup("");
-    if (!m->name || asprintf(&m->what, "%s: the array", z->path) < 0) {
-        m->what = NULL;
-        return no_memory(z, err);
-    }
-    m->array.name = m->name;
+    if (!name_member(z, m)) return no_memory(z, err);
     m->place = (zip_place){.source = &z->source, .what = m->what, .packed = z->source.size, .size = z->source.size};
     return open_member(z, m, err);
 }

@@ -94,7 +94,8 @@ static void put_entry(bytes *b, const zip_part *part, uint64_t offset, int zip64
     bytes_number(b, 0, 4);
     bytes_number(b, (uint64_t)part->flags, 2);
     bytes_number(b, (uint64_t)part->method, 2);
-    bytes_number(b, 0, 8); /* time, CRC */
+    bytes_number(b, 0, 4); /* time */
+    bytes_number(b, part->crc, 4);
     bytes_number(b, zip64 ? UINT32_MAX : part->size, 4);
     bytes_number(b, zip64 ? UINT32_MAX : part->size, 4);
     bytes_number(b, strlen(part->name), 2);

@@ -25,6 +25,7 @@ typedef struct {
     const void *data;
     size_t size;
     int method, flags; /* 0: stored, plain */
+    uint32_t crc;      /* CRC-32, which PyTorch's reader does not look at */
 } zip_part;
 
 /* A zip file; with zip64 every size and offset is in ZIP64 records. */

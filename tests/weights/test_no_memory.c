@@ -1,9 +1,10 @@
-/* Every allocation fails once: opening, inspecting and converting report it, release what they hold and leave no file,
- * or the one that was there. The allocator of the whole program is replaced, which the sanitizers do too: under them
- * this test is skipped. */
+/* Every allocation fails once: opening, inspecting, converting, and reading and writing NumPy's files report it,
+ * release what they hold and leave no file, or the one that was there. The allocator of the whole program is replaced,
+ * which the sanitizers do too: under them this test is skipped. */
 #include "tests/support/support.h"
 
 #include "mar/handle.h"
+#include "weights/npz.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -59,6 +60,41 @@ static mar_status inspect(const char *path, const char *out)
 static mar_status convert(const char *path, const char *out)
 {
     return mar_convert(&handle, path, out, MAR_DTYPE_BF16, 2);
+}
+
+/* As wt_open's, for what it says is looked up at the handle. */
+static mar_status npz_result(mar_status status, const char *why)
+{
+    mar_err err = {0};
+    if (status != MAR_OK) err_set(&err, status, "%s", why);
+    return mar_result(&handle, status, &err);
+}
+
+static mar_status read_npz(const char *path, const char *out)
+{
+    static double numbers[20];
+    char why[NPZ_WHY_MAX];
+    npz *z = NULL;
+    (void)out;
+    mar_status status = npz_open(path, &z, why);
+    if (status == MAR_OK) status = npz_read_f64(z, npz_find(z, "f64"), numbers, why);
+    npz_close(z);
+    return npz_result(status, why);
+}
+
+static mar_status write_npz(const char *path, const char *out)
+{
+    static const double numbers[20] = {1, 2, 3};
+    char why[NPZ_WHY_MAX];
+    npz_writer *w = NULL;
+    (void)path;
+    mar_status status = npz_writer_open(out, 1, &w, why);
+    if (status == MAR_OK) status = npz_writer_add(w, "mu", NPZ_F64, 1, (const int64_t[]){20}, numbers, why);
+    if (status == MAR_OK)
+        status = npz_writer_commit(w, why);
+    else
+        npz_writer_discard(w);
+    return npz_result(status, why);
 }
 
 /* The only file in the directory is `out`, as it was before, or there is none. */
@@ -150,6 +186,13 @@ static void test_convert(void **state)
     fail_each(convert, DATA "mar.pth");
 }
 
+static void test_npz(void **state)
+{
+    (void)state;
+    fail_each(read_npz, DATA "npz/deflated.npz");
+    fail_each(write_npz, "");
+}
+
 int main(void)
 {
     handle.process = getpid();
@@ -157,6 +200,7 @@ int main(void)
         cmocka_unit_test(test_open),
         cmocka_unit_test(test_inspect),
         cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_npz),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

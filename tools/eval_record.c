@@ -44,6 +44,11 @@ size_t eval_pixel_bytes(const eval_layout *l)
     return (size_t)l->width * (size_t)l->height * 3;
 }
 
+int eval_is_larger_share(uint32_t replaced, uint32_t verified, uint32_t other_replaced, uint32_t other_verified)
+{
+    return (uint64_t)replaced * other_verified > (uint64_t)other_replaced * verified;
+}
+
 /* --- figures -------------------------------------------------------------------------------------------- */
 
 void eval_figures_add(eval_figures *sum, const eval_figures *f)
@@ -77,7 +82,7 @@ static const char magic[8] = "marbatch";
 static size_t fixed_size(const eval_layout *l, int n)
 {
     const size_t numbers = (size_t)l->features + (size_t)l->classes + (size_t)l->spatial;
-    return sizeof(head) + sizeof(eval_figures) + (size_t)n * (numbers * sizeof(float) + 3 * sizeof(uint32_t));
+    return sizeof(head) + sizeof(eval_figures) + (size_t)n * (numbers * sizeof(float) + 5 * sizeof(uint32_t));
 }
 
 int eval_record_create(const eval_layout *l, eval_record *out)
@@ -106,8 +111,10 @@ static void point(const eval_layout *l, long first, eval_record *r)
     r->logits = r->features + n * (size_t)l->features;
     r->spatial = r->logits + n * (size_t)l->classes;
     r->crc = (uint32_t *)(r->spatial + n * (size_t)l->spatial);
-    r->rejected = r->crc + n;
-    r->kept = r->rejected + n;
+    r->labels = (int32_t *)(r->crc + n);
+    r->verified = (uint32_t *)(r->labels + n);
+    r->replaced = r->verified + n;
+    r->kept = r->replaced + n;
     r->pixels = (uint8_t *)(r->kept + n);
 }
 
@@ -117,13 +124,16 @@ void eval_record_begin(const eval_layout *l, long first, eval_record *r)
     point(l, first, r);
 }
 
-/* Marks the images of the batch with the most tokens replaced; of equals the first. */
+/* Marks the images of the batch with the largest share of drafts replaced; of equals the first. */
 static void mark_rejected(const eval_layout *l, eval_record *r)
 {
     for (int k = 0; k < l->rejected_images; k++) {
         int most = -1;
         for (int i = 0; i < r->n; i++)
-            if (r->kept[i] < 2 && r->rejected[i] > (most < 0 ? 0 : r->rejected[most])) most = i;
+            if (r->kept[i] < 2 && r->replaced[i] > 0 &&
+                (most < 0 ||
+                 eval_is_larger_share(r->replaced[i], r->verified[i], r->replaced[most], r->verified[most])))
+                most = i;
         if (most < 0) break;
         r->kept[most] = 2; /* marked now */
     }

@@ -18,7 +18,7 @@ typedef struct {
     int keeps_features;  /* 1: shards keep the features of every image, for precision and recall */
     int width, height;   /* of an image, in pixels */
     int samples;         /* images of the run, evenly spread, whose pixels are kept for the report */
-    int rejected_images; /* of each shard: images with the most tokens replaced whose pixels are kept, too */
+    int rejected_images; /* of each shard: images with the largest share of drafts replaced whose pixels are kept, too */
 } eval_layout;
 
 int eval_shard_count(const eval_layout *l);
@@ -30,6 +30,8 @@ int eval_batch_size(const eval_layout *l, long first);
 /* Whether the pixels of image i are kept whatever it shows. */
 int eval_is_sample(const eval_layout *l, long i);
 size_t eval_pixel_bytes(const eval_layout *l);
+/* Whether `replaced` of `verified` drafts is a larger share than other_replaced of other_verified. */
+int eval_is_larger_share(uint32_t replaced, uint32_t verified, uint32_t other_replaced, uint32_t other_verified);
 
 /* Numbers that are added up, over batches, then over shards. Integers, and seconds, which are no part of what is
  * compared. */
@@ -54,7 +56,9 @@ typedef struct {
     float *logits;         /* [n][classes] */
     float *spatial;        /* [n][spatial] */
     uint32_t *crc;         /* [n] CRC-32 of the pixels */
-    uint32_t *rejected;    /* [n] tokens replaced */
+    int32_t *labels;       /* [n] the class of each */
+    uint32_t *verified;    /* [n] tokens that were drafted and verified */
+    uint32_t *replaced;    /* [n] of these, those that were not accepted */
     uint32_t *kept;        /* [n] 1: the pixels are behind this, in the order of the images */
     uint8_t *pixels;       /* of those; uint8_t [height][width][3] each */
 } eval_record;
@@ -65,7 +69,7 @@ void eval_record_free(eval_record *r);
 
 /* Begins the record of the batch from image `first` on: zeroes the figures, points the parts. */
 void eval_record_begin(const eval_layout *l, long first, eval_record *r);
-/* Once `rejected` is there: keeps the pixels of samples, and of the images with most tokens replaced. rgb
+/* Once the rest is there: keeps the pixels of samples, and of the images with the most drafts replaced. rgb
  * [n][height][width][3]. The record is complete then, and has its checksum. */
 void eval_record_finish(const eval_layout *l, const uint8_t *rgb, eval_record *r);
 

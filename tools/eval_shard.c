@@ -25,10 +25,6 @@ typedef struct {
 
 static const char magic[8] = "marshard";
 
-typedef struct {
-    int64_t image, rejected;
-} sample_row;
-
 static off_t aligned(size_t bytes)
 {
     return (off_t)((bytes + 7) / 8 * 8);
@@ -55,7 +51,7 @@ static void place(eval_shard *s, const eval_layout *l, int shard, int samples)
     s->logits = s->crc + aligned(n * sizeof(uint32_t));
     s->features = s->logits + aligned(n * (size_t)l->classes * sizeof(float));
     s->sample_table = s->features + (l->keeps_features ? aligned(n * (size_t)l->features * sizeof(float)) : 0);
-    s->pixels = s->sample_table + aligned(kept * sizeof(sample_row));
+    s->pixels = s->sample_table + aligned(kept * sizeof(eval_sample));
     s->sum = s->pixels + aligned(kept * eval_pixel_bytes(l));
 }
 
@@ -68,7 +64,7 @@ static off_t size_of(const eval_shard *s)
 
 /* The samples of a shard: those that the layout asks for, and the images with most tokens replaced. */
 typedef struct {
-    sample_row *rows; /* [capacity], those asked for first */
+    eval_sample *rows; /* [capacity], those asked for first */
     uint8_t *pixels;  /* [capacity][height][width][3] */
     int asked;        /* rows of those asked for */
     int count;        /* rows in all */
@@ -96,34 +92,36 @@ static int write_part(const writer *w, const void *data, size_t n, off_t at)
     return tool_error("%s: cannot write %zu bytes: %s", w->file.path, n, strerror(errno));
 }
 
-static void set_sample(const eval_layout *l, sample_list *list, int at, long image, uint32_t rejected,
-                       const uint8_t *rgb)
+/* Where among the rejected ones image i of the record goes: a free place, or that of the one with the smallest share of
+ * drafts replaced, of equals the last, if it has a smaller one. -1: nowhere. */
+static int place_of_rejected(const eval_layout *l, sample_list *list, uint32_t replaced, uint32_t verified)
 {
-    list->rows[at] = (sample_row){image, rejected};
-    memcpy(list->pixels + (size_t)at * eval_pixel_bytes(l), rgb, eval_pixel_bytes(l));
-}
-
-/* Where among the rejected ones a new one goes: a free place, or that of the one with the fewest tokens replaced, of
- * equals the last, if it has fewer. -1: nowhere. */
-static int place_of_rejected(const eval_layout *l, sample_list *list, uint32_t rejected)
-{
-    if (rejected == 0) return -1;
+    if (replaced == 0) return -1;
     if (list->count - list->asked < l->rejected_images) return list->count++;
     int least = -1;
     for (int i = list->asked; i < list->count; i++)
-        if (least < 0 || list->rows[i].rejected <= list->rows[least].rejected) least = i;
-    return least >= 0 && list->rows[least].rejected < (int64_t)rejected ? least : -1;
+        if (least < 0 || !eval_is_larger_share(list->rows[i].replaced, list->rows[i].verified,
+                                               list->rows[least].replaced, list->rows[least].verified))
+            least = i;
+    return least >= 0 && eval_is_larger_share(replaced, verified, list->rows[least].replaced, list->rows[least].verified)
+               ? least
+               : -1;
 }
 
 static void take_samples(const eval_layout *l, sample_list *list, int *asked, const eval_record *r)
 {
+    const size_t bytes = eval_pixel_bytes(l);
     const uint8_t *rgb = r->pixels;
     for (int i = 0; i < r->n; i++) {
         if (!r->kept[i]) continue;
         const long image = r->first + i;
-        const int at = eval_is_sample(l, image) ? (*asked)++ : place_of_rejected(l, list, r->rejected[i]);
-        if (at >= 0) set_sample(l, list, at, image, r->rejected[i], rgb);
-        rgb += eval_pixel_bytes(l);
+        const int at =
+            eval_is_sample(l, image) ? (*asked)++ : place_of_rejected(l, list, r->replaced[i], r->verified[i]);
+        if (at >= 0) {
+            list->rows[at] = (eval_sample){image, r->labels[i], r->verified[i], r->replaced[i], 0};
+            memcpy(list->pixels + (size_t)at * bytes, rgb, bytes);
+        }
+        rgb += bytes;
     }
 }
 
@@ -251,6 +249,11 @@ int eval_shard_write(const run_directory *d, const eval_layout *l, eval_journal 
     return failed;
 }
 
+int eval_shard_exists(const run_directory *d, int shard, char *path)
+{
+    return access(run_shard_path(d, shard, ".mars", path), F_OK) == 0;
+}
+
 /* --- reading -------------------------------------------------------------------------------------------- */
 
 static eval_shard_state say_damaged(const char *path, const char *what)
@@ -364,12 +367,9 @@ int eval_shard_features(const eval_shard *s, int at, int n, float *features)
     return read_part(s, features, (size_t)n * row, s->features + at * (off_t)row);
 }
 
-int eval_shard_sample(const eval_shard *s, int i, long *image, long *rejected, uint8_t *rgb)
+int eval_shard_sample(const eval_shard *s, int i, eval_sample *out, uint8_t *rgb)
 {
-    sample_row row;
     const size_t bytes = eval_pixel_bytes(s->layout);
-    if (read_part(s, &row, sizeof row, s->sample_table + i * (off_t)sizeof row) != 0) return 1;
-    *image = (long)row.image;
-    *rejected = (long)row.rejected;
-    return read_part(s, rgb, bytes, s->pixels + i * (off_t)bytes);
+    return read_part(s, out, sizeof *out, s->sample_table + i * (off_t)sizeof *out) ||
+           read_part(s, rgb, bytes, s->pixels + i * (off_t)bytes);
 }

@@ -12,6 +12,9 @@ int eval_shard_write(const run_directory *d, const eval_layout *l, eval_journal 
 
 typedef enum { EVAL_SHARD_THERE, EVAL_SHARD_MISSING, EVAL_SHARD_DAMAGED, EVAL_SHARD_ERROR } eval_shard_state;
 
+/* Whether there is a file of that name, which is left in path, char [RUN_PATH]. */
+int eval_shard_exists(const run_directory *d, int shard, char *path);
+
 /* Whether the shard is there, by its head and its size. A damaged one is said, an error printed. */
 eval_shard_state eval_shard_look(const run_directory *d, const eval_layout *l, int shard);
 
@@ -38,7 +41,15 @@ int eval_shard_moments(const eval_shard *s, eval_moments *pooled, eval_moments *
 int eval_shard_crc(const eval_shard *s, uint32_t *crc);                       /* [n] */
 int eval_shard_logits(const eval_shard *s, int at, int n, float *logits);     /* of n images from image `at` of it on */
 int eval_shard_features(const eval_shard *s, int at, int n, float *features); /* the same; the layout keeps them */
-/* Sample i: which image it is, how many of its tokens were replaced, and its pixels [height][width][3]. */
-int eval_shard_sample(const eval_shard *s, int i, long *image, long *rejected, uint8_t *rgb);
+
+/* An image whose pixels are kept. */
+typedef struct {
+    int64_t image;               /* its number */
+    int32_t label;               /* its class */
+    uint32_t verified, replaced; /* as in eval_record */
+    uint32_t reserved;           /* 0: a row has no padding */
+} eval_sample;
+/* Sample i, and its pixels, rgb [height][width][3]. */
+int eval_shard_sample(const eval_shard *s, int i, eval_sample *out, uint8_t *rgb);
 
 #endif

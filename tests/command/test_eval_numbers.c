@@ -1,0 +1,278 @@
+/* From what was gathered to the numbers: FID, sFID and scores of golden data, reasons where there is no number,
+ * warnings where one may mislead. */
+#include "tests/support/golden_doubles.h"
+
+#include "tools/eval_numbers.h"
+
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { DIM = 40, X = 300, Y = 200, CLASSES = 12 };
+
+typedef struct {
+    mar *library;
+    float *x, *y; /* [X][DIM], [Y][DIM] */
+    double frechet, mean[DIM], covariance[DIM * DIM];
+    mar_features_config network;
+    eval_moments pooled;      /* of x */
+    eval_reference reference; /* of y, borrowed arrays */
+    eval_gathered gathered;
+} fixture;
+
+static fixture f;
+
+static int set_up(void **state)
+{
+    (void)state;
+    wt_file *golden = golden_open("numbers");
+    double *expected = golden_f64(golden, "frechet", 3);
+    eval_moments m;
+    f.x = golden_f32(golden, "x", X * DIM);
+    f.y = golden_f32(golden, "y", Y * DIM);
+    f.frechet = expected[0];
+    free(expected);
+    wt_close(golden);
+    assert_int_equal(eval_moments_create(DIM, &m), MAR_OK);
+    assert_int_equal(eval_moments_create(DIM, &f.pooled), MAR_OK);
+    eval_moments_add(&m, f.y, Y);
+    eval_moments_add(&f.pooled, f.x, X);
+    eval_moments_finish(&m, f.mean, f.covariance);
+    eval_moments_free(&m);
+    f.library = open_mar(MAR_DTYPE_F32, 1);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    free(f.x);
+    free(f.y);
+    eval_moments_free(&f.pooled);
+    mar_close(f.library);
+    return 0;
+}
+
+/* Everything there is, of 20000 images with a published reference: what says so by itself has no warning. */
+static eval_gathered everything(void)
+{
+    f.network = (mar_features_config){.name = "inception-v3", .features = DIM, .classes = CLASSES, .spatial = DIM};
+    f.reference = (eval_reference){.path = "x/adm_in256_stats.npz",
+                                   .dim = DIM,
+                                   .mu = f.mean,
+                                   .sigma = f.covariance,
+                                   .spatial = DIM,
+                                   .mu_s = f.mean,
+                                   .sigma_s = f.covariance,
+                                   .features = f.y,
+                                   .feature_count = Y};
+    return (eval_gathered){.library = f.library,
+                           .network = &f.network,
+                           .reference = &f.reference,
+                           .pooled = &f.pooled,
+                           .spatial = &f.pooled,
+                           .features = f.x,
+                           .feature_count = X,
+                           .images = 20000,
+                           .width = 256,
+                           .height = 256};
+}
+
+static eval_result numbers(const eval_gathered *g)
+{
+    eval_result r = {0};
+    assert_int_equal(eval_numbers(g, &r), 0);
+    return r;
+}
+
+static void all_numbers(void **state)
+{
+    (void)state;
+    eval_gathered g = everything();
+    eval_score *score = NULL, *adm = NULL;
+    wt_file *golden = golden_open("numbers");
+    double *expected = golden_f64(golden, "score", 3);
+    float *logits = golden_f32(golden, "logits", 203 * CLASSES);
+    assert_int_equal(eval_score_create(EVAL_SCORE_TORCH_FIDELITY, 203, CLASSES, &score), MAR_OK);
+    assert_int_equal(eval_score_create(EVAL_SCORE_ADM, 203, CLASSES, &adm), MAR_OK);
+    eval_score_add(score, 0, logits, 203);
+    eval_score_add(adm, 0, logits, 203);
+    g.score = score;
+    g.score_adm = adm;
+    const eval_result r = numbers(&g);
+    assert_near(r.fid, f.frechet, 1e-8);
+    assert_near(r.sfid, f.frechet, 1e-8);
+    assert_near(r.is_mean, expected[0], 1e-10);
+    assert_near(r.is_deviation, expected[1], 1e-10);
+    assert_near(r.is_adm, expected[2], 1e-10);
+    assert_true(r.precision > 0 && r.precision < 1 && r.recall > 0 && r.recall < 1);
+    assert_string_equal(r.why_no_sfid, "");
+    assert_string_equal(r.why_no_precision, "");
+    assert_int_equal(r.warning_count, 0);
+    assert_int_equal(r.images, 20000);
+    assert_int_equal(r.reference_images, 0);
+
+    /* the reference itself */
+    g.features = f.y;
+    g.feature_count = Y;
+    const eval_result same = numbers(&g);
+    assert_true(same.precision == 1 && same.recall == 1);
+    eval_score_free(score);
+    eval_score_free(adm);
+    free(logits);
+    free(expected);
+    wt_close(golden);
+}
+
+static void assert_says(const char *text, const char *expected)
+{
+    if (!strstr(text, expected)) fail_msg("\"%s\", expected \"%s\"", text, expected);
+}
+
+static void reasons(void **state)
+{
+    (void)state;
+    eval_gathered g = everything();
+    f.reference.features = NULL;
+    f.reference.spatial = 0;
+    eval_result r = numbers(&g);
+    assert_true(isnan(r.sfid) && isnan(r.precision) && isnan(r.recall) && isnan(r.is_mean) && isnan(r.is_adm));
+    assert_string_equal(r.why_no_sfid, "x/adm_in256_stats.npz has no mu_s and sigma_s");
+    assert_says(r.why_no_precision,
+                "x/adm_in256_stats.npz has statistics only: precision and recall need the features");
+    g = everything();
+    f.network.spatial = 0;
+    g.features = NULL;
+    r = numbers(&g);
+    assert_string_equal(r.why_no_sfid, "inception-v3 has no spatial features");
+    assert_says(r.why_no_precision, "the features of single images were not kept");
+    g = everything();
+    g.feature_count = 3;
+    r = numbers(&g);
+    assert_says(r.why_no_precision, "more than 3 images on either side, there are 3 and 200");
+    g = everything();
+    g.reference = NULL;
+    r = numbers(&g);
+    assert_true(isnan(r.fid));
+    assert_string_equal(r.why_no_sfid, "there is no reference");
+    assert_string_equal(r.why_no_precision, "there is no reference");
+    assert_int_equal(r.warning_count, 0);
+}
+
+static void warnings(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path;
+        int width;
+        long images, reference_images;
+        int negative;
+        const char *says[3];
+    } cases[] = {
+        {"demo", 32, 400, 1797, 0, {NULL}},
+        {"demo", 32, 399, 1797, 0, {"FID of 399 images is too high: fewer than 400 are too few for 40 features"}},
+        {"d/adm_in256_stats.npz", 256, 400, 0, 0, {NULL}},
+        {"adm_in256_stats.npz",
+         512,
+         400,
+         0,
+         0,
+         {"have 512x512 pixels, but by its name adm_in256_stats.npz is of images of 256x256"}},
+        {"VIRTUAL_imagenet512.npz",
+         256,
+         400,
+         10000,
+         0,
+         {"have 256x256 pixels, but by its name VIRTUAL_imagenet512.npz is of images of 512x512"}},
+        {"VIRTUAL_imagenet256_labeled.npz", 256, 400, 10000, 0, {NULL}},
+        {"VIRTUAL_imagenet256_labeled.npz",
+         256,
+         400,
+         50000,
+         0,
+         {"which has 10000 images in arr_0; this one has 50000"}},
+        {"a/mine.npz",
+         256,
+         400,
+         100,
+         0,
+         {"the reference is of 100 images", "published numbers are not made with mine.npz"}},
+        {"in256_val.npz", 256, 400, 0, 0, {"published numbers are not made", "is of validation images"}},
+        {"interval.npz", 2560, 400, 0, 0, {"published numbers are not made"}},
+        {"adm_in256_stats.npz", 256, 400, 0, 1, {"1 of the 40 means in adm_in256_stats.npz are below 0"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        eval_gathered g = everything();
+        double mean[DIM];
+        memcpy(mean, f.mean, sizeof mean);
+        f.reference.path = cases[i].path;
+        f.reference.images = cases[i].reference_images;
+        f.reference.has_images = cases[i].reference_images > 1797;
+        if (cases[i].negative) mean[7] = -1;
+        f.reference.mu = mean;
+        g.width = g.height = cases[i].width;
+        g.images = cases[i].images;
+        const eval_result r = numbers(&g);
+        int expected = 0;
+        while (expected < 3 && cases[i].says[expected]) expected++;
+        if (r.warning_count != expected)
+            fail_msg("%s: %d warnings, expected %d: \"%s\"", cases[i].path, r.warning_count, expected, r.warnings[0]);
+        for (int w = 0; w < expected; w++) assert_says(r.warnings[w], cases[i].says[w]);
+    }
+    eval_result r = {0};
+    for (int i = 0; i < EVAL_WARNINGS_MAX + 3; i++) eval_warn(&r, "number %d", i);
+    assert_int_equal(r.warning_count, EVAL_WARNINGS_MAX);
+    assert_string_equal(r.warnings[EVAL_WARNINGS_MAX - 1], "number 11");
+}
+
+/* What the function prints is a line of its own; it goes to a file here. */
+static void refused(const eval_gathered *g, const char *expected)
+{
+    char text[1024] = "";
+    eval_result r = {0};
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    fflush(stderr);
+    const int keep = dup(STDERR_FILENO);
+    dup2(fileno(file), STDERR_FILENO);
+    const int status = eval_numbers(g, &r);
+    fflush(stderr);
+    dup2(keep, STDERR_FILENO);
+    close(keep);
+    rewind(file);
+    const size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    assert_int_equal(status, 1);
+    assert_int_equal(text[n - 1], '\n');
+    assert_ptr_equal(strchr(text, '\n'), text + n - 1);
+    assert_says(text, expected);
+}
+
+static void errors(void **state)
+{
+    (void)state;
+    eval_gathered g = everything();
+    f.reference.dim = 39;
+    refused(&g, "mar: x/adm_in256_stats.npz: mu has 39 numbers, expected 40, the features of inception-v3");
+    g = everything();
+    f.reference.spatial = 7;
+    refused(&g, "mar: x/adm_in256_stats.npz: mu_s has 7 numbers, expected 40");
+    g = everything();
+    g.images = 1;
+    refused(&g, "mar: numbers of 1 images: expected 2 or more");
+    g = everything();
+    eval_moments m;
+    assert_int_equal(eval_moments_create(DIM, &m), MAR_OK);
+    float bad[2 * DIM] = {[5] = INFINITY};
+    eval_moments_add(&m, bad, 2);
+    g.pooled = &m;
+    refused(&g, "mar: the mean of the images is not finite, expected numbers");
+    eval_moments_free(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_numbers), cmocka_unit_test(reasons),
+                                       cmocka_unit_test(warnings), cmocka_unit_test(errors)};
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

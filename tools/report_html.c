@@ -1,90 +1,18 @@
 /* The page of `mar fidelity`: verdicts, table, plots, acceptance maps, samples, and what was tested. */
 #include "tools/command.h"
 #include "tools/fidelity_compare.h"
-#include "tools/file.h"
 #include "tools/image.h"
 #include "tools/markup.h"
+#include "tools/page.h"
 #include "tools/report.h"
-#include "tools/text.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <png.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char style[] =
-    "body{font:16px/1.5 system-ui,sans-serif;color:" MARKUP_INK ";max-width:68rem;margin:2rem auto;padding:0 1rem}"
-    "h1{font-size:1.7rem;margin:0}h2{font-size:1.2rem;margin:2.2rem 0 .6rem}h3{font-size:1rem;margin:0 0 .3rem}"
-    ".sub{color:#5b6675;margin:.2rem 0 1.4rem}code{font:.92em ui-monospace,monospace}code span{white-space:nowrap}"
-    ".card{border-left:6px solid;background:#f6f7f9;padding:.55rem 1rem;margin:.5rem 0}"
-    ".same{border-color:" MARKUP_SAME "}.unsure{border-color:" MARKUP_AXIS "}.close{border-color:" MARKUP_CLOSE "}"
-    ".off{border-color:" MARKUP_OFF "}"
-    ".card b{font-size:1.05rem}.card small{color:#5b6675;display:block}"
-    "table{border-collapse:collapse;font-variant-numeric:tabular-nums;width:100%}"
-    "th,td{padding:.3rem .5rem;text-align:right;border-bottom:1px solid #dde1e7;white-space:nowrap}"
-    "th{font-weight:600;font-size:.85rem;vertical-align:bottom;white-space:normal}"
-    "th:first-child,td:first-child{text-align:left;white-space:normal}tr.floor td{color:#5b6675}"
-    "td small{display:block;color:#5b6675}"
-    ".dot{display:inline-block;width:.8em;height:.8em;border-radius:50%;margin-right:.45em}"
-    ".row{display:flex;flex-wrap:wrap;gap:1.6rem}.map{image-rendering:pixelated;display:block}"
-    ".maps{display:flex;flex-wrap:wrap;gap:.4rem}.maps img{outline:1px solid "
-    "#c9ced6}figure{margin:0}figcaption{font-size:.85rem;color:#5b6675}" MARKUP_PLOT_STYLE ".wide{overflow-x:auto}";
-
 /* --- parts ---------------------------------------------------------------------------------------------- */
-
-static void base64(FILE *out, const uint8_t *data, size_t size)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (size_t i = 0; i < size; i += 3) {
-        const uint32_t three = (uint32_t)data[i] << 16 | (uint32_t)(i + 1 < size ? data[i + 1] : 0) << 8 |
-                               (uint32_t)(i + 2 < size ? data[i + 2] : 0);
-        fputc(digits[three >> 18], out);
-        fputc(digits[three >> 12 & 63], out);
-        fputc(i + 1 < size ? digits[three >> 6 & 63] : '=', out);
-        fputc(i + 2 < size ? digits[three & 63] : '=', out);
-    }
-}
-
-/* <img> of the picture at `scale` CSS pixels a pixel. Returns 0, or 1 if it cannot be encoded. */
-static int embed(FILE *out, const image *picture, int scale, const char *title)
-{
-    png_image png = {.version = PNG_IMAGE_VERSION,
-                     .width = (png_uint_32)picture->width,
-                     .height = (png_uint_32)picture->height,
-                     .format = PNG_FORMAT_RGB};
-    png_alloc_size_t size = 0;
-    uint8_t *data = NULL;
-    int done = png_image_write_to_memory(&png, NULL, &size, 0, picture->rgb, 0, NULL) && (data = malloc(size)) &&
-               png_image_write_to_memory(&png, data, &size, 0, picture->rgb, 0, NULL);
-    if (done) {
-        fprintf(out, "<img class=map width=%d height=%d alt=\"", picture->width * scale, picture->height * scale);
-        markup_escape(out, title);
-        fputs("\" title=\"", out);
-        markup_escape(out, title);
-        fputs("\" src=\"data:image/png;base64,", out);
-        base64(out, data, size);
-        fputs("\">\n", out);
-    }
-    free(data);
-    return !done;
-}
-
-/* Options that break between, not within. */
-static void write_options(FILE *out, const char *name)
-{
-    fputs("<code>", out);
-    while (*name) {
-        const char *next = strstr(name + 1, " --");
-        const int length = next ? (int)(next - name) : (int)strlen(name);
-        fputs("<span>", out);
-        markup_escape_part(out, name, (size_t)length);
-        fputs(next ? "</span> " : "</span>", out);
-        name += length + (next != NULL);
-    }
-    fputs("</code>", out);
-}
 
 static void run_title(FILE *out, const fidelity *f, int run)
 {
@@ -93,7 +21,7 @@ static void run_title(FILE *out, const fidelity *f, int run)
         fputs("reference: ", out);
     else
         fprintf(out, "%d: ", run);
-    write_options(out, f->runs[run].name);
+    page_options(out, f->runs[run].name);
 }
 
 /* --- head, verdicts, table ------------------------------------------------------------------------------ */
@@ -101,10 +29,7 @@ static void run_title(FILE *out, const fidelity *f, int run)
 static void write_head(FILE *out, const fidelity *f)
 {
     const run_options *o = &f->runs[0].options;
-    fprintf(out,
-            "<!DOCTYPE html>\n<html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">"
-            "<title>Fidelity report</title><style>%s</style>\n<h1>Fidelity report: ",
-            style);
+    fputs("<h1>Fidelity report: ", out);
     markup_escape(out, o->model);
     fprintf(out,
             "</h1>\n<p class=sub>%d images of %d class%s in each run, seed %" PRIu64 ", guidance %g (%s), "
@@ -113,7 +38,7 @@ static void write_head(FILE *out, const fidelity *f)
             o->params.cfg_schedule == MAR_CFG_LINEAR ? "linear" : "constant", (double)o->params.temperature, f->batch);
     markup_escape(out, f->backend);
     fputs(". Every run is compared with the reference, ", out);
-    write_options(out, f->runs[0].name);
+    page_options(out, f->runs[0].name);
     fprintf(out, ": %.4f s per image.</p>\n", f->runs[0].seconds.median);
 }
 
@@ -134,14 +59,6 @@ static void write_verdicts(FILE *out, const fidelity *f)
     }
 }
 
-static void cell_share(FILE *out, double share)
-{
-    if (share < 0)
-        fputs("<td>–", out);
-    else
-        fprintf(out, "<td>%.1f %%", 100 * share);
-}
-
 static void write_speed_row(FILE *out, const fidelity *f, int run)
 {
     const fidelity_run *r = &f->runs[run];
@@ -153,13 +70,13 @@ static void write_speed_row(FILE *out, const fidelity *f, int run)
     if (run > 0 && fidelity_has_spread(f)) fprintf(out, "<small>%.2f–%.2f</small>", r->speed.low, r->speed.high);
     fprintf(out, "<td>%.1f<td>%d<td>%.1f", fidelity_head_calls(r), r->stats.head_calls_max,
             fidelity_calls_in_sequence(f, r));
-    cell_share(out, fidelity_token_acceptance(r));
-    cell_share(out, fidelity_head_acceptance(r));
+    page_share(out, fidelity_token_acceptance(r));
+    page_share(out, fidelity_head_acceptance(r));
     if (run == 0)
         fputs("<td>–<td>–", out);
     else
         fprintf(out, "<td>%.5f<td>%.3f", r->image.distance, r->p);
-    if (f->judged) cell_share(out, (double)r->recognised / f->num);
+    if (f->judged) page_share(out, (double)r->recognised / f->num);
     fputc('\n', out);
 }
 
@@ -260,12 +177,12 @@ static int write_map(FILE *out, const fidelity *f, int run)
     if (!map.rgb) return 1;
     fputs("<figure><div class=maps>", out);
     paint_rates(f, &r->accepted, map.rgb);
-    int failed = embed(out, &map, scale, "share of drafts accepted at each position");
+    int failed = page_picture(out, &map, scale * f->side, scale * f->side, "share of drafts accepted at each position");
     for (int i = 0; i < r->map_count && !failed; i++) {
         char title[64];
         snprintf(title, sizeof title, "image %d", i);
         memcpy(map.rgb, r->maps + (size_t)i * size, size);
-        failed = embed(out, &map, scale, title);
+        failed = page_picture(out, &map, scale * f->side, scale * f->side, title);
     }
     fputs("</div><figcaption>", out);
     run_title(out, f, run);
@@ -306,7 +223,7 @@ static int write_samples(FILE *out, const fidelity *f)
             image_grid_set(&grid, k / columns, k % columns, f->width, f->height,
                            f->runs[i].rgb + (size_t)k * (size_t)f->width * (size_t)f->height * 3);
         fputs("<figure>", out);
-        failed = embed(out, &grid, 1, f->runs[i].name);
+        failed = page_picture(out, &grid, grid.width, grid.height, f->runs[i].name);
         fputs("<figcaption>", out);
         run_title(out, f, i);
         fputs("</figcaption></figure>\n", out);
@@ -374,20 +291,15 @@ static void write_method(FILE *out, const fidelity *f)
 int report_write_html(const fidelity *f, const char *path)
 {
     text_buffer text;
-    FILE *out = text_open(&text);
-    if (!out) return tool_error("%s: out of memory for the page", path);
+    FILE *out = page_open(&text, "Fidelity report", "", path);
+    if (!out) return 1;
     write_head(out, f);
     write_verdicts(out, f);
     write_tables(out, f);
     write_plots(out, f);
     write_channels(out, f);
-    int failed = write_maps(out, f) != 0 || write_samples(out, f) != 0;
+    const int lacks = write_maps(out, f) != 0 || write_samples(out, f) != 0;
     write_method(out, f);
     write_times(out, f);
-    fprintf(out, "<p class=sub>libmar %s</p>\n</html>\n", mar_version());
-    if (text_close(out, &text) != 0) return tool_error("%s: out of memory for the page", path);
-    failed = failed ? tool_error("%s: out of memory for the pictures in the page", path)
-                    : tool_write_file(path, text.data, text.size);
-    free(text.data);
-    return failed;
+    return page_close(out, &text, lacks, path);
 }

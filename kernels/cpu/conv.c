@@ -34,6 +34,7 @@ typedef struct conv_plan {
 struct kern_conv {
     int out, in, kernel_h, kernel_w, stride, pad_h, pad_w; /* of the primitive; 4*channels and 2x2 when upsampling */
     int flags, y_stride;
+    cpu_gather *gather; /* our own kernel makes it; NULL: oneDNN does */
     float *plain;       /* [out][in][kernel_h][kernel_w], until the first plan packs it */
     dnn_packed *weight; /* packed by the first plan */
     float *bias;        /* [out] */
@@ -107,6 +108,14 @@ mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv 
     c->pad_w = spec->pad_w;
     c->flags = spec->flags;
     c->y_stride = spec->y_stride ? spec->y_stride : c->out;
+    *out = c;
+    const cpu_device *d = cpu_of(k)->d;
+    if (d->direct && !(c->flags & (KERN_UPSAMPLE | KERN_OUT_F32))) {
+        const mar_status status = cpu_gather_create(d, spec, &c->gather, err);
+        if (status != MAR_OK) cpu_conv_free(k->device, c), *out = NULL;
+        return status;
+    }
+    *out = NULL;
     const size_t weights = (size_t)c->out * (size_t)c->in * (size_t)(c->kernel_h * c->kernel_w);
     c->plain = malloc(weights * sizeof *c->plain);
     c->bias = malloc((size_t)c->out * sizeof *c->bias);
@@ -139,6 +148,7 @@ void cpu_conv_free(kern_device *d, kern_conv *c)
         next = p->next;
         plan_free(p);
     }
+    cpu_gather_free(c->gather);
     dnn_packed_free(c->weight);
     free(c->plain);
     free(c->bias);
@@ -246,7 +256,7 @@ static mar_status add_plan(const cpu_device *d, kern_conv *c, int height, int wi
     p->rows = (height + 2 * c->pad_h - c->kernel_h) / c->stride + 1;
     p->columns = (width + 2 * c->pad_w - c->kernel_w) / c->stride + 1;
     divide(p, upsamples(c));
-    const mar_status status = make_parts(d, c, p, err);
+    const mar_status status = c->gather ? MAR_OK : make_parts(d, c, p, err);
     if (status != MAR_OK) {
         plan_free(p);
         return status;
@@ -261,9 +271,10 @@ static size_t out_size(const cpu_queue *q, const kern_conv *c)
     return c->flags & KERN_OUT_F32 ? sizeof(float) : q->d->base.act_size;
 }
 
-/* Bytes of a band that is made in the thread's buffer, 0 if in y. */
-static size_t band_bytes(const cpu_queue *q, const kern_conv *c, const conv_plan *p)
+/* Bytes that a thread's buffer needs: for a band, unless that is made in y. */
+static size_t work_bytes(const cpu_queue *q, const kern_conv *c, const conv_plan *p)
 {
+    if (c->gather) return cpu_gather_bytes(c->gather);
     if (!upsamples(c) && !is_strided(c)) return 0;
     return out_size(q, c) * (size_t)p->band_rows * (size_t)p->columns * (size_t)c->out;
 }
@@ -281,7 +292,7 @@ mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int images, int heig
     if (status != MAR_OK) return status;
     const conv_plan *p = find_plan(c, height, width);
     for (int i = 0; status == MAR_OK && i < p->parts; i++) status = cpu_ready(q, p->part[i].conv, err);
-    if (status == MAR_OK) status = cpu_grow(q, q->work, &q->work_bytes, band_bytes(q, c, p), err);
+    if (status == MAR_OK) status = cpu_grow(q, q->work, &q->work_bytes, work_bytes(q, c, p), err);
     return status;
 }
 
@@ -362,7 +373,7 @@ static int is_planned(const cpu_queue *q, const kern_conv *c, const conv_plan *p
 {
     for (int i = 0; i < p->parts; i++)
         if (!cpu_is_ready(q, p->part[i].conv)) return 0;
-    return q->work_bytes >= band_bytes(q, c, p);
+    return q->work_bytes >= work_bytes(q, c, p);
 }
 
 void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int images, int height, int width, void *y)
@@ -373,6 +384,10 @@ void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int images, int h
         kern_fail(k, err_set(&err, MAR_EBACKEND, "convolution of %dx%d pixels without a plan", height, width), &err);
     }
     if (!kern_live(k)) return;
+    if (c->gather) {
+        cpu_gather_run(cpu_of(k), c->gather, x, images, height, width, y);
+        return;
+    }
     conv_call call = {cpu_of(k), c, p, x, y};
     const double work = (double)p->rows * p->columns * c->kernel_h * c->kernel_w * c->in * c->out;
     cpu_for(cpu_of(k), images * p->bands, images * work, bands_body, &call);

@@ -371,6 +371,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     if (status == MAR_OK && dtype != MAR_DTYPE_F32 && unit) status = try_bf16(d->dnn, &d->bf16, err);
     d->base.act_size = d->bf16 ? 2 : 4;
     if (d->bf16) d->dot = bf16_dot_best();
+    d->direct = direct_conv_best(d->bf16);
     if (status == MAR_OK && dtype == MAR_DTYPE_BF16 && !d->bf16)
         status = err_set(err, MAR_EBACKEND, "dtype bf16: %s has no bf16 products here; use f32", dnn_version_text());
     if (status != MAR_OK) {

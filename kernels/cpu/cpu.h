@@ -4,6 +4,7 @@
 
 #include "base/team.h"
 #include "kernels/ops.h"
+#include "kernels/cpu/direct.h"
 #include "kernels/cpu/dot.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/rows.h"
@@ -22,6 +23,7 @@ typedef struct {
     dnn *dnn;                                 /* oneDNN's engine */
     const kern_rows *rows;                    /* row kernels of the best instruction set present */
     const bf16_dot *dot;                      /* our own products of bf16 layers; NULL: oneDNN makes them */
+    const direct_conv *direct;                /* our own convolutions; NULL: oneDNN makes them */
     pthread_mutex_t lock;                     /* held while a primitive is made, or a convolution planned */
     struct cpu_matmul_entry *_Atomic matmuls; /* primitives made so far, shared by all layers of a shape */
 } cpu_device;
@@ -152,6 +154,13 @@ mar_status cpu_speculate_plan(kern_queue *k, const kern_head *h, const kern_spec
 void cpu_speculate_start(kern_queue *k, kern_speculation *w);
 int cpu_speculate_propose(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft);
 void cpu_speculate_walk(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
+
+/* gather.c: convolutions by d->direct, of act to act. Bits depend on a result's own inputs only. */
+typedef struct cpu_gather cpu_gather;
+mar_status cpu_gather_create(const cpu_device *d, const kern_conv_spec *spec, cpu_gather **out, mar_err *err);
+void cpu_gather_free(cpu_gather *g);          /* NULL is fine */
+size_t cpu_gather_bytes(const cpu_gather *g); /* that q->work needs */
+void cpu_gather_run(cpu_queue *q, const cpu_gather *g, const act *x, int images, int height, int width, act *y);
 
 mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
 void cpu_conv_free(kern_device *d, kern_conv *c);

@@ -7,6 +7,7 @@ extern const kern_rows kern_rows_generic;
 #if defined(__x86_64__)
 extern const kern_rows kern_rows_avx2, kern_rows_avx512;
 extern const bf16_dot bf16_dot_avx512;
+extern const direct_conv direct_conv_f32, direct_conv_bf16;
 #endif
 
 const kern_rows *kern_rows_best(void)
@@ -44,5 +45,15 @@ const bf16_dot *bf16_dot_best(void)
     const char *unit = cpu_bf16_unit();
     if (unit && !strcmp(unit, "avx512_bf16") && kern_rows_best() == &kern_rows_avx512) return &bf16_dot_avx512;
 #endif
+    return NULL;
+}
+
+const direct_conv *direct_conv_best(int bf16)
+{
+#if defined(__x86_64__)
+    if (bf16) return bf16_dot_best() ? &direct_conv_bf16 : NULL;
+    if (kern_rows_best() == &kern_rows_avx512) return &direct_conv_f32;
+#endif
+    (void)bf16;
     return NULL;
 }

@@ -49,7 +49,7 @@ BLOCKS = [("5b", branches_a(32)), ("5c", branches_a(64)), ("5d", branches_a(64))
           ("7c", BRANCHES_E)]
 
 
-def layers(width):
+def layers(width, classes=CLASSES):
     """(name, shape) of every convolution, [out, in, height, width], and of fc, [classes, features], in the order of use."""
     def scaled(n):
         return max(1, round(n * width))
@@ -72,7 +72,7 @@ def layers(width):
                 made.append((f"Mixed_{block}.branch{name.lstrip('=')}", (outputs, inputs, height, wide)))
             total += outputs
         channels = total
-    return made + [("fc", (CLASSES, channels))]
+    return made + [("fc", (classes, channels))]
 
 
 def random_tensors(width, seed):

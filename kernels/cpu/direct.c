@@ -100,8 +100,9 @@ static void tile(const direct_tile *t, int rows, void *y)
         sweep(R, 1, t, y);                                                                                             \
         break;
         TILE(1)
-        TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12) TILE(13)
-            TILE(14) default : break;
+        TILE(2)
+        TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12) TILE(13) TILE(14) default
+            : break;
     }
 }
 

@@ -4,11 +4,13 @@
 
 Weights and images are not in the file: tests/support/inception.c makes the same ones, from uniform numbers at Philox's addresses.
 The file has the convolutions' shapes and the mean variance of each one's results (their `gain`), which its batch norm undoes, so
-that images do not become alike on their way through the network; results for a few images, in full size and at an eighth of
-the width; and FID, sFID, Inception score, precision and recall of two sets of images. torch-fidelity computes features and FID and
-the score; sFID, precision and recall follow ADM's evaluator (openai/guided-diffusion, evaluations/evaluator.py).
+that images do not become alike on their way through the network; results for a few images, in full size, at an eighth of the
+width, and of the network in tests/golden/data/inception_tiny.pth, which has the published file's format; and FID, sFID,
+Inception score, precision and recall of two sets of images. torch-fidelity computes features, FID and the score; sFID,
+precision and recall follow ADM's evaluator (openai/guided-diffusion, evaluations/evaluator.py).
 """
 
+import collections
 import sys
 import tempfile
 from pathlib import Path
@@ -148,10 +150,10 @@ def forward(t, rgb, gains=None):
     return x, x @ t["fc.weight"].t(), spatial
 
 
-def network(width):
+def network(width, classes=1008):
     """Tensors of a network of this width factor, and its row of six numbers for every layer."""
     rows, t = {}, {}
-    for index, (name, shape) in enumerate(layers(width)):
+    for index, (name, shape) in enumerate(layers(width, classes)):
         rows[name] = [*shape, *[1] * (4 - len(shape))]
         if name == "fc":
             t.update(fc_tensors(index, shape, 1.0))
@@ -186,6 +188,32 @@ def precision_recall(reference, samples, k=3):
     return float((between <= radii(reference)[None]).any(1).mean()), float((between <= radii(samples)[:, None]).any(0).mean())
 
 
+def save_old(t, path):
+    """A state dict as the published file has it: torch.save of 2019, batch norms with their counters, _metadata."""
+    state = collections.OrderedDict()
+    for name, value in t.items():
+        state[name] = value
+        if name.endswith("running_var"):
+            state[name.replace("running_var", "num_batches_tracked")] = torch.tensor(0)
+    state._metadata = collections.OrderedDict({"": {"version": 1}, "Conv2d_1a_3x3.bn": {"version": 2}})
+    torch.save(state, path, _use_new_zipfile_serialization=False)
+
+
+def numbers(key, features, logits, spatial):
+    """What is said of the even images against the odd ones, the reference; the score is that of all."""
+    even, odd = slice(0, None, 2), slice(1, None, 2)
+
+    def frechet(x):
+        return fid_statistics_to_metric(fid_features_to_statistics(x[even]), fid_features_to_statistics(x[odd]),
+                                        False)["frechet_inception_distance"]
+    score = isc_features_to_metric(logits)
+    precision, recall = precision_recall(features[odd].numpy(), features[even].numpy())
+    made = {"fid": frechet(features), "is_mean": score["inception_score_mean"], "is_std": score["inception_score_std"],
+            "sfid": frechet(spatial.double()), "precision": precision, "recall": recall}
+    print(key, made, flush=True)
+    return {f"{key}_{name}": torch.tensor(value, dtype=torch.float64) for name, value in made.items()}
+
+
 @torch.no_grad()
 def main():
     small, small_rows = network(1 / 8)
@@ -196,6 +224,10 @@ def main():
             print(key, part, tuple(value.shape), "mean", value.mean().item(), "std", value.std().item(), "between images",
                   value.std(0).mean().item())
             data[f"{key}_{part}"] = value.contiguous()
+
+    tiny, _ = network(1 / 24, 16)
+    save_old(tiny, HERE / "data/inception_tiny.pth")
+    data |= {f"tiny_{part}": value.contiguous() for part, value in zip(("features", "logits", "spatial"), single(tiny))}
 
     # torch-fidelity's own network, loaded from a file in the published layout, says the same.
     with tempfile.TemporaryDirectory() as folder:
@@ -212,23 +244,11 @@ def main():
             assert error < 1e-5, (part, size, error)
             data[f"full_{part}"][i] = theirs[0]
 
-    images = torch.from_numpy(np.stack([image(100 + i, SIDE, SIDE) for i in range(2 * SET)])).permute(0, 3, 1, 2)
+    images = torch.from_numpy(np.stack([image(100 + i, SIDE, SIDE) for i in range(2 * SET)]))
     taken.clear()
-    outputs = [extractor(images[i:i + 20]) for i in range(0, len(images), 20)]
+    outputs = [extractor(images[i:i + 20].permute(0, 3, 1, 2)) for i in range(0, len(images), 20)]
     features, logits = (torch.cat(part) for part in zip(*outputs))
-    spatial = torch.cat(taken)
-    even, odd = slice(0, None, 2), slice(1, None, 2)
-
-    def frechet(x):
-        return fid_statistics_to_metric(fid_features_to_statistics(x[even].double()), fid_features_to_statistics(x[odd].double()),
-                                        False)["frechet_inception_distance"]
-    score = isc_features_to_metric(logits)
-    theirs = fid_statistics_to_metric(fid_features_to_statistics(features[even]), fid_features_to_statistics(features[odd]), False)
-    precision, recall = precision_recall(features[even].numpy(), features[odd].numpy())
-    numbers = {"fid": theirs["frechet_inception_distance"], "is_mean": score["inception_score_mean"],
-               "is_std": score["inception_score_std"], "sfid": frechet(spatial), "precision": precision, "recall": recall}
-    print(numbers, "FID with double means", frechet(features))
-    data |= {key: torch.tensor(value, dtype=torch.float64) for key, value in numbers.items()}
+    data |= numbers("full", features, logits, torch.cat(taken)) | numbers("small", *run(small, images))
     write_safetensors(HERE / "data/inception.safetensors", data, {"made_by": "tests/golden/make_inception.py"})
 
 

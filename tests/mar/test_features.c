@@ -1,6 +1,14 @@
-/* The networks that judge images, through the public calls: the demo's digits against PyTorch. */
+/* The networks that judge images, through the public calls: the demo's digits against PyTorch, and Inception-v3 against
+ * torch-fidelity, whose FID and Inception score come out of all parts together, too. */
 #include "tests/support/demo.h"
+#include "tests/support/inception.h"
 
+#include "eval/frechet.h"
+#include "eval/moments.h"
+#include "eval/score.h"
+
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,11 +74,324 @@ static void others_are_named(void **state)
     mar_close(m);
 }
 
+/* --- Inception -----------------------------------------------------------------------------------------------------
+ */
+
+enum { BATCH = 20, SPATIAL = 17 * 17 * 7, MOST_FEATURES = 2048, INCEPTION_CLASSES = 1008 };
+
+/* Results of `images` images. */
+typedef struct {
+    float *features, *logits, *spatial;
+} results;
+
+static results make_results(const mar_features_config *c, int images)
+{
+    const size_t n = (size_t)images;
+    const results r = {malloc(n * (size_t)c->features * sizeof(float)), malloc(n * (size_t)c->classes * sizeof(float)),
+                       malloc(n * (size_t)c->spatial * sizeof(float))};
+    assert_true(r.features && r.logits && r.spatial);
+    return r;
+}
+
+static void free_results(results r)
+{
+    free(r.features);
+    free(r.logits);
+    free(r.spatial);
+}
+
+static float *expected(const wt_file *golden, const char *which, const char *part, int width)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s_%s", which, part);
+    return golden_f32(golden, name, (int64_t)INCEPTION_SINGLE * width);
+}
+
+static double number(const wt_file *golden, const char *which, const char *part)
+{
+    char name[64];
+    double value;
+    mar_err err = {0};
+    snprintf(name, sizeof name, "%s_%s", which, part);
+    assert_ok(wt_read_bytes(golden, wt_find(golden, name), 0, sizeof value, &value, &err), &err);
+    return value;
+}
+
+static void check_one(const float *ours, const float *theirs, int n, double tolerance, const char *what, int image)
+{
+    const double error = relative_error(ours, theirs, (size_t)n);
+    if (!(error <= tolerance))
+        fail_msg("%s of image %d: relative error %.3g, allowed %.3g", what, image, error, tolerance);
+}
+
+/* Images of several sizes, one by one. */
+static void check_single(mar *m, mar_features *f, const wt_file *golden, const char *which, double tolerance)
+{
+    const mar_features_config *c = mar_features_get_config(f);
+    float *features = expected(golden, which, "features", c->features);
+    float *logits = expected(golden, which, "logits", c->classes);
+    float *spatial = expected(golden, which, "spatial", c->spatial);
+    const results r = make_results(c, 1);
+    uint8_t *rgb = malloc(500 * 500 * 3);
+    assert_non_null(rgb);
+    for (int i = 0; i < INCEPTION_SINGLE; i++) {
+        const int height = inception_single[i][0], width = inception_single[i][1];
+        inception_image(i, height, width, rgb);
+        assert_library(m, mar_features_run(f, rgb, 1, width, height, r.features, r.logits, r.spatial));
+        check_one(r.features, features + i * c->features, c->features, tolerance, "features", i);
+        check_one(r.logits, logits + i * c->classes, c->classes, tolerance, "logits", i);
+        check_one(r.spatial, spatial + i * c->spatial, c->spatial, tolerance, "spatial features", i);
+    }
+    free(rgb);
+    free(features);
+    free(logits);
+    free(spatial);
+    free_results(r);
+}
+
+/* The distance between rows 0, 2, .. and rows 1, 3, .. of x [2 * INCEPTION_SET][width]. */
+static double distance_of(const float *x, int width)
+{
+    const size_t n = (size_t)width;
+    eval_moments moments[2];
+    double *mean[2], *covariance[2], distance;
+    char why[256];
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(eval_moments_create(width, &moments[k]), MAR_OK);
+        for (int i = k; i < 2 * INCEPTION_SET; i += 2) eval_moments_add(&moments[k], x + (size_t)i * n, 1);
+        mean[k] = malloc(n * sizeof **mean);
+        covariance[k] = malloc(n * n * sizeof **covariance);
+        assert_true(mean[k] && covariance[k]);
+        eval_moments_finish(&moments[k], mean[k], covariance[k]);
+    }
+    const eval_gaussian a = {mean[0], covariance[0]}, b = {mean[1], covariance[1]};
+    if (eval_frechet(width, &a, &b, &distance, why, sizeof why) != MAR_OK) fail_msg("%s", why);
+    for (int k = 0; k < 2; k++) {
+        eval_moments_free(&moments[k]);
+        free(mean[k]);
+        free(covariance[k]);
+    }
+    return distance;
+}
+
+static void check_number(double ours, double theirs, double tolerance, const char *what)
+{
+    print_message("%s %.7g, expected %.7g\n", what, ours, theirs);
+    if (!(fabs(ours - theirs) <= tolerance)) fail_msg("%s is %.7g, expected %.7g", what, ours, theirs);
+}
+
+/* FID, sFID and Inception score of two sets, with tolerances that are relative for the first two. */
+static void check_sets(mar *m, mar_features *f, const wt_file *golden, const char *which, double distance, double score)
+{
+    const mar_features_config *c = mar_features_get_config(f);
+    const results r = make_results(c, 2 * INCEPTION_SET);
+    uint8_t *rgb = malloc((size_t)BATCH * INCEPTION_SIDE * INCEPTION_SIDE * 3);
+    assert_non_null(rgb);
+    for (int i = 0; i < 2 * INCEPTION_SET; i += BATCH) {
+        inception_images(i, BATCH, rgb);
+        assert_library(m, mar_features_run(f, rgb, BATCH, INCEPTION_SIDE, INCEPTION_SIDE,
+                                           r.features + (size_t)i * (size_t)c->features,
+                                           r.logits + (size_t)i * (size_t)c->classes,
+                                           r.spatial + (size_t)i * (size_t)c->spatial));
+    }
+    eval_score *s;
+    double mean, deviation;
+    assert_int_equal(eval_score_create(EVAL_SCORE_TORCH_FIDELITY, 2 * INCEPTION_SET, c->classes, &s), MAR_OK);
+    eval_score_add(s, 0, r.logits, 2 * INCEPTION_SET);
+    eval_score_finish(s, &mean, &deviation);
+    eval_score_free(s);
+    const double fid = number(golden, which, "fid"), sfid = number(golden, which, "sfid");
+    check_number(distance_of(r.features, c->features), fid, distance * fid, "FID");
+    check_number(distance_of(r.spatial, c->spatial), sfid, distance * sfid, "sFID");
+    check_number(mean, number(golden, which, "is_mean"), score, "Inception score");
+    check_number(deviation, number(golden, which, "is_std"), score, "its deviation");
+    free(rgb);
+    free_results(r);
+}
+
+static void path_of(const char *directory, const char *name, char path[600])
+{
+    snprintf(path, 600, "%s/%s.safetensors", directory, name);
+}
+
+static void write_float(const char *path, long at, float value)
+{
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, at, SEEK_SET), 0);
+    assert_int_equal(fwrite(&value, sizeof value, 1, f), 1);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* Against torch-fidelity, or, of the small network, against PyTorch with the same layers. */
+static void compare(const char *which, mar_dtype dtype, double single, double distance, double score)
+{
+    char *directory = temporary_directory(), path[600];
+    wt_file *golden = golden_open("inception");
+    path_of(directory, which, path);
+    inception_write(golden, which, path);
+    mar *m = open_mar(dtype, 2);
+    if (m) { /* else: no bf16 here */
+        mar_features *f = load(m, path, BATCH);
+        const mar_features_config *c = mar_features_get_config(f);
+        assert_string_equal(c->name, "inception-v3");
+        assert_int_equal(c->features, strcmp(which, "full") == 0 ? 2048 : 256);
+        assert_int_equal(c->classes, INCEPTION_CLASSES);
+        assert_int_equal(c->spatial, SPATIAL);
+        if (strcmp(which, "full") == 0) assert_int_equal(c->parameters, 23885392);
+        check_single(m, f, golden, which, single);
+        if (distance > 0) check_sets(m, f, golden, which, distance, score);
+        mar_features_free(f);
+        mar_close(m);
+    }
+    wt_close(golden);
+    remove_directory(directory);
+    free(directory);
+}
+
+static void small_in_f32(void **state)
+{
+    (void)state;
+    compare("small", MAR_DTYPE_F32, 3e-5, 1e-5, 1e-5);
+}
+
+/* A network with random weights turns the rounding of operands to bf16 into much: in PyTorch, with convolutions of bf16
+ * operands and everything else in f32, the small one's features differ by 0.05 to 0.11, the spatial ones by 0.03 to
+ * 0.17. */
+static void small_in_bf16(void **state)
+{
+    (void)state;
+    compare("small", MAR_DTYPE_BF16, 0.25, 0.05, 0.1);
+}
+
+static void full_in_f32(void **state)
+{
+    (void)state;
+#ifdef __SANITIZE_ADDRESS__ /* the sets would take minutes; those of the small network are compared everywhere */
+    compare("full", MAR_DTYPE_F32, 3e-5, 0, 0);
+#else
+    compare("full", MAR_DTYPE_F32, 3e-5, 1e-5, 1e-5);
+#endif
+}
+
+static void full_in_bf16(void **state)
+{
+    (void)state;
+    compare("full", MAR_DTYPE_BF16, 0.15, 0, 0);
+}
+
+/* A file as it is published: in the format before PyTorch 1.6, with counters of batches. mar inspect and mar convert
+ * know it, what it becomes is the same network, and what expects something else says what it is. */
+static void the_published_format(void **state)
+{
+    (void)state;
+    static const char published[] = "tests/golden/data/inception_tiny.pth";
+    char *directory = temporary_directory(), converted[600];
+    wt_file *golden = golden_open("inception");
+    mar *m = open_mar(MAR_DTYPE_F32, 2);
+    mar_features *f = load(m, published, 1);
+    assert_int_equal(mar_features_get_config(f)->classes, 16);
+    check_single(m, f, golden, "tiny", 3e-5);
+    mar_report *report;
+    assert_library(m, mar_inspect(m, published, 0, &report));
+    assert_int_equal(mar_report_kind(report), MAR_KIND_INCEPTION);
+    assert_int_equal(mar_report_problem_count(report), 0);
+    assert_string_equal(mar_report_fact(report, 1), "format: PyTorch before 1.6");
+    assert_string_equal(mar_report_fact(report, 2), "kind: Inception-v3 network");
+    mar_report_free(report);
+
+    path_of(directory, "converted", converted);
+    assert_library(m, mar_convert(m, published, converted, MAR_DTYPE_F32, 0));
+    mar_features *g = load(m, converted, 2);
+    assert_int_equal(mar_features_get_config(g)->parameters, mar_features_get_config(f)->parameters);
+    float x[128], y[128];
+    uint8_t rgb[64 * 64 * 3];
+    assert_in_range(mar_features_get_config(f)->features, 1, 128);
+    inception_image(1, 64, 64, rgb);
+    assert_library(m, mar_features_run(f, rgb, 1, 64, 64, x, NULL, NULL));
+    assert_library(m, mar_features_run(g, rgb, 1, 64, 64, y, NULL, NULL));
+    assert_memory_equal(x, y, sizeof *x * (size_t)mar_features_get_config(f)->features);
+    refused(m, mar_features_run(f, rgb, 2, 64, 64, x, NULL, NULL), MAR_EARG, "2 images: expected 1..1");
+    refused(m, mar_features_run(f, rgb, 1, 0, 64, x, NULL, NULL), MAR_EARG, "images of 0x64 pixels: expected sides of");
+    refused(m, mar_features_run(f, rgb, 1, 8192, 4096, x, NULL, NULL), MAR_EARG, "at most 4096x4096 pixels");
+    mar_features_free(f);
+    mar_features_free(g);
+
+    mar_model *model;
+    mar_vae *vae;
+    refused(m, mar_model_load(m, published, 0, &model), MAR_EMODEL, "is an Inception-v3 network, expected a MAR model");
+    refused(m, mar_vae_load(m, published, &vae), MAR_EMODEL, "is an Inception-v3 network, expected an image decoder");
+    mar_close(m);
+    wt_close(golden);
+    remove_directory(directory);
+    free(directory);
+}
+
+/* A network whose numbers become too large, or none, fails the call and names the image; the next call is not harmed.
+ */
+static void numbers_that_are_not_finite(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tensor;
+        float value;
+        const char *what;
+    } cases[] = {
+        {"Mixed_7c.branch1x1.bn.bias", INFINITY, "image 0 of the batch: its features have"},
+        {"Conv2d_2b_3x3.bn.weight", INFINITY, "image 0 of the batch: its "},
+        {"fc.weight", INFINITY, "image 0 of the batch: its logits have"},
+        {"Mixed_6d.branch1x1.bn.bias", NAN, "image 0 of the batch: its "}, /* a ReLU keeps what is no number */
+        {"Mixed_7a.branch3x3_1.bn.bias", NAN, "image 0 of the batch: its features have"},
+    };
+    char *directory = temporary_directory(), path[600];
+    wt_file *golden = golden_open("inception");
+    path_of(directory, "small", path);
+    inception_write(golden, "small", path);
+    wt_close(golden);
+    const mar_options options = {.backend = MAR_BACKEND_CPU, .threads = 2, .allow_nonfinite = 1};
+    for (int dtype = MAR_DTYPE_F32; dtype <= MAR_DTYPE_BF16; dtype++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            mar_options o = options;
+            o.dtype = (mar_dtype)dtype;
+            mar *m;
+            if (mar_open(&o, &m) != MAR_OK) {
+                mar_close(m);
+                continue; /* no bf16 here */
+            }
+            wt_file *file;
+            mar_err err = {0};
+            float before;
+            assert_ok(wt_open(path, &file, &err), &err);
+            const long at = (long)wt_find(file, cases[i].tensor)->offset;
+            assert_ok(wt_read_bytes(file, wt_find(file, cases[i].tensor), 0, sizeof before, &before, &err), &err);
+            wt_close(file);
+            write_float(path, at, cases[i].value);
+            static uint8_t rgb[2][64 * 64 * 3];
+            static float features[2 * 256], logits[2 * INCEPTION_CLASSES], spatial[2 * SPATIAL];
+            mar_features *f = load(m, path, 2);
+            inception_image(0, 64, 64, rgb[0]);
+            inception_image(1, 64, 64, rgb[1]);
+            print_message("%s %g\n", cases[i].tensor, (double)cases[i].value);
+            refused(m, mar_features_run(f, *rgb, 2, 64, 64, features, logits, spatial), MAR_EMODEL, cases[i].what);
+            mar_features_free(f);
+            mar_close(m);
+            write_float(path, at, before);
+        }
+    remove_directory(directory);
+    free(directory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(digits_against_pytorch),
         cmocka_unit_test(others_are_named),
+        cmocka_unit_test(small_in_f32),
+        cmocka_unit_test(small_in_bf16),
+        cmocka_unit_test(full_in_f32),
+        cmocka_unit_test(full_in_bf16),
+        cmocka_unit_test(the_published_format),
+        cmocka_unit_test(numbers_that_are_not_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,8 @@ and logits, the resize included, and what bf16 changes.
 Both have the same random weights of the published network's size and layout (tools/random_inception.py, written once, to
 build/bench) and the same images. Each runs in a process of its own that waits while the other works. torch-fidelity has
 batches of 64 and those that were fastest before the rounds. A round is one run of each; the table has medians of all
-rounds, and the ratio is the median of the rounds' ratios.
+rounds, and the ratio is the median of the rounds' ratios. With --threads 1 the processor's time counts, which programs
+beside these hardly change.
 """
 
 import argparse
@@ -107,18 +108,18 @@ class TorchFidelity:
 
 
 def serve(args):
-    """Answers lines "IMAGES SEED TINT BATCH FILE" with the seconds of a run, and writes features and logits to FILE."""
+    """Answers lines "IMAGES SEED TINT BATCH FILE" with the seconds and the processor's seconds of a run, and writes features and logits to FILE."""
     network = (Libmar if args.serve == "libmar" else TorchFidelity)(args)
     print(network.describe(), flush=True)
     for line in sys.stdin:
         n, seed, tint, batch, file = line.split()
         rgb = images(int(n), int(seed), float(tint))
-        start = time.monotonic()
+        start, busy = time.monotonic(), time.process_time()
         features, logits = network.run(rgb, int(batch))
-        seconds = time.monotonic() - start
+        seconds, busy = time.monotonic() - start, time.process_time() - busy
         if file != "-":
             np.savez(file, features=features, logits=logits)
-        print(seconds, flush=True)
+        print(seconds, busy, flush=True)
 
 
 class Server:
@@ -137,7 +138,7 @@ class Server:
 
     def run(self, n, batch, seed=1, tint=0.0, file="-"):
         print(n, seed, tint, batch, file, file=self.process.stdin, flush=True)
-        return float(self.answer())
+        return [float(part) for part in self.answer().split()]
 
 
 # --- what bf16 changes ------------------------------------------------------------------------------------------------------
@@ -171,7 +172,7 @@ def judge(servers, n, folder):
     for name, server in servers.items():
         found = []
         for side, tint in enumerate((0.0, 0.25)):
-            file = folder / f"{name}_{side}.npz"
+            file = folder / f"{name.replace(' ', '_')}_{side}.npz"
             server.run(n, 16, seed=100 + side, tint=tint, file=file)
             data = np.load(file)
             found.append({key: data[key].astype(np.float64) for key in ("features", "logits")})
@@ -218,14 +219,15 @@ def main():
         print(server.description)
         server.run(4, 4)
     torch = servers["torch-fidelity"]
-    tried = {batch: torch.run(args.images, batch) for batch in BATCHES if batch <= args.images}
+    clock = 1 if args.threads == 1 else 0  # of one thread the processor's time, which other programs do not lengthen
+    tried = {batch: torch.run(args.images, batch)[clock] for batch in BATCHES if batch <= args.images}
     best = min(tried, key=lambda batch: tried[batch])
     turns = {"libmar bf16": ("libmar bf16", 64), "libmar f32": ("libmar f32", 64), "torch-fidelity": ("torch-fidelity", 64),
              "torch-fidelity, best batch": ("torch-fidelity", best)}
     seconds = {turn: [] for turn in turns}
     for _ in range(args.rounds):
         for turn, (server, batch) in turns.items():
-            seconds[turn].append(servers[server].run(args.images, batch))
+            seconds[turn].append(servers[server].run(args.images, batch)[clock])
     rate = {turn: args.images / statistics.median(s) for turn, s in seconds.items()}
     ratios = {}
     for ours in ("libmar bf16", "libmar f32"):
@@ -243,7 +245,7 @@ def main():
     if args.out:
         Path(args.out).write_text(json.dumps({
             "machine": servers["libmar bf16"].description, "torch_fidelity": torch.description, "images": args.images,
-            "pixels": SIDE, "rounds": args.rounds, "torch_fidelity_best_batch": best, "images_per_second": rate,
+            "clock": "processor" if clock else "wall", "pixels": SIDE, "rounds": args.rounds, "torch_fidelity_best_batch": best, "images_per_second": rate,
             "ratios": ratios, "seconds": seconds, "what_bf16_changes": judged}, indent=1) + "\n")
 
 

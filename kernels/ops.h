@@ -230,6 +230,11 @@ typedef struct {
     /* The first row of x that has a NaN or an infinity, or -1 if there is none. Rows are `width` numbers, `stride` of
      * them apart: float* if f32, else act*. Waits as `download` does. After a failure it is -1. */
     int (*first_nonfinite)(kern_queue *k, const void *x, int f32, int rows, int width, int stride);
+    /* y[i][j] = |a[i] - b[j]|^2, a float [rows][dim], b float [columns][dim], y float [rows][columns]. Differences are
+     * squared and added up in f32, so nothing cancels: the relative error is at most dim * 2^-23, some 1e-6 as a rule,
+     * and equal rows have distance 0. On either backend a distance's bits depend on its two rows only, not on their
+     * order. */
+    void (*distances)(kern_queue *k, const float *a, int rows, const float *b, int columns, int dim, float *y);
     /* y[i] = a[i] - b[i] */
     void (*subtract)(kern_queue *k, const float *a, const float *b, size_t n, float *y);
     /* y[i] = x[i] as act. */

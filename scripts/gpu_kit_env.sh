@@ -31,8 +31,9 @@ mar_kit_unpack() {
 # Do they link and run here? The C library may be older than the packages'.
 mar_kit_try() {
     if printf '%s\n' '#include <cjson/cJSON.h>' '#include <oneapi/dnnl/dnnl.h>' '#include <png.h>' \
-        'int main(void) { return !cJSON_Version() || !dnnl_version() || !png_access_version_number(); }' |
-        cc -x c -o "$mar_kit_deps/try" - -lcjson -ldnnl -lpng -lz >"$mar_kit_deps/log" 2>&1 &&
+        '#include <stdio.h>' '#include <jpeglib.h>' 'int main(void) { struct jpeg_error_mgr e; return !cJSON_Version() ||' \
+        '!dnnl_version() || !png_access_version_number() || !jpeg_std_error(&e); }' |
+        cc -x c -o "$mar_kit_deps/try" - -lcjson -ldnnl -lpng -ljpeg -lz >"$mar_kit_deps/log" 2>&1 &&
         "$mar_kit_deps/try" 2>>"$mar_kit_deps/log"; then
         touch "$mar_kit_deps/works"
     else

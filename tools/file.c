@@ -269,3 +269,43 @@ int tool_can_write_as(const char *path, const char *ending)
         return tool_error("%s: is not a regular file, expected one that can be replaced", path);
     return tool_can_write(path);
 }
+
+/* --- reading ---------------------------------------------------------------------------------------------- */
+
+/* Fills data[n] from the file. Returns 0, or -1 with errno set, 0 for a file that has become shorter. */
+static int read_fully(int fd, char *data, size_t n)
+{
+    while (n > 0) {
+        const ssize_t got = read(fd, data, n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got == 0) errno = 0;
+        if (got <= 0) return -1;
+        data += got;
+        n -= (size_t)got;
+    }
+    return 0;
+}
+
+void *tool_read_file(const char *path, const char *expected, size_t *size)
+{
+    static const off_t largest = 1 << 30;
+    struct stat st = {.st_size = 0};
+    char *data = NULL;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a pipe must not block */
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        tool_error("%s: cannot read: %s", path, strerror(errno));
+    } else if (!S_ISREG(st.st_mode)) {
+        tool_error("%s: is not a regular file, expected %s", path, expected);
+    } else if (st.st_size > largest) {
+        tool_error("%s: has %lld bytes, expected %s", path, (long long)st.st_size, expected);
+    } else if (!(data = malloc((size_t)st.st_size + 1))) {
+        tool_error("%s: out of memory for its %lld bytes", path, (long long)st.st_size);
+    } else if (read_fully(fd, data, (size_t)st.st_size) != 0) {
+        tool_error("%s: cannot read: %s", path, errno ? strerror(errno) : "it became shorter meanwhile");
+        free(data);
+        data = NULL;
+    }
+    if (fd >= 0) close(fd);
+    *size = (size_t)st.st_size;
+    return data;
+}

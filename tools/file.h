@@ -1,4 +1,4 @@
-/* Files that are complete or not there: every file the command writes goes through here. */
+/* Files that are complete or not there: every file the command writes goes through here. And reading small ones. */
 #ifndef TOOLS_FILE_H
 #define TOOLS_FILE_H
 
@@ -23,6 +23,10 @@ int tool_sync(int fd);
 
 /* Writes to standard output, past stdio's buffer. Returns 0, or 1 after printing an error. */
 int tool_write_output(const void *data, size_t size);
+
+/* Reads a whole regular file of at most 1 GB. `expected` says what it should be, for messages: "a PNG". Returns its
+ * *size bytes, which the caller frees, or NULL after printing an error. */
+void *tool_read_file(const char *path, const char *expected, size_t *size);
 
 /* The directory of `path`, "" or with the slash. The caller frees it; NULL: out of memory. */
 char *tool_directory_of(const char *path);

@@ -3,14 +3,10 @@
 #include "tools/command.h"
 #include "tools/file.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <png.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* --- PNG in memory: encoding cannot then fail half-way through a file ------------------------------- */
 
@@ -109,127 +105,6 @@ int image_write_png(const char *path, const image *picture, const image_text *te
     free(buffer.data);
     free(chunks);
     return failed;
-}
-
-/* --- reading one back --------------------------------------------------------------------------------- */
-
-typedef struct {
-    FILE *stream;
-    png_structp png;
-    png_infop info;
-    char why[128]; /* why it cannot be read; "": it can */
-} png_reader;
-
-static void reading_failed(png_structp png, png_const_charp message)
-{
-    png_reader *r = png_get_error_ptr(png);
-    snprintf(r->why, sizeof r->why, "is not a whole PNG (%s), expected one or no such file", message);
-    longjmp(png_jmpbuf(png), 1);
-}
-
-/* Reads all up to the pixels. */
-static int read_header(png_reader *r)
-{
-    if (setjmp(png_jmpbuf(r->png))) return 1;
-    png_init_io(r->png, r->stream);
-    png_set_crc_action(r->png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
-    png_read_info(r->png, r->info);
-    return 0;
-}
-
-/* Reads the pixels and all behind them. What must be freed is made outside, since libpng reports errors by longjmp. */
-static int read_rows(png_reader *r, const image *picture)
-{
-    if (setjmp(png_jmpbuf(r->png))) return 1;
-    for (int y = 0; y < picture->height; y++)
-        png_read_row(r->png, picture->rgb + (size_t)y * (size_t)picture->width * 3, NULL);
-    png_read_end(r->png, r->info);
-    return 0;
-}
-
-static int has_shape(png_reader *r, int width, int height)
-{
-    const int w = (int)png_get_image_width(r->png, r->info), h = (int)png_get_image_height(r->png, r->info);
-    const int plain = png_get_color_type(r->png, r->info) == PNG_COLOR_TYPE_RGB &&
-                      png_get_bit_depth(r->png, r->info) == 8 &&
-                      png_get_interlace_type(r->png, r->info) == PNG_INTERLACE_NONE;
-    if (plain && w == width && h == height) return 1;
-    snprintf(r->why, sizeof r->why, "has %dx%d pixels%s, expected %dx%d of RGB", w, h, plain ? "" : " of another kind",
-             width, height);
-    return 0;
-}
-
-/* Copies the texts. Returns 1 if out of memory. */
-static int copy_texts(png_reader *r, image_file *out)
-{
-    png_textp texts = NULL;
-    int n = 0;
-    png_get_text(r->png, r->info, &texts, &n);
-    out->texts = calloc((size_t)n + 1, sizeof *out->texts);
-    if (!out->texts) return 1;
-    for (out->count = 0; out->count < n; out->count++) {
-        image_text *t = &out->texts[out->count];
-        *t = (image_text){strdup(texts[out->count].key), strdup(texts[out->count].text)};
-        if (!t->key || !t->value) {
-            out->count++; /* image_file_free frees half of it, too */
-            return 1;
-        }
-    }
-    return 0;
-}
-
-static void read_file(png_reader *r, int width, int height, image_file *out)
-{
-    if (read_header(r) != 0 || !has_shape(r, width, height)) return;
-    out->picture = (image){width, height, malloc((size_t)width * (size_t)height * 3)};
-    if (out->picture.rgb && read_rows(r, &out->picture) != 0) return;
-    if (!out->picture.rgb || copy_texts(r, out) != 0) snprintf(r->why, sizeof r->why, "out of memory");
-}
-
-/* NULL after printing an error. */
-static FILE *open_regular(const char *path)
-{
-    struct stat st;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a pipe must not block */
-    const int is_regular = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
-    FILE *stream = is_regular ? fdopen(fd, "rb") : NULL;
-    if (stream) return stream;
-    const int reason = errno;
-    if (fd >= 0) close(fd);
-    if (fd < 0 || is_regular)
-        tool_error("%s: cannot read: %s", path, strerror(reason));
-    else
-        tool_error("%s: is not a regular file, expected a PNG or no such file", path);
-    return NULL;
-}
-
-int image_read_png(const char *path, int width, int height, image_file *out)
-{
-    png_reader r = {.stream = open_regular(path)};
-    *out = (image_file){.count = 0};
-    if (!r.stream) return 1;
-    r.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, reading_failed, png_warned);
-    r.info = r.png ? png_create_info_struct(r.png) : NULL;
-    if (r.info)
-        read_file(&r, width, height, out);
-    else
-        snprintf(r.why, sizeof r.why, "out of memory");
-    png_destroy_read_struct(&r.png, &r.info, NULL);
-    fclose(r.stream);
-    if (!*r.why) return 0;
-    image_file_free(out);
-    return tool_error("%s: %s", path, r.why);
-}
-
-void image_file_free(image_file *file)
-{
-    for (int i = 0; i < file->count; i++) {
-        free((char *)(uintptr_t)file->texts[i].key);
-        free((char *)(uintptr_t)file->texts[i].value);
-    }
-    free(file->texts);
-    free(file->picture.rgb);
-    *file = (image_file){.count = 0};
 }
 
 /* --- grids -------------------------------------------------------------------------------------------- */

@@ -20,7 +20,7 @@ size_t npy_item_size(npz_dtype dtype)
     return dtypes[dtype].size;
 }
 
-const char *npy_dtype_name(npz_dtype dtype)
+const char *npz_dtype_name(npz_dtype dtype)
 {
     return dtypes[dtype].name;
 }

@@ -29,8 +29,7 @@ mar_status npy_parse(const char *text, size_t n, const char *what, npz_array *ou
 /* Writes the header, of version 1.0, as NumPy 2 does, to text[NPY_WRITTEN_MAX]. Returns its size. */
 size_t npy_write(npz_dtype dtype, int rank, const int64_t *shape, uint8_t *text);
 
-size_t npy_item_size(npz_dtype dtype);       /* bytes of one number */
-const char *npy_dtype_name(npz_dtype dtype); /* "uint8" */
+size_t npy_item_size(npz_dtype dtype); /* bytes of one number */
 
 /* Hands the line of a failure to a caller of weights/npz.h. Returns status. */
 static inline mar_status npz_tell(mar_status status, const mar_err *err, char *why)

@@ -36,6 +36,10 @@ MAR_API const npz_array *npz_find(const npz *z, const char *name); /* NULL: none
 /* Why npz_find has found nothing of that name: there is none (which ones there are), or what is in the way. */
 MAR_API void npz_explain(const npz *z, const char *name, char *why);
 
+MAR_API const char *npz_dtype_name(npz_dtype dtype); /* "uint8" */
+/* "float32 [50000, 256, 256, 3]", in text, char [NPZ_WHY_MAX], which it returns. */
+MAR_API const char *npz_describe(const npz_array *a, char *text);
+
 /* dst double [count], any number type. MAR_EIO, MAR_ENOMEM, MAR_EFORMAT (deflated data are damaged, or CRC-32 differs).
  */
 MAR_API mar_status npz_read_f64(npz *z, const npz_array *a, double *dst, char *why);

@@ -279,6 +279,15 @@ void npz_explain(const npz *z, const char *name, char *why)
                  z->count > SHOWN || n >= sizeof names ? " and more" : "");
 }
 
+const char *npz_describe(const npz_array *a, char *text)
+{
+    size_t n = (size_t)snprintf(text, NPZ_WHY_MAX, "%s [", npz_dtype_name(a->dtype));
+    for (int i = 0; i < a->rank; i++) /* eight sizes of 20 digits fit */
+        n += (size_t)snprintf(text + n, NPZ_WHY_MAX - n, i ? ", %lld" : "%lld", (long long)a->shape[i]);
+    snprintf(text + n, NPZ_WHY_MAX - n, "]");
+    return text;
+}
+
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
 /* Opens the member's contents, behind the header. */
@@ -384,11 +393,12 @@ mar_status npz_read_f32(npz *z, const npz_array *a, float *dst, char *why)
 mar_status npz_stream_begin(npz *z, const npz_array *a, char *why)
 {
     const member *m = (const member *)(const void *)((const char *)a - offsetof(member, array));
+    char shape[NPZ_WHY_MAX];
     mar_err err = {0};
     mar_status status = MAR_OK;
     zip_stream_close(z->stream);
     if (a->dtype != NPZ_U8)
-        status = err_set(&err, MAR_EFORMAT, "%s is %s, expected uint8", m->what, npy_dtype_name(a->dtype));
+        status = err_set(&err, MAR_EFORMAT, "%s is %s, expected uint8", m->what, npz_describe(a, shape));
     else if (a->fortran && a->rank > 1)
         status = err_set(&err, MAR_EFORMAT, "%s is in Fortran order, expected C order", m->what);
     else

@@ -278,6 +278,7 @@ static const kern_core_ops cpu_core_ops = {
     .copy_rows = cpu_copy_rows,
     .similarity = cpu_similarity,
     .first_nonfinite = cpu_first_nonfinite,
+    .distances = cpu_distances,
     .subtract = cpu_subtract,
     .to_act = cpu_to_act,
     .attention = cpu_attention,

@@ -231,126 +231,69 @@ static void add_rows(float *dst, const float *src, const float *add, size_t n)
         for (size_t i = 0; i < n; i++) dst[i] = src[i] + add[i];
 }
 
-/* --- pools: blocks of channels, so that what is summed stays in registers ------------------------------------------
- */
+/* Squared distances, a tile of TALL rows of a by BROAD rows of b at a time: as many as registers hold their sums. A
+ * pair has the same sums over WIDTH lanes in a tile of any size. */
+#if defined(__AVX512F__)
+enum { WIDTH = 16, TALL = 4, BROAD = 4 };
+#elif defined(__AVX2__)
+enum { WIDTH = 8, TALL = 2, BROAD = 4 };
+#else
+enum { WIDTH = 4, TALL = 2, BROAD = 4 };
+#endif
+typedef float lanes __attribute__((vector_size(WIDTH * sizeof(float))));
 
-enum { BLOCK = 64 };
-
-static inline void load_block(const void *x, size_t from, int n, float *v, int bf16)
+/* sum[r][c] += (a[r] - b[c])^2, of `n` <= WIDTH values a row. */
+static inline __attribute__((always_inline)) void add_squares(const int rows, const int columns, const float *a,
+                                                              const float *b, size_t dim, const size_t n,
+                                                              lanes sum[TALL][BROAD])
 {
-    if (bf16)
-        for (int j = 0; j < n; j++) v[j] = load_bf16(((const uint16_t *)x)[from + (size_t)j]);
-    else
-        for (int j = 0; j < n; j++) v[j] = ((const float *)x)[from + (size_t)j];
-}
-
-static inline void store_block(const float *v, size_t from, int n, void *y, int bf16)
-{
-    if (bf16)
-        for (int j = 0; j < n; j++) ((uint16_t *)y)[from + (size_t)j] = store_bf16(v[j]);
-    else
-        for (int j = 0; j < n; j++) ((float *)y)[from + (size_t)j] = v[j];
-}
-
-static inline float larger(float a, float b)
-{
-    return b > a || b != b ? b : a;
-}
-
-static inline __attribute__((always_inline)) void max_block(const void *const *x, int n, size_t from, int width,
-                                                            void *y, int bf16)
-{
-    float top[BLOCK], v[BLOCK];
-    load_block(x[0], from, width, top, bf16);
-    for (int r = 1; r < n; r++) {
-        load_block(x[r], from, width, v, bf16);
-        for (int j = 0; j < width; j++) top[j] = larger(top[j], v[j]);
-    }
-    store_block(top, from, width, y, bf16);
-}
-
-static inline __attribute__((always_inline)) void mean_block(const void *const *x, int n, size_t from, int width,
-                                                             void *y, int bf16)
-{
-    float sum[BLOCK], v[BLOCK];
-    load_block(x[0], from, width, sum, bf16);
-    for (int r = 1; r < n; r++) {
-        load_block(x[r], from, width, v, bf16);
-        for (int j = 0; j < width; j++) sum[j] += v[j];
-    }
-    for (int j = 0; j < width; j++) sum[j] /= (float)n;
-    store_block(sum, from, width, y, bf16);
-}
-
-/* Whole blocks have a width that the compiler knows. */
-#define BLOCKS_BODY(DO)                                                                                                \
-    size_t i = 0;                                                                                                      \
-    for (; i + BLOCK <= values; i += BLOCK) DO(x, n, i, BLOCK, y, bf16);                                               \
-    if (i < values) DO(x, n, i, (int)(values - i), y, bf16);
-
-static void max_rows(const void *const *x, int n, size_t values, void *y, int bf16)
-{
-    if (bf16) {
-        BLOCKS_BODY(max_block)
-    } else {
-        BLOCKS_BODY(max_block)
-    }
-}
-
-static void mean_rows(const void *const *x, int n, size_t values, void *y, int bf16)
-{
-    if (bf16) {
-        BLOCKS_BODY(mean_block)
-    } else {
-        BLOCKS_BODY(mean_block)
-    }
-}
-
-static void mean_of_all(const void *x, int rows, size_t values, float *y, int bf16)
-{
-    for (size_t i = 0; i < values; i += BLOCK) {
-        const int width = values - i < BLOCK ? (int)(values - i) : BLOCK;
-        double sum[BLOCK] = {0};
-        for (int r = 0; r < rows; r++) {
-            float v[BLOCK];
-            load_block(x, (size_t)r * values + i, width, v, bf16);
-            for (int j = 0; j < width; j++) sum[j] += v[j];
+    lanes u, v[BROAD] = {0};
+#pragma GCC unroll 4
+    for (int c = 0; c < columns; c++) memcpy(&v[c], b + (size_t)c * dim, n * sizeof *b);
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        u = (lanes){0};
+        memcpy(&u, a + (size_t)r * dim, n * sizeof *a);
+#pragma GCC unroll 4
+        for (int c = 0; c < columns; c++) {
+            const lanes difference = u - v[c];
+            sum[r][c] += difference * difference;
         }
-        for (int j = 0; j < width; j++) y[i + (size_t)j] = (float)(sum[j] / rows);
     }
 }
 
-static void relu(const void *x, size_t n, void *y, int bf16)
+static inline __attribute__((always_inline)) void distance_tile(const int rows, const int columns, const float *a,
+                                                                const float *b, size_t dim, float *y, size_t y_stride)
 {
-    if (bf16) {
-        const int16_t *in = x; /* of negative sign up to -infinity, then NaN */
-        int16_t *out = y;
-        for (size_t i = 0; i < n; i++) out[i] = in[i] < 0 && (uint16_t)in[i] <= 0xff80u ? 0 : in[i];
-    } else {
-        const float *in = x;
-        float *out = y;
-        for (size_t i = 0; i < n; i++) out[i] = in[i] <= 0.0f ? 0.0f : in[i];
-    }
+    lanes sum[TALL][BROAD] = {0};
+    size_t i = 0;
+    for (; i + WIDTH <= dim; i += WIDTH) add_squares(rows, columns, a + i, b + i, dim, WIDTH, sum);
+    if (i < dim) add_squares(rows, columns, a + i, b + i, dim, dim - i, sum);
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < columns; c++) {
+            float lane[LANES] = {0};
+            memcpy(lane, &sum[r][c], sizeof sum[r][c]);
+            y[(size_t)r * y_stride + (size_t)c] = lanes_sum(lane);
+        }
 }
 
-static void from_act(const void *x, size_t n, float *y, int bf16)
+static void distances(const float *a, int rows, const float *b, int columns, int dim, float *y, size_t y_stride)
 {
-    if (bf16)
-        for (size_t i = 0; i < n; i++) y[i] = load_bf16(((const uint16_t *)x)[i]);
-    else
-        memcpy(y, x, n * sizeof *y);
-}
-
-static void blend_pixels(const float *a, const float *b, float t, size_t n, void *y, int bf16)
-{
-    if (bf16)
-        for (size_t i = 0; i < n; i++)
-            ((uint16_t *)y)[i] = store_bf16((a[i] + (b[i] - a[i]) * t - 128.0f) * (1.0f / 128));
-    else
-        for (size_t i = 0; i < n; i++) ((float *)y)[i] = (a[i] + (b[i] - a[i]) * t - 128.0f) * (1.0f / 128);
+    const size_t n = (size_t)dim;
+    for (int i = 0; i < rows; i += TALL)
+        for (int j = 0; j < columns; j += BROAD) {
+            const float *u = a + (size_t)i * n, *v = b + (size_t)j * n;
+            float *to = y + (size_t)i * y_stride + j;
+            if (i + TALL <= rows && j + BROAD <= columns) {
+                distance_tile(TALL, BROAD, u, v, n, to, y_stride);
+                continue;
+            }
+            for (int r = 0; r < TALL && i + r < rows; r++)
+                for (int c = 0; c < BROAD && j + c < columns; c++)
+                    distance_tile(1, 1, u + (size_t)r * n, v + (size_t)c * n, n, to + (size_t)r * y_stride + c, 0);
+        }
 }
 
 extern const kern_rows PASTE(kern_rows, KERN_ISA);
-const kern_rows PASTE(kern_rows, KERN_ISA) = {
-    TEXT(KERN_ISA), layer_norm, modulate, gate_add, silu_add,  affine_silu, softmax,  to_act,
-    channel_sums,   add_rows,   relu,     max_rows, mean_rows, mean_of_all, from_act, blend_pixels};
+const kern_rows PASTE(kern_rows, KERN_ISA) = {TEXT(KERN_ISA), layer_norm, modulate,     gate_add, silu_add, affine_silu,
+                                              softmax,        to_act,     channel_sums, add_rows, distances};

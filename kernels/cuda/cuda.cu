@@ -350,6 +350,7 @@ static kern_core_ops make_core_table(void)
     t.copy_rows = cuda_copy_rows;
     t.similarity = cuda_similarity;
     t.first_nonfinite = cuda_first_nonfinite;
+    t.distances = cuda_distances;
     t.subtract = cuda_subtract;
     t.to_act = cuda_to_act;
     t.attention = cuda_attention;

@@ -208,6 +208,9 @@ int cuda_first_nonfinite(kern_queue *k, const void *x, int f32, int rows, int wi
 void cuda_subtract(kern_queue *k, const float *a, const float *b, size_t n, float *y);
 void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y);
 
+/* distances.cu */
+void cuda_distances(kern_queue *k, const float *a, int rows, const float *b, int columns, int dim, float *y);
+
 /* attention.cu */
 void cuda_attention(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
                     int n_seq, int n_q, int n_k, int heads, int head_dim, act *y);

@@ -657,6 +657,35 @@ static void hostile_mar_method_get(host *h)
     assert_null(mar_method_get(mar_method_count()));
 }
 
+static void hostile_mar_precision_recall(host *h)
+{
+    float x[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    double p = 7, r = 7;
+    mar *m = h->d.m;
+    refused(mar_precision_recall(NULL, x, 4, x, 4, 2, 3, &p, &r), NULL, "handle is NULL");
+    refused(mar_precision_recall(NULL, NULL, 0, NULL, 0, 0, 0, NULL, NULL), NULL, "handle is NULL");
+    refused(mar_precision_recall(h->failed, x, 4, x, 4, 2, 3, &p, &r), h->failed, "not opened: threads -1");
+    refused(mar_precision_recall(m, NULL, 4, x, 4, 2, 3, &p, &r), m, "reference is NULL");
+    refused(mar_precision_recall(m, x, 4, NULL, 4, 2, 3, &p, &r), m, "images is NULL");
+    refused(mar_precision_recall(m, x, 4, x, 4, 2, 3, NULL, &r), m, "precision is NULL");
+    refused(mar_precision_recall(m, x, 4, x, 4, 2, 3, &p, NULL), m, "recall is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++) {
+        const int n = out_of_range[i];
+        if (n != 1 << 20) { /* which may be right */
+            refused(mar_precision_recall(m, x, n, x, 4, 2, 3, &p, &r), m, "reference: ");
+            refused(mar_precision_recall(m, x, 4, x, n, 2, 3, &p, &r), m, "images: ");
+            refused(mar_precision_recall(m, x, 4, x, 4, n, 3, &p, &r), m, "dim ");
+        }
+        refused(mar_precision_recall(m, x, 4, x, 4, 2, n, &p, &r), m, n < 0 ? "k " : "reference: 4 feature vectors");
+    }
+    refused(mar_precision_recall(m, x, 4, x, 4, 0, 3, &p, &r), m, "dim 0");
+    refused(mar_precision_recall(m, x, 4, x, 4, 2, 0, &p, &r), m, "k 0");
+    refused(mar_precision_recall(m, x, 4, x, 3, 2, 3, &p, &r), m, "images: 3 feature vectors");
+    x[5] = NAN;
+    refused(mar_precision_recall(m, x, 4, x, 4, 2, 3, &p, &r), m, "reference: vector 2 has a number");
+    assert_true(p == 0 && r == 0);
+}
+
 /* --- all of them -------------------------------------------------------------------------------------------------- */
 
 #define CALLS(X)                                                                                                       \
@@ -717,6 +746,7 @@ static void hostile_mar_method_get(host *h)
     X(mar_report_fact)                                                                                                 \
     X(mar_report_problem_count)                                                                                        \
     X(mar_report_problem)                                                                                              \
+    X(mar_precision_recall)                                                                                            \
     X(mar_convert)                                                                                                     \
     X(mar_method_count)                                                                                                \
     X(mar_method_get)

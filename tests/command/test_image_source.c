@@ -1,0 +1,391 @@
+/* Images made elsewhere: every kind of PNG and JPEG is read as PIL reads it, to the bit; folders and arrays are streams
+ * in a fixed order; what cannot be one is refused in one line. The files are from tests/golden/make_images.py. */
+#include "tests/support/archive.h"
+#include "tests/support/command.h"
+
+#include "tools/image_decode.h"
+#include "tools/image_source.h"
+#include "weights/npz.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define DATA "tests/golden/data/images/"
+
+enum { W = 37, H = 23, PIXELS = W * H * 3 };
+
+/* --- what is said on stderr --------------------------------------------------------------------------------------- */
+
+static char said[4096];
+static int real_stderr = -1, listening = -1;
+
+static void listen_begin(void)
+{
+    char name[] = "/tmp/mar-test-XXXXXX";
+    fflush(stderr);
+    listening = mkstemp(name);
+    assert_true(listening >= 0);
+    unlink(name);
+    real_stderr = dup(2);
+    dup2(listening, 2);
+}
+
+static void listen_end(void)
+{
+    fflush(stderr);
+    dup2(real_stderr, 2);
+    close(real_stderr);
+    const ssize_t n = pread(listening, said, sizeof said - 1, 0);
+    said[n > 0 ? n : 0] = '\0';
+    close(listening);
+}
+
+/* The one line that was said has these words. */
+static void check_said(const char *words)
+{
+    const char *newline = strchr(said, '\n');
+    if (!newline || newline[1]) fail_msg("not one line: \"%s\"", said);
+    if (!strstr(said, words)) fail_msg("\"%s\" does not say \"%s\"", said, words);
+}
+
+static void assert_not_opened(const char *path, const char *words)
+{
+    image_source *s = NULL;
+    listen_begin();
+    const int failed = image_source_open(path, &s);
+    listen_end();
+    assert_true(failed && !s);
+    check_said(words);
+}
+
+static void assert_not_read(image_source *s, int64_t first, int64_t n, const char *words)
+{
+    uint8_t *rgb = malloc((size_t)n * (size_t)image_source_width(s) * (size_t)image_source_height(s) * 3);
+    listen_begin();
+    const int failed = image_source_read(s, first, n, rgb);
+    listen_end();
+    free(rgb);
+    assert_true(failed);
+    check_said(words);
+}
+
+/* --- pictures ----------------------------------------------------------------------------------------------------- */
+
+static npz *open_npz(const char *path)
+{
+    char why[NPZ_WHY_MAX];
+    npz *z = NULL;
+    if (npz_open(path, &z, why) != MAR_OK) fail_msg("%s", why);
+    return z;
+}
+
+static void load(npz *z, const char *name, int64_t count, uint8_t *rgb)
+{
+    char why[NPZ_WHY_MAX];
+    const npz_array *a = npz_find(z, name);
+    if (!a) fail_msg("no %s", name);
+    assert_int_equal(a->count, count);
+    if (npz_stream_begin(z, a, why) != MAR_OK || npz_stream_read(z, (size_t)count, rgb, why) != MAR_OK)
+        fail_msg("%s", why);
+}
+
+static void test_pixels(void **state)
+{
+    (void)state;
+    static uint8_t wanted[PIXELS];
+    npz *expected = open_npz(DATA "expected.npz");
+    assert_int_equal(npz_count(expected), 31);
+    for (int i = 0; i < npz_count(expected); i++) {
+        char path[200];
+        image picture;
+        const char *name = npz_name_at(expected, i);
+        snprintf(path, sizeof path, DATA "%s", name);
+        load(expected, name, PIXELS, wanted);
+        assert_int_equal(image_read(path, &picture), 0);
+        assert_int_equal(picture.width, W);
+        assert_int_equal(picture.height, H);
+        if (memcmp(picture.rgb, wanted, PIXELS) != 0) fail_msg("%s: other pixels", name);
+        free(picture.rgb);
+    }
+    npz_close(expected);
+}
+
+static int decode(const void *data, size_t size, char *why)
+{
+    image picture;
+    const uint8_t *copy = guarded_copy(data, size);
+    strcpy(why, "nothing");
+    const int failed = image_decode(copy, size, &picture, why);
+    guarded_free(copy, size);
+    if (failed) assert_null(picture.rgb);
+    free(picture.rgb);
+    return failed;
+}
+
+/* Cut anywhere, none is a picture. */
+static void test_cut(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"png2_8.png",   "png3_4_interlaced.png", "png6_16.png",
+                                        "jpeg_420.jpg", "jpeg_progressive.jpeg", "jpeg_restart.jpg"};
+    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+        char path[200], why[IMAGE_WHY_MAX];
+        snprintf(path, sizeof path, DATA "%s", files[f]);
+        bytes b = bytes_from_file(path);
+        for (size_t size = 0; size < b.size; size++)
+            if (!decode(b.data, size, why)) fail_msg("%s is read when cut to %zu of %zu bytes", files[f], size, b.size);
+        assert_int_equal(decode(b.data, b.size, why), 0);
+        bytes_free(&b);
+    }
+}
+
+/* With any bit of a PNG flipped it is refused, but for bytes that mean nothing. A JPEG has no checksum: it may be
+ * another picture. */
+static void test_flipped(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"png2_8.png", "png3_2.png", "jpeg_grey.jpg", "jpeg_progressive.jpeg"};
+    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+        char path[200], why[IMAGE_WHY_MAX];
+        int read = 0;
+        snprintf(path, sizeof path, DATA "%s", files[f]);
+        bytes b = bytes_from_file(path);
+        for (size_t bit = 0; bit < b.size * 8; bit += f < 2 ? 1 : 3) {
+            b.data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+            read += !decode(b.data, b.size, why);
+            b.data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        }
+        if (f < 2 && read > 0) fail_msg("%s is read with one of %d bits flipped", files[f], read);
+        if (f >= 2 && !read) fail_msg("%s: no flipped bit leaves a picture", files[f]);
+        bytes_free(&b);
+    }
+}
+
+static void test_refused_pictures(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *words;
+        size_t at; /* where the file is changed to `to`; 0: not */
+        const char *to;
+        size_t n;
+    } cases[] = {
+        {DATA "png0_16.png", "is a PNG of 16-bit grey, expected 8 bits", 0, "", 0},
+        {DATA "refused_cmyk.jpg", "is a JPEG of CMYK colours, expected RGB or grey", 0, "", 0},
+        {DATA "png2_8.png", "is not a whole PNG (", 50, "\0", 1},
+        {DATA "jpeg_420.jpg", "is neither a PNG nor a JPEG", 2, "\0", 1},
+        {"tests/requirements.txt", "is neither a PNG nor a JPEG", 0, "", 0},
+        {DATA "png2_8.png", "has 16385x23 pixels, expected sides of 1 to 16384", 16, "\0\0\x40\x01\0\0\0\x17", 8},
+        {DATA "png2_8.png", "has 2644 bytes, too few for its 16384x16384 pixels", 16, "\0\0\x40\0\0\0\x40\0", 8},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char why[IMAGE_WHY_MAX];
+        bytes b = bytes_from_file(cases[i].file);
+        if (cases[i].at) memcpy(b.data + cases[i].at, cases[i].to, cases[i].n);
+        if (cases[i].at == 16) { /* in IHDR, which has a checksum */
+            const uint32_t crc = npz_crc(b.data + 12, 17);
+            for (int k = 0; k < 4; k++) b.data[29 + k] = (uint8_t)(crc >> (24 - 8 * k));
+        }
+        assert_int_equal(decode(b.data, b.size, why), 1);
+        if (!strstr(why, cases[i].words))
+            fail_msg("%s: \"%s\" does not say \"%s\"", cases[i].file, why, cases[i].words);
+        bytes_free(&b);
+    }
+}
+
+/* --- folders ------------------------------------------------------------------------------------------------------ */
+
+static void copy_file(const char *name, const char *dir, const char *as)
+{
+    char from[200], to[700];
+    snprintf(from, sizeof from, DATA "%s", name);
+    snprintf(to, sizeof to, "%s/%s", dir, as);
+    bytes b = bytes_from_file(from);
+    bytes_to_file(&b, to);
+    bytes_free(&b);
+}
+
+static void test_folder(void **state)
+{
+    const char *dir = *state;
+    static uint8_t rgb[4 * PIXELS], wanted[PIXELS];
+    static const char *const files[][2] = {
+        {"B.PNG", "png2_8.png"}, {"a b.jpeg", "jpeg_420.jpg"}, {"a.jpg", "jpeg_progressive.jpeg"},
+        {"a.png", "png3_8.png"}, {"aa.JPG", "jpeg_bad.JPG"},   {"\xc3\xa4.png", "png0_1.png"}};
+    enum { N = sizeof files / sizeof *files };
+    char path[600];
+    image_source *s = NULL;
+    for (int i = N - 1; i >= 0; i--) copy_file(files[i][1], dir, files[i][0]);
+    write_whole_file(dir, "record.json", "{}", 2);
+    write_whole_file(dir, "png", "", 0);
+    write_whole_file(dir, ".png", "", 0);
+    snprintf(path, sizeof path, "%s/inner.png", dir);
+    assert_int_equal(mkdir(path, 0777), 0);
+    copy_file("png2_8.png", path, "z.png");
+    snprintf(path, sizeof path, "%s/", dir);
+    assert_int_equal(image_source_open(path, &s), 0);
+    assert_int_equal(image_source_count(s), N);
+    assert_int_equal(image_source_width(s), W);
+    assert_int_equal(image_source_height(s), H);
+    assert_string_equal(image_source_path(s), path);
+    npz *expected = open_npz(DATA "expected.npz");
+    for (int i = 0; i < N; i++) assert_string_equal(image_source_name(s, i), files[i][0]);
+    for (int first = 0; first < N; first += 4) {
+        const int n = N - first < 4 ? N - first : 4;
+        assert_int_equal(image_source_read(s, first, n, rgb), 0);
+        for (int i = 0; i < n; i++) {
+            load(expected, files[first + i][1], PIXELS, wanted);
+            assert_memory_equal(rgb + i * PIXELS, wanted, PIXELS);
+        }
+    }
+    npz_close(expected);
+    image_source_close(s);
+}
+
+static void test_bad_folders(void **state)
+{
+    const char *dir = *state;
+    char path[600], other[700];
+    image_source *s = NULL;
+    assert_not_opened("no/such/thing", "no/such/thing: cannot open: No such file");
+    assert_not_opened(dir, ": has no PNG or JPEG files\n");
+    snprintf(path, sizeof path, "%s/in\nner", dir);
+    assert_int_equal(mkdir(path, 0777), 0);
+    assert_not_opened(dir, "has no PNG or JPEG files; directories in it are not searched");
+
+    copy_file("png2_8.png", path, "b.png");
+    write_whole_file(path, "a.webp", "RIFF", 4);
+    assert_not_opened(path, "in\\nner/a.webp: is an image of a kind that is not read here, expected PNG or JPEG");
+    snprintf(other, sizeof other, "%s/a.webp", path);
+    unlink(other);
+
+    write_whole_file(path, "a.png", "<html>", 6);
+    assert_not_opened(path, "in\\nner/a.png: is neither a PNG nor a JPEG");
+    write_whole_file(path, "a.png", "", 0);
+    assert_not_opened(path, "in\\nner/a.png: is empty, expected a PNG or a JPEG");
+
+    snprintf(other, sizeof other, "%s/a.png", path);
+    unlink(other);
+    assert_int_equal(mkfifo(other, 0666), 0);
+    assert_not_opened(path, "in\\nner/a.png: is not a regular file, expected a PNG or a JPEG");
+    unlink(other);
+    assert_int_equal(symlink("nowhere", other), 0);
+    assert_not_opened(path, "in\\nner/a.png: cannot read: No such file");
+    unlink(other);
+
+    bytes b = bytes_from_file("docs/pictures/demo.png");
+    snprintf(other, sizeof other, "%s/c.png", path);
+    bytes_to_file(&b, other);
+    bytes_free(&b);
+    copy_file("jpeg_420.jpg", path, "d.jpg");
+    snprintf(other, sizeof other, "%s/d.jpg", path);
+    assert_int_equal(truncate(other, 1000), 0);
+    assert_int_equal(image_source_open(path, &s), 0);
+    assert_int_equal(image_source_count(s), 3);
+    assert_not_read(s, 0, 3, "in\\nner/c.png: has ");
+    assert_non_null(strstr(said, " pixels, expected 37x23, as b.png has"));
+    assert_not_read(s, 2, 1, "in\\nner/d.jpg: is not a whole JPEG (it ends too early)");
+    image_source_close(s);
+}
+
+/* --- arrays ------------------------------------------------------------------------------------------------------- */
+
+static void test_array(void **state)
+{
+    (void)state;
+    static uint8_t all[5 * PIXELS], got[5 * PIXELS];
+    static const int reads[][2] = {{0, 2}, {2, 1}, {4, 1}, {0, 5}, {3, 0}, {1, 3}};
+    image_source *s = NULL;
+    npz *z = open_npz(DATA "stack.npz");
+    load(z, "arr_0", sizeof all, all);
+    npz_close(z);
+    assert_int_equal(image_source_open(DATA "stack.npz", &s), 0);
+    assert_int_equal(image_source_count(s), 5);
+    assert_int_equal(image_source_width(s), W);
+    assert_int_equal(image_source_height(s), H);
+    assert_null(image_source_name(s, 0));
+    for (size_t i = 0; i < sizeof reads / sizeof *reads; i++) {
+        assert_int_equal(image_source_read(s, reads[i][0], reads[i][1], got), 0);
+        assert_memory_equal(got, all + reads[i][0] * PIXELS, (size_t)reads[i][1] * PIXELS);
+    }
+    image_source_close(s);
+}
+
+static void write_array(const char *path, const char *name, npz_dtype dtype, int rank, const int64_t *shape)
+{
+    static const uint8_t zeros[8 * 4 * 4 * 4 * 4];
+    char why[NPZ_WHY_MAX];
+    npz_writer *w = NULL;
+    if (npz_writer_open(path, 0, &w, why) != MAR_OK ||
+        npz_writer_add(w, name, dtype, rank, shape, zeros, why) != MAR_OK || npz_writer_commit(w, why) != MAR_OK)
+        fail_msg("%s", why);
+}
+
+static void test_bad_arrays(void **state)
+{
+    const char *dir = *state;
+    static const struct {
+        const char *name;
+        npz_dtype dtype;
+        int rank;
+        int64_t shape[5];
+        const char *words;
+    } cases[] = {
+        {"arr_0",
+         NPZ_F32,
+         4,
+         {4, 4, 4, 3},
+         "a.npz: arr_0 is float32 [4, 4, 4, 3], expected uint8 [images, height, width, 3]"},
+        {"arr_0",
+         NPZ_U8,
+         4,
+         {4, 3, 4, 4},
+         "a.npz: arr_0 is uint8 [4, 3, 4, 4], expected uint8 [images, height, width, 3]"},
+        {"arr_0", NPZ_U8, 3, {4, 4, 3}, "arr_0 is uint8 [4, 4, 3], expected"},
+        {"arr_0", NPZ_U8, 5, {1, 4, 4, 4, 3}, "arr_0 is uint8 [1, 4, 4, 4, 3], expected"},
+        {"arr_0", NPZ_U8, 4, {4, 0, 4, 3}, "arr_0 is uint8 [4, 0, 4, 3], expected"},
+        {"arr_0", NPZ_U8, 4, {0, 4, 4, 3}, "a.npz: has no images: it is uint8 [0, 4, 4, 3]"},
+        {"mu", NPZ_U8, 4, {4, 4, 4, 3}, "a.npz: has no array \"arr_0\"; it has \"mu\""},
+    };
+    char path[600];
+    snprintf(path, sizeof path, "%s/a.npz", dir);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_array(path, cases[i].name, cases[i].dtype, cases[i].rank, cases[i].shape);
+        assert_not_opened(path, cases[i].words);
+    }
+    assert_not_opened("tests/weights/data/npz/v1.npy", "v1.npy: the array is float32 [4, 6], expected uint8");
+    assert_not_opened(DATA "png2_8.png", "bytes that begin with \".PNG");
+
+    /* Damage that shows with the last image. */
+    image_source *s = NULL;
+    bytes b = bytes_from_file(DATA "stack.npz");
+    b.data[5000] ^= 1;
+    bytes_to_file(&b, path);
+    bytes_free(&b);
+    assert_int_equal(image_source_open(path, &s), 0);
+    uint8_t *rgb = malloc(4 * PIXELS);
+    assert_int_equal(image_source_read(s, 0, 4, rgb), 0);
+    free(rgb);
+    assert_not_read(s, 4, 1, "a.npz: \"arr_0\": its data are damaged: their CRC-32 is ");
+    image_source_close(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pixels),
+        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_flipped),
+        cmocka_unit_test(test_refused_pictures),
+        cmocka_unit_test_setup_teardown(test_folder, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(test_bad_folders, command_setup, command_teardown),
+        cmocka_unit_test(test_array),
+        cmocka_unit_test_setup_teardown(test_bad_arrays, command_setup, command_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

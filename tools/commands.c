@@ -10,5 +10,6 @@ const command commands[] = {
     {"classes", "list the classes of ImageNet, or those with given words", cmd_classes, manual_classes},
     {"methods", "list the ways to be faster: parameters, source, whether exact", cmd_methods, manual_methods},
     {"fidelity", "compare a faster run with a reference: speed, distance, a page", cmd_fidelity, manual_fidelity},
+    {"eval", "judge a model's images, or others: FID, Inception score, a page", cmd_eval, manual_eval},
     {0},
 };

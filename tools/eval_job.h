@@ -12,8 +12,9 @@
 /* What the result says of the model. It follows from the settings and is kept beside them, so that shards can be added
  * up without the model. */
 typedef struct {
-    char network[64]; /* mar_features_config.name */
+    char network[64];                                                 /* mar_features_config.name */
     char published[EVAL_TEXT], guarantee[EVAL_TEXT], ways[EVAL_TEXT]; /* as in eval_result */
+    int classes;                                                      /* that the model knows */
     int steps; /* autoregressive steps whose drafts are counted; 0: no draft model */
     int demo;  /* 1: the images are digits, and the network is the classifier of digits */
 } eval_facts;
@@ -56,15 +57,15 @@ const char *eval_setting(const eval_job *job, const char *key);
 /* The label of image i. */
 int eval_label(const eval_job *job, long i);
 
-/* Makes all shards that this process is to make and that are missing. Returns 0; 1 after an error, which was printed; or
- * the exit status after an interruption, which was not said. */
+/* Makes all shards that this process is to make and that are missing. Returns 0; 1 after an error, which was printed;
+ * or the exit status after an interruption, which was not said. */
 int eval_make_shards(eval_job *job);
 /* How many shards are not there. */
 int eval_missing_shards(const eval_job *job);
 
-/* Adds up all shards, writes RUN/images.npz if asked for, RUN/result.json and RUN/report.html, and fills *r. Returns 0, 1
- * after an error, which was printed, or EVAL_MERGE_AGAIN if a shard was missing or damaged, which was said; a damaged one
- * is removed, unless nothing is to be made. */
+/* Adds up all shards, writes RUN/images.npz if asked for, RUN/result.json and RUN/report.html, and fills *r. Returns 0,
+ * 1 after an error, which was printed, or EVAL_MERGE_AGAIN if a shard was missing or damaged, which was said; a damaged
+ * one is removed, unless nothing is to be made. */
 enum { EVAL_MERGE_AGAIN = -1 };
 int eval_merge(eval_job *job, eval_result *r);
 

@@ -258,7 +258,6 @@ int eval_missing_shards(const eval_job *job)
 {
     char path[RUN_PATH];
     int missing = 0;
-    for (int s = 0; s < eval_shard_count(&job->layout); s++)
-        missing += !eval_shard_exists(&job->directory, s, path);
+    for (int s = 0; s < eval_shard_count(&job->layout); s++) missing += !eval_shard_exists(&job->directory, s, path);
     return missing;
 }

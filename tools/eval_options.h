@@ -38,6 +38,8 @@ typedef struct {
     int save_images; /* PNG in RUN/images */
     int save_npz;    /* RUN/images.npz */
     int json, quiet;
+
+    const option_set *given; /* what was parsed, and knows which options were given; eval_options_done sets it */
 } eval_options;
 
 /* Defaults, and the options that set the fields. A sweep reads the options of its runs with it, too. */

@@ -32,8 +32,8 @@ static int reserve(int fd, const char *path, uint64_t size)
     return tool_error("%s: cannot have %llu bytes: %s", path, (unsigned long long)size, strerror(reason));
 }
 
-/* In RUN_LOCK_SETTINGS. A finished file, of which shards were lost, becomes one in progress again: what is written to it
- * is what is there. */
+/* In RUN_LOCK_SETTINGS. A finished file, of which shards were lost, becomes one in progress again: what is written to
+ * it is what is there. */
 static int open_part(eval_job *job, eval_pixels *p)
 {
     char whole[RUN_PATH];

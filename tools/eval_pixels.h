@@ -8,10 +8,10 @@
 
 typedef struct {
     const eval_layout *layout;
-    int images;     /* 1: PNG files in RUN/images */
-    output folder;  /* RUN/images */
+    int images;    /* 1: PNG files in RUN/images */
+    output folder; /* RUN/images */
     char folder_path[RUN_PATH];
-    int npz;        /* descriptor of RUN/images.npz.part plus 1; 0: none */
+    int npz; /* descriptor of RUN/images.npz.part plus 1; 0: none */
     char npz_path[RUN_PATH];
     npz_slots slots;
     int *place; /* [images] where in arr_0 an image is */

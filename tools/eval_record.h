@@ -18,7 +18,8 @@ typedef struct {
     int keeps_features;  /* 1: shards keep the features of every image, for precision and recall */
     int width, height;   /* of an image, in pixels */
     int samples;         /* images of the run, evenly spread, whose pixels are kept for the report */
-    int rejected_images; /* of each shard: images with the largest share of drafts replaced whose pixels are kept, too */
+    int rejected_images; /* of each shard: images with the largest share of drafts replaced whose pixels are kept, too
+                          */
 } eval_layout;
 
 int eval_shard_count(const eval_layout *l);

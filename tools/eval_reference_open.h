@@ -3,7 +3,7 @@
 #define TOOLS_EVAL_REFERENCE_OPEN_H
 
 #include "eval/reference.h"
-#include "mar.h"
+#include "tools/judge.h"
 
 /* Loads an npz of statistics or "demo" (eval/reference.h); judges the images of a directory of PNG and JPEG files, or
  * arr_0 of an npz, as far as what is wanted is not in the file as numbers: mean and covariance if it has none,
@@ -12,5 +12,10 @@
  * printing an error. The caller calls eval_reference_free. */
 int eval_reference_open(const char *path, mar *library, mar_features *network, int batch, int want_features, int quiet,
                         eval_reference *out);
+
+/* Fills in what *out has not yet: mean and covariance of judged images, also of the spatial features, and their
+ * features, which it takes over from *d. Returns 0, or 1 after printing an error; the caller calls eval_reference_free.
+ */
+int eval_reference_of(judged *d, const char *path, eval_reference *out);
 
 #endif

@@ -99,7 +99,7 @@ typedef struct {
     size_t size;
 } fact;
 
-enum { FACTS = 12 };
+enum { FACTS = 13 };
 
 static void list_facts(eval_job *job, fact list[FACTS])
 {
@@ -112,6 +112,7 @@ static void list_facts(eval_job *job, fact list[FACTS])
                              {"height", &l->height, NULL, 0},
                              {"samples", &l->samples, NULL, 0},
                              {"rejected_images", &l->rejected_images, NULL, 0},
+                             {"classes", &f->classes, NULL, 0},
                              {"draft_steps", &f->steps, NULL, 0},
                              {"network", NULL, f->network, sizeof f->network},
                              {"published", NULL, f->published, sizeof f->published},
@@ -155,8 +156,8 @@ static int read_settings(const char *path, cJSON **record, cJSON **settings, cJS
 /* The name as the command line has it, if it is an option's. */
 static const char *spell(const char *key, const char *value, char *text, size_t size)
 {
-    static const char *const no_options[] = {"Software", "model_id", "vae_id", "draft_id", "inception_id", "stats_id",
-                                             "backend",  "image_size"};
+    static const char *const no_options[] = {"Software",     "model_id", "vae_id",  "draft_id",
+                                             "inception_id", "stats_id", "backend", "image_size"};
     const char *dashes = "--";
     for (size_t i = 0; i < sizeof no_options / sizeof *no_options; i++)
         if (strcmp(key, no_options[i]) == 0) dashes = "";
@@ -181,7 +182,8 @@ static int compare(const eval_job *job, const cJSON *found)
     for (int i = 0; i < job->settings.count; i++) {
         const image_text *t = &job->settings.texts[i];
         const cJSON *s = cJSON_GetObjectItemCaseSensitive(found, t->key);
-        if (!s || strcmp(s->valuestring, t->value) != 0) return differs(job, t->key, s ? s->valuestring : NULL, t->value);
+        if (!s || strcmp(s->valuestring, t->value) != 0)
+            return differs(job, t->key, s ? s->valuestring : NULL, t->value);
     }
     for (const cJSON *s = found->child; s; s = s->next)
         if (!*eval_setting(job, s->string)) return differs(job, s->string, s->valuestring, NULL);

@@ -65,9 +65,9 @@ static off_t size_of(const eval_shard *s)
 /* The samples of a shard: those that the layout asks for, and the images with most tokens replaced. */
 typedef struct {
     eval_sample *rows; /* [capacity], those asked for first */
-    uint8_t *pixels;  /* [capacity][height][width][3] */
-    int asked;        /* rows of those asked for */
-    int count;        /* rows in all */
+    uint8_t *pixels;   /* [capacity][height][width][3] */
+    int asked;         /* rows of those asked for */
+    int count;         /* rows in all */
     int capacity;
 } sample_list;
 
@@ -103,7 +103,8 @@ static int place_of_rejected(const eval_layout *l, sample_list *list, uint32_t r
         if (least < 0 || !eval_is_larger_share(list->rows[i].replaced, list->rows[i].verified,
                                                list->rows[least].replaced, list->rows[least].verified))
             least = i;
-    return least >= 0 && eval_is_larger_share(replaced, verified, list->rows[least].replaced, list->rows[least].verified)
+    return least >= 0 &&
+                   eval_is_larger_share(replaced, verified, list->rows[least].replaced, list->rows[least].verified)
                ? least
                : -1;
 }

@@ -41,8 +41,7 @@ static void warn_of_threads(model_store *store, const mar_options *options, cons
     store->warned = 1;
 }
 
-/* The handle for these options. NULL after printing an error. */
-static mar *open_library(model_store *store, const mar_options *options)
+mar *models_open(model_store *store, const mar_options *options)
 {
     for (int i = 0; i < store->handle_count; i++)
         if (same_options(&store->handles[i].options, options)) return store->handles[i].library;
@@ -107,7 +106,7 @@ static const model_file *get_file(model_store *store, mar *library, const char *
 
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out)
 {
-    *out = (run_models){.library = open_library(store, &o->machine)};
+    *out = (run_models){.library = models_open(store, &o->machine)};
     if (!out->library) return 1;
     if (!o->vae && run_is_demo(o->model)) o->vae = "demo";
     const model_file *model = get_file(store, out->library, "model", o->model, o->heads, bar), *draft = NULL,

@@ -102,13 +102,15 @@ static void read_line(const run_directory *d, off_t number, char line[LINE + 1])
 /* As a line of fixed size, so that others can find theirs. Nothing depends on it. */
 static void write_line(const run_directory *d, off_t number)
 {
-    char host[64] = "", when[40], line[LINE + 1], padded[LINE + 1];
+    char host[64] = "", when[40], line[LINE], padded[LINE];
     const time_t now = time(NULL);
     struct tm utc;
     gethostname(host, sizeof host - 1);
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&now, &utc));
     snprintf(line, sizeof line, "process %ld on %s, since %s", (long)getpid(), host, when);
-    snprintf(padded, sizeof padded, "%-*s\n", LINE - 1, line);
+    memset(padded, ' ', sizeof padded);
+    memcpy(padded, line, strlen(line));
+    padded[LINE - 1] = '\n';
     if (pwrite(d->lock - 1, padded, LINE, number * LINE) != LINE) return; /* the lock is what counts */
 }
 

@@ -138,6 +138,16 @@ const char *run_options_heads(const char *words, char *text, size_t size)
     return text;
 }
 
+int run_machine_done(const mar_options *machine, const option_set *set)
+{
+    for (int k = 0; k < set->count; k++) {
+        const option *q = &set->options[k];
+        const char *why = q->given && q->fields == machine ? machine_unused(machine, q->param->name) : NULL;
+        if (why) return tool_error("--%s: %s", q->param->name, why);
+    }
+    return 0;
+}
+
 int run_options_done(run_options *o, const option_set *set)
 {
     char text[256];
@@ -149,10 +159,9 @@ int run_options_done(run_options *o, const option_set *set)
         for (int i = 0; i < mar_param_count(); i++)
             if (mar_param_get(i) == q->param && (why = run_param_unused(o, i)) != NULL)
                 why = dashed(why, 0, text, sizeof text);
-        if (q->fields == &o->machine) why = machine_unused(&o->machine, q->param->name);
         if (why) return tool_error("--%s: %s", q->param->name, why);
     }
-    return 0;
+    return run_machine_done(&o->machine, set);
 }
 
 int run_is_demo(const char *model)

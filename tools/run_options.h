@@ -34,6 +34,9 @@ const char *run_options_heads(const char *words, char *text, size_t size);
 /* After parsing: an option that would have no effect is an error. Returns 0, or 1 with the error printed. */
 int run_options_done(run_options *o, const option_set *set);
 
+/* The part of it for the library's options alone: those of `set` that are fields of *machine. */
+int run_machine_done(const mar_options *machine, const option_set *set);
+
 /* Whether it is a built-in model, which brings its image decoder. */
 int run_is_demo(const char *model);
 /* Whether it is any of the library's built-in models, image decoders included, and no file. */

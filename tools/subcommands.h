@@ -12,6 +12,7 @@ int cmd_bench(int argc, char **argv);
 int cmd_classes(int argc, char **argv);
 int cmd_methods(int argc, char **argv);
 int cmd_fidelity(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
 
 /* Writes the manual's list of the subcommand's own operands and options, as mdoc. */
 void manual_generate(FILE *out);
@@ -21,5 +22,6 @@ void manual_bench(FILE *out);
 void manual_classes(FILE *out);
 void manual_methods(FILE *out);
 void manual_fidelity(FILE *out);
+void manual_eval(FILE *out);
 
 #endif

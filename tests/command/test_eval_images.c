@@ -1,0 +1,278 @@
+/* mar stats, and mar eval --images: the same images are 0 apart, by directory or npz and in batches of any size; digits
+ * are nearer to real ones than noise; what is wrong gets one line. */
+#include "tests/support/command.h"
+#include "tests/support/golden_doubles.h"
+
+#include "tools/image_source.h"
+#include "weights/npz.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#define QUICK " --num 4 --num_iter 8 --num_sampling_steps 10 -q"
+enum { IMAGES = 40, SIDE = 32, PIXELS = SIDE * SIDE * 3 };
+
+/* A directory with 40 digits in a, and others in b. */
+static char *directory;
+
+static int set_up(void **state)
+{
+    (void)state;
+    directory = temporary_directory();
+    command_ok(directory, "generate --out a --seed 1" QUICK);
+    command_ok(directory, "generate --out b --seed 2" QUICK);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    remove_directory(directory);
+    free(directory);
+    return 0;
+}
+
+/* "$MAR eval ARGUMENTS --features demo --json"; cJSON_Delete afterwards. */
+static cJSON *evaluate(const char *arguments)
+{
+    char line[512];
+    snprintf(line, sizeof line, "$MAR eval %s --features demo --json", arguments);
+    command_result r = command_run(directory, line);
+    if (r.status != 0) fail_msg("%s: status %d: %s", line, r.status, r.err);
+    cJSON *record = cJSON_Parse(r.out);
+    assert_non_null(record);
+    command_result_free(&r);
+    return record;
+}
+
+static double number_in(const cJSON *record, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItem(cJSON_GetObjectItem(record, "numbers"), name);
+    if (!item) item = cJSON_GetObjectItem(record, name);
+    if (!cJSON_IsNumber(item)) fail_msg("%s is missing", name);
+    return item->valuedouble;
+}
+
+static double number(const char *arguments, const char *name)
+{
+    cJSON *record = evaluate(arguments);
+    const double value = number_in(record, name);
+    cJSON_Delete(record);
+    return value;
+}
+
+static char *file_in(const char *name)
+{
+    static char path[600];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    return path;
+}
+
+/* Writes images [n][side][side][3] as arr_0. */
+static void write_images(const char *name, const uint8_t *rgb, int n, int side)
+{
+    char why[NPZ_WHY_MAX] = "";
+    npz_writer *w = NULL;
+    if (npz_writer_open(file_in(name), 1, &w, why) != MAR_OK ||
+        npz_writer_add(w, "arr_0", NPZ_U8, 4, (int64_t[]){n, side, side, 3}, rgb, why) != MAR_OK ||
+        npz_writer_commit(w, why) != MAR_OK)
+        fail_msg("%s", why);
+}
+
+static void read_images(const char *name, uint8_t *rgb)
+{
+    image_source *s = NULL;
+    assert_int_equal(image_source_open(file_in(name), &s), 0);
+    assert_int_equal(image_source_count(s), IMAGES);
+    assert_int_equal(image_source_read(s, 0, IMAGES, rgb), 0);
+    image_source_close(s);
+}
+
+static void with_itself(void **state)
+{
+    (void)state;
+    command_ok(directory, "stats a --out a.npz --features demo --keep_features -q");
+    cJSON *record = evaluate("--images a --stats a.npz");
+    assert_near(number_in(record, "fid"), 0, 1e-6);
+    assert_near(number_in(record, "precision"), 1, 0);
+    assert_near(number_in(record, "recall"), 1, 0);
+    assert_near(number_in(record, "images"), IMAGES, 0);
+    assert_near(number_in(record, "reference_images"), IMAGES, 0);
+    const double score = number_in(record, "is_mean");
+    assert_true(score >= 1 && score <= 10);
+    cJSON_Delete(record);
+}
+
+/* The statistics in the file are those of the features in it. */
+static void statistics(void **state)
+{
+    (void)state;
+    enum { DIM = 64 };
+    static float x[IMAGES * DIM];
+    static double mu[DIM], sigma[DIM * DIM];
+    double images = 0;
+    char why[NPZ_WHY_MAX] = "";
+    npz *z = NULL;
+    command_ok(directory, "stats a --out a.npz --features demo --keep_features -q");
+    if (npz_open(file_in("a.npz"), &z, why) != MAR_OK || npz_read_f32(z, npz_find(z, "features"), x, why) != MAR_OK ||
+        npz_read_f64(z, npz_find(z, "mu"), mu, why) != MAR_OK ||
+        npz_read_f64(z, npz_find(z, "sigma"), sigma, why) != MAR_OK ||
+        npz_read_f64(z, npz_find(z, "num_images"), &images, why) != MAR_OK)
+        fail_msg("%s", why);
+    assert_true(images == IMAGES);
+    for (int i = 0; i < DIM; i++) {
+        double mean = 0, covariance = 0;
+        for (int k = 0; k < IMAGES; k++) mean += (double)x[k * DIM + i] / IMAGES;
+        assert_near(mu[i], mean, 1e-9);
+        for (int k = 0; k < IMAGES; k++)
+            covariance += ((double)x[k * DIM + i] - mean) * ((double)x[k * DIM + 7] - mu[7]) / (IMAGES - 1);
+        assert_near(sigma[i * DIM + 7], covariance, 1e-9);
+    }
+    npz_close(z);
+    command_ok(directory, "stats a --out plain.npz --features demo -q");
+    if (npz_open(file_in("plain.npz"), &z, why) != MAR_OK) fail_msg("%s", why);
+    assert_null(npz_find(z, "features"));
+    npz_close(z);
+}
+
+static void one_directory_against_another(void **state)
+{
+    (void)state;
+    cJSON *there = evaluate("--images a --stats b --precision_recall"), *back = evaluate("--images b --stats a");
+    const double fid = number_in(there, "fid");
+    assert_true(fid > 0.1);
+    assert_near(number_in(back, "fid"), fid, 1e-8 * fid);
+    assert_true(number_in(there, "precision") > 0);
+    const char *why = cJSON_GetStringValue(cJSON_GetObjectItem(
+        cJSON_GetObjectItem(back, "numbers") ? cJSON_GetObjectItem(back, "numbers") : back, "why_no_precision"));
+    assert_non_null(why);
+    assert_non_null(strstr(why, "b has statistics only") ? why : strstr(why, "a has statistics only"));
+    cJSON_Delete(there);
+    cJSON_Delete(back);
+}
+
+/* As an npz, and in batches of other sizes: the same bits. */
+static void same_numbers(void **state)
+{
+    (void)state;
+    static const char *const ways[] = {"--images a.images.npz --stats b", "--images a --stats b --batch 1",
+                                       "--images a --stats b --batch 7", "--images a --stats b --threads 1",
+                                       "--images a --stats b.images.npz"};
+    static uint8_t rgb[IMAGES * PIXELS];
+    read_images("a", rgb);
+    write_images("a.images.npz", rgb, IMAGES, SIDE);
+    read_images("b", rgb);
+    write_images("b.images.npz", rgb, IMAGES, SIDE);
+    cJSON *first = evaluate("--images a --stats b");
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        cJSON *other = evaluate(ways[i]);
+        static const char *const names[] = {"fid", "is_mean", "is_deviation", "is_adm"};
+        for (int k = 0; k < 4; k++)
+            if (number_in(other, names[k]) != number_in(first, names[k]))
+                fail_msg("%s: %s is %.17g, expected %.17g", ways[i], names[k], number_in(other, names[k]),
+                         number_in(first, names[k]));
+        cJSON_Delete(other);
+    }
+    cJSON_Delete(first);
+}
+
+static void against_real_digits(void **state)
+{
+    (void)state;
+    static uint8_t rgb[IMAGES * PIXELS];
+    uint32_t word = 1;
+    for (size_t i = 0; i < sizeof rgb; i++) rgb[i] = (uint8_t)((word = word * 1664525u + 1013904223u) >> 24);
+    write_images("noise.npz", rgb, IMAGES, SIDE);
+    const double digits = number("--images a", "fid"), noise = number("--images noise.npz", "fid");
+    if (!(digits < 150 && noise > 3 * digits)) fail_msg("digits %g, noise %g", digits, noise);
+    assert_true(number("--images a", "precision") > 0.3);
+    assert_true(number("--images noise.npz", "precision") < 0.1);
+}
+
+static void printed(void **state)
+{
+    (void)state;
+    command_result r = command_run(directory, "$MAR eval --images a --features demo --quiet");
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.out, "");
+    command_result_free(&r);
+    r = command_run(directory, "$MAR eval --images a --features demo");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "reference demo; features demo digits"));
+    assert_non_null(strstr(r.out, "40 images of 32x32 in a (a directory)"));
+    assert_non_null(strstr(r.out, "FID of 40 images is too high: fewer than 640 are too few for 64 features"));
+    command_result_free(&r);
+    r = command_run(directory, "$MAR stats a --out s.npz --features demo");
+    assert_string_equal(r.out, "s.npz: 40 images of 32x32, mean and covariance of 64 features of demo digits\n");
+    command_result_free(&r);
+}
+
+static void errors(void **state)
+{
+    (void)state;
+    static uint8_t rgb[3 * 16 * 16 * 3];
+    static const struct {
+        const char *command, *says;
+    } cases[] = {
+        {"stats a --features demo", "--out is missing, expected the file to write"},
+        {"stats a --out s.npz", "--inception is missing, expected a file of Inception-v3's weights"},
+        {"stats a --out s.npz --features demo --inception x.pth", "--inception: has no effect with --features demo"},
+        {"stats a --out s.npz --features vgg", "--features vgg: expected inception or demo"},
+        {"stats a --out s.txt --features demo", "s.txt"},
+        {"stats a --out nowhere/s.npz --features demo", "nowhere/s.npz"},
+        {"stats a --out s.npz --features demo --device 1", "--device: needs --backend cuda"},
+        {"stats nowhere --out s.npz --features demo", "nowhere: "},
+        {"stats empty --out s.npz --features demo", "empty: "},
+        {"stats one --out s.npz --features demo", "one: has 1 image, expected 2 or more for a covariance"},
+        {"stats mixed --out s.npz --features demo", "mixed/b.png: "},
+        {"stats small.npz --out s.npz --features demo",
+         "images of 16x16 pixels: the demo's features are those of 32x32"},
+        {"stats text.npz --out s.npz --features demo", "text.npz: "},
+        {"stats cut.npz --out s.npz --features demo", "cut.npz: "},
+        {"stats a --out s.npz --inception demo.safetensors", "is a MAR model, expected Inception-v3"},
+        {"eval --images a --features demo --stats three.npz", "three.npz: mu has 3 numbers, expected 64"},
+        {"eval --images a --features demo --stats text.npz", "text.npz: "},
+        {"eval --images a --features demo --stats nowhere.npz", "nowhere.npz"},
+        {"eval --images a --features demo --stats small.npz", "images of 16x16 pixels"},
+        {"eval --images empty --features demo", "empty: "},
+        {"eval --images one --features demo", "numbers of 1 images: expected 2 or more"},
+    };
+    char why[NPZ_WHY_MAX];
+    npz_writer *w = NULL;
+    write_images("small.npz", rgb, 3, 16);
+    assert_int_equal(npz_writer_open(file_in("three.npz"), 1, &w, why), MAR_OK);
+    assert_int_equal(npz_writer_add(w, "mu", NPZ_F64, 1, (int64_t[]){3}, (double[3]){0}, why), MAR_OK);
+    assert_int_equal(npz_writer_add(w, "sigma", NPZ_F64, 2, (int64_t[]){3, 3}, (double[9]){0}, why), MAR_OK);
+    assert_int_equal(npz_writer_commit(w, why), MAR_OK);
+    command_result made = command_run(
+        directory, "mkdir empty one mixed && cp a/000000.png one && cp a/000000.png mixed/a.png && "
+                   "$MAR generate --num 1 --class 1,2 --num_iter 2 --num_sampling_steps 2 -q --out mixed/b.png && "
+                   "$MAR convert demo demo.safetensors && echo no zip > text.npz && head -c 700 small.npz > cut.npz");
+    if (made.status != 0) fail_msg("%s", made.err);
+    command_result_free(&made);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[512];
+        snprintf(line, sizeof line, "$MAR %s", cases[i].command);
+        command_result r = command_run(directory, line);
+        if (r.status != 1 || *r.out) fail_msg("%s: status %d, printed \"%s\"", line, r.status, r.out);
+        if (!strstr(r.err, cases[i].says)) fail_msg("%s: \"%s\", expected \"%s\"", line, r.err, cases[i].says);
+        if (strncmp(r.err, "mar: ", 5) != 0 || strchr(r.err, '\n') != r.err + strlen(r.err) - 1)
+            fail_msg("%s: not one line: \"%s\"", line, r.err);
+        assert_int_equal(access(file_in("s.npz"), F_OK), -1);
+        command_result_free(&r);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(with_itself),
+                                       cmocka_unit_test(statistics),
+                                       cmocka_unit_test(one_directory_against_another),
+                                       cmocka_unit_test(same_numbers),
+                                       cmocka_unit_test(against_real_digits),
+                                       cmocka_unit_test(errors),
+                                       cmocka_unit_test(printed)};
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,127 @@
+/* mar eval --images: judges images made elsewhere. */
+#include "tools/command.h"
+#include "tools/eval_numbers.h"
+#include "tools/eval_options.h"
+#include "tools/eval_reference_open.h"
+#include "tools/generate_job.h"
+#include "tools/interruption.h"
+#include "tools/judge.h"
+#include "tools/models.h"
+#include "tools/record.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct {
+    const eval_options *options;
+    const char *weights; /* what judges: a file, or "demo" */
+    progress *bar;
+    model_store store;
+    mar *library;
+    mar_features *network;
+    eval_reference reference; /* {0}: none */
+    judged images;
+} images_job;
+
+/* "name (length and hash)", "name (a directory)", or the name alone, of what is built in. */
+static int describe_file(const char *path, char *text, size_t size)
+{
+    struct stat s;
+    char id[RECORD_ID] = "";
+    const int is_directory = stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+    if (!is_directory && record_identify_file(path, id) != 0) return 1;
+    snprintf(text, size, "%s%s%s%s", is_directory ? path : tool_base_name(path), *id || is_directory ? " (" : "",
+             is_directory ? "a directory" : id, *id || is_directory ? ")" : "");
+    return 0;
+}
+
+static int describe(const images_job *job, eval_result *r)
+{
+    char reference[EVAL_TEXT] = "none", weights[EVAL_TEXT], images[EVAL_TEXT];
+    const eval_options *o = job->options;
+    if (o->stats && describe_file(o->stats, reference, sizeof reference) != 0) return 1;
+    if (describe_file(job->weights, weights, sizeof weights) != 0) return 1;
+    if (describe_file(o->images, images, sizeof images) != 0) return 1;
+    snprintf(r->protocol, sizeof r->protocol,
+             "reference %s; features %s, %s; %ld images of %dx%d in %s; Inception score in the order of NumPy's "
+             "RandomState(2020), 10 splits; libmar %s",
+             reference, mar_features_get_config(job->network)->name, weights, job->images.images, job->images.width,
+             job->images.height, images, mar_version());
+    snprintf(r->backend, sizeof r->backend, "%s", mar_backend_description(job->library));
+    return 0;
+}
+
+static int open_all(images_job *job)
+{
+    const eval_options *o = job->options;
+    job->store.quiet = o->quiet;
+    job->library = models_open(&job->store, &o->run.machine);
+    if (!job->library) return 1;
+    return judge_load(job->library, job->weights, o->batch, job->bar, &job->network);
+}
+
+/* Features of single images are kept if precision and recall are asked for, or the reference has its own. */
+static int judge_both(images_job *job)
+{
+    const eval_options *o = job->options;
+    if (o->stats && eval_reference_open(o->stats, job->library, job->network, o->batch, o->precision_recall, o->quiet,
+                                        &job->reference) != 0)
+        return 1;
+    const judge request = {.network = job->network,
+                           .batch = o->batch,
+                           .keep_features = o->precision_recall || job->reference.features,
+                           .keep_scores = 1,
+                           .bar = job->bar};
+    return judge_images(&request, job->library, o->images, &job->images);
+}
+
+static int compute(images_job *job, eval_result *r)
+{
+    const judged *d = &job->images;
+    const double began = tool_seconds();
+    const eval_gathered gathered = {.library = job->library,
+                                    .network = mar_features_get_config(job->network),
+                                    .reference = job->options->stats ? &job->reference : NULL,
+                                    .pooled = &d->pooled,
+                                    .spatial = d->spatial.dim ? &d->spatial : NULL,
+                                    .score = d->score,
+                                    .score_adm = d->adm,
+                                    .features = d->features,
+                                    .feature_count = d->features ? d->images : 0,
+                                    .images = d->images,
+                                    .width = d->width,
+                                    .height = d->height};
+    if (eval_numbers(&gathered, r) != 0) return 1;
+    r->accuracy = NAN; /* nobody says what the images should show */
+    r->features_s = d->seconds;
+    r->merge_s = tool_seconds() - began;
+    r->processes = 1;
+    return describe(job, r);
+}
+
+static int print(const images_job *job, const eval_result *r)
+{
+    if (job->options->json) return tool_print_json(eval_result_json(r), 0);
+    if (!job->options->quiet) eval_result_print(r);
+    return 0;
+}
+
+int eval_images_run(const eval_options *o, progress *bar)
+{
+    static eval_result r; /* too large for the stack */
+    images_job job = {.options = o, .bar = bar, .weights = strcmp(o->features, "demo") == 0 ? "demo" : o->inception};
+    r = (eval_result){0};
+    interruption_ends();
+    int status = open_all(&job);
+    if (status == 0) status = judge_both(&job);
+    if (status == 0) status = compute(&job, &r);
+    if (status == 0) status = print(&job, &r);
+    judged_free(&job.images);
+    eval_reference_free(&job.reference);
+    mar_features_free(job.network);
+    models_free(&job.store);
+    return status;
+}

@@ -53,13 +53,6 @@ static const mar_param rows[] = {
      .help = "judge these, a directory or .npz, and make none\n"
              "A directory of PNG and JPEG files, or arr_0 of an npz, uint8. With it the options of a model have no "
              "place."},
-    {.name = "sweep",
-     .offset = offsetof(eval_options, sweep),
-     .group = about_images,
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
-     .help = "a grid of runs: values of options, see the manual\n"
-             "Each point of the grid is a run in a directory in that of --out."},
     {.name = "features",
      .offset = offsetof(eval_options, features),
      .group = judging,
@@ -258,5 +251,5 @@ int cmd_eval(int argc, char **argv)
     if (eval_options_done(&o, &set) != 0) return 1;
     progress_start(&bar, o.quiet);
     if (o.images) return eval_images_run(&o, &bar);
-    return o.sweep ? eval_sweep_run(&o, &bar) : evaluate_model(&o, &bar);
+    return evaluate_model(&o, &bar);
 }

@@ -589,6 +589,23 @@ static void operations_do_nothing_after_a_failure(void **unused)
     }
 }
 
+/* --- our own kernels and oneDNN's --------------------------------------------------------------------------------- */
+
+/* Where the processor has AVX-512, our own kernels convolve, and with this in the environment oneDNN. */
+static int without_own_kernels(void **unused)
+{
+    (void)unused;
+    return setenv("MAR_ISA", "avx2", 1);
+}
+
+static int with_own_kernels(void **unused)
+{
+    (void)unused;
+    return unsetenv("MAR_ISA");
+}
+
+#define by_onednn(test) cmocka_unit_test_setup_teardown(test, without_own_kernels, with_own_kernels)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -597,11 +614,18 @@ int main(void)
         cmocka_unit_test(images_have_the_bits_they_have_alone),
         cmocka_unit_test(a_convolution_takes_several_sizes),
         cmocka_unit_test(relu_keeps_what_is_not_finite),
+        by_onednn(convolutions_match_pytorch),
+        by_onednn(convolutions_bits_do_not_depend_on_threads),
+        by_onednn(images_have_the_bits_they_have_alone),
+        by_onednn(a_convolution_takes_several_sizes),
+        by_onednn(relu_keeps_what_is_not_finite),
         cmocka_unit_test(pools_match_pytorch),
         cmocka_unit_test(pools_keep_what_is_not_finite),
         cmocka_unit_test(means_match_pytorch),
         cmocka_unit_test(channels_are_taken),
+        by_onednn(pools_match_pytorch), /* and row kernels of AVX2 */
         cmocka_unit_test(resizing_matches_tensorflow),
+        by_onednn(resizing_matches_tensorflow),
         cmocka_unit_test(operations_do_nothing_after_a_failure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

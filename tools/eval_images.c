@@ -40,16 +40,16 @@ static int describe_file(const char *path, char *text, size_t size)
 
 static int describe(const images_job *job, eval_result *r)
 {
-    char reference[EVAL_TEXT] = "none", weights[EVAL_TEXT], images[EVAL_TEXT];
+    char reference[EVAL_TEXT] = "none", weights[EVAL_TEXT] = "", images[EVAL_TEXT];
     const eval_options *o = job->options;
     if (o->stats && describe_file(o->stats, reference, sizeof reference) != 0) return 1;
-    if (describe_file(job->weights, weights, sizeof weights) != 0) return 1;
+    if (o->inception && describe_file(o->inception, weights, sizeof weights) != 0) return 1;
     if (describe_file(o->images, images, sizeof images) != 0) return 1;
     snprintf(r->protocol, sizeof r->protocol,
-             "reference %s; features %s, %s; %ld images of %dx%d in %s; Inception score in the order of NumPy's "
+             "reference %s; features %s%s%s; %ld images of %dx%d in %s; Inception score in the order of NumPy's "
              "RandomState(2020), 10 splits; libmar %s",
-             reference, mar_features_get_config(job->network)->name, weights, job->images.images, job->images.width,
-             job->images.height, images, mar_version());
+             reference, mar_features_get_config(job->network)->name, *weights ? ", " : "", weights, job->images.images,
+             job->images.width, job->images.height, images, mar_version());
     snprintf(r->backend, sizeof r->backend, "%s", mar_backend_description(job->library));
     return 0;
 }

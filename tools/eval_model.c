@@ -227,7 +227,8 @@ static void say_missing(const eval_job *job)
         job->options->out, count - missing, count, missing, list_missing(job, text, sizeof text), job->who.source);
 }
 
-/* Adds up unless somebody has, or does. Returns as eval_merge; *done is 1 if *r is there. */
+/* Adds up unless somebody has, or does: of ranks each waits for the result, so that another takes over if the one that
+ * adds up ends, and the first one tells it. Returns as eval_merge; *done is 1 if *r is there and to be told. */
 static int try_merge(eval_job *job, eval_result *r, int *done)
 {
     char path[RUN_PATH];
@@ -240,7 +241,7 @@ static int try_merge(eval_job *job, eval_result *r, int *done)
         status = eval_result_read(path, r);
     else
         status = eval_merge(job, r);
-    *done = status == 0;
+    *done = status == 0 && (job->who.kind != LAUNCH_MPI || job->who.index == 0);
     run_unlock(&job->directory, RUN_LOCK_MERGE);
     return status;
 }

@@ -1,0 +1,402 @@
+/* mar eval of a model: the same numbers, bit for bit, however the work is divided; what it refuses, and in which words;
+ * what it keeps. */
+#include "tests/support/command.h"
+
+#include "eval/order.h"
+#include "tools/image.h"
+#include "weights/npz.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define QUICK " --num_iter 2 --num_sampling_steps 4 "
+#define RUN   "eval --num_images 100 --batch 4 --shard_images 8 --seed 3" QUICK
+
+enum { IMAGES = 100, SHARDS = 13, SIDE = 32, BYTES = SIDE * SIDE * 3 };
+
+static void shell(const char *directory, const char *line)
+{
+    command_result r = command_run(directory, line);
+    if (r.status != 0) fail_msg("%s: %s%s", line, r.out, r.err);
+    command_result_free(&r);
+}
+
+/* `line` fails with this one line, or one that begins so. */
+static void refused(const char *directory, const char *line, const char *says)
+{
+    command_result r = command_run(directory, line);
+    const char *newline = strchr(r.err, '\n');
+    if (r.status != 1 || *r.out || !strstr(r.err, says) || !newline || newline[1])
+        fail_msg("%s: exit status %d, \"%s\", \"%s\"; expected \"%s\"", line, r.status, r.out, r.err, says);
+    command_result_free(&r);
+}
+
+/* The part of result.json that is the same for every number of processes. The caller frees it. */
+static char *numbers_of(const char *directory, const char *run)
+{
+    char name[200];
+    snprintf(name, sizeof name, "%s/result.json", run);
+    char *text = read_whole_file(directory, name, NULL), *begin = strstr(text, "\"numbers\""),
+         *end = strstr(text, "\"run\"");
+    if (!begin || !end || end < begin) fail_msg("%s: no numbers", name);
+    char *numbers = strndup(begin, (size_t)(end - begin));
+    free(text);
+    return numbers;
+}
+
+static void same_numbers(const char *directory, const char *a, const char *b)
+{
+    char *one = numbers_of(directory, a), *other = numbers_of(directory, b);
+    if (strcmp(one, other) != 0) fail_msg("%s and %s differ:\n%s\n%s", a, b, one, other);
+    free(one);
+    free(other);
+}
+
+static int setup(void **state)
+{
+    if (command_setup(state) != 0) return 1;
+    command_ok(*state, RUN "--out whole --quiet");
+    return 0;
+}
+
+/* --- how the work is divided ---------------------------------------------------------------------------- */
+
+/* One process after the other; the last one adds up, or --merge. */
+static void shards(void **state)
+{
+    static const int counts[] = {1, 2, 5, 20};
+    const char *d = *state;
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        for (int i = counts[c]; i >= 1; i--) {
+            char line[400];
+            snprintf(line, sizeof line, "$MAR " RUN "--out part --shard %d/%d", i, counts[c]);
+            command_result r = command_run(d, line);
+            if (r.status != 0 || (i > 1 ? *r.out || !strstr(r.err, " more (") : !strstr(r.out, "protocol: ")))
+                fail_msg("%s: exit status %d, \"%s\", \"%s\"", line, r.status, r.out, r.err);
+            command_result_free(&r);
+        }
+        same_numbers(d, "whole", "part");
+        shell(d, "rm part/result.json && $MAR eval --out part --merge --quiet");
+        same_numbers(d, "whole", "part");
+        shell(d, "cmp whole/shards/000003.mars part/shards/000003.mars || test $? = 1; rm -r part");
+    }
+}
+
+/* At the same time. What is not there yet when the others end is made by a plain run. */
+static void shards_at_a_time(void **state)
+{
+    const char *d = *state;
+    shell(d, "for i in 1 2 3; do $MAR " RUN "--out part --shard $i/3 --quiet & done; wait; test -f part/result.json");
+    same_numbers(d, "whole", "part");
+    shell(d, "$MAR " RUN "--out rest --shard 2/3 --quiet && $MAR " RUN "--out rest --quiet");
+    same_numbers(d, "whole", "rest");
+}
+
+/* Ranks, by what mpirun leaves in the environment; the command is moved to where it finds no MPI to ask. */
+static void ranks(void **state)
+{
+    const char *d = *state;
+    shell(d, "cp $MAR alone && for n in 1 2 3; do rm -rf part; for i in $(seq 0 $((n - 1))); do "
+             "PMI_SIZE=$n PMI_RANK=$i ./alone " RUN "--out part & done >lines; wait; "
+             "test $(grep -c '^protocol: ' lines) = 1 || { cat lines; exit 1; }; mv part ranks.$n; done");
+    same_numbers(d, "whole", "ranks.1");
+    same_numbers(d, "whole", "ranks.2");
+    same_numbers(d, "whole", "ranks.3");
+}
+
+/* The size of a shard decides in which order things are added, the batch only on what devices do; both are settings. */
+static void finished_runs(void **state)
+{
+    const char *d = *state;
+    shell(d, "cp -r whole before && $MAR " RUN "--out whole >lines && grep -q '^protocol: ' lines && "
+             "diff -r whole before -x lock && rm -r before");
+    shell(d, "cp -r whole again && $MAR eval --out again --merge --quiet"); /* and adds up as often as one likes */
+    same_numbers(d, "whole", "again");
+    shell(d, "$MAR " RUN "--out whole --json >json && grep -q '\"numbers\":{\"fid\":' json");
+}
+
+/* --- what was begun otherwise --------------------------------------------------------------------------- */
+
+static void other_settings(void **state)
+{
+    static const struct {
+        const char *options, *says;
+    } cases[] = {
+        {"--cfg 4", "whole: was begun with --cfg 2.9, this is --cfg 4; use another --out"},
+        {"--seed 4", "was begun with --seed 3, this is --seed 4"},
+        {"--num_iter 3", "was begun with --num_iter 2, this is --num_iter 3"},
+        {"--head_spec 8", "was begun with no --head_spec, this is --head_spec 8"},
+        {"--draft demo-draft", "was begun with no --draft, this is --draft demo-draft"},
+        {"--num_images 99", "was begun with --num_images 100, this is --num_images 99"},
+        {"--batch 5", "was begun with --batch 4, this is --batch 5"},
+        {"--shard_images 12", "was begun with --shard_images 8, this is --shard_images 12"},
+        {"--class 1-3", "was begun with --class all 10, this is --class 1,2,3"},
+        {"--class_sampling random", "was begun with --class_sampling balanced, this is --class_sampling random"},
+        {"--dtype f32", "was begun with backend cpu"},
+        {"--model demo-draft", "was begun with --model demo, this is --model demo-draft"},
+        {"--vae vae.safetensors", "was begun with --vae demo, this is --vae vae.safetensors"},
+        {"--save_npz", "was begun with no --save_npz, this is --save_npz"},
+        {"--save_images", "was begun with no --save_images, this is --save_images"},
+    };
+    const char *d = *state;
+    shell(d, "$MAR convert demo-vae vae.safetensors --quiet 2>/dev/null || $MAR convert demo-vae vae.safetensors; "
+             "cp -r whole before");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[500];
+        snprintf(line, sizeof line, "$MAR " RUN "--out whole %s", cases[i].options);
+        refused(d, line, cases[i].says);
+    }
+    refused(d, "$MAR eval --out whole --merge --cfg 4", "was begun with --cfg 2.9, this is --cfg 4");
+    refused(d, "$MAR eval --out whole --merge --stats other.npz", "other.npz");
+    shell(d, "diff -r whole before -x lock");
+}
+
+static void wrong_options(void **state)
+{
+    static const struct {
+        const char *options, *says;
+    } cases[] = {
+        {"--features inception", "--inception is missing, expected Inception-v3's weights"},
+        {"--model m.safetensors", "--inception is missing"},
+        {"--features demo --inception x.pth", "--inception: has no effect with --features demo"},
+        {"--inception x.pth", "x.pth"},
+        {"--stats nowhere.npz", "nowhere.npz"},
+        {"--shard 3/2", "--shard is \"3/2\""},
+        {"--shard 1", "--shard is \"1\""},
+        {"--merge --shard 1/2", "--shard: has no effect with --merge"},
+        {"--merge", "nowhere/settings.json: cannot read"},
+        {"--num_images 1", "--num_images 1: expected"},
+        {"--num_images 5", "--num_images 5: expected one of each of 10 classes"},
+        {"--class nine", "nine"},
+        {"--class_sampling none", "--class_sampling none: expected"},
+        {"--batch 0", "--batch 0: expected"},
+        {"--out x.png", "x.png"},
+        {"--out -", "-: expected a directory"},
+        {"--out /proc/x", "/proc/x"},
+        {"--images whole --save_npz", "--save_npz: has no effect with --images"},
+        {"--images whole --shard 1/2", "--shard: has no effect with --images"},
+    };
+    const char *d = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[500];
+        snprintf(line, sizeof line, "$MAR eval --out nowhere %s", cases[i].options);
+        refused(d, line, cases[i].says);
+        shell(d, "test ! -e nowhere");
+    }
+}
+
+/* --- damage --------------------------------------------------------------------------------------------- */
+
+/* Changes byte `at` of a file. */
+static void flip(const char *directory, const char *name, size_t at)
+{
+    size_t size;
+    char *data = read_whole_file(directory, name, &size);
+    assert_true(at < size);
+    data[at] ^= 4;
+    write_whole_file(directory, name, data, size);
+    free(data);
+}
+
+/* A damaged shard is said, made again, and changes nothing. */
+static void damaged_shards(void **state)
+{
+    static const char name[] = "part/shards/000007.mars";
+    const char *d = *state;
+    size_t size;
+    shell(d, "cp -r whole part");
+    free(read_whole_file(d, name, &size));
+    const size_t places[] = {0, 9, 20, 60, 100, size / 3, size / 2, size - 9, size - 1};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        flip(d, name, places[i]);
+        refused(d, "$MAR eval --out part --merge 2>err; s=$?; head -n 1 err >&2; exit $s", "000007.mars: is ");
+        shell(d, "rm -f part/result.json");
+        command_result r = command_run(d, "$MAR " RUN "--out part --quiet");
+        if (r.status != 0 || !strstr(r.err, "mar: part/shards/000007.mars: is damaged"))
+            fail_msg("byte %zu: exit status %d, \"%s\"", places[i], r.status, r.err);
+        command_result_free(&r);
+        same_numbers(d, "whole", "part");
+    }
+    static const char *const cuts[] = {"head -c 0 f >g", "head -c 50 f >g", "head -c -1 f >g", "{ cat f; echo; } >g",
+                                       "cp ../../whole/shards/000006.mars g"};
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        char line[400];
+        snprintf(line, sizeof line,
+                 "cd part/shards && mv 000007.mars f && %s && mv g 000007.mars && rm f ../result.json", cuts[i]);
+        shell(d, line);
+        shell(d, "$MAR " RUN "--out part --quiet");
+        same_numbers(d, "whole", "part");
+    }
+}
+
+/* What a journal has that is not whole is made again; what is whole is not. */
+static void torn_journals(void **state)
+{
+    static const char *const cuts[] = {":",
+                                       "head -c 0 j >k && mv k j",
+                                       "head -c 20 j >k && mv k j",
+                                       "head -c 33 j >k && mv k j",
+                                       "head -c -1 j >k && mv k j",
+                                       "head -c 30000 j >k && mv k j",
+                                       "head -c 40000 /dev/zero >>j",
+                                       "cat j j >k && mv k j",
+                                       "cp ../../journal.of.another j"};
+    const char *d = *state;
+    char before[4400];
+    /* A limit on the size of files ends the process with a journal that has one of two batches. */
+    static const char cut_short[] = "rm -rf part && { (ulimit -f 80; exec $MAR " RUN "--out part 2>lines); "
+                                    "test $? = 1; } && test -f part/shards/000000.part";
+    shell(d, "$MAR " RUN "--out other --seed 4 --shard 1/13 --quiet; rm other/shards/*.mars; "
+             "(ulimit -f 80; exec $MAR " RUN
+             "--out other --seed 4 2>lines); mv other/shards/000000.part journal.of.another");
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        shell(d, cut_short);
+        snprintf(before, sizeof before, "cd part/shards && mv 000000.part j && %s && mv j 000000.part", cuts[i]);
+        shell(d, before);
+        shell(d, "$MAR " RUN "--out part --quiet && test ! -e part/shards/000000.part");
+        same_numbers(d, "whole", "part");
+    }
+}
+
+static void damaged_settings(void **state)
+{
+    static const char *const texts[] = {"",
+                                        "{",
+                                        "[]",
+                                        "{}",
+                                        "{\"settings\":{}}",
+                                        "{\"settings\":{\"cfg\":2},\"facts\":{}}",
+                                        "{\"settings\":{\"cfg\":\"2.9\"},\"facts\":{}}"};
+    const char *d = *state;
+    shell(d, "cp -r whole part");
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        write_whole_file(d, "part/settings.json", texts[i], strlen(texts[i]));
+        refused(d, "$MAR " RUN "--out part", "part");
+        refused(d, "$MAR eval --out part --merge", "part/settings.json: ");
+    }
+}
+
+/* --- pictures ------------------------------------------------------------------------------------------- */
+
+/* arr_0 has the pixels of the PNGs, in the fixed order; those are what mar generate makes. */
+static void pictures(void **state)
+{
+    const char *d = *state;
+    char path[600], why[NPZ_WHY_MAX];
+    static uint8_t pixels[BYTES];
+    static int order[IMAGES];
+    shell(d, "$MAR " RUN "--out all --save_npz --save_images --shard 1/2 --quiet && "
+             "$MAR " RUN "--out all --save_npz --save_images --quiet");
+    same_numbers(d, "whole", "all");
+    snprintf(path, sizeof path, "%s/all", d);
+    assert_int_equal(count_files(path), 7); /* settings, lock, shards, images, images.npz, result.json, report.html */
+    snprintf(path, sizeof path, "%s/all/images.npz", d);
+    npz *z;
+    assert_int_equal(npz_open(path, &z, why), MAR_OK);
+    const npz_array *a = npz_find(z, "arr_0");
+    assert_non_null(a);
+    assert_int_equal(a->rank, 4);
+    assert_int_equal(a->shape[0], IMAGES);
+    assert_int_equal(a->count, IMAGES * BYTES);
+    assert_int_equal(npz_stream_begin(z, a, why), MAR_OK);
+    eval_permutation(EVAL_NPZ_SEED, IMAGES, order);
+    for (int p = 0; p < IMAGES; p++) {
+        image_file file;
+        assert_int_equal(npz_stream_read(z, BYTES, pixels, why), MAR_OK);
+        snprintf(path, sizeof path, "%s/all/images/%06d.png", d, order[p]);
+        assert_int_equal(image_read_png(path, SIDE, SIDE, &file), 0);
+        assert_memory_equal(pixels, file.picture.rgb, BYTES);
+        image_file_free(&file);
+    }
+    npz_close(z);
+    command_ok(d, "generate --num 10 --seed 3 --quiet --out generated" QUICK); /* ten of each of ten classes */
+    for (int i = 0; i < IMAGES; i += 7) {
+        image_file ours, generated;
+        snprintf(path, sizeof path, "%s/all/images/%06d.png", d, i);
+        assert_int_equal(image_read_png(path, SIDE, SIDE, &ours), 0);
+        snprintf(path, sizeof path, "%s/generated/%06d.png", d, i);
+        assert_int_equal(image_read_png(path, SIDE, SIDE, &generated), 0);
+        assert_memory_equal(ours.picture.rgb, generated.picture.rgb, BYTES);
+        image_file_free(&ours);
+        image_file_free(&generated);
+    }
+    shell(d, "test $(ls all/images | wc -l) = 100");
+    /* A shard that is lost later finds its places in the finished file. */
+    shell(d, "cp all/images.npz npz && rm all/shards/000005.mars all/result.json && "
+             "$MAR " RUN "--out all --save_npz --save_images --quiet && cmp npz all/images.npz");
+    /* Images of a batch that a journal has, but that are gone, are made again. */
+    shell(d, "rm -rf cut; (ulimit -f 700; exec $MAR " RUN "--out cut --save_npz --quiet); test $? = 0 && "
+             "rm cut/shards/* cut/result.json && rm cut/images.npz && "
+             "$MAR " RUN "--out cut --save_npz --quiet && cmp npz cut/images.npz");
+    shell(d, "rm cut/shards/000001.mars cut/result.json cut/images.npz");
+    refused(d, "$MAR " RUN "--out cut --save_npz", "cut/images.npz.part: has 0 bytes, expected ");
+}
+
+/* What --class_sampling says; each process draws the same classes. */
+static void classes(void **state)
+{
+    const char *d = *state;
+    shell(d, "$MAR " RUN "--out random --class_sampling random --save_images --quiet && "
+             "$MAR " RUN "--out parts --class_sampling random --save_images --shard 2/3 --quiet && "
+             "$MAR " RUN
+             "--out parts --class_sampling random --save_images --quiet && diff -r random/images parts/images");
+    same_numbers(d, "random", "parts");
+    int counts[10] = {0}, runs = 0, last = -1;
+    for (int i = 0; i < IMAGES; i++) {
+        char path[600];
+        image_file file;
+        int label = -1;
+        snprintf(path, sizeof path, "%s/random/images/%06d.png", d, i);
+        assert_int_equal(image_read_png(path, SIDE, SIDE, &file), 0);
+        for (int k = 0; k < file.count; k++)
+            if (strcmp(file.texts[k].key, "class") == 0) label = atoi(file.texts[k].value);
+        image_file_free(&file);
+        assert_in_range(label, 0, 9);
+        counts[label]++;
+        runs += label != last;
+        last = label;
+    }
+    for (int k = 0; k < 10; k++) assert_in_range(counts[k], 1, 30); /* 10 expected: 3 standard deviations are 9 */
+    assert_in_range(runs, 70, 100);                                 /* 90 of 100 differ from the one before */
+    /* Any number of images, of any classes. */
+    shell(d, "$MAR eval --num_images 7 --class 3,1,4 --batch 2 --save_images --out few --quiet" QUICK);
+    static const int expected[] = {3, 3, 3, 1, 1, 4, 4}; /* class i * 3 / 7 */
+    for (int i = 0; i < 7; i++) {
+        char line[300];
+        snprintf(line, sizeof line,
+                 "grep -aq 'class.%d' few/images/%06d.png || strings few/images/%06d.png | grep -qx 'class.*%d'",
+                 expected[i], i, i, expected[i]);
+        shell(d, line);
+    }
+}
+
+/* With a draft model, the result says what became of its tokens. */
+static void drafts(void **state)
+{
+    const char *d = *state;
+    shell(d, "$MAR " RUN "--draft demo-draft --gamma 1 --out spec --shard 2/2 --quiet && "
+             "$MAR " RUN "--draft demo-draft --gamma 1 --out spec --quiet && "
+             "$MAR " RUN
+             "--draft demo-draft --gamma 1 --out one --quiet && grep -q '\"accepted_by_step\"' one/result.json");
+    same_numbers(d, "spec", "one");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(shards, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(shards_at_a_time, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(ranks, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(finished_runs, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(other_settings, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(wrong_options, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(damaged_shards, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(torn_journals, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(damaged_settings, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(pictures, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(classes, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(drafts, setup, command_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

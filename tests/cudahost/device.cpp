@@ -499,3 +499,64 @@ cudaError_t cudahost_launch(const cudaLaunchConfig_t *config, const void *kernel
         fibre_run(&launch);
     }));
 }
+
+/* --- products of a warp ------------------------------------------------------------------------------------------- */
+
+void cudahost_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], const char *file, int line)
+{
+    struct operands {
+        const uint32_t *a, *b;
+    };
+    const operands mine = {a, b};
+    const uint64_t *given = cudahost_sync_warp(CUDAHOST_SHUFFLE, ~0u, (uint64_t)(uintptr_t)&mine, file, line);
+    const auto of = [given](unsigned lane) { return (const operands *)(uintptr_t)given[lane]; };
+    const unsigned lane = static_cast<device_thread *>(cudahost_now)->number % 32, g = lane / 4, t = lane % 4;
+    float sum[4]; /* this and the operands in registers: what is read often is not looked at often */
+    memcpy(sum, d, sizeof(sum));
+    for (unsigned quad = 0; quad < 4; quad++) {
+        uint32_t row[4], column[2][2];
+        memcpy(row, of(4 * g + quad)->a, sizeof(row));
+        for (unsigned j = 0; j < 2; j++) memcpy(column[j], of(4 * (2 * t + j) + quad)->b, sizeof(column[j]));
+        for (unsigned half = 0; half < 2; half++)
+            for (unsigned i = 0; i < 2; i++)
+                for (unsigned j = 0; j < 2; j++) {
+                    const uint32_t x = row[2 * half + i], y = column[j][half];
+                    sum[2 * i + j] += __uint_as_float(x << 16) * __uint_as_float(y << 16);
+                    sum[2 * i + j] += __uint_as_float(x & 0xffff0000u) * __uint_as_float(y & 0xffff0000u);
+                }
+    }
+    memcpy(d, sum, sizeof(sum));
+    cudahost_sync_warp(CUDAHOST_SHUFFLE, ~0u, 0, file, line); /* until all have read */
+}
+
+/* --- atomics ----------------------------------------------------------------------------------------------------- */
+
+#define ATOMIC(T, name, arguments, update)                                                                             \
+    T name arguments                                                                                                   \
+    {                                                                                                                  \
+        if (cudahost_race) cudahost_race->atomic(p, sizeof(*p), __builtin_return_address(0));                          \
+        const T old = *p;                                                                                              \
+        *p = (update);                                                                                                 \
+        return old;                                                                                                    \
+    }
+#define ATOMICS(T)                                                                                                     \
+    ATOMIC(T, atomicExch, (T * p, T v), v)                                                                             \
+    ATOMIC(T, atomicMax, (T * p, T v), old < v ? v : old)                                                              \
+    ATOMIC(T, atomicMin, (T * p, T v), v < old ? v : old)                                                              \
+    ATOMIC(T, atomicCAS, (T * p, T expected, T v), old == expected ? v : old)
+ATOMICS(int)
+ATOMICS(unsigned)
+ATOMICS(unsigned long long)
+ATOMIC(int, atomicAdd, (int *p, int v), (int)((unsigned)old + (unsigned)v))
+ATOMIC(int, atomicSub, (int *p, int v), (int)((unsigned)old - (unsigned)v))
+ATOMIC(unsigned, atomicAdd, (unsigned *p, unsigned v), old + v)
+ATOMIC(unsigned, atomicSub, (unsigned *p, unsigned v), old - v)
+ATOMIC(unsigned long long, atomicAdd, (unsigned long long *p, unsigned long long v), old + v)
+ATOMIC(float, atomicAdd, (float *p, float v), old + v)
+ATOMIC(double, atomicAdd, (double *p, double v), old + v)
+ATOMIC(float, atomicExch, (float *p, float v), v)
+ATOMIC(int, atomicOr, (int *p, int v), old | v)
+ATOMIC(unsigned, atomicOr, (unsigned *p, unsigned v), old | v)
+ATOMIC(int, atomicAnd, (int *p, int v), old &v)
+ATOMIC(unsigned, atomicAnd, (unsigned *p, unsigned v), old &v)
+ATOMIC(unsigned, atomicInc, (unsigned *p, unsigned limit), old >= limit ? 0 : old + 1)

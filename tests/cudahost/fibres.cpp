@@ -20,6 +20,8 @@ __thread cudahost_thread *cudahost_now;
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 const race_hooks *cudahost_race;
+uintptr_t fibre_bottom;
+size_t fibre_bytes;
 
 /* --- stacks and switching ---------------------------------------------------------------------------------------- */
 
@@ -177,6 +179,7 @@ static void set_now(device_thread *t)
 {
     cudahost_now = t;
     if (!t) return;
+    fibre_bottom = (uintptr_t)t->stack->bottom, fibre_bytes = t->stack->bytes;
     threadIdx = t->index;
     blockIdx = t->block->index;
 }
@@ -306,6 +309,12 @@ static void report_deadlock()
     fibre_fail(example, "deadlock, waiting for what cannot happen:%s", places.c_str());
 }
 
+/* Names of one file are mostly the same string. */
+static bool same_file(const char *a, const char *b)
+{
+    return a == b || strcmp(a, b) == 0;
+}
+
 /* --- barriers ---------------------------------------------------------------------------------------------------- */
 
 /* Waits until all of a barrier's threads have come to the same place. Returns whether the caller was the last, who runs
@@ -320,7 +329,7 @@ static bool barrier_wait(fibre_barrier *b, cudahost_wait kind, int *value, const
         b->kind = kind, b->file = file, b->line = line;
         b->value = 0;
         b->first = b->last = nullptr;
-    } else if (b->kind != kind || b->line != line || strcmp(b->file, file) != 0) {
+    } else if (b->kind != kind || b->line != line || !same_file(b->file, file)) {
         fibre_fail(me, "in %s at %s:%d, while thread (%u,%u,%u) is in %s at %s:%d", wait_name(kind), file, line,
                    b->first->index.x, b->first->index.y, b->first->index.z, wait_name(b->kind), b->file, b->line);
     }
@@ -405,7 +414,7 @@ const uint64_t *cudahost_sync_warp(cudahost_wait kind, unsigned mask, uint64_t v
     for (unsigned i = 0; i < 32; i++) {
         if (!(mask >> i & 1)) continue;
         const device_thread *t = &lanes[i];
-        if (t->wait != kind || t->mask != mask || t->line != line || strcmp(t->file, file) != 0)
+        if (t->wait != kind || t->mask != mask || t->line != line || !same_file(t->file, file))
             fibre_fail(me, "in %s at %s:%d with mask 0x%08x, while lane %u is in %s at %s:%d with mask 0x%08x",
                        wait_name(kind), file, line, mask, i, wait_name(t->wait), t->file, t->line, t->mask);
     }
@@ -431,28 +440,6 @@ uint64_t cudahost_shuffle(unsigned mask, uint64_t value, int source, const char 
         fibre_fail(now(), "in a shuffle at %s:%d from lane %d, which mask 0x%08x does not name", file, line,
                    source & 31, mask);
     return cudahost_sync_warp(CUDAHOST_SHUFFLE, mask, value, file, line)[source & 31];
-}
-
-void cudahost_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], const char *file, int line)
-{
-    struct operands {
-        const uint32_t *a, *b;
-    };
-    const operands mine = {a, b};
-    const uint64_t *given = cudahost_sync_warp(CUDAHOST_SHUFFLE, ~0u, (uint64_t)(uintptr_t)&mine, file, line);
-    const auto of = [given](unsigned lane) { return (const operands *)(uintptr_t)given[lane]; };
-    const unsigned lane = now()->number % 32, g = lane / 4, t = lane % 4;
-    for (unsigned quad = 0; quad < 4; quad++) {
-        const uint32_t *row = of(4 * g + quad)->a;
-        for (unsigned half = 0; half < 2; half++)
-            for (unsigned i = 0; i < 2; i++)
-                for (unsigned j = 0; j < 2; j++) {
-                    const uint32_t x = row[2 * half + i], y = of(4 * (2 * t + j) + quad)->b[half];
-                    d[2 * i + j] += __uint_as_float(x << 16) * __uint_as_float(y << 16);
-                    d[2 * i + j] += __uint_as_float(x & 0xffff0000u) * __uint_as_float(y & 0xffff0000u);
-                }
-    }
-    cudahost_sync_warp(CUDAHOST_SHUFFLE, ~0u, 0, file, line); /* until all have read */
 }
 
 unsigned cudahost_active()
@@ -589,12 +576,15 @@ static void read_order()
     if (name && strcmp(name, "shuffled") == 0) order = SHUFFLED;
     if (random_state == 0) random_state = 1 + (seed ? strtoull(seed, nullptr, 10) : 0);
 #if CUDAHOST_ASAN
-    pthread_attr_t attributes;
-    void *bottom;
-    pthread_getattr_np(pthread_self(), &attributes);
-    pthread_attr_getstack(&attributes, &bottom, &host.bytes);
-    pthread_attr_destroy(&attributes);
-    host.bottom = bottom;
+    static thread_local void *bottom; /* to find it out takes longer than most launches */
+    static thread_local size_t bytes;
+    if (!bottom) {
+        pthread_attr_t attributes;
+        pthread_getattr_np(pthread_self(), &attributes);
+        pthread_attr_getstack(&attributes, &bottom, &bytes);
+        pthread_attr_destroy(&attributes);
+    }
+    host.bottom = bottom, host.bytes = bytes;
 #endif
 }
 
@@ -645,41 +635,3 @@ const device_launch *fibre_launch()
 {
     return running;
 }
-
-void fibre_stack_range(uintptr_t *bottom, uintptr_t *top)
-{
-    *bottom = (uintptr_t)now()->stack->bottom;
-    *top = *bottom + now()->stack->bytes;
-}
-
-/* --- atomics ----------------------------------------------------------------------------------------------------- */
-
-#define ATOMIC(T, name, arguments, update)                                                                             \
-    T name arguments                                                                                                   \
-    {                                                                                                                  \
-        if (cudahost_race) cudahost_race->atomic(p, sizeof(*p), __builtin_return_address(0));                          \
-        const T old = *p;                                                                                              \
-        *p = (update);                                                                                                 \
-        return old;                                                                                                    \
-    }
-#define ATOMICS(T)                                                                                                     \
-    ATOMIC(T, atomicExch, (T * p, T v), v)                                                                             \
-    ATOMIC(T, atomicMax, (T * p, T v), old < v ? v : old)                                                              \
-    ATOMIC(T, atomicMin, (T * p, T v), v < old ? v : old)                                                              \
-    ATOMIC(T, atomicCAS, (T * p, T expected, T v), old == expected ? v : old)
-ATOMICS(int)
-ATOMICS(unsigned)
-ATOMICS(unsigned long long)
-ATOMIC(int, atomicAdd, (int *p, int v), (int)((unsigned)old + (unsigned)v))
-ATOMIC(int, atomicSub, (int *p, int v), (int)((unsigned)old - (unsigned)v))
-ATOMIC(unsigned, atomicAdd, (unsigned *p, unsigned v), old + v)
-ATOMIC(unsigned, atomicSub, (unsigned *p, unsigned v), old - v)
-ATOMIC(unsigned long long, atomicAdd, (unsigned long long *p, unsigned long long v), old + v)
-ATOMIC(float, atomicAdd, (float *p, float v), old + v)
-ATOMIC(double, atomicAdd, (double *p, double v), old + v)
-ATOMIC(float, atomicExch, (float *p, float v), v)
-ATOMIC(int, atomicOr, (int *p, int v), old | v)
-ATOMIC(unsigned, atomicOr, (unsigned *p, unsigned v), old | v)
-ATOMIC(int, atomicAnd, (int *p, int v), old &v)
-ATOMIC(unsigned, atomicAnd, (unsigned *p, unsigned v), old &v)
-ATOMIC(unsigned, atomicInc, (unsigned *p, unsigned limit), old >= limit ? 0 : old + 1)

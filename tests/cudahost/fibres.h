@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(MAR_CUDAHOST_ASAN)
 #define CUDAHOST_ASAN 1
 #else
 #define CUDAHOST_ASAN 0
@@ -72,7 +72,8 @@ struct device_launch {
 void fibre_run(const device_launch *launch);
 const device_launch *fibre_launch(); /* the running one */
 /* The stack that the running thread is on. */
-void fibre_stack_range(uintptr_t *bottom, uintptr_t *top);
+extern uintptr_t fibre_bottom;
+extern size_t fibre_bytes;
 
 /* "kernel 'name', block (x,y,z), thread (x,y,z)" of a thread, and the name of what is at a code address. */
 std::string fibre_describe(const device_thread *t);

@@ -277,6 +277,7 @@ static void note(const void *address, size_t n, bool writes, bool atomic, bool i
     const device_thread *t = current();
     if (!t || n == 0) return;
     const uintptr_t p = (uintptr_t)address;
+    if (p - fibre_bottom < fibre_bytes) return;
     const uint32_t code = (uint32_t)((uintptr_t)return_address - code_base);
     static uintptr_t first; /* the allocation last touched; addresses are not used again */
     static size_t bytes;
@@ -285,9 +286,6 @@ static void note(const void *address, size_t n, bool writes, bool atomic, bool i
     const device_launch *l = fibre_launch();
     if (!b->cluster && !is_volatile && within(p, b->shared, l->shared_bytes))
         return touch_shared(t, b, p, n, code, writes, atomic);
-    uintptr_t bottom, top;
-    fibre_stack_range(&bottom, &top);
-    if (p >= bottom && p < top) return;
     if (p >= (uintptr_t)&__executable_start && p < (uintptr_t)&_end) return;
     if (address == &cudahost_now) return;
     if (b->cluster)

@@ -1,33 +1,15 @@
 #!/bin/sh
-# The ranks that mpirun starts find their places by MPI, and one of them may be killed: test_mpi.sh SHOWN [MPIRUN].
+# The ranks that mpirun starts find their places by MPI, and one of them may be killed: test_mpi.sh SHOWN.
 # SHOWN is tests/launch/shown beside libmar-mpi.so. Exit status 77, with a line SKIPPED, where there is no MPI.
 set -eu
-shown=$1 mpirun=${2:-mpirun}
-
-fail() {
-    echo "FAILED: $*"
-    exit 1
-}
-
-[ -e "$(dirname "$shown")/libmar-mpi.so" ] || {
-    echo "SKIPPED: launch.mpi: no MPI was found to build libmar-mpi.so with (Debian: libopenmpi-dev)"
-    exit 77
-}
-command -v "$mpirun" >/dev/null || {
-    echo "SKIPPED: launch.mpi: mpirun is not installed (Debian: openmpi-bin)"
-    exit 77
-}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-
-# Open MPI refuses root and more processes than cores unless it is told; an MPI leaves memory behind.
-OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 ASAN_OPTIONS=detect_leaks=0
-export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_rmaps_base_oversubscribe ASAN_OPTIONS
+shown=$1
+. "$(dirname "$0")/mpi.sh"
+need_mpi launch.mpi "$(dirname "$shown")"
 
 places() { # N COMMAND...: sorted lines of N ranks
     n=$1
     shift
-    "$mpirun" -n "$n" "$@" >"$work/out" 2>"$work/err" || fail "mpirun -n $n $*: $(cat "$work/out" "$work/err")"
+    mpirun -n "$n" "$@" >"$work/out" 2>"$work/err" || fail "mpirun -n $n $*: $(cat "$work/out" "$work/err")"
     sort "$work/out"
 }
 
@@ -51,7 +33,7 @@ PMI_RANK=1 PMI_SIZE=4 "$shown" >"$work/out" 2>"$work/err" || status=$?
 
 # With --enable-recovery Open MPI lets the others go on when one is killed; they do not wait for it. Each of them waits
 # here until the killed one is gone.
-if "$mpirun" --version 2>/dev/null | grep -q 'Open MPI) 4'; then
+if mpirun --version 2>/dev/null | grep -q 'Open MPI) 4'; then
     cat >"$work/rank.sh" <<'EOF'
 "$1" >"$2/place.$OMPI_COMM_WORLD_RANK"
 if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then
@@ -61,7 +43,7 @@ fi
 until [ -e "$2/pid" ] && ! kill -0 "$(cat "$2/pid")" 2>/dev/null; do sleep 0.05; done
 echo done >"$2/done.$OMPI_COMM_WORLD_RANK"
 EOF
-    timeout 60 "$mpirun" --enable-recovery -n 3 sh "$work/rank.sh" "$shown" "$work" >"$work/out" 2>&1 || :
+    timeout 60 mpirun --enable-recovery -n 3 sh "$work/rank.sh" "$shown" "$work" >"$work/out" 2>&1 || :
     [ -e "$work/done.0" ] && [ -e "$work/done.2" ] && [ ! -e "$work/done.1" ] ||
         fail "one rank killed: $(ls "$work") $(cat "$work/out")"
     grep -q '^mpi 1/3 ' "$work/place.1" || fail "the killed rank: $(cat "$work/place.1")"

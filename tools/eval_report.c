@@ -21,7 +21,8 @@ static const char style[] =
     ".protocol{background:#f6f7f9;padding:.55rem 1rem;font:.85rem/1.5 ui-monospace,monospace;overflow-wrap:anywhere}"
     ".bar{display:flex;height:1.6rem;margin:.6rem 0}.bar span{min-width:1px}"
     "h1{overflow-wrap:anywhere}h3{margin-top:1rem}.wide td:first-child{min-width:8rem}"
-    "svg{max-width:100%;height:auto}td{overflow-wrap:anywhere}.ours td{font-weight:600;background:#f6f7f9}"
+    "svg{max-width:100%;min-width:36rem;height:auto}td{overflow-wrap:anywhere}.ours "
+    "td{font-weight:600;background:#f6f7f9}"
     ".ours small{font-weight:400}table.narrow{width:auto;min-width:min(100%,30rem)}"
     "table.narrow td{white-space:normal}table.narrow td+td{text-align:left}"
     ".sheet{display:flex;flex-wrap:wrap;gap:.6rem}.sheet figure{max-width:10rem}"
@@ -227,8 +228,8 @@ static void write_curve(FILE *out, const eval_result *r)
 {
     const plot_frame frame = {720, 280, 0, r->steps > 1 ? r->steps - 1 : 1, 0, 1};
     int drawing = 0;
-    fprintf(out, "<svg width=%d height=%d viewBox=\"0 0 %d %d\" role=img>", frame.width, frame.height, frame.width,
-            frame.height);
+    fprintf(out, "<div class=wide><svg width=%d height=%d viewBox=\"0 0 %d %d\" role=img>", frame.width, frame.height,
+            frame.width, frame.height);
     plot_axes(out, &frame, "autoregressive step", "share of drafts accepted");
     for (int i = 0; i < r->steps; i++) {
         const double share = acceptance_in(r, i);
@@ -249,7 +250,7 @@ static void write_curve(FILE *out, const eval_result *r)
                     "in all</title></circle>",
                     plot_x(&frame, i), plot_y(&frame, acceptance_in(r, i)), r->steps > 100 ? 2 : 3, markup_colour(1), i,
                     r->accepted[i], r->replaced[i], r->tokens[i]);
-    fputs("</svg>\n", out);
+    fputs("</svg></div>\n", out);
 }
 
 static void write_drafts(FILE *out, const eval_result *r)

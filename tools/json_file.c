@@ -9,8 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
-enum { SIZE_LIMIT = 16 << 20 };
+enum { SIZE_LIMIT = 256 << 20 };
 
 int json_file_write(cJSON *record, const char *path)
 {
@@ -46,32 +47,40 @@ static cJSON *parse(const char *text, size_t size)
     return record;
 }
 
+/* Reads the file as JSON; *out may be anything, or NULL. Returns 0, or 1 after printing an error. */
+static int read_open(FILE *in, const char *path, const char *expected, cJSON **out)
+{
+    struct stat st;
+    const size_t limit = fstat(fileno(in), &st) == 0 && S_ISREG(st.st_mode) && st.st_size < SIZE_LIMIT
+                             ? (size_t)st.st_size + 1
+                             : SIZE_LIMIT;
+    char *text = malloc(limit + 1);
+    if (!text) return tool_error("out of memory for %s", path);
+    const size_t n = fread(text, 1, limit, in);
+    int failed = 0;
+    text[n] = '\0';
+    if (ferror(in))
+        failed = tool_error("%s: cannot read: %s", path, strerror(errno));
+    else if (n == SIZE_LIMIT)
+        failed = tool_error("%s: has %d MB or more, expected %s", path, SIZE_LIMIT >> 20, expected);
+    else
+        *out = parse(text, n + 1);
+    free(text);
+    return failed;
+}
+
 int json_file_read(const char *path, const char *expected, cJSON **out)
 {
-    int failed = 0;
-    FILE *in = fopen(path, "rb");
-    char *text = malloc(SIZE_LIMIT + 1);
     *out = NULL;
-    if (!in || !text) {
-        failed =
-            in ? tool_error("out of memory for %s", path) : tool_error("%s: cannot read: %s", path, strerror(errno));
-    } else {
-        const size_t n = fread(text, 1, SIZE_LIMIT, in);
-        text[n] = '\0';
-        if (ferror(in))
-            failed = tool_error("%s: cannot read: %s", path, strerror(errno));
-        else if (n == SIZE_LIMIT)
-            failed = tool_error("%s: has %d MB or more, expected %s", path, SIZE_LIMIT >> 20, expected);
-        else
-            *out = parse(text, n + 1);
-        if (!failed && !cJSON_IsObject(*out)) {
-            cJSON_Delete(*out);
-            *out = NULL;
-            failed = memory_lacks ? tool_error("out of memory for %s", path)
-                                  : tool_error("%s: is no JSON object, expected %s", path, expected);
-        }
+    FILE *in = fopen(path, "rb");
+    if (!in) return tool_error("%s: cannot read: %s", path, strerror(errno));
+    int failed = read_open(in, path, expected, out);
+    fclose(in);
+    if (!failed && !cJSON_IsObject(*out)) {
+        cJSON_Delete(*out);
+        *out = NULL;
+        failed = memory_lacks ? tool_error("out of memory for %s", path)
+                              : tool_error("%s: is no JSON object, expected %s", path, expected);
     }
-    if (in) fclose(in);
-    free(text);
     return failed;
 }

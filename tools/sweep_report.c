@@ -292,7 +292,7 @@ int sweep_print_json(const sweep_table *t)
 
 /* --- the page ----------------------------------------------------------------------------------------------------- */
 
-static const char style[] = "svg{max-width:100%;height:auto}.front td{background:#eef3f1}"
+static const char style[] = "svg{max-width:100%;min-width:38rem;height:auto}.front td{background:#eef3f1}"
                             ".front polyline,polyline.front{fill:none;stroke:" MARKUP_SAME ";stroke-width:2}"
                             "a{color:#0072b2}.protocol{font:.8rem/1.5 ui-monospace,monospace;overflow-wrap:anywhere}";
 
@@ -324,19 +324,38 @@ static plot_frame frame_of(const sweep_entry *const *list, int n)
     return f;
 }
 
-/* What several seeds span. */
+/* Seconds that a group's points span. */
+static void span_of(const sweep_table *t, uint64_t group, double *low, double *high)
+{
+    *low = INFINITY, *high = -INFINITY;
+    for (int i = 0; i < t->count; i++) {
+        const sweep_entry *e = &t->entries[i];
+        if (e->group != group || !isfinite(distance_of(e))) continue;
+        *low = fmin(*low, seconds_of(e)), *high = fmax(*high, seconds_of(e));
+    }
+}
+
+/* What several seeds span: over all of the plot, so that other points can be compared with it; of many groups only
+ * where their points are. */
 static void write_noise(FILE *out, const sweep_table *t, const plot_frame *f)
 {
+    enum { BANDS_MAX = 2, BESIDE = 14 };
+    int groups = 0;
+    for (int i = 0; i < t->count; i++) groups += is_first_of_group(t, i) && noise_of(t, t->entries[i].group).n > 1;
     for (int i = 0; i < t->count; i++) {
         const sweep_entry *e = &t->entries[i];
         const noise s = noise_of(t, e->group);
         if (!is_first_of_group(t, i) || s.n < 2) continue;
         const double top = plot_y(f, s.largest), bottom = plot_y(f, s.least);
+        double left, right;
+        span_of(t, e->group, &left, &right);
+        left = groups > BANDS_MAX ? fmax(plot_x(f, left) - BESIDE, PLOT_LEFT) : PLOT_LEFT;
+        right = groups > BANDS_MAX ? plot_x(f, right) + BESIDE : f->width - PLOT_RIGHT;
         fprintf(out,
-                "<rect x=%d y=%.1f width=%d height=%.1f fill=\"%s\" opacity=.1><title>%d seeds of the same point: %.3f "
-                "to %.3f</title></rect>",
-                PLOT_LEFT, top, f->width - PLOT_LEFT - PLOT_RIGHT, fmax(bottom - top, 1),
-                markup_colour(colour_of(t, e->group)), s.n, s.least, s.largest);
+                "<rect x=%.1f y=%.1f width=%.1f height=%.1f fill=\"%s\" opacity=.12><title>%d seeds of the same point: "
+                "%.3f to %.3f</title></rect>",
+                left, top, right - left, fmax(bottom - top, 1), markup_colour(colour_of(t, e->group)), s.n, s.least,
+                s.largest);
     }
 }
 
@@ -394,12 +413,13 @@ static int write_plot(FILE *out, const sweep_table *t, const sweep_entry *const 
             "<p>Left and low is better. The line is the front: what lies above or right of it is beaten by a point on "
             "it. Shaded: what several seeds of the same point span. Numbers are those of the table.</p>\n",
             out);
-        fprintf(out, "<svg width=%d height=%d viewBox=\"0 0 %d %d\" role=img>", f.width, f.height, f.width, f.height);
+        fprintf(out, "<div class=wide><svg width=%d height=%d viewBox=\"0 0 %d %d\" role=img>", f.width, f.height,
+                f.width, f.height);
         write_noise(out, t, &f);
         plot_axes(out, &f, "seconds per image", eval_result_distance(list[0]->result));
         write_stairs(out, by_time, of_time, &f);
         write_points(out, t, list, n, &f, taken);
-        fputs("</svg>\n", out);
+        fputs("</svg></div>\n", out);
     }
     free(by_time);
     free(taken);

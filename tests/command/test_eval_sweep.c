@@ -1,0 +1,389 @@
+/* mar eval --sweep: the file of axes, the names of points, the front; and a sweep of the demo, killed and gone on with.
+ */
+#include "tests/support/command.h"
+#include "tools/command.h"
+#include "tools/sweep_file.h"
+#include "tools/sweep_report.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* --- the file ----------------------------------------------------------------------------------------------------- */
+
+/* The points of the text, one a line: "name: options (lines)". The caller frees it. */
+static char *points_of(const char *text)
+{
+    sweep_grid g;
+    char *all = NULL;
+    size_t size;
+    FILE *out = open_memstream(&all, &size);
+    assert_int_equal(sweep_grid_parse("axes.txt", text, strlen(text), &g), 0);
+    for (int i = 0; i < g.points; i++) {
+        sweep_point p;
+        assert_int_equal(sweep_grid_point(&g, i, &p), 0);
+        assert_null(p.words[p.count]);
+        fprintf(out, "%s: %s (%s)\n", p.name, p.options, p.lines);
+        sweep_point_free(&p);
+    }
+    sweep_grid_free(&g);
+    fclose(out);
+    return all;
+}
+
+static void expect_points(const char *text, const char *expected)
+{
+    char *all = points_of(text);
+    if (strcmp(all, expected) != 0) fail_msg("points of\n%s\nare\n%s\nexpected\n%s", text, all, expected);
+    free(all);
+}
+
+static void the_product(void **state)
+{
+    (void)state;
+    expect_points("# guidance, by way\n"
+                  "--cfg 1.5 | --cfg 2.9\n"
+                  "\n"
+                  "| --head_spec 8 | --sampler dpmpp --num_sampling_steps 20   # fast\n",
+                  "cfg-1.5: --cfg 1.5 (line 2)\n"
+                  "cfg-1.5+head_spec-8: --cfg 1.5 --head_spec 8 (lines 2, 4)\n"
+                  "cfg-1.5+sampler-dpmpp+num_sampling_steps-20: --cfg 1.5 --sampler dpmpp --num_sampling_steps 20 "
+                  "(lines 2, 4)\n"
+                  "cfg-2.9: --cfg 2.9 (line 2)\n"
+                  "cfg-2.9+head_spec-8: --cfg 2.9 --head_spec 8 (lines 2, 4)\n"
+                  "cfg-2.9+sampler-dpmpp+num_sampling_steps-20: --cfg 2.9 --sampler dpmpp --num_sampling_steps 20 "
+                  "(lines 2, 4)\n");
+    expect_points("--lazy", "lazy: --lazy (line 1)\n");
+    /* A bar at a line's end goes on, over empty lines and comments; spaces need not be; \r is one. */
+    expect_points("--cfg 1|\r\n\n # no\n  --cfg 2|--cfg 3",
+                  "cfg-1: --cfg 1 (line 1)\ncfg-2: --cfg 2 (line 4)\ncfg-3: --cfg 3 (line 4)\n");
+    expect_points("| --lazy", "plain:  ()\nlazy: --lazy (line 1)\n");
+    expect_points("--cfg 1 | | --cfg 2", "cfg-1: --cfg 1 (line 1)\nplain:  ()\ncfg-2: --cfg 2 (line 1)\n");
+    /* # within a word is part of it. */
+    expect_points("--model a#b.pth", "model-a-b.pth-42e0de1a: --model \"a#b.pth\" (line 1)\n");
+}
+
+/* Words in quotes keep what is in them. */
+static void quotes(void **state)
+{
+    static const char text[] = "--class 'sea slug' | --class \"a|b #c\" | --out a\"b c\"d | --vae ''";
+    sweep_grid g;
+    (void)state;
+    assert_int_equal(sweep_grid_parse("axes.txt", text, strlen(text), &g), 0);
+    assert_int_equal(g.points, 4);
+    assert_string_equal(g.axes[0].choices[0].words[1], "sea slug");
+    assert_string_equal(g.axes[0].choices[1].words[1], "a|b #c");
+    assert_string_equal(g.axes[0].choices[2].words[1], "ab cd");
+    assert_string_equal(g.axes[0].choices[3].words[1], "");
+    sweep_grid_free(&g);
+}
+
+/* Other options, another name; only letters that any file system and any address takes. */
+static void names(void **state)
+{
+    static const char text[] =
+        "--a_b c | --a b-c | --a-b c | --a b --c | --a b c | --a_b-c | -a b | a b | --a 'b c' | --a b/c | --a b:c |"
+        "--a '' | --a | -- | .. | ../x | --../x | '' | --plain | --a b+c | --a +c | --a=b | --A b | --a \"b\\\" | "
+        "| "
+        "--"
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+        "| "
+        "--"
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+        "a";
+    sweep_grid g;
+    (void)state;
+    assert_int_equal(sweep_grid_parse("axes.txt", text, strlen(text), &g), 0);
+    sweep_point *p = calloc((size_t)g.points, sizeof *p);
+    for (int i = 0; i < g.points; i++) {
+        assert_int_equal(sweep_grid_point(&g, i, &p[i]), 0);
+        assert_true(*p[i].name && strlen(p[i].name) < SWEEP_NAME && p[i].name[0] != '.' && p[i].name[0] != '-');
+        if (p[i].name[strspn(p[i].name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,+=_-")])
+            fail_msg("%s has other letters", p[i].name);
+        for (int k = 0; k < i; k++)
+            if (strcmp(p[i].name, p[k].name) == 0) fail_msg("%s and %s: %s", p[i].options, p[k].options, p[i].name);
+    }
+    for (int i = 0; i < g.points; i++) sweep_point_free(&p[i]);
+    free(p);
+    sweep_grid_free(&g);
+    /* The name is that of the options, whatever else is in the file. */
+    expect_points("--cfg 2 --class 'sea slug'",
+                  "cfg-2+class-sea-slug-da8af4b3: --cfg 2 --class \"sea slug\" (line 1)\n");
+}
+
+/* --- errors of the file ------------------------------------------------------------------------------------------- */
+
+static void refused_files(void **state)
+{
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        {"", "axes.txt: has no options, expected alternatives separated by |"},
+        {"# nothing\n\n", "axes.txt: has no options"},
+        {"--cfg 1 |\n", "axes.txt: ends in |, expected another alternative behind it"},
+        {"--cfg 1\n--class 'a\n", "axes.txt, line 2: ' is not closed, expected another in the line"},
+        {"--cfg 1 | --lazy |\n--cfg 1\n",
+         "axes.txt, line 2: --cfg 1 is there twice, expected alternatives that differ"},
+        {"| |--cfg 1\n", "axes.txt, line 1: no option is there twice"},
+        {"--cfg 1\n--cgf 2\n", "axes.txt, line 2: --cgf: unknown option of mar eval, did you mean --cfg?"},
+        {"--cfg 1 |\n--cfg -1\n", "axes.txt, line 2: --cfg -1: expected a number from 0 to 100"},
+        {"--cfg\n", "axes.txt, line 1: --cfg: expected a number from 0 to 100, found nothing"},
+        {"--help\n", "axes.txt, line 1: --help: has no place in the file of a sweep"},
+        {"--cfg 1 | --out x\n", "axes.txt, line 1: --out: has no place in the file of a sweep"},
+        {"--sweep x\n", "axes.txt, line 1: --sweep: has no place"},
+        {"--shard 1/2\n", "axes.txt, line 1: --shard: has no place"},
+        {"stray\n", "axes.txt, line 1: stray: unexpected argument"},
+        {"--cfg 1\n|--gamma 2\n", "axes.txt, lines 1, 2: --gamma: needs --draft"},
+        {"--lazy\n--gtr|--lazy_head\n--cfg 1\n", "axes.txt, lines 1, 2, 3: --"}, /* what a session refuses */
+        {"--num_iter 64 | --num_iter 65\n", "axes.txt, line 1: --num_iter 65"},
+        {"--draft nowhere.pth --gamma 2\n", "axes.txt, line 1: nowhere.pth: "},
+    };
+    const char *d = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_whole_file(d, "axes.txt", cases[i].text, strlen(cases[i].text));
+        command_result r = command_run(d, "$MAR eval --sweep axes.txt --out sweep --num_images 20");
+        const char *end = strchr(r.err, '\n');
+        if (r.status != 1 || *r.out || !strstr(r.err, cases[i].says) || !end || end[1])
+            fail_msg("%s: status %d, \"%s\", \"%s\", expected \"%s\"", cases[i].text, r.status, r.out, r.err,
+                     cases[i].says);
+        command_result_free(&r);
+        assert_int_equal(count_files(d), 1); /* nothing was made */
+    }
+    write_whole_file(d, "axes.txt", "--cfg 1\0", 8);
+    command_result r = command_run(d, "$MAR eval --sweep axes.txt --out sweep; $MAR eval --sweep missing --out sweep; "
+                                      "$MAR eval --sweep . --out sweep");
+    assert_string_equal(r.err, "mar: axes.txt: is no text, expected lines of options\n"
+                               "mar: --sweep missing: cannot read: No such file or directory\n"
+                               "mar: --sweep .: cannot read: Is a directory\n");
+    command_result_free(&r);
+}
+
+static void too_many_points(void **state)
+{
+    char text[4000] = "";
+    sweep_grid g;
+    for (int axis = 0; axis < 3; axis++)
+        for (int i = 0; i < 11; i++)
+            snprintf(text + strlen(text), sizeof text - strlen(text), "%s--x %d", i ? "|" : "\n", i);
+    (void)state;
+    assert_int_equal(sweep_grid_parse("axes.txt", text, strlen(text), &g), 1);
+    sweep_grid_free(&g);
+}
+
+/* --- the front ---------------------------------------------------------------------------------------------------- */
+
+static void the_front(void **state)
+{
+    static const double distance[] = {5, 4, 4, 3, 6, 2, NAN, 1, INFINITY};
+    static const double seconds[] = {1, 2, 2, 2.5, 1, 9, 0.1, NAN, 0.1};
+    static const uint8_t expected[] = {1, 1, 1, 1, 0, 1, 0, 0, 0};
+    uint8_t front[9];
+    (void)state;
+    sweep_front(distance, seconds, 9, front);
+    assert_memory_equal(front, expected, sizeof expected);
+    /* Whatever the points: a point is off the front exactly if one on it beats it. */
+    srand(2);
+    for (int turn = 0; turn < 500; turn++) {
+        enum { N = 12 };
+        double x[N], y[N];
+        uint8_t on[N];
+        for (int i = 0; i < N; i++) x[i] = rand() % 6, y[i] = rand() % 6;
+        sweep_front(x, y, N, on);
+        for (int i = 0; i < N; i++) {
+            int beaten = 0;
+            for (int j = 0; j < N; j++)
+                beaten |= on[j] && x[j] <= x[i] && y[j] <= y[i] && (x[j] != x[i] || y[j] != y[i]);
+            assert_int_equal(on[i], !beaten);
+        }
+    }
+}
+
+/* --- a sweep of the demo ------------------------------------------------------------------------------------------ */
+
+#define AXES   "--cfg 1 | --cfg 3\n| --head_spec 3\n"
+#define RUN    "eval --sweep axes.txt --num_images 40 --num_iter 2 --num_sampling_steps 4 --shard_images 16 --threads 1 "
+#define POINTS 4
+
+static int setup(void **state)
+{
+    if (command_setup(state) != 0) return 1;
+    write_whole_file(*state, "axes.txt", AXES, strlen(AXES));
+    return 0;
+}
+
+static cJSON *read_sweep(const char *directory, const char *name)
+{
+    char *text = read_whole_file(directory, name, NULL);
+    cJSON *json = cJSON_Parse(text);
+    if (!json) fail_msg("%s: no JSON", name);
+    free(text);
+    return json;
+}
+
+/* The numbers of all points, as text. The caller frees it. */
+static char *numbers_in(const char *directory, const char *name)
+{
+    cJSON *json = read_sweep(directory, name), *all = cJSON_CreateArray();
+    const cJSON *point;
+    cJSON_ArrayForEach(point, cJSON_GetObjectItem(json, "points"))
+    {
+        assert_true(cJSON_IsTrue(cJSON_GetObjectItem(point, "done")));
+        cJSON_AddItemToArray(all, cJSON_Duplicate(cJSON_GetObjectItem(point, "name"), 1));
+        cJSON_AddItemToArray(all, cJSON_Duplicate(cJSON_GetObjectItem(point, "numbers"), 1));
+    }
+    assert_int_equal(cJSON_GetArraySize(all), 2 * POINTS);
+    char *text = cJSON_Print(all);
+    cJSON_Delete(all);
+    cJSON_Delete(json);
+    return text;
+}
+
+static time_t written(const char *directory, const char *name, long *nanoseconds)
+{
+    char path[4096];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    if (stat(path, &st) != 0) fail_msg("%s is not there", path);
+    *nanoseconds = st.st_mtim.tv_nsec;
+    return st.st_mtim.tv_sec;
+}
+
+static void shell(const char *directory, const char *line)
+{
+    command_result r = command_run(directory, line);
+    if (r.status != 0) fail_msg("%s: %s%s", line, r.out, r.err);
+    command_result_free(&r);
+}
+
+/* What it prints and writes; what is there is not made again. */
+static void a_sweep(void **state)
+{
+    const char *d = *state;
+    command_result r = command_run(d, "$MAR " RUN "--out sweep");
+    if (r.status != 0) fail_msg("%s", r.err);
+    assert_non_null(strstr(r.out, "point 4 of 4, cfg-3+head_spec-3: Fréchet distance "));
+    assert_non_null(strstr(r.out, "  --cfg 3 --head_spec 3\n"));
+    assert_non_null(strstr(r.out, "wrote sweep/sweep.json"));
+    command_result_free(&r);
+    char *page = read_whole_file(d, "sweep/sweep.html", NULL);
+    static const char *const on_it[] = {"<a href=\"cfg-1/report.html\">", "<a href=\"cfg-3+head_spec-3/report.html\">",
+                                        "4 of 4 points, 40 images each", "<polyline class=front", "protocol"};
+    for (size_t i = 0; i < sizeof on_it / sizeof *on_it; i++)
+        if (!strstr(page, on_it[i])) fail_msg("the page has no %s", on_it[i]);
+    assert_null(strstr(page, "<script"));
+    free(page);
+    shell(d,
+          "for p in cfg-1 cfg-3 cfg-1+head_spec-3 cfg-3+head_spec-3; do test -s sweep/$p/report.html || exit 1; done");
+
+    /* Each point is the run that it says. */
+    command_ok(d, "eval --num_images 40 --num_iter 2 --num_sampling_steps 4 --shard_images 16 --cfg 3 --head_spec 3 "
+                  "--out alone --quiet");
+    cJSON *alone = read_sweep(d, "alone/result.json"), *point = read_sweep(d, "sweep/cfg-3+head_spec-3/result.json");
+    assert_true(cJSON_Compare(cJSON_GetObjectItem(alone, "numbers"), cJSON_GetObjectItem(point, "numbers"), 1));
+    cJSON_Delete(alone), cJSON_Delete(point);
+
+    /* Again: nothing is made; one that is gone is. */
+    long before, after;
+    char *whole = numbers_in(d, "sweep/sweep.json");
+    const time_t was = written(d, "sweep/cfg-1/result.json", &before);
+    command_ok(d, RUN "--out sweep --quiet");
+    assert_true(written(d, "sweep/cfg-1/result.json", &after) == was && before == after);
+    shell(d, "rm -r sweep/cfg-3");
+    r = command_run(d, "$MAR " RUN "--out sweep");
+    assert_non_null(strstr(r.out, "point 3 of 4, cfg-3: "));
+    assert_null(strstr(r.out, "point 1 of 4"));
+    command_result_free(&r);
+    assert_true(written(d, "sweep/cfg-1/result.json", &after) == was && before == after);
+    char *again = numbers_in(d, "sweep/sweep.json");
+    assert_string_equal(whole, again);
+    free(again);
+
+    /* As JSON. */
+    r = command_run(d, "$MAR " RUN "--out sweep --json");
+    write_whole_file(d, "printed.json", r.out, strlen(r.out));
+    command_result_free(&r);
+    again = numbers_in(d, "printed.json");
+    assert_string_equal(whole, again);
+    free(again), free(whole);
+
+    /* Other options in common are another sweep: the first run refuses. */
+    r = command_run(d, "$MAR " RUN "--out sweep --temperature 0.9");
+    assert_int_equal(r.status, 1);
+    assert_non_null(
+        strstr(r.err, "mar: cfg-1: sweep/cfg-1: was begun with --temperature 1, this is --temperature 0.9"));
+    command_result_free(&r);
+    /* An axis more: the points that are there stay. */
+    write_whole_file(d, "axes.txt", AXES "| --seed 1\n", strlen(AXES "| --seed 1\n"));
+    r = command_run(d, "$MAR " RUN "--out sweep");
+    assert_null(strstr(r.out, "point 1 of 8"));
+    assert_non_null(strstr(r.out, "point 2 of 8, cfg-1+seed-1: "));
+    assert_non_null(strstr(r.out, "chance: --cfg 1 and 1 other seed: "));
+    command_result_free(&r);
+    /* What is no sweep's is refused, not written over. */
+    shell(d, "echo '{' >sweep/sweep.json");
+    r = command_run(d, "$MAR " RUN "--out sweep");
+    assert_int_equal(r.status, 1);
+    assert_string_equal(r.err, "mar: sweep/sweep.json: is no JSON object, expected what mar eval --sweep wrote\n");
+    command_result_free(&r);
+}
+
+/* Killed at any moment, it goes on, and ends with the same numbers. */
+static void killed(void **state)
+{
+    const char *d = *state;
+    command_ok(d, RUN "--out whole --quiet");
+    char *whole = numbers_in(d, "whole/sweep.json");
+    srand(3);
+    for (int turn = 0; turn < 8; turn++) {
+        const int number = turn % 2 ? SIGTERM : SIGKILL;
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            if (chdir(d) != 0 || !freopen("/dev/null", "w", stderr) || !freopen("/dev/null", "w", stdout)) _exit(127);
+            signal(SIGTERM, SIG_DFL);
+            execl(getenv("MAR_COMMAND"), "mar", "eval", "--sweep", "axes.txt", "--num_images", "40", "--num_iter", "2",
+                  "--num_sampling_steps", "4", "--shard_images", "16", "--threads", "1", "--out", "cut", (char *)NULL);
+            _exit(127);
+        }
+        int status;
+        usleep((useconds_t)(20000 + rand() % 400000));
+        kill(child, number);
+        waitpid(child, &status, 0);
+        const int said = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        if (said != 0 && said != 128 + number && said != 75) fail_msg("exit status %d after signal %d", said, number);
+    }
+    command_ok(d, RUN "--out cut --quiet");
+    char *cut = numbers_in(d, "cut/sweep.json");
+    assert_string_equal(whole, cut);
+    free(cut);
+    /* Two that share the work, one after the other: the second adds up. */
+    command_result r =
+        command_run(d, "$MAR " RUN "--out parts --shard 1/2 && $MAR " RUN "--out parts --shard 2/2 --quiet");
+    if (r.status != 0) fail_msg("%s", r.err);
+    assert_non_null(strstr(r.out, "0 of 4 points are there\n"));
+    command_result_free(&r);
+    cut = numbers_in(d, "parts/sweep.json");
+    assert_string_equal(whole, cut);
+    free(cut), free(whole);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_product),
+        cmocka_unit_test(quotes),
+        cmocka_unit_test(names),
+        cmocka_unit_test_setup_teardown(refused_files, command_setup, command_teardown),
+        cmocka_unit_test(too_many_points),
+        cmocka_unit_test(the_front),
+        cmocka_unit_test_setup_teardown(a_sweep, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(killed, setup, command_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,4 +1,4 @@
-/* Checkpoints: safetensors and PyTorch's zip format behind one interface of named, typed, shaped tensors, whose values
+/* Checkpoints: safetensors and PyTorch's files behind one interface of named, typed, shaped tensors, whose values
  * are read from the file when they are asked for. A pickle is parsed, never executed. */
 #ifndef WEIGHTS_WEIGHTS_H
 #define WEIGHTS_WEIGHTS_H
@@ -40,7 +40,7 @@ void wt_allow_nonfinite(wt_file *f, int allow);
 mar_status wt_settle(const wt_file *f, mar_status status, mar_err *err);
 
 const char *wt_path(const wt_file *f);   /* the path or label */
-const char *wt_format(const wt_file *f); /* "safetensors", "PyTorch zip (model_ema)", ... */
+const char *wt_format(const wt_file *f); /* "safetensors", "PyTorch zip (model_ema)", "PyTorch before 1.6", ... */
 int wt_count(const wt_file *f);
 const wt_tensor *wt_at(const wt_file *f, int i);              /* in file order */
 const wt_tensor *wt_find(const wt_file *f, const char *name); /* NULL if absent */

@@ -350,7 +350,7 @@ static void put_dict(writer *w)
     remember(w);
 }
 
-void pickle_generate(pickle_program *p, fuzz_random *r, size_t bytes[3])
+void pickle_generate(pickle_program *p, fuzz_random *r, size_t bytes[3], int numel[3])
 {
     static const char *const roots[] = {"model_ema", "model", "state_dict"};
     static const char *const keys[] = {"a.weight", "b", "class_emb.weight", "fake_latent"};
@@ -362,6 +362,7 @@ void pickle_generate(pickle_program *p, fuzz_random *r, size_t bytes[3])
     for (int i = 0; i < 3; i++) {
         storages[i] = (storage){(int)fuzz_next(r, STORAGE_CLASSES), fuzz_next(r, 30)};
         bytes[i] = (size_t)storages[i].numel * class_bytes[storages[i].class];
+        numel[i] = -1;
     }
     put(&w, 0x80, &protocol, 1);
     put_dict(&w);
@@ -375,6 +376,7 @@ void pickle_generate(pickle_program *p, fuzz_random *r, size_t bytes[3])
         const int key = (int)fuzz_next(r, 3);
         put_string(&w, keys[i]);
         put_tensor(&w, key, &storages[key]);
+        numel[key] = (int)storages[key].numel;
     }
     put_code(&w, n > 1 ? 'u' : 's');
     if (root < 3) put_code(&w, 's');

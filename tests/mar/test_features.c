@@ -180,6 +180,27 @@ static void check_number(double ours, double theirs, double tolerance, const cha
     if (!(fabs(ours - theirs) <= tolerance)) fail_msg("%s is %.7g, expected %.7g", what, ours, theirs);
 }
 
+/* Precision and recall of the even images against the odd ones: of f32, to an image. */
+static void check_precision(mar *m, const mar_features_config *c, const results *r, const wt_file *golden,
+                            const char *which, double distance)
+{
+    const size_t width = (size_t)c->features;
+    float *parts[2];
+    double precision, recall;
+    for (size_t k = 0; k < 2; k++) {
+        parts[k] = malloc(INCEPTION_SET * width * sizeof **parts);
+        assert_non_null(parts[k]);
+        for (size_t i = 0; i < INCEPTION_SET; i++)
+            memcpy(parts[k] + i * width, r->features + (2 * i + k) * width, width * sizeof **parts);
+    }
+    assert_library(m, mar_precision_recall(m, parts[1], INCEPTION_SET, parts[0], INCEPTION_SET, c->features, 3,
+                                           &precision, &recall));
+    const double tolerance = distance < 1e-3 ? 1.5 / INCEPTION_SET : 0.2;
+    check_number(precision, number(golden, which, "precision"), tolerance, "precision");
+    check_number(recall, number(golden, which, "recall"), tolerance, "recall");
+    for (int k = 0; k < 2; k++) free(parts[k]);
+}
+
 /* FID, sFID and Inception score of two sets, with tolerances that are relative for the first two. */
 static void check_sets(mar *m, mar_features *f, const wt_file *golden, const char *which, double distance, double score)
 {
@@ -205,6 +226,7 @@ static void check_sets(mar *m, mar_features *f, const wt_file *golden, const cha
     check_number(distance_of(r.spatial, c->spatial), sfid, distance * sfid, "sFID");
     check_number(mean, number(golden, which, "is_mean"), score, "Inception score");
     check_number(deviation, number(golden, which, "is_std"), score, "its deviation");
+    check_precision(m, c, &r, golden, which, distance);
     free(rgb);
     free_results(r);
 }
@@ -291,7 +313,7 @@ static void the_published_format(void **state)
     mar *m = open_mar(MAR_DTYPE_F32, 2);
     mar_features *f = load(m, published, 1);
     assert_int_equal(mar_features_get_config(f)->classes, 16);
-    check_single(m, f, golden, "tiny", 3e-5);
+    check_single(m, f, golden, "tiny", 1e-3); /* with 8 channels in place of 192, roundings count for more */
     mar_report *report;
     assert_library(m, mar_inspect(m, published, 0, &report));
     assert_int_equal(mar_report_kind(report), MAR_KIND_INCEPTION);
@@ -371,7 +393,6 @@ static void numbers_that_are_not_finite(void **state)
             mar_features *f = load(m, path, 2);
             inception_image(0, 64, 64, rgb[0]);
             inception_image(1, 64, 64, rgb[1]);
-            print_message("%s %g\n", cases[i].tensor, (double)cases[i].value);
             refused(m, mar_features_run(f, *rgb, 2, 64, 64, features, logits, spatial), MAR_EMODEL, cases[i].what);
             mar_features_free(f);
             mar_close(m);

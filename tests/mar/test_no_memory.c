@@ -205,6 +205,48 @@ static void loading(void **state)
     demo_close(d);
 }
 
+/* --- networks that judge images ----------------------------------------------------------------------------------- */
+
+/* Loading reports each failure; running allocates nothing. */
+static void judging(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path;
+        int side, step; /* not each allocation of the Inception, for time: its convolutions are all made alike */
+    } networks[] = {{"demo", 32, 1}, {"tests/golden/data/inception_tiny.pth", 48, 29}};
+    static uint8_t rgb[2 * 48 * 48 * 3];
+    for (size_t i = 0; i < sizeof rgb; i++) rgb[i] = (uint8_t)(i * i >> 5);
+    for (size_t i = 0; i < sizeof networks / sizeof *networks; i++) {
+        const int side = networks[i].side;
+        float expected[2 * 128], features[2 * 128];
+        const demo d = demo_open(2);
+        mar_features *f;
+        assert_library(d.m, mar_features_load(d.m, networks[i].path, 2, &f));
+        const size_t bytes = 2 * sizeof *features * (size_t)mar_features_get_config(f)->features;
+        assert_in_range(bytes, 1, sizeof features);
+        assert_library(d.m, mar_features_run(f, rgb, 2, side, side, expected, NULL, NULL));
+        mar_features_free(f);
+        rounds r = rounds_begin(networks[i].path, 8, networks[i].step);
+        while (rounds_next(&r)) {
+            const mar_status status = mar_features_load(d.m, networks[i].path, 2, &f);
+            if (rounds_failed(&r, status, mar_error(d.m))) assert_null(f);
+            if (f) {
+                failures = 0;
+                until_failure = 0; /* the next allocation would fail */
+                assert_library(d.m, mar_features_run(f, rgb, 2, side, side, features, NULL, NULL));
+                until_failure = -1;
+                assert_int_equal(failures, 0);
+                assert_memory_equal(features, expected, bytes);
+            }
+            mar_features_free(f);
+            rounds_freed(&r);
+        }
+        assert_in_range(r.round, 10, 100000);
+        demo_close(d);
+    }
+}
+
 /* --- sessions ----------------------------------------------------------------------------------------------------- */
 
 static const char *const runs[] = {
@@ -406,9 +448,10 @@ static void generating(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(opening),  cmocka_unit_test(loading),
-                                       cmocka_unit_test(creating), cmocka_unit_test(first_sessions),
-                                       cmocka_unit_test(others),   cmocka_unit_test(generating)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(opening),        cmocka_unit_test(loading),
+                                       cmocka_unit_test(judging),        cmocka_unit_test(creating),
+                                       cmocka_unit_test(first_sessions), cmocka_unit_test(others),
+                                       cmocka_unit_test(generating)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 

@@ -8,6 +8,7 @@
 #include "eval/score.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -349,6 +350,60 @@ static void the_published_format(void **state)
     free(directory);
 }
 
+typedef struct {
+    mar *m;
+    const float *expected; /* features of image 1 */
+    size_t bytes;
+    const char *problem; /* NULL: none; a thread cannot fail a test by itself */
+} judge;
+
+/* Loads a network of its own, several times, and runs it. */
+static void *judge_images(void *arg)
+{
+    judge *j = arg;
+    static const char published[] = "tests/golden/data/inception_tiny.pth";
+    uint8_t rgb[64 * 64 * 3];
+    float features[128];
+    inception_image(1, 64, 64, rgb);
+    for (int i = 0; i < 3 && !j->problem; i++) {
+        mar_features *f;
+        if (mar_features_load(j->m, published, 1, &f) != MAR_OK) {
+            j->problem = mar_error(j->m);
+            break;
+        }
+        for (int k = 0; k < 2 && !j->problem; k++)
+            if (mar_features_run(f, rgb, 1, 64, 64, features, NULL, NULL) != MAR_OK)
+                j->problem = mar_error(j->m);
+            else if (memcmp(features, j->expected, j->bytes) != 0)
+                j->problem = "other features";
+        mar_features_free(f);
+    }
+    return NULL;
+}
+
+static void networks_on_many_threads(void **state)
+{
+    (void)state;
+    enum { THREADS = 4 };
+    pthread_t threads[THREADS];
+    judge judges[THREADS];
+    float expected[128];
+    uint8_t rgb[64 * 64 * 3];
+    mar *m = open_mar(MAR_DTYPE_F32, 3);
+    mar_features *f = load(m, "tests/golden/data/inception_tiny.pth", 1);
+    inception_image(1, 64, 64, rgb);
+    assert_library(m, mar_features_run(f, rgb, 1, 64, 64, expected, NULL, NULL));
+    for (int i = 0; i < THREADS; i++) {
+        judges[i] = (judge){m, expected, sizeof *expected * (size_t)mar_features_get_config(f)->features, NULL};
+        assert_int_equal(pthread_create(&threads[i], NULL, judge_images, &judges[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
+    for (int i = 0; i < THREADS; i++)
+        if (judges[i].problem) fail_msg("thread %d: %s", i, judges[i].problem);
+    mar_features_free(f);
+    mar_close(m);
+}
+
 /* A network whose numbers become too large, or none, fails the call and names the image; the next call is not harmed.
  */
 static void numbers_that_are_not_finite(void **state)
@@ -413,6 +468,7 @@ int main(void)
         cmocka_unit_test(full_in_bf16),
         cmocka_unit_test(the_published_format),
         cmocka_unit_test(numbers_that_are_not_finite),
+        cmocka_unit_test(networks_on_many_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,27 @@
 /* What Inception-v3 is made of, on the CUDA backend: convolutions with rectangular kernels, strides, padding and ReLU,
- * pools, the mean over pixels and the resize, against plain loops in double. */
+ * pools, the mean over pixels and the resize, against plain loops in double, as is the CPU's f32. */
 #include "tests/cuda/support.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static double tolerance(mar_dtype dtype)
+/* The backends under test: the CPU in f32, as everywhere the oracle of the CUDA tests, and CUDA in f32 and in bf16. */
+enum { CPU_F32, CUDA_F32, CUDA_BF16, BACKENDS };
+
+static kern_queue *open_backend(int which)
 {
-    return dtype == MAR_DTYPE_F32 ? 1e-5 : 4e-3;
+    return which == CPU_F32 ? open_cpu() : open_cuda(which == CUDA_F32 ? MAR_DTYPE_F32 : MAR_DTYPE_BF16);
+}
+
+static int is_f32(const kern_queue *k)
+{
+    return k->device->act_size == 4;
+}
+
+static double tolerance(const kern_queue *k)
+{
+    return is_f32(k) ? 1e-5 : 4e-3;
 }
 
 /* Multiples of 1/8 up to 4, which are exact in bf16. */
@@ -158,9 +171,8 @@ static void run_conv(kern_queue *k, const shape *s, const float *weight, const f
     k->core->free(k->device, in), k->core->free(k->device, out);
 }
 
-static void check_convs(mar_dtype dtype)
+static void check_convs(kern_queue *k)
 {
-    kern_queue *k = open_cuda(dtype);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const shape *s = &shapes[i];
         const size_t n = pixels_of_y(s) * (size_t)stride_of_y(s);
@@ -182,22 +194,24 @@ static void check_convs(mar_dtype dtype)
         if (s->flags & KERN_RELU) /* about half of the sums were negative */
             assert_in_range(zeros, pixels_of_y(s) * (size_t)s->out / 5, pixels_of_y(s) * (size_t)s->out * 4 / 5);
         const double error = relative_error(got, want, n);
-        if (!(error <= tolerance(dtype))) fail_msg("shape %zu: relative error %.3g", i, error);
+        if (!(error <= tolerance(k))) fail_msg("shape %zu: relative error %.3g", i, error);
         free(x), free(weight), free(bias), free(want), free(got);
     }
-    close_queue(k);
 }
 
-static void convs_f32(void **unused)
+static void on_all_backends(void (*check)(kern_queue *k))
 {
-    (void)unused;
-    check_convs(MAR_DTYPE_F32);
+    for (int i = 0; i < BACKENDS; i++) {
+        kern_queue *k = open_backend(i);
+        check(k);
+        close_queue(k);
+    }
 }
 
-static void convs_bf16(void **unused)
+static void convolutions(void **unused)
 {
     (void)unused;
-    check_convs(MAR_DTYPE_BF16);
+    on_all_backends(check_convs);
 }
 
 static void relu_is_not_added(void **unused)
@@ -274,9 +288,8 @@ static void plain_pool(const pool_case *p, const float *x, float *y)
     }
 }
 
-static void check_pools(mar_dtype dtype)
+static void check_pools(kern_queue *k)
 {
-    kern_queue *k = open_cuda(dtype);
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) {
         const pool_case *p = &pools[i];
         const kern_pool *q = &p->pool;
@@ -291,23 +304,16 @@ static void check_pools(mar_dtype dtype)
         float *got = act_to_floats(k, to, n);
         for (size_t j = 0; j < n; j++)
             if (q->kind == KERN_POOL_MAX || want[j] == untouched) assert_true(got[j] == want[j]);
-        assert_close(got, want, n, tolerance(dtype));
+        assert_close(got, want, n, tolerance(k));
         k->core->free(k->device, from), k->core->free(k->device, to);
         free(x), free(want), free(got);
     }
-    close_queue(k);
 }
 
-static void pools_f32(void **unused)
+static void pools_of_all_kinds(void **unused)
 {
     (void)unused;
-    check_pools(MAR_DTYPE_F32);
-}
-
-static void pools_bf16(void **unused)
-{
-    (void)unused;
-    check_pools(MAR_DTYPE_BF16);
+    on_all_backends(check_pools);
 }
 
 /* A NaN is the result of the windows that it is in, and of no others. */
@@ -335,10 +341,9 @@ static void pools_keep_a_nan(void **unused)
 
 /* --- the mean over pixels, and channels as floats ------------------------------------------------------------ */
 
-static void check_means(mar_dtype dtype)
+static void check_means(kern_queue *k)
 {
     static const int cases[][3] = {{1, 1, 8}, {3, 64, 264}, {2, 25, 7}, {2, 5, 1024}, {5, 63, 40}, {1, 1000, 16}};
-    kern_queue *k = open_cuda(dtype);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const int images = cases[i][0], pixels = cases[i][1], channels = cases[i][2];
         const size_t n = (size_t)(images * pixels * channels), results_of = (size_t)(images * channels);
@@ -361,36 +366,34 @@ static void check_means(mar_dtype dtype)
         k->core->free(k->device, from), k->core->free(k->device, to);
         free(x), free(want), free(got);
     }
-    close_queue(k);
 }
 
 static void means(void **unused)
 {
     (void)unused;
-    check_means(MAR_DTYPE_F32);
-    check_means(MAR_DTYPE_BF16);
+    on_all_backends(check_means);
+}
+
+static void check_channels(kern_queue *k)
+{
+    static const int cases[][3] = {{1, 1, 1}, {289, 16, 7}, {300, 7, 7}, {3, 700, 600}, {1000, 12, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int rows = cases[i][0], stride = cases[i][1], channels = cases[i][2];
+        float *x = coarse_floats((size_t)(rows * stride), i), *got = filled((size_t)(rows * channels));
+        void *from = to_act(k, x, (size_t)(rows * stride));
+        void *to = to_device(k, NULL, (size_t)(rows * channels) * sizeof *got);
+        k->conv->take_channels(k, from, rows, stride, channels, to);
+        from_device(k, got, to, (size_t)(rows * channels) * sizeof *got);
+        for (int j = 0; j < rows * channels; j++) assert_true(got[j] == x[j / channels * stride + j % channels]);
+        k->core->free(k->device, from), k->core->free(k->device, to);
+        free(x), free(got);
+    }
 }
 
 static void channels_are_taken(void **unused)
 {
     (void)unused;
-    static const int cases[][3] = {{1, 1, 1}, {289, 16, 7}, {300, 7, 7}, {3, 700, 600}, {1000, 12, 1}};
-    static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
-    for (size_t d = 0; d < 2; d++) {
-        kern_queue *k = open_cuda(dtypes[d]);
-        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-            const int rows = cases[i][0], stride = cases[i][1], channels = cases[i][2];
-            float *x = coarse_floats((size_t)(rows * stride), i), *got = filled((size_t)(rows * channels));
-            void *from = to_act(k, x, (size_t)(rows * stride));
-            void *to = to_device(k, NULL, (size_t)(rows * channels) * sizeof *got);
-            k->conv->take_channels(k, from, rows, stride, channels, to);
-            from_device(k, got, to, (size_t)(rows * channels) * sizeof *got);
-            for (int j = 0; j < rows * channels; j++) assert_true(got[j] == x[j / channels * stride + j % channels]);
-            k->core->free(k->device, from), k->core->free(k->device, to);
-            free(x), free(got);
-        }
-        close_queue(k);
-    }
+    on_all_backends(check_channels);
 }
 
 /* --- resize ------------------------------------------------------------------------------------------------ */
@@ -406,11 +409,10 @@ static double rgb_between(const uint8_t *image, int height, int width, double ro
 #undef AT
 }
 
-static void check_resize(mar_dtype dtype)
+static void check_resize(kern_queue *k)
 {
     static const int cases[][4] = {{1, 1, 1, 5},    {2, 32, 32, 75}, {3, 64, 64, 64},
                                    {1, 90, 40, 37}, {2, 5, 7, 38},   {1, 256, 200, 299}};
-    kern_queue *k = open_cuda(dtype);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const int images = cases[i][0], height = cases[i][1], width = cases[i][2], side = cases[i][3];
         const size_t bytes = (size_t)(images * height * width * 3), n = (size_t)(images * side * side * 3);
@@ -432,19 +434,17 @@ static void check_resize(mar_dtype dtype)
         k->conv->resize(k, from, images, height, width, side, to);
         float *got = act_to_floats(k, to, n);
         for (size_t j = 0; j < n; j++)
-            if (!(fabsf(got[j] - want[j]) <= (dtype == MAR_DTYPE_F32 ? 1e-6f : 4e-3f)))
+            if (!(fabsf(got[j] - want[j]) <= (is_f32(k) ? 1e-6f : 4e-3f)))
                 fail_msg("case %zu, value %zu: %.9g, expected %.9g", i, j, (double)got[j], (double)want[j]);
         k->core->free(k->device, from), k->core->free(k->device, to);
         free(rgb), free(noise), free(want), free(got);
     }
-    close_queue(k);
 }
 
 static void resize_is_tensorflows(void **unused)
 {
     (void)unused;
-    check_resize(MAR_DTYPE_F32);
-    check_resize(MAR_DTYPE_BF16);
+    on_all_backends(check_resize);
 }
 
 /* --- a recording ------------------------------------------------------------------------------------------- */
@@ -519,12 +519,10 @@ static void a_recording_computes_the_same(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(convs_f32),
-        cmocka_unit_test(convs_bf16),
+        cmocka_unit_test(convolutions),
         cmocka_unit_test(relu_is_not_added),
         cmocka_unit_test(small_images_have_no_results),
-        cmocka_unit_test(pools_f32),
-        cmocka_unit_test(pools_bf16),
+        cmocka_unit_test(pools_of_all_kinds),
         cmocka_unit_test(pools_keep_a_nan),
         cmocka_unit_test(means),
         cmocka_unit_test(channels_are_taken),

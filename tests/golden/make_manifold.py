@@ -1,5 +1,6 @@
-"""Golden numbers for mar/manifold.c: precision and recall by the formulas of ADM's evaluator (evaluations/evaluator.py of
-guided-diffusion: ManifoldEstimator, _batch_pairwise_distances) of features that tests/mar/test_manifold.c makes, too.
+"""Golden numbers for mar/manifold.c: precision and recall by the formulas of ADM's evaluator (guided-diffusion's
+evaluations/evaluator.py: ManifoldEstimator, _batch_pairwise_distances) of features that tests/mar/test_manifold.c makes,
+too.
 python3 tests/golden/make_manifold.py  ->  the table in that test"""
 
 import numpy as np
@@ -11,7 +12,8 @@ SEED, DIM, CLUSTERS, SCALE = 17, 2048, 24, np.float32(0.0021)
 
 def octets(image):
     """DIM numbers 0..255"""
-    return philox(SEED, counters(INIT, image, 0, 0, DIM // 16)).astype("<u4").reshape(-1).view(np.uint8).astype(np.int64)
+    words = philox(SEED, counters(INIT, image, 0, 0, DIM // 16))
+    return words.astype("<u4").reshape(-1).view(np.uint8).astype(np.int64)
 
 
 def features(which, n, shift):

@@ -16,6 +16,8 @@ typedef struct {
     char why[IMAGE_WHY_MAX]; /* why it cannot be read; "": it can */
 } png_reader;
 
+enum { SIGNATURE = 8, CHUNK_FRAME = 12, TEXT_MAX = 8 << 20 }; /* TEXT_MAX: bytes of a compressed text or profile */
+
 /* libpng reports errors by longjmp. */
 static void reading_failed(png_structp png, png_const_charp message)
 {
@@ -45,6 +47,7 @@ static int read_header(png_reader *r)
     png_set_read_fn(r->png, r, give);
     png_set_crc_action(r->png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
     png_set_user_limits(r->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* image_make_room has its own */
+    png_set_chunk_malloc_max(r->png, TEXT_MAX);
     png_read_info(r->png, r->info);
     return 0;
 }
@@ -76,9 +79,28 @@ static int read_rows(png_reader *r, uint8_t *rgb, int height, size_t row)
     return 0;
 }
 
+/* Whether all chunks up to the last are within the file. libpng asks for as much memory as a chunk claims to have. */
+static int has_all_chunks(const uint8_t *data, size_t size)
+{
+    for (size_t at = SIGNATURE; at <= size && size - at >= CHUNK_FRAME;) {
+        const uint8_t *p = data + at;
+        const size_t length = (size_t)p[0] << 24 | (size_t)p[1] << 16 | (size_t)p[2] << 8 | p[3];
+        if (length > size - at - CHUNK_FRAME) return 0;
+        if (memcmp(p + 4, "IEND", 4) == 0) return 1;
+        at += CHUNK_FRAME + length;
+    }
+    return 0;
+}
+
 static void open_reader(png_reader *r, const void *data, size_t size)
 {
     *r = (png_reader){.data = data, .size = size};
+    const int begins = size == 0 || (size >= SIGNATURE && png_sig_cmp(data, 0, SIGNATURE) == 0);
+    if (!begins || !has_all_chunks(data, size)) {
+        snprintf(r->why, sizeof r->why, "is not a whole PNG (it %s)",
+                 begins ? "ends too early" : "begins as none does");
+        return;
+    }
     r->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, r, reading_failed, warned);
     r->info = r->png ? png_create_info_struct(r->png) : NULL;
     if (!r->info) snprintf(r->why, sizeof r->why, "out of memory");

@@ -1,39 +1,12 @@
-/* What holds of every checkpoint, whatever its bytes. The files that are written stay in memory: this is linked with
- * --wrap for base/file.h's writer. */
+/* What holds of every checkpoint, whatever its bytes. */
 #include "tests/fuzz/fuzz.h"
 
-#include "base/file.h"
 #include "weights/number.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static char *written;
-static size_t written_size;
-
-mar_status __wrap_file_writer_open(const char *path, file_writer *out, mar_err *err);
-mar_status __wrap_file_writer_commit(file_writer *w, mar_err *err);
-void __wrap_file_writer_discard(file_writer *w);
-
-mar_status __wrap_file_writer_open(const char *path, file_writer *out, mar_err *err)
-{
-    *out = (file_writer){.stream = open_memstream(&written, &written_size)};
-    return out->stream ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory", path);
-}
-
-mar_status __wrap_file_writer_commit(file_writer *w, mar_err *err)
-{
-    (void)err;
-    fclose(w->stream);
-    return MAR_OK;
-}
-
-void __wrap_file_writer_discard(file_writer *w)
-{
-    fclose(w->stream);
-}
 
 static int is_float(wt_dtype d)
 {
@@ -140,7 +113,7 @@ static void check_saved(const wt_file *f, wt_dtype dtype)
         wt_save_safetensors("written", outputs, n, (const char *const(*)[2])pairs, wt_metadata_count(f), &err);
     fuzz_check_error("wt_save_safetensors", status, &err);
     if (status == MAR_OK) {
-        status = wt_open_memory(written, written_size, "written", &back, &err);
+        status = wt_open_memory(fuzz_written, fuzz_written_size, "written", &back, &err);
         if (status != MAR_OK) fuzz_fail("the file written cannot be read: %s", err.text);
         if (wt_count(back) != n) fuzz_fail("%d tensors written, %d read back", n, wt_count(back));
         for (int i = 0; i < n; i++) check_read_back(f, &outputs[i], back);
@@ -150,18 +123,9 @@ static void check_saved(const wt_file *f, wt_dtype dtype)
         }
         wt_close(back);
     }
-    free(written);
-    written = NULL;
+    fuzz_forget_written();
     free(outputs);
     free(pairs);
-}
-
-/* FNV-1a: which of the rarer checks an input gets depends on nothing but the input. */
-static uint32_t hash(const uint8_t *data, size_t size)
-{
-    uint32_t h = 2166136261u;
-    for (size_t i = 0; i < size; i++) h = (h ^ data[i]) * 16777619u;
-    return h ^ h >> 15;
 }
 
 void fuzz_check_checkpoint(const uint8_t *data, size_t size)
@@ -172,7 +136,7 @@ void fuzz_check_checkpoint(const uint8_t *data, size_t size)
     const mar_status status = wt_open_memory(data, size, "input", &f, &err);
     fuzz_check_error("wt_open_memory", status, &err);
     if ((status == MAR_OK) != (f != NULL)) fuzz_fail("wt_open_memory: a file and a failure");
-    const uint32_t h = hash(data, size);
+    const uint32_t h = fuzz_hash(data, size);
     if (status != MAR_OK) {
         if (strncmp(err.text, "input: ", 7) != 0) fuzz_fail("does not name the file: %s", err.text);
         if (h % 8) return; /* what is refused is so again: seldom looked at, as most inputs are */

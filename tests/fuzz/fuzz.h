@@ -26,6 +26,14 @@ void fuzz_check_error(const char *what, mar_status status, const mar_err *err);
  * takes large buffers), the floating-point tensors are written as safetensors and read back, and must be the same. */
 void fuzz_check_checkpoint(const uint8_t *data, size_t size);
 
+/* What base/file.h's writer has written last, in the targets that are linked with written.c. */
+extern char *fuzz_written;
+extern size_t fuzz_written_size;
+void fuzz_forget_written(void);
+
+/* FNV-1a: which of the rarer checks an input gets depends on nothing but the input. */
+uint32_t fuzz_hash(const uint8_t *data, size_t size);
+
 /* --- mutators ---------------------------------------------------------------------------------------------- */
 
 typedef struct {

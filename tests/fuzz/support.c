@@ -60,6 +60,13 @@ void fuzz_check_error(const char *what, mar_status status, const mar_err *err)
         fuzz_fail("%s: status \"%s\": %s", what, mar_status_name(status), err->text);
 }
 
+uint32_t fuzz_hash(const uint8_t *data, size_t size)
+{
+    uint32_t h = 2166136261u;
+    for (size_t i = 0; i < size; i++) h = (h ^ data[i]) * 16777619u;
+    return h ^ h >> 15;
+}
+
 /* --- mutators ---------------------------------------------------------------------------------------------- */
 
 uint32_t fuzz_next(fuzz_random *r, uint32_t below)

@@ -1,10 +1,11 @@
 # Sourced: the fuzz targets, and how each is run.
 
-fuzz_targets="safetensors pytorch metadata options classes"
+fuzz_targets="safetensors pytorch npz images metadata options classes"
 
 # `fuzz_runs TARGET`: executions of about a minute on one core, in test.sh.
 fuzz_runs() {
     case $1 in
+    npz) echo 250000 ;;
     metadata) echo 500000 ;;
     options) echo 1100000 ;;
     *) echo 1500000 ;;
@@ -14,7 +15,8 @@ fuzz_runs() {
 # `fuzz_length TARGET`: bytes of the largest input.
 fuzz_length() {
     case $1 in
-    safetensors | pytorch) echo 4096 ;;
+    safetensors | pytorch | npz) echo 4096 ;;
+    images) echo 1024 ;;
     metadata) echo 256 ;;
     *) echo 400 ;;
     esac
@@ -24,7 +26,9 @@ fuzz_length() {
 fuzz_sources() {
     case $1 in
     safetensors) echo weights/safetensors.c weights/table.c weights/save.c weights/convert.c ;;
-    pytorch) echo weights/pytorch.c weights/legacy.c weights/zip.c weights/pickle.c ;;
+    pytorch) echo weights/pytorch.c weights/zip.c weights/pickle.c ;;
+    npz) echo weights/npy.c weights/npz_read.c weights/npz_write.c weights/zip.c weights/zip_stream.c ;;
+    images) echo tools/image_decode.c tools/image_png.c tools/image_jpeg.c ;;
     metadata) echo mar/config.c vae/config.c mar/inspect.c ;;
     options) echo tools/options.c mar/option.c mar/params.c tools/suggest.c ;;
     classes) echo tools/classes.c tools/class_names.c tools/suggest.c ;;

@@ -53,6 +53,13 @@ static const mar_param rows[] = {
      .help = "judge these, a directory or .npz, and make none\n"
              "A directory of PNG and JPEG files, or arr_0 of an npz, uint8. With it the options of a model have no "
              "place."},
+    {.name = "sweep",
+     .offset = offsetof(eval_options, sweep),
+     .group = about_images,
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help = "a grid of runs: alternatives of options, see below\n"
+             "Each point of the grid is a run in a directory of its own in that of --out, which gets sweep.html, too."},
     {.name = "features",
      .offset = offsetof(eval_options, features),
      .group = judging,
@@ -217,7 +224,8 @@ static int check_images(const eval_options *o, const option_set *set)
 int eval_options_done(eval_options *o, const option_set *set)
 {
     o->given = set;
-    if (run_options_done(&o->run, set) != 0 || check_images(o, set) != 0) return 1;
+    /* What has no effect in common may have one with the options of a point. */
+    if ((!o->sweep && run_options_done(&o->run, set) != 0) || check_images(o, set) != 0) return 1;
     if (o->merge && o->shard) return tool_error("--shard: has no effect with --merge, which makes nothing");
     if (o->num_images == 0) o->num_images = run_is_demo(o->run.model) ? IMAGES_DEMO : IMAGES_DEFAULT;
     return check_network(o);
@@ -251,5 +259,5 @@ int cmd_eval(int argc, char **argv)
     if (eval_options_done(&o, &set) != 0) return 1;
     progress_start(&bar, o.quiet);
     if (o.images) return eval_images_run(&o, &bar);
-    return evaluate_model(&o, &bar);
+    return o.sweep ? eval_sweep_run(&o, &bar) : evaluate_model(&o, &bar);
 }

@@ -68,7 +68,7 @@ static int load_models(eval_job *job)
 {
     eval_options *o = job->options;
     if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
-    if (models_load(&job->store, &o->run, job->bar, &job->models) != 0) return 1;
+    if (models_load(o->models ? o->models : &job->store, &o->run, job->bar, &job->models) != 0) return 1;
     job->library = job->models.library;
     const int classes = mar_model_get_config(job->models.model)->classes;
     if (classes_choose(o->classes, classes, 1, &job->classes, &job->class_count) != 0) return 1;

@@ -4,6 +4,7 @@
 #define TOOLS_EVAL_OPTIONS_H
 
 #include "tools/eval_result.h"
+#include "tools/models.h"
 #include "tools/options.h"
 #include "tools/progress.h"
 #include "tools/run_options.h"
@@ -38,6 +39,8 @@ typedef struct {
     int save_images; /* PNG in RUN/images */
     int save_npz;    /* RUN/images.npz */
     int json, quiet;
+
+    model_store *models; /* loaded files that several runs share; NULL: the run loads its own. Never an option */
 
     const option_set *given; /* what was parsed, and knows which options were given; eval_options_done sets it */
 } eval_options;

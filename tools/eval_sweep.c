@@ -27,6 +27,7 @@ typedef struct {
     char *json, *html;   /* DIR/sweep.json, DIR/sweep.html */
     uint8_t *begun;      /* [grid.points] 1: this process has compared the settings with those in the directory */
     sweep_table table;   /* of the points */
+    model_store models;  /* files that are loaded: points of the same ones load them once */
 } sweep;
 
 /* --- the options of a point --------------------------------------------------------------------------------------- */
@@ -54,6 +55,7 @@ static int read_words(const sweep *s, int count, char **words, eval_options *o, 
     eval_options_set_up(o, set);
     *o = *s->common; /* whose fields are the defaults of a point */
     o->given = set;
+    o->sweep = NULL;
     const int status = options_parse(set, count + 1, arguments);
     free(arguments);
     if (status == OPTIONS_HELP) return tool_error("--help: has no place in the file of a sweep");
@@ -76,7 +78,6 @@ static int read_point(const sweep *s, int i, eval_options *o, option_set *set)
     if (read_words(s, p->count, p->words, o, set) != 0 || eval_options_done(o, set) != 0) return 1;
     add_given(set, s->common->given);
     o->out = s->directories[i];
-    o->sweep = NULL;
     return 0;
 }
 
@@ -136,15 +137,23 @@ static int check_choices(const sweep *s)
     return failed;
 }
 
+/* Makes room for the files of a run: what an earlier point has loaded stays only if nothing else is needed. */
+static void make_room(sweep *s, const eval_options *o)
+{
+    if (models_have(&s->models, &o->run)) return;
+    models_free(&s->models);
+    s->models.quiet = s->common->quiet;
+}
+
 /* Whether a session can be made with the options: only it knows what belongs together, and what a model allows. */
-static int try_session(model_store *store, const eval_options *o, progress *bar)
+static int try_session(sweep *s, const eval_options *o)
 {
     run_options run = o->run;
     run_models models;
     mar_session *session = NULL;
-    if (store->handle_count == MODELS_RUNS_MAX || store->file_count > MODELS_FILES_MAX - 3) models_free(store);
+    make_room(s, o);
     if (!run.vae && !run_is_demo(run.model)) return models_lack_vae(&run);
-    if (models_load(store, &run, bar, &models) != 0) return 1;
+    if (models_load(&s->models, &run, s->bar, &models) != 0) return 1;
     const int failed = models_session(&models, &run, 1, &session);
     mar_session_free(session);
     return failed;
@@ -155,7 +164,6 @@ static int check_points(sweep *s)
 {
     char place[4400];
     int failed = 0;
-    model_store store = {.quiet = 1};
     eval_options o;
     option_set set;
     for (int i = 0; i < s->grid.points && !failed; i++) {
@@ -165,10 +173,9 @@ static int check_points(sweep *s)
         if (failed) break;
         e->settings = hash_of(&o, &set, 1);
         e->group = hash_of(&o, &set, 0);
-        if (!e->result && !o.merge) failed = try_session(&store, &o, s->bar);
+        if (!e->result && !o.merge) failed = try_session(s, &o);
     }
     tool_error_within(NULL);
-    models_free(&store);
     return failed;
 }
 
@@ -276,7 +283,11 @@ static int make_point(sweep *s, int i, int says)
     if (!r) return tool_error("out of memory");
     tool_error_within(s->points[i].name);
     int status = read_point(s, i, &o, &set);
-    if (status == 0) status = eval_model_run(&o, s->bar, r, &done);
+    if (status == 0) {
+        make_room(s, &o);
+        o.models = &s->models;
+        status = eval_model_run(&o, s->bar, r, &done);
+    }
     tool_error_within(NULL);
     if (status != 0 || !done) {
         free(r);
@@ -334,6 +345,7 @@ int eval_sweep_run(const eval_options *o, progress *bar)
 {
     sweep s = {.common = o, .bar = bar};
     const int status = run(&s);
+    models_free(&s.models);
     for (int i = 0; i < s.table.count; i++) {
         free(s.table.entries[i].result);
         free(s.directories[i]);

@@ -84,16 +84,25 @@ static void explain_load(const mar *library, const model_file *file, const char 
     tool_error("%s%s%s", is_named ? file->path : "", run_options_heads(what, named, sizeof named), belongs);
 }
 
-/* The file of the role "model", "draft" or "vae", loaded now or before. NULL after printing an error. */
-static const model_file *get_file(model_store *store, mar *library, const char *role, const char *path, int heads,
-                                  progress *bar)
+/* A file that is loaded; NULL: it is not. */
+static const model_file *find_file(const model_store *store, const mar *library, const char *path, int heads,
+                                   int is_model)
 {
-    const int is_model = strcmp(role, "vae") != 0;
     for (int i = 0; i < store->file_count; i++) {
         const model_file *f = &store->files[i];
         if (f->library == library && f->heads == heads && (f->model != NULL) == is_model && strcmp(f->path, path) == 0)
             return f;
     }
+    return NULL;
+}
+
+/* The file of the role "model", "draft" or "vae", loaded now or before. NULL after printing an error. */
+static const model_file *get_file(model_store *store, mar *library, const char *role, const char *path, int heads,
+                                  progress *bar)
+{
+    const int is_model = strcmp(role, "vae") != 0;
+    const model_file *found = find_file(store, library, path, heads, is_model);
+    if (found) return found;
     model_file *f = &store->files[store->file_count];
     *f = (model_file){.library = library, .path = path, .heads = heads};
     if (load_file(library, f, is_model, bar) != MAR_OK) {
@@ -119,6 +128,16 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     out->vae = vae ? vae->vae : NULL;
     o->params.draft = out->draft;
     return 0;
+}
+
+int models_have(const model_store *store, const run_options *o)
+{
+    const char *vae = !o->vae && run_is_demo(o->model) ? "demo" : o->vae;
+    const mar *library = NULL;
+    for (int i = 0; i < store->handle_count && !library; i++)
+        if (same_options(&store->handles[i].options, &o->machine)) library = store->handles[i].library;
+    return library && find_file(store, library, o->model, o->heads, 1) &&
+           (!o->draft || find_file(store, library, o->draft, 0, 1)) && (!vae || find_file(store, library, vae, 0, 0));
 }
 
 int models_lack_vae(const run_options *o)

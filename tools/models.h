@@ -47,6 +47,8 @@ typedef struct {
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out);
 /* Opens the library alone, as models_load does; the store owns it. NULL after printing an error. */
 mar *models_open(model_store *store, const mar_options *options);
+/* Whether models_load has nothing to load for the run. */
+int models_have(const model_store *store, const run_options *o);
 /* Prints that the run has no image decoder, or that its model is one. Returns 1. */
 int models_lack_vae(const run_options *o);
 /* mar_session_create. Sets o->used. Returns 0, or 1 with the error printed. */

@@ -58,8 +58,8 @@ static const mar_param rows[] = {
      .group = about_images,
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "a grid of runs: alternatives of options, see below\n"
-             "Each point of the grid is a run in a directory of its own in that of --out, which gets sweep.html, too."},
+     .help = "a grid of runs, of alternatives of options in a file\n"
+             "See The file of a sweep."},
     {.name = "features",
      .offset = offsetof(eval_options, features),
      .group = judging,

@@ -229,6 +229,50 @@ static uint8_t *damage(attack_case *c, uint8_t *data, size_t *size)
     return data;
 }
 
+/* Writes the file of that name in the repository, damaged, as `as`. */
+static void write_damaged(attack_case *c, const char *name, const char *as)
+{
+    size_t size;
+    uint8_t *data = read_file(c->s->source, name, &size);
+    if (!data) {
+        fprintf(stderr, "attack: %s/%s: cannot read\n", c->s->source, name);
+        exit(2);
+    }
+    data = damage(c, data, &size);
+    write_file(c->directory, as, data, size);
+    free(data);
+}
+
+/* Statistics of damaged images: an array, or a folder in which one of two is damaged. */
+static void make_image_case(attack_case *c)
+{
+    static const char folder[] = "tests/golden/data/images/square";
+    static const char *const names[] = {"a.png", "b.png", "c.jpg"};
+    char from[PATH], to[PATH + 16];
+    if (below(c, 2)) {
+        write_damaged(c, below(c, 2) ? "tests/weights/data/npz/images.npz" : "tests/weights/data/npz/slots.npz", "in");
+    } else {
+        size_t size;
+        const size_t which = below(c, 3), other = below(c, 3);
+        snprintf(to, sizeof to, "%s/in", c->directory);
+        mkdir(to, 0777);
+        snprintf(from, sizeof from, "%s/%s", folder, names[which]);
+        snprintf(to, sizeof to, "in/%s", names[which]);
+        write_damaged(c, from, to);
+        snprintf(from, sizeof from, "%s/%s", folder, names[other]);
+        snprintf(to, sizeof to, "in/z%s", names[other]);
+        uint8_t *data = read_file(c->s->source, from, &size);
+        if (!data) abort();
+        write_file(c->directory, to, data, size);
+        free(data);
+    }
+    for (const char *const *a =
+             (const char *const[]){"stats", "in", "--features", "demo", "--threads", "1", "--out", "out.npz", NULL};
+         *a; a++)
+        add(c, "%s", *a);
+    c->wrote = "out.npz";
+}
+
 /* A run on a damaged file. */
 static void make_file_case(attack_case *c)
 {
@@ -242,15 +286,11 @@ static void make_file_case(attack_case *c)
                    {"tests/weights/data/views.pt", 0},     {"tests/weights/data/protocol4.pt", 0},
                    {"tests/weights/data/protocol5.pt", 0}};
     const size_t which = below(c, sizeof sources / sizeof *sources);
-    size_t size;
-    uint8_t *data = read_file(c->s->source, sources[which].name, &size);
-    if (!data) {
-        fprintf(stderr, "attack: %s/%s: cannot read\n", c->s->source, sources[which].name);
-        exit(2);
+    if (below(c, 4) == 0) {
+        make_image_case(c);
+        return;
     }
-    data = damage(c, data, &size);
-    write_file(c->directory, "in", data, size);
-    free(data);
+    write_damaged(c, sources[which].name, "in");
     switch (below(c, 4)) {
     case 0:
         add(c, "inspect");
@@ -532,7 +572,7 @@ static int ends_with(const char *text, const char *end)
     return n >= m && strcasecmp(text + n - m, end) == 0;
 }
 
-/* A PNG with its end, or a safetensors file as long as its header says. */
+/* A PNG with its end, an npz with its directory's, or a safetensors file as long as its header says. */
 static int is_whole(const char *directory, const char *name)
 {
     size_t size;
@@ -541,6 +581,8 @@ static int is_whole(const char *directory, const char *name)
     if (data && ends_with(name, ".png")) {
         whole = size > 20 && memcmp(data, "\x89PNG\r\n\x1a\n", 8) == 0 &&
                 memcmp(data + size - 8, "IEND\xae\x42\x60\x82", 8) == 0;
+    } else if (data && ends_with(name, ".npz")) {
+        whole = size > 22 && memcmp(data, "PK\3\4", 4) == 0 && memcmp(data + size - 22, "PK\5\6", 4) == 0;
     } else if (data && size > 8) {
         uint64_t header, end = 0;
         memcpy(&header, data, 8);
@@ -630,7 +672,8 @@ static int check_files(attack_case *c, totals *t, const char *directory, int *ma
             if (!killed || has_nameless_files(directory)) find(c, &t->leftovers, "left %s", path);
         } else if (!is_expected(c, name)) {
             find(c, &t->leftovers, "%s was not to be written", path);
-        } else if ((ends_with(e->d_name, ".png") || ends_with(e->d_name, ".safetensors")) &&
+        } else if ((ends_with(e->d_name, ".png") || ends_with(e->d_name, ".npz") ||
+                    ends_with(e->d_name, ".safetensors")) &&
                    !is_whole(directory, e->d_name)) {
             find(c, &t->leftovers, "%s is not whole", path);
         }

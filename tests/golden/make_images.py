@@ -113,6 +113,11 @@ def main():
         if name not in ("png0_16.png", "refused_cmyk.jpg"):
             expected[name] = pixels
     np.savez_compressed(OUT / "expected.npz", **expected)
+    (OUT / "square").mkdir(exist_ok=True)  # 32x32 pixels, as the demo's images have
+    square = rng.integers(0, 256, (32, 32, 3))
+    (OUT / "square" / "a.png").write_bytes(png(square // 32 * 32, 2, 8))
+    (OUT / "square" / "b.png").write_bytes(png(square[..., :1] // 16, 3, 4, True, chunk(b"PLTE", bytes(range(48)))))
+    Image.fromarray(square.astype(np.uint8)).resize((8, 8)).resize((32, 32)).save(OUT / "square" / "c.jpg", quality=70)
     np.savez(OUT / "stack.npz", np.stack([expected[name] for name in sorted(expected)][:5]))
 
 

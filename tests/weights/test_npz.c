@@ -186,7 +186,8 @@ static void test_stream(void **state)
     npz_close(z);
     assert_npz(npz_open(DATA "fortran.npz", &z, why));
     assert_refused(npz_stream_begin(z, npz_find(z, "u8"), why), MAR_EFORMAT, "\"u8\" is in Fortran order");
-    assert_refused(npz_stream_begin(z, npz_find(z, "f64"), why), MAR_EFORMAT, "\"f64\" is float64 [5, 4], expected uint8");
+    assert_refused(npz_stream_begin(z, npz_find(z, "f64"), why), MAR_EFORMAT,
+                   "\"f64\" is float64 [5, 4], expected uint8");
     npz_close(z);
     free(wanted);
     free(got);
@@ -259,7 +260,7 @@ static void test_damaged(void **state)
     wt_file *expected = open_expected();
     for (int f = 0; f < 2; f++) {
         bytes b = bytes_from_file(files[f]);
-        int whole = 0;
+        size_t whole = 0, tried = 0;
         for (size_t size = 0; size < b.size; size++) {
             const uint8_t *copy = guarded_copy(b.data, size);
             if (try_damaged(copy, size, expected)) fail_msg("%s opens when cut to %zu", files[f], size);
@@ -267,13 +268,13 @@ static void test_damaged(void **state)
         }
         const uint8_t *guarded = guarded_copy(b.data, b.size);
         uint8_t *copy = (uint8_t *)(uintptr_t)guarded;
-        for (size_t bit = 0; bit < b.size * 8; bit++) {
+        for (size_t bit = 0; bit < b.size * 8; bit += 3, tried++) { /* two or three of each byte */
             copy[bit / 8] ^= (uint8_t)(1u << bit % 8);
-            whole += try_damaged(copy, b.size, expected);
+            whole += (size_t)try_damaged(copy, b.size, expected);
             copy[bit / 8] ^= (uint8_t)(1u << bit % 8);
         }
         /* What may change without harm: names, dates, versions, and sizes that the directory has, too. */
-        assert_in_range(whole, b.size * 8 / 20, b.size * 8 / 2);
+        assert_in_range(whole, tried / 20, tried / 2);
         guarded_free(guarded, b.size);
         bytes_free(&b);
     }

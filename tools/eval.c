@@ -212,9 +212,14 @@ static int check_network(eval_options *o)
 /* Images made elsewhere have nothing to do with a model. */
 static int check_images(const eval_options *o, const option_set *set)
 {
-    static const char *const of_models[] = {"num_images", "class_sampling", "class",       "sweep",   "merge",
-                                            "shard",      "shard_images",   "save_images", "save_npz"};
+    static const char *const of_models[] = {"num_images", "class_sampling", "class",       "sweep",    "merge",
+                                            "shard",      "shard_images",   "save_images", "save_npz", "out"};
     if (!o->images) return 0;
+    for (int i = 0; i < set->count; i++) { /* of those of a run, only the machine's matter */
+        const option *q = &set->options[i];
+        if (q->given && q->shared && q->fields != &o->run.machine)
+            return tool_error("--%s: has no effect with --images, which are made already", q->param->name);
+    }
     for (size_t i = 0; i < sizeof of_models / sizeof *of_models; i++)
         if (is_given(set, of_models[i]))
             return tool_error("--%s: has no effect with --images, which are made already", of_models[i]);

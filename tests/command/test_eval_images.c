@@ -236,6 +236,9 @@ static void errors(void **state)
         {"eval --images a --features demo --stats text.npz", "text.npz: "},
         {"eval --images a --features demo --stats nowhere.npz", "nowhere.npz"},
         {"eval --images a --features demo --stats small.npz", "images of 16x16 pixels"},
+        {"eval --images a --features demo --cfg 2", "--cfg: has no effect with --images"},
+        {"eval --images a --features demo --num_images 9", "--num_images: has no effect with --images"},
+        {"eval --images a --features demo --out e", "--out: has no effect with --images"},
         {"eval --images empty --features demo", "empty: "},
         {"eval --images one --features demo", "numbers of 1 images: expected 2 or more"},
     };

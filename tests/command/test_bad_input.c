@@ -67,7 +67,7 @@ static void options(void **state)
         {"generate -n 3", "mar: -n: ", "unknown option"},
         {"generat", "mar: generat: unknown command", "did you mean mar generate?"},
         {"frobnicate", "mar: frobnicate: unknown command, expected ",
-         "generate, inspect, convert, bench, classes, methods or fidelity"},
+         "generate, inspect, convert, bench, classes, methods, fidelity, eval or stats"},
         {"--frobnicate", "mar: --frobnicate: ", "unknown command"},
         {"generate --spec cspd", "--spec: needs --draft", "needs --draft\n"},
         {"generate --spec eagle --draft demo-draft", "--spec eagle", "conditional, paper or cspd"},

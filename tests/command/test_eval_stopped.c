@@ -1,0 +1,294 @@
+/* mar eval in a directory where something is in its way: a signal, another process, a full disk; and how much memory it
+ * takes. */
+#include "eval/reference.h"
+#include "tests/support/command.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define QUICK " --num_iter 2 --num_sampling_steps 2 "
+#define RUN   "eval --num_images 40 --batch 2 --shard_images 4" QUICK
+
+enum { GOES_ON = 75 };
+
+static void shell(const char *directory, const char *line)
+{
+    command_result r = command_run(directory, line);
+    if (r.status != 0) fail_msg("%s: %s%s", line, r.out, r.err);
+    command_result_free(&r);
+}
+
+static void same_numbers(const char *directory, const char *a, const char *b)
+{
+    char line[500];
+    snprintf(
+        line, sizeof line,
+        "for d in %s %s; do sed -n '/\"numbers\"/,/\"run\"/p' $d/result.json >$d.numbers; done; test -s %s.numbers && "
+        "cmp %s.numbers %s.numbers",
+        a, b, a, a, b);
+    shell(directory, line);
+}
+
+/* Starts "mar arguments" in the directory, its messages in "errors". */
+static pid_t start(const char *directory, const char *arguments)
+{
+    char *words = strdup(arguments), *list[40] = {NULL};
+    int count = 0;
+    list[count++] = "mar";
+    for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) list[count++] = word;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGINT, SIG_DFL);
+        signal(SIGHUP, SIG_DFL);
+        if (chdir(directory) != 0 || !freopen("errors", "w", stderr) || !freopen("/dev/null", "w", stdout)) _exit(127);
+        execv(getenv("MAR_COMMAND"), list);
+        _exit(127);
+    }
+    free(words);
+    return child;
+}
+
+/* Waits until the directory's journals or shards have something. Returns 0 if the process has ended before. */
+static int is_at_work(const char *directory, const char *run, pid_t child)
+{
+    char path[700];
+    int status;
+    snprintf(path, sizeof path, "%s/%s/shards/000000.part", directory, run);
+    while (access(path, F_OK) != 0) {
+        if (waitpid(child, &status, WNOHANG) == child) return 0;
+        usleep(500);
+    }
+    return 1;
+}
+
+/* --- signals -------------------------------------------------------------------------------------------- */
+
+/* Sends a process at work the signal. Returns its wait status; 0 if it had ended before. */
+static int interrupt(const char *directory, const char *arguments, int number)
+{
+    int status = 0;
+    const pid_t child = start(directory, arguments);
+    if (!is_at_work(directory, "cut", child)) return 0;
+    kill(child, number);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
+/* Each has a status of its own and a line that says how to go on; the batch at hand is kept. */
+static void signals(void **state)
+{
+    static const struct {
+        int number, status;
+    } cases[] = {{SIGTERM, GOES_ON}, {SIGINT, 128 + SIGINT}, {SIGHUP, 128 + SIGHUP}};
+    const char *d = *state;
+    int status;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        while ((status = interrupt(d, "eval --num_images 200 --batch 20 --out cut" QUICK, cases[i].number)) == 0)
+            shell(d, "rm -r cut"); /* it was faster */
+        char *errors = read_whole_file(d, "errors", NULL);
+        const char *says = strstr(errors, "mar: interrupted: ");
+        const long made = says ? strtol(says + strlen("mar: interrupted: "), NULL, 10) : -1;
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != cases[i].status || made < 20 || made % 20 != 0 ||
+            !strstr(errors, "the same command goes on\n"))
+            fail_msg("signal %d: wait status 0x%x, %s", cases[i].number, (unsigned)status, errors);
+        free(errors);
+        shell(d, "rm -r cut");
+    }
+    /* The second signal ends it. */
+    const pid_t child = start(d, "eval --num_images 500 --batch 500 --out cut");
+    assert_true(is_at_work(d, "cut", child));
+    kill(child, SIGTERM);
+    for (char *errors = NULL; !errors || !strstr(errors, "mar: stopping"); usleep(1000)) {
+        free(errors);
+        errors = read_whole_file(d, "errors", NULL);
+        if (strstr(errors, "mar: stopping")) {
+            free(errors);
+            break;
+        }
+    }
+    kill(child, SIGTERM);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+}
+
+/* --- other processes ------------------------------------------------------------------------------------ */
+
+/* `arguments` are refused while the process has the directory, by a line that names it. */
+static void expect_refused(const char *directory, const char *arguments, pid_t holder)
+{
+    char line[500], who[100];
+    snprintf(line, sizeof line, "$MAR %s", arguments);
+    snprintf(who, sizeof who, ": another mar eval is at work there: process %ld on ", (long)holder);
+    command_result r = command_run(directory, line);
+    if (r.status != 1 || *r.out || !strstr(r.err, who) || strchr(r.err, '\n') != r.err + strlen(r.err) - 1)
+        fail_msg("%s: exit status %d, \"%s\", \"%s\"; expected \"%s\"", arguments, r.status, r.out, r.err, who);
+    command_result_free(&r);
+}
+
+static void second_runs(void **state)
+{
+    const char *d = *state;
+    int status;
+    static const char whole[] = "eval --num_images 2000 --batch 4 --out cut --quiet" QUICK;
+    pid_t child = start(d, whole);
+    assert_true(is_at_work(d, "cut", child));
+    kill(child, SIGSTOP);
+    expect_refused(d, whole, child);
+    expect_refused(d, "eval --num_images 2000 --batch 4 --out cut --shard 1/2" QUICK, child);
+    expect_refused(d, "eval --num_images 2000 --batch 4 --out cut --shard 2/2" QUICK, child);
+    expect_refused(d, "eval --out cut --merge", child);
+    kill(child, SIGKILL); /* and with it its locks */
+    assert_int_equal(waitpid(child, &status, 0), child);
+
+    child = start(d, "eval --num_images 2000 --batch 4 --out cut --shard 1/2" QUICK);
+    usleep(1000);
+    char path[700];
+    snprintf(path, sizeof path, "%s/cut/shards/000002.part", d);
+    while (access(path, F_OK) != 0 && waitpid(child, &status, WNOHANG) == 0) usleep(500);
+    kill(child, SIGSTOP);
+    expect_refused(d, whole, child);
+    expect_refused(d, "eval --num_images 2000 --batch 4 --out cut --shard 1/2" QUICK, child);
+    expect_refused(d, "eval --num_images 2000 --batch 4 --out cut --shard 1/3" QUICK, child);
+    shell(d, "$MAR eval --out cut --merge 2>lines; test $? = 1 && grep -q 'shards are missing' lines");
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, &status, 0), child);
+}
+
+/* A rank that ends leaves its shard to the others, who go on in its journal. */
+static void a_rank_that_is_killed(void **state)
+{
+    const char *d = *state;
+    char path[700];
+    int status;
+    command_ok(d, RUN "--out whole --quiet");
+    shell(d, "cp $MAR alone");
+    setenv("PMI_SIZE", "2", 1);
+    setenv("PMI_RANK", "0", 1);
+    char *command = strdup(getenv("MAR_COMMAND"));
+    snprintf(path, sizeof path, "%s/alone", d);
+    setenv("MAR_COMMAND", path, 1);
+    const pid_t first = start(d, RUN "--out cut --quiet");
+    assert_true(is_at_work(d, "cut", first));
+    kill(first, SIGSTOP);
+    setenv("PMI_RANK", "1", 1);
+    const pid_t second = start(d, RUN "--out cut --quiet");
+    snprintf(path, sizeof path, "%s/cut/shards/000003.mars", d); /* the last one of those that are free is far off */
+    while (access(path, F_OK) != 0 && waitpid(second, &status, WNOHANG) == 0) usleep(500);
+    kill(first, SIGKILL);
+    assert_int_equal(waitpid(first, &status, 0), first);
+    assert_int_equal(waitpid(second, &status, 0), second);
+    assert_int_equal(status, 0);
+    unsetenv("PMI_SIZE");
+    unsetenv("PMI_RANK");
+    setenv("MAR_COMMAND", command, 1);
+    free(command);
+    same_numbers(d, "whole", "cut");
+}
+
+/* --- a full disk ---------------------------------------------------------------------------------------- */
+
+/* A limit on the size of files stands for it: one line that names the file and the reason; and then it goes on. */
+static void full_disk(void **state)
+{
+    static const int blocks[] = {1, 2, 60, 70, 90, 100, 110, 115, 120, 130, 200, 240}; /* of 512 bytes */
+    const char *d = *state;
+    int failures = 0;
+    command_ok(d, RUN "--out whole --save_npz --quiet");
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+        char line[600];
+        snprintf(line, sizeof line, "rm -rf cut; (ulimit -f %d; exec $MAR " RUN "--out cut --save_npz --quiet)",
+                 blocks[i]);
+        command_result r = command_run(d, line);
+        if (r.status != 0 && (r.status != 1 || strncmp(r.err, "mar: cut/", 9) != 0 ||
+                              !strstr(r.err, "File too large") || strchr(r.err, '\n') != r.err + strlen(r.err) - 1))
+            fail_msg("%d blocks: exit status %d, \"%s\"", blocks[i], r.status, r.err);
+        failures += r.status != 0;
+        command_result_free(&r);
+        shell(d, "$MAR " RUN "--out cut --save_npz --quiet && cmp whole/images.npz cut/images.npz && "
+                 "(cd cut/shards && ls) >a && (cd whole/shards && ls) >b && cmp a b");
+        same_numbers(d, "whole", "cut");
+    }
+    assert_in_range(failures, 4, 12);
+}
+
+static void full_tmpfs(void **state)
+{
+    const char *d = *state;
+    command_result r = command_run(d, "mkdir m && unshare -m sh -c 'mount -t tmpfs none m && echo yes'");
+    const int can = strcmp(r.out, "yes\n") == 0;
+    command_result_free(&r);
+    if (!can) return; /* the limits above do the same */
+    command_ok(d, RUN "--out whole --quiet");
+    for (int pages = 1; pages < 200; pages += 1 + pages) {
+        char line[800];
+        snprintf(line, sizeof line,
+                 "rm -rf cut && unshare -m sh -c \"mount -t tmpfs -o size=%dk none m && cd m && $MAR " RUN
+                 "--out cut --quiet; s=\\$?; test ! -e cut || cp -a cut ..; exit \\$s\"",
+                 4 * pages);
+        r = command_run(d, line);
+        if (r.status != 0 && (r.status != 1 || !strstr(r.err, "No space left on device")))
+            fail_msg("%d pages: exit status %d, \"%s\"", pages, r.status, r.err);
+        command_result_free(&r);
+        shell(d, "$MAR " RUN "--out cut --quiet");
+        same_numbers(d, "whole", "cut");
+    }
+}
+
+/* --- memory --------------------------------------------------------------------------------------------- */
+
+/* Peak memory of an evaluation, in kB. */
+static long peak_of(const char *directory, int images)
+{
+    char line[300];
+    struct rusage usage;
+    int status;
+    snprintf(line, sizeof line,
+             "eval --num_images %d --out memory --threads 1 --num_iter 1 --num_sampling_steps 2 --quiet", images);
+    shell(directory, "rm -rf memory");
+    const pid_t child = start(directory, line);
+    assert_int_equal(wait4(child, &status, 0, &usage), child);
+    assert_int_equal(status, 0);
+    return usage.ru_maxrss;
+}
+
+/* A reference that has nothing but the mean and the covariance. */
+static void write_reference(const char *directory)
+{
+    enum { NUMBERS = 64 };
+    static double mean[NUMBERS], covariance[NUMBERS * NUMBERS];
+    char path[700], why[512];
+    for (int i = 0; i < NUMBERS; i++) covariance[i * NUMBERS + i] = 1;
+    snprintf(path, sizeof path, "%s/plain.npz", directory);
+    const eval_reference r = {.dim = NUMBERS, .mu = mean, .sigma = covariance};
+    assert_int_equal(eval_reference_save(path, &r, why, sizeof why), MAR_OK);
+}
+
+/* It does not grow with the images, but for some bytes an image of orders. */
+static void memory(void **state)
+{
+    const char *d = *state;
+    setenv("ASAN_OPTIONS", "quarantine_size_mb=1", 1);
+    write_reference(d);
+    const long few = peak_of(d, 150), many = peak_of(d, 1500);
+    if (many > few + 1500) fail_msg("%ld kB for 150 images, %ld kB for 1500", few, many);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(signals, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(second_runs, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(a_rank_that_is_killed, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(full_disk, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(full_tmpfs, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(memory, command_setup, command_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -30,15 +30,16 @@ typedef struct {
     eval_layout layout;
     eval_facts facts;
 
+    model_store store;
+
     /* Not with --merge: */
     record_ids ids; /* of the model files */
-    model_store store;
     run_models models;
     mar_session *session;
     int *classes;    /* [class_count], as listed */
     int class_count; /* 1 or more */
 
-    mar *library; /* the models', or, with --merge, one of its own */
+    mar *library; /* the models', or the one that --merge opens; the store's */
     mar_features *network;
     long made; /* images that this process has made */
 } eval_job;

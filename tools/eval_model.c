@@ -178,8 +178,8 @@ static int prepare_merge(eval_job *job)
     if (strcmp(job->stats_id, eval_setting(job, "stats_id")) != 0)
         return tool_error("--stats %s: is another file than the run was begun with (%s, then %s)", o->stats,
                           job->stats_id, eval_setting(job, "stats_id"));
-    if (mar_open(&o->run.machine, &job->library) != MAR_OK) return tool_error("%s", mar_error(job->library));
-    return load_network(job);
+    job->library = models_open(&job->store, &o->run.machine);
+    return job->library ? load_network(job) : 1;
 }
 
 /* --- the run -------------------------------------------------------------------------------------------- */
@@ -323,7 +323,6 @@ int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)
     run_directory_end(&job->directory, status == 1);
     mar_features_free(job->network);
     mar_session_free(job->session);
-    if (job->library != job->models.library) mar_close(job->library);
     models_free(&job->store);
     record_texts_free(&job->settings);
     cJSON_Delete(job->taken);

@@ -3,6 +3,7 @@
 #include "eval/order.h"
 #include "tools/command.h"
 #include "tools/file.h"
+#include "tools/interruption.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -70,7 +71,8 @@ static int open_npz(eval_job *job, eval_pixels *p)
 {
     p->slots = slots_of(&job->layout);
     if (find_places(p) != 0) return 1;
-    if (run_lock_wait(&job->directory, RUN_LOCK_SETTINGS) != RUN_LOCKED) return 1;
+    const run_lock_status lock = run_lock_wait(&job->directory, RUN_LOCK_SETTINGS);
+    if (lock != RUN_LOCKED) return lock == RUN_BUSY ? interruption_status() : 1;
     const int failed = open_part(job, p);
     run_unlock(&job->directory, RUN_LOCK_SETTINGS);
     return failed;

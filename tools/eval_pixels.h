@@ -17,8 +17,8 @@ typedef struct {
     int *place; /* [images] where in arr_0 an image is */
 } eval_pixels;
 
-/* Opens what the options ask for: makes RUN/images, and RUN/images.npz.part at its full size. Returns 0, or 1 after
- * printing; eval_pixels_close in both cases. */
+/* Opens what the options ask for: makes RUN/images, and RUN/images.npz.part at its full size. Returns 0, 1 after
+ * printing, or an interruption's status; eval_pixels_close in all cases. */
 int eval_pixels_open(eval_job *job, eval_pixels *out);
 void eval_pixels_close(eval_pixels *p);
 

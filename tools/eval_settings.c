@@ -204,6 +204,14 @@ int eval_settings_agree(eval_job *job)
 
 /* --- taken from the file -------------------------------------------------------------------------------- */
 
+/* Whether what the settings have of an option can be otherwise than it was given: a list, what is rounded, 0 for a
+ * default. */
+static int is_resolved(const char *name, const char *value)
+{
+    return strcmp(name, "class") == 0 || strcmp(name, "batch") == 0 || strcmp(name, "shard_images") == 0 ||
+           strcmp(value, "0") == 0;
+}
+
 /* The options that were given, where the settings have them. */
 static int compare_given(const eval_job *job, const option_set *set)
 {
@@ -215,7 +223,7 @@ static int compare_given(const eval_job *job, const option_set *set)
         is = o->param->type == MAR_TYPE_MODEL ? *(const char *const *)o->fields
                                               : mar_param_text(o->param, o->fields, text, sizeof text);
         if (o->param->type == MAR_TYPE_TEXT || o->param->type == MAR_TYPE_MODEL) is = tool_base_name(is);
-        if (strcmp(o->param->name, "class") != 0 && strcmp(was, is) != 0) return differs(job, o->param->name, was, is);
+        if (!is_resolved(o->param->name, is) && strcmp(was, is) != 0) return differs(job, o->param->name, was, is);
     }
     return 0;
 }

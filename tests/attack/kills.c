@@ -144,7 +144,8 @@ static void start_and_stop(round_state *r, const char *out, int number, double a
         const int meant = number && (all || i == victim);
         if (meant && waitpid(children[i], &status, WNOHANG) == 0) {
             kill(children[i], sent = number);
-            number == SIGKILL ? r->killed++ : r->stopped++;
+            r->killed += number == SIGKILL;
+            r->stopped += number != SIGKILL;
         } else if (meant) {
             check_end(r, status, 0);
             continue;

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what is missing, builds, and runs every test: optimised, then under AddressSanitizer and UBSan; both run the
-# CUDA kernels on the CPU. Those with several threads run under ThreadSanitizer, too. Then the readers and parsers get a
-# minute of libFuzzer each. Then the CUDA build: compiled and linked, and run where there is a GPU.
+# CUDA kernels on the CPU. Those with several threads run under ThreadSanitizer, too. Then the readers and parsers get
+# half a minute of libFuzzer each. Then the CUDA build: compiled and linked, and run where there is a GPU.
 #   ./test.sh [--quick] [PRESET...]
 # --quick installs, configures and builds the same, then runs only the tests labelled quick. PRESETs, of release, asan,
 # tsan, fuzz and cuda, confine it to these.

@@ -12,6 +12,14 @@ static inline int cuda_test_scale(void)
     return CUDA_TEST_SCALE;
 }
 
+/* Whether AddressSanitizer is at work. The check for races (cudarace.*) runs the same in full, to the same bits, and
+ * looks at every access of a kernel to shared memory and to allocations. What is left are arithmetic, stacks and the
+ * host's code: each kernel and each way once. */
+static inline int cuda_test_brief(void)
+{
+    return CUDA_TEST_BRIEF;
+}
+
 /* Open the oracle (CPU, f32, one thread) and the backend under test, each with a queue that is entered; close_queue
  * closes both. A failure to open fails the test. */
 kern_queue *open_cpu(void);

@@ -93,7 +93,7 @@ typedef struct {
 } shape;
 
 static const shape small = {64, 1, 8, "4", NULL}, streaming = {256, 6, 16, "8", "150000"},
-                   clustered = {1056, 1, 4, "66", NULL};
+                   clustered = {CUDA_TEST_BRIEF ? 160 : 1056, 1, 4, CUDA_TEST_BRIEF ? "16" : "66", NULL};
 
 /* A head with random weights, and a chain of it. */
 typedef struct {

@@ -237,14 +237,15 @@ static void agrees_with_cpu(void **state)
     const run runs[] = {
         {1, 1, 1, 1, 0, 0},     {5, 2, 1, 1, 2, 0},  {1, 1, STEPS, 0, 3, 1}, {4, 2, STEPS, 0, 0, 1},
         {8, 2, STEPS, 1, 1, 0}, {17, 1, 2, 0, 0, 0}, {16, 2, 2, 1, 0, 0},    {21, 2, 2, 0, 9, 0.9f},
-        {64, 1, 2, 0, 0, 1},    {32, 2, 2, 1, 0, 0},
+        {64, 1, 2, 0, 0, 1},    {32, 2, 2, 1, 0, 0}, {9, 1, 2, 0, 3, 1},
     };
     for (size_t i = 0; i < shape_count(); i++) {
         network n = make_network(shapes[i], 1000 * (i + 1));
         bench cpu = make_bench(open_cpu(), &n), cuda = open_cuda_bench(&n);
         for (size_t j = 0; j < sizeof runs / sizeof *runs; j++) {
             const run *r = &runs[j];
-            if (i > 0 && cuda_test_scale() == 1 && j != 1 && j != 7) continue;
+            const int few = i > 0 && cuda_test_scale() == 1;
+            if (few && (cuda_test_brief() ? j != 10 : j != 1 && j != 7)) continue;
             float got[2][MOST * 32], want[2][MOST * 32];
             const size_t values = (size_t)r->tokens * (size_t)n.s.channels;
             run_chain(&cuda, r, got[0], r->ode ? got[1] : NULL);
@@ -295,7 +296,7 @@ static void check_rows(shape s)
         const int most = MOST / conditions, counts[] = {1, 3, 4, 5, 8, 9, 12, 16, 20};
         float all[MOST * 32], some[MOST * 32];
         run_chain(&cuda, &(run){most, conditions, 2, 0, 0, 1}, all, NULL);
-        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i += cuda_test_brief() ? 4 : 1) {
             const int from = most - counts[i];
             run_chain(&cuda, &(run){counts[i], conditions, 2, 0, from, 1}, some, NULL);
             assert_memory_equal(some, all + from * n.s.channels, (size_t)(counts[i] * n.s.channels) * sizeof *some);
@@ -332,8 +333,9 @@ static void clusters_change_nothing(void **state)
     static float x[6][RUNS][MOST * 32];
     for (size_t h = 0; h < sizeof heads / sizeof *heads; h++) {
         network n = make_network(heads[h].s, 7000 + h);
-        const int few = h == 2 && cuda_test_scale() == 1 ? 1 : RUNS;
+        const int few = (h == 2 && cuda_test_scale() == 1) || cuda_test_brief() ? 1 : RUNS;
         for (int c = 0; c < 6; c++) {
+            if (h == 2 && cuda_test_brief() && c > 0 && c < 5) continue; /* the others have had these sizes */
             setenv("MAR_CUDAHOST_CLUSTER", sizes[c], 1);
             if (c >= 4) setenv("MAR_CUDAHOST_SHARED", heads[h].shared, 1);
             bench cuda = open_cuda_bench(&n);

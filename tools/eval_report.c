@@ -226,7 +226,7 @@ static double acceptance_in(const eval_result *r, int step)
 /* The share of drafts accepted by autoregressive step; the line breaks where none was verified. */
 static void write_curve(FILE *out, const eval_result *r)
 {
-    const plot_frame frame = {720, 280, 0, r->steps > 1 ? r->steps - 1 : 1, 0, 1};
+    const plot_frame frame = {720, 280, 0, r->steps > 1 ? r->steps - 1 : 1, 0, 1, 0};
     int drawing = 0;
     fprintf(out, "<div class=wide><svg width=%d height=%d viewBox=\"0 0 %d %d\" role=img>", frame.width, frame.height,
             frame.width, frame.height);

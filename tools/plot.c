@@ -11,7 +11,9 @@ double plot_tick(double span)
 
 double plot_x(const plot_frame *f, double v)
 {
-    return PLOT_LEFT + (v - f->x_low) / (f->x_high - f->x_low) * (f->width - PLOT_LEFT - PLOT_RIGHT);
+    const double part =
+        f->x_log ? log(v / f->x_low) / log(f->x_high / f->x_low) : (v - f->x_low) / (f->x_high - f->x_low);
+    return PLOT_LEFT + part * (f->width - PLOT_LEFT - PLOT_RIGHT);
 }
 
 double plot_y(const plot_frame *f, double v)
@@ -24,14 +26,31 @@ void plot_line(FILE *out, const char *class, double x1, double y1, double x2, do
     fprintf(out, "<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", class, x1, y1, x2, y2);
 }
 
+static void write_x_tick(FILE *out, const plot_frame *f, double v)
+{
+    const int bottom = f->height - PLOT_BOTTOM;
+    plot_line(out, "grid", plot_x(f, v), PLOT_TOP, plot_x(f, v), bottom);
+    fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.4g</text>", plot_x(f, v), bottom + 17, v);
+}
+
+/* 1, 2 and 5 times the powers of ten. */
+static void write_log_ticks(FILE *out, const plot_frame *f)
+{
+    static const double parts[] = {1, 2, 5};
+    for (double power = pow(10, floor(log10(f->x_low))); power <= f->x_high; power *= 10)
+        for (int i = 0; i < 3; i++)
+            if (parts[i] * power >= f->x_low && parts[i] * power <= f->x_high) write_x_tick(out, f, parts[i] * power);
+}
+
 void plot_axes(FILE *out, const plot_frame *f, const char *x_label, const char *y_label)
 {
     const int bottom = f->height - PLOT_BOTTOM, right = f->width - PLOT_RIGHT;
     const double x_tick = plot_tick(f->x_high - f->x_low), y_tick = plot_tick(f->y_high - f->y_low);
-    for (double v = x_tick * ceil(f->x_low / x_tick); v <= f->x_high + 0.0001 * x_tick; v += x_tick) {
-        plot_line(out, "grid", plot_x(f, v), PLOT_TOP, plot_x(f, v), bottom);
-        fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.4g</text>", plot_x(f, v), bottom + 17, v);
-    }
+    if (f->x_log)
+        write_log_ticks(out, f);
+    else
+        for (double v = x_tick * ceil(f->x_low / x_tick); v <= f->x_high + 0.0001 * x_tick; v += x_tick)
+            write_x_tick(out, f, v);
     for (double v = y_tick * ceil(f->y_low / y_tick); v <= f->y_high + 0.0001 * y_tick; v += y_tick) {
         plot_line(out, "grid", PLOT_LEFT, plot_y(f, v), right, plot_y(f, v));
         fprintf(out, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>", PLOT_LEFT - 6, plot_y(f, v) + 4, v);

@@ -13,6 +13,7 @@ typedef struct {
     int width, height;    /* of the whole plot, in pixels */
     double x_low, x_high; /* the values at the ends of the axes, low < high */
     double y_low, y_high;
+    int x_log; /* 1: the horizontal axis is logarithmic, x_low above 0 */
 } plot_frame;
 
 /* Where a value lies, in pixels. */

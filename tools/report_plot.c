@@ -102,7 +102,7 @@ static plot_point point(const fidelity_run *r, report_axis axis)
 static void write_plot(FILE *out, const fidelity *f, report_axis axis)
 {
     plot_point points[FIDELITY_RUNS_MAX];
-    plot_frame range = {PLOT_WIDTH, PLOT_HEIGHT, 0, 0, 0, f->has_floor ? sqrt(f->image_floor) : 0};
+    plot_frame range = {PLOT_WIDTH, PLOT_HEIGHT, 0, 0, 0, f->has_floor ? sqrt(f->image_floor) : 0, 0};
     for (int i = 0; i < f->run_count; i++) {
         points[i] = point(&f->runs[i], axis);
         range.x_high = fmax(range.x_high, fmax(1.12 * points[i].x, 1.02 * points[i].high));

@@ -243,12 +243,13 @@ static void name_point(sweep_point *p)
 {
     enum { ROOM = 100 };
     size_t n = 0;
-    int lossy = 0;
+    int lossy = 0, after_option = 0;
     for (int i = 0; i < p->count; i++) {
         const char *word = p->words[i];
         const int is_option = strncmp(word, "--", 2) == 0 && word[2] != '-';
         const char *rest = word + (is_option ? 2 : 0);
-        lossy |= *rest == '\0' || strpbrk(rest, "+-") || (i == 0 && !is_option);
+        lossy |= *rest == '\0' || strpbrk(rest, is_option ? "+-" : "+") || (!is_option && !after_option);
+        after_option = is_option;
         if (i > 0 && n < ROOM) p->name[n++] = is_option ? '+' : '-';
         for (const char *c = rest; *c; c++) {
             lossy |= !is_plain(*c) || n >= ROOM;

@@ -80,9 +80,17 @@ static const sweep_entry **sorted(const sweep_table *t, int (*order)(const void 
     return list;
 }
 
+/* Whether an earlier entry has the same settings, seed included: two spellings of one point. */
+static int is_again(const sweep_table *t, int i)
+{
+    for (int j = 0; j < i; j++)
+        if (t->entries[j].settings == t->entries[i].settings) return 1;
+    return 0;
+}
+
 /* What points of one group say of chance. */
 typedef struct {
-    int n;
+    int n;                                  /* different seeds */
     double least, largest, mean, deviation; /* of the distance; deviation with n - 1 */
 } noise;
 
@@ -91,13 +99,13 @@ static noise noise_of(const sweep_table *t, uint64_t group)
     noise s = {0, INFINITY, -INFINITY, 0, 0};
     for (int i = 0; i < t->count; i++) {
         const double d = distance_of(&t->entries[i]);
-        if (t->entries[i].group != group || !isfinite(d)) continue;
+        if (t->entries[i].group != group || !isfinite(d) || is_again(t, i)) continue;
         s.n++, s.mean += d, s.least = fmin(s.least, d), s.largest = fmax(s.largest, d);
     }
     if (s.n > 0) s.mean /= s.n;
     for (int i = 0; i < t->count; i++) {
         const double d = distance_of(&t->entries[i]);
-        if (t->entries[i].group == group && isfinite(d)) s.deviation += (d - s.mean) * (d - s.mean);
+        if (t->entries[i].group == group && isfinite(d) && !is_again(t, i)) s.deviation += (d - s.mean) * (d - s.mean);
     }
     if (s.n > 1) s.deviation = sqrt(s.deviation / (s.n - 1));
     return s;
@@ -311,16 +319,22 @@ static int colour_of(const sweep_table *t, uint64_t group)
 
 static plot_frame frame_of(const sweep_entry *const *list, int n)
 {
-    plot_frame f = {760, 420, 0, 0, INFINITY, -INFINITY};
+    enum { LOG_FROM = 4 }; /* the slowest takes this many times as long as the fastest */
+    plot_frame f = {760, 420, 0, 0, INFINITY, -INFINITY, 0};
+    double fastest = INFINITY;
     for (int i = 0; i < n; i++) {
         if (!isfinite(distance_of(list[i])) || !isfinite(seconds_of(list[i]))) continue;
-        f.x_high = fmax(f.x_high, 1.08 * seconds_of(list[i]));
+        f.x_high = fmax(f.x_high, seconds_of(list[i]));
+        fastest = fmin(fastest, seconds_of(list[i]));
         f.y_low = fmin(f.y_low, distance_of(list[i]));
         f.y_high = fmax(f.y_high, distance_of(list[i]));
     }
     const double span = f.y_high - f.y_low, margin = span > 0 ? 0.1 * span : 0.1 * fabs(f.y_high) + 1e-6;
     f.y_low = f.y_low >= 0 && f.y_low < 0.5 * f.y_high ? 0 : f.y_low - margin;
     f.y_high += margin;
+    f.x_log = fastest > 0 && f.x_high > LOG_FROM * fastest;
+    if (f.x_log) f.x_low = fastest / 1.15;
+    f.x_high *= f.x_log ? 1.15 : 1.08;
     return f;
 }
 
@@ -416,7 +430,8 @@ static int write_plot(FILE *out, const sweep_table *t, const sweep_entry *const 
         fprintf(out, "<div class=wide><svg width=%d height=%d viewBox=\"0 0 %d %d\" role=img>", f.width, f.height,
                 f.width, f.height);
         write_noise(out, t, &f);
-        plot_axes(out, &f, "seconds per image", eval_result_distance(list[0]->result));
+        plot_axes(out, &f, f.x_log ? "seconds per image, logarithmic" : "seconds per image",
+                  eval_result_distance(list[0]->result));
         write_stairs(out, by_time, of_time, &f);
         write_points(out, t, list, n, &f, taken);
         fputs("</svg></div>\n", out);

@@ -113,7 +113,7 @@ static void roundtrip(void **state)
 {
     static eval_result written, read;
     char *path = path_of(*state, "result.json");
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < 60; i++) {
         fill(&written);
         assert_int_equal(eval_result_write(&written, path), 0);
         memset(&read, 0xab, sizeof read);

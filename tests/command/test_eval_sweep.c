@@ -204,6 +204,59 @@ static void the_front(void **state)
     }
 }
 
+/* --- the page ----------------------------------------------------------------------------------------------------- */
+
+static int count(const char *text, const char *what)
+{
+    int n = 0;
+    for (; (text = strstr(text, what)) != NULL; text += strlen(what)) n++;
+    return n;
+}
+
+/* Points of one seed each, of three seeds, one of them spelled in two ways, without a number, and not there. */
+static void the_page(void **state)
+{
+    enum { N = 7 };
+    static eval_result r[N];
+    static const double distance[N] = {10, 12, 11, 12, 3, NAN, 0}, seconds[N] = {1, 1.1, 0.9, 1.1, 20, 1, 0};
+    static const uint64_t settings[N] = {1, 2, 3, 2, 4, 5, 6}, group[N] = {7, 7, 7, 7, 8, 9, 10};
+    static const char bad[] = "--class \"<b>&\x1b\"";
+    sweep_entry e[N];
+    char path[4096];
+    for (int i = 0; i < N; i++) {
+        r[i].fid = distance[i], r[i].images = 100, r[i].generate_s = 100 * seconds[i], r[i].accuracy = NAN;
+        r[i].sfid = r[i].is_mean = r[i].is_adm = r[i].precision = r[i].recall = NAN;
+        strcpy(r[i].protocol, "<i>reference</i>");
+        e[i] = (sweep_entry){"name", i == 4 ? bad : "--seed 1", settings[i], group[i], i == 6 ? NULL : &r[i], 0};
+    }
+    sweep_table t = {"<axes>", e, N};
+    assert_int_equal(sweep_mark_front(&t), 0);
+    assert_true(e[0].front && !e[1].front && e[2].front && e[4].front && !e[5].front && !e[6].front);
+    snprintf(path, sizeof path, "%s/sweep.html", (const char *)*state);
+    assert_int_equal(sweep_write_html(&t, path), 0);
+    char *text = read_whole_file(*state, "sweep.html", NULL);
+    assert_non_null(strstr(text, "6 of 7 points"));
+    assert_non_null(strstr(text, "<h1>Sweep: &lt;axes&gt;</h1>"));
+    assert_non_null(strstr(text, "--class &quot;&lt;b&gt;&amp;\\x1b&quot;"));
+    assert_non_null(strstr(text, "&lt;i&gt;reference"));
+    assert_non_null(strstr(text, "seconds per image, logarithmic"));               /* 20 against 0.9 */
+    assert_non_null(strstr(text, "<td>3<td>11.000<td>1.000<td>10.000<td>12.000")); /* three seeds, not four */
+    assert_int_equal(count(text, "<circle "), 5);
+    assert_int_equal(count(text, "<tr class=front>"), 3);
+    assert_null(strstr(text, "nan"));
+    assert_null(strstr(text, "inf"));
+    assert_null(strstr(text, "\x1b"));
+    free(text);
+    /* Points without distances have a table and no plot. */
+    for (int i = 0; i < N; i++) r[i].fid = NAN;
+    assert_int_equal(sweep_mark_front(&t), 0);
+    assert_int_equal(sweep_write_html(&t, path), 0);
+    text = read_whole_file(*state, "sweep.html", NULL);
+    assert_null(strstr(text, "<svg"));
+    assert_null(strstr(text, "nan"));
+    free(text);
+}
+
 /* --- a sweep of the demo ------------------------------------------------------------------------------------------ */
 
 #define AXES   "--cfg 1 | --cfg 3\n| --head_spec 3\n"
@@ -382,6 +435,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(refused_files, command_setup, command_teardown),
         cmocka_unit_test(too_many_points),
         cmocka_unit_test(the_front),
+        cmocka_unit_test_setup_teardown(the_page, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(a_sweep, setup, command_teardown),
         cmocka_unit_test_setup_teardown(killed, setup, command_teardown),
     };

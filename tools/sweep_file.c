@@ -287,6 +287,13 @@ static void name_lines(const sweep_grid *g, int i, sweep_point *p)
     text_append(p->lines, sizeof p->lines, n > 1 ? "lines %s" : "line %s", numbers);
 }
 
+void sweep_point_free(sweep_point *p)
+{
+    free(p->options);
+    free(p->words);
+    *p = (sweep_point){0};
+}
+
 int sweep_grid_point(const sweep_grid *g, int i, sweep_point *out)
 {
     text_buffer text;
@@ -296,7 +303,7 @@ int sweep_grid_point(const sweep_grid *g, int i, sweep_point *out)
     out->words = calloc(words + 1, sizeof *out->words);
     FILE *options = out->words ? text_open(&text) : NULL;
     if (!options) {
-        free(out->words);
+        sweep_point_free(out);
         return 1;
     }
     for (int k = 0; k < g->count; k++) {
@@ -306,18 +313,11 @@ int sweep_grid_point(const sweep_grid *g, int i, sweep_point *out)
         for (int w = 0; w < c->count; w++) out->words[out->count++] = c->words[w];
     }
     if (text_close(options, &text) != 0) {
-        free(out->words);
+        sweep_point_free(out);
         return 1;
     }
     out->options = text.data;
     name_point(out);
     name_lines(g, i, out);
     return 0;
-}
-
-void sweep_point_free(sweep_point *p)
-{
-    free(p->options);
-    free(p->words);
-    *p = (sweep_point){0};
 }

@@ -3,7 +3,11 @@
  * half-written file, or does without and writes what it always writes. Those of libmar, which is the shared one here,
  * are tests/mar/test_no_memory.c's. Under the sanitizers this test is skipped (tests/support/failing_allocations.h).
  */
+#include "tools/command.h"
+#include "tools/eval_report.h"
 #include "tools/subcommands.h"
+#include "tools/sweep_file.h"
+#include "tools/sweep_report.h"
 
 #include "tests/support/failing_allocations.h"
 
@@ -14,9 +18,11 @@
 
 #include <cmocka.h>
 
+#include <cjson/cJSON.h>
 #include <ctype.h>
 #include <dirent.h>
 #include <link.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -309,6 +315,54 @@ static void comparing(void **state)
         11);
 }
 
+/* What mar eval leaves: a result, its page, and those of a sweep. argv[1]: a result to read; argv[2]: a file of axes.
+ */
+static int evaluated(int argc, char **argv)
+{
+    static eval_result r;
+    static const uint8_t rgb[8 * 8 * 3];
+    const eval_report_image shown = {1, 2, 4, 3, rgb, 8, 8};
+    sweep_grid grid;
+    sweep_point point = {0};
+    assert_int_equal(argc, 3);
+    if (eval_result_read(argv[1], &r) != 0) return 1;
+    int failed = sweep_grid_read(argv[2], &grid) || sweep_grid_point(&grid, 1, &point);
+    if (failed && grid.points > 0) tool_error("out of memory"); /* which is sweep_grid_point's caller's to say */
+    cJSON *settings = failed ? NULL : cJSON_CreateObject();
+    if (!failed) {
+        cJSON_AddStringToObject(settings, "model", "demo");
+        const eval_report_extras x = {NULL, settings, &shown, 1, &shown, 1, 10};
+        sweep_entry entries[] = {{point.name, point.options, 1, 2, &r, 0}, {"plain", "", 3, 2, &r, 0}};
+        sweep_table t = {"axes", entries, 2};
+        failed = eval_result_write(&r, "result.json") || eval_report_write(&r, &x, "report.html") ||
+                 sweep_mark_front(&t) || sweep_write_json(&t, "sweep.json") || sweep_write_html(&t, "sweep.html");
+    }
+    cJSON_Delete(settings);
+    sweep_point_free(&point);
+    sweep_grid_free(&grid);
+    return failed;
+}
+
+static void evaluating(void **state)
+{
+    static eval_result r;
+    char result[300], axes[300], line[700];
+    (void)state;
+    snprintf(result, sizeof result, "%s.result", directory);
+    snprintf(axes, sizeof axes, "%s.axes", directory);
+    r.fid = 2, r.images = 100, r.generate_s = 5, r.steps = 3, r.accepted[1] = 5, r.stats.drafted = 9, r.accuracy = NAN;
+    strcpy(r.published, "MAR-H");
+    assert_int_equal(eval_result_write(&r, result), 0);
+    FILE *f = fopen(axes, "w");
+    assert_non_null(f);
+    fputs("--cfg 1 | --cfg 'a b'\n--lazy\n", f);
+    assert_int_equal(fclose(f), 0);
+    snprintf(line, sizeof line, "evaluated %s %s", result, axes);
+    fail_each(evaluated, line, 3);
+    unlink(result);
+    unlink(axes);
+}
+
 static int open_directory(void **state)
 {
     (void)state;
@@ -331,8 +385,9 @@ static int remove_directory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(generating), cmocka_unit_test(reading),
-                                       cmocka_unit_test(converting), cmocka_unit_test(comparing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(evaluating), cmocka_unit_test(generating),
+                                       cmocka_unit_test(reading), cmocka_unit_test(converting),
+                                       cmocka_unit_test(comparing)};
     return cmocka_run_group_tests(tests, open_directory, remove_directory);
 }
 

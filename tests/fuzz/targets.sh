@@ -1,6 +1,6 @@
 # Sourced: the fuzz targets, and how each is run.
 
-fuzz_targets="safetensors pytorch npz images metadata options classes"
+fuzz_targets="safetensors pytorch npz images metadata options classes sweep"
 
 # `fuzz_runs TARGET`: executions of about a minute on one core; test.sh makes half as many.
 fuzz_runs() {
@@ -8,6 +8,7 @@ fuzz_runs() {
     npz) echo 250000 ;;
     metadata) echo 500000 ;;
     options) echo 1100000 ;;
+    sweep) echo 400000 ;;
     *) echo 1500000 ;;
     esac
 }
@@ -32,6 +33,7 @@ fuzz_sources() {
     metadata) echo mar/config.c vae/config.c mar/inspect.c ;;
     options) echo tools/options.c mar/option.c mar/params.c tools/suggest.c ;;
     classes) echo tools/classes.c tools/class_names.c tools/suggest.c ;;
+    sweep) echo tools/sweep_file.c ;;
     esac
 }
 

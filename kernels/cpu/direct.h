@@ -12,7 +12,8 @@ enum { DIRECT_ROWS = 14 /* pixels of a tile */, DIRECT_COLS = 32 /* channels of 
 /* A tile: up to DIRECT_ROWS pixels of y and the channels of a block. Elements are bf16 or float, of x, w and y alike.
  */
 typedef struct {
-    const void *const *x; /* [taps][DIRECT_ROWS] what each tap reads for each pixel: `in` elements */
+    const void *const *x; /* [taps][DIRECT_ROWS] what each tap reads for each pixel: `in` elements. Valid
+                           * beyond the tile's pixels, too */
     int taps, in;         /* `in` is even for bf16 */
     const void *w;        /* the block: of bf16 [taps*in/2][DIRECT_COLS][2], of float [taps*in][DIRECT_COLS] */
     const float *bias;    /* [DIRECT_COLS] */

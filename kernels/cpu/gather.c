@@ -169,13 +169,13 @@ static void unfold(const gather_call *c, reader r, char *copy)
     }
 }
 
-/* Tiles of a chunk have equal sizes, so that none has a single pixel. */
-static int tile_start(int pixels, int tiles, int tile)
+/* The first pixel of a chunk, which is that of a tile. */
+static int chunk_start(const gather_call *c, int chunk)
 {
-    return (int)((int64_t)pixels * tile / tiles);
+    return lesser(team_part(divide_up(c->pixels, DIRECT_ROWS), c->chunks, chunk) * DIRECT_ROWS, c->pixels);
 }
 
-/* Fills the table of a tile: [taps][DIRECT_ROWS]. */
+/* Fills the table of a tile: [taps][DIRECT_ROWS]. Where there is no pixel the last one is read again. */
 static void gather_tile(const gather_call *c, int first, int count, const void **table, char *copies)
 {
     const cpu_gather *g = c->g;
@@ -190,6 +190,8 @@ static void gather_tile(const gather_call *c, int first, int count, const void *
         for (int i = 0, t = 0; i < g->kernel_h; i++)
             for (int j = 0; j < g->kernel_w; j++, t++) table[t * DIRECT_ROWS + p] = tap_of(c, r, i, j);
     }
+    for (int t = 0; t < g->taps; t++)
+        for (int p = count; p < DIRECT_ROWS; p++) table[t * DIRECT_ROWS + p] = table[t * DIRECT_ROWS + count - 1];
 }
 
 /* Item i is group i % groups of the blocks, for chunk i / groups of the pixels. */
@@ -197,15 +199,15 @@ static void run_item(const gather_call *c, int item, int thread)
 {
     const cpu_gather *g = c->g;
     const int chunk = item / c->groups, group = item % c->groups;
-    const int first = tile_start(c->pixels, c->chunks, chunk);
-    const int pixels = tile_start(c->pixels, c->chunks, chunk + 1) - first, tiles = divide_up(pixels, DIRECT_ROWS);
+    const int first = chunk_start(c, chunk), last = chunk_start(c, chunk + 1);
+    const int tiles = divide_up(last - first, DIRECT_ROWS);
     const void **table = c->q->work[thread];
     const size_t tile_entries = (size_t)g->taps * DIRECT_ROWS, row_bytes = (size_t)g->row * (size_t)g->size;
     char *copies = (char *)table + table_bytes(g);
     for (int t = 0; t < tiles; t++) {
-        const int start = tile_start(pixels, tiles, t);
-        gather_tile(c, first + start, tile_start(pixels, tiles, t + 1) - start, table + (size_t)t * tile_entries,
-                    copies + (size_t)start * row_bytes);
+        const int start = first + t * DIRECT_ROWS;
+        gather_tile(c, start, lesser(DIRECT_ROWS, last - start), table + (size_t)t * tile_entries,
+                    copies + (size_t)(start - first) * row_bytes);
     }
     for (int b = team_part(g->blocks, c->groups, group); b < team_part(g->blocks, c->groups, group + 1); b++) {
         direct_tile tile = {.taps = g->taps,
@@ -216,11 +218,10 @@ static void run_item(const gather_call *c, int item, int thread)
                             .relu = g->relu,
                             .y_stride = (size_t)g->y_stride};
         for (int t = 0; t < tiles; t++) {
-            const int start = tile_start(pixels, tiles, t), end = tile_start(pixels, tiles, t + 1);
+            const int start = first + t * DIRECT_ROWS;
             tile.x = table + (size_t)t * tile_entries;
-            g->kernel->tile(&tile, end - start,
-                            c->y +
-                                ((size_t)(first + start) * tile.y_stride + (size_t)b * DIRECT_COLS) * (size_t)g->size);
+            g->kernel->tile(&tile, lesser(DIRECT_ROWS, last - start),
+                            c->y + ((size_t)start * tile.y_stride + (size_t)b * DIRECT_COLS) * (size_t)g->size);
         }
     }
 }

@@ -1,5 +1,6 @@
-/* PyTorch's zip files. The mutator takes the archive apart, changes the operations of its pickle, or its entries, and
- * puts it together again with a right directory and right checksums, or with one thing wrong. */
+/* PyTorch's files. The mutator takes a zip archive apart, changes the operations of its pickle, or its entries, and
+ * puts it together again with a right directory and right checksums, or with one thing wrong. Of a file from before
+ * PyTorch 1.6 it changes the operations of the object's pickle, or what follows it. */
 #include "tests/fuzz/archives.h"
 #include "tests/fuzz/pickles.h"
 
@@ -184,10 +185,16 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
     fuzz_random r = {seed};
     fuzz_next(&r, 1);
     if (fuzz_plain_wanted(&r)) return LLVMFuzzerMutate(data, size, max_size);
+    fuzz_bytes out = {.data = made, .capacity = max_size < sizeof made ? max_size : sizeof made};
+    if (is_legacy(data, size)) {
+        mutate_legacy(data, size, &r, &out);
+        if (out.full) return LLVMFuzzerMutate(data, size, max_size);
+        memcpy(data, made, out.size);
+        return out.size;
+    }
     archive_read(&a, data, size);
     if (a.count == 0 || fuzz_one_in(&r, 12)) generate_archive(&a, &r);
     if (!fuzz_one_in(&r, 12)) mutate_archive(&a, &r);
-    fuzz_bytes out = {.data = made, .capacity = max_size < sizeof made ? max_size : sizeof made};
     archive_write(&a, &r, &out);
     if (out.full) return LLVMFuzzerMutate(data, size, max_size);
     memcpy(data, made, out.size);

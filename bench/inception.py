@@ -27,7 +27,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 SIDE, FEATURES, CLASSES = 256, 2048, 1008
-# 2 a multiply-add, convolutions only, and their weights; tests/eval checks neither, tools/random_inception.py has the shapes
+# An image, 2 a multiply-add: the convolutions
 FLOP = 11.42e9
 BATCHES = [1, 2, 4, 8, 16, 32, 64]
 

@@ -163,7 +163,7 @@ int bench_model_time(const char *file, int json)
     image_row rows[ROWS];
     cJSON *record = NULL;
     char why[512];
-    int exit_status = file ? json_file_read(file, "what mar bench --micro --json wrote", &record) : 0;
+    int exit_status = file ? json_file_read_small(file, 4, "what mar bench --micro --json wrote", &record) : 0;
     model_constants_init(&c);
     if (record && model_constants_read(&c, record, why, sizeof why) != 0) exit_status = tool_error("%s: %s", file, why);
     if (exit_status == 0) {

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { SIZE_LIMIT = 256 << 20 };
+enum { SIZE_LIMIT_MB = 256 };
 
 int json_file_write(cJSON *record, const char *path)
 {
@@ -48,21 +48,21 @@ static cJSON *parse(const char *text, size_t size)
 }
 
 /* Reads the file as JSON; *out may be anything, or NULL. Returns 0, or 1 after printing an error. */
-static int read_open(FILE *in, const char *path, const char *expected, cJSON **out)
+static int read_open(FILE *in, const char *path, int megabytes, const char *expected, cJSON **out)
 {
     struct stat st;
-    const size_t limit = fstat(fileno(in), &st) == 0 && S_ISREG(st.st_mode) && st.st_size < SIZE_LIMIT
-                             ? (size_t)st.st_size + 1
-                             : SIZE_LIMIT;
-    char *text = malloc(limit + 1);
+    const size_t most = (size_t)megabytes << 20;
+    const int is_small = fstat(fileno(in), &st) == 0 && S_ISREG(st.st_mode) && (size_t)st.st_size < most;
+    const size_t room = is_small ? (size_t)st.st_size + 1 : most + 1;
+    char *text = malloc(room + 1);
     if (!text) return tool_error("out of memory for %s", path);
-    const size_t n = fread(text, 1, limit, in);
+    const size_t n = fread(text, 1, room, in);
     int failed = 0;
     text[n] = '\0';
     if (ferror(in))
         failed = tool_error("%s: cannot read: %s", path, strerror(errno));
-    else if (n == SIZE_LIMIT)
-        failed = tool_error("%s: has %d MB or more, expected %s", path, SIZE_LIMIT >> 20, expected);
+    else if (n > most)
+        failed = tool_error("%s: has more than %d MB, expected %s", path, megabytes, expected);
     else
         *out = parse(text, n + 1);
     free(text);
@@ -71,10 +71,15 @@ static int read_open(FILE *in, const char *path, const char *expected, cJSON **o
 
 int json_file_read(const char *path, const char *expected, cJSON **out)
 {
+    return json_file_read_small(path, SIZE_LIMIT_MB, expected, out);
+}
+
+int json_file_read_small(const char *path, int megabytes, const char *expected, cJSON **out)
+{
     *out = NULL;
     FILE *in = fopen(path, "rb");
     if (!in) return tool_error("%s: cannot read: %s", path, strerror(errno));
-    int failed = read_open(in, path, expected, out);
+    int failed = read_open(in, path, megabytes, expected, out);
     fclose(in);
     if (!failed && !cJSON_IsObject(*out)) {
         cJSON_Delete(*out);

@@ -317,7 +317,7 @@ static void mistakes_are_one_line(void **state)
     static const struct {
         const char *file, *arguments, *says;
     } cases[] = {
-        {NULL, "--model_time --constants none.json", "none.json: No such file"},
+        {NULL, "--model_time --constants none.json", "none.json: cannot read: No such file"},
         {"text", "--model_time --constants f", "f: is no JSON object"},
         {"[1]", "--model_time --constants f", "f: is no JSON object"},
         {"{\"constants\": 1}", "--model_time --constants f", "f: has no object \"constants\""},

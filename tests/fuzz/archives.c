@@ -53,19 +53,12 @@ static size_t contents_of(const archive_part *e)
 {
     return e->is_packed ? e->contents_size : e->size;
 }
-
-/* `value`, or once in a while another. */
-static uint64_t perhaps(fuzz_random *r, uint64_t value)
-{
-    return fuzz_one_in(r, 1500) ? fuzz_number(r) : value;
-}
-
 static void put_local(const archive *a, const archive_part *e, fuzz_random *r, fuzz_bytes *out)
 {
     const uint32_t crc = crc_of(e);
     const size_t header = 30 + e->name_length + 4,
                  padding = fuzz_one_in(r, 2) ? 0 : (64 - (out->size + header) % 64) % 64;
-    fuzz_le(out, perhaps(r, 0x04034b50), 4);
+    fuzz_le(out, fuzz_perhaps(r, 0x04034b50), 4);
     fuzz_le(out, 0, 2);
     fuzz_le(out, (uint64_t)e->flags | (a->descriptor ? 8 : 0), 2);
     fuzz_le(out, (uint64_t)e->method, 2);
@@ -73,8 +66,8 @@ static void put_local(const archive *a, const archive_part *e, fuzz_random *r, f
     fuzz_le(out, a->descriptor ? 0 : crc, 4);
     fuzz_le(out, a->descriptor ? 0 : e->size, 4);
     fuzz_le(out, a->descriptor ? 0 : contents_of(e), 4);
-    fuzz_le(out, perhaps(r, e->name_length), 2);
-    fuzz_le(out, perhaps(r, padding + 4), 2);
+    fuzz_le(out, fuzz_perhaps(r, e->name_length), 2);
+    fuzz_le(out, fuzz_perhaps(r, padding + 4), 2);
     fuzz_put(out, e->name, e->name_length);
     fuzz_text(out, "FB");
     fuzz_le(out, padding, 2);
@@ -89,26 +82,26 @@ static void put_local(const archive *a, const archive_part *e, fuzz_random *r, f
 
 static void put_entry(const archive *a, const archive_part *e, size_t offset, fuzz_random *r, fuzz_bytes *out)
 {
-    fuzz_le(out, perhaps(r, 0x02014b50), 4);
+    fuzz_le(out, fuzz_perhaps(r, 0x02014b50), 4);
     fuzz_le(out, 0, 4);
     fuzz_le(out, (uint64_t)e->flags | (a->descriptor ? 8 : 0), 2);
     fuzz_le(out, (uint64_t)e->method, 2);
     fuzz_le(out, 0, 4);
     fuzz_le(out, crc_of(e), 4);
-    fuzz_le(out, a->zip64 ? UINT32_MAX : perhaps(r, e->size), 4);
-    fuzz_le(out, a->zip64 ? UINT32_MAX : perhaps(r, contents_of(e)), 4);
-    fuzz_le(out, perhaps(r, e->name_length), 2);
-    fuzz_le(out, perhaps(r, a->zip64 ? 28 : 0), 2);
-    fuzz_le(out, perhaps(r, 0), 2);
+    fuzz_le(out, a->zip64 ? UINT32_MAX : fuzz_perhaps(r, e->size), 4);
+    fuzz_le(out, a->zip64 ? UINT32_MAX : fuzz_perhaps(r, contents_of(e)), 4);
+    fuzz_le(out, fuzz_perhaps(r, e->name_length), 2);
+    fuzz_le(out, fuzz_perhaps(r, a->zip64 ? 28 : 0), 2);
+    fuzz_le(out, fuzz_perhaps(r, 0), 2);
     fuzz_le(out, 0, 2 + 2 + 4);
-    fuzz_le(out, a->zip64 ? UINT32_MAX : perhaps(r, offset), 4);
+    fuzz_le(out, a->zip64 ? UINT32_MAX : fuzz_perhaps(r, offset), 4);
     fuzz_put(out, e->name, e->name_length);
     if (!a->zip64) return;
-    fuzz_le(out, perhaps(r, 1), 2);
-    fuzz_le(out, perhaps(r, 24), 2);
-    fuzz_le(out, perhaps(r, contents_of(e)), 8);
-    fuzz_le(out, perhaps(r, e->size), 8);
-    fuzz_le(out, perhaps(r, offset), 8);
+    fuzz_le(out, fuzz_perhaps(r, 1), 2);
+    fuzz_le(out, fuzz_perhaps(r, 24), 2);
+    fuzz_le(out, fuzz_perhaps(r, contents_of(e)), 8);
+    fuzz_le(out, fuzz_perhaps(r, e->size), 8);
+    fuzz_le(out, fuzz_perhaps(r, offset), 8);
 }
 
 static void put_end(const archive *a, size_t offset, size_t size, fuzz_random *r, fuzz_bytes *out)
@@ -116,24 +109,24 @@ static void put_end(const archive *a, size_t offset, size_t size, fuzz_random *r
     const uint64_t count = (uint64_t)a->count;
     if (a->zip64) {
         const size_t at = out->size;
-        fuzz_le(out, perhaps(r, 0x06064b50), 4);
+        fuzz_le(out, fuzz_perhaps(r, 0x06064b50), 4);
         fuzz_le(out, 44, 8);
         fuzz_le(out, 0, 2 + 2 + 4 + 4);
-        fuzz_le(out, perhaps(r, count), 8);
-        fuzz_le(out, perhaps(r, count), 8);
-        fuzz_le(out, perhaps(r, size), 8);
-        fuzz_le(out, perhaps(r, offset), 8);
-        fuzz_le(out, perhaps(r, 0x07064b50), 4);
+        fuzz_le(out, fuzz_perhaps(r, count), 8);
+        fuzz_le(out, fuzz_perhaps(r, count), 8);
+        fuzz_le(out, fuzz_perhaps(r, size), 8);
+        fuzz_le(out, fuzz_perhaps(r, offset), 8);
+        fuzz_le(out, fuzz_perhaps(r, 0x07064b50), 4);
         fuzz_le(out, 0, 4);
-        fuzz_le(out, perhaps(r, at), 8);
+        fuzz_le(out, fuzz_perhaps(r, at), 8);
         fuzz_le(out, 1, 4);
     }
     fuzz_le(out, 0x06054b50, 4);
     fuzz_le(out, 0, 4);
-    fuzz_le(out, a->zip64 ? UINT16_MAX : perhaps(r, count), 2);
-    fuzz_le(out, a->zip64 ? UINT16_MAX : perhaps(r, count), 2);
-    fuzz_le(out, a->zip64 ? UINT32_MAX : perhaps(r, size), 4);
-    fuzz_le(out, a->zip64 ? UINT32_MAX : perhaps(r, offset), 4);
+    fuzz_le(out, a->zip64 ? UINT16_MAX : fuzz_perhaps(r, count), 2);
+    fuzz_le(out, a->zip64 ? UINT16_MAX : fuzz_perhaps(r, count), 2);
+    fuzz_le(out, a->zip64 ? UINT32_MAX : fuzz_perhaps(r, size), 4);
+    fuzz_le(out, a->zip64 ? UINT32_MAX : fuzz_perhaps(r, offset), 4);
     const uint64_t comment = fuzz_one_in(r, 64) ? fuzz_next(r, 30) : 0;
     fuzz_le(out, comment, 2);
     for (uint64_t i = 0; i < comment; i++) fuzz_le(out, 'c', 1);

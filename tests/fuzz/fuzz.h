@@ -40,9 +40,10 @@ typedef struct {
     uint64_t state;
 } fuzz_random;
 
-uint32_t fuzz_next(fuzz_random *r, uint32_t below); /* uniform in 0..below-1 */
-int fuzz_one_in(fuzz_random *r, uint32_t n);        /* 1 once in n times */
-uint64_t fuzz_number(fuzz_random *r);               /* small ones mostly, and those at which counting breaks */
+uint32_t fuzz_next(fuzz_random *r, uint32_t below);    /* uniform in 0..below-1 */
+int fuzz_one_in(fuzz_random *r, uint32_t n);           /* 1 once in n times */
+uint64_t fuzz_number(fuzz_random *r);                  /* small ones mostly, and those at which counting breaks */
+uint64_t fuzz_perhaps(fuzz_random *r, uint64_t value); /* value, or once in a while such a number */
 
 /* Bytes in an array of a fixed capacity. What does not fit is left out, and `full` says so. */
 typedef struct {

@@ -149,7 +149,7 @@ static void generate_legacy(fuzz_random *r, fuzz_bytes *out)
     fuzz_put(out, ".", 1);
     for (int i = 0; i < 3; i++) {
         if (numel[i] < 0) continue;
-        fuzz_le(out, perhaps(r, (uint64_t)numel[i]), 8);
+        fuzz_le(out, fuzz_perhaps(r, (uint64_t)numel[i]), 8);
         for (size_t k = 0; k < bytes[i]; k++) fuzz_le(out, fuzz_next(r, 256), 1);
     }
 }

@@ -89,6 +89,11 @@ uint64_t fuzz_number(fuzz_random *r)
     return fuzz_one_in(r, 4) ? fuzz_next(r, 1000) : fuzz_next(r, 9);
 }
 
+uint64_t fuzz_perhaps(fuzz_random *r, uint64_t value)
+{
+    return fuzz_one_in(r, 1500) ? fuzz_number(r) : value;
+}
+
 void fuzz_put(fuzz_bytes *b, const void *data, size_t size)
 {
     if (size > b->capacity - b->size) {

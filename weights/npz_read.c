@@ -324,7 +324,8 @@ static double number_at(const uint8_t *raw, npz_dtype dtype, size_t i)
     return x;
 }
 
-/* Where the numbers of the file, one after another, belong in C order. */
+/* Where the numbers of the file, one after another, belong in C order. Of an array without numbers it is not filled: the
+ * product of its other sizes may be beyond 64 bits. */
 typedef struct {
     int rank;
     int64_t index[NPZ_RANK_MAX]; /* of the next number, in the file's order: the first changes fastest */
@@ -344,7 +345,7 @@ static transposer transposer_of(const npz_array *a)
 {
     transposer t = {.rank = a->rank};
     int64_t stride = 1;
-    for (int d = a->rank - 1; d >= 0; stride *= a->shape[d--]) {
+    for (int d = a->rank - 1; d >= 0 && a->count > 0; stride *= a->shape[d--]) {
         t.shape[d] = a->shape[d];
         t.stride[d] = stride;
     }

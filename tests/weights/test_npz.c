@@ -142,6 +142,12 @@ static void test_headers(void **state)
             bytes_free(&b);
         }
     npz *z = NULL;
+    bytes none = make_npy("{'descr': '<f4', 'fortran_order': True, 'shape': (0, 4294967296, 4294967296), }", 1, 0);
+    assert_npz(npz_open_memory(none.data, none.size, "x.npy", &z, why)); /* no numbers, though two sizes overflow */
+    assert_int_equal(npz_find(z, "")->count, 0);
+    assert_npz(npz_read_f64(z, npz_find(z, ""), &(double){0}, why));
+    npz_close(z);
+    bytes_free(&none);
     bytes b = make_npy("{'descr': [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", 1, 0);
     assert_refused(npz_open_memory(b.data, b.size, "x.npy", &z, why), MAR_EFORMAT, malformed);
     b.data[6] = 4;

@@ -3,7 +3,6 @@
 #include "eval/products.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static size_t pairs(int dim)
 {
@@ -27,13 +26,6 @@ void eval_moments_free(eval_moments *m)
     free(m->products);
     free(m->panels);
     *m = (eval_moments){0};
-}
-
-void eval_moments_clear(eval_moments *m)
-{
-    m->count = 0;
-    memset(m->sum, 0, (size_t)m->dim * sizeof(double));
-    memset(m->products, 0, pairs(m->dim) * sizeof(double));
 }
 
 /* A product of two floats is exact in double, and each element adds its products up in the order of the rows. So its

@@ -16,7 +16,6 @@ typedef struct {
 /* All zero. MAR_ENOMEM, with *m zeroed. The caller calls eval_moments_free, which is fine for {0}, too. */
 MAR_API mar_status eval_moments_create(int dim, eval_moments *m);
 MAR_API void eval_moments_free(eval_moments *m);
-MAR_API void eval_moments_clear(eval_moments *m);
 
 /* Adds rows x float [n][dim], in their order. The sums' bits do not depend on how the rows are divided among calls, nor
  * on the number of threads. */

@@ -14,7 +14,6 @@
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Points of a square along a side, at most, and numbers of that many points. */
 enum { SIDE = 2048, NUMBERS = 4 << 20 };

@@ -480,9 +480,9 @@ MAR_API const mar_features_config *mar_features_get_config(const mar_features *f
 /* Images uint8_t rgb[n][height][width][3], 1 <= n <= batch, to float features[n][config.features], logits[n][classes]
  * (Inception's without the bias of the last layer, as the published Inception scores use them) and spatial[n][spatial],
  * row by row, then column, then channel. Each of the three may be NULL. Inception resizes images to 299x299 as
- * TensorFlow 1 did. The digits must be 32x32; their features are the 64 numbers before the last ReLU and layer, as in
- * the demo's Frechet distance. MAR_EMODEL if a result is NaN or infinite; the line names the image by its place in the
- * batch. Errors are in mar_error of the handle. */
+ * TensorFlow 1 did; sides are 1..16384 pixels, and an image has at most 4096x4096. The digits must be 32x32; their
+ * features are the 64 numbers before the last ReLU and layer, as in the demo's Frechet distance. MAR_EMODEL if a result
+ * is NaN or infinite; the line names the image by its place in the batch. Errors are in mar_error of the handle. */
 MAR_API mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, int width, int height, float *features,
                                     float *logits, float *spatial);
 

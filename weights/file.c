@@ -10,7 +10,7 @@ static mar_status refuse_unknown(const wt_file *f, mar_err *err)
 {
     char start[sizeof f->start + 1];
     return err_set(err, MAR_EFORMAT,
-                   "%s: %llu bytes that begin with \"%s\", expected safetensors or a PyTorch zip file", f->path,
+                   "%s: %llu bytes that begin with \"%s\", expected safetensors or a file of torch.save", f->path,
                    (unsigned long long)f->source.size, wt_start_text(f->start, f->n_start, start));
 }
 

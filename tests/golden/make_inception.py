@@ -33,7 +33,7 @@ from random_inception import layers  # noqa: E402
 
 SEED, IMAGE_SEED = 20151205, 299
 SINGLE = [(256, 256), (64, 64), (299, 299), (500, 333), (33, 40)]  # height, width
-SET, SIDE = 100, 64  # images of each set
+SET, FULL_SET, SIDE = 100, 30, 64  # images of each set, for the small network and in full size
 
 
 def words(seed, image, rows, n, step):
@@ -246,7 +246,7 @@ def main():
 
     images = torch.from_numpy(np.stack([image(100 + i, SIDE, SIDE) for i in range(2 * SET)]))
     taken.clear()
-    outputs = [extractor(images[i:i + 20].permute(0, 3, 1, 2)) for i in range(0, len(images), 20)]
+    outputs = [extractor(images[i:i + 20].permute(0, 3, 1, 2)) for i in range(0, 2 * FULL_SET, 20)]
     features, logits = (torch.cat(part) for part in zip(*outputs))
     data |= numbers("full", features, logits, torch.cat(taken)) | numbers("small", *run(small, images))
     write_safetensors(HERE / "data/inception.safetensors", data, {"made_by": "tests/golden/make_inception.py"})

@@ -125,8 +125,9 @@ static void check_one(const float *ours, const float *theirs, int n, double tole
         fail_msg("%s of image %d: relative error %.3g, allowed %.3g", what, image, error, tolerance);
 }
 
-/* Images of several sizes, one by one. */
-static void check_single(mar *m, mar_features *f, const wt_file *golden, const char *which, double tolerance)
+/* The first `images` of the images of several sizes, one by one. */
+static void check_single(mar *m, mar_features *f, const wt_file *golden, const char *which, int images,
+                         double tolerance)
 {
     const mar_features_config *c = mar_features_get_config(f);
     float *features = expected(golden, which, "features", c->features);
@@ -135,7 +136,7 @@ static void check_single(mar *m, mar_features *f, const wt_file *golden, const c
     const results r = make_results(c, 1);
     uint8_t *rgb = malloc(500 * 500 * 3);
     assert_non_null(rgb);
-    for (int i = 0; i < INCEPTION_SINGLE; i++) {
+    for (int i = 0; i < images; i++) {
         const int height = inception_single[i][0], width = inception_single[i][1];
         inception_image(i, height, width, rgb);
         assert_library(m, mar_features_run(f, rgb, 1, width, height, r.features, r.logits, r.spatial));
@@ -150,8 +151,8 @@ static void check_single(mar *m, mar_features *f, const wt_file *golden, const c
     free_results(r);
 }
 
-/* The distance between rows 0, 2, .. and rows 1, 3, .. of x [2 * INCEPTION_SET][width]. */
-static double distance_of(const float *x, int width)
+/* The distance between rows 0, 2, .. and rows 1, 3, .. of x [2 * set][width]. */
+static double distance_of(const float *x, int set, int width)
 {
     const size_t n = (size_t)width;
     eval_moments moments[2];
@@ -159,7 +160,7 @@ static double distance_of(const float *x, int width)
     char why[256];
     for (int k = 0; k < 2; k++) {
         assert_int_equal(eval_moments_create(width, &moments[k]), MAR_OK);
-        for (int i = k; i < 2 * INCEPTION_SET; i += 2) eval_moments_add(&moments[k], x + (size_t)i * n, 1);
+        for (int i = k; i < 2 * set; i += 2) eval_moments_add(&moments[k], x + (size_t)i * n, 1);
         mean[k] = malloc(n * sizeof **mean);
         covariance[k] = malloc(n * n * sizeof **covariance);
         assert_true(mean[k] && covariance[k]);
@@ -182,34 +183,34 @@ static void check_number(double ours, double theirs, double tolerance, const cha
 }
 
 /* Precision and recall of the even images against the odd ones: of f32, to an image. */
-static void check_precision(mar *m, const mar_features_config *c, const results *r, const wt_file *golden,
+static void check_precision(mar *m, const mar_features_config *c, const results *r, int set, const wt_file *golden,
                             const char *which, double distance)
 {
     const size_t width = (size_t)c->features;
     float *parts[2];
     double precision, recall;
     for (size_t k = 0; k < 2; k++) {
-        parts[k] = malloc(INCEPTION_SET * width * sizeof **parts);
+        parts[k] = malloc((size_t)set * width * sizeof **parts);
         assert_non_null(parts[k]);
-        for (size_t i = 0; i < INCEPTION_SET; i++)
+        for (size_t i = 0; i < (size_t)set; i++)
             memcpy(parts[k] + i * width, r->features + (2 * i + k) * width, width * sizeof **parts);
     }
-    assert_library(m, mar_precision_recall(m, parts[1], INCEPTION_SET, parts[0], INCEPTION_SET, c->features, 3,
-                                           &precision, &recall));
-    const double tolerance = distance < 1e-3 ? 1.5 / INCEPTION_SET : 0.2;
+    assert_library(m, mar_precision_recall(m, parts[1], set, parts[0], set, c->features, 3, &precision, &recall));
+    const double tolerance = distance < 1e-3 ? 1.5 / set : 0.2;
     check_number(precision, number(golden, which, "precision"), tolerance, "precision");
     check_number(recall, number(golden, which, "recall"), tolerance, "recall");
     for (int k = 0; k < 2; k++) free(parts[k]);
 }
 
-/* FID, sFID and Inception score of two sets, with tolerances that are relative for the first two. */
-static void check_sets(mar *m, mar_features *f, const wt_file *golden, const char *which, double distance, double score)
+/* FID, sFID and Inception score of two sets of `set` images, with tolerances that are relative for the first two. */
+static void check_sets(mar *m, mar_features *f, int set, const wt_file *golden, const char *which, double distance,
+                       double score)
 {
     const mar_features_config *c = mar_features_get_config(f);
-    const results r = make_results(c, 2 * INCEPTION_SET);
+    const results r = make_results(c, 2 * set);
     uint8_t *rgb = malloc((size_t)BATCH * INCEPTION_SIDE * INCEPTION_SIDE * 3);
     assert_non_null(rgb);
-    for (int i = 0; i < 2 * INCEPTION_SET; i += BATCH) {
+    for (int i = 0; i < 2 * set; i += BATCH) {
         inception_images(i, BATCH, rgb);
         assert_library(m, mar_features_run(f, rgb, BATCH, INCEPTION_SIDE, INCEPTION_SIDE,
                                            r.features + (size_t)i * (size_t)c->features,
@@ -218,21 +219,38 @@ static void check_sets(mar *m, mar_features *f, const wt_file *golden, const cha
     }
     eval_score *s;
     double mean, deviation;
-    assert_int_equal(eval_score_create(EVAL_SCORE_TORCH_FIDELITY, 2 * INCEPTION_SET, c->classes, &s), MAR_OK);
-    eval_score_add(s, 0, r.logits, 2 * INCEPTION_SET);
+    assert_int_equal(eval_score_create(EVAL_SCORE_TORCH_FIDELITY, 2 * set, c->classes, &s), MAR_OK);
+    eval_score_add(s, 0, r.logits, 2 * set);
     eval_score_finish(s, &mean, &deviation);
     eval_score_free(s);
     const double fid = number(golden, which, "fid"), sfid = number(golden, which, "sfid");
-    check_number(distance_of(r.features, c->features), fid, distance * fid, "FID");
-    check_number(distance_of(r.spatial, c->spatial), sfid, distance * sfid, "sFID");
+    check_number(distance_of(r.features, set, c->features), fid, distance * fid, "FID");
+    check_number(distance_of(r.spatial, set, c->spatial), sfid, distance * sfid, "sFID");
     check_number(mean, number(golden, which, "is_mean"), score, "Inception score");
     check_number(deviation, number(golden, which, "is_std"), score, "its deviation");
-    check_precision(m, c, &r, golden, which, distance);
+    check_precision(m, c, &r, set, golden, which, distance);
     free(rgb);
     free_results(r);
 }
 
-static void path_of(const char *directory, const char *name, char path[600])
+static char *directory; /* of this test's files */
+
+static int make_directory(void **state)
+{
+    (void)state;
+    directory = temporary_directory();
+    return directory ? 0 : -1;
+}
+
+static int drop_directory(void **state)
+{
+    (void)state;
+    remove_directory(directory);
+    free(directory);
+    return 0;
+}
+
+static void path_of(const char *name, char path[600])
 {
     snprintf(path, 600, "%s/%s.safetensors", directory, name);
 }
@@ -246,36 +264,59 @@ static void write_float(const char *path, long at, float value)
     assert_int_equal(fclose(f), 0);
 }
 
-/* Against torch-fidelity, or, of the small network, against PyTorch with the same layers. */
-static void compare(const char *which, mar_dtype dtype, double single, double distance, double score)
+/* The network's file, which the first call writes. */
+static const char *network(const wt_file *golden, int full)
 {
-    char *directory = temporary_directory(), path[600];
+    static char paths[2][600];
+    const char *which = full ? "full" : "small";
+    if (!*paths[full]) {
+        path_of(which, paths[full]);
+        inception_write(golden, which, paths[full]);
+    }
+    return paths[full];
+}
+
+/* What a comparison takes of the golden file. */
+typedef struct {
+    int full;   /* the network of the published size, against torch-fidelity's; else the small one, against PyTorch's */
+    int single; /* images that are compared by themselves */
+    int sets;   /* whether sets of images are compared, too */
+} extent;
+
+/* With a sanitizer an image takes as long as ten without: what needs many of them is compared once. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+static const extent small_f32 = {0, INCEPTION_SINGLE, 1}, small_bf16 = {0, INCEPTION_SINGLE, 0};
+static const extent full_f32 = {1, 2, 0}, full_bf16 = {1, 1, 0};
+#else
+static const extent small_f32 = {0, INCEPTION_SINGLE, 1}, small_bf16 = {0, INCEPTION_SINGLE, 1};
+static const extent full_f32 = {1, INCEPTION_SINGLE, 1}, full_bf16 = {1, INCEPTION_SINGLE, 0};
+#endif
+
+static void compare(const extent *x, mar_dtype dtype, double single, double distance, double score)
+{
+    const char *which = x->full ? "full" : "small";
     wt_file *golden = golden_open("inception");
-    path_of(directory, which, path);
-    inception_write(golden, which, path);
     mar *m = open_mar(dtype, 2);
     if (m) { /* else: no bf16 here */
-        mar_features *f = load(m, path, BATCH);
+        mar_features *f = load(m, network(golden, x->full), BATCH);
         const mar_features_config *c = mar_features_get_config(f);
         assert_string_equal(c->name, "inception-v3");
-        assert_int_equal(c->features, strcmp(which, "full") == 0 ? 2048 : 256);
+        assert_int_equal(c->features, x->full ? 2048 : 256);
         assert_int_equal(c->classes, INCEPTION_CLASSES);
         assert_int_equal(c->spatial, SPATIAL);
-        if (strcmp(which, "full") == 0) assert_int_equal(c->parameters, 23885392);
-        check_single(m, f, golden, which, single);
-        if (distance > 0) check_sets(m, f, golden, which, distance, score);
+        if (x->full) assert_int_equal(c->parameters, 23885392);
+        check_single(m, f, golden, which, x->single, single);
+        if (x->sets) check_sets(m, f, x->full ? INCEPTION_FULL_SET : INCEPTION_SET, golden, which, distance, score);
         mar_features_free(f);
         mar_close(m);
     }
     wt_close(golden);
-    remove_directory(directory);
-    free(directory);
 }
 
 static void small_in_f32(void **state)
 {
     (void)state;
-    compare("small", MAR_DTYPE_F32, 3e-5, 1e-5, 1e-5);
+    compare(&small_f32, MAR_DTYPE_F32, 3e-5, 1e-5, 1e-5);
 }
 
 /* A network with random weights turns the rounding of operands to bf16 into much: in PyTorch, with convolutions of bf16
@@ -284,23 +325,19 @@ static void small_in_f32(void **state)
 static void small_in_bf16(void **state)
 {
     (void)state;
-    compare("small", MAR_DTYPE_BF16, 0.25, 0.05, 0.1);
+    compare(&small_bf16, MAR_DTYPE_BF16, 0.25, 0.05, 0.1);
 }
 
 static void full_in_f32(void **state)
 {
     (void)state;
-#ifdef __SANITIZE_ADDRESS__ /* the sets would take minutes; those of the small network are compared everywhere */
-    compare("full", MAR_DTYPE_F32, 3e-5, 0, 0);
-#else
-    compare("full", MAR_DTYPE_F32, 3e-5, 1e-5, 1e-5);
-#endif
+    compare(&full_f32, MAR_DTYPE_F32, 3e-5, 1e-5, 3e-5);
 }
 
 static void full_in_bf16(void **state)
 {
     (void)state;
-    compare("full", MAR_DTYPE_BF16, 0.15, 0, 0);
+    compare(&full_bf16, MAR_DTYPE_BF16, 0.15, 0, 0);
 }
 
 /* A file as it is published: in the format before PyTorch 1.6, with counters of batches. mar inspect and mar convert
@@ -309,12 +346,13 @@ static void the_published_format(void **state)
 {
     (void)state;
     static const char published[] = "tests/golden/data/inception_tiny.pth";
-    char *directory = temporary_directory(), converted[600];
+    char converted[600];
     wt_file *golden = golden_open("inception");
     mar *m = open_mar(MAR_DTYPE_F32, 2);
     mar_features *f = load(m, published, 1);
     assert_int_equal(mar_features_get_config(f)->classes, 16);
-    check_single(m, f, golden, "tiny", 1e-3); /* with 8 channels in place of 192, roundings count for more */
+    check_single(m, f, golden, "tiny", INCEPTION_SINGLE,
+                 1e-3); /* with 8 channels in place of 192, roundings count for more */
     mar_report *report;
     assert_library(m, mar_inspect(m, published, 0, &report));
     assert_int_equal(mar_report_kind(report), MAR_KIND_INCEPTION);
@@ -323,7 +361,7 @@ static void the_published_format(void **state)
     assert_string_equal(mar_report_fact(report, 2), "kind: Inception-v3 network");
     mar_report_free(report);
 
-    path_of(directory, "converted", converted);
+    path_of("converted", converted);
     assert_library(m, mar_convert(m, published, converted, MAR_DTYPE_F32, 0));
     mar_features *g = load(m, converted, 2);
     assert_int_equal(mar_features_get_config(g)->parameters, mar_features_get_config(f)->parameters);
@@ -346,8 +384,6 @@ static void the_published_format(void **state)
     refused(m, mar_vae_load(m, published, &vae), MAR_EMODEL, "is an Inception-v3 network, expected an image decoder");
     mar_close(m);
     wt_close(golden);
-    remove_directory(directory);
-    free(directory);
 }
 
 typedef struct {
@@ -420,10 +456,8 @@ static void numbers_that_are_not_finite(void **state)
         {"Mixed_6d.branch1x1.bn.bias", NAN, "image 0 of the batch: its "}, /* a ReLU keeps what is no number */
         {"Mixed_7a.branch3x3_1.bn.bias", NAN, "image 0 of the batch: its features have"},
     };
-    char *directory = temporary_directory(), path[600];
     wt_file *golden = golden_open("inception");
-    path_of(directory, "small", path);
-    inception_write(golden, "small", path);
+    const char *path = network(golden, 0);
     wt_close(golden);
     const mar_options options = {.backend = MAR_BACKEND_CPU, .threads = 2, .allow_nonfinite = 1};
     for (int dtype = MAR_DTYPE_F32; dtype <= MAR_DTYPE_BF16; dtype++)
@@ -453,8 +487,6 @@ static void numbers_that_are_not_finite(void **state)
             mar_close(m);
             write_float(path, at, before);
         }
-    remove_directory(directory);
-    free(directory);
 }
 
 int main(void)
@@ -470,5 +502,5 @@ int main(void)
         cmocka_unit_test(numbers_that_are_not_finite),
         cmocka_unit_test(networks_on_many_threads),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_directory, drop_directory);
 }

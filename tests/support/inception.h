@@ -6,10 +6,11 @@
 #include "tests/support/support.h"
 
 enum {
-    INCEPTION_SINGLE = 5, /* images with results of their own */
-    INCEPTION_SET = 100,  /* images of each of the two sets that are compared, which lie alternately */
-    INCEPTION_SIDE = 64,  /* of the sets' images */
-    INCEPTION_FIRST = 100 /* number of the first image of the sets */
+    INCEPTION_SINGLE = 5,    /* images with results of their own */
+    INCEPTION_SET = 100,     /* images of each of the two sets that are compared, which lie alternately */
+    INCEPTION_FULL_SET = 30, /* the same, of those that the network of full size compares */
+    INCEPTION_SIDE = 64,     /* of the sets' images */
+    INCEPTION_FIRST = 100    /* number of the first image of the sets */
 };
 
 extern const int inception_single[INCEPTION_SINGLE][2]; /* height, width */

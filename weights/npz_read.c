@@ -14,8 +14,9 @@
 /* An array of the file. */
 typedef struct {
     npz_array array;
-    char *name, *what,
-        *obstacle; /* owned. what: path and name, for messages. obstacle: why it cannot be read, or NULL */
+    char *name;     /* owned, as the next two are */
+    char *what;     /* path and name, for messages */
+    char *obstacle; /* why it cannot be read, or NULL */
     zip_place place;
     size_t header; /* bytes of its header, which its contents begin with */
 } member;
@@ -324,8 +325,8 @@ static double number_at(const uint8_t *raw, npz_dtype dtype, size_t i)
     return x;
 }
 
-/* Where the numbers of the file, one after another, belong in C order. Of an array without numbers it is not filled: the
- * product of its other sizes may be beyond 64 bits. */
+/* Where the numbers of the file, one after another, belong in C order. Of an array without numbers it is not filled:
+ * the product of its other sizes may be beyond 64 bits. */
 typedef struct {
     int rank;
     int64_t index[NPZ_RANK_MAX]; /* of the next number, in the file's order: the first changes fastest */

@@ -139,8 +139,11 @@ static mar_status read_storage(const reader *r, const char *name, const pk_value
     const mar_status status = find_storage(r, key, &out->offset, &size, err);
     if (status != MAR_OK) return status;
     if (!out->offset)
-        return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": the file has no entry data/%.*s", r->f->path, name,
-                       (int)(key->as.string.length < 64 ? key->as.string.length : 64), key->as.string.text);
+        return err_set(err, MAR_EFORMAT,
+                       r->legacy.bytes ? "%s: tensor \"%s\": the file does not list its storage %.*s"
+                                       : "%s: tensor \"%s\": the file has no entry data/%.*s",
+                       r->f->path, name, (int)(key->as.string.length < 64 ? key->as.string.length : 64),
+                       key->as.string.text);
     out->numel = numel->as.integer;
     if (__builtin_mul_overflow((uint64_t)out->numel, (uint64_t)wt_dtype_size(out->dtype), &expected) ||
         expected != size)

@@ -196,7 +196,7 @@ static void test_strange_starts(void **state)
     for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
         bytes b = {0};
         bytes_text(&b, starts[i]);
-        expect_refusal(&b, "expected safetensors or a PyTorch zip");
+        expect_refusal(&b, "expected safetensors or a file of torch.save");
         bytes_free(&b);
     }
 }
@@ -564,6 +564,11 @@ static void test_legacy(void **state)
     REFUSE(LEGACY_HEAD "\x80\2}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\n"
                        "X\1\0\0\0000X\3\0\0\0cpuK\6(K\0K\0K\1ttQK\0K\6\x85K\1\x85\x89NtRs." LEGACY_NAMES,
            6, 24, "views of storages");
+    static const char none_listed[] = LEGACY_HEAD LEGACY_OBJECT "\x80\2].";
+    bytes lacking = {0};
+    bytes_put(&lacking, none_listed, sizeof none_listed - 1);
+    expect_refusal(&lacking, "the file does not list its storage 0");
+    bytes_free(&lacking);
     bytes cut = make_legacy(WHOLE, sizeof WHOLE - 1, 6, 0);
     cut.size -= 4;
     expect_refusal(&cut, "it ends in front of storage 0");

@@ -93,6 +93,17 @@ static void copy_weights(kern_conv *c, const kern_conv_spec *spec)
     }
 }
 
+/* Copies weights and bias, until the first plan packs the weights. */
+static mar_status keep_weights(kern_conv *c, const kern_conv_spec *spec, mar_err *err)
+{
+    const size_t weights = (size_t)c->out * (size_t)c->in * (size_t)(c->kernel_h * c->kernel_w);
+    c->plain = malloc(weights * sizeof *c->plain);
+    c->bias = malloc((size_t)c->out * sizeof *c->bias);
+    if (!c->plain || !c->bias) return err_set(err, MAR_ENOMEM, "out of memory: %zu weights of a convolution", weights);
+    copy_weights(c, spec);
+    return MAR_OK;
+}
+
 mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err)
 {
     *out = NULL;
@@ -108,22 +119,13 @@ mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv 
     c->pad_w = spec->pad_w;
     c->flags = spec->flags;
     c->y_stride = spec->y_stride ? spec->y_stride : c->out;
-    *out = c;
     const cpu_device *d = cpu_of(k)->d;
-    if (d->direct && !(c->flags & (KERN_UPSAMPLE | KERN_OUT_F32))) {
-        const mar_status status = cpu_gather_create(d, spec, &c->gather, err);
-        if (status != MAR_OK) cpu_conv_free(k->device, c), *out = NULL;
+    const int ours = d->direct && !(c->flags & (KERN_UPSAMPLE | KERN_OUT_F32));
+    const mar_status status = ours ? cpu_gather_create(d, spec, &c->gather, err) : keep_weights(c, spec, err);
+    if (status != MAR_OK) {
+        cpu_conv_free(k->device, c);
         return status;
     }
-    *out = NULL;
-    const size_t weights = (size_t)c->out * (size_t)c->in * (size_t)(c->kernel_h * c->kernel_w);
-    c->plain = malloc(weights * sizeof *c->plain);
-    c->bias = malloc((size_t)c->out * sizeof *c->bias);
-    if (!c->plain || !c->bias) {
-        cpu_conv_free(k->device, c);
-        return err_set(err, MAR_ENOMEM, "out of memory: %zu weights of a convolution", weights);
-    }
-    copy_weights(c, spec);
     *out = c;
     return MAR_OK;
 }
@@ -162,20 +164,15 @@ static const conv_plan *find_plan(const kern_conv *c, int height, int width)
     return p;
 }
 
-static int divide_up(int a, int b)
-{
-    return (a + b - 1) / b;
-}
-
 /* Divides the rows into bands. A band has at least 32 pixels, or reading the weights again would dominate. A tall image
  * has 64 bands. When upsampling the bands are as small as possible, because a band has four times the channels and
  * should stay in L2 until it is shuffled. */
 static void divide(conv_plan *p, int upsample)
 {
-    int rows = divide_up(32, p->width);
+    int rows = cpu_divide_up(32, p->width);
     if (!upsample && rows < p->rows / 64) rows = p->rows / 64;
-    p->bands = divide_up(p->rows, rows);
-    p->band_rows = divide_up(p->rows, p->bands);
+    p->bands = cpu_divide_up(p->rows, rows);
+    p->band_rows = cpu_divide_up(p->rows, p->bands);
 }
 
 static int band_height(const conv_plan *p, int band)

@@ -49,6 +49,17 @@ static inline cpu_queue *cpu_of(kern_queue *k)
     return (cpu_queue *)k;
 }
 
+static inline int cpu_lesser(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* a / b, rounded up. */
+static inline int cpu_divide_up(int a, int b)
+{
+    return (a + b - 1) / b;
+}
+
 static inline int cpu_cancelled(const cpu_queue *q)
 {
     return q->base.cancel && __atomic_load_n(q->base.cancel, __ATOMIC_RELAXED);

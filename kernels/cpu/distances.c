@@ -11,11 +11,6 @@ typedef struct {
     float *y;
 } distances_loop;
 
-static int least(int a, int b)
-{
-    return a < b ? a : b;
-}
-
 static void distances_body(void *arg, int first, int last, int thread)
 {
     const distances_loop *s = arg;
@@ -24,9 +19,9 @@ static void distances_body(void *arg, int first, int last, int thread)
     (void)thread;
     for (int i = first; i < last; i++) {
         const int row = i / across * SIDE, column = i % across * SIDE;
-        s->kernels->distances(s->a + (size_t)row * dim, least(SIDE, s->rows - row), s->b + (size_t)column * dim,
-                              least(SIDE, s->columns - column), s->dim, s->y + (size_t)row * columns + (size_t)column,
-                              columns);
+        s->kernels->distances(s->a + (size_t)row * dim, cpu_lesser(SIDE, s->rows - row), s->b + (size_t)column * dim,
+                              cpu_lesser(SIDE, s->columns - column), s->dim,
+                              s->y + (size_t)row * columns + (size_t)column, columns);
     }
 }
 

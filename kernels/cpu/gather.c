@@ -25,16 +25,6 @@ struct cpu_gather {
     char *zeros; /* what a tap outside the image reads */
 };
 
-static int divide_up(int a, int b)
-{
-    return (a + b - 1) / b;
-}
-
-static int lesser(int a, int b)
-{
-    return a < b ? a : b;
-}
-
 /* The weights of a block's channels as [channel][tap][in], which spec has as [channel][in][tap]. */
 static void order_weights(const cpu_gather *g, const kern_conv_spec *spec, int first, int cols, float *rows)
 {
@@ -60,7 +50,7 @@ static mar_status pack_blocks(cpu_gather *g, const kern_conv_spec *spec, mar_err
         return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of a convolution's weights", bytes);
     }
     for (int b = 0; b < g->blocks; b++) {
-        const int first = b * DIRECT_COLS, cols = lesser(DIRECT_COLS, g->out - first);
+        const int first = b * DIRECT_COLS, cols = cpu_lesser(DIRECT_COLS, g->out - first);
         order_weights(g, spec, first, cols, rows);
         g->kernel->pack(rows, cols, g->row, g->block + (size_t)b * g->block_bytes);
     }
@@ -88,12 +78,12 @@ mar_status cpu_gather_create(const cpu_device *d, const kern_conv_spec *spec, cp
                       .size = d->bf16 ? 2 : 4,
                       .unfold = (d->bf16 && spec->in % 2) || spec->in < FEW_CHANNELS,
                       .row = d->bf16 ? (taps * spec->in + 1) / 2 * 2 : taps * spec->in,
-                      .blocks = divide_up(spec->out, DIRECT_COLS)};
+                      .blocks = cpu_divide_up(spec->out, DIRECT_COLS)};
     g->taps = g->unfold ? 1 : taps;
     g->tap_in = g->unfold ? g->row : g->in;
     g->block_bytes = (size_t)g->row * DIRECT_COLS * (size_t)g->size;
     const int fit = CHUNK_BYTES / (g->in * g->size * g->stride * g->stride) / DIRECT_ROWS * DIRECT_ROWS;
-    g->pixels = fit < 4 * DIRECT_ROWS ? 4 * DIRECT_ROWS : lesser(fit, CHUNK_PIXELS);
+    g->pixels = fit < 4 * DIRECT_ROWS ? 4 * DIRECT_ROWS : cpu_lesser(fit, CHUNK_PIXELS);
     const mar_status status = pack_blocks(g, spec, err);
     if (status != MAR_OK) {
         cpu_gather_free(g);
@@ -115,7 +105,7 @@ void cpu_gather_free(cpu_gather *g)
 /* Of a chunk: what each tap reads for each pixel, and copies if they are made. */
 static size_t table_bytes(const cpu_gather *g)
 {
-    return (size_t)divide_up(g->pixels, DIRECT_ROWS) * (size_t)g->taps * DIRECT_ROWS * sizeof(void *);
+    return (size_t)cpu_divide_up(g->pixels, DIRECT_ROWS) * (size_t)g->taps * DIRECT_ROWS * sizeof(void *);
 }
 
 size_t cpu_gather_bytes(const cpu_gather *g)
@@ -172,7 +162,7 @@ static void unfold(const gather_call *c, reader r, char *copy)
 /* The first pixel of a chunk, which is that of a tile. */
 static int chunk_start(const gather_call *c, int chunk)
 {
-    return lesser(team_part(divide_up(c->pixels, DIRECT_ROWS), c->chunks, chunk) * DIRECT_ROWS, c->pixels);
+    return cpu_lesser(team_part(cpu_divide_up(c->pixels, DIRECT_ROWS), c->chunks, chunk) * DIRECT_ROWS, c->pixels);
 }
 
 /* Fills the table of a tile: [taps][DIRECT_ROWS]. Where there is no pixel the last one is read again. */
@@ -200,13 +190,13 @@ static void run_item(const gather_call *c, int item, int thread)
     const cpu_gather *g = c->g;
     const int chunk = item / c->groups, group = item % c->groups;
     const int first = chunk_start(c, chunk), last = chunk_start(c, chunk + 1);
-    const int tiles = divide_up(last - first, DIRECT_ROWS);
+    const int tiles = cpu_divide_up(last - first, DIRECT_ROWS);
     const void **table = c->q->work[thread];
     const size_t tile_entries = (size_t)g->taps * DIRECT_ROWS, row_bytes = (size_t)g->row * (size_t)g->size;
     char *copies = (char *)table + table_bytes(g);
     for (int t = 0; t < tiles; t++) {
         const int start = first + t * DIRECT_ROWS;
-        gather_tile(c, start, lesser(DIRECT_ROWS, last - start), table + (size_t)t * tile_entries,
+        gather_tile(c, start, cpu_lesser(DIRECT_ROWS, last - start), table + (size_t)t * tile_entries,
                     copies + (size_t)(start - first) * row_bytes);
     }
     for (int b = team_part(g->blocks, c->groups, group); b < team_part(g->blocks, c->groups, group + 1); b++) {
@@ -214,13 +204,13 @@ static void run_item(const gather_call *c, int item, int thread)
                             .in = g->tap_in,
                             .w = g->block + (size_t)b * g->block_bytes,
                             .bias = g->bias + (size_t)b * DIRECT_COLS,
-                            .cols = lesser(DIRECT_COLS, g->out - b * DIRECT_COLS),
+                            .cols = cpu_lesser(DIRECT_COLS, g->out - b * DIRECT_COLS),
                             .relu = g->relu,
                             .y_stride = (size_t)g->y_stride};
         for (int t = 0; t < tiles; t++) {
             const int start = first + t * DIRECT_ROWS;
             tile.x = table + (size_t)t * tile_entries;
-            g->kernel->tile(&tile, lesser(DIRECT_ROWS, last - start),
+            g->kernel->tile(&tile, cpu_lesser(DIRECT_ROWS, last - start),
                             c->y + ((size_t)start * tile.y_stride + (size_t)b * DIRECT_COLS) * (size_t)g->size);
         }
     }
@@ -243,7 +233,8 @@ void cpu_gather_run(cpu_queue *q, const cpu_gather *g, const act *x, int images,
                      .y = y};
     c.pixels = images * c.rows * c.columns;
     if (c.pixels == 0) return;
-    c.chunks = divide_up(c.pixels, g->pixels);
-    c.groups = lesser(g->blocks, divide_up(4 * q->d->threads, c.chunks)); /* so that every thread gets its part */
+    c.chunks = cpu_divide_up(c.pixels, g->pixels);
+    c.groups =
+        cpu_lesser(g->blocks, cpu_divide_up(4 * q->d->threads, c.chunks)); /* so that every thread gets its part */
     cpu_for(q, c.chunks * c.groups, (double)c.pixels * g->row * g->out, gather_body, &c);
 }

@@ -1,11 +1,6 @@
 /* Pools, means over pixels, and the resizing of images for Inception. */
 #include "kernels/cpu/cpu.h"
 
-static int lesser(int a, int b)
-{
-    return a < b ? a : b;
-}
-
 /* --- pools -------------------------------------------------------------------------------------------------------- */
 
 enum { MOST = 8 }; /* rows and columns of a window */
@@ -25,7 +20,7 @@ static int gather(const pool_loop *l, const void *image, int row, int column, co
 {
     const kern_pool *p = l->p;
     const int top = row * p->stride - p->pad, left = column * p->stride - p->pad;
-    const int bottom = lesser(top + p->window, l->height), right = lesser(left + p->window, l->width);
+    const int bottom = cpu_lesser(top + p->window, l->height), right = cpu_lesser(left + p->window, l->width);
     int n = 0;
     for (int i = top > 0 ? top : 0; i < bottom; i++)
         for (int j = left > 0 ? left : 0; j < right; j++)
@@ -137,15 +132,15 @@ typedef struct {
 static place place_of(int i, int from, int to)
 {
     const float at = (float)i * (float)((double)from / to);
-    const int lower = lesser((int)at, from - 1);
-    return (place){lower, lesser(lower + 1, from - 1), at - (float)lower};
+    const int lower = cpu_lesser((int)at, from - 1);
+    return (place){lower, cpu_lesser(lower + 1, from - 1), at - (float)lower};
 }
 
 typedef struct {
     int first, columns;
     place place[STRIP];
-    float row[2][STRIP_VALUES]; /* blended rows of rgb, */
-    int number[2];              /* their numbers, -1: none */
+    float row[2][STRIP_VALUES]; /* two blended rows of rgb */
+    int number[2];              /* which rows of rgb they are; -1: none yet */
 } strip;
 
 static const float *blended(const resize_loop *l, const uint8_t *image, strip *s, int row, int into)
@@ -195,8 +190,8 @@ static void resize_body(void *arg, int first, int last, int thread)
         const uint8_t *rgb = l->rgb + image * (size_t)l->height * (size_t)l->width * 3;
         const int top = i % bands * BAND;
         for (s.first = 0; s.first < l->side; s.first += STRIP) {
-            s.columns = lesser(STRIP, l->side - s.first);
-            resize_strip(l, rgb, &s, top, lesser(top + BAND, l->side),
+            s.columns = cpu_lesser(STRIP, l->side - s.first);
+            resize_strip(l, rgb, &s, top, cpu_lesser(top + BAND, l->side),
                          act_at(&l->d->base, l->y, 3 * image * side * side));
         }
     }

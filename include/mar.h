@@ -491,7 +491,7 @@ MAR_API mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, 
  * recall the converse; k is 3 there. A point is not its own neighbour; another one with the same features is. reference
  * float [reference_count][dim], images float [count][dim], both counts above k. The distances are in f32, added up of
  * squared differences (relative error some 1e-6), where ADM's are in fp16. Takes O((count + reference_count)^2 dim)
- * time on the handle's device, and 4 (k + 1) bytes a point and some 64 MB of memory on host and device. MAR_EARG, too,
+ * time on the handle's device, and 4 k + 5 bytes a point and some 64 MB of memory on host and device. MAR_EARG, too,
  * if a number is not finite, or if a k-th neighbour's squared distance is beyond f32. *precision and *recall are 0 on
  * failure. */
 MAR_API mar_status mar_precision_recall(mar *m, const float *reference, int reference_count, const float *images,

@@ -440,6 +440,21 @@ static void networks_on_many_threads(void **state)
     mar_close(m);
 }
 
+/* Element `at` of a tensor of the file becomes `value`. Returns what it was. */
+static float change(const char *path, const char *tensor, size_t at, float value)
+{
+    wt_file *file;
+    mar_err err = {0};
+    float before;
+    assert_ok(wt_open(path, &file, &err), &err);
+    const wt_tensor *t = wt_find(file, tensor);
+    const long offset = (long)(t->offset + at * sizeof value);
+    assert_ok(wt_read_bytes(file, t, at * sizeof before, sizeof before, &before, &err), &err);
+    wt_close(file);
+    write_float(path, offset, value);
+    return before;
+}
+
 /* A network whose numbers become too large, or none, fails the call and names the image; the next call is not harmed.
  */
 static void numbers_that_are_not_finite(void **state)
@@ -469,14 +484,7 @@ static void numbers_that_are_not_finite(void **state)
                 mar_close(m);
                 continue; /* no bf16 here */
             }
-            wt_file *file;
-            mar_err err = {0};
-            float before;
-            assert_ok(wt_open(path, &file, &err), &err);
-            const long at = (long)wt_find(file, cases[i].tensor)->offset;
-            assert_ok(wt_read_bytes(file, wt_find(file, cases[i].tensor), 0, sizeof before, &before, &err), &err);
-            wt_close(file);
-            write_float(path, at, cases[i].value);
+            const float before = change(path, cases[i].tensor, 0, cases[i].value);
             static uint8_t rgb[2][64 * 64 * 3];
             static float features[2 * 256], logits[2 * INCEPTION_CLASSES], spatial[2 * SPATIAL];
             mar_features *f = load(m, path, 2);
@@ -485,8 +493,34 @@ static void numbers_that_are_not_finite(void **state)
             refused(m, mar_features_run(f, *rgb, 2, 64, 64, features, logits, spatial), MAR_EMODEL, cases[i].what);
             mar_features_free(f);
             mar_close(m);
-            write_float(path, at, before);
+            change(path, cases[i].tensor, 0, before);
         }
+}
+
+/* Two weights are so large that their product is not finite, and a grey image, whose pixels are 0 for the network, does
+ * not meet the first one: it is the image beside it that fails, and in the next call nothing does. */
+static void the_image_is_named(void **state)
+{
+    (void)state;
+    static uint8_t rgb[3][64 * 64 * 3];
+    static float features[3 * 256], again[2 * 256];
+    wt_file *golden = golden_open("inception");
+    const char *path = network(golden, 0);
+    wt_close(golden);
+    const float first = change(path, "Conv2d_1a_3x3.conv.weight", 0, 1e30f);
+    const float second = change(path, "Conv2d_2a_3x3.conv.weight", 4, 1e30f);
+    mar *m = open_mar(MAR_DTYPE_F32, 2);
+    mar_features *f = load(m, path, 3);
+    memset(rgb[0], 128, sizeof rgb[0]);
+    memset(rgb[1], 128, sizeof rgb[1]);
+    memset(rgb[2], 255, sizeof rgb[2]);
+    refused(m, mar_features_run(f, *rgb, 3, 64, 64, features, NULL, NULL), MAR_EMODEL,
+            "image 2 of the batch: its features have");
+    assert_library(m, mar_features_run(f, *rgb, 2, 64, 64, again, NULL, NULL));
+    mar_features_free(f);
+    mar_close(m);
+    change(path, "Conv2d_1a_3x3.conv.weight", 0, first);
+    change(path, "Conv2d_2a_3x3.conv.weight", 4, second);
 }
 
 int main(void)
@@ -500,6 +534,7 @@ int main(void)
         cmocka_unit_test(full_in_bf16),
         cmocka_unit_test(the_published_format),
         cmocka_unit_test(numbers_that_are_not_finite),
+        cmocka_unit_test(the_image_is_named),
         cmocka_unit_test(networks_on_many_threads),
     };
     return cmocka_run_group_tests(tests, make_directory, drop_directory);

@@ -7,9 +7,9 @@
 
 /* Where a row's input comes from and its result goes to. */
 typedef enum {
-    BLOCK, /* as input: the block's; as result: the next channels of the block's output */
+    BLOCK, /* a row reads the block's input there, and writes the next channels of the block's output */
     A,     /* scratch */
-    B,
+    B,     /* more scratch */
 } place;
 
 typedef struct {

@@ -294,6 +294,125 @@ static void distances(const float *a, int rows, const float *b, int columns, int
         }
 }
 
+/* --- pools: blocks of channels, so that what is summed stays in registers ------------------------------------------
+ */
+
+enum { BLOCK = 64 };
+
+static inline void load_block(const void *x, size_t from, int n, float *v, int bf16)
+{
+    if (bf16)
+        for (int j = 0; j < n; j++) v[j] = load_bf16(((const uint16_t *)x)[from + (size_t)j]);
+    else
+        for (int j = 0; j < n; j++) v[j] = ((const float *)x)[from + (size_t)j];
+}
+
+static inline void store_block(const float *v, size_t from, int n, void *y, int bf16)
+{
+    if (bf16)
+        for (int j = 0; j < n; j++) ((uint16_t *)y)[from + (size_t)j] = store_bf16(v[j]);
+    else
+        for (int j = 0; j < n; j++) ((float *)y)[from + (size_t)j] = v[j];
+}
+
+static inline float larger(float a, float b)
+{
+    return b > a || b != b ? b : a;
+}
+
+static inline __attribute__((always_inline)) void max_block(const void *const *x, int n, size_t from, int width,
+                                                            void *y, int bf16)
+{
+    float top[BLOCK], v[BLOCK];
+    load_block(x[0], from, width, top, bf16);
+    for (int r = 1; r < n; r++) {
+        load_block(x[r], from, width, v, bf16);
+        for (int j = 0; j < width; j++) top[j] = larger(top[j], v[j]);
+    }
+    store_block(top, from, width, y, bf16);
+}
+
+static inline __attribute__((always_inline)) void mean_block(const void *const *x, int n, size_t from, int width,
+                                                             void *y, int bf16)
+{
+    float sum[BLOCK], v[BLOCK];
+    load_block(x[0], from, width, sum, bf16);
+    for (int r = 1; r < n; r++) {
+        load_block(x[r], from, width, v, bf16);
+        for (int j = 0; j < width; j++) sum[j] += v[j];
+    }
+    for (int j = 0; j < width; j++) sum[j] /= (float)n;
+    store_block(sum, from, width, y, bf16);
+}
+
+/* Whole blocks have a width that the compiler knows. */
+#define BLOCKS_BODY(DO)                                                                                                \
+    size_t i = 0;                                                                                                      \
+    for (; i + BLOCK <= values; i += BLOCK) DO(x, n, i, BLOCK, y, bf16);                                               \
+    if (i < values) DO(x, n, i, (int)(values - i), y, bf16);
+
+static void max_rows(const void *const *x, int n, size_t values, void *y, int bf16)
+{
+    if (bf16) {
+        BLOCKS_BODY(max_block)
+    } else {
+        BLOCKS_BODY(max_block)
+    }
+}
+
+static void mean_rows(const void *const *x, int n, size_t values, void *y, int bf16)
+{
+    if (bf16) {
+        BLOCKS_BODY(mean_block)
+    } else {
+        BLOCKS_BODY(mean_block)
+    }
+}
+
+static void mean_of_all(const void *x, int rows, size_t values, float *y, int bf16)
+{
+    for (size_t i = 0; i < values; i += BLOCK) {
+        const int width = values - i < BLOCK ? (int)(values - i) : BLOCK;
+        double sum[BLOCK] = {0};
+        for (int r = 0; r < rows; r++) {
+            float v[BLOCK];
+            load_block(x, (size_t)r * values + i, width, v, bf16);
+            for (int j = 0; j < width; j++) sum[j] += v[j];
+        }
+        for (int j = 0; j < width; j++) y[i + (size_t)j] = (float)(sum[j] / rows);
+    }
+}
+
+static void relu(const void *x, size_t n, void *y, int bf16)
+{
+    if (bf16) {
+        const int16_t *in = x; /* below 0 with the sign bit; NaNs lie above -infinity, 0xff80 */
+        int16_t *out = y;
+        for (size_t i = 0; i < n; i++) out[i] = in[i] < 0 && (uint16_t)in[i] <= 0xff80u ? 0 : in[i];
+    } else {
+        const float *in = x;
+        float *out = y;
+        for (size_t i = 0; i < n; i++) out[i] = in[i] <= 0.0f ? 0.0f : in[i];
+    }
+}
+
+static void from_act(const void *x, size_t n, float *y, int bf16)
+{
+    if (bf16)
+        for (size_t i = 0; i < n; i++) y[i] = load_bf16(((const uint16_t *)x)[i]);
+    else
+        memcpy(y, x, n * sizeof *y);
+}
+
+static void blend_pixels(const float *a, const float *b, float t, size_t n, void *y, int bf16)
+{
+    if (bf16)
+        for (size_t i = 0; i < n; i++)
+            ((uint16_t *)y)[i] = store_bf16((a[i] + (b[i] - a[i]) * t - 128.0f) * (1.0f / 128));
+    else
+        for (size_t i = 0; i < n; i++) ((float *)y)[i] = (a[i] + (b[i] - a[i]) * t - 128.0f) * (1.0f / 128);
+}
+
 extern const kern_rows PASTE(kern_rows, KERN_ISA);
 const kern_rows PASTE(kern_rows, KERN_ISA) = {TEXT(KERN_ISA), layer_norm, modulate,     gate_add, silu_add, affine_silu,
                                               softmax,        to_act,     channel_sums, add_rows, distances};

@@ -247,6 +247,30 @@ static void judging(void **state)
     }
 }
 
+/* Nothing of the two sets is left, whichever allocation fails, and both numbers are 0. */
+static void precision_and_recall(void **state)
+{
+    (void)state;
+    enum { N = 40, DIM = 3, K = 3 };
+    float x[2 * N * DIM];
+    for (int i = 0; i < 2 * N * DIM; i++) x[i] = (float)(i * i % 97);
+    const demo d = demo_open(2);
+    double precision, recall, expected[2];
+    assert_library(d.m, mar_precision_recall(d.m, x, N, x + N * DIM, N, DIM, K, &expected[0], &expected[1]));
+    assert_true(expected[0] > 0);
+    rounds r = rounds_begin("precision and recall", 100, 1);
+    while (rounds_next(&r)) {
+        const mar_status status = mar_precision_recall(d.m, x, N, x + N * DIM, N, DIM, K, &precision, &recall);
+        if (rounds_failed(&r, status, mar_error(d.m)))
+            assert_true(precision == 0 && recall == 0);
+        else
+            assert_true(precision == expected[0] && recall == expected[1]);
+        rounds_freed(&r);
+    }
+    assert_in_range(r.round, 10, 1000);
+    demo_close(d);
+}
+
 /* --- sessions ----------------------------------------------------------------------------------------------------- */
 
 static const char *const runs[] = {
@@ -448,10 +472,10 @@ static void generating(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(opening),        cmocka_unit_test(loading),
-                                       cmocka_unit_test(judging),        cmocka_unit_test(creating),
-                                       cmocka_unit_test(first_sessions), cmocka_unit_test(others),
-                                       cmocka_unit_test(generating)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(opening),  cmocka_unit_test(loading),
+                                       cmocka_unit_test(judging),  cmocka_unit_test(precision_and_recall),
+                                       cmocka_unit_test(creating), cmocka_unit_test(first_sessions),
+                                       cmocka_unit_test(others),   cmocka_unit_test(generating)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 

@@ -1,6 +1,7 @@
 /* mar eval: how good are the images of a model, or images made elsewhere? */
 #include "tools/command.h"
 #include "tools/eval_options.h"
+#include "tools/judge.h"
 #include "tools/options_help.h"
 #include "tools/subcommands.h"
 
@@ -77,6 +78,15 @@ static const mar_param rows[] = {
      .help = "Inception-v3's weights, .pth or .safetensors\n"
              "weights-inception-2015-12-05-6726825d.pth of torch-fidelity, or pt_inception-2015-12-05-6726825d.pth of "
              "pytorch-fid."},
+    {.name = "features_dtype",
+     .offset = offsetof(eval_options, features_dtype),
+     .group = judging,
+     .type = MAR_TYPE_CHOICE,
+     .choices = judge_dtypes,
+     .help = "arithmetic of Inception-v3\n"
+             "f32 agrees with torch-fidelity, and is what published numbers are compared with. bf16 is faster on "
+             "processors and GPUs that have it, and changes FID: compare its numbers with one another only. --dtype is "
+             "the model's alone."},
     {.name = "stats",
      .offset = offsetof(eval_options, stats),
      .group = judging,
@@ -195,12 +205,14 @@ static int is_given(const option_set *set, const char *name)
     return o && o->given;
 }
 
-static int check_network(eval_options *o)
+static int check_network(eval_options *o, const option_set *set)
 {
     const int own_demo = !o->images && run_is_demo(o->run.model);
     if (!o->features) o->features = o->inception || !own_demo ? "inception" : "demo";
     const int demo = strcmp(o->features, "demo") == 0;
     if (demo && o->inception) return tool_error("--inception: has no effect with --features demo");
+    if (demo && is_given(set, "features_dtype"))
+        return tool_error("--features_dtype: has no effect with --features demo, which is f32");
     if (!demo && !o->inception)
         return tool_error("--inception is missing, expected Inception-v3's weights, such as "
                           "weights-inception-2015-12-05-6726825d.pth of torch-fidelity%s",
@@ -215,6 +227,9 @@ static int check_images(const eval_options *o, const option_set *set)
     static const char *const of_models[] = {"num_images", "class_sampling", "class",       "sweep",    "merge",
                                             "shard",      "shard_images",   "save_images", "save_npz", "out"};
     if (!o->images) return 0;
+    if (is_given(set, "dtype"))
+        return tool_error("--dtype: has no effect with --images, which are made already; the arithmetic of the network "
+                          "that judges is --features_dtype");
     for (int i = 0; i < set->count; i++) { /* of those of a run, only the machine's matter */
         const option *q = &set->options[i];
         if (q->given && q->shared && q->fields != &o->run.machine)
@@ -233,7 +248,7 @@ int eval_options_done(eval_options *o, const option_set *set)
     if ((!o->sweep && run_options_done(&o->run, set) != 0) || check_images(o, set) != 0) return 1;
     if (o->merge && o->shard) return tool_error("--shard: has no effect with --merge, which makes nothing");
     if (o->num_images == 0) o->num_images = run_is_demo(o->run.model) ? IMAGES_DEMO : IMAGES_DEFAULT;
-    return check_network(o);
+    return check_network(o, set);
 }
 
 /* --- the command ---------------------------------------------------------------------------------------- */

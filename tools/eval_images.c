@@ -46,9 +46,10 @@ static int describe(const images_job *job, eval_result *r)
     if (o->inception && describe_file(o->inception, weights, sizeof weights) != 0) return 1;
     if (describe_file(o->images, images, sizeof images) != 0) return 1;
     snprintf(r->protocol, sizeof r->protocol,
-             "reference %s; features %s%s%s; %ld images of %dx%d in %s; Inception score in the order of NumPy's "
+             "reference %s; features %s%s%s%s%s; %ld images of %dx%d in %s; Inception score in the order of NumPy's "
              "RandomState(2020), 10 splits; libmar %s",
-             reference, mar_features_get_config(job->network)->name, *weights ? ", " : "", weights, job->images.images,
+             reference, mar_features_get_config(job->network)->name, *weights ? " in " : "",
+             *weights ? judge_dtypes[o->features_dtype] : "", *weights ? ", " : "", weights, job->images.images,
              job->images.width, job->images.height, images, mar_version());
     snprintf(r->backend, sizeof r->backend, "%s", mar_backend_description(job->library));
     return 0;
@@ -58,7 +59,7 @@ static int open_all(images_job *job)
 {
     const eval_options *o = job->options;
     job->store.quiet = o->quiet;
-    job->library = models_open(&job->store, &o->run.machine);
+    job->library = judge_open(&job->store, &o->run.machine, job->weights, (judge_dtype)o->features_dtype);
     if (!job->library) return 1;
     return judge_load(job->library, job->weights, o->batch, job->bar, &job->network);
 }

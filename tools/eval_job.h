@@ -39,7 +39,7 @@ typedef struct {
     int *classes;    /* [class_count], as listed */
     int class_count; /* 1 or more */
 
-    mar *library; /* the models', or the one that --merge opens; the store's */
+    mar *library; /* of the network: the models', if its arithmetic is theirs, or one of its own; the store's */
     mar_features *network;
     long made; /* images that this process has made */
 } eval_job;

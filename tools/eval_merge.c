@@ -194,11 +194,11 @@ static void describe(const eval_job *job, eval_result *r)
         snprintf(draft, sizeof draft, ", draft %s", with_id(job, "draft", "draft_id", name, sizeof name));
     }
     snprintf(r->protocol, sizeof r->protocol,
-             "reference %s; features %s%s%s; model %s, decoder %s%s; %s images of %s, classes %s (%s); 8 bit = "
+             "reference %s; features %s%s%s%s%s; model %s, decoder %s%s; %s images of %s, classes %s (%s); 8 bit = "
              "round(127.5 (v + 1)), clipped; Inception score in the order of NumPy's RandomState(2020), 10 splits; "
              "num_iter %s, num_sampling_steps %s, cfg %s (%s), temperature %s, seed %s%s%s; %s",
              *eval_setting(job, "stats") ? with_id(job, "stats", "stats_id", stats, sizeof stats) : "none",
-             job->facts.network, demo ? "" : ", ",
+             job->facts.network, demo ? "" : " in ", demo ? "" : eval_setting(job, "features_dtype"), demo ? "" : ", ",
              demo ? "" : with_id(job, "inception", "inception_id", weights, sizeof weights),
              with_id(job, "model", "model_id", model, sizeof model), with_id(job, "vae", "vae_id", vae, sizeof vae),
              draft, eval_setting(job, "num_images"), eval_setting(job, "image_size"),

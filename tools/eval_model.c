@@ -6,8 +6,10 @@
 #include "tools/dashed.h"
 #include "tools/eval_job.h"
 #include "tools/eval_published.h"
+#include "tools/eval_reference_open.h"
 #include "tools/eval_report.h"
 #include "tools/interruption.h"
+#include "tools/judge.h"
 #include "tools/text.h"
 
 #include <cjson/cJSON.h>
@@ -53,8 +55,11 @@ static void choose_device(eval_job *job)
 static int load_network(eval_job *job)
 {
     const eval_options *o = job->options;
+    model_store *store = o->models ? o->models : &job->store;
     char text[1024], note[4200];
     const char *path = o->inception ? o->inception : "demo";
+    job->library = judge_open(store, &o->run.machine, path, (judge_dtype)o->features_dtype);
+    if (!job->library) return 1;
     snprintf(note, sizeof note, "loading %s", path);
     progress_note(job->bar, note);
     const mar_status status = mar_features_load(job->library, path, o->batch, &job->network);
@@ -69,7 +74,6 @@ static int load_models(eval_job *job)
     eval_options *o = job->options;
     if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
     if (models_load(o->models ? o->models : &job->store, &o->run, job->bar, &job->models) != 0) return 1;
-    job->library = job->models.library;
     const int classes = mar_model_get_config(job->models.model)->classes;
     if (classes_choose(o->classes, classes, 1, &job->classes, &job->class_count) != 0) return 1;
     if (o->class_sampling == EVAL_BALANCED && job->class_count > o->num_images)
@@ -93,7 +97,7 @@ static int look_at_reference(eval_job *job)
     if (!o->stats) return 0;
     if (stat(o->stats, &st) == 0 && S_ISDIR(st.st_mode)) {
         job->layout.keeps_features = 1;
-        return 0;
+        return eval_reference_identify(o->stats, job->stats_id);
     }
     if (eval_reference_load(o->stats, &reference, why, sizeof why) != MAR_OK) return tool_error("%s", why);
     const int numbers = mar_features_get_config(job->network)->features;
@@ -103,7 +107,7 @@ static int look_at_reference(eval_job *job)
     if (dim && dim != numbers)
         return tool_error("--stats %s: has statistics of %d features, expected %d, those of %s", o->stats, dim, numbers,
                           mar_features_get_config(job->network)->name);
-    return record_identify_file(o->stats, job->stats_id);
+    return eval_reference_identify(o->stats, job->stats_id);
 }
 
 static void lay_out(eval_job *job)
@@ -174,12 +178,13 @@ static int prepare_merge(eval_job *job)
         return tool_error("%s: has features of %s, expected --features %s%s for --merge", o->out, job->facts.network,
                           eval_setting(job, "features"), job->facts.demo ? "" : " and --inception");
     o->batch = job->layout.batch;
-    if (record_identify_file(o->stats, job->stats_id) != 0) return 1;
+    o->features_dtype =
+        strcmp(eval_setting(job, "features_dtype"), judge_dtypes[JUDGE_BF16]) == 0 ? JUDGE_BF16 : JUDGE_F32;
+    if (eval_reference_identify(o->stats, job->stats_id) != 0) return 1;
     if (strcmp(job->stats_id, eval_setting(job, "stats_id")) != 0)
-        return tool_error("--stats %s: is another file than the run was begun with (%s, then %s)", o->stats,
-                          job->stats_id, eval_setting(job, "stats_id"));
-    job->library = models_open(&job->store, &o->run.machine);
-    return job->library ? load_network(job) : 1;
+        return tool_error("--stats %s: is not what the run was begun with (%s, then %s)", o->stats, job->stats_id,
+                          eval_setting(job, "stats_id"));
+    return load_network(job);
 }
 
 /* --- the run -------------------------------------------------------------------------------------------- */

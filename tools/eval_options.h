@@ -27,6 +27,7 @@ typedef struct {
     /* What judges the images: */
     const char *features;  /* "inception" or "demo"; eval_options_done fills it in */
     const char *inception; /* Inception's weights; NULL: none given */
+    int features_dtype;    /* judge_dtype, of Inception */
     const char *stats;    /* reference statistics, or "demo"; NULL: none. eval_options_done fills in that of the demo */
     int precision_recall; /* 1: features of all images are kept for precision and recall, whatever the reference has */
 

@@ -1,8 +1,12 @@
 #include "tools/eval_reference_open.h"
 
 #include "tools/command.h"
+#include "tools/image_source.h"
 #include "tools/judge.h"
+#include "tools/record.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,6 +15,18 @@ static int is_directory(const char *path)
 {
     struct stat s;
     return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+int eval_reference_identify(const char *path, char text[RECORD_ID])
+{
+    image_source *source;
+    uint64_t sum;
+    if (!path || strcmp(path, "demo") == 0 || !is_directory(path)) return record_identify_file(path, text);
+    if (image_source_open(path, &source) != 0) return 1;
+    const int failed = image_source_sum(source, &sum);
+    if (!failed) snprintf(text, RECORD_ID, "%lld images, %016" PRIx64, (long long)image_source_count(source), sum);
+    image_source_close(source);
+    return failed;
 }
 
 /* Takes over mean and covariance of what was judged. Returns 0, or 1 if memory ran out. */

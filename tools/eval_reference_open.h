@@ -3,6 +3,7 @@
 #define TOOLS_EVAL_REFERENCE_OPEN_H
 
 #include "eval/reference.h"
+#include "tools/generate_job.h"
 #include "tools/judge.h"
 
 /* Loads an npz of statistics or "demo" (eval/reference.h); judges the images of a directory of PNG and JPEG files, or
@@ -12,6 +13,11 @@
  * printing an error. The caller calls eval_reference_free. */
 int eval_reference_open(const char *path, mar *library, mar_features *network, int batch, int want_features, int quiet,
                         eval_reference *out);
+
+/* What tells a reference from others of its name, into text: length and hash of a file, as record_identify_file has it,
+ * or how many images a directory has, and a hash of their names, sizes and times. "" for NULL and "demo". Returns 0, or
+ * 1 after printing an error. */
+int eval_reference_identify(const char *path, char text[RECORD_ID]);
 
 /* Fills in what *out has not yet: mean and covariance of judged images, also of the spatial features, and their
  * features, which it takes over from *d. Returns 0, or 1 after printing an error; the caller calls eval_reference_free.

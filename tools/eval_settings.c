@@ -3,6 +3,7 @@
 #include "tools/eval_job.h"
 #include "tools/file_sum.h"
 #include "tools/json_file.h"
+#include "tools/judge.h"
 #include "tools/text.h"
 
 #include <cjson/cJSON.h>
@@ -49,6 +50,7 @@ static void add_evaluation(eval_job *job, char *classes)
     record_texts_add(texts, "shard_images", "%d", o->shard_images);
     record_texts_add(texts, "features", "%s", o->features);
     if (o->inception) record_texts_add(texts, "inception", "%s", tool_base_name(o->inception));
+    if (o->inception) record_texts_add(texts, "features_dtype", "%s", judge_dtypes[o->features_dtype]);
     if (*job->inception_id) record_texts_add(texts, "inception_id", "%s", job->inception_id);
     if (o->stats) record_texts_add(texts, "stats", "%s", tool_base_name(o->stats));
     if (*job->stats_id) record_texts_add(texts, "stats_id", "%s", job->stats_id);

@@ -1,6 +1,7 @@
 /* mar eval --sweep: a grid of runs, each in a directory of its own, and what they say together. */
 #include "tools/command.h"
 #include "tools/eval_options.h"
+#include "tools/eval_reference_open.h"
 #include "tools/file_sum.h"
 #include "tools/interruption.h"
 #include "tools/json_file.h"
@@ -22,12 +23,14 @@ typedef struct {
     const eval_options *common; /* the options of the command line */
     progress *bar;
     sweep_grid grid;
-    sweep_point *points; /* [grid.points] */
-    char **directories;  /* [grid.points] DIR/NAME */
-    char *json, *html;   /* DIR/sweep.json, DIR/sweep.html */
-    uint8_t *begun;      /* [grid.points] 1: this process has compared the settings with those in the directory */
-    sweep_table table;   /* of the points */
-    model_store models;  /* files that are loaded: points of the same ones load them once */
+    sweep_point *points;      /* [grid.points] */
+    char **directories;       /* [grid.points] DIR/NAME */
+    char *json, *html;        /* DIR/sweep.json, DIR/sweep.html */
+    uint8_t *begun;           /* [grid.points] 1: this process has compared the settings with those in the directory */
+    sweep_table table;        /* of the points */
+    const char *stats;        /* the reference that was looked at last; NULL: none was */
+    char stats_id[RECORD_ID]; /* of it */
+    model_store models;       /* files that are loaded: points of the same ones load them once */
 } sweep;
 
 /* --- the options of a point --------------------------------------------------------------------------------------- */
@@ -90,8 +93,16 @@ static uint64_t add_file(uint64_t sum, const char *path)
     return about[0] < 0 ? sum * 31 : sum * 31 + memory_sum(about, sizeof about);
 }
 
-/* A hash of all options that make a run what it is; `seeded` 0: all but the seed. */
-static uint64_t hash_of(const eval_options *o, const option_set *set, int seeded)
+/* Looks at the reference of a point, for hash_of. Many points have the same. Returns 0, or 1 after printing. */
+static int identify_stats(sweep *s, const char *path)
+{
+    if (!path || (s->stats && strcmp(s->stats, path) == 0)) return 0;
+    s->stats = path;
+    return eval_reference_identify(path, s->stats_id);
+}
+
+/* A hash of all options that make a run what it is; `seeded` 0: all but the seed. After identify_stats. */
+static uint64_t hash_of(const sweep *s, const eval_options *o, const option_set *set, int seeded)
 {
     static const char *const no_part[] = {"sweep", "out", "shard", "merge", "json", "quiet"};
     char text[4400];
@@ -107,7 +118,7 @@ static uint64_t hash_of(const eval_options *o, const option_set *set, int seeded
         if (value) sum = sum * 31 + memory_sum(value, strlen(value));
     }
     sum = add_file(add_file(add_file(sum, o->run.model), o->run.vae), o->run.draft);
-    return add_file(add_file(sum, o->inception), o->stats);
+    return add_file(sum, o->inception) * 31 + (o->stats ? memory_sum(s->stats_id, strlen(s->stats_id)) : 0);
 }
 
 /* --- before the first run ----------------------------------------------------------------------------------------- */
@@ -170,9 +181,10 @@ static int check_points(sweep *s)
         sweep_entry *e = &s->table.entries[i];
         tool_error_within(place_of(s, s->points[i].lines, place, sizeof place));
         failed = read_point(s, i, &o, &set);
+        if (!failed) failed = identify_stats(s, o.stats);
         if (failed) break;
-        e->settings = hash_of(&o, &set, 1);
-        e->group = hash_of(&o, &set, 0);
+        e->settings = hash_of(s, &o, &set, 1);
+        e->group = hash_of(s, &o, &set, 0);
         if (!e->result && !o.merge) failed = try_session(s, &o);
     }
     tool_error_within(NULL);
@@ -241,7 +253,8 @@ static int take_results(sweep *s)
             tool_error_within(s->grid.path);
             failed = read_point(s, i, &o, &set);
             tool_error_within(NULL);
-            if (!failed && strtoull(settings, NULL, 16) == hash_of(&o, &set, 1)) failed = take_result(s, i);
+            if (!failed) failed = identify_stats(s, o.stats);
+            if (!failed && strtoull(settings, NULL, 16) == hash_of(s, &o, &set, 1)) failed = take_result(s, i);
         }
     }
     cJSON_Delete(record);

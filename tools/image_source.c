@@ -2,6 +2,7 @@
 
 #include "tools/command.h"
 #include "tools/file.h"
+#include "tools/file_sum.h"
 #include "tools/image_decode.h"
 #include "weights/npz.h"
 
@@ -12,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 struct image_source {
     char *path;
@@ -84,6 +86,26 @@ static int list_names(image_source *s)
         return tool_error("%s: has no PNG or JPEG files%s", s->path,
                           folders ? "; directories in it are not searched" : "");
     qsort(s->names, (size_t)s->count, sizeof *s->names, compare_names);
+    return 0;
+}
+
+int image_source_sum(const image_source *s, uint64_t *sum)
+{
+    struct stat st;
+    const int fd = open(s->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return tool_error("%s: cannot read the directory: %s", s->path, strerror(errno));
+    *sum = 0;
+    for (int64_t i = 0; i < s->count; i++) {
+        if (fstatat(fd, s->names[i], &st, 0) != 0) {
+            const int reason = errno;
+            close(fd);
+            return tool_error("%s/%s: cannot read: %s", s->path, s->names[i], strerror(reason));
+        }
+        const int64_t about[] = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
+        *sum = *sum * 31 + memory_sum(s->names[i], strlen(s->names[i]));
+        *sum = *sum * 31 + memory_sum(about, sizeof about);
+    }
+    close(fd);
     return 0;
 }
 

@@ -22,6 +22,10 @@ const char *image_source_path(const image_source *s); /* as it was opened */
 /* The file's name in its directory, which the source owns; NULL for an array. */
 const char *image_source_name(const image_source *s, int64_t i);
 
+/* A hash of the names, sizes and times of a directory's images, to tell whether any was added, replaced or changed
+ * without reading them. Returns 0, or 1 after printing an error. */
+int image_source_sum(const image_source *s, uint64_t *sum);
+
 /* rgb, uint8_t [n][height][width][3] = images first .. first+n-1. Any order is right; an array is read from its
  * beginning again if `first` is before the end of what was read last. Files of a directory are read as they are now.
  * Returns 0, or 1 after printing an error: of a file that cannot be read, is damaged or has another size than the first

@@ -34,6 +34,15 @@ typedef struct {
     judged *out;
 } judging;
 
+const char *const judge_dtypes[] = {[JUDGE_F32] = "f32", [JUDGE_BF16] = "bf16", NULL};
+
+mar *judge_open(model_store *store, const mar_options *machine, const char *path, judge_dtype dtype)
+{
+    mar_options options = *machine;
+    if (strcmp(path, "demo") != 0) options.dtype = dtype == JUDGE_BF16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
+    return models_open(store, &options, "features_dtype");
+}
+
 int judge_load(mar *library, const char *path, int batch, progress *bar, mar_features **out)
 {
     char note[4200]; /* a path has room */

@@ -6,7 +6,13 @@
 #include "eval/moments.h"
 #include "eval/score.h"
 #include "mar.h"
+#include "tools/models.h"
 #include "tools/progress.h"
+
+/* The arithmetic of Inception-v3, --features_dtype: as judge_dtypes names them, f32 unless asked otherwise. The
+ * classifier of digits has no choice. */
+typedef enum { JUDGE_F32, JUDGE_BF16 } judge_dtype;
+extern const char *const judge_dtypes[]; /* ends with NULL */
 
 typedef struct {
     mar_features *network;
@@ -27,6 +33,10 @@ typedef struct {
     double seconds;    /* of the network and of adding up */
 } judged;
 
+/* The handle of the network at `path`, as judge_load takes it, on the machine of the options: for Inception one with
+ * that arithmetic, whatever machine->dtype is. It is the one that the store has of the same options if its arithmetic
+ * is the same. The store owns it. NULL after printing an error. */
+mar *judge_open(model_store *store, const mar_options *machine, const char *path, judge_dtype dtype);
 /* Loads the network: "demo" or Inception's weights. The caller calls mar_features_free. Returns 0, or 1 after printing
  * an error. */
 int judge_load(mar *library, const char *path, int batch, progress *bar, mar_features **out);

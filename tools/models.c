@@ -12,6 +12,15 @@ static int same_options(const mar_options *a, const mar_options *b)
            a->allow_nonfinite == b->allow_nonfinite && a->tuning == b->tuning;
 }
 
+/* Whether the handle is one of these options: opened with them, or so that dtype auto has become what they ask for. */
+static int serves(const mar *library, const mar_options *opened, const mar_options *wanted)
+{
+    mar_options resolved = *opened;
+    if (opened->dtype == MAR_DTYPE_AUTO && wanted->dtype != MAR_DTYPE_AUTO)
+        resolved.dtype = strstr(mar_backend_description(library), " bf16 (") ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
+    return same_options(&resolved, wanted);
+}
+
 /* "backend cuda: ..." is of an option whatever the status, but other words are only if options are what is wrong. */
 static int refuse(mar_status status, const char *words, const char *hint)
 {
@@ -41,14 +50,18 @@ static void warn_of_threads(model_store *store, const mar_options *options, cons
     store->warned = 1;
 }
 
-mar *models_open(model_store *store, const mar_options *options)
+mar *models_open(model_store *store, const mar_options *options, const char *dtype)
 {
     for (int i = 0; i < store->handle_count; i++)
-        if (same_options(&store->handles[i].options, options)) return store->handles[i].library;
+        if (serves(store->handles[i].library, &store->handles[i].options, options)) return store->handles[i].library;
     mar *library = NULL;
     const mar_status status = mar_open(options, &library);
     if (status != MAR_OK) {
-        refuse(status, library ? mar_error(library) : mar_status_name(status), "");
+        const char *words = library ? mar_error(library) : mar_status_name(status);
+        if (strncmp(words, "dtype ", 6) == 0)
+            tool_error("--%s%s", dtype, words + 5);
+        else
+            refuse(status, words, "");
         mar_close(library);
         return NULL;
     }
@@ -115,7 +128,7 @@ static const model_file *get_file(model_store *store, mar *library, const char *
 
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out)
 {
-    *out = (run_models){.library = models_open(store, &o->machine)};
+    *out = (run_models){.library = models_open(store, &o->machine, "dtype")};
     if (!out->library) return 1;
     if (!o->vae && run_is_demo(o->model)) o->vae = "demo";
     const model_file *model = get_file(store, out->library, "model", o->model, o->heads, bar), *draft = NULL,
@@ -135,7 +148,8 @@ int models_have(const model_store *store, const run_options *o)
     const char *vae = !o->vae && run_is_demo(o->model) ? "demo" : o->vae;
     const mar *library = NULL;
     for (int i = 0; i < store->handle_count && !library; i++)
-        if (same_options(&store->handles[i].options, &o->machine)) library = store->handles[i].library;
+        if (serves(store->handles[i].library, &store->handles[i].options, &o->machine))
+            library = store->handles[i].library;
     return library && find_file(store, library, o->model, o->heads, 1) &&
            (!o->draft || find_file(store, library, o->draft, 0, 1)) && (!vae || find_file(store, library, vae, 0, 0));
 }

@@ -83,11 +83,20 @@ static int is_option(const option_set *set, const char *argument)
     return argument[0] == '-' && argument[1] && !argument[2] && find_letter(set, argument[1]) >= 0;
 }
 
+/* Whether the last words of the option's name, which underscores part, are these. */
+static int ends_in_word(const char *name, const char *words)
+{
+    const size_t n = strlen(name), m = strlen(words);
+    return m > 0 && n > m && name[n - m - 1] == '_' && strcmp(name + n - m, words) == 0;
+}
+
 static int unknown_option(const option_set *set, const char *name)
 {
     const char *names[OPTIONS_MAX + 1] = {0};
     for (int i = 0; i < set->count; i++) names[i] = set->options[i].param->name;
     const char *nearest = suggest_nearest(name, names);
+    for (int i = 0; i < set->count && !nearest; i++) /* "dtype" for "features_dtype" */
+        if (ends_in_word(names[i], name)) nearest = names[i];
     if (nearest) return tool_error("--%s: unknown option of mar %s, did you mean --%s?", name, set->command, nearest);
     return tool_error("--%s: unknown option, see mar %s --help", name, set->command);
 }

@@ -19,6 +19,7 @@ typedef struct {
     const char *out;       /* the file to write */
     const char *inception; /* weights; NULL: none given */
     const char *features;  /* "inception" or "demo"; NULL: not given */
+    int features_dtype;    /* judge_dtype, of Inception */
     int keep_features;     /* 1: those of single images are written, too */
     int batch;             /* images judged at a time */
     int quiet;
@@ -50,6 +51,13 @@ static const mar_param rows[] = {
      .help = "inception, or demo: the classifier of digits\n"
              "demo is built in and judges images of 32x32 pixels by 64 numbers. inception is the default and needs "
              "--inception."},
+    {.name = "features_dtype",
+     .offset = offsetof(stats_options, features_dtype),
+     .group = "Options",
+     .type = MAR_TYPE_CHOICE,
+     .choices = judge_dtypes,
+     .help = "arithmetic of Inception-v3\n"
+             "It should be that of mar eval. f32 agrees with torch-fidelity."},
     {.name = "keep_features",
      .offset = offsetof(stats_options, keep_features),
      .group = "Options",
@@ -88,7 +96,8 @@ static void set_up(stats_options *o, option_set *set)
         .operands = o->operands,
     };
     options_add_table(set, rows, o, 0);
-    for (int i = 0; i < mar_option_count(); i++) options_add(set, mar_option_get(i), &o->machine, 1);
+    for (int i = 0; i < mar_option_count(); i++) /* there is no model whose arithmetic dtype could be */
+        if (strcmp(mar_option_get(i)->name, "dtype") != 0) options_add(set, mar_option_get(i), &o->machine, 1);
 }
 
 void manual_stats(FILE *out)
@@ -99,12 +108,14 @@ void manual_stats(FILE *out)
     options_manual(&set, 0, out);
 }
 
-static int check_together(stats_options *o)
+static int check_together(stats_options *o, const option_set *set)
 {
     if (!o->out) return tool_error("--out is missing, expected the file to write, such as stats.npz");
     if (!o->features) o->features = "inception";
     const int demo = strcmp(o->features, "demo") == 0;
     if (demo && o->inception) return tool_error("--inception: has no effect with --features demo");
+    if (demo && options_find(set, "features_dtype")->given)
+        return tool_error("--features_dtype: has no effect with --features demo, which is f32");
     if (!demo && !o->inception)
         return tool_error("--inception is missing, expected a file of Inception-v3's weights; or --features demo for "
                           "digits");
@@ -119,8 +130,9 @@ static int write_statistics(const stats_options *o, judged *d, const char *netwo
     if (status == 0 && eval_reference_save(o->out, &reference, why, sizeof why) != MAR_OK)
         status = tool_error("%s", why);
     if (status == 0 && !o->quiet)
-        printf("%s: %ld images of %dx%d, mean and covariance of %d features of %s%s%s\n", o->out, reference.images,
-               d->width, d->height, reference.dim, network, reference.spatial ? ", spatial features" : "",
+        printf("%s: %ld images of %dx%d, mean and covariance of %d features of %s%s%s%s%s\n", o->out, reference.images,
+               d->width, d->height, reference.dim, network, o->inception ? " in " : "",
+               o->inception ? judge_dtypes[o->features_dtype] : "", reference.spatial ? ", spatial features" : "",
                reference.features ? ", features of every image" : "");
     eval_reference_free(&reference);
     return status;
@@ -133,9 +145,10 @@ static int run(const stats_options *o)
     mar_features *network = NULL;
     judged d = {0};
     progress_start(&bar, o->quiet);
-    mar *library = models_open(&store, &o->machine);
+    const char *weights = o->inception ? o->inception : "demo";
+    mar *library = judge_open(&store, &o->machine, weights, (judge_dtype)o->features_dtype);
     int status = !library;
-    if (status == 0) status = judge_load(library, o->inception ? o->inception : "demo", o->batch, &bar, &network);
+    if (status == 0) status = judge_load(library, weights, o->batch, &bar, &network);
     if (status == 0) {
         const judge request = {.network = network, .batch = o->batch, .keep_features = o->keep_features, .bar = &bar};
         status = judge_images(&request, library, o->images, &d);
@@ -154,7 +167,7 @@ int cmd_stats(int argc, char **argv)
     set_up(&o, &set);
     const int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
-    if (run_machine_done(&o.machine, &set) != 0 || check_together(&o) != 0) return 1;
+    if (run_machine_done(&o.machine, &set) != 0 || check_together(&o, &set) != 0) return 1;
     interruption_ends();
     return run(&o);
 }

@@ -1,6 +1,7 @@
 /* mar eval of a model: the same numbers, bit for bit, however the work is divided; what it refuses, and in which words;
  * what it keeps. */
 #include "tests/support/command.h"
+#include "tests/support/inception.h"
 
 #include "eval/order.h"
 #include "tools/image.h"
@@ -152,6 +153,87 @@ static void other_settings(void **state)
     shell(d, "diff -r whole before -x lock");
 }
 
+#define JUDGED "eval --num_images 8 --class 0-3 --batch 2 --shard_images 2 --seed 3 --inception small.safetensors" QUICK
+
+static void protocol_says(const char *directory, const char *run, const char *words)
+{
+    char name[200];
+    snprintf(name, sizeof name, "%s/result.json", run);
+    char *text = read_whole_file(directory, name, NULL);
+    if (!strstr(text, words)) fail_msg("%s does not say \"%s\": %s", name, words, text);
+    free(text);
+}
+
+/* Inception-v3 judges in f32 unless asked otherwise. That is a setting, which --merge takes over. */
+static void arithmetic(void **state)
+{
+    const char *d = *state;
+    char path[600];
+    wt_file *golden = golden_open("inception");
+    snprintf(path, sizeof path, "%s/small.safetensors", d);
+    inception_write(golden, "small", path);
+    wt_close(golden);
+    shell(d,
+          "$MAR " JUDGED "--out f32 --quiet && $MAR " JUDGED "--out same --features_dtype f32 --shard 1/2 --quiet && "
+          "$MAR " JUDGED "--out same --quiet");
+    same_numbers(d, "f32", "same");
+    protocol_says(d, "f32", "features inception-v3 in f32, small.safetensors (");
+    shell(d, "grep -q '\"features_dtype\":.*\"f32\"' f32/settings.json && rm same/result.json && "
+             "$MAR eval --out same --merge --inception small.safetensors --quiet");
+    same_numbers(d, "f32", "same");
+    refused(d, "$MAR eval --out f32 --merge --inception small.safetensors --features_dtype bf16",
+            "f32: was begun with --features_dtype f32, this is --features_dtype bf16");
+    mar *bf16 = open_mar(MAR_DTYPE_BF16, 1);
+    if (!bf16) { /* not here */
+        refused(d, "$MAR " JUDGED "--out bf16 --features_dtype bf16", "mar: --features_dtype bf16: ");
+        return;
+    }
+    mar_close(bf16);
+    refused(d, "$MAR " JUDGED "--out f32 --features_dtype bf16",
+            "f32: was begun with --features_dtype f32, this is --features_dtype bf16; use another --out");
+    shell(d, "$MAR " JUDGED "--out bf16 --features_dtype bf16 --quiet && cp -r bf16 again && rm again/result.json && "
+             "$MAR eval --out again --merge --inception small.safetensors --quiet");
+    same_numbers(d, "bf16", "again");
+    protocol_says(d, "again", "features inception-v3 in bf16, small.safetensors (");
+    char *one = numbers_of(d, "f32"), *other = numbers_of(d, "bf16");
+    assert_string_not_equal(one, other);
+    free(one);
+    free(other);
+    /* Of the images, f32 and bf16 are told from one another as before. */
+    shell(d, "$MAR " JUDGED "--out f32.f32 --dtype f32 --quiet && $MAR " JUDGED
+             "--out f32.bf16 --dtype f32 --features_dtype bf16 --quiet");
+    protocol_says(d, "f32.f32", "features inception-v3 in f32, ");
+    protocol_says(d, "f32.bf16", "features inception-v3 in bf16, ");
+}
+
+/* A folder that images are compared with is known by its files, too. */
+static void changed_folder(void **state)
+{
+    static const struct {
+        const char *change, *back;
+    } cases[] = {{"touch -d 2001-01-01 real/000003.png", "mv kept real/000003.png"},
+                 {"mv real/000003.png real/000033.png", "rm real/000033.png; mv kept real/000003.png"},
+                 {"cp real/000003.png real/000010.png", "rm real/000010.png"},
+                 {"rm real/000009.png; cp -p real/000003.png real/000009.png", "mv last real/000009.png"}};
+    const char *d = *state;
+    shell(d, "$MAR generate --num 1 --out real --quiet" QUICK "&& $MAR " RUN "--out part --stats real --quiet && "
+             "grep -q '\"stats_id\":.*\"10 images, ' part/settings.json");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[300];
+        shell(d, "cp -p real/000003.png kept; cp -p real/000009.png last; cp -r part before");
+        shell(d, cases[i].change);
+        refused(d, "$MAR " RUN "--out part --stats real", "part: was begun with stats_id 10 images, ");
+        refused(d, "$MAR eval --out part --merge --stats real", "--stats real: is not what the run was begun with (1");
+        snprintf(line, sizeof line, "diff -r part before -x lock && rm -r before; %s", cases[i].back);
+        shell(d, line);
+        shell(d, "$MAR " RUN "--out part --stats real --quiet && echo text >real/notes.txt && "
+                 "$MAR eval --out part --merge --stats real --quiet");
+    }
+    shell(d, "mkdir none");
+    refused(d, "$MAR " RUN "--out new --stats none", "none: has no PNG or JPEG files");
+    shell(d, "test ! -e new"); /* before any image was made */
+}
+
 static void wrong_options(void **state)
 {
     static const struct {
@@ -160,6 +242,8 @@ static void wrong_options(void **state)
         {"--features inception", "--inception is missing, expected Inception-v3's weights"},
         {"--model m.safetensors", "--inception is missing"},
         {"--features demo --inception x.pth", "--inception: has no effect with --features demo"},
+        {"--features_dtype f32", "--features_dtype: has no effect with --features demo"},
+        {"--features_dtype auto --inception x.pth", "--features_dtype auto: expected f32 or bf16"},
         {"--inception x.pth", "x.pth"},
         {"--stats nowhere.npz", "nowhere.npz"},
         {"--shard 3/2", "--shard is \"3/2\""},
@@ -176,6 +260,9 @@ static void wrong_options(void **state)
         {"--out /proc/x", "/proc/x"},
         {"--images whole --save_npz", "--save_npz: has no effect with --images"},
         {"--images whole --shard 1/2", "--shard: has no effect with --images"},
+        {"--images whole --dtype f32",
+         "--dtype: has no effect with --images, which are made already; the arithmetic of "
+         "the network that judges is --features_dtype"},
     };
     const char *d = *state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -390,6 +477,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(ranks, setup, command_teardown),
         cmocka_unit_test_setup_teardown(finished_runs, setup, command_teardown),
         cmocka_unit_test_setup_teardown(other_settings, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(arithmetic, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(changed_folder, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(wrong_options, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(damaged_shards, setup, command_teardown),
         cmocka_unit_test_setup_teardown(torn_journals, setup, command_teardown),

@@ -2,7 +2,9 @@
  * are nearer to real ones than noise; what is wrong gets one line. */
 #include "tests/support/command.h"
 #include "tests/support/golden_doubles.h"
+#include "tests/support/inception.h"
 
+#include "eval/score.h"
 #include "tools/image_source.h"
 #include "weights/npz.h"
 
@@ -209,6 +211,85 @@ static void printed(void **state)
     command_result_free(&r);
 }
 
+/* --- Inception -----------------------------------------------------------------------------------------------------
+ */
+
+enum { FEATURES = 256, CLASSES = 1008, BATCH = 16 }; /* of the small network; as the command has it */
+
+typedef struct {
+    float features[IMAGES * FEATURES];
+    double score; /* the Inception score */
+} seen;
+
+/* What mar_features_run says of the images on a handle of that arithmetic. Returns 0 if there is none here. */
+static int look(mar_dtype dtype, const uint8_t *rgb, seen *out)
+{
+    static float logits[BATCH * CLASSES];
+    double deviation;
+    mar_features *network = NULL;
+    eval_score *score = NULL;
+    mar *m = open_mar(dtype, 2);
+    if (!m) return 0;
+    assert_int_equal(mar_features_load(m, file_in("small.safetensors"), BATCH, &network), MAR_OK);
+    assert_int_equal(eval_score_create(EVAL_SCORE_TORCH_FIDELITY, IMAGES, CLASSES, &score), MAR_OK);
+    for (int i = 0; i < IMAGES; i += BATCH) {
+        const int n = IMAGES - i < BATCH ? IMAGES - i : BATCH;
+        assert_int_equal(
+            mar_features_run(network, rgb + i * PIXELS, n, SIDE, SIDE, out->features + i * FEATURES, logits, NULL),
+            MAR_OK);
+        eval_score_add(score, i, logits, n);
+    }
+    eval_score_finish(score, &out->score, &deviation);
+    eval_score_free(score);
+    mar_features_free(network);
+    mar_close(m);
+    return 1;
+}
+
+/* The command's numbers are those, bit for bit. `option`: of the arithmetic, or "". */
+static void same_as(const seen *expected, const char *option, const char *dtype)
+{
+    static float features[IMAGES * FEATURES];
+    char line[512], says[100], why[NPZ_WHY_MAX] = "";
+    npz *z = NULL;
+    snprintf(line, sizeof line, "$MAR stats a --out i.npz --inception small.safetensors --keep_features %s", option);
+    command_result r = command_run(directory, line);
+    snprintf(says, sizeof says, "256 features of inception-v3 in %s, ", dtype);
+    if (r.status != 0 || !strstr(r.out, says)) fail_msg("%s: \"%s\", \"%s\"", line, r.out, r.err);
+    command_result_free(&r);
+    if (npz_open(file_in("i.npz"), &z, why) != MAR_OK ||
+        npz_read_f32(z, npz_find(z, "features"), features, why) != MAR_OK)
+        fail_msg("%s", why);
+    npz_close(z);
+    assert_memory_equal(features, expected->features, sizeof features);
+    snprintf(line, sizeof line, "$MAR eval --images a --inception small.safetensors --json %s", option);
+    r = command_run(directory, line);
+    snprintf(says, sizeof says, "features inception-v3 in %s, small.safetensors (", dtype);
+    if (r.status != 0 || !strstr(r.out, says)) fail_msg("%s: \"%s\", \"%s\"", line, r.out, r.err);
+    cJSON *record = cJSON_Parse(r.out);
+    assert_near(number_in(record, "is_mean"), expected->score, 0);
+    cJSON_Delete(record);
+    command_result_free(&r);
+}
+
+/* f32, whatever the processor has, unless asked otherwise. */
+static void arithmetic(void **state)
+{
+    (void)state;
+    static uint8_t rgb[IMAGES * PIXELS];
+    static seen f32, bf16;
+    wt_file *golden = golden_open("inception");
+    inception_write(golden, "small", file_in("small.safetensors"));
+    wt_close(golden);
+    read_images("a", rgb);
+    assert_true(look(MAR_DTYPE_F32, rgb, &f32));
+    same_as(&f32, "", "f32");
+    same_as(&f32, "--features_dtype f32", "f32");
+    if (!look(MAR_DTYPE_BF16, rgb, &bf16)) return;
+    assert_true(memcmp(f32.features, bf16.features, sizeof f32.features) != 0);
+    same_as(&bf16, "--features_dtype bf16", "bf16");
+}
+
 static void errors(void **state)
 {
     (void)state;
@@ -220,6 +301,11 @@ static void errors(void **state)
         {"stats a --out s.npz", "--inception is missing, expected a file of Inception-v3's weights"},
         {"stats a --out s.npz --features demo --inception x.pth", "--inception: has no effect with --features demo"},
         {"stats a --out s.npz --features vgg", "--features vgg: expected inception or demo"},
+        {"stats a --out s.npz --features demo --features_dtype f32",
+         "--features_dtype: has no effect with --features demo"},
+        {"stats a --out s.npz --inception x.pth --features_dtype f16", "--features_dtype f16: expected f32 or bf16"},
+        {"stats a --out s.npz --inception x.pth --dtype f32", "--dtype: unknown option of mar stats, did you mean "
+                                                              "--features_dtype?"},
         {"stats a --out s.txt --features demo", "s.txt"},
         {"stats a --out nowhere/s.npz --features demo", "nowhere/s.npz"},
         {"stats a --out s.npz --features demo --device 1", "--device: needs --backend cuda"},
@@ -237,6 +323,9 @@ static void errors(void **state)
         {"eval --images a --features demo --stats nowhere.npz", "nowhere.npz"},
         {"eval --images a --features demo --stats small.npz", "images of 16x16 pixels"},
         {"eval --images a --features demo --cfg 2", "--cfg: has no effect with --images"},
+        {"eval --images a --features demo --dtype f32", "--dtype: has no effect with --images"},
+        {"eval --images a --features demo --features_dtype bf16",
+         "--features_dtype: has no effect with --features demo"},
         {"eval --images a --features demo --num_images 9", "--num_images: has no effect with --images"},
         {"eval --images a --features demo --out e", "--out: has no effect with --images"},
         {"eval --images empty --features demo", "empty: "},
@@ -275,6 +364,7 @@ int main(void)
                                        cmocka_unit_test(one_directory_against_another),
                                        cmocka_unit_test(same_numbers),
                                        cmocka_unit_test(against_real_digits),
+                                       cmocka_unit_test(arithmetic),
                                        cmocka_unit_test(errors),
                                        cmocka_unit_test(printed)};
     return cmocka_run_group_tests(tests, set_up, tear_down);

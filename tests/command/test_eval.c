@@ -199,6 +199,10 @@ static void arithmetic(void **state)
     assert_string_not_equal(one, other);
     free(one);
     free(other);
+    write_whole_file(d, "axes.txt", "--features_dtype f32 | --features_dtype bf16\n", 45);
+    shell(d, "$MAR " JUDGED "--sweep axes.txt --out sweep --quiet"); /* whose points share the model */
+    same_numbers(d, "f32", "sweep/features_dtype-f32");
+    same_numbers(d, "bf16", "sweep/features_dtype-bf16");
     /* Of the images, f32 and bf16 are told from one another as before. */
     shell(d, "$MAR " JUDGED "--out f32.f32 --dtype f32 --quiet && $MAR " JUDGED
              "--out f32.bf16 --dtype f32 --features_dtype bf16 --quiet");

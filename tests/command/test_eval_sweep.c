@@ -314,6 +314,28 @@ static void shell(const char *directory, const char *line)
     command_result_free(&r);
 }
 
+/* Points that were compared with a folder are not taken for those of a changed one. */
+static void changed_folder(void **state)
+{
+    const char *d = *state;
+    static const char again[] = "$MAR eval --sweep axes.txt --num_images 10 --num_iter 2 --num_sampling_steps 2 "
+                                "--stats real --out sweep --quiet";
+    write_whole_file(d, "axes.txt", "--cfg 1 | --cfg 3\n", 18);
+    shell(d, "$MAR generate --num 1 --num_iter 2 --num_sampling_steps 2 --out real --quiet");
+    shell(d, again);
+    shell(d, "mv sweep/cfg-1/shards gone");
+    shell(d, again); /* nothing is made, or looked at */
+    shell(d, "test ! -e sweep/cfg-1/shards && mv gone sweep/cfg-1/shards && touch -d 2001-01-01 real/000003.png");
+    command_result r = command_run(d, again);
+    if (r.status != 1 || !strstr(r.err, "mar: cfg-1: sweep/cfg-1: was begun with stats_id 10 images, "))
+        fail_msg("status %d, \"%s\"", r.status, r.err);
+    command_result_free(&r);
+    shell(d, "rm -r real");
+    r = command_run(d, again);
+    if (r.status != 1 || !strstr(r.err, "real: cannot read")) fail_msg("status %d, \"%s\"", r.status, r.err);
+    command_result_free(&r);
+}
+
 /* What it prints and writes; what is there is not made again. */
 static void a_sweep(void **state)
 {
@@ -436,6 +458,7 @@ int main(void)
         cmocka_unit_test(too_many_points),
         cmocka_unit_test(the_front),
         cmocka_unit_test_setup_teardown(the_page, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(changed_folder, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(a_sweep, setup, command_teardown),
         cmocka_unit_test_setup_teardown(killed, setup, command_teardown),
     };

@@ -284,7 +284,6 @@ static void arithmetic(void **state)
     read_images("a", rgb);
     assert_true(look(MAR_DTYPE_F32, rgb, &f32));
     same_as(&f32, "", "f32");
-    same_as(&f32, "--features_dtype f32", "f32");
     if (!look(MAR_DTYPE_BF16, rgb, &bf16)) return;
     assert_true(memcmp(f32.features, bf16.features, sizeof f32.features) != 0);
     same_as(&bf16, "--features_dtype bf16", "bf16");

@@ -143,7 +143,7 @@ static void test_slots(void **state)
     wt_file *expected = open_expected();
     size_t size;
     uint8_t *images = expected_bytes(expected, "images", &size);
-    uint32_t crc[N];
+    uint32_t crc[N] = {0};
     npz_slots s;
     npz_slots_layout(N, (const int64_t[]){32, 32, 3}, &s);
     assert_int_equal(s.item, ITEM);

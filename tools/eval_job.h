@@ -50,6 +50,9 @@ int eval_settings_make(eval_job *job);
 /* Writes them to RUN/settings.json, or compares them with what is there: 1, after printing the first difference, if the
  * run was begun otherwise. In RUN_LOCK_SETTINGS. */
 int eval_settings_agree(eval_job *job);
+/* Whether RUN is free or a run: 1, after printing, if it has files that the run would replace, or take for its own,
+ * and no settings that say what they belong to. */
+int eval_settings_check_place(const eval_job *job);
 /* For --merge: takes settings, layout and facts from RUN/settings.json. The options that were given must agree. */
 int eval_settings_take(eval_job *job, const option_set *given);
 /* The value of a setting, "" if there is none. */

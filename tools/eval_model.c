@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -90,12 +89,11 @@ static int load_models(eval_job *job)
 static int look_at_reference(eval_job *job)
 {
     const eval_options *o = job->options;
-    struct stat st;
     char why[512];
     eval_reference reference;
     job->layout.keeps_features = o->precision_recall;
     if (!o->stats) return 0;
-    if (stat(o->stats, &st) == 0 && S_ISDIR(st.st_mode)) {
+    if (eval_reference_is_directory(o->stats)) {
         job->layout.keeps_features = 1;
         return eval_reference_identify(o->stats, job->stats_id);
     }
@@ -154,7 +152,7 @@ static int prepare(eval_job *job)
 {
     eval_options *o = job->options;
     if (classes_check_files(o->classes) != 0 || run_directory_check(o->out, &job->directory) != 0) return 1;
-    if (launch_find(o->shard, &job->who) != 0) return 1;
+    if (eval_settings_check_place(job) != 0 || launch_find(o->shard, &job->who) != 0) return 1;
     if (job->who.kind != LAUNCH_ALONE && job->who.index > 0) job->bar->shown = 0;
     divide(o);
     choose_device(job);
@@ -163,6 +161,26 @@ static int prepare(eval_job *job)
     lay_out(job);
     find_facts(job);
     return check_size(job) || eval_settings_make(job);
+}
+
+/* Whether the file of --merge is the one that the run was begun with, by its hash in the settings, which is left in
+ * `id`, char [RECORD_ID]. */
+static int check_same_file(const eval_job *job, const char *name, const char *path, char *id)
+{
+    char key[32];
+    const char *was = eval_setting(job, name);
+    if (!path && *was)
+        return tool_error("%s: was begun with --%s %s, expected it for --merge, too", job->options->out, name, was);
+    if (path && strcmp(tool_base_name(path), was) != 0)
+        return tool_error("%s: was begun with %s--%s%s%s, this is --%s %s", job->options->out, *was ? "" : "no ", name,
+                          *was ? " " : "", was, name, path);
+    if (!path) return 0;
+    snprintf(key, sizeof key, "%s_id", name);
+    was = eval_setting(job, key);
+    if (eval_reference_identify(path, id) != 0) return 1;
+    return strcmp(id, was) == 0
+               ? 0
+               : tool_error("--%s %s: is not what the run was begun with (%s, then %s)", name, path, id, was);
 }
 
 /* With --merge: the network, for a reference that is images, and for precision and recall. */
@@ -178,13 +196,11 @@ static int prepare_merge(eval_job *job)
         return tool_error("%s: has features of %s, expected --features %s%s for --merge", o->out, job->facts.network,
                           eval_setting(job, "features"), job->facts.demo ? "" : " and --inception");
     o->batch = job->layout.batch;
-    o->features_dtype =
-        strcmp(eval_setting(job, "features_dtype"), judge_dtypes[JUDGE_BF16]) == 0 ? JUDGE_BF16 : JUDGE_F32;
-    if (eval_reference_identify(o->stats, job->stats_id) != 0) return 1;
-    if (strcmp(job->stats_id, eval_setting(job, "stats_id")) != 0)
-        return tool_error("--stats %s: is not what the run was begun with (%s, then %s)", o->stats, job->stats_id,
-                          eval_setting(job, "stats_id"));
-    return load_network(job);
+    if (check_same_file(job, "inception", o->inception, job->inception_id) != 0 ||
+        check_same_file(job, "stats", o->stats, job->stats_id) != 0)
+        return 1;
+    job->library = models_open(&job->store, &o->run.machine);
+    return job->library ? load_network(job) : 1;
 }
 
 /* --- the run -------------------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 #include "eval/reference.h"
 #include "tools/generate_job.h"
 #include "tools/judge.h"
+#include "tools/record.h"
 
 /* Loads an npz of statistics or "demo" (eval/reference.h); judges the images of a directory of PNG and JPEG files, or
  * arr_0 of an npz, as far as what is wanted is not in the file as numbers: mean and covariance if it has none,
@@ -23,5 +24,12 @@ int eval_reference_identify(const char *path, char text[RECORD_ID]);
  * features, which it takes over from *d. Returns 0, or 1 after printing an error; the caller calls eval_reference_free.
  */
 int eval_reference_of(judged *d, const char *path, eval_reference *out);
+
+/* Whether the path is a directory: of reference images, then. */
+int eval_reference_is_directory(const char *path);
+
+/* What tells it from others of its name: "1234 bytes, 0123456789abcdef" of a file; number of images and a hash of their
+ * names and sizes of a directory; "" of what is built in. Returns 0, or 1 after printing an error. */
+int eval_reference_identify(const char *path, char id[RECORD_ID]);
 
 #endif

@@ -1,6 +1,7 @@
 /* What an evaluation's numbers depend on: written down with the first shard, compared by whoever goes on. */
 #include "tools/command.h"
 #include "tools/eval_job.h"
+#include "tools/file.h"
 #include "tools/file_sum.h"
 #include "tools/json_file.h"
 #include "tools/judge.h"
@@ -192,12 +193,32 @@ static int compare(const eval_job *job, const cJSON *found)
     return 0;
 }
 
+int eval_settings_check_place(const eval_job *job)
+{
+    static const char *const names[] = {"result.json", "report.html", "images.npz", "images.npz.part", "images"};
+    char path[RUN_PATH], settings[RUN_PATH];
+    run_path(&job->directory, "settings.json", settings);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) /* a run that begins now has its settings first */
+        if (access(run_path(&job->directory, names[i], path), F_OK) == 0 && access(settings, F_OK) != 0)
+            return tool_error("%s: has %s but no settings.json, so it is no run that can go on; use another --out",
+                              job->directory.out.path, names[i]);
+    return 0;
+}
+
+/* Writes the file so that it is there after a failure of the machine, too: what follows is of these settings. */
+static int begin_settings(eval_job *job, const char *path)
+{
+    if (write_settings(job, path) != 0) return 1;
+    const int directory = job->directory.out.directory;
+    return directory && tool_sync(directory) != 0 ? tool_cannot_write(path) : 0;
+}
+
 int eval_settings_agree(eval_job *job)
 {
     char path[RUN_PATH];
     cJSON *record, *settings, *facts;
     run_path(&job->directory, "settings.json", path);
-    if (access(path, F_OK) != 0 && errno == ENOENT) return write_settings(job, path);
+    if (access(path, F_OK) != 0 && errno == ENOENT) return begin_settings(job, path);
     if (read_settings(path, &record, &settings, &facts) != 0) return 1;
     const int failed = compare(job, settings);
     cJSON_Delete(record);

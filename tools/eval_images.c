@@ -13,7 +13,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 typedef struct {
     const eval_options *options;
@@ -29,9 +28,8 @@ typedef struct {
 /* "name (length and hash)", "name (a directory)", or the name alone, of what is built in. */
 static int describe_file(const char *path, char *text, size_t size)
 {
-    struct stat s;
     char id[RECORD_ID] = "";
-    const int is_directory = stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+    const int is_directory = eval_reference_is_directory(path);
     if (!is_directory && record_identify_file(path, id) != 0) return 1;
     snprintf(text, size, "%s%s%s%s", is_directory ? path : tool_base_name(path), *id || is_directory ? " (" : "",
              is_directory ? "a directory" : id, *id || is_directory ? ")" : "");
@@ -64,12 +62,12 @@ static int open_all(images_job *job)
     return judge_load(job->library, job->weights, o->batch, job->bar, &job->network);
 }
 
-/* Features of single images are kept if precision and recall are asked for, or the reference has its own. */
+/* Features of single images are kept if precision and recall are asked for, or the reference has what they need. */
 static int judge_both(images_job *job)
 {
     const eval_options *o = job->options;
-    if (o->stats && eval_reference_open(o->stats, job->library, job->network, o->batch, o->precision_recall, o->quiet,
-                                        &job->reference) != 0)
+    if (o->stats &&
+        eval_reference_open(o->stats, job->library, job->network, o->batch, 1, o->quiet, &job->reference) != 0)
         return 1;
     const judge request = {.network = job->network,
                            .batch = o->batch,

@@ -135,11 +135,16 @@ static void warn_of_size(const eval_gathered *g, const char *name, eval_result *
                       name, sizes[i], sizes[i]);
 }
 
+static int is_inception(const eval_gathered *g)
+{
+    return strcmp(g->network->name, "inception-v3") == 0;
+}
+
 /* Inception's pooled features are means of what is behind ReLU, so none is below 0. */
 static void warn_of_mean(const eval_gathered *g, const char *name, eval_result *r)
 {
     int below = 0;
-    if (strcmp(g->network->name, "inception-v3") != 0) return;
+    if (!is_inception(g)) return;
     for (int i = 0; i < g->reference->dim; i++) below += g->reference->mu[i] < 0;
     if (below)
         eval_warn(r,
@@ -185,11 +190,14 @@ static void warn_of_count(const eval_gathered *g, eval_result *r)
 {
     const long few = (long)IMAGES_A_FEATURE * g->network->features;
     const long enough = few < IMAGES_ENOUGH ? few : IMAGES_ENOUGH;
-    if (g->images < enough)
+    const char *distance = is_inception(g) ? "FID" : "a Frechet distance";
+    if (g->images < enough && g->reference)
         eval_warn(r,
-                  "FID of %ld images is too high: fewer than %ld are too few for %d features; published numbers are of "
+                  "%s of %ld images is too high: fewer than %ld are too few for %d features; published numbers are of "
                   "50000",
-                  g->images, enough, g->network->features);
+                  distance, g->images, enough, g->network->features);
+    else if (g->images < enough)
+        eval_warn(r, "an Inception score of %ld images is too low: published numbers are of 50000", g->images);
     if (g->reference && r->reference_images && r->reference_images < enough)
         eval_warn(r, "the reference is of %ld images: fewer than %ld are too few for %d features", r->reference_images,
                   enough, g->network->features);

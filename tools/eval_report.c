@@ -86,6 +86,7 @@ static void write_figures(FILE *out, const eval_result *r)
     write_figure(out, "digits recognised", r->accuracy * 100, 1, "%");
     write_figure(out, "seconds per image", r->generate_s > 0 ? eval_result_seconds(r) : NAN, 4, rate);
     fputs("</div>\n", out);
+    write_reason(out, eval_result_distance(r), r->fid, "there is no reference");
     write_reason(out, "sFID", r->sfid, r->why_no_sfid);
     write_reason(out, "precision and recall", r->precision, r->why_no_precision);
 }

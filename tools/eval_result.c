@@ -323,7 +323,8 @@ double eval_result_rate(const eval_result *r)
 
 const char *eval_result_distance(const eval_result *r)
 {
-    return isnan(r->accuracy) ? "FID" : "Fréchet distance";
+    /* Of images made elsewhere nobody can say how many digits were recognised; the protocol names the network. */
+    return isnan(r->accuracy) && !strstr(r->protocol, "features demo digits;") ? "FID" : "Fréchet distance";
 }
 
 /* "name   1.23 ± 0.45", or why there is none. */
@@ -365,7 +366,7 @@ static void print_drafts(const mar_stats *s)
 
 void eval_result_print(const eval_result *r)
 {
-    print_number(eval_result_distance(r), r->fid, 2, "");
+    print_number(eval_result_distance(r), r->fid, 2, "there is no reference; --stats names one");
     if (isfinite(r->sfid) || *r->why_no_sfid) print_number("sFID", r->sfid, 2, r->why_no_sfid);
     if (isfinite(r->is_mean)) printf("  Inception score   %10.2f ± %.2f\n", r->is_mean, r->is_deviation);
     if (isfinite(r->is_adm)) print_number("  in ADM's order", r->is_adm, 2, "");

@@ -157,6 +157,10 @@ static void reasons(void **state)
     assert_string_equal(r.why_no_sfid, "there is no reference");
     assert_string_equal(r.why_no_precision, "there is no reference");
     assert_int_equal(r.warning_count, 0);
+    g.images = 399; /* there is no FID to be warned of */
+    r = numbers(&g);
+    assert_int_equal(r.warning_count, 1);
+    assert_says(r.warnings[0], "an Inception score of 399 images is too low");
 }
 
 static void warnings(void **state)

@@ -184,10 +184,27 @@ static const char *with_id(const eval_job *job, const char *key, const char *id_
     return text;
 }
 
+/* The classes, of a long list its beginning: the line has room for all that follows them. RUN/settings.json has them
+ * all. */
+static const char *class_list(const eval_job *job, char *text, size_t size)
+{
+    enum { SHOWN = 150 };
+    const char *list = eval_setting(job, "class");
+    int count = 1, shown = 0;
+    if (strlen(list) <= SHOWN) return list;
+    for (const char *c = list; *c; c++) {
+        if (*c != ',') continue;
+        count++;
+        if (c - list <= SHOWN) shown = (int)(c - list);
+    }
+    snprintf(text, size, "%.*s, ... %d in all", shown, list, count);
+    return text;
+}
+
 /* The protocol, one line. */
 static void describe(const eval_job *job, eval_result *r)
 {
-    char weights[256], stats[256], model[256], vae[256], draft[300] = "";
+    char weights[256], stats[256], model[256], vae[256], draft[300] = "", classes[200];
     const int demo = job->facts.demo;
     if (*eval_setting(job, "draft")) {
         char name[256];
@@ -202,10 +219,10 @@ static void describe(const eval_job *job, eval_result *r)
              demo ? "" : with_id(job, "inception", "inception_id", weights, sizeof weights),
              with_id(job, "model", "model_id", model, sizeof model), with_id(job, "vae", "vae_id", vae, sizeof vae),
              draft, eval_setting(job, "num_images"), eval_setting(job, "image_size"),
-             eval_setting(job, "class_sampling"), eval_setting(job, "class"), eval_setting(job, "num_iter"),
-             eval_setting(job, "num_sampling_steps"), eval_setting(job, "cfg"), eval_setting(job, "cfg_schedule"),
-             eval_setting(job, "temperature"), eval_setting(job, "seed"), *job->facts.ways ? ", " : "", job->facts.ways,
-             eval_setting(job, "Software"));
+             eval_setting(job, "class_sampling"), class_list(job, classes, sizeof classes),
+             eval_setting(job, "num_iter"), eval_setting(job, "num_sampling_steps"), eval_setting(job, "cfg"),
+             eval_setting(job, "cfg_schedule"), eval_setting(job, "temperature"), eval_setting(job, "seed"),
+             *job->facts.ways ? ", " : "", job->facts.ways, eval_setting(job, "Software"));
 }
 
 static void fill(const merger *m, eval_result *r)
@@ -232,16 +249,19 @@ static void fill(const merger *m, eval_result *r)
     }
 }
 
-/* FID and the others. */
+/* FID and the others. Returns 0, 1 after an error, or the exit status after a signal: a reference of many images takes
+ * long. */
 static int compute(merger *m, eval_result *r)
 {
     const eval_job *job = m->job;
     const eval_layout *l = &job->layout;
     eval_reference reference = {0};
     const mar_features_config *network = mar_features_get_config(job->network);
-    if (job->options->stats && eval_reference_open(job->options->stats, job->library, job->network, l->batch,
-                                                   l->keeps_features, job->options->quiet, &reference) != 0)
-        return 1;
+    int status = 0;
+    if (job->options->stats)
+        status = eval_reference_open(job->options->stats, job->library, job->network, l->batch, l->keeps_features,
+                                     job->options->quiet, &reference);
+    if (status != 0) return status;
     const eval_gathered g = {.library = job->library,
                              .network = network,
                              .reference = job->options->stats ? &reference : NULL,
@@ -254,9 +274,9 @@ static int compute(merger *m, eval_result *r)
                              .images = l->images,
                              .width = l->width,
                              .height = l->height};
-    const int failed = eval_numbers(&g, r);
+    status = eval_numbers(&g, r);
     eval_reference_free(&reference);
-    return failed;
+    return status;
 }
 
 static int write_report(const merger *m, const eval_result *r)
@@ -307,7 +327,8 @@ static int merge(merger *m, eval_result *r)
     }
     if (status != 0) return status;
     fill(m, r);
-    if (compute(m, r) != 0) return 1;
+    status = compute(m, r);
+    if (status != 0) return status;
     r->merge_s = tool_seconds() - began;
     progress_clear(m->job->bar);
     if (write_files(m, r) != 0) return 1;

@@ -10,8 +10,8 @@
 /* Loads an npz of statistics or "demo" (eval/reference.h); judges the images of a directory of PNG and JPEG files, or
  * arr_0 of an npz, as far as what is wanted is not in the file as numbers: mean and covariance if it has none,
  * and, with `want_features` 1, features of single images for precision and recall if it has none. `batch`: images that
- * the network takes at a time, as it was loaded with. Progress goes to stderr unless `quiet`. Returns 0, or 1 after
- * printing an error. The caller calls eval_reference_free. */
+ * the network takes at a time, as it was loaded with. Progress goes to stderr unless `quiet`. Returns as
+ * judge_images. The caller calls eval_reference_free. */
 int eval_reference_open(const char *path, mar *library, mar_features *network, int batch, int want_features, int quiet,
                         eval_reference *out);
 

@@ -159,13 +159,14 @@ static int judge_all(judging *j)
     for (int i = 0; status == 0 && j->batches[i].n > 0; i = !i) {
         const reading *r = &j->batches[i];
         status = end_reading(&j->batches[i]);
+        if (status == 0 && interruption_came()) status = interruption_status();
         if (status != 0) break;
         begin_reading(j, &j->batches[!i], r->first + r->n);
         progress_update(bar, (double)r->first / (double)images, r->first, images);
         status = judge_batch(j, r);
     }
     for (int i = 0; i < 2; i++)
-        if (j->batches[i].threaded) status |= end_reading(&j->batches[i]);
+        if (j->batches[i].threaded && end_reading(&j->batches[i]) != 0 && status == 0) status = 1;
     progress_clear(bar);
     return status;
 }

@@ -41,8 +41,8 @@ mar *judge_open(model_store *store, const mar_options *machine, const char *path
  * an error. */
 int judge_load(mar *library, const char *path, int batch, progress *bar, mar_features **out);
 
-/* Judges all images of `path`, which must have one size. Returns 0, or 1 after printing an error. The caller calls
- * judged_free either way. */
+/* Judges all images of `path`, which must have one size. Returns 0, 1 after printing an error, or the exit status
+ * after a signal, where these are only noted (tools/interruption.h). The caller calls judged_free either way. */
 int judge_images(const judge *j, mar *library, const char *path, judged *out);
 void judged_free(judged *d);
 

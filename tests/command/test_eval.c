@@ -400,6 +400,12 @@ static void classes(void **state)
     }
     for (int k = 0; k < 10; k++) assert_in_range(counts[k], 1, 12); /* 5 expected, standard deviation 2.1 */
     assert_in_range(runs, 38, 50);                                  /* 45 of 50 differ from the one before */
+    /* A list of many classes leaves the rest of the protocol its room. */
+    shell(d,
+          "$MAR eval --num_images 1300 --batch 100 --class $(seq -s, 0 1199 | sed 's/[0-9]*\\([0-9]\\)/\\1/g') --out "
+          "many "
+          "--quiet" QUICK " && grep -q '\"protocol\":.*classes balanced (0,1,2,3,.*,[0-9], ... 1200 in all); .*seed 0' "
+          "many/result.json");
     /* Any number of images, of any classes. */
     shell(d, "$MAR eval --num_images 7 --class 3,1,4 --batch 2 --save_images --out few --quiet" QUICK);
     static const int expected[] = {3, 3, 3, 1, 1, 4, 4}; /* class i * 3 / 7 */

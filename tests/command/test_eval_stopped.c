@@ -118,6 +118,28 @@ static void signals(void **state)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
 }
 
+/* The images of a reference are judged last, and may be many: a signal is not kept waiting for them. */
+static void signal_to_the_judge(void **state)
+{
+    const char *d = *state;
+    int status;
+    char from[700], to[700];
+    shell(d, "$MAR " RUN "--out made --quiet --save_images && mkdir real");
+    snprintf(from, sizeof from, "%s/made/images/000001.png", d);
+    for (int i = 0; i < 8000; i++) {
+        snprintf(to, sizeof to, "%s/real/%d.png", d, i);
+        assert_int_equal(link(from, to), 0);
+    }
+    const pid_t child = start(d, RUN "--out cut --stats real");
+    snprintf(to, sizeof to, "%s/cut/shards/000009.mars", d);
+    while (access(to, F_OK) != 0 && waitpid(child, &status, WNOHANG) == 0) usleep(1000);
+    usleep(300000); /* until it has added up the shards; the reference takes seconds */
+    kill(child, SIGTERM);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != GOES_ON) fail_msg("wait status 0x%x", (unsigned)status);
+    shell(d, "test ! -e cut/result.json");
+}
+
 /* --- other processes ------------------------------------------------------------------------------------ */
 
 /* `arguments` are refused while the process has the directory, by a line that names it. */
@@ -284,6 +306,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(signals, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(signal_to_the_judge, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(second_runs, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(a_rank_that_is_killed, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(full_disk, command_setup, command_teardown),

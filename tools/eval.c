@@ -141,7 +141,10 @@ static const mar_param rows[] = {
      .offset = offsetof(eval_options, merge),
      .group = directory,
      .type = MAR_TYPE_FLAG,
-     .help = "make nothing, add up the shards that are there"},
+     .help =
+         "make nothing, add up the shards that are there\n"
+         "It takes settings from the directory and loads no model, but needs --stats and --inception as the run had "
+         "them."},
     {.name = "save_images",
      .offset = offsetof(eval_options, save_images),
      .group = directory,

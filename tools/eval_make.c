@@ -244,7 +244,8 @@ int eval_make_shards(eval_job *job)
     progress_begin(job->bar);
     if (status == 0 && eval_missing_shards(job) > 0) {
         status = eval_pixels_open(job, &m.pixels);
-        if (status == 0) status = make_all(&m);
+        const int is_finished = job->options->save_npz && !m.pixels.npz;
+        if (status == 0 && !is_finished) status = make_all(&m);
     }
     eval_pixels_close(&m.pixels);
     eval_record_free(&m.record);

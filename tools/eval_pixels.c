@@ -33,24 +33,34 @@ static int reserve(int fd, const char *path, uint64_t size)
     return tool_error("%s: cannot have %llu bytes: %s", path, (unsigned long long)size, strerror(reason));
 }
 
+/* Images are made once: what had their pixels cannot be made from anything else in the directory. */
+static int refuse_lost(const eval_job *job)
+{
+    char whole[RUN_PATH];
+    return tool_error("%s: is not there any more, or not whole, but its images were made; put it back, or use another "
+                      "--out",
+                      run_path(&job->directory, "images.npz", whole));
+}
+
 /* In RUN_LOCK_SETTINGS. A finished file, of which shards were lost, becomes one in progress again: what is written to
- * it is what is there. */
+ * it is what is there. But if another process has finished the run since this one looked, its file stays as it is, and
+ * none is open. */
 static int open_part(eval_job *job, eval_pixels *p)
 {
     char whole[RUN_PATH];
     struct stat st;
     run_path(&job->directory, "images.npz", whole);
     run_path(&job->directory, "images.npz.part", p->npz_path);
-    if (access(p->npz_path, F_OK) != 0) rename(whole, p->npz_path);
+    const int is_new = access(p->npz_path, F_OK) != 0, missing = eval_missing_shards(job); /* in this order */
+    const int has_shards = missing < eval_shard_count(&job->layout);
+    if (is_new && missing == 0) return 0;
+    if (is_new && rename(whole, p->npz_path) != 0 && has_shards) return refuse_lost(job);
     const int fd = open(p->npz_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) return tool_cannot_write(p->npz_path);
     p->npz = fd + 1;
     if (fstat(fd, &st) != 0) return tool_cannot_write(p->npz_path);
     if ((uint64_t)st.st_size == p->slots.size) return 0;
-    if (eval_missing_shards(job) < eval_shard_count(&job->layout))
-        return tool_error("%s: has %lld bytes, expected %llu with the pixels of the images that were made; use another "
-                          "--out",
-                          p->npz_path, (long long)st.st_size, (unsigned long long)p->slots.size);
+    if (has_shards) return refuse_lost(job);
     return reserve(fd, p->npz_path, p->slots.size);
 }
 
@@ -114,6 +124,7 @@ int eval_pixels_finish_npz(eval_job *job, const uint32_t *crc)
     run_path(&job->directory, "images.npz.part", part);
     const int fd = open(part, O_RDWR | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT && access(whole, F_OK) == 0) return 0; /* finished before */
+    if (fd < 0 && errno == ENOENT) return refuse_lost(job);
     if (fd < 0) return tool_error("%s: cannot open: %s", part, strerror(errno));
     uint32_t *sorted = in_order(&job->layout, crc);
     int failed = !sorted;

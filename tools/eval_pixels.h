@@ -18,7 +18,8 @@ typedef struct {
 } eval_pixels;
 
 /* Opens what the options ask for: makes RUN/images, and RUN/images.npz.part at its full size. Returns 0, 1 after
- * printing, or an interruption's status; eval_pixels_close in all cases. */
+ * printing, or an interruption's status; eval_pixels_close in all cases. With --save_npz and npz 0 then, all has been
+ * made in the meantime. */
 int eval_pixels_open(eval_job *job, eval_pixels *out);
 void eval_pixels_close(eval_pixels *p);
 

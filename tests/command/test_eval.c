@@ -371,10 +371,24 @@ static void pictures(void **state)
              "rm cut/shards/* cut/result.json && rm cut/images.npz && "
              "$MAR " RUN "--out cut --save_npz --quiet && cmp npz cut/images.npz");
     shell(d, "rm cut/shards/000001.mars cut/result.json cut/images.npz");
-    refused(d, "$MAR " RUN "--out cut --save_npz", "cut/images.npz.part: has 0 bytes, expected ");
+    refused(d, "$MAR " RUN "--out cut --save_npz", "cut/images.npz: is not there any more, or not whole");
 }
 
 /* What --class_sampling says; each process draws the same classes. */
+/* images.npz that was taken away is missed in words, and nothing is left in its place. */
+static void lost_pictures(void **state)
+{
+    const char *d = *state;
+    static const char says[] = "part/images.npz: is not there any more, or not whole";
+    shell(d, "$MAR " RUN "--out part --save_npz --quiet && mv part/images.npz away.npz");
+    refused(d, "$MAR eval --out part --merge", says);
+    shell(d, "rm part/result.json part/shards/000003.mars");
+    refused(d, "$MAR " RUN "--out part --save_npz", says);
+    shell(d, "test ! -e part/images.npz.part && mv away.npz part/images.npz && cp part/images.npz before.npz && "
+             "$MAR " RUN "--out part --save_npz --quiet && cmp part/images.npz before.npz");
+    same_numbers(d, "whole", "part");
+}
+
 static void classes(void **state)
 {
     const char *d = *state;
@@ -444,6 +458,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(torn_journals, setup, command_teardown),
         cmocka_unit_test_setup_teardown(damaged_settings, setup, command_teardown),
         cmocka_unit_test_setup_teardown(pictures, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(lost_pictures, setup, command_teardown),
         cmocka_unit_test_setup_teardown(classes, setup, command_teardown),
         cmocka_unit_test_setup_teardown(drafts, setup, command_teardown),
     };

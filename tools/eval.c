@@ -219,7 +219,9 @@ static int check_network(eval_options *o, const option_set *set)
     if (!demo && !o->inception)
         return tool_error("--inception is missing, expected Inception-v3's weights, such as "
                           "weights-inception-2015-12-05-6726825d.pth of torch-fidelity%s",
-                          own_demo ? "; or --features demo" : "");
+                          own_demo    ? "; or --features demo"
+                          : o->images ? "; or --features demo for digits"
+                                      : "");
     if (demo && !o->stats) o->stats = "demo";
     return 0;
 }

@@ -167,7 +167,7 @@ static int make_shard(maker *m, int shard)
     int status = go_on(m);
     if (status == 0) status = make_images(m, shard);
     if (status == 0) status = eval_pixels_sync(&m->pixels); /* the shard's file says that they are there */
-    if (status == 0) status = eval_shard_write(&job->directory, &job->layout, &m->journal, &m->record);
+    if (status == 0) status = eval_shard_write(&job->directory, &job->layout, &m->journal, job->who.index, &m->record);
     eval_journal_close(&m->journal);
     return status;
 }

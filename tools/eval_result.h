@@ -40,7 +40,7 @@ typedef struct {
     double features_s; /* of the network that judges them */
     double write_s;    /* of shards and image files */
     double merge_s;    /* of adding up, FID and the other numbers */
-    int processes;     /* that made shards, as far as the shards tell */
+    int processes;     /* that made shards at a time; one that was stopped and started again is one */
     mar_stats stats;   /* summed over the batches; all 0 of images made elsewhere */
 
     /* What became of drafts, by autoregressive step (mar_session_fates): accepted, replaced and all tokens of step i.

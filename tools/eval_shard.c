@@ -161,25 +161,12 @@ static int write_moments(const writer *w, const eval_moments *m, off_t at)
     return write_part(w, m->sum, sums, at) || write_part(w, m->products, moment_bytes(m->dim) - sums, at + (off_t)sums);
 }
 
-/* A number that no other process is likely to have. */
-static uint64_t process_number(void)
-{
-    struct {
-        char host[64];
-        long pid;
-    } who;
-    memset(&who, 0, sizeof who);
-    gethostname(who.host, sizeof who.host - 1);
-    who.pid = (long)getpid();
-    return memory_sum(&who, sizeof who);
-}
-
-static int write_head(const writer *w, int shard)
+static int write_head(const writer *w, int shard, int process)
 {
     head h = {.settings = w->file.layout->settings,
               .shard = shard,
               .samples = w->file.samples,
-              .process = process_number(),
+              .process = (uint64_t)process,
               .size = (uint64_t)size_of(&w->file)};
     memcpy(h.magic, magic, sizeof h.magic);
     h.sum = memory_sum(&h, offsetof(head, sum));
@@ -187,12 +174,12 @@ static int write_head(const writer *w, int shard)
 }
 
 /* All but the rows and the checksum. */
-static int write_rest(writer *w, int shard)
+static int write_rest(writer *w, int shard, int process)
 {
     const sample_list *list = &w->samples;
     place(&w->file, w->file.layout, shard, list->count); /* whose number is known now */
     if (ftruncate(w->fd, size_of(&w->file)) != 0) return tool_cannot_write(w->file.path); /* gaps are zero */
-    if (write_head(w, shard) != 0) return 1;
+    if (write_head(w, shard, process) != 0) return 1;
     if (write_part(w, &w->figures, sizeof w->figures, w->file.figures) != 0) return 1;
     if (write_moments(w, &w->pooled, w->file.pooled) != 0) return 1;
     if (w->file.layout->spatial && write_moments(w, &w->spatial, w->file.spatial) != 0) return 1;
@@ -221,24 +208,24 @@ static int allocate(writer *w, const eval_layout *l)
     return tool_error("out of memory for the sums of a shard");
 }
 
-static int write_file(writer *w, eval_journal *j, eval_record *scratch)
+static int write_file(writer *w, eval_journal *j, int process, eval_record *scratch)
 {
     w->fd = open(w->file.path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (w->fd < 0) return tool_cannot_write(w->file.path);
-    int failed = add_records(w, j, scratch) || write_rest(w, j->shard) || write_sum(w);
+    int failed = add_records(w, j, scratch) || write_rest(w, j->shard, process) || write_sum(w);
     if (!failed && tool_sync(w->fd) != 0) failed = tool_cannot_write(w->file.path);
     if (close(w->fd) != 0 && !failed) failed = tool_cannot_write(w->file.path);
     return failed;
 }
 
-int eval_shard_write(const run_directory *d, const eval_layout *l, eval_journal *j, eval_record *scratch)
+int eval_shard_write(const run_directory *d, const eval_layout *l, eval_journal *j, int process, eval_record *scratch)
 {
     char path[RUN_PATH];
     writer *w = calloc(1, sizeof *w);
     if (!w) return tool_error("out of memory for the sums of a shard");
     place(&w->file, l, j->shard, 0);
     run_shard_path(d, j->shard, ".new", w->file.path); /* of nobody else: the shard is locked */
-    int failed = allocate(w, l) || write_file(w, j, scratch);
+    int failed = allocate(w, l) || write_file(w, j, process, scratch);
     if (!failed && rename(w->file.path, run_shard_path(d, j->shard, ".mars", path)) != 0)
         failed = tool_cannot_write(path);
     unlink(failed ? w->file.path : j->path);

@@ -6,9 +6,10 @@
 #include "tools/eval_journal.h"
 
 /* Makes the shard's file of its journal, which has all its batches, and removes the journal. The sums are made of the
- * records in their order, so that their bits do not depend on who has written these. `scratch` has room for a record.
- * Returns 0, or 1 after printing an error; the journal is there then. */
-int eval_shard_write(const run_directory *d, const eval_layout *l, eval_journal *j, eval_record *scratch);
+ * records in their order, so that their bits do not depend on who has written these. `process` is the number of this
+ * process among those that work at a time. `scratch` has room for a record. Returns 0, or 1 after printing an error;
+ * the journal is there then. */
+int eval_shard_write(const run_directory *d, const eval_layout *l, eval_journal *j, int process, eval_record *scratch);
 
 typedef enum { EVAL_SHARD_THERE, EVAL_SHARD_MISSING, EVAL_SHARD_DAMAGED, EVAL_SHARD_ERROR } eval_shard_state;
 
@@ -26,7 +27,7 @@ typedef struct {
     long first;       /* number of its first image */
     int n;            /* its images */
     int samples;      /* images whose pixels it has */
-    uint64_t process; /* a number of the process that has finished it */
+    uint64_t process; /* number of the process that has finished it */
     off_t figures, pooled, spatial, crc, logits, features, sample_table, pixels, sum; /* where its parts are */
 } eval_shard;
 

@@ -117,6 +117,16 @@ static void finished_runs(void **state)
     shell(d, "$MAR " RUN "--out whole --json >json && grep -q '\"numbers\":{\"fid\":' json");
 }
 
+/* A run that was stopped and went on took as many processes as worked at a time, of which its speed is told. */
+static void processes(void **state)
+{
+    const char *d = *state;
+    shell(d, "cp -r whole again && rm again/result.json again/shards/00000[2-5].mars && $MAR " RUN
+             "--out again --quiet && grep -q '\"processes\":.1,' again/result.json");
+    shell(d, "$MAR " RUN "--out two --shard 1/2 --quiet && $MAR " RUN
+             "--out two --shard 2/2 --quiet && grep -q '\"processes\":.2,' two/result.json");
+}
+
 /* --- what was begun otherwise --------------------------------------------------------------------------- */
 
 static void other_settings(void **state)
@@ -450,6 +460,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(shards_at_a_time, setup, command_teardown),
         cmocka_unit_test_setup_teardown(ranks, setup, command_teardown),
         cmocka_unit_test_setup_teardown(finished_runs, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(processes, setup, command_teardown),
         cmocka_unit_test_setup_teardown(other_settings, setup, command_teardown),
         cmocka_unit_test_setup_teardown(merged_reference, setup, command_teardown),
         cmocka_unit_test_setup_teardown(foreign_files, setup, command_teardown),

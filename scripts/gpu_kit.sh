@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes a folder with which a machine that reaches no package registry, but has a compiler, cmake, ninja and nvcc, builds
 # libmar and runs its tests for GPUs and its benchmarks.
-#   scripts/gpu_kit.sh DIR     here, on Debian 12: the packages that libmar and its tests are built from, and env.sh, 9 MB
+#   scripts/gpu_kit.sh DIR     here, on Debian 12: the packages that libmar and its tests are built from, and env.sh, 17 MB
 #   . DIR/env.sh               there, in bash: unpacks them beside the system and lets compiler, linker and CMake find them
 # The packages are those of scripts/packages.sh, with what they need, but for the compilers and what every compiler
 # brings. Packages that DIR has already are not fetched again; those that do not belong in it are removed.
@@ -27,14 +27,17 @@ dir=$(cd -- "$1" && pwd)
 # What every compiler brings: the C library, the compiler's own and zlib, which it is linked with.
 with_compilers="$compiler_packages $test_compiler_packages libc6 libgcc-s1 libstdc++6 libgomp1 zlib1g"
 
-# The packages and what they need, of alternatives the first; `?` before the name of one that apt does not know.
+# The packages and what they need, of alternatives, and of those that provide what has no package, the first; `?` before
+# the name of one that apt does not know.
 # shellcheck disable=SC2086  # the lists are words
 kit=$(LC_ALL=C apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces \
     --no-enhances $packages $test_packages 2>/dev/null |
     awk -v start="$packages $test_packages" -v without="$with_compilers" '
         function take(name) { if (name && !(name in taken)) { taken[name] = 1; list[++n] = name } }
         /^[^ ]/ { package = $1; known[package] = 1; alternative = 0 }
-        /Depends: / { if (!alternative) needs[package] = needs[package] " " $2; alternative = /[|]Depends: / }
+        /Depends: / { if (!alternative) { if (/Depends: </) virtual = 1; else needs[package] = needs[package] " " $2 }
+                      alternative = /[|]Depends: / }
+        /^    / { if (virtual) needs[package] = needs[package] " " $1; virtual = 0 }
         END {
             words = split(without, word, " ")
             for (i = 1; i <= words; i++) taken[word[i]] = 1

@@ -31,13 +31,14 @@ mar_kit_unpack() {
 # Do they link and run here? The C library may be older than the packages'.
 mar_kit_try() {
     if printf '%s\n' '#include <cjson/cJSON.h>' '#include <oneapi/dnnl/dnnl.h>' '#include <png.h>' \
-        '#include <stdio.h>' '#include <jpeglib.h>' 'int main(void) { struct jpeg_error_mgr e; return !cJSON_Version() ||' \
-        '!dnnl_version() || !png_access_version_number() || !jpeg_std_error(&e); }' |
-        cc -x c -o "$mar_kit_deps/try" - -lcjson -ldnnl -lpng -ljpeg -lz >"$mar_kit_deps/log" 2>&1 &&
+        '#include <stdio.h>' '#include <jpeglib.h>' 'double dlapy2_(double *, double *);' \
+        'int main(void) { struct jpeg_error_mgr e; double x = 3, y = 4; return !cJSON_Version() || !dnnl_version() ||' \
+        '!png_access_version_number() || !jpeg_std_error(&e) || dlapy2_(&x, &y) < 4.9; }' |
+        cc -x c -o "$mar_kit_deps/try" - -lcjson -ldnnl -lpng -ljpeg -lz -llapack -lblas >"$mar_kit_deps/log" 2>&1 &&
         "$mar_kit_deps/try" 2>>"$mar_kit_deps/log"; then
         touch "$mar_kit_deps/works"
     else
-        mar_kit_fail "the packages do not work here: $(tail -n 1 "$mar_kit_deps/log")"
+        mar_kit_fail "the packages do not work here: $(grep -m 1 error "$mar_kit_deps/log" || tail -n 1 "$mar_kit_deps/log")"
     fi
 }
 
@@ -85,13 +86,17 @@ mar_kit_env() {
     for mar_kit_lib in "$mar_kit_deps"/usr/lib/*-linux-gnu*; do break; done
     [ -e "$mar_kit_lib/libdnnl.so" ] || { mar_kit_fail "no libdnnl.so in $mar_kit_lib"; return 1; }
     command -v pkg-config >/dev/null 2>&1 || PATH=$PATH:$mar_kit_deps/usr/bin
-    LD_LIBRARY_PATH=$(mar_kit_first "${LD_LIBRARY_PATH:-}" "$mar_kit_lib")
-    LIBRARY_PATH=$(mar_kit_first "${LIBRARY_PATH:-}" "$mar_kit_lib")
-    CPATH=$(mar_kit_first "${CPATH:-}" "$mar_kit_deps/usr/include")
+    # An installed system has links to LAPACK and BLAS where the other libraries are.
+    for mar_kit_file in "$mar_kit_lib/blas" "$mar_kit_lib/lapack" "$mar_kit_lib"; do
+        LD_LIBRARY_PATH=$(mar_kit_first "${LD_LIBRARY_PATH:-}" "$mar_kit_file")
+        LIBRARY_PATH=$(mar_kit_first "${LIBRARY_PATH:-}" "$mar_kit_file")
+        CMAKE_LIBRARY_PATH=$(mar_kit_first "${CMAKE_LIBRARY_PATH:-}" "$mar_kit_file")
+    done
+    CPATH=$(mar_kit_first "${CPATH:-}" "$mar_kit_deps/usr/include/${mar_kit_lib##*/}") # jconfig.h of libjpeg
+    CPATH=$(mar_kit_first "$CPATH" "$mar_kit_deps/usr/include")
     PKG_CONFIG_PATH=$(mar_kit_first "${PKG_CONFIG_PATH:-}" "$mar_kit_lib/pkgconfig")
     PKG_CONFIG_SYSROOT_DIR=$mar_kit_deps
     CMAKE_PREFIX_PATH=$(mar_kit_first "${CMAKE_PREFIX_PATH:-}" "$mar_kit_deps/usr")
-    CMAKE_LIBRARY_PATH=$(mar_kit_first "${CMAKE_LIBRARY_PATH:-}" "$mar_kit_lib")
     export PATH LD_LIBRARY_PATH LIBRARY_PATH CPATH PKG_CONFIG_PATH PKG_CONFIG_SYSROOT_DIR
     export CMAKE_PREFIX_PATH CMAKE_LIBRARY_PATH
 

@@ -11,5 +11,6 @@ const command commands[] = {
     {"methods", "list the ways to be faster: parameters, source, whether exact", cmd_methods, manual_methods},
     {"fidelity", "compare a faster run with a reference: speed, distance, a page", cmd_fidelity, manual_fidelity},
     {"eval", "judge a model's images, or others: FID, Inception score, a page", cmd_eval, manual_eval},
+    {"stats", "write the statistics of images that mar eval compares with", cmd_stats, manual_stats},
     {0},
 };

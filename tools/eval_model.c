@@ -196,11 +196,12 @@ static int prepare_merge(eval_job *job)
         return tool_error("%s: has features of %s, expected --features %s%s for --merge", o->out, job->facts.network,
                           eval_setting(job, "features"), job->facts.demo ? "" : " and --inception");
     o->batch = job->layout.batch;
+    o->features_dtype =
+        strcmp(eval_setting(job, "features_dtype"), judge_dtypes[JUDGE_BF16]) == 0 ? JUDGE_BF16 : JUDGE_F32;
     if (check_same_file(job, "inception", o->inception, job->inception_id) != 0 ||
         check_same_file(job, "stats", o->stats, job->stats_id) != 0)
         return 1;
-    job->library = models_open(&job->store, &o->run.machine);
-    return job->library ? load_network(job) : 1;
+    return load_network(job);
 }
 
 /* --- the run -------------------------------------------------------------------------------------------- */

@@ -28,8 +28,4 @@ int eval_reference_of(judged *d, const char *path, eval_reference *out);
 /* Whether the path is a directory: of reference images, then. */
 int eval_reference_is_directory(const char *path);
 
-/* What tells it from others of its name: "1234 bytes, 0123456789abcdef" of a file; number of images and a hash of their
- * names and sizes of a directory; "" of what is built in. Returns 0, or 1 after printing an error. */
-int eval_reference_identify(const char *path, char id[RECORD_ID]);
-
 #endif

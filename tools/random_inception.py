@@ -49,10 +49,11 @@ BLOCKS = [("5b", branches_a(32)), ("5c", branches_a(64)), ("5d", branches_a(64))
           ("7c", BRANCHES_E)]
 
 
-def layers(width, classes=CLASSES):
-    """(name, shape) of every convolution, [out, in, height, width], and of fc, [classes, features], in the order of use."""
-    def scaled(n):
-        return max(1, round(n * width))
+def layers(width, classes=CLASSES, last_width=None):
+    """(name, shape) of every convolution, [out, in, height, width], and of fc, [classes, features], in the order of use.
+    last_width is that of the last block, whose channels are the features."""
+    def scaled(n, block=""):
+        return max(1, round(n * (last_width if last_width and block == "7c" else width)))
     made, channels = [], 3
     for name, out, height, wide in STEM:
         made.append((name, (scaled(out), channels, height, wide)))
@@ -68,21 +69,21 @@ def layers(width, classes=CLASSES):
                 beside = name.startswith("=")
                 total += outputs if beside else 0
                 inputs = inputs if beside else outputs
-                outputs = scaled(out)
+                outputs = scaled(out, block)
                 made.append((f"Mixed_{block}.branch{name.lstrip('=')}", (outputs, inputs, height, wide)))
             total += outputs
         channels = total
     return made + [("fc", (classes, channels))]
 
 
-def random_tensors(width, seed):
+def random_tensors(width, seed, last_width=None):
     """Filters without a mean, so that images do not become alike on their way; batch norms near the identity."""
     generator = torch.Generator().manual_seed(seed)
 
     def uniform(n):
         return torch.rand(n, generator=generator) - 0.5
     tensors = {}
-    for name, shape in layers(width):
+    for name, shape in layers(width, last_width=last_width):
         weight = torch.randn(shape, generator=generator)
         if name == "fc":
             tensors |= {"fc.weight": weight / shape[1] ** 0.5 * 8, "fc.bias": uniform(shape[0])}
@@ -99,11 +100,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, help="a .safetensors, else a file of torch.save")
     parser.add_argument("--width", type=float, default=0.125, help="of the published numbers of channels (default: 0.125)")
+    parser.add_argument("--last_width", type=float, help="of the last block, which makes the features (default: as --width)")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if not 0 < args.width <= 1:
         sys.exit(f"--width {args.width}: expected more than 0, at most 1")
-    tensors = random_tensors(args.width, args.seed)
+    if args.last_width is not None and not 0 < args.last_width <= 1:
+        sys.exit(f"--last_width {args.last_width}: expected more than 0, at most 1")
+    tensors = random_tensors(args.width, args.seed, args.last_width)
     if args.out.endswith(".safetensors"):
         write_safetensors(args.out, tensors, {"format": "pt"})
     else:

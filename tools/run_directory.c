@@ -39,7 +39,7 @@ int run_directory_check(const char *path, run_directory *out)
 
 /* Bytes of the lock file that are locked; what is written there has nothing to do with it. */
 static const off_t byte_alone = 0;             /* exclusive: one process alone; shared: one of several */
-static const off_t byte_process = 1;           /* plus the process's number */
+static const off_t byte_process = 16;          /* plus the process's number. Apart: neighbours become one lock */
 static const off_t byte_held = (off_t)1 << 32; /* plus RUN_LOCK_... */
 enum { PROCESSES_MAX = 1 << 20, LINE = 128 };  /* bytes of the line about a process */
 

@@ -13,6 +13,7 @@ int cmd_classes(int argc, char **argv);
 int cmd_methods(int argc, char **argv);
 int cmd_fidelity(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
+int cmd_stats(int argc, char **argv);
 
 /* Writes the manual's list of the subcommand's own operands and options, as mdoc. */
 void manual_generate(FILE *out);
@@ -23,5 +24,6 @@ void manual_classes(FILE *out);
 void manual_methods(FILE *out);
 void manual_fidelity(FILE *out);
 void manual_eval(FILE *out);
+void manual_stats(FILE *out);
 
 #endif

@@ -414,5 +414,6 @@ static void blend_pixels(const float *a, const float *b, float t, size_t n, void
 }
 
 extern const kern_rows PASTE(kern_rows, KERN_ISA);
-const kern_rows PASTE(kern_rows, KERN_ISA) = {TEXT(KERN_ISA), layer_norm, modulate,     gate_add, silu_add, affine_silu,
-                                              softmax,        to_act,     channel_sums, add_rows, distances};
+const kern_rows PASTE(kern_rows, KERN_ISA) = {
+    TEXT(KERN_ISA), layer_norm, modulate, gate_add, silu_add,  affine_silu, softmax,  to_act,      channel_sums,
+    add_rows,       distances,  relu,     max_rows, mean_rows, mean_of_all, from_act, blend_pixels};

@@ -30,6 +30,17 @@ typedef struct {
     void (*add)(float *dst, const float *src, const float *add, size_t n);
     /* y[i*y_stride + j] = |a[i] - b[j]|^2, rows of dim values */
     void (*distances)(const float *a, int rows, const float *b, int columns, int dim, float *y, size_t y_stride);
+    /* y = max(x, 0), n values of act; y may be x. A NaN stays one. */
+    void (*relu)(const void *x, size_t n, void *y, int bf16);
+    /* y = the maximum or the mean of n rows of `values` act, n > 0. A NaN stays one. */
+    void (*max_rows)(const void *const *x, int n, size_t values, void *y, int bf16);
+    void (*mean_rows)(const void *const *x, int n, size_t values, void *y, int bf16);
+    /* y = the mean of `rows` rows of `values` act, which follow one another, as float */
+    void (*mean_of_all)(const void *x, int rows, size_t values, float *y, int bf16);
+    /* y = x as float, n values */
+    void (*from_act)(const void *x, size_t n, float *y, int bf16);
+    /* y = (a + (b - a) * t - 128) / 128, n values as act */
+    void (*blend_pixels)(const float *a, const float *b, float t, size_t n, void *y, int bf16);
 } kern_rows;
 
 /* The fastest kernels that this processor runs. MAR_ISA=generic|avx2|avx512 in the environment asks for less. */

@@ -163,6 +163,91 @@ static void other_settings(void **state)
     shell(d, "diff -r whole before -x lock");
 }
 
+#define JUDGED "eval --num_images 8 --class 0-3 --batch 2 --shard_images 2 --seed 3 --inception small.safetensors" QUICK
+
+static void protocol_says(const char *directory, const char *run, const char *words)
+{
+    char name[200];
+    snprintf(name, sizeof name, "%s/result.json", run);
+    char *text = read_whole_file(directory, name, NULL);
+    if (!strstr(text, words)) fail_msg("%s does not say \"%s\": %s", name, words, text);
+    free(text);
+}
+
+/* Inception-v3 judges in f32 unless asked otherwise. That is a setting, which --merge takes over. */
+static void arithmetic(void **state)
+{
+    const char *d = *state;
+    char path[600];
+    wt_file *golden = golden_open("inception");
+    snprintf(path, sizeof path, "%s/small.safetensors", d);
+    inception_write(golden, "small", path);
+    wt_close(golden);
+    shell(d,
+          "$MAR " JUDGED "--out f32 --quiet && $MAR " JUDGED "--out same --features_dtype f32 --shard 1/2 --quiet && "
+          "$MAR " JUDGED "--out same --quiet");
+    same_numbers(d, "f32", "same");
+    protocol_says(d, "f32", "features inception-v3 in f32, small.safetensors (");
+    shell(d, "grep -q '\"features_dtype\":.*\"f32\"' f32/settings.json && rm same/result.json && "
+             "$MAR eval --out same --merge --inception small.safetensors --quiet");
+    same_numbers(d, "f32", "same");
+    refused(d, "$MAR eval --out f32 --merge --inception small.safetensors --features_dtype bf16",
+            "f32: was begun with --features_dtype f32, this is --features_dtype bf16");
+    mar *bf16 = open_mar(MAR_DTYPE_BF16, 1);
+    if (!bf16) { /* not here */
+        refused(d, "$MAR " JUDGED "--out bf16 --features_dtype bf16", "mar: --features_dtype bf16: ");
+        return;
+    }
+    mar_close(bf16);
+    refused(d, "$MAR " JUDGED "--out f32 --features_dtype bf16",
+            "f32: was begun with --features_dtype f32, this is --features_dtype bf16; use another --out");
+    shell(d, "$MAR " JUDGED "--out bf16 --features_dtype bf16 --quiet && cp -r bf16 again && rm again/result.json && "
+             "$MAR eval --out again --merge --inception small.safetensors --quiet");
+    same_numbers(d, "bf16", "again");
+    protocol_says(d, "again", "features inception-v3 in bf16, small.safetensors (");
+    char *one = numbers_of(d, "f32"), *other = numbers_of(d, "bf16");
+    assert_string_not_equal(one, other);
+    free(one);
+    free(other);
+    write_whole_file(d, "axes.txt", "--features_dtype f32 | --features_dtype bf16\n", 45);
+    shell(d, "$MAR " JUDGED "--sweep axes.txt --out sweep --quiet"); /* whose points share the model */
+    same_numbers(d, "f32", "sweep/features_dtype-f32");
+    same_numbers(d, "bf16", "sweep/features_dtype-bf16");
+    /* Of the images, f32 and bf16 are told from one another as before. */
+    shell(d, "$MAR " JUDGED "--out f32.f32 --dtype f32 --quiet && $MAR " JUDGED
+             "--out f32.bf16 --dtype f32 --features_dtype bf16 --quiet");
+    protocol_says(d, "f32.f32", "features inception-v3 in f32, ");
+    protocol_says(d, "f32.bf16", "features inception-v3 in bf16, ");
+}
+
+/* A folder that images are compared with is known by its files, too. */
+static void changed_folder(void **state)
+{
+    static const struct {
+        const char *change, *back;
+    } cases[] = {{"touch -d 2001-01-01 real/000003.png", "mv kept real/000003.png"},
+                 {"mv real/000003.png real/000033.png", "rm real/000033.png; mv kept real/000003.png"},
+                 {"cp real/000003.png real/000010.png", "rm real/000010.png"},
+                 {"rm real/000009.png; cp -p real/000003.png real/000009.png", "mv last real/000009.png"}};
+    const char *d = *state;
+    shell(d, "$MAR generate --num 1 --out real --quiet" QUICK "&& $MAR " RUN "--out part --stats real --quiet && "
+             "grep -q '\"stats_id\":.*\"10 images, ' part/settings.json");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[300];
+        shell(d, "cp -p real/000003.png kept; cp -p real/000009.png last; cp -r part before");
+        shell(d, cases[i].change);
+        refused(d, "$MAR " RUN "--out part --stats real", "part: was begun with stats_id 10 images, ");
+        refused(d, "$MAR eval --out part --merge --stats real", "--stats real: is not what the run was begun with (1");
+        snprintf(line, sizeof line, "diff -r part before -x lock && rm -r before; %s", cases[i].back);
+        shell(d, line);
+        shell(d, "$MAR " RUN "--out part --stats real --quiet && echo text >real/notes.txt && "
+                 "$MAR eval --out part --merge --stats real --quiet");
+    }
+    shell(d, "mkdir none");
+    refused(d, "$MAR " RUN "--out new --stats none", "none: has no PNG or JPEG files");
+    shell(d, "test ! -e new"); /* before any image was made */
+}
+
 /* --merge takes the reference that the run was begun with, a directory of images, too, and no other. */
 static void merged_reference(void **state)
 {
@@ -462,6 +547,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(finished_runs, setup, command_teardown),
         cmocka_unit_test_setup_teardown(processes, setup, command_teardown),
         cmocka_unit_test_setup_teardown(other_settings, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(arithmetic, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(changed_folder, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(merged_reference, setup, command_teardown),
         cmocka_unit_test_setup_teardown(foreign_files, setup, command_teardown),
         cmocka_unit_test_setup_teardown(wrong_options, command_setup, command_teardown),

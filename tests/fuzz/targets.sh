@@ -27,9 +27,9 @@ fuzz_length() {
 fuzz_sources() {
     case $1 in
     safetensors) echo weights/safetensors.c weights/table.c weights/save.c weights/convert.c ;;
-    pytorch) echo weights/pytorch.c weights/zip.c weights/pickle.c ;;
     npz) echo weights/npy.c weights/npz_read.c weights/npz_write.c weights/zip.c weights/zip_stream.c ;;
     images) echo tools/image_decode.c tools/image_png.c tools/image_jpeg.c ;;
+    pytorch) echo weights/pytorch.c weights/legacy.c weights/zip.c weights/pickle.c ;;
     metadata) echo mar/config.c vae/config.c mar/inspect.c ;;
     options) echo tools/options.c mar/option.c mar/params.c tools/suggest.c ;;
     classes) echo tools/classes.c tools/class_names.c tools/suggest.c ;;

@@ -390,7 +390,7 @@ typedef struct {
     mar *m;
     const float *expected; /* features of image 1 */
     size_t bytes;
-    const char *problem; /* NULL: none; a thread cannot fail a test by itself */
+    char problem[256]; /* "": none; a thread cannot fail a test by itself */
 } judge;
 
 /* Loads a network of its own, several times, and runs it. */
@@ -401,17 +401,17 @@ static void *judge_images(void *arg)
     uint8_t rgb[64 * 64 * 3];
     float features[128];
     inception_image(1, 64, 64, rgb);
-    for (int i = 0; i < 3 && !j->problem; i++) {
+    for (int i = 0; i < 3 && !*j->problem; i++) {
         mar_features *f;
         if (mar_features_load(j->m, published, 1, &f) != MAR_OK) {
-            j->problem = mar_error(j->m);
+            snprintf(j->problem, sizeof j->problem, "%s", mar_error(j->m));
             break;
         }
-        for (int k = 0; k < 2 && !j->problem; k++)
+        for (int k = 0; k < 2 && !*j->problem; k++)
             if (mar_features_run(f, rgb, 1, 64, 64, features, NULL, NULL) != MAR_OK)
-                j->problem = mar_error(j->m);
+                snprintf(j->problem, sizeof j->problem, "%s", mar_error(j->m));
             else if (memcmp(features, j->expected, j->bytes) != 0)
-                j->problem = "other features";
+                snprintf(j->problem, sizeof j->problem, "other features");
         mar_features_free(f);
     }
     return NULL;
@@ -430,12 +430,12 @@ static void networks_on_many_threads(void **state)
     inception_image(1, 64, 64, rgb);
     assert_library(m, mar_features_run(f, rgb, 1, 64, 64, expected, NULL, NULL));
     for (int i = 0; i < THREADS; i++) {
-        judges[i] = (judge){m, expected, sizeof *expected * (size_t)mar_features_get_config(f)->features, NULL};
+        judges[i] = (judge){m, expected, sizeof *expected * (size_t)mar_features_get_config(f)->features, ""};
         assert_int_equal(pthread_create(&threads[i], NULL, judge_images, &judges[i]), 0);
     }
     for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
     for (int i = 0; i < THREADS; i++)
-        if (judges[i].problem) fail_msg("thread %d: %s", i, judges[i].problem);
+        if (*judges[i].problem) fail_msg("thread %d: %s", i, judges[i].problem);
     mar_features_free(f);
     mar_close(m);
 }

@@ -23,7 +23,8 @@ need_packages() {
         # Not Debian: nothing to install with. CMake names what it does not find.
         if command -v cmake >/dev/null 2>&1 && command -v ninja >/dev/null 2>&1; then return 0; fi
         echo "This system has no apt-get. Please install a C compiler, cmake 3.25 or later, ninja, pkg-config and the" >&2
-        echo "development files of oneDNN, zlib, libpng, libjpeg, cJSON and LAPACK (for the tests: of cmocka, and a C++ compiler), then run this again." >&2
+        echo "development files of oneDNN, zlib, libpng, libjpeg, cJSON and LAPACK (for the tests: of cmocka, and a C++" >&2
+        echo "compiler), then run this again." >&2
         return 1
     fi
     missing=

@@ -186,7 +186,7 @@ void eval_options_set_up(eval_options *o, option_set *set)
                    "             --num_iter 256 --stats adm_in256_stats.npz \\\n"
                    "             --inception weights-inception-2015-12-05-6726825d.pth --out base\n",
     };
-    *o = (eval_options){.out = "eval", .batch = BATCH_DEFAULT};
+    *o = (eval_options){.out = "evaluation", .batch = BATCH_DEFAULT};
     run_options_init(&o->run);
     options_add_table(set, rows, o, 0);
     run_options_add(&o->run, set);

@@ -9,26 +9,28 @@
 /* --- memory -------------------------------------------------------------------------------------------------- */
 
 /* The most rows of one call of the head. Modulation is one condition at a time. */
-static int most_rows(const kern_speculation *w)
+static int most_rows(const diff_speculation *s)
 {
-    const int evaluated = w->conditions * w->window;
-    return w->group * (evaluated > w->max_steps ? evaluated : w->max_steps);
+    const kern_speculation *w = &s->w;
+    const int evaluated = w->conditions * w->window * w->group, modulated = w->max_steps * s->sources;
+    return evaluated > modulated ? evaluated : modulated;
 }
 
-static size_t mod_bytes(const kern_speculation *w, const diff_head *head, int tokens)
+static size_t mod_bytes(const kern_speculation *w, const diff_head *head, int sources)
 {
-    return (size_t)tokens * (size_t)w->conditions * (size_t)w->max_steps * head->device->head->mod_bytes(head->net);
+    return (size_t)sources * (size_t)w->conditions * (size_t)w->max_steps * head->device->head->mod_bytes(head->net);
 }
 
-static void lay_out_evaluator(const kern_speculation *w, diff_evaluator *e, char *base, size_t *used)
+static void lay_out_evaluator(const diff_speculation *s, diff_evaluator *e, char *base, size_t *used)
 {
+    const kern_speculation *w = &s->w;
     if (!e->chain) return;
     const diff_head *head = e->chain->head;
     const size_t rows = (size_t)(w->conditions * w->group * w->window);
     e->at.net = head->net;
-    e->at.mod = arena_carve(base, used, 1, mod_bytes(w, head, w->group));
+    e->at.mod = arena_carve(base, used, 1, mod_bytes(w, head, s->sources));
     e->at.out = arena_carve(base, used, rows * 2 * (size_t)w->channels, sizeof(float));
-    e->at.scratch = arena_carve(base, used, 1, head->device->head->scratch_bytes(head->net, most_rows(w)));
+    e->at.scratch = arena_carve(base, used, 1, head->device->head->scratch_bytes(head->net, most_rows(s)));
 }
 
 size_t diff_speculate_lay_out(diff_speculation *s, char *base)
@@ -37,8 +39,8 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
     const size_t c = (size_t)w->channels, g = (size_t)w->group, rows = g * (size_t)w->window;
     const size_t steps = (size_t)w->max_steps, conditions = (size_t)w->conditions, f = sizeof(float), i = sizeof(int);
     size_t used = 0;
-    lay_out_evaluator(w, &s->target, base, &used);
-    lay_out_evaluator(w, &s->draft, base, &used);
+    lay_out_evaluator(s, &s->target, base, &used);
+    lay_out_evaluator(s, &s->draft, base, &used);
     w->coef = arena_carve(base, &used, steps, sizeof *w->coef);
     w->t = arena_carve(base, &used, steps, i);
     w->snr = arena_carve(base, &used, steps + 1, f);
@@ -46,6 +48,7 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
     w->image = arena_carve(base, &used, g, sizeof *w->image);
     w->position = arena_carve(base, &used, g, i);
     w->cfg = arena_carve(base, &used, g, f);
+    w->source = arena_carve(base, &used, g, i);
     w->token = arena_carve(base, &used, g * c, f);
     w->index = arena_carve(base, &used, g, i);
     w->lowest = arena_carve(base, &used, g, i);
@@ -89,7 +92,8 @@ static mar_status check(const diff_chain *target, const diff_chain *draft, int w
     return MAR_OK;
 }
 
-mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int window, diff_speculation *out, mar_err *err)
+mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int window, int tokens, diff_speculation *out,
+                                 mar_err *err)
 {
     *out = (diff_speculation){0};
     mar_status status = check(target, draft, window, err);
@@ -104,37 +108,50 @@ mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int wind
     w->channels = target->head->channels;
     w->max_steps = target->max_steps;
     w->log_temperature = logf(target->temperature);
-    /* a group has as many tokens as its modulation rows, of all steps, fit in the budget */
+    /* a group has as many conditions as their modulation rows, of all steps, fit in the budget */
     const size_t fit = target->k->device->mod_budget / mod_bytes(w, target->head, 1);
-    w->group = fit < 1 ? 1 : fit < (size_t)target->max_tokens ? (int)fit : target->max_tokens;
+    out->sources = fit < 1 ? 1 : fit < (size_t)target->max_tokens ? (int)fit : target->max_tokens;
+    w->group = tokens ? tokens : out->sources;
     out->table = malloc(((size_t)w->max_steps + 1) * sizeof *out->table);
-    return out->table ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    out->source = malloc((size_t)w->group * sizeof *out->source);
+    if (out->table && out->source) return MAR_OK;
+    diff_speculate_free(out);
+    return err_set(err, MAR_ENOMEM, "out of memory");
 }
 
 void diff_speculate_free(diff_speculation *s)
 {
     free(s->table);
+    free(s->source);
     *s = (diff_speculation){0};
 }
 
-static mar_status plan_group(diff_speculation *s, const diff_evaluator *e, int tokens, mar_err *err)
+static mar_status plan_modulation(const diff_evaluator *e, int sources, mar_err *err)
+{
+    const diff_chain *c = e->chain;
+    return c->k->head->plan(c->k, e->at.net, sources * c->schedule.steps, err);
+}
+
+static mar_status plan_rounds(diff_speculation *s, const diff_evaluator *e, int tokens, mar_err *err)
 {
     kern_queue *k = e->chain->k;
     s->w.tokens = tokens;
-    const mar_status status = k->head->plan(k, e->at.net, tokens * e->chain->schedule.steps, err);
-    return status == MAR_OK ? k->head->speculate_plan(k, e->at.net, &s->w, err) : status;
+    return k->head->speculate_plan(k, e->at.net, &s->w, err);
 }
 
-mar_status diff_speculate_plan(diff_speculation *s, int tokens, mar_err *err)
+mar_status diff_speculate_plan(diff_speculation *s, int tokens, int sources, mar_err *err)
 {
     const diff_evaluator *evaluators[2] = {&s->target, &s->draft};
-    const int full = tokens < s->w.group ? tokens : s->w.group, rest = tokens % s->w.group;
+    const int group = s->w.group, full = sources < s->sources ? sources : s->sources;
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < 2 && evaluators[i]->chain; i++) {
-        const diff_chain *c = evaluators[i]->chain;
-        status = c->k->core->linear_plan(c->k, c->head->cond, s->w.conditions * tokens, err);
-        if (status == MAR_OK) status = plan_group(s, evaluators[i], full, err);
-        if (status == MAR_OK && rest) status = plan_group(s, evaluators[i], rest, err);
+        const diff_evaluator *e = evaluators[i];
+        const diff_chain *c = e->chain;
+        status = c->k->core->linear_plan(c->k, c->head->cond, s->w.conditions * sources, err);
+        if (status == MAR_OK) status = plan_modulation(e, full, err);
+        if (status == MAR_OK && sources % s->sources) status = plan_modulation(e, sources % s->sources, err);
+        if (status == MAR_OK) status = plan_rounds(s, e, tokens < group ? tokens : group, err);
+        if (status == MAR_OK && tokens % group) status = plan_rounds(s, e, tokens % group, err);
     }
     return status;
 }
@@ -163,8 +180,8 @@ static void use_schedule(diff_speculation *s)
     k->core->upload(k, w->gain, s->table, (steps + 1) * sizeof *w->gain);
 }
 
-/* Computes the modulation of all steps of tokens first .. first+n-1; the conditions of all `tokens` are embedded. */
-static void modulate(const diff_speculation *s, const diff_evaluator *e, int tokens, int first, int n)
+/* Computes the modulation of all steps of sources first .. first+n-1; the conditions of all `sources` are embedded. */
+static void modulate(const diff_speculation *s, const diff_evaluator *e, int sources, int first, int n)
 {
     const diff_chain *c = e->chain;
     kern_queue *k = c->k;
@@ -172,7 +189,7 @@ static void modulate(const diff_speculation *s, const diff_evaluator *e, int tok
     k->watch.part = c->part;
     for (int i = 0; i < s->w.conditions; i++)
         k->head->modulate(k, c->head->net, c->temb, c->step_index, c->schedule.steps,
-                          c->cond + (size_t)(i * tokens + first) * (size_t)c->head->width, n,
+                          c->cond + (size_t)(i * sources + first) * (size_t)c->head->width, n,
                           (char *)e->at.mod + (size_t)i * half, e->at.scratch);
 }
 
@@ -216,43 +233,78 @@ static double evaluator_flop(const diff_speculation *s, const diff_evaluator *e,
     const diff_head *head = e->chain->head;
     return 2.0 * s->w.conditions *
            (diff_head_macs(head, (double)stats->modulations, (double)evaluations) +
-            (double)stats->tokens * head->z_dim * head->width);
+            (double)stats->sources * head->z_dim * head->width);
 }
 
-void diff_speculate_sample(diff_speculation *s, const float *z, const float *draft_z, int tokens, const float *cfg,
-                           uint64_t seed, const uint64_t *image, const int *position, float *x,
+/* The conditions of all sources, for one of the models. */
+static void embed(const diff_speculation *s, const diff_evaluator *e, const float *z, int sources)
+{
+    const diff_chain *c = e->chain;
+    kern_queue *k = c->k;
+    k->core->linear(k, c->head->cond, z, s->w.conditions * sources, c->cond);
+    k->watch.part = c->part;
+    diff_chain_watch(c, z, s->w.conditions * sources);
+}
+
+/* The source of token i. */
+static int source_of(const diff_tokens *t, int i)
+{
+    return t->source ? t->source[i] : i;
+}
+
+/* The tokens from `first` on that go through the chain together: as many as there is room for, of as many sources as
+ * have room for their modulation. */
+static int group_from(const diff_speculation *s, const diff_tokens *t, int first)
+{
+    int n = 0;
+    while (first + n < t->count && n < s->w.group && source_of(t, first + n) - source_of(t, first) < s->sources) n++;
+    return n;
+}
+
+/* Sets the working memory to tokens first .. first+n-1. */
+static void begin_group(diff_speculation *s, const diff_tokens *t, int first, int n)
+{
+    kern_queue *k = s->target.chain->k;
+    kern_speculation *w = &s->w;
+    const int from = source_of(t, first), sources = source_of(t, first + n - 1) - from + 1;
+    w->tokens = n;
+    w->sources = sources;
+    for (int i = 0; i < n; i++) s->source[i] = source_of(t, first + i) - from;
+    k->core->upload(k, w->image, t->image + first, (size_t)n * sizeof *t->image);
+    k->core->upload(k, w->position, t->position + first, (size_t)n * sizeof *t->position);
+    k->core->upload(k, w->source, s->source, (size_t)n * sizeof *s->source);
+    if (s->target.chain->guided) k->core->upload(k, w->cfg, t->cfg + first, (size_t)n * sizeof *t->cfg);
+    modulate(s, &s->target, t->sources, from, sources);
+    if (s->draft.chain) modulate(s, &s->draft, t->sources, from, sources);
+}
+
+void diff_speculate_sample(diff_speculation *s, const diff_tokens *t, float *x, float *path,
                            diff_speculation_stats *stats)
 {
     const diff_chain *c = s->target.chain;
     kern_queue *k = c->k;
     kern_speculation *w = &s->w;
+    const size_t channels = (size_t)w->channels, stride = (size_t)(w->max_steps + 1) * KERN_EVALUATED * channels;
+    if (t->count == 0) return;
     use_schedule(s);
-    w->seed = seed;
-    k->core->linear(k, c->head->cond, z, w->conditions * tokens, c->cond);
-    k->watch.part = c->part;
-    diff_chain_watch(c, z, w->conditions * tokens);
-    if (s->draft.chain) {
-        k->core->linear(k, s->draft.chain->head->cond, draft_z, w->conditions * tokens, s->draft.chain->cond);
-        k->watch.part = s->draft.chain->part;
-        diff_chain_watch(s->draft.chain, draft_z, w->conditions * tokens);
-    }
-    for (int first = 0; first < tokens; first += w->group) {
-        const int n = w->tokens = tokens - first < w->group ? tokens - first : w->group;
+    w->seed = t->seed;
+    embed(s, &s->target, t->z, t->sources);
+    if (s->draft.chain) embed(s, &s->draft, t->draft_z, t->sources);
+    for (int first = 0, n; first < t->count; first += n) {
         kern_speculation_count count = {0}; /* as it stays if the operations fail */
-        k->core->upload(k, w->image, image + first, (size_t)n * sizeof *image);
-        k->core->upload(k, w->position, position + first, (size_t)n * sizeof *position);
-        if (c->guided) k->core->upload(k, w->cfg, cfg + first, (size_t)n * sizeof *cfg);
-        modulate(s, &s->target, tokens, first, n);
-        if (s->draft.chain) modulate(s, &s->draft, tokens, first, n);
+        n = group_from(s, t, first);
+        begin_group(s, t, first, n);
         run_rounds(s, stats);
-        k->core->copy_rows(k, x + (size_t)first * (size_t)w->channels, NULL, w->token, NULL, NULL, NULL, n,
-                           w->channels);
+        k->core->copy_rows(k, x + (size_t)first * channels, NULL, w->token, NULL, NULL, NULL, n, w->channels);
+        if (path)
+            k->core->copy_rows(k, path + (size_t)first * stride, NULL, w->evaluated, NULL, NULL, NULL, n, (int)stride);
         k->core->download(k, &count, w->count, sizeof count);
         add_stats(&count, stats);
     }
     if (kern_check(k, NULL) != MAR_OK) s->schedule = NULL; /* its tables may not be there */
-    stats->tokens += tokens;
-    stats->modulations += (long)tokens * c->schedule.steps;
+    stats->tokens += t->count;
+    stats->sources += t->sources;
+    stats->modulations += (long)t->sources * c->schedule.steps;
     stats->flop = evaluator_flop(s, &s->target, stats, stats->evaluations) +
                   evaluator_flop(s, &s->draft, stats, stats->draft_evaluations);
 }

@@ -44,16 +44,19 @@ typedef struct {
     diff_evaluator target, draft;
     kern_speculation w;              /* the backend's state; w.window is 0 before diff_speculate_create */
     const kern_chain_coef *schedule; /* the respacing whose tables are on the backend */
+    int sources;                     /* conditions whose modulation there is room for, at most */
     float *table;                    /* host [max_steps+1] working memory */
+    int *source;                     /* host [w.group] working memory */
 } diff_speculation;
 
 typedef struct {
     long tokens;
+    long sources;           /* conditions of these tokens */
     long calls;             /* sequential calls of the target's head, summed over tokens; a plain chain makes `steps` */
     int calls_max;          /* the most calls of one token */
     long batched;           /* calls of the target's head, each for all tokens of a group */
     long draft_batched;     /* calls of the draft's head, each for all tokens of a group */
-    long modulations;       /* (token, step) pairs whose modulation was computed, of each model */
+    long modulations;       /* (source, step) pairs whose modulation was computed, of each model */
     long evaluations;       /* states at which the target's head was evaluated */
     long draft_evaluations; /* states at which the draft's head was evaluated */
     long accepted;          /* proposals */
@@ -64,22 +67,40 @@ typedef struct {
 
 /* Creates speculation for the chain `target`; the head of the chain `draft` proposes, or the filter if draft is NULL.
  * Both chains must outlive it. The respacing in use (diff_chain_use) may change between calls, in both chains alike. At
- * temperature 0 there is no noise in which a guess could be right, and window counts as 1. Call diff_speculate_lay_out
- * before the first run. MAR_EARG if window is not positive, if the sampler is not DDPM, or if the chains differ in
- * channels, guidance, tokens or steps. */
-mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int window, diff_speculation *out,
+ * temperature 0 there is no noise in which a guess could be right, and window counts as 1. `tokens`: the most that go
+ * through the chain together, for calls in which tokens share conditions; 0: the target's max_tokens or what fits. Call
+ * diff_speculate_lay_out before the first run. MAR_EARG if window is not positive, if the sampler is not DDPM, or if
+ * the chains differ in channels, guidance, tokens or steps. */
+mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int window, int tokens, diff_speculation *out,
                                  mar_err *err);
 /* Lays out the working memory at base, which is backend memory and must outlive s. Returns the bytes it takes, a
  * multiple of 256. With base NULL it only counts. */
 size_t diff_speculate_lay_out(diff_speculation *s, char *base);
 void diff_speculate_free(diff_speculation *s);
-/* Prepares for calls with this many tokens in the respacing in use, so that diff_speculate_sample allocates nothing. */
-mar_status diff_speculate_plan(diff_speculation *s, int tokens, mar_err *err);
+/* Prepares for calls with so many tokens of so many conditions in the respacing in use, so that diff_speculate_sample
+ * allocates nothing. */
+mar_status diff_speculate_plan(diff_speculation *s, int tokens, int sources, mar_err *err);
 
-/* Draws tokens as diff_chain_sample does: the same law, and with window 1 on a CPU the same bits. draft_z is the
- * draft's z of the same tokens; unused without a draft. Adds to *stats. */
-void diff_speculate_sample(diff_speculation *s, const float *z, const float *draft_z, int tokens, const float *cfg,
-                           uint64_t seed, const uint64_t *image, const int *position, float *x,
+/* Tokens of one call. Several may have the same conditions, as candidates for one token have: these are computed
+ * once. */
+typedef struct {
+    int count;             /* tokens */
+    int sources;           /* conditions, at most the chain's max_tokens */
+    const int *source;     /* host [count] a token's conditions, 0..sources-1, never less than that of the token before;
+                            * NULL: token i has number i, and sources is count */
+    const float *z;        /* backend [conditions][sources][z_dim] */
+    const float *draft_z;  /* the draft's z of the same tokens; unused without a draft */
+    const float *cfg;      /* host [count]; unused without guidance */
+    uint64_t seed;         /* of the noise addresses */
+    const uint64_t *image; /* host [count], of the noise addresses */
+    const int *position;   /* host [count], of the noise addresses */
+} diff_tokens;
+
+/* Draws tokens x backend [count][C] as diff_chain_sample does: the same law, and with window 1 on a CPU the same bits.
+ * path: backend [count][(max_steps + 1) * KERN_EVALUATED * C], or NULL; it receives the entries of
+ * kern_speculation.evaluated by step index, which are then the token's states and the head's word at each. Adds to
+ * *stats. */
+void diff_speculate_sample(diff_speculation *s, const diff_tokens *tokens, float *x, float *path,
                            diff_speculation_stats *stats);
 
 #endif

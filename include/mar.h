@@ -278,11 +278,11 @@ typedef struct {
 
     /* Speculation across tokens: `draft` drafts gamma autoregressive steps, the model verifies them by `spec`. */
     mar_model *draft; /* same tokens and classes as the model; NULL: none. A session holds a reference on it */
-    const char *spec; /* "conditional", "paper" or "cspd", see mar_method_get. NULL: with head_spec the draft's head
-                       * proposes inside the head, without it "conditional". A session keeps no reference to the
-                       * text */
-    int gamma;        /* 1 or more; a block ends with the image */
-    float prefill;    /* fraction of the autoregressive steps that the target makes alone first, 0..1 */
+    const char *spec; /* "path", "conditional", "paper" or "cspd", see mar_method_get. "path" without a draft: the
+                       * model's own last conditions are the draft. NULL: with head_spec the draft's head proposes
+                       * inside the head, without it "conditional". A session keeps no reference to the text */
+    int gamma;     /* 1 or more; a block ends with the image. 0: with spec path as many as have paid so far, else 8 */
+    float prefill; /* fraction of the autoregressive steps that the target makes alone first, 0..1 */
     mar_context context;
     int align;               /* 1: draft and target share x_T and all noise; 0: independent noise */
     float inner_temperature; /* cspd: tempers the standard deviations of its criterion */
@@ -400,6 +400,8 @@ typedef struct {
     double head_batched; /* all calls of the target's head, one after another, each for all tokens at hand */
     double draft_calls;  /* the same of the draft's head */
     double head_rows;    /* head evaluations: sum over calls of states evaluated, conditions not counted twice */
+    double passes;       /* passes of the target's transformer, one after another, each for all images at hand */
+    double contexts;     /* that were in them, summed over images: an image's plain pass is one context */
 
     /* Inside the head (head_spec): transitions proposed, and those accepted. residual_tries counts these and the ones
      * below. */
@@ -442,6 +444,10 @@ MAR_API mar_status mar_session_measure(mar_session *s, mar_measurement_function 
  * the autoregressive step it belongs to. Either may be NULL. */
 typedef enum { MAR_TOKEN_TARGET = 0, MAR_TOKEN_ACCEPTED, MAR_TOKEN_REPLACED } mar_token_fate;
 MAR_API mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step);
+/* How late each token's draft was, after the last step: int late[n][seq_len], by how many autoregressive steps the
+ * conditions it was drafted with are older than its own (spec path without a draft model: 1 or more); 0 of tokens that
+ * were not drafted so. */
+MAR_API mar_status mar_session_lateness(mar_session *s, int *late);
 
 /* One line that says what the session's output is, given its parameters: "exact: the target's law", "approximate: ...".
  * Valid as long as the session. */

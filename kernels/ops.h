@@ -167,6 +167,43 @@ typedef struct {
     int *first_replaced; /* [groups] the least `order` of the group's replaced rows; INT_MAX if there are none */
 } kern_verify_job;
 
+/* Compares whole paths of the chain under two laws. A path is all states x_{steps-1} .. x_0 that a token's chain had,
+ * by step index, and what the head said at each: the law it was drawn from. The head's output under other conditions,
+ * or another head's, at the same states is the other law. */
+typedef struct {
+    int paths, channels, conditions;
+    int steps;                   /* of the chain, 2 or more */
+    int stride;                  /* floats from one path to the next */
+    const float *path;           /* [paths][stride]: by index 0..steps-1, KERN_EVALUATED rows of C floats
+                                  * (kernels/speculation.h): the state before that index, x0 and variance fraction there */
+    const float *out;            /* [conditions][paths][steps][2C] the other law's outputs of the head, by index */
+    const kern_chain_coef *coef; /* host [steps] */
+    const float *cfg;            /* host [paths] guidance scale; unused with one condition */
+    float log_temperature;       /* -INFINITY at temperature 0: laws are points */
+    double
+        *log_ratio; /* [paths] the sum over the noisy indices steps-1..1 of the log of (the other law's density / that
+                     * of the law the path was drawn from) of the state after the index. Index 0 adds no noise */
+    float *last;    /* [paths][C] the other law's mean after index 0: the token it would make of the last state */
+} kern_path_job;
+
+/* Decides on whole paths by their log ratios. A draft, drawn from Q, is replaced unless u < P/Q. A candidate for the
+ * residual, drawn from P, is kept if u < 1 - Q/P. A NaN replaces a draft and keeps a candidate: there is no law to draw
+ * from, and the token shows it. */
+typedef struct {
+    int rows;
+    int candidates;          /* 0: the rows are drafts, log_ratio is log P/Q; 1: candidates, log_ratio is log Q/P */
+    const double *log_ratio; /* [rows] */
+    uint64_t seed;           /* of u's address, purpose VERIFY */
+    uint32_t step;           /* of u's address */
+    const uint64_t *image;   /* host [rows], of u's address */
+    const int *position;     /* host [rows], of u's address */
+    const int *group;        /* host [rows] 0..groups-1 */
+    const int *order;        /* host [rows] */
+    int groups;
+    int *marked; /* [rows] 1: a draft is replaced, a candidate is kept; else 0 */
+    int *first;  /* [groups] the least `order` of the group's marked rows; INT_MAX if there are none */
+} kern_path_verdict;
+
 /* Memory, time, recordings, products, rows and attention: what every model is built from. */
 typedef struct {
     void (*close)(kern_device *d); /* after all queues, weights and memory of it */
@@ -249,6 +286,12 @@ typedef struct {
     /* Prepares for calls of this shape, so that `attention` allocates nothing. */
     mar_status (*attention_plan)(kern_queue *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
                                  mar_err *err);
+    /* The same of sequences of different lengths: sequence s asks with rows q_first[s] .. q_first[s] + n_q[s] - 1 of q,
+     * and rows k_first[s] .. k_first[s] + n_k[s] - 1 of key and value answer; all host [n_seq]. The result of row r of
+     * q is row r of y. Rows of y that no sequence asks with are left as they are. Each (n_q, n_k) has been planned. */
+    void (*attention_spans)(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q,
+                            const act *key, const act *value, int kv_stride, const int *k_first, const int *n_k,
+                            int n_seq, int heads, int head_dim, act *y);
 } kern_core_ops;
 
 /* The diffusion head and its chain.
@@ -301,6 +344,10 @@ typedef struct {
     void (*add_log_std)(kern_queue *k, double *path, const float *log_std, int rows, int channels);
     /* Verifies draft tokens against the target's laws. */
     void (*verify)(kern_queue *k, const kern_verify_job *job);
+    /* Compares whole paths under two laws. */
+    void (*path_ratio)(kern_queue *k, const kern_path_job *job);
+    /* Decides on them. */
+    void (*path_decide)(kern_queue *k, const kern_path_verdict *job);
     /* x[r][c] = the standard normal at address (purpose, image[r], position[r], step, c). */
     void (*normal)(kern_queue *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
                    const uint64_t *image, const int *position, int step);

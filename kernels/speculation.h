@@ -34,16 +34,18 @@ enum { KERN_SECANT_RATIO, KERN_SECANT_PRODUCT, KERN_SECANT_SQUARE, KERN_SECANT }
 
 /* All arrays are in the backend's memory. C = channels, G = group, S = max_steps, R = group * window. */
 struct kern_speculation {
-    int group;               /* the most tokens of a call */
-    int window;              /* the most rows of a slot */
-    int conditions;          /* 1, or 2 with guidance */
-    int channels;            /* of a token */
-    int max_steps;           /* the most steps of a call */
-    int tokens;              /* of this call, at most group */
-    int steps;               /* of this call, at most max_steps */
-    int rounds;              /* the backend's own: rounds to begin before it looks who is finished */
-    int slots;               /* the backend's own: slots of this round */
-    int rows;                /* the backend's own: rows of this round */
+    int group;      /* the most tokens of a call */
+    int window;     /* the most rows of a slot */
+    int conditions; /* 1, or 2 with guidance */
+    int channels;   /* of a token */
+    int max_steps;  /* the most steps of a call */
+    int tokens;     /* of this call, at most group */
+    int sources;    /* of this call: conditions that its tokens have, at most `tokens`; those of a candidate for
+                     * the same token are one source */
+    int steps;      /* of this call, at most max_steps */
+    int rounds;     /* the backend's own: rounds to begin before it looks who is finished */
+    int slots;      /* the backend's own: slots of this round */
+    int rows;       /* the backend's own: rows of this round */
     kern_gaussian_rule rule; /* must be exact given the context, which is all noise of the transitions above */
     float log_temperature;
     uint64_t seed;
@@ -55,6 +57,7 @@ struct kern_speculation {
     uint64_t *image;       /* [G] of the noise address */
     int *position;         /* [G] of the noise address */
     float *cfg;            /* [G] guidance scale; not read with one condition */
+    int *source;           /* [G] whose modulation rows a token has, 0..sources-1 */
 
     float *token;     /* [G][C] the state each token is in; the sample when the token is finished */
     int *index;       /* [G] a token's step index; -1 when it is finished */
@@ -86,7 +89,7 @@ struct kern_speculation {
 /* A head that is evaluated at many states. */
 struct kern_speculation_head {
     kern_head *net;
-    void *mod;     /* [conditions][steps][tokens] modulation rows */
+    void *mod;     /* [conditions][steps][sources] modulation rows */
     float *out;    /* [conditions * R][2C] */
     void *scratch; /* k->head->scratch_bytes of conditions * R rows */
 };

@@ -438,9 +438,10 @@ static mar_status time_rounds(const head_bench *b, diff_speculation *s, int toke
     diff_speculation_stats stats = {0};
     rounds_run r = {k, s};
     kern_speculation_count count = {0};
-    mar_status status = diff_speculate_plan(s, tokens, err);
+    mar_status status = diff_speculate_plan(s, tokens, tokens, err);
     if (status != MAR_OK) return status;
-    diff_speculate_sample(s, b->cond, NULL, tokens, b->cfg, 1, b->image, b->position, b->x, &stats);
+    const diff_tokens drawn = {tokens, tokens, NULL, b->cond, NULL, b->cfg, 1, b->image, b->position};
+    diff_speculate_sample(s, &drawn, b->x, NULL, &stats);
     const double seconds = kern_time(k, rounds_body, &r, 0);
     k->core->download(k, &count, s->w.count, sizeof count);
     status = kern_check(k, err);
@@ -464,7 +465,7 @@ static mar_status measure_rounds(const head_bench *b, int steps, mar_err *err)
     void *memory = NULL;
     mar_status status = diff_chain_create(b->k, b->h, steps, 1, tokens, b->conditions == 2, &chain, err);
     if (status != MAR_OK) return status;
-    status = diff_speculate_create(&chain, NULL, WINDOW, &s, err);
+    status = diff_speculate_create(&chain, NULL, WINDOW, 0, &s, err);
     if (status == MAR_OK) {
         const size_t bytes = diff_chain_lay_out(&chain, NULL) + diff_speculate_lay_out(&s, NULL);
         status = b->k->core->alloc(b->k->device, bytes, &memory, err);

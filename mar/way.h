@@ -36,6 +36,8 @@ typedef struct {
     const char *replaces;          /* an option that has no effect with it, or NULL */
     const char *in_place;          /* the options that take the place of that one, in words */
     const mar_way_method *methods; /* ends with a NULL name; NULL: none of its own */
+    /* Whether it is on, where the option's value alone does not tell. Called if the option is not at its default. */
+    int (*is_on)(const mar_params *p);
 
     /* Hooks. A way without one leaves it NULL. `state` is what create stored. A way with draw has plan_draw, one with a
      * state has destroy. */

@@ -33,7 +33,8 @@ const mar_way *const *mar_ways(void)
 
 int mar_way_is_on(const mar_way *way, const mar_params *params)
 {
-    return !mar_param_is_default(mar_param_find(way->name), params);
+    if (mar_param_is_default(mar_param_find(way->name), params)) return 0;
+    return !way->is_on || way->is_on(params);
 }
 
 void mar_ways_resolve(mar_params *params)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define METHODS(X)                                                                                                     \
+    X(path)                                                                                                            \
     X(conditional)                                                                                                     \
     X(paper)                                                                                                           \
     X(cspd)                                                                                                            \

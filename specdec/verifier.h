@@ -70,6 +70,9 @@ typedef struct spec_method {
     /* Continuous: reads the laws of the chain's last index, the one without noise; else those of the last noisy index.
      */
     int last_index;
+    /* Continuous: decides on whole paths of the chain (kernels/ops.h, path_decide) in place of states at one index; `rule`
+     * is NULL then. */
+    int paths;
     spec_parameter parameters[SPEC_PARAMETERS_MAX + 1]; /* ends with a NULL name */
 
     /* Continuous: criterion and resampler as data, so that a backend can verify (kernels/ops.h, verify). */

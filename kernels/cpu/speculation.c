@@ -75,7 +75,8 @@ static void evaluate(kern_queue *k, kern_speculation *w, const kern_speculation_
     for (int i = 0; i < n; i++)
         for (int c = 0; c < w->conditions; c++) {
             w->x_index[c * n + i] = row[i];
-            w->mod_index[c * n + i] = (c * w->steps + w->row_index[row[i]]) * w->tokens + w->row_token[row[i]];
+            w->mod_index[c * n + i] =
+                (c * w->steps + w->row_index[row[i]]) * w->sources + w->source[w->row_token[row[i]]];
         }
     cpu_head_eval(k, e->net, w->state, w->x_index, e->mod, w->mod_index, w->conditions * n, e->out, e->scratch);
 }

@@ -19,7 +19,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     if (!h) return err_set(err, MAR_ENOMEM, "out of memory");
     h->g = g;
     h->draft = mar_masked_state(g, &mar_way_draft);
-    return diff_speculate_create(&g->target.chain, h->draft ? &h->draft->runner.chain : NULL, g->params.head_spec,
+    return diff_speculate_create(&g->target.chain, h->draft ? &h->draft->runner.chain : NULL, g->params.head_spec, 0,
                                  &h->head, err);
 }
 
@@ -48,7 +48,7 @@ static mar_status plan_draw(void *state, int tokens, int steps, mar_err *err)
 {
     head_spec *h = state;
     if (h->draft) diff_chain_use(&h->draft->runner.chain, steps);
-    return diff_speculate_plan(&h->head, tokens, err);
+    return diff_speculate_plan(&h->head, tokens, tokens, err);
 }
 
 /* The draft's conditions of the step's tokens, which are drawn in one go: with a draft no way changes the steps. */
@@ -70,7 +70,15 @@ static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
     const float *draft_z = h->draft ? draft_conditions(h, d, steps) : NULL;
     diff_speculation_stats stats = {0};
     k->core->lap(k, NULL);
-    diff_speculate_sample(&h->head, z, draft_z, d->count, d->cfg, d->seed, d->image, d->position, x, &stats);
+    const diff_tokens tokens = {.count = d->count,
+                                .sources = d->count,
+                                .z = z,
+                                .draft_z = draft_z,
+                                .cfg = d->cfg,
+                                .seed = d->seed,
+                                .image = d->image,
+                                .position = d->position};
+    diff_speculate_sample(&h->head, &tokens, x, NULL, &stats);
     k->core->lap(k, &g->target.head_s);
     g->target.head_flop += stats.flop;
     g->stats.head_batched += (double)stats.batched;

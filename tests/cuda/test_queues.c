@@ -125,13 +125,13 @@ static void open_chains(session *s)
     diff_chain *const chains[3] = {&s->few, &s->many, &s->draft_chain};
     for (int i = 0; i < 3; i++)
         diff_chain_lay_out(chains[i], s->memory[i] = memory_for(k, diff_chain_lay_out(chains[i], NULL)));
-    assert_ok(diff_speculate_create(&s->few, NULL, WINDOW, &s->by_filter, &err), &err);
-    assert_ok(diff_speculate_create(&s->few, &s->draft_chain, WINDOW, &s->by_draft, &err), &err);
+    assert_ok(diff_speculate_create(&s->few, NULL, WINDOW, 0, &s->by_filter, &err), &err);
+    assert_ok(diff_speculate_create(&s->few, &s->draft_chain, WINDOW, 0, &s->by_draft, &err), &err);
     diff_speculation *const speculations[2] = {&s->by_filter, &s->by_draft};
     for (int i = 0; i < 2; i++) {
         void *memory = s->memory[3 + i] = memory_for(k, diff_speculate_lay_out(speculations[i], NULL));
         diff_speculate_lay_out(speculations[i], memory);
-        assert_ok(diff_speculate_plan(speculations[i], FEW, &err), &err);
+        assert_ok(diff_speculate_plan(speculations[i], FEW, FEW, &err), &err);
     }
     assert_ok(diff_chain_plan(&s->few, FEW, &err), &err);
     assert_ok(diff_chain_plan(&s->many, MANY, &err), &err);
@@ -228,7 +228,8 @@ static float *decode(session *s, float *out)
 static float *speculate(session *s, diff_speculation *by, float *out)
 {
     diff_speculation_stats stats = {0};
-    diff_speculate_sample(by, s->device_z, s->device_z, FEW, s->cfg, s->seed, s->image, s->position, s->state, &stats);
+    const diff_tokens drawn = {FEW, FEW, NULL, s->device_z, s->device_z, s->cfg, s->seed, s->image, s->position};
+    diff_speculate_sample(by, &drawn, s->state, NULL, &stats);
     return take_state(s, FEW, out);
 }
 

@@ -117,13 +117,14 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
     mar_err err = {0};
     diff_speculation s;
     diff_speculation_stats stats = {0};
-    assert_ok(diff_speculate_create(&f->chain, draft ? &draft->chain : NULL, window, &s, &err), &err);
+    assert_ok(diff_speculate_create(&f->chain, draft ? &draft->chain : NULL, window, 0, &s, &err), &err);
     void *memory = to_device(f->k, NULL, diff_speculate_lay_out(&s, NULL));
     diff_speculate_lay_out(&s, memory);
     if (rule) s.w.rule = *rule;
-    assert_ok(diff_speculate_plan(&s, f->tokens, &err), &err);
-    diff_speculate_sample(&s, f->z, draft ? draft->z : NULL, f->tokens, f->cfg, seed, f->image, f->position, f->x,
-                          &stats);
+    assert_ok(diff_speculate_plan(&s, f->tokens, f->tokens, &err), &err);
+    const diff_tokens drawn = {f->tokens, f->tokens, NULL,     f->z,       draft ? draft->z : NULL,
+                               f->cfg,    seed,      f->image, f->position};
+    diff_speculate_sample(&s, &drawn, f->x, NULL, &stats);
     from_device(f->k, x, f->x, (size_t)f->tokens * CHANNELS * sizeof *x);
     if (calls) {
         assert_true(s.w.group >= f->tokens); /* so the counts are all tokens' */

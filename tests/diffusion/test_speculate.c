@@ -119,7 +119,7 @@ static void *lay_out_chain(diff_chain *c)
 static void *open_speculation(diff_chain *chain, diff_chain *draft, int window, diff_speculation *s)
 {
     mar_err err = {0};
-    assert_ok(diff_speculate_create(chain, draft, window, s, &err), &err);
+    assert_ok(diff_speculate_create(chain, draft, window, 0, s, &err), &err);
     void *p = memory(chain->k, diff_speculate_lay_out(s, NULL));
     diff_speculate_lay_out(s, p);
     return p;
@@ -139,8 +139,10 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
     diff_speculation s;
     diff_speculation_stats stats = {0};
     void *p = open_speculation(f->chain, draft ? draft->chain : NULL, window, &s);
-    assert_ok(diff_speculate_plan(&s, f->tokens, &err), &err);
-    diff_speculate_sample(&s, f->z, draft ? draft->z : NULL, f->tokens, f->cfg, seed, f->image, f->position, x, &stats);
+    assert_ok(diff_speculate_plan(&s, f->tokens, f->tokens, &err), &err);
+    const diff_tokens drawn = {f->tokens, f->tokens, NULL,     f->z,       draft ? draft->z : NULL,
+                               f->cfg,    seed,      f->image, f->position};
+    diff_speculate_sample(&s, &drawn, x, NULL, &stats);
     assert_ok(kern_check(f->k, &err), &err);
     assert_true(stats.flop > 0);
     close_speculation(&s, p);
@@ -185,15 +187,17 @@ static void tokens_stand_alone(void **state)
             diff_speculation s;
             diff_speculation_stats stats = {0};
             void *arena = open_speculation(f.chain, NULL, 8, &s);
-            s.w.group = 2 + 5 * threads;
-            diff_speculate_sample(&s, f.z, NULL, f.tokens, f.cfg, seed, f.image, f.position, x, &stats);
+            s.w.group = s.sources = 2 + 5 * threads;
+            const diff_tokens drawn = {f.tokens, f.tokens, NULL, f.z, NULL, f.cfg, seed, f.image, f.position};
+            diff_speculate_sample(&s, &drawn, x, NULL, &stats);
             assert_memory_equal(x, all, bytes);
             const int d = f.chain->head->z_dim;
             for (int r = 0; r < f.tokens; r += 7) {
                 float z[2 * 64], one[CHANNELS];
                 memcpy(z, f.z + r * d, (size_t)d * sizeof *z);
                 memcpy(z + d, f.z + (f.tokens + r) * d, (size_t)d * sizeof *z);
-                diff_speculate_sample(&s, z, NULL, 1, f.cfg + r, seed, f.image + r, f.position + r, one, &stats);
+                const diff_tokens alone = {1, 1, NULL, z, NULL, f.cfg + r, seed, f.image + r, f.position + r};
+                diff_speculate_sample(&s, &alone, one, NULL, &stats);
                 assert_memory_equal(one, all + r * CHANNELS, sizeof one);
             }
             close_speculation(&s, arena);
@@ -260,8 +264,9 @@ static diff_speculation_stats draw_speculative(fixture *f, fixture *draft, int w
     if (rule) s.w.rule = *rule;
     for (int n = 0; n < draws; n++) {
         set_draw(f, n);
-        diff_speculate_sample(&s, f->z, draft ? draft->z : NULL, f->tokens, f->cfg, seed, f->image, f->position, x,
-                              &stats);
+        const diff_tokens drawn = {f->tokens, f->tokens, NULL,     f->z,       draft ? draft->z : NULL,
+                                   f->cfg,    seed,      f->image, f->position};
+        diff_speculate_sample(&s, &drawn, x, NULL, &stats);
         x += f->tokens * CHANNELS;
     }
     assert_ok(kern_check(f->k, &err), &err);
@@ -436,11 +441,12 @@ static void respacings(void **state)
             assert_ok(diff_chain_create_for(f.k, f.chain->head, &specs[i % 2], 1, 1, MAX, 1, &one, &err), &err);
             void *one_memory = lay_out_chain(&one), *q = open_speculation(&one, NULL, windows[w], &alone);
             diff_chain_use(&both, specs[i % 2].steps);
-            diff_speculate_sample(&s, f.z, NULL, f.tokens, f.cfg, seed, f.image, f.position, x, &stats);
+            const diff_tokens drawn = {f.tokens, f.tokens, NULL, f.z, NULL, f.cfg, seed, f.image, f.position};
+            diff_speculate_sample(&s, &drawn, x, NULL, &stats);
             if (windows[w] == 1)
                 diff_chain_sample(&one, f.z, f.tokens, f.cfg, seed, f.image, f.position, expected);
             else
-                diff_speculate_sample(&alone, f.z, NULL, f.tokens, f.cfg, seed, f.image, f.position, expected, &stats);
+                diff_speculate_sample(&alone, &drawn, expected, NULL, &stats);
             assert_memory_equal(x, expected, bytes);
             close_speculation(&alone, q);
             diff_chain_free(&one);
@@ -472,7 +478,8 @@ static void random_weights(void **state)
     assert_ok(diff_head_load(k, model, WIDTH, DEPTH, C, Z, &head, &err), &err);
     assert_ok(diff_chain_create(k, &head, T, 1, N, 1, &chain, &err), &err);
     void *chain_memory = lay_out_chain(&chain), *p = open_speculation(&chain, NULL, 16, &s);
-    diff_speculate_sample(&s, z, NULL, N, cfg, seed, image, position, x, &stats);
+    const diff_tokens drawn = {N, N, NULL, z, NULL, cfg, seed, image, position};
+    diff_speculate_sample(&s, &drawn, x, NULL, &stats);
     assert_true(stats.calls_max <= T);
     for (int i = 0; i < N * C; i++) assert_true(isfinite(x[i]));
     close_speculation(&s, p);
@@ -491,14 +498,14 @@ static void bad_arguments(void **state)
     mar_err err = {0};
     diff_speculation s;
     assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
-    assert_int_equal(diff_speculate_create(f.chain, NULL, 0, &s, &err), MAR_EARG);
+    assert_int_equal(diff_speculate_create(f.chain, NULL, 0, 0, &s, &err), MAR_EARG);
     diff_chain ode, longer;
     const diff_spec ddim = {MAR_SAMPLER_DDIM, 10, DIFF_TOP_SOLVER};
     assert_ok(diff_chain_create_for(f.k, f.chain->head, &ddim, 1, 1, f.chain->max_tokens, 1, &ode, &err), &err);
-    assert_int_equal(diff_speculate_create(&ode, NULL, 4, &s, &err), MAR_EARG);
+    assert_int_equal(diff_speculate_create(&ode, NULL, 4, 0, &s, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "ddpm"));
     assert_ok(diff_chain_create(f.k, f.chain->head, 11, 1, f.chain->max_tokens, 1, &longer, &err), &err);
-    assert_int_equal(diff_speculate_create(f.chain, &longer, 4, &s, &err), MAR_EARG);
+    assert_int_equal(diff_speculate_create(f.chain, &longer, 4, 0, &s, &err), MAR_EARG);
     diff_chain_free(&ode);
     diff_chain_free(&longer);
     close_fixture(&f);

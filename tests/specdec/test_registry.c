@@ -14,7 +14,7 @@ static void methods_are_well_formed(void **state)
         assert_true(m->tokens == SPEC_DISCRETE || m->tokens == SPEC_CONTINUOUS);
         assert_true(m->topologies & SPEC_CHAIN);
         assert_int_equal(m->log_accept != NULL, m->tokens == SPEC_DISCRETE);
-        assert_int_equal(m->rule != NULL, m->tokens == SPEC_CONTINUOUS);
+        assert_int_equal(m->rule != NULL, m->tokens == SPEC_CONTINUOUS && !m->paths);
         if (m->rule && m->exact) {
             const kern_gaussian_rule rule = m->rule(NULL);
             assert_true(rule.temper == 1 && rule.path_accept == 0 && rule.path_scale == 0);

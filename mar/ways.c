@@ -11,6 +11,7 @@
  * it, a solver settles its start after DiSA) and of `mar methods`. */
 #define WAYS(X)                                                                                                        \
     X(draft)                                                                                                           \
+    X(path)                                                                                                            \
     X(spec)                                                                                                            \
     X(head_spec)                                                                                                       \
     X(disa)                                                                                                            \

@@ -1,7 +1,18 @@
 /* A draft model beside the target: its runner, which knows every token the target makes. */
 #include "mar/ways/draft.h"
 
+#include "specdec/verifier.h"
+
+#include <math.h>
 #include <stdlib.h>
+
+/* The released code makes step <= prefill * num_iter alone: the same number, or one more if the product is an integer.
+ * Two more differences: its blocks end at multiples of gamma, so that the first is shorter, and it verifies a whole
+ * block with the guidance of its last step instead of each token with that of its own. */
+int mar_draft_prefill(const mar_params *p)
+{
+    return (int)ceil((double)p->prefill * p->num_iter - 1e-4); /* 0.15f * 20 is not more than 3 */
+}
 
 static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
 {
@@ -19,10 +30,11 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
     return MAR_OK;
 }
 
-/* Tokens an image that its head draws at once: of one step. */
+/* Tokens an image that its head draws or judges at once: of one step, or, with whole paths, of a round. */
 static int step_tokens(const mar_masked *g)
 {
-    int most = 0;
+    const spec_method *m = g->params.spec ? spec_method_find(g->params.spec) : NULL;
+    int most = m && m->paths ? g->max_tokens : 0;
     for (int i = 0; i < g->params.num_iter; i++)
         if (g->steps[i].predicted > most) most = g->steps[i].predicted;
     return most;

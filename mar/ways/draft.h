@@ -11,6 +11,9 @@ typedef struct {
     mar_recordings *recordings; /* [num_iter] what was recorded of the draft's step */
 } mar_draft;
 
+/* First steps that are made without the draft, with --prefill. */
+int mar_draft_prefill(const mar_params *p);
+
 extern const mar_way mar_way_draft; /* its state is a mar_draft */
 
 #endif

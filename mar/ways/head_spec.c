@@ -4,6 +4,7 @@
 #include "mar/ways/draft.h"
 
 #include "diffusion/speculate.h"
+#include "specdec/verifier.h"
 
 #include <stdlib.h>
 
@@ -91,8 +92,16 @@ static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
     g->stats.residual_tries += stats.tries;
 }
 
+/* With whole paths it works inside them (mar/ways/path.c). */
+static int is_on(const mar_params *p)
+{
+    const spec_method *m = p->spec ? spec_method_find(p->spec) : NULL;
+    return !m || !m->paths;
+}
+
 const mar_way mar_way_head_spec = {
     .name = "head_spec",
+    .is_on = is_on,
     .changes = MAR_STAGE_CHAIN,
     .needs = MAR_STAGE_SOLVER | MAR_STAGE_HEAD,
     .exact = 1,

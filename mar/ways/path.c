@@ -1,0 +1,298 @@
+/* The way "path": speculation across tokens by whole paths (mar/ways/path.h). */
+#include "mar/ways/path.h"
+
+#include "base/arena.h"
+#include "specdec/verifier.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static int is_on(const mar_params *p)
+{
+    const spec_method *m = spec_method_find(p->spec);
+    return m && m->paths;
+}
+
+static int gamma_of(const mar_params *p)
+{
+    return p->gamma ? p->gamma : PATH_GAMMA_MOST;
+}
+
+/* A round's drafts, and tokens of the step before it that wait for candidates. */
+static int block_steps(const mar_params *p)
+{
+    return gamma_of(p) + 1;
+}
+
+static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
+{
+    (void)model, (void)err;
+    if (p->gamma > p->num_iter) p->gamma = p->num_iter; /* the rest of the image */
+    return MAR_OK;
+}
+
+/* --- memory ------------------------------------------------------------------------------------------------------- */
+
+static size_t verdict_words(const mar_paths *s)
+{
+    return (size_t)s->max_drawn + (size_t)s->max_rows + (size_t)s->g->max_images +
+           (size_t)s->max_rows * (size_t)s->g->model->base.config.token_dim;
+}
+
+static int allocate_rows(path_rows *r, size_t n)
+{
+    r->image = calloc(n, sizeof *r->image);
+    int **lists[] = {&r->position, &r->group, &r->order, &r->place, &r->source, &r->steps};
+    int whole = r->image != NULL;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        *lists[i] = calloc(n, sizeof(int));
+        whole &= *lists[i] != NULL;
+    }
+    r->cfg = calloc(n, sizeof *r->cfg);
+    return whole && r->cfg;
+}
+
+static void free_rows(path_rows *r)
+{
+    void *lists[] = {r->image, r->position, r->group, r->order, r->place, r->source, r->steps, r->cfg};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
+}
+
+static mar_status allocate_host(mar_paths *s, mar_err *err)
+{
+    const mar_masked *g = s->g;
+    const size_t images = (size_t)g->max_images, steps = (size_t)g->params.num_iter, rows = (size_t)s->max_rows;
+    const size_t drawn = (size_t)s->max_drawn, gamma = (size_t)s->gamma;
+    struct {
+        int **list;
+        size_t n;
+    } lists[] = {{&s->begin, images},
+                 {&s->from, images},
+                 {&s->context, images},
+                 {&s->length, images},
+                 {&s->tried, images},
+                 {&s->whole, images},
+                 {&s->z_first, images * steps},
+                 {&s->z_asked, images * steps},
+                 {&s->tries, rows},
+                 {&s->index[0], (size_t)g->conditions * drawn},
+                 {&s->index[1], (size_t)g->conditions * drawn},
+                 {&s->relative, drawn}};
+    int whole = allocate_rows(&s->drawn, drawn);
+    whole &= allocate_rows(&s->pending, rows);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        *lists[i].list = calloc(lists[i].n, sizeof(int));
+        whole &= *lists[i].list != NULL;
+    }
+    s->recordings = calloc(steps * (gamma + 1), sizeof *s->recordings);
+    s->draft_passes = calloc(steps, sizeof *s->draft_passes);
+    s->list = calloc(images * gamma, sizeof *s->list);
+    s->report = calloc(verdict_words(s), sizeof *s->report);
+    if (whole && s->recordings && s->draft_passes && s->list && s->report) return MAR_OK;
+    return err_set(err, MAR_ENOMEM, "out of memory for rounds of %zu tokens", rows);
+}
+
+static size_t lay_out(void *state, char *base)
+{
+    mar_paths *s = state;
+    const mar_masked *g = s->g;
+    const size_t f = sizeof(float), channels = (size_t)g->model->base.config.token_dim, rows = (size_t)s->max_rows;
+    const size_t drawn = (size_t)s->max_drawn, conditions = (size_t)g->conditions;
+    const size_t target = (size_t)g->model->base.config.width;
+    const size_t draft = s->draft ? (size_t)s->draft->runner.model->base.config.width : target;
+    const size_t wider = draft > target ? draft : target;
+    size_t used = 0;
+    s->token = arena_carve(base, &used, drawn * channels, f);
+    s->path = arena_carve(base, &used, drawn * (size_t)s->target.stride, f);
+    s->draft_z = arena_carve(base, &used, conditions * rows * draft, f);
+    s->true_z = arena_carve(base, &used, conditions * rows * target, f);
+    for (int i = 0; i < 2; i++) {
+        s->pending_p[i] = arena_carve(base, &used, conditions * rows * target, f);
+        s->pending_q[i] = arena_carve(base, &used, conditions * rows * draft, f);
+    }
+    s->part_z = arena_carve(base, &used, conditions * rows * wider, f);
+    s->log_ratio = arena_carve(base, &used, drawn, sizeof *s->log_ratio);
+    s->last = arena_carve(base, &used, drawn * channels, f);
+    s->verdicts = arena_carve(base, &used, verdict_words(s), f);
+    used += diff_paths_lay_out(&s->target, base ? base + used : NULL);
+    used += mar_contexts_lay_out(&s->contexts, base ? base + used : NULL);
+    if (s->draft) {
+        used += diff_paths_lay_out(&s->other, base ? base + used : NULL);
+        used += mar_contexts_lay_out(&s->draft_contexts, base ? base + used : NULL);
+    }
+    return used;
+}
+
+static void free_recordings(mar_paths *s)
+{
+    const int steps = s->g->params.num_iter;
+    for (int i = 0; s->recordings && i < steps * (s->gamma + 1); i++) mar_recordings_free(s->g->k, &s->recordings[i]);
+    for (int i = 0; s->draft_passes && i < steps; i++) mar_recordings_free(s->g->k, &s->draft_passes[i]);
+}
+
+static void destroy(void *state)
+{
+    mar_paths *s = state;
+    free_recordings(s);
+    free_rows(&s->drawn);
+    free_rows(&s->pending);
+    diff_paths_free(&s->target);
+    diff_paths_free(&s->other);
+    mar_contexts_free(&s->contexts);
+    mar_contexts_free(&s->draft_contexts);
+    void *host[] = {
+        s->begin, s->from,     s->context,  s->length,   s->tried,      s->whole,        s->z_first, s->z_asked,
+        s->tries, s->index[0], s->index[1], s->relative, s->recordings, s->draft_passes, s->list,    s->report,
+        s};
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
+}
+
+static mar_status create_parts(mar_paths *s, mar_err *err)
+{
+    mar_masked *g = s->g;
+    const int window = g->params.head_spec ? g->params.head_spec : 1, images = g->max_images;
+    const int asked = images * s->gamma * g->max_tokens;
+    mar_status status = diff_paths_create(&g->target.chain, window, s->max_drawn, &s->target, err);
+    if (status == MAR_OK)
+        status =
+            mar_contexts_create(g->k, g->model, images, images * s->gamma, asked, g->conditions, &s->contexts, err);
+    if (status != MAR_OK || !s->draft) return status;
+    mar_runner *r = &s->draft->runner;
+    status = diff_paths_create(&r->chain, window, s->max_drawn, &s->other, err);
+    if (status == MAR_OK)
+        status =
+            mar_contexts_create(g->k, r->model, images, images, s->max_rows, g->conditions, &s->draft_contexts, err);
+    s->draft_contexts.part = r->chain.part;
+    return status;
+}
+
+static mar_status create(mar_masked *g, void **state, mar_err *err)
+{
+    mar_paths *s = *state = calloc(1, sizeof *s);
+    if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
+    s->g = g;
+    s->draft = mar_masked_state(g, &mar_way_draft);
+    s->drafter = s->draft ? &s->other : &s->target;
+    s->gamma = gamma_of(&g->params) < g->params.num_iter ? gamma_of(&g->params) : g->params.num_iter;
+    s->prefill = s->draft ? mar_draft_prefill(&g->params) : 0;
+    s->max_rows = g->max_images * g->max_tokens;
+    s->max_drawn = s->max_rows + (s->max_rows > PATH_CANDIDATES_MOST ? s->max_rows : PATH_CANDIDATES_MOST);
+    const mar_status status = create_parts(s, err);
+    return status == MAR_OK ? allocate_host(s, err) : status;
+}
+
+/* --- a batch ------------------------------------------------------------------------------------------------------ */
+
+static mar_status plan_heads(mar_paths *s, int steps, mar_err *err)
+{
+    diff_chain_use(&s->g->target.chain, steps);
+    mar_status status = diff_paths_plan(&s->target, s->max_drawn, s->max_rows, err);
+    if (status != MAR_OK || !s->draft) return status;
+    diff_chain_use(&s->draft->runner.chain, steps);
+    return diff_paths_plan(&s->other, s->max_rows, s->max_rows, err);
+}
+
+/* The shapes of rounds depend on what is accepted: passes are planned round by round. */
+static mar_status plan(void *state, int images, mar_err *err)
+{
+    mar_paths *s = state;
+    const mar_masked *g = s->g;
+    mar_status status = MAR_OK;
+    (void)images;
+    free_recordings(s);
+    for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++)
+        if (mar_masked_first_alike(g, i) == i) status = plan_heads(s, g->steps[i].sampling_steps, err);
+    return status;
+}
+
+/* The steps without a draft. */
+static mar_status plan_draw(void *state, int tokens, int steps, mar_err *err)
+{
+    mar_paths *s = state;
+    (void)steps;
+    return diff_paths_plan(&s->target, tokens, 0, err);
+}
+
+static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
+{
+    mar_paths *s = state;
+    const mar_masked *g = s->g;
+    mar_paths_draw(s, d, g->target.z + (size_t)(first * g->conditions) * (size_t)g->model->base.config.width, steps, x);
+}
+
+static void begin(void *state)
+{
+    mar_paths *s = state;
+    for (int i = 0; i < s->g->images; i++) s->begin[i] = s->prefill, s->tried[i] = s->whole[i] = 0;
+    s->pending.n = 0;
+    s->shift_sum = 0;
+    mar_contexts_begin(&s->contexts);
+    if (s->draft) mar_contexts_begin(&s->draft_contexts);
+}
+
+static mar_status step(void *state, mar_err *err)
+{
+    mar_paths *s = state;
+    const mar_masked *g = s->g;
+    if (g->first_image > PATH_CANDIDATE_IMAGES - (uint64_t)g->images)
+        return err_set(err, MAR_EARG, "image %llu: with spec path expected a number below 2^40",
+                       (unsigned long long)g->first_image + (unsigned long long)g->images - 1);
+    if (g->step >= s->prefill) return mar_paths_round(s, err);
+    mar_masked_step(s->g);
+    return MAR_OK;
+}
+
+static void stats(const void *state, mar_stats *sum)
+{
+    const mar_paths *s = state;
+    const double count = (double)sum->accepted * s->g->model->base.config.token_dim;
+    sum->accepted_shift = count > 0 ? sqrt(s->shift_sum / count) : 0;
+    sum->encoder_s += s->contexts.encoder_s;
+    sum->decoder_s += s->contexts.decoder_s;
+    sum->encoder_flop += s->contexts.encoder_flop;
+    sum->decoder_flop += s->contexts.decoder_flop;
+    if (!s->draft) return;
+    sum->draft_s += s->draft_contexts.encoder_s + s->draft_contexts.decoder_s;
+    sum->draft_flop += s->draft_contexts.encoder_flop + s->draft_contexts.decoder_flop;
+}
+
+static void describe(const void *state, char *text, size_t size)
+{
+    const mar_paths *s = state;
+    const mar_params *p = &s->g->params;
+    const int left = p->num_iter - s->prefill, coarse = s->prefill + (left + s->gamma - 1) / s->gamma;
+    const char *by = s->draft ? "drafts of the draft model" : "drafts of the model itself";
+    if (s->draft && p->context == MAR_CONTEXT_PREFIX && coarse < p->num_iter)
+        snprintf(
+            text, size,
+            "approximate: criterion path, context prefix: each block is exactly the target's in the context before "
+            "it, %d in place of %d contexts",
+            coarse, p->num_iter);
+    else if (s->draft && p->context == MAR_CONTEXT_PREFIX)
+        snprintf(text, size, "exact: criterion path, context prefix with one step a block: the target's law");
+    else
+        snprintf(text, size,
+                 "exact: criterion path, %s: the target's law of whole paths; an accepted token is its draft's last, "
+                 "noiseless mean, as later contexts saw it (accepted_shift measures the difference)",
+                 by);
+}
+
+const mar_way mar_way_path = {
+    .name = "spec",
+    .is_on = is_on,
+    .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_PASSES | MAR_STAGE_SOLVER | MAR_STAGE_HEAD,
+    .exact = 1,
+    .check = check,
+    .block_steps = block_steps,
+    .create = create,
+    .destroy = destroy,
+    .lay_out = lay_out,
+    .plan = plan,
+    .plan_draw = plan_draw,
+    .draw = draw,
+    .begin = begin,
+    .step = step,
+    .stats = stats,
+    .describe = describe,
+};

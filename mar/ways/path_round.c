@@ -1,0 +1,622 @@
+/* A round of speculation across tokens by whole paths (mar/ways/path.h). */
+#include "mar/ways/path.h"
+
+#include <limits.h>
+
+/* --- rows --------------------------------------------------------------------------------------------------------- */
+
+static int in_full(const mar_paths *s)
+{
+    return !s->draft || s->g->params.context == MAR_CONTEXT_FULL;
+}
+
+/* Tokens of steps first .. last. */
+static int tokens_of(const mar_paths *s, int first, int last)
+{
+    const mar_step *steps = s->g->steps;
+    return steps[last].known + steps[last].predicted - steps[first].known;
+}
+
+/* The step behind the round at hand. */
+static int round_end(const mar_paths *s, int image)
+{
+    return s->from[image] + s->length[image];
+}
+
+/* The steps of an image's next round. With gamma auto: as many as promise the most steps for their cost, if a step is
+ * kept whole with the rate seen so far in this image. A round costs 1 and ROUND_CONTEXT for each context. */
+static int round_length(const mar_paths *s, int image)
+{
+    const double prior = 8, rate = 0.85; /* steps that count as seen before the first one, and how many were whole */
+    const double context = s->g->k->device->asynchronous ? 1.0 / 32 : 1.0 / 4;
+    const double whole = (s->whole[image] + prior * rate) / (s->tried[image] + prior);
+    const int left = s->g->params.num_iter - s->begin[image];
+    int best = s->gamma;
+    double reached = 1, steps = 0, most = 0;
+    for (int n = 1; s->g->params.gamma == 0 && n <= s->gamma; n++, reached *= whole) {
+        steps += reached;
+        if (steps / (1 + n * context) > most) most = steps / (1 + n * context), best = n;
+    }
+    return best < left ? best : left;
+}
+
+static void append(path_rows *r, const path_rows *row)
+{
+    const int n = r->n++;
+    r->image[n] = *row->image;
+    r->position[n] = *row->position;
+    r->group[n] = *row->group;
+    r->order[n] = *row->order;
+    r->place[n] = *row->place;
+    r->source[n] = *row->source;
+    r->steps[n] = *row->steps;
+    r->cfg[n] = *row->cfg;
+}
+
+/* Lists the tokens of a step as drafts. */
+static void list_step(mar_paths *s, int image, int step)
+{
+    const mar_masked *g = s->g;
+    const mar_step *t = &g->steps[step];
+    const int *position = g->order[image] + g->model->base.config.seq_len - t->known - t->predicted;
+    uint64_t number = g->first_image + (uint64_t)image;
+    int diffusion = t->sampling_steps;
+    float cfg = t->cfg;
+    for (int place = 0; place < t->predicted; place++) {
+        int at = position[place], source = s->drawn.n;
+        const path_rows row = {1, &number, &at, &image, &step, &place, &source, &diffusion, &cfg};
+        append(&s->drawn, &row);
+    }
+}
+
+/* Lists the drafts of the next round: the first step of every image, then the second, ... */
+static void list_drafts(mar_paths *s)
+{
+    const mar_masked *g = s->g;
+    int longest = 0;
+    s->drawn.n = 0;
+    for (int i = 0; i < g->images; i++) {
+        s->from[i] = s->begin[i];
+        s->length[i] = round_length(s, i);
+        if (s->length[i] > longest) longest = s->length[i];
+    }
+    for (int j = 0; j < longest; j++)
+        for (int i = 0; i < g->images; i++)
+            if (j < s->length[i]) list_step(s, i, s->from[i] + j);
+    s->drafts = s->drawn.n;
+}
+
+/* Lists `count` candidates for each token to replace, behind the drafts. */
+static void list_candidates(mar_paths *s, int count)
+{
+    const path_rows *p = &s->pending;
+    s->drawn.n = s->drafts;
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < count; k++) {
+            int number = s->tries[i] + k, source = s->drafts + i;
+            uint64_t image = p->image[i] + (uint64_t)(number + 1) * PATH_CANDIDATE_IMAGES;
+            const path_rows row = {1,       &image,       &p->position[i], &i, &number, &p->place[i],
+                                   &source, &p->steps[i], &p->cfg[i]};
+            append(&s->drawn, &row);
+        }
+}
+
+/* How many candidates for each token the next draw has. */
+static int candidates(const mar_paths *s, int round)
+{
+    const int wanted = round < 4 ? PATH_CANDIDATES << round : PATH_CANDIDATES_MOST;
+    const int fit = PATH_CANDIDATES_MOST / s->pending.n;
+    return wanted < fit ? wanted : fit > 1 ? fit : 1;
+}
+
+/* --- conditions --------------------------------------------------------------------------------------------------- */
+
+/* The row of contexts.z with the conditions of a step's token in the context of step `context`. */
+static int z_row(const mar_paths *s, int image, int context, int step, int place)
+{
+    const mar_step *steps = s->g->steps;
+    const size_t at = (size_t)image * (size_t)s->g->params.num_iter + (size_t)context;
+    return s->z_first[at] + s->z_asked[at] + steps[context].known - steps[step].known - steps[step].predicted + place;
+}
+
+/* to [conditions][n][width] = the rows row[0..n-1] of each condition of from [conditions][rows][width]. `row` is
+ * index[0], which has room for all conditions. */
+static void gather(mar_paths *s, const float *from, int rows, int n, int width, float *to)
+{
+    kern_queue *k = s->g->k;
+    int *row = s->index[0];
+    for (int i = n; i < s->g->conditions * n; i++) row[i] = row[i - n] + rows;
+    k->core->copy_rows(k, to, NULL, from, row, NULL, NULL, s->g->conditions * n, width);
+}
+
+static int target_width(const mar_paths *s)
+{
+    return s->g->model->base.config.width;
+}
+
+static int drafter_width(const mar_paths *s)
+{
+    return s->draft ? s->draft->runner.model->base.config.width : target_width(s);
+}
+
+/* --- a head's work on rows of `drawn` ----------------------------------------------------------------------------- */
+
+/* Conditions of rows: `sources` of them, the first one that of source number `base`. */
+typedef struct {
+    const float *z; /* [conditions][sources][width] */
+    int sources, base, width;
+} row_conditions;
+
+/* The rows from `first` on, below `end`, that take as many diffusion steps, as tokens of one call. */
+static diff_tokens same_steps(mar_paths *s, const row_conditions *c, int first, int end)
+{
+    const path_rows *r = &s->drawn;
+    int n = 1;
+    while (first + n < end && r->steps[first + n] == r->steps[first]) n++;
+    const int from = r->source[first] - c->base, sources = r->source[first + n - 1] - c->base - from + 1;
+    for (int i = 0; i < n; i++) s->relative[i] = r->source[first + i] - c->base - from;
+    const float *z = c->z;
+    if (sources < c->sources) {
+        for (int i = 0; i < sources; i++) s->index[0][i] = from + i;
+        gather(s, c->z, c->sources, sources, c->width, s->part_z);
+        z = s->part_z;
+    }
+    return (diff_tokens){.count = n,
+                         .sources = sources,
+                         .source = s->relative,
+                         .z = z,
+                         .cfg = r->cfg + first,
+                         .seed = s->g->params.seed,
+                         .image = r->image + first,
+                         .position = r->position + first};
+}
+
+static float *path_at(const mar_paths *s, int row)
+{
+    return s->path + (size_t)row * (size_t)s->target.stride;
+}
+
+static size_t token_at(const mar_paths *s, int row)
+{
+    return (size_t)row * (size_t)s->g->model->base.config.token_dim;
+}
+
+/* Counts what a head has done: the target's, or the draft model's. */
+static void count_head(mar_paths *s, const diff_paths *by, const diff_speculation_stats *done)
+{
+    mar_stats *stats = &s->g->stats;
+    mar_runner *r = by == &s->target ? &s->g->target : &s->draft->runner;
+    r->head_flop += done->flop;
+    if (by != &s->target) {
+        stats->draft_calls += (double)done->batched;
+        return;
+    }
+    stats->head_batched += (double)done->batched;
+    stats->head_calls += (double)done->calls;
+    stats->head_rows += (double)done->evaluations;
+    stats->proposals += done->accepted + done->rejected;
+    stats->proposals_accepted += done->accepted;
+    stats->residual_tries += done->tries;
+    if (done->calls_max > stats->head_calls_max) stats->head_calls_max = done->calls_max;
+}
+
+static void draw(mar_paths *s, diff_paths *by, const row_conditions *c, int first, int end)
+{
+    kern_queue *k = s->g->k;
+    mar_runner *r = by == &s->target ? &s->g->target : &s->draft->runner;
+    k->core->lap(k, NULL);
+    for (int n; first < end; first += n) {
+        diff_speculation_stats done = {0};
+        const diff_tokens tokens = same_steps(s, c, first, end);
+        n = tokens.count;
+        diff_chain_use(&r->chain, s->drawn.steps[first]);
+        diff_paths_draw(by, &tokens, s->token + token_at(s, first), path_at(s, first), &done);
+        count_head(s, by, &done);
+    }
+    k->core->lap(k, &r->head_s);
+}
+
+/* log_ratio and last of rows first .. end-1, under this head's law. */
+static void judge(mar_paths *s, diff_paths *by, const row_conditions *c, int first, int end)
+{
+    kern_queue *k = s->g->k;
+    mar_runner *r = by == &s->target ? &s->g->target : &s->draft->runner;
+    k->core->lap(k, NULL);
+    for (int n; first < end; first += n) {
+        diff_speculation_stats done = {0};
+        const diff_tokens tokens = same_steps(s, c, first, end);
+        n = tokens.count;
+        diff_chain_use(&r->chain, s->drawn.steps[first]);
+        diff_paths_judge(by, &tokens, path_at(s, first), s->log_ratio + first, s->last + token_at(s, first), &done);
+        count_head(s, by, &done);
+    }
+    k->core->lap(k, &s->g->stats.verify_s);
+}
+
+static path_verdicts verdicts_in(const mar_paths *s, float *memory, int rows, int groups)
+{
+    (void)s;
+    int *marked = (int *)memory;
+    return (path_verdicts){marked, marked + rows, memory + rows + groups};
+}
+
+/* Decides on rows first .. end-1 of `drawn`, by groups. */
+static path_verdicts decide(mar_paths *s, int first, int end, int groups, int are_candidates)
+{
+    kern_queue *k = s->g->k;
+    const path_verdicts v = verdicts_in(s, s->verdicts, end - first, groups);
+    const kern_path_verdict job = {.rows = end - first,
+                                   .candidates = are_candidates,
+                                   .log_ratio = s->log_ratio + first,
+                                   .seed = s->g->params.seed,
+                                   .step = DIFF_BASE_STEPS, /* no step of a chain */
+                                   .image = s->drawn.image + first,
+                                   .position = s->drawn.position + first,
+                                   .group = s->drawn.group + first,
+                                   .order = s->drawn.order + first,
+                                   .groups = groups,
+                                   .marked = v.marked,
+                                   .first = v.first};
+    k->core->lap(k, NULL);
+    k->head->path_decide(k, &job);
+    k->core->lap(k, &s->g->stats.verify_s);
+    return v;
+}
+
+/* --- drafts ------------------------------------------------------------------------------------------------------- */
+
+/* One image, and so shapes that come again with every image: what has been recorded of them. */
+static mar_recordings *recordings_at(const mar_paths *s, mar_recordings *recordings, int i)
+{
+    return s->g->images == 1 ? &recordings[i] : NULL;
+}
+
+static void add_context(mar_paths *s, int *n, int image, int step, int last)
+{
+    const mar_masked *g = s->g;
+    const size_t at = (size_t)image * (size_t)g->params.num_iter + (size_t)step;
+    const int asked = tokens_of(s, step, last);
+    s->list[(*n)++] = (mar_context){image, g->order[image], g->steps[step].known, asked};
+    s->z_first[at] = s->z_rows;
+    s->z_asked[at] = asked;
+    s->z_rows += asked;
+}
+
+static mar_status pass(mar_paths *s, int contexts, mar_recordings *recordings, mar_err *err)
+{
+    mar_masked *g = s->g;
+    const mar_status status = mar_contexts_plan(&s->contexts, s->list, contexts, err);
+    if (status != MAR_OK) return status;
+    mar_contexts_run(&s->contexts, s->list, contexts, g->images, g->target.token_rows, g->target.class_rows,
+                     recordings);
+    g->stats.passes++;
+    g->stats.contexts += contexts;
+    return MAR_OK;
+}
+
+/* The first conditions of a target that drafts for itself: those of empty images. */
+static mar_status begin_images(mar_paths *s, mar_err *err)
+{
+    int n = 0;
+    s->z_rows = 0;
+    for (int i = 0; i < s->g->images; i++)
+        add_context(s, &n, i, 0, s->gamma < s->g->params.num_iter ? s->gamma : s->g->params.num_iter - 1);
+    return pass(s, n, recordings_at(s, s->recordings, 0), err);
+}
+
+/* The step whose conditions the target's own drafts of the round at hand have: the last final one; before any, the
+ * first. */
+static int drafted_in(const mar_paths *s, int image)
+{
+    return s->from[image] ? s->from[image] - 1 : 0;
+}
+
+/* Drafts of the target itself, in one draw with the first candidates for the tokens to replace: both have conditions of
+ * the last pass. */
+static mar_status draft_by_target(mar_paths *s, mar_err *err)
+{
+    mar_masked *g = s->g;
+    list_drafts(s);
+    if (s->pending.n) list_candidates(s, candidates(s, 0));
+    const int sources = s->drafts + s->pending.n, width = target_width(s);
+    if (sources == 0) return MAR_OK;
+    for (int r = 0; r < s->drafts; r++) {
+        const int image = s->drawn.group[r], context = drafted_in(s, image);
+        s->index[0][r] = z_row(s, image, context, s->drawn.order[r], s->drawn.place[r]);
+    }
+    for (int i = 0; i < s->pending.n; i++) s->index[0][s->drafts + i] = s->pending.source[i];
+    gather(s, s->contexts.z, s->z_rows, sources, width, s->draft_z);
+    s->draft_sources = sources;
+    draw(s, &s->target, &(row_conditions){s->draft_z, sources, 0, width}, 0, s->drawn.n);
+    const mar_status status = mar_runner_plan_learn(&g->target, s->drafts, err);
+    if (status == MAR_OK) mar_runner_learn(&g->target, s->token, s->drafts, s->drawn.group, s->drawn.position, NULL);
+    return status;
+}
+
+/* The drafts of step j of all rounds, rows first .. end-1, by the draft model in the context of those before it. */
+static mar_status draft_step(mar_paths *s, int j, int first, int end, mar_err *err)
+{
+    mar_masked *g = s->g;
+    mar_runner *r = &s->draft->runner;
+    const int n = end - first, width = drafter_width(s);
+    int contexts = 0;
+    for (int i = 0; i < g->images; i++) {
+        const mar_step *step = &g->steps[s->from[i] + j];
+        if (j < s->length[i]) s->list[contexts++] = (mar_context){i, g->order[i], step->known, step->predicted};
+    }
+    mar_status status = mar_contexts_plan(&s->draft_contexts, s->list, contexts, err);
+    if (status == MAR_OK) status = mar_runner_plan_learn(r, n, err);
+    if (status == MAR_OK && in_full(s)) status = mar_runner_plan_learn(&g->target, n, err);
+    if (status != MAR_OK) return status;
+    mar_contexts_run(&s->draft_contexts, s->list, contexts, g->images, r->token_rows, r->class_rows,
+                     recordings_at(s, s->draft_passes, s->from[0] + j));
+    for (int c = 0; c < g->conditions; c++)
+        for (int i = 0; i < n; i++) s->index[1][c * n + i] = c * s->drafts + first + i;
+    g->k->core->copy_rows(g->k, s->draft_z, s->index[1], s->draft_contexts.z, NULL, NULL, NULL, g->conditions * n,
+                          width);
+    draw(s, &s->other, &(row_conditions){s->draft_contexts.z, n, first, width}, first, end);
+    const float *tokens = s->token + token_at(s, first);
+    mar_runner_learn(r, tokens, n, s->drawn.group + first, s->drawn.position + first, NULL);
+    if (in_full(s)) mar_runner_learn(&g->target, tokens, n, s->drawn.group + first, s->drawn.position + first, NULL);
+    return MAR_OK;
+}
+
+static mar_status draft_by_model(mar_paths *s, mar_err *err)
+{
+    mar_status status = MAR_OK;
+    list_drafts(s);
+    s->draft_sources = s->drafts;
+    for (int j = 0, first = 0, end; status == MAR_OK && first < s->drafts; j++, first = end) {
+        end = first;
+        while (end < s->drafts && s->drawn.order[end] - s->from[s->drawn.group[end]] == j) end++;
+        status = draft_step(s, j, first, end, err);
+    }
+    return status;
+}
+
+/* --- verification ------------------------------------------------------------------------------------------------- */
+
+/* The target's pass over the contexts of all rounds. A step that was drafted with its true conditions needs none. */
+static mar_status pass_round(mar_paths *s, mar_err *err)
+{
+    const mar_masked *g = s->g;
+    const int last_step = g->params.num_iter - 1, begins = !s->draft && g->step == 0;
+    int contexts = 0, known = 0;
+    for (int r = 0; begins && r < s->drafts; r++) known += s->drawn.order[r] == 0;
+    s->known = known;
+    if (known == s->drafts) return MAR_OK; /* their conditions stay in contexts.z */
+    s->z_rows = 0;
+    for (int i = 0; i < g->images; i++) {
+        const int begin = s->from[i], end = round_end(s, i);
+        if (in_full(s)) {
+            for (int step = begin + begins; step < end; step++) {
+                const int ahead = step + s->gamma < last_step ? step + s->gamma : last_step;
+                add_context(s, &contexts, i, step, s->draft ? step : ahead);
+            }
+        } else if (begin < end) {
+            add_context(s, &contexts, i, begin, end - 1);
+        }
+    }
+    return pass(s, contexts, recordings_at(s, s->recordings, s->from[0] * (s->gamma + 1) + s->length[0]), err);
+}
+
+/* The step in whose context a draft is verified. */
+static int verified_in(const mar_paths *s, int image, int step)
+{
+    return in_full(s) ? step : s->from[image];
+}
+
+/* log P/Q of all drafts but those that were drafted with their true conditions, the verdicts on them, and how far their
+ * tokens are from the target's last means. */
+static mar_status verify(mar_paths *s, mar_err *err)
+{
+    mar_masked *g = s->g;
+    kern_queue *k = g->k;
+    const int first = s->known, n = s->drafts - first, width = target_width(s);
+    if (n == 0) return MAR_OK;
+    for (int r = 0; r < n; r++) {
+        const int row = first + r, image = s->drawn.group[row], step = s->drawn.order[row];
+        s->index[0][r] = z_row(s, image, verified_in(s, image, step), step, s->drawn.place[row]);
+    }
+    gather(s, s->contexts.z, s->z_rows, n, width, s->true_z);
+    judge(s, &s->target, &(row_conditions){s->true_z, n, first, width}, first, s->drafts);
+    const path_verdicts v = decide(s, first, s->drafts, g->images, 0);
+    k->core->subtract(k, s->token + token_at(s, first), s->last + token_at(s, first), token_at(s, n), v.shift);
+    k->core->download(k, s->report, s->verdicts, ((size_t)n + (size_t)g->images + token_at(s, n)) * sizeof *s->report);
+    return kern_check(k, err);
+}
+
+/* --- what stays --------------------------------------------------------------------------------------------------- */
+
+/* Notes what became of a token, as number `at` of those that are placed together. */
+static void note(mar_paths *s, int at, int image, int position, int step, mar_token_fate fate)
+{
+    mar_masked *g = s->g;
+    const int place = image * g->model->base.config.seq_len + position, drafted = fate != MAR_TOKEN_TARGET;
+    g->row_place[at] = place;
+    g->row_slot[at] = image;
+    g->row_position[at] = position;
+    g->fate[place] = (uint8_t)fate;
+    g->born[place] = step;
+    g->late[place] = drafted && !s->draft ? step - s->context[image] : 0;
+}
+
+/* Puts the tokens at rows index[1][0..n-1] of `from` in the places noted. learn: the models have yet to learn them. */
+static mar_status place(mar_paths *s, const float *from, int n, int learn, mar_err *err)
+{
+    mar_masked *g = s->g;
+    kern_queue *k = g->k;
+    mar_runner *runners[2] = {&g->target, s->draft ? &s->draft->runner : NULL};
+    if (n == 0) return MAR_OK;
+    k->core->copy_rows(k, g->sampled, NULL, from, s->index[1], NULL, NULL, n, g->model->base.config.token_dim);
+    mar_masked_place(g, g->sampled, n);
+    for (int i = 0; learn && i < 2 && runners[i]; i++) {
+        const mar_status status = mar_runner_plan_learn(runners[i], n, err);
+        if (status != MAR_OK) return status;
+        mar_runner_learn(runners[i], g->sampled, n, g->row_slot, g->row_position, NULL);
+    }
+    return MAR_OK;
+}
+
+/* Moves every image on behind its last step that counts. first [images]: the first step with a replacement; NULL:
+ * nobody has one. */
+static void move_on(mar_paths *s, const int *first)
+{
+    mar_masked *g = s->g;
+    for (int i = 0; i < g->images; i++) {
+        const int begin = s->from[i], end = round_end(s, i), whole = first && first[i] < end ? first[i] : end;
+        const int reached = !in_full(s) || whole == end ? end : whole + 1, judged = begin + (s->known > 0);
+        if (begin == end) continue;
+        g->stats.rounds++;
+        g->stats.round_steps += reached - begin;
+        if (reached > judged) s->tried[i] += reached - judged, s->whole[i] += whole - judged;
+        s->begin[i] = reached;
+    }
+}
+
+/* Keeps what the verdicts accept of the round, and lists what they reject: in pending.source the conditions of P, in
+ * index[0] the drafts. */
+static int sort_drafts(mar_paths *s, const path_verdicts *v)
+{
+    mar_masked *g = s->g;
+    const path_rows *d = &s->drawn;
+    const int channels = g->model->base.config.token_dim;
+    int kept = 0;
+    s->pending.n = 0;
+    for (int r = 0; r < s->drafts; r++) {
+        const int step = d->order[r], image = d->group[r], judged = r - s->known;
+        if (step >= s->begin[image]) continue;
+        g->stats.drafted += judged >= 0;
+        if (judged >= 0 && v->marked[judged]) {
+            int z = z_row(s, image, verified_in(s, image, step), step, d->place[r]);
+            const path_rows row = {1,  &d->image[r], &d->position[r], &d->group[r], &d->order[r], &d->place[r],
+                                   &z, &d->steps[r], &d->cfg[r]};
+            s->tries[s->pending.n] = 0;
+            s->index[0][s->pending.n] = r;
+            append(&s->pending, &row);
+            continue;
+        }
+        for (int c = 0; c < channels && judged >= 0; c++) {
+            const double shift = v->shift[token_at(s, judged) + (size_t)c];
+            s->shift_sum += shift * shift;
+        }
+        g->stats.accepted += judged >= 0;
+        s->index[1][kept] = r;
+        note(s, kept++, image, d->position[r], step, judged < 0 ? MAR_TOKEN_TARGET : MAR_TOKEN_ACCEPTED);
+    }
+    return kept;
+}
+
+/* Ends the round as far as drafts are concerned. In context full all models know them; in context prefix no context has
+ * seen one, and the accepted ones become the target's own last means. */
+static mar_status settle(mar_paths *s, mar_err *err)
+{
+    mar_masked *g = s->g;
+    const int judged = s->drafts - s->known;
+    const path_verdicts v = verdicts_in(s, s->report, judged, g->images);
+    for (int i = 0; i < g->images; i++) s->context[i] = drafted_in(s, i);
+    move_on(s, judged ? v.first : NULL);
+    const int kept = sort_drafts(s, &v);
+    gather(s, s->draft_z, s->draft_sources, s->pending.n, drafter_width(s), s->pending_q[0]);
+    for (int i = 0; i < s->pending.n; i++) s->index[0][i] = s->pending.source[i];
+    gather(s, s->contexts.z, s->z_rows, s->pending.n, target_width(s), s->pending_p[0]);
+    return place(s, in_full(s) ? s->token : s->last, kept, !in_full(s), err);
+}
+
+/* Takes the kept candidates of a draw, `count` for each token, and leaves in the list the tokens without one. first
+ * [pending.n]: the number of the first that is kept. */
+static mar_status sort_candidates(mar_paths *s, const int *first, int count, int buffer, mar_err *err)
+{
+    path_rows *p = &s->pending;
+    const int n = p->n;
+    int replaced = 0;
+    p->n = 0;
+    for (int i = 0; i < n; i++) {
+        if (first[i] == INT_MAX) {
+            const path_rows row = {1,
+                                   &p->image[i],
+                                   &p->position[i],
+                                   &p->group[i],
+                                   &p->order[i],
+                                   &p->place[i],
+                                   &p->source[i],
+                                   &p->steps[i],
+                                   &p->cfg[i]};
+            s->tries[p->n] = s->tries[i] + count;
+            s->index[0][p->n] = i;
+            append(p, &row);
+            continue;
+        }
+        s->g->stats.residual_tries += first[i] + 1;
+        s->index[1][replaced] = s->drafts + i * count + first[i] - s->tries[i];
+        note(s, replaced++, p->group[i], p->position[i], p->order[i], MAR_TOKEN_REPLACED);
+    }
+    gather(s, s->pending_p[buffer], n, p->n, target_width(s), s->pending_p[1 - buffer]);
+    gather(s, s->pending_q[buffer], n, p->n, drafter_width(s), s->pending_q[1 - buffer]);
+    return place(s, s->token, replaced, 1, err);
+}
+
+/* Draws from the residual for all tokens to replace. drawn: their first candidates are. */
+static mar_status replace(mar_paths *s, int drawn, mar_err *err)
+{
+    kern_queue *k = s->g->k;
+    mar_status status = MAR_OK;
+    for (int round = 0, buffer = 0; status == MAR_OK && s->pending.n; round++, buffer = 1 - buffer) {
+        const int n = s->pending.n, count = candidates(s, round);
+        const row_conditions p = {s->pending_p[buffer], n, s->drafts, target_width(s)};
+        const row_conditions q = {s->pending_q[buffer], n, s->drafts, drafter_width(s)};
+        if (round > 0 || !drawn) {
+            list_candidates(s, count);
+            draw(s, &s->target, &p, s->drafts, s->drawn.n);
+        }
+        judge(s, s->drafter, &q, s->drafts, s->drawn.n);
+        const path_verdicts v = decide(s, s->drafts, s->drawn.n, n, 1);
+        k->core->download(k, s->report, v.first, (size_t)n * sizeof *v.first);
+        status = kern_check(k, err);
+        if (status == MAR_OK) status = sort_candidates(s, (const int *)s->report, count, buffer, err);
+    }
+    return status;
+}
+
+/* --- the round ---------------------------------------------------------------------------------------------------- */
+
+mar_status mar_paths_round(mar_paths *s, mar_err *err)
+{
+    mar_masked *g = s->g;
+    mar_status status = MAR_OK;
+    if (s->draft) {
+        status = draft_by_model(s, err);
+    } else if (g->step == 0) {
+        status = begin_images(s, err);
+        if (status == MAR_OK) status = draft_by_target(s, err);
+    }
+    if (status == MAR_OK) status = pass_round(s, err);
+    if (status == MAR_OK) status = verify(s, err);
+    if (status == MAR_OK) status = settle(s, err);
+    if (status == MAR_OK && !s->draft) status = draft_by_target(s, err);
+    if (status == MAR_OK) status = replace(s, !s->draft, err);
+    if (status != MAR_OK) return status;
+    g->step = s->begin[0];
+    for (int i = 1; i < g->images; i++)
+        if (s->begin[i] < g->step) g->step = s->begin[i];
+    return MAR_OK;
+}
+
+void mar_paths_draw(mar_paths *s, const mar_draw *d, const float *z, int steps, float *x)
+{
+    mar_masked *g = s->g;
+    kern_queue *k = g->k;
+    diff_speculation_stats done = {0};
+    const diff_tokens tokens = {.count = d->count,
+                                .sources = d->count,
+                                .z = z,
+                                .cfg = d->cfg,
+                                .seed = d->seed,
+                                .image = d->image,
+                                .position = d->position};
+    diff_chain_use(&g->target.chain, steps);
+    k->core->lap(k, NULL);
+    diff_paths_draw(&s->target, &tokens, x, NULL, &done);
+    k->core->lap(k, &g->target.head_s);
+    count_head(s, &s->target, &done);
+}

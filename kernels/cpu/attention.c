@@ -5,7 +5,10 @@
 
 #include <math.h>
 
-enum { QUERY_BLOCK = 160 };
+enum {
+    QUERY_BLOCK = 160,
+    SPANS = 64, /* sequences of one loop over spans, more than keep many threads busy */
+};
 
 typedef struct {
     const dnn_primitive *scores, *values;
@@ -72,22 +75,52 @@ static void copy_block(char *dst, size_t dst_stride, const char *src, size_t src
     for (int i = 0; i < rows; i++) memcpy(dst + (size_t)i * dst_stride, src + (size_t)i * src_stride, bytes);
 }
 
+/* A sequence of a call: its first rows, and the number of its first task. */
+typedef struct {
+    const attention_plan *plan;
+    size_t q_row, k_row;
+    int task;
+} attention_span;
+
 /* A call: rows' strides are in bytes. */
 typedef struct {
     cpu_queue *queue;
-    attention_plan plan;
     const char *q, *key, *value;
     size_t q_stride, kv_stride, y_stride;
-    int heads, parts; /* parts: tasks that a head of a sequence is divided into */
+    int heads;
     char *y;
+    const attention_plan *same; /* of all sequences, whose rows follow one another; NULL: there are spans */
+    const attention_span *spans;
+    int count; /* of the spans */
 } attention_call;
 
+/* A call without its sequences. */
+static attention_call call_of(kern_queue *k, const act *q, int q_stride, const act *key, const act *value,
+                              int kv_stride, int heads, int head_dim, act *y)
+{
+    const size_t size = k->device->act_size;
+    return (attention_call){.queue = cpu_of(k),
+                            .q = q,
+                            .key = key,
+                            .value = value,
+                            .q_stride = (size_t)q_stride * size,
+                            .kv_stride = (size_t)kv_stride * size,
+                            .y_stride = (size_t)(heads * head_dim) * size,
+                            .heads = heads,
+                            .y = y};
+}
+
+/* Tasks that a head of a sequence is divided into. */
+static int parts_of(const attention_call *c, const attention_plan *p)
+{
+    return c->heads == 1 ? p->blocks : 1;
+}
+
 /* Queries first .. last-1 of one head. q, key, value and y point at the head's first row and column. */
-static void attend(const attention_call *call, const char *q, const char *key, const char *value, char *y, int first,
-                   int last, int thread)
+static void attend(const attention_call *call, const attention_plan *p, const char *q, const char *key,
+                   const char *value, char *y, int first, int last, int thread)
 {
     cpu_queue *k = call->queue;
-    const attention_plan *p = &call->plan;
     const kern_device *d = &k->d->base;
     const size_t row = (size_t)p->dim * d->act_size;
     const float scale = 1.0f / sqrtf((float)p->dim);
@@ -111,42 +144,105 @@ static void attend(const attention_call *call, const char *q, const char *key, c
     }
 }
 
+/* Task number `task` of a sequence. */
+static void attend_task(const attention_call *c, const attention_span *s, int task, int thread)
+{
+    const attention_plan *p = s->plan;
+    const int parts = parts_of(c, p);
+    const size_t column = (size_t)(task / parts) * (size_t)p->dim * c->queue->d->base.act_size;
+    const int first = parts == 1 ? 0 : task % parts * p->block;
+    const int last = parts == 1 || first + p->block > p->n_q ? p->n_q : first + p->block;
+    attend(c, p, c->q + s->q_row * c->q_stride + column, c->key + s->k_row * c->kv_stride + column,
+           c->value + s->k_row * c->kv_stride + column, c->y + s->q_row * c->y_stride + column, first, last, thread);
+}
+
 static void attention_body(void *arg, int from, int to, int thread)
 {
     const attention_call *c = arg;
-    const attention_plan *p = &c->plan;
-    const size_t head_bytes = (size_t)p->dim * c->queue->d->base.act_size;
+    const attention_plan *p = c->same;
+    const int tasks = c->heads * parts_of(c, p); /* of a sequence */
     for (int task = from; task < to; task++) {
-        const size_t seq = (size_t)(task / (c->heads * c->parts));
-        const size_t column = (size_t)(task / c->parts % c->heads) * head_bytes;
-        const size_t q_row = seq * (size_t)p->n_q, k_row = seq * (size_t)p->n_k;
-        const int first = c->parts == 1 ? 0 : task % c->parts * p->block;
-        const int last = c->parts == 1 || first + p->block > p->n_q ? p->n_q : first + p->block;
-        attend(c, c->q + q_row * c->q_stride + column, c->key + k_row * c->kv_stride + column,
-               c->value + k_row * c->kv_stride + column, c->y + q_row * c->y_stride + column, first, last, thread);
+        const size_t sequence = (size_t)(task / tasks);
+        const attention_span s = {p, sequence * (size_t)p->n_q, sequence * (size_t)p->n_k, 0};
+        attend_task(c, &s, task % tasks, thread);
+    }
+}
+
+static void spans_body(void *arg, int from, int to, int thread)
+{
+    const attention_call *c = arg;
+    int i = c->count - 1;
+    while (c->spans[i].task > from) i--;
+    for (int task = from; task < to; task++) {
+        if (i + 1 < c->count && c->spans[i + 1].task == task) i++;
+        attend_task(c, &c->spans[i], task - c->spans[i].task, thread);
     }
 }
 
 void cpu_attention(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
                    int n_seq, int n_q, int n_k, int heads, int head_dim, act *y)
 {
-    const size_t size = k->device->act_size;
-    attention_call c = {.queue = cpu_of(k),
-                        .q = q,
-                        .key = key,
-                        .value = value,
-                        .q_stride = (size_t)q_stride * size,
-                        .kv_stride = (size_t)kv_stride * size,
-                        .y_stride = (size_t)(heads * head_dim) * size,
-                        .heads = heads,
-                        .y = y};
+    attention_call c = call_of(k, q, q_stride, key, value, kv_stride, heads, head_dim, y);
+    attention_plan plan;
     mar_err err = {0};
     if (n_seq <= 0 || n_q <= 0 || !kern_live(k)) return;
-    mar_status status = make_plan(c.queue, n_q, n_k, head_dim, &c.plan, &err);
+    mar_status status = make_plan(c.queue, n_q, n_k, head_dim, &plan, &err);
     if (status != MAR_OK) {
         kern_fail(k, status, &err);
         return;
     }
-    c.parts = heads == 1 ? c.plan.blocks : 1;
-    cpu_for(c.queue, n_seq * heads * c.parts, 2.0 * n_seq * n_q * n_k * heads * head_dim, attention_body, &c);
+    c.same = &plan;
+    cpu_for(c.queue, n_seq * heads * parts_of(&c, &plan), 2.0 * n_seq * n_q * n_k * heads * head_dim, attention_body,
+            &c);
+}
+
+/* The plan of a shape among the first *count of `plans`, or a new one. */
+static mar_status plan_of(cpu_queue *k, int n_q, int n_k, int dim, attention_plan *plans, int *count,
+                          const attention_plan **out, mar_err *err)
+{
+    int i = 0;
+    while (i < *count && (plans[i].n_q != n_q || plans[i].n_k != n_k)) i++;
+    *out = &plans[i];
+    if (i < *count) return MAR_OK;
+    const mar_status status = make_plan(k, n_q, n_k, dim, &plans[i], err);
+    if (status == MAR_OK) ++*count;
+    return status;
+}
+
+/* The first n of the sequences, at most SPANS, in one loop, so that many short ones use all threads. */
+static mar_status attend_spans(const attention_call *call, const int *q_first, const int *n_q, const int *k_first,
+                               const int *n_k, int n, int head_dim, mar_err *err)
+{
+    attention_plan plans[SPANS];
+    attention_span spans[SPANS];
+    attention_call c = *call;
+    int shapes = 0, tasks = 0;
+    double work = 0;
+    c.spans = spans, c.count = 0;
+    for (int s = 0; s < n; s++) {
+        if (n_q[s] <= 0) continue;
+        attention_span *span = &spans[c.count++];
+        const mar_status status = plan_of(c.queue, n_q[s], n_k[s], head_dim, plans, &shapes, &span->plan, err);
+        if (status != MAR_OK) return status;
+        span->q_row = (size_t)q_first[s];
+        span->k_row = (size_t)k_first[s];
+        span->task = tasks;
+        tasks += c.heads * parts_of(&c, span->plan);
+        work += 2.0 * n_q[s] * n_k[s] * c.heads * head_dim;
+    }
+    if (tasks) cpu_for(c.queue, tasks, work, spans_body, &c);
+    return MAR_OK;
+}
+
+void cpu_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q, const act *key,
+                         const act *value, int kv_stride, const int *k_first, const int *n_k, int n_seq, int heads,
+                         int head_dim, act *y)
+{
+    const attention_call c = call_of(k, q, q_stride, key, value, kv_stride, heads, head_dim, y);
+    for (int s = 0; s < n_seq && kern_live(k); s += SPANS) {
+        mar_err err = {0};
+        const mar_status status =
+            attend_spans(&c, q_first + s, n_q + s, k_first + s, n_k + s, cpu_lesser(n_seq - s, SPANS), head_dim, &err);
+        if (status != MAR_OK) kern_fail(k, status, &err);
+    }
 }

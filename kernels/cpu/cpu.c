@@ -283,6 +283,7 @@ static const kern_core_ops cpu_core_ops = {
     .to_act = cpu_to_act,
     .attention = cpu_attention,
     .attention_plan = cpu_attention_plan,
+    .attention_spans = cpu_attention_spans,
 };
 
 static const kern_head_ops cpu_head_ops = {

@@ -132,6 +132,9 @@ void cpu_attention(kern_queue *k, const act *q, int q_stride, const act *key, co
                    int n_seq, int n_q, int n_k, int heads, int head_dim, act *y);
 mar_status cpu_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
                               mar_err *err);
+void cpu_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q, const act *key,
+                         const act *value, int kv_stride, const int *k_first, const int *n_k, int n_seq, int heads,
+                         int head_dim, act *y);
 
 mar_status cpu_head_create(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
 void cpu_head_free(kern_device *d, kern_head *h);

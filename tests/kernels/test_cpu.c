@@ -301,6 +301,59 @@ static void attention(void **state)
     }
 }
 
+/* Sequences of several lengths in any order, with rows between them that nobody asks with: each row has the bits that
+ * `attention` gives for its sequence alone, and the other rows of y keep theirs. */
+static void attention_spans_case(kern_queue *k, int heads, int dim, const int *n_q, const int *n_k, int n_seq)
+{
+    enum { MOST = 200 };
+    const int width = heads * dim, q_stride = width + 16, kv_stride = 2 * width + 16;
+    const size_t size = k->device->act_size;
+    int q_first[MOST], k_first[MOST], rows = 3, keys = 2;
+    for (int i = 0; i < n_seq; i++) { /* the second half comes first, and every third pair has a gap between it */
+        const int s = (i + n_seq / 2) % n_seq;
+        q_first[s] = rows, k_first[s] = keys;
+        rows += n_q[s] + 2 * (s % 3 == 0), keys += n_k[s] + (s % 3 == 1);
+    }
+    const size_t n = (size_t)rows * (size_t)width;
+    float *q = random_floats((size_t)rows * (size_t)q_stride, 2), *got, *expected;
+    float *kv = random_floats((size_t)keys * (size_t)kv_stride, 2), *before = random_floats(n, 1);
+    char *qa = to_act(k, q, (size_t)rows * (size_t)q_stride), *ya = to_act(k, before, n), *yb = to_act(k, before, n);
+    char *key = to_act(k, kv, (size_t)keys * (size_t)kv_stride), *value = key + (size_t)width * size;
+    mar_err err = {0};
+    for (int s = 0; s < n_seq; s++) {
+        if (n_q[s] == 0) continue;
+        const size_t q_row = (size_t)q_first[s], k_row = (size_t)k_first[s] * (size_t)kv_stride * size;
+        assert_ok(k->core->attention_plan(k, n_q[s], n_k[s], heads, dim, q_stride, kv_stride, &err), &err);
+        k->core->attention(k, qa + q_row * (size_t)q_stride * size, q_stride, key + k_row, value + k_row, kv_stride, 1,
+                           n_q[s], n_k[s], heads, dim, ya + q_row * (size_t)width * size);
+    }
+    k->core->attention_spans(k, qa, q_stride, q_first, n_q, key, value, kv_stride, k_first, n_k, n_seq, heads, dim, yb);
+    expected = from_act(k, ya, n), got = from_act(k, yb, n);
+    assert_ok(kern_check(k, &err), &err);
+    assert_memory_equal(got, expected, n * sizeof *got);
+    k->core->free(k->device, qa), k->core->free(k->device, key);
+    k->core->free(k->device, ya), k->core->free(k->device, yb);
+    free(q), free(kv), free(before), free(got), free(expected);
+}
+
+static void attention_spans(void **state)
+{
+    (void)state;
+    static const int n_q[] = {65, 7, 65, 0, 1, 170, 65, 33}, n_k[] = {65, 320, 65, 9, 1, 170, 66, 100};
+    int many_q[150], many_k[150];
+    for (int i = 0; i < 150; i++) many_q[i] = 1 + i * 7 % 23, many_k[i] = 1 + i * 5 % 31;
+    for (int d = 0; d < 2; d++)
+        for (int threads = 1; threads < 3; threads++) {
+            kern_queue *k = open_queue(dtypes[d], threads);
+            if (!k) continue;
+            attention_spans_case(k, 3, 64, n_q, n_k, 8);
+            attention_spans_case(k, 1, 96, n_q, n_k, 8); /* a single head: blocks of queries */
+            attention_spans_case(k, 2, 32, many_q, many_k, 150);
+            attention_spans_case(k, 2, 32, n_q, n_k, 1);
+            close_queue(k);
+        }
+}
+
 static void empty_and_refused(void **state)
 {
     (void)state;
@@ -308,6 +361,7 @@ static void empty_and_refused(void **state)
     mar_err err = {0};
     float y[4] = {7, 7, 7, 7};
     k->core->attention(k, y, 4, y, y, 4, 0, 0, 1, 1, 4, y); /* no rows: nothing happens */
+    k->core->attention_spans(k, y, 4, NULL, NULL, y, y, 4, NULL, NULL, 0, 1, 4, y);
     assert_float_equal(y[0], 7, 0);
     assert_ok(kern_check(k, &err), &err);
     close_queue(k);
@@ -393,14 +447,9 @@ static void exponentials(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear),
-        cmocka_unit_test(row_invariance),
-        cmocka_unit_test(own_products),
-        cmocka_unit_test(layer_norm),
-        cmocka_unit_test(attention),
-        cmocka_unit_test(copy_rows),
-        cmocka_unit_test(empty_and_refused),
-        cmocka_unit_test(first_nonfinite),
+        cmocka_unit_test(linear),       cmocka_unit_test(row_invariance),    cmocka_unit_test(own_products),
+        cmocka_unit_test(layer_norm),   cmocka_unit_test(attention),         cmocka_unit_test(attention_spans),
+        cmocka_unit_test(copy_rows),    cmocka_unit_test(empty_and_refused), cmocka_unit_test(first_nonfinite),
         cmocka_unit_test(exponentials),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -180,8 +180,7 @@ static void use_schedule(diff_speculation *s)
     k->core->upload(k, w->gain, s->table, (steps + 1) * sizeof *w->gain);
 }
 
-/* Computes the modulation of all steps of sources first .. first+n-1; the conditions of all `sources` are embedded. */
-static void modulate(const diff_speculation *s, const diff_evaluator *e, int sources, int first, int n)
+void diff_speculate_modulate(const diff_speculation *s, const diff_evaluator *e, int sources, int first, int n)
 {
     const diff_chain *c = e->chain;
     kern_queue *k = c->k;
@@ -226,6 +225,7 @@ static void add_stats(const kern_speculation_count *count, diff_speculation_stat
     stats->tries += (long)count->tries;
 }
 
+/* Arithmetic of so much work of one of the models. */
 static double evaluator_flop(const diff_speculation *s, const diff_evaluator *e, const diff_speculation_stats *stats,
                              long evaluations)
 {
@@ -236,8 +236,16 @@ static double evaluator_flop(const diff_speculation *s, const diff_evaluator *e,
             (double)stats->sources * head->z_dim * head->width);
 }
 
-/* The conditions of all sources, for one of the models. */
-static void embed(const diff_speculation *s, const diff_evaluator *e, const float *z, int sources)
+void diff_speculate_count_flop(const diff_speculation *s, const diff_speculation_stats *before,
+                               diff_speculation_stats *stats)
+{
+    stats->flop += evaluator_flop(s, &s->target, stats, stats->evaluations) -
+                   evaluator_flop(s, &s->target, before, before->evaluations) +
+                   evaluator_flop(s, &s->draft, stats, stats->draft_evaluations) -
+                   evaluator_flop(s, &s->draft, before, before->draft_evaluations);
+}
+
+void diff_speculate_embed(const diff_speculation *s, const diff_evaluator *e, const float *z, int sources)
 {
     const diff_chain *c = e->chain;
     kern_queue *k = c->k;
@@ -246,18 +254,16 @@ static void embed(const diff_speculation *s, const diff_evaluator *e, const floa
     diff_chain_watch(c, z, s->w.conditions * sources);
 }
 
-/* The source of token i. */
-static int source_of(const diff_tokens *t, int i)
+int diff_tokens_source(const diff_tokens *t, int i)
 {
     return t->source ? t->source[i] : i;
 }
 
-/* The tokens from `first` on that go through the chain together: as many as there is room for, of as many sources as
- * have room for their modulation. */
-static int group_from(const diff_speculation *s, const diff_tokens *t, int first)
+int diff_tokens_from(const diff_tokens *t, int first, int most, int sources)
 {
+    const int end = diff_tokens_source(t, first) + sources;
     int n = 0;
-    while (first + n < t->count && n < s->w.group && source_of(t, first + n) - source_of(t, first) < s->sources) n++;
+    while (first + n < t->count && n < most && diff_tokens_source(t, first + n) < end) n++;
     return n;
 }
 
@@ -266,33 +272,33 @@ static void begin_group(diff_speculation *s, const diff_tokens *t, int first, in
 {
     kern_queue *k = s->target.chain->k;
     kern_speculation *w = &s->w;
-    const int from = source_of(t, first), sources = source_of(t, first + n - 1) - from + 1;
+    const int from = diff_tokens_source(t, first), sources = diff_tokens_source(t, first + n - 1) - from + 1;
     w->tokens = n;
     w->sources = sources;
-    for (int i = 0; i < n; i++) s->source[i] = source_of(t, first + i) - from;
+    for (int i = 0; i < n; i++) s->source[i] = diff_tokens_source(t, first + i) - from;
     k->core->upload(k, w->image, t->image + first, (size_t)n * sizeof *t->image);
     k->core->upload(k, w->position, t->position + first, (size_t)n * sizeof *t->position);
     k->core->upload(k, w->source, s->source, (size_t)n * sizeof *s->source);
     if (s->target.chain->guided) k->core->upload(k, w->cfg, t->cfg + first, (size_t)n * sizeof *t->cfg);
-    modulate(s, &s->target, t->sources, from, sources);
-    if (s->draft.chain) modulate(s, &s->draft, t->sources, from, sources);
+    diff_speculate_modulate(s, &s->target, t->sources, from, sources);
+    if (s->draft.chain) diff_speculate_modulate(s, &s->draft, t->sources, from, sources);
 }
 
 void diff_speculate_sample(diff_speculation *s, const diff_tokens *t, float *x, float *path,
                            diff_speculation_stats *stats)
 {
-    const diff_chain *c = s->target.chain;
-    kern_queue *k = c->k;
+    kern_queue *k = s->target.chain->k;
     kern_speculation *w = &s->w;
     const size_t channels = (size_t)w->channels, stride = (size_t)(w->max_steps + 1) * KERN_EVALUATED * channels;
+    const diff_speculation_stats before = *stats;
     if (t->count == 0) return;
     use_schedule(s);
     w->seed = t->seed;
-    embed(s, &s->target, t->z, t->sources);
-    if (s->draft.chain) embed(s, &s->draft, t->draft_z, t->sources);
+    diff_speculate_embed(s, &s->target, t->z, t->sources);
+    if (s->draft.chain) diff_speculate_embed(s, &s->draft, t->draft_z, t->sources);
     for (int first = 0, n; first < t->count; first += n) {
         kern_speculation_count count = {0}; /* as it stays if the operations fail */
-        n = group_from(s, t, first);
+        n = diff_tokens_from(t, first, w->group, s->sources);
         begin_group(s, t, first, n);
         run_rounds(s, stats);
         k->core->copy_rows(k, x + (size_t)first * channels, NULL, w->token, NULL, NULL, NULL, n, w->channels);
@@ -300,11 +306,10 @@ void diff_speculate_sample(diff_speculation *s, const diff_tokens *t, float *x, 
             k->core->copy_rows(k, path + (size_t)first * stride, NULL, w->evaluated, NULL, NULL, NULL, n, (int)stride);
         k->core->download(k, &count, w->count, sizeof count);
         add_stats(&count, stats);
+        stats->modulations += (long)w->sources * w->steps;
     }
     if (kern_check(k, NULL) != MAR_OK) s->schedule = NULL; /* its tables may not be there */
     stats->tokens += t->count;
     stats->sources += t->sources;
-    stats->modulations += (long)t->sources * c->schedule.steps;
-    stats->flop = evaluator_flop(s, &s->target, stats, stats->evaluations) +
-                  evaluator_flop(s, &s->draft, stats, stats->draft_evaluations);
+    diff_speculate_count_flop(s, &before, stats);
 }

@@ -96,11 +96,26 @@ typedef struct {
     const int *position;   /* host [count], of the noise addresses */
 } diff_tokens;
 
+/* The source of token i. */
+int diff_tokens_source(const diff_tokens *t, int i);
+/* How many tokens from `first` on can be worked on together: at most `most`, of at most `sources` conditions. */
+int diff_tokens_from(const diff_tokens *t, int first, int most, int sources);
+
 /* Draws tokens x backend [count][C] as diff_chain_sample does: the same law, and with window 1 on a CPU the same bits.
  * path: backend [count][(max_steps + 1) * KERN_EVALUATED * C], or NULL; it receives the entries of
  * kern_speculation.evaluated by step index, which are then the token's states and the head's word at each. Adds to
  * *stats. */
 void diff_speculate_sample(diff_speculation *s, const diff_tokens *tokens, float *x, float *path,
                            diff_speculation_stats *stats);
+
+/* What diffusion/paths.h shares: evaluations of the head at many states of tokens under `sources` conditions, for
+ * one of the two models. Embeds the conditions z [conditions][sources][z_dim] of all tokens of a call. */
+void diff_speculate_embed(const diff_speculation *s, const diff_evaluator *e, const float *z, int sources);
+/* Computes the modulation e->at.mod [conditions][steps][n] of all steps of the sources first .. first+n-1, at most
+ * s->sources, of all `sources` embedded. */
+void diff_speculate_modulate(const diff_speculation *s, const diff_evaluator *e, int sources, int first, int n);
+/* Adds to stats->flop the arithmetic of what stats counts more than `before`. */
+void diff_speculate_count_flop(const diff_speculation *s, const diff_speculation_stats *before,
+                               diff_speculation_stats *stats);
 
 #endif

@@ -185,12 +185,18 @@ KERN_FN void kern_speculation_law(const kern_speculation *w, int token, int k, f
     *log_std = kern_chain_log_std(coef, kern_chain_fraction(v));
 }
 
+/* The x0 that a mean of the transition from x stands for. */
+KERN_FN float kern_speculation_x0(const kern_chain_coef *coef, float x, float mean)
+{
+    return (mean - coef->coef_xt * x) / coef->coef_x0;
+}
+
 /* Stores the evaluation of the state x at index k: mean and v of its law. */
 KERN_FN void kern_speculation_remember(const kern_speculation *w, int token, int k, int c, float x, float mean, float v)
 {
     float *evaluated = kern_speculation_evaluated(w, token, k);
     evaluated[KERN_EVALUATED_STATE * w->channels + c] = x;
-    evaluated[KERN_EVALUATED_X0 * w->channels + c] = (mean - w->coef[k].coef_xt * x) / w->coef[k].coef_x0;
+    evaluated[KERN_EVALUATED_X0 * w->channels + c] = kern_speculation_x0(&w->coef[k], x, mean);
     evaluated[KERN_EVALUATED_FRACTION * w->channels + c] = kern_chain_fraction(v);
 }
 

@@ -424,6 +424,43 @@ static void traced_verify(kern_queue *k, const kern_verify_job *job)
 
 typedef struct {
     operation o;
+    const kern_path_job *job;
+} path_ratio_call;
+
+static void path_ratio_body(void *arg)
+{
+    const path_ratio_call *c = arg;
+    c->o.head->path_ratio(c->o.k, c->job);
+}
+
+static void traced_path_ratio(kern_queue *k, const kern_path_job *job)
+{
+    const double numbers = (double)job->paths * job->steps * job->channels;
+    path_ratio_call c = {
+        operation_of(k, job->paths, 4 * numbers * (3 + 2 * job->conditions), 0, "path ratio, %d steps", job->steps),
+        job};
+    run(&c.o, path_ratio_body, &c);
+}
+
+typedef struct {
+    operation o;
+    const kern_path_verdict *job;
+} path_decide_call;
+
+static void path_decide_body(void *arg)
+{
+    const path_decide_call *c = arg;
+    c->o.head->path_decide(c->o.k, c->job);
+}
+
+static void traced_path_decide(kern_queue *k, const kern_path_verdict *job)
+{
+    path_decide_call c = {operation_of(k, job->rows, 12.0 * job->rows, 0, "path verdict"), job};
+    run(&c.o, path_decide_body, &c);
+}
+
+typedef struct {
+    operation o;
     float *x;
     int channels, step;
     uint64_t seed;
@@ -618,6 +655,8 @@ mar_status kern_trace_begin(kern_queue *k, kern_trace **out, mar_err *err)
     t->head.eval_reusing = traced_eval_reusing;
     t->head.chain_run = traced_chain_run;
     t->head.verify = traced_verify;
+    t->head.path_ratio = traced_path_ratio;
+    t->head.path_decide = traced_path_decide;
     t->head.normal = traced_normal;
     t->head.speculate_propose = traced_propose;
     t->head.speculate_walk = traced_walk;

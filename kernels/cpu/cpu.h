@@ -162,6 +162,8 @@ void cpu_chain_law(kern_queue *k, const float *x, const float *out, int rows, in
                    const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
 void cpu_add_log_std(kern_queue *k, double *path, const float *log_std, int rows, int channels);
 void cpu_verify(kern_queue *k, const kern_verify_job *job);
+void cpu_path_ratio(kern_queue *k, const kern_path_job *job);
+void cpu_path_decide(kern_queue *k, const kern_path_verdict *job);
 void cpu_normal(kern_queue *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
                 const uint64_t *image, const int *position, int step);
 

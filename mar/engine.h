@@ -59,6 +59,8 @@ struct mar_engine {
     mar_status (*measure)(mar_generation *g, mar_measurements *all, mar_err *err);
     /* mar_session_fates: arrays [images * seq_len]. */
     void (*fates)(const mar_generation *g, uint8_t *map, int *step);
+    /* mar_session_lateness: array [images * seq_len]. */
+    void (*lateness)(const mar_generation *g, int *late);
 };
 
 /* For messages about numbers that are not finite. */

@@ -83,6 +83,8 @@ void mar_masked_step(mar_masked *g)
     /* Their conditions z: the encoder over the known tokens, the decoder over all. */
     const mar_batch batch = mar_masked_batch(g);
     mar_runner_predict(&g->target, &batch, step, 0, n, &g->recordings[g->step]);
+    g->stats.passes++;
+    g->stats.contexts += g->images;
 
     /* The tokens: the head's diffusion chain. */
     draw(g, 0, detailed, step->detailed_steps, &alike->draw[1]);
@@ -179,7 +181,7 @@ static void begin(mar_generation *generation, uint64_t first_image, const int *l
     g->first_image = first_image;
     g->step = 0;
     g->stats = (mar_stats){0};
-    for (int i = 0; i < images * c->seq_len; i++) g->born[i] = -1;
+    for (int i = 0; i < images * c->seq_len; i++) g->born[i] = -1, g->late[i] = 0;
     kern_watch_begin(g->k);
     for (int i = 0; i < images; i++) {
         g->label[i] = labels[i] < 0 ? c->classes : labels[i];
@@ -298,8 +300,9 @@ static mar_status allocate_host(mar_masked *g, mar_err *err)
     g->row_place = calloc(rows, sizeof *g->row_place);
     g->fate = calloc(images * seq, sizeof *g->fate);
     g->born = calloc(images * seq, sizeof *g->born);
+    g->late = calloc(images * seq, sizeof *g->late);
     if (!g->order || !g->order_data || !g->label || !g->row_image || !g->row_slot || !g->row_position || !g->row_cfg ||
-        !g->row_place || !g->fate || !g->born)
+        !g->row_place || !g->fate || !g->born || !g->late)
         return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
     for (size_t i = 0; i < images; i++) g->order[i] = g->order_data + i * seq;
     return MAR_OK;
@@ -318,9 +321,8 @@ static void destroy(mar_generation *generation)
     for (int i = g->way_count - 1; i >= 0; i--)
         if (g->ways[i].state) g->ways[i].way->destroy(g->ways[i].state);
     mar_runner_free(&g->target);
-    void *host[] = {
-        g->steps,   g->recordings, g->order, g->order_data, g->label, g->row_image, g->row_slot, g->row_position,
-        g->row_cfg, g->row_place,  g->fate,  g->born,       g};
+    void *host[] = {g->steps,        g->recordings, g->order,     g->order_data, g->label, g->row_image, g->row_slot,
+                    g->row_position, g->row_cfg,    g->row_place, g->fate,       g->born,  g->late,      g};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
 }
 
@@ -465,6 +467,12 @@ static void fates(const mar_generation *generation, uint8_t *map, int *born)
     if (born) memcpy(born, g->born, count * sizeof *born);
 }
 
+static void lateness(const mar_generation *generation, int *late)
+{
+    const mar_masked *g = (const mar_masked *)generation;
+    memcpy(late, g->late, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *late);
+}
+
 extern const mar_engine mar_masked_engine;
 const mar_engine mar_masked_engine = {
     .name = "mar",
@@ -485,4 +493,5 @@ const mar_engine mar_masked_engine = {
     .stats = stats_of,
     .measure = measure,
     .fates = fates,
+    .lateness = lateness,
 };

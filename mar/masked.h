@@ -39,6 +39,7 @@ struct mar_masked {
     int step;      /* the next one; num_iter: done */
     uint8_t *fate; /* host [max_images][seq_len] mar_token_fate */
     int *born;     /* host [max_images][seq_len] autoregressive step */
+    int *late;     /* host [max_images][seq_len] steps by which its draft's conditions were late; 0: not so drafted */
     mar_stats stats;
 
     /* The tokens being drawn, rows: image after image of a step, in the order of `order`. Host [max_images *

@@ -549,6 +549,15 @@ mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step)
     return status;
 }
 
+mar_status mar_session_lateness(mar_session *s, int *late)
+{
+    mar_status status = check_call(s);
+    if (status == MAR_OK) status = mar_check_given(late, "late", &s->err);
+    if (status == MAR_OK) status = check_finished(s);
+    if (status == MAR_OK) s->model->engine->lateness(s->generation, late);
+    return status;
+}
+
 const mar_params *mar_session_get_params(const mar_session *s)
 {
     return s ? s->model->engine->params(s->generation) : NULL;

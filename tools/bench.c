@@ -123,6 +123,8 @@ static void print_table(const bench_options *o, const mar_stats *t, double peak,
     if (t->draft_flop > 0) print_row("draft", t->draft_s, t->draft_flop, peak, o->batch);
     if (t->vae_flop > 0) print_row("VAE", t->vae_s, t->vae_flop, peak, o->batch);
     print_row("total", t->total_s, flop, peak, o->batch);
+    printf("\ntransformer: %.1f passes in sequence an image, of %.1f contexts", t->passes / o->batch,
+           t->contexts / o->batch);
     printf("\nhead: %.1f sequential calls a token (most: %d), %.1f states evaluated", t->head_calls / (double)t->tokens,
            t->head_calls_max, t->head_rows / (double)t->tokens);
     printf("; %.0f calls in sequence an image", t->head_batched / o->batch);
@@ -156,6 +158,8 @@ static int print_json(const bench_options *o, const mar_stats *t, double peak, c
     cJSON_AddNumberToObject(root, "vae_seconds", t->vae_s / n);
     cJSON_AddNumberToObject(root, "draft_seconds", t->draft_s / n);
     cJSON_AddNumberToObject(root, "head_calls_per_token", t->head_calls / (double)t->tokens);
+    cJSON_AddNumberToObject(root, "passes_in_sequence", t->passes);
+    cJSON_AddNumberToObject(root, "contexts_per_image", t->contexts / n);
     cJSON_AddNumberToObject(root, "head_calls_in_sequence", t->head_batched);
     cJSON_AddNumberToObject(root, "draft_calls_in_sequence", t->draft_calls);
     cJSON_AddNumberToObject(root, "head_evaluations_per_token", t->head_rows / (double)t->tokens);

@@ -27,6 +27,8 @@ void stats_add(mar_stats *sum, const mar_stats *s)
     sum->head_batched += s->head_batched;
     sum->draft_calls += s->draft_calls;
     sum->head_rows += s->head_rows;
+    sum->passes += s->passes;
+    sum->contexts += s->contexts;
     sum->proposals += s->proposals;
     sum->proposals_accepted += s->proposals_accepted;
     sum->drafted += s->drafted;
@@ -72,6 +74,8 @@ void stats_record(const mar_stats *s, long images, cJSON *record)
               (double)images);
     add_ratio(record, "head_calls_per_token", s->head_calls, (double)s->tokens);
     cJSON_AddNumberToObject(record, "head_calls_max", s->head_calls_max);
+    cJSON_AddNumberToObject(record, "passes_in_sequence", s->passes);
+    add_ratio(record, "contexts_per_image", s->contexts, (double)images);
     cJSON_AddNumberToObject(record, "head_calls_in_sequence", s->head_batched);
     cJSON_AddNumberToObject(record, "draft_calls_in_sequence", s->draft_calls);
     add_ratio(record, "head_evaluations_per_token", s->head_rows, (double)s->tokens);

@@ -276,7 +276,7 @@ static void add_context(mar_paths *s, int *n, int image, int step, int last)
     const mar_masked *g = s->g;
     const size_t at = (size_t)image * (size_t)g->params.num_iter + (size_t)step;
     const int asked = tokens_of(s, step, last);
-    s->list[(*n)++] = (mar_context){image, g->order[image], g->steps[step].known, asked};
+    s->list[(*n)++] = (mar_image_context){image, g->order[image], g->steps[step].known, asked};
     s->z_first[at] = s->z_rows;
     s->z_asked[at] = asked;
     s->z_rows += asked;
@@ -342,7 +342,7 @@ static mar_status draft_step(mar_paths *s, int j, int first, int end, mar_err *e
     int contexts = 0;
     for (int i = 0; i < g->images; i++) {
         const mar_step *step = &g->steps[s->from[i] + j];
-        if (j < s->length[i]) s->list[contexts++] = (mar_context){i, g->order[i], step->known, step->predicted};
+        if (j < s->length[i]) s->list[contexts++] = (mar_image_context){i, g->order[i], step->known, step->predicted};
     }
     mar_status status = mar_contexts_plan(&s->draft_contexts, s->list, contexts, err);
     if (status == MAR_OK) status = mar_runner_plan_learn(r, n, err);

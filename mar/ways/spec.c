@@ -366,11 +366,16 @@ static void predict_block(mar_speculation *sp)
         const mar_batch batch = mar_masked_batch(g);
         const mar_step block = whole_block(sp, g->step);
         mar_runner_predict(&g->target, &batch, &block, 0, sp->rows, &g->recordings[g->step]);
+        g->stats.passes++;
+        g->stats.contexts += g->images;
         return;
     }
-    for (int i = 0; i < g->images; i++)
+    for (int i = 0; i < g->images; i++) {
         for (int j = 0; j < sp->length[i]; j++)
             predict_image(sp, &g->target, i, &g->steps[sp->begin[i] + j], first_row(sp, i, j), sp->rows);
+        g->stats.passes += sp->length[i];
+        g->stats.contexts += sp->length[i];
+    }
 }
 
 /* Verifies every row's state, where it stands. */

@@ -48,6 +48,7 @@ static void no_field_is_left_out(void **state)
     all.arena_bytes = 13, all.recorded_bytes = 14, all.head_call_bytes = 15, all.head_call_products = 16;
     all.tokens = 17, all.head_calls = 18, all.head_calls_max = 19, all.head_batched = 20, all.draft_calls = 21;
     all.head_rows = 22, all.proposals = 23, all.proposals_accepted = 24, all.drafted = 25, all.accepted = 26;
+    all.passes = 31, all.contexts = 32;
     all.rounds = 27, all.round_steps = 28, all.residual_tries = 29, all.accepted_shift = 30;
     mar_stats sum = {0};
     stats_add(&sum, &all);

@@ -198,6 +198,9 @@ static void statistics(void **state)
         generate(m, model, &p, N, N, tokens, &stats[i]);
         assert_int_equal(stats[i].tokens, N * SEQ);
         assert_true(stats[i].head_rows == stats[i].head_calls);
+        /* a pass with caches, or over half the tokens, is one pass */
+        const double passes = p.gtr ? p.gtr_generation_steps + p.gtr_reconstruction_steps : p.num_iter;
+        assert_true(stats[i].passes == passes && stats[i].contexts == N * passes);
     }
     const int constant[] = {PLAIN, DDIM, DPMPP, LAZY, LAZY_UNGUIDED, LAZY_HEAD};
     for (int i = 0; i < 6; i++) {

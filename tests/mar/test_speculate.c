@@ -229,7 +229,7 @@ static void check_counts(mar_model *target, const mar_params *p, int prefill)
     mar_step steps[SEQ];
     mar_stats stats;
     uint8_t fate[N * SEQ];
-    int born[N * SEQ], made[SEQ] = {0}, of_fate[3] = {0};
+    int born[N * SEQ], late[N * SEQ], made[SEQ] = {0}, of_fate[3] = {0};
     mar_steps_plan(p->num_iter, SEQ, p->cfg, p->cfg_schedule, steps);
     for (int left = p->num_iter; !mar_session_done(s); left = mar_session_steps_left(s)) {
         assert_int_equal(left, mar_session_steps_left(s));
@@ -257,6 +257,15 @@ static void check_counts(mar_model *target, const mar_params *p, int prefill)
     assert_true(stats.head_rows >= stats.head_calls);
     if (p->context == MAR_CONTEXT_PREFIX) assert_true(stats.head_rows == stats.head_calls);
     assert_true((stats.draft_flop > 0) == (prefill < p->num_iter));
+    if (p->context == MAR_CONTEXT_PREFIX) {
+        assert_true(stats.passes == prefill + blocks);
+        assert_true(stats.contexts == N * stats.passes);
+    } else { /* passes of blocks are of one image */
+        assert_true(stats.contexts - N * prefill == stats.passes - prefill);
+        assert_true(stats.contexts >= N * p->num_iter);
+    }
+    assert_session(s, mar_session_lateness(s, late));
+    for (int i = 0; i < N * SEQ; i++) assert_int_equal(late[i], 0);
     mar_session_free(s);
 }
 
@@ -402,7 +411,7 @@ static void refuses(void **state)
     bad[8].context = (mar_context)2, bad[9].inner_temperature = 0, bad[10].inner_temperature = NAN;
     bad[11].draft = other.draft, bad[12].draft = small, bad[13].draft = NULL, bad[14].head_spec = 4;
     static const char *const says[15] = {
-        "spec vanilla: expected conditional, paper or cspd",
+        "spec vanilla: expected path, conditional, paper or cspd",
         "spec speculative: expected",
         "gamma 0: expected a whole number from 1",
         "gamma -1: expected a whole number from 1",

@@ -56,6 +56,7 @@ void demo_assert_dropped(mar_session *s, const char *why)
 {
     static float tokens[DEMO_BATCH * DEMO_TOKENS];
     static uint8_t rgb[DEMO_BATCH * DEMO_BYTES];
+    static int late[DEMO_BATCH * DEMO_SEQ];
     assert_int_equal(mar_session_done(s), 1);
     assert_int_equal(mar_session_steps_left(s), 0);
     assert_int_equal(mar_session_step(s), MAR_EARG);
@@ -64,6 +65,8 @@ void demo_assert_dropped(mar_session *s, const char *why)
     assert_int_equal(mar_session_images(s, rgb), MAR_EARG);
     assert_says(mar_session_error(s), why);
     assert_int_equal(mar_session_fates(s, NULL, NULL), MAR_EARG);
+    assert_says(mar_session_error(s), why);
+    assert_int_equal(mar_session_lateness(s, late), MAR_EARG);
     assert_says(mar_session_error(s), why);
 }
 

@@ -49,24 +49,50 @@ void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block 
     mar_watch(k, m, b, "mlp.fc2", x, 1, rows, d);
 }
 
-/* One block over `sequences` sequences of `length` rows in w->x. proj and fc2 add to the residual stream themselves,
- * and the norm behind them reads it: bytes an element, with operands in bf16, 4 + 4 in the product and 4 + 2 in the
- * norm. An operation that adds and normalises would take the 8 out of the product, which hides some of them behind its
- * arithmetic, and move 4 as the product's output and 4 + 4 + 4 + 2 itself: 18 for 14. */
-static void block(const mar_masked_model *m, mar_workspace *w, const mar_block *b, int sequences, int length)
+/* w->mixed = the attention of the sequences' queries to their keys and values. */
+static void attend(const mar_masked_model *m, mar_workspace *w, const act *q, int q_stride, const mar_spans *queries,
+                   const act *key, const act *value, int kv_stride, const mar_spans *keys)
 {
     kern_queue *k = w->k;
-    const int d = m->base.config.width, rows = sequences * length;
-    mar_layer_norm(k, m, w->x, NULL, rows, b->norm1, w->normed, 0);
-    mar_watch(k, m, b, "norm1", w->normed, 0, rows, d);
-    k->core->linear(k, b->qkv, w->normed, rows, w->qkv);
-    mar_watch(k, m, b, "attn.qkv", w->qkv, 0, rows, 3 * d);
-    k->core->attention(k, w->qkv, 3 * d, at(k, w->qkv, d), at(k, w->qkv, 2 * d), 3 * d, sequences, length, length,
-                       m->base.config.heads, head_dim(m), w->mixed);
+    const int n = queries->sequences, heads = m->base.config.heads;
+    if (queries->first && !k->core->attention_spans)
+        for (int s = 0; s < n; s++)
+            k->core->attention(k, at(k, q, queries->first[s] * q_stride), q_stride,
+                               at(k, key, keys->first[s] * kv_stride), at(k, value, keys->first[s] * kv_stride),
+                               kv_stride, 1, queries->length[s], keys->length[s], heads, head_dim(m),
+                               (act *)(uintptr_t)at(k, w->mixed, queries->first[s] * m->base.config.width));
+    else if (queries->first)
+        k->core->attention_spans(k, q, q_stride, queries->first, queries->length, key, value, kv_stride, keys->first,
+                                 keys->length, n, heads, head_dim(m), w->mixed);
+    else if (n > 0)
+        k->core->attention(k, q, q_stride, key, value, kv_stride, n, queries->rows / n, keys->rows / n, heads,
+                           head_dim(m), w->mixed);
+}
+
+/* proj and fc2 add to the residual stream themselves, and the norm behind them reads it: bytes an element, with
+ * operands in bf16, 4 + 4 in the product and 4 + 2 in the norm. An operation that adds and normalises would take the 8
+ * out of the product, which hides some of them behind its arithmetic, and move 4 as the product's output and 4 + 4 + 4
+ * + 2 itself: 18 for 14. */
+void mar_block_attend(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const mar_spans *spans)
+{
+    kern_queue *k = w->k;
+    const int d = m->base.config.width, rows = spans->rows;
+    attend(m, w, w->qkv, 3 * d, spans, at(k, w->qkv, d), at(k, w->qkv, 2 * d), 3 * d, spans);
     mar_watch(k, m, b, "attn", w->mixed, 0, rows, d);
     k->core->linear(k, b->proj, w->mixed, rows, w->x);
     mar_watch(k, m, b, "attn.proj", w->x, 1, rows, d);
     mar_block_mlp(m, w, b, w->x, rows);
+}
+
+void mar_block_run(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const mar_spans *spans)
+{
+    kern_queue *k = w->k;
+    const int d = m->base.config.width, rows = spans->rows;
+    mar_layer_norm(k, m, w->x, NULL, rows, b->norm1, w->normed, 0);
+    mar_watch(k, m, b, "norm1", w->normed, 0, rows, d);
+    k->core->linear(k, b->qkv, w->normed, rows, w->qkv);
+    mar_watch(k, m, b, "attn.qkv", w->qkv, 0, rows, 3 * d);
+    mar_block_attend(m, w, b, spans);
 }
 
 void mar_block_keys(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, int rows)
@@ -80,16 +106,15 @@ void mar_block_keys(const mar_masked_model *m, mar_workspace *w, const mar_block
 }
 
 void mar_block_ask(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, const int *asked,
-                   int sequences, int count, const act *kv, int length, float *y)
+                   const mar_spans *queries, const act *kv, const mar_spans *keys, float *y)
 {
     kern_queue *k = w->k;
-    const int d = m->base.config.width, rows = sequences * count;
+    const int d = m->base.config.width, rows = queries->rows;
     mar_layer_norm(k, m, x, asked, rows, b->norm1, w->normed, 0);
     act *query = w->hidden; /* at least D wide */
     k->core->linear(k, b->q, w->normed, rows, query);
     mar_watch(k, m, b, "attn.qkv", query, 0, rows, d);
-    k->core->attention(k, query, d, kv, at(k, kv, d), 2 * d, sequences, count, length, m->base.config.heads,
-                       head_dim(m), w->mixed);
+    attend(m, w, query, d, queries, kv, at(k, kv, d), 2 * d, keys);
     mar_watch(k, m, b, "attn", w->mixed, 0, rows, d);
     k->core->copy_rows(k, y, NULL, x, asked, NULL, NULL, rows, d);
     k->core->linear(k, b->proj, w->mixed, rows, y);
@@ -156,9 +181,9 @@ void mar_encoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pa
 
 void mar_encode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
 {
+    const mar_spans spans = {.sequences = p->sequences, .rows = p->sequences * (m->base.config.buffer + p->known)};
     mar_encoder_input(m, w, p, p->known);
-    for (int b = 0; b < m->base.config.encoder_depth; b++)
-        block(m, w, &m->encoder[b], p->sequences, m->base.config.buffer + p->known);
+    for (int b = 0; b < m->base.config.encoder_depth; b++) mar_block_run(m, w, &m->encoder[b], &spans);
 }
 
 void mar_decoder_visible(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, int count, float *input)
@@ -221,12 +246,14 @@ void mar_decode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, 
     const mar_model_config *c = &m->base.config;
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
     const int length = c->buffer + c->seq_len;
+    const mar_spans keys = {.sequences = p->sequences, .rows = p->sequences * length};
+    const mar_spans queries = {.sequences = p->sequences, .rows = p->sequences * p->predicted};
     mar_decoder_input(m, w, p);
-    for (int b = 0; b + 1 < c->decoder_depth; b++) block(m, w, &m->decoder[b], p->sequences, length);
+    for (int b = 0; b + 1 < c->decoder_depth; b++) mar_block_run(m, w, &m->decoder[b], &keys);
     const int n = mar_predicted_positions(m, p, p->predicted, w->rows[1]);
     for (int i = 0; i < n; i++) w->rows[0][i] = i / p->predicted * length + c->buffer + w->rows[1][i];
-    mar_block_keys(m, w, last, w->x, p->sequences * length);
-    mar_block_ask(m, w, last, w->x, w->rows[0], p->sequences, p->predicted, w->qkv, length, w->memory);
+    mar_block_keys(m, w, last, w->x, keys.rows);
+    mar_block_ask(m, w, last, w->x, w->rows[0], &queries, w->qkv, &keys, w->memory);
     mar_conditions(w->k, m, w->memory, w->rows[1], n, w->x, z, z_index);
 }
 
@@ -311,18 +338,22 @@ const mar_passes mar_plain_passes = {.plan = plan_step, .encode = encode_step, .
 
 /* --- a step's work, with its time and its recordings -------------------------------------------------------------- */
 
-/* body(arg), on a recording if there is one, with its time added to *seconds. */
-static void perform(const mar_runner *r, kern_recording **recording, void (*body)(void *arg), void *arg,
-                    double *seconds)
+void mar_perform(kern_queue *k, const char *part, kern_recording **recording, void (*body)(void *arg), void *arg,
+                 double *seconds)
 {
-    kern_queue *k = r->work.k;
-    k->watch.part = r->chain.part;
+    k->watch.part = part;
     k->core->lap(k, NULL);
     if (recording && !k->watch.on) /* the search for layers waits in between */
         k->core->replay(k, recording, body, arg);
     else
         body(arg);
     k->core->lap(k, seconds);
+}
+
+static void perform(const mar_runner *r, kern_recording **recording, void (*body)(void *arg), void *arg,
+                    double *seconds)
+{
+    mar_perform(r->work.k, r->chain.part, recording, body, arg, seconds);
 }
 
 /* Where the z of a step's token goes: `i` of all `sequences`, `images` of them conditional. */

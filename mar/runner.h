@@ -20,6 +20,13 @@ typedef struct {
     int *rows[3];  /* host [R] index lists */
 } mar_workspace;
 
+/* Sequences of rows, for attention. */
+typedef struct {
+    int sequences, rows;       /* rows: of all sequences */
+    const int *first, *length; /* host [sequences]: sequence s has rows first[s] .. first[s] + length[s] - 1; both NULL:
+                                * the sequences lie one after another and are equally long */
+} mar_spans;
+
 /* What one step is about. Sequence s works on image s % images. */
 typedef struct {
     int sequences, images;
@@ -144,6 +151,11 @@ typedef struct {
 void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int last, float *x, diff_trace *trace,
                      kern_recording **recording);
 
+/* body(arg), a sequence of operations on queue k, on a recording if there is one (kern_core_ops.replay), with its time
+ * added to *seconds. part: as diff_chain.part. */
+void mar_perform(kern_queue *k, const char *part, kern_recording **recording, void (*body)(void *arg), void *arg,
+                 double *seconds);
+
 /* --- the passes' parts, for passes that compute less ------------------------------------------ */
 
 /* The output of a layer, for the search for the first that is not finite (kern_watch): rows of `width`, act or float if
@@ -153,14 +165,19 @@ void mar_watch(kern_queue *k, const mar_masked_model *m, const mar_block *b, con
 /* y[r] = norm(x[index ? index[r] : r]), rows of D: act, or float if f32. */
 void mar_layer_norm(kern_queue *k, const mar_masked_model *m, const float *x, const int *index, int rows, mar_norm n,
                     void *y, int f32);
+/* A block over the sequences in w->x. */
+void mar_block_run(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const mar_spans *spans);
+/* The rest of it, where w->qkv has the queries, keys and values act [rows][3D] of w->x already. */
+void mar_block_attend(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const mar_spans *spans);
 /* x += fc2(gelu(fc1(LN2(x)))) */
 void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block *b, float *x, int rows);
 /* The last decoder block's keys and values: w->qkv act [rows][2D]. */
 void mar_block_keys(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, int rows);
-/* The last decoder block for `count` rows a sequence only: y [sequences * count][D] from the rows `asked` of x, with kv
- * act [sequences][length][2D]. */
+/* The last decoder block for some rows of each sequence only: y [queries->rows][D] from the rows `asked` of x, host
+ * [queries->rows], with kv act [keys->rows][2D]. queries and keys have the same sequences; both have lists, or neither
+ * has. */
 void mar_block_ask(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, const int *asked,
-                   int sequences, int count, const act *kv, int length, float *y);
+                   const mar_spans *queries, const act *kv, const mar_spans *keys, float *y);
 /* w->x [sequences][buffer + count][D]: buffers and the `count` tokens that became known last, most recent first. */
 void mar_encoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, int count);
 /* The rows of input [sequences][buffer + seq_len][D] that the encoder's output of such a w->x determines. */

@@ -292,7 +292,8 @@ static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, co
     remember(z, z->last, NULL, w->qkv, p->images * length, 2);
     const int n = mar_predicted_positions(m, p, count, w->rows[1]);
     for (int i = 0; i < n; i++) w->rows[0][i] = i / count * length + c->buffer + w->rows[1][i];
-    mar_block_ask(m, w, last, w->x, w->rows[0], p->sequences, count, w->qkv, length, w->memory);
+    const mar_spans queries = {.sequences = p->sequences, .rows = n}, keys = {.sequences = p->sequences, .rows = rows};
+    mar_block_ask(m, w, last, w->x, w->rows[0], &queries, w->qkv, &keys, w->memory);
     remember_difference(z, w, p, count, w->rows[1], w->memory);
     /* this step's tokens are the last ones of each sequence */
     const int predicted = p->sequences * p->predicted;
@@ -389,7 +390,9 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
         while (w->rows[0][r] != row) r++;
         w->rows[2][i] = r;
     }
-    mar_block_ask(m, w, last, x, w->rows[2], p->images, p->predicted, z->last, length, y);
+    const mar_spans queries = {.sequences = p->images, .rows = n};
+    const mar_spans keys = {.sequences = p->images, .rows = p->images * length};
+    mar_block_ask(m, w, last, x, w->rows[2], &queries, z->last, &keys, y);
     if (z->conditions == 2) {
         for (int i = 0; i < n; i++) {
             w->rows[0][i] = i / p->predicted * c->seq_len + w->rows[1][i];

@@ -409,10 +409,7 @@ static mar_status plan_chunk(mar_contexts *c, const mar_image_context *list, int
 
 mar_status mar_contexts_plan(mar_contexts *c, const mar_image_context *list, int n, mar_err *err)
 {
-    const mar_block *first = shared_decoder_block(c);
-    mar_status status = MAR_OK;
-    if (first) status = c->work.k->core->linear_plan(c->work.k, first->qkv, seq_of(c), err); /* mar_contexts_begin */
-    if (status == MAR_OK) status = plan_attention(c, length_of(c), length_of(c), 3, 3, err);
+    mar_status status = plan_attention(c, length_of(c), length_of(c), 3, 3, err);
     for (int i = 0; status == MAR_OK && i < n; i += c->chunk)
         status = plan_chunk(c, list + i, chunk_size(c, i, n), err);
     return status;
@@ -467,7 +464,9 @@ mar_status mar_contexts_create(kern_queue *k, const mar_masked_model *m, int max
                           .chunk = max_contexts < chunk ? max_contexts : chunk,
                           .work = {.k = k},
                           .part = ""};
-    const mar_status status = allocate_host(out, err);
+    mar_status status = allocate_host(out, err);
+    if (status == MAR_OK && shared_decoder_block(out)) /* for make_masks */
+        status = k->core->linear_plan(k, shared_decoder_block(out)->qkv, config->seq_len, err);
     if (status != MAR_OK) mar_contexts_free(out);
     return status;
 }

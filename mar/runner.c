@@ -55,13 +55,7 @@ static void attend(const mar_masked_model *m, mar_workspace *w, const act *q, in
 {
     kern_queue *k = w->k;
     const int n = queries->sequences, heads = m->base.config.heads;
-    if (queries->first && !k->core->attention_spans)
-        for (int s = 0; s < n; s++)
-            k->core->attention(k, at(k, q, queries->first[s] * q_stride), q_stride,
-                               at(k, key, keys->first[s] * kv_stride), at(k, value, keys->first[s] * kv_stride),
-                               kv_stride, 1, queries->length[s], keys->length[s], heads, head_dim(m),
-                               (act *)(uintptr_t)at(k, w->mixed, queries->first[s] * m->base.config.width));
-    else if (queries->first)
+    if (queries->first)
         k->core->attention_spans(k, q, q_stride, queries->first, queries->length, key, value, kv_stride, keys->first,
                                  keys->length, n, heads, head_dim(m), w->mixed);
     else if (n > 0)

@@ -89,14 +89,14 @@ typedef struct {
     int z_rows;         /* rows of contexts.z, of one condition */
 
     mar_image_context *list; /* host [max_images * gamma] contexts of a pass */
-    path_rows drawn;         /* drafts of the round, then candidates */
-    int drafts;              /* rows of `drawn` that are drafts */
-    int known;               /* the first so many of them were drafted with their true conditions */
-    path_rows pending;       /* tokens to replace */
-    int *tries;              /* [max_rows] candidates that a token to replace has had */
-    int *index[2];           /* host [conditions * max_drawn] index lists */
-    int *relative;           /* host [max_drawn] sources of a part of the rows */
-    float *report;           /* host: verdicts */
+    path_rows drawn;   /* drafts of the round, then candidates */
+    int drafts;        /* rows of `drawn` that are drafts */
+    int known;         /* the first so many of them were drafted with their true conditions */
+    path_rows pending; /* tokens to replace */
+    int *tries;        /* [max_rows] candidates that a token to replace has had */
+    int *index[2];     /* host [conditions * max_drawn] index lists */
+    int *relative;     /* host [max_drawn] sources of a part of the rows */
+    float *report;     /* host: verdicts */
 
     /* Backend memory: lay_out. D is the width of the model whose conditions they are. */
     float *token;   /* [max_drawn][token_dim] what rows of `drawn` became */

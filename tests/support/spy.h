@@ -56,6 +56,11 @@ SPY_OPERATION(void, core, attention,
               (kern_queue * k, const act *q, int q_stride, const act *key, const act *value, int kv_stride, int n_seq,
                int n_q, int n_k, int heads, int head_dim, act *y),
               k, q, q_stride, key, value, kv_stride, n_seq, n_q, n_k, heads, head_dim, y)
+SPY_OPERATION(void, core, attention_spans,
+              (kern_queue * k, const act *q, int q_stride, const int *q_first, const int *n_q, const act *key,
+               const act *value, int kv_stride, const int *k_first, const int *n_k, int n_seq, int heads, int head_dim,
+               act *y),
+              k, q, q_stride, q_first, n_q, key, value, kv_stride, k_first, n_k, n_seq, heads, head_dim, y)
 SPY_OPERATION(void, head, modulate,
               (kern_queue * k, const kern_head *h, const float *temb, const int *temb_index, int steps,
                const float *cond, int rows, void *mod, void *scratch),
@@ -103,6 +108,7 @@ static void spy_on(mar_session *s, const char *only, long at, void (*disturb)(ma
     spy.core.similarity = spy_core_similarity;
     spy.core.subtract = spy_core_subtract;
     spy.core.attention = spy_core_attention;
+    spy.core.attention_spans = spy_core_attention_spans;
     spy.head.modulate = spy_head_modulate;
     spy.head.eval_reusing = spy_head_eval_reusing;
     spy.head.chain_run = spy_head_chain_run;

@@ -9,6 +9,14 @@ The architecture is the official one at a small size, so the files exercise ever
 Stages: vae, then target and draft (`all` runs these two side by side, one thread each), and the classifier that judges
 generated digits. Seeds are fixed; the result depends on the PyTorch build only.
 
+Drafts of other training or size, for bench/draft_quality.py (a minute to five each on one thread):
+
+    for share in 1/8 1/4 1/2; do
+        python3 demo/train_demo.py --stage draft --share $share --save build/drafts/draft-${share/\//_}.safetensors
+    done
+    python3 demo/train_demo.py --stage draft --draft_size 48,1,2,96,1 --save build/drafts/draft-48-96.safetensors
+    python3 demo/train_demo.py --stage draft --draft_size 64,1,2,128,1 --save build/drafts/draft-64-128.safetensors
+
 The cosine schedule starts at abar = 2.4e-9, where an error of eps is multiplied by 2e4 and 1.5 % of that survives into the
 next state. The head must be right there to 1e-3, so training draws t = 999 and high t often, weighs them by what an
 error costs, and ends with a phase that trains the head alone.
@@ -22,6 +30,7 @@ import os
 import subprocess
 import sys
 import time
+from fractions import Fraction
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +57,7 @@ PHASES = {
     "target": [("all", 7000, 48, 2e-3), ("head", 4000, 48, 1e-3)],
     "draft": [("all", 2500, 48, 2e-3), ("head", 2500, 48, 1e-3)],
 }
+WARMUP = 300  # steps
 HEAD_ROWS = 1600
 MASK_RATIO = truncnorm((0.7 - 1.0) / 0.25, 0, loc=1.0, scale=0.25)  # the official one
 AUGMENTED = 4  # jittered copies of the data set that the MARs see
@@ -133,6 +143,10 @@ def train_vae(out, log):
     save(out, "vae", vae, {"mar.kind": "vae", "mar.vae_stride": VAE_CONFIG.stride})
 
 
+def stem(path):
+    return os.path.splitext(os.path.basename(path))[0]
+
+
 def save(out, name, model, metadata):
     """Half precision: the rounding is far below bfloat16's, which the fast paths use anyway."""
     tensors = {key: value.half() for key, value in model.state_dict().items()}
@@ -187,17 +201,21 @@ def head_loss(schedule, head, x0, z, head_only):
     return loss, at_first.detach().sqrt()
 
 
-def train_mar(role, out, work, log):
-    config = ROLES[role]
+def train_mar(role, config, share, vae_path, path, work, log):
+    """Train a MAR of `config` with `share` of the role's steps (the warm-up scaled with them) and save it at `path`."""
+    phases = [(what, max(1, round(steps * share)), batch, peak_lr) for what, steps, batch, peak_lr in PHASES[role]]
+    metadata = {"mar.kind": "mar", "mar.role": role, "mar.heads": config.heads, "mar.vae_stride": VAE_CONFIG.stride}
+    if share != 1:
+        metadata["mar.training"] = share
     torch.manual_seed(3)
-    vae = load_vae(os.path.join(out, "vae.safetensors"))
+    vae = load_vae(vae_path)
     data = token_moments(vae)
     classifier, real_accuracy = digits.train_classifier()
     model = MAR(config)
     log(f"{role} parameters {sum(p.numel() for p in model.parameters())}, classifier on held-out digits {real_accuracy:.4f}")
-    state_path = os.path.join(work, f"{role}.state")
+    state_path = os.path.join(work, stem(path) + ".state")
     ema = Ema(model, 0.9995)
-    for phase, (what, total, batch, peak_lr) in enumerate(PHASES[role]):
+    for phase, (what, total, batch, peak_lr) in enumerate(phases):
         head_only = what == "head"
         if phase > 0:
             model.load_state_dict(ema.model.state_dict())
@@ -205,29 +223,28 @@ def train_mar(role, out, work, log):
         if head_only:
             model.requires_grad_(False)
             model.head.requires_grad_(True)
-        run = Run(phase, model, ema, head_only)
+        run = Run(phase, total, model, ema, head_only)
         if os.path.exists(state_path) and not run.resume(state_path):
             continue
         start, first_step, error = time.time(), run.step, 0.0
         while run.step < total:
-            set_lr(run.optimizer, run.step, total, peak_lr, 300)
+            set_lr(run.optimizer, run.step, total, peak_lr, WARMUP * float(share))
             error += (run.train_step(data, batch) - error) * (0.02 if run.step > first_step + 1 else 1)
             if run.step % 200 == 0:
                 log(f"{role} {phase} {what} {run.step} loss {run.loss:.4f} eps error at 999 {error:.5f} {time.time() - start:.0f}s")
             if run.step % 500 == 0 or run.step == total:
                 run.save(state_path)
             if run.step in (500, 1000) or run.step % 2000 == 0 or run.step == total:
-                save(out, role, ema.model, {"mar.kind": "mar", "mar.role": role, "mar.heads": config.heads,
-                                            "mar.vae_stride": VAE_CONFIG.stride})
-                result = evaluate(os.path.join(out, role + ".safetensors"), vae, classifier, work, 4, num_iter=16)
+                save(os.path.dirname(path), stem(path), ema.model, metadata)
+                result = evaluate(path, vae, classifier, work, 4, num_iter=16)
                 log(f"{role} {phase} {what} {run.step} {result}")
 
 
 class Run:
     """One phase of a MAR's training, with all that is needed to go on after an interruption."""
 
-    def __init__(self, phase, model, ema, head_only):
-        self.phase, self.model, self.ema, self.head_only = phase, model, ema, head_only
+    def __init__(self, phase, total, model, ema, head_only):
+        self.phase, self.total, self.model, self.ema, self.head_only = phase, total, model, ema, head_only
         self.schedule, self.step, self.loss = Schedule(1000), 0, 0.0
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(self.parameters, betas=(0.9, 0.98 if head_only else 0.95),
@@ -247,7 +264,7 @@ class Run:
         return error.item()
 
     def save(self, path):
-        torch.save({"phase": self.phase, "step": self.step, "model": self.model.state_dict(), "ema_step": self.ema.step,
+        torch.save({"phase": self.phase, "total": self.total, "step": self.step, "model": self.model.state_dict(), "ema_step": self.ema.step,
                     "ema": self.ema.model.state_dict(), "optimizer": self.optimizer.state_dict(),
                     "random": torch.get_rng_state()}, path + ".part")
         os.replace(path + ".part", path)
@@ -259,6 +276,8 @@ class Run:
             self.ema.model.load_state_dict(state["ema"])
             return False
         if state["phase"] == self.phase:
+            if state["total"] != self.total:
+                sys.exit(f"{path} is of a training of {state['total']} steps, not {self.total}; remove it to start anew")
             self.step, self.ema.step = state["step"], state["ema_step"]
             self.model.load_state_dict(state["model"])
             self.ema.model.load_state_dict(state["ema"])
@@ -337,20 +356,42 @@ def report(out, work, log, per_class):
             log(f"{role} {'bfloat16' if autocast else 'float32'} {result}")
 
 
+def draft_size(text):
+    """A draft's configuration from "width,depth,heads,head width,head depth"."""
+    sizes = [int(part) for part in text.split(",")]
+    if len(sizes) != 5 or min(sizes) < 1 or sizes[0] % sizes[2]:
+        raise argparse.ArgumentTypeError(f"expected five positive numbers, the width a multiple of the heads, got {text}")
+    return ROLES["draft"].with_(**dict(zip(("width", "depth", "heads", "head_width", "head_depth"), sizes)))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", choices=["all", "vae", *ROLES, "classifier", "report"], default="all")
     parser.add_argument("--out", default="weights/demo")
+    parser.add_argument("--share", type=Fraction, default=Fraction(1), help="share of a MAR's training steps, as 1/8 [1]")
+    parser.add_argument("--draft_size", type=draft_size, metavar="W,D,H,HW,HD", default=ROLES["draft"],
+                        help="the draft's width, depth, heads, head width and head depth [32,1,1,48,1]")
+    parser.add_argument("--save", help="the file of a MAR, .safetensors [target or draft in --out]")
     parser.add_argument("--work", default="build/demo", help="logs and sample grids")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--per_class", type=int, default=50, help="images per class of the report")
     args = parser.parse_args()
+    other = args.share != 1 or args.draft_size != ROLES["draft"]
+    if args.share <= 0:
+        parser.error(f"--share must be above 0, got {args.share}")
+    if (other or args.save) and args.stage not in ROLES:
+        parser.error("--share, --draft_size and --save belong to one MAR: give --stage target or --stage draft")
+    if other and not args.save:
+        parser.error("a MAR of another share or size needs a file of its own: give --save FILE")
+    if args.save and not args.save.endswith(".safetensors"):
+        parser.error(f"--save must name a .safetensors file, got {args.save}")
+    path = args.save or os.path.join(args.out, f"{args.stage}.safetensors")
     torch.set_num_threads(args.threads)
-    os.makedirs(args.out, exist_ok=True)
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     os.makedirs(args.work, exist_ok=True)
 
     def log(line):
-        with open(os.path.join(args.work, f"{args.stage}.log"), "a") as file:
+        with open(os.path.join(args.work, stem(path) + ".log"), "a") as file:
             print(line, file=file)
         print(line, flush=True)
 
@@ -372,7 +413,8 @@ def main():
     else:
         keep_freed_memory()
         with sdpa_kernel([SDPBackend.MATH]):  # the fused attention's backward pass is slow on a CPU in bfloat16
-            train_mar(args.stage, args.out, args.work, log)
+            config = args.draft_size if args.stage == "draft" else ROLES[args.stage]
+            train_mar(args.stage, config, args.share, os.path.join(args.out, "vae.safetensors"), path, args.work, log)
 
 
 if __name__ == "__main__":

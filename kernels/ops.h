@@ -288,7 +288,8 @@ typedef struct {
                                  mar_err *err);
     /* The same of sequences of different lengths: sequence s asks with rows q_first[s] .. q_first[s] + n_q[s] - 1 of q,
      * and rows k_first[s] .. k_first[s] + n_k[s] - 1 of key and value answer; all host [n_seq]. The result of row r of
-     * q is row r of y. Rows of y that no sequence asks with are left as they are. Each (n_q, n_k) has been planned. */
+     * q is row r of y. Rows of y that no sequence asks with are left as they are. n_q[s] may be 0; n_k[s] is 1 or more.
+     * Each (n_q, n_k) has been planned. On a CPU a row has the bits that `attention` gives for its sequence alone. */
     void (*attention_spans)(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q,
                             const act *key, const act *value, int kv_stride, const int *k_first, const int *n_k,
                             int n_seq, int heads, int head_dim, act *y);

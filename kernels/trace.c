@@ -279,6 +279,50 @@ static void traced_attention(kern_queue *k, const act *q, int q_stride, const ac
     run(&c.o, attention_body, &c);
 }
 
+typedef struct {
+    operation o;
+    const act *q, *key, *value;
+    const int *q_first, *n_q, *k_first, *n_k;
+    int q_stride, kv_stride, n_seq, heads, head_dim;
+    act *y;
+} spans_call;
+
+static void spans_body(void *arg)
+{
+    const spans_call *c = arg;
+    c->o.core->attention_spans(c->o.k, c->q, c->q_stride, c->q_first, c->n_q, c->key, c->value, c->kv_stride,
+                               c->k_first, c->n_k, c->n_seq, c->heads, c->head_dim, c->y);
+}
+
+static void traced_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q,
+                                   const act *key, const act *value, int kv_stride, const int *k_first, const int *n_k,
+                                   int n_seq, int heads, int head_dim, act *y)
+{
+    const double width = (double)heads * head_dim;
+    double pairs = 0;
+    int rows = 0, keys = 0;
+    for (int s = 0; s < n_seq; s++) {
+        rows += n_q[s];
+        if (n_q[s] > 0) keys += n_k[s], pairs += (double)n_q[s] * n_k[s];
+    }
+    spans_call c = {operation_of(k, rows, act_bytes(k, 2 * width * ((double)rows + keys)), 4 * width * pairs,
+                                 "attention %d x %d, %d spans, %d keys", heads, head_dim, n_seq, keys),
+                    q,
+                    key,
+                    value,
+                    q_first,
+                    n_q,
+                    k_first,
+                    n_k,
+                    q_stride,
+                    kv_stride,
+                    n_seq,
+                    heads,
+                    head_dim,
+                    y};
+    run(&c.o, spans_body, &c);
+}
+
 /* --- head --------------------------------------------------------------------------------------------------------- */
 
 static double head_macs(const kern_head_spec *s)
@@ -650,6 +694,7 @@ mar_status kern_trace_begin(kern_queue *k, kern_trace **out, mar_err *err)
     t->core.subtract = traced_subtract;
     t->core.to_act = traced_to_act;
     t->core.attention = traced_attention;
+    t->core.attention_spans = traced_attention_spans;
     t->head.modulate = traced_modulate;
     t->head.eval = traced_eval;
     t->head.eval_reusing = traced_eval_reusing;

@@ -11,12 +11,29 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx.h"
 
-/* The shape of a call, for both kernels. Rows as in ops.h. */
+/* The shape of a call, for all kernels. Rows as in ops.h. */
 typedef struct {
-    int q_stride, kv_stride, n_q, n_k, heads;
-    int tiles;   /* blocks that divide the queries of a head */
-    float scale; /* log2(e) / sqrt(head_dim) */
+    int q_stride, kv_stride, n_q, n_k, heads; /* n_q, n_k: of each sequence, unless the call has spans */
+    int tiles;                                /* blocks that divide the queries of a head */
+    float scale;                              /* log2(e) / sqrt(head_dim) */
 } attention_shape;
+
+/* The sequences of a call with spans. */
+typedef struct {
+    const int *q_first, *n_q, *k_first, *n_k;
+} attention_spans;
+
+/* A block's head, and its first tile of the head's queries. */
+typedef struct {
+    int tile, head;
+    size_t sequence;
+} attention_place;
+
+static __device__ inline attention_place place_of(const attention_shape &a)
+{
+    const int block = (int)blockIdx.x;
+    return {block % a.tiles, block / a.tiles % a.heads, blockIdx.x / (unsigned)(a.tiles * a.heads)};
+}
 
 /* --- on tensor cores --------------------------------------------------------------------------------------- */
 
@@ -165,50 +182,77 @@ static __device__ inline void store_result(float o[D / 8][4], const float sum[2]
     }
 }
 
-/* A block has one head of one sequence, and 16 queries a warp. */
+/* The queries from `first` on, 16 a warp. q and y point at the head's column in the sequence's first row. */
 template <int D>
-__global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
-    attend(attention_shape a, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
+static __device__ inline void attend_tile(const attention_shape &a, int first, int n_q, int n_k, const bf16 *q,
+                                          const bf16 *key, const bf16 *value, bf16 *y)
 {
-    const int tile = (int)blockIdx.x % a.tiles, head = (int)blockIdx.x / a.tiles % a.heads;
-    const size_t sequence = blockIdx.x / (unsigned)(a.tiles * a.heads), column = (size_t)head * D;
-    const int warp = (int)threadIdx.x / 32, first = (tile * ((int)blockDim.x / 32) + warp) * TILE;
-    const int rows = min(a.n_q - first, TILE), chunks = (a.n_k + KEYS - 1) / KEYS;
-    const size_t query = sequence * (size_t)a.n_q + (size_t)first;
-    const int stage_size = 2 * KEYS * (D + PAD);
+    const int warp = (int)threadIdx.x / 32, query = first + warp * TILE, rows = min(n_q - query, TILE);
+    const int chunks = (n_k + KEYS - 1) / KEYS, stage_size = 2 * KEYS * (D + PAD);
     bf16 *stages = (bf16 *)cuda_shared();
-    key += sequence * (size_t)a.n_k * (size_t)a.kv_stride + column;
-    value += sequence * (size_t)a.n_k * (size_t)a.kv_stride + column;
     for (int i = 0; i < STAGES - 1; i++) {
-        if (i < chunks) load_chunk<D>(key, value, a.kv_stride, i * KEYS, a.n_k, stages + i * stage_size);
+        if (i < chunks) load_chunk<D>(key, value, a.kv_stride, i * KEYS, n_k, stages + i * stage_size);
         fast::copy_commit();
     }
     uint32_t fragment[D / 16][4];
-    load_queries<D>(q + query * (size_t)a.q_stride + column, a.q_stride, rows, fragment);
+    load_queries<D>(q + (size_t)query * (size_t)a.q_stride, a.q_stride, rows, fragment);
     float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, o[D / 8][4] = {};
     for (int i = 0; i < chunks; i++) {
         fast::copy_wait<STAGES - 2>();
         __syncthreads(); /* chunk i is there, and nobody reads the chunk before it, whose stage is filled next */
         const int next = i + STAGES - 1;
         if (next < chunks)
-            load_chunk<D>(key, value, a.kv_stride, next * KEYS, a.n_k, stages + next % STAGES * stage_size);
+            load_chunk<D>(key, value, a.kv_stride, next * KEYS, n_k, stages + next % STAGES * stage_size);
         fast::copy_commit();
         const bf16 *stage = stages + i % STAGES * stage_size;
         float s[KEYS / 8][4];
         scores<D>(fragment, stage, s);
-        online_softmax<D>(s, a.scale, a.n_k - i * KEYS, top, sum, o);
+        online_softmax<D>(s, a.scale, n_k - i * KEYS, top, sum, o);
         multiply_values<D>(s, stage + KEYS * (D + PAD), o);
     }
     __syncthreads();
-    store_result<D>(o, sum, stages + warp * TILE * (D + PAD), y + query * (size_t)(a.heads * D) + column,
+    store_result<D>(o, sum, stages + warp * TILE * (D + PAD), y + (size_t)query * (size_t)(a.heads * D),
                     (size_t)(a.heads * D), rows);
 }
 
+/* A block has one tile of one head of one sequence. */
+template <int D>
+__global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
+    attend(attention_shape a, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
+{
+    const attention_place p = place_of(a);
+    const size_t column = (size_t)p.head * D, query = p.sequence * (size_t)a.n_q;
+    const size_t row = p.sequence * (size_t)a.n_k * (size_t)a.kv_stride;
+    attend_tile<D>(a, p.tile * ((int)blockDim.x / 32) * TILE, a.n_q, a.n_k, q + query * (size_t)a.q_stride + column,
+                   key + row + column, value + row + column, y + query * (size_t)(a.heads * D) + column);
+}
+
+/* The same of spans. A block takes each tile that is a.tiles further, too, for a sequence may have become longer since
+ * the call was recorded. */
+template <int D>
+__global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
+    attend_spans(attention_shape a, attention_spans s, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
+{
+    const attention_place p = place_of(a);
+    const int n_q = s.n_q[p.sequence], n_k = s.n_k[p.sequence], tile = (int)blockDim.x / 32 * TILE;
+    const size_t column = (size_t)p.head * D, query = (size_t)s.q_first[p.sequence];
+    const size_t row = (size_t)s.k_first[p.sequence] * (size_t)a.kv_stride;
+    for (int first = p.tile * tile; first < n_q; first += a.tiles * tile) {
+        attend_tile<D>(a, first, n_q, n_k, q + query * (size_t)a.q_stride + column, key + row + column,
+                       value + row + column, y + query * (size_t)(a.heads * D) + column);
+        __syncthreads(); /* the results have left the memory of the stages */
+    }
+}
+
 typedef void attend_kernel(attention_shape, const bf16 *, const bf16 *, const bf16 *, bf16 *);
+typedef void attend_spans_kernel(attention_shape, attention_spans, const bf16 *, const bf16 *, const bf16 *, bf16 *);
 
 /* Index: head_dim / 16 - 1. */
 static attend_kernel *const attend_of[] = {attend<16>, attend<32>, attend<48>,  attend<64>,
                                            attend<80>, attend<96>, attend<112>, attend<128>};
+static attend_spans_kernel *const attend_spans_of[] = {attend_spans<16>,  attend_spans<32>, attend_spans<48>,
+                                                       attend_spans<64>,  attend_spans<80>, attend_spans<96>,
+                                                       attend_spans<112>, attend_spans<128>};
 enum { MOST_DIM = 16 * sizeof attend_of / sizeof *attend_of };
 
 static size_t attend_shared(int dim)
@@ -327,19 +371,12 @@ static __device__ inline void any_multiply_values(any_memory m, const T *value, 
     }
 }
 
+/* Some queries, `rows` of them. All pointers are to a head's column. */
 template <typename T>
-__global__ static void __launch_bounds__(256, 2)
-    attend_any(attention_shape a, int dim, const T *q, const T *key, const T *value, T *y)
+static __device__ inline void any_tile(const attention_shape &a, any_memory m, int dim, int rows, int n_k, const T *q,
+                                       const T *key, const T *value, T *y)
 {
-    const int tile = (int)blockIdx.x % a.tiles, head = (int)blockIdx.x / a.tiles % a.heads;
-    const size_t sequence = blockIdx.x / (unsigned)(a.tiles * a.heads), column = (size_t)head * (size_t)dim;
-    const int first = tile * QUERIES, rows = min(a.n_q - first, (int)QUERIES);
-    const size_t query = sequence * (size_t)a.n_q + (size_t)first, stride = (size_t)a.kv_stride;
-    const any_memory m = any_carve(dim);
-    q += query * (size_t)a.q_stride + column;
-    key += sequence * (size_t)a.n_k * stride + column;
-    value += sequence * (size_t)a.n_k * stride + column;
-    y += query * (size_t)(a.heads * dim) + column;
+    const size_t stride = (size_t)a.kv_stride;
     for (int d = (int)threadIdx.x; d < dim; d += (int)blockDim.x) {
         per_query x = {};
         for (int i = 0; i < rows; i++) x.v[i] = cuda_float(q[(size_t)i * (size_t)a.q_stride + (size_t)d]);
@@ -351,8 +388,8 @@ __global__ static void __launch_bounds__(256, 2)
         m.total->v[threadIdx.x] = 0;
     }
     __syncthreads();
-    for (int k = 0; k < a.n_k; k += ANY_KEYS) {
-        const int keys = min(a.n_k - k, (int)ANY_KEYS);
+    for (int k = 0; k < n_k; k += ANY_KEYS) {
+        const int keys = min(n_k - k, (int)ANY_KEYS);
         any_scores(m, key + (size_t)k * stride, stride, keys, dim, a.scale);
         __syncthreads();
         any_online_softmax(m, keys);
@@ -366,6 +403,36 @@ __global__ static void __launch_bounds__(256, 2)
             cuda_store(y + (size_t)i * (size_t)(a.heads * dim) + (size_t)d, m.sum[d].v[i] / total.v[i]);
 }
 
+template <typename T>
+__global__ static void __launch_bounds__(256, 2)
+    attend_any(attention_shape a, int dim, const T *q, const T *key, const T *value, T *y)
+{
+    const attention_place p = place_of(a);
+    const int first = p.tile * QUERIES;
+    const size_t column = (size_t)p.head * (size_t)dim, query = p.sequence * (size_t)a.n_q + (size_t)first;
+    const size_t row = p.sequence * (size_t)a.n_k * (size_t)a.kv_stride;
+    any_tile(a, any_carve(dim), dim, min(a.n_q - first, (int)QUERIES), a.n_k, q + query * (size_t)a.q_stride + column,
+             key + row + column, value + row + column, y + query * (size_t)(a.heads * dim) + column);
+}
+
+/* As attend_spans. */
+template <typename T>
+__global__ static void __launch_bounds__(256, 2)
+    attend_any_spans(attention_shape a, attention_spans s, int dim, const T *q, const T *key, const T *value, T *y)
+{
+    const attention_place p = place_of(a);
+    const int n_q = s.n_q[p.sequence], n_k = s.n_k[p.sequence];
+    const size_t column = (size_t)p.head * (size_t)dim;
+    const size_t row = (size_t)s.k_first[p.sequence] * (size_t)a.kv_stride;
+    const any_memory m = any_carve(dim);
+    for (int first = p.tile * QUERIES; first < n_q; first += a.tiles * QUERIES) {
+        const size_t query = (size_t)(s.q_first[p.sequence] + first);
+        any_tile(a, m, dim, min(n_q - first, (int)QUERIES), n_k, q + query * (size_t)a.q_stride + column,
+                 key + row + column, value + row + column, y + query * (size_t)(a.heads * dim) + column);
+        __syncthreads(); /* nobody reads the sums of this tile any more */
+    }
+}
+
 /* --- the table --------------------------------------------------------------------------------------------- */
 
 static const size_t always_shared = 48 << 10; /* bytes a kernel may have without asking */
@@ -373,6 +440,19 @@ static const size_t always_shared = 48 << 10; /* bytes a kernel may have without
 static int on_tensor_cores(const cuda_queue *c, int dim)
 {
     return c->device->bf16 && dim % 16 == 0 && dim <= MOST_DIM && attend_shared(dim) <= c->device->shared_bytes;
+}
+
+/* Lets a kernel have that much dynamic shared memory. */
+template <typename K> static void allow(K *kernel, size_t bytes, cudaError_t *error)
+{
+    if (*error == cudaSuccess)
+        *error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
+template <typename T> static void allow_any(size_t bytes, cudaError_t *error)
+{
+    allow(attend_any<T>, bytes, error);
+    allow(attend_any_spans<T>, bytes, error);
 }
 
 mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
@@ -385,44 +465,89 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
         return err_set(err, MAR_EBACKEND, "attention with heads of %d elements: this GPU takes up to %d", head_dim,
                        ((int)(c->device->shared_bytes / sizeof(per_query)) - ANY_KEYS - 3) / 2);
     const CUcontext before = cuda_switch(c->device->context);
-    if (on_tensor_cores(c, head_dim))
-        error = cudaFuncSetAttribute(attend_of[head_dim / 16 - 1], cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     (int)attend_shared(head_dim));
-    if (error == cudaSuccess && any_shared(head_dim) > always_shared)
-        error = c->device->bf16 ? cudaFuncSetAttribute(attend_any<bf16>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                       (int)c->device->shared_bytes)
-                                : cudaFuncSetAttribute(attend_any<float>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                       (int)c->device->shared_bytes);
+    if (on_tensor_cores(c, head_dim)) {
+        allow(attend_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
+        allow(attend_spans_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
+    }
+    if (any_shared(head_dim) > always_shared) {
+        if (c->device->bf16)
+            allow_any<bf16>(c->device->shared_bytes, &error);
+        else
+            allow_any<float>(c->device->shared_bytes, &error);
+    }
     (void)cuda_switch(before);
     return cuda_status(error, "shared memory for attention", err);
 }
 
+/* The operands of a call. */
+typedef struct {
+    const act *q, *key, *value;
+    act *y;
+} attention_operands;
+
 template <typename T>
-static void launch_any(cuda_queue *c, attention_shape a, int n_seq, int dim, const act *q, const act *key,
-                       const act *value, act *y)
+static void launch_any(cuda_queue *c, attention_shape a, const attention_spans *spans, int n_seq, int dim,
+                       const attention_operands *o)
 {
     a.tiles = (a.n_q + QUERIES - 1) / QUERIES;
-    const int threads = dim >= 256 ? 256 : dim > 64 ? (dim + 31) / 32 * 32 : 64;
-    cuda_launch(c, attend_any<T>, (unsigned)n_seq * (unsigned)(a.tiles * a.heads), (unsigned)threads, any_shared(dim),
-                a, dim, (const T *)q, (const T *)key, (const T *)value, (T *)y);
+    const unsigned blocks = (unsigned)n_seq * (unsigned)(a.tiles * a.heads);
+    const unsigned threads = dim >= 256 ? 256 : dim > 64 ? (unsigned)(dim + 31) / 32 * 32 : 64;
+    const T *q = (const T *)o->q, *key = (const T *)o->key, *value = (const T *)o->value;
+    if (spans)
+        cuda_launch(c, attend_any_spans<T>, blocks, threads, any_shared(dim), a, *spans, dim, q, key, value, (T *)o->y);
+    else
+        cuda_launch(c, attend_any<T>, blocks, threads, any_shared(dim), a, dim, q, key, value, (T *)o->y);
+}
+
+/* spans: NULL, or the sequences, and a.n_q is the most queries that the grid has blocks for. */
+static void launch(cuda_queue *c, attention_shape a, const attention_spans *spans, int n_seq, int dim,
+                   const attention_operands *o)
+{
+    a.scale = 1.4426950408889634f / sqrtf((float)dim);
+    if (on_tensor_cores(c, dim) && in_pieces(o->q, a.q_stride) && in_pieces(o->key, a.kv_stride) &&
+        in_pieces(o->value, a.kv_stride) && in_pieces(o->y, 0)) {
+        const int warps = attend_warps(c, n_seq * a.heads, a.n_q);
+        a.tiles = (a.n_q + TILE * warps - 1) / (TILE * warps);
+        const unsigned blocks = (unsigned)n_seq * (unsigned)(a.tiles * a.heads), threads = 32 * (unsigned)warps;
+        const bf16 *q = (const bf16 *)o->q, *key = (const bf16 *)o->key, *value = (const bf16 *)o->value;
+        if (spans)
+            cuda_launch(c, attend_spans_of[dim / 16 - 1], blocks, threads, attend_shared(dim), a, *spans, q, key, value,
+                        (bf16 *)o->y);
+        else
+            cuda_launch(c, attend_of[dim / 16 - 1], blocks, threads, attend_shared(dim), a, q, key, value,
+                        (bf16 *)o->y);
+    } else if (c->device->bf16) {
+        launch_any<bf16>(c, a, spans, n_seq, dim, o);
+    } else {
+        launch_any<float>(c, a, spans, n_seq, dim, o);
+    }
 }
 
 void cuda_attention(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
                     int n_seq, int n_q, int n_k, int heads, int head_dim, act *y)
 {
-    cuda_queue *c = cuda_of(k);
     if (n_seq <= 0 || n_q <= 0) return;
-    attention_shape a = {q_stride, kv_stride, n_q, n_k, heads, 0, 1.4426950408889634f / sqrtf((float)head_dim)};
-    if (on_tensor_cores(c, head_dim) && in_pieces(q, q_stride) && in_pieces(key, kv_stride) &&
-        in_pieces(value, kv_stride) && in_pieces(y, 0)) {
-        const int warps = attend_warps(c, n_seq * heads, n_q);
-        a.tiles = (n_q + TILE * warps - 1) / (TILE * warps);
-        cuda_launch(c, attend_of[head_dim / 16 - 1], (unsigned)n_seq * (unsigned)(a.tiles * heads),
-                    (unsigned)(32 * warps), attend_shared(head_dim), a, (const bf16 *)q, (const bf16 *)key,
-                    (const bf16 *)value, (bf16 *)y);
-    } else if (c->device->bf16) {
-        launch_any<bf16>(c, a, n_seq, head_dim, q, key, value, y);
-    } else {
-        launch_any<float>(c, a, n_seq, head_dim, q, key, value, y);
-    }
+    const attention_shape a = {q_stride, kv_stride, n_q, n_k, heads, 0, 0};
+    const attention_operands o = {q, key, value, y};
+    launch(cuda_of(k), a, NULL, n_seq, head_dim, &o);
+}
+
+/* A recording's grid is that of the counts at its second use. It is right for any others, and a row's bits do not
+ * depend on it, since a warp's queries know nothing of other warps'. */
+void cuda_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q, const act *key,
+                          const act *value, int kv_stride, const int *k_first, const int *n_k, int n_seq, int heads,
+                          int head_dim, act *y)
+{
+    cuda_queue *c = cuda_of(k);
+    attention_shape a = {q_stride, kv_stride, 1, 0, heads, 0, 0};
+    const attention_operands o = {q, key, value, y};
+    if (n_seq <= 0) return;
+    for (int s = 0; s < n_seq; s++)
+        if (n_q[s] > a.n_q) a.n_q = n_q[s];
+    attention_spans spans;
+    spans.q_first = cuda_stage(c, q_first, (size_t)n_seq);
+    spans.n_q = cuda_stage(c, n_q, (size_t)n_seq);
+    spans.k_first = cuda_stage(c, k_first, (size_t)n_seq);
+    spans.n_k = cuda_stage(c, n_k, (size_t)n_seq);
+    launch(c, a, &spans, n_seq, head_dim, &o);
 }

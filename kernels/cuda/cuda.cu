@@ -355,6 +355,7 @@ static kern_core_ops make_core_table(void)
     t.to_act = cuda_to_act;
     t.attention = cuda_attention;
     t.attention_plan = cuda_attention_plan;
+    t.attention_spans = cuda_attention_spans;
     return t;
 }
 

@@ -216,6 +216,9 @@ void cuda_attention(kern_queue *k, const act *q, int q_stride, const act *key, c
                     int n_seq, int n_q, int n_k, int heads, int head_dim, act *y);
 mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
                                mar_err *err);
+void cuda_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q, const act *key,
+                          const act *value, int kv_stride, const int *k_first, const int *n_k, int n_seq, int heads,
+                          int head_dim, act *y);
 
 /* head.cu */
 mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err);

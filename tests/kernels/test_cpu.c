@@ -2,6 +2,7 @@
  * depend on the rows beside it or on the number of threads. */
 #include "kernels/cpu/rows.h"
 #include "kernels/ops.h"
+#include "kernels/trace.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -354,6 +355,36 @@ static void attention_spans(void **state)
         }
 }
 
+/* What mar_session_measure says of a call: one row for all calls of the same sizes. */
+static void traced_spans(void **state)
+{
+    (void)state;
+    enum { ROWS = 12, DIM = 4, WIDTH = 2 * DIM };
+    static const int n_q[] = {5, 0, 2}, n_k[] = {3, 100, 4}, q_first[] = {0, 5, 6}, k_first[] = {0, 3, 3};
+    kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
+    float *x = random_floats(ROWS * WIDTH, 1);
+    float y[ROWS * WIDTH];
+    kern_trace *trace;
+    mar_err err = {0};
+    int count;
+    assert_ok(kern_trace_begin(k, &trace, &err), &err);
+    for (int i = 0; i < 2; i++)
+        k->core->attention_spans(k, x, WIDTH, q_first, n_q, x, x, WIDTH, k_first, n_k, 3, 2, DIM, y);
+    k->core->attention_spans(k, x, WIDTH, q_first, n_q, x, x, WIDTH, k_first, n_k, 0, 2, DIM, y);
+    kern_trace_end(trace);
+    const kern_traced *rows = kern_trace_rows(trace, &count);
+    assert_int_equal(count, 1);
+    assert_string_equal(rows->name, "attention 2 x 4, 3 spans, 7 keys");
+    assert_int_equal(rows->rows, 7);
+    assert_int_equal(rows->calls, 2);
+    assert_true(rows->flop == 4.0 * WIDTH * (5 * 3 + 2 * 4));
+    assert_true(rows->bytes == 4.0 * WIDTH * (7 + 7 + 7 + 7)); /* q, key, value, y */
+    assert_true(rows->seconds > 0);
+    kern_trace_free(trace);
+    free(x);
+    close_queue(k);
+}
+
 static void empty_and_refused(void **state)
 {
     (void)state;
@@ -447,10 +478,10 @@ static void exponentials(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear),       cmocka_unit_test(row_invariance),    cmocka_unit_test(own_products),
-        cmocka_unit_test(layer_norm),   cmocka_unit_test(attention),         cmocka_unit_test(attention_spans),
-        cmocka_unit_test(copy_rows),    cmocka_unit_test(empty_and_refused), cmocka_unit_test(first_nonfinite),
-        cmocka_unit_test(exponentials),
+        cmocka_unit_test(linear),          cmocka_unit_test(row_invariance), cmocka_unit_test(own_products),
+        cmocka_unit_test(layer_norm),      cmocka_unit_test(attention),      cmocka_unit_test(attention_spans),
+        cmocka_unit_test(traced_spans),    cmocka_unit_test(copy_rows),      cmocka_unit_test(empty_and_refused),
+        cmocka_unit_test(first_nonfinite), cmocka_unit_test(exponentials),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

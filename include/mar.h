@@ -107,7 +107,8 @@ typedef struct {
     mar_type type;
     size_t offset;              /* of the field in its struct */
     double value, min, max;     /* default and range, both ends allowed. CHOICE: value is the index */
-    const char *const *choices; /* CHOICE, NAME: ends with NULL */
+    const char *const *choices; /* CHOICE, NAME: ends with NULL. INT: names of its values from min on, which have no
+                                 * other text, or NULL */
     const char *method;         /* the option or verifier without which it has no effect; NULL: it always has one */
     const char *argument;       /* TEXT, MODEL: what stands for the value in help and messages: "FILE" */
 } mar_param;

@@ -59,9 +59,11 @@ static void add_verifier(const spec_method *m)
                               .summary = m->summary};
     if (m->tokens & SPEC_CONTINUOUS) {
         char draft[TEXT_MAX / 2], spec[TEXT_MAX / 2];
+        const mar_way *way = mar_way_of_verifier(m->name);
+        const int does_without = way && !way->asks_for;
         write_option(mar_param_find("draft"), NULL, draft, sizeof draft);
         write_option(mar_param_find("spec"), m->name, spec, sizeof spec);
-        snprintf(options[count], TEXT_MAX, "%s %s", draft, spec);
+        snprintf(options[count], TEXT_MAX, does_without ? "[%s] %s" : "%s %s", draft, spec);
         info->option = options[count];
     }
     for (int i = 0; m->parameters[i].name; i++) {

@@ -36,12 +36,19 @@ int mar_param_choice(const mar_param *o, const char *text)
     return -1;
 }
 
-/* "linear, cosine or two-stage" */
+static int choice_count(const mar_param *o)
+{
+    int n = 0;
+    while (o->choices && o->choices[n]) n++;
+    return n;
+}
+
+/* "linear, cosine or two-stage"; of a number only those in front of "or" */
 static void list_choices(const mar_param *o, char *text, size_t size)
 {
     size_t used = 0;
     for (int i = 0; o->choices && o->choices[i] && used < size; i++) {
-        const char *between = i == 0 ? "" : o->choices[i + 1] ? ", " : " or ";
+        const char *between = i == 0 ? "" : o->choices[i + 1] || o->type == MAR_TYPE_INT ? ", " : " or ";
         used += (size_t)snprintf(text + used, size - used, "%s%s", between, o->choices[i]);
     }
 }
@@ -62,7 +69,9 @@ const char *mar_param_expects(const mar_param *o, char *text, size_t size)
         snprintf(text, size, "on or off");
         break;
     case MAR_TYPE_INT:
-        snprintf(text, size, "a whole number from %.0f to %.0f", o->min, o->max);
+        list_choices(o, text, size);
+        snprintf(text + strlen(text), size - strlen(text), "%sa whole number from %.0f to %.0f", *text ? " or " : "",
+                 o->min + choice_count(o), o->max);
         break;
     case MAR_TYPE_UINT64:
         snprintf(text, size, "a whole number from 0 to %" PRIu64, UINT64_MAX);
@@ -95,8 +104,10 @@ static int store(const mar_param *o, void *field, const char *text)
         return 1;
     }
     case MAR_TYPE_INT: {
-        const long v = strtol(text, &end, 10);
-        if (end == text || *end || errno || !((double)v >= o->min && (double)v <= o->max)) return 0;
+        const int named = mar_param_choice(o, text);
+        const long v = named >= 0 ? (long)o->min + named : strtol(text, &end, 10);
+        if (named < 0 && (end == text || *end || errno || (double)v < o->min + choice_count(o))) return 0;
+        if (!((double)v >= o->min && (double)v <= o->max)) return 0;
         *(int *)field = (int)v;
         return 1;
     }
@@ -162,7 +173,6 @@ static void write_float(float v, char *text, size_t size)
 static int in_range(const mar_param *o, const void *fields)
 {
     const void *field = mar_param_field(o, fields);
-    int choices = 0;
     switch (o->type) {
     case MAR_TYPE_FLAG:
         return *(const int *)field == 0 || *(const int *)field == 1;
@@ -173,8 +183,7 @@ static int in_range(const mar_param *o, const void *fields)
         return v >= (float)o->min && v <= (float)o->max;
     }
     case MAR_TYPE_CHOICE:
-        while (o->choices && o->choices[choices]) choices++;
-        return *(const int *)field >= 0 && *(const int *)field < choices;
+        return *(const int *)field >= 0 && *(const int *)field < choice_count(o);
     case MAR_TYPE_NAME:
         return !*(const char *const *)field || mar_param_choice(o, *(const char *const *)field) >= 0;
     default:
@@ -195,9 +204,14 @@ const char *mar_param_text(const mar_param *o, const void *fields, char *text, s
         else
             snprintf(text, size, "%d", *(const int *)field);
         break;
-    case MAR_TYPE_INT:
-        snprintf(text, size, "%d", *(const int *)field);
+    case MAR_TYPE_INT: {
+        const double place = *(const int *)field - o->min;
+        if (place >= 0 && place < choice_count(o))
+            snprintf(text, size, "%s", o->choices[(int)place]);
+        else
+            snprintf(text, size, "%d", *(const int *)field);
         break;
+    }
     case MAR_TYPE_UINT64:
         snprintf(text, size, "%" PRIu64, *(const uint64_t *)field);
         break;

@@ -13,6 +13,7 @@ static const char *const samplers[] = {"ddpm", "ddim", "dpmpp", NULL};          
 static const char *const annealings[] = {"off", "linear", "cosine", "two-stage", NULL}; /* mar_annealing */
 static const char *const contexts[] = {"prefix", "full", NULL};                         /* mar_context */
 static const char *const switches[] = {"off", "on", NULL};
+static const char *const automatic[] = {"auto", NULL};               /* 0 */
 static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};   /* mar_dtype, of arithmetic */
 static const char *const tunings[] = {"on", "off", NULL};            /* mar_tuning */
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL}; /* mar_backend */
@@ -78,31 +79,36 @@ static mar_param rows[] = {
          "a smaller model, whose tokens are verified\n"
          "It has the same tokens and classes, and drafts autoregressive steps for the model to verify. Its attention "
          "heads are those that its file says. With head_spec, if no kind of verification is chosen, its head proposes "
-         "inside the head instead."},
+         "inside the head instead. self is no file: the model drafts for itself, and spec is path (a file of that name "
+         "is ./self)."},
     {.name = FIELD(spec),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_NAME,
      .choices = verifiers,
-     .method = "draft",
      .help = "how drafted tokens are verified\n"
-             "conditional is exact given the context, paper is the criterion of \"Continuous Speculative Decoding for "
-             "Autoregressive Image Generation\" (Wang et al.), and cspd that of the code they released. The default "
-             "with a draft is conditional."},
+             "path verifies the whole path of a token's diffusion steps, and leaves the law of the images as it is. It "
+             "needs no draft model: without one, later tokens are drafted from the conditions that the model's last "
+             "pass gave for them. With head_spec the paths are drawn by speculation inside the head. The others verify "
+             "a token at one diffusion step and need a draft model: conditional is exact given the context, paper is "
+             "the criterion of \"Continuous Speculative Decoding for Autoregressive Image Generation\" (Wang et al.), "
+             "and cspd that of the code they released. The default with a draft model is conditional."},
     {.name = FIELD(gamma),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_INT,
      .value = 8,
-     .min = 1,
      .max = STEPS_MAX,
+     .choices = automatic,
      .method = "spec",
-     .help = "autoregressive steps drafted, then verified"},
+     .help = "autoregressive steps drafted, then verified\n"
+             "With spec path auto drafts, for each image, as many as have paid in it so far; else it is 8."},
     {.name = FIELD(prefill),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_FLOAT,
      .value = 0.05,
      .max = 1,
      .method = "spec",
-     .help = "fraction of first steps made without the draft"},
+     .help = "fraction of first steps made without the draft\n"
+             "Without a draft model the first step is."},
     {.name = FIELD(context),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_CHOICE,
@@ -110,7 +116,7 @@ static mar_param rows[] = {
      .method = "spec",
      .help = "what the model sees when it verifies a block\n"
              "prefix: the tokens verified so far, in one pass for the whole block (the law of coarser autoregressive "
-             "steps). full: each drafted step's own context."},
+             "steps). full: each drafted step's own context. Without a draft model it is full."},
     {.name = FIELD(align),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_CHOICE,

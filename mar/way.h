@@ -24,19 +24,29 @@ typedef struct {
     const char *guarantee, *source, *summary; /* as in mar_method_info */
 } mar_way_method;
 
+/* An option that asks for a way's option (mar_param.method) and yet has no effect with this one of its ways. */
+typedef struct {
+    const char *option;
+    const char *needs; /* the option with which it has one after all; NULL: with none */
+} mar_way_exception;
+
 typedef struct mar_masked mar_masked; /* mar/masked.h: the masked engine at work, whose stages the hooks change */
 
 typedef struct {
-    const char *name;              /* of the option that turns it on, by any value but its default */
+    const char *name;              /* of the option that turns it on, by any value but its default. Several ways may
+                                    * have one option, whose values is_on divides among them */
     unsigned changes;              /* the stages it changes: mar_stage */
     unsigned needs;                /* the stages it needs plain, which no other way may change: mar_stage */
-    int by_itself;                 /* 1: resolve turns it on once the option it needs is given */
+    const char *asks_for;          /* the option without which it cannot be on, or NULL */
+    int by_itself;                 /* 1: resolve turns it on once that one is given */
     int exact;                     /* 1: the law of the output stays the target's */
     const char *exact_by;          /* how, for the guarantee: "speculation inside the head"; NULL: not worth saying */
     const char *replaces;          /* an option that has no effect with it, or NULL */
     const char *in_place;          /* the options that take the place of that one, in words */
     const mar_way_method *methods; /* ends with a NULL name; NULL: none of its own */
-    /* Whether it is on, where the option's value alone does not tell. Called if the option is not at its default. */
+    const mar_way_exception *exceptions; /* ends with a NULL option; NULL: none */
+    /* Whether it is on, where it does not suffice that the option is given. Called if the option is not at its
+     * default; all others may be. */
     int (*is_on)(const mar_params *p);
 
     /* Hooks. A way without one leaves it NULL. `state` is what create stored. A way with draw has plan_draw, one with a
@@ -82,6 +92,8 @@ typedef struct {
 
 /* Ends with NULL. */
 const mar_way *const *mar_ways(void);
+/* The way that a verifier, a value of its option, turns on; NULL: there is none. */
+const mar_way *mar_way_of_verifier(const char *verifier);
 /* Whether the way is on; params as mar_ways_resolve leaves them. */
 int mar_way_is_on(const mar_way *way, const mar_params *params);
 /* Fills in what automatic values of the ways' options stand for. */

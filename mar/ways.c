@@ -64,12 +64,33 @@ static unsigned clash_of(const mar_way *a, const mar_way *b)
     return stages & -stages;
 }
 
-static mar_status check_pair(const mar_way *a, const mar_way *b, mar_err *err)
+/* Whether another way has the same option. */
+static int shares_option(const mar_way *way)
 {
+    for (int i = 0; ways[i]; i++)
+        if (ways[i] != way && strcmp(ways[i]->name, way->name) == 0) return 1;
+    return 0;
+}
+
+/* What a message calls a way that is on: its option, with the value where several ways have it. Returns text. */
+static const char *name_of(const mar_way *way, const mar_params *params, char *text, size_t size)
+{
+    char value[32] = "";
+    const int several = shares_option(way);
+    if (several) mar_param_text(mar_param_find(way->name), params, value, sizeof value);
+    snprintf(text, size, "%s%s%s", way->name, several ? " " : "", value);
+    return text;
+}
+
+static mar_status check_pair(const mar_way *a, const mar_way *b, const mar_params *params, mar_err *err)
+{
+    char first[64], second[64];
     const unsigned clash = clash_of(a, b);
     if (!clash) return MAR_OK;
+    name_of(a, params, first, sizeof first);
+    name_of(b, params, second, sizeof second);
     return err_set(err, MAR_EARG, "%s and %s do not go together: %s changes %s, which %s %s; expected one of them",
-                   a->name, b->name, a->name, stage_name(clash), b->name,
+                   first, second, first, stage_name(clash), second,
                    clash & b->needs ? "needs unchanged" : "changes, too");
 }
 
@@ -78,7 +99,7 @@ mar_status mar_ways_check(const mar_params *params, mar_err *err)
     for (int i = 0; ways[i]; i++)
         for (int j = 0; ways[j]; j++) {
             if (i == j || !mar_way_is_on(ways[i], params) || !mar_way_is_on(ways[j], params)) continue;
-            const mar_status status = check_pair(ways[i], ways[j], err);
+            const mar_status status = check_pair(ways[i], ways[j], params, err);
             if (status != MAR_OK) return status;
         }
     return MAR_OK;
@@ -113,31 +134,48 @@ void mar_ways_describe(const mar_params *params, char *text, size_t size)
 
 /* --- which options have an effect --------------------------------------------------------------------------------- */
 
-static const mar_way *find(const char *name)
+/* Whether the way is that of an option's value, a name. */
+static int is_turned_on_by(const mar_way *way, const char *value)
+{
+    mar_params p;
+    const mar_param *o = mar_param_find(way->name);
+    if (o->type != MAR_TYPE_NAME || mar_param_choice(o, value) < 0) return 0;
+    mar_params_init(&p, sizeof p);
+    *(const char **)mar_param_field(o, &p) = value;
+    return mar_way_is_on(way, &p);
+}
+
+/* Whether a method, an option's or a verifier, is on if the way is: the way has the option, or the verifier is a value
+ * of it. */
+static int serves(const mar_way *way, const char *method)
+{
+    return strcmp(way->name, method) == 0 || is_turned_on_by(way, method);
+}
+
+const mar_way *mar_way_of_verifier(const char *verifier)
 {
     for (int i = 0; ways[i]; i++)
-        if (strcmp(ways[i]->name, name) == 0) return ways[i];
+        if (is_turned_on_by(ways[i], verifier)) return ways[i];
     return NULL;
 }
 
-/* The way that an option's method is, or whose option has the method, a verifier, among its choices. */
-static const mar_way *way_of(const char *method)
+/* The way that serves the method and is on, with the verifier's value if it is one; NULL: none. */
+static const mar_way *on_for(const char *method, const mar_params *p)
 {
+    char value[64];
     for (int i = 0; ways[i]; i++) {
-        const mar_param *o = mar_param_find(ways[i]->name);
+        if (!serves(ways[i], method) || !mar_way_is_on(ways[i], p)) continue;
         if (strcmp(ways[i]->name, method) == 0) return ways[i];
-        if (o->type == MAR_TYPE_NAME && mar_param_choice(o, method) >= 0) return ways[i];
+        if (strcmp(mar_param_text(mar_param_find(ways[i]->name), p, value, sizeof value), method) == 0) return ways[i];
     }
     return NULL;
 }
 
-static int is_on(const char *method, const mar_params *p)
+static const mar_way_exception *exception_of(const mar_way *way, const mar_param *o)
 {
-    char value[64];
-    const mar_way *way = way_of(method);
-    const mar_param *o = mar_param_find(way->name);
-    if (!mar_way_is_on(way, p)) return 0;
-    return find(method) || strcmp(mar_param_text(o, p, value, sizeof value), method) == 0;
+    const mar_way_exception *e = way->exceptions;
+    while (e && e->option && strcmp(e->option, o->name) != 0) e++;
+    return e && e->option ? e : NULL;
 }
 
 __attribute__((format(printf, 3, 4))) static void append(char *text, size_t size, const char *format, ...)
@@ -153,33 +191,75 @@ __attribute__((format(printf, 3, 4))) static void append(char *text, size_t size
 static void append_option(const mar_way *way, const char *method, char *text, size_t size)
 {
     const mar_param *o = mar_param_find(way->name);
+    const int is_verifier = strcmp(way->name, method) != 0;
+    const char *listed[16];
+    int n = 0;
     append(text, size, "%s", o->name);
-    if (!find(method)) append(text, size, " %s", method);
-    if (!find(method) || o->type != MAR_TYPE_CHOICE) return;
-    const char *before = " ";
-    for (int i = 0; o->choices[i]; i++) {
-        if (i == (int)o->value) continue; /* the value that leaves it off */
-        append(text, size, "%s%s", before, o->choices[i]);
-        before = o->choices[i + 1] && !o->choices[i + 2] ? " or " : ", ";
+    if (is_verifier) append(text, size, " %s", method);
+    for (int i = 0; !is_verifier && o->choices && o->choices[i] && n < 16; i++)
+        if (o->type == MAR_TYPE_CHOICE ? i != (int)o->value : is_turned_on_by(way, o->choices[i]))
+            listed[n++] = o->choices[i];
+    for (int i = 0; i < n; i++) append(text, size, "%s%s", i == 0 ? " " : i + 1 < n ? ", " : " or ", listed[i]);
+}
+
+/* The parameters with the way on for the method, where a value of its option does that. */
+static mar_params turned_on(const mar_way *way, const char *method, const mar_params *p)
+{
+    mar_params q = *p;
+    const mar_param *o = mar_param_find(way->name);
+    for (int i = 0; o->type == MAR_TYPE_NAME && o->choices[i]; i++) {
+        const int is_verifier = strcmp(way->name, method) != 0;
+        if (is_verifier ? strcmp(o->choices[i], method) != 0 : !is_turned_on_by(way, o->choices[i])) continue;
+        *(const char **)mar_param_field(o, &q) = o->choices[i];
+        break;
+    }
+    return q;
+}
+
+/* What has to be on for a method by this way, and what is on and must not be: "draft and spec cspd", "draft and no
+ * head_spec". */
+static void append_needs(const mar_way *way, const char *method, const mar_params *p, char *text, size_t size)
+{
+    const mar_params q = turned_on(way, method, p);
+    const mar_way *other = NULL;
+    const int lacks = way->asks_for && !on_for(way->asks_for, p), by_name = strcmp(way->name, method) == 0;
+    const int is_given = mar_way_is_on(way, p), others_are = !is_given && on_for(way->name, p) != NULL;
+    const int says_option = !by_name || (!is_given && !way->by_itself) || others_are;
+    if (lacks) append(text, size, "%s", way->asks_for);
+    if (lacks && says_option) append(text, size, " and ");
+    if (says_option) append_option(way, method, text, size);
+    for (int i = 0; ways[i] && !other; i++)
+        if (strcmp(ways[i]->name, way->name) != 0 && mar_way_is_on(ways[i], &q) &&
+            (clash_of(ways[i], way) || clash_of(way, ways[i])))
+            other = ways[i];
+    if (other) append(text, size, "%sno %s", says_option || lacks ? " and " : "", other->name);
+}
+
+/* "needs gtr", "needs draft or spec path": by which ways an option that has none of them on would have an effect. */
+static void write_needs(const mar_param *o, const mar_params *p, char *text, size_t size)
+{
+    const mar_way *on = on_for(o->method, p);
+    const mar_way_exception *e = on ? exception_of(on, o) : NULL;
+    snprintf(text, size, "needs ");
+    if (e && e->needs) {
+        append(text, size, "%s", e->needs);
+        return;
+    }
+    int n = 0;
+    for (int i = 0; ways[i]; i++) {
+        if (!serves(ways[i], o->method) || exception_of(ways[i], o)) continue;
+        const int is_long = strstr(text, " and ") || strstr(text, "no ");
+        if (n++) append(text, size, "%s or ", is_long ? "," : "");
+        append_needs(ways[i], o->method, p, text, size);
     }
 }
 
-/* What has to be on for a method, and what is on and must not be: "needs draft and spec cspd", "needs draft and no
- * head_spec". */
-static void write_needs(const char *method, const mar_params *p, char *text, size_t size)
+/* Whether a way that the option asks for is on, and with it the option has an effect. */
+static int has_effect(const mar_param *o, const mar_params *p)
 {
-    const mar_way *way = way_of(method), *other = NULL;
-    const char *first = mar_param_find(way->name)->method; /* what its own option needs */
-    snprintf(text, size, "needs ");
-    if (first && is_on(first, p)) first = NULL;
-    if (first) append(text, size, "%s", first);
-    const int says_option = !find(method) || !way->by_itself;
-    if (says_option && first) append(text, size, " and ");
-    if (says_option) append_option(way, method, text, size);
-    for (int i = 0; ways[i] && !other; i++)
-        if (ways[i] != way && mar_way_is_on(ways[i], p) && (clash_of(ways[i], way) || clash_of(way, ways[i])))
-            other = ways[i];
-    if (other) append(text, size, "%sno %s", says_option || first ? " and " : "", other->name);
+    const mar_way *on = on_for(o->method, p);
+    const mar_way_exception *e = on ? exception_of(on, o) : NULL;
+    return on && (!e || (e->needs && on_for(e->needs, p)));
 }
 
 const char *mar_params_unused(const mar_params *params, int i)
@@ -191,11 +271,17 @@ const char *mar_params_unused(const mar_params *params, int i)
     mar_ways_resolve(&p);
     for (int k = 0; ways[k]; k++) {
         const char *replaced = ways[k]->replaces;
-        if (!replaced || strcmp(replaced, o->name) != 0 || !mar_way_is_on(ways[k], &p)) continue;
-        snprintf(why, sizeof why, "has no effect with %s, expected %s", ways[k]->name, ways[k]->in_place);
-        return why;
+        if (!mar_way_is_on(ways[k], &p)) continue;
+        if (replaced && strcmp(replaced, o->name) == 0) {
+            snprintf(why, sizeof why, "has no effect with %s, expected %s", ways[k]->name, ways[k]->in_place);
+            return why;
+        }
+        if (strcmp(ways[k]->name, o->name) == 0 && ways[k]->asks_for && !on_for(ways[k]->asks_for, &p)) {
+            snprintf(why, sizeof why, "needs %s", ways[k]->asks_for);
+            return why;
+        }
     }
-    if (!o->method || is_on(o->method, &p)) return NULL;
-    write_needs(o->method, &p, why, sizeof why);
+    if (!o->method || has_effect(o, &p)) return NULL;
+    write_needs(o, &p, why, sizeof why);
     return why;
 }

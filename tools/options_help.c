@@ -39,14 +39,16 @@ static int has_choices(const mar_param *p)
     return p->type == MAR_TYPE_CHOICE || p->type == MAR_TYPE_NAME;
 }
 
-/* What stands for the value, "N", "FILE" or "linear|constant"; "" for a flag. */
+/* What stands for the value, "N", "auto|N", "FILE" or "linear|constant"; "" for a flag. */
 static const char *argument_of(const mar_param *p, const char *between, char *text, size_t size)
 {
     if (p->argument) return p->argument;
-    if (!has_choices(p)) return p->type == MAR_TYPE_FLAG ? "" : p->type == MAR_TYPE_FLOAT ? "X" : "N";
+    const char *number = has_choices(p) || p->type == MAR_TYPE_FLAG ? "" : p->type == MAR_TYPE_FLOAT ? "X" : "N";
     size_t used = 0;
+    if (!p->choices) return number;
     for (int i = 0; p->choices[i] && used < size; i++)
         used += (size_t)snprintf(text + used, size - used, "%s%s", i ? between : "", p->choices[i]);
+    if (*number && used < size) snprintf(text + used, size - used, "%s%s", between, number);
     return text;
 }
 
@@ -56,7 +58,8 @@ static const char *default_of(const option *o, char *text, size_t size)
     const mar_param *p = o->param;
     if (p->type == MAR_TYPE_FLAG || p->type == MAR_TYPE_MODEL) return "";
     mar_param_text(p, o->fields, text, size);
-    return p->type == MAR_TYPE_INT && atof(text) < p->min ? "" : text; /* below the range: "not given" */
+    const int is_named = p->choices != NULL && !isdigit((unsigned char)*text);
+    return p->type == MAR_TYPE_INT && !is_named && atof(text) < p->min ? "" : text; /* below the range: "not given" */
 }
 
 /* Prints a word, and a space or a line's end in front of it. Returns the column behind it. */
@@ -176,7 +179,10 @@ static void write_range(FILE *out, const option *o)
     const char *value = default_of(o, text, sizeof text);
     if (p->type == MAR_TYPE_INT || p->type == MAR_TYPE_UINT64 || p->type == MAR_TYPE_FLOAT) {
         mar_param_expects(p, expects, sizeof expects);
-        fprintf(out, "%c%s", toupper(expects[0]), expects + 1);
+        if (p->choices)
+            fprintf(out, "It is %s", expects); /* whose first word is a value */
+        else
+            fprintf(out, "%c%s", toupper(expects[0]), expects + 1);
         if (*value) fprintf(out, "; the default is %s", value);
         fputs(".\n", out);
     } else if (*value) {
@@ -187,8 +193,8 @@ static void write_range(FILE *out, const option *o)
 static void write_item(FILE *out, const option *o)
 {
     char text[256];
-    const char *argument = argument_of(o->param, " | ", text, sizeof text);
-    const char *before = has_choices(o->param) ? " Cm " : *argument ? " Ar " : "";
+    const char *argument = argument_of(o->param, o->param->type == MAR_TYPE_INT ? " | Ar " : " | ", text, sizeof text);
+    const char *before = o->param->choices ? " Cm " : *argument ? " Ar " : "";
     fputs(".It ", out);
     if (options_letter(o->param->name)) fprintf(out, "Fl %c , ", options_letter(o->param->name));
     fprintf(out, "Fl -%s%s%s\n", o->param->name, before, argument);

@@ -3,15 +3,12 @@
 
 #include "specdec/verifier.h"
 
-#include <math.h>
 #include <stdlib.h>
 
-/* The released code makes step <= prefill * num_iter alone: the same number, or one more if the product is an integer.
- * Two more differences: its blocks end at multiples of gamma, so that the first is shorter, and it verifies a whole
- * block with the guidance of its last step instead of each token with that of its own. */
-int mar_draft_prefill(const mar_params *p)
+int mar_verifies_paths(const mar_params *p)
 {
-    return (int)ceil((double)p->prefill * p->num_iter - 1e-4); /* 0.15f * 20 is not more than 3 */
+    const spec_method *m = p->spec ? spec_method_find(p->spec) : NULL;
+    return m && m->paths;
 }
 
 static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
@@ -114,7 +111,7 @@ static void stats(const void *state, mar_stats *sum)
 const mar_way mar_way_draft = {
     .name = "draft",
     .changes = MAR_STAGE_DRAFT,
-    .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_COUNTS | MAR_STAGE_SOLVER | MAR_STAGE_PASSES | MAR_STAGE_HEAD,
+    .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_SOLVER | MAR_STAGE_PASSES | MAR_STAGE_HEAD,
     .exact = 1,
     .check = check,
     .create = create,

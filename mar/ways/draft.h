@@ -11,8 +11,9 @@ typedef struct {
     mar_recordings *recordings; /* [num_iter] what was recorded of the draft's step */
 } mar_draft;
 
-/* First steps that are made without the draft, with --prefill. */
-int mar_draft_prefill(const mar_params *p);
+/* Whether the verifier, if there is one, decides on whole paths of the chain: that is one way of the option spec, the
+ * others are another. */
+int mar_verifies_paths(const mar_params *p);
 
 extern const mar_way mar_way_draft; /* its state is a mar_draft */
 

@@ -92,11 +92,10 @@ static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
     g->stats.residual_tries += stats.tries;
 }
 
-/* With whole paths it works inside them (mar/ways/path.c). */
+/* Where whole paths are verified, it works inside the way that does so. */
 static int is_on(const mar_params *p)
 {
-    const spec_method *m = p->spec ? spec_method_find(p->spec) : NULL;
-    return !m || !m->paths;
+    return !mar_verifies_paths(p);
 }
 
 const mar_way mar_way_head_spec = {
@@ -112,6 +111,7 @@ const mar_way mar_way_head_spec = {
                                          .summary = "guess W steps of a token's chain, verify them in one call of the "
                                                     "head"},
                                         {0}},
+    .is_on = is_on,
     .create = create,
     .destroy = destroy,
     .lay_out = lay_out,

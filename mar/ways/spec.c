@@ -584,20 +584,23 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
 
 static int is_on(const mar_params *p)
 {
-    const spec_method *m = spec_method_find(p->spec);
-    return !m || !m->paths;
+    return !mar_verifies_paths(p);
 }
+
+enum { GAMMA_AUTO = 8 }; /* what gamma's automatic value stands for: its default */
 
 static void resolve(mar_params *p)
 {
     if (p->draft && !p->spec && !p->head_spec) p->spec = "conditional";
+    if (p->gamma == 0 && p->spec && is_on(p)) p->gamma = GAMMA_AUTO;
 }
 
 const mar_way mar_way_spec = {
     .name = "spec",
-    .is_on = is_on,
-    .needs = MAR_STAGE_CHAIN,
+    .needs = MAR_STAGE_CHAIN | MAR_STAGE_COUNTS,
+    .asks_for = "draft",
     .by_itself = 1,
+    .is_on = is_on,
     .resolve = resolve,
     .check = check,
     .block_steps = block_steps,

@@ -24,6 +24,9 @@ const model_constant_info model_constant_infos[MODEL_CONSTANTS] = {
     /* 3000 instructions for the tilt and 16 * 90 for a candidate (bench/README.md), 4 cycles each, are 9.3 us. */
     [MODEL_REJECTION] = {"rejection_seconds", "drawing one residual", "us", 1e6, 10e-6},
     [MODEL_CALLS] = {"calls_per_token", "calls of the head a token at --head_spec 8", "", 1, 14.3}, /* of the demo */
+    [MODEL_WAIT] = {"wait_seconds", "the host's wait for a result, and its next launch", "us", 1e6,
+                    20e-6}, /* a guess */
+    [MODEL_POWER] = {"acceptance_power", "acceptance of a path is the demo's to the power of", "", 1, 1},
 };
 
 void model_constants_init(model_constants *c)
@@ -86,13 +89,10 @@ const model_shape model_shapes[MODEL_SHAPES] = {
 
 enum {
     BUFFER = 64,
-    SEQ = 256,
     CHANNELS = 16,
-    STEPS = 64,            /* autoregressive */
-    DIFFUSION_STEPS = 100, /* of a token's chain */
-    CONDITIONS = 2,        /* guidance */
-    MOST_ROWS = 64,        /* of the persistent kernel */
-    PARTS = 8,             /* of the channels, in it */
+    MOST_ROWS = 64, /* of the persistent kernel */
+    TURNS = 4,      /* tokens of a launch of it for a slot, at most (kernels/cuda/speculation.cu) */
+    PARTS = 8,      /* of the channels, in it */
 };
 
 /* --- the persistent kernel ---------------------------------------------------------------------------------------- */
@@ -242,13 +242,16 @@ double model_products(const model_constants *c, int width, int depth, int rows)
 /* --- an image -------------------------------------------------------------------------------------------------------
  */
 
-/* The cosine schedule: tokens still masked after step i of STEPS (mar/steps.c). */
-static int masked_after(int i, int masked)
+void model_schedule(int steps, int *known)
 {
-    int after = (int)floor(SEQ * cos(acos(-1.0) / 2 * (i + 1) / STEPS));
-    if (after > masked - 1) after = masked - 1;
-    if (after < 1) after = 1;
-    return i == STEPS - 1 ? 0 : after;
+    known[0] = 0;
+    for (int i = 0, masked = MODEL_SEQ; i < steps; i++) { /* the cosine schedule, mar/steps.c */
+        int after = (int)floor(MODEL_SEQ * cos(acos(-1.0) / 2 * (i + 1) / steps));
+        if (after > masked - 1) after = masked - 1;
+        if (after < 1) after = 1;
+        masked = i == steps - 1 ? 0 : after;
+        known[i + 1] = MODEL_SEQ - masked;
+    }
 }
 
 /* A pass of some transformer blocks over so many rows, of sequences of `length`. Products: 12 D^2 multiply-adds a row,
@@ -265,8 +268,21 @@ static double transformer(const model_constants *c, double width, double blocks,
     return products + blocks * rows * 64 * width / c->value[fits ? MODEL_L2_RATE : MODEL_MEMORY_RATE] + kernels;
 }
 
+double model_pass(const model_constants *c, const model_shape *s, const int *known, int n, int batch)
+{
+    double rows = 0, pairs = 0; /* of the encoder */
+    for (int i = 0; i < n; i++) {
+        const double length = BUFFER + known[i], sequences = MODEL_CONDITIONS * (double)batch;
+        rows += sequences * length;
+        pairs += sequences * length * length;
+    }
+    const double length = BUFFER + MODEL_SEQ, sequences = MODEL_CONDITIONS * (double)batch * n;
+    return transformer(c, s->width, s->blocks, rows, pairs / rows) +
+           transformer(c, s->width, s->blocks, sequences * length, length);
+}
+
 /* The modulation of all diffusion steps: 3 depth + 2 products of W^2 a row, whose results are written once. */
-static double modulation(const model_constants *c, const model_shape *s, double rows)
+double model_modulation(const model_constants *c, const model_shape *s, double rows)
 {
     const double w = s->head_width, macs = w * w * (3.0 * s->head_depth + 2);
     const double bytes = 2 * macs + rows * (6.0 * s->head_depth * w + 8 * w);
@@ -275,38 +291,71 @@ static double modulation(const model_constants *c, const model_shape *s, double 
 }
 
 /* KL-16 at 256x256: 0.22 TFLOP by `mar bench`, 130 kernels and 5 GB by a rough count of its layers. One at a time. */
-static double image_decoder(const model_constants *c)
+double model_image_decoder(const model_constants *c)
 {
     return 0.22e12 / c->value[MODEL_MATRIX_RATE] + 5e9 / c->value[MODEL_MEMORY_RATE] +
            130 * (c->value[MODEL_LAUNCH] + c->value[MODEL_RAMP]);
 }
 
-/* The head's part of a step that draws so many tokens. */
-static double draw(const model_constants *c, const model_shape *s, int tokens, int window)
+/* Calls of the head a token, of the demo, by window (bench/README.md): at W = 8 this is the constant's assumed value.
+ */
+double model_calls(const model_constants *c, int window)
 {
-    const int rows = CONDITIONS * tokens;
-    if (window == 0 || rows * window > 4 * MOST_ROWS) /* where a launch refills its slots too often, it is not made */
-        return DIFFUSION_STEPS * (rows <= MOST_ROWS ? model_step(c, s->head_width, s->head_depth, rows)
-                                                    : model_products(c, s->head_width, s->head_depth, rows));
-    const int fit = MOST_ROWS / (CONDITIONS * window), slots = tokens < fit ? tokens : fit;
-    const double turns = ceil((double)tokens / slots);
-    return turns * c->value[MODEL_CALLS] * model_round(c, s->head_width, s->head_depth, CONDITIONS * window * slots);
+    static const struct {
+        int window;
+        double calls;
+    } demo[] = {{4, 26.3}, {8, 14.3}, {16, 8.7}, {32, 6.2}};
+    const double scale = c->value[MODEL_CALLS] / model_constant_infos[MODEL_CALLS].assumed;
+    for (size_t i = 0; i < sizeof demo / sizeof *demo; i++)
+        if (demo[i].window == window) return scale * demo[i].calls;
+    return MODEL_DIFFUSION_STEPS;
 }
 
-model_times model_image(const model_constants *c, const model_shape *s, int batch, int window)
+/* How many calls more the slowest of some tokens needs: the demo's has 15.4, 16.3 and 17.1 at W = 8 among 4, 16 and 64
+ * tokens, 9.9, 11.0 and 12.0 at W = 16 (`mar bench --batch N --head_spec W`). */
+static double slowest(double tokens)
+{
+    return 0.75 * log(tokens);
+}
+
+/* Up to TURNS tokens a slot one launch draws them (kernels/cuda/speculation.cu); with more, products evaluate between
+ * two small kernels, and the host looks about twice who is finished. */
+double model_chain(const model_constants *c, const model_shape *s, int tokens, int window, double *calls)
+{
+    const int rows = MODEL_CONDITIONS * tokens, w = s->head_width, depth = s->head_depth;
+    if (tokens == 0) return 0;
+    if (window == 0) {
+        *calls += MODEL_DIFFUSION_STEPS;
+        return MODEL_DIFFUSION_STEPS *
+               (rows <= MOST_ROWS ? model_step(c, w, depth, rows) : model_products(c, w, depth, rows));
+    }
+    const int fit = MOST_ROWS / (MODEL_CONDITIONS * window), slots = tokens < fit ? tokens : fit;
+    const double mean = model_calls(c, window);
+    if (tokens <= TURNS * fit) {
+        const double rounds = ceil((double)tokens / slots) * mean + slowest(slots);
+        *calls += rounds;
+        return rounds * model_round(c, w, depth, MODEL_CONDITIONS * window * slots);
+    }
+    const double rounds = mean + slowest(tokens), small = c->value[MODEL_LAUNCH] + c->value[MODEL_RAMP];
+    *calls += rounds;
+    return rounds * (model_products(c, w, depth, rows * window) + 2 * small + 0.97 * c->value[MODEL_REJECTION]) +
+           2 * c->value[MODEL_WAIT];
+}
+
+model_times model_image(const model_constants *c, const model_shape *s, int batch, int steps, int window)
 {
     model_times t = {0};
-    for (int i = 0, masked = SEQ; i < STEPS; i++) {
-        const int after = masked_after(i, masked), tokens = batch * (masked - after);
-        const double sequences = CONDITIONS * (double)batch, known = BUFFER + SEQ - masked;
-        t.transformer += transformer(c, s->width, s->blocks, sequences * known, known) +
-                         transformer(c, s->width, s->blocks, sequences * (BUFFER + SEQ), BUFFER + SEQ);
-        t.modulation += modulation(c, s, (double)CONDITIONS * tokens * DIFFUSION_STEPS);
-        t.head += draw(c, s, tokens, window);
-        masked = after;
+    int known[MODEL_SEQ + 1];
+    model_schedule(steps, known);
+    for (int i = 0; i < steps; i++) {
+        const int tokens = batch * (known[i + 1] - known[i]);
+        t.transformer += model_pass(c, s, &known[i], 1, batch);
+        t.modulation += model_modulation(c, s, (double)MODEL_CONDITIONS * tokens * MODEL_DIFFUSION_STEPS);
+        t.head += model_chain(c, s, tokens, window, &t.calls);
     }
+    t.passes = steps;
     t.transformer /= batch;
-    t.modulation = t.modulation / batch + image_decoder(c);
+    t.modulation = t.modulation / batch + model_image_decoder(c);
     t.head /= batch;
     t.total = t.transformer + t.modulation + t.head;
     return t;

@@ -21,6 +21,8 @@ typedef enum {
     MODEL_CLUSTERS,
     MODEL_REJECTION,
     MODEL_CALLS,
+    MODEL_WAIT,
+    MODEL_POWER,
     MODEL_CONSTANTS
 } model_constant;
 
@@ -55,13 +57,43 @@ typedef struct {
 enum { MODEL_SHAPES = 3 };
 extern const model_shape model_shapes[MODEL_SHAPES]; /* MAR-B, MAR-L, MAR-H */
 
-/* Seconds of an image, of 64 autoregressive and 100 diffusion steps with guidance. */
+enum {
+    MODEL_SEQ = 256,             /* tokens of an image */
+    MODEL_DIFFUSION_STEPS = 100, /* of a token's chain */
+    MODEL_CONDITIONS = 2,        /* guidance */
+};
+
+/* An image, with 100 diffusion steps and guidance. */
 typedef struct {
-    double transformer, modulation, head, total; /* modulation: and the image decoder */
+    double passes; /* of the transformer, one after another */
+    double calls;  /* of the head, one after another */
+    /* Seconds. Modulation: and the image decoder. Judging: modulation and evaluations of drafts and candidates under
+     * the other law. Waiting: of the host, and what runs meanwhile nowhere. */
+    double transformer, modulation, head, judging, waiting, total;
 } model_times;
 
-/* A batch of so many images. window: of speculation inside the head; 0 for the plain chain. */
-model_times model_image(const model_constants *c, const model_shape *s, int batch, int window);
+/* One of a batch of so many images, in so many autoregressive steps, 1..MODEL_SEQ. window: of speculation inside the
+ * head, 4, 8, 16 or 32; 0 for the plain chain. */
+model_times model_image(const model_constants *c, const model_shape *s, int batch, int steps, int window);
+
+/* bench_model_path.c: the same of an image by --spec path with drafts from the model's own last conditions, `gamma`
+ * autoregressive steps a round. known [steps + 1]: as of model_schedule. Of another number of tokens than MODEL_SEQ
+ * only passes and calls mean something. */
+model_times model_path_image(const model_constants *c, const model_shape *s, const int *known, int steps, int gamma,
+                             int window);
+/* The probability that a path is accepted whose conditions are late by so many tokens of `seq`. */
+double model_path_accepted(const model_constants *c, double late, double seq);
+
+/* Parts of an image, in seconds. */
+/* known [steps + 1]: the tokens that are known before each autoregressive step, and behind the last. */
+void model_schedule(int steps, int *known);
+/* A pass over n contexts of each of `batch` images, with known [n] tokens. */
+double model_pass(const model_constants *c, const model_shape *s, const int *known, int n, int batch);
+/* The modulation of so many rows: conditions * tokens * diffusion steps. */
+double model_modulation(const model_constants *c, const model_shape *s, double rows);
+double model_image_decoder(const model_constants *c);
+/* Draws so many tokens; window as in model_image. Adds the calls of the head to *calls. */
+double model_chain(const model_constants *c, const model_shape *s, int tokens, int window, double *calls);
 
 /* Products of the head whose weights stay in the shared memory of the persistent kernel's grid. */
 int model_resident(const model_constants *c, int width, int depth);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WINDOW = 8, LARGE_BATCH = 256 };
+enum { WINDOW = 8, LARGE_BATCH = 256, STEPS = 64 };
 
 /* --- the model beside what was measured --------------------------------------------------------------------------- */
 
@@ -86,11 +86,113 @@ static void fill_rows(const model_constants *c, image_row rows[ROWS])
                          .batch = kinds[kind].batch,
                          .window = kinds[kind].window,
                          .target = kinds[kind].target[shape]};
-        r->times = model_image(c, r->shape, r->batch, r->window);
+        r->times = model_image(c, r->shape, r->batch, STEPS, r->window);
         snprintf(r->name, sizeof r->name, "%s, batch %d%s", r->shape->name, r->batch,
                  r->window ? ", --head_spec 8" : "");
     }
 }
+
+/* --- speculation across tokens -------------------------------------------------------------------------------------
+ */
+
+static const int path_steps[] = {64, 128, 256}, path_gammas[] = {0, 2, 4, 8, 16, 32}, path_windows[] = {0, 8, 16, 32};
+enum {
+    PATH_STEPS = sizeof path_steps / sizeof *path_steps,
+    PATH_GAMMAS = sizeof path_gammas / sizeof *path_gammas,
+    PATH_WINDOWS = sizeof path_windows / sizeof *path_windows,
+};
+
+/* An image of one shape by --spec path, one at a time; gamma 0: without it. */
+typedef struct {
+    int gamma, window;
+    model_times times;
+} path_row;
+
+typedef struct {
+    const model_shape *shape;
+    int steps;
+    path_row row[PATH_GAMMAS][PATH_WINDOWS];
+} path_grid;
+
+static path_grid fill_grid(const model_constants *c, const model_shape *shape, int steps)
+{
+    path_grid g = {.shape = shape, .steps = steps};
+    int known[MODEL_SEQ + 1];
+    model_schedule(steps, known);
+    for (int i = 0; i < PATH_GAMMAS; i++)
+        for (int j = 0; j < PATH_WINDOWS; j++) {
+            path_row *r = &g.row[i][j];
+            *r = (path_row){.gamma = path_gammas[i], .window = path_windows[j]};
+            r->times = r->gamma ? model_path_image(c, shape, known, steps, r->gamma, r->window)
+                                : model_image(c, shape, 1, steps, r->window);
+        }
+    return g;
+}
+
+/* The fastest of some rows of the grid, of windows from `window` on. */
+static const path_row *fastest(const path_grid *g, int first, int end, int window)
+{
+    const path_row *best = &g->row[first][window];
+    for (int i = first; i < end; i++)
+        for (int j = window; j < PATH_WINDOWS; j++)
+            if (g->row[i][j].times.total < best->times.total) best = &g->row[i][j];
+    return best;
+}
+
+static void print_paths(const model_constants *c)
+{
+    printf(
+        "\nOne image at a time, with --spec path and drafts from the model's own last conditions, at the best gamma\n"
+        "and W of those tried. What a trained model of these sizes accepts is not known; assumed is what the demo\n"
+        "accepts, by the part of an image that a draft is late.\n\n"
+        "%-18s %8s   %-15s   %-39s\n%-18s %8s   %2s %12s   %5s %2s %7s %7s %8s %8s %12s\n",
+        "", "plain", "--head_spec W", "--spec path", "", "seconds", "W", "seconds", "gamma", "W", "passes", "calls",
+        "seconds", "/ plain", "/ head_spec");
+    for (int i = 0; i < MODEL_SHAPES; i++)
+        for (int j = 0; j < PATH_STEPS; j++) {
+            const path_grid g = fill_grid(c, &model_shapes[i], path_steps[j]);
+            const path_row *plain = &g.row[0][0], *alone = fastest(&g, 0, 1, 1), *path = fastest(&g, 1, PATH_GAMMAS, 0);
+            const double total = path->times.total;
+            char name[64];
+            snprintf(name, sizeof name, "%s, %d steps", g.shape->name, g.steps);
+            printf("%-18s %8.4f   %2d %12.4f   %5d %2d %7.1f %7.0f %8.4f %8.2f %12.2f\n", name, plain->times.total,
+                   alone->window, alone->times.total, path->gamma, path->window, path->times.passes, path->times.calls,
+                   total, total / plain->times.total, total / alone->times.total);
+        }
+}
+
+static void add_grid(cJSON *list, const path_grid *g)
+{
+    for (int i = 0; i < PATH_GAMMAS; i++)
+        for (int j = 0; j < PATH_WINDOWS; j++) {
+            const path_row *r = &g->row[i][j];
+            cJSON *row = cJSON_CreateObject();
+            cJSON_AddStringToObject(row, "model", g->shape->name);
+            cJSON_AddNumberToObject(row, "num_iter", g->steps);
+            cJSON_AddNumberToObject(row, "gamma", r->gamma);
+            cJSON_AddNumberToObject(row, "head_spec", r->window);
+            cJSON_AddNumberToObject(row, "passes_in_sequence", r->times.passes);
+            cJSON_AddNumberToObject(row, "head_calls_in_sequence", r->times.calls);
+            cJSON_AddNumberToObject(row, "transformer_seconds", r->times.transformer);
+            cJSON_AddNumberToObject(row, "modulation_and_vae_seconds", r->times.modulation);
+            cJSON_AddNumberToObject(row, "head_seconds", r->times.head);
+            cJSON_AddNumberToObject(row, "judging_seconds", r->times.judging);
+            cJSON_AddNumberToObject(row, "waiting_seconds", r->times.waiting);
+            cJSON_AddNumberToObject(row, "total_seconds", r->times.total);
+            tool_json_append(list, row);
+        }
+}
+
+static void add_paths(const model_constants *c, cJSON *list)
+{
+    for (int i = 0; i < MODEL_SHAPES; i++)
+        for (int j = 0; j < PATH_STEPS; j++) {
+            const path_grid g = fill_grid(c, &model_shapes[i], path_steps[j]);
+            add_grid(list, &g);
+        }
+}
+
+/* --- output ------------------------------------------------------------------------------------------------------- */
 
 static void print_compared(void *user, const char *name, int rows, double model, double measured)
 {
@@ -117,6 +219,7 @@ static void print_table(const model_constants *c, const image_row rows[ROWS], co
         if (rows[i].target > 0) printf(" %8.3f", rows[i].target);
         printf("\n");
     }
+    print_paths(c);
     compare(c, record, print_compared, &printed);
 }
 
@@ -153,6 +256,7 @@ static int print_json(const model_constants *c, const image_row rows[ROWS], cons
         if (rows[i].target > 0) cJSON_AddNumberToObject(row, "target_seconds", rows[i].target);
         tool_json_append(images, row);
     }
+    add_paths(c, cJSON_AddArrayToObject(root, "paths"));
     compare(c, record, add_compared, cJSON_AddArrayToObject(root, "compared"));
     return tool_print_json(root, 1);
 }

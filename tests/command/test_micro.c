@@ -39,8 +39,8 @@ static void larger_clusters_take_less(void **state)
     const model_constants none = with_clusters(132, 1), eight = assumed();
     assert_true(model_step(&eight, 1024, 6, 8) < model_step(&none, 1024, 6, 8));
     assert_true(model_step(&eight, 1024, 6, 64) < model_step(&none, 1024, 6, 64) / 1.5);
-    const model_times before = model_image(&none, &model_shapes[0], 1, 0);
-    const model_times after = model_image(&eight, &model_shapes[0], 1, 0);
+    const model_times before = model_image(&none, &model_shapes[0], 1, 64, 0);
+    const model_times after = model_image(&eight, &model_shapes[0], 1, 64, 0);
     assert_true(after.head < before.head && after.transformer == before.transformer);
 }
 
@@ -91,16 +91,16 @@ static void agrees_with_the_estimate_by_hand(void **state)
     (void)state;
     const model_constants c = assumed();
     const model_shape *b = &model_shapes[0], *l = &model_shapes[1], *h = &model_shapes[2];
-    assert_between("MAR-B, batch 256", model_image(&c, b, 256, 0).total, 0.8 * 0.034, 1.2 * 0.034);
-    assert_between("MAR-L, batch 256", model_image(&c, l, 256, 0).total, 0.8 * 0.067, 1.2 * 0.067);
-    assert_between("MAR-H, batch 256", model_image(&c, h, 256, 0).total, 0.8 * 0.13, 1.2 * 0.13);
-    assert_between("MAR-B, transformer", model_image(&c, b, 1, 0).transformer, 0.8 * 0.058, 1.2 * 0.058);
-    assert_between("MAR-H, transformer", model_image(&c, h, 1, 0).transformer, 0.8 * 0.16, 1.2 * 0.16);
-    assert_between("MAR-B, modulation and VAE", model_image(&c, b, 1, 0).modulation, 0.8 * 0.008, 1.2 * 0.008);
-    assert_between("MAR-H, modulation and VAE", model_image(&c, h, 1, 0).modulation, 0.8 * 0.018, 1.2 * 0.018);
+    assert_between("MAR-B, batch 256", model_image(&c, b, 256, 64, 0).total, 0.8 * 0.034, 1.2 * 0.034);
+    assert_between("MAR-L, batch 256", model_image(&c, l, 256, 64, 0).total, 0.8 * 0.067, 1.2 * 0.067);
+    assert_between("MAR-H, batch 256", model_image(&c, h, 256, 64, 0).total, 0.8 * 0.13, 1.2 * 0.13);
+    assert_between("MAR-B, transformer", model_image(&c, b, 1, 64, 0).transformer, 0.8 * 0.058, 1.2 * 0.058);
+    assert_between("MAR-H, transformer", model_image(&c, h, 1, 64, 0).transformer, 0.8 * 0.16, 1.2 * 0.16);
+    assert_between("MAR-B, modulation and VAE", model_image(&c, b, 1, 64, 0).modulation, 0.8 * 0.008, 1.2 * 0.008);
+    assert_between("MAR-H, modulation and VAE", model_image(&c, h, 1, 64, 0).modulation, 0.8 * 0.018, 1.2 * 0.018);
     /* The head took 0.24 and 0.52 by that reading; another division of its products was to save 0.06 to 0.15. */
-    assert_between("MAR-B, head", model_image(&c, b, 1, 0).head, 0.24 - 0.15, 0.24);
-    assert_between("MAR-H, head", model_image(&c, h, 1, 0).head, 0.52 - 0.30, 0.52);
+    assert_between("MAR-B, head", model_image(&c, b, 1, 64, 0).head, 0.24 - 0.15, 0.24);
+    assert_between("MAR-H, head", model_image(&c, h, 1, 64, 0).head, 0.52 - 0.30, 0.52);
 }
 
 /* A constant changes the parts that depend on it, in its direction, and no other. */
@@ -129,9 +129,9 @@ static void constants_change_what_depends_on_them(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         model_constants c = assumed();
-        const model_times before = model_image(&c, &model_shapes[0], cases[i].batch, cases[i].window);
+        const model_times before = model_image(&c, &model_shapes[0], cases[i].batch, 64, cases[i].window);
         c.value[cases[i].which] *= 2;
-        const model_times after = model_image(&c, &model_shapes[0], cases[i].batch, cases[i].window);
+        const model_times after = model_image(&c, &model_shapes[0], cases[i].batch, 64, cases[i].window);
         const double changes[] = {after.transformer - before.transformer, after.modulation - before.modulation,
                                   after.head - before.head};
         const int signs[] = {cases[i].transformer, cases[i].modulation, cases[i].head};
@@ -165,6 +165,91 @@ static void counts_barriers(void **state)
         if (cases[i].meetings >= 0 && fabs(meetings - cases[i].meetings) > 1e-6)
             fail_msg("%d clusters of %d, %d rows: %g meetings", cases[i].clusters, cases[i].blocks, rows, meetings);
     }
+}
+
+/* --- speculation across tokens -------------------------------------------------------------------------------------
+ */
+
+enum { MOST_STEPS = 256 };
+
+/* Step i of so many tokens at a time. */
+static void even_schedule(int tokens, int steps, int *known)
+{
+    for (int i = 0; i <= steps; i++) known[i] = i * tokens;
+}
+
+/* How many passes an image of the demo has, from the acceptance of its late conditions alone: beside what a program
+ * that drew whole images counted. */
+static void passes_of_the_demo(void **state)
+{
+    (void)state;
+    static const struct {
+        int tokens, steps, gamma;
+        double counted;
+    } cases[] = {{1, 64, 4, 20.2}, {1, 64, 8, 14.0}, {1, 64, 16, 12.0},
+                 {4, 16, 2, 10.8}, {4, 16, 4, 9.0},  {4, 16, 8, 8.3}};
+    const model_constants c = assumed();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int known[MOST_STEPS + 1];
+        even_schedule(cases[i].tokens, cases[i].steps, known);
+        const double passes = model_path_image(&c, &model_shapes[0], known, cases[i].steps, cases[i].gamma, 8).passes;
+        assert_between("passes / counted", passes / cases[i].counted, 0.85, 1.1);
+    }
+    assert_between("late by 1", model_path_accepted(&c, 1, 64), 0.949 - 1e-9, 0.949 + 1e-9);
+    assert_between("late by 8", model_path_accepted(&c, 32, 256), 0.816 - 1e-9, 0.816 + 1e-9);
+    assert_between("late by 3", model_path_accepted(&c, 3, 64), 0.871, 0.930);
+    assert_between("late by half a step", model_path_accepted(&c, 0.5, 64), 0.949, 1);
+}
+
+static model_times path_with_power(double power, const model_shape *s, const int *known, int steps, int gamma)
+{
+    model_constants c = assumed();
+    c.value[MODEL_POWER] = power;
+    return model_path_image(&c, s, known, steps, gamma, 8);
+}
+
+/* Where everything is accepted a round has gamma steps, and where nothing is one. */
+static void the_ends_of_acceptance(void **state)
+{
+    (void)state;
+    int known[MOST_STEPS + 1];
+    const model_constants c = assumed();
+    model_schedule(64, known);
+    for (int gamma = 1; gamma <= 64; gamma *= 2) {
+        const model_times all = path_with_power(1e-12, &model_shapes[0], known, 64, gamma);
+        const model_times none = path_with_power(1e6, &model_shapes[0], known, 64, gamma);
+        assert_between("passes", all.passes, 1 + ceil(63.0 / gamma) - 1e-6, 1 + ceil(63.0 / gamma) + 1e-6);
+        assert_between("passes", none.passes, 64 - 1e-6, 64 + 1e-6);
+        double transformer = model_pass(&c, &model_shapes[0], known, 1, 1);
+        for (int first = 1; first < 64; first += gamma)
+            transformer += model_pass(&c, &model_shapes[0], known + first, gamma < 64 - first ? gamma : 64 - first, 1);
+        assert_between("transformer", all.transformer / transformer, 1 - 1e-6, 1 + 1e-6);
+        assert_true(all.waiting / c.value[MODEL_WAIT] > all.passes - 1 - 1e-6);
+        assert_true(none.waiting > all.waiting && none.judging > all.judging && none.total > all.total);
+    }
+    for (int steps = 1; steps <= 2; steps++) { /* no round, and one */
+        model_schedule(steps, known);
+        const model_times t = path_with_power(1, &model_shapes[0], known, steps, 8);
+        assert_between("passes", t.passes, steps, steps);
+        assert_true(isfinite(t.total) && t.total > 0);
+    }
+}
+
+/* More acceptance is fewer passes and less time; a pass over several contexts takes less than as many passes. */
+static void acceptance_decides(void **state)
+{
+    (void)state;
+    int known[MOST_STEPS + 1];
+    model_schedule(256, known);
+    model_times before = path_with_power(0.25, &model_shapes[0], known, 256, 8);
+    for (double power = 0.5; power <= 8; power *= 2) {
+        const model_times t = path_with_power(power, &model_shapes[0], known, 256, 8);
+        assert_true(t.passes > before.passes && t.total > before.total && t.calls > before.calls);
+        before = t;
+    }
+    const model_constants c = assumed();
+    const double one = model_pass(&c, &model_shapes[0], known + 100, 1, 1);
+    assert_between("pass of 8 contexts", model_pass(&c, &model_shapes[0], known + 100, 8, 1), one, 8 * one);
 }
 
 /* --- the command -------------------------------------------------------------------------------------------------- */
@@ -284,6 +369,17 @@ static void model_time_reads_constants(void **state)
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(plain, "images")), 9);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(plain, "measured")), 0);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(plain, "compared")), 0);
+    const cJSON *path, *paths = cJSON_GetObjectItemCaseSensitive(plain, "paths");
+    assert_int_equal(cJSON_GetArraySize(paths), 3 * 3 * 6 * 4); /* shapes, steps, gammas with none, windows */
+    cJSON_ArrayForEach(path, paths)
+    {
+        const double parts = number(path, "transformer_seconds") + number(path, "modulation_and_vae_seconds") +
+                             number(path, "head_seconds") + number(path, "judging_seconds") +
+                             number(path, "waiting_seconds");
+        assert_between("sum of parts", parts / number(path, "total_seconds"), 1 - 1e-9, 1 + 1e-9);
+        assert_true(number(path, "passes_in_sequence") <= number(path, "num_iter") + 1e-9);
+        assert_true((number(path, "gamma") == 0) == (number(path, "judging_seconds") == 0));
+    }
     const cJSON *names = cJSON_GetObjectItemCaseSensitive(slow, "measured");
     assert_int_equal(cJSON_GetArraySize(names), 1);
     assert_string_equal(cJSON_GetArrayItem(names, 0)->valuestring, "barrier_seconds");
@@ -308,6 +404,7 @@ static void model_time_reads_constants(void **state)
     assert_non_null(strstr(r.out, "5.5 TB/s     assumed"));
     assert_non_null(strstr(r.out, "MAR-H, batch 1, --head_spec 8"));
     assert_non_null(strstr(r.out, "chain step"));
+    assert_non_null(strstr(r.out, "MAR-L, 256 steps"));
     command_result_free(&r);
 }
 
@@ -382,6 +479,9 @@ int main(void)
         cmocka_unit_test(agrees_with_the_estimate_by_hand),
         cmocka_unit_test(constants_change_what_depends_on_them),
         cmocka_unit_test(counts_barriers),
+        cmocka_unit_test(passes_of_the_demo),
+        cmocka_unit_test(the_ends_of_acceptance),
+        cmocka_unit_test(acceptance_decides),
         cmocka_unit_test(larger_clusters_take_less),
         cmocka_unit_test(a_step_is_its_counts),
         cmocka_unit_test(products_on_chip),

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""How good a draft model must be: drafts of less training and of other sizes, and how often `--spec path` accepts them.
+
+    python3 bench/draft_quality.py build/drafts/*.safetensors --out bench/results/draft_quality.json
+    python3 bench/draft_quality.py --table bench/results/draft_quality.json  # only print the table
+
+demo/train_demo.py says how the drafts are trained; demo-draft itself comes first. Acceptance is that of --num images of
+each class for each seed, and its error the binomial one. In context full these runs have gamma 2: acceptance does not
+depend on gamma there, since each token is verified in its own context, and less is drafted in vain. `conditional` is the
+share that the one-step criterion accepts, of the images of the first seed. Passes, calls and arithmetic are those of an
+image made alone with gamma 8, the mean of five. Its seconds are over those of plain sampling, which is timed before each
+of them with the same --dtype.
+"""
+
+import argparse
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CASES = [(context, cfg) for context in ("prefix", "full") for cfg in (2.9, 1)]
+VERIFIED = 60  # tokens of an image: 64 less the four of the prefill
+KEPT = ("acceptance_rate", "acceptance_per_step", "accepted_shift", "passes_in_sequence", "head_calls_in_sequence",
+        "draft_calls_in_sequence", "residual_tries", "contexts_per_image", "flop_per_image", "seconds_per_image", "images")
+
+
+def run(command):
+    return json.loads(subprocess.run([str(part) for part in command], check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def generate(args, classes, num, batch, seed, cfg, *options):
+    """The kept numbers of a run that makes `num` images of each of these classes."""
+    with tempfile.TemporaryDirectory() as folder:
+        record = run([args.mar, "generate", "--class", classes, "--num", num, "--batch", batch, "--seed", seed, "--cfg", cfg,
+                      "--dtype", args.dtype, *options, "--json", "--quiet", "--out", Path(folder) / "images.png"])
+    return {"backend": record["backend"], **{key: record.get(key) for key in KEPT}}
+
+
+def describe(args, draft):
+    """Sizes and training of a draft."""
+    report = run([args.mar, "inspect", draft, "--json"])
+    config, key = report["config"], "metadata: mar.training = "
+    training = [fact[len(key):] for fact in report["facts"] if fact.startswith(key)]
+    return {"draft": Path(draft).stem, "training": training[0] if training else "1",
+            **{name: config[name] for name in ("parameters", "width", "encoder_depth", "head_width", "head_depth")}}
+
+
+def measure(args):
+    results = {"rows": []}
+    for draft in ["demo-draft", *args.drafts]:
+        about = describe(args, draft)
+        for context, cfg in CASES:
+            options = ["--draft", draft, "--context", context, "--spec"]
+            many, short = ("all", args.num, 10 * args.num), ["--gamma", 2] if context == "full" else []
+            row = {**about, "context": context, "cfg": cfg,
+                   "plain": generate(args, "0-4", 1, 1, 0, cfg),
+                   "alone": generate(args, "0-4", 1, 1, 0, cfg, *options, "path"),
+                   "path": [generate(args, *many, seed, cfg, *options, "path", *short) for seed in range(args.seeds)],
+                   "conditional": generate(args, *many, 0, cfg, *options, "conditional", *short)}
+            results["rows"].append(row)
+            print(f"{about['draft']}, context {context}, cfg {cfg:g}: {acceptance(row)[0]:.3f} ± {acceptance(row)[1]:.3f}", flush=True)
+            if args.out:
+                Path(args.out).write_text(json.dumps(results, indent=1) + "\n")
+    return results
+
+
+def acceptance(row):
+    """The share of tokens accepted, and its standard error."""
+    tokens = [r["images"] * VERIFIED for r in row["path"]]
+    rate = sum(r["acceptance_rate"] * n for r, n in zip(row["path"], tokens)) / sum(tokens)
+    return rate, (rate * (1 - rate) / sum(tokens)) ** 0.5
+
+
+def table(results):
+    rows = results["rows"]
+    lines = [f"{rows[0]['path'][0]['backend']}; {sum(r['images'] for r in rows[0]['path'])} images a row. Plain sampling: 64 passes, 6400 calls.", "",
+             "| draft | parameters | transformer | head | training | context | guidance | accepted | conditional "
+             "| passes | calls | draft's calls | paths drawn again | GFLOP | s / plain s |", "|" + " --- |" * 15]
+    for row in rows:
+        (rate, error), alone = acceptance(row), row["alone"]
+        each = {key: alone[key] / alone["images"] for key in
+                ("passes_in_sequence", "head_calls_in_sequence", "draft_calls_in_sequence", "residual_tries")}
+        lines.append(f"| {row['draft']} | {row['parameters']} | {row['width']} x {row['encoder_depth']} | "
+                     f"{row['head_width']} x {row['head_depth']} | {row['training']} | {row['context']} | {row['cfg']:g} | "
+                     f"{rate:.3f} ± {error:.3f} | {row['conditional']['acceptance_rate']:.4f} | " +
+                     " | ".join(f"{value:.0f}" if value >= 100 else f"{value:.1f}" for value in each.values()) +
+                     f" | {alone['flop_per_image'] / 1e9:.1f} | {alone['seconds_per_image'] / row['plain']['seconds_per_image']:.1f} |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("drafts", nargs="*", help="files of demo/train_demo.py --stage draft --save")
+    parser.add_argument("--mar", default=ROOT / "build/release/mar", help="the command [build/release/mar]")
+    parser.add_argument("--dtype", default="f32", choices=["f32", "bf16"], help="of the head's products [f32]")
+    parser.add_argument("--num", type=int, default=2, help="images of each class and seed [2]")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--out", help="write everything as JSON to this file")
+    parser.add_argument("--table", help="only print the table of such a file")
+    args = parser.parse_args()
+    print(table(json.loads(Path(args.table).read_text()) if args.table else measure(args)))
+
+
+if __name__ == "__main__":
+    main()

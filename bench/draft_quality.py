@@ -2,6 +2,7 @@
 """How good a draft model must be: drafts of less training and of other sizes, and how often `--spec path` accepts them.
 
     python3 bench/draft_quality.py build/drafts/*.safetensors --out bench/results/draft_quality.json
+    python3 bench/draft_quality.py build/drafts/*.safetensors --times bench/results/draft_quality.json  # single images
     python3 bench/draft_quality.py --table bench/results/draft_quality.json  # only print the table
 
 demo/train_demo.py says how the drafts are trained; demo-draft itself comes first. Acceptance is that of --num images of
@@ -46,23 +47,28 @@ def describe(args, draft):
             **{name: config[name] for name in ("parameters", "width", "encoder_depth", "head_width", "head_depth")}}
 
 
-def measure(args):
-    results = {"rows": []}
-    for draft in ["demo-draft", *args.drafts]:
+def time(args, row, draft):
+    """Plain sampling and speculation of single images, one after the other."""
+    options = ["--draft", draft, "--context", row["context"], "--spec", "path"]
+    row["plain"] = generate(args, "0-4", 1, 1, 0, row["cfg"])
+    row["alone"] = generate(args, "0-4", 1, 1, 0, row["cfg"], *options)
+
+
+def measure(args, drafts):
+    rows = []
+    for draft in drafts:
         about = describe(args, draft)
         for context, cfg in CASES:
-            options = ["--draft", draft, "--context", context, "--spec"]
-            many, short = ("all", args.num, 10 * args.num), ["--gamma", 2] if context == "full" else []
-            row = {**about, "context": context, "cfg": cfg,
-                   "plain": generate(args, "0-4", 1, 1, 0, cfg),
-                   "alone": generate(args, "0-4", 1, 1, 0, cfg, *options, "path"),
-                   "path": [generate(args, *many, seed, cfg, *options, "path", *short) for seed in range(args.seeds)],
-                   "conditional": generate(args, *many, 0, cfg, *options, "conditional", *short)}
-            results["rows"].append(row)
-            print(f"{about['draft']}, context {context}, cfg {cfg:g}: {acceptance(row)[0]:.3f} ± {acceptance(row)[1]:.3f}", flush=True)
-            if args.out:
-                Path(args.out).write_text(json.dumps(results, indent=1) + "\n")
-    return results
+            options = ["--draft", draft, "--context", context, *(["--gamma", 2] if context == "full" else []), "--spec"]
+            row = {**about, "context": context, "cfg": cfg}
+            time(args, row, draft)
+            row["path"] = [generate(args, "all", args.num, 10 * args.num, seed, cfg, *options, "path")
+                           for seed in range(args.seeds)]
+            row["conditional"] = generate(args, "all", args.num, 10 * args.num, 0, cfg, *options, "conditional")
+            rows.append(row)
+            rate, error = acceptance(row)
+            print(f"{about['draft']}, context {context}, cfg {cfg:g}: {rate:.3f} ± {error:.3f}", flush=True)
+    return {"rows": rows}
 
 
 def acceptance(row):
@@ -74,7 +80,8 @@ def acceptance(row):
 
 def table(results):
     rows = results["rows"]
-    lines = [f"{rows[0]['path'][0]['backend']}; {sum(r['images'] for r in rows[0]['path'])} images a row. Plain sampling: 64 passes, 6400 calls.", "",
+    first = rows[0]["path"]
+    lines = [f"{first[0]['backend']}; {sum(r['images'] for r in first)} images a row. Plain sampling: 64 passes, 6400 calls.", "",
              "| draft | parameters | transformer | head | training | context | guidance | accepted | conditional "
              "| passes | calls | draft's calls | paths drawn again | GFLOP | s / plain s |", "|" + " --- |" * 15]
     for row in rows:
@@ -85,7 +92,8 @@ def table(results):
                      f"{row['head_width']} x {row['head_depth']} | {row['training']} | {row['context']} | {row['cfg']:g} | "
                      f"{rate:.3f} ± {error:.3f} | {row['conditional']['acceptance_rate']:.4f} | " +
                      " | ".join(f"{value:.0f}" if value >= 100 else f"{value:.1f}" for value in each.values()) +
-                     f" | {alone['flop_per_image'] / 1e9:.1f} | {alone['seconds_per_image'] / row['plain']['seconds_per_image']:.1f} |")
+                     f" | {alone['flop_per_image'] / 1e9:.1f} | "
+                     f"{alone['seconds_per_image'] / row['plain']['seconds_per_image']:.1f} |")
     return "\n".join(lines)
 
 
@@ -97,9 +105,21 @@ def main():
     parser.add_argument("--num", type=int, default=2, help="images of each class and seed [2]")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", help="write everything as JSON to this file")
+    parser.add_argument("--times", help="only make the single images of such a file again")
     parser.add_argument("--table", help="only print the table of such a file")
     args = parser.parse_args()
-    print(table(json.loads(Path(args.table).read_text()) if args.table else measure(args)))
+    if args.table:
+        return print(table(json.loads(Path(args.table).read_text())))
+    drafts = ["demo-draft", *args.drafts]
+    if args.times:
+        results = json.loads(Path(args.times).read_text())
+        for row in results["rows"]:
+            time(args, row, next(draft for draft in drafts if Path(draft).stem == row["draft"]))
+    else:
+        results = measure(args, drafts)
+    if args.times or args.out:
+        Path(args.times or args.out).write_text(json.dumps(results, indent=1) + "\n")
+    print(table(results))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ own known tokens, so --gamma has no influence.
 """
 
 import argparse
+import itertools
 import sys
 from pathlib import Path
 
@@ -62,7 +63,7 @@ class Law:
 
 @torch.no_grad()
 def acceptance(target_path, draft_path, cfg, gamma, images, num_iter, steps, prefill, seed):
-    """min(1, P/Q) of each image's tokens [images,L], first made first; those of the prefill are left out."""
+    """min(1, P/Q) of each image's tokens [images,L - prefill's], first made first. In context full gamma is 1."""
     torch.manual_seed(seed)
     labels, guided, schedule = torch.arange(images) % 10, cfg != 1, Schedule(steps)
     target, draft = (Law(path, labels, guided) for path in (target_path, draft_path))
@@ -103,14 +104,13 @@ def main():
     parser.add_argument("--threads", default=1, type=int)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    for draft in args.draft:
-        for context in args.context:
-            for cfg in args.cfg:
-                accepted = acceptance(args.model, draft, cfg, 1 if context == "full" else args.gamma, args.num, args.num_iter,
-                                      args.num_sampling_steps, args.prefill, args.seed).double()
-                rate, quarters = accepted.mean(1), ", ".join(f"{q.mean():.3f}" for q in accepted.chunk(4, dim=1))
-                print(f"{draft.stem}, context {context}, cfg {cfg:g}: {rate.mean():.4f} +- {rate.std() / args.num ** 0.5:.4f} "
-                      f"of {accepted.numel()} tokens; by quarters: {quarters}", flush=True)
+    for draft, context, cfg in itertools.product(args.draft, args.context, args.cfg):
+        gamma = 1 if context == "full" else args.gamma
+        accepted = acceptance(args.model, draft, cfg, gamma, args.num, args.num_iter, args.num_sampling_steps, args.prefill,
+                              args.seed).double()
+        rate, quarters = accepted.mean(1), ", ".join(f"{q.mean():.3f}" for q in accepted.chunk(4, dim=1))
+        print(f"{draft.stem}, context {context}, cfg {cfg:g}: {rate.mean():.4f} +- {rate.std() / args.num ** 0.5:.4f} "
+              f"of {accepted.numel()} tokens; by quarters: {quarters}", flush=True)
 
 
 if __name__ == "__main__":

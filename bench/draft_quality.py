@@ -22,8 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CASES = [(context, cfg) for context in ("prefix", "full") for cfg in (2.9, 1)]
 VERIFIED = 60  # tokens of an image: 64 less the four of the prefill
-KEPT = ("acceptance_rate", "acceptance_per_step", "accepted_shift", "passes_in_sequence", "head_calls_in_sequence",
-        "draft_calls_in_sequence", "residual_tries", "contexts_per_image", "flop_per_image", "seconds_per_image", "images")
+KEPT = ("acceptance_rate", "accepted_shift", "passes_in_sequence", "head_calls_in_sequence", "draft_calls_in_sequence",
+        "residual_tries", "contexts_per_image", "flop_per_image", "seconds_per_image", "images")
 
 
 def run(command):
@@ -34,7 +34,7 @@ def generate(args, classes, num, batch, seed, cfg, *options):
     """The kept numbers of a run that makes `num` images of each of these classes."""
     with tempfile.TemporaryDirectory() as folder:
         record = run([args.mar, "generate", "--class", classes, "--num", num, "--batch", batch, "--seed", seed, "--cfg", cfg,
-                      "--dtype", args.dtype, *options, "--json", "--quiet", "--out", Path(folder) / "images.png"])
+                      "--dtype", args.dtype, "--threads", args.threads, *options, "--json", "--quiet", "--out", Path(folder) / "images.png"])
     return {"backend": record["backend"], **{key: record.get(key) for key in KEPT}}
 
 
@@ -54,21 +54,15 @@ def time(args, row, draft):
     row["alone"] = generate(args, "0-4", 1, 1, 0, row["cfg"], *options)
 
 
-def measure(args, drafts):
-    rows = []
-    for draft in drafts:
-        about = describe(args, draft)
-        for context, cfg in CASES:
-            options = ["--draft", draft, "--context", context, *(["--gamma", 2] if context == "full" else []), "--spec"]
-            row = {**about, "context": context, "cfg": cfg}
-            time(args, row, draft)
-            row["path"] = [generate(args, "all", args.num, 10 * args.num, seed, cfg, *options, "path")
-                           for seed in range(args.seeds)]
-            row["conditional"] = generate(args, "all", args.num, 10 * args.num, 0, cfg, *options, "conditional")
-            rows.append(row)
-            rate, error = acceptance(row)
-            print(f"{about['draft']}, context {context}, cfg {cfg:g}: {rate:.3f} ± {error:.3f}", flush=True)
-    return {"rows": rows}
+def measure(args, about, draft, context, cfg):
+    """A row of the table."""
+    options = ["--draft", draft, "--context", context, *(["--gamma", 2] if context == "full" else []), "--spec"]
+    row = {**about, "context": context, "cfg": cfg}
+    time(args, row, draft)
+    row["path"] = [generate(args, "all", args.num, 10 * args.num, seed, cfg, *options, "path") for seed in range(args.seeds)]
+    row["conditional"] = generate(args, "all", args.num, 10 * args.num, 0, cfg, *options, "conditional")
+    print(f"{about['draft']}, context {context}, cfg {cfg:g}: {acceptance(row)[0]:.3f} ± {acceptance(row)[1]:.3f}", flush=True)
+    return row
 
 
 def acceptance(row):
@@ -80,10 +74,11 @@ def acceptance(row):
 
 def table(results):
     rows = results["rows"]
-    first = rows[0]["path"]
-    lines = [f"{first[0]['backend']}; {sum(r['images'] for r in first)} images a row. Plain sampling: 64 passes, 6400 calls.", "",
+    images = sorted({sum(r["images"] for r in row["path"]) for row in rows})
+    lines = [f"{rows[0]['path'][0]['backend']}; acceptance of {' or '.join(map(str, images))} images. Plain sampling: 64 passes, "
+             "6400 calls.", "",
              "| draft | parameters | transformer | head | training | context | guidance | accepted | conditional "
-             "| passes | calls | draft's calls | paths drawn again | GFLOP | s / plain s |", "|" + " --- |" * 15]
+             "| passes | calls | draft's calls | candidates | GFLOP | s / plain s |", "|" + " --- |" * 15]
     for row in rows:
         (rate, error), alone = acceptance(row), row["alone"]
         each = {key: alone[key] / alone["images"] for key in
@@ -102,6 +97,7 @@ def main():
     parser.add_argument("drafts", nargs="*", help="files of demo/train_demo.py --stage draft --save")
     parser.add_argument("--mar", default=ROOT / "build/release/mar", help="the command [build/release/mar]")
     parser.add_argument("--dtype", default="f32", choices=["f32", "bf16"], help="of the head's products [f32]")
+    parser.add_argument("--threads", type=int, default=0, help="0: one per core [0]")
     parser.add_argument("--num", type=int, default=2, help="images of each class and seed [2]")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", help="write everything as JSON to this file")
@@ -116,7 +112,7 @@ def main():
         for row in results["rows"]:
             time(args, row, next(draft for draft in drafts if Path(draft).stem == row["draft"]))
     else:
-        results = measure(args, drafts)
+        results = {"rows": [measure(args, describe(args, draft), draft, *case) for draft in drafts for case in CASES]}
     if args.times or args.out:
         Path(args.times or args.out).write_text(json.dumps(results, indent=1) + "\n")
     print(table(results))

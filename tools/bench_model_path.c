@@ -175,10 +175,10 @@ static void draw_from(const path_run *p, int first, replaced r, const model_time
     add(t, weight, &rest[first]);
 }
 
-/* The round that begins with step `first`: its drafts have been drawn. */
-static model_times round_from(const path_run *p, int first, const model_times *rest)
+/* The round of steps first .. first + length - 1, whose drafts have been drawn, and all after it. */
+static model_times round_from(const path_run *p, int first, int length, const model_times *rest)
 {
-    const int length = round_length(p->steps, first, p->gamma), drafts = tokens_between(p, first, first + length);
+    const int drafts = tokens_between(p, first, first + length);
     model_times t = {.passes = 1};
     double left = 1; /* the probability that all steps so far are kept */
     t.transformer = model_pass(p->c, p->shape, p->known + first, length, 1);
@@ -192,19 +192,23 @@ static model_times round_from(const path_run *p, int first, const model_times *r
     return t;
 }
 
-/* The first pass has one context, of which the first step's conditions are true ones. */
+/* The first pass has one context, of which the first step's conditions are true ones: this step's drafts need no judge.
+ */
 model_times model_path_image(const model_constants *c, const model_shape *s, const int *known, int steps, int gamma,
                              int window)
 {
     model_times rest[MODEL_SEQ + 1] = {{0}}, t = {.passes = 1};
     const path_run p = {c, s, known, steps, gamma, window};
-    for (int first = steps - 1; first > 0; first--) rest[first] = round_from(&p, first, rest);
+    const int length = round_length(steps, 0, gamma);
+    for (int first = steps - 1; first > 0; first--)
+        rest[first] = round_from(&p, first, round_length(steps, first, gamma), rest);
     t.transformer = model_pass(c, s, known, 1, 1);
-    if (steps > 1) {
-        draw_and_replace(&p, tokens_between(&p, 0, 1 + round_length(steps, 1, gamma)), (replaced){0}, &t);
-        add(&t, 1, &rest[1]);
+    draw_and_replace(&p, tokens_between(&p, 0, length), (replaced){0}, &t);
+    if (length > 1) {
+        const model_times others = round_from(&p, 1, length - 1, rest);
+        add(&t, 1, &others);
     } else {
-        draw_and_replace(&p, tokens_between(&p, 0, 1), (replaced){0}, &t);
+        draw_from(&p, 1, (replaced){0}, rest, 1, &t);
     }
     t.modulation += model_image_decoder(c);
     t.total = t.transformer + t.modulation + t.head + t.judging + t.waiting;

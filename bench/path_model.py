@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""What is expected of --spec path on a GPU, one image at a time: the tables of bench/results/path_model.md.
+
+    python3 bench/path_model.py >bench/results/path_model.md
+    python3 bench/path_model.py --constants gpu_micro.json      # with what `mar bench --micro --json` measured
+
+All numbers are those of `mar bench --model_time --json` (tools/bench_model.c, tools/bench_model_path.c).
+"""
+
+import argparse
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+POWERS = (0.5, 1, 2, 4)
+
+HEAD = """# Expected of `--spec path` on a GPU: an estimate
+
+    {command}
+
+**Nothing on this page was measured on a GPU.** It is a model of time from {constants} (`mar bench --model_time` lists them),
+for one image of 256 tokens at a time, 100 diffusion steps, guidance, and drafts from the model's own last conditions.
+
+- A round is one pass over gamma contexts, a chain of the head that draws the next drafts and the first candidates, one call that judges
+  drafts, one or more that judge candidates, and the host's waits for both verdicts. Products are arithmetic over the matrix rate, plus
+  the bytes they move, plus so much a kernel. What contexts share of a first block is left out.
+- How many rounds an image has follows from how often a path is accepted. That is known of the demo only. Assumed is that a draft which is
+  late by a part of an image is accepted as often as in the demo, to a power: 2 if a token of 16 channels is twice as hard as the demo's of
+  8. A step of n tokens is kept only if all n are accepted, independently. For the demo itself this gives 19.0, 12.4 and 10.4 passes at gamma
+  4, 8 and 16, where 20.2, 14.0 and 12.0 were counted.
+- `--head_spec W` alone is the best of W = 8, 16 and 32, and `--spec path` the best of gamma = 2, 4, 8, 16 and 32, with W = 8, 16, 32 or none.
+"""
+
+WHAT_NOW = """
+**What it says.** {says} Candidates and dropped drafts make it two to three paths a token, so where a step has several tokens its head
+takes longer than that of `--head_spec` alone, and few steps have little transformer to save. A context is not free: a pass is
+arithmetic from few contexts on.
+
+**What to measure first**, in this order, since each can turn the result:
+
+1. Acceptance by lateness on a trained MAR (`mar fidelity --spec path --draft self --json`): the table above spans a factor of 8 in it.
+2. An evaluation of the head by products at 128 to 1024 rows, in a recording (`mar bench --micro` stops at 64). More than 16 tokens a chain
+   go there at W = 8, and starts and ends of MAR-B's 27 kernels are {call_floor:.0f} us of each call by these constants. If that is what
+   is measured, the persistent kernel should take more rows.
+3. A pass over 2, 4, 8 and 16 contexts against one of 1: a MAR-B pass of one context is {one:.2f} ms here, of which {pass_floor:.2f} are
+   starts and ends of kernels, and each further context adds {context:.2f} ms. That decides gamma, and what `--gamma auto` takes a
+   context for.
+4. The host's wait for a verdict, with what it launches next: assumed {wait:.0f} us, twice a round and more.
+"""
+
+
+def model_time(args, power):
+    """The model's JSON with acceptance to a power."""
+    constants = {"constants": {}}
+    if args.constants:
+        constants = json.loads(Path(args.constants).read_text())
+    constants["constants"] = {**constants["constants"], "acceptance_power": power}
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(constants, file)
+        file.flush()
+        run = subprocess.run([args.mar, "bench", "--model_time", "--constants", file.name, "--json"], check=True,
+                             stdout=subprocess.PIPE, text=True)
+    return json.loads(run.stdout)
+
+
+def best(rows, **where):
+    """The fastest of the rows with these values; a tuple: one of them."""
+    fits = [r for r in rows if all(r[k] in v if isinstance(v, tuple) else r[k] == v for k, v in where.items())]
+    return min(fits, key=lambda r: r["total_seconds"])
+
+
+def of_image(rows, model, steps):
+    """The rows of an image: plain, the best --head_spec alone, the best --spec path."""
+    image = {"model": model, "num_iter": steps}
+    return (best(rows, **image, gamma=0, head_spec=0), best(rows, **image, gamma=0, head_spec=(8, 16, 32)),
+            best(rows, **image, gamma=(2, 4, 8, 16, 32)))
+
+
+def table_of_best(rows, models, steps):
+    lines = ["| model, steps | plain, s | `--head_spec W`, s | `--spec path`, s | gamma, W | passes | calls | plain / path | "
+             "head_spec / path |", "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    for model in models:
+        for n in steps:
+            plain, alone, path = of_image(rows, model, n)
+            seconds = path["total_seconds"]
+            lines.append(f"| {model}, {n} | {plain['total_seconds']:.3f} | {alone['total_seconds']:.3f} (W = {alone['head_spec']}) | "
+                         f"{seconds:.3f} | {path['gamma']}, {path['head_spec'] or 'none'} | {path['passes_in_sequence']:.0f} | "
+                         f"{path['head_calls_in_sequence']:.0f} | {plain['total_seconds'] / seconds:.2f} | "
+                         f"{alone['total_seconds'] / seconds:.2f} |")
+    return lines
+
+
+def table_of_powers(by_power, models, steps):
+    lines = ["| model, steps | " + " | ".join(f"power {p}" for p in by_power) + " |",
+             "| --- |" + " --- |" * len(by_power)]
+    for model in models:
+        for n in steps:
+            cells = []
+            for rows in by_power.values():
+                _, alone, path = of_image(rows, model, n)
+                cells.append(f"{alone['total_seconds'] / path['total_seconds']:.2f} (gamma {path['gamma']}, "
+                             f"{path['passes_in_sequence']:.0f} passes)")
+            lines.append(f"| {model}, {n} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def table_of_gammas(rows, model, steps, windows):
+    lines = ["| gamma | passes | " + " | ".join(f"W = {w}" if w else "no W" for w in windows) + " |",
+             "| --- | --- |" + " --- |" * len(windows)]
+    for gamma in sorted({r["gamma"] for r in rows} - {0}):
+        cells = [best(rows, model=model, num_iter=steps, gamma=gamma, head_spec=w) for w in windows]
+        lines.append(f"| {gamma} | {cells[0]['passes_in_sequence']:.0f} | " +
+                     " | ".join(f"{r['total_seconds']:.3f}" for r in cells) + " |")
+    return lines
+
+
+def table_of_parts(rows, models, steps):
+    names = ("transformer", "modulation_and_vae", "head", "judging", "waiting", "total")
+    lines = ["| | " + " | ".join(n.replace("_and_vae", " + VAE") for n in names) + " |", "| --- |" + " --- |" * len(names)]
+    for model in models:
+        for way, row in zip(("plain", "`--head_spec`", "`--spec path`"), of_image(rows, model, steps)):
+            lines.append(f"| {model}, {way} | " + " | ".join(f"{row[n + '_seconds']:.3f}" for n in names) + " |")
+    return lines
+
+
+def verdict(rows, models, steps):
+    """One sentence for each number of steps."""
+    says = []
+    for n in steps:
+        ratios = [of_image(rows, m, n)[1]["total_seconds"] / of_image(rows, m, n)[2]["total_seconds"] for m in models]
+        text = f"{min(ratios):.2f} to {max(ratios):.2f} times as fast as `--head_spec` alone"
+        says.append(f"With {n} steps it is {text}.")
+    return " ".join(says)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mar", default=ROOT / "build/release/mar", help="the command [build/release/mar]")
+    parser.add_argument("--constants", help="what `mar bench --micro --json` wrote")
+    args = parser.parse_args()
+    runs = {power: model_time(args, power) for power in POWERS}
+    by_power = {power: run["paths"] for power, run in runs.items()}
+    rows, constants = by_power[1], runs[1]["constants"]
+    models, steps = list(dict.fromkeys(r["model"] for r in rows)), sorted({r["num_iter"] for r in rows})
+    measured = len(runs[1]["measured"]) - 1  # the power is ours
+    print(HEAD.format(command="python3 bench/path_model.py" + (" --constants FILE" if args.constants else ""),
+                      constants=f"{measured} measured constants and assumed ones" if measured else "assumed constants"))
+    print("\n".join(table_of_best(rows, models, steps)))
+    print("\n**If another model accepts more or less**: how many times as fast as `--head_spec` alone, with the demo's acceptance to "
+          "a power\n")
+    print("\n".join(table_of_powers(by_power, models, steps)))
+    print(f"\n**By gamma and W**, seconds an image of {models[0]} in {steps[-1]} steps\n")
+    print("\n".join(table_of_gammas(rows, models[0], steps[-1], (0, 8, 16, 32))))
+    print(f"\n**Where the time goes**, seconds an image in {steps[-1]} steps\n")
+    print("\n".join(table_of_parts(rows, models, steps[-1])))
+    print(WHAT_NOW.format(says=verdict(rows, models, steps), **floors(rows, constants)).rstrip())
+
+
+def floors(rows, constants):
+    """What starts and ends of kernels are, of a call of MAR-B's head by products and of its pass; and what a context is."""
+    kernel = constants["launch_seconds"] + constants["ramp_seconds"]
+    plain = best(rows, model="MAR-B", num_iter=256, gamma=0, head_spec=0)
+    path = best(rows, model="MAR-B", num_iter=256, gamma=8)
+    one = plain["transformer_seconds"] / 256
+    many = path["transformer_seconds"] / path["passes_in_sequence"]
+    return {"call_floor": 1e6 * (4 * 6 + 3) * kernel, "one": 1e3 * one, "pass_floor": 1e3 * 7 * 24 * kernel,
+            "context": 1e3 * (many - one) / 7, "wait": 1e6 * constants["wait_seconds"]}
+
+
+if __name__ == "__main__":
+    main()

@@ -40,7 +40,9 @@ arithmetic from few contexts on.
 
 **What to measure first**, in this order, since each can turn the result:
 
-1. Acceptance by lateness on a trained MAR (`mar fidelity --spec path --draft self --json`): the table above spans a factor of 8 in it.
+1. Acceptance by lateness on a trained MAR (`mar fidelity --spec path --json`): the table above spans a factor of 8 in it. And acceptance
+   in bf16 against f32: what the demo accepts is known of f32, and the mean after t = 999 has 350 times the error of eps, so that
+   rounding alone can reject a path there.
 2. An evaluation of the head by products at 128 to 1024 rows, in a recording (`mar bench --micro` stops at 64). More than 16 tokens a chain
    go there at W = 8, and starts and ends of MAR-B's 27 kernels are {call_floor:.0f} us of each call by these constants. If that is what
    is measured, the persistent kernel should take more rows.

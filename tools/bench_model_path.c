@@ -105,17 +105,19 @@ static void add(model_times *to, double weight, const model_times *t)
     to->waiting += weight * t->waiting;
 }
 
-/* One call of the head over all states of some paths, under conditions that are new to it. Two kernels add up and
- * decide, and the host waits for what they say. */
+/* Calls of the head over all states of some paths, under conditions that are new to it. A kernel a call adds up,
+ * another one decides, and the host waits for what it says. */
 static void judge(const path_run *p, int paths, int conditions, double weight, model_times *t)
 {
+    enum { ROWS = MODEL_CONDITIONS * MODEL_DIFFUSION_STEPS, MOST = 4096 / ROWS }; /* diffusion/paths.c: JUDGED_ROWS */
     const model_constants *c = p->c;
-    const double steps = (double)MODEL_CONDITIONS * MODEL_DIFFUSION_STEPS;
+    const double calls = ceil((double)paths / MOST), small = c->value[MODEL_LAUNCH] + c->value[MODEL_RAMP];
     if (paths == 0) return;
-    t->calls += weight;
-    t->judging += weight * (model_modulation(c, p->shape, steps * conditions) +
-                            model_products(c, p->shape->head_width, p->shape->head_depth, (int)steps * paths) +
-                            2 * (c->value[MODEL_LAUNCH] + c->value[MODEL_RAMP]));
+    const double a_call =
+        model_modulation(c, p->shape, ROWS * conditions / calls) + small +
+        model_products(c, p->shape->head_width, p->shape->head_depth, (int)ceil(ROWS * paths / calls));
+    t->calls += weight * calls;
+    t->judging += weight * (calls * a_call + small);
     t->waiting += weight * c->value[MODEL_WAIT];
 }
 

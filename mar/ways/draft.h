@@ -14,7 +14,6 @@ typedef struct {
 /* Whether the verifier, if there is one, decides on whole paths of the chain: that is one way of the option spec, the
  * others are another. */
 int mar_verifies_paths(const mar_params *p);
-
 extern const mar_way mar_way_draft; /* its state is a mar_draft */
 
 #endif

@@ -175,7 +175,6 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     s->draft = mar_masked_state(g, &mar_way_draft);
     s->drafter = s->draft ? &s->other : &s->target;
     s->gamma = gamma_of(&g->params) < g->params.num_iter ? gamma_of(&g->params) : g->params.num_iter;
-    s->prefill = s->draft ? mar_draft_prefill(&g->params) : 0;
     s->max_rows = g->max_images * g->max_tokens;
     s->max_drawn = s->max_rows + (s->max_rows > PATH_CANDIDATES_MOST ? s->max_rows : PATH_CANDIDATES_MOST);
     const mar_status status = create_parts(s, err);
@@ -206,25 +205,10 @@ static mar_status plan(void *state, int images, mar_err *err)
     return status;
 }
 
-/* The steps without a draft. */
-static mar_status plan_draw(void *state, int tokens, int steps, mar_err *err)
-{
-    mar_paths *s = state;
-    (void)steps;
-    return diff_paths_plan(&s->target, tokens, 0, err);
-}
-
-static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
-{
-    mar_paths *s = state;
-    const mar_masked *g = s->g;
-    mar_paths_draw(s, d, g->target.z + (size_t)(first * g->conditions) * (size_t)g->model->base.config.width, steps, x);
-}
-
 static void begin(void *state)
 {
     mar_paths *s = state;
-    for (int i = 0; i < s->g->images; i++) s->begin[i] = s->prefill, s->tried[i] = s->whole[i] = 0;
+    for (int i = 0; i < s->g->images; i++) s->begin[i] = s->tried[i] = s->whole[i] = 0;
     s->pending.n = 0;
     s->shift_sum = 0;
     mar_contexts_begin(&s->contexts);
@@ -238,9 +222,7 @@ static mar_status step(void *state, mar_err *err)
     if (g->first_image > PATH_CANDIDATE_IMAGES - (uint64_t)g->images)
         return err_set(err, MAR_EARG, "image %llu: with spec path expected a number below 2^40",
                        (unsigned long long)g->first_image + (unsigned long long)g->images - 1);
-    if (g->step >= s->prefill) return mar_paths_round(s, err);
-    mar_masked_step(s->g);
-    return MAR_OK;
+    return mar_paths_round(s, err);
 }
 
 static void stats(const void *state, mar_stats *sum)
@@ -261,7 +243,7 @@ static void describe(const void *state, char *text, size_t size)
 {
     const mar_paths *s = state;
     const mar_params *p = &s->g->params;
-    const int left = p->num_iter - s->prefill, coarse = s->prefill + (left + s->gamma - 1) / s->gamma;
+    const int coarse = (p->num_iter + s->gamma - 1) / s->gamma;
     const char *by = s->draft ? "drafts of the draft model" : "drafts of the model itself";
     if (s->draft && p->context == MAR_CONTEXT_PREFIX && coarse < p->num_iter)
         snprintf(
@@ -289,8 +271,6 @@ const mar_way mar_way_path = {
     .destroy = destroy,
     .lay_out = lay_out,
     .plan = plan,
-    .plan_draw = plan_draw,
-    .draw = draw,
     .begin = begin,
     .step = step,
     .stats = stats,

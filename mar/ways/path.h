@@ -65,7 +65,6 @@ typedef struct {
     mar_masked *g;
     mar_draft *draft; /* NULL: the target drafts */
     int gamma;        /* steps of a round, at most */
-    int prefill;      /* first steps without a draft */
     int max_rows;     /* tokens of a round's drafts, and of those to replace, together */
     int max_drawn;    /* these and candidates */
 
@@ -89,14 +88,14 @@ typedef struct {
     int z_rows;         /* rows of contexts.z, of one condition */
 
     mar_image_context *list; /* host [max_images * gamma] contexts of a pass */
-    path_rows drawn;   /* drafts of the round, then candidates */
-    int drafts;        /* rows of `drawn` that are drafts */
-    int known;         /* the first so many of them were drafted with their true conditions */
-    path_rows pending; /* tokens to replace */
-    int *tries;        /* [max_rows] candidates that a token to replace has had */
-    int *index[2];     /* host [conditions * max_drawn] index lists */
-    int *relative;     /* host [max_drawn] sources of a part of the rows */
-    float *report;     /* host: verdicts */
+    path_rows drawn;         /* drafts of the round, then candidates */
+    int drafts;              /* rows of `drawn` that are drafts */
+    int known;               /* the first so many of them were drafted with their true conditions */
+    path_rows pending;       /* tokens to replace */
+    int *tries;              /* [max_rows] candidates that a token to replace has had */
+    int *index[2];           /* host [conditions * max_drawn] index lists */
+    int *relative;           /* host [max_drawn] sources of a part of the rows */
+    float *report;           /* host: verdicts */
 
     /* Backend memory: lay_out. D is the width of the model whose conditions they are. */
     float *token;   /* [max_drawn][token_dim] what rows of `drawn` became */
@@ -116,9 +115,6 @@ typedef struct {
 
 /* A round of all images (above). The first one makes a pass more. */
 mar_status mar_paths_round(mar_paths *s, mar_err *err);
-/* Draws n tokens, as the hook `draw` of a way. */
-void mar_paths_draw(mar_paths *s, const mar_draw *d, const float *z, int steps, float *x);
-
 extern const mar_way mar_way_path; /* its state is a mar_paths */
 
 #endif

@@ -601,22 +601,3 @@ mar_status mar_paths_round(mar_paths *s, mar_err *err)
         if (s->begin[i] < g->step) g->step = s->begin[i];
     return MAR_OK;
 }
-
-void mar_paths_draw(mar_paths *s, const mar_draw *d, const float *z, int steps, float *x)
-{
-    mar_masked *g = s->g;
-    kern_queue *k = g->k;
-    diff_speculation_stats done = {0};
-    const diff_tokens tokens = {.count = d->count,
-                                .sources = d->count,
-                                .z = z,
-                                .cfg = d->cfg,
-                                .seed = d->seed,
-                                .image = d->image,
-                                .position = d->position};
-    diff_chain_use(&g->target.chain, steps);
-    k->core->lap(k, NULL);
-    diff_paths_draw(&s->target, &tokens, x, NULL, &done);
-    k->core->lap(k, &g->target.head_s);
-    count_head(s, &s->target, &done);
-}

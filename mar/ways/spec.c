@@ -8,6 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* The released code makes step <= prefill * num_iter alone: the same number, or one more if the product is an integer.
+ * Two more differences: its blocks end at multiples of gamma, so that the first is shorter, and it verifies a whole
+ * block with the guidance of its last step instead of each token with that of its own. */
+static int prefill_steps(const mar_params *p)
+{
+    return (int)ceil((double)p->prefill * p->num_iter - 1e-4); /* 0.15f * 20 is not more than 3 */
+}
+
 /* A method's parameters are its defaults but for those that are options. */
 static kern_gaussian_rule rule_of(const spec_method *m, const mar_params *p)
 {
@@ -148,7 +156,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     sp->draft = mar_masked_state(g, &mar_way_draft);
     sp->method = spec_method_find(g->params.spec);
     sp->index = sp->method->last_index ? 0 : 1;
-    sp->prefill = mar_draft_prefill(&g->params);
+    sp->prefill = prefill_steps(&g->params);
     sp->draft_seed = g->params.align ? g->params.seed : ~g->params.seed;
     sp->rule = rule_of(sp->method, &g->params);
     return allocate_host(sp, err);

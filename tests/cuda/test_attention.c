@@ -306,18 +306,19 @@ static void spans_are_the_cpus(void **unused)
     check_spans(MAR_DTYPE_BF16, 4e-3, 1, 20, 0);
 }
 
-/* A recording is made with short sequences and replayed with longer ones and with none. */
+/* A recording is made with short sequences, for which a block has two warps, and replayed with longer ones and with
+ * none. */
 static void recorded_spans_may_change(void **unused)
 {
     (void)unused;
-    const int short_q[SPANS] = {3, 0, 2, 16, 1, 1}, short_k[SPANS] = {3, 9, 64, 16, 1, 65}, none[SPANS] = {0};
+    const int short_q[SPANS] = {3, 0, 2, 20, 1, 1}, short_k[SPANS] = {3, 9, 64, 16, 1, 65}, none[SPANS] = {0};
     const spans first = place(SPANS, short_q, short_k), longer = ragged(), nobody = place(SPANS, none, short_k);
     const spans *const uses[] = {&first, &first, &longer, &nobody, &first, &longer};
     for (int bf16 = 0; bf16 < 2; bf16++)
         for (int empty = 0; empty < 2; empty++) { /* recorded while all counts are 0 */
             kern_queue *k = open_cuda(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
             kern_recording *recording = NULL;
-            spans_case c = spans_open(k, 2, 16, 0);
+            spans_case c = spans_open(k, 2, 32, 0);
             spans_plan(&c, &longer);
             for (int i = 0; i < 6; i++) {
                 const spans *s = empty && i < 2 ? &nobody : uses[i];

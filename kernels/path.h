@@ -62,7 +62,7 @@ KERN_ONCE_FN double kern_path_term(const kern_path_job *job, int path, int index
 
 /* A part of a path's log ratio: the terms number first, first + stride, ... of its noisy indices, from the top down, by
  * channel. */
-KERN_FN double kern_path_terms(const kern_path_job *job, int path, int first, int stride)
+KERN_LANE_FN double kern_path_terms(const kern_path_job *job, int path, int first, int stride)
 {
     const int terms = (job->steps - 1) * job->channels;
     double sum = 0;

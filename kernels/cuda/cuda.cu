@@ -382,6 +382,8 @@ static kern_head_ops make_head_table(void)
     t.chain_law = cuda_chain_law;
     t.add_log_std = cuda_add_log_std;
     t.verify = cuda_verify;
+    t.path_ratio = cuda_path_ratio;
+    t.path_decide = cuda_path_decide;
     t.normal = cuda_normal;
     return t;
 }

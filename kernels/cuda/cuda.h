@@ -253,6 +253,10 @@ void cuda_memory_free(cuda_queue *c);
 /* verify.cu */
 void cuda_verify(kern_queue *k, const kern_verify_job *job);
 
+/* path.cu */
+void cuda_path_ratio(kern_queue *k, const kern_path_job *job);
+void cuda_path_decide(kern_queue *k, const kern_path_verdict *job);
+
 /* speculation.cu */
 mar_status cuda_speculate_plan(kern_queue *k, const kern_head *h, const kern_speculation *w, mar_err *err);
 void cuda_speculate_start(kern_queue *k, kern_speculation *w);

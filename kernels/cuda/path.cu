@@ -1,0 +1,65 @@
+/* Compares whole paths of the chain under two laws and decides on them (kernels/path.h). A block takes a path: there
+ * are few of them, with up to some thousand terms each, and two exponentials in double a term take the time. Beside the
+ * evaluation of the head at all these states both kernels are nothing. */
+#include "kernels/cuda/cuda.h"
+
+extern "C" {
+#include "kernels/path.h"
+}
+
+#include <limits.h>
+
+enum { THREADS = 256, WARPS = THREADS / 32, VERDICT_THREADS = 128 };
+
+static __global__ void ratio_kernel(kern_path_job job)
+{
+    double *sums = (double *)cuda_shared(); /* [WARPS] */
+    const int path = (int)blockIdx.x;
+    const double sum = kern_lanes_sum(kern_path_terms(&job, path, (int)threadIdx.x, THREADS));
+    if (kern_lane() == 0) sums[threadIdx.x / 32] = sum;
+    for (int c = (int)threadIdx.x; c < job.channels; c += THREADS)
+        job.last[(size_t)path * (size_t)job.channels + (size_t)c] = kern_path_mean(&job, path, 0, c);
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    double all = 0;
+    for (int w = 0; w < WARPS; w++) all += sums[w];
+    job.log_ratio[path] = all;
+}
+
+void cuda_path_ratio(kern_queue *k, const kern_path_job *job)
+{
+    cuda_queue *c = cuda_of(k);
+    kern_path_job device = *job;
+    device.coef = cuda_stage(c, job->coef, (size_t)job->steps);
+    device.cfg = job->conditions == 2 ? cuda_stage(c, job->cfg, (size_t)job->paths) : NULL;
+    cuda_launch(c, ratio_kernel, (unsigned)job->paths, THREADS, WARPS * sizeof(double), device);
+}
+
+static __global__ void clear_kernel(int *first, int groups)
+{
+    const int g = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (g < groups) first[g] = INT_MAX;
+}
+
+static __global__ void decide_kernel(kern_path_verdict job)
+{
+    const int row = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (row >= job.rows) return;
+    const int marked = kern_path_marked(&job, row);
+    job.marked[row] = marked;
+    if (marked) atomicMin(&job.first[job.group[row]], job.order[row]);
+}
+
+void cuda_path_decide(kern_queue *k, const kern_path_verdict *job)
+{
+    cuda_queue *c = cuda_of(k);
+    const size_t rows = (size_t)job->rows;
+    kern_path_verdict device = *job;
+    device.image = cuda_stage(c, job->image, rows);
+    device.position = cuda_stage(c, job->position, rows);
+    device.group = cuda_stage(c, job->group, rows);
+    device.order = cuda_stage(c, job->order, rows);
+    cuda_launch(c, clear_kernel, cuda_blocks((size_t)job->groups, VERDICT_THREADS), VERDICT_THREADS, 0, job->first,
+                job->groups);
+    cuda_launch(c, decide_kernel, cuda_blocks(rows, VERDICT_THREADS), VERDICT_THREADS, 0, device);
+}

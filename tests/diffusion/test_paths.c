@@ -6,8 +6,6 @@
 
 #include <math.h>
 
-enum { STEPS_MAX = 50 };
-
 /* Paths of the fixture's chain, with memory of their own. */
 typedef struct {
     diff_paths p;
@@ -181,12 +179,242 @@ static void ratio_is_the_sum_of_the_steps(void **state)
         }
 }
 
+/* Several tokens with the same conditions, as candidates have: the bits are those of conditions for each, and of fewer
+ * tokens and paths at a time. What is computed is counted. */
+static void shared_conditions_change_no_bit(void **state)
+{
+    (void)state;
+    enum { COPIES = 3, SOME = 5, ALL = COPIES * SOME, T = 20 };
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        fixture f;
+        if (!open_fixture(&f, target_path, bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, 1,
+                          params_of(T, 3, MAR_CFG_CONSTANT, 1)))
+            continue;
+        const int d = f.chain->head->z_dim;
+        float *z = malloc((size_t)(2 * ALL * d) * sizeof *z);
+        float *other = other_conditions(&f, 0.1f);
+        int source[ALL], position[ALL];
+        uint64_t image[ALL];
+        float cfg[ALL];
+        assert_non_null(z);
+        for (int i = 0; i < ALL; i++) {
+            source[i] = i / COPIES + (i / COPIES > 2); /* number 3 has none */
+            image[i] = f.image[source[i]] + ((uint64_t)(i % COPIES) << 40);
+            position[i] = f.position[source[i]];
+            cfg[i] = f.cfg[source[i]];
+        }
+        /* work 0: conditions of their own; 1: shared; 2: shared, and of each kind but a few at a time */
+        work w[3] = {open_work(f.chain, 8, ALL), open_work(f.chain, 8, ALL), open_work(f.chain, 8, 4)};
+        diff_speculation_stats stats[3] = {{0}};
+        w[2].p.draws.sources = 2;
+        w[2].p.most = 4;
+        for (int i = 0; i < 3; i++) {
+            const int sources = i ? SOME + 1 : ALL;
+            for (int judged = 0; judged < 2; judged++) {
+                const float *from = judged ? other : f.z;
+                for (int c = 0; c < 2; c++)
+                    for (int r = 0; r < sources; r++)
+                        memcpy(z + (c * sources + r) * d, from + (c * f.tokens + (i ? r : source[r])) * d,
+                               (size_t)d * sizeof *z);
+                const diff_tokens t = {ALL, sources, i ? source : NULL, z, NULL, cfg, seed, image, position};
+                if (judged)
+                    diff_paths_judge(&w[i].p, &t, w[i].path, w[i].log_ratio, w[i].last, &stats[i]);
+                else
+                    diff_paths_draw(&w[i].p, &t, w[i].x, w[i].path, &stats[i]);
+            }
+            assert_memory_equal(w[i].x, w[0].x, sizeof(float) * ALL * CHANNELS);
+            assert_memory_equal(w[i].path, w[0].path, sizeof(float) * ALL * (size_t)w[0].p.stride);
+            assert_memory_equal(w[i].log_ratio, w[0].log_ratio, sizeof(double) * ALL);
+            assert_memory_equal(w[i].last, w[0].last, sizeof(float) * ALL * CHANNELS);
+            assert_int_equal(stats[i].sources, 2 * sources);
+            assert_int_equal(stats[i].evaluations, stats[0].evaluations);
+        }
+        assert_int_equal(stats[0].modulations, 2 * ALL * T);
+        assert_int_equal(stats[1].modulations, 2 * (SOME + 1) * T);
+        assert_true(stats[2].modulations > stats[1].modulations && stats[2].batched > stats[1].batched);
+        assert_true(stats[0].flop > stats[1].flop && stats[1].flop > 0);
+        for (int i = 0; i < 3; i++) close_work(&w[i]);
+        free(z), free(other);
+        close_fixture(&f);
+    }
+}
+
+/* What a judgement alone counts. */
+static void judgements_are_counted(void **state)
+{
+    (void)state;
+    fixture f;
+    mar_err err = {0};
+    assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
+    const diff_head *h = f.chain->head;
+    const diff_tokens t = tokens_of(&f, f.z);
+    diff_speculation_stats drawn = {0}, stats = {0};
+    work w = open_work(f.chain, 4, 0);
+    w.p.most = (f.tokens + 2) / 3;
+    assert_ok(diff_paths_plan(&w.p, f.tokens, 0, &err), &err);
+    diff_paths_draw(&w.p, &t, w.x, w.path, &drawn);
+    for (int i = 0; i < 2; i++) { /* it adds */
+        assert_ok(diff_paths_plan(&w.p, 0, f.tokens, &err), &err);
+        diff_paths_judge(&w.p, &t, w.path, w.log_ratio, w.last, &stats);
+    }
+    assert_int_equal(stats.batched, 2 * 3);
+    assert_int_equal(stats.evaluations, 2 * f.tokens * 10);
+    assert_int_equal(stats.modulations, 2 * f.tokens * 10);
+    assert_int_equal(stats.sources, 2 * f.tokens);
+    assert_int_equal(stats.tokens + stats.calls + stats.accepted + stats.rejected, 0);
+    const double n = 2 * f.tokens * 10, embedded = 2.0 * f.tokens * h->z_dim * h->width;
+    assert_true(fabs(stats.flop - 2 * 2 * (diff_head_macs(h, n, n) + embedded)) < 1e-9 * stats.flop);
+    const diff_tokens none = {.count = 0};
+    const diff_speculation_stats before = stats;
+    diff_paths_judge(&w.p, &none, w.path, w.log_ratio, w.last, &stats);
+    diff_paths_draw(&w.p, &none, w.x, w.path, &stats);
+    assert_memory_equal(&stats, &before, sizeof stats);
+    close_work(&w);
+    close_fixture(&f);
+}
+
+/* Chains whose number of steps changes from call to call: a path keeps its stride, and is judged in the respacing it
+ * was drawn in, with the bits of a chain with that respacing alone. */
+static void respacings(void **state)
+{
+    (void)state;
+    static const diff_spec specs[] = {{MAR_SAMPLER_DDPM, 50, 950}, {MAR_SAMPLER_DDPM, 11, 950}};
+    fixture f;
+    mar_err err = {0};
+    assert_true(open_fixture(&f, target_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
+    float *z = other_conditions(&f, 0.1f);
+    const diff_tokens own = tokens_of(&f, f.z), other = tokens_of(&f, z);
+    diff_chain both, one[2];
+    void *arena[3];
+    assert_ok(diff_chain_create_for(f.k, f.chain->head, specs, 2, 1, MAX, 1, &both, &err), &err);
+    arena[2] = lay_out_chain(&both);
+    work w = open_work(&both, 8, 0);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(diff_chain_create_for(f.k, f.chain->head, &specs[i], 1, 1, MAX, 1, &one[i], &err), &err);
+        arena[i] = lay_out_chain(&one[i]);
+    }
+    for (int i = 0; i < 4; i++) {
+        diff_speculation_stats stats = {0};
+        work alone = open_work(&one[i % 2], 8, 0);
+        diff_paths_draw(&alone.p, &own, alone.x, alone.path, &stats);
+        diff_paths_judge(&alone.p, &other, alone.path, alone.log_ratio, alone.last, &stats);
+        diff_chain_use(&both, specs[i % 2].steps);
+        diff_paths_draw(&w.p, &own, w.x, w.path, &stats);
+        diff_paths_judge(&w.p, &own, w.path, w.log_ratio, w.last, &stats);
+        for (int r = 0; r < f.tokens; r++) assert_true(w.log_ratio[r] == 0);
+        diff_paths_judge(&w.p, &other, w.path, w.log_ratio, w.last, &stats);
+        assert_memory_equal(w.x, alone.x, sizeof(float) * (size_t)f.tokens * CHANNELS);
+        assert_memory_equal(w.log_ratio, alone.log_ratio, sizeof(double) * (size_t)f.tokens);
+        assert_memory_equal(w.last, alone.last, sizeof(float) * (size_t)f.tokens * CHANNELS);
+        close_work(&alone);
+    }
+    close_work(&w);
+    diff_chain *chains[] = {&one[0], &one[1], &both};
+    for (int i = 0; i < 3; i++) {
+        diff_chain_free(chains[i]);
+        f.k->core->free(f.k->device, arena[i]);
+    }
+    free(z);
+    close_fixture(&f);
+}
+
+/* A judgement after a failed one, and after a failed draw, is as if that had not been. */
+static void failures_leave_nothing(void **state)
+{
+    (void)state;
+    fixture f;
+    mar_err err = {0};
+    assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
+    float *z = other_conditions(&f, 0.2f);
+    const diff_tokens own = tokens_of(&f, f.z), other = tokens_of(&f, z);
+    double expected[MAX];
+    for (int failing = 0; failing < 3; failing++) { /* nothing, the draw, the judgement */
+        diff_speculation_stats stats = {0};
+        work w = open_work(f.chain, 4, 0);
+        if (failing == 1) kern_fail(f.k, err_set(&err, MAR_EBACKEND, "injected"), &err);
+        diff_paths_draw(&w.p, &own, w.x, w.path, &stats);
+        if (failing == 1) {
+            f.k->core->recover(f.k);
+            diff_paths_draw(&w.p, &own, w.x, w.path, &stats);
+        }
+        w.log_ratio[0] = 77;
+        if (failing == 2) kern_fail(f.k, err_set(&err, MAR_EBACKEND, "injected"), &err);
+        diff_paths_judge(&w.p, &other, w.path, w.log_ratio, w.last, &stats);
+        if (failing == 2) {
+            assert_true(w.log_ratio[0] == 77);
+            f.k->core->recover(f.k);
+            diff_paths_judge(&w.p, &other, w.path, w.log_ratio, w.last, &stats);
+        }
+        assert_ok(kern_check(f.k, &err), &err);
+        if (failing == 0) memcpy(expected, w.log_ratio, sizeof expected);
+        assert_memory_equal(w.log_ratio, expected, sizeof(double) * (size_t)f.tokens);
+        close_work(&w);
+    }
+    free(z);
+    close_fixture(&f);
+}
+
+/* A condition with a NaN: its paths' ratios are NaN, the others' bits stay, and the search for layers names it. */
+static void a_nan_shows(void **state)
+{
+    (void)state;
+    fixture f;
+    assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
+    float *z = other_conditions(&f, 0.2f);
+    const diff_tokens own = tokens_of(&f, f.z), other = tokens_of(&f, z);
+    diff_speculation_stats stats = {0};
+    double expected[MAX];
+    work w = open_work(f.chain, 4, 0);
+    diff_paths_draw(&w.p, &own, w.x, w.path, &stats);
+    f.k->watch.on = 1;
+    kern_watch_begin(f.k);
+    diff_paths_judge(&w.p, &other, w.path, expected, w.last, &stats);
+    assert_string_equal(f.k->watch.layer, "");
+    z[3 * f.chain->head->z_dim] = NAN;
+    diff_paths_judge(&w.p, &other, w.path, w.log_ratio, w.last, &stats);
+    assert_string_equal(f.k->watch.layer, "diffusion_pos_embed_learned");
+    for (int r = 0; r < f.tokens; r++) assert_true(r == 3 ? isnan(w.log_ratio[r]) : w.log_ratio[r] == expected[r]);
+    state_of(&w, 5, 4)[2] = NAN; /* a state, of which the head is the first to know */
+    kern_watch_begin(f.k);
+    z[3 * f.chain->head->z_dim] = 0;
+    diff_paths_judge(&w.p, &other, w.path, w.log_ratio, w.last, &stats);
+    assert_string_equal(f.k->watch.layer, "diffloss.net.input_proj");
+    assert_true(isnan(w.log_ratio[5]) && w.log_ratio[6] == expected[6]);
+    f.k->watch.on = 0;
+    free(z);
+    close_work(&w);
+    close_fixture(&f);
+}
+
+static void bad_arguments(void **state)
+{
+    (void)state;
+    fixture f;
+    mar_err err = {0};
+    diff_paths p;
+    diff_chain ode;
+    assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
+    assert_int_equal(diff_paths_create(f.chain, 0, 0, &p, &err), MAR_EARG);
+    const diff_spec ddim = {MAR_SAMPLER_DDIM, 10, DIFF_TOP_SOLVER};
+    assert_ok(diff_chain_create_for(f.k, f.chain->head, &ddim, 1, 1, f.chain->max_tokens, 1, &ode, &err), &err);
+    assert_int_equal(diff_paths_create(&ode, 1, 0, &p, &err), MAR_EARG);
+    assert_non_null(strstr(err.text, "ddpm"));
+    diff_chain_free(&ode);
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_are_the_plain_chain),
         cmocka_unit_test(own_law_has_ratio_0),
         cmocka_unit_test(ratio_is_the_sum_of_the_steps),
+        cmocka_unit_test(shared_conditions_change_no_bit),
+        cmocka_unit_test(judgements_are_counted),
+        cmocka_unit_test(respacings),
+        cmocka_unit_test(failures_leave_nothing),
+        cmocka_unit_test(a_nan_shows),
+        cmocka_unit_test(bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

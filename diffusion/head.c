@@ -77,7 +77,7 @@ static void free_host(kern_head_spec *spec, kern_head_block *blocks)
 static mar_status load_net(kern_queue *k, diff_head *h, const wt_file *f, mar_err *err)
 {
     const int w = h->width, c = h->channels;
-    kern_head_spec spec = {.width = w, .depth = h->depth, .channels = c};
+    kern_head_spec spec = {.width = w, .depth = h->depth, .channels = c, .f32 = h->f32};
     kern_head_block *blocks = calloc((size_t)h->depth + 1, sizeof *blocks);
     spec.blocks = blocks;
     mar_status status = blocks ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
@@ -91,10 +91,11 @@ static mar_status load_net(kern_queue *k, diff_head *h, const wt_file *f, mar_er
     return status;
 }
 
-mar_status diff_head_load(kern_queue *k, const wt_file *f, int width, int depth, int channels, int z_dim,
+mar_status diff_head_load(kern_queue *k, const wt_file *f, int width, int depth, int channels, int z_dim, int f32,
                           diff_head *out, mar_err *err)
 {
-    *out = (diff_head){.device = k->device, .width = width, .depth = depth, .channels = channels, .z_dim = z_dim};
+    *out = (diff_head){
+        .device = k->device, .width = width, .depth = depth, .channels = channels, .z_dim = z_dim, .f32 = f32};
     mar_status status = load_linear(k, f, "cond_embed", width, z_dim, KERN_LINEAR, &out->cond, err);
     if (status == MAR_OK)
         status = load_linear(k, f, "time_embed.mlp.0", width, FREQUENCIES, KERN_SILU, &out->time1, err);
@@ -113,6 +114,16 @@ void diff_head_free(diff_head *h)
     d->core->linear_free(d, h->time1);
     d->core->linear_free(d, h->time2);
     *h = (diff_head){0};
+}
+
+size_t diff_head_act_size(const diff_head *h)
+{
+    return h->f32 ? sizeof(float) : h->device->act_size;
+}
+
+int diff_head_is_f32(const diff_head *h)
+{
+    return diff_head_act_size(h) == sizeof(float);
 }
 
 /* Sinusoidal features cos, sin of t * 10000^(-i/128), in f32 as the official code computes them. */
@@ -163,5 +174,5 @@ double diff_head_macs(const diff_head *h, double modulations, double evaluations
 
 double diff_head_sequential_bytes(const diff_head *h)
 {
-    return kern_head_weight_bytes(h->width, h->depth, h->channels, (double)h->device->act_size);
+    return kern_head_weight_bytes(h->width, h->depth, h->channels, (double)diff_head_act_size(h));
 }

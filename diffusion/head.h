@@ -8,15 +8,20 @@
 typedef struct {
     kern_device *device; /* which has the weights */
     int width, depth, channels, z_dim;
+    int f32;                    /* kern_head_spec.f32 */
     kern_head *net;             /* input projection, blocks, final layer */
     kern_linear *cond;          /* cond_embed: f32 z [z_dim] -> f32 [width] */
     kern_linear *time1, *time2; /* time_embed.mlp: f32 [256] -> silu -> [width] -> [width] */
 } diff_head;
 
-/* Loads the tensors diffloss.net.*. MAR_EMODEL if one is missing or has another shape. Queues other than k can use the
- * head once k has finished. */
-mar_status diff_head_load(kern_queue *k, const wt_file *f, int width, int depth, int channels, int z_dim,
+/* Loads the tensors diffloss.net.*. MAR_EMODEL if one is missing or has another shape. With f32 the whole head computes
+ * in f32, whatever the device's operands are. Queues other than k can use the head once k has finished. */
+mar_status diff_head_load(kern_queue *k, const wt_file *f, int width, int depth, int channels, int z_dim, int f32,
                           diff_head *out, mar_err *err);
+/* Whether its products and modulation are f32: the head's own choice, or that of the device's operands. */
+int diff_head_is_f32(const diff_head *h);
+/* Bytes of an operand of its products. */
+size_t diff_head_act_size(const diff_head *h);
 void diff_head_free(diff_head *h); /* on any thread, when no queue uses it any more */
 
 /* temb[i] = time_embed(t[i]) for n timesteps. Allocates *temb, backend float [n][width]; the caller frees it with

@@ -133,9 +133,10 @@ typedef enum { MAR_BACKEND_AUTO = 0, MAR_BACKEND_CPU, MAR_BACKEND_CUDA } mar_bac
 
 /* What a handle and all that is made from it have to say: a line without newline, valid during the call. INFO: the
  * handle was opened, with AUTO why on the CPU; a model or VAE loaded; a session created. WARNING: a batch failed; a
- * GPU refuses to record steps. It is called on the thread that called the library, so on several at a time if several
- * use the handle. It may make calls on the handle, but none on the session whose call it comes from. A GPU that it
- * makes the thread's current one (cudaSetDevice) need not stay that: the call may set it back to the one it found. */
+ * GPU refuses to record steps; a session's criterion suits the arithmetic of the head badly. It is called on the thread
+ * that called the library, so on several at a time if several use the handle. It may make calls on the handle, but none
+ * on the session whose call it comes from. A GPU that it makes the thread's current one (cudaSetDevice) need not stay
+ * that: the call may set it back to the one it found. */
 typedef enum { MAR_LOG_INFO, MAR_LOG_WARNING } mar_log_level;
 typedef void mar_log_function(void *user, mar_log_level level, const char *line);
 
@@ -154,6 +155,9 @@ typedef struct {
     mar_tuning tuning; /* CUDA: ON times several of cuBLASLt's algorithms for a new shape of product, when a session is
                         * made or a batch begun, and takes the fastest of those that give the same bits. The products
                         * that are timed take at most some two seconds for a handle */
+    mar_dtype head_dtype; /* arithmetic of the diffusion heads: F32, whatever dtype is; BF16, which dtype must be too;
+                           * or AUTO, as dtype. Criterion path compares two evaluations of the head, and in bf16 their
+                           * rounding alone rejects many of its drafts. In f32 the heads take about twice the time */
 } mar_options;
 
 /* The options of mar_options that have a text: i = 0..count-1, static; NULL for other i. */
@@ -175,7 +179,8 @@ MAR_API const char *mar_error(const mar *m);
 MAR_API const char *mar_status_name(mar_status status);
 MAR_API const char *mar_version(void); /* "MAJOR.MINOR.PATCH" */
 
-/* What the handle runs on, for reports: "cpu bf16 (avx512_bf16), 2 threads". "" if it was not opened. */
+/* What the handle runs on, for reports: "cpu bf16 (avx512_bf16), 2 threads", or "cpu bf16, head f32 (...". "" if it was
+ * not opened. */
 MAR_API const char *mar_backend_description(const mar *m);
 
 /* The number of GPUs, which mar_options.device counts from 0; 0 without any or without CUDA in the library. */

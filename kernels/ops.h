@@ -92,6 +92,7 @@ typedef struct {
     const kern_head_block *blocks;      /* [depth] */
     const float *ada_weight, *ada_bias; /* [2W][W], [2W] final adaLN: shift, scale */
     const float *out_weight, *out_bias; /* [2C][W], [2C] final linear: eps, variance fraction */
+    int f32; /* 1: all products and the modulation are f32, on a device whose operands are bf16, too */
 } kern_head_spec;
 
 /* One diffusion step of the learned-range Gaussian chain, in f32 (diffusion/schedule.h fills it). */
@@ -435,7 +436,7 @@ typedef struct {
     void (*linear_spec)(const kern_linear *l, kern_linear_spec *spec);
     /* out, in, kernel, stride, padding and flags of what it was made of; the rest is 0. */
     void (*conv_spec)(const kern_conv *c, kern_conv_spec *spec);
-    /* width, depth and channels of what it was made of; the rest is 0. */
+    /* width, depth, channels and f32 of what it was made of; the rest is 0. */
     void (*head_spec)(const kern_head *h, kern_head_spec *spec);
     /* The device, and how it would evaluate this head. */
     void (*machine)(const kern_device *d, const kern_head *h, kern_machine *out);
@@ -507,8 +508,8 @@ void kern_watch(kern_queue *k, const void *x, int f32, int rows, int width, int 
 #define KERN_HEAD_INPUT "diffloss.net.input_proj"
 #define KERN_HEAD_BLOCK "diffloss.net.res_blocks.%d"
 #define KERN_HEAD_FINAL "diffloss.net.final_layer"
-/* For backends: modulation rows of mod_bytes each: act [depth][3W], then float [2W]. */
-void kern_watch_modulation(kern_queue *k, const void *mod, int rows, int depth, int width, size_t mod_bytes);
+/* For backends: modulation rows of mod_bytes each: [depth][3W], act or, with f32, float, then float [2W]. */
+void kern_watch_modulation(kern_queue *k, const void *mod, int f32, int rows, int depth, int width, size_t mod_bytes);
 
 /* Opens the CPU backend. dtype F32, BF16 or AUTO; threads 0 = one per available core. */
 mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_err *err);

@@ -332,7 +332,8 @@ static double head_macs(const kern_head_spec *s)
 
 static double evaluation_bytes(const kern_queue *k, const kern_head *h, const kern_head_spec *s, int rows)
 {
-    const double weights = kern_head_weight_bytes(s->width, s->depth, s->channels, (double)k->device->act_size);
+    const double size = s->f32 ? sizeof(float) : (double)k->device->act_size;
+    const double weights = kern_head_weight_bytes(s->width, s->depth, s->channels, size);
     return kern_head_bytes(weights, (double)k->head->mod_bytes(h), s->channels, rows);
 }
 

@@ -42,6 +42,8 @@ struct mar_engine {
     void (*free)(mar_generation *g); /* NULL is fine */
     const mar_params *(*params)(const mar_generation *g);
     const char *(*guarantee)(const mar_generation *g);
+    /* A warning for the log, static, of something that makes the session slower than it need be; NULL: none. */
+    const char *(*warning)(const mar_generation *g);
     /* Gives it its working memory in backend memory at base, which must outlive it, and returns the bytes it takes, a
      * multiple of 256; base NULL only counts. */
     size_t (*lay_out)(mar_generation *g, char *base);

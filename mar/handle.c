@@ -3,7 +3,9 @@
 #include "mar/option.h"
 
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -67,6 +69,25 @@ static mar_status check_options(const mar_options *options, mar_err *err)
     return MAR_OK;
 }
 
+/* The arithmetic of the heads, and the description that tells it: "cpu bf16, head f32 (avx512_bf16), 2 threads". */
+static mar_status set_head(mar *m, const mar_options *o, mar_err *err)
+{
+    const char *text = m->device->description;
+    const int bf16 = m->device->act_size != sizeof(float);
+    if (o->head_dtype == MAR_DTYPE_BF16 && !bf16) {
+        m->device->core->close(m->device);
+        m->device = NULL;
+        return err_set(err, o->dtype == MAR_DTYPE_F32 ? MAR_EARG : MAR_EBACKEND,
+                       "head_dtype bf16: the other products are in f32 %s, expected auto or f32",
+                       o->dtype == MAR_DTYPE_F32 ? "with dtype f32" : "here");
+    }
+    m->head_f32 = bf16 && o->head_dtype == MAR_DTYPE_F32;
+    const int words = (int)(strcspn(text, "(") - 1); /* "cpu bf16" */
+    snprintf(m->description, sizeof m->description, "%.*s%s%s", words, text, m->head_f32 ? ", head f32" : "",
+             text + words);
+    return MAR_OK;
+}
+
 mar_status mar_open(const mar_options *options, mar **out)
 {
     static atomic_uint_fast64_t handles;
@@ -87,6 +108,7 @@ mar_status mar_open(const mar_options *options, mar **out)
     mar_status status = check_options(options, &err);
     if (status == MAR_OK) m->backend = choose(options->backend, &why_cpu);
     if (status == MAR_OK) status = open_backend(m, options, &err);
+    if (status == MAR_OK) status = set_head(m, options, &err);
     if (status == MAR_OK) {
         const int told = m->backend == MAR_BACKEND_CPU && why_cpu.text[0];
         mar_log(m, MAR_LOG_INFO, "libmar %s on %s%s%s", mar_version(), mar_backend_description(m), told ? "; " : "",
@@ -180,7 +202,7 @@ const char *mar_version(void)
 
 const char *mar_backend_description(const mar *m)
 {
-    return m && m->device ? m->device->description : "";
+    return m ? m->description : "";
 }
 
 int mar_gpu_count(void)

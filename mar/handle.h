@@ -16,8 +16,10 @@ struct mar {
     uint64_t serial;     /* no two handles of a process have the same, nor does any have 0 */
     mar_log_function *log;
     void *log_user;
-    int allow_nonfinite;   /* mar_options.allow_nonfinite */
-    atomic_int references; /* mar_open's, and one for each model and VAE */
+    int allow_nonfinite; /* mar_options.allow_nonfinite */
+    int head_f32;        /* the heads of its models are f32 although the device's operands are bf16 */
+    char description[sizeof((kern_device *)0)->description + 16]; /* the device's, with the head's arithmetic */
+    atomic_int references;                                        /* mar_open's, and one for each model and VAE */
 };
 
 void mar_retain(mar *m);

@@ -422,6 +422,15 @@ static const char *guarantee_of(const mar_generation *g)
     return ((const mar_masked *)g)->guarantee;
 }
 
+static const char *warning_of(const mar_generation *generation)
+{
+    const mar_masked *g = (const mar_masked *)generation;
+    const char *warning = NULL;
+    for (int i = 0; !warning && i < g->way_count; i++)
+        if (g->ways[i].way->warn) warning = g->ways[i].way->warn(g->ways[i].state);
+    return warning;
+}
+
 static int steps_left(const mar_generation *generation)
 {
     const mar_masked *g = (const mar_masked *)generation;
@@ -484,6 +493,7 @@ const mar_engine mar_masked_engine = {
     .free = destroy,
     .params = params_of,
     .guarantee = guarantee_of,
+    .warning = warning_of,
     .lay_out = lay_out,
     .plan = plan,
     .begin = begin,

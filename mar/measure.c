@@ -251,7 +251,7 @@ static void add_phase(const head_bench *b, kern_phase phase, const char *name, i
 static void measure_phases(const head_bench *b)
 {
     const diff_head *h = b->h;
-    const double w = h->width, size = (double)b->k->device->act_size;
+    const double w = h->width, size = (double)diff_head_act_size(h);
     kern_machine m;
     b->k->device->measure->machine(b->k->device, h->net, &m);
     add_phase(b, KERN_PHASE_BARRIER, "barrier", 0, 0, 0);

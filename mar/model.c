@@ -127,7 +127,8 @@ static mar_status load_all(loader *l)
     for (int i = 0; status == MAR_OK && i < c->decoder_depth; i++)
         status = load_block(l, "decoder_blocks", i, i == c->decoder_depth - 1, &m->decoder[i]);
     if (status == MAR_OK)
-        status = diff_head_load(l->k, l->file, c->head_width, c->head_depth, c->token_dim, d, &m->head, l->err);
+        status = diff_head_load(l->k, l->file, c->head_width, c->head_depth, c->token_dim, d, m->base.m->head_f32,
+                                &m->head, l->err);
     return status;
 }
 

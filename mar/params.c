@@ -261,6 +261,15 @@ static const mar_param option_rows[] = {
          "Of the algorithms that cuBLASLt proposes for a matrix product, several are timed, and the fastest of those "
          "that give the same bits is taken: the images are the same. It happens once for each shape of product, "
          "before the first batch."},
+    {.name = "head_dtype",
+     .offset = offsetof(mar_options, head_dtype),
+     .group = "Machine",
+     .type = MAR_TYPE_CHOICE,
+     .choices = dtypes,
+     .help = "that of the head; auto: f32 with spec path\n"
+             "That of the matrix products of the diffusion head. auto is f32 with the criterion path, else as dtype. "
+             "That criterion compares two evaluations of the head, and in bf16 their rounding alone rejects many of "
+             "its drafts. In the library auto is as dtype."},
     {.name = "allow_nonfinite",
      .offset = offsetof(mar_options, allow_nonfinite),
      .group = "Model",

@@ -247,6 +247,8 @@ mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *
     if (status == MAR_OK)
         mar_log(model->m, MAR_LOG_INFO, "session for batches of %d images: %.3g MB of working memory, %s", max_batch,
                 (double)(*out)->arena_bytes / 1e6, mar_session_guarantee(*out));
+    const char *warning = status == MAR_OK ? model->engine->warning((*out)->generation) : NULL;
+    if (warning) mar_log(model->m, MAR_LOG_WARNING, "%s", warning);
     return mar_result(model->m, status, &err);
 }
 

@@ -88,6 +88,8 @@ typedef struct {
     void (*stats)(const void *state, mar_stats *stats);
     /* Writes the session's guarantee, in place of what follows from `exact`. */
     void (*describe)(const void *state, char *text, size_t size);
+    /* What the user should know of how it fits the model, static, for the log; NULL: nothing. */
+    const char *(*warn)(const void *state);
 } mar_way;
 
 /* Ends with NULL. */

@@ -235,6 +235,8 @@ static int check_images(const eval_options *o, const option_set *set)
     if (is_given(set, "dtype"))
         return tool_error("--dtype: has no effect with --images, which are made already; the arithmetic of the network "
                           "that judges is --features_dtype");
+    if (is_given(set, "head_dtype"))
+        return tool_error("--head_dtype: has no effect with --images, which are made already");
     for (int i = 0; i < set->count; i++) { /* of those of a run, only the machine's matter */
         const option *q = &set->options[i];
         if (q->given && q->shared && q->fields != &o->run.machine)

@@ -12,13 +12,17 @@ static int same_options(const mar_options *a, const mar_options *b)
            a->allow_nonfinite == b->allow_nonfinite && a->tuning == b->tuning;
 }
 
-/* Whether the handle is one of these options: opened with them, or so that dtype auto has become what they ask for. */
-static int serves(const mar *library, const mar_options *opened, const mar_options *wanted)
+/* Whether the handle is one of these options: opened with them, or so that dtype auto has become what they ask for. The
+ * arithmetic of heads counts if a model with one is to be loaded. */
+static int serves(const mar *library, const mar_options *opened, const mar_options *wanted, int has_head)
 {
+    const char *words = strchr(mar_backend_description(library), ' ');
+    const mar_dtype dtype = words && strncmp(words, " bf16", 5) == 0 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
     mar_options resolved = *opened;
-    if (opened->dtype == MAR_DTYPE_AUTO && wanted->dtype != MAR_DTYPE_AUTO)
-        resolved.dtype = strstr(mar_backend_description(library), " bf16 (") ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
-    return same_options(&resolved, wanted);
+    if (opened->dtype == MAR_DTYPE_AUTO && wanted->dtype != MAR_DTYPE_AUTO) resolved.dtype = dtype;
+    const mar_dtype head = opened->head_dtype == MAR_DTYPE_AUTO ? dtype : opened->head_dtype;
+    return same_options(&resolved, wanted) &&
+           (!has_head || head == (wanted->head_dtype == MAR_DTYPE_AUTO ? dtype : wanted->head_dtype));
 }
 
 /* "backend cuda: ..." is of an option whatever the status, but other words are only if options are what is wrong. */
@@ -50,10 +54,12 @@ static void warn_of_threads(model_store *store, const mar_options *options, cons
     store->warned = 1;
 }
 
-mar *models_open(model_store *store, const mar_options *options, const char *dtype)
+/* As models_open, for a model with a head or a network without one. */
+static mar *open_for(model_store *store, const mar_options *options, int has_head, const char *dtype)
 {
     for (int i = 0; i < store->handle_count; i++)
-        if (serves(store->handles[i].library, &store->handles[i].options, options)) return store->handles[i].library;
+        if (serves(store->handles[i].library, &store->handles[i].options, options, has_head))
+            return store->handles[i].library;
     mar *library = NULL;
     const mar_status status = mar_open(options, &library);
     if (status != MAR_OK) {
@@ -69,6 +75,13 @@ mar *models_open(model_store *store, const mar_options *options, const char *dty
     store->handles[store->handle_count].options = *options;
     store->handles[store->handle_count++].library = library;
     return library;
+}
+
+mar *models_open(model_store *store, const mar_options *options, const char *dtype)
+{
+    mar_options headless = *options;
+    headless.head_dtype = MAR_DTYPE_AUTO;
+    return open_for(store, &headless, 0, dtype);
 }
 
 /* Loads a file that is not there yet, with the bar saying so. */
@@ -128,7 +141,8 @@ static const model_file *get_file(model_store *store, mar *library, const char *
 
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out)
 {
-    *out = (run_models){.library = models_open(store, &o->machine, "dtype")};
+    const mar_options machine = run_machine(o);
+    *out = (run_models){.library = open_for(store, &machine, 1, "dtype")};
     if (!out->library) return 1;
     if (!o->vae && run_is_demo(o->model)) o->vae = "demo";
     const model_file *model = get_file(store, out->library, "model", o->model, o->heads, bar), *draft = NULL,
@@ -146,9 +160,10 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
 int models_have(const model_store *store, const run_options *o)
 {
     const char *vae = !o->vae && run_is_demo(o->model) ? "demo" : o->vae;
+    const mar_options machine = run_machine(o);
     const mar *library = NULL;
     for (int i = 0; i < store->handle_count && !library; i++)
-        if (serves(store->handles[i].library, &store->handles[i].options, &o->machine))
+        if (serves(store->handles[i].library, &store->handles[i].options, &machine, 1))
             library = store->handles[i].library;
     return library && find_file(store, library, o->model, o->heads, 1) &&
            (!o->draft || find_file(store, library, o->draft, 0, 1)) && (!vae || find_file(store, library, vae, 0, 0));

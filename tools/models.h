@@ -45,9 +45,9 @@ typedef struct {
  * decoder. Sets o->vae and o->params.draft. `bar` may be NULL. Serves MODELS_RUNS_MAX runs. Says on stderr if it uses
  * fewer threads than asked for. Returns 0, or 1 with the error printed. */
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out);
-/* Opens the library alone, as models_load does; the store owns it. `dtype`: the option that options->dtype is from, for
- * errors. A handle that is there serves if it is the same, by what auto has become, too. NULL after printing an error.
- */
+/* Opens the library alone, as models_load does, for networks without a head; the store owns it. `dtype`: the option
+ * that options->dtype is from, for errors. A handle that is there serves if it is the same, by what auto has become,
+ * too, whatever the arithmetic of its heads. NULL after printing an error. */
 mar *models_open(model_store *store, const mar_options *options, const char *dtype);
 /* Whether models_load has nothing to load for the run. */
 int models_have(const model_store *store, const run_options *o);

@@ -109,6 +109,14 @@ const mar_param *run_option(const char *name)
     return NULL;
 }
 
+mar_options run_machine(const run_options *o)
+{
+    mar_options machine = o->machine;
+    if (machine.head_dtype == MAR_DTYPE_AUTO && o->params.spec && strcmp(o->params.spec, "path") == 0)
+        machine.head_dtype = MAR_DTYPE_F32;
+    return machine;
+}
+
 /* --- what has an effect --------------------------------------------------------------------------------- */
 
 const char *run_param_unused(const run_options *o, int i)

@@ -37,6 +37,9 @@ int run_options_done(run_options *o, const option_set *set);
 /* The part of it for the library's options alone: those of `set` that are fields of *machine. */
 int run_machine_done(const mar_options *machine, const option_set *set);
 
+/* What the run's library is opened with: `machine`, and with criterion path a head in f32 if its arithmetic is auto. */
+mar_options run_machine(const run_options *o);
+
 /* Whether it is a built-in model, which brings its image decoder. */
 int run_is_demo(const char *model);
 /* Whether it is any of the library's built-in models, image decoders included, and no file. */

@@ -10,6 +10,9 @@
 
 struct kern_head {
     int width, depth, channels;
+    int f32;         /* kern_head_spec.f32: act is float below */
+    int bf16;        /* act is bf16, else float */
+    size_t act_size; /* bytes of an element of act */
     kern_linear *in; /* [W][C] f32 -> f32 */
     struct {
         kern_linear *fc1; /* [W][W] act -> act, with silu */
@@ -18,17 +21,22 @@ struct kern_head {
     kern_linear *ada_blocks; /* [depth*3W][W] act -> act, rows of a modulation row */
     kern_linear *ada_final;  /* [2W][W] act -> f32, the end of a modulation row */
     kern_linear *out;        /* [2C][W] f32 -> f32 */
-    size_t act_size;
 };
 
 void cpu_head_spec(const kern_head *h, kern_head_spec *spec)
 {
-    *spec = (kern_head_spec){.width = h->width, .depth = h->depth, .channels = h->channels};
+    *spec = (kern_head_spec){.width = h->width, .depth = h->depth, .channels = h->channels, .f32 = h->f32};
 }
 
 const kern_linear *cpu_head_product(const kern_head *h, int product)
 {
     return product % 2 ? h->block[product / 2].fc2 : h->block[product / 2].fc1;
+}
+
+/* p + n elements of act, as this head has them. */
+static void *head_at(const kern_head *h, const void *p, size_t n)
+{
+    return (char *)(uintptr_t)p + n * h->act_size;
 }
 
 /* A modulation row: act [depth][3][W] (shift, scale, gate), then float [2][W] (shift, scale). */
@@ -44,7 +52,7 @@ size_t cpu_head_mod_bytes(const kern_head *h)
 
 const char *cpu_head_describe(const kern_head *h)
 {
-    return h->act_size == sizeof(float) ? "matrix products in f32" : "matrix products in bf16";
+    return h->bf16 ? "matrix products in bf16" : "matrix products in f32";
 }
 
 /* `modulate` needs act [rows][W]; `eval` needs float x and y, act u and v, all [rows][W], and the states [rows][C]. */
@@ -54,9 +62,11 @@ size_t cpu_head_scratch_bytes(const kern_head *h, int rows)
            (size_t)rows * (size_t)h->channels * sizeof(float);
 }
 
-static mar_status create_linear(kern_queue *k, int out, int in, const float *weight, const float *bias,
-                                kern_activation activation, int flags, int y_stride, kern_linear **l, mar_err *err)
+static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int in, const float *weight,
+                                const float *bias, kern_activation activation, int flags, int y_stride, kern_linear **l,
+                                mar_err *err)
 {
+    if (h->f32) flags |= KERN_IN_F32 | KERN_OUT_F32;
     const kern_linear_spec spec = {out, in, weight, bias, activation, flags, y_stride};
     return cpu_linear_create(k, &spec, l, err);
 }
@@ -68,11 +78,11 @@ static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, k
     const int rows = 3 * h->width * h->depth, row = (int)(cpu_head_mod_bytes(h) / h->act_size);
     mar_status status = kern_head_adaln(spec, &weight, &bias, err);
     if (status != MAR_OK) return status;
-    status = create_linear(k, rows, h->width, weight, bias, KERN_LINEAR, 0, row, &h->ada_blocks, err);
+    status = create_linear(k, h, rows, h->width, weight, bias, KERN_LINEAR, 0, row, &h->ada_blocks, err);
     free(weight);
     if (status == MAR_OK)
-        status = create_linear(k, 2 * h->width, h->width, spec->ada_weight, spec->ada_bias, KERN_LINEAR, KERN_OUT_F32,
-                               (int)(cpu_head_mod_bytes(h) / sizeof(float)), &h->ada_final, err);
+        status = create_linear(k, h, 2 * h->width, h->width, spec->ada_weight, spec->ada_bias, KERN_LINEAR,
+                               KERN_OUT_F32, (int)(cpu_head_mod_bytes(h) / sizeof(float)), &h->ada_final, err);
     return status;
 }
 
@@ -80,9 +90,9 @@ static mar_status create_block(kern_queue *k, const kern_head_block *from, kern_
 {
     const int w = h->width;
     mar_status status =
-        create_linear(k, w, w, from->fc1_weight, from->fc1_bias, KERN_SILU, 0, 0, &h->block[b].fc1, err);
+        create_linear(k, h, w, w, from->fc1_weight, from->fc1_bias, KERN_SILU, 0, 0, &h->block[b].fc1, err);
     if (status == MAR_OK)
-        status = create_linear(k, w, w, from->fc2_weight, from->fc2_bias, KERN_LINEAR, KERN_OUT_F32, 0,
+        status = create_linear(k, h, w, w, from->fc2_weight, from->fc2_bias, KERN_LINEAR, KERN_OUT_F32, 0,
                                &h->block[b].fc2, err);
     return status;
 }
@@ -95,16 +105,18 @@ mar_status cpu_head_create(kern_queue *k, const kern_head_spec *spec, kern_head 
     h->width = spec->width;
     h->depth = spec->depth;
     h->channels = spec->channels;
-    h->act_size = k->device->act_size;
+    h->f32 = spec->f32;
+    h->bf16 = !h->f32 && k->device->act_size != sizeof(float);
+    h->act_size = h->bf16 ? k->device->act_size : sizeof(float);
     h->block = calloc((size_t)h->depth + 1, sizeof *h->block);
     mar_status status = h->block ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK)
-        status = create_linear(k, h->width, h->channels, spec->in_weight, spec->in_bias, KERN_LINEAR,
+        status = create_linear(k, h, h->width, h->channels, spec->in_weight, spec->in_bias, KERN_LINEAR,
                                KERN_IN_F32 | KERN_OUT_F32, 0, &h->in, err);
     for (int b = 0; status == MAR_OK && b < h->depth; b++) status = create_block(k, &spec->blocks[b], h, b, err);
     if (status == MAR_OK) status = create_modulation(k, spec, h, err);
     if (status == MAR_OK)
-        status = create_linear(k, 2 * h->channels, h->width, spec->out_weight, spec->out_bias, KERN_LINEAR,
+        status = create_linear(k, h, 2 * h->channels, h->width, spec->out_weight, spec->out_bias, KERN_LINEAR,
                                KERN_IN_F32 | KERN_OUT_F32, 0, &h->out, err);
     if (status != MAR_OK) {
         cpu_head_free(k->device, h);
@@ -159,7 +171,7 @@ static void condition_body(void *arg, int first, int last, int thread)
     (void)thread;
     for (int i = first; i < last; i++)
         l->d->rows->silu_add(l->temb + (size_t)l->temb_index[i / l->rows] * w, l->cond + (size_t)(i % l->rows) * w, w,
-                             act_at(&l->d->base, l->u, (size_t)i * w), l->d->bf16);
+                             head_at(l->h, l->u, (size_t)i * w), l->h->bf16);
 }
 
 void cpu_head_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
@@ -173,7 +185,7 @@ void cpu_head_modulate(kern_queue *k, const kern_head *h, const float *temb, con
     cpu_for(q, total, 16.0 * total * h->width, condition_body, &l);
     cpu_linear_run(q, h->ada_blocks, scratch, total, mod);
     cpu_linear_run(q, h->ada_final, scratch, total, (char *)mod + mod_final_offset(h));
-    kern_watch_modulation(k, mod, total, h->depth, h->width, cpu_head_mod_bytes(h));
+    kern_watch_modulation(k, mod, h->f32, total, h->depth, h->width, cpu_head_mod_bytes(h));
 }
 
 /* An evaluation of the head. */
@@ -218,14 +230,13 @@ static int computes(const evaluation *e, int b)
 static void modulate_body(void *arg, int first, int last, int thread)
 {
     const evaluation *e = arg;
-    const cpu_device *d = e->q->d;
-    const kern_device *base = &d->base;
-    const size_t w = (size_t)e->h->width;
+    const kern_head *h = e->h;
+    const size_t w = (size_t)h->width;
     (void)thread;
     for (int r = first; r < last; r++) {
-        const void *shift = act_at(base, mod_row(e, r), 3 * w * (size_t)e->block), *scale = act_at(base, shift, w);
-        d->rows->modulate(e->x + (size_t)r * w, e->h->width, 1e-6f, shift, scale, d->bf16,
-                          act_at(base, e->u, (size_t)r * w), d->bf16);
+        const void *shift = head_at(h, mod_row(e, r), 3 * w * (size_t)e->block), *scale = head_at(h, shift, w);
+        e->q->d->rows->modulate(e->x + (size_t)r * w, h->width, 1e-6f, shift, scale, h->bf16,
+                                head_at(h, e->u, (size_t)r * w), h->bf16);
     }
 }
 
@@ -244,9 +255,9 @@ static void modulate_final_body(void *arg, int first, int last, int thread)
 /* x[r] += gate of the block * y[r] */
 static void gate_row(const evaluation *e, float *x, const float *y, int r)
 {
-    const cpu_device *d = e->q->d;
-    const size_t w = (size_t)e->h->width, row = (size_t)r * w;
-    d->rows->gate_add(x + row, act_at(&d->base, mod_row(e, r), (3 * (size_t)e->block + 2) * w), y + row, w, d->bf16);
+    const kern_head *h = e->h;
+    const size_t w = (size_t)h->width, row = (size_t)r * w;
+    e->q->d->rows->gate_add(x + row, head_at(h, mod_row(e, r), (3 * (size_t)e->block + 2) * w), y + row, w, h->bf16);
 }
 
 static void gate_body(void *arg, int first, int last, int thread)

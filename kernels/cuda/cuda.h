@@ -193,8 +193,9 @@ mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_
 void cuda_linear_free(kern_device *d, kern_linear *l);
 mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_err *err);
 void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y);
-/* y = SiLU(x), rows of n elements: what follows a product that wrote its f32 sums, so that they are rounded once. */
-void cuda_silu_to_act(cuda_queue *c, const float *x, size_t rows, int n, act *y);
+/* y = SiLU(x), rows of n elements: what follows a product that wrote its f32 sums, so that they are rounded once. y is
+ * bf16, or else float. */
+void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int bf16_y, void *y);
 void cuda_matmuls_free(cuda_device *d);
 
 /* rows.cu */

@@ -12,9 +12,10 @@ size_t cuda_head_mod_bytes(const kern_head *h)
     return cuda_mod_final_offset(h) + 2u * (size_t)h->width * sizeof(float);
 }
 
-static mar_status create_linear(kern_queue *k, int out, int in, const float *weight, const float *bias, int flags,
-                                int y_stride, kern_linear **l, mar_err *err)
+static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int in, const float *weight,
+                                const float *bias, int flags, int y_stride, kern_linear **l, mar_err *err)
 {
+    if (h->f32) flags |= KERN_IN_F32 | KERN_OUT_F32;
     const kern_linear_spec spec = {out, in, weight, bias, KERN_LINEAR, flags, y_stride};
     return cuda_linear_create(k, &spec, l, err);
 }
@@ -26,10 +27,10 @@ static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, k
     const int rows = 3 * h->width * h->depth, row = (int)(cuda_head_mod_bytes(h) / h->act_size);
     mar_status status = kern_head_adaln(spec, &weight, &bias, err);
     if (status != MAR_OK) return status;
-    status = create_linear(k, rows, h->width, weight, bias, 0, row, &h->ada_blocks, err);
+    status = create_linear(k, h, rows, h->width, weight, bias, 0, row, &h->ada_blocks, err);
     free(weight);
     if (status == MAR_OK)
-        status = create_linear(k, 2 * h->width, h->width, spec->ada_weight, spec->ada_bias, KERN_OUT_F32,
+        status = create_linear(k, h, 2 * h->width, h->width, spec->ada_weight, spec->ada_bias, KERN_OUT_F32,
                                (int)(cuda_head_mod_bytes(h) / sizeof(float)), &h->ada_final, err);
     return status;
 }
@@ -38,9 +39,9 @@ static mar_status create_block(kern_queue *k, const kern_head_block *from, kern_
 {
     const int w = h->width;
     mar_status status =
-        create_linear(k, w, w, from->fc1_weight, from->fc1_bias, KERN_OUT_F32, 0, &h->block[b].fc1, err);
+        create_linear(k, h, w, w, from->fc1_weight, from->fc1_bias, KERN_OUT_F32, 0, &h->block[b].fc1, err);
     if (status == MAR_OK)
-        status = create_linear(k, w, w, from->fc2_weight, from->fc2_bias, KERN_OUT_F32, 0, &h->block[b].fc2, err);
+        status = create_linear(k, h, w, w, from->fc2_weight, from->fc2_bias, KERN_OUT_F32, 0, &h->block[b].fc2, err);
     return status;
 }
 
@@ -49,15 +50,16 @@ static mar_status create_layers(kern_queue *k, const kern_head_spec *spec, kern_
     const int w = h->width, c = h->channels, f32 = KERN_IN_F32 | KERN_OUT_F32;
     h->block = (struct kern_head::kern_head_layers *)calloc((size_t)h->depth + 1, sizeof *h->block);
     if (!h->block) return err_set(err, MAR_ENOMEM, "out of memory");
-    mar_status status = create_linear(k, w, c, spec->in_weight, spec->in_bias, f32, 0, &h->in, err);
+    mar_status status = create_linear(k, h, w, c, spec->in_weight, spec->in_bias, f32, 0, &h->in, err);
     for (int b = 0; status == MAR_OK && b < h->depth; b++) status = create_block(k, &spec->blocks[b], h, b, err);
     if (status == MAR_OK) status = create_modulation(k, spec, h, err);
     if (status == MAR_OK) status = cuda_head_pack_out(cuda_of(k), spec, h, err);
     if (status == MAR_OK && !h->out_packed)
-        status = create_linear(k, 2 * c, w, spec->out_weight, spec->out_bias, f32, 0, &h->out, err);
+        status = create_linear(k, h, 2 * c, w, spec->out_weight, spec->out_bias, f32, 0, &h->out, err);
     mar_err why = {};
-    if (status == MAR_OK && !cuda_of(k)->device->bf16)
-        (void)err_set(&why, MAR_OK, "the persistent kernel computes in bf16 only");
+    if (status == MAR_OK && !h->bf16)
+        (void)err_set(&why, MAR_OK, "%sthe persistent kernel computes in bf16 only",
+                      h->f32 ? "the head is in f32, and " : "");
     else if (status == MAR_OK)
         status = persistent_create(cuda_of(k), spec, &h->persistent, &why, err);
     if (!h->persistent) (void)err_set(&h->products, MAR_OK, "cuBLASLt for any number of rows: %s", why.text);
@@ -80,7 +82,9 @@ mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head
     h->width = spec->width;
     h->depth = spec->depth;
     h->channels = spec->channels;
-    h->act_size = k->device->act_size;
+    h->f32 = spec->f32;
+    h->bf16 = cuda_of(k)->device->bf16 && !h->f32;
+    h->act_size = h->bf16 ? sizeof(bf16) : sizeof(float);
     mar_status status = create_layers(k, spec, h, err);
     if (status == MAR_OK) status = kern_check(k, err);
     if (status != MAR_OK) {
@@ -136,7 +140,7 @@ void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, co
     cuda_head_condition(c, h, temb, temb_index, total, cond, rows, scratch);
     cuda_linear(k, h->ada_blocks, scratch, total, mod);
     cuda_linear(k, h->ada_final, scratch, total, (char *)mod + cuda_mod_final_offset(h));
-    kern_watch_modulation(k, mod, total, h->depth, h->width, cuda_head_mod_bytes(h));
+    kern_watch_modulation(k, mod, h->f32, total, h->depth, h->width, cuda_head_mod_bytes(h));
 }
 
 /* --- evaluation ---------------------------------------------------------------------------------------------- */
@@ -187,7 +191,7 @@ void cuda_head_mlp(const cuda_evaluation *e, int b, float *y)
 {
     cuda_queue *c = e->c;
     cuda_linear(&c->base, e->h->block[b].fc1, e->u, e->rows, e->y);
-    cuda_silu_to_act(c, e->y, (size_t)e->rows, e->h->width, e->v);
+    cuda_silu_rows(c, e->y, (size_t)e->rows, e->h->width, e->h->bf16, e->v);
     cuda_linear(&c->base, e->h->block[b].fc2, e->v, e->rows, y);
 }
 

@@ -19,7 +19,9 @@ typedef struct persistent_head persistent_head;
 /* Nothing of it changes after its creation: any number of queues may use it at a time. */
 struct kern_head {
     int width, depth, channels;
-    size_t act_size;
+    int f32;         /* kern_head_spec.f32: act is float below */
+    int bf16;        /* act is bf16, else float */
+    size_t act_size; /* bytes of an element of act */
     kern_linear *in; /* [W][C] f32 -> f32 */
     struct kern_head_layers {
         kern_linear *fc1; /* [W][W] act -> act, without the silu */

@@ -27,7 +27,7 @@ void cuda_head_condition(cuda_queue *c, const kern_head *h, const float *temb, c
                          const float *cond, int rows, act *y)
 {
     const dim3 grid((unsigned)total), threads = cuda_head_threads(h);
-    if (c->device->bf16)
+    if (h->bf16)
         cuda_launch(c, condition_kernel<bf16>, grid, threads, 0, temb, temb_index, cond, rows, h->width, (bf16 *)y);
     else
         cuda_launch(c, condition_kernel<float>, grid, threads, 0, temb, temb_index, cond, rows, h->width, (float *)y);
@@ -115,7 +115,7 @@ void cuda_head_norm(const cuda_evaluation *e, cuda_residual *s, int b)
     const size_t shared = 64 * sizeof(float);
     residual_norm n = norm_of(e, s, b);
     n.x = s->y ? e->x : NULL;
-    if (c->device->bf16)
+    if (e->h->bf16)
         cuda_launch(c, residual_norm_kernel<bf16, bf16>, grid, threads, shared, n, (bf16 *)e->u);
     else
         cuda_launch(c, residual_norm_kernel<float, float>, grid, threads, shared, n, (float *)e->u);
@@ -263,7 +263,7 @@ static __global__ void __launch_bounds__(32 * OUT_WARPS) final_kernel(residual_n
 mar_status cuda_head_pack_out(cuda_queue *c, const kern_head_spec *spec, kern_head *h, mar_err *err)
 {
     const int w = h->width, outputs = 2 * h->channels, groups = (w + 31) / 32;
-    if (!c->device->bf16 || outputs > OUTPUTS || groups > OUT_GROUPS * OUT_WARPS) return MAR_OK;
+    if (!h->bf16 || outputs > OUTPUTS || groups > OUT_GROUPS * OUT_WARPS) return MAR_OK;
     const size_t n = (size_t)groups * OUT_TILES * 2 * 32 * LANES;
     bf16 *packed = (bf16 *)calloc(n, sizeof *packed), *to = packed;
     if (!packed) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of weights", n * sizeof *packed);
@@ -302,7 +302,7 @@ void cuda_head_final(const cuda_evaluation *e, const cuda_residual *s, float *ou
                     OUT_WARPS * (OUT_TILES * 32 * sizeof(float4) + 2 * OUT_ROWS * sizeof(float)), n, f);
     } else {
         const dim3 grid((unsigned)e->rows), threads = cuda_head_threads(h);
-        if (c->device->bf16)
+        if (h->bf16)
             cuda_launch(c, residual_norm_kernel<bf16, float>, grid, threads, 64 * sizeof(float), n, e->y);
         else
             cuda_launch(c, residual_norm_kernel<float, float>, grid, threads, 64 * sizeof(float), n, e->y);

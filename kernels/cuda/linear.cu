@@ -649,9 +649,9 @@ static void activate(cuda_queue *c, const X *x, size_t rows, int n, int stride, 
                 THREADS, 0, x, vectors, n / wide, stride, silu, y);
 }
 
-void cuda_silu_to_act(cuda_queue *c, const float *x, size_t rows, int n, act *y)
+void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int bf16_y, void *y)
 {
-    if (c->device->bf16)
+    if (bf16_y)
         activate(c, x, rows, n, n, 1, (bf16 *)y);
     else
         activate(c, x, rows, n, n, 1, (float *)y);
@@ -667,6 +667,6 @@ void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, v
     const int silu = l->activation == KERN_SILU;
     if (l->y_f32)
         activate(c, (const float *)y, (size_t)rows, l->out, l->y_stride, silu, (float *)y);
-    else /* rounds twice, the sum and what is made of it: a layer of operands that must not is f32 (cuda_silu_to_act) */
+    else /* rounds twice, the sum and what is made of it: a layer of operands that must not is f32 (cuda_silu_rows) */
         activate(c, (const bf16 *)y, (size_t)rows, l->out, l->y_stride, silu, (bf16 *)y);
 }

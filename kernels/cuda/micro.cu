@@ -139,7 +139,7 @@ static void machine(const kern_device *d, const kern_head *h, kern_machine *out)
 static void head_spec(const kern_head *h, kern_head_spec *spec)
 {
     *spec = {};
-    spec->width = h->width, spec->depth = h->depth, spec->channels = h->channels;
+    spec->width = h->width, spec->depth = h->depth, spec->channels = h->channels, spec->f32 = h->f32;
 }
 
 kern_measure_ops cuda_make_measure_table(void)

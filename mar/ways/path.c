@@ -260,6 +260,14 @@ static void describe(const void *state, char *text, size_t size)
                  by);
 }
 
+static const char *warn(const void *state)
+{
+    const mar_paths *s = state;
+    if (diff_head_is_f32(&s->g->model->head)) return NULL;
+    return "criterion path with a head in bf16: its rounding alone rejects many drafts; a handle with head_dtype f32 "
+           "avoids that";
+}
+
 const mar_way mar_way_path = {
     .name = "spec",
     .is_on = is_on,
@@ -275,4 +283,5 @@ const mar_way mar_way_path = {
     .step = step,
     .stats = stats,
     .describe = describe,
+    .warn = warn,
 };

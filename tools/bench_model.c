@@ -16,6 +16,9 @@ const model_constant_info model_constant_infos[MODEL_CONSTANTS] = {
     [MODEL_L2_RATE] = {"l2_bytes_per_second", "reads from the L2 cache", "TB/s", 1e-12, 5.5e12},
     [MODEL_MEMORY_RATE] = {"memory_bytes_per_second", "device memory", "TB/s", 1e-12, 4.3e12},
     [MODEL_MATRIX_RATE] = {"flop_per_second", "matrix products in bf16", "TFLOP/s", 1e-12, 790e12},
+    [MODEL_F32_RATE] = {"f32_flop_per_second", "matrix products in f32, without TF32", "TFLOP/s", 1e-12,
+                        53e12}, /* bf16's
+share of what the data sheet of an H200 says, 0.8 of 67 */
     [MODEL_CLOCK] = {"clock_hz", "clock", "GHz", 1e-9, 1.9e9},
     [MODEL_PROCESSORS] = {"multiprocessors", "multiprocessors", "", 1, 132},
     [MODEL_CACHE] = {"cache_bytes", "L2 cache", "MB", 1e-6, 50e6},
@@ -230,13 +233,26 @@ double model_round(const model_constants *c, int width, int depth, int rows)
  */
 
 /* Four kernels a block, three more for input, output and the step. Bytes a row and block: the norm reads 4W and writes
- * 2W, fc1 4W, silu 4W, fc2 6W, gate and sum 12W; and a modulation row. */
+ * 2W, fc1 4W, silu 4W, fc2 6W, gate and sum 12W; and a modulation row. In f32 all are 4W but for the norm, silu and
+ * fc2, which are 8W, and gate and sum. The weights come from memory while products go on. */
+static double products(const model_constants *c, int width, int depth, int rows, int f32)
+{
+    const double w = width, size = f32 ? 4 : 2, flop = 2.0 * rows * w * (2.0 * depth * w + 3.0 * CHANNELS);
+    const double mod = 3.0 * size * depth * w + 8.0 * w, bytes = rows * ((f32 ? 40.0 : 32.0) * w * depth + mod);
+    const double multiplied = larger(flop / c->value[f32 ? MODEL_F32_RATE : MODEL_MATRIX_RATE],
+                                     2 * depth * w * w * size / c->value[MODEL_MEMORY_RATE]);
+    return multiplied + bytes / c->value[MODEL_MEMORY_RATE] +
+           (4 * depth + 3) * (c->value[MODEL_LAUNCH] + c->value[MODEL_RAMP]);
+}
+
 double model_products(const model_constants *c, int width, int depth, int rows)
 {
-    const double w = width, flop = 2.0 * rows * w * (2.0 * depth * w + 3.0 * CHANNELS);
-    const double mod = 6.0 * depth * w + 8.0 * w, bytes = rows * (32.0 * w * depth + mod);
-    return flop / c->value[MODEL_MATRIX_RATE] + bytes / c->value[MODEL_MEMORY_RATE] +
-           (4 * depth + 3) * (c->value[MODEL_LAUNCH] + c->value[MODEL_RAMP]);
+    return products(c, width, depth, rows, 0);
+}
+
+double model_products_f32(const model_constants *c, int width, int depth, int rows)
+{
+    return products(c, width, depth, rows, 1);
 }
 
 /* --- an image -------------------------------------------------------------------------------------------------------
@@ -282,11 +298,11 @@ double model_pass(const model_constants *c, const model_shape *s, const int *kno
 }
 
 /* The modulation of all diffusion steps: 3 depth + 2 products of W^2 a row, whose results are written once. */
-double model_modulation(const model_constants *c, const model_shape *s, double rows)
+double model_modulation(const model_constants *c, const model_shape *s, double rows, int f32)
 {
-    const double w = s->head_width, macs = w * w * (3.0 * s->head_depth + 2);
-    const double bytes = 2 * macs + rows * (6.0 * s->head_depth * w + 8 * w);
-    return 2 * macs * rows / c->value[MODEL_MATRIX_RATE] + bytes / c->value[MODEL_MEMORY_RATE] +
+    const double w = s->head_width, macs = w * w * (3.0 * s->head_depth + 2), size = f32 ? 4 : 2;
+    const double bytes = size * macs + rows * (3.0 * size * s->head_depth * w + 8 * w);
+    return 2 * macs * rows / c->value[f32 ? MODEL_F32_RATE : MODEL_MATRIX_RATE] + bytes / c->value[MODEL_MEMORY_RATE] +
            5 * (c->value[MODEL_LAUNCH] + c->value[MODEL_RAMP]);
 }
 
@@ -318,27 +334,27 @@ static double slowest(double tokens)
     return 0.75 * log(tokens);
 }
 
-/* Up to TURNS tokens a slot one launch draws them (kernels/cuda/speculation.cu); with more, products evaluate between
- * two small kernels, and the host looks about twice who is finished. */
-double model_chain(const model_constants *c, const model_shape *s, int tokens, int window, double *calls)
+/* Up to TURNS tokens a slot one launch draws them (kernels/cuda/speculation.cu), in bf16; else products evaluate
+ * between two small kernels, and the host looks about twice who is finished. */
+double model_chain(const model_constants *c, const model_shape *s, int tokens, int window, int f32, double *calls)
 {
     const int rows = MODEL_CONDITIONS * tokens, w = s->head_width, depth = s->head_depth;
     if (tokens == 0) return 0;
     if (window == 0) {
         *calls += MODEL_DIFFUSION_STEPS;
         return MODEL_DIFFUSION_STEPS *
-               (rows <= MOST_ROWS ? model_step(c, w, depth, rows) : model_products(c, w, depth, rows));
+               (rows <= MOST_ROWS && !f32 ? model_step(c, w, depth, rows) : products(c, w, depth, rows, f32));
     }
     const int fit = MOST_ROWS / (MODEL_CONDITIONS * window), slots = tokens < fit ? tokens : fit;
     const double mean = model_calls(c, window);
-    if (tokens <= TURNS * fit) {
+    if (tokens <= TURNS * fit && !f32) {
         const double rounds = ceil((double)tokens / slots) * mean + slowest(slots);
         *calls += rounds;
         return rounds * model_round(c, w, depth, MODEL_CONDITIONS * window * slots);
     }
     const double rounds = mean + slowest(tokens), small = c->value[MODEL_LAUNCH] + c->value[MODEL_RAMP];
     *calls += rounds;
-    return rounds * (model_products(c, w, depth, rows * window) + 2 * small + 0.97 * c->value[MODEL_REJECTION]) +
+    return rounds * (products(c, w, depth, rows * window, f32) + 2 * small + 0.97 * c->value[MODEL_REJECTION]) +
            2 * c->value[MODEL_WAIT];
 }
 
@@ -350,8 +366,8 @@ model_times model_image(const model_constants *c, const model_shape *s, int batc
     for (int i = 0; i < steps; i++) {
         const int tokens = batch * (known[i + 1] - known[i]);
         t.transformer += model_pass(c, s, &known[i], 1, batch);
-        t.modulation += model_modulation(c, s, (double)MODEL_CONDITIONS * tokens * MODEL_DIFFUSION_STEPS);
-        t.head += model_chain(c, s, tokens, window, &t.calls);
+        t.modulation += model_modulation(c, s, (double)MODEL_CONDITIONS * tokens * MODEL_DIFFUSION_STEPS, 0);
+        t.head += model_chain(c, s, tokens, window, 0, &t.calls);
     }
     t.passes = steps;
     t.transformer /= batch;

@@ -14,6 +14,7 @@ typedef enum {
     MODEL_L2_RATE,
     MODEL_MEMORY_RATE,
     MODEL_MATRIX_RATE,
+    MODEL_F32_RATE,
     MODEL_CLOCK,
     MODEL_PROCESSORS,
     MODEL_CACHE,
@@ -78,9 +79,9 @@ model_times model_image(const model_constants *c, const model_shape *s, int batc
 
 /* bench_model_path.c: the same of an image by --spec path with drafts from the model's own last conditions, `gamma`
  * autoregressive steps a round. known [steps + 1]: as of model_schedule. Of another number of tokens than MODEL_SEQ
- * only passes and calls mean something. */
+ * only passes and calls mean something. f32: the head computes in f32, which --head_dtype auto means with spec path. */
 model_times model_path_image(const model_constants *c, const model_shape *s, const int *known, int steps, int gamma,
-                             int window);
+                             int window, int f32);
 /* The probability that a path is accepted whose conditions are late by so many tokens of `seq`. */
 double model_path_accepted(const model_constants *c, double late, double seq);
 
@@ -90,10 +91,10 @@ void model_schedule(int steps, int *known);
 /* A pass over n contexts of each of `batch` images, with known [n] tokens. */
 double model_pass(const model_constants *c, const model_shape *s, const int *known, int n, int batch);
 /* The modulation of so many rows: conditions * tokens * diffusion steps. */
-double model_modulation(const model_constants *c, const model_shape *s, double rows);
+double model_modulation(const model_constants *c, const model_shape *s, double rows, int f32);
 double model_image_decoder(const model_constants *c);
 /* Draws so many tokens; window as in model_image. Adds the calls of the head to *calls. */
-double model_chain(const model_constants *c, const model_shape *s, int tokens, int window, double *calls);
+double model_chain(const model_constants *c, const model_shape *s, int tokens, int window, int f32, double *calls);
 
 /* Products of the head whose weights stay in the shared memory of the persistent kernel's grid. */
 int model_resident(const model_constants *c, int width, int depth);
@@ -103,8 +104,9 @@ double model_fc1(const model_constants *c, int width, int depth, int rows);
 double model_fc2(const model_constants *c, int width, int depth, int rows);
 double model_step(const model_constants *c, int width, int depth, int rows);
 double model_round(const model_constants *c, int width, int depth, int rows);
-/* Seconds of a step by products and kernels between them. */
+/* Seconds of a step by products and kernels between them, in bf16 or f32. */
 double model_products(const model_constants *c, int width, int depth, int rows);
+double model_products_f32(const model_constants *c, int width, int depth, int rows);
 
 /* bench_model_time.c: mar bench --model_time. file: NULL, or what `mar bench --micro --json` wrote. Returns the exit
  * status. */

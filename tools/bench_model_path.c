@@ -91,7 +91,7 @@ typedef struct {
     const model_constants *c;
     const model_shape *shape;
     const int *known;
-    int steps, gamma, window;
+    int steps, gamma, window, f32;
 } path_run;
 
 static void add(model_times *to, double weight, const model_times *t)
@@ -113,9 +113,9 @@ static void judge(const path_run *p, int paths, int conditions, double weight, m
     const model_constants *c = p->c;
     const double calls = ceil((double)paths / MOST), small = c->value[MODEL_LAUNCH] + c->value[MODEL_RAMP];
     if (paths == 0) return;
-    const double a_call =
-        model_modulation(c, p->shape, ROWS * conditions / calls) + small +
-        model_products(c, p->shape->head_width, p->shape->head_depth, (int)ceil(ROWS * paths / calls));
+    const double a_call = model_modulation(c, p->shape, ROWS * conditions / calls, p->f32) + small +
+                          (p->f32 ? model_products_f32 : model_products)(c, p->shape->head_width, p->shape->head_depth,
+                                                                         (int)ceil(ROWS * paths / calls));
     t->calls += weight * calls;
     t->judging += weight * (calls * a_call + small);
     t->waiting += weight * c->value[MODEL_WAIT];
@@ -127,9 +127,9 @@ static void draw(const path_run *p, int paths, int conditions, double weight, mo
     const double steps = (double)MODEL_CONDITIONS * MODEL_DIFFUSION_STEPS;
     double calls = 0;
     if (paths == 0) return;
-    t->head += weight * model_chain(p->c, p->shape, paths, p->window, &calls);
+    t->head += weight * model_chain(p->c, p->shape, paths, p->window, p->f32, &calls);
     t->calls += weight * calls;
-    t->modulation += weight * model_modulation(p->c, p->shape, steps * conditions);
+    t->modulation += weight * model_modulation(p->c, p->shape, steps * conditions, p->f32);
 }
 
 static int candidates_of(int tokens, int each)
@@ -197,10 +197,10 @@ static model_times round_from(const path_run *p, int first, int length, const mo
 /* The first pass has one context, of which the first step's conditions are true ones: this step's drafts need no judge.
  */
 model_times model_path_image(const model_constants *c, const model_shape *s, const int *known, int steps, int gamma,
-                             int window)
+                             int window, int f32)
 {
     model_times rest[MODEL_SEQ + 1] = {{0}}, t = {.passes = 1};
-    const path_run p = {c, s, known, steps, gamma, window};
+    const path_run p = {c, s, known, steps, gamma, window, f32};
     const int length = round_length(steps, 0, gamma);
     for (int first = steps - 1; first > 0; first--)
         rest[first] = round_from(&p, first, round_length(steps, first, gamma), rest);

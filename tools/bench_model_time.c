@@ -102,16 +102,18 @@ enum {
     PATH_WINDOWS = sizeof path_windows / sizeof *path_windows,
 };
 
-/* An image of one shape by --spec path, one at a time; gamma 0: without it. */
+/* An image of one shape, one at a time; gamma 0: without --spec path. */
 typedef struct {
     int gamma, window;
+    int f32; /* the head's arithmetic */
     model_times times;
 } path_row;
 
+/* All that are compared of a shape and a number of steps. */
 typedef struct {
     const model_shape *shape;
-    int steps;
-    path_row row[PATH_GAMMAS][PATH_WINDOWS];
+    int steps, count;
+    path_row row[2 * PATH_GAMMAS * PATH_WINDOWS];
 } path_grid;
 
 static path_grid fill_grid(const model_constants *c, const model_shape *shape, int steps)
@@ -120,22 +122,29 @@ static path_grid fill_grid(const model_constants *c, const model_shape *shape, i
     int known[MODEL_SEQ + 1];
     model_schedule(steps, known);
     for (int i = 0; i < PATH_GAMMAS; i++)
-        for (int j = 0; j < PATH_WINDOWS; j++) {
-            path_row *r = &g.row[i][j];
-            *r = (path_row){.gamma = path_gammas[i], .window = path_windows[j]};
-            r->times = r->gamma ? model_path_image(c, shape, known, steps, r->gamma, r->window)
-                                : model_image(c, shape, 1, steps, r->window);
-        }
+        for (int j = 0; j < PATH_WINDOWS; j++)
+            for (int f32 = 0; f32 <= (path_gammas[i] > 0); f32++) {
+                path_row *r = &g.row[g.count++];
+                *r = (path_row){.gamma = path_gammas[i], .window = path_windows[j], .f32 = f32};
+                r->times = r->gamma ? model_path_image(c, shape, known, steps, r->gamma, r->window, f32)
+                                    : model_image(c, shape, 1, steps, r->window);
+            }
     return g;
 }
 
-/* The fastest of some rows of the grid, of windows from `window` on. */
-static const path_row *fastest(const path_grid *g, int first, int end, int window)
+enum path_kind { PLAIN, HEAD_SPEC, PATH_F32, PATH_BF16 };
+
+static enum path_kind kind_of(const path_row *r)
 {
-    const path_row *best = &g->row[first][window];
-    for (int i = first; i < end; i++)
-        for (int j = window; j < PATH_WINDOWS; j++)
-            if (g->row[i][j].times.total < best->times.total) best = &g->row[i][j];
+    if (r->gamma) return r->f32 ? PATH_F32 : PATH_BF16;
+    return r->window ? HEAD_SPEC : PLAIN;
+}
+
+static const path_row *fastest(const path_grid *g, enum path_kind kind)
+{
+    const path_row *best = NULL;
+    for (int i = 0; i < g->count; i++)
+        if (kind_of(&g->row[i]) == kind && (!best || g->row[i].times.total < best->times.total)) best = &g->row[i];
     return best;
 }
 
@@ -144,43 +153,42 @@ static void print_paths(const model_constants *c)
     printf(
         "\nOne image at a time, with --spec path and drafts from the model's own last conditions, at the best gamma\n"
         "and W of those tried. What a trained model of these sizes accepts is not known; assumed is what the demo\n"
-        "accepts, by the part of an image that a draft is late.\n\n"
-        "%-18s %8s   %-15s   %-39s\n%-18s %8s   %2s %12s   %5s %2s %7s %7s %8s %8s %12s\n",
-        "", "plain", "--head_spec W", "--spec path", "", "seconds", "W", "seconds", "gamma", "W", "passes", "calls",
-        "seconds", "/ plain", "/ head_spec");
+        "accepts, by the part of an image that a draft is late. With --spec path the head computes in f32; beside it\n"
+        "what it would take if bf16 sufficed.\n\n"
+        "%-18s %8s  %-13s  %-44s  %s\n%-18s %8s  %2s %10s  %5s %2s %7s %6s %8s %11s  %5s %2s %8s %11s\n",
+        "", "plain", "--head_spec W", "--spec path, head in f32", "head in bf16", "", "seconds", "W", "seconds",
+        "gamma", "W", "passes", "calls", "seconds", "/ head_spec", "gamma", "W", "seconds", "/ head_spec");
     for (int i = 0; i < MODEL_SHAPES; i++)
         for (int j = 0; j < PATH_STEPS; j++) {
             const path_grid g = fill_grid(c, &model_shapes[i], path_steps[j]);
-            const path_row *plain = &g.row[0][0], *alone = fastest(&g, 0, 1, 1), *path = fastest(&g, 1, PATH_GAMMAS, 0);
-            const double total = path->times.total;
+            const path_row *plain = fastest(&g, PLAIN), *alone = fastest(&g, HEAD_SPEC);
+            const path_row *f32 = fastest(&g, PATH_F32), *bf16 = fastest(&g, PATH_BF16);
             char name[64];
             snprintf(name, sizeof name, "%s, %d steps", g.shape->name, g.steps);
-            printf("%-18s %8.4f   %2d %12.4f   %5d %2d %7.1f %7.0f %8.4f %8.2f %12.2f\n", name, plain->times.total,
-                   alone->window, alone->times.total, path->gamma, path->window, path->times.passes, path->times.calls,
-                   total, total / plain->times.total, total / alone->times.total);
+            printf("%-18s %8.4f  %2d %10.4f  %5d %2d %7.1f %6.0f %8.4f %11.2f  %5d %2d %8.4f %11.2f\n", name,
+                   plain->times.total, alone->window, alone->times.total, f32->gamma, f32->window, f32->times.passes,
+                   f32->times.calls, f32->times.total, f32->times.total / alone->times.total, bf16->gamma, bf16->window,
+                   bf16->times.total, bf16->times.total / alone->times.total);
         }
 }
 
-static void add_grid(cJSON *list, const path_grid *g)
+static void add_path(cJSON *list, const path_grid *g, const path_row *r)
 {
-    for (int i = 0; i < PATH_GAMMAS; i++)
-        for (int j = 0; j < PATH_WINDOWS; j++) {
-            const path_row *r = &g->row[i][j];
-            cJSON *row = cJSON_CreateObject();
-            cJSON_AddStringToObject(row, "model", g->shape->name);
-            cJSON_AddNumberToObject(row, "num_iter", g->steps);
-            cJSON_AddNumberToObject(row, "gamma", r->gamma);
-            cJSON_AddNumberToObject(row, "head_spec", r->window);
-            cJSON_AddNumberToObject(row, "passes_in_sequence", r->times.passes);
-            cJSON_AddNumberToObject(row, "head_calls_in_sequence", r->times.calls);
-            cJSON_AddNumberToObject(row, "transformer_seconds", r->times.transformer);
-            cJSON_AddNumberToObject(row, "modulation_and_vae_seconds", r->times.modulation);
-            cJSON_AddNumberToObject(row, "head_seconds", r->times.head);
-            cJSON_AddNumberToObject(row, "judging_seconds", r->times.judging);
-            cJSON_AddNumberToObject(row, "waiting_seconds", r->times.waiting);
-            cJSON_AddNumberToObject(row, "total_seconds", r->times.total);
-            tool_json_append(list, row);
-        }
+    cJSON *row = cJSON_CreateObject();
+    cJSON_AddStringToObject(row, "model", g->shape->name);
+    cJSON_AddNumberToObject(row, "num_iter", g->steps);
+    cJSON_AddNumberToObject(row, "gamma", r->gamma);
+    cJSON_AddNumberToObject(row, "head_spec", r->window);
+    cJSON_AddStringToObject(row, "head_dtype", r->f32 ? "f32" : "bf16");
+    cJSON_AddNumberToObject(row, "passes_in_sequence", r->times.passes);
+    cJSON_AddNumberToObject(row, "head_calls_in_sequence", r->times.calls);
+    cJSON_AddNumberToObject(row, "transformer_seconds", r->times.transformer);
+    cJSON_AddNumberToObject(row, "modulation_and_vae_seconds", r->times.modulation);
+    cJSON_AddNumberToObject(row, "head_seconds", r->times.head);
+    cJSON_AddNumberToObject(row, "judging_seconds", r->times.judging);
+    cJSON_AddNumberToObject(row, "waiting_seconds", r->times.waiting);
+    cJSON_AddNumberToObject(row, "total_seconds", r->times.total);
+    tool_json_append(list, row);
 }
 
 static void add_paths(const model_constants *c, cJSON *list)
@@ -188,7 +196,7 @@ static void add_paths(const model_constants *c, cJSON *list)
     for (int i = 0; i < MODEL_SHAPES; i++)
         for (int j = 0; j < PATH_STEPS; j++) {
             const path_grid g = fill_grid(c, &model_shapes[i], path_steps[j]);
-            add_grid(list, &g);
+            for (int k = 0; k < g.count; k++) add_path(list, &g, &g.row[k]);
         }
 }
 

@@ -192,7 +192,8 @@ static void passes_of_the_demo(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int known[MOST_STEPS + 1];
         even_schedule(cases[i].tokens, cases[i].steps, known);
-        const double passes = model_path_image(&c, &model_shapes[0], known, cases[i].steps, cases[i].gamma, 8).passes;
+        const double passes =
+            model_path_image(&c, &model_shapes[0], known, cases[i].steps, cases[i].gamma, 8, 0).passes;
         assert_between("passes / counted", passes / cases[i].counted, 0.85, 1.1);
     }
     assert_between("late by 1", model_path_accepted(&c, 1, 64), 0.949 - 1e-9, 0.949 + 1e-9);
@@ -205,7 +206,7 @@ static model_times path_with_power(double power, const model_shape *s, const int
 {
     model_constants c = assumed();
     c.value[MODEL_POWER] = power;
-    return model_path_image(&c, s, known, steps, gamma, 8);
+    return model_path_image(&c, s, known, steps, gamma, 8, 0);
 }
 
 /* Where everything is accepted a round has gamma steps, and where nothing is one. */
@@ -237,7 +238,8 @@ static void the_ends_of_acceptance(void **state)
     }
 }
 
-/* More acceptance is fewer passes and less time; a pass over several contexts takes less than as many passes. */
+/* More acceptance is fewer passes and less time; a pass over several contexts takes less than as many passes; a head in
+ * f32 takes more than one in bf16. */
 static void acceptance_decides(void **state)
 {
     (void)state;
@@ -252,6 +254,10 @@ static void acceptance_decides(void **state)
     const model_constants c = assumed();
     const double one = model_pass(&c, &model_shapes[0], known + 100, 1, 1);
     assert_between("pass of 8 contexts", model_pass(&c, &model_shapes[0], known + 100, 8, 1), one, 8 * one);
+    const model_times bf16 = model_path_image(&c, &model_shapes[0], known, 256, 8, 8, 0);
+    const model_times f32 = model_path_image(&c, &model_shapes[0], known, 256, 8, 8, 1);
+    assert_true(f32.transformer == bf16.transformer && f32.passes == bf16.passes);
+    assert_true(f32.head > bf16.head && f32.judging > bf16.judging && f32.modulation > bf16.modulation);
 }
 
 /* --- the command -------------------------------------------------------------------------------------------------- */
@@ -372,7 +378,7 @@ static void model_time_reads_constants(void **state)
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(plain, "measured")), 0);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(plain, "compared")), 0);
     const cJSON *path, *paths = cJSON_GetObjectItemCaseSensitive(plain, "paths");
-    assert_int_equal(cJSON_GetArraySize(paths), 3 * 3 * 6 * 4); /* shapes, steps, gammas with none, windows */
+    assert_int_equal(cJSON_GetArraySize(paths), 3 * 3 * (2 * 5 + 1) * 4); /* shapes, steps, gammas or none, windows */
     cJSON_ArrayForEach(path, paths)
     {
         const double parts = number(path, "transformer_seconds") + number(path, "modulation_and_vae_seconds") +

@@ -1,4 +1,5 @@
-/* What became of the drafted tokens of a run: counts by autoregressive step and by position, and pictures. */
+/* What became of the drafted tokens of a run: counts by autoregressive step, by position and by how late their drafts
+ * were, and pictures. */
 #ifndef TOOLS_ACCEPTANCE_H
 #define TOOLS_ACCEPTANCE_H
 
@@ -7,14 +8,17 @@
 typedef struct cJSON cJSON;
 
 typedef struct {
-    int tokens;        /* of an image */
-    int steps;         /* autoregressive steps of an image */
-    long *verified_at; /* [tokens] drafts verified at a position */
-    long *taken_at;    /* [tokens] drafts accepted at a position */
-    long *verified_in; /* [steps] drafts verified in an autoregressive step */
-    long *taken_in;    /* [steps] drafts accepted in an autoregressive step */
-    uint8_t *fate;     /* [max_batch][tokens], mar_token_fate, of the batch added last */
-    int *step;         /* [max_batch][tokens], the autoregressive step of each token, of the same batch */
+    int tokens;          /* of an image */
+    int steps;           /* autoregressive steps of an image */
+    long *verified_at;   /* [tokens] drafts verified at a position */
+    long *taken_at;      /* [tokens] drafts accepted at a position */
+    long *verified_in;   /* [steps] drafts verified in an autoregressive step */
+    long *taken_in;      /* [steps] drafts accepted in an autoregressive step */
+    long *verified_late; /* [steps] drafts verified whose conditions were so many steps late; [0]: none are */
+    long *taken_late;    /* [steps] of these, drafts accepted */
+    uint8_t *fate;       /* [max_batch][tokens], mar_token_fate, of the batch added last */
+    int *step;           /* [max_batch][tokens], the autoregressive step of each token, of the same batch */
+    int *late;           /* [max_batch][tokens], mar_session_lateness, of the same batch */
 } acceptance;
 
 /* Returns 0, or 1 if out of memory. */
@@ -25,7 +29,10 @@ mar_status acceptance_add(acceptance *a, mar_session *s, int n);
 /* The fates of image i of that batch as a picture, rgb [height][width][3]: dark green accepted, light green replaced
  * (the colours of Wang et al., Fig. 16), grey made by the target alone. */
 void acceptance_draw(const acceptance *a, int i, int width, int height, uint8_t *rgb);
-/* "acceptance_per_step": [...], "acceptance_per_position": [...]; null where nothing was verified. */
+/* Behind the greatest lateness that any draft had; 0: no draft was late. */
+int acceptance_latest(const acceptance *a);
+/* "acceptance_per_step": [...], "acceptance_per_position": [...], "acceptance_per_lateness": [...], the last one from 0
+ * to the greatest there is, empty if no draft was late; null where nothing was verified. */
 void acceptance_record(const acceptance *a, cJSON *record);
 
 #endif

@@ -15,7 +15,7 @@ typedef struct {
     char network[64];                                                 /* mar_features_config.name */
     char published[EVAL_TEXT], guarantee[EVAL_TEXT], ways[EVAL_TEXT]; /* as in eval_result */
     int classes;                                                      /* that the model knows */
-    int steps; /* autoregressive steps whose drafts are counted; 0: no draft model */
+    int steps; /* autoregressive steps whose drafts are counted; 0: none are verified */
     int demo;  /* 1: the images are digits, and the network is the classifier of digits */
 } eval_facts;
 

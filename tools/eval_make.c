@@ -16,8 +16,9 @@ typedef struct {
     eval_pixels pixels;   /* where images are written to */
     eval_record record;   /* of the batch at hand */
     eval_journal journal; /* of the shard at hand */
-    uint8_t *fates;       /* [batch][seq_len] mar_token_fate; NULL: no draft model */
+    uint8_t *fates;       /* [batch][seq_len] mar_token_fate; NULL: no drafts are verified */
     int *steps;           /* [batch][seq_len] */
+    int *late;            /* [batch][seq_len] mar_session_lateness */
     int *labels;          /* [shard_images] of the shard's images that are to be made */
 } maker;
 
@@ -44,20 +45,29 @@ static int judge(maker *m, const image_batch *batch)
     return 0;
 }
 
+/* Where a curve has a step; its last place is for all steps behind it, too. */
+static int curve_place(int step)
+{
+    return step < EVAL_CURVE_MAX ? step : EVAL_CURVE_MAX - 1;
+}
+
 /* What became of the drafts of the batch's images. */
 static int count_fates(maker *m, const image_batch *batch)
 {
     eval_figures *f = m->record.figures;
     const int tokens = mar_model_get_config(m->job->models.model)->seq_len;
     if (!m->fates) return 0;
-    if (mar_session_fates(batch->session, m->fates, m->steps) != MAR_OK)
+    if (mar_session_fates(batch->session, m->fates, m->steps) != MAR_OK ||
+        mar_session_lateness(batch->session, m->late) != MAR_OK)
         return tool_error("%s", mar_session_error(batch->session));
     for (int i = 0; i < batch->n * tokens; i++) {
-        const int step = m->steps[i] < EVAL_CURVE_MAX ? m->steps[i] : EVAL_CURVE_MAX - 1;
+        const int step = curve_place(m->steps[i]), late = curve_place(m->late[i]);
         const int accepted = m->fates[i] == MAR_TOKEN_ACCEPTED, replaced = m->fates[i] == MAR_TOKEN_REPLACED;
         f->tokens[step]++;
         f->accepted[step] += accepted;
         f->replaced[step] += replaced;
+        f->accepted_late[late] += accepted && late;
+        f->replaced_late[late] += replaced && late;
         m->record.verified[i / tokens] += (uint32_t)(accepted + replaced);
         m->record.replaced[i / tokens] += (uint32_t)replaced;
     }
@@ -229,11 +239,13 @@ static int allocate(maker *m)
     const eval_job *job = m->job;
     const size_t tokens = (size_t)job->layout.batch * (size_t)mar_model_get_config(job->models.model)->seq_len;
     m->labels = malloc((size_t)job->layout.shard_images * sizeof *m->labels);
-    if (job->models.draft) {
+    const int drafts = run_verifies_drafts(&job->options->run);
+    if (drafts) {
         m->fates = malloc(tokens * sizeof *m->fates);
         m->steps = malloc(tokens * sizeof *m->steps);
+        m->late = malloc(tokens * sizeof *m->late);
     }
-    if (!m->labels || (job->models.draft && (!m->fates || !m->steps))) return tool_error("out of memory");
+    if (!m->labels || (drafts && (!m->fates || !m->steps || !m->late))) return tool_error("out of memory");
     return eval_record_create(&job->layout, &m->record);
 }
 
@@ -251,6 +263,7 @@ int eval_make_shards(eval_job *job)
     eval_record_free(&m.record);
     free(m.fates);
     free(m.steps);
+    free(m.late);
     free(m.labels);
     return status;
 }

@@ -243,6 +243,11 @@ static void fill(const merger *m, eval_result *r)
     r->stats = f->stats;
     r->steps = job->facts.steps;
     for (int i = 0; i < r->steps; i++) {
+        r->accepted_late[i] = (long)f->accepted_late[i];
+        r->replaced_late[i] = (long)f->replaced_late[i];
+        if (f->accepted_late[i] + f->replaced_late[i] > 0) r->latest = i + 1;
+    }
+    for (int i = 0; i < r->steps; i++) {
         r->accepted[i] = (long)f->accepted[i];
         r->replaced[i] = (long)f->replaced[i];
         r->tokens[i] = (long)f->tokens[i];

@@ -122,7 +122,7 @@ static void lay_out(eval_job *job)
     mar_session_image_size(job->session, &l->width, &l->height);
     l->samples = o->num_images < EVAL_SHEET_MAX ? o->num_images : EVAL_SHEET_MAX;
     const int shards = eval_shard_count(l), share = (EVAL_REJECTED_MAX + shards - 1) / shards;
-    l->rejected_images = !job->models.draft ? 0 : share < REJECTED_MIN ? REJECTED_MIN : share;
+    l->rejected_images = !run_verifies_drafts(&o->run) ? 0 : share < REJECTED_MIN ? REJECTED_MIN : share;
 }
 
 static void find_facts(eval_job *job)
@@ -136,7 +136,7 @@ static void find_facts(eval_job *job)
     run_options_ways(run, f->ways, sizeof f->ways);
     f->classes = model->classes;
     f->demo = !job->options->inception;
-    if (job->models.draft) f->steps = run->used.num_iter < EVAL_CURVE_MAX ? run->used.num_iter : EVAL_CURVE_MAX;
+    if (run_verifies_drafts(run)) f->steps = run->used.num_iter < EVAL_CURVE_MAX ? run->used.num_iter : EVAL_CURVE_MAX;
 }
 
 static int check_size(const eval_job *job)

@@ -62,6 +62,8 @@ void eval_figures_add(eval_figures *sum, const eval_figures *f)
         sum->accepted[i] += f->accepted[i];
         sum->replaced[i] += f->replaced[i];
         sum->tokens[i] += f->tokens[i];
+        sum->accepted_late[i] += f->accepted_late[i];
+        sum->replaced_late[i] += f->replaced_late[i];
     }
 }
 

@@ -41,6 +41,7 @@ typedef struct {
     double generate_s, features_s, write_s;
     int64_t recognised; /* images whose greatest logit is that of their class; with --features demo only */
     int64_t accepted[EVAL_CURVE_MAX], replaced[EVAL_CURVE_MAX], tokens[EVAL_CURVE_MAX]; /* of autoregressive step i */
+    int64_t accepted_late[EVAL_CURVE_MAX], replaced_late[EVAL_CURVE_MAX]; /* of drafts that were i steps late */
 } eval_figures;
 
 void eval_figures_add(eval_figures *sum, const eval_figures *f);

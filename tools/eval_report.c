@@ -218,22 +218,24 @@ static void write_time(FILE *out, const eval_result *r)
 
 /* --- drafts ------------------------------------------------------------------------------------------------------- */
 
-static double acceptance_in(const eval_result *r, int step)
+/* The share of drafts accepted of those that `at` counts: by autoregressive step, or by lateness. */
+static double share_of(const long *accepted, const long *replaced, int at)
 {
-    const long verified = r->accepted[step] + r->replaced[step];
-    return verified > 0 ? (double)r->accepted[step] / (double)verified : NAN;
+    const long verified = accepted[at] + replaced[at];
+    return verified > 0 ? (double)accepted[at] / (double)verified : NAN;
 }
 
-/* The share of drafts accepted by autoregressive step; the line breaks where none was verified. */
-static void write_curve(FILE *out, const eval_result *r)
+/* That share for 0..n-1; the line breaks where no draft was verified. `unit` is what a place is: "step". */
+static void write_curve(FILE *out, const char *axis, const char *unit, const long *accepted, const long *replaced,
+                        const long *tokens, int n)
 {
-    const plot_frame frame = {720, 280, 0, r->steps > 1 ? r->steps - 1 : 1, 0, 1, 0};
+    const plot_frame frame = {720, 280, 0, n > 1 ? n - 1 : 1, 0, 1, 0};
     int drawing = 0;
     fprintf(out, "<div class=wide><svg width=%d height=%d viewBox=\"0 0 %d %d\" role=img>", frame.width, frame.height,
             frame.width, frame.height);
-    plot_axes(out, &frame, "autoregressive step", "share of drafts accepted");
-    for (int i = 0; i < r->steps; i++) {
-        const double share = acceptance_in(r, i);
+    plot_axes(out, &frame, axis, "share of drafts accepted");
+    for (int i = 0; i < n; i++) {
+        const double share = share_of(accepted, replaced, i);
         if (isnan(share)) {
             if (drawing) fputs("\"/>", out);
             drawing = 0;
@@ -244,13 +246,15 @@ static void write_curve(FILE *out, const eval_result *r)
         drawing = 1;
     }
     if (drawing) fputs("\"/>", out);
-    for (int i = 0; i < r->steps; i++)
-        if (!isnan(acceptance_in(r, i)))
-            fprintf(out,
-                    "<circle cx=%.1f cy=%.1f r=%d fill=\"%s\"><title>step %d: %ld accepted, %ld replaced, %ld tokens "
-                    "in all</title></circle>",
-                    plot_x(&frame, i), plot_y(&frame, acceptance_in(r, i)), r->steps > 100 ? 2 : 3, markup_colour(1), i,
-                    r->accepted[i], r->replaced[i], r->tokens[i]);
+    for (int i = 0; i < n; i++) {
+        const double share = share_of(accepted, replaced, i);
+        if (isnan(share)) continue;
+        fprintf(out, "<circle cx=%.1f cy=%.1f r=%d fill=\"%s\"><title>%s %d: %ld accepted, %ld replaced",
+                plot_x(&frame, i), plot_y(&frame, share), n > 100 ? 2 : 3, markup_colour(1), unit, i, accepted[i],
+                replaced[i]);
+        if (tokens) fprintf(out, ", %ld tokens in all", tokens[i]);
+        fputs("</title></circle>", out);
+    }
     fputs("</svg></div>\n", out);
 }
 
@@ -269,7 +273,11 @@ static void write_drafts(FILE *out, const eval_result *r)
                     (double)s->residual_tries / (double)(s->drafted - s->accepted));
         fprintf(out, "An accepted token differs from its draft by %.3g a channel (root mean square).</p>\n",
                 s->accepted_shift);
-        if (r->steps > 0) write_curve(out, r);
+        if (r->steps > 0)
+            write_curve(out, "autoregressive step", "step", r->accepted, r->replaced, r->tokens, r->steps);
+        if (r->latest > 0)
+            write_curve(out, "steps by which the draft’s conditions were late", "late by", r->accepted_late,
+                        r->replaced_late, NULL, r->latest);
     }
     if (s->proposals > 0)
         fprintf(

@@ -45,6 +45,7 @@ static const field numbers[] = {
     OF(TEXT, guarantee),
     OF(TEXT, ways),
     OF(WHOLE_INT, steps),
+    OF(WHOLE_INT, latest),
     {0},
 };
 
@@ -162,6 +163,8 @@ void eval_result_add(const eval_result *r, cJSON *object)
     add_curve(same, "accepted_by_step", r->accepted, r->steps);
     add_curve(same, "replaced_by_step", r->replaced, r->steps);
     add_curve(same, "tokens_by_step", r->tokens, r->steps);
+    add_curve(same, "accepted_by_lateness", r->accepted_late, r->latest);
+    add_curve(same, "replaced_by_lateness", r->replaced_late, r->latest);
     cJSON *run = cJSON_AddObjectToObject(object, "run");
     add_fields(run, of_run, r);
     add_fields(cJSON_AddObjectToObject(run, "costs"), costs, &r->stats);
@@ -270,8 +273,8 @@ static int read_curve(const place *same, const char *name, int n, long *values)
     int i = 0;
     if (enter(same, name, name, 1, &list) != 0) return 1;
     if (cJSON_GetArraySize(list.item) != n)
-        return tool_error("%s: numbers.%s has %d numbers, expected one for each of %d steps", same->path, name,
-                          cJSON_GetArraySize(list.item), n);
+        return tool_error("%s: numbers.%s has %d numbers, expected %d", same->path, name, cJSON_GetArraySize(list.item),
+                          n);
     const cJSON *item;
     cJSON_ArrayForEach(item, list.item)
     {
@@ -282,20 +285,28 @@ static int read_curve(const place *same, const char *name, int n, long *values)
     return 0;
 }
 
+/* Whether a number of entries can be one. */
+static int check_length(const place *same, const char *name, int n)
+{
+    if (n >= 0 && n <= EVAL_CURVE_MAX) return 0;
+    return tool_error("%s: numbers.%s is %d, expected 0 to %d", same->path, name, n, EVAL_CURVE_MAX);
+}
+
 static int read_record(const place *record, eval_result *r)
 {
     place same, run, done, cost;
     if (enter(record, "numbers", "numbers", 0, &same) != 0 || read_fields(&same, numbers, r) != 0 ||
         read_warnings(&same, r) != 0)
         return 1;
-    if (r->steps < 0 || r->steps > EVAL_CURVE_MAX)
-        return tool_error("%s: numbers.steps is %d, expected 0 to %d", same.path, r->steps, EVAL_CURVE_MAX);
+    if (check_length(&same, "steps", r->steps) != 0 || check_length(&same, "latest", r->latest) != 0) return 1;
     return enter(&same, "counts", "numbers.counts", 0, &done) || read_fields(&done, counts, &r->stats) ||
            read_curve(&same, "accepted_by_step", r->steps, r->accepted) ||
            read_curve(&same, "replaced_by_step", r->steps, r->replaced) ||
-           read_curve(&same, "tokens_by_step", r->steps, r->tokens) || enter(record, "run", "run", 0, &run) ||
-           read_fields(&run, of_run, r) || enter(&run, "costs", "run.costs", 0, &cost) ||
-           read_fields(&cost, costs, &r->stats);
+           read_curve(&same, "tokens_by_step", r->steps, r->tokens) ||
+           read_curve(&same, "accepted_by_lateness", r->latest, r->accepted_late) ||
+           read_curve(&same, "replaced_by_lateness", r->latest, r->replaced_late) ||
+           enter(record, "run", "run", 0, &run) || read_fields(&run, of_run, r) ||
+           enter(&run, "costs", "run.costs", 0, &cost) || read_fields(&cost, costs, &r->stats);
 }
 
 int eval_result_read(const char *path, eval_result *r)

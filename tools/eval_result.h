@@ -45,8 +45,12 @@ typedef struct {
 
     /* What became of drafts, by autoregressive step (mar_session_fates): accepted, replaced and all tokens of step i.
      */
-    int steps; /* 0: no draft model */
+    int steps; /* 0: none were verified */
     long accepted[EVAL_CURVE_MAX], replaced[EVAL_CURVE_MAX], tokens[EVAL_CURVE_MAX];
+
+    /* The same by how many steps late a draft was (mar_session_lateness). */
+    int latest; /* entries; 0: no draft was late */
+    long accepted_late[EVAL_CURVE_MAX], replaced_late[EVAL_CURVE_MAX];
 } eval_result;
 
 /* Writes it to `path`, whole or not at all. Returns 0, or 1 after printing an error. */

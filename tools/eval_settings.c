@@ -227,12 +227,12 @@ int eval_settings_agree(eval_job *job)
 
 /* --- taken from the file -------------------------------------------------------------------------------- */
 
-/* Whether what the settings have of an option can be otherwise than it was given: a list, what is rounded, 0 for a
- * default. */
-static int is_resolved(const char *name, const char *value)
+/* Whether what the settings have of an option can be otherwise than it was given: a list, what is rounded, 0 or
+ * auto for a default. */
+static int is_resolved(const mar_param *p, const char *value)
 {
-    return strcmp(name, "class") == 0 || strcmp(name, "batch") == 0 || strcmp(name, "shard_images") == 0 ||
-           strcmp(value, "0") == 0;
+    return strcmp(p->name, "class") == 0 || strcmp(p->name, "batch") == 0 || strcmp(p->name, "shard_images") == 0 ||
+           strcmp(value, "0") == 0 || run_param_is_named(p, value);
 }
 
 /* The options that were given, where the settings have them. */
@@ -243,10 +243,11 @@ static int compare_given(const eval_job *job, const option_set *set)
         const option *o = &set->options[i];
         const char *was = eval_setting(job, o->param->name), *is;
         if (!o->given || !*was) continue;
-        is = o->param->type == MAR_TYPE_MODEL ? *(const char *const *)o->fields
+        is = o->param->type == MAR_TYPE_MODEL ? run_draft(&job->options->run)
                                               : mar_param_text(o->param, o->fields, text, sizeof text);
+        if (!is) continue;
         if (o->param->type == MAR_TYPE_TEXT || o->param->type == MAR_TYPE_MODEL) is = tool_base_name(is);
-        if (!is_resolved(o->param->name, is) && strcmp(was, is) != 0) return differs(job, o->param->name, was, is);
+        if (!is_resolved(o->param, is) && strcmp(was, is) != 0) return differs(job, o->param->name, was, is);
     }
     return 0;
 }

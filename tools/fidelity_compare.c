@@ -138,6 +138,11 @@ double fidelity_calls_in_sequence(const fidelity *f, const fidelity_run *r)
     return (r->stats.head_batched + r->stats.draft_calls) / f->num;
 }
 
+double fidelity_passes(const fidelity *f, const fidelity_run *r)
+{
+    return r->stats.passes / f->num;
+}
+
 double fidelity_token_acceptance(const fidelity_run *r)
 {
     return r->stats.drafted ? (double)r->stats.accepted / (double)r->stats.drafted : -1;

@@ -28,8 +28,9 @@ int fidelity_has_spread(const fidelity *f);
 
 double fidelity_head_calls(const fidelity_run *r);                           /* sequential, mean of a token */
 double fidelity_calls_in_sequence(const fidelity *f, const fidelity_run *r); /* target's and draft's, per image */
-double fidelity_token_acceptance(const fidelity_run *r);                     /* -1 without a draft */
-double fidelity_head_acceptance(const fidelity_run *r);                      /* -1 without --head_spec */
+double fidelity_passes(const fidelity *f, const fidelity_run *r); /* of the transformer, in sequence, per image */
+double fidelity_token_acceptance(const fidelity_run *r);          /* -1 without a draft */
+double fidelity_head_acceptance(const fidelity_run *r);           /* -1 without --head_spec */
 /* An upper bound of the smallest p that a difference in `differing` images can reach. About one permutation in
  * 2^(differing-1) swaps all of these pairs or none and so has the data's own distance. The bound allows three standard
  * deviations more. */

@@ -78,7 +78,7 @@ static const mar_param image_rows[] = {
      .help =
          "a map of the tokens that draft and model made\n"
          "It is laid out like the images: dark green accepted, light green replaced, grey made by the target alone. "
-         "Needs --draft, and no --head_spec."},
+         "Needs --spec path, or --draft without --head_spec."},
     {0},
 };
 
@@ -202,8 +202,10 @@ static int check_map(const generate_job *job)
 {
     const char *map = job->options.accept_map;
     if (!map) return 0;
-    if (!job->options.run.draft || job->options.run.params.head_spec)
-        return tool_error("--accept_map %s: needs --draft, a model whose tokens are verified, and no --head_spec", map);
+    if (!run_verifies_drafts(&job->options.run))
+        return tool_error("--accept_map %s: needs drafted tokens that are verified: --spec path, or --draft without "
+                          "--head_spec",
+                          map);
     if (tool_can_write_as(map, ".png") != 0) return 1;
     if (output_writes(&job->out, map))
         return tool_error("--accept_map %s: --out %s writes there, expected another file", map, job->out.path);

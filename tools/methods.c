@@ -28,14 +28,27 @@ static const mar_param rows[] = {
     {0},
 };
 
-/* The options that every verifier of mar generate takes. */
-static void print_shared_options(void)
+/* Whether an option has no effect with the verifier, with a draft model or without. */
+static int is_unused(const mar_method_info *m, const char *name, int with_draft)
 {
+    mar_params p;
+    int i = 0;
+    mar_params_init(&p, sizeof p);
+    p.spec = m->name;
+    p.draft = with_draft ? (mar_model *)&p : NULL; /* whose address is never followed */
+    while (strcmp(mar_param_get(i)->name, name) != 0) i++;
+    return mar_params_unused(&p, i) != NULL;
+}
+
+/* The options that a verifier of mar generate takes, and those that it takes with a draft model only. */
+static void print_options(const mar_method_info *m)
+{
+    const int does_without = !is_unused(m, "spec", 0);
     const char *before = "  with:       ";
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_param *p = mar_param_get(i);
-        if (!p->method || strcmp(p->method, "spec") != 0) continue;
-        printf("%s--%s", before, p->name);
+        if (!p->method || strcmp(p->method, "spec") != 0 || is_unused(m, p->name, 1)) continue;
+        printf("%s--%s%s", before, p->name, does_without && is_unused(m, p->name, 0) ? " (of a --draft)" : "");
         before = ", ";
     }
     puts(" (man mar)");
@@ -49,7 +62,7 @@ static void print_method(const mar_method_info *m)
     if (m->option) printf("  option:     %s\n", m->option);
     printf("  %s %s\n", m->exact ? "exact:     " : "guarantee: ", m->guarantee);
     printf("  source:     %s\n", m->source);
-    if (m->option && m->topology) print_shared_options();
+    if (m->option && m->topology) print_options(m);
     for (int i = 0; i < m->parameter_count; i++)
         printf("  %s = %g (%g..%g): %s\n", m->parameters[i].name, m->parameters[i].value, m->parameters[i].min,
                m->parameters[i].max, m->parameters[i].meaning);

@@ -75,8 +75,8 @@ static void add_options(record_texts *out, const run_options *run)
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_param *p = mar_param_get(i);
         const int always = p->method || run_param_is_basic(p);
-        if (run_param_is_check(p) || run_param_unused(run, i) || (!always && mar_param_is_default(p, &run->used)))
-            continue;
+        const int plain = p->type != MAR_TYPE_MODEL && !always && mar_param_is_default(p, &run->used);
+        if (run_param_is_check(p) || run_param_unused(run, i) || plain) continue;
         if (*run_param_text(run, i, text, sizeof text)) record_texts_add(out, p->name, "%s", text);
     }
 }
@@ -214,7 +214,7 @@ static void add_times(cJSON *record, const generate_job *job)
     else
         cJSON_AddNullToObject(record, "seconds_per_image");
     stats_record(&job->stats, job->made, record);
-    if (job->models.draft) acceptance_record(&job->fates, record);
+    if (run_verifies_drafts(&job->options.run)) acceptance_record(&job->fates, record);
 }
 
 int record_print_json(const generate_job *job)
@@ -222,7 +222,7 @@ int record_print_json(const generate_job *job)
     cJSON *record = tool_json();
     cJSON_AddStringToObject(record, "version", mar_version());
     cJSON_AddStringToObject(record, "model", job->options.run.model);
-    if (job->options.run.draft) cJSON_AddStringToObject(record, "draft", job->options.run.draft);
+    if (run_draft(&job->options.run)) cJSON_AddStringToObject(record, "draft", run_draft(&job->options.run));
     cJSON_AddStringToObject(record, "vae", job->options.run.vae);
     cJSON_AddStringToObject(record, "backend", mar_backend_description(job->models.library));
     cJSON_AddNumberToObject(record, "heads", mar_model_get_config(job->models.model)->heads);

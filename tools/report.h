@@ -26,4 +26,8 @@ typedef enum {
  * the styles. The reference lies at distance 0. */
 void report_plot(FILE *out, const fidelity *f, report_axis axis);
 
+/* The share of drafts accepted by autoregressive step, a line for each run that drafts, and the same by lateness if
+ * there is any: an <svg> each. */
+void report_acceptance(FILE *out, const fidelity *f);
+
 #endif

@@ -68,8 +68,8 @@ static void write_speed_row(FILE *out, const fidelity *f, int run)
     if (fidelity_has_spread(f)) fprintf(out, "<small>%.4f–%.4f</small>", r->seconds.low, r->seconds.high);
     fprintf(out, "<td>%.2f×", r->speed.median);
     if (run > 0 && fidelity_has_spread(f)) fprintf(out, "<small>%.2f–%.2f</small>", r->speed.low, r->speed.high);
-    fprintf(out, "<td>%.1f<td>%d<td>%.1f", fidelity_head_calls(r), r->stats.head_calls_max,
-            fidelity_calls_in_sequence(f, r));
+    fprintf(out, "<td>%.1f<td>%.1f<td>%d<td>%.1f", fidelity_passes(f, r), fidelity_head_calls(r),
+            r->stats.head_calls_max, fidelity_calls_in_sequence(f, r));
     page_share(out, fidelity_token_acceptance(r));
     page_share(out, fidelity_head_acceptance(r));
     if (run == 0)
@@ -84,12 +84,13 @@ static void write_tables(FILE *out, const fidelity *f)
 {
     fprintf(out,
             "<h2>Speed, acceptance, distance</h2>\n<div class=wide><table><tr><th>run<th>s per image<th>speed"
-            "<th>head calls of a token<th>at most<th>head calls for an image<th>drafts accepted<th>accepted in the "
+            "<th>passes for an image<th>head calls of a token<th>at most<th>head calls for an image<th>drafts "
+            "accepted<th>accepted in the "
             "head<th>energy distance<th>p%s\n",
             f->judged ? "<th>digits recognised" : "");
     for (int i = 0; i < f->run_count; i++) write_speed_row(out, f, i);
     if (f->has_floor)
-        fprintf(out, "<tr class=floor><td>another seed, 95 %% below<td><td><td><td><td><td><td><td>%.5f<td>%s\n",
+        fprintf(out, "<tr class=floor><td>another seed, 95 %% below<td><td><td><td><td><td><td><td><td>%.5f<td>%s\n",
                 f->image_floor, f->judged ? "<td>" : "");
     fputs(
         "</table></div>\n<h2>Distance in detail</h2>\n<div class=wide><table><tr><th>run<th>image energy distance<th>p"
@@ -196,6 +197,12 @@ static int write_maps(FILE *out, const fidelity *f)
     int failed = 0, drafting = 0;
     for (int i = 0; i < f->run_count; i++) drafting += f->runs[i].stats.drafted > 0;
     if (!drafting) return 0;
+    fputs("<h2>Acceptance</h2>\n<p>The share of verified drafts that were accepted; a line for each run that "
+          "drafts.</p>\n"
+          "<div class=row>\n",
+          out);
+    report_acceptance(out, f);
+    fputs("</div>\n", out);
     fputs("<h2>Acceptance maps</h2>\n<p>First the share of drafts accepted at each position, white 0 to blue 1; then "
           "single images: dark green accepted, light green replaced, grey made by the target alone.</p>\n"
           "<div class=row>\n",
@@ -251,7 +258,8 @@ static void write_times(FILE *out, const fidelity *f)
         "<b>Seconds</b> and <b>speed</b> are %s; the speed of a run in a turn is the "
         "reference's seconds in that turn over its own. %s %s</p>\n"
         "<p>Seconds depend on the machine and on the images made at a time. Sequential head calls do not depend on "
-        "the machine; those for an image are of target and draft, one after another, and shared by its batch.</p>\n",
+        "the machine; those for an image are of target and draft, one after another, and shared by its batch. So are "
+        "the passes of the target's transformer.</p>\n",
         f->batch, turns,
         f->num / f->batch > 1
             ? "The first turn, which prepares memory and products, and a last one of fewer images are not counted."

@@ -48,7 +48,8 @@ static void print_times(const fidelity *f, const fidelity_run *r)
     if (spread) printf(" (%.4f to %.4f)", r->seconds.low, r->seconds.high);
     if (r != f->runs) printf(", speed %.2fx", r->speed.median);
     if (r != f->runs && spread) printf(" (%.2f to %.2f)", r->speed.low, r->speed.high);
-    putchar('\n');
+    printf("\n           %.1f passes of the transformer in sequence, of %.1f contexts, an image\n",
+           fidelity_passes(f, r), r->stats.contexts / f->num);
 }
 
 void report_print_table(const fidelity *f)
@@ -110,7 +111,7 @@ static cJSON *run_record(const fidelity *f, const fidelity_run *r)
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "options", r->name);
     cJSON_AddStringToObject(o, "model", r->options.model);
-    if (r->options.draft) cJSON_AddStringToObject(o, "draft", r->options.draft);
+    if (run_draft(&r->options)) cJSON_AddStringToObject(o, "draft", run_draft(&r->options));
     params_record(&r->options, cJSON_AddObjectToObject(o, "parameters"));
     cJSON_AddStringToObject(o, "guarantee", r->guarantee);
     cJSON_AddNumberToObject(o, "seconds_per_image", r->seconds.median);
@@ -121,6 +122,7 @@ static cJSON *run_record(const fidelity *f, const fidelity_run *r)
     add_end(o, "speed_low", f, r->speed.low);
     add_end(o, "speed_high", f, r->speed.high);
     stats_record(&r->stats, f->num, o);
+    if (run_verifies_drafts(&r->options)) acceptance_record(&r->accepted, o);
     if (f->judged) cJSON_AddNumberToObject(o, "classifier_accuracy", (double)r->recognised / f->num);
     return o;
 }

@@ -156,9 +156,58 @@ int run_machine_done(const mar_options *machine, const option_set *set)
     return 0;
 }
 
+/* The option of a run by its name; NULL: it was not given. */
+static const mar_param *given_param(const option_set *set, const char *name)
+{
+    const option *q = options_find(set, name);
+    return q && q->given ? q->param : NULL;
+}
+
+/* What the command line calls the model itself, for its draft. */
+static const char self[] = "self";
+
+/* "--draft self" is an option of the command only. */
+static int take_self(run_options *o, const option_set *set)
+{
+    char text[64];
+    const mar_param *spec = given_param(set, "spec");
+    if (!o->draft || strcmp(o->draft, self) != 0) return 0;
+    o->draft = NULL;
+    if (!spec)
+        return mar_params_set(&o->params, "spec", "path", text, sizeof text) == MAR_OK ? 0 : tool_error("%s", text);
+    for (int i = 0; i < mar_param_count(); i++)
+        if (mar_param_get(i) == spec && run_param_unused(o, i))
+            return tool_error(
+                "--draft self: with it the model drafts for itself, which --spec %s cannot verify; expected "
+                "--spec path, or a draft model's file",
+                mar_param_text(spec, &o->params, text, sizeof text));
+    return 0;
+}
+
+const char *run_draft(const run_options *o)
+{
+    if (o->draft) return o->draft;
+    return o->params.spec ? self : NULL; /* only what needs no draft model is taken without one */
+}
+
+int run_verifies_drafts(const run_options *o)
+{
+    return o->params.spec || (o->draft && !o->params.head_spec);
+}
+
+int run_param_is_named(const mar_param *p, const char *text)
+{
+    for (int i = 0; p->type == MAR_TYPE_INT && p->choices && p->choices[i]; i++)
+        if (strcmp(p->choices[i], text) == 0) return 1;
+    return 0;
+}
+
 int run_options_done(run_options *o, const option_set *set)
 {
+    static const char needs_draft[] = "needs --draft";
     char text[256];
+    const int is_self = o->draft && strcmp(o->draft, self) == 0;
+    if (take_self(o, set) != 0) return 1;
     for (int k = 0; k < set->count; k++) {
         const option *q = &set->options[k];
         const char *why = NULL;
@@ -167,6 +216,9 @@ int run_options_done(run_options *o, const option_set *set)
         for (int i = 0; i < mar_param_count(); i++)
             if (mar_param_get(i) == q->param && (why = run_param_unused(o, i)) != NULL)
                 why = dashed(why, 0, text, sizeof text);
+        if (why && is_self && strncmp(why, needs_draft, strlen(needs_draft)) == 0)
+            return tool_error("--%s: has no effect with --draft self, expected a draft model's file%s", q->param->name,
+                              why + strlen(needs_draft));
         if (why) return tool_error("--%s: %s", q->param->name, why);
     }
     return run_machine_done(&o->machine, set);
@@ -189,7 +241,7 @@ static const char *value_text(const run_options *o, const mar_params *params, in
 {
     const mar_param *p = mar_param_get(i);
     if (p->type != MAR_TYPE_MODEL) return mar_param_text(p, params, text, size);
-    snprintf(text, size, "%s", o->draft ? tool_base_name(o->draft) : "");
+    snprintf(text, size, "%s", run_draft(o) ? tool_base_name(run_draft(o)) : "");
     return text;
 }
 
@@ -247,6 +299,11 @@ const char *run_options_ways(const run_options *o, char *text, size_t size)
     return run_options_differences(o, &base, text, size);
 }
 
+static int is_number(const mar_param *p)
+{
+    return p->type == MAR_TYPE_INT || p->type == MAR_TYPE_UINT64 || p->type == MAR_TYPE_FLOAT;
+}
+
 void params_record(const run_options *o, cJSON *object)
 {
     char text[4096];
@@ -256,7 +313,7 @@ void params_record(const run_options *o, cJSON *object)
         run_param_text(o, i, text, sizeof text);
         if (p->type == MAR_TYPE_FLAG)
             cJSON_AddBoolToObject(object, p->name, strcmp(text, "on") == 0);
-        else if (p->type == MAR_TYPE_INT || p->type == MAR_TYPE_UINT64 || p->type == MAR_TYPE_FLOAT)
+        else if (is_number(p) && !run_param_is_named(p, text))
             cJSON_AddRawToObject(object, p->name, text); /* as it is: cJSON's numbers are doubles, of 53 bits */
         else if (*text)
             cJSON_AddStringToObject(object, p->name, text);

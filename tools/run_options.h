@@ -11,12 +11,13 @@
 typedef struct cJSON cJSON;
 
 typedef struct {
-    const char *model, *vae, *draft; /* as given; vae and draft may be NULL */
-    int heads;                       /* 0: the file's */
-    mar_params params;               /* as given. models_load sets draft */
-    mar_params used;                 /* those that the session uses, 64 for num_iter 0; models_session sets it */
-    mar_options machine;             /* as given */
-    int given;                       /* 1: at least one run option was on the command line */
+    const char *model, *vae; /* as given; vae may be NULL */
+    const char *draft;       /* as given, a file; NULL: none, as after "self", which run_options_done takes out */
+    int heads;               /* 0: the file's */
+    mar_params params;       /* as given. models_load sets draft */
+    mar_params used;         /* those that the session uses, 64 for num_iter 0; models_session sets it */
+    mar_options machine;     /* as given */
+    int given;               /* 1: at least one run option was on the command line */
 } run_options;
 
 /* Defaults: the demo model, and the library's. */
@@ -31,20 +32,25 @@ void run_options_manual(FILE *out);
 const mar_param *run_option(const char *name);
 /* The library's words on a model file with --heads for "asked for", into text, which is returned. */
 const char *run_options_heads(const char *words, char *text, size_t size);
-/* After parsing: an option that would have no effect is an error. Returns 0, or 1 with the error printed. */
+/* After parsing: "--draft self" becomes no draft model and, unless there is another, --spec path. An option that would
+ * have no effect is an error. Returns 0, or 1 with the error printed. */
 int run_options_done(run_options *o, const option_set *set);
 
 /* The part of it for the library's options alone: those of `set` that are fields of *machine. */
 int run_machine_done(const mar_options *machine, const option_set *set);
 
-/* What the run's library is opened with: `machine`, and with criterion path a head in f32 if its arithmetic is auto. */
-mar_options run_machine(const run_options *o);
+/* What drafts across tokens, or inside the head: a file as given; "self" if the model does so for itself; NULL. */
+const char *run_draft(const run_options *o);
+/* Whether drafted tokens are verified, and so have fates; false of a draft inside the head. */
+int run_verifies_drafts(const run_options *o);
 
 /* Whether it is a built-in model, which brings its image decoder. */
 int run_is_demo(const char *model);
 /* Whether it is any of the library's built-in models, image decoders included, and no file. */
 int run_is_built_in(const char *path);
 
+/* Whether the text is the name of a number's value, such as "auto". */
+int run_param_is_named(const mar_param *p, const char *text);
 /* Whether it is of the group "Sampling" or "Steps". */
 int run_param_is_basic(const mar_param *p);
 /* Whether it is of the group "Checks", whose options change no output, so that no picture says that they were on. */
@@ -61,8 +67,8 @@ const char *run_options_differences(const run_options *o, const run_options *bas
 /* The options that make the run faster than plain sampling in as many steps, in the same way. */
 const char *run_options_ways(const run_options *o, char *text, size_t size);
 
-/* Adds every option of mar_params that has an effect: numbers as numbers, flags as true or false, choices and the
- * draft's file name as strings, null for what is not set. After models_session. */
+/* Adds every option of mar_params that has an effect: numbers as numbers, flags as true or false, choices, values that
+ * have names, and the draft's file name as strings, null for what is not set. After models_session. */
 void params_record(const run_options *o, cJSON *object);
 
 #endif

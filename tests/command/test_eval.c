@@ -139,6 +139,7 @@ static void other_settings(void **state)
         {"--num_iter 3", "was begun with --num_iter 2, this is --num_iter 3"},
         {"--head_spec 8", "was begun with no --head_spec, this is --head_spec 8"},
         {"--draft demo-draft", "was begun with no --draft, this is --draft demo-draft"},
+        {"--draft self", "was begun with no --draft, this is --draft self"},
         {"--num_images 49", "was begun with --num_images 50, this is --num_images 49"},
         {"--batch 1", "was begun with --batch 2, this is --batch 1"},
         {"--shard_images 6", "was begun with --shard_images 4, this is --shard_images 6"},
@@ -538,6 +539,32 @@ static void drafts(void **state)
     same_numbers(d, "spec", "one");
 }
 
+/* Drafts of the model itself, asked for in two ways that are one; by lateness, too. */
+static void own_drafts(void **state)
+{
+    const char *d = *state;
+#define OWN "$MAR eval --num_images 20 --batch 2 --shard_images 4 --num_iter 8 --num_sampling_steps 2 --quiet "
+    shell(d,
+          OWN "--draft self --gamma auto --out own --shard 2/2 && " OWN "--spec path --gamma auto --out own && " OWN
+              "--draft self --gamma auto --out one && $MAR eval --merge --draft self --gamma auto --out one --quiet");
+#undef OWN
+    same_numbers(d, "own", "one");
+    char *settings = read_whole_file(d, "own/settings.json", NULL), *numbers = numbers_of(d, "own"),
+         *page = read_whole_file(d, "own/report.html", NULL);
+    assert_non_null(strstr(settings, "\"draft\":\t\"self\""));
+    assert_non_null(strstr(settings, "\"spec\":\t\"path\""));
+    assert_non_null(strstr(settings, "\"gamma\":\t\"auto\""));
+    assert_null(strstr(settings, "draft_id"));
+    assert_non_null(strstr(settings, "\"ways\":\t\"--draft self --spec path --gamma auto\""));
+    assert_non_null(strstr(numbers, ", draft self;"));
+    assert_non_null(strstr(numbers, "\"accepted_by_lateness\":\t[0, "));
+    assert_non_null(strstr(page, "steps by which the draft’s conditions were late"));
+    free(settings), free(numbers), free(page);
+    refused(d, "$MAR eval --merge --draft demo-draft --out one",
+            "one: was begun with --draft self, this is --draft demo-draft; use another --out");
+    refused(d, "$MAR eval --merge --draft self --gamma 3 --out one", "was begun with --gamma auto, this is --gamma 3");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -559,6 +586,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(lost_pictures, setup, command_teardown),
         cmocka_unit_test_setup_teardown(classes, setup, command_teardown),
         cmocka_unit_test_setup_teardown(drafts, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(own_drafts, command_setup, command_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

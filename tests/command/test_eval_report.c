@@ -162,6 +162,15 @@ static void drafts(void **state)
     assert_int_equal(count(text, "<polyline"), 2);
     assert_int_equal(count(text, "<circle"), 6);
     HAS(text, "<title>step 7: 3 accepted, 1 replaced, 5 tokens in all</title>");
+    LACKS(text, "conditions were late");
+    free(text);
+    r.latest = 4; /* of nothing drafted with late conditions there is no curve */
+    for (int i = 1; i < 4; i++) r.accepted_late[i] = 9 - i, r.replaced_late[i] = i;
+    text = page(*state, &r, &(eval_report_extras){0});
+    assert_int_equal(count(text, "<polyline"), 3);
+    assert_int_equal(count(text, "<circle"), 6 + 3);
+    HAS(text, "steps by which the draft’s conditions were late");
+    HAS(text, "<title>late by 3: 6 accepted, 3 replaced</title>");
     free(text);
 }
 

@@ -95,6 +95,8 @@ static void fill(eval_result *r)
     r->steps = EVAL_CURVE_MAX;
     for (int i = 0; i < r->steps; i++)
         r->accepted[i] = random_count(), r->replaced[i] = random_count(), r->tokens[i] = random_count();
+    r->latest = EVAL_CURVE_MAX;
+    for (int i = 0; i < r->latest; i++) r->accepted_late[i] = random_count(), r->replaced_late[i] = random_count();
     mar_stats *s = &r->stats;
     double *const of_stats[] = {&s->encoder_s,   &s->decoder_s,  &s->head_s,         &s->vae_s,           &s->draft_s,
                                 &s->verify_s,    &s->total_s,    &s->encoder_flop,   &s->decoder_flop,    &s->head_flop,
@@ -239,9 +241,11 @@ static void damaged(void **state)
         {"\"images\":\t7", "\"images\":\tnull", "numbers.images is"},
         {"\"processes\":\t2", "\"processes\":\t3000000000", "run.processes is"},
         {"\"arena_bytes\":\t0", "\"arena_bytes\":\t-1", "run.costs.arena_bytes is"},
-        {"\"steps\":\t2", "\"steps\":\t3", "numbers.accepted_by_step has 2 numbers, expected one for each of 3 steps"},
+        {"\"steps\":\t2", "\"steps\":\t3", "numbers.accepted_by_step has 2 numbers, expected 3"},
         {"\"steps\":\t2", "\"steps\":\t-1", "numbers.steps is -1, expected 0 to 1024"},
         {"\"steps\":\t2", "\"steps\":\t1025", "numbers.steps is 1025, expected 0 to 1024"},
+        {"\"latest\":\t1", "\"latest\":\t2", "numbers.accepted_by_lateness has 1 numbers, expected 2"},
+        {"\"latest\":\t1", "\"latest\":\t1025", "numbers.latest is 1025, expected 0 to 1024"},
         {"[5, 6]", "[5, \"6\"]", "numbers.replaced_by_step is"},
         {"[5, 6]", "{}", "numbers.replaced_by_step is missing or is not a list"},
         {"[\"few images\"]", "[1]", "numbers.warnings.0 is missing or is not a text"},
@@ -249,7 +253,7 @@ static void damaged(void **state)
          "numbers.warnings has 13 texts, expected 12 at most"},
     };
     memset(&r, 0, sizeof r);
-    r.fid = 1.5, r.images = 7, r.steps = 2, r.processes = 2, r.warning_count = 1;
+    r.fid = 1.5, r.images = 7, r.steps = 2, r.latest = 1, r.processes = 2, r.warning_count = 1;
     r.replaced[0] = 5, r.replaced[1] = 6;
     strcpy(r.warnings[0], "few images");
     char *path = path_of(*state, "result.json");

@@ -139,7 +139,7 @@ static void refused_files(void **state)
         {"--sweep x\n", "axes.txt, line 1: --sweep: has no place"},
         {"--shard 1/2\n", "axes.txt, line 1: --shard: has no place"},
         {"stray\n", "axes.txt, line 1: stray: unexpected argument"},
-        {"--cfg 1\n|--gamma 2\n", "axes.txt, lines 1, 2: --gamma: needs --draft"},
+        {"--cfg 1\n|--gamma 2\n", "axes.txt, lines 1, 2: --gamma: needs --draft or --spec path"},
         {"--lazy\n--gtr|--lazy_head\n--cfg 1\n", "axes.txt, lines 1, 2, 3: --"}, /* what a session refuses */
         {"--num_iter 64 | --num_iter 65\n", "axes.txt, line 1: --num_iter 65"},
         {"--draft nowhere.pth --gamma 2\n", "axes.txt, line 1: nowhere.pth: "},

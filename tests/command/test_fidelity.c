@@ -175,6 +175,37 @@ static void drafts_are_mapped(void **state)
     free(page);
 }
 
+/* Drafts of the model itself, by step and by lateness; with a draft model no draft is late. */
+static void own_drafts(void **state)
+{
+    cJSON *record = report(*state, "--draft self --head_spec 4 --num_iter 16 --num_sampling_steps 10 "
+                                   "--versus --draft demo-draft --num_iter 16 --num_sampling_steps 10 "
+                                   "--against --num_iter 16 --num_sampling_steps 10 --num 20 --class 5 --out own.html");
+    const cJSON *own = run_of(record, 0), *other = run_of(record, 1), *plain = cJSON_GetObjectItem(record, "reference");
+    assert_string_equal(text(own, "draft"), "self");
+    assert_string_equal(text(other, "draft"), "demo-draft");
+    assert_null(cJSON_GetObjectItem(plain, "draft"));
+    assert_string_equal(text(own, "options"), "--head_spec 4 --draft self --spec path");
+    assert_true(number(plain, "passes_in_sequence") == 16 * number(record, "turns"));
+    assert_true(number(plain, "contexts_per_image") == 16);
+    assert_true(number(own, "passes_in_sequence") > 0);
+    assert_true(number(own, "contexts_per_image") > 16);
+    assert_true(cJSON_GetArraySize(cJSON_GetObjectItem(own, "acceptance_per_step")) == 16);
+    const cJSON *late = cJSON_GetObjectItem(own, "acceptance_per_lateness");
+    assert_true(cJSON_GetArraySize(late) > 1 && cJSON_GetArraySize(late) <= 16);
+    assert_true(cJSON_IsNull(cJSON_GetArrayItem(late, 0)));
+    assert_true(cJSON_GetArrayItem(late, 1)->valuedouble > 0 && cJSON_GetArrayItem(late, 1)->valuedouble <= 1);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(other, "acceptance_per_lateness")), 0);
+    assert_null(cJSON_GetObjectItem(plain, "acceptance_per_step"));
+    cJSON_Delete(record);
+    char *page = read_whole_file(*state, "own.html", NULL);
+    assert_int_equal(count_of(page, "share of drafts accepted</text>"), 2);
+    assert_int_equal(count_of(page, ">steps by which the draft’s conditions were late</text>"), 1);
+    assert_int_equal(count_of(page, "passes for an image"), 1);
+    assert_true(count_of(page, "<title>run 1, ") > 15 && count_of(page, "<title>run 2, ") > 10);
+    free(page);
+}
+
 /* Guidance of the first run holds for the others, its steps do not; --num, --seed and the like may stand anywhere. */
 static void groups(void **state)
 {
@@ -511,6 +542,7 @@ int main(void)
         cmocka_unit_test(no_first_run),
         cmocka_unit_test(a_fast_reference),
         cmocka_unit_test(drafts_are_mapped),
+        cmocka_unit_test(own_drafts),
         cmocka_unit_test(table_and_page),
         cmocka_unit_test(spreads),
         cmocka_unit_test(a_load_changes_no_speed),

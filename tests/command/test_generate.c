@@ -345,6 +345,83 @@ static void head_speculation(void **state)
     cJSON_Delete(record);
 }
 
+/* Without a draft model: spec path, by itself or as --draft self, which are the same run. */
+static void own_drafts(void **state)
+{
+    const char *d = *state;
+    cJSON *record = generate_record(d, "--draft self --head_spec 4 --gamma auto --class 3 --num 1 --num_iter 16 "
+                                       "--num_sampling_steps 20 --accept_map map.png --out a.png");
+    const cJSON *parameters = cJSON_GetObjectItem(record, "parameters");
+    assert_string_equal(cJSON_GetObjectItem(record, "draft")->valuestring, "self");
+    assert_string_equal(cJSON_GetObjectItem(parameters, "draft")->valuestring, "self");
+    assert_string_equal(cJSON_GetObjectItem(parameters, "spec")->valuestring, "path");
+    assert_string_equal(cJSON_GetObjectItem(parameters, "gamma")->valuestring, "auto");
+    assert_null(cJSON_GetObjectItem(parameters, "prefill"));
+    assert_null(cJSON_GetObjectItem(parameters, "context"));
+    assert_null(cJSON_GetObjectItem(parameters, "align"));
+    const double passes = number_at(record, "passes_in_sequence"), contexts = number_at(record, "contexts_per_image");
+    assert_true(passes >= 2 && passes < 16 && contexts >= 16);
+    assert_true(number_at(record, "proposal_acceptance_rate") > 0); /* head_spec works inside */
+    assert_true(number_at(record, "draft_calls_in_sequence") == 0);
+    assert_true(number_at(record, "accepted_shift") > 0);
+    assert_rates(record, "acceptance_per_step", 16);
+    assert_rates(record, "acceptance_per_position", 64);
+    assert_rates(record, "acceptance_per_lateness",
+                 cJSON_GetArraySize(cJSON_GetObjectItem(record, "acceptance_per_lateness")));
+    assert_true(cJSON_GetArraySize(cJSON_GetObjectItem(record, "acceptance_per_lateness")) > 1);
+    cJSON_Delete(record);
+    picture p = open_picture(d, "a.png");
+    assert_text(&p, "draft", "self");
+    assert_text(&p, "draft_id", "(absent)");
+    assert_text(&p, "spec", "path");
+    assert_text(&p, "gamma", "auto");
+    assert_text(&p, "head_spec", "4");
+    assert_text(&p, "prefill", "(absent)");
+    close_picture(&p);
+
+    int accepted, replaced, target;
+    p = open_picture(d, "map.png");
+    count_map(&p, &accepted, &replaced, &target);
+    assert_true(accepted > 0 && target > 0);
+    close_picture(&p);
+
+    command_result r = command_run(d, "$MAR generate --spec path --head_spec 4 --gamma auto --class 3 --num 1 "
+                                      "--num_iter 16 --num_sampling_steps 20 --out b.png && cmp a.png b.png && "
+                                      "$MAR convert demo-draft self.safetensors && mv self.safetensors self && "
+                                      "$MAR generate --draft ./self --class 3 --num 1 " QUICK "--out c.png");
+    if (r.status != 0) fail_msg("%s%s", r.out, r.err);
+    command_result_free(&r);
+    p = open_picture(d, "c.png");
+    assert_text(&p, "spec", "conditional");
+    assert_non_null(strstr(text_of(&p, "draft_id"), " bytes, "));
+    close_picture(&p);
+}
+
+/* Passes of the transformer, and their contexts. */
+static void passes(void **state)
+{
+    static const struct {
+        const char *options;
+        double passes, contexts; /* of three images in two batches */
+    } runs[] = {
+        {"--num_iter 4", 2 * 4, 4},
+        {"--num_iter 7 --lazy", 2 * 7, 7},
+        {"--gtr --gtr_generation_steps 3 --gtr_reconstruction_steps 2", 2 * 5, 5},
+        {"--num_iter 8 --draft demo-draft --spec cspd --gamma 3 --prefill 0.25", 2 * 4, 4}, /* blocks are of 3 steps */
+        {"--num_iter 8 --head_spec 4", 2 * 8, 8},
+    };
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        char line[300];
+        snprintf(line, sizeof line, "--class 3 --num 3 --batch 2 --num_sampling_steps 8 --out p %s", runs[i].options);
+        cJSON *record = generate_record(*state, line);
+        if (number_at(record, "passes_in_sequence") != runs[i].passes ||
+            number_at(record, "contexts_per_image") != runs[i].contexts)
+            fail_msg("%s: %g passes of %g contexts", runs[i].options, number_at(record, "passes_in_sequence"),
+                     number_at(record, "contexts_per_image"));
+        cJSON_Delete(record);
+    }
+}
+
 /* The path of a draft is nobody's business but the machine's. */
 static void draft_in_the_text(void **state)
 {
@@ -419,6 +496,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(draft_model, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(json_record, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(speculation, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(own_drafts, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(passes, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(head_speculation, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(draft_in_the_text, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(progress_on_a_terminal, command_setup, command_teardown),

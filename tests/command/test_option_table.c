@@ -127,7 +127,8 @@ static void a_row_is_complete(void **state)
         const mar_param *p = any_row(i);
         const int choice = p->type == MAR_TYPE_CHOICE || p->type == MAR_TYPE_NAME;
         if (!p->help || !*p->help || !p->group || !*p->group) fail_msg("%s: has no help or no group", p->name);
-        if ((p->choices != NULL) != choice) fail_msg("%s: choices do not go with its type", p->name);
+        if ((p->choices != NULL) != choice && p->type != MAR_TYPE_INT)
+            fail_msg("%s: choices do not go with its type", p->name);
         if ((p->type == MAR_TYPE_TEXT || p->type == MAR_TYPE_MODEL) != (p->argument != NULL))
             fail_msg("%s: argument does not go with its type", p->name);
         if ((p->type == MAR_TYPE_INT || p->type == MAR_TYPE_FLOAT) &&
@@ -177,6 +178,8 @@ static void assert_entry(const char *where, const char *entry, const char *end, 
     if (!entry) fail_msg("%s: --%s is missing", where, p->name);
     for (int i = 0; p->choices && p->choices[i]; i++)
         snprintf(what + strlen(what), sizeof what - strlen(what), "%s%s", i ? between : "", p->choices[i]);
+    if (p->choices && p->type == MAR_TYPE_INT)
+        snprintf(what + strlen(what), sizeof what - strlen(what), "%s%sN", between, *between == '|' ? "" : "Ar ");
     if (p->choices && !occurs(entry, end, what)) fail_msg("%s: --%s without its choices%s", where, p->name, what);
     if (!p->choices && p->argument && !occurs(entry, end, p->argument))
         fail_msg("%s: --%s without %s", where, p->name, p->argument);
@@ -338,11 +341,50 @@ static void values_as_text(void **state)
         if (p->type == MAR_TYPE_UINT64) reads_back(p, "18446744073709551615"), is_refused(p, "-1");
         if (p->type == MAR_TYPE_FLOAT) reads_back(p, "0.7"), is_refused(p, "nan"), is_refused(p, "inf");
         if (p->type != MAR_TYPE_INT && p->type != MAR_TYPE_FLOAT) continue;
-        const double bounds[] = {p->min, p->max, p->value};
+        int named = 0; /* values of an INT that have a name and no other text */
+        while (p->choices && p->choices[named]) named++;
+        const double bounds[] = {p->min + named, p->max, p->value};
         for (int k = 0; k < 3; k++) reads_back(p, (snprintf(text, sizeof text, "%.10g", bounds[k]), text));
         for (int k = 0; k < 2; k++)
             is_refused(p, (snprintf(text, sizeof text, "%.10g", bounds[k] + (k ? 1 : -1)), text));
     }
+}
+
+/* Names of the first values of a number, in any table. */
+static void numbers_with_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"none", "auto", NULL};
+    const mar_param p = {.name = "depth",
+                         .help = "how deep",
+                         .group = "Test",
+                         .type = MAR_TYPE_INT,
+                         .value = 5,
+                         .min = -1,
+                         .max = 9,
+                         .choices = names};
+    static const struct {
+        const char *text;
+        int value;
+    } values[] = {{"none", -1}, {"auto", 0}, {"1", 1}, {"9", 9}};
+    char text[64], why[128];
+    for (int i = 0; i < 4; i++) {
+        int field = 77;
+        assert_int_equal(mar_param_set(&p, &field, values[i].text, why, sizeof why), MAR_OK);
+        assert_int_equal(field, values[i].value);
+        assert_string_equal(mar_param_text(&p, &field, text, sizeof text), values[i].text);
+        assert_int_equal(mar_param_check(&p, &field, NULL), MAR_OK);
+    }
+    static const char *const wrong[] = {"0", "-1", "10", "-2", "", "non", "none ", "autos", "1x"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) is_refused(&p, wrong[i]);
+    mar_err err;
+    for (int field = -3; field < 12; field++)
+        assert_int_equal(mar_param_check(&p, &field, &err) == MAR_OK, field >= -1 && field <= 9);
+    assert_string_equal(mar_param_expects(&p, text, sizeof text), "none, auto or a whole number from 1 to 9");
+    assert_string_equal(mar_param_text(&p, &(int){-2}, text, sizeof text), "-2");
+    assert_string_equal(mar_param_text(&p, &(int){12}, text, sizeof text), "12");
+    const mar_param *gamma = mar_param_find("gamma");
+    assert_string_equal(mar_param_expects(gamma, text, sizeof text), "auto or a whole number from 1 to 65536");
 }
 
 /* --- (e) sizes -------------------------------------------------------------------------------------------- */
@@ -470,6 +512,8 @@ static int has_type(const mar_param *p, const cJSON *value)
     case MAR_TYPE_FLAG:
         return cJSON_IsBool(value);
     case MAR_TYPE_INT:
+        if (cJSON_IsString(value)) return mar_param_choice(p, value->valuestring) >= 0;
+        return cJSON_IsNumber(value);
     case MAR_TYPE_UINT64:
     case MAR_TYPE_FLOAT:
         return cJSON_IsNumber(value);
@@ -534,8 +578,9 @@ static void assert_texts(const char *directory, const char *name, const mar_para
         const int k = index_of(p->name, names, n);
         const int always = p->method || strcmp(p->group, "Steps") == 0 || strcmp(p->group, "Sampling") == 0;
         const cJSON *value = cJSON_GetObjectItem(parameters, p->name);
-        const int used =
-            !mar_params_unused(given, i) && (always || !mar_param_is_default(p, given)) && !cJSON_IsNull(value);
+        const int used = !mar_params_unused(given, i) &&
+                         (always || p->type == MAR_TYPE_MODEL || !mar_param_is_default(p, given)) &&
+                         !cJSON_IsNull(value);
         if (used != (k >= 0)) fail_msg("%s: %s", p->name, k >= 0 ? "should not be there" : "is missing");
         if (k >= 0 && cJSON_IsString(value)) assert_string_equal(values[k], value->valuestring);
         if (k >= 0 && cJSON_IsNumber(value)) assert_true((float)atof(values[k]) == (float)value->valuedouble);
@@ -563,6 +608,10 @@ static void records_are_typed(void **state)
         {"--num_iter 2 --num_sampling_steps 3 --seed 18446744073709551615 --temperature 0.7", "temperature 0.7", 0},
         {"--num_iter 2 --num_sampling_steps 3 --draft demo-draft --spec cspd --align off", "spec cspd, align off", 1},
         {"--num_iter 2 --num_sampling_steps 3 --draft demo-draft --head_spec 2", "head_spec 2", 1},
+        {"--num_iter 2 --num_sampling_steps 3 --draft self --gamma auto", "spec path, gamma auto", 0},
+        {"--num_iter 2 --num_sampling_steps 3 --spec path --head_spec 2", "spec path, head_spec 2", 0},
+        {"--num_iter 2 --num_sampling_steps 3 --draft demo-draft --spec path", "spec path", 1},
+        {"--num_iter 2 --num_sampling_steps 3 --draft demo-draft --gamma auto", "gamma 8", 1},
         {"--gtr --gtr_generation_steps 2 --num_sampling_steps 3", "gtr on", 0},
         {"--num_iter 2 --diff_annealing cosine --sampler ddim", "diff_annealing cosine, sampler ddim", 0},
     };
@@ -619,11 +668,17 @@ static void other_records(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_row_is_a_field),        cmocka_unit_test(a_row_is_complete),
-        cmocka_unit_test(help_names_every_row),    cmocka_unit_test(manual_names_every_row),
-        cmocka_unit_test(init_sets_every_default), cmocka_unit_test(values_as_text),
-        cmocka_unit_test(structs_of_other_sizes),  cmocka_unit_test(the_ten_lines_make_the_image_of_the_command),
-        cmocka_unit_test(records_are_typed),       cmocka_unit_test(records_are_resolved),
+        cmocka_unit_test(a_row_is_a_field),
+        cmocka_unit_test(a_row_is_complete),
+        cmocka_unit_test(help_names_every_row),
+        cmocka_unit_test(manual_names_every_row),
+        cmocka_unit_test(init_sets_every_default),
+        cmocka_unit_test(values_as_text),
+        cmocka_unit_test(numbers_with_names),
+        cmocka_unit_test(structs_of_other_sizes),
+        cmocka_unit_test(the_ten_lines_make_the_image_of_the_command),
+        cmocka_unit_test(records_are_typed),
+        cmocka_unit_test(records_are_resolved),
         cmocka_unit_test(other_records),
     };
     return cmocka_run_group_tests(tests, command_setup, command_teardown);

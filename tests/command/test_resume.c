@@ -114,6 +114,7 @@ static void another_run(void **state)
         {RUN "--model demo.safetensors --vae demo", "model is demo, expected demo.safetensors: "},
         {RUN "--vae vae.safetensors", "vae is demo, expected vae.safetensors: "},
         {RUN "--draft demo-draft --gamma 1", "has no text draft, expected demo-draft: "},
+        {RUN "--draft self", "has no text draft, expected self: "},
     };
     const char *d = *state;
     shell(d, "$MAR convert demo demo.safetensors && $MAR convert demo-vae vae.safetensors && "
@@ -128,6 +129,23 @@ static void another_run(void **state)
     command_ok(d, "generate --class 3 --num 2 --head_spec 4 --quiet --out spec" QUICK);
     expect(d, "generate --class 3 --num 2 --out spec --resume" QUICK, 1, NULL,
            "spec/000000.png: head_spec is 4, expected no such text: ");
+}
+
+/* Drafts of the model itself: what is missing comes out the same, whatever the batches and however it is asked for;
+ * another gamma is another run, and so is a draft model. */
+static void own_drafts(void **state)
+{
+    const char *d = *state;
+#define OWN "generate --class 3,1 --num 2 --num_iter 8 --num_sampling_steps 6 --quiet "
+    command_ok(d, OWN "--draft self --batch 4 --out own");
+    shell(d, "cp -r own part && rm part/000001.png part/000002.png");
+    command_ok(d, OWN "--spec path --batch 1 --out part --resume");
+    shell(d, "diff -r own part && rm part/000002.png");
+    expect(d, OWN "--draft self --gamma auto --out part --resume", 1, NULL, "gamma is 8, expected auto: ");
+    expect(d, OWN "--draft demo-draft --spec path --out part --resume", 1, NULL,
+           "draft is self, expected demo-draft: ");
+    expect(d, OWN "--out part --resume", 1, NULL, "draft is self, expected no such text: ");
+#undef OWN
 }
 
 /* Two models of one name, as the official ones have, are told apart by what is in them. */
@@ -260,6 +278,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_said, setup, command_teardown),
         cmocka_unit_test_setup_teardown(a_longer_run, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(another_run, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(own_drafts, setup, command_teardown),
         cmocka_unit_test_setup_teardown(another_model_of_the_same_name, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(one_weight_differs, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(built_in_by_any_name, command_setup, command_teardown),

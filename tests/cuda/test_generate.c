@@ -79,6 +79,7 @@ static void compare_images(mar_session *s, mar_session *theirs)
 #define SEED     "seed 11, "
 #define DRAFTED  SEED "num_iter 4, num_sampling_steps 20, cfg 2.9, gamma 2, prefill 0.3, "
 #define ANNEALED SEED "diff_annealing linear, "
+#define PATHS    ANNEALED "num_iter 4, cfg 2.9, diff_upper_steps 7, diff_lower_steps 5, spec path, "
 
 static const struct {
     const char *name;
@@ -104,11 +105,15 @@ static const struct {
     {"paper", 1, 0, DRAFTED "spec paper"},
     {"cspd", 1, 0, DRAFTED "spec cspd"},
     {"cspd, full", 1, 0, DRAFTED "spec cspd, context full"},
+    {"path, draft, prefix", 1, 0, PATHS "gamma 2"},
+    {"path", 0, 0, PATHS "gamma 3"},
+    {"path, draft, full", 1, 0, PATHS "gamma 2, context full"},
+    {"path, gamma auto, head_spec", 0, 0, PATHS "gamma auto, head_spec 3"},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
 /* Three batches: the second is recorded, the third replays it. Where time is short, only of every fifth case, and a
- * batch is of one image but for every tenth. */
+ * batch is of one image but for every tenth and the last. */
 static void f32_is_the_cpu(void **state)
 {
     (void)state;
@@ -118,7 +123,8 @@ static void f32_is_the_cpu(void **state)
         mar_session *a = open_session(&cpu, &p, cases[i].drafts);
         mar_session *b = open_session(&cuda, &p, cases[i].drafts);
         const int batches = i % (cuda_test_brief() ? 10 : 5) == 0 || cuda_test_scale() > 1 ? 3 : 1;
-        const int n = i % (cuda_test_brief() ? CASES : 10) == 0 || cuda_test_scale() > 1 ? BATCH : 1;
+        const int several = i % 10 == 0 || i == CASES - 1; /* images */
+        const int n = (cuda_test_brief() ? i == 0 : several) || cuda_test_scale() > 1 ? BATCH : 1;
         for (int j = 0; j < batches; j++) {
             float expected[BATCH * TOKENS], tokens[BATCH * TOKENS];
             make(a, 5 + (uint64_t)j, n, expected);
@@ -127,8 +133,10 @@ static void f32_is_the_cpu(void **state)
             if (!(error <= 1e-3)) fail_msg("%s: relative error %.3g, allowed 1e-3", cases[i].name, error);
             if (i == 0) compare_images(b, a);
         }
-        mar_stats stats;
+        mar_stats stats, theirs;
+        mar_session_get_stats(a, &theirs);
         mar_session_get_stats(b, &stats);
+        assert_true(stats.passes == theirs.passes && stats.accepted == theirs.accepted);
         assert_true(stats.head_s > 0 && stats.encoder_s > 0 && stats.decoder_s > 0 && stats.arena_bytes > 0);
         assert_true(i > 0 || stats.vae_s > 0);
         mar_session_free(a);

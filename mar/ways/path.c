@@ -2,17 +2,10 @@
 #include "mar/ways/path.h"
 
 #include "base/arena.h"
-#include "specdec/verifier.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-static int is_on(const mar_params *p)
-{
-    const spec_method *m = spec_method_find(p->spec);
-    return m && m->paths;
-}
 
 static int gamma_of(const mar_params *p)
 {
@@ -270,7 +263,8 @@ static const char *warn(const void *state)
 
 const mar_way mar_way_path = {
     .name = "spec",
-    .is_on = is_on,
+    .is_on = mar_verifies_paths,
+    .changes = MAR_STAGE_CHAIN,
     .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_PASSES | MAR_STAGE_SOLVER | MAR_STAGE_HEAD,
     .exact = 1,
     .check = check,

@@ -20,10 +20,11 @@ typedef struct {
 
 /* The sequences of a call with spans. */
 typedef struct {
+    int count;
     const int *q_first, *n_q, *k_first, *n_k;
 } attention_spans;
 
-/* A block's head, and its first tile of the head's queries. */
+/* A block's head, and its tile of the head's queries. */
 typedef struct {
     int tile, head;
     size_t sequence;
@@ -33,6 +34,14 @@ static __device__ inline attention_place place_of(const attention_shape &a)
 {
     const int block = (int)blockIdx.x;
     return {block % a.tiles, block / a.tiles % a.heads, blockIdx.x / (unsigned)(a.tiles * a.heads)};
+}
+
+/* Of spans. There may be more tiles than blocks, for a sequence may have become longer since the call was recorded: a
+ * block goes on with `block` larger by the grid, which is a later tile of its head, until there is no such tile. */
+static __device__ inline attention_place span_of(const attention_shape &a, const attention_spans &s, unsigned block)
+{
+    const unsigned heads = (unsigned)a.heads, count = (unsigned)s.count;
+    return {(int)(block / heads / count), (int)(block % heads), block / heads % count};
 }
 
 /* --- on tensor cores --------------------------------------------------------------------------------------- */
@@ -227,18 +236,18 @@ __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
                    key + row + column, value + row + column, y + query * (size_t)(a.heads * D) + column);
 }
 
-/* The same of spans. A block takes each tile that is a.tiles further, too, for a sequence may have become longer since
- * the call was recorded. */
 template <int D>
 __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
     attend_spans(attention_shape a, attention_spans s, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
 {
-    const attention_place p = place_of(a);
-    const int n_q = s.n_q[p.sequence], n_k = s.n_k[p.sequence], tile = (int)blockDim.x / 32 * TILE;
-    const size_t column = (size_t)p.head * D, query = (size_t)s.q_first[p.sequence];
-    const size_t row = (size_t)s.k_first[p.sequence] * (size_t)a.kv_stride;
-    for (int first = p.tile * tile; first < n_q; first += a.tiles * tile) {
-        attend_tile<D>(a, first, n_q, n_k, q + query * (size_t)a.q_stride + column, key + row + column,
+#pragma unroll 1
+    for (unsigned block = blockIdx.x;; block += gridDim.x) {
+        const attention_place p = span_of(a, s, block);
+        const int first = p.tile * ((int)blockDim.x / 32) * TILE, n_q = s.n_q[p.sequence];
+        if (first >= n_q) break;
+        const size_t column = (size_t)p.head * D, query = (size_t)s.q_first[p.sequence];
+        const size_t row = (size_t)s.k_first[p.sequence] * (size_t)a.kv_stride;
+        attend_tile<D>(a, first, n_q, s.n_k[p.sequence], q + query * (size_t)a.q_stride + column, key + row + column,
                        value + row + column, y + query * (size_t)(a.heads * D) + column);
         __syncthreads(); /* the results have left the memory of the stages */
     }
@@ -415,20 +424,20 @@ __global__ static void __launch_bounds__(256, 2)
              key + row + column, value + row + column, y + query * (size_t)(a.heads * dim) + column);
 }
 
-/* As attend_spans. */
 template <typename T>
 __global__ static void __launch_bounds__(256, 2)
     attend_any_spans(attention_shape a, attention_spans s, int dim, const T *q, const T *key, const T *value, T *y)
 {
-    const attention_place p = place_of(a);
-    const int n_q = s.n_q[p.sequence], n_k = s.n_k[p.sequence];
-    const size_t column = (size_t)p.head * (size_t)dim;
-    const size_t row = (size_t)s.k_first[p.sequence] * (size_t)a.kv_stride;
-    const any_memory m = any_carve(dim);
-    for (int first = p.tile * QUERIES; first < n_q; first += a.tiles * QUERIES) {
-        const size_t query = (size_t)(s.q_first[p.sequence] + first);
-        any_tile(a, m, dim, min(n_q - first, (int)QUERIES), n_k, q + query * (size_t)a.q_stride + column,
-                 key + row + column, value + row + column, y + query * (size_t)(a.heads * dim) + column);
+#pragma unroll 1
+    for (unsigned block = blockIdx.x;; block += gridDim.x) {
+        const attention_place p = span_of(a, s, block);
+        const int first = p.tile * QUERIES, n_q = s.n_q[p.sequence];
+        if (first >= n_q) break;
+        const size_t column = (size_t)p.head * (size_t)dim, query = (size_t)(s.q_first[p.sequence] + first);
+        const size_t row = (size_t)s.k_first[p.sequence] * (size_t)a.kv_stride;
+        any_tile(a, any_carve(dim), dim, min(n_q - first, (int)QUERIES), s.n_k[p.sequence],
+                 q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
+                 y + query * (size_t)(a.heads * dim) + column);
         __syncthreads(); /* nobody reads the sums of this tile any more */
     }
 }
@@ -545,6 +554,7 @@ void cuda_attention_spans(kern_queue *k, const act *q, int q_stride, const int *
     for (int s = 0; s < n_seq; s++)
         if (n_q[s] > a.n_q) a.n_q = n_q[s];
     attention_spans spans;
+    spans.count = n_seq;
     spans.q_first = cuda_stage(c, q_first, (size_t)n_seq);
     spans.n_q = cuda_stage(c, n_q, (size_t)n_seq);
     spans.k_first = cuda_stage(c, k_first, (size_t)n_seq);

@@ -364,7 +364,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     d->threads = threads ? threads : cpus_available();
     if (d->threads > cpus_affinity()) d->threads = cpus_affinity(); /* more would take turns */
     d->rows = kern_rows_best();
-    atomic_init(&d->matmuls, NULL);
+    for (int i = 0; i < CPU_MATMUL_LISTS; i++) atomic_init(&d->matmuls[i], NULL);
     pthread_mutex_init(&d->lock, NULL);
     const int wanted = d->threads;
     mar_status status = team_create(wanted, &d->team, err);

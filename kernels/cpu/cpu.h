@@ -13,19 +13,22 @@
 #include <stdatomic.h>
 #include <string.h>
 
+enum { CPU_MATMUL_LISTS = 256 };
+
 /* Shared by all queues. What changes after opening is `matmuls`, in which entries are only ever added, and what `lock`
  * guards. */
 typedef struct {
-    kern_device base;                         /* must be first: a kern_device * points at a cpu_device */
-    int bf16;                                 /* act is bf16 (uint16_t), else float */
-    int threads;                              /* of the team */
-    team *team;                               /* the workers that all queues share */
-    dnn *dnn;                                 /* oneDNN's engine */
-    const kern_rows *rows;                    /* row kernels of the best instruction set present */
-    const bf16_dot *dot;                      /* our own products of bf16 layers; NULL: oneDNN makes them */
-    const direct_conv *direct;                /* our own convolutions; NULL: oneDNN makes them */
-    pthread_mutex_t lock;                     /* held while a primitive is made, or a convolution planned */
-    struct cpu_matmul_entry *_Atomic matmuls; /* primitives made so far, shared by all layers of a shape */
+    kern_device base;          /* must be first: a kern_device * points at a cpu_device */
+    int bf16;                  /* act is bf16 (uint16_t), else float */
+    int threads;               /* of the team */
+    team *team;                /* the workers that all queues share */
+    dnn *dnn;                  /* oneDNN's engine */
+    const kern_rows *rows;     /* row kernels of the best instruction set present */
+    const bf16_dot *dot;       /* our own products of bf16 layers; NULL: oneDNN makes them */
+    const direct_conv *direct; /* our own convolutions; NULL: oneDNN makes them */
+    pthread_mutex_t lock;      /* held while a primitive is made, or a convolution planned */
+    struct cpu_matmul_entry *_Atomic matmuls[CPU_MATMUL_LISTS]; /* primitives made so far, shared by all layers of a
+                                                                 * shape; one list for each hash of a shape */
 } cpu_device;
 
 typedef struct {

@@ -1,5 +1,7 @@
-/* The matrix-product primitives made so far. Layers of equal shape share them; a model has a few dozen shapes. Entries
- * are only ever added, at the head of a list, so that it can be read without a lock. */
+/* The matrix-product primitives made so far. Layers of equal shape share them. A model has a few dozen shapes, and its
+ * attention two for each number of known tokens: hundreds where contexts of all steps are in one batch. Entries are
+ * only ever added, at the head of a list, so that it can be read without a lock; there is a list for each of some
+ * hashes of a shape. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdatomic.h>
@@ -20,9 +22,16 @@ static int same_spec(const dnn_matmul_spec *a, const dnn_matmul_spec *b)
            a->accumulate == b->accumulate && a->activation == b->activation;
 }
 
+static unsigned list_of(const dnn_matmul_spec *spec)
+{
+    const unsigned hash =
+        (unsigned)spec->m * 0x9e3779b1u ^ (unsigned)spec->n * 0x85ebca6bu ^ (unsigned)spec->k * 0xc2b2ae35u;
+    return (hash >> 16) % CPU_MATMUL_LISTS;
+}
+
 static const dnn_primitive *find(const cpu_device *d, const dnn_matmul_spec *spec)
 {
-    const struct cpu_matmul_entry *e = atomic_load_explicit(&d->matmuls, memory_order_acquire);
+    const struct cpu_matmul_entry *e = atomic_load_explicit(&d->matmuls[list_of(spec)], memory_order_acquire);
     while (e && !same_spec(&e->spec, spec)) e = e->next;
     return e ? e->primitive : NULL;
 }
@@ -39,9 +48,10 @@ static mar_status add(cpu_device *d, const dnn_matmul_spec *spec, const dnn_prim
         free(e);
         return status;
     }
+    const unsigned list = list_of(spec);
     e->spec = *spec;
-    e->next = atomic_load_explicit(&d->matmuls, memory_order_relaxed);
-    atomic_store_explicit(&d->matmuls, e, memory_order_release);
+    e->next = atomic_load_explicit(&d->matmuls[list], memory_order_relaxed);
+    atomic_store_explicit(&d->matmuls[list], e, memory_order_release);
     *out = e->primitive;
     return MAR_OK;
 }
@@ -60,12 +70,14 @@ mar_status cpu_matmul(cpu_queue *q, const dnn_matmul_spec *spec, const dnn_primi
 
 void cpu_matmul_free_all(cpu_device *d)
 {
-    struct cpu_matmul_entry *e = atomic_load_explicit(&d->matmuls, memory_order_relaxed);
-    while (e) {
-        struct cpu_matmul_entry *next = e->next;
-        dnn_primitive_free(e->primitive);
-        free(e);
-        e = next;
+    for (int list = 0; list < CPU_MATMUL_LISTS; list++) {
+        struct cpu_matmul_entry *e = atomic_load_explicit(&d->matmuls[list], memory_order_relaxed);
+        while (e) {
+            struct cpu_matmul_entry *next = e->next;
+            dnn_primitive_free(e->primitive);
+            free(e);
+            e = next;
+        }
     }
 }
 

@@ -3,7 +3,7 @@
  *
  * There are two kernels. One uses tensor cores. It takes bf16, heads of a multiple of 16 up to 128 elements, and
  * aligned rows; the transformers have these. The other takes everything else, f32 and the image decoder's single wide
- * head, by plain loops in f32.
+ * head, by plain loops in f32. Each has a second form, for spans.
  *
  * Floor of the first for a sequence of n tokens and a head of d elements: 4 n^2 d flop, 8 n d bytes. At n = 320 and
  * d = 64 that is 160 flop/byte, below the ridge of an H100 (989 Tflop/s over 3.35 TB/s = 295). But the outputs of the
@@ -191,7 +191,7 @@ static __device__ inline void store_result(float o[D / 8][4], const float sum[2]
     }
 }
 
-/* The queries from `first` on, 16 a warp. q and y point at the head's column in the sequence's first row. */
+/* The queries from `first` on, 16 a warp. All pointers are to a head's column in the sequence's first row. */
 template <int D>
 static __device__ inline void attend_tile(const attention_shape &a, int first, int n_q, int n_k, const bf16 *q,
                                           const bf16 *key, const bf16 *value, bf16 *y)
@@ -236,6 +236,7 @@ __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
                    key + row + column, value + row + column, y + query * (size_t)(a.heads * D) + column);
 }
 
+/* The same of spans. It keeps less in registers if it finds its place anew for each tile. */
 template <int D>
 __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
     attend_spans(attention_shape a, attention_spans s, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
@@ -380,7 +381,7 @@ static __device__ inline void any_multiply_values(any_memory m, const T *value, 
     }
 }
 
-/* Some queries, `rows` of them. All pointers are to a head's column. */
+/* `rows` queries of a head, whose first q and y point at. */
 template <typename T>
 static __device__ inline void any_tile(const attention_shape &a, any_memory m, int dim, int rows, int n_k, const T *q,
                                        const T *key, const T *value, T *y)
@@ -424,6 +425,7 @@ __global__ static void __launch_bounds__(256, 2)
              key + row + column, value + row + column, y + query * (size_t)(a.heads * dim) + column);
 }
 
+/* The same of spans. */
 template <typename T>
 __global__ static void __launch_bounds__(256, 2)
     attend_any_spans(attention_shape a, attention_spans s, int dim, const T *q, const T *key, const T *value, T *y)

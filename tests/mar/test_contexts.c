@@ -1,139 +1,13 @@
 /* Passes over contexts against the plain passes: the same conditions, bit for bit on a CPU. */
-#include "mar/contexts.h"
 #include "tests/support/changed.h"
-#include "tests/support/support.h"
+#include "tests/support/contexts.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_IMAGES = 4, MAX_CONTEXTS = 24, MAX_SEQ = 64, BLOCKS = 6 };
-
-typedef struct {
-    uint64_t state;
-} dice;
-
-static uint32_t roll(dice *d)
-{
-    d->state = d->state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(d->state >> 33);
-}
-
-/* 0 .. n-1 */
-static int below(dice *d, int n)
-{
-    return (int)(roll(d) % (uint32_t)n);
-}
-
-static float uniform(dice *d)
-{
-    return (float)roll(d) / (float)(1u << 30) - 1;
-}
-
-static void shuffle(dice *d, int *x, int n)
-{
-    for (int i = n - 1; i > 0; i--) {
-        const int j = below(d, i + 1), t = x[i];
-        x[i] = x[j];
-        x[j] = t;
-    }
-}
-
-/* A model with images whose tokens are all known to its runner: a pass sees those that it is told are known. */
-typedef struct {
-    mar *m;
-    mar_model *model;
-    kern_queue *k;
-    int conditions, images, seq, width;
-    mar_runner runner;
-    void *memory;
-    float *class_rows; /* of one image: mar_batch's */
-    int labels[MAX_IMAGES], order[MAX_IMAGES][MAX_SEQ];
-} fixture;
-
-/* The handle is closed with it. */
-static void open_fixture(fixture *f, mar *m, const char *path, int conditions, int images, dice *d)
-{
-    mar_err err = {0};
-    *f = (fixture){.m = m, .conditions = conditions, .images = images};
-    f->k = queue_of(f->m);
-    assert_library(f->m, mar_model_load(f->m, path, 0, &f->model));
-    const mar_model_config *c = &f->model->config;
-    f->seq = c->seq_len;
-    f->width = c->width;
-    assert_true(f->seq <= MAX_SEQ);
-    mar_params p = plain_params();
-    p.num_sampling_steps = 2;
-    assert_ok(plain_runner(f->k, f->model, images, conditions, f->seq, &p, &f->runner, &err), &err);
-    f->memory = backend_memory(f->k, mar_runner_lay_out(&f->runner, NULL));
-    mar_runner_lay_out(&f->runner, f->memory);
-    f->class_rows = backend_memory(f->k, (size_t)(conditions * c->buffer * c->width) * sizeof(float));
-    const int n = images * f->seq;
-    float *tokens = backend_memory(f->k, (size_t)(n * c->token_dim) * sizeof *tokens);
-    int *image = malloc((size_t)n * sizeof *image), *position = malloc((size_t)n * sizeof *position);
-    assert_true(image && position);
-    for (int i = 0; i < n; i++) {
-        image[i] = i / f->seq;
-        position[i] = i % f->seq;
-    }
-    for (int i = 0; i < n * c->token_dim; i++) tokens[i] = uniform(d);
-    for (int i = 0; i < images; i++) {
-        f->labels[i] = below(d, c->classes);
-        for (int j = 0; j < f->seq; j++) f->order[i][j] = j;
-        shuffle(d, f->order[i], f->seq);
-    }
-    mar_runner_begin(&f->runner, images, f->labels);
-    mar_runner_learn(&f->runner, tokens, n, image, position, NULL);
-    assert_ok(kern_check(f->k, &err), &err);
-    f->k->core->free(f->k->device, tokens);
-    free(image), free(position);
-}
-
-static void close_fixture(fixture *f)
-{
-    f->k->core->free(f->k->device, f->class_rows);
-    f->k->core->free(f->k->device, f->memory);
-    mar_runner_free(&f->runner);
-    free_queue(f->k);
-    mar_model_free(f->model);
-    mar_close(f->m);
-}
-
-static void open_contexts(const fixture *f, int max_contexts, int chunk, mar_contexts *c, void **memory)
-{
-    mar_err err = {0};
-    assert_ok(mar_contexts_create(f->k, mar_masked_model_of(f->model), f->images, max_contexts, max_contexts * f->seq,
-                                  f->conditions, c, &err),
-              &err);
-    assert_int_equal(c->chunk, max_contexts); /* they are small */
-    if (chunk < c->chunk) c->chunk = chunk;
-    *memory = backend_memory(f->k, mar_contexts_lay_out(c, NULL));
-    mar_contexts_lay_out(c, *memory);
-    mar_contexts_begin(c);
-}
-
-static void close_contexts(const fixture *f, mar_contexts *c, void *memory)
-{
-    f->k->core->free(f->k->device, memory);
-    mar_contexts_free(c);
-}
-
-/* r->z [conditions][asked][D] by the plain passes of one image. */
-static void plain_pass(fixture *f, const mar_image_context *x)
-{
-    mar_runner *r = &f->runner;
-    const int *order = x->order, labels[2] = {f->labels[x->image], f->model->config.classes};
-    const mar_batch batch = {.images = 1,
-                             .order = &order,
-                             .token_rows = r->token_rows + (size_t)x->image * (size_t)(f->seq * f->width),
-                             .class_rows = f->class_rows};
-    const mar_step step = {.known = x->known, .predicted = x->asked};
-    mar_embed_classes(r->model, &r->work, f->conditions, labels, f->class_rows);
-    mar_runner_predict(r, &batch, &step, 0, x->asked, NULL);
-}
-
-static void assert_plain(fixture *f, const mar_contexts *c, const mar_image_context *list, int n)
+static void assert_plain(context_fixture *f, const mar_contexts *c, const mar_image_context *list, int n)
 {
     const size_t d = (size_t)f->width;
     int total = 0, before = 0;
@@ -154,24 +28,6 @@ static void assert_plain(fixture *f, const mar_contexts *c, const mar_image_cont
     }
 }
 
-/* Contexts as a round of speculation has them: each image's steps one after another, from some step on. Some ask for
- * more than their step. */
-static int make_list(fixture *f, dice *d, int gamma, mar_image_context *list)
-{
-    int n = 0;
-    for (int i = 0; i < f->images; i++) {
-        int known = i == 0 ? 0 : below(d, f->seq);
-        for (int j = 0; j < gamma && known < f->seq; j++) {
-            const int left = f->seq - known, step = 1 + below(d, left < 4 ? left : 4);
-            const int more = below(d, 3) ? 0 : below(d, left - step + 1);
-            list[n++] = (mar_image_context){.image = i, .order = f->order[i], .known = known, .asked = step + more};
-            known += step;
-        }
-    }
-    assert_true(n <= MAX_CONTEXTS);
-    return n;
-}
-
 static const char *const models[] = {"tests/golden/data/mar_small.safetensors", "demo"};
 static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
 
@@ -181,20 +37,20 @@ static void as_plain(void **state)
     dice d = {20};
     mar_err err = {0};
     for (int way = 0; way < 8; way++) { /* model, dtype, guidance */
-        fixture f;
-        const int images = 1 + below(&d, MAX_IMAGES);
+        context_fixture f;
+        const int images = 1 + dice_below(&d, CONTEXT_IMAGES);
         mar *m = open_mar(dtypes[way >> 1 & 1], 2);
         if (!m) continue; /* no bf16 here */
-        open_fixture(&f, m, models[way & 1], 1 + (way >> 2), images, &d);
+        open_context_fixture(&f, m, models[way & 1], 1 + (way >> 2), images, &d);
         for (int round = 0; round < 6; round++) {
-            static const int chunks[] = {MAX_CONTEXTS, 1, 3};
-            mar_image_context list[MAX_CONTEXTS];
+            static const int chunks[] = {CONTEXT_LIST, 1, 3};
+            mar_image_context list[CONTEXT_LIST];
             mar_contexts c;
             void *memory;
-            const int n = make_list(&f, &d, 1 + below(&d, BLOCKS), list);
-            open_contexts(&f, MAX_CONTEXTS, chunks[round % 3], &c, &memory);
+            const int n = random_contexts(&f, &d, 1 + dice_below(&d, CONTEXT_GAMMA), list);
+            open_contexts(&f, CONTEXT_LIST, chunks[round % 3], &c, &memory);
             for (int i = n - 1; round >= 3 && i > 0; i--) { /* in any order */
-                const int j = below(&d, i + 1);
+                const int j = dice_below(&d, i + 1);
                 const mar_image_context t = list[i];
                 list[i] = list[j];
                 list[j] = t;
@@ -210,12 +66,12 @@ static void as_plain(void **state)
             mar_recordings_free(f.k, &recordings);
             close_contexts(&f, &c, memory);
         }
-        close_fixture(&f);
+        close_context_fixture(&f);
     }
 }
 
 /* What a pass of these contexts takes, without the masks of the batch. */
-static void measure(const fixture *f, mar_contexts *c, const mar_image_context *list, int n, double flop[2])
+static void measure(const context_fixture *f, mar_contexts *c, const mar_image_context *list, int n, double flop[2])
 {
     const double d = f->width, masks = 2 * f->seq * 3 * d * d;
     mar_contexts_begin(c);
@@ -232,11 +88,11 @@ static void arithmetic(void **state)
     (void)state;
     dice d = {21};
     for (int conditions = 1; conditions <= 2; conditions++) {
-        fixture f;
+        context_fixture f;
         mar_contexts c;
         void *memory;
         double one[2], two[2], both[2];
-        open_fixture(&f, open_mar(MAR_DTYPE_F32, 2), "demo", conditions, 2, &d);
+        open_context_fixture(&f, open_mar(MAR_DTYPE_F32, 2), "demo", conditions, 2, &d);
         open_contexts(&f, 4, 4, &c, &memory);
         const mar_masked_model *m = mar_masked_model_of(f.model);
         const double w = f.width, operands = 2 * 3 * w * w, buffer = m->base.config.buffer;
@@ -253,7 +109,7 @@ static void arithmetic(void **state)
         measure(&f, &c, list + 1, 2, both); /* two images' */
         assert_float_equal(both[0], 2 * two[0], 1);
         close_contexts(&f, &c, memory);
-        close_fixture(&f);
+        close_context_fixture(&f);
     }
 }
 
@@ -280,13 +136,13 @@ static void watched(void **state)
         .dtype = MAR_DTYPE_F32, .threads = 1, .backend = MAR_BACKEND_CPU, .allow_nonfinite = 1};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dice d = {22 + i};
-        fixture f;
+        context_fixture f;
         mar *m;
         assert_int_equal(mar_open(&options, &m), MAR_OK);
         mar_contexts c;
         void *memory;
         char *path = write_changed(m, directory, "changed.safetensors", "demo", cases[i].tensor, 3, 1, NAN);
-        open_fixture(&f, m, path, 2, 1, &d);
+        open_context_fixture(&f, m, path, 2, 1, &d);
         f.k->watch.on = 1;
         kern_watch_begin(f.k);
         const mar_image_context list[] = {{0, f.order[0], 4, 2}, {0, f.order[0], 6, 3}};
@@ -300,7 +156,7 @@ static void watched(void **state)
         snprintf(expected, sizeof expected, "draft: %s", cases[i].layer);
         assert_string_equal(f.k->watch.layer, expected);
         close_contexts(&f, &c, memory);
-        close_fixture(&f);
+        close_context_fixture(&f);
         free(path);
     }
     remove_directory(directory);

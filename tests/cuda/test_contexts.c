@@ -1,0 +1,90 @@
+/* Passes over contexts with the CUDA backend against the CPU's plain passes in f32, run, recorded and replayed. */
+#include "tests/cuda/support.h"
+#include "tests/support/contexts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static mar *open_backend(mar_backend backend, mar_dtype dtype)
+{
+    const mar_options options = {.dtype = dtype, .threads = 1, .backend = backend};
+    mar *m = NULL;
+    assert_int_equal(mar_open(&options, &m), MAR_OK);
+    return m;
+}
+
+/* A new order for each image of both. */
+static void shuffle_orders(context_fixture *f, context_fixture *theirs, dice *d)
+{
+    for (int i = 0; i < f->images; i++) {
+        dice_shuffle(d, f->order[i], f->seq);
+        memcpy(theirs->order[i], f->order[i], sizeof f->order[i]);
+    }
+}
+
+static void assert_near(context_fixture *f, const mar_contexts *c, const mar_image_context *list, int n,
+                        context_fixture *theirs, double tolerance)
+{
+    const size_t d = (size_t)f->width;
+    int total = 0, before = 0;
+    for (int i = 0; i < n; i++) total += list[i].asked;
+    float *z = malloc((size_t)(f->conditions * total) * d * sizeof *z);
+    assert_non_null(z);
+    from_device(f->k, z, c->z, (size_t)(f->conditions * total) * d * sizeof *z);
+    for (int i = 0; i < n; i++) {
+        mar_image_context x = list[i];
+        x.order = theirs->order[x.image];
+        plain_pass(theirs, &x);
+        for (int condition = 0; condition < f->conditions; condition++)
+            assert_close(z + (size_t)(condition * total + before) * d,
+                         theirs->runner.z + (size_t)(condition * x.asked) * d, (size_t)x.asked * d, tolerance);
+        before += x.asked;
+    }
+    free(z);
+}
+
+static void as_on_the_cpu(void **state)
+{
+    (void)state;
+    static const struct {
+        mar_dtype dtype;
+        int conditions, images, gamma, chunk, recorded;
+    } cases[] = {{MAR_DTYPE_F32, 2, 2, 3, CONTEXT_LIST, 1},
+                 {MAR_DTYPE_BF16, 2, 1, 4, CONTEXT_LIST, 1},
+                 {MAR_DTYPE_F32, 1, 1, 3, 2, 0}}; /* in chunks: nothing is recorded */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static const char path[] = "tests/golden/data/mar_small.safetensors";
+        dice d = {30 + i}, same = d;
+        context_fixture f, theirs;
+        mar_contexts c;
+        void *memory;
+        mar_err err = {0};
+        mar_image_context list[CONTEXT_LIST];
+        mar_recordings recordings = {0};
+        open_context_fixture(&f, open_backend(MAR_BACKEND_CUDA, cases[i].dtype), path, cases[i].conditions,
+                             cases[i].images, &d);
+        open_context_fixture(&theirs, open_backend(MAR_BACKEND_CPU, MAR_DTYPE_F32), path, cases[i].conditions,
+                             cases[i].images, &same);
+        open_contexts(&f, CONTEXT_LIST, cases[i].chunk, &c, &memory);
+        const int n = random_contexts(&f, &d, cases[i].gamma, list);
+        assert_ok(mar_contexts_plan(&c, list, n, &err), &err);
+        for (int round = 0; round < 4; round++) { /* as it is, recorded, and twice replayed with other orders */
+            shuffle_orders(&f, &theirs, &d);
+            mar_contexts_run(&c, list, n, f.images, f.runner.token_rows, f.runner.class_rows, &recordings);
+            check_kern(f.k);
+            assert_near(&f, &c, list, n, &theirs, cases[i].dtype == MAR_DTYPE_BF16 ? 2e-2 : 1e-5);
+            assert_int_equal(f.k->recordings, cases[i].recorded && round > 0 ? 2 : 0);
+        }
+        assert_int_equal(f.k->unrecorded, 0);
+        mar_recordings_free(f.k, &recordings);
+        close_contexts(&f, &c, memory);
+        close_context_fixture(&theirs);
+        close_context_fixture(&f);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(as_on_the_cpu)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,43 @@
+/* A model and images whose tokens are all known, for tests of passes over contexts (mar/contexts.h): a pass sees those
+ * that it is told are known. */
+#ifndef TESTS_CONTEXTS_H
+#define TESTS_CONTEXTS_H
+
+#include "mar/contexts.h"
+#include "tests/support/support.h"
+
+enum { CONTEXT_IMAGES = 4, CONTEXT_GAMMA = 6, CONTEXT_LIST = CONTEXT_IMAGES * CONTEXT_GAMMA, CONTEXT_SEQ = 64 };
+
+/* Pseudorandom numbers. */
+typedef struct {
+    uint64_t state;
+} dice;
+
+int dice_below(dice *d, int n); /* 0 .. n-1 */
+void dice_shuffle(dice *d, int *x, int n);
+
+typedef struct {
+    mar *m;
+    mar_model *model;
+    kern_queue *k;
+    int conditions, images, seq, width;
+    mar_runner runner;
+    void *memory;
+    float *class_rows; /* of one image: mar_batch's */
+    int labels[CONTEXT_IMAGES], order[CONTEXT_IMAGES][CONTEXT_SEQ];
+} context_fixture;
+
+/* Random tokens, classes and orders. close_context_fixture closes the handle, too. */
+void open_context_fixture(context_fixture *f, mar *m, const char *path, int conditions, int images, dice *d);
+void close_context_fixture(context_fixture *f);
+/* Contexts of a fixture whose memory has been laid out, in which a batch has begun. */
+void open_contexts(const context_fixture *f, int max_contexts, int chunk, mar_contexts *c, void **memory);
+void close_contexts(const context_fixture *f, mar_contexts *c, void *memory);
+
+/* Contexts as a round of speculation has them: each image's steps one after another, from some step on. Some ask for
+ * more than their step. Image 0 begins with no token known. Returns how many: at most images * gamma. */
+int random_contexts(const context_fixture *f, dice *d, int gamma, mar_image_context *list);
+/* f->runner.z [conditions][asked][D] = a context's conditions by the plain passes of one image. */
+void plain_pass(context_fixture *f, const mar_image_context *x);
+
+#endif

@@ -68,10 +68,13 @@ static const struct {
              {10, 4, 3, 0},    {25, 16, 3, 0.95f}, {40, 5, 1, 1}};
 enum { CASES = sizeof cases / sizeof *cases };
 
+/* Each token has guidance of its own. */
 static int open_case(fixture *f, int i, mar_dtype dtype)
 {
-    return open_fixture(f, target_path, dtype, 1,
-                        params_of(cases[i].steps, cases[i].cfg, MAR_CFG_CONSTANT, cases[i].temperature));
+    const mar_params p = params_of(cases[i].steps, cases[i].cfg, MAR_CFG_CONSTANT, cases[i].temperature);
+    if (!open_fixture(f, target_path, dtype, 1, p)) return 0;
+    for (int r = 0; r < f->tokens; r++) f->cfg[r] = 1.5f + 0.25f * (float)(r % 5);
+    return 1;
 }
 
 /* With window 1, step by step. */
@@ -138,7 +141,25 @@ static double log_density(double x, double mean, double log_std)
     return -log_std - 0.5 * y * y;
 }
 
-/* Under other conditions: the sum of the ratios of the laws that the chain gives, step by step. */
+/* How far log ratios of paths are at most from the sums of those of the laws that the two chains give, step by step. */
+static double sum_error(const work *drawn, const work *judged, const fixture *p, const float *z_p, const fixture *q,
+                        const float *z_q)
+{
+    float mean_p[MAX * CHANNELS], log_std_p[MAX * CHANNELS], mean_q[MAX * CHANNELS], log_std_q[MAX * CHANNELS];
+    double sum[MAX] = {0}, worst = 0;
+    for (int s = p->chain->schedule.steps - 1; s > 0; s--) {
+        chain_law(p, drawn, z_p, s, mean_p, log_std_p);
+        chain_law(q, drawn, z_q, s, mean_q, log_std_q);
+        for (int at = 0; at < p->tokens * CHANNELS; at++) {
+            const double x = state_of(drawn, at / CHANNELS, s - 1)[at % CHANNELS];
+            sum[at / CHANNELS] += log_density(x, mean_p[at], log_std_p[at]) - log_density(x, mean_q[at], log_std_q[at]);
+        }
+    }
+    for (int r = 0; r < p->tokens; r++) worst = fmax(worst, fabs(judged->log_ratio[r] - sum[r]) / (1 + fabs(sum[r])));
+    return worst;
+}
+
+/* Under other conditions. */
 static void ratio_is_the_sum_of_the_steps(void **state)
 {
     (void)state;
@@ -150,33 +171,44 @@ static void ratio_is_the_sum_of_the_steps(void **state)
             float *z = other_conditions(&f, ways[j]);
             const diff_tokens own = tokens_of(&f, f.z), other = tokens_of(&f, z);
             diff_speculation_stats stats = {0};
-            double sum[MAX] = {0}, worst = 0;
-            float mean_p[MAX * CHANNELS], log_std_p[MAX * CHANNELS], mean_q[MAX * CHANNELS], log_std_q[MAX * CHANNELS];
+            float mean[MAX * CHANNELS], log_std[MAX * CHANNELS];
             work w = open_work(f.chain, cases[i].window, 0);
             diff_paths_draw(&w.p, &own, w.x, w.path, &stats);
             diff_paths_judge(&w.p, &other, w.path, w.log_ratio, w.last, &stats);
-            for (int s = cases[i].steps - 1; s > 0; s--) {
-                chain_law(&f, &w, z, s, mean_p, log_std_p);
-                chain_law(&f, &w, f.z, s, mean_q, log_std_q);
-                for (int at = 0; at < f.tokens * CHANNELS; at++) {
-                    const double x = state_of(&w, at / CHANNELS, s - 1)[at % CHANNELS];
-                    sum[at / CHANNELS] +=
-                        log_density(x, mean_p[at], log_std_p[at]) - log_density(x, mean_q[at], log_std_q[at]);
-                }
-            }
-            for (int r = 0; r < f.tokens; r++) {
-                worst = fmax(worst, fabs(w.log_ratio[r] - sum[r]) / (1 + fabs(sum[r])));
-                assert_true(w.log_ratio[r] != 0);
-            }
+            const double worst = sum_error(&w, &w, &f, z, &f, f.z);
+            for (int r = 0; r < f.tokens; r++) assert_true(w.log_ratio[r] != 0);
             print_message("%2d steps, way %5.3f: ratio of the first %10.4g, error at most %.1g\n", cases[i].steps,
                           (double)ways[j], w.log_ratio[0], worst);
             assert_true(worst < 1e-4);
-            chain_law(&f, &w, z, 0, mean_p, log_std_p);
-            assert_memory_equal(w.last, mean_p, sizeof(float) * (size_t)f.tokens * CHANNELS);
+            chain_law(&f, &w, z, 0, mean, log_std);
+            assert_memory_equal(w.last, mean, sizeof(float) * (size_t)f.tokens * CHANNELS);
             close_work(&w);
             free(z);
             close_fixture(&f);
         }
+}
+
+/* Paths of the draft model's head under the target's law, as drafts are verified, and the other way round, as
+ * candidates are. */
+static void heads_judge_each_others_paths(void **state)
+{
+    (void)state;
+    fixture f[2];
+    const mar_params p = params_of(25, 2.9f, MAR_CFG_CONSTANT, 1);
+    assert_true(open_fixture(&f[0], target_path, MAR_DTYPE_F32, 1, p));
+    assert_true(open_fixture(&f[1], draft_path, MAR_DTYPE_F32, 1, p));
+    work w[2] = {open_work(f[0].chain, 4, 0), open_work(f[1].chain, 1, 0)};
+    for (int i = 0; i < 2; i++) {
+        diff_speculation_stats stats = {0};
+        const diff_tokens own = tokens_of(&f[i], f[i].z), other = tokens_of(&f[1 - i], f[1 - i].z);
+        diff_paths_draw(&w[i].p, &own, w[i].x, w[i].path, &stats);
+        diff_paths_judge(&w[1 - i].p, &other, w[i].path, w[1 - i].log_ratio, w[1 - i].last, &stats);
+        assert_true(sum_error(&w[i], &w[1 - i], &f[1 - i], f[1 - i].z, &f[i], f[i].z) < 1e-4);
+    }
+    for (int i = 0; i < 2; i++) {
+        close_work(&w[i]);
+        close_fixture(&f[i]);
+    }
 }
 
 /* Several tokens with the same conditions, as candidates have: the bits are those of conditions for each, and of fewer
@@ -203,11 +235,10 @@ static void shared_conditions_change_no_bit(void **state)
             position[i] = f.position[source[i]];
             cfg[i] = f.cfg[source[i]];
         }
-        /* work 0: conditions of their own; 1: shared; 2: shared, and of each kind but a few at a time */
+        /* work 0: conditions of their own; 1: shared; 2: shared, and few at a time */
         work w[3] = {open_work(f.chain, 8, ALL), open_work(f.chain, 8, ALL), open_work(f.chain, 8, 4)};
         diff_speculation_stats stats[3] = {{0}};
         w[2].p.draws.sources = 2;
-        w[2].p.most = 4;
         for (int i = 0; i < 3; i++) {
             const int sources = i ? SOME + 1 : ALL;
             for (int judged = 0; judged < 2; judged++) {
@@ -217,10 +248,12 @@ static void shared_conditions_change_no_bit(void **state)
                         memcpy(z + (c * sources + r) * d, from + (c * f.tokens + (i ? r : source[r])) * d,
                                (size_t)d * sizeof *z);
                 const diff_tokens t = {ALL, sources, i ? source : NULL, z, NULL, cfg, seed, image, position};
+                const long batched = stats[i].batched;
                 if (judged)
                     diff_paths_judge(&w[i].p, &t, w[i].path, w[i].log_ratio, w[i].last, &stats[i]);
                 else
                     diff_paths_draw(&w[i].p, &t, w[i].x, w[i].path, &stats[i]);
+                if (judged) assert_int_equal(stats[i].batched - batched, i == 2 ? 3 : 1); /* 0 1, 2, 4 5 */
             }
             assert_memory_equal(w[i].x, w[0].x, sizeof(float) * ALL * CHANNELS);
             assert_memory_equal(w[i].path, w[0].path, sizeof(float) * ALL * (size_t)w[0].p.stride);
@@ -409,6 +442,7 @@ int main(void)
         cmocka_unit_test(records_are_the_plain_chain),
         cmocka_unit_test(own_law_has_ratio_0),
         cmocka_unit_test(ratio_is_the_sum_of_the_steps),
+        cmocka_unit_test(heads_judge_each_others_paths),
         cmocka_unit_test(shared_conditions_change_no_bit),
         cmocka_unit_test(judgements_are_counted),
         cmocka_unit_test(respacings),

@@ -121,6 +121,7 @@ static void print_table(const bench_options *o, const mar_stats *t, double peak,
     print_row("decoder", t->decoder_s, t->decoder_flop, peak, o->batch);
     print_row("head", t->head_s, t->head_flop, peak, o->batch);
     if (t->draft_flop > 0) print_row("draft", t->draft_s, t->draft_flop, peak, o->batch);
+    if (t->verify_s > 0) printf("%-8s %9.3f\n", "verify", t->verify_s / o->batch); /* its arithmetic is the head's */
     if (t->vae_flop > 0) print_row("VAE", t->vae_s, t->vae_flop, peak, o->batch);
     print_row("total", t->total_s, flop, peak, o->batch);
     printf("\ntransformer: %.1f passes in sequence an image, of %.1f contexts", t->passes / o->batch,
@@ -157,6 +158,7 @@ static int print_json(const bench_options *o, const mar_stats *t, double peak, c
     cJSON_AddNumberToObject(root, "head_seconds", t->head_s / n);
     cJSON_AddNumberToObject(root, "vae_seconds", t->vae_s / n);
     cJSON_AddNumberToObject(root, "draft_seconds", t->draft_s / n);
+    cJSON_AddNumberToObject(root, "verification_seconds", t->verify_s / n);
     cJSON_AddNumberToObject(root, "head_calls_per_token", t->head_calls / (double)t->tokens);
     cJSON_AddNumberToObject(root, "passes_in_sequence", t->passes);
     cJSON_AddNumberToObject(root, "contexts_per_image", t->contexts / n);

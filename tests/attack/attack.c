@@ -368,7 +368,8 @@ static void add_value(attack_case *c, const mar_param *p)
         break;
     case MAR_TYPE_MODEL:
         add(c, "%s",
-            one_of(c, (const char *const[]){"demo", "demo-draft", "demo-draft", "demo-vae", "none.pth", ".", NULL}));
+            one_of(c, (const char *const[]){"demo", "demo-draft", "demo-draft", "self", "demo-vae", "none.pth", ".",
+                                            NULL}));
         break;
     case MAR_TYPE_FLOAT:
         snprintf(buffer, sizeof buffer, "%g", p->min + (p->max - p->min) * ((double)below(c, 9) / 8));
@@ -378,7 +379,9 @@ static void add_value(attack_case *c, const mar_param *p)
         add(c, "%s", below(c, 2) ? "on" : "off");
         break;
     default: /* whole numbers: mostly few steps, now and then the ends of the range and what is past them */
-        if (below(c, 4))
+        if (p->choices && below(c, 4) == 0)
+            add(c, "%s", one_of(c, p->choices));
+        else if (below(c, 4))
             add(c, "%d", (int)below(c, 12));
         else
             add(c, "%.0f", (below(c, 2) ? p->min : p->max) + (double)below(c, 3) - 1);
@@ -461,7 +464,7 @@ static void make_signal_case(attack_case *c)
     add(c, "--batch");
     add(c, "%d", 1 + (int)below(c, 20));
     if (below(c, 3) == 0) add(c, "--head_spec"), add(c, "8");
-    if (below(c, 3) == 0) add(c, "--draft"), add(c, "demo-draft");
+    if (below(c, 3) == 0) add(c, "--draft"), add(c, below(c, 2) ? "demo-draft" : "self");
     if (below(c, 3) == 0) add(c, "--lazy");
 }
 

@@ -107,12 +107,145 @@ static void silu_is_rounded_once(void **state)
     }
 }
 
+/* --- a head in f32 ------------------------------------------------------------------------------------------------ */
+
+enum { STEPS = 3, DEEP = 6, TURNS = 6, OUTPUTS = TURNS * ROWS * 2 * CHANNELS };
+
+/* Everything that a head computes: outputs by themselves, with indices, by LazyMAR's reuse, and the states of a chain,
+ * each in its own ROWS rows of out. */
+static void everything(kern_queue *k, const head_case *h, int rows, float *out)
+{
+    const size_t n = (size_t)rows, w = WIDTH, c = CHANNELS;
+    const int temb_index[STEPS] = {2, 0, 1};
+    float *temb = even_floats(STEPS * w, -1, 1, 60), *cond = even_floats(n * w, -2, 2, 61);
+    float *x = even_floats(n * c, -2, 2, 62);
+    kern_head *net = NULL;
+    mar_err err = {0};
+    assert_ok(k->head->create(k, &h->spec, &net, &err), &err);
+    assert_ok(k->head->plan(k, net, rows, &err), &err);
+    char *mod = backend_memory(k, STEPS * n * k->head->mod_bytes(net));
+    void *scratch = backend_memory(k, k->head->scratch_bytes(net, STEPS * rows));
+    float *kept = backend_memory(k, DEEP * n * w * sizeof *kept), *law = backend_memory(k, n * 2 * c * sizeof *law);
+    k->watch.on = 1;
+    k->head->modulate(k, net, temb, temb_index, STEPS, cond, rows, mod, scratch);
+    int x_index[ROWS], mod_index[ROWS], position[ROWS], t[STEPS] = {0, 300, 600};
+    uint64_t image[ROWS];
+    for (int r = 0; r < rows; r++) {
+        x_index[r] = r / 2, mod_index[r] = (7 * r + 1) % (STEPS * rows);
+        image[r] = (uint64_t)r, position[r] = r;
+    }
+    memset(out, 0, OUTPUTS * sizeof *out);
+    const size_t turn = (size_t)ROWS * 2 * CHANNELS;
+    k->head->eval(k, net, x, NULL, mod, NULL, rows, out, scratch);
+    k->head->eval(k, net, x, x_index, mod, mod_index, rows, out + turn, scratch);
+    for (int reuse = KERN_HEAD_FRESH; reuse <= KERN_HEAD_KEPT; reuse++) /* each at its own modulation */
+        k->head->eval_reusing(k, net, x, NULL, mod + (size_t)reuse * n * k->head->mod_bytes(net), NULL, rows,
+                              (kern_head_reuse)reuse, kept, rows, out + (size_t)(2 + reuse) * turn, scratch);
+    const kern_chain_coef coef[STEPS] = {
+        {1.1f, 0.4f, 0.5f, 0.5f, -6, -5, 0}, {1.2f, 0.6f, 0.4f, 0.6f, -5, -4, 1}, {1.5f, 1, 0.3f, 0.6f, -4, -3, 1}};
+    const kern_chain_job job = {.tokens = rows,
+                                .conditions = 1,
+                                .first = STEPS - 1,
+                                .mod = mod,
+                                .x = x,
+                                .coef = coef,
+                                .t = t,
+                                .seed = 5,
+                                .image = image,
+                                .position = position,
+                                .out = law,
+                                .scratch = scratch};
+    k->head->chain_run(k, net, &job);
+    memcpy(out + 5 * turn, x, n * c * sizeof *x);
+    assert_ok(kern_check(k, &err), &err);
+    if (k->watch.layer[0]) fail_msg("%s is not finite", k->watch.layer);
+    void *memory[] = {mod, scratch, kept, law};
+    for (int i = 0; i < 4; i++) k->core->free(k->device, memory[i]);
+    k->head->free(k->device, net);
+    free(temb), free(cond), free(x);
+}
+
+static void a_head_in_f32_beside_bf16_is_that_of_f32(void **state)
+{
+    (void)state;
+    static float want[OUTPUTS], got[OUTPUTS], rounded[OUTPUTS];
+    kern_queue *single = open_queue(MAR_DTYPE_F32, 2), *half = open_queue(MAR_DTYPE_BF16, 2);
+    head_case h = make_head_case(WIDTH, DEEP, CHANNELS, 900);
+    for (int rows = 1; half && rows <= ROWS; rows += ROWS - 1) {
+        h.spec.f32 = 0;
+        everything(single, &h, rows, want);
+        everything(half, &h, rows, rounded);
+        assert_memory_not_equal(rounded, want, sizeof want);
+        h.spec.f32 = 1;
+        everything(half, &h, rows, got);
+        assert_memory_equal(got, want, sizeof want);
+        everything(single, &h, rows, got); /* it is nothing new there */
+        assert_memory_equal(got, want, sizeof want);
+    }
+    free_head_case(&h);
+    if (half) close_queue(half);
+    close_queue(single);
+}
+
+static void a_head_says_its_arithmetic(void **state)
+{
+    (void)state;
+    head_case h = make_head_case(WIDTH, DEPTH, CHANNELS, 900);
+    for (int way = 0; way < 4; way++) {
+        kern_queue *k = open_queue(way / 2 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, 1);
+        const char *says = way == 2 ? "matrix products in bf16" : "matrix products in f32";
+        kern_head *net = NULL;
+        kern_head_spec spec;
+        mar_err err = {0};
+        if (!k) continue;
+        h.spec.f32 = way % 2;
+        assert_ok(k->head->create(k, &h.spec, &net, &err), &err);
+        assert_string_equal(k->head->describe(net), says);
+        k->device->measure->head_spec(net, &spec);
+        assert_int_equal(spec.f32, way % 2);
+        k->head->free(k->device, net);
+        close_queue(k);
+    }
+    free_head_case(&h);
+}
+
+/* The search for layers reads a modulation row as what it is. */
+static void what_is_not_finite_is_found_in_f32(void **state)
+{
+    (void)state;
+    kern_queue *k = open_queue(MAR_DTYPE_BF16, 1);
+    head_case h = make_head_case(WIDTH, DEPTH, CHANNELS, 900);
+    float *x = even_floats(CHANNELS, -2, 2, 1), *cond = even_floats(WIDTH, -2, 2, 2), out[2 * CHANNELS];
+    float *gates = (float *)(uintptr_t)h.blocks[1].ada_bias + 2 * WIDTH;
+    const int step = 0;
+    kern_head *net = NULL;
+    mar_err err = {0};
+    gates[WIDTH - 1] = (float)INFINITY;
+    h.spec.f32 = 1;
+    if (k) {
+        assert_ok(k->head->create(k, &h.spec, &net, &err), &err);
+        float *temb = backend_memory(k, WIDTH * sizeof *temb);
+        void *mod = backend_memory(k, k->head->mod_bytes(net));
+        void *scratch = backend_memory(k, k->head->scratch_bytes(net, 1));
+        k->watch.on = 1;
+        k->head->modulate(k, net, temb, &step, 1, cond, 1, mod, scratch);
+        assert_string_equal(k->watch.layer, "diffloss.net.res_blocks.1.adaLN_modulation.1");
+        k->head->eval(k, net, x, NULL, mod, NULL, 1, out, scratch);
+        k->core->free(k->device, temb), k->core->free(k->device, mod), k->core->free(k->device, scratch);
+        k->head->free(k->device, net);
+        close_queue(k);
+    }
+    free(x), free(cond);
+    free_head_case(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_element_is_folded),       cmocka_unit_test(a_norm_without_affine_changes_no_bit),
         cmocka_unit_test(a_head_is_the_official_one), cmocka_unit_test(faint_norms_lose_some_digits),
-        cmocka_unit_test(silu_is_rounded_once),
+        cmocka_unit_test(silu_is_rounded_once),       cmocka_unit_test(a_head_in_f32_beside_bf16_is_that_of_f32),
+        cmocka_unit_test(a_head_says_its_arithmetic), cmocka_unit_test(what_is_not_finite_is_found_in_f32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

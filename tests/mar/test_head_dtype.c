@@ -1,0 +1,190 @@
+/* A head in f32 beside a transformer in bf16: what it is for, what the handle says of it, and that everything that uses
+ * a head works with it. Without bf16 in the processor both are f32, and all of it holds as well. */
+#include "tests/support/demo.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 6, TOKENS = DEMO_TOKENS };
+
+typedef struct {
+    int warnings;
+    char line[512]; /* the last warning */
+} journal;
+
+static void keep_warnings(void *user, mar_log_level level, const char *line)
+{
+    journal *j = user;
+    if (level != MAR_LOG_WARNING) return;
+    j->warnings++;
+    snprintf(j->line, sizeof j->line, "%s", line);
+}
+
+/* A handle on the CPU; dtype is bf16 where the processor has it. */
+static demo open_demo(mar_dtype dtype, mar_dtype head, journal *j)
+{
+    demo d = {0};
+    const mar_options options = {.dtype = dtype,
+                                 .head_dtype = head,
+                                 .threads = 2,
+                                 .backend = MAR_BACKEND_CPU,
+                                 .log = j ? keep_warnings : NULL,
+                                 .log_user = j};
+    assert_int_equal(mar_open(&options, &d.m), MAR_OK);
+    assert_library(d.m, mar_model_load(d.m, "demo", 0, &d.model));
+    return d;
+}
+
+static int is_bf16(const demo *d)
+{
+    return strncmp(mar_backend_description(d->m), "cpu bf16", 8) == 0;
+}
+
+/* The tokens of images 0..n-1, [n][TOKENS]; NULL: not wanted. */
+static mar_stats generate(const demo *d, const mar_params *p, int n, float *tokens)
+{
+    int labels[N];
+    mar_session *s;
+    mar_stats stats = {0};
+    for (int i = 0; i < n; i++) labels[i] = i;
+    assert_library(d->m, mar_session_create(d->model, NULL, p, n, &s));
+    assert_session(s, mar_session_begin(s, 0, labels, n));
+    while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+    if (tokens) assert_session(s, mar_session_tokens(s, tokens));
+    mar_session_get_stats(s, &stats);
+    mar_session_free(s);
+    return stats;
+}
+
+static mar_params path_params(void)
+{
+    mar_params p;
+    mar_params_init(&p, sizeof p);
+    p.spec = "path";
+    p.gamma = 8;
+    p.head_spec = 8;
+    return p;
+}
+
+/* The criterion compares two evaluations of one head at nearly equal conditions. */
+static void paths_are_accepted_with_a_head_in_f32(void **state)
+{
+    (void)state;
+    const mar_params p = path_params();
+    demo d = open_demo(MAR_DTYPE_AUTO, MAR_DTYPE_F32, NULL);
+    const mar_stats stats = generate(&d, &p, N, NULL);
+    const double accepted = (double)stats.accepted / (double)stats.drafted;
+    print_message("%s: %.3f of %ld paths accepted\n", mar_backend_description(d.m), accepted, stats.drafted);
+    assert_true(accepted > 0.8);
+    demo_close(d);
+}
+
+static void a_session_warns_of_a_head_in_bf16(void **state)
+{
+    (void)state;
+    mar_params path = path_params(), plain;
+    mar_params_init(&plain, sizeof plain);
+    for (int f32 = 0; f32 < 2; f32++) {
+        journal j = {0};
+        mar_session *s;
+        demo d = open_demo(MAR_DTYPE_AUTO, f32 ? MAR_DTYPE_F32 : MAR_DTYPE_AUTO, &j);
+        assert_library(d.m, mar_session_create(d.model, NULL, &plain, 1, &s));
+        mar_session_free(s);
+        assert_int_equal(j.warnings, 0);
+        assert_library(d.m, mar_session_create(d.model, NULL, &path, 1, &s));
+        mar_session_free(s);
+        assert_int_equal(j.warnings, is_bf16(&d) && !f32);
+        if (j.warnings)
+            assert_string_equal(j.line, "criterion path with a head in bf16: its rounding alone rejects many drafts; a "
+                                        "handle with head_dtype f32 avoids that");
+        demo_close(d);
+    }
+}
+
+static void the_handle_says_it(void **state)
+{
+    (void)state;
+    demo d = open_demo(MAR_DTYPE_AUTO, MAR_DTYPE_AUTO, NULL), e = open_demo(MAR_DTYPE_AUTO, MAR_DTYPE_F32, NULL);
+    demo f = open_demo(MAR_DTYPE_F32, MAR_DTYPE_F32, NULL);
+    const char *plain = mar_backend_description(d.m), *mixed = mar_backend_description(e.m);
+    char expected[256];
+    assert_null(strstr(plain, "head"));
+    assert_null(strstr(mar_backend_description(f.m), "head"));
+    if (is_bf16(&d)) {
+        snprintf(expected, sizeof expected, "cpu bf16, head f32%s", plain + strlen("cpu bf16"));
+        assert_string_equal(mixed, expected);
+    } else {
+        assert_string_equal(mixed, plain);
+    }
+    demo_close(d), demo_close(e), demo_close(f);
+}
+
+static void a_head_in_bf16_needs_it(void **state)
+{
+    (void)state;
+    const mar_options options = {
+        .dtype = MAR_DTYPE_F32, .head_dtype = MAR_DTYPE_BF16, .threads = 1, .backend = MAR_BACKEND_CPU};
+    mar *m;
+    mar_model *model;
+    assert_int_equal(mar_open(&options, &m), MAR_EARG);
+    assert_string_equal(mar_error(m),
+                        "head_dtype bf16: the other products are in f32 with dtype f32, expected auto or f32");
+    assert_string_equal(mar_backend_description(m), "");
+    assert_int_equal(mar_model_load(m, "demo", 0, &model), MAR_EARG);
+    mar_close(m);
+    mar *half = NULL;
+    const mar_options both = {
+        .dtype = MAR_DTYPE_BF16, .head_dtype = MAR_DTYPE_BF16, .threads = 1, .backend = MAR_BACKEND_CPU};
+    if (mar_open(&both, &half) == MAR_OK) assert_null(strstr(mar_backend_description(half), "head"));
+    mar_close(half);
+}
+
+static double distance(const float *a, const float *b, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    return sqrt(sum / (double)n);
+}
+
+/* Plain chains, speculation inside the head, solvers and LazyMAR's reuse; --check finds nothing and changes nothing. */
+static void every_use_of_a_head(void **state)
+{
+    (void)state;
+    static float mixed[2 * TOKENS], checked[2 * TOKENS], half[2 * TOKENS], single[2 * TOKENS];
+    demo e = open_demo(MAR_DTYPE_AUTO, MAR_DTYPE_F32, NULL), d = open_demo(MAR_DTYPE_AUTO, MAR_DTYPE_AUTO, NULL);
+    demo f = open_demo(MAR_DTYPE_F32, MAR_DTYPE_AUTO, NULL);
+    for (int way = 0; way < 5; way++) {
+        mar_params p;
+        mar_params_init(&p, sizeof p);
+        p.num_iter = 12, p.num_sampling_steps = 20;
+        p.head_spec = way == 1 ? 6 : 0;
+        p.sampler = way == 2 ? MAR_SAMPLER_DDIM : MAR_SAMPLER_DDPM;
+        p.lazy = p.lazy_head = way == 3;
+        if (way == 4) p.spec = "path", p.gamma = 4, p.head_spec = 4;
+        generate(&e, &p, 2, mixed);
+        generate(&d, &p, 2, half);
+        generate(&f, &p, 2, single);
+        p.check = 1;
+        generate(&e, &p, 2, checked);
+        assert_memory_equal(mixed, checked, sizeof mixed);
+        for (int i = 0; i < 2 * TOKENS; i++) assert_true(isfinite(mixed[i]));
+        if (!is_bf16(&d)) assert_memory_equal(mixed, single, sizeof mixed);
+        if (is_bf16(&d)) assert_true(distance(mixed, half, 2 * TOKENS) > 0);
+        if (is_bf16(&d)) assert_true(distance(mixed, single, 2 * TOKENS) > 0); /* the transformer still is bf16 */
+    }
+    demo_close(d), demo_close(e), demo_close(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(paths_are_accepted_with_a_head_in_f32),
+        cmocka_unit_test(a_session_warns_of_a_head_in_bf16),
+        cmocka_unit_test(the_handle_says_it),
+        cmocka_unit_test(a_head_in_bf16_needs_it),
+        cmocka_unit_test(every_use_of_a_head),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

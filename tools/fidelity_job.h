@@ -31,6 +31,7 @@ typedef struct {
     run_options options; /* of this run */
     char name[1536];     /* what sets it apart: "--head_spec 8" */
     char guarantee[200]; /* mar_session_guarantee */
+    char backend[160];   /* mar_backend_description: the arithmetic of heads may differ */
 
     /* Its images: */
     mar_stats stats;      /* summed over the batches */
@@ -82,7 +83,7 @@ typedef struct {
     int width, height; /* of an image; 0 without an image decoder */
     int shown;         /* images kept for the page */
     int judged;        /* digits: the classifier is asked */
-    char backend[128]; /* mar_backend_description */
+    char backend[160]; /* mar_backend_description of the reference */
     int turns;         /* batches of each run */
     int timed_turns;   /* of these, turns that the times are of */
 

@@ -28,6 +28,7 @@ static int open_session(const fidelity *f, fidelity_run *r, progress *bar, model
     if (models_load(store, &r->options, bar, models) != 0) return 1;
     if (models_session(models, &r->options, f->batch, session) != 0) return 1;
     snprintf(r->guarantee, sizeof r->guarantee, "%s", mar_session_guarantee(*session));
+    snprintf(r->backend, sizeof r->backend, "%s", mar_backend_description(models->library));
     return 0;
 }
 

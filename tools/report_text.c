@@ -114,6 +114,7 @@ static cJSON *run_record(const fidelity *f, const fidelity_run *r)
     if (run_draft(&r->options)) cJSON_AddStringToObject(o, "draft", run_draft(&r->options));
     params_record(&r->options, cJSON_AddObjectToObject(o, "parameters"));
     cJSON_AddStringToObject(o, "guarantee", r->guarantee);
+    cJSON_AddStringToObject(o, "backend", r->backend);
     cJSON_AddNumberToObject(o, "seconds_per_image", r->seconds.median);
     add_end(o, "seconds_low", f, r->seconds.low);
     add_end(o, "seconds_high", f, r->seconds.high);

@@ -404,6 +404,7 @@ static void make_option_case(attack_case *c)
         {"--accept_map", {"map.png", "map", "out.png", "/dev/null/x.png"}},
         {"--threads", {"0", "1", "2", "3", "65", "-1"}},
         {"--dtype", {"auto", "f32", "bf16", "f16"}},
+        {"--head_dtype", {"auto", "f32", "bf16", "f16"}},
         {"--backend", {"cpu", "auto", "cuda", "tpu"}},
         {"--grid", {NULL}},
         {"--json", {NULL}},

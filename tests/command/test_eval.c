@@ -146,6 +146,7 @@ static void other_settings(void **state)
         {"--class 1-3", "was begun with --class all 10, this is --class 1,2,3"},
         {"--class_sampling random", "was begun with --class_sampling balanced, this is --class_sampling random"},
         {"--dtype f32", "was begun with backend cpu"},
+        {"--head_dtype f32", "this is backend cpu bf16, head f32"},
         {"--model demo-draft", "was begun with --model demo, this is --model demo-draft"},
         {"--vae vae.safetensors", "was begun with --vae demo, this is --vae vae.safetensors"},
         {"--save_npz", "was begun with no --save_npz, this is --save_npz"},

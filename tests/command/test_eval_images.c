@@ -324,6 +324,7 @@ static void errors(void **state)
         {"eval --images a --features demo --stats small.npz", "images of 16x16 pixels"},
         {"eval --images a --features demo --cfg 2", "--cfg: has no effect with --images"},
         {"eval --images a --features demo --dtype f32", "--dtype: has no effect with --images"},
+        {"eval --images a --features demo --head_dtype f32", "--head_dtype: has no effect with --images"},
         {"eval --images a --features demo --features_dtype bf16",
          "--features_dtype: has no effect with --features demo"},
         {"eval --images a --features demo --num_images 9", "--num_images: has no effect with --images"},

@@ -312,7 +312,7 @@ static void files_are_loaded_once(void **state)
 {
     (void)state;
     static model_store store;
-    enum { RUNS = 7 };
+    enum { RUNS = 10 };
     run_options options[RUNS];
     run_models models[RUNS];
     for (int i = 0; i < RUNS; i++) {
@@ -324,6 +324,9 @@ static void files_are_loaded_once(void **state)
     options[3].machine.threads = 2;
     options[4].machine.dtype = MAR_DTYPE_F32, options[5].machine.dtype = MAR_DTYPE_BF16;
     options[6].heads = 2;
+    options[7].machine.head_dtype = MAR_DTYPE_F32;
+    options[8].params.spec = "path";
+    options[9].params.spec = "path", options[9].machine.dtype = MAR_DTYPE_F32;
     for (int i = 0; i < RUNS; i++) assert_int_equal(models_load(&store, &options[i], NULL, &models[i]), 0);
     assert_ptr_equal(models[1].library, models[0].library);
     assert_ptr_equal(models[1].model, models[0].model);
@@ -346,8 +349,24 @@ static void files_are_loaded_once(void **state)
     assert_ptr_not_equal(models[6].model, models[0].model);
     assert_ptr_equal(models[6].vae, models[0].vae);
     assert_int_equal(mar_model_get_config(models[6].model)->heads, 2);
-    assert_int_equal(store.handle_count, 3);
-    assert_int_equal(store.file_count, 3 + 2 * 2 + 1); /* model, decoder, draft; model, decoder of two; model */
+    /* A head in f32, asked for or because paths are verified, is another model where the rest is bf16. */
+    const int half = alike == 5;
+    assert_int_equal(models[7].library != models[0].library, half);
+    assert_int_equal(models[7].model != models[0].model, half);
+    assert_ptr_equal(models[8].library, models[7].library);
+    assert_ptr_equal(models[8].model, models[7].model);
+    assert_int_equal(options[8].machine.head_dtype, MAR_DTYPE_AUTO); /* as given, for the runs that inherit it */
+    assert_ptr_equal(models[9].library, models[4].library);
+    assert_ptr_equal(models[9].model, models[4].model);
+    for (int i = 0; i < RUNS; i++)
+        assert_int_equal(strstr(mar_backend_description(models[i].library), "bf16, head f32") != NULL,
+                         half && (i == 7 || i == 8));
+    /* A network without a head takes any of them. */
+    mar_options judge = run_machine(&options[8]);
+    assert_ptr_equal(models_open(&store, &judge, "features_dtype"), models[0].library);
+    assert_int_equal(store.handle_count, 3 + half);
+    /* model, decoder, draft; model, decoder of two; model; model, decoder with a head in f32 */
+    assert_int_equal(store.file_count, 3 + 2 * 2 + 1 + 2 * half);
     models_free(&store);
 }
 

@@ -110,6 +110,7 @@ static void another_run(void **state)
         {RUN "--temperature 0.9", "temperature is 1, expected 0.9: "},
         {RUN "--head_spec 8", "part/000000.png: has no text head_spec, expected 8: "},
         {RUN "--dtype f32", ", expected cpu f32"},
+        {RUN "--head_dtype f32", ", expected cpu bf16, head f32"},
         {RUN "--model demo-draft", "part/000000.png: model is demo, expected demo-draft: "},
         {RUN "--model demo.safetensors --vae demo", "model is demo, expected demo.safetensors: "},
         {RUN "--vae vae.safetensors", "vae is demo, expected vae.safetensors: "},

@@ -90,6 +90,7 @@ static void drivers_are_named(void **state)
 typedef struct {
     int width, depth, channels;
     const char *multiprocessors, *shared; /* bytes of shared memory; NULL: an H100's */
+    int f32;                              /* the head is, on a device in bf16 */
 } shape;
 
 static const shape small = {64, 1, 8, "4", NULL}, streaming = {256, 6, 16, "8", "150000"},
@@ -124,7 +125,7 @@ static kern_head *make_head(kern_queue *k, shape s)
     float *memory[8 * 8];
     size_t n = 0;
     kern_head_block blocks[6];
-    kern_head_spec spec = {.width = s.width, .depth = s.depth, .channels = s.channels, .blocks = blocks};
+    kern_head_spec spec = {.width = s.width, .depth = s.depth, .channels = s.channels, .blocks = blocks, .f32 = s.f32};
     spec.in_weight = draw(memory, &n, w * c, 0.5f), spec.in_bias = draw(memory, &n, w, 0.5f);
     for (int b = 0; b < s.depth; b++)
         blocks[b] = (kern_head_block){.ln_weight = draw(memory, &n, w, 1),
@@ -374,13 +375,16 @@ static void heads_of_other_kinds(void **state)
 {
     (void)state;
     static const shape odd = {40, 1, 4, "4", NULL};
-    const mar_dtype dtypes[3] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_F32};
-    const char *const says[3] = {"cuBLASLt for any number of rows: the persistent kernel computes in bf16 only",
+    const char *const says[4] = {"cuBLASLt for any number of rows: the persistent kernel computes in bf16 only",
                                  "cuBLASLt for any number of rows: no form of the persistent kernel fits this head",
+                                 "cuBLASLt for any number of rows: the head is in f32, and the persistent kernel "
+                                 "computes in bf16 only",
                                  "matrix products in f32"};
-    for (int i = 0; i < 3; i++) {
-        kern_queue *k = i < 2 ? open_cuda(dtypes[i]) : open_cpu();
-        kern_head *h = make_head(k, odd);
+    for (int i = 0; i < 4; i++) {
+        kern_queue *k = i < 3 ? open_cuda(i == 0 ? MAR_DTYPE_F32 : MAR_DTYPE_BF16) : open_cpu();
+        shape s = odd;
+        s.f32 = i == 2;
+        kern_head *h = make_head(k, s);
         expect_text(k->head->describe(h), says[i]);
         k->head->free(k->device, h);
         close_queue(k);

@@ -20,8 +20,8 @@ typedef struct {
 
 typedef struct {
     int width;
-    int rows; /* the most of a call */
-    mar_dtype dtype;
+    int rows;   /* the most of a call */
+    int is_f32; /* the head */
     double tolerance;
     side cpu, cuda;
 } fixture;
@@ -45,11 +45,14 @@ static void create_side(side *s, const kern_head_spec *spec, const float *temb, 
     s->scratch = to_device(s->k, NULL, k->head->scratch_bytes(s->net, STEPS * rows));
 }
 
-static void open_fixture(fixture *f, mar_dtype dtype, int width, int rows)
+/* The arithmetic of a device, and of the head on it. */
+typedef enum { BF16, F32, F32_IN_BF16, ARITHMETICS } arithmetic;
+
+static void open_fixture(fixture *f, arithmetic a, int width, int rows)
 {
     const size_t w = (size_t)width;
     const float scale = 1 / sqrtf((float)width);
-    *f = (fixture){.width = width, .rows = rows, .dtype = dtype, .tolerance = dtype == MAR_DTYPE_F32 ? 1e-4 : 2e-2};
+    *f = (fixture){.width = width, .rows = rows, .is_f32 = a != BF16, .tolerance = a == BF16 ? 2e-2 : 1e-4};
     kern_head_block blocks[DEPTH];
     float *arrays[DEPTH * 8 + 8], **next = arrays;
     for (int b = 0; b < DEPTH; b++) {
@@ -70,8 +73,9 @@ static void open_fixture(fixture *f, mar_dtype dtype, int width, int rows)
     spec.out_weight = *next++ = some(2 * C * w, 0.5f * scale);
     spec.out_bias = *next++ = some(2 * C, 0.3f);
     float *temb = *next++ = some(STEPS * w, 1), *cond = *next++ = some((size_t)rows * w, 1);
-    f->cpu.k = open_cpu(), f->cuda.k = open_cuda(dtype);
+    f->cpu.k = open_cpu(), f->cuda.k = open_cuda(a == F32 ? MAR_DTYPE_F32 : MAR_DTYPE_BF16);
     create_side(&f->cpu, &spec, temb, cond, rows);
+    spec.f32 = a == F32_IN_BF16;
     create_side(&f->cuda, &spec, temb, cond, rows);
     while (next > arrays) free(*--next);
 }
@@ -135,10 +139,9 @@ static void evaluation(void **state)
 {
     (void)state;
     const int widths[] = {264, 40}; /* several warps a row, the last in part; one warp in part */
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 2 * ARITHMETICS; i++) {
         fixture f;
-        open_fixture(&f, i / 2 ? MAR_DTYPE_F32 : MAR_DTYPE_BF16, widths[i % 2] * (cuda_test_scale() > 1 ? 4 : 1),
-                     13 * cuda_test_scale());
+        open_fixture(&f, (arithmetic)(i / 2), widths[i % 2] * (cuda_test_scale() > 1 ? 4 : 1), 13 * cuda_test_scale());
         const int rows = f.rows;
         float *x = some((size_t)rows * C, 1), *none[2] = {NULL, NULL};
         int *x_index = malloc((size_t)rows * sizeof(int)), *mod_index = malloc((size_t)rows * sizeof(int));
@@ -165,12 +168,12 @@ static void the_official_formulas(void **state)
     for (uint64_t head = 1; head <= 2; head++) {
         head_case h = make_head_case(128, 3, 8, 1000 * head);
         const double rounding = head_rounding(&h, rows, head);
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            kern_queue *k = open_cuda(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
-            const double error = head_error(k, &h, rows, 0, head), allowed = bf16 ? 1.3 * rounding : 3e-6;
+        for (int a = 0; a < ARITHMETICS; a++) {
+            kern_queue *k = open_cuda(a == F32 ? MAR_DTYPE_F32 : MAR_DTYPE_BF16);
+            h.spec.f32 = a == F32_IN_BF16;
+            const double error = head_error(k, &h, rows, 0, head), allowed = a == BF16 ? 1.3 * rounding : 3e-6;
             if (!(error <= allowed))
-                fail_msg("%s, head %d: relative error %.3g, allowed %.3g", bf16 ? "bf16" : "f32", (int)head, error,
-                         allowed);
+                fail_msg("arithmetic %d, head %d: relative error %.3g, allowed %.3g", a, (int)head, error, allowed);
             close_queue(k);
         }
         free_head_case(&h);
@@ -203,11 +206,12 @@ static void the_final_layer(void **state)
         memset((void *)(uintptr_t)h.blocks[0].ada_weight, 0, 3 * (size_t)w * (size_t)w * sizeof(float));
         memset((void *)(uintptr_t)h.blocks[0].ada_bias, 0, 3 * (size_t)w * sizeof(float));
         memset((void *)(uintptr_t)h.spec.ada_weight, 0, 2 * (size_t)w * (size_t)w * sizeof(float));
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            kern_queue *k = open_cuda(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
-            const double error = head_error(k, &h, 21, 0, 600 + i), allowed = bf16 ? 6e-6 : 1e-6;
+        for (int a = 0; a < ARITHMETICS; a++) {
+            kern_queue *k = open_cuda(a == F32 ? MAR_DTYPE_F32 : MAR_DTYPE_BF16);
+            h.spec.f32 = a == F32_IN_BF16;
+            const double error = head_error(k, &h, 21, 0, 600 + i), allowed = a == BF16 ? 6e-6 : 1e-6;
             if (!(error <= allowed))
-                fail_msg("width %d, bf16 %d: relative error %.3g, allowed %.3g", w, bf16, error, allowed);
+                fail_msg("width %d, arithmetic %d: relative error %.3g, allowed %.3g", w, a, error, allowed);
             close_queue(k);
         }
         free_head_case(&h);
@@ -220,9 +224,9 @@ static void reuse(void **state)
     (void)state;
     const kern_head_reuse respacing[] = {KERN_HEAD_FRESH, KERN_HEAD_KEPT, KERN_HEAD_WARM, KERN_HEAD_KEPT,
                                          KERN_HEAD_FRESH};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < ARITHMETICS; i++) {
         fixture f;
-        open_fixture(&f, i ? MAR_DTYPE_F32 : MAR_DTYPE_BF16, 72 * cuda_test_scale(), 12 * cuda_test_scale());
+        open_fixture(&f, (arithmetic)i, 72 * cuda_test_scale(), 12 * cuda_test_scale());
         const int rows = f.rows, kept_rows = rows + 3;
         const size_t bytes = (size_t)(DEPTH * kept_rows * f.width) * sizeof(float);
         float *kept[2] = {to_device(f.cpu.k, NULL, bytes), to_device(f.cuda.k, NULL, bytes)};
@@ -372,16 +376,16 @@ static void check_course(respacing *c, kern_recording **recording)
         run_course(c);
     from_device(k, got, c->device_x, n * sizeof *got);
     from_device(k, got + n, c->device_x0, n * sizeof *got);
-    const double tolerance = c->f->dtype == MAR_DTYPE_F32 ? 1e-4 : 5e-2;
+    const double tolerance = c->f->is_f32 ? 1e-4 : 5e-2;
     assert_close(got, want, n, tolerance);
     if (c->job.ode) assert_close(got + n, want + n, n, tolerance);
     free(want), free(got);
 }
 
-static void chains(mar_dtype dtype, int most_rows)
+static void chains(arithmetic a, int most_rows)
 {
     fixture f;
-    open_fixture(&f, dtype, 64 * (cuda_test_scale() > 1 ? 4 : 1), most_rows);
+    open_fixture(&f, a, 64 * (cuda_test_scale() > 1 ? 4 : 1), most_rows);
     for (int conditions = 1; conditions <= 2; conditions++) {
         const int tokens = most_rows / conditions;
         modulate(&f.cpu, tokens * conditions);
@@ -406,15 +410,17 @@ static void chains(mar_dtype dtype, int most_rows)
 static void chains_of_many_rows(void **state)
 {
     (void)state;
-    chains(MAR_DTYPE_BF16, 70 * cuda_test_scale());
-    chains(MAR_DTYPE_F32, 70);
+    chains(BF16, 70 * cuda_test_scale());
+    chains(F32, 70);
+    chains(F32_IN_BF16, 70);
 }
 
 static void chains_of_few_rows(void **state)
 {
     (void)state;
-    chains(MAR_DTYPE_BF16, 6);
-    chains(MAR_DTYPE_F32, 6);
+    chains(BF16, 6);
+    chains(F32, 6);
+    chains(F32_IN_BF16, 6);
 }
 
 int main(void)

@@ -67,7 +67,8 @@ static float *conditions(const network *net, int guided)
     return z;
 }
 
-static void open_fixture(fixture *f, kern_queue *k, const network *net, int tokens, int guided, float temperature)
+static void open_head(fixture *f, kern_queue *k, const network *net, int head_f32, int tokens, int guided,
+                      float temperature)
 {
     mar_err err = {0};
     wt_file *file;
@@ -75,7 +76,7 @@ static void open_fixture(fixture *f, kern_queue *k, const network *net, int toke
     f->k = k;
     f->tokens = tokens;
     assert_ok(wt_open(net->path, &file, &err), &err);
-    assert_ok(diff_head_load(k, file, net->width, net->depth, CHANNELS, net->z_dim, 0, &f->head, &err), &err);
+    assert_ok(diff_head_load(k, file, net->width, net->depth, CHANNELS, net->z_dim, head_f32, &f->head, &err), &err);
     wt_close(file);
     assert_ok(diff_chain_create(k, &f->head, STEPS, temperature, tokens, guided, &f->chain, &err), &err);
     f->memory = to_device(k, NULL, diff_chain_lay_out(&f->chain, NULL));
@@ -91,6 +92,11 @@ static void open_fixture(fixture *f, kern_queue *k, const network *net, int toke
         f->position[i] = i % 7;
         f->cfg[i] = 1.5f + 0.25f * (float)(i % 5);
     }
+}
+
+static void open_fixture(fixture *f, kern_queue *k, const network *net, int tokens, int guided, float temperature)
+{
+    open_head(f, k, net, 0, tokens, guided, temperature);
 }
 
 static void close_fixture(fixture *f)
@@ -392,13 +398,14 @@ static void groups_change_nothing(void **state)
 {
     (void)state;
     enum { TOKENS = 12, GROUP = 5, WINDOW = 4 };
-    for (int bf16 = 0; bf16 < 2; bf16++) { /* f32: round by round; bf16: one launch a group */
+    for (int way = 0; way < 3; way++) { /* f32, the head alone, too: round by round; bf16: one launch a group */
+        const int bf16 = way == 1;
         float x[2][TOKENS * CHANNELS];
         diff_speculation_stats stats[2];
         fixture f;
         kern_head_ops ops;
-        kern_queue *k = open_cuda(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
-        open_fixture(&f, k, &target_net, TOKENS, !bf16, 1);
+        kern_queue *k = open_cuda(way == 0 ? MAR_DTYPE_F32 : MAR_DTYPE_BF16);
+        open_head(&f, k, &target_net, way == 2, TOKENS, !bf16, 1);
         count_launches(k, &ops);
         for (int split = 0; split < 2; split++) {
             if (split)

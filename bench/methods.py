@@ -4,6 +4,7 @@
     python3 bench/methods.py --out bench/results/methods_demo.json    # about half an hour on two cores
     python3 bench/methods.py --times bench/results/methods_demo.json  # only the seconds, again
     python3 bench/methods.py --table bench/results/methods_demo.json  # only print the table
+    python3 bench/methods.py --only "Whole paths" --out bench/results/methods_paths.json     # one of its parts
 
 Distances, acceptance and recognised digits come from `mar fidelity` (the same --num images of each run, batches of 16),
 seconds, and sequential calls per image of the target's head + the draft's, from `mar bench` at batch 1.
@@ -16,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DRAFT = "--draft demo-draft"
+PATH = "--spec path"
 
 BLOCKS = {
     "All methods": [
@@ -40,6 +42,19 @@ BLOCKS = {
         "--gtr --sampler dpmpp --num_sampling_steps 10",
         "--num_iter 16 --sampler dpmpp --num_sampling_steps 10",
     ],
+    "Whole paths": [
+        *(f"--head_spec {w}" for w in (8, 16)),
+        PATH,
+        *(f"{PATH} --head_spec 8 --gamma {g}" for g in (2, 4, 8, 16, "auto")),
+        f"{PATH} --head_spec 16 --gamma 16",
+        f"{PATH} --head_spec 8 --num_iter 32",
+        f"{PATH} --head_spec 8 --num_iter 16 --gamma 4",
+        f"{PATH} --head_spec 8 --num_sampling_steps 25",
+        f"{PATH} --head_spec 8 --diff_annealing linear",
+        f"{DRAFT} {PATH} --head_spec 8",
+        f"{DRAFT} {PATH} --head_spec 8 --context full",
+        f"{DRAFT} {PATH} --head_spec 8 --context full --gamma 2",
+    ],
     "Alignment, prefill and draft length": [
         *(f"{DRAFT} --spec {m} --align off" for m in ("conditional", "paper", "cspd")),
         *(f"{DRAFT} --spec cspd --prefill {p}" for p in (0, 0.15)),
@@ -58,6 +73,8 @@ def run(command):
 def measure(args):
     results = {"num": args.num, "blocks": {}}
     for title, rows in BLOCKS.items():
+        if args.only not in (None, title):
+            continue
         command = [args.mar, "fidelity", "--num", args.num, "--json", "--quiet", "--out", args.page.format(len(results["blocks"]))]
         for i, options in enumerate(rows):
             command += ([] if i == 0 else ["--versus"]) + options.split()
@@ -86,19 +103,25 @@ def calls_of_draft(bench):
     return f" + {bench['draft_calls_in_sequence']:.0f}" if bench["draft_calls_in_sequence"] else ""
 
 
+def passes(bench):
+    """In sequence, an image; results from before they were counted have none."""
+    return number(bench.get("passes_in_sequence"), ".1f")
+
+
 def table(results):
     lines = [f"{results['num']} images of each, {results['backend']}; another seed: image distance up to "
              f"{results['floor']['image_95']:.4f}, token {results['floor']['token_95']:.5f}."]
     for title, rows in results["blocks"].items():
-        lines += ["", f"**{title}**", "", "| run | s/image | speed | calls/token | calls/image | accepted | image distance | token distance | p | digits |",
-                  "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+        lines += ["", f"**{title}**", "", "| run | s/image | speed | passes | calls/token | calls/image | accepted | image distance | token distance | p | digits |",
+                  "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
         plain = rows[0]["bench"]["seconds_per_image"]
         for row in rows:
             r, time = row["report"], row["bench"]["seconds_per_image"]
             accepted = r["acceptance_rate"] if r["acceptance_rate"] is not None else r["proposal_acceptance_rate"]
             image, token = r.get("energy_image"), r.get("energy_token")
             p = "identical" if r.get("identical") else number(r.get("p"), ".3f")
-            lines.append(f"| {row['options']} | {time:.4f} | {plain / time:.2f} | {r['head_calls_per_token']:.1f} | "
+            lines.append(f"| {row['options']} | {time:.4f} | {plain / time:.2f} | {passes(row['bench'])} | "
+                         f"{r['head_calls_per_token']:.1f} | "
                          f"{row['bench']['head_calls_in_sequence']:.0f}{calls_of_draft(row['bench'])} | "
                          f"{number(accepted, '.1%')} | {number(image and image['distance'], '.4f')} | "
                          f"{number(token and token['distance'], '.5f')} | {p} | {number(r['classifier_accuracy'], '.1%')} |")
@@ -111,6 +134,7 @@ def main():
     parser.add_argument("--num", type=int, default=500)
     parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument("--page", default=str(ROOT / "build/methods_{}.html"), help="where `mar fidelity` writes its pages")
+    parser.add_argument("--only", choices=BLOCKS, help="only this part")
     parser.add_argument("--out", help="write everything as JSON to this file")
     parser.add_argument("--times", help="only measure the seconds of such a file again")
     parser.add_argument("--table", help="only print the table of such a file")

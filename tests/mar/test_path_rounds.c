@@ -1,0 +1,290 @@
+/* Speculation across tokens by whole paths: what is the same to the bit, and what its counts say. Its law is in
+ * test_path_law.c. */
+#include "mar.h"
+#include "mar/ways/path.h"
+#include "tests/support/demo.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = DEMO_BATCH };
+
+static const int labels[N] = {3, 9, -1};
+
+/* The tokens of N images, in batches of at most `batch`; the statistics of the last batch. */
+static void generate(const demo *d, const mar_params *p, int batch, float *tokens, mar_stats *stats)
+{
+    mar_session *s = demo_session(d, p, batch);
+    for (int i = 0; i < N; i += batch) {
+        const int n = N - i < batch ? N - i : batch;
+        assert_session(s, mar_session_begin(s, (uint64_t)(20 + i), labels + i, n));
+        demo_finish(s);
+        assert_session(s, mar_session_tokens(s, tokens + i * DEMO_TOKENS));
+    }
+    if (stats) mar_session_get_stats(s, stats);
+    mar_session_free(s);
+}
+
+/* `draft` is "self", "draft" or "target": the model as its own draft. */
+static mar_params params_of(const demo *d, const char *draft, const char *options)
+{
+    mar_params p = params_with(options);
+    p.seed = 5;
+    p.spec = "path";
+    if (strcmp(draft, "draft") == 0) p.draft = d->draft;
+    if (strcmp(draft, "target") == 0) p.draft = d->model;
+    return p;
+}
+
+static mar_params plain_of(const mar_params *p)
+{
+    mar_params plain = *p;
+    plain.spec = NULL, plain.draft = NULL;
+    return plain;
+}
+
+/* --- the same to the bit ------------------------------------------------------------------------------------------ */
+
+/* A model that drafts for itself in the same context is always right: the image is the plain one. */
+static void own_draft_is_plain(void **state)
+{
+    static const char *const cases[] = {
+        "num_iter 8, num_sampling_steps 10, cfg 2.9, context full, gamma 3",
+        "num_iter 8, num_sampling_steps 10, cfg 1, context full, gamma 8, head_spec 4",
+        "num_iter 8, num_sampling_steps 10, cfg 2.9, context full, gamma auto, temperature 0.8",
+        "num_iter 8, num_sampling_steps 10, cfg 2.9, context full, gamma 4, temperature 0",
+        "num_iter 10, cfg 2.9, context full, gamma 4, diff_annealing linear, diff_upper_steps 12, diff_lower_steps 5",
+        "num_iter 8, num_sampling_steps 10, cfg 2.9, context prefix, gamma 1, head_spec 3",
+        "num_iter 1, num_sampling_steps 10, cfg 2.9, context full, gamma 4",
+    };
+    static float plain[N * DEMO_TOKENS], tokens[N * DEMO_TOKENS];
+    demo d = demo_open(1);
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const mar_params p = params_of(&d, "target", cases[i]), alone = plain_of(&p);
+        mar_stats stats;
+        generate(&d, &alone, N, plain, NULL);
+        generate(&d, &p, N, tokens, &stats);
+        if (stats.drafted == 0 || stats.accepted != stats.drafted)
+            fail_msg("%s: %ld of %ld accepted", cases[i], stats.accepted, stats.drafted);
+        if (memcmp(tokens, plain, sizeof plain) != 0) fail_msg("%s: not the plain image", cases[i]);
+        assert_true(stats.accepted_shift == 0);
+    }
+    demo_close(d);
+}
+
+/* The first step of a model that drafts for itself is drafted with its true conditions. */
+static void one_step_is_plain(void **state)
+{
+    static float plain[N * DEMO_TOKENS], tokens[N * DEMO_TOKENS];
+    static const char *const cases[] = {"num_iter 1, num_sampling_steps 12, cfg 2.9",
+                                        "num_iter 1, num_sampling_steps 12, cfg 1, head_spec 4, gamma auto"};
+    demo d = demo_open(1);
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const mar_params p = params_of(&d, "self", cases[i]), alone = plain_of(&p);
+        mar_stats stats;
+        generate(&d, &alone, N, plain, NULL);
+        generate(&d, &p, N, tokens, &stats);
+        assert_int_equal(stats.drafted, 0);
+        assert_true(stats.passes == 1);
+        assert_memory_equal(tokens, plain, sizeof plain);
+    }
+    demo_close(d);
+}
+
+/* In few steps of many tokens many wait for candidates together. How many are drawn for each at a time depends on that,
+ * which candidate is kept does not. */
+static void batch_does_not_matter(void **state)
+{
+    static const char *const cases[][2] = {
+        {"self", "num_iter 8, num_sampling_steps 10, cfg 2.9, gamma 4"},
+        {"self", "num_iter 3, num_sampling_steps 8, cfg 2.9, gamma 3, head_spec 4"},
+        {"self", "num_iter 12, num_sampling_steps 10, cfg 1, gamma auto"},
+        {"self", "num_iter 8, cfg 2.9, gamma 4, diff_annealing linear, diff_upper_steps 12, diff_lower_steps 5"},
+        {"self", "num_iter 6, num_sampling_steps 8, cfg 2.9, temperature 0"},
+        {"draft", "num_iter 8, num_sampling_steps 10, cfg 2.9, gamma 4, context full, head_spec 4"},
+        {"draft", "num_iter 4, num_sampling_steps 10, cfg 1, gamma 2, context prefix"},
+    };
+    static float one[N * DEMO_TOKENS], three[N * DEMO_TOKENS], two[N * DEMO_TOKENS];
+    (void)state;
+    for (int threads = 1; threads <= 2; threads++) {
+        demo d = demo_open(threads);
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            const mar_params p = params_of(&d, cases[i][0], cases[i][1]);
+            mar_stats stats;
+            generate(&d, &p, 1, one, NULL);
+            generate(&d, &p, N, three, &stats);
+            generate(&d, &p, 2, two, NULL);
+            assert_true(stats.accepted < stats.drafted); /* there were candidates */
+            if (memcmp(three, one, sizeof one) != 0 || memcmp(two, one, sizeof one) != 0)
+                fail_msg("%s, %s: another image in another batch", cases[i][0], cases[i][1]);
+        }
+        demo_close(d);
+    }
+}
+
+/* A session that is begun again, in the middle too, knows nothing of what it made before. */
+static void history_does_not_matter(void **state)
+{
+    static const char *const drafts[] = {"self", "draft"};
+    static const int others[2] = {1, 2};
+    static float first[N * DEMO_TOKENS], again[N * DEMO_TOKENS];
+    demo d = demo_open(1);
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const mar_params p =
+            params_of(&d, drafts[i], "num_iter 8, num_sampling_steps 8, cfg 2.9, gamma auto, context full");
+        mar_session *s = demo_session(&d, &p, N);
+        demo_generate(s, N, first);
+        assert_session(s, mar_session_begin(s, 90, others, 2));
+        assert_session(s, mar_session_step(s));
+        demo_generate(s, N, again);
+        assert_memory_equal(again, first, sizeof first);
+        mar_session_free(s);
+    }
+    demo_close(d);
+}
+
+/* --- counts ------------------------------------------------------------------------------------------------------- */
+
+/* What a batch's rounds and tokens must satisfy. */
+static void check_counts(const demo *d, const mar_params *p, int images)
+{
+    static float tokens[N * DEMO_TOKENS];
+    static uint8_t fate[N * DEMO_SEQ];
+    static int born[N * DEMO_SEQ], late[N * DEMO_SEQ];
+    int made[DEMO_SEQ] = {0}, of_fate[3] = {0}, rounds = 0;
+    const int self = !p->draft;
+    mar_step steps[DEMO_SEQ];
+    mar_stats stats;
+    mar_steps_plan(p->num_iter, DEMO_SEQ, p->cfg, p->cfg_schedule, steps);
+    mar_session *s = demo_session(d, p, N);
+    assert_session(s, mar_session_begin(s, 31, labels, images));
+    for (int left = p->num_iter; !mar_session_done(s); left = mar_session_steps_left(s), rounds++) {
+        assert_int_equal(left, mar_session_steps_left(s));
+        assert_session(s, mar_session_step(s));
+        assert_true(mar_session_steps_left(s) < left);
+    }
+    assert_session(s, mar_session_tokens(s, tokens));
+    assert_session(s, mar_session_fates(s, fate, born));
+    assert_session(s, mar_session_lateness(s, late));
+    mar_session_get_stats(s, &stats);
+    for (int i = 0; i < images * DEMO_SEQ; i++) {
+        of_fate[fate[i]]++;
+        made[born[i]]++;
+        assert_int_equal(fate[i] == MAR_TOKEN_TARGET, self && born[i] == 0);
+        assert_true(self && fate[i] != MAR_TOKEN_TARGET ? late[i] >= 1 : late[i] == 0);
+        assert_true(late[i] <= born[i] && (p->gamma == 0 || late[i] <= p->gamma));
+    }
+    for (int i = 0; i < p->num_iter; i++) assert_int_equal(made[i], images * steps[i].predicted);
+    assert_int_equal(stats.tokens, images * DEMO_SEQ);
+    assert_int_equal(stats.accepted, of_fate[MAR_TOKEN_ACCEPTED]);
+    assert_int_equal(stats.drafted, of_fate[MAR_TOKEN_ACCEPTED] + of_fate[MAR_TOKEN_REPLACED]);
+    assert_int_equal(stats.round_steps, images * p->num_iter);
+    assert_true(stats.rounds <= stats.round_steps);
+    if (!p->head_spec) assert_true(stats.residual_tries >= of_fate[MAR_TOKEN_REPLACED]);
+    if (p->temperature == 0) assert_int_equal(stats.residual_tries, of_fate[MAR_TOKEN_REPLACED]);
+    if (self && images == 1) assert_true(stats.passes == 1 + rounds - (p->gamma == 1 || p->num_iter == 1));
+    if (!self && images == 1) assert_true(stats.passes == rounds);
+    assert_true(stats.contexts >= (p->context == MAR_CONTEXT_FULL || self ? (double)images * p->num_iter : 0));
+    assert_true(stats.accepted_shift < 0.01); /* tokens have a standard deviation of 1 */
+    mar_session_free(s);
+}
+
+static void counts(void **state)
+{
+    static const struct {
+        const char *draft, *options;
+    } cases[] = {
+        {"self", "num_iter 16, num_sampling_steps 8, cfg 2.9, gamma 5"},
+        {"self", "num_iter 16, num_sampling_steps 8, cfg 1, gamma auto, head_spec 4"},
+        {"self", "num_iter 8, num_sampling_steps 8, cfg 2.9, gamma 1"},
+        {"self", "num_iter 64, num_sampling_steps 6, cfg 2.9, gamma 16"},
+        {"self", "num_iter 8, num_sampling_steps 8, cfg 2.9, gamma 3, temperature 0"},
+        {"self", "num_iter 1, num_sampling_steps 8, cfg 2.9"},
+        {"draft", "num_iter 8, num_sampling_steps 8, cfg 2.9, gamma 3, context full"},
+        {"draft", "num_iter 8, num_sampling_steps 8, cfg 1, gamma 8, context prefix"},
+        {"draft", "num_iter 8, num_sampling_steps 8, cfg 1, gamma 3, context full, head_spec 3"},
+    };
+    demo d = demo_open(1);
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const mar_params p = params_of(&d, cases[i].draft, cases[i].options);
+        check_counts(&d, &p, 1);
+        check_counts(&d, &p, N);
+    }
+    demo_close(d);
+}
+
+/* With one step a round, a model that drafts for itself verifies every token, one step late. */
+static void gamma_1_verifies_every_step(void **state)
+{
+    static int late[DEMO_SEQ], born[DEMO_SEQ];
+    int first = 0;
+    demo d = demo_open(1);
+    (void)state;
+    const mar_params p = params_of(&d, "self", "num_iter 16, num_sampling_steps 8, cfg 2.9, gamma 1");
+    mar_session *s = demo_session(&d, &p, 1);
+    mar_stats stats;
+    demo_begin(s, 1);
+    for (int step = 0; !mar_session_done(s); step++) {
+        assert_int_equal(mar_session_steps_left(s), p.num_iter - step);
+        assert_session(s, mar_session_step(s));
+    }
+    mar_session_get_stats(s, &stats);
+    assert_session(s, mar_session_fates(s, NULL, born));
+    assert_session(s, mar_session_lateness(s, late));
+    for (int i = 0; i < DEMO_SEQ; i++) assert_int_equal(late[i], born[i] > 0);
+    assert_true(stats.passes == p.num_iter && stats.contexts == p.num_iter);
+    for (int i = 0; i < DEMO_SEQ; i++) first += born[i] == 0;
+    assert_int_equal(stats.drafted, DEMO_SEQ - first);
+    mar_session_free(s);
+    demo_close(d);
+}
+
+/* A round ends with the first step in which a token is replaced, and no sooner than its length. */
+static void stops_at_a_replacement(void **state)
+{
+    static const char *const drafts[] = {"self", "draft"};
+    int ends[2] = {0};
+    demo d = demo_open(1);
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const mar_params p =
+            params_of(&d, drafts[i], "num_iter 32, num_sampling_steps 8, cfg 1, gamma 3, context full");
+        mar_session *s = demo_session(&d, &p, 1);
+        for (int image = 0; image < 3; image++) {
+            assert_session(s, mar_session_begin(s, (uint64_t)image, labels, 1));
+            for (int first = 0, next; !mar_session_done(s); first = next) {
+                int replaced[DEMO_SEQ] = {0};
+                assert_session(s, mar_session_step(s));
+                next = p.num_iter - mar_session_steps_left(s);
+                const mar_masked *g = mar_masked_of(s);
+                for (int t = 0; t < DEMO_SEQ; t++)
+                    if (g->fate[t] == MAR_TOKEN_REPLACED && g->born[t] >= first) replaced[g->born[t]]++;
+                for (int step = first; step < next - 1; step++) assert_int_equal(replaced[step], 0);
+                if (next < first + 3 && next < p.num_iter) assert_true(replaced[next - 1] > 0);
+                ends[next < first + 3]++;
+            }
+        }
+        mar_session_free(s);
+    }
+    assert_true(ends[0] > 0 && ends[1] > 0);
+    demo_close(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(own_draft_is_plain),
+        cmocka_unit_test(one_step_is_plain),
+        cmocka_unit_test(batch_does_not_matter),
+        cmocka_unit_test(history_does_not_matter),
+        cmocka_unit_test(counts),
+        cmocka_unit_test(gamma_1_verifies_every_step),
+        cmocka_unit_test(stops_at_a_replacement),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -28,7 +28,8 @@ mar_status diff_paths_create(diff_chain *chain, int window, int tokens, diff_pat
 size_t diff_paths_lay_out(diff_paths *p, char *base); /* as diff_speculate_lay_out */
 void diff_paths_free(diff_paths *p);
 /* Prepares draws of so many tokens and judgements of so many paths, each with conditions of its own, in the respacing
- * in use, so that they allocate nothing. Either may be 0. A CPU prepares calls of other numbers when they come. */
+ * in use, so that they allocate nothing. Either may be 0. Products of other numbers of rows are prepared when they
+ * come, so they must not be in a recording. */
 mar_status diff_paths_plan(diff_paths *p, int drawn, int judged, mar_err *err);
 
 /* Draws tokens as diff_speculate_sample does, and their paths: x backend [count][C], path backend [count][stride], or

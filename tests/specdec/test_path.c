@@ -4,7 +4,7 @@
  *
  * A chain is what a head would be that knows its Gaussian data exactly: its x0 is linear in the state. Its words reach
  * the operations as eps and v. All seeds are fixed. A correct verifier fails a check here with probability 1e-6 at
- * most, for each of some 80 checks, so for another choice of all seeds about once in ten thousand. */
+ * most, for each of 88 checks, so for another choice of all seeds about once in ten thousand. */
 #include "kernels/path.h"
 #include "tests/support/path_mutants.h"
 #include "tests/support/statistics.h"
@@ -385,8 +385,8 @@ static int lawful(verifier *v, int n, int shown)
     const double variance = fmax(0, v->overlap_squares / tokens - estimate * estimate);
     const int integrated = v->p.steps == 2;
     const double overlap = integrated ? integrated_overlap(v) : estimate;
-    /* given the drafts, the decisions alone are random; their rate's variance is at most that of independent ones */
-    const double spread = sqrt((overlap * (1 - overlap) + (integrated ? 0 : variance)) / tokens) + 1e-9;
+    /* an estimate is of the same drafts, so that only the decisions on them differ from it */
+    const double spread = sqrt(fmax(0, overlap * (1 - overlap) - (integrated ? 0 : variance)) / tokens) + 1e-9;
     const double tv = 1 - overlap, mean = replaced > 0 ? (double)v->candidates / replaced : 0;
     const double off = fabs(rate - overlap) / spread;
     /* 1/TV candidates on average, a geometric law. The estimate of TV has an error of its own. */

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { CHUNK_ROWS = 16384 }; /* decoder rows of a condition: beyond that a backend gains nothing from more */
+enum { CHUNK_ROWS = 16384 }; /* decoder rows of a condition: bounds the memory, and is far more than one image has */
 
 static int buffer_of(const mar_contexts *c)
 {

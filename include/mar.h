@@ -540,7 +540,8 @@ MAR_API mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtyp
 typedef struct {
     const char *name; /* "conditional" */
     const char *kind; /* "verifier": tests drafts against the target, the value of `spec`; "shortcut": anything else */
-    const char *option;    /* what turns it on: "--spec conditional --draft FILE"; NULL: not in `mar generate` */
+    const char *option;    /* what turns it on: "--draft FILE --spec conditional", "[--draft FILE] --spec path", where
+                            * brackets hold what may be left out; NULL: not in `mar generate` */
     const char *tokens;    /* "continuous", "discrete" */
     const char *topology;  /* verifiers, the shapes of a draft: "chain, tree"; else NULL */
     int exact;             /* the output's law is the target's */

@@ -157,7 +157,7 @@ typedef struct {
                         * that are timed take at most some two seconds for a handle */
     mar_dtype head_dtype; /* arithmetic of the diffusion heads: F32, whatever dtype is; BF16, which dtype must be too;
                            * or AUTO, as dtype. Criterion path compares two evaluations of the head, and in bf16 their
-                           * rounding alone rejects many of its drafts. In f32 the heads take about twice the time */
+                           * rounding alone rejects many of its drafts. In f32 a head takes twice the time on a CPU */
 } mar_options;
 
 /* The options of mar_options that have a text: i = 0..count-1, static; NULL for other i. */

@@ -34,7 +34,8 @@ def generate(args, classes, num, batch, seed, cfg, *options):
     """The kept numbers of a run that makes `num` images of each of these classes."""
     with tempfile.TemporaryDirectory() as folder:
         record = run([args.mar, "generate", "--class", classes, "--num", num, "--batch", batch, "--seed", seed, "--cfg", cfg,
-                      "--dtype", args.dtype, "--threads", args.threads, *options, "--json", "--quiet", "--out", Path(folder) / "images.png"])
+                      "--dtype", args.dtype, "--threads", args.threads, *options, "--json", "--quiet",
+                      "--out", Path(folder) / "images.png"])
     return {"backend": record["backend"], **{key: record.get(key) for key in KEPT}}
 
 

@@ -29,7 +29,7 @@ for one image of 256 tokens at a time, 100 diffusion steps, guidance, and drafts
 - How many rounds an image has follows from how often a path is accepted. That is known of the demo only. Assumed is that a draft which is
   late by a part of an image is accepted as often as in the demo, to a power: 2 if a token of 16 channels is twice as hard as the demo's of
   8. A step of n tokens is kept only if all n are accepted, independently. For the demo itself this gives 19.0, 12.4 and 10.4 passes at
-  gamma 4, 8 and 16, where 20.2, 14.0 and 12.0 were counted.
+  gamma 4, 8 and 16, where `bench/path_figures.py` counted 18.8, 12.3 and 10.1.
 - `--spec path` computes the head in f32 (`--head_dtype auto`): no persistent kernel, and {f32:.0f} TFLOP/s. Beside it stands one in bf16.
   bf16 spoils acceptance by the transition from t = 999, whose mean has 350 times the error of eps: on the demo `--head_dtype bf16` accepts
   0.65 where f32 accepts 0.89, but 0.92 and 0.91 where the chain starts at t = 950 (20 images each of `mar generate --spec path --gamma 8`,

@@ -178,23 +178,23 @@ static void even_schedule(int tokens, int steps, int *known)
     for (int i = 0; i <= steps; i++) known[i] = i * tokens;
 }
 
-/* How many passes an image of the demo has, from the acceptance of its late conditions alone: beside what a program
- * that drew whole images counted. */
+/* How many passes an image of the demo has, from the acceptance of its late conditions alone: beside what was counted
+ * (bench/results/path_figures.json: one image at a time, and rounds of 16 steps and one pass more). */
 static void passes_of_the_demo(void **state)
 {
     (void)state;
     static const struct {
         int tokens, steps, gamma;
         double counted;
-    } cases[] = {{1, 64, 4, 20.2}, {1, 64, 8, 14.0}, {1, 64, 16, 12.0},
-                 {4, 16, 2, 10.8}, {4, 16, 4, 9.0},  {4, 16, 8, 8.3}};
+    } cases[] = {{1, 64, 1, 64},    {1, 64, 2, 34.0}, {1, 64, 4, 18.8}, {1, 64, 8, 12.3},
+                 {1, 64, 16, 10.1}, {1, 64, 32, 9.7}, {4, 16, 8, 8.0}};
     const model_constants c = assumed();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int known[MOST_STEPS + 1];
         even_schedule(cases[i].tokens, cases[i].steps, known);
         const double passes =
             model_path_image(&c, &model_shapes[0], known, cases[i].steps, cases[i].gamma, 8, 0).passes;
-        assert_between("passes / counted", passes / cases[i].counted, 0.85, 1.1);
+        assert_between("passes / counted", passes / cases[i].counted, 0.9, 1.15);
     }
     assert_between("late by 1", model_path_accepted(&c, 1, 64), 0.949 - 1e-9, 0.949 + 1e-9);
     assert_between("late by 8", model_path_accepted(&c, 32, 256), 0.816 - 1e-9, 0.816 + 1e-9);

@@ -24,11 +24,13 @@ static int round_end(const mar_paths *s, int image)
 }
 
 /* The steps of an image's next round. With gamma auto: as many as promise the most steps for their cost, if a step is
- * kept whole with the rate seen so far in this image. A round costs 1 and ROUND_CONTEXT for each context. */
+ * kept whole with the rate seen so far in this image. Each context of a round costs `context` of what is the same for
+ * all lengths, a third by the model of a GPU's time (bench/path_model.py). It is one number for all backends, so that
+ * an image has the same rounds on each. */
 static int round_length(const mar_paths *s, int image)
 {
     const double prior = 8, rate = 0.85; /* steps that count as seen before the first one, and how many were whole */
-    const double context = s->g->k->device->asynchronous ? 1.0 / 32 : 1.0 / 4;
+    const double context = 1.0 / 3;
     const double whole = (s->whole[image] + prior * rate) / (s->tried[image] + prior);
     const int left = s->g->params.num_iter - s->begin[image];
     int best = s->gamma;

@@ -210,12 +210,12 @@ def ks_power(n, family, random, rounds=400):
     return high
 
 
-def energy_power(a, b, labels, random, rounds=20):
+def energy_power(a, b, labels, random, rounds=10):
     """The shift of all coordinates at once, in random directions, that the energy distance finds with the wanted
     probability: two samples of plain images, one of them shifted."""
-    std, low, high = a.std(0), 0.0, 0.2
+    std, low, high = a.std(0), 0.0, 0.1
     signs = random.choice([-1.0, 1.0], (rounds, a.shape[1]))
-    for _ in range(6):
+    for _ in range(5):
         middle = (low + high) / 2
         found = np.mean([energy(a + middle * std * s, b, labels, random, False, 199) <= LEVEL for s in signs])
         low, high = (low, middle) if found >= POWER else (middle, high)

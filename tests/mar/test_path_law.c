@@ -96,15 +96,16 @@ static void paths_have_the_targets_law(void **state)
     demo_close(d);
 }
 
-/* The density of the last index is left aside: there the demo's laws differ by less than 1e-3 of a standard deviation,
- * so that counting it changes no verdict. specdec.path catches that mutant. */
+/* The density of the last index is left aside: the demo's laws nearly agree there, so that counting it changed no
+ * verdict in any of these runs, and no test of whole sessions can catch it. specdec.path does. */
 static void mutants_are_caught(void **state)
 {
     static const char *const options = "num_iter 16, num_sampling_steps 12, cfg 1, gamma 8, head_spec 4";
+    static const char *const larger_steps = "num_iter 8, num_sampling_steps 12, cfg 2.9, gamma 4, head_spec 4";
     demo d = demo_open(2);
     (void)state;
     for (int mutant = PATH_UNCHANGED + 1; mutant < SPY_MUTANTS; mutant++) {
-        const mar_params p = params_of(&d, 0, 100, options);
+        const mar_params p = params_of(&d, 0, 100, mutant == SPY_KEEPS_BEHIND ? larger_steps : options);
         if (mutant == PATH_LAST_COUNTED) continue;
         const innovation_test t = innovations_of(&d, &p, MUTANT_BATCHES, 1, mutant);
         if (!(t.worst < rare)) fail_msg("%s: p = %.2g, not caught", spy_mutant_name(mutant), t.worst);

@@ -224,18 +224,18 @@ def energy_power(a, b, labels, random, rounds=10):
 
 def compare(args):
     batches = sorted(set.intersection(*({f.name for f in (args.dir / name).glob("*.npz")} for name in SEEDS)))
-    groups = len(batches)
-    files = {name: [np.load(args.dir / name / f) for f in batches[:groups]] for name in SEEDS}
+    files = {name: [np.load(args.dir / name / f) for f in batches] for name in SEEDS}
     x = {name: np.concatenate([f["tokens"] for f in list_]) for name, list_ in files.items()}
     fates = np.concatenate([f["fates"] for f in files["path"]])
-    labels = np.concatenate([(int(f[:5]) * BATCH + np.arange(BATCH)) % CLASSES for f in batches[:groups]])
+    labels = np.concatenate([(int(f[:5]) * BATCH + np.arange(BATCH)) % CLASSES for f in batches])
     least = np.bincount(labels, minlength=CLASSES).min()
     order = np.concatenate([np.flatnonzero(labels == c)[:least] for c in range(CLASSES)])
     labels, x = labels[order], {name: v[order] for name, v in x.items()}
     random = np.random.default_rng(14)
     flat = {name: v.reshape(len(v), -1).astype(np.float64) for name, v in x.items()}
+    options = json.loads((args.dir / "options.json").read_text())
     result = {
-        "options": json.loads((args.dir / "options.json").read_text()), "seeds": SEEDS, "images_a_side": len(labels),
+        "made by": "bench/path_law.py make " + " ".join(f"--{name} {value}" for name, value in options.items()), "seeds": SEEDS, "images_a_side": len(labels),
         "tokens": {"not verified": int((fates == 0).sum()), "accepted": int((fates == 1).sum()),
                    "replaced": int((fates == 2).sum())},
         "path against other": unpaired(x["path"], x["other"], labels, random),

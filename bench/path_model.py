@@ -32,7 +32,7 @@ for one image of 256 tokens at a time, 100 diffusion steps, guidance, and drafts
   gamma 4, 8 and 16, where `bench/path_figures.py` counted 18.8, 12.3 and 10.1.
 - `--spec path` computes the head in f32 (`--head_dtype auto`): no persistent kernel, and {f32:.0f} TFLOP/s. Beside it stands one in bf16.
   bf16 spoils acceptance by the transition from t = 999, whose mean has 350 times the error of eps: on the demo `--head_dtype bf16` accepts
-  0.65 where f32 accepts 0.89, but 0.92 and 0.91 where the chain starts at t = 950 (20 images each of `mar generate --spec path --gamma 8`,
+  0.65 and f32 0.89; where the chain starts at t = 950, 0.92 and 0.91 (20 images each of `mar generate --spec path --gamma 8`,
   without and with `--diff_annealing linear`). So bf16 stands here for a head of which one evaluation in 100 is f32, which is not built.
 - `--head_spec W` alone is the best of W = 8, 16 and 32, and `--spec path` the best of gamma = 2, 4, 8, 16 and 32, with or without
   such a W.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Train the demo bundle: a small KL autoencoder, a target MAR and a cheaper draft MAR on handwritten digits.
+r"""Train the demo bundle: a small KL autoencoder, a target MAR and a cheaper draft MAR on handwritten digits.
 
 Data: UCI "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak), CC BY 4.0, as shipped with scikit-learn.
 The architecture is the official one at a small size, so the files exercise every code path of the real checkpoints.
@@ -381,6 +381,8 @@ def main():
         parser.error(f"--share must be above 0, got {args.share}")
     if (other or args.save) and args.stage not in ROLES:
         parser.error("--share, --draft_size and --save belong to one MAR: give --stage target or --stage draft")
+    if args.draft_size != ROLES["draft"] and args.stage != "draft":
+        parser.error("--draft_size belongs to --stage draft")
     if other and not args.save:
         parser.error("a MAR of another share or size needs a file of its own: give --save FILE")
     if args.save and not args.save.endswith(".safetensors"):

@@ -153,8 +153,8 @@ typedef struct {
     void *log_user;        /* handed to log */
     int allow_nonfinite;   /* 1: models and VAEs with weights that are NaN or infinite are loaded, not refused */
     mar_tuning tuning; /* CUDA: ON times several of cuBLASLt's algorithms for a new shape of product, when a session is
-                        * made or a batch begun, and takes the fastest of those that give the same bits. The products
-                        * that are timed take at most some two seconds for a handle */
+                        * made or a batch begun, with spec path in its steps too, and takes the fastest of those that
+                        * give the same bits. The products that are timed take at most some two seconds for a handle */
     mar_dtype head_dtype; /* arithmetic of the diffusion heads: F32, whatever dtype is; BF16, which dtype must be too;
                            * or AUTO, as dtype. Criterion path compares two evaluations of the head, and in bf16 their
                            * rounding alone rejects many of its drafts. In f32 a head takes twice the time on a CPU */
@@ -287,7 +287,8 @@ typedef struct {
     const char *spec; /* "path", "conditional", "paper" or "cspd", see mar_method_get. "path" without a draft: the
                        * model's own last conditions are the draft. NULL: with head_spec the draft's head proposes
                        * inside the head, without it "conditional". A session keeps no reference to the text */
-    int gamma;     /* 1 or more; a block ends with the image. 0: with spec path as many as have paid so far, else 8 */
+    int gamma; /* 1 or more; a block ends with the image. 0: with spec path by what was accepted in the image so far, at
+                  most 16; else 8 */
     float prefill; /* fraction of the autoregressive steps that the target makes alone first, 0..1 */
     mar_context context;
     int align;               /* 1: draft and target share x_T and all noise; 0: independent noise */
@@ -401,7 +402,8 @@ typedef struct {
     /* The target's head: calls that had to wait for one another. A token's calls are those of its chain, shared with
      * the tokens drawn beside it. */
     long tokens;         /* tokens that entered the images */
-    double head_calls;   /* sum over tokens of the sequential calls of its chain */
+    double head_calls;   /* sum over tokens of the sequential calls of its chain; with spec path over all that were
+                          * drawn, drafts that were dropped and candidates included */
     int head_calls_max;  /* of one token */
     double head_batched; /* all calls of the target's head, one after another, each for all tokens at hand */
     double draft_calls;  /* the same of the draft's head */
@@ -413,12 +415,13 @@ typedef struct {
      * below. */
     long proposals, proposals_accepted;
 
-    /* Across tokens (draft): */
+    /* Across tokens (spec): */
     long drafted, accepted;   /* tokens verified, and accepted */
     long rounds, round_steps; /* verifications of a block, and autoregressive steps they advanced */
     long residual_tries;      /* candidates drawn to replace rejected ones */
-    double accepted_shift;    /* root mean square, per channel, of an accepted token minus what the draft made of it.
-                               * In context full later contexts have seen the draft's */
+    double accepted_shift;    /* root mean square, per channel, of the difference between what draft and target make of
+                               * an accepted token at the last index. With spec path in context full the draft's is the
+                               * token, else the target's; in context full later contexts have seen the draft's */
 
     /* Of the handle since it was opened (mar_options.tuning): */
     int products_tuned;     /* shapes of products whose algorithms were timed */

@@ -271,6 +271,14 @@ static mar_status create_target(mar_masked *g, mar_err *err)
     return status;
 }
 
+/* Whether another way than number i changes the law. */
+static int others_change(const mar_masked *g, int i)
+{
+    for (int k = 0; k < g->way_count; k++)
+        if (k != i && !g->ways[k].way->exact) return 1;
+    return 0;
+}
+
 static mar_status create_ways(mar_masked *g, mar_err *err)
 {
     mar_status status = MAR_OK;
@@ -282,7 +290,8 @@ static mar_status create_ways(mar_masked *g, mar_err *err)
     }
     mar_ways_describe(&g->params, g->guarantee, sizeof g->guarantee);
     for (int i = 0; status == MAR_OK && i < g->way_count; i++)
-        if (g->ways[i].way->describe) g->ways[i].way->describe(g->ways[i].state, g->guarantee, sizeof g->guarantee);
+        if (g->ways[i].way->describe && !others_change(g, i))
+            g->ways[i].way->describe(g->ways[i].state, g->guarantee, sizeof g->guarantee);
     return status;
 }
 

@@ -85,13 +85,15 @@ static mar_param rows[] = {
      .group = "Speculation across tokens",
      .type = MAR_TYPE_NAME,
      .choices = verifiers,
-     .help = "how drafted tokens are verified\n"
-             "path verifies the whole path of a token's diffusion steps, and leaves the law of the images as it is. It "
-             "needs no draft model: without one, later tokens are drafted from the conditions that the model's last "
-             "pass gave for them. With head_spec the paths are drawn by speculation inside the head. The others verify "
-             "a token at one diffusion step and need a draft model: conditional is exact given the context, paper is "
-             "the criterion of \"Continuous Speculative Decoding for Autoregressive Image Generation\" (Wang et al.), "
-             "and cspd that of the code they released. The default with a draft model is conditional."},
+     .help =
+         "how drafted tokens are verified\n"
+         "path verifies the whole path of a token's diffusion steps, and leaves the law of the images as it is, with "
+         "a draft model in context full. It needs no draft model: without one, later tokens are drafted from the "
+         "conditions that the model's last "
+         "pass gave for them. With head_spec the paths are drawn by speculation inside the head. The others verify "
+         "a token at one diffusion step and need a draft model: conditional is exact given the context, paper is "
+         "the criterion of \"Continuous Speculative Decoding for Autoregressive Image Generation\" (Wang et al.), "
+         "and cspd that of the code they released. The default with a draft model is conditional."},
     {.name = FIELD(gamma),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_INT,
@@ -99,8 +101,10 @@ static mar_param rows[] = {
      .max = STEPS_MAX,
      .choices = automatic,
      .method = "spec",
-     .help = "autoregressive steps drafted, then verified\n"
-             "With spec path auto drafts, for each image, as many as have paid in it so far; else it is 8."},
+     .help =
+         "autoregressive steps drafted, then verified\n"
+         "With spec path auto drafts, for each image, as many as promise most by what was accepted in it so far and by "
+         "what a context is assumed to cost on a GPU, at most 16; else it is 8."},
     {.name = FIELD(prefill),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_FLOAT,
@@ -108,7 +112,7 @@ static mar_param rows[] = {
      .max = 1,
      .method = "spec",
      .help = "fraction of first steps made without the draft\n"
-             "Without a draft model the first step is."},
+             "Not with spec path, which needs none."},
     {.name = FIELD(context),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_CHOICE,
@@ -123,7 +127,7 @@ static mar_param rows[] = {
      .value = 1,
      .choices = switches,
      .method = "spec",
-     .help = "whether draft and model share all noise"},
+     .help = "whether draft and model share all noise\nNot with spec path."},
     {.name = FIELD(inner_temperature),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_FLOAT,
@@ -260,7 +264,7 @@ static const mar_param option_rows[] = {
          "time algorithms of products, on CUDA\n"
          "Of the algorithms that cuBLASLt proposes for a matrix product, several are timed, and the fastest of those "
          "that give the same bits is taken: the images are the same. It happens once for each shape of product, "
-         "before the first batch."},
+         "before the first batch, with spec path during batches too."},
     {.name = "head_dtype",
      .offset = offsetof(mar_options, head_dtype),
      .group = "Machine",

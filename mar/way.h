@@ -86,7 +86,7 @@ typedef struct {
     mar_status (*step)(void *state, mar_err *err);
     /* Adds the way's statistics. */
     void (*stats)(const void *state, mar_stats *stats);
-    /* Writes the session's guarantee, in place of what follows from `exact`. */
+    /* Writes the session's guarantee, in place of what follows from `exact`, unless another way changes the law. */
     void (*describe)(const void *state, char *text, size_t size);
     /* What the user should know of how it fits the model, static, for the log; NULL: nothing. */
     const char *(*warn)(const void *state);

@@ -11,8 +11,8 @@
  * it, a solver settles its start after DiSA) and of `mar methods`. */
 #define WAYS(X)                                                                                                        \
     X(draft)                                                                                                           \
-    X(path)                                                                                                            \
     X(spec)                                                                                                            \
+    X(path)                                                                                                            \
     X(head_spec)                                                                                                       \
     X(disa)                                                                                                            \
     X(lazy)                                                                                                            \

@@ -70,8 +70,8 @@ typedef struct spec_method {
     /* Continuous: reads the laws of the chain's last index, the one without noise; else those of the last noisy index.
      */
     int last_index;
-    /* Continuous: decides on whole paths of the chain (kernels/ops.h, path_decide) in place of states at one index; `rule`
-     * is NULL then. */
+    /* Continuous: decides on whole paths of the chain (kernels/ops.h, path_decide) in place of states at one index;
+     * `rule` is NULL then. */
     int paths;
     spec_parameter parameters[SPEC_PARAMETERS_MAX + 1]; /* ends with a NULL name */
 
@@ -100,9 +100,9 @@ typedef enum {
 /* log p(x) - log q(x) at a site, with 0/0 = 1. */
 double spec_log_ratio(const spec_site *site, spec_token x);
 
-/* Verifies one draft. A continuous replacement is written to `replacement` [size], a discrete one to *id; the other may
- * be NULL. Returns SPEC_ACCEPTED or SPEC_REPLACED. *tries is the number of candidates drawn for the residual, which has
- * no limit; it is 0 for an accepted draft and for discrete tokens.
+/* Verifies one draft, by a method that does not decide on paths. A continuous replacement is written to `replacement`
+ * [size], a discrete one to *id; the other may be NULL. Returns SPEC_ACCEPTED or SPEC_REPLACED. *tries is the number of
+ * candidates drawn for the residual, which has no limit; it is 0 for an accepted draft and for discrete tokens.
  *   - If p is a point (temperature 0), a draft is accepted if it is that point.
  *   - If an inexact criterion leaves next to no residual, the replacement is a draw from p (kernels/gaussian.h).
  *   - With NaN in a law the draft is rejected, and the replacement shows the NaN.

@@ -125,9 +125,9 @@ static void print_table(const bench_options *o, const mar_stats *t, double peak,
     printf("%-8s %9s %9s %9s %8s\n", "", "s/image", "TFLOP", "GFLOP/s", "of peak");
     print_row("encoder", t->encoder_s, t->encoder_flop, peak, o->batch);
     print_row("decoder", t->decoder_s, t->decoder_flop, peak, o->batch);
-    print_row("head", t->head_s, t->head_flop, peak, o->batch);
+    print_row("head", head_seconds(t), t->head_flop, peak, o->batch);
+    if (t->verify_s > 0) printf("%-8s %9.3f\n", " verify", t->verify_s / o->batch); /* of the row above */
     if (t->draft_flop > 0) print_row("draft", t->draft_s, t->draft_flop, peak, o->batch);
-    if (t->verify_s > 0) printf("%-8s %9.3f\n", "verify", t->verify_s / o->batch); /* its arithmetic is the head's */
     if (t->vae_flop > 0) print_row("VAE", t->vae_s, t->vae_flop, peak, o->batch);
     print_row("total", t->total_s, flop, peak, o->batch);
     printf("\ntransformer: %.1f passes in sequence an image, of %.1f contexts", t->passes / o->batch,
@@ -140,9 +140,8 @@ static void print_table(const bench_options *o, const mar_stats *t, double peak,
            "after another",
            1e6 * head_seconds(t) / t->head_batched, t->head_call_bytes / 1e6, t->head_call_products);
     if (t->drafted)
-        printf("\ndraft: %.1f %% of %ld drafted tokens accepted; these are %.2g from the model's own (root mean square "
-               "of a "
-               "channel)",
+        printf("\ndraft: %.1f %% of %ld drafted tokens accepted; at the last index draft and target differ by %.2g a "
+               "channel",
                100.0 * (double)t->accepted / (double)t->drafted, t->drafted, t->accepted_shift);
     if (t->products_tuned)
         printf("\nmatrix products: %d shapes timed in %.2f s, %d computed otherwise than cuBLASLt proposes first",

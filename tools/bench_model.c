@@ -16,9 +16,8 @@ const model_constant_info model_constant_infos[MODEL_CONSTANTS] = {
     [MODEL_L2_RATE] = {"l2_bytes_per_second", "reads from the L2 cache", "TB/s", 1e-12, 5.5e12},
     [MODEL_MEMORY_RATE] = {"memory_bytes_per_second", "device memory", "TB/s", 1e-12, 4.3e12},
     [MODEL_MATRIX_RATE] = {"flop_per_second", "matrix products in bf16", "TFLOP/s", 1e-12, 790e12},
-    [MODEL_F32_RATE] = {"f32_flop_per_second", "matrix products in f32, without TF32", "TFLOP/s", 1e-12,
-                        53e12}, /* bf16's
-share of what the data sheet of an H200 says, 0.8 of 67 */
+    /* the share of an H200's data sheet that bf16 has, 0.8 of 67 */
+    [MODEL_F32_RATE] = {"f32_flop_per_second", "matrix products in f32, without TF32", "TFLOP/s", 1e-12, 53e12},
     [MODEL_CLOCK] = {"clock_hz", "clock", "GHz", 1e-9, 1.9e9},
     [MODEL_PROCESSORS] = {"multiprocessors", "multiprocessors", "", 1, 132},
     [MODEL_CACHE] = {"cache_bytes", "L2 cache", "MB", 1e-6, 50e6},

@@ -11,7 +11,7 @@
 
 /* Acceptance of the demo target's own late conditions, measured with guidance 2.9, 64 steps of one token and 100
  * diffusion steps in f32, by how many 64ths of the image they are late, of all tokens. `python3 bench/path_figures.py`
- * measures it of steps that counted: a little more, as those before were accepted. */
+ * measures it of steps that counted: up to 0.02 less below a lateness of 8, and 0.09 more at 16. */
 static const struct {
     double late, accepted;
 } demo[] = {{1, 0.949}, {2, 0.930}, {4, 0.871}, {8, 0.816}, {16, 0.723}, {32, 0.556}};

@@ -268,10 +268,10 @@ static void write_drafts(FILE *out, const eval_result *r)
             "%.2f autoregressive steps. ",
             s->accepted, s->drafted, 100.0 * (double)s->accepted / (double)s->drafted,
             s->rounds > 0 ? (double)s->round_steps / (double)s->rounds : 0.0);
-        if (s->drafted > s->accepted)
+        if (s->drafted > s->accepted && s->proposals == 0) /* those inside the head are counted with them */
             fprintf(out, "A token that replaces a rejected draft took %.2f candidates. ",
                     (double)s->residual_tries / (double)(s->drafted - s->accepted));
-        fprintf(out, "An accepted token differs from its draft by %.3g a channel (root mean square).</p>\n",
+        fprintf(out, "At the last index draft and target differ by %.3g a channel (root mean square).</p>\n",
                 s->accepted_shift);
         if (r->steps > 0)
             write_curve(out, "autoregressive step", "step", r->accepted, r->replaced, r->tokens, r->steps);
@@ -280,12 +280,12 @@ static void write_drafts(FILE *out, const eval_result *r)
                         r->replaced_late, NULL, r->latest);
     }
     if (s->proposals > 0)
-        fprintf(
-            out,
-            "<h2>Speculation inside the head</h2>\n<p>%ld of %ld proposed transitions were accepted, %.1f %%. A token "
-            "waits for %.1f calls of the head one after another, at most %d.</p>\n",
-            s->proposals_accepted, s->proposals, 100.0 * (double)s->proposals_accepted / (double)s->proposals,
-            s->tokens > 0 ? s->head_calls / (double)s->tokens : 0.0, s->head_calls_max);
+        fprintf(out,
+                "<h2>Speculation inside the head</h2>\n<p>%ld of %ld proposed transitions were accepted, %.1f %%. The "
+                "calls of "
+                "the head one after another are %.1f for each token of an image, at most %d for one.</p>\n",
+                s->proposals_accepted, s->proposals, 100.0 * (double)s->proposals_accepted / (double)s->proposals,
+                s->tokens > 0 ? s->head_calls / (double)s->tokens : 0.0, s->head_calls_max);
 }
 
 /* --- images ------------------------------------------------------------------------------------------------------- */

@@ -30,7 +30,7 @@ typedef struct {
 typedef struct {
     run_options options; /* of this run */
     char name[1536];     /* what sets it apart: "--head_spec 8" */
-    char guarantee[200]; /* mar_session_guarantee */
+    char guarantee[256]; /* mar_session_guarantee */
     char backend[160];   /* mar_backend_description: the arithmetic of heads may differ */
 
     /* Its images: */

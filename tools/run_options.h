@@ -44,6 +44,9 @@ const char *run_draft(const run_options *o);
 /* Whether drafted tokens are verified, and so have fates; false of a draft inside the head. */
 int run_verifies_drafts(const run_options *o);
 
+/* What the run's library is opened with: `machine`, and with criterion path a head in f32 if its arithmetic is auto. */
+mar_options run_machine(const run_options *o);
+
 /* Whether it is a built-in model, which brings its image decoder. */
 int run_is_demo(const char *model);
 /* Whether it is any of the library's built-in models, image decoders included, and no file. */

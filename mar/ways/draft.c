@@ -30,8 +30,7 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
 /* Tokens an image that its head draws or judges at once: of one step, or, with whole paths, of a round. */
 static int step_tokens(const mar_masked *g)
 {
-    const spec_method *m = g->params.spec ? spec_method_find(g->params.spec) : NULL;
-    int most = m && m->paths ? g->max_tokens : 0;
+    int most = mar_verifies_paths(&g->params) ? g->max_tokens : 0;
     for (int i = 0; i < g->params.num_iter; i++)
         if (g->steps[i].predicted > most) most = g->steps[i].predicted;
     return most;

@@ -4,7 +4,6 @@
 #include "mar/ways/draft.h"
 
 #include "diffusion/speculate.h"
-#include "specdec/verifier.h"
 
 #include <stdlib.h>
 
@@ -100,7 +99,6 @@ static int is_on(const mar_params *p)
 
 const mar_way mar_way_head_spec = {
     .name = "head_spec",
-    .is_on = is_on,
     .changes = MAR_STAGE_CHAIN,
     .needs = MAR_STAGE_SOLVER | MAR_STAGE_HEAD,
     .exact = 1,

@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,7 +146,8 @@ static mar_status create_parts(mar_paths *s, mar_err *err)
 {
     mar_masked *g = s->g;
     const int window = g->params.head_spec ? g->params.head_spec : 1, images = g->max_images;
-    const int asked = images * s->gamma * g->max_tokens;
+    /* without a draft model each context is asked for the next round, too */
+    const int asked = s->draft ? s->max_rows : images * s->gamma * g->max_tokens;
     mar_status status = diff_paths_create(&g->target.chain, window, s->max_drawn, &s->target, err);
     if (status == MAR_OK)
         status =
@@ -170,6 +172,10 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     s->gamma = gamma_of(&g->params) < g->params.num_iter ? gamma_of(&g->params) : g->params.num_iter;
     s->max_rows = g->max_images * g->max_tokens;
     s->max_drawn = s->max_rows + (s->max_rows > PATH_CANDIDATES_MOST ? s->max_rows : PATH_CANDIDATES_MOST);
+    const int64_t asked = (int64_t)g->max_images * s->gamma * g->max_tokens, passes = g->params.num_iter;
+    const int64_t rows = (int64_t)s->max_drawn * (g->params.head_spec ? g->params.head_spec : 1);
+    if (asked > INT_MAX / 2 || rows > INT_MAX / 2 || passes * (s->gamma + 1) > INT_MAX)
+        return err_set(err, MAR_EARG, "batch of %d images with gamma %d: too large", g->max_images, s->gamma);
     const mar_status status = create_parts(s, err);
     return status == MAR_OK ? allocate_host(s, err) : status;
 }
@@ -185,6 +191,14 @@ static mar_status plan_heads(mar_paths *s, int steps, mar_err *err)
     return diff_paths_plan(&s->other, s->max_rows, s->max_rows, err);
 }
 
+/* Whether no step before step i takes as many diffusion steps. */
+static int is_first_count(const mar_masked *g, int i)
+{
+    for (int k = 0; k < i; k++)
+        if (g->steps[k].sampling_steps == g->steps[i].sampling_steps) return 0;
+    return 1;
+}
+
 /* The shapes of rounds depend on what is accepted: passes are planned round by round. */
 static mar_status plan(void *state, int images, mar_err *err)
 {
@@ -194,7 +208,7 @@ static mar_status plan(void *state, int images, mar_err *err)
     (void)images;
     free_recordings(s);
     for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++)
-        if (mar_masked_first_alike(g, i) == i) status = plan_heads(s, g->steps[i].sampling_steps, err);
+        if (is_first_count(g, i)) status = plan_heads(s, g->steps[i].sampling_steps, err);
     return status;
 }
 
@@ -242,8 +256,8 @@ static void describe(const void *state, char *text, size_t size)
         snprintf(
             text, size,
             "approximate: criterion path, context prefix: each block is exactly the target's in the context before "
-            "it, %d in place of %d contexts",
-            coarse, p->num_iter);
+            "it, %s%d in place of %d contexts",
+            p->gamma ? "" : "at least ", coarse, p->num_iter);
     else if (s->draft && p->context == MAR_CONTEXT_PREFIX)
         snprintf(text, size, "exact: criterion path, context prefix with one step a block: the target's law");
     else
@@ -267,6 +281,7 @@ const mar_way mar_way_path = {
     .changes = MAR_STAGE_CHAIN,
     .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_PASSES | MAR_STAGE_SOLVER | MAR_STAGE_HEAD,
     .exact = 1,
+    .exceptions = (const mar_way_exception[]){{"prefill", NULL}, {"context", "draft"}, {"align", NULL}, {0}},
     .check = check,
     .block_steps = block_steps,
     .create = create,

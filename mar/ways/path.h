@@ -37,6 +37,8 @@ enum {
     PATH_GAMMA_MOST = 16,      /* of gamma auto */
     PATH_CANDIDATES = 8,       /* candidates for a token in the first draw for it; each next draw has twice as many */
     PATH_CANDIDATES_MOST = 64, /* of all tokens in one draw, if not one for each is more */
+    PATH_TRIES_MOST = 1 << 20, /* candidates for a token: laws that need more differ by their rounding only. Addresses
+                                * end at 2^24 */
 };
 
 /* Tokens that are drawn, verified or replaced; host arrays. */
@@ -73,8 +75,8 @@ typedef struct {
     diff_paths *drafter;          /* the one that drafts, either of them */
     mar_contexts contexts;        /* the target's passes */
     mar_contexts draft_contexts;  /* the draft model's */
-    mar_recordings *recordings;   /* [num_iter][gamma + 1] passes of one image, by begin and length of its round; length
-                                   * 0:   the pass before the first round */
+    mar_recordings *recordings;   /* [num_iter][gamma + 1] passes of one image, by first step and length of its round;
+                                   * the one before the first round has length 0 */
     mar_recordings *draft_passes; /* [num_iter] the draft model's, of one image */
 
     /* Host, by image of the batch. */
@@ -84,7 +86,7 @@ typedef struct {
     int *length;        /* steps of the round at hand; 0: the image is finished */
     int *tried, *whole; /* steps verified so far, and those of them without a replacement */
     int *z_first;       /* [images][num_iter] the row of contexts.z where a step's context begins */
-    int *z_asked;       /* [images][num_iter] tokens that it was asked for; 0: the pass had no such context */
+    int *z_asked;       /* [images][num_iter] tokens that it was asked for. Only steps of the last pass are read */
     int z_rows;         /* rows of contexts.z, of one condition */
 
     mar_image_context *list; /* host [max_images * gamma] contexts of a pass */

@@ -235,9 +235,8 @@ static void judge(mar_paths *s, diff_paths *by, const row_conditions *c, int fir
     k->core->lap(k, &s->g->stats.verify_s);
 }
 
-static path_verdicts verdicts_in(const mar_paths *s, float *memory, int rows, int groups)
+static path_verdicts verdicts_in(float *memory, int rows, int groups)
 {
-    (void)s;
     int *marked = (int *)memory;
     return (path_verdicts){marked, marked + rows, memory + rows + groups};
 }
@@ -246,7 +245,7 @@ static path_verdicts verdicts_in(const mar_paths *s, float *memory, int rows, in
 static path_verdicts decide(mar_paths *s, int first, int end, int groups, int are_candidates)
 {
     kern_queue *k = s->g->k;
-    const path_verdicts v = verdicts_in(s, s->verdicts, end - first, groups);
+    const path_verdicts v = verdicts_in(s->verdicts, end - first, groups);
     const kern_path_verdict job = {.rows = end - first,
                                    .candidates = are_candidates,
                                    .log_ratio = s->log_ratio + first,
@@ -343,8 +342,9 @@ static mar_status draft_step(mar_paths *s, int j, int first, int end, mar_err *e
     const int n = end - first, width = drafter_width(s);
     int contexts = 0;
     for (int i = 0; i < g->images; i++) {
+        if (j >= s->length[i]) continue;
         const mar_step *step = &g->steps[s->from[i] + j];
-        if (j < s->length[i]) s->list[contexts++] = (mar_image_context){i, g->order[i], step->known, step->predicted};
+        s->list[contexts++] = (mar_image_context){i, g->order[i], step->known, step->predicted};
     }
     mar_status status = mar_contexts_plan(&s->draft_contexts, s->list, contexts, err);
     if (status == MAR_OK) status = mar_runner_plan_learn(r, n, err);
@@ -515,7 +515,7 @@ static mar_status settle(mar_paths *s, mar_err *err)
 {
     mar_masked *g = s->g;
     const int judged = s->drafts - s->known;
-    const path_verdicts v = verdicts_in(s, s->report, judged, g->images);
+    const path_verdicts v = verdicts_in(s->report, judged, g->images);
     for (int i = 0; i < g->images; i++) s->context[i] = drafted_in(s, i);
     move_on(s, judged ? v.first : NULL);
     const int kept = sort_drafts(s, &v);
@@ -576,6 +576,9 @@ static mar_status replace(mar_paths *s, int drawn, mar_err *err)
         k->core->download(k, s->report, v.first, (size_t)n * sizeof *v.first);
         status = kern_check(k, err);
         if (status == MAR_OK) status = sort_candidates(s, (const int *)s->report, count, buffer, err);
+        if (status == MAR_OK && s->pending.n && s->tries[0] >= PATH_TRIES_MOST)
+            status = err_set(err, MAR_EMODEL, "image %llu, step %d: none of %d candidates for a token is kept",
+                             (unsigned long long)s->pending.image[0], s->pending.order[0], s->tries[0]);
     }
     return status;
 }

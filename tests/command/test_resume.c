@@ -145,7 +145,7 @@ static void own_drafts(void **state)
     expect(d, OWN "--draft self --gamma auto --out part --resume", 1, NULL, "gamma is 8, expected auto: ");
     expect(d, OWN "--draft demo-draft --spec path --out part --resume", 1, NULL,
            "draft is self, expected demo-draft: ");
-    expect(d, OWN "--out part --resume", 1, NULL, "draft is self, expected no such text: ");
+    expect(d, OWN "--head_dtype f32 --out part --resume", 1, NULL, "draft is self, expected no such text: ");
 #undef OWN
 }
 

@@ -42,8 +42,7 @@ static void whole_paths(void **state)
 {
     (void)state;
     const demo d = demo_open(1);
-    const char *const ways[] = {"spec path, context full, prefill 0, gamma 4",
-                                "spec path, context full, prefill 0, gamma 4, head_spec 4"};
+    const char *const ways[] = {"spec path, context full, gamma 4", "spec path, context full, gamma 4, head_spec 4"};
     for (int i = 0; i < 2; i++) {
         const mar_params same = annealed(ways[i], d.model), other = annealed(ways[i], d.draft);
         const mar_stats of_same = run(&d, &same), of_other = run(&d, &other);

@@ -406,16 +406,16 @@ static void refuses(void **state)
     const mar_params good = params_of(d.draft, "cspd", MAR_CONTEXT_PREFIX, 8, 0);
     mar_params bad[15];
     for (int i = 0; i < 15; i++) bad[i] = good;
-    bad[0].spec = "vanilla", bad[1].spec = "speculative", bad[2].gamma = 0, bad[3].gamma = -1;
+    bad[0].spec = "vanilla", bad[1].spec = "speculative", bad[2].gamma = 65537, bad[3].gamma = -1;
     bad[4].gamma = -0x7fffffff, bad[5].prefill = -0.1f, bad[6].prefill = NAN, bad[7].prefill = 1.5f;
     bad[8].context = (mar_context)2, bad[9].inner_temperature = 0, bad[10].inner_temperature = NAN;
     bad[11].draft = other.draft, bad[12].draft = small, bad[13].draft = NULL, bad[14].head_spec = 4;
     static const char *const says[15] = {
         "spec vanilla: expected path, conditional, paper or cspd",
         "spec speculative: expected",
-        "gamma 0: expected a whole number from 1",
-        "gamma -1: expected a whole number from 1",
-        "gamma -2147483647: expected a whole number from 1",
+        "gamma 65537: expected auto or a whole number from 1 to 65536",
+        "gamma -1: expected auto or a whole number from 1",
+        "gamma -2147483647: expected auto or a whole number from 1",
         "prefill -0.1: expected a number from 0 to 1",
         "prefill nan",
         "prefill 1.5",
@@ -425,8 +425,8 @@ static void refuses(void **state)
         "different handles",
         "the draft makes 16 tokens of 6 channels, expected the model's 64 of 8",
         "spec cspd: needs draft",
-        "head_spec and spec do not go together: head_spec changes the chain, which spec needs unchanged; expected one "
-        "of",
+        "head_spec and spec cspd do not go together: head_spec changes the chain, which spec cspd needs unchanged; "
+        "expected one of",
     };
     for (int i = 0; i < 15; i++) {
         mar_session *s;

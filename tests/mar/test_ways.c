@@ -7,7 +7,18 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SAMPLER = 1, DISA = 2, LAZY = 4, LAZY_HEAD = 8, HEAD_SPEC = 16, GTR = 32, DRAFT = 64, SPEC = 128, ALL = 256 };
+enum {
+    SAMPLER = 1,
+    DISA = 2,
+    LAZY = 4,
+    LAZY_HEAD = 8,
+    HEAD_SPEC = 16,
+    GTR = 32,
+    DRAFT = 64,
+    SPEC = 128, /* by another criterion than PATH, which has the same option */
+    PATH = 256,
+    ALL = 512
+};
 
 static mar_params params_of(int set, mar_model *draft)
 {
@@ -22,24 +33,27 @@ static mar_params params_of(int set, mar_model *draft)
     p.gtr = (set & GTR) != 0;
     if (set & DRAFT) p.draft = draft;
     if (set & SPEC) p.spec = "paper";
+    if (set & PATH) p.spec = "path";
     return p;
 }
 
-/* The rules as they were written out, one by one, before there were stages. */
-static int was_legal(int set)
+/* The rules written out one by one, without stages. */
+static int is_legal(int set)
 {
     const int solver = set & SAMPLER, annealed = set & DISA;
+    if (set & PATH) return (set & ~(PATH | DISA | HEAD_SPEC | DRAFT)) == 0;
     if ((set & SPEC) && !(set & DRAFT)) return 0;
     if ((set & HEAD_SPEC) && (set & DRAFT) && (set & SPEC)) return 0;
     if ((set & HEAD_SPEC) && solver) return 0;
     if ((set & HEAD_SPEC) && (set & LAZY_HEAD)) return 0;
     if ((set & LAZY_HEAD) && (solver || annealed)) return 0;
-    if ((set & DRAFT) && (solver || annealed || (set & (LAZY | LAZY_HEAD | GTR)))) return 0;
+    if ((set & DRAFT) && (solver || (set & (LAZY | LAZY_HEAD | GTR)))) return 0;
+    if ((set & DRAFT) && annealed && !(set & HEAD_SPEC)) return 0; /* spec is conditional then */
     if ((set & GTR) && (annealed || (set & LAZY))) return 0;
     return 1;
 }
 
-/* All 256 sets of ways: 21 go together, and are what the old rules allowed; a refusal is one line. */
+/* All 384 sets of ways: 30 go together, and are what the rules allow; a refusal is one line. */
 static void combinations(void **state)
 {
     (void)state;
@@ -49,14 +63,16 @@ static void combinations(void **state)
     assert_library(m, mar_model_load(m, "demo-draft", 0, &model));
     assert_library(m, mar_model_load(m, "demo-draft", 0, &draft));
     for (int set = 0; set < ALL; set++) {
+        if ((set & SPEC) && (set & PATH)) continue;
         const mar_params p = params_of(set, draft);
         mar_session *s;
         const mar_status status = mar_session_create(model, NULL, &p, 1, &s);
-        if ((status == MAR_OK) != was_legal(set))
+        if ((status == MAR_OK) != is_legal(set))
             fail_msg("set %d: %s, %s", set, mar_status_name(status), status == MAR_OK ? "" : mar_error(m));
         if (status == MAR_OK) {
-            /* exact is what leaves the law: nothing, or speculation inside the head, with a draft or without */
-            const int exact = (set & ~(HEAD_SPEC | DRAFT)) == 0 && (set != DRAFT);
+            /* exact is what leaves the law: nothing, or speculation inside the head, with a draft or without, or whole
+             * paths of the model's own */
+            const int exact = (set & ~(HEAD_SPEC | DRAFT | PATH)) == 0 && set != DRAFT && !(set & DRAFT && set & PATH);
             if ((strncmp(mar_session_guarantee(s), "exact: ", 7) == 0) != exact)
                 fail_msg("set %d: %s", set, mar_session_guarantee(s));
         } else {
@@ -68,7 +84,7 @@ static void combinations(void **state)
         legal += status == MAR_OK;
         mar_session_free(s);
     }
-    assert_int_equal(legal, 21);
+    assert_int_equal(legal, 30);
     mar_model_free(draft);
     mar_model_free(model);
     mar_close(m);
@@ -85,6 +101,10 @@ static void refusals_name_the_stage(void **state)
                                   "needs unchanged; expected one of them");
     p = params_of(SAMPLER | LAZY, NULL);
     assert_int_equal(mar_ways_check(&p, &err), MAR_OK);
+    p = params_of(PATH | LAZY, NULL); /* one of several ways of an option is named with its value */
+    assert_int_equal(mar_ways_check(&p, &err), MAR_EARG);
+    assert_string_equal(err.text, "lazy and spec path do not go together: lazy changes the transformer passes, which "
+                                  "spec path needs unchanged; expected one of them");
 }
 
 static void guarantees(void **state)
@@ -117,8 +137,21 @@ static void names(void **state)
         assert_true(!(*way)->create || !(*way)->lay_out || (*way)->destroy);
         /* what replaces the drawing of tokens, or the step, is one way's at a time */
         if ((*way)->draw) assert_true((*way)->changes & MAR_STAGE_CHAIN);
-        if ((*way)->step) assert_true((*way)->needs & MAR_STAGE_CHAIN);
+        if ((*way)->step) assert_true(((*way)->needs | (*way)->changes) & MAR_STAGE_CHAIN);
     }
+    for (const char *const *value = mar_param_find("spec")->choices; *value; value++) {
+        mar_params p = plain_params();
+        int on = 0;
+        p.spec = *value;
+        for (const mar_way *const *way = mar_ways(); *way; way++)
+            if (strcmp((*way)->name, "spec") == 0 && mar_way_is_on(*way, &p)) {
+                on++;
+                assert_ptr_equal(mar_way_of_verifier(*value), *way);
+                assert_int_equal((*way)->asks_for != NULL, strcmp(*value, "path") != 0);
+            }
+        if (on != 1) fail_msg("spec %s: turns on %d ways", *value, on);
+    }
+    assert_null(mar_way_of_verifier("head_spec"));
     for (int i = 0; i < mar_param_count(); i++) {
         const char *method = mar_param_get(i)->method;
         int found = !method || spec_method_find(method);
@@ -174,23 +207,64 @@ static void unused_options(void **state)
                         "has no effect with gtr, expected gtr_generation_steps and gtr_reconstruction_steps");
     assert_string_equal(why_unused(DISA, "num_sampling_steps"),
                         "has no effect with diff_annealing, expected diff_upper_steps and diff_lower_steps");
-    assert_string_equal(why_unused(0, "spec"), "needs draft");
-    assert_string_equal(why_unused(0, "gamma"), "needs draft");
+    assert_string_equal(why_unused(0, "spec"), "used"); /* path is to be had */
+    assert_string_equal(why_unused(SPEC, "spec"), "needs draft");
+    assert_string_equal(why_unused(DRAFT | SPEC, "spec"), "used");
+    assert_string_equal(why_unused(PATH, "spec"), "used");
+    assert_string_equal(why_unused(0, "gamma"), "needs draft or spec path");
+    assert_string_equal(why_unused(SPEC, "gamma"), "used");  /* what is missing is said of spec */
     assert_string_equal(why_unused(DRAFT, "gamma"), "used"); /* spec is conditional then */
-    assert_string_equal(why_unused(DRAFT | HEAD_SPEC, "gamma"), "needs no head_spec");
+    assert_string_equal(why_unused(PATH, "gamma"), "used");
+    assert_string_equal(why_unused(DRAFT | HEAD_SPEC, "gamma"), "needs no head_spec, or spec path");
+    assert_string_equal(why_unused(HEAD_SPEC, "gamma"), "needs draft and no head_spec, or spec path");
+    assert_string_equal(why_unused(PATH | HEAD_SPEC, "gamma"), "used");
+    assert_string_equal(why_unused(PATH | HEAD_SPEC, "head_spec"), "used"); /* inside */
+    assert_string_equal(why_unused(0, "context"), "needs draft");
+    assert_string_equal(why_unused(DRAFT, "context"), "used");
+    assert_string_equal(why_unused(PATH, "context"), "needs draft");
+    assert_string_equal(why_unused(PATH | DRAFT, "context"), "used");
+    for (int i = 0; i < 2; i++) {
+        const char *const of_others = i ? "prefill" : "align";
+        assert_string_equal(why_unused(0, of_others), "needs draft");
+        assert_string_equal(why_unused(DRAFT, of_others), "used");
+        assert_string_equal(why_unused(PATH, of_others), "needs draft and spec conditional, paper or cspd");
+        assert_string_equal(why_unused(PATH | DRAFT, of_others), "needs spec conditional, paper or cspd");
+    }
     assert_string_equal(why_unused(DRAFT | SPEC, "inner_temperature"), "needs spec cspd");
     assert_string_equal(why_unused(0, "inner_temperature"), "needs draft and spec cspd");
-    assert_string_equal(why_unused(HEAD_SPEC, "gamma"), "needs draft and no head_spec");
+    assert_string_equal(why_unused(PATH, "inner_temperature"), "needs draft and spec cspd");
+    assert_string_equal(why_unused(PATH | DRAFT | HEAD_SPEC, "inner_temperature"), "needs spec cspd and no head_spec");
     assert_string_equal(why_unused(DRAFT | HEAD_SPEC, "inner_temperature"), "needs spec cspd and no head_spec");
     assert_string_equal(why_unused(0, "diff_upper_steps"), "needs diff_annealing linear, cosine or two-stage");
+}
+
+/* What gamma's automatic value becomes is up to the way that has it. */
+static void automatic_gamma(void **state)
+{
+    (void)state;
+    char text[32];
+    static const struct {
+        int set, gamma;
+    } cases[] = {{PATH, 0}, {PATH | DRAFT, 0}, {PATH | HEAD_SPEC, 0}, {DRAFT, 8}, {DRAFT | SPEC, 8}, {SPEC, 8}, {0, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mar_params p = params_of(cases[i].set, (mar_model *)text);
+        assert_int_equal(mar_params_set(&p, "gamma", "auto", NULL, 0), MAR_OK);
+        assert_int_equal(p.gamma, 0);
+        mar_ways_resolve(&p);
+        assert_int_equal(p.gamma, cases[i].gamma);
+        p.gamma = 3; /* what is given stays */
+        mar_ways_resolve(&p);
+        assert_int_equal(p.gamma, 3);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(combinations), cmocka_unit_test(refusals_name_the_stage),
-        cmocka_unit_test(guarantees),   cmocka_unit_test(names),
-        cmocka_unit_test(methods),      cmocka_unit_test(unused_options),
+        cmocka_unit_test(combinations),    cmocka_unit_test(refusals_name_the_stage),
+        cmocka_unit_test(guarantees),      cmocka_unit_test(names),
+        cmocka_unit_test(methods),         cmocka_unit_test(unused_options),
+        cmocka_unit_test(automatic_gamma),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

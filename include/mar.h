@@ -289,9 +289,9 @@ typedef struct {
                        * inside the head, without it "conditional". A session keeps no reference to the text */
     int gamma; /* 1 or more; a block ends with the image. 0: with spec path by what was accepted in the image so far, at
                   most 16; else 8 */
-    float prefill; /* fraction of the autoregressive steps that the target makes alone first, 0..1 */
-    mar_context context;
-    int align;               /* 1: draft and target share x_T and all noise; 0: independent noise */
+    float prefill;           /* fraction of the autoregressive steps that the target makes alone, 0..1; not with path */
+    mar_context context;     /* without a draft it is FULL */
+    int align;               /* 1: draft and target share x_T and all noise; 0: independent noise; not with spec path */
     float inner_temperature; /* cspd: tempers the standard deviations of its criterion */
     int reserved;            /* 0. The struct has no padding at its end, so that every new field changes its size */
 

@@ -89,8 +89,8 @@ static mar_param rows[] = {
          "how drafted tokens are verified\n"
          "path verifies the whole path of a token's diffusion steps, and leaves the law of the images as it is, with "
          "a draft model in context full. It needs no draft model: without one, later tokens are drafted from the "
-         "conditions that the model's last "
-         "pass gave for them. With head_spec the paths are drawn by speculation inside the head. The others verify "
+         "conditions that the model's last pass gave for them. With head_spec the paths are drawn by speculation "
+         "inside the head. The others verify "
          "a token at one diffusion step and need a draft model: conditional is exact given the context, paper is "
          "the criterion of \"Continuous Speculative Decoding for Autoregressive Image Generation\" (Wang et al.), "
          "and cspd that of the code they released. The default with a draft model is conditional."},

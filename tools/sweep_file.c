@@ -258,7 +258,10 @@ static void name_point(sweep_point *p)
     }
     if (p->count == 0) n = (size_t)snprintf(p->name, sizeof p->name, "plain");
     if (n == 0) n = 1;
-    if (!isalnum((unsigned char)p->name[0])) p->name[0] = 'x'; /* no hidden file, no option, not nothing */
+    if (!isalnum((unsigned char)p->name[0])) { /* no hidden file, no option, not nothing */
+        p->name[0] = 'x';
+        lossy = 1;
+    }
     p->name[n] = '\0';
     lossy |= p->count > 0 && strcmp(p->name, "plain") == 0;
     if (lossy) snprintf(p->name + n, sizeof p->name - n, "-%08" PRIx32, hash_of(p));

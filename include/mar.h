@@ -201,15 +201,19 @@ typedef struct {
     int width;         /* transformer embedding size D */
     int encoder_depth; /* transformer blocks in the encoder */
     int decoder_depth;
-    int heads;       /* attention heads; see mar_model_load */
-    int mlp_hidden;  /* hidden size of the transformer's MLP, 4*width */
-    int buffer;      /* class tokens in front of the image tokens (official: 64) */
-    int seq_len;     /* image tokens (official: 256, a 16x16 grid) */
-    int token_dim;   /* channels of one token (official: 16) */
-    int classes;     /* class labels 0..classes-1 */
-    int head_width;  /* diffusion head */
-    int head_depth;  /* residual blocks of the diffusion head */
-    long parameters; /* total count */
+    int heads;          /* attention heads; see mar_model_load */
+    int mlp_hidden;     /* hidden size of the transformer's MLP, 4*width */
+    int buffer;         /* class tokens in front of the image tokens (official: 64) */
+    int seq_len;        /* image tokens (official: 256, a 16x16 grid) */
+    int token_dim;      /* channels of one token (official: 16) */
+    int classes;        /* class labels 0..classes-1 */
+    int head_width;     /* diffusion head */
+    int head_depth;     /* residual blocks of the diffusion head */
+    long parameters;    /* total count */
+    const char *family; /* "mar", or "llamagen": autoregressive over discrete tokens; static */
+    int vocabulary;     /* discrete tokens: how many there are; a token is one number, token_dim is 1. 0: continuous */
+    int caption_tokens; /* text-to-image: positions of a caption's features; 0: it has classes */
+    int caption_dim;    /* numbers of each of these features */
 } mar_model_config;
 
 typedef struct {
@@ -219,6 +223,7 @@ typedef struct {
     int levels;     /* resolutions */
     int res_blocks; /* residual blocks per level of the encoder; the decoder has one more */
     long parameters;
+    int codebook; /* VQ: tokens there are, each of which stands for z_channels numbers; 0: latents are continuous */
 } mar_vae_config;
 
 /* Loads a MAR checkpoint: .safetensors, the official PyTorch .pth, or "demo" / "demo-draft" for the models
@@ -252,6 +257,13 @@ typedef enum { MAR_ANNEAL_OFF = 0, MAR_ANNEAL_LINEAR, MAR_ANNEAL_COSINE, MAR_ANN
 /* The context in which the target verifies drafts. PREFIX: the last verified tokens, for the whole block, which is the
  * process of coarser autoregressive steps. FULL: each draft step's own. */
 typedef enum { MAR_CONTEXT_PREFIX = 0, MAR_CONTEXT_FULL } mar_context;
+
+/* How a position that nothing is known of gets its first draft, in Jacobi decoding: a draw from the uniform law, or the
+ * token to its left, or the one above. */
+typedef enum { MAR_FIRST_UNIFORM = 0, MAR_FIRST_LEFT, MAR_FIRST_ABOVE } mar_first;
+
+/* The distance between tokens of a codebook: Euclidean, or one minus the cosine. */
+typedef enum { MAR_METRIC_L2 = 0, MAR_METRIC_COSINE } mar_metric;
 
 /* What an image is made with. Names and meanings are those of the official implementation, and of the papers that
  * `mar methods` names. mar_param_get(i) has each field's default, range and description. */
@@ -298,6 +310,29 @@ typedef struct {
     int check; /* 1: a failure for a number that is not finite names the layer it comes from. Slower, of the same output
                 */
     int reserved_2; /* 0 */
+
+    /* Discrete tokens (LlamaGen), whose order is that of an image's rows. num_iter is then the number of tokens. */
+    int cfg_interval; /* -1: guidance throughout; else tokens after number cfg_interval + 1, from 0, have none */
+    int top_k;        /* 0: all tokens; else those with less than the k-th largest logit are never drawn */
+    float top_p;      /* 1: all; else of the tokens by falling probability those behind the first that reaches top_p */
+    int window;       /* sjd, sjd-pac: positions drafted, 1 or more */
+    mar_first first;  /* sjd, sjd-pac: how a position gets its first draft */
+    int pac_children; /* sjd-pac: drafts at a position of its tree, K; 1: none (PD off) */
+    int pac_depth;    /* sjd-pac: positions of its tree, D; 0: none (PD off) */
+    int pac_continue; /* sjd-pac: 1: verification goes on behind a rejection (AC); 0: it stops */
+    const char *tree; /* with a draft: NULL or "chain"; "static", LANTERN++'s; "dynamic", EAGLE-2's; or the children of
+                       * every draft by levels, "4,2,1,1". gamma is the depth */
+    int tree_top;     /* dynamic: drafts kept of a level, and children tried of each */
+    int tree_total;   /* dynamic: drafts verified */
+    float cool_delta; /* uniform-rsd, cool-sd-exp, cool-sd-linear: relaxation */
+    float cool_nu;    /* cool-sd-exp: how fast it falls along a block */
+    float cool_ell;   /* cool-sd-linear: likewise */
+    int lantern_k; /* lantern...: neighbours looked at, the token itself among them; 0: lantern 1000, lantern-pp 10, or
+                    * the vocabulary */
+    float lantern_delta;       /* lantern, lantern-gstar: the neighbours may have less than this probability */
+    float lantern_lambda;      /* lantern-pp, lantern-pp-gstar: or less than this many times the token's own */
+    mar_metric lantern_metric; /* lantern...: which tokens are near */
+    int reserved_3;            /* 0 */
 } mar_params;
 
 /* Sets every field to its default: those of the command. `size` is sizeof *params, whose first `size` bytes it writes.
@@ -340,6 +375,11 @@ MAR_API const char *mar_session_error(const mar_session *s);
  * a class number, or -1 for unconditional. 1 <= n <= max_batch. An unfinished batch is dropped. Wrong arguments are
  * refused before anything changes. */
 MAR_API mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n);
+/* The same for text-to-image models, whose captions some T5 has encoded elsewhere: features float [n][caption_tokens]
+ * [caption_dim], mask uint8_t [n][caption_tokens], 1 where the caption is; NULL: everywhere. MAR_EARG of other models,
+ * as mar_session_begin is of these. */
+MAR_API mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, const float *features,
+                                              const uint8_t *mask, int n);
 /* One autoregressive step, or a round of speculation across tokens: several; MAR_EARG when done. On a GPU it may still
  * be running when the call returns, and fail a later one; the last step waits for all of them. A token that is NaN or
  * infinite fails the batch with MAR_EMODEL (on a GPU at the last step, or with mar_params.check at its own): "image 3,
@@ -419,6 +459,8 @@ typedef struct {
     long drafted, accepted;   /* tokens verified, and accepted */
     long rounds, round_steps; /* verifications of a block, and autoregressive steps they advanced */
     long residual_tries;      /* candidates drawn to replace rejected ones */
+    long
+        accepted_lengths[66]; /* discrete tokens: how many rounds of an image accepted so many drafts; the last: more */
     double accepted_shift;    /* root mean square, per channel, of the difference between what draft and target make of
                                * an accepted token at the last index. With spec path in context full the draft's is the
                                * token, else the target's; in context full later contexts have seen the draft's */
@@ -514,7 +556,14 @@ MAR_API mar_status mar_precision_recall(mar *m, const float *reference, int refe
 
 /* --- files ---------------------------------------------------------------------------------------- */
 
-typedef enum { MAR_KIND_UNKNOWN = 0, MAR_KIND_MAR, MAR_KIND_VAE, MAR_KIND_INCEPTION } mar_kind;
+typedef enum {
+    MAR_KIND_UNKNOWN = 0,
+    MAR_KIND_MAR,
+    MAR_KIND_VAE, /* KL or VQ autoencoder */
+    MAR_KIND_INCEPTION,
+    MAR_KIND_LLAMAGEN,
+    MAR_KIND_EAGLE, /* a drafter of one layer over a LlamaGen model's features */
+} mar_kind;
 
 typedef struct mar_report mar_report; /* what a checkpoint contains and what is wrong with it */
 

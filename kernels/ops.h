@@ -33,7 +33,10 @@ typedef struct kern_head kern_head;               /* packed weights of the diffu
 typedef struct kern_recording kern_recording;     /* recorded work, for replay */
 typedef struct kern_speculation kern_speculation; /* state of speculation inside the head: kernels/speculation.h */
 typedef struct kern_speculation_head kern_speculation_head; /* a head to evaluate there: kernels/speculation.h */
-typedef void act;                                           /* array of operands, see above */
+typedef struct kern_law_job kern_law_job;                   /* kernels/discrete.h, and so the next two */
+typedef struct kern_draw_job kern_draw_job;
+typedef struct kern_block_job kern_block_job;
+typedef void act; /* array of operands, see above */
 
 typedef enum { KERN_LINEAR, KERN_GELU, KERN_SILU } kern_activation; /* GELU: exact, with erf */
 
@@ -205,6 +208,26 @@ typedef struct {
     int *first;  /* [groups] the least `order` of the group's marked rows; INT_MAX if there are none */
 } kern_path_verdict;
 
+/* Queries over a cache of keys and values, which has a row for each slot. A span is a run of queries that know the same
+ * slots but for its last ones: a sequence's new tokens, of which each knows those it follows. */
+typedef struct {
+    int rows, heads, head_dim;
+    const act *q; /* row r's queries at q + r * q_stride elements, heads side by side */
+    int q_stride;
+    const act *cache;  /* [slots][2 * heads * head_dim] key, then value */
+    int spans;         /* 1 or more */
+    const int *row;    /* host [spans + 1] span s has rows row[s] .. row[s + 1] - 1 */
+    const int *first;  /* host [spans + 1] its slots are slot[first[s]] .. slot[first[s + 1] - 1] */
+    const int *common; /* host [spans] all its rows know the first `common` of them; 0 or more */
+    const int *slot;   /* host: rows of the cache */
+    /* host [rows][words], bit j of a row (word j / 64): it knows slot number common + j of its span. Each row knows at
+     * least one slot. */
+    const uint64_t *mask;
+    int words;
+    int most; /* slots that a span may have, at most: the same at each call of a recording */
+    act *y;   /* [rows][heads * head_dim] */
+} kern_cache_job;
+
 /* Memory, time, recordings, products, rows and attention: what every model is built from. */
 typedef struct {
     void (*close)(kern_device *d); /* after all queues, weights and memory of it */
@@ -294,7 +317,38 @@ typedef struct {
     void (*attention_spans)(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q,
                             const act *key, const act *value, int kv_stride, const int *k_first, const int *n_k,
                             int n_seq, int heads, int head_dim, act *y);
+
+    /* y[r] = x[i] / sqrt(mean of x[i]^2 + eps) * weight, i = index ? index[r] : r. x float [..][dim], weight float
+     * [dim]; y act [rows][dim], or float if y_f32. */
+    void (*rms_norm)(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
+                     void *y, int y_f32);
+    /* y[r][i] = silu(x[r][i]) * x[r][hidden + i]: SwiGLU. x act [rows][2 * hidden], y act [rows][hidden]. */
+    void (*swiglu)(kern_queue *k, const act *x, int rows, int hidden, act *y);
+    /* Turns queries and keys, and puts keys and values into a cache. qkv act [rows][3 * heads * head_dim]: q, k, v.
+     * Pair i of a head, numbers 2i and 2i + 1, becomes (a cos - b sin, b cos + a sin), where cos and sin are numbers 2i
+     * and 2i + 1 of row position[r] of turn, float [positions][head_dim]. q is turned in place; key and value go to row
+     * slot[r] of cache, act [slots][2 * heads * head_dim]. position and slot host [rows]. */
+    void (*rotate)(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+                   act *cache, const int *slot);
+    /* Multi-head attention over a cache, scores scaled by 1/sqrt(head_dim), softmax in f32. On a CPU a row's bits
+     * depend on its own queries and on the slots that it knows, in their order, only. */
+    void (*attention_cache)(kern_queue *k, const kern_cache_job *job);
+    /* y[r] = row (int)x[r] of table, float [size][dim]; x float [rows] has whole numbers of 0..size-1, y float
+     * [rows][dim].
+     */
+    void (*look_up)(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);
 } kern_core_ops;
+
+/* Discrete tokens: their laws, draws from them, and the verification of drafts. The jobs are in kernels/discrete.h. */
+typedef struct {
+    void (*laws)(kern_queue *k, const kern_law_job *job);
+    void (*draw)(kern_queue *k, const kern_draw_job *job);
+    void (*verify)(kern_queue *k, const kern_block_job *job);
+    /* The `count` most likely tokens of each law, the likeliest first, equal ones by their numbers: id [rows][count],
+     * and their log probabilities log_p [rows][count]. law host [rows]: rows of log_law, float [..][size]. */
+    void (*top)(kern_queue *k, const float *log_law, const int *law, int rows, int size, int count, int *id,
+                float *log_p);
+} kern_discrete_ops;
 
 /* The diffusion head and its chain.
  *
@@ -451,6 +505,7 @@ struct kern_device {
     const kern_core_ops *core;
     const kern_head_ops *head;
     const kern_conv_ops *conv;
+    const kern_discrete_ops *discrete;
     const kern_measure_ops *measure;
     size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
     size_t mod_budget;     /* bytes of modulation rows that a model should make at a time */
@@ -478,6 +533,7 @@ struct kern_queue {
     const kern_core_ops *core; /* the device's tables */
     const kern_head_ops *head;
     const kern_conv_ops *conv;
+    const kern_discrete_ops *discrete;
     size_t recorded_bytes;  /* memory of its recordings, without what the driver takes for them */
     int recordings;         /* recordings that are replayed */
     int unrecorded;         /* recordings that the device has refused, so that their bodies do the work at every use */

@@ -51,6 +51,13 @@ struct mar_engine {
     mar_status (*plan)(mar_generation *g, int images, mar_err *err);
     /* Starts images first_image.. with labels host [images], -1 for unconditional. */
     void (*begin)(mar_generation *g, uint64_t first_image, const int *labels, int images);
+    /* The same of captions (mar_session_begin_captions); NULL in a family without. */
+    void (*begin_captions)(mar_generation *g, uint64_t first_image, const float *features, const uint8_t *mask,
+                           int images);
+    /* Called after create if the session has an image decoder. MAR_EMODEL if it does not go with the model. It tells
+     * the engine the codebook of its tokens, for methods that ask which are near. NULL: token_dim must be z_channels.
+     */
+    mar_status (*take_vae)(mar_generation *g, const mar_vae *vae, mar_err *err);
     mar_status (*step)(mar_generation *g, mar_err *err); /* not called when no step is left */
     int (*steps_left)(const mar_generation *g);
     /* What the image decoder is given: backend float [images][seq_len][token_dim]. */

@@ -1,94 +1,109 @@
-/* Speculative sampling of discrete tokens from any model that gives its laws. With a draft model, a round drafts a
- * block, verifies it, and draws a bonus token when all drafts are accepted. Without one it is Jacobi decoding: the
- * drafts are the target's own, from the last round.
+/* Sampling of discrete tokens from a model that gives its laws, several sequences at a time, each at its own pace, with
+ * or without speculation. Plain sampling is a round without drafts. With a draft model a round drafts a chain or a
+ * tree, verifies it in one call of the target, and draws a bonus token when all drafts of a path are accepted. Without
+ * one it is Jacobi decoding: the drafts are the target's own, from the round before.
  *
- *     spec_sampler *s = spec_sampler_create(&target, &draft, &options);
- *     spec_sampler_begin(s, image, tokens, n);
- *     while (s->known < n && !status) status = spec_sampler_round(s);
- */
+ *     spec_sampler_create(k, &target, &draft, &options, sequences, &s, err);
+ *     spec_sampler_lay_out(s, memory);
+ *     spec_sampler_begin(s, first_image, sequences, n);
+ *     while (status == MAR_OK && spec_sampler_left(s) > 0) status = spec_sampler_round(s, err);
+ *     spec_sampler_tokens(s, i);
+ *
+ * Laws stay in backend memory; of each round the host learns which tokens came of it. A sequence's tokens depend on the
+ * options, the seed and its image number only, as far as the laws do. */
 #ifndef SPECDEC_SAMPLER_H
 #define SPECDEC_SAMPLER_H
 
 #include "specdec/verifier.h"
 
-/* A model. One call of `laws` is one forward pass. It fills log_law [count + 1][size] with normalised log laws: row 0
- * is that of the token after prefix[0..length-1], row n + 1 that of the token after draft n. Draft n follows draft
- * parent[n] < n, or the prefix if parent[n] is -1. Returns 0, or a status that ends the round and is returned by it. */
+/* What a model is asked about one sequence. Draft n follows draft parent[n] < n, or the prefix if that is -1. The laws
+ * of what follows the prefix and each draft go to rows row, row + 1 .. row + count of the array. Those before row +
+ * from are there already, from the sequence's last request, which had the same prefix, and of whose drafts these are a
+ * continuation; from is 0 if that does not hold. */
+typedef struct {
+    int sequence;      /* 0..sequences-1 */
+    const int *prefix; /* [length] the tokens that are final */
+    int length;
+    const int *draft, *parent; /* [count] */
+    int count;
+    int from;
+    int row;
+} spec_request;
+
+/* A model. One call of `laws` is one forward pass over all n requests, of different sequences. It fills rows of
+ * log_law, backend float [..][size], with normalised log laws. It works on the sampler's queue. */
 typedef struct {
     int size; /* vocabulary */
     void *state;
-    int (*laws)(void *state, const int *prefix, int length, const int *draft, const int *parent, int count,
-                float *log_law);
+    mar_status (*laws)(void *state, const spec_request *request, int n, float *log_law, mar_err *err);
 } spec_model;
 
+/* How a position that nothing is known of gets its first draft (Jacobi decoding). */
+typedef enum {
+    SPEC_FIRST_UNIFORM, /* a draw from the uniform law */
+    SPEC_FIRST_LEFT,  /* the token to its left, or above in the first column, if that is known or drafted; else uniform
+                       */
+    SPEC_FIRST_ABOVE, /* the token above, or to its left in the first row */
+} spec_first;
+
 typedef struct {
-    const spec_method *method;
-    const double *parameter; /* in the order of method->parameters */
-    int length;              /* positions drafted a round: L, gamma */
+    const spec_method *method; /* NULL: plain sampling */
+    const double *parameter;   /* in the order of method->parameters */
+    int length;                /* positions drafted a round: L, gamma, the window; the depth of a tree */
     /* A static tree by levels in place of a chain: parent[n] < n, not decreasing, at most `length` deep; or NULL. */
     const int *parent;
-    int count;             /* drafts of the tree */
-    const int *neighbours; /* as in spec_site */
-    int neighbour_count;   /* as in spec_site */
+    int count; /* its drafts */
+    /* A dynamic tree in place of both (EAGLE-2): at each level the `top` likeliest tokens of each of the `top`
+     * likeliest drafts of the level before, by the product of the draft's probabilities; of all the `total` likeliest
+     * are verified. 0: none. Its drafts are chosen, not drawn: each is verified as the only token that it could be. */
+    int top, total;
+    spec_first first;      /* Jacobi */
+    int side;              /* Jacobi: tokens in a row of the image */
+    const int *neighbours; /* backend [size][neighbour_count], the token itself first; NULL if the method needs none */
+    int neighbour_count;
     uint64_t seed;
 } spec_sampler_options;
 
+enum { SPEC_LENGTHS = 66 }; /* accepted drafts of a round, 0..64 and more */
+
+/* Of the sequences since spec_sampler_begin, summed. */
 typedef struct {
-    long rounds;      /* calls of the target */
-    long draft_calls; /* calls of the draft model */
-    long verified;    /* positions drafted, summed over rounds */
-    long accepted;    /* tau, summed over rounds */
+    long rounds;                        /* verifications of a sequence's block; of plain sampling, tokens */
+    long calls;                         /* passes of the target, for all sequences at hand */
+    long draft_calls;                   /* passes of the draft model */
+    long rows;                          /* laws that the target was asked for */
+    long drafted;                       /* drafts verified */
+    long positions;                     /* positions drafted */
+    long accepted;                      /* tau, summed over rounds */
+    long lengths[SPEC_LENGTHS];         /* how many rounds accepted so many drafts */
+    double draft_s, target_s, verify_s; /* complete when the queue has finished */
 } spec_sampler_stats;
 
-/* The state of a sampler. Callers may read it; tests also change it. */
-typedef struct {
-    spec_model target, draft;
-    spec_sampler_options options;
-    int *token;     /* [n] the sequence; the caller's array */
-    int n;          /* tokens of the sequence */
-    int known;      /* tokens that are final */
-    uint64_t image; /* of the random numbers */
-    uint32_t step;  /* rounds of this sequence so far */
-    spec_sampler_stats stats;
+typedef struct spec_sampler spec_sampler;
 
-    int capacity;           /* drafts of the largest block */
-    int *node;              /* [capacity] the block's drafts */
-    int *parent;            /* [capacity] as in spec_block */
-    int *place;             /* [capacity] the place in the block of a draft of the static tree, or -1 */
-    spec_token *node_token; /* [capacity] the block's drafts */
-    spec_site *site;        /* [capacity + 1] */
-    float *log_p, *log_q;   /* [capacity + 1][size] */
-    spec_output out;        /* buffers of spec_verify */
-    int children;           /* Jacobi: candidates at a position of the tree after a rejection */
-    int tree_depth;         /* Jacobi: positions of that tree */
+/* A sampler for up to `sequences` sequences of up to `tokens` tokens on queue k, which must outlive it, as must models
+ * and options' arrays. `draft` must be NULL for a method with stale drafts and for plain sampling, and given for
+ * others. MAR_EARG if the options do not fit together (tree and method, neighbours missing, a tree not by levels). */
+mar_status spec_sampler_create(kern_queue *k, const spec_model *target, const spec_model *draft,
+                               const spec_sampler_options *options, int sequences, int tokens, spec_sampler **out,
+                               mar_err *err);
+void spec_sampler_free(spec_sampler *s); /* NULL is fine */
+/* As diff_chain_lay_out: its backend memory at base; returns the bytes, a multiple of 256; base NULL only counts. */
+size_t spec_sampler_lay_out(spec_sampler *s, char *base);
+/* The most drafts that a request for the target, or for the draft model, has. */
+int spec_sampler_drafts(const spec_sampler *s);
 
-    int drafted;           /* Jacobi: positions drafted in this round */
-    int tree;              /* Jacobi: how many of them, the first ones, have several candidates */
-    spec_address *address; /* [length + 1] of the block's positions */
-    int *candidate;        /* [length][children] Jacobi: the candidates of each position */
-    int *candidates;       /* [length] Jacobi: how many candidates a position has */
-    float *draft_q;        /* [length][size] Jacobi: the law that each first candidate was drawn from */
-} spec_sampler;
-
-/* `draft` must be NULL for a method with stale drafts, and given for others. Returns NULL without memory, or if the
- * options do not fit together (tree and method, neighbours missing, a tree not by levels). */
-spec_sampler *spec_sampler_create(const spec_model *target, const spec_model *draft,
-                                  const spec_sampler_options *options);
-void spec_sampler_free(spec_sampler *s);
-
-/* Starts a sequence of n tokens, whose random numbers are those of `image`. */
-void spec_sampler_begin(spec_sampler *s, uint64_t image, int *tokens, int n);
-
-/* Runs one round, after which at least one more token is known. Returns 0, a model's status, or SPEC_EMPTY_LAW if a law
- * gave no token a probability (NaN); then the sequence cannot go on. */
-enum { SPEC_EMPTY_LAW = -1 };
-int spec_sampler_round(spec_sampler *s);
-
-/* Draws candidates number first .. count-1 from exp(log_q) without replacement into candidate[], which already has the
- * earlier ones. The uniform of number k is block k of purpose STEP at the address. Returns how many candidates there
- * are now, which is less than count if log_q has no more tokens. */
-int spec_draw_candidates(const float *log_q, int size, const spec_address *address, int first, int count,
-                         int *candidate);
+/* Starts sequences of n tokens each, whose random numbers are those of images first_image .. */
+void spec_sampler_begin(spec_sampler *s, uint64_t first_image, int sequences, int n);
+/* Runs one round, after which each unfinished sequence has at least one more token. MAR_EMODEL if a law gave no token a
+ * probability (NaN): the line names the sequence's image and the token's position. */
+mar_status spec_sampler_round(spec_sampler *s, mar_err *err);
+int spec_sampler_left(const spec_sampler *s); /* tokens that the sequence with fewest still lacks */
+int spec_sampler_known(const spec_sampler *s, int sequence);
+const int *spec_sampler_tokens(const spec_sampler *s, int sequence); /* host [n], the first known ones */
+/* What became of each token: fate [n] is a spec_verdict (dropped: drawn from the target alone), round [n] the round. */
+void spec_sampler_fates(const spec_sampler *s, int sequence, uint8_t *fate, int *round);
+const spec_sampler_stats *spec_sampler_get_stats(const spec_sampler *s);
 
 /* Expected speedup of speculative decoding over the target alone (continuous SD Eq. 35, after Leviathan et al. 2023).
  * alpha in 0..1 is the acceptance rate, equal and independent for each of gamma drafts a round. c is the time of a

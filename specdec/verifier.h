@@ -12,6 +12,7 @@
 #ifndef SPECDEC_VERIFIER_H
 #define SPECDEC_VERIFIER_H
 
+#include "kernels/discrete.h"
 #include "kernels/residual.h"
 
 #include <stddef.h>
@@ -77,12 +78,8 @@ typedef struct spec_method {
 
     /* Continuous: criterion and resampler as data, so that a backend can verify (kernels/ops.h, verify). */
     kern_gaussian_rule (*rule)(const double *parameter);
-    /* Discrete: log f_i(x), at most 0. log_ratio = log p(x) - log q(x), with 0/0 = 1. */
-    double (*log_accept)(const spec_site *s, const double *parameter, spec_token x, double log_ratio);
-    /* Discrete: the resampler as a rejection rule. It is the log of the probability that `candidate`, drawn from p, is
-     * kept as the replacement of `rejected`, so G is proportional to p times that probability. NULL means Norm[p - q
-     * f]+, which minimises Cool-SD's bound (Eq. 5) and makes vanilla exact. */
-    double (*log_keep)(const spec_site *s, const double *parameter, int candidate, int rejected, double log_ratio);
+    /* Discrete: criterion and resampler as data, for the draft at `index`, 1..length, of its block. */
+    kern_discrete_rule (*discrete_rule)(const double *parameter, int index, int length);
 } spec_method;
 
 const spec_method *spec_method_find(const char *name); /* NULL if there is none */

@@ -20,6 +20,9 @@ typedef struct vae_decoder vae_decoder; /* the weights, in the device's memory; 
 mar_status vae_decoder_create(kern_queue *k, const wt_file *f, vae_decoder **out, mar_err *err);
 void vae_decoder_free(vae_decoder *d); /* after its runs; NULL is fine */
 const mar_vae_config *vae_decoder_config(const vae_decoder *d);
+/* VQ: the codebook as tokens are looked up, each of length 1: host float [codebook][z_channels], valid as long as the
+ * decoder. NULL of a KL autoencoder. */
+const float *vae_decoder_codebook(const vae_decoder *d);
 
 typedef struct vae_run vae_run; /* decodes latents of one size, square or not, on one queue */
 
@@ -51,7 +54,8 @@ typedef struct {
 } vae_pictures;
 
 /* Decodes the tokens of n images, 1..vae_run_images, backend float [n][grid_h*grid_w][z_channels], as the model
- * predicts them: 0.2325 (the official scale) times the latent. Allocates nothing but what a backend records. kern_check
+ * predicts them: 0.2325 (the official scale) times the latent. With a codebook they are [n][grid_h*grid_w], the tokens'
+ * numbers. Allocates nothing but what a backend records. kern_check
  * reports a failure of the backend. An image does not depend on those beside it, but for the last bits of a GPU's
  * products. */
 vae_pictures vae_decode(vae_run *r, const float *tokens, int n);

@@ -2,12 +2,12 @@
 # Which file may include which. A pair X.c and X.h (or .cu, .cuh) counts as one file:
 #
 # - No pair includes itself by way of others.
-# - A folder includes those below it, in this order: base, kernels, weights, specdec, eval and vae and diffusion, mar,
-#   tools. eval, vae and diffusion do not include one another. tools includes mar.h, headers of eval and weights/npz.h.
+# - A folder includes those below it, in this order: base, kernels, weights, specdec, eval and vae and diffusion and llamagen, mar,
+#   tools. eval, vae, diffusion and llamagen do not include one another. tools includes mar.h, headers of eval and weights/npz.h.
 #
 # usage: test_includes.sh SOURCE
 set -eu
-folders='base kernels weights specdec diffusion eval vae mar tools'
+folders='base kernels weights specdec diffusion llamagen eval vae mar tools'
 
 # Pairs that include each other, but not as files: the header that one half includes does not include that half.
 #   specdec/laws is the list of laws that verifier.c chooses from; a law is made of the parts in verifier.h.
@@ -36,7 +36,7 @@ faults() {
   printf '%s\n' "$list" | awk '
     BEGIN { split("base kernels weights specdec eval mar tools", order, " ")
             for (i in order) rank[order[i]] = i
-            rank["vae"] = rank["diffusion"] = rank["eval"] }
+            rank["vae"] = rank["diffusion"] = rank["llamagen"] = rank["eval"] }
     { from = $1; to = $2; sub("/.*", "", from); sub("/.*", "", to) }
     $2 == "mar" || from == to { next }
     !(to in rank) { print $1 " includes " $2 ", which is in none of the folders"; next }

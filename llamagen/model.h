@@ -1,0 +1,34 @@
+/* LlamaGen's transformer, packed for a backend. */
+#ifndef LLAMAGEN_MODEL_H
+#define LLAMAGEN_MODEL_H
+
+#include "kernels/ops.h"
+#include "llamagen/config.h"
+
+typedef struct {
+    float *attention_norm, *ffn_norm; /* backend [D] */
+    kern_linear *qkv;                 /* [3D][D] act -> act */
+    kern_linear *wo;                  /* [D][D] adds to x */
+    kern_linear *w13;                 /* [2 * hidden][D] w1, then w3 */
+    kern_linear *w2;                  /* [D][hidden] adds to x */
+} gpt_layer;
+
+typedef struct {
+    kern_device *device;
+    gpt_config config;
+    float *class_emb; /* backend [classes + 1][D]; the last row is the unconditional class. NULL with captions */
+    kern_linear *caption_fc1, *caption_fc2; /* tanh-GELU between them; NULL without captions */
+    float *no_caption;                      /* backend [prefix][caption_dim] the unconditional caption */
+    float *token_emb;                       /* backend [vocabulary][D] */
+    float *norm;                            /* backend [D] */
+    kern_linear *output;                    /* [vocabulary][D] act -> float */
+    float *turn;       /* backend [prefix + seq_len][head_dim] cos, sin of each pair; zeros at the prefix */
+    gpt_layer *layers; /* [depth] */
+} gpt_model;
+
+/* Loads a model of the file on queue k; the file may be closed afterwards. Queues other than k can use it once k has
+ * finished. */
+mar_status gpt_model_create(kern_queue *k, const wt_file *f, int heads, gpt_model **out, mar_err *err);
+void gpt_model_free(gpt_model *m); /* NULL is fine */
+
+#endif

@@ -1,0 +1,114 @@
+/* How often discrete tokens and their neighbours occur in two runs: numbers counted by hand and by a direct program,
+ * p-values that are uniform where two runs have one law, and power where only the neighbours differ. */
+#include "tests/support/support.h"
+
+#include "eval/counts.h"
+#include "kernels/gaussian.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SIDE = 3, CELLS = SIDE * SIDE, VOCABULARY = 5, PERMUTATIONS = 199 };
+
+/* A uniform number 0..n-1; `set` tells one array from another. */
+static int whole(uint64_t set, int at, int n)
+{
+    const kern_address a = {29, set, (uint32_t)at, 0};
+    return (int)(kern_uniform_at(&a, KERN_NOISE_INIT, 0) * n);
+}
+
+static void by_hand(void **state)
+{
+    (void)state;
+    /* Two images of 2x2 tokens a run. */
+    const float a[] = {0, 1, 1, 1, 0, 0, 2, 1}, b[] = {0, 1, 0, 1, 0, 0, 2, 2};
+    const eval_token_pairs x = {2, 2, a, b};
+    eval_counts_test tokens, places, neighbours;
+    assert_int_equal(eval_token_counts(&x, 999, &tokens, &places, &neighbours), MAR_OK);
+    /* tokens: a has 3, 4, 1 of 0, 1, 2; b has 4, 2, 2 */
+    assert_int_equal(tokens.cells, 3);
+    assert_float_equal(tokens.chi2, 1.0 / 7 + 4.0 / 6 + 1.0 / 3, 1e-6);
+    assert_float_equal(tokens.tv, (1 + 2 + 1) / 16.0, 1e-6);
+    /* places: third is 1, 2 in a and 0, 2 in b; the last is 1, 1 in a and 1, 2 in b; the first two are the same */
+    assert_int_equal(places.cells, 1 + 2 + 3 + 2);
+    assert_float_equal(places.chi2, 1 + 1 + 1.0 / 3 + 1, 1e-6);
+    assert_float_equal(places.tv, 4 / 16.0, 1e-6);
+    /* right: 01 11 | 00 21 in a, 01 01 | 00 22 in b; below: 01 11 | 02 01 in a, 00 11 | 02 02 in b */
+    assert_float_equal(neighbours.chi2, (1.0 / 3 + 1 + 0 + 1 + 1) + (4.0 / 2 + 0 + 1 + 1.0 / 3), 1e-6);
+    assert_float_equal(neighbours.tv, (4 + 4) / 16.0, 1e-6);
+    /* Two pairs have four arrangements, two by two alike: no test can say anything. */
+    assert_true(tokens.p > 0.2);
+}
+
+static void identical_runs(void **state)
+{
+    (void)state;
+    float a[20 * CELLS];
+    for (int i = 0; i < 20 * CELLS; i++) a[i] = (float)whole(1, i, VOCABULARY);
+    const eval_token_pairs x = {20, SIDE, a, a};
+    eval_counts_test t[3];
+    assert_int_equal(eval_token_counts(&x, PERMUTATIONS, &t[0], &t[1], &t[2]), MAR_OK);
+    for (int i = 0; i < 3; i++) {
+        assert_true(t[i].cells > 0);
+        assert_true(t[i].chi2 == 0 && t[i].tv == 0 && t[i].p == 1 && t[i].tv_95 == 0);
+    }
+}
+
+/* A run of N images: the first token uniform, each other one copies its left neighbour with probability `stay`. */
+static void make_run(uint64_t set, int images, double stay, float *out)
+{
+    for (int i = 0; i < images * CELLS; i++) {
+        const kern_address a = {31, set, (uint32_t)i, 0};
+        const int copies = i % SIDE > 0 && kern_uniform_at(&a, KERN_NOISE_INIT, 0) < stay;
+        out[i] = copies ? out[i - 1] : (float)whole(set + 1, i, VOCABULARY);
+    }
+}
+
+/* Under one law p is nearly uniform: of 200 repeats at most 3 standard deviations above 5 % lie below 0.05. */
+static void level(void **state)
+{
+    (void)state;
+    enum { N = 30, REPEATS = 200 };
+    float a[N * CELLS], b[N * CELLS];
+    int low[3] = {0};
+    for (int r = 0; r < REPEATS; r++) {
+        eval_counts_test t[3];
+        make_run(1000 + 10 * (uint64_t)r, N, 0.4, a);
+        make_run(1005 + 10 * (uint64_t)r, N, 0.4, b);
+        const eval_token_pairs x = {N, SIDE, a, b};
+        assert_int_equal(eval_token_counts(&x, 99, &t[0], &t[1], &t[2]), MAR_OK);
+        for (int i = 0; i < 3; i++) low[i] += t[i].p <= 0.05;
+    }
+    for (int i = 0; i < 3; i++) assert_in_range(low[i], 1, 10 + 9);
+}
+
+/* Tokens are uniform in both runs; their neighbours are not alike. Only the test of neighbours may see it. */
+static void neighbours_alone(void **state)
+{
+    (void)state;
+    enum { N = 200 };
+    float *a = malloc(N * CELLS * sizeof *a), *b = malloc(N * CELLS * sizeof *b);
+    eval_counts_test t[3];
+    assert_true(a && b);
+    make_run(7, N, 0.5, a);
+    make_run(17, N, 0.2, b);
+    const eval_token_pairs x = {N, SIDE, a, b};
+    assert_int_equal(eval_token_counts(&x, PERMUTATIONS, &t[0], &t[1], &t[2]), MAR_OK);
+    assert_true(t[2].p <= 0.01);
+    assert_true(t[2].tv > t[2].tv_95);
+    assert_true(t[0].p > 0.01 && t[1].p > 0.01);
+    free(a);
+    free(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(by_hand),
+        cmocka_unit_test(identical_runs),
+        cmocka_unit_test(level),
+        cmocka_unit_test(neighbours_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

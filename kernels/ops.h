@@ -38,7 +38,8 @@ typedef struct kern_draw_job kern_draw_job;
 typedef struct kern_block_job kern_block_job;
 typedef void act; /* array of operands, see above */
 
-typedef enum { KERN_LINEAR, KERN_GELU, KERN_SILU } kern_activation; /* GELU: exact, with erf */
+/* GELU: exact, with erf; GELU_TANH: x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))) */
+typedef enum { KERN_LINEAR, KERN_GELU, KERN_SILU, KERN_GELU_TANH } kern_activation;
 
 enum {
     KERN_IN_F32 = 1,   /* x is float*, multiplied in f32; else act* */

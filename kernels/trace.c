@@ -131,7 +131,8 @@ static void linear_body(void *arg)
 
 static void traced_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y)
 {
-    static const char *const activations[] = {[KERN_LINEAR] = "", [KERN_GELU] = ", gelu", [KERN_SILU] = ", silu"};
+    static const char *const activations[] = {
+        [KERN_LINEAR] = "", [KERN_GELU] = ", gelu", [KERN_SILU] = ", silu", [KERN_GELU_TANH] = ", gelu (tanh)"};
     kern_linear_spec s;
     k->device->measure->linear_spec(l, &s);
     const double weights = (double)s.out * s.in, f32 = s.flags & KERN_IN_F32;

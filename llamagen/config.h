@@ -21,11 +21,20 @@ typedef struct {
 /* Derives the shape from the tensors. `heads`: 0 takes it from the metadata (mar.heads), else from the official widths,
  * else a head size of 64. seq_len is in no tensor: from the metadata (mar.seq_len), else 256; gpt_config.seq_len may be
  * set to another square by the caller, since positions are computed (384-pixel models have 576). MAR_EMODEL, naming the
- * tensor, if it is no LlamaGen model. */
+ * tensor, if it is no LlamaGen model; other wrong tensors are noticed when they are loaded. MAR_EARG if `heads` does
+ * not go with the width: a head's size is a multiple of 4, since half of its pairs turn with the row, half with the
+ * column.
+ */
 mar_status gpt_config_derive(const wt_file *f, int heads, gpt_config *config, mar_err *err);
 /* Calls `visit` for every tensor of such a model, in the official order. */
 typedef void gpt_tensor_visitor(void *user, const char *name, int rank, const int64_t *shape);
 void gpt_config_tensors(const gpt_config *c, gpt_tensor_visitor *visit, void *user);
+/* Whether the file looks like one: it has layers.0.attention.wqkv.weight or tok_embeddings.weight. */
 int gpt_config_recognise(const wt_file *f);
+/* Whether a tensor beside these is harmless: what some programs keep that can be computed (freqs_cis, causal_mask), and
+ * caches of keys and values. */
+int gpt_config_ignores(const char *name);
+/* The side of the square of seq_len tokens; 0 if it is no square. */
+int gpt_config_side(int seq_len);
 
 #endif

@@ -18,7 +18,7 @@ typedef struct {
     gpt_config config;
     float *class_emb; /* backend [classes + 1][D]; the last row is the unconditional class. NULL with captions */
     kern_linear *caption_fc1, *caption_fc2; /* tanh-GELU between them; NULL without captions */
-    float *no_caption;                      /* backend [prefix][caption_dim] the unconditional caption */
+    float *no_caption;                      /* backend [prefix][caption_dim] the unconditional caption; else NULL */
     float *token_emb;                       /* backend [vocabulary][D] */
     float *norm;                            /* backend [D] */
     kern_linear *output;                    /* [vocabulary][D] act -> float */
@@ -29,6 +29,9 @@ typedef struct {
 /* Loads a model of the file on queue k; the file may be closed afterwards. Queues other than k can use it once k has
  * finished. */
 mar_status gpt_model_create(kern_queue *k, const wt_file *f, int heads, gpt_model **out, mar_err *err);
+/* The same with a shape that gpt_config_derive has made of this file, whose seq_len the caller may have changed.
+ * MAR_EARG if that is no square. */
+mar_status gpt_model_load(kern_queue *k, const wt_file *f, const gpt_config *config, gpt_model **out, mar_err *err);
 void gpt_model_free(gpt_model *m); /* NULL is fine */
 
 #endif

@@ -117,6 +117,15 @@ static inline __m512 gelu_ps(__m512 x)
     return _mm512_mul_ps(_mm512_mul_ps(x, _mm512_set1_ps(0.5f)), twice);
 }
 
+/* x/2 * (1 + tanh(u)) = x * sigmoid(2u), u = sqrt(2/pi) * (x + 0.044715 x^3) */
+static inline __m512 gelu_tanh_ps(__m512 x)
+{
+    const __m512 one = _mm512_set1_ps(1.0f);
+    const __m512 cubic = _mm512_fmadd_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(0.044715f), one);
+    const __m512 minus_2u = _mm512_mul_ps(_mm512_mul_ps(x, cubic), _mm512_set1_ps(-1.5957691216f));
+    return _mm512_div_ps(x, _mm512_add_ps(one, exp_ps(minus_2u)));
+}
+
 static inline __attribute__((always_inline)) void finish_as(const dot_activation activation, const float *sum, int rows,
                                                             int first, const dot_out *o)
 {
@@ -132,6 +141,7 @@ static inline __attribute__((always_inline)) void finish_as(const dot_activation
             __m512 a = _mm512_add_ps(_mm512_load_ps(sum + c), _mm512_loadu_ps(o->bias + c));
             if (activation == DOT_GELU) a = gelu_ps(a);
             if (activation == DOT_SILU) a = silu_ps(a);
+            if (activation == DOT_GELU_TANH) a = gelu_tanh_ps(a);
             if (o->y_bf16) {
                 _mm256_mask_storeu_epi16((uint16_t *)o->y + i, m, (__m256i)_mm512_cvtneps_pbh(a));
                 continue;
@@ -159,6 +169,9 @@ static void finish(const float *sum, int rows, int first, const dot_out *o)
         break;
     case DOT_SILU:
         finish_as(DOT_SILU, sum, rows, first, o);
+        break;
+    case DOT_GELU_TANH:
+        finish_as(DOT_GELU_TANH, sum, rows, first, o);
         break;
     }
 }

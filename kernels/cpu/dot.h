@@ -8,7 +8,7 @@
 
 enum { DOT_COLS = 64 }; /* columns of a block of weights */
 
-typedef enum { DOT_LINEAR, DOT_GELU, DOT_SILU } dot_activation; /* GELU: with erf */
+typedef enum { DOT_LINEAR, DOT_GELU, DOT_SILU, DOT_GELU_TANH } dot_activation; /* GELU: with erf */
 
 /* bf16 factors; those of row r lie at base + (index ? index[r] : r) * stride bytes. */
 typedef struct {

@@ -451,6 +451,7 @@ static dnnl_status_t make_attributes(step *t, dnn_activation activation, int acc
     if (s == dnnl_success) s = dnnl_primitive_attr_set_scratchpad_mode(t->attr, dnnl_scratchpad_mode_user);
     if (s == dnnl_success) s = dnnl_post_ops_create(&t->ops);
     if (s == dnnl_success && activation == DNN_GELU_ERF) s = append_eltwise(t->ops, dnnl_eltwise_gelu_erf, 0);
+    if (s == dnnl_success && activation == DNN_GELU_TANH) s = append_eltwise(t->ops, dnnl_eltwise_gelu_tanh, 0);
     if (s == dnnl_success && activation == DNN_SILU) s = append_eltwise(t->ops, dnnl_eltwise_swish, 1);
     if (s == dnnl_success && accumulate) s = append_sum(t->ops);
     return s == dnnl_success ? dnnl_primitive_attr_set_post_ops(t->attr, t->ops) : s;

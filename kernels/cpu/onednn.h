@@ -38,7 +38,7 @@ mar_status dnn_operands_create(const dnn *d, const dnn_primitive *p, dnn_operand
 void dnn_operands_free(dnn_operands *o); /* NULL is fine */
 dnn_operands *dnn_worker_operands(const dnn_primitive *p, int worker);
 
-typedef enum { DNN_NONE, DNN_GELU_ERF, DNN_SILU } dnn_activation;
+typedef enum { DNN_NONE, DNN_GELU_ERF, DNN_SILU, DNN_GELU_TANH } dnn_activation;
 
 /* C[m][n] = activation(A[m][k] B[k][n] + bias[n]) (+ C if accumulate). Leading dimensions in elements. */
 typedef struct {

@@ -59,6 +59,7 @@ static double activate(double x, kern_activation a)
 {
     if (a == KERN_GELU) return x * 0.5 * (1 + erf(x / sqrt(2.0)));
     if (a == KERN_SILU) return x / (1 + exp(-x));
+    if (a == KERN_GELU_TANH) return x * 0.5 * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
     return x;
 }
 
@@ -113,6 +114,8 @@ static void linear(void **state)
         linear_case(k, tolerance[d], 3, 100, 2, KERN_LINEAR, KERN_IN_F32 | KERN_OUT_F32);
         linear_case(k, tolerance[d], 20, 34, 77, KERN_GELU, KERN_OUT_F32 | KERN_OUT_ADD);
         linear_case(k, tolerance[d], 13, 512, 200, KERN_SILU, KERN_OUT_F32);
+        linear_case(k, tolerance[d], 5, 34, 50, KERN_GELU_TANH, 0);
+        linear_case(k, tolerance[d], 6, 40, 33, KERN_GELU_TANH, KERN_IN_F32 | KERN_OUT_F32);
         close_queue(k);
     }
 }

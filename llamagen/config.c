@@ -1,0 +1,216 @@
+#include "llamagen/config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- reading the shape from tensors ---------------------------------------------------------------- */
+
+enum { DIM_MAX = 1 << 20 }; /* any dimension of a model; keeps every product of two well inside 64 bits */
+enum { SEQ_LEN = 256, SEQ_LEN_MAX = 65536 }; /* of 256 pixels; of 4096 */
+
+static const char class_table[] = "cls_embedding.embedding_table.weight",
+                  no_caption[] = "cls_embedding.uncond_embedding";
+
+/* The tensor, with the given rank and dimensions of 1 to DIM_MAX. */
+static mar_status find_shape(const wt_file *f, const char *name, int rank, const wt_tensor **out, mar_err *err)
+{
+    char text[128];
+    const wt_tensor *t = *out = wt_find(f, name);
+    if (!t) return err_set(err, MAR_EMODEL, "%s: tensor %s is missing", wt_path(f), name);
+    int good = t->rank == rank;
+    for (int i = 0; good && i < rank; i++) good = t->shape[i] >= 1 && t->shape[i] <= DIM_MAX;
+    if (!good)
+        return err_set(err, MAR_EMODEL, "%s: tensor %s has shape %s, expected %d dimensions of 1 to %d", wt_path(f),
+                       name, wt_shape_text(t, text, sizeof text), rank, DIM_MAX);
+    return MAR_OK;
+}
+
+/* One more than the largest N of the tensors "layers.N.". */
+static int count_layers(const wt_file *f)
+{
+    static const char prefix[] = "layers.";
+    const size_t length = sizeof prefix - 1;
+    long depth = 0;
+    for (int i = 0; i < wt_count(f); i++) {
+        const char *name = wt_at(f, i)->name;
+        if (strncmp(name, prefix, length) != 0 || name[length] < '0' || name[length] > '9') continue;
+        char *end;
+        long n = strtol(name + length, &end, 10);
+        if (*end == '.' && n >= depth && n < wt_count(f)) depth = n + 1;
+    }
+    return (int)depth;
+}
+
+/* A positive number of the metadata; *out stays as it is if there is none of that key. */
+static mar_status read_metadata(const wt_file *f, const char *key, long *out, mar_err *err)
+{
+    const char *text = wt_metadata(f, key);
+    char *end;
+    if (!text) return MAR_OK;
+    const long n = strtol(text, &end, 10);
+    if (end == text || *end || n < 1)
+        return err_set(err, MAR_EMODEL, "%s: metadata %s is \"%s\", expected a positive number", wt_path(f), key, text);
+    *out = n;
+    return MAR_OK;
+}
+
+int gpt_config_side(int seq_len)
+{
+    int side = 1;
+    while (side * side < seq_len) side++;
+    return side * side == seq_len ? side : 0;
+}
+
+static mar_status derive_sequence(const wt_file *f, gpt_config *c, mar_err *err)
+{
+    long n = SEQ_LEN;
+    const mar_status status = read_metadata(f, "mar.seq_len", &n, err);
+    if (status != MAR_OK) return status;
+    if (n > SEQ_LEN_MAX || !gpt_config_side((int)n))
+        return err_set(err, MAR_EMODEL, "%s: metadata mar.seq_len is %ld, expected a square number up to %d",
+                       wt_path(f), n, SEQ_LEN_MAX);
+    c->seq_len = (int)n;
+    return MAR_OK;
+}
+
+/* A class, or a caption, in front of the image tokens. */
+static mar_status derive_condition(const wt_file *f, gpt_config *c, mar_err *err)
+{
+    const wt_tensor *t;
+    mar_status status;
+    if (wt_find(f, no_caption)) {
+        status = find_shape(f, no_caption, 2, &t, err);
+        if (status != MAR_OK) return status;
+        c->prefix = (int)t->shape[0];
+        c->caption_dim = (int)t->shape[1];
+        return MAR_OK;
+    }
+    status = find_shape(f, class_table, 2, &t, err);
+    if (status != MAR_OK) return status;
+    if (t->shape[0] < 2)
+        return err_set(err, MAR_EMODEL, "%s: tensor %s has 1 row, expected a class and the unconditional one",
+                       wt_path(f), class_table);
+    c->prefix = 1;
+    c->classes = (int)t->shape[0] - 1;
+    return MAR_OK;
+}
+
+static mar_status derive_transformer(const wt_file *f, gpt_config *c, mar_err *err)
+{
+    const wt_tensor *tokens, *w1;
+    mar_status status = find_shape(f, "tok_embeddings.weight", 2, &tokens, err);
+    if (status == MAR_OK) status = find_shape(f, "layers.0.feed_forward.w1.weight", 2, &w1, err);
+    if (status != MAR_OK) return status;
+    c->vocabulary = (int)tokens->shape[0];
+    c->width = (int)tokens->shape[1];
+    c->hidden = (int)w1->shape[0];
+    c->depth = count_layers(f);
+    return MAR_OK;
+}
+
+/* n_head of gpt.py's models. */
+static int official_heads(int width)
+{
+    static const struct {
+        int width, heads;
+    } models[] = {{768, 12}, {1024, 16}, {1280, 20}, {1536, 24}, {2048, 32}, {2560, 40}, {3200, 32}, {4096, 32}};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        if (models[i].width == width) return models[i].heads;
+    return width > 64 ? width / 64 : 1;
+}
+
+/* The one number that no shape tells: asked for, in the metadata, or by the official rule. */
+static mar_status derive_heads(const wt_file *f, int heads, gpt_config *c, mar_err *err)
+{
+    const char *source = heads ? "asked for" : wt_metadata(f, "mar.heads") ? "in the metadata" : "by the official rule";
+    long n = heads ? heads : official_heads(c->width);
+    if (heads < 0) return err_set(err, MAR_EARG, "heads is %d, expected 0 or a positive number", heads);
+    const mar_status status = heads ? MAR_OK : read_metadata(f, "mar.heads", &n, err);
+    if (status != MAR_OK) return status;
+    if (n > c->width || c->width % n != 0 || c->width / n % 4 != 0)
+        return err_set(err, heads ? MAR_EARG : MAR_EMODEL,
+                       "%s: %ld attention heads (%s) do not divide the width %d into multiples of 4", wt_path(f), n,
+                       source, c->width);
+    c->heads = (int)n;
+    return MAR_OK;
+}
+
+static void add_count(void *user, const char *name, int rank, const int64_t *shape)
+{
+    (void)name;
+    long count = 1;
+    for (int i = 0; i < rank; i++) count *= (long)shape[i];
+    *(long *)user += count;
+}
+
+mar_status gpt_config_derive(const wt_file *f, int heads, gpt_config *config, mar_err *err)
+{
+    *config = (gpt_config){0};
+    mar_status status = derive_transformer(f, config, err);
+    if (status == MAR_OK) status = derive_condition(f, config, err);
+    if (status == MAR_OK) status = derive_sequence(f, config, err);
+    if (status == MAR_OK) status = derive_heads(f, heads, config, err);
+    if (status == MAR_OK) gpt_config_tensors(config, add_count, &config->parameters);
+    return status;
+}
+
+int gpt_config_recognise(const wt_file *f)
+{
+    return wt_find(f, "layers.0.attention.wqkv.weight") || wt_find(f, "tok_embeddings.weight");
+}
+
+int gpt_config_ignores(const char *name)
+{
+    return strcmp(name, "freqs_cis") == 0 || strcmp(name, "causal_mask") == 0 || strstr(name, ".kv_cache.") != NULL;
+}
+
+/* --- the tensors of a shape -------------------------------------------------------------------------- */
+
+typedef struct {
+    gpt_tensor_visitor *visit;
+    void *user;
+} visitor;
+
+/* Visits a matrix [out][in], or with `in` 0 a vector [out]. */
+static void visit_tensor(const visitor *v, const char *name, int64_t out, int64_t in)
+{
+    const int64_t shape[2] = {out, in};
+    v->visit(v->user, name, in ? 2 : 1, shape);
+}
+
+static void visit_layer(const visitor *v, const gpt_config *c, int layer)
+{
+    const int64_t width = c->width, hidden = c->hidden;
+    const struct {
+        const char *name;
+        int64_t out, in;
+    } tensors[] = {{"attention.wqkv", 3 * width, width},
+                   {"attention.wo", width, width},
+                   {"feed_forward.w1", hidden, width},
+                   {"feed_forward.w3", hidden, width},
+                   {"feed_forward.w2", width, hidden},
+                   {"attention_norm", width, 0},
+                   {"ffn_norm", width, 0}};
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "layers.%d.%s.weight", layer, tensors[i].name);
+        visit_tensor(v, name, tensors[i].out, tensors[i].in);
+    }
+}
+
+void gpt_config_tensors(const gpt_config *c, gpt_tensor_visitor *visit, void *user)
+{
+    const visitor v = {visit, user};
+    if (c->caption_dim) {
+        visit_tensor(&v, no_caption, c->prefix, c->caption_dim);
+        visit_tensor(&v, "cls_embedding.cap_proj.fc1.weight", c->width, c->caption_dim);
+        visit_tensor(&v, "cls_embedding.cap_proj.fc2.weight", c->width, c->width);
+    } else {
+        visit_tensor(&v, class_table, (int64_t)c->classes + 1, c->width);
+    }
+    visit_tensor(&v, "tok_embeddings.weight", c->vocabulary, c->width);
+    for (int i = 0; i < c->depth; i++) visit_layer(&v, c, i);
+    visit_tensor(&v, "norm.weight", c->width, 0);
+    visit_tensor(&v, "output.weight", c->vocabulary, c->width);
+}

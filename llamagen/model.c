@@ -1,0 +1,193 @@
+#include "llamagen/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Where a loading function reads from and packs to. */
+typedef struct {
+    gpt_model *model;
+    kern_queue *k;
+    const wt_file *file;
+    mar_err *err;
+} loader;
+
+/* A tensor of the file: a matrix [rows][columns], or with `columns` 0 a vector [rows]. */
+static mar_status load_host(loader *l, const char *name, int rows, int columns, float **out)
+{
+    const int64_t shape[2] = {rows, columns};
+    return wt_load_f32(l->file, name, columns ? 2 : 1, shape, out, l->err);
+}
+
+static mar_status to_backend(loader *l, const float *host, size_t n, float **out)
+{
+    void *p = NULL;
+    const mar_status status = l->k->core->alloc(l->k->device, n * sizeof *host, &p, l->err);
+    if (status == MAR_OK) l->k->core->upload(l->k, p, host, n * sizeof *host);
+    *out = p;
+    return status;
+}
+
+static mar_status load_array(loader *l, const char *name, int rows, int columns, float **out)
+{
+    float *host = NULL;
+    mar_status status = load_host(l, name, rows, columns, &host);
+    if (status == MAR_OK) status = to_backend(l, host, (size_t)rows * (size_t)(columns ? columns : 1), out);
+    free(host);
+    return status;
+}
+
+static mar_status make_linear(loader *l, const float *weight, int out, int in, kern_activation activation, int flags,
+                              kern_linear **layer)
+{
+    const kern_linear_spec spec = {.out = out, .in = in, .weight = weight, .activation = activation, .flags = flags};
+    return l->k->core->linear_create(l->k, &spec, layer, l->err);
+}
+
+static mar_status load_linear(loader *l, const char *name, int out, int in, kern_activation activation, int flags,
+                              kern_linear **layer)
+{
+    float *weight = NULL;
+    mar_status status = load_host(l, name, out, in, &weight);
+    if (status == MAR_OK) status = make_linear(l, weight, out, in, activation, flags, layer);
+    free(weight);
+    return status;
+}
+
+/* Two layers of the same input as one product. */
+static mar_status load_pair(loader *l, const char *first, const char *second, int out, int in, kern_linear **layer)
+{
+    const size_t n = (size_t)out * (size_t)in;
+    float *half[2] = {NULL, NULL}, *weight = NULL;
+    mar_status status = load_host(l, first, out, in, &half[0]);
+    if (status == MAR_OK) status = load_host(l, second, out, in, &half[1]);
+    if (status == MAR_OK) {
+        weight = malloc(2 * n * sizeof *weight);
+        if (!weight) status = err_set(l->err, MAR_ENOMEM, "%s: out of memory for tensor %s", wt_path(l->file), first);
+    }
+    for (int i = 0; status == MAR_OK && i < 2; i++) memcpy(weight + (size_t)i * n, half[i], n * sizeof *weight);
+    free(half[0]);
+    free(half[1]);
+    if (status == MAR_OK) status = make_linear(l, weight, 2 * out, in, KERN_LINEAR, 0, layer);
+    free(weight);
+    return status;
+}
+
+static mar_status load_layer(loader *l, int index, gpt_layer *b)
+{
+    const int d = l->model->config.width, hidden = l->model->config.hidden, add = KERN_OUT_F32 | KERN_OUT_ADD;
+    char part[96], other[96];
+#define PART(text, suffix) (snprintf(text, sizeof text, "layers.%d." suffix ".weight", index), text)
+    mar_status status = load_linear(l, PART(part, "attention.wqkv"), 3 * d, d, KERN_LINEAR, 0, &b->qkv);
+    if (status == MAR_OK) status = load_linear(l, PART(part, "attention.wo"), d, d, KERN_LINEAR, add, &b->wo);
+    if (status == MAR_OK)
+        status = load_pair(l, PART(part, "feed_forward.w1"), PART(other, "feed_forward.w3"), hidden, d, &b->w13);
+    if (status == MAR_OK) status = load_linear(l, PART(part, "feed_forward.w2"), d, hidden, KERN_LINEAR, add, &b->w2);
+    if (status == MAR_OK) status = load_array(l, PART(part, "attention_norm"), d, 0, &b->attention_norm);
+    if (status == MAR_OK) status = load_array(l, PART(part, "ffn_norm"), d, 0, &b->ffn_norm);
+#undef PART
+    return status;
+}
+
+static mar_status load_condition(loader *l)
+{
+    gpt_model *m = l->model;
+    const gpt_config *c = &m->config;
+    const int d = c->width;
+    if (!c->caption_dim) return load_array(l, "cls_embedding.embedding_table.weight", c->classes + 1, d, &m->class_emb);
+    mar_status status = load_array(l, "cls_embedding.uncond_embedding", c->prefix, c->caption_dim, &m->no_caption);
+    if (status == MAR_OK) /* features come as they are, so their product is in f32 */
+        status = load_linear(l, "cls_embedding.cap_proj.fc1.weight", d, c->caption_dim, KERN_GELU_TANH,
+                             KERN_IN_F32 | KERN_OUT_F32, &m->caption_fc1);
+    if (status == MAR_OK)
+        status = load_linear(l, "cls_embedding.cap_proj.fc2.weight", d, d, KERN_LINEAR, KERN_IN_F32 | KERN_OUT_F32,
+                             &m->caption_fc2);
+    return status;
+}
+
+/* precompute_freqs_cis_2d of gpt.py, which computes in f32. cos and sin are 0 at the prefix: there q and k become 0, so
+ * that every later query gives such a position the score 0. */
+static mar_status make_turn(loader *l)
+{
+    const gpt_config *c = &l->model->config;
+    const int size = c->width / c->heads, side = gpt_config_side(c->seq_len), quarter = size / 4;
+    const size_t n = ((size_t)c->prefix + (size_t)c->seq_len) * (size_t)size;
+    float *turn = calloc(n, sizeof *turn);
+    if (!turn) return err_set(l->err, MAR_ENOMEM, "out of memory for %d positions", c->seq_len);
+    float *at = turn + (size_t)c->prefix * (size_t)size;
+    for (int i = 0; i < c->seq_len; i++)
+        for (int pair = 0; pair < 2 * quarter; pair++, at += 2) {
+            const float frequency = 1 / powf(10000, (float)(pair % quarter * 2) / (float)(size / 2));
+            const float angle = (float)(pair < quarter ? i / side : i % side) * frequency;
+            at[0] = cosf(angle);
+            at[1] = sinf(angle);
+        }
+    const mar_status status = to_backend(l, turn, n, &l->model->turn);
+    free(turn);
+    return status;
+}
+
+static mar_status load_all(loader *l)
+{
+    gpt_model *m = l->model;
+    const gpt_config *c = &m->config;
+    const int d = c->width;
+    mar_status status = load_condition(l);
+    if (status == MAR_OK) status = load_array(l, "tok_embeddings.weight", c->vocabulary, d, &m->token_emb);
+    for (int i = 0; status == MAR_OK && i < c->depth; i++) status = load_layer(l, i, &m->layers[i]);
+    if (status == MAR_OK) status = load_array(l, "norm.weight", d, 0, &m->norm);
+    if (status == MAR_OK)
+        status = load_linear(l, "output.weight", c->vocabulary, d, KERN_LINEAR, KERN_OUT_F32, &m->output);
+    if (status == MAR_OK) status = make_turn(l);
+    return status;
+}
+
+mar_status gpt_model_load(kern_queue *k, const wt_file *f, const gpt_config *config, gpt_model **out, mar_err *err)
+{
+    *out = NULL;
+    if (!gpt_config_side(config->seq_len))
+        return err_set(err, MAR_EARG, "%s: %d tokens of an image, expected a square number", wt_path(f),
+                       config->seq_len);
+    gpt_model *m = calloc(1, sizeof *m);
+    if (!m) return err_set(err, MAR_ENOMEM, "out of memory");
+    m->device = k->device;
+    m->config = *config;
+    m->layers = calloc((size_t)config->depth, sizeof *m->layers);
+    loader l = {m, k, f, err};
+    const mar_status status = m->layers ? load_all(&l) : err_set(err, MAR_ENOMEM, "out of memory");
+    if (status == MAR_OK) {
+        *out = m;
+    } else {
+        k->core->finish(k); /* uploads that have begun */
+        gpt_model_free(m);
+    }
+    return status;
+}
+
+mar_status gpt_model_create(kern_queue *k, const wt_file *f, int heads, gpt_model **out, mar_err *err)
+{
+    gpt_config config;
+    *out = NULL;
+    const mar_status status = gpt_config_derive(f, heads, &config, err);
+    return status == MAR_OK ? gpt_model_load(k, f, &config, out, err) : status;
+}
+
+void gpt_model_free(gpt_model *m)
+{
+    if (!m) return;
+    kern_device *d = m->device;
+    float *arrays[] = {m->class_emb, m->no_caption, m->token_emb, m->norm, m->turn};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) d->core->free(d, arrays[i]);
+    kern_linear *linears[] = {m->caption_fc1, m->caption_fc2, m->output};
+    for (size_t i = 0; i < sizeof linears / sizeof *linears; i++) d->core->linear_free(d, linears[i]);
+    for (int i = 0; m->layers && i < m->config.depth; i++) {
+        const gpt_layer *b = &m->layers[i];
+        kern_linear *products[] = {b->qkv, b->wo, b->w13, b->w2};
+        for (int j = 0; j < 4; j++) d->core->linear_free(d, products[j]);
+        d->core->free(d, b->attention_norm);
+        d->core->free(d, b->ffn_norm);
+    }
+    free(m->layers);
+    free(m);
+}

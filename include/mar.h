@@ -242,6 +242,9 @@ MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
 MAR_API void mar_vae_free(mar_vae *vae);
 MAR_API const mar_vae_config *mar_vae_get_config(const mar_vae *vae);
+/* VQ: what the tokens stand for, as they are looked up: float [codebook][z_channels], rows of length 1. Valid as long
+ * as the VAE. NULL without a codebook, and of NULL. */
+MAR_API const float *mar_vae_codebook(const mar_vae *vae);
 
 /* --- generation ---------------------------------------------------------------------------------- */
 

@@ -89,3 +89,8 @@ const mar_vae_config *mar_vae_get_config(const mar_vae *vae)
 {
     return vae ? vae_decoder_config(vae->decoder) : NULL;
 }
+
+const float *mar_vae_codebook(const mar_vae *vae)
+{
+    return vae ? vae_decoder_codebook(vae->decoder) : NULL;
+}

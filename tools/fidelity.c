@@ -198,8 +198,8 @@ static void name_run(const fidelity *f, fidelity_run *r)
         if (!*run_options_differences(o, &f->runs[0].options, r->name, sizeof r->name))
             snprintf(r->name, sizeof r->name, "the same options");
     } else if (!*run_options_ways(o, r->name, sizeof r->name)) {
-        snprintf(r->name, sizeof r->name, "plain sampling, %d autoregressive steps of %d", o->used.num_iter,
-                 o->used.num_sampling_steps);
+        const int n = snprintf(r->name, sizeof r->name, "plain sampling, %d autoregressive steps", o->used.num_iter);
+        if (!f->vocabulary) snprintf(r->name + n, sizeof r->name - (size_t)n, " of %d", o->used.num_sampling_steps);
     } else {
         run_options_inherit(&plain, o);
         run_options_differences(o, &plain, r->name, sizeof r->name);
@@ -249,6 +249,7 @@ int cmd_fidelity(int argc, char **argv)
     for (int i = 0; i < f.run_count; i++) {
         free(f.runs[i].turn_seconds);
         free(f.runs[i].tokens);
+        free(f.runs[i].numbers);
         free(f.runs[i].maps);
         acceptance_free(&f.runs[i].accepted);
         free(f.runs[i].rgb);

@@ -16,25 +16,49 @@ static int out_of_memory(void)
     return tool_error("out of memory for the statistics of two runs; a smaller --num needs less");
 }
 
+/* The channel in which continuous tokens differ most. */
+static void find_channel(const fidelity *f, fidelity_run *r)
+{
+    for (int c = 1; c < f->channels; c++)
+        if (r->ks_p[c] < r->ks_p[r->ks_channel] ||
+            (r->ks_p[c] == r->ks_p[r->ks_channel] && r->ks[c] > r->ks[r->ks_channel]))
+            r->ks_channel = c;
+}
+
+/* The tests that this kind of tokens alone has: their p-values to p. */
+static mar_status compare_tokens(const fidelity *f, fidelity_run *r, const eval_pairs *pairs, double *p)
+{
+    if (f->vocabulary) {
+        const eval_token_pairs numbers = {f->num, f->side, r->numbers, f->runs[0].numbers};
+        const mar_status status = eval_token_counts(&numbers, FIDELITY_PERMUTATIONS, &r->counts[FIDELITY_TOKENS],
+                                                    &r->counts[FIDELITY_PLACES], &r->counts[FIDELITY_NEIGHBOURS]);
+        for (int i = 0; i < FIDELITY_COUNTS; i++) p[i] = r->counts[i].p;
+        return status;
+    }
+    const mar_status status = eval_ks(pairs, FIDELITY_PERMUTATIONS, r->ks, r->ks_p);
+    if (status != MAR_OK) return status;
+    find_channel(f, r);
+    p[0] = r->ks_p[r->ks_channel];
+    return MAR_OK;
+}
+
 static int compare(const fidelity *f, fidelity_run *r)
 {
     const eval_pairs pairs = {f->num, f->positions, f->channels, r->tokens, f->runs[0].tokens};
     const size_t size = (size_t)f->positions * (size_t)f->channels;
+    double p[2 + FIDELITY_COUNTS];
     mar_status status = eval_energy(&pairs, FIDELITY_PERMUTATIONS, &r->image, &r->token);
-    if (status == MAR_OK) status = eval_ks(&pairs, FIDELITY_PERMUTATIONS, r->ks, r->ks_p);
+    if (status == MAR_OK) status = compare_tokens(f, r, &pairs, p + 2);
     if (status == MAR_OK) status = eval_moment_gaps(&pairs, &r->mean_gap, &r->covariance_gap);
     if (status != MAR_OK) return out_of_memory();
     for (int i = 0; i < f->num; i++)
         r->differing +=
             memcmp(r->tokens + (size_t)i * size, f->runs[0].tokens + (size_t)i * size, size * sizeof *r->tokens) != 0;
     r->identical = r->differing == 0;
-    for (int c = 1; c < f->channels; c++)
-        if (r->ks_p[c] < r->ks_p[r->ks_channel] ||
-            (r->ks_p[c] == r->ks_p[r->ks_channel] && r->ks[c] > r->ks[r->ks_channel]))
-            r->ks_channel = c;
-    double p[] = {r->image.p, r->token.p, r->ks_p[r->ks_channel]};
-    eval_holm(p, 3);
-    r->p = fmin(p[0], fmin(p[1], p[2]));
+    p[0] = r->image.p, p[1] = r->token.p;
+    eval_holm(p, fidelity_tests(f));
+    r->p = p[0];
+    for (int i = 1; i < fidelity_tests(f); i++) r->p = fmin(r->p, p[i]);
     return 0;
 }
 
@@ -153,15 +177,20 @@ double fidelity_head_acceptance(const fidelity_run *r)
     return r->stats.proposals ? (double)r->stats.proposals_accepted / (double)r->stats.proposals : -1;
 }
 
-double fidelity_least_p(int differing)
+int fidelity_tests(const fidelity *f)
+{
+    return 2 + (f->vocabulary ? FIDELITY_COUNTS : 1);
+}
+
+double fidelity_least_p(const fidelity *f, int differing)
 {
     const double repeats = FIDELITY_PERMUTATIONS * fmin(1, ldexp(1, 1 - differing));
-    return fmin(1, 3 * (1 + repeats + 3 * sqrt(repeats)) / (1 + FIDELITY_PERMUTATIONS));
+    return fmin(1, fidelity_tests(f) * (1 + repeats + 3 * sqrt(repeats)) / (1 + FIDELITY_PERMUTATIONS));
 }
 
 fidelity_finding fidelity_find(const fidelity *f, const fidelity_run *r)
 {
-    const int could_differ = fidelity_least_p(r->differing) <= FIDELITY_LEVEL;
+    const int could_differ = fidelity_least_p(f, r->differing) <= FIDELITY_LEVEL;
     if (r->identical) return FIDELITY_SAME;
     if (r->p > FIDELITY_LEVEL) return could_differ && f->has_floor ? FIDELITY_SAME : FIDELITY_UNSURE;
     const int below = f->has_floor && r->image.distance <= f->image_floor && r->token.distance <= f->token_floor;
@@ -173,7 +202,7 @@ const char *fidelity_verdict(const fidelity *f, const fidelity_run *r, char *tex
     const fidelity_finding finding = fidelity_find(f, r);
     if (r->identical)
         snprintf(text, size, "identical: the same tokens to the last bit");
-    else if (finding == FIDELITY_UNSURE && fidelity_least_p(r->differing) > FIDELITY_LEVEL)
+    else if (finding == FIDELITY_UNSURE && fidelity_least_p(f, r->differing) > FIDELITY_LEVEL)
         snprintf(text, size, "too few images to tell: %d of %d differ at all", r->differing, f->num);
     else if (finding == FIDELITY_UNSURE)
         snprintf(text, size, "indistinguishable at %d images (p = %.3f), too few for the difference of another seed",

@@ -34,7 +34,8 @@ double fidelity_head_acceptance(const fidelity_run *r);           /* -1 without 
 /* An upper bound of the smallest p that a difference in `differing` images can reach. About one permutation in
  * 2^(differing-1) swaps all of these pairs or none and so has the data's own distance. The bound allows three standard
  * deviations more. */
-double fidelity_least_p(int differing);
+double fidelity_least_p(const fidelity *f, int differing);
+int fidelity_tests(const fidelity *f); /* the tests that fidelity_run.p is corrected for */
 fidelity_finding fidelity_find(const fidelity *f, const fidelity_run *r);
 const char *fidelity_verdict(const fidelity *f, const fidelity_run *r, char *text, size_t size); /* in words */
 

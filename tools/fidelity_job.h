@@ -4,6 +4,7 @@
 #ifndef TOOLS_FIDELITY_JOB_H
 #define TOOLS_FIDELITY_JOB_H
 
+#include "eval/counts.h"
 #include "eval/statistics.h"
 #include "mar.h"
 #include "tools/acceptance.h"
@@ -16,6 +17,9 @@ enum {
     FIDELITY_MAPS = 7,         /* images of a run whose acceptance maps are shown */
     FIDELITY_QUARTILES_MIN = 8 /* timed turns from which on a spread is that of the middle half */
 };
+
+/* Counts of discrete tokens that are compared (eval_token_counts). */
+enum { FIDELITY_TOKENS, FIDELITY_PLACES, FIDELITY_NEIGHBOURS, FIDELITY_COUNTS };
 
 /* A difference counts as one from this p-value down. */
 #define FIDELITY_LEVEL 0.01
@@ -36,7 +40,8 @@ typedef struct {
     /* Its images: */
     mar_stats stats;      /* summed over the batches */
     double *turn_seconds; /* [turns] seconds per image of each batch */
-    float *tokens;        /* [num][positions][channels] */
+    float *tokens;        /* [num][positions][channels]; of discrete ones what the codebook has for them */
+    float *numbers;       /* [num][positions] discrete tokens; else NULL */
     uint8_t *rgb;         /* [shown][height][width][3] */
     acceptance accepted;  /* what became of the drafted tokens */
     uint8_t *maps;        /* [map_count][side][side][3], a pixel for each token */
@@ -44,18 +49,19 @@ typedef struct {
     long recognised;      /* images in which the classifier sees their digit */
 
     /* Against the reference: */
-    fidelity_spread seconds; /* per image */
-    fidelity_spread speed;   /* the reference's seconds over its own, turn by turn */
-    int identical;           /* to the last bit */
-    int differing;           /* images whose tokens differ from the reference's */
-    eval_energy_test image;  /* of whole images */
-    eval_energy_test token;  /* of single tokens */
-    double *ks;              /* [channels] Kolmogorov-Smirnov statistics */
-    double *ks_p;            /* [channels] their p-values, corrected for the number of channels */
-    int ks_channel;          /* where ks_p is least */
-    double mean_gap;         /* as in eval_moment_gaps */
-    double covariance_gap;   /* the same */
-    double p; /* the least p-value of the two energy tests and the KS family, corrected for three (Holm) */
+    fidelity_spread seconds;                  /* per image */
+    fidelity_spread speed;                    /* the reference's seconds over its own, turn by turn */
+    int identical;                            /* to the last bit */
+    int differing;                            /* images whose tokens differ from the reference's */
+    eval_energy_test image;                   /* of whole images */
+    eval_energy_test token;                   /* of single tokens */
+    eval_counts_test counts[FIDELITY_COUNTS]; /* discrete tokens: how often they occur, and their neighbours */
+    double *ks;                               /* [channels] Kolmogorov-Smirnov statistics of continuous tokens */
+    double *ks_p;                             /* [channels] their p-values, corrected for the number of channels */
+    int ks_channel;                           /* where ks_p is least */
+    double mean_gap;                          /* as in eval_moment_gaps */
+    double covariance_gap;                    /* the same */
+    double p; /* the least p-value of the two energy tests and the KS family, or those of counts, corrected (Holm) */
 } fidelity_run;
 
 typedef struct {
@@ -74,18 +80,20 @@ typedef struct {
     int run_count;                        /* with the reference */
 
     /* What it comes to: */
-    int *classes;      /* [class_count]; image i shows classes[i % class_count] */
-    int class_count;   /* 1 or more */
-    int class_total;   /* classes the model knows */
-    int positions;     /* tokens of an image */
-    int channels;      /* numbers of a token */
-    int side;          /* tokens lie on side x side */
-    int width, height; /* of an image; 0 without an image decoder */
-    int shown;         /* images kept for the page */
-    int judged;        /* digits: the classifier is asked */
-    char backend[160]; /* mar_backend_description of the reference */
-    int turns;         /* batches of each run */
-    int timed_turns;   /* of these, turns that the times are of */
+    int *classes;          /* [class_count]; image i shows classes[i % class_count] */
+    int class_count;       /* 1 or more */
+    int class_total;       /* classes the model knows */
+    int positions;         /* tokens of an image */
+    int channels;          /* numbers of a token, of a discrete one in the codebook */
+    int vocabulary;        /* discrete tokens; 0: they are continuous */
+    const float *codebook; /* [vocabulary][channels], the image decoder's, while the sessions are open */
+    int side;              /* tokens lie on side x side */
+    int width, height;     /* of an image; 0 without an image decoder */
+    int shown;             /* images kept for the page */
+    int judged;            /* digits: the classifier is asked */
+    char backend[160];     /* mar_backend_description of the reference */
+    int turns;             /* batches of each run */
+    int timed_turns;       /* of these, turns that the times are of */
 
     /* The floor: what two runs of the reference with different seeds stay below, 95 of 100 times. */
     int has_floor;      /* needs two images of each class */

@@ -39,7 +39,16 @@ static int resolve(fidelity *f, const run_models *models, const mar_session *ses
     f->class_total = model->classes;
     f->positions = model->seq_len;
     f->channels = model->token_dim;
+    f->vocabulary = model->vocabulary;
     f->side = (int)lround(sqrt(f->positions));
+    if (f->vocabulary) {
+        f->codebook = mar_vae_codebook(models->vae);
+        if (!f->codebook)
+            return tool_error("--vae is missing: the tokens of %s are discrete, and only an image decoder's codebook "
+                              "tells how far apart they are",
+                              f->runs[0].options.model);
+        f->channels = mar_vae_get_config(models->vae)->z_channels;
+    }
     mar_session_image_size(session, &f->width, &f->height);
     f->judged = model->classes == EVAL_DIGITS && f->width == EVAL_DIGIT_SIDE && f->height == EVAL_DIGIT_SIDE;
     if (f->width) {
@@ -53,15 +62,29 @@ static int resolve(fidelity *f, const run_models *models, const mar_session *ses
     return classes_choose(f->class_list, f->class_total, all, &f->classes, &f->class_count);
 }
 
-static int same_shape(const fidelity *f, const fidelity_run *r, const run_models *models, const mar_session *session)
+/* "a vocabulary of 16384" or "continuous numbers", to text, which is returned. */
+static const char *kind_of(const mar_model_config *model, char text[48])
+{
+    if (model->vocabulary == 0) return "continuous numbers";
+    snprintf(text, 48, "a vocabulary of %d", model->vocabulary);
+    return text;
+}
+
+static int same_shape(const fidelity *f, const fidelity_run *r, const run_models *models,
+                      const mar_model *reference_model, const mar_session *session)
 {
     const mar_model_config *model = mar_model_get_config(models->model);
+    char kind[2][48];
     int width, height;
     mar_session_image_size(session, &width, &height);
-    if (model->seq_len != f->positions || model->token_dim != f->channels || model->classes != f->class_total)
+    const mar_model_config *reference = mar_model_get_config(reference_model);
+    if (model->vocabulary != f->vocabulary)
+        return tool_error("%s: tokens of %s, expected those of %s as in the reference %s", r->options.model,
+                          kind_of(model, kind[0]), kind_of(reference, kind[1]), f->runs[0].options.model);
+    if (model->seq_len != f->positions || model->token_dim != reference->token_dim || model->classes != f->class_total)
         return tool_error(
             "%s: %d tokens of %d channels and %d classes, expected %d of %d and %d as in the reference %s",
-            r->options.model, model->seq_len, model->token_dim, model->classes, f->positions, f->channels,
+            r->options.model, model->seq_len, model->token_dim, model->classes, f->positions, reference->token_dim,
             f->class_total, f->runs[0].options.model);
     if (width > 0 && f->width == 0)
         return tool_error("--vae is missing: the reference %s has no image decoder, but %s brings its own",
@@ -83,7 +106,7 @@ int fidelity_open(fidelity *f, progress *bar, fidelity_sessions *open)
         fidelity_run *r = &f->runs[i];
         if (open_session(f, r, bar, &open->store, &open->models[i], &open->sessions[i]) != 0) return 1;
         const int failed = i == 0 ? resolve(f, &open->models[i], open->sessions[i])
-                                  : same_shape(f, r, &open->models[i], open->sessions[i]);
+                                  : same_shape(f, r, &open->models[i], open->models[0].model, open->sessions[i]);
         if (failed) return 1;
     }
     return 0;
@@ -107,6 +130,19 @@ static int take_tokens(void *self, const image_batch *batch)
             return tool_error("%s: image %zu has a token that is no number, expected finite ones",
                               f->runs[batch->run].name, (size_t)batch->first + i / size);
     memcpy(f->runs[batch->run].tokens + (size_t)batch->first * size, batch->tokens, count * sizeof *batch->tokens);
+    return 0;
+}
+
+/* Discrete tokens: their numbers, and what the codebook has for them. */
+static int take_numbers(void *self, const image_batch *batch)
+{
+    fidelity *f = self;
+    const fidelity_run *r = &f->runs[batch->run];
+    const size_t first = (size_t)batch->first * (size_t)f->positions, channels = (size_t)f->channels;
+    memcpy(r->numbers + first, batch->tokens, (size_t)batch->n * (size_t)f->positions * sizeof *r->numbers);
+    for (size_t i = 0; i < (size_t)batch->n * (size_t)f->positions; i++)
+        memcpy(r->tokens + (first + i) * channels, f->codebook + (size_t)batch->tokens[i] * channels,
+               channels * sizeof *r->tokens);
     return 0;
 }
 
@@ -162,11 +198,12 @@ static int allocate_run(const fidelity *f, fidelity_run *r)
     const size_t image_size = (size_t)f->positions * (size_t)f->channels;
     r->turn_seconds = malloc((size_t)f->turns * sizeof *r->turn_seconds);
     r->tokens = malloc((size_t)f->num * image_size * sizeof *r->tokens);
+    if (f->vocabulary) r->numbers = malloc((size_t)f->num * (size_t)f->positions * sizeof *r->numbers);
     r->maps = malloc(3 * FIDELITY_MAPS * (size_t)f->side * (size_t)f->side);
     r->rgb = malloc((size_t)f->shown * (size_t)f->width * (size_t)f->height * 3 + 1);
     r->ks = malloc((size_t)f->channels * sizeof *r->ks);
     r->ks_p = malloc((size_t)f->channels * sizeof *r->ks_p);
-    if (r->turn_seconds && r->tokens && r->maps && r->rgb && r->ks && r->ks_p &&
+    if (r->turn_seconds && r->tokens && (r->numbers || !f->vocabulary) && r->maps && r->rgb && r->ks && r->ks_p &&
         acceptance_create(f->positions, r->options.used.num_iter, f->batch, &r->accepted) == 0)
         return 0;
     return tool_error("out of memory for the tokens of %d images; a smaller --num needs less", f->num);
@@ -192,7 +229,7 @@ int fidelity_make_images(fidelity *f, progress *bar, const fidelity_sessions *op
         if (allocate_run(f, &f->runs[i]) != 0) return 1;
 
     digit_reader reader = {f, NULL};
-    image_sink sinks[4] = {{take_tokens, f, 1, 0}, {take_figures, f, 0, 0}};
+    image_sink sinks[4] = {{f->vocabulary ? take_numbers : take_tokens, f, 1, 0}, {take_figures, f, 0, 0}};
     int sink_count = 2;
     if (f->width) sinks[sink_count++] = (image_sink){take_samples, f, 0, 1};
     if (f->judged) sinks[sink_count++] = (image_sink){take_digits, &reader, 0, 1};

@@ -92,21 +92,32 @@ static void write_tables(FILE *out, const fidelity *f)
     if (f->has_floor)
         fprintf(out, "<tr class=floor><td>another seed, 95 %% below<td><td><td><td><td><td><td><td><td>%.5f<td>%s\n",
                 f->image_floor, f->judged ? "<td>" : "");
-    fputs(
-        "</table></div>\n<h2>Distance in detail</h2>\n<div class=wide><table><tr><th>run<th>image energy distance<th>p"
-        "<th>token energy distance<th>p<th>largest KS (channel)<th>p<th>mean gap<th>covariance gap\n",
-        out);
+    fputs("</table></div>\n", out);
+}
+
+/* The tests of a run one by one. Those between the energies and the gaps are of one kind of tokens only. */
+static void write_detail(FILE *out, const fidelity *f)
+{
+    fprintf(out,
+            "<h2>Distance in detail</h2>\n<div class=wide><table><tr><th>run<th>image energy distance<th>p"
+            "<th>token energy distance<th>p%s<th>mean gap<th>covariance gap\n",
+            f->vocabulary ? "<th>tokens, total variation<th>p<th>tokens by place<th>p<th>neighbours<th>p"
+                          : "<th>largest KS (channel)<th>p");
     for (int i = 1; i < f->run_count; i++) {
         const fidelity_run *r = &f->runs[i];
         fputs("<tr><td>", out);
         run_title(out, f, i);
-        fprintf(out, "<td>%.5f<td>%.3f<td>%.5f<td>%.3f<td>%.4f (%d)<td>%.3f<td>%.4f<td>%.4f\n", r->image.distance,
-                r->image.p, r->token.distance, r->token.p, r->ks[r->ks_channel], r->ks_channel, r->ks_p[r->ks_channel],
-                r->mean_gap, r->covariance_gap);
+        fprintf(out, "<td>%.5f<td>%.3f<td>%.5f<td>%.3f", r->image.distance, r->image.p, r->token.distance, r->token.p);
+        for (int k = 0; k < FIDELITY_COUNTS && f->vocabulary; k++)
+            fprintf(out, "<td>%.4f<small>same law: below %.4f</small><td>%.3f", r->counts[k].tv, r->counts[k].tv_95,
+                    r->counts[k].p);
+        if (!f->vocabulary)
+            fprintf(out, "<td>%.4f (%d)<td>%.3f", r->ks[r->ks_channel], r->ks_channel, r->ks_p[r->ks_channel]);
+        fprintf(out, "<td>%.4f<td>%.4f\n", r->mean_gap, r->covariance_gap);
     }
     if (f->has_floor)
-        fprintf(out, "<tr class=floor><td>another seed, 95 %% below<td>%.5f<td><td>%.5f<td><td><td><td><td>\n",
-                f->image_floor, f->token_floor);
+        fprintf(out, "<tr class=floor><td>another seed, 95 %% below<td>%.5f<td><td>%.5f<td>%s<td><td>\n",
+                f->image_floor, f->token_floor, f->vocabulary ? "<td><td><td><td><td><td>" : "<td><td>");
     fputs("</table></div>\n", out);
 }
 
@@ -269,30 +280,44 @@ static void write_times(FILE *out, const fidelity *f)
 
 static void write_method(FILE *out, const fidelity *f)
 {
+    char own[768]; /* the tests that this kind of tokens alone has */
+    if (f->vocabulary)
+        snprintf(
+            own, sizeof own,
+            "<li><b>Tokens, tokens by place, neighbours</b>: how often each token occurs, each token at each place, "
+            "and each ordered pair of neighbours (right and below). Chi-square, the sum of (A − B)²/(A + B), "
+            "decides; total variation is half the sum of the differences of frequencies, and of two runs of one law "
+            "it is not 0 but below what stands beside it, 95 times of 100.\n");
+    else
+        snprintf(
+            own, sizeof own,
+            "<li><b>KS</b>: the largest difference of the two distribution functions of a channel, over all tokens; "
+            "its p is corrected for %d channels by the largest statistic of each permutation (Westfall and Young).\n",
+            f->channels);
     fprintf(
         out,
         "<h2>What is tested</h2>\n"
         "<p>The hypothesis is that a run's images have the same law as the reference's. Image <i>i</i> of both runs "
         "has the same class and shares its noise as far as the method allows, so the images come in pairs; a "
         "permutation swaps each pair or not, by a fair coin. p is the share of %d permutations (and the data "
-        "itself) at least as far apart as the data. All tests are made on tokens, the scaled latents the image "
-        "decoder is given, so p needs no image decoder.</p>\n"
+        "itself) at least as far apart as the data. All tests are made on tokens, %s.</p>\n"
         "<ul><li><b>Image energy distance</b>: 2E|A−B| − E|A−A′| − E|B−B′| of whole images, %d tokens × %d channels "
         "as one vector, each channel in "
         "standard deviations of the reference. Estimated without bias: around 0 where the laws are the same, so that "
         "small values can be "
         "negative.\n"
         "<li><b>Token energy distance</b>: the same of single tokens, averaged over the %d positions.\n"
-        "<li><b>KS</b>: the largest difference of the two distribution functions of a channel, over all tokens; its p "
-        "is corrected for %d channels by the largest statistic of each permutation (Westfall and Young).\n"
-        "<li><b>Mean gap</b>: root mean square difference of channel means in standard deviations. <b>Covariance "
+        "%s<li><b>Mean gap</b>: root mean square difference of channel means in standard deviations. <b>Covariance "
         "gap</b>: Frobenius norm of the difference of the channel covariances over that of the reference.\n"
         "<li><b>Another seed</b>: images of the reference against other images of the same classes of the reference, "
         "scaled to %d images. A paired difference can be real (small p) and yet lie far below it.\n"
-        "<li><b>Verdict</b>: the least p of the three tests, corrected for three (Holm), against %.2g. "
+        "<li><b>Verdict</b>: the least p of the %d tests, corrected for their number (Holm), against %.2g. "
         "“Indistinguishable” says that %d images show no difference, not that there is none.</ul>\n"
         "<p>%s</p>\n",
-        FIDELITY_PERMUTATIONS, f->positions, f->channels, f->positions, f->channels, f->num, FIDELITY_LEVEL, f->num,
+        FIDELITY_PERMUTATIONS,
+        f->vocabulary ? "discrete ones, and on what the image decoder's codebook has for them"
+                      : "the scaled latents the image decoder is given, so p needs no image decoder",
+        f->positions, f->channels, f->positions, own, f->num, fidelity_tests(f), FIDELITY_LEVEL, f->num,
         f->judged ? "Digits are judged by a classifier that recognises 99 % of real ones." : "");
 }
 
@@ -304,8 +329,9 @@ int report_write_html(const fidelity *f, const char *path)
     write_head(out, f);
     write_verdicts(out, f);
     write_tables(out, f);
+    write_detail(out, f);
     write_plots(out, f);
-    write_channels(out, f);
+    if (!f->vocabulary) write_channels(out, f);
     const int lacks = write_maps(out, f) != 0 || write_samples(out, f) != 0;
     write_method(out, f);
     write_times(out, f);

@@ -52,6 +52,15 @@ static void print_times(const fidelity *f, const fidelity_run *r)
            fidelity_passes(f, r), r->stats.contexts / f->num);
 }
 
+/* How often discrete tokens and neighbours occur, against the reference. */
+static void print_counts(const fidelity_run *r)
+{
+    static const char *const names[] = {"tokens", "tokens by place", "neighbours"};
+    for (int i = 0; i < FIDELITY_COUNTS; i++)
+        printf("           %s: total variation %.4f (same law: below %.4f), chi-square p = %.3f\n", names[i],
+               r->counts[i].tv, r->counts[i].tv_95, r->counts[i].p);
+}
+
 void report_print_table(const fidelity *f)
 {
     const run_options *o = &f->runs[0].options;
@@ -72,6 +81,7 @@ void report_print_table(const fidelity *f)
         printf("run %-6d %s\n", i, f->runs[i].name);
         printf("           %s\n", fidelity_verdict(f, &f->runs[i], verdict, sizeof verdict));
         print_times(f, &f->runs[i]);
+        if (f->vocabulary) print_counts(&f->runs[i]);
     }
     if (fidelity_has_spread(f))
         printf("\ns/image, speed: medians of %d turns that the runs made one after another; in\n"
@@ -80,11 +90,16 @@ void report_print_table(const fidelity *f)
                f->timed_turns >= FIDELITY_QUARTILES_MIN ? "the quartiles" : "the least and the largest");
     else
         puts("\ns/image, speed: one turn, no spread; a smaller --batch makes more turns.");
-    puts("c/token, c/image: head calls in sequence of a token, and of target and draft for\n"
-         "an image (a batch shares them). accept: drafts, else proposals in the head.\n"
-         "image, token: energy distance to the reference, of whole images and of single\n"
-         "tokens; seed: what two reference runs with other seeds stay below (95 %).\n"
-         "p: least of image, token and channels (KS) for \"the same law\", corrected.");
+    puts(f->vocabulary ? "c/image: calls in sequence of target and draft for an image (a batch shares them).\n"
+                         "accept: drafts. image, token: energy distance to the reference of what the codebook\n"
+                         "has for tokens, of whole images and of single tokens; seed: what two reference\n"
+                         "runs with other seeds stay below (95 %). p: least of image, token and the three\n"
+                         "chi-squares for \"the same law\", corrected."
+                       : "c/token, c/image: head calls in sequence of a token, and of target and draft for\n"
+                         "an image (a batch shares them). accept: drafts, else proposals in the head.\n"
+                         "image, token: energy distance to the reference, of whole images and of single\n"
+                         "tokens; seed: what two reference runs with other seeds stay below (95 %).\n"
+                         "p: least of image, token and channels (KS) for \"the same law\", corrected.");
 }
 
 /* --- JSON ----------------------------------------------------------------------------------------------- */
@@ -95,6 +110,16 @@ static void add_energy(cJSON *record, const char *name, const eval_energy_test *
     cJSON_AddNumberToObject(o, "distance", t->distance);
     cJSON_AddNumberToObject(o, "p", t->p);
     cJSON_AddNumberToObject(o, "null_95", t->null_95);
+}
+
+static void add_counts(cJSON *record, const char *name, const eval_counts_test *t)
+{
+    cJSON *o = cJSON_AddObjectToObject(record, name);
+    cJSON_AddNumberToObject(o, "cells", (double)t->cells);
+    cJSON_AddNumberToObject(o, "chi2", t->chi2);
+    cJSON_AddNumberToObject(o, "p", t->p);
+    cJSON_AddNumberToObject(o, "total_variation", t->tv);
+    cJSON_AddNumberToObject(o, "total_variation_95", t->tv_95);
 }
 
 /* An end of a spread; null where there is none. */
@@ -133,8 +158,13 @@ static void add_comparison(cJSON *o, const fidelity *f, const fidelity_run *r)
     char verdict[160];
     add_energy(o, "energy_image", &r->image);
     add_energy(o, "energy_token", &r->token);
-    tool_json_add(o, "ks", cJSON_CreateDoubleArray(r->ks, f->channels));
-    tool_json_add(o, "ks_p", cJSON_CreateDoubleArray(r->ks_p, f->channels));
+    if (f->vocabulary) {
+        static const char *const names[] = {"tokens", "places", "neighbours"}; /* FIDELITY_TOKENS, ... */
+        for (int i = 0; i < FIDELITY_COUNTS; i++) add_counts(o, names[i], &r->counts[i]);
+    } else {
+        tool_json_add(o, "ks", cJSON_CreateDoubleArray(r->ks, f->channels));
+        tool_json_add(o, "ks_p", cJSON_CreateDoubleArray(r->ks_p, f->channels));
+    }
     cJSON_AddNumberToObject(o, "mean_gap", r->mean_gap);
     cJSON_AddNumberToObject(o, "covariance_gap", r->covariance_gap);
     cJSON_AddNumberToObject(o, "p", r->p);

@@ -137,9 +137,12 @@ static void assert_verdict(const fidelity *f, const fidelity_run *r, fidelity_fi
 static void verdicts(void **state)
 {
     (void)state;
-    assert_true(fidelity_least_p(0) == 1 && fidelity_least_p(1) == 1);
-    assert_true(fidelity_least_p(12) > FIDELITY_LEVEL && fidelity_least_p(13) <= FIDELITY_LEVEL);
-    assert_true(fidelity_least_p(FIDELITY_NUM_MIN) < FIDELITY_LEVEL / 2);
+    static const fidelity continuous, discrete = {.vocabulary = 16};
+    assert_true(fidelity_least_p(&continuous, 0) == 1 && fidelity_least_p(&continuous, 1) == 1);
+    assert_true(fidelity_least_p(&continuous, 12) > FIDELITY_LEVEL);
+    assert_true(fidelity_least_p(&continuous, 13) <= FIDELITY_LEVEL);
+    assert_true(fidelity_least_p(&continuous, FIDELITY_NUM_MIN) < FIDELITY_LEVEL / 2);
+    assert_true(fidelity_least_p(&discrete, FIDELITY_NUM_MIN) < FIDELITY_LEVEL);
 
     static fidelity f = {.num = 20, .has_floor = 1, .image_floor = 1, .token_floor = 1};
     fidelity_run r = {.differing = 20, .p = 0.5};

@@ -284,6 +284,11 @@ static const kern_core_ops cpu_core_ops = {
     .attention = cpu_attention,
     .attention_plan = cpu_attention_plan,
     .attention_spans = cpu_attention_spans,
+    .rms_norm = cpu_rms_norm,
+    .swiglu = cpu_swiglu,
+    .rotate = cpu_rotate,
+    .attention_cache = cpu_attention_cache,
+    .look_up = cpu_look_up,
 };
 
 static const kern_head_ops cpu_head_ops = {

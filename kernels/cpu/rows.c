@@ -413,7 +413,60 @@ static void blend_pixels(const float *a, const float *b, float t, size_t n, void
         for (size_t i = 0; i < n; i++) ((float *)y)[i] = (a[i] + (b[i] - a[i]) * t - 128.0f) * (1.0f / 128);
 }
 
+/* As `moments` does, a mean square that overflows gives NaN. */
+static void rms_norm(const float *x, int dim, const float *weight, float eps, void *y, int bf16)
+{
+    float lane[LANES] = {0};
+    int i = 0;
+    for (; i + LANES <= dim; i += LANES)
+        for (int j = 0; j < LANES; j++) lane[j] += x[i + j] * x[i + j];
+    for (int j = 0; i + j < dim; j++) lane[j] += x[i + j] * x[i + j];
+    const float square = lanes_sum(lane) / (float)dim, scale = square <= FLT_MAX ? 1.0f / sqrtf(square + eps) : NAN;
+    if (bf16) {
+        uint16_t *out = y;
+        for (i = 0; i < dim; i++) out[i] = store_bf16(x[i] * scale * weight[i]);
+    } else {
+        float *out = y;
+        for (i = 0; i < dim; i++) out[i] = x[i] * scale * weight[i];
+    }
+}
+
+static void swiglu(const void *a_, const void *b_, size_t n, void *y, int bf16)
+{
+    if (bf16) {
+        const uint16_t *a = a_, *b = b_;
+        uint16_t *out = y;
+        for (size_t i = 0; i < n; i++) out[i] = store_bf16(silu_f32(load_bf16(a[i])) * load_bf16(b[i]));
+    } else {
+        const float *a = a_, *b = b_;
+        float *out = y;
+        for (size_t i = 0; i < n; i++) out[i] = silu_f32(a[i]) * b[i];
+    }
+}
+
+#define TURN_BODY(LOAD, STORE)                                                                                         \
+    for (int i = 0; i + 1 < n; i += 2) {                                                                               \
+        const float a = LOAD(in[i]), b = LOAD(in[i + 1]);                                                              \
+        out[i] = STORE(a * by[i] - b * by[i + 1]);                                                                     \
+        out[i + 1] = STORE(b * by[i] + a * by[i + 1]);                                                                 \
+    }
+
+static void turn(const void *x, const float *by, int n, void *y, int bf16)
+{
+    if (bf16) {
+        const uint16_t *in = x;
+        uint16_t *out = y;
+        TURN_BODY(load_bf16, store_bf16)
+    } else {
+        const float *in = x;
+        float *out = y;
+        TURN_BODY(, )
+    }
+}
+
+void PASTE(kern_cached, KERN_ISA)(const cached_task *t, const kern_rows *rows);
 extern const kern_rows PASTE(kern_rows, KERN_ISA);
 const kern_rows PASTE(kern_rows, KERN_ISA) = {
-    TEXT(KERN_ISA), layer_norm, modulate, gate_add, silu_add,  affine_silu, softmax,  to_act,      channel_sums,
-    add_rows,       distances,  relu,     max_rows, mean_rows, mean_of_all, from_act, blend_pixels};
+    TEXT(KERN_ISA), layer_norm,   modulate,     gate_add,  silu_add, affine_silu, softmax,
+    to_act,         channel_sums, add_rows,     distances, relu,     max_rows,    mean_rows,
+    mean_of_all,    from_act,     blend_pixels, rms_norm,  swiglu,   turn,        PASTE(kern_cached, KERN_ISA)};

@@ -4,9 +4,11 @@
 #ifndef KERNELS_CPU_ROWS_H
 #define KERNELS_CPU_ROWS_H
 
+#include "kernels/cpu/cached.h"
+
 #include <stddef.h>
 
-typedef struct {
+typedef struct kern_rows {
     const char *isa; /* "generic", "avx2" or "avx512" */
     /* y = (x - mean)/sqrt(var + eps) * weight + bias; dim values, y act or float */
     void (*layer_norm)(const float *x, int dim, const float *weight, const float *bias, float eps, void *y, int bf16);
@@ -41,6 +43,15 @@ typedef struct {
     void (*from_act)(const void *x, size_t n, float *y, int bf16);
     /* y = (a + (b - a) * t - 128) / 128, n values as act */
     void (*blend_pixels)(const float *a, const float *b, float t, size_t n, void *y, int bf16);
+    /* y = x / sqrt(mean of x^2 + eps) * weight; dim values, y act or float */
+    void (*rms_norm)(const float *x, int dim, const float *weight, float eps, void *y, int bf16);
+    /* y = silu(a) * b, n values of act */
+    void (*swiglu)(const void *a, const void *b, size_t n, void *y, int bf16);
+    /* y = the pairs of x, n values of act, turned: (a, b) to (a cos - b sin, b cos + a sin), cos and sin in turn[2i]
+     * and turn[2i + 1]; y may be x */
+    void (*turn)(const void *x, const float *turn, int n, void *y, int bf16);
+    /* cached.c */
+    void (*attend)(const cached_task *t, const struct kern_rows *rows);
 } kern_rows;
 
 /* The fastest kernels that this processor runs. MAR_ISA=generic|avx2|avx512 in the environment asks for less. */

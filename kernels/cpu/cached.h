@@ -1,0 +1,50 @@
+/* Attention of some queries over rows of a cache: one task of attention_cache (kernels/ops.h). Compiled once per
+ * instruction set, like the row kernels. */
+#ifndef KERNELS_CPU_CACHED_H
+#define KERNELS_CPU_CACHED_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    CACHED_ROWS = 8,  /* queries of a task, at most: a key or value is converted once for all of them */
+    CACHED_HEADS = 4, /* heads of a task, at most: what it reads of a slot is some cache lines in a row */
+    CACHED_SLOTS = 16 /* slots whose keys or values are converted at a time */
+};
+
+/* Queries of one span that all know the first `common` of its slots. Pointers are to the first head of the task. */
+typedef struct {
+    int rows, heads, dim; /* rows <= CACHED_ROWS, heads <= CACHED_HEADS */
+    int bf16;             /* q, key, value and y are bf16, else float */
+    const char *q;        /* rows q_stride bytes apart; heads side by side */
+    size_t q_stride;
+    const char *key, *value; /* of slot 0; slots slot_stride bytes apart */
+    size_t slot_stride;
+    const int *slot; /* [common + own] */
+    int common, own;
+    const uint64_t *mask; /* [rows][words] bit j: the row knows slot number common + j, j < own */
+    int words;
+    char *y; /* rows y_stride bytes apart */
+    size_t y_stride;
+    void *work; /* cached_bytes(common + own, dim) bytes, 64-byte aligned */
+} cached_task;
+
+/* Numbers of a head, filled up with zeros to whole vectors. */
+static inline size_t cached_width(int dim)
+{
+    return ((size_t)dim + 15) / 16 * 16;
+}
+
+/* Slots of a row of scores. */
+static inline size_t cached_length(int slots)
+{
+    return ((size_t)slots + 15) / 16 * 16;
+}
+
+static inline size_t cached_bytes(int slots, int dim)
+{
+    const size_t width = cached_width(dim), length = cached_length(slots), pairs = (size_t)CACHED_ROWS * CACHED_HEADS;
+    return sizeof(float) * (pairs * (2 * width + length) + CACHED_SLOTS * width + CACHED_ROWS * length);
+}
+
+#endif

@@ -1,0 +1,114 @@
+/* What a causal transformer is built from beside products: norm, gated activation, rotated positions, table. */
+#include "kernels/cpu/cpu.h"
+
+/* A loop over rows: each operation below uses some of these. */
+typedef struct {
+    const cpu_device *d;
+    const float *x, *weight;
+    const int *index;
+    int rows, dim;
+    float eps;
+    const void *in;
+    void *y;
+    int bf16; /* y is */
+} row_loop;
+
+static void rms_norm_body(void *arg, int first, int last, int thread)
+{
+    const row_loop *l = arg;
+    const size_t dim = (size_t)l->dim, size = l->bf16 ? 2 : 4;
+    (void)thread;
+    for (int r = first; r < last; r++)
+        l->d->rows->rms_norm(l->x + (size_t)(l->index ? l->index[r] : r) * dim, l->dim, l->weight, l->eps,
+                             (char *)l->y + (size_t)r * dim * size, l->bf16);
+}
+
+void cpu_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
+                  void *y, int y_f32)
+{
+    cpu_queue *q = cpu_of(k);
+    row_loop l = {.d = q->d,
+                  .x = x,
+                  .index = index,
+                  .dim = dim,
+                  .weight = weight,
+                  .eps = eps,
+                  .y = y,
+                  .bf16 = q->d->bf16 && !y_f32};
+    if (kern_live(k)) cpu_for(q, rows, 16.0 * rows * dim, rms_norm_body, &l);
+}
+
+enum { SWIGLU_COLUMNS = 512 }; /* of an item: a few rows are enough for all threads */
+
+static void swiglu_body(void *arg, int first, int last, int thread)
+{
+    const row_loop *l = arg;
+    const kern_device *d = &l->d->base;
+    const int across = cpu_divide_up(l->dim, SWIGLU_COLUMNS);
+    (void)thread;
+    for (int i = first; i < last; i++) {
+        const size_t row = (size_t)(i / across), hidden = (size_t)l->dim;
+        const size_t from = (size_t)(i % across) * SWIGLU_COLUMNS;
+        const size_t n = hidden - from < SWIGLU_COLUMNS ? hidden - from : SWIGLU_COLUMNS;
+        const char *x = act_at(d, l->in, row * 2 * hidden + from);
+        l->d->rows->swiglu(x, act_at(d, x, hidden), n, act_at(d, l->y, row * hidden + from), l->bf16);
+    }
+}
+
+void cpu_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y)
+{
+    cpu_queue *q = cpu_of(k);
+    row_loop l = {.d = q->d, .in = x, .dim = hidden, .y = y, .bf16 = q->d->bf16};
+    if (kern_live(k)) cpu_for(q, rows * cpu_divide_up(hidden, SWIGLU_COLUMNS), 16.0 * rows * hidden, swiglu_body, &l);
+}
+
+typedef struct {
+    const cpu_device *d;
+    void *qkv, *cache;
+    int heads, head_dim;
+    const float *turn;
+    const int *position, *slot;
+} rotate_loop;
+
+static void rotate_body(void *arg, int first, int last, int thread)
+{
+    const rotate_loop *l = arg;
+    const kern_device *d = &l->d->base;
+    const size_t dim = (size_t)l->head_dim, width = (size_t)l->heads * dim;
+    (void)thread;
+    for (int r = first; r < last; r++) {
+        const float *turn = l->turn + (size_t)l->position[r] * dim;
+        char *q = act_at(d, l->qkv, (size_t)r * 3 * width), *key = act_at(d, q, width);
+        char *to = act_at(d, l->cache, (size_t)l->slot[r] * 2 * width);
+        for (size_t h = 0; h < width; h += dim) {
+            l->d->rows->turn(act_at(d, q, h), turn, l->head_dim, act_at(d, q, h), l->d->bf16);
+            l->d->rows->turn(act_at(d, key, h), turn, l->head_dim, act_at(d, to, h), l->d->bf16);
+        }
+        memcpy(act_at(d, to, width), act_at(d, key, width), width * d->act_size);
+    }
+}
+
+void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+                act *cache, const int *slot)
+{
+    cpu_queue *q = cpu_of(k);
+    rotate_loop l = {q->d, qkv, cache, heads, head_dim, turn, position, slot};
+    if (kern_live(k)) cpu_for(q, rows, 48.0 * rows * heads * head_dim, rotate_body, &l);
+}
+
+static void look_up_body(void *arg, int first, int last, int thread)
+{
+    const row_loop *l = arg;
+    const size_t dim = (size_t)l->dim;
+    (void)thread;
+    for (int r = first; r < last; r++)
+        memcpy((float *)l->y + (size_t)r * dim, l->weight + (size_t)l->x[r] * dim, dim * sizeof(float));
+}
+
+void cpu_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y)
+{
+    cpu_queue *q = cpu_of(k);
+    row_loop l = {.weight = table, .dim = dim, .x = x, .y = y};
+    (void)size;
+    if (kern_live(k)) cpu_for(q, rows, 16.0 * rows * dim, look_up_body, &l);
+}

@@ -1,0 +1,218 @@
+#include "llamagen/pass.h"
+
+#include "base/arena.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const float rms_eps = 1e-5f; /* norm_eps of gpt.py */
+
+/* --- the lists of a pass ------------------------------------------------------------------------------------------ */
+
+void gpt_pass_begin(gpt_pass *p, const float *table)
+{
+    p->rows = p->spans = p->laws = 0;
+    p->known = 0;
+    p->table = table;
+    p->row[0] = p->first[0] = 0;
+}
+
+void gpt_pass_add_span(gpt_pass *p)
+{
+    const int s = p->spans++;
+    p->common[s] = 0;
+    p->row[s + 1] = p->row[s];
+    p->first[s + 1] = p->first[s];
+}
+
+void gpt_pass_add_slot(gpt_pass *p, int sequence, int slot)
+{
+    p->list[p->first[p->spans]++] = sequence * p->slots + slot;
+}
+
+void gpt_pass_set_common(gpt_pass *p)
+{
+    p->common[p->spans - 1] = p->first[p->spans] - p->first[p->spans - 1];
+}
+
+uint64_t *gpt_pass_add_row(gpt_pass *p, int embedding, int position, int sequence, int slot)
+{
+    const int row = p->rows++;
+    uint64_t *mask = p->mask + (size_t)row * (size_t)p->words;
+    p->embedding[row] = embedding;
+    p->position[row] = position;
+    p->slot[row] = sequence * p->slots + slot;
+    p->row[p->spans] = p->rows;
+    memset(mask, 0, (size_t)p->words * sizeof *mask);
+    return mask;
+}
+
+/* --- the transformer ---------------------------------------------------------------------------------------------- */
+
+static int head_dim(const gpt_pass *p)
+{
+    return p->model->config.width / p->model->config.heads;
+}
+
+static void norm(const gpt_pass *p, const int *index, int rows, const float *weight, void *y, int f32)
+{
+    p->k->core->rms_norm(p->k, p->x, index, rows, p->model->config.width, weight, rms_eps, y, f32);
+}
+
+/* The output of a layer, for the search for the first that is not finite. */
+static void watch(const gpt_pass *p, int layer, const char *name, const void *y, int f32, int width)
+{
+    kern_watch(p->k, y, f32, p->rows, width, width, "layers.%d.%s", layer, name);
+}
+
+/* x += wo(attention(rotate(wqkv(norm(x))))) */
+static void attend(const gpt_pass *p, int layer)
+{
+    kern_queue *k = p->k;
+    const gpt_layer *l = &p->model->layers[layer];
+    const int d = p->model->config.width, heads = p->model->config.heads;
+    const size_t cached = (size_t)p->sequences * (size_t)p->slots * 2 * (size_t)d;
+    act *cache = (char *)p->cache + (size_t)layer * cached * k->device->act_size;
+    const kern_cache_job job = {.rows = p->rows,
+                                .heads = heads,
+                                .head_dim = head_dim(p),
+                                .q = p->qkv,
+                                .q_stride = 3 * d,
+                                .cache = cache,
+                                .spans = p->spans,
+                                .row = p->row,
+                                .first = p->first,
+                                .common = p->common,
+                                .slot = p->list,
+                                .mask = p->mask,
+                                .words = p->words,
+                                .most = p->slots,
+                                .y = p->mixed};
+    norm(p, NULL, p->rows, l->attention_norm, p->normed, 0);
+    watch(p, layer, "attention_norm", p->normed, 0, d);
+    k->core->linear(k, l->qkv, p->normed, p->rows, p->qkv);
+    watch(p, layer, "attention.wqkv", p->qkv, 0, 3 * d);
+    k->core->rotate(k, p->qkv, p->rows, heads, head_dim(p), p->model->turn, p->position, cache, p->slot);
+    k->core->attention_cache(k, &job);
+    watch(p, layer, "attention", p->mixed, 0, d);
+    k->core->linear(k, l->wo, p->mixed, p->rows, p->x);
+    watch(p, layer, "attention.wo", p->x, 1, d);
+}
+
+/* x += w2(silu(w1(norm(x))) * w3(norm(x))) */
+static void feed_forward(const gpt_pass *p, int layer)
+{
+    kern_queue *k = p->k;
+    const gpt_layer *l = &p->model->layers[layer];
+    const int d = p->model->config.width, hidden = p->model->config.hidden;
+    norm(p, NULL, p->rows, l->ffn_norm, p->normed, 0);
+    watch(p, layer, "ffn_norm", p->normed, 0, d);
+    k->core->linear(k, l->w13, p->normed, p->rows, p->hidden);
+    watch(p, layer, "feed_forward.w1", p->hidden, 0, 2 * hidden);
+    k->core->swiglu(k, p->hidden, p->rows, hidden, p->gated);
+    watch(p, layer, "feed_forward", p->gated, 0, hidden);
+    k->core->linear(k, l->w2, p->gated, p->rows, p->x);
+    watch(p, layer, "feed_forward.w2", p->x, 1, d);
+}
+
+void gpt_pass_rows(const gpt_pass *p)
+{
+    kern_queue *k = p->k;
+    const int d = p->model->config.width;
+    if (p->rows == 0) return;
+    k->core->copy_rows(k, p->x, NULL, p->table, p->embedding, NULL, NULL, p->rows, d);
+    kern_watch(k, p->x, 1, p->rows, d, d, "%s", p->table == p->model->token_emb ? "tok_embeddings" : "cls_embedding");
+    for (int i = 0; i < p->model->config.depth; i++) {
+        attend(p, i);
+        feed_forward(p, i);
+    }
+    if (!p->keep) return;
+    norm(p, NULL, p->rows, p->model->norm, p->kept, 1);
+    k->core->copy_rows(k, p->features, p->slot, p->kept, NULL, NULL, NULL, p->rows, d);
+}
+
+void gpt_pass_logits(const gpt_pass *p)
+{
+    const int d = p->model->config.width, vocabulary = p->model->config.vocabulary;
+    norm(p, p->law, p->laws, p->model->norm, p->normed, 0);
+    kern_watch(p->k, p->normed, 0, p->laws, d, d, "norm");
+    p->k->core->linear(p->k, p->model->output, p->normed, p->laws, p->logits);
+    kern_watch(p->k, p->logits, 1, p->laws, vocabulary, vocabulary, "output");
+}
+
+double gpt_pass_flop(const gpt_pass *p)
+{
+    const gpt_config *c = &p->model->config;
+    const double d = c->width, row = c->depth * d * (4 * d + 3.0 * c->hidden);
+    return 2 * (p->rows * row + 2 * p->known * c->depth * d + p->laws * d * c->vocabulary);
+}
+
+/* --- memory and plans --------------------------------------------------------------------------------------------- */
+
+mar_status gpt_pass_create(kern_queue *k, const gpt_model *model, int sequences, int slots, int rows, int laws,
+                           int keep, gpt_pass *out, mar_err *err)
+{
+    const size_t n = (size_t)sequences * (size_t)rows, spans = (size_t)sequences;
+    *out = (gpt_pass){.k = k,
+                      .model = model,
+                      .sequences = sequences,
+                      .slots = slots,
+                      .rows_max = sequences * rows,
+                      .laws_max = sequences * laws,
+                      .words = (rows + 63) / 64,
+                      .keep = keep};
+    out->embedding = calloc(n, sizeof *out->embedding);
+    out->position = calloc(n, sizeof *out->position);
+    out->slot = calloc(n, sizeof *out->slot);
+    out->mask = calloc(n * (size_t)out->words, sizeof *out->mask);
+    out->row = calloc(spans + 1, sizeof *out->row);
+    out->first = calloc(spans + 1, sizeof *out->first);
+    out->common = calloc(spans, sizeof *out->common);
+    out->list = calloc(spans * (size_t)slots, sizeof *out->list);
+    out->law = calloc(spans * (size_t)laws, sizeof *out->law);
+    if (out->embedding && out->position && out->slot && out->mask && out->row && out->first && out->common &&
+        out->list && out->law)
+        return MAR_OK;
+    gpt_pass_free(out);
+    return err_set(err, MAR_ENOMEM, "out of memory for passes over %d sequences", sequences);
+}
+
+void gpt_pass_free(gpt_pass *p)
+{
+    int *lists[] = {p->embedding, p->position, p->slot, p->row, p->first, p->common, p->list, p->law};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
+    free(p->mask);
+    *p = (gpt_pass){0};
+}
+
+size_t gpt_pass_lay_out(gpt_pass *p, char *base)
+{
+    const gpt_config *c = &p->model->config;
+    const size_t d = (size_t)c->width, hidden = (size_t)c->hidden, rows = (size_t)p->rows_max;
+    const size_t laws = (size_t)p->laws_max, slots = (size_t)p->sequences * (size_t)p->slots;
+    const size_t size = p->k->device->act_size;
+    size_t used = 0;
+    p->x = arena_carve(base, &used, (rows + (size_t)p->sequences) * d, sizeof(float));
+    p->normed = arena_carve(base, &used, (rows > laws ? rows : laws) * d, size);
+    p->qkv = arena_carve(base, &used, rows * 3 * d, size);
+    p->mixed = arena_carve(base, &used, rows * d, size);
+    p->hidden = arena_carve(base, &used, rows * 2 * hidden, size);
+    p->gated = arena_carve(base, &used, rows * hidden, size);
+    p->logits = arena_carve(base, &used, laws * (size_t)c->vocabulary, sizeof(float));
+    p->cache = arena_carve(base, &used, (size_t)c->depth * slots * 2 * d, size);
+    if (p->keep) p->kept = arena_carve(base, &used, rows * d, sizeof(float));
+    if (p->keep) p->features = arena_carve(base, &used, slots * d, sizeof(float));
+    return used;
+}
+
+mar_status gpt_pass_plan(const gpt_pass *p, int rows, int laws, mar_err *err)
+{
+    kern_queue *k = p->k;
+    mar_status status = MAR_OK;
+    for (int i = 0; status == MAR_OK && i < p->model->config.depth; i++) {
+        const gpt_layer *l = &p->model->layers[i];
+        const kern_linear *layers[] = {l->qkv, l->wo, l->w13, l->w2};
+        for (int j = 0; status == MAR_OK && j < 4; j++) status = k->core->linear_plan(k, layers[j], rows, err);
+    }
+    return status == MAR_OK ? k->core->linear_plan(k, p->model->output, laws, err) : status;
+}

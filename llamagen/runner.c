@@ -1,0 +1,518 @@
+/* LlamaGen's passes for the requests of a sampler (llamagen/runner.h): which rows a request takes, and its laws. */
+#include "llamagen/runner.h"
+
+#include "base/arena.h"
+#include "kernels/discrete.h"
+#include "llamagen/pass.h"
+#include "llamagen/slots.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PREFIX_ROWS = 64, /* of a caption that a pass computes at a time: one word of mask */
+    RECORDINGS = 8,   /* shapes of passes that are recorded */
+};
+
+/* A pass's shape, and its recording: passes of one shape differ in contents of host arrays only. */
+typedef struct {
+    int rows, spans, laws;
+    const float *log_law;
+    kern_recording *recording;
+} recorded_shape;
+
+/* An image's cache, and what the request at hand asks of it. */
+typedef struct {
+    gpt_slots slots;
+    uint8_t *mask; /* [prefix] 1: later positions attend to it */
+    int known;     /* tokens that are computed */
+    int tokens;    /* to compute in this pass, from token `known` on */
+    int drafts;    /* the first draft to compute */
+    int from;      /* the first law to make */
+} gpt_image;
+
+struct gpt_runner {
+    kern_queue *k;
+    const gpt_model *model;
+    gpt_sampling sampling;
+    int images, conditions, drafts;
+    int rows; /* of a sequence in one pass, at most */
+    const char *part;
+    gpt_image *image; /* [images] */
+    uint8_t *mask;    /* [images][prefix] */
+    gpt_pass pass;
+    float *cfg; /* [images * (drafts + 1)] a law's guidance */
+    int *place; /* [images * (drafts + 1)] its row in log_law */
+    int *index; /* [images * conditions] where a sequence's rows in front of the image tokens begin in their table */
+    recorded_shape shapes[RECORDINGS];
+    int n_shapes;
+    gpt_runner_stats stats;
+
+    /* Backend memory: gpt_runner_lay_out. */
+    float *caption;        /* [images + 1][prefix][caption_dim]; the last one is the unconditional one */
+    float *caption_hidden; /* [images + 1][prefix][D] */
+    float *caption_emb;    /* [images + 1][prefix][D] */
+};
+
+static int sequence_of(const gpt_runner *r, int image, int condition)
+{
+    return condition * r->images + image;
+}
+
+/* Drafts from the prefix to this one, itself included; 0 of draft -1. */
+static int depth_of(const spec_request *q, int draft)
+{
+    int depth = 0;
+    for (int a = draft; a >= 0; a = q->parent[a]) depth++;
+    return depth;
+}
+
+static void set_bit(uint64_t *mask, int bit)
+{
+    mask[bit / 64] |= (uint64_t)1 << bit % 64;
+}
+
+/* --- rows in front of the image tokens ---------------------------------------------------------------------------- */
+
+/* The slots of positions 0 .. end - 1 that later ones attend to. Returns how many. */
+static int add_visible(gpt_runner *r, const gpt_image *im, int sequence, int end)
+{
+    int n = 0;
+    for (int i = 0; i < end; i++)
+        if (im->mask[i]) gpt_pass_add_slot(&r->pass, sequence, i), n++;
+    return n;
+}
+
+/* Adds positions first .. end - 1 of a sequence: each attends to those before it that are not masked, and to itself. */
+static void add_prefix(gpt_runner *r, int image, int condition, const int *embedding, int first, int end)
+{
+    gpt_pass *p = &r->pass;
+    const gpt_image *im = &r->image[image];
+    const int sequence = sequence_of(r, image, condition);
+    gpt_pass_add_span(p);
+    const int common = add_visible(r, im, sequence, first);
+    gpt_pass_set_common(p);
+    for (int i = first; i < end; i++) gpt_pass_add_slot(p, sequence, i);
+    for (int i = first; i < end; i++) {
+        uint64_t *mask = gpt_pass_add_row(p, embedding[sequence] + i, i, sequence, i);
+        p->known += common;
+        for (int j = first; j <= i; j++)
+            if (im->mask[j] || j == i) set_bit(mask, j - first), p->known++;
+    }
+}
+
+static void count_pass(gpt_runner *r)
+{
+    r->stats.passes++;
+    r->stats.rows += r->pass.rows;
+    r->stats.flop += gpt_pass_flop(&r->pass);
+}
+
+/* Computes all positions in front of the image tokens. embedding: host [sequences], the row of `table` where a
+ * sequence's begin. Their last rows' stream is kept: the law of the first token is made of it. */
+static void compute_prefixes(gpt_runner *r, int images, const float *table, const int *embedding)
+{
+    gpt_pass *p = &r->pass;
+    const int prefix = r->model->config.prefix, d = r->model->config.width;
+    const int chunk = r->rows < prefix ? r->rows : prefix;
+    int end = 0;
+    for (int first = 0; first < prefix; first = end) {
+        end = first + chunk < prefix ? first + chunk : prefix;
+        gpt_pass_begin(p, table);
+        for (int c = 0; c < r->conditions; c++)
+            for (int i = 0; i < images; i++) add_prefix(r, i, c, embedding, first, end);
+        gpt_pass_rows(p);
+        count_pass(r);
+    }
+    for (int s = 0; s < p->spans; s++) {
+        p->slot[s] = p->rows_max + sequence_of(r, s % images, s / images);
+        p->position[s] = p->row[s + 1] - 1;
+    }
+    r->k->core->copy_rows(r->k, p->x, p->slot, p->x, p->position, NULL, NULL, p->spans, d);
+}
+
+static void begin(gpt_runner *r, int images)
+{
+    r->stats = (gpt_runner_stats){0};
+    for (int i = 0; i < images; i++) gpt_slots_begin(&r->image[i].slots);
+    r->k->watch.part = r->part;
+    r->k->core->lap(r->k, NULL);
+}
+
+void gpt_runner_begin(gpt_runner *r, int images, const int *label)
+{
+    const int classes = r->model->config.classes;
+    begin(r, images);
+    for (int i = 0; i < images; i++) {
+        r->index[sequence_of(r, i, 0)] = label[i] < 0 ? classes : label[i];
+        if (r->conditions == 2) r->index[sequence_of(r, i, 1)] = classes;
+    }
+    compute_prefixes(r, images, r->model->class_emb, r->index);
+    r->k->core->lap(r->k, &r->stats.prefix_s);
+}
+
+void gpt_runner_begin_captions(gpt_runner *r, int images, const float *features, const uint8_t *mask)
+{
+    kern_queue *k = r->k;
+    const gpt_model *m = r->model;
+    const int prefix = m->config.prefix, dim = m->config.caption_dim;
+    const size_t caption = (size_t)prefix * (size_t)dim;
+    const int rows = (images + r->conditions - 1) * prefix;
+    begin(r, images);
+    memcpy(r->mask, mask, (size_t)images * (size_t)prefix);
+    k->core->upload(k, r->caption, features, (size_t)images * caption * sizeof *features);
+    if (r->conditions == 2)
+        k->core->copy_rows(k, r->caption + (size_t)images * caption, NULL, m->no_caption, NULL, NULL, NULL, prefix,
+                           dim);
+    k->core->linear(k, m->caption_fc1, r->caption, rows, r->caption_hidden);
+    k->core->linear(k, m->caption_fc2, r->caption_hidden, rows, r->caption_emb);
+    for (int i = 0; i < images; i++) {
+        r->index[sequence_of(r, i, 0)] = i * prefix;
+        if (r->conditions == 2) r->index[sequence_of(r, i, 1)] = images * prefix;
+    }
+    compute_prefixes(r, images, r->caption_emb, r->index);
+    r->stats.flop += 2.0 * rows * m->config.width * (dim + m->config.width);
+    k->core->lap(k, &r->stats.prefix_s);
+}
+
+/* --- rows of tokens and drafts ------------------------------------------------------------------------------------ */
+
+/* Adds a request's rows under a condition: the image's next `tokens` tokens, and with them, in a request's last pass,
+ * its drafts from number im->drafts on. Its tokens and drafts have their slots. */
+static void add_tokens(gpt_runner *r, const spec_request *q, int condition, int last)
+{
+    gpt_pass *p = &r->pass;
+    const gpt_image *im = &r->image[q->sequence];
+    const gpt_slots *s = &im->slots;
+    const int sequence = sequence_of(r, q->sequence, condition), prefix = s->prefix, end = im->known + im->tokens;
+    const int drafts = last ? q->count : 0, first_draft = last ? im->drafts : 0;
+    if (im->tokens + drafts - first_draft == 0) return;
+    gpt_pass_add_span(p);
+    const int common = add_visible(r, im, sequence, prefix) + im->known;
+    for (int i = 0; i < im->known; i++) gpt_pass_add_slot(p, sequence, s->slot[i]);
+    gpt_pass_set_common(p);
+    for (int i = im->known; i < end; i++) gpt_pass_add_slot(p, sequence, s->slot[i]);
+    for (int i = 0; i < drafts; i++) gpt_pass_add_slot(p, sequence, s->draft_slot[i]);
+    for (int i = im->known; i < end; i++) {
+        uint64_t *mask = gpt_pass_add_row(p, s->token[i], prefix + i, sequence, s->slot[i]);
+        for (int j = im->known; j <= i; j++) set_bit(mask, j - im->known);
+        p->known += common + i - im->known + 1;
+    }
+    for (int i = first_draft; i < drafts; i++) {
+        const int depth = depth_of(q, i);
+        uint64_t *mask = gpt_pass_add_row(p, s->draft[i], prefix + q->length + depth - 1, sequence, s->draft_slot[i]);
+        for (int j = 0; j < im->tokens; j++) set_bit(mask, j);
+        for (int a = i; a >= 0; a = q->parent[a]) set_bit(mask, im->tokens + a);
+        p->known += common + im->tokens + depth;
+    }
+}
+
+/* Computes the first tokens of requests that have more rows than fit, until they fit. */
+static void compute_ahead(gpt_runner *r, const spec_request *request, int n)
+{
+    gpt_pass *p = &r->pass;
+    for (;;) {
+        int most = 0;
+        for (int i = 0; i < n; i++) {
+            const spec_request *q = &request[i];
+            gpt_image *im = &r->image[q->sequence];
+            const int left = im->slots.known - im->known, drafts = q->count - im->drafts;
+            im->tokens = left + drafts <= r->rows ? 0 : left - 1 < r->rows ? left - 1 : r->rows;
+            if (im->tokens > most) most = im->tokens;
+        }
+        if (most == 0) return;
+        gpt_pass_begin(p, r->model->token_emb);
+        for (int c = 0; c < r->conditions; c++)
+            for (int i = 0; i < n; i++) add_tokens(r, &request[i], c, 0);
+        gpt_pass_rows(p);
+        count_pass(r);
+        for (int i = 0; i < n; i++) r->image[request[i].sequence].known += r->image[request[i].sequence].tokens;
+    }
+}
+
+/* Gives the request's tokens and drafts their slots, and finds what of it is computed already. */
+static void take_request(gpt_runner *r, const spec_request *q)
+{
+    gpt_image *im = &r->image[q->sequence];
+    gpt_slots *s = &im->slots;
+    im->from = gpt_slots_continues(s, q) ? q->from : 0;
+    im->drafts = im->from ? im->from - 1 : 0;
+    if (im->from) {
+        gpt_slots_drop_drafts(s, im->drafts);
+    } else {
+        gpt_slots_follow(s, q->prefix, q->length);
+        if (s->known == q->length && q->length > 0) gpt_slots_drop_tokens(s, q->length - 1); /* its law is not kept */
+    }
+    im->known = s->known;
+    while (s->known < q->length) gpt_slots_add_token(s, q->prefix[s->known]);
+    while (s->drafts < q->count) gpt_slots_add_draft(s, q->draft[s->drafts], q->parent[s->drafts]);
+}
+
+/* As decode_n_tokens of generate.py: decode step i makes token i + 1. */
+static float guidance(const gpt_sampling *s, int token)
+{
+    return s->cfg_interval > -1 && token - 1 > s->cfg_interval ? 1 : s->cfg;
+}
+
+/* Adds the laws of a request's sites from im->from on. `row` is where its rows begin in the pass. */
+static void add_laws(gpt_runner *r, const spec_request *q, int condition, int row)
+{
+    gpt_pass *p = &r->pass;
+    const gpt_image *im = &r->image[q->sequence];
+    for (int site = im->from; site <= q->count; site++) {
+        const int draft = site - 1;
+        if (condition == 0) {
+            r->cfg[p->laws] = guidance(&r->sampling, q->length + depth_of(q, draft));
+            r->place[p->laws] = q->row + site;
+        }
+        if (site == 0)
+            p->law[p->laws++] = q->length ? row + im->tokens - 1 : p->rows_max + sequence_of(r, q->sequence, condition);
+        else
+            p->law[p->laws++] = row + im->tokens + draft - im->drafts;
+    }
+}
+
+/* --- a call ------------------------------------------------------------------------------------------------------- */
+
+static mar_status check_token(const gpt_runner *r, int token, int position, mar_err *err)
+{
+    const gpt_config *c = &r->model->config;
+    if (token >= 0 && token < c->vocabulary && position < c->seq_len) return MAR_OK;
+    return err_set(err, MAR_EARG, "token %d at position %d, expected one of %d tokens at one of %d positions", token,
+                   position, c->vocabulary, c->seq_len);
+}
+
+static mar_status check_request(const gpt_runner *r, const spec_request *q, mar_err *err)
+{
+    mar_status status = MAR_OK;
+    if (q->sequence < 0 || q->sequence >= r->images || q->count < 0 || q->count > r->drafts)
+        return err_set(err, MAR_EARG, "%d drafts for image %d of a batch, expected at most %d for one of %d", q->count,
+                       q->sequence, r->drafts, r->images);
+    for (int i = 0; status == MAR_OK && i < q->length; i++) status = check_token(r, q->prefix[i], i, err);
+    for (int i = 0; status == MAR_OK && i < q->count; i++) {
+        if (q->parent[i] < -1 || q->parent[i] >= i)
+            return err_set(err, MAR_EARG, "draft %d follows draft %d, expected an earlier one", i, q->parent[i]);
+        status = check_token(r, q->draft[i], q->length + depth_of(q, i) - 1, err);
+    }
+    return status;
+}
+
+/* What the body of a recording is given. */
+typedef struct {
+    gpt_runner *r;
+    float *log_law;
+} call;
+
+static void compute_laws(void *arg)
+{
+    const call *c = arg;
+    const gpt_runner *r = c->r;
+    const gpt_pass *p = &r->pass;
+    const kern_law_job job = {.rows = p->laws / r->conditions,
+                              .size = r->model->config.vocabulary,
+                              .conditions = r->conditions,
+                              .logits = p->logits,
+                              .cfg = r->cfg,
+                              .temperature = r->sampling.temperature,
+                              .top_k = r->sampling.top_k,
+                              .top_p = r->sampling.top_p,
+                              .log_law = c->log_law,
+                              .place = r->place};
+    gpt_pass_rows(p);
+    gpt_pass_logits(p);
+    r->k->discrete->laws(r->k, &job);
+}
+
+/* The recording for a pass in which all sequences have the same numbers of rows and laws; NULL for others, and if there
+ * are too many such shapes. */
+static kern_recording **recording_for(gpt_runner *r, int even, const float *log_law)
+{
+    const gpt_pass *p = &r->pass;
+    if (!even || r->k->watch.on) return NULL; /* the search for layers waits in between */
+    for (int i = 0; i < r->n_shapes; i++) {
+        const recorded_shape *s = &r->shapes[i];
+        if (s->rows == p->rows && s->spans == p->spans && s->laws == p->laws && s->log_law == log_law)
+            return &r->shapes[i].recording;
+    }
+    if (r->n_shapes == RECORDINGS) return NULL;
+    r->shapes[r->n_shapes] = (recorded_shape){p->rows, p->spans, p->laws, log_law, NULL};
+    return &r->shapes[r->n_shapes++].recording;
+}
+
+/* Lists the rows and laws of the requests' last pass. Returns whether all sequences have the same numbers of both. */
+static int list_requests(gpt_runner *r, const spec_request *request, int n)
+{
+    gpt_pass *p = &r->pass;
+    int even = 1, rows = 0, laws = 0;
+    gpt_pass_begin(p, r->model->token_emb);
+    for (int c = 0; c < r->conditions; c++)
+        for (int i = 0; i < n; i++) {
+            gpt_image *im = &r->image[request[i].sequence];
+            const int row = p->rows, law = p->laws;
+            im->tokens = im->slots.known - im->known;
+            add_tokens(r, &request[i], c, 1);
+            add_laws(r, &request[i], c, row);
+            if (c + i == 0) rows = p->rows, laws = p->laws;
+            even &= p->rows - row == rows && p->laws - law == laws;
+        }
+    return even;
+}
+
+mar_status gpt_runner_laws(void *runner, const spec_request *request, int n, float *log_law, mar_err *err)
+{
+    gpt_runner *r = runner;
+    call body = {r, log_law};
+    mar_status status = kern_check(r->k, err);
+    for (int i = 0; status == MAR_OK && i < n; i++) status = check_request(r, &request[i], err);
+    if (status != MAR_OK) return status;
+    r->k->watch.part = r->part;
+    for (int i = 0; i < n; i++) take_request(r, &request[i]);
+    compute_ahead(r, request, n);
+    const int even = list_requests(r, request, n);
+    if (r->pass.laws == 0) return MAR_OK;
+    kern_recording **recording = recording_for(r, even, log_law);
+    if (recording)
+        r->k->core->replay(r->k, recording, compute_laws, &body);
+    else
+        compute_laws(&body);
+    count_pass(r);
+    return kern_check(r->k, err);
+}
+
+void gpt_runner_follow(gpt_runner *r, int image, const int *prefix, int length)
+{
+    gpt_slots_follow(&r->image[image].slots, prefix, length);
+}
+
+const float *gpt_runner_features(const gpt_runner *r)
+{
+    return r->pass.features;
+}
+
+int gpt_runner_slot(const gpt_runner *r, int image, int condition, int position)
+{
+    const gpt_slots *s = &r->image[image].slots;
+    if (position >= s->known) return -1;
+    return sequence_of(r, image, condition) * s->count + (position < 0 ? s->prefix - 1 : s->slot[position]);
+}
+
+const gpt_runner_stats *gpt_runner_get_stats(const gpt_runner *r)
+{
+    return &r->stats;
+}
+
+/* --- memory and plans --------------------------------------------------------------------------------------------- */
+
+void gpt_runner_name(gpt_runner *r, const char *part)
+{
+    r->part = part;
+}
+
+/* Rows of a sequence in a pass: the last known token, one that was drafted but not computed, and the drafts. */
+static int rows_of(const gpt_config *c, int drafts)
+{
+    const int prefix = c->prefix < PREFIX_ROWS ? c->prefix : PREFIX_ROWS;
+    return drafts + 2 > prefix ? drafts + 2 : prefix;
+}
+
+static mar_status create_images(gpt_runner *r, mar_err *err)
+{
+    const gpt_config *c = &r->model->config;
+    const size_t images = (size_t)r->images, laws = images * (size_t)(r->drafts + 1), prefix = (size_t)c->prefix;
+    mar_status status = MAR_OK;
+    r->image = calloc(images, sizeof *r->image);
+    r->mask = malloc(images * prefix);
+    r->cfg = calloc(laws, sizeof *r->cfg);
+    r->place = calloc(laws, sizeof *r->place);
+    r->index = calloc(2 * images, sizeof *r->index);
+    if (!r->image || !r->mask || !r->cfg || !r->place || !r->index)
+        return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", r->images);
+    memset(r->mask, 1, images * prefix);
+    for (int i = 0; status == MAR_OK && i < r->images; i++) {
+        r->image[i].mask = r->mask + (size_t)i * prefix;
+        status = gpt_slots_create(c->prefix, c->seq_len, r->drafts, &r->image[i].slots, err);
+    }
+    return status;
+}
+
+mar_status gpt_runner_create(kern_queue *k, const gpt_model *model, const gpt_sampling *sampling, int images,
+                             int drafts, int keep, gpt_runner **out, mar_err *err)
+{
+    gpt_runner *r = calloc(1, sizeof *r);
+    *out = NULL;
+    if (!r) return err_set(err, MAR_ENOMEM, "out of memory");
+    *r = (gpt_runner){.k = k,
+                      .model = model,
+                      .sampling = *sampling,
+                      .images = images,
+                      .conditions = sampling->cfg > 1 ? 2 : 1,
+                      .drafts = drafts,
+                      .rows = rows_of(&model->config, drafts),
+                      .part = ""};
+    mar_status status = create_images(r, err);
+    if (status == MAR_OK)
+        status = gpt_pass_create(k, model, images * r->conditions, r->image[0].slots.count, r->rows, drafts + 1, keep,
+                                 &r->pass, err);
+    if (status == MAR_OK)
+        *out = r;
+    else
+        gpt_runner_free(r);
+    return status;
+}
+
+static void free_recordings(gpt_runner *r)
+{
+    for (int i = 0; i < r->n_shapes; i++) r->k->core->recording_free(r->k, r->shapes[i].recording);
+    r->n_shapes = 0;
+}
+
+void gpt_runner_free(gpt_runner *r)
+{
+    if (!r) return;
+    free_recordings(r);
+    for (int i = 0; r->image && i < r->images; i++) gpt_slots_free(&r->image[i].slots);
+    gpt_pass_free(&r->pass);
+    free(r->image);
+    free(r->mask);
+    free(r->cfg);
+    free(r->place);
+    free(r->index);
+    free(r);
+}
+
+size_t gpt_runner_lay_out(gpt_runner *r, char *base)
+{
+    const gpt_config *c = &r->model->config;
+    size_t used = 0;
+    if (base) free_recordings(r); /* they hold addresses */
+    if (c->caption_dim) {
+        const size_t rows = ((size_t)r->images + 1) * (size_t)c->prefix, d = (size_t)c->width;
+        r->caption = arena_carve(base, &used, rows * (size_t)c->caption_dim, sizeof(float));
+        r->caption_hidden = arena_carve(base, &used, rows * d, sizeof(float));
+        r->caption_emb = arena_carve(base, &used, rows * d, sizeof(float));
+    }
+    used += gpt_pass_lay_out(&r->pass, base ? base + used : NULL);
+    return used;
+}
+
+/* Passes of all images that have `rows` rows and laws each. */
+static mar_status plan_shape(const gpt_runner *r, int images, int rows, int laws, mar_err *err)
+{
+    return gpt_pass_plan(&r->pass, images * r->conditions * rows, images * r->conditions * laws, err);
+}
+
+mar_status gpt_runner_plan(gpt_runner *r, int images, mar_err *err)
+{
+    const gpt_model *m = r->model;
+    const int captions = (images + r->conditions - 1) * m->config.prefix;
+    mar_status status = MAR_OK;
+    free_recordings(r);
+    if (m->caption_fc1) status = r->k->core->linear_plan(r->k, m->caption_fc1, captions, err);
+    if (m->caption_fc2 && status == MAR_OK) status = r->k->core->linear_plan(r->k, m->caption_fc2, captions, err);
+    /* Plain steps and whole blocks are what most passes are; what is timed at first gets most of the time. */
+    if (status == MAR_OK) status = plan_shape(r, images, 1, 1, err);
+    if (status == MAR_OK) status = plan_shape(r, images, r->drafts + 1, r->drafts + 1, err);
+    for (int n = 1; status == MAR_OK && n <= images * r->rows; n++)
+        status = plan_shape(r, 1, n, n < images * (r->drafts + 1) ? n : images * (r->drafts + 1), err);
+    return status;
+}

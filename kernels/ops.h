@@ -425,6 +425,13 @@ typedef struct {
     int (*speculate_run)(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
 } kern_head_ops;
 
+/* How to_bytes makes a byte of a value, which is from -1 to 1 (kernels/pixels.h). */
+typedef enum {
+    KERN_BYTES_NEAREST, /* round(clip((x + 1) / 2 * 255, 0, 255)), half to even: MAR, as numpy does it */
+    KERN_BYTES_DOWN,    /* trunc(clip(127.5 x + 128, 0, 255)): LlamaGen, as torch does it. Of 2^27 values evenly spread
+                         * over -1 .. 1 it makes another byte of 987, which lie at halves */
+} kern_bytes;
+
 /* What to_bytes finds in an image. */
 enum {
     KERN_PIXELS_WITHIN = 1,    /* a value is between -1 and 1 */
@@ -448,9 +455,9 @@ typedef struct {
      * [images][pixels][channels], y act. */
     void (*group_norm)(kern_queue *k, const float *x, int images, int pixels, int channels, int groups,
                        const float *weight, const float *bias, float eps, int silu, act *y);
-    /* y[i] = kern_pixel_byte(x[i]) (kernels/pixels.h). x float [images][values], y [images][values]. found int [images]
-     * becomes the KERN_PIXELS_* that hold of an image. */
-    void (*to_bytes)(kern_queue *k, const float *x, int images, int values, uint8_t *y, int *found);
+    /* y[i] = kern_pixel_byte(x[i], how) (kernels/pixels.h). x float [images][values], y [images][values]. found int
+     * [images] becomes the KERN_PIXELS_* that hold of an image. */
+    void (*to_bytes)(kern_queue *k, const float *x, int images, int values, kern_bytes how, uint8_t *y, int *found);
     /* y = pool(x), x act [images][height][width][channels]; y act, its pixels y_stride elements apart. */
     void (*pool)(kern_queue *k, const kern_pool *p, const act *x, int images, int height, int width, int channels,
                  act *y, int y_stride);

@@ -13,12 +13,13 @@
 #define KERN_PIXEL_FN static inline
 #endif
 
-/* round(clip((x + 1) / 2 * 255, 0, 255)), half to even as numpy does. Written so that NaN fails the first test and is
- * black. */
-KERN_PIXEL_FN uint8_t kern_pixel_byte(float x)
+/* A value as a byte. Written so that NaN fails the first test and is black. A double has the product whole, so that it
+ * is rounded to f32 before 128 is added, whatever a compiler makes of products and sums. */
+KERN_PIXEL_FN uint8_t kern_pixel_byte(float x, kern_bytes how)
 {
-    const float value = (x + 1.0f) / 2.0f * 255.0f;
-    return (uint8_t)(value > 0.0f ? value < 255.0f ? rintf(value) : 255.0f : 0.0f);
+    const float down = (float)(127.5 * (double)x) + 128.0f, nearest = rintf((x + 1.0f) / 2.0f * 255.0f);
+    const float value = how == KERN_BYTES_DOWN ? down : nearest;
+    return (uint8_t)(value > 0.0f ? value < 255.0f ? value : 255.0f : 0.0f);
 }
 
 /* The KERN_PIXELS_* that hold of one value. */

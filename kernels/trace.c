@@ -661,6 +661,7 @@ typedef struct {
     operation o;
     const float *x;
     int images;
+    kern_bytes how;
     uint8_t *y;
     int *found;
 } to_bytes_call;
@@ -668,13 +669,14 @@ typedef struct {
 static void to_bytes_body(void *arg)
 {
     const to_bytes_call *c = arg;
-    c->o.conv->to_bytes(c->o.k, c->x, c->images, c->o.rows / c->images, c->y, c->found);
+    c->o.conv->to_bytes(c->o.k, c->x, c->images, c->o.rows / c->images, c->how, c->y, c->found);
 }
 
-static void traced_to_bytes(kern_queue *k, const float *x, int images, int values, uint8_t *y, int *found)
+static void traced_to_bytes(kern_queue *k, const float *x, int images, int values, kern_bytes how, uint8_t *y,
+                            int *found)
 {
     const int n = images * values;
-    to_bytes_call c = {operation_of(k, n, 5.0 * n, 0, "pixels to bytes"), x, images, y, found};
+    to_bytes_call c = {operation_of(k, n, 5.0 * n, 0, "pixels to bytes"), x, images, how, y, found};
     run(&c.o, to_bytes_body, &c);
 }
 

@@ -107,12 +107,14 @@ static void check_tensor(void *user, const char *name, int rank, const int64_t *
         check_finite(c, t);
 }
 
-/* Whether it counts the batches that a batch norm has seen, which nothing here needs. */
-static int is_counter(const wt_tensor *t)
+/* Whether it counts what training has seen, which nothing here needs: a batch norm's batches, or a codebook's tokens.
+ */
+static int is_counter(mar_kind kind, const wt_tensor *t)
 {
     static const char end[] = ".bn.num_batches_tracked";
     const size_t n = strlen(t->name);
-    return n >= sizeof end && strcmp(t->name + n + 1 - sizeof end, end) == 0;
+    return (kind == MAR_KIND_INCEPTION && n >= sizeof end && strcmp(t->name + n + 1 - sizeof end, end) == 0) ||
+           (kind == MAR_KIND_VAE && strcmp(t->name, "quantize.codebook_used") == 0);
 }
 
 static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
@@ -128,7 +130,7 @@ static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
     for (int i = 0; i < wt_count(f); i++) {
         char shape[128];
         const wt_tensor *t = wt_at(f, i);
-        if (!c.expected[i] && !(r->kind == MAR_KIND_INCEPTION && is_counter(t)))
+        if (!c.expected[i] && !is_counter(r->kind, t))
             add_line(r, &r->problems, "tensor %s %s is extra: no such tensor in this model", t->name,
                      wt_shape_text(t, shape, sizeof shape));
     }
@@ -186,10 +188,11 @@ static void add_model_facts(mar_report *r, const wt_file *f)
 static void add_vae_facts(mar_report *r, const wt_file *f)
 {
     static const char *const encoder[] = {"encoder.", "quant_conv.", NULL};
-    static const char *const decoder[] = {"decoder.", "post_quant_conv.", NULL};
+    static const char *const decoder[] = {"decoder.", "post_quant_conv.", "quantize.embedding.", NULL};
     const mar_vae_config *c = &r->vae;
     add_line(r, &r->facts, "autoencoder: %d latent channels, stride %d, %d levels from width %d, %d residual blocks",
              c->z_channels, c->stride, c->levels, c->channels, c->res_blocks);
+    if (c->codebook) add_line(r, &r->facts, "codebook: %d tokens of %d numbers", c->codebook, c->z_channels);
     add_line(r, &r->facts, "parameters: %ld (encoder %ld, decoder %ld)", c->parameters, sum_parameters(f, encoder),
              sum_parameters(f, decoder));
 }
@@ -234,7 +237,8 @@ static mar_status classify(mar_report *r, const wt_file *f, int heads, mar_err *
     } else if (vae_config_recognise(f)) {
         status = vae_config_derive(f, &r->vae, &reason);
         if (status == MAR_OK) r->kind = MAR_KIND_VAE;
-        add_line(r, &r->facts, "kind: KL autoencoder%s", status == MAR_OK ? "" : ", incomplete");
+        add_line(r, &r->facts, "kind: %s autoencoder%s", vae_config_is_vq(f) ? "VQ" : "KL",
+                 status == MAR_OK ? "" : ", incomplete");
     } else if (eval_inception_recognise(f)) {
         status = eval_inception_derive(f, &r->inception, &reason);
         if (status == MAR_OK) r->kind = MAR_KIND_INCEPTION;
@@ -388,6 +392,7 @@ static void put_vae(metadata *m, const mar_vae_config *c)
     put_number(m, "mar.vae_channels", c->channels);
     put_number(m, "mar.vae_levels", c->levels);
     put_number(m, "mar.vae_res_blocks", c->res_blocks);
+    if (c->codebook) put_number(m, "mar.vae_codebook", c->codebook);
     put_number(m, "mar.parameters", c->parameters);
 }
 
@@ -430,7 +435,7 @@ static mar_status write_converted(const wt_file *f, const mar_report *r, const c
     int count = 0;
     for (int i = 0; i < wt_count(f); i++) {
         const wt_tensor *t = wt_at(f, i);
-        if (r->kind == MAR_KIND_INCEPTION && is_counter(t)) continue;
+        if (is_counter(r->kind, t)) continue;
         tensors[count] = (wt_output){t->name, output_dtype(dtype, t->dtype), t->rank, {0}, f, t};
         memcpy(tensors[count++].shape, t->shape, sizeof t->shape);
     }

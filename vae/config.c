@@ -1,12 +1,15 @@
-/* The shape of a KL autoencoder. mar_vae_config does not have the width of each level; it is read from the file, from
- * the shape of decoder.up.<level>.block.0.conv2. */
-#include "vae/vae.h"
+/* The shape of a KL or VQ autoencoder. mar_vae_config does not have the width of each level; it is read from the file,
+ * from the shape of the level's second convolution. Nor has it the width of a VQ one's latent, into which
+ * post_quant_conv takes what the codebook has. */
+#include "vae/names.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { NORM_GROUPS = 32, WIDTH_MAX = 1 << 16, LEVELS_MAX = 8, BLOCKS_MAX = 16 };
+enum { NORM_GROUPS = 32, WIDTH_MAX = 1 << 16, LEVELS_MAX = 8, BLOCKS_MAX = 16, CODEBOOK_MAX = 1 << 20 };
+
+static const char embedding_name[] = "quantize.embedding.weight";
 
 /* --- reading the shape from tensors ---------------------------------------------------------------- */
 
@@ -22,12 +25,27 @@ static mar_status find_conv(const wt_file *f, const char *name, const wt_tensor 
     return MAR_OK;
 }
 
-/* Output channels of a level's residual blocks. */
-static mar_status level_width(const wt_file *f, int level, int *out, mar_err *err)
+/* Whether there is a tensor whose name begins so. */
+static int has_part(const wt_file *f, const char *prefix)
 {
-    char name[64];
+    for (int i = 0; i < wt_count(f); i++)
+        if (strncmp(wt_at(f, i)->name, prefix, strlen(prefix)) == 0) return 1;
+    return 0;
+}
+
+/* By its codebook, or else by its decoder's names. */
+int vae_config_is_vq(const wt_file *f)
+{
+    return wt_find(f, embedding_name) != NULL ||
+           (has_part(f, vae_names_of(1)->decoder_level) && !has_part(f, vae_names_of(0)->decoder_level));
+}
+
+mar_status vae_level_width(const wt_file *f, const vae_names *names, int levels, int level, int *out, mar_err *err)
+{
+    char name[VAE_NAME_SIZE];
     const wt_tensor *t;
-    snprintf(name, sizeof name, "decoder.up.%d.block.0.conv2.weight", level);
+    vae_name_level(names, levels, level, name);
+    strcat(strcat(name, names->block), "0.conv2.weight");
     mar_status status = find_conv(f, name, &t, err);
     if (status != MAR_OK) return status;
     *out = (int)t->shape[0];
@@ -52,33 +70,65 @@ static int count_parts(const wt_file *f, const char *prefix, int limit)
     return (int)count;
 }
 
-/* LDM can have attention in the decoder's upper levels, too. MAR's autoencoder has none there, and vae_decode does not
- * support it. */
-static mar_status refuse_upper_attention(const wt_file *f, mar_err *err)
+/* LDM can have attention in the decoder's upper levels, too. MAR's autoencoder has none there, LlamaGen's has it in the
+ * coarsest only, and vae_decode does not support it elsewhere. */
+static mar_status refuse_upper_attention(const wt_file *f, const vae_names *names, mar_err *err)
 {
+    char coarsest[VAE_NAME_SIZE];
+    vae_name_level(names, 1, 0, coarsest);
+    strcat(coarsest, ".");
     for (int i = 0; i < wt_count(f); i++) {
         const char *name = wt_at(f, i)->name;
-        if (strncmp(name, "decoder.up.", 11) == 0 && strstr(name, ".attn."))
+        if (strncmp(name, names->decoder_level, strlen(names->decoder_level)) == 0 && strstr(name, ".attn.") &&
+            !(names->attends_at_coarsest && strncmp(name, coarsest, strlen(coarsest)) == 0))
             return err_set(err, MAR_EMODEL, "%s: tensor %s: attention in the decoder's upper levels is not supported",
                            wt_path(f), name);
     }
     return MAR_OK;
 }
 
-static mar_status derive_levels(const wt_file *f, mar_vae_config *c, mar_err *err)
+static mar_status derive_levels(const wt_file *f, const vae_names *names, mar_vae_config *c, mar_err *err)
 {
     int width;
-    c->levels = count_parts(f, "decoder.up.", LEVELS_MAX);
-    c->res_blocks = count_parts(f, "decoder.up.0.block.", BLOCKS_MAX) - 1;
+    char finest[VAE_NAME_SIZE], blocks[VAE_NAME_SIZE], upsample[VAE_NAME_SIZE];
+    c->levels = count_parts(f, names->decoder_level, LEVELS_MAX);
     if (c->levels == 0)
-        return err_set(err, MAR_EMODEL, "%s: tensor decoder.up.0.block.0.conv2.weight is missing", wt_path(f));
+        return err_set(err, MAR_EMODEL, "%s: tensor %s0%s0.conv2.weight is missing", wt_path(f), names->decoder_level,
+                       names->block);
     for (int i = 0; i < c->levels; i++) {
-        mar_status status = level_width(f, i, &width, err);
+        mar_status status = vae_level_width(f, names, c->levels, i, &width, err);
         if (status != MAR_OK) return status;
     }
+    vae_name_level(names, c->levels, 0, finest);
+    strcat(strcpy(blocks, finest), names->block);
+    c->res_blocks = count_parts(f, blocks, BLOCKS_MAX) - 1;
     if (c->res_blocks < 1)
-        return err_set(err, MAR_EMODEL, "%s: tensor decoder.up.0.block.1.norm1.weight is missing", wt_path(f));
+        return err_set(err, MAR_EMODEL, "%s: tensor %s1.norm1.weight is missing", wt_path(f), blocks);
+    strcat(strcpy(upsample, finest), ".upsample.conv.weight");
+    if (names->coarsest_first && wt_find(f, upsample))
+        return err_set(err, MAR_EMODEL, "%s: tensor %s: the level after it is missing", wt_path(f), upsample);
     c->stride = 1 << (c->levels - 1);
+    return MAR_OK;
+}
+
+/* What a latent is: z_channels numbers, or a number of the codebook, which has so many for each. */
+static mar_status derive_latent(const wt_file *f, int is_vq, mar_vae_config *c, mar_err *err)
+{
+    char text[128];
+    const wt_tensor *post_quant, *t = wt_find(f, embedding_name);
+    mar_status status = find_conv(f, "post_quant_conv.weight", &post_quant, err);
+    if (status != MAR_OK) return status;
+    c->z_channels = (int)post_quant->shape[0];
+    if (!is_vq) return MAR_OK;
+    if (!t) return err_set(err, MAR_EMODEL, "%s: tensor %s is missing", wt_path(f), embedding_name);
+    if (t->rank != 2 || t->shape[0] < 1 || t->shape[0] > CODEBOOK_MAX || t->shape[1] != post_quant->shape[1])
+        return err_set(err, MAR_EMODEL,
+                       "%s: tensor %s has shape %s, expected a codebook of at most %d rows of %d numbers, as "
+                       "post_quant_conv.weight has them",
+                       wt_path(f), embedding_name, wt_shape_text(t, text, sizeof text), CODEBOOK_MAX,
+                       (int)post_quant->shape[1]);
+    c->codebook = (int)t->shape[0];
+    c->z_channels = (int)t->shape[1];
     return MAR_OK;
 }
 
@@ -92,18 +142,20 @@ static void add_count(void *user, const char *name, int rank, const int64_t *sha
 
 mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *err)
 {
-    const wt_tensor *post_quant, *conv_in;
+    const wt_tensor *conv_in;
+    const int is_vq = vae_config_is_vq(f);
+    const vae_names *names = vae_names_of(is_vq);
     *config = (mar_vae_config){0};
-    mar_status status = find_conv(f, "post_quant_conv.weight", &post_quant, err);
-    if (status == MAR_OK) status = refuse_upper_attention(f, err);
-    if (status == MAR_OK) status = derive_levels(f, config, err);
+    mar_status status = derive_latent(f, is_vq, config, err);
+    if (status == MAR_OK) status = refuse_upper_attention(f, names, err);
+    if (status == MAR_OK) status = derive_levels(f, names, config, err);
     if (status != MAR_OK) return status;
-    config->z_channels = (int)post_quant->shape[0];
     if (wt_find(f, "encoder.conv_in.weight")) {
         status = find_conv(f, "encoder.conv_in.weight", &conv_in, err);
         if (status == MAR_OK) config->channels = (int)conv_in->shape[0];
     } else {
-        status = level_width(f, 0, &config->channels, err); /* the decoder alone: the first multiplier is 1 */
+        status = vae_level_width(f, names, config->levels, 0, &config->channels,
+                                 err); /* the decoder alone: the first multiplier is 1 */
     }
     if (status == MAR_OK) vae_config_tensors(f, config, add_count, &config->parameters);
     return status;
@@ -111,7 +163,8 @@ mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *
 
 int vae_config_recognise(const wt_file *f)
 {
-    return wt_find(f, "post_quant_conv.weight") != NULL || wt_find(f, "decoder.conv_in.weight") != NULL;
+    return wt_find(f, "post_quant_conv.weight") != NULL || wt_find(f, "decoder.conv_in.weight") != NULL ||
+           wt_find(f, embedding_name) != NULL;
 }
 
 /* --- the tensors of a shape -------------------------------------------------------------------------- */
@@ -119,14 +172,16 @@ int vae_config_recognise(const wt_file *f)
 typedef struct {
     vae_tensor_visitor *visit;
     void *user;
+    const vae_names *names;
     int width[LEVELS_MAX]; /* channels of each level, finest first */
     int levels, res_blocks;
+    int latent; /* channels in front of the decoder's first convolution */
 } visitor;
 
 /* .weight [out][in][k][k] and .bias [out] */
 static void visit_conv(const visitor *v, const char *prefix, const char *layer, int out, int in, int kernel)
 {
-    char name[128];
+    char name[VAE_NAME_SIZE + 64];
     const int64_t shape[4] = {out, in, kernel, kernel};
     snprintf(name, sizeof name, "%s%s.weight", prefix, layer);
     v->visit(v->user, name, 4, shape);
@@ -136,7 +191,7 @@ static void visit_conv(const visitor *v, const char *prefix, const char *layer, 
 
 static void visit_norm(const visitor *v, const char *prefix, const char *layer, int width)
 {
-    char name[128];
+    char name[VAE_NAME_SIZE + 64];
     const int64_t shape[1] = {width};
     snprintf(name, sizeof name, "%s%s.weight", prefix, layer);
     v->visit(v->user, name, 1, shape);
@@ -165,20 +220,42 @@ static void visit_attention(const visitor *v, const char *prefix, int width)
 static void visit_middle(const visitor *v, const char *side, int width)
 {
     char prefix[64];
-    snprintf(prefix, sizeof prefix, "%s.mid.block_1.", side);
-    visit_res_block(v, prefix, width, width);
-    snprintf(prefix, sizeof prefix, "%s.mid.attn_1.", side);
-    visit_attention(v, prefix, width);
-    snprintf(prefix, sizeof prefix, "%s.mid.block_2.", side);
-    visit_res_block(v, prefix, width, width);
+    for (int i = 0; i < 3; i++) {
+        snprintf(prefix, sizeof prefix, "%s.%s.", side, v->names->middle[i]);
+        if (i == 1)
+            visit_attention(v, prefix, width);
+        else
+            visit_res_block(v, prefix, width, width);
+    }
 }
 
-/* Whether an encoder level has attention blocks: one a residual block, or none. That depends on the image size in
- * training, so it is read from the file. */
-static int level_has_attention(const wt_file *f, int level)
+/* Residual blocks of a level, whose names begin with `prefix`: from `width` channels to `out`. */
+static void visit_blocks(const visitor *v, const char *prefix, int blocks, int width, int out)
+{
+    char name[VAE_NAME_SIZE + 32];
+    for (int i = 0; i < blocks; i++, width = out) {
+        snprintf(name, sizeof name, "%s%s%d.", prefix, v->names->block, i);
+        visit_res_block(v, name, width, out);
+    }
+}
+
+/* The attention behind them. */
+static void visit_attentions(const visitor *v, const char *prefix, int blocks, int width)
+{
+    char name[VAE_NAME_SIZE + 32];
+    for (int i = 0; i < blocks; i++) {
+        snprintf(name, sizeof name, "%s.attn.%d.", prefix, i);
+        visit_attention(v, name, width);
+    }
+}
+
+/* Whether an encoder level has attention blocks: one a residual block, or none. A KL autoencoder's depend on the image
+ * size in training, so that is read from the file. */
+static int level_has_attention(const visitor *v, const wt_file *f, int level)
 {
     char prefix[64];
-    snprintf(prefix, sizeof prefix, "encoder.down.%d.attn.", level);
+    if (v->names->attends_at_coarsest) return level == v->levels - 1;
+    snprintf(prefix, sizeof prefix, "%s%d.attn.", v->names->encoder_level, level);
     return count_parts(f, prefix, BLOCKS_MAX) > 0;
 }
 
@@ -189,49 +266,60 @@ static void visit_encoder(const visitor *v, const wt_file *f, const mar_vae_conf
     char prefix[64];
     visit_conv(v, "encoder.", "conv_in", c->channels, 3, 3);
     for (int level = 0; level < v->levels; level++) {
-        for (int i = 0; i < v->res_blocks; i++, width = v->width[level]) {
-            snprintf(prefix, sizeof prefix, "encoder.down.%d.block.%d.", level, i);
-            visit_res_block(v, prefix, width, v->width[level]);
-        }
-        for (int i = 0; i < v->res_blocks && level_has_attention(f, level); i++) {
-            snprintf(prefix, sizeof prefix, "encoder.down.%d.attn.%d.", level, i);
-            visit_attention(v, prefix, width);
-        }
-        snprintf(prefix, sizeof prefix, "encoder.down.%d.downsample.", level);
-        if (level != last) visit_conv(v, prefix, "conv", width, width, 3);
+        snprintf(prefix, sizeof prefix, "%s%d", v->names->encoder_level, level);
+        visit_blocks(v, prefix, v->res_blocks, width, v->width[level]);
+        width = v->width[level];
+        if (level_has_attention(v, f, level)) visit_attentions(v, prefix, v->res_blocks, width);
+        if (level != last) visit_conv(v, strcat(prefix, "."), "downsample.conv", width, width, 3);
     }
     visit_middle(v, "encoder", width);
     visit_norm(v, "encoder.", "norm_out", width);
-    visit_conv(v, "encoder.", "conv_out", 2 * c->z_channels, width, 3); /* mean and log variance */
+    /* A KL one's has mean and log variance. */
+    visit_conv(v, "encoder.", "conv_out", c->codebook ? v->latent : 2 * v->latent, width, 3);
 }
 
-/* The decoder runs from the last level to the first, but its tensors are listed from the first. */
-static void visit_decoder(const visitor *v, const mar_vae_config *c)
+/* The decoder runs from the last level to the first. Its tensors are listed by the levels' numbers in the file. */
+static void visit_decoder(const visitor *v)
 {
     const int last = v->levels - 1;
-    char prefix[64];
-    visit_conv(v, "decoder.", "conv_in", v->width[last], c->z_channels, 3);
+    char prefix[VAE_NAME_SIZE];
+    visit_conv(v, "decoder.", "conv_in", v->width[last], v->latent, 3);
     visit_middle(v, "decoder", v->width[last]);
-    for (int level = 0; level < v->levels; level++) {
-        int width = level == last ? v->width[last] : v->width[level + 1];
-        for (int i = 0; i <= v->res_blocks; i++, width = v->width[level]) {
-            snprintf(prefix, sizeof prefix, "decoder.up.%d.block.%d.", level, i);
-            visit_res_block(v, prefix, width, v->width[level]);
-        }
-        snprintf(prefix, sizeof prefix, "decoder.up.%d.upsample.", level);
-        if (level != 0) visit_conv(v, prefix, "conv", width, width, 3);
+    for (int i = 0; i < v->levels; i++) {
+        const int level = v->names->coarsest_first ? last - i : i;
+        vae_name_level(v->names, v->levels, level, prefix);
+        visit_blocks(v, prefix, v->res_blocks + 1, v->width[level == last ? last : level + 1], v->width[level]);
+        if (v->names->attends_at_coarsest && level == last)
+            visit_attentions(v, prefix, v->res_blocks + 1, v->width[level]);
+        if (level != 0) visit_conv(v, strcat(prefix, "."), "upsample.conv", v->width[level], v->width[level], 3);
     }
     visit_norm(v, "decoder.", "norm_out", v->width[0]);
     visit_conv(v, "decoder.", "conv_out", 3, v->width[0], 3);
 }
 
+/* What lies between encoder and decoder. */
+static void visit_latent(const visitor *v, const mar_vae_config *c)
+{
+    const int64_t codebook[2] = {c->codebook, c->z_channels};
+    const int out = c->codebook ? c->z_channels : 2 * v->latent, in = c->codebook ? v->latent : 2 * v->latent;
+    if (c->codebook) v->visit(v->user, embedding_name, 2, codebook);
+    visit_conv(v, "", "quant_conv", out, in, 1);
+    visit_conv(v, "", "post_quant_conv", v->latent, c->z_channels, 1);
+}
+
 void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tensor_visitor *visit, void *user)
 {
-    visitor v = {.visit = visit, .user = user, .levels = config->levels, .res_blocks = config->res_blocks};
+    const wt_tensor *post_quant;
+    visitor v = {.visit = visit,
+                 .user = user,
+                 .names = vae_names_of(config->codebook > 0),
+                 .levels = config->levels,
+                 .res_blocks = config->res_blocks};
+    if (find_conv(f, "post_quant_conv.weight", &post_quant, NULL) != MAR_OK) return; /* config is not this file's */
+    v.latent = (int)post_quant->shape[0];
     for (int i = 0; i < v.levels; i++)
-        if (level_width(f, i, &v.width[i], NULL) != MAR_OK) return; /* config is not this file's */
+        if (vae_level_width(f, v.names, v.levels, i, &v.width[i], NULL) != MAR_OK) return;
     visit_encoder(&v, f, config);
-    visit_decoder(&v, config);
-    visit_conv(&v, "", "quant_conv", 2 * config->z_channels, 2 * config->z_channels, 1);
-    visit_conv(&v, "", "post_quant_conv", config->z_channels, config->z_channels, 1);
+    visit_decoder(&v);
+    visit_latent(&v, config);
 }

@@ -1,6 +1,7 @@
 /* Loads the decoder by official names and exact shapes, and packs its weights for the backend. */
 #include "vae/steps.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@ typedef struct {
     mar_err *err;
 } loader;
 
-enum { NAME_SIZE = sizeof((vae_step *)0)->name };
+enum { NAME_SIZE = VAE_NAME_SIZE };
 
 __attribute__((format(printf, 3, 4))) static void name_part(char *name, const char *prefix, const char *format, ...)
 {
@@ -146,24 +147,20 @@ static mar_status add_upsample(const loader *l, vae_decoder *d, const char *pref
     return load_conv(l, name, channels, channels, 3, KERN_OUT_F32 | KERN_UPSAMPLE, &s->conv[0]);
 }
 
-/* The width of a level. vae_config_derive has checked that the tensor is there. */
-static int level_width(const wt_file *f, int level)
-{
-    char name[NAME_SIZE];
-    name_part(name, "decoder.up.", "%d.block.0.conv2.weight", level);
-    return (int)wt_find(f, name)->shape[0];
-}
-
 static mar_status load_level(const loader *l, vae_decoder *d, int level, int *width)
 {
+    const mar_vae_config *c = &d->config;
     char prefix[NAME_SIZE], name[NAME_SIZE];
-    const int out = level_width(l->f, level);
-    mar_status status = MAR_OK;
-    name_part(prefix, "decoder.up.", "%d", level);
-    for (int i = 0; status == MAR_OK && i <= d->config.res_blocks; i++) {
-        name_part(name, prefix, ".block.%d", i);
+    int out;
+    vae_name_level(d->names, c->levels, level, prefix);
+    mar_status status = vae_level_width(l->f, d->names, c->levels, level, &out, l->err);
+    for (int i = 0; status == MAR_OK && i <= c->res_blocks; i++) {
+        name_part(name, prefix, "%s%d", d->names->block, i);
         status = add_residual(l, d, name, *width, out);
         *width = out;
+        if (status != MAR_OK || !d->names->attends_at_coarsest || level < c->levels - 1) continue;
+        name_part(name, prefix, ".attn.%d", i);
+        status = add_attention(l, d, name, out);
     }
     if (status == MAR_OK && level > 0) status = add_upsample(l, d, prefix, out);
     return status;
@@ -172,30 +169,88 @@ static mar_status load_level(const loader *l, vae_decoder *d, int level, int *wi
 static mar_status load_steps(const loader *l, vae_decoder *d)
 {
     const mar_vae_config *c = &d->config;
-    const int most = 3 + c->levels * (c->res_blocks + 2);
+    const int most = 3 + c->levels * (2 * c->res_blocks + 3);
+    char middle[3][NAME_SIZE];
     d->steps = calloc((size_t)most, sizeof *d->steps);
     if (!d->steps) return err_set(l->err, MAR_ENOMEM, "out of memory");
-    int width = level_width(l->f, c->levels - 1);
-    d->width_in = width;
-    mar_status status = add_residual(l, d, "decoder.mid.block_1", width, width);
-    if (status == MAR_OK) status = add_attention(l, d, "decoder.mid.attn_1", width);
-    if (status == MAR_OK) status = add_residual(l, d, "decoder.mid.block_2", width, width);
+    for (int i = 0; i < 3; i++) name_part(middle[i], "decoder.", "%s", d->names->middle[i]);
+    mar_status status = vae_level_width(l->f, d->names, c->levels, c->levels - 1, &d->width_in, l->err);
+    int width = d->width_in;
+    if (status == MAR_OK) status = add_residual(l, d, middle[0], width, width);
+    if (status == MAR_OK) status = add_attention(l, d, middle[1], width);
+    if (status == MAR_OK) status = add_residual(l, d, middle[2], width, width);
     for (int level = c->levels - 1; status == MAR_OK && level >= 0; level--) status = load_level(l, d, level, &width);
     d->width_out = width;
     return status;
 }
 
-static mar_status load_decoder(const loader *l, vae_decoder *d)
+/* --- the latent --------------------------------------------------------------------------------------------------- */
+
+/* y[latent] = W x / max(|x|, 1e-12) + b: torch.nn.functional.normalize, then the 1x1 convolution, rounded once. */
+static void embed(const float *x, int channels, const float *weight, const float *bias, int latent, float *y)
+{
+    double square = 0;
+    for (int i = 0; i < channels; i++) square += (double)x[i] * (double)x[i];
+    const double length = fmax(sqrt(square), 1e-12);
+    for (int j = 0; j < latent; j++) {
+        double sum = 0;
+        for (int i = 0; i < channels; i++) sum += (double)weight[(size_t)j * (size_t)channels + (size_t)i] * x[i];
+        y[j] = (float)(sum / length + bias[j]);
+    }
+}
+
+/* A token's latent depends on nothing but its row of the codebook, so there is a table of all of them. */
+static mar_status make_table(const loader *l, vae_decoder *d, const float *weight, const float *bias)
+{
+    const mar_vae_config *c = &d->config;
+    const size_t bytes = sizeof(float) * (size_t)c->codebook * (size_t)d->latent;
+    float *host = malloc(bytes);
+    void *table = NULL;
+    if (!host) return err_set(l->err, MAR_ENOMEM, "out of memory");
+    for (int i = 0; i < c->codebook; i++)
+        embed(d->codebook + (size_t)i * (size_t)c->z_channels, c->z_channels, weight, bias, d->latent,
+              host + (size_t)i * (size_t)d->latent);
+    const mar_status status = l->k->core->alloc(l->k->device, bytes, &table, l->err);
+    if (status == MAR_OK) l->k->core->upload(l->k, table, host, bytes);
+    d->table = table;
+    free(host);
+    return status;
+}
+
+static mar_status load_codebook(const loader *l, vae_decoder *d)
+{
+    const mar_vae_config *c = &d->config;
+    float *weight = NULL, *bias = NULL;
+    mar_status status = wt_load_f32(l->f, "quantize.embedding.weight", 2, (int64_t[]){c->codebook, c->z_channels},
+                                    &d->codebook, l->err);
+    if (status == MAR_OK)
+        status = load(l, "post_quant_conv", "weight", 4, (int64_t[]){d->latent, c->z_channels, 1, 1}, &weight);
+    if (status == MAR_OK) status = load(l, "post_quant_conv", "bias", 1, (int64_t[]){d->latent}, &bias);
+    if (status == MAR_OK) status = make_table(l, d, weight, bias);
+    free(weight);
+    free(bias);
+    return status;
+}
+
+/* vae_config_derive has checked that post_quant_conv is there. */
+static mar_status load_latent(const loader *l, vae_decoder *d)
 {
     static const char *const post_quant[] = {""};
+    d->latent = (int)wt_find(l->f, "post_quant_conv.weight")->shape[0];
+    if (d->config.codebook) return load_codebook(l, d);
+    return load_linear(l, "post_quant_conv", post_quant, 1, d->latent, VAE_TOKEN_SCALE, KERN_IN_F32 | KERN_OUT_F32,
+                       &d->post_quant);
+}
+
+static mar_status load_decoder(const loader *l, vae_decoder *d)
+{
     mar_status status = vae_config_derive(l->f, &d->config, l->err);
     if (status != MAR_OK) return status;
-    const int z = d->config.z_channels;
+    d->names = vae_names_of(d->config.codebook > 0);
     status = load_steps(l, d);
+    if (status == MAR_OK) status = load_latent(l, d);
     if (status == MAR_OK)
-        status = load_linear(l, "post_quant_conv", post_quant, 1, z, VAE_TOKEN_SCALE, KERN_IN_F32 | KERN_OUT_F32,
-                             &d->post_quant);
-    if (status == MAR_OK) status = load_conv(l, "decoder.conv_in", z, d->width_in, 3, KERN_OUT_F32, &d->conv_in);
+        status = load_conv(l, "decoder.conv_in", d->latent, d->width_in, 3, KERN_OUT_F32, &d->conv_in);
     if (status == MAR_OK) status = load_norm(l, "decoder.norm_out", d->width_out, &d->norm_out);
     if (status == MAR_OK) status = load_conv(l, "decoder.conv_out", d->width_out, 3, 3, KERN_OUT_F32, &d->conv_out);
     return status;
@@ -240,6 +295,8 @@ void vae_decoder_free(vae_decoder *d)
     }
     free(d->steps);
     device->core->linear_free(device, d->post_quant);
+    device->core->free(device, d->table);
+    free(d->codebook);
     device->conv->free(device, d->conv_in);
     device->conv->free(device, d->conv_out);
     free_norm(device, &d->norm_out);
@@ -249,4 +306,9 @@ void vae_decoder_free(vae_decoder *d)
 const mar_vae_config *vae_decoder_config(const vae_decoder *d)
 {
     return &d->config;
+}
+
+const float *vae_decoder_codebook(const vae_decoder *d)
+{
+    return d->codebook;
 }

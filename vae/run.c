@@ -85,11 +85,11 @@ static void measure_step(vae_run *r, const vae_step *s, extent *e)
 static void measure(vae_run *r)
 {
     const vae_decoder *d = r->d;
-    const int z = d->config.z_channels, tokens = r->grid_h * r->grid_w;
+    const int z = d->latent, tokens = r->grid_h * r->grid_w;
     extent e = {r->grid_h, r->grid_w};
     r->stream_bytes = sizeof(float) * (size_t)tokens * (size_t)z;
     r->act_bytes = r->k->device->act_size * (size_t)tokens * (size_t)z;
-    r->flop = conv_flop(tokens, z, z, 1) + conv_flop(tokens, z, d->width_in, 9);
+    r->flop = (d->table ? 0 : conv_flop(tokens, z, z, 1)) + conv_flop(tokens, z, d->width_in, 9);
     for (int i = 0; i < d->n_steps; i++) measure_step(r, &d->steps[i], &e);
     r->flop += conv_flop((double)e.height * e.width, d->width_out, 3, 9);
 }
@@ -135,7 +135,7 @@ static mar_status plan_pass(vae_run *r, int n, mar_err *err)
     const vae_decoder *d = r->d;
     kern_queue *k = r->k;
     extent e = {r->grid_h, r->grid_w};
-    mar_status status = k->core->linear_plan(k, d->post_quant, n * e.height * e.width, err);
+    mar_status status = d->table ? MAR_OK : k->core->linear_plan(k, d->post_quant, n * e.height * e.width, err);
     if (status == MAR_OK) status = k->conv->plan(k, d->conv_in, n, e.height, e.width, err);
     for (int i = 0; status == MAR_OK && i < d->n_steps; i++) status = plan_step(k, &d->steps[i], n, &e, err);
     if (status == MAR_OK) status = k->conv->group_norm_plan(k, n, e.height * e.width, d->width_out, err);
@@ -270,7 +270,7 @@ static void decode(void *arg)
     const vae_decoder *d = r->d;
     kern_queue *k = r->k;
     extent e = {r->grid_h, r->grid_w};
-    const size_t n = (size_t)r->n * (size_t)(r->grid_h * r->grid_w) * (size_t)d->config.z_channels;
+    const size_t n = (size_t)r->n * (size_t)(r->grid_h * r->grid_w) * (size_t)d->latent;
     k->core->to_act(k, r->x, n, r->a);
     k->conv->conv(k, d->conv_in, r->a, r->n, e.height, e.width, r->x);
     watch(r, "", "decoder.conv_in", r->x, 1, e, d->width_in);
@@ -295,7 +295,8 @@ static void decode(void *arg)
     /* x has 4 bytes a channel of each pixel, and at least VAE_GROUPS channels. */
     r->found = (int *)(void *)r->x;
     r->bytes = (uint8_t *)(r->found + r->n);
-    k->conv->to_bytes(k, r->h, r->n, e.height * e.width * 3, r->bytes, r->found);
+    k->conv->to_bytes(k, r->h, r->n, e.height * e.width * 3, d->table ? KERN_BYTES_DOWN : KERN_BYTES_NEAREST, r->bytes,
+                      r->found);
 }
 
 /* Where the recording for this many images is kept. */
@@ -313,10 +314,15 @@ static kern_recording **recording_of(vae_run *r, int n)
 vae_pictures vae_decode(vae_run *r, const float *tokens, int n)
 {
     kern_queue *k = r->k;
+    const vae_decoder *d = r->d;
+    const int rows = n * r->grid_h * r->grid_w;
     k->watch.part = "";
     r->n = n;
-    k->core->linear(k, r->d->post_quant, tokens, n * r->grid_h * r->grid_w, r->stream[0]);
-    watch(r, "", "post_quant_conv", r->stream[0], 1, (extent){r->grid_h, r->grid_w}, r->d->config.z_channels);
+    if (d->table)
+        k->core->look_up(k, d->table, d->config.codebook, d->latent, tokens, rows, r->stream[0]);
+    else
+        k->core->linear(k, d->post_quant, tokens, rows, r->stream[0]);
+    watch(r, "", "post_quant_conv", r->stream[0], 1, (extent){r->grid_h, r->grid_w}, d->latent);
     if (k->watch.on) /* it waits in between */
         decode(r);
     else

@@ -2,7 +2,7 @@
 #ifndef VAE_STEPS_H
 #define VAE_STEPS_H
 
-#include "vae/vae.h"
+#include "vae/names.h"
 
 /* GroupNorm of the LDM autoencoders. */
 enum { VAE_GROUPS = 32 };
@@ -21,18 +21,22 @@ typedef enum {
 
 typedef struct {
     vae_step_kind kind;
-    char name[128];          /* what its tensors' names begin with, "decoder.up.2.block.1"; 45 characters at most */
-    int in, out;             /* channels */
-    vae_norm norm[2];        /* RESIDUAL: both; ATTENTION: the first */
-    kern_conv *conv[2];      /* RESIDUAL: both; UPSAMPLE: the first */
-    kern_conv *shortcut;     /* RESIDUAL: 1x1, or NULL for x itself */
-    kern_linear *qkv, *proj; /* ATTENTION */
+    char name[VAE_NAME_SIZE]; /* what its tensors' names begin with, "decoder.up.2.block.1"; 45 characters at most */
+    int in, out;              /* channels */
+    vae_norm norm[2];         /* RESIDUAL: both; ATTENTION: the first */
+    kern_conv *conv[2];       /* RESIDUAL: both; UPSAMPLE: the first */
+    kern_conv *shortcut;      /* RESIDUAL: 1x1, or NULL for x itself */
+    kern_linear *qkv, *proj;  /* ATTENTION */
 } vae_step;
 
 struct vae_decoder {
     kern_device *device; /* which has the weights */
     mar_vae_config config;
-    kern_linear *post_quant; /* the 1x1 convolution of the latent, in f32; its input is tokens */
+    const vae_names *names;
+    int latent;              /* channels of what the first convolution is given */
+    kern_linear *post_quant; /* KL: the 1x1 convolution of the latent, in f32; its input is tokens */
+    float *codebook;         /* VQ: host [codebook][z_channels], as in the file; else NULL */
+    float *table;            /* VQ: backend [codebook][latent] the 1x1 convolution of each token's row of length 1 */
     kern_conv *conv_in;
     vae_step *steps; /* [n_steps] middle block, then levels from the coarsest */
     int n_steps;

@@ -1,26 +1,30 @@
-/* The KL autoencoder's decoder (LDM architecture: conv_in, mid, up levels, norm_out, conv_out). */
+/* The image decoder of a KL or VQ autoencoder (LDM architecture: conv_in, mid, up levels, norm_out, conv_out). MAR's is
+ * a KL one. LlamaGen's is a VQ one (Sun et al. 2024): a token is the number of a row of its codebook, which is divided
+ * by its length and goes through post_quant_conv; the coarsest level has attention behind each residual block. */
 #ifndef VAE_VAE_H
 #define VAE_VAE_H
 
 #include "kernels/ops.h"
 #include "weights/weights.h"
 
-/* Derives the shape from the tensors of a checkpoint. MAR_EMODEL, naming the tensor, if it is no KL autoencoder. */
+/* Derives the shape from the tensors of a checkpoint. MAR_EMODEL, naming the tensor, if it is no such autoencoder. */
 mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *err);
-/* Calls `visit` for every tensor of such an autoencoder, encoder included, in the official order. */
+/* Calls `visit` for every tensor of such an autoencoder, encoder included, in the official order. Of a VQ one's file
+ * quantize.codebook_used is left out, which says what training has used. */
 typedef void vae_tensor_visitor(void *user, const char *name, int rank, const int64_t *shape);
 void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tensor_visitor *visit, void *user);
-/* Whether the file looks like a KL autoencoder. */
+/* Whether the file looks like a KL or VQ autoencoder, and if so whether like a VQ one: by the names of its tensors. */
 int vae_config_recognise(const wt_file *f);
+int vae_config_is_vq(const wt_file *f);
 
 typedef struct vae_decoder vae_decoder; /* the weights, in the device's memory; any number of runs share them */
 
-/* Loads post_quant_conv and decoder.* of `f`, which may be closed afterwards. MAR_EMODEL, naming file and tensor, if
- * one is missing or has another shape. Queues other than k can use the decoder once k has finished. */
+/* Loads post_quant_conv, decoder.* and the codebook of `f`, which may be closed afterwards. MAR_EMODEL, naming file and
+ * tensor, if one is missing or has another shape. Queues other than k can use the decoder once k has finished. */
 mar_status vae_decoder_create(kern_queue *k, const wt_file *f, vae_decoder **out, mar_err *err);
 void vae_decoder_free(vae_decoder *d); /* after its runs; NULL is fine */
 const mar_vae_config *vae_decoder_config(const vae_decoder *d);
-/* VQ: the codebook as tokens are looked up, each of length 1: host float [codebook][z_channels], valid as long as the
+/* VQ: the codebook as the file has it, its rows of any length: host float [codebook][z_channels], valid as long as the
  * decoder. NULL of a KL autoencoder. */
 const float *vae_decoder_codebook(const vae_decoder *d);
 
@@ -47,10 +51,11 @@ double vae_run_flop(const vae_run *r);
 /* What came of n images, in the backend's memory. It belongs to the run and is valid until its next vae_decode. */
 typedef struct {
     int n;
-    const float *pixels;  /* [n][H][W][3] nominally in [-1,1], not clipped */
-    const uint8_t *bytes; /* [n][H][W][3] kern_pixel_byte of them */
-    const int *found;     /* [n] KERN_PIXELS_*. With NOT_FINITE, or without WITHIN, an image is none: the latter is a
-                           * picture of black and white channels alone, which no decoder that works makes */
+    const float *pixels; /* [n][H][W][3] nominally in [-1,1], not clipped */
+    const uint8_t
+        *bytes;       /* [n][H][W][3] kern_pixel_byte of them: KERN_BYTES_NEAREST, with a codebook KERN_BYTES_DOWN */
+    const int *found; /* [n] KERN_PIXELS_*. With NOT_FINITE, or without WITHIN, an image is none: the latter is a
+                       * picture of black and white channels alone, which no decoder that works makes */
 } vae_pictures;
 
 /* Decodes the tokens of n images, 1..vae_run_images, backend float [n][grid_h*grid_w][z_channels], as the model

@@ -197,7 +197,7 @@ void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int images, int h
 mar_status cpu_group_norm_plan(kern_queue *k, int images, int pixels, int channels, mar_err *err);
 void cpu_group_norm(kern_queue *k, const float *x, int images, int pixels, int channels, int groups,
                     const float *weight, const float *bias, float eps, int silu, act *y);
-void cpu_to_bytes(kern_queue *k, const float *x, int images, int values, uint8_t *y, int *found);
+void cpu_to_bytes(kern_queue *k, const float *x, int images, int values, kern_bytes how, uint8_t *y, int *found);
 void cpu_pool(kern_queue *k, const kern_pool *p, const act *x, int images, int height, int width, int channels, act *y,
               int y_stride);
 void cpu_mean_pixels(kern_queue *k, const act *x, int images, int pixels, int channels, float *y);

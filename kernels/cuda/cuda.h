@@ -284,7 +284,7 @@ void cuda_take_channels(kern_queue *k, const act *x, int rows, int stride, int c
 void cuda_resize(kern_queue *k, const uint8_t *rgb, int images, int height, int width, int side, act *y);
 
 /* pixels.cu */
-void cuda_to_bytes(kern_queue *k, const float *x, int images, int values, uint8_t *y, int *found);
+void cuda_to_bytes(kern_queue *k, const float *x, int images, int values, kern_bytes how, uint8_t *y, int *found);
 
 /* micro.cu, and the specs of linear.cu and conv.cu for it */
 kern_measure_ops cuda_make_measure_table(void);

@@ -454,13 +454,13 @@ static void images_have_the_bits_they_have_alone(void **unused)
 /* --- bytes ------------------------------------------------------------------------------------------ */
 
 /* Converts one image of n values. Returns what is found in it. */
-static int bytes_of(kern_queue *k, const float *x, int n, uint8_t *bytes)
+static int bytes_of(kern_queue *k, const float *x, int n, kern_bytes how, uint8_t *bytes)
 {
     float *in = device_array(k, (size_t)n * sizeof *in);
     uint8_t *out = device_array(k, (size_t)n);
     int found, *at = device_array(k, sizeof *at);
     k->core->upload(k, in, x, (size_t)n * sizeof *x);
-    k->conv->to_bytes(k, in, 1, n, out, at);
+    k->conv->to_bytes(k, in, 1, n, how, out, at);
     k->core->download(k, bytes, out, (size_t)n);
     k->core->download(k, &found, at, sizeof found);
     k->core->free(k->device, in), k->core->free(k->device, out), k->core->free(k->device, at);
@@ -475,12 +475,13 @@ static void bytes_are_clipped_and_rounded_half_to_even(void **unused)
     enum { N = sizeof expected };
     uint8_t bytes[N];
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
-    assert_int_equal(bytes_of(k, x, N, bytes), KERN_PIXELS_WITHIN | KERN_PIXELS_NOT_FINITE);
+    assert_int_equal(bytes_of(k, x, N, KERN_BYTES_NEAREST, bytes), KERN_PIXELS_WITHIN | KERN_PIXELS_NOT_FINITE);
     assert_memory_equal(bytes, expected, N);
-    assert_int_equal(bytes_of(k, x, 7, bytes), KERN_PIXELS_WITHIN);
+    assert_int_equal(bytes_of(k, x, 7, KERN_BYTES_NEAREST, bytes), KERN_PIXELS_WITHIN);
     for (int i = 0; i < N; i++) /* each by itself; -1 and 1 are not between -1 and 1 */
-        assert_int_equal(bytes_of(k, x + i, 1, bytes), (i == 2 || i > 11 ? KERN_PIXELS_WITHIN : 0) |
-                                                           (i >= 7 && i <= 10 ? KERN_PIXELS_NOT_FINITE : 0));
+        assert_int_equal(bytes_of(k, x + i, 1, KERN_BYTES_NEAREST, bytes),
+                         (i == 2 || i > 11 ? KERN_PIXELS_WITHIN : 0) |
+                             (i >= 7 && i <= 10 ? KERN_PIXELS_NOT_FINITE : 0));
     close_queue(k);
 }
 
@@ -494,11 +495,46 @@ static void ties_go_to_even(void **unused)
         const float x = ((float)i + 0.5f) / 255.0f * 2.0f - 1.0f;
         if ((x + 1.0f) / 2.0f * 255.0f != (float)i + 0.5f) continue;
         uint8_t byte;
-        bytes_of(k, &x, 1, &byte);
+        bytes_of(k, &x, 1, KERN_BYTES_NEAREST, &byte);
         assert_int_equal(byte, i % 2 ? i + 1 : i);
         ties++;
     }
     assert_true(ties > 50);
+    close_queue(k);
+}
+
+/* LlamaGen's bytes are torch.clamp(127.5 * x + 128, 0, 255).to(torch.uint8). Expected are torch's own, of values at
+ * halves, where the two ways differ most, and of the others. */
+static void bytes_are_cut_off_as_torch_does(void **unused)
+{
+    (void)unused;
+    const float x[] = {-1,
+                       1,
+                       0,
+                       -2,
+                       2,
+                       1e30f,
+                       -1e30f,
+                       INFINITY,
+                       -INFINITY,
+                       NAN,
+                       0x1.01008p-7f,
+                       0x1.010084p-7f,
+                       0x1.01007ep-7f,
+                       0.999f,
+                       0.5f,
+                       -0.5f,
+                       -0.996f,
+                       -0.0f};
+    const uint8_t expected[] = {0, 255, 128, 0, 255, 255, 0, 255, 0, 0, 129, 129, 128, 255, 191, 64, 1, 128};
+    enum { N = sizeof expected };
+    _Static_assert(N == sizeof x / sizeof *x, "a byte for each value");
+    uint8_t bytes[N], nearest[N];
+    kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
+    assert_int_equal(bytes_of(k, x, N, KERN_BYTES_DOWN, bytes), KERN_PIXELS_WITHIN | KERN_PIXELS_NOT_FINITE);
+    assert_memory_equal(bytes, expected, N);
+    bytes_of(k, x, N, KERN_BYTES_NEAREST, nearest);
+    assert_true(nearest[10] == 128 && nearest[11] == 128); /* so it matters which */
     close_queue(k);
 }
 
@@ -518,6 +554,7 @@ int main(void)
         cmocka_unit_test(images_have_the_bits_they_have_alone),
         cmocka_unit_test(bytes_are_clipped_and_rounded_half_to_even),
         cmocka_unit_test(ties_go_to_even),
+        cmocka_unit_test(bytes_are_cut_off_as_torch_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -191,7 +191,7 @@ static void run_batch(kern_queue *k, vae_run *r, const int grid[2], const float 
         k->core->download(k, bytes, p.bytes, (size_t)pass * n);
         k->core->download(k, found, p.found, (size_t)pass * sizeof *found);
         for (size_t i = 0; i < (size_t)pass * n; i++)
-            assert_int_equal(bytes[i], kern_pixel_byte(pixels[(size_t)done * n + i]));
+            assert_int_equal(bytes[i], kern_pixel_byte(pixels[(size_t)done * n + i], KERN_BYTES_NEAREST));
         for (int i = 0; i < pass; i++) assert_int_equal(found[i], KERN_PIXELS_WITHIN);
         free(bytes);
     }

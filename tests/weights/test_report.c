@@ -227,6 +227,22 @@ static void test_vae_problems(void **state)
                "tensor decoder.conv_in.bias: 2 NaN and 1 Inf among 32 values");
 }
 
+static void test_vq_problems(void **state)
+{
+    (void)state;
+    const char *source = "tests/golden/data/vq.pth";
+    expect_one(source, &(damage){0}, NULL); /* which has quantize.codebook_used */
+    expect_one(source, &(damage){.drop = "encoder.conv_blocks.2.attn.0.q.bias"},
+               "tensor encoder.conv_blocks.2.attn.0.q.bias is missing, expected shape [64]");
+    expect_one(source, &(damage){.drop = "quantize.embedding.weight"}, "tensor quantize.embedding.weight is missing");
+    expect_one(source, &(damage){.extra = "decoder.conv_blocks.2.upsample.conv.bias"},
+               "tensor decoder.conv_blocks.2.upsample.conv.bias [2] is extra: no such tensor in this model");
+    expect_one(source, &(damage){.extra = "decoder.conv_blocks.2.attn.0.q.bias"},
+               "tensor decoder.conv_blocks.2.attn.0.q.bias: attention in the decoder's upper levels is not supported");
+    expect_one(source, &(damage){.spoil = "quantize.embedding.weight"},
+               "tensor quantize.embedding.weight: 2 NaN and 1 Inf among 200 values");
+}
+
 static void test_many_problems(void **state)
 {
     (void)state;
@@ -333,6 +349,29 @@ static void test_convert_vae(void **state)
     free(dir);
 }
 
+static void test_convert_vq(void **state)
+{
+    (void)state;
+    char *dir = temporary_directory(), out[600];
+    wt_file *f;
+    mar_err err = {0};
+    snprintf(out, sizeof out, "%s/out.safetensors", dir);
+    assert_library(&handle, mar_convert(&handle, "tests/golden/data/vq.pth", out, MAR_DTYPE_AUTO, 0));
+    assert_ok(wt_open(out, &f, &err), &err);
+    expect_metadata(f, "mar.kind", "vae");
+    expect_metadata(f, "mar.vae_codebook", "50");
+    expect_metadata(f, "mar.vae_z_channels", "4");
+    assert_null(wt_find(f, "quantize.codebook_used"));
+    wt_close(f);
+    mar_report *r = inspect(out, 0);
+    expect_problems(r, 0, NULL);
+    assert_int_equal(mar_report_kind(r), MAR_KIND_VAE);
+    assert_int_equal(mar_report_vae(r)->codebook, 50);
+    mar_report_free(r);
+    remove_directory(dir);
+    free(dir);
+}
+
 static void test_convert_failures(void **state)
 {
     (void)state;
@@ -353,11 +392,12 @@ int main(void)
 {
     handle.process = getpid();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good_mar),      cmocka_unit_test(test_good_vae),
-        cmocka_unit_test(test_demo),          cmocka_unit_test(test_other_files),
-        cmocka_unit_test(test_mar_problems),  cmocka_unit_test(test_vae_problems),
-        cmocka_unit_test(test_many_problems), cmocka_unit_test(test_convert_mar),
-        cmocka_unit_test(test_convert_vae),   cmocka_unit_test(test_convert_failures),
+        cmocka_unit_test(test_good_mar),     cmocka_unit_test(test_good_vae),
+        cmocka_unit_test(test_demo),         cmocka_unit_test(test_other_files),
+        cmocka_unit_test(test_mar_problems), cmocka_unit_test(test_vae_problems),
+        cmocka_unit_test(test_vq_problems),  cmocka_unit_test(test_many_problems),
+        cmocka_unit_test(test_convert_mar),  cmocka_unit_test(test_convert_vae),
+        cmocka_unit_test(test_convert_vq),   cmocka_unit_test(test_convert_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,8 +23,6 @@ error costs, and ends with a phase that trains the head alone.
 """
 
 import argparse
-import copy
-import ctypes
 import math
 import os
 import subprocess
@@ -38,11 +36,11 @@ from scipy.stats import truncnorm
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import digits
+import training
+from training import Ema, keep_freed_memory, set_lr
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"))
-
-from pymar import (MAR, TOKEN_SCALE, VAE, MarConfig, Schedule, VaeConfig, generate, generation_plan,  # noqa: E402
-                   hybrid_loss, load_mar, load_vae, q_sample, torch_noise, write_safetensors)
+from pymar import (MAR, TOKEN_SCALE, VAE, MarConfig, Schedule, VaeConfig, generate, generation_plan, hybrid_loss, load_mar,
+                   load_vae, q_sample, torch_noise)
 
 VAE_CONFIG = VaeConfig(ch=32, ch_mult=(1, 1, 2), num_res_blocks=1, z_channels=8, encoder_attention=False)
 SHARED = dict(seq_len=64, token_dim=8, buffer=16, classes=10)
@@ -61,33 +59,6 @@ WARMUP = 300  # steps
 HEAD_ROWS = 1600
 MASK_RATIO = truncnorm((0.7 - 1.0) / 0.25, 0, loc=1.0, scale=0.25)  # the official one
 AUGMENTED = 4  # jittered copies of the data set that the MARs see
-
-
-def keep_freed_memory():
-    """With glibc's defaults every large tensor is a fresh mapping, and page faults take a quarter of the time."""
-    libc, mmap_max, trim_threshold = ctypes.CDLL(None), -4, -1
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(mmap_max, 0)
-        libc.mallopt(trim_threshold, 2 ** 31 - 1)
-
-
-def set_lr(optimizer, step, total, peak, warmup):
-    lr = peak * min(1.0, (step + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * step / total))
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-
-
-class Ema:
-    """Averaged copy of a model; the horizon grows with the step up to 1 / (1 - decay)."""
-
-    def __init__(self, model, decay):
-        self.model, self.decay, self.step = copy.deepcopy(model).eval().requires_grad_(False), decay, 0
-
-    @torch.no_grad()
-    def update(self, model):
-        self.step += 1
-        rate = 1 - min(self.decay, self.step / (self.step + 20))
-        torch._foreach_lerp_(list(self.model.parameters()), list(model.parameters()), rate)
 
 
 # ---------------------------------------------------------------------------------------------------- autoencoder
@@ -148,10 +119,7 @@ def stem(path):
 
 
 def save(out, name, model, metadata):
-    """Half precision: the rounding is far below bfloat16's, which the fast paths use anyway."""
-    tensors = {key: value.half() for key, value in model.state_dict().items()}
-    metadata = {"format": "pt", "mar.data": "UCI handwritten digits, CC BY 4.0", **metadata}
-    write_safetensors(os.path.join(out, f"{name}.safetensors"), tensors, metadata)
+    training.save(os.path.join(out, f"{name}.safetensors"), model.state_dict(), metadata)
 
 
 # ------------------------------------------------------------------------------------------------------------ MAR
@@ -339,9 +307,7 @@ def flops_per_image(config, num_iter=64, steps=100):
 def train_classifier(out, log):
     model, accuracy = digits.train_classifier()
     log(f"classifier on held-out digits {accuracy:.4f}")
-    tensors = {name: tensor.half() for name, tensor in digits.folded(model).items()}
-    metadata = {"format": "pt", "mar.data": "UCI handwritten digits, CC BY 4.0", "mar.kind": "classifier"}
-    write_safetensors(os.path.join(out, "classifier.safetensors"), tensors, metadata)
+    training.save(os.path.join(out, "classifier.safetensors"), digits.folded(model), {"mar.kind": "classifier"})
 
 
 def report(out, work, log, per_class):

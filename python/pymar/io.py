@@ -8,8 +8,10 @@ import struct
 import torch
 from safetensors.torch import load_file, save_file
 
+from .gpt import GPT, Eagle, GptConfig
 from .model import MAR, MarConfig
 from .vae import VAE, VaeConfig
+from .vq import VQ, VqConfig
 
 
 def write_safetensors(path, tensors, metadata):
@@ -86,3 +88,62 @@ def save_official_mar(path, state, ema_state, **args):
 
 def save_official_vae(path, state):
     torch.save({"model": state}, path)
+
+
+def vq_config(tensors):
+    """The configuration that the shapes of a VQ tokenizer's decoder imply."""
+    levels = 1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("decoder.conv_blocks."))
+    widths = [tensors[f"decoder.conv_blocks.{levels - 1 - i}.res.0.conv2.weight"].shape[0] for i in range(levels)]
+    blocks = max(int(name.split(".")[4]) for name in tensors if name.startswith("decoder.conv_blocks.0.res."))
+    codebook, code_dim = tensors["quantize.embedding.weight"].shape
+    ch = tensors["encoder.conv_in.weight"].shape[0] if "encoder.conv_in.weight" in tensors else widths[0]
+    return VqConfig(ch=ch, ch_mult=tuple(width // ch for width in widths), num_res_blocks=blocks,
+                    z_channels=tensors["decoder.conv_in.weight"].shape[1], codebook=codebook, code_dim=code_dim)
+
+
+def load_vq(path):
+    """A VQ in eval mode from safetensors or an official vq_ds16_c2i.pt; a file without encoder only decodes."""
+    if str(path).endswith((".pth", ".pt", ".ckpt")):
+        tensors = torch.load(path, map_location="cpu", weights_only=True)["model"]
+    else:
+        tensors, _ = read_safetensors(path)
+    tensors = {name: tensor for name, tensor in tensors.items() if name != "quantize.codebook_used"}
+    model = VQ(vq_config(tensors))
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    wrong = [name for name in missing if not name.startswith(("encoder.", "quant_conv."))] + unexpected
+    if wrong:
+        raise ValueError(f"{path}: tensors missing or not known: {', '.join(wrong)}")
+    return model.eval()
+
+
+def gpt_config(tensors, metadata):
+    """The configuration that the shapes imply; heads and tokens of an image are not among them."""
+    vocabulary, width = tensors["tok_embeddings.weight"].shape
+    heads = int(metadata.get("mar.heads", {768: 12, 1024: 16, 1280: 20, 1536: 24, 3200: 32}.get(width, width // 64)))
+    return GptConfig(width=width, depth=1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("layers.")),
+                     heads=heads, hidden=tensors["layers.0.feed_forward.w1.weight"].shape[0], vocabulary=vocabulary,
+                     seq_len=int(metadata.get("mar.seq_len", 256)),
+                     classes=tensors["cls_embedding.embedding_table.weight"].shape[0] - 1)
+
+
+def load_gpt(path, **known):
+    """A class-conditional GPT in eval mode from safetensors (metadata mar.heads, mar.seq_len) or an official .pt. `known`:
+    heads and seq_len where the file does not say."""
+    metadata = {}
+    if str(path).endswith((".pth", ".pt", ".ckpt")):
+        tensors = torch.load(path, map_location="cpu", weights_only=False)
+        for key in ("model", "module", "state_dict"):
+            tensors = tensors.get(key, tensors)
+        tensors = {name: tensor.float() for name, tensor in tensors.items() if name != "freqs_cis"}
+    else:
+        tensors, metadata = read_safetensors(path)
+    model = GPT(gpt_config(tensors, {**metadata, **{f"mar.{name}": value for name, value in known.items() if value}}))
+    model.load_state_dict(tensors)
+    return model.eval()
+
+
+def load_eagle(path, config):
+    """An EAGLE drafter in eval mode for a GPT of this configuration."""
+    model = Eagle(config)
+    model.load_state_dict({name.removeprefix("eagle."): tensor for name, tensor in read_safetensors(path)[0].items()})
+    return model.eval()

@@ -1,0 +1,67 @@
+"""What the trainings of the demo models share: schedule, averages, files and logs."""
+
+import copy
+import ctypes
+import math
+import os
+import sys
+
+import torch
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"))
+
+from pymar import write_safetensors  # noqa: E402
+
+DATA = "UCI handwritten digits, CC BY 4.0"
+
+
+def keep_freed_memory():
+    """With glibc's defaults every large tensor is a fresh mapping, and page faults take a quarter of the time."""
+    libc, mmap_max, trim_threshold = ctypes.CDLL(None), -4, -1
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(mmap_max, 0)
+        libc.mallopt(trim_threshold, 2 ** 31 - 1)
+
+
+def set_lr(optimizer, step, total, peak, warmup):
+    lr = peak * min(1.0, (step + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * step / total))
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+class Ema:
+    """Averaged copy of a model; the horizon grows with the step up to 1 / (1 - decay)."""
+
+    def __init__(self, model, decay):
+        self.model, self.decay, self.step = copy.deepcopy(model).eval().requires_grad_(False), decay, 0
+
+    @torch.no_grad()
+    def update(self, model):
+        self.step += 1
+        rate = 1 - min(self.decay, self.step / (self.step + 20))
+        torch._foreach_lerp_(list(self.model.parameters()), list(model.parameters()), rate)
+
+
+def optimise(optimizer, model, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def save(path, tensors, metadata, dtype=torch.float16):
+    """The tensors {name: tensor} as `dtype`, float16 unless said otherwise: its rounding is far below bfloat16's, which
+    the fast paths use anyway."""
+    metadata = {"format": "pt", "mar.data": DATA, **metadata}
+    write_safetensors(path, {name: tensor.to(dtype) for name, tensor in tensors.items()}, metadata)
+
+
+def logger(work, name):
+    """A function that prints a line and adds it to work/name.log."""
+    os.makedirs(work, exist_ok=True)
+
+    def log(line):
+        with open(os.path.join(work, f"{name}.log"), "a") as file:
+            print(line, file=file)
+        print(line, flush=True)
+    return log

@@ -108,9 +108,12 @@ typedef struct {
     size_t offset;              /* of the field in its struct */
     double value, min, max;     /* default and range, both ends allowed. CHOICE: value is the index */
     const char *const *choices; /* CHOICE, NAME: ends with NULL. INT: names of its values from min on, which have no
-                                 * other text, or NULL */
-    const char *method;         /* the option or verifier without which it has no effect; NULL: it always has one */
+                                 * other text, or NULL. TEXT: texts that have a meaning of their own, or NULL */
+    const char *method;         /* the option or verifier without which it has no effect, or several of them, any of
+                                 * which will do: "lantern|lantern-gstar"; NULL: it always has one */
     const char *argument;       /* TEXT, MODEL: what stands for the value in help and messages: "FILE" */
+    const char *tokens;         /* the kind of a model's tokens that it has an effect on: "continuous" (MAR) or
+                                 * "discrete" (LlamaGen); NULL: both */
 } mar_param;
 
 /* Sets the field of `option` in the struct at `fields` from text. On MAR_EARG nothing has changed and `why`, char

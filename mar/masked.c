@@ -200,8 +200,11 @@ static void begin(mar_generation *generation, uint64_t first_image, const int *l
 static mar_status settle_params(const mar_masked_model *model, mar_params *p, int max_images, mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
-    mar_ways_resolve(p);
-    mar_status status = mar_ways_check(p, err);
+    mar_status status = mar_ways_check_tokens(p, "continuous", err);
+    if (status == MAR_OK) {
+        mar_ways_resolve(p, "continuous");
+        status = mar_ways_check(p, err);
+    }
     if (status != MAR_OK) return status;
     if (p->num_iter == 0) p->num_iter = c->seq_len < 64 ? c->seq_len : 64;
     if ((int64_t)max_images * (p->cfg == 1.0f ? 1 : 2) * (c->buffer + c->seq_len) > INT_MAX / 8)

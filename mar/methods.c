@@ -57,18 +57,21 @@ static void add_verifier(const spec_method *m)
                               .guarantee = m->guarantee,
                               .source = m->source,
                               .summary = m->summary};
-    if (m->tokens & SPEC_CONTINUOUS) {
-        char draft[TEXT_MAX / 2], spec[TEXT_MAX / 2];
-        const mar_way *way = mar_way_of_verifier(m->name);
-        const int does_without = way && !way->asks_for;
-        write_option(mar_param_find("draft"), NULL, draft, sizeof draft);
-        write_option(mar_param_find("spec"), m->name, spec, sizeof spec);
-        snprintf(options[count], TEXT_MAX, does_without ? "[%s] %s" : "%s %s", draft, spec);
-        info->option = options[count];
-    }
+    char draft[TEXT_MAX / 3], spec[TEXT_MAX / 2];
+    const mar_way *way = mar_way_of_verifier(m->name);
+    write_option(mar_param_find("draft"), NULL, draft, sizeof draft);
+    write_option(mar_param_find("spec"), m->name, spec, sizeof spec);
+    if (way->asks_for)
+        snprintf(options[count], TEXT_MAX, "%s %s", draft, spec);
+    else if (way->needs & MAR_STAGE_DRAFT)
+        snprintf(options[count], TEXT_MAX, "%s", spec);
+    else
+        snprintf(options[count], TEXT_MAX, "[%s] %s", draft, spec);
+    info->option = options[count];
     for (int i = 0; m->parameters[i].name; i++) {
         const spec_parameter *p = &m->parameters[i];
-        info->parameters[i].name = p->name, info->parameters[i].meaning = p->meaning;
+        const mar_param *o = mar_param_of_method(m->name, p->name);
+        info->parameters[i].name = o ? o->name : p->name, info->parameters[i].meaning = p->meaning;
         info->parameters[i].value = p->value, info->parameters[i].min = p->min, info->parameters[i].max = p->max;
         info->parameter_count = i + 1;
     }
@@ -101,7 +104,7 @@ static void add_way(const mar_way *way, const mar_way_method *m)
     if (turns_on->type == MAR_TYPE_INT) add_parameter(info, turns_on);
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_param *o = mar_param_get(i);
-        if (o->method && strcmp(o->method, way->name) == 0) add_parameter(info, o);
+        if (mar_is_listed(o->method, way->name)) add_parameter(info, o);
     }
     count++;
 }

@@ -43,12 +43,18 @@ static int choice_count(const mar_param *o)
     return n;
 }
 
-/* "linear, cosine or two-stage"; of a number only those in front of "or" */
+/* Whether its choices are not all that it may be. */
+static int is_open(const mar_param *o)
+{
+    return o->type == MAR_TYPE_INT || o->type == MAR_TYPE_TEXT;
+}
+
+/* "linear, cosine or two-stage"; of a number or text only those in front of "or" */
 static void list_choices(const mar_param *o, char *text, size_t size)
 {
     size_t used = 0;
     for (int i = 0; o->choices && o->choices[i] && used < size; i++) {
-        const char *between = i == 0 ? "" : o->choices[i + 1] || o->type == MAR_TYPE_INT ? ", " : " or ";
+        const char *between = i == 0 ? "" : o->choices[i + 1] || is_open(o) ? ", " : " or ";
         used += (size_t)snprintf(text + used, size - used, "%s%s", between, o->choices[i]);
     }
 }
@@ -85,7 +91,9 @@ const char *mar_param_expects(const mar_param *o, char *text, size_t size)
         break;
     case MAR_TYPE_TEXT:
     case MAR_TYPE_MODEL:
-        snprintf(text, size, "%s, %.*s", given(o->argument), (int)strcspn(given(o->help), "\n"), given(o->help));
+        list_choices(o, text, size);
+        snprintf(text + strlen(text), size - strlen(text), "%s%s, %.*s", *text ? " or " : "", given(o->argument),
+                 (int)strcspn(given(o->help), "\n"), given(o->help));
         break;
     }
     return text;

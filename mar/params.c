@@ -13,11 +13,16 @@ static const char *const samplers[] = {"ddpm", "ddim", "dpmpp", NULL};          
 static const char *const annealings[] = {"off", "linear", "cosine", "two-stage", NULL}; /* mar_annealing */
 static const char *const contexts[] = {"prefix", "full", NULL};                         /* mar_context */
 static const char *const switches[] = {"off", "on", NULL};
-static const char *const automatic[] = {"auto", NULL};               /* 0 */
-static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};   /* mar_dtype, of arithmetic */
-static const char *const tunings[] = {"on", "off", NULL};            /* mar_tuning */
-static const char *const backends[] = {"auto", "cpu", "cuda", NULL}; /* mar_backend */
-static const char *verifiers[16];                                    /* of continuous tokens, filled below */
+static const char *const automatic[] = {"auto", NULL};                  /* 0 */
+static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};      /* mar_dtype, of arithmetic */
+static const char *const tunings[] = {"on", "off", NULL};               /* mar_tuning */
+static const char *const backends[] = {"auto", "cpu", "cuda", NULL};    /* mar_backend */
+static const char *const firsts[] = {"uniform", "left", "above", NULL}; /* mar_first */
+static const char *const metrics[] = {"l2", "cosine", NULL};            /* mar_metric */
+static const char *const trees[] = {"chain", "static", "dynamic", NULL};
+static const char *verifiers[32]; /* filled below */
+
+static const char continuous[] = "continuous", discrete[] = "discrete"; /* kinds of tokens */
 
 enum { STEPS_MAX = 65536 }; /* autoregressive steps: the tokens of the largest image a model could make */
 
@@ -28,8 +33,10 @@ static mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .max = STEPS_MAX,
      .help = "autoregressive steps; 0: 64, fewer for small images\n"
-             "At most the number of tokens in an image. 0 is 64, or that number if it is less."},
+             "At most the number of tokens in an image. 0 is 64, or that number if it is less; with discrete tokens it "
+             "is that number, and no other is possible."},
     {.name = FIELD(num_sampling_steps),
+     .tokens = continuous,
      .group = "Steps",
      .type = MAR_TYPE_INT,
      .value = 100,
@@ -42,8 +49,10 @@ static mar_param rows[] = {
      .value = 2.9,
      .max = 100,
      .help = "scale of the classifier-free guidance; 1: none\n"
-             "The official setting of MAR-B is 2.9, of MAR-L 3.0, of MAR-H 3.2."},
+             "The official setting of MAR-B is 2.9, of MAR-L 3.0, of MAR-H 3.2. LlamaGen's is 4 in its demonstration, "
+             "with a top_k of 2000, and from 1.5 to 2 in its evaluation; it has no guidance below 1 either."},
     {.name = FIELD(cfg_schedule),
+     .tokens = continuous,
      .group = "Sampling",
      .type = MAR_TYPE_CHOICE,
      .choices = schedules,
@@ -54,15 +63,41 @@ static mar_param rows[] = {
      .type = MAR_TYPE_FLOAT,
      .value = 1,
      .max = 100,
-     .help = "scales the noise of the diffusion steps"},
+     .help = "scales the noise of the diffusion steps\n"
+             "Of discrete tokens: divides the logits; 0 takes the most likely token each time."},
     {.name = FIELD(seed),
      .group = "Sampling",
      .type = MAR_TYPE_UINT64,
      .help = "the same seed gives the same images\n"
              "An image depends on the model, the options of the run, the seed and its number, and on nothing else: not "
              "on the batch, the number of threads, or the other images."},
+    {.name = FIELD(cfg_interval),
+     .tokens = discrete,
+     .group = "Sampling",
+     .type = MAR_TYPE_INT,
+     .value = -1,
+     .min = -1,
+     .max = STEPS_MAX,
+     .help = "LlamaGen: last step with guidance; -1: all have it\n"
+             "The steps are counted from 0, which makes an image's second token."},
+    {.name = FIELD(top_k),
+     .tokens = discrete,
+     .group = "Sampling",
+     .type = MAR_TYPE_INT,
+     .max = 1 << 24,
+     .help = "LlamaGen: draw from the k most likely; 0: from all\n"
+             "Tokens as likely as the last of these are kept, too."},
+    {.name = FIELD(top_p),
+     .tokens = discrete,
+     .group = "Sampling",
+     .type = MAR_TYPE_FLOAT,
+     .value = 1,
+     .max = 1,
+     .help = "LlamaGen: from the most likely that have p together\n"
+             "The token with which their probability first reaches top_p is the last one that is kept."},
 
     {.name = FIELD(head_spec),
+     .tokens = continuous,
      .group = "Speculation inside the head, exact",
      .type = MAR_TYPE_INT,
      .max = 64,
@@ -77,7 +112,8 @@ static mar_param rows[] = {
      .argument = "FILE",
      .help =
          "a smaller model, whose tokens are verified\n"
-         "It has the same tokens and classes, and drafts autoregressive steps for the model to verify. Its attention "
+         "It has the same tokens and classes, and drafts autoregressive steps for the model to verify. For LlamaGen it "
+         "is a smaller LlamaGen model, or an EAGLE drafter that was trained for the model. Its attention "
          "heads are those that its file says. With head_spec, if no kind of verification is chosen, its head proposes "
          "inside the head instead. self is no file: the model drafts for itself, and spec is path (a file of that name "
          "is ./self)."},
@@ -93,7 +129,11 @@ static mar_param rows[] = {
          "inside the head. The others verify "
          "a token at one diffusion step and need a draft model: conditional is exact given the context, paper is "
          "the criterion of \"Continuous Speculative Decoding for Autoregressive Image Generation\" (Wang et al.), "
-         "and cspd that of the code they released. The default with a draft model is conditional."},
+         "and cspd that of the code they released. The default with a draft model is conditional. These are for MAR, "
+         "whose tokens are continuous. Those for LlamaGen, whose tokens are discrete, are vanilla, which is exact and "
+         "its default with a draft model; uniform-rsd, cool-sd-exp, cool-sd-linear, lantern, lantern-pp and the same "
+         "with gstar, which accept more and change the law; and sjd and sjd-pac, which are exact and draft without a "
+         "draft model, from the laws of the model's last pass. mar methods says more of each."},
     {.name = FIELD(gamma),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_INT,
@@ -106,6 +146,7 @@ static mar_param rows[] = {
          "With spec path auto drafts, for each image, as many as promise most by what was accepted in it so far and by "
          "what a context is assumed to cost on a GPU, at most 16; else it is 8."},
     {.name = FIELD(prefill),
+     .tokens = continuous,
      .group = "Speculation across tokens",
      .type = MAR_TYPE_FLOAT,
      .value = 0.05,
@@ -114,6 +155,7 @@ static mar_param rows[] = {
      .help = "fraction of first steps made without the draft\n"
              "Not with spec path, which needs none."},
     {.name = FIELD(context),
+     .tokens = continuous,
      .group = "Speculation across tokens",
      .type = MAR_TYPE_CHOICE,
      .choices = contexts,
@@ -122,6 +164,7 @@ static mar_param rows[] = {
              "prefix: the tokens verified so far, in one pass for the whole block (the law of coarser autoregressive "
              "steps). full: each drafted step's own context. Without a draft model it is full."},
     {.name = FIELD(align),
+     .tokens = continuous,
      .group = "Speculation across tokens",
      .type = MAR_TYPE_CHOICE,
      .value = 1,
@@ -129,12 +172,134 @@ static mar_param rows[] = {
      .method = "spec",
      .help = "whether draft and model share all noise\nNot with spec path."},
     {.name = FIELD(inner_temperature),
+     .tokens = continuous,
      .group = "Speculation across tokens",
      .type = MAR_TYPE_FLOAT,
      .method = "cspd",
      .help = "tempers the standard deviations of cspd's test"},
 
+    {.name = FIELD(window),
+     .tokens = discrete,
+     .group = "Speculation over discrete tokens",
+     .type = MAR_TYPE_INT,
+     .value = 64,
+     .min = 1,
+     .max = STEPS_MAX,
+     .method = "sjd|sjd-pac",
+     .help = "tokens that Jacobi decoding drafts at a time"},
+    {.name = FIELD(first),
+     .tokens = discrete,
+     .group = "Speculation over discrete tokens",
+     .type = MAR_TYPE_CHOICE,
+     .choices = firsts,
+     .method = "sjd|sjd-pac",
+     .help = "what a token is before anything is known of it\n"
+             "uniform: any, with equal probability. left: the one to its left. above: the one above."},
+    {.name = FIELD(pac_children),
+     .tokens = discrete,
+     .group = "Speculation over discrete tokens",
+     .type = MAR_TYPE_INT,
+     .method = "sjd-pac",
+     .help = "drafts of a token in sjd-pac's tree; 1: no tree\n"
+             "K of the paper. With 1 there is no proactive drafting."},
+    {.name = FIELD(pac_depth),
+     .tokens = discrete,
+     .group = "Speculation over discrete tokens",
+     .type = MAR_TYPE_INT,
+     .method = "sjd-pac",
+     .help = "tokens that sjd-pac's tree is deep; 0: no tree\n"
+             "D of the paper. With 0 there is no proactive drafting."},
+    {.name = FIELD(pac_continue),
+     .tokens = discrete,
+     .group = "Speculation over discrete tokens",
+     .type = MAR_TYPE_CHOICE,
+     .value = 1,
+     .choices = switches,
+     .method = "sjd-pac",
+     .help = "whether verification goes on behind a rejection\n"
+             "The paper's adaptive continuation. off: it stops there, as sjd does."},
+    {.name = FIELD(tree),
+     .tokens = discrete,
+     .group = "Speculation over discrete tokens",
+     .type = MAR_TYPE_TEXT,
+     .choices = trees,
+     .argument = "N,N...",
+     .method = "spec",
+     .help = "the shape of a block of drafts\n"
+             "chain, the default: gamma tokens, one after another. static: the tree of LANTERN++. dynamic: that of "
+             "EAGLE-2, whose drafts are the most likely ones, gamma deep. N,N...: a static tree by levels: so many "
+             "drafts of the next token, for each of them so many of the one after it, and so on."},
+    {.name = FIELD(tree_top),
+     .tokens = discrete,
+     .group = "Speculation over discrete tokens",
+     .type = MAR_TYPE_INT,
+     .value = 10,
+     .min = 1,
+     .max = 64,
+     .method = "tree",
+     .help = "dynamic tree: drafts of a level that have children\n"
+             "And the children of each that are looked at."},
+    {.name = FIELD(tree_total),
+     .tokens = discrete,
+     .group = "Speculation over discrete tokens",
+     .type = MAR_TYPE_INT,
+     .value = 24,
+     .min = 1,
+     .max = 64,
+     .method = "tree",
+     .help = "dynamic tree: drafts that are verified"},
+    {.name = FIELD(cool_delta),
+     .tokens = discrete,
+     .group = "Speculation over discrete tokens",
+     .type = MAR_TYPE_FLOAT,
+     .method = "uniform-rsd|cool-sd-exp|cool-sd-linear",
+     .help = "Cool-SD: how far tests are relaxed; 1: not at all\n"
+             "The mean of the factors by which the ratio of probabilities is multiplied before a draft is tested."},
+    {.name = FIELD(cool_nu),
+     .tokens = discrete,
+     .group = "Speculation over discrete tokens",
+     .type = MAR_TYPE_FLOAT,
+     .method = "cool-sd-exp",
+     .help = "Cool-SD: how fast that factor falls along a block"},
+    {.name = FIELD(cool_ell),
+     .tokens = discrete,
+     .group = "Speculation over discrete tokens",
+     .type = MAR_TYPE_FLOAT,
+     .method = "cool-sd-linear",
+     .help = "Cool-SD: where the line of the factors meets zero\n"
+             "A draft's number from which on none is accepted; at least gamma + 1."},
+    {.name = FIELD(lantern_k),
+     .tokens = discrete,
+     .group = "Speculation over discrete tokens",
+     .type = MAR_TYPE_INT,
+     .max = 1 << 20,
+     .choices = automatic,
+     .method = "lantern|lantern-pp|lantern-gstar|lantern-pp-gstar",
+     .help = "LANTERN: near tokens looked at, with the token itself\n"
+             "auto is 1000, with lantern-pp and lantern-pp-gstar 10, or all tokens if they are fewer."},
+    {.name = FIELD(lantern_delta),
+     .tokens = discrete,
+     .group = "Speculation over discrete tokens",
+     .type = MAR_TYPE_FLOAT,
+     .method = "lantern|lantern-gstar",
+     .help = "LANTERN: probability that near tokens may have"},
+    {.name = FIELD(lantern_lambda),
+     .tokens = discrete,
+     .group = "Speculation over discrete tokens",
+     .type = MAR_TYPE_FLOAT,
+     .method = "lantern-pp|lantern-pp-gstar",
+     .help = "LANTERN++: the same, in units of the token's own"},
+    {.name = FIELD(lantern_metric),
+     .tokens = discrete,
+     .group = "Speculation over discrete tokens",
+     .type = MAR_TYPE_CHOICE,
+     .choices = metrics,
+     .method = "lantern|lantern-pp|lantern-gstar|lantern-pp-gstar",
+     .help = "LANTERN: what near is, in the codebook\n"
+             "l2 is the Euclidean distance, cosine one minus the cosine of the angle."},
+
     {.name = FIELD(sampler),
+     .tokens = continuous,
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_CHOICE,
      .choices = samplers,
@@ -143,6 +308,7 @@ static mar_param rows[] = {
          "ddpm is the model's own chain, ddim is DDIM, dpmpp is DPM-Solver++ of second order. The latter two draw no "
          "noise and need a temperature of 1."},
     {.name = FIELD(diff_annealing),
+     .tokens = continuous,
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_CHOICE,
      .choices = annealings,
@@ -150,6 +316,7 @@ static mar_param rows[] = {
              "The number of diffusion steps falls over the autoregressive steps from diff_upper_steps to "
              "diff_lower_steps, in place of num_sampling_steps."},
     {.name = FIELD(diff_upper_steps),
+     .tokens = continuous,
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_INT,
      .value = 50,
@@ -158,6 +325,7 @@ static mar_param rows[] = {
      .method = "diff_annealing",
      .help = "diffusion steps at the first autoregressive step"},
     {.name = FIELD(diff_lower_steps),
+     .tokens = continuous,
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_INT,
      .value = 5,
@@ -166,16 +334,19 @@ static mar_param rows[] = {
      .method = "diff_annealing",
      .help = "diffusion steps at the last autoregressive step"},
     {.name = FIELD(lazy),
+     .tokens = continuous,
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_FLAG,
      .help = "LazyMAR: token and condition caches\nThey are in the transformer."},
     {.name = FIELD(lazy_head),
+     .tokens = continuous,
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_FLAG,
      .help = "LazyMAR's release: the head reuses 6 of 7 steps\n"
              "Six of seven steps reuse what the head's blocks gave, as the released code does besides LazyMAR's "
              "caches."},
     {.name = FIELD(gtr),
+     .tokens = continuous,
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_FLAG,
      .help = "GtR: a checkerboard slowly, then the rest fast\n"
@@ -183,6 +354,7 @@ static mar_param rows[] = {
              "gtr_reconstruction_steps, which take the place of num_iter; more diffusion steps where the image has "
              "detail."},
     {.name = FIELD(gtr_generation_steps),
+     .tokens = continuous,
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_INT,
      .value = 16,
@@ -191,6 +363,7 @@ static mar_param rows[] = {
      .method = "gtr",
      .help = "autoregressive steps of the first half"},
     {.name = FIELD(gtr_reconstruction_steps),
+     .tokens = continuous,
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_INT,
      .value = 1,
@@ -199,6 +372,7 @@ static mar_param rows[] = {
      .method = "gtr",
      .help = "autoregressive steps of the second half"},
     {.name = FIELD(gtr_detail),
+     .tokens = continuous,
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_FLOAT,
      .value = 0.3,
@@ -207,6 +381,7 @@ static mar_param rows[] = {
      .help = "fraction of that half with num_sampling_steps\n"
              "They are the tokens of the second half where the image has most detail."},
     {.name = FIELD(gtr_sampling_steps),
+     .tokens = continuous,
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_INT,
      .max = 1000,
@@ -284,9 +459,27 @@ static const mar_param option_rows[] = {
 };
 enum { OPTION_ROWS = sizeof option_rows / sizeof *option_rows };
 
+int mar_is_listed(const char *list, const char *name)
+{
+    const size_t n = strlen(name);
+    for (const char *at = list; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
+        if (strncmp(at, name, n) == 0 && (at[n] == '|' || at[n] == '\0')) return 1;
+    return 0;
+}
+
+/* The parameter's name alone, or behind a word and an underscore. */
 static int is_parameter(const mar_param *o, const char *method, const char *parameter)
 {
-    return o->method && o->type == MAR_TYPE_FLOAT && strcmp(o->method, method) == 0 && strcmp(o->name, parameter) == 0;
+    const size_t length = strlen(o->name), n = strlen(parameter);
+    return mar_is_listed(o->method, method) && length >= n && strcmp(o->name + length - n, parameter) == 0 &&
+           (length == n || o->name[length - n - 1] == '_');
+}
+
+/* A number, which has no automatic value, takes default and range from the registry. */
+static void take_range(mar_param *o, const spec_parameter *p)
+{
+    if (o->choices) return;
+    o->value = p->value, o->min = p->min, o->max = p->max;
 }
 
 /* What the registry of verifiers knows of its methods and their parameters is not written here again. */
@@ -294,12 +487,10 @@ static void fill(void)
 {
     int n = 0;
     for (const spec_method *const *m = spec_methods(); *m; m++) {
-        if (!((*m)->tokens & SPEC_CONTINUOUS)) continue;
         if (n + 1 < (int)(sizeof verifiers / sizeof *verifiers)) verifiers[n++] = (*m)->name;
         for (const spec_parameter *p = (*m)->parameters; p->name; p++)
             for (int i = 0; i < ROWS; i++)
-                if (is_parameter(&rows[i], (*m)->name, p->name))
-                    rows[i].value = p->value, rows[i].min = p->min, rows[i].max = p->max;
+                if (is_parameter(&rows[i], (*m)->name, p->name)) take_range(&rows[i], p);
     }
 }
 

@@ -6,7 +6,10 @@
 
 /* NULL if there is none of that name. */
 const mar_param *mar_param_find(const char *name);
-/* The option that is a verifier's parameter, a float: that of this name whose method it is. NULL if it is none. */
+/* Whether a name is in a list, "lantern|lantern-gstar", as mar_param.method is one; NULL has none. */
+int mar_is_listed(const char *list, const char *name);
+/* The option that is a verifier's parameter: that of this name, or of one that ends in "_" and this name, which asks
+ * for that verifier. NULL if it is none. */
 const mar_param *mar_param_of_method(const char *method, const char *parameter);
 
 /* Copies params of this or an older mar.h (mar_params.size) to *out, whose missing fields are at their defaults, and

@@ -43,14 +43,16 @@ typedef struct {
     const char *exact_by;          /* how, for the guarantee: "speculation inside the head"; NULL: not worth saying */
     const char *replaces;          /* an option that has no effect with it, or NULL */
     const char *in_place;          /* the options that take the place of that one, in words */
+    const char *tokens;            /* "continuous" or "discrete": the kind of tokens it is for, if its option is for
+                                    * both; NULL: as the option */
     const mar_way_method *methods; /* ends with a NULL name; NULL: none of its own */
     const mar_way_exception *exceptions; /* ends with a NULL option; NULL: none */
     /* Whether it is on, where it does not suffice that the option is given. Called if the option is not at its
      * default; all others may be. */
     int (*is_on)(const mar_params *p);
 
-    /* Hooks. A way without one leaves it NULL. `state` is what create stored. A way with draw has plan_draw, one with a
-     * state has destroy. */
+    /* Hooks, of the masked engine (mar/masked.h) but for is_on and resolve. A way without one leaves it NULL. `state`
+     * is what create stored. A way with draw has plan_draw, one with a state has destroy. */
 
     /* Fills in what the automatic values of its options stand for. Called whether the way is on or not. */
     void (*resolve)(mar_params *p);
@@ -98,8 +100,11 @@ const mar_way *const *mar_ways(void);
 const mar_way *mar_way_of_verifier(const char *verifier);
 /* Whether the way is on; params as mar_ways_resolve leaves them. */
 int mar_way_is_on(const mar_way *way, const mar_params *params);
-/* Fills in what automatic values of the ways' options stand for. */
-void mar_ways_resolve(mar_params *params);
+/* Fills in what automatic values of the ways' options stand for with such tokens, "continuous" or "discrete". */
+void mar_ways_resolve(mar_params *params, const char *tokens);
+/* MAR_EARG, naming an option that is given and is not for such tokens, if there is one. The functions below assume that
+ * there is none. */
+mar_status mar_ways_check_tokens(const mar_params *params, const char *tokens, mar_err *err);
 /* MAR_EARG, naming two ways that are on and do not go together, if there are any. */
 mar_status mar_ways_check(const mar_params *params, mar_err *err);
 /* What the ways that are on make of the output's law, in one line. */

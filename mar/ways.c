@@ -12,6 +12,9 @@
 #define WAYS(X)                                                                                                        \
     X(draft)                                                                                                           \
     X(spec)                                                                                                            \
+    X(drafted)                                                                                                         \
+    X(jacobi)                                                                                                          \
+    X(tree)                                                                                                            \
     X(path)                                                                                                            \
     X(head_spec)                                                                                                       \
     X(disa)                                                                                                            \
@@ -38,10 +41,21 @@ int mar_way_is_on(const mar_way *way, const mar_params *params)
     return !way->is_on || way->is_on(params);
 }
 
-void mar_ways_resolve(mar_params *params)
+/* Whether something for tokens of kind `a`, NULL: of both, may be met with those of kind `b`. */
+static int goes_with(const char *a, const char *b)
+{
+    return !a || !b || strcmp(a, b) == 0;
+}
+
+static const char *tokens_of(const mar_way *way)
+{
+    return way->tokens ? way->tokens : mar_param_find(way->name)->tokens;
+}
+
+void mar_ways_resolve(mar_params *params, const char *tokens)
 {
     for (int i = 0; ways[i]; i++)
-        if (ways[i]->resolve) ways[i]->resolve(params);
+        if (ways[i]->resolve && goes_with(tokens_of(ways[i]), tokens)) ways[i]->resolve(params);
 }
 
 /* --- which go together -------------------------------------------------------------------------------------------- */
@@ -132,24 +146,26 @@ void mar_ways_describe(const mar_params *params, char *text, size_t size)
         snprintf(text, size, "exact: the target's law%s%s", by ? ", by " : "", by ? by : "");
 }
 
-/* --- which options have an effect --------------------------------------------------------------------------------- */
+__attribute__((format(printf, 3, 4))) static void append(char *text, size_t size, const char *format, ...)
+{
+    const size_t used = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + used, size - used, format, arguments);
+    va_end(arguments);
+}
+
+/* --- for which tokens --------------------------------------------------------------------------------------------- */
 
 /* Whether the way is that of an option's value, a name. */
 static int is_turned_on_by(const mar_way *way, const char *value)
 {
     mar_params p;
     const mar_param *o = mar_param_find(way->name);
-    if (o->type != MAR_TYPE_NAME || mar_param_choice(o, value) < 0) return 0;
+    if ((o->type != MAR_TYPE_NAME && o->type != MAR_TYPE_TEXT) || mar_param_choice(o, value) < 0) return 0;
     mar_params_init(&p, sizeof p);
     *(const char **)mar_param_field(o, &p) = value;
     return mar_way_is_on(way, &p);
-}
-
-/* Whether a method, an option's or a verifier, is on if the way is: the way has the option, or the verifier is a value
- * of it. */
-static int serves(const mar_way *way, const char *method)
-{
-    return strcmp(way->name, method) == 0 || is_turned_on_by(way, method);
 }
 
 const mar_way *mar_way_of_verifier(const char *verifier)
@@ -159,15 +175,73 @@ const mar_way *mar_way_of_verifier(const char *verifier)
     return NULL;
 }
 
-/* The way that serves the method and is on, with the verifier's value if it is one; NULL: none. */
-static const mar_way *on_for(const char *method, const mar_params *p)
+/* The kind of tokens that the option is for as it is given; NULL: both, or it is not given. */
+static const char *tokens_asked(const mar_param *o, const mar_params *p)
 {
-    char value[64];
-    for (int i = 0; ways[i]; i++) {
-        if (!serves(ways[i], method) || !mar_way_is_on(ways[i], p)) continue;
-        if (strcmp(ways[i]->name, method) == 0) return ways[i];
-        if (strcmp(mar_param_text(mar_param_find(ways[i]->name), p, value, sizeof value), method) == 0) return ways[i];
+    if (mar_param_is_default(o, p)) return NULL;
+    const mar_way *way = o->type == MAR_TYPE_NAME ? mar_way_of_verifier(*(const char **)mar_param_field(o, p)) : NULL;
+    return way && way->tokens ? way->tokens : o->tokens;
+}
+
+/* "path, conditional, paper or cspd": the values of an option, a name, for such tokens. */
+static void list_values(const mar_param *o, const char *tokens, char *text, size_t size)
+{
+    const char *last = NULL;
+    text[0] = '\0';
+    for (int i = 0; o->choices[i]; i++) {
+        const mar_way *way = mar_way_of_verifier(o->choices[i]);
+        if (!way || !goes_with(way->tokens, tokens)) continue;
+        if (last) append(text, size, "%s%s", *text ? ", " : "", last);
+        last = o->choices[i];
     }
+    if (last) append(text, size, "%s%s", *text ? " or " : "", last);
+}
+
+mar_status mar_ways_check_tokens(const mar_params *params, const char *tokens, mar_err *err)
+{
+    char values[160];
+    for (int i = 0; i < mar_param_count(); i++) {
+        const mar_param *o = mar_param_get(i);
+        const char *asked = tokens_asked(o, params);
+        if (goes_with(asked, tokens)) continue;
+        if (o->type != MAR_TYPE_NAME)
+            return err_set(err, MAR_EARG, "%s has no effect: the model's tokens are %s", o->name, tokens);
+        list_values(o, tokens, values, sizeof values);
+        return err_set(err, MAR_EARG, "%s %s verifies %s tokens, but the model's are %s: expected %s", o->name,
+                       *(const char **)mar_param_field(o, params), asked, tokens, values);
+    }
+    return MAR_OK;
+}
+
+/* --- which options have an effect --------------------------------------------------------------------------------- */
+
+/* The next name of a list "lantern|lantern-gstar" to `name`; NULL: there is none. Returns where to go on. */
+static const char *next_method(const char *list, char name[64])
+{
+    if (!list || !*list) return NULL;
+    const size_t n = strcspn(list, "|");
+    snprintf(name, 64, "%.*s", (int)n, list);
+    return list + n + (list[n] == '|');
+}
+
+/* Whether a method, an option's or a verifier, is on if the way is: the way has the option, or the verifier is a value
+ * of it. */
+static int serves(const mar_way *way, const char *method)
+{
+    return strcmp(way->name, method) == 0 || is_turned_on_by(way, method);
+}
+
+/* The way that serves one of the methods and is on, with the verifier's value if it is one; NULL: none. */
+static const mar_way *on_for(const char *methods, const mar_params *p)
+{
+    char value[64], method[64];
+    for (const char *at = methods; (at = next_method(at, method));)
+        for (int i = 0; ways[i]; i++) {
+            if (!serves(ways[i], method) || !mar_way_is_on(ways[i], p)) continue;
+            if (strcmp(ways[i]->name, method) == 0) return ways[i];
+            mar_param_text(mar_param_find(ways[i]->name), p, value, sizeof value);
+            if (strcmp(value, method) == 0) return ways[i];
+        }
     return NULL;
 }
 
@@ -178,27 +252,30 @@ static const mar_way_exception *exception_of(const mar_way *way, const mar_param
     return e && e->option ? e : NULL;
 }
 
-__attribute__((format(printf, 3, 4))) static void append(char *text, size_t size, const char *format, ...)
+/* The first of the methods that the way serves, to `method`; 0: none. */
+static int served_by(const mar_way *way, const char *methods, char method[64])
 {
-    const size_t used = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + used, size - used, format, arguments);
-    va_end(arguments);
+    for (const char *at = methods; (at = next_method(at, method));)
+        if (serves(way, method)) return 1;
+    return 0;
 }
 
-/* "gtr", "spec cspd", "diff_annealing linear, cosine or two-stage": how the way is turned on for the method. */
-static void append_option(const mar_way *way, const char *method, char *text, size_t size)
+/* "gtr", "spec cspd", "spec sjd or sjd-pac", "diff_annealing linear, cosine or two-stage": how the way is turned on for
+ * the methods. */
+static void append_option(const mar_way *way, const char *methods, char *text, size_t size)
 {
     const mar_param *o = mar_param_find(way->name);
-    const int is_verifier = strcmp(way->name, method) != 0;
-    const char *listed[16];
+    char method[64];
+    const char *listed[32];
     int n = 0;
+    served_by(way, methods, method);
+    const int by_name = strcmp(way->name, method) == 0;
     append(text, size, "%s", o->name);
-    if (is_verifier) append(text, size, " %s", method);
-    for (int i = 0; !is_verifier && o->choices && o->choices[i] && n < 16; i++)
-        if (o->type == MAR_TYPE_CHOICE ? i != (int)o->value : is_turned_on_by(way, o->choices[i]))
-            listed[n++] = o->choices[i];
+    for (int i = 0; o->choices && o->choices[i] && n < 32; i++) {
+        const int is_one = o->type == MAR_TYPE_CHOICE ? i != (int)o->value : is_turned_on_by(way, o->choices[i]);
+        const int is_asked = by_name || mar_is_listed(methods, o->choices[i]);
+        if (is_one && is_asked) listed[n++] = o->choices[i];
+    }
     for (int i = 0; i < n; i++) append(text, size, "%s%s", i == 0 ? " " : i + 1 < n ? ", " : " or ", listed[i]);
 }
 
@@ -216,10 +293,12 @@ static mar_params turned_on(const mar_way *way, const char *method, const mar_pa
     return q;
 }
 
-/* What has to be on for a method by this way, and what is on and must not be: "draft and spec cspd", "draft and no
- * head_spec". */
-static void append_needs(const mar_way *way, const char *method, const mar_params *p, char *text, size_t size)
+/* What has to be on for the methods by this way, which serves one, and what is on and must not be: "draft and spec
+ * cspd", "draft and no head_spec". */
+static void append_needs(const mar_way *way, const char *methods, const mar_params *p, char *text, size_t size)
 {
+    char method[64];
+    served_by(way, methods, method);
     const mar_params q = turned_on(way, method, p);
     const mar_way *other = NULL;
     const int lacks = way->asks_for && !on_for(way->asks_for, p), by_name = strcmp(way->name, method) == 0;
@@ -227,7 +306,7 @@ static void append_needs(const mar_way *way, const char *method, const mar_param
     const int says_option = !by_name || (!is_given && !way->by_itself) || others_are;
     if (lacks) append(text, size, "%s", way->asks_for);
     if (lacks && says_option) append(text, size, " and ");
-    if (says_option) append_option(way, method, text, size);
+    if (says_option) append_option(way, methods, text, size);
     for (int i = 0; ways[i] && !other; i++)
         if (strcmp(ways[i]->name, way->name) != 0 && mar_way_is_on(ways[i], &q) &&
             (clash_of(ways[i], way) || clash_of(way, ways[i])))
@@ -236,10 +315,11 @@ static void append_needs(const mar_way *way, const char *method, const mar_param
 }
 
 /* "needs gtr", "needs draft or spec path": by which ways an option that has none of them on would have an effect. */
-static void write_needs(const mar_param *o, const mar_params *p, char *text, size_t size)
+static void write_needs(const mar_param *o, const mar_params *p, const char *tokens, char *text, size_t size)
 {
     const mar_way *on = on_for(o->method, p);
     const mar_way_exception *e = on ? exception_of(on, o) : NULL;
+    char method[64];
     snprintf(text, size, "needs ");
     if (e && e->needs) {
         append(text, size, "%s", e->needs);
@@ -247,7 +327,8 @@ static void write_needs(const mar_param *o, const mar_params *p, char *text, siz
     }
     int n = 0;
     for (int i = 0; ways[i]; i++) {
-        if (!serves(ways[i], o->method) || exception_of(ways[i], o)) continue;
+        if (!goes_with(tokens_of(ways[i]), tokens)) continue;
+        if (!served_by(ways[i], o->method, method) || exception_of(ways[i], o)) continue;
         const int is_long = strstr(text, " and ") || strstr(text, "no ");
         if (n++) append(text, size, "%s or ", is_long ? "," : "");
         append_needs(ways[i], o->method, p, text, size);
@@ -262,26 +343,54 @@ static int has_effect(const mar_param *o, const mar_params *p)
     return on && (!e || (e->needs && on_for(e->needs, p)));
 }
 
-const char *mar_params_unused(const mar_params *params, int i)
+/* Why the option has no effect on such tokens, in `why`; 0: it has one. */
+static int is_unused(const mar_param *o, const mar_params *params, const char *tokens, char *why, size_t size)
 {
-    static _Thread_local char why[160];
-    const mar_param *o = mar_param_get(i);
-    mar_params p;
-    if (!o || mar_params_read(params, &p, NULL) != MAR_OK) return NULL;
-    mar_ways_resolve(&p);
+    mar_params p = *params;
+    mar_ways_resolve(&p, tokens);
     for (int k = 0; ways[k]; k++) {
         const char *replaced = ways[k]->replaces;
         if (!mar_way_is_on(ways[k], &p)) continue;
         if (replaced && strcmp(replaced, o->name) == 0) {
-            snprintf(why, sizeof why, "has no effect with %s, expected %s", ways[k]->name, ways[k]->in_place);
-            return why;
+            snprintf(why, size, "has no effect with %s, expected %s", ways[k]->name, ways[k]->in_place);
+            return 1;
         }
         if (strcmp(ways[k]->name, o->name) == 0 && ways[k]->asks_for && !on_for(ways[k]->asks_for, &p)) {
-            snprintf(why, sizeof why, "needs %s", ways[k]->asks_for);
-            return why;
+            snprintf(why, size, "needs %s", ways[k]->asks_for);
+            return 1;
         }
     }
-    if (!o->method || has_effect(o, &p)) return NULL;
-    write_needs(o, &p, why, sizeof why);
-    return why;
+    if (!o->method || has_effect(o, &p)) return 0;
+    write_needs(o, &p, tokens, why, size);
+    return 1;
+}
+
+/* The first option that is given for one kind of tokens, spec before all; NULL: there is none. */
+static const mar_param *option_for_tokens(const mar_params *p)
+{
+    const mar_param *first = mar_param_find("spec");
+    if (tokens_asked(first, p)) return first;
+    for (int i = 0; i < mar_param_count(); i++)
+        if (tokens_asked(mar_param_get(i), p)) return mar_param_get(i);
+    return NULL;
+}
+
+const char *mar_params_unused(const mar_params *params, int i)
+{
+    static _Thread_local char why[192];
+    const mar_param *o = mar_param_get(i);
+    mar_params p;
+    if (!o || mar_params_read(params, &p, NULL) != MAR_OK) return NULL;
+    const mar_param *given = option_for_tokens(&p);
+    const char *tokens = given ? tokens_asked(given, &p) : o->tokens;
+    if (!goes_with(o->tokens, tokens)) {
+        char value[64] = "";
+        if (given->type == MAR_TYPE_NAME) mar_param_text(given, &p, value, sizeof value);
+        snprintf(why, sizeof why, "has no effect with %s%s%s, which is for %s tokens", given->name, *value ? " " : "",
+                 value, tokens);
+        return why;
+    }
+    /* what would be used with one kind is not refused before the model is known */
+    if (!tokens && !is_unused(o, &p, "discrete", why, sizeof why)) return NULL;
+    return is_unused(o, &p, tokens ? tokens : "continuous", why, sizeof why) ? why : NULL;
 }

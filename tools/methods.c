@@ -47,7 +47,7 @@ static void print_options(const mar_method_info *m)
     const char *before = "  with:       ";
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_param *p = mar_param_get(i);
-        if (!p->method || strcmp(p->method, "spec") != 0 || is_unused(m, p->name, 1)) continue;
+        if (!p->method || is_unused(m, p->name, 1)) continue;
         printf("%s--%s%s", before, p->name, does_without && is_unused(m, p->name, 0) ? " (of a --draft)" : "");
         before = ", ";
     }

@@ -39,11 +39,13 @@ static int has_choices(const mar_param *p)
     return p->type == MAR_TYPE_CHOICE || p->type == MAR_TYPE_NAME;
 }
 
-/* What stands for the value, "N", "auto|N", "FILE" or "linear|constant"; "" for a flag. */
+/* What stands for the value, "N", "auto|N", "FILE", "chain|N,N" or "linear|constant"; "" for a flag. */
 static const char *argument_of(const mar_param *p, const char *between, char *text, size_t size)
 {
-    if (p->argument) return p->argument;
-    const char *number = has_choices(p) || p->type == MAR_TYPE_FLAG ? "" : p->type == MAR_TYPE_FLOAT ? "X" : "N";
+    const char *number = p->argument                                  ? p->argument
+                         : has_choices(p) || p->type == MAR_TYPE_FLAG ? ""
+                         : p->type == MAR_TYPE_FLOAT                  ? "X"
+                                                                      : "N";
     size_t used = 0;
     if (!p->choices) return number;
     for (int i = 0; p->choices[i] && used < size; i++)
@@ -193,7 +195,8 @@ static void write_range(FILE *out, const option *o)
 static void write_item(FILE *out, const option *o)
 {
     char text[256];
-    const char *argument = argument_of(o->param, o->param->type == MAR_TYPE_INT ? " | Ar " : " | ", text, sizeof text);
+    const char *between = has_choices(o->param) ? " | " : " | Ar ";
+    const char *argument = argument_of(o->param, between, text, sizeof text);
     const char *before = o->param->choices ? " Cm " : *argument ? " Ar " : "";
     fputs(".It ", out);
     if (options_letter(o->param->name)) fprintf(out, "Fl %c , ", options_letter(o->param->name));

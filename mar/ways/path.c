@@ -281,6 +281,7 @@ const mar_way mar_way_path = {
     .changes = MAR_STAGE_CHAIN,
     .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_PASSES | MAR_STAGE_SOLVER | MAR_STAGE_HEAD,
     .exact = 1,
+    .tokens = "continuous",
     .exceptions = (const mar_way_exception[]){{"prefill", NULL}, {"context", "draft"}, {"align", NULL}, {0}},
     .check = check,
     .block_steps = block_steps,

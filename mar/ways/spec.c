@@ -592,7 +592,8 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
 
 static int is_on(const mar_params *p)
 {
-    return !mar_verifies_paths(p);
+    const spec_method *m = p->spec ? spec_method_find(p->spec) : NULL;
+    return m && m->rule;
 }
 
 enum { GAMMA_AUTO = 8 }; /* what gamma's automatic value stands for: its default */
@@ -608,6 +609,7 @@ const mar_way mar_way_spec = {
     .needs = MAR_STAGE_CHAIN | MAR_STAGE_COUNTS,
     .asks_for = "draft",
     .by_itself = 1,
+    .tokens = "continuous",
     .is_on = is_on,
     .resolve = resolve,
     .check = check,

@@ -250,10 +250,10 @@ static void automatic_gamma(void **state)
         mar_params p = params_of(cases[i].set, (mar_model *)text);
         assert_int_equal(mar_params_set(&p, "gamma", "auto", NULL, 0), MAR_OK);
         assert_int_equal(p.gamma, 0);
-        mar_ways_resolve(&p);
+        mar_ways_resolve(&p, "continuous");
         assert_int_equal(p.gamma, cases[i].gamma);
         p.gamma = 3; /* what is given stays */
-        mar_ways_resolve(&p);
+        mar_ways_resolve(&p, "continuous");
         assert_int_equal(p.gamma, 3);
     }
 }

@@ -1,0 +1,19 @@
+/* Speculation over discrete tokens without a draft model: Jacobi decoding, whose drafts are drawn from the laws of the
+ * target's last pass. mar/discrete.c runs it. */
+#include "mar/way.h"
+
+#include "specdec/verifier.h"
+
+static int is_on(const mar_params *p)
+{
+    const spec_method *m = p->spec ? spec_method_find(p->spec) : NULL;
+    return m && (m->tokens & SPEC_DISCRETE) && m->stale;
+}
+
+const mar_way mar_way_jacobi = {
+    .name = "spec",
+    .needs = MAR_STAGE_DRAFT,
+    .tokens = "discrete",
+    .exceptions = (const mar_way_exception[]){{"gamma", NULL}, {"tree", NULL}, {0}},
+    .is_on = is_on,
+};

@@ -1,0 +1,16 @@
+/* Dynamic trees of drafts of discrete tokens (EAGLE-2), which have options of their own. mar/discrete.c runs them. */
+#include "mar/way.h"
+
+#include <string.h>
+
+static int is_on(const mar_params *p)
+{
+    return strcmp(p->tree, "dynamic") == 0;
+}
+
+const mar_way mar_way_tree = {
+    .name = "tree",
+    .asks_for = "draft",
+    .exact = 1,
+    .is_on = is_on,
+};

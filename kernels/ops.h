@@ -212,8 +212,8 @@ typedef struct {
 /* Queries over a cache of keys and values, which has a row for each slot. A span is a run of queries that know the same
  * slots but for its last ones: a sequence's new tokens, of which each knows those it follows. */
 typedef struct {
-    int rows, heads, head_dim;
-    const act *q; /* row r's queries at q + r * q_stride elements, heads side by side */
+    int rows, heads, head_dim; /* head_dim: 256 or less */
+    const act *q;              /* row r's queries at q + r * q_stride elements, heads side by side */
     int q_stride;
     const act *cache;  /* [slots][2 * heads * head_dim] key, then value */
     int spans;         /* 1 or more */
@@ -263,7 +263,8 @@ typedef struct {
      * recording (*recording is NULL at the first) and replays it from then on; then body's calls only hand over their
      * host arrays. Work that the device refuses to record is run at each call.
      *   - At each call with the same recording the operations, their order, scalars and backend addresses are the same;
-     *     contents of host arrays may differ.
+     *     contents of host arrays may differ. Host arrays that rotate and attention_cache are given do not change
+     *     between the first of these calls that is given one and the end of body.
      *   - body calls no alloc, free, create, plan, download, finish, lap, similarity, first_nonfinite or speculate_*.
      *   - body may be called more than once for one recording, so it changes nothing on the host that the next call
      *     does not set again. */

@@ -356,6 +356,11 @@ static kern_core_ops make_core_table(void)
     t.attention = cuda_attention;
     t.attention_plan = cuda_attention_plan;
     t.attention_spans = cuda_attention_spans;
+    t.rms_norm = cuda_rms_norm;
+    t.swiglu = cuda_swiglu;
+    t.rotate = cuda_rotate;
+    t.attention_cache = cuda_attention_cache;
+    t.look_up = cuda_look_up;
     return t;
 }
 

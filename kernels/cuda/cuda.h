@@ -99,6 +99,14 @@ template <typename T> static inline const T *cuda_stage(cuda_queue *c, const T *
 {
     return (const T *)cuda_stage_bytes(c, host, n * sizeof(T));
 }
+/* The same of a list, which may have another length at each use of a recording: `bytes` of it now, `room` at most,
+ * which stays the same. In a recording a list is copied once, however many operations are given it: from its first use
+ * on in a run of the body it must not change. */
+const void *cuda_stage_list_bytes(cuda_queue *c, const void *host, size_t bytes, size_t room);
+template <typename T> static inline const T *cuda_stage_list(cuda_queue *c, const T *host, size_t n, size_t most)
+{
+    return (const T *)cuda_stage_list_bytes(c, host, n * sizeof(T), most * sizeof(T));
+}
 /* Whether operations should start work now. They should not while a recording only collects host arrays, nor after a
  * failure or a cancel. If they should, it makes the device the thread's current one. Operations call it after their
  * staging and once a step in loops; cuda_launch calls it itself. */
@@ -208,6 +216,17 @@ void cuda_similarity(kern_queue *k, const act *a, const act *b, int stride, int 
 int cuda_first_nonfinite(kern_queue *k, const void *x, int f32, int rows, int width, int stride);
 void cuda_subtract(kern_queue *k, const float *a, const float *b, size_t n, float *y);
 void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y);
+
+/* llama.cu */
+void cuda_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
+                   void *y, int y_f32);
+void cuda_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y);
+void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+                 act *cache, const int *slot);
+void cuda_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);
+
+/* cache.cu */
+void cuda_attention_cache(kern_queue *k, const kern_cache_job *job);
 
 /* distances.cu */
 void cuda_distances(kern_queue *k, const float *a, int rows, const float *b, int columns, int dim, float *y);

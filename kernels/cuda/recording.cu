@@ -56,6 +56,7 @@ static void run_body(cuda_queue *c, const recorded_work *w, cuda_stage_mode mode
     w->recording->calls = 0xcbf29ce484222325u;
     c->stage->recording = w->recording;
     c->stage->mode = mode;
+    c->stage->lists = 0;
     w->body(w->arg);
     c->stage->mode = CUDA_DIRECT;
     c->stage->recording = NULL;

@@ -27,12 +27,21 @@ struct kern_recording {
  * its work into a graph. */
 typedef enum { CUDA_DIRECT, CUDA_MEASURE, CUDA_RECORD, CUDA_REFILL } cuda_stage_mode;
 
+/* A list that is staged already in this run of a recording's body. */
+typedef struct {
+    const void *host, *device;
+    size_t room;
+} cuda_staged_list;
+enum { CUDA_LISTS = 16 }; /* known at a time */
+
 struct cuda_stage {
     struct ring *now;
     cuda_stage_mode mode;
     kern_recording *recording; /* unless DIRECT */
     int unrecorded;            /* a recording's body is running DIRECT: so do the recordings in it */
     int misused;               /* the body has done what it must not; that is final */
+    cuda_staged_list list[CUDA_LISTS];
+    int lists; /* staged in this run of the body; the oldest are forgotten */
 };
 
 /* staging.cu: memory on both sides, [bytes] each; and its end, when nothing uses it. NULL is fine there. */

@@ -114,15 +114,16 @@ void cuda_stage_changed(cuda_queue *c)
               &err);
 }
 
-static const void *recording_slot(cuda_queue *c, const void *host, size_t bytes)
+/* `room`: bytes that the slot has, of which `bytes` are filled. */
+static const void *recording_slot(cuda_queue *c, const void *host, size_t bytes, size_t room)
 {
     kern_recording *rec = c->stage->recording;
-    rec->calls = (rec->calls ^ (host ? bytes : SIZE_MAX)) * 0x100000001b3u; /* FNV-1a */
+    rec->calls = (rec->calls ^ (host ? room : SIZE_MAX)) * 0x100000001b3u; /* FNV-1a */
     if (!host) return NULL;
     const size_t at = rec->used;
-    rec->used += slot_bytes(bytes);
+    rec->used += slot_bytes(room);
     if (c->stage->mode == CUDA_MEASURE) return host; /* nothing is launched, so any pointer but NULL will do */
-    if (rec->used > rec->bytes) {
+    if (rec->used > rec->bytes || bytes > room) {
         cuda_stage_changed(c);
         return NULL;
     }
@@ -132,8 +133,19 @@ static const void *recording_slot(cuda_queue *c, const void *host, size_t bytes)
 
 const void *cuda_stage_bytes(cuda_queue *c, const void *host, size_t bytes)
 {
-    if (cuda_in_recording(c)) return recording_slot(c, host, bytes);
+    if (cuda_in_recording(c)) return recording_slot(c, host, bytes, bytes);
     return host && cuda_live(c) ? ring_slot(c, host, bytes) : NULL;
+}
+
+const void *cuda_stage_list_bytes(cuda_queue *c, const void *host, size_t bytes, size_t room)
+{
+    struct cuda_stage *s = c->stage;
+    if (!host || !cuda_in_recording(c)) return cuda_stage_bytes(c, host, bytes);
+    for (int i = 0; i < s->lists && i < CUDA_LISTS; i++)
+        if (s->list[i].host == host && s->list[i].room == room) return s->list[i].device;
+    const void *device = recording_slot(c, host, bytes, room);
+    s->list[s->lists++ % CUDA_LISTS] = {host, device, room};
+    return device;
 }
 
 mar_status cuda_stage_open(cuda_queue *c, mar_err *err)

@@ -1,0 +1,201 @@
+/* Rows of a transformer with RMSNorm, SwiGLU and rotary positions, and of its tokens. All of it is bound by memory: the
+ * floor is the bytes read and written. So lanes move 16 bytes at a time where arrays allow it. */
+#include "kernels/cuda/cuda.h"
+
+enum { THREADS = 256, NORM_THREADS = 128 };
+
+static int aligned(const void *p)
+{
+    return (uintptr_t)p % 16 == 0;
+}
+
+/* --- RMS norm ------------------------------------------------------------------------------------------------- */
+
+/* WARPS warps have a row in registers, VECTORS times four numbers a lane, which must be enough for dim. */
+template <typename Y, int VECTORS, int WARPS>
+static __global__ void rms_norm_kernel(const float *x, const int *index, int rows, int dim,
+                                       const float *__restrict__ weight, float eps, Y *y)
+{
+    const int lanes = 32 * WARPS, lane = (int)threadIdx.x % lanes, n = dim / 4;
+    const int r = (int)blockIdx.x * (NORM_THREADS / lanes) + (int)threadIdx.x / lanes;
+    if (r >= rows) return;
+    const float *row = x + (size_t)(index ? index[r] : r) * (size_t)dim;
+    cuda_floats<4> v[VECTORS];
+    float square = 0;
+    for (int i = 0; i < VECTORS; i++) {
+        const int at = lane + i * lanes;
+        v[i] = at < n ? cuda_load<4>(row + 4 * at) : cuda_floats<4>{};
+        for (int j = 0; j < 4; j++) square += v[i].v[j] * v[i].v[j];
+    }
+    square = cuda_block_sum<WARPS>(square, (float *)cuda_shared());
+    const float scale = cuda_inverse_deviation(square / (float)dim, eps);
+    Y *out = y + (size_t)r * (size_t)dim;
+    for (int i = 0; i < VECTORS; i++) {
+        const int at = lane + i * lanes;
+        if (at >= n) continue;
+        const cuda_floats<4> w = cuda_load<4>(weight + 4 * at);
+        for (int j = 0; j < 4; j++) v[i].v[j] = v[i].v[j] * scale * w.v[j];
+        cuda_store(out + 4 * at, v[i]);
+    }
+}
+
+/* Takes any width and alignment. A warp takes a row. */
+template <typename Y>
+static __global__ void rms_norm_plain(const float *x, const int *index, int rows, int dim, const float *weight,
+                                      float eps, Y *y)
+{
+    const int lane = (int)threadIdx.x % 32, r = (int)(blockIdx.x * (NORM_THREADS / 32) + threadIdx.x / 32);
+    if (r >= rows) return;
+    const float *row = x + (size_t)(index ? index[r] : r) * (size_t)dim;
+    float square = 0;
+    for (int i = lane; i < dim; i += 32) square += row[i] * row[i];
+    const float scale = cuda_inverse_deviation(cuda_warp_sum(square) / (float)dim, eps);
+    for (int i = lane; i < dim; i += 32) cuda_store(y + (size_t)r * (size_t)dim + i, row[i] * scale * weight[i]);
+}
+
+template <typename Y>
+static void rms_norm(cuda_queue *c, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
+                     Y *y)
+{
+    void (*kernel)(const float *, const int *, int, int, const float *, float, Y *) = rms_norm_plain<Y>;
+    int warps = 1;
+    if (dim % 4 == 0 && dim <= 5120 && aligned(x) && aligned(weight) && aligned(y)) {
+        if (dim <= 256)
+            kernel = rms_norm_kernel<Y, 2, 1>;
+        else if (dim <= 768)
+            kernel = rms_norm_kernel<Y, 6, 1>;
+        else if (dim <= 1280)
+            kernel = rms_norm_kernel<Y, 10, 1>;
+        else
+            kernel = rms_norm_kernel<Y, 10, 4>, warps = 4;
+    }
+    cuda_launch(c, kernel, cuda_blocks((size_t)rows, NORM_THREADS / 32 / (size_t)warps), NORM_THREADS,
+                warps * sizeof(float), x, index, rows, dim, weight, eps, y);
+}
+
+void cuda_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
+                   void *y, int y_f32)
+{
+    cuda_queue *c = cuda_of(k);
+    if (rows <= 0) return;
+    const int *staged = cuda_stage(c, index, (size_t)rows);
+    if (c->device->bf16 && !y_f32)
+        rms_norm(c, x, staged, rows, dim, weight, eps, (bf16 *)y);
+    else
+        rms_norm(c, x, staged, rows, dim, weight, eps, (float *)y);
+}
+
+/* --- SwiGLU --------------------------------------------------------------------------------------------------- */
+
+/* A thread has N neighbouring results. n: vectors of N a row. */
+template <typename T, int N> static __global__ void swiglu_kernel(const T *x, size_t vectors, cuda_divisor n, T *y)
+{
+    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= vectors) return;
+    const int row = cuda_quotient((int)i, n), column = ((int)i - row * n.by) * N;
+    const T *from = x + (size_t)row * 2 * (size_t)n.by * N + column;
+    cuda_floats<N> gate = cuda_load<N>(from);
+    const cuda_floats<N> up = cuda_load<N>(from + (size_t)n.by * N);
+    for (int j = 0; j < N; j++) gate.v[j] = cuda_silu(gate.v[j]) * up.v[j];
+    cuda_store(y + N * i, gate);
+}
+
+template <typename T, int N> static void swiglu(cuda_queue *c, const T *x, int rows, int hidden, T *y)
+{
+    const size_t n = (size_t)hidden / N;
+    const int most =
+        (int)((((size_t)1 << 31) - THREADS) / n); /* rows of a launch: its vectors are numbered by an int */
+    for (int r = 0; r < rows; r += most) {
+        const size_t vectors = (size_t)(rows - r < most ? rows - r : most) * n, first = (size_t)r * (size_t)hidden;
+        cuda_launch(c, swiglu_kernel<T, N>, cuda_blocks(vectors, THREADS), THREADS, 0, x + 2 * first, vectors,
+                    cuda_divide_by((int)n), y + first);
+    }
+}
+
+template <typename T> static void swiglu_of(cuda_queue *c, const void *x, int rows, int hidden, void *y)
+{
+    if (hidden % 8 == 0 && aligned(x) && aligned(y))
+        swiglu<T, 8>(c, (const T *)x, rows, hidden, (T *)y);
+    else
+        swiglu<T, 1>(c, (const T *)x, rows, hidden, (T *)y);
+}
+
+void cuda_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y)
+{
+    cuda_queue *c = cuda_of(k);
+    if (c->device->bf16)
+        swiglu_of<bf16>(c, x, rows, hidden, y);
+    else
+        swiglu_of<float>(c, x, rows, hidden, y);
+}
+
+/* --- rotary positions ------------------------------------------------------------------------------------------- */
+
+/* A row of the grid has a row, and a thread N neighbouring numbers of it, which are whole pairs of one head. `part`: of
+ * the queries, the keys, the values; each has `width` numbers. */
+template <typename T, int N>
+static __global__ void rotate_kernel(T *qkv, int width, int head_dim, const float *turn, const int *position, T *cache,
+                                     const int *slot)
+{
+    const int i = (int)(blockIdx.y * blockDim.x + threadIdx.x) * N, part = i / width, column = i - part * width;
+    const size_t r = blockIdx.x;
+    if (part > 2) return;
+    T *from = qkv + r * 3 * (size_t)width + i;
+    T *to = part == 0 ? from : cache + ((size_t)slot[r] * 2 + (size_t)part - 1) * (size_t)width + column;
+    cuda_floats<N> x = cuda_load<N>(from);
+    if (part < 2) {
+        const cuda_floats<N> t = cuda_load<N>(turn + (size_t)position[r] * (size_t)head_dim + column % head_dim);
+        for (int j = 0; j < N; j += 2) {
+            const float a = x.v[j], b = x.v[j + 1], cosine = t.v[j], sine = t.v[j + 1];
+            x.v[j] = a * cosine - b * sine;
+            x.v[j + 1] = b * cosine + a * sine;
+        }
+    }
+    cuda_store(to, x);
+}
+
+template <typename T>
+static void rotate(cuda_queue *c, T *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+                   T *cache, const int *slot)
+{
+    const int width = heads * head_dim, wide = head_dim % 8 == 0 && aligned(qkv) && aligned(turn) && aligned(cache);
+    void (*kernel)(T *, int, int, const float *, const int *, T *, const int *) =
+        wide ? rotate_kernel<T, 8> : rotate_kernel<T, 2>;
+    const size_t vectors = 3 * (size_t)width / (wide ? 8 : 2);
+    const unsigned threads = vectors < THREADS ? (unsigned)(vectors + 31) / 32 * 32 : THREADS;
+    cuda_launch(c, kernel, dim3((unsigned)rows, cuda_blocks(vectors, threads)), threads, 0, qkv, width, head_dim, turn,
+                position, cache, slot);
+}
+
+void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+                 act *cache, const int *slot)
+{
+    cuda_queue *c = cuda_of(k);
+    if (rows <= 0) return;
+    const int *staged_position = cuda_stage_list(c, position, (size_t)rows, (size_t)rows);
+    const int *staged_slot = cuda_stage_list(c, slot, (size_t)rows, (size_t)rows);
+    if (c->device->bf16)
+        rotate(c, (bf16 *)qkv, rows, heads, head_dim, turn, staged_position, (bf16 *)cache, staged_slot);
+    else
+        rotate(c, (float *)qkv, rows, heads, head_dim, turn, staged_position, (float *)cache, staged_slot);
+}
+
+/* --- the codebook ------------------------------------------------------------------------------------------------- */
+
+static __global__ void look_up_kernel(const float *table, int size, cuda_divisor dim, const float *x, int n, float *y)
+{
+    const int i = (int)(blockIdx.x * THREADS + threadIdx.x);
+    if (i >= n) return;
+    const int r = cuda_quotient(i, dim), token = min(max((int)x[r], 0), size - 1);
+    y[i] = table[(size_t)token * (size_t)dim.by + (size_t)(i - r * dim.by)];
+}
+
+void cuda_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y)
+{
+    const int most = (int)((((size_t)1 << 31) - THREADS) / (size_t)dim); /* rows of a launch, as in swiglu */
+    for (int r = 0; r < rows; r += most) {
+        const int part = rows - r < most ? rows - r : most;
+        cuda_launch(cuda_of(k), look_up_kernel, cuda_blocks((size_t)part * (size_t)dim, THREADS), THREADS, 0, table,
+                    size, cuda_divide_by(dim), x + r, part * dim, y + (size_t)r * (size_t)dim);
+    }
+}

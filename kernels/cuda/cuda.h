@@ -217,7 +217,7 @@ int cuda_first_nonfinite(kern_queue *k, const void *x, int f32, int rows, int wi
 void cuda_subtract(kern_queue *k, const float *a, const float *b, size_t n, float *y);
 void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y);
 
-/* llama.cu */
+/* causal.cu */
 void cuda_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
                    void *y, int y_f32);
 void cuda_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y);

@@ -210,7 +210,7 @@ static int run_micro(bench_options *o, const run_models *models)
 
 static int run(bench_options *o, const run_models *models)
 {
-    image_run measured = {models->model, NULL};
+    image_run measured = {models->model, NULL, models->captions};
     mar_stats stats = {0};
     double peak = 0;
     int exit_status = models_session(models, &o->run, o->batch, &measured.session);

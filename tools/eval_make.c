@@ -83,8 +83,7 @@ static int write_picture(maker *m, long index, int label, const uint8_t *rgb)
     if (record_texts_begin(&texts) != 0) return tool_error("out of memory for the text in a picture");
     record_texts_add(&texts, "Software", "libmar %s", mar_version());
     record_texts_add(&texts, "class", "%d", label);
-    if (*class_name(label, mar_model_get_config(job->models.model)->classes, name, sizeof name))
-        record_texts_add(&texts, "class_name", "%s", name);
+    if (*models_class_name(&job->models, label, name, sizeof name)) record_texts_add(&texts, "class_name", "%s", name);
     record_texts_add(&texts, "image", "%ld", index);
     record_texts_add_run(&texts, &job->options->run, &job->models, &job->ids);
     if (record_texts_end(&texts) != 0) return tool_error("out of memory for the text in a picture");
@@ -154,7 +153,7 @@ static int make_images(maker *m, int shard)
     const long first = m->journal.next, behind = eval_shard_first(l, shard) + eval_shard_size(l, shard);
     if (first == behind) return 0;
     for (long i = first; i < behind; i++) m->labels[i - first] = eval_label(job, i);
-    const image_run run = {job->models.model, job->session};
+    const image_run run = {job->models.model, job->session, job->models.captions};
     const image_plan plan = {.runs = &run,
                              .run_count = 1,
                              .first = first,

@@ -73,8 +73,7 @@ static int load_models(eval_job *job)
     eval_options *o = job->options;
     if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
     if (models_load(o->models ? o->models : &job->store, &o->run, job->bar, &job->models) != 0) return 1;
-    const int classes = mar_model_get_config(job->models.model)->classes;
-    if (classes_choose(o->classes, classes, 1, &job->classes, &job->class_count) != 0) return 1;
+    if (classes_choose(o->classes, job->models.class_count, 1, &job->classes, &job->class_count) != 0) return 1;
     if (o->class_sampling == EVAL_BALANCED && job->class_count > o->num_images)
         return tool_error("--num_images %d: expected one of each of %d classes at least, or --class_sampling random",
                           o->num_images, job->class_count);
@@ -134,7 +133,7 @@ static void find_facts(eval_job *job)
     snprintf(f->published, sizeof f->published, "%s", eval_published_model(model));
     snprintf(f->guarantee, sizeof f->guarantee, "%s", mar_session_guarantee(job->session));
     run_options_ways(run, f->ways, sizeof f->ways);
-    f->classes = model->classes;
+    f->classes = job->models.class_count;
     f->demo = !job->options->inception;
     if (run_verifies_drafts(run)) f->steps = run->used.num_iter < EVAL_CURVE_MAX ? run->used.num_iter : EVAL_CURVE_MAX;
 }

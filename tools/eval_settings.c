@@ -159,7 +159,7 @@ static int read_settings(const char *path, cJSON **record, cJSON **settings, cJS
 /* The name as the command line has it, if it is an option's. */
 static const char *spell(const char *key, const char *value, char *text, size_t size)
 {
-    static const char *const no_options[] = {"Software",     "model_id", "vae_id",  "draft_id",
+    static const char *const no_options[] = {"Software",     "model_id", "vae_id",  "captions_id", "draft_id",
                                              "inception_id", "stats_id", "backend", "image_size"};
     const char *dashes = "--";
     for (size_t i = 0; i < sizeof no_options / sizeof *no_options; i++)

@@ -117,7 +117,7 @@ static uint64_t hash_of(const sweep *s, const eval_options *o, const option_set 
         sum = sum * 31 + memory_sum(q->param->name, strlen(q->param->name));
         if (value) sum = sum * 31 + memory_sum(value, strlen(value));
     }
-    sum = add_file(add_file(add_file(sum, o->run.model), o->run.vae), o->run.draft);
+    sum = add_file(add_file(add_file(add_file(sum, o->run.model), o->run.vae), o->run.draft), o->run.captions);
     return add_file(sum, o->inception) * 31 + (o->stats ? memory_sum(s->stats_id, strlen(s->stats_id)) : 0);
 }
 

@@ -36,7 +36,7 @@ static int open_session(const fidelity *f, fidelity_run *r, progress *bar, model
 static int resolve(fidelity *f, const run_models *models, const mar_session *session)
 {
     const mar_model_config *model = mar_model_get_config(models->model);
-    f->class_total = model->classes;
+    f->class_total = models->class_count;
     f->positions = model->seq_len;
     f->channels = model->token_dim;
     f->vocabulary = model->vocabulary;
@@ -81,10 +81,11 @@ static int same_shape(const fidelity *f, const fidelity_run *r, const run_models
     if (model->vocabulary != f->vocabulary)
         return tool_error("%s: tokens of %s, expected those of %s as in the reference %s", r->options.model,
                           kind_of(model, kind[0]), kind_of(reference, kind[1]), f->runs[0].options.model);
-    if (model->seq_len != f->positions || model->token_dim != reference->token_dim || model->classes != f->class_total)
+    if (model->seq_len != f->positions || model->token_dim != reference->token_dim ||
+        models->class_count != f->class_total)
         return tool_error(
             "%s: %d tokens of %d channels and %d classes, expected %d of %d and %d as in the reference %s",
-            r->options.model, model->seq_len, model->token_dim, model->classes, f->positions, reference->token_dim,
+            r->options.model, model->seq_len, model->token_dim, models->class_count, f->positions, reference->token_dim,
             f->class_total, f->runs[0].options.model);
     if (width > 0 && f->width == 0)
         return tool_error("--vae is missing: the reference %s has no image decoder, but %s brings its own",
@@ -213,7 +214,8 @@ int fidelity_make_images(fidelity *f, progress *bar, const fidelity_sessions *op
 {
     char kept[4200], why[256];
     image_run runs[FIDELITY_RUNS_MAX];
-    for (int i = 0; i < f->run_count; i++) runs[i] = (image_run){open->models[i].model, open->sessions[i]};
+    for (int i = 0; i < f->run_count; i++)
+        runs[i] = (image_run){open->models[i].model, open->sessions[i], open->models[i].captions};
     snprintf(kept, sizeof kept, "%s is not written", f->out);
     const image_plan plan = {.runs = runs,
                              .run_count = f->run_count,

@@ -164,8 +164,9 @@ static int resolve_classes(generate_job *job)
 {
     const generate_options *o = &job->options;
     const int demo = run_is_demo(o->run.model);
-    job->class_total = mar_model_get_config(job->models.model)->classes;
-    if (classes_choose(o->classes, job->class_total, demo, &job->classes, &job->class_count) != 0) return 1;
+    if (classes_choose(o->classes, job->models.class_count, demo || job->models.captions, &job->classes,
+                       &job->class_count) != 0)
+        return 1;
     job->num = o->num ? o->num : demo ? 4 : 1;
     job->total = (long)job->num * job->class_count;
     if (job->total > NUM_MAX)
@@ -307,7 +308,7 @@ static int write_map(const generate_job *job)
 
 static int make_images(generate_job *job, progress *bar)
 {
-    const image_run run = {job->models.model, job->session};
+    const image_run run = {job->models.model, job->session, job->models.captions};
     const image_plan plan = {.runs = &run,
                              .run_count = 1,
                              .images = job->total,

@@ -13,7 +13,7 @@
  * or not used. */
 enum { RECORD_ID = 48 };
 typedef struct {
-    char model[RECORD_ID], vae[RECORD_ID], draft[RECORD_ID];
+    char model[RECORD_ID], vae[RECORD_ID], draft[RECORD_ID], captions[RECORD_ID];
 } record_ids;
 
 typedef struct {
@@ -34,7 +34,6 @@ typedef struct {
     model_store store;    /* owns the models */
     run_models models;    /* in the store */
     mar_session *session; /* of them */
-    int class_total;      /* classes the model knows */
     int *classes;         /* [class_count], as listed */
     int class_count;      /* 1 or more */
     int num;              /* images of each class */

@@ -6,15 +6,18 @@
 #include "tools/run_options.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct {
     const image_plan *plan;
-    int *labels;   /* [batch] */
-    float *tokens; /* [batch][seq_len][token_dim] of the largest run; NULL: no sink takes tokens */
-    uint8_t *rgb;  /* [batch][height][width][3] of the largest run; NULL: no sink takes pixels */
-    long finished; /* images that the sinks have taken, of all runs */
-    long wanted;   /* images that are to be made, of all runs */
-    int decoded;   /* images of the batch in hand that have all their pixels */
+    int *labels;     /* [batch] */
+    float *features; /* [batch][caption_tokens][caption_dim] of the captions of the largest run; NULL: none has any */
+    uint8_t *mask;   /* [batch][caption_tokens] of theirs; NULL likewise */
+    float *tokens;   /* [batch][seq_len][token_dim] of the largest run; NULL: no sink takes tokens */
+    uint8_t *rgb;    /* [batch][height][width][3] of the largest run; NULL: no sink takes pixels */
+    long finished;   /* images that the sinks have taken, of all runs */
+    long wanted;     /* images that are to be made, of all runs */
+    int decoded;     /* images of the batch in hand that have all their pixels */
 } image_loop;
 
 int image_plan_label(const image_plan *plan, long i)
@@ -49,9 +52,13 @@ static int allocate(image_loop *loop, const image_sink *sinks, int sink_count)
 {
     const image_plan *plan = loop->plan;
     const size_t batch = (size_t)plan->batch;
-    size_t tokens = 0, pixels = 0;
+    size_t tokens = 0, pixels = 0, features = 0, positions = 0;
     int takes_tokens = 0, takes_pixels = 0;
     for (int i = 0; i < plan->run_count; i++) {
+        const captions *c = plan->runs[i].captions;
+        const size_t numbers = c ? (size_t)c->tokens * (size_t)c->dim : 0;
+        if (numbers > features) features = numbers;
+        if (c && (size_t)c->tokens > positions) positions = (size_t)c->tokens;
         if (token_count(&plan->runs[i]) > tokens) tokens = token_count(&plan->runs[i]);
         if (pixel_bytes(&plan->runs[i]) > pixels) pixels = pixel_bytes(&plan->runs[i]);
     }
@@ -62,7 +69,10 @@ static int allocate(image_loop *loop, const image_sink *sinks, int sink_count)
     loop->labels = malloc(batch * sizeof *loop->labels);
     if (takes_tokens) loop->tokens = malloc(batch * tokens * sizeof *loop->tokens);
     if (takes_pixels) loop->rgb = malloc(batch * pixels);
-    if (loop->labels && (loop->tokens || !takes_tokens) && (loop->rgb || !takes_pixels)) return 0;
+    if (features) loop->features = malloc(batch * features * sizeof *loop->features);
+    if (features) loop->mask = malloc(batch * positions);
+    const int has_captions = !features || (loop->features && loop->mask);
+    if (loop->labels && has_captions && (loop->tokens || !takes_tokens) && (loop->rgb || !takes_pixels)) return 0;
     return tool_error("out of memory for %d images; a smaller --batch needs less", plan->batch);
 }
 
@@ -75,11 +85,26 @@ static void show(const image_loop *loop, double images)
     if (plan->bar) progress_update(plan->bar, ((double)done + images) / (double)total, done, total);
 }
 
-/* All steps of images first..first+n-1. MAR_ECANCELLED after an interruption. */
-static mar_status make_tokens(image_loop *loop, mar_session *s, long first, int n)
+/* Begins images first..first+n-1, of classes or of captions. */
+static mar_status begin(image_loop *loop, const image_run *r, long first, int n)
 {
+    const captions *c = r->captions;
     for (int i = 0; i < n; i++) loop->labels[i] = image_plan_label(loop->plan, first + i);
-    mar_status status = mar_session_begin(s, (uint64_t)first, loop->labels, n);
+    if (!c) return mar_session_begin(r->session, (uint64_t)first, loop->labels, n);
+    const size_t positions = (size_t)c->tokens, numbers = positions * (size_t)c->dim;
+    for (int i = 0; i < n; i++) {
+        const size_t at = (size_t)loop->labels[i];
+        memcpy(loop->features + (size_t)i * numbers, c->features + at * numbers, numbers * sizeof *loop->features);
+        memcpy(loop->mask + (size_t)i * positions, c->mask + at * positions, positions);
+    }
+    return mar_session_begin_captions(r->session, (uint64_t)first, loop->features, loop->mask, n);
+}
+
+/* All steps of images first..first+n-1. MAR_ECANCELLED after an interruption. */
+static mar_status make_tokens(image_loop *loop, const image_run *r, long first, int n)
+{
+    mar_session *s = r->session;
+    mar_status status = begin(loop, r, first, n);
     const double steps = mar_session_steps_left(s) + 1; /* the image decoder counts as one more */
     while (status == MAR_OK && !mar_session_done(s)) {
         const double left = mar_session_steps_left(s) + 1;
@@ -139,7 +164,7 @@ static int make_batch(image_loop *loop, const image_batch *shape, const image_si
     batch.labels = loop->labels;
     batch.session = r->session;
     if (!loop->plan->finishes_batch) interruption_cancels(r->session);
-    mar_status status = make_tokens(loop, r->session, batch.first, batch.n);
+    mar_status status = make_tokens(loop, r, batch.first, batch.n);
     if (status == MAR_OK) status = fetch(loop, r, &batch, &stats);
     interruption_cancels(NULL);
     if (status == MAR_ECANCELLED) return 0;
@@ -216,6 +241,8 @@ int run_images(const image_plan *plan, const image_sink *sinks, int sink_count)
     if (status == 0) status = make_all(&loop, sinks, sink_count);
     if (plan->bar) progress_clear(plan->bar);
     free(loop.labels);
+    free(loop.features);
+    free(loop.mask);
     free(loop.tokens);
     free(loop.rgb);
     return status;

@@ -12,12 +12,14 @@
 #define TOOLS_IMAGES_H
 
 #include "mar.h"
+#include "tools/captions.h"
 #include "tools/progress.h"
 
 /* One way to make the images. The plan owns none of it. */
 typedef struct {
-    const mar_model *model; /* the session's: it knows the shape of tokens */
-    mar_session *session;   /* made for plan.batch images at least */
+    const mar_model *model;   /* the session's: it knows the shape of tokens */
+    mar_session *session;     /* made for plan.batch images at least */
+    const captions *captions; /* of a text-to-image model: an image's label is its caption's number; else NULL */
 } image_run;
 
 typedef struct {

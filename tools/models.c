@@ -1,7 +1,9 @@
 #include "tools/models.h"
 
+#include "tools/class_names.h"
 #include "tools/command.h"
 #include "tools/dashed.h"
+#include "tools/printable.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -139,6 +141,34 @@ static const model_file *get_file(model_store *store, mar *library, const char *
     return f;
 }
 
+/* The captions of a text-to-image model, read now or before, and how many there are; of another model its classes. */
+static int get_captions(model_store *store, const run_options *o, run_models *models)
+{
+    const mar_model_config *c = mar_model_get_config(models->model);
+    char path[4096];
+    models->class_count = c->classes;
+    if (c->caption_tokens == 0 && o->captions)
+        return tool_error("--captions: %s makes images of classes, expected a text-to-image model",
+                          printable(o->model, path, sizeof path));
+    if (c->caption_tokens == 0) return 0;
+    if (!o->captions)
+        return tool_error("--captions is missing: %s makes images of captions, expected a file of their features, %d "
+                          "numbers at up to %d positions each",
+                          printable(o->model, path, sizeof path), c->caption_dim, c->caption_tokens);
+    int i = 0;
+    while (i < store->text_count &&
+           (strcmp(store->texts[i].path, o->captions) != 0 || store->texts[i].captions.tokens != c->caption_tokens ||
+            store->texts[i].captions.dim != c->caption_dim))
+        i++;
+    if (i == store->text_count) {
+        if (captions_read(o->captions, c->caption_tokens, c->caption_dim, &store->texts[i].captions) != 0) return 1;
+        store->texts[store->text_count++].path = o->captions;
+    }
+    models->captions = &store->texts[i].captions;
+    models->class_count = models->captions->count;
+    return 0;
+}
+
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out)
 {
     const mar_options machine = run_machine(o);
@@ -154,7 +184,13 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     out->draft = draft ? draft->model : NULL;
     out->vae = vae ? vae->vae : NULL;
     o->params.draft = out->draft;
-    return 0;
+    return get_captions(store, o, out);
+}
+
+const char *models_class_name(const run_models *models, int label, char *text, size_t size)
+{
+    *text = '\0';
+    return models->captions ? text : class_name(label, models->class_count, text, size);
 }
 
 int models_have(const model_store *store, const run_options *o)
@@ -212,5 +248,6 @@ void models_free(model_store *store)
         mar_vae_free(store->files[i].vae);
     }
     for (int i = 0; i < store->handle_count; i++) mar_close(store->handles[i].library);
+    for (int i = 0; i < store->text_count; i++) captions_free(&store->texts[i].captions);
     *store = (model_store){0};
 }

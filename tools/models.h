@@ -3,6 +3,7 @@
 #define TOOLS_MODELS_H
 
 #include "mar.h"
+#include "tools/captions.h"
 #include "tools/progress.h"
 #include "tools/run_options.h"
 
@@ -15,8 +16,10 @@ enum {
 typedef struct {
     mar *library;
     mar_model *model;
-    mar_model *draft; /* NULL: none */
-    mar_vae *vae;     /* NULL: none */
+    mar_model *draft;         /* NULL: none */
+    mar_vae *vae;             /* NULL: none */
+    const captions *captions; /* of a text-to-image model; NULL: it has classes */
+    int class_count;          /* classes, or captions */
 } run_models;
 
 /* A loaded file: a model or an image decoder. */
@@ -37,8 +40,13 @@ typedef struct {
     int handle_count;           /* of handles in use */
     model_file files[MODELS_FILES_MAX];
     int file_count; /* of files in use */
-    int quiet;      /* 1: no warnings. Set it before the first models_load */
-    int warned;     /* models_load has said that there are fewer threads than asked for */
+    struct {
+        const char *path; /* as given; not copied */
+        captions captions;
+    } texts[MODELS_RUNS_MAX]; /* one for each file and shape */
+    int text_count;           /* of texts in use */
+    int quiet;                /* 1: no warnings. Set it before the first models_load */
+    int warned;               /* models_load has said that there are fewer threads than asked for */
 } model_store;
 
 /* Opens the library for a run. Loads the files that the store does not have yet. A demo model brings its image
@@ -49,6 +57,8 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
  * that options->dtype is from, for errors. A handle that is there serves if it is the same, by what auto has become,
  * too, whatever the arithmetic of its heads. NULL after printing an error. */
 mar *models_open(model_store *store, const mar_options *options, const char *dtype);
+/* class_name of a label of the run; captions have none. */
+const char *models_class_name(const run_models *models, int label, char *text, size_t size);
 /* Whether models_load has nothing to load for the run. */
 int models_have(const model_store *store, const run_options *o);
 /* Prints that the run has no image decoder, or that its model is one. Returns 1. */

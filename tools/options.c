@@ -26,8 +26,15 @@ mar_param option_at(const mar_param *param, size_t offset, const char *group)
     return copy;
 }
 
+/* Other names of options. */
+static const struct {
+    const char *name, *of;
+} synonyms[] = {{"vq", "vae"}, {0}};
+
 static int find(const option_set *set, const char *name)
 {
+    for (int i = 0; synonyms[i].name; i++)
+        if (strcmp(synonyms[i].name, name) == 0) return find(set, synonyms[i].of);
     for (int i = 0; i < set->count; i++)
         if (strcmp(set->options[i].param->name, name) == 0) return i;
     return -1;

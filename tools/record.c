@@ -36,7 +36,7 @@ int record_identify_file(const char *path, char text[RECORD_ID])
 int record_identify(const run_options *run, record_ids *out)
 {
     return record_identify_file(run->model, out->model) || record_identify_file(run->vae, out->vae) ||
-           record_identify_file(run->draft, out->draft);
+           record_identify_file(run->draft, out->draft) || record_identify_file(run->captions, out->captions);
 }
 
 /* --- text in pictures ----------------------------------------------------------------------------------- */
@@ -91,6 +91,8 @@ void record_texts_add_run(record_texts *out, const run_options *run, const run_m
     if (*ids->model) record_texts_add(out, "model_id", "%s", ids->model);
     if (*ids->vae) record_texts_add(out, "vae_id", "%s", ids->vae);
     if (*ids->draft) record_texts_add(out, "draft_id", "%s", ids->draft);
+    if (run->captions) record_texts_add(out, "captions", "%s", tool_base_name(run->captions));
+    if (*ids->captions) record_texts_add(out, "captions_id", "%s", ids->captions);
     record_texts_add(out, "backend", "%.*s", backend_length(backend), backend);
 }
 
@@ -113,7 +115,7 @@ static char *class_list(const generate_job *job, int names)
     for (int i = 0; i < job->class_count; i++) {
         char name[128];
         if (names)
-            fprintf(stream, "%s%s", i ? "," : "", class_name(job->classes[i], job->class_total, name, sizeof name));
+            fprintf(stream, "%s%s", i ? "," : "", models_class_name(&job->models, job->classes[i], name, sizeof name));
         else
             fprintf(stream, "%s%d", i ? "," : "", job->classes[i]);
     }
@@ -124,7 +126,7 @@ int record_texts_make(const generate_job *job, long index, const char *title, re
 {
     char name[128];
     int first = job->classes[index < 0 ? 0 : index / job->num];
-    int named = *class_name(first, job->class_total, name, sizeof name) != '\0';
+    int named = *models_class_name(&job->models, first, name, sizeof name) != '\0';
 
     if (record_texts_begin(out) != 0) return tool_error("%s: out of memory for the text in the picture", job->out.path);
     if (title) record_texts_add(out, "Title", "%s", title);
@@ -165,7 +167,8 @@ static void add_classes(cJSON *record, const generate_job *job)
         char name[128];
         cJSON *o = cJSON_CreateObject();
         cJSON_AddNumberToObject(o, "class", job->classes[i]);
-        if (*class_name(job->classes[i], job->class_total, name, sizeof name)) cJSON_AddStringToObject(o, "name", name);
+        if (*models_class_name(&job->models, job->classes[i], name, sizeof name))
+            cJSON_AddStringToObject(o, "name", name);
         tool_json_append(list, o);
     }
 }

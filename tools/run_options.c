@@ -24,8 +24,18 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
      .help = "image decoder: .safetensors, kl16.ckpt or demo\n"
-             "The demo models bring theirs. To generate with any other model this option is needed; mar bench and mar "
+             "--vq is the same option: LlamaGen's is vq_ds16_c2i.pt. The demo models bring theirs. To generate with "
+             "any other model this option is needed; mar bench and mar "
              "fidelity then go without images."},
+    {.name = "captions",
+     .offset = offsetof(run_options, captions),
+     .group = "Model",
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE.npz",
+     .help = "captions' features, for a text-to-image model\n"
+             "What a T5 made of the captions elsewhere: a .npz with features [captions, positions, numbers] and, where "
+             "captions are padded, mask [captions, positions] of 0 and 1; or a .npy with features alone. The captions "
+             "take the place of classes, numbered from 0."},
     {.name = "heads",
      .offset = offsetof(run_options, heads),
      .group = "Model",
@@ -73,6 +83,7 @@ void run_options_inherit(run_options *o, const run_options *first)
     run_options_init(o);
     o->model = first->model;
     o->vae = first->vae;
+    o->captions = first->captions;
     o->heads = first->heads;
     o->machine = first->machine;
     copy_group(o, first, sampling);

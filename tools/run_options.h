@@ -13,6 +13,7 @@ typedef struct cJSON cJSON;
 typedef struct {
     const char *model, *vae; /* as given; vae may be NULL */
     const char *draft;       /* as given, a file; NULL: none, as after "self", which run_options_done takes out */
+    const char *captions;    /* a file of captions' features, for text-to-image models; NULL: none */
     int heads;               /* 0: the file's */
     mar_params params;       /* as given. models_load sets draft */
     mar_params used;         /* those that the session uses, 64 for num_iter 0; models_session sets it */
@@ -28,7 +29,7 @@ void run_options_inherit(run_options *o, const run_options *first);
 void run_options_add(run_options *o, option_set *set);
 /* Writes the manual's list of them, as mdoc. */
 void run_options_manual(FILE *out);
-/* The library's option of that name, or "model", "vae" or "heads". */
+/* The library's option of that name, or "model", "vae", "captions" or "heads". */
 const mar_param *run_option(const char *name);
 /* The library's words on a model file with --heads for "asked for", into text, which is returned. */
 const char *run_options_heads(const char *words, char *text, size_t size);

@@ -9,6 +9,8 @@
 #include "kernels/gaussian.h"
 #include "kernels/ops.h"
 
+#include <math.h>
+
 /* Makes laws of logits as LlamaGen's generate.py does: guidance u + (c - u) * cfg, then the temperature, then top-k,
  * then top-p. */
 struct kern_law_job {
@@ -19,8 +21,8 @@ struct kern_law_job {
     float
         temperature;  /* logits are divided by max(temperature, 1e-5); 0: the law is a point, the first largest logit */
     int top_k;        /* 0: all; else tokens with less than the k-th largest logit get 0, those that equal it stay */
-    float top_p;      /* below 1: of the tokens by falling probability those after the first that reaches p get 0.
-                       * Equal ones by their numbers */
+    float top_p;      /* below 1: of the tokens by falling probability those after the first at which the sum passes p
+                       * get 0. Equal ones by their numbers */
     float *log_law;   /* rows of `size`. If a logit is NaN, the row is all NaN */
     const int *place; /* host [rows] the row of log_law that row r becomes */
 };
@@ -53,7 +55,37 @@ typedef struct {
     int without;           /* 1: LANTERN's own resampler */
 } kern_discrete_rule;
 
-/* What is known of a block's position after verification. */
+/* --- the formulas, of one token. p and q are its probabilities ------------------------------------------------- */
+
+/* f before it is capped at 1: mass is omega * p, or p(A) with neighbours; 0/0 = 1. A draft is accepted if its uniform
+ * is less, which it is not if a NaN is among them. */
+KERN_FN double kern_draft_accept(double mass, double q)
+{
+    return q > 0 ? mass / q : mass >= 0 && q == 0 ? 1 : mass + q;
+}
+
+/* omega of a residual. With neighbours p - q f = p - min(q, p(A)) is positive only where q < p <= p(A), so it is p - q
+ * there, whatever A is. */
+KERN_FN double kern_residual_omega(const kern_discrete_rule *rule)
+{
+    return rule->neighbours ? 1 : exp(rule->log_omega);
+}
+
+/* [p - q f]+: the weight of a token in the residual. With `without` it is 0 for those of the rejected draft's A. */
+KERN_FN double kern_residual_weight(double p, double q, double omega)
+{
+    const double accepted = omega * p < q ? omega * p : q;
+    return accepted > p ? 0 : p - accepted;
+}
+
+/* What A's tokens besides x may have in all; p is that of x. */
+KERN_FN double kern_neighbour_bound(const kern_discrete_rule *rule, double p)
+{
+    return rule->bound + rule->bound_p * p;
+}
+
+/* What becomes of a draft, and what is known of a block after verification. */
+enum { KERN_DRAFT_DROPPED, KERN_DRAFT_ACCEPTED, KERN_DRAFT_REPLACED }; /* dropped: not reached */
 enum { KERN_BLOCK_ACCEPTED, KERN_BLOCK_FINAL, KERN_BLOCK_LENGTH, KERN_BLOCK_COUNTS };
 
 /* Verifies blocks of drafts, each by itself. Block b has drafts node[b] .. node[b + 1] - 1, numbered 0.. within the
@@ -83,7 +115,7 @@ struct kern_block_job {
     int neighbour_count;
     int go_on;                   /* 1: CONTINUE */
     const kern_address *address; /* host [blocks] of depth 0; depth d has position + d */
-    int *verdict;                /* [drafts] spec_verdict: 0 not reached, 1 accepted, 2 replaced */
+    int *verdict;                /* [drafts] KERN_DRAFT_... */
     int *id;                     /* [blocks][positions] the tokens by depth; -1: no law gave one a probability (NaN) */
     int *law;   /* [blocks][positions] the site whose p each token is a draw from; beyond the final ones the sites of
                  * the first path, whose laws a tail is drawn from anew */

@@ -9,6 +9,7 @@ void kern_queue_init(kern_queue *k, kern_device *d)
     k->core = d->core;
     k->head = d->head;
     k->conv = d->conv;
+    k->discrete = d->discrete;
     kern_watch_begin(k);
 }
 

@@ -347,7 +347,8 @@ typedef struct {
     void (*draw)(kern_queue *k, const kern_draw_job *job);
     void (*verify)(kern_queue *k, const kern_block_job *job);
     /* The `count` most likely tokens of each law, the likeliest first, equal ones by their numbers: id [rows][count],
-     * and their log probabilities log_p [rows][count]. law host [rows]: rows of log_law, float [..][size]. */
+     * and their log probabilities log_p [rows][count]. Where a law has no more tokens, id is -1 and log_p -INFINITY.
+     * law host [rows]: rows of log_law, float [..][size]. */
     void (*top)(kern_queue *k, const float *log_law, const int *law, int rows, int size, int count, int *id,
                 float *log_p);
 } kern_discrete_ops;

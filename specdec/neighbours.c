@@ -1,79 +1,100 @@
 #include "specdec/neighbours.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-static double squared_distance(const float *a, const float *b, int dim)
-{
-    double sum = 0;
-    for (int i = 0; i < dim; i++) sum += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-    return sum;
-}
+enum { COLUMNS = 64 }; /* entries whose distances are added up together */
 
-/* Inserts `token` into the sorted list of at most k tokens, after equal ones. Returns the new length. */
-static int insert(int *row, double *distance, int count, int k, int token, double d)
+/* The codebook by columns, float [dim][columns], columns a multiple of COLUMNS. */
+static void transpose(const float *codebook, int size, int dim, int columns, spec_metric metric, float *y)
 {
-    if (count == k && d >= distance[k - 1]) return count;
-    int low = 0, high = count;
-    while (low < high) {
-        const int middle = (low + high) / 2;
-        if (distance[middle] <= d)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    if (count < k) count++;
-    memmove(row + low + 1, row + low, (size_t)(count - low - 1) * sizeof *row);
-    memmove(distance + low + 1, distance + low, (size_t)(count - low - 1) * sizeof *distance);
-    row[low] = token, distance[low] = d;
-    return count;
-}
-
-int spec_neighbour_table(const float *codebook, int size, int dim, int k, int *table)
-{
-    double *distance = malloc((size_t)k * sizeof *distance);
-    if (!distance) return -1;
+    memset(y, 0, (size_t)columns * (size_t)dim * sizeof *y);
     for (int x = 0; x < size; x++) {
-        int *row = table + (size_t)x * (size_t)k, count = insert(row, distance, 0, k, x, -1); /* itself before twins */
-        for (int y = 0; y < size; y++)
-            if (y != x) {
-                const double d =
-                    squared_distance(codebook + (size_t)x * (size_t)dim, codebook + (size_t)y * (size_t)dim, dim);
-                count = insert(row, distance, count, k, y, d);
-            }
+        const float *entry = codebook + (size_t)x * (size_t)dim;
+        double length = 0;
+        for (int i = 0; i < dim; i++) length += (double)entry[i] * entry[i];
+        const double scale = metric == SPEC_METRIC_COSINE && length > 0 ? 1 / sqrt(length) : 1;
+        for (int i = 0; i < dim; i++) y[(size_t)i * (size_t)columns + (size_t)x] = (float)(entry[i] * scale);
     }
-    free(distance);
-    return 0;
 }
 
-static int at_most(const spec_site *s, double k)
+/* Squared distances of entry x to COLUMNS entries from `first` on. */
+static void squared_distances(const float *by_column, int dim, int columns, int x, int first, float d[COLUMNS])
 {
-    return k < s->neighbour_count ? (int)k : s->neighbour_count;
-}
-
-int spec_neighbour_set(const spec_site *s, int x, double k, double bound, double *p_sum)
-{
-    const int *row = s->neighbours + (size_t)x * (size_t)s->neighbour_count;
-    const int most = at_most(s, k);
-    double others = 0;
-    int count = 1;
-    for (; count < most; count++) {
-        const double p = exp((double)s->log_p[row[count]]);
-        if (!(others + p < bound)) break;
-        others += p;
+    for (int j = 0; j < COLUMNS; j++) d[j] = 0;
+    for (int i = 0; i < dim; i++) {
+        const float *column = by_column + (size_t)i * (size_t)columns, a = column[x];
+        for (int j = 0; j < COLUMNS; j++) d[j] += (column[first + j] - a) * (column[first + j] - a);
     }
-    *p_sum = exp((double)s->log_p[x]) + others;
-    return count;
 }
 
-double spec_neighbour_keep(const spec_site *s, int candidate, int rejected, double k, double bound, double log_ratio)
+/* Keys that order all tokens as neighbours of x: by the bits of the distance, which is not negative, then by number. */
+static void fill_keys(const float *by_column, int size, int dim, int columns, int x, uint64_t *key)
 {
-    if (!(log_ratio > 0)) return -INFINITY;
-    const int *row = s->neighbours + (size_t)rejected * (size_t)s->neighbour_count;
-    const int most = at_most(s, k);
-    double p_sum;
-    for (int i = 0; i < most; i++) /* the set is only built for candidates near `rejected` */
-        if (row[i] == candidate && i < spec_neighbour_set(s, rejected, k, bound, &p_sum)) return -INFINITY;
-    return log1p(-exp(-log_ratio));
+    for (int first = 0; first < size; first += COLUMNS) {
+        float d[COLUMNS];
+        squared_distances(by_column, dim, columns, x, first, d);
+        for (int j = 0; j < COLUMNS && first + j < size; j++) {
+            uint32_t bits;
+            memcpy(&bits, &d[j], sizeof bits);
+            key[first + j] = ((uint64_t)bits + 1) << 32 | (uint32_t)(first + j);
+        }
+    }
+    key[x] = (uint32_t)x; /* itself before its twins */
+}
+
+static void swap(uint64_t *a, uint64_t *b)
+{
+    const uint64_t c = *a;
+    *a = *b, *b = c;
+}
+
+/* Moves the k least of n keys, which all differ, to the front. */
+static void select_least(uint64_t *key, int n, int k)
+{
+    int low = 0, high = n - 1;
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (key[middle] < key[low]) swap(&key[middle], &key[low]);
+        if (key[high] < key[low]) swap(&key[high], &key[low]);
+        if (key[high] < key[middle]) swap(&key[high], &key[middle]);
+        const uint64_t pivot = key[middle];
+        int i = low, j = high;
+        while (i <= j) {
+            while (key[i] < pivot) i++;
+            while (key[j] > pivot) j--;
+            if (i <= j) swap(&key[i++], &key[j--]);
+        }
+        if (k <= j)
+            high = j;
+        else if (k > i)
+            low = i;
+        else
+            return;
+    }
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+int spec_neighbour_table(const float *codebook, int size, int dim, int k, spec_metric metric, int *table)
+{
+    const int columns = (size + COLUMNS - 1) / COLUMNS * COLUMNS;
+    float *by_column = malloc((size_t)columns * (size_t)dim * sizeof *by_column);
+    uint64_t *key = malloc((size_t)size * sizeof *key);
+    for (int x = 0; x < size && by_column && key; x++) {
+        if (x == 0) transpose(codebook, size, dim, columns, metric, by_column);
+        fill_keys(by_column, size, dim, columns, x, key);
+        select_least(key, size, k);
+        qsort(key, (size_t)k, sizeof *key, by_key);
+        for (int i = 0; i < k; i++) table[(size_t)x * (size_t)k + (size_t)i] = (int)(uint32_t)key[i];
+    }
+    const int made = by_column && key;
+    free(by_column), free(key);
+    return made ? 0 : -1;
 }

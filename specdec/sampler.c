@@ -1,6 +1,8 @@
 #include "specdec/sampler.h"
-#include "specdec/laws.h"
+#include "base/arena.h"
+#include "specdec/round.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,22 +12,11 @@ double spec_walltime_improvement(double alpha, int gamma, double c)
     return tokens / (gamma * c + 1);
 }
 
-int spec_draw_candidates(const float *log_q, int size, const spec_address *address, int first, int count,
-                         int *candidate)
-{
-    for (int k = first; k < count; k++) {
-        const double uniform = kern_uniform_at(address, KERN_NOISE_STEP, (uint32_t)k);
-        candidate[k] = spec_law_draw(log_q, size, candidate, k, uniform);
-        if (candidate[k] < 0) return k;
-    }
-    return count;
-}
-
-/* --- creation --- */
+/* --- creation -------------------------------------------------------------------------------------------------- */
 
 static double parameter_named(const spec_sampler_options *o, const char *name, double otherwise)
 {
-    for (int i = 0; o->method->parameters[i].name; i++)
+    for (int i = 0; o->method && o->method->parameters[i].name; i++)
         if (strcmp(o->method->parameters[i].name, name) == 0) return o->parameter[i];
     return otherwise;
 }
@@ -45,222 +36,355 @@ static int by_levels(const int *parent, int count)
     return 1;
 }
 
-static int options_fit(const spec_sampler_options *o, int has_draft)
+/* What is wrong with the options; NULL if nothing is. */
+static const char *misfit(const spec_sampler_options *o, int has_draft)
 {
     const spec_method *m = o->method;
-    if (!(m->tokens & SPEC_DISCRETE) || o->length < 1 || m->stale == has_draft) return 0;
-    if (m->neighbours && !o->neighbours) return 0;
-    return !o->parent || (has_draft && m->topologies & SPEC_TREE && by_levels(o->parent, o->count));
-}
-
-static int allocate(spec_sampler *s)
-{
-    const size_t nodes = (size_t)s->capacity + 1, size = (size_t)s->target.size;
-    const size_t positions = (size_t)s->options.length + 1;
-    s->node = calloc(nodes, sizeof *s->node);
-    s->place = calloc(nodes, sizeof *s->place);
-    s->parent = calloc(nodes, sizeof *s->parent);
-    s->node_token = calloc(nodes, sizeof *s->node_token);
-    s->site = calloc(nodes, sizeof *s->site);
-    s->log_p = calloc(nodes * size, sizeof *s->log_p);
-    s->log_q = calloc(nodes * size, sizeof *s->log_q);
-    s->out.verdict = calloc(nodes, sizeof *s->out.verdict);
-    s->address = calloc(positions, sizeof *s->address);
-    s->out.id = calloc(positions, sizeof *s->out.id);
-    s->out.law = calloc(positions, sizeof *s->out.law);
-    s->out.workspace = calloc(spec_workspace_size(s->target.size), sizeof(float));
-    s->candidate = calloc(positions * (size_t)s->children, sizeof *s->candidate);
-    s->candidates = calloc(positions, sizeof *s->candidates);
-    s->draft_q = calloc(positions * size, sizeof *s->draft_q);
-    return s->node && s->place && s->parent && s->node_token && s->site && s->log_p && s->log_q && s->address &&
-           s->out.verdict && s->out.id && s->out.law && s->out.workspace && s->candidate && s->candidates && s->draft_q;
-}
-
-spec_sampler *spec_sampler_create(const spec_model *target, const spec_model *draft,
-                                  const spec_sampler_options *options)
-{
-    if (!options_fit(options, draft != NULL)) return NULL;
-    spec_sampler *s = calloc(1, sizeof *s);
-    if (!s) return NULL;
-    s->target = *target;
-    if (draft) s->draft = *draft;
-    s->options = *options;
-    s->children = (int)parameter_named(options, "children", 1);
-    s->tree_depth = s->children > 1 ? (int)parameter_named(options, "depth", 0) : 0;
-    s->capacity = options->parent ? options->count : tree_count(options->length, s->children, s->tree_depth);
-    if (allocate(s)) return s;
-    spec_sampler_free(s);
+    if (!m) return has_draft ? "a draft model without a method" : NULL;
+    if (!(m->tokens & SPEC_DISCRETE)) return "a method for continuous tokens";
+    if (o->length < 1) return "length below 1";
+    if (m->stale && has_draft) return "a draft model, and a method that drafts without one";
+    if (!m->stale && !has_draft) return "no draft model";
+    if (m->neighbours && (!o->neighbours || o->neighbour_count < 1)) return "no table of neighbours";
+    if (o->parent && o->top > 0) return "a static and a dynamic tree";
+    if ((o->parent || o->top > 0) && !(has_draft && m->topologies & SPEC_TREE)) return "a method without trees";
+    if (o->parent && (o->count < 1 || !by_levels(o->parent, o->count))) return "a tree that is not listed by levels";
+    if (o->top < 0 || (o->top > 0 && o->total < 1)) return "a dynamic tree without drafts";
+    if (m->stale && o->first != SPEC_FIRST_UNIFORM && o->side < 1) return "first drafts of neighbours without a side";
     return NULL;
+}
+
+static int most_siblings(const spec_sampler_options *o)
+{
+    int most = 1;
+    for (int n = 0, run = 0; n < o->count && o->parent; n++) {
+        run = n > 0 && o->parent[n] == o->parent[n - 1] ? run + 1 : 1;
+        if (run > most) most = run;
+    }
+    return most;
+}
+
+static void size_up(spec_sampler *s)
+{
+    const spec_sampler_options *o = &s->options;
+    const int jacobi = o->method && o->method->stale;
+    s->children = jacobi ? (int)parameter_named(o, "children", 1) : most_siblings(o);
+    s->tree_depth = jacobi && s->children > 1 ? (int)parameter_named(o, "depth", 0) : 0;
+    s->go_on = o->method && o->method->policy == SPEC_CONTINUE && parameter_named(o, "continue", 1) != 0;
+    if (s->tree_depth == 0 && jacobi) s->children = 1;
+    if (!o->method) s->options.length = 0;
+    s->capacity = o->parent ? o->count : o->top ? o->total : tree_count(o->length, s->children, s->tree_depth);
+    s->draft_capacity = !s->draft.laws ? 0 : o->top ? o->top * (o->length - 1) : s->capacity;
+    s->candidates = o->top ? o->top + o->top * s->draft_capacity : 0;
+}
+
+/* Lays out the host arrays at base, as arena_carve does. */
+static size_t lay_out_host(spec_sampler *s, char *base)
+{
+    const size_t sequences = (size_t)s->sequences, tokens = (size_t)s->tokens, drafts = (size_t)s->capacity;
+    const size_t all = sequences * (drafts + 1), positions = (size_t)s->options.length + 1;
+    const size_t children = (size_t)s->children, asked = (size_t)s->draft_capacity + 1;
+    const size_t candidates = (size_t)s->candidates, top_rows = sequences * (size_t)(s->options.top + 1);
+    size_t used = 0;
+    s->sequence = arena_carve(base, &used, sequences, sizeof *s->sequence);
+    for (size_t i = 0; i < sequences; i++) {
+        spec_sequence part = {0}, *q = base ? &s->sequence[i] : &part;
+        q->token = arena_carve(base, &used, tokens, sizeof *q->token);
+        q->fate = arena_carve(base, &used, tokens, sizeof *q->fate);
+        q->round = arena_carve(base, &used, tokens, sizeof *q->round);
+        q->draft = arena_carve(base, &used, drafts, sizeof *q->draft);
+        q->parent = arena_carve(base, &used, drafts, sizeof *q->parent);
+        q->row_q = arena_carve(base, &used, drafts + 1, sizeof *q->row_q);
+        q->place = arena_carve(base, &used, drafts, sizeof *q->place);
+        q->candidate = arena_carve(base, &used, candidates, sizeof *q->candidate);
+        q->candidate_parent = arena_carve(base, &used, candidates, sizeof *q->candidate_parent);
+        q->candidate_log_p = arena_carve(base, &used, candidates, sizeof *q->candidate_log_p);
+        q->chosen = arena_carve(base, &used, candidates, sizeof *q->chosen);
+        q->expansion = arena_carve(base, &used, asked, sizeof *q->expansion);
+        q->expanded_draft = arena_carve(base, &used, asked, sizeof *q->expanded_draft);
+        q->expanded_parent = arena_carve(base, &used, asked, sizeof *q->expanded_parent);
+        q->tail_token = arena_carve(base, &used, positions, sizeof *q->tail_token);
+        q->tail_row = arena_carve(base, &used, positions, sizeof *q->tail_row);
+        q->drawn = arena_carve(base, &used, positions * children, sizeof *q->drawn);
+        q->drawn_count = arena_carve(base, &used, positions, sizeof *q->drawn_count);
+    }
+    s->request = arena_carve(base, &used, sequences, sizeof *s->request);
+    s->draw_law = arena_carve(base, &used, all, sizeof *s->draw_law);
+    s->draw_given = arena_carve(base, &used, all, sizeof *s->draw_given);
+    s->draw_wanted = arena_carve(base, &used, all, sizeof *s->draw_wanted);
+    s->draw_earlier = arena_carve(base, &used, all * children, sizeof *s->draw_earlier);
+    s->draw_address = arena_carve(base, &used, all, sizeof *s->draw_address);
+    s->drawn_id = arena_carve(base, &used, all * (children + 1), sizeof *s->drawn_id);
+    s->top_law = arena_carve(base, &used, top_rows, sizeof *s->top_law);
+    s->top_id = arena_carve(base, &used, top_rows * (size_t)s->options.top, sizeof *s->top_id);
+    s->top_log_p = arena_carve(base, &used, top_rows * (size_t)s->options.top, sizeof *s->top_log_p);
+    s->node = arena_carve(base, &used, sequences + 1, sizeof *s->node);
+    s->of_block = arena_carve(base, &used, sequences, sizeof *s->of_block);
+    s->block_draft = arena_carve(base, &used, all, sizeof *s->block_draft);
+    s->block_parent = arena_carve(base, &used, all, sizeof *s->block_parent);
+    s->row_p = arena_carve(base, &used, all, sizeof *s->row_p);
+    s->row_q = arena_carve(base, &used, all, sizeof *s->row_q);
+    s->rule = arena_carve(base, &used, sequences * positions, sizeof *s->rule);
+    s->address = arena_carve(base, &used, sequences, sizeof *s->address);
+    s->result = arena_carve(base, &used, sequences * (2 * positions + KERN_BLOCK_COUNTS), sizeof *s->result);
+    s->uniform = arena_carve(base, &used, (size_t)s->target.size, sizeof *s->uniform);
+    return used;
+}
+
+size_t spec_sampler_lay_out(spec_sampler *s, char *base)
+{
+    const size_t sequences = (size_t)s->sequences, size = (size_t)s->target.size;
+    const size_t drafts = (size_t)s->capacity, all = sequences * (drafts + 1),
+                 positions = (size_t)s->options.length + 1;
+    const size_t top_rows = sequences * (size_t)(s->options.top + 1), top = (size_t)s->options.top;
+    const int jacobi = s->options.method && !s->draft.laws;
+    size_t used = 0;
+    s->laws[0] = arena_carve(base, &used, (all + 1) * size, sizeof(float));
+    s->laws[1] = jacobi ? arena_carve(base, &used, (all + 1) * size, sizeof(float)) : s->laws[0];
+    s->draft_laws = NULL;
+    if (s->draft.laws)
+        s->draft_laws =
+            arena_carve(base, &used, sequences * ((size_t)s->draft_capacity + 1) * size, sizeof *s->draft_laws);
+    s->draw_result = arena_carve(base, &used, all * ((size_t)s->children + 1), sizeof *s->draw_result);
+    s->top_result_id = arena_carve(base, &used, top_rows * top, sizeof *s->top_result_id);
+    s->top_result_log_p = arena_carve(base, &used, top_rows * top, sizeof *s->top_result_log_p);
+    s->verdict = arena_carve(base, &used, sequences * drafts + 1, sizeof *s->verdict);
+    s->block_result =
+        arena_carve(base, &used, sequences * (2 * positions + KERN_BLOCK_COUNTS), sizeof *s->block_result);
+    s->workspace = arena_carve(base, &used, sequences * 2 * size, sizeof *s->workspace);
+    return used;
+}
+
+mar_status spec_sampler_create(kern_queue *k, const spec_model *target, const spec_model *draft,
+                               const spec_sampler_options *options, int sequences, int tokens, spec_sampler **out,
+                               mar_err *err)
+{
+    const char *wrong = misfit(options, draft != NULL);
+    *out = NULL;
+    if (wrong)
+        return err_set(err, MAR_EARG, "%s: %s", options->method ? options->method->name : "plain sampling", wrong);
+    if (draft && draft->size != target->size)
+        return err_set(err, MAR_EARG, "the draft has %d tokens, the target %d", draft->size, target->size);
+    spec_sampler *s = calloc(1, sizeof *s);
+    if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
+    *s = (spec_sampler){.k = k, .target = *target, .options = *options, .sequences = sequences, .tokens = tokens};
+    if (draft) s->draft = *draft;
+    size_up(s);
+    s->host = calloc(1, lay_out_host(s, NULL));
+    if (!s->host) {
+        free(s);
+        return err_set(err, MAR_ENOMEM, "out of memory");
+    }
+    lay_out_host(s, s->host);
+    for (int x = 0; x < target->size; x++) s->uniform[x] = (float)-log(target->size);
+    *out = s;
+    return MAR_OK;
 }
 
 void spec_sampler_free(spec_sampler *s)
 {
     if (!s) return;
-    free(s->node), free(s->place), free(s->parent), free(s->node_token), free(s->site), free(s->log_p), free(s->log_q);
-    free(s->address), free(s->out.verdict), free(s->out.id), free(s->out.law), free(s->out.workspace);
-    free(s->candidate), free(s->candidates), free(s->draft_q);
+    free(s->host);
     free(s);
 }
 
-/* --- for both loops --- */
-
-static spec_address address_at(const spec_sampler *s, int position)
+int spec_sampler_drafts(const spec_sampler *s)
 {
-    return (spec_address){s->options.seed, s->image, (uint32_t)position, s->step};
+    return s->capacity > s->draft_capacity ? s->capacity : s->draft_capacity;
 }
 
-static float *law(const spec_sampler *s, float *laws, int i)
+/* --- a round --------------------------------------------------------------------------------------------------- */
+
+void spec_sampler_begin(spec_sampler *s, uint64_t first_image, int sequences, int n)
 {
-    return laws + (size_t)i * (size_t)s->target.size;
-}
-
-/* Runs the target over the block and verifies it; the final tokens become known. The sites' q is set before. */
-static int verify(spec_sampler *s, int count, int length, spec_outcome *o)
-{
-    const spec_sampler_options *opt = &s->options;
-    const int status = s->target.laws(s->target.state, s->token, s->known, s->node, s->parent, count, s->log_p);
-    if (status) return status;
-    for (int i = 0; i <= count; i++) {
-        s->site[i].size = s->target.size;
-        s->site[i].log_p = law(s, s->log_p, i);
-        s->site[i].neighbours = opt->neighbours, s->site[i].neighbour_count = opt->neighbour_count;
-        if (i < count) s->node_token[i].id = s->node[i];
-    }
-    for (int i = 0; i <= length; i++) s->address[i] = address_at(s, s->known + i);
-    const spec_block block = {count, length, s->node_token, s->parent, s->site, s->address, 0};
-    *o = spec_verify(opt->method, opt->parameter, &block, &s->out);
-    for (int i = 0; i < o->length; i++)
-        if (s->out.id[i] < 0) return SPEC_EMPTY_LAW;
-    for (int i = 0; i < o->final && s->known < s->n; i++) s->token[s->known++] = s->out.id[i];
-    s->step++;
-    s->stats.rounds++, s->stats.verified += length, s->stats.accepted += o->accepted;
-    return 0;
-}
-
-/* --- with a draft model --- */
-
-static int parent_in(const spec_sampler *s, int n)
-{
-    return s->options.parent ? s->options.parent[n] : n - 1;
-}
-
-/* Draws the block from the draft model with one forward pass a level, no deeper than there are tokens left. Drafts of
- * one level with different parents share their uniforms, because at most one of them is on the path taken. If q has
- * fewer tokens than the tree has siblings, the other siblings and their descendants are left out. */
-static int draft_block(spec_sampler *s, int *count, int *depth)
-{
-    const int most = s->options.parent ? s->options.count : s->options.length;
-    int n = 0;
-    const int deepest = s->options.length < s->n - s->known ? s->options.length : s->n - s->known;
-    for (*count = *depth = 0; n < most && *depth < deepest; ++*depth) {
-        const int level = n, before = *count;
-        const spec_address a = address_at(s, s->known + *depth);
-        const int status = s->draft.laws(s->draft.state, s->token, s->known, s->node, s->parent, before, s->log_q);
-        if (status) return status;
-        s->stats.draft_calls++;
-        while (n < most && parent_in(s, n) < level) {
-            const int elder = parent_in(s, n), parent = elder < 0 ? -1 : s->place[elder];
-            int siblings = 0, drawn = 0;
-            while (n + siblings < most && parent_in(s, n + siblings) == elder) siblings++;
-            if (elder < 0 || parent >= 0)
-                drawn = spec_draw_candidates(law(s, s->log_q, parent + 1), s->draft.size, &a, 0, siblings,
-                                             s->node + *count);
-            for (int k = 0; k < siblings; k++) {
-                s->place[n + k] = k < drawn ? *count : -1;
-                if (k < drawn) s->parent[(*count)++] = parent;
-            }
-            n += siblings;
-        }
-        if (*count == before) break;
-    }
-    for (int i = 0; i <= *count; i++) s->site[i].log_q = law(s, s->log_q, i);
-    return 0;
-}
-
-static int draft_round(spec_sampler *s)
-{
-    int count, depth;
-    const int status = draft_block(s, &count, &depth);
-    spec_outcome o;
-    return status ? status : verify(s, count, depth, &o);
-}
-
-/* --- Jacobi --- */
-
-/* Position i gets a first draft. Nothing is known about it, so its q is uniform. */
-static void first_draft(spec_sampler *s, int i)
-{
-    const spec_address a = address_at(s, s->known + i);
-    float *q = law(s, s->draft_q, i);
-    for (int x = 0; x < s->target.size; x++) q[x] = (float)-log(s->target.size);
-    s->candidates[i] = spec_draw_candidates(q, s->target.size, &a, 0, 1, s->candidate + i * s->children);
-}
-
-/* Lists the drafts as a block. In the tree each position's candidates follow every draft of the position before; then a
- * chain follows the first path. Returns the number of drafts. */
-static int jacobi_block(spec_sampler *s)
-{
-    int count = 0, begin = -1, end = 0; /* the level before */
-    for (int i = 0; i < s->drafted; i++) {
-        const int level = count, parents = i < s->tree ? end : begin + 1;
-        for (int parent = begin; parent < parents; parent++)
-            for (int k = 0; k < s->candidates[i]; k++) {
-                s->parent[count] = parent;
-                s->node[count] = s->candidate[i * s->children + k];
-                s->site[parent + 1].log_q = law(s, s->draft_q, i);
-                count++;
-            }
-        begin = level, end = count;
-    }
-    return count;
-}
-
-/* Prepares the drafts of the next round: the tail of this round, then new positions. The q of a token of the tail is
- * the p it was drawn from. With STOP the tail is drawn anew; with CONTINUE it is the result of verification, and gets
- * siblings for the tree. */
-static int next_drafts(spec_sampler *s, const spec_outcome *o)
-{
-    const int tail = s->drafted - o->final;
-    const int most = s->n - s->known < s->options.length ? s->n - s->known : s->options.length;
-    s->tree = 0;
-    for (int i = 0; i < most; i++) {
-        int *candidate = s->candidate + i * s->children;
-        const spec_address a = address_at(s, s->known + i);
-        float *q = law(s, s->draft_q, i);
-        int first = 0, wanted = 1;
-        if (i >= tail) {
-            first_draft(s, i);
-            continue;
-        }
-        memcpy(q, law(s, s->log_p, s->out.law[o->final + i]), (size_t)s->target.size * sizeof *q);
-        if (o->length > o->final) candidate[first++] = s->out.id[o->final + i];
-        if (i < s->tree_depth) s->tree = i + 1, wanted = s->children;
-        s->candidates[i] = spec_draw_candidates(q, s->target.size, &a, first, wanted, candidate);
-        if (s->candidates[i] == 0) return SPEC_EMPTY_LAW;
-    }
-    s->drafted = most;
-    return 0;
-}
-
-static int jacobi_round(spec_sampler *s)
-{
-    spec_outcome o;
-    const int status = verify(s, jacobi_block(s), s->drafted, &o);
-    return status ? status : next_drafts(s, &o);
-}
-
-/* --- */
-
-void spec_sampler_begin(spec_sampler *s, uint64_t image, int *tokens, int n)
-{
-    s->image = image, s->token = tokens, s->n = n;
-    s->known = s->drafted = s->tree = 0;
-    s->step = 0;
+    s->running = sequences;
+    s->n = n;
     s->stats = (spec_sampler_stats){0};
-    if (!s->draft.laws) next_drafts(s, &(spec_outcome){0});
+    for (int i = 0; i < sequences; i++) {
+        spec_sequence *q = &s->sequence[i];
+        q->image = first_image + (uint64_t)i;
+        q->known = q->count = q->depth = q->tail = q->tail_known = 0;
+        q->step = 0;
+    }
+    for (int i = 0; i < 2 && s->options.method && !s->draft.laws; i++)
+        s->k->core->upload(s->k, s->laws[i] + (size_t)spec_uniform_row(s) * (size_t)s->target.size, s->uniform,
+                           (size_t)s->target.size * sizeof *s->uniform);
 }
 
-int spec_sampler_round(spec_sampler *s)
+static mar_status draft_blocks(spec_sampler *s, mar_err *err)
 {
-    return s->draft.laws ? draft_round(s) : jacobi_round(s);
+    for (int i = 0; i < s->running; i++) s->sequence[i].count = s->sequence[i].depth = 0;
+    if (!s->options.method) return MAR_OK;
+    if (!s->draft.laws) return spec_draft_jacobi(s, err);
+    return s->options.top ? spec_draft_dynamic(s, err) : spec_draft_levels(s, err);
+}
+
+/* Drafts whose successors are still part of the sequence: the first ones, since they are listed by levels. */
+static int followed_drafts(const spec_sampler *s, const spec_sequence *q)
+{
+    int n = 0;
+    for (; n < q->count; n++) {
+        int depth = 1;
+        for (int parent = q->parent[n]; parent >= 0; parent = q->parent[parent]) depth++;
+        if (q->known + depth >= s->n) break;
+    }
+    return n;
+}
+
+/* Adds a sequence's block to the job, and to the request for the target. */
+static void add_block(spec_sampler *s, int i, kern_block_job *job)
+{
+    spec_sequence *q = &s->sequence[i];
+    const int b = job->blocks++, node = s->node[b], sites = node + b, row = spec_row(s, i);
+    const int followed = followed_drafts(s, q);
+    s->of_block[b] = i;
+    s->node[b + 1] = node + q->count;
+    memcpy(s->block_draft + node, q->draft, (size_t)q->count * sizeof *q->draft);
+    memcpy(s->block_parent + node, q->parent, (size_t)q->count * sizeof *q->parent);
+    memcpy(s->row_q + sites, q->row_q, (size_t)(q->count + 1) * sizeof *q->row_q);
+    for (int n = 0; n <= q->count; n++) s->row_p[sites + n] = n <= followed ? row + n : -1;
+    for (int d = 0; d < job->positions && d < q->depth; d++)
+        s->rule[b * job->positions + d] = s->options.method->discrete_rule(s->options.parameter, d + 1, q->depth);
+    s->address[b] = (kern_address){s->options.seed, q->image, (uint32_t)q->known, q->step};
+    s->request[b] = (spec_request){.sequence = i,
+                                   .prefix = q->token,
+                                   .length = q->known,
+                                   .draft = q->draft,
+                                   .parent = q->parent,
+                                   .count = followed,
+                                   .row = row};
+    s->stats.rows += followed + 1;
+}
+
+/* Whether the block of a sequence has drafts behind a site. */
+static int is_followed(const spec_sequence *q, int site)
+{
+    for (int n = 0; n < q->count; n++)
+        if (q->parent[n] == site - 1) return 1;
+    return 0;
+}
+
+static void count_block(spec_sampler *s, const spec_sequence *q, int accepted)
+{
+    s->stats.rounds++;
+    s->stats.drafted += q->count, s->stats.positions += q->depth;
+    s->stats.accepted += accepted;
+    s->stats.lengths[spec_lesser(accepted, SPEC_LENGTHS - 1)]++;
+}
+
+/* Takes over what came of a block. */
+static mar_status take_block(spec_sampler *s, spec_sequence *q, const int *id, const int *law, const int *count,
+                             int row, mar_err *err)
+{
+    const int accepted = count[KERN_BLOCK_ACCEPTED], final = count[KERN_BLOCK_FINAL], length = count[KERN_BLOCK_LENGTH];
+    for (int i = 0; i < final; i++) {
+        const int at = q->known + i;
+        if (id[i] < 0)
+            return err_set(err, MAR_EMODEL,
+                           "image %llu, token %d: no token has a probability: the logits are not finite",
+                           (unsigned long long)q->image, at);
+        q->token[at] = id[i];
+        q->fate[at] = i < accepted ? SPEC_ACCEPTED : is_followed(q, law[i]) ? SPEC_REPLACED : SPEC_DROPPED;
+        q->round[at] = (int)q->step;
+    }
+    q->tail = q->depth > final ? q->depth - final : 0;
+    q->tail_known = length - final;
+    for (int i = 0; i < q->tail; i++) {
+        q->tail_row[i] = row + law[final + i];
+        q->tail_token[i] = id[final + i];
+        if (i < q->tail_known && id[final + i] < 0) q->tail = q->tail_known = i; /* a NaN, which comes back as one */
+    }
+    q->known += final;
+    q->step++;
+    count_block(s, q, accepted);
+    return MAR_OK;
+}
+
+/* Verifies the blocks, and reads what came of them. */
+static mar_status verify_blocks(spec_sampler *s, kern_block_job *job, mar_err *err)
+{
+    const size_t tokens = (size_t)job->blocks * (size_t)job->positions;
+    const size_t results = 2 * tokens + (size_t)job->blocks * KERN_BLOCK_COUNTS;
+    job->id = s->block_result;
+    job->law = job->id + tokens;
+    job->count = job->law + tokens;
+    s->k->discrete->verify(s->k, job);
+    s->k->core->download(s->k, s->result, s->block_result, results * sizeof *s->result);
+    s->k->core->lap(s->k, &s->stats.verify_s);
+    mar_status status = kern_check(s->k, err);
+    for (int b = 0; b < job->blocks && status == MAR_OK; b++) {
+        const int *id = s->result + b * job->positions, *count = s->result + 2 * tokens + b * KERN_BLOCK_COUNTS;
+        status = take_block(s, &s->sequence[s->of_block[b]], id, id + tokens, count, spec_row(s, s->of_block[b]), err);
+    }
+    return status;
+}
+
+mar_status spec_sampler_round(spec_sampler *s, mar_err *err)
+{
+    const spec_sampler_options *o = &s->options;
+    float *laws = s->laws[s->now];
+    kern_block_job job = {.size = s->target.size,
+                          .node = s->node,
+                          .draft = s->block_draft,
+                          .parent = s->block_parent,
+                          .log_p = laws,
+                          .p = s->row_p,
+                          .log_q = s->draft.laws ? s->draft_laws : s->laws[!s->now],
+                          .q = s->row_q,
+                          .rule = s->rule,
+                          .neighbours = o->neighbours,
+                          .neighbour_count = o->neighbour_count,
+                          .go_on = s->go_on,
+                          .address = s->address,
+                          .verdict = s->verdict,
+                          .workspace = s->workspace};
+    s->k->core->lap(s->k, NULL);
+    mar_status status = draft_blocks(s, err);
+    s->k->core->lap(s->k, &s->stats.draft_s);
+    if (status != MAR_OK) return status;
+    for (int i = 0; i < s->running; i++)
+        if (s->sequence[i].depth + 1 > job.positions) job.positions = s->sequence[i].depth + 1;
+    for (int i = 0; i < s->running; i++)
+        if (s->sequence[i].known < s->n) add_block(s, i, &job);
+    if (job.blocks == 0) return kern_check(s->k, err);
+    status = s->target.laws(s->target.state, s->request, job.blocks, laws, err);
+    s->k->core->lap(s->k, &s->stats.target_s);
+    if (status == MAR_OK) status = kern_check(s->k, err);
+    if (status != MAR_OK) return status;
+    s->stats.calls++;
+    status = verify_blocks(s, &job, err);
+    s->now = !s->now;
+    return status;
+}
+
+/* --- what it knows --------------------------------------------------------------------------------------------- */
+
+int spec_sampler_left(const spec_sampler *s)
+{
+    int left = 0;
+    for (int i = 0; i < s->running; i++)
+        if (s->n - s->sequence[i].known > left) left = s->n - s->sequence[i].known;
+    return left;
+}
+
+int spec_sampler_known(const spec_sampler *s, int sequence)
+{
+    return s->sequence[sequence].known;
+}
+
+const int *spec_sampler_tokens(const spec_sampler *s, int sequence)
+{
+    return s->sequence[sequence].token;
+}
+
+void spec_sampler_fates(const spec_sampler *s, int sequence, uint8_t *fate, int *round)
+{
+    const size_t known = (size_t)s->sequence[sequence].known;
+    memcpy(fate, s->sequence[sequence].fate, known * sizeof *fate);
+    memcpy(round, s->sequence[sequence].round, known * sizeof *round);
+}
+
+const spec_sampler_stats *spec_sampler_get_stats(const spec_sampler *s)
+{
+    return &s->stats;
 }

@@ -1,34 +1,49 @@
-#include "specdec/laws.h"
+/* Continuous tokens on the host. kernels/gaussian.h verifies them here as in every backend. */
+#include "specdec/verifier.h"
 
-double spec_log_ratio(const spec_site *site, spec_token x)
+#include <string.h>
+
+static kern_gaussians laws_of(const spec_site *s)
 {
-    return site->log_p ? spec_discrete_log_ratio(site, x.id) : spec_gaussian_log_ratio(site, x.x);
+    return (kern_gaussians){s->size, s->mean_p, s->mean_q, s->log_std_p, s->log_std_q};
 }
 
-int spec_accepts(const spec_method *m, const double *parameter, const spec_site *site, spec_token draft,
-                 const spec_address *address, int sibling)
+double spec_log_ratio(const spec_site *s, const float *x)
 {
-    const double log_ratio = spec_discrete_log_ratio(site, draft.id);
-    const double log_f = isnan(log_ratio) ? NAN : m->log_accept(site, parameter, draft, log_ratio);
-    if (isnan(log_f)) return 0; /* a NaN in a law rejects; the replacement shows it */
-    return log_f >= 0 || log(kern_uniform_at(address, KERN_NOISE_VERIFY, (uint32_t)sibling)) < log_f;
+    const kern_gaussians laws = laws_of(s);
+    return kern_gaussian_log_ratio(&laws, x);
 }
 
-spec_verdict spec_replace(const spec_method *m, const double *parameter, const spec_site *s, int draft,
-                          const spec_address *address, int *id)
+spec_verdict spec_verify_one(const spec_method *m, const double *parameter, const spec_site *s, const float *draft,
+                             const spec_address *address, float *replacement, long *tries)
 {
-    const double uniform = kern_uniform_at(address, KERN_NOISE_RESIDUAL, 0);
-    *id = spec_residual_draw(m, parameter, s, draft, uniform);
-    if (*id >= 0) return SPEC_REPLACED;
-    *id = s->log_p[draft] > -INFINITY ? draft : spec_law_draw(s->log_p, s->size, NULL, 0, uniform);
-    return *id == draft ? SPEC_ACCEPTED : SPEC_REPLACED; /* p = q up to rounding */
+    const kern_gaussian_rule rule = m->rule(parameter);
+    const kern_gaussians laws = laws_of(s);
+    const double log_f = kern_gaussian_log_accept(&rule, &laws, s->path_log_ratio, draft);
+    const double log_c = kern_gaussian_log_scale(&rule, s->path_log_ratio);
+    kern_residual residual;
+    const int replaced = kern_gaussian_settle(&residual, &laws, log_f, log_c, address, draft, replacement, tries);
+    return replaced ? SPEC_REPLACED : SPEC_ACCEPTED;
 }
 
-spec_verdict spec_verify_one(const spec_method *m, const double *parameter, const spec_site *site, spec_token draft,
-                             const spec_address *address, float *replacement, int *id, long *tries)
+spec_outcome spec_verify(const spec_method *m, const double *parameter, const spec_block *block, spec_verdict *verdict,
+                         float *x)
 {
-    if (!site->log_p) return spec_gaussian_verify(m, parameter, site, draft.x, address, replacement, tries);
-    *tries = 0;
-    if (spec_accepts(m, parameter, site, draft, address, 0)) return SPEC_ACCEPTED;
-    return spec_replace(m, parameter, site, draft.id, address, id);
+    spec_outcome o = {0};
+    for (int n = 0; n < block->count; n++) verdict[n] = SPEC_DROPPED;
+    for (int n = 0; n < block->count; n++) {
+        const spec_site *s = &block->site[n];
+        float *token = x + (size_t)n * (size_t)s->size;
+        long tries;
+        verdict[n] = spec_verify_one(m, parameter, s, block->draft[n], &block->address[n], token, &tries);
+        o.tries += tries;
+        o.final++;
+        if (verdict[n] == SPEC_ACCEPTED) {
+            memmove(token, block->draft[n], (size_t)s->size * sizeof *token);
+            o.accepted++;
+        } else if (block->stop || m->policy == SPEC_STOP) {
+            break;
+        }
+    }
+    return o;
 }

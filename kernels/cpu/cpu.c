@@ -364,6 +364,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     d->base.core = &cpu_core_ops;
     d->base.head = &cpu_head_ops;
     d->base.conv = &cpu_conv_ops;
+    d->base.discrete = &cpu_discrete_ops;
     d->base.measure = &cpu_measure_ops;
     d->base.mod_budget = (size_t)MOD_BUDGET;
     d->threads = threads ? threads : cpus_available();

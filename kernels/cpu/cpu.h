@@ -204,6 +204,9 @@ void cpu_mean_pixels(kern_queue *k, const act *x, int images, int pixels, int ch
 void cpu_take_channels(kern_queue *k, const act *x, int rows, int stride, int channels, float *y);
 void cpu_resize(kern_queue *k, const uint8_t *rgb, int images, int height, int width, int side, act *y);
 
+/* discrete.c */
+extern const kern_discrete_ops cpu_discrete_ops;
+
 /* micro.c */
 extern const kern_measure_ops cpu_measure_ops;
 void cpu_linear_spec(const kern_linear *l, kern_linear_spec *spec);

@@ -1,6 +1,7 @@
 /* Compiled once per instruction set with KERN_ISA=generic|avx2|avx512; the loops are written for the compiler to
  * vectorise. */
 #include "kernels/cpu/rows.h"
+#include "kernels/discrete.h"
 
 #include <float.h>
 #include <math.h>
@@ -202,6 +203,77 @@ static void softmax(float *s, int n, float scale, void *y, int bf16)
         float *out = y;
         for (i = 0; i < n; i++) out[i] = s[i] * inv;
     }
+}
+
+static float maximum(const float *x, int n)
+{
+    float top[LANES];
+    int nan[LANES] = {0}, i = 0;
+    for (int j = 0; j < LANES; j++) top[j] = -INFINITY;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) {
+            top[j] = x[i + j] > top[j] ? x[i + j] : top[j];
+            nan[j] |= x[i + j] != x[i + j];
+        }
+    for (int j = 0; i + j < n; j++) {
+        top[j] = x[i + j] > top[j] ? x[i + j] : top[j];
+        nan[j] |= x[i + j] != x[i + j];
+    }
+    for (int j = 0; j < LANES; j++) {
+        if (nan[j]) return NAN;
+        top[0] = top[j] > top[0] ? top[j] : top[0];
+    }
+    return top[0];
+}
+
+static inline float exp_or_zero(float x)
+{
+    const float y = exp_f32(x);
+    return x < -87.0f ? 0.0f : y;
+}
+
+static double sum_of_lanes(double lane[LANES])
+{
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int j = 0; j < half; j++) lane[j] += lane[j + half];
+    return lane[0];
+}
+
+static double exponentials(const float *x, int n, float shift, float *y)
+{
+    double lane[LANES] = {0};
+    int i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        float part[LANES];
+        for (int j = 0; j < LANES; j++) part[j] = exp_or_zero(x[i + j] - shift);
+        for (int j = 0; j < LANES; j++) lane[j] += (double)part[j];
+        if (y) memcpy(y + i, part, sizeof part);
+    }
+    for (int j = 0; i + j < n; j++) {
+        const float part = exp_or_zero(x[i + j] - shift);
+        lane[j] += (double)part;
+        if (y) y[i + j] = part;
+    }
+    return sum_of_lanes(lane);
+}
+
+static double residual(const float *p, const float *q, int n, double omega, double scale, float *y)
+{
+    double lane[LANES] = {0};
+    int i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        double part[LANES];
+        for (int j = 0; j < LANES; j++)
+            part[j] = kern_residual_weight((double)p[i + j], (double)q[i + j], omega) * scale;
+        for (int j = 0; j < LANES; j++) lane[j] += part[j];
+        for (int j = 0; j < LANES && y; j++) y[i + j] = (float)part[j];
+    }
+    for (int j = 0; i + j < n; j++) {
+        const double part = kern_residual_weight((double)p[i + j], (double)q[i + j], omega) * scale;
+        lane[j] += part;
+        if (y) y[i + j] = (float)part;
+    }
+    return sum_of_lanes(lane);
 }
 
 static void to_act(const float *x, size_t n, void *y, int bf16)
@@ -466,7 +538,7 @@ static void turn(const void *x, const float *by, int n, void *y, int bf16)
 
 void PASTE(kern_cached, KERN_ISA)(const cached_task *t, const kern_rows *rows);
 extern const kern_rows PASTE(kern_rows, KERN_ISA);
-const kern_rows PASTE(kern_rows, KERN_ISA) = {
-    TEXT(KERN_ISA), layer_norm,   modulate,     gate_add,  silu_add, affine_silu, softmax,
-    to_act,         channel_sums, add_rows,     distances, relu,     max_rows,    mean_rows,
-    mean_of_all,    from_act,     blend_pixels, rms_norm,  swiglu,   turn,        PASTE(kern_cached, KERN_ISA)};
+const kern_rows PASTE(kern_rows, KERN_ISA) = {TEXT(KERN_ISA), layer_norm,   modulate,    gate_add,     silu_add,
+                                              affine_silu,    softmax,      maximum,     exponentials, residual,
+                                              to_act,         channel_sums, add_rows,    distances,    relu,
+                                              max_rows,       mean_rows,    mean_of_all, from_act,     blend_pixels};

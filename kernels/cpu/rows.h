@@ -24,6 +24,13 @@ typedef struct kern_rows {
                         int bf16);
     /* y = softmax(scale * s), n values as act; s is overwritten */
     void (*softmax)(float *s, int n, float scale, void *y, int bf16);
+    /* The largest of n values, n > 0; NaN if one is. */
+    float (*maximum)(const float *x, int n);
+    /* y = exp(x - shift), 0 where that is below exp(-87); y may be x, or NULL. Returns the sum, which is NaN if a value
+     * is. */
+    double (*exponentials)(const float *x, int n, float shift, float *y);
+    /* y = scale * [p - q f]+ (kernels/discrete.h, kern_residual_weight); y may be p, or NULL. Returns the sum. */
+    double (*residual)(const float *p, const float *q, int n, double omega, double scale, float *y);
     /* y = x as act, n values */
     void (*to_act)(const float *x, size_t n, void *y, int bf16);
     /* sums[c] += x, squares[c] += x*x over n pixels of `channels` */

@@ -3,13 +3,12 @@
 #include <math.h>
 
 /* Late in the block omega_i is below 1. Norm[p - q]+ would be wrong there, so the resampler is the general form. */
-static double log_accept(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+static kern_discrete_rule rule(const double *parameter, int index, int length)
 {
-    (void)x;
     const double delta = parameter[0], nu = parameter[1];
     double sum = 0; /* over exp(-nu j), relative to exp(-nu i) so that nothing overflows */
-    for (int j = 1; j <= s->length; j++) sum += exp(-nu * (j - s->index));
-    return fmin(0, log(delta * s->length / sum) + log_ratio);
+    for (int j = 1; j <= length; j++) sum += exp(-nu * (j - index));
+    return (kern_discrete_rule){.log_omega = log(delta * length / sum)};
 }
 
 const spec_method spec_cool_sd_exp = {
@@ -22,5 +21,5 @@ const spec_method spec_cool_sd_exp = {
     .guarantee = "TV bound of Cool-SD Eq. 4, for a chain",
     .parameters = {{"delta", 1.1, 1e-3, 1e3, "relaxation budget, the mean of omega_i"},
                    {"nu", 0.7, 0, 10, "rate of the fall"}},
-    .log_accept = log_accept,
+    .discrete_rule = rule,
 };

@@ -3,14 +3,13 @@
 #include <math.h>
 
 /* omega_i ~ l - i. If a block is so long that i reaches l, omega_i is 0 and nothing is accepted there. */
-static double log_accept(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+static kern_discrete_rule rule(const double *parameter, int index, int length)
 {
-    (void)x;
     const double delta = parameter[0], l = parameter[1];
     double sum = 0;
-    for (int j = 1; j <= s->length; j++) sum += fmax(0, l - j);
-    const double omega = fmax(0, l - s->index);
-    return omega > 0 ? fmin(0, log(delta * s->length * omega / sum) + log_ratio) : -INFINITY;
+    for (int j = 1; j <= length; j++) sum += fmax(0, l - j);
+    const double omega = fmax(0, l - index);
+    return (kern_discrete_rule){.log_omega = omega > 0 ? log(delta * length * omega / sum) : -INFINITY};
 }
 
 const spec_method spec_cool_sd_linear = {
@@ -23,5 +22,5 @@ const spec_method spec_cool_sd_linear = {
     .guarantee = "TV bound of Cool-SD Eq. 4, for a chain",
     .parameters = {{"delta", 1.1, 1e-3, 1e3, "relaxation budget, the mean of omega_i"},
                    {"l", 8, 2, 1e6, "where the line meets zero; longer than the block"}},
-    .log_accept = log_accept,
+    .discrete_rule = rule,
 };

@@ -1,18 +1,9 @@
-#include "specdec/neighbours.h"
+#include "specdec/verifier.h"
 
-#include <math.h>
-
-static double log_accept(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+static kern_discrete_rule rule(const double *parameter, int index, int length)
 {
-    (void)log_ratio;
-    double p_sum;
-    spec_neighbour_set(s, x.id, parameter[0], parameter[1], &p_sum);
-    return p_sum > 0 ? fmin(0, log(p_sum) - s->log_q[x.id]) : s->log_q[x.id] > -INFINITY ? -INFINITY : 0;
-}
-
-static double log_keep(const spec_site *s, const double *parameter, int candidate, int rejected, double log_ratio)
-{
-    return spec_neighbour_keep(s, candidate, rejected, parameter[0], parameter[1], log_ratio);
+    (void)index, (void)length;
+    return (kern_discrete_rule){.neighbours = (int)parameter[0], .bound = parameter[1], .without = 1};
 }
 
 const spec_method spec_lantern = {
@@ -26,6 +17,5 @@ const spec_method spec_lantern = {
     .neighbours = 1,
     .parameters = {{"k", 1000, 1, 1e6, "neighbours looked at, the token itself among them"},
                    {"delta", 0.2, 0, 1, "the neighbours may have less than this probability"}},
-    .log_accept = log_accept,
-    .log_keep = log_keep,
+    .discrete_rule = rule,
 };

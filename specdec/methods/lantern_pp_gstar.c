@@ -1,13 +1,9 @@
-#include "specdec/neighbours.h"
+#include "specdec/verifier.h"
 
-#include <math.h>
-
-static double log_accept(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+static kern_discrete_rule rule(const double *parameter, int index, int length)
 {
-    (void)log_ratio;
-    double p_sum;
-    spec_neighbour_set(s, x.id, parameter[0], parameter[1] * exp((double)s->log_p[x.id]), &p_sum);
-    return p_sum > 0 ? fmin(0, log(p_sum) - s->log_q[x.id]) : s->log_q[x.id] > -INFINITY ? -INFINITY : 0;
+    (void)index, (void)length;
+    return (kern_discrete_rule){.neighbours = (int)parameter[0], .bound_p = parameter[1]};
 }
 
 const spec_method spec_lantern_pp_gstar = {
@@ -21,5 +17,5 @@ const spec_method spec_lantern_pp_gstar = {
     .neighbours = 1,
     .parameters = {{"k", 10, 1, 1e6, "neighbours looked at, the token itself among them"},
                    {"lambda", 2, 0, 1e3, "the neighbours may have less than lambda times the token's own probability"}},
-    .log_accept = log_accept,
+    .discrete_rule = rule,
 };

@@ -1,11 +1,9 @@
 #include "specdec/verifier.h"
 
-#include <math.h>
-
-static double log_accept(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+static kern_discrete_rule rule(const double *parameter, int index, int length)
 {
-    (void)s, (void)parameter, (void)x;
-    return fmin(0, log_ratio);
+    (void)parameter, (void)index, (void)length;
+    return (kern_discrete_rule){0};
 }
 
 const spec_method spec_sjd_pac = {
@@ -19,6 +17,7 @@ const spec_method spec_sjd_pac = {
     .guarantee = "the target's law",
     .stale = 1,
     .parameters = {{"children", 4, 1, 8, "drafts at a position of the tree, without replacement (K)"},
-                   {"depth", 3, 0, 4, "positions of the tree (D); 0: none"}},
-    .log_accept = log_accept,
+                   {"depth", 3, 0, 4, "positions of the tree (D); 0: none"},
+                   {"continue", 1, 0, 1, "1: verification goes on behind a rejection; 0: it stops there"}},
+    .discrete_rule = rule,
 };

@@ -2,10 +2,10 @@
 
 #include <math.h>
 
-static double log_accept(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+static kern_discrete_rule rule(const double *parameter, int index, int length)
 {
-    (void)s, (void)x;
-    return fmin(0, log(parameter[0]) + log_ratio);
+    (void)index, (void)length;
+    return (kern_discrete_rule){.log_omega = log(parameter[0])};
 }
 
 const spec_method spec_uniform_rsd = {
@@ -17,5 +17,5 @@ const spec_method spec_uniform_rsd = {
     .policy = SPEC_STOP,
     .guarantee = "TV bound of Cool-SD Eq. 4, for a chain",
     .parameters = {{"delta", 1.1, 1e-3, 1e3, "relaxation budget; 1 is exact"}},
-    .log_accept = log_accept,
+    .discrete_rule = rule,
 };

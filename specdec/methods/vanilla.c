@@ -1,11 +1,9 @@
 #include "specdec/verifier.h"
 
-#include <math.h>
-
-static double log_accept(const spec_site *s, const double *parameter, spec_token x, double log_ratio)
+static kern_discrete_rule rule(const double *parameter, int index, int length)
 {
-    (void)s, (void)parameter, (void)x;
-    return fmin(0, log_ratio);
+    (void)parameter, (void)index, (void)length;
+    return (kern_discrete_rule){0};
 }
 
 const spec_method spec_vanilla = {
@@ -17,5 +15,5 @@ const spec_method spec_vanilla = {
     .policy = SPEC_STOP,
     .exact = 1,
     .guarantee = "the target's law",
-    .log_accept = log_accept,
+    .discrete_rule = rule,
 };

@@ -1,5 +1,5 @@
 /* Continuous tokens: what the verifier returns against the target's Gaussian, from identical laws to disjoint ones. */
-#include "specdec/laws.h"
+#include "specdec/verifier.h"
 #include "tests/support/statistics.h"
 #include "tests/support/support.h"
 
@@ -68,17 +68,16 @@ static result verify(const spec_method *m, const double *parameter, const laws *
     for (int i = 0; i <= BLOCK; i++) site[i] = l->site;
     for (int n = 0; n < draws; n += BLOCK) {
         float draft[BLOCK][MOST];
-        spec_token token[BLOCK];
+        const float *token[BLOCK];
         for (int i = 0; i < BLOCK; i++) {
             draw(l->mean_q, l->log_std_q, dim, 1, (uint64_t)n, (uint32_t)i, draft[i]);
             draw(l->mean_p, l->log_std_p, dim, 2, (uint64_t)n, (uint32_t)i, plain + (size_t)(n + i) * (size_t)dim);
-            token[i].x = draft[i];
+            token[i] = draft[i];
         }
         spec_address a[BLOCK];
         for (int i = 0; i < BLOCK; i++) a[i] = (spec_address){3, (uint64_t)n, (uint32_t)i, 3};
-        const spec_block block = {BLOCK, BLOCK, token, NULL, site, a, 0};
-        const spec_output out = {.verdict = verdict, .x = x + (size_t)n * (size_t)dim};
-        const spec_outcome o = spec_verify(m, parameter, &block, &out);
+        const spec_block block = {BLOCK, token, site, a, 0};
+        const spec_outcome o = spec_verify(m, parameter, &block, verdict, x + (size_t)n * (size_t)dim);
         assert_int_equal(o.final, BLOCK);
         r.acceptance += o.accepted, r.tries += (double)o.tries;
     }
@@ -404,8 +403,7 @@ static void broken_laws_end(void **state)
                 const spec_address a = {23, 0, 0, 0};
                 set_laws(&l, 4, 1, 1, 0);
                 (field == 0 ? l.mean_p : field == 1 ? l.mean_q : l.log_std_q)[1] = bad[i];
-                spec_verify_one(spec_method_find(one_step[n]), (const double[]){42}, &l.site, (spec_token){.x = x}, &a,
-                                y, NULL, &tries);
+                spec_verify_one(spec_method_find(one_step[n]), (const double[]){42}, &l.site, x, &a, y, &tries);
                 assert_true(tries < 100);
             }
 }
@@ -434,8 +432,7 @@ static void hopeless_laws_end(void **state)
             float draft[2] = {hopeless[i].mean_q[0], hopeless[i].mean_q[1]}, y[2] = {0};
             long tries;
             const spec_address a = {25, n, 0, 0};
-            const spec_verdict v = spec_verify_one(spec_method_find("conditional"), NULL, &site,
-                                                   (spec_token){.x = draft}, &a, y, NULL, &tries);
+            const spec_verdict v = spec_verify_one(spec_method_find("conditional"), NULL, &site, draft, &a, y, &tries);
             assert_true(tries < 1000);
             if (i == 2) assert_true(v == SPEC_REPLACED && isnan(y[0]));
         }
@@ -457,10 +454,8 @@ static void points(void **state)
     for (int n = 0; n < 3; n++) {
         const spec_method *m = spec_method_find(one_step[n]);
         const double parameter[] = {42};
-        assert_int_equal(spec_verify_one(m, parameter, &l.site, (spec_token){.x = same}, &a, y, NULL, &tries),
-                         SPEC_ACCEPTED);
-        assert_int_equal(spec_verify_one(m, parameter, &l.site, (spec_token){.x = other}, &a, y, NULL, &tries),
-                         SPEC_REPLACED);
+        assert_int_equal(spec_verify_one(m, parameter, &l.site, same, &a, y, &tries), SPEC_ACCEPTED);
+        assert_int_equal(spec_verify_one(m, parameter, &l.site, other, &a, y, &tries), SPEC_REPLACED);
         assert_memory_equal(y, l.mean_p, sizeof y);
         assert_int_equal(tries, 0);
     }
@@ -488,7 +483,7 @@ static void criteria_of_the_papers(void **state)
             tempered_q *= exp(-0.5 * zq * zq / (temperature * temperature));
             std_p *= sp, std_q *= sq;
         }
-        const double ratio = spec_log_ratio(&l.site, (spec_token){.x = x}), fixed_term = exp(-path);
+        const double ratio = spec_log_ratio(&l.site, x), fixed_term = exp(-path);
         assert_true(fabs(ratio - log(p / q)) < 1e-9);
         assert_true(fabs(kern_gaussian_log_accept(&paper, &g, path, x) - log(exp(path) * p / q)) < 1e-9);
         assert_true(fabs(kern_gaussian_log_accept(&cspd, &g, path, x) -
@@ -512,20 +507,19 @@ static void stop_ends_a_block(void **state)
     int ended = 0;
     for (uint64_t n = 0; n < 100; n++) {
         float draft[BLOCK][4], x[2][BLOCK * 4];
-        spec_token token[BLOCK];
+        const float *token[BLOCK];
         spec_verdict verdict[2][BLOCK];
         for (int i = 0; i < BLOCK; i++) {
             draw(l.mean_q, l.log_std_q, 4, 41, n, (uint32_t)i, draft[i]);
-            token[i].x = draft[i];
+            token[i] = draft[i];
         }
         spec_address a[BLOCK];
         for (int i = 0; i < BLOCK; i++) a[i] = (spec_address){42, n, (uint32_t)i, 0};
-        spec_block block = {BLOCK, BLOCK, token, NULL, site, a, 0};
-        const spec_outcome all = spec_verify(spec_method_find("conditional"), NULL, &block,
-                                             &(spec_output){.verdict = verdict[0], .x = x[0]});
+        spec_block block = {BLOCK, token, site, a, 0};
+        const spec_outcome all = spec_verify(spec_method_find("conditional"), NULL, &block, verdict[0], x[0]);
         block.stop = n % 2;
         const spec_method *method = block.stop ? spec_method_find("conditional") : &stop; /* either asks for it */
-        const spec_outcome o = spec_verify(method, NULL, &block, &(spec_output){.verdict = verdict[1], .x = x[1]});
+        const spec_outcome o = spec_verify(method, NULL, &block, verdict[1], x[1]);
         assert_int_equal(all.final, BLOCK);
         assert_memory_equal(x[0], x[1], sizeof(float) * 4 * (size_t)o.final);
         ended += o.final < BLOCK;

@@ -13,7 +13,7 @@ static void methods_are_well_formed(void **state)
         assert_ptr_equal(spec_method_find(m->name), m); /* names are unique */
         assert_true(m->tokens == SPEC_DISCRETE || m->tokens == SPEC_CONTINUOUS);
         assert_true(m->topologies & SPEC_CHAIN);
-        assert_int_equal(m->log_accept != NULL, m->tokens == SPEC_DISCRETE);
+        assert_int_equal(m->discrete_rule != NULL, m->tokens == SPEC_DISCRETE);
         assert_int_equal(m->rule != NULL, m->tokens == SPEC_CONTINUOUS && !m->paths);
         if (m->rule && m->exact) {
             const kern_gaussian_rule rule = m->rule(NULL);
@@ -23,7 +23,10 @@ static void methods_are_well_formed(void **state)
         assert_non_null(m->summary);
         assert_non_null(m->guarantee);
         assert_true(!m->neighbours || m->tokens == SPEC_DISCRETE);
-        assert_true(!(m->log_keep && m->exact)); /* Norm[p - q f]+ is the exact one */
+        if (m->discrete_rule && m->exact) {
+            const kern_discrete_rule rule = m->discrete_rule(NULL, 1, 1);
+            assert_true(rule.log_omega == 0 && rule.neighbours == 0);
+        }
         for (int j = 0; m->parameters[j].name; j++) {
             const spec_parameter *p = &m->parameters[j];
             assert_true(p->min <= p->value && p->value <= p->max);

@@ -86,17 +86,26 @@ void toy_probabilities(const toy *t, int n, double *probability)
     descend(t, x, 0, n, 1, probability);
 }
 
-int toy_laws(void *state, const int *prefix, int length, const int *draft, const int *parent, int count, float *log_law)
+mar_status toy_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
 {
     toy *t = state;
+    (void)err;
     t->calls++;
-    for (int i = 0; i <= count; i++) {
-        int x[64], depth = length;
-        for (int n = i - 1; n >= 0; n = parent[n]) depth++;
-        int place = depth;
-        for (int n = i - 1; n >= 0; n = parent[n]) x[--place] = draft[n];
-        memcpy(x, prefix, (size_t)length * sizeof *x);
-        memcpy(log_law + (long)i * t->size, toy_law(t, x, depth), (size_t)t->size * sizeof *log_law);
-    }
-    return 0;
+    for (int r = 0; r < n; r++)
+        for (int i = request[r].from; i <= request[r].count; i++) {
+            const spec_request *q = &request[r];
+            int x[64], depth = q->length;
+            for (int d = i - 1; d >= 0; d = q->parent[d]) depth++;
+            int place = depth;
+            for (int d = i - 1; d >= 0; d = q->parent[d]) x[--place] = q->draft[d];
+            memcpy(x, q->prefix, (size_t)q->length * sizeof *x);
+            const float *law = t->markov ? toy_law(t, depth > 0 ? &x[depth - 1] : x, depth > 0) : toy_law(t, x, depth);
+            float *y = log_law + (size_t)(q->row + i) * (size_t)t->size;
+            if (t->k)
+                t->k->core->upload(t->k, y, law, (size_t)t->size * sizeof *law);
+            else
+                memcpy(y, law, (size_t)t->size * sizeof *law);
+            t->rows++;
+        }
+    return MAR_OK;
 }

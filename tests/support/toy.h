@@ -2,6 +2,8 @@
 #ifndef TESTS_TOY_H
 #define TESTS_TOY_H
 
+#include "specdec/sampling.h"
+
 #include <stdint.h>
 
 typedef struct {
@@ -9,6 +11,9 @@ typedef struct {
     long nodes;       /* prefixes of 0..length tokens */
     float *log_law;   /* [nodes][size], normalised */
     long calls;       /* of toy_laws */
+    long rows;        /* laws that they were to make */
+    kern_queue *k;    /* where toy_laws writes; NULL: the laws' rows are host memory */
+    int markov;       /* 1: only the token before counts */
 } toy;
 
 /* Logits are normal with deviation `spread`, added to the logits of `base` unless that is NULL. If zeros > 0, each
@@ -23,8 +28,7 @@ long toy_sequences(const toy *t, int n);
 long toy_number(const toy *t, const int *x, int n);
 void toy_probabilities(const toy *t, int n, double *probability);
 
-/* spec_model.laws with a toy as its state. */
-int toy_laws(void *state, const int *prefix, int length, const int *draft, const int *parent, int count,
-             float *log_law);
+/* spec_model.laws with a toy as its state. It writes the rows from request.from on only. */
+mar_status toy_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err);
 
 #endif

@@ -1,0 +1,528 @@
+/* Laws of discrete tokens, draws from them, and the verification of drafts (kernels/discrete.h). */
+#include "kernels/discrete.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/weights.h"
+
+#include <math.h>
+#include <string.h>
+
+/* What an entry of a law is worth, in multiply-adds. */
+enum { LAW_WORK = 40, DRAW_WORK = 20, TOP_WORK = 4, BLOCK_WORK = 100 };
+
+static const kern_rows *rows_of(const kern_queue *k)
+{
+    return ((const cpu_queue *)(const void *)k)->d->rows;
+}
+
+/* --- laws ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    const kern_law_job *job;
+    const kern_rows *rows;
+} law_loop;
+
+static float logit_of(const kern_law_job *job, int r, int x)
+{
+    const size_t size = (size_t)job->size;
+    const float *logits = job->logits + (size_t)r * size;
+    float logit = logits[x];
+    if (job->conditions == 2 && job->cfg[r] > 1) {
+        const float without = logits[(size_t)job->rows * size + (size_t)x];
+        logit = without + (logit - without) * job->cfg[r];
+    }
+    return job->temperature > 0 ? logit / fmaxf(job->temperature, 1e-5f) : logit;
+}
+
+/* Bits whose order as numbers is that of the floats; -0 is 0. */
+static uint32_t key_of(float x)
+{
+    uint32_t bits;
+    x += 0.0f;
+    memcpy(&bits, &x, sizeof bits);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+/* Where the running sum of weights by falling x passes a limit. */
+typedef struct {
+    int passes;
+    uint32_t key; /* key_of the x at which it does */
+    double above; /* the sum over all larger x */
+} crossing;
+
+enum { KEY_DIGIT = 11, KEY_DIGITS = 1 << KEY_DIGIT };
+
+/* weight NULL: each counts 1. Finds the key's three digits one after the other, highest first, each by the sums of the
+ * entries that have the digits found so far. */
+static crossing find_crossing(const float *x, const float *weight, int size, double limit)
+{
+    static const int shift[] = {21, 10, 0};
+    crossing c = {1, 0, 0};
+    for (int step = 0; step < 3 && c.passes; step++) {
+        double sum[KEY_DIGITS] = {0};
+        const uint32_t known = step == 0 ? 0 : ~0u << shift[step - 1];
+        for (int i = 0; i < size; i++) {
+            const uint32_t key = key_of(x[i]);
+            if ((key & known) == c.key) sum[key >> shift[step] & (KEY_DIGITS - 1)] += weight ? (double)weight[i] : 1;
+        }
+        int digit = KEY_DIGITS - 1;
+        while (digit >= 0 && !(c.above + sum[digit] > limit)) c.above += sum[digit--];
+        c.passes = digit >= 0;
+        c.key |= (uint32_t)(digit < 0 ? 0 : digit) << shift[step];
+    }
+    return c;
+}
+
+/* Tokens with less than the top_k-th largest logit get none. */
+static void keep_top_k(float *row, int size, int top_k)
+{
+    if (top_k <= 0 || top_k >= size) return;
+    const crossing c = find_crossing(row, NULL, size, top_k - 0.5);
+    for (int x = 0; x < size; x++)
+        if (key_of(row[x]) < c.key) row[x] = -INFINITY;
+}
+
+/* The row has logits, the largest `top`. It holds their exponentials in between, and gets back the logits of the tokens
+ * that stay: those from which the running sum of more likely ones, and of equal ones before them, has not passed p. */
+static void keep_top_p(const law_loop *l, int r, float *row, float top)
+{
+    const kern_law_job *job = l->job;
+    if (!(job->top_p < 1)) return;
+    const double limit = (double)job->top_p * l->rows->exponentials(row, job->size, top, row);
+    crossing c = find_crossing(row, row, job->size, limit);
+    for (int x = 0; x < job->size; x++) {
+        const uint32_t key = key_of(row[x]);
+        const double e = (double)row[x];
+        const int stays = !c.passes || key > c.key || (key == c.key && c.above <= limit);
+        if (c.passes && key == c.key) c.above += e;
+        row[x] = stays && e > 0 ? logit_of(job, r, x) : -INFINITY;
+    }
+}
+
+static void make_law(const law_loop *l, int r)
+{
+    const kern_law_job *job = l->job;
+    const int size = job->size;
+    float *row = job->log_law + (size_t)job->place[r] * (size_t)size;
+    for (int x = 0; x < size; x++) row[x] = logit_of(job, r, x);
+    const float top = l->rows->maximum(row, size);
+    if (!isfinite(top)) {
+        for (int x = 0; x < size; x++) row[x] = NAN;
+        return;
+    }
+    if (!(job->temperature > 0)) {
+        int first = 0;
+        while (row[first] < top) first++;
+        for (int x = 0; x < size; x++) row[x] = x == first ? 0 : -INFINITY;
+        return;
+    }
+    keep_top_k(row, size, job->top_k);
+    keep_top_p(l, r, row, top);
+    const double log_sum = (double)top + log(l->rows->exponentials(row, size, top, NULL));
+    for (int x = 0; x < size; x++) row[x] = (float)((double)row[x] - log_sum);
+}
+
+static void laws_body(void *arg, int first, int last, int thread)
+{
+    (void)thread;
+    for (int r = first; r < last; r++) make_law(arg, r);
+}
+
+static void cpu_laws(kern_queue *k, const kern_law_job *job)
+{
+    law_loop l = {job, rows_of(k)};
+    if (kern_live(k)) cpu_for(cpu_of(k), job->rows, (double)LAW_WORK * job->rows * job->size, laws_body, &l);
+}
+
+/* --- draws ----------------------------------------------------------------------------------------------------- */
+
+enum { PARTS = 256 }; /* of a law: a draw looks into one of them */
+
+typedef struct {
+    const kern_draw_job *job;
+    const kern_rows *rows;
+} draw_loop;
+
+/* A row that is drawn from: its law, the tokens drawn, and what the others weigh. */
+typedef struct {
+    const draw_loop *l;
+    const float *log_law;
+    const int *id;
+    int drawn;
+    int part; /* tokens of a part, a multiple of WEIGHTS_PIECE */
+    double sum[PARTS];
+} draw_row;
+
+/* The weights of tokens first .. of a piece without those that are drawn; returns how many there are. */
+static int weigh_piece(const draw_row *d, int first, float weight[WEIGHTS_PIECE])
+{
+    const int left = d->l->job->size - first, n = left < WEIGHTS_PIECE ? left : WEIGHTS_PIECE;
+    d->l->rows->exponentials(d->log_law + first, n, 0, weight);
+    for (int i = 0; i < d->drawn; i++)
+        if (d->id[i] >= first && d->id[i] < first + n) weight[d->id[i] - first] = 0;
+    return n;
+}
+
+static int part_end(const draw_row *d, int part)
+{
+    const int end = (part + 1) * d->part;
+    return end < d->l->job->size ? end : d->l->job->size;
+}
+
+static void weigh_part(draw_row *d, int part)
+{
+    d->sum[part] = 0;
+    for (int i = part * d->part; i < part_end(d, part); i += WEIGHTS_PIECE) {
+        float weight[WEIGHTS_PIECE];
+        d->sum[part] += weights_sum(weight, weigh_piece(d, i, weight));
+    }
+}
+
+static int draw_token(const draw_row *d, int parts, double uniform)
+{
+    double total = 0;
+    for (int i = 0; i < parts; i++) total += d->sum[i];
+    if (!(total > 0)) return -1;
+    double rest = uniform * total;
+    int part = 0;
+    for (int i = 0; i < parts; i++) {
+        if (d->sum[i] > 0) part = i;
+        if (d->sum[i] > rest) break;
+        if (i + 1 < parts) rest -= d->sum[i];
+    }
+    int token = -1;
+    for (int i = part * d->part; i < part_end(d, part); i += WEIGHTS_PIECE) {
+        float weight[WEIGHTS_PIECE];
+        const int n = weigh_piece(d, i, weight), found = weights_find(weight, n, rest);
+        const double sum = weights_sum(weight, n);
+        if (found >= 0) token = i + found;
+        if (sum > rest) break;
+        rest -= sum;
+    }
+    return token;
+}
+
+static void draw_body(void *arg, int first, int last, int thread)
+{
+    const draw_loop *l = arg;
+    const kern_draw_job *job = l->job;
+    const int piece = WEIGHTS_PIECE * cpu_divide_up(job->size, WEIGHTS_PIECE * PARTS);
+    const int parts = cpu_divide_up(job->size, piece);
+    (void)thread;
+    for (int r = first; r < last; r++) {
+        int *id = job->id + (size_t)r * (size_t)job->most;
+        draw_row d = {.l = l,
+                      .log_law = job->log_law + (size_t)job->law[r] * (size_t)job->size,
+                      .id = id,
+                      .drawn = job->given[r],
+                      .part = piece};
+        for (int i = 0; i < d.drawn; i++) id[i] = job->earlier[(size_t)r * (size_t)job->most + (size_t)i];
+        for (int i = 0; i < parts && d.drawn < job->wanted[r]; i++) weigh_part(&d, i);
+        while (d.drawn < job->wanted[r]) {
+            const int x = draw_token(&d, parts, kern_uniform_at(&job->address[r], KERN_NOISE_STEP, (uint32_t)d.drawn));
+            if (x < 0) break;
+            id[d.drawn++] = x;
+            weigh_part(&d, x / d.part);
+        }
+        job->drawn[r] = d.drawn;
+    }
+}
+
+static void cpu_draw(kern_queue *k, const kern_draw_job *job)
+{
+    draw_loop l = {job, rows_of(k)};
+    if (kern_live(k)) cpu_for(cpu_of(k), job->rows, (double)DRAW_WORK * job->rows * job->size, draw_body, &l);
+}
+
+/* --- verification ---------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const kern_block_job *job;
+    const kern_rows *rows;
+} block_loop;
+
+/* A block that is being verified. */
+typedef struct {
+    const kern_block_job *job;
+    const kern_rows *rows;
+    int block, drafts;
+    const int *draft, *parent; /* the block's */
+    const int *row_p, *row_q;  /* the block's sites' rows */
+    int *verdict, *id, *law;   /* the block's */
+    float *p, *q;              /* the block's workspace */
+} walk;
+
+/* A site that is being verified: log laws until an array of probabilities is needed. */
+typedef struct {
+    const float *log_p, *log_q; /* log_q NULL: q is the point `draft` */
+    float *p, *q;               /* NULL at first */
+    const kern_discrete_rule *rule;
+    const kern_address *address;
+    int draft; /* at hand */
+} site;
+
+static double p_of(const site *s, int x)
+{
+    return s->p ? (double)s->p[x] : exp((double)s->log_p[x]);
+}
+
+static double q_of(const site *s, int x)
+{
+    return !s->log_q ? x == s->draft : s->q ? (double)s->q[x] : exp((double)s->log_q[x]);
+}
+
+static kern_address address_of(const walk *w, int position)
+{
+    kern_address a = w->job->address[w->block];
+    a.position += (uint32_t)position;
+    return a;
+}
+
+static site site_of(const walk *w, int node, int position, const kern_address *address)
+{
+    const size_t size = (size_t)w->job->size;
+    const int row_q = w->row_q[node + 1];
+    return (site){.log_p = w->job->log_p + (size_t)w->row_p[node + 1] * size,
+                  .log_q = row_q < 0 ? NULL : w->job->log_q + (size_t)row_q * size,
+                  .rule = &w->job->rule[(size_t)w->block * (size_t)w->job->positions + (size_t)position],
+                  .address = address};
+}
+
+/* The first draft numbered `from` or more that follows `node` (-1: the prefix); w->drafts if there is none. */
+static int next_child(const walk *w, int node, int from)
+{
+    while (from < w->drafts && w->parent[from] != node) from++;
+    return from;
+}
+
+static void load_p(const walk *w, site *s)
+{
+    w->rows->exponentials(s->log_p, w->job->size, 0, w->p);
+    s->p = w->p;
+}
+
+static void load_laws(const walk *w, site *s)
+{
+    if (s->p) return;
+    load_p(w, s);
+    if (s->log_q)
+        w->rows->exponentials(s->log_q, w->job->size, 0, w->q);
+    else
+        memset(w->q, 0, (size_t)w->job->size * sizeof *w->q);
+    s->q = w->q;
+}
+
+static const int *nearest_to(const walk *w, int draft)
+{
+    return w->job->neighbours + (size_t)draft * (size_t)w->job->neighbour_count;
+}
+
+/* The tokens nearest to the draft that make up A, the draft itself first, and in *mass the sum of p over them. */
+static int neighbour_set(const walk *w, const site *s, double *mass)
+{
+    const int *nearest = nearest_to(w, s->draft);
+    const int most = cpu_lesser(s->rule->neighbours, w->job->neighbour_count);
+    const double p = p_of(s, s->draft), bound = kern_neighbour_bound(s->rule, p);
+    double others = 0;
+    int count = 1;
+    for (; count < most; count++) {
+        const double next = others + p_of(s, nearest[count]);
+        if (!(next < bound)) break;
+        others = next;
+    }
+    *mass = p + others;
+    return count;
+}
+
+static int accepts(const walk *w, const site *s, int sibling)
+{
+    double mass;
+    if (s->rule->neighbours)
+        neighbour_set(w, s, &mass);
+    else
+        mass = exp(s->rule->log_omega) * p_of(s, s->draft);
+    const double f = kern_draft_accept(mass, q_of(s, s->draft));
+    return kern_uniform_at(s->address, KERN_NOISE_VERIFY, (uint32_t)sibling) < f;
+}
+
+/* Takes a draft out of q. 0 if nothing of q is left. */
+static int leave_out(const walk *w, const site *s)
+{
+    s->q[s->draft] = 0;
+    if (!s->log_q) return 1;
+    double rest = 0;
+    for (int i = 0; i < w->job->size; i += WEIGHTS_PIECE)
+        rest += weights_sum(s->q + i, cpu_lesser(WEIGHTS_PIECE, w->job->size - i));
+    if (!(rest > 0)) return 0;
+    const double scale = 1 / rest;
+    for (int x = 0; x < w->job->size; x++) s->q[x] = (float)((double)s->q[x] * scale);
+    return 1;
+}
+
+/* What the rejection of a draft leads to. */
+typedef enum {
+    NEXT_SIBLING, /* the site has the laws for it */
+    REPLACED,     /* *id is the replacement; -1 if p has a NaN */
+    KEPT          /* p = q up to rounding: nothing can replace the draft */
+} outcome;
+
+static outcome reject(const walk *w, site *s, int has_next, int *id)
+{
+    const int size = w->job->size;
+    const double uniform = kern_uniform_at(s->address, KERN_NOISE_RESIDUAL, 0), p = p_of(s, s->draft);
+    const double omega = kern_residual_omega(s->rule);
+    load_laws(w, s);
+    if (!s->log_q) s->q[s->draft] = 1;
+    if (s->rule->neighbours && s->rule->without) {
+        double mass;
+        const int *nearest = nearest_to(w, s->draft);
+        for (int i = neighbour_set(w, s, &mass) - 1; i >= 0; i--) s->p[nearest[i]] = 0;
+    }
+    const double total = w->rows->residual(s->p, s->q, size, omega, 1, NULL);
+    if (total == 0 && p > 0) return KEPT;
+    if (total > 0) w->rows->residual(s->p, s->q, size, omega, 1 / total, s->p);
+    if (total > 0 && has_next && leave_out(w, s)) return NEXT_SIBLING;
+    *id = weights_draw(s->p, size, uniform);
+    return REPLACED;
+}
+
+/* Verifies the drafts that follow `node` in turn, from draft number `child` on; with `first_only` that one alone.
+ * Returns the accepted one, or -1 with the replacement in *id. */
+static int verify_children(const walk *w, int node, int position, int child, int first_only, int *id)
+{
+    const kern_address address = address_of(w, position);
+    site s = site_of(w, node, position, &address);
+    for (int sibling = 0;; sibling++) {
+        const int next = first_only ? w->drafts : next_child(w, node, child + 1);
+        *id = s.draft = w->draft[child];
+        if (accepts(w, &s, sibling)) break;
+        const outcome o = reject(w, &s, next < w->drafts, id);
+        if (o == KEPT) break;
+        if (o == REPLACED) {
+            w->verdict[child] = KERN_DRAFT_REPLACED;
+            return -1;
+        }
+        child = next;
+    }
+    w->verdict[child] = KERN_DRAFT_ACCEPTED;
+    return child;
+}
+
+/* A token from p alone. */
+static int draw_bonus(const walk *w, int node, int position)
+{
+    const kern_address a = address_of(w, position);
+    site s = site_of(w, node, position, &a);
+    load_p(w, &s);
+    return weights_draw(s.p, w->job->size, kern_uniform_at(&a, KERN_NOISE_RESIDUAL, 0));
+}
+
+/* Follows accepted drafts down from the prefix; then comes the replacement or the bonus token. */
+static void walk_down(const walk *w, int *count)
+{
+    for (int node = -1;;) {
+        const int position = count[KERN_BLOCK_FINAL], child = next_child(w, node, 0);
+        w->law[position] = node + 1;
+        if (child == w->drafts) {
+            if (w->row_p[node + 1] < 0) return;
+            w->id[position] = draw_bonus(w, node, position);
+            count[KERN_BLOCK_FINAL]++;
+            return;
+        }
+        node = verify_children(w, node, position, child, 0, &w->id[position]);
+        count[KERN_BLOCK_FINAL]++;
+        if (node < 0) return;
+        count[KERN_BLOCK_ACCEPTED]++;
+    }
+}
+
+/* Follows the first path behind the final tokens: notes its laws, and with go_on verifies its drafts. */
+static void walk_tail(const walk *w, int *count)
+{
+    count[KERN_BLOCK_LENGTH] = count[KERN_BLOCK_FINAL];
+    for (int node = -1, position = 0;; position++) {
+        const int child = next_child(w, node, 0);
+        if (child == w->drafts) return;
+        if (position >= count[KERN_BLOCK_FINAL]) {
+            w->law[position] = node + 1;
+            if (w->job->go_on) {
+                verify_children(w, node, position, child, 1, &w->id[position]);
+                count[KERN_BLOCK_LENGTH] = position + 1;
+            }
+        }
+        node = child;
+    }
+}
+
+static void verify_body(void *arg, int first, int last, int thread)
+{
+    const block_loop *l = arg;
+    const kern_block_job *job = l->job;
+    (void)thread;
+    for (int b = first; b < last; b++) {
+        const int node = job->node[b], sites = node + b;
+        const size_t positions = (size_t)b * (size_t)job->positions;
+        float *workspace = job->workspace + (size_t)b * 2 * (size_t)job->size;
+        const walk w = {.job = job,
+                        .rows = l->rows,
+                        .block = b,
+                        .drafts = job->node[b + 1] - node,
+                        .draft = job->draft + node,
+                        .parent = job->parent + node,
+                        .row_p = job->p + sites,
+                        .row_q = job->q + sites,
+                        .verdict = job->verdict + node,
+                        .id = job->id + positions,
+                        .law = job->law + positions,
+                        .p = workspace,
+                        .q = workspace + job->size};
+        int *count = job->count + (size_t)b * KERN_BLOCK_COUNTS;
+        for (int n = 0; n < w.drafts; n++) w.verdict[n] = KERN_DRAFT_DROPPED;
+        for (int i = 0; i < KERN_BLOCK_COUNTS; i++) count[i] = 0;
+        walk_down(&w, count);
+        walk_tail(&w, count);
+    }
+}
+
+static void cpu_verify_blocks(kern_queue *k, const kern_block_job *job)
+{
+    block_loop l = {job, rows_of(k)};
+    if (kern_live(k)) cpu_for(cpu_of(k), job->blocks, (double)BLOCK_WORK * job->blocks * job->size, verify_body, &l);
+}
+
+/* --- the likeliest tokens -------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const float *log_law;
+    const int *law;
+    int size, count;
+    int *id;
+    float *log_p;
+} top_loop;
+
+static void top_body(void *arg, int first, int last, int thread)
+{
+    const top_loop *l = arg;
+    (void)thread;
+    for (int r = first; r < last; r++) {
+        const float *row = l->log_law + (size_t)l->law[r] * (size_t)l->size;
+        int *id = l->id + (size_t)r * (size_t)l->count;
+        float *log_p = l->log_p + (size_t)r * (size_t)l->count;
+        for (int i = 0; i < l->count; i++) id[i] = -1, log_p[i] = -INFINITY;
+        for (int x = 0; x < l->size; x++) {
+            int place = l->count;
+            if (!(row[x] > log_p[place - 1])) continue;
+            for (place--; place > 0 && row[x] > log_p[place - 1]; place--)
+                id[place] = id[place - 1], log_p[place] = log_p[place - 1];
+            id[place] = x, log_p[place] = row[x];
+        }
+    }
+}
+
+static void cpu_top(kern_queue *k, const float *log_law, const int *law, int rows, int size, int count, int *id,
+                    float *log_p)
+{
+    top_loop l = {log_law, law, size, count, id, log_p};
+    if (kern_live(k) && count > 0) cpu_for(cpu_of(k), rows, (double)TOP_WORK * rows * size, top_body, &l);
+}
+
+const kern_discrete_ops cpu_discrete_ops = {cpu_laws, cpu_draw, cpu_verify_blocks, cpu_top};

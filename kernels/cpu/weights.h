@@ -1,0 +1,50 @@
+/* Sums of a token's weights, and draws by them. Bits depend on the weights alone. */
+#ifndef KERNELS_CPU_WEIGHTS_H
+#define KERNELS_CPU_WEIGHTS_H
+
+enum { WEIGHTS_PIECE = 64 };
+
+static inline double weights_sum(const float *w, int n)
+{
+    double lane[4] = {0};
+    int i = 0;
+    for (; i + 4 <= n; i += 4)
+        for (int j = 0; j < 4; j++) lane[j] += (double)w[i + j];
+    for (; i < n; i++) lane[0] += (double)w[i];
+    return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+}
+
+/* The first i at which the sum of w[0..i] exceeds rest, which lies in the sum of all; where rounding misses it, the
+ * last one with a weight. -1 if none has one. */
+static inline int weights_find(const float *w, int n, double rest)
+{
+    int last = -1;
+    for (int i = 0; i < n; i++) {
+        if (w[i] > 0) last = i;
+        if ((double)w[i] > rest) break;
+        rest -= (double)w[i];
+    }
+    return last;
+}
+
+/* A draw from weights that need not be normalised: the first token at which their sum exceeds uniform * total. -1 if
+ * there is none, or a NaN. */
+static inline int weights_draw(const float *w, int size, double uniform)
+{
+    double total = 0;
+    int from = 0;
+    for (int i = 0; i < size; i += WEIGHTS_PIECE)
+        total += weights_sum(w + i, size - i < WEIGHTS_PIECE ? size - i : WEIGHTS_PIECE);
+    if (!(total > 0)) return -1;
+    double rest = uniform * total;
+    for (int i = 0; i < size; i += WEIGHTS_PIECE) { /* ends at a piece with a weight */
+        const double sum = weights_sum(w + i, size - i < WEIGHTS_PIECE ? size - i : WEIGHTS_PIECE);
+        if (sum > 0) from = i;
+        if (sum > rest) break;
+        if (sum > 0 && i + WEIGHTS_PIECE < size) rest -= sum;
+    }
+    const int found = weights_find(w + from, size - from < WEIGHTS_PIECE ? size - from : WEIGHTS_PIECE, rest);
+    return from + found;
+}
+
+#endif

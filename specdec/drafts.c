@@ -1,0 +1,375 @@
+/* Drafting: the blocks that a round verifies. */
+#include "specdec/round.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- draws from laws, all sequences' at once ------------------------------------------------------------------- */
+
+static kern_address address_at(const spec_sampler *s, const spec_sequence *q, int position)
+{
+    return (kern_address){s->options.seed, q->image, (uint32_t)(q->known + position), q->step};
+}
+
+/* Adds a row to the draw at hand. `earlier` has the `given` ones. */
+static void ask_draw(spec_sampler *s, int *rows, int law, int given, const int *earlier, int wanted, kern_address a)
+{
+    const int r = (*rows)++;
+    s->draw_law[r] = law, s->draw_given[r] = given, s->draw_wanted[r] = wanted, s->draw_address[r] = a;
+    for (int i = 0; i < given; i++) s->draw_earlier[r * s->children + i] = earlier[i];
+}
+
+/* Draws, and reads the results: drawn_id [rows][children], drawn [rows]. */
+static mar_status run_draw(spec_sampler *s, int rows, const float *log_law, mar_err *err)
+{
+    if (rows == 0) return kern_check(s->k, err);
+    int *drawn = s->draw_result + (size_t)rows * (size_t)s->children;
+    const kern_draw_job job = {.rows = rows,
+                               .size = s->target.size,
+                               .log_law = log_law,
+                               .law = s->draw_law,
+                               .most = s->children,
+                               .given = s->draw_given,
+                               .wanted = s->draw_wanted,
+                               .earlier = s->draw_earlier,
+                               .address = s->draw_address,
+                               .id = s->draw_result,
+                               .drawn = drawn};
+    s->k->discrete->draw(s->k, &job);
+    s->k->core->download(s->k, s->drawn_id, s->draw_result, (size_t)(drawn + rows - s->draw_result) * sizeof(int));
+    s->drawn = s->drawn_id + (drawn - s->draw_result);
+    return kern_check(s->k, err);
+}
+
+/* --- with a draft model ---------------------------------------------------------------------------------------- */
+
+static void begin_block(spec_sequence *q)
+{
+    q->count = q->depth = 0;
+    q->asked = -1;
+}
+
+/* Whether a sequence drafts a position number `level`: it has tokens left for it, and drafts before it. */
+static int takes_part(const spec_sampler *s, const spec_sequence *q, int level)
+{
+    return level < spec_deepest(s, q) && q->depth == level;
+}
+
+/* Asks the draft model what follows `draft`, of which all but the last level's laws are there. */
+static void ask_laws(spec_sampler *s, int *requests, int i, const int *draft, const int *parent, int count)
+{
+    spec_sequence *q = &s->sequence[i];
+    s->request[(*requests)++] = (spec_request){.sequence = i,
+                                               .prefix = q->token,
+                                               .length = q->known,
+                                               .draft = draft,
+                                               .parent = parent,
+                                               .count = count,
+                                               .from = q->asked + 1,
+                                               .row = spec_draft_row(s, i)};
+    q->asked = count;
+}
+
+static mar_status run_laws(spec_sampler *s, int requests, mar_err *err)
+{
+    const mar_status status = s->draft.laws(s->draft.state, s->request, requests, s->draft_laws, err);
+    s->stats.draft_calls++;
+    return status == MAR_OK ? kern_check(s->k, err) : status;
+}
+
+/* --- chains and static trees --- */
+
+static int parent_in(const spec_sampler *s, int n)
+{
+    return s->options.parent ? s->options.parent[n] : n - 1;
+}
+
+/* Drafts of the tree; those from `first` on that have parents before `first`, or the same parent. */
+static int tree_size(const spec_sampler *s)
+{
+    return s->options.parent ? s->options.count : s->options.length;
+}
+
+static int level_end(const spec_sampler *s, int first)
+{
+    int n = first;
+    while (n < tree_size(s) && parent_in(s, n) < first) n++;
+    return n;
+}
+
+static int siblings_end(const spec_sampler *s, int first)
+{
+    int n = first;
+    while (n < tree_size(s) && parent_in(s, n) == parent_in(s, first)) n++;
+    return n;
+}
+
+/* The block's draft that siblings of the tree follow: -1 the prefix, -2 none, since it could not be drawn. */
+static int parent_place(const spec_sampler *s, const spec_sequence *q, int n)
+{
+    const int parent = parent_in(s, n);
+    return parent < 0 ? -1 : q->place[parent];
+}
+
+static void place_level(const spec_sampler *s, spec_sequence *q, int first, int last, int *row)
+{
+    const int before = q->count;
+    for (int n = first; n < last;) {
+        const int end = siblings_end(s, n), parent = parent_place(s, q, n), r = *row;
+        const int drawn = parent > -2 ? s->drawn[(*row)++] : 0;
+        for (int k = 0; n < end; n++, k++) {
+            q->place[n] = k < drawn ? q->count : -2;
+            if (k >= drawn) continue;
+            q->parent[q->count] = parent;
+            q->draft[q->count++] = s->drawn_id[r * s->children + k];
+        }
+    }
+    q->depth += q->count > before;
+}
+
+/* Drafts of one level with different parents share their uniforms, because at most one of them is on the path taken. If
+ * q has fewer tokens than the tree has siblings, the other siblings and what follows them are left out. */
+static mar_status draft_level(spec_sampler *s, int level, int first, int last, int *requests, mar_err *err)
+{
+    int rows = 0, row = 0;
+    *requests = 0;
+    for (int i = 0; i < s->running; i++)
+        if (takes_part(s, &s->sequence[i], level))
+            ask_laws(s, requests, i, s->sequence[i].draft, s->sequence[i].parent, s->sequence[i].count);
+    if (*requests == 0) return MAR_OK;
+    mar_status status = run_laws(s, *requests, err);
+    if (status != MAR_OK) return status;
+    for (int j = 0; j < *requests; j++) {
+        const spec_request *a = &s->request[j];
+        const spec_sequence *q = &s->sequence[a->sequence];
+        for (int n = first; n < last; n = siblings_end(s, n))
+            if (parent_place(s, q, n) > -2)
+                ask_draw(s, &rows, a->row + parent_place(s, q, n) + 1, 0, NULL, siblings_end(s, n) - n,
+                         address_at(s, q, level));
+    }
+    status = run_draw(s, rows, s->draft_laws, err);
+    for (int j = 0; j < *requests && status == MAR_OK; j++)
+        place_level(s, &s->sequence[s->request[j].sequence], first, last, &row);
+    return status;
+}
+
+mar_status spec_draft_levels(spec_sampler *s, mar_err *err)
+{
+    int requests = 1;
+    for (int i = 0; i < s->running; i++) begin_block(&s->sequence[i]);
+    for (int level = 0, first = 0; first < tree_size(s) && requests > 0; level++) {
+        const int last = level_end(s, first);
+        const mar_status status = draft_level(s, level, first, last, &requests, err);
+        if (status != MAR_OK) return status;
+        first = last;
+    }
+    for (int i = 0; i < s->running; i++)
+        for (int n = 0; n <= s->sequence[i].count; n++) s->sequence[i].row_q[n] = spec_draft_row(s, i) + n;
+    return MAR_OK;
+}
+
+/* --- dynamic trees (EAGLE-2) --- */
+
+/* Asks for the likeliest tokens of rows top_law[0..rows-1] of the draft model's laws. */
+static mar_status run_top(spec_sampler *s, int rows, mar_err *err)
+{
+    const size_t entries = (size_t)rows * (size_t)s->options.top;
+    s->k->discrete->top(s->k, s->draft_laws, s->top_law, rows, s->target.size, s->options.top, s->top_result_id,
+                        s->top_result_log_p);
+    s->k->core->download(s->k, s->top_id, s->top_result_id, entries * sizeof *s->top_id);
+    s->k->core->download(s->k, s->top_log_p, s->top_result_log_p, entries * sizeof *s->top_log_p);
+    return kern_check(s->k, err);
+}
+
+/* Adds the likeliest tokens behind expanded draft `parent` (-1: the prefix), which are in row `row` of the results. */
+static void add_candidates(const spec_sampler *s, spec_sequence *q, int parent, int row)
+{
+    const double before = parent < 0 ? 0 : q->candidate_log_p[q->expansion[parent]];
+    for (int k = 0; k < s->options.top && s->top_id[row * s->options.top + k] >= 0; k++) {
+        const int c = q->candidates++;
+        q->candidate[c] = s->top_id[row * s->options.top + k];
+        q->candidate_parent[c] = parent;
+        q->candidate_log_p[c] = before + fmin(0, (double)s->top_log_p[row * s->options.top + k]);
+        q->chosen[c] = -1;
+    }
+}
+
+/* The likeliest of candidates first .. that is not chosen; -1 if there is none. Of equal ones the first, so that a
+ * parent comes before its children. */
+static int likeliest(const spec_sequence *q, int first)
+{
+    int best = -1;
+    for (int c = first; c < q->candidates; c++)
+        if (q->chosen[c] < 0 && (best < 0 || q->candidate_log_p[c] > q->candidate_log_p[best])) best = c;
+    return best;
+}
+
+/* Expands the likeliest of the candidates from `first` on: the draft model will be asked what follows them. */
+static void expand(const spec_sampler *s, spec_sequence *q, int first)
+{
+    q->level = q->expanded;
+    for (int i = 0; i < s->options.top; i++) {
+        const int c = likeliest(q, first);
+        if (c < 0) break;
+        q->chosen[c] = 0;
+        q->expanded_draft[q->expanded] = q->candidate[c];
+        q->expanded_parent[q->expanded] = q->candidate_parent[c];
+        q->expansion[q->expanded++] = c;
+    }
+}
+
+static mar_status look_at_level(spec_sampler *s, int level, int *requests, mar_err *err)
+{
+    int rows = 0, row = 0;
+    *requests = 0;
+    for (int i = 0; i < s->running; i++) {
+        const spec_sequence *q = &s->sequence[i];
+        if (!takes_part(s, q, level)) continue;
+        ask_laws(s, requests, i, q->expanded_draft, q->expanded_parent, q->expanded);
+        for (int e = level == 0 ? -1 : q->level; e < q->expanded; e++)
+            s->top_law[rows++] = spec_draft_row(s, i) + e + 1;
+    }
+    if (*requests == 0) return MAR_OK;
+    mar_status status = run_laws(s, *requests, err);
+    if (status == MAR_OK) status = run_top(s, rows, err);
+    for (int j = 0; j < *requests && status == MAR_OK; j++) {
+        spec_sequence *q = &s->sequence[s->request[j].sequence];
+        const int first = q->candidates;
+        for (int e = level == 0 ? -1 : q->level; e < q->expanded; e++) add_candidates(s, q, e, row++);
+        q->depth += q->candidates > first;
+        if (level + 1 < spec_deepest(s, q)) expand(s, q, first);
+    }
+    return status;
+}
+
+/* The block is the likeliest candidates, in the order of their numbers, which is by levels. */
+static void choose(const spec_sampler *s, spec_sequence *q)
+{
+    for (int c = 0; c < q->candidates; c++) q->chosen[c] = -1;
+    for (int i = 0; i < s->options.total; i++) {
+        const int c = likeliest(q, 0);
+        if (c < 0) break;
+        q->chosen[c] = 0;
+    }
+    q->depth = 0;
+    for (int c = 0; c < q->candidates; c++) {
+        if (q->chosen[c] < 0) continue;
+        const int expanded = q->candidate_parent[c], n = q->count++;
+        q->chosen[c] = n;
+        q->draft[n] = q->candidate[c];
+        q->parent[n] = expanded < 0 ? -1 : q->chosen[q->expansion[expanded]];
+        q->place[n] = q->parent[n] < 0 ? 1 : q->place[q->parent[n]] + 1; /* its depth */
+        if (q->place[n] > q->depth) q->depth = q->place[n];
+    }
+    for (int n = 0; n <= q->count; n++) q->row_q[n] = -1;
+}
+
+mar_status spec_draft_dynamic(spec_sampler *s, mar_err *err)
+{
+    int requests = 1;
+    for (int i = 0; i < s->running; i++) {
+        begin_block(&s->sequence[i]);
+        s->sequence[i].candidates = s->sequence[i].expanded = s->sequence[i].level = 0;
+    }
+    for (int level = 0; level < s->options.length && requests > 0; level++) {
+        const mar_status status = look_at_level(s, level, &requests, err);
+        if (status != MAR_OK) return status;
+    }
+    for (int i = 0; i < s->running; i++) choose(s, &s->sequence[i]);
+    return MAR_OK;
+}
+
+/* --- Jacobi ---------------------------------------------------------------------------------------------------- */
+
+/* Where a position's first draft is copied from; -1: nowhere, it is drawn. */
+static int copied_from(const spec_sampler *s, int position)
+{
+    const int side = s->options.side, left = side > 0 && position % side > 0 ? position - 1 : -1;
+    const int above = side > 0 && position >= side ? position - side : -1;
+    switch (s->options.first) {
+    case SPEC_FIRST_LEFT:
+        return left >= 0 ? left : above;
+    case SPEC_FIRST_ABOVE:
+        return above >= 0 ? above : left;
+    default:
+        return -1;
+    }
+}
+
+/* Whether position i of the block has a law from the round before, and whether it gets siblings. */
+static int is_tail(const spec_sequence *q, int i)
+{
+    return i < q->tail;
+}
+
+static int wanted_at(const spec_sampler *s, const spec_sequence *q, int i)
+{
+    return is_tail(q, i) && i < s->tree_depth ? s->children : 1;
+}
+
+/* Asks for the drafts of a sequence. The q of a token of the tail is the p it was drawn from. With STOP the tail is
+ * drawn anew; with CONTINUE it is the result of verification, and gets siblings for the tree. */
+static void ask_drafts(spec_sampler *s, spec_sequence *q, int *rows)
+{
+    for (int i = 0; i < q->depth; i++) {
+        const int given = is_tail(q, i) && i < q->tail_known;
+        if (is_tail(q, i))
+            ask_draw(s, rows, q->tail_row[i], given, &q->tail_token[i], wanted_at(s, q, i), address_at(s, q, i));
+        else if (copied_from(s, q->known + i) < 0)
+            ask_draw(s, rows, spec_uniform_row(s), 0, NULL, 1, address_at(s, q, i));
+    }
+}
+
+/* Takes position i's candidates, and notes the law they are from. */
+static void take_candidates(const spec_sampler *s, spec_sequence *q, int i, int *row)
+{
+    int *drawn = q->drawn + i * s->children;
+    const int from = is_tail(q, i) ? -1 : copied_from(s, q->known + i);
+    if (from >= 0) { /* known, or a draft of this block */
+        drawn[0] = from < q->known ? q->token[from] : q->drawn[(from - q->known) * s->children];
+        q->drawn_count[i] = 1;
+        q->tail_row[i] = -1;
+        return;
+    }
+    q->drawn_count[i] = s->drawn[*row];
+    memcpy(drawn, s->drawn_id + (size_t)*row * (size_t)s->children, (size_t)s->drawn[*row] * sizeof *drawn);
+    q->tail_row[i] = s->draw_law[*row];
+    ++*row;
+}
+
+/* Lists the drafts as a block. In the tree each position's candidates follow every draft of the position before; then a
+ * chain follows the first path. */
+static void list_block(const spec_sampler *s, spec_sequence *q)
+{
+    int begin = -1, end = 0; /* the level before */
+    q->count = 0;
+    for (int n = 0; n <= s->capacity; n++) q->row_q[n] = -1;
+    for (int i = 0; i < q->depth; i++) {
+        if (q->drawn_count[i] == 0) q->depth = i; /* a NaN; when it is reached, verification finds it */
+        const int level = q->count, parents = wanted_at(s, q, i) > 1 ? end : begin + 1;
+        for (int parent = begin; parent < parents; parent++) {
+            q->row_q[parent + 1] = q->tail_row[i];
+            for (int k = 0; k < q->drawn_count[i]; k++) {
+                q->parent[q->count] = parent;
+                q->draft[q->count++] = q->drawn[i * s->children + k];
+            }
+        }
+        begin = level, end = q->count;
+    }
+}
+
+mar_status spec_draft_jacobi(spec_sampler *s, mar_err *err)
+{
+    int rows = 0, row = 0;
+    for (int i = 0; i < s->running; i++) {
+        s->sequence[i].depth = spec_deepest(s, &s->sequence[i]);
+        ask_drafts(s, &s->sequence[i], &rows);
+    }
+    const mar_status status = run_draw(s, rows, s->laws[!s->now], err);
+    for (int i = 0; i < s->running && status == MAR_OK; i++) {
+        for (int j = 0; j < s->sequence[i].depth; j++) take_candidates(s, &s->sequence[i], j, &row);
+        list_block(s, &s->sequence[i]);
+    }
+    return status;
+}

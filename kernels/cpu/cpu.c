@@ -15,8 +15,7 @@ enum { MOD_BUDGET = 64 << 20 };
 static mar_status cpu_alloc(kern_device *d, size_t bytes, void **out, mar_err *err)
 {
     (void)d;
-    bytes = (bytes + 63) / 64 * 64;
-    *out = aligned_alloc(64, bytes ? bytes : 64);
+    *out = cpu_pages(bytes);
     if (!*out) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of working memory", bytes);
     memset(*out, 0, bytes);
     return MAR_OK;

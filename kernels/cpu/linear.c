@@ -100,7 +100,7 @@ static mar_status create_blocks(kern_linear *l, const kern_linear_spec *spec, ma
     const size_t in = (size_t)l->in;
     l->blocks = (l->out + DOT_COLS - 1) / DOT_COLS;
     const size_t blocks = (size_t)l->blocks, bytes = blocks * in * DOT_COLS * sizeof *l->block;
-    l->block = aligned_alloc(64, bytes);
+    l->block = cpu_pages(bytes);
     l->block_bias = calloc(blocks * DOT_COLS, sizeof *l->block_bias);
     if (!l->block || !l->block_bias) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of weights", bytes);
     for (int b = 0; b < l->blocks; b++) {
@@ -319,5 +319,9 @@ void cpu_linear_run(cpu_queue *q, const kern_linear *l, const void *x, int rows,
 void cpu_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y)
 {
     cpu_queue *q = cpu_of(k);
-    if (rows > 0 && kern_live(k) && cpu_linear_ready(q, l, rows)) cpu_linear_run(q, l, x, rows, y);
+    if (rows <= 0 || !kern_live(k) || !cpu_linear_ready(q, l, rows)) return;
+    if (l->dot && rows <= CPU_TILE_ROWS)
+        cpu_linear_columns(q, l, x, rows, y, NULL, NULL);
+    else
+        cpu_linear_run(q, l, x, rows, y);
 }

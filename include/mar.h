@@ -175,9 +175,9 @@ MAR_API mar_status mar_open(const mar_options *options, mar **out);
 MAR_API void mar_close(mar *m);
 
 /* Why this thread's last failing call on the handle failed: mar_open, loading, mar_session_create, mar_inspect,
- * mar_convert, mar_measure_peak. One line without newline, "" if none has failed. Valid until the thread's next failing
- * call on any handle. Never NULL. The other calls on a session leave their reason there: mar_session_error. Of NULL:
- * why the thread's last failing call failed, if it was given neither handle nor session. */
+ * mar_convert, mar_measure_peak, mar_measure_bandwidth. One line without newline, "" if none has failed. Valid until
+ * the thread's next failing call on any handle. Never NULL. The other calls on a session leave their reason there:
+ * mar_session_error. Of NULL: why the thread's last failing call failed, if it was given neither handle nor session. */
 MAR_API const char *mar_error(const mar *m);
 MAR_API const char *mar_status_name(mar_status status);
 MAR_API const char *mar_version(void); /* "MAJOR.MINOR.PATCH" */
@@ -193,6 +193,10 @@ MAR_API int mar_gpu_count(void);
  * multiply-add): the best of many 1024x1024x1024 products, or, where these are too short to tell, of 8192x8192x8192.
  * Takes some seconds. The yardstick of `mar bench`. */
 MAR_API mar_status mar_measure_peak(mar *m, double *flop_per_second);
+/* Measures how fast this handle's backend reads memory that is in no cache, in bytes per second: the best of many
+ * passes over an array of 512 MiB, or of four times the last cache, with all threads. What decoding at batch 1 can take
+ * at the least is the bytes of the weights divided by this. Takes about a second. */
+MAR_API mar_status mar_measure_bandwidth(mar *m, double *bytes_per_second);
 
 /* --- models -------------------------------------------------------------------------------------- */
 

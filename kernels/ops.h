@@ -502,8 +502,11 @@ typedef struct {
     void (*conv_spec)(const kern_conv *c, kern_conv_spec *spec);
     /* width, depth, channels and f32 of what it was made of; the rest is 0. */
     void (*head_spec)(const kern_head *h, kern_head_spec *spec);
-    /* The device, and how it would evaluate this head. */
+    /* The device, and how it would evaluate this head, which may be NULL. */
     void (*machine)(const kern_device *d, const kern_head *h, kern_machine *out);
+    /* Reads n floats of backend memory, once and as fast as the device can, and keeps nothing of them. NULL in a
+     * backend that has no such operation. */
+    void (*read)(kern_queue *k, const float *x, size_t n);
     /* Runs a phase `repeats` times, in clusters of `cluster` blocks; 0: as the backend evaluates this head. mod: a
      * modulation row; scratch: head->scratch_bytes(rows), zeros. What it computes is of no use. Returns 0, having done
      * nothing, if the backend does not evaluate so many rows of this head in such phases, or not in such clusters. */

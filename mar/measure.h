@@ -25,6 +25,8 @@ void mar_measurements_add_trace(mar_measurements *all, const char *group, const 
 
 /* peak.c: the rate of matrix products, in flop per second. */
 mar_status mar_peak(kern_queue *k, double *flop_per_second, mar_err *err);
+/* bandwidth.c: how fast memory is read, in bytes per second. */
+mar_status mar_bandwidth(kern_queue *k, double *bytes_per_second, mar_err *err);
 
 /* measure.c: the machine, and parts of the head by themselves. `conditions`: rows a token, 1 or 2. steps: diffusion
  * steps of the chains whose rounds of speculation are timed. */

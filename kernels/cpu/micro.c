@@ -14,6 +14,32 @@ static void machine(const kern_device *device, const kern_head *h, kern_machine 
 #endif
 }
 
+enum { READ_FLOATS = 256 << 10 }; /* of an item */
+
+typedef struct {
+    const cpu_device *d;
+    const float *x;
+    size_t n;
+    _Atomic unsigned sum; /* so that no compiler leaves the reading out */
+} read_loop;
+
+static void read_body(void *arg, int first, int last, int thread)
+{
+    read_loop *l = arg;
+    (void)thread;
+    for (int i = first; i < last; i++) {
+        const size_t from = (size_t)i * READ_FLOATS, left = l->n - from;
+        l->sum += l->d->rows->read(l->x + from, (left < READ_FLOATS ? left : READ_FLOATS) / 128 * 512);
+    }
+}
+
+static void read_memory(kern_queue *k, const float *x, size_t n)
+{
+    cpu_queue *q = cpu_of(k);
+    read_loop l = {.d = q->d, .x = x, .n = n};
+    if (kern_live(k)) cpu_for(q, (int)((n + READ_FLOATS - 1) / READ_FLOATS), (double)n, read_body, &l);
+}
+
 static void meet(void *arg, int first, int last, int thread)
 {
     (void)arg, (void)first, (void)last, (void)thread;
@@ -51,5 +77,6 @@ const kern_measure_ops cpu_measure_ops = {
     .conv_spec = cpu_conv_spec,
     .head_spec = cpu_head_spec,
     .machine = machine,
+    .read = read_memory,
     .phase = phase,
 };

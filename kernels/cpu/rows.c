@@ -536,9 +536,32 @@ static void turn(const void *x, const float *by, int n, void *y, int bf16)
     }
 }
 
+/* Fetches ahead farther than the processor does by itself: over 8 KiB it made no difference on Zen 5. */
+static unsigned read_all(const void *p, size_t n)
+{
+    typedef unsigned words __attribute__((vector_size(64), may_alias));
+    enum { AT_ONCE = 8, AHEAD = 16384 };
+    words sum[AT_ONCE] = {0};
+    for (size_t i = 0; i < n; i += sizeof sum)
+        for (size_t j = 0; j < AT_ONCE; j++) {
+            const char *at = (const char *)p + i + j * sizeof *sum;
+            __builtin_prefetch(at + AHEAD);
+            sum[j] += *(const words *)at;
+        }
+    for (size_t j = 1; j < AT_ONCE; j++) sum[0] += sum[j];
+    return sum[0][0] + sum[0][5];
+}
+
 void PASTE(kern_cached, KERN_ISA)(const cached_task *t, const kern_rows *rows);
 extern const kern_rows PASTE(kern_rows, KERN_ISA);
-const kern_rows PASTE(kern_rows, KERN_ISA) = {TEXT(KERN_ISA), layer_norm,   modulate,    gate_add,     silu_add,
-                                              affine_silu,    softmax,      maximum,     exponentials, residual,
-                                              to_act,         channel_sums, add_rows,    distances,    relu,
-                                              max_rows,       mean_rows,    mean_of_all, from_act,     blend_pixels};
+const kern_rows PASTE(kern_rows, KERN_ISA) = {TEXT(KERN_ISA), layer_norm,
+                                              modulate,       gate_add,
+                                              silu_add,       affine_silu,
+                                              softmax,        to_act,
+                                              channel_sums,   add_rows,
+                                              distances,      relu,
+                                              max_rows,       mean_rows,
+                                              mean_of_all,    from_act,
+                                              blend_pixels,   rms_norm,
+                                              swiglu,         turn,
+                                              read_all,       PASTE(kern_cached, KERN_ISA)};

@@ -57,6 +57,8 @@ typedef struct kern_rows {
     /* y = the pairs of x, n values of act, turned: (a, b) to (a cos - b sin, b cos + a sin), cos and sin in turn[2i]
      * and turn[2i + 1]; y may be x */
     void (*turn)(const void *x, const float *turn, int n, void *y, int bf16);
+    /* Reads n bytes, n a multiple of 512, p 64-byte aligned. Returns what nobody needs */
+    unsigned (*read)(const void *p, size_t n);
     /* cached.c */
     void (*attend)(const cached_task *t, const struct kern_rows *rows);
 } kern_rows;

@@ -129,7 +129,7 @@ static void machine(const kern_device *d, const kern_head *h, kern_machine *out)
     out->clock = 1000 * attribute(d, cudaDevAttrClockRate);
     out->cache_bytes = attribute(d, cudaDevAttrL2CacheSize);
     out->processors = ((const cuda_device *)d)->multiprocessors;
-    if (!h->persistent) return;
+    if (!h || !h->persistent) return;
     out->blocks = (int)h->persistent->blocks;
     out->cluster = h->persistent->args.cluster;
     out->clusters = h->persistent->clusters;

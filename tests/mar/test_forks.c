@@ -69,6 +69,7 @@ static void use_in_child(demo d, mar_session *s, const mar_params *p)
     CHECK_FORKED(mar_inspect(d.m, "demo", 0, &report), mar_error(d.m));
     CHECK_FORKED(mar_convert(d.m, "demo", "/nowhere/at.all", MAR_DTYPE_AUTO, 0), mar_error(d.m));
     CHECK_FORKED(mar_measure_peak(d.m, &peak), mar_error(d.m));
+    CHECK_FORKED(mar_measure_bandwidth(d.m, &peak), mar_error(d.m));
     CHECK_FORKED(mar_session_create(d.model, d.vae, p, 1, &other), mar_error(d.m));
     CHECK_FORKED(mar_features_load(d.m, "demo", 1, &f), mar_error(d.m));
     CHECK(*mar_backend_description(d.m), "no description");

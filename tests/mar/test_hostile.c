@@ -264,6 +264,15 @@ static void hostile_mar_measure_peak(host *h)
     refused(mar_measure_peak(h->failed, &rate), h->failed, "not opened: threads -1");
 }
 
+static void hostile_mar_measure_bandwidth(host *h)
+{
+    double rate;
+    refused(mar_measure_bandwidth(NULL, &rate), NULL, "handle is NULL");
+    refused(mar_measure_bandwidth(NULL, NULL), NULL, "handle is NULL");
+    refused(mar_measure_bandwidth(h->d.m, NULL), h->d.m, "bytes_per_second is NULL");
+    refused(mar_measure_bandwidth(h->failed, &rate), h->failed, "not opened: threads -1");
+}
+
 /* --- models ------------------------------------------------------------------------------------------------------- */
 
 static void hostile_mar_model_load(host *h)
@@ -715,6 +724,7 @@ static void hostile_mar_precision_recall(host *h)
     X(mar_backend_description)                                                                                         \
     X(mar_gpu_count)                                                                                                   \
     X(mar_measure_peak)                                                                                                \
+    X(mar_measure_bandwidth)                                                                                           \
     X(mar_model_load)                                                                                                  \
     X(mar_model_free)                                                                                                  \
     X(mar_model_get_config)                                                                                            \

@@ -162,14 +162,25 @@ static void stops_where_it_is(void **state)
     demo_close(d);
 }
 
+/* A rate that is possible: a machine reads more than 10 MB and less than 100 TB in a second. */
+static void bandwidth(void **state)
+{
+    (void)state;
+    for (int threads = 1; threads <= 2; threads++) {
+        mar *m = open_mar(MAR_DTYPE_F32, threads);
+        double rate = 0;
+        assert_library(m, mar_measure_bandwidth(m, &rate));
+        if (!(rate > 1e7 && rate < 1e14)) fail_msg("%g bytes a second", rate);
+        mar_close(m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_every_part),
-        cmocka_unit_test(operations_add_up),
-        cmocka_unit_test(blocks_of_steps_are_measured),
-        cmocka_unit_test(the_session_goes_on),
-        cmocka_unit_test(stops_where_it_is),
+        cmocka_unit_test(bandwidth),           cmocka_unit_test(lists_every_part),
+        cmocka_unit_test(operations_add_up),   cmocka_unit_test(blocks_of_steps_are_measured),
+        cmocka_unit_test(the_session_goes_on), cmocka_unit_test(stops_where_it_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

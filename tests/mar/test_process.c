@@ -77,6 +77,7 @@ static void call_everything(const char *directory)
     snprintf(path, sizeof path, "%s/nowhere/demo.safetensors", directory);
     assert_int_equal(mar_convert(d.m, "demo", path, MAR_DTYPE_BF16, 0), MAR_EIO);
     assert_library(d.m, mar_measure_peak(d.m, &peak));
+    assert_library(d.m, mar_measure_bandwidth(d.m, &peak));
     for (int i = 0; i < mar_method_count(); i++) assert_non_null(mar_method_get(i));
     demo_close(d);
 }

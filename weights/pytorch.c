@@ -319,13 +319,19 @@ static mar_status read_tensor(reader *r, const char *name, size_t name_length, c
 
 /* --- the tensors of a checkpoint --------------------------------------------------------------------- */
 
+/* Options of a training run, which are kept beside a model. */
+static int is_namespace(const pk_value *v)
+{
+    return v->kind == PK_OPAQUE && v->as.callee && strcmp(v->as.callee->as.string.text, "argparse.Namespace") == 0;
+}
+
 /* Reads the tensors of a dict. In a state dict every value must be a tensor. The top level may have other values: plain
- * ones are ignored, and an object of an unknown class, which could be meant as a tensor, is an error. */
+ * ones and options are ignored, and an object of another class, which could be meant as a tensor, is an error. */
 static mar_status read_dict(reader *r, const pk_value *dict, int top_level, mar_err *err)
 {
     for (size_t i = 0; i < dict->as.list.count; i += 2) {
         const pk_value *key = dict->as.list.items[i], *value = dict->as.list.items[i + 1];
-        int plain = value->kind != PK_TENSOR && value->kind != PK_OPAQUE;
+        int plain = (value->kind != PK_TENSOR && value->kind != PK_OPAQUE) || is_namespace(value);
         if (top_level && (plain || key->kind != PK_STRING)) continue;
         char what[256];
         if (key->kind != PK_STRING)
@@ -346,7 +352,7 @@ static mar_status read_dict(reader *r, const pk_value *dict, int top_level, mar_
 
 static mar_status read_root(reader *r, const pk_value *root, mar_err *err)
 {
-    static const char *const wanted[] = {"model_ema", "model", "state_dict"};
+    static const char *const wanted[] = {"model_ema", "model", "module", "state_dict"};
     char what[256];
     if (root->kind != PK_DICT)
         return err_set(err, MAR_EFORMAT, "%s: it contains %s, expected a dict of tensors", r->f->path,
@@ -361,8 +367,8 @@ static mar_status read_root(reader *r, const pk_value *root, mar_err *err)
     }
     mar_status status = read_dict(r, dict, dict == root, err);
     if (status == MAR_OK && r->f->count == 0)
-        status =
-            err_set(err, MAR_EFORMAT, "%s: no tensors in it, nor in its model_ema, model or state_dict", r->f->path);
+        status = err_set(err, MAR_EFORMAT, "%s: no tensors in it, nor in its model_ema, model, module or state_dict",
+                         r->f->path);
     return status;
 }
 

@@ -26,8 +26,8 @@ typedef struct wt_file wt_file;
 
 /* Opens a checkpoint and reads what it says of its tensors. The format is recognised by content, not by name. Every
  * length and offset is checked against the file before use. A PyTorch file shows the tensors of `model_ema`, else of
- * `model`, else of `state_dict`, else of the top level; a tensor that is not contiguous is copied. MAR_EIO, MAR_EFORMAT
- * or MAR_ENOMEM, naming the path. */
+ * `model`, `module` or `state_dict`, else of the top level; a tensor that is not contiguous is copied. MAR_EIO,
+ * MAR_EFORMAT or MAR_ENOMEM, naming the path. */
 mar_status wt_open(const char *path, wt_file **out, mar_err *err);
 /* Opens a checkpoint in memory; data must stay valid until wt_close. `label` takes the place of the path in messages.
  */

@@ -29,7 +29,10 @@ static const char *const texts[] = {
     "2",
     "model_ema",
     "model",
+    "module",
     "state_dict",
+    "argparse",
+    "Namespace",
     "a",
     "b.weight",
     "class_emb.weight",
@@ -352,12 +355,12 @@ static void put_dict(writer *w)
 
 void pickle_generate(pickle_program *p, fuzz_random *r, size_t bytes[3], int numel[3])
 {
-    static const char *const roots[] = {"model_ema", "model", "state_dict"};
+    static const char *const roots[] = {"model_ema", "model", "module", "state_dict"};
     static const char *const keys[] = {"a.weight", "b", "class_emb.weight", "fake_latent"};
     storage storages[3];
     const uint8_t protocol = fuzz_one_in(r, 2) ? 2 : 4;
     writer w = {p, r, protocol, 0};
-    const uint32_t root = fuzz_next(r, 4);
+    const uint32_t root = fuzz_next(r, 5);
     p->count = 0;
     for (int i = 0; i < 3; i++) {
         storages[i] = (storage){(int)fuzz_next(r, STORAGE_CLASSES), fuzz_next(r, 30)};
@@ -366,7 +369,7 @@ void pickle_generate(pickle_program *p, fuzz_random *r, size_t bytes[3], int num
     }
     put(&w, 0x80, &protocol, 1);
     put_dict(&w);
-    if (root < 3) {
+    if (root < 4) {
         put_string(&w, roots[root]);
         put_dict(&w);
     }

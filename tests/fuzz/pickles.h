@@ -25,8 +25,8 @@ void pickle_write(const pickle_program *p, fuzz_random *r, fuzz_bytes *out);
 void pickle_mutate(pickle_program *p, fuzz_random *r);
 
 /* A checkpoint as torch.save writes it, in some protocol, of up to 4 tensors in up to 3 storages, under model_ema,
- * model, state_dict or at the top. bytes[3] = the size of each storage; numel[3] = its elements, or -1: no tensor is in
- * it.
+ * model, module, state_dict or at the top. bytes[3] = the size of each storage; numel[3] = its elements, or -1: no
+ * tensor is in it.
  */
 void pickle_generate(pickle_program *p, fuzz_random *r, size_t bytes[3], int numel[3]);
 

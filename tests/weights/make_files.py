@@ -7,7 +7,9 @@ NAME.expected.safetensors holds, for NAME, the float32 values that every tensor 
 
 import argparse
 import collections
+import datetime
 import os
+import pathlib
 import sys
 import zipfile
 
@@ -141,6 +143,13 @@ def main():
         torch.save({"state_dict": {"a": base, "b": base.half()}, "hyper": {"x": {1, 2}, "y": frozenset({3}),
                     "z": b"bytes", "big": -2 ** 80, "w": [1, (2, 3), -70000]}}, path(f"protocol{protocol}.pt"),
                    pickle_protocol=protocol)
+
+    # As DeepSpeed wraps a model, with what a training run keeps beside it; and options beside bare tensors.
+    args = argparse.Namespace(gpt_model="GPT-B", betas=(0.9, 0.95), image_size=256, results=pathlib.PosixPath("a/b"),
+                              started=datetime.datetime(2024, 6, 1))
+    torch.save({"module": {"w": base}, "optimizer": {"state": {0: {"exp_avg": -base}}}, "steps": 7, "args": args,
+                "ema": {"w": base + 1}}, path("module.pt"))
+    torch.save({"w": base, "args": args, "steps": 7}, path("options_beside.pt"))
 
     # Code beside the tensors is never run; code in place of a tensor is refused.
     torch.save({"model": {"w": base}, "payload": Evil("touch executed")}, path("evil_beside.pt"))

@@ -155,6 +155,24 @@ static void test_which_dict(void **state)
     wt_close(f);
 }
 
+/* Weights under `module`, or bare, beside what a training run keeps: an optimizer, an average under another name, and
+ * options with a date and a path in them. */
+static void test_training(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {DATA "module.pt", DATA "options_beside.pt"};
+    static const char *const formats[] = {"PyTorch zip (module)", "PyTorch zip"};
+    for (int i = 0; i < 2; i++) {
+        wt_file *f = open_good(paths[i]);
+        assert_string_equal(wt_format(f), formats[i]);
+        assert_int_equal(wt_count(f), 1);
+        float *w = golden_f32(f, "w", 60);
+        for (int j = 0; j < 60; j++) assert_true(w[j] == (float)j);
+        free(w);
+        wt_close(f);
+    }
+}
+
 /* The format before PyTorch 1.6: several protocols, storages that tensors share, others that nothing reads. */
 static void test_legacy(void **state)
 {
@@ -286,6 +304,7 @@ int main(void)
         cmocka_unit_test(test_views),
         cmocka_unit_test(test_protocols),
         cmocka_unit_test(test_which_dict),
+        cmocka_unit_test(test_training),
         cmocka_unit_test(test_legacy),
         cmocka_unit_test(test_evil),
         cmocka_unit_test(test_refusals),

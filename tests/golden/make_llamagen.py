@@ -63,7 +63,8 @@ def save(model, name):
     c = model.config
     save_file({k: v.half().contiguous() for k, v in model.state_dict().items()},
               HERE / "data" / f"{name}.safetensors",
-              metadata={"mar.heads": str(c.n_head), "mar.seq_len": str(c.block_size)})
+              metadata={"mar.heads": str(c.n_head), "mar.seq_len": str(c.block_size),
+                        "names": "".join(name + " " for name in model.state_dict())})
 
 
 @torch.no_grad()

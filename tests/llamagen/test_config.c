@@ -1,0 +1,230 @@
+/* The shape of a LlamaGen model from the tensors of a file, against the official lists of tensors
+ * (tests/weights/data/formats) and against models made by gpt.py. */
+#include "llamagen/config.h"
+#include "mar/config.h"
+#include "tests/support/shape_list.h"
+#include "tests/support/support.h"
+#include "vae/vae.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void expect_config(const gpt_config *c, const gpt_config *expected)
+{
+    assert_int_equal(c->width, expected->width);
+    assert_int_equal(c->depth, expected->depth);
+    assert_int_equal(c->heads, expected->heads);
+    assert_int_equal(c->hidden, expected->hidden);
+    assert_int_equal(c->vocabulary, expected->vocabulary);
+    assert_int_equal(c->seq_len, expected->seq_len);
+    assert_int_equal(c->classes, expected->classes);
+    assert_int_equal(c->prefix, expected->prefix);
+    assert_int_equal(c->caption_dim, expected->caption_dim);
+    assert_int_equal(c->parameters, expected->parameters);
+}
+
+/* Depths, widths and heads: gpt.py; 111M, 343M, 775M, 1.4B, 3.1B. */
+static void official_models(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        gpt_config expected;
+    } models[] = {{"llamagen_B", {768, 12, 12, 2048, 16384, 256, 1000, 1, 0, 110888448}},
+                  {"llamagen_L", {1024, 24, 16, 2816, 16384, 256, 1000, 1, 0, 342910976}},
+                  {"llamagen_XL", {1280, 36, 20, 3584, 16384, 256, 1000, 1, 0, 774699520}},
+                  {"llamagen_XXL", {1536, 48, 24, 4096, 16384, 256, 1000, 1, 0, 1410972672}},
+                  {"llamagen_3B", {3200, 24, 32, 8704, 16384, 256, 1000, 1, 0, 3096659200}}};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        gpt_config c;
+        mar_err err = {0};
+        cJSON *list = read_list(models[i].name);
+        wt_file *f = open_list(list, NULL);
+        assert_true(gpt_config_recognise(f));
+        assert_false(mar_config_recognise(f) || vae_config_recognise(f));
+        assert_ok(gpt_config_derive(f, 0, &c, &err), &err);
+        expect_config(&c, &models[i].expected);
+        comparison all = {list->child, 0};
+        gpt_config_tensors(&c, compare_visit, &all);
+        assert_null(all.next);
+        wt_close(f);
+        cJSON_Delete(list);
+    }
+}
+
+typedef struct {
+    const wt_file *f;
+    char names[8192];
+} listing;
+
+static void list_visit(void *user, const char *name, int rank, const int64_t *shape)
+{
+    listing *l = user;
+    const wt_tensor *t = wt_find(l->f, name);
+    if (!t) fail_msg("%s has no tensor %s", wt_path(l->f), name);
+    assert_int_equal(t->rank, rank);
+    assert_memory_equal(t->shape, shape, (size_t)rank * sizeof *shape);
+    const size_t used = strlen(l->names);
+    snprintf(l->names + used, sizeof l->names - used, "%s ", name);
+}
+
+/* Models of gpt.py, one of them for captions: the names are those of state_dict, in its order. */
+static void small_models(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        gpt_config expected;
+    } models[] = {{"llamagen_c2i", {48, 2, 3, 128, 61, 64, 5, 1, 0, 0}},
+                  {"llamagen_c2i20", {40, 2, 2, 112, 73, 16, 4, 1, 0, 0}},
+                  {"llamagen_t2i", {32, 2, 2, 96, 50, 16, 0, 120, 12, 0}}};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        gpt_config c, expected = models[i].expected;
+        mar_err err = {0};
+        listing l = {.f = golden_open(models[i].name)};
+        for (int t = 0; t < wt_count(l.f); t++) expected.parameters += wt_at(l.f, t)->count;
+        assert_true(gpt_config_recognise(l.f));
+        assert_ok(gpt_config_derive(l.f, 0, &c, &err), &err);
+        expect_config(&c, &expected);
+        gpt_config_tensors(&c, list_visit, &l);
+        assert_string_equal(l.names, wt_metadata(l.f, "names"));
+        wt_close((wt_file *)(uintptr_t)l.f);
+    }
+}
+
+static mar_status derive(const cJSON *list, const char *key, const char *value, int heads, gpt_config *c, mar_err *err)
+{
+    wt_file *f = open_list_with(list, key, value);
+    const mar_status status = gpt_config_derive(f, heads, c, err);
+    if (status == MAR_EMODEL && !strstr(err->text, wt_path(f))) fail_msg("\"%s\" does not name the file", err->text);
+    wt_close(f);
+    return status;
+}
+
+/* Widths of gpt.py's models, those that only text-to-image ones have among them, and one that is none of theirs. */
+static void heads(void **state)
+{
+    (void)state;
+    static const int known[][2] = {{768, 12},  {1024, 16}, {1280, 20}, {1536, 24}, {2048, 32},
+                                   {2560, 40}, {3200, 32}, {4096, 32}, {640, 10},  {48, 1}};
+    gpt_config c;
+    mar_err err = {0};
+    cJSON *list = read_list("llamagen_B");
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        SHAPE(list, "tok_embeddings.weight", 100, known[i][0]);
+        assert_ok(derive(list, NULL, NULL, 0, &c, &err), &err);
+        assert_int_equal(c.heads, known[i][1]);
+    }
+    SHAPE(list, "tok_embeddings.weight", 100, 768);
+    assert_ok(derive(list, "mar.heads", "6", 0, &c, &err), &err);
+    assert_int_equal(c.heads, 6);
+    assert_ok(derive(list, "mar.heads", "6", 24, &c, &err), &err); /* asked for wins */
+    assert_int_equal(c.heads, 24);
+    assert_int_equal(derive(list, NULL, NULL, 7, &c, &err), MAR_EARG);
+    assert_non_null(strstr(err.text, "7 attention heads (asked for) do not divide the width 768 into multiples of 4"));
+    assert_int_equal(derive(list, NULL, NULL, 384, &c, &err), MAR_EARG); /* of size 2 */
+    assert_int_equal(derive(list, NULL, NULL, -1, &c, &err), MAR_EARG);
+    assert_int_equal(derive(list, "mar.heads", "5", 0, &c, &err), MAR_EMODEL);
+    assert_int_equal(derive(list, "mar.heads", "12x", 0, &c, &err), MAR_EMODEL);
+    assert_non_null(strstr(err.text, "metadata mar.heads is \"12x\", expected a positive number"));
+    cJSON_Delete(list);
+}
+
+static void sequences(void **state)
+{
+    (void)state;
+    gpt_config c;
+    mar_err err = {0};
+    cJSON *list = read_list("llamagen_B");
+    assert_ok(derive(list, "mar.seq_len", "576", 0, &c, &err), &err);
+    assert_int_equal(c.seq_len, 576);
+    static const char *const wrong[] = {"575", "0", "-4", "70000", "1000000", "99999999999999999999", "x", ""};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(derive(list, "mar.seq_len", wrong[i], 0, &c, &err), MAR_EMODEL);
+        assert_non_null(strstr(err.text, "metadata mar.seq_len is "));
+    }
+    cJSON_Delete(list);
+    assert_int_equal(gpt_config_side(576), 24);
+    assert_int_equal(gpt_config_side(1), 1);
+    assert_int_equal(gpt_config_side(255), 0);
+}
+
+static void refuse(const cJSON *list, const char *words)
+{
+    gpt_config c;
+    mar_err err = {0};
+    assert_int_equal(derive(list, NULL, NULL, 0, &c, &err), MAR_EMODEL);
+    if (!strstr(err.text, words)) fail_msg("\"%s\" does not say \"%s\"", err.text, words);
+}
+
+static void bad_models(void **state)
+{
+    (void)state;
+    static const char *const needed[] = {"cls_embedding.embedding_table.weight", "tok_embeddings.weight",
+                                         "layers.0.feed_forward.w1.weight"};
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        char words[128];
+        cJSON *list = read_list("llamagen_B");
+        cJSON_DeleteItemFromObjectCaseSensitive(list, needed[i]);
+        snprintf(words, sizeof words, "tensor %s is missing", needed[i]);
+        refuse(list, words);
+        cJSON_Delete(list);
+    }
+    cJSON *list = read_list("llamagen_B");
+    SHAPE(list, "tok_embeddings.weight", 768);
+    refuse(list, "tok_embeddings.weight has shape [768], expected 2 dimensions of 1 to 1048576");
+    SHAPE(list, "tok_embeddings.weight", 16384, 0);
+    refuse(list, "tok_embeddings.weight has shape [16384, 0]");
+    SHAPE(list, "tok_embeddings.weight", 2, 2e6);
+    refuse(list, "tok_embeddings.weight has shape [2, 2000000]");
+    SHAPE(list, "tok_embeddings.weight", 16384, 766);
+    refuse(list, "11 attention heads (by the official rule) do not divide the width 766");
+    SHAPE(list, "tok_embeddings.weight", 16384, 768);
+    SHAPE(list, "cls_embedding.embedding_table.weight", 1, 768);
+    refuse(list, "has 1 row, expected a class and the unconditional one");
+    SHAPE(list, "cls_embedding.uncond_embedding", 120);
+    refuse(list, "cls_embedding.uncond_embedding has shape [120], expected 2 dimensions");
+    cJSON_Delete(list);
+}
+
+/* Numbers that no file has layers for make no layers; a gap in the numbers ends nothing. */
+static void layer_numbers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int depth;
+    } strange[] = {{"layers.2000000000.attention.wo.weight", 12},
+                   {"layers.14.attention.wo.weight", 15},
+                   {"layers.99999999999999999999.ffn_norm.weight", 12},
+                   {"layers.13x.ffn_norm.weight", 12},
+                   {"layers.-1.ffn_norm.weight", 12},
+                   {"layers.", 12}};
+    for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
+        gpt_config c;
+        mar_err err = {0};
+        cJSON *list = read_list("llamagen_B");
+        SHAPE(list, strange[i].name, 768);
+        assert_ok(derive(list, NULL, NULL, 0, &c, &err), &err);
+        assert_int_equal(c.depth, strange[i].depth);
+        cJSON_Delete(list);
+    }
+}
+
+static void ignored(void **state)
+{
+    (void)state;
+    assert_true(gpt_config_ignores("freqs_cis") && gpt_config_ignores("causal_mask") &&
+                gpt_config_ignores("layers.3.attention.kv_cache.k_cache"));
+    assert_false(gpt_config_ignores("layers.3.attention.wo.weight") || gpt_config_ignores("freqs_cis.weight"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(official_models), cmocka_unit_test(small_models),
+                                       cmocka_unit_test(heads),           cmocka_unit_test(sequences),
+                                       cmocka_unit_test(bad_models),      cmocka_unit_test(layer_numbers),
+                                       cmocka_unit_test(ignored)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -4,7 +4,11 @@
 
 #include "eval/inception.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 /* Loads the decoder on a queue of its own. When that has finished, all queues can use it. */
 static mar_status load(mar *m, const wt_file *file, vae_decoder **out, mar_err *err)
@@ -22,6 +26,14 @@ static mar_status load(mar *m, const wt_file *file, vae_decoder **out, mar_err *
     k->core->leave(k);
     k->core->queue_free(k);
     return status;
+}
+
+/* A path that holds wherever the process goes; NULL without memory. */
+static char *path_from_root(const char *path)
+{
+    char folder[PATH_MAX], *joined = NULL;
+    if (*path == '/' || !getcwd(folder, sizeof folder)) return strdup(path);
+    return asprintf(&joined, "%s/%s", folder, path) < 0 ? NULL : joined;
 }
 
 /* Makes a VAE of an open file. */
@@ -65,6 +77,7 @@ mar_status mar_vae_load(mar *m, const char *path, mar_vae **out)
         status = create(m, file, out, &err);
     }
     wt_close(file);
+    if (status == MAR_OK && !demo && mar_vae_get_config(*out)->codebook) (*out)->path = path_from_root(path);
     if (status == MAR_OK)
         mar_log(m, MAR_LOG_INFO, "VAE %s: %ld parameters, loaded in %.3g s", path, mar_vae_get_config(*out)->parameters,
                 mar_now() - start);
@@ -81,6 +94,7 @@ void mar_vae_free(mar_vae *vae)
     if (!vae || mar_is_elsewhere(vae->m) || atomic_fetch_sub(&vae->references, 1) > 1) return;
     mar *m = vae->m;
     vae_decoder_free(vae->decoder);
+    free(vae->path);
     free(vae);
     mar_release(m);
 }

@@ -8,6 +8,7 @@
 struct mar_vae {
     mar *m; /* which it holds a reference on */
     vae_decoder *decoder;
+    char *path;            /* of a file with a codebook, from the root; else, and of a built-in one, NULL */
     atomic_int references; /* mar_vae_load's, and one for each session */
 };
 

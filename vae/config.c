@@ -8,6 +8,7 @@
 #include <string.h>
 
 enum { NORM_GROUPS = 32, WIDTH_MAX = 1 << 16, LEVELS_MAX = 8, BLOCKS_MAX = 16, CODEBOOK_MAX = 1 << 20 };
+enum { TABLE_MAX = 1 << 28 }; /* numbers of the latents of all tokens (official: 2^22) */
 
 static const char embedding_name[] = "quantize.embedding.weight";
 
@@ -127,6 +128,9 @@ static mar_status derive_latent(const wt_file *f, int is_vq, mar_vae_config *c, 
                        "post_quant_conv.weight has them",
                        wt_path(f), embedding_name, wt_shape_text(t, text, sizeof text), CODEBOOK_MAX,
                        (int)post_quant->shape[1]);
+    if (t->shape[0] * post_quant->shape[0] > TABLE_MAX)
+        return err_set(err, MAR_EMODEL, "%s: tensor %s has %d rows, too many for a latent of %d channels", wt_path(f),
+                       embedding_name, (int)t->shape[0], c->z_channels);
     c->codebook = (int)t->shape[0];
     c->z_channels = (int)t->shape[1];
     return MAR_OK;

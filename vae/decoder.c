@@ -186,16 +186,22 @@ static mar_status load_steps(const loader *l, vae_decoder *d)
 
 /* --- the latent --------------------------------------------------------------------------------------------------- */
 
-/* y[latent] = W x / max(|x|, 1e-12) + b: torch.nn.functional.normalize, then the 1x1 convolution, rounded once. */
-static void embed(const float *x, int channels, const float *weight, const float *bias, int latent, float *y)
+/* y = x / max(|x|, 1e-12), as torch.nn.functional.normalize. */
+static void normalise(const float *x, int channels, float *y)
 {
     double square = 0;
     for (int i = 0; i < channels; i++) square += (double)x[i] * (double)x[i];
     const double length = fmax(sqrt(square), 1e-12);
+    for (int i = 0; i < channels; i++) y[i] = (float)(x[i] / length);
+}
+
+/* y[latent] = W x + b */
+static void embed(const float *x, int channels, const float *weight, const float *bias, int latent, float *y)
+{
     for (int j = 0; j < latent; j++) {
-        double sum = 0;
+        double sum = bias[j];
         for (int i = 0; i < channels; i++) sum += (double)weight[(size_t)j * (size_t)channels + (size_t)i] * x[i];
-        y[j] = (float)(sum / length + bias[j]);
+        y[j] = (float)sum;
     }
 }
 
@@ -221,8 +227,13 @@ static mar_status load_codebook(const loader *l, vae_decoder *d)
 {
     const mar_vae_config *c = &d->config;
     float *weight = NULL, *bias = NULL;
+    const size_t z = (size_t)c->z_channels;
     mar_status status = wt_load_f32(l->f, "quantize.embedding.weight", 2, (int64_t[]){c->codebook, c->z_channels},
-                                    &d->codebook, l->err);
+                                    &d->embedding, l->err);
+    if (status == MAR_OK && !(d->codebook = malloc(sizeof(float) * (size_t)c->codebook * z)))
+        status = err_set(l->err, MAR_ENOMEM, "out of memory");
+    for (size_t i = 0; status == MAR_OK && i < (size_t)c->codebook; i++)
+        normalise(d->embedding + i * z, c->z_channels, d->codebook + i * z);
     if (status == MAR_OK)
         status = load(l, "post_quant_conv", "weight", 4, (int64_t[]){d->latent, c->z_channels, 1, 1}, &weight);
     if (status == MAR_OK) status = load(l, "post_quant_conv", "bias", 1, (int64_t[]){d->latent}, &bias);
@@ -297,6 +308,7 @@ void vae_decoder_free(vae_decoder *d)
     device->core->linear_free(device, d->post_quant);
     device->core->free(device, d->table);
     free(d->codebook);
+    free(d->embedding);
     device->conv->free(device, d->conv_in);
     device->conv->free(device, d->conv_out);
     free_norm(device, &d->norm_out);
@@ -311,4 +323,9 @@ const mar_vae_config *vae_decoder_config(const vae_decoder *d)
 const float *vae_decoder_codebook(const vae_decoder *d)
 {
     return d->codebook;
+}
+
+const float *vae_decoder_embedding(const vae_decoder *d)
+{
+    return d->embedding;
 }

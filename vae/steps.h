@@ -35,8 +35,9 @@ struct vae_decoder {
     const vae_names *names;
     int latent;              /* channels of what the first convolution is given */
     kern_linear *post_quant; /* KL: the 1x1 convolution of the latent, in f32; its input is tokens */
-    float *codebook;         /* VQ: host [codebook][z_channels], as in the file; else NULL */
-    float *table;            /* VQ: backend [codebook][latent] the 1x1 convolution of each token's row of length 1 */
+    float *embedding;        /* VQ: host [codebook][z_channels], as in the file; else NULL, as the next two */
+    float *codebook;         /* the same, each row of length 1 */
+    float *table;            /* backend [codebook][latent] the 1x1 convolution of that */
     kern_conv *conv_in;
     vae_step *steps; /* [n_steps] middle block, then levels from the coarsest */
     int n_steps;

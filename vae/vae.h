@@ -24,9 +24,11 @@ typedef struct vae_decoder vae_decoder; /* the weights, in the device's memory; 
 mar_status vae_decoder_create(kern_queue *k, const wt_file *f, vae_decoder **out, mar_err *err);
 void vae_decoder_free(vae_decoder *d); /* after its runs; NULL is fine */
 const mar_vae_config *vae_decoder_config(const vae_decoder *d);
-/* VQ: the codebook as the file has it, its rows of any length: host float [codebook][z_channels], valid as long as the
+/* VQ: the codebook as tokens are looked up, each of length 1: host float [codebook][z_channels], valid as long as the
  * decoder. NULL of a KL autoencoder. */
 const float *vae_decoder_codebook(const vae_decoder *d);
+/* The same as the file has it, rows of any length: by these LANTERN's code measures how far apart tokens are. */
+const float *vae_decoder_embedding(const vae_decoder *d);
 
 typedef struct vae_run vae_run; /* decodes latents of one size, square or not, on one queue */
 

@@ -177,7 +177,14 @@ static void config_codebook_and_flop(void **unused)
     mar_err err = {0};
     assert_non_null(t);
     assert_ok(wt_read_f32(f, t, rows, &err), &err);
-    assert_memory_equal(vae_decoder_codebook(d), rows, sizeof rows);
+    assert_memory_equal(vae_decoder_embedding(d), rows, sizeof rows);
+    for (int i = 0; i < CODEBOOK; i++) {
+        const float *a = rows + i * CHANNELS, *b = vae_decoder_codebook(d) + i * CHANNELS;
+        double square = 0, product = 0;
+        for (int j = 0; j < CHANNELS; j++) square += a[j] * a[j], product += a[j] * b[j];
+        assert_true(fabs(product - sqrt(square)) <= 1e-6 * sqrt(square)); /* row 7 is zero, and stays it */
+        for (int j = 0; j < CHANNELS; j++) assert_true(fabs(b[j] * sqrt(square) - a[j]) <= 1e-6);
+    }
     vae_run *r = NULL;
     assert_ok(vae_run_create(k, d, 4, 4, 1, &r, &err), &err);
     /* Multiply-adds by hand. 16 pixels: conv_in, mid (4 convolutions, q k v proj, scores, values), the coarsest level

@@ -3,6 +3,7 @@
 
     python3 demo/demo_quality.py --mar build/release/mar      # fresh images from the built command
     python3 demo/demo_quality.py --engine pytorch             # the same figures from python/pymar
+    python3 demo/demo_quality.py --roles discrete-target,discrete-draft --cfg 2    # the models of discrete tokens
 
 Prints, for target and draft, the accuracy of a classifier trained on the real digits (and its accuracy on held-out real
 ones), the Fréchet distance in the classifier's features to all real digits (lower is better; with the distance that
@@ -26,18 +27,27 @@ import digits
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"))
 
-from pymar import Schedule, generate, load_mar, load_vae, torch_noise  # noqa: E402
+from pymar import (Schedule, generate, generate_codes, load_gpt, load_mar, load_vae, load_vq,  # noqa: E402
+                   torch_noise)
 
 CLASSES = list(range(10))
 
 
+def is_discrete(role):
+    return role.startswith("discrete-")
+
+
 def from_command(args, role, folder):
     """Run `mar generate`; returns images [N,3,32,32] in [-1,1] and the classes that the files name."""
+    decoder = "discrete-vq" if is_discrete(role) else "vae"
     command = [args.mar, "generate", "--model", os.path.join(args.weights, f"{role}.safetensors"),
-               "--vae", os.path.join(args.weights, "vae.safetensors"), "--class", ",".join(map(str, CLASSES)),
-               "--num", str(args.num), "--seed", str(args.seed), "--num_iter", str(args.num_iter),
-               "--num_sampling_steps", str(args.num_sampling_steps), "--cfg", str(args.cfg), "--cfg_schedule", "linear",
-               "--temperature", str(args.temperature), "--out", folder, *args.extra]
+               "--vae", os.path.join(args.weights, f"{decoder}.safetensors"), "--class", ",".join(map(str, CLASSES)),
+               "--num", str(args.num), "--seed", str(args.seed), "--cfg", str(args.cfg),
+               "--temperature", str(args.temperature), "--out", folder]
+    if not is_discrete(role):
+        command += ["--num_iter", str(args.num_iter), "--num_sampling_steps", str(args.num_sampling_steps),
+                    "--cfg_schedule", "linear"]
+    command += args.extra
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     images, labels = [], []
     for path in sorted(glob.glob(os.path.join(folder, "*.png"))):
@@ -51,10 +61,16 @@ def from_command(args, role, folder):
 
 
 def from_pytorch(args, role, folder):
-    model = load_mar(os.path.join(args.weights, f"{role}.safetensors"))
-    vae = load_vae(os.path.join(args.weights, "vae.safetensors"))
     labels = torch.tensor(CLASSES).repeat_interleave(args.num)
     generator = torch.Generator().manual_seed(args.seed)
+    path = os.path.join(args.weights, f"{role}.safetensors")
+    if is_discrete(role):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
+            codes = generate_codes(load_gpt(path), labels, args.cfg, args.temperature, generator=generator)
+        with torch.no_grad():
+            return load_vq(os.path.join(args.weights, "discrete-vq.safetensors")).decode_codes(codes), labels
+    model = load_mar(path)
+    vae = load_vae(os.path.join(args.weights, "vae.safetensors"))
     orders = torch.rand(len(labels), model.config.seq_len, generator=generator).argsort(1)
     noise = torch_noise(model.config.token_dim, args.num_sampling_steps, generator)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
@@ -104,7 +120,7 @@ def main():
             digits.save_grid(f"{args.grid}.{role}.png", images[order][:200], 20)
     print(f"classifier on held-out real digits: {held_out:.2%}")
     for name, result in results.items():
-        print(f"{name:7s} accuracy {result['accuracy']:.2%}  Fréchet {result['frechet']:.3f}  nearest real {result['nearest']:.2f}")
+        print(f"{name:15s} accuracy {result['accuracy']:.2%}  Fréchet {result['frechet']:.3f}  nearest real {result['nearest']:.2f}")
     if args.json:
         print(json.dumps(results))
 

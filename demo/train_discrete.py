@@ -27,7 +27,7 @@ from training import Ema, keep_freed_memory, logger, optimise, save, set_lr
 from pymar import GPT, VQ, GptConfig, VqConfig, generate_codes, load_gpt, load_vq
 
 VQ_CONFIG = VqConfig(ch=32, ch_mult=(1, 1, 2), num_res_blocks=1, z_channels=32, codebook=256)
-VQ_STEPS, VQ_BATCH = 1600, 32
+VQ_STEPS, VQ_BATCH = 800, 32
 COPIES = 16  # jittered copies of the data set that the transformers see
 SHARED = dict(vocabulary=256, seq_len=64, classes=10, dropout=0.1)
 ROLES = {
@@ -57,7 +57,7 @@ def train_vq(path, decoder_path, log):
     """Writes the whole tokenizer at `path`, and what generation needs, decoder and codebook, at decoder_path."""
     torch.manual_seed(1)
     generator = torch.Generator().manual_seed(1)
-    images, _, held, _ = digits.split(*digits.load_images())
+    images, _, held, labels = digits.split(*digits.load_images())
     vq = VQ(VQ_CONFIG)
     optimizer = torch.optim.AdamW(vq.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.01)
     ema, start, used = Ema(vq, 0.99), time.time(), torch.zeros(VQ_CONFIG.codebook)
@@ -83,23 +83,26 @@ def train_vq(path, decoder_path, log):
             log(f"vq {step} mse {mse:.5f} code distance {distance.mean():.4f} codes in the batch {codes.unique().numel()} "
                 f"{time.time() - start:.0f}s")
     vq = ema.model
-    with torch.no_grad():
-        held = held.expand(-1, 3, -1, -1)
-        codes, rows, _ = vq.encode(held)
-        decoded = vq.decode(rows)
-        share = torch.bincount(codes.flatten(), minlength=VQ_CONFIG.codebook) / codes.numel()
-        classifier, real = digits.train_classifier()
-        labels = digits.split(*digits.load_images())[3]
-        recognised = (classifier(decoded.mean(1, keepdim=True).clamp(-1, 1)).argmax(1) == labels).float().mean()
-    perplexity = torch.exp(-(share * (share + 1e-12).log()).sum())
-    log(f"vq held-out mse {F.mse_loss(decoded, held):.5f}, codes used {(share > 0).sum()} of {VQ_CONFIG.codebook}, perplexity "
-        f"{perplexity:.0f}, decoded held-out digits recognised {recognised:.4f} (real {real:.4f})")
-    digits.save_grid(path.replace(".safetensors", ".png"), torch.cat([held[:60], decoded[:60]]), 20)
     vq.quantize.embedding.weight.copy_(vq.quantize.codebook())
     metadata = {"mar.kind": "vq", "mar.vae_stride": VQ_CONFIG.stride}
     save(path, vq.state_dict(), metadata, torch.float32)
     decoder = {name: tensor for name, tensor in vq.state_dict().items() if not name.startswith(("encoder.", "quant_conv."))}
     save(decoder_path, decoder, metadata)
+    judge_vq(vq, held, labels, path.replace(".safetensors", ".png"), log)
+
+
+def judge_vq(vq, images, labels, grid, log):
+    """Logs how well images that it was not trained on come back, and shows some, above their reconstructions, in `grid`."""
+    classifier, real = digits.train_classifier()
+    with torch.no_grad():
+        codes, rows, _ = vq.encode(images.expand(-1, 3, -1, -1))
+        decoded = vq.decode(rows).mean(1, keepdim=True)
+        recognised = (classifier(decoded.clamp(-1, 1)).argmax(1) == labels).float().mean()
+    share = torch.bincount(codes.flatten(), minlength=VQ_CONFIG.codebook) / codes.numel()
+    perplexity = torch.exp(-(share * (share + 1e-12).log()).sum())
+    log(f"vq held-out mse {F.mse_loss(decoded, images):.5f}, codes used {(share > 0).sum()} of {VQ_CONFIG.codebook}, perplexity "
+        f"{perplexity:.0f}, decoded held-out digits recognised {recognised:.4f} (real {real:.4f})")
+    digits.save_grid(grid, torch.cat([images[:60], decoded[:60]]), 20)
 
 
 @torch.no_grad()

@@ -161,6 +161,8 @@ typedef struct {
     mar_dtype head_dtype; /* arithmetic of the diffusion heads: F32, whatever dtype is; BF16, which dtype must be too;
                            * or AUTO, as dtype. Criterion path compares two evaluations of the head, and in bf16 their
                            * rounding alone rejects many of its drafts. In f32 a head takes twice the time on a CPU */
+    int seq_len; /* LlamaGen models whose file has no mar.seq_len in its metadata: tokens of an image, a square number
+                  * up to 65536; 0: 256. Official models for 384 pixels need 576 */
 } mar_options;
 
 /* The options of mar_options that have a text: i = 0..count-1, static; NULL for other i. */
@@ -233,11 +235,11 @@ typedef struct {
     int codebook; /* VQ: tokens there are, each of which stands for z_channels numbers; 0: latents are continuous */
 } mar_vae_config;
 
-/* Loads a MAR checkpoint: .safetensors, the official PyTorch .pth, or "demo" / "demo-draft" for the models
- * built into the library. `heads` is the number of attention heads; 0 takes it from the file's metadata or,
- * without any, from the official rule (head size 64; 80 at width 1280).
+/* Loads a MAR or LlamaGen checkpoint: .safetensors, the official PyTorch .pth or .pt, or "demo" / "demo-draft" for the
+ * models built into the library. `heads` is the number of attention heads; 0 takes it from the file's metadata or,
+ * without any, from the official rule (MAR: head size 64; 80 at width 1280. LlamaGen: 64; 100 at width 3200).
  * MAR_EIO if the file changes while it is read. MAR_EMODEL, with a line that says what the file is, for an image
- * decoder, and of mar_vae_load for a MAR model. MAR_EMODEL, too, if weights are NaN or infinite
+ * decoder, and of mar_vae_load for a model. MAR_EMODEL, too, if weights are NaN or infinite
  * (mar_options.allow_nonfinite). The model keeps no reference to the file. mar_model_free drops the caller's reference;
  * NULL is fine. */
 MAR_API mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out);
@@ -582,7 +584,7 @@ typedef struct mar_report mar_report; /* what a checkpoint contains and what is 
 MAR_API mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out);
 MAR_API void mar_report_free(mar_report *r);
 MAR_API mar_kind mar_report_kind(const mar_report *r);
-MAR_API const mar_model_config *mar_report_model(const mar_report *r); /* NULL unless KIND_MAR */
+MAR_API const mar_model_config *mar_report_model(const mar_report *r); /* NULL unless KIND_MAR or KIND_LLAMAGEN */
 MAR_API const mar_vae_config *mar_report_vae(const mar_report *r);     /* NULL unless KIND_VAE */
 /* One line a fact ("format: PyTorch zip, model_ema", "tensors: 364 (F32)"), then one line a problem. i = 0..count-1;
  * NULL for other i. */

@@ -126,7 +126,7 @@ static void add_count(void *user, const char *name, int rank, const int64_t *sha
 
 mar_status mar_config_derive(const wt_file *f, int heads, mar_model_config *config, mar_err *err)
 {
-    *config = (mar_model_config){0};
+    *config = (mar_model_config){.family = "mar"};
     mar_status status = derive_transformer(f, config, err);
     if (status == MAR_OK) status = derive_head(f, config, err);
     if (status == MAR_OK) status = derive_heads(f, heads, config, err);

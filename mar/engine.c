@@ -8,8 +8,8 @@
 
 static const mar_engine *const *engines(void)
 {
-    extern const mar_engine mar_masked_engine;
-    static const mar_engine *const list[] = {&mar_masked_engine, NULL};
+    extern const mar_engine mar_masked_engine, mar_discrete_engine;
+    static const mar_engine *const list[] = {&mar_masked_engine, &mar_discrete_engine, NULL};
     return list;
 }
 
@@ -28,10 +28,11 @@ static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, 
     const mar_engine *engine = engine_of(file);
     kern_queue *k;
     if (eval_inception_recognise(file))
-        return err_set(err, MAR_EMODEL, "%s: is an Inception-v3 network, expected a MAR model", wt_path(file));
-    if (!engine)
-        return err_set(err, MAR_EMODEL, "%s: is an image decoder (KL autoencoder), expected a MAR model",
+        return err_set(err, MAR_EMODEL, "%s: is an Inception-v3 network, expected a MAR or LlamaGen model",
                        wt_path(file));
+    if (!engine)
+        return err_set(err, MAR_EMODEL, "%s: is an image decoder (%s autoencoder), expected a MAR or LlamaGen model",
+                       wt_path(file), wt_find(file, "quantize.embedding.weight") ? "VQ" : "KL");
     mar_status status = m->device->core->queue_create(m->device, &k, err);
     if (status != MAR_OK) return status;
     k->core->enter(k);
@@ -78,6 +79,29 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
                 mar_now() - start, how);
     }
     return mar_result(m, status, &err);
+}
+
+mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_err *err)
+{
+    if (!vae) return MAR_OK;
+    const mar_vae_config *c = mar_vae_get_config(vae);
+    if (!model->vocabulary && c->codebook)
+        return err_set(
+            err, MAR_EMODEL,
+            "the VAE decodes numbers of a codebook (VQ), but the model's tokens are continuous: expected a KL "
+            "autoencoder");
+    if (!model->vocabulary && c->z_channels != model->token_dim)
+        return err_set(err, MAR_EMODEL, "the VAE decodes %d channels but the model's tokens have %d", c->z_channels,
+                       model->token_dim);
+    if (model->vocabulary && !c->codebook)
+        return err_set(err, MAR_EMODEL,
+                       "the VAE decodes continuous latents (KL), but the model's tokens are numbers of a codebook: "
+                       "expected a VQ tokenizer");
+    if (model->vocabulary && model->vocabulary != c->codebook)
+        return err_set(err, MAR_EMODEL,
+                       "tokenizer and model have different codebooks: the VAE's has %d tokens, the model's %d",
+                       c->codebook, model->vocabulary);
+    return MAR_OK;
 }
 
 void mar_model_retain(mar_model *model)

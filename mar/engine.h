@@ -23,7 +23,8 @@ void mar_model_retain(mar_model *model);
 typedef struct mar_generation mar_generation; /* a family's part of a session */
 
 struct mar_engine {
-    const char *name; /* "mar" */
+    const char *name;   /* "mar" */
+    const char *tokens; /* "continuous" or "discrete": the options that have an effect (mar_param.tokens) */
 
     /* Whether a checkpoint looks like one of the family. */
     int (*recognise)(const wt_file *f);
@@ -36,8 +37,9 @@ struct mar_engine {
 
     /* Generation of up to max_images images at a time, on queue k, which must outlive it. `params` has been read
      * (mar_params_read); the engine checks it against the model and keeps its own copy, with automatic values filled
-     * in. On failure it frees everything and *out is NULL. */
-    mar_status (*create)(mar_model *model, kern_queue *k, const mar_params *params, int max_images,
+     * in. `vae` is the session's image decoder, which outlives it, or NULL: MAR_EMODEL if it does not go with the
+     * model. On failure it frees everything and *out is NULL. */
+    mar_status (*create)(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params, int max_images,
                          mar_generation **out, mar_err *err);
     void (*free)(mar_generation *g); /* NULL is fine */
     const mar_params *(*params)(const mar_generation *g);
@@ -49,15 +51,12 @@ struct mar_engine {
     size_t (*lay_out)(mar_generation *g, char *base);
     /* Prepares batches of so many images, so that their steps allocate nothing. */
     mar_status (*plan)(mar_generation *g, int images, mar_err *err);
-    /* Starts images first_image.. with labels host [images], -1 for unconditional. */
+    /* Starts images first_image.. with labels host [images], -1 for unconditional. Of a model of captions, which has no
+     * labels, it starts any images, to be measured. */
     void (*begin)(mar_generation *g, uint64_t first_image, const int *labels, int images);
     /* The same of captions (mar_session_begin_captions); NULL in a family without. */
     void (*begin_captions)(mar_generation *g, uint64_t first_image, const float *features, const uint8_t *mask,
                            int images);
-    /* Called after create if the session has an image decoder. MAR_EMODEL if it does not go with the model. It tells
-     * the engine the codebook of its tokens, for methods that ask which are near. NULL: token_dim must be z_channels.
-     */
-    mar_status (*take_vae)(mar_generation *g, const mar_vae *vae, mar_err *err);
     mar_status (*step)(mar_generation *g, mar_err *err); /* not called when no step is left */
     int (*steps_left)(const mar_generation *g);
     /* What the image decoder is given: backend float [images][seq_len][token_dim]. */
@@ -71,6 +70,9 @@ struct mar_engine {
     /* mar_session_lateness: array [images * seq_len]. */
     void (*lateness)(const mar_generation *g, int *late);
 };
+
+/* MAR_EMODEL if the image decoder does not go with the model's tokens; NULL: there is none. */
+mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_err *err);
 
 /* For messages about numbers that are not finite. */
 static inline const char *mar_not_finite(float x)

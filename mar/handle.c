@@ -105,6 +105,7 @@ mar_status mar_open(const mar_options *options, mar **out)
     m->log = options->log;
     m->log_user = options->log_user;
     m->allow_nonfinite = options->allow_nonfinite;
+    m->seq_len = options->seq_len;
     mar_status status = check_options(options, &err);
     if (status == MAR_OK) m->backend = choose(options->backend, &why_cpu);
     if (status == MAR_OK) status = open_backend(m, options, &err);

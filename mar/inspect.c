@@ -1,10 +1,6 @@
 /* mar_inspect: what is in a checkpoint, and what keeps it from being a model. mar_convert: the same file,
  * rewritten. */
-#include "mar/config.h"
-#include "mar/handle.h"
-
-#include "eval/inception.h"
-#include "vae/vae.h"
+#include "mar/kinds.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -18,10 +14,8 @@ typedef struct {
 } lines;
 
 struct mar_report {
-    mar_kind kind;
-    mar_model_config model;
-    mar_vae_config vae;
-    eval_inception_config inception;
+    const mar_file_kind *kind; /* NULL: unknown, or incomplete */
+    mar_configs configs;
     lines facts, problems;
     int no_memory;
 };
@@ -107,30 +101,20 @@ static void check_tensor(void *user, const char *name, int rank, const int64_t *
         check_finite(c, t);
 }
 
-/* Whether it counts what training has seen, which nothing here needs: a batch norm's batches, or a codebook's tokens.
- */
-static int is_counter(mar_kind kind, const wt_tensor *t)
+static int is_harmless(const mar_report *r, const wt_tensor *t)
 {
-    static const char end[] = ".bn.num_batches_tracked";
-    const size_t n = strlen(t->name);
-    return (kind == MAR_KIND_INCEPTION && n >= sizeof end && strcmp(t->name + n + 1 - sizeof end, end) == 0) ||
-           (kind == MAR_KIND_VAE && strcmp(t->name, "quantize.codebook_used") == 0);
+    return r->kind->ignores && r->kind->ignores(t->name);
 }
 
 static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
 {
     check c = {r, f, calloc((size_t)wt_count(f) + 1, 1), MAR_OK, err};
     if (!c.expected) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
-    if (r->kind == MAR_KIND_MAR)
-        mar_config_tensors(&r->model, check_tensor, &c);
-    else if (r->kind == MAR_KIND_VAE)
-        vae_config_tensors(f, &r->vae, check_tensor, &c);
-    else
-        eval_inception_tensors(f, check_tensor, &c);
+    r->kind->tensors(f, &r->configs, check_tensor, &c);
     for (int i = 0; i < wt_count(f); i++) {
         char shape[128];
         const wt_tensor *t = wt_at(f, i);
-        if (!c.expected[i] && !is_counter(r->kind, t))
+        if (!c.expected[i] && !is_harmless(r, t))
             add_line(r, &r->problems, "tensor %s %s is extra: no such tensor in this model", t->name,
                      wt_shape_text(t, shape, sizeof shape));
     }
@@ -155,54 +139,10 @@ static void add_dtypes(mar_report *r, const wt_file *f)
     add_line(r, &r->facts, "tensors: %d (%s)", wt_count(f), text);
 }
 
-static int begins_with_any(const char *name, const char *const *prefixes)
+static void add_fact(void *report, const char *line)
 {
-    for (; *prefixes; prefixes++)
-        if (strncmp(name, *prefixes, strlen(*prefixes)) == 0) return 1;
-    return 0;
-}
-
-static long sum_parameters(const wt_file *f, const char *const *prefixes)
-{
-    long sum = 0;
-    for (int i = 0; i < wt_count(f); i++)
-        if (begins_with_any(wt_at(f, i)->name, prefixes)) sum += (long)wt_at(f, i)->count;
-    return sum;
-}
-
-static void add_model_facts(mar_report *r, const wt_file *f)
-{
-    static const char *const encoder[] = {"encoder_", "class_emb.", "fake_latent", "z_proj", NULL};
-    static const char *const decoder[] = {"decoder_", "mask_token", "diffusion_pos_embed_learned", NULL};
-    static const char *const head[] = {"diffloss.", NULL};
-    const mar_model_config *c = &r->model;
-    add_line(r, &r->facts, "transformer: width %d, %d encoder and %d decoder blocks, %d heads, MLP %d", c->width,
-             c->encoder_depth, c->decoder_depth, c->heads, c->mlp_hidden);
-    add_line(r, &r->facts, "diffusion head: width %d, %d blocks", c->head_width, c->head_depth);
-    add_line(r, &r->facts, "tokens: %d of %d channels, %d classes in %d buffer tokens", c->seq_len, c->token_dim,
-             c->classes, c->buffer);
-    add_line(r, &r->facts, "parameters: %ld (encoder %ld, decoder %ld, head %ld)", c->parameters,
-             sum_parameters(f, encoder), sum_parameters(f, decoder), sum_parameters(f, head));
-}
-
-static void add_vae_facts(mar_report *r, const wt_file *f)
-{
-    static const char *const encoder[] = {"encoder.", "quant_conv.", NULL};
-    static const char *const decoder[] = {"decoder.", "post_quant_conv.", "quantize.embedding.", NULL};
-    const mar_vae_config *c = &r->vae;
-    add_line(r, &r->facts, "autoencoder: %d latent channels, stride %d, %d levels from width %d, %d residual blocks",
-             c->z_channels, c->stride, c->levels, c->channels, c->res_blocks);
-    if (c->codebook) add_line(r, &r->facts, "codebook: %d tokens of %d numbers", c->codebook, c->z_channels);
-    add_line(r, &r->facts, "parameters: %ld (encoder %ld, decoder %ld)", c->parameters, sum_parameters(f, encoder),
-             sum_parameters(f, decoder));
-}
-
-static void add_inception_facts(mar_report *r)
-{
-    const eval_inception_config *c = &r->inception;
-    add_line(r, &r->facts, "use: mar eval --inception FILE, for FID, sFID, Inception score, precision and recall");
-    add_line(r, &r->facts, "features: %d, %d spatial; %d classes", c->features, c->spatial, c->classes);
-    add_line(r, &r->facts, "parameters: %ld", c->parameters);
+    mar_report *r = report;
+    add_line(r, &r->facts, "%s", line);
 }
 
 static void add_metadata(mar_report *r, const wt_file *f)
@@ -224,49 +164,49 @@ static const char *without_path(const char *message, const char *path)
     return strncmp(message, shown, n) == 0 ? message + n : message;
 }
 
+/* "neither a MAR model (no class_emb.weight) nor a KL autoencoder (no post_quant_conv.weight)" */
+static void add_unknown(mar_report *r)
+{
+    char text[ERR_TEXT_MAX] = "neither";
+    for (const mar_file_kind *k = mar_kinds(); k->name; k++) {
+        const size_t used = strlen(text);
+        if (!k->lacks) continue;
+        snprintf(text + used, sizeof text - used, "%s %s %s (%s)", k == mar_kinds() ? "" : " nor", k->article, k->name,
+                 k->lacks);
+    }
+    add_line(r, &r->facts, "kind: unknown");
+    add_line(r, &r->problems, "%s", text);
+}
+
 /* Kind and configuration. A file whose configuration cannot be derived stays MAR_KIND_UNKNOWN, and the reason
  * is its first problem. MAR_EARG for heads that cannot be. */
-static mar_status classify(mar_report *r, const wt_file *f, int heads, mar_err *err)
+static mar_status classify(mar_report *r, const mar *m, const wt_file *f, int heads, mar_err *err)
 {
     mar_err reason = {0};
-    mar_status status = MAR_OK;
-    if (mar_config_recognise(f)) {
-        status = mar_config_derive(f, heads, &r->model, &reason);
-        if (status == MAR_OK) r->kind = MAR_KIND_MAR;
-        add_line(r, &r->facts, "kind: MAR model%s", status == MAR_OK ? "" : ", incomplete");
-    } else if (vae_config_recognise(f)) {
-        status = vae_config_derive(f, &r->vae, &reason);
-        if (status == MAR_OK) r->kind = MAR_KIND_VAE;
-        add_line(r, &r->facts, "kind: %s autoencoder%s", vae_config_is_vq(f) ? "VQ" : "KL",
-                 status == MAR_OK ? "" : ", incomplete");
-    } else if (eval_inception_recognise(f)) {
-        status = eval_inception_derive(f, &r->inception, &reason);
-        if (status == MAR_OK) r->kind = MAR_KIND_INCEPTION;
-        add_line(r, &r->facts, "kind: Inception-v3 network%s", status == MAR_OK ? "" : ", incomplete");
-    } else {
-        add_line(r, &r->facts, "kind: unknown");
-        add_line(r, &r->problems,
-                 "neither a MAR model (no class_emb.weight, no diffloss.net.*) nor a KL autoencoder (no "
-                 "post_quant_conv.weight) nor an Inception-v3 (no Mixed_5b.branch1x1.conv.weight)");
+    const mar_file_kind *kind = mar_kind_of(f);
+    if (!kind) {
+        add_unknown(r);
+        return MAR_OK;
     }
+    const mar_status status = kind->derive(m, f, heads, &r->configs, &reason);
     if (status == MAR_EARG) return err_set(err, status, "%s", reason.text);
+    if (status == MAR_OK) r->kind = kind;
+    add_line(r, &r->facts, "kind: %s%s", kind->name, status == MAR_OK ? "" : ", incomplete");
     if (status != MAR_OK) add_line(r, &r->problems, "%s", without_path(reason.text, wt_path(f)));
     return MAR_OK;
 }
 
-static mar_status make_report(const wt_file *f, int heads, mar_report **out, mar_err *err)
+static mar_status make_report(const mar *m, const wt_file *f, int heads, mar_report **out, mar_err *err)
 {
     mar_report *r = calloc(1, sizeof *r);
     if (!r) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
     add_line(r, &r->facts, "file: %s", wt_path(f));
     add_line(r, &r->facts, "format: %s", wt_format(f));
-    mar_status status = classify(r, f, heads, err);
+    mar_status status = classify(r, m, f, heads, err);
     add_dtypes(r, f);
-    if (r->kind == MAR_KIND_MAR) add_model_facts(r, f);
-    if (r->kind == MAR_KIND_VAE) add_vae_facts(r, f);
-    if (r->kind == MAR_KIND_INCEPTION) add_inception_facts(r);
+    if (r->kind) r->kind->facts(f, &r->configs, add_fact, r);
     add_metadata(r, f);
-    if (status == MAR_OK && r->kind != MAR_KIND_UNKNOWN) status = check_file(r, f, err);
+    if (status == MAR_OK && r->kind) status = check_file(r, f, err);
     if (status == MAR_OK && r->no_memory)
         status = err_set(err, MAR_ENOMEM, "%s: out of memory for the report", wt_path(f));
     status = wt_settle(f, status, err);
@@ -295,7 +235,7 @@ mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out)
     if (status == MAR_OK) status = mar_check_given(out, "out", &err);
     if (status == MAR_OK) status = open_any(path, &f, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
-    status = make_report(f, heads, out, &err);
+    status = make_report(m, f, heads, out, &err);
     wt_close(f);
     return mar_result(m, status, &err);
 }
@@ -310,17 +250,18 @@ void mar_report_free(mar_report *r)
 
 mar_kind mar_report_kind(const mar_report *r)
 {
-    return r ? r->kind : MAR_KIND_UNKNOWN;
+    return r && r->kind ? r->kind->kind : MAR_KIND_UNKNOWN;
 }
 
 const mar_model_config *mar_report_model(const mar_report *r)
 {
-    return r && r->kind == MAR_KIND_MAR ? &r->model : NULL;
+    const mar_kind kind = mar_report_kind(r);
+    return kind == MAR_KIND_MAR || kind == MAR_KIND_LLAMAGEN ? &r->configs.model : NULL;
 }
 
 const mar_vae_config *mar_report_vae(const mar_report *r)
 {
-    return r && r->kind == MAR_KIND_VAE ? &r->vae : NULL;
+    return mar_report_kind(r) == MAR_KIND_VAE ? &r->configs.vae : NULL;
 }
 
 int mar_report_fact_count(const mar_report *r)
@@ -345,65 +286,6 @@ const char *mar_report_problem(const mar_report *r, int i)
 
 /* --- conversion ------------------------------------------------------------------------------------ */
 
-enum { METADATA_MAX = 24 };
-
-typedef struct {
-    const char *pairs[METADATA_MAX][2];
-    char numbers[METADATA_MAX][24];
-    int count;
-} metadata;
-
-static void put_text(metadata *m, const char *key, const char *value)
-{
-    m->pairs[m->count][0] = key;
-    m->pairs[m->count][1] = value;
-    m->count++;
-}
-
-static void put_number(metadata *m, const char *key, long value)
-{
-    char *text = m->numbers[m->count];
-    snprintf(text, sizeof m->numbers[0], "%ld", value);
-    put_text(m, key, text);
-}
-
-static void put_model(metadata *m, const mar_model_config *c)
-{
-    put_text(m, "mar.kind", "mar");
-    put_number(m, "mar.width", c->width);
-    put_number(m, "mar.encoder_depth", c->encoder_depth);
-    put_number(m, "mar.decoder_depth", c->decoder_depth);
-    put_number(m, "mar.heads", c->heads);
-    put_number(m, "mar.mlp_hidden", c->mlp_hidden);
-    put_number(m, "mar.buffer", c->buffer);
-    put_number(m, "mar.seq_len", c->seq_len);
-    put_number(m, "mar.token_dim", c->token_dim);
-    put_number(m, "mar.classes", c->classes);
-    put_number(m, "mar.head_width", c->head_width);
-    put_number(m, "mar.head_depth", c->head_depth);
-    put_number(m, "mar.parameters", c->parameters);
-}
-
-static void put_vae(metadata *m, const mar_vae_config *c)
-{
-    put_text(m, "mar.kind", "vae");
-    put_number(m, "mar.vae_z_channels", c->z_channels);
-    put_number(m, "mar.vae_stride", c->stride);
-    put_number(m, "mar.vae_channels", c->channels);
-    put_number(m, "mar.vae_levels", c->levels);
-    put_number(m, "mar.vae_res_blocks", c->res_blocks);
-    if (c->codebook) put_number(m, "mar.vae_codebook", c->codebook);
-    put_number(m, "mar.parameters", c->parameters);
-}
-
-static void put_inception(metadata *m, const eval_inception_config *c)
-{
-    put_text(m, "mar.kind", "inception");
-    put_number(m, "mar.features", c->features);
-    put_number(m, "mar.classes", c->classes);
-    put_number(m, "mar.parameters", c->parameters);
-}
-
 static wt_dtype output_dtype(mar_dtype wanted, wt_dtype own)
 {
     switch (wanted) {
@@ -421,21 +303,16 @@ static wt_dtype output_dtype(mar_dtype wanted, wt_dtype own)
 
 static mar_status write_converted(const wt_file *f, const mar_report *r, const char *out, mar_dtype dtype, mar_err *err)
 {
-    metadata m = {.count = 0};
-    put_text(&m, "format", "pt");
-    if (r->kind == MAR_KIND_MAR)
-        put_model(&m, &r->model);
-    else if (r->kind == MAR_KIND_VAE)
-        put_vae(&m, &r->vae);
-    else
-        put_inception(&m, &r->inception);
-    put_text(&m, "mar.source_format", wt_format(f));
+    mar_metadata m = {.count = 0};
+    mar_metadata_text(&m, "format", "pt");
+    r->kind->put(&r->configs, &m);
+    mar_metadata_text(&m, "mar.source_format", wt_format(f));
     wt_output *tensors = calloc((size_t)wt_count(f) + 1, sizeof *tensors);
     if (!tensors) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
     int count = 0;
     for (int i = 0; i < wt_count(f); i++) {
         const wt_tensor *t = wt_at(f, i);
-        if (is_counter(r->kind, t)) continue;
+        if (is_harmless(r, t)) continue;
         tensors[count] = (wt_output){t->name, output_dtype(dtype, t->dtype), t->rank, {0}, f, t};
         memcpy(tensors[count++].shape, t->shape, sizeof t->shape);
     }
@@ -457,7 +334,7 @@ mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype,
                          MAR_DTYPE_AUTO, MAR_DTYPE_F16);
     if (status == MAR_OK) status = open_any(in, &f, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
-    status = make_report(f, heads, &r, &err);
+    status = make_report(m, f, heads, &r, &err);
     if (status == MAR_OK && r->problems.count > 0)
         status = err_set(&err, MAR_EMODEL, "%s: %s%s", in, r->problems.text[0],
                          r->problems.count > 1 ? " (and more: see mar inspect)" : "");

@@ -200,9 +200,9 @@ static void begin(mar_generation *generation, uint64_t first_image, const int *l
 static mar_status settle_params(const mar_masked_model *model, mar_params *p, int max_images, mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
-    mar_status status = mar_ways_check_tokens(p, "continuous", err);
+    mar_status status = mar_ways_check_tokens(p, model->base.engine->tokens, err);
     if (status == MAR_OK) {
-        mar_ways_resolve(p, "continuous");
+        mar_ways_resolve(p, model->base.engine->tokens);
         status = mar_ways_check(p, err);
     }
     if (status != MAR_OK) return status;
@@ -338,13 +338,14 @@ static void destroy(mar_generation *generation)
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
 }
 
-static mar_status create(mar_model *base, kern_queue *k, const mar_params *params, int max_images, mar_generation **out,
-                         mar_err *err)
+static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params, int max_images,
+                         mar_generation **out, mar_err *err)
 {
     const mar_masked_model *model = mar_masked_model_of(base);
     mar_params p = *params;
     *out = NULL;
-    mar_status status = settle_params(model, &p, max_images, err);
+    mar_status status = mar_check_vae(&base->config, vae, err);
+    if (status == MAR_OK) status = settle_params(model, &p, max_images, err);
     if (status != MAR_OK) return status;
     mar_masked *g = calloc(1, sizeof *g);
     if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -497,6 +498,7 @@ static void lateness(const mar_generation *generation, int *late)
 extern const mar_engine mar_masked_engine;
 const mar_engine mar_masked_engine = {
     .name = "mar",
+    .tokens = "continuous",
     .recognise = mar_config_recognise,
     .load = mar_masked_load,
     .unload = mar_masked_unload,

@@ -117,7 +117,7 @@ mar_status mar_measure_machine(kern_queue *k, const diff_head *h, mar_measuremen
     const double n = 1024;
     kern_machine m;
     double rate;
-    k->device->measure->machine(k->device, h->net, &m);
+    k->device->measure->machine(k->device, h ? h->net : NULL, &m);
     add_count(all, "machine", "processors", m.processors);
     add_count(all, "machine", "clock", m.clock);
     add_count(all, "machine", "cache bytes", m.cache_bytes);

@@ -28,7 +28,8 @@ mar_status mar_peak(kern_queue *k, double *flop_per_second, mar_err *err);
 /* bandwidth.c: how fast memory is read, in bytes per second. */
 mar_status mar_bandwidth(kern_queue *k, double *bytes_per_second, mar_err *err);
 
-/* measure.c: the machine, and parts of the head by themselves. `conditions`: rows a token, 1 or 2. steps: diffusion
+/* measure.c: the machine, with what it makes of the head, if h is not NULL; and parts of the head by themselves.
+ * `conditions`: rows a token, 1 or 2. steps: diffusion
  * steps of the chains whose rounds of speculation are timed. */
 mar_status mar_measure_machine(kern_queue *k, const diff_head *h, mar_measurements *all, mar_err *err);
 mar_status mar_measure_head(kern_queue *k, const diff_head *h, int conditions, int steps, mar_measurements *all,

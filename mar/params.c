@@ -456,6 +456,15 @@ static const mar_param option_rows[] = {
      .max = 1,
      .help = "load weights that are NaN or infinite, too\n"
              "Such a model is refused otherwise: what it makes is not finite either."},
+    {.name = "seq_len",
+     .offset = offsetof(mar_options, seq_len),
+     .group = "Model",
+     .type = MAR_TYPE_INT,
+     .max = STEPS_MAX,
+     .choices = automatic,
+     .help = "LlamaGen: tokens an image, if the file does not say\n"
+             "A square number. No tensor tells how large a LlamaGen model's images are. auto is 256, for images of 256 "
+             "pixels; the official models for 384 pixels need 576. mar convert writes it to its files."},
 };
 enum { OPTION_ROWS = sizeof option_rows / sizeof *option_rows };
 

@@ -29,7 +29,8 @@ static void set_up(convert_options *o, option_set *set)
     *o = (convert_options){0};
     o->heads_row = option_at(run_option("heads"), offsetof(convert_options, heads), "Options");
     o->operands[0] = (operand){
-        "IN", &o->in, "a MAR model or KL autoencoder: .safetensors, or .pth or .ckpt as PyTorch writes it", NULL};
+        "IN", &o->in,
+        "a MAR or LlamaGen model, or their autoencoder: .safetensors, or .pth or .ckpt as PyTorch writes it", NULL};
     o->operands[1] = (operand){"OUT.safetensors", &o->out, "the file to write, complete or not there", NULL};
     *set = (option_set){
         .command = "convert",

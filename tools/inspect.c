@@ -26,11 +26,11 @@ static void set_up(inspect_options *o, option_set *set)
 {
     *o = (inspect_options){0};
     o->heads_row = option_at(run_option("heads"), offsetof(inspect_options, heads), "Options");
-    o->operands[0] =
-        (operand){"FILE", &o->path,
-                  "a MAR model, KL autoencoder or Inception-v3: .safetensors, or .pth or .ckpt as PyTorch writes it; "
-                  "or demo, demo-draft, demo-vae (built in)",
-                  NULL};
+    o->operands[0] = (operand){"FILE", &o->path,
+                               "a MAR or LlamaGen model, their autoencoder or Inception-v3: .safetensors, or .pth or "
+                               ".ckpt as PyTorch writes it; "
+                               "or demo, demo-draft, demo-vae (built in)",
+                               NULL};
     *set = (option_set){
         .command = "inspect",
         .about = "usage: mar inspect FILE [OPTIONS]\n"

@@ -11,7 +11,7 @@
 static int same_options(const mar_options *a, const mar_options *b)
 {
     return a->dtype == b->dtype && a->threads == b->threads && a->backend == b->backend && a->device == b->device &&
-           a->allow_nonfinite == b->allow_nonfinite && a->tuning == b->tuning;
+           a->allow_nonfinite == b->allow_nonfinite && a->tuning == b->tuning && a->seq_len == b->seq_len;
 }
 
 /* Whether the handle is one of these options: opened with them, or so that dtype auto has become what they ask for. The
@@ -108,7 +108,9 @@ static void explain_load(const mar *library, const model_file *file, const char 
     const int is_named = strncmp(words, file->path, length) == 0;
     const char *what = dashed(is_named ? words + length : words, 1, text, sizeof text);
     if (strcmp(role, "model") == 0 && strncmp(what, ": is an image decoder", 21) == 0) belongs = "; give it as --vae";
-    if (strcmp(role, "vae") == 0 && strncmp(what, ": is a MAR model", 16) == 0) belongs = "; give it as --model";
+    if (strcmp(role, "vae") == 0 &&
+        (strncmp(what, ": is a MAR model", 16) == 0 || strncmp(what, ": is a LlamaGen model", 21) == 0))
+        belongs = "; give it as --model";
     tool_error("%s%s%s", is_named ? file->path : "", run_options_heads(what, named, sizeof named), belongs);
 }
 
@@ -214,7 +216,8 @@ int models_lack_vae(const run_options *o)
     mar_vae_free(vae);
     mar_close(library);
     if (status == MAR_OK)
-        return tool_error("%s: is an image decoder (KL autoencoder), expected a MAR model; give it as --vae", o->model);
+        return tool_error(
+            "%s: is an image decoder (KL autoencoder), expected a MAR or LlamaGen model; give it as --vae", o->model);
     return tool_error("--vae is missing, expected an image decoder: the official models use kl16.ckpt, linked from the "
                       "page github.com/LTH14/mar");
 }

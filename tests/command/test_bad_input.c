@@ -201,10 +201,10 @@ static void inputs(void **state)
         {"generate --vae good.safetensors", "good.safetensors: is a MAR model, expected an image decoder",
          "; give it as --model\n"},
         {"generate --vae demo-draft", "demo-draft: is a MAR model", "; give it as --model\n"},
-        {"generate --model demo-vae", "demo-vae: is an image decoder (KL autoencoder), expected a MAR model",
+        {"generate --model demo-vae", "demo-vae: is an image decoder (KL autoencoder), expected a MAR or LlamaGen model",
          "; give it as --vae\n"},
         {"generate --model demo-vae --vae demo", "demo-vae: is an image decoder", "; give it as --vae\n"},
-        {"generate --draft demo-vae", "demo-vae: is an image decoder", "expected a MAR model\n"},
+        {"generate --draft demo-vae", "demo-vae: is an image decoder", "expected a MAR or LlamaGen model\n"},
         {"bench --model demo-vae", "demo-vae: is an image decoder", "; give it as --vae\n"},
         {"generate --model vae.safetensors", "vae.safetensors: is an image decoder", "; give it as --vae\n"},
         {"generate --model num_iter --vae demo", "mar: num_iter: cannot open", "\n"}, /* a file's name stays */

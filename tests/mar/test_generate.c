@@ -204,12 +204,12 @@ static void refuses(void **state)
     assert_int_equal(mar_model_load(m, "LICENSE", 0, &model), MAR_EFORMAT);
     assert_int_equal(mar_model_load(m, "weights/demo/vae.safetensors", 0, &model), MAR_EMODEL);
     assert_string_equal(mar_error(m),
-                        "weights/demo/vae.safetensors: is an image decoder (KL autoencoder), expected a MAR "
+                        "weights/demo/vae.safetensors: is an image decoder (KL autoencoder), expected a MAR or LlamaGen "
                         "model");
     assert_int_equal(mar_model_load(m, "demo-vae", 0, &model), MAR_EMODEL);
-    assert_string_equal(mar_error(m), "demo-vae: is an image decoder (KL autoencoder), expected a MAR model");
+    assert_string_equal(mar_error(m), "demo-vae: is an image decoder (KL autoencoder), expected a MAR or LlamaGen model");
     assert_int_equal(mar_vae_load(m, "demo-draft", &vae), MAR_EMODEL);
-    assert_string_equal(mar_error(m), "demo-draft: is a MAR model, expected an image decoder (KL autoencoder)");
+    assert_string_equal(mar_error(m), "demo-draft: is a MAR model, expected an image decoder (KL or VQ autoencoder)");
     assert_int_equal(mar_vae_load(m, small, &vae), MAR_EMODEL);
     assert_non_null(strstr(mar_error(m), ": is a MAR model, expected an image decoder"));
     assert_true(model == NULL && vae == NULL);

@@ -1,0 +1,29 @@
+/* The shape of LlamaGen models behind mar.h. */
+#include "mar/kinds.h"
+
+mar_status mar_discrete_config(const mar *m, const wt_file *f, int heads, gpt_config *out, mar_err *err)
+{
+    const mar_status status = gpt_config_derive(f, heads, out, err);
+    if (status != MAR_OK || !m->seq_len || wt_metadata(f, "mar.seq_len")) return status;
+    if (!gpt_config_side(m->seq_len))
+        return err_set(err, MAR_EARG, "seq_len %d: expected a square number, such as 256 or 576", m->seq_len);
+    out->seq_len = m->seq_len;
+    return MAR_OK;
+}
+
+mar_model_config mar_discrete_public_config(const gpt_config *c)
+{
+    return (mar_model_config){.width = c->width,
+                              .decoder_depth = c->depth,
+                              .heads = c->heads,
+                              .mlp_hidden = c->hidden,
+                              .buffer = c->prefix,
+                              .seq_len = c->seq_len,
+                              .token_dim = 1,
+                              .classes = c->classes,
+                              .parameters = c->parameters,
+                              .family = "llamagen",
+                              .vocabulary = c->vocabulary,
+                              .caption_tokens = c->caption_dim ? c->prefix : 0,
+                              .caption_dim = c->caption_dim};
+}

@@ -1,0 +1,175 @@
+/* What a session's options come to for discrete tokens. */
+#include "mar/discrete.h"
+#include "mar/params.h"
+#include "mar/way.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- trees -------------------------------------------------------------------------------------------------------- */
+
+/* EAGLE's static tree (Li et al. 2024, mc_sim_7b_63), which LANTERN++ takes over: the children of each draft, level by
+ * level. */
+static void make_static(mar_tree *t)
+{
+    static const int children[] = {3, 2, 2, 1, 3, 2, 2, 1, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 2};
+    t->count = 4;
+    t->depth = 5;
+    for (int n = 0; n < 4; n++) t->parent[n] = -1;
+    for (int n = 0; n < (int)(sizeof children / sizeof *children); n++)
+        for (int c = 0; c < children[n]; c++) t->parent[t->count++] = n;
+}
+
+/* Adds a level with so many children of each draft of the last one, which begins at `first`; 0: they are too many. */
+static int add_level(mar_tree *t, int first, long children)
+{
+    const int end = t->count, parents = t->depth ? end - first : 1;
+    if (children > MAR_TREE_DRAFTS || t->count + parents * children > MAR_TREE_DRAFTS) return 0;
+    for (int p = 0; p < parents; p++)
+        for (int c = 0; c < children; c++) t->parent[t->count++] = t->depth ? first + p : -1;
+    t->depth++;
+    return 1;
+}
+
+mar_status mar_tree_read(const char *text, mar_tree *out, mar_err *err)
+{
+    *out = (mar_tree){.count = 0};
+    if (strcmp(text, "static") == 0) {
+        make_static(out);
+        return MAR_OK;
+    }
+    int first = 0; /* of the last level */
+    for (const char *at = text; at;) {
+        char *end = NULL;
+        const int level = out->count;
+        const long children = *at >= '1' && *at <= '9' ? strtol(at, &end, 10) : 0;
+        if (children < 1 || (*end != ',' && *end != '\0'))
+            return err_set(err, MAR_EARG,
+                           "tree %s: expected chain, static, dynamic, or the numbers of children by levels, such as "
+                           "4,2,1,1",
+                           text);
+        if (!add_level(out, first, children))
+            return err_set(err, MAR_EARG, "tree %s: expected at most %d drafts", text, MAR_TREE_DRAFTS);
+        first = level;
+        at = *end ? end + 1 : NULL;
+    }
+    return MAR_OK;
+}
+
+/* --- checks ------------------------------------------------------------------------------------------------------- */
+
+static mar_status check_draft(const mar_model *model, const mar_model *draft, mar_err *err)
+{
+    const mar_model_config *t = &model->config, *d = &draft->config;
+    if (draft->m != model->m) return err_set(err, MAR_EARG, "draft and model belong to different handles");
+    if (draft->engine != model->engine)
+        return err_set(err, MAR_EMODEL, "the draft is a model of family %s, expected %s as the model",
+                       draft->engine->name, model->engine->name);
+    if (d->vocabulary != t->vocabulary)
+        return err_set(err, MAR_EMODEL, "the draft's vocabulary has %d tokens, expected the model's %d", d->vocabulary,
+                       t->vocabulary);
+    if (d->seq_len != t->seq_len)
+        return err_set(err, MAR_EMODEL, "the draft makes images of %d tokens, expected the model's %d", d->seq_len,
+                       t->seq_len);
+    if (d->classes != t->classes)
+        return err_set(err, MAR_EMODEL, "the draft knows %d classes, expected the model's %d", d->classes, t->classes);
+    if (d->caption_tokens != t->caption_tokens || d->caption_dim != t->caption_dim)
+        return err_set(err, MAR_EMODEL, "the draft takes captions of %d by %d features, expected the model's %d by %d",
+                       d->caption_tokens, d->caption_dim, t->caption_tokens, t->caption_dim);
+    return MAR_OK;
+}
+
+static mar_status check_model(const mar_discrete_model *model, const mar_params *p, mar_err *err)
+{
+    const mar_model_config *c = &model->base.config;
+    if (p->num_iter != 0 && p->num_iter != c->seq_len)
+        return err_set(err, MAR_EARG, "num_iter %d: expected 0 or %d: the model makes its tokens one after another",
+                       p->num_iter, c->seq_len);
+    if (p->top_k > c->vocabulary)
+        return err_set(err, MAR_EARG, "top_k %d: expected 0..%d, the model's vocabulary", p->top_k, c->vocabulary);
+    return p->draft ? check_draft(&model->base, p->draft, err) : MAR_OK;
+}
+
+static int at_most(int value, int limit)
+{
+    return value < limit ? value : limit;
+}
+
+/* --- methods ------------------------------------------------------------------------------------------------------ */
+
+static double number_of(const mar_param *o, const mar_params *p)
+{
+    const void *field = mar_param_field(o, p);
+    return o->type == MAR_TYPE_FLOAT ? (double)*(const float *)field : *(const int *)field;
+}
+
+/* An option that has names for its first values stands for the method's default with 0, as "auto". */
+static int is_automatic(const mar_param *o, const mar_params *p)
+{
+    return o->type == MAR_TYPE_INT && o->choices && *(const int *)mar_param_field(o, p) == 0;
+}
+
+static void settle_method(mar_discrete_plan *plan, int vocabulary)
+{
+    mar_params *p = &plan->params;
+    const spec_method *m = plan->method = p->spec ? spec_method_find(p->spec) : NULL;
+    for (int i = 0; m && m->parameters[i].name; i++) {
+        const mar_param *o = mar_param_of_method(m->name, m->parameters[i].name);
+        plan->parameter[i] = o && !is_automatic(o, p) ? number_of(o, p) : m->parameters[i].value;
+        if (!m->neighbours || strcmp(m->parameters[i].name, "k") != 0) continue;
+        p->lantern_k = plan->neighbours = at_most((int)plan->parameter[i], vocabulary);
+        plan->parameter[i] = plan->neighbours;
+    }
+}
+
+/* The shape of a block. Without drafts, or without a draft model, it stays empty. */
+static mar_status settle_tree(mar_discrete_plan *plan, mar_err *err)
+{
+    mar_params *p = &plan->params;
+    const char *given = p->tree;
+    p->tree = NULL;
+    if (!given || !plan->method || plan->method->stale) return MAR_OK;
+    if (strlen(given) >= sizeof plan->tree_text)
+        return err_set(err, MAR_EARG, "tree %.32s...: expected at most %d drafts", given, MAR_TREE_DRAFTS);
+    snprintf(plan->tree_text, sizeof plan->tree_text, "%s", given);
+    p->tree = plan->tree_text;
+    if (strcmp(p->tree, "chain") == 0 || strcmp(p->tree, "dynamic") == 0) return MAR_OK;
+    const mar_status status = mar_tree_read(p->tree, &plan->tree, err);
+    if (status == MAR_OK) p->gamma = plan->tree.depth;
+    return status;
+}
+
+static mar_status check_size(const mar_discrete_plan *plan, const mar_model_config *c, int max_images, mar_err *err)
+{
+    const mar_params *p = &plan->params;
+    const int drafts = p->gamma + p->window + MAR_TREE_DRAFTS;
+    const int64_t rows = (int64_t)max_images * (p->cfg > 1 ? 2 : 1) * (c->buffer + c->seq_len + drafts);
+    if (rows <= INT_MAX / 8) return MAR_OK;
+    return err_set(err, MAR_EARG, "batch of %d images of %d tokens: too large", max_images, c->seq_len);
+}
+
+mar_status mar_discrete_settle(const mar_discrete_model *model, const mar_params *params, int max_images,
+                               mar_discrete_plan *out, mar_err *err)
+{
+    const mar_model_config *c = &model->base.config;
+    const char *tokens = model->base.engine->tokens;
+    *out = (mar_discrete_plan){.params = *params};
+    mar_params *p = &out->params;
+    mar_status status = mar_ways_check_tokens(p, tokens, err);
+    if (status != MAR_OK) return status;
+    mar_ways_resolve(p, tokens);
+    status = mar_ways_check(p, err);
+    if (status == MAR_OK) status = check_model(model, p, err);
+    const mar_way *way = p->spec ? mar_way_of_verifier(p->spec) : NULL;
+    if (status == MAR_OK && way && way->asks_for && !p->draft)
+        status = err_set(err, MAR_EARG, "spec %s: needs %s", p->spec, way->asks_for);
+    if (status != MAR_OK) return status;
+    p->num_iter = c->seq_len;
+    p->gamma = at_most(p->gamma, c->seq_len);
+    p->window = at_most(p->window, c->seq_len);
+    settle_method(out, c->vocabulary);
+    status = settle_tree(out, err);
+    return status == MAR_OK ? check_size(out, c, max_images, err) : status;
+}

@@ -1,0 +1,306 @@
+#include "mar/kinds.h"
+
+#include "mar/config.h"
+#include "vae/vae.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void mar_metadata_text(mar_metadata *m, const char *key, const char *value)
+{
+    m->pairs[m->count][0] = key;
+    m->pairs[m->count][1] = value;
+    m->count++;
+}
+
+void mar_metadata_number(mar_metadata *m, const char *key, long value)
+{
+    char *text = m->numbers[m->count];
+    snprintf(text, sizeof m->numbers[0], "%ld", value);
+    mar_metadata_text(m, key, text);
+}
+
+/* Where the facts of a file go. */
+typedef struct {
+    mar_kind_fact *add;
+    void *user;
+} facts;
+
+__attribute__((format(printf, 2, 3))) static void say(const facts *to, const char *format, ...)
+{
+    char line[ERR_TEXT_MAX];
+    va_list args;
+    va_start(args, format);
+    err_line_v(line, sizeof line, format, args);
+    va_end(args);
+    to->add(to->user, line);
+}
+
+static int begins_with_any(const char *name, const char *const *prefixes)
+{
+    for (; *prefixes; prefixes++)
+        if (strncmp(name, *prefixes, strlen(*prefixes)) == 0) return 1;
+    return 0;
+}
+
+static long sum_parameters(const wt_file *f, const char *const *prefixes)
+{
+    long sum = 0;
+    for (int i = 0; i < wt_count(f); i++)
+        if (begins_with_any(wt_at(f, i)->name, prefixes)) sum += (long)wt_at(f, i)->count;
+    return sum;
+}
+
+/* --- MAR ---------------------------------------------------------------------------------------------------------- */
+
+static mar_status derive_mar(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
+{
+    (void)m;
+    return mar_config_derive(f, heads, &c->model, err);
+}
+
+static void visit_mar(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user)
+{
+    (void)f;
+    mar_config_tensors(&c->model, visit, user);
+}
+
+static void say_mar(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+{
+    static const char *const encoder[] = {"encoder_", "class_emb.", "fake_latent", "z_proj", NULL};
+    static const char *const decoder[] = {"decoder_", "mask_token", "diffusion_pos_embed_learned", NULL};
+    static const char *const head[] = {"diffloss.", NULL};
+    const mar_model_config *c = &configs->model;
+    const facts to = {add, user};
+    say(&to, "transformer: width %d, %d encoder and %d decoder blocks, %d heads, MLP %d", c->width, c->encoder_depth,
+        c->decoder_depth, c->heads, c->mlp_hidden);
+    say(&to, "diffusion head: width %d, %d blocks", c->head_width, c->head_depth);
+    say(&to, "tokens: %d of %d channels, %d classes in %d buffer tokens", c->seq_len, c->token_dim, c->classes,
+        c->buffer);
+    say(&to, "parameters: %ld (encoder %ld, decoder %ld, head %ld)", c->parameters, sum_parameters(f, encoder),
+        sum_parameters(f, decoder), sum_parameters(f, head));
+}
+
+static void put_mar(const mar_configs *configs, mar_metadata *m)
+{
+    const mar_model_config *c = &configs->model;
+    mar_metadata_text(m, "mar.kind", "mar");
+    mar_metadata_number(m, "mar.width", c->width);
+    mar_metadata_number(m, "mar.encoder_depth", c->encoder_depth);
+    mar_metadata_number(m, "mar.decoder_depth", c->decoder_depth);
+    mar_metadata_number(m, "mar.heads", c->heads);
+    mar_metadata_number(m, "mar.mlp_hidden", c->mlp_hidden);
+    mar_metadata_number(m, "mar.buffer", c->buffer);
+    mar_metadata_number(m, "mar.seq_len", c->seq_len);
+    mar_metadata_number(m, "mar.token_dim", c->token_dim);
+    mar_metadata_number(m, "mar.classes", c->classes);
+    mar_metadata_number(m, "mar.head_width", c->head_width);
+    mar_metadata_number(m, "mar.head_depth", c->head_depth);
+    mar_metadata_number(m, "mar.parameters", c->parameters);
+}
+
+/* --- LlamaGen ----------------------------------------------------------------------------------------------------- */
+
+static mar_status derive_llamagen(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
+{
+    const mar_status status = mar_discrete_config(m, f, heads, &c->gpt, err);
+    if (status == MAR_OK) c->model = mar_discrete_public_config(&c->gpt);
+    return status;
+}
+
+static void visit_llamagen(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user)
+{
+    (void)f;
+    gpt_config_tensors(&c->gpt, visit, user);
+}
+
+static void say_llamagen(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+{
+    const gpt_config *c = &configs->gpt;
+    const facts to = {add, user};
+    const char *how = wt_metadata(f, "mar.seq_len") ? "" : " (the file does not say; seq_len does)";
+    say(&to, "transformer: width %d, %d blocks, %d heads, SwiGLU %d", c->width, c->depth, c->heads, c->hidden);
+    say(&to, "tokens: %d of a vocabulary of %d%s", c->seq_len, c->vocabulary, how);
+    if (c->caption_dim)
+        say(&to, "captions: %d positions of %d features", c->prefix, c->caption_dim);
+    else
+        say(&to, "classes: %d", c->classes);
+    say(&to, "parameters: %ld", c->parameters);
+}
+
+static void put_llamagen(const mar_configs *configs, mar_metadata *m)
+{
+    const gpt_config *c = &configs->gpt;
+    mar_metadata_text(m, "mar.kind", "llamagen");
+    mar_metadata_number(m, "mar.width", c->width);
+    mar_metadata_number(m, "mar.depth", c->depth);
+    mar_metadata_number(m, "mar.heads", c->heads);
+    mar_metadata_number(m, "mar.hidden", c->hidden);
+    mar_metadata_number(m, "mar.vocabulary", c->vocabulary);
+    mar_metadata_number(m, "mar.seq_len", c->seq_len);
+    mar_metadata_number(m, "mar.classes", c->classes);
+    if (c->caption_dim) {
+        mar_metadata_number(m, "mar.caption_tokens", c->prefix);
+        mar_metadata_number(m, "mar.caption_dim", c->caption_dim);
+    }
+    mar_metadata_number(m, "mar.parameters", c->parameters);
+}
+
+/* --- image decoders ----------------------------------------------------------------------------------------------- */
+
+static int recognise_vq(const wt_file *f)
+{
+    return vae_config_recognise(f) && wt_find(f, "quantize.embedding.weight");
+}
+
+static mar_status derive_vae(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
+{
+    (void)m, (void)heads;
+    return vae_config_derive(f, &c->vae, err);
+}
+
+static void visit_vae(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user)
+{
+    vae_config_tensors(f, &c->vae, visit, user);
+}
+
+static void say_vae(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+{
+    static const char *const encoder[] = {"encoder.", "quant_conv.", NULL};
+    static const char *const decoder[] = {"decoder.", "post_quant_conv.", NULL};
+    const mar_vae_config *c = &configs->vae;
+    const facts to = {add, user};
+    say(&to, "autoencoder: %d latent channels, stride %d, %d levels from width %d, %d residual blocks", c->z_channels,
+        c->stride, c->levels, c->channels, c->res_blocks);
+    if (c->codebook) say(&to, "codebook: %d tokens of %d channels", c->codebook, c->z_channels);
+    say(&to, "parameters: %ld (encoder %ld, decoder %ld)", c->parameters, sum_parameters(f, encoder),
+        sum_parameters(f, decoder));
+}
+
+static void put_vae(const mar_configs *configs, mar_metadata *m)
+{
+    const mar_vae_config *c = &configs->vae;
+    mar_metadata_text(m, "mar.kind", "vae");
+    mar_metadata_number(m, "mar.vae_z_channels", c->z_channels);
+    mar_metadata_number(m, "mar.vae_stride", c->stride);
+    mar_metadata_number(m, "mar.vae_channels", c->channels);
+    mar_metadata_number(m, "mar.vae_levels", c->levels);
+    mar_metadata_number(m, "mar.vae_res_blocks", c->res_blocks);
+    if (c->codebook) mar_metadata_number(m, "mar.vae_codebook", c->codebook);
+    mar_metadata_number(m, "mar.parameters", c->parameters);
+}
+
+/* --- Inception ---------------------------------------------------------------------------------------------------- */
+
+static mar_status derive_inception(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
+{
+    (void)m, (void)heads;
+    return eval_inception_derive(f, &c->inception, err);
+}
+
+static void visit_inception(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user)
+{
+    (void)c;
+    eval_inception_tensors(f, visit, user);
+}
+
+/* Whether it counts the batches that a batch norm has seen, which nothing here needs. */
+static int is_counter(const char *tensor)
+{
+    static const char end[] = ".bn.num_batches_tracked";
+    const size_t n = strlen(tensor);
+    return n >= sizeof end && strcmp(tensor + n + 1 - sizeof end, end) == 0;
+}
+
+static void say_inception(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+{
+    const eval_inception_config *c = &configs->inception;
+    const facts to = {add, user};
+    (void)f;
+    say(&to, "use: mar eval --inception FILE, for FID, sFID, Inception score, precision and recall");
+    say(&to, "features: %d, %d spatial; %d classes", c->features, c->spatial, c->classes);
+    say(&to, "parameters: %ld", c->parameters);
+}
+
+static void put_inception(const mar_configs *configs, mar_metadata *m)
+{
+    const eval_inception_config *c = &configs->inception;
+    mar_metadata_text(m, "mar.kind", "inception");
+    mar_metadata_number(m, "mar.features", c->features);
+    mar_metadata_number(m, "mar.classes", c->classes);
+    mar_metadata_number(m, "mar.parameters", c->parameters);
+}
+
+/* --- all ---------------------------------------------------------------------------------------------------------- */
+
+static const mar_file_kind kinds[] = {
+    {.kind = MAR_KIND_MAR,
+     .name = "MAR model",
+     .article = "a",
+     .lacks = "no class_emb.weight, no diffloss.net.*",
+     .recognise = mar_config_recognise,
+     .derive = derive_mar,
+     .tensors = visit_mar,
+     .facts = say_mar,
+     .put = put_mar},
+    {.kind = MAR_KIND_LLAMAGEN,
+     .name = "LlamaGen model",
+     .article = "a",
+     .lacks = "no tok_embeddings.weight",
+     .recognise = gpt_config_recognise,
+     .derive = derive_llamagen,
+     .tensors = visit_llamagen,
+     .ignores = gpt_config_ignores,
+     .facts = say_llamagen,
+     .put = put_llamagen},
+    {.kind = MAR_KIND_VAE,
+     .name = "VQ autoencoder",
+     .article = "a",
+     .recognise = recognise_vq,
+     .derive = derive_vae,
+     .tensors = visit_vae,
+     .facts = say_vae,
+     .put = put_vae},
+    {.kind = MAR_KIND_VAE,
+     .name = "KL autoencoder",
+     .article = "a",
+     .lacks = "no post_quant_conv.weight",
+     .recognise = vae_config_recognise,
+     .derive = derive_vae,
+     .tensors = visit_vae,
+     .facts = say_vae,
+     .put = put_vae},
+    {.kind = MAR_KIND_INCEPTION,
+     .name = "Inception-v3 network",
+     .article = "an",
+     .lacks = "no Mixed_5b.branch1x1.conv.weight",
+     .recognise = eval_inception_recognise,
+     .derive = derive_inception,
+     .tensors = visit_inception,
+     .ignores = is_counter,
+     .facts = say_inception,
+     .put = put_inception},
+    {0},
+};
+
+const mar_file_kind *mar_kinds(void)
+{
+    return kinds;
+}
+
+const mar_file_kind *mar_kind_of(const wt_file *f)
+{
+    for (const mar_file_kind *k = kinds; k->name; k++)
+        if (k->recognise(f)) return k;
+    return NULL;
+}
+
+const char *mar_kind_text(const wt_file *f, char *text, size_t size)
+{
+    const mar_file_kind *k = mar_kind_of(f);
+    const int decodes = k && k->kind == MAR_KIND_VAE;
+    if (!k) return NULL;
+    snprintf(text, size, decodes ? "an image decoder (%s%s)" : "%s %s", decodes ? "" : k->article, k->name);
+    return text;
+}

@@ -1,0 +1,59 @@
+/* The kinds of files there are: how each is recognised, what is said of it, and what a converted one says of itself. */
+#ifndef MAR_KINDS_H
+#define MAR_KINDS_H
+
+#include "eval/inception.h"
+#include "llamagen/config.h"
+#include "mar/handle.h"
+#include "weights/weights.h"
+
+/* The configuration of a file, of which its kind fills what is its own. */
+typedef struct {
+    mar_model_config model;
+    mar_vae_config vae;
+    eval_inception_config inception;
+    gpt_config gpt;
+} mar_configs;
+
+enum { MAR_METADATA_MAX = 24 };
+
+/* What is written to a converted file's metadata. */
+typedef struct {
+    const char *pairs[MAR_METADATA_MAX][2];
+    char numbers[MAR_METADATA_MAX][24];
+    int count;
+} mar_metadata;
+
+void mar_metadata_text(mar_metadata *m, const char *key, const char *value);
+void mar_metadata_number(mar_metadata *m, const char *key, long value);
+
+typedef void mar_kind_visitor(void *user, const char *name, int rank, const int64_t *shape);
+typedef void mar_kind_fact(void *user, const char *line);
+
+typedef struct {
+    mar_kind kind;
+    const char *name;    /* "MAR model" */
+    const char *article; /* "a" */
+    const char *lacks;   /* what a file without is none: "no class_emb.weight"; NULL: another row says it */
+    int (*recognise)(const wt_file *f);
+    /* Derives the configuration for models of the handle. MAR_EARG for heads that cannot be. */
+    mar_status (*derive)(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err);
+    void (*tensors)(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user);
+    int (*ignores)(const char *tensor); /* whether a tensor besides is harmless; NULL: none is */
+    void (*facts)(const wt_file *f, const mar_configs *c, mar_kind_fact *add, void *user);
+    void (*put)(const mar_configs *c, mar_metadata *m);
+} mar_file_kind;
+
+/* All of them; the last one has no name. */
+const mar_file_kind *mar_kinds(void);
+/* The first kind that recognises the file; NULL: it is unknown. */
+const mar_file_kind *mar_kind_of(const wt_file *f);
+/* "a MAR model"; NULL: the file's kind is unknown. Returns text. */
+const char *mar_kind_text(const wt_file *f, char *text, size_t size);
+
+/* discrete_config.c: the shape of a LlamaGen file for models of the handle, which says how large images are where the
+ * file does not, and the same for the public header. */
+mar_status mar_discrete_config(const mar *m, const wt_file *f, int heads, gpt_config *out, mar_err *err);
+mar_model_config mar_discrete_public_config(const gpt_config *c);
+
+#endif

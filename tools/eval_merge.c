@@ -201,10 +201,31 @@ static const char *class_list(const eval_job *job, char *text, size_t size)
     return text;
 }
 
+/* How the tokens were drawn. The settings have only what has an effect on the model's kind of tokens. */
+static const char *sampling(const eval_job *job, char text[256])
+{
+    const char *cfg = eval_setting(job, "cfg"), *temperature = eval_setting(job, "temperature");
+    if (*eval_setting(job, "num_sampling_steps"))
+        snprintf(text, 256, "num_iter %s, num_sampling_steps %s, cfg %s (%s), temperature %s",
+                 eval_setting(job, "num_iter"), eval_setting(job, "num_sampling_steps"), cfg,
+                 eval_setting(job, "cfg_schedule"), temperature);
+    else
+        snprintf(text, 256, "cfg %s, cfg_interval %s, top_k %s, top_p %s, temperature %s", cfg,
+                 eval_setting(job, "cfg_interval"), eval_setting(job, "top_k"), eval_setting(job, "top_p"),
+                 temperature);
+    return text;
+}
+
+/* How a value of the image decoder becomes a byte (kernels/pixels.h). */
+static const char *bytes(const eval_job *job)
+{
+    return *eval_setting(job, "num_sampling_steps") ? "round(127.5 (v + 1))" : "trunc(127.5 v + 128)";
+}
+
 /* The protocol, one line. */
 static void describe(const eval_job *job, eval_result *r)
 {
-    char weights[256], stats[256], model[256], vae[256], draft[300] = "", classes[200];
+    char weights[256], stats[256], model[256], vae[256], draft[300] = "", classes[200], drawn[256];
     const int demo = job->facts.demo;
     if (*eval_setting(job, "draft")) {
         char name[256];
@@ -212,17 +233,16 @@ static void describe(const eval_job *job, eval_result *r)
     }
     snprintf(r->protocol, sizeof r->protocol,
              "reference %s; features %s%s%s%s%s; model %s, decoder %s%s; %s images of %s, classes %s (%s); 8 bit = "
-             "round(127.5 (v + 1)), clipped; Inception score in the order of NumPy's RandomState(2020), 10 splits; "
-             "num_iter %s, num_sampling_steps %s, cfg %s (%s), temperature %s, seed %s%s%s; %s",
+             "%s, clipped; Inception score in the order of NumPy's RandomState(2020), 10 splits; "
+             "%s, seed %s%s%s; %s",
              *eval_setting(job, "stats") ? with_id(job, "stats", "stats_id", stats, sizeof stats) : "none",
              job->facts.network, demo ? "" : " in ", demo ? "" : eval_setting(job, "features_dtype"), demo ? "" : ", ",
              demo ? "" : with_id(job, "inception", "inception_id", weights, sizeof weights),
              with_id(job, "model", "model_id", model, sizeof model), with_id(job, "vae", "vae_id", vae, sizeof vae),
              draft, eval_setting(job, "num_images"), eval_setting(job, "image_size"),
-             eval_setting(job, "class_sampling"), class_list(job, classes, sizeof classes),
-             eval_setting(job, "num_iter"), eval_setting(job, "num_sampling_steps"), eval_setting(job, "cfg"),
-             eval_setting(job, "cfg_schedule"), eval_setting(job, "temperature"), eval_setting(job, "seed"),
-             *job->facts.ways ? ", " : "", job->facts.ways, eval_setting(job, "Software"));
+             eval_setting(job, "class_sampling"), class_list(job, classes, sizeof classes), bytes(job),
+             sampling(job, drawn), eval_setting(job, "seed"), *job->facts.ways ? ", " : "", job->facts.ways,
+             eval_setting(job, "Software"));
 }
 
 static void fill(const merger *m, eval_result *r)

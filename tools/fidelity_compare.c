@@ -159,7 +159,7 @@ double fidelity_head_calls(const fidelity_run *r)
 
 double fidelity_calls_in_sequence(const fidelity *f, const fidelity_run *r)
 {
-    return (r->stats.head_batched + r->stats.draft_calls) / f->num;
+    return ((f->vocabulary ? r->stats.passes : r->stats.head_batched) + r->stats.draft_calls) / f->num;
 }
 
 double fidelity_passes(const fidelity *f, const fidelity_run *r)

@@ -186,6 +186,7 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     out->draft = draft ? draft->model : NULL;
     out->vae = vae ? vae->vae : NULL;
     o->params.draft = out->draft;
+    o->tokens = mar_model_get_config(out->model)->vocabulary ? "discrete" : "continuous";
     return get_captions(store, o, out);
 }
 

@@ -68,8 +68,9 @@ static void write_speed_row(FILE *out, const fidelity *f, int run)
     if (fidelity_has_spread(f)) fprintf(out, "<small>%.4f–%.4f</small>", r->seconds.low, r->seconds.high);
     fprintf(out, "<td>%.2f×", r->speed.median);
     if (run > 0 && fidelity_has_spread(f)) fprintf(out, "<small>%.2f–%.2f</small>", r->speed.low, r->speed.high);
-    fprintf(out, "<td>%.1f<td>%.1f<td>%d<td>%.1f", fidelity_passes(f, r), fidelity_head_calls(r),
-            r->stats.head_calls_max, fidelity_calls_in_sequence(f, r));
+    fprintf(out, "<td>%.1f", fidelity_passes(f, r));
+    if (!f->vocabulary) fprintf(out, "<td>%.1f<td>%d", fidelity_head_calls(r), r->stats.head_calls_max);
+    fprintf(out, "<td>%.1f", fidelity_calls_in_sequence(f, r));
     page_share(out, fidelity_token_acceptance(r));
     page_share(out, fidelity_head_acceptance(r));
     if (run == 0)
@@ -84,14 +85,14 @@ static void write_tables(FILE *out, const fidelity *f)
 {
     fprintf(out,
             "<h2>Speed, acceptance, distance</h2>\n<div class=wide><table><tr><th>run<th>s per image<th>speed"
-            "<th>passes for an image<th>head calls of a token<th>at most<th>head calls for an image<th>drafts "
-            "accepted<th>accepted in the "
-            "head<th>energy distance<th>p%s\n",
+            "<th>passes for an image%s<th>drafts accepted<th>accepted in the head<th>energy distance<th>p%s\n",
+            f->vocabulary ? "<th>those of the draft, too"
+                          : "<th>head calls of a token<th>at most<th>head calls for an image",
             f->judged ? "<th>digits recognised" : "");
     for (int i = 0; i < f->run_count; i++) write_speed_row(out, f, i);
     if (f->has_floor)
-        fprintf(out, "<tr class=floor><td>another seed, 95 %% below<td><td><td><td><td><td><td><td><td>%.5f<td>%s\n",
-                f->image_floor, f->judged ? "<td>" : "");
+        fprintf(out, "<tr class=floor><td>another seed, 95 %% below<td><td><td><td>%s<td><td><td>%.5f<td>%s\n",
+                f->vocabulary ? "" : "<td><td>", f->image_floor, f->judged ? "<td>" : "");
     fputs("</table></div>\n", out);
 }
 
@@ -130,7 +131,7 @@ static void write_plots(FILE *out, const fidelity *f)
           "times, if there is one.</p><div class=row>\n",
           out);
     report_plot(out, f, REPORT_SECONDS);
-    report_plot(out, f, REPORT_CALLS);
+    if (!f->vocabulary) report_plot(out, f, REPORT_CALLS);
     fputs("</div>\n", out);
 }
 

@@ -29,8 +29,12 @@ static void print_row(const fidelity *f, const fidelity_run *r)
         printf("%-9s", "reference");
     else
         printf("run %-5d", (int)(r - f->runs));
-    printf(" %8.4f %6s %7.1f %7.1f", r->seconds.median, speed, fidelity_head_calls(r),
-           fidelity_calls_in_sequence(f, r));
+    printf(" %8.4f %6s", r->seconds.median, speed);
+    if (f->vocabulary)
+        printf(" %7s", "-");
+    else
+        printf(" %7.1f", fidelity_head_calls(r));
+    printf(" %7.1f", fidelity_calls_in_sequence(f, r));
     print_share(tokens < 0 ? fidelity_head_acceptance(r) : tokens);
     if (r == f->runs)
         printf(" %8s %8s %5s", "-", "-", "-");

@@ -133,6 +133,8 @@ mar_options run_machine(const run_options *o)
 const char *run_param_unused(const run_options *o, int i)
 {
     mar_params p = o->params;
+    const char *tokens = mar_param_get(i)->tokens;
+    if (tokens && o->tokens && strcmp(tokens, o->tokens) != 0) return "is for other tokens";
     /* Whether there is a draft is known before it is loaded, and only that counts. The address is never followed. */
     p.draft = o->draft ? (mar_model *)&p : NULL;
     return mar_params_unused(&p, i);

@@ -18,6 +18,7 @@ typedef struct {
     mar_params params;       /* as given. models_load sets draft */
     mar_params used;         /* those that the session uses, 64 for num_iter 0; models_session sets it */
     mar_options machine;     /* as given */
+    const char *tokens;      /* the kind of the model's tokens, as in mar_param; NULL until models_load */
     int given;               /* 1: at least one run option was on the command line */
 } run_options;
 
@@ -59,7 +60,8 @@ int run_param_is_named(const mar_param *p, const char *text);
 int run_param_is_basic(const mar_param *p);
 /* Whether it is of the group "Checks", whose options change no output, so that no picture says that they were on. */
 int run_param_is_check(const mar_param *p);
-/* Why option i of mar_param_get has no effect in this run, as mar_params_unused. */
+/* Why option i of mar_param_get has no effect in this run, as mar_params_unused; after models_load also if it is not
+ * for the model's kind of tokens. */
 const char *run_param_unused(const run_options *o, int i);
 /* The value that the session uses for option i, a file by its base name. Returns text. After models_session. */
 const char *run_param_text(const run_options *o, int i, char *text, size_t size);

@@ -1,7 +1,11 @@
 #include "tools/stats.h"
 
+#include "tools/command.h"
+
 #include <cjson/cJSON.h>
 #include <math.h>
+
+enum { LENGTHS = sizeof((mar_stats){0}.accepted_lengths) / sizeof(long) };
 
 void stats_add(mar_stats *sum, const mar_stats *s)
 {
@@ -41,6 +45,7 @@ void stats_add(mar_stats *sum, const mar_stats *s)
     sum->rounds += s->rounds;
     sum->round_steps += s->round_steps;
     sum->residual_tries += s->residual_tries;
+    for (size_t i = 0; i < LENGTHS; i++) sum->accepted_lengths[i] += s->accepted_lengths[i];
     sum->products_tuned = s->products_tuned;
     sum->products_otherwise = s->products_otherwise;
     sum->tuning_s = s->tuning_s;
@@ -59,6 +64,19 @@ static void add_ratio(cJSON *record, const char *name, double part, double whole
         cJSON_AddNumberToObject(record, name, part / whole);
     else
         cJSON_AddNullToObject(record, name);
+}
+
+/* How many rounds accepted 0, 1, ... drafts, up to the most that any did; null where there were no rounds. */
+static void add_lengths(const mar_stats *s, cJSON *record)
+{
+    double lengths[LENGTHS];
+    int n = 0;
+    for (int i = 0; i < LENGTHS; i++)
+        if ((lengths[i] = (double)s->accepted_lengths[i]) > 0) n = i + 1;
+    if (n > 0)
+        tool_json_add(record, "accepted_lengths", cJSON_CreateDoubleArray(lengths, n));
+    else
+        cJSON_AddNullToObject(record, "accepted_lengths");
 }
 
 void stats_record(const mar_stats *s, long images, cJSON *record)
@@ -84,6 +102,7 @@ void stats_record(const mar_stats *s, long images, cJSON *record)
     add_ratio(record, "mean_accepted_length", (double)s->accepted, (double)s->rounds);
     add_ratio(record, "mean_round_steps", (double)s->round_steps, (double)s->rounds);
     if (s->drafted) cJSON_AddNumberToObject(record, "accepted_shift", s->accepted_shift);
+    add_lengths(s, record);
     cJSON_AddNumberToObject(record, "residual_tries", (double)s->residual_tries);
     cJSON_AddNumberToObject(record, "arena_bytes", (double)s->arena_bytes);
 }

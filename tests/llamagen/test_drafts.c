@@ -1,0 +1,322 @@
+/* Trees of drafts in one pass of LlamaGen's runner: their laws, and what is kept of those that become tokens, are those
+ * of the same tokens one by one, bit for bit. */
+#include "tests/support/llamagen.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { IMAGES = 2, DRAFTS = 9, LAWS = DRAFTS + 1, TOKENS = 16, VOCABULARY = 73 };
+
+static const mar_dtype dtypes[2] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
+static const gpt_sampling guided = {.cfg = 1.7f, .cfg_interval = 5, .temperature = 0.9f, .top_p = 1};
+static const int label[IMAGES] = {2, 0};
+
+/* A runner that is tested, and one that computes a sequence's tokens one by one, each in a pass of its own. */
+typedef struct {
+    gpt_fixture tested, plain;
+    uint64_t random;
+} fixture;
+
+static int open_both(fixture *f, mar_dtype dtype)
+{
+    f->random = 1;
+    if (!gpt_open(&f->tested, dtype, "llamagen_c2i20", 0, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS)) return 0;
+    assert_true(gpt_open(&f->plain, dtype, "llamagen_c2i20", 0, &guided, 1, 0, 1, 1));
+    gpt_runner_begin(f->tested.runner, IMAGES, label);
+    return 1;
+}
+
+static void close_both(fixture *f)
+{
+    gpt_close(&f->tested);
+    gpt_close(&f->plain);
+}
+
+static int random_below(fixture *f, int n)
+{
+    f->random = f->random * 6364136223846793005u + 1442695040888963407u;
+    return (int)((f->random >> 33) % (uint64_t)n);
+}
+
+/* Computes an image's tokens one by one; then row 0 is the law of what follows them. */
+static void compute_plainly(fixture *f, int image, const int *token, int n)
+{
+    gpt_runner_begin(f->plain.runner, 1, label + image);
+    for (int i = 0; i <= n; i++) gpt_laws(&f->plain, &(spec_request){.prefix = token, .length = i}, 1);
+}
+
+/* The tokens from the first to this draft of a request. Returns how many. */
+static int path_to(const spec_request *q, int draft, int *token)
+{
+    int depth = 0, n = q->length;
+    for (int a = draft; a >= 0; a = q->parent[a]) depth++;
+    memcpy(token, q->prefix, (size_t)n * sizeof *token);
+    for (int a = draft, i = depth; a >= 0; a = q->parent[a]) token[n + --i] = q->draft[a];
+    return n + depth;
+}
+
+/* Laws from number `first` on are those that plain decoding has. */
+static void expect_laws(fixture *f, const spec_request *q, int first)
+{
+    for (int site = first; site <= q->count; site++) {
+        int token[TOKENS];
+        compute_plainly(f, q->sequence, token, path_to(q, site - 1, token));
+        assert_memory_equal(gpt_law(&f->tested, q->row + site), f->plain.laws, VOCABULARY * sizeof(float));
+    }
+}
+
+/* Tokens of an image, and a tree of drafts after them. */
+typedef struct {
+    int token[TOKENS], draft[DRAFTS], parent[DRAFTS], depth[DRAFTS];
+    spec_request request;
+} image_state;
+
+/* A random tree of up to `most` drafts that fit in the image; no two of one parent are equal. */
+static void grow_tree(fixture *f, image_state *s, int most)
+{
+    spec_request *q = &s->request;
+    q->count = 0;
+    while (q->count < most) {
+        const int n = q->count, parent = random_below(f, n + 1) - 1;
+        const int depth = parent < 0 ? 1 : s->depth[parent] + 1;
+        if (q->length + depth > TOKENS) break;
+        s->parent[n] = parent;
+        s->depth[n] = depth;
+        s->draft[n] = (n + random_below(f, 7) * DRAFTS) % VOCABULARY; /* equal only if n is */
+        q->count++;
+    }
+}
+
+static void start(image_state *s, int image)
+{
+    *s = (image_state){.request = {.sequence = image, .row = image * LAWS}};
+    s->request.prefix = s->token;
+    s->request.draft = s->draft;
+    s->request.parent = s->parent;
+}
+
+static void random_tokens(fixture *f, image_state *s, int n)
+{
+    while (s->request.length < n) s->token[s->request.length++] = random_below(f, VOCABULARY);
+}
+
+/* A tree in one pass, in front of which tokens of both images have to be computed, and none of one. */
+static void trees(void **state)
+{
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        fixture f;
+        image_state image[IMAGES];
+        spec_request both[IMAGES];
+        if (!open_both(&f, dtypes[d])) continue;
+        for (int i = 0; i < IMAGES; i++) {
+            start(&image[i], i);
+            random_tokens(&f, &image[i], i == 0 ? 0 : 6);
+            grow_tree(&f, &image[i], DRAFTS);
+            both[i] = image[i].request;
+        }
+        gpt_laws(&f.tested, both, IMAGES);
+        for (int i = 0; i < IMAGES; i++) expect_laws(&f, &both[i], 0);
+        close_both(&f);
+    }
+}
+
+/* The same tree by levels: each request goes on with the one before, whose laws stay. */
+static void levels(void **state)
+{
+    (void)state;
+    static const int ends[] = {2, 5, 6, DRAFTS}, parent[DRAFTS] = {-1, -1, 0, 0, 1, 4, 2, 2, 5};
+    for (int d = 0; d < 2; d++) {
+        fixture f;
+        image_state s;
+        if (!open_both(&f, dtypes[d])) continue;
+        start(&s, 1);
+        random_tokens(&f, &s, 4);
+        grow_tree(&f, &s, DRAFTS);
+        memcpy(s.parent, parent, sizeof parent);
+        for (size_t l = 0; l < sizeof ends / sizeof *ends; l++) {
+            s.request.from = l ? s.request.count + 1 : 0;
+            s.request.count = ends[l];
+            const long rows = gpt_runner_get_stats(f.tested.runner)->rows;
+            gpt_laws(&f.tested, &s.request, 1);
+            if (l) assert_int_equal(gpt_runner_get_stats(f.tested.runner)->rows - rows, 2 * (ends[l] - ends[l - 1]));
+        }
+        expect_laws(&f, &s.request, 0);
+        /* one that only seems to go on is computed whole */
+        s.draft[1] = (s.draft[1] + 1) % VOCABULARY;
+        s.request.from = DRAFTS;
+        memset(f.tested.laws, 0, (size_t)IMAGES * LAWS * VOCABULARY * sizeof(float));
+        gpt_laws(&f.tested, &s.request, 1);
+        expect_laws(&f, &s.request, 0);
+        close_both(&f);
+    }
+}
+
+/* The features of an image's tokens under both conditions are plain decoding's. */
+static void expect_features(fixture *f, const image_state *s, int known)
+{
+    const int d = f->tested.model->config.width, image = s->request.sequence;
+    compute_plainly(f, image, s->token, known);
+    for (int c = 0; c < 2; c++)
+        for (int i = -1; i < known; i++) {
+            const int slot = gpt_runner_slot(f->tested.runner, image, c, i),
+                      other = gpt_runner_slot(f->plain.runner, 0, c, i);
+            assert_true(slot >= 0 && other >= 0);
+            assert_memory_equal(gpt_runner_features(f->tested.runner) + (size_t)slot * (size_t)d,
+                                gpt_runner_features(f->plain.runner) + (size_t)other * (size_t)d,
+                                (size_t)d * sizeof(float));
+        }
+    assert_int_equal(gpt_runner_slot(f->tested.runner, image, 0, known), -1);
+}
+
+/* Accepts a path of the tree, and a token after it. The path's drafts stay in their slots. Returns their number. */
+static int accept(fixture *f, image_state *s)
+{
+    spec_request *q = &s->request;
+    const int before = q->length, end = random_below(f, q->count + 1) - 1;
+    int token[TOKENS];
+    const int accepted = path_to(q, end, token);
+    memcpy(s->token, token, (size_t)accepted * sizeof *token);
+    q->length = accepted;
+    gpt_runner_follow(f->tested.runner, q->sequence, s->token, q->length);
+    expect_features(f, s, accepted);
+    if (accepted < TOKENS) random_tokens(f, s, accepted + 1);
+    return accepted - before;
+}
+
+/* Whole images in rounds of trees. A round computes the drafts and the last token, and nothing twice. */
+static void rounds(void **state)
+{
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        fixture f;
+        image_state image[IMAGES];
+        if (!open_both(&f, dtypes[d])) continue;
+        for (int i = 0; i < IMAGES; i++) start(&image[i], i);
+        for (int round = 0;; round++) {
+            spec_request request[IMAGES];
+            int n = 0, expected = 0;
+            for (int i = 0; i < IMAGES; i++) {
+                if (image[i].request.length == TOKENS) continue;
+                grow_tree(&f, &image[i], random_below(&f, DRAFTS + 1));
+                expected += 2 * (image[i].request.count + (image[i].request.length > 0));
+                request[n++] = image[i].request;
+            }
+            if (n == 0) break;
+            const gpt_runner_stats before = *gpt_runner_get_stats(f.tested.runner);
+            gpt_laws(&f.tested, request, n);
+            assert_int_equal(gpt_runner_get_stats(f.tested.runner)->passes - before.passes, 1);
+            assert_int_equal(gpt_runner_get_stats(f.tested.runner)->rows - before.rows, expected);
+            for (int i = 0; i < n; i++) expect_laws(&f, &request[i], 0);
+            for (int i = 0; i < n; i++) accept(&f, &image[request[i].sequence]);
+        }
+        close_both(&f);
+    }
+}
+
+/* Prefixes that do not go on with the last one: shorter, other tokens, the same again, much longer. */
+static void jumps(void **state)
+{
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        fixture f;
+        image_state s;
+        if (!open_both(&f, dtypes[d])) continue;
+        start(&s, 1);
+        for (int round = 0; round < 40; round++) {
+            s.request.length = random_below(&f, s.request.length + 1);
+            random_tokens(&f, &s, s.request.length + random_below(&f, TOKENS + 1 - s.request.length));
+            grow_tree(&f, &s, random_below(&f, DRAFTS + 1));
+            for (int again = 0; again < 2; again++) {
+                gpt_laws(&f.tested, &s.request, 1);
+                expect_laws(&f, &s.request, 0);
+            }
+        }
+        close_both(&f);
+    }
+}
+
+/* A request that fits no image is refused, and the next one is answered. */
+static void refusals(void **state)
+{
+    (void)state;
+    fixture f;
+    const int token[TOKENS + 1] = {1, 2, 3}, high[] = {VOCABULARY}, low[] = {-1}, parent[] = {-1, 0, 2}, many[20] = {0};
+    assert_true(open_both(&f, MAR_DTYPE_F32));
+    const struct {
+        spec_request request;
+        const char *words;
+    } wrong[] = {
+        {{.prefix = token, .length = TOKENS + 1}, "token 0 at position 16, expected one of 73 tokens at one of 16"},
+        {{.prefix = high, .length = 1}, "token 73 at position 0"},
+        {{.prefix = low, .length = 1}, "token -1 at position 0"},
+        {{.prefix = token, .length = TOKENS, .draft = token, .parent = parent, .count = 1}, "at position 16"},
+        {{.prefix = token, .length = TOKENS - 1, .draft = token, .parent = parent, .count = 2},
+         "token 2 at position 16"},
+        {{.draft = token, .parent = parent, .count = 3}, "draft 2 follows draft 2, expected an earlier one"},
+        {{.draft = many, .parent = many, .count = DRAFTS + 1}, "10 drafts for image 0 of a batch, expected at most 9"},
+        {{.sequence = IMAGES}, "0 drafts for image 2 of a batch, expected at most 9 for one of 2"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        mar_err err = {0};
+        assert_int_equal(gpt_runner_laws(f.tested.runner, &wrong[i].request, 1, f.tested.laws, &err), MAR_EARG);
+        if (!strstr(err.text, wrong[i].words)) fail_msg("\"%s\" does not say \"%s\"", err.text, wrong[i].words);
+    }
+    const spec_request good = {.prefix = token, .length = 3};
+    gpt_laws(&f.tested, &good, 1);
+    expect_laws(&f, &good, 0);
+    close_both(&f);
+}
+
+/* Nothing is computed after a failure, which the caller learns; after a new beginning all is as before. */
+static void failures(void **state)
+{
+    (void)state;
+    fixture f;
+    int cancel = 1;
+    mar_err err = {0};
+    const int token[] = {4, 5};
+    const spec_request request = {.prefix = token, .length = 2};
+    assert_true(open_both(&f, MAR_DTYPE_F32));
+    kern_queue *k = f.tested.k;
+    k->cancel = &cancel;
+    gpt_runner_begin(f.tested.runner, IMAGES, label);
+    assert_int_equal(gpt_runner_laws(f.tested.runner, &request, 1, f.tested.laws, &err), MAR_ECANCELLED);
+    k->cancel = NULL;
+    k->core->recover(k);
+    gpt_runner_begin(f.tested.runner, IMAGES, label);
+    gpt_laws(&f.tested, &request, 1);
+    expect_laws(&f, &request, 0);
+    close_both(&f);
+}
+
+/* The search for layers that are not finite sees each layer by its name, and its part's. */
+static void watching(void **state)
+{
+    (void)state;
+    fixture f;
+    mar_err err = {0};
+    const int token[] = {4};
+    const spec_request request = {.prefix = token, .length = 1};
+    assert_true(open_both(&f, MAR_DTYPE_F32));
+    kern_queue *k = f.tested.k;
+    const float nan = strtof("nan", NULL);
+    gpt_runner_name(f.tested.runner, "draft: ");
+    k->watch.on = 1;
+    kern_watch_begin(k);
+    gpt_laws(&f.tested, &request, 1);
+    assert_string_equal(k->watch.layer, "");
+    k->core->upload(k, f.tested.model->layers[1].ffn_norm + 3, &nan, sizeof nan);
+    assert_ok(gpt_runner_laws(f.tested.runner, &request, 1, f.tested.laws, &err), &err);
+    assert_string_equal(k->watch.layer, "draft: layers.1.ffn_norm");
+    assert_true(f.tested.laws[0] != f.tested.laws[0]); /* the law shows it */
+    close_both(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trees),    cmocka_unit_test(levels),   cmocka_unit_test(rounds),  cmocka_unit_test(jumps),
+        cmocka_unit_test(refusals), cmocka_unit_test(failures), cmocka_unit_test(watching)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

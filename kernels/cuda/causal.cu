@@ -162,7 +162,7 @@ static void rotate(cuda_queue *c, T *qkv, int rows, int heads, int head_dim, con
     void (*kernel)(T *, int, int, const float *, const int *, T *, const int *) =
         wide ? rotate_kernel<T, 8> : rotate_kernel<T, 2>;
     const size_t vectors = 3 * (size_t)width / (wide ? 8 : 2);
-    const unsigned threads = vectors < THREADS ? (unsigned)(vectors + 31) / 32 * 32 : THREADS;
+    const unsigned threads = vectors < THREADS ? (unsigned)(vectors + 31) / 32 * 32 : (unsigned)THREADS;
     cuda_launch(c, kernel, dim3((unsigned)rows, cuda_blocks(vectors, threads)), threads, 0, qkv, width, head_dim, turn,
                 position, cache, slot);
 }

@@ -410,6 +410,16 @@ static kern_conv_ops make_conv_table(void)
     return t;
 }
 
+static kern_discrete_ops make_discrete_table(void)
+{
+    kern_discrete_ops t = {};
+    t.laws = cuda_laws;
+    t.draw = cuda_draw;
+    t.verify = cuda_verify_blocks;
+    t.top = cuda_top;
+    return t;
+}
+
 /* --- devices ---------------------------------------------------------------------------------------------- */
 
 /* Why CUDA knows no GPU. The runtime needs a driver of its own major version, which is named as nvidia-smi does: by the
@@ -515,6 +525,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     static const kern_core_ops core = make_core_table();
     static const kern_head_ops head = make_head_table();
     static const kern_conv_ops conv = make_conv_table();
+    static const kern_discrete_ops discrete = make_discrete_table();
     static const kern_measure_ops measure = cuda_make_measure_table();
     *out = NULL;
     if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
@@ -528,6 +539,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     d->base.core = &core;
     d->base.head = &head;
     d->base.conv = &conv;
+    d->base.discrete = &discrete;
     d->base.measure = &measure;
     d->base.asynchronous = 1;
     d->number = device;

@@ -228,6 +228,15 @@ void cuda_look_up(kern_queue *k, const float *table, int size, int dim, const fl
 /* cache.cu */
 void cuda_attention_cache(kern_queue *k, const kern_cache_job *job);
 
+/* laws.cu */
+void cuda_laws(kern_queue *k, const kern_law_job *job);
+void cuda_draw(kern_queue *k, const kern_draw_job *job);
+void cuda_top(kern_queue *k, const float *log_law, const int *law, int rows, int size, int count, int *id,
+              float *log_p);
+
+/* blocks.cu */
+void cuda_verify_blocks(kern_queue *k, const kern_block_job *job);
+
 /* distances.cu */
 void cuda_distances(kern_queue *k, const float *a, int rows, const float *b, int columns, int dim, float *y);
 

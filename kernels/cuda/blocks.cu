@@ -1,0 +1,304 @@
+/* Verification of blocks of discrete drafts: kernels/cpu/discrete.c, with a block of threads for each block of drafts.
+ * All threads walk down it together; what goes over the vocabulary they divide. An accepted draft needs a few numbers
+ * of two laws. A rejected one needs the residual, half a dozen times through two rows that are in the cache. */
+#include "kernels/cuda/discrete.cuh"
+
+/* A block that is being verified. */
+typedef struct {
+    const kern_block_job *job;
+    discrete_scratch *scratch;
+    int drafts;
+    const int *draft, *parent; /* the block's, and so the next seven */
+    const int *row_p, *row_q;
+    int *verdict, *id, *law;
+    float *p, *q; /* workspace */
+} block_walk;
+
+/* A site that is being verified: log laws until arrays of probabilities are needed. */
+typedef struct {
+    const float *log_p, *log_q; /* log_q NULL: q is the point `draft` */
+    int loaded;                 /* 1: the laws are in the walk's p and q */
+    const kern_discrete_rule *rule;
+    kern_address address;
+    int draft; /* at hand */
+} block_site;
+
+static __device__ inline double p_of(const block_walk &w, const block_site &s, int x)
+{
+    return s.loaded ? (double)w.p[x] : kern_exp((double)s.log_p[x]);
+}
+
+static __device__ inline double q_of(const block_walk &w, const block_site &s, int x)
+{
+    return !s.log_q ? x == s.draft : s.loaded ? (double)w.q[x] : kern_exp((double)s.log_q[x]);
+}
+
+static __device__ inline block_site site_of(const block_walk &w, int node, int position)
+{
+    const size_t size = (size_t)w.job->size;
+    const int row_q = w.row_q[node + 1];
+    block_site s;
+    s.log_p = w.job->log_p + (size_t)w.row_p[node + 1] * size;
+    s.log_q = row_q < 0 ? NULL : w.job->log_q + (size_t)row_q * size;
+    s.loaded = 0;
+    s.rule = &w.job->rule[(size_t)blockIdx.x * (size_t)w.job->positions + (size_t)position];
+    s.address = w.job->address[blockIdx.x];
+    s.address.position += (uint32_t)position;
+    s.draft = -1;
+    return s;
+}
+
+/* The first draft numbered `from` or more that follows `node` (-1: the prefix); w.drafts if there is none. Each warp
+ * looks for itself. */
+static __device__ inline int next_child(const block_walk &w, int node, int from)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (; from < w.drafts; from += 32) {
+        const unsigned children = __ballot_sync(0xffffffffu, from + lane < w.drafts && w.parent[from + lane] == node);
+        if (children) return from + discrete_first(children);
+    }
+    return w.drafts;
+}
+
+static __device__ inline void load_laws(const block_walk &w, block_site &s)
+{
+    if (s.loaded) return;
+    __syncthreads(); /* nobody reads the laws of the site before any more */
+    DISCRETE_OWN(x, w.job->size)
+    {
+        w.p[x] = discrete_exp(s.log_p[x]);
+        if (s.log_q) w.q[x] = discrete_exp(s.log_q[x]);
+    }
+    s.loaded = 1;
+    __syncthreads();
+}
+
+struct array_weights {
+    const float *weight;
+    __device__ float operator()(int x) const
+    {
+        return weight[x];
+    }
+};
+
+/* The draft's neighbours' probabilities, the draft itself left out. */
+struct neighbour_weights {
+    const block_walk &w;
+    const block_site &s;
+    const int *nearest;
+    __device__ double operator()(int i) const
+    {
+        return p_of(w, s, nearest[i + 1]);
+    }
+};
+
+static __device__ inline const int *nearest_to(const block_walk &w, int draft)
+{
+    return w.job->neighbours + (size_t)draft * (size_t)w.job->neighbour_count;
+}
+
+/* The tokens nearest to the draft that make up A, the draft itself first, and in *mass the sum of p over them. */
+static __device__ inline int neighbour_set(const block_walk &w, const block_site &s, double *mass)
+{
+    const int others = min(s.rule->neighbours, w.job->neighbour_count) - 1;
+    const double p = p_of(w, s, s.draft);
+    const discrete_found f = discrete_find<DISCRETE_REACHES>(neighbour_weights{w, s, nearest_to(w, s.draft)}, others,
+                                                             kern_neighbour_bound(s.rule, p), 0, w.scratch);
+    *mass = p + f.before;
+    return 1 + (f.passes ? f.at : others);
+}
+
+static __device__ inline int accepts(const block_walk &w, const block_site &s, int sibling)
+{
+    double mass;
+    if (s.rule->neighbours)
+        (void)neighbour_set(w, s, &mass);
+    else
+        mass = kern_exp(s.rule->log_omega) * p_of(w, s, s.draft);
+    const double f = kern_draft_accept(mass, q_of(w, s, s.draft));
+    return kern_uniform_at(&s.address, KERN_NOISE_VERIFY, (uint32_t)sibling) < f;
+}
+
+/* p = [p - q f]+ * scale, of a thread's tokens; returns its sum. */
+static __device__ inline double make_residual(const block_walk &w, const block_site &s, double omega, double scale,
+                                              int store)
+{
+    double sum = 0;
+    DISCRETE_OWN(x, w.job->size)
+    {
+        const double weight = kern_residual_weight((double)w.p[x], q_of(w, s, x), omega) * scale;
+        sum += weight;
+        if (store) w.p[x] = (float)weight;
+    }
+    return sum;
+}
+
+/* Takes the draft out of q. 0 if nothing of q is left. */
+static __device__ inline int leave_out(const block_walk &w, const block_site &s)
+{
+    double rest = 0;
+    __syncthreads();
+    if (!s.log_q) return 1;
+    DISCRETE_OWN(x, w.job->size)
+    {
+        if (x == s.draft) w.q[x] = 0;
+        rest += (double)w.q[x];
+    }
+    rest = discrete_sum(rest, w.scratch);
+    if (!(rest > 0)) return 0;
+    const double scale = 1 / rest;
+    DISCRETE_OWN(x, w.job->size) w.q[x] = (float)((double)w.q[x] * scale);
+    __syncthreads();
+    return 1;
+}
+
+/* What the rejection of a draft leads to. */
+enum { NEXT_SIBLING, REPLACED, KEPT }; /* as in kernels/cpu/discrete.c */
+
+static __device__ inline int reject(const block_walk &w, block_site &s, int has_next, int *id)
+{
+    const double uniform = kern_uniform_at(&s.address, KERN_NOISE_RESIDUAL, 0), p = p_of(w, s, s.draft);
+    const double omega = kern_residual_omega(s.rule);
+    load_laws(w, s);
+    if (s.rule->neighbours && s.rule->without) {
+        double mass;
+        const int *nearest = nearest_to(w, s.draft), count = neighbour_set(w, s, &mass);
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < count; i += DISCRETE_THREADS) w.p[nearest[i]] = 0;
+        __syncthreads();
+    }
+    const double total = discrete_sum(make_residual(w, s, omega, 1, 0), w.scratch);
+    if (total == 0 && p > 0) return KEPT;
+    if (total > 0) (void)make_residual(w, s, omega, 1 / total, 1);
+    if (total > 0 && has_next && leave_out(w, s)) return NEXT_SIBLING;
+    *id = discrete_find<DISCRETE_EXCEEDS>(array_weights{w.p}, w.job->size, uniform, 1, w.scratch).at;
+    return REPLACED;
+}
+
+/* Verifies the drafts that follow `node` in turn, from draft number `child` on; with `first_only` that one alone.
+ * Returns the accepted one, or -1 with the replacement in *id. */
+static __device__ int verify_children(const block_walk &w, int node, int position, int child, int first_only, int *id)
+{
+    block_site s = site_of(w, node, position);
+    for (int sibling = 0;; sibling++) {
+        const int next = first_only ? w.drafts : next_child(w, node, child + 1);
+        *id = s.draft = w.draft[child];
+        if (accepts(w, s, sibling)) break;
+        const int outcome = reject(w, s, next < w.drafts, id);
+        if (outcome == KEPT) break;
+        if (outcome == REPLACED) {
+            if (threadIdx.x == 0) w.verdict[child] = KERN_DRAFT_REPLACED;
+            return -1;
+        }
+        child = next;
+    }
+    if (threadIdx.x == 0) w.verdict[child] = KERN_DRAFT_ACCEPTED;
+    return child;
+}
+
+/* A token from p alone. */
+static __device__ int draw_bonus(const block_walk &w, int node, int position)
+{
+    const block_site s = site_of(w, node, position);
+    struct bonus_weights {
+        const float *log_p;
+        __device__ float operator()(int x) const
+        {
+            return discrete_exp(log_p[x]);
+        }
+    };
+    return discrete_find<DISCRETE_EXCEEDS>(bonus_weights{s.log_p}, w.job->size,
+                                           kern_uniform_at(&s.address, KERN_NOISE_RESIDUAL, 0), 1, w.scratch)
+        .at;
+}
+
+static __device__ inline void note(int *at, int x)
+{
+    if (threadIdx.x == 0) *at = x;
+}
+
+/* Follows accepted drafts down from the prefix; then comes the replacement or the bonus token. */
+static __device__ void walk_down(const block_walk &w, int *accepted, int *final)
+{
+    *accepted = *final = 0;
+    for (int node = -1;;) {
+        const int position = *final, child = next_child(w, node, 0);
+        int id = -1;
+        note(&w.law[position], node + 1);
+        if (child == w.drafts && w.row_p[node + 1] < 0) return;
+        const int bonus = child == w.drafts;
+        if (bonus)
+            id = draw_bonus(w, node, position);
+        else
+            node = verify_children(w, node, position, child, 0, &id);
+        note(&w.id[position], id);
+        ++*final;
+        if (bonus || node < 0) return;
+        ++*accepted;
+    }
+}
+
+/* Follows the first path behind the final tokens: notes its laws, and with go_on verifies its drafts. Returns the
+ * tokens there are then. */
+static __device__ int walk_tail(const block_walk &w, int final)
+{
+    int length = final;
+    for (int node = -1, position = 0;; position++) {
+        const int child = next_child(w, node, 0);
+        if (child == w.drafts) return length;
+        if (position >= final) {
+            note(&w.law[position], node + 1);
+            if (w.job->go_on) {
+                int id;
+                (void)verify_children(w, node, position, child, 1, &id);
+                note(&w.id[position], id);
+                length = position + 1;
+            }
+        }
+        node = child;
+    }
+}
+
+static __global__ void __launch_bounds__(DISCRETE_THREADS) block_kernel(kern_block_job job)
+{
+    const int b = (int)blockIdx.x, node = job.node[b], sites = node + b;
+    const size_t positions = (size_t)b * (size_t)job.positions;
+    float *workspace = job.workspace + (size_t)b * 2 * (size_t)job.size;
+    const block_walk w = {&job,
+                          (discrete_scratch *)cuda_shared(),
+                          job.node[b + 1] - node,
+                          job.draft + node,
+                          job.parent + node,
+                          job.p + sites,
+                          job.q + sites,
+                          job.verdict + node,
+                          job.id + positions,
+                          job.law + positions,
+                          workspace,
+                          workspace + job.size};
+    for (int n = (int)threadIdx.x; n < w.drafts; n += DISCRETE_THREADS) w.verdict[n] = KERN_DRAFT_DROPPED;
+    __syncthreads();
+    int accepted, final;
+    walk_down(w, &accepted, &final);
+    const int length = walk_tail(w, final);
+    int *count = job.count + (size_t)b * KERN_BLOCK_COUNTS;
+    note(&count[KERN_BLOCK_ACCEPTED], accepted);
+    note(&count[KERN_BLOCK_FINAL], final);
+    note(&count[KERN_BLOCK_LENGTH], length);
+}
+
+void cuda_verify_blocks(kern_queue *k, const kern_block_job *job)
+{
+    cuda_queue *c = cuda_of(k);
+    if (job->blocks <= 0) return;
+    const size_t blocks = (size_t)job->blocks, drafts = (size_t)job->node[blocks], sites = drafts + blocks;
+    kern_block_job device = *job;
+    device.node = cuda_stage(c, job->node, blocks + 1);
+    device.draft = cuda_stage(c, drafts ? job->draft : NULL, drafts);
+    device.parent = cuda_stage(c, drafts ? job->parent : NULL, drafts);
+    device.p = cuda_stage(c, job->p, sites);
+    device.q = cuda_stage(c, job->q, sites);
+    device.rule = cuda_stage(c, job->rule, blocks * (size_t)job->positions);
+    device.address = cuda_stage(c, job->address, blocks);
+    cuda_launch(c, block_kernel, (unsigned)job->blocks, DISCRETE_THREADS, sizeof(discrete_scratch), device);
+}

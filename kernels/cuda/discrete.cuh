@@ -1,0 +1,158 @@
+/* What the kernels on laws of discrete tokens are made of: a block works on a row of up to some hundred thousand
+ * tokens. Its threads have the tokens threadIdx.x, threadIdx.x + DISCRETE_THREADS, ...; where the order of tokens
+ * counts, each warp has a part of the row that lies together. All threads of the block call these functions together
+ * and get the same result. They begin with a barrier: they see what the threads have written before.
+ *
+ * Sums are in double, in another order than the CPU's: a draw may be another token only where its uniform and a sum
+ * agree to about the 15th digit. */
+#ifndef KERNELS_CUDA_DISCRETE_CUH
+#define KERNELS_CUDA_DISCRETE_CUH
+
+#include "kernels/cuda/cuda.h"
+
+extern "C" {
+#include "kernels/discrete.h"
+}
+
+enum { DISCRETE_THREADS = 1024, DISCRETE_WARPS = DISCRETE_THREADS / 32 };
+
+/* A block's shared memory. */
+typedef struct {
+    double part[DISCRETE_WARPS]; /* one number of each warp */
+    double before;
+    int at, passes;
+} discrete_scratch;
+
+/* The tokens of a thread. */
+#define DISCRETE_OWN(x, size) for (int x = (int)threadIdx.x; x < (size); x += DISCRETE_THREADS)
+
+/* exp(x), 0 below exp(-87), as on the CPU. */
+static __device__ inline float discrete_exp(float x)
+{
+    return x < -87 ? 0 : expf(x);
+}
+
+static __device__ inline double discrete_sum(double x, discrete_scratch *s)
+{
+    x = cuda_warp_sum(x);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) s->part[threadIdx.x / 32] = x;
+    __syncthreads();
+    double sum = 0;
+    for (int w = 0; w < DISCRETE_WARPS; w++) sum += s->part[w];
+    return sum;
+}
+
+/* The largest number; NaNs do not count. */
+static __device__ inline float discrete_max(float x, discrete_scratch *s)
+{
+    for (int i = 16; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) s->part[threadIdx.x / 32] = (double)x;
+    __syncthreads();
+    double most = -INFINITY;
+    for (int w = 0; w < DISCRETE_WARPS; w++) most = fmax(most, s->part[w]);
+    return (float)most;
+}
+
+/* Where a running sum over a row passes a limit. */
+typedef struct {
+    int at;        /* the entry; if none does, the last one with a weight, or -1 */
+    int passes;    /* 1: it does */
+    double before; /* the sum in front of that entry; if none passes, the whole sum */
+} discrete_found;
+
+/* What a sum must do to pass: exceed the limit, at an entry with a weight; or not be less than it. */
+enum { DISCRETE_EXCEEDS, DISCRETE_REACHES };
+
+template <int RULE> static __device__ inline int discrete_passes(double sum, double weight, double limit)
+{
+    return RULE == DISCRETE_EXCEEDS ? sum > limit && weight > 0 : !(sum < limit);
+}
+
+/* The first lane of `votes` that has a 1; the last. */
+static __device__ inline int discrete_first(unsigned votes)
+{
+    return __ffs((int)votes) - 1;
+}
+static __device__ inline int discrete_last(unsigned votes)
+{
+    return 31 - __clz((int)votes);
+}
+
+/* A warp's search of entries first .. end - 1, in front of which the sum is `before`. */
+template <int RULE, typename W>
+static __device__ inline discrete_found discrete_find_in_part(const W &weight, int first, int end, double before,
+                                                              double limit)
+{
+    const int lane = (int)threadIdx.x % 32;
+    discrete_found f = {-1, 0, before};
+    for (int from = first; from < end; from += 32) {
+        const double w = from + lane < end ? (double)weight(from + lane) : 0;
+        double sum = w;
+        for (int i = 1; i < 32; i *= 2) {
+            const double lower = __shfl_up_sync(0xffffffffu, sum, (unsigned)i);
+            if (lane >= i) sum += lower;
+        }
+        const unsigned weighty = __ballot_sync(0xffffffffu, w > 0);
+        const unsigned passed =
+            __ballot_sync(0xffffffffu, from + lane < end && discrete_passes<RULE>(f.before + sum, w, limit));
+        if (passed) {
+            const int at = discrete_first(passed);
+            f.before += __shfl_sync(0xffffffffu, sum - w, at);
+            f.at = from + at, f.passes = 1;
+            return f;
+        }
+        f.before += __shfl_sync(0xffffffffu, sum, 31);
+        if (weighty) f.at = from + discrete_last(weighty);
+    }
+    if (RULE == DISCRETE_REACHES) f.at = end, f.passes = 1; /* the part's sum had reached it, up to rounding */
+    return f;
+}
+
+/* Searches entries 0 .. n - 1 with weights weight(i). The limit is limit * (the sum of all) with `relative`; if that
+ * sum is not positive, at is -1 then. */
+template <int RULE, typename W>
+static __device__ inline discrete_found discrete_find(const W &weight, int n, double limit, int relative,
+                                                      discrete_scratch *s)
+{
+    const int warp = (int)threadIdx.x / 32, part = (n + DISCRETE_THREADS - 1) / DISCRETE_THREADS * 32;
+    const int first = min(warp * part, n), end = min(first + part, n);
+    double mine = 0, total = 0;
+    __syncthreads();
+    for (int i = first + (int)threadIdx.x % 32; i < end; i += 32) mine += (double)weight(i);
+    mine = cuda_warp_sum(mine);
+    if (threadIdx.x % 32 == 0) s->part[warp] = mine;
+    __syncthreads();
+    for (int w = 0; w < DISCRETE_WARPS; w++) total += s->part[w];
+    if (relative) limit *= total;
+    int chosen = -1; /* the warp in whose part the sum passes; else the last one that has a weight */
+    double until = 0, before = 0;
+    for (int w = 0; w < DISCRETE_WARPS; w++) {
+        const double sum = s->part[w];
+        const int passes = w * part < n && discrete_passes<RULE>(until + sum, sum, limit);
+        if (passes || (RULE == DISCRETE_EXCEEDS && sum > 0)) chosen = w, before = until;
+        if (passes) break;
+        until += sum;
+    }
+    if (chosen < 0 || (relative && !(total > 0))) return {-1, 0, total};
+    if (warp == chosen) {
+        const discrete_found f = discrete_find_in_part<RULE>(weight, first, end, before, limit);
+        if (threadIdx.x % 32 == 0) s->at = f.at, s->passes = f.passes, s->before = f.before;
+    }
+    __syncthreads();
+    return {s->at, s->passes, s->before};
+}
+
+/* Floats as whole numbers in their order, and back; -0 is 0. */
+static __device__ inline unsigned discrete_key(float x)
+{
+    const unsigned bits = __float_as_uint(x + 0.0f);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+static __device__ inline float discrete_of_key(unsigned key)
+{
+    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+#endif

@@ -1,0 +1,279 @@
+/* Laws of logits, their likeliest tokens, and draws from them. A block has a row. Its row of log_law, 64 kB of 16384
+ * tokens, is in the cache between the ten or so times that the block goes through it. What a row takes is latency, and
+ * nothing beside the pass of a model that reads its weights for it. */
+#include "kernels/cuda/discrete.cuh"
+
+/* --- laws ------------------------------------------------------------------------------------------------------- */
+
+/* A key's digits, found one after the other, highest first: as kernels/cpu/discrete.c. */
+enum { KEY_DIGIT = 11, KEY_DIGITS = 1 << KEY_DIGIT };
+
+typedef struct {
+    discrete_scratch scratch;
+    unsigned long long sum[KEY_DIGITS]; /* the weight of each digit */
+} law_memory;
+
+/* The weights of the digits, the largest digit first. */
+struct digit_weights {
+    const unsigned long long *sum;
+    __device__ double operator()(int i) const
+    {
+        return (double)sum[KEY_DIGITS - 1 - i];
+    }
+};
+
+/* Where the sum of weights by falling x passes a limit: at which key, and what is above it. */
+typedef struct {
+    int passes;
+    unsigned key;
+    double above;
+} law_crossing;
+
+/* Weights are whole numbers, so that their sums do not depend on the order, nor do the results. A double has all sums
+ * below 2^53. */
+template <typename W>
+static __device__ inline law_crossing find_crossing(const float *row, const W &weight, int size, double limit,
+                                                    law_memory *m)
+{
+    law_crossing c = {1, 0, 0};
+#pragma unroll 1
+    for (int shift = 32 - KEY_DIGIT, before = 32; c.passes && before > 0;
+         before = shift, shift = max(shift - KEY_DIGIT, 0)) {
+        const unsigned known = before == 32 ? 0 : ~0u << before;
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < KEY_DIGITS; i += DISCRETE_THREADS) m->sum[i] = 0;
+        __syncthreads();
+        DISCRETE_OWN(x, size)
+        {
+            const unsigned key = discrete_key(row[x]);
+            const unsigned long long w = (key & known) == c.key ? weight(row[x]) : 0;
+            if (w) atomicAdd(&m->sum[key >> shift & (KEY_DIGITS - 1)], w);
+        }
+        const discrete_found f =
+            discrete_find<DISCRETE_EXCEEDS>(digit_weights{m->sum}, KEY_DIGITS, limit - c.above, 0, &m->scratch);
+        c.passes = f.passes;
+        c.above += f.before;
+        c.key |= (unsigned)(KEY_DIGITS - 1 - f.at) << shift;
+    }
+    return c;
+}
+
+/* Each token counts 1. */
+struct ones {
+    __device__ unsigned long long operator()(float) const
+    {
+        return 1;
+    }
+};
+
+/* A logit's exponential in units that make the sum of a row less than 2^53. */
+struct exponentials {
+    float top;
+    double scale;
+    __device__ unsigned long long operator()(float x) const
+    {
+        return (unsigned long long)((double)discrete_exp(x - top) * scale);
+    }
+};
+
+/* 1 for the tokens with one key. */
+struct equals {
+    const float *row;
+    unsigned key;
+    __device__ float operator()(int x) const
+    {
+        return discrete_key(row[x]) == key;
+    }
+};
+
+/* Tokens with less than the top_k-th largest logit get none. */
+static __device__ inline void keep_top_k(float *row, int size, int top_k, law_memory *m)
+{
+    if (top_k <= 0 || top_k >= size) return;
+    const law_crossing c = find_crossing(row, ones{}, size, top_k - 0.5, m);
+    DISCRETE_OWN(x, size)
+    if (discrete_key(row[x]) < c.key) row[x] = -INFINITY;
+}
+
+/* The tokens stay from which the sum of the more likely ones, and of equal ones before them, has not passed p. */
+static __device__ inline void keep_top_p(float *row, int size, float top, float p, law_memory *m)
+{
+    if (!(p < 1)) return;
+    double total = 0, scale = 0x1p52;
+    for (int n = 1; n < size; n *= 2) scale /= 2;
+    const exponentials weight = {top, scale};
+    DISCRETE_OWN(x, size) total += (double)weight(row[x]);
+    total = discrete_sum(total, &m->scratch);
+    const double limit = (double)p * total;
+    const law_crossing c = find_crossing(row, weight, size, limit, m);
+    int last = size; /* of the tokens with the key at which it passes, the last one that stays */
+    if (c.passes) {
+        const double one = (double)weight(discrete_of_key(c.key)), stay = floor((limit - c.above) / one) + 1;
+        const discrete_found f = discrete_find<DISCRETE_EXCEEDS>(equals{row, c.key}, size, stay - 0.5, 0, &m->scratch);
+        if (f.passes) last = f.at;
+        __syncthreads(); /* nobody searches the row any more */
+    }
+    DISCRETE_OWN(x, size)
+    {
+        const unsigned key = discrete_key(row[x]);
+        const int stays = !c.passes || key > c.key || (key == c.key && x <= last);
+        if (!stays || !(discrete_exp(row[x] - top) > 0)) row[x] = -INFINITY;
+    }
+}
+
+/* The steps of LlamaGen's generate.py, each rounded as on the CPU: equal logits stay equal. */
+static __device__ inline float law_logit(const kern_law_job &job, const float *logits, size_t r, int x)
+{
+    float logit = logits[x];
+    if (job.conditions == 2 && job.cfg[r] > 1) {
+        const float without = logits[(size_t)job.rows * (size_t)job.size + (size_t)x];
+        logit = __fadd_rn(without, __fmul_rn(__fsub_rn(logit, without), job.cfg[r]));
+    }
+    return job.temperature > 0 ? __fdiv_rn(logit, fmaxf(job.temperature, 1e-5f)) : logit;
+}
+
+/* The first token with the largest logit. */
+struct largest {
+    const float *row;
+    float top;
+    __device__ float operator()(int x) const
+    {
+        return row[x] >= top;
+    }
+};
+
+static __global__ void __launch_bounds__(DISCRETE_THREADS) law_kernel(kern_law_job job)
+{
+    law_memory *m = (law_memory *)cuda_shared();
+    const size_t r = blockIdx.x;
+    const int size = job.size;
+    const float *logits = job.logits + r * (size_t)size;
+    float *row = job.log_law + (size_t)job.place[r] * (size_t)size, top = -INFINITY;
+    int nan = 0;
+    DISCRETE_OWN(x, size)
+    {
+        row[x] = law_logit(job, logits, r, x);
+        top = fmaxf(top, row[x]);
+        nan |= isnan(row[x]);
+    }
+    top = discrete_max(top, &m->scratch);
+    if (__syncthreads_or(nan) || !(fabsf(top) <= FLT_MAX)) {
+        DISCRETE_OWN(x, size) row[x] = NAN;
+        return;
+    }
+    if (!(job.temperature > 0)) {
+        const int first = discrete_find<DISCRETE_EXCEEDS>(largest{row, top}, size, 0, 0, &m->scratch).at;
+        __syncthreads();
+        DISCRETE_OWN(x, size) row[x] = x == first ? 0 : -INFINITY;
+        return;
+    }
+    keep_top_k(row, size, job.top_k, m);
+    keep_top_p(row, size, top, job.top_p, m);
+    double sum = 0;
+    DISCRETE_OWN(x, size) sum += (double)discrete_exp(row[x] - top);
+    const double log_sum = (double)top + kern_log(discrete_sum(sum, &m->scratch));
+    DISCRETE_OWN(x, size) row[x] = (float)((double)row[x] - log_sum);
+}
+
+void cuda_laws(kern_queue *k, const kern_law_job *job)
+{
+    cuda_queue *c = cuda_of(k);
+    const size_t rows = (size_t)job->rows;
+    if (job->rows <= 0) return;
+    kern_law_job device = *job;
+    device.cfg = job->conditions == 2 ? cuda_stage(c, job->cfg, rows) : NULL;
+    device.place = cuda_stage(c, job->place, rows);
+    cuda_launch(c, law_kernel, (unsigned)job->rows, DISCRETE_THREADS, sizeof(law_memory), device);
+}
+
+/* --- draws ------------------------------------------------------------------------------------------------------ */
+
+/* A law without the tokens that are drawn. */
+struct law_weights {
+    const float *log_law;
+    const int *id;
+    int drawn;
+    __device__ float operator()(int x) const
+    {
+        for (int i = 0; i < drawn; i++)
+            if (id[i] == x) return 0;
+        return discrete_exp(log_law[x]);
+    }
+};
+
+static __global__ void __launch_bounds__(DISCRETE_THREADS) draw_kernel(kern_draw_job job)
+{
+    discrete_scratch *s = (discrete_scratch *)cuda_shared();
+    const size_t r = blockIdx.x, candidates = r * (size_t)job.most;
+    const kern_address address = job.address[r];
+    law_weights law = {job.log_law + (size_t)job.law[r] * (size_t)job.size, job.id + candidates, job.given[r]};
+    for (int i = (int)threadIdx.x; i < law.drawn; i += DISCRETE_THREADS)
+        job.id[candidates + (size_t)i] = job.earlier[candidates + (size_t)i];
+    while (law.drawn < job.wanted[r]) {
+        const double uniform = kern_uniform_at(&address, KERN_NOISE_STEP, (uint32_t)law.drawn);
+        const int x = discrete_find<DISCRETE_EXCEEDS>(law, job.size, uniform, 1, s).at;
+        if (x < 0) break;
+        if (threadIdx.x == 0) job.id[candidates + (size_t)law.drawn] = x;
+        law.drawn++;
+    }
+    if (threadIdx.x == 0) job.drawn[r] = law.drawn;
+}
+
+void cuda_draw(kern_queue *k, const kern_draw_job *job)
+{
+    cuda_queue *c = cuda_of(k);
+    const size_t rows = (size_t)job->rows;
+    if (job->rows <= 0) return;
+    kern_draw_job device = *job;
+    device.law = cuda_stage(c, job->law, rows);
+    device.given = cuda_stage(c, job->given, rows);
+    device.wanted = cuda_stage(c, job->wanted, rows);
+    device.earlier = cuda_stage(c, job->earlier, rows * (size_t)job->most);
+    device.address = cuda_stage(c, job->address, rows);
+    cuda_launch(c, draw_kernel, (unsigned)job->rows, DISCRETE_THREADS, sizeof(discrete_scratch), device);
+}
+
+/* --- the likeliest tokens ------------------------------------------------------------------------------------------
+ */
+
+/* The larger of two (value, number) pairs, of equal values that of the lower number. */
+static __device__ inline void take_likelier(float &p, int &x, float other_p, int other_x)
+{
+    if (other_p > p || (other_p == p && other_x < x)) p = other_p, x = other_x;
+}
+
+/* Each pass finds the likeliest token behind the one before. */
+static __global__ void __launch_bounds__(DISCRETE_THREADS)
+    top_kernel(const float *log_law, const int *law, int size, int count, int *id, float *log_p)
+{
+    float *part_p = (float *)cuda_shared(); /* [DISCRETE_WARPS] */
+    int *part_x = (int *)(part_p + DISCRETE_WARPS);
+    const size_t r = blockIdx.x;
+    const float *row = log_law + (size_t)law[r] * (size_t)size;
+    float last_p = INFINITY;
+    int last_x = -1;
+    for (int i = 0; i < count; i++) {
+        float p = -INFINITY;
+        int x = INT_MAX;
+        DISCRETE_OWN(y, size)
+        if (row[y] < last_p || (row[y] == last_p && y > last_x)) take_likelier(p, x, row[y], y);
+        for (int bit = 16; bit > 0; bit /= 2)
+            take_likelier(p, x, __shfl_xor_sync(0xffffffffu, p, bit), __shfl_xor_sync(0xffffffffu, x, bit));
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) part_p[threadIdx.x / 32] = p, part_x[threadIdx.x / 32] = x;
+        __syncthreads();
+        for (int w = 0; w < DISCRETE_WARPS; w++) take_likelier(p, x, part_p[w], part_x[w]);
+        if (!(p > -INFINITY)) x = -1, p = -INFINITY;
+        if (threadIdx.x == 0) id[r * (size_t)count + (size_t)i] = x, log_p[r * (size_t)count + (size_t)i] = p;
+        last_p = p, last_x = x;
+    }
+}
+
+void cuda_top(kern_queue *k, const float *log_law, const int *law, int rows, int size, int count, int *id, float *log_p)
+{
+    cuda_queue *c = cuda_of(k);
+    if (rows <= 0 || count <= 0) return;
+    const int *staged = cuda_stage(c, law, (size_t)rows);
+    cuda_launch(c, top_kernel, (unsigned)rows, DISCRETE_THREADS, DISCRETE_WARPS * (sizeof(float) + sizeof(int)),
+                log_law, staged, size, count, id, log_p);
+}

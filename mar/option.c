@@ -141,9 +141,11 @@ static int store(const mar_param *o, void *field, const char *text)
         if (i >= 0) *(const char **)field = o->choices[i];
         return i >= 0;
     }
-    case MAR_TYPE_TEXT:
-        if (*text) *(const char **)field = text;
+    case MAR_TYPE_TEXT: {
+        const int i = mar_param_choice(o, text);
+        if (*text) *(const char **)field = i >= 0 ? o->choices[i] : text;
         return *text != '\0';
+    }
     case MAR_TYPE_MODEL:
         break; /* a model is loaded, and its field set, by whoever has the handle */
     }

@@ -49,9 +49,9 @@ static int open_library(const mar_options *options, mar **out)
     return 1;
 }
 
-int tool_open_files(mar **out)
+int tool_open_files(int seq_len, mar **out)
 {
-    const mar_options options = {.backend = MAR_BACKEND_CPU, .threads = 1};
+    const mar_options options = {.backend = MAR_BACKEND_CPU, .threads = 1, .seq_len = seq_len};
     return open_library(&options, out);
 }
 

@@ -19,9 +19,10 @@ void tool_error_within(const char *where);
 /* The name behind the last slash. */
 const char *tool_base_name(const char *path);
 
-/* Opens the CPU with one thread, for commands that only read and write files. Returns 0, or 1 with the error printed.
+/* Opens the CPU with one thread, for commands that only read and write files; seq_len: mar_options.seq_len. Returns 0,
+ * or 1 with the error printed.
  */
-int tool_open_files(mar **out);
+int tool_open_files(int seq_len, mar **out);
 
 /* Starts a JSON record, to which cJSON adds. What it has no memory for it leaves out without a word, so it is watched
  * from here to tool_print_json. */

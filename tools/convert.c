@@ -8,11 +8,12 @@
 #include <stdio.h>
 
 typedef struct {
-    const char *in, *out; /* files */
-    int heads;            /* as given, or 0 */
-    mar_dtype dtype;      /* of what is stored */
-    mar_param heads_row;  /* the option --heads */
-    operand operands[3];  /* in and out; ends with a NULL name */
+    const char *in, *out;  /* files */
+    int heads, seq_len;    /* as given, or 0 */
+    mar_dtype dtype;       /* of what is stored */
+    mar_param heads_row;   /* the option --heads */
+    mar_param seq_len_row; /* --seq_len */
+    operand operands[3];   /* in and out; ends with a NULL name */
 } convert_options;
 
 static const char *const dtypes[] = {"auto", "f32", "bf16", "f16", NULL}; /* mar_dtype */
@@ -28,6 +29,7 @@ static void set_up(convert_options *o, option_set *set)
 {
     *o = (convert_options){0};
     o->heads_row = option_at(run_option("heads"), offsetof(convert_options, heads), "Options");
+    o->seq_len_row = option_at(run_option("seq_len"), offsetof(convert_options, seq_len), "Options");
     o->operands[0] = (operand){
         "IN", &o->in,
         "a MAR or LlamaGen model, or their autoencoder: .safetensors, or .pth or .ckpt as PyTorch writes it", NULL};
@@ -44,6 +46,7 @@ static void set_up(convert_options *o, option_set *set)
     };
     options_add(set, &dtype, o, 0);
     options_add(set, &o->heads_row, o, 0);
+    options_add(set, &o->seq_len_row, o, 0);
 }
 
 void manual_convert(FILE *out)
@@ -63,7 +66,7 @@ int cmd_convert(int argc, char **argv)
     if (status != OPTIONS_RUN) return status;
     if (tool_can_write_as(o.out, ".safetensors") != 0) return 1;
     mar *m;
-    status = tool_open_files(&m);
+    status = tool_open_files(o.seq_len, &m);
     if (status) return status;
     if (mar_convert(m, o.in, o.out, o.dtype, o.heads) != MAR_OK) status = tool_error("%s", mar_error(m));
     mar_close(m);

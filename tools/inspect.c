@@ -8,11 +8,12 @@
 #include <stdio.h>
 
 typedef struct {
-    const char *path;    /* as given */
-    int heads;           /* as given, or 0 */
-    int json;            /* print JSON */
-    mar_param heads_row; /* the option --heads */
-    operand operands[2]; /* the path; ends with a NULL name */
+    const char *path;      /* as given */
+    int heads, seq_len;    /* as given, or 0 */
+    int json;              /* print JSON */
+    mar_param heads_row;   /* the option --heads */
+    mar_param seq_len_row; /* --seq_len */
+    operand operands[2];   /* the path; ends with a NULL name */
 } inspect_options;
 
 static const mar_param json = {.name = "json",
@@ -26,6 +27,7 @@ static void set_up(inspect_options *o, option_set *set)
 {
     *o = (inspect_options){0};
     o->heads_row = option_at(run_option("heads"), offsetof(inspect_options, heads), "Options");
+    o->seq_len_row = option_at(run_option("seq_len"), offsetof(inspect_options, seq_len), "Options");
     o->operands[0] = (operand){"FILE", &o->path,
                                "a MAR or LlamaGen model, their autoencoder or Inception-v3: .safetensors, or .pth or "
                                ".ckpt as PyTorch writes it; "
@@ -42,6 +44,7 @@ static void set_up(inspect_options *o, option_set *set)
         .operands = o->operands,
     };
     options_add(set, &o->heads_row, o, 0);
+    options_add(set, &o->seq_len_row, o, 0);
     options_add(set, &json, o, 0);
 }
 
@@ -55,10 +58,9 @@ void manual_inspect(FILE *out)
 
 static const char *kind_name(mar_kind kind)
 {
-    static const char *const names[] = {[MAR_KIND_UNKNOWN] = "unknown",
-                                        [MAR_KIND_MAR] = "mar",
-                                        [MAR_KIND_VAE] = "vae",
-                                        [MAR_KIND_INCEPTION] = "inception"};
+    static const char *const names[] = {
+        [MAR_KIND_UNKNOWN] = "unknown",     [MAR_KIND_MAR] = "mar",           [MAR_KIND_VAE] = "vae",
+        [MAR_KIND_INCEPTION] = "inception", [MAR_KIND_LLAMAGEN] = "llamagen", [MAR_KIND_EAGLE] = "eagle"};
     return names[kind];
 }
 
@@ -72,6 +74,7 @@ static void print_text(const mar_report *r)
 
 static void add_model(cJSON *object, const mar_model_config *c)
 {
+    cJSON_AddStringToObject(object, "family", c->family);
     cJSON_AddNumberToObject(object, "width", c->width);
     cJSON_AddNumberToObject(object, "encoder_depth", c->encoder_depth);
     cJSON_AddNumberToObject(object, "decoder_depth", c->decoder_depth);
@@ -81,8 +84,14 @@ static void add_model(cJSON *object, const mar_model_config *c)
     cJSON_AddNumberToObject(object, "seq_len", c->seq_len);
     cJSON_AddNumberToObject(object, "token_dim", c->token_dim);
     cJSON_AddNumberToObject(object, "classes", c->classes);
-    cJSON_AddNumberToObject(object, "head_width", c->head_width);
-    cJSON_AddNumberToObject(object, "head_depth", c->head_depth);
+    if (c->vocabulary) {
+        cJSON_AddNumberToObject(object, "vocabulary", c->vocabulary);
+        cJSON_AddNumberToObject(object, "caption_tokens", c->caption_tokens);
+        cJSON_AddNumberToObject(object, "caption_dim", c->caption_dim);
+    } else {
+        cJSON_AddNumberToObject(object, "head_width", c->head_width);
+        cJSON_AddNumberToObject(object, "head_depth", c->head_depth);
+    }
     cJSON_AddNumberToObject(object, "parameters", (double)c->parameters);
 }
 
@@ -93,6 +102,7 @@ static void add_vae(cJSON *object, const mar_vae_config *c)
     cJSON_AddNumberToObject(object, "channels", c->channels);
     cJSON_AddNumberToObject(object, "levels", c->levels);
     cJSON_AddNumberToObject(object, "res_blocks", c->res_blocks);
+    if (c->codebook) cJSON_AddNumberToObject(object, "codebook", c->codebook);
     cJSON_AddNumberToObject(object, "parameters", (double)c->parameters);
 }
 
@@ -121,7 +131,7 @@ int cmd_inspect(int argc, char **argv)
     if (status != OPTIONS_RUN) return status;
     mar *m;
     mar_report *r;
-    status = tool_open_files(&m);
+    status = tool_open_files(o.seq_len, &m);
     if (status) return status;
     if (mar_inspect(m, o.path, o.heads, &r) != MAR_OK) {
         char text[4400]; /* a path has room */

@@ -212,7 +212,7 @@ int models_lack_vae(const run_options *o)
 {
     mar *library;
     mar_vae *vae;
-    if (tool_open_files(&library) != 0) return 1;
+    if (tool_open_files(0, &library) != 0) return 1;
     const mar_status status = mar_vae_load(library, o->model, &vae);
     mar_vae_free(vae);
     mar_close(library);

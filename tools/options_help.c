@@ -40,7 +40,7 @@ static int has_choices(const mar_param *p)
 }
 
 /* What stands for the value, "N", "auto|N", "FILE", "chain|N,N" or "linear|constant"; "" for a flag. */
-static const char *argument_of(const mar_param *p, const char *between, char *text, size_t size)
+static const char *argument_of(const mar_param *p, const char *between, const char *last, char *text, size_t size)
 {
     const char *number = p->argument                                  ? p->argument
                          : has_choices(p) || p->type == MAR_TYPE_FLAG ? ""
@@ -50,7 +50,7 @@ static const char *argument_of(const mar_param *p, const char *between, char *te
     if (!p->choices) return number;
     for (int i = 0; p->choices[i] && used < size; i++)
         used += (size_t)snprintf(text + used, size - used, "%s%s", i ? between : "", p->choices[i]);
-    if (*number && used < size) snprintf(text + used, size - used, "%s%s", between, number);
+    if (*number && used < size) snprintf(text + used, size - used, "%s%s", last, number);
     return text;
 }
 
@@ -107,7 +107,7 @@ static int explains_zero(const char *help)
 static void print_option(const option *o)
 {
     char text[256];
-    const char *argument = argument_of(o->param, "|", text, sizeof text), *help = o->param->help;
+    const char *argument = argument_of(o->param, "|", "|", text, sizeof text), *help = o->param->help;
     const char letter = options_letter(o->param->name), *before = letter ? (char[]){'-', letter, ',', ' ', 0} : "";
     const int column = printf("  %s--%s%s%s", before, o->param->name, *argument ? " " : "", argument);
     const char *value = default_of(o, text, sizeof text);
@@ -195,8 +195,7 @@ static void write_range(FILE *out, const option *o)
 static void write_item(FILE *out, const option *o)
 {
     char text[256];
-    const char *between = has_choices(o->param) ? " | " : " | Ar ";
-    const char *argument = argument_of(o->param, between, text, sizeof text);
+    const char *argument = argument_of(o->param, " | ", " | Ar ", text, sizeof text);
     const char *before = o->param->choices ? " Cm " : *argument ? " Ar " : "";
     fputs(".It ", out);
     if (options_letter(o->param->name)) fprintf(out, "Fl %c , ", options_letter(o->param->name));

@@ -7,6 +7,7 @@
 #include <cjson/cJSON.h>
 #include <ctype.h>
 #include <inttypes.h>
+#include <math.h>
 #include <png.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,7 +128,7 @@ static void a_row_is_complete(void **state)
         const mar_param *p = any_row(i);
         const int choice = p->type == MAR_TYPE_CHOICE || p->type == MAR_TYPE_NAME;
         if (!p->help || !*p->help || !p->group || !*p->group) fail_msg("%s: has no help or no group", p->name);
-        if ((p->choices != NULL) != choice && p->type != MAR_TYPE_INT)
+        if ((p->choices != NULL) != choice && p->type != MAR_TYPE_INT && p->type != MAR_TYPE_TEXT)
             fail_msg("%s: choices do not go with its type", p->name);
         if ((p->type == MAR_TYPE_TEXT || p->type == MAR_TYPE_MODEL) != (p->argument != NULL))
             fail_msg("%s: argument does not go with its type", p->name);
@@ -136,6 +137,8 @@ static void a_row_is_complete(void **state)
             fail_msg("%s: default %g is not from %g to %g", p->name, p->value, p->min, p->max);
         if (p->help[strcspn(p->help, "\n")] == '\n' && p->help[strlen(p->help) - 1] != '.')
             fail_msg("%s: the sentences of its help end without a full stop", p->name);
+        if (p->tokens && strcmp(p->tokens, "continuous") != 0 && strcmp(p->tokens, "discrete") != 0)
+            fail_msg("%s: is for %s tokens", p->name, p->tokens);
         for (int k = 0; any_row(k); k++) assert_true(k == i || strcmp(any_row(k)->name, p->name) != 0);
     }
 }
@@ -343,7 +346,7 @@ static void values_as_text(void **state)
         if (p->type != MAR_TYPE_INT && p->type != MAR_TYPE_FLOAT) continue;
         int named = 0; /* values of an INT that have a name and no other text */
         while (p->choices && p->choices[named]) named++;
-        const double bounds[] = {p->min + named, p->max, p->value};
+        const double bounds[] = {p->min + named, p->max, fmax(p->value, p->min + named)};
         for (int k = 0; k < 3; k++) reads_back(p, (snprintf(text, sizeof text, "%.10g", bounds[k]), text));
         for (int k = 0; k < 2; k++)
             is_refused(p, (snprintf(text, sizeof text, "%.10g", bounds[k] + (k ? 1 : -1)), text));
@@ -524,6 +527,12 @@ static int has_type(const mar_param *p, const cJSON *value)
     }
 }
 
+/* Whether the option is for the tokens of the demo model. */
+static int is_for_demo(const mar_param *p)
+{
+    return !p->tokens || strcmp(p->tokens, "continuous") == 0;
+}
+
 /* The parameters of a record are the rows that have an effect with those given, each typed. */
 static void assert_parameters(const cJSON *parameters, const mar_params *given)
 {
@@ -532,7 +541,7 @@ static void assert_parameters(const cJSON *parameters, const mar_params *given)
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_param *p = mar_param_get(i);
         const cJSON *value = cJSON_GetObjectItemCaseSensitive(parameters, p->name);
-        const int used = !mar_params_unused(given, i);
+        const int used = is_for_demo(p) && !mar_params_unused(given, i);
         expected += used;
         if (used != (value != NULL)) fail_msg("%s: %s", p->name, value ? "has no effect" : "is missing");
         if (value && !has_type(p, value)) fail_msg("%s: has the wrong type", p->name);
@@ -578,7 +587,7 @@ static void assert_texts(const char *directory, const char *name, const mar_para
         const int k = index_of(p->name, names, n);
         const int always = p->method || strcmp(p->group, "Steps") == 0 || strcmp(p->group, "Sampling") == 0;
         const cJSON *value = cJSON_GetObjectItem(parameters, p->name);
-        const int used = !mar_params_unused(given, i) &&
+        const int used = is_for_demo(p) && !mar_params_unused(given, i) &&
                          (always || p->type == MAR_TYPE_MODEL || !mar_param_is_default(p, given)) &&
                          !cJSON_IsNull(value);
         if (used != (k >= 0)) fail_msg("%s: %s", p->name, k >= 0 ? "should not be there" : "is missing");

@@ -147,16 +147,23 @@ static void names(void **state)
             if (strcmp((*way)->name, "spec") == 0 && mar_way_is_on(*way, &p)) {
                 on++;
                 assert_ptr_equal(mar_way_of_verifier(*value), *way);
-                assert_int_equal((*way)->asks_for != NULL, strcmp(*value, "path") != 0);
+                const spec_method *m = spec_method_find(*value);
+                assert_int_equal((*way)->asks_for != NULL, !m->paths && !m->stale);
+                assert_string_equal((*way)->tokens, m->tokens & SPEC_DISCRETE ? "discrete" : "continuous");
             }
         if (on != 1) fail_msg("spec %s: turns on %d ways", *value, on);
     }
     assert_null(mar_way_of_verifier("head_spec"));
     for (int i = 0; i < mar_param_count(); i++) {
-        const char *method = mar_param_get(i)->method;
-        int found = !method || spec_method_find(method);
-        for (const mar_way *const *way = mar_ways(); *way && !found; way++) found = strcmp((*way)->name, method) == 0;
-        if (!found) fail_msg("%s needs %s, which is no way and no verifier", mar_param_get(i)->name, method);
+        const char *methods = mar_param_get(i)->method;
+        for (const char *at = methods; at && *at; at += strcspn(at, "|"), at += *at == '|') {
+            char method[64];
+            snprintf(method, sizeof method, "%.*s", (int)strcspn(at, "|"), at);
+            int found = spec_method_find(method) != NULL;
+            for (const mar_way *const *way = mar_ways(); *way && !found; way++)
+                found = strcmp((*way)->name, method) == 0;
+            if (!found) fail_msg("%s needs %s, which is no way and no verifier", mar_param_get(i)->name, method);
+        }
     }
 }
 
@@ -164,16 +171,15 @@ static void names(void **state)
 static void methods(void **state)
 {
     (void)state;
-    int expected = 0, continuous = 0, choices = 0;
-    for (const spec_method *const *m = spec_methods(); *m; m++, expected++)
-        continuous += ((*m)->tokens & SPEC_CONTINUOUS) != 0;
+    int expected = 0, verifiers = 0, choices = 0;
+    for (const spec_method *const *m = spec_methods(); *m; m++, expected++) verifiers++;
     for (const mar_way *const *way = mar_ways(); *way; way++)
         for (const mar_way_method *m = (*way)->methods; m && m->name; m++, expected++) {
             const mar_param *turns_on = mar_param_find((*way)->name);
             int parameters = turns_on->type == MAR_TYPE_INT, found = 0;
             for (int i = 0; i < mar_param_count(); i++) {
                 const mar_param *o = mar_param_get(i);
-                parameters += o->method && strcmp(o->method, (*way)->name) == 0;
+                parameters += mar_is_listed(o->method, (*way)->name);
             }
             for (int i = 0; i < mar_method_count(); i++)
                 if (strcmp(mar_method_get(i)->name, m->name) == 0 && mar_method_get(i)->parameter_count == parameters)
@@ -182,7 +188,7 @@ static void methods(void **state)
         }
     assert_int_equal(mar_method_count(), expected);
     for (const char *const *name = mar_param_find("spec")->choices; *name; name++) choices++;
-    assert_int_equal(choices, continuous);
+    assert_int_equal(choices, verifiers);
 }
 
 static const char *why_unused(int set, const char *name)

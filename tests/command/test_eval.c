@@ -1,5 +1,6 @@
 /* mar eval of a model: the same numbers, bit for bit, however the work is divided; what it refuses, and in which words;
  * what it keeps. */
+#include "tests/support/brief.h"
 #include "tests/support/command.h"
 #include "tests/support/inception.h"
 
@@ -69,6 +70,7 @@ static void shards(void **state)
     static const int counts[] = {1, 2, 5, 16};
     const char *d = *state;
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        if (test_brief && c != 1) continue;
         for (int i = counts[c]; i >= 1; i--) {
             char line[400];
             snprintf(line, sizeof line, "$MAR " RUN "--out part --shard %d/%d", i, counts[c]);
@@ -234,7 +236,7 @@ static void changed_folder(void **state)
     const char *d = *state;
     shell(d, "$MAR generate --num 1 --out real --quiet" QUICK "&& $MAR " RUN "--out part --stats real --quiet && "
              "grep -q '\"stats_id\":.*\"10 images, ' part/settings.json");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += test_brief ? 3 : 1) {
         char line[300];
         shell(d, "cp -p real/000003.png kept; cp -p real/000009.png last; cp -r part before");
         shell(d, cases[i].change);
@@ -346,7 +348,7 @@ static void damaged_shards(void **state)
     shell(d, "cp -r whole part");
     free(read_whole_file(d, name, &size));
     const size_t places[] = {0, 9, 20, 60, 100, size / 3, size / 2, size - 9, size - 1};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+    for (size_t i = 0; i < sizeof places / sizeof *places; i += test_brief ? 4 : 1) {
         flip(d, name, places[i]);
         refused(d, "$MAR eval --out part --merge 2>err; s=$?; head -n 1 err >&2; exit $s", "000007.mars: is ");
         shell(d, "rm -f part/result.json");
@@ -358,7 +360,7 @@ static void damaged_shards(void **state)
     }
     static const char *const cuts[] = {"head -c 0 f >g", "head -c 50 f >g", "head -c -1 f >g", "{ cat f; echo; } >g",
                                        "cp ../../whole/shards/000006.mars g"};
-    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i += test_brief ? 2 : 1) {
         char line[400];
         snprintf(line, sizeof line,
                  "cd part/shards && mv 000007.mars f && %s && mv g 000007.mars && rm f ../result.json", cuts[i]);
@@ -388,7 +390,7 @@ static void torn_journals(void **state)
     shell(d, "$MAR " RUN "--out other --seed 4 --shard 1/13 --quiet; rm other/shards/*.mars; "
              "(ulimit -f 80; exec $MAR " RUN
              "--out other --seed 4 2>lines); mv other/shards/000000.part journal.of.another");
-    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i += test_brief ? 4 : 1) {
         shell(d, cut_short);
         snprintf(before, sizeof before, "cd part/shards && mv 000000.part j && %s && mv j 000000.part", cuts[i]);
         shell(d, before);

@@ -219,10 +219,15 @@ static void write_time(FILE *out, const eval_result *r)
 /* --- drafts ------------------------------------------------------------------------------------------------------- */
 
 /* The share of drafts accepted of those that `at` counts: by autoregressive step, or by lateness. */
-static double share_of(const long *accepted, const long *replaced, int at)
+typedef struct {
+    const long *accepted, *replaced;
+} drafts;
+
+static double share_of(const void *of, int at)
 {
-    const long verified = accepted[at] + replaced[at];
-    return verified > 0 ? (double)accepted[at] / (double)verified : NAN;
+    const drafts *d = of;
+    const long verified = d->accepted[at] + d->replaced[at];
+    return verified > 0 ? (double)d->accepted[at] / (double)verified : NAN;
 }
 
 /* That share for 0..n-1; the line breaks where no draft was verified. `unit` is what a place is: "step". */
@@ -230,24 +235,13 @@ static void write_curve(FILE *out, const char *axis, const char *unit, const lon
                         const long *tokens, int n)
 {
     const plot_frame frame = {720, 280, 0, n > 1 ? n - 1 : 1, 0, 1, 0};
-    int drawing = 0;
+    const drafts d = {accepted, replaced};
     fprintf(out, "<div class=wide><svg width=%d height=%d viewBox=\"0 0 %d %d\" role=img>", frame.width, frame.height,
             frame.width, frame.height);
     plot_axes(out, &frame, axis, "share of drafts accepted");
+    plot_curve(out, &frame, markup_colour(1), share_of, &d, n);
     for (int i = 0; i < n; i++) {
-        const double share = share_of(accepted, replaced, i);
-        if (isnan(share)) {
-            if (drawing) fputs("\"/>", out);
-            drawing = 0;
-            continue;
-        }
-        if (!drawing) fprintf(out, "<polyline fill=none stroke=\"%s\" stroke-width=2 points=\"", markup_colour(1));
-        fprintf(out, "%.1f,%.1f ", plot_x(&frame, i), plot_y(&frame, share));
-        drawing = 1;
-    }
-    if (drawing) fputs("\"/>", out);
-    for (int i = 0; i < n; i++) {
-        const double share = share_of(accepted, replaced, i);
+        const double share = share_of(&d, i);
         if (isnan(share)) continue;
         fprintf(out, "<circle cx=%.1f cy=%.1f r=%d fill=\"%s\"><title>%s %d: %ld accepted, %ld replaced",
                 plot_x(&frame, i), plot_y(&frame, share), n > 100 ? 2 : 3, markup_colour(1), unit, i, accepted[i],

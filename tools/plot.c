@@ -63,6 +63,24 @@ void plot_axes(FILE *out, const plot_frame *f, const char *x_label, const char *
             (PLOT_LEFT + right) / 2, f->height - 8, x_label, (PLOT_TOP + bottom) / 2, y_label);
 }
 
+void plot_curve(FILE *out, const plot_frame *f, const char *colour, double (*value)(const void *of, int i),
+                const void *of, int n)
+{
+    int drawing = 0;
+    for (int i = 0; i < n; i++) {
+        const double v = value(of, i);
+        if (isnan(v)) {
+            if (drawing) fputs("\"/>", out);
+            drawing = 0;
+            continue;
+        }
+        if (!drawing) fprintf(out, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"", colour);
+        fprintf(out, "%.1f,%.1f ", plot_x(f, i), plot_y(f, v));
+        drawing = 1;
+    }
+    if (drawing) fputs("\"/>", out);
+}
+
 void plot_place(const plot_frame *f, const double (*taken)[2], int count, int own, double place[2])
 {
     static const double beside[][2] = {{10, -8},  {-10, -8},  {10, 16}, {-10, 16}, {0, -14},

@@ -28,6 +28,10 @@ void plot_axes(FILE *out, const plot_frame *f, const char *x_label, const char *
 
 void plot_line(FILE *out, const char *class, double x1, double y1, double x2, double y2);
 
+/* The line through value(of, i) at i = 0, 1, ... n-1; it breaks where that is NaN. */
+void plot_curve(FILE *out, const plot_frame *f, const char *colour, double (*value)(const void *of, int i),
+                const void *of, int n);
+
 /* A place beside point `own` for a label of some 11 x 12 pixels, where none of taken[0..count) is: pixels of points,
  * and of labels placed before. The caller adds it. */
 void plot_place(const plot_frame *f, const double (*taken)[2], int count, int own, double place[2]);

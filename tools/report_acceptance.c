@@ -5,6 +5,8 @@
 #include "tools/plot.h"
 #include "tools/report.h"
 
+#include <math.h>
+
 enum { WIDTH = 500, HEIGHT = 280 };
 
 /* Drafts of a run, by step or by lateness. */
@@ -23,29 +25,24 @@ static counts by_lateness(const fidelity_run *r)
     return (counts){r->accepted.taken_late, r->accepted.verified_late, acceptance_latest(&r->accepted)};
 }
 
-/* A run's line, which breaks where no draft was verified, and its points. */
+/* NaN where no draft was verified. */
+static double share_of(const void *of, int i)
+{
+    const counts *c = of;
+    return c->verified[i] > 0 ? (double)c->taken[i] / (double)c->verified[i] : NAN;
+}
+
+/* A run's line, and its points. */
 static void write_line(FILE *out, const plot_frame *frame, const counts *c, int run)
 {
-    int drawing = 0;
-    for (int i = 0; i < c->n; i++) {
-        if (c->verified[i] == 0) {
-            if (drawing) fputs("\"/>", out);
-            drawing = 0;
-            continue;
-        }
-        if (!drawing)
-            fprintf(out, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"", markup_colour(run));
-        fprintf(out, "%.1f,%.1f ", plot_x(frame, i), plot_y(frame, (double)c->taken[i] / (double)c->verified[i]));
-        drawing = 1;
-    }
-    if (drawing) fputs("\"/>", out);
+    plot_curve(out, frame, markup_colour(run), share_of, c, c->n);
     for (int i = 0; i < c->n; i++)
         if (c->verified[i] > 0)
             fprintf(out,
                     "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%d\" fill=\"%s\"><title>run %d, %d: %ld of %ld drafts "
                     "accepted</title></circle>",
-                    plot_x(frame, i), plot_y(frame, (double)c->taken[i] / (double)c->verified[i]), c->n > 100 ? 2 : 3,
-                    markup_colour(run), run, i, c->taken[i], c->verified[i]);
+                    plot_x(frame, i), plot_y(frame, share_of(c, i)), c->n > 100 ? 2 : 3, markup_colour(run), run, i,
+                    c->taken[i], c->verified[i]);
 }
 
 /* Nothing if no run has drafts to count. */

@@ -64,6 +64,12 @@ KERN_FN double kern_draft_accept(double mass, double q)
     return q > 0 ? mass / q : mass >= 0 && q == 0 ? 1 : mass + q;
 }
 
+/* Whether a draft is accepted: never if f is NaN. */
+KERN_FN int kern_draft_passes(double f, double uniform)
+{
+    return uniform < f;
+}
+
 /* omega of a residual. With neighbours p - q f = p - min(q, p(A)) is positive only where q < p <= p(A), so it is p - q
  * there, whatever A is. */
 KERN_FN double kern_residual_omega(const kern_discrete_rule *rule)

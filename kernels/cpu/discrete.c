@@ -341,7 +341,7 @@ static int accepts(const walk *w, const site *s, int sibling)
     else
         mass = exp(s->rule->log_omega) * p_of(s, s->draft);
     const double f = kern_draft_accept(mass, q_of(s, s->draft));
-    return kern_uniform_at(s->address, KERN_NOISE_VERIFY, (uint32_t)sibling) < f;
+    return kern_draft_passes(f, kern_uniform_at(s->address, KERN_NOISE_VERIFY, (uint32_t)sibling));
 }
 
 /* Takes a draft out of q. 0 if nothing of q is left. */

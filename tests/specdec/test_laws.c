@@ -1,0 +1,195 @@
+/* The exact law of whole sequences: the real sampler and operations run for every way that their decisions can go, on
+ * toy models small enough for it. Lossless methods have the target's law; with a fault they have not. */
+#include "tests/support/discrete.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 256 }; /* sequences of a model */
+
+typedef struct {
+    const char *name; /* of a method; NULL: plain sampling */
+    int size, n;      /* vocabulary, tokens */
+    spec_sampler_options options;
+    double parameter[SPEC_PARAMETERS_MAX];
+    int p_zeros, q_zeros;
+    int same; /* the draft is the target */
+} setup;
+
+typedef struct {
+    sampling g;
+    const setup *u;
+    const toy *p;
+    double law[MOST], total;
+    long runs;
+} enumeration;
+
+static void one_run(void *arg)
+{
+    enumeration *e = arg;
+    sampling_run(&e->g, 0, 1, e->u->n);
+}
+
+static void one_result(void *arg, double weight)
+{
+    enumeration *e = arg;
+    e->law[toy_number(e->p, spec_sampler_tokens(e->g.s, 0), e->u->n)] += weight;
+    e->total += weight;
+    e->runs++;
+}
+
+/* Total variation between the law of a setup's sequences and the target's. */
+static double distance(const setup *u, uint64_t seed, fault f)
+{
+    enumeration e = {.u = u};
+    double probability[MOST], sum = 0;
+    int table[DISCRETE_MOST * DISCRETE_MOST];
+    toy *p = toy_create(u->size, u->n, 11 + seed, 1, NULL, u->p_zeros);
+    toy *q = toy_create(u->size, u->n, 112 + seed, 1, p, u->q_zeros);
+    const spec_model target = {u->size, p, toy_laws}, draft = {u->size, u->same ? p : q, toy_laws};
+    const spec_method *m = u->name ? spec_method_find(u->name) : NULL;
+    spec_sampler_options o = u->options;
+    o.method = m, o.parameter = u->parameter, o.seed = 3;
+    circle(u->size, table);
+    if (m && m->neighbours) o.neighbours = table, o.neighbour_count = u->size;
+    e.p = p;
+    sampling_open(&e.g, 1);
+    script_install(&e.g, f);
+    sampling_create(&e.g, &target, m && !m->stale ? &draft : NULL, &o, 1, u->n);
+    script_each(one_run, one_result, &e);
+    sampling_close(&e.g);
+    if (!(fabs(e.total - 1) < 1e-6)) fail_msg("%s: probabilities sum to %g", u->name, e.total);
+    toy_probabilities(p, u->n, probability);
+    for (long i = 0; i < toy_sequences(p, u->n); i++) sum += 0.5 * fabs(probability[i] - e.law[i]);
+    toy_free(p), toy_free(q);
+    if (getenv("SHOW")) print_message("%s %g: %ld runs\n", u->name ? u->name : "plain", sum, e.runs);
+    return sum;
+}
+
+static void is_exact(const setup *u)
+{
+    for (uint64_t seed = 0; seed < 2; seed++) {
+        const double tv = distance(u, seed, FAULT_NONE);
+        if (!(tv < 2e-6)) fail_msg("%s: total variation %g", u->name ? u->name : "plain", tv);
+    }
+}
+
+static const int two_levels[] = {-1, -1, 0}, three_levels[] = {-1, 0, 0, 1};
+
+static const setup plain = {.name = NULL, .size = 3, .n = 4};
+static const setup chain = {.name = "vanilla", .size = 3, .n = 4, .options = {.length = 2}};
+static const setup long_chain = {.name = "vanilla", .size = 4, .n = 3, .options = {.length = 5}};
+static const setup zeros = {.name = "vanilla", .size = 4, .n = 3, .options = {.length = 2}, .p_zeros = 1};
+static const setup tree = {
+    .name = "vanilla", .size = 3, .n = 3, .options = {.length = 2, .parent = two_levels, .count = 3}};
+static const setup deep_tree = {
+    .name = "vanilla", .size = 3, .n = 3, .options = {.length = 3, .parent = three_levels, .count = 4}};
+static const setup few_tokens = {
+    .name = "vanilla", .size = 3, .n = 3, .options = {.length = 2, .parent = two_levels, .count = 3}, .q_zeros = 2};
+static const setup dynamic = {.name = "vanilla", .size = 4, .n = 3, .options = {.length = 2, .top = 2, .total = 4}};
+static const setup dynamic_wide = {
+    .name = "vanilla", .size = 3, .n = 4, .options = {.length = 3, .top = 3, .total = 9}, .p_zeros = 1};
+static const setup sjd = {.name = "sjd", .size = 3, .n = 3, .options = {.length = 3}};
+static const setup sjd_short = {.name = "sjd", .size = 3, .n = 4, .options = {.length = 2}};
+static const setup sjd_left = {
+    .name = "sjd", .size = 3, .n = 4, .options = {.length = 3, .first = SPEC_FIRST_LEFT, .side = 2}};
+static const setup sjd_above = {
+    .name = "sjd", .size = 3, .n = 4, .options = {.length = 3, .first = SPEC_FIRST_ABOVE, .side = 2}};
+static const setup pac = {.name = "sjd-pac", .size = 3, .n = 4, .options = {.length = 3}, .parameter = {2, 2, 1}};
+static const setup pac_no_tree = {
+    .name = "sjd-pac", .size = 3, .n = 3, .options = {.length = 3}, .parameter = {1, 0, 1}};
+static const setup pac_stops = {.name = "sjd-pac", .size = 3, .n = 4, .options = {.length = 3}, .parameter = {2, 1, 0}};
+static const setup pac_neither = {
+    .name = "sjd-pac", .size = 3, .n = 3, .options = {.length = 3}, .parameter = {4, 0, 0}};
+static const setup pac_above = {.name = "sjd-pac",
+                                .size = 2,
+                                .n = 4,
+                                .options = {.length = 3, .first = SPEC_FIRST_ABOVE, .side = 2},
+                                .parameter = {2, 2, 1}};
+
+static void lossless_with_a_draft(void **state)
+{
+    (void)state;
+    is_exact(&plain), is_exact(&chain), is_exact(&long_chain), is_exact(&zeros), is_exact(&tree);
+    is_exact(&deep_tree), is_exact(&few_tokens), is_exact(&dynamic), is_exact(&dynamic_wide);
+}
+
+static void lossless_without(void **state)
+{
+    (void)state;
+    is_exact(&sjd), is_exact(&sjd_short), is_exact(&sjd_left), is_exact(&sjd_above), is_exact(&pac),
+        is_exact(&pac_no_tree);
+    is_exact(&pac_stops), is_exact(&pac_neither), is_exact(&pac_above);
+}
+
+/* Relaxed methods with no relaxation left, in chains and trees, where they meet residuals and points. */
+static void unrelaxed(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"uniform-rsd", "cool-sd-exp",   "lantern",
+                                        "lantern-pp",  "lantern-gstar", "lantern-pp-gstar"};
+    for (int i = 0; i < 6; i++)
+        for (int shape = 0; shape < 3; shape++) {
+            setup u = shape == 0 ? chain : shape == 1 ? tree : dynamic;
+            u.name = names[i];
+            u.parameter[0] = i < 2 ? 1 : 3;
+            is_exact(&u);
+        }
+}
+
+static void faults_are_noticed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        const setup *u;
+        fault f;
+    } cases[] = {
+        {"swapped, chain", &chain, FAULT_SWAPPED},
+        {"swapped, tree", &tree, FAULT_SWAPPED},
+        {"swapped, dynamic", &dynamic, FAULT_SWAPPED},
+        {"swapped, sjd", &sjd, FAULT_SWAPPED},
+        {"swapped, sjd-pac", &pac, FAULT_SWAPPED},
+        {"always, chain", &chain, FAULT_ALWAYS},
+        {"always, dynamic", &dynamic, FAULT_ALWAYS},
+        {"always, sjd left", &sjd_left, FAULT_ALWAYS},
+        {"no residual, chain", &chain, FAULT_NO_RESIDUAL},
+        {"no residual, tree", &tree, FAULT_NO_RESIDUAL},
+        {"no residual, dynamic", &dynamic, FAULT_NO_RESIDUAL},
+        {"no residual, sjd", &sjd, FAULT_NO_RESIDUAL},
+        {"no residual, sjd-pac", &pac_no_tree, FAULT_NO_RESIDUAL},
+        {"swapped residual, chain", &chain, FAULT_SWAPPED_RESIDUAL},
+        {"swapped residual, tree", &tree, FAULT_SWAPPED_RESIDUAL},
+        {"stale q, sjd", &sjd, FAULT_STALE_Q},
+        {"stale q, sjd-pac", &pac_no_tree, FAULT_STALE_Q},
+        {"kept tail, sjd", &sjd, FAULT_KEPT_TAIL},
+        {"with replacement, tree", &tree, FAULT_WITH_REPLACEMENT},
+        {"with replacement, sjd-pac", &pac, FAULT_WITH_REPLACEMENT},
+        {"sorted siblings, tree", &tree, FAULT_SORTED_SIBLINGS},
+        {"sorted siblings, sjd-pac", &pac, FAULT_SORTED_SIBLINGS},
+        {"siblings' q, tree", &tree, FAULT_SIBLINGS_Q},
+        {"siblings' q, sjd-pac", &pac, FAULT_SIBLINGS_Q},
+        {"point as law, dynamic", &dynamic, FAULT_POINT_AS_LAW},
+        {"point as law, sjd left", &sjd_left, FAULT_POINT_AS_LAW},
+        {"point as law, sjd above", &sjd_above, FAULT_POINT_AS_LAW},
+        {"wrong bonus, chain", &chain, FAULT_WRONG_BONUS},
+        {"wrong bonus, sjd", &sjd_short, FAULT_WRONG_BONUS},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const double tv = distance(cases[i].u, 0, cases[i].f);
+        if (!(tv > 1e-3)) fail_msg("%s: total variation %g", cases[i].name, tv);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lossless_with_a_draft),
+        cmocka_unit_test(lossless_without),
+        cmocka_unit_test(unrelaxed),
+        cmocka_unit_test(faults_are_noticed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

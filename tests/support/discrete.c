@@ -1,0 +1,289 @@
+#include "tests/support/discrete.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/weights.h"
+#include "tests/support/support.h"
+
+#include <stdlib.h>
+
+/* --- definitions --- */
+
+static int neighbour_count(const position_laws *l, int x, double *mass)
+{
+    const double bound = l->rule.bound + l->rule.bound_p * l->p[x];
+    double others = 0;
+    int n = 1;
+    while (n < l->rule.neighbours && n < l->size && others + l->p[l->neighbours[x * l->size + n]] < bound)
+        others += l->p[l->neighbours[x * l->size + n++]];
+    *mass = l->p[x] + others;
+    return n;
+}
+
+double plain_accept(const position_laws *l, int x)
+{
+    double mass = exp(l->rule.log_omega) * l->p[x];
+    if (l->rule.neighbours) neighbour_count(l, x, &mass);
+    if (l->q[x] == 0) return 1;
+    return mass < l->q[x] ? mass / l->q[x] : 1;
+}
+
+double plain_residual(const position_laws *l, int rejected, double *g)
+{
+    double total = 0, mass;
+    for (int y = 0; y < l->size; y++) {
+        g[y] = fmax(0, l->p[y] - l->q[y] * (l->rule.without ? 1 : plain_accept(l, y)));
+        total += g[y];
+    }
+    if (!l->rule.without) return total;
+    const int n = neighbour_count(l, rejected, &mass);
+    for (int i = 0; i < n; i++) g[l->neighbours[rejected * l->size + i]] = 0;
+    total = 0;
+    for (int y = 0; y < l->size; y++) total += g[y];
+    return total;
+}
+
+void circle(int size, int *table)
+{
+    for (int x = 0; x < size; x++)
+        for (int i = 0; i < size; i++) table[x * size + i] = (x + (i % 2 ? (i + 1) / 2 : size - i / 2)) % size;
+}
+
+/* --- a sampler --- */
+
+void sampling_open(sampling *g, int threads)
+{
+    mar_err err;
+    *g = (sampling){0};
+    if (kern_cpu_open(MAR_DTYPE_F32, threads, &g->device, &err) != MAR_OK) fail_msg("%s", err.text);
+    if (g->device->core->queue_create(g->device, &g->k, &err) != MAR_OK) fail_msg("%s", err.text);
+    g->k->core->enter(g->k);
+}
+
+void sampling_create(sampling *g, const spec_model *target, const spec_model *draft, const spec_sampler_options *o,
+                     int sequences, int tokens)
+{
+    mar_err err;
+    if (spec_sampler_create(g->k, target, draft, o, sequences, tokens, &g->s, &err) != MAR_OK) fail_msg("%s", err.text);
+    if (g->k->core->alloc(g->device, spec_sampler_lay_out(g->s, NULL), &g->memory, &err) != MAR_OK)
+        fail_msg("%s", err.text);
+    spec_sampler_lay_out(g->s, g->memory);
+}
+
+void sampling_drop(sampling *g)
+{
+    spec_sampler_free(g->s);
+    g->device->core->free(g->device, g->memory);
+    g->s = NULL, g->memory = NULL;
+}
+
+void sampling_close(sampling *g)
+{
+    if (g->s) sampling_drop(g);
+    g->k->core->leave(g->k);
+    g->device->core->queue_free(g->k);
+    g->device->core->close(g->device);
+}
+
+void sampling_run(sampling *g, uint64_t first_image, int sequences, int n)
+{
+    mar_err err;
+    spec_sampler_begin(g->s, first_image, sequences, n);
+    while (spec_sampler_left(g->s) > 0)
+        if (spec_sampler_round(g->s, &err) != MAR_OK) fail_msg("%s", err.text);
+}
+
+/* --- scripts --- */
+
+enum { DECISIONS = 256, OUTCOMES = 16 };
+
+/* The decisions of a run, in their order: which outcome, of which probabilities. */
+static struct {
+    int length, at; /* decisions that are fixed; the next one's number */
+    int outcome[DECISIONS], outcomes[DECISIONS];
+    double probability[DECISIONS][OUTCOMES];
+} script;
+
+static fault faulty;
+static kern_rows faulty_rows;
+
+static int decide(const double *probability, int outcomes)
+{
+    const int at = script.at++;
+    assert_true(at < DECISIONS && outcomes <= OUTCOMES);
+    if (at == script.length) {
+        script.length++;
+        script.outcomes[at] = outcomes;
+        memcpy(script.probability[at], probability, (size_t)outcomes * sizeof *probability);
+        int first = 0;
+        while (first < outcomes && !(probability[first] > 0)) first++;
+        assert_true(first < outcomes);
+        script.outcome[at] = first;
+    }
+    assert_int_equal(script.outcomes[at], outcomes);
+    return script.outcome[at];
+}
+
+/* The next run: the last decision that has outcomes left takes the next of them. 0 if there is none. */
+static int advance(void)
+{
+    while (script.length > 0) {
+        const int at = script.length - 1;
+        do script.outcome[at]++;
+        while (script.outcome[at] < script.outcomes[at] && !(script.probability[at][script.outcome[at]] > 0));
+        if (script.outcome[at] < script.outcomes[at]) return 1;
+        script.length--;
+    }
+    return 0;
+}
+
+void script_each(void (*body)(void *arg), void (*seen)(void *arg, double weight), void *arg)
+{
+    script.length = 0;
+    do {
+        double weight = 1;
+        script.at = 0;
+        body(arg);
+        assert_int_equal(script.at, script.length);
+        for (int i = 0; i < script.length; i++) weight *= script.probability[i][script.outcome[i]];
+        seen(arg, weight);
+    } while (advance());
+}
+
+/* The real decisions, by uniforms that lie in the middle of what leads to the script's outcome. */
+
+static int scripted_passes(double f)
+{
+    if (faulty == FAULT_ALWAYS || f >= 1) return 1;
+    if (!(f > 0)) return 0;
+    const int rejected = decide((const double[]){f, 1 - f}, 2);
+    const int passes = kern_draft_passes(f, rejected ? (1 + f) / 2 : f / 2);
+    assert_int_equal(passes, !rejected);
+    return passes;
+}
+
+static int scripted_draw(const float *w, int size)
+{
+    double total = 0, probability[OUTCOMES], below = 0;
+    for (int x = 0; x < size; x++) total += (double)w[x];
+    if (!(total > 0)) return -1;
+    for (int x = 0; x < size; x++) probability[x] = (double)w[x] / total;
+    const int x = decide(probability, size);
+    for (int y = 0; y < x; y++) below += probability[y];
+    assert_int_equal(weights_draw(w, size, below + probability[x] / 2), x);
+    return x;
+}
+
+static double faulty_accept(double mass, double q)
+{
+    return faulty == FAULT_SWAPPED ? kern_draft_accept(q, mass) : kern_draft_accept(mass, q);
+}
+
+static double faulty_sum(const float *w, int n)
+{
+    return faulty == FAULT_SIBLINGS_Q ? 1 : weights_sum(w, n);
+}
+
+static double faulty_residual(const float *p, const float *q, int n, double omega, double scale, float *y)
+{
+    double sum = 0;
+    for (int x = 0; x < n; x++) {
+        const double a = (double)p[x], b = (double)q[x];
+        const double w = faulty == FAULT_NO_RESIDUAL        ? a
+                         : faulty == FAULT_SWAPPED_RESIDUAL ? kern_residual_weight(b, a, omega)
+                                                            : kern_residual_weight(a, b, omega);
+        sum += w * scale;
+        if (y) y[x] = (float)(w * scale);
+    }
+    return sum;
+}
+
+#define kern_draft_passes(f, uniform)  ((void)(uniform), scripted_passes(f))
+#define weights_draw(w, size, uniform) ((void)(uniform), scripted_draw(w, size))
+#define kern_draft_accept(mass, q)     faulty_accept(mass, q)
+#define weights_sum(w, n)              faulty_sum(w, n)
+#define cpu_discrete_ops               decided_ops
+#include "kernels/cpu/discrete.c"
+#undef weights_draw
+#undef weights_sum
+
+/* What the round before drafted, by position: FAULT_STALE_Q and FAULT_KEPT_TAIL. */
+enum { POSITIONS = 32, ROWS = 512 };
+static struct {
+    int token[POSITIONS];
+    float q[POSITIONS][DISCRETE_MOST];
+    int has[POSITIONS];
+} before;
+
+static void draw_row_by_script(const kern_draw_job *job, int r)
+{
+    const float *log_law = job->log_law + (size_t)job->law[r] * (size_t)job->size;
+    int *id = job->id + (size_t)r * (size_t)job->most, n = job->given[r];
+    const uint32_t position = job->address[r].position;
+    memcpy(id, job->earlier + (size_t)r * (size_t)job->most, (size_t)n * sizeof *id);
+    if (faulty == FAULT_KEPT_TAIL && n == 0 && before.has[position] && job->address[r].step > 0)
+        id[n++] = before.token[position];
+    while (n < job->wanted[r]) {
+        float w[DISCRETE_MOST];
+        for (int x = 0; x < job->size; x++) w[x] = (float)exp((double)log_law[x]);
+        for (int i = 0; i < n && faulty != FAULT_WITH_REPLACEMENT; i++) w[id[i]] = 0;
+        const int x = scripted_draw(w, job->size);
+        if (x < 0) break;
+        id[n++] = x;
+    }
+    for (int i = 1; i < n && faulty == FAULT_SORTED_SIBLINGS; i++)
+        for (int j = i; j > 0 && id[j] < id[j - 1]; j--) {
+            const int swap = id[j];
+            id[j] = id[j - 1], id[j - 1] = swap;
+        }
+    job->drawn[r] = n;
+}
+
+static void draw_by_script(kern_queue *k, const kern_draw_job *job)
+{
+    (void)k;
+    for (int r = 0; r < job->rows; r++) draw_row_by_script(job, r);
+}
+
+/* Blocks of one sequence, a chain where a fault looks at the round before. */
+static void verify_by_script(kern_queue *k, const kern_block_job *real)
+{
+    kern_block_job job = *real;
+    float q[ROWS * DISCRETE_MOST];
+    int row[ROWS], row_p[ROWS];
+    const int sites = job.node[job.blocks] + job.blocks;
+    const uint32_t first = job.address[0].position;
+    assert_true(sites <= ROWS && job.size <= DISCRETE_MOST);
+    for (int i = 0; i < sites; i++) {
+        row[i] = job.q[i] < 0 ? -1 : i;
+        row_p[i] = faulty == FAULT_WRONG_BONUS && i == sites - 1 && job.p[i] >= 0 ? job.p[0] : job.p[i];
+        if (job.q[i] >= 0)
+            memcpy(q + i * job.size, job.log_q + (size_t)job.q[i] * (size_t)job.size, (size_t)job.size * sizeof *q);
+        if (faulty == FAULT_STALE_Q && job.address[0].step > 0 && row[i] >= 0 && before.has[first + (uint32_t)i])
+            memcpy(q + i * job.size, before.q[first + (uint32_t)i], (size_t)job.size * sizeof *q);
+        if (faulty == FAULT_POINT_AS_LAW && row[i] < 0 && i < sites - 1) {
+            row[i] = i;
+            for (int x = 0; x < job.size; x++) q[i * job.size + x] = (float)-log(job.size);
+        }
+    }
+    memset(before.has, 0, sizeof before.has);
+    for (int n = 0; n < job.node[1] && job.blocks == 1; n++) {
+        if (job.parent[n] != n - 1 || first + (uint32_t)n >= POSITIONS || job.q[n] < 0) break;
+        before.has[first + (uint32_t)n] = 1;
+        before.token[first + (uint32_t)n] = job.draft[n];
+        memcpy(before.q[first + (uint32_t)n], job.log_q + (size_t)job.q[n] * (size_t)job.size,
+               (size_t)job.size * sizeof *q);
+    }
+    job.log_q = q, job.q = row, job.p = row_p;
+    decided_ops.verify(k, &job);
+}
+
+static const kern_discrete_ops scripted_ops = {cpu_laws, draw_by_script, verify_by_script, cpu_top};
+
+void script_install(sampling *g, fault f)
+{
+    cpu_device *d = (cpu_device *)(void *)g->device;
+    if (d->rows != &faulty_rows) faulty_rows = *d->rows;
+    faulty_rows.residual = faulty_residual;
+    d->rows = &faulty_rows;
+    faulty = f;
+    g->k->discrete = &scripted_ops;
+}

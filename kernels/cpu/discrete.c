@@ -21,16 +21,26 @@ typedef struct {
     const kern_rows *rows;
 } law_loop;
 
-static float logit_of(const kern_law_job *job, int r, int x)
+/* Row r's logits first .. first + n - 1 as they are after guidance and temperature. */
+static inline void piece_of_logits(const kern_law_job *job, int r, int first, int n, float *y)
 {
-    const size_t size = (size_t)job->size;
-    const float *logits = job->logits + (size_t)r * size;
-    float logit = logits[x];
+    const size_t size = (size_t)job->size, at = (size_t)r * size + (size_t)first;
+    const float *with = job->logits + at, *without = with + (size_t)job->rows * size;
+    const float divisor = job->temperature > 0 ? fmaxf(job->temperature, 1e-5f) : 1;
     if (job->conditions == 2 && job->cfg[r] > 1) {
-        const float without = logits[(size_t)job->rows * size + (size_t)x];
-        logit = without + (logit - without) * job->cfg[r];
+        const float cfg = job->cfg[r];
+        for (int i = 0; i < n; i++) y[i] = (without[i] + (with[i] - without[i]) * cfg) / divisor;
+    } else {
+        for (int i = 0; i < n; i++) y[i] = with[i] / divisor;
     }
-    return job->temperature > 0 ? logit / fmaxf(job->temperature, 1e-5f) : logit;
+}
+
+/* All of them; pieces of a constant length, so that the compiler vectorises them. */
+static void logits_of(const kern_law_job *job, int r, float *y)
+{
+    int i = 0;
+    for (; i + WEIGHTS_PIECE <= job->size; i += WEIGHTS_PIECE) piece_of_logits(job, r, i, WEIGHTS_PIECE, y + i);
+    piece_of_logits(job, r, i, job->size - i, y + i);
 }
 
 /* Bits whose order as numbers is that of the floats; -0 is 0. */
@@ -94,7 +104,10 @@ static void keep_top_p(const law_loop *l, int r, float *row, float top)
         const double e = (double)row[x];
         const int stays = !c.passes || key > c.key || (key == c.key && c.above <= limit);
         if (c.passes && key == c.key) c.above += e;
-        row[x] = stays && e > 0 ? logit_of(job, r, x) : -INFINITY;
+        if (stays && e > 0)
+            piece_of_logits(job, r, x, 1, &row[x]);
+        else
+            row[x] = -INFINITY;
     }
 }
 
@@ -103,7 +116,7 @@ static void make_law(const law_loop *l, int r)
     const kern_law_job *job = l->job;
     const int size = job->size;
     float *row = job->log_law + (size_t)job->place[r] * (size_t)size;
-    for (int x = 0; x < size; x++) row[x] = logit_of(job, r, x);
+    logits_of(job, r, row);
     const float top = l->rows->maximum(row, size);
     if (!isfinite(top)) {
         for (int x = 0; x < size; x++) row[x] = NAN;
@@ -254,7 +267,8 @@ typedef struct {
 /* A site that is being verified: log laws until an array of probabilities is needed. */
 typedef struct {
     const float *log_p, *log_q; /* log_q NULL: q is the point `draft` */
-    float *p, *q;               /* NULL at first */
+    float *p, *q;               /* NULL at first; q stays NULL if it is a point */
+    double total;               /* what p's entries are multiples of */
     const kern_discrete_rule *rule;
     const kern_address *address;
     int draft; /* at hand */
@@ -262,7 +276,7 @@ typedef struct {
 
 static double p_of(const site *s, int x)
 {
-    return s->p ? (double)s->p[x] : exp((double)s->log_p[x]);
+    return s->p ? (double)s->p[x] / s->total : exp((double)s->log_p[x]);
 }
 
 static double q_of(const site *s, int x)
@@ -298,16 +312,15 @@ static void load_p(const walk *w, site *s)
 {
     w->rows->exponentials(s->log_p, w->job->size, 0, w->p);
     s->p = w->p;
+    s->total = 1;
 }
 
 static void load_laws(const walk *w, site *s)
 {
     if (s->p) return;
     load_p(w, s);
-    if (s->log_q)
-        w->rows->exponentials(s->log_q, w->job->size, 0, w->q);
-    else
-        memset(w->q, 0, (size_t)w->job->size * sizeof *w->q);
+    if (!s->log_q) return;
+    w->rows->exponentials(s->log_q, w->job->size, 0, w->q);
     s->q = w->q;
 }
 
@@ -344,18 +357,32 @@ static int accepts(const walk *w, const site *s, int sibling)
     return kern_draft_passes(f, kern_uniform_at(s->address, KERN_NOISE_VERIFY, (uint32_t)sibling));
 }
 
-/* Takes a draft out of q. 0 if nothing of q is left. */
+/* p becomes the residual of the draft. Returns the sum of its weights. */
+static double leave_residual(const walk *w, site *s)
+{
+    const int size = w->job->size;
+    const double omega = kern_residual_omega(s->rule), p = p_of(s, s->draft);
+    if (s->rule->neighbours && s->rule->without) {
+        double mass;
+        const int *nearest = nearest_to(w, s->draft);
+        for (int i = neighbour_set(w, s, &mass) - 1; i >= 0; i--) s->p[nearest[i]] = 0;
+    } else if (!s->q) {
+        s->p[s->draft] = (float)(kern_residual_weight(p, 1, omega) * s->total);
+    }
+    if (!s->q) return s->total = weights_total(s->p, size);
+    const double total = w->rows->residual(s->p, s->q, size, omega, 1, NULL);
+    if (total > 0) w->rows->residual(s->p, s->q, size, omega, 1 / total, s->p);
+    return total;
+}
+
+/* Takes the draft out of q. 0 if nothing of q is left. */
 static int leave_out(const walk *w, const site *s)
 {
+    if (!s->q) return 1;
     s->q[s->draft] = 0;
-    if (!s->log_q) return 1;
-    double rest = 0;
-    for (int i = 0; i < w->job->size; i += WEIGHTS_PIECE)
-        rest += weights_sum(s->q + i, cpu_lesser(WEIGHTS_PIECE, w->job->size - i));
-    if (!(rest > 0)) return 0;
-    const double scale = 1 / rest;
-    for (int x = 0; x < w->job->size; x++) s->q[x] = (float)((double)s->q[x] * scale);
-    return 1;
+    const double rest = weights_total(s->q, w->job->size);
+    for (int x = 0; x < w->job->size && rest > 0; x++) s->q[x] = (float)((double)s->q[x] / rest);
+    return rest > 0;
 }
 
 /* What the rejection of a draft leads to. */
@@ -367,21 +394,12 @@ typedef enum {
 
 static outcome reject(const walk *w, site *s, int has_next, int *id)
 {
-    const int size = w->job->size;
     const double uniform = kern_uniform_at(s->address, KERN_NOISE_RESIDUAL, 0), p = p_of(s, s->draft);
-    const double omega = kern_residual_omega(s->rule);
     load_laws(w, s);
-    if (!s->log_q) s->q[s->draft] = 1;
-    if (s->rule->neighbours && s->rule->without) {
-        double mass;
-        const int *nearest = nearest_to(w, s->draft);
-        for (int i = neighbour_set(w, s, &mass) - 1; i >= 0; i--) s->p[nearest[i]] = 0;
-    }
-    const double total = w->rows->residual(s->p, s->q, size, omega, 1, NULL);
+    const double total = leave_residual(w, s);
     if (total == 0 && p > 0) return KEPT;
-    if (total > 0) w->rows->residual(s->p, s->q, size, omega, 1 / total, s->p);
     if (total > 0 && has_next && leave_out(w, s)) return NEXT_SIBLING;
-    *id = weights_draw(s->p, size, uniform);
+    *id = weights_draw(s->p, w->job->size, uniform);
     return REPLACED;
 }
 

@@ -14,6 +14,14 @@ static inline double weights_sum(const float *w, int n)
     return (lane[0] + lane[2]) + (lane[1] + lane[3]);
 }
 
+static inline double weights_total(const float *w, int size)
+{
+    double total = 0;
+    for (int i = 0; i < size; i += WEIGHTS_PIECE)
+        total += weights_sum(w + i, size - i < WEIGHTS_PIECE ? size - i : WEIGHTS_PIECE);
+    return total;
+}
+
 /* The first i at which the sum of w[0..i] exceeds rest, which lies in the sum of all; where rounding misses it, the
  * last one with a weight. -1 if none has one. */
 static inline int weights_find(const float *w, int n, double rest)
@@ -31,10 +39,8 @@ static inline int weights_find(const float *w, int n, double rest)
  * there is none, or a NaN. */
 static inline int weights_draw(const float *w, int size, double uniform)
 {
-    double total = 0;
+    const double total = weights_total(w, size);
     int from = 0;
-    for (int i = 0; i < size; i += WEIGHTS_PIECE)
-        total += weights_sum(w + i, size - i < WEIGHTS_PIECE ? size - i : WEIGHTS_PIECE);
     if (!(total > 0)) return -1;
     double rest = uniform * total;
     for (int i = 0; i < size; i += WEIGHTS_PIECE) { /* ends at a piece with a weight */

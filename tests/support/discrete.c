@@ -177,19 +177,24 @@ static double faulty_accept(double mass, double q)
     return faulty == FAULT_SWAPPED ? kern_draft_accept(q, mass) : kern_draft_accept(mass, q);
 }
 
-static double faulty_sum(const float *w, int n)
+/* Of q without its elder siblings; of p without a point. */
+static double faulty_total(const float *w, int size)
 {
-    return faulty == FAULT_SIBLINGS_Q ? 1 : weights_sum(w, n);
+    return faulty == FAULT_SIBLINGS_Q ? 1 : weights_total(w, size);
+}
+
+static double faulty_weight(double p, double q, double omega)
+{
+    return faulty == FAULT_NO_RESIDUAL        ? p
+           : faulty == FAULT_SWAPPED_RESIDUAL ? kern_residual_weight(q, p, omega)
+                                              : kern_residual_weight(p, q, omega);
 }
 
 static double faulty_residual(const float *p, const float *q, int n, double omega, double scale, float *y)
 {
     double sum = 0;
     for (int x = 0; x < n; x++) {
-        const double a = (double)p[x], b = (double)q[x];
-        const double w = faulty == FAULT_NO_RESIDUAL        ? a
-                         : faulty == FAULT_SWAPPED_RESIDUAL ? kern_residual_weight(b, a, omega)
-                                                            : kern_residual_weight(a, b, omega);
+        const double w = faulty_weight((double)p[x], (double)q[x], omega);
         sum += w * scale;
         if (y) y[x] = (float)(w * scale);
     }
@@ -199,11 +204,12 @@ static double faulty_residual(const float *p, const float *q, int n, double omeg
 #define kern_draft_passes(f, uniform)  ((void)(uniform), scripted_passes(f))
 #define weights_draw(w, size, uniform) ((void)(uniform), scripted_draw(w, size))
 #define kern_draft_accept(mass, q)     faulty_accept(mass, q)
-#define weights_sum(w, n)              faulty_sum(w, n)
+#define weights_total(w, size)         faulty_total(w, size)
+#define kern_residual_weight(p, q, o)  faulty_weight(p, q, o)
 #define cpu_discrete_ops               decided_ops
 #include "kernels/cpu/discrete.c"
 #undef weights_draw
-#undef weights_sum
+#undef weights_total
 
 /* What the round before drafted, by position: FAULT_STALE_Q and FAULT_KEPT_TAIL. */
 enum { POSITIONS = 32, ROWS = 512 };

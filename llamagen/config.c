@@ -12,8 +12,7 @@ enum { SEQ_LEN = 256, SEQ_LEN_MAX = 65536 }; /* of 256 pixels; of 4096 */
 static const char class_table[] = "cls_embedding.embedding_table.weight",
                   no_caption[] = "cls_embedding.uncond_embedding";
 
-/* The tensor, with the given rank and dimensions of 1 to DIM_MAX. */
-static mar_status find_shape(const wt_file *f, const char *name, int rank, const wt_tensor **out, mar_err *err)
+mar_status gpt_find_shape(const wt_file *f, const char *name, int rank, const wt_tensor **out, mar_err *err)
 {
     char text[128];
     const wt_tensor *t = *out = wt_find(f, name);
@@ -80,13 +79,13 @@ static mar_status derive_condition(const wt_file *f, gpt_config *c, mar_err *err
     const wt_tensor *t;
     mar_status status;
     if (wt_find(f, no_caption)) {
-        status = find_shape(f, no_caption, 2, &t, err);
+        status = gpt_find_shape(f, no_caption, 2, &t, err);
         if (status != MAR_OK) return status;
         c->prefix = (int)t->shape[0];
         c->caption_dim = (int)t->shape[1];
         return MAR_OK;
     }
-    status = find_shape(f, class_table, 2, &t, err);
+    status = gpt_find_shape(f, class_table, 2, &t, err);
     if (status != MAR_OK) return status;
     if (t->shape[0] < 2)
         return err_set(err, MAR_EMODEL, "%s: tensor %s has 1 row, expected a class and the unconditional one",
@@ -99,8 +98,8 @@ static mar_status derive_condition(const wt_file *f, gpt_config *c, mar_err *err
 static mar_status derive_transformer(const wt_file *f, gpt_config *c, mar_err *err)
 {
     const wt_tensor *tokens, *w1;
-    mar_status status = find_shape(f, "tok_embeddings.weight", 2, &tokens, err);
-    if (status == MAR_OK) status = find_shape(f, "layers.0.feed_forward.w1.weight", 2, &w1, err);
+    mar_status status = gpt_find_shape(f, "tok_embeddings.weight", 2, &tokens, err);
+    if (status == MAR_OK) status = gpt_find_shape(f, "layers.0.feed_forward.w1.weight", 2, &w1, err);
     if (status != MAR_OK) return status;
     c->vocabulary = (int)tokens->shape[0];
     c->width = (int)tokens->shape[1];
@@ -179,9 +178,10 @@ static void visit_tensor(const visitor *v, const char *name, int64_t out, int64_
     v->visit(v->user, name, in ? 2 : 1, shape);
 }
 
-static void visit_layer(const visitor *v, const gpt_config *c, int layer)
+void gpt_layer_tensors(const char *prefix, int64_t width, int64_t hidden, int first_norm, gpt_tensor_visitor *visit,
+                       void *user)
 {
-    const int64_t width = c->width, hidden = c->hidden;
+    const visitor v = {visit, user};
     const struct {
         const char *name;
         int64_t out, in;
@@ -194,8 +194,9 @@ static void visit_layer(const visitor *v, const gpt_config *c, int layer)
                    {"ffn_norm", width, 0}};
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
         char name[96];
-        snprintf(name, sizeof name, "layers.%d.%s.weight", layer, tensors[i].name);
-        visit_tensor(v, name, tensors[i].out, tensors[i].in);
+        if (i == 5 && !first_norm) continue;
+        snprintf(name, sizeof name, "%s.%s.weight", prefix, tensors[i].name);
+        visit_tensor(&v, name, tensors[i].out, tensors[i].in);
     }
 }
 
@@ -210,7 +211,11 @@ void gpt_config_tensors(const gpt_config *c, gpt_tensor_visitor *visit, void *us
         visit_tensor(&v, class_table, (int64_t)c->classes + 1, c->width);
     }
     visit_tensor(&v, "tok_embeddings.weight", c->vocabulary, c->width);
-    for (int i = 0; i < c->depth; i++) visit_layer(&v, c, i);
+    for (int i = 0; i < c->depth; i++) {
+        char prefix[32];
+        snprintf(prefix, sizeof prefix, "layers.%d", i);
+        gpt_layer_tensors(prefix, c->width, c->hidden, 1, visit, user);
+    }
     visit_tensor(&v, "norm.weight", c->width, 0);
     visit_tensor(&v, "output.weight", c->vocabulary, c->width);
 }

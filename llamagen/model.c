@@ -7,7 +7,6 @@
 
 /* Where a loading function reads from and packs to. */
 typedef struct {
-    gpt_model *model;
     kern_queue *k;
     const wt_file *file;
     mar_err *err;
@@ -74,25 +73,37 @@ static mar_status load_pair(loader *l, const char *first, const char *second, in
     return status;
 }
 
-static mar_status load_layer(loader *l, int index, gpt_layer *b)
+mar_status gpt_layer_load(kern_queue *k, const wt_file *f, const char *prefix, int width, int hidden, int first_norm,
+                          gpt_layer *b, mar_err *err)
 {
-    const int d = l->model->config.width, hidden = l->model->config.hidden, add = KERN_OUT_F32 | KERN_OUT_ADD;
+    const int add = KERN_OUT_F32 | KERN_OUT_ADD;
+    loader l = {k, f, err};
     char part[96], other[96];
-#define PART(text, suffix) (snprintf(text, sizeof text, "layers.%d." suffix ".weight", index), text)
-    mar_status status = load_linear(l, PART(part, "attention.wqkv"), 3 * d, d, KERN_LINEAR, 0, &b->qkv);
-    if (status == MAR_OK) status = load_linear(l, PART(part, "attention.wo"), d, d, KERN_LINEAR, add, &b->wo);
+#define PART(text, suffix) (snprintf(text, sizeof text, "%s." suffix ".weight", prefix), text)
+    mar_status status = load_linear(&l, PART(part, "attention.wqkv"), 3 * width, width, KERN_LINEAR, 0, &b->qkv);
+    if (status == MAR_OK) status = load_linear(&l, PART(part, "attention.wo"), width, width, KERN_LINEAR, add, &b->wo);
     if (status == MAR_OK)
-        status = load_pair(l, PART(part, "feed_forward.w1"), PART(other, "feed_forward.w3"), hidden, d, &b->w13);
-    if (status == MAR_OK) status = load_linear(l, PART(part, "feed_forward.w2"), d, hidden, KERN_LINEAR, add, &b->w2);
-    if (status == MAR_OK) status = load_array(l, PART(part, "attention_norm"), d, 0, &b->attention_norm);
-    if (status == MAR_OK) status = load_array(l, PART(part, "ffn_norm"), d, 0, &b->ffn_norm);
+        status = load_pair(&l, PART(part, "feed_forward.w1"), PART(other, "feed_forward.w3"), hidden, width, &b->w13);
+    if (status == MAR_OK)
+        status = load_linear(&l, PART(part, "feed_forward.w2"), width, hidden, KERN_LINEAR, add, &b->w2);
+    if (status == MAR_OK && first_norm)
+        status = load_array(&l, PART(part, "attention_norm"), width, 0, &b->attention_norm);
+    if (status == MAR_OK) status = load_array(&l, PART(part, "ffn_norm"), width, 0, &b->ffn_norm);
 #undef PART
     return status;
 }
 
-static mar_status load_condition(loader *l)
+void gpt_layer_free(kern_device *d, gpt_layer *b)
 {
-    gpt_model *m = l->model;
+    kern_linear *products[] = {b->qkv, b->wo, b->w13, b->w2};
+    for (int i = 0; i < 4; i++) d->core->linear_free(d, products[i]);
+    d->core->free(d, b->attention_norm);
+    d->core->free(d, b->ffn_norm);
+    *b = (gpt_layer){0};
+}
+
+static mar_status load_condition(loader *l, gpt_model *m)
+{
     const gpt_config *c = &m->config;
     const int d = c->width;
     if (!c->caption_dim) return load_array(l, "cls_embedding.embedding_table.weight", c->classes + 1, d, &m->class_emb);
@@ -108,9 +119,9 @@ static mar_status load_condition(loader *l)
 
 /* precompute_freqs_cis_2d of gpt.py, which computes in f32. cos and sin are 0 at the prefix: there q and k become 0, so
  * that every later query gives such a position the score 0. */
-static mar_status make_turn(loader *l)
+static mar_status make_turn(loader *l, gpt_model *m)
 {
-    const gpt_config *c = &l->model->config;
+    const gpt_config *c = &m->config;
     const int size = c->width / c->heads, side = gpt_config_side(c->seq_len), quarter = size / 4;
     const size_t n = ((size_t)c->prefix + (size_t)c->seq_len) * (size_t)size;
     float *turn = calloc(n, sizeof *turn);
@@ -123,23 +134,34 @@ static mar_status make_turn(loader *l)
             at[0] = cosf(angle);
             at[1] = sinf(angle);
         }
-    const mar_status status = to_backend(l, turn, n, &l->model->turn);
+    const mar_status status = to_backend(l, turn, n, &m->turn);
     free(turn);
     return status;
 }
 
-static mar_status load_all(loader *l)
+static mar_status load_layers(loader *l, gpt_model *m)
 {
-    gpt_model *m = l->model;
+    const gpt_config *c = &m->config;
+    mar_status status = MAR_OK;
+    for (int i = 0; status == MAR_OK && i < c->depth; i++) {
+        char prefix[32];
+        snprintf(prefix, sizeof prefix, "layers.%d", i);
+        status = gpt_layer_load(l->k, l->file, prefix, c->width, c->hidden, 1, &m->layers[i], l->err);
+    }
+    return status;
+}
+
+static mar_status load_all(loader *l, gpt_model *m)
+{
     const gpt_config *c = &m->config;
     const int d = c->width;
-    mar_status status = load_condition(l);
+    mar_status status = load_condition(l, m);
     if (status == MAR_OK) status = load_array(l, "tok_embeddings.weight", c->vocabulary, d, &m->token_emb);
-    for (int i = 0; status == MAR_OK && i < c->depth; i++) status = load_layer(l, i, &m->layers[i]);
+    if (status == MAR_OK) status = load_layers(l, m);
     if (status == MAR_OK) status = load_array(l, "norm.weight", d, 0, &m->norm);
     if (status == MAR_OK)
         status = load_linear(l, "output.weight", c->vocabulary, d, KERN_LINEAR, KERN_OUT_F32, &m->output);
-    if (status == MAR_OK) status = make_turn(l);
+    if (status == MAR_OK) status = make_turn(l, m);
     return status;
 }
 
@@ -154,8 +176,8 @@ mar_status gpt_model_load(kern_queue *k, const wt_file *f, const gpt_config *con
     m->device = k->device;
     m->config = *config;
     m->layers = calloc((size_t)config->depth, sizeof *m->layers);
-    loader l = {m, k, f, err};
-    const mar_status status = m->layers ? load_all(&l) : err_set(err, MAR_ENOMEM, "out of memory");
+    loader l = {k, f, err};
+    const mar_status status = m->layers ? load_all(&l, m) : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK) {
         *out = m;
     } else {
@@ -181,13 +203,7 @@ void gpt_model_free(gpt_model *m)
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) d->core->free(d, arrays[i]);
     kern_linear *linears[] = {m->caption_fc1, m->caption_fc2, m->output};
     for (size_t i = 0; i < sizeof linears / sizeof *linears; i++) d->core->linear_free(d, linears[i]);
-    for (int i = 0; m->layers && i < m->config.depth; i++) {
-        const gpt_layer *b = &m->layers[i];
-        kern_linear *products[] = {b->qkv, b->wo, b->w13, b->w2};
-        for (int j = 0; j < 4; j++) d->core->linear_free(d, products[j]);
-        d->core->free(d, b->attention_norm);
-        d->core->free(d, b->ffn_norm);
-    }
+    for (int i = 0; m->layers && i < m->config.depth; i++) gpt_layer_free(d, &m->layers[i]);
     free(m->layers);
     free(m);
 }

@@ -6,11 +6,12 @@
 #include "llamagen/config.h"
 
 typedef struct {
-    float *attention_norm, *ffn_norm; /* backend [D] */
-    kern_linear *qkv;                 /* [3D][D] act -> act */
-    kern_linear *wo;                  /* [D][D] adds to x */
-    kern_linear *w13;                 /* [2 * hidden][D] w1, then w3 */
-    kern_linear *w2;                  /* [D][hidden] adds to x */
+    float *attention_norm; /* backend [D]; NULL: attention is given x itself (an EAGLE drafter's layer) */
+    float *ffn_norm;       /* backend [D] */
+    kern_linear *qkv;      /* [3D][D] act -> act */
+    kern_linear *wo;       /* [D][D] adds to x */
+    kern_linear *w13;      /* [2 * hidden][D] w1, then w3 */
+    kern_linear *w2;       /* [D][hidden] adds to x */
 } gpt_layer;
 
 typedef struct {
@@ -33,5 +34,11 @@ mar_status gpt_model_create(kern_queue *k, const wt_file *f, int heads, gpt_mode
  * MAR_EARG if that is no square. */
 mar_status gpt_model_load(kern_queue *k, const wt_file *f, const gpt_config *config, gpt_model **out, mar_err *err);
 void gpt_model_free(gpt_model *m); /* NULL is fine */
+
+/* One layer, whose tensors' names begin with `prefix`, "layers.3". first_norm 0: it has no attention_norm. After a
+ * failure *b has what was loaded, and is to be freed. */
+mar_status gpt_layer_load(kern_queue *k, const wt_file *f, const char *prefix, int width, int hidden, int first_norm,
+                          gpt_layer *b, mar_err *err);
+void gpt_layer_free(kern_device *d, gpt_layer *b); /* and leaves it empty */
 
 #endif

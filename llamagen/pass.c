@@ -88,7 +88,10 @@ static void attend(const gpt_pass *p, int layer)
                                 .words = p->words,
                                 .most = p->slots,
                                 .y = p->mixed};
-    norm(p, NULL, p->rows, l->attention_norm, p->normed, 0);
+    if (l->attention_norm)
+        norm(p, NULL, p->rows, l->attention_norm, p->normed, 0);
+    else
+        k->core->to_act(k, p->x, (size_t)p->rows * (size_t)d, p->normed);
     watch(p, layer, "attention_norm", p->normed, 0, d);
     k->core->linear(k, l->qkv, p->normed, p->rows, p->qkv);
     watch(p, layer, "attention.wqkv", p->qkv, 0, 3 * d);
@@ -115,6 +118,14 @@ static void feed_forward(const gpt_pass *p, int layer)
     watch(p, layer, "feed_forward.w2", p->x, 1, d);
 }
 
+void gpt_pass_layers(const gpt_pass *p)
+{
+    for (int i = 0; i < p->model->config.depth; i++) {
+        attend(p, i);
+        feed_forward(p, i);
+    }
+}
+
 void gpt_pass_rows(const gpt_pass *p)
 {
     kern_queue *k = p->k;
@@ -122,10 +133,7 @@ void gpt_pass_rows(const gpt_pass *p)
     if (p->rows == 0) return;
     k->core->copy_rows(k, p->x, NULL, p->table, p->embedding, NULL, NULL, p->rows, d);
     kern_watch(k, p->x, 1, p->rows, d, d, "%s", p->table == p->model->token_emb ? "tok_embeddings" : "cls_embedding");
-    for (int i = 0; i < p->model->config.depth; i++) {
-        attend(p, i);
-        feed_forward(p, i);
-    }
+    gpt_pass_layers(p);
     if (!p->keep) return;
     norm(p, NULL, p->rows, p->model->norm, p->kept, 1);
     k->core->copy_rows(k, p->features, p->slot, p->kept, NULL, NULL, NULL, p->rows, d);

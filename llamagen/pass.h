@@ -59,6 +59,8 @@ void gpt_pass_set_common(gpt_pass *p);
 uint64_t *gpt_pass_add_row(gpt_pass *p, int embedding, int position, int sequence, int slot);
 /* Computes the rows: keys, values and, with keep, features are in their slots then. */
 void gpt_pass_rows(const gpt_pass *p);
+/* The layers alone: x, which has the rows' embeddings, becomes what the last layer makes of them. */
+void gpt_pass_layers(const gpt_pass *p);
 /* logits = the output layer at the laws' rows. */
 void gpt_pass_logits(const gpt_pass *p);
 /* Arithmetic of both, 2 a multiply-add. */

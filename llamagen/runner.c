@@ -9,17 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    PREFIX_ROWS = 64, /* of a caption that a pass computes at a time: one word of mask */
-    RECORDINGS = 8,   /* shapes of passes that are recorded */
-};
-
-/* A pass's shape, and its recording: passes of one shape differ in contents of host arrays only. */
-typedef struct {
-    int rows, spans, laws;
-    const float *log_law;
-    kern_recording *recording;
-} recorded_shape;
+enum { PREFIX_ROWS = 64 }; /* of a caption that a pass computes at a time: one word of mask */
 
 /* An image's cache, and what the request at hand asks of it. */
 typedef struct {
@@ -44,8 +34,7 @@ struct gpt_runner {
     float *cfg; /* [images * (drafts + 1)] a law's guidance */
     int *place; /* [images * (drafts + 1)] its row in log_law */
     int *index; /* [images * conditions] where a sequence's rows in front of the image tokens begin in their table */
-    recorded_shape shapes[RECORDINGS];
-    int n_shapes;
+    gpt_recordings recordings;
     gpt_runner_stats stats;
 
     /* Backend memory: gpt_runner_lay_out. */
@@ -57,14 +46,6 @@ struct gpt_runner {
 static int sequence_of(const gpt_runner *r, int image, int condition)
 {
     return condition * r->images + image;
-}
-
-/* Drafts from the prefix to this one, itself included; 0 of draft -1. */
-static int depth_of(const spec_request *q, int draft)
-{
-    int depth = 0;
-    for (int a = draft; a >= 0; a = q->parent[a]) depth++;
-    return depth;
 }
 
 static void set_bit(uint64_t *mask, int bit)
@@ -199,7 +180,7 @@ static void add_tokens(gpt_runner *r, const spec_request *q, int condition, int 
         p->known += common + i - im->known + 1;
     }
     for (int i = first_draft; i < drafts; i++) {
-        const int depth = depth_of(q, i);
+        const int depth = gpt_request_depth(q, i);
         uint64_t *mask = gpt_pass_add_row(p, s->draft[i], prefix + q->length + depth - 1, sequence, s->draft_slot[i]);
         for (int j = 0; j < im->tokens; j++) set_bit(mask, j);
         for (int a = i; a >= 0; a = q->parent[a]) set_bit(mask, im->tokens + a);
@@ -248,12 +229,6 @@ static void take_request(gpt_runner *r, const spec_request *q)
     while (s->drafts < q->count) gpt_slots_add_draft(s, q->draft[s->drafts], q->parent[s->drafts]);
 }
 
-/* As decode_n_tokens of generate.py: decode step i makes token i + 1. */
-static float guidance(const gpt_sampling *s, int token)
-{
-    return s->cfg_interval > -1 && token - 1 > s->cfg_interval ? 1 : s->cfg;
-}
-
 /* Adds the laws of a request's sites from im->from on. `row` is where its rows begin in the pass. */
 static void add_laws(gpt_runner *r, const spec_request *q, int condition, int row)
 {
@@ -262,7 +237,7 @@ static void add_laws(gpt_runner *r, const spec_request *q, int condition, int ro
     for (int site = im->from; site <= q->count; site++) {
         const int draft = site - 1;
         if (condition == 0) {
-            r->cfg[p->laws] = guidance(&r->sampling, q->length + depth_of(q, draft));
+            r->cfg[p->laws] = gpt_guidance(&r->sampling, q->length + gpt_request_depth(q, draft));
             r->place[p->laws] = q->row + site;
         }
         if (site == 0)
@@ -273,29 +248,6 @@ static void add_laws(gpt_runner *r, const spec_request *q, int condition, int ro
 }
 
 /* --- a call ------------------------------------------------------------------------------------------------------- */
-
-static mar_status check_token(const gpt_runner *r, int token, int position, mar_err *err)
-{
-    const gpt_config *c = &r->model->config;
-    if (token >= 0 && token < c->vocabulary && position < c->seq_len) return MAR_OK;
-    return err_set(err, MAR_EARG, "token %d at position %d, expected one of %d tokens at one of %d positions", token,
-                   position, c->vocabulary, c->seq_len);
-}
-
-static mar_status check_request(const gpt_runner *r, const spec_request *q, mar_err *err)
-{
-    mar_status status = MAR_OK;
-    if (q->sequence < 0 || q->sequence >= r->images || q->count < 0 || q->count > r->drafts)
-        return err_set(err, MAR_EARG, "%d drafts for image %d of a batch, expected at most %d for one of %d", q->count,
-                       q->sequence, r->drafts, r->images);
-    for (int i = 0; status == MAR_OK && i < q->length; i++) status = check_token(r, q->prefix[i], i, err);
-    for (int i = 0; status == MAR_OK && i < q->count; i++) {
-        if (q->parent[i] < -1 || q->parent[i] >= i)
-            return err_set(err, MAR_EARG, "draft %d follows draft %d, expected an earlier one", i, q->parent[i]);
-        status = check_token(r, q->draft[i], q->length + depth_of(q, i) - 1, err);
-    }
-    return status;
-}
 
 /* What the body of a recording is given. */
 typedef struct {
@@ -329,14 +281,7 @@ static kern_recording **recording_for(gpt_runner *r, int even, const float *log_
 {
     const gpt_pass *p = &r->pass;
     if (!even || r->k->watch.on) return NULL; /* the search for layers waits in between */
-    for (int i = 0; i < r->n_shapes; i++) {
-        const recorded_shape *s = &r->shapes[i];
-        if (s->rows == p->rows && s->spans == p->spans && s->laws == p->laws && s->log_law == log_law)
-            return &r->shapes[i].recording;
-    }
-    if (r->n_shapes == RECORDINGS) return NULL;
-    r->shapes[r->n_shapes] = (recorded_shape){p->rows, p->spans, p->laws, log_law, NULL};
-    return &r->shapes[r->n_shapes++].recording;
+    return gpt_recordings_find(&r->recordings, 0, p->rows, p->spans, p->laws, log_law);
 }
 
 /* Lists the rows and laws of the requests' last pass. Returns whether all sequences have the same numbers of both. */
@@ -363,7 +308,8 @@ mar_status gpt_runner_laws(void *runner, const spec_request *request, int n, flo
     gpt_runner *r = runner;
     call body = {r, log_law};
     mar_status status = kern_check(r->k, err);
-    for (int i = 0; status == MAR_OK && i < n; i++) status = check_request(r, &request[i], err);
+    for (int i = 0; status == MAR_OK && i < n; i++)
+        status = gpt_request_check(&r->model->config, r->images, r->drafts, &request[i], err);
     if (status != MAR_OK) return status;
     r->k->watch.part = r->part;
     for (int i = 0; i < n; i++) take_request(r, &request[i]);
@@ -445,7 +391,7 @@ mar_status gpt_runner_create(kern_queue *k, const gpt_model *model, const gpt_sa
                       .model = model,
                       .sampling = *sampling,
                       .images = images,
-                      .conditions = sampling->cfg > 1 ? 2 : 1,
+                      .conditions = gpt_conditions(sampling),
                       .drafts = drafts,
                       .rows = rows_of(&model->config, drafts),
                       .part = ""};
@@ -460,16 +406,10 @@ mar_status gpt_runner_create(kern_queue *k, const gpt_model *model, const gpt_sa
     return status;
 }
 
-static void free_recordings(gpt_runner *r)
-{
-    for (int i = 0; i < r->n_shapes; i++) r->k->core->recording_free(r->k, r->shapes[i].recording);
-    r->n_shapes = 0;
-}
-
 void gpt_runner_free(gpt_runner *r)
 {
     if (!r) return;
-    free_recordings(r);
+    gpt_recordings_free(r->k, &r->recordings);
     for (int i = 0; r->image && i < r->images; i++) gpt_slots_free(&r->image[i].slots);
     gpt_pass_free(&r->pass);
     free(r->image);
@@ -484,7 +424,7 @@ size_t gpt_runner_lay_out(gpt_runner *r, char *base)
 {
     const gpt_config *c = &r->model->config;
     size_t used = 0;
-    if (base) free_recordings(r); /* they hold addresses */
+    if (base) gpt_recordings_free(r->k, &r->recordings); /* they hold addresses */
     if (c->caption_dim) {
         const size_t rows = ((size_t)r->images + 1) * (size_t)c->prefix, d = (size_t)c->width;
         r->caption = arena_carve(base, &used, rows * (size_t)c->caption_dim, sizeof(float));
@@ -506,7 +446,7 @@ mar_status gpt_runner_plan(gpt_runner *r, int images, mar_err *err)
     const gpt_model *m = r->model;
     const int captions = (images + r->conditions - 1) * m->config.prefix;
     mar_status status = MAR_OK;
-    free_recordings(r);
+    gpt_recordings_free(r->k, &r->recordings);
     if (m->caption_fc1) status = r->k->core->linear_plan(r->k, m->caption_fc1, captions, err);
     if (m->caption_fc2 && status == MAR_OK) status = r->k->core->linear_plan(r->k, m->caption_fc2, captions, err);
     /* Plain steps and whole blocks are what most passes are; what is timed at first gets most of the time. */

@@ -9,16 +9,7 @@
 #define LLAMAGEN_RUNNER_H
 
 #include "llamagen/model.h"
-#include "specdec/sampler.h"
-
-/* What turns logits into laws (kernels/discrete.h). */
-typedef struct {
-    float cfg;        /* above 1: guidance, and two sequences an image */
-    int cfg_interval; /* -1: none; else tokens of a position above cfg_interval + 1 are drawn without guidance */
-    float temperature;
-    int top_k;
-    float top_p;
-} gpt_sampling;
+#include "llamagen/request.h"
 
 typedef struct gpt_runner gpt_runner;
 

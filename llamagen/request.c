@@ -1,0 +1,61 @@
+#include "llamagen/request.h"
+
+int gpt_conditions(const gpt_sampling *s)
+{
+    return s->cfg > 1 ? 2 : 1;
+}
+
+float gpt_guidance(const gpt_sampling *s, int token)
+{
+    return s->cfg_interval > -1 && token - 1 > s->cfg_interval ? 1 : s->cfg;
+}
+
+int gpt_request_depth(const spec_request *q, int draft)
+{
+    int depth = 0;
+    for (int a = draft; a >= 0; a = q->parent[a]) depth++;
+    return depth;
+}
+
+static mar_status check_token(const gpt_config *c, int token, int position, mar_err *err)
+{
+    if (token >= 0 && token < c->vocabulary && position < c->seq_len) return MAR_OK;
+    return err_set(err, MAR_EARG, "token %d at position %d, expected one of %d tokens at one of %d positions", token,
+                   position, c->vocabulary, c->seq_len);
+}
+
+mar_status gpt_request_check(const gpt_config *c, int images, int drafts, const spec_request *q, mar_err *err)
+{
+    mar_status status = MAR_OK;
+    if (q->sequence < 0 || q->sequence >= images || q->count < 0 || q->count > drafts)
+        return err_set(err, MAR_EARG, "%d drafts for image %d of a batch, expected at most %d for one of %d", q->count,
+                       q->sequence, drafts, images);
+    for (int i = 0; status == MAR_OK && i < q->length; i++) status = check_token(c, q->prefix[i], i, err);
+    for (int i = 0; status == MAR_OK && i < q->count; i++) {
+        if (q->parent[i] < -1 || q->parent[i] >= i)
+            return err_set(err, MAR_EARG, "draft %d follows draft %d, expected an earlier one", i, q->parent[i]);
+        status = check_token(c, q->draft[i], q->length + gpt_request_depth(q, i) - 1, err);
+    }
+    return status;
+}
+
+kern_recording **gpt_recordings_find(gpt_recordings *r, int kind, int rows, int spans, int laws, const float *log_law)
+{
+    int i = 0;
+    while (i < r->count && !(r->shape[i].kind == kind && r->shape[i].rows == rows && r->shape[i].spans == spans &&
+                             r->shape[i].laws == laws && r->shape[i].log_law == log_law))
+        i++;
+    if (i == GPT_RECORDINGS) return NULL;
+    if (i == r->count) {
+        r->shape[i].kind = kind, r->shape[i].rows = rows, r->shape[i].spans = spans, r->shape[i].laws = laws;
+        r->shape[i].log_law = log_law;
+        r->shape[r->count++].recording = NULL;
+    }
+    return &r->shape[i].recording;
+}
+
+void gpt_recordings_free(kern_queue *k, gpt_recordings *r)
+{
+    for (int i = 0; i < r->count; i++) k->core->recording_free(k, r->shape[i].recording);
+    r->count = 0;
+}

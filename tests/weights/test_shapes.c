@@ -50,9 +50,42 @@ static void expect_mar(const char *name, const mar_model_config *expected)
 static void test_official_models(void **state)
 {
     (void)state;
-    expect_mar("mar_base", &(mar_model_config){768, 12, 12, 12, 3072, 64, 256, 16, 1000, 1024, 6, 207924768});
-    expect_mar("mar_large", &(mar_model_config){1024, 16, 16, 16, 4096, 64, 256, 16, 1000, 1280, 8, 478326304});
-    expect_mar("mar_huge", &(mar_model_config){1280, 20, 20, 16, 5120, 64, 256, 16, 1000, 1536, 12, 942403104});
+    expect_mar("mar_base", &(mar_model_config){.width = 768,
+                                               .encoder_depth = 12,
+                                               .decoder_depth = 12,
+                                               .heads = 12,
+                                               .mlp_hidden = 3072,
+                                               .buffer = 64,
+                                               .seq_len = 256,
+                                               .token_dim = 16,
+                                               .classes = 1000,
+                                               .head_width = 1024,
+                                               .head_depth = 6,
+                                               .parameters = 207924768});
+    expect_mar("mar_large", &(mar_model_config){.width = 1024,
+                                                .encoder_depth = 16,
+                                                .decoder_depth = 16,
+                                                .heads = 16,
+                                                .mlp_hidden = 4096,
+                                                .buffer = 64,
+                                                .seq_len = 256,
+                                                .token_dim = 16,
+                                                .classes = 1000,
+                                                .head_width = 1280,
+                                                .head_depth = 8,
+                                                .parameters = 478326304});
+    expect_mar("mar_huge", &(mar_model_config){.width = 1280,
+                                               .encoder_depth = 20,
+                                               .decoder_depth = 20,
+                                               .heads = 16,
+                                               .mlp_hidden = 5120,
+                                               .buffer = 64,
+                                               .seq_len = 256,
+                                               .token_dim = 16,
+                                               .classes = 1000,
+                                               .head_width = 1536,
+                                               .head_depth = 12,
+                                               .parameters = 942403104});
 }
 
 static mar_status derive_heads(const char *metadata, int heads, int *out, mar_err *err)
@@ -177,7 +210,10 @@ static void test_kl16(void **state)
 {
     (void)state;
     cJSON *list = read_list("kl16");
-    expect_vae(list, &(mar_vae_config){16, 16, 128, 5, 2, 66456019});
+    expect_vae(
+        list,
+        &(mar_vae_config){
+            .z_channels = 16, .stride = 16, .channels = 128, .levels = 5, .res_blocks = 2, .parameters = 66456019});
     cJSON_Delete(list);
 }
 
@@ -192,7 +228,12 @@ static void test_kl_without_attention(void **state)
         if (strncmp(item->string, "encoder.down.4.attn.", 20) == 0)
             cJSON_Delete(cJSON_DetachItemViaPointer(list, item));
     }
-    expect_vae(list, &(mar_vae_config){16, 16, 128, 5, 2, 66456019 - 2 * ATTENTION});
+    expect_vae(list, &(mar_vae_config){.z_channels = 16,
+                                       .stride = 16,
+                                       .channels = 128,
+                                       .levels = 5,
+                                       .res_blocks = 2,
+                                       .parameters = 66456019 - 2 * ATTENTION});
     cJSON_Delete(list);
 }
 

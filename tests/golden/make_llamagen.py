@@ -129,14 +129,14 @@ def main():
         if m is model:
             out["c2i20.filtered"] = run(generate, m, label, tokens, cfg=1.7, temperature=0.8, top_k=20, top_p=0.9)[1]
 
-    # Captions of three lengths, which end at the image; what is in front of one is masked.
+    # Captions of three lengths, which end at the image; what is in front of one is masked. And a mask of no such form.
     model = make(gpt, g, 4, dim=32, n_layer=2, n_head=2, vocab_size=50, model_type="t2i", caption_dim=12,
                  cls_token_num=120)
     save(model, "llamagen_t2i")
-    length = (1, 66, 120)
-    masks = torch.stack([(torch.arange(120) >= 120 - n).long() for n in length])
-    captions = torch.randn(3, 120, 12, generator=g).half().float()
-    tokens = draw(model, 3)
+    masks = torch.stack([(torch.arange(120) >= 120 - n).long() for n in (1, 66, 120)] + [torch.arange(120) % 7 % 2])
+    assert masks[3, -1] == 0
+    captions = torch.randn(4, 120, 12, generator=g).half().float()
+    tokens = draw(model, 4)
     out["t2i.captions"], out["t2i.masks"], out["t2i.tokens"] = captions.half(), masks.half(), tokens.float()
     laws("t2i.plain", model, captions, tokens, masks=masks)
     laws("t2i.guided", model, captions, tokens, cfg=3.0, masks=masks)

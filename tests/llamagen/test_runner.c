@@ -8,7 +8,7 @@
 
 static const mar_dtype dtypes[2] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
 static const double tolerance[2] = {1e-5, 2e-2};
-enum { IMAGES = 3 };
+enum { IMAGES = 4 };
 
 /* A golden array of whole numbers. */
 static int *golden_ints(const wt_file *f, const char *name, int64_t count)
@@ -134,13 +134,13 @@ static void uneven_heads(void **state)
     run_cases(cases, sizeof cases / sizeof *cases);
 }
 
-/* Captions of 1, 66 and 120 positions, whose prefixes take two passes. */
+/* Captions of 1, 66 and 120 positions, and a mask with holes, also at the last position; prefixes take two passes. */
 static void captions(void **state)
 {
     (void)state;
     static const golden_case cases[] = {
-        {"llamagen_t2i", "t2i.tokens", "t2i.plain", NULL, 0, 3, SAMPLING(1, -1)},
-        {"llamagen_t2i", "t2i.tokens", "t2i.guided", "t2i.greedy", 0, 3, SAMPLING(3, -1)},
+        {"llamagen_t2i", "t2i.tokens", "t2i.plain", NULL, 0, 4, SAMPLING(1, -1)},
+        {"llamagen_t2i", "t2i.tokens", "t2i.guided", "t2i.greedy", 0, 4, SAMPLING(3, -1)},
     };
     run_cases(cases, sizeof cases / sizeof *cases);
 }
@@ -154,7 +154,7 @@ static void filters(void **state)
     assert_true(gpt_open(&f, MAR_DTYPE_F32, c.model, 0, &c.sampling, 3, 0, 0, 3));
     const int n = f.seq_len, v = f.vocabulary;
     wt_file *golden = golden_open("llamagen");
-    int *all = golden_ints(golden, c.tokens, 3 * n), *tokens[IMAGES] = {all, all + n, all + 2 * n};
+    int *all = golden_ints(golden, c.tokens, 3 * n), *const tokens[3] = {all, all + n, all + 2 * n};
     float *expected = golden_f32(golden, c.laws, 3 * n * v), *found = malloc(sizeof *found * (size_t)(3 * n * v));
     begin(&c, &f, golden);
     for (int t = 0; t < n; t++) {

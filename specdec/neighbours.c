@@ -7,16 +7,18 @@
 
 enum { COLUMNS = 64 }; /* entries whose distances are added up together */
 
-/* The codebook by columns, float [dim][columns], columns a multiple of COLUMNS. */
+/* The codebook by columns, float [dim + 1][columns], columns a multiple of COLUMNS. For cosines entries have length 1,
+ * those of length 0 by one more dimension, where all others are 0: so they are at a right angle to them. */
 static void transpose(const float *codebook, int size, int dim, int columns, spec_metric metric, float *y)
 {
-    memset(y, 0, (size_t)columns * (size_t)dim * sizeof *y);
+    memset(y, 0, (size_t)columns * ((size_t)dim + 1) * sizeof *y);
     for (int x = 0; x < size; x++) {
         const float *entry = codebook + (size_t)x * (size_t)dim;
         double length = 0;
         for (int i = 0; i < dim; i++) length += (double)entry[i] * entry[i];
         const double scale = metric == SPEC_METRIC_COSINE && length > 0 ? 1 / sqrt(length) : 1;
         for (int i = 0; i < dim; i++) y[(size_t)i * (size_t)columns + (size_t)x] = (float)(entry[i] * scale);
+        if (metric == SPEC_METRIC_COSINE && length == 0) y[(size_t)dim * (size_t)columns + (size_t)x] = 1;
     }
 }
 
@@ -85,11 +87,11 @@ static int by_key(const void *a, const void *b)
 int spec_neighbour_table(const float *codebook, int size, int dim, int k, spec_metric metric, int *table)
 {
     const int columns = (size + COLUMNS - 1) / COLUMNS * COLUMNS;
-    float *by_column = malloc((size_t)columns * (size_t)dim * sizeof *by_column);
+    float *by_column = malloc((size_t)columns * ((size_t)dim + 1) * sizeof *by_column);
     uint64_t *key = malloc((size_t)size * sizeof *key);
     for (int x = 0; x < size && by_column && key; x++) {
         if (x == 0) transpose(codebook, size, dim, columns, metric, by_column);
-        fill_keys(by_column, size, dim, columns, x, key);
+        fill_keys(by_column, size, metric == SPEC_METRIC_COSINE ? dim + 1 : dim, columns, x, key);
         select_least(key, size, k);
         qsort(key, (size_t)k, sizeof *key, by_key);
         for (int i = 0; i < k; i++) table[(size_t)x * (size_t)k + (size_t)i] = (int)(uint32_t)key[i];

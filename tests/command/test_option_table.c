@@ -342,7 +342,8 @@ static void values_as_text(void **state)
         if (p->type != MAR_TYPE_TEXT) is_refused(p, "nonsense");
         if (p->type == MAR_TYPE_FLAG) reads_back(p, "on"), reads_back(p, "off"), is_refused(p, "1");
         if (p->type == MAR_TYPE_UINT64) reads_back(p, "18446744073709551615"), is_refused(p, "-1");
-        if (p->type == MAR_TYPE_FLOAT) reads_back(p, "0.7"), is_refused(p, "nan"), is_refused(p, "inf");
+        if (p->type == MAR_TYPE_FLOAT)
+            reads_back(p, p->min < 1 ? "0.7" : "2.7"), is_refused(p, "nan"), is_refused(p, "inf");
         if (p->type != MAR_TYPE_INT && p->type != MAR_TYPE_FLOAT) continue;
         int named = 0; /* values of an INT that have a name and no other text */
         while (p->choices && p->choices[named]) named++;

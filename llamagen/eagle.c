@@ -1,0 +1,406 @@
+#include "llamagen/eagle.h"
+
+#include "base/arena.h"
+#include "kernels/discrete.h"
+#include "llamagen/pass.h"
+#include "llamagen/slots.h"
+
+#include <stdlib.h>
+
+enum { BEFORE = 0 }; /* the slot for the target's feature in front of the image tokens; it has no keys and values */
+enum { TOKENS, DRAFTS };
+
+/* An image's cache, and what the request at hand asks of it. */
+typedef struct {
+    gpt_slots slots;
+    int known;  /* tokens that are computed */
+    int tokens; /* to compute in this pass, from token `known` on */
+    int drafts; /* the first draft to compute */
+    int from;   /* the first law to make */
+} eagle_image;
+
+struct eagle_runner {
+    kern_queue *k;
+    const eagle_model *model;
+    gpt_runner *target;
+    gpt_sampling sampling;
+    gpt_model one;   /* the target with the drafter's layer in place of its own: what passes are of */
+    gpt_layer layer; /* that one */
+    int images, conditions, drafts;
+    int rows;                               /* of a sequence in one pass, at most */
+    eagle_image *image;                     /* [images] */
+    gpt_pass pass;                          /* its features are the drafter's own, by slot */
+    int *feature;                           /* [rows_max] which feature a row is given */
+    int *place_of_token, *place_of_feature; /* [rows_max] the halves of its input, as rows of D */
+    int *site;                              /* [laws_max] which of its own features a law is of */
+    float *cfg;                             /* [images * rows] a law's guidance */
+    int *place;                             /* [images * rows] its row in log_law */
+    gpt_recordings recordings;
+    gpt_runner_stats stats;
+
+    /* Backend memory: eagle_runner_lay_out. */
+    float *joined; /* [rows_max][2D] embedding, feature */
+    act *input;    /* [rows_max][2D] */
+};
+
+static int sequence_of(const eagle_runner *r, int image, int condition)
+{
+    return condition * r->images + image;
+}
+
+/* --- rows --------------------------------------------------------------------------------------------------------- */
+
+/* Adds a row that is given row `feature` of the features. */
+static uint64_t *add_row(eagle_runner *r, int token, int position, int sequence, int slot, int feature)
+{
+    r->feature[r->pass.rows] = feature;
+    return gpt_pass_add_row(&r->pass, token, r->one.config.prefix + position, sequence, slot);
+}
+
+/* Adds an image's next tokens under a condition. */
+static void add_tokens(eagle_runner *r, int image, int condition)
+{
+    gpt_pass *p = &r->pass;
+    const eagle_image *im = &r->image[image];
+    const gpt_slots *s = &im->slots;
+    const int sequence = sequence_of(r, image, condition), end = im->known + im->tokens;
+    if (im->tokens == 0) return;
+    gpt_pass_add_span(p);
+    for (int i = 0; i < im->known; i++) gpt_pass_add_slot(p, sequence, s->slot[i]);
+    gpt_pass_set_common(p);
+    for (int i = im->known; i < end; i++) gpt_pass_add_slot(p, sequence, s->slot[i]);
+    for (int i = im->known; i < end; i++) {
+        const int feature = gpt_runner_slot(r->target, image, condition, i - 1);
+        uint64_t *mask = add_row(r, s->token[i], i, sequence, s->slot[i], feature);
+        for (int j = 0; j <= i - im->known; j++) mask[j / 64] |= (uint64_t)1 << j % 64;
+        p->known += i + 1;
+    }
+}
+
+/* The slot of what the drafts without a parent follow. */
+static int last_slot(const gpt_slots *s)
+{
+    return s->known ? s->slot[s->known - 1] : BEFORE;
+}
+
+/* The new drafts of a request that are `depth` deep: how many there are, and in *end the number behind the last. */
+static int count_drafts(const eagle_runner *r, const spec_request *q, int depth, int *end)
+{
+    int n = 0;
+    *end = 0;
+    for (int i = r->image[q->sequence].drafts; i < q->count; i++)
+        if (gpt_request_depth(q, i) == depth) n++, *end = i + 1;
+    return n;
+}
+
+static void add_drafts(eagle_runner *r, const spec_request *q, int condition, int depth)
+{
+    gpt_pass *p = &r->pass;
+    const eagle_image *im = &r->image[q->sequence];
+    const gpt_slots *s = &im->slots;
+    const int sequence = sequence_of(r, q->sequence, condition), own = sequence * s->count;
+    int end;
+    if (count_drafts(r, q, depth, &end) == 0) return;
+    gpt_pass_add_span(p);
+    for (int i = 0; i < s->known; i++) gpt_pass_add_slot(p, sequence, s->slot[i]);
+    gpt_pass_set_common(p);
+    for (int i = 0; i < end; i++) gpt_pass_add_slot(p, sequence, s->draft_slot[i]);
+    for (int i = im->drafts; i < end; i++) {
+        if (gpt_request_depth(q, i) != depth) continue;
+        const int before = s->parent[i] < 0 ? last_slot(s) : s->draft_slot[s->parent[i]];
+        uint64_t *mask = add_row(r, s->draft[i], s->known + depth - 1, sequence, s->draft_slot[i], own + before);
+        for (int a = i; a >= 0; a = s->parent[a]) mask[a / 64] |= (uint64_t)1 << a % 64;
+        p->known += s->known + depth;
+    }
+}
+
+/* Adds the law of what follows the feature in this slot: that of site number `site`. */
+static void add_law(eagle_runner *r, const spec_request *q, int condition, int site, int slot)
+{
+    gpt_pass *p = &r->pass;
+    if (condition == 0) {
+        r->cfg[p->laws] = gpt_guidance(&r->sampling, q->length + gpt_request_depth(q, site - 1));
+        r->place[p->laws] = q->row + site;
+    }
+    r->site[p->laws++] = sequence_of(r, q->sequence, condition) * r->image[q->sequence].slots.count + slot;
+}
+
+/* --- passes ------------------------------------------------------------------------------------------------------- */
+
+/* What the body of a recording is given. */
+typedef struct {
+    eagle_runner *r;
+    const float *features; /* the target's for tokens, its own for drafts */
+    float *log_law;
+} call;
+
+static void compute_rows(const call *c)
+{
+    const eagle_runner *r = c->r;
+    const gpt_pass *p = &r->pass;
+    kern_queue *k = r->k;
+    const int d = r->one.config.width;
+    k->core->copy_rows(k, r->joined, r->place_of_token, r->one.token_emb, p->embedding, NULL, NULL, p->rows, d);
+    k->core->copy_rows(k, r->joined, r->place_of_feature, c->features, r->feature, NULL, NULL, p->rows, d);
+    k->core->to_act(k, r->joined, (size_t)p->rows * 2 * (size_t)d, r->input);
+    k->core->linear(k, r->model->fc, r->input, p->rows, p->x);
+    kern_watch(k, p->x, 1, p->rows, d, d, "fc");
+    gpt_pass_layers(p);
+    k->core->copy_rows(k, p->features, p->slot, p->x, NULL, NULL, NULL, p->rows, d);
+}
+
+static void compute_laws(const call *c)
+{
+    const eagle_runner *r = c->r;
+    const gpt_pass *p = &r->pass;
+    kern_queue *k = r->k;
+    const int d = r->one.config.width, vocabulary = r->one.config.vocabulary;
+    const kern_law_job job = {.rows = p->laws / r->conditions,
+                              .size = vocabulary,
+                              .conditions = r->conditions,
+                              .logits = p->logits,
+                              .cfg = r->cfg,
+                              .temperature = r->sampling.temperature,
+                              .top_k = r->sampling.top_k,
+                              .top_p = r->sampling.top_p,
+                              .log_law = c->log_law,
+                              .place = r->place};
+    k->core->copy_rows(k, p->kept, NULL, p->features, r->site, NULL, NULL, p->laws, d);
+    k->core->to_act(k, p->kept, (size_t)p->laws * (size_t)d, p->normed);
+    k->core->linear(k, r->one.output, p->normed, p->laws, p->logits);
+    kern_watch(k, p->logits, 1, p->laws, vocabulary, vocabulary, "output");
+    k->discrete->laws(k, &job);
+}
+
+static void compute(void *arg)
+{
+    const call *c = arg;
+    if (c->r->pass.rows > 0) compute_rows(c);
+    if (c->r->pass.laws > 0) compute_laws(c);
+}
+
+/* Runs the pass that is listed; `even`: all sequences have the same numbers of rows and laws. */
+static void run(eagle_runner *r, int kind, int even, float *log_law)
+{
+    const gpt_pass *p = &r->pass;
+    const double d = r->one.config.width;
+    call body = {r, kind == TOKENS ? gpt_runner_features(r->target) : p->features, log_law};
+    kern_recording **recording = NULL;
+    if (p->rows == 0 && p->laws == 0) return;
+    if (even && !r->k->watch.on) /* the search for layers waits in between */
+        recording = gpt_recordings_find(&r->recordings, kind, p->rows, p->spans, p->laws, log_law);
+    if (recording)
+        r->k->core->replay(r->k, recording, compute, &body);
+    else
+        compute(&body);
+    r->stats.passes++;
+    r->stats.rows += p->rows;
+    r->stats.flop += gpt_pass_flop(p) + 4 * p->rows * d * d;
+}
+
+/* Computes the tokens that are not computed yet, so many at a time as fit, and with the last ones the laws of what
+ * follows the prefix. */
+static void run_tokens(eagle_runner *r, const spec_request *request, int n, float *log_law)
+{
+    gpt_pass *p = &r->pass;
+    for (int last = 0; !last;) {
+        int even = 1;
+        last = 1;
+        for (int i = 0; i < n; i++) {
+            eagle_image *im = &r->image[request[i].sequence];
+            const eagle_image *one = &r->image[request[0].sequence];
+            const int left = im->slots.known - im->known;
+            im->tokens = left < r->rows ? left : r->rows;
+            last &= im->tokens == left;
+            even &= im->tokens == one->tokens && !im->from == !one->from;
+        }
+        gpt_pass_begin(p, r->one.token_emb);
+        for (int c = 0; c < r->conditions; c++)
+            for (int i = 0; i < n; i++) {
+                const eagle_image *im = &r->image[request[i].sequence];
+                add_tokens(r, request[i].sequence, c);
+                if (last && im->from == 0) add_law(r, &request[i], c, 0, last_slot(&im->slots));
+            }
+        run(r, TOKENS, even, log_law);
+        for (int i = 0; i < n; i++) r->image[request[i].sequence].known += r->image[request[i].sequence].tokens;
+    }
+}
+
+/* Computes the new drafts of one level, and the laws of what follows them. Returns 0 if there are none. */
+static int run_drafts(eagle_runner *r, const spec_request *request, int n, int depth, float *log_law)
+{
+    gpt_pass *p = &r->pass;
+    int even = 1, first = 0, end;
+    gpt_pass_begin(p, r->one.token_emb);
+    for (int c = 0; c < r->conditions; c++)
+        for (int i = 0; i < n; i++) {
+            const spec_request *q = &request[i];
+            const eagle_image *im = &r->image[q->sequence];
+            const int drafts = count_drafts(r, q, depth, &end);
+            if (c + i == 0) first = drafts;
+            even &= drafts == first;
+            add_drafts(r, q, c, depth);
+            for (int j = im->drafts; j < end; j++)
+                if (gpt_request_depth(q, j) == depth) add_law(r, q, c, j + 1, im->slots.draft_slot[j]);
+        }
+    run(r, DRAFTS, even, log_law);
+    return p->rows > 0;
+}
+
+/* --- a call ------------------------------------------------------------------------------------------------------- */
+
+/* Gives the request's tokens and drafts their slots, and finds what of it is computed already. */
+static mar_status take_request(eagle_runner *r, const spec_request *q, mar_err *err)
+{
+    eagle_image *im = &r->image[q->sequence];
+    gpt_slots *s = &im->slots;
+    im->from = gpt_slots_continues(s, q) ? q->from : 0;
+    im->drafts = im->from ? im->from - 1 : 0;
+    gpt_slots_drop_drafts(s, im->drafts);
+    if (im->from == 0) {
+        gpt_runner_follow(r->target, q->sequence, q->prefix, q->length);
+        if (q->length > 1 && gpt_runner_slot(r->target, q->sequence, 0, q->length - 2) < 0)
+            return err_set(err, MAR_EARG, "the model has not computed token %d of image %d, which its drafter follows",
+                           q->length - 2, q->sequence);
+        gpt_slots_follow(s, q->prefix, q->length);
+    }
+    im->known = s->known;
+    while (s->known < q->length) gpt_slots_add_token(s, q->prefix[s->known]);
+    while (s->drafts < q->count) gpt_slots_add_draft(s, q->draft[s->drafts], q->parent[s->drafts]);
+    return MAR_OK;
+}
+
+mar_status eagle_runner_laws(void *runner, const spec_request *request, int n, float *log_law, mar_err *err)
+{
+    eagle_runner *r = runner;
+    int deepest = 0;
+    mar_status status = kern_check(r->k, err);
+    for (int i = 0; status == MAR_OK && i < n; i++)
+        status = gpt_request_check(&r->one.config, r->images, r->drafts, &request[i], err);
+    for (int i = 0; status == MAR_OK && i < n; i++) status = take_request(r, &request[i], err);
+    if (status != MAR_OK) return status;
+    for (int i = 0; i < n; i++)
+        for (int j = r->image[request[i].sequence].drafts; j < request[i].count; j++) {
+            const int depth = gpt_request_depth(&request[i], j);
+            if (depth > deepest) deepest = depth;
+        }
+    r->k->watch.part = "draft: eagle.";
+    run_tokens(r, request, n, log_law);
+    for (int depth = 1; depth <= deepest; depth++) run_drafts(r, request, n, depth, log_law);
+    return kern_check(r->k, err);
+}
+
+void eagle_runner_begin(eagle_runner *r, int images)
+{
+    const gpt_pass *p = &r->pass;
+    int n = 0;
+    r->stats = (gpt_runner_stats){0};
+    for (int i = 0; i < images; i++) gpt_slots_begin(&r->image[i].slots);
+    for (int c = 0; c < r->conditions; c++)
+        for (int i = 0; i < images; i++, n++) {
+            r->feature[n] = gpt_runner_slot(r->target, i, c, -1);
+            p->slot[n] = sequence_of(r, i, c) * p->slots + BEFORE;
+        }
+    r->k->core->copy_rows(r->k, p->features, p->slot, gpt_runner_features(r->target), r->feature, NULL, NULL, n,
+                          r->one.config.width);
+}
+
+const gpt_runner_stats *eagle_runner_get_stats(const eagle_runner *r)
+{
+    return &r->stats;
+}
+
+/* --- memory and plans --------------------------------------------------------------------------------------------- */
+
+static mar_status create_lists(eagle_runner *r, mar_err *err)
+{
+    const gpt_config *c = &r->one.config;
+    const size_t laws = (size_t)r->images * (size_t)r->rows, rows = (size_t)r->conditions * laws;
+    mar_status status = MAR_OK;
+    r->image = calloc((size_t)r->images, sizeof *r->image);
+    r->feature = calloc(rows, sizeof *r->feature);
+    r->place_of_token = calloc(rows, sizeof *r->place_of_token);
+    r->place_of_feature = calloc(rows, sizeof *r->place_of_feature);
+    r->site = calloc(rows, sizeof *r->site);
+    r->cfg = calloc(laws, sizeof *r->cfg);
+    r->place = calloc(laws, sizeof *r->place);
+    if (!r->image || !r->feature || !r->place_of_token || !r->place_of_feature || !r->site || !r->cfg || !r->place)
+        return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", r->images);
+    for (size_t i = 0; i < rows; i++) {
+        r->place_of_token[i] = 2 * (int)i;
+        r->place_of_feature[i] = 2 * (int)i + 1;
+    }
+    for (int i = 0; status == MAR_OK && i < r->images; i++)
+        status = gpt_slots_create(BEFORE + 1, c->seq_len, r->drafts, &r->image[i].slots, err);
+    return status;
+}
+
+mar_status eagle_runner_create(kern_queue *k, const eagle_model *model, const gpt_model *gpt, gpt_runner *target,
+                               const gpt_sampling *sampling, int images, int drafts, eagle_runner **out, mar_err *err)
+{
+    *out = NULL;
+    mar_status status = eagle_config_fits(&model->config, &gpt->config, err);
+    if (status != MAR_OK) return status;
+    eagle_runner *r = calloc(1, sizeof *r);
+    if (!r) return err_set(err, MAR_ENOMEM, "out of memory");
+    *r = (eagle_runner){.k = k,
+                        .model = model,
+                        .target = target,
+                        .sampling = *sampling,
+                        .one = *gpt,
+                        .layer = model->layer,
+                        .images = images,
+                        .conditions = gpt_conditions(sampling),
+                        .drafts = drafts,
+                        .rows = drafts + 1};
+    r->one.layers = &r->layer;
+    r->one.config.depth = 1;
+    r->one.config.hidden = model->config.hidden;
+    status = create_lists(r, err);
+    if (status == MAR_OK)
+        status = gpt_pass_create(k, &r->one, images * r->conditions, r->image[0].slots.count, r->rows, r->rows, 1,
+                                 &r->pass, err);
+    if (status == MAR_OK)
+        *out = r;
+    else
+        eagle_runner_free(r);
+    return status;
+}
+
+void eagle_runner_free(eagle_runner *r)
+{
+    if (!r) return;
+    gpt_recordings_free(r->k, &r->recordings);
+    for (int i = 0; r->image && i < r->images; i++) gpt_slots_free(&r->image[i].slots);
+    gpt_pass_free(&r->pass);
+    free(r->image);
+    int *lists[] = {r->feature, r->place_of_token, r->place_of_feature, r->site, r->place};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
+    free(r->cfg);
+    free(r);
+}
+
+size_t eagle_runner_lay_out(eagle_runner *r, char *base)
+{
+    const size_t n = (size_t)r->pass.rows_max * 2 * (size_t)r->one.config.width;
+    size_t used = 0;
+    if (base) gpt_recordings_free(r->k, &r->recordings); /* they hold addresses */
+    r->joined = arena_carve(base, &used, n, sizeof(float));
+    r->input = arena_carve(base, &used, n, r->k->device->act_size);
+    used += gpt_pass_lay_out(&r->pass, base ? base + used : NULL);
+    return used;
+}
+
+static mar_status plan_rows(const eagle_runner *r, int rows, mar_err *err)
+{
+    const mar_status status = r->k->core->linear_plan(r->k, r->model->fc, rows, err);
+    return status == MAR_OK ? gpt_pass_plan(&r->pass, rows, rows, err) : status;
+}
+
+mar_status eagle_runner_plan(eagle_runner *r, int images, mar_err *err)
+{
+    mar_status status = MAR_OK;
+    gpt_recordings_free(r->k, &r->recordings);
+    for (int n = 1; status == MAR_OK && n <= images * r->rows; n++) status = plan_rows(r, r->conditions * n, err);
+    return status;
+}

@@ -1,0 +1,124 @@
+#include "llamagen/eagle_model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char fc_weight[] = "eagle.fc.weight", fc_bias[] = "eagle.fc.bias", layer_prefix[] = "eagle.layers.0",
+                  first_norm[] = "eagle.layers.0.attention_norm.weight",
+                  hidden_weight[] = "eagle.layers.0.feed_forward.w1.weight";
+
+/* --- the shape ---------------------------------------------------------------------------------------------------- */
+
+int eagle_config_recognise(const wt_file *f)
+{
+    if (wt_find(f, fc_weight)) return 1;
+    for (int i = 0; i < wt_count(f); i++)
+        if (strncmp(wt_at(f, i)->name, "eagle.layers.", 13) == 0) return 1;
+    return 0;
+}
+
+static mar_status derive_heads(const wt_file *f, int heads, eagle_config *c, mar_err *err)
+{
+    const char *text = wt_metadata(f, "mar.heads");
+    char *end = NULL;
+    const long n = heads ? heads : text ? strtol(text, &end, 10) : 0;
+    if (heads < 0) return err_set(err, MAR_EARG, "heads is %d, expected 0 or a positive number", heads);
+    if (!heads && !text) return MAR_OK;
+    if ((!heads && (end == text || *end)) || n < 1 || n > c->width || c->width % n != 0 || c->width / n % 4 != 0)
+        return err_set(err, heads ? MAR_EARG : MAR_EMODEL,
+                       "%s: %s attention heads (%s) do not divide the width %d into multiples of 4", wt_path(f),
+                       heads ? "these" : text, heads ? "asked for" : "in the metadata", c->width);
+    c->heads = (int)n;
+    return MAR_OK;
+}
+
+static void add_count(void *user, const char *name, int rank, const int64_t *shape)
+{
+    (void)name;
+    long count = 1;
+    for (int i = 0; i < rank; i++) count *= (long)shape[i];
+    *(long *)user += count;
+}
+
+mar_status eagle_config_derive(const wt_file *f, int heads, eagle_config *out, mar_err *err)
+{
+    const wt_tensor *fc, *w1;
+    *out = (eagle_config){0};
+    mar_status status = gpt_find_shape(f, fc_weight, 2, &fc, err);
+    if (status == MAR_OK) status = gpt_find_shape(f, hidden_weight, 2, &w1, err);
+    if (status != MAR_OK) return status;
+    if (fc->shape[1] != 2 * fc->shape[0])
+        return err_set(err, MAR_EMODEL, "%s: tensor %s has shape [%lld, %lld], expected twice as many columns as rows",
+                       wt_path(f), fc_weight, (long long)fc->shape[0], (long long)fc->shape[1]);
+    out->width = (int)fc->shape[0];
+    out->hidden = (int)w1->shape[0];
+    out->bias = wt_find(f, fc_bias) != NULL;
+    out->first_norm = wt_find(f, first_norm) != NULL;
+    status = derive_heads(f, heads, out, err);
+    if (status == MAR_OK) eagle_config_tensors(out, add_count, &out->parameters);
+    return status;
+}
+
+void eagle_config_tensors(const eagle_config *c, gpt_tensor_visitor *visit, void *user)
+{
+    const int64_t fc[2] = {c->width, 2 * (int64_t)c->width};
+    visit(user, fc_weight, 2, fc);
+    if (c->bias) visit(user, fc_bias, 1, fc);
+    gpt_layer_tensors(layer_prefix, c->width, c->hidden, c->first_norm, visit, user);
+}
+
+mar_status eagle_config_fits(const eagle_config *c, const gpt_config *target, mar_err *err)
+{
+    if (c->width != target->width)
+        return err_set(err, MAR_EARG, "the EAGLE drafter has width %d, expected the model's, %d", c->width,
+                       target->width);
+    if (c->heads && c->heads != target->heads)
+        return err_set(err, MAR_EARG, "the EAGLE drafter has %d attention heads, expected as many as the model, %d",
+                       c->heads, target->heads);
+    return MAR_OK;
+}
+
+/* --- weights ------------------------------------------------------------------------------------------------------ */
+
+static mar_status load_fc(kern_queue *k, const wt_file *f, eagle_model *m, mar_err *err)
+{
+    const eagle_config *c = &m->config;
+    const int64_t shape[2] = {c->width, 2 * (int64_t)c->width};
+    float *weight = NULL, *bias = NULL;
+    mar_status status = wt_load_f32(f, fc_weight, 2, shape, &weight, err);
+    if (status == MAR_OK && c->bias) status = wt_load_f32(f, fc_bias, 1, shape, &bias, err);
+    const kern_linear_spec spec = {
+        .out = c->width, .in = 2 * c->width, .weight = weight, .bias = bias, .flags = KERN_OUT_F32};
+    if (status == MAR_OK) status = k->core->linear_create(k, &spec, &m->fc, err);
+    free(weight);
+    free(bias);
+    return status;
+}
+
+mar_status eagle_model_create(kern_queue *k, const wt_file *f, int heads, eagle_model **out, mar_err *err)
+{
+    *out = NULL;
+    eagle_model *m = calloc(1, sizeof *m);
+    if (!m) return err_set(err, MAR_ENOMEM, "out of memory");
+    m->device = k->device;
+    mar_status status = eagle_config_derive(f, heads, &m->config, err);
+    const eagle_config *c = &m->config;
+    if (status == MAR_OK) status = load_fc(k, f, m, err);
+    if (status == MAR_OK)
+        status = gpt_layer_load(k, f, layer_prefix, c->width, c->hidden, c->first_norm, &m->layer, err);
+    if (status == MAR_OK) {
+        *out = m;
+    } else {
+        k->core->finish(k); /* uploads that have begun */
+        eagle_model_free(m);
+    }
+    return status;
+}
+
+void eagle_model_free(eagle_model *m)
+{
+    if (!m) return;
+    m->device->core->linear_free(m->device, m->fc);
+    gpt_layer_free(m->device, &m->layer);
+    free(m);
+}

@@ -22,6 +22,8 @@ typedef struct {
     int images;
     uint64_t first_image;
     float *number; /* host [max_images][seq_len] */
+    uint8_t *mask; /* host [max_images][caption_tokens] 1: of captions that come without one */
+    float *zero;   /* host [max_images][caption_tokens][caption_dim]: captions to measure */
 } discrete;
 
 static discrete *of(mar_generation *g)
@@ -102,6 +104,19 @@ static mar_status create_sampler(discrete *g, mar_err *err)
                                &g->sampler, err);
 }
 
+static mar_status allocate_host(discrete *g, mar_err *err)
+{
+    const mar_model_config *c = &g->model->base.config;
+    const size_t images = (size_t)g->max_images, positions = images * (size_t)c->caption_tokens;
+    g->number = calloc(images * (size_t)c->seq_len, sizeof *g->number);
+    g->mask = malloc(positions + 1);
+    g->zero = calloc(positions * (size_t)c->caption_dim + 1, sizeof *g->zero);
+    if (!g->number || !g->mask || !g->zero)
+        return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
+    memset(g->mask, 1, positions + 1);
+    return MAR_OK;
+}
+
 /* What comes out, in one line (mar_session_guarantee). */
 static void write_guarantee(discrete *g)
 {
@@ -124,6 +139,8 @@ static void destroy(mar_generation *generation)
     g->k->core->finish(g->k); /* the table's upload */
     g->k->device->core->free(g->k->device, g->neighbours);
     free(g->number);
+    free(g->mask);
+    free(g->zero);
     free(g);
 }
 
@@ -144,10 +161,7 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     if (status == MAR_OK) status = create_runner(g, base, &g->target, err);
     if (status == MAR_OK && g->plan.params.draft) status = create_runner(g, g->plan.params.draft, &g->draft, err);
     if (g->draft) gpt_runner_name(g->draft, "draft: ");
-    if (status == MAR_OK) {
-        g->number = calloc((size_t)max_images * (size_t)base->config.seq_len, sizeof *g->number);
-        if (!g->number) status = err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", max_images);
-    }
+    if (status == MAR_OK) status = allocate_host(g, err);
     if (status == MAR_OK) {
         write_guarantee(g);
         *out = (mar_generation *)g;
@@ -192,6 +206,7 @@ static void begin_captions(mar_generation *generation, uint64_t first_image, con
 {
     discrete *g = of(generation);
     begin_tokens(g, first_image, images);
+    if (!mask) mask = g->mask;
     gpt_runner_begin_captions(g->target, images, features, mask);
     if (g->draft) gpt_runner_begin_captions(g->draft, images, features, mask);
 }
@@ -199,6 +214,10 @@ static void begin_captions(mar_generation *generation, uint64_t first_image, con
 static void begin(mar_generation *generation, uint64_t first_image, const int *labels, int images)
 {
     discrete *g = of(generation);
+    if (g->model->base.config.caption_tokens) {
+        begin_captions(generation, first_image, g->zero, NULL, images);
+        return;
+    }
     begin_tokens(g, first_image, images);
     gpt_runner_begin(g->target, images, labels);
     if (g->draft) gpt_runner_begin(g->draft, images, labels);

@@ -86,6 +86,7 @@ const char *mar_layer_text(const kern_queue *k, char text[MAR_LAYER_TEXT]);
 
 /* For the tests. */
 mar_generation *mar_session_generation(mar_session *s);
+kern_queue *mar_session_queue(mar_session *s);
 
 /* Tokens a side: seq_len is a square. */
 static inline int mar_grid_side(const mar_model_config *config)

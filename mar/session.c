@@ -676,3 +676,8 @@ mar_generation *mar_session_generation(mar_session *s)
 {
     return s->generation;
 }
+
+kern_queue *mar_session_queue(mar_session *s)
+{
+    return s->k;
+}

@@ -380,8 +380,8 @@ const int *spec_sampler_tokens(const spec_sampler *s, int sequence)
 void spec_sampler_fates(const spec_sampler *s, int sequence, uint8_t *fate, int *round)
 {
     const size_t known = (size_t)s->sequence[sequence].known;
-    memcpy(fate, s->sequence[sequence].fate, known * sizeof *fate);
-    memcpy(round, s->sequence[sequence].round, known * sizeof *round);
+    if (fate) memcpy(fate, s->sequence[sequence].fate, known * sizeof *fate);
+    if (round) memcpy(round, s->sequence[sequence].round, known * sizeof *round);
 }
 
 const spec_sampler_stats *spec_sampler_get_stats(const spec_sampler *s)

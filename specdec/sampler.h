@@ -36,7 +36,8 @@ mar_status spec_sampler_round(spec_sampler *s, mar_err *err);
 int spec_sampler_left(const spec_sampler *s); /* tokens that the sequence with fewest still lacks */
 int spec_sampler_known(const spec_sampler *s, int sequence);
 const int *spec_sampler_tokens(const spec_sampler *s, int sequence); /* host [n], the first known ones */
-/* What became of each token: fate [n] is a spec_verdict (dropped: drawn from the target alone), round [n] the round. */
+/* What became of each token: fate [n] is a spec_verdict (dropped: drawn from the target alone), round [n] the round.
+ * Either may be NULL. */
 void spec_sampler_fates(const spec_sampler *s, int sequence, uint8_t *fate, int *round);
 const spec_sampler_stats *spec_sampler_get_stats(const spec_sampler *s);
 

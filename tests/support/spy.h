@@ -17,9 +17,11 @@ static struct {
     kern_core_ops core;
     kern_head_ops head;
     kern_conv_ops conv;
+    kern_discrete_ops discrete;
     const kern_core_ops *real_core;
     const kern_head_ops *real_head;
     const kern_conv_ops *real_conv;
+    const kern_discrete_ops *real_discrete;
 } spy;
 
 static void spy_count(const char *operation)
@@ -81,6 +83,20 @@ SPY_OPERATION(void, conv, conv,
               (kern_queue * k, const kern_conv *c, const act *x, int images, int height, int width, void *y), k, c, x,
               images, height, width, y)
 
+SPY_OPERATION(void, core, rms_norm,
+              (kern_queue * k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
+               void *y, int y_f32),
+              k, x, index, rows, dim, weight, eps, y, y_f32)
+SPY_OPERATION(void, core, swiglu, (kern_queue * k, const act *x, int rows, int hidden, act *y), k, x, rows, hidden, y)
+SPY_OPERATION(void, core, rotate,
+              (kern_queue * k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
+               act *cache, const int *slot),
+              k, qkv, rows, heads, head_dim, turn, position, cache, slot)
+SPY_OPERATION(void, core, attention_cache, (kern_queue * k, const kern_cache_job *job), k, job)
+SPY_OPERATION(void, discrete, laws, (kern_queue * k, const kern_law_job *job), k, job)
+SPY_OPERATION(void, discrete, draw, (kern_queue * k, const kern_draw_job *job), k, job)
+SPY_OPERATION(void, discrete, verify, (kern_queue * k, const kern_block_job *job), k, job)
+
 /* What may happen before an operation. */
 __attribute__((unused)) static void spy_cancel(mar_session *s)
 {
@@ -90,16 +106,17 @@ __attribute__((unused)) static void spy_cancel(mar_session *s)
 __attribute__((unused)) static void spy_break(mar_session *s)
 {
     mar_err err;
-    kern_fail(mar_masked_of(s)->k, err_set(&err, MAR_EBACKEND, "injected"), &err);
+    kern_fail(mar_session_queue(s), err_set(&err, MAR_EBACKEND, "injected"), &err);
 }
 
 /* Begins to count. `disturb` is called before operation number `at` of those counted; at -1: before none. */
 static void spy_on(mar_session *s, const char *only, long at, void (*disturb)(mar_session *s))
 {
-    kern_queue *k = mar_masked_of(s)->k;
+    kern_queue *k = mar_session_queue(s);
     spy.session = s, spy.only = only, spy.count = 0, spy.at = at, spy.disturb = disturb;
     spy.real_core = k->core, spy.real_head = k->head, spy.real_conv = k->conv;
     spy.core = *k->core, spy.head = *k->head, spy.conv = *k->conv;
+    spy.real_discrete = k->discrete, spy.discrete = *k->discrete;
     spy.core.upload = spy_core_upload;
     spy.core.download = spy_core_download;
     spy.core.linear = spy_core_linear;
@@ -117,14 +134,21 @@ static void spy_on(mar_session *s, const char *only, long at, void (*disturb)(ma
     spy.head.speculate_propose = spy_head_speculate_propose;
     spy.head.speculate_walk = spy_head_speculate_walk;
     spy.conv.conv = spy_conv_conv;
-    k->core = &spy.core, k->head = &spy.head, k->conv = &spy.conv;
+    spy.core.rms_norm = spy_core_rms_norm;
+    spy.core.swiglu = spy_core_swiglu;
+    spy.core.rotate = spy_core_rotate;
+    spy.core.attention_cache = spy_core_attention_cache;
+    spy.discrete.laws = spy_discrete_laws;
+    spy.discrete.draw = spy_discrete_draw;
+    spy.discrete.verify = spy_discrete_verify;
+    k->core = &spy.core, k->head = &spy.head, k->conv = &spy.conv, k->discrete = &spy.discrete;
 }
 
 /* Ends it. Returns how many operations there were. */
 static long spy_off(void)
 {
-    kern_queue *k = mar_masked_of(spy.session)->k;
-    k->core = spy.real_core, k->head = spy.real_head, k->conv = spy.real_conv;
+    kern_queue *k = mar_session_queue(spy.session);
+    k->core = spy.real_core, k->head = spy.real_head, k->conv = spy.real_conv, k->discrete = spy.real_discrete;
     return spy.count;
 }
 

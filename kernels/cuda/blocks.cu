@@ -259,7 +259,7 @@ static __device__ int walk_tail(const block_walk &w, int final)
     }
 }
 
-static __global__ void __launch_bounds__(DISCRETE_THREADS) block_kernel(kern_block_job job)
+static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) block_kernel(kern_block_job job)
 {
     const int b = (int)blockIdx.x, node = job.node[b], sites = node + b;
     const size_t positions = (size_t)b * (size_t)job.positions;

@@ -14,7 +14,7 @@ extern "C" {
 #include "kernels/discrete.h"
 }
 
-enum { DISCRETE_THREADS = 1024, DISCRETE_WARPS = DISCRETE_THREADS / 32 };
+enum { DISCRETE_THREADS = 1024, DISCRETE_WARPS = DISCRETE_THREADS / 32 }; /* as many warps as a warp has lanes */
 
 /* A block's shared memory. */
 typedef struct {
@@ -32,27 +32,39 @@ static __device__ inline float discrete_exp(float x)
     return x < -87 ? 0 : expf(x);
 }
 
-static __device__ inline double discrete_sum(double x, discrete_scratch *s)
+/* Hands lane w of each warp what warp w has. */
+static __device__ inline double discrete_share(double x, discrete_scratch *s)
 {
-    x = cuda_warp_sum(x);
     __syncthreads();
     if (threadIdx.x % 32 == 0) s->part[threadIdx.x / 32] = x;
     __syncthreads();
-    double sum = 0;
-    for (int w = 0; w < DISCRETE_WARPS; w++) sum += s->part[w];
-    return sum;
+    return s->part[threadIdx.x % 32];
+}
+
+static __device__ inline double discrete_sum(double x, discrete_scratch *s)
+{
+    return cuda_warp_sum(discrete_share(cuda_warp_sum(x), s));
 }
 
 /* The largest number; NaNs do not count. */
-static __device__ inline float discrete_max(float x, discrete_scratch *s)
+static __device__ inline float warp_max(float x)
 {
     for (int i = 16; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i));
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) s->part[threadIdx.x / 32] = (double)x;
-    __syncthreads();
-    double most = -INFINITY;
-    for (int w = 0; w < DISCRETE_WARPS; w++) most = fmax(most, s->part[w]);
-    return (float)most;
+    return x;
+}
+static __device__ inline float discrete_max(float x, discrete_scratch *s)
+{
+    return warp_max((float)discrete_share((double)warp_max(x), s));
+}
+
+/* The sums of lanes 0 .. the caller's. */
+static __device__ inline double discrete_running_sum(double x)
+{
+    for (int i = 1; i < 32; i *= 2) {
+        const double lower = __shfl_up_sync(0xffffffffu, x, (unsigned)i);
+        if ((int)threadIdx.x % 32 >= i) x += lower;
+    }
+    return x;
 }
 
 /* Where a running sum over a row passes a limit. */
@@ -89,11 +101,7 @@ static __device__ inline discrete_found discrete_find_in_part(const W &weight, i
     discrete_found f = {-1, 0, before};
     for (int from = first; from < end; from += 32) {
         const double w = from + lane < end ? (double)weight(from + lane) : 0;
-        double sum = w;
-        for (int i = 1; i < 32; i *= 2) {
-            const double lower = __shfl_up_sync(0xffffffffu, sum, (unsigned)i);
-            if (lane >= i) sum += lower;
-        }
+        const double sum = discrete_running_sum(w);
         const unsigned weighty = __ballot_sync(0xffffffffu, w > 0);
         const unsigned passed =
             __ballot_sync(0xffffffffu, from + lane < end && discrete_passes<RULE>(f.before + sum, w, limit));
@@ -116,29 +124,24 @@ template <int RULE, typename W>
 static __device__ inline discrete_found discrete_find(const W &weight, int n, double limit, int relative,
                                                       discrete_scratch *s)
 {
-    const int warp = (int)threadIdx.x / 32, part = (n + DISCRETE_THREADS - 1) / DISCRETE_THREADS * 32;
-    const int first = min(warp * part, n), end = min(first + part, n);
-    double mine = 0, total = 0;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int part = (n + DISCRETE_THREADS - 1) / DISCRETE_THREADS * 32, first = min(warp * part, n);
+    const int end = min(first + part, n);
+    double mine = 0;
     __syncthreads();
-    for (int i = first + (int)threadIdx.x % 32; i < end; i += 32) mine += (double)weight(i);
-    mine = cuda_warp_sum(mine);
-    if (threadIdx.x % 32 == 0) s->part[warp] = mine;
-    __syncthreads();
-    for (int w = 0; w < DISCRETE_WARPS; w++) total += s->part[w];
+    for (int i = first + lane; i < end; i += 32) mine += (double)weight(i);
+    const double sum = discrete_share(cuda_warp_sum(mine), s); /* of warp number `lane` */
+    const double until = discrete_running_sum(sum), total = __shfl_sync(0xffffffffu, until, 31);
+    const double before = __shfl_up_sync(0xffffffffu, until, 1);
     if (relative) limit *= total;
-    int chosen = -1; /* the warp in whose part the sum passes; else the last one that has a weight */
-    double until = 0, before = 0;
-    for (int w = 0; w < DISCRETE_WARPS; w++) {
-        const double sum = s->part[w];
-        const int passes = w * part < n && discrete_passes<RULE>(until + sum, sum, limit);
-        if (passes || (RULE == DISCRETE_EXCEEDS && sum > 0)) chosen = w, before = until;
-        if (passes) break;
-        until += sum;
-    }
-    if (chosen < 0 || (relative && !(total > 0))) return {-1, 0, total};
+    const unsigned passed = __ballot_sync(0xffffffffu, lane * part < n && discrete_passes<RULE>(until, sum, limit));
+    const unsigned weighty = __ballot_sync(0xffffffffu, RULE == DISCRETE_EXCEEDS && sum > 0);
+    if ((!passed && !weighty) || (relative && !(total > 0))) return {-1, 0, total};
+    const int chosen = passed ? discrete_first(passed) : discrete_last(weighty);
+    const double start = __shfl_sync(0xffffffffu, lane > 0 ? before : 0, chosen);
     if (warp == chosen) {
-        const discrete_found f = discrete_find_in_part<RULE>(weight, first, end, before, limit);
-        if (threadIdx.x % 32 == 0) s->at = f.at, s->passes = f.passes, s->before = f.before;
+        const discrete_found f = discrete_find_in_part<RULE>(weight, first, end, start, limit);
+        if (lane == 0) s->at = f.at, s->passes = f.passes, s->before = f.before;
     }
     __syncthreads();
     return {s->at, s->passes, s->before};

@@ -142,7 +142,7 @@ struct largest {
     }
 };
 
-static __global__ void __launch_bounds__(DISCRETE_THREADS) law_kernel(kern_law_job job)
+static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) law_kernel(kern_law_job job)
 {
     law_memory *m = (law_memory *)cuda_shared();
     const size_t r = blockIdx.x;
@@ -201,7 +201,7 @@ struct law_weights {
     }
 };
 
-static __global__ void __launch_bounds__(DISCRETE_THREADS) draw_kernel(kern_draw_job job)
+static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) draw_kernel(kern_draw_job job)
 {
     discrete_scratch *s = (discrete_scratch *)cuda_shared();
     const size_t r = blockIdx.x, candidates = r * (size_t)job.most;
@@ -243,7 +243,7 @@ static __device__ inline void take_likelier(float &p, int &x, float other_p, int
 }
 
 /* Each pass finds the likeliest token behind the one before. */
-static __global__ void __launch_bounds__(DISCRETE_THREADS)
+static __global__ void __launch_bounds__(DISCRETE_THREADS, 1)
     top_kernel(const float *log_law, const int *law, int size, int count, int *id, float *log_p)
 {
     float *part_p = (float *)cuda_shared(); /* [DISCRETE_WARPS] */

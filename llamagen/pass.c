@@ -155,6 +155,15 @@ double gpt_pass_flop(const gpt_pass *p)
     return 2 * (p->rows * row + 2 * p->known * c->depth * d + p->laws * d * c->vocabulary);
 }
 
+double gpt_pass_bytes(const gpt_pass *p)
+{
+    const gpt_config *c = &p->model->config;
+    const double d = c->width, layers = c->depth * d * (4 * d + 3.0 * c->hidden), output = d * c->vocabulary;
+    const double slots = p->first[p->spans]; /* that some row knows */
+    return (double)p->k->device->act_size *
+           ((p->rows ? layers : 0) + (p->laws ? output : 0) + slots * c->depth * 2 * d);
+}
+
 /* --- memory and plans --------------------------------------------------------------------------------------------- */
 
 mar_status gpt_pass_create(kern_queue *k, const gpt_model *model, int sequences, int slots, int rows, int laws,

@@ -65,5 +65,7 @@ void gpt_pass_layers(const gpt_pass *p);
 void gpt_pass_logits(const gpt_pass *p);
 /* Arithmetic of both, 2 a multiply-add. */
 double gpt_pass_flop(const gpt_pass *p);
+/* What both must read: weights, and the keys and values that some row knows, each once. */
+double gpt_pass_bytes(const gpt_pass *p);
 
 #endif

@@ -87,6 +87,7 @@ static void count_pass(gpt_runner *r)
     r->stats.passes++;
     r->stats.rows += r->pass.rows;
     r->stats.flop += gpt_pass_flop(&r->pass);
+    r->stats.bytes += gpt_pass_bytes(&r->pass);
 }
 
 /* Computes all positions in front of the image tokens. embedding: host [sequences], the row of `table` where a

@@ -49,6 +49,7 @@ int gpt_runner_slot(const gpt_runner *r, int image, int condition, int position)
 typedef struct {
     long passes, rows; /* rows: tokens computed, conditions counted */
     double flop;       /* 2 a multiply-add */
+    double bytes;      /* weights, keys and values that the passes had to read, each once a pass */
     double prefix_s;   /* of gpt_runner_begin */
 } gpt_runner_stats;
 const gpt_runner_stats *gpt_runner_get_stats(const gpt_runner *r);

@@ -48,14 +48,19 @@ static mar_status draft_laws(void *state, const spec_request *request, int n, fl
     return gpt_runner_laws(((discrete *)state)->draft, request, n, log_law, err);
 }
 
-static mar_status create_runner(discrete *g, const mar_model *model, gpt_runner **out, mar_err *err)
+static gpt_sampling sampling_of(const discrete *g)
 {
     const mar_params *p = &g->plan.params;
-    const gpt_sampling sampling = {.cfg = p->cfg,
-                                   .cfg_interval = p->cfg_interval,
-                                   .temperature = p->temperature,
-                                   .top_k = p->top_k,
-                                   .top_p = p->top_p};
+    return (gpt_sampling){.cfg = p->cfg,
+                          .cfg_interval = p->cfg_interval,
+                          .temperature = p->temperature,
+                          .top_k = p->top_k,
+                          .top_p = p->top_p};
+}
+
+static mar_status create_runner(discrete *g, const mar_model *model, gpt_runner **out, mar_err *err)
+{
+    const gpt_sampling sampling = sampling_of(g);
     return gpt_runner_create(g->k, mar_discrete_model_of(model)->gpt, &sampling, g->max_images,
                              spec_sampler_drafts(g->sampler), 0, out, err);
 }
@@ -312,7 +317,15 @@ static void stats_of(const mar_generation *generation, mar_stats *stats)
 
 static mar_status measure(mar_generation *generation, mar_measurements *all, mar_err *err)
 {
-    return mar_measure_machine(of(generation)->k, NULL, all, err);
+    const discrete *g = of(generation);
+    const gpt_sampling sampling = sampling_of(g);
+    mar_status status = mar_measure_machine(g->k, NULL, all, err);
+    if (status == MAR_OK)
+        status = mar_discrete_measure(g->k, g->model->gpt, &sampling, g->max_images, "target", all, err);
+    if (status == MAR_OK && g->plan.params.draft)
+        status = mar_discrete_measure(g->k, mar_discrete_model_of(g->plan.params.draft)->gpt, &sampling, g->max_images,
+                                      "draft", all, err);
+    return status;
 }
 
 static void fates(const mar_generation *generation, uint8_t *map, int *round)

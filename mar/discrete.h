@@ -48,4 +48,10 @@ mar_status mar_discrete_settle(const mar_discrete_model *model, const mar_params
 /* Reads a tree by levels, "4,2,1"; "static" is that of EAGLE and LANTERN++. MAR_EARG if it is neither. */
 mar_status mar_tree_read(const char *text, mar_tree *out, mar_err *err);
 
+/* discrete_measure.c: adds passes of the model over chains of 0, 1, 4, 16 and 64 drafts behind half an image, of so
+ * many images at a time, with the bytes that they must read and their arithmetic: group "pass", "target, 16 drafts" if
+ * `whose` is "target". */
+mar_status mar_discrete_measure(kern_queue *k, const gpt_model *model, const gpt_sampling *sampling, int images,
+                                const char *whose, mar_measurements *all, mar_err *err);
+
 #endif

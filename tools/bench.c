@@ -1,4 +1,5 @@
 /* mar bench: where the time of an image goes, and how far it is from the machine's matrix rate. */
+#include "tools/bench_discrete.h"
 #include "tools/bench_micro.h"
 #include "tools/bench_model.h"
 #include "tools/command.h"
@@ -238,7 +239,8 @@ static void set_up(bench_options *o, option_set *set)
                  "\n"
                  "Generates images and prints seconds per image, split into encoder, decoder, head\n"
                  "and VAE, with their arithmetic, beside the measured rate of matrix products;\n"
-                 "with --micro, how long each part takes.\n"
+                 "with --micro, how long each part takes. Of discrete tokens: speculation and plain\n"
+                 "decoding in turns, and both beside what memory and arithmetic allow.\n"
                  "tools/random_checkpoint.py writes full-size checkpoints to measure with.\n",
         .example = "example: mar bench --model mar_base.pth --vae kl16.ckpt\n",
     };
@@ -267,7 +269,11 @@ int cmd_bench(int argc, char **argv)
     model_store store = {0};
     run_models models;
     status = models_load(&store, &o.run, NULL, &models);
-    if (status == 0) status = o.micro ? run_micro(&o, &models) : run(&o, &models);
+    const int discrete = status == 0 && mar_model_get_config(models.model)->vocabulary > 0;
+    if (status == 0 && discrete && !o.micro)
+        status = bench_discrete(&o.run, &models, o.batch, o.repeat, o.json);
+    else if (status == 0)
+        status = o.micro ? run_micro(&o, &models) : run(&o, &models);
     models_free(&store);
     return status;
 }

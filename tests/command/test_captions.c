@@ -102,7 +102,7 @@ static void refused(char *path, const char *words)
 static void bad_files(void **state)
 {
     const float gap[] = {1, 0, 1, 0}, half[] = {0, 0.5f, 1, 0}, none[4] = {0}, longer[] = {1, 1, 1, 1, 1};
-    refused(strdup("/nowhere/c.npz"), "cannot read");
+    refused(strdup("/nowhere/c.npz"), "cannot open");
     refused(write_file(*state, 1, TOKENS, DIM + 1, NULL, 1), "features of 4 numbers");
     refused(write_file(*state, 1, 5, DIM, NULL, 1), "caption 0 has 5 positions, expected 4 at most");
     refused(write_file(*state, 1, 5, DIM, longer, 1), "caption 0 has 5 positions, expected 4 at most");

@@ -23,7 +23,7 @@ typedef struct {
 
     /* The protocol, one line: reference file and its hash, weights file and hash, class sampling, quantiser, order of
      * IS, number of images, steps, cfg. */
-    char protocol[4 * EVAL_TEXT];
+    char protocol[5 * EVAL_TEXT];
     char warnings[EVAL_WARNINGS_MAX][EVAL_TEXT]; /* in words: "FID of fewer than 10000 images is biased: ..." */
     int warning_count;
 

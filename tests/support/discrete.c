@@ -51,11 +51,8 @@ void circle(int size, int *table)
 
 void sampling_open(sampling *g, int threads)
 {
-    mar_err err;
-    *g = (sampling){0};
-    if (kern_cpu_open(MAR_DTYPE_F32, threads, &g->device, &err) != MAR_OK) fail_msg("%s", err.text);
-    if (g->device->core->queue_create(g->device, &g->k, &err) != MAR_OK) fail_msg("%s", err.text);
-    g->k->core->enter(g->k);
+    *g = (sampling){.k = open_queue(MAR_DTYPE_F32, threads)};
+    g->device = g->k->device;
 }
 
 void sampling_create(sampling *g, const spec_model *target, const spec_model *draft, const spec_sampler_options *o,
@@ -63,8 +60,7 @@ void sampling_create(sampling *g, const spec_model *target, const spec_model *dr
 {
     mar_err err;
     if (spec_sampler_create(g->k, target, draft, o, sequences, tokens, &g->s, &err) != MAR_OK) fail_msg("%s", err.text);
-    if (g->k->core->alloc(g->device, spec_sampler_lay_out(g->s, NULL), &g->memory, &err) != MAR_OK)
-        fail_msg("%s", err.text);
+    g->memory = backend_memory(g->k, spec_sampler_lay_out(g->s, NULL));
     spec_sampler_lay_out(g->s, g->memory);
 }
 
@@ -78,9 +74,7 @@ void sampling_drop(sampling *g)
 void sampling_close(sampling *g)
 {
     if (g->s) sampling_drop(g);
-    g->k->core->leave(g->k);
-    g->device->core->queue_free(g->k);
-    g->device->core->close(g->device);
+    close_queue(g->k);
 }
 
 void sampling_run(sampling *g, uint64_t first_image, int sequences, int n)
@@ -292,4 +286,55 @@ void script_install(sampling *g, fault f)
     d->rows = &faulty_rows;
     faulty = f;
     g->k->discrete = &scripted_ops;
+}
+
+typedef struct {
+    sampling g;
+    const toy *p;
+    int n;
+    double *law, expected;
+} one_round;
+
+static void run_round(void *arg)
+{
+    one_round *r = arg;
+    mar_err err;
+    spec_sampler_begin(r->g.s, 0, 1, r->n);
+    assert_ok(spec_sampler_round(r->g.s, &err), &err);
+}
+
+static void extend(const one_round *r, int *x, int i, double weight)
+{
+    if (i == r->n) {
+        r->law[toy_number(r->p, x, i)] += weight;
+        return;
+    }
+    for (int y = 0; y < r->p->size; y++) {
+        x[i] = y;
+        extend(r, x, i + 1, weight * exp((double)toy_law(r->p, x, i)[y]));
+    }
+}
+
+static void round_seen(void *arg, double weight)
+{
+    one_round *r = arg;
+    const int known = spec_sampler_known(r->g.s, 0);
+    int x[32];
+    memcpy(x, spec_sampler_tokens(r->g.s, 0), (size_t)known * sizeof *x);
+    r->expected += weight * known;
+    extend(r, x, known, weight);
+}
+
+double round_law(const toy *p, const toy *q, const spec_sampler_options *o, int n, double *law)
+{
+    const spec_model target = {p->size, (void *)(uintptr_t)p, toy_laws},
+                     draft = {q->size, (void *)(uintptr_t)q, toy_laws};
+    one_round r = {.p = p, .n = n, .law = law};
+    memset(law, 0, (size_t)toy_sequences(p, n) * sizeof *law);
+    sampling_open(&r.g, 1);
+    script_install(&r.g, FAULT_NONE);
+    sampling_create(&r.g, &target, &draft, o, 1, n);
+    script_each(run_round, round_seen, &r);
+    sampling_close(&r.g);
+    return r.expected;
 }

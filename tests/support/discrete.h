@@ -30,7 +30,7 @@ typedef struct {
     void *memory;
 } sampling;
 
-/* Opens a CPU with so many threads; then a sampler. sampling_sampler's failures are the test's. */
+/* Opens a CPU with so many threads; then a sampler on it. A failure is the test's. */
 void sampling_open(sampling *g, int threads);
 void sampling_create(sampling *g, const spec_model *target, const spec_model *draft, const spec_sampler_options *o,
                      int sequences, int tokens);
@@ -60,5 +60,9 @@ typedef enum {
 void script_install(sampling *g, fault f);
 /* Runs body for all ways that the decisions can go; weight is the probability of what it has just done. */
 void script_each(void (*body)(void *arg), void (*seen)(void *arg, double weight), void *arg);
+
+/* The law of one round of the real code: its tokens, extended to n from p, by their numbers, law [size^n]. Returns the
+ * mean of how many tokens it had. */
+double round_law(const toy *p, const toy *q, const spec_sampler_options *o, int n, double *law);
 
 #endif

@@ -1,0 +1,62 @@
+/* The table of LANTERN's neighbours. */
+#include "specdec/neighbours.h"
+#include "kernels/rng.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The table, against a sort of all distances; entries have whole numbers, so that many are equal. */
+static void neighbour_table(void **state)
+{
+    (void)state;
+    enum { SIZE = 150, DIM = 3 };
+    float codebook[SIZE * DIM];
+    static int table[SIZE * SIZE];
+    for (int i = 0; i < SIZE * DIM; i++) {
+        uint32_t w[4];
+        kern_random_words(3, KERN_NOISE_INIT, (uint64_t)i, 0, 0, 0, w);
+        codebook[i] = (float)((int)(w[0] >> 29) - 3);
+    }
+    memset(codebook + 5 * DIM, 0, DIM * sizeof *codebook);
+    memcpy(codebook + 7 * DIM, codebook + 3 * DIM, DIM * sizeof *codebook); /* twins: each is its own nearest */
+    for (int metric = SPEC_METRIC_L2; metric <= SPEC_METRIC_COSINE; metric++)
+        for (int k = 1; k <= SIZE; k += k == 1 ? 19 : 130) {
+            assert_int_equal(spec_neighbour_table(codebook, SIZE, DIM, k, (spec_metric)metric, table), 0);
+            for (int x = 0; x < SIZE; x++) {
+                double distance[SIZE], last = -1;
+                char listed[SIZE] = {0};
+                for (int y = 0; y < SIZE; y++) {
+                    double dot = 0, xx = 0, yy = 0;
+                    for (int i = 0; i < DIM; i++) {
+                        const double a = codebook[x * DIM + i], b = codebook[y * DIM + i];
+                        dot += a * b, xx += a * a, yy += b * b;
+                    }
+                    distance[y] = xx - 2 * dot + yy;
+                    if (metric == SPEC_METRIC_COSINE)
+                        distance[y] = (xx > 0) - 2 * dot / (xx > 0 && yy > 0 ? sqrt(xx * yy) : 1) + (yy > 0);
+                    if (distance[y] < 1e-12) distance[y] = 0;
+                }
+                for (int i = 0; i < k; i++) {
+                    const int y = table[x * k + i];
+                    assert_true(i > 0 || y == x);
+                    assert_false(listed[y]);
+                    listed[y] = 1;
+                    if (i == 0) continue;
+                    if (!(distance[y] >= last - 1e-6)) fail_msg("metric %d, token %d: number %d", metric, x, i);
+                    if (metric == SPEC_METRIC_L2 && i > 1 && distance[y] == last) assert_true(y > table[x * k + i - 1]);
+                    last = distance[y];
+                }
+                for (int y = 0; y < SIZE; y++) assert_true(listed[y] || distance[y] >= last - 1e-6);
+            }
+        }
+    assert_int_equal(table[7 * SIZE + 1], 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(neighbour_table),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -189,6 +189,11 @@ static void own_drafts(void **state)
     assert_string_equal(text(other, "draft"), "demo-draft");
     assert_null(cJSON_GetObjectItem(plain, "draft"));
     assert_string_equal(text(own, "options"), "--head_spec 4 --draft self --spec path");
+    /* the longest guarantee, whole */
+    const char *end = "as later contexts saw it (accepted_shift measures the difference)",
+               *promise = text(own, "guarantee");
+    assert_int_equal(strncmp(promise, "exact: criterion path, ", 23), 0);
+    if (!strstr(promise, end)) fail_msg("\"%s\" is cut", promise);
     assert_true(number(plain, "passes_in_sequence") == 16 * number(record, "turns"));
     assert_true(number(plain, "contexts_per_image") == 16);
     assert_true(number(own, "passes_in_sequence") > 0);
@@ -202,6 +207,7 @@ static void own_drafts(void **state)
     assert_null(cJSON_GetObjectItem(plain, "acceptance_per_step"));
     cJSON_Delete(record);
     char *page = read_whole_file(*state, "own.html", NULL);
+    assert_int_equal(count_of(page, end), 1);
     assert_int_equal(count_of(page, "share of drafts accepted</text>"), 2);
     assert_int_equal(count_of(page, ">steps by which the draft’s conditions were late</text>"), 1);
     assert_int_equal(count_of(page, "passes for an image"), 1);

@@ -4,6 +4,7 @@
 #include "mar/ways/path.h"
 #include "tests/support/demo.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -275,6 +276,49 @@ static void stops_at_a_replacement(void **state)
     demo_close(d);
 }
 
+/* --- what fails --------------------------------------------------------------------------------------------------- */
+
+static kern_head_ops hopeless; /* the queue's, but that keeps no candidate */
+static void (*real_decide)(kern_queue *k, const kern_path_verdict *job);
+static mar_paths *paths;
+
+/* The candidates that it is asked about are the last that a token may have. */
+static void keep_none(kern_queue *k, const kern_path_verdict *job)
+{
+    real_decide(k, job);
+    if (!job->candidates) return;
+    for (int i = 0; i < job->groups; i++) job->first[i] = INT_MAX;
+    for (int i = 0; i < paths->pending.n; i++) paths->tries[i] = PATH_TRIES_MOST;
+}
+
+/* A token for which no candidate is kept ends the batch, and the next one is whole. */
+static void no_candidate_is_kept(void **state)
+{
+    static float first[N * DEMO_TOKENS], again[N * DEMO_TOKENS];
+    demo d = demo_open(1);
+    (void)state;
+    const mar_params p = params_of(&d, "self", "num_iter 8, num_sampling_steps 8, cfg 2.9, gamma 4");
+    mar_session *s = demo_session(&d, &p, N);
+    mar_status status = MAR_OK;
+    demo_generate(s, N, first);
+    kern_queue *k = mar_masked_of(s)->k;
+    const kern_head_ops *real = k->head;
+    paths = mar_masked_state(mar_masked_of(s), &mar_way_path);
+    hopeless = *real, real_decide = real->path_decide;
+    hopeless.path_decide = keep_none;
+    demo_begin(s, N);
+    k->head = &hopeless;
+    while (status == MAR_OK && !mar_session_done(s)) status = mar_session_step(s);
+    k->head = real;
+    assert_int_equal(status, MAR_EMODEL);
+    const char *text = mar_session_error(s);
+    if (!strstr(text, ": none of ") || !strstr(text, " candidates for a token is kept")) fail_msg("\"%s\"", text);
+    demo_generate(s, N, again);
+    assert_memory_equal(again, first, sizeof first);
+    mar_session_free(s);
+    demo_close(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -285,6 +329,7 @@ int main(void)
         cmocka_unit_test(counts),
         cmocka_unit_test(gamma_1_verifies_every_step),
         cmocka_unit_test(stops_at_a_replacement),
+        cmocka_unit_test(no_candidate_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

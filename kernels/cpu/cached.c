@@ -13,12 +13,19 @@
 
 void PASTE(kern_cached, KERN_ISA)(const cached_task *t, const kern_rows *rows);
 
+/* EVEN and ODD: lanes of two vectors one after the other. */
 #if defined(__AVX512F__)
 enum { LANES = 16 };
+#define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define ODD  1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
 #elif defined(__AVX2__)
 enum { LANES = 8 };
+#define EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define ODD  1, 3, 5, 7, 9, 11, 13, 15
 #else
 enum { LANES = 4 };
+#define EVEN 0, 2, 4, 6
+#define ODD  1, 3, 5, 7
 #endif
 typedef float vector __attribute__((vector_size(LANES * sizeof(float))));
 
@@ -27,31 +34,54 @@ typedef struct {
     size_t width, length;
     float *q;     /* [rows][heads][width] */
     float *sum;   /* [rows][heads][width] */
-    float *score; /* [rows][heads][length], later the weights */
+    float *score; /* [rows][heads][length], later the weights; a row's known slots one after the other */
     float *chunk; /* [CACHED_SLOTS][width] keys or values of a head */
-    int *own;     /* [rows][length] the slots that a row knows beside the common ones */
-    int count[CACHED_ROWS];
+    int *slot;    /* [slots] those that a row knows */
+    uint8_t *who; /* [slots] bit r: row r knows it */
+    int slots;
+    int count[CACHED_ROWS]; /* of the slots that a row knows */
 } workspace;
+
+/* What the rows know of the slots of a chunk. */
+typedef struct {
+    int first, slots;                     /* in workspace.slot */
+    int at[CACHED_ROWS];                  /* the number of the row's first one among all that it knows */
+    int known[CACHED_ROWS];               /* how many */
+    int index[CACHED_ROWS][CACHED_SLOTS]; /* which, in order */
+} slots_known;
 
 static inline void to_f32(const char *from, int bf16, int dim, float *to)
 {
-    if (bf16)
-        for (int i = 0; i < dim; i++) {
-            uint16_t half_bits;
-            memcpy(&half_bits, from + 2 * i, sizeof half_bits);
-            const uint32_t bits = (uint32_t)half_bits << 16;
-            memcpy(to + i, &bits, sizeof bits);
-        }
-    else
+    typedef uint16_t halves __attribute__((vector_size(LANES * sizeof(uint16_t))));
+    typedef uint32_t words __attribute__((vector_size(LANES * sizeof(uint32_t))));
+    if (!bf16) {
         memcpy(to, from, (size_t)dim * sizeof *to);
+        return;
+    }
+    for (int i = 0; i < dim; i += LANES) { /* `to` has room for whole vectors */
+        halves h = {0};
+        if (i + LANES <= dim)
+            memcpy(&h, from + 2 * i, sizeof h);
+        else
+            memcpy(&h, from + 2 * i, (size_t)(dim - i) * sizeof(uint16_t));
+        const words w = __builtin_convertvector(h, words) << 16;
+        memcpy(to + i, &w, sizeof w);
+    }
 }
 
-/* A head's keys or values of n slots, filled up with zeros. */
-static inline void gather(const cached_task *t, const char *base, const int *slot, int n, size_t width, float *chunk)
+/* A head's keys or values of a chunk's slots, filled up with zeros. Fetches those of the next chunk into L2: a head's
+ * numbers of successive slots lie too far apart for the processor to do it, and would fall into few sets of L1. */
+static inline void gather(const cached_task *t, const workspace *w, const char *base, const slots_known *c)
 {
-    for (int i = 0; i < n; i++) {
-        float *to = chunk + (size_t)i * width;
+    const int *slot = w->slot + c->first, left = w->slots - c->first;
+    const int head = t->dim * (t->bf16 ? 2 : 4);
+    for (int i = 0; i < c->slots; i++) {
+        float *to = w->chunk + (size_t)i * w->width;
         const char *from = base + (size_t)slot[i] * t->slot_stride;
+        if (i + CACHED_SLOTS < left) {
+            const char *next = base + (size_t)slot[i + CACHED_SLOTS] * t->slot_stride;
+            for (int j = 0; j < head; j += 64) __builtin_prefetch(next + j, 0, 2);
+        }
         if (t->dim == 64) /* the size of most models, known to the compiler */
             to_f32(from, t->bf16, 64, to);
         else
@@ -66,92 +96,159 @@ static inline vector load(const float *x)
     return v;
 }
 
-static inline float lanes_sum(vector v)
+/* Sums of neighbouring lanes, a's first. */
+static inline vector fold(vector a, vector b)
 {
-    float lane[LANES];
-    memcpy(lane, &v, sizeof v);
+#if defined(__clang__) || __GNUC__ >= 12
+    return __builtin_shufflevector(a, b, EVEN) + __builtin_shufflevector(a, b, ODD);
+#else
+    typedef int lanes __attribute__((vector_size(LANES * sizeof(int))));
+    return __builtin_shuffle(a, b, (lanes){EVEN}) + __builtin_shuffle(a, b, (lanes){ODD});
+#endif
+}
+
+/* score[i] = q . key i, of LANES keys: their vectors of sums are folded until one vector has all. */
+static inline __attribute__((always_inline)) void scores_of(const float *q, const float *chunk, const int *index,
+                                                            const size_t width, float *score)
+{
+    vector sum[LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) {
+        const float *key = chunk + (size_t)index[i] * width;
+        sum[i] = load(q) * load(key);
+#pragma GCC unroll 4
+        for (size_t j = LANES; j < width; j += LANES) sum[i] += load(q + j) * load(key + j);
+    }
 #pragma GCC unroll 4
     for (int n = LANES / 2; n; n /= 2)
 #pragma GCC unroll 8
-        for (int i = 0; i < n; i++) lane[i] += lane[i + n];
-    return lane[0];
+        for (int i = 0; i < n; i++) sum[i] = fold(sum[2 * i], sum[2 * i + 1]);
+    memcpy(score, &sum[0], sizeof sum[0]);
 }
 
-static inline void scores_of(const float *q, const float *chunk, int n, size_t width, float *score)
+/* sum[r] += weight[r][i] * chunk[index[i]] of `rows` rows, `vectors` vectors of each. */
+static inline __attribute__((always_inline)) void add_part(const int rows, const int vectors,
+                                                           const float *const *weight, const float *chunk,
+                                                           const int *index, int n, size_t width, float *const *sum)
 {
-    for (int i = 0; i < n; i++, chunk += width) {
-        vector sum = load(q) * load(chunk);
-        for (size_t j = LANES; j < width; j += LANES) sum += load(q + j) * load(chunk + j);
-        score[i] = lanes_sum(sum);
+    vector s[2][4];
+#pragma GCC unroll 2
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) s[r][v] = load(sum[r] + v * LANES);
+    for (int i = 0; i < n; i++) {
+        const float *value = chunk + (size_t)index[i] * width;
+#pragma GCC unroll 2
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) s[r][v] += weight[r][i] * load(value + v * LANES);
+    }
+#pragma GCC unroll 2
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) memcpy(sum[r] + v * LANES, &s[r][v], sizeof s[r][v]);
+}
+
+static inline __attribute__((always_inline)) void add_values(const int rows, const float *const *weight,
+                                                             const float *chunk, const int *index, int n, size_t width,
+                                                             float *const *sum)
+{
+    size_t j = 0;
+    for (; j + 4 * LANES <= width; j += 4 * LANES)
+        add_part(rows, 4, weight, chunk + j, index, n, width,
+                 (float *const[2]){sum[0] + j, rows > 1 ? sum[1] + j : NULL});
+    for (; j < width; j += LANES)
+        add_part(rows, 1, weight, chunk + j, index, n, width,
+                 (float *const[2]){sum[0] + j, rows > 1 ? sum[1] + j : NULL});
+}
+
+/* Lists what the rows know of the chunk that begins with slot number c->first; c->at is that of the chunk before. */
+static void list_known(const workspace *w, int rows, slots_known *c)
+{
+    c->slots = w->slots - c->first < CACHED_SLOTS ? w->slots - c->first : CACHED_SLOTS;
+    for (int r = 0; r < rows; r++) {
+        int n = 0;
+        for (int i = 0; i < c->slots; i++)
+            if (w->who[c->first + i] >> r & 1) c->index[r][n++] = i;
+        c->known[r] = n;
+        while (n < CACHED_SLOTS) c->index[r][n++] = 0; /* so that LANES scores can be made at a time */
     }
 }
 
-/* sum += weight[i] * chunk[i], of `vectors` vectors. */
-static inline __attribute__((always_inline)) void add_part(const int vectors, const float *weight, const float *chunk,
-                                                           int n, size_t width, float *sum)
+/* A head's scores of a chunk's slots, of all rows. */
+static void add_scores(const cached_task *t, const workspace *w, const slots_known *c, int h)
 {
-    vector s[4];
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; v++) s[v] = load(sum + v * LANES);
-    for (int i = 0; i < n; i++, chunk += width)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) s[v] += weight[i] * load(chunk + v * LANES);
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; v++) memcpy(sum + v * LANES, &s[v], sizeof s[v]);
+    for (int r = 0; r < t->rows; r++) {
+        const size_t pair = (size_t)(r * t->heads + h);
+        const float *q = w->q + pair * w->width;
+        float *score = w->score + pair * w->length + c->at[r];
+        for (int i = 0; i < c->known[r]; i += LANES) {
+            if (w->width == 64)
+                scores_of(q, w->chunk, c->index[r] + i, 64, score + i);
+            else
+                scores_of(q, w->chunk, c->index[r] + i, w->width, score + i);
+        }
+    }
 }
 
-static inline void add_values(const float *weight, const float *chunk, int n, size_t width, float *sum)
+/* A head's weighted values of a chunk's slots, of all rows: of two at a time where they know the same, so that enough
+ * sums are on their way. */
+static void add_weighted(const cached_task *t, const workspace *w, const slots_known *c, int h)
 {
-    size_t j = 0;
-    for (; j + 4 * LANES <= width; j += 4 * LANES) add_part(4, weight, chunk + j, n, width, sum + j);
-    for (; j < width; j += LANES) add_part(1, weight, chunk + j, n, width, sum + j);
+    for (int r = 0, rows; r < t->rows; r += rows) {
+        const size_t pair = (size_t)(r * t->heads + h), next = pair + (size_t)t->heads;
+        rows = r + 1 < t->rows && c->known[r] == c->slots && c->known[r + 1] == c->slots ? 2 : 1;
+        const float *weight[2] = {w->score + pair * w->length + c->at[r], NULL};
+        float *sum[2] = {w->sum + pair * w->width, NULL};
+        if (rows == 2) {
+            weight[1] = w->score + next * w->length + c->at[r + 1];
+            sum[1] = w->sum + next * w->width;
+            add_values(2, weight, w->chunk, c->index[r], c->known[r], w->width, sum);
+        } else {
+            add_values(1, weight, w->chunk, c->index[r], c->known[r], w->width, sum);
+        }
+    }
 }
 
-/* What is done with a head's n keys or values in w->chunk, which are a row's number `at` and those after it. */
-static inline void use(const workspace *w, int pair, int values, int n, size_t at)
-{
-    float *score = w->score + (size_t)pair * w->length + at;
-    const size_t row = (size_t)pair * w->width;
-    if (values)
-        add_values(score, w->chunk, n, w->width, w->sum + row);
-    else
-        scores_of(w->q + row, w->chunk, n, w->width, score);
-}
-
-/* One pass over the slots: for all rows over the common ones, then for each over its own. */
+/* One pass over the slots, a chunk of them after the other, each converted once for all rows. */
 static void pass(const cached_task *t, const workspace *w, int values)
 {
     const char *base = values ? t->value : t->key;
     const size_t head = (size_t)t->dim * (t->bf16 ? 2 : 4);
-    for (int i = 0; i < t->common; i += CACHED_SLOTS) {
-        const int n = t->common - i < CACHED_SLOTS ? t->common - i : CACHED_SLOTS;
+    slots_known c = {0};
+    for (; c.first < w->slots; c.first += CACHED_SLOTS) {
+        list_known(w, t->rows, &c);
         for (int h = 0; h < t->heads; h++) {
-            gather(t, base + (size_t)h * head, t->slot + i, n, w->width, w->chunk);
-            for (int r = 0; r < t->rows; r++) use(w, r * t->heads + h, values, n, (size_t)i);
+            gather(t, w, base + (size_t)h * head, &c);
+            if (values)
+                add_weighted(t, w, &c, h);
+            else
+                add_scores(t, w, &c, h);
         }
+        for (int r = 0; r < t->rows; r++) c.at[r] += c.known[r];
     }
-    for (int r = 0; r < t->rows; r++)
-        for (int i = 0; i < w->count[r]; i += CACHED_SLOTS) {
-            const int n = w->count[r] - i < CACHED_SLOTS ? w->count[r] - i : CACHED_SLOTS;
-            for (int h = 0; h < t->heads; h++) {
-                gather(t, base + (size_t)h * head, w->own + (size_t)r * w->length + i, n, w->width, w->chunk);
-                use(w, r * t->heads + h, values, n, (size_t)(t->common + i));
-            }
-        }
 }
 
-static void list_own(const cached_task *t, workspace *w)
+/* The common slots, then those of the others that a row knows. */
+static void list_slots(const cached_task *t, workspace *w)
 {
-    for (int r = 0; r < t->rows; r++) {
-        const uint64_t *mask = t->mask + (size_t)r * (size_t)t->words;
-        int *own = w->own + (size_t)r * w->length, n = 0;
-        for (int j = 0; j < t->own; j++)
-            if (mask[j / 64] >> j % 64 & 1) own[n++] = t->slot[t->common + j];
-        w->count[r] = n;
+    for (int r = 0; r < t->rows; r++) w->count[r] = t->common;
+    memcpy(w->slot, t->slot, (size_t)t->common * sizeof *w->slot);
+    memset(w->who, 0xff, (size_t)t->common);
+    w->slots = t->common;
+    for (int j = 0; j < t->own; j++) {
+        unsigned who = 0;
+        for (int r = 0; r < t->rows; r++) {
+            const int known = t->mask[(size_t)r * (size_t)t->words + (size_t)j / 64] >> j % 64 & 1;
+            who |= (unsigned)known << r;
+            w->count[r] += known;
+        }
+        if (!who) continue;
+        w->slot[w->slots] = t->slot[t->common + j];
+        w->who[w->slots++] = (uint8_t)who;
     }
 }
 
-/* rows.c puts it into the instruction set's table. */
 void PASTE(kern_cached, KERN_ISA)(const cached_task *t, const kern_rows *rows)
 {
     const int pairs = t->rows * t->heads;
@@ -160,17 +257,18 @@ void PASTE(kern_cached, KERN_ISA)(const cached_task *t, const kern_rows *rows)
     const size_t vectors = (size_t)pairs * w.width;
     w.q = t->work, w.sum = w.q + vectors, w.score = w.sum + vectors;
     w.chunk = w.score + (size_t)pairs * w.length;
-    w.own = (int *)(w.chunk + CACHED_SLOTS * w.width);
+    w.slot = (int *)(w.chunk + CACHED_SLOTS * w.width);
+    w.who = (uint8_t *)(w.slot + w.length);
     memset(w.q, 0, 2 * vectors * sizeof *w.q);
     memset(w.chunk, 0, CACHED_SLOTS * w.width * sizeof *w.chunk);
-    list_own(t, &w);
+    list_slots(t, &w);
     for (int p = 0; p < pairs; p++)
         to_f32(t->q + (size_t)(p / t->heads) * t->q_stride + (size_t)(p % t->heads) * head, t->bf16, t->dim,
                w.q + (size_t)p * w.width);
     pass(t, &w, 0);
     for (int p = 0; p < pairs; p++) {
         float *score = w.score + (size_t)p * w.length;
-        rows->softmax(score, t->common + w.count[p / t->heads], 1.0f / sqrtf((float)t->dim), score, 0);
+        rows->softmax(score, w.count[p / t->heads], 1.0f / sqrtf((float)t->dim), score, 0);
     }
     pass(t, &w, 1);
     for (int p = 0; p < pairs; p++)

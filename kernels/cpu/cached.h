@@ -35,16 +35,16 @@ static inline size_t cached_width(int dim)
     return ((size_t)dim + 15) / 16 * 16;
 }
 
-/* Slots of a row of scores. */
+/* Slots of a row of scores, and a vector's more. */
 static inline size_t cached_length(int slots)
 {
-    return ((size_t)slots + 15) / 16 * 16;
+    return ((size_t)slots + 31) / 16 * 16;
 }
 
 static inline size_t cached_bytes(int slots, int dim)
 {
     const size_t width = cached_width(dim), length = cached_length(slots), pairs = (size_t)CACHED_ROWS * CACHED_HEADS;
-    return sizeof(float) * (pairs * (2 * width + length) + CACHED_SLOTS * width + CACHED_ROWS * length);
+    return sizeof(float) * (pairs * (2 * width + length) + CACHED_SLOTS * width + length) + length;
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* Trees of drafts in one pass of LlamaGen's runner: their laws, and what is kept of those that become tokens, are those
  * of the same tokens one by one, bit for bit. */
-#include "tests/support/llamagen.h"
+#include "tests/support/gpt_fixture.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,16 +20,18 @@ typedef struct {
 static int open_both(fixture *f, mar_dtype dtype)
 {
     f->random = 1;
-    if (!gpt_open(&f->tested, dtype, "llamagen_c2i20", 0, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS)) return 0;
-    assert_true(gpt_open(&f->plain, dtype, "llamagen_c2i20", 0, &guided, 1, 0, 1, 1));
+    if (!gpt_fixture_open(&f->tested, open_queue(dtype, 2), "llamagen_c2i20", 0, &guided, IMAGES, DRAFTS, 1,
+                          IMAGES * LAWS))
+        return 0;
+    assert_true(gpt_fixture_open(&f->plain, open_queue(dtype, 2), "llamagen_c2i20", 0, &guided, 1, 0, 1, 1));
     gpt_runner_begin(f->tested.runner, IMAGES, label);
     return 1;
 }
 
 static void close_both(fixture *f)
 {
-    gpt_close(&f->tested);
-    gpt_close(&f->plain);
+    gpt_fixture_close(&f->tested);
+    gpt_fixture_close(&f->plain);
 }
 
 static int random_below(fixture *f, int n)
@@ -42,7 +44,7 @@ static int random_below(fixture *f, int n)
 static void compute_plainly(fixture *f, int image, const int *token, int n)
 {
     gpt_runner_begin(f->plain.runner, 1, label + image);
-    for (int i = 0; i <= n; i++) gpt_laws(&f->plain, &(spec_request){.prefix = token, .length = i}, 1);
+    for (int i = 0; i <= n; i++) gpt_fixture_laws(&f->plain, &(spec_request){.prefix = token, .length = i}, 1);
 }
 
 /* The tokens from the first to this draft of a request. Returns how many. */
@@ -61,7 +63,7 @@ static void expect_laws(fixture *f, const spec_request *q, int first)
     for (int site = first; site <= q->count; site++) {
         int token[TOKENS];
         compute_plainly(f, q->sequence, token, path_to(q, site - 1, token));
-        assert_memory_equal(gpt_law(&f->tested, q->row + site), f->plain.laws, VOCABULARY * sizeof(float));
+        assert_memory_equal(gpt_fixture_law(&f->tested, q->row + site), f->plain.laws, VOCABULARY * sizeof(float));
     }
 }
 
@@ -115,7 +117,7 @@ static void trees(void **state)
             grow_tree(&f, &image[i], DRAFTS);
             both[i] = image[i].request;
         }
-        gpt_laws(&f.tested, both, IMAGES);
+        gpt_fixture_laws(&f.tested, both, IMAGES);
         for (int i = 0; i < IMAGES; i++) expect_laws(&f, &both[i], 0);
         close_both(&f);
     }
@@ -138,7 +140,7 @@ static void levels(void **state)
             s.request.from = l ? s.request.count + 1 : 0;
             s.request.count = ends[l];
             const long rows = gpt_runner_get_stats(f.tested.runner)->rows;
-            gpt_laws(&f.tested, &s.request, 1);
+            gpt_fixture_laws(&f.tested, &s.request, 1);
             if (l) assert_int_equal(gpt_runner_get_stats(f.tested.runner)->rows - rows, 2 * (ends[l] - ends[l - 1]));
         }
         expect_laws(&f, &s.request, 0);
@@ -146,7 +148,7 @@ static void levels(void **state)
         s.draft[1] = (s.draft[1] + 1) % VOCABULARY;
         s.request.from = DRAFTS;
         memset(f.tested.laws, 0, (size_t)IMAGES * LAWS * VOCABULARY * sizeof(float));
-        gpt_laws(&f.tested, &s.request, 1);
+        gpt_fixture_laws(&f.tested, &s.request, 1);
         expect_laws(&f, &s.request, 0);
         close_both(&f);
     }
@@ -204,7 +206,7 @@ static void rounds(void **state)
             }
             if (n == 0) break;
             const gpt_runner_stats before = *gpt_runner_get_stats(f.tested.runner);
-            gpt_laws(&f.tested, request, n);
+            gpt_fixture_laws(&f.tested, request, n);
             assert_int_equal(gpt_runner_get_stats(f.tested.runner)->passes - before.passes, 1);
             assert_int_equal(gpt_runner_get_stats(f.tested.runner)->rows - before.rows, expected);
             for (int i = 0; i < n; i++) expect_laws(&f, &request[i], 0);
@@ -228,7 +230,7 @@ static void jumps(void **state)
             random_tokens(&f, &s, s.request.length + random_below(&f, TOKENS + 1 - s.request.length));
             grow_tree(&f, &s, random_below(&f, DRAFTS + 1));
             for (int again = 0; again < 2; again++) {
-                gpt_laws(&f.tested, &s.request, 1);
+                gpt_fixture_laws(&f.tested, &s.request, 1);
                 expect_laws(&f, &s.request, 0);
             }
         }
@@ -263,7 +265,7 @@ static void refusals(void **state)
         if (!strstr(err.text, wrong[i].words)) fail_msg("\"%s\" does not say \"%s\"", err.text, wrong[i].words);
     }
     const spec_request good = {.prefix = token, .length = 3};
-    gpt_laws(&f.tested, &good, 1);
+    gpt_fixture_laws(&f.tested, &good, 1);
     expect_laws(&f, &good, 0);
     close_both(&f);
 }
@@ -285,7 +287,7 @@ static void failures(void **state)
     k->cancel = NULL;
     k->core->recover(k);
     gpt_runner_begin(f.tested.runner, IMAGES, label);
-    gpt_laws(&f.tested, &request, 1);
+    gpt_fixture_laws(&f.tested, &request, 1);
     expect_laws(&f, &request, 0);
     close_both(&f);
 }
@@ -304,7 +306,7 @@ static void watching(void **state)
     gpt_runner_name(f.tested.runner, "draft: ");
     k->watch.on = 1;
     kern_watch_begin(k);
-    gpt_laws(&f.tested, &request, 1);
+    gpt_fixture_laws(&f.tested, &request, 1);
     assert_string_equal(k->watch.layer, "");
     k->core->upload(k, f.tested.model->layers[1].ffn_norm + 3, &nan, sizeof nan);
     assert_ok(gpt_runner_laws(f.tested.runner, &request, 1, f.tested.laws, &err), &err);

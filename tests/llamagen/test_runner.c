@@ -1,6 +1,6 @@
 /* LlamaGen's runner against gpt.py and generate.py (tests/golden/make_llamagen.py): laws at every position, with and
  * without guidance, greedy sequences, captions. */
-#include "tests/support/llamagen.h"
+#include "tests/support/gpt_fixture.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -50,14 +50,15 @@ static void ask(gpt_fixture *f, int images, int *const *tokens, int length)
     spec_request request[IMAGES];
     for (int i = 0; i < images; i++)
         request[i] = (spec_request){.sequence = i, .prefix = tokens[i], .length = length, .row = i};
-    gpt_laws(f, request, images);
+    gpt_fixture_laws(f, request, images);
 }
 
 /* Laws of what follows the golden tokens, at every position. */
 static void laws_case(const golden_case *c, int d)
 {
     gpt_fixture f;
-    if (!gpt_open(&f, dtypes[d], c->model, c->seq_len, &c->sampling, c->images, 0, 0, c->images)) return;
+    if (!gpt_fixture_open(&f, open_queue(dtypes[d], 2), c->model, c->seq_len, &c->sampling, c->images, 0, 0, c->images))
+        return;
     const int n = f.seq_len, v = f.vocabulary, images = c->images;
     wt_file *golden = golden_open("llamagen");
     int *all = golden_ints(golden, c->tokens, wt_find(golden, c->tokens)->count), *tokens[IMAGES];
@@ -67,12 +68,13 @@ static void laws_case(const golden_case *c, int d)
     begin(c, &f, golden);
     for (int t = 0; t < n; t++) {
         ask(&f, images, tokens, t);
-        for (int i = 0; i < images; i++) memcpy(found + (i * n + t) * v, gpt_law(&f, i), sizeof *found * (size_t)v);
+        for (int i = 0; i < images; i++)
+            memcpy(found + (i * n + t) * v, gpt_fixture_law(&f, i), sizeof *found * (size_t)v);
     }
     assert_close(found, expected, (size_t)(images * n * v), tolerance[d]);
     wt_close(golden);
     free(all), free(expected), free(found);
-    gpt_close(&f);
+    gpt_fixture_close(&f);
 }
 
 /* Temperature 0: the same tokens as the official sampler's. */
@@ -81,7 +83,8 @@ static void greedy_case(const golden_case *c)
     gpt_fixture f;
     gpt_sampling sampling = c->sampling;
     sampling.temperature = 0;
-    assert_true(gpt_open(&f, MAR_DTYPE_F32, c->model, c->seq_len, &sampling, c->images, 0, 0, c->images));
+    assert_true(gpt_fixture_open(&f, open_queue(MAR_DTYPE_F32, 2), c->model, c->seq_len, &sampling, c->images, 0, 0,
+                                 c->images));
     const int n = f.seq_len, images = c->images;
     wt_file *golden = golden_open("llamagen");
     int *expected = golden_ints(golden, c->greedy, images * n), *tokens[IMAGES];
@@ -90,13 +93,13 @@ static void greedy_case(const golden_case *c)
     for (int t = 0; t < n; t++) {
         ask(&f, images, tokens, t);
         for (int i = 0; i < images; i++)
-            while (tokens[i][t] < f.vocabulary && gpt_law(&f, i)[tokens[i][t]] != 0) tokens[i][t]++;
+            while (tokens[i][t] < f.vocabulary && gpt_fixture_law(&f, i)[tokens[i][t]] != 0) tokens[i][t]++;
     }
     for (int i = 0; i < images; i++) assert_memory_equal(tokens[i], expected + i * n, (size_t)n * sizeof *expected);
     for (int i = 0; i < images; i++) free(tokens[i]);
     wt_close(golden);
     free(expected);
-    gpt_close(&f);
+    gpt_fixture_close(&f);
 }
 
 static void run_cases(const golden_case *cases, size_t n)
@@ -151,7 +154,7 @@ static void filters(void **state)
     (void)state;
     const golden_case c = {"llamagen_c2i20", "c2i20.tokens", "c2i20.filtered", NULL, 0, 3, {1.7f, -1, 0.8f, 20, 0.9f}};
     gpt_fixture f;
-    assert_true(gpt_open(&f, MAR_DTYPE_F32, c.model, 0, &c.sampling, 3, 0, 0, 3));
+    assert_true(gpt_fixture_open(&f, open_queue(MAR_DTYPE_F32, 2), c.model, 0, &c.sampling, 3, 0, 0, 3));
     const int n = f.seq_len, v = f.vocabulary;
     wt_file *golden = golden_open("llamagen");
     int *all = golden_ints(golden, c.tokens, 3 * n), *const tokens[3] = {all, all + n, all + 2 * n};
@@ -165,7 +168,7 @@ static void filters(void **state)
     for (int i = 0; i < 3 * n * v; i++) assert_int_equal(found[i] > 0, expected[i] > 0);
     wt_close(golden);
     free(all), free(expected), free(found);
-    gpt_close(&f);
+    gpt_fixture_close(&f);
 }
 
 /* Label -1 is the unconditional class: guidance between equal laws changes nothing. */
@@ -177,14 +180,15 @@ static void unconditional(void **state)
     float law[2][2][61];
     for (int g = 0; g < 2; g++) {
         gpt_fixture f;
-        assert_true(gpt_open(&f, MAR_DTYPE_F32, "llamagen_c2i", 0, g ? &guided : &gpt_plain, 2, 0, 0, 2));
+        assert_true(gpt_fixture_open(&f, open_queue(MAR_DTYPE_F32, 2), "llamagen_c2i", 0,
+                                     g ? &guided : &gpt_fixture_plain, 2, 0, 0, 2));
         gpt_runner_begin(f.runner, 2, none);
-        gpt_laws(&f,
-                 (spec_request[]){{.sequence = 0, .prefix = token, .length = 1, .row = 1},
-                                  {.sequence = 1, .prefix = token, .length = 1, .row = 0}},
-                 2);
+        gpt_fixture_laws(&f,
+                         (spec_request[]){{.sequence = 0, .prefix = token, .length = 1, .row = 1},
+                                          {.sequence = 1, .prefix = token, .length = 1, .row = 0}},
+                         2);
         memcpy(law[g], f.laws, sizeof law[g]);
-        gpt_close(&f);
+        gpt_fixture_close(&f);
     }
     assert_memory_equal(law[0][0], law[0][1], sizeof law[0][0]); /* class 5 is what -1 stands for */
     assert_close(law[1][0], law[0][0], 61, 1e-6);

@@ -1,0 +1,108 @@
+/* LlamaGen's runner with the CUDA backend against the CPU in f32: whole images in rounds of drafts, as a sampler asks
+ * for them, whose passes are recorded from the second of a shape on. */
+#include "tests/cuda/support.h"
+#include "tests/support/gpt_fixture.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { IMAGES = 2, DRAFTS = 4, LAWS = DRAFTS + 1, TOKENS = 16, VOCABULARY = 73 };
+
+static const gpt_sampling guided = {.cfg = 1.7f, .cfg_interval = 6, .temperature = 0.9f, .top_p = 1};
+
+/* A round of an image at `length` tokens: a tree of four drafts where they fit, else none. */
+static spec_request request_at(int image, const int *token, int length, const int *draft)
+{
+    static const int parent[DRAFTS] = {-1, -1, 0, 2};
+    return (spec_request){.sequence = image,
+                          .prefix = token,
+                          .length = length,
+                          .draft = draft,
+                          .parent = parent,
+                          .count = length + 3 <= TOKENS ? DRAFTS : 0,
+                          .row = image * LAWS};
+}
+
+/* Rounds of which each accepts the path of drafts 0 and 2, then single tokens; all laws of all rounds. Returns their
+ * number. */
+static size_t make_images(gpt_fixture *f, float *laws)
+{
+    static const int label[IMAGES] = {3, -1};
+    int token[IMAGES][TOKENS];
+    size_t n = 0;
+    gpt_runner_begin(f->runner, IMAGES, label);
+    for (int length = 0; length < TOKENS;) {
+        int draft[IMAGES][DRAFTS];
+        spec_request request[IMAGES];
+        for (int i = 0; i < IMAGES; i++) {
+            for (int d = 0; d < DRAFTS; d++) draft[i][d] = (7 * length + 11 * i + 5 * d) % VOCABULARY;
+            request[i] = request_at(i, token[i], length, draft[i]);
+        }
+        gpt_fixture_laws(f, request, IMAGES);
+        for (int i = 0; i < IMAGES; i++)
+            for (int site = 0; site <= request[i].count; site++, n++)
+                from_device(f->k, laws + n * VOCABULARY, gpt_fixture_law(f, request[i].row + site),
+                            VOCABULARY * sizeof *laws);
+        const int accepted = request[0].count ? 2 : 0;
+        for (int i = 0; i < IMAGES; i++) {
+            if (accepted) token[i][length] = draft[i][0], token[i][length + 1] = draft[i][2];
+            token[i][length + accepted] = (3 * length + i) % VOCABULARY;
+        }
+        length += accepted + 1;
+    }
+    check_kern(f->k);
+    return n;
+}
+
+static void images(void **state)
+{
+    (void)state;
+    static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
+    static const double tolerance[] = {1e-5, 2e-2};
+    enum { MOST = IMAGES * TOKENS * LAWS };
+    float *expected = malloc(sizeof *expected * MOST * VOCABULARY), *found = malloc(sizeof *found * MOST * VOCABULARY);
+    gpt_fixture f;
+    gpt_fixture_open(&f, open_cpu(), "llamagen_c2i20", 0, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
+    const size_t n = make_images(&f, expected);
+    gpt_fixture_close(&f);
+    for (int d = 0; d < 2; d++) {
+        gpt_fixture_open(&f, open_cuda(dtypes[d]), "llamagen_c2i20", 0, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
+        for (int batch = 0; batch < 3; batch++) { /* the shapes are run, recorded and replayed */
+            assert_int_equal(make_images(&f, found), n);
+            assert_close(found, expected, n * VOCABULARY, tolerance[d]);
+        }
+        assert_true(f.k->recordings > 0);
+        assert_int_equal(f.k->unrecorded, 0);
+        gpt_fixture_close(&f);
+    }
+    free(expected), free(found);
+}
+
+/* Captions, whose prefixes take two passes; their MLP has GELU in its tanh form. */
+static void captions(void **state)
+{
+    (void)state;
+    enum { PREFIX = 120, DIM = 12, SIZE = 50 };
+    static const gpt_sampling sampling = {.cfg = 3, .cfg_interval = -1, .temperature = 1, .top_p = 1};
+    float *features = random_floats(IMAGES * PREFIX * DIM, 1, 5), law[3][IMAGES * SIZE];
+    uint8_t mask[IMAGES * PREFIX];
+    for (int i = 0; i < IMAGES * PREFIX; i++) mask[i] = i < PREFIX || i > PREFIX + 80;
+    for (int b = 0; b < 3; b++) {
+        gpt_fixture f;
+        kern_queue *k = b == 0 ? open_cpu() : open_cuda(b == 1 ? MAR_DTYPE_F32 : MAR_DTYPE_BF16);
+        gpt_fixture_open(&f, k, "llamagen_t2i", 0, &sampling, IMAGES, 0, 0, IMAGES);
+        gpt_runner_begin_captions(f.runner, IMAGES, features, mask);
+        gpt_fixture_laws(&f, (spec_request[]){{.sequence = 0, .row = 0}, {.sequence = 1, .row = 1}}, IMAGES);
+        from_device(f.k, law[b], f.laws, sizeof law[b]);
+        gpt_fixture_close(&f);
+    }
+    assert_close(law[1], law[0], IMAGES * SIZE, 1e-5);
+    assert_close(law[2], law[0], IMAGES * SIZE, 2e-2);
+    free(features);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(images), cmocka_unit_test(captions)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

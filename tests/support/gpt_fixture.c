@@ -1,0 +1,47 @@
+#include "tests/support/gpt_fixture.h"
+
+#include <string.h>
+
+const gpt_sampling gpt_fixture_plain = {.cfg = 1, .cfg_interval = -1, .temperature = 1, .top_p = 1};
+
+int gpt_fixture_open(gpt_fixture *f, kern_queue *k, const char *name, int seq_len, const gpt_sampling *sampling,
+                     int images, int drafts, int keep, int rows)
+{
+    gpt_config config;
+    mar_err err = {0};
+    *f = (gpt_fixture){.k = k, .rows = rows};
+    if (!f->k) return 0;
+    wt_file *file = golden_open(name);
+    assert_ok(gpt_config_derive(file, 0, &config, &err), &err);
+    if (seq_len) config.seq_len = seq_len;
+    assert_ok(gpt_model_load(f->k, file, &config, &f->model, &err), &err);
+    wt_close(file);
+    f->vocabulary = config.vocabulary;
+    f->seq_len = config.seq_len;
+    assert_ok(gpt_runner_create(f->k, f->model, sampling, images, drafts, keep, &f->runner, &err), &err);
+    f->memory = backend_memory(f->k, gpt_runner_lay_out(f->runner, NULL));
+    gpt_runner_lay_out(f->runner, f->memory);
+    f->laws = backend_memory(f->k, (size_t)rows * (size_t)config.vocabulary * sizeof *f->laws);
+    assert_ok(gpt_runner_plan(f->runner, images, &err), &err);
+    return 1;
+}
+
+void gpt_fixture_close(gpt_fixture *f)
+{
+    gpt_runner_free(f->runner);
+    gpt_model_free(f->model);
+    f->k->core->free(f->k->device, f->memory);
+    f->k->core->free(f->k->device, f->laws);
+    close_queue(f->k);
+}
+
+void gpt_fixture_laws(gpt_fixture *f, const spec_request *request, int n)
+{
+    mar_err err = {0};
+    assert_ok(gpt_runner_laws(f->runner, request, n, f->laws, &err), &err);
+}
+
+const float *gpt_fixture_law(const gpt_fixture *f, int row)
+{
+    return f->laws + (size_t)row * (size_t)f->vocabulary;
+}

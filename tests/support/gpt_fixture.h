@@ -1,0 +1,29 @@
+/* LlamaGen's runner over a golden model (tests/golden/make_llamagen.py), without a session. */
+#ifndef TESTS_GPT_FIXTURE_H
+#define TESTS_GPT_FIXTURE_H
+
+#include "llamagen/runner.h"
+#include "tests/support/support.h"
+
+typedef struct {
+    kern_queue *k;
+    gpt_model *model;
+    gpt_runner *runner;
+    void *memory;
+    float *laws; /* backend [rows][vocabulary] */
+    int rows, vocabulary, seq_len;
+} gpt_fixture;
+
+/* What most tests sample with: the laws are the softmax of the logits. */
+extern const gpt_sampling gpt_fixture_plain;
+
+/* Opens golden model `name` on a queue, with another number of tokens unless seq_len is 0, and a runner of it, planned
+ * for `images` images, with room for `rows` laws. gpt_fixture_close closes the queue, too. Returns 0 if k is NULL. */
+int gpt_fixture_open(gpt_fixture *f, kern_queue *k, const char *name, int seq_len, const gpt_sampling *sampling,
+                     int images, int drafts, int keep, int rows);
+void gpt_fixture_close(gpt_fixture *f);
+/* Calls gpt_runner_laws, which must succeed. */
+void gpt_fixture_laws(gpt_fixture *f, const spec_request *request, int n);
+const float *gpt_fixture_law(const gpt_fixture *f, int row); /* host [vocabulary], of a CPU */
+
+#endif

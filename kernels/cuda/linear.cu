@@ -496,6 +496,16 @@ static __device__ inline float gelu(float x)
     return 0.5f * x * (1 + erff(x * 0.70710678f));
 }
 
+static __device__ inline float gelu_tanh(float x)
+{
+    return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+static __device__ inline float activated(float x, kern_activation activation)
+{
+    return activation == KERN_SILU ? cuda_silu(x) : activation == KERN_GELU ? gelu(x) : gelu_tanh(x);
+}
+
 /* Takes any shape and alignment. A thread computes an element of y. */
 template <typename X, typename Y>
 static __global__ void matmul_kernel(matmul_spec p, const X *x, const X *weight, const Y *bias, Y *y)
@@ -627,34 +637,34 @@ mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_e
     return rows > 0 ? plan(cuda_of(k), &p, &m, err) : MAR_OK;
 }
 
-/* y = SiLU(x) or GELU(x) by rows of n vectors of N elements, whose starts are `stride` elements apart; y may be x. A
+/* y = SiLU(x) or a GELU(x) by rows of n vectors of N elements, whose starts are `stride` elements apart; y may be x. A
  * thread has a vector. Floor: each element is read and written once. */
 template <int N, typename X, typename Y>
-static __global__ void activate_kernel(const X *x, size_t vectors, int n, int stride, int silu, Y *y)
+static __global__ void activate_kernel(const X *x, size_t vectors, int n, int stride, kern_activation activation, Y *y)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= vectors) return;
     const size_t at = i / (size_t)n * (size_t)stride + i % (size_t)n * N;
     cuda_floats<N> v = cuda_load<N>(x + at);
-    for (int j = 0; j < N; j++) v.v[j] = silu ? cuda_silu(v.v[j]) : gelu(v.v[j]);
+    for (int j = 0; j < N; j++) v.v[j] = activated(v.v[j], activation);
     cuda_store(y + at, v);
 }
 
 template <typename X, typename Y>
-static void activate(cuda_queue *c, const X *x, size_t rows, int n, int stride, int silu, Y *y)
+static void activate(cuda_queue *c, const X *x, size_t rows, int n, int stride, kern_activation activation, Y *y)
 {
     const int wide = n % 8 == 0 && stride % 8 == 0 && aligned(x) && aligned(y) ? 8 : 1;
     const size_t vectors = rows * (size_t)(n / wide);
     cuda_launch(c, wide == 8 ? activate_kernel<8, X, Y> : activate_kernel<1, X, Y>, cuda_blocks(vectors, THREADS),
-                THREADS, 0, x, vectors, n / wide, stride, silu, y);
+                THREADS, 0, x, vectors, n / wide, stride, activation, y);
 }
 
 void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int bf16_y, void *y)
 {
     if (bf16_y)
-        activate(c, x, rows, n, n, 1, (bf16 *)y);
+        activate(c, x, rows, n, n, KERN_SILU, (bf16 *)y);
     else
-        activate(c, x, rows, n, n, 1, (float *)y);
+        activate(c, x, rows, n, n, KERN_SILU, (float *)y);
 }
 
 void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y)
@@ -664,9 +674,8 @@ void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, v
     const matmul_spec p = product(l, rows);
     matmul(c, &p, x, l->weight, l->bias, y);
     if (l->activation == KERN_LINEAR || l->fused) return;
-    const int silu = l->activation == KERN_SILU;
     if (l->y_f32)
-        activate(c, (const float *)y, (size_t)rows, l->out, l->y_stride, silu, (float *)y);
+        activate(c, (const float *)y, (size_t)rows, l->out, l->y_stride, l->activation, (float *)y);
     else /* rounds twice, the sum and what is made of it: a layer of operands that must not is f32 (cuda_silu_rows) */
-        activate(c, (const bf16 *)y, (size_t)rows, l->out, l->y_stride, silu, (bf16 *)y);
+        activate(c, (const bf16 *)y, (size_t)rows, l->out, l->y_stride, l->activation, (bf16 *)y);
 }

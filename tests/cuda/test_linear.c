@@ -116,6 +116,8 @@ static void layers(void **state)
         {18, 40, 48, KERN_GELU, 0, 0, 0, 3}, /* addresses that are not */
         {18, 40, 48, KERN_LINEAR, add, 16, 0, 1},
         {18, 40, 48, KERN_SILU, all, 0, 0, 1},
+        {12, 40, 24, KERN_GELU_TANH, all, 0, 0, 0},
+        {11, 32, 48, KERN_GELU_TANH, 0, 0, 0, 0},
     };
     kern_queue *cpu = open_cpu();
     const mar_dtype dtypes[2] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};

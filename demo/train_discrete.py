@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 
 import digits
-from training import Ema, keep_freed_memory, logger, optimise, save, set_lr
+from training import Ema, keep_freed_memory, logger, optimise, save, set_lr, transformer_optimizers
 
 from pymar import GPT, VQ, GptConfig, VqConfig, generate_codes, load_gpt, load_vq
 
@@ -34,8 +34,8 @@ ROLES = {
     "target": GptConfig(width=128, depth=6, heads=4, hidden=256, **SHARED),
     "draft": GptConfig(width=64, depth=2, heads=2, hidden=128, **SHARED),
 }
-TRAINING = {"target": (2000, 64, 2e-3), "draft": (1200, 64, 3e-3)}  # steps, images a step, peak learning rate
-WARMUP = 100  # steps
+TRAINING = {"target": (700, 64, 1e-2), "draft": (600, 64, 1e-2)}  # steps, images a step, peak learning rate
+WARMUP = 50  # steps
 CLASS_DROPOUT = 0.1
 
 
@@ -73,7 +73,7 @@ def train_vq(path, decoder_path, log):
         distance = (rows.detach() - z).square().sum(-1)
         codebook_loss = F.mse_loss(rows, z.detach()) + 0.25 * F.mse_loss(z, rows.detach())
         mse = F.mse_loss(decoded, batch)
-        optimise(optimizer, vq, mse + 0.2 * F.l1_loss(decoded, batch) + codebook_loss)
+        optimise([optimizer], vq, mse + 0.2 * F.l1_loss(decoded, batch) + codebook_loss)
         ema.update(vq)
         used.mul_(0.98).add_(torch.bincount(codes.flatten(), minlength=len(used)))
         if step % 20 == 19 and step < VQ_STEPS // 2:
@@ -127,19 +127,18 @@ def train_gpt(role, codes_path, path, log):
     data = np.load(codes_path)
     codes, labels = (torch.from_numpy(data[name].astype(np.int64)) for name in ("codes", "labels"))
     model = GPT(config)
-    no_decay = [p for p in model.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW([{"params": [p for p in model.parameters() if p.dim() > 1]},
-                                   {"params": no_decay, "weight_decay": 0.0}], betas=(0.9, 0.95), weight_decay=0.05)
-    ema, start, mean = Ema(model, 0.998), time.time(), 0.0
+    optimizers = transformer_optimizers(model, 0.05)
+    ema, start, mean = Ema(model, 0.99), time.time(), 0.0
     log(f"{role} parameters {sum(p.numel() for p in model.parameters())}")
     for step in range(steps):
-        set_lr(optimizer, step, steps, peak_lr, WARMUP)
+        for optimizer in optimizers:
+            set_lr(optimizer, step, steps, peak_lr, WARMUP)
         rows = torch.randint(len(codes), (batch,))
         y = torch.where(torch.rand(batch) < CLASS_DROPOUT, config.classes, labels[rows])
         with torch.autocast("cpu", torch.bfloat16):
             logits = model(y, codes[rows, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1), codes[rows].flatten())
-        optimise(optimizer, model, loss)
+        optimise(optimizers, model, loss)
         ema.update(model)
         mean += (loss.item() - mean) * (0.02 if step else 1)
         if step % 100 == 0 or step == steps - 1:

@@ -38,7 +38,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from training import Ema, keep_freed_memory, logger, optimise, save, set_lr
+from training import Ema, keep_freed_memory, logger, optimise, save, set_lr, transformer_optimizers
 
 from pymar import Eagle, load_gpt
 
@@ -125,15 +125,16 @@ def train(target, data, args, log):
     held = torch.arange(len(data)) % HELD_OUT == 0
     rows, held = (~held).nonzero()[:, 0], held.nonzero()[:256, 0]
     held_codes, held_labels = (part.to(device) for part in data[held])
-    optimizer = torch.optim.AdamW(eagle.parameters(), betas=(0.9, 0.95), weight_decay=0.01)
-    ema, start = Ema(eagle, 0.998), time.time()
+    optimizers = transformer_optimizers(eagle, 0.01)
+    ema, start = Ema(eagle, 0.99), time.time()
     for step in range(args.steps):
-        set_lr(optimizer, step, args.steps, args.lr, min(args.warmup, max(1, args.steps // 2)))
+        for optimizer in optimizers:
+            set_lr(optimizer, step, args.steps, args.lr, min(args.warmup, max(1, args.steps // 2)))
         codes, labels = (part.to(device) for part in data[rows[torch.randint(len(rows), (args.batch,))]])
         labels = torch.where(torch.rand(args.batch, device=device) < args.unconditional, config.classes, labels)
         with torch.autocast(device.type, torch.bfloat16):
             feature_loss, token_loss = eagle_loss(target, eagle, labels, codes, args)
-        optimise(optimizer, eagle, args.feature_weight * feature_loss + args.token_weight * token_loss)
+        optimise(optimizers, eagle, args.feature_weight * feature_loss + args.token_weight * token_loss)
         ema.update(eagle)
         if step % 200 == 0 or step == args.steps - 1:
             rates = ", ".join(f"{rate:.3f}" for rate in acceptance(target, ema.model, held_labels, held_codes))

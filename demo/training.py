@@ -42,11 +42,20 @@ class Ema:
         torch._foreach_lerp_(list(self.model.parameters()), list(model.parameters()), rate)
 
 
-def optimise(optimizer, model, loss):
-    optimizer.zero_grad()
+def transformer_optimizers(model, weight_decay):
+    """Muon for the layers' matrices, which halves the steps, and AdamW for embeddings, norms and the output layer."""
+    matrices = {name for name, p in model.named_parameters() if name.startswith("layers.") and p.dim() == 2}
+    muon, adam = ([p for name, p in model.named_parameters() if (name in matrices) == wanted] for wanted in (True, False))
+    return [torch.optim.Muon(muon, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(adam, betas=(0.9, 0.95), weight_decay=0.0)]
+
+
+def optimise(optimizers, model, loss):
+    model.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
+    for optimizer in optimizers:
+        optimizer.step()
 
 
 def save(path, tensors, metadata, dtype=torch.float16):

@@ -301,13 +301,23 @@ static void visit_decoder(const visitor *v)
     visit_conv(v, "decoder.", "conv_out", 3, v->width[0], 3);
 }
 
+/* Whether the file has more than what generation needs: any tensor of the encoder, or the convolution behind it. */
+static int has_encoder(const wt_file *f)
+{
+    for (int i = 0; i < wt_count(f); i++) {
+        const char *name = wt_at(f, i)->name;
+        if (strncmp(name, "encoder.", 8) == 0 || strncmp(name, "quant_conv.", 11) == 0) return 1;
+    }
+    return 0;
+}
+
 /* What lies between encoder and decoder. */
-static void visit_latent(const visitor *v, const mar_vae_config *c)
+static void visit_latent(const visitor *v, const wt_file *f, const mar_vae_config *c)
 {
     const int64_t codebook[2] = {c->codebook, c->z_channels};
     const int out = c->codebook ? c->z_channels : 2 * v->latent, in = c->codebook ? v->latent : 2 * v->latent;
     if (c->codebook) v->visit(v->user, embedding_name, 2, codebook);
-    visit_conv(v, "", "quant_conv", out, in, 1);
+    if (has_encoder(f)) visit_conv(v, "", "quant_conv", out, in, 1);
     visit_conv(v, "", "post_quant_conv", v->latent, c->z_channels, 1);
 }
 
@@ -323,7 +333,7 @@ void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tens
     v.latent = (int)post_quant->shape[0];
     for (int i = 0; i < v.levels; i++)
         if (vae_level_width(f, v.names, v.levels, i, &v.width[i], NULL) != MAR_OK) return;
-    visit_encoder(&v, f, config);
+    if (has_encoder(f)) visit_encoder(&v, f, config);
     visit_decoder(&v);
-    visit_latent(&v, config);
+    visit_latent(&v, f, config);
 }

@@ -9,8 +9,8 @@
 
 /* Derives the shape from the tensors of a checkpoint. MAR_EMODEL, naming the tensor, if it is no such autoencoder. */
 mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *err);
-/* Calls `visit` for every tensor of such an autoencoder, encoder included, in the official order. Of a VQ one's file
- * quantize.codebook_used is left out, which says what training has used. */
+/* Calls `visit` for every tensor of such an autoencoder, encoder included if the file has any of it, in the official
+ * order. Of a VQ one's file quantize.codebook_used is left out, which says what training has used. */
 typedef void vae_tensor_visitor(void *user, const char *name, int rank, const int64_t *shape);
 void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tensor_visitor *visit, void *user);
 /* Whether the file looks like a KL or VQ autoencoder, and if so whether like a VQ one: by the names of its tensors. */

@@ -584,7 +584,7 @@ typedef struct mar_report mar_report; /* what a checkpoint contains and what is 
 MAR_API mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out);
 MAR_API void mar_report_free(mar_report *r);
 MAR_API mar_kind mar_report_kind(const mar_report *r);
-MAR_API const mar_model_config *mar_report_model(const mar_report *r); /* NULL unless KIND_MAR or KIND_LLAMAGEN */
+MAR_API const mar_model_config *mar_report_model(const mar_report *r); /* NULL unless KIND_MAR, _LLAMAGEN or _EAGLE */
 MAR_API const mar_vae_config *mar_report_vae(const mar_report *r);     /* NULL unless KIND_VAE */
 /* One line a fact ("format: PyTorch zip, model_ema", "tensors: 364 (F32)"), then one line a problem. i = 0..count-1;
  * NULL for other i. */

@@ -13,7 +13,8 @@ typedef struct {
     int max_images;
     char guarantee[160];
 
-    gpt_runner *target, *draft; /* draft: NULL without a draft model */
+    gpt_runner *target;
+    mar_drafter draft;
     spec_sampler *sampler;
     int *neighbours; /* backend [vocabulary][plan.neighbours], or NULL */
     float *latents;  /* backend [max_images][seq_len] the tokens' numbers, after the last step */
@@ -45,24 +46,22 @@ static mar_status target_laws(void *state, const spec_request *request, int n, f
 
 static mar_status draft_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
 {
-    return gpt_runner_laws(((discrete *)state)->draft, request, n, log_law, err);
+    return mar_drafter_laws(&((discrete *)state)->draft, request, n, log_law, err);
 }
 
-static gpt_sampling sampling_of(const discrete *g)
+static mar_status create_runners(discrete *g, mar_err *err)
 {
     const mar_params *p = &g->plan.params;
-    return (gpt_sampling){.cfg = p->cfg,
-                          .cfg_interval = p->cfg_interval,
-                          .temperature = p->temperature,
-                          .top_k = p->top_k,
-                          .top_p = p->top_p};
-}
-
-static mar_status create_runner(discrete *g, const mar_model *model, gpt_runner **out, mar_err *err)
-{
-    const gpt_sampling sampling = sampling_of(g);
-    return gpt_runner_create(g->k, mar_discrete_model_of(model)->gpt, &sampling, g->max_images,
-                             spec_sampler_drafts(g->sampler), 0, out, err);
+    const gpt_sampling sampling = {.cfg = p->cfg,
+                                   .cfg_interval = p->cfg_interval,
+                                   .temperature = p->temperature,
+                                   .top_k = p->top_k,
+                                   .top_p = p->top_p};
+    const int drafts = spec_sampler_drafts(g->sampler), keep = p->draft && mar_eagle_of(p->draft);
+    const mar_status status =
+        gpt_runner_create(g->k, g->model->gpt, &sampling, g->max_images, drafts, keep, &g->target, err);
+    if (status != MAR_OK || !p->draft) return status;
+    return mar_drafter_create(g->k, p->draft, g->model, g->target, &sampling, g->max_images, drafts, &g->draft, err);
 }
 
 /* --- making one --------------------------------------------------------------------------------------------------- */
@@ -139,7 +138,7 @@ static void destroy(mar_generation *generation)
     discrete *g = of(generation);
     if (!g) return;
     spec_sampler_free(g->sampler);
-    gpt_runner_free(g->draft);
+    mar_drafter_free(&g->draft);
     gpt_runner_free(g->target);
     g->k->core->finish(g->k); /* the table's upload */
     g->k->device->core->free(g->k->device, g->neighbours);
@@ -163,9 +162,7 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     status = mar_discrete_settle(g->model, params, max_images, &g->plan, err);
     if (status == MAR_OK) status = create_neighbours(g, vae, err);
     if (status == MAR_OK) status = create_sampler(g, err);
-    if (status == MAR_OK) status = create_runner(g, base, &g->target, err);
-    if (status == MAR_OK && g->plan.params.draft) status = create_runner(g, g->plan.params.draft, &g->draft, err);
-    if (g->draft) gpt_runner_name(g->draft, "draft: ");
+    if (status == MAR_OK) status = create_runners(g, err);
     if (status == MAR_OK) status = allocate_host(g, err);
     if (status == MAR_OK) {
         write_guarantee(g);
@@ -182,7 +179,7 @@ static size_t lay_out(mar_generation *generation, char *base)
     size_t used = 0;
     g->latents = arena_carve(base, &used, (size_t)g->max_images * (size_t)g->model->base.config.seq_len, sizeof(float));
     used += gpt_runner_lay_out(g->target, base ? base + used : NULL);
-    if (g->draft) used += gpt_runner_lay_out(g->draft, base ? base + used : NULL);
+    used += mar_drafter_lay_out(&g->draft, base ? base + used : NULL);
     used += spec_sampler_lay_out(g->sampler, base ? base + used : NULL);
     return used;
 }
@@ -191,7 +188,7 @@ static mar_status plan(mar_generation *generation, int images, mar_err *err)
 {
     discrete *g = of(generation);
     mar_status status = gpt_runner_plan(g->target, images, err);
-    if (status == MAR_OK && g->draft) status = gpt_runner_plan(g->draft, images, err);
+    if (status == MAR_OK) status = mar_drafter_plan(&g->draft, images, err);
     return status == MAR_OK ? kern_check(g->k, err) : status;
 }
 
@@ -213,7 +210,7 @@ static void begin_captions(mar_generation *generation, uint64_t first_image, con
     begin_tokens(g, first_image, images);
     if (!mask) mask = g->mask;
     gpt_runner_begin_captions(g->target, images, features, mask);
-    if (g->draft) gpt_runner_begin_captions(g->draft, images, features, mask);
+    mar_drafter_begin_captions(&g->draft, images, features, mask);
 }
 
 static void begin(mar_generation *generation, uint64_t first_image, const int *labels, int images)
@@ -225,7 +222,7 @@ static void begin(mar_generation *generation, uint64_t first_image, const int *l
     }
     begin_tokens(g, first_image, images);
     gpt_runner_begin(g->target, images, labels);
-    if (g->draft) gpt_runner_begin(g->draft, images, labels);
+    mar_drafter_begin(&g->draft, images, labels);
 }
 
 static int steps_left(const mar_generation *g)
@@ -296,7 +293,7 @@ static void stats_of(const mar_generation *generation, mar_stats *stats)
 {
     const discrete *g = of_const(generation);
     const spec_sampler_stats *s = spec_sampler_get_stats(g->sampler);
-    const gpt_runner_stats *t = gpt_runner_get_stats(g->target), *d = g->draft ? gpt_runner_get_stats(g->draft) : NULL;
+    const gpt_runner_stats *t = gpt_runner_get_stats(g->target), *d = mar_drafter_stats(&g->draft);
     *stats = (mar_stats){.decoder_s = s->target_s + t->prefix_s,
                          .draft_s = s->draft_s + (d ? d->prefix_s : 0),
                          .verify_s = s->verify_s,

@@ -3,7 +3,7 @@
 #ifndef MAR_DISCRETE_H
 #define MAR_DISCRETE_H
 
-#include "llamagen/runner.h"
+#include "llamagen/eagle.h"
 #include "mar/engine.h"
 #include "specdec/sampler.h"
 
@@ -22,6 +22,20 @@ static inline const mar_discrete_model *mar_discrete_model_of(const mar_model *m
 mar_status mar_discrete_load(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err);
 void mar_discrete_unload(mar_model *model);
 void mar_discrete_describe(const mar_model *model, char *text, size_t size);
+
+/* discrete_eagle.c: an EAGLE drafter, a family of models that can be drafts only. */
+typedef struct {
+    mar_model base;
+    eagle_model *eagle;
+} mar_eagle_model;
+
+extern const mar_engine mar_eagle_engine;
+
+/* The drafter, if the model is one, or NULL. */
+static inline const eagle_model *mar_eagle_of(const mar_model *model)
+{
+    return model->engine == &mar_eagle_engine ? ((const mar_eagle_model *)model)->eagle : NULL;
+}
 
 enum { MAR_TREE_DRAFTS = 256, MAR_TREE_TEXT = 512 };
 
@@ -48,10 +62,26 @@ mar_status mar_discrete_settle(const mar_discrete_model *model, const mar_params
 /* Reads a tree by levels, "4,2,1"; "static" is that of EAGLE and LANTERN++. MAR_EARG if it is neither. */
 mar_status mar_tree_read(const char *text, mar_tree *out, mar_err *err);
 
-/* discrete_measure.c: adds passes of the model over chains of 0, 1, 4, 16 and 64 drafts behind half an image, of so
- * many images at a time, with the bytes that they must read and their arithmetic: group "pass", "target, 16 drafts" if
- * `whose` is "target". */
-mar_status mar_discrete_measure(kern_queue *k, const gpt_model *model, const gpt_sampling *sampling, int images,
-                                const char *whose, mar_measurements *all, mar_err *err);
+/* discrete_draft.c: what drafts for a session, a smaller LlamaGen model or an EAGLE drafter over the target's
+ * features. */
+typedef struct {
+    gpt_runner *model; /* one of them is NULL, without a draft both */
+    eagle_runner *eagle;
+} mar_drafter;
+
+/* `target` works with the same sampling, and with `keep` if mar_eagle_of(draft). The other arguments are those of
+ * gpt_runner_create. On failure nothing is left. */
+mar_status mar_drafter_create(kern_queue *k, const mar_model *draft, const mar_discrete_model *model,
+                              gpt_runner *target, const gpt_sampling *sampling, int images, int drafts,
+                              mar_drafter *out, mar_err *err);
+void mar_drafter_free(mar_drafter *d); /* before the target */
+size_t mar_drafter_lay_out(mar_drafter *d, char *base);
+mar_status mar_drafter_plan(mar_drafter *d, int images, mar_err *err);
+/* After the target has begun, with labels or captions as there. */
+void mar_drafter_begin(mar_drafter *d, int images, const int *labels);
+void mar_drafter_begin_captions(mar_drafter *d, int images, const float *features, const uint8_t *mask);
+/* A spec_model's `laws`. */
+mar_status mar_drafter_laws(mar_drafter *d, const spec_request *request, int n, float *log_law, mar_err *err);
+const gpt_runner_stats *mar_drafter_stats(const mar_drafter *d); /* NULL without a draft */
 
 #endif

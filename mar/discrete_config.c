@@ -27,3 +27,13 @@ mar_model_config mar_discrete_public_config(const gpt_config *c)
                               .caption_tokens = c->caption_dim ? c->prefix : 0,
                               .caption_dim = c->caption_dim};
 }
+
+mar_model_config mar_eagle_public_config(const eagle_config *c)
+{
+    return (mar_model_config){.width = c->width,
+                              .decoder_depth = 1,
+                              .heads = c->heads,
+                              .mlp_hidden = c->hidden,
+                              .parameters = c->parameters,
+                              .family = "eagle"};
+}

@@ -8,8 +8,8 @@
 
 static const mar_engine *const *engines(void)
 {
-    extern const mar_engine mar_masked_engine, mar_discrete_engine;
-    static const mar_engine *const list[] = {&mar_masked_engine, &mar_discrete_engine, NULL};
+    extern const mar_engine mar_masked_engine, mar_discrete_engine, mar_eagle_engine;
+    static const mar_engine *const list[] = {&mar_masked_engine, &mar_discrete_engine, &mar_eagle_engine, NULL};
     return list;
 }
 

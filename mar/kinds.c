@@ -147,6 +147,43 @@ static void put_llamagen(const mar_configs *configs, mar_metadata *m)
     mar_metadata_number(m, "mar.parameters", c->parameters);
 }
 
+/* --- EAGLE drafters ----------------------------------------------------------------------------------------------- */
+
+static mar_status derive_eagle(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
+{
+    (void)m;
+    const mar_status status = eagle_config_derive(f, heads, &c->eagle, err);
+    if (status == MAR_OK) c->model = mar_eagle_public_config(&c->eagle);
+    return status;
+}
+
+static void visit_eagle(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user)
+{
+    (void)f;
+    eagle_config_tensors(&c->eagle, visit, user);
+}
+
+static void say_eagle(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
+{
+    const eagle_config *c = &configs->eagle;
+    const facts to = {add, user};
+    (void)f;
+    say(&to, "use: --draft FILE, with the LlamaGen model that it was trained for");
+    say(&to, "layer: width %d, SwiGLU %d%s%s", c->width, c->hidden, c->bias ? ", fc with a bias" : "",
+        c->first_norm ? "" : ", no norm in front of its attention");
+    say(&to, "parameters: %ld", c->parameters);
+}
+
+static void put_eagle(const mar_configs *configs, mar_metadata *m)
+{
+    const eagle_config *c = &configs->eagle;
+    mar_metadata_text(m, "mar.kind", "eagle");
+    mar_metadata_number(m, "mar.width", c->width);
+    mar_metadata_number(m, "mar.hidden", c->hidden);
+    if (c->heads) mar_metadata_number(m, "mar.heads", c->heads);
+    mar_metadata_number(m, "mar.parameters", c->parameters);
+}
+
 /* --- image decoders ----------------------------------------------------------------------------------------------- */
 
 static int recognise_vq(const wt_file *f)
@@ -254,6 +291,15 @@ static const mar_file_kind kinds[] = {
      .ignores = gpt_config_ignores,
      .facts = say_llamagen,
      .put = put_llamagen},
+    {.kind = MAR_KIND_EAGLE,
+     .name = "EAGLE drafter",
+     .article = "an",
+     .lacks = "no eagle.fc.weight",
+     .recognise = eagle_config_recognise,
+     .derive = derive_eagle,
+     .tensors = visit_eagle,
+     .facts = say_eagle,
+     .put = put_eagle},
     {.kind = MAR_KIND_VAE,
      .name = "VQ autoencoder",
      .article = "a",

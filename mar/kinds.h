@@ -3,7 +3,7 @@
 #define MAR_KINDS_H
 
 #include "eval/inception.h"
-#include "llamagen/config.h"
+#include "llamagen/eagle_model.h"
 #include "mar/handle.h"
 #include "weights/weights.h"
 
@@ -13,6 +13,7 @@ typedef struct {
     mar_vae_config vae;
     eval_inception_config inception;
     gpt_config gpt;
+    eagle_config eagle;
 } mar_configs;
 
 enum { MAR_METADATA_MAX = 24 };
@@ -55,5 +56,7 @@ const char *mar_kind_text(const wt_file *f, char *text, size_t size);
  * file does not, and the same for the public header. */
 mar_status mar_discrete_config(const mar *m, const wt_file *f, int heads, gpt_config *out, mar_err *err);
 mar_model_config mar_discrete_public_config(const gpt_config *c);
+/* An EAGLE drafter's: it has no images, tokens or classes of its own. */
+mar_model_config mar_eagle_public_config(const eagle_config *c);
 
 #endif

@@ -171,6 +171,15 @@ static int get_captions(model_store *store, const run_options *o, run_models *mo
     return 0;
 }
 
+/* Returns 1 after saying so if the model is one that can be a draft only. */
+static int refuse_drafter(const model_file *model, const run_options *o)
+{
+    char path[4096];
+    if (strcmp(mar_model_get_config(model->model)->family, "eagle") != 0) return 0;
+    return tool_error("%s: is an EAGLE drafter, expected a MAR or LlamaGen model; give it as --draft",
+                      printable(o->model, path, sizeof path));
+}
+
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out)
 {
     const mar_options machine = run_machine(o);
@@ -179,7 +188,7 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     if (!o->vae && run_is_demo(o->model)) o->vae = "demo";
     const model_file *model = get_file(store, out->library, "model", o->model, o->heads, bar), *draft = NULL,
                      *vae = NULL;
-    if (!model) return 1;
+    if (!model || refuse_drafter(model, o) != 0) return 1;
     if (o->draft && !(draft = get_file(store, out->library, "draft", o->draft, 0, bar))) return 1;
     if (o->vae && !(vae = get_file(store, out->library, "vae", o->vae, 0, bar))) return 1;
     out->model = model->model;

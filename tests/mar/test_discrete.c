@@ -1,6 +1,7 @@
 /* Sessions of LlamaGen models through the public calls: every method, on small random models. */
 #include "mar/discrete.h"
 #include "mar/params.h"
+#include "tests/support/archive.h"
 #include "tests/support/changed.h"
 #include "tests/support/demo.h"
 #include "tests/support/llamagen.h"
@@ -12,18 +13,19 @@
 
 enum { SEQ = 16, SIDE = 16, BATCH = 3, RGB = SIDE * SIDE * 3 }; /* of small_llamagen with vq.pth */
 
-static const char vq[] = "tests/golden/data/vq.pth", captions_model[] = "tests/golden/data/llamagen_t2i.safetensors";
+static const char golden_vq[] = "tests/golden/data/vq.pth",
+                  captions_model[] = "tests/golden/data/llamagen_t2i.safetensors";
 static const int labels[BATCH] = {3, -1, 0};
 
-typedef enum { NO_DRAFT, NEAR, SMALL, ITSELF } draft_kind;
+typedef enum { NO_DRAFT, NEAR, SMALL, ITSELF, EAGLE, DRAFTS } draft_kind;
 
 typedef struct {
-    char *directory, *target_path, *near_path, *small_path;
+    char *directory, *target_path, *near_path, *small_path, *eagle_path, *vq_path; /* vq: tables are kept beside it */
 } fixture;
 
 typedef struct {
     mar *m;
-    mar_model *target, *drafts[4];
+    mar_model *target, *drafts[DRAFTS];
     mar_vae *vae;
 } models;
 
@@ -36,6 +38,12 @@ static int set_up(void **state)
     f->near_path = write_llamagen(f->directory, "near.safetensors", &c, 1, 0.4, 1);
     c.width = 16, c.depth = 1, c.hidden = 24;
     f->small_path = write_llamagen(f->directory, "small.safetensors", &c, 2, 0, 1);
+    const eagle_config e = {.width = 32, .hidden = 48, .bias = 1, .first_norm = 1};
+    f->eagle_path = write_eagle(f->directory, "eagle.safetensors", &e, 3);
+    bytes vq = bytes_from_file(golden_vq);
+    assert_true(asprintf(&f->vq_path, "%s/vq.pth", f->directory) > 0);
+    bytes_to_file(&vq, f->vq_path);
+    bytes_free(&vq);
     return 0;
 }
 
@@ -46,6 +54,8 @@ static int tear_down(void **state)
     free(f->target_path);
     free(f->near_path);
     free(f->small_path);
+    free(f->eagle_path);
+    free(f->vq_path);
     free(f->directory);
     free(f);
     return 0;
@@ -57,14 +67,16 @@ static models open_models(const fixture *f, int threads)
     assert_library(s.m, mar_model_load(s.m, f->target_path, 0, &s.target));
     assert_library(s.m, mar_model_load(s.m, f->near_path, 0, &s.drafts[NEAR]));
     assert_library(s.m, mar_model_load(s.m, f->small_path, 0, &s.drafts[SMALL]));
+    assert_library(s.m, mar_model_load(s.m, f->eagle_path, 0, &s.drafts[EAGLE]));
     s.drafts[ITSELF] = s.target;
-    assert_library(s.m, mar_vae_load(s.m, vq, &s.vae));
+    assert_library(s.m, mar_vae_load(s.m, f->vq_path, &s.vae));
     return s;
 }
 
 static void close_models(models s)
 {
     mar_vae_free(s.vae);
+    mar_model_free(s.drafts[EAGLE]);
     mar_model_free(s.drafts[SMALL]);
     mar_model_free(s.drafts[NEAR]);
     mar_model_free(s.target);
@@ -86,6 +98,10 @@ static const struct {
     {"cfg 1, tree 3/2/1", NEAR, 1},
     {"cfg 2, tree dynamic, gamma 4, tree_top 3, tree_total 9", NEAR, 1},
     {"cfg 2, tree chain, gamma 2, cfg_interval 4", SMALL, 1},
+    {"cfg 2, gamma 3", EAGLE, 1},
+    {"cfg 1, tree static", EAGLE, 1},
+    {"cfg 2, tree dynamic, gamma 3, temperature 0.7", EAGLE, 1},
+    {"cfg 1, spec lantern-pp, tree dynamic, gamma 3", EAGLE, 0},
     {"cfg 2, spec uniform-rsd, cool_delta 1.3, gamma 4", NEAR, 0},
     {"cfg 2, spec cool-sd-exp, cool_nu 0.5, gamma 4", NEAR, 0},
     {"cfg 2, spec cool-sd-linear, cool_ell 6, gamma 4", NEAR, 0},
@@ -400,9 +416,22 @@ static void files_that_do_not_go_together(void **state)
     p.spec = NULL, p.top_k = 3;
     refused(&s, continuous, NULL, &p, MAR_EARG, "top_k has no effect: the model's tokens are continuous");
     p.top_k = 0, p.draft = continuous;
-    refused(&s, s.target, NULL, &p, MAR_EMODEL, "the draft is a model of family mar, expected llamagen as the model");
+    refused(&s, s.target, NULL, &p, MAR_EMODEL,
+            "the draft is a model of family mar, expected llamagen as the model, or an EAGLE drafter");
     p.draft = s.target;
     refused(&s, continuous, NULL, &p, MAR_EMODEL, "the draft is a model of family llamagen, expected mar as the model");
+    p.draft = NULL;
+    refused(&s, s.drafts[EAGLE], NULL, &p, MAR_EMODEL,
+            "an EAGLE drafter makes no images: expected a LlamaGen model, for which it is the draft");
+    const eagle_config narrow = {.width = 16, .hidden = 48, .first_norm = 1};
+    char *path = write_eagle(f->directory, "narrow.safetensors", &narrow, 3);
+    mar_model *drafter;
+    assert_library(s.m, mar_model_load(s.m, path, 0, &drafter));
+    free(path);
+    p.draft = drafter;
+    refused(&s, s.target, NULL, &p, MAR_EARG, "the EAGLE drafter has width 16, expected the model's, 32");
+    refused(&s, continuous, NULL, &p, MAR_EMODEL, "the draft is a model of family eagle, expected mar as the model");
+    mar_model_free(drafter);
     p.draft = captioned;
     refused(&s, s.target, NULL, &p, MAR_EMODEL, "the draft knows 0 classes, expected the model's 5");
 

@@ -50,27 +50,47 @@ static void write_tensor(void *user, const char *name, int rank, const int64_t *
     bytes_text(&w->header, text);
 }
 
+static writer begin_file(unsigned seed, double noise)
+{
+    return (writer){
+        .random = 0x9E3779B97F4A7C15u * (seed + 1), .other = 0xD1B54A32D192ED03u * (seed + 7), .noise = noise};
+}
+
+/* Writes what has been gathered; `metadata` is ",..." or "". */
+static char *end_file(writer *w, const char *directory, const char *file, const char *metadata)
+{
+    char *path;
+    bytes b = {0};
+    assert_true(asprintf(&path, "%s/%s", directory, file) > 0);
+    bytes_text(&w->header, metadata);
+    bytes_number(&b, w->header.size + 2, 8);
+    bytes_text(&b, "{");
+    bytes_put(&b, w->header.data, w->header.size);
+    bytes_text(&b, "}");
+    bytes_put(&b, w->data.data, w->data.size);
+    bytes_to_file(&b, path);
+    bytes_free(&b);
+    bytes_free(&w->header);
+    bytes_free(&w->data);
+    return path;
+}
+
 char *write_llamagen(const char *directory, const char *file, const gpt_config *c, unsigned seed, double noise,
                      int says)
 {
-    char *path, text[256];
-    writer w = {.random = 0x9E3779B97F4A7C15u * (seed + 1), .other = 0xD1B54A32D192ED03u * (seed + 7), .noise = noise};
-    bytes b = {0};
-    assert_true(asprintf(&path, "%s/%s", directory, file) > 0);
+    char metadata[128];
+    writer w = begin_file(seed, noise);
     gpt_config_tensors(c, write_tensor, &w);
-    snprintf(text, sizeof text, ",\"__metadata__\":{\"mar.heads\":\"%d\",\"mar.seq_len\":\"%d\"}", c->heads,
+    snprintf(metadata, sizeof metadata, ",\"__metadata__\":{\"mar.heads\":\"%d\",\"mar.seq_len\":\"%d\"}", c->heads,
              c->seq_len);
-    if (says) bytes_text(&w.header, text);
-    bytes_number(&b, w.header.size + 2, 8);
-    bytes_text(&b, "{");
-    bytes_put(&b, w.header.data, w.header.size);
-    bytes_text(&b, "}");
-    bytes_put(&b, w.data.data, w.data.size);
-    bytes_to_file(&b, path);
-    bytes_free(&b);
-    bytes_free(&w.header);
-    bytes_free(&w.data);
-    return path;
+    return end_file(&w, directory, file, says ? metadata : "");
+}
+
+char *write_eagle(const char *directory, const char *file, const eagle_config *c, unsigned seed)
+{
+    writer w = begin_file(seed, 0);
+    eagle_config_tensors(c, write_tensor, &w);
+    return end_file(&w, directory, file, "");
 }
 
 gpt_config small_llamagen(void)

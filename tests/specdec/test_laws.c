@@ -91,7 +91,7 @@ static const setup few_tokens = {
 static const setup dynamic = {.name = "vanilla", .size = 4, .n = 3, .options = {.length = 2, .top = 2, .total = 4}};
 static const setup dynamic_wide = {
     .name = "vanilla", .size = 3, .n = 4, .options = {.length = 3, .top = 3, .total = 9}, .p_zeros = 1};
-static const setup sjd = {.name = "sjd", .size = 3, .n = 3, .options = {.length = 3}};
+static const setup sjd = {.name = "sjd", .size = 3, .n = 4, .options = {.length = 4}};
 static const setup sjd_short = {.name = "sjd", .size = 3, .n = 4, .options = {.length = 2}};
 static const setup sjd_left = {
     .name = "sjd", .size = 3, .n = 4, .options = {.length = 3, .first = SPEC_FIRST_LEFT, .side = 2}};

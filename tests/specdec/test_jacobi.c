@@ -1,0 +1,185 @@
+/* Jacobi decoding: its rounds against an enumeration by the definitions, and what the methods are for. That its
+ * sequences have the target's law is in test_laws.c. */
+#include "tests/support/discrete.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { SIZE = 3, LENGTH = 4 };
+
+/* All drafts, decisions and replacements of every round, with the laws that each draft was drawn from. */
+typedef struct {
+    const spec_method *m;
+    const toy *p;
+    double rounds, total;
+} enumeration;
+
+/* A sequence with `known` final tokens; the others are drafts, token i drawn from q[i]. */
+typedef struct {
+    int known;
+    int token[LENGTH];
+    const float *q[LENGTH];
+    double weight;
+} jacobi_state;
+
+static void round_of(enumeration *e, const jacobi_state *w);
+
+/* Position i of a round that turns `w` into `next`; `first` is the first rejection, LENGTH if there is none yet. */
+static void position(enumeration *e, const jacobi_state *w, jacobi_state next, int i, int first)
+{
+    if (i == LENGTH) {
+        jacobi_state copy = next; /* not `next` itself: GCC 12 made a loop of the recursion, in which that changed */
+        copy.known = first < LENGTH ? first + 1 : LENGTH;
+        round_of(e, &copy);
+        return;
+    }
+    position_laws s = {.size = SIZE};
+    const float *log_p = toy_law(e->p, w->token, i);
+    for (int y = 0; y < SIZE; y++) s.p[y] = exp((double)log_p[y]), s.q[y] = exp((double)w->q[i][y]);
+    const double weight = next.weight;
+    next.q[i] = log_p;
+    if (first < LENGTH && e->m->policy == SPEC_STOP) { /* drawn anew */
+        for (int y = 0; y < SIZE; y++) {
+            next.token[i] = y;
+            next.weight = weight * s.p[y];
+            position(e, w, next, i + 1, first);
+        }
+        return;
+    }
+    double g[SIZE];
+    const double f = plain_accept(&s, w->token[i]), total = plain_residual(&s, w->token[i], g);
+    next.token[i] = w->token[i];
+    next.weight = weight * f;
+    if (f > 0) position(e, w, next, i + 1, first);
+    for (int y = 0; y < SIZE && f < 1; y++) {
+        next.token[i] = y;
+        next.weight = weight * (1 - f) * g[y] / total;
+        if (g[y] > 0) position(e, w, next, i + 1, first < LENGTH ? first : i);
+    }
+}
+
+static void round_of(enumeration *e, const jacobi_state *w)
+{
+    if (w->known == LENGTH) {
+        e->total += w->weight;
+        return;
+    }
+    e->rounds += w->weight;
+    position(e, w, *w, w->known, LENGTH);
+}
+
+static double mean_rounds(const spec_method *m, const toy *p)
+{
+    const float uniform[SIZE] = {-1.0986123f, -1.0986123f, -1.0986123f};
+    enumeration e = {m, p, 0, 0};
+    for (int n = 0; n < 81; n++) {
+        jacobi_state w = {.weight = 1.0 / 81};
+        for (int i = LENGTH - 1, rest = n; i >= 0; i--, rest /= SIZE) w.token[i] = rest % SIZE, w.q[i] = uniform;
+        round_of(&e, &w);
+    }
+    assert_true(fabs(e.total - 1) < 1e-6);
+    return e.rounds;
+}
+
+typedef struct {
+    sampling g;
+    double rounds;
+} real_rounds;
+
+static void one_run(void *arg)
+{
+    sampling_run(&((real_rounds *)arg)->g, 0, 1, LENGTH);
+}
+
+static void one_result(void *arg, double weight)
+{
+    real_rounds *r = arg;
+    r->rounds += weight * (double)spec_sampler_get_stats(r->g.s)->rounds;
+}
+
+static void as_many_rounds_as_the_definitions_say(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"sjd", "sjd-pac"};
+    const double no_tree[] = {1, 0, 1};
+    for (int m = 0; m < 2; m++)
+        for (uint64_t seed = 0; seed < 3; seed++) {
+            toy *p = toy_create(SIZE, LENGTH, seed, 1, NULL, 0);
+            const spec_model target = {SIZE, p, toy_laws};
+            const spec_sampler_options o = {
+                .method = spec_method_find(names[m]), .parameter = no_tree, .length = LENGTH};
+            real_rounds r = {.rounds = 0};
+            sampling_open(&r.g, 1);
+            script_install(&r.g, FAULT_NONE);
+            sampling_create(&r.g, &target, NULL, &o, 1, LENGTH);
+            script_each(one_run, one_result, &r);
+            sampling_close(&r.g);
+            const double expected = mean_rounds(o.method, p);
+            if (!(fabs(r.rounds - expected) < 1e-5))
+                fail_msg("%s: %g rounds, expected %g", names[m], r.rounds, expected);
+            toy_free(p);
+        }
+}
+
+/* --- a longer model: each law a function of the token before --- */
+
+enum { SEQUENCES = 64, TOKENS = 64 };
+
+static double tokens_per_round(toy *t, const char *name, const double *parameter, spec_first first)
+{
+    const spec_model target = {t->size, t, toy_laws};
+    const spec_sampler_options o = {
+        .method = spec_method_find(name), .parameter = parameter, .length = 16, .first = first, .side = 8, .seed = 5};
+    sampling g;
+    sampling_open(&g, 1);
+    sampling_create(&g, &target, NULL, &o, SEQUENCES, TOKENS);
+    sampling_run(&g, 0, SEQUENCES, TOKENS);
+    const double rounds = (double)spec_sampler_get_stats(g.s)->rounds;
+    sampling_close(&g);
+    return SEQUENCES * TOKENS / rounds;
+}
+
+/* The purpose of the methods (SJD-PAC Table 2): going on behind a rejection (AC) saves rounds, the tree (PD) saves some
+ * with it and without it. */
+static void continuation_and_tree_pay(void **state)
+{
+    (void)state;
+    toy *t = toy_create(16, 1, 9, 1.2, NULL, 0);
+    t->markov = 1;
+    const double neither[] = {1, 0, 0}, ac[] = {1, 0, 1}, pd[] = {4, 2, 0}, both[] = {4, 2, 1};
+    const double plain = tokens_per_round(t, "sjd", NULL, SPEC_FIRST_UNIFORM),
+                 off = tokens_per_round(t, "sjd-pac", neither, SPEC_FIRST_UNIFORM),
+                 go_on = tokens_per_round(t, "sjd-pac", ac, SPEC_FIRST_UNIFORM),
+                 tree = tokens_per_round(t, "sjd-pac", pd, SPEC_FIRST_UNIFORM),
+                 all = tokens_per_round(t, "sjd-pac", both, SPEC_FIRST_UNIFORM);
+    if (!(plain > 1.5 && off == plain && go_on > 1.3 * plain && tree > 1.1 * plain && all > 1.04 * go_on && all > tree))
+        fail_msg("tokens a round: sjd %g, neither %g, AC %g, PD %g, both %g", plain, off, go_on, tree, all);
+    toy_free(t);
+}
+
+/* Where tokens repeat their neighbour, its copy is the better first draft. */
+static void copies_of_neighbours_pay(void **state)
+{
+    (void)state;
+    toy *t = toy_create(16, 1, 9, 0.3, NULL, 0);
+    t->markov = 1;
+    for (int x = 0; x < 16; x++) { /* the token before again with probability 0.9 */
+        float *law = t->log_law + 16 * (1 + x);
+        for (int y = 0; y < 16; y++) law[y] = (float)log(y == x ? 0.9 : 0.1 / 15);
+    }
+    const double uniform = tokens_per_round(t, "sjd", NULL, SPEC_FIRST_UNIFORM),
+                 left = tokens_per_round(t, "sjd", NULL, SPEC_FIRST_LEFT);
+    if (!(left > 1.05 * uniform)) fail_msg("tokens a round: uniform %g, left %g", uniform, left);
+    toy_free(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_many_rounds_as_the_definitions_say),
+        cmocka_unit_test(continuation_and_tree_pay),
+        cmocka_unit_test(copies_of_neighbours_pay),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -4,23 +4,32 @@
 typedef struct {
     cpu_queue *queue;
     const kern_cache_job *job;
+    int heads; /* of a group */
 } cache_call;
 
-/* Items are pairs of a block of rows and a head: blocks in order, those of a span after those of the span before. */
+/* Items are pairs of a block of rows and a group of heads: blocks in order, those of a span after those of the span
+ * before. Groups are large where that leaves enough items for all threads, for what a task reads of a slot lies in one
+ * piece then. */
 static int blocks_of(const kern_cache_job *j, int span)
 {
     return cpu_divide_up(j->row[span + 1] - j->row[span], CACHED_ROWS);
 }
 
-/* Heads first .. first + heads - 1 of a block of rows of a span. */
-static void attend(const cache_call *c, int span, int block, int first, int heads, int thread)
+static int groups_of(const cache_call *c)
+{
+    return cpu_divide_up(c->job->heads, c->heads);
+}
+
+/* A group of heads of a block of rows of a span, whose blocks have about as many rows each. */
+static void attend(const cache_call *c, int span, int block, int group, int thread)
 {
     const kern_cache_job *j = c->job;
     const kern_device *d = &c->queue->d->base;
-    const size_t width = (size_t)j->heads * (size_t)j->head_dim, column = (size_t)first * (size_t)j->head_dim;
-    const int row = j->row[span] + block * CACHED_ROWS, slots = j->first[span + 1] - j->first[span];
-    const cached_task t = {.rows = cpu_lesser(CACHED_ROWS, j->row[span + 1] - row),
-                           .heads = heads,
+    const int blocks = blocks_of(j, span), rows = j->row[span + 1] - j->row[span], head = group * c->heads;
+    const int row = j->row[span] + team_part(rows, blocks, block), slots = j->first[span + 1] - j->first[span];
+    const size_t width = (size_t)j->heads * (size_t)j->head_dim, column = (size_t)head * (size_t)j->head_dim;
+    const cached_task t = {.rows = j->row[span] + team_part(rows, blocks, block + 1) - row,
+                           .heads = cpu_lesser(c->heads, j->heads - head),
                            .dim = j->head_dim,
                            .bf16 = c->queue->d->bf16,
                            .q = act_at(d, j->q, (size_t)row * (size_t)j->q_stride + column),
@@ -39,17 +48,15 @@ static void attend(const cache_call *c, int span, int block, int first, int head
     c->queue->d->rows->attend(&t, c->queue->d->rows);
 }
 
-static void cache_body(void *arg, int item, int last, int thread)
+static void cache_body(void *arg, int first, int last, int thread)
 {
     const cache_call *c = arg;
     const kern_cache_job *j = c->job;
+    const int groups = groups_of(c);
     int span = 0, before = 0; /* items of the spans before */
-    while (item < last) {
-        while (item - before >= blocks_of(j, span) * j->heads) before += blocks_of(j, span++) * j->heads;
-        const int block = (item - before) / j->heads, head = (item - before) % j->heads;
-        const int heads = cpu_lesser(cpu_lesser(CACHED_HEADS, j->heads - head), last - item);
-        attend(c, span, block, head, heads, thread);
-        item += heads;
+    for (int item = first; item < last; item++) {
+        while (item - before >= blocks_of(j, span) * groups) before += blocks_of(j, span++) * groups;
+        attend(c, span, (item - before) / groups, (item - before) % groups, thread);
     }
 }
 
@@ -57,13 +64,15 @@ void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
 {
     cpu_queue *q = cpu_of(k);
     if (job->rows <= 0 || !kern_live(k)) return;
-    int most = job->most, items = 0;
+    int most = job->most, blocks = 0, tallest = 0;
     double pairs = 0;
     for (int s = 0; s < job->spans; s++) {
         const int slots = job->first[s + 1] - job->first[s];
         if (slots > most) most = slots;
-        items += blocks_of(job, s) * job->heads;
-        pairs += (double)(job->row[s + 1] - job->row[s]) * slots;
+        const int rows = job->row[s + 1] - job->row[s];
+        blocks += blocks_of(job, s);
+        if (rows > tallest) tallest = rows;
+        pairs += (double)rows * slots;
     }
     mar_err err = {0};
     const mar_status status = cpu_grow(q, q->work, &q->work_bytes, cached_bytes(most, job->head_dim), &err);
@@ -71,6 +80,7 @@ void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
         kern_fail(k, status, &err);
         return;
     }
-    cache_call c = {.queue = q, .job = job};
-    cpu_for(q, items, 2 * pairs * job->heads * job->head_dim, cache_body, &c);
+    const int fit = CACHED_PAIRS / cpu_lesser(tallest, CACHED_ROWS), fair = blocks * job->heads / (2 * q->d->threads);
+    cache_call c = {.queue = q, .job = job, .heads = cpu_lesser(cpu_lesser(fit, fair > 1 ? fair : 1), job->heads)};
+    cpu_for(q, blocks * groups_of(&c), 2 * pairs * job->heads * job->head_dim, cache_body, &c);
 }

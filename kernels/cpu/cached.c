@@ -70,18 +70,19 @@ static inline void to_f32(const char *from, int bf16, int dim, float *to)
 }
 
 /* A head's keys or values of a chunk's slots, filled up with zeros. Fetches those of the next chunk into L2: a head's
- * numbers of successive slots lie too far apart for the processor to do it, and would fall into few sets of L1. */
-static inline void gather(const cached_task *t, const workspace *w, const char *base, const slots_known *c)
+ * numbers of successive slots lie too far apart for the processor to do it, and would fall into few sets of L1. After
+ * the last chunk come the first slots of `after`. */
+static inline void gather(const cached_task *t, const workspace *w, const char *base, const char *after,
+                          const slots_known *c)
 {
     const int *slot = w->slot + c->first, left = w->slots - c->first;
     const int head = t->dim * (t->bf16 ? 2 : 4);
     for (int i = 0; i < c->slots; i++) {
         float *to = w->chunk + (size_t)i * w->width;
         const char *from = base + (size_t)slot[i] * t->slot_stride;
-        if (i + CACHED_SLOTS < left) {
-            const char *next = base + (size_t)slot[i + CACHED_SLOTS] * t->slot_stride;
-            for (int j = 0; j < head; j += 64) __builtin_prefetch(next + j, 0, 2);
-        }
+        const char *next = i + CACHED_SLOTS < left ? base + (size_t)slot[i + CACHED_SLOTS] * t->slot_stride
+                                                   : after + (size_t)w->slot[i] * t->slot_stride;
+        for (int j = 0; j < head; j += 64) __builtin_prefetch(next + j, 0, 2);
         if (t->dim == 64) /* the size of most models, known to the compiler */
             to_f32(from, t->bf16, 64, to);
         else
@@ -107,14 +108,15 @@ static inline vector fold(vector a, vector b)
 #endif
 }
 
-/* score[i] = q . key i, of LANES keys: their vectors of sums are folded until one vector has all. */
-static inline __attribute__((always_inline)) void scores_of(const float *q, const float *chunk, const int *index,
-                                                            const size_t width, float *score)
+/* score[i] = q . key index[i], or key i if `dense`, of LANES keys: their vectors of sums are folded until one vector
+ * has all. */
+static inline __attribute__((always_inline)) void scores_of(const int dense, const float *q, const float *chunk,
+                                                            const int *index, const size_t width, float *score)
 {
     vector sum[LANES];
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++) {
-        const float *key = chunk + (size_t)index[i] * width;
+        const float *key = chunk + (size_t)(dense ? i : index[i]) * width;
         sum[i] = load(q) * load(key);
 #pragma GCC unroll 4
         for (size_t j = LANES; j < width; j += LANES) sum[i] += load(q + j) * load(key + j);
@@ -126,8 +128,8 @@ static inline __attribute__((always_inline)) void scores_of(const float *q, cons
     memcpy(score, &sum[0], sizeof sum[0]);
 }
 
-/* sum[r] += weight[r][i] * chunk[index[i]] of `rows` rows, `vectors` vectors of each. */
-static inline __attribute__((always_inline)) void add_part(const int rows, const int vectors,
+/* sum[r] += weight[r][i] * chunk[index[i]], or chunk[i] if `dense`, of `rows` rows, `vectors` vectors of each. */
+static inline __attribute__((always_inline)) void add_part(const int dense, const int rows, const int vectors,
                                                            const float *const *weight, const float *chunk,
                                                            const int *index, int n, size_t width, float *const *sum)
 {
@@ -137,7 +139,7 @@ static inline __attribute__((always_inline)) void add_part(const int rows, const
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++) s[r][v] = load(sum[r] + v * LANES);
     for (int i = 0; i < n; i++) {
-        const float *value = chunk + (size_t)index[i] * width;
+        const float *value = chunk + (size_t)(dense ? i : index[i]) * width;
 #pragma GCC unroll 2
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
@@ -149,16 +151,17 @@ static inline __attribute__((always_inline)) void add_part(const int rows, const
         for (int v = 0; v < vectors; v++) memcpy(sum[r] + v * LANES, &s[r][v], sizeof s[r][v]);
 }
 
-static inline __attribute__((always_inline)) void add_values(const int rows, const float *const *weight,
-                                                             const float *chunk, const int *index, int n, size_t width,
+static inline __attribute__((always_inline)) void add_values(const int dense, const int rows,
+                                                             const float *const *weight, const float *chunk,
+                                                             const int *index, int n, const size_t width,
                                                              float *const *sum)
 {
     size_t j = 0;
     for (; j + 4 * LANES <= width; j += 4 * LANES)
-        add_part(rows, 4, weight, chunk + j, index, n, width,
+        add_part(dense, rows, 4, weight, chunk + j, index, n, width,
                  (float *const[2]){sum[0] + j, rows > 1 ? sum[1] + j : NULL});
     for (; j < width; j += LANES)
-        add_part(rows, 1, weight, chunk + j, index, n, width,
+        add_part(dense, rows, 1, weight, chunk + j, index, n, width,
                  (float *const[2]){sum[0] + j, rows > 1 ? sum[1] + j : NULL});
 }
 
@@ -183,10 +186,12 @@ static void add_scores(const cached_task *t, const workspace *w, const slots_kno
         const float *q = w->q + pair * w->width;
         float *score = w->score + pair * w->length + c->at[r];
         for (int i = 0; i < c->known[r]; i += LANES) {
-            if (w->width == 64)
-                scores_of(q, w->chunk, c->index[r] + i, 64, score + i);
+            if (w->width == 64 && c->known[r] == CACHED_SLOTS)
+                scores_of(1, q, w->chunk + (size_t)i * 64, NULL, 64, score + i);
+            else if (w->width == 64)
+                scores_of(0, q, w->chunk, c->index[r] + i, 64, score + i);
             else
-                scores_of(q, w->chunk, c->index[r] + i, w->width, score + i);
+                scores_of(0, q, w->chunk, c->index[r] + i, w->width, score + i);
         }
     }
 }
@@ -203,9 +208,12 @@ static void add_weighted(const cached_task *t, const workspace *w, const slots_k
         if (rows == 2) {
             weight[1] = w->score + next * w->length + c->at[r + 1];
             sum[1] = w->sum + next * w->width;
-            add_values(2, weight, w->chunk, c->index[r], c->known[r], w->width, sum);
+            if (w->width == 64)
+                add_values(1, 2, weight, w->chunk, NULL, c->slots, 64, sum);
+            else
+                add_values(1, 2, weight, w->chunk, NULL, c->slots, w->width, sum);
         } else {
-            add_values(1, weight, w->chunk, c->index[r], c->known[r], w->width, sum);
+            add_values(0, 1, weight, w->chunk, c->index[r], c->known[r], w->width, sum);
         }
     }
 }
@@ -219,7 +227,7 @@ static void pass(const cached_task *t, const workspace *w, int values)
     for (; c.first < w->slots; c.first += CACHED_SLOTS) {
         list_known(w, t->rows, &c);
         for (int h = 0; h < t->heads; h++) {
-            gather(t, w, base + (size_t)h * head, &c);
+            gather(t, w, base + (size_t)h * head, t->value + (size_t)h * head, &c);
             if (values)
                 add_weighted(t, w, &c, h);
             else

@@ -7,14 +7,14 @@
 #include <stdint.h>
 
 enum {
-    CACHED_ROWS = 8,  /* queries of a task, at most: a key or value is converted once for all of them */
-    CACHED_HEADS = 4, /* heads of a task, at most: what it reads of a slot is some cache lines in a row */
-    CACHED_SLOTS = 16 /* slots whose keys or values are converted at a time */
+    CACHED_ROWS = 8,   /* queries of a task, at most: a key or value is converted once for all of them */
+    CACHED_PAIRS = 32, /* pairs of a query and a head of a task, at most: what it keeps for them stays in L2 */
+    CACHED_SLOTS = 16  /* slots whose keys or values are converted at a time */
 };
 
 /* Queries of one span that all know the first `common` of its slots. Pointers are to the first head of the task. */
 typedef struct {
-    int rows, heads, dim; /* rows <= CACHED_ROWS, heads <= CACHED_HEADS */
+    int rows, heads, dim; /* rows <= CACHED_ROWS, rows * heads <= CACHED_PAIRS */
     int bf16;             /* q, key, value and y are bf16, else float */
     const char *q;        /* rows q_stride bytes apart; heads side by side */
     size_t q_stride;
@@ -43,8 +43,8 @@ static inline size_t cached_length(int slots)
 
 static inline size_t cached_bytes(int slots, int dim)
 {
-    const size_t width = cached_width(dim), length = cached_length(slots), pairs = (size_t)CACHED_ROWS * CACHED_HEADS;
-    return sizeof(float) * (pairs * (2 * width + length) + CACHED_SLOTS * width + length) + length;
+    const size_t width = cached_width(dim), length = cached_length(slots);
+    return sizeof(float) * (CACHED_PAIRS * (2 * width + length) + CACHED_SLOTS * width + length) + length;
 }
 
 #endif

@@ -64,8 +64,7 @@ static __device__ inline void load_laws(const block_walk &w, block_site &s)
 {
     if (s.loaded) return;
     __syncthreads(); /* nobody reads the laws of the site before any more */
-    DISCRETE_OWN(x, w.job->size)
-    {
+    for (int x = (int)threadIdx.x; x < w.job->size; x += DISCRETE_THREADS) {
         w.p[x] = discrete_exp(s.log_p[x]);
         if (s.log_q) w.q[x] = discrete_exp(s.log_q[x]);
     }
@@ -116,7 +115,7 @@ static __device__ inline int accepts(const block_walk &w, const block_site &s, i
     else
         mass = kern_exp(s.rule->log_omega) * p_of(w, s, s.draft);
     const double f = kern_draft_accept(mass, q_of(w, s, s.draft));
-    return kern_uniform_at(&s.address, KERN_NOISE_VERIFY, (uint32_t)sibling) < f;
+    return kern_draft_passes(f, kern_uniform_at(&s.address, KERN_NOISE_VERIFY, (uint32_t)sibling));
 }
 
 /* p = [p - q f]+ * scale, of a thread's tokens; returns its sum. */
@@ -124,8 +123,7 @@ static __device__ inline double make_residual(const block_walk &w, const block_s
                                               int store)
 {
     double sum = 0;
-    DISCRETE_OWN(x, w.job->size)
-    {
+    for (int x = (int)threadIdx.x; x < w.job->size; x += DISCRETE_THREADS) {
         const double weight = kern_residual_weight((double)w.p[x], q_of(w, s, x), omega) * scale;
         sum += weight;
         if (store) w.p[x] = (float)weight;
@@ -139,15 +137,14 @@ static __device__ inline int leave_out(const block_walk &w, const block_site &s)
     double rest = 0;
     __syncthreads();
     if (!s.log_q) return 1;
-    DISCRETE_OWN(x, w.job->size)
-    {
+    for (int x = (int)threadIdx.x; x < w.job->size; x += DISCRETE_THREADS) {
         if (x == s.draft) w.q[x] = 0;
         rest += (double)w.q[x];
     }
     rest = discrete_sum(rest, w.scratch);
     if (!(rest > 0)) return 0;
     const double scale = 1 / rest;
-    DISCRETE_OWN(x, w.job->size) w.q[x] = (float)((double)w.q[x] * scale);
+    for (int x = (int)threadIdx.x; x < w.job->size; x += DISCRETE_THREADS) w.q[x] = (float)((double)w.q[x] * scale);
     __syncthreads();
     return 1;
 }

@@ -23,9 +23,6 @@ typedef struct {
     int at, passes;
 } discrete_scratch;
 
-/* The tokens of a thread. */
-#define DISCRETE_OWN(x, size) for (int x = (int)threadIdx.x; x < (size); x += DISCRETE_THREADS)
-
 /* exp(x), 0 below exp(-87), as on the CPU. */
 static __device__ inline float discrete_exp(float x)
 {

@@ -43,8 +43,7 @@ static __device__ inline law_crossing find_crossing(const float *row, const W &w
         __syncthreads();
         for (int i = (int)threadIdx.x; i < KEY_DIGITS; i += DISCRETE_THREADS) m->sum[i] = 0;
         __syncthreads();
-        DISCRETE_OWN(x, size)
-        {
+        for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS) {
             const unsigned key = discrete_key(row[x]);
             const unsigned long long w = (key & known) == c.key ? weight(row[x]) : 0;
             if (w) atomicAdd(&m->sum[key >> shift & (KEY_DIGITS - 1)], w);
@@ -91,8 +90,8 @@ static __device__ inline void keep_top_k(float *row, int size, int top_k, law_me
 {
     if (top_k <= 0 || top_k >= size) return;
     const law_crossing c = find_crossing(row, ones{}, size, top_k - 0.5, m);
-    DISCRETE_OWN(x, size)
-    if (discrete_key(row[x]) < c.key) row[x] = -INFINITY;
+    for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS)
+        if (discrete_key(row[x]) < c.key) row[x] = -INFINITY;
 }
 
 /* The tokens stay from which the sum of the more likely ones, and of equal ones before them, has not passed p. */
@@ -102,7 +101,7 @@ static __device__ inline void keep_top_p(float *row, int size, float top, float 
     double total = 0, scale = 0x1p52;
     for (int n = 1; n < size; n *= 2) scale /= 2;
     const exponentials weight = {top, scale};
-    DISCRETE_OWN(x, size) total += (double)weight(row[x]);
+    for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS) total += (double)weight(row[x]);
     total = discrete_sum(total, &m->scratch);
     const double limit = (double)p * total;
     const law_crossing c = find_crossing(row, weight, size, limit, m);
@@ -113,8 +112,7 @@ static __device__ inline void keep_top_p(float *row, int size, float top, float 
         if (f.passes) last = f.at;
         __syncthreads(); /* nobody searches the row any more */
     }
-    DISCRETE_OWN(x, size)
-    {
+    for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS) {
         const unsigned key = discrete_key(row[x]);
         const int stays = !c.passes || key > c.key || (key == c.key && x <= last);
         if (!stays || !(discrete_exp(row[x] - top) > 0)) row[x] = -INFINITY;
@@ -150,29 +148,28 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) law_kernel(kern_la
     const float *logits = job.logits + r * (size_t)size;
     float *row = job.log_law + (size_t)job.place[r] * (size_t)size, top = -INFINITY;
     int nan = 0;
-    DISCRETE_OWN(x, size)
-    {
+    for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS) {
         row[x] = law_logit(job, logits, r, x);
         top = fmaxf(top, row[x]);
         nan |= isnan(row[x]);
     }
     top = discrete_max(top, &m->scratch);
     if (__syncthreads_or(nan) || !(fabsf(top) <= FLT_MAX)) {
-        DISCRETE_OWN(x, size) row[x] = NAN;
+        for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS) row[x] = NAN;
         return;
     }
     if (!(job.temperature > 0)) {
         const int first = discrete_find<DISCRETE_EXCEEDS>(largest{row, top}, size, 0, 0, &m->scratch).at;
         __syncthreads();
-        DISCRETE_OWN(x, size) row[x] = x == first ? 0 : -INFINITY;
+        for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS) row[x] = x == first ? 0 : -INFINITY;
         return;
     }
     keep_top_k(row, size, job.top_k, m);
     keep_top_p(row, size, top, job.top_p, m);
     double sum = 0;
-    DISCRETE_OWN(x, size) sum += (double)discrete_exp(row[x] - top);
+    for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS) sum += (double)discrete_exp(row[x] - top);
     const double log_sum = (double)top + kern_log(discrete_sum(sum, &m->scratch));
-    DISCRETE_OWN(x, size) row[x] = (float)((double)row[x] - log_sum);
+    for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS) row[x] = (float)((double)row[x] - log_sum);
 }
 
 void cuda_laws(kern_queue *k, const kern_law_job *job)
@@ -255,8 +252,8 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1)
     for (int i = 0; i < count; i++) {
         float p = -INFINITY;
         int x = INT_MAX;
-        DISCRETE_OWN(y, size)
-        if (row[y] < last_p || (row[y] == last_p && y > last_x)) take_likelier(p, x, row[y], y);
+        for (int y = (int)threadIdx.x; y < size; y += DISCRETE_THREADS)
+            if (row[y] < last_p || (row[y] == last_p && y > last_x)) take_likelier(p, x, row[y], y);
         for (int bit = 16; bit > 0; bit /= 2)
             take_likelier(p, x, __shfl_xor_sync(0xffffffffu, p, bit), __shfl_xor_sync(0xffffffffu, x, bit));
         __syncthreads();

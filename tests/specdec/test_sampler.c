@@ -1,0 +1,411 @@
+/* The sampler of discrete tokens: what it asks of models, sequences that do not depend on those beside them, dynamic
+ * trees, what it counts, and how it ends. */
+#include "tests/support/discrete.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SIZE = 12, TOKENS = 30, MOST_SEQUENCES = 6, MOST_DRAFTS = 200 };
+
+/* A model that checks its requests. */
+typedef struct {
+    toy *t;
+    const sampling *g;
+    int is_draft, drafts; /* drafts of a request, at most */
+    int fails_at;         /* the call that fails; 0: none */
+    int nan_at;           /* the position whose law is NaN; -1: none */
+    int cancels_at;       /* the call at which the user cancels; 0: none */
+    int cancel;
+    spec_request last[MOST_SEQUENCES]; /* each sequence's last one */
+    int draft[MOST_SEQUENCES][MOST_DRAFTS], parent[MOST_SEQUENCES][MOST_DRAFTS];
+} checked;
+
+static mar_status checked_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
+{
+    checked *c = state;
+    for (int r = 0; r < n; r++) {
+        const spec_request *q = &request[r];
+        spec_request *last = &c->last[q->sequence];
+        assert_true(r == 0 || q->sequence > request[r - 1].sequence); /* of different sequences */
+        assert_int_equal(q->length, spec_sampler_known(c->g->s, q->sequence));
+        assert_true(q->length < TOKENS); /* a finished one takes no part */
+        assert_in_range(q->count, 0, c->drafts);
+        assert_memory_equal(q->prefix, spec_sampler_tokens(c->g->s, q->sequence), (size_t)q->length * sizeof(int));
+        for (int i = 0; i < q->count; i++) {
+            int depth = 1;
+            assert_true(q->parent[i] < i && q->parent[i] >= -1 && q->draft[i] >= 0 && q->draft[i] < SIZE);
+            for (int p = q->parent[i]; p >= 0; p = q->parent[p]) depth++;
+            assert_true(q->length + depth < TOKENS); /* no law past the end */
+        }
+        if (!c->is_draft) assert_int_equal(q->from, 0);
+        if (q->from > 0) {
+            assert_true(last->length == q->length && last->count + 1 == q->from && last->row == q->row);
+            for (int i = 0; i < last->count; i++) {
+                assert_int_equal(c->draft[q->sequence][i], q->draft[i]);
+                assert_int_equal(c->parent[q->sequence][i], q->parent[i]);
+            }
+        }
+        *last = *q;
+        for (int i = 0; i < q->count; i++)
+            c->draft[q->sequence][i] = q->draft[i], c->parent[q->sequence][i] = q->parent[i];
+    }
+    const mar_status status = toy_laws(c->t, request, n, log_law, err);
+    if (c->t->calls == c->fails_at) return err_set(err, MAR_EBACKEND, "no luck");
+    if (c->t->calls == c->cancels_at) __atomic_store_n(&c->cancel, 1, __ATOMIC_RELAXED);
+    for (int r = 0; r < n && c->nan_at >= 0; r++)
+        if (request[r].length == c->nan_at)
+            for (int x = 0; x < SIZE; x++) log_law[request[r].row * SIZE + x] = NAN;
+    return status;
+}
+
+static const int tree[] = {-1, -1, 0, 0, 1, 1, 2, 3, 4, 5};
+static const double pac[] = {3, 2, 1}, uniform[] = {1.5}, lantern[] = {5, 0.3};
+
+/* One of each kind. */
+static const struct {
+    const char *method;
+    spec_sampler_options o;
+} kinds[] = {
+    {NULL, {.length = 0}},
+    {"vanilla", {.length = 4}},
+    {"uniform-rsd", {.parameter = uniform, .length = 40}},
+    {"lantern", {.parameter = lantern, .length = 3, .parent = tree, .count = 10}},
+    {"vanilla", {.length = 4, .top = 3, .total = 12}},
+    {"vanilla", {.length = 1, .top = 12, .total = 40}},
+    {"sjd", {.length = 7}},
+    {"sjd", {.length = 30, .first = SPEC_FIRST_LEFT, .side = 5}},
+    {"sjd-pac", {.parameter = pac, .length = 5, .first = SPEC_FIRST_ABOVE, .side = 5}},
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+typedef struct {
+    toy *p, *q;
+    checked target, draft;
+    int near[SIZE * SIZE];
+    sampling g;
+} setup;
+
+static mar_status try_create(setup *u, int kind, int sequences, mar_err *err)
+{
+    spec_sampler_options o = kinds[kind].o;
+    o.method = kinds[kind].method ? spec_method_find(kinds[kind].method) : NULL;
+    o.neighbours = u->near, o.neighbour_count = SIZE, o.seed = 31;
+    const spec_model target = {SIZE, &u->target, checked_laws}, draft = {SIZE, &u->draft, checked_laws};
+    const mar_status status = spec_sampler_create(u->g.k, &target, o.method && !o.method->stale ? &draft : NULL, &o,
+                                                  sequences, TOKENS, &u->g.s, err);
+    if (status != MAR_OK) return status;
+    u->g.memory = backend_memory(u->g.k, spec_sampler_lay_out(u->g.s, NULL));
+    spec_sampler_lay_out(u->g.s, u->g.memory);
+    u->target.drafts = u->draft.drafts = spec_sampler_drafts(u->g.s);
+    return status;
+}
+
+static void set_up(setup *u, int kind, int sequences)
+{
+    mar_err err;
+    memset(u, 0, sizeof *u);
+    u->p = toy_create(SIZE, 1, 3, 1, NULL, 0), u->q = toy_create(SIZE, 1, 4, 0.7, u->p, 0);
+    u->p->markov = u->q->markov = 1;
+    u->target = (checked){.t = u->p, .g = &u->g, .nan_at = -1}, u->draft = u->target;
+    u->draft.t = u->q, u->draft.is_draft = 1;
+    circle(SIZE, u->near);
+    sampling_open(&u->g, 2);
+    assert_ok(try_create(u, kind, sequences, &err), &err);
+}
+
+static void tear_down(setup *u)
+{
+    sampling_close(&u->g);
+    toy_free(u->p), toy_free(u->q);
+}
+
+/* Tokens, fates and rounds of a sequence are the same alone and in a batch with others, which it ends before or after.
+ * What is counted of a batch is the sum. */
+static void sequences_are_independent(void **state)
+{
+    (void)state;
+    int ends = 0; /* sequences that others went on without */
+    for (int kind = 0; kind < KINDS; kind++) {
+        setup u, alone;
+        spec_sampler_stats sum = {0};
+        int rounds = 0;
+        mar_err err;
+        set_up(&u, kind, MOST_SEQUENCES), set_up(&alone, kind, 1);
+        for (int again = 0; again < 2; again++) { /* a sampler can be used again */
+            spec_sampler_begin(u.g.s, 50, MOST_SEQUENCES, TOKENS);
+            for (rounds = 0; spec_sampler_left(u.g.s) > 0; rounds++) {
+                int known[MOST_SEQUENCES];
+                for (int i = 0; i < MOST_SEQUENCES; i++) known[i] = spec_sampler_known(u.g.s, i);
+                assert_ok(spec_sampler_round(u.g.s, &err), &err);
+                for (int i = 0; i < MOST_SEQUENCES; i++)
+                    assert_true(known[i] == TOKENS || spec_sampler_known(u.g.s, i) > known[i]);
+            }
+        }
+        for (int i = 0; i < MOST_SEQUENCES; i++) {
+            uint8_t fate[2][TOKENS];
+            int round[2][TOKENS], accepted = 0;
+            sampling_run(&alone.g, 50 + (uint64_t)i, 1, TOKENS);
+            assert_memory_equal(spec_sampler_tokens(u.g.s, i), spec_sampler_tokens(alone.g.s, 0), TOKENS * sizeof(int));
+            spec_sampler_fates(u.g.s, i, fate[0], round[0]), spec_sampler_fates(alone.g.s, 0, fate[1], round[1]);
+            assert_memory_equal(fate[0], fate[1], sizeof fate[0]);
+            assert_memory_equal(round[0], round[1], sizeof round[0]);
+            for (int j = 0; j < TOKENS; j++) {
+                accepted += fate[0][j] == SPEC_ACCEPTED;
+                assert_true(j == 0 ? round[0][j] == 0 : round[0][j] - round[0][j - 1] <= 1);
+                assert_true(round[0][j] == (j ? round[0][j - 1] : 0) || fate[0][j - 1] != SPEC_ACCEPTED ||
+                            kinds[kind].o.length < TOKENS);
+            }
+            const spec_sampler_stats *s = spec_sampler_get_stats(alone.g.s);
+            assert_int_equal(s->accepted, accepted);
+            assert_int_equal(s->rounds, round[0][TOKENS - 1] + 1);
+            assert_int_equal(s->calls, s->rounds);
+            if (s->rounds < rounds) ends++;
+            sum.rounds += s->rounds, sum.rows += s->rows, sum.drafted += s->drafted, sum.positions += s->positions;
+            sum.accepted += s->accepted;
+            for (int n = 0; n < SPEC_LENGTHS; n++) sum.lengths[n] += s->lengths[n];
+        }
+        const spec_sampler_stats *s = spec_sampler_get_stats(u.g.s);
+        long all = 0, weighed = 0;
+        for (int n = 0; n < SPEC_LENGTHS; n++) all += s->lengths[n], weighed += n * s->lengths[n];
+        assert_true(all == s->rounds && weighed == s->accepted);
+        assert_memory_equal(s->lengths, sum.lengths, sizeof sum.lengths);
+        assert_true(s->rounds == sum.rounds && s->rows == sum.rows && s->drafted == sum.drafted);
+        assert_true(s->positions == sum.positions && s->accepted == sum.accepted);
+        assert_int_equal(s->calls, rounds); /* one pass a round, for all */
+        assert_true(s->draft_calls <= rounds * kinds[kind].o.length && (s->draft_calls > 0) == (u.q->calls > 0));
+        if (kinds[kind].method)
+            assert_true(s->rounds < MOST_SEQUENCES * TOKENS);
+        else
+            assert_true(s->rounds == MOST_SEQUENCES * TOKENS && s->drafted == 0 && s->rows == s->rounds);
+        assert_int_equal(u.p->rows, 2 * s->rows);
+        tear_down(&u), tear_down(&alone);
+    }
+    assert_true(ends > 2 * KINDS);
+}
+
+/* --- dynamic trees --- */
+
+typedef struct {
+    int token, parent, level; /* parent: a node's number, or -1 */
+    double log_p;
+} node;
+
+/* EAGLE-2 by a sort: all candidates of every level, of which the first `top` are expanded; then the `total` best. */
+static int by_log_p(const void *a, const void *b)
+{
+    const node *x = *(const node *const *)a, *y = *(const node *const *)b;
+    return x->log_p < y->log_p ? 1 : x->log_p > y->log_p ? -1 : x < y ? -1 : 1;
+}
+
+static int best_of(node *all, int first, int count, node **best)
+{
+    for (int i = first; i < count; i++) best[i - first] = &all[i];
+    qsort(best, (size_t)(count - first), sizeof *best, by_log_p);
+    return count - first;
+}
+
+static void dynamic_trees(void **state)
+{
+    (void)state;
+    setup u;
+    mar_err err;
+    const int kind = 4, top = 3, total = 12, length = 4;
+    set_up(&u, kind, 1);
+    spec_sampler_begin(u.g.s, 9, 1, TOKENS);
+    while (spec_sampler_left(u.g.s) > length) {
+        static node all[1000];
+        node *best[1000], *expanded[100] = {NULL};
+        int prefix[TOKENS], count = 0, from = 1, chosen = 0;
+        const int known = spec_sampler_known(u.g.s, 0);
+        memcpy(prefix, spec_sampler_tokens(u.g.s, 0), (size_t)known * sizeof *prefix);
+        for (int level = 0; level < length; level++) {
+            const int before = count;
+            for (int e = 0; e < from; e++) {
+                const int token = expanded[e] ? expanded[e]->token : known ? prefix[known - 1] : 0;
+                const float *law = toy_law(u.q, &token, expanded[e] != NULL || known > 0);
+                char listed[SIZE] = {0};
+                for (int k = 0; k < top; k++) {
+                    int x = -1;
+                    for (int y = 0; y < SIZE; y++)
+                        if (!listed[y] && (x < 0 || law[y] > law[x])) x = y;
+                    listed[x] = 1;
+                    all[count++] = (node){x, expanded[e] ? (int)(expanded[e] - all) : -1, level,
+                                          (double)law[x] + (expanded[e] ? expanded[e]->log_p : 0)};
+                }
+            }
+            from = best_of(all, before, count, best) < top ? count - before : top;
+            memcpy(expanded, best, (size_t)from * sizeof *best);
+        }
+        best_of(all, 0, count, best);
+        assert_ok(spec_sampler_round(u.g.s, &err), &err);
+        const spec_request *r = &u.target.last[0];
+        assert_int_equal(r->count, total);
+        int number[1000];
+        for (int i = 0; i < count; i++) {
+            int in = 0;
+            for (int j = 0; j < total; j++) in |= best[j] == &all[i];
+            if (!in) continue;
+            number[i] = chosen;
+            assert_int_equal(u.target.draft[0][chosen], all[i].token);
+            assert_int_equal(u.target.parent[0][chosen], all[i].parent < 0 ? -1 : number[all[i].parent]);
+            chosen++;
+        }
+        assert_int_equal(chosen, total);
+        assert_int_equal(u.draft.last[0].count, top * (length - 1)); /* what the last level was asked about */
+    }
+    tear_down(&u);
+}
+
+/* --- how it ends --- */
+
+static void failures_end_the_round(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int of_draft = 0; of_draft < 2; of_draft++) {
+            setup u;
+            mar_err err = {0};
+            mar_status status = MAR_OK;
+            set_up(&u, kind, 2);
+            *(of_draft ? &u.draft.fails_at : &u.target.fails_at) = 2;
+            spec_sampler_begin(u.g.s, 0, 2, TOKENS);
+            while (status == MAR_OK && spec_sampler_left(u.g.s) > 0) status = spec_sampler_round(u.g.s, &err);
+            if (!of_draft || u.q->calls > 1) {
+                assert_int_equal(status, MAR_EBACKEND);
+                assert_string_equal(err.text, "no luck");
+                assert_true(spec_sampler_left(u.g.s) > 0);
+            }
+            tear_down(&u);
+        }
+}
+
+static void a_law_without_tokens_is_an_error(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        setup u;
+        mar_err err = {0};
+        mar_status status = MAR_OK;
+        set_up(&u, kind, 3);
+        u.target.nan_at = 0; /* every prefix begins there */
+        spec_sampler_begin(u.g.s, 70, 3, TOKENS);
+        status = spec_sampler_round(u.g.s, &err);
+        assert_int_equal(status, MAR_EMODEL);
+        if (!strstr(err.text, "image 70, token 0: ")) fail_msg("%s", err.text);
+        tear_down(&u);
+    }
+}
+
+static void cancelling(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int of_draft = 0; of_draft < 2; of_draft++) {
+            setup u;
+            mar_err err = {0};
+            mar_status status = MAR_OK;
+            set_up(&u, kind, 2);
+            checked *c = of_draft ? &u.draft : &u.target;
+            c->cancels_at = 2;
+            u.g.k->cancel = &c->cancel;
+            spec_sampler_begin(u.g.s, 0, 2, TOKENS);
+            while (status == MAR_OK && spec_sampler_left(u.g.s) > 0) status = spec_sampler_round(u.g.s, &err);
+            if (c->t->calls > 1) assert_int_equal(status, MAR_ECANCELLED);
+            u.g.k->cancel = NULL;
+            u.g.k->core->recover(u.g.k);
+            c->cancels_at = 0;
+            sampling_run(&u.g, 0, 2, TOKENS); /* and it can begin again */
+            tear_down(&u);
+        }
+}
+
+static void options_must_fit(void **state)
+{
+    (void)state;
+    static const int bad_tree[] = {-1, 1}, not_by_levels[] = {-1, 0, -1}, near[] = {0, 1, 2};
+    toy *p = toy_create(3, 1, 11, 1, NULL, 0);
+    const spec_model model = {3, p, toy_laws}, other = {4, p, toy_laws};
+    const spec_method *vanilla = spec_method_find("vanilla"), *sjd = spec_method_find("sjd");
+    static const double parameter[] = {4, 3, 1, 0};
+    const struct {
+        spec_sampler_options o;
+        const spec_model *draft;
+        const char *says;
+    } bad[] = {
+        {{.method = NULL}, &model, "plain sampling: a draft model without a method"},
+        {{.method = vanilla}, &model, "vanilla: length below 1"},
+        {{.method = vanilla, .length = 3}, NULL, "vanilla: no draft model"},
+        {{.method = vanilla, .length = 3}, &other, "the draft has 4 tokens, the target 3"},
+        {{.method = sjd, .length = 3}, &model, "sjd: a draft model, and"},
+        {{.method = sjd, .length = 3, .first = SPEC_FIRST_LEFT}, NULL, "without a side"},
+        {{.method = sjd, .length = 3, .top = 2, .total = 3}, NULL, "a method without trees"},
+        {{.method = spec_method_find("lantern"), .parameter = parameter, .length = 3},
+         &model,
+         "no table of neighbours"},
+        {{.method = spec_method_find("lantern"), .parameter = parameter, .length = 3, .neighbours = near},
+         &model,
+         "no table of neighbours"},
+        {{.method = spec_method_find("conditional"), .length = 3}, &model, "a method for continuous tokens"},
+        {{.method = vanilla, .length = 3, .parent = bad_tree, .count = 2}, &model, "by levels"},
+        {{.method = vanilla, .length = 3, .parent = not_by_levels, .count = 3}, &model, "by levels"},
+        {{.method = vanilla, .length = 3, .parent = bad_tree}, &model, "by levels"},
+        {{.method = vanilla, .length = 3, .parent = bad_tree, .count = 1, .top = 2, .total = 3},
+         &model,
+         "a dynamic tree"},
+        {{.method = vanilla, .length = 3, .top = 2}, &model, "a dynamic tree without drafts"},
+    };
+    sampling g;
+    sampling_open(&g, 1);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        mar_err err = {0};
+        spec_sampler *s = NULL;
+        assert_int_equal(spec_sampler_create(g.k, &model, bad[i].draft, &bad[i].o, 1, 4, &s, &err), MAR_EARG);
+        assert_null(s);
+        if (!strstr(err.text, bad[i].says)) fail_msg("\"%s\" does not say \"%s\"", err.text, bad[i].says);
+    }
+    spec_sampler_free(NULL);
+    sampling_close(&g);
+    toy_free(p);
+}
+
+/* --- continuous SD Eq. 35 --- */
+
+static void walltime_formula(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 200000 };
+    assert_true(spec_walltime_improvement(1, 8, 0) == 9);
+    assert_true(fabs(spec_walltime_improvement(0.999999, 8, 0.1) - 5) < 1e-4);
+    for (int gamma = 4; gamma <= 32; gamma *= 2) { /* a process of independent acceptances, in target calls */
+        const double alpha = 0.7, c = 0.38;
+        double tokens = 0;
+        uint32_t w[4];
+        for (int i = 0; i < ROUNDS; i++) {
+            int tau = 0;
+            while (tau < gamma) {
+                kern_random_words(8, KERN_NOISE_VERIFY, (uint64_t)i, (uint32_t)tau, (uint32_t)gamma, 0, w);
+                if (kern_uniform(w) >= alpha) break;
+                tau++;
+            }
+            tokens += tau + 1;
+        }
+        const double simulated = tokens / (ROUNDS * (gamma * c + 1));
+        assert_true(fabs(simulated / spec_walltime_improvement(alpha, gamma, c) - 1) < 0.01); /* 6 sigma */
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sequences_are_independent),
+        cmocka_unit_test(dynamic_trees),
+        cmocka_unit_test(failures_end_the_round),
+        cmocka_unit_test(a_law_without_tokens_is_an_error),
+        cmocka_unit_test(cancelling),
+        cmocka_unit_test(options_must_fit),
+        cmocka_unit_test(walltime_formula),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

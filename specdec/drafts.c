@@ -20,8 +20,9 @@ static void ask_draw(spec_sampler *s, int *rows, int law, int given, const int *
     for (int i = 0; i < given; i++) s->draw_earlier[r * s->children + i] = earlier[i];
 }
 
-/* Draws, and reads the results: drawn_id [rows][children], drawn [rows]. */
-static mar_status run_draw(spec_sampler *s, int rows, const float *log_law, mar_err *err)
+/* Draws, and reads the results: drawn_id [rows][children], drawn [rows], each 1 or more. `model` names whose laws they
+ * are. */
+static mar_status run_draw(spec_sampler *s, int rows, const float *log_law, const char *model, mar_err *err)
 {
     if (rows == 0) return kern_check(s->k, err);
     int *drawn = s->draw_result + (size_t)rows * (size_t)s->children;
@@ -39,7 +40,11 @@ static mar_status run_draw(spec_sampler *s, int rows, const float *log_law, mar_
     s->k->discrete->draw(s->k, &job);
     s->k->core->download(s->k, s->drawn_id, s->draw_result, (size_t)(drawn + rows - s->draw_result) * sizeof(int));
     s->drawn = s->drawn_id + (drawn - s->draw_result);
-    return kern_check(s->k, err);
+    mar_status status = kern_check(s->k, err);
+    for (int r = 0; r < rows && status == MAR_OK; r++)
+        if (s->drawn[r] == 0)
+            status = spec_no_token(err, model, s->draw_address[r].image, (int)s->draw_address[r].position);
+    return status;
 }
 
 /* --- with a draft model ---------------------------------------------------------------------------------------- */
@@ -148,7 +153,7 @@ static mar_status draft_level(spec_sampler *s, int level, int first, int last, i
                 ask_draw(s, &rows, a->row + parent_place(s, q, n) + 1, 0, NULL, siblings_end(s, n) - n,
                          address_at(s, q, level));
     }
-    status = run_draw(s, rows, s->draft_laws, err);
+    status = run_draw(s, rows, s->draft_laws, "draft: ", err);
     for (int j = 0; j < *requests && status == MAR_OK; j++)
         place_level(s, &s->sequence[s->request[j].sequence], first, last, &row);
     return status;
@@ -236,8 +241,12 @@ static mar_status look_at_level(spec_sampler *s, int level, int *requests, mar_e
     for (int j = 0; j < *requests && status == MAR_OK; j++) {
         spec_sequence *q = &s->sequence[s->request[j].sequence];
         const int first = q->candidates;
-        for (int e = level == 0 ? -1 : q->level; e < q->expanded; e++) add_candidates(s, q, e, row++);
-        q->depth += q->candidates > first;
+        for (int e = level == 0 ? -1 : q->level; e < q->expanded; e++) {
+            if (s->top_id[row * s->options.top] < 0)
+                return spec_no_token(err, "draft: ", q->image, q->known + q->depth);
+            add_candidates(s, q, e, row++);
+        }
+        q->depth++;
         if (level + 1 < spec_deepest(s, q)) expand(s, q, first);
     }
     return status;
@@ -346,7 +355,6 @@ static void list_block(const spec_sampler *s, spec_sequence *q)
     q->count = 0;
     for (int n = 0; n <= s->capacity; n++) q->row_q[n] = -1;
     for (int i = 0; i < q->depth; i++) {
-        if (q->drawn_count[i] == 0) q->depth = i; /* a NaN; when it is reached, verification finds it */
         const int level = q->count, parents = wanted_at(s, q, i) > 1 ? end : begin + 1;
         for (int parent = begin; parent < parents; parent++) {
             q->row_q[parent + 1] = q->tail_row[i];
@@ -366,7 +374,7 @@ mar_status spec_draft_jacobi(spec_sampler *s, mar_err *err)
         s->sequence[i].depth = spec_deepest(s, &s->sequence[i]);
         ask_drafts(s, &s->sequence[i], &rows);
     }
-    const mar_status status = run_draw(s, rows, s->laws[!s->now], err);
+    const mar_status status = run_draw(s, rows, s->laws[!s->now], "", err);
     for (int i = 0; i < s->running && status == MAR_OK; i++) {
         for (int j = 0; j < s->sequence[i].depth; j++) take_candidates(s, &s->sequence[i], j, &row);
         list_block(s, &s->sequence[i]);

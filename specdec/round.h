@@ -108,6 +108,13 @@ static inline int spec_deepest(const spec_sampler *s, const spec_sequence *q)
     return spec_lesser(s->options.length, s->n - q->known);
 }
 
+/* MAR_EMODEL: a law of a model ("", "draft: ") gives no token a probability, which only a NaN does. */
+static inline mar_status spec_no_token(mar_err *err, const char *model, uint64_t image, int token)
+{
+    return err_set(err, MAR_EMODEL, "%simage %llu, token %d: the logits are not finite", model,
+                   (unsigned long long)image, token);
+}
+
 /* Draft the blocks of all sequences that are not finished, with a draft model: a chain or a static tree, or a dynamic
  * one; or from what the round before has left. */
 mar_status spec_draft_levels(spec_sampler *s, mar_err *err);

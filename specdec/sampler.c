@@ -277,12 +277,10 @@ static mar_status take_block(spec_sampler *s, spec_sequence *q, const int *id, c
                              int row, mar_err *err)
 {
     const int accepted = count[KERN_BLOCK_ACCEPTED], final = count[KERN_BLOCK_FINAL], length = count[KERN_BLOCK_LENGTH];
+    for (int i = 0; i < length; i++)
+        if (id[i] < 0) return spec_no_token(err, "", q->image, q->known + i);
     for (int i = 0; i < final; i++) {
         const int at = q->known + i;
-        if (id[i] < 0)
-            return err_set(err, MAR_EMODEL,
-                           "image %llu, token %d: no token has a probability: the logits are not finite",
-                           (unsigned long long)q->image, at);
         q->token[at] = id[i];
         q->fate[at] = i < accepted ? SPEC_ACCEPTED : is_followed(q, law[i]) ? SPEC_REPLACED : SPEC_DROPPED;
         q->round[at] = (int)q->step;
@@ -292,7 +290,6 @@ static mar_status take_block(spec_sampler *s, spec_sequence *q, const int *id, c
     for (int i = 0; i < q->tail; i++) {
         q->tail_row[i] = row + law[final + i];
         q->tail_token[i] = id[final + i];
-        if (i < q->tail_known && id[final + i] < 0) q->tail = q->tail_known = i; /* a NaN, which comes back as one */
     }
     q->known += final;
     q->step++;

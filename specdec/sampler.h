@@ -3,7 +3,7 @@
  * tree, verifies it in one call of the target, and draws a bonus token when all drafts of a path are accepted. Without
  * one it is Jacobi decoding: the drafts are the target's own, from the round before.
  *
- *     spec_sampler_create(k, &target, &draft, &options, sequences, &s, err);
+ *     spec_sampler_create(k, &target, &draft, &options, sequences, n, &s, err);
  *     spec_sampler_lay_out(s, memory);
  *     spec_sampler_begin(s, first_image, sequences, n);
  *     while (status == MAR_OK && spec_sampler_left(s) > 0) status = spec_sampler_round(s, err);

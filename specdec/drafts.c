@@ -90,12 +90,12 @@ static int parent_in(const spec_sampler *s, int n)
     return s->options.parent ? s->options.parent[n] : n - 1;
 }
 
-/* Drafts of the tree; those from `first` on that have parents before `first`, or the same parent. */
 static int tree_size(const spec_sampler *s)
 {
     return s->options.parent ? s->options.count : s->options.length;
 }
 
+/* The end of the level that begins with draft `first`. */
 static int level_end(const spec_sampler *s, int first)
 {
     int n = first;
@@ -103,6 +103,7 @@ static int level_end(const spec_sampler *s, int first)
     return n;
 }
 
+/* The end of the siblings that begin with draft `first`. */
 static int siblings_end(const spec_sampler *s, int first)
 {
     int n = first;
@@ -117,6 +118,8 @@ static int parent_place(const spec_sampler *s, const spec_sequence *q, int n)
     return parent < 0 ? -1 : q->place[parent];
 }
 
+/* Puts what was drawn of the tree's drafts first .. last-1 into a sequence's block; *row is its next row of the draw.
+ */
 static void place_level(const spec_sampler *s, spec_sequence *q, int first, int last, int *row)
 {
     const int before = q->count;
@@ -224,6 +227,7 @@ static void expand(const spec_sampler *s, spec_sequence *q, int first)
     }
 }
 
+/* Asks what follows the expanded drafts of the level before, adds the candidates, and expands the likeliest of them. */
 static mar_status look_at_level(spec_sampler *s, int level, int *requests, mar_err *err)
 {
     int rows = 0, row = 0;

@@ -102,10 +102,11 @@ static inline int spec_lesser(int a, int b)
     return a < b ? a : b;
 }
 
-/* Positions that a sequence may draft. */
+/* Positions that a sequence may draft. A draft model is not asked for the last one, which the target gives without a
+ * draft as well; a draft of Jacobi decoding costs nothing there. */
 static inline int spec_deepest(const spec_sampler *s, const spec_sequence *q)
 {
-    return spec_lesser(s->options.length, s->n - q->known);
+    return spec_lesser(s->options.length, s->n - q->known - (s->draft.laws != NULL));
 }
 
 /* MAR_EMODEL: a law of a model ("", "draft: ") gives no token a probability, which only a NaN does. */

@@ -237,7 +237,7 @@ static void the_image_of_a_batch_is_named(void **state)
         assert_session(s, mar_session_begin(s, 5, classes, IMAGES));
         while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
         assert_session(s, mar_session_images(s, good));
-        for (int bad = 1; bad < IMAGES; bad += 3) {
+        for (int bad = pass == 3 ? 1 : 4; bad < IMAGES; bad += 3) {
             char name[64];
             int told = 0;
             const float nan = NAN;

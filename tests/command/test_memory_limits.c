@@ -187,9 +187,9 @@ static void test_calls_fail(void **state)
 {
     (void)state;
     calls_fail(&generate_f32, 120);
-    calls_fail(&generate_best, 120);
-    calls_fail(&inspect, 60);
-    calls_fail(&convert, 60);
+    calls_fail(&generate_best, 60);
+    calls_fail(&inspect, 30);
+    calls_fail(&convert, 30);
 }
 
 /* --- limits ------------------------------------------------------------------------------------------------------- */

@@ -7,6 +7,9 @@
 
 #include <math.h>
 #include <string.h>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 #define PASTE_(a, b) a##_##b
 #define PASTE(a, b)  PASTE_(a, b)
@@ -28,16 +31,18 @@ enum { LANES = 4 };
 #define ODD  1, 3, 5, 7
 #endif
 typedef float vector __attribute__((vector_size(LANES * sizeof(float))));
+typedef uint16_t halves __attribute__((vector_size(LANES * sizeof(uint16_t))));
+typedef uint32_t words __attribute__((vector_size(LANES * sizeof(uint32_t))));
 
 /* A task's working memory. */
 typedef struct {
     size_t width, length;
-    float *q;     /* [rows][heads][width] */
-    float *sum;   /* [rows][heads][width] */
-    float *score; /* [rows][heads][length], later the weights; a row's known slots one after the other */
-    float *chunk; /* [CACHED_SLOTS][width] keys or values of a head */
-    int *slot;    /* [slots] those that a row knows */
-    uint8_t *who; /* [slots] bit r: row r knows it */
+    float *q;      /* [rows][heads][width] */
+    float *sum;    /* [rows][heads][width] */
+    float *score;  /* [rows][heads][length], later the weights; a row's known slots one after the other */
+    float *chunk;  /* [CACHED_SLOTS][width] keys or values of a head */
+    int *slot;     /* [slots] those that a row knows */
+    uint16_t *who; /* [slots] bit r: row r knows it */
     int slots;
     int count[CACHED_ROWS]; /* of the slots that a row knows */
 } workspace;
@@ -50,21 +55,30 @@ typedef struct {
     int index[CACHED_ROWS][CACHED_SLOTS]; /* which, in order */
 } slots_known;
 
+/* LANES numbers of bf16. GCC 12 makes two conversions and more of the portable form where there are 16 lanes. */
+static inline words widen(const uint16_t *from)
+{
+#if defined(__AVX512F__)
+    return (words)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)from)), 16);
+#else
+    halves h;
+    memcpy(&h, from, sizeof h);
+    return __builtin_convertvector(h, words) << 16;
+#endif
+}
+
+/* `to` has room for whole vectors. */
 static inline void to_f32(const char *from, int bf16, int dim, float *to)
 {
-    typedef uint16_t halves __attribute__((vector_size(LANES * sizeof(uint16_t))));
-    typedef uint32_t words __attribute__((vector_size(LANES * sizeof(uint32_t))));
     if (!bf16) {
         memcpy(to, from, (size_t)dim * sizeof *to);
         return;
     }
-    for (int i = 0; i < dim; i += LANES) { /* `to` has room for whole vectors */
-        halves h = {0};
-        if (i + LANES <= dim)
-            memcpy(&h, from + 2 * i, sizeof h);
-        else
-            memcpy(&h, from + 2 * i, (size_t)(dim - i) * sizeof(uint16_t));
-        const words w = __builtin_convertvector(h, words) << 16;
+    for (int i = 0; i < dim; i += LANES) {
+        uint16_t end[LANES] = {0};
+        const uint16_t *at = (const uint16_t *)from + i;
+        if (i + LANES > dim) at = memcpy(end, at, (size_t)(dim - i) * sizeof *at);
+        const words w = widen(at);
         memcpy(to + i, &w, sizeof w);
     }
 }
@@ -242,7 +256,7 @@ static void list_slots(const cached_task *t, workspace *w)
 {
     for (int r = 0; r < t->rows; r++) w->count[r] = t->common;
     memcpy(w->slot, t->slot, (size_t)t->common * sizeof *w->slot);
-    memset(w->who, 0xff, (size_t)t->common);
+    memset(w->who, 0xff, (size_t)t->common * sizeof *w->who);
     w->slots = t->common;
     for (int j = 0; j < t->own; j++) {
         unsigned who = 0;
@@ -253,7 +267,7 @@ static void list_slots(const cached_task *t, workspace *w)
         }
         if (!who) continue;
         w->slot[w->slots] = t->slot[t->common + j];
-        w->who[w->slots++] = (uint8_t)who;
+        w->who[w->slots++] = (uint16_t)who;
     }
 }
 
@@ -266,7 +280,7 @@ void PASTE(kern_cached, KERN_ISA)(const cached_task *t, const kern_rows *rows)
     w.q = t->work, w.sum = w.q + vectors, w.score = w.sum + vectors;
     w.chunk = w.score + (size_t)pairs * w.length;
     w.slot = (int *)(w.chunk + CACHED_SLOTS * w.width);
-    w.who = (uint8_t *)(w.slot + w.length);
+    w.who = (uint16_t *)(w.slot + w.length);
     memset(w.q, 0, 2 * vectors * sizeof *w.q);
     memset(w.chunk, 0, CACHED_SLOTS * w.width * sizeof *w.chunk);
     list_slots(t, &w);

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 enum {
-    CACHED_ROWS = 8,   /* queries of a task, at most: a key or value is converted once for all of them */
+    CACHED_ROWS = 16,  /* queries of a task, at most: a key or value is converted once for all of them */
     CACHED_PAIRS = 32, /* pairs of a query and a head of a task, at most: what it keeps for them stays in L2 */
     CACHED_SLOTS = 16  /* slots whose keys or values are converted at a time */
 };
@@ -44,7 +44,7 @@ static inline size_t cached_length(int slots)
 static inline size_t cached_bytes(int slots, int dim)
 {
     const size_t width = cached_width(dim), length = cached_length(slots);
-    return sizeof(float) * (CACHED_PAIRS * (2 * width + length) + CACHED_SLOTS * width + length) + length;
+    return sizeof(float) * (CACHED_PAIRS * (2 * width + length) + CACHED_SLOTS * width + length) + 2 * length;
 }
 
 #endif

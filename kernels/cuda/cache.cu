@@ -193,7 +193,7 @@ __global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, 
     if ((int)threadIdx.x % 32 < a.lanes)
         for (int i = 0; i < Q; i++) {
             float *to = sums + (warp * Q + i) * (2 + a.dim);
-            to[0] = s.top[i], to[1] = s.total[i];
+            if (lane == 0) to[0] = s.top[i], to[1] = s.total[i];
             for (int v = 0; v < MINE / N; v++)
                 for (int j = 0; j < N; j++) {
                     const int d = (v * a.lanes + lane) * N + j;

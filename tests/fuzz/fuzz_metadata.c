@@ -3,6 +3,7 @@
  * list of changes to the table of a small model, and the file is made from that table. */
 #include "tests/fuzz/fuzz.h"
 
+#include "llamagen/eagle_model.h"
 #include "mar/config.h"
 #include "vae/vae.h"
 
@@ -139,6 +140,24 @@ static void start_vq(wt_dtype dtype)
     add_entry(&dtype, "decoder.conv_blocks.0.res.1.norm1.weight", 1, (int64_t[]){32});
 }
 
+static void start_llamagen(wt_dtype dtype, int captions)
+{
+    const gpt_config c = {.width = 8,
+                          .depth = 2,
+                          .hidden = 4,
+                          .vocabulary = 3,
+                          .classes = captions ? 0 : 2,
+                          .prefix = captions ? 3 : 1,
+                          .caption_dim = captions ? 2 : 0};
+    gpt_config_tensors(&c, add_entry, &dtype);
+}
+
+static void start_eagle(wt_dtype dtype)
+{
+    const eagle_config c = {.width = 8, .hidden = 4, .bias = 1, .first_norm = 1};
+    eagle_config_tensors(&c, add_entry, &dtype);
+}
+
 static int64_t dimension(input *in)
 {
     static const int64_t large[] = {
@@ -173,7 +192,7 @@ static void change_metadata(input *in)
     if (n_pairs == PAIRS) return;
     const uint8_t how = take(in);
     char(*pair)[NAME_SIZE] = pairs[n_pairs++];
-    strcpy(pair[0], how & 1 ? "mar.heads" : "mar.kind");
+    strcpy(pair[0], how & 1 ? "mar.heads" : how & 8 ? "mar.seq_len" : "mar.kind");
     if (how & 4) take_text(in, pair[0], NAME_SIZE);
     if (how & 2)
         snprintf(pair[1], NAME_SIZE, "%d", (int)(int8_t)take(in));
@@ -297,6 +316,7 @@ static void make_file(uint8_t fill)
 typedef struct {
     const wt_file *f;
     int count, found; /* tensors of the model, and those of them in the file, with their shape and a float type */
+    int ignored;      /* tensors of the file that are none of the model's, and harmless */
     long parameters;
 } tally;
 
@@ -316,6 +336,42 @@ static void visit(void *user, const char *name, int rank, const int64_t *shape)
     if (t && t->rank == rank && memcmp(t->shape, shape, (size_t)rank * sizeof *shape) == 0 &&
         (t->dtype == WT_F64 || t->dtype == WT_F32 || t->dtype == WT_F16 || t->dtype == WT_BF16))
         v->found++;
+}
+
+/* A file of the family whose shape could be derived, or not: the kind, once what was derived has been looked at. */
+static mar_kind derive_llamagen(const wt_file *f, int heads, tally *v)
+{
+    gpt_config c;
+    mar_err err = {0};
+    const mar_status status = gpt_config_derive(f, heads, &c, &err);
+    if (status == MAR_EARG)
+        fuzz_check_line("gpt_config_derive", err.text);
+    else
+        fuzz_check_error("gpt_config_derive", status, &err);
+    if (status != MAR_OK) return MAR_KIND_UNKNOWN;
+    if (!gpt_config_side(c.seq_len) || c.heads < 1 || c.width % c.heads || c.width / c.heads % 4 || c.depth < 1 ||
+        c.prefix < 1 || (c.classes > 0) == (c.caption_dim > 0))
+        fuzz_fail("a model of %d tokens, %d heads, width %d, depth %d, prefix %d, %d classes, captions of %d",
+                  c.seq_len, c.heads, c.width, c.depth, c.prefix, c.classes, c.caption_dim);
+    gpt_config_tensors(&c, visit, v);
+    if (v->parameters != c.parameters) fuzz_fail("%ld parameters of %ld", v->parameters, c.parameters);
+    for (int i = 0; i < wt_count(f); i++) v->ignored += gpt_config_ignores(wt_at(f, i)->name);
+    return MAR_KIND_LLAMAGEN;
+}
+
+static mar_kind derive_eagle(const wt_file *f, int heads, tally *v)
+{
+    eagle_config c;
+    mar_err err = {0};
+    const mar_status status = eagle_config_derive(f, heads, &c, &err);
+    if (status == MAR_EARG)
+        fuzz_check_line("eagle_config_derive", err.text);
+    else
+        fuzz_check_error("eagle_config_derive", status, &err);
+    if (status != MAR_OK) return MAR_KIND_UNKNOWN;
+    eagle_config_tensors(&c, visit, v);
+    if (v->parameters != c.parameters) fuzz_fail("%ld parameters of %ld", v->parameters, c.parameters);
+    return MAR_KIND_EAGLE;
 }
 
 /* Returns the kind that the file is, and the tally of that model's tensors. */
@@ -341,6 +397,8 @@ static mar_kind derive(const wt_file *f, int heads, tally *v)
         if (v->parameters != model.parameters) fuzz_fail("%ld parameters of %ld", v->parameters, model.parameters);
         return MAR_KIND_MAR;
     }
+    if (gpt_config_recognise(f)) return derive_llamagen(f, heads, v);
+    if (eagle_config_recognise(f)) return derive_eagle(f, heads, v);
     if (!vae_config_recognise(f)) return MAR_KIND_UNKNOWN;
     const mar_status status = vae_config_derive(f, &vae, &err);
     fuzz_check_error("vae_config_derive", status, &err);
@@ -385,11 +443,11 @@ static void check_report(const wt_file *f, int heads, int with_report)
     check_lines(r);
     if (mar_report_kind(r) != kind)
         fuzz_fail("the report's kind is %d, expected %d", (int)mar_report_kind(r), (int)kind);
-    if ((mar_report_model(r) != NULL) != (kind == MAR_KIND_MAR) ||
-        (mar_report_vae(r) != NULL) != (kind == MAR_KIND_VAE))
+    const int is_model = kind == MAR_KIND_MAR || kind == MAR_KIND_LLAMAGEN || kind == MAR_KIND_EAGLE;
+    if ((mar_report_model(r) != NULL) != is_model || (mar_report_vae(r) != NULL) != (kind == MAR_KIND_VAE))
         fuzz_fail("the report has no shape of its kind %d", (int)kind);
-    const int counters = kind == MAR_KIND_VAE && wt_find(f, "quantize.codebook_used");
-    const int whole = kind != MAR_KIND_UNKNOWN && v.found == v.count && wt_count(f) == v.count + counters;
+    if (kind == MAR_KIND_VAE && wt_find(f, "quantize.codebook_used")) v.ignored = 1;
+    const int whole = kind != MAR_KIND_UNKNOWN && v.found == v.count && wt_count(f) == v.count + v.ignored;
     if (mar_report_problem_count(r) == 0 && !whole)
         fuzz_fail("no problem, with %d of %d tensors among %d", v.found, v.count, wt_count(f));
     if (whole && mar_report_problem_count(r) > v.count) fuzz_fail("more problems than tensors");
@@ -420,6 +478,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (base & 2) start_autoencoder(dtype);
     if ((base & 0xf4) == 0xf4) start_model(dtype);
     if ((base & 0xf4) == 0x24) start_vq(dtype);
+    if ((base & 0xf4) == 0x44 || (base & 0xf4) == 0x54) start_llamagen(dtype, base & 0x10);
+    if ((base & 0xf4) == 0x64) start_eagle(dtype);
     while (in.at < in.end) change(&in, &fill);
     make_file(fill);
     const mar_status status = wt_open_memory(file.data, file.size, "input", &f, &err);

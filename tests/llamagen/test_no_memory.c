@@ -1,0 +1,100 @@
+/* Every allocation of libmar's own fails once while a LlamaGen model is loaded and a runner is made, planned and at
+ * work: the call says so, and nothing is left. Under the sanitizers this test is skipped
+ * (tests/support/failing_allocations.h).
+ */
+#include "tests/support/gpt_fixture.h"
+
+#include "tests/support/failing_allocations.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#ifdef HAS_SANITIZER
+
+int main(void)
+{
+    puts("SKIPPED: llamagen.no_memory: the allocator here is the sanitizer's, and not the test's to replace");
+    return 77;
+}
+
+#else
+
+/* Those of this program, which libmar is part of; not those of oneDNN and OpenMP. */
+static int counts(const void *caller)
+{
+    extern const char __executable_start, etext;
+    return (const char *)caller >= &__executable_start && (const char *)caller < &etext;
+}
+
+enum { IMAGES = 2, DRAFTS = 3, LAWS = IMAGES * (DRAFTS + 1) };
+
+/* All calls that may allocate, with what they make freed again. `laws` is memory for their results. */
+static mar_status use(kern_queue *k, const wt_file *file, float *laws, mar_err *err)
+{
+    static const gpt_sampling sampling = {.cfg = 2, .cfg_interval = -1, .temperature = 1, .top_p = 1};
+    static const int token[] = {3, 4}, draft[] = {5, 6, 7}, parent[] = {-1, 0, 0}, label[IMAGES] = {1, 2};
+    gpt_model *m = NULL;
+    gpt_runner *r = NULL;
+    void *memory = NULL;
+    mar_status status = gpt_model_create(k, file, 0, &m, err);
+    if (status == MAR_OK) status = gpt_runner_create(k, m, &sampling, IMAGES, DRAFTS, 1, &r, err);
+    if (status == MAR_OK) status = k->core->alloc(k->device, gpt_runner_lay_out(r, NULL), &memory, err);
+    if (status == MAR_OK) gpt_runner_lay_out(r, memory);
+    if (status == MAR_OK) status = gpt_runner_plan(r, IMAGES, err);
+    if (status == MAR_OK) gpt_runner_begin(r, IMAGES, label);
+    for (int i = 0; status == MAR_OK && i < IMAGES; i++) {
+        const spec_request request = {
+            .sequence = i, .prefix = token, .length = 2, .draft = draft, .parent = parent, .count = DRAFTS};
+        status = gpt_runner_laws(r, &request, 1, laws, err);
+    }
+    gpt_runner_free(r);
+    gpt_model_free(m);
+    k->core->recover(k);
+    k->core->free(k->device, memory);
+    return status;
+}
+
+static void each_allocation(kern_queue *k, const wt_file *file)
+{
+    mar_err err = {0};
+    float *laws = backend_memory(k, LAWS * 73 * sizeof *laws);
+    assert_ok(use(k, file, laws, &err), &err); /* what the device keeps is there now */
+    const long before = allocations, left = held;
+    assert_ok(use(k, file, laws, &err), &err);
+    const long n = allocations - before;
+    assert_true(n > 20);
+    assert_int_equal(held, left);
+    for (long i = 0; i < n; i++) {
+        until_failure = i;
+        failures = 0;
+        const mar_status status = use(k, file, laws, &err);
+        until_failure = -1;
+        if (failures != 1 || status != MAR_ENOMEM)
+            fail_msg("allocation %ld of %ld failed %ld times: %s: %s", i, n, failures, mar_status_name(status),
+                     err.text);
+        assert_int_equal(held, left);
+    }
+    k->core->free(k->device, laws);
+}
+
+static void no_memory(void **state)
+{
+    (void)state;
+    static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
+    wt_file *file = golden_open("llamagen_c2i20");
+    for (int d = 0; d < 2; d++) {
+        kern_queue *k = open_queue(dtypes[d], 1);
+        if (!k) continue;
+        each_allocation(k, file);
+        close_queue(k);
+    }
+    wt_close(file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(no_memory)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#endif

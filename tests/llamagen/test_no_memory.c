@@ -26,7 +26,7 @@ static int counts(const void *caller)
     return (const char *)caller >= &__executable_start && (const char *)caller < &etext;
 }
 
-enum { IMAGES = 2, DRAFTS = 3, LAWS = IMAGES * (DRAFTS + 1) };
+enum { IMAGES = 2, DRAFTS = 3, PASSES = 5, LAWS = IMAGES * (DRAFTS + 1) };
 
 /* All calls that may allocate, with what they make freed again. `laws` is memory for their results. */
 static mar_status use(kern_queue *k, const wt_file *file, float *laws, mar_err *err)
@@ -42,10 +42,16 @@ static mar_status use(kern_queue *k, const wt_file *file, float *laws, mar_err *
     if (status == MAR_OK) gpt_runner_lay_out(r, memory);
     if (status == MAR_OK) status = gpt_runner_plan(r, IMAGES, err);
     if (status == MAR_OK) gpt_runner_begin(r, IMAGES, label);
-    for (int i = 0; status == MAR_OK && i < IMAGES; i++) {
-        const spec_request request = {
-            .sequence = i, .prefix = token, .length = 2, .draft = draft, .parent = parent, .count = DRAFTS};
+    for (int i = 0; status == MAR_OK && i < PASSES; i++) { /* of other numbers of rows than the first */
+        const spec_request request = {.sequence = i % IMAGES,
+                                      .prefix = token,
+                                      .length = 2,
+                                      .draft = draft,
+                                      .parent = parent,
+                                      .count = i % DRAFTS};
+        const long before = allocations;
         status = gpt_runner_laws(r, &request, 1, laws, err);
+        if (i > 0) assert_int_equal(allocations, before);
     }
     gpt_runner_free(r);
     gpt_model_free(m);

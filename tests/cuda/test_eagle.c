@@ -1,0 +1,164 @@
+/* LlamaGen's runner and an EAGLE drafter over it on the CUDA backend, against the CPU's in f32: chains and trees asked
+ * for as a sampler does, level by level, with guidance. Images are made again and again, so that passes are recorded,
+ * and replayed with other tokens, slots and masks. */
+#include "tests/cuda/support.h"
+
+#include "llamagen/eagle.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { IMAGES = 2, DRAFTS = 6, LAWS = DRAFTS + 1, TOKENS = 16, VOCABULARY = 73 };
+
+static const gpt_sampling guided = {.cfg = 1.7f, .cfg_interval = 5, .temperature = 0.9f, .top_p = 1};
+static const int parent[DRAFTS] = {-1, -1, 0, 1, 1, 3}, ends[] = {2, 5, DRAFTS};
+
+typedef struct {
+    kern_queue *k;
+    gpt_model *gpt;
+    gpt_runner *target;
+    eagle_model *eagle;
+    eagle_runner *drafter;
+    void *memory[2];
+    float *laws; /* device [2][IMAGES * LAWS][VOCABULARY]: the target's, the drafter's */
+} fixture;
+
+static void open_models(fixture *f, kern_queue *k)
+{
+    mar_err err = {0};
+    *f = (fixture){.k = k};
+    wt_file *file = golden_open("llamagen_c2i20");
+    assert_ok(gpt_model_create(k, file, 0, &f->gpt, &err), &err);
+    wt_close(file);
+    file = golden_open("eagle_official");
+    assert_ok(eagle_model_create(k, file, 0, &f->eagle, &err), &err);
+    wt_close(file);
+    assert_ok(gpt_runner_create(k, f->gpt, &guided, IMAGES, DRAFTS, 1, &f->target, &err), &err);
+    f->memory[0] = to_device(k, NULL, gpt_runner_lay_out(f->target, NULL));
+    gpt_runner_lay_out(f->target, f->memory[0]);
+    assert_ok(gpt_runner_plan(f->target, IMAGES, &err), &err);
+    assert_ok(eagle_runner_create(k, f->eagle, f->gpt, f->target, &guided, IMAGES, DRAFTS, &f->drafter, &err), &err);
+    f->memory[1] = to_device(k, NULL, eagle_runner_lay_out(f->drafter, NULL));
+    eagle_runner_lay_out(f->drafter, f->memory[1]);
+    assert_ok(eagle_runner_plan(f->drafter, IMAGES, &err), &err);
+    f->laws = to_device(k, NULL, sizeof(float) * 2 * IMAGES * LAWS * VOCABULARY);
+}
+
+static void close_models(fixture *f)
+{
+    eagle_runner_free(f->drafter);
+    gpt_runner_free(f->target);
+    for (int i = 0; i < 2; i++) f->k->core->free(f->k->device, f->memory[i]);
+    f->k->core->free(f->k->device, f->laws);
+    eagle_model_free(f->eagle);
+    gpt_model_free(f->gpt);
+}
+
+/* Tokens and drafts of an image; those of another `run` differ. */
+typedef struct {
+    int token[TOKENS], draft[DRAFTS];
+    spec_request request;
+} image_state;
+
+static void draft_anew(image_state *s, int round, int run)
+{
+    for (int i = 0; i < DRAFTS; i++)
+        s->draft[i] = (7 * i + 11 * round + 29 * s->request.sequence + 5 * run) % VOCABULARY;
+    s->request.count = s->request.length + 3 <= TOKENS ? DRAFTS : 0;
+}
+
+/* A round: the drafter's laws by levels, then the target's, read as probabilities to p[2][IMAGES * LAWS][VOCABULARY].
+ */
+static void run_round(fixture *f, image_state *image, float *p)
+{
+    const size_t n = (size_t)IMAGES * LAWS * VOCABULARY;
+    mar_err err = {0};
+    spec_request both[IMAGES];
+    for (size_t level = 0; level < sizeof ends / sizeof *ends; level++) {
+        for (int i = 0; i < IMAGES; i++) {
+            both[i] = image[i].request;
+            both[i].from = level ? ends[level - 1] + 1 : 0;
+            both[i].count = ends[level];
+        }
+        if (image[0].request.count) assert_ok(eagle_runner_laws(f->drafter, both, IMAGES, f->laws + n, &err), &err);
+    }
+    for (int i = 0; i < IMAGES; i++) both[i] = image[i].request;
+    assert_ok(gpt_runner_laws(f->target, both, IMAGES, f->laws, &err), &err);
+    from_device(f->k, p, f->laws, 2 * n * sizeof *p);
+    for (size_t i = 0; i < 2 * n; i++) p[i] = expf(p[i]);
+}
+
+/* Accepts drafts 1 and 3 in some rounds, none in others, then another token. */
+static void go_on(image_state *s, int round, int run)
+{
+    spec_request *q = &s->request;
+    if (q->count && (round + s->request.sequence) % 2 == 0) {
+        s->token[q->length++] = s->draft[1];
+        s->token[q->length++] = s->draft[3];
+    }
+    s->token[q->length++] = (round * 17 + run + 3) % VOCABULARY;
+}
+
+static void run_image(fixture *f, int run, float *p, int rounds)
+{
+    const int label[IMAGES] = {run % 4, 2};
+    static image_state image[IMAGES];
+    memset(image, 0, sizeof image);
+    for (int i = 0; i < IMAGES; i++)
+        image[i].request = (spec_request){
+            .sequence = i, .prefix = image[i].token, .draft = image[i].draft, .parent = parent, .row = i * LAWS};
+    gpt_runner_begin(f->target, IMAGES, label);
+    eagle_runner_begin(f->drafter, IMAGES);
+    for (int round = 0; round < rounds; round++) {
+        for (int i = 0; i < IMAGES; i++) draft_anew(&image[i], round, run);
+        run_round(f, image, p + (size_t)round * 2 * IMAGES * LAWS * VOCABULARY);
+        for (int i = 0; i < IMAGES; i++) go_on(&image[i], round, run);
+    }
+}
+
+static void check(mar_dtype dtype, double allowed)
+{
+    enum { RUNS = 4, MOST = 5 };
+    const int rounds = cuda_test_brief() ? 3 : MOST;
+    const size_t n = (size_t)rounds * 2 * IMAGES * LAWS * VOCABULARY;
+    kern_queue *cpu = open_cpu(), *cuda = open_cuda(dtype);
+    fixture plain, tested;
+    float *want = malloc(n * sizeof *want), *got = malloc(n * sizeof *got);
+    assert_true(want && got);
+    open_models(&plain, cpu);
+    open_models(&tested, cuda);
+    for (int run = 0; run < RUNS; run++) {
+        run_image(&plain, run, want, rounds);
+        run_image(&tested, run, got, rounds);
+        assert_close(got, want, n, allowed);
+    }
+    check_kern(cuda);
+    assert_true(cuda->recordings > 0 && cuda->unrecorded == 0);
+    close_models(&plain);
+    close_models(&tested);
+    free(want), free(got);
+    close_queue(cpu);
+    close_queue(cuda);
+}
+
+static void laws_f32_are_the_cpus(void **unused)
+{
+    (void)unused;
+    check(MAR_DTYPE_F32, 1e-4);
+}
+
+static void laws_bf16_are_near(void **unused)
+{
+    (void)unused;
+    check(MAR_DTYPE_BF16, 1e-1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(laws_f32_are_the_cpus),
+        cmocka_unit_test(laws_bf16_are_near),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

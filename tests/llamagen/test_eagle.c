@@ -1,7 +1,7 @@
 /* An EAGLE drafter against PyTorch (tests/golden/make_eagle.py): laws of chains and trees in the rounds of whole
  * images, after drafts were accepted and rejected, with guidance and filters. What a round computes. Files that are
  * none. */
-#include "tests/support/llamagen.h"
+#include "tests/support/gpt_fixture.h"
 
 #include "llamagen/eagle.h"
 
@@ -35,7 +35,9 @@ static void open_eagle(kern_queue *k, const char *name, eagle_model **out)
 static int open_both(fixture *f, mar_dtype dtype, const char *name, const gpt_sampling *sampling)
 {
     mar_err err = {0};
-    if (!gpt_open(&f->target, dtype, "llamagen_c2i20", 0, sampling, IMAGES, DRAFTS, 1, IMAGES * LAWS)) return 0;
+    if (!gpt_fixture_open(&f->target, open_queue(dtype, 2), "llamagen_c2i20", 0, sampling, IMAGES, DRAFTS, 1,
+                          IMAGES * LAWS))
+        return 0;
     kern_queue *k = f->target.k;
     open_eagle(k, name, &f->model);
     assert_ok(
@@ -54,7 +56,7 @@ static void close_both(fixture *f)
     eagle_model_free(f->model);
     f->target.k->core->free(f->target.k->device, f->memory);
     f->target.k->core->free(f->target.k->device, f->laws);
-    gpt_close(&f->target);
+    gpt_fixture_close(&f->target);
 }
 
 /* --- rounds of the golden file ------------------------------------------------------------------------------------ */
@@ -114,7 +116,7 @@ static void compute_target(fixture *f, const spec_request *q, int with_drafts)
     spec_request r = *q;
     if (!with_drafts) r.count = 0, r.length--;
     r.from = 0;
-    gpt_laws(&f->target, &r, 1);
+    gpt_fixture_laws(&f->target, &r, 1);
 }
 
 static void start(fixture *f)
@@ -162,7 +164,7 @@ static void check_rounds(mar_dtype dtype, const char *name, const char *file, co
 static void rounds_are_pytorchs(void **unused)
 {
     (void)unused;
-    check_rounds(MAR_DTYPE_F32, "plain", "eagle_plain", &gpt_plain, 1e-5);
+    check_rounds(MAR_DTYPE_F32, "plain", "eagle_plain", &gpt_fixture_plain, 1e-5);
     check_rounds(MAR_DTYPE_F32, "official", "eagle_official", &guided, 1e-5);
 }
 
@@ -171,7 +173,7 @@ static void rounds_are_pytorchs(void **unused)
 static void rounds_in_bf16_are_near(void **unused)
 {
     (void)unused;
-    check_rounds(MAR_DTYPE_BF16, "plain", "eagle_plain", &gpt_plain, 6e-2);
+    check_rounds(MAR_DTYPE_BF16, "plain", "eagle_plain", &gpt_fixture_plain, 6e-2);
 }
 
 /* --- the same laws in other ways ---------------------------------------------------------------------------------- */
@@ -270,13 +272,13 @@ static void the_first_law_is_the_targets(void **unused)
 {
     (void)unused;
     fixture f;
-    assert_true(open_both(&f, MAR_DTYPE_F32, "eagle_plain", &gpt_plain));
+    assert_true(open_both(&f, MAR_DTYPE_F32, "eagle_plain", &gpt_fixture_plain));
     start(&f);
     for (int i = 0; i < IMAGES; i++) {
         const spec_request q = {.sequence = i, .row = i * LAWS};
         ask(&f, &q, 1);
-        gpt_laws(&f.target, &q, 1);
-        assert_close(f.laws + i * LAWS * VOCABULARY, gpt_law(&f.target, i * LAWS), VOCABULARY, 1e-6);
+        gpt_fixture_laws(&f.target, &q, 1);
+        assert_close(f.laws + i * LAWS * VOCABULARY, gpt_fixture_law(&f.target, i * LAWS), VOCABULARY, 1e-6);
     }
     close_both(&f);
 }
@@ -331,9 +333,11 @@ static void other_targets_are_refused(void **unused)
     mar_err err = {0};
     eagle_model *model;
     eagle_runner *r = (eagle_runner *)&err;
-    assert_true(gpt_open(&wide, MAR_DTYPE_F32, "llamagen_c2i", 0, &gpt_plain, 1, 1, 1, 1));
+    assert_true(
+        gpt_fixture_open(&wide, open_queue(MAR_DTYPE_F32, 2), "llamagen_c2i", 0, &gpt_fixture_plain, 1, 1, 1, 1));
     open_eagle(wide.k, "eagle_plain", &model);
-    assert_int_equal(eagle_runner_create(wide.k, model, wide.model, wide.runner, &gpt_plain, 1, 1, &r, &err), MAR_EARG);
+    assert_int_equal(eagle_runner_create(wide.k, model, wide.model, wide.runner, &gpt_fixture_plain, 1, 1, &r, &err),
+                     MAR_EARG);
     assert_null(r);
     assert_string_equal(err.text, "the EAGLE drafter has width 40, expected the model's, 48");
     eagle_config heads = {.width = 48, .heads = 4};
@@ -344,7 +348,7 @@ static void other_targets_are_refused(void **unused)
     eagle_runner_free(NULL);
     eagle_model_free(model);
     eagle_model_free(NULL);
-    gpt_close(&wide);
+    gpt_fixture_close(&wide);
 }
 
 /* --- files -------------------------------------------------------------------------------------------------------- */

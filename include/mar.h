@@ -111,7 +111,8 @@ typedef struct {
                                  * other text, or NULL. TEXT: texts that have a meaning of their own, or NULL */
     const char *method;         /* the option or verifier without which it has no effect, or several of them, any of
                                  * which will do: "lantern|lantern-gstar"; NULL: it always has one */
-    const char *argument;       /* TEXT, MODEL: what stands for the value in help and messages: "FILE" */
+    const char *argument;       /* TEXT, MODEL: what stands for the value in help and messages: "FILE"; NAME: in help,
+                                 * if its choices are too many for a line */
     const char *tokens;         /* the kind of a model's tokens that it has an effect on: "continuous" (MAR) or
                                  * "discrete" (LlamaGen); NULL: both */
 } mar_param;

@@ -121,8 +121,9 @@ static mar_param rows[] = {
      .group = "Speculation across tokens",
      .type = MAR_TYPE_NAME,
      .choices = verifiers,
+     .argument = "METHOD",
      .help =
-         "how drafted tokens are verified\n"
+         "how drafted tokens are verified: see mar methods\n"
          "path verifies the whole path of a token's diffusion steps, and leaves the law of the images as it is, with "
          "a draft model in context full. It needs no draft model: without one, later tokens are drafted from the "
          "conditions that the model's last pass gave for them. With head_spec the paths are drawn by speculation "

@@ -42,10 +42,10 @@ static int has_choices(const mar_param *p)
 /* What stands for the value, "N", "auto|N", "FILE", "chain|N,N" or "linear|constant"; "" for a flag. */
 static const char *argument_of(const mar_param *p, const char *between, const char *last, char *text, size_t size)
 {
-    const char *number = p->argument                                  ? p->argument
-                         : has_choices(p) || p->type == MAR_TYPE_FLAG ? ""
-                         : p->type == MAR_TYPE_FLOAT                  ? "X"
-                                                                      : "N";
+    const char *number = has_choices(p) || p->type == MAR_TYPE_FLAG ? ""
+                         : p->argument                              ? p->argument
+                         : p->type == MAR_TYPE_FLOAT                ? "X"
+                                                                    : "N";
     size_t used = 0;
     if (!p->choices) return number;
     for (int i = 0; p->choices[i] && used < size; i++)
@@ -107,7 +107,8 @@ static int explains_zero(const char *help)
 static void print_option(const option *o)
 {
     char text[256];
-    const char *argument = argument_of(o->param, "|", "|", text, sizeof text), *help = o->param->help;
+    const char *help = o->param->help, *argument = o->param->argument; /* in place of choices too long for a line */
+    if (!argument || !has_choices(o->param)) argument = argument_of(o->param, "|", "|", text, sizeof text);
     const char letter = options_letter(o->param->name), *before = letter ? (char[]){'-', letter, ',', ' ', 0} : "";
     const int column = printf("  %s--%s%s%s", before, o->param->name, *argument ? " " : "", argument);
     const char *value = default_of(o, text, sizeof text);

@@ -130,7 +130,8 @@ static void a_row_is_complete(void **state)
         if (!p->help || !*p->help || !p->group || !*p->group) fail_msg("%s: has no help or no group", p->name);
         if ((p->choices != NULL) != choice && p->type != MAR_TYPE_INT && p->type != MAR_TYPE_TEXT)
             fail_msg("%s: choices do not go with its type", p->name);
-        if ((p->type == MAR_TYPE_TEXT || p->type == MAR_TYPE_MODEL) != (p->argument != NULL))
+        if (p->type != MAR_TYPE_NAME &&
+            (p->type == MAR_TYPE_TEXT || p->type == MAR_TYPE_MODEL) != (p->argument != NULL))
             fail_msg("%s: argument does not go with its type", p->name);
         if ((p->type == MAR_TYPE_INT || p->type == MAR_TYPE_FLOAT) &&
             !(p->min < p->max && p->value >= p->min && p->value <= p->max))
@@ -183,6 +184,8 @@ static void assert_entry(const char *where, const char *entry, const char *end, 
         snprintf(what + strlen(what), sizeof what - strlen(what), "%s%s", i ? between : "", p->choices[i]);
     if (p->choices && p->type == MAR_TYPE_INT)
         snprintf(what + strlen(what), sizeof what - strlen(what), "%s%sN", between, *between == '|' ? "" : "Ar ");
+    if (p->type == MAR_TYPE_NAME && p->argument && *between == '|') /* in place of them */
+        snprintf(what, sizeof what, " %s ", p->argument);
     if (p->choices && !occurs(entry, end, what)) fail_msg("%s: --%s without its choices%s", where, p->name, what);
     if (!p->choices && p->argument && !occurs(entry, end, p->argument))
         fail_msg("%s: --%s without %s", where, p->name, p->argument);

@@ -7,7 +7,9 @@
 #include "tests/support/llamagen.h"
 #include "tests/support/spy.h"
 
+#include <limits.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -504,7 +506,13 @@ static void captions(void **state)
     features[TOKENS * DIM + 3 * DIM + 2] = NAN;
     assert_int_equal(mar_session_begin_captions(session, 0, features, mask, 2), MAR_EARG);
     assert_string_equal(mar_session_error(session), "caption 1: a feature is NaN (position 3, number 2)");
-    assert_int_equal(mar_session_begin_captions(session, 0, features, mask, 3), MAR_EARG);
+    static const int counts[] = {INT_MIN, -1, 0, 3, INT_MAX};
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(mar_session_begin_captions(session, 0, features, mask, counts[i]), MAR_EARG);
+        assert_says(mar_session_error(session), "images: expected 1..2");
+    }
+    assert_int_equal(mar_session_begin_captions(session, 0, NULL, mask, 1), MAR_EARG);
+    assert_string_equal(mar_session_error(session), "features is NULL");
     mar_session_free(session);
     mar_model_free(model);
     session = session_of(&s, "", NO_DRAFT, 1);
@@ -628,6 +636,48 @@ static void disturbances(void **state)
     close_models(s);
 }
 
+/* Sessions of all methods at once, on threads of their own, make what they make alone. */
+typedef struct {
+    const models *s;
+    int run;
+    mar_session *session;
+    float tokens[BATCH * SEQ];
+    mar_status status;
+} worker;
+
+static void *work(void *arg)
+{
+    worker *w = arg;
+    for (int i = 0; i < 4 && w->status == MAR_OK; i++) {
+        w->status = run(w->session, 0, labels, BATCH);
+        if (w->status == MAR_OK) w->status = mar_session_tokens(w->session, w->tokens);
+    }
+    return NULL;
+}
+
+static void threads(void **state)
+{
+    const models s = open_models(*state, 2);
+    static worker workers[RUNS];
+    pthread_t ids[RUNS];
+    for (int i = 0; i < RUNS; i++) {
+        workers[i] = (worker){&s, i, session_of(&s, runs[i].options, runs[i].draft, BATCH), {0}, MAR_OK};
+        assert_int_equal(pthread_create(&ids[i], NULL, work, &workers[i]), 0);
+    }
+    for (int i = 0; i < RUNS; i++) {
+        float alone[BATCH * SEQ];
+        pthread_join(ids[i], NULL);
+        assert_session(workers[i].session, workers[i].status);
+        mar_session_free(workers[i].session);
+        mar_session *session = session_of(&s, runs[i].options, runs[i].draft, BATCH);
+        generate(session, 0, labels, BATCH, alone);
+        if (memcmp(alone, workers[i].tokens, sizeof alone) != 0)
+            fail_msg("%s: other tokens beside other sessions", runs[i].options);
+        mar_session_free(session);
+    }
+    close_models(s);
+}
+
 /* Measuring needs neither a head nor classes. */
 static void count_row(void *user, const mar_measurement *row)
 {
@@ -693,6 +743,7 @@ int main(void)
         cmocka_unit_test(sizes_of_images),
         cmocka_unit_test(numbers_that_are_not_finite),
         cmocka_unit_test(disturbances),
+        cmocka_unit_test(threads),
         cmocka_unit_test(measuring),
         cmocka_unit_test(trees),
     };

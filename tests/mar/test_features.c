@@ -380,7 +380,8 @@ static void the_published_format(void **state)
 
     mar_model *model;
     mar_vae *vae;
-    refused(m, mar_model_load(m, published, 0, &model), MAR_EMODEL, "is an Inception-v3 network, expected a MAR or LlamaGen model");
+    refused(m, mar_model_load(m, published, 0, &model), MAR_EMODEL,
+            "is an Inception-v3 network, expected a MAR or LlamaGen model");
     refused(m, mar_vae_load(m, published, &vae), MAR_EMODEL, "is an Inception-v3 network, expected an image decoder");
     mar_close(m);
     wt_close(golden);

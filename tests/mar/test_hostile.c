@@ -325,6 +325,12 @@ static void hostile_mar_vae_get_config(host *h)
     assert_null(mar_vae_get_config(NULL));
 }
 
+static void hostile_mar_vae_codebook(host *h)
+{
+    assert_null(mar_vae_codebook(NULL));
+    assert_null(mar_vae_codebook(h->d.vae)); /* it has none */
+}
+
 /* --- judging images ----------------------------------------------------------------------------------------------- */
 
 static void hostile_mar_features_load(host *h)
@@ -391,6 +397,7 @@ static void wrong_numbers(host *h)
             }
         } else if (o->type == MAR_TYPE_FLAG || o->type == MAR_TYPE_INT || o->type == MAR_TYPE_CHOICE) {
             for (int k = 0; k < OUT_OF_RANGE; k++) {
+                if (out_of_range[k] == (int)o->value) continue; /* of an option that may be -1 */
                 memcpy(field, &out_of_range[k], sizeof(int));
                 refused(mar_session_create(h->d.model, NULL, &p, 1, &s), h->d.m, o->name);
             }
@@ -439,6 +446,18 @@ static void hostile_mar_session_begin(host *h)
         if (out_of_range[i] != -1) session_refused(mar_session_begin(h->s, 0, &out_of_range[i], 1), h->s, "class ");
     }
     session_refused(mar_session_begin(h->s, 0, &label, 0), h->s, "0 images");
+}
+
+/* The demo knows classes; what a model of captions refuses is in mar.discrete. */
+static void hostile_mar_session_begin_captions(host *h)
+{
+    const float feature = 1;
+    const uint8_t mask = 1;
+    session_refused(mar_session_begin_captions(NULL, 0, &feature, &mask, 1), NULL, "session is NULL");
+    session_refused(mar_session_begin_captions(h->s, 0, NULL, &mask, 1), h->s, "features is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        session_refused(mar_session_begin_captions(h->s, 0, &feature, &mask, out_of_range[i]), h->s,
+                        "images of classes, not of captions");
 }
 
 static void hostile_mar_session_step(host *h)
@@ -730,6 +749,7 @@ static void hostile_mar_precision_recall(host *h)
     X(mar_model_get_config)                                                                                            \
     X(mar_vae_load)                                                                                                    \
     X(mar_vae_free)                                                                                                    \
+    X(mar_vae_codebook)                                                                                                \
     X(mar_vae_get_config)                                                                                              \
     X(mar_features_load)                                                                                               \
     X(mar_features_free)                                                                                               \
@@ -739,6 +759,7 @@ static void hostile_mar_precision_recall(host *h)
     X(mar_session_free)                                                                                                \
     X(mar_session_error)                                                                                               \
     X(mar_session_begin)                                                                                               \
+    X(mar_session_begin_captions)                                                                                      \
     X(mar_session_step)                                                                                                \
     X(mar_session_done)                                                                                                \
     X(mar_session_steps_left)                                                                                          \

@@ -73,9 +73,8 @@ mar_params plain_params(void)
     return p;
 }
 
-mar_params params_with(const char *list)
+mar_params params_set(mar_params p, const char *list)
 {
-    mar_params p = plain_params();
     char copy[512], why[256];
     snprintf(copy, sizeof copy, "%s", list);
     for (char *rest = copy, *name; (name = strsep(&rest, ","));) {
@@ -86,6 +85,11 @@ mar_params params_with(const char *list)
         if (mar_params_set(&p, name, text, why, sizeof why) != MAR_OK) fail_msg("%s", why);
     }
     return p;
+}
+
+mar_params params_with(const char *list)
+{
+    return params_set(plain_params(), list);
 }
 
 static kern_queue *enter_queue(kern_device *d)

@@ -53,6 +53,8 @@ mar *open_mar(mar_dtype dtype, int threads);
 mar_params plain_params(void);
 /* Those with the options of a list such as "num_iter 8, lazy on" set; fails the test if one is refused. */
 mar_params params_with(const char *list);
+/* The same in place of others. */
+mar_params params_set(mar_params p, const char *list);
 
 /* An entered queue, of a new CPU device or of a handle's. open_queue returns NULL if bf16 is asked for and the
  * processor has none. close_queue closes the device, too. */

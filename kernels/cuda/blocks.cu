@@ -64,7 +64,7 @@ static __device__ inline void load_laws(const block_walk &w, block_site &s)
 {
     if (s.loaded) return;
     __syncthreads(); /* nobody reads the laws of the site before any more */
-    for (int x = (int)threadIdx.x; x < w.job->size; x += DISCRETE_THREADS) {
+    for (int x = (int)threadIdx.x; x < w.job->size; x += (int)blockDim.x) {
         w.p[x] = discrete_exp(s.log_p[x]);
         if (s.log_q) w.q[x] = discrete_exp(s.log_q[x]);
     }
@@ -123,7 +123,7 @@ static __device__ inline double make_residual(const block_walk &w, const block_s
                                               int store)
 {
     double sum = 0;
-    for (int x = (int)threadIdx.x; x < w.job->size; x += DISCRETE_THREADS) {
+    for (int x = (int)threadIdx.x; x < w.job->size; x += (int)blockDim.x) {
         const double weight = kern_residual_weight((double)w.p[x], q_of(w, s, x), omega) * scale;
         sum += weight;
         if (store) w.p[x] = (float)weight;
@@ -137,14 +137,14 @@ static __device__ inline int leave_out(const block_walk &w, const block_site &s)
     double rest = 0;
     __syncthreads();
     if (!s.log_q) return 1;
-    for (int x = (int)threadIdx.x; x < w.job->size; x += DISCRETE_THREADS) {
+    for (int x = (int)threadIdx.x; x < w.job->size; x += (int)blockDim.x) {
         if (x == s.draft) w.q[x] = 0;
         rest += (double)w.q[x];
     }
     rest = discrete_sum(rest, w.scratch);
     if (!(rest > 0)) return 0;
     const double scale = 1 / rest;
-    for (int x = (int)threadIdx.x; x < w.job->size; x += DISCRETE_THREADS) w.q[x] = (float)((double)w.q[x] * scale);
+    for (int x = (int)threadIdx.x; x < w.job->size; x += (int)blockDim.x) w.q[x] = (float)((double)w.q[x] * scale);
     __syncthreads();
     return 1;
 }
@@ -161,7 +161,7 @@ static __device__ inline int reject(const block_walk &w, block_site &s, int has_
         double mass;
         const int *nearest = nearest_to(w, s.draft), count = neighbour_set(w, s, &mass);
         __syncthreads();
-        for (int i = (int)threadIdx.x; i < count; i += DISCRETE_THREADS) w.p[nearest[i]] = 0;
+        for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) w.p[nearest[i]] = 0;
         __syncthreads();
     }
     const double total = discrete_sum(make_residual(w, s, omega, 1, 0), w.scratch);
@@ -273,7 +273,7 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) block_kernel(kern_
                           job.law + positions,
                           workspace,
                           workspace + job.size};
-    for (int n = (int)threadIdx.x; n < w.drafts; n += DISCRETE_THREADS) w.verdict[n] = KERN_DRAFT_DROPPED;
+    for (int n = (int)threadIdx.x; n < w.drafts; n += (int)blockDim.x) w.verdict[n] = KERN_DRAFT_DROPPED;
     __syncthreads();
     int accepted, final;
     walk_down(w, &accepted, &final);
@@ -297,5 +297,5 @@ void cuda_verify_blocks(kern_queue *k, const kern_block_job *job)
     device.q = cuda_stage(c, job->q, sites);
     device.rule = cuda_stage(c, job->rule, blocks * (size_t)job->positions);
     device.address = cuda_stage(c, job->address, blocks);
-    cuda_launch(c, block_kernel, (unsigned)job->blocks, DISCRETE_THREADS, sizeof(discrete_scratch), device);
+    cuda_launch(c, block_kernel, (unsigned)job->blocks, discrete_threads(job->size), sizeof(discrete_scratch), device);
 }

@@ -1,5 +1,5 @@
 /* What the kernels on laws of discrete tokens are made of: a block works on a row of up to some hundred thousand
- * tokens. Its threads have the tokens threadIdx.x, threadIdx.x + DISCRETE_THREADS, ...; where the order of tokens
+ * tokens. Its threads have the tokens threadIdx.x, threadIdx.x + blockDim.x, ...; where the order of tokens
  * counts, each warp has a part of the row that lies together. All threads of the block call these functions together
  * and get the same result. They begin with a barrier: they see what the threads have written before.
  *
@@ -14,7 +14,17 @@ extern "C" {
 #include "kernels/discrete.h"
 }
 
-enum { DISCRETE_THREADS = 1024, DISCRETE_WARPS = DISCRETE_THREADS / 32 }; /* as many warps as a warp has lanes */
+enum {
+    DISCRETE_THREADS = 1024,
+    DISCRETE_WARPS = DISCRETE_THREADS / 32
+}; /* at most; as many warps as a warp has lanes */
+
+/* Threads of a block for rows of this size: each has 16 tokens, or all the block can have. */
+static inline unsigned discrete_threads(int size)
+{
+    const int warps = (size + 511) / 512;
+    return 32 * (unsigned)(warps < 2 ? 2 : warps < DISCRETE_WARPS ? warps : DISCRETE_WARPS);
+}
 
 /* A block's shared memory. */
 typedef struct {
@@ -29,18 +39,18 @@ static __device__ inline float discrete_exp(float x)
     return x < -87 ? 0 : expf(x);
 }
 
-/* Hands lane w of each warp what warp w has. */
-static __device__ inline double discrete_share(double x, discrete_scratch *s)
+/* Hands lane w of each warp what warp w has; `none` if there is no such warp. */
+static __device__ inline double discrete_share(double x, double none, discrete_scratch *s)
 {
     __syncthreads();
     if (threadIdx.x % 32 == 0) s->part[threadIdx.x / 32] = x;
     __syncthreads();
-    return s->part[threadIdx.x % 32];
+    return threadIdx.x % 32 < blockDim.x / 32 ? s->part[threadIdx.x % 32] : none;
 }
 
 static __device__ inline double discrete_sum(double x, discrete_scratch *s)
 {
-    return cuda_warp_sum(discrete_share(cuda_warp_sum(x), s));
+    return cuda_warp_sum(discrete_share(cuda_warp_sum(x), 0, s));
 }
 
 /* The largest number; NaNs do not count. */
@@ -51,7 +61,7 @@ static __device__ inline float warp_max(float x)
 }
 static __device__ inline float discrete_max(float x, discrete_scratch *s)
 {
-    return warp_max((float)discrete_share((double)warp_max(x), s));
+    return warp_max((float)discrete_share((double)warp_max(x), -INFINITY, s));
 }
 
 /* The sums of lanes 0 .. the caller's. */
@@ -122,12 +132,12 @@ static __device__ inline discrete_found discrete_find(const W &weight, int n, do
                                                       discrete_scratch *s)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int part = (n + DISCRETE_THREADS - 1) / DISCRETE_THREADS * 32, first = min(warp * part, n);
+    const int part = (n + (int)blockDim.x - 1) / (int)blockDim.x * 32, first = min(warp * part, n);
     const int end = min(first + part, n);
     double mine = 0;
     __syncthreads();
     for (int i = first + lane; i < end; i += 32) mine += (double)weight(i);
-    const double sum = discrete_share(cuda_warp_sum(mine), s); /* of warp number `lane` */
+    const double sum = discrete_share(cuda_warp_sum(mine), 0, s); /* of warp number `lane` */
     const double until = discrete_running_sum(sum), total = __shfl_sync(0xffffffffu, until, 31);
     const double before = __shfl_up_sync(0xffffffffu, until, 1);
     if (relative) limit *= total;

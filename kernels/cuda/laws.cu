@@ -41,9 +41,9 @@ static __device__ inline law_crossing find_crossing(const float *row, const W &w
          before = shift, shift = max(shift - KEY_DIGIT, 0)) {
         const unsigned known = before == 32 ? 0 : ~0u << before;
         __syncthreads();
-        for (int i = (int)threadIdx.x; i < KEY_DIGITS; i += DISCRETE_THREADS) m->sum[i] = 0;
+        for (int i = (int)threadIdx.x; i < KEY_DIGITS; i += (int)blockDim.x) m->sum[i] = 0;
         __syncthreads();
-        for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS) {
+        for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) {
             const unsigned key = discrete_key(row[x]);
             const unsigned long long w = (key & known) == c.key ? weight(row[x]) : 0;
             if (w) atomicAdd(&m->sum[key >> shift & (KEY_DIGITS - 1)], w);
@@ -90,7 +90,7 @@ static __device__ inline void keep_top_k(float *row, int size, int top_k, law_me
 {
     if (top_k <= 0 || top_k >= size) return;
     const law_crossing c = find_crossing(row, ones{}, size, top_k - 0.5, m);
-    for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS)
+    for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x)
         if (discrete_key(row[x]) < c.key) row[x] = -INFINITY;
 }
 
@@ -101,7 +101,7 @@ static __device__ inline void keep_top_p(float *row, int size, float top, float 
     double total = 0, scale = 0x1p52;
     for (int n = 1; n < size; n *= 2) scale /= 2;
     const exponentials weight = {top, scale};
-    for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS) total += (double)weight(row[x]);
+    for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) total += (double)weight(row[x]);
     total = discrete_sum(total, &m->scratch);
     const double limit = (double)p * total;
     const law_crossing c = find_crossing(row, weight, size, limit, m);
@@ -112,7 +112,7 @@ static __device__ inline void keep_top_p(float *row, int size, float top, float 
         if (f.passes) last = f.at;
         __syncthreads(); /* nobody searches the row any more */
     }
-    for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS) {
+    for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) {
         const unsigned key = discrete_key(row[x]);
         const int stays = !c.passes || key > c.key || (key == c.key && x <= last);
         if (!stays || !(discrete_exp(row[x] - top) > 0)) row[x] = -INFINITY;
@@ -148,28 +148,28 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) law_kernel(kern_la
     const float *logits = job.logits + r * (size_t)size;
     float *row = job.log_law + (size_t)job.place[r] * (size_t)size, top = -INFINITY;
     int nan = 0;
-    for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS) {
+    for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) {
         row[x] = law_logit(job, logits, r, x);
         top = fmaxf(top, row[x]);
         nan |= isnan(row[x]);
     }
     top = discrete_max(top, &m->scratch);
     if (__syncthreads_or(nan) || !(fabsf(top) <= FLT_MAX)) {
-        for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS) row[x] = NAN;
+        for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) row[x] = NAN;
         return;
     }
     if (!(job.temperature > 0)) {
         const int first = discrete_find<DISCRETE_EXCEEDS>(largest{row, top}, size, 0, 0, &m->scratch).at;
         __syncthreads();
-        for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS) row[x] = x == first ? 0 : -INFINITY;
+        for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) row[x] = x == first ? 0 : -INFINITY;
         return;
     }
     keep_top_k(row, size, job.top_k, m);
     keep_top_p(row, size, top, job.top_p, m);
     double sum = 0;
-    for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS) sum += (double)discrete_exp(row[x] - top);
+    for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) sum += (double)discrete_exp(row[x] - top);
     const double log_sum = (double)top + kern_log(discrete_sum(sum, &m->scratch));
-    for (int x = (int)threadIdx.x; x < size; x += DISCRETE_THREADS) row[x] = (float)((double)row[x] - log_sum);
+    for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) row[x] = (float)((double)row[x] - log_sum);
 }
 
 void cuda_laws(kern_queue *k, const kern_law_job *job)
@@ -180,7 +180,7 @@ void cuda_laws(kern_queue *k, const kern_law_job *job)
     kern_law_job device = *job;
     device.cfg = job->conditions == 2 ? cuda_stage(c, job->cfg, rows) : NULL;
     device.place = cuda_stage(c, job->place, rows);
-    cuda_launch(c, law_kernel, (unsigned)job->rows, DISCRETE_THREADS, sizeof(law_memory), device);
+    cuda_launch(c, law_kernel, (unsigned)job->rows, discrete_threads(job->size), sizeof(law_memory), device);
 }
 
 /* --- draws ------------------------------------------------------------------------------------------------------ */
@@ -204,7 +204,7 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) draw_kernel(kern_d
     const size_t r = blockIdx.x, candidates = r * (size_t)job.most;
     const kern_address address = job.address[r];
     law_weights law = {job.log_law + (size_t)job.law[r] * (size_t)job.size, job.id + candidates, job.given[r]};
-    for (int i = (int)threadIdx.x; i < law.drawn; i += DISCRETE_THREADS)
+    for (int i = (int)threadIdx.x; i < law.drawn; i += (int)blockDim.x)
         job.id[candidates + (size_t)i] = job.earlier[candidates + (size_t)i];
     while (law.drawn < job.wanted[r]) {
         const double uniform = kern_uniform_at(&address, KERN_NOISE_STEP, (uint32_t)law.drawn);
@@ -227,7 +227,7 @@ void cuda_draw(kern_queue *k, const kern_draw_job *job)
     device.wanted = cuda_stage(c, job->wanted, rows);
     device.earlier = cuda_stage(c, job->earlier, rows * (size_t)job->most);
     device.address = cuda_stage(c, job->address, rows);
-    cuda_launch(c, draw_kernel, (unsigned)job->rows, DISCRETE_THREADS, sizeof(discrete_scratch), device);
+    cuda_launch(c, draw_kernel, (unsigned)job->rows, discrete_threads(job->size), sizeof(discrete_scratch), device);
 }
 
 /* --- the likeliest tokens ------------------------------------------------------------------------------------------
@@ -252,14 +252,14 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1)
     for (int i = 0; i < count; i++) {
         float p = -INFINITY;
         int x = INT_MAX;
-        for (int y = (int)threadIdx.x; y < size; y += DISCRETE_THREADS)
+        for (int y = (int)threadIdx.x; y < size; y += (int)blockDim.x)
             if (row[y] < last_p || (row[y] == last_p && y > last_x)) take_likelier(p, x, row[y], y);
         for (int bit = 16; bit > 0; bit /= 2)
             take_likelier(p, x, __shfl_xor_sync(0xffffffffu, p, bit), __shfl_xor_sync(0xffffffffu, x, bit));
         __syncthreads();
         if (threadIdx.x % 32 == 0) part_p[threadIdx.x / 32] = p, part_x[threadIdx.x / 32] = x;
         __syncthreads();
-        for (int w = 0; w < DISCRETE_WARPS; w++) take_likelier(p, x, part_p[w], part_x[w]);
+        for (unsigned w = 0; w < blockDim.x / 32; w++) take_likelier(p, x, part_p[w], part_x[w]);
         if (!(p > -INFINITY)) x = -1, p = -INFINITY;
         if (threadIdx.x == 0) id[r * (size_t)count + (size_t)i] = x, log_p[r * (size_t)count + (size_t)i] = p;
         last_p = p, last_x = x;
@@ -271,6 +271,6 @@ void cuda_top(kern_queue *k, const float *log_law, const int *law, int rows, int
     cuda_queue *c = cuda_of(k);
     if (rows <= 0 || count <= 0) return;
     const int *staged = cuda_stage(c, law, (size_t)rows);
-    cuda_launch(c, top_kernel, (unsigned)rows, DISCRETE_THREADS, DISCRETE_WARPS * (sizeof(float) + sizeof(int)),
+    cuda_launch(c, top_kernel, (unsigned)rows, discrete_threads(size), DISCRETE_WARPS * (sizeof(float) + sizeof(int)),
                 log_law, staged, size, count, id, log_p);
 }

@@ -15,7 +15,7 @@
 #include "kernels/cuda/ptx.h"
 
 enum {
-    WARPS = 8,
+    WARPS = 8,   /* of a block at most */
     AT_ONCE = 4, /* slots that a group of lanes reads at a time */
     MINE = 8,    /* numbers of a head that a lane has */
     TILE = 4,    /* queries of a block, where there is more than one a span */
@@ -28,6 +28,7 @@ typedef struct {
     const int *row, *first, *common, *slot;
     const unsigned long long *mask;
     int lanes;   /* of a group, a power of two: lanes * MINE >= dim */
+    int warps;   /* of a block */
     float scale; /* log2(e) / sqrt(dim) */
 } cache_call;
 
@@ -142,22 +143,22 @@ template <int Q> static __device__ inline void join_groups(const cache_call &a, 
         }
 }
 
-/* A warp's sums in shared memory, [WARPS][Q][2 + dim]: maximum, total, o. */
-static size_t cache_shared(int queries, int dim)
+/* The sums of a block's warps in shared memory, [warps][Q][2 + dim]: maximum, total, o. */
+static size_t cache_shared(int warps, int queries, int dim)
 {
-    return (size_t)(WARPS * queries * (2 + dim)) * sizeof(float);
+    return (size_t)(warps * queries * (2 + dim)) * sizeof(float);
 }
 
 /* y = the sums of all warps, over their total. */
 template <typename T, int Q>
 static __device__ inline void store_sums(const cache_call &a, const float *sums, int rows, T *y)
 {
-    const int one = 2 + a.dim;
-    for (int at = (int)threadIdx.x; at < rows * a.dim; at += 32 * WARPS) {
+    const int one = 2 + a.dim, warps = (int)blockDim.x / 32;
+    for (int at = (int)threadIdx.x; at < rows * a.dim; at += (int)blockDim.x) {
         const int i = at / a.dim, d = at - i * a.dim;
         float top = -INFINITY, total = 0, o = 0;
-        for (int w = 0; w < WARPS; w++) top = fmaxf(top, sums[(w * Q + i) * one]);
-        for (int w = 0; w < WARPS; w++) {
+        for (int w = 0; w < warps; w++) top = fmaxf(top, sums[(w * Q + i) * one]);
+        for (int w = 0; w < warps; w++) {
             const float *mine = sums + (w * Q + i) * one;
             const float factor = fast::exp2(mine[0] - (top == -INFINITY ? 0 : top));
             total += mine[1] * factor;
@@ -174,7 +175,7 @@ __global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, 
     float *sums = (float *)cuda_shared();
     const cache_tile t = tile_of(a, Q, (int)blockIdx.x / a.heads);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % a.lanes;
-    const int group = (int)threadIdx.x / a.lanes, groups = 32 * WARPS / a.lanes;
+    const int group = (int)threadIdx.x / a.lanes, groups = (int)blockDim.x / a.lanes;
     const size_t width = (size_t)(a.heads * a.dim), column = (size_t)((int)blockIdx.x % a.heads * a.dim);
     if (t.count == 0) return;
     const int count = a.first[t.span + 1] - a.first[t.span];
@@ -216,8 +217,8 @@ static void launch(cuda_queue *c, const cache_call &a, const void *q, const void
     const int size = a.rows > a.spans ? TILE : 1;
     void (*kernel)(cache_call, const T *, const T *, T *) =
         size == 1 ? attend_cache<T, N, 1> : attend_cache<T, N, TILE>;
-    cuda_launch(c, kernel, most_tiles(a.rows, a.spans, size) * (unsigned)a.heads, 32 * WARPS, cache_shared(size, a.dim),
-                a, (const T *)q, (const T *)cache, (T *)y);
+    cuda_launch(c, kernel, most_tiles(a.rows, a.spans, size) * (unsigned)a.heads, 32 * (unsigned)a.warps,
+                cache_shared(a.warps, size, a.dim), a, (const T *)q, (const T *)cache, (T *)y);
 }
 
 /* Whether rows of `stride` elements from p on can be read in vectors of so many numbers. */
@@ -253,7 +254,8 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
                   &err);
         return;
     }
-    cache_call a = {job->rows, job->heads, job->head_dim, job->q_stride, job->spans, job->words, 0, 0, 0, 0, 0, 1, 0};
+    cache_call a = {job->rows, job->heads, job->head_dim, job->q_stride, job->spans, job->words, 0, 0, 0, 0, 0, 1,
+                    1,         0};
     a.row = cuda_stage_list(c, job->row, spans + 1, spans + 1);
     a.first = cuda_stage_list(c, job->first, spans + 1, spans + 1);
     a.common = cuda_stage_list(c, job->common, spans, spans);
@@ -261,6 +263,7 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
     const size_t words = rows * (size_t)job->words;
     a.mask = (const unsigned long long *)cuda_stage_list(c, words ? job->mask : NULL, words, words);
     while (a.lanes * MINE < a.dim) a.lanes *= 2;
+    while (a.warps < WARPS && a.warps * 32 / a.lanes * AT_ONCE < job->most) a.warps *= 2;
     a.scale = 1.4426950408889634f / sqrtf((float)a.dim);
     if (c->device->bf16)
         attention_cache<bf16>(c, a, job);

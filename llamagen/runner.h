@@ -18,9 +18,8 @@ typedef struct gpt_runner gpt_runner;
 mar_status gpt_runner_create(kern_queue *k, const gpt_model *model, const gpt_sampling *sampling, int images,
                              int drafts, int keep, gpt_runner **out, mar_err *err);
 void gpt_runner_free(gpt_runner *r); /* NULL is fine */
-/* What the names of its layers begin with in the search for numbers that are not finite (kern_watching.part): "draft:
- * ".
- * "" if this is not called. */
+/* What the names of its layers begin with in the search for numbers that are not finite (kern_watching.part), such as
+ * "draft: ". It is "" if this is not called. */
 void gpt_runner_name(gpt_runner *r, const char *part);
 size_t gpt_runner_lay_out(gpt_runner *r, char *base); /* as diff_chain_lay_out */
 /* Makes everything that passes over so many images need, so that they allocate nothing. */

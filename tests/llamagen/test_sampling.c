@@ -1,0 +1,88 @@
+/* The sampler over LlamaGen's runner. At temperature 0 every exact method makes the tokens that generate.py makes
+ * greedily, whatever its drafts are, and its passes are fewer than tokens. */
+#include "specdec/sampler.h"
+#include "tests/support/gpt_fixture.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { IMAGES = 2, TOKENS = 64, DRAFTS = 100 };
+
+static const int label[IMAGES] = {3, 0};
+static const gpt_sampling greedy = {.cfg = 2.5f, .cfg_interval = -1, .temperature = 0, .top_p = 1};
+
+/* A way to draft. The draft model is the target's weights without guidance, which is right about half of the time. */
+typedef struct {
+    const char *method; /* NULL: plain */
+    int drafts;         /* 1: there is a draft model */
+    spec_sampler_options options;
+} way;
+
+static void sample(const way *w, const int *expected)
+{
+    spec_sampler_options options = w->options;
+    gpt_sampling alone = greedy;
+    gpt_fixture f;
+    gpt_runner *drafter = NULL;
+    spec_sampler *s = NULL;
+    mar_err err = {0};
+    double parameter[SPEC_PARAMETERS_MAX];
+    alone.cfg = 1;
+    assert_true(gpt_fixture_open(&f, open_queue(MAR_DTYPE_F32, 2), "llamagen_c2i", 0, &greedy, IMAGES, DRAFTS, 0, 1));
+    options.method = w->method ? spec_method_find(w->method) : NULL;
+    for (int i = 0; options.method && options.method->parameters[i].name; i++)
+        parameter[i] = options.method->parameters[i].value;
+    options.parameter = parameter;
+    options.side = 8;
+    assert_ok(gpt_runner_create(f.k, f.model, &alone, IMAGES, DRAFTS, 0, &drafter, &err), &err);
+    const spec_model target = {f.vocabulary, f.runner, gpt_runner_laws},
+                     draft = {f.vocabulary, drafter, gpt_runner_laws};
+    assert_ok(spec_sampler_create(f.k, &target, w->drafts ? &draft : NULL, &options, IMAGES, TOKENS, &s, &err), &err);
+    assert_true(spec_sampler_drafts(s) <= DRAFTS);
+    void *memory = backend_memory(f.k, gpt_runner_lay_out(drafter, NULL));
+    void *others = backend_memory(f.k, spec_sampler_lay_out(s, NULL));
+    gpt_runner_lay_out(drafter, memory);
+    spec_sampler_lay_out(s, others);
+    gpt_runner_begin(f.runner, IMAGES, label);
+    gpt_runner_begin(drafter, IMAGES, label);
+    spec_sampler_begin(s, 0, IMAGES, TOKENS);
+    while (spec_sampler_left(s) > 0) assert_ok(spec_sampler_round(s, &err), &err);
+    for (int i = 0; i < IMAGES; i++)
+        assert_memory_equal(spec_sampler_tokens(s, i), expected + i * TOKENS, TOKENS * sizeof *expected);
+    const spec_sampler_stats *stats = spec_sampler_get_stats(s);
+    assert_int_equal(gpt_runner_get_stats(f.runner)->passes, 1 + stats->calls); /* the prefixes', and one a call */
+    if (w->method) assert_true(stats->accepted > 0 && stats->calls < TOKENS);
+    if (w->drafts) assert_int_equal(gpt_runner_get_stats(drafter)->passes, 1 + stats->draft_calls);
+    spec_sampler_free(s);
+    gpt_runner_free(drafter);
+    f.k->core->free(f.k->device, memory);
+    f.k->core->free(f.k->device, others);
+    gpt_fixture_close(&f);
+}
+
+static void greedy_tokens(void **state)
+{
+    (void)state;
+    static const int tree[] = {-1, -1, -1, 0, 0, 1, 3, 3, 6};
+    static const way ways[] = {
+        {NULL, 0, {.length = 1}},
+        {"vanilla", 1, {.length = 4}},
+        {"vanilla", 1, {.length = 4, .parent = tree, .count = 9}},
+        {"vanilla", 1, {.length = 4, .top = 3, .total = 12}},
+        {"sjd", 0, {.length = 16, .first = SPEC_FIRST_LEFT}},
+        {"sjd-pac", 0, {.length = 8, .first = SPEC_FIRST_UNIFORM}},
+    };
+    wt_file *golden = golden_open("llamagen");
+    float *values = golden_f32(golden, "c2i.greedy_guided", IMAGES * TOKENS);
+    int expected[IMAGES * TOKENS];
+    for (int i = 0; i < IMAGES * TOKENS; i++) expected[i] = (int)values[i];
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) sample(&ways[i], expected);
+    free(values);
+    wt_close(golden);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(greedy_tokens)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -236,9 +236,10 @@ typedef struct {
     int codebook; /* VQ: tokens there are, each of which stands for z_channels numbers; 0: latents are continuous */
 } mar_vae_config;
 
-/* Loads a MAR or LlamaGen checkpoint: .safetensors, the official PyTorch .pth or .pt, or "demo" / "demo-draft" for the
- * models built into the library. `heads` is the number of attention heads; 0 takes it from the file's metadata or,
- * without any, from the official rule (MAR: head size 64; 80 at width 1280. LlamaGen: 64; 100 at width 3200).
+/* Loads a MAR or LlamaGen checkpoint: .safetensors, the official PyTorch .pth or .pt, or "demo" / "demo-draft", and of
+ * discrete tokens "demo-discrete" / "demo-discrete-draft", for the models built into the
+ * library. `heads` is the number of attention heads; 0 takes it from the file's metadata or, without any, from the
+ * official rule (MAR: head size 64; 80 at width 1280. LlamaGen: 64; 100 at width 3200).
  * MAR_EIO if the file changes while it is read. MAR_EMODEL, with a line that says what the file is, for an image
  * decoder, and of mar_vae_load for a model. MAR_EMODEL, too, if weights are NaN or infinite
  * (mar_options.allow_nonfinite). The model keeps no reference to the file. mar_model_free drops the caller's reference;
@@ -248,7 +249,8 @@ MAR_API void mar_model_free(mar_model *model);
 MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
 
 /* Loads a KL autoencoder's decoder (post_quant_conv.*, decoder.*): .safetensors, kl16.ckpt, or "demo" (also called
- * "demo-vae"). mar_vae_free drops the caller's reference; NULL is fine. Errors are those of mar_model_load. */
+ * "demo-vae"), "demo-discrete" (also called "demo-discrete-vq"). mar_vae_free drops the caller's reference; NULL is
+ * fine. Errors are those of mar_model_load. */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
 MAR_API void mar_vae_free(mar_vae *vae);
 MAR_API const mar_vae_config *mar_vae_get_config(const mar_vae *vae);

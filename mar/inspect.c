@@ -217,11 +217,11 @@ static mar_status make_report(const mar *m, const wt_file *f, int heads, mar_rep
     return status;
 }
 
-/* A path, or the name of a built-in model: "demo", "demo-draft", "demo-vae". */
+/* A path, or the name of a built-in model, which goes before an image decoder of the same name. */
 static mar_status open_any(const char *path, wt_file **out, mar_err *err)
 {
     const wt_embedded *e = wt_demo_mar(path);
-    if (!e && strcmp(path, "demo-vae") == 0) e = wt_demo_vae("demo");
+    if (!e) e = wt_demo_vae(path);
     return e ? wt_open_memory(e->data, e->size, path, out, err) : wt_open(path, out, err);
 }
 

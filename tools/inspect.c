@@ -30,8 +30,8 @@ static void set_up(inspect_options *o, option_set *set)
     o->seq_len_row = option_at(run_option("seq_len"), offsetof(inspect_options, seq_len), "Options");
     o->operands[0] = (operand){"FILE", &o->path,
                                "a MAR or LlamaGen model, their autoencoder or Inception-v3: .safetensors, or .pth or "
-                               ".ckpt as PyTorch writes it; "
-                               "or demo, demo-draft, demo-vae (built in)",
+                               ".ckpt as PyTorch writes it; or one that is built in: demo, demo-draft, demo-vae, "
+                               "demo-discrete, demo-discrete-draft, demo-discrete-vq",
                                NULL};
     *set = (option_set){
         .command = "inspect",

@@ -185,7 +185,7 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     const mar_options machine = run_machine(o);
     *out = (run_models){.library = open_for(store, &machine, 1, "dtype")};
     if (!out->library) return 1;
-    if (!o->vae && run_is_demo(o->model)) o->vae = "demo";
+    if (!o->vae) o->vae = run_demo_vae(o->model);
     const model_file *model = get_file(store, out->library, "model", o->model, o->heads, bar), *draft = NULL,
                      *vae = NULL;
     if (!model || refuse_drafter(model, o) != 0) return 1;
@@ -207,7 +207,7 @@ const char *models_class_name(const run_models *models, int label, char *text, s
 
 int models_have(const model_store *store, const run_options *o)
 {
-    const char *vae = !o->vae && run_is_demo(o->model) ? "demo" : o->vae;
+    const char *vae = o->vae ? o->vae : run_demo_vae(o->model);
     const mar_options machine = run_machine(o);
     const mar *library = NULL;
     for (int i = 0; i < store->handle_count && !library; i++)

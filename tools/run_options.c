@@ -16,14 +16,15 @@ static const mar_param rows[] = {
      .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = ".safetensors, official .pth, demo, demo-draft\n"
-             "demo and demo-draft are built in."},
+     .help = ".safetensors, official .pth, demo, demo-discrete\n"
+             "demo, of continuous tokens, and demo-discrete, of discrete ones, are built in, and so are the drafts "
+             "demo-draft and demo-discrete-draft."},
     {.name = "vae",
      .offset = offsetof(run_options, vae),
      .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "image decoder: .safetensors, kl16.ckpt or demo\n"
+     .help = "image decoder: .safetensors, kl16.ckpt, demo\n"
              "--vq is the same option: LlamaGen's is vq_ds16_c2i.pt. The demo models bring theirs. To generate with "
              "any other model this option is needed; mar bench and mar "
              "fidelity then go without images."},
@@ -237,14 +238,25 @@ int run_options_done(run_options *o, const option_set *set)
     return run_machine_done(&o->machine, set);
 }
 
+const char *run_demo_vae(const char *model)
+{
+    static const char *const models[][2] = {{"demo", "demo"},
+                                            {"demo-draft", "demo"},
+                                            {"demo-discrete", "demo-discrete"},
+                                            {"demo-discrete-draft", "demo-discrete"}};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        if (strcmp(model, models[i][0]) == 0) return models[i][1];
+    return NULL;
+}
+
 int run_is_demo(const char *model)
 {
-    return strcmp(model, "demo") == 0 || strcmp(model, "demo-draft") == 0;
+    return run_demo_vae(model) != NULL;
 }
 
 int run_is_built_in(const char *path)
 {
-    return run_is_demo(path) || strcmp(path, "demo-vae") == 0;
+    return run_is_demo(path) || strcmp(path, "demo-vae") == 0 || strcmp(path, "demo-discrete-vq") == 0;
 }
 
 /* --- in words and in records ---------------------------------------------------------------------------- */

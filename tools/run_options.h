@@ -49,6 +49,8 @@ int run_verifies_drafts(const run_options *o);
 /* What the run's library is opened with: `machine`, and with criterion path a head in f32 if its arithmetic is auto. */
 mar_options run_machine(const run_options *o);
 
+/* The image decoder that a built-in model brings; NULL: it is a file, or a drafter, which makes no images. */
+const char *run_demo_vae(const char *model);
 /* Whether it is a built-in model, which brings its image decoder. */
 int run_is_demo(const char *model);
 /* Whether it is any of the library's built-in models, image decoders included, and no file. */

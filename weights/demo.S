@@ -19,6 +19,9 @@ wt_file_\name\()_end:
         demo    target, target.safetensors
         demo    draft, draft.safetensors
         demo    vae, vae.safetensors
+        demo    discrete_target, discrete-target.safetensors
+        demo    discrete_draft, discrete-draft.safetensors
+        demo    discrete_vq, discrete-vq.safetensors
 
 #if defined(__linux__) && defined(__ELF__)
         .section .note.GNU-stack, "", %progbits

@@ -8,26 +8,49 @@
 extern const uint8_t wt_file_target[], wt_file_target_end[];
 extern const uint8_t wt_file_draft[], wt_file_draft_end[];
 extern const uint8_t wt_file_vae[], wt_file_vae_end[];
+extern const uint8_t wt_file_discrete_target[], wt_file_discrete_target_end[];
+extern const uint8_t wt_file_discrete_draft[], wt_file_discrete_draft_end[];
+extern const uint8_t wt_file_discrete_vq[], wt_file_discrete_vq_end[];
 #pragma GCC visibility pop
 
-static const wt_embedded *fill(wt_embedded *e, const uint8_t *begin, const uint8_t *end)
+typedef struct {
+    const char *name, *other_name; /* the latter may be NULL */
+    const uint8_t *begin, *end;
+} built_in;
+
+static const built_in models[] = {
+    {"demo", NULL, wt_file_target, wt_file_target_end},
+    {"demo-draft", NULL, wt_file_draft, wt_file_draft_end},
+    {"demo-discrete", NULL, wt_file_discrete_target, wt_file_discrete_target_end},
+    {"demo-discrete-draft", NULL, wt_file_discrete_draft, wt_file_discrete_draft_end},
+};
+static const built_in decoders[] = {
+    {"demo", "demo-vae", wt_file_vae, wt_file_vae_end},
+    {"demo-discrete", "demo-discrete-vq", wt_file_discrete_vq, wt_file_discrete_vq_end},
+};
+enum { MODELS = sizeof models / sizeof *models, DECODERS = sizeof decoders / sizeof *decoders };
+
+/* The one of that name, described in the entry of `found` that has its number. */
+static const wt_embedded *find(const built_in *list, int count, const char *name, wt_embedded *found)
 {
-    e->data = begin;
-    e->size = (size_t)((uintptr_t)end - (uintptr_t)begin); /* two objects to the compiler: no pointer difference */
-    return e;
+    for (int i = 0; i < count; i++) {
+        const built_in *b = &list[i];
+        if (strcmp(name, b->name) != 0 && (!b->other_name || strcmp(name, b->other_name) != 0)) continue;
+        found[i].data = b->begin;
+        found[i].size = (size_t)((uintptr_t)b->end - (uintptr_t)b->begin); /* two objects: no pointer difference */
+        return &found[i];
+    }
+    return NULL;
 }
 
 const wt_embedded *wt_demo_mar(const char *name)
 {
-    static _Thread_local wt_embedded target, draft;
-    if (strcmp(name, "demo") == 0) return fill(&target, wt_file_target, wt_file_target_end);
-    if (strcmp(name, "demo-draft") == 0) return fill(&draft, wt_file_draft, wt_file_draft_end);
-    return NULL;
+    static _Thread_local wt_embedded found[MODELS];
+    return find(models, MODELS, name, found);
 }
 
 const wt_embedded *wt_demo_vae(const char *name)
 {
-    static _Thread_local wt_embedded vae;
-    if (strcmp(name, "demo") == 0 || strcmp(name, "demo-vae") == 0) return fill(&vae, wt_file_vae, wt_file_vae_end);
-    return NULL;
+    static _Thread_local wt_embedded found[DECODERS];
+    return find(decoders, DECODERS, name, found);
 }

@@ -92,7 +92,9 @@ typedef struct {
     const void *data;
     size_t size;
 } wt_embedded;
-const wt_embedded *wt_demo_mar(const char *name); /* "demo" or "demo-draft" */
-const wt_embedded *wt_demo_vae(const char *name); /* "demo" or "demo-vae" */
+/* "demo", "demo-draft"; of discrete tokens "demo-discrete", "demo-discrete-draft" */
+const wt_embedded *wt_demo_mar(const char *name);
+/* Their image decoders: "demo" or "demo-vae", "demo-discrete" or "demo-discrete-vq" */
+const wt_embedded *wt_demo_vae(const char *name);
 
 #endif

@@ -280,18 +280,41 @@ static void test_beyond_4_gb(void **state)
 static void test_demo(void **state)
 {
     (void)state;
-    const wt_embedded *all[] = {wt_demo_mar("demo"), wt_demo_mar("demo-draft"), wt_demo_vae("demo")};
-    for (int i = 0; i < 3; i++) {
+    const struct {
+        const wt_embedded *file;
+        const char *tensor; /* one that only this kind of model has */
+        int rank;
+        int64_t shape[WT_MAX_RANK];
+        const char *kind;
+    } all[] = {
+        {wt_demo_mar("demo"), "class_emb.weight", 2, {10, 64}, "mar"},
+        {wt_demo_mar("demo-draft"), "class_emb.weight", 2, {10, 32}, "mar"},
+        {wt_demo_vae("demo"), "decoder.conv_in.weight", 4, {64, 8, 3, 3}, "vae"},
+        {wt_demo_mar("demo-discrete"), "cls_embedding.embedding_table.weight", 2, {11, 128}, "llamagen"},
+        {wt_demo_mar("demo-discrete-draft"), "cls_embedding.embedding_table.weight", 2, {11, 64}, "llamagen"},
+        {wt_demo_vae("demo-discrete"), "quantize.embedding.weight", 2, {256, 8}, "vq"},
+    };
+    uint64_t total = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         wt_file *f;
         mar_err err = {0};
-        assert_non_null(all[i]);
-        assert_int_equal((uintptr_t)all[i]->data % 64, 0);
-        assert_ok(wt_open_memory(all[i]->data, all[i]->size, "demo", &f, &err), &err);
-        assert_non_null(wt_find(f, i < 2 ? "class_emb.weight" : "decoder.conv_in.weight"));
+        assert_non_null(all[i].file);
+        assert_int_equal((uintptr_t)all[i].file->data % 64, 0);
+        assert_ok(wt_open_memory(all[i].file->data, all[i].file->size, "demo", &f, &err), &err);
+        const wt_tensor *t = wt_find(f, all[i].tensor);
+        assert_non_null(t);
+        assert_int_equal(t->rank, all[i].rank);
+        assert_memory_equal(t->shape, all[i].shape, (size_t)t->rank * sizeof *t->shape);
+        assert_string_equal(wt_metadata(f, "mar.kind"), all[i].kind);
         wt_close(f);
+        if (i >= 3) total += all[i].file->size;
     }
+    assert_in_range(total, 1, 4000000); /* those of discrete tokens together */
+    assert_ptr_equal(wt_demo_vae("demo-vae"), wt_demo_vae("demo"));
+    assert_ptr_equal(wt_demo_vae("demo-discrete-vq"), wt_demo_vae("demo-discrete"));
     assert_null(wt_demo_mar("other"));
     assert_null(wt_demo_vae("demo-draft"));
+    assert_null(wt_demo_vae("demo-discrete-draft"));
 }
 
 int main(void)

@@ -78,11 +78,21 @@ static void test_good_vae(void **state)
 static void test_demo(void **state)
 {
     (void)state;
-    static const char *const names[] = {"demo", "demo-draft", "demo-vae"};
-    for (int i = 0; i < 3; i++) {
-        mar_report *r = inspect(names[i], 0);
+    static const struct {
+        const char *name;
+        mar_kind kind;
+    } models[] = {
+        {"demo", MAR_KIND_MAR},
+        {"demo-draft", MAR_KIND_MAR},
+        {"demo-vae", MAR_KIND_VAE},
+        {"demo-discrete", MAR_KIND_LLAMAGEN},
+        {"demo-discrete-draft", MAR_KIND_LLAMAGEN},
+        {"demo-discrete-vq", MAR_KIND_VAE},
+    };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        mar_report *r = inspect(models[i].name, 0);
         expect_problems(r, 0, NULL);
-        assert_int_equal(mar_report_kind(r), i < 2 ? MAR_KIND_MAR : MAR_KIND_VAE);
+        assert_int_equal(mar_report_kind(r), models[i].kind);
         mar_report_free(r);
     }
 }

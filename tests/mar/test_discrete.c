@@ -1,7 +1,6 @@
 /* Sessions of LlamaGen models through the public calls: every method, on small random models. */
 #include "mar/discrete.h"
 #include "mar/params.h"
-#include "tests/support/archive.h"
 #include "tests/support/changed.h"
 #include "tests/support/demo.h"
 #include "tests/support/llamagen.h"
@@ -15,14 +14,13 @@
 
 enum { SEQ = 16, SIDE = 16, BATCH = 3, RGB = SIDE * SIDE * 3 }; /* of small_llamagen with vq.pth */
 
-static const char golden_vq[] = "tests/golden/data/vq.pth",
-                  captions_model[] = "tests/golden/data/llamagen_t2i.safetensors";
+static const char captions_model[] = "tests/golden/data/llamagen_t2i.safetensors";
 static const int labels[BATCH] = {3, -1, 0};
 
 typedef enum { NO_DRAFT, NEAR, SMALL, ITSELF, EAGLE, DRAFTS } draft_kind;
 
 typedef struct {
-    char *directory, *target_path, *near_path, *small_path, *eagle_path, *vq_path; /* vq: tables are kept beside it */
+    char *directory, *target_path, *near_path, *small_path, *eagle_path, *vq_path;
 } fixture;
 
 typedef struct {
@@ -42,10 +40,7 @@ static int set_up(void **state)
     f->small_path = write_llamagen(f->directory, "small.safetensors", &c, 2, 0, 1);
     const eagle_config e = {.width = 32, .hidden = 48, .bias = 1, .first_norm = 1};
     f->eagle_path = write_eagle(f->directory, "eagle.safetensors", &e, 3);
-    bytes vq = bytes_from_file(golden_vq);
-    assert_true(asprintf(&f->vq_path, "%s/vq.pth", f->directory) > 0);
-    bytes_to_file(&vq, f->vq_path);
-    bytes_free(&vq);
+    f->vq_path = copy_vq(f->directory);
     return 0;
 }
 

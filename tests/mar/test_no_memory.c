@@ -4,6 +4,7 @@
  * the handle does. Under the sanitizers this test is skipped (tests/support/failing_allocations.h). */
 #include "mar/handle.h"
 #include "tests/support/demo.h"
+#include "tests/support/llamagen.h"
 
 #include "tests/support/failing_allocations.h"
 
@@ -168,7 +169,9 @@ static const struct {
              {"demo", 0, 1},
              {"tests/golden/data/lazy_small.safetensors", 0, 0},
              {"tests/weights/data/mar.pth", 2, 0},
-             {"tests/weights/data/vae.ckpt", 0, 1}};
+             {"tests/weights/data/vae.ckpt", 0, 1},
+             {"tests/golden/data/llamagen_c2i.safetensors", 0, 0},
+             {"tests/golden/data/vq.pth", 0, 1}};
 
 /* Loads file i as what it is. */
 static mar_status load(const demo *d, int i, mar_model **model, mar_vae **vae)
@@ -470,12 +473,71 @@ static void generating(void **state)
     demo_close(all);
 }
 
+/* --- discrete tokens ---------------------------------------------------------------------------------------------- */
+
+/* A LlamaGen model as target, itself as draft or none. */
+static const struct {
+    const char *options;
+    int drafts;
+} discrete_runs[] = {{"num_iter 0, cfg 2", 0},
+                     {"num_iter 0, cfg 1, tree dynamic, gamma 3", 1},
+                     {"num_iter 0, cfg 2, spec sjd-pac, window 6", 0}};
+
+/* A session, and an image of it. The first call that fails ends it; *s is what there is of it. */
+static mar_status discrete_image(const demo *d, const mar_params *p, mar_session **s, float tokens[DEMO_TOKENS])
+{
+    mar_status status = mar_session_create(d->model, d->vae, p, 1, s);
+    if (status == MAR_OK) status = demo_run(*s, 1);
+    return status == MAR_OK ? mar_session_tokens(*s, tokens) : status;
+}
+
+/* Every allocation of a session fails, and then the session works, or the next one does. */
+static void discrete_tokens(void **state)
+{
+    (void)state;
+    const gpt_config c = small_llamagen();
+    char *directory = temporary_directory(), *path = write_llamagen(directory, "m.safetensors", &c, 1, 0, 1);
+    char *vq = copy_vq(directory);
+    demo d = {.m = open_mar(MAR_DTYPE_F32, 1)};
+    assert_library(d.m, mar_model_load(d.m, path, 0, &d.model));
+    assert_library(d.m, mar_vae_load(d.m, vq, &d.vae));
+    for (size_t i = 0; i < sizeof discrete_runs / sizeof *discrete_runs; i++) {
+        mar_params p = params_with(discrete_runs[i].options);
+        float expected[DEMO_TOKENS], tokens[DEMO_TOKENS];
+        mar_session *s;
+        if (discrete_runs[i].drafts) p.draft = d.model;
+        assert_library(d.m, discrete_image(&d, &p, &s, expected)); /* what is made once is made */
+        mar_session_free(s);
+        rounds r = rounds_begin(discrete_runs[i].options, 60, 5);
+        while (rounds_next(&r)) {
+            const mar_status status = discrete_image(&d, &p, &s, tokens);
+            if (rounds_failed(&r, status, s ? mar_session_error(s) : mar_error(d.m)) && s)
+                assert_session(s, demo_run(s, 1));
+            if (s) {
+                assert_session(s, mar_session_tokens(s, tokens));
+                assert_memory_equal(tokens, expected, (size_t)c.seq_len * sizeof *tokens);
+            }
+            mar_session_free(s);
+            rounds_freed(&r);
+        }
+        assert_in_range(r.round, 20, 10000);
+    }
+    mar_vae_free(d.vae);
+    mar_model_free(d.model);
+    mar_close(d.m);
+    remove_directory(directory);
+    free(directory);
+    free(vq);
+    free(path);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(opening),  cmocka_unit_test(loading),
-                                       cmocka_unit_test(judging),  cmocka_unit_test(precision_and_recall),
-                                       cmocka_unit_test(creating), cmocka_unit_test(first_sessions),
-                                       cmocka_unit_test(others),   cmocka_unit_test(generating)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(opening),        cmocka_unit_test(loading),
+                                       cmocka_unit_test(judging),        cmocka_unit_test(precision_and_recall),
+                                       cmocka_unit_test(creating),       cmocka_unit_test(first_sessions),
+                                       cmocka_unit_test(others),         cmocka_unit_test(generating),
+                                       cmocka_unit_test(discrete_tokens)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 

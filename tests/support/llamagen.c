@@ -93,6 +93,16 @@ char *write_eagle(const char *directory, const char *file, const eagle_config *c
     return end_file(&w, directory, file, "");
 }
 
+char *copy_vq(const char *directory)
+{
+    char *path;
+    bytes b = bytes_from_file("tests/golden/data/vq.pth");
+    assert_true(asprintf(&path, "%s/vq.pth", directory) > 0);
+    bytes_to_file(&b, path);
+    bytes_free(&b);
+    return path;
+}
+
 gpt_config small_llamagen(void)
 {
     return (gpt_config){

@@ -13,6 +13,9 @@ char *write_llamagen(const char *directory, const char *file, const gpt_config *
 /* The same with an EAGLE drafter, whose metadata says nothing. */
 char *write_eagle(const char *directory, const char *file, const eagle_config *c, unsigned seed);
 
+/* A copy of tests/golden/data/vq.pth there: tables of near tokens are kept beside it. Returns its path likewise. */
+char *copy_vq(const char *directory);
+
 /* The shape of the models here: 16 tokens of 50, which is the codebook of tests/golden/data/vq.pth; 5 classes. */
 gpt_config small_llamagen(void);
 

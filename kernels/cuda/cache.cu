@@ -111,6 +111,7 @@ static __device__ inline void attend_slots(const cache_call &a, const cache_tile
     for (int u = 0; u < AT_ONCE; u++)
 #pragma unroll
         for (int i = 0; i < Q; i++) {
+            if (i >= t.count) continue;
             float sum = 0;
             for (int j = 0; j < MINE; j++) sum += q[i][j] * key[u][j];
             for (int bit = a.lanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, bit);
@@ -118,6 +119,7 @@ static __device__ inline void attend_slots(const cache_call &a, const cache_tile
         }
 #pragma unroll
     for (int i = 0; i < Q; i++) {
+        if (i >= t.count) continue;
         float top = s.top[i];
         for (int u = 0; u < AT_ONCE; u++) top = fmaxf(top, score[i][u]);
         const float base = raise_top(s, i, top);
@@ -132,10 +134,12 @@ static __device__ inline void attend_slots(const cache_call &a, const cache_tile
 }
 
 /* Joins the sums of a warp's groups; each lane has those of its numbers then. */
-template <int Q> static __device__ inline void join_groups(const cache_call &a, cache_sums<Q> &s)
+template <int Q> static __device__ inline void join_groups(const cache_call &a, const cache_tile &t, cache_sums<Q> &s)
 {
     for (int bit = a.lanes; bit < 32; bit *= 2)
+#pragma unroll
         for (int i = 0; i < Q; i++) {
+            if (i >= t.count) continue;
             float o[MINE];
             for (int j = 0; j < MINE; j++) o[j] = __shfl_xor_sync(0xffffffffu, s.o[i][j], bit);
             const float top = __shfl_xor_sync(0xffffffffu, s.top[i], bit);
@@ -190,7 +194,7 @@ __global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, 
 #pragma unroll 1
     for (int k = 0; k < count; k += groups * AT_ONCE) /* all lanes of a warp shuffle together, with slots or not */
         attend_slots<T, N, Q>(a, t, cache + column, k + group, groups, lane, mine, s);
-    join_groups(a, s);
+    join_groups(a, t, s);
     if ((int)threadIdx.x % 32 < a.lanes)
         for (int i = 0; i < Q; i++) {
             float *to = sums + (warp * Q + i) * (2 + a.dim);

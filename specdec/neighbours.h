@@ -5,7 +5,7 @@
 /* Which tokens are near. */
 typedef enum {
     SPEC_METRIC_L2,    /* l2 distance of their codebook entries */
-    SPEC_METRIC_COSINE /* the same of entries that have been scaled to length 1; those of length 0 stay */
+    SPEC_METRIC_COSINE /* the angle between them; that to an entry of length 0 is a right one */
 } spec_metric;
 
 /* Fills table [size][k], 1 <= k <= size. Row x has the k tokens nearest to x in the codebook float [size][dim], nearest

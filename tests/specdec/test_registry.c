@@ -50,10 +50,9 @@ static void list_has_every_method(void **state)
             assert_string_equal(info->source, m->source);
             assert_int_equal(info->exact, m->exact);
             assert_string_equal(info->tokens, m->tokens == SPEC_DISCRETE ? "discrete" : "continuous");
-            assert_int_equal(info->option == NULL, m->tokens == SPEC_DISCRETE);
-            for (int j = 0; j < info->parameter_count; j++)
-                assert_string_equal(info->parameters[j].name, m->parameters[j].name);
-            assert_null(m->parameters[info->parameter_count].name);
+            assert_non_null(info->option);
+            for (int j = 0; m->parameters[j].name; j++) /* by their options where they have some */
+                assert_true(j < info->parameter_count && info->parameters[j].value == m->parameters[j].value);
         } else {
             shortcuts++;
             assert_null(m);

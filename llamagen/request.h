@@ -26,7 +26,7 @@ int gpt_request_depth(const spec_request *q, int draft);
  * position of an image or none of the vocabulary. */
 mar_status gpt_request_check(const gpt_config *c, int images, int drafts, const spec_request *q, mar_err *err);
 
-enum { GPT_RECORDINGS = 8 };
+enum { GPT_RECORDINGS = 16 };
 
 /* Recordings of passes by their shape: passes of one shape differ in contents of host arrays only. */
 typedef struct {

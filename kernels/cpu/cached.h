@@ -13,7 +13,7 @@ enum {
 };
 
 /* Queries of one span that all know the first `common` of its slots. Pointers are to the first head of the task. */
-typedef struct {
+typedef struct cached_task {
     int rows, heads, dim; /* rows <= CACHED_ROWS, rows * heads <= CACHED_PAIRS */
     int bf16;             /* q, key, value and y are bf16, else float */
     const char *q;        /* rows q_stride bytes apart; heads side by side */

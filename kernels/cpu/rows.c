@@ -552,7 +552,7 @@ static unsigned read_all(const void *p, size_t n)
     return sum[0][0] + sum[0][5];
 }
 
-void PASTE(kern_cached, KERN_ISA)(const cached_task *t, const kern_rows *rows);
+void PASTE(kern_cached, KERN_ISA)(const struct cached_task *t, const kern_rows *rows);
 extern const kern_rows PASTE(kern_rows, KERN_ISA);
 const kern_rows PASTE(kern_rows, KERN_ISA) = {TEXT(KERN_ISA), layer_norm,
                                               modulate,       gate_add,

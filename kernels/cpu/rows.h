@@ -4,9 +4,9 @@
 #ifndef KERNELS_CPU_ROWS_H
 #define KERNELS_CPU_ROWS_H
 
-#include "kernels/cpu/cached.h"
-
 #include <stddef.h>
+
+struct cached_task; /* kernels/cpu/cached.h */
 
 typedef struct kern_rows {
     const char *isa; /* "generic", "avx2" or "avx512" */
@@ -60,7 +60,7 @@ typedef struct kern_rows {
     /* Reads n bytes, n a multiple of 512, p 64-byte aligned. Returns what nobody needs */
     unsigned (*read)(const void *p, size_t n);
     /* cached.c */
-    void (*attend)(const cached_task *t, const struct kern_rows *rows);
+    void (*attend)(const struct cached_task *t, const struct kern_rows *rows);
 } kern_rows;
 
 /* The fastest kernels that this processor runs. MAR_ISA=generic|avx2|avx512 in the environment asks for less. */

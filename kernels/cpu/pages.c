@@ -12,9 +12,10 @@ void *cpu_pages(size_t bytes)
     bytes = (bytes + 63) / 64 * 64;
     if (bytes < PAGE) return aligned_alloc(64, bytes ? bytes : 64);
     if (whole - bytes <= bytes / 4) bytes = whole; /* so that the end is in one, too */
-    void *p = aligned_alloc(PAGE, bytes);
+    void *p = NULL;
+    if (posix_memalign(&p, PAGE, bytes)) return NULL; /* not aligned_alloc, which wants a whole number of pages */
 #ifdef MADV_HUGEPAGE
-    if (p) madvise(p, bytes / PAGE * PAGE, MADV_HUGEPAGE); /* a wish: without it all is only slower */
+    madvise(p, bytes / PAGE * PAGE, MADV_HUGEPAGE); /* a wish: without it all is only slower */
 #endif
     return p;
 }

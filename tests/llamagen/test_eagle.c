@@ -283,6 +283,59 @@ static void the_first_law_is_the_targets(void **unused)
     close_both(&f);
 }
 
+/* Captions are 120 positions in front of the image tokens, some of them masked. An image's laws are those that it has
+ * alone, at its first token the target's, and depend on the caption. */
+static void captions(void **unused)
+{
+    (void)unused;
+    enum { CAPTIONS = 3, POSITIONS = 120, DIM = 12, OUT = 50 };
+    const eagle_config shape = {.width = 32, .hidden = 48, .first_norm = 1};
+    char *folder = temporary_directory(), *path = write_eagle(folder, "eagle.safetensors", &shape, 5);
+    fixture f = {0};
+    wt_file *file = NULL, *golden = golden_open("llamagen");
+    mar_err err = {0};
+    kern_queue *k = open_queue(MAR_DTYPE_F32, 2);
+    assert_true(gpt_fixture_open(&f.target, k, "llamagen_t2i", 0, &guided, CAPTIONS, 2, 1, 3 * CAPTIONS));
+    assert_ok(wt_open(path, &file, &err), &err);
+    assert_ok(eagle_model_create(k, file, 0, &f.model, &err), &err);
+    wt_close(file);
+    assert_ok(eagle_runner_create(k, f.model, f.target.model, f.target.runner, &guided, CAPTIONS, 2, &f.runner, &err),
+              &err);
+    f.memory = backend_memory(k, eagle_runner_lay_out(f.runner, NULL));
+    eagle_runner_lay_out(f.runner, f.memory);
+    assert_ok(eagle_runner_plan(f.runner, CAPTIONS, &err), &err);
+    f.laws = backend_memory(k, sizeof(float) * 3 * CAPTIONS * OUT);
+    float *features = golden_f32(golden, "t2i.captions", -1);
+    float *numbers = golden_f32(golden, "t2i.masks", -1);
+    uint8_t mask[CAPTIONS * POSITIONS];
+    for (int i = 0; i < CAPTIONS * POSITIONS; i++) mask[i] = (uint8_t)numbers[i];
+    const int draft[2] = {7, 8}, parent[2] = {-1, 0};
+    static float together[CAPTIONS * 3 * OUT];
+    spec_request all[CAPTIONS];
+    for (int i = 0; i < CAPTIONS; i++)
+        all[i] = (spec_request){.sequence = i, .draft = draft, .parent = parent, .count = 2, .row = 3 * i};
+    gpt_runner_begin_captions(f.target.runner, CAPTIONS, features, mask);
+    eagle_runner_begin(f.runner, CAPTIONS);
+    ask(&f, all, CAPTIONS);
+    memcpy(together, f.laws, sizeof together);
+    gpt_fixture_laws(&f.target, all, CAPTIONS);
+    for (int i = 0; i < CAPTIONS; i++)
+        for (int j = 0; j < OUT; j++)
+            assert_true(fabsf(expf(together[3 * i * OUT + j]) - expf(gpt_fixture_law(&f.target, 3 * i)[j])) < 1e-5f);
+    for (int i = 0; i < CAPTIONS; i++) {
+        gpt_runner_begin_captions(f.target.runner, 1, features + i * POSITIONS * DIM, mask + i * POSITIONS);
+        eagle_runner_begin(f.runner, 1);
+        ask(&f, all, 1);
+        assert_memory_equal(f.laws, together + 3 * i * OUT, sizeof(float) * 3 * OUT);
+        if (i) assert_memory_not_equal(together, together + 3 * i * OUT, sizeof(float) * 3 * OUT);
+    }
+    free(features), free(numbers), free(path);
+    wt_close(golden);
+    close_both(&f);
+    remove_directory(folder);
+    free(folder);
+}
+
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
 static void refusals_and_failures(void **unused)

@@ -260,12 +260,14 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
     }
     cache_call a = {job->rows, job->heads, job->head_dim, job->q_stride, job->spans, job->words, 0, 0, 0, 0, 0, 1,
                     1,         0};
+    cuda_stage_hold(c);
     a.row = cuda_stage_list(c, job->row, spans + 1, spans + 1);
     a.first = cuda_stage_list(c, job->first, spans + 1, spans + 1);
     a.common = cuda_stage_list(c, job->common, spans, spans);
     a.slot = cuda_stage_list(c, job->slot, (size_t)job->first[spans], spans * (size_t)job->most);
     const size_t words = rows * (size_t)job->words;
     a.mask = (const unsigned long long *)cuda_stage_list(c, words ? job->mask : NULL, words, words);
+    cuda_stage_send(c);
     while (a.lanes * MINE < a.dim) a.lanes *= 2;
     while (a.warps < WARPS && a.warps * 32 / a.lanes * AT_ONCE < job->most) a.warps *= 2;
     a.scale = 1.4426950408889634f / sqrtf((float)a.dim);

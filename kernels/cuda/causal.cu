@@ -172,8 +172,10 @@ void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, con
 {
     cuda_queue *c = cuda_of(k);
     if (rows <= 0) return;
+    cuda_stage_hold(c);
     const int *staged_position = cuda_stage_list(c, position, (size_t)rows, (size_t)rows);
     const int *staged_slot = cuda_stage_list(c, slot, (size_t)rows, (size_t)rows);
+    cuda_stage_send(c);
     if (c->device->bf16)
         rotate(c, (bf16 *)qkv, rows, heads, head_dim, turn, staged_position, (bf16 *)cache, staged_slot);
     else

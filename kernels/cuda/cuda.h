@@ -107,6 +107,9 @@ template <typename T> static inline const T *cuda_stage_list(cuda_queue *c, cons
 {
     return (const T *)cuda_stage_list_bytes(c, host, n * sizeof(T), most * sizeof(T));
 }
+/* Bracket the staging of an operation with several host arrays: outside a recording they are copied by one copy. */
+void cuda_stage_hold(cuda_queue *c);
+void cuda_stage_send(cuda_queue *c);
 /* Whether operations should start work now. They should not while a recording only collects host arrays, nor after a
  * failure or a cancel. If they should, it makes the device the thread's current one. Operations call it after their
  * staging and once a step in loops; cuda_launch calls it itself. */

@@ -178,8 +178,10 @@ void cuda_laws(kern_queue *k, const kern_law_job *job)
     const size_t rows = (size_t)job->rows;
     if (job->rows <= 0) return;
     kern_law_job device = *job;
+    cuda_stage_hold(c);
     device.cfg = job->conditions == 2 ? cuda_stage(c, job->cfg, rows) : NULL;
     device.place = cuda_stage(c, job->place, rows);
+    cuda_stage_send(c);
     cuda_launch(c, law_kernel, (unsigned)job->rows, discrete_threads(job->size), sizeof(law_memory), device);
 }
 
@@ -222,11 +224,13 @@ void cuda_draw(kern_queue *k, const kern_draw_job *job)
     const size_t rows = (size_t)job->rows;
     if (job->rows <= 0) return;
     kern_draw_job device = *job;
+    cuda_stage_hold(c);
     device.law = cuda_stage(c, job->law, rows);
     device.given = cuda_stage(c, job->given, rows);
     device.wanted = cuda_stage(c, job->wanted, rows);
     device.earlier = cuda_stage(c, job->earlier, rows * (size_t)job->most);
     device.address = cuda_stage(c, job->address, rows);
+    cuda_stage_send(c);
     cuda_launch(c, draw_kernel, (unsigned)job->rows, discrete_threads(job->size), sizeof(discrete_scratch), device);
 }
 

@@ -37,9 +37,11 @@ enum { CUDA_LISTS = 16 }; /* known at a time */
 struct cuda_stage {
     struct ring *now;
     cuda_stage_mode mode;
-    kern_recording *recording; /* unless DIRECT */
-    int unrecorded;            /* a recording's body is running DIRECT: so do the recordings in it */
-    int misused;               /* the body has done what it must not; that is final */
+    kern_recording *recording;   /* unless DIRECT */
+    int unrecorded;              /* a recording's body is running DIRECT: so do the recordings in it */
+    int misused;                 /* the body has done what it must not; that is final */
+    int holds;                   /* between cuda_stage_hold and cuda_stage_send */
+    size_t held_first, held_end; /* bytes of the ring that wait for it; held_end 0: none */
     cuda_staged_list list[CUDA_LISTS];
     int lists; /* staged in this run of the body; the oldest are forgotten */
 };

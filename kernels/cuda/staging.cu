@@ -87,9 +87,35 @@ static int grow(cuda_queue *c, size_t bytes)
     return 1;
 }
 
+/* Starts the copy of what has been held back. */
+static void send_held(cuda_queue *c)
+{
+    struct cuda_stage *s = c->stage;
+    ring *r = s->now;
+    if (s->held_end > s->held_first && cuda_live(c))
+        cuda_ok(c,
+                cudaMemcpyAsync(r->device + s->held_first, r->pinned + s->held_first, s->held_end - s->held_first,
+                                cudaMemcpyHostToDevice, c->stream),
+                "copying host arrays");
+    s->held_first = s->held_end = 0;
+}
+
+void cuda_stage_hold(cuda_queue *c)
+{
+    c->stage->holds = 1;
+}
+
+void cuda_stage_send(cuda_queue *c)
+{
+    c->stage->holds = 0;
+    send_held(c);
+}
+
 static const void *ring_slot(cuda_queue *c, const void *host, size_t bytes)
 {
-    if (PART_ARRAYS * slot_bytes(bytes) > c->stage->now->part_bytes && !grow(c, bytes)) return NULL;
+    const int too_large = PART_ARRAYS * slot_bytes(bytes) > c->stage->now->part_bytes;
+    if (too_large || c->stage->now->used + bytes > c->stage->now->part_bytes) send_held(c);
+    if (too_large && !grow(c, bytes)) return NULL;
     ring *r = c->stage->now;
     if (r->used + bytes > r->part_bytes) {
         if (!cuda_ok(c, cudaEventRecord(r->fetched[r->part], c->stream), "recording an event")) return NULL;
@@ -100,6 +126,11 @@ static const void *ring_slot(cuda_queue *c, const void *host, size_t bytes)
     const size_t at = (size_t)r->part * r->part_bytes + r->used;
     r->used += slot_bytes(bytes);
     memcpy(r->pinned + at, host, bytes);
+    if (c->stage->holds) {
+        if (c->stage->held_end == 0) c->stage->held_first = at;
+        c->stage->held_end = at + bytes;
+        return r->device + at;
+    }
     cuda_ok(c, cudaMemcpyAsync(r->device + at, r->pinned + at, bytes, cudaMemcpyHostToDevice, c->stream),
             "copying a host array");
     return r->device + at;

@@ -223,13 +223,16 @@ int models_lack_vae(const run_options *o)
     mar_vae *vae;
     if (tool_open_files(0, &library) != 0) return 1;
     const mar_status status = mar_vae_load(library, o->model, &vae);
+    const char *kind = status == MAR_OK && mar_vae_get_config(vae)->codebook ? "VQ" : "KL";
     mar_vae_free(vae);
     mar_close(library);
     if (status == MAR_OK)
         return tool_error(
-            "%s: is an image decoder (KL autoencoder), expected a MAR or LlamaGen model; give it as --vae", o->model);
-    return tool_error("--vae is missing, expected an image decoder: the official models use kl16.ckpt, linked from the "
-                      "page github.com/LTH14/mar");
+            "%s: is an image decoder (%s autoencoder), expected a MAR or LlamaGen model; give it as --vae", o->model,
+            kind);
+    return tool_error(
+        "--vae is missing, expected an image decoder: MAR's is kl16.ckpt, linked from the page "
+        "github.com/LTH14/mar, LlamaGen's vq_ds16_c2i.pt, from that of github.com/FoundationVision/LlamaGen");
 }
 
 /* Prints why there is no session. What helps against too little memory is an option of the command. */

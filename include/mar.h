@@ -237,7 +237,7 @@ typedef struct {
 } mar_vae_config;
 
 /* Loads a MAR or LlamaGen checkpoint: .safetensors, the official PyTorch .pth or .pt, or "demo" / "demo-draft", and of
- * discrete tokens "demo-discrete" / "demo-discrete-draft", for the models built into the
+ * discrete tokens "demo-discrete" / "demo-discrete-draft" / "demo-discrete-eagle", for the models built into the
  * library. `heads` is the number of attention heads; 0 takes it from the file's metadata or, without any, from the
  * official rule (MAR: head size 64; 80 at width 1280. LlamaGen: 64; 100 at width 3200).
  * MAR_EIO if the file changes while it is read. MAR_EMODEL, with a line that says what the file is, for an image

@@ -31,7 +31,7 @@ static void set_up(inspect_options *o, option_set *set)
     o->operands[0] = (operand){"FILE", &o->path,
                                "a MAR or LlamaGen model, their autoencoder or Inception-v3: .safetensors, or .pth or "
                                ".ckpt as PyTorch writes it; or one that is built in: demo, demo-draft, demo-vae, "
-                               "demo-discrete, demo-discrete-draft, demo-discrete-vq",
+                               "demo-discrete, demo-discrete-draft, demo-discrete-eagle, demo-discrete-vq",
                                NULL};
     *set = (option_set){
         .command = "inspect",

@@ -18,7 +18,7 @@ static const mar_param rows[] = {
      .argument = "FILE",
      .help = ".safetensors, official .pth, demo, demo-discrete\n"
              "demo, of continuous tokens, and demo-discrete, of discrete ones, are built in, and so are the drafts "
-             "demo-draft and demo-discrete-draft."},
+             "demo-draft, demo-discrete-draft and demo-discrete-eagle."},
     {.name = "vae",
      .offset = offsetof(run_options, vae),
      .group = "Model",
@@ -256,7 +256,8 @@ int run_is_demo(const char *model)
 
 int run_is_built_in(const char *path)
 {
-    return run_is_demo(path) || strcmp(path, "demo-vae") == 0 || strcmp(path, "demo-discrete-vq") == 0;
+    return run_is_demo(path) || strcmp(path, "demo-vae") == 0 || strcmp(path, "demo-discrete-vq") == 0 ||
+           strcmp(path, "demo-discrete-eagle") == 0;
 }
 
 /* --- in words and in records ---------------------------------------------------------------------------- */

@@ -21,6 +21,7 @@ wt_file_\name\()_end:
         demo    vae, vae.safetensors
         demo    discrete_target, discrete-target.safetensors
         demo    discrete_draft, discrete-draft.safetensors
+        demo    discrete_eagle, discrete-eagle.safetensors
         demo    discrete_vq, discrete-vq.safetensors
 
 #if defined(__linux__) && defined(__ELF__)

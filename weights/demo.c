@@ -10,6 +10,7 @@ extern const uint8_t wt_file_draft[], wt_file_draft_end[];
 extern const uint8_t wt_file_vae[], wt_file_vae_end[];
 extern const uint8_t wt_file_discrete_target[], wt_file_discrete_target_end[];
 extern const uint8_t wt_file_discrete_draft[], wt_file_discrete_draft_end[];
+extern const uint8_t wt_file_discrete_eagle[], wt_file_discrete_eagle_end[];
 extern const uint8_t wt_file_discrete_vq[], wt_file_discrete_vq_end[];
 #pragma GCC visibility pop
 
@@ -23,6 +24,7 @@ static const built_in models[] = {
     {"demo-draft", NULL, wt_file_draft, wt_file_draft_end},
     {"demo-discrete", NULL, wt_file_discrete_target, wt_file_discrete_target_end},
     {"demo-discrete-draft", NULL, wt_file_discrete_draft, wt_file_discrete_draft_end},
+    {"demo-discrete-eagle", NULL, wt_file_discrete_eagle, wt_file_discrete_eagle_end},
 };
 static const built_in decoders[] = {
     {"demo", "demo-vae", wt_file_vae, wt_file_vae_end},

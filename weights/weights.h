@@ -92,7 +92,7 @@ typedef struct {
     const void *data;
     size_t size;
 } wt_embedded;
-/* "demo", "demo-draft"; of discrete tokens "demo-discrete", "demo-discrete-draft" */
+/* "demo", "demo-draft"; of discrete tokens "demo-discrete", "demo-discrete-draft", "demo-discrete-eagle" */
 const wt_embedded *wt_demo_mar(const char *name);
 /* Their image decoders: "demo" or "demo-vae", "demo-discrete" or "demo-discrete-vq" */
 const wt_embedded *wt_demo_vae(const char *name);

@@ -292,6 +292,7 @@ static void test_demo(void **state)
         {wt_demo_vae("demo"), "decoder.conv_in.weight", 4, {64, 8, 3, 3}, "vae"},
         {wt_demo_mar("demo-discrete"), "cls_embedding.embedding_table.weight", 2, {11, 128}, "llamagen"},
         {wt_demo_mar("demo-discrete-draft"), "cls_embedding.embedding_table.weight", 2, {11, 64}, "llamagen"},
+        {wt_demo_mar("demo-discrete-eagle"), "eagle.fc.weight", 2, {128, 256}, "eagle"},
         {wt_demo_vae("demo-discrete"), "quantize.embedding.weight", 2, {256, 8}, "vq"},
     };
     uint64_t total = 0;

@@ -87,6 +87,7 @@ static void test_demo(void **state)
         {"demo-vae", MAR_KIND_VAE},
         {"demo-discrete", MAR_KIND_LLAMAGEN},
         {"demo-discrete-draft", MAR_KIND_LLAMAGEN},
+        {"demo-discrete-eagle", MAR_KIND_EAGLE},
         {"demo-discrete-vq", MAR_KIND_VAE},
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {

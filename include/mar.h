@@ -220,7 +220,8 @@ typedef struct {
     int head_width;     /* diffusion head */
     int head_depth;     /* residual blocks of the diffusion head */
     long parameters;    /* total count */
-    const char *family; /* "mar", or "llamagen": autoregressive over discrete tokens; static */
+    const char *family; /* "mar"; "llamagen": autoregressive over discrete tokens; "eagle": a drafter for such a model,
+                         * which makes no images itself. Static */
     int vocabulary;     /* discrete tokens: how many there are; a token is one number, token_dim is 1. 0: continuous */
     int caption_tokens; /* text-to-image: positions of a caption's features; 0: it has classes */
     int caption_dim;    /* numbers of each of these features */
@@ -312,9 +313,10 @@ typedef struct {
 
     /* Speculation across tokens: `draft` drafts gamma autoregressive steps, the model verifies them by `spec`. */
     mar_model *draft; /* same tokens and classes as the model; NULL: none. A session holds a reference on it */
-    const char *spec; /* "path", "conditional", "paper" or "cspd", see mar_method_get. "path" without a draft: the
-                       * model's own last conditions are the draft. NULL: with head_spec the draft's head proposes
-                       * inside the head, without it "conditional". A session keeps no reference to the text */
+    const char *spec; /* a verifier of mar_method_get for the model's kind of tokens: "path", "vanilla". "path" without
+                       * a draft: the model's own last conditions are the draft. "sjd" and "sjd-pac" have none. NULL:
+                       * with head_spec the draft's head proposes inside the head, without it "conditional", of
+                       * discrete tokens "vanilla". A session keeps no reference to the text, nor to that of tree */
     int gamma; /* 1 or more; a block ends with the image. 0: with spec path by what was accepted in the image so far, at
                   most 16; else 8 */
     float prefill;           /* fraction of the autoregressive steps that the target makes alone, 0..1; not with path */
@@ -401,7 +403,8 @@ MAR_API mar_status mar_session_begin_captions(mar_session *s, uint64_t first_ima
  * infinite fails the batch with MAR_EMODEL (on a GPU at the last step, or with mar_params.check at its own): "image 3,
  * step 17: a token is NaN (position 40, channel 2); ...". The step is numbered as in mar_session_fates. With check the
  * line ends with the first layer whose output is not finite, as a checkpoint names it; a draft's begins with "draft: ".
- * check also fails a batch with such a layer whose tokens are finite, as they are if the draft's layer is one. */
+ * check also fails a batch with such a layer whose tokens are finite, as they are if the draft's layer is one. Of
+ * discrete tokens a step is a round, and what fails is a law: "image 3, token 40: no token has a probability: ...". */
 MAR_API mar_status mar_session_step(mar_session *s);
 MAR_API int mar_session_done(const mar_session *s);
 MAR_API int mar_session_steps_left(const mar_session *s);
@@ -432,10 +435,10 @@ MAR_API void mar_session_on_progress(mar_session *s, mar_progress_function *f, v
  * a CPU, and for cudaStreamPerThread, which is another stream on every thread. */
 MAR_API mar_status mar_session_set_stream(mar_session *s, void *stream);
 
-/* After the last step. Tokens: float [n][seq_len][token_dim], as the model predicts them (before /0.2325).
- * Images: uint8_t [n][H][W][3], rows top to bottom, RGB. A pixel that is NaN or infinite before it becomes a byte fails
- * the batch with MAR_EMODEL and a line that names image and pixel, and with mar_params.check the layer. So does an
- * image without a value between -1 and 1 before it is clipped: it would be blank. */
+/* After the last step. Tokens: float [n][seq_len][token_dim], as the model predicts them (before /0.2325); discrete
+ * ones by their numbers. Images: uint8_t [n][H][W][3], rows top to bottom, RGB. A pixel that is NaN or infinite before
+ * it becomes a byte fails the batch with MAR_EMODEL and a line that names image and pixel, and with mar_params.check
+ * the layer. So does an image without a value between -1 and 1 before it is clipped: it would be blank. */
 MAR_API mar_status mar_session_tokens(mar_session *s, float *tokens);
 MAR_API mar_status mar_session_images(mar_session *s, uint8_t *rgb);
 MAR_API void mar_session_image_size(const mar_session *s, int *width, int *height); /* 0 x 0 without a VAE */
@@ -508,7 +511,7 @@ typedef void mar_measurement_function(void *user, const mar_measurement *m);
 MAR_API mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void *user);
 
 /* What became of each token, after the last step: uint8_t map[n][seq_len] (mar_token_fate) and int step[n][seq_len],
- * the autoregressive step it belongs to. Either may be NULL. */
+ * the autoregressive step it belongs to, of discrete tokens the round. Either may be NULL. */
 typedef enum { MAR_TOKEN_TARGET = 0, MAR_TOKEN_ACCEPTED, MAR_TOKEN_REPLACED } mar_token_fate;
 MAR_API mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step);
 /* How late each token's draft was, after the last step: int late[n][seq_len], by how many autoregressive steps the

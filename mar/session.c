@@ -3,6 +3,7 @@
 #include "mar/engine.h"
 #include "mar/measure_passes.h"
 #include "mar/params.h"
+#include "mar/subjects.h"
 #include "mar/vae.h"
 
 #include <float.h>
@@ -282,14 +283,7 @@ static mar_status prepare(mar_session *s, int n)
     return status == MAR_OK ? plan(s, n, &s->err) : status;
 }
 
-/* What a batch is made for: labels, or captions. */
-typedef struct {
-    const int *labels;     /* NULL: captions */
-    const float *features; /* [n][caption_tokens][caption_dim] */
-    const uint8_t *mask;   /* [n][caption_tokens], or NULL */
-} subjects;
-
-static mar_status start(mar_session *s, uint64_t first_image, const subjects *of, int n)
+static mar_status start(mar_session *s, uint64_t first_image, const mar_subjects *of, int n)
 {
     const mar_engine *engine = s->model->engine;
     const mar_status status = prepare(s, n);
@@ -304,8 +298,12 @@ static mar_status start(mar_session *s, uint64_t first_image, const subjects *of
     return kern_check(s->k, &s->err);
 }
 
-static mar_status begin(mar_session *s, uint64_t first_image, const subjects *of, int n)
+static mar_status begin(mar_session *s, uint64_t first_image, const mar_subjects *of, int n)
 {
+    if (n < 1 || n > s->max_images)
+        return err_set(&s->err, MAR_EARG, "%d images: expected 1..%d, the session's batch", n, s->max_images);
+    mar_status status = mar_subjects_check(of, &s->model->config, n, &s->err);
+    if (status != MAR_OK) return status;
     __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED); /* it concerned the batch before */
     s->images = n;
     s->first_image = first_image;
@@ -314,45 +312,16 @@ static mar_status begin(mar_session *s, uint64_t first_image, const subjects *of
     s->measured = 0;
     s->vae_s = s->vae_flop = 0;
     s->k->core->enter(s->k);
-    const mar_status status = start(s, first_image, of, n);
+    status = start(s, first_image, of, n);
     s->k->core->leave(s->k);
     return status == MAR_OK ? MAR_OK : drop(s, status);
-}
-
-static mar_status check_count(mar_session *s, int n)
-{
-    if (n >= 1 && n <= s->max_images) return MAR_OK;
-    return err_set(&s->err, MAR_EARG, "%d images: expected 1..%d, the session's batch", n, s->max_images);
 }
 
 mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n)
 {
     mar_status status = check_call(s);
     if (status == MAR_OK) status = mar_check_given(labels, "labels", &s->err);
-    if (status != MAR_OK) return status;
-    const mar_model_config *c = &s->model->config;
-    if (c->caption_tokens)
-        return err_set(&s->err, MAR_EARG, "the model makes images of captions: expected their features, %d by %d",
-                       c->caption_tokens, c->caption_dim);
-    status = check_count(s, n);
-    for (int i = 0; status == MAR_OK && i < n; i++)
-        if (labels[i] < -1 || labels[i] >= c->classes)
-            status = err_set(&s->err, MAR_EARG, "class %d: expected 0..%d, or -1 for unconditional", labels[i],
-                             c->classes - 1);
-    return status == MAR_OK ? begin(s, first_image, &(subjects){.labels = labels}, n) : status;
-}
-
-/* MAR_EARG for a feature that is NaN or infinite. */
-static mar_status check_features(mar_session *s, const float *features, int n)
-{
-    const mar_model_config *c = &s->model->config;
-    const size_t dim = (size_t)c->caption_dim, count = (size_t)n * (size_t)c->caption_tokens * dim;
-    for (size_t at = 0; at < count; at++)
-        if (!(fabsf(features[at]) <= FLT_MAX))
-            return err_set(&s->err, MAR_EARG, "caption %zu: a feature is %s (position %zu, number %zu)",
-                           at / dim / (size_t)c->caption_tokens, mar_not_finite(features[at]),
-                           at / dim % (size_t)c->caption_tokens, at % dim);
-    return MAR_OK;
+    return status == MAR_OK ? begin(s, first_image, &(mar_subjects){.labels = labels}, n) : status;
 }
 
 mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, const float *features, const uint8_t *mask,
@@ -360,12 +329,7 @@ mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, cons
 {
     mar_status status = check_call(s);
     if (status == MAR_OK) status = mar_check_given(features, "features", &s->err);
-    if (status != MAR_OK) return status;
-    if (!s->model->config.caption_tokens)
-        return err_set(&s->err, MAR_EARG, "the model makes images of classes, not of captions: expected labels");
-    status = check_count(s, n);
-    if (status == MAR_OK) status = check_features(s, features, n);
-    return status == MAR_OK ? begin(s, first_image, &(subjects){.features = features, .mask = mask}, n) : status;
+    return status == MAR_OK ? begin(s, first_image, &(mar_subjects){.features = features, .mask = mask}, n) : status;
 }
 
 static mar_status refuse_dropped(mar_session *s)

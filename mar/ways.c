@@ -15,6 +15,7 @@
     X(drafted)                                                                                                         \
     X(jacobi)                                                                                                          \
     X(tree)                                                                                                            \
+    X(levels)                                                                                                          \
     X(path)                                                                                                            \
     X(head_spec)                                                                                                       \
     X(disa)                                                                                                            \
@@ -377,7 +378,7 @@ static const mar_param *option_for_tokens(const mar_params *p)
 
 const char *mar_params_unused(const mar_params *params, int i)
 {
-    static _Thread_local char why[192];
+    static _Thread_local char why[256];
     const mar_param *o = mar_param_get(i);
     mar_params p;
     if (!o || mar_params_read(params, &p, NULL) != MAR_OK) return NULL;

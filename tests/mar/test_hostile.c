@@ -457,7 +457,9 @@ static void hostile_mar_session_begin_captions(host *h)
     session_refused(mar_session_begin_captions(h->s, 0, NULL, &mask, 1), h->s, "features is NULL");
     for (int i = 0; i < OUT_OF_RANGE; i++)
         session_refused(mar_session_begin_captions(h->s, 0, &feature, &mask, out_of_range[i]), h->s,
-                        "images of classes, not of captions");
+                        "images: expected 1..");
+    session_refused(mar_session_begin_captions(h->s, 0, &feature, &mask, 1), h->s,
+                    "images of classes, not of captions");
 }
 
 static void hostile_mar_session_step(host *h)

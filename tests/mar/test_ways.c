@@ -244,6 +244,79 @@ static void unused_options(void **state)
     assert_string_equal(why_unused(0, "diff_upper_steps"), "needs diff_annealing linear, cosine or two-stage");
 }
 
+/* The same of options set by names, with a draft or without. */
+static const char *why_discrete(const char *options, int drafts, const char *name)
+{
+    static char text[256];
+    mar_params p;
+    mar_params_init(&p, sizeof p);
+    if (drafts) p.draft = (mar_model *)text; /* only asked whether there is one */
+    char list[256], *rest;
+    snprintf(list, sizeof list, "%s", options);
+    for (char *word = strtok_r(list, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+        const char *value = strtok_r(NULL, " ", &rest);
+        assert_int_equal(mar_params_set(&p, word, value, text, sizeof text), MAR_OK);
+    }
+    int i = 0;
+    while (strcmp(mar_param_get(i)->name, name) != 0) i++;
+    const char *why = mar_params_unused(&p, i);
+    snprintf(text, sizeof text, "%s", why ? why : "used");
+    return text;
+}
+
+static void unused_options_of_discrete_tokens(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *options;
+        int drafts;
+        const char *name, *why;
+    } cases[] = {
+        {"", 0, "top_k", "used"},
+        {"", 0, "window", "needs spec sjd or sjd-pac"},
+        {"", 0, "pac_depth", "needs spec sjd-pac"},
+        {"", 0, "tree", "needs draft"},
+        {"", 0, "tree_top", "needs draft and tree dynamic"},
+        {"", 0, "cool_delta", "needs draft and spec uniform-rsd, cool-sd-exp or cool-sd-linear"},
+        {"", 0, "lantern_metric", "needs draft and spec lantern, lantern-pp, lantern-gstar or lantern-pp-gstar"},
+        {"", 1, "tree", "used"}, /* the model may be one of discrete tokens */
+        {"", 1, "gamma", "used"},
+        {"", 1, "context", "used"},
+        {"", 1, "num_sampling_steps", "used"},
+        {"top_k 5", 1, "context", "has no effect with top_k, which is for discrete tokens"},
+        {"top_k 5", 1, "gamma", "used"},
+        {"top_k 5", 1, "num_iter", "used"},
+        {"top_k 5 gtr on", 0, "gtr", "has no effect with top_k, which is for discrete tokens"},
+        {"top_k 5 gtr on", 0, "top_k", "used"},
+        {"gtr on", 0, "top_k", "has no effect with gtr, which is for continuous tokens"},
+        {"spec path", 0, "window", "has no effect with spec path, which is for continuous tokens"},
+        {"spec vanilla", 1, "head_spec", "has no effect with spec vanilla, which is for discrete tokens"},
+        {"spec vanilla", 0, "spec", "needs draft"},
+        {"spec vanilla", 1, "spec", "used"},
+        {"spec vanilla", 1, "cool_delta", "needs spec uniform-rsd, cool-sd-exp or cool-sd-linear"},
+        {"spec cool-sd-linear", 1, "cool_delta", "used"},
+        {"spec cool-sd-linear", 1, "cool_ell", "used"},
+        {"spec cool-sd-linear", 1, "cool_nu", "needs spec cool-sd-exp"},
+        {"spec sjd", 0, "spec", "used"},
+        {"spec sjd", 0, "window", "used"},
+        {"spec sjd", 0, "pac_continue", "needs spec sjd-pac"},
+        {"spec sjd-pac", 0, "pac_continue", "used"},
+        {"spec sjd", 0, "gamma",
+         "needs draft and spec vanilla, uniform-rsd, cool-sd-exp, cool-sd-linear, lantern, lantern-pp, lantern-gstar "
+         "or lantern-pp-gstar"},
+        {"spec lantern tree dynamic", 1, "tree_total", "used"},
+        {"spec lantern tree dynamic", 1, "gamma", "used"},
+        {"spec lantern tree static", 1, "tree_total", "needs tree dynamic"},
+        {"spec lantern tree static", 1, "gamma", "has no effect with tree, expected the levels of tree"},
+        {"spec lantern tree chain", 1, "gamma", "used"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *why = why_discrete(cases[i].options, cases[i].drafts, cases[i].name);
+        if (strcmp(why, cases[i].why) != 0)
+            fail_msg("%s of \"%s\": \"%s\", expected \"%s\"", cases[i].name, cases[i].options, why, cases[i].why);
+    }
+}
+
 /* What gamma's automatic value becomes is up to the way that has it. */
 static void automatic_gamma(void **state)
 {
@@ -267,9 +340,13 @@ static void automatic_gamma(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(combinations),    cmocka_unit_test(refusals_name_the_stage),
-        cmocka_unit_test(guarantees),      cmocka_unit_test(names),
-        cmocka_unit_test(methods),         cmocka_unit_test(unused_options),
+        cmocka_unit_test(combinations),
+        cmocka_unit_test(refusals_name_the_stage),
+        cmocka_unit_test(guarantees),
+        cmocka_unit_test(names),
+        cmocka_unit_test(methods),
+        cmocka_unit_test(unused_options),
+        cmocka_unit_test(unused_options_of_discrete_tokens),
         cmocka_unit_test(automatic_gamma),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

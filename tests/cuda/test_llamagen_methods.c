@@ -10,11 +10,10 @@
 
 enum { SEQ = 16, BATCH = 2, TOKENS = BATCH * SEQ, RGB = BATCH * 16 * 16 * 3 }; /* of small_llamagen with vq.pth */
 
-static const char vq[] = "tests/golden/data/vq.pth";
 static const int labels[BATCH] = {3, 0};
 
 typedef struct {
-    char *directory, *target, *draft;
+    char *directory, *target, *draft, *vq;
 } files;
 
 static int set_up(void **state)
@@ -26,6 +25,7 @@ static int set_up(void **state)
     f->directory = temporary_directory();
     f->target = write_llamagen(f->directory, "target.safetensors", &c, 1, 0, 1);
     f->draft = write_llamagen(f->directory, "draft.safetensors", &c, 1, 0.4, 1);
+    f->vq = copy_vq(f->directory);
     return 0;
 }
 
@@ -33,7 +33,7 @@ static int tear_down(void **state)
 {
     files *f = *state;
     remove_directory(f->directory);
-    free(f->target), free(f->draft), free(f->directory), free(f);
+    free(f->target), free(f->draft), free(f->vq), free(f->directory), free(f);
     return 0;
 }
 
@@ -51,7 +51,7 @@ static library open_library(const files *f, mar_backend backend, mar_dtype dtype
     assert_library(l.m, status);
     assert_library(l.m, mar_model_load(l.m, f->target, 0, &l.target));
     assert_library(l.m, mar_model_load(l.m, f->draft, 0, &l.draft));
-    assert_library(l.m, mar_vae_load(l.m, vq, &l.vae));
+    assert_library(l.m, mar_vae_load(l.m, f->vq, &l.vae));
     return l;
 }
 

@@ -84,7 +84,7 @@ static void add_prefix(gpt_runner *r, int image, int condition, const int *embed
 
 static void count_pass(gpt_runner *r)
 {
-    r->stats.passes++;
+    r->stats.passes += r->pass.rows > 0; /* the first law is of what the prefixes left */
     r->stats.rows += r->pass.rows;
     r->stats.flop += gpt_pass_flop(&r->pass);
     r->stats.bytes += gpt_pass_bytes(&r->pass);

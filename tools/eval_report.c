@@ -175,13 +175,20 @@ static int digits_of(double v)
     return v >= 100 ? 0 : v >= 10 ? 1 : v >= 1 ? 2 : v >= 0.1 ? 3 : v >= 0.01 ? 4 : v >= 0.001 ? 5 : 6;
 }
 
+/* Whether what was evaluated has no diffusion head: its transformer's passes, which mar_stats counts as the decoder's,
+ * give its tokens. */
+static int is_discrete(const mar_stats *s)
+{
+    return s->tokens > 0 && s->head_calls == 0;
+}
+
 static void write_time(FILE *out, const eval_result *r)
 {
     const mar_stats *s = &r->stats;
     const double inside = s->encoder_s + s->decoder_s + s->head_s + s->draft_s + s->verify_s + s->vae_s;
     const time_part parts[] = {
         {"encoder", markup_colour(1), s->encoder_s},
-        {"decoder", markup_colour(6), s->decoder_s},
+        {is_discrete(s) ? "transformer" : "decoder", markup_colour(6), s->decoder_s},
         {"head", markup_colour(2), s->head_s},
         {"draft model", markup_colour(5), s->draft_s},
         {"verification", markup_colour(7), s->verify_s},
@@ -255,18 +262,23 @@ static void write_curve(FILE *out, const char *axis, const char *unit, const lon
 static void write_drafts(FILE *out, const eval_result *r)
 {
     const mar_stats *s = &r->stats;
+    const int discrete = is_discrete(s);
     if (s->drafted > 0) {
         fprintf(
             out,
-            "<h2>Drafts</h2>\n<p>%ld of %ld verified drafts were accepted, %.1f %%. A round of verification advances "
-            "%.2f autoregressive steps. ",
+            "<h2>Drafts</h2>\n<p>%ld of %ld verified drafts were accepted, %.1f %%%s. A round of verification advances "
+            "%.2f autoregressive steps.",
             s->accepted, s->drafted, 100.0 * (double)s->accepted / (double)s->drafted,
+            discrete ? ", those behind a rejection and on other branches of a tree included" : "",
             s->rounds > 0 ? (double)s->round_steps / (double)s->rounds : 0.0);
-        if (s->drafted > s->accepted && s->proposals == 0) /* those inside the head are counted with them */
-            fprintf(out, "A token that replaces a rejected draft took %.2f candidates. ",
+        if (!discrete && s->drafted > s->accepted &&
+            s->proposals == 0) /* those inside the head are counted with them */
+            fprintf(out, " A token that replaces a rejected draft took %.2f candidates.",
                     (double)s->residual_tries / (double)(s->drafted - s->accepted));
-        fprintf(out, "At the last index draft and target differ by %.3g a channel (root mean square).</p>\n",
-                s->accepted_shift);
+        if (!discrete)
+            fprintf(out, " At the last index draft and target differ by %.3g a channel (root mean square).",
+                    s->accepted_shift);
+        fputs("</p>\n", out);
         if (r->steps > 0)
             write_curve(out, "autoregressive step", "step", r->accepted, r->replaced, r->tokens, r->steps);
         if (r->latest > 0)

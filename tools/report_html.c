@@ -32,10 +32,13 @@ static void write_head(FILE *out, const fidelity *f)
     fputs("<h1>Fidelity report: ", out);
     markup_escape(out, o->model);
     fprintf(out,
-            "</h1>\n<p class=sub>%d images of %d class%s in each run, seed %" PRIu64 ", guidance %g (%s), "
+            "</h1>\n<p class=sub>%d images of %d class%s in each run, seed %" PRIu64 ", guidance %g%s, "
             "temperature %g, %d at a time on ",
             f->num, f->class_count, f->class_count > 1 ? "es" : "", f->seed, (double)o->params.cfg,
-            o->params.cfg_schedule == MAR_CFG_LINEAR ? "linear" : "constant", (double)o->params.temperature, f->batch);
+            f->vocabulary                              ? ""
+            : o->params.cfg_schedule == MAR_CFG_LINEAR ? " (linear)"
+                                                       : " (constant)",
+            (double)o->params.temperature, f->batch);
     markup_escape(out, f->backend);
     fputs(". Every run is compared with the reference, ", out);
     page_options(out, f->runs[0].name);

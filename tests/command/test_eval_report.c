@@ -177,6 +177,19 @@ static void drafts(void **state)
     HAS(text, "steps by which the draft’s conditions were late");
     HAS(text, "<title>late by 3: 6 accepted, 3 replaced</title>");
     free(text);
+    r.stats.tokens = 100, r.stats.head_calls = 0,
+    r.stats.decoder_s = 2; /* of a model without a head, as those of discrete tokens are */
+    text = page(*state, &r, &(eval_report_extras){0});
+    HAS(text, "on other branches of a tree included. A round of verification");
+    HAS(text, "transformer");
+    LACKS(text, "candidates");
+    LACKS(text, "At the last index");
+    free(text);
+    r.stats.head_calls = 100;
+    text = page(*state, &r, &(eval_report_extras){0});
+    HAS(text, "candidates");
+    LACKS(text, "transformer");
+    free(text);
 }
 
 static void images(void **state)

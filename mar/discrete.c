@@ -130,7 +130,7 @@ static void write_guarantee(discrete *g)
     else if (m->exact)
         snprintf(g->guarantee, sizeof g->guarantee, "exact: the target's law, by speculation (%s)", m->name);
     else
-        snprintf(g->guarantee, sizeof g->guarantee, "approximate: changed by %s: %s", m->name, m->guarantee);
+        snprintf(g->guarantee, sizeof g->guarantee, "approximate: changed by %s; guarantee: %s", m->name, m->guarantee);
 }
 
 static void destroy(mar_generation *generation)

@@ -67,9 +67,10 @@ static mar_status check_draft(const mar_model *model, const mar_model *draft, ma
     const eagle_model *eagle = mar_eagle_of(draft);
     if (eagle) return eagle_config_fits(&eagle->config, &mar_discrete_model_of(model)->gpt->config, err);
     if (draft->engine != model->engine)
-        return err_set(err, MAR_EMODEL,
-                       "the draft is a model of family %s, expected %s as the model, or an EAGLE drafter",
-                       draft->engine->name, model->engine->name);
+        return err_set(
+            err, MAR_EMODEL,
+            "the draft is a model of family %s, expected one of family %s, as the model is, or an EAGLE drafter",
+            draft->engine->name, model->engine->name);
     if (d->vocabulary != t->vocabulary)
         return err_set(err, MAR_EMODEL, "the draft's vocabulary has %d tokens, expected the model's %d", d->vocabulary,
                        t->vocabulary);

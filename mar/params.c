@@ -63,8 +63,8 @@ static mar_param rows[] = {
      .type = MAR_TYPE_FLOAT,
      .value = 1,
      .max = 100,
-     .help = "scales the noise of the diffusion steps\n"
-             "Of discrete tokens: divides the logits; 0 takes the most likely token each time."},
+     .help = "scales a diffusion step's noise; divides logits\n"
+             "With discrete tokens it divides the logits, and 0 takes the most likely token each time."},
     {.name = FIELD(seed),
      .group = "Sampling",
      .type = MAR_TYPE_UINT64,
@@ -115,8 +115,9 @@ static mar_param rows[] = {
          "It has the same tokens and classes, and drafts autoregressive steps for the model to verify. For LlamaGen it "
          "is a smaller LlamaGen model, or an EAGLE drafter that was trained for the model. Its attention "
          "heads are those that its file says. With head_spec, if no kind of verification is chosen, its head proposes "
-         "inside the head instead. self is no file: the model drafts for itself, and spec is path (a file of that name "
-         "is ./self)."},
+         "inside the head instead. self is no file: the model drafts for itself, and spec is path, if it is not sjd or "
+         "sjd-pac "
+         "(a file of that name is ./self)."},
     {.name = FIELD(spec),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_NAME,
@@ -144,6 +145,7 @@ static mar_param rows[] = {
      .method = "spec",
      .help =
          "autoregressive steps drafted, then verified\n"
+         "Of discrete tokens: a chain's drafts, or how deep a dynamic tree is. "
          "With spec path auto drafts, for each image, as many as promise most by what was accepted in it so far and by "
          "what a context is assumed to cost on a GPU, at most 16; else it is 8."},
     {.name = FIELD(prefill),
@@ -268,7 +270,9 @@ static mar_param rows[] = {
      .type = MAR_TYPE_FLOAT,
      .method = "cool-sd-linear",
      .help = "Cool-SD: where the line of the factors meets zero\n"
-             "A draft's number from which on none is accepted; at least gamma + 1."},
+             "The number of the draft from which on none is accepted, counted from 1. The default is the paper's, and "
+             "leaves "
+             "out the last draft of a gamma of 8."},
     {.name = FIELD(lantern_k),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",

@@ -204,9 +204,10 @@ static int check_map(const generate_job *job)
     const char *map = job->options.accept_map;
     if (!map) return 0;
     if (!run_verifies_drafts(&job->options.run))
-        return tool_error("--accept_map %s: needs drafted tokens that are verified: --spec path, or --draft without "
-                          "--head_spec",
-                          map);
+        return tool_error(
+            "--accept_map %s: needs drafted tokens that are verified: --spec path, sjd or sjd-pac, or --draft "
+            "without --head_spec",
+            map);
     if (tool_can_write_as(map, ".png") != 0) return 1;
     if (output_writes(&job->out, map))
         return tool_error("--accept_map %s: --out %s writes there, expected another file", map, job->out.path);

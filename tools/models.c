@@ -180,6 +180,13 @@ static int refuse_drafter(const model_file *model, const run_options *o)
                       printable(o->model, path, sizeof path));
 }
 
+/* Returns 1 after saying so if --seq_len is given for a model whose file has all of its size. */
+static int refuse_size(const model_file *model, const mar_options *machine)
+{
+    if (!machine->seq_len || mar_model_get_config(model->model)->vocabulary) return 0;
+    return tool_error("--seq_len has no effect: the model is a MAR model, whose file says how many tokens it makes");
+}
+
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out)
 {
     const mar_options machine = run_machine(o);
@@ -188,7 +195,7 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     if (!o->vae) o->vae = run_demo_vae(o->model);
     const model_file *model = get_file(store, out->library, "model", o->model, o->heads, bar), *draft = NULL,
                      *vae = NULL;
-    if (!model || refuse_drafter(model, o) != 0) return 1;
+    if (!model || refuse_drafter(model, o) != 0 || refuse_size(model, &machine) != 0) return 1;
     if (o->draft && !(draft = get_file(store, out->library, "draft", o->draft, 0, bar))) return 1;
     if (o->vae && !(vae = get_file(store, out->library, "vae", o->vae, 0, bar))) return 1;
     out->model = model->model;

@@ -193,7 +193,7 @@ static int take_self(run_options *o, const option_set *set)
         if (mar_param_get(i) == spec && run_param_unused(o, i))
             return tool_error(
                 "--draft self: with it the model drafts for itself, which --spec %s cannot verify; expected "
-                "--spec path, or a draft model's file",
+                "--spec path, sjd or sjd-pac, or a draft model's file",
                 mar_param_text(spec, &o->params, text, sizeof text));
     return 0;
 }

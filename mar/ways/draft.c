@@ -17,7 +17,7 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
     const mar_model_config *t = &model->base.config, *d = &draft->config;
     if (draft->m != model->base.m) return err_set(err, MAR_EARG, "draft and model belong to different handles");
     if (draft->engine != model->base.engine)
-        return err_set(err, MAR_EMODEL, "the draft is a model of family %s, expected %s as the model",
+        return err_set(err, MAR_EMODEL, "the draft is a model of family %s, expected one of family %s, as the model is",
                        draft->engine->name, model->base.engine->name);
     if (d->seq_len != t->seq_len || d->token_dim != t->token_dim)
         return err_set(err, MAR_EMODEL, "the draft makes %d tokens of %d channels, expected the model's %d of %d",

@@ -21,6 +21,6 @@ const spec_method spec_cool_sd_linear = {
     .policy = SPEC_STOP,
     .guarantee = "TV bound of Cool-SD Eq. 4, for a chain",
     .parameters = {{"delta", 1.1, 1e-3, 1e3, "relaxation budget, the mean of omega_i"},
-                   {"l", 8, 2, 1e6, "where the line meets zero; longer than the block"}},
+                   {"ell", 8, 2, 1e6, "where the line meets zero; no draft from there on is accepted"}},
     .discrete_rule = rule,
 };

@@ -413,10 +413,12 @@ static void files_that_do_not_go_together(void **state)
     p.spec = NULL, p.top_k = 3;
     refused(&s, continuous, NULL, &p, MAR_EARG, "top_k has no effect: the model's tokens are continuous");
     p.top_k = 0, p.draft = continuous;
-    refused(&s, s.target, NULL, &p, MAR_EMODEL,
-            "the draft is a model of family mar, expected llamagen as the model, or an EAGLE drafter");
+    refused(
+        &s, s.target, NULL, &p, MAR_EMODEL,
+        "the draft is a model of family mar, expected one of family llamagen, as the model is, or an EAGLE drafter");
     p.draft = s.target;
-    refused(&s, continuous, NULL, &p, MAR_EMODEL, "the draft is a model of family llamagen, expected mar as the model");
+    refused(&s, continuous, NULL, &p, MAR_EMODEL,
+            "the draft is a model of family llamagen, expected one of family mar, as the model is");
     p.draft = NULL;
     refused(&s, s.drafts[EAGLE], NULL, &p, MAR_EMODEL,
             "an EAGLE drafter makes no images: expected a LlamaGen model, for which it is the draft");
@@ -427,7 +429,8 @@ static void files_that_do_not_go_together(void **state)
     free(path);
     p.draft = drafter;
     refused(&s, s.target, NULL, &p, MAR_EARG, "the EAGLE drafter has width 16, expected the model's, 32");
-    refused(&s, continuous, NULL, &p, MAR_EMODEL, "the draft is a model of family eagle, expected mar as the model");
+    refused(&s, continuous, NULL, &p, MAR_EMODEL,
+            "the draft is a model of family eagle, expected one of family mar, as the model is");
     mar_model_free(drafter);
     p.draft = captioned;
     refused(&s, s.target, NULL, &p, MAR_EMODEL, "the draft knows 0 classes, expected the model's 5");

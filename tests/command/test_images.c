@@ -141,8 +141,9 @@ static void order(void **state)
     (void)state;
     static record r;
     r = (record){0};
-    const image_run runs[] = {
-        {demo.models[0], demo.with_decoder}, {demo.models[1], demo.draft}, {demo.models[0], demo.without_decoder}};
+    const image_run runs[] = {{demo.models[0], demo.with_decoder, NULL},
+                              {demo.models[1], demo.draft, NULL},
+                              {demo.models[0], demo.without_decoder, NULL}};
     const image_plan plan = plan_of(runs, 3);
     recorder recorders[] = {{&r, 0}, {&r, 1}};
     const image_sink sinks[] = {{take, &recorders[0], 1, 0}, {take, &recorders[1], 0, 1}};
@@ -171,7 +172,7 @@ static void same_tokens(void **state)
     static float alone[IMAGES][TOKENS];
     static const int label_of[IMAGES] = {3, 3, -1, -1, 8, 8, 3};
     r = (record){0};
-    const image_run runs[] = {{demo.models[0], demo.with_decoder}, {demo.models[1], demo.draft}};
+    const image_run runs[] = {{demo.models[0], demo.with_decoder, NULL}, {demo.models[1], demo.draft, NULL}};
     const image_plan plan = plan_of(runs, 2);
     recorder all = {&r, 0};
     const image_sink sink = {take, &all, 1, 1};
@@ -190,7 +191,7 @@ static void one_session_again(void **state)
     (void)state;
     static record r;
     r = (record){0};
-    const image_run run = {demo.models[0], demo.with_decoder}, runs[] = {run, run, run};
+    const image_run run = {demo.models[0], demo.with_decoder, NULL}, runs[] = {run, run, run};
     image_plan plan = plan_of(runs, 3);
     plan.images = BATCH;
     recorder all = {&r, 0};
@@ -211,7 +212,7 @@ static void a_sink_fails(void **state)
     (void)state;
     static record r;
     r = (record){.fail_at = 3};
-    const image_run run = {demo.models[0], demo.without_decoder};
+    const image_run run = {demo.models[0], demo.without_decoder, NULL};
     const image_plan plan = plan_of(&run, 1);
     recorder recorders[] = {{&r, 0}, {&r, 1}};
     const image_sink sinks[] = {{take, &recorders[0], 0, 1}, {take, &recorders[1], 0, 1}};
@@ -226,7 +227,7 @@ static void a_session_fails(void **state)
     (void)state;
     static record r;
     r = (record){0};
-    const image_run run = {demo.models[0], demo.without_decoder};
+    const image_run run = {demo.models[0], demo.without_decoder, NULL};
     image_plan plan = plan_of(&run, 1);
     static const int beyond[] = {10};
     plan.classes = beyond, plan.class_count = 1;
@@ -243,7 +244,7 @@ static void some_are_there(void **state)
     (void)state;
     static record r, all;
     r = all = (record){0};
-    const image_run run = {demo.models[0], demo.with_decoder};
+    const image_run run = {demo.models[0], demo.with_decoder, NULL};
     image_plan plan = plan_of(&run, 1);
     recorder one = {&all, 0}, other = {&r, 0};
     const image_sink whole = {take, &one, 1, 1}, part = {take, &other, 1, 1};
@@ -274,7 +275,7 @@ static void interrupted_while_decoding(void **state)
 {
     (void)state;
     static record r;
-    const image_run run = {demo.models[0], demo.with_decoder};
+    const image_run run = {demo.models[0], demo.with_decoder, NULL};
     image_plan plan = plan_of(&run, 1);
     recorder all = {&r, 0};
     const image_sink sink = {take, &all, 1, 1};
@@ -290,7 +291,7 @@ static void interrupted_while_decoding(void **state)
             const pid_t child = fork();
             if (child == 0) {
                 open_demo(NULL);
-                const image_run own = {demo.models[0], demo.with_decoder};
+                const image_run own = {demo.models[0], demo.with_decoder, NULL};
                 plan.runs = &own;
                 plan.takes_parts = parts;
                 r = (record){.parts = 1};

@@ -14,8 +14,8 @@ typedef struct {
 } law_memory;
 
 /* The weights of the digits, the largest digit first. */
-struct digit_weights {
-    const unsigned long long *sum;
+template <typename T> struct digit_weights {
+    const T *sum;
     __device__ double operator()(int i) const
     {
         return (double)sum[KEY_DIGITS - 1 - i];
@@ -30,26 +30,27 @@ typedef struct {
 } law_crossing;
 
 /* Weights are whole numbers, so that their sums do not depend on the order, nor do the results. A double has all sums
- * below 2^53. */
-template <typename W>
+ * below 2^53; a T must have them, too. */
+template <typename T, typename W>
 static __device__ inline law_crossing find_crossing(const float *row, const W &weight, int size, double limit,
                                                     law_memory *m)
 {
     law_crossing c = {1, 0, 0};
+    T *sum = (T *)m->sum;
 #pragma unroll 1
     for (int shift = 32 - KEY_DIGIT, before = 32; c.passes && before > 0;
          before = shift, shift = max(shift - KEY_DIGIT, 0)) {
         const unsigned known = before == 32 ? 0 : ~0u << before;
         __syncthreads();
-        for (int i = (int)threadIdx.x; i < KEY_DIGITS; i += (int)blockDim.x) m->sum[i] = 0;
+        for (int i = (int)threadIdx.x; i < KEY_DIGITS; i += (int)blockDim.x) sum[i] = 0;
         __syncthreads();
         for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) {
             const unsigned key = discrete_key(row[x]);
-            const unsigned long long w = (key & known) == c.key ? weight(row[x]) : 0;
-            if (w) atomicAdd(&m->sum[key >> shift & (KEY_DIGITS - 1)], w);
+            const T w = (key & known) == c.key ? weight(row[x]) : 0;
+            if (w) atomicAdd(&sum[key >> shift & (KEY_DIGITS - 1)], w);
         }
         const discrete_found f =
-            discrete_find<DISCRETE_EXCEEDS>(digit_weights{m->sum}, KEY_DIGITS, limit - c.above, 0, &m->scratch);
+            discrete_find<DISCRETE_EXCEEDS>(digit_weights<T>{sum}, KEY_DIGITS, limit - c.above, 0, &m->scratch);
         c.passes = f.passes;
         c.above += f.before;
         c.key |= (unsigned)(KEY_DIGITS - 1 - f.at) << shift;
@@ -59,7 +60,7 @@ static __device__ inline law_crossing find_crossing(const float *row, const W &w
 
 /* Each token counts 1. */
 struct ones {
-    __device__ unsigned long long operator()(float) const
+    __device__ unsigned operator()(float) const
     {
         return 1;
     }
@@ -89,7 +90,7 @@ struct equals {
 static __device__ inline void keep_top_k(float *row, int size, int top_k, law_memory *m)
 {
     if (top_k <= 0 || top_k >= size) return;
-    const law_crossing c = find_crossing(row, ones{}, size, top_k - 0.5, m);
+    const law_crossing c = find_crossing<unsigned>(row, ones{}, size, top_k - 0.5, m);
     for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x)
         if (discrete_key(row[x]) < c.key) row[x] = -INFINITY;
 }
@@ -104,7 +105,7 @@ static __device__ inline void keep_top_p(float *row, int size, float top, float 
     for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) total += (double)weight(row[x]);
     total = discrete_sum(total, &m->scratch);
     const double limit = (double)p * total;
-    const law_crossing c = find_crossing(row, weight, size, limit, m);
+    const law_crossing c = find_crossing<unsigned long long>(row, weight, size, limit, m);
     int last = size; /* of the tokens with the key at which it passes, the last one that stays */
     if (c.passes) {
         const double one = (double)weight(discrete_of_key(c.key)), stay = floor((limit - c.above) / one) + 1;

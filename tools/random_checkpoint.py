@@ -3,8 +3,11 @@
 
     python3 tools/random_checkpoint.py --arch mar_base --out mar_base.pth
     python3 tools/random_checkpoint.py --arch kl16 --out kl16.ckpt
+    python3 tools/random_checkpoint.py --arch gpt_l --seq_len 64 --out c2i_L.pt
+    python3 tools/random_checkpoint.py --arch vq16 --out vq_ds16_c2i.pt
 
-The names, shapes and the .pth/.ckpt layout are the official ones. Every tensor is random, the adaLN and output layers
+The names, shapes and the .pth/.ckpt/.pt layout are the official ones. --seq_len is LlamaGen's, of tokens an image, and goes to
+the metadata of a safetensors file. Every tensor is random, the adaLN and output layers
 included. The head is wired so that eps is close to x at high noise: the chain stays finite, in bfloat16 too, although the
 cosine schedule multiplies an error of eps by 2e4 at its first step. The images are noise.
 """
@@ -17,7 +20,16 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 
-from pymar import ARCHS, KL16, MAR, VAE, save_official_mar, save_official_vae, write_safetensors  # noqa: E402
+from pymar import (ARCHS, GPT, KL16, MAR, VAE, VQ, GptConfig, save_official_mar, save_official_vae,  # noqa: E402
+                   write_safetensors)
+
+GPTS = {  # width, depth, heads, hidden
+    "gpt_b": (768, 12, 12, 2048),
+    "gpt_l": (1024, 24, 16, 2816),
+    "gpt_xl": (1280, 36, 20, 3584),
+    "gpt_xxl": (1536, 48, 24, 4096),
+    "gpt_3b": (3200, 24, 32, 8704),
+}
 
 
 @torch.no_grad()
@@ -73,12 +85,26 @@ def random_vae(seed=0):
     return model.eval()
 
 
+def random_gpt(arch, seq_len, seed=0):
+    width, depth, heads, hidden = GPTS[arch]
+    model = GPT(GptConfig(width=width, depth=depth, heads=heads, hidden=hidden, seq_len=seq_len))
+    randomise(model, seed)
+    return model.eval()
+
+
+def random_vq(seed=0):
+    model = VQ()
+    randomise(model, seed)
+    return model.eval()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arch", choices=[*ARCHS, "kl16"], required=True)
+    parser.add_argument("--arch", choices=[*ARCHS, "kl16", *GPTS, "vq16"], required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--format", choices=["pth", "safetensors"], help="default: by the name of --out")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seq_len", type=int, default=256)
     args = parser.parse_args()
     safetensors = (args.format or ("safetensors" if args.out.endswith(".safetensors") else "pth")) == "safetensors"
     if args.arch == "kl16":
@@ -87,6 +113,17 @@ def main():
             write_safetensors(args.out, state, {"format": "pt", "mar.kind": "vae", "mar.vae_stride": KL16.stride})
         else:
             save_official_vae(args.out, state)
+        return
+    if args.arch in GPTS or args.arch == "vq16":
+        metadata = {"format": "pt", "mar.kind": "vq", "mar.vae_stride": 16}
+        if args.arch in GPTS:
+            metadata = {"format": "pt", "mar.kind": "llamagen", "mar.heads": GPTS[args.arch][2], "mar.seq_len": args.seq_len}
+        model = random_vq(args.seed) if args.arch == "vq16" else random_gpt(args.arch, args.seq_len, args.seed)
+        if safetensors:
+            state = {name: tensor.bfloat16() for name, tensor in model.state_dict().items()}
+            write_safetensors(args.out, state, metadata)
+        else:
+            torch.save({"model": model.state_dict()}, args.out)
         return
     config, state = ARCHS[args.arch], random_mar(args.arch, args.seed).state_dict()
     if safetensors:

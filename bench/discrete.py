@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DRAFT, EAGLE = "--draft demo-discrete-draft", "--draft demo-discrete-eagle"
 CHAIN = f"{DRAFT} --gamma 5 --spec"
 DELTAS = (1.1, 1.25, 1.5, 2, 3, 4)
-LAMBDAS = (0.5, 1, 2, 4, 8)
+LAMBDAS = (0.5, 1, 2, 8)
 
 BLOCKS = {
     "A smaller model drafts": [
@@ -62,7 +62,7 @@ BLOCKS = {
             "lantern-pp-gstar --lantern_k 10")),
     ],
     "Relaxation": [
-        *(f"{CHAIN} {m} --cool_delta {d}" for m in ("uniform-rsd", "cool-sd-exp", "cool-sd-linear") for d in DELTAS),
+        *(f"{CHAIN} {m} --cool_delta {d}" for m in ("uniform-rsd", "cool-sd-exp") for d in DELTAS),
         *(f"{CHAIN} {m} --lantern_k {k} --lantern_lambda {v}" for m in ("lantern-pp", "lantern-pp-gstar")
           for k in (10, 50) for v in LAMBDAS),
     ],

@@ -3,56 +3,30 @@
 #include "kernels/head_work.h"
 #include "kernels/speculation.h"
 #include "kernels/time.h"
+#include "kernels/trace_call.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_MAX = 256 }; /* kinds of operations */
-
-struct kern_trace {
-    kern_core_ops core; /* must be first: a traced queue's `core` points to it */
-    kern_head_ops head;
-    kern_conv_ops conv;
-    kern_queue *k;
-    const kern_core_ops *real_core;
-    const kern_head_ops *real_head;
-    const kern_conv_ops *real_conv;
-    kern_traced row[ROWS_MAX];
-    int count;
-};
-
 static kern_trace *trace_of(const kern_queue *k)
 {
     return (kern_trace *)(uintptr_t)k->core;
 }
 
-/* An operation that is called. */
-typedef struct {
-    kern_queue *k;
-    const kern_core_ops *core; /* the backend's */
-    const kern_head_ops *head;
-    const kern_conv_ops *conv;
-    int recorded; /* it can be recorded */
-    int rows;
-    double bytes, flop;
-    char name[80];
-} operation;
-
-static operation operation_of(kern_queue *k, int rows, double bytes, double flop, const char *name, ...)
-    __attribute__((format(printf, 5, 6)));
-static operation operation_of(kern_queue *k, int rows, double bytes, double flop, const char *name, ...)
+kern_trace_call kern_trace_call_of(kern_queue *k, int rows, double bytes, double flop, const char *name, ...)
 {
     const kern_trace *t = trace_of(k);
-    operation o = {.k = k,
-                   .core = t->real_core,
-                   .head = t->real_head,
-                   .conv = t->real_conv,
-                   .recorded = 1,
-                   .rows = rows,
-                   .bytes = bytes,
-                   .flop = flop};
+    kern_trace_call o = {.k = k,
+                         .core = t->real_core,
+                         .head = t->real_head,
+                         .conv = t->real_conv,
+                         .discrete = t->real_discrete,
+                         .recorded = 1,
+                         .rows = rows,
+                         .bytes = bytes,
+                         .flop = flop};
     va_list arguments;
     va_start(arguments, name);
     vsnprintf(o.name, sizeof o.name, name, arguments);
@@ -61,19 +35,18 @@ static operation operation_of(kern_queue *k, int rows, double bytes, double flop
 }
 
 /* The row of an operation, a new one at its first call. Where there is no more room the last row takes all. */
-static kern_traced *row_of(kern_trace *t, const operation *o)
+static kern_traced *row_of(kern_trace *t, const kern_trace_call *o)
 {
     for (int i = 0; i < t->count; i++)
         if (t->row[i].rows == o->rows && strcmp(t->row[i].name, o->name) == 0) return &t->row[i];
-    if (t->count == ROWS_MAX) return &t->row[ROWS_MAX - 1];
+    if (t->count == TRACE_ROWS_MAX) return &t->row[TRACE_ROWS_MAX - 1];
     kern_traced *r = &t->row[t->count++];
     *r = (kern_traced){.rows = o->rows, .bytes = o->bytes, .flop = o->flop};
     memcpy(r->name, o->name, sizeof r->name);
     return r;
 }
 
-/* Runs the operation, body(arg), and counts its time. */
-static void run(const operation *o, void (*body)(void *arg), void *arg)
+void kern_trace_run(const kern_trace_call *o, void (*body)(void *arg), void *arg)
 {
     kern_trace *t = trace_of(o->k);
     if (o->rows <= 0) {
@@ -98,11 +71,6 @@ static void run(const operation *o, void (*body)(void *arg), void *arg)
     r->calls++;
 }
 
-static double act_bytes(const kern_queue *k, double n)
-{
-    return n * (double)k->device->act_size;
-}
-
 /* --- core --------------------------------------------------------------------------------------------------------- */
 
 static void traced_lap(kern_queue *k, double *seconds)
@@ -117,7 +85,7 @@ static void traced_replay(kern_queue *k, kern_recording **recording, void (*body
 }
 
 typedef struct {
-    operation o;
+    kern_trace_call o;
     const kern_linear *l;
     const void *x;
     void *y;
@@ -138,17 +106,17 @@ static void traced_linear(kern_queue *k, const kern_linear *l, const void *x, in
     const double weights = (double)s.out * s.in, f32 = s.flags & KERN_IN_F32;
     const double operands = weights + (double)rows * s.in, results = (double)rows * s.out;
     const double bytes =
-        (f32 ? 4 * operands : act_bytes(k, operands)) +
-        (s.flags & KERN_OUT_F32 ? 4 * results * (s.flags & KERN_OUT_ADD ? 2 : 1) : act_bytes(k, results));
-    linear_call c = {operation_of(k, rows, bytes, 2 * weights * rows, "linear %d x %d%s%s%s", s.out, s.in,
-                                  activations[s.activation], s.flags & KERN_OUT_ADD ? ", added" : "",
-                                  f32 ? ", f32" : ""),
+        (f32 ? 4 * operands : kern_trace_act_bytes(k, operands)) +
+        (s.flags & KERN_OUT_F32 ? 4 * results * (s.flags & KERN_OUT_ADD ? 2 : 1) : kern_trace_act_bytes(k, results));
+    linear_call c = {kern_trace_call_of(k, rows, bytes, 2 * weights * rows, "linear %d x %d%s%s%s", s.out, s.in,
+                                        activations[s.activation], s.flags & KERN_OUT_ADD ? ", added" : "",
+                                        f32 ? ", f32" : ""),
                      l, x, y};
-    run(&c.o, linear_body, &c);
+    kern_trace_run(&c.o, linear_body, &c);
 }
 
 typedef struct {
-    operation o;
+    kern_trace_call o;
     const float *x, *weight, *bias;
     const int *index;
     int dim, y_f32;
@@ -166,8 +134,8 @@ static void traced_layer_norm(kern_queue *k, const float *x, const int *index, i
                               const float *bias, float eps, void *y, int y_f32)
 {
     const double n = (double)rows * dim;
-    norm_call c = {operation_of(k, rows, 4 * n + (y_f32 ? 4 * n : act_bytes(k, n)), 0, "layer norm %d%s", dim,
-                                y_f32 ? ", f32" : ""),
+    norm_call c = {kern_trace_call_of(k, rows, 4 * n + (y_f32 ? 4 * n : kern_trace_act_bytes(k, n)), 0,
+                                      "layer norm %d%s", dim, y_f32 ? ", f32" : ""),
                    x,
                    weight,
                    bias,
@@ -176,11 +144,11 @@ static void traced_layer_norm(kern_queue *k, const float *x, const int *index, i
                    y_f32,
                    eps,
                    y};
-    run(&c.o, norm_body, &c);
+    kern_trace_run(&c.o, norm_body, &c);
 }
 
 typedef struct {
-    operation o;
+    kern_trace_call o;
     float *dst;
     const float *src, *add;
     const int *dst_index, *src_index, *add_index;
@@ -197,7 +165,7 @@ static void traced_copy_rows(kern_queue *k, float *dst, const int *dst_index, co
                              const float *add, const int *add_index, int rows, int dim)
 {
     copy_call c = {
-        operation_of(k, rows, (add ? 12.0 : 8.0) * rows * dim, 0, "copy rows %d%s", dim, add ? ", added" : ""),
+        kern_trace_call_of(k, rows, (add ? 12.0 : 8.0) * rows * dim, 0, "copy rows %d%s", dim, add ? ", added" : ""),
         dst,
         src,
         add,
@@ -205,11 +173,11 @@ static void traced_copy_rows(kern_queue *k, float *dst, const int *dst_index, co
         src_index,
         add_index,
         dim};
-    run(&c.o, copy_body, &c);
+    kern_trace_run(&c.o, copy_body, &c);
 }
 
 typedef struct {
-    operation o;
+    kern_trace_call o;
     const float *a, *b;
     float *y;
     size_t n;
@@ -223,12 +191,12 @@ static void subtract_body(void *arg)
 
 static void traced_subtract(kern_queue *k, const float *a, const float *b, size_t n, float *y)
 {
-    subtract_call c = {operation_of(k, 1, 12 * (double)n, 0, "subtract %zu", n), a, b, y, n};
-    run(&c.o, subtract_body, &c);
+    subtract_call c = {kern_trace_call_of(k, 1, 12 * (double)n, 0, "subtract %zu", n), a, b, y, n};
+    kern_trace_run(&c.o, subtract_body, &c);
 }
 
 typedef struct {
-    operation o;
+    kern_trace_call o;
     const float *x;
     act *y;
     size_t n;
@@ -242,12 +210,13 @@ static void to_act_body(void *arg)
 
 static void traced_to_act(kern_queue *k, const float *x, size_t n, act *y)
 {
-    to_act_call c = {operation_of(k, 1, 4 * (double)n + act_bytes(k, (double)n), 0, "to operands %zu", n), x, y, n};
-    run(&c.o, to_act_body, &c);
+    to_act_call c = {
+        kern_trace_call_of(k, 1, 4 * (double)n + kern_trace_act_bytes(k, (double)n), 0, "to operands %zu", n), x, y, n};
+    kern_trace_run(&c.o, to_act_body, &c);
 }
 
 typedef struct {
-    operation o;
+    kern_trace_call o;
     const act *q, *key, *value;
     int q_stride, kv_stride, n_seq, n_q, n_k, heads, head_dim;
     act *y;
@@ -264,24 +233,25 @@ static void traced_attention(kern_queue *k, const act *q, int q_stride, const ac
                              int n_seq, int n_q, int n_k, int heads, int head_dim, act *y)
 {
     const double width = (double)heads * head_dim;
-    attention_call c = {operation_of(k, n_seq * n_q, act_bytes(k, 2 * width * n_seq * ((double)n_q + n_k)),
-                                     4 * width * n_seq * n_q * n_k, "attention %d x %d, %d keys", heads, head_dim, n_k),
-                        q,
-                        key,
-                        value,
-                        q_stride,
-                        kv_stride,
-                        n_seq,
-                        n_q,
-                        n_k,
-                        heads,
-                        head_dim,
-                        y};
-    run(&c.o, attention_body, &c);
+    attention_call c = {
+        kern_trace_call_of(k, n_seq * n_q, kern_trace_act_bytes(k, 2 * width * n_seq * ((double)n_q + n_k)),
+                           4 * width * n_seq * n_q * n_k, "attention %d x %d, %d keys", heads, head_dim, n_k),
+        q,
+        key,
+        value,
+        q_stride,
+        kv_stride,
+        n_seq,
+        n_q,
+        n_k,
+        heads,
+        head_dim,
+        y};
+    kern_trace_run(&c.o, attention_body, &c);
 }
 
 typedef struct {
-    operation o;
+    kern_trace_call o;
     const act *q, *key, *value;
     const int *q_first, *n_q, *k_first, *n_k;
     int q_stride, kv_stride, n_seq, heads, head_dim;
@@ -306,8 +276,9 @@ static void traced_attention_spans(kern_queue *k, const act *q, int q_stride, co
         rows += n_q[s];
         if (n_q[s] > 0) keys += n_k[s], pairs += (double)n_q[s] * n_k[s];
     }
-    spans_call c = {operation_of(k, rows, act_bytes(k, 2 * width * ((double)rows + keys)), 4 * width * pairs,
-                                 "attention %d x %d, %d spans, %d keys", heads, head_dim, n_seq, keys),
+    spans_call c = {kern_trace_call_of(k, rows, kern_trace_act_bytes(k, 2 * width * ((double)rows + keys)),
+                                       4 * width * pairs, "attention %d x %d, %d spans, %d keys", heads, head_dim,
+                                       n_seq, keys),
                     q,
                     key,
                     value,
@@ -321,7 +292,7 @@ static void traced_attention_spans(kern_queue *k, const act *q, int q_stride, co
                     heads,
                     head_dim,
                     y};
-    run(&c.o, spans_body, &c);
+    kern_trace_run(&c.o, spans_body, &c);
 }
 
 /* --- head --------------------------------------------------------------------------------------------------------- */
@@ -346,7 +317,7 @@ static kern_head_spec spec_of(const kern_queue *k, const kern_head *h)
 }
 
 typedef struct {
-    operation o;
+    kern_trace_call o;
     const kern_head *h;
     const float *temb, *cond;
     const int *temb_index;
@@ -365,8 +336,9 @@ static void traced_modulate(kern_queue *k, const kern_head *h, const float *temb
 {
     const kern_head_spec s = spec_of(k, h);
     const double macs = kern_modulation_macs(s.width, s.depth), all = (double)steps * rows;
-    modulate_call c = {operation_of(k, steps * rows, act_bytes(k, macs) + all * (double)k->head->mod_bytes(h),
-                                    2 * macs * all, "modulation %d x %d", s.depth, s.width),
+    modulate_call c = {kern_trace_call_of(k, steps * rows,
+                                          kern_trace_act_bytes(k, macs) + all * (double)k->head->mod_bytes(h),
+                                          2 * macs * all, "modulation %d x %d", s.depth, s.width),
                        h,
                        temb,
                        cond,
@@ -375,11 +347,11 @@ static void traced_modulate(kern_queue *k, const kern_head *h, const float *temb
                        rows,
                        mod,
                        scratch};
-    run(&c.o, modulate_body, &c);
+    kern_trace_run(&c.o, modulate_body, &c);
 }
 
 typedef struct {
-    operation o;
+    kern_trace_call o;
     const kern_head *h;
     const float *x;
     const int *x_index, *mod_index;
@@ -407,8 +379,8 @@ static void traced_eval_reusing(kern_queue *k, const kern_head *h, const float *
 {
     static const char *const reuses[] = {"", ", warm", ", kept"};
     const kern_head_spec s = spec_of(k, h);
-    eval_call c = {operation_of(k, rows, evaluation_bytes(k, h, &s, rows), 2 * head_macs(&s) * rows, "head %d x %d%s",
-                                s.depth, s.width, reuses[reuse]),
+    eval_call c = {kern_trace_call_of(k, rows, evaluation_bytes(k, h, &s, rows), 2 * head_macs(&s) * rows,
+                                      "head %d x %d%s", s.depth, s.width, reuses[reuse]),
                    h,
                    x,
                    x_index,
@@ -419,7 +391,7 @@ static void traced_eval_reusing(kern_queue *k, const kern_head *h, const float *
                    kept_rows,
                    out,
                    scratch};
-    run(&c.o, eval_body, &c);
+    kern_trace_run(&c.o, eval_body, &c);
 }
 
 static void traced_eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
@@ -429,7 +401,7 @@ static void traced_eval(kern_queue *k, const kern_head *h, const float *x, const
 }
 
 typedef struct {
-    operation o;
+    kern_trace_call o;
     const kern_head *h;
     const kern_chain_job *job;
 } chain_call;
@@ -444,14 +416,15 @@ static void traced_chain_run(kern_queue *k, const kern_head *h, const kern_chain
 {
     const kern_head_spec s = spec_of(k, h);
     const int rows = job->tokens * job->conditions, steps = job->first - job->last + 1;
-    chain_call c = {operation_of(k, rows, steps * evaluation_bytes(k, h, &s, rows), 2 * head_macs(&s) * rows * steps,
-                                 "chain %d x %d, %d steps", s.depth, s.width, steps),
+    chain_call c = {kern_trace_call_of(k, rows, steps * evaluation_bytes(k, h, &s, rows),
+                                       2 * head_macs(&s) * rows * steps, "chain %d x %d, %d steps", s.depth, s.width,
+                                       steps),
                     h, job};
-    run(&c.o, chain_body, &c);
+    kern_trace_run(&c.o, chain_body, &c);
 }
 
 typedef struct {
-    operation o;
+    kern_trace_call o;
     const kern_verify_job *job;
 } verify_call;
 
@@ -463,13 +436,13 @@ static void verify_body(void *arg)
 
 static void traced_verify(kern_queue *k, const kern_verify_job *job)
 {
-    verify_call c = {operation_of(k, job->rows, 24.0 * job->rows * job->channels, 0, "verify"), job};
+    verify_call c = {kern_trace_call_of(k, job->rows, 24.0 * job->rows * job->channels, 0, "verify"), job};
     c.o.recorded = 0; /* x may be the draft, which a second run would not find */
-    run(&c.o, verify_body, &c);
+    kern_trace_run(&c.o, verify_body, &c);
 }
 
 typedef struct {
-    operation o;
+    kern_trace_call o;
     const kern_path_job *job;
 } path_ratio_call;
 
@@ -482,14 +455,14 @@ static void path_ratio_body(void *arg)
 static void traced_path_ratio(kern_queue *k, const kern_path_job *job)
 {
     const double numbers = (double)job->paths * job->steps * job->channels;
-    path_ratio_call c = {
-        operation_of(k, job->paths, 4 * numbers * (3 + 2 * job->conditions), 0, "path ratio, %d steps", job->steps),
-        job};
-    run(&c.o, path_ratio_body, &c);
+    path_ratio_call c = {kern_trace_call_of(k, job->paths, 4 * numbers * (3 + 2 * job->conditions), 0,
+                                            "path ratio, %d steps", job->steps),
+                         job};
+    kern_trace_run(&c.o, path_ratio_body, &c);
 }
 
 typedef struct {
-    operation o;
+    kern_trace_call o;
     const kern_path_verdict *job;
 } path_decide_call;
 
@@ -501,12 +474,12 @@ static void path_decide_body(void *arg)
 
 static void traced_path_decide(kern_queue *k, const kern_path_verdict *job)
 {
-    path_decide_call c = {operation_of(k, job->rows, 12.0 * job->rows, 0, "path verdict"), job};
-    run(&c.o, path_decide_body, &c);
+    path_decide_call c = {kern_trace_call_of(k, job->rows, 12.0 * job->rows, 0, "path verdict"), job};
+    kern_trace_run(&c.o, path_decide_body, &c);
 }
 
 typedef struct {
-    operation o;
+    kern_trace_call o;
     float *x;
     int channels, step;
     uint64_t seed;
@@ -524,7 +497,7 @@ static void normal_body(void *arg)
 static void traced_normal(kern_queue *k, float *x, int rows, int channels, uint64_t seed, kern_noise purpose,
                           const uint64_t *image, const int *position, int step)
 {
-    normal_call c = {operation_of(k, rows, 4.0 * rows * channels, 0, "noise %d", channels),
+    normal_call c = {kern_trace_call_of(k, rows, 4.0 * rows * channels, 0, "noise %d", channels),
                      x,
                      channels,
                      step,
@@ -532,12 +505,12 @@ static void traced_normal(kern_queue *k, float *x, int rows, int channels, uint6
                      purpose,
                      image,
                      position};
-    run(&c.o, normal_body, &c);
+    kern_trace_run(&c.o, normal_body, &c);
 }
 
 /* Speculation inside the head: each call is timed where it is, for it depends on what it finds. */
 typedef struct {
-    operation o;
+    kern_trace_call o;
     kern_speculation *w;
     const kern_speculation_head *at;
     int result;
@@ -563,9 +536,9 @@ static int speculate(kern_queue *k, kern_speculation *w, const kern_speculation_
                      void (*body)(void *arg))
 {
     speculation_call c = {
-        operation_of(k, w->tokens * w->conditions * w->window, 0, 0, "%s, window %d", name, w->window), w, at, 0};
+        kern_trace_call_of(k, w->tokens * w->conditions * w->window, 0, 0, "%s, window %d", name, w->window), w, at, 0};
     c.o.recorded = 0;
-    run(&c.o, body, &c);
+    kern_trace_run(&c.o, body, &c);
     return c.result;
 }
 
@@ -585,7 +558,7 @@ static int traced_run(kern_queue *k, kern_speculation *w, const kern_speculation
 /* --- conv --------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    operation o;
+    kern_trace_call o;
     const kern_conv *conv;
     const act *x;
     int images, height, width;
@@ -610,22 +583,23 @@ static void traced_conv(kern_queue *k, const kern_conv *conv, const act *x, int 
     const double taps = upsample ? 4 : (double)s.kernel_h * s.kernel_w; /* input pixels that differ, as vae_run_flop */
     const double results = pixels * s.out, weights = (double)s.out * s.in * s.kernel_h * s.kernel_w;
     const double bytes =
-        act_bytes(k, in + weights) +
-        (s.flags & KERN_OUT_F32 ? 4 * results * (s.flags & KERN_OUT_ADD ? 2 : 1) : act_bytes(k, results));
-    conv_call c = {operation_of(k, (int)pixels, bytes, 2 * results * s.in * taps, "convolution %dx%d, %d to %d%s%s%s",
-                                s.kernel_h, s.kernel_w, s.in, s.out, s.stride > 1 ? ", stride 2" : "",
-                                upsample ? ", upsampled" : "", s.flags & KERN_OUT_ADD ? ", added" : ""),
+        kern_trace_act_bytes(k, in + weights) +
+        (s.flags & KERN_OUT_F32 ? 4 * results * (s.flags & KERN_OUT_ADD ? 2 : 1) : kern_trace_act_bytes(k, results));
+    conv_call c = {kern_trace_call_of(k, (int)pixels, bytes, 2 * results * s.in * taps,
+                                      "convolution %dx%d, %d to %d%s%s%s", s.kernel_h, s.kernel_w, s.in, s.out,
+                                      s.stride > 1 ? ", stride 2" : "", upsample ? ", upsampled" : "",
+                                      s.flags & KERN_OUT_ADD ? ", added" : ""),
                    conv,
                    x,
                    images,
                    height,
                    width,
                    y};
-    run(&c.o, conv_body, &c);
+    kern_trace_run(&c.o, conv_body, &c);
 }
 
 typedef struct {
-    operation o;
+    kern_trace_call o;
     const float *x, *weight, *bias;
     int images, channels, groups, silu;
     float eps;
@@ -643,22 +617,22 @@ static void traced_group_norm(kern_queue *k, const float *x, int images, int pix
                               const float *weight, const float *bias, float eps, int silu, act *y)
 {
     const double n = (double)images * pixels * channels;
-    group_norm_call c = {
-        operation_of(k, images * pixels, 8 * n + act_bytes(k, n), 0, "group norm %d%s", channels, silu ? ", silu" : ""),
-        x,
-        weight,
-        bias,
-        images,
-        channels,
-        groups,
-        silu,
-        eps,
-        y};
-    run(&c.o, group_norm_body, &c);
+    group_norm_call c = {kern_trace_call_of(k, images * pixels, 8 * n + kern_trace_act_bytes(k, n), 0,
+                                            "group norm %d%s", channels, silu ? ", silu" : ""),
+                         x,
+                         weight,
+                         bias,
+                         images,
+                         channels,
+                         groups,
+                         silu,
+                         eps,
+                         y};
+    kern_trace_run(&c.o, group_norm_body, &c);
 }
 
 typedef struct {
-    operation o;
+    kern_trace_call o;
     const float *x;
     int images;
     kern_bytes how;
@@ -676,8 +650,8 @@ static void traced_to_bytes(kern_queue *k, const float *x, int images, int value
                             int *found)
 {
     const int n = images * values;
-    to_bytes_call c = {operation_of(k, n, 5.0 * n, 0, "pixels to bytes"), x, images, how, y, found};
-    run(&c.o, to_bytes_body, &c);
+    to_bytes_call c = {kern_trace_call_of(k, n, 5.0 * n, 0, "pixels to bytes"), x, images, how, y, found};
+    kern_trace_run(&c.o, to_bytes_body, &c);
 }
 
 /* --- begin and end --------------------------------------------------------------------------------------------------
@@ -688,8 +662,8 @@ mar_status kern_trace_begin(kern_queue *k, kern_trace **out, mar_err *err)
     kern_trace *t = *out = calloc(1, sizeof *t);
     if (!t) return err_set(err, MAR_ENOMEM, "out of memory");
     t->k = k;
-    t->real_core = k->core, t->real_head = k->head, t->real_conv = k->conv;
-    t->core = *k->core, t->head = *k->head, t->conv = *k->conv;
+    t->real_core = k->core, t->real_head = k->head, t->real_conv = k->conv, t->real_discrete = k->discrete;
+    t->core = *k->core, t->head = *k->head, t->conv = *k->conv, t->discrete = *k->discrete;
     t->core.lap = traced_lap;
     t->core.replay = traced_replay;
     t->core.linear = traced_linear;
@@ -713,15 +687,16 @@ mar_status kern_trace_begin(kern_queue *k, kern_trace **out, mar_err *err)
     t->conv.conv = traced_conv;
     t->conv.group_norm = traced_group_norm;
     t->conv.to_bytes = traced_to_bytes;
+    kern_trace_tokens(t);
     k->core->finish(k);
-    k->core = &t->core, k->head = &t->head, k->conv = &t->conv;
+    k->core = &t->core, k->head = &t->head, k->conv = &t->conv, k->discrete = &t->discrete;
     return MAR_OK;
 }
 
 void kern_trace_end(kern_trace *t)
 {
     kern_queue *k = t->k;
-    k->core = t->real_core, k->head = t->real_head, k->conv = t->real_conv;
+    k->core = t->real_core, k->head = t->real_head, k->conv = t->real_conv, k->discrete = t->real_discrete;
     k->core->finish(k);
 }
 

@@ -1,0 +1,51 @@
+/* What the files of a trace share: an operation that is called, and its turn. Private to kernels/trace*.c. */
+#ifndef KERNELS_TRACE_CALL_H
+#define KERNELS_TRACE_CALL_H
+
+#include "kernels/trace.h"
+
+enum { TRACE_ROWS_MAX = 256 }; /* kinds of operations */
+
+struct kern_trace {
+    kern_core_ops core; /* must be first: a traced queue's `core` points to it */
+    kern_head_ops head;
+    kern_conv_ops conv;
+    kern_discrete_ops discrete;
+    kern_queue *k;
+    const kern_core_ops *real_core;
+    const kern_head_ops *real_head;
+    const kern_conv_ops *real_conv;
+    const kern_discrete_ops *real_discrete;
+    kern_traced row[TRACE_ROWS_MAX];
+    int count;
+};
+
+/* An operation that is called. */
+typedef struct {
+    kern_queue *k;
+    const kern_core_ops *core; /* the backend's */
+    const kern_head_ops *head;
+    const kern_conv_ops *conv;
+    const kern_discrete_ops *discrete;
+    int recorded; /* it can be recorded */
+    int rows;
+    double bytes, flop;
+    char name[80];
+} kern_trace_call;
+
+/* One that moves so many bytes and computes so much; the name as for printf. */
+kern_trace_call kern_trace_call_of(kern_queue *k, int rows, double bytes, double flop, const char *name, ...)
+    __attribute__((format(printf, 5, 6)));
+/* Runs the operation, body(arg), and counts its time. */
+void kern_trace_run(const kern_trace_call *o, void (*body)(void *arg), void *arg);
+
+/* Bytes of n operands. */
+static inline double kern_trace_act_bytes(const kern_queue *k, double n)
+{
+    return n * (double)k->device->act_size;
+}
+
+/* trace_tokens.c: puts its operations into the tables. */
+void kern_trace_tokens(kern_trace *t);
+
+#endif

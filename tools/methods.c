@@ -54,6 +54,14 @@ static void print_options(const mar_method_info *m)
     puts(" (man mar)");
 }
 
+/* The option of that name; NULL: there is none. */
+static const mar_param *param_of(const char *name)
+{
+    for (int i = 0; i < mar_param_count(); i++)
+        if (strcmp(mar_param_get(i)->name, name) == 0) return mar_param_get(i);
+    return NULL;
+}
+
 static void print_method(const mar_method_info *m)
 {
     printf("%s  (%s, %s tokens%s%s)\n", m->name, m->kind, m->tokens, m->topology ? ", " : "",
@@ -63,9 +71,15 @@ static void print_method(const mar_method_info *m)
     printf("  %s %s\n", m->exact ? "exact:     " : "guarantee: ", m->guarantee);
     printf("  source:     %s\n", m->source);
     if (m->option && m->topology) print_options(m);
-    for (int i = 0; i < m->parameter_count; i++)
-        printf("  %s = %g (%g..%g): %s\n", m->parameters[i].name, m->parameters[i].value, m->parameters[i].min,
-               m->parameters[i].max, m->parameters[i].meaning);
+    for (int i = 0; i < m->parameter_count; i++) {
+        const mar_param *p = param_of(m->parameters[i].name);
+        printf("  %s = ", m->parameters[i].name);
+        if (p && p->type == MAR_TYPE_CHOICE)
+            printf("%s (%s or %s)", p->choices[(int)m->parameters[i].value], p->choices[0], p->choices[1]);
+        else
+            printf("%g (%g..%g)", m->parameters[i].value, m->parameters[i].min, m->parameters[i].max);
+        printf(": %s\n", m->parameters[i].meaning);
+    }
 }
 
 static void add_text(cJSON *object, const char *name, const char *text)

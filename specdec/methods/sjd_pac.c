@@ -18,6 +18,6 @@ const spec_method spec_sjd_pac = {
     .stale = 1,
     .parameters = {{"children", 4, 1, 8, "drafts at a position of the tree, without replacement (K)"},
                    {"depth", 3, 0, 4, "positions of the tree (D); 0: none"},
-                   {"continue", 1, 0, 1, "1: verification goes on behind a rejection; 0: it stops there"}},
+                   {"continue", 1, 0, 1, "whether verification goes on behind a rejection"}},
     .discrete_rule = rule,
 };

@@ -129,6 +129,8 @@ static void write_guarantee(discrete *g)
         snprintf(g->guarantee, sizeof g->guarantee, "exact: the target's law");
     else if (m->exact)
         snprintf(g->guarantee, sizeof g->guarantee, "exact: the target's law, by speculation (%s)", m->name);
+    else if (strcmp(m->guarantee, "none") == 0)
+        snprintf(g->guarantee, sizeof g->guarantee, "approximate: changed by %s, without a bound", m->name);
     else
         snprintf(g->guarantee, sizeof g->guarantee, "approximate: changed by %s; guarantee: %s", m->name, m->guarantee);
 }

@@ -33,12 +33,15 @@ static void write_head(FILE *out, const fidelity *f)
     markup_escape(out, o->model);
     fprintf(out,
             "</h1>\n<p class=sub>%d images of %d class%s in each run, seed %" PRIu64 ", guidance %g%s, "
-            "temperature %g, %d at a time on ",
+            "temperature %g",
             f->num, f->class_count, f->class_count > 1 ? "es" : "", f->seed, (double)o->params.cfg,
             f->vocabulary                              ? ""
             : o->params.cfg_schedule == MAR_CFG_LINEAR ? " (linear)"
                                                        : " (constant)",
-            (double)o->params.temperature, f->batch);
+            (double)o->params.temperature);
+    if (f->vocabulary && o->params.top_k > 0) fprintf(out, ", top_k %d", o->params.top_k);
+    if (f->vocabulary && o->params.top_p < 1) fprintf(out, ", top_p %g", (double)o->params.top_p);
+    fprintf(out, ", %d at a time on ", f->batch);
     markup_escape(out, f->backend);
     fputs(". Every run is compared with the reference, ", out);
     page_options(out, f->runs[0].name);
@@ -75,7 +78,7 @@ static void write_speed_row(FILE *out, const fidelity *f, int run)
     if (!f->vocabulary) fprintf(out, "<td>%.1f<td>%d", fidelity_head_calls(r), r->stats.head_calls_max);
     fprintf(out, "<td>%.1f", fidelity_calls_in_sequence(f, r));
     page_share(out, fidelity_token_acceptance(r));
-    page_share(out, fidelity_head_acceptance(r));
+    if (!f->vocabulary) page_share(out, fidelity_head_acceptance(r));
     if (run == 0)
         fputs("<td>–<td>–", out);
     else
@@ -88,14 +91,14 @@ static void write_tables(FILE *out, const fidelity *f)
 {
     fprintf(out,
             "<h2>Speed, acceptance, distance</h2>\n<div class=wide><table><tr><th>run<th>s per image<th>speed"
-            "<th>passes for an image%s<th>drafts accepted<th>accepted in the head<th>energy distance<th>p%s\n",
+            "<th>passes for an image%s<th>drafts accepted%s<th>energy distance<th>p%s\n",
             f->vocabulary ? "<th>those of the draft, too"
                           : "<th>head calls of a token<th>at most<th>head calls for an image",
-            f->judged ? "<th>digits recognised" : "");
+            f->vocabulary ? "" : "<th>accepted in the head", f->judged ? "<th>digits recognised" : "");
     for (int i = 0; i < f->run_count; i++) write_speed_row(out, f, i);
     if (f->has_floor)
-        fprintf(out, "<tr class=floor><td>another seed, 95 %% below<td><td><td><td>%s<td><td><td>%.5f<td>%s\n",
-                f->vocabulary ? "" : "<td><td>", f->image_floor, f->judged ? "<td>" : "");
+        fprintf(out, "<tr class=floor><td>another seed, 95 %% below<td><td><td><td>%s<td><td>%.5f<td>%s\n",
+                f->vocabulary ? "" : "<td><td><td>", f->image_floor, f->judged ? "<td>" : "");
     fputs("</table></div>\n", out);
 }
 
@@ -236,8 +239,8 @@ static int write_samples(FILE *out, const fidelity *f)
     if (!f->shown) return 0;
     const int columns = f->class_count <= 10 && f->class_count > 1 ? f->class_count : (int)ceil(sqrt(f->shown));
     const int rows = (f->shown + columns - 1) / columns;
-    fputs("<h2>Samples</h2>\n<p>The same place has the same class, seed and noise in every run.</p>\n<div class=row>\n",
-          out);
+    fprintf(out, "<h2>Samples</h2>\n<p>The same place has the same class%s in every run.</p>\n<div class=row>\n",
+            f->vocabulary ? "" : ", seed and noise");
     for (int i = 0; i < f->run_count && !failed; i++) {
         image grid;
         if (image_grid_create(rows, columns, f->width, f->height, &grid) != 0) return 1;
@@ -265,21 +268,24 @@ static void write_times(FILE *out, const fidelity *f)
                            : "Below a median stand the least and the largest.";
     if (!fidelity_has_spread(f)) ends = "One turn has no spread.";
     if (fidelity_has_spread(f)) snprintf(turns, sizeof turns, "medians over %d turns", f->timed_turns);
-    fprintf(
-        out,
-        "<h2>How it is timed</h2>\n"
-        "<p>The runs take turns: in each all of them make the same %d images, one run right after the other, and "
-        "another run comes first in the next. What else the machine does meanwhile so meets all runs alike. "
-        "<b>Seconds</b> and <b>speed</b> are %s; the speed of a run in a turn is the "
-        "reference's seconds in that turn over its own. %s %s</p>\n"
-        "<p>Seconds depend on the machine and on the images made at a time. Sequential head calls do not depend on "
-        "the machine; those for an image are of target and draft, one after another, and shared by its batch. So are "
-        "the passes of the target's transformer.</p>\n",
-        f->batch, turns,
-        f->num / f->batch > 1
-            ? "The first turn, which prepares memory and products, and a last one of fewer images are not counted."
-            : "It is the only full one, and so has the preparation of memory and products in it.",
-        ends);
+    fprintf(out,
+            "<h2>How it is timed</h2>\n"
+            "<p>The runs take turns: in each all of them make the same %d images, one run right after the other, and "
+            "another run comes first in the next. What else the machine does meanwhile so meets all runs alike. "
+            "<b>Seconds</b> and <b>speed</b> are %s; the speed of a run in a turn is the "
+            "reference's seconds in that turn over its own. %s %s</p>\n"
+            "<p>Seconds depend on the machine and on the images made at a time. %s</p>\n",
+            f->batch, turns,
+            f->num / f->batch > 1
+                ? "The first turn, which prepares memory and products, and a last one of fewer images are not counted."
+                : "It is the only full one, and so has the preparation of memory and products in it.",
+            ends,
+            f->vocabulary
+                ? "Passes do not depend on the machine, but those for an image are shared by its batch, which goes "
+                  "on until its slowest image is done."
+                : "Sequential head calls do not depend on the machine; those for an image are of target and "
+                  "draft, one after another, and shared by its batch. So are the passes of the target's "
+                  "transformer.");
 }
 
 static void write_method(FILE *out, const fidelity *f)
@@ -302,7 +308,7 @@ static void write_method(FILE *out, const fidelity *f)
         out,
         "<h2>What is tested</h2>\n"
         "<p>The hypothesis is that a run's images have the same law as the reference's. Image <i>i</i> of both runs "
-        "has the same class and shares its noise as far as the method allows, so the images come in pairs; a "
+        "has the same class and %s, so the images come in pairs; a "
         "permutation swaps each pair or not, by a fair coin. p is the share of %d permutations (and the data "
         "itself) at least as far apart as the data. All tests are made on tokens, %s.</p>\n"
         "<ul><li><b>Image energy distance</b>: 2E|A−B| − E|A−A′| − E|B−B′| of whole images, %d tokens × %d channels "
@@ -318,6 +324,8 @@ static void write_method(FILE *out, const fidelity *f)
         "<li><b>Verdict</b>: the least p of the %d tests, corrected for their number (Holm), against %.2g. "
         "“Indistinguishable” says that %d images show no difference, not that there is none.</ul>\n"
         "<p>%s</p>\n",
+        f->vocabulary ? "the same seed, though a run that drafts uses other random numbers for nearly all tokens"
+                      : "shares its noise as far as the method allows",
         FIDELITY_PERMUTATIONS,
         f->vocabulary ? "discrete ones, and on what the image decoder's codebook has for them"
                       : "the scaled latents the image decoder is given, so p needs no image decoder",

@@ -30,10 +30,7 @@ static void print_row(const fidelity *f, const fidelity_run *r)
     else
         printf("run %-5d", (int)(r - f->runs));
     printf(" %8.4f %6s", r->seconds.median, speed);
-    if (f->vocabulary)
-        printf(" %7s", "-");
-    else
-        printf(" %7.1f", fidelity_head_calls(r));
+    if (!f->vocabulary) printf(" %7.1f", fidelity_head_calls(r));
     printf(" %7.1f", fidelity_calls_in_sequence(f, r));
     print_share(tokens < 0 ? fidelity_head_acceptance(r) : tokens);
     if (r == f->runs)
@@ -73,11 +70,11 @@ void report_print_table(const fidelity *f)
     printf("%d images of %d class%s, seed %" PRIu64 ", guidance %g, batch %d; the page is %s\n\n", f->num,
            f->class_count, f->class_count > 1 ? "es" : "", f->seed, (double)o->params.cfg, f->batch,
            printable(f->out, path, sizeof path));
-    printf("%9s %8s %6s %7s %7s %6s %8s %8s %5s%s\n", "", "s/image", "speed", "c/token", "c/image", "accept", "image",
-           "token", "p", f->judged ? " digits" : "");
+    printf("%9s %8s %6s%s %7s %6s %8s %8s %5s%s\n", "", "s/image", "speed", f->vocabulary ? "" : " c/token", "c/image",
+           "accept", "image", "token", "p", f->judged ? " digits" : "");
     for (int i = 0; i < f->run_count; i++) print_row(f, &f->runs[i]);
     if (f->has_floor)
-        printf("%-9s %8s %6s %7s %7s %6s %8.5f %8.5f\n", "seed", "", "", "", "", "", f->image_floor, f->token_floor);
+        printf("%-9s %*s %8.5f %8.5f\n", "seed", f->vocabulary ? 30 : 38, "", f->image_floor, f->token_floor);
     putchar('\n');
     printf("reference  %s\n", f->runs[0].name);
     print_times(f, &f->runs[0]);

@@ -304,6 +304,70 @@ static void table_and_page(void **state)
     command_result_free(&r);
 }
 
+/* --- discrete tokens --------------------------------------------------------------------------------- */
+
+static void assert_counts(const cJSON *run, const char *name, int cells)
+{
+    const cJSON *test = cJSON_GetObjectItem(run, name);
+    assert_non_null(test);
+    assert_true(number(test, "cells") > cells);
+    assert_true(number(test, "chi2") > 0);
+    assert_true(number(test, "p") >= 0.001 && number(test, "p") <= 1);
+    assert_true(number(test, "total_variation") > 0 && number(test, "total_variation") <= 1);
+    assert_true(number(test, "total_variation_95") > 0 && number(test, "total_variation_95") <= 1);
+}
+
+/* A draft that keeps the law is not told from it; half the temperature is. What is of continuous tokens alone is said
+ * nowhere. */
+static void discrete_tokens(void **state)
+{
+    cJSON *record = report(*state, "--model demo-discrete --draft demo-discrete-draft --gamma 3 --versus "
+                                   "--temperature 0.5 --against --num 40 --cfg 1 --batch 20 --out discrete.html");
+    const cJSON *same = run_of(record, 0), *other = run_of(record, 1);
+    for (int i = 0; i < 2; i++) {
+        assert_counts(run_of(record, i), "tokens", 20);
+        assert_counts(run_of(record, i), "places", 500);
+        assert_counts(run_of(record, i), "neighbours", 500);
+        assert_null(cJSON_GetObjectItem(run_of(record, i), "ks"));
+    }
+    assert_string_equal(text(same, "guarantee"), "exact: the target's law, by speculation (vanilla)");
+    assert_true(number(same, "acceptance_rate") > 0 && number(same, "acceptance_rate") < 1);
+    assert_true(number(same, "passes_in_sequence") <
+                number(cJSON_GetObjectItem(record, "reference"), "passes_in_sequence"));
+    assert_true(number(cJSON_GetObjectItem(record, "reference"), "contexts_per_image") == 64);
+    assert_int_equal(strncmp(text(other, "verdict"), "differs", 7), 0);
+    assert_true(number(cJSON_GetObjectItem(other, "places"), "p") == 0.001);
+    cJSON_Delete(record);
+    char *page = read_whole_file(*state, "discrete.html", NULL);
+    assert_int_equal(count_of(page, "<th>tokens, total variation<th>p<th>tokens by place<th>p<th>neighbours<th>p"), 1);
+    assert_int_equal(count_of(page, "<small>same law: below 0."), 6);
+    static const char *const of_continuous[] = {"head calls", "in the head", "Kolmogorov", "<b>KS</b>", "(linear)"};
+    for (size_t i = 0; i < sizeof of_continuous / sizeof *of_continuous; i++)
+        if (strstr(page, of_continuous[i])) fail_msg("the page has \"%s\"", of_continuous[i]);
+    free(page);
+    command_result r = command_run(
+        *state, "$MAR fidelity --model demo-discrete --spec sjd --window 8 --against --num 20 --cfg 1 --top_k 9 "
+                "--class 3 --threads 1 --out discrete.html");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "s/image  speed c/image accept"));
+    assert_non_null(strstr(r.out, "           tokens by place: total variation 0."));
+    assert_non_null(strstr(r.out, "           neighbours: total variation 0."));
+    command_result_free(&r);
+}
+
+/* A file brings no image decoder. */
+static void discrete_tokens_without_a_codebook(void **state)
+{
+    command_ok(*state, "convert demo-discrete plain.safetensors");
+    command_result r =
+        command_run(*state, "$MAR fidelity --model plain.safetensors --versus --temperature 0.5 --against --num 20");
+    assert_int_equal(r.status, 1);
+    assert_string_equal(r.out, "");
+    assert_string_equal(r.err, "mar: --vae is missing: the tokens of plain.safetensors are discrete, and only an image "
+                               "decoder's codebook tells how far apart they are\n");
+    command_result_free(&r);
+}
+
 /* --- times ------------------------------------------------------------------------------------------ */
 
 static void assert_spread(const cJSON *run, const char *middle, const char *low, const char *high)
@@ -553,6 +617,8 @@ int main(void)
         cmocka_unit_test(drafts_are_mapped),
         cmocka_unit_test(own_drafts),
         cmocka_unit_test(table_and_page),
+        cmocka_unit_test(discrete_tokens),
+        cmocka_unit_test(discrete_tokens_without_a_codebook),
         cmocka_unit_test(spreads),
         cmocka_unit_test(a_load_changes_no_speed),
         cmocka_unit_test(quartiles),

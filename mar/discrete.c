@@ -49,19 +49,46 @@ static mar_status draft_laws(void *state, const spec_request *request, int n, fl
     return mar_drafter_laws(&((discrete *)state)->draft, request, n, log_law, err);
 }
 
-static mar_status create_runners(discrete *g, mar_err *err)
+static gpt_sampling sampling_of(const discrete *g)
 {
     const mar_params *p = &g->plan.params;
-    const gpt_sampling sampling = {.cfg = p->cfg,
-                                   .cfg_interval = p->cfg_interval,
-                                   .temperature = p->temperature,
-                                   .top_k = p->top_k,
-                                   .top_p = p->top_p};
-    const int drafts = spec_sampler_drafts(g->sampler), keep = p->draft && mar_eagle_of(p->draft);
+    return (gpt_sampling){.cfg = p->cfg,
+                          .cfg_interval = p->cfg_interval,
+                          .temperature = p->temperature,
+                          .top_k = p->top_k,
+                          .top_p = p->top_p};
+}
+
+static int is_dynamic(const discrete *g)
+{
+    return g->plan.params.tree && strcmp(g->plan.params.tree, "dynamic") == 0;
+}
+
+/* With temperature 0 the draft's law has one token, and draws would make a chain of a static tree. */
+static int takes_likeliest(const discrete *g)
+{
+    return g->plan.tree.count > 0 && g->plan.params.temperature == 0;
+}
+
+/* Drafts that are chosen, not drawn, are the likeliest of the softmax itself, as in EAGLE-2: temperature, top-k and
+ * top-p may leave less tokens than a tree has siblings. They are verified as points, so that any choice is exact. */
+static gpt_sampling draft_sampling_of(const discrete *g)
+{
+    gpt_sampling sampling = sampling_of(g);
+    if (is_dynamic(g) || takes_likeliest(g)) sampling.temperature = 1, sampling.top_k = 0, sampling.top_p = 1;
+    return sampling;
+}
+
+static mar_status create_runners(discrete *g, mar_err *err)
+{
+    const mar_model *draft = g->plan.params.draft;
+    const gpt_sampling sampling = sampling_of(g), draft_sampling = draft_sampling_of(g);
     const mar_status status =
-        gpt_runner_create(g->k, g->model->gpt, &sampling, g->max_images, drafts, keep, &g->target, err);
-    if (status != MAR_OK || !p->draft) return status;
-    return mar_drafter_create(g->k, p->draft, g->model, g->target, &sampling, g->max_images, drafts, &g->draft, err);
+        gpt_runner_create(g->k, g->model->gpt, &sampling, g->max_images, spec_sampler_target_drafts(g->sampler),
+                          draft && mar_eagle_of(draft), &g->target, err);
+    if (status != MAR_OK || !draft) return status;
+    return mar_drafter_create(g->k, draft, g->model, g->target, &draft_sampling, g->max_images,
+                              spec_sampler_draft_drafts(g->sampler), &g->draft, err);
 }
 
 /* --- making one --------------------------------------------------------------------------------------------------- */
@@ -90,12 +117,13 @@ static mar_status create_sampler(discrete *g, mar_err *err)
     const mar_discrete_plan *plan = &g->plan;
     const mar_params *p = &plan->params;
     const mar_model_config *c = &g->model->base.config;
-    const int jacobi = plan->method && plan->method->stale, dynamic = p->tree && strcmp(p->tree, "dynamic") == 0;
+    const int jacobi = plan->method && plan->method->stale, dynamic = is_dynamic(g);
     const spec_sampler_options options = {.method = plan->method,
                                           .parameter = plan->parameter,
                                           .length = jacobi ? p->window : p->gamma,
                                           .parent = plan->tree.count ? plan->tree.parent : NULL,
                                           .count = plan->tree.count,
+                                          .likeliest = takes_likeliest(g),
                                           .top = dynamic ? p->tree_top : 0,
                                           .total = dynamic ? p->tree_total : 0,
                                           .first = (spec_first)p->first,

@@ -69,7 +69,7 @@ typedef struct {
     eagle_runner *eagle;
 } mar_drafter;
 
-/* `target` works with the same sampling, and with `keep` if mar_eagle_of(draft). The other arguments are those of
+/* `target` works with the same guidance, and with `keep` if mar_eagle_of(draft). The other arguments are those of
  * gpt_runner_create. On failure nothing is left. */
 mar_status mar_drafter_create(kern_queue *k, const mar_model *draft, const mar_discrete_model *model,
                               gpt_runner *target, const gpt_sampling *sampling, int images, int drafts,

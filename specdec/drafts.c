@@ -83,6 +83,35 @@ static mar_status run_laws(spec_sampler *s, int requests, mar_err *err)
     return status == MAR_OK ? kern_check(s->k, err) : status;
 }
 
+/* Asks for the likeliest tokens of rows top_law[0..rows-1] of the draft model's laws. */
+static mar_status run_top(spec_sampler *s, int rows, mar_err *err)
+{
+    const size_t entries = (size_t)rows * (size_t)s->top;
+    s->k->discrete->top(s->k, s->draft_laws, s->top_law, rows, s->target.size, s->top, s->top_result_id,
+                        s->top_result_log_p);
+    s->k->core->download(s->k, s->top_id, s->top_result_id, entries * sizeof *s->top_id);
+    s->k->core->download(s->k, s->top_log_p, s->top_result_log_p, entries * sizeof *s->top_log_p);
+    return kern_check(s->k, err);
+}
+
+/* Answers what ask_draw has asked with the likeliest tokens in place of draws. */
+static mar_status run_likeliest(spec_sampler *s, int rows, mar_err *err)
+{
+    if (rows == 0) return kern_check(s->k, err);
+    memcpy(s->top_law, s->draw_law, (size_t)rows * sizeof *s->top_law);
+    const mar_status status = run_top(s, rows, err);
+    if (status != MAR_OK) return status;
+    memcpy(s->drawn_id, s->top_id, (size_t)rows * (size_t)s->children * sizeof *s->drawn_id);
+    s->drawn = s->drawn_id + (size_t)rows * (size_t)s->children;
+    for (int r = 0; r < rows; r++) {
+        int n = 0;
+        while (n < s->draw_wanted[r] && s->drawn_id[r * s->children + n] >= 0) n++;
+        s->drawn[r] = n;
+        if (n == 0) return spec_no_token(err, "draft: ", s->draw_address[r].image, (int)s->draw_address[r].position);
+    }
+    return MAR_OK;
+}
+
 /* --- chains and static trees --- */
 
 static int parent_in(const spec_sampler *s, int n)
@@ -156,7 +185,7 @@ static mar_status draft_level(spec_sampler *s, int level, int first, int last, i
                 ask_draw(s, &rows, a->row + parent_place(s, q, n) + 1, 0, NULL, siblings_end(s, n) - n,
                          address_at(s, q, level));
     }
-    status = run_draw(s, rows, s->draft_laws, "draft: ", err);
+    status = s->options.likeliest ? run_likeliest(s, rows, err) : run_draw(s, rows, s->draft_laws, "draft: ", err);
     for (int j = 0; j < *requests && status == MAR_OK; j++)
         place_level(s, &s->sequence[s->request[j].sequence], first, last, &row);
     return status;
@@ -173,22 +202,12 @@ mar_status spec_draft_levels(spec_sampler *s, mar_err *err)
         first = last;
     }
     for (int i = 0; i < s->running; i++)
-        for (int n = 0; n <= s->sequence[i].count; n++) s->sequence[i].row_q[n] = spec_draft_row(s, i) + n;
+        for (int n = 0; n <= s->sequence[i].count; n++)
+            s->sequence[i].row_q[n] = s->options.likeliest ? -1 : spec_draft_row(s, i) + n;
     return MAR_OK;
 }
 
 /* --- dynamic trees (EAGLE-2) --- */
-
-/* Asks for the likeliest tokens of rows top_law[0..rows-1] of the draft model's laws. */
-static mar_status run_top(spec_sampler *s, int rows, mar_err *err)
-{
-    const size_t entries = (size_t)rows * (size_t)s->options.top;
-    s->k->discrete->top(s->k, s->draft_laws, s->top_law, rows, s->target.size, s->options.top, s->top_result_id,
-                        s->top_result_log_p);
-    s->k->core->download(s->k, s->top_id, s->top_result_id, entries * sizeof *s->top_id);
-    s->k->core->download(s->k, s->top_log_p, s->top_result_log_p, entries * sizeof *s->top_log_p);
-    return kern_check(s->k, err);
-}
 
 /* Adds the likeliest tokens behind expanded draft `parent` (-1: the prefix), which are in row `row` of the results. */
 static void add_candidates(const spec_sampler *s, spec_sequence *q, int parent, int row)

@@ -51,6 +51,7 @@ struct spec_sampler {
     int capacity;          /* drafts of a block */
     int draft_capacity;    /* drafts of a request for the draft model */
     int candidates;        /* of a dynamic tree */
+    int top, top_rows;     /* likeliest tokens that a law is asked for, and of how many laws of a sequence at a time */
     int running, n;        /* sequences begun, and the tokens that each shall have */
     spec_sampler_stats stats;
 

@@ -50,6 +50,7 @@ static const char *misfit(const spec_sampler_options *o, int has_draft)
     if ((o->parent || o->top > 0) && !(has_draft && m->topologies & SPEC_TREE)) return "a method without trees";
     if (o->parent && (o->count < 1 || !by_levels(o->parent, o->count))) return "a tree that is not listed by levels";
     if (o->top < 0 || (o->top > 0 && o->total < 1)) return "a dynamic tree without drafts";
+    if (o->likeliest && (!has_draft || o->top > 0)) return "likeliest siblings without a chain or a static tree";
     if (m->stale && o->first != SPEC_FIRST_UNIFORM && o->side < 1) return "first drafts of neighbours without a side";
     return NULL;
 }
@@ -75,6 +76,8 @@ static void size_up(spec_sampler *s)
     if (!o->method) s->options.length = 0;
     s->capacity = o->parent ? o->count : o->top ? o->total : tree_count(o->length, s->children, s->tree_depth);
     s->draft_capacity = !s->draft.laws ? 0 : o->top ? o->top * (o->length - 1) : s->capacity;
+    s->top = o->top ? o->top : o->likeliest ? s->children : 0;
+    s->top_rows = o->top ? o->top + 1 : s->capacity + 1;
     s->candidates = o->top ? o->top + o->top * s->draft_capacity : 0;
 }
 
@@ -84,7 +87,7 @@ static size_t lay_out_host(spec_sampler *s, char *base)
     const size_t sequences = (size_t)s->sequences, tokens = (size_t)s->tokens, drafts = (size_t)s->capacity;
     const size_t all = sequences * (drafts + 1), positions = (size_t)s->options.length + 1;
     const size_t children = (size_t)s->children, asked = (size_t)s->draft_capacity + 1;
-    const size_t candidates = (size_t)s->candidates, top_rows = sequences * (size_t)(s->options.top + 1);
+    const size_t candidates = (size_t)s->candidates, top = sequences * (size_t)s->top_rows * (size_t)s->top;
     size_t used = 0;
     s->sequence = arena_carve(base, &used, sequences, sizeof *s->sequence);
     for (size_t i = 0; i < sequences; i++) {
@@ -115,9 +118,9 @@ static size_t lay_out_host(spec_sampler *s, char *base)
     s->draw_earlier = arena_carve(base, &used, all * children, sizeof *s->draw_earlier);
     s->draw_address = arena_carve(base, &used, all, sizeof *s->draw_address);
     s->drawn_id = arena_carve(base, &used, all * (children + 1), sizeof *s->drawn_id);
-    s->top_law = arena_carve(base, &used, top_rows, sizeof *s->top_law);
-    s->top_id = arena_carve(base, &used, top_rows * (size_t)s->options.top, sizeof *s->top_id);
-    s->top_log_p = arena_carve(base, &used, top_rows * (size_t)s->options.top, sizeof *s->top_log_p);
+    s->top_law = arena_carve(base, &used, sequences * (size_t)s->top_rows, sizeof *s->top_law);
+    s->top_id = arena_carve(base, &used, top, sizeof *s->top_id);
+    s->top_log_p = arena_carve(base, &used, top, sizeof *s->top_log_p);
     s->node = arena_carve(base, &used, sequences + 1, sizeof *s->node);
     s->of_block = arena_carve(base, &used, sequences, sizeof *s->of_block);
     s->block_draft = arena_carve(base, &used, all, sizeof *s->block_draft);
@@ -136,7 +139,7 @@ size_t spec_sampler_lay_out(spec_sampler *s, char *base)
     const size_t sequences = (size_t)s->sequences, size = (size_t)s->target.size;
     const size_t drafts = (size_t)s->capacity, all = sequences * (drafts + 1),
                  positions = (size_t)s->options.length + 1;
-    const size_t top_rows = sequences * (size_t)(s->options.top + 1), top = (size_t)s->options.top;
+    const size_t top = sequences * (size_t)s->top_rows * (size_t)s->top;
     const int jacobi = s->options.method && !s->draft.laws;
     size_t used = 0;
     s->laws[0] = arena_carve(base, &used, (all + 1) * size, sizeof(float));
@@ -146,8 +149,8 @@ size_t spec_sampler_lay_out(spec_sampler *s, char *base)
         s->draft_laws =
             arena_carve(base, &used, sequences * ((size_t)s->draft_capacity + 1) * size, sizeof *s->draft_laws);
     s->draw_result = arena_carve(base, &used, all * ((size_t)s->children + 1), sizeof *s->draw_result);
-    s->top_result_id = arena_carve(base, &used, top_rows * top, sizeof *s->top_result_id);
-    s->top_result_log_p = arena_carve(base, &used, top_rows * top, sizeof *s->top_result_log_p);
+    s->top_result_id = arena_carve(base, &used, top, sizeof *s->top_result_id);
+    s->top_result_log_p = arena_carve(base, &used, top, sizeof *s->top_result_log_p);
     s->verdict = arena_carve(base, &used, sequences * drafts + 1, sizeof *s->verdict);
     s->block_result =
         arena_carve(base, &used, sequences * (2 * positions + KERN_BLOCK_COUNTS), sizeof *s->block_result);
@@ -188,9 +191,14 @@ void spec_sampler_free(spec_sampler *s)
     free(s);
 }
 
-int spec_sampler_drafts(const spec_sampler *s)
+int spec_sampler_target_drafts(const spec_sampler *s)
 {
-    return s->capacity > s->draft_capacity ? s->capacity : s->draft_capacity;
+    return s->capacity;
+}
+
+int spec_sampler_draft_drafts(const spec_sampler *s)
+{
+    return s->draft_capacity;
 }
 
 /* --- a round --------------------------------------------------------------------------------------------------- */

@@ -25,8 +25,9 @@ mar_status spec_sampler_create(kern_queue *k, const spec_model *target, const sp
 void spec_sampler_free(spec_sampler *s); /* NULL is fine */
 /* As diff_chain_lay_out: its backend memory at base; returns the bytes, a multiple of 256; base NULL only counts. */
 size_t spec_sampler_lay_out(spec_sampler *s, char *base);
-/* The most drafts that a request for the target, or for the draft model, has. */
-int spec_sampler_drafts(const spec_sampler *s);
+/* The most drafts that a request for the target has, and that one for the draft model has (0 without one). */
+int spec_sampler_target_drafts(const spec_sampler *s);
+int spec_sampler_draft_drafts(const spec_sampler *s);
 
 /* Starts sequences of n tokens each, whose random numbers are those of images first_image .. */
 void spec_sampler_begin(spec_sampler *s, uint64_t first_image, int sequences, int n);

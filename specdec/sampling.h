@@ -41,6 +41,9 @@ typedef struct {
     /* A static tree by levels in place of a chain: parent[n] < n, not decreasing, at most `length` deep; or NULL. */
     const int *parent;
     int count; /* its drafts */
+    /* 1: siblings of the static tree, or the drafts of the chain, are the draft model's likeliest tokens in place of
+     * draws. Each is verified as the only token that it could be, as in a dynamic tree. */
+    int likeliest;
     /* A dynamic tree in place of both (EAGLE-2): at each level the `top` likeliest tokens of each of the `top`
      * likeliest drafts of the level before, by the product of the draft's probabilities; of all the `total` likeliest
      * are verified. 0: none. Its drafts are chosen, not drawn: each is verified as the only token that it could be. */

@@ -14,11 +14,12 @@ static const gpt_sampling greedy = {.cfg = 2.5f, .cfg_interval = -1, .temperatur
 /* A way to draft. The draft model is the target's weights without guidance, which is right about half of the time. */
 typedef struct {
     const char *method; /* NULL: plain */
-    int drafts;         /* 1: there is a draft model */
+    int drafts;         /* 1: there is a draft model, whose laws are points; 2: it has its softmax */
     spec_sampler_options options;
 } way;
 
-static void sample(const way *w, const int *expected)
+/* Returns the rounds. */
+static long sample(const way *w, const int *expected)
 {
     spec_sampler_options options = w->options;
     gpt_sampling alone = greedy;
@@ -28,6 +29,7 @@ static void sample(const way *w, const int *expected)
     mar_err err = {0};
     double parameter[SPEC_PARAMETERS_MAX];
     alone.cfg = 1;
+    if (w->drafts == 2) alone.temperature = 1;
     assert_true(gpt_fixture_open(&f, open_queue(MAR_DTYPE_F32, 2), "llamagen_c2i", 0, &greedy, IMAGES, DRAFTS, 0, 1));
     options.method = w->method ? spec_method_find(w->method) : NULL;
     for (int i = 0; options.method && options.method->parameters[i].name; i++)
@@ -38,7 +40,7 @@ static void sample(const way *w, const int *expected)
     const spec_model target = {f.vocabulary, f.runner, gpt_runner_laws},
                      draft = {f.vocabulary, drafter, gpt_runner_laws};
     assert_ok(spec_sampler_create(f.k, &target, w->drafts ? &draft : NULL, &options, IMAGES, TOKENS, &s, &err), &err);
-    assert_true(spec_sampler_drafts(s) <= DRAFTS);
+    assert_true(spec_sampler_target_drafts(s) <= DRAFTS && spec_sampler_draft_drafts(s) <= DRAFTS);
     void *memory = backend_memory(f.k, gpt_runner_lay_out(drafter, NULL));
     void *others = backend_memory(f.k, spec_sampler_lay_out(s, NULL));
     gpt_runner_lay_out(drafter, memory);
@@ -54,11 +56,23 @@ static void sample(const way *w, const int *expected)
     assert_int_equal(gpt_runner_get_stats(f.runner)->passes, (w->drafts || w->method) + stats->calls);
     if (w->method) assert_true(stats->accepted > 0 && stats->calls < TOKENS);
     if (w->drafts) assert_int_equal(gpt_runner_get_stats(drafter)->passes, stats->draft_calls);
+    const long rounds = stats->rounds;
     spec_sampler_free(s);
     gpt_runner_free(drafter);
     f.k->core->free(f.k->device, memory);
     f.k->core->free(f.k->device, others);
     gpt_fixture_close(&f);
+    return rounds;
+}
+
+/* What generate.py makes greedily with guidance. */
+static void read_expected(int *expected)
+{
+    wt_file *golden = golden_open("llamagen");
+    float *values = golden_f32(golden, "c2i.greedy_guided", IMAGES * TOKENS);
+    for (int i = 0; i < IMAGES * TOKENS; i++) expected[i] = (int)values[i];
+    free(values);
+    wt_close(golden);
 }
 
 static void greedy_tokens(void **state)
@@ -73,17 +87,31 @@ static void greedy_tokens(void **state)
         {"sjd", 0, {.length = 16, .first = SPEC_FIRST_LEFT}},
         {"sjd-pac", 0, {.length = 8, .first = SPEC_FIRST_UNIFORM}},
     };
-    wt_file *golden = golden_open("llamagen");
-    float *values = golden_f32(golden, "c2i.greedy_guided", IMAGES * TOKENS);
     int expected[IMAGES * TOKENS];
-    for (int i = 0; i < IMAGES * TOKENS; i++) expected[i] = (int)values[i];
+    read_expected(expected);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) sample(&ways[i], expected);
-    free(values);
-    wt_close(golden);
+}
+
+/* At temperature 0 a draft's law is a point, of which a tree would be a chain. A tree of the softmax's likeliest tokens
+ * saves rounds against a chain as deep. */
+static void greedy_trees(void **state)
+{
+    (void)state;
+    static int tree[4 + 8 + 8];
+    for (int n = 0; n < 20; n++) tree[n] = n < 4 ? -1 : n < 12 ? (n - 4) / 2 : n - 8; /* 4,2,1 */
+    const way chain = {"vanilla", 1, {.length = 3}},
+              by_levels = {"vanilla", 2, {.length = 3, .parent = tree, .count = 20, .likeliest = 1}},
+              dynamic = {"vanilla", 2, {.length = 3, .top = 4, .total = 20}};
+    int expected[IMAGES * TOKENS];
+    read_expected(expected);
+    const long alone = sample(&chain, expected), levels = sample(&by_levels, expected);
+    const long wide = sample(&dynamic, expected);
+    if (!(levels < 0.95 * (double)alone && wide < 0.95 * (double)alone))
+        fail_msg("rounds: chain %ld, 4,2,1 %ld, dynamic %ld", alone, levels, wide);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(greedy_tokens)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(greedy_tokens), cmocka_unit_test(greedy_trees)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

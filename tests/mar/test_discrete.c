@@ -273,6 +273,36 @@ static void greedy(void **state)
     close_models(s);
 }
 
+/* Trees have siblings at temperature 0, too, where the laws of plain decoding are points, and with top_k 1. */
+static void greedy_trees(void **state)
+{
+    const models s = open_models(*state, 1);
+    static const struct {
+        const char *options;
+        draft_kind draft;
+    } cases[] = {
+        {"temperature 0, tree 4/2/1", NEAR},
+        {"temperature 0, tree 4/2/1", EAGLE},
+        {"temperature 0, tree dynamic, gamma 3, tree_top 4, tree_total 20", NEAR},
+        {"temperature 0, tree dynamic, gamma 3, tree_top 4, tree_total 20", EAGLE},
+        {"top_k 1, tree dynamic, gamma 3, tree_top 4, tree_total 20", NEAR},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        float tokens[BATCH * SEQ];
+        mar_stats chain, tree;
+        mar_session *a = session_of(&s, "temperature 0, gamma 3", cases[i].draft, BATCH);
+        mar_session *b = session_of(&s, cases[i].options, cases[i].draft, BATCH);
+        generate(a, 0, labels, BATCH, tokens), generate(b, 0, labels, BATCH, tokens);
+        mar_session_get_stats(a, &chain), mar_session_get_stats(b, &tree);
+        if (!(tree.rounds < chain.rounds && tree.drafted > 3 * tree.rounds))
+            fail_msg("%s: %ld rounds, %ld drafts; a chain has %ld", cases[i].options, tree.rounds, tree.drafted,
+                     chain.rounds);
+        mar_session_free(a);
+        mar_session_free(b);
+    }
+    close_models(s);
+}
+
 /* A draft with the target's weights is always right. */
 static void itself_as_draft(void **state)
 {
@@ -729,6 +759,7 @@ int main(void)
         cmocka_unit_test(images_are_their_own),
         cmocka_unit_test(counts_and_guarantees),
         cmocka_unit_test(greedy),
+        cmocka_unit_test(greedy_trees),
         cmocka_unit_test(itself_as_draft),
         cmocka_unit_test(automatic_values),
         cmocka_unit_test(options_that_cannot_be),

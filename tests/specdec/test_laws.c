@@ -88,6 +88,14 @@ static const setup deep_tree = {
     .name = "vanilla", .size = 3, .n = 4, .options = {.length = 3, .parent = three_levels, .count = 4}};
 static const setup few_tokens = {
     .name = "vanilla", .size = 3, .n = 3, .options = {.length = 2, .parent = two_levels, .count = 3}, .q_zeros = 2};
+static const setup likeliest = {
+    .name = "vanilla", .size = 4, .n = 3, .options = {.length = 2, .parent = two_levels, .count = 3, .likeliest = 1}};
+static const setup likeliest_few = {.name = "vanilla",
+                                    .size = 3,
+                                    .n = 3,
+                                    .options = {.length = 2, .parent = two_levels, .count = 3, .likeliest = 1},
+                                    .p_zeros = 1,
+                                    .q_zeros = 2};
 static const setup dynamic = {.name = "vanilla", .size = 4, .n = 4, .options = {.length = 3, .top = 2, .total = 5}};
 static const setup dynamic_wide = {
     .name = "vanilla", .size = 3, .n = 4, .options = {.length = 3, .top = 3, .total = 9}, .p_zeros = 1};
@@ -113,7 +121,8 @@ static void lossless_with_a_draft(void **state)
 {
     (void)state;
     is_exact(&plain), is_exact(&chain), is_exact(&long_chain), is_exact(&zeros), is_exact(&tree);
-    is_exact(&deep_tree), is_exact(&few_tokens), is_exact(&dynamic), is_exact(&dynamic_wide);
+    is_exact(&deep_tree), is_exact(&few_tokens), is_exact(&likeliest), is_exact(&likeliest_few), is_exact(&dynamic),
+        is_exact(&dynamic_wide);
 }
 
 static void lossless_without(void **state)
@@ -172,6 +181,7 @@ static void faults_are_noticed(void **state)
         {"siblings' q, tree", &tree, FAULT_SIBLINGS_Q},
         {"siblings' q, sjd-pac", &pac, FAULT_SIBLINGS_Q},
         {"point as law, dynamic", &dynamic, FAULT_POINT_AS_LAW},
+        {"point as law, likeliest siblings", &likeliest, FAULT_POINT_AS_LAW},
         {"point as law, sjd left", &sjd_left, FAULT_POINT_AS_LAW},
         {"point as law, sjd above", &sjd_above, FAULT_POINT_AS_LAW},
         {"wrong bonus, chain", &chain, FAULT_WRONG_BONUS},

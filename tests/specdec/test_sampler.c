@@ -72,6 +72,7 @@ static const struct {
     {"vanilla", {.length = 4}},
     {"uniform-rsd", {.parameter = uniform, .length = 40}},
     {"lantern", {.parameter = lantern, .length = 3, .parent = tree, .count = 10}},
+    {"vanilla", {.length = 4, .parent = tree, .count = 10, .likeliest = 1}},
     {"vanilla", {.length = 4, .top = 3, .total = 12}},
     {"vanilla", {.length = 1, .top = 12, .total = 40}},
     {"sjd", {.length = 7}},
@@ -98,7 +99,7 @@ static mar_status try_create(setup *u, int kind, int sequences, mar_err *err)
     if (status != MAR_OK) return status;
     u->g.memory = backend_memory(u->g.k, spec_sampler_lay_out(u->g.s, NULL));
     spec_sampler_lay_out(u->g.s, u->g.memory);
-    u->target.drafts = u->draft.drafts = spec_sampler_drafts(u->g.s);
+    u->target.drafts = spec_sampler_target_drafts(u->g.s), u->draft.drafts = spec_sampler_draft_drafts(u->g.s);
     return status;
 }
 
@@ -211,8 +212,10 @@ static void dynamic_trees(void **state)
     (void)state;
     setup u;
     mar_err err;
-    const int kind = 4, top = 3, total = 12, length = 4;
+    const int kind = 5, top = 3, total = 12, length = 4;
     set_up(&u, kind, 1);
+    assert_int_equal(spec_sampler_target_drafts(u.g.s), total);
+    assert_int_equal(spec_sampler_draft_drafts(u.g.s), top * (length - 1));
     spec_sampler_begin(u.g.s, 9, 1, TOKENS);
     while (spec_sampler_left(u.g.s) > length) {
         static node all[1000];

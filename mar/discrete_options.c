@@ -145,6 +145,19 @@ static mar_status settle_tree(mar_discrete_plan *plan, mar_err *err)
     return status;
 }
 
+/* Cool-SD's line must meet zero behind the block: a draft from there on would never be accepted. */
+static mar_status check_line(const mar_discrete_plan *plan, mar_err *err)
+{
+    const spec_method *m = plan->method;
+    for (int i = 0; m && m->parameters[i].name; i++)
+        if (strcmp(m->parameters[i].name, "ell") == 0 && plan->parameter[i] <= plan->params.gamma)
+            return err_set(err, MAR_EARG,
+                           "cool_ell %g: expected more than %d, %s: no draft from number %g on is accepted",
+                           plan->parameter[i], plan->params.gamma,
+                           plan->tree.count ? "the depth of the tree" : "which is gamma", plan->parameter[i]);
+    return MAR_OK;
+}
+
 static mar_status check_size(const mar_discrete_plan *plan, const mar_model_config *c, int max_images, mar_err *err)
 {
     const mar_params *p = &plan->params;
@@ -175,5 +188,6 @@ mar_status mar_discrete_settle(const mar_discrete_model *model, const mar_params
     p->window = at_most(p->window, c->seq_len);
     settle_method(out, c->vocabulary);
     status = settle_tree(out, err);
+    if (status == MAR_OK) status = check_line(out, err);
     return status == MAR_OK ? check_size(out, c, max_images, err) : status;
 }

@@ -270,9 +270,8 @@ static mar_param rows[] = {
      .type = MAR_TYPE_FLOAT,
      .method = "cool-sd-linear",
      .help = "Cool-SD: where the line of the factors meets zero\n"
-             "The number of the draft from which on none is accepted, counted from 1. The default is the paper's, and "
-             "leaves "
-             "out the last draft of a gamma of 8."},
+             "The number of the draft from which on none would be accepted, counted from 1: more than gamma, or than a "
+             "tree is deep."},
     {.name = FIELD(lantern_k),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",

@@ -2,7 +2,8 @@
 
 #include <math.h>
 
-/* omega_i ~ l - i. If a block is so long that i reaches l, omega_i is 0 and nothing is accepted there. */
+/* omega_i ~ l - i. If a block is so long that i reaches l, omega_i is 0 and nothing is accepted there. The paper's l is
+ * 8 (Appendix C.3); the default is 9, so that the eighth draft of a block can be accepted, too. */
 static kern_discrete_rule rule(const double *parameter, int index, int length)
 {
     const double delta = parameter[0], l = parameter[1];
@@ -21,6 +22,6 @@ const spec_method spec_cool_sd_linear = {
     .policy = SPEC_STOP,
     .guarantee = "TV bound of Cool-SD Eq. 4, for a chain",
     .parameters = {{"delta", 1.1, 1e-3, 1e3, "relaxation budget, the mean of omega_i"},
-                   {"ell", 8, 2, 1e6, "where the line meets zero; no draft from there on is accepted"}},
+                   {"ell", 9, 2, 1e6, "where the line meets zero; no draft from there on is accepted"}},
     .discrete_rule = rule,
 };

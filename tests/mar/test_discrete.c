@@ -336,6 +336,7 @@ static void automatic_values(void **state)
                  {"tree 2/1", NEAR, "gamma", "2"},
                  {"tree 2/1", NEAR, "tree", "2,1"},
                  {"spec sjd", NO_DRAFT, "window", "16"},
+                 {"spec cool-sd-linear", NEAR, "cool_ell", "9"},
                  {"spec lantern", NEAR, "lantern_k", "50"},
                  {"spec lantern-pp", NEAR, "lantern_k", "10"},
                  {"spec lantern-gstar, lantern_k 7", NEAR, "lantern_k", "7"}};
@@ -394,6 +395,12 @@ static void options_that_cannot_be(void **state)
         {"tree 0", NEAR,
          "tree 0: expected chain, static, dynamic, or the numbers of children by levels, such as 4,2,1,1"},
         {"tree 9/9/9", NEAR, "tree 9,9,9: expected at most 256 drafts"},
+        {"spec cool-sd-linear, cool_ell 8", NEAR,
+         "cool_ell 8: expected more than 8, which is gamma: no draft from number 8 on is accepted"},
+        {"spec cool-sd-linear, gamma 10", NEAR,
+         "cool_ell 9: expected more than 10, which is gamma: no draft from number 9 on is accepted"},
+        {"spec cool-sd-linear, cool_ell 4.5, tree static", NEAR,
+         "cool_ell 4.5: expected more than 5, the depth of the tree: no draft from number 4.5 on is accepted"},
         {"tree 257", NEAR, "tree 257: expected at most 256 drafts"},
         {"tree 99999999999999999999", NEAR, "tree 99999999999999999999: expected at most 256 drafts"},
     };

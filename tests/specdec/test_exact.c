@@ -367,6 +367,9 @@ static void linear_schedule(void **state)
     for (int i = 1; i <= 5; i++)
         assert_true(fabs(m->discrete_rule(parameter, i, 5).log_omega - log(0.22 * (8 - i))) < 1e-12);
     assert_true(m->discrete_rule(parameter, 8, 9).log_omega == -INFINITY);
+    const double defaults[] = {m->parameters[0].value,
+                               m->parameters[1].value}; /* the last draft of 8 can be accepted */
+    assert_true(fabs(m->discrete_rule(defaults, 8, 8).log_omega - log(1.1 * 8 / 36)) < 1e-12);
 }
 
 /* The mutant: a cooled schedule with vanilla's resampler has the larger bound. */

@@ -84,6 +84,13 @@ KERN_FN double kern_residual_weight(double p, double q, double omega)
     return accepted > p ? 0 : p - accepted;
 }
 
+/* Whether a rejected draft of probability p stays all the same: nothing is left of the residual, whose sum is `total`,
+ * that could replace it. Without the tokens of A that is so too where they have all of p and the draft itself none. */
+KERN_FN int kern_draft_stays(const kern_discrete_rule *rule, double p, double total)
+{
+    return total == 0 && (p > 0 || (rule->neighbours && rule->without));
+}
+
 /* What A's tokens besides x may have in all; p is that of x. */
 KERN_FN double kern_neighbour_bound(const kern_discrete_rule *rule, double p)
 {

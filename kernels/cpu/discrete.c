@@ -397,7 +397,7 @@ static outcome reject(const walk *w, site *s, int has_next, int *id)
     const double uniform = kern_uniform_at(s->address, KERN_NOISE_RESIDUAL, 0), p = p_of(s, s->draft);
     load_laws(w, s);
     const double total = leave_residual(w, s);
-    if (total == 0 && (p > 0 || s->rule->without)) return KEPT;
+    if (kern_draft_stays(s->rule, p, total)) return KEPT;
     if (total > 0 && has_next && leave_out(w, s)) return NEXT_SIBLING;
     *id = weights_draw(s->p, w->job->size, uniform);
     return REPLACED;

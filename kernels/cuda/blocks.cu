@@ -165,7 +165,7 @@ static __device__ inline int reject(const block_walk &w, block_site &s, int has_
         __syncthreads();
     }
     const double total = discrete_sum(make_residual(w, s, omega, 1, 0), w.scratch);
-    if (total == 0 && p > 0) return KEPT;
+    if (kern_draft_stays(s.rule, p, total)) return KEPT;
     if (total > 0) (void)make_residual(w, s, omega, 1 / total, 1);
     if (total > 0 && has_next && leave_out(w, s)) return NEXT_SIBLING;
     *id = discrete_find<DISCRETE_EXCEEDS>(array_weights{w.p}, w.job->size, uniform, 1, w.scratch).at;

@@ -426,6 +426,40 @@ static void blocks_are_verified_as_on_the_cpu(void **state)
     close_queue(cpu);
 }
 
+/* A draft without probability whose neighbours have all that there is, a sum of 1/2, so that half of them are rejected
+ * without anything to replace them (LANTERN's own resampler). */
+static void neighbours_with_all_of_p(void **state)
+{
+    (void)state;
+    static const kern_discrete_rule rule = {.neighbours = NEIGHBOURS, .bound = 1, .without = 1};
+    static blocks b;
+    static verified want, got;
+    int ids = 0, size;
+    kern_queue *cpu = open_cpu(), *k = open_cuda(MAR_DTYPE_BF16);
+    make_blocks(&b, 64, 0, 1, &rule, 0); /* each q is a point */
+    size = b.job.size;
+    for (int s = 0; s < SITES; s++)
+        for (int x = 0; x < size; x++) b.log_p[s * size + x] = -INFINITY;
+    for (int i = 0; i < BLOCKS; i++)
+        for (int n = b.node[i]; n < b.node[i + 1]; n++) { /* the draft's second and third neighbour */
+            float *p = b.log_p + b.p[n + i + b.parent[n] - (n - b.node[i]) + 1] * size;
+            p[(b.draft[n] + 1) % size] = p[(b.draft[n] + 2) % size] = -1.3862944f;
+        }
+    verify(cpu, &b, &want);
+    verify(k, &b, &got);
+    assert_ints(got.count, want.count, BLOCKS * KERN_BLOCK_COUNTS, "count", 0);
+    assert_ints(got.verdict, want.verdict, BLOCKS * DRAFTS, "verdict", 0);
+    assert_ints(got.id, want.id, BLOCKS * POSITIONS, "token", 0);
+    for (int i = 0; i < BLOCKS; i++)
+        if (i % SHAPES == 1 || i % SHAPES == 2 || i % SHAPES == 3) /* chains: every draft stays */
+            for (int n = b.node[i]; n < b.node[i + 1]; n++, ids++)
+                assert_int_equal(got.verdict[n], KERN_DRAFT_ACCEPTED);
+    assert_true(ids > 20);
+    free_blocks(&b);
+    close_queue(k);
+    close_queue(cpu);
+}
+
 /* --- recordings -----------------------------------------------------------------------------------------------------
  */
 
@@ -506,7 +540,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(laws_are_the_cpus),          cmocka_unit_test(draws_are_the_cpus),
         cmocka_unit_test(the_likeliest_are_the_cpus), cmocka_unit_test(blocks_are_verified_as_on_the_cpu),
-        cmocka_unit_test(a_step_is_recorded),
+        cmocka_unit_test(a_step_is_recorded),         cmocka_unit_test(neighbours_with_all_of_p),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -424,6 +424,48 @@ static void corners(void **state)
     close_queue(k);
 }
 
+/* LANTERN's own resampler, where the draft has no probability and its neighbours have all that there is: their law is
+ * made with the sum 1/2, so that half of the uniforms reject the draft, and no other token is left to replace it. */
+static void neighbours_with_all_of_p(void **state)
+{
+    (void)state;
+    const float laws[] = {-INFINITY, -1.3862944f, -1.3862944f, -INFINITY};
+    static const int neighbours[] = {0, 1, 2, 1, 2, 0, 2, 1, 0, 3, 0, 1}, draft = 0, parent = -1, node[] = {0, 1};
+    const int p[] = {0, -1}, q[] = {-1, -1};
+    const kern_discrete_rule rule[2] = {{.neighbours = 3, .bound = 1, .without = 1}};
+    int high = 0;
+    kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
+    for (uint32_t step = 0; step < 20; step++) {
+        const kern_address a = {1, 2, 3, step};
+        int verdict, id[2], law[2], count[KERN_BLOCK_COUNTS];
+        float workspace[8];
+        k->discrete->verify(k, &(kern_block_job){.size = 4,
+                                                 .blocks = 1,
+                                                 .node = node,
+                                                 .draft = &draft,
+                                                 .parent = &parent,
+                                                 .log_p = laws,
+                                                 .p = p,
+                                                 .log_q = laws,
+                                                 .q = q,
+                                                 .positions = 2,
+                                                 .rule = rule,
+                                                 .neighbours = neighbours,
+                                                 .neighbour_count = 3,
+                                                 .address = &a,
+                                                 .verdict = &verdict,
+                                                 .id = id,
+                                                 .law = law,
+                                                 .count = count,
+                                                 .workspace = workspace});
+        high += kern_uniform_at(&a, KERN_NOISE_VERIFY, 0) > 0.51;
+        assert_int_equal(verdict, KERN_DRAFT_ACCEPTED);
+        assert_int_equal(id[0], draft);
+    }
+    assert_true(high > 3);
+    close_queue(k);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -434,6 +476,7 @@ int main(void)
         cmocka_unit_test(the_likeliest),
         cmocka_unit_test(blocks),
         cmocka_unit_test(corners),
+        cmocka_unit_test(neighbours_with_all_of_p),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

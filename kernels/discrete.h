@@ -97,6 +97,12 @@ KERN_FN double kern_neighbour_bound(const kern_discrete_rule *rule, double p)
     return rule->bound + rule->bound_p * p;
 }
 
+/* The row of a table of `size` that number x names: the nearest there is, 0 for NaN. */
+KERN_FN int kern_token_row(float x, int size)
+{
+    return x > 0 ? x < (float)size ? (int)x : size - 1 : 0;
+}
+
 /* What becomes of a draft, and what is known of a block after verification. */
 enum { KERN_DRAFT_DROPPED, KERN_DRAFT_ACCEPTED, KERN_DRAFT_REPLACED }; /* dropped: not reached */
 enum { KERN_BLOCK_ACCEPTED, KERN_BLOCK_FINAL, KERN_BLOCK_LENGTH, KERN_BLOCK_COUNTS };

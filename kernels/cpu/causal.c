@@ -1,5 +1,6 @@
 /* What a causal transformer is built from beside products: norm, gated activation, rotated positions, table. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/discrete.h"
 
 /* A loop over rows: each operation below uses some of these. */
 typedef struct {
@@ -96,19 +97,25 @@ void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, cons
     if (kern_live(k)) cpu_for(q, rows, 48.0 * rows * heads * head_dim, rotate_body, &l);
 }
 
+typedef struct {
+    const float *table;
+    int size, dim;
+    const float *x;
+    float *y;
+} look_up_loop;
+
 static void look_up_body(void *arg, int first, int last, int thread)
 {
-    const row_loop *l = arg;
+    const look_up_loop *l = arg;
     const size_t dim = (size_t)l->dim;
     (void)thread;
     for (int r = first; r < last; r++)
-        memcpy((float *)l->y + (size_t)r * dim, l->weight + (size_t)l->x[r] * dim, dim * sizeof(float));
+        memcpy(l->y + (size_t)r * dim, l->table + (size_t)kern_token_row(l->x[r], l->size) * dim, dim * sizeof(float));
 }
 
 void cpu_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y)
 {
     cpu_queue *q = cpu_of(k);
-    row_loop l = {.weight = table, .dim = dim, .x = x, .y = y};
-    (void)size;
+    look_up_loop l = {table, size, dim, x, y};
     if (kern_live(k)) cpu_for(q, rows, 16.0 * rows * dim, look_up_body, &l);
 }

@@ -1,6 +1,7 @@
 /* Rows of a transformer with RMSNorm, SwiGLU and rotary positions, and of its tokens. All of it is bound by memory: the
  * floor is the bytes read and written. So lanes move 16 bytes at a time where arrays allow it. */
 #include "kernels/cuda/cuda.h"
+#include "kernels/discrete.h"
 
 enum { THREADS = 256, NORM_THREADS = 128 };
 
@@ -188,7 +189,7 @@ static __global__ void look_up_kernel(const float *table, int size, cuda_divisor
 {
     const int i = (int)(blockIdx.x * THREADS + threadIdx.x);
     if (i >= n) return;
-    const int r = cuda_quotient(i, dim), token = min(max((int)x[r], 0), size - 1);
+    const int r = cuda_quotient(i, dim), token = kern_token_row(x[r], size);
     y[i] = table[(size_t)token * (size_t)dim.by + (size_t)(i - r * dim.by)];
 }
 

@@ -192,13 +192,19 @@ static void look_ups_are_the_tables_rows(void **state)
     for (int dim = 8; dim >= 1; dim -= 7) {
         float *table = random_floats(SIZE * 8, 1, seed++), x[ROWS], y[ROWS * 8];
         for (int r = 0; r < ROWS; r++) x[r] = (float)(r == 0 ? SIZE - 1 : draw(SIZE));
+        x[7] = NAN, x[8] = -INFINITY, x[9] = SIZE, x[10] = 3e9f; /* no rows of the table: the nearest */
         void *dt = to_device(k, table, SIZE * 8 * sizeof *table), *dx = to_device(k, x, sizeof x);
         void *dy = to_device(k, NULL, sizeof y);
         k->core->look_up(k, dt, SIZE, dim, dx, ROWS, dy);
         k->core->look_up(k, dt, SIZE, dim, dx, 0, dy);
         from_device(k, y, dy, sizeof y);
         for (int r = 0; r < ROWS; r++)
-            assert_memory_equal(y + r * dim, table + (int)x[r] * dim, (size_t)dim * sizeof *y);
+            assert_memory_equal(y + r * dim,
+                                table + (r == 7 || r == 8    ? 0
+                                         : r == 9 || r == 10 ? SIZE - 1
+                                                             : (int)x[r]) *
+                                            dim,
+                                (size_t)dim * sizeof *y);
         free_arrays(k, (void *[]){dt, dx, dy}, 3);
         free(table);
     }

@@ -442,7 +442,7 @@ static void neighbours_with_all_of_p(void **state)
         for (int x = 0; x < size; x++) b.log_p[s * size + x] = -INFINITY;
     for (int i = 0; i < BLOCKS; i++)
         for (int n = b.node[i]; n < b.node[i + 1]; n++) { /* the draft's second and third neighbour */
-            float *p = b.log_p + b.p[n + i + b.parent[n] - (n - b.node[i]) + 1] * size;
+            float *p = b.log_p + b.p[b.node[i] + i + b.parent[n] + 1] * size;
             p[(b.draft[n] + 1) % size] = p[(b.draft[n] + 2) % size] = -1.3862944f;
         }
     verify(cpu, &b, &want);

@@ -465,6 +465,10 @@ static void look_up(void **state)
     kern_queue *k = open_queue(MAR_DTYPE_F32, 2);
     k->core->look_up(k, table, SIZE, WIDE, x, 4, y);
     for (int r = 0; r < 4; r++) assert_memory_equal(y + r * WIDE, table + (int)x[r] * WIDE, WIDE * sizeof *y);
+    const float others[4] = {NAN, -3, SIZE, INFINITY}; /* no rows of the table */
+    k->core->look_up(k, table, SIZE, WIDE, others, 4, y);
+    for (int r = 0; r < 4; r++)
+        assert_memory_equal(y + r * WIDE, table + (r < 2 ? 0 : SIZE - 1) * WIDE, WIDE * sizeof *y);
     free(table);
     close_queue(k);
 }

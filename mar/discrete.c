@@ -24,7 +24,7 @@ typedef struct {
     uint64_t first_image;
     float *number; /* host [max_images][seq_len] */
     uint8_t *mask; /* host [max_images][caption_tokens] 1: of captions that come without one */
-    float *zero;   /* host [max_images][caption_tokens][caption_dim]: captions to measure */
+    float *zero;   /* host [max_images][caption_tokens][caption_dim]: captions to measure; NULL before */
 } discrete;
 
 static discrete *of(mar_generation *g)
@@ -142,8 +142,7 @@ static mar_status allocate_host(discrete *g, mar_err *err)
     const size_t images = (size_t)g->max_images, positions = images * (size_t)c->caption_tokens;
     g->number = calloc(images * (size_t)c->seq_len, sizeof *g->number);
     g->mask = malloc(positions + 1);
-    g->zero = calloc(positions * (size_t)c->caption_dim + 1, sizeof *g->zero);
-    if (!g->number || !g->mask || !g->zero)
+    if (!g->number || !g->mask)
         return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
     memset(g->mask, 1, positions + 1);
     return MAR_OK;
@@ -167,10 +166,10 @@ static void destroy(mar_generation *generation)
 {
     discrete *g = of(generation);
     if (!g) return;
+    g->k->core->finish(g->k); /* the table's upload, and laps, whose times go to statistics of what is freed */
     spec_sampler_free(g->sampler);
     mar_drafter_free(&g->draft);
     gpt_runner_free(g->target);
-    g->k->core->finish(g->k); /* the table's upload */
     g->k->device->core->free(g->k->device, g->neighbours);
     free(g->number);
     free(g->mask);
@@ -243,11 +242,24 @@ static void begin_captions(mar_generation *generation, uint64_t first_image, con
     mar_drafter_begin_captions(&g->draft, images, features, mask);
 }
 
+/* Captions to measure, whose features are 0. */
+static void begin_any(discrete *g, uint64_t first_image, int images)
+{
+    const mar_model_config *c = &g->model->base.config;
+    const size_t n = (size_t)g->max_images * (size_t)c->caption_tokens * (size_t)c->caption_dim;
+    mar_err err;
+    if (!g->zero) g->zero = calloc(n, sizeof *g->zero);
+    if (g->zero)
+        begin_captions((mar_generation *)g, first_image, g->zero, NULL, images);
+    else
+        kern_fail(g->k, err_set(&err, MAR_ENOMEM, "out of memory for %d captions to measure", images), &err);
+}
+
 static void begin(mar_generation *generation, uint64_t first_image, const int *labels, int images)
 {
     discrete *g = of(generation);
     if (g->model->base.config.caption_tokens) {
-        begin_captions(generation, first_image, g->zero, NULL, images);
+        begin_any(g, first_image, images);
         return;
     }
     begin_tokens(g, first_image, images);

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { DRAFTS_MOST = 64, REPEATS = 5 };
 
@@ -21,21 +22,40 @@ typedef struct {
 
 static void destroy(passes *p)
 {
+    p->k->core->finish(p->k); /* a lap's time goes to the runner's statistics */
     gpt_runner_free(p->runner);
-    p->k->core->finish(p->k);
     p->k->device->core->free(p->k->device, p->memory);
     free(p->request);
     free(p->prefix);
+}
+
+/* A batch of any images: of class 0, or of captions whose features are 0. */
+static mar_status begin(passes *p, mar_err *err)
+{
+    const gpt_config *c = &p->model->config;
+    const size_t images = (size_t)p->images, positions = images * (size_t)c->prefix;
+    int *label = calloc(images, sizeof *label);
+    float *features = calloc(positions * (size_t)c->caption_dim + 1, sizeof *features);
+    uint8_t *mask = malloc(positions);
+    const mar_status status = label && features && mask ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    if (mask) memset(mask, 1, positions);
+    if (status == MAR_OK && c->caption_dim)
+        gpt_runner_begin_captions(p->runner, p->images, features, mask);
+    else if (status == MAR_OK)
+        gpt_runner_begin(p->runner, p->images, label);
+    free(label);
+    free(features);
+    free(mask);
+    return status;
 }
 
 static mar_status create(passes *p, const gpt_sampling *sampling, mar_err *err)
 {
     const gpt_config *c = &p->model->config;
     const size_t laws = (size_t)p->images * (1 + DRAFTS_MOST) * (size_t)c->vocabulary * sizeof(float);
-    int *label = calloc((size_t)p->images, sizeof *label);
     p->request = calloc((size_t)p->images, sizeof *p->request);
     p->prefix = calloc((size_t)c->seq_len, sizeof *p->prefix);
-    mar_status status = label && p->request && p->prefix ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    mar_status status = p->request && p->prefix ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK)
         status = gpt_runner_create(p->k, p->model, sampling, p->images, DRAFTS_MOST, 0, &p->runner, err);
     const size_t bytes = status == MAR_OK ? gpt_runner_lay_out(p->runner, NULL) : 0;
@@ -45,9 +65,7 @@ static mar_status create(passes *p, const gpt_sampling *sampling, mar_err *err)
         p->laws = (float *)((char *)p->memory + bytes);
         status = gpt_runner_plan(p->runner, p->images, err);
     }
-    if (status == MAR_OK && c->classes) gpt_runner_begin(p->runner, p->images, label);
-    free(label);
-    return status;
+    return status == MAR_OK ? begin(p, err) : status;
 }
 
 /* One pass over so many drafts behind half an image. No two have the same drafts, so that none is known already. */

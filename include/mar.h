@@ -287,11 +287,13 @@ typedef enum { MAR_METRIC_L2 = 0, MAR_METRIC_COSINE } mar_metric;
 typedef struct {
     size_t size; /* sizeof(mar_params) where the caller was compiled: mar_params_init sets it. New fields come last */
 
-    int num_iter;                  /* autoregressive steps, 1..seq_len; 0: 64, or seq_len if that is less */
+    int num_iter;                  /* autoregressive steps, 1..seq_len; 0: 64, or seq_len if that is less. Discrete
+                                      tokens: 0, or seq_len, which they always take */
     int num_sampling_steps;        /* diffusion steps of the head, 2..1000 */
     float cfg;                     /* guidance scale, 1 = none */
     mar_cfg_schedule cfg_schedule; /* LINEAR: 1 + (cfg-1) * (fraction of tokens known after the step) */
-    float temperature;             /* scales the noise of every diffusion step but not x_T */
+    float temperature;             /* scales the noise of every diffusion step but not x_T. Discrete tokens: divides
+                                      the logits; 0: greedy */
     uint64_t seed;
 
     /* Lossless speculation inside the head: the number of diffusion steps that one call of the head may settle, 1..64.
@@ -329,7 +331,7 @@ typedef struct {
                 */
     int reserved_2; /* 0 */
 
-    /* Discrete tokens (LlamaGen), whose order is that of an image's rows. num_iter is then the number of tokens. */
+    /* Discrete tokens (LlamaGen), whose order is that of an image's rows. */
     int cfg_interval; /* -1: guidance throughout; else tokens after number cfg_interval + 1, from 0, have none */
     int top_k;        /* 0: all tokens; else those with less than the k-th largest logit are never drawn */
     float top_p;      /* 1: all; else of the tokens by falling probability those behind the first that reaches top_p */

@@ -209,10 +209,12 @@ typedef struct {
     int *first;  /* [groups] the least `order` of the group's marked rows; INT_MAX if there are none */
 } kern_path_verdict;
 
+enum { KERN_CACHE_HEAD_MAX = 256 }; /* numbers of a head in a cache, at most */
+
 /* Queries over a cache of keys and values, which has a row for each slot. A span is a run of queries that know the same
  * slots but for its last ones: a sequence's new tokens, of which each knows those it follows. */
 typedef struct {
-    int rows, heads, head_dim; /* head_dim: 256 or less */
+    int rows, heads, head_dim; /* head_dim: KERN_CACHE_HEAD_MAX or less */
     const act *q;              /* row r's queries at q + r * q_stride elements, heads side by side */
     int q_stride;
     const act *cache;  /* [slots][2 * heads * head_dim] key, then value */
@@ -335,9 +337,8 @@ typedef struct {
     /* Multi-head attention over a cache, scores scaled by 1/sqrt(head_dim), softmax in f32. On a CPU a row's bits
      * depend on its own queries and on the slots that it knows, in their order, only. */
     void (*attention_cache)(kern_queue *k, const kern_cache_job *job);
-    /* y[r] = row (int)x[r] of table, float [size][dim]; x float [rows] has whole numbers of 0..size-1, y float
-     * [rows][dim].
-     */
+    /* y[r] = row x[r] of table, float [size][dim]; x float [rows] has whole numbers of 0..size-1, of others the row is
+     * kern_token_row (kernels/discrete.h); y float [rows][dim]. */
     void (*look_up)(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);
 } kern_core_ops;
 

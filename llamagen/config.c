@@ -1,5 +1,7 @@
 #include "llamagen/config.h"
 
+#include "kernels/ops.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,6 +121,12 @@ static int official_heads(int width)
     return width > 64 ? width / 64 : 1;
 }
 
+int gpt_heads_divide(long heads, int width)
+{
+    const long size = heads < 1 || heads > width ? 0 : width / heads;
+    return size > 0 && size <= KERN_CACHE_HEAD_MAX && size * heads == width && size % 4 == 0;
+}
+
 /* The one number that no shape tells: asked for, in the metadata, or by the official rule. */
 static mar_status derive_heads(const wt_file *f, int heads, gpt_config *c, mar_err *err)
 {
@@ -127,20 +135,12 @@ static mar_status derive_heads(const wt_file *f, int heads, gpt_config *c, mar_e
     if (heads < 0) return err_set(err, MAR_EARG, "heads is %d, expected 0 or a positive number", heads);
     const mar_status status = heads ? MAR_OK : read_metadata(f, "mar.heads", &n, err);
     if (status != MAR_OK) return status;
-    if (n > c->width || c->width % n != 0 || c->width / n % 4 != 0)
+    if (!gpt_heads_divide(n, c->width))
         return err_set(err, heads ? MAR_EARG : MAR_EMODEL,
-                       "%s: %ld attention heads (%s) do not divide the width %d into multiples of 4", wt_path(f), n,
-                       source, c->width);
+                       "%s: %ld attention heads (%s) do not divide the width %d into multiples of 4 up to %d",
+                       wt_path(f), n, source, c->width, KERN_CACHE_HEAD_MAX);
     c->heads = (int)n;
     return MAR_OK;
-}
-
-static void add_count(void *user, const char *name, int rank, const int64_t *shape)
-{
-    (void)name;
-    long count = 1;
-    for (int i = 0; i < rank; i++) count *= (long)shape[i];
-    *(long *)user += count;
 }
 
 mar_status gpt_config_derive(const wt_file *f, int heads, gpt_config *config, mar_err *err)
@@ -150,7 +150,7 @@ mar_status gpt_config_derive(const wt_file *f, int heads, gpt_config *config, ma
     if (status == MAR_OK) status = derive_condition(f, config, err);
     if (status == MAR_OK) status = derive_sequence(f, config, err);
     if (status == MAR_OK) status = derive_heads(f, heads, config, err);
-    if (status == MAR_OK) gpt_config_tensors(config, add_count, &config->parameters);
+    if (status == MAR_OK) gpt_config_tensors(config, wt_add_elements, &config->parameters);
     return status;
 }
 

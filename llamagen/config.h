@@ -22,10 +22,11 @@ typedef struct {
  * else a head size of 64. seq_len is in no tensor: from the metadata (mar.seq_len), else 256; gpt_config.seq_len may be
  * set to another square by the caller, since positions are computed (384-pixel models have 576). MAR_EMODEL, naming the
  * tensor, if it is no LlamaGen model; other wrong tensors are noticed when they are loaded. MAR_EARG if `heads` does
- * not go with the width: a head's size is a multiple of 4, since half of its pairs turn with the row, half with the
- * column.
- */
+ * not go with the width (gpt_heads_divide). */
 mar_status gpt_config_derive(const wt_file *f, int heads, gpt_config *config, mar_err *err);
+/* Whether so many heads divide the width into sizes that there are: multiples of 4, since half of a head's pairs turn
+ * with the row, half with the column, up to KERN_CACHE_HEAD_MAX (kernels/ops.h). */
+int gpt_heads_divide(long heads, int width);
 /* Calls `visit` for every tensor of such a model, in the official order. */
 typedef void gpt_tensor_visitor(void *user, const char *name, int rank, const int64_t *shape);
 void gpt_config_tensors(const gpt_config *c, gpt_tensor_visitor *visit, void *user);

@@ -24,20 +24,13 @@ static mar_status derive_heads(const wt_file *f, int heads, eagle_config *c, mar
     const long n = heads ? heads : text ? strtol(text, &end, 10) : 0;
     if (heads < 0) return err_set(err, MAR_EARG, "heads is %d, expected 0 or a positive number", heads);
     if (!heads && !text) return MAR_OK;
-    if ((!heads && (end == text || *end)) || n < 1 || n > c->width || c->width % n != 0 || c->width / n % 4 != 0)
+    if ((!heads && (end == text || *end)) || !gpt_heads_divide(n, c->width))
         return err_set(err, heads ? MAR_EARG : MAR_EMODEL,
-                       "%s: %s attention heads (%s) do not divide the width %d into multiples of 4", wt_path(f),
-                       heads ? "these" : text, heads ? "asked for" : "in the metadata", c->width);
+                       "%s: %s attention heads (%s) do not divide the width %d into multiples of 4 up to %d",
+                       wt_path(f), heads ? "these" : text, heads ? "asked for" : "in the metadata", c->width,
+                       KERN_CACHE_HEAD_MAX);
     c->heads = (int)n;
     return MAR_OK;
-}
-
-static void add_count(void *user, const char *name, int rank, const int64_t *shape)
-{
-    (void)name;
-    long count = 1;
-    for (int i = 0; i < rank; i++) count *= (long)shape[i];
-    *(long *)user += count;
 }
 
 mar_status eagle_config_derive(const wt_file *f, int heads, eagle_config *out, mar_err *err)
@@ -55,7 +48,7 @@ mar_status eagle_config_derive(const wt_file *f, int heads, eagle_config *out, m
     out->bias = wt_find(f, fc_bias) != NULL;
     out->first_norm = wt_find(f, first_norm) != NULL;
     status = derive_heads(f, heads, out, err);
-    if (status == MAR_OK) eagle_config_tensors(out, add_count, &out->parameters);
+    if (status == MAR_OK) eagle_config_tensors(out, wt_add_elements, &out->parameters);
     return status;
 }
 
@@ -70,10 +63,10 @@ void eagle_config_tensors(const eagle_config *c, gpt_tensor_visitor *visit, void
 mar_status eagle_config_fits(const eagle_config *c, const gpt_config *target, mar_err *err)
 {
     if (c->width != target->width)
-        return err_set(err, MAR_EARG, "the EAGLE drafter has width %d, expected the model's, %d", c->width,
+        return err_set(err, MAR_EMODEL, "the EAGLE drafter has width %d, expected the model's, %d", c->width,
                        target->width);
     if (c->heads && c->heads != target->heads)
-        return err_set(err, MAR_EARG, "the EAGLE drafter has %d attention heads, expected as many as the model, %d",
+        return err_set(err, MAR_EMODEL, "the EAGLE drafter has %d attention heads, expected as many as the model, %d",
                        c->heads, target->heads);
     return MAR_OK;
 }

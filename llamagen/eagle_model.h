@@ -43,7 +43,7 @@ int eagle_config_recognise(const wt_file *f);
 mar_status eagle_config_derive(const wt_file *f, int heads, eagle_config *out, mar_err *err);
 /* Calls `visit` for every tensor of such a drafter, in the order above. */
 void eagle_config_tensors(const eagle_config *c, gpt_tensor_visitor *visit, void *user);
-/* MAR_EARG, saying why, if this is no drafter for such a target. */
+/* MAR_EMODEL, saying why, if this is no drafter for such a target. */
 mar_status eagle_config_fits(const eagle_config *c, const gpt_config *target, mar_err *err);
 
 typedef struct {

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { NAME = 96 }; /* of a tensor */
+
 /* Where a loading function reads from and packs to. */
 typedef struct {
     kern_queue *k;
@@ -73,24 +75,31 @@ static mar_status load_pair(loader *l, const char *first, const char *second, in
     return status;
 }
 
+/* The tensor "<prefix>.<part>.weight". */
+static const char *part_of(const char *prefix, const char *part, char text[NAME])
+{
+    snprintf(text, NAME, "%s.%s.weight", prefix, part);
+    return text;
+}
+
 mar_status gpt_layer_load(kern_queue *k, const wt_file *f, const char *prefix, int width, int hidden, int first_norm,
                           gpt_layer *b, mar_err *err)
 {
     const int add = KERN_OUT_F32 | KERN_OUT_ADD;
     loader l = {k, f, err};
-    char part[96], other[96];
-#define PART(text, suffix) (snprintf(text, sizeof text, "%s." suffix ".weight", prefix), text)
-    mar_status status = load_linear(&l, PART(part, "attention.wqkv"), 3 * width, width, KERN_LINEAR, 0, &b->qkv);
-    if (status == MAR_OK) status = load_linear(&l, PART(part, "attention.wo"), width, width, KERN_LINEAR, add, &b->wo);
+    char t[NAME], other[NAME];
+    mar_status status =
+        load_linear(&l, part_of(prefix, "attention.wqkv", t), 3 * width, width, KERN_LINEAR, 0, &b->qkv);
     if (status == MAR_OK)
-        status = load_pair(&l, PART(part, "feed_forward.w1"), PART(other, "feed_forward.w3"), hidden, width, &b->w13);
+        status = load_linear(&l, part_of(prefix, "attention.wo", t), width, width, KERN_LINEAR, add, &b->wo);
     if (status == MAR_OK)
-        status = load_linear(&l, PART(part, "feed_forward.w2"), width, hidden, KERN_LINEAR, add, &b->w2);
+        status = load_pair(&l, part_of(prefix, "feed_forward.w1", t), part_of(prefix, "feed_forward.w3", other), hidden,
+                           width, &b->w13);
+    if (status == MAR_OK)
+        status = load_linear(&l, part_of(prefix, "feed_forward.w2", t), width, hidden, KERN_LINEAR, add, &b->w2);
     if (status == MAR_OK && first_norm)
-        status = load_array(&l, PART(part, "attention_norm"), width, 0, &b->attention_norm);
-    if (status == MAR_OK) status = load_array(&l, PART(part, "ffn_norm"), width, 0, &b->ffn_norm);
-#undef PART
-    return status;
+        status = load_array(&l, part_of(prefix, "attention_norm", t), width, 0, &b->attention_norm);
+    return status == MAR_OK ? load_array(&l, part_of(prefix, "ffn_norm", t), width, 0, &b->ffn_norm) : status;
 }
 
 void gpt_layer_free(kern_device *d, gpt_layer *b)

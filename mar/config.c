@@ -116,21 +116,13 @@ static mar_status derive_heads(const wt_file *f, int heads, mar_model_config *c,
     return MAR_OK;
 }
 
-static void add_count(void *user, const char *name, int rank, const int64_t *shape)
-{
-    (void)name;
-    long count = 1;
-    for (int i = 0; i < rank; i++) count *= (long)shape[i];
-    *(long *)user += count;
-}
-
 mar_status mar_config_derive(const wt_file *f, int heads, mar_model_config *config, mar_err *err)
 {
     *config = (mar_model_config){.family = "mar"};
     mar_status status = derive_transformer(f, config, err);
     if (status == MAR_OK) status = derive_head(f, config, err);
     if (status == MAR_OK) status = derive_heads(f, heads, config, err);
-    if (status == MAR_OK) mar_config_tensors(config, add_count, &config->parameters);
+    if (status == MAR_OK) mar_config_tensors(config, wt_add_elements, &config->parameters);
     return status;
 }
 

@@ -136,14 +136,6 @@ static mar_status derive_latent(const wt_file *f, int is_vq, mar_vae_config *c, 
     return MAR_OK;
 }
 
-static void add_count(void *user, const char *name, int rank, const int64_t *shape)
-{
-    (void)name;
-    long count = 1;
-    for (int i = 0; i < rank; i++) count *= (long)shape[i];
-    *(long *)user += count;
-}
-
 mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *err)
 {
     const wt_tensor *conv_in;
@@ -161,7 +153,7 @@ mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *
         status = vae_level_width(f, names, config->levels, 0, &config->channels,
                                  err); /* the decoder alone: the first multiplier is 1 */
     }
-    if (status == MAR_OK) vae_config_tensors(f, config, add_count, &config->parameters);
+    if (status == MAR_OK) vae_config_tensors(f, config, wt_add_elements, &config->parameters);
     return status;
 }
 

@@ -183,6 +183,14 @@ const char *wt_format_shape(int rank, const int64_t *shape, char *buffer, size_t
     return buffer;
 }
 
+void wt_add_elements(void *total, const char *name, int rank, const int64_t *shape)
+{
+    long count = 1;
+    (void)name;
+    for (int i = 0; i < rank; i++) count *= (long)shape[i];
+    *(long *)total += count;
+}
+
 const char *wt_shape_text(const wt_tensor *t, char *buffer, size_t size)
 {
     return wt_format_shape(t->rank, t->shape, buffer, size);

@@ -52,6 +52,9 @@ const char *wt_dtype_name(wt_dtype dtype); /* "F32", as safetensors spells it */
 size_t wt_dtype_size(wt_dtype dtype);
 /* "[1, 320, 768]" */
 const char *wt_shape_text(const wt_tensor *t, char *buffer, size_t size);
+/* Adds the elements of a tensor of this shape to the long that total points to: what visitors of tensors are given to
+ * count a model's parameters. */
+void wt_add_elements(void *total, const char *name, int rank, const int64_t *shape);
 
 /* dst[n] = the n bytes of the tensor's data from byte `first` on, as they are stored. MAR_EIO. */
 mar_status wt_read_bytes(const wt_file *f, const wt_tensor *t, uint64_t first, size_t n, void *dst, mar_err *err);

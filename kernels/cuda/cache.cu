@@ -15,11 +15,11 @@
 #include "kernels/cuda/ptx.h"
 
 enum {
-    WARPS = 8,   /* of a block at most */
-    AT_ONCE = 4, /* slots that a group of lanes reads at a time */
-    MINE = 8,    /* numbers of a head that a lane has */
-    TILE = 4,    /* queries of a block, where there is more than one a span */
-    MOST_DIM = 32 * MINE,
+    WARPS = 8,                       /* of a block at most */
+    AT_ONCE = 4,                     /* slots that a group of lanes reads at a time */
+    MINE = KERN_CACHE_HEAD_MAX / 32, /* numbers of a head that a lane has */
+    TILE = 4,                        /* queries of a block, where there is more than one a span */
+    MOST_DIM = KERN_CACHE_HEAD_MAX,
 };
 
 /* A call, on the device. */

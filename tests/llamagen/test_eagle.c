@@ -390,11 +390,11 @@ static void other_targets_are_refused(void **unused)
         gpt_fixture_open(&wide, open_queue(MAR_DTYPE_F32, 2), "llamagen_c2i", 0, &gpt_fixture_plain, 1, 1, 1, 1));
     open_eagle(wide.k, "eagle_plain", &model);
     assert_int_equal(eagle_runner_create(wide.k, model, wide.model, wide.runner, &gpt_fixture_plain, 1, 1, &r, &err),
-                     MAR_EARG);
+                     MAR_EMODEL);
     assert_null(r);
     assert_string_equal(err.text, "the EAGLE drafter has width 40, expected the model's, 48");
     eagle_config heads = {.width = 48, .heads = 4};
-    assert_int_equal(eagle_config_fits(&heads, &wide.model->config, &err), MAR_EARG);
+    assert_int_equal(eagle_config_fits(&heads, &wide.model->config, &err), MAR_EMODEL);
     assert_string_equal(err.text, "the EAGLE drafter has 4 attention heads, expected as many as the model, 3");
     heads.heads = 0;
     assert_ok(eagle_config_fits(&heads, &wide.model->config, &err), &err);

@@ -465,7 +465,7 @@ static void files_that_do_not_go_together(void **state)
     assert_library(s.m, mar_model_load(s.m, path, 0, &drafter));
     free(path);
     p.draft = drafter;
-    refused(&s, s.target, NULL, &p, MAR_EARG, "the EAGLE drafter has width 16, expected the model's, 32");
+    refused(&s, s.target, NULL, &p, MAR_EMODEL, "the EAGLE drafter has width 16, expected the model's, 32");
     refused(&s, continuous, NULL, &p, MAR_EMODEL,
             "the draft is a model of family eagle, expected one of family mar, as the model is");
     mar_model_free(drafter);

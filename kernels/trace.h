@@ -2,19 +2,7 @@
 #ifndef KERNELS_TRACE_H
 #define KERNELS_TRACE_H
 
-#include "kernels/ops.h"
-
-/* Operations of one kind and size. */
-typedef struct {
-    char name[80];  /* "linear 3072 x 768, gelu" */
-    int rows;       /* of the result */
-    int calls;      /* since the trace began */
-    double seconds; /* of one call */
-    double bytes;   /* that one call must at least move: operands, weights and result, each once */
-    double flop;    /* of its products, 2 a multiply-add */
-} kern_traced;
-
-typedef struct kern_trace kern_trace;
+#include "kernels/trace_call.h"
 
 /* Begins to time the queue's operations, which get tables of their own for that. A synchronous device's operations are
  * timed where they are. Those of an asynchronous one are repeated by kern_time at their first call, so that sums grow

@@ -1,12 +1,22 @@
-/* What the files of a trace share: an operation that is called, and its turn. Private to kernels/trace*.c. */
+/* An operation that is called while a trace times it (kernels/trace.h): what its files share. */
 #ifndef KERNELS_TRACE_CALL_H
 #define KERNELS_TRACE_CALL_H
 
-#include "kernels/trace.h"
+#include "kernels/ops.h"
+
+/* Operations of one kind and size. */
+typedef struct {
+    char name[80];  /* "linear 3072 x 768, gelu" */
+    int rows;       /* of the result */
+    int calls;      /* since the trace began */
+    double seconds; /* of one call */
+    double bytes;   /* that one call must at least move: operands, weights and result, each once */
+    double flop;    /* of its products, 2 a multiply-add */
+} kern_traced;
 
 enum { TRACE_ROWS_MAX = 256 }; /* kinds of operations */
 
-struct kern_trace {
+typedef struct {
     kern_core_ops core; /* must be first: a traced queue's `core` points to it */
     kern_head_ops head;
     kern_conv_ops conv;
@@ -18,7 +28,7 @@ struct kern_trace {
     const kern_discrete_ops *real_discrete;
     kern_traced row[TRACE_ROWS_MAX];
     int count;
-};
+} kern_trace;
 
 /* An operation that is called. */
 typedef struct {
@@ -44,8 +54,5 @@ static inline double kern_trace_act_bytes(const kern_queue *k, double n)
 {
     return n * (double)k->device->act_size;
 }
-
-/* trace_tokens.c: puts its operations into the tables. */
-void kern_trace_tokens(kern_trace *t);
 
 #endif

@@ -1,6 +1,6 @@
-/* The operations of causal transformers and discrete tokens, timed. */
+#include "kernels/trace_tokens.h"
+
 #include "kernels/discrete.h"
-#include "kernels/trace_call.h"
 
 /* --- causal transformers ------------------------------------------------------------------------------------------ */
 

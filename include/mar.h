@@ -335,10 +335,10 @@ typedef struct {
     int cfg_interval; /* -1: guidance throughout; else tokens after number cfg_interval + 1, from 0, have none */
     int top_k;        /* 0: all tokens; else those with less than the k-th largest logit are never drawn */
     float top_p;      /* 1: all; else of the tokens by falling probability those behind the first that reaches top_p */
-    int window;       /* sjd, sjd-pac: positions drafted, 1 or more */
+    int window;       /* sjd, sjd-pac: drafts of a round, those of the tree among them, 1 or more */
     mar_first first;  /* sjd, sjd-pac: how a position gets its first draft */
     int pac_children; /* sjd-pac: drafts at a position of its tree, K; 1: none (PD off) */
-    int pac_depth;    /* sjd-pac: positions of its tree, D; 0: none (PD off) */
+    int pac_depth;    /* sjd-pac: tokens of a path of its tree, its root among them, D; 0, 1: none (PD off) */
     int pac_continue; /* sjd-pac: 1: verification goes on behind a rejection (AC); 0: it stops */
     const char *tree; /* with a draft: NULL or "chain"; "static", LANTERN++'s; "dynamic", EAGLE-2's; or the children of
                        * every draft by levels, "4,2,1,1". gamma is the depth */

@@ -189,7 +189,7 @@ static mar_param rows[] = {
      .min = 1,
      .max = STEPS_MAX,
      .method = "sjd|sjd-pac",
-     .help = "tokens that Jacobi decoding drafts at a time"},
+     .help = "drafts of Jacobi decoding at a time\nsjd-pac's tree takes its drafts out of them."},
     {.name = FIELD(first),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
@@ -210,8 +210,11 @@ static mar_param rows[] = {
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_INT,
      .method = "sjd-pac",
-     .help = "tokens that sjd-pac's tree is deep; 0: no tree\n"
-             "D of the paper. With 0 there is no proactive drafting."},
+     .help =
+         "depth of sjd-pac's tree, with its root; 1: none\n"
+         "D of the paper, as its code counts: the root is the token in front of the drafts, so that 3 is two levels "
+         "of drafts. They are taken out of the window, as long as that leaves one for the chain behind them. With "
+         "0 or 1 there is no proactive drafting."},
     {.name = FIELD(pac_continue),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",

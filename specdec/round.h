@@ -46,7 +46,7 @@ struct spec_sampler {
     spec_sampler_options options;
     int sequences, tokens; /* at most */
     int children;          /* Jacobi: candidates at a position of the tree; static tree: siblings at most */
-    int tree_depth;        /* Jacobi: positions of that tree */
+    int tree_depth;        /* Jacobi: positions of that tree; options.length is those of the tree and its chain */
     int go_on;             /* verification does not stop at a rejection */
     int capacity;          /* drafts of a block */
     int draft_capacity;    /* drafts of a request for the draft model */

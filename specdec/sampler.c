@@ -21,12 +21,19 @@ static double parameter_named(const spec_sampler_options *o, const char *name, d
     return otherwise;
 }
 
-/* Drafts of a tree with `children` at each of the first `tree` positions and a chain over the rest. */
-static int tree_count(int length, int children, int tree)
+/* A tree of Jacobi decoding takes its drafts out of the window, and a chain the rest. It has as many levels, `depth` at
+ * most, as leave a chain of one draft. */
+static void size_up_window(spec_sampler *s, int depth)
 {
-    int count = 0, level = 1;
-    for (int i = 0; i < tree && i < length; i++) count += level *= children;
-    return count + (length > tree ? length - tree : 0);
+    int64_t drafts = 0, level = 1;
+    s->tree_depth = 0;
+    for (; s->tree_depth < depth; s->tree_depth++) {
+        level *= s->children;
+        if (drafts + level >= s->options.length) break;
+        drafts += level;
+    }
+    s->capacity = s->options.length;
+    s->options.length += s->tree_depth - (int)drafts;
 }
 
 static int by_levels(const int *parent, int count)
@@ -70,11 +77,11 @@ static void size_up(spec_sampler *s)
     const spec_sampler_options *o = &s->options;
     const int jacobi = o->method && o->method->stale;
     s->children = jacobi ? (int)parameter_named(o, "children", 1) : most_siblings(o);
-    s->tree_depth = jacobi && s->children > 1 ? (int)parameter_named(o, "depth", 0) : 0;
     s->go_on = o->method && o->method->policy == SPEC_CONTINUE && parameter_named(o, "continue", 1) != 0;
-    if (s->tree_depth == 0 && jacobi) s->children = 1;
     if (!o->method) s->options.length = 0;
-    s->capacity = o->parent ? o->count : o->top ? o->total : tree_count(o->length, s->children, s->tree_depth);
+    s->capacity = o->parent ? o->count : o->top ? o->total : o->length;
+    if (jacobi) size_up_window(s, s->children > 1 ? (int)parameter_named(o, "depth", 1) - 1 : 0);
+    if (jacobi && s->tree_depth == 0) s->children = 1;
     s->draft_capacity = !s->draft.laws ? 0 : o->top ? o->top * (o->length - 1) : s->capacity;
     s->top = o->top ? o->top : o->likeliest ? s->children : 0;
     s->top_rows = o->top ? o->top + 1 : s->capacity + 1;

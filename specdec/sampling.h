@@ -37,7 +37,9 @@ typedef enum {
 typedef struct {
     const spec_method *method; /* NULL: plain sampling */
     const double *parameter;   /* in the order of method->parameters */
-    int length;                /* positions drafted a round: L, gamma, the window; the depth of a tree */
+    /* Positions drafted a round: L, gamma; the depth of a tree. Jacobi: the window, all drafts of a round. Its tree
+     * (sjd-pac) takes its drafts out of it, and the first path goes on as a chain with the rest. */
+    int length;
     /* A static tree by levels in place of a chain: parent[n] < n, not decreasing, at most `length` deep; or NULL. */
     const int *parent;
     int count; /* its drafts */

@@ -6,6 +6,11 @@ static kern_discrete_rule rule(const double *parameter, int index, int length)
     return (kern_discrete_rule){0};
 }
 
+/* The tree's depth D counts the token in front of the drafts, as in the authors' code: K = 4 and D = 3 are 4 drafts of
+ * the next token and 4 of the one behind each, 21 tokens with the one in front. The window is the drafts of a round, of
+ * the tree and the chain behind its first path. The authors' L counts the token in front, too, so that their 64 is a
+ * window of 63: 20 drafts and a chain of 43. A level of the tree that would leave no draft for the chain is left out.
+ */
 const spec_method spec_sjd_pac = {
     .name = "sjd-pac",
     .source = "SJD-PAC Alg. 1, Eq. 7 and 8",
@@ -17,7 +22,7 @@ const spec_method spec_sjd_pac = {
     .guarantee = "the target's law",
     .stale = 1,
     .parameters = {{"children", 4, 1, 8, "drafts at a position of the tree, without replacement (K)"},
-                   {"depth", 3, 0, 4, "positions of the tree (D); 0: none"},
+                   {"depth", 3, 0, 5, "tokens of a path of the tree, with the one in front of it (D); 0, 1: none"},
                    {"continue", 1, 0, 1, "whether verification goes on behind a rejection"}},
     .discrete_rule = rule,
 };

@@ -35,9 +35,9 @@ static const struct {
     {.title = "sjd", .method = "sjd", .length = 4, .least_rate = 1.2},
     {.title = "sjd above", .method = "sjd", .length = 4, .first = SPEC_FIRST_ABOVE, .least_rate = 1.2},
     {.title = "sjd-pac AC", .method = "sjd-pac", .parameter = {1, 0, 1}, .length = 4, .least_rate = 1.2},
-    {.title = "sjd-pac PD", .method = "sjd-pac", .parameter = {3, 2, 0}, .length = 4, .least_rate = 1.2},
-    {.title = "sjd-pac", .method = "sjd-pac", .parameter = {3, 2, 1}, .length = 4, .least_rate = 1.3},
-    {.title = "sjd-pac wide", .method = "sjd-pac", .parameter = {2, 4, 1}, .length = 3, .zeros = 1, .least_rate = 1.2},
+    {.title = "sjd-pac PD", .method = "sjd-pac", .parameter = {3, 3, 0}, .length = 14, .least_rate = 1.2},
+    {.title = "sjd-pac", .method = "sjd-pac", .parameter = {3, 3, 1}, .length = 14, .least_rate = 1.3},
+    {.title = "sjd-pac wide", .method = "sjd-pac", .parameter = {2, 4, 1}, .length = 15, .zeros = 1, .least_rate = 1.2},
 };
 
 static void sequences_have_the_law(void **state)

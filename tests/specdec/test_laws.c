@@ -105,17 +105,17 @@ static const setup sjd_left = {
     .name = "sjd", .size = 3, .n = 4, .options = {.length = 3, .first = SPEC_FIRST_LEFT, .side = 2}};
 static const setup sjd_above = {
     .name = "sjd", .size = 3, .n = 4, .options = {.length = 3, .first = SPEC_FIRST_ABOVE, .side = 2}};
-static const setup pac = {.name = "sjd-pac", .size = 3, .n = 4, .options = {.length = 3}, .parameter = {2, 2, 1}};
+static const setup pac = {.name = "sjd-pac", .size = 3, .n = 4, .options = {.length = 7}, .parameter = {2, 3, 1}};
 static const setup pac_no_tree = {
     .name = "sjd-pac", .size = 3, .n = 3, .options = {.length = 3}, .parameter = {1, 0, 1}};
-static const setup pac_stops = {.name = "sjd-pac", .size = 3, .n = 4, .options = {.length = 3}, .parameter = {2, 1, 0}};
+static const setup pac_stops = {.name = "sjd-pac", .size = 3, .n = 4, .options = {.length = 4}, .parameter = {2, 2, 0}};
 static const setup pac_neither = {
     .name = "sjd-pac", .size = 3, .n = 3, .options = {.length = 3}, .parameter = {4, 0, 0}};
 static const setup pac_above = {.name = "sjd-pac",
                                 .size = 2,
                                 .n = 4,
-                                .options = {.length = 3, .first = SPEC_FIRST_ABOVE, .side = 2},
-                                .parameter = {2, 2, 1}};
+                                .options = {.length = 7, .first = SPEC_FIRST_ABOVE, .side = 2},
+                                .parameter = {2, 3, 1}};
 
 static void lossless_with_a_draft(void **state)
 {

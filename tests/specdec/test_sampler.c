@@ -61,7 +61,7 @@ static mar_status checked_laws(void *state, const spec_request *request, int n, 
 }
 
 static const int tree[] = {-1, -1, 0, 0, 1, 1, 2, 3, 4, 5};
-static const double pac[] = {3, 2, 1}, uniform[] = {1.5}, lantern[] = {5, 0.3};
+static const double pac[] = {3, 3, 1}, uniform[] = {1.5}, lantern[] = {5, 0.3};
 
 /* One of each kind. */
 static const struct {
@@ -77,7 +77,7 @@ static const struct {
     {"vanilla", {.length = 1, .top = 12, .total = 40}},
     {"sjd", {.length = 7}},
     {"sjd", {.length = 30, .first = SPEC_FIRST_LEFT, .side = 5}},
-    {"sjd-pac", {.parameter = pac, .length = 5, .first = SPEC_FIRST_ABOVE, .side = 5}},
+    {"sjd-pac", {.parameter = pac, .length = 15, .first = SPEC_FIRST_ABOVE, .side = 5}},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 

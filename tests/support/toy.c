@@ -94,7 +94,7 @@ mar_status toy_laws(void *state, const spec_request *request, int n, float *log_
     for (int r = 0; r < n; r++)
         for (int i = request[r].from; i <= request[r].count; i++) {
             const spec_request *q = &request[r];
-            int x[64], depth = q->length;
+            int x[256], depth = q->length;
             for (int d = i - 1; d >= 0; d = q->parent[d]) depth++;
             int place = depth;
             for (int d = i - 1; d >= 0; d = q->parent[d]) x[--place] = q->draft[d];

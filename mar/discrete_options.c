@@ -158,13 +158,27 @@ static mar_status check_line(const mar_discrete_plan *plan, mar_err *err)
     return MAR_OK;
 }
 
-static mar_status check_size(const mar_discrete_plan *plan, const mar_model_config *c, int max_images, mar_err *err)
+/* The most drafts that either model is asked about at a time (spec_sampler_target_drafts, spec_sampler_draft_drafts).
+ */
+static int64_t most_drafts(const mar_discrete_plan *plan)
 {
     const mar_params *p = &plan->params;
-    const int drafts = p->gamma + p->window + MAR_TREE_DRAFTS;
-    const int64_t rows = (int64_t)max_images * (p->cfg > 1 ? 2 : 1) * (c->buffer + c->seq_len + drafts);
+    if (!plan->method) return 0;
+    if (plan->method->stale) return p->window;
+    if (plan->tree.count) return plan->tree.count;
+    if (!p->tree || strcmp(p->tree, "dynamic") != 0) return p->gamma;
+    const int64_t expanded = (int64_t)p->tree_top * (p->gamma - 1);
+    return expanded > p->tree_total ? expanded : p->tree_total;
+}
+
+/* Whether slots, rows and their numbers in lists fit in an int. */
+static mar_status check_size(const mar_discrete_plan *plan, const mar_model_config *c, int max_images, mar_err *err)
+{
+    const int64_t drafts = most_drafts(plan);
+    const int64_t rows = (int64_t)max_images * (plan->params.cfg > 1 ? 2 : 1) * (c->buffer + c->seq_len + drafts + 1);
     if (rows <= INT_MAX / 8) return MAR_OK;
-    return err_set(err, MAR_EARG, "batch of %d images of %d tokens: too large", max_images, c->seq_len);
+    return err_set(err, MAR_EARG, "batch of %d images of %d tokens and %lld drafts at a time: too large", max_images,
+                   c->seq_len, (long long)drafts);
 }
 
 mar_status mar_discrete_settle(const mar_discrete_model *model, const mar_params *params, int max_images,

@@ -417,6 +417,45 @@ static void options_that_cannot_be(void **state)
     close_models(s);
 }
 
+/* A batch's size counts the drafts that the models are asked about, at a dynamic tree tree_top at each level but the
+ * last. */
+static void batches_that_are_too_large(void **state)
+{
+    const models s = open_models(*state, 1);
+    static const struct {
+        const char *options;
+        draft_kind draft;
+        int images, drafts; /* -1: it fits */
+    } cases[] = {
+        {"cfg 2", NO_DRAFT, 4000000, -1},
+        {"cfg 2", NO_DRAFT, 8000000, 0},
+        {"cfg 2, gamma 2", NEAR, 4000000, -1},
+        {"cfg 2, gamma 16", NEAR, 4000000, 16},
+        {"cfg 2, spec sjd", NO_DRAFT, 4000000, 16},
+        {"cfg 2, spec sjd-pac, window 4", NO_DRAFT, 4000000, -1},
+        {"cfg 2, tree 16/8", NEAR, 800000, -1},
+        {"cfg 2, tree 16/8", NEAR, 1000000, 144},
+        {"cfg 2, tree dynamic, gamma 16, tree_top 64", NEAR, 100000, -1},
+        {"cfg 2, tree dynamic, gamma 16, tree_top 64", NEAR, 140000, 960},
+        {"cfg 2, tree dynamic, gamma 1, tree_top 64, tree_total 64", NEAR, 1500000, -1},
+        {"cfg 2, tree dynamic, gamma 1, tree_top 64, tree_total 64", NEAR, 2000000, 64},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char why[128];
+        mar_err err = {0};
+        mar_discrete_plan plan;
+        mar_params p = params_of(cases[i].options);
+        p.draft = s.drafts[cases[i].draft];
+        const mar_status status =
+            mar_discrete_settle(mar_discrete_model_of(s.target), &p, cases[i].images, &plan, &err);
+        snprintf(why, sizeof why, "batch of %d images of 16 tokens and %d drafts at a time: too large", cases[i].images,
+                 cases[i].drafts);
+        if (status != (cases[i].drafts < 0 ? MAR_OK : MAR_EARG) || (status != MAR_OK && strcmp(err.text, why) != 0))
+            fail_msg("%s, %d images: \"%s\"", cases[i].options, cases[i].images, err.text);
+    }
+    close_models(s);
+}
+
 /* Loads a model of the small shape with something else in it as a draft. */
 static mar_model *other_model(const fixture *f, const models *s, const gpt_config *c)
 {
@@ -770,6 +809,7 @@ int main(void)
         cmocka_unit_test(itself_as_draft),
         cmocka_unit_test(automatic_values),
         cmocka_unit_test(options_that_cannot_be),
+        cmocka_unit_test(batches_that_are_too_large),
         cmocka_unit_test(files_that_do_not_go_together),
         cmocka_unit_test(captions),
         cmocka_unit_test(sizes_of_images),

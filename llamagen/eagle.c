@@ -1,7 +1,6 @@
 #include "llamagen/eagle.h"
 
 #include "base/arena.h"
-#include "kernels/discrete.h"
 #include "llamagen/pass.h"
 #include "llamagen/slots.h"
 
@@ -43,11 +42,6 @@ struct eagle_runner {
     act *input;    /* [rows_max][2D] */
 };
 
-static int sequence_of(const eagle_runner *r, int image, int condition)
-{
-    return condition * r->images + image;
-}
-
 /* --- rows --------------------------------------------------------------------------------------------------------- */
 
 /* Adds a row that is given row `feature` of the features. */
@@ -63,16 +57,16 @@ static void add_tokens(eagle_runner *r, int image, int condition)
     gpt_pass *p = &r->pass;
     const eagle_image *im = &r->image[image];
     const gpt_slots *s = &im->slots;
-    const int sequence = sequence_of(r, image, condition), end = im->known + im->tokens;
+    const int sequence = gpt_sequence(r->images, image, condition), end = im->known + im->tokens;
     if (im->tokens == 0) return;
     gpt_pass_add_span(p);
-    for (int i = 0; i < im->known; i++) gpt_pass_add_slot(p, sequence, s->slot[i]);
+    gpt_pass_add_slots(p, sequence, s->slot, im->known);
     gpt_pass_set_common(p);
-    for (int i = im->known; i < end; i++) gpt_pass_add_slot(p, sequence, s->slot[i]);
+    gpt_pass_add_slots(p, sequence, s->slot + im->known, im->tokens);
     for (int i = im->known; i < end; i++) {
         const int feature = gpt_runner_slot(r->target, image, condition, i - 1);
         uint64_t *mask = add_row(r, s->token[i], i, sequence, s->slot[i], feature);
-        for (int j = 0; j <= i - im->known; j++) mask[j / 64] |= (uint64_t)1 << j % 64;
+        gpt_mask_add(mask, 0, i - im->known + 1);
         p->known += i + 1;
     }
 }
@@ -98,18 +92,18 @@ static void add_drafts(eagle_runner *r, const spec_request *q, int condition, in
     gpt_pass *p = &r->pass;
     const eagle_image *im = &r->image[q->sequence];
     const gpt_slots *s = &im->slots;
-    const int sequence = sequence_of(r, q->sequence, condition), own = sequence * s->count;
+    const int sequence = gpt_sequence(r->images, q->sequence, condition), own = sequence * s->count;
     int end;
     if (count_drafts(r, q, depth, &end) == 0) return;
     gpt_pass_add_span(p);
-    for (int i = 0; i < s->known; i++) gpt_pass_add_slot(p, sequence, s->slot[i]);
+    gpt_pass_add_slots(p, sequence, s->slot, s->known);
     gpt_pass_set_common(p);
-    for (int i = 0; i < end; i++) gpt_pass_add_slot(p, sequence, s->draft_slot[i]);
+    gpt_pass_add_slots(p, sequence, s->draft_slot, end);
     for (int i = im->drafts; i < end; i++) {
         if (gpt_request_depth(q, i) != depth) continue;
         const int before = s->parent[i] < 0 ? last_slot(s) : s->draft_slot[s->parent[i]];
         uint64_t *mask = add_row(r, s->draft[i], s->known + depth - 1, sequence, s->draft_slot[i], own + before);
-        for (int a = i; a >= 0; a = s->parent[a]) mask[a / 64] |= (uint64_t)1 << a % 64;
+        gpt_mask_add_path(mask, 0, s->parent, i);
         p->known += s->known + depth;
     }
 }
@@ -122,7 +116,7 @@ static void add_law(eagle_runner *r, const spec_request *q, int condition, int s
         r->cfg[p->laws] = gpt_guidance(&r->sampling, q->length + gpt_request_depth(q, site - 1));
         r->place[p->laws] = q->row + site;
     }
-    r->site[p->laws++] = sequence_of(r, q->sequence, condition) * r->image[q->sequence].slots.count + slot;
+    r->site[p->laws++] = gpt_sequence(r->images, q->sequence, condition) * r->image[q->sequence].slots.count + slot;
 }
 
 /* --- passes ------------------------------------------------------------------------------------------------------- */
@@ -155,21 +149,11 @@ static void compute_laws(const call *c)
     const gpt_pass *p = &r->pass;
     kern_queue *k = r->k;
     const int d = r->one.config.width, vocabulary = r->one.config.vocabulary;
-    const kern_law_job job = {.rows = p->laws / r->conditions,
-                              .size = vocabulary,
-                              .conditions = r->conditions,
-                              .logits = p->logits,
-                              .cfg = r->cfg,
-                              .temperature = r->sampling.temperature,
-                              .top_k = r->sampling.top_k,
-                              .top_p = r->sampling.top_p,
-                              .log_law = c->log_law,
-                              .place = r->place};
     k->core->copy_rows(k, p->kept, NULL, p->features, r->site, NULL, NULL, p->laws, d);
     k->core->to_act(k, p->kept, (size_t)p->laws * (size_t)d, p->normed);
     k->core->linear(k, r->one.output, p->normed, p->laws, p->logits);
     kern_watch(k, p->logits, 1, p->laws, vocabulary, vocabulary, "output");
-    k->discrete->laws(k, &job);
+    gpt_pass_laws(p, &r->sampling, r->cfg, r->place, c->log_law);
 }
 
 static void compute(void *arg)
@@ -265,8 +249,7 @@ static mar_status take_request(eagle_runner *r, const spec_request *q, mar_err *
         gpt_slots_follow(s, q->prefix, q->length);
     }
     im->known = s->known;
-    while (s->known < q->length) gpt_slots_add_token(s, q->prefix[s->known]);
-    while (s->drafts < q->count) gpt_slots_add_draft(s, q->draft[s->drafts], q->parent[s->drafts]);
+    gpt_slots_add(s, q);
     return MAR_OK;
 }
 
@@ -299,7 +282,7 @@ void eagle_runner_begin(eagle_runner *r, int images)
     for (int c = 0; c < r->conditions; c++)
         for (int i = 0; i < images; i++, n++) {
             r->feature[n] = gpt_runner_slot(r->target, i, c, -1);
-            p->slot[n] = sequence_of(r, i, c) * p->slots + BEFORE;
+            p->slot[n] = gpt_sequence(r->images, i, c) * p->slots + BEFORE;
         }
     r->k->core->copy_rows(r->k, p->features, p->slot, gpt_runner_features(r->target), r->feature, NULL, NULL, n,
                           r->one.config.width);

@@ -1,6 +1,7 @@
 #include "llamagen/pass.h"
 
 #include "base/arena.h"
+#include "kernels/discrete.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,11 @@ void gpt_pass_add_slot(gpt_pass *p, int sequence, int slot)
     p->list[p->first[p->spans]++] = sequence * p->slots + slot;
 }
 
+void gpt_pass_add_slots(gpt_pass *p, int sequence, const int *slot, int n)
+{
+    for (int i = 0; i < n; i++) gpt_pass_add_slot(p, sequence, slot[i]);
+}
+
 void gpt_pass_set_common(gpt_pass *p)
 {
     p->common[p->spans - 1] = p->first[p->spans] - p->first[p->spans - 1];
@@ -45,6 +51,16 @@ uint64_t *gpt_pass_add_row(gpt_pass *p, int embedding, int position, int sequenc
     p->row[p->spans] = p->rows;
     memset(mask, 0, (size_t)p->words * sizeof *mask);
     return mask;
+}
+
+void gpt_mask_add(uint64_t *mask, int first, int n)
+{
+    for (int i = first; i < first + n; i++) mask[i / 64] |= (uint64_t)1 << i % 64;
+}
+
+void gpt_mask_add_path(uint64_t *mask, int first, const int *parent, int draft)
+{
+    for (int a = draft; a >= 0; a = parent[a]) gpt_mask_add(mask, first + a, 1);
 }
 
 /* --- the transformer ---------------------------------------------------------------------------------------------- */
@@ -146,6 +162,22 @@ void gpt_pass_logits(const gpt_pass *p)
     kern_watch(p->k, p->normed, 0, p->laws, d, d, "norm");
     p->k->core->linear(p->k, p->model->output, p->normed, p->laws, p->logits);
     kern_watch(p->k, p->logits, 1, p->laws, vocabulary, vocabulary, "output");
+}
+
+void gpt_pass_laws(const gpt_pass *p, const gpt_sampling *sampling, const float *cfg, const int *place, float *log_law)
+{
+    const int conditions = gpt_conditions(sampling);
+    const kern_law_job job = {.rows = p->laws / conditions,
+                              .size = p->model->config.vocabulary,
+                              .conditions = conditions,
+                              .logits = p->logits,
+                              .cfg = cfg,
+                              .temperature = sampling->temperature,
+                              .top_k = sampling->top_k,
+                              .top_p = sampling->top_p,
+                              .log_law = log_law,
+                              .place = place};
+    p->k->discrete->laws(p->k, &job);
 }
 
 double gpt_pass_flop(const gpt_pass *p)

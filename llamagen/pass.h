@@ -4,6 +4,7 @@
 #define LLAMAGEN_PASS_H
 
 #include "llamagen/model.h"
+#include "llamagen/request.h"
 
 typedef struct {
     kern_queue *k;
@@ -53,19 +54,26 @@ void gpt_pass_begin(gpt_pass *p, const float *table);
 /* Adds a span: a sequence that has rows in this pass. Its slots are added next, then its rows. */
 void gpt_pass_add_span(gpt_pass *p);
 void gpt_pass_add_slot(gpt_pass *p, int sequence, int slot);
+void gpt_pass_add_slots(gpt_pass *p, int sequence, const int *slot, int n);
 /* The slots added so far are known to all rows of the span. */
 void gpt_pass_set_common(gpt_pass *p);
 /* Adds a row of the last span and returns its mask, which knows nothing but the common slots yet. */
 uint64_t *gpt_pass_add_row(gpt_pass *p, int embedding, int position, int sequence, int slot);
+/* Adds to a row's mask n slots from number `first` of those that are not common, or those of a draft and what it
+ * follows, where draft 0 has number `first`. */
+void gpt_mask_add(uint64_t *mask, int first, int n);
+void gpt_mask_add_path(uint64_t *mask, int first, const int *parent, int draft);
 /* Computes the rows: keys, values and, with keep, features are in their slots then. */
 void gpt_pass_rows(const gpt_pass *p);
 /* The layers alone: x, which has the rows' embeddings, becomes what the last layer makes of them. */
 void gpt_pass_layers(const gpt_pass *p);
 /* logits = the output layer at the laws' rows. */
 void gpt_pass_logits(const gpt_pass *p);
-/* Arithmetic of both, 2 a multiply-add. */
+/* Makes the laws of the logits: cfg and place host, one for each law of condition 0 (kern_law_job). */
+void gpt_pass_laws(const gpt_pass *p, const gpt_sampling *sampling, const float *cfg, const int *place, float *log_law);
+/* Arithmetic of rows and logits, 2 a multiply-add. */
 double gpt_pass_flop(const gpt_pass *p);
-/* What both must read: weights, and the keys and values that some row knows, each once. */
+/* What these must read: weights, and the keys and values that some row knows, each once. */
 double gpt_pass_bytes(const gpt_pass *p);
 
 #endif

@@ -5,6 +5,11 @@ int gpt_conditions(const gpt_sampling *s)
     return s->cfg > 1 ? 2 : 1;
 }
 
+int gpt_sequence(int images, int image, int condition)
+{
+    return condition * images + image;
+}
+
 float gpt_guidance(const gpt_sampling *s, int token)
 {
     return s->cfg_interval > -1 && token - 1 > s->cfg_interval ? 1 : s->cfg;

@@ -17,6 +17,8 @@ typedef struct {
 } gpt_sampling;
 
 int gpt_conditions(const gpt_sampling *s); /* 2 with guidance, else 1 */
+/* The number of an image's sequence under a condition: all images of condition 0 come first. */
+int gpt_sequence(int images, int image, int condition);
 /* The guidance of token number `token`, as decode_n_tokens of generate.py: decode step i makes token i + 1. */
 float gpt_guidance(const gpt_sampling *s, int token);
 

@@ -2,7 +2,6 @@
 #include "llamagen/runner.h"
 
 #include "base/arena.h"
-#include "kernels/discrete.h"
 #include "llamagen/pass.h"
 #include "llamagen/slots.h"
 
@@ -43,16 +42,6 @@ struct gpt_runner {
     float *caption_emb;    /* [images + 1][prefix][D] */
 };
 
-static int sequence_of(const gpt_runner *r, int image, int condition)
-{
-    return condition * r->images + image;
-}
-
-static void set_bit(uint64_t *mask, int bit)
-{
-    mask[bit / 64] |= (uint64_t)1 << bit % 64;
-}
-
 /* --- rows in front of the image tokens ---------------------------------------------------------------------------- */
 
 /* The slots of positions 0 .. end - 1 that later ones attend to. Returns how many. */
@@ -69,7 +58,7 @@ static void add_prefix(gpt_runner *r, int image, int condition, const int *embed
 {
     gpt_pass *p = &r->pass;
     const gpt_image *im = &r->image[image];
-    const int sequence = sequence_of(r, image, condition);
+    const int sequence = gpt_sequence(r->images, image, condition);
     gpt_pass_add_span(p);
     const int common = add_visible(r, im, sequence, first);
     gpt_pass_set_common(p);
@@ -78,7 +67,7 @@ static void add_prefix(gpt_runner *r, int image, int condition, const int *embed
         uint64_t *mask = gpt_pass_add_row(p, embedding[sequence] + i, i, sequence, i);
         p->known += common;
         for (int j = first; j <= i; j++)
-            if (im->mask[j] || j == i) set_bit(mask, j - first), p->known++;
+            if (im->mask[j] || j == i) gpt_mask_add(mask, j - first, 1), p->known++;
     }
 }
 
@@ -107,7 +96,7 @@ static void compute_prefixes(gpt_runner *r, int images, const float *table, cons
         count_pass(r);
     }
     for (int s = 0; s < p->spans; s++) {
-        p->slot[s] = p->rows_max + sequence_of(r, s % images, s / images);
+        p->slot[s] = p->rows_max + gpt_sequence(r->images, s % images, s / images);
         p->position[s] = p->row[s + 1] - 1;
     }
     r->k->core->copy_rows(r->k, p->x, p->slot, p->x, p->position, NULL, NULL, p->spans, d);
@@ -126,8 +115,8 @@ void gpt_runner_begin(gpt_runner *r, int images, const int *label)
     const int classes = r->model->config.classes;
     begin(r, images);
     for (int i = 0; i < images; i++) {
-        r->index[sequence_of(r, i, 0)] = label[i] < 0 ? classes : label[i];
-        if (r->conditions == 2) r->index[sequence_of(r, i, 1)] = classes;
+        r->index[gpt_sequence(r->images, i, 0)] = label[i] < 0 ? classes : label[i];
+        if (r->conditions == 2) r->index[gpt_sequence(r->images, i, 1)] = classes;
     }
     compute_prefixes(r, images, r->model->class_emb, r->index);
     r->k->core->lap(r->k, &r->stats.prefix_s);
@@ -149,8 +138,8 @@ void gpt_runner_begin_captions(gpt_runner *r, int images, const float *features,
     k->core->linear(k, m->caption_fc1, r->caption, rows, r->caption_hidden);
     k->core->linear(k, m->caption_fc2, r->caption_hidden, rows, r->caption_emb);
     for (int i = 0; i < images; i++) {
-        r->index[sequence_of(r, i, 0)] = i * prefix;
-        if (r->conditions == 2) r->index[sequence_of(r, i, 1)] = images * prefix;
+        r->index[gpt_sequence(r->images, i, 0)] = i * prefix;
+        if (r->conditions == 2) r->index[gpt_sequence(r->images, i, 1)] = images * prefix;
     }
     compute_prefixes(r, images, r->caption_emb, r->index);
     r->stats.flop += 2.0 * rows * m->config.width * (dim + m->config.width);
@@ -166,25 +155,26 @@ static void add_tokens(gpt_runner *r, const spec_request *q, int condition, int 
     gpt_pass *p = &r->pass;
     const gpt_image *im = &r->image[q->sequence];
     const gpt_slots *s = &im->slots;
-    const int sequence = sequence_of(r, q->sequence, condition), prefix = s->prefix, end = im->known + im->tokens;
+    const int sequence = gpt_sequence(r->images, q->sequence, condition), prefix = s->prefix,
+              end = im->known + im->tokens;
     const int drafts = last ? q->count : 0, first_draft = last ? im->drafts : 0;
     if (im->tokens + drafts - first_draft == 0) return;
     gpt_pass_add_span(p);
     const int common = add_visible(r, im, sequence, prefix) + im->known;
-    for (int i = 0; i < im->known; i++) gpt_pass_add_slot(p, sequence, s->slot[i]);
+    gpt_pass_add_slots(p, sequence, s->slot, im->known);
     gpt_pass_set_common(p);
-    for (int i = im->known; i < end; i++) gpt_pass_add_slot(p, sequence, s->slot[i]);
-    for (int i = 0; i < drafts; i++) gpt_pass_add_slot(p, sequence, s->draft_slot[i]);
+    gpt_pass_add_slots(p, sequence, s->slot + im->known, im->tokens);
+    gpt_pass_add_slots(p, sequence, s->draft_slot, drafts);
     for (int i = im->known; i < end; i++) {
         uint64_t *mask = gpt_pass_add_row(p, s->token[i], prefix + i, sequence, s->slot[i]);
-        for (int j = im->known; j <= i; j++) set_bit(mask, j - im->known);
+        gpt_mask_add(mask, 0, i - im->known + 1);
         p->known += common + i - im->known + 1;
     }
     for (int i = first_draft; i < drafts; i++) {
         const int depth = gpt_request_depth(q, i);
         uint64_t *mask = gpt_pass_add_row(p, s->draft[i], prefix + q->length + depth - 1, sequence, s->draft_slot[i]);
-        for (int j = 0; j < im->tokens; j++) set_bit(mask, j);
-        for (int a = i; a >= 0; a = q->parent[a]) set_bit(mask, im->tokens + a);
+        gpt_mask_add(mask, 0, im->tokens);
+        gpt_mask_add_path(mask, im->tokens, q->parent, i);
         p->known += common + im->tokens + depth;
     }
 }
@@ -226,8 +216,7 @@ static void take_request(gpt_runner *r, const spec_request *q)
         if (s->known == q->length && q->length > 0) gpt_slots_drop_tokens(s, q->length - 1); /* its law is not kept */
     }
     im->known = s->known;
-    while (s->known < q->length) gpt_slots_add_token(s, q->prefix[s->known]);
-    while (s->drafts < q->count) gpt_slots_add_draft(s, q->draft[s->drafts], q->parent[s->drafts]);
+    gpt_slots_add(s, q);
 }
 
 /* Adds the laws of a request's sites from im->from on. `row` is where its rows begin in the pass. */
@@ -242,7 +231,8 @@ static void add_laws(gpt_runner *r, const spec_request *q, int condition, int ro
             r->place[p->laws] = q->row + site;
         }
         if (site == 0)
-            p->law[p->laws++] = q->length ? row + im->tokens - 1 : p->rows_max + sequence_of(r, q->sequence, condition);
+            p->law[p->laws++] =
+                q->length ? row + im->tokens - 1 : p->rows_max + gpt_sequence(r->images, q->sequence, condition);
         else
             p->law[p->laws++] = row + im->tokens + draft - im->drafts;
     }
@@ -261,19 +251,9 @@ static void compute_laws(void *arg)
     const call *c = arg;
     const gpt_runner *r = c->r;
     const gpt_pass *p = &r->pass;
-    const kern_law_job job = {.rows = p->laws / r->conditions,
-                              .size = r->model->config.vocabulary,
-                              .conditions = r->conditions,
-                              .logits = p->logits,
-                              .cfg = r->cfg,
-                              .temperature = r->sampling.temperature,
-                              .top_k = r->sampling.top_k,
-                              .top_p = r->sampling.top_p,
-                              .log_law = c->log_law,
-                              .place = r->place};
     gpt_pass_rows(p);
     gpt_pass_logits(p);
-    r->k->discrete->laws(r->k, &job);
+    gpt_pass_laws(p, &r->sampling, r->cfg, r->place, c->log_law);
 }
 
 /* The recording for a pass in which all sequences have the same numbers of rows and laws; NULL for others, and if there
@@ -340,7 +320,7 @@ int gpt_runner_slot(const gpt_runner *r, int image, int condition, int position)
 {
     const gpt_slots *s = &r->image[image].slots;
     if (position >= s->known) return -1;
-    return sequence_of(r, image, condition) * s->count + (position < 0 ? s->prefix - 1 : s->slot[position]);
+    return gpt_sequence(r->images, image, condition) * s->count + (position < 0 ? s->prefix - 1 : s->slot[position]);
 }
 
 const gpt_runner_stats *gpt_runner_get_stats(const gpt_runner *r)

@@ -41,17 +41,23 @@ void gpt_slots_drop_tokens(gpt_slots *s, int count)
     while (s->known > count) s->spare[s->spares++] = s->slot[--s->known];
 }
 
-void gpt_slots_add_token(gpt_slots *s, int token)
+static void add_token(gpt_slots *s, int token)
 {
     s->token[s->known] = token;
     s->slot[s->known++] = s->spare[--s->spares];
 }
 
-void gpt_slots_add_draft(gpt_slots *s, int draft, int parent)
+static void add_draft(gpt_slots *s, int draft, int parent)
 {
     s->draft[s->drafts] = draft;
     s->parent[s->drafts] = parent;
     s->draft_slot[s->drafts++] = s->spare[--s->spares];
+}
+
+void gpt_slots_add(gpt_slots *s, const spec_request *request)
+{
+    while (s->known < request->length) add_token(s, request->prefix[s->known]);
+    while (s->drafts < request->count) add_draft(s, request->draft[s->drafts], request->parent[s->drafts]);
 }
 
 void gpt_slots_follow(gpt_slots *s, const int *prefix, int length)

@@ -35,8 +35,7 @@ int gpt_slots_continues(const gpt_slots *s, const spec_request *request);
 void gpt_slots_drop_drafts(gpt_slots *s, int count);
 /* Frees the slots of the tokens from number `count` on. There may be no drafts. */
 void gpt_slots_drop_tokens(gpt_slots *s, int count);
-/* Gives the next token, or the next draft, a slot. */
-void gpt_slots_add_token(gpt_slots *s, int token);
-void gpt_slots_add_draft(gpt_slots *s, int draft, int parent);
+/* Gives the request's tokens and drafts that have no slot yet one each. */
+void gpt_slots_add(gpt_slots *s, const spec_request *request);
 
 #endif

@@ -120,6 +120,12 @@ static double speed_by_floors(const bench *b)
     return tokens * floor_at(b, &b->target, 0) / (target + draft);
 }
 
+/* Whether those are all: the passes of an EAGLE drafter are not measured by themselves. */
+static int has_floors(const bench *b)
+{
+    return b->best[ASKED].draft_calls == 0 || b->draft.count > 0;
+}
+
 static double mean_length(const mar_stats *s)
 {
     return s->rounds ? (double)s->accepted / (double)s->rounds : 0;
@@ -191,7 +197,7 @@ static void print_table(const bench *b)
         print_lengths(s);
         printf("plain decoding: %.4f s/image; speed %.2fx, step compression %.2fx, the floors below allow %.2fx%s\n",
                plain->total_s / b->batch, plain->total_s / s->total_s, compression(s), speed_by_floors(b),
-               s->draft_calls > 0 && b->draft.count == 0 ? " without the drafter" : "");
+               has_floors(b) ? "" : " without the drafter");
     }
     printf("\nmeasured memory bandwidth %.1f GB/s, matrix peak %.1f GFLOP/s; a pass takes at least the larger of the "
            "two\n",
@@ -246,7 +252,10 @@ static int print_json(const bench *b)
     if (b->runs > 1) {
         cJSON_AddNumberToObject(root, "speed", plain->total_s / s->total_s);
         cJSON_AddNumberToObject(root, "step_compression", compression(s));
-        cJSON_AddNumberToObject(root, "speed_by_floors", speed_by_floors(b));
+        if (has_floors(b))
+            cJSON_AddNumberToObject(root, "speed_by_floors", speed_by_floors(b));
+        else
+            cJSON_AddNullToObject(root, "speed_by_floors");
         cJSON_AddNumberToObject(root, "mean_accepted_length", mean_length(s));
         cJSON_AddNumberToObject(root, "acceptance_rate", s->drafted ? (double)s->accepted / (double)s->drafted : 0);
         double lengths[sizeof s->accepted_lengths / sizeof *s->accepted_lengths];

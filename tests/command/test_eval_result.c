@@ -107,6 +107,8 @@ static void fill(eval_result *r)
     long *const counts[] = {&s->tokens,   &s->proposals, &s->proposals_accepted, &s->drafted,
                             &s->accepted, &s->rounds,    &s->round_steps,        &s->residual_tries};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) *counts[i] = random_count();
+    for (size_t i = 0; i < sizeof s->accepted_lengths / sizeof *s->accepted_lengths; i++)
+        s->accepted_lengths[i] = random_count();
     s->arena_bytes = (size_t)random_count(), s->recorded_bytes = (size_t)random_count();
     s->head_call_products = 1, s->head_calls_max = 2147483647, s->products_tuned = 3, s->products_otherwise = 4;
 }

@@ -3,6 +3,7 @@
 #include "tools/command.h"
 #include "tools/images.h"
 #include "tools/printable.h"
+#include "tools/stats.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -153,7 +154,7 @@ static void print_run(const bench *b, const mar_stats *s)
 static void print_lengths(const mar_stats *s)
 {
     int n = 0;
-    for (int i = 0; i < (int)(sizeof s->accepted_lengths / sizeof *s->accepted_lengths); i++)
+    for (int i = 0; i < STATS_LENGTHS; i++)
         if (s->accepted_lengths[i]) n = i + 1;
     printf("accepted length %.2f of a round; rounds that accepted 0, 1, ...:", mean_length(s));
     for (int i = 0; i < n; i++) printf(" %ld", s->accepted_lengths[i]);
@@ -258,11 +259,7 @@ static int print_json(const bench *b)
             cJSON_AddNullToObject(root, "speed_by_floors");
         cJSON_AddNumberToObject(root, "mean_accepted_length", mean_length(s));
         cJSON_AddNumberToObject(root, "acceptance_rate", s->drafted ? (double)s->accepted / (double)s->drafted : 0);
-        double lengths[sizeof s->accepted_lengths / sizeof *s->accepted_lengths];
-        int count = 0;
-        for (int i = 0; i < (int)(sizeof lengths / sizeof *lengths); i++)
-            if ((lengths[i] = (double)s->accepted_lengths[i]) > 0) count = i + 1;
-        tool_json_add(root, "accepted_lengths", cJSON_CreateDoubleArray(lengths, count));
+        stats_record_lengths(s, root);
     }
     cJSON_AddNumberToObject(root, "memory_bandwidth", b->bandwidth);
     cJSON_AddNumberToObject(root, "matrix_peak", b->peak);

@@ -2,6 +2,7 @@
 
 #include "tools/command.h"
 #include "tools/json_file.h"
+#include "tools/stats.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -147,9 +148,6 @@ static void add_fields(cJSON *object, const field *fields, const void *from)
     }
 }
 
-/* Rounds over discrete tokens by the drafts that they accepted: mar_stats has so many numbers. */
-enum { LENGTHS = sizeof((mar_stats){0}.accepted_lengths) / sizeof(long) };
-
 static void add_curve(cJSON *object, const char *name, const long *values, int n)
 {
     cJSON *list = cJSON_AddArrayToObject(object, name);
@@ -168,7 +166,7 @@ void eval_result_add(const eval_result *r, cJSON *object)
     add_curve(same, "tokens_by_step", r->tokens, r->steps);
     add_curve(same, "accepted_by_lateness", r->accepted_late, r->latest);
     add_curve(same, "replaced_by_lateness", r->replaced_late, r->latest);
-    add_curve(same, "accepted_lengths", r->stats.accepted_lengths, LENGTHS);
+    add_curve(same, "accepted_lengths", r->stats.accepted_lengths, STATS_LENGTHS);
     cJSON *run = cJSON_AddObjectToObject(object, "run");
     add_fields(run, of_run, r);
     add_fields(cJSON_AddObjectToObject(run, "costs"), costs, &r->stats);
@@ -309,7 +307,7 @@ static int read_record(const place *record, eval_result *r)
            read_curve(&same, "tokens_by_step", r->steps, r->tokens) ||
            read_curve(&same, "accepted_by_lateness", r->latest, r->accepted_late) ||
            read_curve(&same, "replaced_by_lateness", r->latest, r->replaced_late) ||
-           read_curve(&same, "accepted_lengths", LENGTHS, r->stats.accepted_lengths) ||
+           read_curve(&same, "accepted_lengths", STATS_LENGTHS, r->stats.accepted_lengths) ||
            enter(record, "run", "run", 0, &run) || read_fields(&run, of_run, r) ||
            enter(&run, "costs", "run.costs", 0, &cost) || read_fields(&cost, costs, &r->stats);
 }

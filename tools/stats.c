@@ -5,8 +5,6 @@
 #include <cjson/cJSON.h>
 #include <math.h>
 
-enum { LENGTHS = sizeof((mar_stats){0}.accepted_lengths) / sizeof(long) };
-
 void stats_add(mar_stats *sum, const mar_stats *s)
 {
     sum->encoder_s += s->encoder_s;
@@ -45,7 +43,7 @@ void stats_add(mar_stats *sum, const mar_stats *s)
     sum->rounds += s->rounds;
     sum->round_steps += s->round_steps;
     sum->residual_tries += s->residual_tries;
-    for (size_t i = 0; i < LENGTHS; i++) sum->accepted_lengths[i] += s->accepted_lengths[i];
+    for (size_t i = 0; i < STATS_LENGTHS; i++) sum->accepted_lengths[i] += s->accepted_lengths[i];
     sum->products_tuned = s->products_tuned;
     sum->products_otherwise = s->products_otherwise;
     sum->tuning_s = s->tuning_s;
@@ -66,12 +64,11 @@ static void add_ratio(cJSON *record, const char *name, double part, double whole
         cJSON_AddNullToObject(record, name);
 }
 
-/* How many rounds accepted 0, 1, ... drafts, up to the most that any did; null where there were no rounds. */
-static void add_lengths(const mar_stats *s, cJSON *record)
+void stats_record_lengths(const mar_stats *s, cJSON *record)
 {
-    double lengths[LENGTHS];
+    double lengths[STATS_LENGTHS];
     int n = 0;
-    for (int i = 0; i < LENGTHS; i++)
+    for (int i = 0; i < STATS_LENGTHS; i++)
         if ((lengths[i] = (double)s->accepted_lengths[i]) > 0) n = i + 1;
     if (n > 0)
         tool_json_add(record, "accepted_lengths", cJSON_CreateDoubleArray(lengths, n));
@@ -102,7 +99,7 @@ void stats_record(const mar_stats *s, long images, cJSON *record)
     add_ratio(record, "mean_accepted_length", (double)s->accepted, (double)s->rounds);
     add_ratio(record, "mean_round_steps", (double)s->round_steps, (double)s->rounds);
     if (s->drafted) cJSON_AddNumberToObject(record, "accepted_shift", s->accepted_shift);
-    add_lengths(s, record);
+    stats_record_lengths(s, record);
     cJSON_AddNumberToObject(record, "residual_tries", (double)s->residual_tries);
     cJSON_AddNumberToObject(record, "arena_bytes", (double)s->arena_bytes);
 }

@@ -6,10 +6,15 @@
 
 typedef struct cJSON cJSON;
 
+enum { STATS_LENGTHS = sizeof((mar_stats){0}.accepted_lengths) / sizeof(long) };
+
 /* Adds one batch's statistics to *sum. head_calls_max, arena_bytes and recorded_bytes keep the larger value,
  * head_call_bytes and head_call_products that of the batch. accepted_shift is averaged as a root mean square. */
 void stats_add(mar_stats *sum, const mar_stats *s);
 
+/* Adds how many rounds accepted 0, 1, ... drafts, up to the most that any did, as accepted_lengths; null without
+ * rounds. */
+void stats_record_lengths(const mar_stats *stats, cJSON *record);
 /* Everything of `stats` that `mar generate --json` and `mar fidelity --json` print. */
 void stats_record(const mar_stats *stats, long images, cJSON *record);
 

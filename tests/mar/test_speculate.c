@@ -412,7 +412,8 @@ static void refuses(void **state)
     bad[8].context = (mar_context)2, bad[9].inner_temperature = 0, bad[10].inner_temperature = NAN;
     bad[11].draft = other.draft, bad[12].draft = small, bad[13].draft = NULL, bad[14].head_spec = 4;
     static const char *const says[15] = {
-        "spec vanilla: expected path, conditional, paper or cspd",
+        "spec vanilla verifies discrete tokens, but the model's are continuous: expected path, conditional, paper or "
+        "cspd",
         "spec speculative: expected",
         "gamma 65537: expected auto or a whole number from 1 to 65536",
         "gamma -1: expected auto or a whole number from 1",

@@ -250,9 +250,9 @@ MAR_API void mar_model_free(mar_model *model);
 MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
 
 /* Loads the decoder of a KL autoencoder (kl16.ckpt) or of LlamaGen's VQ one (vq_ds16_c2i.pt), or .safetensors of
- * either, or "demo" (also called "demo-vae"). mar_vae_free drops the caller's reference; NULL is fine. Errors are those
- * of mar_model_load. A session with a method of LANTERN keeps what it finds out about a codebook, which takes seconds,
- * in PATH.neighbours-METRIC-K.npz, if that can be written. */
+ * either, or "demo" (also called "demo-vae"), "demo-discrete" (also called "demo-discrete-vq"). mar_vae_free drops the
+ * caller's reference; NULL is fine. Errors are those of mar_model_load. A session with a method of LANTERN keeps what
+ * it finds out about a codebook, which takes seconds, in PATH.neighbours-METRIC-K.npz, if that can be written. */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
 MAR_API void mar_vae_free(mar_vae *vae);
 MAR_API const mar_vae_config *mar_vae_get_config(const mar_vae *vae);

@@ -361,7 +361,7 @@ static mar_status measure(mar_generation *generation, mar_measurements *all, mar
     mar_status status = mar_measure_machine(g->k, NULL, all, err);
     if (status == MAR_OK)
         status = mar_discrete_measure(g->k, g->model->gpt, &sampling, g->max_images, "target", all, err);
-    if (status == MAR_OK && g->plan.params.draft)
+    if (status == MAR_OK && g->draft.model)
         status = mar_discrete_measure(g->k, mar_discrete_model_of(g->plan.params.draft)->gpt, &sampling, g->max_images,
                                       "draft", all, err);
     return status;

@@ -84,4 +84,10 @@ void mar_drafter_begin_captions(mar_drafter *d, int images, const float *feature
 mar_status mar_drafter_laws(mar_drafter *d, const spec_request *request, int n, float *log_law, mar_err *err);
 const gpt_runner_stats *mar_drafter_stats(const mar_drafter *d); /* NULL without a draft */
 
+/* discrete_measure.c: adds passes of the model over chains of 0, 1, 4, 16 and 64 drafts behind half an image, of so
+ * many images at a time, with the bytes that they must read and their arithmetic: group "pass", "target, 16 drafts" if
+ * `whose` is "target". */
+mar_status mar_discrete_measure(kern_queue *k, const gpt_model *model, const gpt_sampling *sampling, int images,
+                                const char *whose, mar_measurements *all, mar_err *err);
+
 #endif

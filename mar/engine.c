@@ -1,8 +1,8 @@
 /* The registry of model families, and models as the public header shows them. */
 #include "mar/engine.h"
 
-#include "eval/inception.h"
-#include "vae/vae.h"
+#include "mar/kinds.h"
+#include "mar/vae.h"
 
 #include <stdio.h>
 
@@ -13,26 +13,24 @@ static const mar_engine *const *engines(void)
     return list;
 }
 
-/* The family of a checkpoint. If it looks like none it is the first, whose load says what is missing, or NULL for an
- * image decoder. */
+/* The family of a checkpoint. If it looks like nothing known it is the first, whose load says what is missing; NULL if
+ * it is something else. */
 static const mar_engine *engine_of(const wt_file *f)
 {
     for (const mar_engine *const *e = engines(); *e; e++)
         if ((*e)->recognise(f)) return *e;
-    return vae_config_recognise(f) ? NULL : engines()[0];
+    return mar_kind_of(f) ? NULL : engines()[0];
 }
 
 /* Loads the model on a queue of its own. When that has finished, all queues can use the model. */
 static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, mar_err *err)
 {
     const mar_engine *engine = engine_of(file);
+    char text[64];
     kern_queue *k;
-    if (eval_inception_recognise(file))
-        return err_set(err, MAR_EMODEL, "%s: is an Inception-v3 network, expected a MAR or LlamaGen model",
-                       wt_path(file));
     if (!engine)
-        return err_set(err, MAR_EMODEL, "%s: is an image decoder (%s autoencoder), expected a MAR or LlamaGen model",
-                       wt_path(file), wt_find(file, "quantize.embedding.weight") ? "VQ" : "KL");
+        return err_set(err, MAR_EMODEL, "%s: is %s, expected a MAR or LlamaGen model", wt_path(file),
+                       mar_kind_text(file, text, sizeof text));
     mar_status status = m->device->core->queue_create(m->device, &k, err);
     if (status != MAR_OK) return status;
     k->core->enter(k);

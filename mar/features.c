@@ -1,8 +1,7 @@
 /* The networks that judge images: their public calls. */
 #include "mar/features.h"
 
-#include "mar/config.h"
-#include "vae/vae.h"
+#include "mar/kinds.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -25,12 +24,10 @@ static mar_status load_digits(mar_features *f, mar_err *err)
 /* MAR_EMODEL, saying what the file is, if it is no Inception-v3. */
 static mar_status check_file(const wt_file *file, mar_err *err)
 {
-    const char *kind = "no Inception-v3 (no Mixed_5b.branch1x1.conv.weight)";
+    char text[64];
     if (eval_inception_recognise(file)) return MAR_OK;
-    if (vae_config_recognise(file))
-        kind = "an image decoder (KL autoencoder)";
-    else if (mar_config_recognise(file))
-        kind = "a MAR model";
+    const char *kind = mar_kind_text(file, text, sizeof text);
+    if (!kind) kind = "no Inception-v3 (no Mixed_5b.branch1x1.conv.weight)";
     return err_set(err, MAR_EMODEL, "%s: is %s, expected Inception-v3 with TensorFlow's weights of 2015-12-05",
                    wt_path(file), kind);
 }

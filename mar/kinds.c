@@ -188,7 +188,13 @@ static void put_eagle(const mar_configs *configs, mar_metadata *m)
 
 static int recognise_vq(const wt_file *f)
 {
-    return vae_config_recognise(f) && wt_find(f, "quantize.embedding.weight");
+    return vae_config_recognise(f) && vae_config_is_vq(f);
+}
+
+/* Whether it says what training has used of the codebook. */
+static int is_usage(const char *tensor)
+{
+    return strcmp(tensor, "quantize.codebook_used") == 0;
 }
 
 static mar_status derive_vae(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
@@ -205,12 +211,12 @@ static void visit_vae(const wt_file *f, const mar_configs *c, mar_kind_visitor *
 static void say_vae(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
 {
     static const char *const encoder[] = {"encoder.", "quant_conv.", NULL};
-    static const char *const decoder[] = {"decoder.", "post_quant_conv.", NULL};
+    static const char *const decoder[] = {"decoder.", "post_quant_conv.", "quantize.embedding.", NULL};
     const mar_vae_config *c = &configs->vae;
     const facts to = {add, user};
     say(&to, "autoencoder: %d latent channels, stride %d, %d levels from width %d, %d residual blocks", c->z_channels,
         c->stride, c->levels, c->channels, c->res_blocks);
-    if (c->codebook) say(&to, "codebook: %d tokens of %d channels", c->codebook, c->z_channels);
+    if (c->codebook) say(&to, "codebook: %d tokens of %d numbers", c->codebook, c->z_channels);
     say(&to, "parameters: %ld (encoder %ld, decoder %ld)", c->parameters, sum_parameters(f, encoder),
         sum_parameters(f, decoder));
 }
@@ -306,6 +312,7 @@ static const mar_file_kind kinds[] = {
      .recognise = recognise_vq,
      .derive = derive_vae,
      .tensors = visit_vae,
+     .ignores = is_usage,
      .facts = say_vae,
      .put = put_vae},
     {.kind = MAR_KIND_VAE,

@@ -1,8 +1,6 @@
 /* The public face of the image decoder. */
 #include "mar/vae.h"
-#include "mar/config.h"
-
-#include "eval/inception.h"
+#include "mar/kinds.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -39,12 +37,10 @@ static char *path_from_root(const char *path)
 /* Makes a VAE of an open file. */
 static mar_status create(mar *m, const wt_file *file, mar_vae **out, mar_err *err)
 {
-    if (mar_config_recognise(file) && !vae_config_recognise(file))
-        return err_set(err, MAR_EMODEL, "%s: is a MAR model, expected an image decoder (KL autoencoder)",
-                       wt_path(file));
-    if (eval_inception_recognise(file))
-        return err_set(err, MAR_EMODEL, "%s: is an Inception-v3 network, expected an image decoder (KL autoencoder)",
-                       wt_path(file));
+    char text[64];
+    if (!vae_config_recognise(file) && mar_kind_text(file, text, sizeof text))
+        return err_set(err, MAR_EMODEL, "%s: is %s, expected an image decoder (KL or VQ autoencoder)", wt_path(file),
+                       text);
     mar_vae *vae = calloc(1, sizeof *vae);
     if (!vae) return err_set(err, MAR_ENOMEM, "out of memory");
     const mar_status status = load(m, file, &vae->decoder, err);

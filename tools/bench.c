@@ -239,8 +239,8 @@ static void set_up(bench_options *o, option_set *set)
                  "\n"
                  "Generates images and prints seconds per image, split into encoder, decoder, head\n"
                  "and VAE, with their arithmetic, beside the measured rate of matrix products;\n"
-                 "with --micro, how long each part takes. Of discrete tokens: speculation and plain\n"
-                 "decoding in turns, and both beside what memory and arithmetic allow.\n"
+                 "with --micro, how long each part takes. Of discrete tokens: speculation and\n"
+                 "plain decoding in turns, both beside what memory and arithmetic allow.\n"
                  "tools/random_checkpoint.py writes full-size checkpoints to measure with.\n",
         .example = "example: mar bench --model mar_base.pth --vae kl16.ckpt\n",
     };

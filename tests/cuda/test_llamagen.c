@@ -1,161 +1,108 @@
-/* LlamaGen's models with the CUDA backend, by the public calls, against the CPU in f32: every way to draft and verify
- * discrete tokens. */
-#include "mar.h"
+/* LlamaGen's runner with the CUDA backend against the CPU in f32: whole images in rounds of drafts, as a sampler asks
+ * for them, whose passes are recorded from the second of a shape on. */
 #include "tests/cuda/support.h"
-#include "tests/support/llamagen.h"
+#include "tests/support/gpt_fixture.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEQ = 16, BATCH = 2, TOKENS = BATCH * SEQ, RGB = BATCH * 16 * 16 * 3 }; /* of small_llamagen with vq.pth */
+enum { IMAGES = 2, DRAFTS = 4, LAWS = DRAFTS + 1, TOKENS = 16, VOCABULARY = 73 };
 
-static const char vq[] = "tests/golden/data/vq.pth";
-static const int labels[BATCH] = {3, 0};
+static const gpt_sampling guided = {.cfg = 1.7f, .cfg_interval = 6, .temperature = 0.9f, .top_p = 1};
 
-typedef struct {
-    char *directory, *target, *draft;
-} files;
-
-static int set_up(void **state)
+/* A round of an image at `length` tokens: a tree of four drafts where they fit, else none. */
+static spec_request request_at(int image, const int *token, int length, const int *draft)
 {
-    files *f = *state = calloc(1, sizeof *f);
-    gpt_config c = small_llamagen();
-    assert_non_null(f);
-    c.heads = 1; /* a head's attention takes a host longest; tests/cuda/test_causal.c has more of them */
-    f->directory = temporary_directory();
-    f->target = write_llamagen(f->directory, "target.safetensors", &c, 1, 0, 1);
-    f->draft = write_llamagen(f->directory, "draft.safetensors", &c, 1, 0.4, 1);
-    return 0;
+    static const int parent[DRAFTS] = {-1, -1, 0, 2};
+    return (spec_request){.sequence = image,
+                          .prefix = token,
+                          .length = length,
+                          .draft = draft,
+                          .parent = parent,
+                          .count = length + 3 <= TOKENS ? DRAFTS : 0,
+                          .row = image * LAWS};
 }
 
-static int tear_down(void **state)
+/* Rounds of which each accepts the path of drafts 0 and 2, then single tokens; all laws of all rounds. Returns their
+ * number. */
+static size_t make_images(gpt_fixture *f, float *laws)
 {
-    files *f = *state;
-    remove_directory(f->directory);
-    free(f->target), free(f->draft), free(f->directory), free(f);
-    return 0;
-}
-
-typedef struct {
-    mar *m;
-    mar_model *target, *draft;
-    mar_vae *vae;
-} library;
-
-static library open_library(const files *f, mar_backend backend, mar_dtype dtype)
-{
-    const mar_options options = {.dtype = dtype, .threads = 1, .backend = backend};
-    library l = {0};
-    const mar_status status = mar_open(&options, &l.m);
-    assert_library(l.m, status);
-    assert_library(l.m, mar_model_load(l.m, f->target, 0, &l.target));
-    assert_library(l.m, mar_model_load(l.m, f->draft, 0, &l.draft));
-    assert_library(l.m, mar_vae_load(l.m, vq, &l.vae));
-    return l;
-}
-
-static void close_library(library *l)
-{
-    mar_vae_free(l->vae);
-    mar_model_free(l->draft);
-    mar_model_free(l->target);
-    mar_close(l->m);
-}
-
-static const struct {
-    const char *params;
-    int drafts, batches; /* the second batch is recorded, where it is not recorded before, and the third one replays */
-} cases[] = {
-    {"cfg 2", 0, 3},
-    {"cfg 2, temperature 0", 0, 1},
-    {"cfg 1, temperature 0.8, top_k 7, top_p 0.9", 0, 1},
-    {"cfg 4, cfg_interval 5", 0, 1},
-    {"cfg 2, gamma 3", 1, 2},
-    {"cfg 2, gamma 3, temperature 0", 1, 1},
-    {"cfg 2, top_k 9, tree static", 1, 1},
-    {"cfg 2, tree dynamic, gamma 4, tree_top 3, tree_total 9", 1, 1},
-    {"cfg 2, spec cool-sd-exp, cool_nu 0.5, gamma 4", 1, 1},
-    {"cfg 1, spec lantern, lantern_k 8, gamma 4", 1, 1},
-    {"cfg 1, spec lantern-pp-gstar, lantern_lambda 3, gamma 3", 1, 1},
-    {"cfg 2, spec sjd, window 6, first left", 0, 1},
-    {"cfg 2, spec sjd-pac, window 8, first above", 0, 2},
-    {"cfg 2, spec sjd-pac, temperature 0", 0, 1},
-};
-enum { CASES = sizeof cases / sizeof *cases };
-
-static mar_session *open_session(const library *l, int i)
-{
-    mar_session *s = NULL;
-    mar_params p;
-    mar_params_init(&p, sizeof p);
-    p = params_set(p, cases[i].params);
-    p.draft = cases[i].drafts ? l->draft : NULL;
-    assert_library(l->m, mar_session_create(l->target, l->vae, &p, BATCH, &s));
-    return s;
-}
-
-static void make(mar_session *s, uint64_t first, float *tokens)
-{
-    assert_session(s, mar_session_begin(s, first, labels, BATCH));
-    while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
-    assert_session(s, mar_session_tokens(s, tokens));
-}
-
-/* Tokens are the same: no decision here is as near as a rounding. */
-static void f32_is_the_cpu(void **state)
-{
-    library cpu = open_library(*state, MAR_BACKEND_CPU, MAR_DTYPE_F32);
-    library cuda = open_library(*state, MAR_BACKEND_CUDA, MAR_DTYPE_F32);
-    for (int i = 0; i < CASES; i++) {
-        mar_session *a = open_session(&cpu, i), *b = open_session(&cuda, i);
-        for (int j = 0; j < cases[i].batches; j++) {
-            float expected[TOKENS], tokens[TOKENS];
-            make(a, 5 + (uint64_t)j, expected);
-            make(b, 5 + (uint64_t)j, tokens);
-            for (int k = 0; k < TOKENS; k++)
-                if (tokens[k] != expected[k])
-                    fail_msg("%s: token %d of batch %d is %g, the CPU's %g", cases[i].params, k, j, (double)tokens[k],
-                             (double)expected[k]);
+    static const int label[IMAGES] = {3, -1};
+    int token[IMAGES][TOKENS];
+    size_t n = 0;
+    gpt_runner_begin(f->runner, IMAGES, label);
+    for (int length = 0; length < TOKENS;) {
+        int draft[IMAGES][DRAFTS];
+        spec_request request[IMAGES];
+        for (int i = 0; i < IMAGES; i++) {
+            for (int d = 0; d < DRAFTS; d++) draft[i][d] = (7 * length + 11 * i + 5 * d) % VOCABULARY;
+            request[i] = request_at(i, token[i], length, draft[i]);
         }
-        mar_stats stats, theirs;
-        mar_session_get_stats(a, &theirs);
-        mar_session_get_stats(b, &stats);
-        assert_true(stats.passes == theirs.passes && stats.accepted == theirs.accepted);
-        if (i == 0) {
-            static uint8_t rgb[RGB], theirs_rgb[RGB];
-            assert_session(a, mar_session_images(a, theirs_rgb));
-            assert_session(b, mar_session_images(b, rgb));
-            for (int k = 0; k < RGB; k++) assert_true(abs(rgb[k] - theirs_rgb[k]) <= 1);
+        gpt_fixture_laws(f, request, IMAGES);
+        for (int i = 0; i < IMAGES; i++)
+            for (int site = 0; site <= request[i].count; site++, n++)
+                from_device(f->k, laws + n * VOCABULARY, gpt_fixture_law(f, request[i].row + site),
+                            VOCABULARY * sizeof *laws);
+        const int accepted = request[0].count ? 2 : 0;
+        for (int i = 0; i < IMAGES; i++) {
+            if (accepted) token[i][length] = draft[i][0], token[i][length + 1] = draft[i][2];
+            token[i][length + accepted] = (3 * length + i) % VOCABULARY;
         }
-        mar_session_free(a);
-        mar_session_free(b);
+        length += accepted + 1;
     }
-    close_library(&cpu);
-    close_library(&cuda);
+    check_kern(f->k);
+    return n;
 }
 
-/* In bf16 tokens are others, but the same each time, whether the passes are recorded or not. */
-static void bf16_repeats_itself(void **state)
+static void images(void **state)
 {
-    library l = open_library(*state, MAR_BACKEND_CUDA, MAR_DTYPE_BF16);
-    for (int i = 0; i < CASES; i += 6) {
-        float tokens[TOKENS], again[TOKENS];
-        mar_session *s = open_session(&l, i);
-        make(s, 5, tokens);
-        make(s, 5, again);
-        assert_memory_equal(again, tokens, sizeof tokens);
-        for (int k = 0; k < TOKENS; k++) assert_true(tokens[k] >= 0 && tokens[k] < 50);
-        mar_session_free(s);
+    (void)state;
+    static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
+    static const double tolerance[] = {1e-5, 2e-2};
+    enum { MOST = IMAGES * TOKENS * LAWS };
+    float *expected = malloc(sizeof *expected * MOST * VOCABULARY), *found = malloc(sizeof *found * MOST * VOCABULARY);
+    gpt_fixture f;
+    gpt_fixture_open(&f, open_cpu(), "llamagen_c2i20", 0, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
+    const size_t n = make_images(&f, expected);
+    gpt_fixture_close(&f);
+    for (int d = 0; d < 2; d++) {
+        gpt_fixture_open(&f, open_cuda(dtypes[d]), "llamagen_c2i20", 0, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
+        for (int batch = 0; batch <= d; batch++) { /* whole blocks are run, recorded and replayed in one */
+            assert_int_equal(make_images(&f, found), n);
+            assert_close(found, expected, n * VOCABULARY, tolerance[d]);
+        }
+        assert_true(f.k->recordings > 0);
+        assert_int_equal(f.k->unrecorded, 0);
+        gpt_fixture_close(&f);
     }
-    close_library(&l);
+    free(expected), free(found);
+}
+
+/* Captions, whose prefixes take two passes; their MLP has GELU in its tanh form. */
+static void captions(void **state)
+{
+    (void)state;
+    enum { PREFIX = 120, DIM = 12, SIZE = 50 };
+    static const gpt_sampling sampling = {.cfg = 3, .cfg_interval = -1, .temperature = 1, .top_p = 1};
+    float *features = random_floats(IMAGES * PREFIX * DIM, 1, 5), law[3][IMAGES * SIZE];
+    uint8_t mask[IMAGES * PREFIX];
+    for (int i = 0; i < IMAGES * PREFIX; i++) mask[i] = i < PREFIX || i > PREFIX + 80;
+    for (int b = 0; b < 3; b++) {
+        gpt_fixture f;
+        kern_queue *k = b == 0 ? open_cpu() : open_cuda(b == 1 ? MAR_DTYPE_F32 : MAR_DTYPE_BF16);
+        gpt_fixture_open(&f, k, "llamagen_t2i", 0, &sampling, IMAGES, 0, 0, IMAGES);
+        gpt_runner_begin_captions(f.runner, IMAGES, features, mask);
+        gpt_fixture_laws(&f, (spec_request[]){{.sequence = 0, .row = 0}, {.sequence = 1, .row = 1}}, IMAGES);
+        from_device(f.k, law[b], f.laws, sizeof law[b]);
+        gpt_fixture_close(&f);
+    }
+    assert_close(law[1], law[0], IMAGES * SIZE, 1e-5);
+    assert_close(law[2], law[0], IMAGES * SIZE, 2e-2);
+    free(features);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(f32_is_the_cpu),
-        cmocka_unit_test(bf16_repeats_itself),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(images), cmocka_unit_test(captions)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

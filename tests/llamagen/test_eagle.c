@@ -4,6 +4,7 @@
 #include "tests/support/gpt_fixture.h"
 
 #include "llamagen/eagle.h"
+#include "tests/support/llamagen.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -510,9 +511,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounds_are_pytorchs),          cmocka_unit_test(rounds_in_bf16_are_near),
         cmocka_unit_test(levels_are_the_same),          cmocka_unit_test(images_and_histories_do_not_matter),
-        cmocka_unit_test(the_first_law_is_the_targets), cmocka_unit_test(refusals_and_failures),
-        cmocka_unit_test(other_targets_are_refused),    cmocka_unit_test(shapes_and_tensors),
-        cmocka_unit_test(damaged_files_are_refused),
+        cmocka_unit_test(the_first_law_is_the_targets), cmocka_unit_test(captions),
+        cmocka_unit_test(refusals_and_failures),        cmocka_unit_test(other_targets_are_refused),
+        cmocka_unit_test(shapes_and_tensors),           cmocka_unit_test(damaged_files_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -661,9 +661,9 @@ static void numbers_that_are_not_finite(void **state)
             assert_library(m, mar_session_create(is_draft ? good : bad, NULL, &p, 2, &s));
             const mar_status status = run(s, 5, labels, 2);
             if (status != MAR_EMODEL) fail_msg("%s", mar_status_name(status));
-            assert_says(mar_session_error(s), is_draft ? check ? "draft: layers.1." : "draft: image 5, token 0: "
-                                              : check  ? "layers.1."
-                                                       : "image 5, token 0: ");
+            assert_says(mar_session_error(s), check      ? (is_draft ? "draft: layers.1." : "layers.1.")
+                                              : is_draft ? "draft: image 5, token 0: "
+                                                         : "image 5, token 0: ");
             if (!check) assert_says(mar_session_error(s), "; check names the first layer whose output is not finite");
             assert_null(strchr(mar_session_error(s), '\n'));
             mar_session_free(s);

@@ -1,5 +1,5 @@
 /* Continuous tokens: what the verifier returns against the target's Gaussian, from identical laws to disjoint ones. */
-#include "specdec/laws.h"
+#include "specdec/verifier.h"
 #include "tests/support/brief.h"
 #include "tests/support/statistics.h"
 #include "tests/support/support.h"

@@ -3,7 +3,7 @@
 whether the papers' orderings hold there.
 
     python3 bench/discrete.py --out bench/results/discrete_demo.json      # all parts
-    python3 bench/discrete.py --only EAGLE --out /tmp/eagle.json          # one of them
+    python3 bench/discrete.py --only EAGLE --out build/eagle.json         # one of them
     python3 bench/discrete.py --table bench/results/discrete_demo.json    # only print the tables and the verdicts
 
 All of it comes from `mar fidelity`: --num images of each run, one at a time (those of "Relaxation", which are not timed, 50

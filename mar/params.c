@@ -1,5 +1,5 @@
-/* The table of options: a field of mar_params and a row here are all that an option needs. Parsing, ranges, --help, the
- * manual, the text of pictures, records and mar_params_set read it. */
+/* The table of a session's options: a field of mar_params and a row here are all that an option needs. Parsing, ranges,
+ * --help, the manual, the text of pictures, records and mar_params_set read it. */
 #include "mar/params.h"
 
 #include "mar/way.h"
@@ -14,9 +14,6 @@ static const char *const annealings[] = {"off", "linear", "cosine", "two-stage",
 static const char *const contexts[] = {"prefix", "full", NULL};                         /* mar_context */
 static const char *const switches[] = {"off", "on", NULL};
 static const char *const automatic[] = {"auto", NULL};                  /* 0 */
-static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};      /* mar_dtype, of arithmetic */
-static const char *const tunings[] = {"on", "off", NULL};               /* mar_tuning */
-static const char *const backends[] = {"auto", "cpu", "cuda", NULL};    /* mar_backend */
 static const char *const firsts[] = {"uniform", "left", "above", NULL}; /* mar_first */
 static const char *const metrics[] = {"l2", "cosine", NULL};            /* mar_metric */
 static const char *const trees[] = {"chain", "static", "dynamic", NULL};
@@ -24,14 +21,12 @@ static const char *verifiers[32]; /* filled below */
 
 static const char continuous[] = "continuous", discrete[] = "discrete"; /* kinds of tokens */
 
-enum { STEPS_MAX = 65536 }; /* autoregressive steps: the tokens of the largest image a model could make */
-
 #define FIELD(name) #name, .offset = offsetof(mar_params, name)
 static mar_param rows[] = {
     {.name = FIELD(num_iter),
      .group = "Steps",
      .type = MAR_TYPE_INT,
-     .max = STEPS_MAX,
+     .max = MAR_STEPS_MAX,
      .help = "autoregressive steps; 0: 64, fewer for small images\n"
              "At most the number of tokens in an image. 0 is 64, or that number if it is less; with discrete tokens it "
              "is that number, and no other is possible."},
@@ -77,7 +72,7 @@ static mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .value = -1,
      .min = -1,
-     .max = STEPS_MAX,
+     .max = MAR_STEPS_MAX,
      .help = "LlamaGen: last step with guidance; -1: all have it\n"
              "The steps are counted from 0, which makes an image's second token."},
     {.name = FIELD(top_k),
@@ -140,7 +135,7 @@ static mar_param rows[] = {
      .group = "Speculation across tokens",
      .type = MAR_TYPE_INT,
      .value = 8,
-     .max = STEPS_MAX,
+     .max = MAR_STEPS_MAX,
      .choices = automatic,
      .method = "spec",
      .help =
@@ -187,7 +182,7 @@ static mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .value = 64,
      .min = 1,
-     .max = STEPS_MAX,
+     .max = MAR_STEPS_MAX,
      .method = "sjd|sjd-pac",
      .help = "drafts of Jacobi decoding at a time\nsjd-pac's tree takes its drafts out of them."},
     {.name = FIELD(first),
@@ -366,7 +361,7 @@ static mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .value = 16,
      .min = 1,
-     .max = STEPS_MAX,
+     .max = MAR_STEPS_MAX,
      .method = "gtr",
      .help = "autoregressive steps of the first half"},
     {.name = FIELD(gtr_reconstruction_steps),
@@ -375,7 +370,7 @@ static mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .value = 1,
      .min = 1,
-     .max = STEPS_MAX,
+     .max = MAR_STEPS_MAX,
      .method = "gtr",
      .help = "autoregressive steps of the second half"},
     {.name = FIELD(gtr_detail),
@@ -406,74 +401,6 @@ static mar_param rows[] = {
 };
 #undef FIELD
 enum { ROWS = sizeof rows / sizeof *rows };
-
-static const mar_param option_rows[] = {
-    {.name = "backend",
-     .offset = offsetof(mar_options, backend),
-     .group = "Machine",
-     .type = MAR_TYPE_CHOICE,
-     .choices = backends,
-     .help = "what computes; auto: a GPU if there is one\n"
-             "auto is the GPU if there is one and the library was built with CUDA, else the CPU."},
-    {.name = "device",
-     .offset = offsetof(mar_options, device),
-     .group = "Machine",
-     .type = MAR_TYPE_INT,
-     .max = 1023,
-     .help = "number of the GPU, from 0, on CUDA"},
-    {.name = "dtype",
-     .offset = offsetof(mar_options, dtype),
-     .group = "Machine",
-     .type = MAR_TYPE_CHOICE,
-     .choices = dtypes,
-     .help = "matrix arithmetic; auto: bf16 where it is fast\n"
-             "That of the matrix products. auto is bf16 on a GPU, and where the processor has instructions for it."},
-    {.name = "threads",
-     .offset = offsetof(mar_options, threads),
-     .group = "Machine",
-     .type = MAR_TYPE_INT,
-     .max = 1024,
-     .help =
-         "threads of the CPU; 0: one per core\n"
-         "No more than the cores that the process may use. A quota of its control group (a container's limit) lowers "
-         "the number that 0 stands for. While other processes keep the cores busy, fewer are used."},
-    {.name = "tuning",
-     .offset = offsetof(mar_options, tuning),
-     .group = "Machine",
-     .type = MAR_TYPE_CHOICE,
-     .choices = tunings,
-     .help =
-         "time algorithms of products, on CUDA\n"
-         "Of the algorithms that cuBLASLt proposes for a matrix product, several are timed, and the fastest of those "
-         "that give the same bits is taken: the images are the same. It happens once for each shape of product, "
-         "before the first batch, with spec path during batches too."},
-    {.name = "head_dtype",
-     .offset = offsetof(mar_options, head_dtype),
-     .group = "Machine",
-     .type = MAR_TYPE_CHOICE,
-     .choices = dtypes,
-     .help = "that of the head; auto: f32 with spec path\n"
-             "That of the matrix products of the diffusion head. auto is f32 with the criterion path, else as dtype. "
-             "That criterion compares two evaluations of the head, and in bf16 their rounding alone rejects many of "
-             "its drafts. In the library auto is as dtype."},
-    {.name = "allow_nonfinite",
-     .offset = offsetof(mar_options, allow_nonfinite),
-     .group = "Model",
-     .type = MAR_TYPE_FLAG,
-     .max = 1,
-     .help = "load weights that are NaN or infinite, too\n"
-             "Such a model is refused otherwise: what it makes is not finite either."},
-    {.name = "seq_len",
-     .offset = offsetof(mar_options, seq_len),
-     .group = "Model",
-     .type = MAR_TYPE_INT,
-     .max = STEPS_MAX,
-     .choices = automatic,
-     .help = "LlamaGen: tokens an image, if the file does not say\n"
-             "A square number. No tensor tells how large a LlamaGen model's images are. auto is 256, for images of 256 "
-             "pixels; the official models for 384 pixels need 576. mar convert writes it to its files."},
-};
-enum { OPTION_ROWS = sizeof option_rows / sizeof *option_rows };
 
 int mar_is_listed(const char *list, const char *name)
 {
@@ -527,16 +454,6 @@ const mar_param *mar_param_get(int i)
     return i >= 0 && i < ROWS ? table() + i : NULL;
 }
 
-int mar_option_count(void)
-{
-    return OPTION_ROWS;
-}
-
-const mar_param *mar_option_get(int i)
-{
-    return i >= 0 && i < OPTION_ROWS ? option_rows + i : NULL;
-}
-
 const mar_param *mar_param_find(const char *name)
 {
     for (int i = 0; i < ROWS; i++)
@@ -549,72 +466,4 @@ const mar_param *mar_param_of_method(const char *method, const char *parameter)
     for (int i = 0; i < ROWS; i++)
         if (is_parameter(table() + i, method, parameter)) return table() + i;
     return NULL;
-}
-
-void mar_params_init(mar_params *params, size_t size)
-{
-    mar_params all = {0};
-    for (int i = 0; i < ROWS; i++) mar_param_reset(mar_param_get(i), &all);
-    all.size = size;
-    if (!params) return;
-    memset(params, 0, size);
-    memcpy(params, &all, size < sizeof all ? size : sizeof all);
-}
-
-/* Whether the field lies in a struct of so many bytes. */
-static int is_within(const mar_param *o, size_t size)
-{
-    return o->offset + mar_param_size(o) <= size;
-}
-
-/* Whether the size can be that of a struct: those of every header are multiples of its alignment. */
-static int is_set_up(const mar_params *params)
-{
-    return is_within(&rows[0], params->size) && params->size % _Alignof(mar_params) == 0;
-}
-
-mar_status mar_params_set(mar_params *params, const char *name, const char *text, char *why, size_t size)
-{
-    mar_err err;
-    const mar_param *o = name ? mar_param_find(name) : NULL;
-    mar_status status = MAR_OK;
-    if (!params)
-        status = err_set(&err, MAR_EARG, "params is NULL");
-    else if (!o)
-        status = err_set(&err, MAR_EARG, "%s: no such option", name ? name : "NULL");
-    else if (!is_set_up(params))
-        status = err_set(&err, MAR_EARG, "mar_params of %zu bytes: expected mar_params_init to have set them up",
-                         params->size);
-    else if (!is_within(o, params->size))
-        status = err_set(&err, MAR_EARG, "%s: the program was compiled with a mar.h that does not have it", name);
-    else if (o->type == MAR_TYPE_MODEL)
-        status = err_set(&err, MAR_EARG, "%s: is a model that the program loads, expected its field to be set", name);
-    else
-        return mar_param_set(o, params, text, why, size);
-    if (why) err_line(why, size, "%s", err.text);
-    return status;
-}
-
-mar_status mar_params_read(const mar_params *params, mar_params *out, mar_err *err)
-{
-    mar_params_init(out, sizeof *out);
-    if (!params) return err_set(err, MAR_EARG, "params is NULL, expected what mar_params_init has set up");
-    if (!is_set_up(params))
-        return err_set(err, MAR_EARG, "mar_params of %zu bytes: expected mar_params_init to have set them up",
-                       params->size);
-    if (params->size > sizeof *out)
-        return err_set(err, MAR_EARG,
-                       "mar_params of %zu bytes: the program was compiled with a newer mar.h, expected %zu at most "
-                       "with libmar %s",
-                       params->size, sizeof *out, mar_version());
-    for (int i = 0; i < ROWS; i++) {
-        const mar_param *o = mar_param_get(i);
-        if (!is_within(o, params->size)) continue;
-        memcpy(mar_param_field(o, out), mar_param_field(o, params), mar_param_size(o));
-        const mar_status status = mar_param_check(o, out, err);
-        if (status != MAR_OK) return status;
-        const char **name = mar_param_field(o, out);
-        if (o->type == MAR_TYPE_NAME && *name) *name = o->choices[mar_param_choice(o, *name)];
-    }
-    return MAR_OK;
 }

@@ -1,8 +1,11 @@
-/* The options of a library handle and of a session: what mar.h says of them, and what the library needs besides. */
+/* The options of a library handle (mar/handle_options.c) and of a session (mar/params.c): what mar.h says of them, and
+ * what the library needs besides. */
 #ifndef MAR_PARAMS_H
 #define MAR_PARAMS_H
 
 #include "mar/option.h"
+
+enum { MAR_STEPS_MAX = 65536 }; /* autoregressive steps: the tokens of the largest image a model could make */
 
 /* NULL if there is none of that name. */
 const mar_param *mar_param_find(const char *name);

@@ -31,7 +31,7 @@ fuzz_sources() {
     images) echo tools/image_decode.c tools/image_png.c tools/image_jpeg.c ;;
     pytorch) echo weights/pytorch.c weights/legacy.c weights/zip.c weights/pickle.c ;;
     metadata) echo mar/config.c vae/config.c mar/inspect.c ;;
-    options) echo tools/options.c mar/option.c mar/params.c tools/suggest.c ;;
+    options) echo tools/options.c mar/option.c mar/params.c mar/params_read.c mar/handle_options.c tools/suggest.c ;;
     classes) echo tools/classes.c tools/class_names.c tools/suggest.c ;;
     sweep) echo tools/sweep_file.c ;;
     esac

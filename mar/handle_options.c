@@ -1,0 +1,86 @@
+/* The table of a library handle's options, as mar/params.c has that of a session's: a field of mar_options and a row.
+ */
+#include "mar/params.h"
+
+static const char *const automatic[] = {"auto", NULL};               /* 0 */
+static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};   /* mar_dtype, of arithmetic */
+static const char *const tunings[] = {"on", "off", NULL};            /* mar_tuning */
+static const char *const backends[] = {"auto", "cpu", "cuda", NULL}; /* mar_backend */
+
+static const mar_param rows[] = {
+    {.name = "backend",
+     .offset = offsetof(mar_options, backend),
+     .group = "Machine",
+     .type = MAR_TYPE_CHOICE,
+     .choices = backends,
+     .help = "what computes; auto: a GPU if there is one\n"
+             "auto is the GPU if there is one and the library was built with CUDA, else the CPU."},
+    {.name = "device",
+     .offset = offsetof(mar_options, device),
+     .group = "Machine",
+     .type = MAR_TYPE_INT,
+     .max = 1023,
+     .help = "number of the GPU, from 0, on CUDA"},
+    {.name = "dtype",
+     .offset = offsetof(mar_options, dtype),
+     .group = "Machine",
+     .type = MAR_TYPE_CHOICE,
+     .choices = dtypes,
+     .help = "matrix arithmetic; auto: bf16 where it is fast\n"
+             "That of the matrix products. auto is bf16 on a GPU, and where the processor has instructions for it."},
+    {.name = "threads",
+     .offset = offsetof(mar_options, threads),
+     .group = "Machine",
+     .type = MAR_TYPE_INT,
+     .max = 1024,
+     .help =
+         "threads of the CPU; 0: one per core\n"
+         "No more than the cores that the process may use. A quota of its control group (a container's limit) lowers "
+         "the number that 0 stands for. While other processes keep the cores busy, fewer are used."},
+    {.name = "tuning",
+     .offset = offsetof(mar_options, tuning),
+     .group = "Machine",
+     .type = MAR_TYPE_CHOICE,
+     .choices = tunings,
+     .help =
+         "time algorithms of products, on CUDA\n"
+         "Of the algorithms that cuBLASLt proposes for a matrix product, several are timed, and the fastest of those "
+         "that give the same bits is taken: the images are the same. It happens once for each shape of product, "
+         "before the first batch, with spec path during batches too."},
+    {.name = "head_dtype",
+     .offset = offsetof(mar_options, head_dtype),
+     .group = "Machine",
+     .type = MAR_TYPE_CHOICE,
+     .choices = dtypes,
+     .help = "that of the head; auto: f32 with spec path\n"
+             "That of the matrix products of the diffusion head. auto is f32 with the criterion path, else as dtype. "
+             "That criterion compares two evaluations of the head, and in bf16 their rounding alone rejects many of "
+             "its drafts. In the library auto is as dtype."},
+    {.name = "allow_nonfinite",
+     .offset = offsetof(mar_options, allow_nonfinite),
+     .group = "Model",
+     .type = MAR_TYPE_FLAG,
+     .max = 1,
+     .help = "load weights that are NaN or infinite, too\n"
+             "Such a model is refused otherwise: what it makes is not finite either."},
+    {.name = "seq_len",
+     .offset = offsetof(mar_options, seq_len),
+     .group = "Model",
+     .type = MAR_TYPE_INT,
+     .max = MAR_STEPS_MAX,
+     .choices = automatic,
+     .help = "LlamaGen: tokens an image, if the file does not say\n"
+             "A square number. No tensor tells how large a LlamaGen model's images are. auto is 256, for images of 256 "
+             "pixels; the official models for 384 pixels need 576. mar convert writes it to its files."},
+};
+enum { ROWS = sizeof rows / sizeof *rows };
+
+int mar_option_count(void)
+{
+    return ROWS;
+}
+
+const mar_param *mar_option_get(int i)
+{
+    return i >= 0 && i < ROWS ? rows + i : NULL;
+}

@@ -1,0 +1,297 @@
+/* Sessions of LlamaGen models: options, and files, that go together or not. */
+#include "mar/discrete.h"
+#include "tests/support/discrete_sessions.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void automatic_values(void **state)
+{
+    const discrete_models s = discrete_open(*state, 1);
+    static const struct {
+        const char *options;
+        discrete_draft draft;
+        const char *name, *value;
+    } cases[] = {{"", NO_DRAFT, "num_iter", "16"},
+                 {"num_iter 16", NO_DRAFT, "num_iter", "16"},
+                 {"", NEAR, "spec", "vanilla"},
+                 {"", NEAR, "gamma", "8"},
+                 {"gamma auto", NEAR, "gamma", "8"},
+                 {"gamma 400", NEAR, "gamma", "16"},
+                 {"tree static", NEAR, "gamma", "5"},
+                 {"tree 2/1", NEAR, "gamma", "2"},
+                 {"tree 2/1", NEAR, "tree", "2,1"},
+                 {"spec sjd", NO_DRAFT, "window", "16"},
+                 {"spec cool-sd-linear", NEAR, "cool_ell", "9"},
+                 {"spec lantern", NEAR, "lantern_k", "50"},
+                 {"spec lantern-pp", NEAR, "lantern_k", "10"},
+                 {"spec lantern-gstar, lantern_k 7", NEAR, "lantern_k", "7"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[64];
+        mar_session *session = discrete_session(&s, cases[i].options, cases[i].draft, 1);
+        const mar_params *p = mar_session_get_params(session);
+        for (int k = 0; k < mar_param_count(); k++)
+            if (strcmp(mar_param_get(k)->name, cases[i].name) == 0)
+                assert_string_equal(mar_param_text(mar_param_get(k), p, text, sizeof text), cases[i].value);
+        mar_session *same; /* what was filled in is taken as it is */
+        assert_library(s.m, mar_session_create(s.target, s.vae, p, 1, &same));
+        mar_session_free(same);
+        mar_session_free(session);
+    }
+    discrete_close(s);
+}
+
+static void trees(void **state)
+{
+    (void)state;
+    mar_tree t;
+    mar_err err;
+    assert_ok(mar_tree_read("2,2,1", &t, &err), &err);
+    static const int expected[] = {-1, -1, 0, 0, 1, 1, 2, 3, 4, 5};
+    assert_true(t.count == 10 && t.depth == 3);
+    assert_memory_equal(t.parent, expected, sizeof expected);
+    assert_ok(mar_tree_read("static", &t, &err), &err);
+    /* mc_sim_7b_63 of EAGLE's choices.py: the number of its drafts at each level, and of the first ones' children */
+    int depth[MAR_TREE_DRAFTS], levels[6] = {0}, children[MAR_TREE_DRAFTS] = {0};
+    assert_true(t.count == 25 && t.depth == 5);
+    for (int n = 0; n < t.count; n++) {
+        assert_true(t.parent[n] < n && (n == 0 || t.parent[n] >= t.parent[n - 1]));
+        depth[n] = t.parent[n] < 0 ? 1 : depth[t.parent[n]] + 1;
+        levels[depth[n]]++;
+        if (t.parent[n] >= 0) children[t.parent[n]]++;
+    }
+    static const int of_levels[] = {0, 4, 8, 8, 3, 2}, of_first[] = {3, 2, 2, 1, 3, 2, 2, 1, 0};
+    assert_memory_equal(levels, of_levels, sizeof of_levels);
+    assert_memory_equal(children, of_first, sizeof of_first);
+    assert_true(children[12] == 3 && children[20] == 2);
+}
+
+static void refused(const discrete_models *s, mar_model *model, mar_vae *vae, const mar_params *p, mar_status expected,
+                    const char *why)
+{
+    mar_session *session = (mar_session *)p;
+    const mar_status status = mar_session_create(model, vae, p, 1, &session);
+    assert_null(session);
+    if (status != expected || strcmp(mar_error(s->m), why) != 0)
+        fail_msg("%s, \"%s\", expected \"%s\"", mar_status_name(status), mar_error(s->m), why);
+}
+
+static void options_that_cannot_be(void **state)
+{
+    const discrete_models s = discrete_open(*state, 1);
+    static const struct {
+        const char *options;
+        discrete_draft draft;
+        const char *why;
+    } cases[] = {
+        {"num_iter 8", NO_DRAFT, "num_iter 8: expected 0 or 16: the model makes its tokens one after another"},
+        {"top_k 51", NO_DRAFT, "top_k 51: expected 0..50, the model's vocabulary"},
+        {"lazy on", NO_DRAFT, "lazy has no effect: the model's tokens are discrete"},
+        {"head_spec 4", NEAR, "head_spec has no effect: the model's tokens are discrete"},
+        {"num_sampling_steps 50", NO_DRAFT, "num_sampling_steps has no effect: the model's tokens are discrete"},
+        {"sampler ddim", NO_DRAFT, "sampler has no effect: the model's tokens are discrete"},
+        {"gtr on", NO_DRAFT, "gtr has no effect: the model's tokens are discrete"},
+        {"spec path", NO_DRAFT,
+         "spec path verifies continuous tokens, but the model's are discrete: expected vanilla, uniform-rsd, "
+         "cool-sd-exp, cool-sd-linear, lantern, lantern-pp, lantern-gstar, lantern-pp-gstar, sjd or sjd-pac"},
+        {"spec vanilla", NO_DRAFT, "spec vanilla: needs draft"},
+        {"spec lantern-pp", NO_DRAFT, "spec lantern-pp: needs draft"},
+        {"spec sjd", NEAR,
+         "draft and spec sjd do not go together: draft changes the drafting, which spec sjd needs unchanged; expected "
+         "one of them"},
+        {"tree 2//1", NEAR,
+         "tree 2,,1: expected chain, static, dynamic, or the numbers of children by levels, such as 4,2,1,1"},
+        {"tree 0", NEAR,
+         "tree 0: expected chain, static, dynamic, or the numbers of children by levels, such as 4,2,1,1"},
+        {"tree 9/9/9", NEAR, "tree 9,9,9: expected at most 256 drafts"},
+        {"spec cool-sd-linear, cool_ell 8", NEAR,
+         "cool_ell 8: expected more than 8, which is gamma: no draft from number 8 on is accepted"},
+        {"spec cool-sd-linear, gamma 10", NEAR,
+         "cool_ell 9: expected more than 10, which is gamma: no draft from number 9 on is accepted"},
+        {"spec cool-sd-linear, cool_ell 4.5, tree static", NEAR,
+         "cool_ell 4.5: expected more than 5, the depth of the tree: no draft from number 4.5 on is accepted"},
+        {"tree 257", NEAR, "tree 257: expected at most 256 drafts"},
+        {"tree 99999999999999999999", NEAR, "tree 99999999999999999999: expected at most 256 drafts"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mar_params p = discrete_params(cases[i].options);
+        if (!strstr(cases[i].options, "num_sampling_steps")) p.num_sampling_steps = 100;
+        p.draft = s.drafts[cases[i].draft];
+        refused(&s, s.target, s.vae, &p, MAR_EARG, cases[i].why);
+    }
+    mar_params p = discrete_params("spec lantern");
+    p.draft = s.drafts[NEAR];
+    refused(&s, s.target, NULL, &p, MAR_EARG,
+            "spec lantern: needs the image decoder's codebook, but the session has no VAE");
+    discrete_close(s);
+}
+
+/* A batch's size counts the drafts that the models are asked about, at a dynamic tree tree_top at each level but the
+ * last. */
+static void batches_that_are_too_large(void **state)
+{
+    const discrete_models s = discrete_open(*state, 1);
+    static const struct {
+        const char *options;
+        discrete_draft draft;
+        int images, drafts; /* -1: it fits */
+    } cases[] = {
+        {"cfg 2", NO_DRAFT, 4000000, -1},
+        {"cfg 2", NO_DRAFT, 8000000, 0},
+        {"cfg 2, gamma 2", NEAR, 4000000, -1},
+        {"cfg 2, gamma 16", NEAR, 4000000, 16},
+        {"cfg 2, spec sjd", NO_DRAFT, 4000000, 16},
+        {"cfg 2, spec sjd-pac, window 4", NO_DRAFT, 4000000, -1},
+        {"cfg 2, tree 16/8", NEAR, 800000, -1},
+        {"cfg 2, tree 16/8", NEAR, 1000000, 144},
+        {"cfg 2, tree dynamic, gamma 16, tree_top 64", NEAR, 100000, -1},
+        {"cfg 2, tree dynamic, gamma 16, tree_top 64", NEAR, 140000, 960},
+        {"cfg 2, tree dynamic, gamma 1, tree_top 64, tree_total 64", NEAR, 1500000, -1},
+        {"cfg 2, tree dynamic, gamma 1, tree_top 64, tree_total 64", NEAR, 2000000, 64},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char why[128];
+        mar_err err = {0};
+        mar_discrete_plan plan;
+        mar_params p = discrete_params(cases[i].options);
+        p.draft = s.drafts[cases[i].draft];
+        const mar_status status =
+            mar_discrete_settle(mar_discrete_model_of(s.target), &p, cases[i].images, &plan, &err);
+        snprintf(why, sizeof why, "batch of %d images of 16 tokens and %d drafts at a time: too large", cases[i].images,
+                 cases[i].drafts);
+        if (status != (cases[i].drafts < 0 ? MAR_OK : MAR_EARG) || (status != MAR_OK && strcmp(err.text, why) != 0))
+            fail_msg("%s, %d images: \"%s\"", cases[i].options, cases[i].images, err.text);
+    }
+    discrete_close(s);
+}
+
+/* Loads a model of the small shape with something else in it as a draft. */
+static mar_model *other_model(const discrete_files *f, const discrete_models *s, const gpt_config *c)
+{
+    mar_model *model;
+    char *path = write_llamagen(f->directory, "other.safetensors", c, 4, 0, 1);
+    assert_library(s->m, mar_model_load(s->m, path, 0, &model));
+    free(path);
+    return model;
+}
+
+static void files_that_do_not_go_together(void **state)
+{
+    const discrete_files *f = *state;
+    const discrete_models s = discrete_open(f, 1);
+    mar_model *continuous, *captioned;
+    mar_vae *kl;
+    mar_params p = discrete_params("");
+    assert_library(s.m, mar_model_load(s.m, "demo", 0, &continuous));
+    assert_library(s.m, mar_model_load(s.m, discrete_captions, 0, &captioned));
+    assert_library(s.m, mar_vae_load(s.m, "demo", &kl));
+    refused(&s, s.target, kl, &p, MAR_EMODEL,
+            "the VAE decodes continuous latents (KL), but the model's tokens are numbers of a codebook: expected a VQ "
+            "tokenizer");
+    refused(&s, continuous, s.vae, &p, MAR_EMODEL,
+            "the VAE decodes numbers of a codebook (VQ), but the model's tokens are continuous: expected a KL "
+            "autoencoder");
+    p.spec = "vanilla";
+    refused(&s, continuous, NULL, &p, MAR_EARG,
+            "spec vanilla verifies discrete tokens, but the model's are continuous: expected path, conditional, paper "
+            "or cspd");
+    p.spec = NULL, p.top_k = 3;
+    refused(&s, continuous, NULL, &p, MAR_EARG, "top_k has no effect: the model's tokens are continuous");
+    p.top_k = 0, p.draft = continuous;
+    refused(
+        &s, s.target, NULL, &p, MAR_EMODEL,
+        "the draft is a model of family mar, expected one of family llamagen, as the model is, or an EAGLE drafter");
+    p.draft = s.target;
+    refused(&s, continuous, NULL, &p, MAR_EMODEL,
+            "the draft is a model of family llamagen, expected one of family mar, as the model is");
+    p.draft = NULL;
+    refused(&s, s.drafts[EAGLE], NULL, &p, MAR_EMODEL,
+            "an EAGLE drafter makes no images: expected a LlamaGen model, for which it is the draft");
+    const eagle_config narrow = {.width = 16, .hidden = 48, .first_norm = 1};
+    char *path = write_eagle(f->directory, "narrow.safetensors", &narrow, 3);
+    mar_model *drafter;
+    assert_library(s.m, mar_model_load(s.m, path, 0, &drafter));
+    free(path);
+    p.draft = drafter;
+    refused(&s, s.target, NULL, &p, MAR_EMODEL, "the EAGLE drafter has width 16, expected the model's, 32");
+    refused(&s, continuous, NULL, &p, MAR_EMODEL,
+            "the draft is a model of family eagle, expected one of family mar, as the model is");
+    mar_model_free(drafter);
+    p.draft = captioned;
+    refused(&s, s.target, NULL, &p, MAR_EMODEL, "the draft knows 0 classes, expected the model's 5");
+
+    const struct {
+        gpt_config c;
+        const char *why;
+    } drafts[] = {
+        {{32, 1, 2, 64, 49, 16, 5, 1, 0, 0}, "the draft's vocabulary has 49 tokens, expected the model's 50"},
+        {{32, 1, 2, 64, 50, 36, 5, 1, 0, 0}, "the draft makes images of 36 tokens, expected the model's 16"},
+        {{32, 1, 2, 64, 50, 16, 4, 1, 0, 0}, "the draft knows 4 classes, expected the model's 5"},
+    };
+    for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
+        mar_model *other = p.draft = other_model(f, &s, &drafts[i].c);
+        refused(&s, s.target, NULL, &p, MAR_EMODEL, drafts[i].why);
+        p.draft = NULL;
+        if (i == 0)
+            refused(&s, other, s.vae, &p, MAR_EMODEL,
+                    "tokenizer and model have different codebooks: the VAE's has 50 tokens, the model's 49");
+        mar_model_free(other);
+    }
+    mar_vae_free(kl);
+    mar_model_free(captioned);
+    mar_model_free(continuous);
+    discrete_close(s);
+}
+
+/* A file that does not say how large its images are is what the handle says; a converted one says it itself. */
+static void sizes_of_images(void **state)
+{
+    const discrete_files *f = *state;
+    const gpt_config c = small_llamagen();
+    char *path = write_llamagen(f->directory, "silent.safetensors", &c, 1, 0, 0), *converted;
+    static const struct {
+        int asked, seq_len;
+    } cases[] = {{0, 256}, {36, 36}, {576, 576}, {35, 0}};
+    assert_true(asprintf(&converted, "%s/converted.safetensors", f->directory) > 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const mar_options options = {
+            .dtype = MAR_DTYPE_F32, .threads = 1, .backend = MAR_BACKEND_CPU, .seq_len = cases[i].asked};
+        mar *m;
+        mar_model *model, *again;
+        assert_int_equal(mar_open(&options, &m), MAR_OK);
+        const mar_status status = mar_model_load(m, path, 2, &model);
+        assert_int_equal(status, cases[i].seq_len ? MAR_OK : MAR_EARG);
+        if (status == MAR_OK) {
+            assert_int_equal(mar_model_get_config(model)->seq_len, cases[i].seq_len);
+            assert_library(m, mar_convert(m, path, converted, MAR_DTYPE_AUTO, 2));
+            mar_close(m);
+            m = open_mar(MAR_DTYPE_F32, 1);
+            assert_library(m, mar_model_load(m, converted, 0, &again));
+            const mar_model_config *a = mar_model_get_config(again);
+            assert_int_equal(a->seq_len, cases[i].seq_len);
+            assert_int_equal(a->heads, 2);
+            assert_string_equal(a->family, "llamagen");
+            mar_model_free(again);
+            mar_model_free(model);
+        } else {
+            assert_string_equal(mar_error(m), "seq_len 35: expected a square number, such as 256 or 576");
+        }
+        mar_close(m);
+    }
+    free(converted);
+    free(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(automatic_values),
+        cmocka_unit_test(trees),
+        cmocka_unit_test(options_that_cannot_be),
+        cmocka_unit_test(batches_that_are_too_large),
+        cmocka_unit_test(files_that_do_not_go_together),
+        cmocka_unit_test(sizes_of_images),
+    };
+    return cmocka_run_group_tests(tests, discrete_set_up, discrete_tear_down);
+}

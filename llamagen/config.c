@@ -1,60 +1,17 @@
 #include "llamagen/config.h"
 
 #include "kernels/ops.h"
+#include "weights/shape.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* --- reading the shape from tensors ---------------------------------------------------------------- */
 
-enum { DIM_MAX = 1 << 20 }; /* any dimension of a model; keeps every product of two well inside 64 bits */
 enum { SEQ_LEN = 256, SEQ_LEN_MAX = 65536 }; /* of 256 pixels; of 4096 */
 
 static const char class_table[] = "cls_embedding.embedding_table.weight",
                   no_caption[] = "cls_embedding.uncond_embedding";
-
-mar_status gpt_find_shape(const wt_file *f, const char *name, int rank, const wt_tensor **out, mar_err *err)
-{
-    char text[128];
-    const wt_tensor *t = *out = wt_find(f, name);
-    if (!t) return err_set(err, MAR_EMODEL, "%s: tensor %s is missing", wt_path(f), name);
-    int good = t->rank == rank;
-    for (int i = 0; good && i < rank; i++) good = t->shape[i] >= 1 && t->shape[i] <= DIM_MAX;
-    if (!good)
-        return err_set(err, MAR_EMODEL, "%s: tensor %s has shape %s, expected %d dimensions of 1 to %d", wt_path(f),
-                       name, wt_shape_text(t, text, sizeof text), rank, DIM_MAX);
-    return MAR_OK;
-}
-
-/* One more than the largest N of the tensors "layers.N.". */
-static int count_layers(const wt_file *f)
-{
-    static const char prefix[] = "layers.";
-    const size_t length = sizeof prefix - 1;
-    long depth = 0;
-    for (int i = 0; i < wt_count(f); i++) {
-        const char *name = wt_at(f, i)->name;
-        if (strncmp(name, prefix, length) != 0 || name[length] < '0' || name[length] > '9') continue;
-        char *end;
-        long n = strtol(name + length, &end, 10);
-        if (*end == '.' && n >= depth && n < wt_count(f)) depth = n + 1;
-    }
-    return (int)depth;
-}
-
-/* A positive number of the metadata; *out stays as it is if there is none of that key. */
-static mar_status read_metadata(const wt_file *f, const char *key, long *out, mar_err *err)
-{
-    const char *text = wt_metadata(f, key);
-    char *end;
-    if (!text) return MAR_OK;
-    const long n = strtol(text, &end, 10);
-    if (end == text || *end || n < 1)
-        return err_set(err, MAR_EMODEL, "%s: metadata %s is \"%s\", expected a positive number", wt_path(f), key, text);
-    *out = n;
-    return MAR_OK;
-}
 
 int gpt_config_side(int seq_len)
 {
@@ -66,7 +23,7 @@ int gpt_config_side(int seq_len)
 static mar_status derive_sequence(const wt_file *f, gpt_config *c, mar_err *err)
 {
     long n = SEQ_LEN;
-    const mar_status status = read_metadata(f, "mar.seq_len", &n, err);
+    const mar_status status = wt_metadata_number(f, "mar.seq_len", &n, err);
     if (status != MAR_OK) return status;
     if (n > SEQ_LEN_MAX || !gpt_config_side((int)n))
         return err_set(err, MAR_EMODEL, "%s: metadata mar.seq_len is %ld, expected a square number up to %d",
@@ -81,13 +38,13 @@ static mar_status derive_condition(const wt_file *f, gpt_config *c, mar_err *err
     const wt_tensor *t;
     mar_status status;
     if (wt_find(f, no_caption)) {
-        status = gpt_find_shape(f, no_caption, 2, &t, err);
+        status = wt_find_shape(f, no_caption, 2, &t, err);
         if (status != MAR_OK) return status;
         c->prefix = (int)t->shape[0];
         c->caption_dim = (int)t->shape[1];
         return MAR_OK;
     }
-    status = gpt_find_shape(f, class_table, 2, &t, err);
+    status = wt_find_shape(f, class_table, 2, &t, err);
     if (status != MAR_OK) return status;
     if (t->shape[0] < 2)
         return err_set(err, MAR_EMODEL, "%s: tensor %s has 1 row, expected a class and the unconditional one",
@@ -100,13 +57,13 @@ static mar_status derive_condition(const wt_file *f, gpt_config *c, mar_err *err
 static mar_status derive_transformer(const wt_file *f, gpt_config *c, mar_err *err)
 {
     const wt_tensor *tokens, *w1;
-    mar_status status = gpt_find_shape(f, "tok_embeddings.weight", 2, &tokens, err);
-    if (status == MAR_OK) status = gpt_find_shape(f, "layers.0.feed_forward.w1.weight", 2, &w1, err);
+    mar_status status = wt_find_shape(f, "tok_embeddings.weight", 2, &tokens, err);
+    if (status == MAR_OK) status = wt_find_shape(f, "layers.0.feed_forward.w1.weight", 2, &w1, err);
     if (status != MAR_OK) return status;
     c->vocabulary = (int)tokens->shape[0];
     c->width = (int)tokens->shape[1];
     c->hidden = (int)w1->shape[0];
-    c->depth = count_layers(f);
+    c->depth = wt_count_parts(f, "layers.", wt_count(f));
     return MAR_OK;
 }
 
@@ -133,7 +90,7 @@ static mar_status derive_heads(const wt_file *f, int heads, gpt_config *c, mar_e
     const char *source = heads ? "asked for" : wt_metadata(f, "mar.heads") ? "in the metadata" : "by the official rule";
     long n = heads ? heads : official_heads(c->width);
     if (heads < 0) return err_set(err, MAR_EARG, "heads is %d, expected 0 or a positive number", heads);
-    const mar_status status = heads ? MAR_OK : read_metadata(f, "mar.heads", &n, err);
+    const mar_status status = heads ? MAR_OK : wt_metadata_number(f, "mar.heads", &n, err);
     if (status != MAR_OK) return status;
     if (!gpt_heads_divide(n, c->width))
         return err_set(err, heads ? MAR_EARG : MAR_EMODEL,

@@ -33,8 +33,6 @@ void gpt_config_tensors(const gpt_config *c, gpt_tensor_visitor *visit, void *us
 /* The tensors of one layer, whose names begin with `prefix`, "layers.3". first_norm 0: it has no attention_norm. */
 void gpt_layer_tensors(const char *prefix, int64_t width, int64_t hidden, int first_norm, gpt_tensor_visitor *visit,
                        void *user);
-/* The tensor of this name, with the given rank and dimensions of a sensible size. MAR_EMODEL. */
-mar_status gpt_find_shape(const wt_file *f, const char *name, int rank, const wt_tensor **out, mar_err *err);
 /* Whether the file looks like one: it has layers.0.attention.wqkv.weight or tok_embeddings.weight. */
 int gpt_config_recognise(const wt_file *f);
 /* Whether a tensor beside these is harmless: what some programs keep that can be computed (freqs_cis, causal_mask), and

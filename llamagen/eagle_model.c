@@ -1,5 +1,7 @@
 #include "llamagen/eagle_model.h"
 
+#include "weights/shape.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,8 +39,8 @@ mar_status eagle_config_derive(const wt_file *f, int heads, eagle_config *out, m
 {
     const wt_tensor *fc, *w1;
     *out = (eagle_config){0};
-    mar_status status = gpt_find_shape(f, fc_weight, 2, &fc, err);
-    if (status == MAR_OK) status = gpt_find_shape(f, hidden_weight, 2, &w1, err);
+    mar_status status = wt_find_shape(f, fc_weight, 2, &fc, err);
+    if (status == MAR_OK) status = wt_find_shape(f, hidden_weight, 2, &w1, err);
     if (status != MAR_OK) return status;
     if (fc->shape[1] != 2 * fc->shape[0])
         return err_set(err, MAR_EMODEL, "%s: tensor %s has shape [%lld, %lld], expected twice as many columns as rows",

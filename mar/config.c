@@ -1,49 +1,18 @@
 #include "mar/config.h"
 
+#include "weights/shape.h"
+
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* --- reading the shape from tensors ---------------------------------------------------------------- */
-
-enum { DIM_MAX = 1 << 20 }; /* any dimension of a model; keeps every product of two well inside 64 bits */
-
-/* The tensor, with the given rank and dimensions of 1 to DIM_MAX. */
-static mar_status find_shape(const wt_file *f, const char *name, int rank, const wt_tensor **out, mar_err *err)
-{
-    char text[128];
-    const wt_tensor *t = *out = wt_find(f, name);
-    if (!t) return err_set(err, MAR_EMODEL, "%s: tensor %s is missing", wt_path(f), name);
-    int good = t->rank == rank;
-    for (int i = 0; good && i < rank; i++) good = t->shape[i] >= 1 && t->shape[i] <= DIM_MAX;
-    if (!good)
-        return err_set(err, MAR_EMODEL, "%s: tensor %s has shape %s, expected %d dimensions of 1 to %d", wt_path(f),
-                       name, wt_shape_text(t, text, sizeof text), rank, DIM_MAX);
-    return MAR_OK;
-}
-
-/* One more than the largest N of the tensors "<prefix>N.". Numbers that the file has not enough tensors for
- * are left to the check for extra tensors. */
-static int count_blocks(const wt_file *f, const char *prefix)
-{
-    const size_t length = strlen(prefix);
-    long depth = 0;
-    for (int i = 0; i < wt_count(f); i++) {
-        const char *name = wt_at(f, i)->name;
-        if (strncmp(name, prefix, length) != 0 || name[length] < '0' || name[length] > '9') continue;
-        char *end;
-        long n = strtol(name + length, &end, 10);
-        if (*end == '.' && n >= depth && n < wt_count(f)) depth = n + 1;
-    }
-    return (int)depth;
-}
 
 /* The sequence must be a square grid: the order of tokens and the latent's shape rely on it. */
 static mar_status derive_sequence(const wt_file *f, mar_model_config *c, mar_err *err)
 {
     const wt_tensor *diffusion, *encoder;
-    mar_status status = find_shape(f, "diffusion_pos_embed_learned", 3, &diffusion, err);
-    if (status == MAR_OK) status = find_shape(f, "encoder_pos_embed_learned", 3, &encoder, err);
+    mar_status status = wt_find_shape(f, "diffusion_pos_embed_learned", 3, &diffusion, err);
+    if (status == MAR_OK) status = wt_find_shape(f, "encoder_pos_embed_learned", 3, &encoder, err);
     if (status != MAR_OK) return status;
     c->seq_len = (int)diffusion->shape[1];
     c->buffer = (int)(encoder->shape[1] - diffusion->shape[1]);
@@ -63,17 +32,17 @@ static mar_status derive_sequence(const wt_file *f, mar_model_config *c, mar_err
 static mar_status derive_transformer(const wt_file *f, mar_model_config *c, mar_err *err)
 {
     const wt_tensor *class_emb, *z_proj, *fc1;
-    mar_status status = find_shape(f, "class_emb.weight", 2, &class_emb, err);
-    if (status == MAR_OK) status = find_shape(f, "z_proj.weight", 2, &z_proj, err);
-    if (status == MAR_OK) status = find_shape(f, "encoder_blocks.0.mlp.fc1.weight", 2, &fc1, err);
+    mar_status status = wt_find_shape(f, "class_emb.weight", 2, &class_emb, err);
+    if (status == MAR_OK) status = wt_find_shape(f, "z_proj.weight", 2, &z_proj, err);
+    if (status == MAR_OK) status = wt_find_shape(f, "encoder_blocks.0.mlp.fc1.weight", 2, &fc1, err);
     if (status == MAR_OK) status = derive_sequence(f, c, err);
     if (status != MAR_OK) return status;
     c->classes = (int)class_emb->shape[0];
     c->width = (int)z_proj->shape[0];
     c->token_dim = (int)z_proj->shape[1];
     c->mlp_hidden = (int)fc1->shape[0];
-    c->encoder_depth = count_blocks(f, "encoder_blocks.");
-    c->decoder_depth = count_blocks(f, "decoder_blocks.");
+    c->encoder_depth = wt_count_parts(f, "encoder_blocks.", wt_count(f));
+    c->decoder_depth = wt_count_parts(f, "decoder_blocks.", wt_count(f));
     if (c->decoder_depth == 0)
         return err_set(err, MAR_EMODEL, "%s: tensor decoder_blocks.0.norm1.weight is missing", wt_path(f));
     return MAR_OK;
@@ -82,10 +51,10 @@ static mar_status derive_transformer(const wt_file *f, mar_model_config *c, mar_
 static mar_status derive_head(const wt_file *f, mar_model_config *c, mar_err *err)
 {
     const wt_tensor *input;
-    mar_status status = find_shape(f, "diffloss.net.input_proj.weight", 2, &input, err);
+    mar_status status = wt_find_shape(f, "diffloss.net.input_proj.weight", 2, &input, err);
     if (status != MAR_OK) return status;
     c->head_width = (int)input->shape[0];
-    c->head_depth = count_blocks(f, "diffloss.net.res_blocks.");
+    c->head_depth = wt_count_parts(f, "diffloss.net.res_blocks.", wt_count(f));
     if (c->head_depth == 0)
         return err_set(err, MAR_EMODEL, "%s: tensor diffloss.net.res_blocks.0.in_ln.weight is missing", wt_path(f));
     return MAR_OK;
@@ -94,21 +63,12 @@ static mar_status derive_head(const wt_file *f, mar_model_config *c, mar_err *er
 /* The one number that no shape tells: asked for, in the metadata, or by the official rule. */
 static mar_status derive_heads(const wt_file *f, int heads, mar_model_config *c, mar_err *err)
 {
-    const char *source = "asked for", *text = wt_metadata(f, "mar.heads");
-    long n = heads;
+    const char *source = heads ? "asked for" : wt_metadata(f, "mar.heads") ? "in the metadata" : "by the official rule";
+    long n = heads ? heads : c->width / (c->width == 1280 ? 80 : 64); /* MAR-B, L, H: 12, 16, 16 heads */
+    if (n == 0) n = 1;
     if (heads < 0) return err_set(err, MAR_EARG, "heads is %d, expected 0 or a positive number", heads);
-    if (n == 0 && text) {
-        char *end;
-        n = strtol(text, &end, 10);
-        source = "in the metadata";
-        if (end == text || *end || n < 1)
-            return err_set(err, MAR_EMODEL, "%s: metadata mar.heads is \"%s\", expected a positive number", wt_path(f),
-                           text);
-    } else if (n == 0) {
-        n = c->width / (c->width == 1280 ? 80 : 64); /* MAR-B, L, H: 12, 16, 16 heads */
-        source = "by the official rule";
-        if (n == 0) n = 1;
-    }
+    const mar_status status = heads ? MAR_OK : wt_metadata_number(f, "mar.heads", &n, err);
+    if (status != MAR_OK) return status;
     if (n > c->width || c->width % n != 0)
         return err_set(err, heads ? MAR_EARG : MAR_EMODEL, "%s: %ld attention heads (%s) do not divide the width %d",
                        wt_path(f), n, source, c->width);

@@ -2,9 +2,9 @@
  * from the shape of the level's second convolution. Nor has it the width of a VQ one's latent, into which
  * post_quant_conv takes what the codebook has. */
 #include "vae/names.h"
+#include "weights/shape.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { NORM_GROUPS = 32, WIDTH_MAX = 1 << 16, LEVELS_MAX = 8, BLOCKS_MAX = 16, CODEBOOK_MAX = 1 << 20 };
@@ -56,21 +56,6 @@ mar_status vae_level_width(const wt_file *f, const vae_names *names, int levels,
     return MAR_OK;
 }
 
-/* One more than the largest N of the tensors "<prefix>N.", at most `limit`. */
-static int count_parts(const wt_file *f, const char *prefix, int limit)
-{
-    const size_t length = strlen(prefix);
-    long count = 0;
-    for (int i = 0; i < wt_count(f); i++) {
-        const char *name = wt_at(f, i)->name;
-        if (strncmp(name, prefix, length) != 0 || name[length] < '0' || name[length] > '9') continue;
-        char *end;
-        long n = strtol(name + length, &end, 10);
-        if (*end == '.' && n >= count && n < limit) count = n + 1;
-    }
-    return (int)count;
-}
-
 /* LDM can have attention in the decoder's upper levels, too. MAR's autoencoder has none there, LlamaGen's has it in the
  * coarsest only, and vae_decode does not support it elsewhere. */
 static mar_status refuse_upper_attention(const wt_file *f, const vae_names *names, mar_err *err)
@@ -92,7 +77,7 @@ static mar_status derive_levels(const wt_file *f, const vae_names *names, mar_va
 {
     int width;
     char finest[VAE_NAME_SIZE], blocks[VAE_NAME_SIZE], upsample[VAE_NAME_SIZE];
-    c->levels = count_parts(f, names->decoder_level, LEVELS_MAX);
+    c->levels = wt_count_parts(f, names->decoder_level, LEVELS_MAX);
     if (c->levels == 0)
         return err_set(err, MAR_EMODEL, "%s: tensor %s0%s0.conv2.weight is missing", wt_path(f), names->decoder_level,
                        names->block);
@@ -102,7 +87,7 @@ static mar_status derive_levels(const wt_file *f, const vae_names *names, mar_va
     }
     vae_name_level(names, c->levels, 0, finest);
     strcat(strcpy(blocks, finest), names->block);
-    c->res_blocks = count_parts(f, blocks, BLOCKS_MAX) - 1;
+    c->res_blocks = wt_count_parts(f, blocks, BLOCKS_MAX) - 1;
     if (c->res_blocks < 1)
         return err_set(err, MAR_EMODEL, "%s: tensor %s1.norm1.weight is missing", wt_path(f), blocks);
     strcat(strcpy(upsample, finest), ".upsample.conv.weight");
@@ -252,7 +237,7 @@ static int level_has_attention(const visitor *v, const wt_file *f, int level)
     char prefix[64];
     if (v->names->attends_at_coarsest) return level == v->levels - 1;
     snprintf(prefix, sizeof prefix, "%s%d.attn.", v->names->encoder_level, level);
-    return count_parts(f, prefix, BLOCKS_MAX) > 0;
+    return wt_count_parts(f, prefix, BLOCKS_MAX) > 0;
 }
 
 static void visit_encoder(const visitor *v, const wt_file *f, const mar_vae_config *c)

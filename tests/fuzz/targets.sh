@@ -30,7 +30,7 @@ fuzz_sources() {
     npz) echo weights/npy.c weights/npz_read.c weights/npz_write.c weights/zip.c weights/zip_stream.c ;;
     images) echo tools/image_decode.c tools/image_png.c tools/image_jpeg.c ;;
     pytorch) echo weights/pytorch.c weights/legacy.c weights/zip.c weights/pickle.c ;;
-    metadata) echo mar/config.c vae/config.c mar/inspect.c ;;
+    metadata) echo mar/config.c vae/config.c mar/inspect.c weights/shape.c ;;
     options) echo tools/options.c mar/option.c mar/params.c mar/params_read.c mar/handle_options.c tools/suggest.c ;;
     classes) echo tools/classes.c tools/class_names.c tools/suggest.c ;;
     sweep) echo tools/sweep_file.c ;;

@@ -49,10 +49,32 @@ kern_trace_call kern_trace_call_of(kern_queue *k, int rows, double bytes, double
 /* Runs the operation, body(arg), and counts its time. */
 void kern_trace_run(const kern_trace_call *o, void (*body)(void *arg), void *arg);
 
+/* Defines NAME_body, which calls the backend's FUNCTION ("core->linear") with these arguments of `c`, a NAME_call,
+ * whose first field is its kern_trace_call `o`. */
+#define TRACE_BODY(name, function, ...)                                                                                \
+    static void name##_body(void *arg)                                                                                 \
+    {                                                                                                                  \
+        const name##_call *c = arg;                                                                                    \
+        c->o.function(c->o.k, __VA_ARGS__);                                                                            \
+    }
+/* Defines NAME_call, too, of a function whose only argument is a job. */
+#define TRACE_JOB(name, function)                                                                                      \
+    typedef struct {                                                                                                   \
+        kern_trace_call o;                                                                                             \
+        const void *job;                                                                                               \
+    } name##_call;                                                                                                     \
+    TRACE_BODY(name, function, c->job)
+
 /* Bytes of n operands. */
 static inline double kern_trace_act_bytes(const kern_queue *k, double n)
 {
     return n * (double)k->device->act_size;
 }
+
+/* Put the operations of one kind into the trace's tables, which have the backend's. */
+void kern_trace_core(kern_trace *t);
+void kern_trace_head(kern_trace *t);
+void kern_trace_conv(kern_trace *t);
+void kern_trace_tokens(kern_trace *t); /* causal transformers and discrete tokens */
 
 #endif

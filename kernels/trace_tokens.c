@@ -1,6 +1,6 @@
-#include "kernels/trace_tokens.h"
-
+/* A trace's operations of causal transformers and discrete tokens. */
 #include "kernels/discrete.h"
+#include "kernels/trace_call.h"
 
 /* --- causal transformers ------------------------------------------------------------------------------------------ */
 
@@ -13,25 +13,15 @@ typedef struct {
     void *y;
 } norm_call;
 
-static void norm_body(void *arg)
-{
-    const norm_call *c = arg;
-    c->o.core->rms_norm(c->o.k, c->x, c->index, c->o.rows, c->dim, c->weight, c->eps, c->y, c->y_f32);
-}
+TRACE_BODY(norm, core->rms_norm, c->x, c->index, c->o.rows, c->dim, c->weight, c->eps, c->y, c->y_f32)
 
 static void traced_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
                             float eps, void *y, int y_f32)
 {
     const double n = (double)rows * dim;
-    norm_call c = {kern_trace_call_of(k, rows, 4 * n + (y_f32 ? 4 * n : kern_trace_act_bytes(k, n)), 0, "RMS norm %d%s",
-                                      dim, y_f32 ? ", f32" : ""),
-                   x,
-                   weight,
-                   index,
-                   dim,
-                   y_f32,
-                   eps,
-                   y};
+    const kern_trace_call o = kern_trace_call_of(k, rows, 4 * n + (y_f32 ? 4 * n : kern_trace_act_bytes(k, n)), 0,
+                                                 "RMS norm %d%s", dim, y_f32 ? ", f32" : "");
+    norm_call c = {o, x, weight, index, dim, y_f32, eps, y};
     kern_trace_run(&c.o, norm_body, &c);
 }
 
@@ -42,16 +32,13 @@ typedef struct {
     act *y;
 } swiglu_call;
 
-static void swiglu_body(void *arg)
-{
-    const swiglu_call *c = arg;
-    c->o.core->swiglu(c->o.k, c->x, c->o.rows, c->hidden, c->y);
-}
+TRACE_BODY(swiglu, core->swiglu, c->x, c->o.rows, c->hidden, c->y)
 
 static void traced_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y)
 {
-    swiglu_call c = {kern_trace_call_of(k, rows, kern_trace_act_bytes(k, 3.0 * rows * hidden), 0, "SwiGLU %d", hidden),
-                     x, hidden, y};
+    const kern_trace_call o =
+        kern_trace_call_of(k, rows, kern_trace_act_bytes(k, 3.0 * rows * hidden), 0, "SwiGLU %d", hidden);
+    swiglu_call c = {o, x, hidden, y};
     kern_trace_run(&c.o, swiglu_body, &c);
 }
 
@@ -63,38 +50,19 @@ typedef struct {
     const int *position, *slot;
 } rotate_call;
 
-static void rotate_body(void *arg)
-{
-    const rotate_call *c = arg;
-    c->o.core->rotate(c->o.k, c->qkv, c->o.rows, c->heads, c->head_dim, c->turn, c->position, c->cache, c->slot);
-}
+TRACE_BODY(rotate, core->rotate, c->qkv, c->o.rows, c->heads, c->head_dim, c->turn, c->position, c->cache, c->slot)
 
 static void traced_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn,
                           const int *position, act *cache, const int *slot)
 {
     const double width = (double)heads * head_dim;
-    rotate_call c = {kern_trace_call_of(k, rows, kern_trace_act_bytes(k, 6 * rows * width), 0,
-                                        "positions into a cache %d x %d", heads, head_dim),
-                     qkv,
-                     cache,
-                     heads,
-                     head_dim,
-                     turn,
-                     position,
-                     slot};
+    const kern_trace_call o = kern_trace_call_of(k, rows, kern_trace_act_bytes(k, 6 * rows * width), 0,
+                                                 "positions into a cache %d x %d", heads, head_dim);
+    rotate_call c = {o, qkv, cache, heads, head_dim, turn, position, slot};
     kern_trace_run(&c.o, rotate_body, &c);
 }
 
-typedef struct {
-    kern_trace_call o;
-    const kern_cache_job *job;
-} cache_call;
-
-static void cache_body(void *arg)
-{
-    const cache_call *c = arg;
-    c->o.core->attention_cache(c->o.k, c->job);
-}
+TRACE_JOB(cache, core->attention_cache)
 
 static void traced_attention_cache(kern_queue *k, const kern_cache_job *job)
 {
@@ -114,51 +82,35 @@ static void traced_attention_cache(kern_queue *k, const kern_cache_job *job)
 
 /* --- discrete tokens ---------------------------------------------------------------------------------------------- */
 
-typedef struct {
-    kern_trace_call o;
-    const void *job;
-} discrete_call;
-
-static void laws_body(void *arg)
-{
-    const discrete_call *c = arg;
-    c->o.discrete->laws(c->o.k, c->job);
-}
+TRACE_JOB(laws, discrete->laws)
 
 static void traced_laws(kern_queue *k, const kern_law_job *job)
 {
     const double n = (double)job->rows * job->size;
-    discrete_call c = {
-        kern_trace_call_of(k, job->rows, 4 * n * (job->conditions + 1), 0, "laws of %d tokens", job->size), job};
+    const kern_trace_call o =
+        kern_trace_call_of(k, job->rows, 4 * n * (job->conditions + 1), 0, "laws of %d tokens", job->size);
+    laws_call c = {o, job};
     kern_trace_run(&c.o, laws_body, &c);
 }
 
-static void draw_body(void *arg)
-{
-    const discrete_call *c = arg;
-    c->o.discrete->draw(c->o.k, c->job);
-}
+TRACE_JOB(draw, discrete->draw)
 
 static void traced_draw(kern_queue *k, const kern_draw_job *job)
 {
-    discrete_call c = {
-        kern_trace_call_of(k, job->rows, 4.0 * job->rows * job->size, 0, "draws from laws of %d tokens", job->size),
-        job};
+    const kern_trace_call o =
+        kern_trace_call_of(k, job->rows, 4.0 * job->rows * job->size, 0, "draws from laws of %d tokens", job->size);
+    draw_call c = {o, job};
     kern_trace_run(&c.o, draw_body, &c);
 }
 
-static void verify_body(void *arg)
-{
-    const discrete_call *c = arg;
-    c->o.discrete->verify(c->o.k, c->job);
-}
+TRACE_JOB(verify, discrete->verify)
 
 /* What a block reads depends on what is accepted: no bytes are counted. */
 static void traced_verify(kern_queue *k, const kern_block_job *job)
 {
-    discrete_call c = {kern_trace_call_of(k, job->blocks, 0, 0, "verification of %d drafts of %d tokens",
-                                          job->node[job->blocks], job->size),
-                       job};
+    const kern_trace_call o = kern_trace_call_of(k, job->blocks, 0, 0, "verification of %d drafts of %d tokens",
+                                                 job->node[job->blocks], job->size);
+    verify_call c = {o, job};
     kern_trace_run(&c.o, verify_body, &c);
 }
 

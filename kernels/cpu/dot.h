@@ -1,5 +1,6 @@
-/* Products with bf16 weights by AVX512-BF16, for any number of rows. With a small number of rows (the sequential part
- * of the diffusion head) they are as fast as the weights come in from L3, with many near the peak of the arithmetic. */
+/* Products with bf16 weights by AMX or AVX512-BF16, for any number of rows. With a small number of rows (the sequential
+ * part of the diffusion head) they are as fast as the weights come in from L3, with many near the peak of the
+ * arithmetic. */
 #ifndef KERNELS_CPU_DOT_H
 #define KERNELS_CPU_DOT_H
 
@@ -31,17 +32,19 @@ typedef struct {
 } dot_out;
 
 typedef struct {
-    /* Packs w[cols][in] (float; `in` even) as one block [in/2][DOT_COLS][2], missing columns as 0. This is oneDNN's
-     * layout BA16a64b2a, too. */
-    void (*pack)(const float *w, int cols, int in, uint16_t *block);
+    int step; /* k's are filled up with zeros to a multiple of it, which is even */
+    /* Packs w[cols][in] (float; `in` even) as one block [padded/2][DOT_COLS][2], padded being `in` rounded up to a
+     * multiple of `step`; missing columns are 0. This is oneDNN's layout BA16a64b2a, too. */
+    void (*pack)(const float *w, int cols, int in, int padded, uint16_t *block);
     /* Multiplies `rows` rows of x[..][in] with a 64-byte aligned block. Meanwhile it prefetches into L2 `next`, the
-     * block that this thread will read next, or NULL: without that, memory and arithmetic take turns. Every result is
-     * one f32 sum over ascending pairs of k, for any `rows`. */
+     * block that this thread will read next, or NULL: without that, memory and arithmetic take turns. A result is added
+     * up in f32 in the same order for any `rows`. */
     void (*product)(const uint16_t *x, int rows, int in, const uint16_t *block, const uint16_t *next,
                     const dot_out *out);
 } bf16_dot;
 
-/* Returns NULL where oneDNN should multiply bf16: without AVX512-BF16, with AMX, or if MAR_ISA asks for less. */
+/* Returns NULL where oneDNN should multiply bf16: without AVX512-BF16, or if MAR_ISA asks for less. AMX multiplies
+ * where it is there, unless MAR_ISA=avx512. */
 const bf16_dot *bf16_dot_best(void);
 
 #endif

@@ -20,7 +20,8 @@ struct kern_linear {
     const dnn_primitive *_Atomic product[2][CPU_TILE_ROWS + 1]; /* [last panel?][rows], made at first use or by plan */
     const bf16_dot *dot; /* NULL: oneDNN multiplies. Else blocks take the place of panels. */
     int blocks;          /* number of blocks of DOT_COLS columns */
-    uint16_t *block;     /* [blocks][in/2][DOT_COLS][2] */
+    size_t block_size;   /* elements of a block */
+    uint16_t *block;     /* [blocks][block_size] */
     float *block_bias;   /* [blocks][DOT_COLS] */
 };
 
@@ -97,15 +98,17 @@ mar_status cpu_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_er
 
 static mar_status create_blocks(kern_linear *l, const kern_linear_spec *spec, mar_err *err)
 {
-    const size_t in = (size_t)l->in;
-    l->blocks = (l->out + DOT_COLS - 1) / DOT_COLS;
-    const size_t blocks = (size_t)l->blocks, bytes = blocks * in * DOT_COLS * sizeof *l->block;
+    const int padded = cpu_divide_up(l->in, l->dot->step) * l->dot->step;
+    l->blocks = cpu_divide_up(l->out, DOT_COLS);
+    l->block_size = (size_t)padded * DOT_COLS;
+    const size_t blocks = (size_t)l->blocks, bytes = blocks * l->block_size * sizeof *l->block;
     l->block = cpu_pages(bytes);
     l->block_bias = calloc(blocks * DOT_COLS, sizeof *l->block_bias);
     if (!l->block || !l->block_bias) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of weights", bytes);
     for (int b = 0; b < l->blocks; b++) {
         const int first = b * DOT_COLS, cols = l->out - first < DOT_COLS ? l->out - first : DOT_COLS;
-        l->dot->pack(spec->weight + (size_t)first * in, cols, l->in, l->block + (size_t)first * in);
+        l->dot->pack(spec->weight + (size_t)first * (size_t)l->in, cols, l->in, padded,
+                     l->block + (size_t)b * l->block_size);
     }
     if (spec->bias) memcpy(l->block_bias, spec->bias, (size_t)l->out * sizeof *l->block_bias);
     return MAR_OK;
@@ -198,10 +201,9 @@ static void run_blocks(const kern_linear *l, const void *x, int first, int count
 {
     static const dot_activation activation[] = {
         [KERN_LINEAR] = DOT_LINEAR, [KERN_GELU] = DOT_GELU, [KERN_SILU] = DOT_SILU, [KERN_GELU_TANH] = DOT_GELU_TANH};
-    const size_t block_size = (size_t)l->in * DOT_COLS;
     for (int b = from; b < to; b++) {
         const size_t column = (size_t)b * DOT_COLS;
-        const uint16_t *block = l->block + (size_t)b * block_size;
+        const uint16_t *block = l->block + (size_t)b * l->block_size;
         const int left = l->out - b * DOT_COLS;
         dot_gate here;
         if (gate) here = (dot_gate){gate->base + column * sizeof(uint16_t), gate->index, gate->stride};
@@ -216,7 +218,7 @@ static void run_blocks(const kern_linear *l, const void *x, int first, int count
             .gate = gate ? &here : NULL,
         };
         l->dot->product((const uint16_t *)x + (size_t)first * (size_t)l->in, count, l->in, block,
-                        b + 1 < to ? block + block_size : next, &out);
+                        b + 1 < to ? block + l->block_size : next, &out);
     }
 }
 
@@ -240,10 +242,10 @@ static void columns_body(void *arg, int first, int last, int thread)
     const kern_linear *l = c->l, *next = c->next;
     const uint16_t *fetch = NULL;
     (void)thread;
-    if (last < l->blocks) fetch = l->block + (size_t)last * (size_t)l->in * DOT_COLS;
+    if (last < l->blocks) fetch = l->block + (size_t)last * l->block_size;
     for (int r = 0; next && r < c->width; r++) /* the thread's part ends here: on with that of the next layer */
         if (last == team_part(l->blocks, c->width, r + 1))
-            fetch = next->block + (size_t)team_part(next->blocks, c->width, r) * (size_t)next->in * DOT_COLS;
+            fetch = next->block + (size_t)team_part(next->blocks, c->width, r) * next->block_size;
     run_blocks(l, c->x, 0, c->rows, c->y, c->gate, first, last, fetch);
 }
 

@@ -63,7 +63,8 @@ typedef struct kern_rows {
     void (*attend)(const struct cached_task *t, const struct kern_rows *rows);
 } kern_rows;
 
-/* The fastest kernels that this processor runs. MAR_ISA=generic|avx2|avx512 in the environment asks for less. */
+/* The fastest kernels that this processor runs. MAR_ISA=generic|avx2|avx512 in the environment asks for less; avx512 is
+ * all but AMX (dot.h). */
 const kern_rows *kern_rows_best(void);
 
 #endif

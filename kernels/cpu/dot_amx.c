@@ -1,0 +1,164 @@
+/* Compiled for AMX-BF16 and chosen at run time (isa.c).
+ *
+ * A product holds sums of up to 16 rows x 64 columns in four of the eight tiles. A step of 32 k takes one tile of x and
+ * four of weights, which lie one after the other: 4 KiB of a block. With more than 16 rows a chunk of the block is used
+ * for all groups of rows while it is near, and sums wait in memory from one chunk to the next. Meanwhile the next chunk
+ * is fetched, so that memory and arithmetic work at the same time. */
+#include "kernels/cpu/dot_block.h"
+
+enum {
+    GROUP = 16, /* rows of a tile */
+    ROWS = 64,  /* of a pass over a block; their sums stay in L1 */
+    STEP = 32,  /* k of a tile */
+    STEP_BYTES = STEP * DOT_COLS * 2,
+    STEP_LINES = STEP_BYTES / 64,
+    CHUNK = 8,                /* steps: 32 KiB of weights */
+    TILE_BYTES = 64,          /* of a row of a tile */
+    ROW_BYTES = DOT_COLS * 4, /* of a row of sums, and of a pair of k in a block */
+};
+
+/* What LDTILECFG reads (Intel SDM, volume 1, table 18-1). */
+typedef struct {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_config;
+
+/* Tiles 0..3 are sums and 4 is x, of `rows` rows; 5 is weights. The others stay unused: a core that runs two threads
+ * has few tiles to spare for loads ahead of their use, and each that holds nothing is one more (measured: 18 for 28 ns
+ * a multiplication, and 8 ns either way where the other thread rests). */
+static void configure(int rows)
+{
+    tile_config c = {.palette = 1};
+    for (int t = 0; t < 6; t++) {
+        c.row_bytes[t] = TILE_BYTES;
+        c.rows[t] = (uint8_t)(t < 5 ? rows : STEP / 2);
+    }
+    __asm__ volatile("" ::"r"(&c) : "memory"); /* some compilers believe that the next line reads 8 bytes of it */
+    _tile_loadconfig(&c);
+}
+
+/* Adds x w over `steps` steps to the tiles of sums. x's rows are x_stride bytes apart. With each step `lines` lines of
+ * `next` are fetched. */
+static inline __attribute__((always_inline)) void accumulate(const char *x, size_t x_stride, const char *w, int steps,
+                                                             const char *next, int lines)
+{
+    __asm__ volatile("" ::: "memory"); /* compilers do not know that tiles read memory */
+    for (int s = 0; s < steps; s++, x += STEP * 2, w += STEP_BYTES) {
+        for (int i = 0; i < lines; i++, next += 64) _mm_prefetch(next, _MM_HINT_T1);
+        _tile_loadd(4, x, x_stride);
+        _tile_loadd(5, w, ROW_BYTES);
+        _tile_dpbf16ps(0, 4, 5);
+        _tile_loadd(5, w + TILE_BYTES, ROW_BYTES);
+        _tile_dpbf16ps(1, 4, 5);
+        _tile_loadd(5, w + 2 * TILE_BYTES, ROW_BYTES);
+        _tile_dpbf16ps(2, 4, 5);
+        _tile_loadd(5, w + 3 * TILE_BYTES, ROW_BYTES);
+        _tile_dpbf16ps(3, 4, 5);
+    }
+}
+
+static inline void clear(void)
+{
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+static inline void load(const float *sum)
+{
+    _tile_loadd(0, sum, ROW_BYTES);
+    _tile_loadd(1, sum + 16, ROW_BYTES);
+    _tile_loadd(2, sum + 32, ROW_BYTES);
+    _tile_loadd(3, sum + 48, ROW_BYTES);
+}
+
+static inline void store(float *sum)
+{
+    _tile_stored(0, sum, ROW_BYTES);
+    _tile_stored(1, sum + 16, ROW_BYTES);
+    _tile_stored(2, sum + 32, ROW_BYTES);
+    _tile_stored(3, sum + 48, ROW_BYTES);
+}
+
+/* A pass: `rows` rows of x in groups of `tall` rows, the last of which may begin within the one before it. */
+typedef struct {
+    const uint16_t *x;
+    int rows, in, tall, groups;
+    uint16_t
+        *tail;  /* [groups * GROUP][STEP] the last columns of x, filled up with zeros, if `in` is no multiple of STEP */
+    float *sum; /* [groups * GROUP][DOT_COLS] */
+} pass;
+
+static int first_row(const pass *p, int group)
+{
+    return group * p->tall + p->tall <= p->rows ? group * p->tall : p->rows - p->tall;
+}
+
+/* Steps first .. last-1 of all groups. The lines of `next` are fetched meanwhile, spread over the groups. */
+static void run_steps(const pass *p, const char *block, int first, int last, const char *next)
+{
+    const int whole = p->in / STEP;
+    for (int g = 0; g < p->groups; g++) {
+        const int from = STEP_LINES * g / p->groups, lines = STEP_LINES * (g + 1) / p->groups - from;
+        const int row = first_row(p, g), straight = last < whole ? last : whole;
+        const char *x = (const char *)(p->x + (size_t)row * (size_t)p->in),
+                   *ahead = next + (size_t)from * (size_t)(last - first) * 64;
+        float *sum = p->sum + g * GROUP * DOT_COLS;
+        if (first == 0)
+            clear();
+        else
+            load(sum);
+        accumulate(x + (size_t)first * STEP * 2, (size_t)p->in * 2, block + (size_t)first * STEP_BYTES,
+                   straight - first, ahead, lines);
+        if (last > whole)
+            accumulate((const char *)(p->tail + g * GROUP * STEP), STEP * 2, block + (size_t)whole * STEP_BYTES, 1,
+                       ahead + (size_t)(straight - first) * (size_t)lines * 64, lines);
+        store(sum);
+    }
+}
+
+static void copy_tail(const pass *p)
+{
+    const int left = p->in % STEP;
+    memset(p->tail, 0, (size_t)p->groups * GROUP * STEP * sizeof *p->tail);
+    for (int g = 0; g < p->groups; g++)
+        for (int r = 0; r < p->tall; r++)
+            memcpy(p->tail + (g * GROUP + r) * STEP, p->x + (size_t)(first_row(p, g) + r + 1) * (size_t)p->in - left,
+                   (size_t)left * sizeof *p->tail);
+}
+
+static void product(const uint16_t *x, int rows, int in, const uint16_t *block, const uint16_t *next,
+                    const dot_out *out)
+{
+    _Alignas(64) float sum[ROWS * DOT_COLS];
+    _Alignas(64) uint16_t tail[ROWS * STEP];
+    const int steps = (in + STEP - 1) / STEP, passes = (rows + ROWS - 1) / ROWS;
+    for (int i = 0, first = 0; i < passes; i++) {
+        pass p = {.x = x + (size_t)first * (size_t)in,
+                  .rows = (rows - first) / (passes - i),
+                  .in = in,
+                  .tail = tail,
+                  .sum = sum};
+        p.groups = (p.rows + GROUP - 1) / GROUP;
+        p.tall = (p.rows + p.groups - 1) / p.groups;
+        configure(p.tall);
+        if (in % STEP) copy_tail(&p);
+        const char *w = (const char *)block, *after = (const char *)(i == passes - 1 && next ? next : block);
+        const int chunk = p.groups == 1 ? steps : CHUNK;
+        for (int s = 0; s < steps; s += chunk) {
+            const int end = s + chunk < steps ? s + chunk : steps;
+            run_steps(&p, w, s, end, end < steps ? w + (size_t)end * STEP_BYTES : after);
+        }
+        for (int g = 0; g < p.groups; g++) {
+            const int from = first_row(&p, g), skip = g * p.tall - from;
+            dot_finish(sum + (g * GROUP + skip) * DOT_COLS, p.tall - skip, first + from + skip, out);
+        }
+        first += p.rows;
+    }
+    _tile_release();
+}
+
+extern const bf16_dot bf16_dot_amx;
+const bf16_dot bf16_dot_amx = {STEP, dot_pack, product};

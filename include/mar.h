@@ -455,6 +455,9 @@ MAR_API const mar_params *mar_session_get_params(const mar_session *s);
 typedef struct {
     double encoder_s, decoder_s, head_s, vae_s, draft_s, verify_s, total_s;
     double encoder_flop, decoder_flop, head_flop, vae_flop, draft_flop;
+    /* Discrete tokens: bytes of weights, keys and values that the passes of the target and of the draft had to read,
+     * each once a pass; else 0. Divided by mar_measure_bandwidth, the least that they can take. */
+    double decoder_bytes, draft_bytes;
     size_t arena_bytes;     /* the session's working memory on the backend */
     size_t recorded_bytes;  /* host arrays of the session's recorded steps, on the backend besides (a GPU's; else 0) */
     double head_call_bytes; /* the head's weights that each of its sequential calls needs */

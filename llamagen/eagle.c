@@ -163,6 +163,16 @@ static void compute(void *arg)
     if (c->r->pass.laws > 0) compute_laws(c);
 }
 
+/* What a pass must read besides its layer, the target's output layer, and keys and values: fc, and each row's embedding
+ * and feature; and the feature that a law is of where its row is not in this pass. */
+static double input_bytes(const eagle_runner *r)
+{
+    const gpt_pass *p = &r->pass;
+    const double d = r->one.config.width, weights = p->rows ? 2 * d * d : 0;
+    const double earlier = p->laws > p->rows ? p->laws - p->rows : 0;
+    return (double)r->k->device->act_size * weights + sizeof(float) * (2 * p->rows + earlier) * d;
+}
+
 /* Runs the pass that is listed; `even`: all sequences have the same numbers of rows and laws. */
 static void run(eagle_runner *r, int kind, int even, float *log_law)
 {
@@ -180,6 +190,7 @@ static void run(eagle_runner *r, int kind, int even, float *log_law)
     r->stats.passes++;
     r->stats.rows += p->rows;
     r->stats.flop += gpt_pass_flop(p) + 4 * p->rows * d * d;
+    r->stats.bytes += gpt_pass_bytes(p) + input_bytes(r);
 }
 
 /* Computes the tokens that are not computed yet, so many at a time as fit, and with the last ones the laws of what

@@ -341,6 +341,8 @@ static void stats_of(const mar_generation *generation, mar_stats *stats)
                          .verify_s = s->verify_s,
                          .decoder_flop = t->flop,
                          .draft_flop = d ? d->flop : 0,
+                         .decoder_bytes = t->bytes,
+                         .draft_bytes = d ? d->bytes : 0,
                          .draft_calls = (double)s->draft_calls,
                          .passes = (double)t->passes,
                          .contexts = (double)s->rows};
@@ -357,14 +359,16 @@ static void stats_of(const mar_generation *generation, mar_stats *stats)
 static mar_status measure(mar_generation *generation, mar_measurements *all, mar_err *err)
 {
     const discrete *g = of(generation);
-    const gpt_sampling sampling = sampling_of(g);
+    const gpt_model *model = g->model->gpt;
+    const mar_model *draft = g->plan.params.draft;
+    const gpt_sampling sampling = sampling_of(g), draft_sampling = draft_sampling_of(g);
     mar_status status = mar_measure_machine(g->k, NULL, all, err);
-    if (status == MAR_OK)
-        status = mar_discrete_measure(g->k, g->model->gpt, &sampling, g->max_images, "target", all, err);
-    if (status == MAR_OK && g->draft.model)
-        status = mar_discrete_measure(g->k, mar_discrete_model_of(g->plan.params.draft)->gpt, &sampling, g->max_images,
-                                      "draft", all, err);
-    return status;
+    if (status == MAR_OK) status = mar_discrete_measure(g->k, model, &sampling, g->max_images, "target", all, err);
+    if (status != MAR_OK || !draft) return status;
+    if (mar_eagle_of(draft))
+        return mar_eagle_measure(g->k, mar_eagle_of(draft), model, &draft_sampling, &g->plan, g->max_images, all, err);
+    return mar_discrete_measure(g->k, mar_discrete_model_of(draft)->gpt, &draft_sampling, g->max_images, "draft", all,
+                                err);
 }
 
 static void fates(const mar_generation *generation, uint8_t *map, int *round)

@@ -89,5 +89,24 @@ const gpt_runner_stats *mar_drafter_stats(const mar_drafter *d); /* NULL without
  * `whose` is "target". */
 mar_status mar_discrete_measure(kern_queue *k, const gpt_model *model, const gpt_sampling *sampling, int images,
                                 const char *whose, mar_measurements *all, mar_err *err);
+/* discrete_measure_eagle.c: adds an EAGLE drafter's passes behind half an image, as a round of this plan has them: over
+ * one token and over as many as a round can add, "draft, 0 drafts at depth 0", and over each level of drafts that the
+ * drafter is asked about, "draft, 10 drafts at depth 2". */
+mar_status mar_eagle_measure(kern_queue *k, const eagle_model *eagle, const gpt_model *model,
+                             const gpt_sampling *sampling, const mar_discrete_plan *plan, int images,
+                             mar_measurements *all, mar_err *err);
+
+/* What both use, in discrete_measure.c. A pass that is timed, of a runner with these statistics: mar_discrete_timed
+ * sets m's counts to the pass's, and m->seconds to its time if that is 0 or longer. */
+typedef struct {
+    kern_queue *k;
+    const gpt_runner_stats *stats;
+    gpt_runner_stats before;
+} mar_discrete_timer;
+
+mar_discrete_timer mar_discrete_time(kern_queue *k, const gpt_runner_stats *stats);
+void mar_discrete_timed(const mar_discrete_timer *t, mar_measured *m);
+/* Starts images of class 0, or of captions whose features are 0. */
+mar_status mar_discrete_begin_any(gpt_runner *r, const gpt_config *c, int images, mar_err *err);
 
 #endif

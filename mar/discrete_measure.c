@@ -29,20 +29,18 @@ static void destroy(passes *p)
     free(p->prefix);
 }
 
-/* A batch of any images: of class 0, or of captions whose features are 0. */
-static mar_status begin(passes *p, mar_err *err)
+mar_status mar_discrete_begin_any(gpt_runner *r, const gpt_config *c, int images, mar_err *err)
 {
-    const gpt_config *c = &p->model->config;
-    const size_t images = (size_t)p->images, positions = images * (size_t)c->prefix;
-    int *label = calloc(images, sizeof *label);
+    const size_t positions = (size_t)images * (size_t)c->prefix;
+    int *label = calloc((size_t)images, sizeof *label);
     float *features = calloc(positions * (size_t)c->caption_dim + 1, sizeof *features);
     uint8_t *mask = malloc(positions);
     const mar_status status = label && features && mask ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (mask) memset(mask, 1, positions);
     if (status == MAR_OK && c->caption_dim)
-        gpt_runner_begin_captions(p->runner, p->images, features, mask);
+        gpt_runner_begin_captions(r, images, features, mask);
     else if (status == MAR_OK)
-        gpt_runner_begin(p->runner, p->images, label);
+        gpt_runner_begin(r, images, label);
     free(label);
     free(features);
     free(mask);
@@ -65,7 +63,25 @@ static mar_status create(passes *p, const gpt_sampling *sampling, mar_err *err)
         p->laws = (float *)((char *)p->memory + bytes);
         status = gpt_runner_plan(p->runner, p->images, err);
     }
-    return status == MAR_OK ? begin(p, err) : status;
+    return status == MAR_OK ? mar_discrete_begin_any(p->runner, c, p->images, err) : status;
+}
+
+mar_discrete_timer mar_discrete_time(kern_queue *k, const gpt_runner_stats *stats)
+{
+    k->core->finish(k);
+    k->core->lap(k, NULL);
+    return (mar_discrete_timer){k, stats, *stats};
+}
+
+void mar_discrete_timed(const mar_discrete_timer *t, mar_measured *m)
+{
+    double seconds = 0;
+    t->k->core->lap(t->k, &seconds);
+    t->k->core->finish(t->k);
+    if (m->seconds == 0 || seconds < m->seconds) m->seconds = seconds;
+    m->rows = (int)(t->stats->rows - t->before.rows);
+    m->flop = t->stats->flop - t->before.flop;
+    m->bytes = t->stats->bytes - t->before.bytes;
 }
 
 /* One pass over so many drafts behind half an image. No two have the same drafts, so that none is known already. */
@@ -93,22 +109,13 @@ static mar_status run(passes *p, int drafts, int number, mar_err *err)
 /* The best of several, the first of which makes what is not there yet. */
 static mar_status measure(passes *p, int drafts, const char *whose, mar_measurements *all, mar_err *err)
 {
-    const gpt_runner_stats *stats = gpt_runner_get_stats(p->runner);
     mar_measured m = {.group = "pass", .count = 1};
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i <= REPEATS; i++) {
-        const gpt_runner_stats before = *stats;
-        double seconds = 0;
-        p->k->core->finish(p->k);
-        p->k->core->lap(p->k, NULL);
+        const mar_discrete_timer timer = mar_discrete_time(p->k, gpt_runner_get_stats(p->runner));
+        if (i == 1) m.seconds = 0;
         status = run(p, drafts, i, err);
-        p->k->core->lap(p->k, &seconds);
-        p->k->core->finish(p->k);
-        if (i == 0) continue;
-        if (m.seconds == 0 || seconds < m.seconds) m.seconds = seconds;
-        m.rows = (int)(stats->rows - before.rows);
-        m.flop = stats->flop - before.flop;
-        m.bytes = stats->bytes - before.bytes;
+        mar_discrete_timed(&timer, &m);
     }
     snprintf(m.name, sizeof m.name, "%s, %d drafts", whose, drafts);
     if (status == MAR_OK) mar_measurements_add(all, &m);

@@ -1,4 +1,5 @@
 /* mar bench: where the time of an image goes, and how far it is from the machine's matrix rate. */
+#include "tools/bench_common.h"
 #include "tools/bench_discrete.h"
 #include "tools/bench_micro.h"
 #include "tools/bench_model.h"
@@ -74,8 +75,7 @@ static const mar_param rows[] = {
 /* A sink: the figures of the fastest batch, of those made so far. It takes the pixels to have their time measured. */
 static int take_best(void *self, const image_batch *batch)
 {
-    mar_stats *best = self;
-    if (best->total_s == 0 || batch->stats->total_s < best->total_s) *best = *batch->stats;
+    bench_take_best(self, batch->stats);
     return 0;
 }
 
@@ -113,8 +113,10 @@ static double head_seconds(const mar_stats *t)
     return t->head_s + t->verify_s;
 }
 
-static void print_table(const bench_options *o, const mar_stats *t, double peak, const char *backend, const char *how)
+static void print_table(const bench_options *o, const mar_stats *t, const bench_machine *machine, const char *backend,
+                        const char *how)
 {
+    const double peak = machine->peak;
     const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop;
     char ways[2048], path[8192];
     printf("%s on %s\n", printable(o->run.model, path, sizeof path), backend);
@@ -147,19 +149,17 @@ static void print_table(const bench_options *o, const mar_stats *t, double peak,
     if (t->products_tuned)
         printf("\nmatrix products: %d shapes timed in %.2f s, %d computed otherwise than cuBLASLt proposes first",
                t->products_tuned, t->tuning_s, t->products_otherwise);
-    printf("\nmeasured matrix peak %.1f GFLOP/s; arithmetic floor %.3f s per image\n", peak / 1e9,
-           flop / peak / o->batch);
+    putchar('\n');
+    bench_machine_print(machine);
+    printf("; arithmetic floor %.3f s per image\n", flop / peak / o->batch);
 }
 
-static int print_json(const bench_options *o, const mar_stats *t, double peak, const char *backend, const char *how)
+static int print_json(const bench_options *o, const mar_stats *t, const bench_machine *machine,
+                      const run_models *models, const char *how)
 {
     const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop, n = o->batch;
-    cJSON *root = tool_json();
-    cJSON_AddStringToObject(root, "model", o->run.model);
-    cJSON_AddStringToObject(root, "backend", backend);
+    cJSON *root = bench_record(&o->run, models, o->batch);
     cJSON_AddStringToObject(root, "computed", how);
-    params_record(&o->run, cJSON_AddObjectToObject(root, "parameters"));
-    cJSON_AddNumberToObject(root, "batch", o->batch);
     cJSON_AddNumberToObject(root, "seconds_per_image", t->total_s / n);
     cJSON_AddNumberToObject(root, "encoder_seconds", t->encoder_s / n);
     cJSON_AddNumberToObject(root, "decoder_seconds", t->decoder_s / n);
@@ -177,9 +177,9 @@ static int print_json(const bench_options *o, const mar_stats *t, double peak, c
     cJSON_AddNumberToObject(root, "head_call_bytes", t->head_call_bytes);
     cJSON_AddNumberToObject(root, "head_call_products", t->head_call_products);
     cJSON_AddNumberToObject(root, "flop_per_image", flop / n);
-    cJSON_AddNumberToObject(root, "matrix_peak", peak);
-    cJSON_AddNumberToObject(root, "arithmetic_floor_seconds", flop / peak / n);
-    cJSON_AddNumberToObject(root, "fraction_of_peak", flop / t->total_s / peak);
+    bench_machine_record(machine, root);
+    cJSON_AddNumberToObject(root, "arithmetic_floor_seconds", flop / machine->peak / n);
+    cJSON_AddNumberToObject(root, "fraction_of_peak", flop / t->total_s / machine->peak);
     cJSON_AddNumberToObject(root, "working_memory_bytes", (double)t->arena_bytes);
     cJSON_AddNumberToObject(root, "recorded_bytes", (double)t->recorded_bytes);
     cJSON_AddNumberToObject(root, "products_tuned", t->products_tuned);
@@ -213,18 +213,16 @@ static int run(bench_options *o, const run_models *models)
 {
     image_run measured = {models->model, NULL, models->captions};
     mar_stats stats = {0};
-    double peak = 0;
+    bench_machine machine;
     int exit_status = models_session(models, &o->run, o->batch, &measured.session);
-    if (exit_status == 0 && mar_measure_peak(models->library, &peak) != MAR_OK)
-        exit_status = tool_error("%s", mar_error(models->library));
+    if (exit_status == 0) exit_status = bench_machine_measure(models, 0, &machine);
     if (exit_status == 0) exit_status = measure(o, &measured, &stats);
-    const char *backend = mar_backend_description(models->library);
     char how[1024];
     mar_session_description(measured.session, how, sizeof how);
     if (exit_status == 0 && o->json)
-        exit_status = print_json(o, &stats, peak, backend, how);
+        exit_status = print_json(o, &stats, &machine, models, how);
     else if (exit_status == 0)
-        print_table(o, &stats, peak, backend, how);
+        print_table(o, &stats, &machine, mar_backend_description(models->library), how);
     mar_session_free(measured.session);
     return exit_status;
 }

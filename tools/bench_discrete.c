@@ -1,5 +1,6 @@
 #include "tools/bench_discrete.h"
 
+#include "tools/bench_common.h"
 #include "tools/command.h"
 #include "tools/images.h"
 #include "tools/printable.h"
@@ -10,15 +11,16 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PLAIN, ASKED, RUNS, PASSES_MAX = 16 };
+enum { PLAIN, ASKED, RUNS, PASSES_MAX = 1024 };
 
-/* A pass over a chain of drafts, as the library measured it. */
+/* A pass over a chain of drafts, or an EAGLE drafter's over those of one depth, as the library measured it. */
 typedef struct {
-    int drafts, rows;
+    int drafts, depth; /* depth: of the last one */
+    int rows;
     double seconds, bytes, flop;
 } pass;
 
-/* Passes of a model, by rising number of drafts. */
+/* Passes of a model. */
 typedef struct {
     pass pass[PASSES_MAX];
     int count;
@@ -30,8 +32,8 @@ typedef struct {
     mar_stats best[RUNS]; /* of plain decoding, and of the run asked for; the same without speculation */
     int runs;             /* 1: there is no speculation, best[ASKED] is not set */
     passes target, draft;
-    double peak, bandwidth; /* flop and bytes per second */
-    const char *backend, *guarantee;
+    bench_machine machine;
+    const char *guarantee;
 } bench;
 
 /* --- measuring ---------------------------------------------------------------------------------------------------- */
@@ -39,8 +41,7 @@ typedef struct {
 static int take_best(void *self, const image_batch *batch)
 {
     bench *b = self;
-    mar_stats *best = &b->best[batch->run];
-    if (best->total_s == 0 || batch->stats->total_s < best->total_s) *best = *batch->stats;
+    bench_take_best(&b->best[batch->run], batch->stats);
     return 0;
 }
 
@@ -62,46 +63,40 @@ static int measure_images(bench *b, const run_models *models, mar_session *const
     return run_images(&plan, &sink, 1);
 }
 
-/* "target, 16 drafts" */
+/* "target, 16 drafts", "draft, 10 drafts at depth 2" */
 static void take_pass(void *user, const mar_measurement *m)
 {
     bench *b = user;
-    int drafts, end = 0;
+    int drafts, depth;
     char whose[16];
-    if (strcmp(m->group, "pass") != 0 || sscanf(m->name, "%15[a-z], %d drafts%n", whose, &drafts, &end) != 2) return;
+    if (strcmp(m->group, "pass") != 0) return;
+    const int n = sscanf(m->name, "%15[a-z], %d drafts at depth %d", whose, &drafts, &depth);
+    if (n < 2) return;
+    if (n == 2) depth = drafts;
     passes *p = strcmp(whose, "target") == 0 ? &b->target : &b->draft;
-    if (m->name[end] || p->count == PASSES_MAX) return;
-    p->pass[p->count++] = (pass){drafts, m->rows, m->seconds, m->bytes, m->flop};
+    if (p->count < PASSES_MAX) p->pass[p->count++] = (pass){drafts, depth, m->rows, m->seconds, m->bytes, m->flop};
 }
 
 static int measure_machine(bench *b, const run_models *models, mar_session *session)
 {
-    mar_status status = mar_measure_peak(models->library, &b->peak);
-    if (status == MAR_OK) status = mar_measure_bandwidth(models->library, &b->bandwidth);
-    if (status != MAR_OK) return tool_error("%s", mar_error(models->library));
+    const int status = bench_machine_measure(models, 1, &b->machine);
+    if (status != 0) return status;
     if (mar_session_measure(session, take_pass, b) != MAR_OK) return tool_error("%s", mar_session_error(session));
     return 0;
 }
 
 /* --- floors ------------------------------------------------------------------------------------------------------- */
 
-/* What a pass takes at least. */
+/* What so many bytes and so much arithmetic take at least. */
 static double floor_of(const bench *b, double bytes, double flop)
 {
-    return fmax(bytes / b->bandwidth, flop / b->peak);
+    return fmax(bytes / b->machine.bandwidth, flop / b->machine.peak);
 }
 
-/* Bytes and arithmetic of a pass over so many drafts: between those measured, or beyond them, in proportion. */
-static double floor_at(const bench *b, const passes *p, double drafts)
+/* What all passes of a batch take at least: the target's, and the draft's, which wait for one another. */
+static double floor_of_run(const bench *b, const mar_stats *s)
 {
-    const pass *low = &p->pass[0], *high = low;
-    if (p->count == 0) return 0;
-    for (int i = 1; i < p->count; i++) {
-        if (high->drafts >= drafts && i > 1) break;
-        low = high, high = &p->pass[i];
-    }
-    const double share = high == low ? 0 : (drafts - low->drafts) / (high->drafts - low->drafts);
-    return floor_of(b, low->bytes + share * (high->bytes - low->bytes), low->flop + share * (high->flop - low->flop));
+    return floor_of(b, s->decoder_bytes, s->decoder_flop) + floor_of(b, s->draft_bytes, s->draft_flop);
 }
 
 /* Tokens of an image that a call of the target settles. */
@@ -110,21 +105,10 @@ static double compression(const mar_stats *s)
     return s->rounds ? (double)s->tokens / (double)s->rounds : 1;
 }
 
-/* How much faster than plain decoding the floors of its passes let the run be: the target's over its drafts, and those
- * of the draft, as if each of these computed one token. */
+/* How much faster than plain decoding the floors of the passes that both ran let the run be. */
 static double speed_by_floors(const bench *b)
 {
-    const mar_stats *s = &b->best[ASKED];
-    const double rounds = (double)s->rounds / b->batch, tokens = (double)s->tokens / b->batch;
-    const double drafts = s->contexts / (double)s->rounds - 1;
-    const double target = rounds * floor_at(b, &b->target, drafts), draft = s->draft_calls * floor_at(b, &b->draft, 0);
-    return tokens * floor_at(b, &b->target, 0) / (target + draft);
-}
-
-/* Whether those are all: the passes of an EAGLE drafter are not measured by themselves. */
-static int has_floors(const bench *b)
-{
-    return b->best[ASKED].draft_calls == 0 || b->draft.count > 0;
+    return floor_of_run(b, &b->best[PLAIN]) / floor_of_run(b, &b->best[ASKED]);
 }
 
 static double mean_length(const mar_stats *s)
@@ -166,8 +150,8 @@ static void print_passes(const bench *b, const char *whose, const passes *p)
     for (int i = 0; i < p->count; i++) {
         const pass *q = &p->pass[i];
         const double least = floor_of(b, q->bytes, q->flop);
-        printf("%-7s %6d %6d %9.3f %9.3f %9.3f %6.0f%%\n", whose, q->drafts, q->rows, 1e3 * q->seconds,
-               1e3 * q->bytes / b->bandwidth, 1e3 * q->flop / b->peak, 100 * least / q->seconds);
+        printf("%-7s %6d %6d %6d %9.3f %9.3f %9.3f %6.0f%%\n", whose, q->drafts, q->depth, q->rows, 1e3 * q->seconds,
+               1e3 * q->bytes / b->machine.bandwidth, 1e3 * q->flop / b->machine.peak, 100 * least / q->seconds);
     }
 }
 
@@ -181,11 +165,11 @@ static int is_cached(const bench *b)
     return 0;
 }
 
-static void print_table(const bench *b)
+static void print_table(const bench *b, const char *backend)
 {
     const mar_stats *plain = &b->best[PLAIN], *s = &b->best[b->runs - 1];
     char path[8192], ways[2048];
-    printf("%s on %s\n", printable(b->run->model, path, sizeof path), b->backend);
+    printf("%s on %s\n", printable(b->run->model, path, sizeof path), backend);
     if (b->runs > 1) printf("%s\n", run_options_ways(b->run, ways, sizeof ways));
     printf("%d tokens, cfg %g, batch %d; working memory %.1f MB\n%s\n\n", b->run->used.num_iter,
            (double)b->run->used.cfg, b->batch, (double)s->arena_bytes / 1e6, b->guarantee);
@@ -196,14 +180,17 @@ static void print_table(const bench *b)
     putchar('\n');
     if (b->runs > 1) {
         print_lengths(s);
-        printf("plain decoding: %.4f s/image; speed %.2fx, step compression %.2fx, the floors below allow %.2fx%s\n",
-               plain->total_s / b->batch, plain->total_s / s->total_s, compression(s), speed_by_floors(b),
-               has_floors(b) ? "" : " without the drafter");
+        printf("plain decoding: %.4f s/image; speed %.2fx, step compression %.2fx, the floors of all passes allow "
+               "%.2fx\n",
+               plain->total_s / b->batch, plain->total_s / s->total_s, compression(s), speed_by_floors(b));
     }
-    printf("\nmeasured memory bandwidth %.1f GB/s, matrix peak %.1f GFLOP/s; a pass takes at least the larger of the "
-           "two\n",
-           b->bandwidth / 1e9, b->peak / 1e9);
-    printf("%-7s %6s %6s %9s %9s %9s %7s\n", "pass of", "drafts", "rows", "ms", "memory", "products", "floor");
+    printf("all passes read %.3f GB and compute %.3f TFLOP an image: at least %.4f s\n\n",
+           (s->decoder_bytes + s->draft_bytes) / 1e9 / b->batch, (s->decoder_flop + s->draft_flop) / 1e12 / b->batch,
+           floor_of_run(b, s) / b->batch);
+    bench_machine_print(&b->machine);
+    puts("; a pass takes at least the larger of the two");
+    printf("%-7s %6s %6s %6s %9s %9s %9s %7s\n", "pass of", "drafts", "depth", "rows", "ms", "memory", "products",
+           "floor");
     print_passes(b, "target", &b->target);
     print_passes(b, "draft", &b->draft);
     if (is_cached(b)) puts("above 100 %: what the passes read stayed in the processor's cache, which is faster");
@@ -219,28 +206,35 @@ static void add_passes(const bench *b, cJSON *record, const char *name, const pa
         const pass *q = &p->pass[i];
         cJSON *o = cJSON_CreateObject();
         cJSON_AddNumberToObject(o, "drafts", q->drafts);
+        cJSON_AddNumberToObject(o, "depth", q->depth);
         cJSON_AddNumberToObject(o, "rows", q->rows);
         cJSON_AddNumberToObject(o, "seconds", q->seconds);
         cJSON_AddNumberToObject(o, "bytes", q->bytes);
         cJSON_AddNumberToObject(o, "flop", q->flop);
-        cJSON_AddNumberToObject(o, "memory_floor_seconds", q->bytes / b->bandwidth);
-        cJSON_AddNumberToObject(o, "arithmetic_floor_seconds", q->flop / b->peak);
+        cJSON_AddNumberToObject(o, "memory_floor_seconds", q->bytes / b->machine.bandwidth);
+        cJSON_AddNumberToObject(o, "arithmetic_floor_seconds", q->flop / b->machine.peak);
         cJSON_AddNumberToObject(o, "fraction_of_floor", floor_of(b, q->bytes, q->flop) / q->seconds);
         tool_json_append(list, o);
     }
 }
 
-static int print_json(const bench *b)
+/* What memory and arithmetic had to do for the passes of a run, an image. */
+static void add_work(const bench *b, cJSON *record, const char *name, const mar_stats *s)
+{
+    cJSON *o = cJSON_AddObjectToObject(record, name);
+    cJSON_AddNumberToObject(o, "target_bytes", s->decoder_bytes / b->batch);
+    cJSON_AddNumberToObject(o, "target_flop", s->decoder_flop / b->batch);
+    cJSON_AddNumberToObject(o, "draft_bytes", s->draft_bytes / b->batch);
+    cJSON_AddNumberToObject(o, "draft_flop", s->draft_flop / b->batch);
+    cJSON_AddNumberToObject(o, "floor_seconds", floor_of_run(b, s) / b->batch);
+}
+
+static int print_json(const bench *b, const run_models *models)
 {
     const mar_stats *plain = &b->best[PLAIN], *s = &b->best[b->runs - 1];
     const double n = b->batch;
-    cJSON *root = tool_json();
-    cJSON_AddStringToObject(root, "model", b->run->model);
-    if (run_draft(b->run)) cJSON_AddStringToObject(root, "draft", run_draft(b->run));
-    cJSON_AddStringToObject(root, "backend", b->backend);
-    params_record(b->run, cJSON_AddObjectToObject(root, "parameters"));
+    cJSON *root = bench_record(b->run, models, b->batch);
     cJSON_AddStringToObject(root, "guarantee", b->guarantee);
-    cJSON_AddNumberToObject(root, "batch", n);
     cJSON_AddNumberToObject(root, "seconds_per_image", s->total_s / n);
     cJSON_AddNumberToObject(root, "target_seconds", s->decoder_s / n);
     cJSON_AddNumberToObject(root, "draft_seconds", s->draft_s / n);
@@ -253,16 +247,14 @@ static int print_json(const bench *b)
     if (b->runs > 1) {
         cJSON_AddNumberToObject(root, "speed", plain->total_s / s->total_s);
         cJSON_AddNumberToObject(root, "step_compression", compression(s));
-        if (has_floors(b))
-            cJSON_AddNumberToObject(root, "speed_by_floors", speed_by_floors(b));
-        else
-            cJSON_AddNullToObject(root, "speed_by_floors");
+        cJSON_AddNumberToObject(root, "speed_by_floors", speed_by_floors(b));
         cJSON_AddNumberToObject(root, "mean_accepted_length", mean_length(s));
         cJSON_AddNumberToObject(root, "acceptance_rate", s->drafted ? (double)s->accepted / (double)s->drafted : 0);
         stats_record_lengths(s, root);
     }
-    cJSON_AddNumberToObject(root, "memory_bandwidth", b->bandwidth);
-    cJSON_AddNumberToObject(root, "matrix_peak", b->peak);
+    add_work(b, root, "passes", s);
+    add_work(b, root, "plain_passes", plain);
+    bench_machine_record(&b->machine, root);
     add_passes(b, root, "target_passes", &b->target);
     add_passes(b, root, "draft_passes", &b->draft);
     cJSON_AddNumberToObject(root, "working_memory_bytes", (double)s->arena_bytes);
@@ -290,12 +282,11 @@ int bench_discrete(run_options *run, const run_models *models, int batch, int re
     if (status == 0) status = measure_images(&b, models, sessions, repeat);
     if (status == 0) status = measure_machine(&b, models, sessions[ASKED]);
     if (status == 0) {
-        b.backend = mar_backend_description(models->library);
         b.guarantee = mar_session_guarantee(sessions[ASKED]);
         if (json)
-            status = print_json(&b);
+            status = print_json(&b, models);
         else
-            print_table(&b);
+            print_table(&b, mar_backend_description(models->library));
     }
     mar_session_free(sessions[PLAIN]);
     mar_session_free(sessions[ASKED]);

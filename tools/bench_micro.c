@@ -1,5 +1,6 @@
 #include "tools/bench_micro.h"
 
+#include "tools/bench_common.h"
 #include "tools/bench_model.h"
 #include "tools/command.h"
 #include "tools/printable.h"
@@ -147,11 +148,7 @@ static void print_table(const measurements *all, const run_options *run, const c
 static int print_json(const measurements *all, const run_options *run, const run_models *models, int batch)
 {
     const mar_model_config *c = mar_model_get_config(models->model);
-    cJSON *root = tool_json();
-    cJSON_AddStringToObject(root, "model", run->model);
-    cJSON_AddStringToObject(root, "backend", mar_backend_description(models->library));
-    params_record(run, cJSON_AddObjectToObject(root, "parameters"));
-    cJSON_AddNumberToObject(root, "batch", batch);
+    cJSON *root = bench_record(run, models, batch);
     cJSON_AddNumberToObject(root, "head_width", c->head_width);
     cJSON_AddNumberToObject(root, "head_depth", c->head_depth);
     cJSON *constants = cJSON_AddObjectToObject(root, "constants");

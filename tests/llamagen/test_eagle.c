@@ -228,6 +228,50 @@ static void levels_are_the_same(void **unused)
         }
 }
 
+/* What a pass of one image under both conditions must read: the layer's weights and fc, keys and values, and for each
+ * row its embedding and feature, in f32; the output layer, and the feature that the first law of an image is of. Rows
+ * attend to so many positions in sum. */
+static void expect_pass(const fixture *f, const gpt_runner_stats *before, int rows, int laws, int slots, int attended)
+{
+    const gpt_runner_stats *now = eagle_runner_get_stats(f->runner);
+    const double d = f->model->config.width, size = (double)f->target.k->device->act_size;
+    const double layer = d * (4 * d + 3 * f->model->config.hidden), fc = 2 * d * d, output = d * VOCABULARY;
+    const double bytes = size * ((rows ? layer + fc : 0) + output + 2 * slots * 2 * d) +
+                         sizeof(float) * d * 2 * (2 * rows + (rows ? 0 : laws));
+    const double flop = 2 * 2 * (rows * (layer + fc) + 2 * attended * d + laws * output);
+    assert_int_equal(now->passes - before->passes, 1);
+    assert_int_equal(now->rows - before->rows, 2 * rows);
+    assert_true(now->bytes - before->bytes == bytes);
+    assert_true(now->flop - before->flop == flop);
+}
+
+static void passes_are_counted(void **unused)
+{
+    (void)unused;
+    static const mar_dtype dtypes[2] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
+    static const int parent[DRAFTS] = {-1, -1, 0, 0, 1, 2, 4}, ends[] = {2, 5, DRAFTS};
+    const int prefix[] = {5, 70, 11}, draft[DRAFTS] = {9, 1, 30, 31, 9, 72, 0};
+    for (int d = 0; d < 2; d++)
+        for (int length = 0; length <= 3; length += 3) {
+            fixture f;
+            if (!open_both(&f, dtypes[d], "eagle_official", &guided)) continue;
+            spec_request q = {.sequence = 1, .prefix = prefix, .length = length, .draft = draft, .parent = parent};
+            start(&f);
+            if (length) compute_target(&f, &q, 0);
+            gpt_runner_stats before = *eagle_runner_get_stats(f.runner);
+            ask(&f, &q, 1);
+            expect_pass(&f, &before, length, 1, length, length * (length + 1) / 2);
+            for (int l = 0; l < 3; l++) {
+                const int n = ends[l] - q.count;
+                q.from = q.count + 1, q.count = ends[l];
+                before = *eagle_runner_get_stats(f.runner);
+                ask(&f, &q, 1);
+                expect_pass(&f, &before, n, n, length + q.count, n * (length + l + 1));
+            }
+            close_both(&f);
+        }
+}
+
 /* An image's laws have the bits that they have alone, whatever was asked before: longer and shorter prefixes, more
  * tokens than fit in a pass, the other image beside it. */
 static void images_and_histories_do_not_matter(void **unused)
@@ -513,7 +557,8 @@ int main(void)
         cmocka_unit_test(levels_are_the_same),          cmocka_unit_test(images_and_histories_do_not_matter),
         cmocka_unit_test(the_first_law_is_the_targets), cmocka_unit_test(captions),
         cmocka_unit_test(refusals_and_failures),        cmocka_unit_test(other_targets_are_refused),
-        cmocka_unit_test(shapes_and_tensors),           cmocka_unit_test(damaged_files_are_refused),
+        cmocka_unit_test(passes_are_counted),           cmocka_unit_test(shapes_and_tensors),
+        cmocka_unit_test(damaged_files_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

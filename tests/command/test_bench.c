@@ -1,0 +1,251 @@
+/* mar bench of discrete tokens: that the bytes and the arithmetic of the passes are those counted by hand, that floors
+ * are these over the measured rates, and that every method has its speed by floors. No time decides anything but that
+ * it is positive. */
+#include "tests/support/brief.h"
+#include "tests/support/command.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BYTES = 4, TOKENS = 64, CONDITIONS = 2 }; /* of a number in f32; of an image of the demo; with guidance */
+
+/* The shapes of the demo's models, as mar inspect shows them. */
+static const double width = 128, depth = 6, hidden = 256, vocabulary = 256;
+
+static cJSON *bench(const char *directory, const char *options)
+{
+    char line[512];
+    snprintf(line, sizeof line,
+             "$MAR bench --model demo-discrete --dtype f32 --threads 1 --seed 7 --json %s > out.json", options);
+    command_result r = command_run(directory, line);
+    if (r.status != 0) fail_msg("%s: status %d, %s", line, r.status, r.err);
+    command_result_free(&r);
+    char *text = read_whole_file(directory, "out.json", NULL);
+    cJSON *json = cJSON_Parse(text);
+    free(text);
+    assert_non_null(json);
+    return json;
+}
+
+static double number(const cJSON *object, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    if (!cJSON_IsNumber(item)) fail_msg("no number \"%s\"", name);
+    return item->valuedouble;
+}
+
+static const cJSON *part(const cJSON *object, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    if (!item) fail_msg("no \"%s\"", name);
+    return item;
+}
+
+static void assert_equal(const char *what, double found, double expected)
+{
+    if (!(fabs(found - expected) <= 1e-9 * fabs(expected)))
+        fail_msg("%s: %.17g, expected %.17g", what, found, expected);
+}
+
+/* --- passes by hand ----------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    double bytes, flop;
+} work;
+
+/* Adds a pass of `images` images: under each condition the rows of each follow one another, so that row i of `rows`
+ * attends to `before` + i + 1 positions. */
+static void add_pass(work *w, int images, int before, int rows, int laws)
+{
+    const double sequences = images * CONDITIONS, layers = depth * width * (4 * width + 3 * hidden);
+    const double slots = rows ? before + rows : 0;
+    double attended = 0;
+    for (int i = 0; i < rows; i++) attended += before + i + 1;
+    w->bytes += BYTES * ((rows ? layers : 0) + (laws ? width * vocabulary : 0) + sequences * slots * depth * 2 * width);
+    w->flop += 2 * sequences * (rows * layers + 2 * attended * depth * width + laws * width * vocabulary);
+}
+
+/* One position in front of the image tokens, the first token's law, and a pass for each further one. */
+static work plain_work(int images)
+{
+    work w = {0};
+    add_pass(&w, images, 0, 1, 0);
+    add_pass(&w, images, 1, 0, 1);
+    for (int t = 1; t < TOKENS; t++) add_pass(&w, images, t, 1, 1);
+    return w;
+}
+
+/* The model drafts for itself, so that all of gamma drafts are accepted, and gamma + 1 divides the tokens. A round of
+ * the target has the token that came on top of the round before, and the drafts. The draft has not seen that token nor
+ * the draft before it. */
+static void self_work(int images, int gamma, work *target, work *draft)
+{
+    add_pass(target, images, 0, 1, 0);
+    add_pass(draft, images, 0, 1, 0);
+    for (int n = 0; n < TOKENS; n += gamma + 1) {
+        add_pass(target, images, n ? n : 1, n ? gamma + 1 : gamma, gamma + 1);
+        for (int i = 0; i < gamma; i++)
+            if (i > 0)
+                add_pass(draft, images, n + i, 1, 1);
+            else
+                add_pass(draft, images, n ? n - 1 : 1, n ? 2 : 0, 1);
+    }
+}
+
+static void assert_work(const cJSON *passes, const char *whose, const work *w, int images)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s_bytes", whose);
+    assert_equal(name, number(passes, name), w->bytes / images);
+    snprintf(name, sizeof name, "%s_flop", whose);
+    assert_equal(name, number(passes, name), w->flop / images);
+}
+
+/* Of a run whose rounds are known beforehand: each accepts all drafts. */
+static void work_is_that_counted_by_hand(void **state)
+{
+    enum { IMAGES = 2, GAMMA = 3 };
+    work target = {0}, draft = {0};
+    const work plain = plain_work(IMAGES), none = {0};
+    cJSON *json = bench(*state, "--draft demo-discrete --spec vanilla --gamma 3 --batch 2");
+    self_work(IMAGES, GAMMA, &target, &draft);
+    assert_equal("accepted", number(json, "mean_accepted_length"), GAMMA);
+    assert_work(part(json, "plain_passes"), "target", &plain, IMAGES);
+    assert_work(part(json, "plain_passes"), "draft", &none, IMAGES);
+    assert_work(part(json, "passes"), "target", &target, IMAGES);
+    assert_work(part(json, "passes"), "draft", &draft, IMAGES);
+    cJSON_Delete(json);
+}
+
+/* --- floors ------------------------------------------------------------------------------------------------------- */
+
+static double floor_seconds(const cJSON *json, double bytes, double flop)
+{
+    return fmax(bytes / number(json, "memory_bandwidth"), flop / number(json, "matrix_peak"));
+}
+
+/* The floors of a list's passes; of chains of drafts, more take more. */
+static void check_passes(const cJSON *json, const char *name, int chains)
+{
+    const cJSON *pass, *before = NULL;
+    cJSON_ArrayForEach(pass, part(json, name))
+    {
+        const double bytes = number(pass, "bytes"), flop = number(pass, "flop"), seconds = number(pass, "seconds");
+        assert_true(bytes > 0 && flop > 0 && seconds > 0 && number(pass, "rows") > 0);
+        assert_equal("memory", number(pass, "memory_floor_seconds"), bytes / number(json, "memory_bandwidth"));
+        assert_equal("arithmetic", number(pass, "arithmetic_floor_seconds"), flop / number(json, "matrix_peak"));
+        assert_equal("share", number(pass, "fraction_of_floor"), floor_seconds(json, bytes, flop) / seconds);
+        if (chains && before) {
+            assert_true(number(pass, "drafts") > number(before, "drafts"));
+            assert_true(number(pass, "rows") > number(before, "rows"));
+            assert_true(bytes > number(before, "bytes") && flop > number(before, "flop"));
+        }
+        before = pass;
+    }
+    assert_non_null(before);
+}
+
+static double run_floor(const cJSON *json, const char *name)
+{
+    const cJSON *p = part(json, name);
+    const double floor = floor_seconds(json, number(p, "target_bytes"), number(p, "target_flop")) +
+                         floor_seconds(json, number(p, "draft_bytes"), number(p, "draft_flop"));
+    assert_equal(name, number(p, "floor_seconds"), floor);
+    return floor;
+}
+
+/* What the target reads lies between weights alone and weights with as many keys and values as an image can have. */
+static void check_target(const cJSON *json)
+{
+    const double layers = depth * width * (4 * width + 3 * hidden), output = width * vocabulary;
+    const double passes = number(json, "passes_in_sequence"), found = number(part(json, "passes"), "target_bytes");
+    const double weights =
+        BYTES * (passes * layers + passes * output); /* the first pass has no law, but then one has */
+    const double drafts = number(json, "contexts_per_image") / (passes - 1);
+    const double most = weights + BYTES * passes * CONDITIONS * (1 + TOKENS + drafts) * depth * 2 * width;
+    if (!(found > weights && found < most)) fail_msg("%g bytes in passes, expected %g to %g", found, weights, most);
+    const double rows = number(json, "contexts_per_image") * CONDITIONS; /* a law for each, a row for all but one */
+    const double least = 2 * rows * (layers + output), flop = number(part(json, "passes"), "target_flop");
+    const double attention = 2 * rows * 2 * (1 + TOKENS) * depth * width;
+    if (!(flop >= least && flop <= least + attention))
+        fail_msg("%g flop in passes, expected %g to %g", flop, least, least + attention);
+}
+
+typedef struct {
+    const char *options;
+    int levels[8]; /* of an EAGLE drafter: its passes' drafts, by depth from 0 on; in the end -1 */
+    int most;      /* of it: new tokens of a round */
+} method;
+
+static void check_method(const char *directory, const method *m)
+{
+    const work plain = plain_work(1);
+    cJSON *json = bench(directory, m->options);
+    const int is_eagle = m->most > 0, drafts = number(json, "draft_calls_in_sequence") > 0;
+    const cJSON *pass, *list = cJSON_GetObjectItemCaseSensitive(json, "draft_passes");
+    check_passes(json, "target_passes", 1);
+    check_target(json);
+    assert_work(part(json, "plain_passes"), "target", &plain, 1);
+    assert_equal("speed", number(json, "speed_by_floors"), run_floor(json, "plain_passes") / run_floor(json, "passes"));
+    assert_true((number(part(json, "passes"), "draft_bytes") > 0) == drafts);
+    assert_true((number(part(json, "passes"), "draft_flop") > 0) == drafts);
+    assert_true(cJSON_IsArray(list) == drafts);
+    if (drafts) check_passes(json, "draft_passes", !is_eagle);
+    int n = 0;
+    if (is_eagle) cJSON_ArrayForEach(pass, list)
+        {
+            const int last = m->levels[n] < 0, wanted = last ? 0 : m->levels[n];
+            const int rows = CONDITIONS * (last ? m->most : n ? wanted : 1);
+            assert_equal("drafts of the level", number(pass, "drafts"), wanted);
+            assert_equal("depth", number(pass, "depth"), last ? 0 : n);
+            assert_equal("rows", number(pass, "rows"), rows);
+            n += !last;
+        }
+    if (is_eagle) assert_int_equal(cJSON_GetArraySize(list), n + 1);
+    cJSON_Delete(json);
+}
+
+static void methods_have_floors(void **state)
+{
+    static const method methods[] = {
+        {"--draft demo-discrete-eagle --spec vanilla --tree 3,2,1", {0, 3, 6, -1}, 4},
+        {"--spec sjd --window 8", {0}, 0},
+        {"--draft demo-discrete-eagle --spec vanilla --tree dynamic --tree_top 4 --tree_total 12 --gamma 3",
+         {0, 4, 4, -1},
+         4},
+        {"--draft demo-discrete-draft --spec vanilla --gamma 4", {0}, 0},
+        {"--draft demo-discrete-eagle --spec vanilla --gamma 4", {0, 1, 1, 1, -1}, 5},
+        {"--spec sjd-pac", {0}, 0},
+        {"--draft demo-discrete-draft --spec vanilla --gamma 4 --temperature 0", {0}, 0},
+    };
+    for (size_t i = 0; i < (test_brief ? 2 : sizeof methods / sizeof *methods); i++) check_method(*state, &methods[i]);
+}
+
+/* Plain decoding has passes and no speeds, and a table for people says the same. */
+static void plain_decoding(void **state)
+{
+    const work plain = plain_work(1);
+    cJSON *json = bench(*state, "");
+    assert_work(part(json, "passes"), "target", &plain, 1);
+    assert_null(cJSON_GetObjectItemCaseSensitive(json, "speed_by_floors"));
+    check_passes(json, "target_passes", 1);
+    cJSON_Delete(json);
+    command_result r = command_run(*state, "$MAR bench --model demo-discrete --threads 1");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "measured memory bandwidth "));
+    assert_non_null(strstr(r.out, "all passes read 0.1"));
+    command_result_free(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(work_is_that_counted_by_hand, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(methods_have_floors, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(plain_decoding, command_setup, command_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -31,7 +31,8 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
+from libmar import BUILT, Library
+
 CLASSES, SIDE = 10, 8
 BATCH = 50
 DRAFT = {"draft": "demo-discrete-draft"}
@@ -63,69 +64,15 @@ RUNS = [
 # --- images ------------------------------------------------------------------------------------------------------------
 
 
-class Option(ctypes.Structure):
-    """mar_param, up to the offset."""
-
-    _fields_ = [("name", ctypes.c_char_p), ("help", ctypes.c_char_p), ("group", ctypes.c_char_p), ("type", ctypes.c_int),
-                ("offset", ctypes.c_size_t)]
-
-
-class Library:
-    """The discrete demo on the CPU, by way of libmar."""
-
-    def __init__(self, path, threads):
-        self.lib = lib = ctypes.CDLL(path)
-        for name in ("mar_error", "mar_session_error"):
-            getattr(lib, name).restype = ctypes.c_char_p
-        lib.mar_param_get.restype = ctypes.POINTER(Option)
-        lib.mar_session_free.argtypes = [ctypes.c_void_p]
-        self.handle, self.vae, self.models = ctypes.c_void_p(), ctypes.c_void_p(), {}
-        options = (ctypes.c_int * 16)(0, threads, 1)  # mar_options: dtype auto, threads, backend CPU
-        self.check(lib.mar_open(options, ctypes.byref(self.handle)))
-        self.check(lib.mar_vae_load(self.handle, b"demo-discrete", ctypes.byref(self.vae)))
-
-    def check(self, status, session=None):
-        if status:
-            why = self.lib.mar_session_error(session) if session else self.lib.mar_error(self.handle)
-            sys.exit(why.decode())
-
-    def model(self, name):
-        if name not in self.models:
-            self.models[name] = ctypes.c_void_p()
-            self.check(self.lib.mar_model_load(self.handle, name.encode(), 0, ctypes.byref(self.models[name])))
-        return self.models[name]
-
-    def session(self, options):
-        lib = self.lib
-        rows = [lib.mar_param_get(i).contents for i in range(lib.mar_param_count())]
-        size = max(row.offset for row in rows) + 8  # a field of 4 bytes is followed by a reserved one
-        params, why, tree = (ctypes.c_char * size)(), ctypes.create_string_buffer(256), None
-        lib.mar_params_init(params, ctypes.c_size_t(size))
-        for name, value in options.items():
-            offset = next(row.offset for row in rows if row.name == name.encode())
-            if name == "draft":
-                ctypes.c_void_p.from_buffer(params, offset).value = self.model(value).value
-            elif name == "tree":  # a text of the caller's, which lives as long as this call
-                tree = ctypes.create_string_buffer(value.encode())
-                ctypes.c_void_p.from_buffer(params, offset).value = ctypes.addressof(tree)
-            elif lib.mar_params_set(params, name.encode(), value.encode(), why, ctypes.c_size_t(256)):
-                sys.exit(why.value.decode())
-        session = ctypes.c_void_p()
-        self.check(lib.mar_session_create(self.model("demo-discrete"), self.vae, params, BATCH, ctypes.byref(session)))
-        return session
-
-    def tokens(self, options, seed, images):
-        """float [images][64] of a run, and its seconds."""
-        lib, session, start = self.lib, self.session({**options, "seed": str(seed)}), time.time()
-        tokens = np.zeros((images, SIDE * SIDE), np.float32)
-        for first in range(0, images, BATCH):
-            labels = (ctypes.c_int * BATCH)(*((first + i) % CLASSES for i in range(BATCH)))
-            self.check(lib.mar_session_begin(session, ctypes.c_uint64(first), labels, BATCH), session)
-            while not lib.mar_session_done(session):
-                self.check(lib.mar_session_step(session), session)
-            self.check(lib.mar_session_tokens(session, tokens[first:].ctypes.data_as(ctypes.c_void_p)), session)
-        lib.mar_session_free(session)
-        return tokens, time.time() - start
+def make(library, vae, options, seed, images):
+    """float [images][64] of a run, and its seconds."""
+    session, start = library.session("demo-discrete", vae, {**options, "seed": str(seed)}, BATCH), time.time()
+    tokens = np.zeros((images, SIDE * SIDE), np.float32)
+    for first in range(0, images, BATCH):
+        labels = [(first + i) % CLASSES for i in range(BATCH)]
+        library.tokens(session, first, labels, tokens[first:first + BATCH])
+    library.lib.mar_session_free(session)
+    return tokens, time.time() - start
 
 
 # --- statistics ----------------------------------------------------------------------------------------------------------
@@ -156,12 +103,13 @@ def main():
     parser.add_argument("--level", type=float, default=0.004)
     parser.add_argument("--threads", type=int, default=0, help="of the CPU; 0: one per core")
     parser.add_argument("--only", default="", help="only the runs whose name has this")
-    parser.add_argument("--library", default=str(ROOT / "build/release/libmar.so"))
+    parser.add_argument("--library", default=BUILT)
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     if args.images < BATCH or args.images % BATCH:
         sys.exit(f"--images {args.images}: expected a multiple of {BATCH}")
-    library, references, waiting, runs = Library(args.library, args.threads), {}, [], []
+    library, references, waiting, runs = Library(args.library, "auto", args.threads), {}, [], []
+    vae = library.vae("demo-discrete")
 
     def finish(run, tokens, reference):
         run.update(compare(library, tokens, reference, args.permutations))
@@ -181,8 +129,8 @@ def main():
                 continue
             key = json.dumps(shared)
             if key not in references:
-                references[key] = library.tokens(shared, 1000 + len(references), args.images)
-            tokens, seconds = library.tokens({**shared, **method}, i, args.images)
+                references[key] = make(library, vae, shared, 1000 + len(references), args.images)
+            tokens, seconds = make(library, vae, {**shared, **method}, i, args.images)
             print(f"{name}: {seconds:.0f} s", file=sys.stderr, flush=True)
             run = {"name": name, "options": {**shared, **method}, "exact": exact, "seed": i, "seconds": seconds,
                    "seconds_of_reference": references[key][1]}

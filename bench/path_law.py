@@ -19,12 +19,12 @@ probability 0.9 at level 0.01: a shift of one coordinate, and a shift of all of 
 import argparse
 import ctypes
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
+from libmar import BUILT, Library
+
 SEEDS = {"path": 0, "paired": 0, "other": 77}
 BATCH, CLASSES, SIDE = 16, 10, 8
 LEVEL, POWER = 0.01, 0.9
@@ -32,79 +32,29 @@ LEVEL, POWER = 0.01, 0.9
 # --- images ------------------------------------------------------------------------------------------------------------
 
 
-class Option(ctypes.Structure):
-    """mar_param, up to the offset."""
-
-    _fields_ = [("name", ctypes.c_char_p), ("help", ctypes.c_char_p), ("group", ctypes.c_char_p), ("type", ctypes.c_int),
-                ("offset", ctypes.c_size_t)]
-
-
-class Library:
-    """The demo in f32 on the CPU, by way of libmar."""
-
-    def __init__(self, path, threads):
-        self.lib = lib = ctypes.CDLL(path)
-        for name in ("mar_error", "mar_session_error"):
-            getattr(lib, name).restype = ctypes.c_char_p
-        lib.mar_param_get.restype = ctypes.POINTER(Option)
-        self.handle, self.models = ctypes.c_void_p(), {}
-        options = (ctypes.c_int * 16)(1, threads, 1)  # mar_options: dtype f32, threads, backend CPU
-        self.check(lib.mar_open(options, ctypes.byref(self.handle)))
-
-    def check(self, status, session=None):
-        if status:
-            why = self.lib.mar_session_error(session) if session else self.lib.mar_error(self.handle)
-            sys.exit(why.decode())
-
-    def model(self, name):
-        if name not in self.models:
-            self.models[name] = ctypes.c_void_p()
-            self.check(self.lib.mar_model_load(self.handle, name.encode(), 0, ctypes.byref(self.models[name])))
-        return self.models[name]
-
-    def session(self, options):
-        lib = self.lib
-        rows = [lib.mar_param_get(i).contents for i in range(lib.mar_param_count())]
-        size = max(row.offset for row in rows) + 8  # a field of 4 bytes is followed by a reserved one
-        params, why = (ctypes.c_char * size)(), ctypes.create_string_buffer(256)
-        lib.mar_params_init(params, ctypes.c_size_t(size))
-        for name, value in options.items():
-            if name == "draft":
-                offset = next(row.offset for row in rows if row.name == b"draft")
-                ctypes.c_void_p.from_buffer(params, offset).value = self.model(value).value
-            elif lib.mar_params_set(params, name.encode(), value.encode(), why, ctypes.c_size_t(256)):
-                sys.exit(why.value.decode())
-        session = ctypes.c_void_p()
-        self.check(lib.mar_session_create(self.model("demo"), None, params, BATCH, ctypes.byref(session)))
-        return session
-
-    def tokens(self, session, first, n):
-        """[n][64][8] and fates [n][64] of images first .. first+n-1."""
-        lib, labels = self.lib, (ctypes.c_int * n)(*((first + i) % CLASSES for i in range(n)))
-        tokens, fates = np.zeros((n, SIDE * SIDE, 8), np.float32), np.zeros((n, SIDE * SIDE), np.uint8)
-        self.check(lib.mar_session_begin(session, ctypes.c_uint64(first), labels, n), session)
-        while not lib.mar_session_done(session):
-            self.check(lib.mar_session_step(session), session)
-        self.check(lib.mar_session_tokens(session, tokens.ctypes.data_as(ctypes.c_void_p)), session)
-        self.check(lib.mar_session_fates(session, fates.ctypes.data_as(ctypes.c_void_p), None), session)
-        return tokens, fates
+def tokens(library, session, first, n):
+    """[n][64][8] and fates [n][64] of images first .. first+n-1."""
+    made, fates = np.zeros((n, SIDE * SIDE, 8), np.float32), np.zeros((n, SIDE * SIDE), np.uint8)
+    library.tokens(session, first, [(first + i) % CLASSES for i in range(n)], made)
+    library.check(library.lib.mar_session_fates(session, fates.ctypes.data_as(ctypes.c_void_p), None), session)
+    return made, fates
 
 
 def make(args, options):
-    library, part, parts = Library(args.library, 1), *map(int, args.part.split("/"))
+    library, part, parts = Library(args.library, "f32", 1), *map(int, args.part.split("/"))
     sessions, made = {}, dict(options, head_spec=options.get("head_spec", "8"))
     for name, seed in SEEDS.items():
         plain = {k: v for k, v in made.items() if k not in ("gamma", "draft", "context", "prefill")}
-        sessions[name] = library.session(dict(made if name == "path" else plain, seed=str(seed),
-                                              **({"spec": "path"} if name == "path" else {})))
+        settings = dict(made, spec="path") if name == "path" else plain
+        sessions[name] = library.session("demo", None, dict(settings, seed=str(seed)), BATCH)
         (args.dir / name).mkdir(parents=True, exist_ok=True)
     (args.dir / "options.json").write_text(json.dumps(made))
     for batch in range(part, args.images // BATCH, parts):
         for name, session in sessions.items():
             file = args.dir / name / f"{batch:05d}.npz"
             if not file.exists():
-                tokens, fates = library.tokens(session, batch * BATCH, BATCH)
-                np.savez(file.with_suffix(".new"), tokens=tokens, fates=fates)
+                made_tokens, fates = tokens(library, session, batch * BATCH, BATCH)
+                np.savez(file.with_suffix(".new"), tokens=made_tokens, fates=fates)
                 file.with_suffix(".new.npz").rename(file)
 
 
@@ -256,7 +206,7 @@ def main():
     parser.add_argument("--out", type=Path, help="JSON file; else it is printed")
     parser.add_argument("--images", default=2000, type=int, help="of each sample, in batches of 16 [2000]")
     parser.add_argument("--part", default="0/1", help="I/N: every N-th batch, from the I-th [0/1]")
-    parser.add_argument("--library", default=str(ROOT / "build/release/libmar.so"))
+    parser.add_argument("--library", default=BUILT)
     args, rest = parser.parse_known_args()
     if len(rest) % 2 or any(not name.startswith("--") for name in rest[::2]):
         parser.error("expected --OPTION VALUE of mar behind the others")

@@ -103,6 +103,12 @@ KERN_FN int kern_token_row(float x, int size)
     return x > 0 ? x < (float)size ? (int)x : size - 1 : 0;
 }
 
+/* The token of `size` that is nearest to `token`. */
+KERN_FN int kern_token_within(int token, int size)
+{
+    return token < 0 ? 0 : token < size ? token : size - 1;
+}
+
 /* What becomes of a draft, and what is known of a block after verification. */
 enum { KERN_DRAFT_DROPPED, KERN_DRAFT_ACCEPTED, KERN_DRAFT_REPLACED }; /* dropped: not reached */
 enum { KERN_BLOCK_ACCEPTED, KERN_BLOCK_FINAL, KERN_BLOCK_LENGTH, KERN_BLOCK_COUNTS };
@@ -136,6 +142,9 @@ struct kern_block_job {
     const kern_address *address; /* host [blocks] of depth 0; depth d has position + d */
     int *verdict;                /* [drafts] KERN_DRAFT_... */
     int *id;                     /* [blocks][positions] the tokens by depth; -1: no law gave one a probability (NaN) */
+    /* host [blocks] the row of id [..][positions] that a block's tokens go to, so that a recording puts the tokens of
+     * each replay in another place; NULL: the block's number. */
+    const int *place;
     int *law;   /* [blocks][positions] the site whose p each token is a draw from; beyond the final ones the sites of
                  * the first path, whose laws a tail is drawn from anew */
     int *count; /* [blocks][KERN_BLOCK_COUNTS] accepted drafts; tokens that are final; tokens with go_on's tail */

@@ -228,7 +228,13 @@ typedef struct {
     const uint64_t *mask;
     int words;
     int most; /* slots that a span may have, at most: the same at each call of a recording */
-    act *y;   /* [rows][heads * head_dim] */
+    /* With `turn` the operation does what `rotate` does first: row r of q is a query, a key and a value side by side,
+     * so q_stride is 3 * heads * head_dim; row position[r] of turn turns them, and key and value go to row own[r] of
+     * the cache, which is in the list of the row's span and in no other. Every span has a row then. q is turned in
+     * place. NULL: queries are turned and the cache is filled. */
+    const float *turn;
+    const int *position, *own; /* host [rows] */
+    act *y;                    /* [rows][heads * head_dim] */
 } kern_cache_job;
 
 /* Memory, time, recordings, products, rows and attention: what every model is built from. */
@@ -340,6 +346,11 @@ typedef struct {
     /* y[r] = row x[r] of table, float [size][dim]; x float [rows] has whole numbers of 0..size-1, of others the row is
      * kern_token_row (kernels/discrete.h); y float [rows][dim]. */
     void (*look_up)(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);
+    /* y[r] = row token[place[r]] of table, float [size][dim]: the embeddings of tokens that the host does not know.
+     * token backend int, those below 0 count as 0 and those of size or more as size - 1; place host [rows]; y float
+     * [rows][dim]. */
+    void (*embed)(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
+                  float *y);
 } kern_core_ops;
 
 /* Discrete tokens: their laws, draws from them, and the verification of drafts. The jobs are in kernels/discrete.h. */

@@ -163,30 +163,18 @@ static void compute(void *arg)
     if (c->r->pass.laws > 0) compute_laws(c);
 }
 
-/* What a pass must read besides its layer, the target's output layer, and keys and values: fc, and each row's embedding
- * and feature; and the feature that a law is of where its row is not in this pass. */
-static double input_bytes(const eagle_runner *r)
-{
-    const gpt_pass *p = &r->pass;
-    const double d = r->one.config.width, weights = p->rows ? 2 * d * d : 0;
-    const double earlier = p->laws > p->rows ? p->laws - p->rows : 0;
-    return (double)r->k->device->act_size * weights + sizeof(float) * (2 * p->rows + earlier) * d;
-}
-
-/* Runs the pass that is listed; `even`: all sequences have the same numbers of rows and laws. */
-static void run(eagle_runner *r, int kind, int even, float *log_law)
+/* Runs the pass that is listed. */
+static void run(eagle_runner *r, int kind, float *log_law)
 {
     const gpt_pass *p = &r->pass;
     const double d = r->one.config.width;
     call body = {r, kind == TOKENS ? gpt_runner_features(r->target) : p->features, log_law};
-    kern_recording **recording = NULL;
+    const gpt_shape shape = {.kind = kind, .rows = p->rows, .spans = p->spans, .laws = p->laws, .log_law = log_law};
     if (p->rows == 0 && p->laws == 0) return;
-    if (even && !r->k->watch.on) /* the search for layers waits in between */
-        recording = gpt_recordings_find(&r->recordings, kind, p->rows, p->spans, p->laws, log_law);
-    if (recording)
-        r->k->core->replay(r->k, recording, compute, &body);
-    else
+    if (r->k->watch.on) /* the search for layers waits in between */
         compute(&body);
+    else
+        r->k->core->replay(r->k, gpt_recordings_find(r->k, &r->recordings, &shape), compute, &body);
     r->stats.passes++;
     r->stats.rows += p->rows;
     r->stats.flop += gpt_pass_flop(p) + 4 * p->rows * d * d;
@@ -199,24 +187,21 @@ static void run_tokens(eagle_runner *r, const spec_request *request, int n, floa
 {
     gpt_pass *p = &r->pass;
     for (int last = 0; !last;) {
-        int even = 1;
         last = 1;
         for (int i = 0; i < n; i++) {
             eagle_image *im = &r->image[request[i].sequence];
-            const eagle_image *one = &r->image[request[0].sequence];
             const int left = im->slots.known - im->known;
             im->tokens = left < r->rows ? left : r->rows;
             last &= im->tokens == left;
-            even &= im->tokens == one->tokens && !im->from == !one->from;
         }
-        gpt_pass_begin(p, r->one.token_emb);
+        gpt_pass_begin(p, r->one.token_emb, NULL);
         for (int c = 0; c < r->conditions; c++)
             for (int i = 0; i < n; i++) {
                 const eagle_image *im = &r->image[request[i].sequence];
                 add_tokens(r, request[i].sequence, c);
                 if (last && im->from == 0) add_law(r, &request[i], c, 0, last_slot(&im->slots));
             }
-        run(r, TOKENS, even, log_law);
+        run(r, TOKENS, log_law);
         for (int i = 0; i < n; i++) r->image[request[i].sequence].known += r->image[request[i].sequence].tokens;
     }
 }
@@ -225,20 +210,18 @@ static void run_tokens(eagle_runner *r, const spec_request *request, int n, floa
 static int run_drafts(eagle_runner *r, const spec_request *request, int n, int depth, float *log_law)
 {
     gpt_pass *p = &r->pass;
-    int even = 1, first = 0, end;
-    gpt_pass_begin(p, r->one.token_emb);
+    int end;
+    gpt_pass_begin(p, r->one.token_emb, NULL);
     for (int c = 0; c < r->conditions; c++)
         for (int i = 0; i < n; i++) {
             const spec_request *q = &request[i];
             const eagle_image *im = &r->image[q->sequence];
-            const int drafts = count_drafts(r, q, depth, &end);
-            if (c + i == 0) first = drafts;
-            even &= drafts == first;
+            if (count_drafts(r, q, depth, &end) == 0) continue;
             add_drafts(r, q, c, depth);
             for (int j = im->drafts; j < end; j++)
                 if (gpt_request_depth(q, j) == depth) add_law(r, q, c, j + 1, im->slots.draft_slot[j]);
         }
-    run(r, DRAFTS, even, log_law);
+    run(r, DRAFTS, log_law);
     return p->rows > 0;
 }
 

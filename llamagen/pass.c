@@ -10,11 +10,12 @@ static const float rms_eps = 1e-5f; /* norm_eps of gpt.py */
 
 /* --- the lists of a pass ------------------------------------------------------------------------------------------ */
 
-void gpt_pass_begin(gpt_pass *p, const float *table)
+void gpt_pass_begin(gpt_pass *p, const float *table, const int *drawn)
 {
     p->rows = p->spans = p->laws = 0;
     p->known = 0;
     p->table = table;
+    p->drawn = drawn;
     p->row[0] = p->first[0] = 0;
 }
 
@@ -103,6 +104,9 @@ static void attend(const gpt_pass *p, int layer)
                                 .mask = p->mask,
                                 .words = p->words,
                                 .most = p->slots,
+                                .turn = p->model->turn,
+                                .position = p->position,
+                                .own = p->slot,
                                 .y = p->mixed};
     if (l->attention_norm)
         norm(p, NULL, p->rows, l->attention_norm, p->normed, 0);
@@ -111,7 +115,6 @@ static void attend(const gpt_pass *p, int layer)
     watch(p, layer, "attention_norm", p->normed, 0, d);
     k->core->linear(k, l->qkv, p->normed, p->rows, p->qkv);
     watch(p, layer, "attention.wqkv", p->qkv, 0, 3 * d);
-    k->core->rotate(k, p->qkv, p->rows, heads, head_dim(p), p->model->turn, p->position, cache, p->slot);
     k->core->attention_cache(k, &job);
     watch(p, layer, "attention", p->mixed, 0, d);
     k->core->linear(k, l->wo, p->mixed, p->rows, p->x);
@@ -147,7 +150,10 @@ void gpt_pass_rows(const gpt_pass *p)
     kern_queue *k = p->k;
     const int d = p->model->config.width;
     if (p->rows == 0) return;
-    k->core->copy_rows(k, p->x, NULL, p->table, p->embedding, NULL, NULL, p->rows, d);
+    if (p->drawn)
+        k->core->embed(k, p->table, p->model->config.vocabulary, d, p->drawn, p->embedding, p->rows, p->x);
+    else
+        k->core->copy_rows(k, p->x, NULL, p->table, p->embedding, NULL, NULL, p->rows, d);
     kern_watch(k, p->x, 1, p->rows, d, d, "%s", p->table == p->model->token_emb ? "tok_embeddings" : "cls_embedding");
     gpt_pass_layers(p);
     if (!p->keep) return;

@@ -17,7 +17,8 @@ typedef struct {
     /* What the pass at hand is about, host. A row is a token under a condition. */
     int rows, spans, laws; /* laws: rows that the output layer is given, of all conditions */
     const float *table;    /* backend: the rows' embeddings are rows of this */
-    int *embedding;        /* [rows] which */
+    int *embedding;        /* [rows] which; with `drawn` the place there */
+    const int *drawn;      /* NULL, or backend: the numbers of the rows' embeddings */
     int *position;         /* [rows] in the sequence, prefix included */
     int *slot;             /* [rows] in the whole cache */
     uint64_t *mask;        /* [rows][words] */
@@ -49,8 +50,8 @@ size_t gpt_pass_lay_out(gpt_pass *p, char *base); /* as diff_chain_lay_out */
 /* Makes what passes of this many rows, and laws, need. */
 mar_status gpt_pass_plan(const gpt_pass *p, int rows, int laws, mar_err *err);
 
-/* Starts the list of a pass's rows, embedded by rows of `table`. */
-void gpt_pass_begin(gpt_pass *p, const float *table);
+/* Starts the list of a pass's rows, embedded by rows of `table`; `drawn` NULL, or which rows of it (gpt_pass.drawn). */
+void gpt_pass_begin(gpt_pass *p, const float *table, const int *drawn);
 /* Adds a span: a sequence that has rows in this pass. Its slots are added next, then its rows. */
 void gpt_pass_add_span(gpt_pass *p);
 void gpt_pass_add_slot(gpt_pass *p, int sequence, int slot);

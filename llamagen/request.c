@@ -1,5 +1,7 @@
 #include "llamagen/request.h"
 
+#include <string.h>
+
 int gpt_conditions(const gpt_sampling *s)
 {
     return s->cfg > 1 ? 2 : 1;
@@ -35,7 +37,13 @@ mar_status gpt_request_check(const gpt_config *c, int images, int drafts, const 
     if (q->sequence < 0 || q->sequence >= images || q->count < 0 || q->count > drafts)
         return err_set(err, MAR_EARG, "%d drafts for image %d of a batch, expected at most %d for one of %d", q->count,
                        q->sequence, drafts, images);
-    for (int i = 0; status == MAR_OK && i < q->length; i++) status = check_token(c, q->prefix[i], i, err);
+    if (q->drawn && (q->count > 0 || q->length < 1))
+        return err_set(err, MAR_EARG, "a token on the device with %d drafts behind %d tokens, expected no drafts",
+                       q->count, q->length);
+    for (int i = 0; status == MAR_OK && i < q->length; i++) {
+        const int unread = q->drawn && q->prefix[i] == SPEC_UNREAD;
+        status = check_token(c, unread ? 0 : q->prefix[i], i, err);
+    }
     for (int i = 0; status == MAR_OK && i < q->count; i++) {
         if (q->parent[i] < -1 || q->parent[i] >= i)
             return err_set(err, MAR_EARG, "draft %d follows draft %d, expected an earlier one", i, q->parent[i]);
@@ -44,23 +52,33 @@ mar_status gpt_request_check(const gpt_config *c, int images, int drafts, const 
     return status;
 }
 
-kern_recording **gpt_recordings_find(gpt_recordings *r, int kind, int rows, int spans, int laws, const float *log_law)
+static int same_shape(const gpt_shape *a, const gpt_shape *b)
 {
-    int i = 0;
-    while (i < r->count && !(r->shape[i].kind == kind && r->shape[i].rows == rows && r->shape[i].spans == spans &&
-                             r->shape[i].laws == laws && r->shape[i].log_law == log_law))
-        i++;
-    if (i == GPT_RECORDINGS) return NULL;
-    if (i == r->count) {
-        r->shape[i].kind = kind, r->shape[i].rows = rows, r->shape[i].spans = spans, r->shape[i].laws = laws;
-        r->shape[i].log_law = log_law;
-        r->shape[r->count++].recording = NULL;
+    return a->kind == b->kind && a->rows == b->rows && a->spans == b->spans && a->laws == b->laws &&
+           a->log_law == b->log_law && a->drawn == b->drawn && a->with_sequel == b->with_sequel &&
+           memcmp(a->sequel, b->sequel, sizeof a->sequel) == 0;
+}
+
+kern_recording **gpt_recordings_find(kern_queue *k, gpt_recordings *r, const gpt_shape *shape)
+{
+    int i = 0, oldest = 0;
+    for (; i < r->count && !same_shape(&r->entry[i].shape, shape); i++)
+        if (r->entry[i].used < r->entry[oldest].used) oldest = i;
+    if (i == GPT_RECORDINGS) {
+        i = oldest;
+        k->core->recording_free(k, r->entry[i].recording);
+        r->entry[i].recording = NULL;
+    } else if (i == r->count) {
+        r->count++;
+        r->entry[i].recording = NULL;
     }
-    return &r->shape[i].recording;
+    r->entry[i].shape = *shape;
+    r->entry[i].used = ++r->uses;
+    return &r->entry[i].recording;
 }
 
 void gpt_recordings_free(kern_queue *k, gpt_recordings *r)
 {
-    for (int i = 0; i < r->count; i++) k->core->recording_free(k, r->shape[i].recording);
+    for (int i = 0; i < r->count; i++) k->core->recording_free(k, r->entry[i].recording);
     r->count = 0;
 }

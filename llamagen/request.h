@@ -25,23 +25,40 @@ float gpt_guidance(const gpt_sampling *s, int token);
 /* Drafts from the prefix to this one, itself included; 0 of draft -1. */
 int gpt_request_depth(const spec_request *q, int draft);
 /* MAR_EARG if the request is not of one of so many images, has more drafts, or has a token or draft that is at no
- * position of an image or none of the vocabulary. */
+ * position of an image or none of the vocabulary. Tokens that the host has not read are none only with `drawn`. */
 mar_status gpt_request_check(const gpt_config *c, int images, int drafts, const spec_request *q, mar_err *err);
 
-enum { GPT_RECORDINGS = 16 };
+/* What passes of one recording have in common; they differ in contents of host arrays. Only the numbers of all
+ * sequences together count: which of them a row or a law is of, the lists say. */
+typedef struct {
+    int kind; /* the caller's own */
+    int rows, spans, laws;
+    const float *log_law;
+    const int *drawn; /* as in spec_request */
+    int with_sequel;  /* 1: a sequel of this shape is part of it */
+    int sequel[4];    /* spec_sequel.shape */
+} gpt_shape;
 
-/* Recordings of passes by their shape: passes of one shape differ in contents of host arrays only. */
+enum { GPT_RECORDINGS = 32 };
+
+/* Recordings of passes by their shape. Rounds of a batch whose images are at different places recur, too: of a chain or
+ * a tree of fixed size a pass has so many rows for each image that is not finished, and a token or two more for some
+ * images in a draft model's pass. Rows that would make all passes alike are not added: where the numbers recur without,
+ * they win nothing, and a product of more rows may round differently. Shapes that do not recur, at an image's end and
+ * of trees whose laws have too few tokens, are run as they are; the shape that has not been used for longest makes room
+ * for a new one. */
 typedef struct {
     struct {
-        int kind, rows, spans, laws;
-        const float *log_law;
+        gpt_shape shape;
+        long used; /* when it was last, by `uses` */
         kern_recording *recording;
-    } shape[GPT_RECORDINGS];
+    } entry[GPT_RECORDINGS];
     int count;
+    long uses;
 } gpt_recordings;
 
-/* The place of the recording for this shape. NULL: there are too many of them already. */
-kern_recording **gpt_recordings_find(gpt_recordings *r, int kind, int rows, int spans, int laws, const float *log_law);
+/* The place of the recording for this shape. */
+kern_recording **gpt_recordings_find(kern_queue *k, gpt_recordings *r, const gpt_shape *shape);
 void gpt_recordings_free(kern_queue *k, gpt_recordings *r); /* and leaves it empty */
 
 #endif

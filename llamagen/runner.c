@@ -89,7 +89,7 @@ static void compute_prefixes(gpt_runner *r, int images, const float *table, cons
     int end = 0;
     for (int first = 0; first < prefix; first = end) {
         end = first + chunk < prefix ? first + chunk : prefix;
-        gpt_pass_begin(p, table);
+        gpt_pass_begin(p, table, NULL);
         for (int c = 0; c < r->conditions; c++)
             for (int i = 0; i < images; i++) add_prefix(r, i, c, embedding, first, end);
         gpt_pass_rows(p);
@@ -166,7 +166,8 @@ static void add_tokens(gpt_runner *r, const spec_request *q, int condition, int 
     gpt_pass_add_slots(p, sequence, s->slot + im->known, im->tokens);
     gpt_pass_add_slots(p, sequence, s->draft_slot, drafts);
     for (int i = im->known; i < end; i++) {
-        uint64_t *mask = gpt_pass_add_row(p, s->token[i], prefix + i, sequence, s->slot[i]);
+        const int embedding = p->drawn ? q->last : s->token[i];
+        uint64_t *mask = gpt_pass_add_row(p, embedding, prefix + i, sequence, s->slot[i]);
         gpt_mask_add(mask, 0, i - im->known + 1);
         p->known += common + i - im->known + 1;
     }
@@ -193,7 +194,7 @@ static void compute_ahead(gpt_runner *r, const spec_request *request, int n)
             if (im->tokens > most) most = im->tokens;
         }
         if (most == 0) return;
-        gpt_pass_begin(p, r->model->token_emb);
+        gpt_pass_begin(p, r->model->token_emb, NULL);
         for (int c = 0; c < r->conditions; c++)
             for (int i = 0; i < n; i++) add_tokens(r, &request[i], c, 0);
         gpt_pass_rows(p);
@@ -244,6 +245,7 @@ static void add_laws(gpt_runner *r, const spec_request *q, int condition, int ro
 typedef struct {
     gpt_runner *r;
     float *log_law;
+    const spec_sequel *sequel; /* or NULL */
 } call;
 
 static void compute_laws(void *arg)
@@ -254,56 +256,88 @@ static void compute_laws(void *arg)
     gpt_pass_rows(p);
     gpt_pass_logits(p);
     gpt_pass_laws(p, &r->sampling, r->cfg, r->place, c->log_law);
+    if (c->sequel) c->sequel->run(c->sequel->arg);
 }
 
-/* The recording for a pass in which all sequences have the same numbers of rows and laws; NULL for others, and if there
- * are too many such shapes. */
-static kern_recording **recording_for(gpt_runner *r, int even, const float *log_law)
+/* Runs the pass that is listed: embeddings, layers, laws and the sequel as one recording, by its shape. */
+static void run_laws(gpt_runner *r, float *log_law, const spec_sequel *sequel)
 {
     const gpt_pass *p = &r->pass;
-    if (!even || r->k->watch.on) return NULL; /* the search for layers waits in between */
-    return gpt_recordings_find(&r->recordings, 0, p->rows, p->spans, p->laws, log_law);
+    gpt_shape shape = {.rows = p->rows,
+                       .spans = p->spans,
+                       .laws = p->laws,
+                       .log_law = log_law,
+                       .drawn = p->drawn,
+                       .with_sequel = sequel != NULL};
+    call body = {r, log_law, sequel};
+    if (sequel) memcpy(shape.sequel, sequel->shape, sizeof shape.sequel);
+    if (r->k->watch.on) /* the search for layers waits in between */
+        compute_laws(&body);
+    else
+        r->k->core->replay(r->k, gpt_recordings_find(r->k, &r->recordings, &shape), compute_laws, &body);
+    count_pass(r);
 }
 
-/* Lists the rows and laws of the requests' last pass. Returns whether all sequences have the same numbers of both. */
-static int list_requests(gpt_runner *r, const spec_request *request, int n)
+/* Lists the rows and laws of the requests' last pass. */
+static void list_requests(gpt_runner *r, const spec_request *request, int n)
 {
     gpt_pass *p = &r->pass;
-    int even = 1, rows = 0, laws = 0;
-    gpt_pass_begin(p, r->model->token_emb);
+    gpt_pass_begin(p, r->model->token_emb, request[0].drawn);
     for (int c = 0; c < r->conditions; c++)
         for (int i = 0; i < n; i++) {
             gpt_image *im = &r->image[request[i].sequence];
-            const int row = p->rows, law = p->laws;
+            const int row = p->rows;
             im->tokens = im->slots.known - im->known;
             add_tokens(r, &request[i], c, 1);
             add_laws(r, &request[i], c, row);
-            if (c + i == 0) rows = p->rows, laws = p->laws;
-            even &= p->rows - row == rows && p->laws - law == laws;
         }
-    return even;
+}
+
+static mar_status check_requests(const gpt_runner *r, const spec_request *request, int n, mar_err *err)
+{
+    mar_status status = kern_check(r->k, err);
+    for (int i = 0; status == MAR_OK && i < n; i++)
+        status = gpt_request_check(&r->model->config, r->images, r->drafts, &request[i], err);
+    for (int i = 1; status == MAR_OK && i < n; i++)
+        if (request[i].drawn != request[0].drawn)
+            status = err_set(err, MAR_EARG, "image %d's token is not where that of image %d is", request[i].sequence,
+                             request[0].sequence);
+    return status;
+}
+
+/* A token on the device is the only one that the pass computes. */
+static mar_status check_drawn(const gpt_runner *r, const spec_request *request, int n, mar_err *err)
+{
+    for (int i = 0; i < n; i++)
+        if (request[i].drawn && r->image[request[i].sequence].known != request[i].length - 1)
+            return err_set(err, MAR_EARG,
+                           "image %d has a token on the device behind %d tokens, of which %d are computed",
+                           request[i].sequence, request[i].length - 1, r->image[request[i].sequence].known);
+    return MAR_OK;
+}
+
+mar_status gpt_runner_laws_then(void *runner, const spec_request *request, int n, float *log_law,
+                                const spec_sequel *sequel, mar_err *err)
+{
+    gpt_runner *r = runner;
+    mar_status status = check_requests(r, request, n, err);
+    if (status != MAR_OK || n == 0) return status;
+    r->k->watch.part = r->part;
+    for (int i = 0; i < n; i++) take_request(r, &request[i]);
+    status = check_drawn(r, request, n, err);
+    if (status != MAR_OK) return status;
+    compute_ahead(r, request, n);
+    list_requests(r, request, n);
+    if (r->pass.laws > 0)
+        run_laws(r, log_law, sequel);
+    else if (sequel)
+        sequel->run(sequel->arg);
+    return kern_check(r->k, err);
 }
 
 mar_status gpt_runner_laws(void *runner, const spec_request *request, int n, float *log_law, mar_err *err)
 {
-    gpt_runner *r = runner;
-    call body = {r, log_law};
-    mar_status status = kern_check(r->k, err);
-    for (int i = 0; status == MAR_OK && i < n; i++)
-        status = gpt_request_check(&r->model->config, r->images, r->drafts, &request[i], err);
-    if (status != MAR_OK) return status;
-    r->k->watch.part = r->part;
-    for (int i = 0; i < n; i++) take_request(r, &request[i]);
-    compute_ahead(r, request, n);
-    const int even = list_requests(r, request, n);
-    if (r->pass.laws == 0) return MAR_OK;
-    kern_recording **recording = recording_for(r, even, log_law);
-    if (recording)
-        r->k->core->replay(r->k, recording, compute_laws, &body);
-    else
-        compute_laws(&body);
-    count_pass(r);
-    return kern_check(r->k, err);
+    return gpt_runner_laws_then(runner, request, n, log_law, NULL, err);
 }
 
 void gpt_runner_follow(gpt_runner *r, int image, const int *prefix, int length)

@@ -34,6 +34,10 @@ void gpt_runner_begin_captions(gpt_runner *r, int images, const float *features,
  * prefix will do: what of it has not been computed yet is. MAR_EARG if a token or a draft is at no position of an image
  * or none of the vocabulary, or if there are too many drafts; the queue's failure (kern_check). */
 mar_status gpt_runner_laws(void *runner, const spec_request *request, int n, float *log_law, mar_err *err);
+/* The same as a spec_model's `laws_then`. MAR_EARG, too, if a token on the device follows tokens that are not computed.
+ */
+mar_status gpt_runner_laws_then(void *runner, const spec_request *request, int n, float *log_law,
+                                const spec_sequel *sequel, mar_err *err);
 /* Tells the runner which tokens of an image are final by now, so that the slots of accepted drafts are these tokens'.
  * gpt_runner_laws does so itself; an EAGLE drafter, which asks for them before the next call of it, does it here. */
 void gpt_runner_follow(gpt_runner *r, int image, const int *prefix, int length);

@@ -60,10 +60,17 @@ void gpt_slots_add(gpt_slots *s, const spec_request *request)
     while (s->drafts < request->count) add_draft(s, request->draft[s->drafts], request->parent[s->drafts]);
 }
 
+/* Whether a known token is this one. One that the host had not read when it got its slot is: it has been read since. */
+static int is_token(gpt_slots *s, int at, int token)
+{
+    if (s->token[at] == SPEC_UNREAD) s->token[at] = token;
+    return s->token[at] == token;
+}
+
 void gpt_slots_follow(gpt_slots *s, const int *prefix, int length)
 {
     int same = 0, at = -1;
-    while (same < s->known && same < length && s->token[same] == prefix[same]) same++;
+    while (same < s->known && same < length && is_token(s, same, prefix[same])) same++;
     for (int i = 0; same == s->known && i < s->drafts; i++) { /* children come after their parent */
         const int joins = same < length && s->parent[i] == at && s->draft[i] == prefix[same];
         if (!joins) continue;

@@ -14,7 +14,7 @@ typedef struct {
     int known;       /* tokens that have a slot */
     int drafts;      /* of the last request; all have a slot */
     int spares;      /* slots that nothing is in */
-    int *token;      /* [seq_len] the known tokens */
+    int *token;      /* [seq_len] the known tokens; SPEC_UNREAD: the host has not read it */
     int *slot;       /* [seq_len] theirs */
     int *draft;      /* [most drafts] the last request's tree */
     int *parent;     /* [most drafts] */

@@ -44,6 +44,12 @@ static mar_status target_laws(void *state, const spec_request *request, int n, f
     return gpt_runner_laws(((discrete *)state)->target, request, n, log_law, err);
 }
 
+static mar_status target_laws_then(void *state, const spec_request *request, int n, float *log_law,
+                                   const spec_sequel *sequel, mar_err *err)
+{
+    return gpt_runner_laws_then(((discrete *)state)->target, request, n, log_law, sequel, err);
+}
+
 static mar_status draft_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
 {
     return mar_drafter_laws(&((discrete *)state)->draft, request, n, log_law, err);
@@ -131,7 +137,8 @@ static mar_status create_sampler(discrete *g, mar_err *err)
                                           .neighbours = g->neighbours,
                                           .neighbour_count = plan->neighbours,
                                           .seed = p->seed};
-    const spec_model target = {c->vocabulary, g, target_laws}, draft = {c->vocabulary, g, draft_laws};
+    const spec_model target = {c->vocabulary, g, target_laws, target_laws_then};
+    const spec_model draft = {c->vocabulary, g, draft_laws, NULL};
     return spec_sampler_create(g->k, &target, p->draft ? &draft : NULL, &options, g->max_images, c->seq_len,
                                &g->sampler, err);
 }

@@ -53,6 +53,7 @@ struct spec_sampler {
     int candidates;        /* of a dynamic tree */
     int top, top_rows;     /* likeliest tokens that a law is asked for, and of how many laws of a sequence at a time */
     int running, n;        /* sequences begun, and the tokens that each shall have */
+    int unread;            /* rounds of plain sampling whose tokens are on the device only */
     spec_sampler_stats stats;
 
     void *host; /* all host arrays */
@@ -67,7 +68,9 @@ struct spec_sampler {
     int *of_block;                                          /* [sequences] a block's sequence */
     kern_discrete_rule *rule;
     kern_address *address;
+    int *place;     /* [sequences] as in kern_block_job */
     int *result;    /* id, law and count of kern_block_job, one after the other */
+    int *read;      /* [SPEC_READ][sequences] tokens of plain sampling, as they are read */
     float *uniform; /* [size] */
 
     /* backend memory */
@@ -79,8 +82,13 @@ struct spec_sampler {
     int *top_result_id;
     float *top_result_log_p;
     int *verdict, *block_result;
+    int *plain; /* [tokens][sequences] what plain sampling draws on an asynchronous device */
     float *workspace;
 };
+
+/* Rounds of plain sampling whose tokens are read at a time. A wait for the device is short beside so many; and a NaN,
+ * or a sequence's end, is noticed at most so many rounds late. */
+enum { SPEC_READ = 16 };
 
 static inline int spec_row(const spec_sampler *s, int sequence)
 {

@@ -137,6 +137,8 @@ static size_t lay_out_host(spec_sampler *s, char *base)
     s->rule = arena_carve(base, &used, sequences * positions, sizeof *s->rule);
     s->address = arena_carve(base, &used, sequences, sizeof *s->address);
     s->result = arena_carve(base, &used, sequences * (2 * positions + KERN_BLOCK_COUNTS), sizeof *s->result);
+    s->place = arena_carve(base, &used, sequences, sizeof *s->place);
+    s->read = arena_carve(base, &used, SPEC_READ * sequences, sizeof *s->read);
     s->uniform = arena_carve(base, &used, (size_t)s->target.size, sizeof *s->uniform);
     return used;
 }
@@ -161,6 +163,7 @@ size_t spec_sampler_lay_out(spec_sampler *s, char *base)
     s->verdict = arena_carve(base, &used, sequences * drafts + 1, sizeof *s->verdict);
     s->block_result =
         arena_carve(base, &used, sequences * (2 * positions + KERN_BLOCK_COUNTS), sizeof *s->block_result);
+    s->plain = arena_carve(base, &used, (size_t)s->tokens * sequences, sizeof *s->plain);
     s->workspace = arena_carve(base, &used, sequences * 2 * size, sizeof *s->workspace);
     return used;
 }
@@ -214,6 +217,7 @@ void spec_sampler_begin(spec_sampler *s, uint64_t first_image, int sequences, in
 {
     s->running = sequences;
     s->n = n;
+    s->unread = 0;
     s->stats = (spec_sampler_stats){0};
     for (int i = 0; i < sequences; i++) {
         spec_sequence *q = &s->sequence[i];
@@ -312,15 +316,54 @@ static mar_status take_block(spec_sampler *s, spec_sequence *q, const int *id, c
     return MAR_OK;
 }
 
-/* Verifies the blocks, and reads what came of them. */
-static mar_status verify_blocks(spec_sampler *s, kern_block_job *job, mar_err *err)
+/* What runs behind the target's pass. */
+typedef struct {
+    kern_queue *k;
+    const kern_block_job *job;
+} verification;
+
+static void run_verification(void *arg)
+{
+    const verification *v = arg;
+    v->k->discrete->verify(v->k, v->job);
+}
+
+/* Whether the target's pass and the verification are begun together. Else each has its own time. */
+static int is_joined(const spec_sampler *s)
+{
+    return s->k->device->asynchronous && s->target.laws_then != NULL;
+}
+
+/* Whether a round leaves its tokens on the device. The search for a layer that is not finite is about one round. */
+static int leaves_tokens(const spec_sampler *s)
+{
+    return is_joined(s) && !s->options.method && !s->k->watch.on;
+}
+
+/* Asks the target for the laws of all blocks, and verifies these. */
+static mar_status run_target(spec_sampler *s, const kern_block_job *job, float *laws, mar_err *err)
+{
+    verification v = {s->k, job};
+    const spec_sequel sequel = {
+        run_verification, &v, {job->blocks, job->positions, job->node[job->blocks], job->place != NULL}};
+    mar_status status;
+    if (is_joined(s))
+        status = s->target.laws_then(s->target.state, s->request, job->blocks, laws, &sequel, err);
+    else
+        status = s->target.laws(s->target.state, s->request, job->blocks, laws, err);
+    s->k->core->lap(s->k, &s->stats.target_s);
+    if (status == MAR_OK) status = kern_check(s->k, err);
+    if (status != MAR_OK) return status;
+    s->stats.calls++;
+    if (!is_joined(s)) run_verification(&v);
+    return MAR_OK;
+}
+
+/* Reads what came of the blocks. */
+static mar_status read_blocks(spec_sampler *s, const kern_block_job *job, mar_err *err)
 {
     const size_t tokens = (size_t)job->blocks * (size_t)job->positions;
     const size_t results = 2 * tokens + (size_t)job->blocks * KERN_BLOCK_COUNTS;
-    job->id = s->block_result;
-    job->law = job->id + tokens;
-    job->count = job->law + tokens;
-    s->k->discrete->verify(s->k, job);
     s->k->core->download(s->k, s->result, s->block_result, results * sizeof *s->result);
     s->k->core->lap(s->k, &s->stats.verify_s);
     mar_status status = kern_check(s->k, err);
@@ -329,6 +372,52 @@ static mar_status verify_blocks(spec_sampler *s, kern_block_job *job, mar_err *e
         status = take_block(s, &s->sequence[s->of_block[b]], id, id + tokens, count, spec_row(s, s->of_block[b]), err);
     }
     return status;
+}
+
+/* Reads the tokens of plain sampling that the host does not know yet. All sequences are at the same one. */
+static mar_status read_tokens(spec_sampler *s, mar_err *err)
+{
+    const int sequences = s->sequences, first = s->sequence[0].known - s->unread;
+    s->k->core->download(s->k, s->read, s->plain + (size_t)first * (size_t)sequences,
+                         (size_t)s->unread * (size_t)sequences * sizeof *s->read);
+    s->k->core->lap(s->k, &s->stats.verify_s);
+    const mar_status status = kern_check(s->k, err);
+    for (int t = 0; t < s->unread && status == MAR_OK; t++)
+        for (int i = 0; i < s->running; i++) {
+            spec_sequence *q = &s->sequence[i];
+            q->token[first + t] = s->read[t * sequences + i];
+            if (q->token[first + t] < 0) return spec_no_token(err, "", q->image, first + t);
+        }
+    s->unread = 0;
+    return status;
+}
+
+/* Places the tokens of a round of plain sampling, and has the target embed those of the round before from there. */
+static void leave_tokens(spec_sampler *s, kern_block_job *job)
+{
+    for (int b = 0; b < job->blocks; b++) {
+        const int i = s->of_block[b], known = s->sequence[i].known;
+        s->place[b] = known * s->sequences + i;
+        if (known == 0) continue;
+        s->request[b].drawn = s->plain;
+        s->request[b].last = s->place[b] - s->sequences;
+    }
+    job->id = s->plain;
+    job->place = s->place;
+}
+
+/* Goes on to the next token, as take_block does with one that it knows. */
+static mar_status take_unread(spec_sampler *s, mar_err *err)
+{
+    for (int i = 0; i < s->running; i++) {
+        spec_sequence *q = &s->sequence[i];
+        q->token[q->known] = SPEC_UNREAD;
+        q->fate[q->known] = SPEC_DROPPED;
+        q->round[q->known++] = (int)q->step++;
+        count_block(s, q, 0);
+    }
+    s->unread++;
+    return s->unread == SPEC_READ || spec_sampler_left(s) == 0 ? read_tokens(s, err) : MAR_OK;
 }
 
 mar_status spec_sampler_round(spec_sampler *s, mar_err *err)
@@ -359,12 +448,13 @@ mar_status spec_sampler_round(spec_sampler *s, mar_err *err)
     for (int i = 0; i < s->running; i++)
         if (s->sequence[i].known < s->n) add_block(s, i, &job);
     if (job.blocks == 0) return kern_check(s->k, err);
-    status = s->target.laws(s->target.state, s->request, job.blocks, laws, err);
-    s->k->core->lap(s->k, &s->stats.target_s);
-    if (status == MAR_OK) status = kern_check(s->k, err);
+    job.id = s->block_result;
+    job.law = job.id + (size_t)job.blocks * (size_t)job.positions;
+    job.count = job.law + (size_t)job.blocks * (size_t)job.positions;
+    if (leaves_tokens(s)) leave_tokens(s, &job);
+    status = run_target(s, &job, laws, err);
     if (status != MAR_OK) return status;
-    s->stats.calls++;
-    status = verify_blocks(s, &job, err);
+    status = job.place ? take_unread(s, err) : read_blocks(s, &job, err);
     s->now = !s->now;
     return status;
 }

@@ -9,8 +9,9 @@
  *     while (status == MAR_OK && spec_sampler_left(s) > 0) status = spec_sampler_round(s, err);
  *     spec_sampler_tokens(s, i);
  *
- * Laws stay in backend memory; of each round the host learns which tokens came of it. A sequence's tokens depend on the
- * options, the seed and its image number only, as far as the laws do. */
+ * Laws stay in backend memory; of each round the host learns which tokens came of it. On an asynchronous device plain
+ * sampling does without: a round gives its tokens to the next one on the device, and the host reads those of 16 rounds
+ * at a time. A sequence's tokens depend on the options, the seed and its image number only, as far as the laws do. */
 #ifndef SPECDEC_SAMPLER_H
 #define SPECDEC_SAMPLER_H
 
@@ -32,11 +33,13 @@ int spec_sampler_draft_drafts(const spec_sampler *s);
 /* Starts sequences of n tokens each, whose random numbers are those of images first_image .. */
 void spec_sampler_begin(spec_sampler *s, uint64_t first_image, int sequences, int n);
 /* Runs one round, after which each unfinished sequence has at least one more token. MAR_EMODEL if a law gave no token a
- * probability (NaN): the line names the sequence's image and the token's position. */
+ * probability (NaN): the line names the sequence's image and the token's position. Rounds whose tokens are not read yet
+ * cannot know. */
 mar_status spec_sampler_round(spec_sampler *s, mar_err *err);
 int spec_sampler_left(const spec_sampler *s); /* tokens that the sequence with fewest still lacks */
 int spec_sampler_known(const spec_sampler *s, int sequence);
-const int *spec_sampler_tokens(const spec_sampler *s, int sequence); /* host [n], the first known ones */
+/* host [n], the first known ones; SPEC_UNREAD are those that the host has not read. When none is left all are read. */
+const int *spec_sampler_tokens(const spec_sampler *s, int sequence);
 /* What became of each token: fate [n] is a spec_verdict (dropped: drawn from the target alone), round [n] the round.
  * Either may be NULL. */
 void spec_sampler_fates(const spec_sampler *s, int sequence, uint8_t *fate, int *round);

@@ -16,7 +16,21 @@ typedef struct {
     int count;
     int from;
     int row;
+    /* NULL, or backend: tokens that have been drawn, but that the host has not read. The prefix has SPEC_UNREAD in
+     * their places; its last token is drawn[last]. Such requests have no drafts, and come with others of their kind
+     * only. */
+    const int *drawn;
+    int last;
 } spec_request;
+
+enum { SPEC_UNREAD = -1 };
+
+/* What follows a pass: operations on the queue, which read the laws that it makes. */
+typedef struct {
+    void (*run)(void *arg); /* as the body of a recording (kernels/ops.h, replay) */
+    void *arg;
+    int shape[4]; /* what the operations differ in, besides contents of host arrays: one recording has one of these */
+} spec_sequel;
 
 /* A model. One call of `laws` is one forward pass over all n requests, of different sequences. It fills rows of
  * log_law, backend float [..][size], with normalised log laws. It works on the sampler's queue. */
@@ -24,6 +38,10 @@ typedef struct {
     int size; /* vocabulary */
     void *state;
     mar_status (*laws)(void *state, const spec_request *request, int n, float *log_law, mar_err *err);
+    /* The same, and then the sequel, in one recording with the pass if that is recorded. It takes requests with
+     * `drawn`. NULL: the model has no such call, and the sampler does both in turn. */
+    mar_status (*laws_then)(void *state, const spec_request *request, int n, float *log_law, const spec_sequel *sequel,
+                            mar_err *err);
 } spec_model;
 
 /* How a position that nothing is known of gets its first draft (Jacobi decoding). */
@@ -61,15 +79,17 @@ enum { SPEC_LENGTHS = 66 }; /* accepted drafts of a round, 0..64 and more */
 
 /* Of the sequences since spec_sampler_begin, summed. */
 typedef struct {
-    long rounds;                        /* verifications of a sequence's block; of plain sampling, tokens */
-    long calls;                         /* passes of the target, for all sequences at hand */
-    long draft_calls;                   /* passes of the draft model */
-    long rows;                          /* laws that the target was asked for */
-    long drafted;                       /* drafts verified */
-    long positions;                     /* positions drafted */
-    long accepted;                      /* tau, summed over rounds */
-    long lengths[SPEC_LENGTHS];         /* how many rounds accepted so many drafts */
-    double draft_s, target_s, verify_s; /* complete when the queue has finished */
+    long rounds;                /* verifications of a sequence's block; of plain sampling, tokens */
+    long calls;                 /* passes of the target, for all sequences at hand */
+    long draft_calls;           /* passes of the draft model */
+    long rows;                  /* laws that the target was asked for */
+    long drafted;               /* drafts verified */
+    long positions;             /* positions drafted */
+    long accepted;              /* tau, summed over rounds */
+    long lengths[SPEC_LENGTHS]; /* how many rounds accepted so many drafts */
+    /* Seconds, complete when the queue has finished. Where the target's passes and the verification behind them are one
+     * recording, target_s is of both, and verify_s of reading the results. */
+    double draft_s, target_s, verify_s;
 } spec_sampler_stats;
 
 typedef struct spec_sampler spec_sampler;

@@ -119,3 +119,11 @@ void cpu_look_up(kern_queue *k, const float *table, int size, int dim, const flo
     look_up_loop l = {table, size, dim, x, y};
     if (kern_live(k)) cpu_for(q, rows, 16.0 * rows * dim, look_up_body, &l);
 }
+
+void cpu_embed(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
+               float *y)
+{
+    for (int r = 0; r < rows && kern_live(k); r++)
+        memcpy(y + (size_t)r * (size_t)dim, table + (size_t)kern_token_within(token[place[r]], size) * (size_t)dim,
+               (size_t)dim * sizeof *y);
+}

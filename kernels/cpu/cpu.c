@@ -288,6 +288,7 @@ static const kern_core_ops cpu_core_ops = {
     .rotate = cpu_rotate,
     .attention_cache = cpu_attention_cache,
     .look_up = cpu_look_up,
+    .embed = cpu_embed,
 };
 
 static const kern_head_ops cpu_head_ops = {

@@ -151,6 +151,8 @@ void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, cons
                 act *cache, const int *slot);
 void cpu_attention_cache(kern_queue *k, const kern_cache_job *job);
 void cpu_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);
+void cpu_embed(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
+               float *y);
 
 mar_status cpu_head_create(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
 void cpu_head_free(kern_device *d, kern_head *h);

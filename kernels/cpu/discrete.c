@@ -479,6 +479,7 @@ static void verify_body(void *arg, int first, int last, int thread)
     for (int b = first; b < last; b++) {
         const int node = job->node[b], sites = node + b;
         const size_t positions = (size_t)b * (size_t)job->positions;
+        const size_t place = (size_t)(job->place ? job->place[b] : b) * (size_t)job->positions;
         float *workspace = job->workspace + (size_t)b * 2 * (size_t)job->size;
         const walk w = {.job = job,
                         .rows = l->rows,
@@ -489,7 +490,7 @@ static void verify_body(void *arg, int first, int last, int thread)
                         .row_p = job->p + sites,
                         .row_q = job->q + sites,
                         .verdict = job->verdict + node,
-                        .id = job->id + positions,
+                        .id = job->id + place,
                         .law = job->law + positions,
                         .p = workspace,
                         .q = workspace + job->size};

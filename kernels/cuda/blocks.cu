@@ -260,6 +260,7 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) block_kernel(kern_
 {
     const int b = (int)blockIdx.x, node = job.node[b], sites = node + b;
     const size_t positions = (size_t)b * (size_t)job.positions;
+    const size_t place = (size_t)(job.place ? job.place[b] : b) * (size_t)job.positions;
     float *workspace = job.workspace + (size_t)b * 2 * (size_t)job.size;
     const block_walk w = {&job,
                           (discrete_scratch *)cuda_shared(),
@@ -269,7 +270,7 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) block_kernel(kern_
                           job.p + sites,
                           job.q + sites,
                           job.verdict + node,
-                          job.id + positions,
+                          job.id + place,
                           job.law + positions,
                           workspace,
                           workspace + job.size};
@@ -298,6 +299,7 @@ void cuda_verify_blocks(kern_queue *k, const kern_block_job *job)
     device.q = cuda_stage(c, job->q, sites);
     device.rule = cuda_stage(c, job->rule, blocks * (size_t)job->positions);
     device.address = cuda_stage(c, job->address, blocks);
+    device.place = cuda_stage(c, job->place, blocks);
     cuda_stage_send(c);
     cuda_launch(c, block_kernel, (unsigned)job->blocks, discrete_threads(job->size), sizeof(discrete_scratch), device);
 }

@@ -13,6 +13,7 @@
  * lists of slots. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/rotate.cuh"
 
 enum {
     WARPS = 8,                       /* of a block at most */
@@ -27,9 +28,11 @@ typedef struct {
     int rows, heads, dim, q_stride, spans, words;
     const int *row, *first, *common, *slot;
     const unsigned long long *mask;
-    int lanes;   /* of a group, a power of two: lanes * MINE >= dim */
-    int warps;   /* of a block */
-    float scale; /* log2(e) / sqrt(dim) */
+    const float *turn;         /* NULL: q and cache are ready */
+    const int *position, *own; /* with turn */
+    int lanes;                 /* of a group, a power of two: lanes * MINE >= dim */
+    int warps;                 /* of a block */
+    float scale;               /* log2(e) / sqrt(dim) */
 } cache_call;
 
 /* Some queries of a span: rows row .. row + count - 1 of the call. */
@@ -172,9 +175,30 @@ static __device__ inline void store_sums(const cache_call &a, const float *sums,
     }
 }
 
-/* Block (tile, head). N: numbers of a vector, which divides the head. */
+/* Turns a row's query and key of one head, in numbers column .. column + dim - 1 of a row's; key and value go to the
+ * row's slot. No other block has this row and head, and none knows the slot in these columns: what a barrier of the
+ * block orders is enough. `query`: the row's. */
+template <typename T, int N>
+static __device__ inline void rotate_row(const cache_call &a, int row, size_t column, T *query, T *cache)
+{
+    constexpr int P = N > 1 ? N : 2; /* whole pairs */
+    const size_t width = (size_t)(a.heads * a.dim);
+    const float *turn = a.turn + (size_t)a.position[row] * (size_t)a.dim;
+    T *key = cache + (size_t)a.own[row] * 2 * width + column;
+    const int n = a.dim / P;
+    for (int i = (int)threadIdx.x; i < 3 * n; i += (int)blockDim.x) {
+        const int part = i / n, at = (i - part * n) * P;
+        T *from = query + (size_t)part * width + column + at;
+        if (part < 2)
+            rotate_vector<P>(from, turn + at, part == 0 ? from : key + at);
+        else
+            cuda_store(key + width + at, cuda_load<P>(from));
+    }
+}
+
+/* Block (tile, head). N: numbers of a vector, which divides the head. With a.turn Q is 1. */
 template <typename T, int N, int Q>
-__global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, const T *q, const T *cache, T *y)
+__global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, T *q, T *cache, T *y)
 {
     float *sums = (float *)cuda_shared();
     const cache_tile t = tile_of(a, Q, (int)blockIdx.x / a.heads);
@@ -183,6 +207,10 @@ __global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, 
     const size_t width = (size_t)(a.heads * a.dim), column = (size_t)((int)blockIdx.x % a.heads * a.dim);
     if (t.count == 0) return;
     const int count = a.first[t.span + 1] - a.first[t.span];
+    if (Q == 1 && a.turn) {
+        rotate_row<T, N>(a, t.row, column, q + (size_t)t.row * (size_t)a.q_stride, cache);
+        __syncthreads();
+    }
     float mine[Q][MINE];
     cache_sums<Q> s;
     for (int i = 0; i < Q; i++) {
@@ -216,13 +244,12 @@ static unsigned most_tiles(int rows, int spans, int size)
 }
 
 template <typename T, int N>
-static void launch(cuda_queue *c, const cache_call &a, const void *q, const void *cache, void *y)
+static void launch(cuda_queue *c, const cache_call &a, const void *q, const void *cache, act *y)
 {
     const int size = a.rows > a.spans ? TILE : 1;
-    void (*kernel)(cache_call, const T *, const T *, T *) =
-        size == 1 ? attend_cache<T, N, 1> : attend_cache<T, N, TILE>;
+    void (*kernel)(cache_call, T *, T *, T *) = size == 1 ? attend_cache<T, N, 1> : attend_cache<T, N, TILE>;
     cuda_launch(c, kernel, most_tiles(a.rows, a.spans, size) * (unsigned)a.heads, 32 * (unsigned)a.warps,
-                cache_shared(a.warps, size, a.dim), a, (const T *)q, (const T *)cache, (T *)y);
+                cache_shared(a.warps, size, a.dim), a, (T *)q, (T *)cache, (T *)y);
 }
 
 /* Whether rows of `stride` elements from p on can be read in vectors of so many numbers. */
@@ -235,7 +262,8 @@ template <typename T> static int in_vectors(const void *p, int stride, int numbe
 template <typename T> static void attention_cache(cuda_queue *c, const cache_call &a, const kern_cache_job *job)
 {
     const auto fits = [&](int numbers) {
-        return in_vectors<T>(job->q, a.q_stride, numbers) && in_vectors<T>(job->cache, a.dim, numbers);
+        return in_vectors<T>(job->q, a.q_stride, numbers) && in_vectors<T>(job->cache, a.dim, numbers) &&
+               in_vectors<float>(a.turn, a.dim, numbers);
     };
     if (fits(8))
         launch<T, 8>(c, a, job->q, job->cache, job->y);
@@ -258,8 +286,13 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
                   &err);
         return;
     }
-    cache_call a = {job->rows, job->heads, job->head_dim, job->q_stride, job->spans, job->words, 0, 0, 0, 0, 0, 1,
-                    1,         0};
+    const int rotates = job->turn && job->rows == job->spans; /* the kernel of one query a span does it itself */
+    if (job->turn && !rotates)
+        cuda_rotate(k, (act *)job->q, job->rows, job->heads, job->head_dim, job->turn, job->position, (act *)job->cache,
+                    job->own);
+    cache_call a = {};
+    a.rows = job->rows, a.heads = job->heads, a.dim = job->head_dim, a.q_stride = job->q_stride;
+    a.spans = job->spans, a.words = job->words, a.lanes = a.warps = 1;
     cuda_stage_hold(c);
     a.row = cuda_stage_list(c, job->row, spans + 1, spans + 1);
     a.first = cuda_stage_list(c, job->first, spans + 1, spans + 1);
@@ -267,6 +300,11 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
     a.slot = cuda_stage_list(c, job->slot, (size_t)job->first[spans], spans * (size_t)job->most);
     const size_t words = rows * (size_t)job->words;
     a.mask = (const unsigned long long *)cuda_stage_list(c, words ? job->mask : NULL, words, words);
+    if (rotates) {
+        a.turn = job->turn;
+        a.position = cuda_stage_list(c, job->position, rows, rows);
+        a.own = cuda_stage_list(c, job->own, rows, rows);
+    }
     cuda_stage_send(c);
     while (a.lanes * MINE < a.dim) a.lanes *= 2;
     while (a.warps < WARPS && a.warps * 32 / a.lanes * AT_ONCE < job->most) a.warps *= 2;

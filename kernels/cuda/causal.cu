@@ -1,6 +1,7 @@
 /* Rows of a transformer with RMSNorm, SwiGLU and rotary positions, and of its tokens. All of it is bound by memory: the
  * floor is the bytes read and written. So lanes move 16 bytes at a time where arrays allow it. */
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/rotate.cuh"
 #include "kernels/discrete.h"
 
 enum { THREADS = 256, NORM_THREADS = 128 };
@@ -143,16 +144,10 @@ static __global__ void rotate_kernel(T *qkv, int width, int head_dim, const floa
     if (part > 2) return;
     T *from = qkv + r * 3 * (size_t)width + i;
     T *to = part == 0 ? from : cache + ((size_t)slot[r] * 2 + (size_t)part - 1) * (size_t)width + column;
-    cuda_floats<N> x = cuda_load<N>(from);
-    if (part < 2) {
-        const cuda_floats<N> t = cuda_load<N>(turn + (size_t)position[r] * (size_t)head_dim + column % head_dim);
-        for (int j = 0; j < N; j += 2) {
-            const float a = x.v[j], b = x.v[j + 1], cosine = t.v[j], sine = t.v[j + 1];
-            x.v[j] = a * cosine - b * sine;
-            x.v[j + 1] = b * cosine + a * sine;
-        }
-    }
-    cuda_store(to, x);
+    if (part < 2)
+        rotate_vector<N>(from, turn + (size_t)position[r] * (size_t)head_dim + column % head_dim, to);
+    else
+        cuda_store(to, cuda_load<N>(from));
 }
 
 template <typename T>
@@ -201,4 +196,27 @@ void cuda_look_up(kern_queue *k, const float *table, int size, int dim, const fl
         cuda_launch(cuda_of(k), look_up_kernel, cuda_blocks((size_t)part * (size_t)dim, THREADS), THREADS, 0, table,
                     size, cuda_divide_by(dim), x + r, part * dim, y + (size_t)r * (size_t)dim);
     }
+}
+
+/* --- embeddings of tokens on the device -----------------------------------------------------------------------------
+ */
+
+/* A row of the grid has a row, and a thread N neighbouring numbers of it. n: vectors of N a row. */
+template <int N>
+static __global__ void embed_kernel(const float *table, int size, int n, const int *token, const int *place, float *y)
+{
+    const int i = (int)(blockIdx.y * THREADS + threadIdx.x);
+    const size_t r = blockIdx.x, row = (size_t)kern_token_within(token[place[r]], size), dim = (size_t)n * N;
+    if (i < n) cuda_store(y + r * dim + (size_t)i * N, cuda_load<N>(table + row * dim + (size_t)i * N));
+}
+
+void cuda_embed(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
+                float *y)
+{
+    cuda_queue *c = cuda_of(k);
+    if (rows <= 0) return;
+    const int *staged = cuda_stage(c, place, (size_t)rows);
+    const int wide = dim % 4 == 0 && aligned(table) && aligned(y), n = wide ? dim / 4 : dim;
+    cuda_launch(c, wide ? embed_kernel<4> : embed_kernel<1>, dim3((unsigned)rows, cuda_blocks((size_t)n, THREADS)),
+                THREADS, 0, table, size, n, token, staged, y);
 }

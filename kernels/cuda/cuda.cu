@@ -361,6 +361,7 @@ static kern_core_ops make_core_table(void)
     t.rotate = cuda_rotate;
     t.attention_cache = cuda_attention_cache;
     t.look_up = cuda_look_up;
+    t.embed = cuda_embed;
     return t;
 }
 

@@ -227,6 +227,8 @@ void cuda_swiglu(kern_queue *k, const act *x, int rows, int hidden, act *y);
 void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *turn, const int *position,
                  act *cache, const int *slot);
 void cuda_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);
+void cuda_embed(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
+                float *y);
 
 /* cache.cu */
 void cuda_attention_cache(kern_queue *k, const kern_cache_job *job);

@@ -40,6 +40,9 @@ CUDAHOST_CALL long cudahost_objects(void);
 /* Graphs instantiated, and graphs launched, since the program began. */
 CUDAHOST_CALL long cudahost_instantiated(void);
 CUDAHOST_CALL long cudahost_graph_launches(void);
+/* Kernels and products that have run, in graphs, too; and how often the host has waited for all work of a stream. */
+CUDAHOST_CALL long cudahost_launches(void);
+CUDAHOST_CALL long cudahost_waits(void);
 /* How many different kernels have been captured in cooperative launches since the last call. */
 CUDAHOST_CALL int cudahost_captured_together(void);
 /* Memory freed while work that is younger was still to be done on any stream, since the program began

@@ -455,5 +455,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         if ((uintptr_t)p->desc.bias % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     if (!runtime_is_current(stream)) return CUBLAS_STATUS_INVALID_VALUE;
-    return runtime_enqueue(stream, [p] { multiply(p.get()); }) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
+    return runtime_enqueue(stream, [p] { runtime_launched(), multiply(p.get()); }) ? CUBLAS_STATUS_EXECUTION_FAILED
+                                                                                   : CUBLAS_STATUS_SUCCESS;
 }

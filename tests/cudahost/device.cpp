@@ -496,6 +496,7 @@ cudaError_t cudahost_launch(const cudaLaunchConfig_t *config, const void *kernel
     return runtime_done(runtime_enqueue(config->stream, [l, owned] {
         device_launch launch = l;
         launch.call = owned.get();
+        runtime_launched();
         fibre_run(&launch);
     }));
 }

@@ -92,7 +92,21 @@ static void finish_all();
 static bool any_pending(unsigned long since);
 static cudaError_t unsafe_now();
 
-static long hasty_frees, instantiated, graph_launches;
+static long hasty_frees, instantiated, graph_launches, launches, waits;
+long cudahost_launches()
+{
+    LOCK();
+    return launches;
+}
+void runtime_launched()
+{
+    launches++;
+}
+long cudahost_waits()
+{
+    LOCK();
+    return waits;
+}
 long cudahost_hasty_frees()
 {
     LOCK();
@@ -399,6 +413,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     LOCK();
     runtime_context();
+    waits++;
     return runtime_done(synchronize(stream));
 }
 cudaError_t cudaDeviceSynchronize()

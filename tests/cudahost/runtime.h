@@ -34,6 +34,8 @@ void runtime_count(int change);
 void runtime_fake_clock(bool fake);
 void runtime_advance(long long nanoseconds);
 
+/* Counts a kernel or a product, when it is run. */
+void runtime_launched();
 /* Does the work, or keeps it for later or for a graph. */
 cudaError_t runtime_enqueue(cudaStream_t stream, std::function<void()> work);
 /* Whether [p, p + bytes) lies in one allocation of the device. */

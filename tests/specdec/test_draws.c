@@ -47,7 +47,7 @@ static void sequences_have_the_law(void **state)
     circle(SIZE, near);
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++) {
         toy *p = toy_create(SIZE, LENGTH, 11, 1, NULL, setups[i].zeros), *q = toy_create(SIZE, LENGTH, 12, 1, p, 0);
-        const spec_model target = {SIZE, p, toy_laws}, draft = {SIZE, q, toy_laws};
+        const spec_model target = {SIZE, p, toy_laws, NULL}, draft = {SIZE, q, toy_laws, NULL};
         const spec_method *m = setups[i].method ? spec_method_find(setups[i].method) : NULL;
         const spec_sampler_options o = {.method = m,
                                         .parameter = setups[i].parameter,

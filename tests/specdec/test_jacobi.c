@@ -106,7 +106,7 @@ static void as_many_rounds_as_the_definitions_say(void **state)
     for (int m = 0; m < 2; m++)
         for (uint64_t seed = 0; seed < 3; seed++) {
             toy *p = toy_create(SIZE, LENGTH, seed, 1, NULL, 0);
-            const spec_model target = {SIZE, p, toy_laws};
+            const spec_model target = {SIZE, p, toy_laws, NULL};
             const spec_sampler_options o = {
                 .method = spec_method_find(names[m]), .parameter = no_tree, .length = LENGTH};
             real_rounds r = {.rounds = 0};
@@ -128,7 +128,7 @@ enum { SEQUENCES = 64, TOKENS = 64 };
 
 static double tokens_per_round(toy *t, const char *name, const double *parameter, spec_first first)
 {
-    const spec_model target = {t->size, t, toy_laws};
+    const spec_model target = {t->size, t, toy_laws, NULL};
     const spec_sampler_options o = {
         .method = spec_method_find(name), .parameter = parameter, .length = 32, .first = first, .side = 8, .seed = 5};
     sampling g;
@@ -201,7 +201,7 @@ static void a_tree_is_part_of_the_window(void **state)
     m.t->markov = 1;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const double parameter[] = {cases[i].children, cases[i].depth, 1};
-        const spec_model target = {16, &m, noted_laws};
+        const spec_model target = {16, &m, noted_laws, NULL};
         const spec_sampler_options o = {
             .method = spec_method_find("sjd-pac"), .parameter = parameter, .length = cases[i].window, .seed = 5};
         sampling g;

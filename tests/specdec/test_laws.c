@@ -48,7 +48,7 @@ static double distance(const setup *u, uint64_t seed, fault f)
     int table[DISCRETE_MOST * DISCRETE_MOST];
     toy *p = toy_create(u->size, u->n, 11 + seed, 1, NULL, u->p_zeros);
     toy *q = toy_create(u->size, u->n, 112 + seed, 1, p, u->q_zeros);
-    const spec_model target = {u->size, p, toy_laws}, draft = {u->size, u->same ? p : q, toy_laws};
+    const spec_model target = {u->size, p, toy_laws, NULL}, draft = {u->size, u->same ? p : q, toy_laws, NULL};
     const spec_method *m = u->name ? spec_method_find(u->name) : NULL;
     spec_sampler_options o = u->options;
     o.method = m, o.parameter = u->parameter, o.seed = 3;

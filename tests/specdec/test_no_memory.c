@@ -33,7 +33,7 @@ static void sampler(void **state)
     (void)state;
     static const double parameter[] = {4, 3, 1};
     const spec_sampler_options options = {.method = spec_method_find("sjd-pac"), .parameter = parameter, .length = 16};
-    const spec_model target = {100, NULL, toy_laws};
+    const spec_model target = {100, NULL, toy_laws, NULL};
     kern_queue k = {0};
     int ended = 0;
     for (long n = 0; !ended; n++) {

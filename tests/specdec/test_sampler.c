@@ -93,7 +93,7 @@ static mar_status try_create(setup *u, int kind, int sequences, mar_err *err)
     spec_sampler_options o = kinds[kind].o;
     o.method = kinds[kind].method ? spec_method_find(kinds[kind].method) : NULL;
     o.neighbours = u->near, o.neighbour_count = SIZE, o.seed = 31;
-    const spec_model target = {SIZE, &u->target, checked_laws}, draft = {SIZE, &u->draft, checked_laws};
+    const spec_model target = {SIZE, &u->target, checked_laws, NULL}, draft = {SIZE, &u->draft, checked_laws, NULL};
     const mar_status status = spec_sampler_create(u->g.k, &target, o.method && !o.method->stale ? &draft : NULL, &o,
                                                   sequences, TOKENS, &u->g.s, err);
     if (status != MAR_OK) return status;
@@ -334,7 +334,7 @@ static void options_must_fit(void **state)
     (void)state;
     static const int bad_tree[] = {-1, 1}, not_by_levels[] = {-1, 0, -1}, near[] = {0, 1, 2};
     toy *p = toy_create(3, 1, 11, 1, NULL, 0);
-    const spec_model model = {3, p, toy_laws}, other = {4, p, toy_laws};
+    const spec_model model = {3, p, toy_laws, NULL}, other = {4, p, toy_laws, NULL};
     const spec_method *vanilla = spec_method_find("vanilla"), *sjd = spec_method_find("sjd");
     static const double parameter[] = {4, 3, 1, 0};
     const struct {

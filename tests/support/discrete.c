@@ -327,8 +327,8 @@ static void round_seen(void *arg, double weight)
 
 double round_law(const toy *p, const toy *q, const spec_sampler_options *o, int n, double *law)
 {
-    const spec_model target = {p->size, (void *)(uintptr_t)p, toy_laws},
-                     draft = {q->size, (void *)(uintptr_t)q, toy_laws};
+    const spec_model target = {p->size, (void *)(uintptr_t)p, toy_laws, NULL},
+                     draft = {q->size, (void *)(uintptr_t)q, toy_laws, NULL};
     one_round r = {.p = p, .n = n, .law = law};
     memset(law, 0, (size_t)toy_sequences(p, n) * sizeof *law);
     sampling_open(&r.g, 1);

@@ -83,7 +83,7 @@ typedef enum {
     MAR_ECANCELLED, /* mar_session_cancel was called */
 } mar_status;
 
-typedef enum { MAR_DTYPE_AUTO = 0, MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_F16 } mar_dtype;
+typedef enum { MAR_DTYPE_AUTO = 0, MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_F16, MAR_DTYPE_INT8 } mar_dtype;
 
 /* --- options --------------------------------------------------------------------------------------- */
 

@@ -47,6 +47,8 @@ enum {
     KERN_OUT_ADD = 4,  /* y += result; needs KERN_OUT_F32 */
     KERN_UPSAMPLE = 8, /* Convolutions only: the input is upsampled 2x first, nearest neighbour. Needs kernel 3x3,
                         * padding 1, stride 1 and KERN_OUT_F32; excludes KERN_OUT_ADD, KERN_RELU and y_stride. */
+    KERN_INT8 = 32,    /* Linear layers only: multiplied in int8 where the device does that (kern_device.int8): x quantised
+                        * by row, weights by output channel (kernels/int8.h). */
     KERN_RELU = 16,    /* Convolutions only: y = max(result, 0). Excludes KERN_OUT_F32 and KERN_OUT_ADD. */
 };
 
@@ -57,6 +59,8 @@ typedef struct {
     kern_activation activation; /* applied to x W^T + b */
     int flags;                  /* KERN_IN_F32 | ... */
     int y_stride;               /* elements from one row of y to the next; 0 means out */
+    const int8_t *quantised;    /* host [N][K] with KERN_INT8: the weights as a file has them, or NULL: `weight` is */
+    const float *scale;         /* host [N] of them; quantised. `weight` may be NULL then where the device has int8 */
 } kern_linear_spec;
 
 /* 2-D convolution, activations NHWC. y has (height + 2 pad_h - kernel_h) / stride + 1 rows, rounded down, and columns
@@ -533,6 +537,7 @@ struct kern_device {
     const kern_discrete_ops *discrete;
     const kern_measure_ops *measure;
     size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
+    int int8;              /* layers with KERN_INT8 are multiplied in int8 */
     size_t mod_budget;     /* bytes of modulation rows that a model should make at a time */
     size_t image_budget;   /* bytes of activations that an image decoder should have: as many images are decoded at a
                             * time as fit, but at least one */
@@ -542,7 +547,7 @@ struct kern_device {
     int tuned;             /* products timed so far. This and the next two are read atomically */
     int tuned_otherwise;   /* of these, those that another algorithm computes than without timing */
     long long tuning_ns;   /* what timing has taken */
-    char description[128]; /* "cpu bf16 (avx512_bf16), 2 threads" */
+    char description[128]; /* "cpu bf16 (avx512_bf16), 2 threads", "cpu int8, bf16 (avx512_vnni, ..." */
 };
 
 /* The search for the first layer whose output is not finite (mar_params.check). */

@@ -296,6 +296,7 @@ static wt_dtype output_dtype(mar_dtype wanted, wt_dtype own)
     case MAR_DTYPE_F16:
         return WT_F16;
     case MAR_DTYPE_AUTO:
+    case MAR_DTYPE_INT8:
         break;
     }
     return own == WT_F64 ? WT_F32 : own; /* nothing here computes in f64 */

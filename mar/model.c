@@ -59,8 +59,12 @@ static mar_status load_linear(loader *l, const char *name, int rows, int in, int
     snprintf(full, sizeof full, "%s.bias", name);
     if (status == MAR_OK) status = load_host(l, full, 1, rows, 0, 0, &bias);
     if (status == MAR_OK) {
-        const kern_linear_spec spec = {out,   in, weight + (size_t)first * (size_t)in, bias + first, activation,
-                                       flags, 0};
+        const kern_linear_spec spec = {.out = out,
+                                       .in = in,
+                                       .weight = weight + (size_t)first * (size_t)in,
+                                       .bias = bias + first,
+                                       .activation = activation,
+                                       .flags = flags};
         status = l->k->core->linear_create(l->k, &spec, layer, l->err);
     }
     free(weight);

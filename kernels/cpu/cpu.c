@@ -218,6 +218,8 @@ static void cpu_queue_free(kern_queue *k)
     free(q->scratch);
     free(q->work);
     free(q->tile);
+    free(q->int8_rows);
+    free(q->int8_scale);
     team_caller_free(q->caller);
     free(q);
 }
@@ -351,10 +353,16 @@ static mar_status try_bf16(dnn *d, int *works, mar_err *err)
 mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_err *err)
 {
     *out = NULL;
-    const char *unit = cpu_bf16_unit();
-    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
-        return err_set(err, MAR_EARG, "dtype %d: expected auto, f32 or bf16", (int)dtype);
-    if (dtype == MAR_DTYPE_F16) return err_set(err, MAR_EARG, "dtype f16: the CPU backend computes in f32 or bf16");
+    const char *unit = cpu_bf16_unit(), *unit_int8 = NULL;
+    const dot_kernel *int8 = dtype == MAR_DTYPE_INT8 ? dot_int8_best(&unit_int8) : NULL;
+    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_INT8)
+        return err_set(err, MAR_EARG, "dtype %d: expected auto, f32, bf16 or int8", (int)dtype);
+    if (dtype == MAR_DTYPE_F16)
+        return err_set(err, MAR_EARG, "dtype f16: the CPU backend computes in f32, bf16 or int8");
+    if (dtype == MAR_DTYPE_INT8 && !int8)
+        return err_set(err, MAR_EBACKEND,
+                       "dtype int8: this processor has neither AVX512-VNNI, AVX-VNNI nor AMX-INT8; use %s",
+                       unit ? "bf16" : "f32");
     if (dtype == MAR_DTYPE_BF16 && !unit)
         return err_set(err, MAR_EBACKEND, "dtype bf16: this processor has neither AVX512-BF16 nor AMX; use f32");
     if (threads < 0 || threads > 1024)
@@ -380,7 +388,9 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     }
     if (status == MAR_OK && dtype != MAR_DTYPE_F32 && unit) status = try_bf16(d->dnn, &d->bf16, err);
     d->base.act_size = d->bf16 ? 2 : 4;
-    if (d->bf16) d->dot = bf16_dot_best();
+    if (d->bf16) d->dot = dot_bf16_best();
+    d->int8 = int8;
+    d->base.int8 = int8 != NULL;
     d->direct = direct_conv_best(d->bf16);
     if (status == MAR_OK && dtype == MAR_DTYPE_BF16 && !d->bf16)
         status = err_set(err, MAR_EBACKEND, "dtype bf16: %s has no bf16 products here; use f32", dnn_version_text());
@@ -390,9 +400,9 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     }
     char missing[64] = "";
     if (d->threads < wanted) snprintf(missing, sizeof missing, " (of %d; the system starts no more)", wanted);
-    snprintf(d->base.description, sizeof d->base.description, "cpu %s (%s, %s), %d thread%s%s",
-             d->bf16 ? "bf16" : "f32", d->bf16 ? unit : d->rows->isa, dnn_version_text(), d->threads,
-             d->threads == 1 ? "" : "s", missing);
+    snprintf(d->base.description, sizeof d->base.description, "cpu %s%s (%s%s%s, %s), %d thread%s%s",
+             int8 ? "int8, " : "", d->bf16 ? "bf16" : "f32", int8 ? unit_int8 : "", int8 ? ", " : "",
+             d->bf16 ? unit : d->rows->isa, dnn_version_text(), d->threads, d->threads == 1 ? "" : "s", missing);
     *out = &d->base;
     return MAR_OK;
 }

@@ -24,7 +24,8 @@ typedef struct {
     team *team;                /* the workers that all queues share */
     dnn *dnn;                  /* oneDNN's engine */
     const kern_rows *rows;     /* row kernels of the best instruction set present */
-    const bf16_dot *dot;       /* our own products of bf16 layers; NULL: oneDNN makes them */
+    const dot_kernel *dot;     /* our own products of bf16 layers; NULL: oneDNN makes them */
+    const dot_kernel *int8;    /* products of layers with KERN_INT8; NULL: they are as the others */
     const direct_conv *direct; /* our own convolutions; NULL: oneDNN makes them */
     pthread_mutex_t lock;      /* held while a primitive is made, or a convolution planned */
     struct cpu_matmul_entry *_Atomic matmuls[CPU_MATMUL_LISTS]; /* primitives made so far, shared by all layers of a
@@ -43,8 +44,12 @@ typedef struct {
     size_t work_bytes;    /* of each */
     void **tile;          /* [threads] results of a linear layer's tile */
     size_t tile_bytes;    /* of each */
-    double lap;           /* seconds at the last lap */
-    atomic_int lost;      /* a mar_status: how oneDNN failed in a loop's body, on whichever thread */
+    void *int8_rows;      /* what an int8 layer multiplies: uint8_t [rows][words][4] */
+    size_t int8_bytes;
+    void *int8_scale; /* float [rows] of them */
+    size_t scale_bytes;
+    double lap;      /* seconds at the last lap */
+    atomic_int lost; /* a mar_status: how oneDNN failed in a loop's body, on whichever thread */
 } cpu_queue;
 
 static inline cpu_queue *cpu_of(kern_queue *k)
@@ -103,6 +108,8 @@ static inline dnn_operands *cpu_operands(const cpu_queue *q, const dnn_primitive
 {
     return thread ? dnn_worker_operands(p, thread) : q->operands[dnn_primitive_number(p)];
 }
+/* Makes room for as many rows of int8 of so many words, and their scales. */
+mar_status cpu_int8_room(cpu_queue *q, int rows, int words, mar_err *err);
 /* Grows each thread's buffer to at least `bytes`. */
 mar_status cpu_grow(cpu_queue *q, void **buffers, size_t *size, size_t bytes, mar_err *err);
 
@@ -118,8 +125,6 @@ const char *cpu_bf16_unit(void); /* isa.c: the name of the unit that multiplies 
 enum { CPU_TILE_ROWS = 64 };
 /* Prepares a call. Returns 0 if it fails, after kern_fail. */
 int cpu_linear_ready(cpu_queue *q, const kern_linear *l, int rows);
-int cpu_linear_tiles(const cpu_queue *q, const kern_linear *l, int rows);
-void cpu_linear_tile(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, int tile, int thread);
 /* All tiles of a call that is ready. */
 void cpu_linear_run(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y);
 /* Whether cpu_linear_columns can run the layer, which needs the device's dot. */

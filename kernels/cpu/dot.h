@@ -1,13 +1,17 @@
-/* Products with bf16 weights by AMX or AVX512-BF16, for any number of rows. With a small number of rows (the sequential
- * part of the diffusion head) they are as fast as the weights come in from L3, with many near the peak of the
- * arithmetic. */
+/* Our own products with bf16 or int8 weights, for any number of rows. With a small number of rows (the sequential part
+ * of the diffusion head) they are as fast as the weights come in from L3, with many near the peak of the arithmetic.
+ *
+ * A word is the 4 bytes of a row that an instruction multiplies at a time: two bf16 or four int8. */
 #ifndef KERNELS_CPU_DOT_H
 #define KERNELS_CPU_DOT_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DOT_COLS = 64 }; /* columns of a block of weights */
+enum {
+    DOT_COLS = 64,  /* columns of a block of weights */
+    DOT_WORDS = 16, /* AMX takes as many words at a time */
+};
 
 typedef enum { DOT_LINEAR, DOT_GELU, DOT_SILU, DOT_GELU_TANH } dot_activation; /* GELU: with erf */
 
@@ -29,22 +33,30 @@ typedef struct {
     int y_bf16;           /* y is bf16, else float */
     int add;              /* y += ; needs float y */
     const dot_gate *gate; /* of the block's first column, or NULL; needs add */
+    /* int8: x w = (sum - offset[column]) * (x_scale[row] * w_scale[column]) */
+    const float *x_scale, *w_scale; /* [rows], [DOT_COLS] */
+    const int32_t *offset;          /* [DOT_COLS] */
 } dot_out;
 
 typedef struct {
-    int step; /* k's are filled up with zeros to a multiple of it, which is even */
-    /* Packs w[cols][in] (float; `in` even) as one block [padded/2][DOT_COLS][2], padded being `in` rounded up to a
-     * multiple of `step`; missing columns are 0. This is oneDNN's layout BA16a64b2a, too. */
-    void (*pack)(const float *w, int cols, int in, int padded, uint16_t *block);
-    /* Multiplies `rows` rows of x[..][in] with a 64-byte aligned block. Meanwhile it prefetches into L2 `next`, the
-     * block that this thread will read next, or NULL: without that, memory and arithmetic take turns. A result is added
-     * up in f32 in the same order for any `rows`. */
-    void (*product)(const uint16_t *x, int rows, int in, const uint16_t *block, const uint16_t *next,
-                    const dot_out *out);
-} bf16_dot;
+    int step; /* a block's words are filled up with zeros to a multiple of it, at most DOT_WORDS */
+    /* Multiplies `rows` rows of x, `words` words each, with a 64-byte aligned block [words filled up][DOT_COLS] of
+     * words. Meanwhile it prefetches into L2 `next`, the block that this thread will read next, or NULL: without that,
+     * memory and arithmetic take turns. bf16 is added up in f32 in the same order for any `rows`; int8, of which x is
+     * unsigned and the weights are signed, is added up in int32. */
+    void (*product)(const void *x, int rows, int words, const void *block, const void *next, const dot_out *out);
+} dot_kernel;
 
-/* Returns NULL where oneDNN should multiply bf16: without AVX512-BF16, or if MAR_ISA asks for less. AMX multiplies
- * where it is there, unless MAR_ISA=avx512. */
-const bf16_dot *bf16_dot_best(void);
+/* NULL where oneDNN should multiply bf16: without AVX512-BF16, or if MAR_ISA asks for less. AMX multiplies where it is
+ * there, unless MAR_ISA=avx512. */
+const dot_kernel *dot_bf16_best(void);
+
+/* NULL without AMX-INT8, AVX512-VNNI or AVX-VNNI, or if MAR_ISA asks for less: avx512 for all but AMX, avx2 for
+ * AVX-VNNI. All give the same bits. *unit is the name of what multiplies, or NULL. */
+const dot_kernel *dot_int8_best(const char **unit);
+
+/* Packs w[cols][in] (float; `in` even) as a block of bf16 of `words` words a column; missing columns and words are 0.
+ * This is oneDNN's layout BA16a64b2a, too. Needs AVX512-BF16. */
+void dot_bf16_pack(const float *w, int cols, int in, int words, void *block);
 
 #endif

@@ -1,21 +1,29 @@
-/* Compiled for AMX-BF16 and chosen at run time (isa.c).
+/* Compiled for AMX-BF16 with KERN_TYPE=bf16 and for AMX-INT8 with KERN_TYPE=int8, and chosen at run time (isa.c).
  *
- * A product holds sums of up to 16 rows x 64 columns in four of the eight tiles. A step of 32 k takes one tile of x and
- * four of weights, which lie one after the other: 4 KiB of a block. With more than 16 rows a chunk of the block is used
- * for all groups of rows while it is near, and sums wait in memory from one chunk to the next. Meanwhile the next chunk
- * is fetched, so that memory and arithmetic work at the same time. */
+ * A product holds sums of up to 16 rows x 64 columns in four of the eight tiles. A step of 16 words takes one tile of x
+ * and four of weights, which lie one after the other: 4 KiB of a block. With more than 16 rows a chunk of the block is
+ * used for all groups of rows while it is near, and sums wait in memory from one chunk to the next. Meanwhile the next
+ * chunk is fetched, so that memory and arithmetic work at the same time. */
 #include "kernels/cpu/dot_block.h"
+#include "kernels/cpu/dot_type.h"
+
+#include <string.h>
 
 enum {
-    GROUP = 16, /* rows of a tile */
-    ROWS = 64,  /* of a pass over a block; their sums stay in L1 */
-    STEP = 32,  /* k of a tile */
-    STEP_BYTES = STEP * DOT_COLS * 2,
-    STEP_LINES = STEP_BYTES / 64,
-    CHUNK = 8,                /* steps: 32 KiB of weights */
-    TILE_BYTES = 64,          /* of a row of a tile */
-    ROW_BYTES = DOT_COLS * 4, /* of a row of sums, and of a pair of k in a block */
+    GROUP = 16,             /* rows of a tile */
+    ROWS = 64,              /* of a pass over a block; their sums stay in L1 */
+    TILE = 64,              /* bytes of a row of a tile */
+    ROW = DOT_COLS * 4,     /* bytes of a row of sums, and of a word of a block */
+    STEP = DOT_WORDS * ROW, /* bytes of a block */
+    LINES = STEP / 64,      /* cache lines of it */
+    CHUNK = 8,              /* steps: 32 KiB of weights */
 };
+
+#if BF16
+#define MULTIPLY_ADD(acc, a, b) _tile_dpbf16ps(acc, a, b)
+#else
+#define MULTIPLY_ADD(acc, a, b) _tile_dpbusd(acc, a, b)
+#endif
 
 /* What LDTILECFG reads (Intel SDM, volume 1, table 18-1). */
 typedef struct {
@@ -31,8 +39,8 @@ static void configure(int rows)
 {
     tile_config c = {.palette = 1};
     for (int t = 0; t < 6; t++) {
-        c.row_bytes[t] = TILE_BYTES;
-        c.rows[t] = (uint8_t)(t < 5 ? rows : STEP / 2);
+        c.row_bytes[t] = TILE;
+        c.rows[t] = (uint8_t)(t < 5 ? rows : DOT_WORDS);
     }
     __asm__ volatile("" ::"r"(&c) : "memory"); /* some compilers believe that the next line reads 8 bytes of it */
     _tile_loadconfig(&c);
@@ -44,17 +52,17 @@ static inline __attribute__((always_inline)) void accumulate(const char *x, size
                                                              const char *next, int lines)
 {
     __asm__ volatile("" ::: "memory"); /* compilers do not know that tiles read memory */
-    for (int s = 0; s < steps; s++, x += STEP * 2, w += STEP_BYTES) {
+    for (int s = 0; s < steps; s++, x += TILE, w += STEP) {
         for (int i = 0; i < lines; i++, next += 64) _mm_prefetch(next, _MM_HINT_T1);
         _tile_loadd(4, x, x_stride);
-        _tile_loadd(5, w, ROW_BYTES);
-        _tile_dpbf16ps(0, 4, 5);
-        _tile_loadd(5, w + TILE_BYTES, ROW_BYTES);
-        _tile_dpbf16ps(1, 4, 5);
-        _tile_loadd(5, w + 2 * TILE_BYTES, ROW_BYTES);
-        _tile_dpbf16ps(2, 4, 5);
-        _tile_loadd(5, w + 3 * TILE_BYTES, ROW_BYTES);
-        _tile_dpbf16ps(3, 4, 5);
+        _tile_loadd(5, w, ROW);
+        MULTIPLY_ADD(0, 4, 5);
+        _tile_loadd(5, w + TILE, ROW);
+        MULTIPLY_ADD(1, 4, 5);
+        _tile_loadd(5, w + 2 * TILE, ROW);
+        MULTIPLY_ADD(2, 4, 5);
+        _tile_loadd(5, w + 3 * TILE, ROW);
+        MULTIPLY_ADD(3, 4, 5);
     }
 }
 
@@ -66,29 +74,29 @@ static inline void clear(void)
     _tile_zero(3);
 }
 
-static inline void load(const float *sum)
+static inline void load(const char *sum)
 {
-    _tile_loadd(0, sum, ROW_BYTES);
-    _tile_loadd(1, sum + 16, ROW_BYTES);
-    _tile_loadd(2, sum + 32, ROW_BYTES);
-    _tile_loadd(3, sum + 48, ROW_BYTES);
+    _tile_loadd(0, sum, ROW);
+    _tile_loadd(1, sum + TILE, ROW);
+    _tile_loadd(2, sum + 2 * TILE, ROW);
+    _tile_loadd(3, sum + 3 * TILE, ROW);
 }
 
-static inline void store(float *sum)
+static inline void store(char *sum)
 {
-    _tile_stored(0, sum, ROW_BYTES);
-    _tile_stored(1, sum + 16, ROW_BYTES);
-    _tile_stored(2, sum + 32, ROW_BYTES);
-    _tile_stored(3, sum + 48, ROW_BYTES);
+    _tile_stored(0, sum, ROW);
+    _tile_stored(1, sum + TILE, ROW);
+    _tile_stored(2, sum + 2 * TILE, ROW);
+    _tile_stored(3, sum + 3 * TILE, ROW);
 }
 
 /* A pass: `rows` rows of x in groups of `tall` rows, the last of which may begin within the one before it. */
 typedef struct {
-    const uint16_t *x;
-    int rows, in, tall, groups;
-    uint16_t
-        *tail;  /* [groups * GROUP][STEP] the last columns of x, filled up with zeros, if `in` is no multiple of STEP */
-    float *sum; /* [groups * GROUP][DOT_COLS] */
+    const char *x;
+    size_t stride; /* bytes of a row */
+    int rows, words, tall, groups;
+    char *tail; /* [groups * GROUP][TILE] the last words of x, filled up with zeros, if they do not fill a step */
+    char *sum;  /* [groups * GROUP][ROW] */
 } pass;
 
 static int first_row(const pass *p, int group)
@@ -99,66 +107,64 @@ static int first_row(const pass *p, int group)
 /* Steps first .. last-1 of all groups. The lines of `next` are fetched meanwhile, spread over the groups. */
 static void run_steps(const pass *p, const char *block, int first, int last, const char *next)
 {
-    const int whole = p->in / STEP;
+    const int whole = p->words / DOT_WORDS, straight = last < whole ? last : whole;
     for (int g = 0; g < p->groups; g++) {
-        const int from = STEP_LINES * g / p->groups, lines = STEP_LINES * (g + 1) / p->groups - from;
-        const int row = first_row(p, g), straight = last < whole ? last : whole;
-        const char *x = (const char *)(p->x + (size_t)row * (size_t)p->in),
-                   *ahead = next + (size_t)from * (size_t)(last - first) * 64;
-        float *sum = p->sum + g * GROUP * DOT_COLS;
+        const int from = LINES * g / p->groups, lines = LINES * (g + 1) / p->groups - from;
+        const char *x = p->x + (size_t)first_row(p, g) * p->stride,
+                   *ahead = next + (size_t)(from * (last - first)) * 64;
+        char *sum = p->sum + g * GROUP * ROW;
         if (first == 0)
             clear();
         else
             load(sum);
-        accumulate(x + (size_t)first * STEP * 2, (size_t)p->in * 2, block + (size_t)first * STEP_BYTES,
-                   straight - first, ahead, lines);
+        accumulate(x + (size_t)first * TILE, p->stride, block + (size_t)first * STEP, straight - first, ahead, lines);
         if (last > whole)
-            accumulate((const char *)(p->tail + g * GROUP * STEP), STEP * 2, block + (size_t)whole * STEP_BYTES, 1,
-                       ahead + (size_t)(straight - first) * (size_t)lines * 64, lines);
+            accumulate(p->tail + g * GROUP * TILE, TILE, block + (size_t)whole * STEP, 1,
+                       ahead + (straight - first) * lines * 64, lines);
         store(sum);
     }
 }
 
 static void copy_tail(const pass *p)
 {
-    const int left = p->in % STEP;
-    memset(p->tail, 0, (size_t)p->groups * GROUP * STEP * sizeof *p->tail);
+    const size_t left = (size_t)(p->words % DOT_WORDS) * 4;
+    memset(p->tail, 0, (size_t)p->groups * GROUP * TILE);
     for (int g = 0; g < p->groups; g++)
         for (int r = 0; r < p->tall; r++)
-            memcpy(p->tail + (g * GROUP + r) * STEP, p->x + (size_t)(first_row(p, g) + r + 1) * (size_t)p->in - left,
-                   (size_t)left * sizeof *p->tail);
+            memcpy(p->tail + (g * GROUP + r) * TILE, p->x + (size_t)(first_row(p, g) + r + 1) * p->stride - left, left);
 }
 
-static void product(const uint16_t *x, int rows, int in, const uint16_t *block, const uint16_t *next,
-                    const dot_out *out)
+static void product(const void *x, int rows, int words, const void *block, const void *next, const dot_out *out)
 {
-    _Alignas(64) float sum[ROWS * DOT_COLS];
-    _Alignas(64) uint16_t tail[ROWS * STEP];
-    const int steps = (in + STEP - 1) / STEP, passes = (rows + ROWS - 1) / ROWS;
+    _Alignas(64) char sum[ROWS * ROW], tail[ROWS * TILE];
+    const int steps = (words + DOT_WORDS - 1) / DOT_WORDS, passes = (rows + ROWS - 1) / ROWS;
     for (int i = 0, first = 0; i < passes; i++) {
-        pass p = {.x = x + (size_t)first * (size_t)in,
+        pass p = {.stride = (size_t)words * 4,
                   .rows = (rows - first) / (passes - i),
-                  .in = in,
+                  .words = words,
                   .tail = tail,
                   .sum = sum};
+        p.x = (const char *)x + (size_t)first * p.stride;
         p.groups = (p.rows + GROUP - 1) / GROUP;
         p.tall = (p.rows + p.groups - 1) / p.groups;
         configure(p.tall);
-        if (in % STEP) copy_tail(&p);
-        const char *w = (const char *)block, *after = (const char *)(i == passes - 1 && next ? next : block);
+        if (words % DOT_WORDS) copy_tail(&p);
+        const char *w = block, *after = i == passes - 1 && next ? next : block;
         const int chunk = p.groups == 1 ? steps : CHUNK;
         for (int s = 0; s < steps; s += chunk) {
             const int end = s + chunk < steps ? s + chunk : steps;
-            run_steps(&p, w, s, end, end < steps ? w + (size_t)end * STEP_BYTES : after);
+            run_steps(&p, w, s, end, end < steps ? w + (size_t)end * STEP : after);
         }
         for (int g = 0; g < p.groups; g++) {
-            const int from = first_row(&p, g), skip = g * p.tall - from;
-            dot_finish(sum + (g * GROUP + skip) * DOT_COLS, p.tall - skip, first + from + skip, out);
+            const int from = first_row(&p, g), skip = g * p.tall - from, count = p.tall - skip;
+            char *result = sum + (g * GROUP + skip) * ROW;
+            if (!BF16) dot_scale(result, count, first + from + skip, out);
+            dot_finish((const float *)result, count, first + from + skip, out);
         }
         first += p.rows;
     }
     _tile_release();
 }
 
-extern const bf16_dot bf16_dot_amx;
-const bf16_dot bf16_dot_amx = {STEP, dot_pack, product};
+extern const dot_kernel NAME(KERN_TYPE, amx);
+const dot_kernel NAME(KERN_TYPE, amx) = {DOT_WORDS, product};

@@ -1,28 +1,57 @@
-/* Compiled for AVX512-BF16 and chosen at run time (isa.c). */
+/* Compiled for AVX512-BF16 with KERN_TYPE=bf16 and for AVX512-VNNI with KERN_TYPE=int8, and chosen at run time (isa.c).
+ */
 #include "kernels/cpu/dot_block.h"
+#include "kernels/cpu/dot_type.h"
 
 #include <string.h>
 
-/* The 32 registers have room for sums of 6 rows x 4 vectors, for the vectors of weights and for a pair of x. A chunk of
+/* The 32 registers have room for sums of 6 rows x 4 vectors, for the vectors of weights and for a word of x. A chunk of
  * a block is used for all rows while it is in L1, and meanwhile the next one is fetched there, so that memory and
  * arithmetic work at the same time. Sums wait in memory from one chunk to the next. */
 enum {
     TALL = 6,   /* rows of a sweep */
-    CHUNK = 64, /* pairs of k: 16 KiB of weights, a third of a common L1 */
+    CHUNK = 64, /* words: 16 KiB of weights, a third of a common L1 */
     ROWS = 64,  /* of a pass over a block; their sums stay in L1, too */
-    VECTORS = DOT_COLS / 16
+    VECTORS = DOT_COLS / 16,
+    ROW = DOT_COLS * 4, /* bytes of a row of sums, and of a word of a block */
 };
 
-/* sum[r] += x[r] . w over `pairs` pairs of k. Fetches `lines` cache lines of `next` with each pair. */
-static inline __attribute__((always_inline)) void sweep(const int rows, const int lines, const uint16_t *x, int in,
-                                                        const char *w, int pairs, const char *next, float *sum)
+#if BF16
+void dot_bf16_pack(const float *w, int cols, int in, int words, void *out)
 {
-    __m512 acc[TALL][VECTORS];
+    uint16_t *block = out;
+    const __m256i row = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(DOT_COLS));
+    if (cols < DOT_COLS || in / 2 < words) memset(block, 0, (size_t)words * DOT_COLS * 4);
+    for (int c = 0; c < cols; c++, w += in)
+        for (int i = 0; i < in; i += 16) { /* 8 pairs, each to its own row */
+            const unsigned left = (unsigned)(in - i);
+            const __mmask16 m = left < 16 ? (__mmask16)((1u << left) - 1) : (__mmask16)0xffff;
+            const __mmask8 pairs = left < 16 ? (__mmask8)((1u << left / 2) - 1) : (__mmask8)0xff;
+            const __m256i v = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(m, w + i));
+            _mm256_mask_i32scatter_epi32(block + (size_t)i * DOT_COLS + 2 * c, pairs, row, v, 4);
+        }
+}
+#endif
+
+/* acc + a . b, word by word */
+#if BF16
+typedef __m512 sums;
+#define MULTIPLY_ADD(acc, a, b) _mm512_dpbf16_ps(acc, (__m512bh)(a), (__m512bh)(b))
+#else
+typedef __m512i sums;
+#define MULTIPLY_ADD(acc, a, b) _mm512_dpbusd_epi32(acc, a, b)
+#endif
+
+/* sum[r] += x[r] . w over `count` words. Fetches `lines` cache lines of `next` with each word. */
+static inline __attribute__((always_inline)) void sweep(const int rows, const int lines, const char *x, size_t stride,
+                                                        const char *w, int count, const char *next, char *sum)
+{
+    sums acc[TALL][VECTORS];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) acc[r][v] = _mm512_load_ps(sum + r * DOT_COLS + 16 * v);
-    for (int p = 0; p < pairs; p++) {
+        for (int v = 0; v < VECTORS; v++) acc[r][v] = (sums)_mm512_load_si512(sum + r * ROW + 64 * v);
+    for (int p = 0; p < count; p++) {
         __m512i b[VECTORS];
 #pragma GCC unroll 4
         for (int i = 0; i < lines; i++) _mm_prefetch(next + 64 * i, _MM_HINT_T0);
@@ -30,29 +59,29 @@ static inline __attribute__((always_inline)) void sweep(const int rows, const in
         for (int v = 0; v < VECTORS; v++) b[v] = _mm512_load_si512(w + 64 * v);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
-            int pair;
-            memcpy(&pair, x + (size_t)r * (size_t)in + 2 * p, sizeof pair);
-            const __m512bh a = (__m512bh)_mm512_set1_epi32(pair);
+            int word;
+            memcpy(&word, x + (size_t)r * stride + 4 * p, sizeof word);
+            const __m512i a = _mm512_set1_epi32(word);
 #pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; v++) acc[r][v] = _mm512_dpbf16_ps(acc[r][v], a, (__m512bh)b[v]);
+            for (int v = 0; v < VECTORS; v++) acc[r][v] = MULTIPLY_ADD(acc[r][v], a, b[v]);
         }
-        w += DOT_COLS * 4;
+        w += ROW;
         next += 64 * lines;
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) _mm512_store_ps(sum + r * DOT_COLS + 16 * v, acc[r][v]);
+        for (int v = 0; v < VECTORS; v++) _mm512_store_si512(sum + r * ROW + 64 * v, (__m512i)acc[r][v]);
 }
 
 #define SWEEP(R)                                                                                                       \
-    static void sweep_##R(const uint16_t *x, int in, const char *w, int pairs, const char *next, int lines,            \
-                          float *sum)                                                                                  \
+    static void sweep_##R(const char *x, size_t stride, const char *w, int count, const char *next, int lines,         \
+                          char *sum)                                                                                   \
     {                                                                                                                  \
-        if (lines == 0) sweep(R, 0, x, in, w, pairs, next, sum);                                                       \
-        if (lines == 1) sweep(R, 1, x, in, w, pairs, next, sum);                                                       \
-        if (lines == 2) sweep(R, 2, x, in, w, pairs, next, sum);                                                       \
-        if (lines == 4) sweep(R, 4, x, in, w, pairs, next, sum);                                                       \
+        if (lines == 0) sweep(R, 0, x, stride, w, count, next, sum);                                                   \
+        if (lines == 1) sweep(R, 1, x, stride, w, count, next, sum);                                                   \
+        if (lines == 2) sweep(R, 2, x, stride, w, count, next, sum);                                                   \
+        if (lines == 4) sweep(R, 4, x, stride, w, count, next, sum);                                                   \
     }
 SWEEP(1)
 SWEEP(2)
@@ -62,38 +91,40 @@ SWEEP(5)
 SWEEP(6)
 
 /* All rows, `rows` <= ROWS, times a chunk: in sweeps of about equal size, over which the lines to fetch are spread. */
-static void multiply_chunk(const uint16_t *x, int rows, int in, const char *w, int pairs, const char *next, float *sum)
+static void multiply_chunk(const char *x, int rows, size_t stride, const char *w, int count, const char *next,
+                           char *sum)
 {
-    static void (*const sweeps[])(const uint16_t *x, int in, const char *w, int pairs, const char *next, int lines,
-                                  float *sum) = {sweep_1, sweep_2, sweep_3, sweep_4, sweep_5, sweep_6};
-    const int count = (rows + TALL - 1) / TALL;
-    for (int i = 0, first = 0; i < count; i++) {
-        const int taken = (rows - first) / (count - i), lines = VECTORS * (i + 1) / count - VECTORS * i / count;
-        sweeps[taken - 1](x + (size_t)first * (size_t)in, in, w, pairs, next, lines, sum + first * DOT_COLS);
-        next += 64 * lines * pairs;
+    static void (*const sweeps[])(const char *x, size_t stride, const char *w, int count, const char *next, int lines,
+                                  char *sum) = {sweep_1, sweep_2, sweep_3, sweep_4, sweep_5, sweep_6};
+    const int parts = (rows + TALL - 1) / TALL;
+    for (int i = 0, first = 0; i < parts; i++) {
+        const int taken = (rows - first) / (parts - i), lines = VECTORS * (i + 1) / parts - VECTORS * i / parts;
+        sweeps[taken - 1](x + (size_t)first * stride, stride, w, count, next, lines, sum + first * ROW);
+        next += 64 * lines * count;
         first += taken;
     }
 }
 
-static void product(const uint16_t *x, int rows, int in, const uint16_t *block, const uint16_t *next,
-                    const dot_out *out)
+static void product(const void *x, int rows, int words, const void *block, const void *next, const dot_out *out)
 {
-    _Alignas(64) float sum[ROWS * DOT_COLS];
-    const int passes = (rows + ROWS - 1) / ROWS, pairs = in / 2;
+    _Alignas(64) char sum[ROWS * ROW];
+    const int passes = (rows + ROWS - 1) / ROWS;
+    const size_t stride = (size_t)words * 4;
     for (int pass = 0, first = 0; pass < passes; pass++) {
         const int count = (rows - first) / (passes - pass);
-        memset(sum, 0, (size_t)count * DOT_COLS * sizeof *sum);
-        for (int p = 0; p < pairs; p += CHUNK) {
-            const char *w = (const char *)(block + (size_t)p * 2 * DOT_COLS), *later = w + CHUNK * DOT_COLS * 4;
-            const int left = pairs - p;
-            if (left <= CHUNK) later = (const char *)(pass == passes - 1 && next ? next : block);
-            multiply_chunk(x + (size_t)first * (size_t)in + 2 * p, count, in, w, left < CHUNK ? left : CHUNK, later,
-                           sum);
+        memset(sum, 0, (size_t)count * ROW);
+        for (int p = 0; p < words; p += CHUNK) {
+            const char *w = (const char *)block + (size_t)p * ROW, *later = w + CHUNK * ROW;
+            const int left = words - p;
+            if (left <= CHUNK) later = pass == passes - 1 && next ? next : block;
+            multiply_chunk((const char *)x + (size_t)first * stride + 4 * p, count, stride, w,
+                           left < CHUNK ? left : CHUNK, later, sum);
         }
-        dot_finish(sum, count, first, out);
+        if (!BF16) dot_scale(sum, count, first, out);
+        dot_finish((const float *)sum, count, first, out);
         first += count;
     }
 }
 
-extern const bf16_dot bf16_dot_avx512;
-const bf16_dot bf16_dot_avx512 = {2, dot_pack, product};
+extern const dot_kernel NAME(KERN_TYPE, avx512);
+const dot_kernel NAME(KERN_TYPE, avx512) = {1, product};

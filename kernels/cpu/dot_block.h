@@ -1,27 +1,10 @@
-/* What our own products of bf16 (dot.h) share: how a block is packed, and what becomes of its sums. Compiled with
- * AVX-512 into each of them. */
-#ifndef KERNELS_CPU_DOT_FINISH_H
-#define KERNELS_CPU_DOT_FINISH_H
+/* What becomes of a block's sums, compiled with AVX-512 into each of our own products (dot.h). */
+#ifndef KERNELS_CPU_DOT_BLOCK_H
+#define KERNELS_CPU_DOT_BLOCK_H
 
 #include "kernels/cpu/dot.h"
 
 #include <immintrin.h>
-#include <string.h>
-
-/* The field `pack` of bf16_dot. */
-static inline void dot_pack(const float *w, int cols, int in, int padded, uint16_t *block)
-{
-    const __m256i row = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(DOT_COLS));
-    if (cols < DOT_COLS || in < padded) memset(block, 0, (size_t)padded * DOT_COLS * sizeof *block);
-    for (int c = 0; c < cols; c++, w += in)
-        for (int i = 0; i < in; i += 16) { /* 8 pairs, each to its own row */
-            const unsigned left = (unsigned)(in - i);
-            const __mmask16 m = left < 16 ? (__mmask16)((1u << left) - 1) : (__mmask16)0xffff;
-            const __mmask8 pairs = left < 16 ? (__mmask8)((1u << left / 2) - 1) : (__mmask8)0xff;
-            const __m256i v = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(m, w + i));
-            _mm256_mask_i32scatter_epi32(block + (size_t)i * DOT_COLS + 2 * c, pairs, row, v, 4);
-        }
-}
 
 /* exp as in rows.c */
 static inline __m512 exp_ps(__m512 x)
@@ -120,6 +103,20 @@ static inline void dot_finish(const float *sum, int rows, int first, const dot_o
     case DOT_GELU_TANH:
         finish_as(DOT_GELU_TANH, sum, rows, first, o);
         break;
+    }
+}
+
+/* Sums of int8 products become f32 where they lie, for dot_finish. */
+static inline void dot_scale(void *sum, int rows, int first, const dot_out *o)
+{
+    char *s = sum;
+    for (int r = 0; r < rows; r++) {
+        const __m512 x_scale = _mm512_set1_ps(o->x_scale[first + r]);
+        for (int c = 0; c < DOT_COLS; c += 16, s += 64) {
+            const __m512i exact = _mm512_sub_epi32(_mm512_load_si512(s), _mm512_loadu_si512(o->offset + c));
+            const __m512 scale = _mm512_mul_ps(x_scale, _mm512_loadu_ps(o->w_scale + c));
+            _mm512_store_ps(s, _mm512_mul_ps(_mm512_cvtepi32_ps(exact), scale));
+        }
     }
 }
 

@@ -67,7 +67,13 @@ static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int 
                                 mar_err *err)
 {
     if (h->f32) flags |= KERN_IN_F32 | KERN_OUT_F32;
-    const kern_linear_spec spec = {out, in, weight, bias, activation, flags, y_stride};
+    const kern_linear_spec spec = {.out = out,
+                                   .in = in,
+                                   .weight = weight,
+                                   .bias = bias,
+                                   .activation = activation,
+                                   .flags = flags,
+                                   .y_stride = y_stride};
     return cpu_linear_create(k, &spec, l, err);
 }
 

@@ -10,7 +10,7 @@
 extern const kern_rows kern_rows_generic;
 #if defined(__x86_64__)
 extern const kern_rows kern_rows_avx2, kern_rows_avx512;
-extern const bf16_dot bf16_dot_avx512, bf16_dot_amx;
+extern const dot_kernel dot_bf16_avx512, dot_bf16_amx, dot_int8_avx512, dot_int8_amx, dot_int8_avxvnni;
 extern const direct_conv direct_conv_f32, direct_conv_bf16;
 #endif
 
@@ -31,20 +31,24 @@ const kern_rows *kern_rows_best(void)
 }
 
 #if defined(__x86_64__)
-/* Whether this process may use AMX. The processor has it, and Linux grants it to those who ask. */
-static int may_use_amx(void)
+typedef enum { AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24, AMX_INT8 = 1u << 25 } amx_part; /* of CPUID 7.0's edx */
+
+/* Whether this process may use AMX and this part of it. The processor has it, and Linux grants it to those who ask. */
+static int may_use(amx_part part)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
     unsigned a, b, c, d;
+    const char *wish = getenv("MAR_ISA");
+    if (kern_rows_best() != &kern_rows_avx512 || (wish && !strcmp(wish, "avx512"))) return 0;
     __asm__("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(7), "c"(0));
-    const int there = d >> 22 & 1u && d >> 24 & 1u; /* AMX-BF16, AMX-TILE */
-    return there && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+    return d & AMX_TILE && d & part && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
-static int wishes_less_than_amx(void)
+static int has_avx_vnni(void)
 {
-    const char *wish = getenv("MAR_ISA");
-    return wish && !strcmp(wish, "avx512");
+    unsigned a, b, c, d;
+    __asm__("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(7), "c"(1));
+    return kern_rows_best() != &kern_rows_generic && a >> 4 & 1u;
 }
 #endif
 
@@ -53,27 +57,48 @@ const char *cpu_bf16_unit(void)
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx512bf16")) return NULL;
-    return !wishes_less_than_amx() && may_use_amx() ? "amx_bf16" : "avx512_bf16";
+    return may_use(AMX_BF16) ? "amx_bf16" : "avx512_bf16";
 #else
     return NULL;
 #endif
 }
 
-const bf16_dot *bf16_dot_best(void)
+const dot_kernel *dot_bf16_best(void)
 {
 #if defined(__x86_64__)
     const char *unit = cpu_bf16_unit();
     if (!unit || kern_rows_best() != &kern_rows_avx512) return NULL;
-    return strcmp(unit, "amx_bf16") == 0 ? &bf16_dot_amx : &bf16_dot_avx512;
+    return strcmp(unit, "amx_bf16") == 0 ? &dot_bf16_amx : &dot_bf16_avx512;
 #else
     return NULL;
 #endif
+}
+
+const dot_kernel *dot_int8_best(const char **unit)
+{
+    *unit = NULL;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (may_use(AMX_INT8)) {
+        *unit = "amx_int8";
+        return &dot_int8_amx;
+    }
+    if (kern_rows_best() == &kern_rows_avx512 && __builtin_cpu_supports("avx512vnni")) {
+        *unit = "avx512_vnni";
+        return &dot_int8_avx512;
+    }
+    if (has_avx_vnni()) {
+        *unit = "avx_vnni";
+        return &dot_int8_avxvnni;
+    }
+#endif
+    return NULL;
 }
 
 const direct_conv *direct_conv_best(int bf16)
 {
 #if defined(__x86_64__)
-    if (bf16) return bf16_dot_best() == &bf16_dot_avx512 ? &direct_conv_bf16 : NULL;
+    if (bf16) return dot_bf16_best() == &dot_bf16_avx512 ? &direct_conv_bf16 : NULL;
     if (kern_rows_best() == &kern_rows_avx512) return &direct_conv_f32;
 #endif
     (void)bf16;

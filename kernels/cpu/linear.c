@@ -1,8 +1,10 @@
 /* Linear layers. The weights are divided into column panels that stay in a core's L2 cache while all rows are
- * multiplied. oneDNN makes the products, or our own kernel does for bf16 where there is one (dot.h). Our kernel is
- * bit-identical for any split, so the split may follow row and thread counts. oneDNN's panels are fixed when the
- * weights are packed. */
+ * multiplied. oneDNN makes the products, or our own kernel does for bf16 where there is one, and for int8 (dot.h). Our
+ * kernel is bit-identical for any split, so the split may follow row and thread counts. oneDNN's panels are fixed when
+ * the weights are packed. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/int8.h"
+#include "kernels/int8.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -18,11 +20,13 @@ struct kern_linear {
     dnn_packed **weight;                                        /* [panels] */
     float *bias;                                                /* [out] or NULL */
     const dnn_primitive *_Atomic product[2][CPU_TILE_ROWS + 1]; /* [last panel?][rows], made at first use or by plan */
-    const bf16_dot *dot; /* NULL: oneDNN multiplies. Else blocks take the place of panels. */
-    int blocks;          /* number of blocks of DOT_COLS columns */
-    size_t block_size;   /* elements of a block */
-    uint16_t *block;     /* [blocks][block_size] */
-    float *block_bias;   /* [blocks][DOT_COLS] */
+    const dot_kernel *dot; /* NULL: oneDNN multiplies. Else blocks take the place of panels. */
+    int int8;              /* of int8: x is quantised before it is multiplied */
+    int words;             /* of a row of what is multiplied */
+    int blocks;            /* number of blocks of DOT_COLS columns */
+    size_t block_bytes;    /* of each */
+    char *block;           /* [blocks][block_bytes] */
+    float *block_bias;     /* [blocks][DOT_COLS] */
 };
 
 void cpu_linear_spec(const kern_linear *l, kern_linear_spec *spec)
@@ -84,6 +88,7 @@ static mar_status prepare(cpu_queue *q, const kern_linear *l, int panel, int row
 mar_status cpu_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_err *err)
 {
     cpu_queue *q = cpu_of(k);
+    if (l->int8) return cpu_int8_room(q, rows, l->words, err);
     if (l->dot) return MAR_OK;
     mar_status grown = cpu_grow(q, q->tile, &q->tile_bytes, (size_t)CPU_TILE_ROWS * (size_t)l->panel_cols * 4, err);
     if (grown != MAR_OK) return grown;
@@ -96,21 +101,45 @@ mar_status cpu_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_er
     return MAR_OK;
 }
 
+/* Quantises `cols` columns from `first` on, unless the file has them so, and packs them. `q` and `scale` have room for
+ * DOT_COLS columns. */
+static void pack_int8(const kern_linear *l, const kern_linear_spec *spec, int first, int cols, int8_t *q, float *scale,
+                      void *block)
+{
+    const size_t at = (size_t)first * (size_t)l->in;
+    if (spec->quantised) {
+        int8_pack(spec->quantised + at, spec->scale + first, cols, l->in, block);
+        return;
+    }
+    kern_int8_quantise(spec->weight + at, cols, l->in, q, scale);
+    int8_pack(q, scale, cols, l->in, block);
+}
+
 static mar_status create_blocks(kern_linear *l, const kern_linear_spec *spec, mar_err *err)
 {
-    const int padded = cpu_divide_up(l->in, l->dot->step) * l->dot->step;
+    const int words = l->int8 ? int8_words(l->in) : cpu_divide_up(l->in / 2, l->dot->step) * l->dot->step;
+    l->words = l->int8 ? words : l->in / 2;
     l->blocks = cpu_divide_up(l->out, DOT_COLS);
-    l->block_size = (size_t)padded * DOT_COLS;
-    const size_t blocks = (size_t)l->blocks, bytes = blocks * l->block_size * sizeof *l->block;
+    l->block_bytes = l->int8 ? int8_block_bytes(l->in) : (size_t)words * 4 * DOT_COLS;
+    const size_t blocks = (size_t)l->blocks, bytes = blocks * l->block_bytes;
     l->block = cpu_pages(bytes);
     l->block_bias = calloc(blocks * DOT_COLS, sizeof *l->block_bias);
-    if (!l->block || !l->block_bias) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of weights", bytes);
+    int8_t *q = l->int8 ? malloc((size_t)l->in * DOT_COLS) : NULL;
+    if (!l->block || !l->block_bias || (l->int8 && !q)) {
+        free(q);
+        return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of weights", bytes);
+    }
     for (int b = 0; b < l->blocks; b++) {
         const int first = b * DOT_COLS, cols = l->out - first < DOT_COLS ? l->out - first : DOT_COLS;
-        l->dot->pack(spec->weight + (size_t)first * (size_t)l->in, cols, l->in, padded,
-                     l->block + (size_t)b * l->block_size);
+        char *block = l->block + (size_t)b * l->block_bytes;
+        float scale[DOT_COLS];
+        if (l->int8)
+            pack_int8(l, spec, first, cols, q, scale, block);
+        else
+            dot_bf16_pack(spec->weight + (size_t)first * (size_t)l->in, cols, l->in, words, block);
     }
     if (spec->bias) memcpy(l->block_bias, spec->bias, (size_t)l->out * sizeof *l->block_bias);
+    free(q);
     return MAR_OK;
 }
 
@@ -150,7 +179,11 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
     l->activation = spec->activation;
     l->bf16 = d->bf16 && !(spec->flags & KERN_IN_F32);
     l->out_size = d->bf16 && !(spec->flags & KERN_OUT_F32) ? 2 : 4;
-    if (l->bf16 && l->in % 2 == 0) l->dot = d->dot; /* it reads x in pairs */
+    l->int8 = d->int8 && spec->flags & KERN_INT8;
+    if (l->int8)
+        l->dot = d->int8;
+    else if (l->bf16 && l->in % 2 == 0) /* it reads x in pairs */
+        l->dot = d->dot;
     mar_status status = l->dot ? create_blocks(l, spec, err) : create_panels(q, l, spec, err);
     if (status != MAR_OK) {
         cpu_linear_free(k->device, l);
@@ -181,33 +214,57 @@ static int row_tiles(int rows)
 static int column_tiles(const cpu_queue *q, const kern_linear *l, int rows)
 {
     if (!l->dot) return l->panels;
-    const int fit = PANEL_BYTES / (l->in * DOT_COLS * 2), across = row_tiles(rows);
+    const int fit = (int)(PANEL_BYTES / l->block_bytes), across = row_tiles(rows);
     int panels = fit > 1 ? (l->blocks + fit - 1) / fit : l->blocks;
     const int fair = (4 * q->d->threads + across - 1) / across; /* enough tiles for every thread to get its part */
     if (panels < fair) panels = fair;
     return panels < l->blocks ? panels : l->blocks;
 }
 
-int cpu_linear_tiles(const cpu_queue *q, const kern_linear *l, int rows)
+static int tiles(const cpu_queue *q, const kern_linear *l, int rows)
 {
     return column_tiles(q, l, rows) * row_tiles(rows);
 }
 
-/* Computes rows first .. first+count-1 of the columns of blocks from .. to-1. `next` is prefetched after the last
- * block.
- */
-static void run_blocks(const kern_linear *l, const void *x, int first, int count, void *y, const dot_gate *gate,
-                       int from, int to, const uint16_t *next)
+typedef struct {
+    cpu_queue *q;
+    const kern_linear *l;
+    const void *x;
+} quantise_loop;
+
+static void quantise_body(void *arg, int first, int last, int thread)
+{
+    const quantise_loop *c = arg;
+    const size_t in = (size_t)c->l->in, at = (size_t)first;
+    (void)thread;
+    int8_quantise_rows((const char *)c->x + at * in * (c->l->bf16 ? 2 : 4), c->l->bf16, last - first, c->l->in,
+                       (uint8_t *)c->q->int8_rows + at * (size_t)c->l->words * 4, (float *)c->q->int8_scale + first);
+}
+
+/* What is multiplied: x itself, or its int8, which is in the queue's buffer until the next call. */
+static const void *operand(cpu_queue *q, const kern_linear *l, const void *x, int rows)
+{
+    if (!l->int8) return x;
+    quantise_loop c = {q, l, x};
+    cpu_for(q, rows, 16.0 * rows * l->in, quantise_body, &c);
+    return q->int8_rows;
+}
+
+/* Computes rows first .. first+count-1 of the columns of blocks from .. to-1. x is what is multiplied. `next` is
+ * prefetched after the last block. */
+static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, int first, int count, void *y,
+                       const dot_gate *gate, int from, int to, const char *next)
 {
     static const dot_activation activation[] = {
         [KERN_LINEAR] = DOT_LINEAR, [KERN_GELU] = DOT_GELU, [KERN_SILU] = DOT_SILU, [KERN_GELU_TANH] = DOT_GELU_TANH};
+    const size_t weights = l->block_bytes - (l->int8 ? INT8_BLOCK_END : 0);
     for (int b = from; b < to; b++) {
         const size_t column = (size_t)b * DOT_COLS;
-        const uint16_t *block = l->block + (size_t)b * l->block_size;
+        const char *block = l->block + (size_t)b * l->block_bytes;
         const int left = l->out - b * DOT_COLS;
         dot_gate here;
         if (gate) here = (dot_gate){gate->base + column * sizeof(uint16_t), gate->index, gate->stride};
-        const dot_out out = {
+        dot_out out = {
             .bias = l->block_bias + column,
             .activation = activation[l->activation],
             .cols = left < DOT_COLS ? left : DOT_COLS,
@@ -217,8 +274,13 @@ static void run_blocks(const kern_linear *l, const void *x, int first, int count
             .add = gate || l->flags & KERN_OUT_ADD,
             .gate = gate ? &here : NULL,
         };
-        l->dot->product((const uint16_t *)x + (size_t)first * (size_t)l->in, count, l->in, block,
-                        b + 1 < to ? block + l->block_size : next, &out);
+        if (l->int8) {
+            out.x_scale = (const float *)q->int8_scale + first;
+            out.w_scale = (const float *)(block + weights);
+            out.offset = (const int32_t *)(out.w_scale + DOT_COLS);
+        }
+        l->dot->product((const char *)x + (size_t)first * (size_t)l->words * 4, count, l->words, block,
+                        b + 1 < to ? block + l->block_bytes : next, &out);
     }
 }
 
@@ -228,8 +290,9 @@ int cpu_linear_by_columns(const kern_linear *l)
 }
 
 typedef struct {
+    const cpu_queue *q;
     const kern_linear *l, *next;
-    const void *x;
+    const void *x; /* what is multiplied */
     int rows;
     void *y;
     const dot_gate *gate;
@@ -240,19 +303,19 @@ static void columns_body(void *arg, int first, int last, int thread)
 {
     const columns_loop *c = arg;
     const kern_linear *l = c->l, *next = c->next;
-    const uint16_t *fetch = NULL;
+    const char *fetch = NULL;
     (void)thread;
-    if (last < l->blocks) fetch = l->block + (size_t)last * l->block_size;
+    if (last < l->blocks) fetch = l->block + (size_t)last * l->block_bytes;
     for (int r = 0; next && r < c->width; r++) /* the thread's part ends here: on with that of the next layer */
         if (last == team_part(l->blocks, c->width, r + 1))
-            fetch = next->block + (size_t)team_part(next->blocks, c->width, r) * next->block_size;
-    run_blocks(l, c->x, 0, c->rows, c->y, c->gate, first, last, fetch);
+            fetch = next->block + (size_t)team_part(next->blocks, c->width, r) * next->block_bytes;
+    run_blocks(c->q, l, c->x, 0, c->rows, c->y, c->gate, first, last, fetch);
 }
 
 void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate,
                         const kern_linear *next)
 {
-    columns_loop c = {l, next, x, rows, y, gate, team_width(q->caller)};
+    columns_loop c = {q, l, next, operand(q, l, x, rows), rows, y, gate, team_width(q->caller)};
     cpu_for(q, l->blocks, (double)rows * l->in * l->out, columns_body, &c);
 }
 
@@ -269,15 +332,16 @@ static void place_tile(const cpu_queue *q, const kern_linear *l, const char *til
     }
 }
 
-/* Tiles are numbered panel by panel, so that threads working on neighbouring tiles share a panel. */
-void cpu_linear_tile(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, int tile, int thread)
+/* Tiles are numbered panel by panel, so that threads working on neighbouring tiles share a panel. x is what is
+ * multiplied. */
+static void run_tile(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, int tile, int thread)
 {
     const int across = row_tiles(rows);
     const int panel = tile / across, first = tile % across * CPU_TILE_ROWS;
     const int count = rows - first < CPU_TILE_ROWS ? rows - first : CPU_TILE_ROWS;
     if (l->dot) {
         const int panels = column_tiles(q, l, rows);
-        run_blocks(l, x, first, count, y, NULL, l->blocks * panel / panels, l->blocks * (panel + 1) / panels, NULL);
+        run_blocks(q, l, x, first, count, y, NULL, l->blocks * panel / panels, l->blocks * (panel + 1) / panels, NULL);
         return;
     }
     const size_t column = (size_t)panel * (size_t)l->panel_cols;
@@ -309,13 +373,13 @@ typedef struct {
 static void tiles_body(void *arg, int first, int last, int thread)
 {
     const tiles_loop *t = arg;
-    for (int tile = first; tile < last; tile++) cpu_linear_tile(t->q, t->l, t->x, t->rows, t->y, tile, thread);
+    for (int tile = first; tile < last; tile++) run_tile(t->q, t->l, t->x, t->rows, t->y, tile, thread);
 }
 
 void cpu_linear_run(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y)
 {
-    tiles_loop t = {q, l, x, rows, y};
-    cpu_for(q, cpu_linear_tiles(q, l, rows), (double)rows * l->in * l->out, tiles_body, &t);
+    tiles_loop t = {q, l, operand(q, l, x, rows), rows, y};
+    cpu_for(q, tiles(q, l, rows), (double)rows * l->in * l->out, tiles_body, &t);
 }
 
 void cpu_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y)

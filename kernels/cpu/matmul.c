@@ -97,6 +97,25 @@ mar_status cpu_grow(cpu_queue *q, void **buffers, size_t *size, size_t bytes, ma
     return MAR_OK;
 }
 
+/* Replaces *buffer by one of at least `bytes` bytes. */
+static mar_status grow(void **buffer, size_t *size, size_t bytes, mar_err *err)
+{
+    if (bytes <= *size) return MAR_OK;
+    bytes = (bytes + 4095) / 4096 * 4096;
+    void *larger = aligned_alloc(64, bytes);
+    if (!larger) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of scratch", bytes);
+    free(*buffer);
+    *buffer = larger;
+    *size = bytes;
+    return MAR_OK;
+}
+
+mar_status cpu_int8_room(cpu_queue *q, int rows, int words, mar_err *err)
+{
+    const mar_status status = grow(&q->int8_rows, &q->int8_bytes, (size_t)rows * (size_t)words * 4, err);
+    return status == MAR_OK ? grow(&q->int8_scale, &q->scale_bytes, (size_t)rows * sizeof(float), err) : status;
+}
+
 static mar_status make_room(cpu_queue *q, int number, mar_err *err)
 {
     if (number < q->operands_count) return MAR_OK;

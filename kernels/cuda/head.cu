@@ -16,7 +16,13 @@ static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int 
                                 const float *bias, int flags, int y_stride, kern_linear **l, mar_err *err)
 {
     if (h->f32) flags |= KERN_IN_F32 | KERN_OUT_F32;
-    const kern_linear_spec spec = {out, in, weight, bias, KERN_LINEAR, flags, y_stride};
+    const kern_linear_spec spec = {.out = out,
+                                   .in = in,
+                                   .weight = weight,
+                                   .bias = bias,
+                                   .activation = KERN_LINEAR,
+                                   .flags = flags,
+                                   .y_stride = y_stride};
     return cuda_linear_create(k, &spec, l, err);
 }
 

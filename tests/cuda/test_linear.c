@@ -63,7 +63,13 @@ static void compare(kern_queue *cpu, kern_queue *k, linear_shape s)
     float *w = random_floats((size_t)(s.out * s.in), 1 / sqrtf((float)s.in), seed++);
     float *b = random_floats((size_t)s.out, 1, seed++);
     float *x = random_floats(nx, 1, seed++), *y0 = random_floats(ny, 1, seed++);
-    const kern_linear_spec spec = {s.out, s.in, w, s.no_bias ? NULL : b, s.activation, s.flags, stride};
+    const kern_linear_spec spec = {.out = s.out,
+                                   .in = s.in,
+                                   .weight = w,
+                                   .bias = s.no_bias ? NULL : b,
+                                   .activation = s.activation,
+                                   .flags = s.flags,
+                                   .y_stride = stride};
     float *want = run(cpu, &s, &spec, x, y0), *got = run(k, &s, &spec, x, y0);
     float *kept = malloc((ny + 1) * sizeof *kept); /* y0 as it was stored */
     void *stored = s.flags & KERN_OUT_F32 ? NULL : to_act(k, y0, ny);
@@ -139,7 +145,7 @@ static void gelu_in_bf16(void **state)
     float w[N * N] = {0}, x[N * N], *y;
     for (int i = 0; i < N; i++) w[i * N + i] = 1;
     for (int i = 0; i < N * N; i++) x[i] = (float)(i - 128) / 32;
-    const kern_linear_spec spec = {N, N, w, NULL, KERN_GELU, 0, 0};
+    const kern_linear_spec spec = {.out = N, .in = N, .weight = w, .bias = NULL, .activation = KERN_GELU};
     kern_linear *l = NULL;
     assert_ok(k->core->linear_create(k, &spec, &l, &err), &err);
     void *dx = to_act(k, x, N * N), *dy = to_device(k, NULL, N * N * k->device->act_size);
@@ -207,8 +213,14 @@ static void in_recordings(void **state)
         mar_err err = {0};
         float *w = random_floats(WIDTH * WIDTH, 0.125f, seed++), *bias = random_floats(WIDTH, 1, seed++);
         float *x = random_floats(n, 1, seed++), *want = malloc(bytes), *got = malloc(bytes);
-        const kern_linear_spec up = {WIDTH, WIDTH, w, bias, activations[i / 2], 0, 0};
-        const kern_linear_spec down = {WIDTH, WIDTH, w, bias, KERN_LINEAR, KERN_OUT_F32 | KERN_OUT_ADD, 0};
+        const kern_linear_spec up = {
+            .out = WIDTH, .in = WIDTH, .weight = w, .bias = bias, .activation = activations[i / 2]};
+        const kern_linear_spec down = {.out = WIDTH,
+                                       .in = WIDTH,
+                                       .weight = w,
+                                       .bias = bias,
+                                       .activation = KERN_LINEAR,
+                                       .flags = KERN_OUT_F32 | KERN_OUT_ADD};
         block b = {k, NULL, NULL, NULL, NULL, NULL};
         kern_recording *recording = NULL;
         assert_ok(k->core->linear_create(k, &up, &b.up, &err), &err);
@@ -270,7 +282,8 @@ static timed_layer open_layer(mar_dtype dtype, int flags, kern_activation activa
     timed_layer t = {.k = open_cuda(dtype), .n = (size_t)TIMED_ROWS * TIMED};
     mar_err err = {0};
     float *w = random_floats(TIMED * TIMED, 0.125f, 5), *b = random_floats(TIMED, 1, 6), *x = random_floats(t.n, 1, 7);
-    const kern_linear_spec spec = {TIMED, TIMED, w, b, activation, flags, 0};
+    const kern_linear_spec spec = {
+        .out = TIMED, .in = TIMED, .weight = w, .bias = b, .activation = activation, .flags = flags};
     t.k->device->tune = tune;
     assert_ok(t.k->core->linear_create(t.k, &spec, &t.l, &err), &err);
     t.x = flags & KERN_IN_F32 ? to_device(t.k, x, t.n * sizeof *x) : to_act(t.k, x, t.n);

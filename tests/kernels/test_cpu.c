@@ -82,7 +82,8 @@ static void linear_case(kern_queue *k, double tol, int rows, int in, int out, ke
         }
     kern_linear *l = NULL;
     mar_err err = {0};
-    const kern_linear_spec spec = {out, in, w, b, activation, flags, 0};
+    const kern_linear_spec spec = {
+        .out = out, .in = in, .weight = w, .bias = b, .activation = activation, .flags = flags};
     assert_ok(k->core->linear_create(k, &spec, &l, &err), &err);
     assert_ok(k->core->linear_plan(k, l, rows, &err), &err);
     void *xa = f32_in ? NULL : to_act(k, x, (size_t)rows * (size_t)in);
@@ -136,7 +137,8 @@ static void row_invariance(void **state)
                 if (!k) continue;
                 kern_linear *l = NULL;
                 mar_err err = {0};
-                const kern_linear_spec spec = {OUT, IN, w, b, (kern_activation)activation, 0, 0};
+                const kern_linear_spec spec = {
+                    .out = OUT, .in = IN, .weight = w, .bias = b, .activation = (kern_activation)activation};
                 assert_ok(k->core->linear_create(k, &spec, &l, &err), &err);
                 void *xa = to_act(k, x, MOST * IN), *y = NULL;
                 const size_t row = OUT * k->device->act_size;
@@ -197,7 +199,8 @@ static void own_products_of(const char *isa)
         /* every fourth shape is one of whole blocks */
         const int in = rows % 4 ? 2 * (int)(1 + w4[0] % 768) : 1024, out = rows % 4 ? 1 + (int)(w4[1] % 1536) : 1024;
         float *w = random_floats((size_t)out * (size_t)in, 1), *x = random_floats((size_t)rows * (size_t)in, 1);
-        const kern_linear_spec spec = {out, in, w, NULL, KERN_LINEAR, KERN_OUT_F32, 0};
+        const kern_linear_spec spec = {
+            .out = out, .in = in, .weight = w, .bias = NULL, .activation = KERN_LINEAR, .flags = KERN_OUT_F32};
         const size_t n = (size_t)rows * (size_t)out;
         float *together = products(own, &spec, x, rows, rows), *single = products(own, &spec, x, rows, 1);
         float *some = products(own, &spec, x, rows, 1 + (int)(w4[2] % 16));

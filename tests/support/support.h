@@ -56,7 +56,7 @@ mar_params params_with(const char *list);
 /* The same in place of others. */
 mar_params params_set(mar_params p, const char *list);
 
-/* An entered queue, of a new CPU device or of a handle's. open_queue returns NULL if bf16 is asked for and the
+/* An entered queue, of a new CPU device or of a handle's. open_queue returns NULL if bf16 or int8 is asked for and the
  * processor has none. close_queue closes the device, too. */
 kern_queue *open_queue(mar_dtype dtype, int threads);
 void close_queue(kern_queue *k);

@@ -1,0 +1,32 @@
+/* Operands of the CPU's int8 products (dot.h). */
+#ifndef KERNELS_CPU_INT8_H
+#define KERNELS_CPU_INT8_H
+
+#include "kernels/cpu/dot.h"
+
+enum {
+    INT8_BLOCK_END = DOT_COLS * 8, /* bytes behind a block's weights: float scale[DOT_COLS], int32_t offset[DOT_COLS] */
+    INT8_ZERO = 128,               /* what stands for 0 in x, which is unsigned */
+};
+
+/* Words of a row of `in` numbers: whole steps of AMX. */
+static inline int int8_words(int in)
+{
+    return (in + 4 * DOT_WORDS - 1) / (4 * DOT_WORDS) * DOT_WORDS;
+}
+
+/* Bytes of a block of weights with its end. */
+static inline size_t int8_block_bytes(int in)
+{
+    return (size_t)int8_words(in) * 4 * DOT_COLS + INT8_BLOCK_END;
+}
+
+/* Packs q[cols][in] and scale[cols] as one block; missing columns are 0. */
+void int8_pack(const int8_t *q, const float *scale, int cols, int in, void *block);
+
+/* Rows of x, `in` numbers each, bf16 or float, become rows of int8_words(in) words: INT8_ZERO + x / scale, to the
+ * nearest, ties to even, the scale being the row's greatest magnitude over 127. A row that has a NaN or an infinity has
+ * a scale of NaN, so that every result shows it; one whose magnitudes are all below 1e-30 is 0. */
+void int8_quantise_rows(const void *x, int bf16, int rows, int in, uint8_t *q, float *scale);
+
+#endif

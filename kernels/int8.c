@@ -1,0 +1,38 @@
+#include "kernels/int8.h"
+
+#include <math.h>
+#include <string.h>
+
+static const float LEAST = 1e-30f;
+
+static float greatest(const float *w, int in)
+{
+    float most = 0;
+    for (int i = 0; i < in; i++) {
+        const float magnitude = fabsf(w[i]);
+        if (!isfinite(magnitude)) return NAN;
+        if (magnitude > most) most = magnitude;
+    }
+    return most;
+}
+
+void kern_int8_quantise(const float *w, int out, int in, int8_t *q, float *scale)
+{
+    for (int o = 0; o < out; o++, w += in, q += in) {
+        const float most = greatest(w, in);
+        const int usable = most >= LEAST; /* a NaN is not */
+        scale[o] = usable ? most / 127.0f : isnan(most) ? NAN : 0.0f;
+        if (!usable) {
+            memset(q, 0, (size_t)in);
+            continue;
+        }
+        const float factor = 127.0f / most;
+        for (int i = 0; i < in; i++) q[i] = (int8_t)lrintf(w[i] * factor);
+    }
+}
+
+void kern_int8_restore(const int8_t *q, const float *scale, int out, int in, float *w)
+{
+    for (int o = 0; o < out; o++)
+        for (int i = 0; i < in; i++, q++, w++) *w = (float)*q * scale[o];
+}

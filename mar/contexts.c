@@ -421,14 +421,10 @@ size_t mar_contexts_lay_out(mar_contexts *c, char *base)
     const size_t d = (size_t)c->model->base.config.width, seq = (size_t)seq_of(c);
     const size_t rows = (size_t)c->chunk * (size_t)c->conditions * (size_t)length_of(c);
     const size_t act_size = c->work.k->device->act_size;
+    /* which takes a first block's operands, too */
     const size_t hidden = config->mlp_hidden > 3 * config->width ? (size_t)config->mlp_hidden : 3 * d;
     size_t used = 0;
-    c->work.x = arena_carve(base, &used, rows * d, sizeof(float));
-    c->work.memory = arena_carve(base, &used, rows * d, sizeof(float));
-    c->work.normed = arena_carve(base, &used, rows * d, act_size);
-    c->work.qkv = arena_carve(base, &used, rows * 3 * d, act_size);
-    c->work.mixed = arena_carve(base, &used, rows * d, act_size);
-    c->work.hidden = arena_carve(base, &used, rows * hidden, act_size); /* a first block's operands, too */
+    mar_workspace_lay_out(&c->work, base, &used, rows, d, hidden);
     c->z = arena_carve(base, &used, (size_t)c->conditions * (size_t)c->max_asked * d, sizeof(float));
     c->mask_rows = arena_carve(base, &used, seq * d, sizeof(float));
     c->mask_operands = arena_carve(base, &used, seq * 3 * d, act_size);

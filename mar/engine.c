@@ -57,14 +57,10 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
     const double start = mar_now();
     mar_err err = {0};
     if (out) *out = NULL;
-    mar_status status = mar_check_handle(m, &err);
-    if (status == MAR_OK) status = mar_check_given(path, "path", &err);
-    if (status == MAR_OK) status = mar_check_given(out, "out", &err);
+    mar_status status = mar_check_load(m, path, out, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
     wt_file *file = NULL;
-    const wt_embedded *demo = wt_demo_mar(path);
-    if (!demo) demo = wt_demo_vae(path); /* to say what it is */
-    status = demo ? wt_open_memory(demo->data, demo->size, path, &file, &err) : wt_open(path, &file, &err);
+    status = mar_open_checkpoint(path, 0, &file, &err);
     if (status == MAR_OK) {
         wt_allow_nonfinite(file, m->allow_nonfinite);
         status = load(m, file, heads, out, &err);

@@ -54,9 +54,7 @@ static mar_status load_inception(mar_features *f, const wt_file *file, mar_err *
 static mar_status load_file(mar_features *f, const char *path, mar_err *err)
 {
     wt_file *file = NULL;
-    const wt_embedded *demo = wt_demo_mar(path); /* to say what it is */
-    if (!demo) demo = wt_demo_vae(path);
-    mar_status status = demo ? wt_open_memory(demo->data, demo->size, path, &file, err) : wt_open(path, &file, err);
+    mar_status status = mar_open_checkpoint(path, 0, &file, err);
     if (status != MAR_OK) return status;
     wt_allow_nonfinite(file, f->m->allow_nonfinite);
     status = load_inception(f, file, err);
@@ -99,9 +97,7 @@ mar_status mar_features_load(mar *m, const char *path, int batch, mar_features *
     const double start = mar_now();
     mar_err err = {0};
     if (out) *out = NULL;
-    mar_status status = mar_check_handle(m, &err);
-    if (status == MAR_OK) status = mar_check_given(path, "path", &err);
-    if (status == MAR_OK) status = mar_check_given(out, "out", &err);
+    mar_status status = mar_check_load(m, path, out, &err);
     if (status == MAR_OK && (batch < 1 || batch > BATCH_MAX))
         status = err_set(&err, MAR_EARG, "batch of %d images: expected 1..%d", batch, BATCH_MAX);
     if (status == MAR_OK) status = create(m, path, batch, out, &err);

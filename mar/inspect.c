@@ -217,23 +217,13 @@ static mar_status make_report(const mar *m, const wt_file *f, int heads, mar_rep
     return status;
 }
 
-/* A path, or the name of a built-in model, which goes before an image decoder of the same name. */
-static mar_status open_any(const char *path, wt_file **out, mar_err *err)
-{
-    const wt_embedded *e = wt_demo_mar(path);
-    if (!e) e = wt_demo_vae(path);
-    return e ? wt_open_memory(e->data, e->size, path, out, err) : wt_open(path, out, err);
-}
-
 mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out)
 {
     wt_file *f;
     mar_err err = {0};
     if (out) *out = NULL;
-    mar_status status = mar_check_handle(m, &err);
-    if (status == MAR_OK) status = mar_check_given(path, "path", &err);
-    if (status == MAR_OK) status = mar_check_given(out, "out", &err);
-    if (status == MAR_OK) status = open_any(path, &f, &err);
+    mar_status status = mar_check_load(m, path, out, &err);
+    if (status == MAR_OK) status = mar_open_checkpoint(path, 0, &f, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
     status = make_report(m, f, heads, out, &err);
     wt_close(f);
@@ -333,7 +323,7 @@ mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype,
     if (status == MAR_OK && ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16))
         status = err_set(&err, MAR_EARG, "dtype %d: expected auto, f32, bf16 or f16, which are %d to %d", (int)dtype,
                          MAR_DTYPE_AUTO, MAR_DTYPE_F16);
-    if (status == MAR_OK) status = open_any(in, &f, &err);
+    if (status == MAR_OK) status = mar_open_checkpoint(in, 0, &f, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
     status = make_report(m, f, heads, &r, &err);
     if (status == MAR_OK && r->problems.count > 0)

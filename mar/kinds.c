@@ -357,3 +357,17 @@ const char *mar_kind_text(const wt_file *f, char *text, size_t size)
     snprintf(text, size, decodes ? "an image decoder (%s%s)" : "%s %s", decodes ? "" : k->article, k->name);
     return text;
 }
+
+mar_status mar_check_load(const mar *m, const char *path, const void *out, mar_err *err)
+{
+    mar_status status = mar_check_handle(m, err);
+    if (status == MAR_OK) status = mar_check_given(path, "path", err);
+    return status == MAR_OK ? mar_check_given(out, "out", err) : status;
+}
+
+mar_status mar_open_checkpoint(const char *path, int is_vae, wt_file **out, mar_err *err)
+{
+    const wt_embedded *demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
+    if (!demo) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* to say what it is */
+    return demo ? wt_open_memory(demo->data, demo->size, path, out, err) : wt_open(path, out, err);
+}

@@ -1,4 +1,5 @@
-/* The kinds of files there are: how each is recognised, what is said of it, and what a converted one says of itself. */
+/* The kinds of files there are: how each is opened and recognised, what is said of it, and what a converted one says of
+ * itself. */
 #ifndef MAR_KINDS_H
 #define MAR_KINDS_H
 
@@ -51,6 +52,12 @@ const mar_file_kind *mar_kinds(void);
 const mar_file_kind *mar_kind_of(const wt_file *f);
 /* "a MAR model"; NULL: the file's kind is unknown. Returns text. */
 const char *mar_kind_text(const wt_file *f, char *text, size_t size);
+
+/* What a call that reads `path` begins with: MAR_OK if the handle can be used here, and path and out are not NULL. */
+mar_status mar_check_load(const mar *m, const char *path, const void *out, mar_err *err);
+/* Opens the file, or what is built in under that name: of a model and an image decoder that have the same name, the
+ * decoder if is_vae is 1. */
+mar_status mar_open_checkpoint(const char *path, int is_vae, wt_file **out, mar_err *err);
 
 /* discrete_config.c: the shape of a LlamaGen file for models of the handle, which says how large images are where the
  * file does not, and the same for the public header. */

@@ -462,20 +462,25 @@ void mar_runner_begin(mar_runner *r, int images, const int *label)
 
 /* --- memory and plans --------------------------------------------------------------------------------------------- */
 
+void mar_workspace_lay_out(mar_workspace *w, char *base, size_t *used, size_t rows, size_t d, size_t hidden)
+{
+    const size_t act_size = w->k->device->act_size;
+    w->x = arena_carve(base, used, rows * d, sizeof(float));
+    w->memory = arena_carve(base, used, rows * d, sizeof(float));
+    w->normed = arena_carve(base, used, rows * d, act_size);
+    w->qkv = arena_carve(base, used, rows * 3 * d, act_size);
+    w->mixed = arena_carve(base, used, rows * d, act_size);
+    w->hidden = arena_carve(base, used, rows * hidden, act_size);
+}
+
 size_t mar_runner_lay_out(mar_runner *r, char *base)
 {
     const mar_model_config *c = &r->model->base.config;
     const size_t images = (size_t)r->max_images, sequences = images * (size_t)r->conditions, d = (size_t)c->width;
     const size_t rows = sequences * (size_t)(c->buffer + c->seq_len), seq = (size_t)c->seq_len;
-    const size_t act_size = r->work.k->device->act_size;
     size_t used = 0;
-    r->work.x = arena_carve(base, &used, rows * d, sizeof(float));
-    r->work.memory = arena_carve(base, &used, rows * d, sizeof(float));
-    r->work.normed = arena_carve(base, &used, rows * d, act_size);
-    r->work.qkv = arena_carve(base, &used, rows * 3 * d, act_size);
-    r->work.mixed = arena_carve(base, &used, rows * d, act_size);
-    r->work.hidden =
-        arena_carve(base, &used, rows * (size_t)(c->mlp_hidden > c->width ? c->mlp_hidden : c->width), act_size);
+    mar_workspace_lay_out(&r->work, base, &used, rows, d,
+                          (size_t)(c->mlp_hidden > c->width ? c->mlp_hidden : c->width));
     r->token_rows = arena_carve(base, &used, images * seq * d, sizeof(float));
     r->class_rows = arena_carve(base, &used, sequences * (size_t)c->buffer * d, sizeof(float));
     r->z = arena_carve(base, &used, sequences * (size_t)r->max_tokens * d, sizeof(float));

@@ -20,6 +20,9 @@ typedef struct {
     int *rows[3];  /* host [R] index lists */
 } mar_workspace;
 
+/* Cuts the arrays of rows of width D out of base from *used on; hidden: the widest row of w->hidden. */
+void mar_workspace_lay_out(mar_workspace *w, char *base, size_t *used, size_t rows, size_t d, size_t hidden);
+
 /* Sequences of rows, for attention. */
 typedef struct {
     int sequences, rows;       /* rows: of all sequences */

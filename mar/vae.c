@@ -60,20 +60,17 @@ mar_status mar_vae_load(mar *m, const char *path, mar_vae **out)
     const double start = mar_now();
     mar_err err = {0};
     if (out) *out = NULL;
-    mar_status status = mar_check_handle(m, &err);
-    if (status == MAR_OK) status = mar_check_given(path, "path", &err);
-    if (status == MAR_OK) status = mar_check_given(out, "out", &err);
+    mar_status status = mar_check_load(m, path, out, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
     wt_file *file = NULL;
-    const wt_embedded *demo = wt_demo_vae(path);
-    if (!demo) demo = wt_demo_mar(path); /* to say what it is */
-    status = demo ? wt_open_memory(demo->data, demo->size, path, &file, &err) : wt_open(path, &file, &err);
+    status = mar_open_checkpoint(path, 1, &file, &err);
     if (status == MAR_OK) {
         wt_allow_nonfinite(file, m->allow_nonfinite);
         status = create(m, file, out, &err);
     }
     wt_close(file);
-    if (status == MAR_OK && !demo && mar_vae_get_config(*out)->codebook) (*out)->path = path_from_root(path);
+    if (status == MAR_OK && !wt_demo_vae(path) && mar_vae_get_config(*out)->codebook)
+        (*out)->path = path_from_root(path);
     if (status == MAR_OK)
         mar_log(m, MAR_LOG_INFO, "VAE %s: %ld parameters, loaded in %.3g s", path, mar_vae_get_config(*out)->parameters,
                 mar_now() - start);

@@ -202,7 +202,8 @@ static void count_head(mar_paths *s, const diff_paths *by, const diff_speculatio
     if (done->calls_max > stats->head_calls_max) stats->head_calls_max = done->calls_max;
 }
 
-static void draw(mar_paths *s, diff_paths *by, const row_conditions *c, int first, int end)
+/* Rows first .. end-1 by this head: draws their tokens and paths, or finds log_ratio and last of them under its law. */
+static void run_rows(mar_paths *s, diff_paths *by, const row_conditions *c, int first, int end, int draws)
 {
     kern_queue *k = s->g->k;
     mar_runner *r = by == &s->target ? &s->g->target : &s->draft->runner;
@@ -212,27 +213,23 @@ static void draw(mar_paths *s, diff_paths *by, const row_conditions *c, int firs
         const diff_tokens tokens = same_steps(s, c, first, end);
         n = tokens.count;
         diff_chain_use(&r->chain, s->drawn.steps[first]);
-        diff_paths_draw(by, &tokens, s->token + token_at(s, first), path_at(s, first), &done);
+        if (draws)
+            diff_paths_draw(by, &tokens, s->token + token_at(s, first), path_at(s, first), &done);
+        else
+            diff_paths_judge(by, &tokens, path_at(s, first), s->log_ratio + first, s->last + token_at(s, first), &done);
         count_head(s, by, &done);
     }
-    k->core->lap(k, &r->head_s);
+    k->core->lap(k, draws ? &r->head_s : &s->g->stats.verify_s);
 }
 
-/* log_ratio and last of rows first .. end-1, under this head's law. */
+static void draw(mar_paths *s, diff_paths *by, const row_conditions *c, int first, int end)
+{
+    run_rows(s, by, c, first, end, 1);
+}
+
 static void judge(mar_paths *s, diff_paths *by, const row_conditions *c, int first, int end)
 {
-    kern_queue *k = s->g->k;
-    mar_runner *r = by == &s->target ? &s->g->target : &s->draft->runner;
-    k->core->lap(k, NULL);
-    for (int n; first < end; first += n) {
-        diff_speculation_stats done = {0};
-        const diff_tokens tokens = same_steps(s, c, first, end);
-        n = tokens.count;
-        diff_chain_use(&r->chain, s->drawn.steps[first]);
-        diff_paths_judge(by, &tokens, path_at(s, first), s->log_ratio + first, s->last + token_at(s, first), &done);
-        count_head(s, by, &done);
-    }
-    k->core->lap(k, &s->g->stats.verify_s);
+    run_rows(s, by, c, first, end, 0);
 }
 
 static path_verdicts verdicts_in(float *memory, int rows, int groups)

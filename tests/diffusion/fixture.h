@@ -55,4 +55,16 @@ static void *lay_out(kern_queue *k, diff_chain *c)
     return memory;
 }
 
+/* Asserts that a chain with guidance gives each token alone the bits that it has in all [N][CHANNELS]. */
+static void assert_alone(const fixture *f, diff_chain *c, const float *all)
+{
+    for (int r = 0; r < N; r++) {
+        float z[2 * Z], one[CHANNELS];
+        memcpy(z, f->z + r * Z, Z * sizeof *z);
+        memcpy(z + Z, f->z + (N + r) * Z, Z * sizeof *z);
+        diff_chain_sample(c, z, 1, &(float){2.9f}, seed, image + r, f->position + r, one);
+        assert_memory_equal(one, all + r * CHANNELS, sizeof one);
+    }
+}
+
 #endif

@@ -163,7 +163,8 @@ typedef struct {
                            * or AUTO, as dtype. Criterion path compares two evaluations of the head, and in bf16 their
                            * rounding alone rejects many of its drafts. In f32 a head takes twice the time on a CPU */
     int seq_len; /* LlamaGen models whose file has no mar.seq_len in its metadata: tokens of an image, a square number
-                  * up to 65536; 0: 256. Official models for 384 pixels need 576 */
+                  * up to 65536; 0: 256. Official models for 384 pixels need 576. mar_inspect and mar_convert refuse
+                  * it for a file of another kind (MAR_EARG), which mar_model_load and mar_vae_load do not */
 } mar_options;
 
 /* The options of mar_options that have a text: i = 0..count-1, static; NULL for other i. */
@@ -320,7 +321,7 @@ typedef struct {
                        * with head_spec the draft's head proposes inside the head, without it "conditional", of
                        * discrete tokens "vanilla". A session keeps no reference to the text, nor to that of tree */
     int gamma; /* 1 or more; a block ends with the image. 0: with spec path by what was accepted in the image so far, at
-                  most 16; else 8 */
+                  most 16; else 8. Discrete tokens: at most seq_len (MAR_EARG), to which the default is lowered */
     float prefill;           /* fraction of the autoregressive steps that the target makes alone, 0..1; not with path */
     mar_context context;     /* without a draft it is FULL */
     int align;               /* 1: draft and target share x_T and all noise; 0: independent noise; not with spec path */
@@ -332,11 +333,13 @@ typedef struct {
     int reserved_2; /* 0 */
 
     /* Discrete tokens (LlamaGen), whose order is that of an image's rows. */
-    int cfg_interval; /* -1: guidance throughout; else tokens after number cfg_interval + 1, from 0, have none */
+    int cfg_interval; /* -1: guidance throughout; else tokens after number cfg_interval + 1, from 0, have none.
+                       * At most seq_len - 2 */
     int top_k;        /* 0: all tokens; else those with less than the k-th largest logit are never drawn */
     float top_p;      /* 1: all; else of the tokens by falling probability those behind the first that reaches top_p */
-    int window;       /* sjd, sjd-pac: drafts of a round, those of the tree among them, 1 or more */
-    mar_first first;  /* sjd, sjd-pac: how a position gets its first draft */
+    int window;      /* sjd, sjd-pac: drafts of a round, those of the tree among them. 1 to seq_len; the default, 64, is
+                      * lowered to that */
+    mar_first first; /* sjd, sjd-pac: how a position gets its first draft */
     int pac_children; /* sjd-pac: drafts at a position of its tree, K; 1: none (PD off) */
     int pac_depth;    /* sjd-pac: tokens of a path of its tree, its root among them, D; 0, 1: none (PD off) */
     int pac_continue; /* sjd-pac: 1: verification goes on behind a rejection (AC); 0: it stops */
@@ -348,7 +351,7 @@ typedef struct {
     float cool_nu;    /* cool-sd-exp: how fast it falls along a block */
     float cool_ell;   /* cool-sd-linear: likewise */
     int lantern_k; /* lantern...: neighbours looked at, the token itself among them; 0: lantern 1000, lantern-pp 10, or
-                    * the vocabulary */
+                    * the vocabulary if that is less, above which it is refused (MAR_EARG) */
     float lantern_delta;       /* lantern, lantern-gstar: the neighbours may have less than this probability */
     float lantern_lambda;      /* lantern-pp, lantern-pp-gstar: or less than this many times the token's own */
     mar_metric lantern_metric; /* lantern...: which tokens are near */
@@ -592,7 +595,8 @@ typedef enum {
 typedef struct mar_report mar_report; /* what a checkpoint contains and what is wrong with it */
 
 /* Reads the whole file and checks it. Succeeds for any file that can be parsed, even if it is no model;
- * fails with MAR_EIO / MAR_EFORMAT if it cannot, or if it changes meanwhile. `heads` as in mar_model_load. */
+ * fails with MAR_EIO / MAR_EFORMAT if it cannot, or if it changes meanwhile. `heads` as in mar_model_load;
+ * MAR_EARG if it is given for a file that is no model. */
 MAR_API mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out);
 MAR_API void mar_report_free(mar_report *r);
 MAR_API mar_kind mar_report_kind(const mar_report *r);

@@ -91,14 +91,24 @@ static mar_status check_model(const mar_discrete_model *model, const mar_params 
     if (p->num_iter != 0 && p->num_iter != c->seq_len)
         return err_set(err, MAR_EARG, "num_iter %d: expected 0 or %d: the model makes its tokens one after another",
                        p->num_iter, c->seq_len);
+    if (p->cfg_interval > c->seq_len - 2)
+        return err_set(err, MAR_EARG, "cfg_interval %d: expected -1..%d, the number of an image's tokens less 2",
+                       p->cfg_interval, c->seq_len - 2);
     if (p->top_k > c->vocabulary)
         return err_set(err, MAR_EARG, "top_k %d: expected 0..%d, the model's vocabulary", p->top_k, c->vocabulary);
     return p->draft ? check_draft(&model->base, p->draft, err) : MAR_OK;
 }
 
-static int at_most(int value, int limit)
+/* Lowers the option's value to what the model has. One that a run uses must fit, but for the option's default. */
+static mar_status lower(mar_params *p, const char *name, int is_used, int most, const char *of, mar_err *err)
 {
-    return value < limit ? value : limit;
+    const mar_param *o = mar_param_find(name);
+    int *value = mar_param_field(o, p);
+    if (*value <= most) return MAR_OK;
+    if (is_used && !mar_param_is_default(o, p))
+        return err_set(err, MAR_EARG, "%s %d: expected %d at most, %s", name, *value, most, of);
+    *value = most;
+    return MAR_OK;
 }
 
 /* --- methods ------------------------------------------------------------------------------------------------------ */
@@ -115,17 +125,32 @@ static int is_automatic(const mar_param *o, const mar_params *p)
     return o->type == MAR_TYPE_INT && o->choices && *(const int *)mar_param_field(o, p) == 0;
 }
 
-static void settle_method(mar_discrete_plan *plan, int vocabulary)
+static mar_status settle_method(mar_discrete_plan *plan, int vocabulary, mar_err *err)
 {
     mar_params *p = &plan->params;
+    mar_status status = MAR_OK;
     const spec_method *m = plan->method = p->spec ? spec_method_find(p->spec) : NULL;
-    for (int i = 0; m && m->parameters[i].name; i++) {
+    for (int i = 0; status == MAR_OK && m && m->parameters[i].name; i++) {
         const mar_param *o = mar_param_of_method(m->name, m->parameters[i].name);
         plan->parameter[i] = o && !is_automatic(o, p) ? number_of(o, p) : m->parameters[i].value;
         if (!m->neighbours || strcmp(m->parameters[i].name, "k") != 0) continue;
-        p->lantern_k = plan->neighbours = at_most((int)plan->parameter[i], vocabulary);
-        plan->parameter[i] = plan->neighbours;
+        if (p->lantern_k == 0 && plan->parameter[i] > vocabulary) plan->parameter[i] = vocabulary;
+        status = lower(p, "lantern_k", 1, vocabulary, "the tokens of the codebook", err);
+        p->lantern_k = plan->neighbours = (int)plan->parameter[i];
     }
+    return status;
+}
+
+/* How many drafts one after another: no more than the image has tokens. */
+static mar_status settle_length(mar_discrete_plan *plan, int seq_len, mar_err *err)
+{
+    static const char tokens[] = "the tokens of an image";
+    mar_params *p = &plan->params;
+    const int jacobi = plan->method && plan->method->stale;
+    if (plan->tree.depth > seq_len)
+        return err_set(err, MAR_EARG, "tree %s: expected %d levels at most, %s", p->tree, seq_len, tokens);
+    const mar_status status = lower(p, "gamma", plan->method && !jacobi, seq_len, tokens, err);
+    return status == MAR_OK ? lower(p, "window", jacobi, seq_len, tokens, err) : status;
 }
 
 /* The shape of a block. Without drafts, or without a draft model, it stays empty. */
@@ -152,7 +177,7 @@ static mar_status check_line(const mar_discrete_plan *plan, mar_err *err)
     for (int i = 0; m && m->parameters[i].name; i++)
         if (strcmp(m->parameters[i].name, "ell") == 0 && plan->parameter[i] <= plan->params.gamma)
             return err_set(err, MAR_EARG,
-                           "cool_ell %g: expected more than %d, %s: no draft from number %g on is accepted",
+                           "cool_ell %g: expected more than %d, %s: nothing drafted from number %g on is accepted",
                            plan->parameter[i], plan->params.gamma,
                            plan->tree.count ? "the depth of the tree" : "which is gamma", plan->parameter[i]);
     return MAR_OK;
@@ -198,10 +223,9 @@ mar_status mar_discrete_settle(const mar_discrete_model *model, const mar_params
         status = err_set(err, MAR_EARG, "spec %s: needs %s", p->spec, way->asks_for);
     if (status != MAR_OK) return status;
     p->num_iter = c->seq_len;
-    p->gamma = at_most(p->gamma, c->seq_len);
-    p->window = at_most(p->window, c->seq_len);
-    settle_method(out, c->vocabulary);
-    status = settle_tree(out, err);
+    status = settle_method(out, c->vocabulary, err);
+    if (status == MAR_OK) status = settle_tree(out, err);
+    if (status == MAR_OK) status = settle_length(out, c->seq_len, err);
     if (status == MAR_OK) status = check_line(out, err);
     return status == MAR_OK ? check_size(out, c, max_images, err) : status;
 }

@@ -178,8 +178,20 @@ static void add_unknown(mar_report *r)
     add_line(r, &r->problems, "%s", text);
 }
 
+/* MAR_EARG for heads, or a seq_len of the handle's, that mean nothing for such a file. */
+static mar_status check_asked(const mar *m, const wt_file *f, const mar_file_kind *kind, int heads, mar_err *err)
+{
+    if (heads && !kind->has_heads)
+        return err_set(err, MAR_EARG, "heads has no effect: %s is %s %s, expected a model", wt_path(f), kind->article,
+                       kind->name);
+    if (m->seq_len && !kind->has_seq_len)
+        return err_set(err, MAR_EARG, "seq_len has no effect: %s is %s %s, expected a LlamaGen model", wt_path(f),
+                       kind->article, kind->name);
+    return MAR_OK;
+}
+
 /* Kind and configuration. A file whose configuration cannot be derived stays MAR_KIND_UNKNOWN, and the reason
- * is its first problem. MAR_EARG for heads that cannot be. */
+ * is its first problem. MAR_EARG for heads or a seq_len that cannot be. */
 static mar_status classify(mar_report *r, const mar *m, const wt_file *f, int heads, mar_err *err)
 {
     mar_err reason = {0};
@@ -188,7 +200,9 @@ static mar_status classify(mar_report *r, const mar *m, const wt_file *f, int he
         add_unknown(r);
         return MAR_OK;
     }
-    const mar_status status = kind->derive(m, f, heads, &r->configs, &reason);
+    mar_status status = check_asked(m, f, kind, heads, err);
+    if (status != MAR_OK) return status;
+    status = kind->derive(m, f, heads, &r->configs, &reason);
     if (status == MAR_EARG) return err_set(err, status, "%s", reason.text);
     if (status == MAR_OK) r->kind = kind;
     add_line(r, &r->facts, "kind: %s%s", kind->name, status == MAR_OK ? "" : ", incomplete");

@@ -37,6 +37,8 @@ typedef struct {
     const char *name;    /* "MAR model" */
     const char *article; /* "a" */
     const char *lacks;   /* what a file without is none: "no class_emb.weight"; NULL: another row says it */
+    int has_heads;       /* 1: heads, as a caller gives them, have an effect */
+    int has_seq_len;     /* 1: and so does the handle's seq_len */
     int (*recognise)(const wt_file *f);
     /* Derives the configuration for models of the handle. MAR_EARG for heads that cannot be. */
     mar_status (*derive)(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err);

@@ -74,7 +74,8 @@ static mar_param rows[] = {
      .min = -1,
      .max = MAR_STEPS_MAX,
      .help = "LlamaGen: last step with guidance; -1: all have it\n"
-             "The steps are counted from 0, which makes an image's second token."},
+             "The steps are counted from 0, which makes an image's second token; the last one is the number of tokens "
+             "less 2."},
     {.name = FIELD(top_k),
      .tokens = discrete,
      .group = "Sampling",
@@ -140,7 +141,8 @@ static mar_param rows[] = {
      .method = "spec",
      .help =
          "autoregressive steps drafted, then verified\n"
-         "Of discrete tokens: a chain's drafts, or how deep a dynamic tree is. "
+         "Of discrete tokens: a chain's drafts, or how deep a dynamic tree is. They are as many as an image has tokens "
+         "at most; 8, the default, stands for that number where it is less. "
          "With spec path auto drafts, for each image, as many as promise most by what was accepted in it so far and by "
          "what a context is assumed to cost on a GPU, at most 16; else it is 8."},
     {.name = FIELD(prefill),
@@ -184,7 +186,9 @@ static mar_param rows[] = {
      .min = 1,
      .max = MAR_STEPS_MAX,
      .method = "sjd|sjd-pac",
-     .help = "drafts of Jacobi decoding at a time\nsjd-pac's tree takes its drafts out of them."},
+     .help = "drafts of Jacobi decoding at a time\nsjd-pac's tree takes its drafts out of them. At most the number of "
+             "tokens in an image, which 64, the default, "
+             "stands for where it is less."},
     {.name = FIELD(first),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
@@ -278,7 +282,9 @@ static mar_param rows[] = {
      .choices = automatic,
      .method = "lantern|lantern-pp|lantern-gstar|lantern-pp-gstar",
      .help = "LANTERN: near tokens looked at, with the token itself\n"
-             "auto is 1000, with lantern-pp and lantern-pp-gstar 10, or all tokens if they are fewer."},
+             "auto is 1000, with lantern-pp and lantern-pp-gstar 10, or all tokens of the codebook if they are fewer. "
+             "No more "
+             "than these can be asked for."},
     {.name = FIELD(lantern_delta),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",

@@ -68,7 +68,10 @@ int cmd_convert(int argc, char **argv)
     mar *m;
     status = tool_open_files(o.seq_len, &m);
     if (status) return status;
-    if (mar_convert(m, o.in, o.out, o.dtype, o.heads) != MAR_OK) status = tool_error("%s", mar_error(m));
+    if (mar_convert(m, o.in, o.out, o.dtype, o.heads) != MAR_OK) {
+        char text[4400]; /* a path has room */
+        status = tool_error("%s", run_options_heads(mar_error(m), text, sizeof text));
+    }
     mar_close(m);
     return status;
 }

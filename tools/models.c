@@ -171,20 +171,32 @@ static int get_captions(model_store *store, const run_options *o, run_models *mo
     return 0;
 }
 
-/* Returns 1 after saying so if the model is one that can be a draft only. */
-static int refuse_drafter(const model_file *model, const run_options *o)
+/* Says that --model is one that can be a draft only, and returns 1. */
+static int say_drafter(const run_options *o)
 {
     char path[4096];
-    if (strcmp(mar_model_get_config(model->model)->family, "eagle") != 0) return 0;
     return tool_error("%s: is an EAGLE drafter, expected a MAR or LlamaGen model; give it as --draft",
                       printable(o->model, path, sizeof path));
 }
 
-/* Returns 1 after saying so if --seq_len is given for a model whose file has all of its size. */
-static int refuse_size(const model_file *model, const mar_options *machine)
+/* Returns 1 after saying so if the model is one that can be a draft only. */
+static int refuse_drafter(const model_file *model, const run_options *o)
 {
-    if (!machine->seq_len || mar_model_get_config(model->model)->vocabulary) return 0;
-    return tool_error("--seq_len has no effect: the model is a MAR model, whose file says how many tokens it makes");
+    return strcmp(mar_model_get_config(model->model)->family, "eagle") == 0 ? say_drafter(o) : 0;
+}
+
+/* Returns 1 after saying so if an option is given that is for the other kind of tokens, beside those that the library
+ * refuses: --seq_len for a model whose file has all of its size, --head_dtype and --draft self for one without a head.
+ */
+static int refuse_options(const model_file *model, const run_options *o)
+{
+    const int discrete = mar_model_get_config(model->model)->vocabulary > 0;
+    if (o->machine.seq_len && !discrete)
+        return tool_error(
+            "--seq_len has no effect: the model is a MAR model, whose file says how many tokens it makes");
+    if (o->machine.head_dtype != MAR_DTYPE_AUTO && discrete)
+        return tool_error("--head_dtype has no effect: the model's tokens are discrete, and it has no diffusion head");
+    return o->self_is_path && discrete ? run_refuse_self() : 0;
 }
 
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out)
@@ -195,7 +207,7 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     if (!o->vae) o->vae = run_demo_vae(o->model);
     const model_file *model = get_file(store, out->library, "model", o->model, o->heads, bar), *draft = NULL,
                      *vae = NULL;
-    if (!model || refuse_drafter(model, o) != 0 || refuse_size(model, &machine) != 0) return 1;
+    if (!model || refuse_drafter(model, o) != 0 || refuse_options(model, o) != 0) return 1;
     if (o->draft && !(draft = get_file(store, out->library, "draft", o->draft, 0, bar))) return 1;
     if (o->vae && !(vae = get_file(store, out->library, "vae", o->vae, 0, bar))) return 1;
     out->model = model->model;
@@ -231,12 +243,14 @@ int models_lack_vae(const run_options *o)
     if (tool_open_files(0, &library) != 0) return 1;
     const mar_status status = mar_vae_load(library, o->model, &vae);
     const char *kind = status == MAR_OK && mar_vae_get_config(vae)->codebook ? "VQ" : "KL";
+    const int is_drafter = status != MAR_OK && strstr(mar_error(library), ": is an EAGLE drafter, ");
     mar_vae_free(vae);
     mar_close(library);
     if (status == MAR_OK)
         return tool_error(
             "%s: is an image decoder (%s autoencoder), expected a MAR or LlamaGen model; give it as --vae", o->model,
             kind);
+    if (is_drafter) return say_drafter(o);
     return tool_error(
         "--vae is missing, expected an image decoder: MAR's is kl16.ckpt, linked from the page "
         "github.com/LTH14/mar, LlamaGen's vq_ds16_c2i.pt, from that of github.com/FoundationVision/LlamaGen");
@@ -245,13 +259,18 @@ int models_lack_vae(const run_options *o)
 /* Prints why there is no session. What helps against too little memory is an option of the command. */
 static int refuse_session(const mar *library, mar_status status, int max_batch)
 {
-    static const char advice[] = "; lower the batch"; /* the library's */
-    char words[1024], hint[64] = "";
+    static const char advice[] = "; lower the batch", no_vae[] = ", but the session has no VAE"; /* the library's */
+    char words[1024], hint[128] = "";
+    char *lacks;
     snprintf(words, sizeof words, "%s", mar_error(library));
     if (status == MAR_ENOMEM && max_batch > 1) {
         char *end = strstr(words, advice);
         if (end && !end[strlen(advice)]) *end = '\0';
         snprintf(hint, sizeof hint, "; a smaller --batch than %d needs less", max_batch);
+    }
+    if ((lacks = strstr(words, no_vae)) != NULL) {
+        *lacks = '\0';
+        snprintf(hint, sizeof hint, ", which says what tokens are near: --vq is missing, expected its file");
     }
     return refuse(status, words, hint);
 }

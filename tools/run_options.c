@@ -153,7 +153,9 @@ const char *run_options_heads(const char *words, char *text, size_t size)
 {
     static const char by_caller[] = " attention heads (asked for)";
     const char *at = strstr(words, by_caller);
-    if (at)
+    if (strncmp(words, "heads has no effect: ", 21) == 0 || strncmp(words, "seq_len ", 8) == 0)
+        snprintf(text, size, "--%s", words);
+    else if (at)
         snprintf(text, size, "%.*s attention heads (--heads)%s", (int)(at - words), words, at + strlen(by_caller));
     else
         snprintf(text, size, "%s", words);
@@ -180,6 +182,13 @@ static const mar_param *given_param(const option_set *set, const char *name)
 /* What the command line calls the model itself, for its draft. */
 static const char self[] = "self";
 
+int run_refuse_self(void)
+{
+    return tool_error("--draft self: alone it is --spec path, which is for continuous tokens; for discrete ones "
+                      "expected --spec sjd or sjd-pac beside it, or a file, which every other --spec for them needs: "
+                      "a smaller LlamaGen model or an EAGLE drafter");
+}
+
 /* "--draft self" is an option of the command only. */
 static int take_self(run_options *o, const option_set *set)
 {
@@ -187,6 +196,7 @@ static int take_self(run_options *o, const option_set *set)
     const mar_param *spec = given_param(set, "spec");
     if (!o->draft || strcmp(o->draft, self) != 0) return 0;
     o->draft = NULL;
+    o->self_is_path = !spec;
     if (!spec)
         return mar_params_set(&o->params, "spec", "path", text, sizeof text) == MAR_OK ? 0 : tool_error("%s", text);
     for (int i = 0; i < mar_param_count(); i++)
@@ -230,6 +240,8 @@ int run_options_done(run_options *o, const option_set *set)
         for (int i = 0; i < mar_param_count(); i++)
             if (mar_param_get(i) == q->param && (why = run_param_unused(o, i)) != NULL)
                 why = dashed(why, 0, text, sizeof text);
+        if (why && o->self_is_path && q->param->tokens && strcmp(q->param->tokens, "discrete") == 0)
+            return run_refuse_self();
         if (why && is_self && strncmp(why, needs_draft, strlen(needs_draft)) == 0)
             return tool_error("--%s: has no effect with --draft self, expected a draft model's file%s", q->param->name,
                               why + strlen(needs_draft));

@@ -14,6 +14,7 @@ typedef struct {
     const char *model, *vae; /* as given; vae may be NULL */
     const char *draft;       /* as given, a file; NULL: none, as after "self", which run_options_done takes out */
     const char *captions;    /* a file of captions' features, for text-to-image models; NULL: none */
+    int self_is_path;        /* 1: --draft self was given without --spec, and spec is path for it */
     int heads;               /* 0: the file's */
     mar_params params;       /* as given. models_load sets draft */
     mar_params used;         /* those that the session uses, 64 for num_iter 0; models_session sets it */
@@ -32,11 +33,15 @@ void run_options_add(run_options *o, option_set *set);
 void run_options_manual(FILE *out);
 /* The library's option of that name, or "model", "vae", "captions" or "heads". */
 const mar_param *run_option(const char *name);
-/* The library's words on a model file with --heads for "asked for", into text, which is returned. */
+/* The library's words on a model file, with --heads and --seq_len where it speaks of what was asked for, into text,
+ * which is returned. */
 const char *run_options_heads(const char *words, char *text, size_t size);
 /* After parsing: "--draft self" becomes no draft model and, unless there is another, --spec path. An option that would
  * have no effect is an error. Returns 0, or 1 with the error printed. */
 int run_options_done(run_options *o, const option_set *set);
+
+/* Says that --draft self without --spec is not for discrete tokens, and what is. Returns 1. */
+int run_refuse_self(void);
 
 /* The part of it for the library's options alone: those of `set` that are fields of *machine. */
 int run_machine_done(const mar_options *machine, const option_set *set);

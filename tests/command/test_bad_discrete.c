@@ -1,0 +1,162 @@
+/* Options and files of discrete tokens, mistyped: one line on stderr that says what is wrong and what was expected, and
+ * no picture. */
+#include "tests/support/command.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    const char *arguments, *why; /* the whole line behind "mar: " */
+} bad_case;
+
+static void check(const char *directory, const bad_case *c, size_t count)
+{
+    const int files = count_files(directory);
+    for (size_t i = 0; i < count; i++) {
+        char line[512], expected[1024];
+        snprintf(line, sizeof line, "$MAR %s", c[i].arguments);
+        snprintf(expected, sizeof expected, "mar: %s\n", c[i].why);
+        command_result r = command_run(directory, line);
+        if (r.status != 1 || *r.out || strcmp(r.err, expected) != 0)
+            fail_msg("%s: %d \"%s\" \"%s\", expected \"%s\"", line, r.status, r.out, r.err, expected);
+        if (count_files(directory) != files) fail_msg("%s: left a file behind", line);
+        command_result_free(&r);
+    }
+}
+
+#define DISCRETE "generate --model demo-discrete "
+#define DRAFTED  DISCRETE "--draft demo-discrete-draft "
+#define SELF                                                                                                           \
+    "--draft self: alone it is --spec path, which is for continuous tokens; for discrete ones expected --spec sjd or " \
+    "sjd-pac beside it, or a file, which every other --spec for them needs: a smaller LlamaGen model or an EAGLE "     \
+    "drafter"
+
+static void numbers(void **state)
+{
+    static const bad_case cases[] = {
+        {DISCRETE "--top_k -1", "--top_k -1: expected a whole number from 0 to 16777216"},
+        {DISCRETE "--top_k 257", "--top_k 257: expected 0..256, the model's vocabulary"},
+        {DISCRETE "--top_p nan", "--top_p nan: expected a number from 0 to 1"},
+        {DISCRETE "--top_p 1.5", "--top_p 1.5: expected a number from 0 to 1"},
+        {DISCRETE "--temperature -1", "--temperature -1: expected a number from 0 to 100"},
+        {DISCRETE "--cfg_interval 1.5", "--cfg_interval 1.5: expected a whole number from -1 to 65536"},
+        {DISCRETE "--cfg_interval 63", "--cfg_interval 63: expected -1..62, the number of an image's tokens less 2"},
+        {DISCRETE "--num_iter 3", "--num_iter 3: expected 0 or 64: the model makes its tokens one after another"},
+        {DISCRETE "--seq_len 49", "--seq_len 49: the metadata of demo-discrete say 64"},
+        {DISCRETE "--spec sjd --window 65", "--window 65: expected 64 at most, the tokens of an image"},
+        {DRAFTED "--gamma 65", "--gamma 65: expected 64 at most, the tokens of an image"},
+        {DRAFTED "--tree 2,x", "--tree 2,x: expected chain, static, dynamic, or the numbers of children by levels, "
+                               "such as 4,2,1,1"},
+        {DRAFTED "--spec lantern --lantern_k 257", "--lantern_k 257: expected 256 at most, the tokens of the codebook"},
+        {DRAFTED "--spec cool-sd-linear --cool_ell 3",
+         "--cool_ell 3: expected more than 8, which is --gamma: nothing drafted from number 3 on is accepted"},
+    };
+    check(*state, cases, sizeof cases / sizeof *cases);
+}
+
+static void combinations(void **state)
+{
+    static const bad_case cases[] = {
+        {DISCRETE "--draft self", SELF},
+        {DISCRETE "--draft self --gamma 3", SELF},
+        {DISCRETE "--draft self --window 4", SELF},
+        {DISCRETE "--draft self --top_k 4", SELF},
+        {"bench --model demo-discrete --draft self", SELF},
+        {"fidelity --num 20 --model demo-discrete --against --draft self", SELF},
+        {DISCRETE "--draft self --spec vanilla",
+         "--draft self: with it the model drafts for itself, which --spec vanilla cannot verify; expected --spec path, "
+         "sjd or sjd-pac, or a draft model's file"},
+        {DISCRETE "--spec vanilla", "--spec: needs --draft"},
+        {DRAFTED "--spec sjd --tree dynamic", "--tree: needs --spec vanilla, uniform-rsd, cool-sd-exp, cool-sd-linear, "
+                                              "lantern, lantern-pp, lantern-gstar or "
+                                              "lantern-pp-gstar"},
+        {DRAFTED "--spec sjd", "--draft and --spec sjd do not go together: --draft changes the drafting, which --spec "
+                               "sjd needs unchanged; expected one of them"},
+        {DRAFTED "--tree 2,2 --gamma 4", "--gamma: has no effect with --tree, expected the levels of --tree"},
+        {DRAFTED "--tree static --tree_top 3", "--tree_top: needs --tree dynamic"},
+        {DRAFTED "--cool_delta 0.5", "--cool_delta: needs --spec uniform-rsd, cool-sd-exp or cool-sd-linear"},
+        {DISCRETE "--spec sjd --pac_children 2", "--pac_children: needs --spec sjd-pac"},
+        {DRAFTED "--spec lantern --lantern_lambda 2", "--lantern_lambda: needs --spec lantern-pp or lantern-pp-gstar"},
+        {DISCRETE "--head_spec 4", "--head_spec has no effect: the model's tokens are discrete"},
+        {DISCRETE "--head_dtype f32",
+         "--head_dtype has no effect: the model's tokens are discrete, and it has no diffusion head"},
+        {DISCRETE "--captions x.npz",
+         "--captions: demo-discrete makes images of classes, expected a text-to-image model"},
+        {"generate --top_k 3", "--top_k has no effect: the model's tokens are continuous"},
+    };
+    check(*state, cases, sizeof cases / sizeof *cases);
+}
+
+static void files(void **state)
+{
+    static const bad_case cases[] = {
+        {DISCRETE "--draft demo-draft",
+         "the draft is a model of family mar, expected one of family llamagen, as the model is, or an EAGLE drafter"},
+        {"generate --draft demo-discrete-draft",
+         "the draft is a model of family llamagen, expected one of family mar, as the model is"},
+        {"generate --draft demo-discrete-eagle",
+         "the draft is a model of family eagle, expected one of family mar, as the model is"},
+        {DISCRETE "--vq demo", "the VAE decodes continuous latents (KL), but the model's tokens are numbers of a "
+                               "codebook: expected a VQ tokenizer"},
+        {"generate --vq demo-discrete", "the VAE decodes numbers of a codebook (VQ), but the model's tokens are "
+                                        "continuous: expected a KL autoencoder"},
+        {"generate --model demo-discrete-eagle",
+         "demo-discrete-eagle: is an EAGLE drafter, expected a MAR or LlamaGen model; give it as --draft"},
+        {"generate --model demo-discrete-vq", "demo-discrete-vq: is an image decoder (VQ autoencoder), expected a MAR "
+                                              "or LlamaGen model; give it as --vae"},
+        {"bench --model model.safetensors --draft demo-discrete-draft --spec lantern",
+         "--spec lantern: needs the image decoder's codebook, which says what tokens are near: --vq is missing, "
+         "expected its file"},
+        {"generate --model model.safetensors --class 1 --vq demo-discrete --draft demo-draft",
+         "the draft is a model of family mar, expected one of family llamagen, as the model is, or an EAGLE drafter"},
+    };
+    command_ok(*state, "convert demo-discrete model.safetensors");
+    check(*state, cases, sizeof cases / sizeof *cases);
+}
+
+/* What a file says, or cannot have, is not asked for in vain. */
+static void inspected(void **state)
+{
+    static const bad_case cases[] = {
+        {"inspect demo --seq_len 64", "--seq_len has no effect: demo is a MAR model, expected a LlamaGen model"},
+        {"inspect demo-vae --seq_len 64",
+         "--seq_len has no effect: demo-vae is a KL autoencoder, expected a LlamaGen model"},
+        {"inspect demo-discrete-vq --json --seq_len 64",
+         "--seq_len has no effect: demo-discrete-vq is a VQ autoencoder, expected a LlamaGen model"},
+        {"inspect demo-discrete-eagle --seq_len 64",
+         "--seq_len has no effect: demo-discrete-eagle is an EAGLE drafter, expected a LlamaGen model"},
+        {"inspect demo-discrete --seq_len 49", "--seq_len 49: the metadata of demo-discrete say 64"},
+        {"inspect demo-vae --heads 4", "--heads has no effect: demo-vae is a KL autoencoder, expected a model"},
+        {"convert demo x.safetensors --seq_len 64",
+         "--seq_len has no effect: demo is a MAR model, expected a LlamaGen model"},
+        {"convert demo-discrete-vq x.safetensors --seq_len 64",
+         "--seq_len has no effect: demo-discrete-vq is a VQ autoencoder, expected a LlamaGen model"},
+        {"convert demo-discrete x.safetensors --seq_len 49", "--seq_len 49: the metadata of demo-discrete say 64"},
+        {"convert demo-discrete-vq x.safetensors --heads 4",
+         "--heads has no effect: demo-discrete-vq is a VQ autoencoder, expected a model"},
+        {"convert demo x.safetensors --heads 7", "demo: 7 attention heads (--heads) do not divide the width 64"},
+    };
+    check(*state, cases, sizeof cases / sizeof *cases);
+    command_ok(*state, "inspect demo-discrete --seq_len 64"); /* as its metadata say */
+    command_ok(*state, "inspect demo-discrete-eagle --heads 2");
+}
+
+/* The limits themselves are taken. */
+static void most(void **state)
+{
+    command_ok(*state, DISCRETE "-q --class 3 --num 1 --spec sjd --window 64 --cfg_interval 62 --top_k 256");
+    command_ok(*state, DRAFTED "-q --class 3 --num 1 --spec lantern --lantern_k 256 --gamma 64");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(numbers, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(combinations, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(files, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(inspected, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(most, command_setup, command_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

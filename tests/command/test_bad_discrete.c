@@ -135,6 +135,8 @@ static void inspected(void **state)
         {"convert demo-discrete x.safetensors --seq_len 49", "--seq_len 49: the metadata of demo-discrete say 64"},
         {"convert demo-discrete-vq x.safetensors --heads 4",
          "--heads has no effect: demo-discrete-vq is a VQ autoencoder, expected a model"},
+        {"inspect demo-discrete-eagle --heads 3",
+         "demo-discrete-eagle: 3 attention heads (--heads) do not divide the width 128 into multiples of 4 up to 256"},
         {"convert demo x.safetensors --heads 7", "demo: 7 attention heads (--heads) do not divide the width 64"},
     };
     check(*state, cases, sizeof cases / sizeof *cases);

@@ -1,0 +1,52 @@
+/* Batches of spec path whose rounds have more rows than an int counts are refused before anything is allocated for
+ * them. A session takes no such batch of the demo's small images, so that the engine is asked itself. */
+#include "mar/model.h"
+#include "tests/support/demo.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void batches_that_are_too_large(void **state)
+{
+    (void)state;
+    /* The least batch of which a product is above the limit: images x gamma x tokens of a round, and twice images x
+     * tokens of a round x head_spec, above INT_MAX / 2. All 64 steps of one token are one round. */
+    static const struct {
+        const char *options;
+        int with_draft, images, gamma;
+    } cases[] = {
+        {"num_iter 64, gamma 64", 0, 1 << 18, 64},
+        {"num_iter 64, gamma 64, context prefix", 1, 1 << 18, 64},
+        {"num_iter 64, gamma 200", 0, 1 << 18, 64},
+        {"num_iter 64, gamma auto, head_spec 64", 0, 1 << 19, 16},
+        {"num_iter 64, gamma 64, head_spec 64", 0, 1 << 17, 64},
+        {"num_iter 64, gamma 64, head_spec 64", 1, 1 << 17, 64},
+    };
+    const demo d = demo_open(1);
+    kern_device *device = d.model->m->device;
+    kern_queue *k;
+    mar_err err = {0};
+    assert_ok(device->core->queue_create(device, &k, &err), &err);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char why[96];
+        mar_generation *g = (mar_generation *)&d;
+        mar_params p = params_with(cases[i].options);
+        p.spec = "path";
+        p.cfg = 1;
+        if (cases[i].with_draft) p.draft = d.draft;
+        const mar_status status = d.model->engine->create(d.model, NULL, k, &p, cases[i].images, &g, &err);
+        snprintf(why, sizeof why, "batch of %d images with gamma %d: too large", cases[i].images, cases[i].gamma);
+        if (status != MAR_EARG || strcmp(err.text, why) != 0)
+            fail_msg("%s, %d images: %d \"%s\", expected \"%s\"", cases[i].options, cases[i].images, status, err.text,
+                     why);
+        assert_null(g);
+    }
+    device->core->queue_free(k);
+    demo_close(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(batches_that_are_too_large)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -194,12 +194,13 @@ MAR_API const char *mar_backend_description(const mar *m);
 MAR_API int mar_gpu_count(void);
 
 /* Measures the rate of large matrix products on this handle's backend and arithmetic, in flop per second (2 a
- * multiply-add): the best of many 1024x1024x1024 products, or, where these are too short to tell, of 8192x8192x8192.
- * Takes some seconds. The yardstick of `mar bench`. */
+ * multiply-add): the best of many 1024x1024x1024 products, or, where these are too short to tell, of 8192x8192x8192,
+ * by the operation that computes the models' layers. Takes some seconds. The yardstick of `mar bench`. */
 MAR_API mar_status mar_measure_peak(mar *m, double *flop_per_second);
 /* Measures how fast this handle's backend reads memory that is in no cache, in bytes per second: the best of many
- * passes over an array of 512 MiB, or of four times the last cache, with all threads. What decoding at batch 1 can take
- * at the least is the bytes of the weights divided by this. Takes about a second. */
+ * passes over an array of 512 MiB, or of four times the last cache up to 4 GiB, with all threads, in pages like those
+ * of weights. A backend without an operation that reads alone copies, and what it writes counts. What decoding at batch
+ * 1 can take at the least is the bytes of the weights divided by this. Takes about a second. */
 MAR_API mar_status mar_measure_bandwidth(mar *m, double *bytes_per_second);
 
 /* --- models -------------------------------------------------------------------------------------- */

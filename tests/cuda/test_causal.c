@@ -1,7 +1,9 @@
 /* Rows of a transformer with RMSNorm, SwiGLU and rotary positions, and attention over its cache, on the device against
  * the CPU's. */
 #include "tests/cuda/support.h"
+#include "tests/cudahost/control.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,6 +213,36 @@ static void look_ups_are_the_tables_rows(void **state)
     close_queue(k);
 }
 
+/* Embeddings of tokens on the device, each several times; numbers outside the table are the nearest of its rows. */
+static void embeddings_are_the_tables_rows(void **state)
+{
+    (void)state;
+    enum { SIZE = 90, MOST = 24, TOKENS = 40, ROWS = 70 };
+    static const int dims[] = {24, 7, 4, 1};
+    kern_queue *queues[] = {open_cpu(), open_cuda(MAR_DTYPE_BF16)};
+    for (int i = 0; i < 8; i++) {
+        kern_queue *k = queues[i % 2];
+        const int dim = dims[i / 2];
+        float *table = random_floats(SIZE * MOST, 1, seed++), y[ROWS * MOST];
+        int token[TOKENS], place[ROWS];
+        for (int t = 0; t < TOKENS; t++) token[t] = draw(SIZE);
+        token[3] = -1, token[4] = SIZE, token[5] = INT_MAX, token[6] = INT_MIN;
+        for (int r = 0; r < ROWS; r++) place[r] = r < TOKENS ? TOKENS - 1 - r : draw(TOKENS);
+        void *dt = to_device(k, table, SIZE * MOST * sizeof *table), *dx = to_device(k, token, sizeof token);
+        void *dy = to_device(k, NULL, sizeof y);
+        k->core->embed(k, dt, SIZE, dim, dx, place, ROWS, dy);
+        k->core->embed(k, dt, SIZE, dim, dx, place, 0, dy);
+        from_device(k, y, dy, sizeof y);
+        for (int r = 0; r < ROWS; r++) {
+            const int x = token[place[r]], row = x < 0 ? 0 : x >= SIZE ? SIZE - 1 : x;
+            assert_memory_equal(y + r * dim, table + row * dim, (size_t)dim * sizeof *y);
+        }
+        free_arrays(k, (void *[]){dt, dx, dy}, 3);
+        free(table);
+    }
+    close_queue(queues[0]), close_queue(queues[1]);
+}
+
 /* --- attention over a cache --------------------------------------------------------------------------------------- */
 
 enum { CACHE = 900, MOST_ROWS = 64, MOST_SPANS = 6, WORDS = 2 };
@@ -245,18 +277,19 @@ typedef struct {
     int heads, dim;
     void *q, *cache, *y;
     const lists *l;
+    const float *turn; /* NULL: rotated already; and so the next two */
+    const int *position, *own;
 } attention;
 
 static attention open_attention(kern_queue *k, int heads, int dim, const float *q, const float *cache)
 {
     const size_t width = (size_t)(heads * dim);
-    return (attention){k,
-                       heads,
-                       dim,
-                       to_act(k, q, MOST_ROWS * 3 * width),
-                       to_act(k, cache, CACHE * 2 * width),
-                       to_device(k, NULL, MOST_ROWS * width * sizeof(float)),
-                       NULL};
+    return (attention){.k = k,
+                       .heads = heads,
+                       .dim = dim,
+                       .q = to_act(k, q, MOST_ROWS * 3 * width),
+                       .cache = to_act(k, cache, CACHE * 2 * width),
+                       .y = to_device(k, NULL, MOST_ROWS * width * sizeof(float))};
 }
 
 static void close_attention(attention *a)
@@ -282,6 +315,9 @@ static void attend(void *arg)
                                 .mask = l->mask,
                                 .words = WORDS,
                                 .most = l->most,
+                                .turn = a->turn,
+                                .position = a->position,
+                                .own = a->own,
                                 .y = a->y};
     a->k->core->attention_cache(a->k, &job);
 }
@@ -322,6 +358,64 @@ static void attention_over_a_cache_is_the_cpus(void **state)
         close_queue(k);
     }
     close_queue(cpu);
+}
+
+/* Attention that rotates gives the bits of both operations in turn: of y, of the queries, and of the whole cache. With
+ * one row a span it is one kernel. */
+static void attention_rotates(void **state)
+{
+    (void)state;
+    static const struct {
+        int heads, dim, spans, queries[MOST_SPANS];
+    } cases[] = {{12, 64, 2, {1, 1}}, {3, 100, 3, {1, 1, 1}}, {2, 128, 1, {1}},  {5, 16, 6, {1, 1, 1, 1, 1, 1}},
+                 {3, 6, 2, {1, 1}},   {1, 250, 2, {1, 1}},    {4, 2, 2, {1, 1}}, {2, 36, 3, {1, 3, 2}}};
+    static lists l;
+    for (int d = 0; d < 3; d++) {
+        kern_queue *k = d < 2 ? open_cuda(dtypes[d]) : open_cpu();
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            const int heads = cases[i].heads, dim = cases[i].dim, most = 60, common[MOST_SPANS] = {50, 3, 0, 20, 7, 1};
+            const size_t width = (size_t)(heads * dim), cached = CACHE * 2 * width, queries = MOST_ROWS * 3 * width;
+            float *q = random_floats(queries, 1, seed++), *cache = random_floats(cached, 1, seed++);
+            float *turn = random_floats((size_t)(POSITIONS * dim), 1, seed++), *result[3][2];
+            int position[MOST_ROWS], own[MOST_ROWS];
+            for (;;) { /* no slot in two spans */
+                char taken[CACHE] = {0};
+                int twice = 0;
+                make_lists(&l, cases[i].spans, cases[i].queries, common, most);
+                for (int s = 0; s < l.first[l.spans]; s++) twice |= taken[l.slot[s]]++;
+                if (!twice) break;
+            }
+            for (int s = 0, r = 0; s < l.spans; s++)
+                for (int j = 0; j < cases[i].queries[s]; j++, r++) {
+                    position[r] = draw(POSITIONS);
+                    own[r] = l.slot[l.first[s] + common[s] + j];
+                }
+            void *t = to_device(k, turn, (size_t)(POSITIONS * dim) * sizeof *turn);
+            for (int together = 0; together < 2; together++) {
+                attention a = open_attention(k, heads, dim, q, cache);
+                const long before = cudahost_launches ? cudahost_launches() : 0;
+                a.l = &l;
+                if (together) a.turn = t, a.position = position, a.own = own;
+                if (!together) k->core->rotate(k, a.q, l.rows, heads, dim, t, position, a.cache, own);
+                attend(&a);
+                k->core->finish(k);
+                if (d < 2 && cudahost_launches)
+                    assert_int_equal(cudahost_launches() - before, together && l.rows == l.spans ? 1 : 2);
+                result[0][together] = act_to_floats(k, a.y, (size_t)l.rows * width);
+                result[1][together] = act_to_floats(k, a.q, queries);
+                result[2][together] = act_to_floats(k, a.cache, cached);
+                close_attention(&a);
+            }
+            const size_t n[] = {(size_t)l.rows * width, queries, cached};
+            for (int j = 0; j < 3; j++) {
+                assert_memory_equal(result[j][1], result[j][0], n[j] * sizeof(float));
+                free(result[j][0]), free(result[j][1]);
+            }
+            free_arrays(k, &t, 1);
+            free(q), free(cache), free(turn);
+        }
+        close_queue(k);
+    }
 }
 
 /* What a row does not know has no part in it, not even a NaN. */
@@ -407,7 +501,9 @@ int main(void)
         cmocka_unit_test(swiglu_is_the_cpus),
         cmocka_unit_test(rotations_are_the_cpus),
         cmocka_unit_test(look_ups_are_the_tables_rows),
+        cmocka_unit_test(embeddings_are_the_tables_rows),
         cmocka_unit_test(attention_over_a_cache_is_the_cpus),
+        cmocka_unit_test(attention_rotates),
         cmocka_unit_test(slots_that_a_row_does_not_know_do_not_count),
         cmocka_unit_test(a_recording_takes_other_lists),
     };

@@ -426,6 +426,33 @@ static void blocks_are_verified_as_on_the_cpu(void **state)
     close_queue(cpu);
 }
 
+/* Each block's tokens go to the row that `place` names, on both backends, and nothing else changes. */
+static void tokens_go_to_their_places(void **state)
+{
+    (void)state;
+    static const kern_discrete_rule exact = {.log_omega = 0};
+    static blocks b;
+    static verified by_number, placed;
+    int place[BLOCKS];
+    kern_queue *queues[] = {open_cpu(), open_cuda(MAR_DTYPE_BF16)};
+    for (int i = 0; i < BLOCKS; i++) place[i] = BLOCKS - 1 - i;
+    make_blocks(&b, 90, 0.7f, 0, &exact, 0);
+    for (int i = 0; i < 2; i++) {
+        b.job.place = NULL;
+        verify(queues[i], &b, &by_number);
+        b.job.place = place;
+        verify(queues[i], &b, &placed);
+        for (int block = 0; block < BLOCKS; block++)
+            assert_memory_equal(placed.id + place[block] * POSITIONS, by_number.id + block * POSITIONS,
+                                POSITIONS * sizeof *placed.id);
+        assert_memory_equal(placed.law, by_number.law, sizeof placed.law);
+        assert_memory_equal(placed.count, by_number.count, sizeof placed.count);
+        assert_memory_equal(placed.verdict, by_number.verdict, sizeof placed.verdict);
+        close_queue(queues[i]);
+    }
+    free_blocks(&b);
+}
+
 /* A draft without probability whose neighbours have all that there is, a sum of 1/2, so that half of them are rejected
  * without anything to replace them (LANTERN's own resampler). */
 static void neighbours_with_all_of_p(void **state)
@@ -540,7 +567,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(laws_are_the_cpus),          cmocka_unit_test(draws_are_the_cpus),
         cmocka_unit_test(the_likeliest_are_the_cpus), cmocka_unit_test(blocks_are_verified_as_on_the_cpu),
-        cmocka_unit_test(a_step_is_recorded),         cmocka_unit_test(neighbours_with_all_of_p),
+        cmocka_unit_test(tokens_go_to_their_places),  cmocka_unit_test(a_step_is_recorded),
+        cmocka_unit_test(neighbours_with_all_of_p),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,217 @@
+/* Decoding on the device: a step from the embedding of a drawn token to the next draw is one recording, whose laws and
+ * tokens are, bit for bit, those of the same operations without a recording and with each token read by the host. */
+#include "specdec/sampler.h"
+#include "tests/cuda/support.h"
+#include "tests/cudahost/control.h"
+#include "tests/support/gpt_fixture.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { IMAGES = 3, TOKENS = 25, GAMMA = 3, VOCABULARY = 73 };
+enum { READ = 16 }; /* rounds of plain sampling whose tokens are read at a time (specdec/sampler.h) */
+
+static const gpt_sampling guided = {.cfg = 1.7f, .cfg_interval = 6, .temperature = 0.9f, .top_k = 40, .top_p = 0.95f};
+static const gpt_sampling unguided = {.cfg = 1, .cfg_interval = -1, .temperature = 0.8f, .top_p = 1};
+
+/* How the operations are run. */
+typedef enum {
+    RECORDED,
+    REFUSED, /* the device refuses to record */
+    WATCHED, /* as in the search for layers: nothing is recorded, and the host reads each token */
+    APART,   /* the verification is a call of its own behind the recorded pass, and the host reads each token */
+    WAYS,
+} way;
+
+typedef struct {
+    gpt_fixture f;
+    gpt_runner *drafter;
+    spec_sampler *s;
+    void *memory[2];
+    float *laws;  /* host: all laws of all passes, or NULL */
+    size_t count; /* of them */
+} decoder;
+
+/* Notes the laws of a pass. */
+static mar_status note(decoder *d, const spec_request *request, int n, const float *log_law, mar_status status)
+{
+    for (int i = 0; i < n && d->laws && status == MAR_OK; i++)
+        for (int site = 0; site <= request[i].count; site++)
+            from_device(d->f.k, d->laws + VOCABULARY * d->count++,
+                        log_law + (size_t)(request[i].row + site) * VOCABULARY, VOCABULARY * sizeof *log_law);
+    return status;
+}
+
+static mar_status laws_then(void *state, const spec_request *request, int n, float *log_law, const spec_sequel *sequel,
+                            mar_err *err)
+{
+    decoder *d = state;
+    return note(d, request, n, log_law, gpt_runner_laws_then(d->f.runner, request, n, log_law, sequel, err));
+}
+
+static mar_status laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
+{
+    decoder *d = state;
+    return note(d, request, n, log_law, gpt_runner_laws(d->f.runner, request, n, log_law, err));
+}
+
+/* A sampler over a golden model, plain or with chains of GAMMA drafts of the same model without guidance. */
+static void open_decoder(decoder *d, mar_dtype dtype, int drafts, way how)
+{
+    const spec_method *vanilla = spec_method_find("vanilla");
+    const spec_sampler_options options = {.method = drafts ? vanilla : NULL, .length = GAMMA, .seed = 9};
+    mar_err err = {0};
+    *d = (decoder){0};
+    gpt_fixture_open(&d->f, open_cuda(dtype), "llamagen_c2i20", TOKENS, &guided, IMAGES, GAMMA, 0, 1);
+    assert_int_equal(d->f.vocabulary, VOCABULARY);
+    assert_ok(gpt_runner_create(d->f.k, d->f.model, &unguided, IMAGES, GAMMA, 0, &d->drafter, &err), &err);
+    const spec_model target = {VOCABULARY, d, laws, how == APART ? NULL : laws_then};
+    const spec_model draft = {VOCABULARY, d->drafter, gpt_runner_laws, NULL};
+    assert_ok(spec_sampler_create(d->f.k, &target, drafts ? &draft : NULL, &options, IMAGES, TOKENS, &d->s, &err),
+              &err);
+    d->memory[0] = backend_memory(d->f.k, gpt_runner_lay_out(d->drafter, NULL));
+    d->memory[1] = backend_memory(d->f.k, spec_sampler_lay_out(d->s, NULL));
+    gpt_runner_lay_out(d->drafter, d->memory[0]);
+    spec_sampler_lay_out(d->s, d->memory[1]);
+    assert_ok(gpt_runner_plan(d->drafter, IMAGES, &err), &err);
+    d->f.k->watch.on = how == WATCHED;
+    if (how == REFUSED && cudahost_refuse) cudahost_refuse(CUDAHOST_BEGIN_CAPTURE, 2);
+}
+
+static void close_decoder(decoder *d)
+{
+    if (cudahost_refuse) cudahost_refuse(0, 2);
+    spec_sampler_free(d->s);
+    gpt_runner_free(d->drafter);
+    for (int i = 0; i < 2; i++) d->f.k->core->free(d->f.k->device, d->memory[i]);
+    gpt_fixture_close(&d->f);
+}
+
+static void begin(decoder *d, uint64_t first)
+{
+    static const int label[IMAGES] = {3, -1, 0};
+    kern_watch_begin(d->f.k);
+    gpt_runner_begin(d->f.runner, IMAGES, label);
+    gpt_runner_begin(d->drafter, IMAGES, label);
+    spec_sampler_begin(d->s, first, IMAGES, TOKENS);
+}
+
+static void run_round(decoder *d)
+{
+    mar_err err = {0};
+    assert_ok(spec_sampler_round(d->s, &err), &err);
+}
+
+static void decode_batch(decoder *d, uint64_t first, int *tokens)
+{
+    begin(d, first);
+    while (spec_sampler_left(d->s) > 0) run_round(d);
+    for (int i = 0; i < IMAGES; i++) memcpy(tokens + i * TOKENS, spec_sampler_tokens(d->s, i), TOKENS * sizeof *tokens);
+}
+
+/* All tokens of two batches. */
+static void decode(decoder *d, int *tokens)
+{
+    decode_batch(d, 5, tokens);
+    decode_batch(d, 105, tokens + IMAGES * TOKENS);
+}
+
+static void compare_ways(mar_dtype dtype, int drafts)
+{
+    enum { N = 2 * IMAGES * TOKENS, MOST = N * (GAMMA + 1) };
+    float *expected = malloc(sizeof *expected * MOST * VOCABULARY), *found = malloc(sizeof *found * MOST * VOCABULARY);
+    int tokens[N], again[N];
+    size_t count = 0;
+    assert_true(expected && found);
+    for (way how = RECORDED; how < WAYS; how++) {
+        decoder d;
+        if (how == REFUSED && !cudahost_refuse) continue; /* a GPU that works does not */
+        open_decoder(&d, dtype, drafts, how);
+        d.laws = how == RECORDED ? expected : found;
+        decode(&d, how == RECORDED ? tokens : again);
+        if (how == RECORDED) count = d.count;
+        assert_int_equal(d.count, count);
+        assert_true(count <= MOST);
+        if (how != RECORDED) assert_memory_equal(again, tokens, sizeof tokens);
+        if (how != RECORDED) assert_memory_equal(found, expected, count * VOCABULARY * sizeof *found);
+        assert_true(how == RECORDED || how == APART ? d.f.k->recordings > 0 : d.f.k->recordings == 0);
+        assert_true(how == REFUSED ? d.f.k->unrecorded > 0 : d.f.k->unrecorded == 0);
+        close_decoder(&d);
+    }
+    for (int i = 0; i < N; i++) assert_true(tokens[i] >= 0 && tokens[i] < VOCABULARY);
+    free(expected), free(found);
+}
+
+static void plain_steps_are_the_same_bits(void **state)
+{
+    (void)state;
+    compare_ways(MAR_DTYPE_BF16, 0);
+}
+
+static void rounds_of_drafts_are_the_same_bits(void **state)
+{
+    (void)state;
+    compare_ways(MAR_DTYPE_F32, 1);
+}
+
+/* Kernels and products of a step: 8 a layer (norm, qkv, attention with rotation, wo, norm, w13, SwiGLU, w2), and in all
+ * the embedding, the last norm, the output layer, the laws and the draw. One graph, no wait. */
+static void a_step_is_one_graph(void **state)
+{
+    (void)state;
+    enum { FIRST = 4, STEPS = 8 }; /* the first of a shape, and the one that is recorded, are before */
+    decoder d;
+    if (!cudahost_launches) skip();
+    open_decoder(&d, MAR_DTYPE_BF16, 0, RECORDED);
+    const int depth = d.f.model->config.depth;
+    const long instantiated = cudahost_instantiated(), graphs = cudahost_graph_launches();
+    begin(&d, 5);
+    for (int i = 0; i < FIRST; i++) run_round(&d);
+    d.f.k->core->finish(d.f.k);
+    const long launches = cudahost_launches(), waits = cudahost_waits();
+    for (int i = 0; i < STEPS; i++) run_round(&d);
+    assert_int_equal(spec_sampler_tokens(d.s, 0)[FIRST + STEPS - 1], SPEC_UNREAD);
+    assert_int_equal(cudahost_waits(), waits);
+    d.f.k->core->finish(d.f.k);
+    assert_int_equal(cudahost_launches() - launches, STEPS * (8 * depth + 5));
+    const long read = cudahost_waits();
+    while (spec_sampler_left(d.s) > 0) run_round(&d);
+    assert_int_equal(cudahost_waits() - read, (TOKENS + READ - 1) / READ);
+    for (int i = 0; i < TOKENS; i++) assert_true(spec_sampler_tokens(d.s, 0)[i] >= 0);
+    /* Two tokens are drawn without a graph: the first, which has no rows, and the second, the first of its shape. */
+    assert_int_equal(cudahost_instantiated() - instantiated, 1);
+    assert_int_equal(cudahost_graph_launches() - graphs, TOKENS - 2);
+    assert_int_equal(d.f.k->recordings, 1);
+    check_kern(d.f.k);
+    close_decoder(&d);
+}
+
+/* Passes recur although the images of a batch accept different numbers of drafts: in the second batch four of five are
+ * replayed, the draft model's, too. */
+static void most_passes_are_replayed(void **state)
+{
+    (void)state;
+    decoder d;
+    int tokens[IMAGES * TOKENS];
+    if (!cudahost_graph_launches) skip();
+    open_decoder(&d, MAR_DTYPE_BF16, 1, RECORDED);
+    decode_batch(&d, 5, tokens);
+    const long graphs = cudahost_graph_launches();
+    decode_batch(&d, 105, tokens);
+    const spec_sampler_stats *s = spec_sampler_get_stats(d.s);
+    const long passes = s->calls + s->draft_calls, replayed = cudahost_graph_launches() - graphs;
+    assert_true(s->accepted > 0 && s->accepted < s->drafted);
+    if (replayed * 5 < passes * 4) fail_msg("%ld of %ld passes are replayed, expected four of five", replayed, passes);
+    close_decoder(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plain_steps_are_the_same_bits),
+        cmocka_unit_test(rounds_of_drafts_are_the_same_bits),
+        cmocka_unit_test(a_step_is_one_graph),
+        cmocka_unit_test(most_passes_are_replayed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

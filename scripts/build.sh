@@ -1,18 +1,23 @@
 #!/bin/sh
-# Configures and builds a preset: build.sh [--tests] PRESET [TARGET...]. With --tests the tests are built, too, and
-# `ctest --preset PRESET` runs them. CMake's own account is shown if it fails.
+# Configures and builds a preset: build.sh [--tests] [-DNAME=VALUE...] PRESET [TARGET...]. With --tests the tests are built,
+# too, and `ctest --preset PRESET` runs them. CMake's own account is shown if it fails.
 set -eu
-tests=
-if [ "${1:-}" = --tests ]; then
-    tests=-DMAR_TESTS=ON
+options=
+while :; do
+    case ${1:-} in
+    --tests) options="$options -DMAR_TESTS=ON" ;;
+    -D*) options="$options $1" ;;
+    *) break ;;
+    esac
     shift
-fi
+done
 preset=$1
 shift
 cd "$(dirname "$0")/.."
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-cmake --preset "$preset" $tests >"$log" 2>&1 || {
+# shellcheck disable=SC2086  # the list is words
+cmake --preset "$preset" $options >"$log" 2>&1 || {
     cat "$log" >&2
     exit 1
 }

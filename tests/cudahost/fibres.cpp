@@ -131,7 +131,7 @@ static fibre_stack *new_stack()
 
 static enum { FORWARD, REVERSE, SHUFFLED } order;
 static uint64_t random_state;
-static const device_launch *running;
+const device_launch *fibre_running;
 static std::vector<device_thread *> queue; /* a ring */
 static size_t queue_first, queue_size;
 static size_t alive;         /* threads of the resident blocks that have not ended */
@@ -203,7 +203,7 @@ static void fibre_main()
     __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
 #endif
     for (;;) {
-        running->call->run();
+        fibre_running->call->run();
         device_thread *me = now();
         fibre_stack *stack = me->stack;
         me->stack = nullptr;
@@ -249,7 +249,7 @@ std::string fibre_symbol(const void *code, bool with_line)
 
 std::string fibre_describe(const device_thread *t)
 {
-    std::string r = "kernel " + (running ? fibre_symbol(running->kernel, false) : "?");
+    std::string r = "kernel " + (fibre_running ? fibre_symbol(fibre_running->kernel, false) : "?");
     char place[128];
     if (!t) return r;
     snprintf(place, sizeof(place), ", block (%u,%u,%u), thread (%u,%u,%u)", t->block->index.x, t->block->index.y,
@@ -381,7 +381,7 @@ void *cudahost_cluster_map(const void *shared, unsigned rank, const char *file, 
 {
     cudahost_block *block = cudahost_now->block;
     const size_t offset = (size_t)((const unsigned char *)shared - block->shared);
-    if (offset >= running->shared_bytes)
+    if (offset >= fibre_running->shared_bytes)
         fibre_fail(now(), "map_shared_rank at %s:%d of an address outside of shared memory", file, line);
     if (rank >= cudahost_cluster_blocks())
         fibre_fail(now(), "map_shared_rank at %s:%d of rank %u in a cluster of %u blocks", file, line, rank,
@@ -595,7 +595,7 @@ void fibre_run(const device_launch *l)
     const size_t per_cluster = (size_t)l->cluster.x * l->cluster.y * l->cluster.z;
     const size_t clusters = blocks / per_cluster, at_once = l->together ? clusters : 1;
     read_order();
-    running = l;
+    fibre_running = l;
     blockDim = l->block;
     gridDim = l->grid;
 
@@ -628,10 +628,5 @@ void fibre_run(const device_launch *l)
     }
     for (cudahost_block *b : pool) block_free(b);
     if (cudahost_race) cudahost_race->launch_ends();
-    running = nullptr;
-}
-
-const device_launch *fibre_launch()
-{
-    return running;
+    fibre_running = nullptr;
 }

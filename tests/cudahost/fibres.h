@@ -15,18 +15,18 @@
 
 struct fibre_stack;
 
-/* A device thread. */
-struct device_thread : cudahost_thread {
+/* A device thread. What each meeting of a warp looks at, of all its lanes, is in one cache line. */
+struct alignas(64) device_thread : cudahost_thread {
     unsigned number; /* in its block */
-    fibre_stack *stack;
-    device_thread *next; /* in a list of those that wait */
     /* what it waits for, and where */
     cudahost_wait wait;
     const char *file;
     int line;
     unsigned mask;
-    uint64_t got[32]; /* the values of the lanes of a partial mask */
+    fibre_stack *stack;
+    device_thread *next; /* in a list of those that wait */
     bool exited;
+    uint64_t got[32]; /* the values of the lanes of a partial mask */
 };
 
 /* Threads that wait for each other. */
@@ -70,7 +70,11 @@ struct device_launch {
 
 /* Runs a launch to its end. */
 void fibre_run(const device_launch *launch);
-const device_launch *fibre_launch(); /* the running one */
+extern const device_launch *fibre_running;
+static inline const device_launch *fibre_launch() /* the running one */
+{
+    return fibre_running;
+}
 /* The stack that the running thread is on. */
 extern uintptr_t fibre_bottom;
 extern size_t fibre_bytes;

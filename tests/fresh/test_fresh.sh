@@ -5,10 +5,9 @@
 #
 # The root is made in BUILD_DIR/fresh (root.sh). In a clone there, the first command must make demo.png without
 # installing a C++ compiler, make or anything of the tests. Then the second command with ARGUMENTS must pass, `install`
-# among its tests. By default that builds the preset release and runs its tests labelled quick, but for those labelled
-# compared, which are the same outside (test.sh); for asan, tsan, fuzz and
-# cuda what they need is installed (1 GB of CUDA toolkit is fetched), and they are configured and compile a small program
-# (CMake does that itself for CUDA).
+# among its tests. By default that builds the preset release and runs its tests labelled quick, without those that run
+# kernels/cuda on the CPU, which are the same outside (test.sh); for asan, tsan, fuzz and cuda what they need is installed (1 GB
+# of CUDA toolkit is fetched), and they are configured and compile a small program (CMake does that itself for CUDA).
 #
 # Both are read from the README. The clone is of HEAD, with what is changed but not committed in tracked files applied to
 # it; files that git does not know are not in it, as they are in nobody's clone.

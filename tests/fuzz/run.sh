@@ -1,8 +1,8 @@
 #!/bin/sh
-# Searches for inputs that break a property, about half a minute a target, two targets at a time, from the corpora, which stay
-# as they are: run.sh [TARGET...]. What fails is kept in build/fuzz/findings, with a line that says how to run it again.
-# The number of executions is fixed and so is the seed: the same code gets the same inputs, on a slow machine fewer. An
-# input may take 25 s of the clock: other tests may be running.
+# Searches for inputs that break a property, about a quarter of a minute a target, two targets at a time, from the corpora,
+# which stay as they are: run.sh [TARGET...]. What fails is kept in build/fuzz/findings, with a line that says how to run it
+# again. The number of executions is fixed and so is the seed: the same code gets the same inputs, on a slow machine fewer,
+# and campaign.sh others. An input may take 25 s of the clock: other tests may be running.
 set -eu
 cd "$(dirname "$0")/../.."
 . tests/fuzz/targets.sh
@@ -24,7 +24,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -r "tests/fuzz/corpus/$target" "$work/corpus"
 status=0
-fuzz_run "$target" "$findings/$target-" -seed=1 -timeout=25 -runs="$(($(fuzz_runs "$target") / 2))" -max_total_time=60 \
+fuzz_run "$target" "$findings/$target-" -seed=1 -timeout=25 -runs="$(($(fuzz_runs "$target") / 4))" -max_total_time=60 \
     "$work/corpus" >"$work/log" 2>&1 || status=$?
 edges=$(sed -n 's/^#[0-9]*\t.* cov: \([0-9]*\) .*/\1/p' "$work/log" | tail -n 1)
 echo "fuzz $target: $(fuzz_stat number_of_executed_units "$work/log") executions, $edges edges, at most" \

@@ -2,7 +2,7 @@
 
 fuzz_targets="safetensors pytorch npz images metadata options classes sweep"
 
-# `fuzz_runs TARGET`: executions of about a minute on one core; test.sh makes half as many.
+# `fuzz_runs TARGET`: executions of about a minute on one core; test.sh makes a quarter of them.
 fuzz_runs() {
     case $1 in
     npz) echo 250000 ;;

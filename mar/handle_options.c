@@ -71,7 +71,8 @@ static const mar_param rows[] = {
      .choices = automatic,
      .help = "LlamaGen: tokens an image, if the file does not say\n"
              "A square number. No tensor tells how large a LlamaGen model's images are. auto is 256, for images of 256 "
-             "pixels; the official models for 384 pixels need 576. mar convert writes it to its files."},
+             "pixels; the official models for 384 pixels need 576. mar convert writes it to its files. It is "
+             "refused for a file of any other kind."},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 

@@ -1,6 +1,7 @@
 /* Options and files of discrete tokens, mistyped: one line on stderr that says what is wrong and what was expected, and
  * no picture. */
 #include "tests/support/command.h"
+#include "weights/npz.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,8 +26,9 @@ static void check(const char *directory, const bad_case *c, size_t count)
     }
 }
 
-#define DISCRETE "generate --model demo-discrete "
-#define DRAFTED  DISCRETE "--draft demo-discrete-draft "
+#define DISCRETE      "generate --model demo-discrete "
+#define DRAFTED       DISCRETE "--draft demo-discrete-draft "
+#define TEXT_TO_IMAGE "generate --model t2i.safetensors --vq vq.pth "
 #define SELF                                                                                                           \
     "--draft self: alone it is --spec path, which is for continuous tokens; for discrete ones expected --spec sjd or " \
     "sjd-pac beside it, or a file, which every other --spec for them needs: a smaller LlamaGen model or an EAGLE "     \
@@ -115,6 +117,46 @@ static void files(void **state)
     check(*state, cases, sizeof cases / sizeof *cases);
 }
 
+/* A text-to-image model of captions of up to 120 positions of 12 features, and files that are none of it. */
+static void captions(void **state)
+{
+    static const bad_case cases[] = {
+        {TEXT_TO_IMAGE, "--captions is missing: t2i.safetensors makes images of captions, expected a file of their "
+                        "features, 12 numbers at up to 120 positions each"},
+        {TEXT_TO_IMAGE "--class 1", "--captions is missing: t2i.safetensors makes images of captions, expected a file "
+                                    "of their features, 12 numbers at up to 120 positions each"},
+        {TEXT_TO_IMAGE "--captions none.npz", "--captions none.npz: cannot open: No such file or directory"},
+        {TEXT_TO_IMAGE "--captions text.npz", "--captions text.npz: 4 bytes that begin with \"none\", expected a .npz "
+                                              "or .npy file of NumPy's"},
+        {TEXT_TO_IMAGE "--captions c.npz --class 2", "--class: class 2: out of range, expected 0 to 1"},
+        {TEXT_TO_IMAGE "--captions c.npz --draft demo-discrete-draft",
+         "the draft's vocabulary has 256 tokens, expected the model's 50"},
+        {"generate --model t2i.safetensors --captions c.npz --vq demo-discrete",
+         "tokenizer and model have different codebooks: the VAE's has 256 tokens, the model's 50"},
+        {"bench --model t2i.safetensors --batch 1", "--captions is missing: t2i.safetensors makes images of captions, "
+                                                    "expected a file of their features, 12 numbers at up to 120 "
+                                                    "positions each"},
+    };
+    static const float features[2 * 3 * 12];
+    static const int64_t shape[] = {2, 3, 12};
+    static const char *const copies[][2] = {{"llamagen_t2i.safetensors", "t2i.safetensors"}, {"vq.pth", "vq.pth"}};
+    char path[4096], why[NPZ_WHY_MAX];
+    npz_writer *w;
+    for (size_t i = 0; i < 2; i++) {
+        size_t size;
+        char *bytes = read_whole_file("tests/golden/data", copies[i][0], &size);
+        write_whole_file(*state, copies[i][1], bytes, size);
+        free(bytes);
+    }
+    write_whole_file(*state, "text.npz", "none", 4);
+    snprintf(path, sizeof path, "%s/c.npz", (const char *)*state);
+    assert_int_equal(npz_writer_open(path, 0, &w, why), MAR_OK);
+    assert_int_equal(npz_writer_add(w, "features", NPZ_F32, 3, shape, features, why), MAR_OK);
+    assert_int_equal(npz_writer_commit(w, why), MAR_OK);
+    check(*state, cases, sizeof cases / sizeof *cases);
+    command_ok(*state, TEXT_TO_IMAGE "-q --captions c.npz");
+}
+
 /* What a file says, or cannot have, is not asked for in vain. */
 static void inspected(void **state)
 {
@@ -157,6 +199,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(numbers, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(combinations, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(files, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(captions, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(inspected, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(most, command_setup, command_teardown),
     };

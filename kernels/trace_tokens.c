@@ -81,6 +81,24 @@ static void traced_attention_cache(kern_queue *k, const kern_cache_job *job)
     kern_trace_run(&c.o, cache_body, &c);
 }
 
+typedef struct {
+    kern_trace_call o;
+    const float *table;
+    int size, dim;
+    const int *token, *place;
+    float *y;
+} embed_call;
+
+TRACE_BODY(embed, core->embed, c->table, c->size, c->dim, c->token, c->place, c->o.rows, c->y)
+
+static void traced_embed(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place,
+                         int rows, float *y)
+{
+    const kern_trace_call o = kern_trace_call_of(k, rows, 8.0 * rows * dim, 0, "embeddings of drawn tokens %d", dim);
+    embed_call c = {o, table, size, dim, token, place, y};
+    kern_trace_run(&c.o, embed_body, &c);
+}
+
 /* --- discrete tokens ---------------------------------------------------------------------------------------------- */
 
 TRACE_JOB(laws, discrete->laws)
@@ -121,6 +139,7 @@ void kern_trace_tokens(kern_trace *t)
     t->core.swiglu = traced_swiglu;
     t->core.rotate = traced_rotate;
     t->core.attention_cache = traced_attention_cache;
+    t->core.embed = traced_embed;
     t->discrete.laws = traced_laws;
     t->discrete.draw = traced_draw;
     t->discrete.verify = traced_verify;

@@ -5,6 +5,7 @@
 #include "tests/cudahost/control.h"
 #include "tests/support/gpt_fixture.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -205,6 +206,46 @@ static void most_passes_are_replayed(void **state)
     close_decoder(&d);
 }
 
+/* A model of two tokens, of which image 6 has no law behind token 6. */
+static mar_status broken_laws(void *state, const spec_request *request, int n, float *log_law,
+                              const spec_sequel *sequel, mar_err *err)
+{
+    kern_queue *k = state;
+    for (int i = 0; i < n; i++) {
+        const float x = request[i].sequence == 1 && request[i].length == 7 ? NAN : logf(0.5f), law[2] = {x, x};
+        k->core->upload(k, log_law + 2 * request[i].row, law, sizeof law);
+    }
+    sequel->run(sequel->arg);
+    return kern_check(k, err);
+}
+
+/* Tokens that are not read yet do not hide that a law is none: the message is that of a round whose token is read. */
+static void a_nan_shows_when_tokens_are_read(void **state)
+{
+    (void)state;
+    static const spec_sampler_options plain = {.seed = 1};
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
+    const spec_model target = {2, k, NULL, broken_laws};
+    spec_sampler *s = NULL;
+    mar_err err = {0};
+    mar_status status = MAR_OK;
+    int rounds = 0;
+    assert_ok(spec_sampler_create(k, &target, NULL, &plain, 2, TOKENS, &s, &err), &err);
+    void *memory = backend_memory(k, spec_sampler_lay_out(s, NULL));
+    spec_sampler_lay_out(s, memory);
+    spec_sampler_begin(s, 5, 2, TOKENS);
+    while (status == MAR_OK && spec_sampler_left(s) > 0) status = spec_sampler_round(s, &err), rounds++;
+    assert_int_equal(status, MAR_EMODEL);
+    assert_string_equal(err.text, "image 6, token 7: the logits are not finite");
+    assert_int_equal(rounds, READ);
+    spec_sampler_begin(s, 7, 1, TOKENS); /* the next batch has nothing of it */
+    while (spec_sampler_left(s) > 0) assert_ok(spec_sampler_round(s, &err), &err);
+    for (int i = 0; i < TOKENS; i++) assert_true(spec_sampler_tokens(s, 0)[i] >= 0);
+    spec_sampler_free(s);
+    k->core->free(k->device, memory);
+    close_queue(k);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -212,6 +253,7 @@ int main(void)
         cmocka_unit_test(rounds_of_drafts_are_the_same_bits),
         cmocka_unit_test(a_step_is_one_graph),
         cmocka_unit_test(most_passes_are_replayed),
+        cmocka_unit_test(a_nan_shows_when_tokens_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,12 +33,15 @@ static mar_status create_host(diff_chain *c, mar_err *err)
     const size_t tokens = (size_t)c->max_tokens, rows = (size_t)rows_of(c, c->max_tokens), steps = (size_t)c->max_steps;
     c->step_index = malloc(steps * sizeof *c->step_index);
     c->step_list = malloc(steps * sizeof *c->step_list);
+    c->fine = malloc(steps);
+    c->fine_list = malloc(steps);
     c->mod_row = malloc(steps * sizeof *c->mod_row);
     c->x_index = malloc((rows + 1) * sizeof *c->x_index);
     c->coef = malloc((tokens + 1) * sizeof *c->coef);
     c->zeros = calloc(tokens + 1, sizeof *c->zeros);
     c->before = malloc((2 * tokens * (size_t)c->head->channels + 1) * sizeof *c->before);
-    if (!c->step_index || !c->step_list || !c->mod_row || !c->x_index || !c->coef || !c->zeros || !c->before)
+    if (!c->step_index || !c->step_list || !c->fine || !c->fine_list || !c->mod_row || !c->x_index || !c->coef ||
+        !c->zeros || !c->before)
         return err_set(err, MAR_ENOMEM, "out of memory");
     for (int i = 0; i < c->max_steps; i++) c->step_index[i] = i;
     return MAR_OK;
@@ -100,6 +103,7 @@ void diff_chain_use(diff_chain *c, int steps)
     while (respacing->spec.steps != steps) respacing++;
     c->schedule = respacing->schedule;
     c->temb = respacing->temb;
+    for (int i = 0; i < c->schedule.steps; i++) c->fine[i] = c->schedule.t[i] >= c->head->int8_below;
 }
 
 void diff_chain_reuse(diff_chain *c)
@@ -118,6 +122,8 @@ void diff_chain_free(diff_chain *c)
     free(c->respacing);
     free(c->step_index);
     free(c->step_list);
+    free(c->fine);
+    free(c->fine_list);
     free(c->mod_row);
     free(c->x_index);
     free(c->coef);
@@ -206,12 +212,13 @@ static void modulate(diff_chain *c, int tokens, int top, int bottom, int first)
         int n = 0;
         for (int i = top; i >= bottom; i--) {
             if (in_full(c, i, first) != full) continue;
+            c->fine_list[n] = c->fine[i];
             c->step_list[n++] = i;
             c->mod_row[i] = row;
             row += rows;
         }
         void *mod = (char *)c->mod + (size_t)begin * k->head->mod_bytes(c->head->net);
-        k->head->modulate(k, c->head->net, c->temb, c->step_list, n, c->cond, rows, mod, c->scratch);
+        k->head->modulate(k, c->head->net, c->temb, c->step_list, c->fine_list, n, c->cond, rows, mod, c->scratch);
     }
 }
 

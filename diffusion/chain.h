@@ -21,6 +21,8 @@ typedef struct {
     int max_steps;          /* the most steps of any respacing */
     int *step_index;        /* host [max_steps] 0..max_steps-1: the list of all steps for `modulate` */
     int *step_list;         /* host [max_steps] a list of some steps for `modulate` */
+    uint8_t *fine;          /* host [max_steps] steps of the respacing in use that the head evaluates without int8 */
+    uint8_t *fine_list;     /* host [max_steps] of step_list */
     int *mod_row;           /* host [max_steps] the first modulation row of a step */
     int max_tokens;         /* the most tokens of a call */
     int guided;             /* guidance: two rows a token */

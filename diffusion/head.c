@@ -77,7 +77,7 @@ static void free_host(kern_head_spec *spec, kern_head_block *blocks)
 static mar_status load_net(kern_queue *k, diff_head *h, const wt_file *f, mar_err *err)
 {
     const int w = h->width, c = h->channels;
-    kern_head_spec spec = {.width = w, .depth = h->depth, .channels = c, .f32 = h->f32};
+    kern_head_spec spec = {.width = w, .depth = h->depth, .channels = c, .f32 = h->f32, .int8 = h->int8_below > 0};
     kern_head_block *blocks = calloc((size_t)h->depth + 1, sizeof *blocks);
     spec.blocks = blocks;
     mar_status status = blocks ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
@@ -92,10 +92,15 @@ static mar_status load_net(kern_queue *k, diff_head *h, const wt_file *f, mar_er
 }
 
 mar_status diff_head_load(kern_queue *k, const wt_file *f, int width, int depth, int channels, int z_dim, int f32,
-                          diff_head *out, mar_err *err)
+                          int int8_below, diff_head *out, mar_err *err)
 {
-    *out = (diff_head){
-        .device = k->device, .width = width, .depth = depth, .channels = channels, .z_dim = z_dim, .f32 = f32};
+    *out = (diff_head){.device = k->device,
+                       .width = width,
+                       .depth = depth,
+                       .channels = channels,
+                       .z_dim = z_dim,
+                       .f32 = f32,
+                       .int8_below = int8_below};
     mar_status status = load_linear(k, f, "cond_embed", width, z_dim, KERN_LINEAR, &out->cond, err);
     if (status == MAR_OK)
         status = load_linear(k, f, "time_embed.mlp.0", width, FREQUENCIES, KERN_SILU, &out->time1, err);

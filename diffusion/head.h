@@ -9,15 +9,17 @@ typedef struct {
     kern_device *device; /* which has the weights */
     int width, depth, channels, z_dim;
     int f32;                    /* kern_head_spec.f32 */
+    int int8_below;             /* steps at lower timesteps are evaluated in int8 where the device has it */
     kern_head *net;             /* input projection, blocks, final layer */
     kern_linear *cond;          /* cond_embed: f32 z [z_dim] -> f32 [width] */
     kern_linear *time1, *time2; /* time_embed.mlp: f32 [256] -> silu -> [width] -> [width] */
 } diff_head;
 
 /* Loads the tensors diffloss.net.*. MAR_EMODEL if one is missing or has another shape. With f32 the whole head computes
- * in f32, whatever the device's operands are. Queues other than k can use the head once k has finished. */
+ * in f32, whatever the device's operands are. int8_below, 0..1000: 0 for a head without int8. Queues other than k can
+ * use the head once k has finished. */
 mar_status diff_head_load(kern_queue *k, const wt_file *f, int width, int depth, int channels, int z_dim, int f32,
-                          diff_head *out, mar_err *err);
+                          int int8_below, diff_head *out, mar_err *err);
 /* Whether its products and modulation are f32: the head's own choice, or that of the device's operands. */
 int diff_head_is_f32(const diff_head *h);
 /* Bytes of an operand of its products. */

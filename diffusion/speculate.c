@@ -187,7 +187,7 @@ void diff_speculate_modulate(const diff_speculation *s, const diff_evaluator *e,
     const size_t half = (size_t)c->schedule.steps * (size_t)n * k->head->mod_bytes(c->head->net);
     k->watch.part = c->part;
     for (int i = 0; i < s->w.conditions; i++)
-        k->head->modulate(k, c->head->net, c->temb, c->step_index, c->schedule.steps,
+        k->head->modulate(k, c->head->net, c->temb, c->step_index, c->fine, c->schedule.steps,
                           c->cond + (size_t)(i * sources + first) * (size_t)c->head->width, n,
                           (char *)e->at.mod + (size_t)i * half, e->at.scratch);
 }

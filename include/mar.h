@@ -83,7 +83,7 @@ typedef enum {
     MAR_ECANCELLED, /* mar_session_cancel was called */
 } mar_status;
 
-typedef enum { MAR_DTYPE_AUTO = 0, MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_F16, MAR_DTYPE_INT8 } mar_dtype;
+typedef enum { MAR_DTYPE_AUTO = 0, MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8, MAR_DTYPE_F16 } mar_dtype;
 
 /* --- options --------------------------------------------------------------------------------------- */
 
@@ -148,8 +148,9 @@ typedef void mar_log_function(void *user, mar_log_level level, const char *line)
 typedef enum { MAR_TUNING_ON = 0, MAR_TUNING_OFF } mar_tuning;
 
 typedef struct {
-    mar_dtype
-        dtype;   /* arithmetic of matrix products: F32, BF16, or AUTO (bf16 on a GPU, and where the processor has it) */
+    mar_dtype dtype; /* arithmetic of matrix products: F32, BF16, AUTO (bf16 on a GPU, and where the processor has it),
+                      * or INT8 on a CPU: approximate. The transformer's blocks and the head's are in int8, weights
+                      * quantised by output channel and activations by row; the rest is as with AUTO */
     int threads; /* threads of the CPU, no more than there are cores; 0: one per core that affinity and quota allow */
     mar_backend backend;   /* AUTO: CUDA if the library was built with it and there is a GPU, else CPU */
     int device;            /* CUDA: number of the GPU, from 0 */
@@ -162,6 +163,8 @@ typedef struct {
     mar_dtype head_dtype; /* arithmetic of the diffusion heads: F32, whatever dtype is; BF16, which dtype must be too;
                            * or AUTO, as dtype. Criterion path compares two evaluations of the head, and in bf16 their
                            * rounding alone rejects many of its drafts. In f32 a head takes twice the time on a CPU */
+    int int8_below; /* dtype INT8: the head is in int8 at timesteps below this, of 1000; 0: 985. The first steps of a
+                     * chain multiply an error of the head by up to 20000 */
     int seq_len; /* LlamaGen models whose file has no mar.seq_len in its metadata: tokens of an image, a square number
                   * up to 65536; 0: 256. Official models for 384 pixels need 576. mar_inspect and mar_convert refuse
                   * it for a file of another kind (MAR_EARG), which mar_model_load and mar_vae_load do not */

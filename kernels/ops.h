@@ -47,9 +47,9 @@ enum {
     KERN_OUT_ADD = 4,  /* y += result; needs KERN_OUT_F32 */
     KERN_UPSAMPLE = 8, /* Convolutions only: the input is upsampled 2x first, nearest neighbour. Needs kernel 3x3,
                         * padding 1, stride 1 and KERN_OUT_F32; excludes KERN_OUT_ADD, KERN_RELU and y_stride. */
-    KERN_INT8 = 32,    /* Linear layers only: multiplied in int8 where the device does that (kern_device.int8): x quantised
-                        * by row, weights by output channel (kernels/int8.h). */
-    KERN_RELU = 16,    /* Convolutions only: y = max(result, 0). Excludes KERN_OUT_F32 and KERN_OUT_ADD. */
+    KERN_INT8 = 32, /* Linear layers only: multiplied in int8 where the device does that (kern_device.int8): x quantised
+                     * by row, weights by output channel (kernels/int8.h). */
+    KERN_RELU = 16, /* Convolutions only: y = max(result, 0). Excludes KERN_OUT_F32 and KERN_OUT_ADD. */
 };
 
 typedef struct {
@@ -100,7 +100,9 @@ typedef struct {
     const kern_head_block *blocks;      /* [depth] */
     const float *ada_weight, *ada_bias; /* [2W][W], [2W] final adaLN: shift, scale */
     const float *out_weight, *out_bias; /* [2C][W], [2C] final linear: eps, variance fraction */
-    int f32; /* 1: all products and the modulation are f32, on a device whose operands are bf16, too */
+    int f32;  /* 1: all products and the modulation are f32, on a device whose operands are bf16, too */
+    int int8; /* 1: blocks and their modulation are in int8 where the device has that and `fine` does not say otherwise
+               */
 } kern_head_spec;
 
 /* One diffusion step of the learned-range Gaussian chain, in f32 (diffusion/schedule.h fills it). */
@@ -385,9 +387,10 @@ typedef struct {
     /* Prepares for calls on this queue with this row count, so that the operations below allocate nothing. */
     mar_status (*plan)(kern_queue *k, const kern_head *h, int rows, mar_err *err);
     /* mod[s*rows + r] = the modulation row of (temb[temb_index[s]], cond[r]); temb float [..][W], cond float [rows][W].
-     */
-    void (*modulate)(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
-                     const float *cond, int rows, void *mod, void *scratch);
+     * fine: host [steps], or NULL for all 0. A row with 1 is made, and evaluations with it are, without int8. It is of
+     * no meaning to a head without int8. */
+    void (*modulate)(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, const uint8_t *fine,
+                     int steps, const float *cond, int rows, void *mod, void *scratch);
     /* out[r][2C] = net(x[x_index ? x_index[r] : r][C]; modulation row mod_index ? mod_index[r] : r). */
     void (*eval)(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                  const int *mod_index, int rows, float *out, void *scratch);

@@ -27,21 +27,23 @@ typedef struct {
     const kern_head *h;
     const float *temb, *cond;
     const int *temb_index;
+    const uint8_t *fine;
     int steps, each;
     void *mod, *scratch;
 } modulate_call;
 
-TRACE_BODY(modulate, head->modulate, c->h, c->temb, c->temb_index, c->steps, c->cond, c->each, c->mod, c->scratch)
+TRACE_BODY(modulate, head->modulate, c->h, c->temb, c->temb_index, c->fine, c->steps, c->cond, c->each, c->mod,
+           c->scratch)
 
-static void traced_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
-                            const float *cond, int rows, void *mod, void *scratch)
+static void traced_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index,
+                            const uint8_t *fine, int steps, const float *cond, int rows, void *mod, void *scratch)
 {
     const kern_head_spec s = spec_of(k, h);
     const double macs = kern_modulation_macs(s.width, s.depth), all = (double)steps * rows;
     const kern_trace_call o =
         kern_trace_call_of(k, steps * rows, kern_trace_act_bytes(k, macs) + all * (double)k->head->mod_bytes(h),
                            2 * macs * all, "modulation %d x %d", s.depth, s.width);
-    modulate_call c = {o, h, temb, cond, temb_index, steps, rows, mod, scratch};
+    modulate_call c = {o, h, temb, cond, temb_index, fine, steps, rows, mod, scratch};
     kern_trace_run(&c.o, modulate_body, &c);
 }
 

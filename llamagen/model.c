@@ -70,7 +70,7 @@ static mar_status load_pair(loader *l, const char *first, const char *second, in
     for (int i = 0; status == MAR_OK && i < 2; i++) memcpy(weight + (size_t)i * n, half[i], n * sizeof *weight);
     free(half[0]);
     free(half[1]);
-    if (status == MAR_OK) status = make_linear(l, weight, 2 * out, in, KERN_LINEAR, 0, layer);
+    if (status == MAR_OK) status = make_linear(l, weight, 2 * out, in, KERN_LINEAR, KERN_INT8, layer);
     free(weight);
     return status;
 }
@@ -85,18 +85,18 @@ static const char *part_of(const char *prefix, const char *part, char text[NAME]
 mar_status gpt_layer_load(kern_queue *k, const wt_file *f, const char *prefix, int width, int hidden, int first_norm,
                           gpt_layer *b, mar_err *err)
 {
-    const int add = KERN_OUT_F32 | KERN_OUT_ADD;
+    const int products = KERN_INT8, sums = KERN_INT8 | KERN_OUT_F32 | KERN_OUT_ADD;
     loader l = {k, f, err};
     char t[NAME], other[NAME];
     mar_status status =
-        load_linear(&l, part_of(prefix, "attention.wqkv", t), 3 * width, width, KERN_LINEAR, 0, &b->qkv);
+        load_linear(&l, part_of(prefix, "attention.wqkv", t), 3 * width, width, KERN_LINEAR, products, &b->qkv);
     if (status == MAR_OK)
-        status = load_linear(&l, part_of(prefix, "attention.wo", t), width, width, KERN_LINEAR, add, &b->wo);
+        status = load_linear(&l, part_of(prefix, "attention.wo", t), width, width, KERN_LINEAR, sums, &b->wo);
     if (status == MAR_OK)
         status = load_pair(&l, part_of(prefix, "feed_forward.w1", t), part_of(prefix, "feed_forward.w3", other), hidden,
                            width, &b->w13);
     if (status == MAR_OK)
-        status = load_linear(&l, part_of(prefix, "feed_forward.w2", t), width, hidden, KERN_LINEAR, add, &b->w2);
+        status = load_linear(&l, part_of(prefix, "feed_forward.w2", t), width, hidden, KERN_LINEAR, sums, &b->w2);
     if (status == MAR_OK && first_norm)
         status = load_array(&l, part_of(prefix, "attention_norm", t), width, 0, &b->attention_norm);
     return status == MAR_OK ? load_array(&l, part_of(prefix, "ffn_norm", t), width, 0, &b->ffn_norm) : status;

@@ -69,6 +69,8 @@ static mar_status check_options(const mar_options *options, mar_err *err)
     return MAR_OK;
 }
 
+enum { INT8_BELOW = 985 }; /* the first two of 100 steps are above it */
+
 /* The arithmetic of the heads, and the description that tells it: "cpu bf16, head f32 (avx512_bf16), 2 threads". */
 static mar_status set_head(mar *m, const mar_options *o, mar_err *err)
 {
@@ -81,7 +83,15 @@ static mar_status set_head(mar *m, const mar_options *o, mar_err *err)
                        "head_dtype bf16: the other products are in f32 %s, expected auto or f32",
                        o->dtype == MAR_DTYPE_F32 ? "with dtype f32" : "here");
     }
+    if (o->head_dtype == MAR_DTYPE_INT8 && !m->device->int8) {
+        m->device->core->close(m->device);
+        m->device = NULL;
+        return err_set(err, MAR_EARG, "head_dtype int8: the other products are not in int8, expected auto%s or f32",
+                       bf16 ? ", bf16" : "");
+    }
     m->head_f32 = bf16 && o->head_dtype == MAR_DTYPE_F32;
+    const int int8 = o->head_dtype == MAR_DTYPE_AUTO || o->head_dtype == MAR_DTYPE_INT8;
+    m->int8_below = m->device->int8 && int8 ? o->int8_below ? o->int8_below : INT8_BELOW : 0;
     const int words = (int)(strcspn(text, "(") - 1); /* "cpu bf16" */
     snprintf(m->description, sizeof m->description, "%.*s%s%s", words, text, m->head_f32 ? ", head f32" : "",
              text + words);

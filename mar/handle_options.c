@@ -2,10 +2,10 @@
  */
 #include "mar/params.h"
 
-static const char *const automatic[] = {"auto", NULL};               /* 0 */
-static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};   /* mar_dtype, of arithmetic */
-static const char *const tunings[] = {"on", "off", NULL};            /* mar_tuning */
-static const char *const backends[] = {"auto", "cpu", "cuda", NULL}; /* mar_backend */
+static const char *const automatic[] = {"auto", NULL};                     /* 0 */
+static const char *const dtypes[] = {"auto", "f32", "bf16", "int8", NULL}; /* mar_dtype, of arithmetic */
+static const char *const tunings[] = {"on", "off", NULL};                  /* mar_tuning */
+static const char *const backends[] = {"auto", "cpu", "cuda", NULL};       /* mar_backend */
 
 static const mar_param rows[] = {
     {.name = "backend",
@@ -26,8 +26,12 @@ static const mar_param rows[] = {
      .group = "Machine",
      .type = MAR_TYPE_CHOICE,
      .choices = dtypes,
-     .help = "matrix arithmetic; auto: bf16 where it is fast\n"
-             "That of the matrix products. auto is bf16 on a GPU, and where the processor has instructions for it."},
+     .help =
+         "matrix arithmetic; auto: bf16 where it is fast\n"
+         "That of the matrix products. auto is bf16 on a GPU, and where the processor has instructions for it. int8, "
+         "on "
+         "a CPU with AVX512-VNNI, AVX-VNNI or AMX-INT8, is approximate: the transformer's blocks and those of the head "
+         "are in int8, the rest as with auto."},
     {.name = "threads",
      .offset = offsetof(mar_options, threads),
      .group = "Machine",
@@ -56,6 +60,16 @@ static const mar_param rows[] = {
              "That of the matrix products of the diffusion head. auto is f32 with the criterion path, else as dtype. "
              "That criterion compares two evaluations of the head, and in bf16 their rounding alone rejects many of "
              "its drafts. In the library auto is as dtype."},
+    {.name = "int8_below",
+     .offset = offsetof(mar_options, int8_below),
+     .group = "Machine",
+     .type = MAR_TYPE_INT,
+     .max = 1000,
+     .choices = automatic,
+     .help =
+         "dtype int8: timesteps of a head in int8\n"
+         "The head is in int8 at timesteps below this, of 1000, and at the others as with dtype auto: the first steps "
+         "of a chain multiply an error of the head by up to 20000. auto is 985."},
     {.name = "allow_nonfinite",
      .offset = offsetof(mar_options, allow_nonfinite),
      .group = "Model",

@@ -328,7 +328,7 @@ static void measure_steps(const head_bench *b)
     kern_queue *k = b->k;
     for (int i = 0; i < ROW_COUNTS; i++) {
         const int rows = row_counts[i] - row_counts[i] % b->conditions;
-        k->head->modulate(k, b->h->net, b->temb, b->list, CHAIN, b->cond, rows, b->mod, b->scratch);
+        k->head->modulate(k, b->h->net, b->temb, b->list, NULL, CHAIN, b->cond, rows, b->mod, b->scratch);
         chain_run r = {b, rows, STEPS};
         draw_states(b);
         const double one = kern_time(k, chain_body, &r, 1);

@@ -75,21 +75,21 @@ static mar_status load_linear(loader *l, const char *name, int rows, int in, int
 static mar_status load_block(loader *l, const char *stack, int index, int last_decoder, mar_block *b)
 {
     const int d = l->model->base.config.width, hidden = l->model->base.config.mlp_hidden;
-    const int add = KERN_OUT_F32 | KERN_OUT_ADD;
+    const int products = KERN_INT8, sums = KERN_INT8 | KERN_OUT_F32 | KERN_OUT_ADD;
     char name[64], part[96];
     snprintf(name, sizeof name, "%s.%d", stack, index);
 #define PART(suffix) (snprintf(part, sizeof part, "%s." suffix, name), part)
     mar_status status = load_norm(l, PART("norm1"), &b->norm1);
     if (status == MAR_OK) status = load_norm(l, PART("norm2"), &b->norm2);
     if (status == MAR_OK && !last_decoder)
-        status = load_linear(l, PART("attn.qkv"), 3 * d, d, 0, 3 * d, KERN_LINEAR, 0, &b->qkv);
+        status = load_linear(l, PART("attn.qkv"), 3 * d, d, 0, 3 * d, KERN_LINEAR, products, &b->qkv);
     if (status == MAR_OK && last_decoder)
-        status = load_linear(l, PART("attn.qkv"), 3 * d, d, 0, d, KERN_LINEAR, 0, &b->q);
+        status = load_linear(l, PART("attn.qkv"), 3 * d, d, 0, d, KERN_LINEAR, products, &b->q);
     if (status == MAR_OK && last_decoder)
-        status = load_linear(l, PART("attn.qkv"), 3 * d, d, d, 2 * d, KERN_LINEAR, 0, &b->kv);
-    if (status == MAR_OK) status = load_linear(l, PART("attn.proj"), d, d, 0, d, KERN_LINEAR, add, &b->proj);
-    if (status == MAR_OK) status = load_linear(l, PART("mlp.fc1"), hidden, d, 0, hidden, KERN_GELU, 0, &b->fc1);
-    if (status == MAR_OK) status = load_linear(l, PART("mlp.fc2"), d, hidden, 0, d, KERN_LINEAR, add, &b->fc2);
+        status = load_linear(l, PART("attn.qkv"), 3 * d, d, d, 2 * d, KERN_LINEAR, products, &b->kv);
+    if (status == MAR_OK) status = load_linear(l, PART("attn.proj"), d, d, 0, d, KERN_LINEAR, sums, &b->proj);
+    if (status == MAR_OK) status = load_linear(l, PART("mlp.fc1"), hidden, d, 0, hidden, KERN_GELU, products, &b->fc1);
+    if (status == MAR_OK) status = load_linear(l, PART("mlp.fc2"), d, hidden, 0, d, KERN_LINEAR, sums, &b->fc2);
 #undef PART
     return status;
 }
@@ -132,7 +132,7 @@ static mar_status load_all(loader *l)
         status = load_block(l, "decoder_blocks", i, i == c->decoder_depth - 1, &m->decoder[i]);
     if (status == MAR_OK)
         status = diff_head_load(l->k, l->file, c->head_width, c->head_depth, c->token_dim, d, m->base.m->head_f32,
-                                &m->head, l->err);
+                                m->base.m->int8_below, &m->head, l->err);
     return status;
 }
 

@@ -11,15 +11,23 @@
 static int same_options(const mar_options *a, const mar_options *b)
 {
     return a->dtype == b->dtype && a->threads == b->threads && a->backend == b->backend && a->device == b->device &&
-           a->allow_nonfinite == b->allow_nonfinite && a->tuning == b->tuning && a->seq_len == b->seq_len;
+           a->allow_nonfinite == b->allow_nonfinite && a->tuning == b->tuning && a->seq_len == b->seq_len &&
+           a->int8_below == b->int8_below;
+}
+
+/* "cpu bf16 (...", "cpu int8, bf16 (...", "cpu f32 (..." */
+static mar_dtype described(const char *backend)
+{
+    const char *words = strchr(backend, ' ');
+    if (words && strncmp(words, " int8", 5) == 0) return MAR_DTYPE_INT8;
+    return words && strncmp(words, " bf16", 5) == 0 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
 }
 
 /* Whether the handle is one of these options: opened with them, or so that dtype auto has become what they ask for. The
  * arithmetic of heads counts if a model with one is to be loaded. */
 static int serves(const mar *library, const mar_options *opened, const mar_options *wanted, int has_head)
 {
-    const char *words = strchr(mar_backend_description(library), ' ');
-    const mar_dtype dtype = words && strncmp(words, " bf16", 5) == 0 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
+    const mar_dtype dtype = described(mar_backend_description(library));
     mar_options resolved = *opened;
     if (opened->dtype == MAR_DTYPE_AUTO && wanted->dtype != MAR_DTYPE_AUTO) resolved.dtype = dtype;
     const mar_dtype head = opened->head_dtype == MAR_DTYPE_AUTO ? dtype : opened->head_dtype;

@@ -2,11 +2,15 @@
  * x += gate * fc2(silu(fc1(LN(x)*(1+scale)+shift))), final layer. The modulation (shift, scale, gate) depends on
  * (condition, t) only and is precomputed; the LN's weight and bias are folded into it (kernels/adaln.h). The input
  * projection and the final linear layer are f32: at the first diffusion index an error of eps is multiplied by
- * 1/sqrt(abar), about 2e4. */
+ * 1/sqrt(abar), about 2e4. For the same reason a head in int8 has its blocks and their modulation in the device's
+ * operands, too, and each modulation row says which of the two it is for. */
 #include "kernels/adaln.h"
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
+
+/* What the blocks and their modulation are computed in. */
+typedef enum { FINE, INT8, ARITHMETICS } arithmetic;
 
 struct kern_head {
     int width, depth, channels;
@@ -14,13 +18,14 @@ struct kern_head {
     int bf16;        /* act is bf16, else float */
     size_t act_size; /* bytes of an element of act */
     kern_linear *in; /* [W][C] f32 -> f32 */
+    int int8;        /* it has the arithmetic of INT8, too */
     struct {
-        kern_linear *fc1; /* [W][W] act -> act, with silu */
-        kern_linear *fc2; /* [W][W] act -> f32 */
-    } * block;
-    kern_linear *ada_blocks; /* [depth*3W][W] act -> act, rows of a modulation row */
-    kern_linear *ada_final;  /* [2W][W] act -> f32, the end of a modulation row */
-    kern_linear *out;        /* [2C][W] f32 -> f32 */
+        kern_linear *fc1;                 /* [W][W] act -> act, with silu */
+        kern_linear *fc2;                 /* [W][W] act -> f32 */
+    } * block[ARITHMETICS];               /* [depth] */
+    kern_linear *ada_blocks[ARITHMETICS]; /* [depth*3W][W] act -> act, rows of a modulation row */
+    kern_linear *ada_final;               /* [2W][W] act -> f32, the end of a modulation row */
+    kern_linear *out;                     /* [2C][W] f32 -> f32 */
 };
 
 void cpu_head_spec(const kern_head *h, kern_head_spec *spec)
@@ -30,7 +35,8 @@ void cpu_head_spec(const kern_head *h, kern_head_spec *spec)
 
 const kern_linear *cpu_head_product(const kern_head *h, int product)
 {
-    return product % 2 ? h->block[product / 2].fc2 : h->block[product / 2].fc1;
+    const arithmetic a = h->int8 ? INT8 : FINE;
+    return product % 2 ? h->block[a][product / 2].fc2 : h->block[a][product / 2].fc1;
 }
 
 /* p + n elements of act, as this head has them. */
@@ -39,7 +45,10 @@ static void *head_at(const kern_head *h, const void *p, size_t n)
     return (char *)(uintptr_t)p + n * h->act_size;
 }
 
-/* A modulation row: act [depth][3][W] (shift, scale, gate), then float [2][W] (shift, scale). */
+/* A modulation row: act [depth][3][W] (shift, scale, gate), then float [2][W] (shift, scale), then, of a head with
+ * int8, an int: the arithmetic that it is for. */
+enum { ROW_END = 64 };
+
 static size_t mod_final_offset(const kern_head *h)
 {
     return 3u * (size_t)h->depth * (size_t)h->width * h->act_size;
@@ -47,19 +56,29 @@ static size_t mod_final_offset(const kern_head *h)
 
 size_t cpu_head_mod_bytes(const kern_head *h)
 {
-    return mod_final_offset(h) + 2u * (size_t)h->width * sizeof(float);
+    return mod_final_offset(h) + 2u * (size_t)h->width * sizeof(float) + (h->int8 ? ROW_END : 0);
+}
+
+static arithmetic arithmetic_of(const kern_head *h, const char *mod_row)
+{
+    int a = FINE;
+    if (h->int8) memcpy(&a, mod_row + cpu_head_mod_bytes(h) - ROW_END, sizeof a);
+    return (arithmetic)a;
 }
 
 const char *cpu_head_describe(const kern_head *h)
 {
+    if (h->int8) return h->bf16 ? "matrix products in int8 and bf16" : "matrix products in int8 and f32";
     return h->bf16 ? "matrix products in bf16" : "matrix products in f32";
 }
 
-/* `modulate` needs act [rows][W]; `eval` needs float x and y, act u and v, all [rows][W], and the states [rows][C]. */
+/* `modulate` needs act [rows][W]; `eval` needs float x and y, act u and v, all [rows][W], and the states [rows][C].
+ * Rows for both arithmetics in one call need lists and results of some of them besides. */
 size_t cpu_head_scratch_bytes(const kern_head *h, int rows)
 {
-    return ((size_t)rows * (size_t)h->width + 64) * (2 * sizeof(float) + 2 * h->act_size) +
-           (size_t)rows * (size_t)h->channels * sizeof(float);
+    const size_t n = (size_t)rows, channels = (size_t)h->channels;
+    const size_t some = h->int8 ? n * (3 * sizeof(int) + 2 * channels * sizeof(float)) : 0;
+    return (n * (size_t)h->width + 64) * (2 * sizeof(float) + 2 * h->act_size) + n * channels * sizeof(float) + some;
 }
 
 static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int in, const float *weight,
@@ -77,14 +96,23 @@ static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int 
     return cpu_linear_create(k, &spec, l, err);
 }
 
+/* Whether the head has this arithmetic, and the flag of its products. */
+static int has(const kern_head *h, arithmetic a, int *flag)
+{
+    *flag = a == INT8 ? KERN_INT8 : 0;
+    return a == FINE || h->int8;
+}
+
 static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, kern_head *h, mar_err *err)
 {
+    int flag;
     float *weight;
     const float *bias;
     const int rows = 3 * h->width * h->depth, row = (int)(cpu_head_mod_bytes(h) / h->act_size);
     mar_status status = kern_head_adaln(spec, &weight, &bias, err);
     if (status != MAR_OK) return status;
-    status = create_linear(k, h, rows, h->width, weight, bias, KERN_LINEAR, 0, row, &h->ada_blocks, err);
+    for (int a = FINE; status == MAR_OK && has(h, (arithmetic)a, &flag); a++)
+        status = create_linear(k, h, rows, h->width, weight, bias, KERN_LINEAR, flag, row, &h->ada_blocks[a], err);
     free(weight);
     if (status == MAR_OK)
         status = create_linear(k, h, 2 * h->width, h->width, spec->ada_weight, spec->ada_bias, KERN_LINEAR,
@@ -95,11 +123,15 @@ static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, k
 static mar_status create_block(kern_queue *k, const kern_head_block *from, kern_head *h, int b, mar_err *err)
 {
     const int w = h->width;
-    mar_status status =
-        create_linear(k, h, w, w, from->fc1_weight, from->fc1_bias, KERN_SILU, 0, 0, &h->block[b].fc1, err);
-    if (status == MAR_OK)
-        status = create_linear(k, h, w, w, from->fc2_weight, from->fc2_bias, KERN_LINEAR, KERN_OUT_F32, 0,
-                               &h->block[b].fc2, err);
+    int flag;
+    mar_status status = MAR_OK;
+    for (int a = FINE; status == MAR_OK && has(h, (arithmetic)a, &flag); a++) {
+        status =
+            create_linear(k, h, w, w, from->fc1_weight, from->fc1_bias, KERN_SILU, flag, 0, &h->block[a][b].fc1, err);
+        if (status == MAR_OK)
+            status = create_linear(k, h, w, w, from->fc2_weight, from->fc2_bias, KERN_LINEAR, flag | KERN_OUT_F32, 0,
+                                   &h->block[a][b].fc2, err);
+    }
     return status;
 }
 
@@ -114,8 +146,9 @@ mar_status cpu_head_create(kern_queue *k, const kern_head_spec *spec, kern_head 
     h->f32 = spec->f32;
     h->bf16 = !h->f32 && k->device->act_size != sizeof(float);
     h->act_size = h->bf16 ? k->device->act_size : sizeof(float);
-    h->block = calloc((size_t)h->depth + 1, sizeof *h->block);
-    mar_status status = h->block ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    h->int8 = spec->int8 && !h->f32 && k->device->int8;
+    for (int a = 0; a < ARITHMETICS; a++) h->block[a] = calloc((size_t)h->depth + 1, sizeof *h->block[a]);
+    mar_status status = h->block[FINE] && h->block[INT8] ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK)
         status = create_linear(k, h, h->width, h->channels, spec->in_weight, spec->in_bias, KERN_LINEAR,
                                KERN_IN_F32 | KERN_OUT_F32, 0, &h->in, err);
@@ -135,13 +168,15 @@ mar_status cpu_head_create(kern_queue *k, const kern_head_spec *spec, kern_head 
 void cpu_head_free(kern_device *d, kern_head *h)
 {
     if (!h) return;
-    for (int b = 0; h->block && b < h->depth; b++) {
-        cpu_linear_free(d, h->block[b].fc1);
-        cpu_linear_free(d, h->block[b].fc2);
+    for (int a = 0; a < ARITHMETICS; a++) {
+        for (int b = 0; h->block[a] && b < h->depth; b++) {
+            cpu_linear_free(d, h->block[a][b].fc1);
+            cpu_linear_free(d, h->block[a][b].fc2);
+        }
+        free(h->block[a]);
+        cpu_linear_free(d, h->ada_blocks[a]);
     }
-    free(h->block);
     cpu_linear_free(d, h->in);
-    cpu_linear_free(d, h->ada_blocks);
     cpu_linear_free(d, h->ada_final);
     cpu_linear_free(d, h->out);
     free(h);
@@ -151,11 +186,14 @@ mar_status cpu_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *e
 {
     mar_status status = cpu_linear_plan(k, h->in, rows, err);
     if (status == MAR_OK) status = cpu_linear_plan(k, h->out, rows, err);
-    if (status == MAR_OK) status = cpu_linear_plan(k, h->ada_blocks, rows, err);
     if (status == MAR_OK) status = cpu_linear_plan(k, h->ada_final, rows, err);
-    for (int b = 0; status == MAR_OK && b < h->depth; b++) {
-        status = cpu_linear_plan(k, h->block[b].fc1, rows, err);
-        if (status == MAR_OK) status = cpu_linear_plan(k, h->block[b].fc2, rows, err);
+    int flag;
+    for (int a = FINE; status == MAR_OK && a < ARITHMETICS && has(h, (arithmetic)a, &flag); a++) {
+        status = cpu_linear_plan(k, h->ada_blocks[a], rows, err);
+        for (int b = 0; status == MAR_OK && b < h->depth; b++) {
+            status = cpu_linear_plan(k, h->block[a][b].fc1, rows, err);
+            if (status == MAR_OK) status = cpu_linear_plan(k, h->block[a][b].fc2, rows, err);
+        }
     }
     return status;
 }
@@ -180,16 +218,37 @@ static void condition_body(void *arg, int first, int last, int thread)
                              head_at(l->h, l->u, (size_t)i * w), l->h->bf16);
 }
 
-void cpu_head_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
-                       const float *cond, int rows, void *mod, void *scratch)
+static arithmetic step_arithmetic(const kern_head *h, const uint8_t *fine, int step)
+{
+    return h->int8 && !(fine && fine[step]) ? INT8 : FINE;
+}
+
+static void mark(const kern_head *h, char *mod_row, arithmetic a)
+{
+    const int number = a;
+    memcpy(mod_row + cpu_head_mod_bytes(h) - ROW_END, &number, sizeof number);
+}
+
+void cpu_head_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, const uint8_t *fine,
+                       int steps, const float *cond, int rows, void *mod, void *scratch)
 {
     cpu_queue *q = cpu_of(k);
     const int total = steps * rows;
     if (total <= 0 || !kern_live(k)) return;
-    if (!cpu_linear_ready(q, h->ada_blocks, total) || !cpu_linear_ready(q, h->ada_final, total)) return;
+    int flag;
+    for (int a = FINE; a < ARITHMETICS && has(h, (arithmetic)a, &flag); a++)
+        if (!cpu_linear_ready(q, h->ada_blocks[a], total)) return;
+    if (!cpu_linear_ready(q, h->ada_final, total)) return;
     condition_loop l = {q->d, h, temb, temb_index, cond, rows, scratch};
     cpu_for(q, total, 16.0 * total * h->width, condition_body, &l);
-    cpu_linear_run(q, h->ada_blocks, scratch, total, mod);
+    for (int s = 0, end; s < steps; s = end) { /* the steps up to the next of the other arithmetic */
+        const arithmetic a = step_arithmetic(h, fine, s);
+        for (end = s + 1; end < steps && step_arithmetic(h, fine, end) == a;) end++;
+        char *first = (char *)mod + (size_t)(s * rows) * cpu_head_mod_bytes(h);
+        cpu_linear_run(q, h->ada_blocks[a], head_at(h, scratch, (size_t)(s * rows) * (size_t)h->width),
+                       (end - s) * rows, first);
+        for (int r = 0; h->int8 && r < (end - s) * rows; r++) mark(h, first + (size_t)r * cpu_head_mod_bytes(h), a);
+    }
     cpu_linear_run(q, h->ada_final, scratch, total, (char *)mod + mod_final_offset(h));
     kern_watch_modulation(k, mod, h->f32, total, h->depth, h->width, cpu_head_mod_bytes(h));
 }
@@ -206,6 +265,7 @@ typedef struct {
     float *kept; /* [depth][kept_rows][W] outputs kept for reuse; NULL: no reuse */
     int kept_rows;
     kern_head_reuse reuse;
+    arithmetic arithmetic;
     int block; /* the one at hand */
 } evaluation;
 
@@ -302,9 +362,9 @@ static void reuse_body(void *arg, int first, int last, int thread)
 static void run_columns(evaluation *e)
 {
     const kern_head *h = e->h;
-    const kern_linear *fc1 = h->block[e->block].fc1, *fc2 = h->block[e->block].fc2;
-    const kern_linear *after =
-        h->block[e->block + 1 < h->depth ? e->block + 1 : 0].fc1; /* the first block is that of the next step */
+    const kern_linear *fc1 = h->block[e->arithmetic][e->block].fc1, *fc2 = h->block[e->arithmetic][e->block].fc2;
+    const kern_linear *after = h->block[e->arithmetic][e->block + 1 < h->depth ? e->block + 1 : 0]
+                                   .fc1; /* the first block is that of the next step */
     const size_t offset = (3 * (size_t)e->block + 2) * (size_t)h->width * h->act_size;
     const dot_gate gate = {e->mod + offset, e->mod_index, cpu_head_mod_bytes(h)};
     cpu_linear_columns(e->q, fc1, e->u, e->rows, e->v, NULL, fc2);
@@ -315,8 +375,8 @@ static void run_columns(evaluation *e)
 static void run_products(const evaluation *e, float *y)
 {
     const kern_head *h = e->h;
-    cpu_linear_run(e->q, h->block[e->block].fc1, e->u, e->rows, e->v);
-    cpu_linear_run(e->q, h->block[e->block].fc2, e->v, e->rows, y);
+    cpu_linear_run(e->q, h->block[e->arithmetic][e->block].fc1, e->u, e->rows, e->v);
+    cpu_linear_run(e->q, h->block[e->arithmetic][e->block].fc2, e->v, e->rows, y);
 }
 
 static void run_block(evaluation *e)
@@ -326,7 +386,7 @@ static void run_block(evaluation *e)
     if (e->kept) {
         if (computed) run_products(e, keeps_addition(e->block) ? e->y : kept_of(e));
         for_rows(e, reuse_body);
-    } else if (cpu_linear_by_columns(e->h->block[e->block].fc1)) {
+    } else if (cpu_linear_by_columns(e->h->block[e->arithmetic][e->block].fc1)) {
         run_columns(e);
     } else {
         run_products(e, e->y);
@@ -337,15 +397,18 @@ static void run_block(evaluation *e)
 static int is_ready(cpu_queue *q, const kern_head *h, int rows)
 {
     if (!cpu_linear_ready(q, h->in, rows) || !cpu_linear_ready(q, h->out, rows)) return 0;
-    for (int b = 0; b < h->depth; b++)
-        if (!cpu_linear_ready(q, h->block[b].fc1, rows) || !cpu_linear_ready(q, h->block[b].fc2, rows)) return 0;
+    int flag;
+    for (int a = FINE; a < ARITHMETICS && has(h, (arithmetic)a, &flag); a++)
+        for (int b = 0; b < h->depth; b++)
+            if (!cpu_linear_ready(q, h->block[a][b].fc1, rows) || !cpu_linear_ready(q, h->block[a][b].fc2, rows))
+                return 0;
     return 1;
 }
 
-/* Row r reads state x_index[r] of x, or state r % tokens if x_index is NULL. */
-static void eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, int tokens, const void *mod,
-                 const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,
-                 void *scratch)
+/* Row r reads state x_index[r] of x, or state r % tokens if x_index is NULL. All rows are for this arithmetic. */
+static void eval_as(arithmetic a, kern_queue *k, const kern_head *h, const float *x, const int *x_index, int tokens,
+                    const void *mod, const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
+                    float *out, void *scratch)
 {
     cpu_queue *q = cpu_of(k);
     const size_t n = (size_t)rows * (size_t)h->width, channels = (size_t)h->channels;
@@ -356,7 +419,7 @@ static void eval(kern_queue *k, const kern_head *h, const float *x, const int *x
     for (int r = 0; r < rows; r++)
         memcpy(state + (size_t)r * channels, x + (size_t)(x_index ? x_index[r] : r % tokens) * channels,
                channels * sizeof *x);
-    evaluation e = {q, h, mod, mod_index, rows, xw, y, u, v, kept, kept_rows, reuse, 0};
+    evaluation e = {q, h, mod, mod_index, rows, xw, y, u, v, kept, kept_rows, reuse, a, 0};
     cpu_linear_run(q, h->in, state, rows, xw);
     kern_watch(k, xw, 1, rows, h->width, h->width, KERN_HEAD_INPUT);
     for (; e.block < h->depth; e.block++) {
@@ -366,6 +429,46 @@ static void eval(kern_queue *k, const kern_head *h, const float *x, const int *x
     for_rows(&e, modulate_final_body);
     cpu_linear_run(q, h->out, y, rows, out);
     kern_watch(k, out, 1, rows, 2 * h->channels, 2 * h->channels, KERN_HEAD_FINAL);
+}
+
+/* Rows for both arithmetics: those of each by themselves. So it is where tokens are at different steps. */
+static void eval_mixed(kern_queue *k, const kern_head *h, const float *x, const int *x_index, int tokens,
+                       const void *mod, const int *mod_index, int rows, float *out, void *scratch)
+{
+    const size_t width = 2 * (size_t)h->channels, n = (size_t)rows;
+    float *some_out = (float *)((char *)scratch + cpu_head_scratch_bytes(h, rows)) - n * width;
+    int *row = (int *)some_out - 3 * n, *some_x = row + n, *some_mod = some_x + n;
+    for (int a = FINE; a < ARITHMETICS; a++) {
+        int some = 0;
+        for (int r = 0; r < rows; r++) {
+            const int at = mod_index ? mod_index[r] : r;
+            if (arithmetic_of(h, (const char *)mod + (size_t)at * cpu_head_mod_bytes(h)) != (arithmetic)a) continue;
+            row[some] = r;
+            some_x[some] = x_index ? x_index[r] : r % tokens;
+            some_mod[some++] = at;
+        }
+        eval_as((arithmetic)a, k, h, x, some_x, tokens, mod, some_mod, some, KERN_HEAD_FRESH, NULL, 0, some_out,
+                scratch);
+        for (int r = 0; r < some; r++)
+            memcpy(out + (size_t)row[r] * width, some_out + (size_t)r * width, width * sizeof *out);
+    }
+}
+
+/* Only rows of one step are evaluated with `kept`, and so in one arithmetic. */
+static void eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, int tokens, const void *mod,
+                 const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,
+                 void *scratch)
+{
+    int fine = h->int8 ? 0 : rows;
+    for (int r = 0; h->int8 && r < rows; r++) {
+        const size_t at = (size_t)(mod_index ? mod_index[r] : r);
+        fine += arithmetic_of(h, (const char *)mod + at * cpu_head_mod_bytes(h)) == FINE;
+    }
+    if (fine > 0 && fine < rows && !kept)
+        eval_mixed(k, h, x, x_index, tokens, mod, mod_index, rows, out, scratch);
+    else
+        eval_as(fine > 0 ? FINE : INT8, k, h, x, x_index, tokens, mod, mod_index, rows, reuse, kept, kept_rows, out,
+                scratch);
 }
 
 void cpu_head_eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,

@@ -261,8 +261,8 @@ const char *cuda_head_describe(const kern_head *h);
 size_t cuda_head_mod_bytes(const kern_head *h);
 size_t cuda_head_scratch_bytes(const kern_head *h, int rows);
 mar_status cuda_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *err);
-void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
-                        const float *cond, int rows, void *mod, void *scratch);
+void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, const uint8_t *fine,
+                        int steps, const float *cond, int rows, void *mod, void *scratch);
 void cuda_head_eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                     const int *mod_index, int rows, float *out, void *scratch);
 void cuda_head_eval_reusing(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,

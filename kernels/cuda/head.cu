@@ -136,11 +136,12 @@ mar_status cuda_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *
     return status;
 }
 
-void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, int steps,
-                        const float *cond, int rows, void *mod, void *scratch)
+void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, const uint8_t *fine,
+                        int steps, const float *cond, int rows, void *mod, void *scratch)
 {
     cuda_queue *c = cuda_of(k);
     const int total = steps * rows;
+    (void)fine;
     temb_index = cuda_stage(c, temb_index, (size_t)steps);
     if (total <= 0) return;
     cuda_head_condition(c, h, temb, temb_index, total, cond, rows, scratch);

@@ -155,7 +155,7 @@ static void *modulate(kern_queue *k, const kern_head *h, int width)
     float *device_cond = to_device(k, cond, (size_t)rows * w * sizeof *cond);
     void *scratch = to_device(k, NULL, k->head->scratch_bytes(h, STEPS * rows));
     void *mod = to_device(k, NULL, (size_t)(STEPS * rows) * k->head->mod_bytes(h));
-    k->head->modulate(k, h, device_temb, index, STEPS, device_cond, rows, mod, scratch);
+    k->head->modulate(k, h, device_temb, index, NULL, STEPS, device_cond, rows, mod, scratch);
     k->core->finish(k);
     check_kern(k);
     k->core->free(k->device, device_temb), k->core->free(k->device, device_cond), k->core->free(k->device, scratch);

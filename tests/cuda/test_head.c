@@ -107,7 +107,7 @@ typedef struct {
 static void modulate(side *s, int rows)
 {
     const int step[STEPS] = {3, 0, 4, 1, 2};
-    s->k->head->modulate(s->k, s->net, s->temb, step, STEPS, s->cond, rows, s->mod, s->scratch);
+    s->k->head->modulate(s->k, s->net, s->temb, step, NULL, STEPS, s->cond, rows, s->mod, s->scratch);
 }
 
 /* Evaluates the head, with reuse unless `kept` is NULL. Returns the output [rows][2C], which the caller frees. */

@@ -109,7 +109,7 @@ static bench make_bench(kern_queue *k, const network *n)
     void *device_cond = to_device(k, cond, MOST * w * sizeof *cond);
     void *scratch = to_device(k, NULL, k->head->scratch_bytes(b.h, STEPS * MOST));
     b.mod = to_device(k, NULL, STEPS * MOST * k->head->mod_bytes(b.h));
-    k->head->modulate(k, b.h, device_temb, index, STEPS, device_cond, MOST, b.mod, scratch);
+    k->head->modulate(k, b.h, device_temb, index, NULL, STEPS, device_cond, MOST, b.mod, scratch);
     k->core->finish(k);
     check_kern(k);
     k->core->free(k->device, device_temb), k->core->free(k->device, device_cond), k->core->free(k->device, scratch);

@@ -25,7 +25,7 @@ static void eval(fixture *f, int guided, float *out)
         mod_index[r] = r % N * rows + r;
     }
     k->core->linear(k, f->head.cond, f->z, rows, cond);
-    k->head->modulate(k, f->head.net, temb, steps, N, cond, rows, mod, scratch);
+    k->head->modulate(k, f->head.net, temb, steps, NULL, N, cond, rows, mod, scratch);
     k->head->eval(k, f->head.net, x, x_index, mod, mod_index, rows, out, scratch);
     assert_ok(kern_check(k, &err), &err);
     k->core->free(k->device, temb), k->core->free(k->device, cond), k->core->free(k->device, mod),

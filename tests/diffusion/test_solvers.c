@@ -82,7 +82,7 @@ static void reuses_as_released(void **state)
         diff_chain c;
         mar_err err = {0};
         const diff_spec spec = {MAR_SAMPLER_DDPM, steps, DIFF_TOP_ANNEALED};
-        assert_ok(diff_head_load(k, model, 16, 6, 5, 24, 0, &head, &err), &err);
+        assert_ok(diff_head_load(k, model, 16, 6, 5, 24, 0, 0, &head, &err), &err);
         assert_ok(diff_chain_create_for(k, &head, &spec, 1, 0.9f, TOKENS, guided, &c, &err), &err);
         diff_chain_reuse(&c);
         if (chunks) c.mod_rows = chunks * (guided ? 2 : 1) * TOKENS;

@@ -370,7 +370,7 @@ static void random_weights(void **state)
     wt_file *model = golden_open("mar_small"), *golden = golden_open("mar");
     float *z = golden_f32(golden, "head.z", 2 * N * Z);
     for (int i = 0; i < N; i++) image[i] = 0, position[i] = i, cfg[i] = 2.9f;
-    assert_ok(diff_head_load(k, model, WIDTH, DEPTH, C, Z, 0, &head, &err), &err);
+    assert_ok(diff_head_load(k, model, WIDTH, DEPTH, C, Z, 0, 0, &head, &err), &err);
     assert_ok(diff_chain_create(k, &head, T, 1, N, 1, &chain, &err), &err);
     void *chain_memory = lay_out_chain(&chain), *p = open_speculation(&chain, NULL, 16, &s);
     const diff_tokens drawn = {N, N, NULL, z, NULL, cfg, seed, image, position};

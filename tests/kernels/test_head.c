@@ -127,7 +127,7 @@ static void everything(kern_queue *k, const head_case *h, int rows, float *out)
     void *scratch = backend_memory(k, k->head->scratch_bytes(net, STEPS * rows));
     float *kept = backend_memory(k, DEEP * n * w * sizeof *kept), *law = backend_memory(k, n * 2 * c * sizeof *law);
     k->watch.on = 1;
-    k->head->modulate(k, net, temb, temb_index, STEPS, cond, rows, mod, scratch);
+    k->head->modulate(k, net, temb, temb_index, NULL, STEPS, cond, rows, mod, scratch);
     int x_index[ROWS], mod_index[ROWS], position[ROWS], t[STEPS] = {0, 300, 600};
     uint64_t image[ROWS];
     for (int r = 0; r < rows; r++) {
@@ -228,7 +228,7 @@ static void what_is_not_finite_is_found_in_f32(void **state)
         void *mod = backend_memory(k, k->head->mod_bytes(net));
         void *scratch = backend_memory(k, k->head->scratch_bytes(net, 1));
         k->watch.on = 1;
-        k->head->modulate(k, net, temb, &step, 1, cond, 1, mod, scratch);
+        k->head->modulate(k, net, temb, &step, NULL, 1, cond, 1, mod, scratch);
         assert_string_equal(k->watch.layer, "diffloss.net.res_blocks.1.adaLN_modulation.1");
         k->head->eval(k, net, x, NULL, mod, NULL, 1, out, scratch);
         k->core->free(k->device, temb), k->core->free(k->device, mod), k->core->free(k->device, scratch);

@@ -193,7 +193,7 @@ double head_error(kern_queue *k, const head_case *h, int rows, int bf16, uint64_
     void *scratch = backend_memory(k, k->head->scratch_bytes(net, rows)), *out = backend_memory(k, n * 2 * c * 4);
     k->core->upload(k, state, x, n * c * sizeof *x);
     k->core->upload(k, condition, cond, n * w * sizeof *cond);
-    k->head->modulate(k, net, temb, &step, 1, condition, rows, mod, scratch);
+    k->head->modulate(k, net, temb, &step, NULL, 1, condition, rows, mod, scratch);
     k->head->eval(k, net, state, NULL, mod, NULL, rows, out, scratch);
     k->core->download(k, got, out, n * 2 * c * sizeof *got);
     assert_ok(kern_check(k, &err), &err);

@@ -64,9 +64,9 @@ SPY_OPERATION(void, core, attention_spans,
                act *y),
               k, q, q_stride, q_first, n_q, key, value, kv_stride, k_first, n_k, n_seq, heads, head_dim, y)
 SPY_OPERATION(void, head, modulate,
-              (kern_queue * k, const kern_head *h, const float *temb, const int *temb_index, int steps,
-               const float *cond, int rows, void *mod, void *scratch),
-              k, h, temb, temb_index, steps, cond, rows, mod, scratch)
+              (kern_queue * k, const kern_head *h, const float *temb, const int *temb_index, const uint8_t *fine,
+               int steps, const float *cond, int rows, void *mod, void *scratch),
+              k, h, temb, temb_index, fine, steps, cond, rows, mod, scratch)
 SPY_OPERATION(void, head, eval_reusing,
               (kern_queue * k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,

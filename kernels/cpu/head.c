@@ -100,7 +100,7 @@ static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int 
 static int has(const kern_head *h, arithmetic a, int *flag)
 {
     *flag = a == INT8 ? KERN_INT8 : 0;
-    return a == FINE || h->int8;
+    return a == FINE || (a == INT8 && h->int8);
 }
 
 static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, kern_head *h, mar_err *err)
@@ -188,7 +188,7 @@ mar_status cpu_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *e
     if (status == MAR_OK) status = cpu_linear_plan(k, h->out, rows, err);
     if (status == MAR_OK) status = cpu_linear_plan(k, h->ada_final, rows, err);
     int flag;
-    for (int a = FINE; status == MAR_OK && a < ARITHMETICS && has(h, (arithmetic)a, &flag); a++) {
+    for (int a = FINE; status == MAR_OK && has(h, (arithmetic)a, &flag); a++) {
         status = cpu_linear_plan(k, h->ada_blocks[a], rows, err);
         for (int b = 0; status == MAR_OK && b < h->depth; b++) {
             status = cpu_linear_plan(k, h->block[a][b].fc1, rows, err);
@@ -236,7 +236,7 @@ void cpu_head_modulate(kern_queue *k, const kern_head *h, const float *temb, con
     const int total = steps * rows;
     if (total <= 0 || !kern_live(k)) return;
     int flag;
-    for (int a = FINE; a < ARITHMETICS && has(h, (arithmetic)a, &flag); a++)
+    for (int a = FINE; has(h, (arithmetic)a, &flag); a++)
         if (!cpu_linear_ready(q, h->ada_blocks[a], total)) return;
     if (!cpu_linear_ready(q, h->ada_final, total)) return;
     condition_loop l = {q->d, h, temb, temb_index, cond, rows, scratch};
@@ -398,7 +398,7 @@ static int is_ready(cpu_queue *q, const kern_head *h, int rows)
 {
     if (!cpu_linear_ready(q, h->in, rows) || !cpu_linear_ready(q, h->out, rows)) return 0;
     int flag;
-    for (int a = FINE; a < ARITHMETICS && has(h, (arithmetic)a, &flag); a++)
+    for (int a = FINE; has(h, (arithmetic)a, &flag); a++)
         for (int b = 0; b < h->depth; b++)
             if (!cpu_linear_ready(q, h->block[a][b].fc1, rows) || !cpu_linear_ready(q, h->block[a][b].fc2, rows))
                 return 0;

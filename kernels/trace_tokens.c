@@ -73,11 +73,10 @@ static void traced_attention_cache(kern_queue *k, const kern_cache_job *job)
         slots += n;
         pairs += (double)(job->row[s + 1] - job->row[s]) * n; /* a tree's rows know somewhat fewer */
     }
-    cache_call c = {kern_trace_call_of(k, job->rows,
-                                       kern_trace_act_bytes(k, 2 * width * (slots + (job->turn ? 4 : 1) * job->rows)),
-                                       4 * width * pairs, "attention %d x %d over a cache, %d sequences", job->heads,
-                                       job->head_dim, job->spans),
-                    job};
+    const kern_trace_call o = kern_trace_call_of(
+        k, job->rows, kern_trace_act_bytes(k, 2 * width * (slots + (job->turn ? 4 : 1) * job->rows)), 4 * width * pairs,
+        "attention %d x %d over a cache, %d sequences", job->heads, job->head_dim, job->spans);
+    cache_call c = {o, job};
     kern_trace_run(&c.o, cache_body, &c);
 }
 

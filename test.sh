@@ -30,6 +30,7 @@ done
 need_packages $test_packages
 if [ -z "${MAR_FRESH:-}" ]; then # the bare Debian of the test `fresh` goes without
     want_packages debootstrap    # without it that test is skipped
+    want_packages ccache         # the C files of cuda are compiled as those of release; all, when this is run again
     # shellcheck disable=SC2086
     want_packages $mpi_packages # without them the build leaves out libmar-mpi.so, and its tests are skipped
 fi
@@ -38,17 +39,23 @@ case " $* " in *" fuzz "*) need_packages $fuzz_packages ;; esac
 case " $* " in *" cuda "*)
     need_cuda
     want_nvdisasm
+    # PTX for GPUs to come is another compilation of the same code, which only such a GPU runs.
+    have_gpu || export CUDAARCHS="${CUDAARCHS-80;89;90a}"
     ;;
 esac
+if command -v ccache >/dev/null 2>&1; then # a new build folder remembers it; CMake's own variables
+    export CMAKE_C_COMPILER_LAUNCHER="${CMAKE_C_COMPILER_LAUNCHER-ccache}"
+    export CMAKE_CXX_COMPILER_LAUNCHER="${CMAKE_CXX_COMPILER_LAUNCHER-ccache}"
+fi
 # The bare Debian of the test `fresh` leaves out what runs kernels/cuda on the CPU: no system changes that.
 without=
 if [ -n "$quick" ] && [ -n "${MAR_FRESH:-}" ]; then without=-DMAR_TESTS_CUDAHOST=OFF; fi
 failed=
 for preset in "$@"; do
     echo "== $preset"
-    scripts/build.sh --tests $without "$preset"
-    labels='.'
-    if [ "$preset" = tsan ]; then labels='^threads$'; fi
+    labels='.' target=
+    if [ "$preset" = tsan ]; then labels='^threads$' target=threads_tests; fi
+    scripts/build.sh --tests $without "$preset" $target
     if [ "$preset" = cuda ]; then
         labels='^cuda$'
         if have_gpu; then labels='^(cuda|gpu)$'; else echo "No GPU here: the tests labelled gpu do not run"; fi

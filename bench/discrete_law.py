@@ -102,14 +102,18 @@ def main():
     parser.add_argument("--permutations", type=int, default=999)
     parser.add_argument("--level", type=float, default=0.004)
     parser.add_argument("--threads", type=int, default=0, help="of the CPU; 0: one per core")
-    parser.add_argument("--only", default="", help="only the runs whose name has this")
-    parser.add_argument("--library", default=BUILT)
+    parser.add_argument("--only", action="append", help="only the runs whose name has this, or another --only; of the others "
+                        "--out keeps what it has")
+    parser.add_argument("--library", default=str(ROOT / "build/release/libmar.so"))
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     if args.images < BATCH or args.images % BATCH:
         sys.exit(f"--images {args.images}: expected a multiple of {BATCH}")
-    library, references, waiting, runs = Library(args.library, "auto", args.threads), {}, [], []
-    vae = library.vae("demo-discrete")
+    library, references, waiting = Library(args.library, args.threads), {}, []
+    kept = json.loads(Path(args.out).read_text()) if args.only and Path(args.out).exists() else {"runs": []}
+    if kept["runs"] and kept["images"] != args.images:
+        sys.exit(f"{args.out} has runs of {kept['images']} images, expected {args.images}")
+    done = {run["name"]: run for run in kept["runs"]}
 
     def finish(run, tokens, reference):
         run.update(compare(library, tokens, reference, args.permutations))
@@ -117,7 +121,8 @@ def main():
         print(f"{run['name']:38} " + "  ".join(
             f"{k} p {run[k]['p']:.3f} tv {run[k]['total_variation']:.4f} ({run[k]['total_variation_95']:.4f})"
             for k in ("tokens", "places", "neighbours")) + f"  least p {run['least_p']:.3f}", flush=True)
-        runs.append(run)
+        done[run["name"]] = run
+        runs = [done[name] for name, *_ in RUNS if name in done]
         exact = sum(r["exact"] for r in runs)
         Path(args.out).write_text(json.dumps({
             "images": args.images, "permutations": args.permutations, "level": args.level, "lossless_runs": exact,
@@ -125,19 +130,19 @@ def main():
 
     with ThreadPoolExecutor(1) as counting:  # while the next run is made
         for i, (name, shared, method, exact) in enumerate(RUNS):
-            if args.only not in name:
+            if not any(part in name for part in args.only or [""]):
                 continue
             key = json.dumps(shared)
             if key not in references:
-                references[key] = make(library, vae, shared, 1000 + len(references), args.images)
-            tokens, seconds = make(library, vae, {**shared, **method}, i, args.images)
+                references[key] = library.tokens(shared, 1000 + [PLAIN, GUIDED, FILTERED].index(shared), args.images)
+            tokens, seconds = library.tokens({**shared, **method}, i, args.images)
             print(f"{name}: {seconds:.0f} s", file=sys.stderr, flush=True)
             run = {"name": name, "options": {**shared, **method}, "exact": exact, "seed": i, "seconds": seconds,
                    "seconds_of_reference": references[key][1]}
             waiting.append(counting.submit(finish, run, tokens, references[key][0]))
     for result in waiting:
         result.result()  # an error is raised here
-    return not all(run["passes"] for run in runs if run["exact"])
+    return not all(run["passes"] for run in done.values() if run["exact"])
 
 
 if __name__ == "__main__":

@@ -346,15 +346,21 @@ static int neighbour_set(const walk *w, const site *s, double *mass)
     return count;
 }
 
-static int accepts(const walk *w, const site *s, int sibling)
+/* f of the draft, not capped at 1. */
+static double acceptance(const walk *w, const site *s)
 {
     double mass;
     if (s->rule->neighbours)
         neighbour_set(w, s, &mass);
     else
         mass = exp(s->rule->log_omega) * p_of(s, s->draft);
-    const double f = kern_draft_accept(mass, q_of(s, s->draft));
-    return kern_draft_passes(f, kern_uniform_at(s->address, KERN_NOISE_VERIFY, (uint32_t)sibling));
+    return kern_draft_accept(mass, q_of(s, s->draft));
+}
+
+static int accepts(const walk *w, const site *s, int sibling)
+{
+    const double uniform = kern_uniform_at(s->address, KERN_NOISE_VERIFY, (uint32_t)sibling);
+    return kern_draft_passes(acceptance(w, s), uniform);
 }
 
 /* p becomes the residual of the draft. Returns the sum of its weights. */

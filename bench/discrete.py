@@ -177,7 +177,7 @@ def main():
     parser.add_argument("--cfg", type=float, default=2.9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--page", default=str(ROOT / "build/discrete_{}.html"), help="where `mar fidelity` writes its pages")
-    parser.add_argument("--only", choices=BLOCKS, action="append", 
+    parser.add_argument("--only", choices=BLOCKS, action="append",
                         help="only this part, or those of several --only; --out keeps what it has of the others")
     parser.add_argument("--out", help="write everything as JSON to this file")
     parser.add_argument("--table", help="only print the tables of such a file")

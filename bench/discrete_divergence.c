@@ -13,7 +13,8 @@
  * One line of JSON a run; its arrays have an entry per image, sums over its tokens: `rounds` that it took and
  * `rounds_expected` by these laws, `tv` of m and p, `kl`, and `tv_places`, the mean of TV(m_i, p) by the law of i,
  * which is what Cool-SD's bound adds up (Eq. 4). `tv_best` and `kl_best` are those of m if each place had the resampler
- * G* (Cool-SD Eq. 5), behind the same prefixes. `surprise` and `surprise_variance` are the sum of log m(token) - E[log
+ * G* (Cool-SD Eq. 5), behind the same prefixes, and `resampler` the total variation
+ * between that and m. `surprise` and `surprise_variance` are the sum of log m(token) - E[log
  * m] and its variance: they show that the session draws from m. `entropy` is that of p in nats, `tv_draft` TV(p, q),
  * `top` the largest p. */
 #include "kernels/cpu/cpu.h"
@@ -109,6 +110,7 @@ enum {
     TV_PLACES,
     TV_BEST,
     KL_BEST,
+    RESAMPLER,
     SURPRISE,
     SURPRISE_VARIANCE,
     ENTROPY,
@@ -116,9 +118,9 @@ enum {
     TOP,
     SUMS
 };
-static const char *const sum_name[] = {
-    "rounds",   "rounds_expected",   "tv",      "kl",       "tv_places", "tv_best", "kl_best",
-    "surprise", "surprise_variance", "entropy", "tv_draft", "top"};
+static const char *const sum_name[] = {"rounds",  "rounds_expected", "tv",        "kl",       "tv_places",
+                                       "tv_best", "kl_best",         "resampler", "surprise", "surprise_variance",
+                                       "entropy", "tv_draft",        "top"};
 
 typedef struct {
     const mar_discrete_plan *plan;
@@ -148,10 +150,12 @@ static double divergence(double m, double log_p)
 static void add_token(const image_laws *l, const float *log_p, const double *m, const double *best, int token,
                       double *sum)
 {
-    double mean = 0, square = 0;
+    double mean = 0, square = 0, total = 0;
     for (int y = 0; y < SIZE; y++) {
         const double p = exp((double)log_p[y]), log_m = m[y] > 0 ? log(m[y]) : 0;
+        total += m[y];
         sum[TV] += fabs(m[y] - p) / 2;
+        sum[RESAMPLER] += fabs(m[y] - best[y]) / 2;
         sum[TV_BEST] += fabs(best[y] - p) / 2;
         sum[KL] += divergence(m[y], (double)log_p[y]);
         sum[KL_BEST] += divergence(best[y], (double)log_p[y]);
@@ -160,6 +164,7 @@ static void add_token(const image_laws *l, const float *log_p, const double *m, 
             if (l->place[i] > 0)
                 sum[TV_PLACES] += l->place[i] * fabs(l->at[i].accepted[y] + l->at[i].replaced[y] - p) / 2;
     }
+    if (!(fabs(total - 1) < 1e-5)) stop("the law of a token does not sum to 1");
     sum[SURPRISE] += log(m[token]) - mean;
     sum[SURPRISE_VARIANCE] += square - mean * mean;
 }

@@ -12,7 +12,8 @@ stopped goes on there.
 
 A mean accepted length does not count the token that every round adds. `tv` is the total variation between the law of a
 token, given those before it, and the target's, the mean over tokens; `kl` that of their relative entropy, whose sum over an
-image's 64 tokens is that of the images' laws. `*_best` is what they would be behind the same prefixes with the resampler G*.
+image's 64 tokens is that of the images' laws. `*_best` is what they would be behind the same prefixes with the resampler G*, and `resampler` the
+total variation between a token's law with either.
 
 Two methods are compared at equal accepted length: each has a curve, straight between its runs, and their difference is taken
 at the ends and in the middle of the lengths that both reach. Its interval has 95 % of 2000 bootstrap repetitions, which
@@ -29,21 +30,23 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 CHUNK, TOKENS, REPETITIONS = 50, 64, 2000
-DELTAS = (1.1, 1.25, 1.5, 2, 3, 4)
+DELTAS = (1.1, 1.25, 1.5, 2, 3, 4, 6)
 BOUNDS = (0.05, 0.1, 0.2, 0.4)
-LAMBDAS = (0.5, 1, 2, 8)
+LAMBDAS = (0.5, 1, 2, 4, 8, 16)
+
+PER_TOKEN = ("tv", "kl", "tv_places", "tv_best", "kl_best", "resampler", "entropy", "tv_draft", "top")
 
 # name: options of its runs, by rising relaxation
 CURVES = {
     "vanilla": ["spec vanilla"],
-    "uniform-rsd": [f"spec uniform-rsd, cool_delta {d}" for d in DELTAS],
+    "uniform-rsd": ["spec vanilla"] + [f"spec uniform-rsd, cool_delta {d}" for d in DELTAS],
     "cool-sd-exp": [f"spec cool-sd-exp, cool_delta {d}" for d in DELTAS],
-    "lantern-pp, k 10": [f"spec lantern-pp, lantern_k 10, lantern_lambda {v}" for v in LAMBDAS],
-    "cool-sd-linear": [f"spec cool-sd-linear, cool_delta {d}" for d in (1.1, 1.5, 2, 3)],
-    "lantern-pp-gstar, k 10": [f"spec lantern-pp-gstar, lantern_k 10, lantern_lambda {v}" for v in LAMBDAS],
-    "cool-sd-exp, nu 0.2": [f"spec cool-sd-exp, cool_nu 0.2, cool_delta {d}" for d in (1.1, 1.5, 2, 3)],
-    "lantern, k 32": [f"spec lantern, lantern_k 32, lantern_delta {v}" for v in BOUNDS],
-    "lantern-pp, k 50": [f"spec lantern-pp, lantern_k 50, lantern_lambda {v}" for v in (0.5, 2, 8)],
+    "lantern-pp, k 10": ["spec vanilla"] + [f"spec lantern-pp, lantern_k 10, lantern_lambda {v}" for v in LAMBDAS],
+    "cool-sd-linear": [f"spec cool-sd-linear, cool_delta {d}" for d in (1.1, 1.5, 2, 3, 4)],
+    "lantern-pp-gstar, k 10": ["spec vanilla"] + [f"spec lantern-pp-gstar, lantern_k 10, lantern_lambda {v}" for v in LAMBDAS],
+    "cool-sd-exp, nu 0.2": [f"spec cool-sd-exp, cool_nu 0.2, cool_delta {d}" for d in (1.1, 1.5, 2, 3, 4)],
+    "lantern, k 32": ["spec vanilla"] + [f"spec lantern, lantern_k 32, lantern_delta {v}" for v in BOUNDS],
+    "lantern-pp, k 50": ["spec vanilla"] + [f"spec lantern-pp, lantern_k 50, lantern_lambda {v}" for v in (0.5, 2, 8)],
 }
 
 # the claim that the first is nearer to the target than the second at equal accepted length
@@ -60,6 +63,11 @@ def options_of(args):
     return {name: [f"{o}, gamma {args.gamma}, cfg 2.9" for o in rows] for name, rows in CURVES.items()}
 
 
+def runs_of(args):
+    """Every run once."""
+    return list(dict.fromkeys(o for rows in options_of(args).values() for o in rows))
+
+
 def read(path):
     """{options: {first: report}}; a line that a call left unfinished is left out."""
     found = {}
@@ -73,7 +81,7 @@ def read(path):
 
 
 def measure(args):
-    wanted = [o for rows in options_of(args).values() for o in rows]
+    wanted = runs_of(args)
     for first in range(0, args.images, CHUNK):
         have = read(args.raw)
         left = [o for o in wanted if first not in have.get(o, {})]
@@ -86,7 +94,7 @@ def measure(args):
 
 def joined(args):
     """{options: {name: [images]}} of the images that all runs have."""
-    have, wanted = read(args.raw), [o for rows in options_of(args).values() for o in rows]
+    have, wanted = read(args.raw), runs_of(args)
     chunks = [first for first in range(0, args.images, CHUNK) if all(first in have.get(o, {}) for o in wanted)]
     if not chunks:
         sys.exit(f"{args.raw} has no {CHUNK} images of every run")
@@ -99,8 +107,7 @@ def joined(args):
 def numbers(run, weight):
     """What a table shows, by images with these weights [..][images]."""
     count = weight.sum(-1)
-    per_token = {name: weight @ run[name] / count / TOKENS for name in ("tv", "kl", "tv_places", "tv_best", "kl_best", "entropy",
-                                                                        "tv_draft", "top")}
+    per_token = {name: weight @ run[name] / count / TOKENS for name in PER_TOKEN}
     return {"accepted": TOKENS * count / (weight @ run["rounds_expected"]) - 1,
             "accepted_counted": TOKENS * count / (weight @ run["rounds"]) - 1, **per_token}
 
@@ -147,12 +154,12 @@ def judge(args):
 
 def table(results):
     lines = [f"{results['images']} images a run, chains of {results['gamma']}", "",
-             "| run | accepted | by the law | tv | kl | tv, G* | kl, G* | z |", "| --- " * 8 + "|"]
-    for rows in results["curves"].values():
-        for r in rows:
+             "| run | accepted | by the law | tv | kl | tv, G* | kl, G* | resamplers | z |", "| --- " * 9 + "|"]
+    for name, rows in results["curves"].items():
+        for r in rows[rows[0]["options"].startswith("spec vanilla") and name != "vanilla":]:
             pairs = " | ".join(f"{r[n]:.4f} ± {r[n + '_error']:.4f}" for n in ("tv", "kl"))
             lines.append(f"| {r['options']} | {r['accepted_counted']:.3f} | {r['accepted']:.3f} ± {r['accepted_error']:.3f} | {pairs} | "
-                         f"{r['tv_best']:.4f} | {r['kl_best']:.4f} | {r['z_surprise']:.2f} |")
+                         f"{r['tv_best']:.4f} | {r['kl_best']:.4f} | {r['resampler']:.5f} | {r['z_surprise']:.2f} |")
     plain = results["curves"]["vanilla"][0]
     lines.append(f"target: entropy {plain['entropy']:.3f} nats, largest p {plain['top']:.3f}; TV(p, q) {plain['tv_draft']:.3f}")
     for claim, by in results["claims"].items():

@@ -1,6 +1,8 @@
 /* How far the images of a relaxed method are from the target's law, on the discrete demo: computed, not sampled.
  *
  *     discrete_divergence FIRST IMAGES < options      # one line of options a run: "spec uniform-rsd, gamma 5, cfg 2.9"
+ *                                                     # or "draft demo-discrete-eagle, tree dynamic, spec lantern,
+ * cfg 2.9"
  *
  * A session draws the images, with chains of demo-discrete-draft. Then one pass of either model over the finished
  * tokens gives p and q behind every prefix, and the verifier's own formulas (kernels/cpu/discrete.c) give what the
@@ -9,6 +11,10 @@
  * has a law, too, which each token updates: it was an accepted draft, and the next place follows, or it was none, and a
  * block begins. So m, the mean of the m_i by that law, is exactly the law of the image's next token given those before
  * it, and sums over positions are exact: KL(images || target's images) = E[sum_t KL(m_t || p_t)], in nats.
+ *
+ * In a dynamic tree (EAGLE-2) the drafts are chosen, by more than the prefix that a token has in the end. There m is
+ * the law given the tree and the place in it, as the session verifies them. What these laws are from the target's in
+ * the mean is a bound, as the mean over trees may be nearer.
  *
  * One line of JSON a run; its arrays have an entry per image, sums over its tokens: `rounds` that it took and
  * `rounds_expected` by these laws, `tv` of m and p, `kl`, and `tv_places`, the mean of TV(m_i, p) by the law of i,
@@ -231,11 +237,85 @@ static void add_image(image_laws *l, const float *log_p, const float *log_q, con
     }
 }
 
+/* --- trees of chosen drafts --------------------------------------------------------------------------------------- */
+
+/* What the session at hand verifies. */
+static struct {
+    const kern_discrete_ops *real;
+    const image_laws *l;
+    uint64_t first_image;
+    double (*sum)[SUMS]; /* [images] */
+} spied;
+
+/* The law of what follows site number `node` + 1 of a block: its drafts are tried in turn, as verify_children does. */
+static void find_law(const walk *w, int node, int position, double *m)
+{
+    const kern_address none = {0};
+    site s = site_of(w, node, position, &none);
+    double weight = 1;
+    memset(m, 0, SIZE * sizeof *m);
+    for (int child = next_child(w, node, 0); child < w->drafts && weight > 0;) {
+        const int next = next_child(w, node, child + 1);
+        s.draft = w->draft[child];
+        const double f = fmin(1, acceptance(w, &s)), p = p_of(&s, s.draft);
+        m[s.draft] += weight * f;
+        weight *= 1 - f;
+        if (!(weight > 0)) return;
+        load_laws(w, &s);
+        const double left = leave_residual(w, &s);
+        if (kern_draft_stays(s.rule, p, left)) {
+            m[s.draft] += weight;
+            return;
+        }
+        child = left > 0 && leave_out(w, &s) ? next : w->drafts;
+    }
+    load_laws(w, &s);
+    const double share = weight / weights_total(s.p, SIZE);
+    for (int y = 0; y < SIZE; y++) m[y] += share * (double)s.p[y];
+}
+
+static void spied_verify(kern_queue *k, const kern_block_job *job)
+{
+    spied.real->verify(k, job);
+    for (int b = 0; b < job->blocks; b++) {
+        walk w = spied.l->w;
+        const int node = job->node[b];
+        w.job = job, w.block = b, w.drafts = job->node[b + 1] - node;
+        w.draft = job->draft + node, w.parent = job->parent + node;
+        w.row_p = job->p + node + b, w.row_q = job->q + node + b;
+        for (int d = 0; d < job->count[b * KERN_BLOCK_COUNTS + KERN_BLOCK_FINAL]; d++) {
+            const int at = b * job->positions + d, of_site = job->law[at];
+            double m[SIZE];
+            find_law(&w, of_site - 1, d, m);
+            add_token(spied.l, job->log_p + (size_t)w.row_p[of_site] * SIZE, m, m, job->id[at],
+                      spied.sum[job->address[b].image - spied.first_image]);
+        }
+    }
+}
+
+static void spied_laws(kern_queue *k, const kern_law_job *job)
+{
+    spied.real->laws(k, job);
+}
+
+static void spied_draw(kern_queue *k, const kern_draw_job *job)
+{
+    spied.real->draw(k, job);
+}
+
+static void spied_top(kern_queue *k, const float *log_law, const int *law, int rows, int size, int count, int *id,
+                      float *log_p)
+{
+    spied.real->top(k, log_law, law, rows, size, count, id, log_p);
+}
+
+static const kern_discrete_ops spied_ops = {spied_laws, spied_draw, spied_verify, spied_top};
+
 /* --- a run -------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     mar *m;
-    mar_model *target, *draft;
+    mar_model *target, *draft, *eagle;
     mar_vae *vae;
     kern_queue *k;
 } demo;
@@ -310,16 +390,33 @@ static mar_params params_of(const demo *d, const char *options)
     mar_params p;
     char copy[512], why[256];
     mar_params_init(&p, sizeof p);
+    p.draft = d->draft;
     snprintf(copy, sizeof copy, "%s", options);
     for (char *rest = copy, *name; (name = strsep(&rest, ","));) {
         name += strspn(name, " ");
-        char *value = strchr(name, ' ');
-        if (!value) stop("expected options such as \"gamma 5, cfg 2.9\"");
-        *value++ = '\0';
-        check(mar_params_set(&p, name, value, why, sizeof why), why);
+        if (strcmp(name, "draft demo-discrete-eagle") == 0) {
+            p.draft = d->eagle;
+        } else if (strcmp(name, "tree dynamic") == 0) {
+            p.tree = "dynamic";
+        } else {
+            char *value = strchr(name, ' ');
+            if (!value) stop("expected options such as \"gamma 5, cfg 2.9\"");
+            *value++ = '\0';
+            check(mar_params_set(&p, name, value, why, sizeof why), why);
+        }
     }
-    p.draft = d->draft;
     return p;
+}
+
+/* Chains: what the images' tokens could have been, by the models' laws behind each prefix. */
+static void add_images(const demo *d, const gpt_sampling *sampling, image_laws *l, const int *label, int token[][SEQ],
+                       double (*sum)[SUMS])
+{
+    reader target = open_reader(d, d->target, sampling), draft = open_reader(d, d->draft, sampling);
+    read_laws(&target, label, token), read_laws(&draft, label, token);
+    for (int i = 0; i < BATCH; i++)
+        add_image(l, target.rows + i * SEQ * SIZE, draft.rows + i * SEQ * SIZE, token[i], sum[i]);
+    close_reader(d, &draft), close_reader(d, &target);
 }
 
 static void run(const demo *d, const char *options, int first_image, int images)
@@ -336,8 +433,9 @@ static void run(const demo *d, const char *options, int first_image, int images)
     check(mar_session_create(d->target, d->vae, &p, BATCH, &s), mar_error(d->m));
     check(mar_discrete_settle(mar_discrete_model_of(d->target), &p, BATCH, &plan, &err), err.text);
     if (!sum || !l || !workspace) stop("out of memory");
-    if (!plan.method || plan.method->stale || plan.tree.count || (p.tree && strcmp(p.tree, "dynamic") == 0))
-        stop("expected a method that drafts chains");
+    const int tree = p.tree != NULL;
+    if (!plan.method || plan.method->stale || (!tree && p.draft != d->draft))
+        stop("expected chains of the small model, or a dynamic tree");
     int *near = calloc((size_t)SIZE * (size_t)(plan.neighbours + 1), sizeof *near);
     if (!near) stop("out of memory");
     if (plan.neighbours)
@@ -345,18 +443,19 @@ static void run(const demo *d, const char *options, int first_image, int images)
     const kern_block_job job = {.size = SIZE, .neighbours = near, .neighbour_count = plan.neighbours};
     l->plan = &plan;
     l->w = (walk){.job = &job, .rows = rows_of(d->k), .p = workspace, .q = workspace + SIZE};
-    reader target = open_reader(d, d->target, &sampling), draft = open_reader(d, d->draft, &sampling);
+    kern_queue *k = mar_session_queue(s);
+    spied.real = k->discrete, spied.l = l;
+    if (tree) k->discrete = &spied_ops;
     for (int first = 0; first < images; first += BATCH) {
         for (int i = 0; i < BATCH; i++) label[i] = (first_image + first + i) % CLASSES;
+        spied.first_image = (uint64_t)(first_image + first), spied.sum = sum + first;
         make_images(s, first_image + first, label, token, rounds);
-        read_laws(&target, label, token), read_laws(&draft, label, token);
-        for (int i = 0; i < BATCH; i++) {
-            sum[first + i][ROUNDS] = rounds[i];
-            add_image(l, target.rows + i * SEQ * SIZE, draft.rows + i * SEQ * SIZE, token[i], sum[first + i]);
-        }
+        for (int i = 0; i < BATCH; i++) sum[first + i][ROUNDS] = rounds[i];
+        for (int i = 0; i < BATCH && tree; i++) sum[first + i][ROUNDS_EXPECTED] = rounds[i];
+        if (!tree) add_images(d, &sampling, l, label, token, sum + first);
     }
     print_run(options, first_image, sum, images);
-    close_reader(d, &draft), close_reader(d, &target);
+    k->discrete = spied.real;
     mar_session_free(s);
     free(near), free(workspace), free(l), free(sum);
 }
@@ -373,6 +472,7 @@ int main(int count, char **argument)
     check(mar_open(&options, &d.m), "mar_open failed");
     check(mar_model_load(d.m, "demo-discrete", 0, &d.target), mar_error(d.m));
     check(mar_model_load(d.m, "demo-discrete-draft", 0, &d.draft), mar_error(d.m));
+    check(mar_model_load(d.m, "demo-discrete-eagle", 0, &d.eagle), mar_error(d.m));
     check(mar_vae_load(d.m, "demo-discrete", &d.vae), mar_error(d.m));
     if (d.target->config.seq_len != SEQ || d.target->config.vocabulary != SIZE) stop("the demo has another shape");
     check(d.m->device->core->queue_create(d.m->device, &d.k, &err), err.text);
@@ -384,6 +484,7 @@ int main(int count, char **argument)
     d.k->core->leave(d.k);
     d.k->core->queue_free(d.k);
     mar_vae_free(d.vae);
+    mar_model_free(d.eagle);
     mar_model_free(d.draft);
     mar_model_free(d.target);
     mar_close(d.m);

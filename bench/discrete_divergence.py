@@ -6,8 +6,8 @@
     python3 bench/discrete_divergence.py --table bench/results/discrete_divergence.json       # only print it
 
 bench/discrete_divergence.c computes the divergences exactly behind each prefix of the images that a method makes; what is
-left to chance is which images these are. All runs have the same seed, labels and blocks (chains of --gamma drafts of
-demo-discrete-draft, guidance 2.9). --raw keeps what each image gave, 50 images of all runs at a time: a call that was
+left to chance is which images these are. All runs have the same seed and labels, guidance 2.9, and blocks that are chains of
+--gamma drafts of demo-discrete-draft, or dynamic trees as deep of demo-discrete-eagle. --raw keeps what each image gave, 50 images of all runs at a time: a call that was
 stopped goes on there.
 
 A mean accepted length does not count the token that every round adds. `tv` is the total variation between the law of a
@@ -34,6 +34,7 @@ DELTAS = (1.1, 1.25, 1.5, 2, 3, 4, 6)
 BOUNDS = (0.05, 0.1, 0.2, 0.4)
 LAMBDAS = (0.5, 1, 2, 4, 8, 16)
 
+TREE = "draft demo-discrete-eagle, tree dynamic"
 PER_TOKEN = ("tv", "kl", "tv_places", "tv_best", "kl_best", "resampler", "entropy", "tv_draft", "top")
 
 # name: options of its runs, by rising relaxation
@@ -46,6 +47,9 @@ CURVES = {
     "lantern-pp-gstar, k 10": ["spec vanilla"] + [f"spec lantern-pp-gstar, lantern_k 10, lantern_lambda {v}" for v in LAMBDAS],
     "cool-sd-exp, nu 0.2": [f"spec cool-sd-exp, cool_nu 0.2, cool_delta {d}" for d in (1.1, 1.5, 2, 3, 4)],
     "lantern, k 32": ["spec vanilla"] + [f"spec lantern, lantern_k 32, lantern_delta {v}" for v in BOUNDS],
+    **{f"{name}, k {k}, tree": [f"{TREE}, spec vanilla"] + [f"{TREE}, spec {name}, lantern_k {k}, {bound} {v}" for v in values]
+       for k, bound, values in ((10, "lantern_lambda", LAMBDAS[:5]), (32, "lantern_delta", BOUNDS))
+       for name in (("lantern-pp", "lantern-pp-gstar") if k == 10 else ("lantern", "lantern-gstar"))},
     "lantern-pp, k 50": ["spec vanilla"] + [f"spec lantern-pp, lantern_k 50, lantern_lambda {v}" for v in (0.5, 2, 8)],
 }
 
@@ -54,6 +58,7 @@ CLAIMS = [
     ("cool-sd-exp", "uniform-rsd"), ("cool-sd-linear", "uniform-rsd"), ("cool-sd-exp, nu 0.2", "uniform-rsd"),
     ("cool-sd-exp", "lantern-pp, k 10"), ("cool-sd-exp", "lantern-pp, k 50"), ("cool-sd-linear", "lantern-pp, k 10"),
     ("uniform-rsd", "lantern-pp, k 10"), ("uniform-rsd", "lantern, k 32"), ("lantern-pp-gstar, k 10", "lantern-pp, k 10"),
+    ("lantern-pp-gstar, k 10, tree", "lantern-pp, k 10, tree"), ("lantern-gstar, k 32, tree", "lantern, k 32, tree"),
 ]
 
 
@@ -107,7 +112,8 @@ def joined(args):
 def numbers(run, weight):
     """What a table shows, by images with these weights [..][images]."""
     count = weight.sum(-1)
-    per_token = {name: weight @ run[name] / count / TOKENS for name in PER_TOKEN}
+    names = PER_TOKEN if run["entropy"].any() else ("tv", "kl")  # of trees there is no more
+    per_token = {name: weight @ run[name] / count / TOKENS for name in names}
     return {"accepted": TOKENS * count / (weight @ run["rounds_expected"]) - 1,
             "accepted_counted": TOKENS * count / (weight @ run["rounds"]) - 1, **per_token}
 
@@ -156,10 +162,11 @@ def table(results):
     lines = [f"{results['images']} images a run, chains of {results['gamma']}", "",
              "| run | accepted | by the law | tv | kl | tv, G* | kl, G* | resamplers | z |", "| --- " * 9 + "|"]
     for name, rows in results["curves"].items():
-        for r in rows[rows[0]["options"].startswith("spec vanilla") and name != "vanilla":]:
+        for r in rows[name != "vanilla" and rows[0]["options"].startswith("spec vanilla"):]:
             pairs = " | ".join(f"{r[n]:.4f} ± {r[n + '_error']:.4f}" for n in ("tv", "kl"))
             lines.append(f"| {r['options']} | {r['accepted_counted']:.3f} | {r['accepted']:.3f} ± {r['accepted_error']:.3f} | {pairs} | "
-                         f"{r['tv_best']:.4f} | {r['kl_best']:.4f} | {r['resampler']:.5f} | {r['z_surprise']:.2f} |")
+                         + "".join(f"{r[n]:.4f} | " if n in r else " | " for n in ("tv_best", "kl_best", "resampler"))
+                         + f"{r['z_surprise']:.2f} |")
     plain = results["curves"]["vanilla"][0]
     lines.append(f"target: entropy {plain['entropy']:.3f} nats, largest p {plain['top']:.3f}; TV(p, q) {plain['tv_draft']:.3f}")
     for claim, by in results["claims"].items():

@@ -95,7 +95,6 @@ def measure(args):
             command += ([] if i == 0 else ["--versus"]) + options.split()
         print(f"{title}: {len(rows)} runs of {num} images", flush=True)
         report = run([*command, "--against"])
-        results["backend"] = report["reference"]["backend"]
         results["blocks"][title] = {"num": num, "floor": report["floor"], "runs": [
             {"options": options, "report": keep(r)} for options, r in zip([PLAIN, *rows], [report["reference"], *report["runs"]])]}
     return results
@@ -122,10 +121,10 @@ def number(value, form):
 
 
 def table(results):
-    lines = [f"guidance {results['cfg']}, {results['backend']}"]
+    lines = [f"guidance {results['cfg']}"]
     for title, block in results["blocks"].items():
-        lines += ["", f"**{title}**, {block['num']} images of each", "", "| run | accepted a round | steps | speed | image | tokens | neighbours | p | digits |",
-                  "| --- " * 9 + "|"]
+        lines += ["", f"**{title}**, {block['num']} images of each, {block['runs'][0]['report']['backend']}", "",
+                  "| run | accepted a round | steps | speed | image | tokens | neighbours | p | digits |", "| --- " * 9 + "|"]
         for row in block["runs"]:
             r = row["report"]
             p = "identical" if r.get("identical") else number(r.get("p"), ".3f")
@@ -143,29 +142,41 @@ def find(results, title, options):
     return next(row for row in results["blocks"][title]["runs"] if row["options"] == options)
 
 
-def verdict(holds):
-    return "confirmed" if holds else "refuted"
+def length(report):
+    """The mean accepted length, and its standard error if rounds are independent."""
+    count = report["accepted_lengths"]
+    rounds = sum(count)
+    mean = sum(n * c for n, c in enumerate(count)) / rounds
+    return mean, (sum(c * (n - mean) ** 2 for n, c in enumerate(count)) / rounds / rounds) ** 0.5
+
+
+def longer(a, b):
+    """Whether lengths of a are greater than those of b: by two standard errors, or undecided."""
+    gap, error = a[0] - b[0], (a[1] ** 2 + b[1] ** 2) ** 0.5
+    return "confirmed" if gap > 2 * error else "refuted" if gap < -2 * error else "undecided"
 
 
 def orderings(results):
-    """Each claim with the numbers it is judged by; those whose part was not run are left out."""
+    """Each claim on accepted lengths with the numbers it is judged by; those whose part was not run are left out."""
     found, blocks = {}, results["blocks"]
     for window in (32, 64) if "Jacobi" in blocks else ():
         names = {"sjd": f"--spec sjd --window {window}",
                  **{name: f"--spec sjd-pac --window {window}{part}" for name, part in PARTS.items()}}
         reports = {name: find(results, "Jacobi", options)["report"] for name, options in names.items()}
-        for what, of in (("steps", steps), ("speed", lambda report: report["speed"])):
-            value = {name: of(r) for name, r in reports.items()}
-            found[f"SJD-PAC over SJD; AC and PD each help (window {window}, {what})"] = {
-                **value, "verdict": verdict(value["both"] > max(value["AC"], value["PD"])
-                                            and min(value["AC"], value["PD"]) > value["sjd"])}
+        lengths = {name: length(r) for name, r in reports.items()}
+        found[f"SJD-PAC, window {window}"] = {
+            "accepted": lengths, "steps": {name: steps(r) for name, r in reports.items()},
+            "speed": {name: r["speed"] for name, r in reports.items()},
+            **{f"{a} over {b}": longer(lengths[a], lengths[b])
+               for a, b in (("both", "sjd"), ("AC", "neither"), ("PD", "neither"), ("both", "PD"), ("both", "AC"))}}
     if "EAGLE" in blocks:
         tree = f"{EAGLE} --gamma 5 --tree dynamic --spec "
-        lengths = {name: find(results, "EAGLE", tree + options)["report"]["mean_accepted_length"] for name, options in {
+        lengths = {name: length(find(results, "EAGLE", tree + options)["report"]) for name, options in {
             "EAGLE-2": "vanilla", "LANTERN 0.2": "lantern --lantern_k 32 --lantern_delta 0.2",
             "LANTERN 0.4": "lantern --lantern_k 32 --lantern_delta 0.4"}.items()}
-        found["LANTERN raises EAGLE-2's accepted length"] = {
-            **lengths, "verdict": verdict(lengths["EAGLE-2"] < lengths["LANTERN 0.2"] < lengths["LANTERN 0.4"])}
+        found["LANTERN in EAGLE-2's trees"] = {
+            "accepted": lengths, "LANTERN 0.2 over EAGLE-2": longer(lengths["LANTERN 0.2"], lengths["EAGLE-2"]),
+            "LANTERN 0.4 over LANTERN 0.2": longer(lengths["LANTERN 0.4"], lengths["LANTERN 0.2"])}
     return found
 
 

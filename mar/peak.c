@@ -1,4 +1,4 @@
-/* The matrix rate of a backend, measured with its own linear layer. */
+/* The matrix rate of a backend, measured with its own linear layer: in int8 if that is the arithmetic of its blocks. */
 #include "mar/handle.h"
 #include "mar/measure.h"
 
@@ -15,7 +15,7 @@ static mar_status measure(kern_queue *k, int n, double *flop_per_second, mar_err
     mar_status status = weight ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK) {
         for (size_t i = 0; i < size; i++) weight[i] = (float)(i % 251) / 251.0f - 0.5f; /* not zeros: power is real */
-        const kern_linear_spec spec = {.out = n, .in = n, .weight = weight};
+        const kern_linear_spec spec = {.out = n, .in = n, .weight = weight, .flags = KERN_INT8};
         status = k->core->linear_create(k, &spec, &layer, err);
     }
     if (status == MAR_OK) status = k->core->linear_plan(k, layer, n, err);

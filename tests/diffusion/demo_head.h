@@ -13,6 +13,9 @@
 static const char target_path[] = "weights/demo/target.safetensors", draft_path[] = "weights/demo/draft.safetensors";
 static const uint64_t seed = 20250611;
 
+static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8};
+
+enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 enum { IMAGES = 5, NUM_ITER = 8, AT = 4, SEQ = 64, CHANNELS = 8, MAX = IMAGES * 16 };
 
 /* A model with the conditions of the tokens that step AT of images of several classes predicts. */

@@ -1,4 +1,4 @@
-/* Head and chain against PyTorch on random weights, at the tolerances of f32 and bf16. */
+/* Head and chain against PyTorch on random weights, at the tolerances of f32, bf16 and int8. */
 #include "tests/diffusion/fixture.h"
 
 #include <stdio.h>
@@ -36,10 +36,11 @@ static void eval(fixture *f, int guided, float *out)
 static void head(void **state)
 {
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
+    static const double tolerances[DTYPES] = {1e-5, 2e-2, 5e-2};
+    for (int i = 0; i < DTYPES; i++) {
         fixture f;
-        if (!open_fixture(&f, bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, 2)) continue;
-        const double tolerance = bf16 ? 2e-2 : 1e-5;
+        if (!open_fixture(&f, dtypes[i], 2)) continue;
+        const double tolerance = tolerances[i];
         float out[2 * N][2 * CHANNELS];
         float *plain = golden_f32(f.golden, "head.plain", N * 2 * CHANNELS);
         float *guided = golden_f32(f.golden, "head.guided", N * 2 * CHANNELS);
@@ -104,11 +105,11 @@ static void chains(void **state)
 static void tokens_stand_alone(void **state)
 {
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
+    for (int i = 0; i < DTYPES; i++) {
         float all[N * CHANNELS];
         for (int threads = 1; threads <= 3; threads++) {
             fixture f;
-            if (!open_fixture(&f, bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, threads)) continue;
+            if (!open_fixture(&f, dtypes[i], threads)) continue;
             float x[N * CHANNELS];
             run_chain(&f, 25, 24, 1, x);
             if (threads == 1) memcpy(all, x, sizeof all);

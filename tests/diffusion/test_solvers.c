@@ -148,15 +148,15 @@ static void tokens_stand_alone(void **state)
     const diff_spec specs[3] = {{MAR_SAMPLER_DDPM, 20, DIFF_TOP_ANNEALED},
                                 {MAR_SAMPLER_DDIM, 20, DIFF_TOP_SOLVER},
                                 {MAR_SAMPLER_DPMPP, 20, DIFF_TOP_SOLVER}};
-    for (int i = 0; i < 6; i++) {
-        const diff_spec two[2] = {specs[i / 2], {specs[i / 2].sampler, 33, specs[i / 2].top}};
+    for (int i = 0; i < 3 * DTYPES; i++) {
+        const diff_spec *spec = &specs[i / DTYPES], two[2] = {*spec, {spec->sampler, 33, spec->top}};
         float all[N * CHANNELS], x[N * CHANNELS];
         for (int threads = 1; threads <= 3; threads++) {
             fixture f;
             diff_chain c;
             mar_err err = {0};
-            if (!open_fixture(&f, i % 2 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, threads)) continue;
-            const float temperature = temperature_of(specs[i / 2].sampler);
+            if (!open_fixture(&f, dtypes[i % DTYPES], threads)) continue;
+            const float temperature = temperature_of(spec->sampler);
             assert_ok(diff_chain_create_for(f.k, &f.head, two, 2, temperature, N, 1, &c, &err), &err);
             void *memory = lay_out(f.k, &c);
             sample(&f, &c, 20, x);

@@ -48,11 +48,11 @@ static void window_one_is_the_plain_chain(void **state)
         int steps, window;
         float cfg, temperature;
     } cases[] = {{50, 1, 2.9f, 1}, {20, 1, 1, 1}, {33, 1, 3, 0.9f}, {2, 1, 3, 1}, {10, 8, 3, 0}};
-    for (int bf16 = 0; bf16 < 2; bf16++)
+    for (int dtype = 0; dtype < DTYPES; dtype++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             fixture f;
             const mar_params p = params_of(cases[i].steps, cases[i].cfg, MAR_CFG_LINEAR, cases[i].temperature);
-            if (!open_fixture(&f, target_path, bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, 1, p)) continue;
+            if (!open_fixture(&f, target_path, dtypes[dtype], 1, p)) continue;
             float plain[MAX * CHANNELS], x[MAX * CHANNELS];
             diff_chain_sample(f.chain, f.z, f.tokens, f.cfg, seed, f.image, f.position, plain);
             const diff_speculation_stats stats = speculate(&f, NULL, cases[i].window, x);
@@ -68,12 +68,12 @@ static void window_one_is_the_plain_chain(void **state)
 static void tokens_stand_alone(void **state)
 {
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
+    for (int dtype = 0; dtype < DTYPES; dtype++) {
         float all[MAX * CHANNELS], x[MAX * CHANNELS];
         for (int threads = 1; threads <= 3; threads++) {
             fixture f;
             const mar_params p = params_of(50, 2.9f, MAR_CFG_LINEAR, 1);
-            if (!open_fixture(&f, target_path, bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32, threads, p)) continue;
+            if (!open_fixture(&f, target_path, dtypes[dtype], threads, p)) continue;
             const size_t bytes = sizeof(float) * (size_t)f.tokens * CHANNELS;
             if (threads == 1) speculate(&f, NULL, 8, all);
             diff_speculation s;
@@ -246,11 +246,10 @@ static void same_law_as_the_plain_chain(void **state)
 }
 
 /* The figures that fewer_calls asserts are for this chain: the target's, all its steps, guidance. */
-static void same_law_at_full_length(void **state)
+static void expect_law_at_full_length(mar_dtype dtype)
 {
-    (void)state;
     fixture f;
-    assert_true(open_fixture(&f, target_path, MAR_DTYPE_F32, 1, params_of(100, 2.9f, MAR_CFG_LINEAR, 1)));
+    if (!open_fixture(&f, target_path, dtype, 1, params_of(100, 2.9f, MAR_CFG_LINEAR, 1))) return;
     const int n = SOME_DRAWS * f.tokens;
     float *x = malloc(sizeof *x * 3 * (size_t)n * CHANNELS);
     assert_non_null(x);
@@ -263,6 +262,19 @@ static void same_law_at_full_length(void **state)
     }
     free(x);
     close_fixture(&f);
+}
+
+static void same_law_at_full_length(void **state)
+{
+    (void)state;
+    expect_law_at_full_length(MAR_DTYPE_F32);
+}
+
+/* The first two of the steps are without int8, so each token's first proposals are for states of both kinds. */
+static void same_law_with_int8(void **state)
+{
+    (void)state;
+    expect_law_at_full_length(MAR_DTYPE_INT8);
 }
 
 /* The draft's head as the proposer, at a temperature: the same law, calls saved. */
@@ -414,6 +426,7 @@ int main(void)
         cmocka_unit_test(fewer_calls),
         cmocka_unit_test(same_law_as_the_plain_chain),
         cmocka_unit_test(same_law_at_full_length),
+        cmocka_unit_test(same_law_with_int8),
         cmocka_unit_test(draft_proposes),
         cmocka_unit_test(never_more_calls),
         cmocka_unit_test(respacings),

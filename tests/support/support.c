@@ -56,7 +56,7 @@ mar *open_mar(mar_dtype dtype, int threads)
     const mar_options options = {.dtype = dtype, .threads = threads, .backend = MAR_BACKEND_CPU};
     mar *m = NULL;
     mar_status status = mar_open(&options, &m);
-    if (dtype == MAR_DTYPE_BF16 && status == MAR_EBACKEND) {
+    if ((dtype == MAR_DTYPE_BF16 || dtype == MAR_DTYPE_INT8) && status == MAR_EBACKEND) {
         mar_close(m);
         return NULL;
     }

@@ -46,7 +46,7 @@ double max_difference(const float *a, const float *b, size_t n);
         if (status_ != MAR_OK) fail_msg("%s: %s", mar_status_name(status_), mar_error(m));                             \
     } while (0)
 
-/* Opens the library. Returns NULL if bf16 is asked for and the processor has none. */
+/* Opens the library. Returns NULL if bf16 or int8 is asked for and the processor has none. */
 mar *open_mar(mar_dtype dtype, int threads);
 
 /* The default parameters without guidance: 64 steps of 100. */

@@ -1,0 +1,428 @@
+/* The head with int8 against an oracle in plain C, which has its integer products; that a row's bits are its own, in
+ * calls for both arithmetics, too; and that rows marked `fine` are those of a head without int8. */
+#include "kernels/adaln.h"
+#include "kernels/int8.h"
+#include "tests/support/head_case.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDTH = 128, DEPTH = 3, DEEP = 6, CHANNELS = 8, OUT = 2 * CHANNELS, ROWS = 48, STEPS = 3 };
+
+static const char *const isas[] = {"", "avx512", "avx2"};
+enum { ISAS = sizeof isas / sizeof *isas };
+
+static kern_queue *open_as(const char *isa, mar_dtype dtype, int threads)
+{
+    setenv("MAR_ISA", isa, 1);
+    kern_queue *k = open_queue(dtype, threads);
+    unsetenv("MAR_ISA");
+    return k;
+}
+
+/* --- the oracle --------------------------------------------------------------------------------------------------- */
+
+static float to_act(float x, size_t act_size)
+{
+    uint32_t bits;
+    if (act_size == sizeof x) return x;
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+    memcpy(&x, &bits, sizeof bits);
+    return x;
+}
+
+static float silu(float x)
+{
+    return (float)((double)x / (1 + exp(-(double)x)));
+}
+
+/* y [rows][out] = x [rows][in] w^T + bias by integers: x by row, w by output channel. */
+static void int8_product(const float *w, const float *bias, int out, int in, const float *x, int rows, float *y)
+{
+    int8_t *q = malloc((size_t)out * (size_t)in);
+    float *scale = malloc((size_t)out * sizeof *scale);
+    int *integers = malloc((size_t)in * sizeof *integers);
+    assert_true(q && scale && integers);
+    kern_int8_quantise(w, out, in, q, scale);
+    for (int r = 0; r < rows; r++, x += in, y += out) {
+        float most = 0;
+        for (int i = 0; i < in; i++) most = fmaxf(most, fabsf(x[i]));
+        const float factor = 127.0f / most;
+        for (int i = 0; i < in; i++) integers[i] = (int)nearbyintf(x[i] * factor);
+        for (int o = 0; o < out; o++) {
+            long sum = 0;
+            for (int i = 0; i < in; i++) sum += integers[i] * (long)q[(size_t)o * (size_t)in + (size_t)i];
+            y[o] = (float)sum * (most / 127.0f * scale[o]) + bias[o];
+        }
+    }
+    free(q), free(scale), free(integers);
+}
+
+/* The same in double, of weights rounded to operands. */
+static void fine_product(const float *w, const float *bias, int out, int in, const float *x, int rows, size_t act_size,
+                         float *y)
+{
+    for (int r = 0; r < rows; r++, x += in, y += out)
+        for (int o = 0; o < out; o++) {
+            double sum = (double)bias[o];
+            for (int i = 0; i < in; i++)
+                sum += (double)to_act(w[(size_t)o * (size_t)in + (size_t)i], act_size) * (double)x[i];
+            y[o] = (float)sum;
+        }
+}
+
+/* What a call of the oracle is given. kept: [depth][rows][WIDTH], or NULL, as in kern_head_ops.eval_reusing. */
+typedef struct {
+    const head_case *h;
+    size_t act_size;
+    int int8, rows;
+    kern_head_reuse reuse;
+    float *kept;
+} call;
+
+static void product_of(const call *c, const float *w, const float *bias, int out, const float *x, float *y)
+{
+    if (c->int8)
+        int8_product(w, bias, out, WIDTH, x, c->rows, y);
+    else
+        fine_product(w, bias, out, WIDTH, x, c->rows, c->act_size, y);
+}
+
+static void modulated(const float *x, const float *shift, const float *scale, size_t act_size, float *u)
+{
+    double mean = 0, square = 0;
+    for (int i = 0; i < WIDTH; i++) mean += (double)x[i] / WIDTH;
+    for (int i = 0; i < WIDTH; i++) square += ((double)x[i] - mean) * ((double)x[i] - mean) / WIDTH;
+    for (int i = 0; i < WIDTH; i++)
+        u[i] = to_act((float)(((double)x[i] - mean) / sqrt(square + 1e-6) * (1 + (double)scale[i]) + (double)shift[i]),
+                      act_size);
+}
+
+/* Block b, at the modulation rows mod [rows][3*depth*WIDTH]. work [2][rows][WIDTH] */
+static void add_block(const call *c, int b, const float *mod, float *x, float *work)
+{
+    const kern_head_block *block = &c->h->blocks[b];
+    const int inner = b >= 1 && b <= 4, n = c->rows * WIDTH, stride = 3 * WIDTH * c->h->spec.depth;
+    const int computed = !c->kept || c->reuse == KERN_HEAD_FRESH || (c->reuse == KERN_HEAD_WARM && !inner);
+    float *u = work, *v = work + n, *kept = c->kept ? c->kept + b * n : u;
+    mod += 3 * WIDTH * b;
+    if (computed) {
+        for (int r = 0; r < c->rows; r++)
+            modulated(x + r * WIDTH, mod + r * stride, mod + r * stride + WIDTH, c->act_size, u + r * WIDTH);
+        product_of(c, block->fc1_weight, block->fc1_bias, WIDTH, u, v);
+        for (int i = 0; i < n; i++) v[i] = to_act(silu(v[i]), c->act_size);
+        product_of(c, block->fc2_weight, block->fc2_bias, WIDTH, v, kept);
+    }
+    for (int i = 0; i < n; i++) {
+        const float gate = mod[i / WIDTH * stride + 2 * WIDTH + i % WIDTH];
+        if (c->kept && inner && computed) kept[i] *= gate;
+        x[i] += c->kept && inner ? kept[i] : gate * kept[i];
+    }
+}
+
+/* out [rows][OUT] = the head at the states x [rows][CHANNELS] and the conditions' sums cond [rows][WIDTH]. */
+static void oracle(const call *c, const float *states, const float *cond, float *out)
+{
+    const kern_head_spec *s = &c->h->spec;
+    const size_t n = (size_t)c->rows * WIDTH, f = sizeof(float), blocks = 3 * (size_t)s->depth;
+    float *x = malloc(n * f), *work = malloc(2 * n * f), *mod = malloc(blocks * n * f), *last = malloc(2 * n * f);
+    float *u = malloc(n * f), *weight;
+    const float *bias;
+    mar_err err = {0};
+    assert_true(x && work && mod && last && u);
+    assert_ok(kern_head_adaln(s, &weight, &bias, &err), &err);
+    for (size_t i = 0; i < n; i++) u[i] = to_act(silu(cond[i]), c->act_size);
+    product_of(c, weight, bias, (int)blocks * WIDTH, u, mod);
+    for (size_t i = 0; i < blocks * n; i++) mod[i] = to_act(mod[i], c->act_size);
+    fine_product(s->ada_weight, s->ada_bias, 2 * WIDTH, WIDTH, u, c->rows, c->act_size, last);
+    fine_product(s->in_weight, s->in_bias, WIDTH, CHANNELS, states, c->rows, f, x);
+    for (int b = 0; b < s->depth; b++) add_block(c, b, mod, x, work);
+    for (int r = 0; r < c->rows; r++)
+        modulated(x + r * WIDTH, last + r * 2 * WIDTH, last + r * 2 * WIDTH + WIDTH, f, u + r * WIDTH);
+    fine_product(s->out_weight, s->out_bias, OUT, WIDTH, u, c->rows, f, out);
+    free(x), free(work), free(mod), free(last), free(u), free(weight);
+}
+
+/* --- a head on a queue -------------------------------------------------------------------------------------------- */
+
+/* A head with the modulation rows of STEPS steps for `rows` conditions. */
+typedef struct {
+    kern_queue *k;
+    kern_head *net;
+    int rows;
+    float *temb, *cond, *x; /* [STEPS][WIDTH], [rows][WIDTH], [rows][CHANNELS] */
+    char *mod;
+    void *scratch;
+} rig;
+
+static rig open_rig(kern_queue *k, const head_case *h, int int8, const uint8_t *fine, int rows)
+{
+    static const int steps[STEPS] = {0, 1, 2};
+    rig g = {.k = k, .rows = rows};
+    kern_head_spec spec = h->spec;
+    mar_err err = {0};
+    spec.int8 = int8;
+    g.temb = even_floats(STEPS * WIDTH, -1, 1, 60);
+    g.cond = even_floats((size_t)rows * WIDTH, -2, 2, 61);
+    g.x = even_floats((size_t)rows * CHANNELS, -2, 2, 62);
+    assert_ok(k->head->create(k, &spec, &g.net, &err), &err);
+    assert_ok(k->head->plan(k, g.net, rows, &err), &err);
+    g.mod = backend_memory(k, STEPS * (size_t)rows * k->head->mod_bytes(g.net));
+    g.scratch = backend_memory(k, k->head->scratch_bytes(g.net, STEPS * rows));
+    k->head->modulate(k, g.net, g.temb, steps, fine, STEPS, g.cond, rows, g.mod, g.scratch);
+    return g;
+}
+
+static void close_rig(rig *g)
+{
+    g->k->core->free(g->k->device, g->mod), g->k->core->free(g->k->device, g->scratch);
+    g->k->head->free(g->k->device, g->net);
+    free(g->temb), free(g->cond), free(g->x);
+}
+
+static const char *mod_of(const rig *g, int step)
+{
+    return g->mod + (size_t)(step * g->rows) * g->k->head->mod_bytes(g->net);
+}
+
+/* The oracle at that step's conditions. */
+static void expected(const rig *g, int step, call c, float *out)
+{
+    const size_t n = (size_t)g->rows * WIDTH;
+    float *sum = malloc(n * sizeof *sum);
+    assert_non_null(sum);
+    for (size_t i = 0; i < n; i++) sum[i] = g->temb[step * WIDTH + (int)(i % WIDTH)] + g->cond[i];
+    c.act_size = g->k->device->act_size, c.rows = g->rows;
+    oracle(&c, g->x, sum, out);
+    free(sum);
+}
+
+/* A sum of another order turns one operand in thousands into its neighbour, an integer or a bf16, which shows in its
+ * row's digits: most rows agree as f32 does, and none is off by more than a few of such neighbours. */
+static void expect_rows(const float *got, const float *want, int rows, const char *what)
+{
+    double worst = 0;
+    int near = 0;
+    for (int r = 0; r < rows; r++) {
+        const double error = relative_error(got + r * OUT, want + r * OUT, OUT);
+        worst = fmax(worst, error);
+        near += error < 1e-5;
+    }
+    print_message("    %s: %d of %d rows as f32, the worst %.2g\n", what, near, rows, worst);
+    if (!(worst < 3e-3) || near < rows * 3 / 4) fail_msg("%s: %d of %d rows, the worst %.3g", what, near, rows, worst);
+}
+
+static const uint8_t second_fine[STEPS] = {0, 1, 0}, all_fine[STEPS] = {1, 1, 1}, none_fine[STEPS] = {0, 0, 0};
+
+/* --- tests -------------------------------------------------------------------------------------------------------- */
+
+static void the_head_is_the_oracle_s(void **state)
+{
+    (void)state;
+    static float got[ROWS * OUT], want[ROWS * OUT], other[ROWS * OUT];
+    for (int isa = 0; isa < ISAS; isa++) {
+        kern_queue *k = open_as(isas[isa], MAR_DTYPE_INT8, 2);
+        if (!k) continue;
+        print_message("%s\n", k->device->description);
+        for (uint64_t seed = 1; seed <= 3; seed++) {
+            head_case h = make_head_case(WIDTH, DEPTH, CHANNELS, 1000 * seed);
+            rig g = open_rig(k, &h, 1, second_fine, ROWS);
+            for (int step = 0; step < 2; step++) {
+                k->head->eval(k, g.net, g.x, NULL, mod_of(&g, step), NULL, ROWS, got, g.scratch);
+                expected(&g, step, (call){.h = &h, .int8 = !second_fine[step]}, want);
+                expect_rows(got, want, ROWS, step ? "fine" : "int8");
+                expected(&g, step, (call){.h = &h, .int8 = second_fine[step]}, other);
+                assert_true(relative_error(got, other, ROWS * OUT) > 3e-3); /* this is no other arithmetic */
+            }
+            close_rig(&g);
+            free_head_case(&h);
+        }
+        close_queue(k);
+    }
+}
+
+/* LazyMAR's reuse, of outputs that the same or the other arithmetic has kept. */
+static void reuse_is_the_oracle_s(void **state)
+{
+    (void)state;
+    static float got[ROWS * OUT], want[ROWS * OUT], plain[ROWS * OUT], kept[DEEP * ROWS * WIDTH];
+    kern_queue *k = open_as("", MAR_DTYPE_INT8, 2);
+    if (!k) skip();
+    head_case h = make_head_case(WIDTH, DEEP, CHANNELS, 900);
+    rig g = open_rig(k, &h, 1, second_fine, ROWS);
+    float *own = backend_memory(k, sizeof kept);
+    for (int turn = 0; turn < 6; turn++) { /* fresh at each step, then at another both kinds of reuse */
+        static const int steps[6] = {0, 2, 1, 1, 0, 2};
+        const kern_head_reuse reuse[3] = {KERN_HEAD_FRESH, KERN_HEAD_WARM, KERN_HEAD_KEPT};
+        const int step = steps[turn];
+        k->head->eval_reusing(k, g.net, g.x, NULL, mod_of(&g, step), NULL, ROWS, reuse[turn % 3], own, ROWS, got,
+                              g.scratch);
+        expected(&g, step, (call){.h = &h, .int8 = !second_fine[step], .reuse = reuse[turn % 3], .kept = kept}, want);
+        expect_rows(got, want, ROWS, "reuse");
+        k->head->eval(k, g.net, g.x, NULL, mod_of(&g, step), NULL, ROWS, plain, g.scratch);
+        assert_int_equal(relative_error(got, plain, ROWS * OUT) > 3e-3, turn % 3 != 0);
+    }
+    k->core->free(k->device, own);
+    close_rig(&g);
+    free_head_case(&h);
+    close_queue(k);
+}
+
+/* In one call rows of all steps, in an order and at states of their own. With MAR_ISA avx2 the products in bf16 are
+ * oneDNN's, whose bits depend on the number of rows. */
+static void a_row_s_bits_are_its_own(void **state)
+{
+    (void)state;
+    static float all[ROWS * OUT], first[ROWS * OUT], one[OUT];
+    int x_index[ROWS], mod_index[ROWS];
+    head_case h = make_head_case(WIDTH, DEPTH, CHANNELS, 900);
+    for (int r = 0; r < ROWS; r++) x_index[r] = 11 * r % ROWS / 2, mod_index[r] = 37 * r % (STEPS * ROWS);
+    for (int isa = 0; isa < ISAS; isa++)
+        for (int threads = 1; threads <= 3; threads++) {
+            const int own = strcmp(isas[isa], "avx2") != 0;
+            kern_queue *k = open_as(isas[isa], MAR_DTYPE_INT8, threads);
+            if (!k) continue;
+            rig g = open_rig(k, &h, 1, second_fine, ROWS);
+            k->head->eval(k, g.net, g.x, x_index, g.mod, mod_index, ROWS, all, g.scratch);
+            if (threads == 1) memcpy(first, all, sizeof all);
+            assert_memory_equal(all, first, sizeof all);
+            for (int r = 0; r < ROWS; r++) {
+                if (!own && second_fine[mod_index[r] / ROWS]) continue;
+                k->head->eval(k, g.net, g.x, x_index + r, g.mod, mod_index + r, 1, one, g.scratch);
+                assert_memory_equal(one, all + r * OUT, sizeof one);
+            }
+            for (int step = 0; step < STEPS; step++) { /* unmixed, as many as there are */
+                static float some[ROWS * OUT];
+                int row[ROWS], xs[ROWS], mods[ROWS], n = 0;
+                for (int r = 0; r < ROWS; r++)
+                    if (mod_index[r] / ROWS == step) row[n] = r, xs[n] = x_index[r], mods[n++] = mod_index[r];
+                assert_true(n > 1);
+                if (!own && second_fine[step]) continue;
+                k->head->eval(k, g.net, g.x, xs, g.mod, mods, n, some, g.scratch);
+                for (int i = 0; i < n; i++) assert_memory_equal(some + i * OUT, all + row[i] * OUT, sizeof one);
+            }
+            close_rig(&g);
+            close_queue(k);
+        }
+    free_head_case(&h);
+}
+
+/* Outputs at all steps, [STEPS][ROWS][OUT]. */
+static void at_all_steps(kern_queue *k, const head_case *h, int int8, const uint8_t *fine, float *out)
+{
+    rig g = open_rig(k, h, int8, fine, ROWS);
+    for (int step = 0; step < STEPS; step++)
+        k->head->eval(k, g.net, g.x, NULL, mod_of(&g, step), NULL, ROWS, out + step * ROWS * OUT, g.scratch);
+    close_rig(&g);
+}
+
+static void fine_rows_are_those_of_a_head_without_int8(void **state)
+{
+    (void)state;
+    enum { STEP = ROWS * OUT, ALL = STEPS * STEP };
+    static float without[ALL], with[ALL], bf16[ALL], in_int8[ALL];
+    const size_t size = STEP * sizeof *with;
+    head_case h = make_head_case(WIDTH, DEPTH, CHANNELS, 900);
+    for (int isa = 0; isa < ISAS; isa++) {
+        kern_queue *k = open_as(isas[isa], MAR_DTYPE_INT8, 2), *plain = open_as(isas[isa], MAR_DTYPE_AUTO, 1);
+        if (k) {
+            at_all_steps(k, &h, 0, NULL, without);
+            at_all_steps(plain, &h, 1, NULL, bf16); /* a device without int8 has no such head */
+            assert_memory_equal(bf16, without, sizeof bf16);
+            at_all_steps(k, &h, 1, all_fine, with);
+            assert_memory_equal(with, without, sizeof with);
+            at_all_steps(k, &h, 1, NULL, in_int8);
+            at_all_steps(k, &h, 1, none_fine, with);
+            assert_memory_equal(with, in_int8, sizeof with);
+            at_all_steps(k, &h, 1, second_fine, with);
+            for (int step = 0; step < STEPS; step++) {
+                const float *at = with + step * STEP;
+                assert_memory_equal(at, (second_fine[step] ? without : in_int8) + step * STEP, size);
+                assert_memory_not_equal(at, (second_fine[step] ? in_int8 : without) + step * STEP, size);
+            }
+            h.spec.f32 = 1; /* a head in f32 has no int8 */
+            at_all_steps(k, &h, 0, NULL, without);
+            at_all_steps(k, &h, 1, NULL, with);
+            assert_memory_equal(with, without, sizeof with);
+            h.spec.f32 = 0;
+            close_queue(k);
+        }
+        close_queue(plain);
+    }
+    free_head_case(&h);
+}
+
+/* The layer with a weight that is not finite is named, and the row's modulation is read as what it is. */
+static void what_is_not_finite_is_found(void **state)
+{
+    (void)state;
+    static const char *const layers[3] = {"diffloss.net.res_blocks.1", "diffloss.net.res_blocks.1",
+                                          "diffloss.net.res_blocks.1.adaLN_modulation.1"};
+    static float out[ROWS * OUT];
+    kern_queue *k = open_as("", MAR_DTYPE_INT8, 2);
+    if (!k) skip();
+    for (int way = 0; way < 3; way++)
+        for (int infinite = 0; infinite < 2; infinite++) {
+            head_case h = make_head_case(WIDTH, DEPTH, CHANNELS, 900);
+            const kern_head_block *b = &h.blocks[1];
+            const float *weights[3] = {b->fc1_weight, b->fc2_weight, b->ada_weight};
+            ((float *)(uintptr_t)weights[way])[5 * WIDTH + 7] = infinite ? (float)INFINITY : (float)NAN;
+            kern_watch_begin(k);
+            k->watch.on = 1;
+            rig g = open_rig(k, &h, 1, second_fine, ROWS);
+            for (int step = 0; step < STEPS; step += 2)
+                k->head->eval(k, g.net, g.x, NULL, mod_of(&g, step), NULL, ROWS, out, g.scratch);
+            assert_string_equal(k->watch.layer, layers[way]);
+            k->watch.on = 0;
+            close_rig(&g);
+            free_head_case(&h);
+        }
+    close_queue(k);
+}
+
+static void a_head_says_its_arithmetic(void **state)
+{
+    (void)state;
+    head_case h = make_head_case(WIDTH, 1, CHANNELS, 900);
+    for (int isa = 0; isa < ISAS; isa++) {
+        kern_queue *k = open_as(isas[isa], MAR_DTYPE_INT8, 1);
+        if (!k) continue;
+        rig g = open_rig(k, &h, 1, NULL, 1);
+        assert_string_equal(k->head->describe(g.net), k->device->act_size == sizeof(float)
+                                                          ? "matrix products in int8 and f32"
+                                                          : "matrix products in int8 and bf16");
+        close_rig(&g);
+        close_queue(k);
+    }
+    free_head_case(&h);
+}
+
+static void a_processor_without_int8_refuses(void **state)
+{
+    (void)state;
+    kern_device *d = NULL;
+    mar_err err = {0};
+    setenv("MAR_ISA", "generic", 1);
+    const mar_status status = kern_cpu_open(MAR_DTYPE_INT8, 1, &d, &err);
+    unsetenv("MAR_ISA");
+    assert_int_equal(status, MAR_EBACKEND);
+    assert_null(d);
+    assert_non_null(strstr(err.text, "int8"));
+    print_message("%s\n", err.text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_head_is_the_oracle_s),
+        cmocka_unit_test(reuse_is_the_oracle_s),
+        cmocka_unit_test(a_row_s_bits_are_its_own),
+        cmocka_unit_test(fine_rows_are_those_of_a_head_without_int8),
+        cmocka_unit_test(what_is_not_finite_is_found),
+        cmocka_unit_test(a_head_says_its_arithmetic),
+        cmocka_unit_test(a_processor_without_int8_refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -3,7 +3,7 @@
  * A product holds sums of up to 16 rows x 64 columns in four of the eight tiles. A step of 16 words takes one tile of x
  * and four of weights, which lie one after the other: 4 KiB of a block. With more than 16 rows a chunk of the block is
  * used for all groups of rows while it is near, and sums wait in memory from one chunk to the next. Meanwhile the next
- * chunk is fetched, so that memory and arithmetic work at the same time. */
+ * chunk is fetched into L1, so that memory and arithmetic work at the same time. */
 #include "kernels/cpu/dot_block.h"
 #include "kernels/cpu/dot_type.h"
 
@@ -16,7 +16,8 @@ enum {
     ROW = DOT_COLS * 4,     /* bytes of a row of sums, and of a word of a block */
     STEP = DOT_WORDS * ROW, /* bytes of a block */
     LINES = STEP / 64,      /* cache lines of it */
-    CHUNK = 8,              /* steps: 32 KiB of weights */
+    NEAR = 4,               /* steps: 16 KiB of weights, which are fetched ahead into L1 */
+    CHUNK = 8,              /* steps that several groups of rows use in turn */
 };
 
 #if BF16
@@ -53,7 +54,7 @@ static inline __attribute__((always_inline)) void accumulate(const char *x, size
 {
     __asm__ volatile("" ::: "memory"); /* compilers do not know that tiles read memory */
     for (int s = 0; s < steps; s++, x += TILE, w += STEP) {
-        for (int i = 0; i < lines; i++, next += 64) _mm_prefetch(next, _MM_HINT_T1);
+        for (int i = 0; i < lines; i++, next += 64) _mm_prefetch(next, _MM_HINT_T0);
         _tile_loadd(4, x, x_stride);
         _tile_loadd(5, w, ROW);
         MULTIPLY_ADD(0, 4, 5);
@@ -94,7 +95,7 @@ static inline void store(char *sum)
 typedef struct {
     const char *x;
     size_t stride; /* bytes of a row */
-    int rows, words, tall, groups;
+    int rows, words, steps, tall, groups;
     char *tail; /* [groups * GROUP][TILE] the last words of x, filled up with zeros, if they do not fill a step */
     char *sum;  /* [groups * GROUP][ROW] */
 } pass;
@@ -115,13 +116,13 @@ static void run_steps(const pass *p, const char *block, int first, int last, con
         char *sum = p->sum + g * GROUP * ROW;
         if (first == 0)
             clear();
-        else
+        else if (p->groups > 1)
             load(sum);
         accumulate(x + (size_t)first * TILE, p->stride, block + (size_t)first * STEP, straight - first, ahead, lines);
         if (last > whole)
             accumulate(p->tail + g * GROUP * TILE, TILE, block + (size_t)whole * STEP, 1,
                        ahead + (straight - first) * lines * 64, lines);
-        store(sum);
+        if (p->groups > 1 || last == p->steps) store(sum);
     }
 }
 
@@ -142,6 +143,7 @@ static void product(const void *x, int rows, int words, const void *block, const
         pass p = {.stride = (size_t)words * 4,
                   .rows = (rows - first) / (passes - i),
                   .words = words,
+                  .steps = steps,
                   .tail = tail,
                   .sum = sum};
         p.x = (const char *)x + (size_t)first * p.stride;
@@ -150,7 +152,7 @@ static void product(const void *x, int rows, int words, const void *block, const
         configure(p.tall);
         if (words % DOT_WORDS) copy_tail(&p);
         const char *w = block, *after = i == passes - 1 && next ? next : block;
-        const int chunk = p.groups == 1 ? steps : CHUNK;
+        const int chunk = p.groups == 1 ? NEAR : CHUNK;
         for (int s = 0; s < steps; s += chunk) {
             const int end = s + chunk < steps ? s + chunk : steps;
             run_steps(&p, w, s, end, end < steps ? w + (size_t)end * STEP : after);

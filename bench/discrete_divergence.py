@@ -139,8 +139,9 @@ def judge(args):
         samples = {name: [numbers(runs[shape][o], weight) for o in rows] for name, rows in CURVES.items()}
         results["shapes"][shape] = {
             "session": own(runs[shape][shape]),
-            "curves": {name: [{"options": o, **{n: v[0] for n, v in s.items()}, **{f"{n}_error": v[1:].std() for n, v in s.items()}}
-                              for o, s in zip(rows, samples[name])] for name, rows in CURVES.items()},
+            "curves": {name: [
+                {"options": o, **{n: v[0] for n, v in s.items()}, **{f"{n}_error": v[1:].std() for n, v in s.items()}}
+                for o, s in zip(rows, samples[name])] for name, rows in CURVES.items()},
             "claims": {f"{better} nearer than {worse}": {n: compare(samples, better, worse, n) for n in ("tv", "kl")}
                        for better, worse in CLAIMS}}
     return results
@@ -149,10 +150,11 @@ def judge(args):
 def table(results):
     lines = [f"{results['images']} images"]
     for shape, part in results["shapes"].items():
-        lines += ["", f"**{shape}**: {json.dumps(part['session'])}", "", "| method | accepted | tv | kl |", "| --- | --- | --- | --- |"]
+        lines += ["", f"**{shape}**: {json.dumps(part['session'])}", "", "| method | accepted | tv | kl |", "| --- " * 4 + "|"]
         for rows in part["curves"].values():
             for r in rows:
-                lines.append(f"| {r['options']} | " + " | ".join(f"{r[n]:.4f} ± {r[n + '_error']:.4f}" for n in ("accepted", "tv", "kl")) + " |")
+                shown = (f"{r[n]:.4f} ± {r[n + '_error']:.4f}" for n in ("accepted", "tv", "kl"))
+                lines.append(f"| {r['options']} | {' | '.join(shown)} |")
         for claim, by in part["claims"].items():
             for name, c in by.items():
                 lines.append(f"{claim}, {name}: {c['verdict']}; " + "; ".join(

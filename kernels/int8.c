@@ -31,6 +31,39 @@ void kern_int8_quantise(const float *w, int out, int in, int8_t *q, float *scale
     }
 }
 
+/* log2(|gain[j]| / max |w[.][j]|) of each channel into ratio, NaN where that says nothing; returns their mean. */
+static float log_ratios(const float *gain, const float *w, int out, int in, float *ratio)
+{
+    double sum = 0;
+    int n = 0;
+    for (int j = 0; j < in; j++) ratio[j] = 0;
+    for (int o = 0; o < out; o++, w += in)
+        for (int j = 0; j < in; j++) {
+            const float magnitude = fabsf(w[j]);
+            if (magnitude > ratio[j] || isnan(magnitude)) ratio[j] = magnitude; /* a NaN stays: nothing is above it */
+        }
+    for (int j = 0; j < in; j++) {
+        ratio[j] = log2f(fabsf(gain[j])) - log2f(ratio[j]);
+        if (!isfinite(ratio[j])) {
+            ratio[j] = NAN;
+            continue;
+        }
+        sum += (double)ratio[j];
+        n++;
+    }
+    return n ? (float)(sum / n) : 0;
+}
+
+void kern_int8_smooth(const float *gain, const float *w, int out, int in, float *factor)
+{
+    enum { MOST = 7 };
+    const float mean = log_ratios(gain, w, out, in, factor);
+    for (int j = 0; j < in; j++) {
+        const float exponent = rintf((factor[j] - mean) / 2);
+        factor[j] = exponent >= 1 ? ldexpf(1, exponent < MOST ? (int)exponent : MOST) : 1;
+    }
+}
+
 void kern_int8_restore(const int8_t *q, const float *scale, int out, int in, float *w)
 {
     for (int o = 0; o < out; o++)

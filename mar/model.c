@@ -1,4 +1,5 @@
 #include "mar/model.h"
+#include "kernels/int8.h"
 #include "mar/config.h"
 
 #include <stdio.h>
@@ -34,64 +35,143 @@ static mar_status load_array(loader *l, const char *name, int rank, int64_t d0, 
     return status;
 }
 
+/* gain [width], then bias [width], as a backend array. */
+static mar_status upload_norm(loader *l, const float *gain, const float *bias, mar_norm *out)
+{
+    const size_t bytes = (size_t)l->model->base.config.width * sizeof *gain;
+    void *p = NULL;
+    const mar_status status = l->k->core->alloc(l->k->device, 2 * bytes, &p, l->err);
+    *out = p;
+    if (status != MAR_OK) return status;
+    l->k->core->upload(l->k, p, gain, bytes);
+    l->k->core->upload(l->k, (char *)p + bytes, bias, bytes);
+    return MAR_OK;
+}
+
+/* name.weight [rows][in], or [rows] if `in` is 0, and name.bias [rows]. The arrays are the caller's even on failure. */
+static mar_status read_pair(loader *l, const char *name, int rows, int in, float **weight, float **bias)
+{
+    char full[96];
+    *bias = NULL;
+    snprintf(full, sizeof full, "%s.weight", name);
+    mar_status status = load_host(l, full, in ? 2 : 1, rows, in, 0, weight);
+    snprintf(full, sizeof full, "%s.bias", name);
+    return status == MAR_OK ? load_host(l, full, 1, rows, 0, 0, bias) : status;
+}
+
 static mar_status load_norm(loader *l, const char *name, mar_norm *out)
 {
-    const int width = l->model->base.config.width;
-    char full[96];
-    float *bias = NULL;
-    snprintf(full, sizeof full, "%s.weight", name);
-    mar_status status = load_array(l, full, 1, width, 0, 0, (size_t)width, out);
-    snprintf(full, sizeof full, "%s.bias", name);
-    if (status == MAR_OK) status = load_host(l, full, 1, width, 0, 0, &bias);
-    if (status == MAR_OK) l->k->core->upload(l->k, *out + width, bias, (size_t)width * sizeof *bias);
+    float *gain, *bias;
+    mar_status status = read_pair(l, name, l->model->base.config.width, 0, &gain, &bias);
+    if (status == MAR_OK) status = upload_norm(l, gain, bias, out);
+    free(gain);
     free(bias);
     return status;
 }
 
-/* Rows first..first+out-1 of a linear layer of `rows` rows. */
-static mar_status load_linear(loader *l, const char *name, int rows, int in, int first, int out,
-                              kern_activation activation, int flags, kern_linear **layer)
+/* A linear layer of the file. */
+typedef struct {
+    float *weight, *bias; /* [rows][in], [rows] */
+    int in;
+} stored;
+
+static void free_stored(stored *s)
 {
-    char full[96];
-    float *weight = NULL, *bias = NULL;
-    snprintf(full, sizeof full, "%s.weight", name);
-    mar_status status = load_host(l, full, 2, rows, in, 0, &weight);
-    snprintf(full, sizeof full, "%s.bias", name);
-    if (status == MAR_OK) status = load_host(l, full, 1, rows, 0, 0, &bias);
-    if (status == MAR_OK) {
-        const kern_linear_spec spec = {.out = out,
-                                       .in = in,
-                                       .weight = weight + (size_t)first * (size_t)in,
-                                       .bias = bias + first,
-                                       .activation = activation,
-                                       .flags = flags};
-        status = l->k->core->linear_create(l->k, &spec, layer, l->err);
-    }
-    free(weight);
+    free(s->weight);
+    free(s->bias);
+}
+
+/* Rows first..first+out-1 as a layer. */
+static mar_status create_linear(loader *l, const stored *s, int first, int out, kern_activation activation, int flags,
+                                kern_linear **layer)
+{
+    const kern_linear_spec spec = {.out = out,
+                                   .in = s->in,
+                                   .weight = s->weight + (size_t)first * (size_t)s->in,
+                                   .bias = s->bias + first,
+                                   .activation = activation,
+                                   .flags = flags};
+    return l->k->core->linear_create(l->k, &spec, layer, l->err);
+}
+
+static mar_status load_linear(loader *l, const char *name, int out, int in, kern_activation activation, int flags,
+                              kern_linear **layer)
+{
+    stored s = {.in = in};
+    mar_status status = read_pair(l, name, out, in, &s.weight, &s.bias);
+    if (status == MAR_OK) status = create_linear(l, &s, 0, out, activation, flags, layer);
+    free_stored(&s);
+    return status;
+}
+
+/* Moves the outliers that the norm makes to the weights behind it, which are to be int8 (kern_int8_smooth). */
+static mar_status smooth(loader *l, float *gain, float *bias, stored *s, int rows)
+{
+    float *factor = malloc((size_t)s->in * sizeof *factor);
+    if (!factor) return err_set(l->err, MAR_ENOMEM, "out of memory");
+    kern_int8_smooth(gain, s->weight, rows, s->in, factor);
+    for (int i = 0; i < s->in; i++) gain[i] /= factor[i], bias[i] /= factor[i];
+    float *row = s->weight;
+    for (int r = 0; r < rows; r++, row += s->in)
+        for (int i = 0; i < s->in; i++) row[i] *= factor[i];
+    free(factor);
+    return MAR_OK;
+}
+
+/* A norm, and the layer of `rows` rows behind it, which the caller frees even on failure. */
+static mar_status load_behind_norm(loader *l, const char *norm, const char *name, int rows, mar_norm *out, stored *s)
+{
+    float *gain, *bias;
+    *s = (stored){.in = l->model->base.config.width};
+    mar_status status = read_pair(l, norm, s->in, 0, &gain, &bias);
+    if (status == MAR_OK) status = read_pair(l, name, rows, s->in, &s->weight, &s->bias);
+    if (status == MAR_OK && l->k->device->int8) status = smooth(l, gain, bias, s, rows);
+    if (status == MAR_OK) status = upload_norm(l, gain, bias, out);
+    free(gain);
     free(bias);
     return status;
+}
+
+static mar_status load_attention(loader *l, const char *name, int last_decoder, mar_block *b)
+{
+    const int d = l->model->base.config.width;
+    char norm[96], layer[96];
+    stored s;
+    snprintf(norm, sizeof norm, "%s.norm1", name);
+    snprintf(layer, sizeof layer, "%s.attn.qkv", name);
+    mar_status status = load_behind_norm(l, norm, layer, 3 * d, &b->norm1, &s);
+    if (status == MAR_OK && !last_decoder) status = create_linear(l, &s, 0, 3 * d, KERN_LINEAR, KERN_INT8, &b->qkv);
+    if (status == MAR_OK && last_decoder) status = create_linear(l, &s, 0, d, KERN_LINEAR, KERN_INT8, &b->q);
+    if (status == MAR_OK && last_decoder) status = create_linear(l, &s, d, 2 * d, KERN_LINEAR, KERN_INT8, &b->kv);
+    free_stored(&s);
+    snprintf(layer, sizeof layer, "%s.attn.proj", name);
+    return status == MAR_OK
+               ? load_linear(l, layer, d, d, KERN_LINEAR, KERN_INT8 | KERN_OUT_F32 | KERN_OUT_ADD, &b->proj)
+               : status;
+}
+
+static mar_status load_mlp(loader *l, const char *name, mar_block *b)
+{
+    const int d = l->model->base.config.width, hidden = l->model->base.config.mlp_hidden;
+    char norm[96], layer[96];
+    stored s;
+    snprintf(norm, sizeof norm, "%s.norm2", name);
+    snprintf(layer, sizeof layer, "%s.mlp.fc1", name);
+    mar_status status = load_behind_norm(l, norm, layer, hidden, &b->norm2, &s);
+    if (status == MAR_OK) status = create_linear(l, &s, 0, hidden, KERN_GELU, KERN_INT8, &b->fc1);
+    free_stored(&s);
+    snprintf(layer, sizeof layer, "%s.mlp.fc2", name);
+    return status == MAR_OK
+               ? load_linear(l, layer, d, hidden, KERN_LINEAR, KERN_INT8 | KERN_OUT_F32 | KERN_OUT_ADD, &b->fc2)
+               : status;
 }
 
 static mar_status load_block(loader *l, const char *stack, int index, int last_decoder, mar_block *b)
 {
-    const int d = l->model->base.config.width, hidden = l->model->base.config.mlp_hidden;
-    const int products = KERN_INT8, sums = KERN_INT8 | KERN_OUT_F32 | KERN_OUT_ADD;
-    char name[64], part[96];
+    char name[64];
     snprintf(name, sizeof name, "%s.%d", stack, index);
-#define PART(suffix) (snprintf(part, sizeof part, "%s." suffix, name), part)
-    mar_status status = load_norm(l, PART("norm1"), &b->norm1);
-    if (status == MAR_OK) status = load_norm(l, PART("norm2"), &b->norm2);
-    if (status == MAR_OK && !last_decoder)
-        status = load_linear(l, PART("attn.qkv"), 3 * d, d, 0, 3 * d, KERN_LINEAR, products, &b->qkv);
-    if (status == MAR_OK && last_decoder)
-        status = load_linear(l, PART("attn.qkv"), 3 * d, d, 0, d, KERN_LINEAR, products, &b->q);
-    if (status == MAR_OK && last_decoder)
-        status = load_linear(l, PART("attn.qkv"), 3 * d, d, d, 2 * d, KERN_LINEAR, products, &b->kv);
-    if (status == MAR_OK) status = load_linear(l, PART("attn.proj"), d, d, 0, d, KERN_LINEAR, sums, &b->proj);
-    if (status == MAR_OK) status = load_linear(l, PART("mlp.fc1"), hidden, d, 0, hidden, KERN_GELU, products, &b->fc1);
-    if (status == MAR_OK) status = load_linear(l, PART("mlp.fc2"), d, hidden, 0, d, KERN_LINEAR, sums, &b->fc2);
-#undef PART
-    return status;
+    const mar_status status = load_attention(l, name, last_decoder, b);
+    return status == MAR_OK ? load_mlp(l, name, b) : status;
 }
 
 static mar_status load_embeddings(loader *l)
@@ -120,12 +200,11 @@ static mar_status load_all(loader *l)
     const int d = c->width;
     mar_status status = load_embeddings(l);
     if (status == MAR_OK)
-        status = load_linear(l, "z_proj", d, c->token_dim, 0, d, KERN_LINEAR, KERN_IN_F32 | KERN_OUT_F32, &m->z_proj);
+        status = load_linear(l, "z_proj", d, c->token_dim, KERN_LINEAR, KERN_IN_F32 | KERN_OUT_F32, &m->z_proj);
     if (status == MAR_OK) status = load_norm(l, "z_proj_ln", &m->z_proj_ln);
     if (status == MAR_OK) status = load_norm(l, "encoder_norm", &m->encoder_norm);
     if (status == MAR_OK) status = load_norm(l, "decoder_norm", &m->decoder_norm);
-    if (status == MAR_OK)
-        status = load_linear(l, "decoder_embed", d, d, 0, d, KERN_LINEAR, KERN_OUT_F32, &m->decoder_embed);
+    if (status == MAR_OK) status = load_linear(l, "decoder_embed", d, d, KERN_LINEAR, KERN_OUT_F32, &m->decoder_embed);
     for (int i = 0; status == MAR_OK && i < c->encoder_depth; i++)
         status = load_block(l, "encoder_blocks", i, 0, &m->encoder[i]);
     for (int i = 0; status == MAR_OK && i < c->decoder_depth; i++)

@@ -243,11 +243,127 @@ static void weights_round_trip(void **state)
     free(w), free(back), free(q), free(second);
 }
 
+/* --- smoothing ---------------------------------------------------------------------------------------------------- */
+
+enum { OUTLIERS = 8 };
+
+/* A layer behind a norm: p.x = gain * n. Its first OUTLIERS channels have a gain `large` times as large, and columns
+ * divided by `compensated`. */
+static product behind_a_norm(float large, float compensated, float *gain)
+{
+    product p = {.rows = 32, .in = 320, .out = 96, .flags = KERN_OUT_F32 | KERN_INT8, .stride = 96};
+    p.w = random_floats(31, (size_t)p.out * (size_t)p.in);
+    p.x = random_floats(32, (size_t)p.rows * (size_t)p.in);
+    p.bias = random_floats(33, (size_t)p.out);
+    p.y = calloc((size_t)p.rows * (size_t)p.stride, sizeof *p.y);
+    for (int i = 0; i < p.in; i++) gain[i] = (i % 3 ? 1 : -1.25f) * (i < OUTLIERS ? large : 1);
+    for (int i = 0; i < p.rows * p.in; i++) p.x[i] = fmodf(p.x[i], 1.0f) * gain[i % p.in];
+    for (int i = 0; i < p.out * p.in; i++) p.w[i] = fmodf(p.w[i], 1.0f) / (i % p.in < OUTLIERS ? compensated : 1);
+    return p;
+}
+
+/* The factors go to operands and weights. */
+static void smooth(product *p, const float *gain, float *factor)
+{
+    kern_int8_smooth(gain, p->w, p->out, p->in, factor);
+    for (int i = 0; i < p->rows * p->in; i++) p->x[i] /= factor[i % p->in];
+    for (int i = 0; i < p->out * p->in; i++) p->w[i] *= factor[i % p->in];
+}
+
+/* ||y - product in double|| / ||product in double|| */
+static double product_error(const product *p, const float *y)
+{
+    double square = 0, error = 0;
+    for (int r = 0; r < p->rows; r++)
+        for (int o = 0; o < p->out; o++) {
+            double sum = (double)p->bias[o];
+            for (int i = 0; i < p->in; i++) sum += (double)p->x[r * p->in + i] * (double)p->w[o * p->in + i];
+            const double gap = (double)y[r * p->stride + o] - sum;
+            error += gap * gap;
+            square += sum * sum;
+        }
+    return sqrt(error / square);
+}
+
+static void smoothing_keeps_digits_beside_outliers(void **state)
+{
+    (void)state;
+    static const float large[] = {1, 20, 100};
+    float gain[320], factor[320];
+    kern_queue *k = open_as("", 2);
+    if (!k) skip();
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
+        product p = behind_a_norm(large[i], large[i], gain);
+        float *y = run(k, &p, p.rows, NULL, NULL);
+        const double plain = product_error(&p, y);
+        smooth(&p, gain, factor);
+        float *smoothed_y = run(k, &p, p.rows, NULL, NULL);
+        const double smoothed = product_error(&p, smoothed_y);
+        print_message("outliers of %.0f: relative error %.4f, smoothed %.4f\n", large[i], plain, smoothed);
+        assert_true(smoothed < 0.015);
+        if (large[i] > 1) assert_true(plain > 4 * smoothed);
+        free(y), free(smoothed_y);
+        free_product(&p);
+    }
+    close_queue(k);
+}
+
+/* Powers of two leave products in other arithmetic as they are, to the bit. */
+static void smoothing_changes_no_other_product(void **state)
+{
+    (void)state;
+    float gain[320], factor[320];
+    for (int dtype = MAR_DTYPE_F32; dtype <= MAR_DTYPE_BF16; dtype++) {
+        kern_queue *k = open_queue((mar_dtype)dtype, 2);
+        if (!k) continue;
+        product p = behind_a_norm(60, 3, gain);
+        p.flags = KERN_OUT_F32;
+        void *y = run(k, &p, p.rows, NULL, NULL);
+        smooth(&p, gain, factor);
+        void *smoothed = run(k, &p, p.rows, NULL, NULL);
+        assert_memory_equal(smoothed, y, result_bytes(k, &p));
+        free(y), free(smoothed);
+        free_product(&p);
+        close_queue(k);
+    }
+}
+
+static void factors_are_of_outliers_alone(void **state)
+{
+    (void)state;
+    float gain[320], factor[320];
+    product p = behind_a_norm(64, 1, gain);
+    gain[0] = 0, gain[1] = NAN, gain[2] = INFINITY;
+    for (int o = 0; o < p.out; o++) p.w[o * p.in + 3] = 0;
+    p.w[5 * p.in + 4] = NAN, p.w[5] = -INFINITY;
+    gain[6] = 1e30f;             /* at most 128 */
+    gain[200] = gain[201] / 100; /* never below 1 */
+    kern_int8_smooth(gain, p.w, p.out, p.in, factor);
+    for (int i = 0; i < p.in; i++) {
+        if (i == 6)
+            assert_float_equal(factor[i], 128, 0);
+        else if (i == 7)
+            assert_float_equal(factor[i], 8, 0); /* the root of 64, relative to the others */
+        else
+            assert_float_equal(factor[i], 1, 0);
+    }
+    for (int i = 0; i < p.in; i++) gain[i] = 0;
+    kern_int8_smooth(gain, p.w, p.out, p.in, factor);
+    for (int i = 0; i < p.in; i++) assert_float_equal(factor[i], 1, 0);
+    free_product(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_are_exact), cmocka_unit_test(instruction_sets_agree), cmocka_unit_test(given_weights),
-        cmocka_unit_test(extremes),       cmocka_unit_test(weights_round_trip),
+        cmocka_unit_test(sums_are_exact),
+        cmocka_unit_test(instruction_sets_agree),
+        cmocka_unit_test(given_weights),
+        cmocka_unit_test(extremes),
+        cmocka_unit_test(weights_round_trip),
+        cmocka_unit_test(smoothing_keeps_digits_beside_outliers),
+        cmocka_unit_test(smoothing_changes_no_other_product),
+        cmocka_unit_test(factors_are_of_outliers_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,140 @@
+/* The transformer's layers with dtype int8: outlier channels that norms make cost no digits, and a layer whose output
+ * is not finite is found. */
+#include "tests/support/changed.h"
+#include "tests/support/demo.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { IMAGES = 3, TOKENS = DEMO_TOKENS, WIDTH = 64, OUTLIERS = 2 };
+static const int outlier[OUTLIERS] = {7, 40};
+static const float size = 64;
+
+/* Multiplies numbers i with i % WIDTH in outlier[] of a tensor. */
+static void scale(const bytes *file, const char *tensor, float factor)
+{
+    long n;
+    char *at = file_tensor(file, tensor, &n);
+    for (long i = 0; i < n; i++)
+        for (int j = 0; j < OUTLIERS; j++) {
+            float value;
+            if (i % WIDTH != outlier[j]) continue;
+            memcpy(&value, at + (size_t)i * sizeof value, sizeof value);
+            value *= factor;
+            memcpy(at + (size_t)i * sizeof value, &value, sizeof value);
+        }
+}
+
+/* The demo as the same function of other weights: every block's norms make two channels `size` times as large, and the
+ * layers behind them make that good. The caller removes the file, and frees its name. */
+static char *write_outliers(mar *m, const char *directory)
+{
+    static const char *const stacks[] = {"encoder", "decoder"};
+    char *path, name[64];
+    assert_true(asprintf(&path, "%s/outliers.safetensors", directory) > 0);
+    assert_library(m, mar_convert(m, "demo", path, MAR_DTYPE_F32, 0));
+    bytes file = bytes_from_file(path);
+    for (int block = 0; block < 4; block++)
+        for (int norm = 1; norm <= 2; norm++) {
+            const char *stack = stacks[block / 2];
+            for (int bias = 0; bias < 2; bias++) {
+                snprintf(name, sizeof name, "%s_blocks.%d.norm%d.%s", stack, block % 2, norm, bias ? "bias" : "weight");
+                scale(&file, name, size);
+            }
+            snprintf(name, sizeof name, "%s_blocks.%d.%s.weight", stack, block % 2, norm == 1 ? "attn.qkv" : "mlp.fc1");
+            scale(&file, name, 1 / size);
+        }
+    bytes_to_file(&file, path);
+    bytes_free(&file);
+    return path;
+}
+
+static void generate(mar *m, const char *path, float *tokens)
+{
+    demo d = {.m = m};
+    const mar_params p = params_with("num_iter 8, num_sampling_steps 10, cfg 2.9");
+    assert_library(m, mar_model_load(m, path, 0, &d.model));
+    mar_session *s = demo_session(&d, &p, IMAGES);
+    demo_generate(s, IMAGES, tokens);
+    mar_session_free(s);
+    mar_model_free(d.model);
+}
+
+/* Smoothing makes of them the weights that they were made of; without int8 no bit of theirs changes. */
+static void outliers_of_norms_cost_nothing(void **state)
+{
+    (void)state;
+    static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8};
+    char *directory = temporary_directory();
+    for (int i = 0; i < 3; i++) {
+        static float plain[IMAGES * TOKENS], outliers[IMAGES * TOKENS];
+        mar *m = open_mar(dtypes[i], 2);
+        if (!m) continue;
+        char *path = write_outliers(m, directory);
+        generate(m, "demo", plain);
+        generate(m, path, outliers);
+        assert_memory_equal(outliers, plain, sizeof plain);
+        free(path);
+        mar_close(m);
+    }
+    remove_directory(directory);
+    free(directory);
+}
+
+static const struct {
+    const char *tensor;
+    const char *layer; /* the first whose output is not finite */
+} weights[] = {
+    {"encoder_blocks.0.norm1.weight", "encoder_blocks.0.norm1"},
+    {"encoder_blocks.0.attn.qkv.weight", "encoder_blocks.0.attn.qkv"},
+    {"encoder_blocks.1.attn.proj.weight", "encoder_blocks.1.attn.proj"},
+    {"encoder_blocks.1.mlp.fc1.weight", "encoder_blocks.1.mlp.fc1"},
+    {"decoder_blocks.0.mlp.fc2.weight", "decoder_blocks.0.mlp.fc2"},
+    {"decoder_blocks.1.attn.qkv.weight", "decoder_blocks.1.attn.qkv"},
+    {"diffloss.net.res_blocks.1.adaLN_modulation.1.weight", "diffloss.net.res_blocks.1.adaLN_modulation.1"},
+    {"diffloss.net.res_blocks.0.mlp.0.weight", "diffloss.net.res_blocks.0"},
+    {"diffloss.net.res_blocks.1.mlp.2.weight", "diffloss.net.res_blocks.1"},
+};
+
+/* A weight that is NaN, at all timesteps in int8. */
+static void check_names_the_layer(void **state)
+{
+    (void)state;
+    const mar_options options = {
+        .dtype = MAR_DTYPE_INT8, .threads = 2, .backend = MAR_BACKEND_CPU, .allow_nonfinite = 1, .int8_below = 1000};
+    char *directory = temporary_directory();
+    mar *m = NULL;
+    const mar_status opened = mar_open(&options, &m);
+    for (size_t i = 0; opened == MAR_OK && i < sizeof weights / sizeof *weights; i++)
+        for (int head_spec = 0; head_spec < 2; head_spec++) {
+            demo d = {.m = m};
+            char expected[160];
+            mar_params p = params_with(head_spec ? "num_iter 4, num_sampling_steps 8, cfg 2.9, head_spec 4"
+                                                 : "num_iter 4, num_sampling_steps 8, cfg 2.9");
+            char *path = write_changed(m, directory, "nan.safetensors", "demo", weights[i].tensor, 9, 1, (float)NAN);
+            assert_library(m, mar_model_load(m, path, 0, &d.model));
+            p.check = 1;
+            mar_session *s = demo_session(&d, &p, IMAGES);
+            assert_int_equal(demo_run(s, IMAGES), MAR_EMODEL);
+            snprintf(expected, sizeof expected, "the first layer whose output is not finite: %s", weights[i].layer);
+            assert_says(mar_session_error(s), expected);
+            mar_session_free(s);
+            mar_model_free(d.model);
+            free(path);
+        }
+    mar_close(m);
+    remove_directory(directory);
+    free(directory);
+    if (opened != MAR_OK) skip();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(outliers_of_norms_cost_nothing),
+        cmocka_unit_test(check_names_the_layer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

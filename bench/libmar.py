@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 BUILT = str(Path(__file__).resolve().parent.parent / "build/release/libmar.so")
-DTYPES = {"auto": 0, "f32": 1}  # mar_dtype
+DTYPES = {"auto": 0, "f32": 1, "bf16": 2, "int8": 3}  # mar_dtype
 
 
 class Option(ctypes.Structure):
@@ -18,16 +18,21 @@ class Option(ctypes.Structure):
 
 
 class Library:
-    """A handle, and models that are loaded once. A call that fails ends the program with its reason."""
+    """A handle, and models that are loaded once. A call that fails ends the program with its reason. head_dtype and
+    int8_below: those of mar_options."""
 
-    def __init__(self, path, dtype, threads):
+    def __init__(self, path, dtype, threads, head_dtype="auto", int8_below=0):
         self.lib = lib = ctypes.CDLL(path)
-        for name in ("mar_error", "mar_session_error"):
+        for name in ("mar_error", "mar_session_error", "mar_backend_description"):
             getattr(lib, name).restype = ctypes.c_char_p
-        lib.mar_param_get.restype = ctypes.POINTER(Option)
+        for name in ("mar_param_get", "mar_option_get"):
+            getattr(lib, name).restype = ctypes.POINTER(Option)
         lib.mar_session_free.argtypes = [ctypes.c_void_p]
         self.handle, self.models = ctypes.c_void_p(), {}
-        options = (ctypes.c_int * 16)(DTYPES[dtype], threads, 1)  # mar_options: dtype, threads, backend CPU
+        options = (ctypes.c_int * 64)(DTYPES[dtype], threads, 1)  # mar_options: dtype, threads, backend CPU
+        offsets = {row.name: row.offset for row in (lib.mar_option_get(i).contents for i in range(lib.mar_option_count()))}
+        ctypes.c_int.from_buffer(options, offsets[b"head_dtype"]).value = DTYPES[head_dtype]
+        ctypes.c_int.from_buffer(options, offsets[b"int8_below"]).value = int8_below
         self.check(lib.mar_open(options, ctypes.byref(self.handle)))
 
     def check(self, status, session=None):
@@ -65,6 +70,10 @@ class Library:
         session = ctypes.c_void_p()
         self.check(lib.mar_session_create(self.model(model), vae, params, batch, ctypes.byref(session)))
         return session
+
+    def description(self):
+        """What the handle runs on."""
+        return self.lib.mar_backend_description(self.handle).decode()
 
     def tokens(self, session, first, labels, out):
         """Makes images first .. first+len(labels)-1 of these classes, and writes their tokens to a float32 array."""

@@ -367,6 +367,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
         return err_set(err, MAR_EBACKEND, "dtype bf16: this processor has neither AVX512-BF16 nor AMX; use f32");
     if (threads < 0 || threads > 1024)
         return err_set(err, MAR_EARG, "threads %d: expected 1..1024, or 0 for one per core", threads);
+    if (int8 && !strcmp(unit_int8, "avx_vnni")) unit = NULL; /* what has no AVX-512 has no bf16 */
     cpu_device *d = calloc(1, sizeof *d);
     if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
     d->base.core = &cpu_core_ops;

@@ -386,7 +386,7 @@ static void run_block(evaluation *e)
     if (e->kept) {
         if (computed) run_products(e, keeps_addition(e->block) ? e->y : kept_of(e));
         for_rows(e, reuse_body);
-    } else if (cpu_linear_by_columns(e->h->block[e->arithmetic][e->block].fc1)) {
+    } else if (e->h->bf16 && cpu_linear_by_columns(e->h->block[e->arithmetic][e->block].fc1)) {
         run_columns(e);
     } else {
         run_products(e, e->y);

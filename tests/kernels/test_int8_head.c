@@ -200,7 +200,8 @@ static void expected(const rig *g, int step, call c, float *out)
 }
 
 /* A sum of another order turns one operand in thousands into its neighbour, an integer or a bf16, which shows in its
- * row's digits: most rows agree as f32 does, and none is off by more than a few of such neighbours. */
+ * row's digits: most rows agree as f32 does, and none is off by more than a few of such neighbours. An integer is a 127th
+ * of the greatest number of its row. */
 static void expect_rows(const float *got, const float *want, int rows, const char *what)
 {
     double worst = 0;
@@ -211,7 +212,7 @@ static void expect_rows(const float *got, const float *want, int rows, const cha
         near += error < 1e-5;
     }
     print_message("    %s: %d of %d rows as f32, the worst %.2g\n", what, near, rows, worst);
-    if (!(worst < 3e-3) || near < rows * 3 / 4) fail_msg("%s: %d of %d rows, the worst %.3g", what, near, rows, worst);
+    if (!(worst < 2e-2) || near < rows * 3 / 4) fail_msg("%s: %d of %d rows, the worst %.3g", what, near, rows, worst);
 }
 
 static const uint8_t second_fine[STEPS] = {0, 1, 0}, all_fine[STEPS] = {1, 1, 1}, none_fine[STEPS] = {0, 0, 0};
@@ -270,7 +271,7 @@ static void reuse_is_the_oracle_s(void **state)
     close_queue(k);
 }
 
-/* In one call rows of all steps, in an order and at states of their own. With MAR_ISA avx2 the products in bf16 are
+/* In one call rows of all steps, in an order and at states of their own. With MAR_ISA avx2 the products in f32 are
  * oneDNN's, whose bits depend on the number of rows. */
 static void a_row_s_bits_are_its_own(void **state)
 {
@@ -326,7 +327,9 @@ static void fine_rows_are_those_of_a_head_without_int8(void **state)
     const size_t size = STEP * sizeof *with;
     head_case h = make_head_case(WIDTH, DEPTH, CHANNELS, 900);
     for (int isa = 0; isa < ISAS; isa++) {
-        kern_queue *k = open_as(isas[isa], MAR_DTYPE_INT8, 2), *plain = open_as(isas[isa], MAR_DTYPE_AUTO, 1);
+        kern_queue *k = open_as(isas[isa], MAR_DTYPE_INT8, 2);
+        const int f32 = k && k->device->act_size == sizeof(float);
+        kern_queue *plain = open_as(isas[isa], f32 ? MAR_DTYPE_F32 : MAR_DTYPE_AUTO, 1);
         if (k) {
             at_all_steps(k, &h, 0, NULL, without);
             at_all_steps(plain, &h, 1, NULL, bf16); /* a device without int8 has no such head */

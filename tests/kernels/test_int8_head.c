@@ -128,7 +128,7 @@ static void oracle(const call *c, const float *states, const float *cond, float 
     const kern_head_spec *s = &c->h->spec;
     const size_t n = (size_t)c->rows * WIDTH, f = sizeof(float), blocks = 3 * (size_t)s->depth;
     float *x = malloc(n * f), *work = malloc(2 * n * f), *mod = malloc(blocks * n * f), *last = malloc(2 * n * f);
-    float *u = malloc(n * f), *weight;
+    float *u = calloc(n, f), *weight;
     const float *bias;
     mar_err err = {0};
     assert_true(x && work && mod && last && u);
@@ -200,8 +200,8 @@ static void expected(const rig *g, int step, call c, float *out)
 }
 
 /* A sum of another order turns one operand in thousands into its neighbour, an integer or a bf16, which shows in its
- * row's digits: most rows agree as f32 does, and none is off by more than a few of such neighbours. An integer is a 127th
- * of the greatest number of its row. */
+ * row's digits: most rows agree as f32 does, and none is off by more than a few of such neighbours. An integer is a
+ * 127th of the greatest number of its row. */
 static void expect_rows(const float *got, const float *want, int rows, const char *what)
 {
     double worst = 0;

@@ -38,6 +38,9 @@ set(MAR_CUDA_ARCHITECTURES "${architectures}" CACHE STRING
     "compute capabilities; N or N-real: machine code, N-virtual: PTX for later ones")
 set(MAR_CUDA_FLAGS -std=c++17 -O3 -Xptxas -v -Werror all-warnings
     -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden,-O2 -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include)
+if(NOT MAR_CUDA_ARCHITECTURES MATCHES "virtual")
+  message(STATUS "No PTX: this build runs on GPUs of ${MAR_CUDA_ARCHITECTURES} only")
+endif()
 foreach(architecture ${MAR_CUDA_ARCHITECTURES})
   if(NOT architecture MATCHES "^[0-9]+[af]?(-real|-virtual)?$") # CMake's variable can be a name, too: native, all
     unset(MAR_CUDA_ARCHITECTURES CACHE) # so that another $CUDAARCHS is looked at

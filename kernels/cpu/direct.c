@@ -11,11 +11,7 @@
 #define IS(a)        PASTE(IS, a)
 
 /* A step multiplies 4 bytes of x with a row of a block: one float, or a pair of bf16. */
-enum {
-    STEP = IS(KERN_TYPE) ? 2 : 1,
-    SIZE = IS(KERN_TYPE) ? 2 : 4,
-    NEAR = 1024 /* bytes ahead into L1, as in dot_avx512.c */
-};
+enum { STEP = IS(KERN_TYPE) ? 2 : 1, SIZE = IS(KERN_TYPE) ? 2 : 4, NEAR = 1024 /* bytes ahead into L1 */ };
 
 static void pack(const float *w, int cols, int k, void *block)
 {

@@ -64,7 +64,7 @@ typedef struct kern_rows {
 } kern_rows;
 
 /* The fastest kernels that this processor runs. MAR_ISA=generic|avx2|avx512 in the environment asks for less; avx512 is
- * all but AMX (dot.h). */
+ * all but AMX in products of our own (dot.h); what oneDNN uses follows ONEDNN_MAX_CPU_ISA. */
 const kern_rows *kern_rows_best(void);
 
 #endif

@@ -150,7 +150,9 @@ typedef enum { MAR_TUNING_ON = 0, MAR_TUNING_OFF } mar_tuning;
 typedef struct {
     mar_dtype dtype; /* arithmetic of matrix products: F32, BF16, AUTO (bf16 on a GPU, and where the processor has it),
                       * or INT8 on a CPU: approximate. The transformer's blocks and the head's are in int8, weights
-                      * quantised by output channel and activations by row; the rest is as with AUTO */
+                      * quantised by output channel and activations by row; the rest is as with AUTO. A file's int8
+                      * weights (mar_convert) are multiplied as they are with INT8, else as the f32 that they stand
+                      * for; AUTO never becomes INT8 */
     int threads; /* threads of the CPU, no more than there are cores; 0: one per core that affinity and quota allow */
     mar_backend backend;   /* AUTO: CUDA if the library was built with it and there is a GPU, else CPU */
     int device;            /* CUDA: number of the GPU, from 0 */
@@ -164,7 +166,7 @@ typedef struct {
                            * or AUTO, as dtype. Criterion path compares two evaluations of the head, and in bf16 their
                            * rounding alone rejects many of its drafts. In f32 a head takes twice the time on a CPU */
     int int8_below; /* dtype INT8: the head is in int8 at timesteps below this, of 1000; 0: 985. The first steps of a
-                     * chain multiply an error of the head by up to 20000 */
+                     * chain multiply an error of the head by up to 20000. MAR_EARG with another dtype or head_dtype */
     int seq_len; /* LlamaGen models whose file has no mar.seq_len in its metadata: tokens of an image, a square number
                   * up to 65536; 0: 256. Official models for 384 pixels need 576. mar_inspect and mar_convert refuse
                   * it for a file of another kind (MAR_EARG), which mar_model_load and mar_vae_load do not */
@@ -230,6 +232,7 @@ typedef struct {
     int vocabulary;     /* discrete tokens: how many there are; a token is one number, token_dim is 1. 0: continuous */
     int caption_tokens; /* text-to-image: positions of a caption's features; 0: it has classes */
     int caption_dim;    /* numbers of each of these features */
+    int int8_weights;   /* 1: loaded from a file with int8 weights (mar_convert) */
 } mar_model_config;
 
 typedef struct {
@@ -614,8 +617,12 @@ MAR_API int mar_report_problem_count(const mar_report *r);
 MAR_API const char *mar_report_problem(const mar_report *r, int i);
 
 /* Writes the model in `in` as safetensors, its configuration as metadata, floating-point tensors as `dtype`
- * (F32, BF16 or F16; AUTO keeps each tensor's own). Refuses a file that mar_inspect finds wrong. The output
- * is complete or not there at all. */
+ * (F32, BF16 or F16; AUTO keeps each tensor's own). INT8 makes int8 weights of the matrices of the transformer's
+ * blocks: NAME becomes I8 [out][in] beside NAME_scale, F32 [out], a scale for each output channel, the greatest
+ * magnitude of its weights over 127; all other tensors become BF16, those of the diffusion head, whose first steps need
+ * it, too. MAR_EARG for a file that is no model. Of a file that has int8 weights AUTO and INT8 keep them, and the
+ * others write the values that they stand for. Refuses a file that mar_inspect finds wrong. The output is complete or
+ * not there at all. */
 MAR_API mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype, int heads);
 
 /* --- methods --------------------------------------------------------------------------------------- */
@@ -626,7 +633,7 @@ typedef struct {
     const char *kind; /* "verifier": tests drafts against the target, the value of `spec`; "shortcut": anything else */
     const char *option;    /* what turns it on: "--draft FILE --spec conditional", "[--draft FILE] --spec path", where
                             * brackets hold what may be left out; NULL: not in `mar generate` */
-    const char *tokens;    /* "continuous", "discrete" */
+    const char *tokens;    /* "continuous", "discrete", "continuous, discrete" */
     const char *topology;  /* verifiers, the shapes of a draft: "chain, tree"; else NULL */
     int exact;             /* the output's law is the target's */
     const char *guarantee; /* in words */

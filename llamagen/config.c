@@ -121,6 +121,13 @@ int gpt_config_ignores(const char *name)
     return strcmp(name, "freqs_cis") == 0 || strcmp(name, "causal_mask") == 0 || strstr(name, ".kv_cache.") != NULL;
 }
 
+int gpt_config_is_int8(const char *tensor)
+{
+    static const char *const layers[] = {"attention.wqkv",  "attention.wo",    "feed_forward.w1",
+                                         "feed_forward.w2", "feed_forward.w3", NULL};
+    return wt_is_layer(tensor, layers);
+}
+
 /* --- the tensors of a shape -------------------------------------------------------------------------- */
 
 typedef struct {

@@ -38,6 +38,9 @@ int gpt_config_recognise(const wt_file *f);
 /* Whether a tensor beside these is harmless: what some programs keep that can be computed (freqs_cis, causal_mask), and
  * caches of keys and values. */
 int gpt_config_ignores(const char *name);
+/* Whether the tensor is one of the layers' matrices that dtype int8 multiplies in int8 and that are I8 in an int8 file
+ * (weights/weights.h), an EAGLE drafter's layer included. */
+int gpt_config_is_int8(const char *tensor);
 /* The side of the square of seq_len tokens; 0 if it is no square. */
 int gpt_config_side(int seq_len);
 

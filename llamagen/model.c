@@ -39,39 +39,64 @@ static mar_status load_array(loader *l, const char *name, int rows, int columns,
     return status;
 }
 
-static mar_status make_linear(loader *l, const float *weight, int out, int in, kern_activation activation, int flags,
-                              kern_linear **layer)
-{
-    const kern_linear_spec spec = {.out = out, .in = in, .weight = weight, .activation = activation, .flags = flags};
-    return l->k->core->linear_create(l->k, &spec, layer, l->err);
-}
-
+/* A matrix of the file as a layer. Those of gpt_config_is_int8 have KERN_INT8. */
 static mar_status load_linear(loader *l, const char *name, int out, int in, kern_activation activation, int flags,
                               kern_linear **layer)
 {
-    float *weight = NULL;
-    mar_status status = load_host(l, name, out, in, &weight);
-    if (status == MAR_OK) status = make_linear(l, weight, out, in, activation, flags, layer);
-    free(weight);
+    wt_matrix m = {0};
+    const int int8 = gpt_config_is_int8(name);
+    mar_status status = int8 ? wt_load_matrix(l->file, name, out, in, l->k->device->int8, &m, l->err)
+                             : load_host(l, name, out, in, &m.weight);
+    if (status == MAR_OK) {
+        const kern_linear_spec spec = {.out = out,
+                                       .in = in,
+                                       .weight = m.weight,
+                                       .quantised = m.quantised,
+                                       .scale = m.scale,
+                                       .activation = activation,
+                                       .flags = flags | (int8 ? KERN_INT8 : 0)};
+        status = l->k->core->linear_create(l->k, &spec, layer, l->err);
+    }
+    wt_matrix_free(&m);
     return status;
 }
 
-/* Two layers of the same input as one product. */
+/* Puts the rows of two arrays of `bytes` bytes each one behind the other, to *out; both are NULL, or neither. Returns 0
+ * without memory. */
+static int join(const void *first, const void *second, size_t bytes, void **out)
+{
+    *out = NULL;
+    if (!first) return 1;
+    char *both = malloc(2 * bytes);
+    if (!both) return 0;
+    memcpy(both, first, bytes);
+    memcpy(both + bytes, second, bytes);
+    *out = both;
+    return 1;
+}
+
+/* Two layers of the same input as one product. They are joined in int8 if both are int8 in the file. */
 static mar_status load_pair(loader *l, const char *first, const char *second, int out, int in, kern_linear **layer)
 {
     const size_t n = (size_t)out * (size_t)in;
-    float *half[2] = {NULL, NULL}, *weight = NULL;
-    mar_status status = load_host(l, first, out, in, &half[0]);
-    if (status == MAR_OK) status = load_host(l, second, out, in, &half[1]);
+    const int keep = l->k->device->int8 && wt_is_int8(l->file, first) && wt_is_int8(l->file, second);
+    wt_matrix half[2] = {{0}, {0}};
+    void *weight = NULL, *quantised = NULL, *scale = NULL;
+    mar_status status = wt_load_matrix(l->file, first, out, in, keep, &half[0], l->err);
+    if (status == MAR_OK) status = wt_load_matrix(l->file, second, out, in, keep, &half[1], l->err);
+    if (status == MAR_OK && !(join(half[0].weight, half[1].weight, n * sizeof(float), &weight) &&
+                              join(half[0].quantised, half[1].quantised, n, &quantised) &&
+                              join(half[0].scale, half[1].scale, (size_t)out * sizeof(float), &scale)))
+        status = err_set(l->err, MAR_ENOMEM, "%s: out of memory for tensor %s", wt_path(l->file), first);
+    for (int i = 0; i < 2; i++) wt_matrix_free(&half[i]);
     if (status == MAR_OK) {
-        weight = malloc(2 * n * sizeof *weight);
-        if (!weight) status = err_set(l->err, MAR_ENOMEM, "%s: out of memory for tensor %s", wt_path(l->file), first);
+        const kern_linear_spec spec = {
+            .out = 2 * out, .in = in, .weight = weight, .quantised = quantised, .scale = scale, .flags = KERN_INT8};
+        status = l->k->core->linear_create(l->k, &spec, layer, l->err);
     }
-    for (int i = 0; status == MAR_OK && i < 2; i++) memcpy(weight + (size_t)i * n, half[i], n * sizeof *weight);
-    free(half[0]);
-    free(half[1]);
-    if (status == MAR_OK) status = make_linear(l, weight, 2 * out, in, KERN_LINEAR, KERN_INT8, layer);
     free(weight);
+    free(quantised);
+    free(scale);
     return status;
 }
 
@@ -85,11 +110,11 @@ static const char *part_of(const char *prefix, const char *part, char text[NAME]
 mar_status gpt_layer_load(kern_queue *k, const wt_file *f, const char *prefix, int width, int hidden, int first_norm,
                           gpt_layer *b, mar_err *err)
 {
-    const int products = KERN_INT8, sums = KERN_INT8 | KERN_OUT_F32 | KERN_OUT_ADD;
+    const int sums = KERN_OUT_F32 | KERN_OUT_ADD;
     loader l = {k, f, err};
     char t[NAME], other[NAME];
     mar_status status =
-        load_linear(&l, part_of(prefix, "attention.wqkv", t), 3 * width, width, KERN_LINEAR, products, &b->qkv);
+        load_linear(&l, part_of(prefix, "attention.wqkv", t), 3 * width, width, KERN_LINEAR, 0, &b->qkv);
     if (status == MAR_OK)
         status = load_linear(&l, part_of(prefix, "attention.wo", t), width, width, KERN_LINEAR, sums, &b->wo);
     if (status == MAR_OK)

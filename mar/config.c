@@ -95,6 +95,12 @@ int mar_config_recognise(const wt_file *f)
     return 0;
 }
 
+int mar_config_is_int8(const char *tensor)
+{
+    static const char *const layers[] = {"attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2", NULL};
+    return wt_is_layer(tensor, layers);
+}
+
 /* --- the tensors of a shape -------------------------------------------------------------------------- */
 
 typedef struct {

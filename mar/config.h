@@ -14,6 +14,10 @@ mar_status mar_config_derive(const wt_file *f, int heads, mar_model_config *conf
 typedef void mar_tensor_visitor(void *user, const char *name, int rank, const int64_t *shape);
 void mar_config_tensors(const mar_model_config *config, mar_tensor_visitor *visit, void *user);
 
+/* Whether the tensor is one of the transformer's matrices that dtype int8 multiplies in int8 and that are I8 in an int8
+ * file (weights/weights.h). */
+int mar_config_is_int8(const char *tensor);
+
 /* True if the file looks like a MAR checkpoint (has class_emb.weight or diffloss.net.*). */
 int mar_config_recognise(const wt_file *f);
 

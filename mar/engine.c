@@ -22,6 +22,15 @@ static const mar_engine *engine_of(const wt_file *f)
     return mar_kind_of(f) ? NULL : engines()[0];
 }
 
+/* Whether any of the model's matrices are int8 in the file. */
+static int has_int8(const wt_file *f)
+{
+    const mar_file_kind *kind = mar_kind_of(f);
+    for (int i = 0; kind && kind->is_int8 && i < wt_count(f); i++)
+        if (wt_at(f, i)->dtype == WT_I8 && kind->is_int8(wt_at(f, i)->name)) return 1;
+    return 0;
+}
+
 /* Loads the model on a queue of its own. When that has finished, all queues can use the model. */
 static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, mar_err *err)
 {
@@ -47,6 +56,7 @@ static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, 
     k->core->queue_free(k);
     if (status != MAR_OK) return status;
     (*out)->engine = engine;
+    (*out)->config.int8_weights = has_int8(file);
     (*out)->references = 1;
     mar_retain(m);
     return MAR_OK;
@@ -69,8 +79,11 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
     if (status == MAR_OK) {
         char how[ERR_TEXT_MAX];
         (*out)->engine->describe(*out, how, sizeof how);
-        mar_log(m, MAR_LOG_INFO, "model %s: %ld parameters, loaded in %.3g s; %s", path, (*out)->config.parameters,
-                mar_now() - start, how);
+        mar_log(m, MAR_LOG_INFO, "model %s: %ld parameters, loaded in %.3g s; %s%s", path, (*out)->config.parameters,
+                mar_now() - start, how,
+                (*out)->config.int8_weights && !m->device->int8
+                    ? "; its int8 weights are restored, where dtype int8 would multiply them as they are"
+                    : "");
     }
     return mar_result(m, status, &err);
 }

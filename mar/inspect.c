@@ -76,7 +76,37 @@ static int is_float(wt_dtype d)
     return d == WT_F64 || d == WT_F32 || d == WT_F16 || d == WT_BF16;
 }
 
-/* One tensor of the model: there, floating-point, of the right shape, finite. */
+/* A message about the file without the "path: " that a report's lines do not repeat. */
+static const char *without_path(const char *message, const char *path)
+{
+    char shown[ERR_TEXT_MAX]; /* as in messages */
+    err_line(shown, sizeof shown, "%s: ", path);
+    const size_t n = strlen(shown);
+    return strncmp(message, shown, n) == 0 ? message + n : message;
+}
+
+/* int8 weights: with scales, and both in their range. */
+static void check_int8(check *c, const wt_tensor *t)
+{
+    wt_matrix m;
+    mar_err reason = {0};
+    const wt_tensor *scale = wt_scale_of(c->f, t);
+    if (scale) c->expected[scale - wt_at(c->f, 0)] = 1;
+    if (c->status != MAR_OK) return;
+    const mar_status status = wt_load_matrix(c->f, t->name, (int)t->shape[0], (int)t->shape[1], 1, &m, &reason);
+    wt_matrix_free(&m);
+    if (status == MAR_EMODEL)
+        add_line(c->report, &c->report->problems, "%s", without_path(reason.text, wt_path(c->f)));
+    else if (status != MAR_OK)
+        c->status = err_set(c->err, status, "%s", reason.text);
+}
+
+static int is_int8(const mar_report *r, const char *name)
+{
+    return r->kind->is_int8 && r->kind->is_int8(name);
+}
+
+/* One tensor of the model: there, floating-point or where it may be int8, of the right shape, finite. */
 static void check_tensor(void *user, const char *name, int rank, const int64_t *shape)
 {
     check *c = user;
@@ -94,6 +124,8 @@ static void check_tensor(void *user, const char *name, int rank, const int64_t *
     if (t->rank != rank || memcmp(t->shape, shape, (size_t)rank * sizeof *shape) != 0)
         add_line(c->report, problems, "tensor %s has shape %s, expected %s", name,
                  wt_shape_text(t, found, sizeof found), expected);
+    else if (t->dtype == WT_I8 && is_int8(c->report, name))
+        check_int8(c, t);
     else if (!is_float(t->dtype))
         add_line(c->report, problems, "tensor %s has dtype %s, expected a floating-point type", name,
                  wt_dtype_name(t->dtype));
@@ -145,6 +177,16 @@ static void add_fact(void *report, const char *line)
     add_line(r, &r->facts, "%s", line);
 }
 
+/* How many matrices are int8, if any is. */
+static void add_int8(mar_report *r, const wt_file *f)
+{
+    int n = 0;
+    for (int i = 0; i < wt_count(f); i++) n += wt_scale_of(f, wt_at(f, i)) && is_int8(r, wt_at(f, i)->name);
+    r->configs.model.int8_weights = n > 0;
+    if (n)
+        add_line(r, &r->facts, "int8 weights: %d matrices with a scale for each output channel; use: --dtype int8", n);
+}
+
 static void add_metadata(mar_report *r, const wt_file *f)
 {
     for (int i = 0; i < wt_metadata_count(f); i++) {
@@ -154,15 +196,6 @@ static void add_metadata(mar_report *r, const wt_file *f)
 }
 
 /* --- the report ------------------------------------------------------------------------------------ */
-
-/* A message about the file without the "path: " that a report's lines do not repeat. */
-static const char *without_path(const char *message, const char *path)
-{
-    char shown[ERR_TEXT_MAX]; /* as in messages */
-    err_line(shown, sizeof shown, "%s: ", path);
-    const size_t n = strlen(shown);
-    return strncmp(message, shown, n) == 0 ? message + n : message;
-}
 
 /* "neither a MAR model (no class_emb.weight) nor a KL autoencoder (no post_quant_conv.weight)" */
 static void add_unknown(mar_report *r)
@@ -218,6 +251,7 @@ static mar_status make_report(const mar *m, const wt_file *f, int heads, mar_rep
     add_line(r, &r->facts, "format: %s", wt_format(f));
     mar_status status = classify(r, m, f, heads, err);
     add_dtypes(r, f);
+    if (r->kind) add_int8(r, f);
     if (r->kind) r->kind->facts(f, &r->configs, add_fact, r);
     add_metadata(r, f);
     if (status == MAR_OK && r->kind) status = check_file(r, f, err);
@@ -290,40 +324,87 @@ const char *mar_report_problem(const mar_report *r, int i)
 
 /* --- conversion ------------------------------------------------------------------------------------ */
 
+/* The type of a floating-point tensor's values, but for the matrices that become int8. */
 static wt_dtype output_dtype(mar_dtype wanted, wt_dtype own)
 {
     switch (wanted) {
     case MAR_DTYPE_F32:
         return WT_F32;
     case MAR_DTYPE_BF16:
+    case MAR_DTYPE_INT8:
         return WT_BF16;
     case MAR_DTYPE_F16:
         return WT_F16;
     case MAR_DTYPE_AUTO:
-    case MAR_DTYPE_INT8:
         break;
     }
     return own == WT_F64 ? WT_F32 : own; /* nothing here computes in f64 */
 }
 
+/* The tensors of the converted file. */
+typedef struct {
+    const wt_file *f;
+    const mar_report *report;
+    mar_dtype dtype;
+    wt_output *tensors;          /* [count] */
+    char (*names)[WT_INT8_NAME]; /* of scales that are made */
+    int count;
+} conversion;
+
+static void put(conversion *c, const wt_tensor *t, wt_dtype dtype, wt_content content)
+{
+    wt_output *o = &c->tensors[c->count];
+    *o = (wt_output){t->name, dtype, t->rank, {0}, c->f, t, content};
+    memcpy(o->shape, t->shape, sizeof t->shape);
+    if (content == WT_SCALES) {
+        o->name = wt_scale_name(t->name, c->names[c->count], sizeof *c->names);
+        o->rank = 1;
+    }
+    c->count++;
+}
+
+static void put_tensor(conversion *c, const wt_tensor *t)
+{
+    const int keep = c->dtype == MAR_DTYPE_AUTO || c->dtype == MAR_DTYPE_INT8;
+    const wt_dtype dtype = output_dtype(c->dtype, t->dtype);
+    if (is_harmless(c->report, t)) return;
+    if (t->dtype == WT_I8) {
+        put(c, t, keep ? WT_I8 : dtype, keep ? WT_COPIED : WT_RESTORED);
+    } else if (wt_int8_of(c->f, t)) {
+        if (keep) put(c, t, t->dtype, WT_COPIED);
+    } else if (c->dtype == MAR_DTYPE_INT8 && is_int8(c->report, t->name)) {
+        put(c, t, WT_I8, WT_QUANTISED);
+        put(c, t, WT_F32, WT_SCALES);
+    } else {
+        put(c, t, dtype, WT_VALUES);
+    }
+}
+
 static mar_status write_converted(const wt_file *f, const mar_report *r, const char *out, mar_dtype dtype, mar_err *err)
 {
+    const size_t most = 2 * (size_t)wt_count(f) + 1;
     mar_metadata m = {.count = 0};
     mar_metadata_text(&m, "format", "pt");
     r->kind->put(&r->configs, &m);
     mar_metadata_text(&m, "mar.source_format", wt_format(f));
-    wt_output *tensors = calloc((size_t)wt_count(f) + 1, sizeof *tensors);
-    if (!tensors) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
-    int count = 0;
-    for (int i = 0; i < wt_count(f); i++) {
-        const wt_tensor *t = wt_at(f, i);
-        if (is_harmless(r, t)) continue;
-        tensors[count] = (wt_output){t->name, output_dtype(dtype, t->dtype), t->rank, {0}, f, t};
-        memcpy(tensors[count++].shape, t->shape, sizeof t->shape);
-    }
-    mar_status status = wt_save_safetensors(out, tensors, count, (const char *const(*)[2])m.pairs, m.count, err);
-    free(tensors);
+    conversion c = {.f = f, .report = r, .dtype = dtype};
+    c.tensors = calloc(most, sizeof *c.tensors);
+    c.names = calloc(most, sizeof *c.names);
+    mar_status status = c.tensors && c.names ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
+    for (int i = 0; status == MAR_OK && i < wt_count(f); i++) put_tensor(&c, wt_at(f, i));
+    if (status == MAR_OK)
+        status = wt_save_safetensors(out, c.tensors, c.count, (const char *const(*)[2])m.pairs, m.count, err);
+    free(c.tensors);
+    free(c.names);
     return status;
+}
+
+/* MAR_EARG for a file of another kind than the models', which has no weights to be int8. */
+static mar_status check_dtype(const wt_file *f, const mar_report *r, mar_dtype dtype, mar_err *err)
+{
+    if (dtype != MAR_DTYPE_INT8 || !r->kind || r->kind->is_int8) return MAR_OK;
+    return err_set(err, MAR_EARG, "dtype int8: %s is %s %s, expected a model, whose transformer's matrices become int8",
+                   wt_path(f), r->kind->article, r->kind->name);
 }
 
 mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype, int heads)
@@ -335,14 +416,15 @@ mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype,
     if (status == MAR_OK) status = mar_check_given(in, "in", &err);
     if (status == MAR_OK) status = mar_check_given(out, "out", &err);
     if (status == MAR_OK && ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16))
-        status = err_set(&err, MAR_EARG, "dtype %d: expected auto, f32, bf16 or f16, which are %d to %d", (int)dtype,
-                         MAR_DTYPE_AUTO, MAR_DTYPE_F16);
+        status = err_set(&err, MAR_EARG, "dtype %d: expected auto, f32, bf16, int8 or f16, which are %d to %d",
+                         (int)dtype, MAR_DTYPE_AUTO, MAR_DTYPE_F16);
     if (status == MAR_OK) status = mar_open_checkpoint(in, 0, &f, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
     status = make_report(m, f, heads, &r, &err);
     if (status == MAR_OK && r->problems.count > 0)
         status = err_set(&err, MAR_EMODEL, "%s: %s%s", in, r->problems.text[0],
                          r->problems.count > 1 ? " (and more: see mar inspect)" : "");
+    if (status == MAR_OK) status = check_dtype(f, r, dtype, &err);
     if (status == MAR_OK) status = write_converted(f, r, out, dtype, &err);
     mar_report_free(r);
     wt_close(f);

@@ -48,7 +48,8 @@ static long sum_parameters(const wt_file *f, const char *const *prefixes)
 {
     long sum = 0;
     for (int i = 0; i < wt_count(f); i++)
-        if (begins_with_any(wt_at(f, i)->name, prefixes)) sum += (long)wt_at(f, i)->count;
+        if (begins_with_any(wt_at(f, i)->name, prefixes) && !wt_int8_of(f, wt_at(f, i)))
+            sum += (long)wt_at(f, i)->count;
     return sum;
 }
 
@@ -286,6 +287,7 @@ static const mar_file_kind kinds[] = {
      .recognise = mar_config_recognise,
      .derive = derive_mar,
      .tensors = visit_mar,
+     .is_int8 = mar_config_is_int8,
      .facts = say_mar,
      .put = put_mar},
     {.kind = MAR_KIND_LLAMAGEN,
@@ -297,6 +299,7 @@ static const mar_file_kind kinds[] = {
      .recognise = gpt_config_recognise,
      .derive = derive_llamagen,
      .tensors = visit_llamagen,
+     .is_int8 = gpt_config_is_int8,
      .ignores = gpt_config_ignores,
      .facts = say_llamagen,
      .put = put_llamagen},
@@ -308,6 +311,7 @@ static const mar_file_kind kinds[] = {
      .recognise = eagle_config_recognise,
      .derive = derive_eagle,
      .tensors = visit_eagle,
+     .is_int8 = gpt_config_is_int8,
      .facts = say_eagle,
      .put = put_eagle},
     {.kind = MAR_KIND_VAE,

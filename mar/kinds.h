@@ -44,6 +44,8 @@ typedef struct {
     mar_status (*derive)(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err);
     void (*tensors)(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user);
     int (*ignores)(const char *tensor); /* whether a tensor besides is harmless; NULL: none is */
+    /* Whether mar_convert makes int8 weights of a tensor, which the loader takes, too; NULL: of none. */
+    int (*is_int8)(const char *tensor);
     void (*facts)(const wt_file *f, const mar_configs *c, mar_kind_fact *add, void *user);
     void (*put)(const mar_configs *c, mar_metadata *m);
 } mar_file_kind;

@@ -69,65 +69,32 @@ static mar_status load_norm(loader *l, const char *name, mar_norm *out)
     return status;
 }
 
-/* A linear layer of the file. */
-typedef struct {
-    float *weight, *bias; /* [rows][in], [rows] */
-    int in;
-} stored;
-
-static void free_stored(stored *s)
+/* Rows first..first+out-1 of a linear layer of `rows` rows. Those of mar_config_is_int8 have KERN_INT8. */
+static mar_status load_linear(loader *l, const char *name, int rows, int in, int first, int out,
+                              kern_activation activation, int flags, kern_linear **layer)
 {
-    free(s->weight);
-    free(s->bias);
-}
-
-/* Rows first..first+out-1 as a layer. */
-static mar_status create_linear(loader *l, const stored *s, int first, int out, kern_activation activation, int flags,
-                                kern_linear **layer)
-{
-    const kern_linear_spec spec = {.out = out,
-                                   .in = s->in,
-                                   .weight = s->weight + (size_t)first * (size_t)s->in,
-                                   .bias = s->bias + first,
-                                   .activation = activation,
-                                   .flags = flags};
-    return l->k->core->linear_create(l->k, &spec, layer, l->err);
-}
-
-static mar_status load_linear(loader *l, const char *name, int out, int in, kern_activation activation, int flags,
-                              kern_linear **layer)
-{
-    stored s = {.in = in};
-    mar_status status = read_pair(l, name, out, in, &s.weight, &s.bias);
-    if (status == MAR_OK) status = create_linear(l, &s, 0, out, activation, flags, layer);
-    free_stored(&s);
-    return status;
-}
-
-/* Moves the outliers that the norm makes to the weights behind it, which are to be int8 (kern_int8_smooth). */
-static mar_status smooth(loader *l, float *gain, float *bias, stored *s, int rows)
-{
-    float *factor = malloc((size_t)s->in * sizeof *factor);
-    if (!factor) return err_set(l->err, MAR_ENOMEM, "out of memory");
-    kern_int8_smooth(gain, s->weight, rows, s->in, factor);
-    for (int i = 0; i < s->in; i++) gain[i] /= factor[i], bias[i] /= factor[i];
-    float *row = s->weight;
-    for (int r = 0; r < rows; r++, row += s->in)
-        for (int i = 0; i < s->in; i++) row[i] *= factor[i];
-    free(factor);
-    return MAR_OK;
-}
-
-/* A norm, and the layer of `rows` rows behind it, which the caller frees even on failure. */
-static mar_status load_behind_norm(loader *l, const char *norm, const char *name, int rows, mar_norm *out, stored *s)
-{
-    float *gain, *bias;
-    *s = (stored){.in = l->model->base.config.width};
-    mar_status status = read_pair(l, norm, s->in, 0, &gain, &bias);
-    if (status == MAR_OK) status = read_pair(l, name, rows, s->in, &s->weight, &s->bias);
-    if (status == MAR_OK && l->k->device->int8) status = smooth(l, gain, bias, s, rows);
-    if (status == MAR_OK) status = upload_norm(l, gain, bias, out);
-    free(gain);
+    char full[96];
+    wt_matrix m = {0};
+    float *bias = NULL;
+    snprintf(full, sizeof full, "%s.weight", name);
+    const int int8 = mar_config_is_int8(full);
+    const size_t skipped = (size_t)first * (size_t)in;
+    mar_status status = int8 ? wt_load_matrix(l->file, full, rows, in, l->k->device->int8, &m, l->err)
+                             : load_host(l, full, 2, rows, in, 0, &m.weight);
+    snprintf(full, sizeof full, "%s.bias", name);
+    if (status == MAR_OK) status = load_host(l, full, 1, rows, 0, 0, &bias);
+    if (status == MAR_OK) {
+        const kern_linear_spec spec = {.out = out,
+                                       .in = in,
+                                       .weight = m.weight ? m.weight + skipped : NULL,
+                                       .quantised = m.quantised ? m.quantised + skipped : NULL,
+                                       .scale = m.scale ? m.scale + first : NULL,
+                                       .bias = bias + first,
+                                       .activation = activation,
+                                       .flags = flags | (int8 ? KERN_INT8 : 0)};
+        status = l->k->core->linear_create(l->k, &spec, layer, l->err);
+    }
+    wt_matrix_free(&m);
     free(bias);
     return status;
 }
@@ -168,10 +135,24 @@ static mar_status load_mlp(loader *l, const char *name, mar_block *b)
 
 static mar_status load_block(loader *l, const char *stack, int index, int last_decoder, mar_block *b)
 {
-    char name[64];
+    const int d = l->model->base.config.width, hidden = l->model->base.config.mlp_hidden;
+    const int sums = KERN_OUT_F32 | KERN_OUT_ADD;
+    char name[64], part[96];
     snprintf(name, sizeof name, "%s.%d", stack, index);
-    const mar_status status = load_attention(l, name, last_decoder, b);
-    return status == MAR_OK ? load_mlp(l, name, b) : status;
+#define PART(suffix) (snprintf(part, sizeof part, "%s." suffix, name), part)
+    mar_status status = load_norm(l, PART("norm1"), &b->norm1);
+    if (status == MAR_OK) status = load_norm(l, PART("norm2"), &b->norm2);
+    if (status == MAR_OK && !last_decoder)
+        status = load_linear(l, PART("attn.qkv"), 3 * d, d, 0, 3 * d, KERN_LINEAR, 0, &b->qkv);
+    if (status == MAR_OK && last_decoder)
+        status = load_linear(l, PART("attn.qkv"), 3 * d, d, 0, d, KERN_LINEAR, 0, &b->q);
+    if (status == MAR_OK && last_decoder)
+        status = load_linear(l, PART("attn.qkv"), 3 * d, d, d, 2 * d, KERN_LINEAR, 0, &b->kv);
+    if (status == MAR_OK) status = load_linear(l, PART("attn.proj"), d, d, 0, d, KERN_LINEAR, sums, &b->proj);
+    if (status == MAR_OK) status = load_linear(l, PART("mlp.fc1"), hidden, d, 0, hidden, KERN_GELU, 0, &b->fc1);
+    if (status == MAR_OK) status = load_linear(l, PART("mlp.fc2"), d, hidden, 0, d, KERN_LINEAR, sums, &b->fc2);
+#undef PART
+    return status;
 }
 
 static mar_status load_embeddings(loader *l)

@@ -16,13 +16,18 @@ typedef struct {
     operand operands[3];   /* in and out; ends with a NULL name */
 } convert_options;
 
-static const char *const dtypes[] = {"auto", "f32", "bf16", "f16", NULL}; /* mar_dtype */
+static const char *const dtypes[] = {"auto", "f32", "bf16", "int8", "f16", NULL}; /* mar_dtype */
 static const mar_param dtype = {.name = "dtype",
                                 .offset = offsetof(convert_options, dtype),
                                 .group = "Options",
                                 .type = MAR_TYPE_CHOICE,
                                 .choices = dtypes,
-                                .help = "what is stored; auto: each tensor's own type"};
+                                .help =
+                                    "what is stored; auto: each tensor's own type\n"
+                                    "int8 is for models: the matrices of the transformer's blocks become int8 with a "
+                                    "scale for each output channel, all other tensors bf16, those of the diffusion "
+                                    "head too. Such a file is 0.55 to 0.6 of the size of one in bf16, and --dtype int8 "
+                                    "multiplies its weights as they are."};
 
 /* Defaults, and the options that set them. */
 static void set_up(convert_options *o, option_set *set)

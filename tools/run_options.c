@@ -145,6 +145,7 @@ static const char *machine_unused(const mar_options *machine, const char *name)
 {
     const int cuda = machine->backend == MAR_BACKEND_CUDA;
     if ((strcmp(name, "device") == 0 || strcmp(name, "tuning") == 0) && !cuda) return "needs --backend cuda";
+    if (strcmp(name, "int8_below") == 0 && machine->dtype != MAR_DTYPE_INT8) return "needs --dtype int8";
     if (strcmp(name, "threads") == 0 && cuda) return "has no effect with --backend cuda";
     return NULL;
 }
@@ -153,7 +154,8 @@ const char *run_options_heads(const char *words, char *text, size_t size)
 {
     static const char by_caller[] = " attention heads (asked for)";
     const char *at = strstr(words, by_caller);
-    if (strncmp(words, "heads has no effect: ", 21) == 0 || strncmp(words, "seq_len ", 8) == 0)
+    if (strncmp(words, "heads has no effect: ", 21) == 0 || strncmp(words, "seq_len ", 8) == 0 ||
+        strncmp(words, "dtype int8: ", 12) == 0)
         snprintf(text, size, "--%s", words);
     else if (at)
         snprintf(text, size, "%.*s attention heads (--heads)%s", (int)(at - words), words, at + strlen(by_caller));

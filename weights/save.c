@@ -1,9 +1,11 @@
 /* Writing safetensors, tensor by tensor. */
+#include "kernels/int8.h"
 #include "weights/number.h"
 #include "weights/table.h"
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +32,13 @@ static int add_entry(cJSON *root, const wt_output *t, uint64_t begin, uint64_t e
     return cJSON_AddItemToArray(offsets, whole_number(begin)) && cJSON_AddItemToArray(offsets, whole_number(end));
 }
 
+static int64_t elements(const wt_output *t)
+{
+    int64_t count = 1;
+    for (int d = 0; d < t->rank; d++) count *= t->shape[d];
+    return count;
+}
+
 /* Makes the header as JSON text, which the caller frees. NULL without memory. */
 static char *make_header(const wt_output *tensors, int count, const char *const (*metadata)[2], int n_metadata)
 {
@@ -42,7 +51,7 @@ static char *make_header(const wt_output *tensors, int count, const char *const 
     }
     uint64_t offset = 0;
     for (int i = 0; i < count && ok; i++) {
-        uint64_t bytes = (uint64_t)tensors[i].source->count * wt_dtype_size(tensors[i].dtype);
+        uint64_t bytes = (uint64_t)elements(&tensors[i]) * wt_dtype_size(tensors[i].dtype);
         ok = add_entry(root, &tensors[i], offset, offset + bytes);
         offset += bytes;
     }
@@ -69,44 +78,142 @@ static int encode(wt_dtype dtype, const float *values, size_t n, uint16_t *halve
     return fits;
 }
 
+/* Memory to convert a piece of a tensor in. */
+typedef struct {
+    float *values;    /* [n] */
+    uint16_t *halves; /* [n] */
+    int8_t *q;        /* [n] */
+    float *scale;     /* [rows] */
+} buffers;
+
+static mar_status get_buffers(buffers *b, size_t n, size_t rows, const char *path, mar_err *err)
+{
+    *b = (buffers){.values = malloc(n * sizeof *b->values),
+                   .halves = malloc(n * sizeof *b->halves),
+                   .q = malloc(n),
+                   .scale = malloc(rows * sizeof *b->scale)};
+    return b->values && b->halves && b->q && b->scale ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory", path);
+}
+
+static void free_buffers(buffers *b)
+{
+    free(b->values);
+    free(b->halves);
+    free(b->q);
+    free(b->scale);
+}
+
+/* Writes n of b->values as t's dtype. */
+static mar_status write_values(FILE *stream, const char *path, const wt_output *t, const buffers *b, size_t n,
+                               mar_err *err)
+{
+    if (t->dtype == WT_F32)
+        fwrite(b->values, sizeof *b->values, n, stream);
+    else if (encode(t->dtype, b->values, n, b->halves))
+        fwrite(b->halves, sizeof *b->halves, n, stream);
+    else
+        return err_set(err, MAR_EMODEL, "%s: tensor %s has a value too large for %s; use f32 or bf16", path, t->name,
+                       wt_dtype_name(t->dtype));
+    return MAR_OK;
+}
+
+/* Writes what becomes of `rows` rows of the source from `first` on, each of `in` values. */
+static mar_status write_rows(FILE *stream, const char *path, const wt_output *t, const buffers *b, int64_t first,
+                             int rows, int in, mar_err *err)
+{
+    const size_t n = (size_t)rows * (size_t)in;
+    if (t->content == WT_RESTORED) {
+        mar_status status =
+            wt_convert_f32(t->file, wt_scale_of(t->file, t->source), first, (size_t)rows, b->scale, err);
+        if (status == MAR_OK) status = wt_read_bytes(t->file, t->source, (uint64_t)(first * in), n, b->q, err);
+        if (status != MAR_OK) return status;
+        kern_int8_restore(b->q, b->scale, rows, in, b->values);
+        return write_values(stream, path, t, b, n, err);
+    }
+    const mar_status status = wt_convert_f32(t->file, t->source, first * in, n, b->values, err);
+    if (status != MAR_OK) return status;
+    if (t->content == WT_VALUES) return write_values(stream, path, t, b, n, err);
+    kern_int8_quantise(b->values, rows, in, b->q, b->scale);
+    if (t->content == WT_QUANTISED)
+        fwrite(b->q, 1, n, stream);
+    else
+        fwrite(b->scale, sizeof *b->scale, (size_t)rows, stream);
+    return MAR_OK;
+}
+
+static mar_status copy_tensor(FILE *stream, const char *path, const wt_output *t, mar_err *err)
+{
+    const uint64_t bytes = (uint64_t)t->source->count * wt_dtype_size(t->source->dtype);
+    char *piece = malloc(CHUNK);
+    mar_status status = piece ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory", path);
+    for (uint64_t first = 0, n; first < bytes && status == MAR_OK && !ferror(stream); first += n) {
+        n = bytes - first < CHUNK ? bytes - first : CHUNK;
+        status = wt_read_bytes(t->file, t->source, first, (size_t)n, piece, err);
+        if (status == MAR_OK) fwrite(piece, 1, (size_t)n, stream);
+    }
+    free(piece);
+    return status;
+}
+
+static int is_by_rows(const wt_output *t)
+{
+    return t->content == WT_QUANTISED || t->content == WT_SCALES || t->content == WT_RESTORED;
+}
+
 static mar_status write_tensor(FILE *stream, const char *path, const wt_output *t, mar_err *err)
 {
-    static const size_t chunk = CHUNK;
-    float *values = malloc(chunk * sizeof *values);
-    uint16_t *halves = malloc(chunk * sizeof *halves);
-    mar_status status = MAR_OK;
-    if (!values || !halves) status = err_set(err, MAR_ENOMEM, "%s: out of memory", path);
-    for (int64_t first = 0; first < t->source->count && status == MAR_OK; first += CHUNK) {
-        int64_t left = t->source->count - first;
-        size_t n = left < CHUNK ? (size_t)left : chunk;
-        status = wt_convert_f32(t->file, t->source, first, n, values, err);
-        if (status != MAR_OK) break;
-        if (t->dtype == WT_F32)
-            fwrite(values, sizeof *values, n, stream);
-        else if (encode(t->dtype, values, n, halves))
-            fwrite(halves, sizeof *halves, n, stream);
-        else
-            status = err_set(err, MAR_EMODEL, "%s: tensor %s has a value too large for %s; use f32 or bf16", path,
-                             t->name, wt_dtype_name(t->dtype));
-        if (status == MAR_OK && ferror(stream)) break; /* file_writer_commit reports it */
-    }
-    free(values);
-    free(halves);
+    if (t->content == WT_COPIED) return copy_tensor(stream, path, t, err);
+    const int in = is_by_rows(t) ? (int)t->source->shape[1] : 1, most = in < CHUNK ? CHUNK / (in ? in : 1) : 1;
+    const int64_t rows = is_by_rows(t) ? t->source->shape[0] : t->source->count;
+    buffers b;
+    mar_status status = get_buffers(&b, (size_t)most * (size_t)in + 1, (size_t)most, path, err);
+    for (int64_t first = 0; first < rows && status == MAR_OK && !ferror(stream); first += most) /* commit reports it */
+        status = write_rows(stream, path, t, &b, first, rows - first < most ? (int)(rows - first) : most, in, err);
+    free_buffers(&b);
     return status;
+}
+
+static int is_half_or_single(wt_dtype dtype)
+{
+    return wt_is_float(dtype) && dtype != WT_F64;
+}
+
+static int is_matrix(const wt_tensor *t)
+{
+    return t->rank == 2 && t->shape[0] <= INT_MAX && t->shape[1] <= INT_MAX;
+}
+
+/* Whether the source can become the output, as far as types tell. */
+static int can_write(const wt_output *t)
+{
+    const wt_tensor *s = t->source, *scale = wt_scale_of(t->file, s);
+    switch (t->content) {
+    case WT_VALUES:
+        return wt_is_float(s->dtype) && is_half_or_single(t->dtype);
+    case WT_QUANTISED:
+        return wt_is_float(s->dtype) && is_matrix(s) && t->dtype == WT_I8;
+    case WT_SCALES:
+        return wt_is_float(s->dtype) && is_matrix(s) && t->dtype == WT_F32;
+    case WT_RESTORED:
+        return scale && wt_is_float(scale->dtype) && is_matrix(s) && scale->count == s->shape[0] &&
+               is_half_or_single(t->dtype);
+    case WT_COPIED:
+        return s->dtype == t->dtype;
+    }
+    return 0;
 }
 
 static mar_status check_outputs(const char *path, const wt_output *tensors, int count, mar_err *err)
 {
     for (int i = 0; i < count; i++) {
         const wt_output *t = &tensors[i];
-        int64_t elements = 1;
-        for (int d = 0; d < t->rank; d++) elements *= t->shape[d];
-        if (!wt_is_float(t->source->dtype) || !wt_is_float(t->dtype) || t->dtype == WT_F64)
+        if (!can_write(t))
             return err_set(err, MAR_EARG, "%s: tensor %s cannot be written as %s from %s", path, t->name,
                            wt_dtype_name(t->dtype), wt_dtype_name(t->source->dtype));
-        if (elements != t->source->count)
+        const int64_t expected = t->content == WT_SCALES ? t->source->shape[0] : t->source->count;
+        if (elements(t) != expected)
             return err_set(err, MAR_EARG, "%s: tensor %s has %lld values, its new shape %lld", path, t->name,
-                           (long long)t->source->count, (long long)elements);
+                           (long long)expected, (long long)elements(t));
     }
     return MAR_OK;
 }

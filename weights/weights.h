@@ -74,15 +74,52 @@ typedef struct {
 /* Reads a floating-point tensor and counts. Errors are those of wt_read_f32. */
 mar_status wt_count_nonfinite(const wt_file *f, const wt_tensor *t, wt_nonfinite *out, mar_err *err);
 
-/* A tensor to write as safetensors. Its values are those of `source`, converted to dtype F32, F16 or BF16 (round to
- * nearest even). */
+/* --- int8 weights: a matrix I8 [out][in], each weight its int8 times the scale of its output channel, and beside it
+ * the tensor of these scales, F32 [out], whose name is the matrix's with "_scale" behind it --- */
+
+enum { WT_INT8_NAME = 256 }; /* room for the name of the scales of a model's matrix */
+
+/* A matrix of a model. wt_matrix_free frees what it points to. */
+typedef struct {
+    float *weight;     /* [out][in], or NULL: the next two are it */
+    int8_t *quantised; /* [out][in] as the file has them, from -127 to 127, or NULL */
+    float *scale;      /* [out] of them, or NULL */
+} wt_matrix;
+
+/* The name of the scales of a matrix `name`, to text, which it returns. */
+const char *wt_scale_name(const char *name, char *text, size_t size);
+/* The scales of t; NULL: it is not I8, or has none. */
+const wt_tensor *wt_scale_of(const wt_file *f, const wt_tensor *t);
+/* The I8 tensor whose scales a tensor is by its name; NULL: there is none. */
+const wt_tensor *wt_int8_of(const wt_file *f, const wt_tensor *scale);
+/* Whether the file has a tensor of that name, and it is I8. */
+int wt_is_int8(const wt_file *f, const char *name);
+/* Whether the name ends with ".LAYER.weight" of one of the layers, a list that ends with NULL. */
+int wt_is_layer(const char *name, const char *const *layers);
+/* Reads a matrix that may be int8 in the file: with `keep` as it is, else as the f32 that it stands for. One of another
+ * type is read as by wt_load_f32, whose errors these are. MAR_EMODEL, too, if there are no scales, or not F32 [out], or
+ * negative ones, or ones that are not finite (wt_allow_nonfinite), or if a weight is -128. */
+mar_status wt_load_matrix(const wt_file *f, const char *name, int out, int in, int keep, wt_matrix *m, mar_err *err);
+void wt_matrix_free(wt_matrix *m); /* and leaves it empty */
+
+/* What an output is made of its source. */
+typedef enum {
+    WT_VALUES,    /* the source's values, as dtype F32, F16 or BF16 (round to nearest even) */
+    WT_QUANTISED, /* the int8 of a floating-point matrix (kern_int8_quantise): I8 [out][in] */
+    WT_SCALES,    /* the scales of these: F32 [out] */
+    WT_RESTORED,  /* what a matrix I8 [out][in] stands for, as dtype F32, F16 or BF16 */
+    WT_COPIED,    /* the source as it is, of any dtype */
+} wt_content;
+
+/* A tensor to write as safetensors. */
 typedef struct {
     const char *name;
     wt_dtype dtype;
     int rank;
     int64_t shape[WT_MAX_RANK];
     const wt_file *file;     /* the file of `source` */
-    const wt_tensor *source; /* with as many values as `shape` */
+    const wt_tensor *source; /* with as many values as `shape`, but for WT_SCALES */
+    wt_content content;
 } wt_output;
 
 /* Writes a safetensors file, completely or not at all (base/file.h). metadata has n_metadata pairs of key and value.

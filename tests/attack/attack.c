@@ -303,7 +303,7 @@ static void make_file_case(attack_case *c)
         add(c, "in");
         add(c, "out.safetensors");
         add(c, "--dtype");
-        add(c, "%s", one_of(c, (const char *const[]){"auto", "f32", "bf16", "f16", NULL}));
+        add(c, "%s", one_of(c, (const char *const[]){"auto", "f32", "bf16", "int8", "f16", NULL}));
         c->wrote = "out.safetensors";
         break;
     default:

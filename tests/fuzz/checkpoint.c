@@ -1,8 +1,10 @@
 /* What holds of every checkpoint, whatever its bytes. */
 #include "tests/fuzz/fuzz.h"
 
+#include "kernels/int8.h"
 #include "weights/number.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +46,31 @@ static int64_t product(const wt_tensor *t)
     return count;
 }
 
+static int is_matrix(const wt_tensor *t)
+{
+    return t->rank == 2 && t->shape[0] <= INT_MAX && t->shape[1] <= INT_MAX;
+}
+
+/* A matrix as it is and as f32: both or neither, and one is what the other stands for. */
+static void check_matrix(const wt_file *f, const wt_tensor *t)
+{
+    wt_matrix m[2];
+    mar_err err[2] = {{0}, {0}};
+    mar_status status[2];
+    for (int keep = 0; keep < 2; keep++) {
+        status[keep] = wt_load_matrix(f, t->name, (int)t->shape[0], (int)t->shape[1], keep, &m[keep], &err[keep]);
+        fuzz_check_error("wt_load_matrix", status[keep], &err[keep]);
+    }
+    if (status[0] != status[1] || strcmp(err[0].text, err[1].text) != 0) fuzz_fail("%s: read in one way only", t->name);
+    if (status[0] == MAR_OK && (m[1].quantised != NULL) != (t->dtype == WT_I8)) fuzz_fail("%s: is no int8", t->name);
+    for (int64_t i = 0; status[0] == MAR_OK && m[1].quantised && i < t->count; i++) {
+        const float w = (float)m[1].quantised[i] * m[1].scale[i / t->shape[1]];
+        if (m[1].quantised[i] == -128 || (w != m[0].weight[i] && !isnan(w)))
+            fuzz_fail("%s: value %lld is %g, expected %g", t->name, (long long)i, (double)m[0].weight[i], (double)w);
+    }
+    for (int keep = 0; keep < 2; keep++) wt_matrix_free(&m[keep]);
+}
+
 /* Tensor i of both openings of one file. */
 static void check_tensor(const wt_file *f, const wt_file *again, int i)
 {
@@ -55,6 +82,7 @@ static void check_tensor(const wt_file *f, const wt_file *again, int i)
         fuzz_fail("%s: another tensor the second time", t->name);
     if (wt_shape_text(t, text, sizeof text) != text || text[0] != '[' || text[strlen(text) - 1] != ']')
         fuzz_fail("%s: its shape is \"%s\"", t->name, text);
+    if (is_matrix(t)) check_matrix(f, t);
     float *a = read_values(f, t), *b = read_values(again, u);
     if (a && memcmp(a, b, (size_t)t->count * sizeof *a) != 0) fuzz_fail("%s: other values the second time", t->name);
     free(a);
@@ -128,6 +156,33 @@ static void check_saved(const wt_file *f, wt_dtype dtype)
     free(pairs);
 }
 
+/* A matrix as int8 weights. */
+static void check_quantised(const wt_file *f, const wt_tensor *t)
+{
+    const int out = (int)t->shape[0], in = (int)t->shape[1];
+    const wt_output outputs[2] = {{"w", WT_I8, 2, {out, in}, f, t, WT_QUANTISED},
+                                  {"w_scale", WT_F32, 1, {out}, f, t, WT_SCALES}};
+    const size_t n = (size_t)t->count;
+    float *values = read_values(f, t), *scale = malloc((size_t)out * sizeof *scale + 1);
+    int8_t *q = malloc(n + 1);
+    mar_err err = {0};
+    wt_file *back;
+    wt_matrix m;
+    if (!scale || !q) fuzz_fail("%s: no memory for int8 weights", t->name);
+    kern_int8_quantise(values, out, in, q, scale);
+    mar_status status = wt_save_safetensors("written", outputs, 2, NULL, 0, &err);
+    if (status == MAR_OK) status = wt_open_memory(fuzz_written, fuzz_written_size, "written", &back, &err);
+    if (status != MAR_OK) fuzz_fail("%s: int8 weights: %s", t->name, err.text);
+    wt_allow_nonfinite(back, 1);
+    if (wt_load_matrix(back, "w", out, in, 1, &m, &err) != MAR_OK) fuzz_fail("%s: %s", t->name, err.text);
+    if (memcmp(m.quantised, q, n) != 0 || memcmp(m.scale, scale, (size_t)out * sizeof *scale) != 0)
+        fuzz_fail("%s: other int8 weights read back", t->name);
+    wt_matrix_free(&m);
+    wt_close(back);
+    fuzz_forget_written();
+    free(values), free(scale), free(q);
+}
+
 void fuzz_check_checkpoint(const uint8_t *data, size_t size)
 {
     static const wt_dtype dtypes[] = {WT_F32, WT_F32, WT_BF16, WT_F16};
@@ -151,6 +206,8 @@ void fuzz_check_checkpoint(const uint8_t *data, size_t size)
     check_metadata(f, again);
     if (wt_find(f, "no such tensor") || wt_metadata(f, "no such key")) fuzz_fail("finds what is not there");
     if (h % 16 == 0) check_saved(f, dtypes[h / 16 % 4]);
+    for (int i = 0; h % 16 == 1 && i < wt_count(f); i++)
+        if (is_matrix(wt_at(f, i)) && is_float(wt_at(f, i)->dtype)) check_quantised(f, wt_at(f, i));
     wt_close(again);
     wt_close(f);
 }

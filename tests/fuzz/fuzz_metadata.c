@@ -200,6 +200,15 @@ static void change_metadata(input *in)
         take_text(in, pair[1], NAME_SIZE);
 }
 
+/* The scales of int8 weights. */
+static void add_scale(const entry *of)
+{
+    if (n_entries == ENTRIES) return;
+    entry *e = &entries[n_entries++];
+    *e = (entry){.dtype = WT_F32, .rank = 1, .shape = {of->shape[0]}};
+    snprintf(e->name, sizeof e->name, "%.*s_scale", NAME_SIZE - 8, of->name);
+}
+
 /* One change. `fill` are the data's first bytes. */
 static void change(input *in, uint8_t *fill)
 {
@@ -222,6 +231,7 @@ static void change(input *in, uint8_t *fill)
         break;
     case 4:
         e->dtype = (wt_dtype)(take(in) % (WT_BOOL + 1));
+        if (e->dtype == WT_I8) add_scale(e);
         break;
     case 5:
         e->rank = take(in) % (WT_MAX_RANK + 1);
@@ -316,9 +326,17 @@ static void make_file(uint8_t fill)
 typedef struct {
     const wt_file *f;
     int count, found; /* tensors of the model, and those of them in the file, with their shape and a float type */
-    int ignored;      /* tensors of the file that are none of the model's, and harmless */
+    int ignored;      /* tensors of the file that are none of the model's, and harmless; and scales */
     long parameters;
 } tally;
+
+/* Whether t is a matrix that may be int8, with scales of the right type and shape. */
+static int is_int8(const wt_file *f, const wt_tensor *t)
+{
+    const wt_tensor *scale = wt_scale_of(f, t);
+    return (mar_config_is_int8(t->name) || gpt_config_is_int8(t->name)) && scale && scale->dtype == WT_F32 &&
+           scale->rank == 1 && scale->shape[0] == t->shape[0];
+}
 
 static void visit(void *user, const char *name, int rank, const int64_t *shape)
 {
@@ -333,9 +351,10 @@ static void visit(void *user, const char *name, int rank, const int64_t *shape)
     if (__builtin_add_overflow(v->parameters, count, &v->parameters)) fuzz_fail("%s: too many parameters", name);
     v->count++;
     const wt_tensor *t = wt_find(v->f, name);
-    if (t && t->rank == rank && memcmp(t->shape, shape, (size_t)rank * sizeof *shape) == 0 &&
-        (t->dtype == WT_F64 || t->dtype == WT_F32 || t->dtype == WT_F16 || t->dtype == WT_BF16))
-        v->found++;
+    if (!t || t->rank != rank || memcmp(t->shape, shape, (size_t)rank * sizeof *shape) != 0) return;
+    const int int8 = is_int8(v->f, t);
+    v->found += int8 || t->dtype == WT_F64 || t->dtype == WT_F32 || t->dtype == WT_F16 || t->dtype == WT_BF16;
+    v->ignored += int8;
 }
 
 /* A file of the family whose shape could be derived, or not: the kind, once what was derived has been looked at. */

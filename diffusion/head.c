@@ -177,7 +177,13 @@ double diff_head_macs(const diff_head *h, double modulations, double evaluations
            evaluations * kern_head_macs(h->width, h->depth, h->channels);
 }
 
+double diff_head_weight_size(const diff_head *h)
+{
+    const int int8 = h->device->int8 && h->int8_below > 0;
+    return kern_head_weight_size(h->width, int8, (double)diff_head_act_size(h));
+}
+
 double diff_head_sequential_bytes(const diff_head *h)
 {
-    return kern_head_weight_bytes(h->width, h->depth, h->channels, (double)diff_head_act_size(h));
+    return kern_head_weight_bytes(h->width, h->depth, h->channels, diff_head_weight_size(h));
 }

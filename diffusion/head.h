@@ -33,6 +33,8 @@ mar_status diff_head_time_embeddings(kern_queue *k, const diff_head *h, const in
 
 /* Multiply-adds of so many modulation rows, and of so many evaluations with them. */
 double diff_head_macs(const diff_head *h, double modulations, double evaluations);
+/* Bytes of a weight of the blocks: of an operand, or of int8 with its part of a scale, as most steps have it. */
+double diff_head_weight_size(const diff_head *h);
 /* Bytes that a step must read: the weights of the sequential products. */
 double diff_head_sequential_bytes(const diff_head *h);
 

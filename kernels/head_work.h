@@ -12,6 +12,12 @@ static inline double kern_modulation_macs(int width, int depth)
 {
     return (double)width * width * (3.0 * depth + 2);
 }
+/* Bytes of a weight of the blocks, of act_size bytes or int8 with a scale for each output channel: those of the steps
+ * in int8, which are most. */
+static inline double kern_head_weight_size(int width, int int8, double act_size)
+{
+    return int8 ? 1 + 4.0 / width : act_size;
+}
 /* Bytes of the weights that an evaluation reads, of act_size bytes; into and out of the head they are f32. */
 static inline double kern_head_weight_bytes(int width, int depth, int channels, double act_size)
 {

@@ -519,7 +519,7 @@ typedef struct {
     void (*linear_spec)(const kern_linear *l, kern_linear_spec *spec);
     /* out, in, kernel, stride, padding and flags of what it was made of; the rest is 0. */
     void (*conv_spec)(const kern_conv *c, kern_conv_spec *spec);
-    /* width, depth, channels and f32 of what it was made of; the rest is 0. */
+    /* width, depth, channels and f32 of what it was made of, and whether it has int8; the rest is 0. */
     void (*head_spec)(const kern_head *h, kern_head_spec *spec);
     /* The device, and how it would evaluate this head, which may be NULL. */
     void (*machine)(const kern_device *d, const kern_head *h, kern_machine *out);

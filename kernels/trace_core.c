@@ -17,13 +17,19 @@ static void traced_linear(kern_queue *k, const kern_linear *l, const void *x, in
     kern_linear_spec s;
     k->device->measure->linear_spec(l, &s);
     const double weights = (double)s.out * s.in, f32 = s.flags & KERN_IN_F32;
-    const double operands = weights + (double)rows * s.in, results = (double)rows * s.out;
+    const double rows_in = (double)rows * s.in, results = (double)rows * s.out;
+    const int int8 = k->device->int8 && s.flags & KERN_INT8; /* weights, with a scale for each output channel */
     const double bytes =
-        (f32 ? 4 * operands : kern_trace_act_bytes(k, operands)) +
+        (int8  ? weights + 4.0 * s.out + kern_trace_act_bytes(k, rows_in)
+         : f32 ? 4 * (weights + rows_in)
+               : kern_trace_act_bytes(k, weights + rows_in)) +
         (s.flags & KERN_OUT_F32 ? 4 * results * (s.flags & KERN_OUT_ADD ? 2 : 1) : kern_trace_act_bytes(k, results));
     const kern_trace_call o =
         kern_trace_call_of(k, rows, bytes, 2 * weights * rows, "linear %d x %d%s%s%s", s.out, s.in,
-                           activations[s.activation], s.flags & KERN_OUT_ADD ? ", added" : "", f32 ? ", f32" : "");
+                           activations[s.activation], s.flags & KERN_OUT_ADD ? ", added" : "",
+                           int8  ? ", int8"
+                           : f32 ? ", f32"
+                                 : "");
     linear_call c = {o, l, x, y};
     kern_trace_run(&c.o, linear_body, &c);
 }

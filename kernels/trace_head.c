@@ -10,7 +10,7 @@ static double head_macs(const kern_head_spec *s)
 
 static double evaluation_bytes(const kern_queue *k, const kern_head *h, const kern_head_spec *s, int rows)
 {
-    const double size = s->f32 ? sizeof(float) : (double)k->device->act_size;
+    const double size = kern_head_weight_size(s->width, s->int8, s->f32 ? sizeof(float) : (double)k->device->act_size);
     const double weights = kern_head_weight_bytes(s->width, s->depth, s->channels, size);
     return kern_head_bytes(weights, (double)k->head->mod_bytes(h), s->channels, rows);
 }
@@ -40,9 +40,9 @@ static void traced_modulate(kern_queue *k, const kern_head *h, const float *temb
 {
     const kern_head_spec s = spec_of(k, h);
     const double macs = kern_modulation_macs(s.width, s.depth), all = (double)steps * rows;
-    const kern_trace_call o =
-        kern_trace_call_of(k, steps * rows, kern_trace_act_bytes(k, macs) + all * (double)k->head->mod_bytes(h),
-                           2 * macs * all, "modulation %d x %d", s.depth, s.width);
+    const double size = kern_head_weight_size(s.width, s.int8, s.f32 ? sizeof(float) : (double)k->device->act_size);
+    const kern_trace_call o = kern_trace_call_of(k, steps * rows, size * macs + all * (double)k->head->mod_bytes(h),
+                                                 2 * macs * all, "modulation %d x %d", s.depth, s.width);
     modulate_call c = {o, h, temb, cond, temb_index, fine, steps, rows, mod, scratch};
     kern_trace_run(&c.o, modulate_body, &c);
 }

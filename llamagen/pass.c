@@ -193,13 +193,22 @@ double gpt_pass_flop(const gpt_pass *p)
     return 2 * (p->rows * row + 2 * p->known * c->depth * d + p->laws * d * c->vocabulary);
 }
 
+/* Bytes of the layers' weights: operands, or int8 with a scale for each output channel. */
+static double layer_bytes(const gpt_pass *p)
+{
+    const gpt_config *c = &p->model->config;
+    const double d = c->width, weights = d * (4 * d + 3.0 * c->hidden), channels = 5 * d + 2.0 * c->hidden;
+    const kern_device *device = p->k->device;
+    return c->depth * (device->int8 ? weights + channels * sizeof(float) : weights * (double)device->act_size);
+}
+
 double gpt_pass_bytes(const gpt_pass *p)
 {
     const gpt_config *c = &p->model->config;
-    const double d = c->width, layers = c->depth * d * (4 * d + 3.0 * c->hidden), output = d * c->vocabulary;
+    const double d = c->width, output = d * c->vocabulary;
     const double slots = p->first[p->spans]; /* that some row knows */
-    return (double)p->k->device->act_size *
-           ((p->rows ? layers : 0) + (p->laws ? output : 0) + slots * c->depth * 2 * d);
+    return (p->rows ? layer_bytes(p) : 0) +
+           (double)p->k->device->act_size * ((p->laws ? output : 0) + slots * c->depth * 2 * d);
 }
 
 /* --- memory and plans --------------------------------------------------------------------------------------------- */

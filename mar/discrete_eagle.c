@@ -31,7 +31,11 @@ static mar_status load(mar *m, kern_queue *k, const wt_file *f, int heads, mar_m
 
 static void describe(const mar_model *model, char *text, size_t size)
 {
-    snprintf(text, size, "layer: matrix products in %s", model->m->device->act_size == sizeof(float) ? "f32" : "bf16");
+    const kern_device *d = model->m->device;
+    snprintf(text, size, "layer: matrix products in %s",
+             d->int8                        ? "int8"
+             : d->act_size == sizeof(float) ? "f32"
+                                            : "bf16");
 }
 
 static mar_status create(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params, int max_images,

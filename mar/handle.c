@@ -71,30 +71,45 @@ static mar_status check_options(const mar_options *options, mar_err *err)
 
 enum { INT8_BELOW = 985 }; /* the first two of 100 steps are above it */
 
+/* MAR_EARG or MAR_EBACKEND for an arithmetic of the heads that does not go with that of the other products. */
+static mar_status check_head(const kern_device *d, const mar_options *o, mar_err *err)
+{
+    static const char *const names[] = {[MAR_DTYPE_F32] = "f32", [MAR_DTYPE_BF16] = "bf16"};
+    const int bf16 = d->act_size != sizeof(float);
+    if (o->head_dtype == MAR_DTYPE_BF16 && !bf16)
+        return err_set(err, o->dtype == MAR_DTYPE_F32 ? MAR_EARG : MAR_EBACKEND,
+                       "head_dtype bf16: the other products are in f32 %s, expected auto%s or f32",
+                       o->dtype == MAR_DTYPE_F32 ? "with dtype f32" : "here", d->int8 ? ", int8" : "");
+    if (o->head_dtype == MAR_DTYPE_INT8 && !d->int8)
+        return err_set(err, MAR_EARG, "head_dtype int8: the other products are not in int8, expected auto%s or f32",
+                       bf16 ? ", bf16" : "");
+    if (o->int8_below && !d->int8) return err_set(err, MAR_EARG, "int8_below needs dtype int8");
+    if (o->int8_below && (o->head_dtype == MAR_DTYPE_F32 || o->head_dtype == MAR_DTYPE_BF16))
+        return err_set(err, MAR_EARG, "int8_below has no effect with head_dtype %s, expected auto or int8",
+                       names[o->head_dtype]);
+    return MAR_OK;
+}
+
 /* The arithmetic of the heads, and the description that tells it: "cpu bf16, head f32 (avx512_bf16), 2 threads". */
 static mar_status set_head(mar *m, const mar_options *o, mar_err *err)
 {
+    const mar_status status = check_head(m->device, o, err);
+    if (status != MAR_OK) {
+        m->device->core->close(m->device);
+        m->device = NULL;
+        return status;
+    }
     const char *text = m->device->description;
-    const int bf16 = m->device->act_size != sizeof(float);
-    if (o->head_dtype == MAR_DTYPE_BF16 && !bf16) {
-        m->device->core->close(m->device);
-        m->device = NULL;
-        return err_set(err, o->dtype == MAR_DTYPE_F32 ? MAR_EARG : MAR_EBACKEND,
-                       "head_dtype bf16: the other products are in f32 %s, expected auto or f32",
-                       o->dtype == MAR_DTYPE_F32 ? "with dtype f32" : "here");
-    }
-    if (o->head_dtype == MAR_DTYPE_INT8 && !m->device->int8) {
-        m->device->core->close(m->device);
-        m->device = NULL;
-        return err_set(err, MAR_EARG, "head_dtype int8: the other products are not in int8, expected auto%s or f32",
-                       bf16 ? ", bf16" : "");
-    }
+    const int bf16 = m->device->act_size != sizeof(float), words = (int)(strcspn(text, "(") - 1); /* "cpu bf16" */
+    const int int8 = m->device->int8 && (o->head_dtype == MAR_DTYPE_AUTO || o->head_dtype == MAR_DTYPE_INT8);
+    char head[32] = "";
     m->head_f32 = bf16 && o->head_dtype == MAR_DTYPE_F32;
-    const int int8 = o->head_dtype == MAR_DTYPE_AUTO || o->head_dtype == MAR_DTYPE_INT8;
-    m->int8_below = m->device->int8 && int8 ? o->int8_below ? o->int8_below : INT8_BELOW : 0;
-    const int words = (int)(strcspn(text, "(") - 1); /* "cpu bf16" */
-    snprintf(m->description, sizeof m->description, "%.*s%s%s", words, text, m->head_f32 ? ", head f32" : "",
-             text + words);
+    m->int8_below = !int8 ? 0 : o->int8_below ? o->int8_below : INT8_BELOW;
+    if (int8 && o->int8_below && o->int8_below != INT8_BELOW)
+        snprintf(head, sizeof head, ", head int8 below %d", o->int8_below);
+    else if (m->head_f32 || (m->device->int8 && !int8))
+        snprintf(head, sizeof head, ", head %s", bf16 && !m->head_f32 ? "bf16" : "f32");
+    snprintf(m->description, sizeof m->description, "%.*s%s%s", words, text, head, text + words);
     return MAR_OK;
 }
 

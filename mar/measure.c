@@ -251,7 +251,7 @@ static void add_phase(const head_bench *b, kern_phase phase, const char *name, i
 static void measure_phases(const head_bench *b)
 {
     const diff_head *h = b->h;
-    const double w = h->width, size = (double)diff_head_act_size(h);
+    const double w = h->width, size = (double)diff_head_act_size(h), weights = w * w * diff_head_weight_size(h);
     kern_machine m;
     b->k->device->measure->machine(b->k->device, h->net, &m);
     add_phase(b, KERN_PHASE_BARRIER, "barrier", 0, 0, 0);
@@ -259,8 +259,8 @@ static void measure_phases(const head_bench *b)
     for (int i = 0; i < ROW_COUNTS; i++) {
         const int rows = row_counts[i];
         const double flop = 2 * w * w * rows;
-        add_phase(b, KERN_PHASE_FC1, "fc1", rows, w * w * size + rows * w * (4 + 3 * size), flop);
-        add_phase(b, KERN_PHASE_FC2, "fc2", rows, w * w * size + rows * w * (8 + 2 * size), flop);
+        add_phase(b, KERN_PHASE_FC1, "fc1", rows, weights + rows * w * (4 + 3 * size), flop);
+        add_phase(b, KERN_PHASE_FC2, "fc2", rows, weights + rows * w * (8 + 2 * size), flop);
         add_phase(b, KERN_PHASE_EVALUATION, "evaluation", rows, head_bytes(b, rows), head_flop(h, rows));
     }
     /* The same in clusters of every size that the device takes: whether the largest is the fastest is to be seen here.

@@ -109,12 +109,30 @@ static void add_way(const mar_way *way, const mar_way_method *m)
     count++;
 }
 
+/* dtype int8, an option of the handle, for tokens of either kind. */
+static void add_int8(void)
+{
+    mar_method_info *info = &infos[count++];
+    *info = (mar_method_info){
+        .name = "int8",
+        .kind = "shortcut",
+        .option = "--dtype int8",
+        .tokens = "continuous, discrete",
+        .guarantee = "none: quantising the transformer's blocks and the head's moves the law",
+        .source = "vector-wise quantisation, Dettmers et al. 2022 (arXiv:2208.07339) section 2",
+        .summary =
+            "multiplies in int8 on a CPU, weights with a scale for each output channel, activations for each row"};
+    for (int i = 0; i < mar_option_count(); i++)
+        if (strcmp(mar_option_get(i)->name, "int8_below") == 0) add_parameter(info, mar_option_get(i));
+}
+
 static void fill(void)
 {
     count = 0; /* a fork may have kept another thread's from ending */
     for (const spec_method *const *m = spec_methods(); *m && count < METHODS_MAX; m++) add_verifier(*m);
     for (const mar_way *const *way = mar_ways(); *way; way++)
         for (const mar_way_method *m = (*way)->methods; m && m->name && count < METHODS_MAX; m++) add_way(*way, m);
+    if (count < METHODS_MAX) add_int8();
 }
 
 int mar_method_count(void)

@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 mar_status mar_session_check(mar_session *s)
 {
@@ -103,6 +104,20 @@ mar_status mar_session_plan(mar_session *s, int n, mar_err *err)
     return status;
 }
 
+/* What the engine says of the output's law, of which int8 makes another: a way that is exact leaves it that one. */
+static void write_guarantee(mar_session *s)
+{
+    static const char approximate[] = "approximate: ";
+    const char *text = s->model->engine->guarantee(s->generation);
+    const size_t n = sizeof approximate - 1;
+    if (!s->k->device->int8)
+        snprintf(s->guarantee, sizeof s->guarantee, "%s", text);
+    else if (strncmp(text, approximate, n) == 0)
+        snprintf(s->guarantee, sizeof s->guarantee, "%sint8, %s", approximate, text + n);
+    else
+        snprintf(s->guarantee, sizeof s->guarantee, "%sint8", approximate);
+}
+
 /* Makes what runs on the session's queue. */
 static mar_status create_work(mar_session *s, const mar_params *params, mar_err *err)
 {
@@ -111,6 +126,7 @@ static mar_status create_work(mar_session *s, const mar_params *params, mar_err 
     k->watch.on = params->check;
     k->core->enter(k);
     mar_status status = s->model->engine->create(s->model, s->vae, k, params, s->max_images, &s->generation, err);
+    if (status == MAR_OK) write_guarantee(s);
     if (status == MAR_OK) status = create_decoder(s, err);
     if (status == MAR_OK) status = allocate(s, err);
     if (status == MAR_OK) status = mar_session_plan(s, s->max_images, err);
@@ -188,7 +204,7 @@ const mar_params *mar_session_get_params(const mar_session *s)
 
 const char *mar_session_guarantee(const mar_session *s)
 {
-    return s ? s->model->engine->guarantee(s->generation) : "";
+    return s ? s->guarantee : "";
 }
 
 const char *mar_session_description(const mar_session *s, char *text, size_t size)

@@ -15,6 +15,7 @@ struct mar_session {
     mar_progress_function *progress;
     void *progress_user;
 
+    char guarantee[320]; /* mar_session_guarantee */
     int max_images;
     int grid; /* latent pixels a side */
     mar_generation *generation;

@@ -237,6 +237,8 @@ static int check_images(const eval_options *o, const option_set *set)
                           "that judges is --features_dtype");
     if (is_given(set, "head_dtype"))
         return tool_error("--head_dtype: has no effect with --images, which are made already");
+    if (is_given(set, "int8_below"))
+        return tool_error("--int8_below: has no effect with --images, which are made already");
     for (int i = 0; i < set->count; i++) { /* of those of a run, only the machine's matter */
         const option *q = &set->options[i];
         if (q->given && q->shared && q->fields != &o->run.machine)

@@ -11,8 +11,7 @@
 static int same_options(const mar_options *a, const mar_options *b)
 {
     return a->dtype == b->dtype && a->threads == b->threads && a->backend == b->backend && a->device == b->device &&
-           a->allow_nonfinite == b->allow_nonfinite && a->tuning == b->tuning && a->seq_len == b->seq_len &&
-           a->int8_below == b->int8_below;
+           a->allow_nonfinite == b->allow_nonfinite && a->tuning == b->tuning && a->seq_len == b->seq_len;
 }
 
 /* "cpu bf16 (...", "cpu int8, bf16 (...", "cpu f32 (..." */
@@ -32,7 +31,8 @@ static int serves(const mar *library, const mar_options *opened, const mar_optio
     if (opened->dtype == MAR_DTYPE_AUTO && wanted->dtype != MAR_DTYPE_AUTO) resolved.dtype = dtype;
     const mar_dtype head = opened->head_dtype == MAR_DTYPE_AUTO ? dtype : opened->head_dtype;
     return same_options(&resolved, wanted) &&
-           (!has_head || head == (wanted->head_dtype == MAR_DTYPE_AUTO ? dtype : wanted->head_dtype));
+           (!has_head || (head == (wanted->head_dtype == MAR_DTYPE_AUTO ? dtype : wanted->head_dtype) &&
+                          opened->int8_below == wanted->int8_below));
 }
 
 /* "backend cuda: ..." is of an option whatever the status, but other words are only if options are what is wrong. */
@@ -91,6 +91,7 @@ mar *models_open(model_store *store, const mar_options *options, const char *dty
 {
     mar_options headless = *options;
     headless.head_dtype = MAR_DTYPE_AUTO;
+    headless.int8_below = 0;
     return open_for(store, &headless, 0, dtype);
 }
 
@@ -134,9 +135,25 @@ static const model_file *find_file(const model_store *store, const mar *library,
     return NULL;
 }
 
+/* Says once of a file with int8 weights that the processor could multiply them as they are. */
+static void warn_of_int8(const model_store *store, const mar_options *machine, const model_file *file)
+{
+    const mar_options options = {.dtype = MAR_DTYPE_INT8, .threads = 1, .backend = MAR_BACKEND_CPU};
+    const char *backend = mar_backend_description(file->library);
+    char path[4096];
+    mar *library = NULL;
+    if (store->quiet || !mar_model_get_config(file->model)->int8_weights || machine->dtype != MAR_DTYPE_AUTO ||
+        strncmp(backend, "cpu ", 4) != 0)
+        return;
+    if (mar_open(&options, &library) == MAR_OK)
+        fprintf(stderr, "mar: warning: %s: its int8 weights are restored; --dtype int8 multiplies them as they are\n",
+                printable(file->path, path, sizeof path));
+    mar_close(library);
+}
+
 /* The file of the role "model", "draft" or "vae", loaded now or before. NULL after printing an error. */
-static const model_file *get_file(model_store *store, mar *library, const char *role, const char *path, int heads,
-                                  progress *bar)
+static const model_file *get_file(model_store *store, const mar_options *machine, mar *library, const char *role,
+                                  const char *path, int heads, progress *bar)
 {
     const int is_model = strcmp(role, "vae") != 0;
     const model_file *found = find_file(store, library, path, heads, is_model);
@@ -148,6 +165,7 @@ static const model_file *get_file(model_store *store, mar *library, const char *
         return NULL;
     }
     store->file_count++;
+    if (is_model) warn_of_int8(store, machine, f);
     return f;
 }
 
@@ -194,7 +212,8 @@ static int refuse_drafter(const model_file *model, const run_options *o)
 }
 
 /* Returns 1 after saying so if an option is given that is for the other kind of tokens, beside those that the library
- * refuses: --seq_len for a model whose file has all of its size, --head_dtype and --draft self for one without a head.
+ * refuses: --seq_len for a model whose file has all of its size, --head_dtype, --int8_below and --draft self for one
+ * without a head.
  */
 static int refuse_options(const model_file *model, const run_options *o)
 {
@@ -204,6 +223,8 @@ static int refuse_options(const model_file *model, const run_options *o)
             "--seq_len has no effect: the model is a MAR model, whose file says how many tokens it makes");
     if (o->machine.head_dtype != MAR_DTYPE_AUTO && discrete)
         return tool_error("--head_dtype has no effect: the model's tokens are discrete, and it has no diffusion head");
+    if (o->machine.int8_below && discrete)
+        return tool_error("--int8_below has no effect: the model's tokens are discrete, and it has no diffusion head");
     return o->self_is_path && discrete ? run_refuse_self() : 0;
 }
 
@@ -213,11 +234,11 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     *out = (run_models){.library = open_for(store, &machine, 1, "dtype")};
     if (!out->library) return 1;
     if (!o->vae) o->vae = run_demo_vae(o->model);
-    const model_file *model = get_file(store, out->library, "model", o->model, o->heads, bar), *draft = NULL,
+    const model_file *model = get_file(store, &machine, out->library, "model", o->model, o->heads, bar), *draft = NULL,
                      *vae = NULL;
     if (!model || refuse_drafter(model, o) != 0 || refuse_options(model, o) != 0) return 1;
-    if (o->draft && !(draft = get_file(store, out->library, "draft", o->draft, 0, bar))) return 1;
-    if (o->vae && !(vae = get_file(store, out->library, "vae", o->vae, 0, bar))) return 1;
+    if (o->draft && !(draft = get_file(store, &machine, out->library, "draft", o->draft, 0, bar))) return 1;
+    if (o->vae && !(vae = get_file(store, &machine, out->library, "vae", o->vae, 0, bar))) return 1;
     out->model = model->model;
     out->draft = draft ? draft->model : NULL;
     out->vae = vae ? vae->vae : NULL;

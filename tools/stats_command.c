@@ -98,7 +98,7 @@ static void set_up(stats_options *o, option_set *set)
     options_add_table(set, rows, o, 0);
     for (int i = 0; i < mar_option_count(); i++) /* there is no model whose arithmetic or size they could be of */
         if (strcmp(mar_option_get(i)->name, "dtype") != 0 && strcmp(mar_option_get(i)->name, "head_dtype") != 0 &&
-            strcmp(mar_option_get(i)->name, "seq_len") != 0)
+            strcmp(mar_option_get(i)->name, "seq_len") != 0 && strcmp(mar_option_get(i)->name, "int8_below") != 0)
             options_add(set, mar_option_get(i), &o->machine, 1);
 }
 

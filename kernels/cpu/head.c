@@ -30,7 +30,8 @@ struct kern_head {
 
 void cpu_head_spec(const kern_head *h, kern_head_spec *spec)
 {
-    *spec = (kern_head_spec){.width = h->width, .depth = h->depth, .channels = h->channels, .f32 = h->f32};
+    *spec =
+        (kern_head_spec){.width = h->width, .depth = h->depth, .channels = h->channels, .f32 = h->f32, .int8 = h->int8};
 }
 
 const kern_linear *cpu_head_product(const kern_head *h, int product)

@@ -149,6 +149,8 @@ static void other_settings(void **state)
         {"--class_sampling random", "was begun with --class_sampling balanced, this is --class_sampling random"},
         {"--dtype f32", "was begun with backend cpu"},
         {"--head_dtype f32", "this is backend cpu bf16, head f32"},
+        {"--dtype int8", "this is backend cpu int8, bf16 ("},
+        {"--dtype int8 --int8_below 500", "this is backend cpu int8, bf16, head int8 below 500 ("},
         {"--model demo-draft", "was begun with --model demo, this is --model demo-draft"},
         {"--vae vae.safetensors", "was begun with --vae demo, this is --vae vae.safetensors"},
         {"--save_npz", "was begun with no --save_npz, this is --save_npz"},

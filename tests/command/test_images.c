@@ -371,18 +371,43 @@ static void files_are_loaded_once(void **state)
     models_free(&store);
 }
 
+/* Runs in int8 share a handle if their heads are in int8 at the same timesteps, which a network without one ignores. */
+static void int8_is_shared(void **state)
+{
+    (void)state;
+    static model_store store;
+    enum { RUNS = 4 };
+    run_options options[RUNS];
+    run_models models[RUNS];
+    mar *m;
+    const mar_options int8 = {.dtype = MAR_DTYPE_INT8, .threads = 1, .backend = MAR_BACKEND_CPU};
+    const int has_int8 = mar_open(&int8, &m) == MAR_OK;
+    mar_close(m);
+    for (int i = 0; has_int8 && i < RUNS; i++) {
+        run_options_init(&options[i]);
+        options[i].machine.threads = 1, options[i].machine.dtype = MAR_DTYPE_INT8;
+        options[i].machine.int8_below = i == 2 ? 500 : 0;
+        if (i == 3) options[i].machine.head_dtype = MAR_DTYPE_BF16;
+        assert_int_equal(models_load(&store, &options[i], NULL, &models[i]), 0);
+    }
+    if (!has_int8) return;
+    assert_ptr_equal(models[1].model, models[0].model);
+    assert_ptr_not_equal(models[2].library, models[0].library);
+    assert_ptr_not_equal(models[3].library, models[0].library);
+    mar_options judge = run_machine(&options[2]);
+    assert_ptr_equal(models_open(&store, &judge, "features_dtype"), models[0].library);
+    assert_int_equal(store.handle_count, 3);
+    models_free(&store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(labels),
-        cmocka_unit_test(order),
-        cmocka_unit_test(same_tokens),
-        cmocka_unit_test(one_session_again),
-        cmocka_unit_test(a_sink_fails),
-        cmocka_unit_test(a_session_fails),
-        cmocka_unit_test(some_are_there),
-        cmocka_unit_test(interrupted_while_decoding),
-        cmocka_unit_test(files_are_loaded_once),
+        cmocka_unit_test(labels),         cmocka_unit_test(order),
+        cmocka_unit_test(same_tokens),    cmocka_unit_test(one_session_again),
+        cmocka_unit_test(a_sink_fails),   cmocka_unit_test(a_session_fails),
+        cmocka_unit_test(some_are_there), cmocka_unit_test(interrupted_while_decoding),
+        cmocka_unit_test(int8_is_shared), cmocka_unit_test(files_are_loaded_once),
     };
     return cmocka_run_group_tests(tests, open_demo, close_demo);
 }

@@ -253,6 +253,7 @@ static int check_images(const eval_options *o, const option_set *set)
 int eval_options_done(eval_options *o, const option_set *set)
 {
     o->given = set;
+    run_options_note(&o->run, set);
     /* What has no effect in common may have one with the options of a point. */
     if ((!o->sweep && run_options_done(&o->run, set) != 0) || check_images(o, set) != 0) return 1;
     if (o->merge && o->shard) return tool_error("--shard: has no effect with --merge, which makes nothing");

@@ -160,6 +160,7 @@ static void make_room(sweep *s, const eval_options *o)
 static int try_session(sweep *s, const eval_options *o)
 {
     run_options run = o->run;
+    run.said_fast = 1; /* which is said when the point is made */
     run_models models;
     mar_session *session = NULL;
     make_room(s, o);

@@ -4,6 +4,7 @@
 #include "tools/fidelity_compare.h"
 #include "tools/fidelity_job.h"
 #include "tools/fidelity_runs.h"
+#include "tools/fidelity_search.h"
 #include "tools/file.h"
 #include "tools/options_help.h"
 #include "tools/report.h"
@@ -25,6 +26,7 @@ static int is_separator(const char *argument)
 }
 
 static const char about[] = "usage: mar fidelity [OPTIONS] [--versus OPTIONS]... --against OPTIONS\n"
+                            "       mar fidelity --search [OPTIONS]\n"
                             "\n"
                             "Compares fast runs with a reference run, image by image of the same seed, and\n"
                             "writes a page with speed, distance, acceptance and samples. Behind --against are\n"
@@ -35,9 +37,15 @@ static const char about[] = "usage: mar fidelity [OPTIONS] [--versus OPTIONS]...
                             "\n"
                             "Printed: seconds per image, sequential head calls per token, drafts accepted,\n"
                             "energy distance to the reference and what another seed makes of it, p-value of\n"
-                            "\"same law\" (permuted within pairs), digits that a classifier recognises.\n";
+                            "\"same law\" (permuted within pairs), digits that a classifier recognises.\n"
+                            "\n"
+                            "With --search the options are the reference's, and combinations of ways to be\n"
+                            "faster are tried on this machine: which are on the front of speed against\n"
+                            "distance, and a command line for each level of closeness. It goes on where it\n"
+                            "was stopped; the figures so far are beside the page, FILE.json.\n";
 
 static const char for_all[] = "For all runs, in any place";
+static const char for_search[] = "For a search";
 static const mar_param rows[] = {
     {.name = "num",
      .offset = offsetof(fidelity, num),
@@ -82,6 +90,28 @@ static const mar_param rows[] = {
      .group = for_all,
      .type = MAR_TYPE_FLAG,
      .help = "print only errors"},
+    {.name = "search",
+     .offset = offsetof(fidelity, search),
+     .group = for_search,
+     .type = MAR_TYPE_FLAG,
+     .help = "find the fastest options at each distance\n"
+             "Tries autoregressive steps, the head's chain, caches, int8 and, with --draft, speculation, alone and "
+             "together. Proposes the fastest that is as near to the reference as another seed, twice as far, and four "
+             "times as far. The default of --out is then search.html."},
+    {.name = "points",
+     .offset = offsetof(fidelity, points),
+     .group = for_search,
+     .type = MAR_TYPE_INT,
+     .min = 1,
+     .max = SEARCH_POINTS_MAX,
+     .help = "combinations tried with few images, at most\nOf these some 12 are measured with all images."},
+    {.name = "screen",
+     .offset = offsetof(fidelity, screen),
+     .group = for_search,
+     .type = MAR_TYPE_INT,
+     .min = FIDELITY_NUM_MIN,
+     .max = NUM_MAX,
+     .help = "images of such a trial; the default is a quarter of --num, 20 at least"},
     {0},
 };
 
@@ -104,9 +134,11 @@ static void set_up(fidelity *f, run_options *o, mar_param *alike, option_set *se
     run_options_add(o, set);
 }
 
+static const char default_page[] = "fidelity.html", default_search_page[] = "search.html";
+
 static void set_defaults(fidelity *f)
 {
-    *f = (fidelity){.num = 200, .batch = 16, .out = "fidelity.html", .run_count = 1};
+    *f = (fidelity){.num = 200, .batch = 16, .out = default_page, .run_count = 1, .points = 40};
 }
 
 void manual_fidelity(FILE *out)
@@ -120,6 +152,23 @@ void manual_fidelity(FILE *out)
     options_manual(&set, 0, out);
 }
 
+/* What has no place with --search, or none without it. */
+static int check_search(const fidelity *f, const option_set *set)
+{
+    for (int i = 0; i < set->count; i++) {
+        const option *q = &set->options[i];
+        const char *name = q->param->name;
+        if (!q->given) continue;
+        if (!f->search && (strcmp(name, "points") == 0 || strcmp(name, "screen") == 0))
+            return tool_error("--%s: needs --search", name);
+        if (!f->search) continue;
+        if (strcmp(name, "plot") == 0) return tool_error("--plot: has no place with --search, whose page has a plot");
+        if (strcmp(name, "fast") == 0 || run_is_way(q->param))
+            return tool_error("--%s: has no place with --search, which tries the ways to be faster itself", name);
+    }
+    return 0;
+}
+
 /* argv[0] stands for the command, argv[1..] are the options of one run. */
 static int parse_run(fidelity *f, run_options *o, int argc, char **argv)
 {
@@ -127,7 +176,7 @@ static int parse_run(fidelity *f, run_options *o, int argc, char **argv)
     option_set set;
     set_up(f, o, alike, &set);
     int status = options_read(&set, argc, argv);
-    if (status == OPTIONS_RUN && run_options_done(o, &set) != 0) return 1;
+    if (status == OPTIONS_RUN && (check_search(f, &set) != 0 || run_options_done(o, &set) != 0)) return 1;
     return status;
 }
 
@@ -155,11 +204,53 @@ static int parse_fast(fidelity *f, int argc, char **argv, int is_first)
     return status;
 }
 
+/* The options of a search are the reference's; the draft is for what is tried. */
+static int parse_search(fidelity *f, int argc, char **argv)
+{
+    run_options *o = &f->runs[0].options;
+    run_options_init(o);
+    const int status = parse_run(f, o, argc, argv);
+    if (status != OPTIONS_RUN) return status;
+    if (o->self_is_path)
+        return tool_error("--draft self: has no place with --search, which tries the ways to be faster itself");
+    f->search_draft = o->draft;
+    o->draft = NULL;
+    if (f->out == default_page) f->out = default_search_page;
+    return OPTIONS_RUN;
+}
+
+/* What holds for all runs. */
+static void share_options(fidelity *f)
+{
+    for (int i = 0; i < f->run_count; i++) {
+        run_options *o = &f->runs[i].options;
+        o->vae = f->vae;
+        o->machine.threads = f->threads;
+        o->params.seed = f->seed;
+    }
+}
+
+/* Whether --search is among the arguments. */
+static int asks_for_search(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--search") == 0) return 1;
+    return 0;
+}
+
 /* Fast runs go to runs[1..] in order, the one behind --against to runs[0]. */
 static int parse(fidelity *f, int argc, char **argv)
 {
     int against = -1;
     set_defaults(f);
+    if (asks_for_search(argc, argv) && group_length(argc, argv) < argc)
+        return tool_error("%s: has no place with --search, whose options are the reference's",
+                          argv[group_length(argc, argv)]);
+    if (asks_for_search(argc, argv)) {
+        const int status = parse_search(f, argc, argv);
+        share_options(f);
+        return status;
+    }
     for (int i = 0; i < argc; i += group_length(argc - i, argv + i)) {
         if (strcmp(argv[i], "--against") != 0) {
             int status = parse_fast(f, group_length(argc - i, argv + i), argv + i, i == 0);
@@ -178,19 +269,13 @@ static int parse(fidelity *f, int argc, char **argv)
     if (status != OPTIONS_RUN) return status;
     if (f->run_count == 1)
         return tool_error("the fast run is missing, expected its options in front of --against, or --versus");
-    for (int i = 0; i < f->run_count; i++) {
-        run_options *o = &f->runs[i].options;
-        o->vae = f->vae;
-        o->machine.threads = f->threads;
-        o->params.seed = f->seed;
-    }
+    share_options(f);
     return OPTIONS_RUN;
 }
 
 /* --- names ---------------------------------------------------------------------------------------------- */
 
-/* What sets a run apart from the reference, or the reference from plain sampling. */
-static void name_run(const fidelity *f, fidelity_run *r)
+void fidelity_name_run(const fidelity *f, fidelity_run *r)
 {
     const run_options *o = &r->options;
     run_options plain;
@@ -218,7 +303,7 @@ static int make_images(fidelity *f, progress *bar)
 {
     fidelity_sessions open = {0};
     int status = fidelity_open(f, bar, &open);
-    for (int i = 0; status == 0 && i < f->run_count; i++) name_run(f, &f->runs[i]);
+    for (int i = 0; status == 0 && i < f->run_count; i++) fidelity_name_run(f, &f->runs[i]);
     if (status == 0) status = fidelity_make_images(f, bar, &open);
     fidelity_close(&open);
     return status;
@@ -238,6 +323,11 @@ static int run(fidelity *f, progress *bar)
     return 0;
 }
 
+static int run_search(fidelity *f, progress *bar)
+{
+    return classes_check_files(f->class_list) != 0 ? 1 : fidelity_search(f, bar);
+}
+
 int cmd_fidelity(int argc, char **argv)
 {
     static fidelity f; /* too large for the stack */
@@ -245,17 +335,8 @@ int cmd_fidelity(int argc, char **argv)
     int status = parse(&f, argc, argv);
     if (status != OPTIONS_RUN) return status;
     progress_start(&bar, f.quiet);
-    status = run(&f, &bar);
-    for (int i = 0; i < f.run_count; i++) {
-        free(f.runs[i].turn_seconds);
-        free(f.runs[i].tokens);
-        free(f.runs[i].numbers);
-        free(f.runs[i].maps);
-        acceptance_free(&f.runs[i].accepted);
-        free(f.runs[i].rgb);
-        free(f.runs[i].ks);
-        free(f.runs[i].ks_p);
-    }
+    status = f.search ? run_search(&f, &bar) : run(&f, &bar);
+    for (int i = 0; i < f.run_count; i++) fidelity_free_run(&f.runs[i]);
     free(f.classes);
     return status;
 }

@@ -42,7 +42,7 @@ static mar_status compare_tokens(const fidelity *f, fidelity_run *r, const eval_
     return MAR_OK;
 }
 
-static int compare(const fidelity *f, fidelity_run *r)
+int fidelity_compare_run(const fidelity *f, fidelity_run *r)
 {
     const eval_pairs pairs = {f->num, f->positions, f->channels, r->tokens, f->runs[0].tokens};
     const size_t size = (size_t)f->positions * (size_t)f->channels;
@@ -64,7 +64,7 @@ static int compare(const fidelity *f, fidelity_run *r)
 
 /* The reference against itself: image i of a class against the next of that class, swapped at random. Halves of num/2
  * images lie twice as far apart as runs of num. */
-static int measure_floor(fidelity *f)
+int fidelity_measure_floor(fidelity *f)
 {
     const int turns = f->num / f->class_count / 2, half = turns * f->class_count;
     const size_t turn = (size_t)f->class_count * (size_t)f->positions * (size_t)f->channels;
@@ -93,12 +93,12 @@ int fidelity_compare(fidelity *f, progress *bar)
     if (interruption_came()) return interruption_end("%s is not written", f->out);
     interruption_ends(); /* nothing is kept of a comparison that is not whole */
     progress_note(bar, "comparing");
-    int status = measure_floor(f);
+    int status = fidelity_measure_floor(f);
     for (int i = 1; i < f->run_count && status == 0; i++) {
         char note[64];
         snprintf(note, sizeof note, "comparing run %d of %d", i, f->run_count - 1);
         progress_note(bar, note);
-        status = compare(f, &f->runs[i]);
+        status = fidelity_compare_run(f, &f->runs[i]);
     }
     progress_clear(bar);
     return status;

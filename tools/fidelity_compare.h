@@ -16,6 +16,11 @@ typedef enum {
  * errors and interruptions are printed. */
 int fidelity_compare(fidelity *f, progress *bar);
 
+/* Measures the floor with the reference's first f->num images. Returns 0, or 1 after printing an error. */
+int fidelity_measure_floor(fidelity *f);
+/* Compares the first f->num images of a run with the reference's. Returns the same. */
+int fidelity_compare_run(const fidelity *f, fidelity_run *r);
+
 /* Computes f->timed_turns and every run's seconds and speed.
  *
  * In a turn every run makes the same images, one run right after the other. Other load on the machine therefore affects

@@ -1,6 +1,7 @@
 /* What one `mar fidelity` knows: a reference run, the runs compared with it, and what came of each.
  *
- * fidelity.c reads the options, fidelity_runs.c makes the images, fidelity_compare.c compares them, report_*.c tell. */
+ * fidelity.c reads the options, fidelity_runs.c makes the images, fidelity_compare.c compares them, report_*.c tell;
+ * fidelity_search.c does so again and again. */
 #ifndef TOOLS_FIDELITY_JOB_H
 #define TOOLS_FIDELITY_JOB_H
 
@@ -76,6 +77,10 @@ typedef struct {
     int json;                             /* print JSON */
     int quiet;                            /* print only errors */
     uint64_t seed;                        /* of all runs */
+    int search;                           /* 1: --search (fidelity_search.h); there is no fast run then */
+    int screen;                           /* of it: images of a screening; 0: a quarter of num */
+    int points;                           /* of it: points screened at most */
+    const char *search_draft;             /* of it: the draft as given; NULL: none */
     fidelity_run runs[FIDELITY_RUNS_MAX]; /* the first is the reference */
     int run_count;                        /* with the reference */
 
@@ -100,5 +105,8 @@ typedef struct {
     double image_floor; /* energy distance of whole images */
     double token_floor; /* energy distance of single tokens */
 } fidelity;
+
+/* Names a run by what sets it apart from the reference, or the reference from plain sampling. After its session. */
+void fidelity_name_run(const fidelity *f, fidelity_run *r);
 
 #endif

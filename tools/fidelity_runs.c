@@ -122,23 +122,42 @@ void fidelity_close(fidelity_sessions *open)
 
 /* --- sinks ---------------------------------------------------------------------------------------------- */
 
+/* What the sinks work for. */
+typedef struct {
+    fidelity *f;
+    const fidelity_range *range;
+    eval_classifier *classifier;
+} maker;
+
+/* The run of a batch; NULL: only its time counts. */
+static fidelity_run *run_of(const maker *m, const image_batch *batch)
+{
+    const int run = m->range->run + batch->run;
+    return run == m->range->only_timed ? NULL : &m->f->runs[run];
+}
+
 static int take_tokens(void *self, const image_batch *batch)
 {
-    fidelity *f = self;
+    const maker *m = self;
+    const fidelity *f = m->f;
+    fidelity_run *r = run_of(m, batch);
+    if (!r) return 0;
     const size_t size = (size_t)f->positions * (size_t)f->channels, count = (size_t)batch->n * size;
     for (size_t i = 0; i < count; i++)
         if (!isfinite(batch->tokens[i]))
-            return tool_error("%s: image %zu has a token that is no number, expected finite ones",
-                              f->runs[batch->run].name, (size_t)batch->first + i / size);
-    memcpy(f->runs[batch->run].tokens + (size_t)batch->first * size, batch->tokens, count * sizeof *batch->tokens);
+            return tool_error("%s: image %zu has a token that is no number, expected finite ones", r->name,
+                              (size_t)batch->first + i / size);
+    memcpy(r->tokens + (size_t)batch->first * size, batch->tokens, count * sizeof *batch->tokens);
     return 0;
 }
 
 /* Discrete tokens: their numbers, and what the codebook has for them. */
 static int take_numbers(void *self, const image_batch *batch)
 {
-    fidelity *f = self;
-    const fidelity_run *r = &f->runs[batch->run];
+    const maker *m = self;
+    const fidelity *f = m->f;
+    const fidelity_run *r = run_of(m, batch);
+    if (!r) return 0;
     const size_t first = (size_t)batch->first * (size_t)f->positions, channels = (size_t)f->channels;
     memcpy(r->numbers + first, batch->tokens, (size_t)batch->n * (size_t)f->positions * sizeof *r->numbers);
     for (size_t i = 0; i < (size_t)batch->n * (size_t)f->positions; i++)
@@ -150,21 +169,25 @@ static int take_numbers(void *self, const image_batch *batch)
 /* The first images, for the page. */
 static int take_samples(void *self, const image_batch *batch)
 {
-    fidelity *f = self;
+    const maker *m = self;
+    const fidelity *f = m->f;
+    const fidelity_run *r = run_of(m, batch);
     const size_t bytes = (size_t)f->width * (size_t)f->height * 3;
     const long rest = f->shown - batch->first, n = rest < batch->n ? rest : batch->n;
-    if (n > 0) memcpy(f->runs[batch->run].rgb + (size_t)batch->first * bytes, batch->rgb, (size_t)n * bytes);
+    if (r && n > 0) memcpy(r->rgb + (size_t)batch->first * bytes, batch->rgb, (size_t)n * bytes);
     return 0;
 }
 
 /* Times, counts, and what became of the drafted tokens. */
 static int take_figures(void *self, const image_batch *batch)
 {
-    fidelity *f = self;
-    fidelity_run *r = &f->runs[batch->run];
+    const maker *m = self;
+    const fidelity *f = m->f;
+    fidelity_run *r = run_of(m, batch);
     const size_t map = 3 * (size_t)f->side * (size_t)f->side;
+    f->runs[m->range->run + batch->run].turn_seconds[batch->first / f->batch] = batch->stats->total_s / batch->n;
+    if (!r) return 0;
     stats_add(&r->stats, batch->stats);
-    r->turn_seconds[batch->turn] = batch->stats->total_s / batch->n;
     if (acceptance_add(&r->accepted, batch->session, batch->n) != MAR_OK)
         return tool_error("%s: the fates of its tokens cannot be had", r->name);
     for (int i = 0; i < batch->n && r->map_count < FIDELITY_MAPS; i++)
@@ -172,32 +195,29 @@ static int take_figures(void *self, const image_batch *batch)
     return 0;
 }
 
-typedef struct {
-    fidelity *f;
-    eval_classifier *classifier;
-} digit_reader;
-
 /* Counts the images in which the classifier sees the digit that they are labelled with. */
 static int take_digits(void *self, const image_batch *batch)
 {
-    digit_reader *reader = self;
-    for (int i = 0; i < batch->n; i++) {
+    const maker *m = self;
+    fidelity_run *r = run_of(m, batch);
+    for (int i = 0; i < batch->n && r; i++) {
         float logits[EVAL_DIGITS];
         int best = 0;
-        eval_classify(reader->classifier, batch->rgb + (size_t)i * EVAL_DIGIT_SIDE * EVAL_DIGIT_SIDE * 3, NULL, logits);
+        eval_classify(m->classifier, batch->rgb + (size_t)i * EVAL_DIGIT_SIDE * EVAL_DIGIT_SIDE * 3, NULL, logits);
         for (int k = 1; k < EVAL_DIGITS; k++)
             if (logits[k] > logits[best]) best = k;
-        reader->f->runs[batch->run].recognised += best == batch->labels[i];
+        r->recognised += best == batch->labels[i];
     }
     return 0;
 }
 
 /* --- images --------------------------------------------------------------------------------------------- */
 
-static int allocate_run(const fidelity *f, fidelity_run *r)
+int fidelity_allocate_run(const fidelity *f, fidelity_run *r)
 {
     const size_t image_size = (size_t)f->positions * (size_t)f->channels;
-    r->turn_seconds = malloc((size_t)f->turns * sizeof *r->turn_seconds);
+    const size_t turns = (size_t)(f->num + f->batch - 1) / (size_t)f->batch;
+    r->turn_seconds = malloc(turns * sizeof *r->turn_seconds);
     r->tokens = malloc((size_t)f->num * image_size * sizeof *r->tokens);
     if (f->vocabulary) r->numbers = malloc((size_t)f->num * (size_t)f->positions * sizeof *r->numbers);
     r->maps = malloc(3 * FIDELITY_MAPS * (size_t)f->side * (size_t)f->side);
@@ -210,33 +230,55 @@ static int allocate_run(const fidelity *f, fidelity_run *r)
     return tool_error("out of memory for the tokens of %d images; a smaller --num needs less", f->num);
 }
 
-int fidelity_make_images(fidelity *f, progress *bar, const fidelity_sessions *open)
+void fidelity_free_run(fidelity_run *r)
 {
-    char kept[4200], why[256];
+    free(r->turn_seconds);
+    free(r->tokens);
+    free(r->numbers);
+    free(r->maps);
+    acceptance_free(&r->accepted);
+    free(r->rgb);
+    free(r->ks);
+    free(r->ks_p);
+    *r = (fidelity_run){.options = r->options};
+}
+
+int fidelity_make_range(fidelity *f, progress *bar, const fidelity_sessions *open, const fidelity_range *range)
+{
+    char why[256];
     image_run runs[FIDELITY_RUNS_MAX];
-    for (int i = 0; i < f->run_count; i++)
-        runs[i] = (image_run){open->models[i].model, open->sessions[i], open->models[i].captions};
-    snprintf(kept, sizeof kept, "%s is not written", f->out);
+    for (int i = 0; i < range->run_count; i++) {
+        const int k = range->run + i;
+        runs[i] = (image_run){open->models[k].model, open->sessions[k], open->models[k].captions};
+    }
     const image_plan plan = {.runs = runs,
-                             .run_count = f->run_count,
-                             .images = f->num,
+                             .run_count = range->run_count,
+                             .first = range->first,
+                             .images = range->images,
                              .batch = f->batch,
                              .classes = f->classes,
                              .class_count = f->class_count,
                              .class_images = 1,
                              .bar = bar,
-                             .kept = kept};
-    f->turns = image_plan_turns(&plan);
-    for (int i = 0; i < f->run_count; i++)
-        if (allocate_run(f, &f->runs[i]) != 0) return 1;
-
-    digit_reader reader = {f, NULL};
-    image_sink sinks[4] = {{f->vocabulary ? take_numbers : take_tokens, f, 1, 0}, {take_figures, f, 0, 0}};
+                             .kept = range->kept};
+    maker m = {f, range, NULL};
+    image_sink sinks[4] = {{f->vocabulary ? take_numbers : take_tokens, &m, 1, 0}, {take_figures, &m, 0, 0}};
     int sink_count = 2;
-    if (f->width) sinks[sink_count++] = (image_sink){take_samples, f, 0, 1};
-    if (f->judged) sinks[sink_count++] = (image_sink){take_digits, &reader, 0, 1};
-    if (f->judged && eval_classifier_open(&reader.classifier, why, sizeof why) != MAR_OK) return tool_error("%s", why);
+    if (f->width) sinks[sink_count++] = (image_sink){take_samples, &m, 0, 1};
+    if (f->judged) sinks[sink_count++] = (image_sink){take_digits, &m, 0, 1};
+    if (f->judged && eval_classifier_open(&m.classifier, why, sizeof why) != MAR_OK) return tool_error("%s", why);
     const int status = run_images(&plan, sinks, sink_count);
-    eval_classifier_close(reader.classifier);
+    eval_classifier_close(m.classifier);
     return status;
+}
+
+int fidelity_make_images(fidelity *f, progress *bar, const fidelity_sessions *open)
+{
+    char kept[4200];
+    snprintf(kept, sizeof kept, "%s is not written", f->out);
+    f->turns = (f->num + f->batch - 1) / f->batch;
+    for (int i = 0; i < f->run_count; i++)
+        if (fidelity_allocate_run(f, &f->runs[i]) != 0) return 1;
+    const fidelity_range all = {0, f->run_count, 0, f->num, -1, kept};
+    return fidelity_make_range(f, bar, open, &all);
 }

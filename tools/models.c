@@ -3,6 +3,7 @@
 #include "tools/class_names.h"
 #include "tools/command.h"
 #include "tools/dashed.h"
+#include "tools/fast.h"
 #include "tools/printable.h"
 
 #include <stdio.h>
@@ -228,8 +229,20 @@ static int refuse_options(const model_file *model, const run_options *o)
     return o->self_is_path && discrete ? run_refuse_self() : 0;
 }
 
+/* Says once what --fast came to. */
+static void say_fast(const model_store *store, run_options *o, progress *bar)
+{
+    char text[1024];
+    if (o->fast && !o->said_fast && !store->quiet) {
+        if (bar) progress_clear(bar);
+        fprintf(stderr, "mar: %s\n", fast_describe(o, text, sizeof text));
+    }
+    o->said_fast = 1;
+}
+
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out)
 {
+    fast_set_machine(o);
     const mar_options machine = run_machine(o);
     *out = (run_models){.library = open_for(store, &machine, 1, "dtype")};
     if (!out->library) return 1;
@@ -244,6 +257,8 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     out->vae = vae ? vae->vae : NULL;
     o->params.draft = out->draft;
     o->tokens = mar_model_get_config(out->model)->vocabulary ? "discrete" : "continuous";
+    if (fast_set_params(o, out->model, out->vae) != 0) return 1;
+    say_fast(store, o, bar);
     return get_captions(store, o, out);
 }
 
@@ -256,7 +271,9 @@ const char *models_class_name(const run_models *models, int label, char *text, s
 int models_have(const model_store *store, const run_options *o)
 {
     const char *vae = o->vae ? o->vae : run_demo_vae(o->model);
-    const mar_options machine = run_machine(o);
+    run_options resolved = *o;
+    fast_set_machine(&resolved);
+    const mar_options machine = run_machine(&resolved);
     const mar *library = NULL;
     for (int i = 0; i < store->handle_count && !library; i++)
         if (serves(store->handles[i].library, &store->handles[i].options, &machine, 1))

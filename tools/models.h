@@ -50,8 +50,9 @@ typedef struct {
 } model_store;
 
 /* Opens the library for a run. Loads the files that the store does not have yet. A demo model brings its image
- * decoder. Sets o->vae and o->params.draft. `bar` may be NULL. Serves MODELS_RUNS_MAX runs. Says on stderr if it uses
- * fewer threads than asked for. Returns 0, or 1 with the error printed. */
+ * decoder. Sets o->vae and o->params.draft, and what o->fast stands for, which it says on stderr once. `bar` may be
+ * NULL. Serves MODELS_RUNS_MAX runs. Says on stderr if it uses fewer threads than asked for. Returns 0, or 1 with the
+ * error printed. */
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out);
 /* Opens the library alone, as models_load does, for networks without a head; the store owns it. `dtype`: the option
  * that options->dtype is from, for errors. A handle that is there serves if it is the same, by what auto has become,

@@ -6,6 +6,7 @@
 #include "tools/text.h"
 #include "tools/options_help.h"
 
+#include <assert.h>
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -45,6 +46,19 @@ static const mar_param rows[] = {
      .max = 1024,
      .help = "attention heads, if the file does not say\n"
              "The default is the official rule: heads of size 64, or 80 at width 1280."},
+    {.name = "fast",
+     .offset = offsetof(run_options, fast),
+     .group = "Ways to be faster, by level",
+     .type = MAR_TYPE_INT,
+     .argument = "LEVEL",
+     .min = 1,
+     .max = 3,
+     .help =
+         "a measured set of the ways below: 1 (nearest), 2 or 3 (fastest)\n"
+         "Sets --dtype, steps and ways that were not given themselves, as suits the model's kind of tokens, and says "
+         "in one line on standard error what that is, its guarantee, and the distance measured on the demo. Level 1 "
+         "is there as near to plain sampling as another seed. mar fidelity --search finds the best options for "
+         "another model and machine."},
     {0},
 };
 
@@ -87,6 +101,7 @@ void run_options_inherit(run_options *o, const run_options *first)
     o->captions = first->captions;
     o->heads = first->heads;
     o->machine = first->machine;
+    memcpy(o->was_given + mar_param_count(), first->was_given + mar_param_count(), (size_t)mar_option_count());
     copy_group(o, first, sampling);
     copy_group(o, first, checks);
 }
@@ -119,6 +134,41 @@ const mar_param *run_option(const char *name)
     for (int i = 0; i < mar_option_count(); i++)
         if (strcmp(mar_option_get(i)->name, name) == 0) return mar_option_get(i);
     return NULL;
+}
+
+/* Where the option is in was_given; -1: it is none of the library's. */
+static int place_of(const char *name)
+{
+    for (int i = 0; i < mar_param_count(); i++)
+        if (strcmp(mar_param_get(i)->name, name) == 0) return i;
+    for (int i = 0; i < mar_option_count(); i++)
+        if (strcmp(mar_option_get(i)->name, name) == 0) return mar_param_count() + i;
+    return -1;
+}
+
+int run_was_given(const run_options *o, const char *name)
+{
+    const int at = place_of(name);
+    return at >= 0 && o->was_given[at];
+}
+
+int run_is_way(const mar_param *p)
+{
+    const int at = place_of(p->name);
+    return at >= 0 && at < mar_param_count() && p->type != MAR_TYPE_MODEL && !run_param_is_basic(p) &&
+           !run_param_is_check(p);
+}
+
+void run_options_note(run_options *o, const option_set *set)
+{
+    assert(mar_param_count() + mar_option_count() <= RUN_OPTIONS_MAX);
+    for (int k = 0; k < set->count; k++) {
+        const option *q = &set->options[k];
+        const int at = q->given && q->shared ? place_of(q->param->name) : -1;
+        if (at < 0) continue;
+        o->was_given[at] = 1;
+        if (run_is_way(q->param)) o->gives_ways = 1;
+    }
 }
 
 mar_options run_machine(const run_options *o)
@@ -233,6 +283,7 @@ int run_options_done(run_options *o, const option_set *set)
     static const char needs_draft[] = "needs --draft";
     char text[256];
     const int is_self = o->draft && strcmp(o->draft, self) == 0;
+    run_options_note(o, set);
     if (take_self(o, set) != 0) return 1;
     for (int k = 0; k < set->count; k++) {
         const option *q = &set->options[k];
@@ -319,8 +370,9 @@ const char *run_options_differences(const run_options *o, const run_options *bas
     char value[4096], other[4096];
     text[0] = '\0';
     for (const mar_param *p = rows; p->name; p++)
-        add_difference(text, size, p, mar_param_text(p, o, value, sizeof value),
-                       mar_param_text(p, base, other, sizeof other));
+        if (p->offset != offsetof(run_options, fast)) /* what it stands for is said below */
+            add_difference(text, size, p, mar_param_text(p, o, value, sizeof value),
+                           mar_param_text(p, base, other, sizeof other));
     for (int i = 0; i < mar_param_count(); i++)
         if (!run_param_unused(o, i)) add_param_difference(text, size, o, base, i);
     for (int i = 0; i < mar_option_count(); i++)

@@ -6,9 +6,12 @@
 #include "mar.h"
 #include "tools/options.h"
 
+#include <stdint.h>
 #include <stdio.h>
 
 typedef struct cJSON cJSON;
+
+enum { RUN_OPTIONS_MAX = 96 }; /* those of mar_params and mar_options together */
 
 typedef struct {
     const char *model, *vae; /* as given; vae may be NULL */
@@ -21,16 +24,27 @@ typedef struct {
     mar_options machine;     /* as given */
     const char *tokens;      /* the kind of the model's tokens, as in mar_param; NULL until models_load */
     int given;               /* 1: at least one run option was on the command line */
+    int fast;                /* level of --fast (tools/fast.h); 0: none */
+    unsigned fast_set;       /* bit i: option i of its recipe was set. models_load sets it */
+    int said_fast;           /* 1: models_load has said what it is, or shall not */
+    int gives_ways;          /* 1: an option was given that is no basic one of sampling, and no draft */
+    uint8_t was_given[RUN_OPTIONS_MAX]; /* the library's options that were given: those of mar_params, then of
+                                           mar_options */
 } run_options;
 
 /* Defaults: the demo model, and the library's. */
 void run_options_init(run_options *o);
-/* Sets defaults, then copies model, machine and the groups "Sampling" and "Checks" from `first`. */
+/* Sets defaults, then copies model, machine and the groups "Sampling" and "Checks" from `first`, and which of these
+ * were given. */
 void run_options_inherit(run_options *o, const run_options *first);
 /* Adds them to a set that is to be parsed. */
 void run_options_add(run_options *o, option_set *set);
 /* Writes the manual's list of them, as mdoc. */
 void run_options_manual(FILE *out);
+/* Notes which options of `set` were given; those noted before stay so. run_options_done does this, too. */
+void run_options_note(run_options *o, const option_set *set);
+/* Whether the library's option of that name was given. */
+int run_was_given(const run_options *o, const char *name);
 /* The library's option of that name, or "model", "vae", "captions" or "heads". */
 const mar_param *run_option(const char *name);
 /* The library's words on a model file, with --heads and --seq_len where it speaks of what was asked for, into text,
@@ -67,6 +81,8 @@ int run_param_is_named(const mar_param *p, const char *text);
 int run_param_is_basic(const mar_param *p);
 /* Whether it is of the group "Checks", whose options change no output, so that no picture says that they were on. */
 int run_param_is_check(const mar_param *p);
+/* Whether it is one of the library's ways to be faster, or belongs to one, and is no draft. */
+int run_is_way(const mar_param *p);
 /* Why option i of mar_param_get has no effect in this run, as mar_params_unused; after models_load also if it is not
  * for the model's kind of tokens. */
 const char *run_param_unused(const run_options *o, int i);

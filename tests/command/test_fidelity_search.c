@@ -1,0 +1,378 @@
+/* mar fidelity --search: the order in which points are tried, what is chosen, the page; killed and gone on with. */
+#include "tests/support/command.h"
+
+#include "tools/fidelity_search.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* --- the order, with figures made up ------------------------------------------------------------------------------ */
+
+/* A search of the demo's space without int8, whose arithmetic is given. */
+static void begin(search *s, fidelity *f)
+{
+    *f = (fidelity){.num = 100};
+    f->runs[0].options.used = (mar_params){.num_iter = 64, .num_sampling_steps = 100};
+    *s = (search){.f = f, .screen = 25, .budget = 40, .floor = {0.01, 0.001}};
+    run_options_init(&s->base);
+    option_set set = {.command = "fidelity"};
+    char *arguments[] = {(char[]){"fidelity"}, (char[]){"--dtype"}, (char[]){"f32"}};
+    run_options_add(&s->base, &set);
+    assert_int_equal(options_parse(&set, 3, arguments), OPTIONS_RUN);
+    run_options_note(&s->base, &set);
+    assert_int_equal(search_list(s), 0);
+}
+
+static search_point *point(search *s, const char *options)
+{
+    for (int i = 0; i < s->point_count; i++)
+        if (strcmp(s->points[i].options, options) == 0) return &s->points[i];
+    fail_msg("no point is %s", options);
+    return NULL;
+}
+
+static void measured(search_figures *m, int images, double speed, double distance)
+{
+    *m = (search_figures){images, 1 / speed, speed, distance, distance / 10, 0.5, -1, ""};
+}
+
+/* The ways alone first, then what they predict, the fastest of the predicted front first. */
+static void the_order(void **state)
+{
+    static const char *const alone[] = {"--num_iter 32",
+                                        "--num_iter 16",
+                                        "--num_iter 8",
+                                        "--gtr",
+                                        "--head_spec 8",
+                                        "--num_sampling_steps 50",
+                                        "--num_sampling_steps 25",
+                                        "--diff_annealing linear",
+                                        "--sampler dpmpp --num_sampling_steps 20",
+                                        "--sampler dpmpp --num_sampling_steps 10",
+                                        "--lazy",
+                                        "--lazy --lazy_head"};
+    enum { ALONE = sizeof alone / sizeof *alone };
+    static fidelity f;
+    search s;
+    (void)state;
+    begin(&s, &f);
+    assert_int_equal(s.point_count, 5 * 7 * 3 - 1);
+    for (int i = 0; i < ALONE; i++) {
+        search_rank(&s);
+        const int next = search_next(&s);
+        assert_in_range(next, 0, s.point_count - 1);
+        assert_string_equal(s.points[next].options, alone[i]);
+        measured(&s.points[next].screened, s.screen, 1.01, 5); /* hopeless */
+    }
+    search_rank(&s);
+    assert_int_equal(search_next(&s), -1); /* what is predicted beyond the last level is not tried */
+
+    measured(&point(&s, "--num_iter 16")->screened, s.screen, 2, -0.001); /* below 0 is 0 */
+    measured(&point(&s, "--num_iter 8")->screened, s.screen, 3, 0.02);
+    measured(&point(&s, "--num_sampling_steps 25")->screened, s.screen, 1.5, 0.001);
+    static const char *const together[] = {"--num_iter 8 --num_sampling_steps 25",
+                                           "--num_iter 16 --num_sampling_steps 25"};
+    for (int i = 0; i < 2; i++) {
+        search_rank(&s);
+        const int next = search_next(&s);
+        assert_in_range(next, 0, s.point_count - 1);
+        assert_string_equal(s.points[next].options, together[i]);
+        assert_int_equal(s.points[next].rank, 0);
+        if (i == 0) strcpy(s.points[next].refused, "do not go together");
+        if (i == 1) measured(&s.points[next].screened, s.screen, 3.1, 0.001);
+    }
+    /* A way that is refused alone is in no combination. */
+    point(&s, "--num_sampling_steps 25")->screened.images = 0;
+    strcpy(point(&s, "--num_sampling_steps 25")->refused, "no");
+    search_rank(&s);
+    for (int i = 0; i < s.point_count; i++)
+        if (strstr(s.points[i].options, "--num_sampling_steps 25")) assert_int_equal(s.points[i].rank, -1);
+    s.budget = ALONE;
+    assert_int_equal(search_next(&s), -1);
+    free(s.points);
+}
+
+/* Finals are those on the screened front; a level is the fastest within its reach in both distances. */
+static void the_choice(void **state)
+{
+    static fidelity f;
+    search s;
+    int list[SEARCH_FINALS];
+    (void)state;
+    begin(&s, &f);
+    search_choose(&s);
+    for (int i = 0; i < SEARCH_LEVELS; i++) assert_int_equal(s.chosen[i], -1);
+    static const struct {
+        const char *options;
+        double speed, distance;
+    } screened[] = {{"--num_iter 32", 1.5, 0},      {"--num_iter 16", 2, 0.004}, {"--num_iter 8", 3, 0.03},
+                    {"--gtr", 1.9, 0.03},           {"--lazy", 0.9, -1},         {"--head_spec 8", 4, 9},
+                    {"--lazy --lazy_head", 5, 0.15}};
+    for (size_t i = 0; i < sizeof screened / sizeof *screened; i++)
+        measured(&point(&s, screened[i].options)->screened, s.screen, screened[i].speed, screened[i].distance);
+    static const char *const expected[] = {"--lazy --lazy_head", "--num_iter 8", "--num_iter 16", "--num_iter 32"};
+    const int n = search_finals(&s, list); /* slower than the reference, beaten, and hopeless ones are not */
+    assert_int_equal(n, 4);
+    for (int i = 0; i < n; i++) {
+        search_point *p = &s.points[list[i]];
+        assert_string_equal(p->options, expected[i]);
+        measured(&p->final, f.num, p->screened.speed, p->screened.distance);
+    }
+    search_choose(&s);
+    assert_string_equal(s.points[s.chosen[0]].options, "--num_iter 16");
+    assert_string_equal(s.points[s.chosen[1]].options, "--num_iter 8");
+    assert_string_equal(s.points[s.chosen[2]].options, "--lazy --lazy_head");
+    assert_true(point(&s, "--num_iter 16")->front && !point(&s, "--gtr")->front);
+    point(&s, "--num_iter 16")->final.token_distance = 0.0011; /* single tokens are farther than another seed's */
+    search_choose(&s);
+    assert_string_equal(s.points[s.chosen[0]].options, "--num_iter 32");
+    assert_true(search_reach(1) == 1 && search_reach(2) == 4 && search_reach(3) == 16);
+    free(s.points);
+}
+
+/* --- the command -------------------------------------------------------------------------------------------------- */
+
+#define SEARCH                                                                                                         \
+    "fidelity --search --num 40 --screen 20 --batch 10 --num_iter 4 --num_sampling_steps 8 --class 3,5 --threads 1 "
+
+static cJSON *read_json(const char *directory, const char *name)
+{
+    char *text = read_whole_file(directory, name, NULL);
+    cJSON *json = cJSON_Parse(text);
+    if (!json) fail_msg("%s: no JSON", name);
+    free(text);
+    return json;
+}
+
+static const char *text_of(const cJSON *object, const char *name)
+{
+    const char *value = cJSON_GetStringValue(cJSON_GetObjectItem(object, name));
+    if (!value) fail_msg("%s is no text", name);
+    return value;
+}
+
+static double number(const cJSON *object, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItem(object, name);
+    if (!cJSON_IsNumber(item)) fail_msg("%s is no number", name);
+    return item->valuedouble;
+}
+
+static const cJSON *point_of(const cJSON *record, const char *options, int images)
+{
+    const cJSON *p;
+    cJSON_ArrayForEach(p, cJSON_GetObjectItem(record, "points"))
+    {
+        if (strcmp(text_of(p, "options"), options) == 0 && !cJSON_GetObjectItem(p, "refused") &&
+            (int)number(p, "images") == images)
+            return p;
+    }
+    return NULL;
+}
+
+static void a_search(void **state)
+{
+    const char *d = *state;
+    command_result r = command_run(d, "$MAR " SEARCH "--points 3 --out s.html");
+    if (r.status != 0) fail_msg("%s", r.err);
+    assert_string_equal(r.err, "");
+    assert_non_null(strstr(r.out, "--num_iter 2: 20 images, "));
+    assert_non_null(strstr(r.out, "level 3, at most four times as far as another seed: "));
+    assert_non_null(strstr(r.out, "wrote s.html and s.json"));
+    command_result_free(&r);
+    assert_int_equal(count_files(d), 2);
+
+    cJSON *record = read_json(d, "s.json");
+    const cJSON *screened = point_of(record, "--num_iter 1", 20), *floor = cJSON_GetObjectItem(record, "floor");
+    assert_non_null(point_of(record, "--num_iter 2", 20));
+    assert_non_null(screened);
+    assert_non_null(point_of(record, "--gtr", 20));
+    assert_true(number(floor, "image_95") > 0 && number(floor, "screen_image_95") > number(floor, "image_95"));
+    assert_string_equal(text_of(cJSON_GetObjectItem(record, "search"), "reference"),
+                        "plain sampling, 4 autoregressive steps of 8");
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(record, "levels")), 3);
+
+    /* The distance is that of a comparison of the same images. */
+    r = command_run(d, "$MAR fidelity --num 20 --batch 10 --class 3,5 --threads 1 --num_iter 1 --num_sampling_steps 8 "
+                       "--against --num_iter 4 --num_sampling_steps 8 --json --out c.html");
+    assert_int_equal(r.status, 0);
+    cJSON *compared = cJSON_Parse(r.out);
+    const cJSON *run = cJSON_GetArrayItem(cJSON_GetObjectItem(compared, "runs"), 0);
+    assert_float_equal(number(cJSON_GetObjectItem(run, "energy_image"), "distance"), number(screened, "distance"),
+                       1e-9);
+    assert_float_equal(number(run, "p"), number(screened, "p"), 1e-9);
+    assert_float_equal(number(run, "classifier_accuracy"), number(screened, "classifier_accuracy"), 1e-9);
+    assert_float_equal(number(cJSON_GetObjectItem(compared, "floor"), "image_95"), number(floor, "screen_image_95"),
+                       1e-9);
+    cJSON_Delete(compared);
+    command_result_free(&r);
+
+    /* A command line that it proposes makes images. */
+    const cJSON *level = cJSON_GetArrayItem(cJSON_GetObjectItem(record, "levels"), 2);
+    char line[512];
+    assert_int_equal(strncmp(text_of(level, "command"), "mar generate ", 13), 0);
+    snprintf(line, sizeof line, "%s --class 3 --num 1 --quiet --out p.png", text_of(level, "command") + 4);
+    command_ok(d, line);
+    cJSON_Delete(record);
+
+    char *page = read_whole_file(d, "s.html", NULL);
+    static const char *const on_it[] = {"<h1>Speed against distance: demo</h1>",
+                                        "<svg ",
+                                        "another seed (95 %)",
+                                        "<polyline class=front",
+                                        "Level 1, as near as another seed",
+                                        "3 of ",
+                                        "</html>"};
+    for (size_t i = 0; i < sizeof on_it / sizeof *on_it; i++)
+        if (!strstr(page, on_it[i])) fail_msg("the page has no %s", on_it[i]);
+    assert_null(strstr(page, "nan"));
+    assert_null(strstr(page, "<script"));
+    assert_null(strstr(page, "href="));
+    free(page);
+}
+
+/* With a draft, and with discrete tokens, there are other axes. */
+static void other_spaces(void **state)
+{
+    const char *d = *state;
+    command_result r =
+        command_run(d, "$MAR fidelity --search --model demo-discrete --draft demo-discrete-draft --num 20 "
+                       "--cfg 1 --dtype f32 --points 4 --class 1,2 --threads 1 --out q.html");
+    if (r.status != 0) fail_msg("%s", r.err);
+    static const char *const tried[] = {"\n--draft demo-discrete-draft --spec vanilla: 20 images",
+                                        "--draft demo-discrete-draft --spec lantern: ", "--spec sjd: 20 images"};
+    for (size_t i = 0; i < sizeof tried / sizeof *tried; i++)
+        if (!strstr(r.out, tried[i])) fail_msg("%s is not in %s", tried[i], r.out);
+    assert_null(strstr(r.out, "num_iter"));
+    command_result_free(&r);
+}
+
+/* Killed at any moment it goes on, and what was finished is not measured again. */
+static void killed(void **state)
+{
+    const char *d = *state;
+    char done[256] = "";
+    srand(5);
+    for (int turn = 0; turn < 6; turn++) {
+        const int signal_number = turn % 2 ? SIGTERM : SIGKILL;
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            if (chdir(d) != 0 || !freopen("err.txt", "w", stderr) || !freopen("/dev/null", "w", stdout)) _exit(127);
+            signal(SIGTERM, SIG_DFL);
+            execl(getenv("MAR_COMMAND"), "mar", "fidelity", "--search", "--num", "40", "--screen", "20", "--batch",
+                  "10", "--num_iter", "4", "--num_sampling_steps", "8", "--class", "3,5", "--threads", "1", "--points",
+                  "6", "--out", "k.html", (char *)NULL);
+            _exit(127);
+        }
+        int status;
+        usleep((useconds_t)(50000 + rand() % 400000));
+        kill(child, signal_number);
+        waitpid(child, &status, 0);
+        const int said = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        if (said != 0 && said != 128 + signal_number) fail_msg("exit status %d after signal %d", said, signal_number);
+        /* What the journal has stays as it is. */
+        char path[4096];
+        snprintf(path, sizeof path, "%s/k.json", d);
+        if (access(path, F_OK) != 0) continue;
+        cJSON *record = read_json(d, "k.json");
+        char *first = cJSON_PrintUnformatted(cJSON_GetArrayItem(cJSON_GetObjectItem(record, "points"), 0));
+        if (*done && strncmp(done, first, 120) != 0) fail_msg("%s became %s", done, first);
+        snprintf(done, sizeof done, "%.120s", first);
+        free(first);
+        cJSON_Delete(record);
+    }
+    command_ok(d, SEARCH "--points 6 --out k.html --quiet");
+    cJSON *record = read_json(d, "k.json");
+    char *first = cJSON_PrintUnformatted(cJSON_GetArrayItem(cJSON_GetObjectItem(record, "points"), 0));
+    if (*done) assert_int_equal(strncmp(done, first, strlen(done)), 0);
+    free(first);
+    int screened = 0;
+    const cJSON *p;
+    cJSON_ArrayForEach(p, cJSON_GetObjectItem(record, "points"))
+    {
+        screened += cJSON_GetObjectItem(p, "refused") || (int)number(p, "images") == 20;
+    }
+    assert_int_equal(screened, 6);
+    cJSON_Delete(record);
+    /* Again: nothing is measured, and the journal says the same. */
+    char *before = read_whole_file(d, "k.json", NULL);
+    command_result r = command_run(d, "$MAR " SEARCH "--points 6 --out k.html");
+    assert_int_equal(r.status, 0);
+    assert_null(strstr(r.out, ": 20 images, "));
+    assert_null(strstr(r.out, ": 40 images, "));
+    command_result_free(&r);
+    char *after = read_whole_file(d, "k.json", NULL);
+    assert_string_equal(before, after);
+    free(before), free(after);
+}
+
+static void expect_error(const char *directory, const char *arguments, const char *says)
+{
+    char line[1024];
+    snprintf(line, sizeof line, "$MAR %s", arguments);
+    command_result r = command_run(directory, line);
+    if (r.status != 1 || strncmp(r.err, says, strlen(says)) != 0 || strchr(r.err, '\n')[1])
+        fail_msg("%s: status %d, \"%s\", expected \"%s\"", line, r.status, r.err, says);
+    command_result_free(&r);
+}
+
+static void refused(void **state)
+{
+    const char *d = *state;
+    expect_error(d, "fidelity --search --against", "mar: --against: has no place with --search, whose options are the");
+    expect_error(d, "fidelity --search --versus --lazy",
+                 "mar: --versus: has no place with --search, whose options are");
+    expect_error(d, "fidelity --search --lazy", "mar: --lazy: has no place with --search, which tries the ways");
+    expect_error(d, "fidelity --search --fast 1", "mar: --fast: has no place with --search, which tries the ways");
+    expect_error(d, "fidelity --search --draft self", "mar: --draft self: has no place with --search");
+    expect_error(d, "fidelity --search --plot a.svg", "mar: --plot: has no place with --search, whose page has a plot");
+    expect_error(d, "fidelity --points 3 --against", "mar: --points: needs --search");
+    expect_error(d, "fidelity --search --num 30 --screen 40",
+                 "mar: --screen 40: expected no more than the 30 images of");
+    expect_error(d,
+                 "fidelity --search --num 20 --class all --num_iter 1 --num_sampling_steps 2 --model demo --class 0-9 "
+                 "--out a.txt",
+                 "mar: a.txt: ");
+    expect_error(d, "fidelity --search --num 40 --class 0-9,0-9 --num_iter 1 --num_sampling_steps 2 --screen 20",
+                 "mar: --screen 20: expected two images of each of 20 classes, to know what another seed makes");
+
+    command_ok(d, SEARCH "--points 1 --out s.html --quiet");
+    expect_error(
+        d, SEARCH "--points 1 --out s.html --seed 2",
+        "mar: s.json: a search of other settings is in it, seed 0, expected 2; another --out begins a new one\n");
+    expect_error(d, SEARCH "--points 1 --out s.html --cfg 1",
+                 "mar: s.json: a search of other settings is in it, reference_tokens ");
+    char *text = read_whole_file(d, "s.json", NULL);
+    write_whole_file(d, "s.json", text, strlen(text) / 2);
+    expect_error(d, SEARCH "--points 1 --out s.html", "mar: s.json: ");
+    write_whole_file(d, "s.json", "{}", 2);
+    expect_error(d, SEARCH "--points 1 --out s.html", "mar: s.json: has no settings of a search, expected what mar");
+    cJSON *record = cJSON_Parse(text);
+    cJSON_DeleteItemFromObject(cJSON_GetArrayItem(cJSON_GetObjectItem(record, "points"), 0), "speed");
+    char *damaged = cJSON_Print(record);
+    write_whole_file(d, "s.json", damaged, strlen(damaged));
+    expect_error(d, SEARCH "--points 1 --out s.html", "mar: s.json: a point in it is not whole, expected what mar");
+    cJSON_Delete(record);
+    free(damaged), free(text);
+}
+
+int main(void)
+{
+#define TEST(f) cmocka_unit_test_setup_teardown(f, command_setup, command_teardown)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_order),
+        cmocka_unit_test(the_choice),
+        TEST(a_search),
+        TEST(other_spaces),
+        TEST(killed),
+        TEST(refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

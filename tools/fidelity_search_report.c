@@ -24,7 +24,7 @@ static void add_file(char *text, size_t size, const char *name, const char *path
 const char *search_command(const search *s, int i, char *text, size_t size)
 {
     const run_options *o = &s->base;
-    char value[512];
+    char value[512], name[80];
     *text = '\0';
     text_append(text, size, "mar generate");
     add_file(text, size, "model", o->model);
@@ -33,6 +33,8 @@ const char *search_command(const search *s, int i, char *text, size_t size)
     if (o->heads) text_append(text, size, " --heads %d", o->heads);
     for (int k = 0; k < mar_param_count(); k++) {
         const mar_param *p = mar_param_get(k);
+        snprintf(name, sizeof name, "--%s ", p->name);
+        if (i >= 0 && strstr(s->points[i].options, name)) continue; /* which says otherwise */
         if (run_param_is_basic(p) && strcmp(p->name, "seed") != 0 && !mar_param_is_default(p, &o->params))
             text_append(text, size, " --%s %s", p->name, mar_param_text(p, &o->params, value, sizeof value));
     }
@@ -238,7 +240,8 @@ static void write_levels(FILE *out, const search *s)
             fprintf(out, "%.2f times as fast</b><small>distance %.4f, of single tokens %.5f; ", m->speed, m->distance,
                     m->token_distance);
             markup_escape(out, m->guarantee);
-            fputs("</small>", out);
+            /* which is of the steps that a run has */
+            fputs(strstr(s->points[chosen].options, "--num_") ? ", in these steps</small>" : "</small>", out);
         }
         fputs("<pre>", out);
         markup_escape(out, search_command(s, chosen, text, sizeof text));

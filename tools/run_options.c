@@ -155,8 +155,9 @@ int run_was_given(const run_options *o, const char *name)
 int run_is_way(const mar_param *p)
 {
     const int at = place_of(p->name);
-    return at >= 0 && at < mar_param_count() && p->type != MAR_TYPE_MODEL && !run_param_is_basic(p) &&
-           !run_param_is_check(p);
+    if (at < 0 || at >= mar_param_count() || p->type == MAR_TYPE_MODEL) return 0;
+    const mar_param *own = mar_param_get(at); /* p may be a copy under another heading */
+    return !run_param_is_basic(own) && !run_param_is_check(own);
 }
 
 void run_options_note(run_options *o, const option_set *set)

@@ -108,9 +108,9 @@ void *malloc(size_t size)
 void *calloc(size_t count, size_t size)
 {
     const int counted = counts(__builtin_return_address(0));
-    size_t bytes;
-    if (fails_now(counted) || (counted && __builtin_mul_overflow(count, size, &bytes))) return NULL;
-    return noted(counted ? __libc_calloc(1, bytes + sizeof(block_mark)) : __libc_calloc(count, size), counted);
+    size_t total;
+    if (fails_now(counted) || (counted && __builtin_mul_overflow(count, size, &total))) return NULL;
+    return noted(counted ? __libc_calloc(1, total + sizeof(block_mark)) : __libc_calloc(count, size), counted);
 }
 
 void *realloc(void *old, size_t size)

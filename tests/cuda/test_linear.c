@@ -170,9 +170,9 @@ static void refused(void **state)
     float w[64] = {0};
     kern_linear *l = NULL;
     const kern_linear_spec bad[3] = {
-        {8, 8, w, NULL, KERN_LINEAR, KERN_IN_F32, 0},
-        {8, 8, w, NULL, KERN_LINEAR, KERN_OUT_ADD, 0},
-        {8, 8, w, NULL, KERN_GELU, KERN_OUT_F32 | KERN_OUT_ADD, 0},
+        {.out = 8, .in = 8, .weight = w, .bias = NULL, .activation = KERN_LINEAR, .flags = KERN_IN_F32},
+        {.out = 8, .in = 8, .weight = w, .bias = NULL, .activation = KERN_LINEAR, .flags = KERN_OUT_ADD},
+        {.out = 8, .in = 8, .weight = w, .bias = NULL, .activation = KERN_GELU, .flags = KERN_OUT_F32 | KERN_OUT_ADD},
     };
     for (int i = 0; i < 3; i++) {
         assert_int_equal(k->core->linear_create(k, bad + i, &l, &err), MAR_EARG);

@@ -22,7 +22,9 @@ static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int 
                                    .bias = bias,
                                    .activation = KERN_LINEAR,
                                    .flags = flags,
-                                   .y_stride = y_stride};
+                                   .y_stride = y_stride,
+                                   .quantised = nullptr,
+                                   .scale = nullptr};
     return cuda_linear_create(k, &spec, l, err);
 }
 

@@ -55,7 +55,7 @@ static int is_matrix(const wt_tensor *t)
 static void check_matrix(const wt_file *f, const wt_tensor *t)
 {
     wt_matrix m[2];
-    mar_err err[2] = {{0}, {0}};
+    mar_err err[2] = {{{0}}, {{0}}};
     mar_status status[2];
     for (int keep = 0; keep < 2; keep++) {
         status[keep] = wt_load_matrix(f, t->name, (int)t->shape[0], (int)t->shape[1], keep, &m[keep], &err[keep]);

@@ -31,7 +31,7 @@ static void hostile_mar_open(host *h)
         }
     const mar_options half = {.dtype = MAR_DTYPE_F16, .backend = MAR_BACKEND_CPU};
     const mar_status status = mar_open(&half, &m);
-    refused(status, m, "expected auto, f32 or bf16");
+    refused(status, m, "expected auto, f32, bf16 or int8");
     mar_close(m);
 }
 
@@ -286,7 +286,7 @@ static void hostile_mar_convert(host *h)
     refused(mar_convert(h->failed, "demo", out, MAR_DTYPE_AUTO, 0), h->failed, "not opened: threads -1");
     for (int i = 0; i < OUT_OF_RANGE; i++) {
         char what[64];
-        snprintf(what, sizeof what, "dtype %d: expected auto, f32, bf16 or f16", out_of_range[i]);
+        snprintf(what, sizeof what, "dtype %d: expected auto, f32, bf16, int8 or f16", out_of_range[i]);
         refused(mar_convert(h->d.m, "demo", out, (mar_dtype)out_of_range[i], 0), h->d.m, what);
         refused(mar_convert(h->d.m, "demo", out, MAR_DTYPE_AUTO, out_of_range[i]), h->d.m, "head");
     }

@@ -11,6 +11,11 @@ static int rows_of(const diff_chain *c, int tokens)
     return c->guided ? 2 * tokens : tokens;
 }
 
+static int most_rows(const diff_chain *c)
+{
+    return c->conditions * c->max_tokens;
+}
+
 static mar_status create_respacings(const diff_spec *specs, int n, diff_chain *c, mar_err *err)
 {
     c->respacing = calloc((size_t)n, sizeof *c->respacing);
@@ -30,7 +35,7 @@ static mar_status create_respacings(const diff_spec *specs, int n, diff_chain *c
 
 static mar_status create_host(diff_chain *c, mar_err *err)
 {
-    const size_t tokens = (size_t)c->max_tokens, rows = (size_t)rows_of(c, c->max_tokens), steps = (size_t)c->max_steps;
+    const size_t tokens = (size_t)c->max_tokens, rows = (size_t)most_rows(c), steps = (size_t)c->max_steps;
     c->step_index = malloc(steps * sizeof *c->step_index);
     c->step_list = malloc(steps * sizeof *c->step_list);
     c->fine = malloc(steps);
@@ -51,7 +56,7 @@ static mar_status create_host(diff_chain *c, mar_err *err)
 static int chunk_rows(const diff_chain *c)
 {
     const kern_queue *k = c->k;
-    const size_t rows = (size_t)rows_of(c, c->max_tokens), all = rows * (size_t)c->max_steps;
+    const size_t rows = (size_t)most_rows(c), all = rows * (size_t)c->max_steps;
     const size_t fit = k->device->mod_budget / k->head->mod_bytes(c->head->net);
     return (int)(fit < rows ? rows : fit > all ? all : fit);
 }
@@ -59,7 +64,7 @@ static int chunk_rows(const diff_chain *c)
 size_t diff_chain_lay_out(diff_chain *c, char *base)
 {
     const kern_queue *k = c->k;
-    const size_t rows = (size_t)rows_of(c, c->max_tokens), tokens = (size_t)c->max_tokens;
+    const size_t rows = (size_t)most_rows(c), tokens = (size_t)c->max_tokens;
     const size_t width = (size_t)c->head->width, channels = (size_t)c->head->channels;
     size_t used = 0;
     c->cond = arena_carve(base, &used, rows * width, sizeof(float));
@@ -77,8 +82,13 @@ size_t diff_chain_lay_out(diff_chain *c, char *base)
 mar_status diff_chain_create_for(kern_queue *k, const diff_head *head, const diff_spec *specs, int n, float temperature,
                                  int max_tokens, int guided, diff_chain *out, mar_err *err)
 {
-    *out = (diff_chain){
-        .k = k, .head = head, .max_tokens = max_tokens, .guided = guided, .temperature = temperature, .part = ""};
+    *out = (diff_chain){.k = k,
+                        .head = head,
+                        .max_tokens = max_tokens,
+                        .conditions = guided ? 2 : 1,
+                        .guided = guided,
+                        .temperature = temperature,
+                        .part = ""};
     mar_status status = create_respacings(specs, n, out, err);
     if (status == MAR_OK) status = create_host(out, err);
     if (status != MAR_OK) {
@@ -104,6 +114,11 @@ void diff_chain_use(diff_chain *c, int steps)
     c->schedule = respacing->schedule;
     c->temb = respacing->temb;
     for (int i = 0; i < c->schedule.steps; i++) c->fine[i] = c->schedule.t[i] >= c->head->int8_below;
+}
+
+void diff_chain_guide(diff_chain *c, int guided)
+{
+    c->guided = guided;
 }
 
 void diff_chain_reuse(diff_chain *c)
@@ -233,8 +248,8 @@ static void evaluate(diff_chain *c, const float *x, int tokens, int i, int first
         k->head->eval(k, c->head->net, x, c->x_index, mod, NULL, rows, c->out, c->scratch);
         return;
     }
-    k->head->eval_reusing(k, c->head->net, x, c->x_index, mod, NULL, rows, reuse, c->kept, rows_of(c, c->max_tokens),
-                          c->out, c->scratch);
+    k->head->eval_reusing(k, c->head->net, x, c->x_index, mod, NULL, rows, reuse, c->kept, most_rows(c), c->out,
+                          c->scratch);
     if (!c->guided) return;
     const size_t n = (size_t)tokens * 2 * (size_t)c->head->channels;
     if (reuse == KERN_HEAD_FRESH)

@@ -25,7 +25,8 @@ typedef struct {
     uint8_t *fine_list;     /* host [max_steps] of step_list */
     int *mod_row;           /* host [max_steps] the first modulation row of a step */
     int max_tokens;         /* the most tokens of a call */
-    int guided;             /* guidance: two rows a token */
+    int conditions;         /* rows a token that there is room for: 2 with guidance, else 1 */
+    int guided;             /* whether runs are guided, and so have two rows a token; diff_chain_guide sets it */
     int reuse;              /* set by diff_chain_reuse */
     int mod_rows;           /* modulation rows that `mod` has room for: tokens x conditions x steps of a chunk */
     int *x_index;           /* host [rows] which token's state a row reads */
@@ -64,6 +65,9 @@ void diff_chain_reuse(diff_chain *c);
 size_t diff_chain_lay_out(diff_chain *c, char *base);
 /* Puts the respacing with spec.steps == steps to use; there must be one. */
 void diff_chain_use(diff_chain *c, int steps);
+/* From now on runs and plans are guided, or not. At first they are if the chain was created so; only then may they be.
+ */
+void diff_chain_guide(diff_chain *c, int guided);
 void diff_chain_free(diff_chain *c);
 /* Prepares for calls with this many tokens in the respacing in use, so that diff_chain_sample allocates nothing. */
 mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err);

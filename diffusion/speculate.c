@@ -37,8 +37,10 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
 {
     kern_speculation *w = &s->w;
     const size_t c = (size_t)w->channels, g = (size_t)w->group, rows = g * (size_t)w->window;
-    const size_t steps = (size_t)w->max_steps, conditions = (size_t)w->conditions, f = sizeof(float), i = sizeof(int);
+    const size_t steps = (size_t)w->max_steps, conditions = (size_t)s->target.chain->conditions, f = sizeof(float),
+                 i = sizeof(int);
     size_t used = 0;
+    w->conditions = s->target.chain->conditions;
     lay_out_evaluator(s, &s->target, base, &used);
     lay_out_evaluator(s, &s->draft, base, &used);
     w->coef = arena_carve(base, &used, steps, sizeof *w->coef);
@@ -86,7 +88,7 @@ static mar_status check(const diff_chain *target, const diff_chain *draft, int w
     if (draft && draft->head->channels != target->head->channels)
         return err_set(err, MAR_EARG, "draft of %d channels: expected %d, the target's", draft->head->channels,
                        target->head->channels);
-    if (draft && (draft->guided != target->guided || draft->max_tokens < target->max_tokens ||
+    if (draft && (draft->conditions != target->conditions || draft->max_tokens < target->max_tokens ||
                   draft->max_steps != target->max_steps))
         return err_set(err, MAR_EARG, "the draft's chain: expected the guidance, tokens and steps of the target's");
     return MAR_OK;
@@ -104,7 +106,7 @@ mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int wind
     w->rule = spec_method_find("conditional")->rule(NULL);
     w->window = window < target->max_steps ? window : target->max_steps;
     if (target->temperature == 0) w->window = 1;
-    w->conditions = target->guided ? 2 : 1;
+    w->conditions = target->conditions;
     w->channels = target->head->channels;
     w->max_steps = target->max_steps;
     w->log_temperature = logf(target->temperature);
@@ -139,11 +141,18 @@ static mar_status plan_rounds(diff_speculation *s, const diff_evaluator *e, int 
     return k->head->speculate_plan(k, e->at.net, &s->w, err);
 }
 
+/* The rows a token that the target's chain has in use; the draft's has the same. */
+static void use_guidance(diff_speculation *s)
+{
+    s->w.conditions = s->target.chain->guided ? 2 : 1;
+}
+
 mar_status diff_speculate_plan(diff_speculation *s, int tokens, int sources, mar_err *err)
 {
     const diff_evaluator *evaluators[2] = {&s->target, &s->draft};
     const int group = s->w.group, full = sources < s->sources ? sources : s->sources;
     mar_status status = MAR_OK;
+    use_guidance(s);
     for (int i = 0; status == MAR_OK && i < 2 && evaluators[i]->chain; i++) {
         const diff_evaluator *e = evaluators[i];
         const diff_chain *c = e->chain;
@@ -293,6 +302,7 @@ void diff_speculate_sample(diff_speculation *s, const diff_tokens *t, float *x, 
     const diff_speculation_stats before = *stats;
     if (t->count == 0) return;
     use_schedule(s);
+    use_guidance(s);
     w->seed = t->seed;
     diff_speculate_embed(s, &s->target, t->z, t->sources);
     if (s->draft.chain) diff_speculate_embed(s, &s->draft, t->draft_z, t->sources);

@@ -66,11 +66,11 @@ typedef struct {
 } diff_speculation_stats;
 
 /* Creates speculation for the chain `target`; the head of the chain `draft` proposes, or the filter if draft is NULL.
- * Both chains must outlive it. The respacing in use (diff_chain_use) may change between calls, in both chains alike. At
- * temperature 0 there is no noise in which a guess could be right, and window counts as 1. `tokens`: the most that go
- * through the chain together, for calls in which tokens share conditions; 0: the target's max_tokens or what fits. Call
- * diff_speculate_lay_out before the first run. MAR_EARG if window is not positive, if the sampler is not DDPM, or if
- * the chains differ in channels, guidance, tokens or steps. */
+ * Both chains must outlive it. The respacing and the guidance in use (diff_chain_use, diff_chain_guide) may change
+ * between calls, in both chains alike. At temperature 0 there is no noise in which a guess could be right, and window
+ * counts as 1. `tokens`: the most that go through the chain together, for calls in which tokens share conditions; 0:
+ * the target's max_tokens or what fits. Call diff_speculate_lay_out before the first run. MAR_EARG if window is not
+ * positive, if the sampler is not DDPM, or if the chains differ in channels, guidance, tokens or steps. */
 mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int window, int tokens, diff_speculation *out,
                                  mar_err *err);
 /* Lays out the working memory at base, which is backend memory and must outlive s. Returns the bytes it takes, a

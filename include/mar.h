@@ -363,6 +363,10 @@ typedef struct {
     float lantern_lambda;      /* lantern-pp, lantern-pp-gstar: or less than this many times the token's own */
     mar_metric lantern_metric; /* lantern...: which tokens are near */
     int reserved_3;            /* 0 */
+
+    /* Continuous tokens (MAR): guidance only in steps before which a fraction of the image's tokens from cfg_low to
+     * cfg_high, both included, is known; the others have scale 1 and compute no unconditional rows. 0 and 1: in all. */
+    float cfg_low, cfg_high;
 } mar_params;
 
 /* Sets every field to its default: those of the command. `size` is sizeof *params, whose first `size` bytes it writes.
@@ -372,7 +376,8 @@ MAR_API void mar_params_init(mar_params *params, size_t size);
 /* The options of mar_params, one a field: i = 0..count-1, static; NULL for other i. */
 MAR_API int mar_param_count(void);
 MAR_API const mar_param *mar_param_get(int i);
-/* mar_param_set by name: mar_params_set(&p, "cfg", "2.9", why, sizeof why). */
+/* mar_param_set by name: mar_params_set(&p, "cfg", "2.9", why, sizeof why). "cfg_interval" with two numbers, "0.2,0.8",
+ * sets cfg_low and cfg_high. */
 MAR_API mar_status mar_params_set(mar_params *params, const char *name, const char *text, char *why, size_t size);
 /* NULL if option i has an effect together with the others as they are, else why it has none: "needs gtr". The text
  * stays until this thread's next call. NULL, too, for parameters that mar_session_create refuses for an option's

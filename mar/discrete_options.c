@@ -213,6 +213,12 @@ mar_status mar_discrete_settle(const mar_discrete_model *model, const mar_params
     const char *tokens = model->base.engine->tokens;
     *out = (mar_discrete_plan){.params = *params};
     mar_params *p = &out->params;
+    if (p->cfg_low != 0 || p->cfg_high != 1)
+        return err_set(
+            err, MAR_EARG,
+            "cfg_interval %g,%g: expected one number, the last step with guidance, as the model's tokens are "
+            "discrete",
+            (double)p->cfg_low, (double)p->cfg_high);
     mar_status status = mar_ways_check_tokens(p, tokens, err);
     if (status != MAR_OK) return status;
     mar_ways_resolve(p, tokens);

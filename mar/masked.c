@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 #include "mar/config.h"
+#include "mar/params.h"
 
 #include <float.h>
 #include <limits.h>
@@ -32,16 +33,23 @@ static int list_tokens(mar_masked *g, int begin, int count, float cfg, int first
     return r;
 }
 
-/* Draws n tokens, rows `first`.. of the lists, in so many diffusion steps. */
-static void draw(mar_masked *g, int first, int n, int steps, kern_recording **recording)
+/* Sets the target's chain to so many diffusion steps and rows a token. */
+static void use_chain(mar_masked *g, int steps, int conditions)
+{
+    diff_chain_use(&g->target.chain, steps);
+    diff_chain_guide(&g->target.chain, conditions == 2);
+}
+
+/* Draws n tokens of a step, rows `first`.. of the lists, in so many diffusion steps. */
+static void draw(mar_masked *g, const mar_step *step, int first, int n, int steps, kern_recording **recording)
 {
     const mar_draw d = {n, g->params.seed, g->row_image + first, g->row_position + first, g->row_cfg + first};
     float *x = g->sampled + (size_t)first * (size_t)g->model->base.config.token_dim;
     if (n == 0) return;
-    diff_chain_use(&g->target.chain, steps);
+    use_chain(g, steps, step->conditions);
     if (!g->drawer) {
         const int calls = g->target.chain.schedule.steps;
-        mar_runner_draw(&g->target, first * g->conditions, &d, calls - 1, 0, x, NULL, recording);
+        mar_runner_draw(&g->target, first * step->conditions, &d, calls - 1, 0, x, NULL, recording);
         g->stats.head_batched += calls;
         g->stats.head_calls += (double)n * calls;
         g->stats.head_rows += (double)n * calls;
@@ -62,7 +70,7 @@ int mar_masked_first_alike(const mar_masked *g, int i)
 {
     const mar_step *a = &g->steps[i], *b = g->steps;
     while (a->predicted != b->predicted || a->sampling_steps != b->sampling_steps || a->detailed != b->detailed ||
-           a->detailed_steps != b->detailed_steps)
+           a->detailed_steps != b->detailed_steps || a->conditions != b->conditions)
         b++;
     return (int)(b - g->steps);
 }
@@ -87,8 +95,8 @@ void mar_masked_step(mar_masked *g)
     g->stats.contexts += g->images;
 
     /* The tokens: the head's diffusion chain. */
-    draw(g, 0, detailed, step->detailed_steps, &alike->draw[1]);
-    draw(g, detailed, n - detailed, step->sampling_steps, &alike->draw[0]);
+    draw(g, step, 0, detailed, step->detailed_steps, &alike->draw[1]);
+    draw(g, step, detailed, n - detailed, step->sampling_steps, &alike->draw[0]);
 
     /* Into the images, and into what later passes know. */
     for (int r = 0; r < n; r++) {
@@ -196,11 +204,26 @@ static void begin(mar_generation *generation, uint64_t first_image, const int *l
 
 /* --- what a run asks for ------------------------------------------------------------------------------------------ */
 
+/* cfg_interval is LlamaGen's; what is given as cfg_interval LOW,HIGH is cfg_low and cfg_high. */
+static mar_status check_interval(const mar_params *p, mar_err *err)
+{
+    if (!mar_param_is_default(mar_param_find("cfg_interval"), p))
+        return err_set(err, MAR_EARG,
+                       "cfg_interval %d: expected LOW,HIGH, two fractions of known tokens, as the model's tokens are "
+                       "continuous",
+                       p->cfg_interval);
+    if (p->cfg_low > p->cfg_high)
+        return err_set(err, MAR_EARG, "cfg_low %g and cfg_high %g: expected low <= high", (double)p->cfg_low,
+                       (double)p->cfg_high);
+    return MAR_OK;
+}
+
 /* Fills in automatic values, and checks the parameters together and against the model. */
 static mar_status settle_params(const mar_masked_model *model, mar_params *p, int max_images, mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
-    mar_status status = mar_ways_check_tokens(p, model->base.engine->tokens, err);
+    mar_status status = check_interval(p, err);
+    if (status == MAR_OK) status = mar_ways_check_tokens(p, model->base.engine->tokens, err);
     if (status == MAR_OK) {
         mar_ways_resolve(p, model->base.engine->tokens);
         status = mar_ways_check(p, err);
@@ -218,6 +241,20 @@ static mar_status settle_params(const mar_masked_model *model, mar_params *p, in
     return status;
 }
 
+/* How many rows a token each step has. A way that works on tokens of several steps at once has as many for all of
+ * them. */
+static void plan_conditions(mar_masked *g, int in_blocks)
+{
+    const mar_params *p = &g->params;
+    g->conditions = 1;
+    for (int i = 0; i < p->num_iter; i++) {
+        mar_step *s = &g->steps[i];
+        s->conditions = mar_conditions_of(s->cfg);
+        if (s->conditions > g->conditions) g->conditions = s->conditions;
+    }
+    for (int i = 0; in_blocks && i < p->num_iter; i++) g->steps[i].conditions = g->conditions;
+}
+
 static mar_status plan_steps(mar_masked *g, mar_err *err)
 {
     const mar_params *p = &g->params;
@@ -226,16 +263,17 @@ static mar_status plan_steps(mar_masked *g, mar_err *err)
     if (!g->steps || !g->recordings) return err_set(err, MAR_ENOMEM, "out of memory");
     mar_steps_plan(p->num_iter, g->model->base.config.seq_len, p->cfg, p->cfg_schedule, g->steps);
     for (int i = 0; i < p->num_iter; i++) g->steps[i].sampling_steps = p->num_sampling_steps;
-    int block = 1;
+    int block = 0;
     for (int i = 0; i < g->way_count; i++) {
         const mar_way *way = g->ways[i].way;
         if (way->plan_steps) way->plan_steps(g, g->steps);
         if (way->block_steps) block = way->block_steps(p);
     }
+    plan_conditions(g, block > 0);
     for (int i = 0; i < p->num_iter; i++) {
         int sum = 0;
         g->steps[i].number = i;
-        for (int j = i; j < i + block && j < p->num_iter; j++) sum += g->steps[j].predicted;
+        for (int j = i; (j == i || j < i + block) && j < p->num_iter; j++) sum += g->steps[j].predicted;
         if (sum > g->max_tokens) g->max_tokens = sum;
     }
     return MAR_OK;
@@ -353,7 +391,6 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     g->k = k;
     g->params = p;
     g->max_images = max_images;
-    g->conditions = p.cfg == 1.0f ? 1 : 2;
     g->grid = mar_grid_side(&base->config);
     g->step = p.num_iter;
     for (const mar_way *const *ways = mar_ways(); *ways; ways++)
@@ -390,11 +427,11 @@ static size_t lay_out(mar_generation *generation, char *base)
     return used;
 }
 
-/* Prepares draws of n tokens in so many diffusion steps. */
-static mar_status plan_draw(mar_masked *g, int n, int steps, mar_err *err)
+/* Prepares draws of n tokens in so many diffusion steps with so many rows a token. */
+static mar_status plan_draw(mar_masked *g, int n, int steps, int conditions, mar_err *err)
 {
     if (n == 0) return MAR_OK;
-    diff_chain_use(&g->target.chain, steps);
+    use_chain(g, steps, conditions);
     if (g->drawer) return g->drawer->plan_draw(g->drawer_state, n, steps, err);
     return mar_runner_plan_head(&g->target, n, err);
 }
@@ -402,13 +439,14 @@ static mar_status plan_draw(mar_masked *g, int n, int steps, mar_err *err)
 static mar_status plan(mar_generation *generation, int images, mar_err *err)
 {
     mar_masked *g = (mar_masked *)generation;
-    mar_status status = MAR_OK;
     free_recordings(g);
+    mar_status status = mar_runner_plan_begin(&g->target, images, err);
     for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++) {
         const mar_step *s = &g->steps[i];
         status = mar_runner_plan(&g->target, images, s, err);
-        if (status == MAR_OK) status = plan_draw(g, images * (s->predicted - s->detailed), s->sampling_steps, err);
-        if (status == MAR_OK) status = plan_draw(g, images * s->detailed, s->detailed_steps, err);
+        const int others = images * (s->predicted - s->detailed);
+        if (status == MAR_OK) status = plan_draw(g, others, s->sampling_steps, s->conditions, err);
+        if (status == MAR_OK) status = plan_draw(g, images * s->detailed, s->detailed_steps, s->conditions, err);
         if (status == MAR_OK) status = kern_check(g->k, err); /* this takes long enough to be cancelled */
     }
     for (int i = 0; status == MAR_OK && i < g->way_count; i++)

@@ -34,10 +34,15 @@ static const char *shapes(int topologies)
     return names[topologies & 7];
 }
 
+static int is_number(const mar_param *o)
+{
+    return o->type == MAR_TYPE_INT || o->type == MAR_TYPE_FLOAT;
+}
+
 /* "--lazy", "--head_spec N", "--sampler ddim", "--diff_annealing linear|cosine|two-stage" */
 static void write_option(const mar_param *o, const char *value, char *text, size_t size)
 {
-    const char *argument = value ? value : o->type == MAR_TYPE_MODEL ? o->argument : o->type == MAR_TYPE_INT ? "N" : "";
+    const char *argument = value ? value : o->type == MAR_TYPE_MODEL ? o->argument : is_number(o) ? "N" : "";
     size_t used = (size_t)snprintf(text, size, "--%s%s%s", o->name, *argument ? " " : "", argument);
     for (int i = 0, first = 1; !value && o->type == MAR_TYPE_CHOICE && o->choices[i] && used < size; i++) {
         if (i == (int)o->value) continue; /* turns it off */
@@ -92,7 +97,13 @@ static void add_way(const mar_way *way, const mar_way_method *m)
 {
     mar_method_info *info = &infos[count];
     const mar_param *turns_on = mar_param_find(way->name);
+    const mar_param *also = way->also ? mar_param_find(way->also) : NULL;
     write_option(turns_on, m->value, options[count], TEXT_MAX);
+    if (also) {
+        const size_t used = strlen(options[count]);
+        snprintf(options[count] + used, TEXT_MAX - used, " ");
+        write_option(also, NULL, options[count] + used + 1, TEXT_MAX - used - 1);
+    }
     *info = (mar_method_info){.name = m->name,
                               .kind = "shortcut",
                               .option = options[count],
@@ -101,7 +112,8 @@ static void add_way(const mar_way *way, const mar_way_method *m)
                               .guarantee = m->guarantee,
                               .source = m->source,
                               .summary = m->summary};
-    if (turns_on->type == MAR_TYPE_INT) add_parameter(info, turns_on);
+    if (is_number(turns_on)) add_parameter(info, turns_on);
+    if (also) add_parameter(info, also);
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_param *o = mar_param_get(i);
         if (mar_is_listed(o->method, way->name)) add_parameter(info, o);

@@ -73,9 +73,10 @@ static mar_param rows[] = {
      .value = -1,
      .min = -1,
      .max = MAR_STEPS_MAX,
-     .help = "LlamaGen: last step with guidance; -1: all have it\n"
-             "The steps are counted from 0, which makes an image's second token; the last one is the number of tokens "
-             "less 2."},
+     .help = "LlamaGen: last step with guidance; MAR: LOW,HIGH\n"
+             "LlamaGen's steps are counted from 0, which makes an image's second token; the last one is the number of "
+             "tokens less 2, and -1, the default, stands for it. For MAR it is two numbers, LOW,HIGH: short for "
+             "cfg_low LOW and cfg_high HIGH."},
     {.name = FIELD(top_k),
      .tokens = discrete,
      .group = "Sampling",
@@ -341,6 +342,22 @@ static mar_param rows[] = {
      .max = 1000,
      .method = "diff_annealing",
      .help = "diffusion steps at the last autoregressive step"},
+    {.name = FIELD(cfg_low),
+     .tokens = continuous,
+     .group = "Shortcuts, which change the law",
+     .type = MAR_TYPE_FLOAT,
+     .max = 1,
+     .help = "MAR: no guidance below this fraction of known tokens\n"
+             "With cfg_high it is an interval, both ends included. Autoregressive steps before which a smaller or a "
+             "larger fraction of the image's tokens is known have no guidance, and so half the arithmetic. "
+             "cfg_interval LOW,HIGH gives both."},
+    {.name = FIELD(cfg_high),
+     .tokens = continuous,
+     .group = "Shortcuts, which change the law",
+     .type = MAR_TYPE_FLOAT,
+     .value = 1,
+     .max = 1,
+     .help = "MAR: no guidance above this fraction of known tokens"},
     {.name = FIELD(lazy),
      .tokens = continuous,
      .group = "Shortcuts, which change the law",

@@ -4,46 +4,17 @@
 #define MAR_RUNNER_H
 
 #include "diffusion/chain.h"
-#include "mar/model.h"
+#include "mar/embeddings.h"
 #include "mar/steps.h"
 
-/* Working memory for `sequences` sequences (images x conditions), carved from a session's arena.
- * R = sequences * (buffer + seq_len), D = width. */
-typedef struct {
-    kern_queue *k; /* which the passes run on */
-    float *x;      /* [R][D] residual stream */
-    float *memory; /* [R][D] encoder output on its way into the decoder; then the predicted rows' stream */
-    act *normed;   /* [R][D] */
-    act *qkv;      /* [R][3D] */
-    act *mixed;    /* [R][D] attention output */
-    act *hidden;   /* [R][mlp_hidden] */
-    int *rows[3];  /* host [R] index lists */
-} mar_workspace;
-
-/* Cuts the arrays of rows of width D out of base from *used on; hidden: the widest row of w->hidden. */
-void mar_workspace_lay_out(mar_workspace *w, char *base, size_t *used, size_t rows, size_t d, size_t hidden);
-
-/* Sequences of rows, for attention. */
-typedef struct {
-    int sequences, rows;       /* rows: of all sequences */
-    const int *first, *length; /* host [sequences]: sequence s has rows first[s] .. first[s] + length[s] - 1; both NULL:
-                                * the sequences lie one after another and are equally long */
-} mar_spans;
-
-/* What one step is about. Sequence s works on image s % images. */
+/* What one step is about. Sequence s works on image s % images, conditional if s < images. */
 typedef struct {
     int sequences, images;
     int known, predicted;
     const int *const *order; /* host [images][seq_len]: masked first, known last (mar/steps.h) */
-    const float *token_rows; /* backend [images][seq_len][D]: z_proj_ln(z_proj(token) + pos) of the known tokens */
-    const float *class_rows; /* backend [sequences][buffer][D]: z_proj_ln(class_emb + pos) */
+    int first;               /* the number of the first image among those of `embedded` */
+    const mar_embeddings *embedded;
 } mar_pass;
-
-/* Makes class_rows. */
-void mar_embed_classes(const mar_masked_model *m, mar_workspace *w, int sequences, const int *label, float *class_rows);
-/* Makes the token_rows of n tokens: tokens backend [n][token_dim]; image and position host [n]. */
-void mar_embed_tokens(const mar_masked_model *m, mar_workspace *w, const float *tokens, int n, const int *image,
-                      const int *position, float *token_rows);
 
 /* Encoder over buffer and known tokens: w->x [sequences][buffer + known][D] before encoder_norm. */
 void mar_encode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p);
@@ -56,17 +27,17 @@ void mar_decode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, 
 mar_status mar_passes_plan(kern_queue *k, const mar_masked_model *m, int sequences, int known, int predicted,
                            mar_err *err);
 
-/* Arithmetic, 2 per multiply-add. */
+/* Arithmetic, 2 per multiply-add, without that of the embeddings. */
 double mar_encode_flop(const mar_masked_model *m, int sequences, int known);
-double mar_decode_flop(const mar_masked_model *m, int sequences, int predicted);
+double mar_decode_flop(const mar_masked_model *m, int sequences, int known, int predicted);
 
 /* The transformer passes of an autoregressive step: mar_plain_passes, or those of a way that computes less. `state` is
  * the way's own. Both return their arithmetic, 2 per multiply-add. A decode with step->reads_back asks the backend for
  * results in between, and so cannot be recorded. */
 typedef struct {
     /* Prepares passes of the step's shape for so many images, so that they allocate nothing. */
-    mar_status (*plan)(kern_queue *k, const void *state, const mar_masked_model *m, int images, int conditions,
-                       const mar_step *step, mar_err *err);
+    mar_status (*plan)(kern_queue *k, const void *state, const mar_masked_model *m, int images, const mar_step *step,
+                       mar_err *err);
     double (*encode)(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p, const mar_step *step);
     double (*decode)(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p, const mar_step *step,
                      float *z, const int *z_index);
@@ -77,11 +48,10 @@ extern const mar_passes mar_plain_passes;
 typedef struct {
     const mar_masked_model *model;
     int max_images;
-    int conditions; /* 2 with guidance, else 1 */
+    int conditions; /* of a step, at most: 2 with guidance, else 1 */
     int max_tokens; /* an image's tokens in one call of the head, at most */
     mar_workspace work;
     int *z_index; /* host [sequences * max_tokens] where each condition goes */
-    int *labels;  /* host [sequences] */
     const mar_passes *passes;
     void *passes_state;
     diff_chain chain;
@@ -89,9 +59,8 @@ typedef struct {
     double encoder_s, decoder_s, head_s;          /* since mar_runner_begin; complete when the backend has finished */
 
     /* Backend memory: mar_runner_lay_out, which also sets the arrays of work and chain. */
-    float *token_rows; /* [images][seq_len][D] */
-    float *class_rows; /* [sequences][buffer][D] */
-    float *z;          /* [conditions][images * max_tokens][D] */
+    mar_embeddings embedded;
+    float *z; /* [conditions][images * max_tokens][D] */
 } mar_runner;
 
 /* What was recorded of work of one shape (kern_core_ops.replay). */
@@ -105,8 +74,7 @@ typedef struct {
 typedef struct {
     int images;
     const int *const *order; /* host [images][seq_len]: masked first, known last */
-    const float *token_rows; /* mar_pass's; NULL: the runner's */
-    const float *class_rows; /* mar_pass's; NULL: the runner's */
+    int first;               /* the number of the first of them in the runner's batch */
 } mar_batch;
 
 /* A runner on queue k. `max_tokens`: tokens an image in one call of the head, at most. specs [n]: the chains it runs,
@@ -120,6 +88,8 @@ size_t mar_runner_lay_out(mar_runner *r, char *base);
 void mar_recordings_free(kern_queue *k, mar_recordings *recordings); /* and leaves them empty */
 /* Prepares passes of this step's shape for so many images, so that they allocate nothing. */
 mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_err *err);
+/* Prepares mar_runner_begin for so many images. */
+mar_status mar_runner_plan_begin(mar_runner *r, int images, mar_err *err);
 /* Prepares mar_runner_learn for so many tokens. */
 mar_status mar_runner_plan_learn(mar_runner *r, int tokens, mar_err *err);
 /* Prepares the head, with the number of diffusion steps in use (diff_chain_use). */
@@ -161,31 +131,21 @@ void mar_perform(kern_queue *k, const char *part, kern_recording **recording, vo
 
 /* --- the passes' parts, for passes that compute less ------------------------------------------ */
 
-/* The output of a layer, for the search for the first that is not finite (kern_watch): rows of `width`, act or float if
- * f32. `layer` is its name, in block b unless that is NULL: "attn.proj". */
-void mar_watch(kern_queue *k, const mar_masked_model *m, const mar_block *b, const char *layer, const void *x, int f32,
-               int rows, int width);
-/* y[r] = norm(x[index ? index[r] : r]), rows of D: act, or float if f32. */
-void mar_layer_norm(kern_queue *k, const mar_masked_model *m, const float *x, const int *index, int rows, mar_norm n,
-                    void *y, int f32);
-/* A block over the sequences in w->x. */
-void mar_block_run(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const mar_spans *spans);
-/* The rest of it, where w->qkv has the queries, keys and values act [rows][3D] of w->x already. */
-void mar_block_attend(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const mar_spans *spans);
-/* x += fc2(gelu(fc1(LN2(x)))) */
-void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block *b, float *x, int rows);
-/* The last decoder block's keys and values: w->qkv act [rows][2D]. */
-void mar_block_keys(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, int rows);
-/* The last decoder block for some rows of each sequence only: y [queries->rows][D] from the rows `asked` of x, host
- * [queries->rows], with kv act [keys->rows][2D]. queries and keys have the same sequences; both have lists, or neither
- * has. */
-void mar_block_ask(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, const int *asked,
-                   const mar_spans *queries, const act *kv, const mar_spans *keys, float *y);
-/* w->x [sequences][buffer + count][D]: buffers and the `count` tokens that became known last, most recent first. */
+/* w->x [sequences][buffer + count][D]: buffers and the `count` tokens that became known last, most recent first.
+ * w->qkv: the first encoder block's queries, keys and values of them. */
 void mar_encoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, int count);
-/* The rows of input [sequences][buffer + seq_len][D] that the encoder's output of such a w->x determines. */
-void mar_decoder_visible(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, int count, float *input);
-/* w->x [sequences][buffer + seq_len][D] = (encoder output or mask token) + decoder position. */
+/* w->memory [rows][D] = decoder_embed of the encoder's output w->x [rows][D]. */
+void mar_decoder_embed(const mar_masked_model *m, mar_workspace *w, int rows);
+/* The rows of input [sequences][buffer + seq_len][D] that the encoder's output of such a w->x determines. Returns how
+ * many; w->rows[0] lists them. */
+int mar_decoder_visible(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, int count, float *input);
+/* The rest of the decoder's input, where w->x has the `visible` rows w->rows[0]: rows w->rows[1] of w->x are the
+ * `masked` positions w->rows[2]. w->qkv: the first decoder block's queries, keys and values of all these rows, unless
+ * that is the last one. */
+void mar_decoder_operands(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int visible,
+                          int masked);
+/* w->x [sequences][buffer + seq_len][D] = (encoder output or mask token) + decoder position, and w->qkv as
+ * mar_decoder_operands makes it. */
 void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p);
 /* position [sequences * count]: of the `count` masked tokens that will be predicted next, in the order of p->order.
  * Returns how many. */
@@ -193,8 +153,5 @@ int mar_predicted_positions(const mar_masked_model *m, const mar_pass *p, int co
 /* z[z_index ? z_index[r] : r] = decoder_norm(y[r]) + diffusion position; normed: scratch [n][D]. */
 void mar_conditions(kern_queue *k, const mar_masked_model *m, const float *y, const int *position, int n, float *normed,
                     float *z, const int *z_index);
-mar_status mar_block_plan(kern_queue *k, const mar_block *b, int rows, int kv_rows, mar_err *err);
-/* Of a block in which `rows` rows ask and `kv_rows` rows answer. */
-double mar_block_flop(const mar_masked_model *m, double rows, double kv_rows, double kv_length);
 
 #endif

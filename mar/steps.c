@@ -4,6 +4,11 @@
 
 static const double pi = 3.14159265358979323846;
 
+int mar_conditions_of(float cfg)
+{
+    return cfg == 1.0f ? 1 : 2;
+}
+
 void mar_steps_plan_part(int n, int known, int until, int seq_len, float cfg, mar_cfg_schedule schedule,
                          mar_step *steps)
 {
@@ -17,9 +22,9 @@ void mar_steps_plan_part(int n, int known, int until, int seq_len, float cfg, ma
         const int predicted = i == n - 1 ? masked - last : masked - after;
         /* The last step too is guided as if one token were left, as in the official code. */
         const float share = (float)(seq_len - after) / (float)seq_len;
-        steps[i] = (mar_step){.known = seq_len - masked,
-                              .predicted = predicted,
-                              .cfg = schedule == MAR_CFG_CONSTANT ? cfg : 1.0f + (cfg - 1.0f) * share};
+        const float scale = schedule == MAR_CFG_CONSTANT ? cfg : 1.0f + (cfg - 1.0f) * share;
+        steps[i] = (mar_step){
+            .known = seq_len - masked, .predicted = predicted, .cfg = scale, .conditions = mar_conditions_of(scale)};
         masked = after;
     }
 }

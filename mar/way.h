@@ -35,6 +35,9 @@ typedef struct mar_masked mar_masked; /* mar/masked.h: the masked engine at work
 typedef struct {
     const char *name;              /* of the option that turns it on, by any value but its default. Several ways may
                                     * have one option, whose values is_on divides among them */
+    const char *also;              /* a second option that turns it on as well, or NULL */
+    const char *change;            /* what the guarantee calls what it does to the law; NULL: name, and the value where
+                                    * it is one of several */
     unsigned changes;              /* the stages it changes: mar_stage */
     unsigned needs;                /* the stages it needs plain, which no other way may change: mar_stage */
     const char *asks_for;          /* the option without which it cannot be on, or NULL */

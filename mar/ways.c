@@ -22,6 +22,7 @@
     X(lazy)                                                                                                            \
     X(lazy_head)                                                                                                       \
     X(gtr)                                                                                                             \
+    X(interval)                                                                                                        \
     X(sampler)
 
 #define DECLARE(name) extern const mar_way mar_way_##name;
@@ -38,8 +39,9 @@ const mar_way *const *mar_ways(void)
 
 int mar_way_is_on(const mar_way *way, const mar_params *params)
 {
-    if (mar_param_is_default(mar_param_find(way->name), params)) return 0;
-    return !way->is_on || way->is_on(params);
+    const int is_given = !mar_param_is_default(mar_param_find(way->name), params) ||
+                         (way->also && !mar_param_is_default(mar_param_find(way->also), params));
+    return is_given && (!way->is_on || way->is_on(params));
 }
 
 /* Whether something for tokens of kind `a`, NULL: of both, may be met with those of kind `b`. */
@@ -129,7 +131,7 @@ static void add_change(const mar_way *way, const mar_params *params, char *text,
     const size_t used = strlen(text);
     const int several = way->methods && way->methods[0].value;
     if (several) mar_param_text(mar_param_find(way->name), params, value, sizeof value);
-    snprintf(text + used, size - used, ", %s%s%s", way->name, several ? " " : "", value);
+    snprintf(text + used, size - used, ", %s%s%s", way->change ? way->change : way->name, several ? " " : "", value);
 }
 
 void mar_ways_describe(const mar_params *params, char *text, size_t size)

@@ -121,9 +121,18 @@ static mar_status store(const option *o, const char *text, char *why, size_t siz
     return *text ? MAR_OK : MAR_EARG;
 }
 
+/* Gives --cfg_low and --cfg_high the two numbers of --cfg_interval LOW,HIGH. */
+static mar_status store_interval(option_set *set, const option *o, const char *text, char *why, size_t size)
+{
+    static const char *const ends[] = {"cfg_low", "cfg_high"};
+    const mar_status status = mar_params_set(o->fields, o->param->name, text, why, size);
+    for (int i = 0; status == MAR_OK && i < 2; i++) set->options[find(set, ends[i])].given = 1;
+    return status;
+}
+
 /* Gives the option its value: `joined` from the same argument, or NULL and `next`, which may be NULL as well, from the
  * next one. Returns how many arguments that took, or 0 after an error. */
-static int give(const option_set *set, option *o, const char *joined, const char *next)
+static int give(option_set *set, option *o, const char *joined, const char *next)
 {
     char text[1024];
     const char *name = o->param->name, *value = is_flag(o) ? "on" : joined ? joined : next;
@@ -132,6 +141,9 @@ static int give(const option_set *set, option *o, const char *joined, const char
     } else if (!value || (value == next && is_option(set, next))) {
         tool_error("--%s: expected %s, found %s", name, mar_param_expects(o->param, text, sizeof text),
                    value ? value : "nothing");
+    } else if (strcmp(name, "cfg_interval") == 0 && strchr(value, ',')) {
+        if (store_interval(set, o, value, text, sizeof text) == MAR_OK) return value == next ? 2 : 1;
+        tool_error("--%s", text);
     } else if (store(o, value, text, sizeof text) != MAR_OK) {
         tool_error("--%s", text);
     } else {

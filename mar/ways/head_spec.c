@@ -47,7 +47,10 @@ static mar_status plan(void *state, int images, mar_err *err)
 static mar_status plan_draw(void *state, int tokens, int steps, mar_err *err)
 {
     head_spec *h = state;
-    if (h->draft) diff_chain_use(&h->draft->runner.chain, steps);
+    if (h->draft) {
+        diff_chain_use(&h->draft->runner.chain, steps);
+        diff_chain_guide(&h->draft->runner.chain, h->g->target.chain.guided);
+    }
     return diff_speculate_plan(&h->head, tokens, tokens, err);
 }
 
@@ -58,6 +61,7 @@ static const float *draft_conditions(head_spec *h, const mar_draw *d, int steps)
     const mar_batch batch = mar_masked_batch(h->g);
     mar_runner_predict(r, &batch, &h->g->steps[h->g->step], 0, d->count, &h->draft->recordings[h->g->step]);
     diff_chain_use(&r->chain, steps);
+    diff_chain_guide(&r->chain, h->g->target.chain.guided);
     return r->z;
 }
 
@@ -66,7 +70,7 @@ static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
     head_spec *h = state;
     mar_masked *g = h->g;
     kern_queue *k = g->k;
-    const float *z = g->target.z + (size_t)(first * g->conditions) * (size_t)g->model->base.config.width;
+    const float *z = g->target.z + (size_t)(first * g->steps[g->step].conditions) * (size_t)g->model->base.config.width;
     const float *draft_z = h->draft ? draft_conditions(h, d, steps) : NULL;
     diff_speculation_stats stats = {0};
     k->core->lap(k, NULL);

@@ -30,6 +30,8 @@ enum {
 typedef struct {
     int known, predicted; /* mar_step's */
     int fresh;            /* 1: computes everything, and so fills the caches */
+    int conditions;       /* of its transformer pass: 1 of a lazy step; of a fresh one 2 if a step up to the next fresh
+                           * one is guided */
     int previous;         /* tokens the step before predicted */
     int horizon;          /* tokens predicted from this step to the last before the next fresh one */
     int kept;   /* of buffer + seq_len rows, those that a lazy step computes after the decoder's first blocks */
@@ -41,7 +43,7 @@ typedef struct {
 typedef struct {
     const mar_masked_model *model;
     kern_queue *k; /* the session's */
-    int images, conditions;
+    int images;
     float *score;     /* host [images * L] */
     int *kept;        /* host [images * L] */
     lazy_step *steps; /* [num_iter] */
@@ -71,6 +73,15 @@ static int is_fresh(int step)
     return step < START_STEP || (step - START_STEP) % FRESH_EVERY == 0;
 }
 
+/* The most conditions of a step from i on, before the next fresh one. */
+static int guided_until_fresh(const mar_step *plan, int i, int n)
+{
+    int most = plan[i].conditions;
+    for (int j = i + 1; j < n && !is_fresh(j); j++)
+        if (plan[j].conditions > most) most = plan[j].conditions;
+    return most;
+}
+
 /* Fills z->steps [num_iter], and reads_back of the plan's. */
 static void plan_steps(const lazy_caches *z, mar_step *plan, int n)
 {
@@ -82,6 +93,7 @@ static void plan_steps(const lazy_caches *z, mar_step *plan, int n)
         s->known = plan[i].known;
         s->predicted = plan[i].predicted;
         s->fresh = is_fresh(i);
+        s->conditions = s->fresh ? guided_until_fresh(plan, i, n) : 1;
         s->previous = i ? plan[i - 1].predicted : 0;
         s->horizon = s->predicted + (i + 1 < n && !is_fresh(i + 1) ? s[1].horizon : 0);
         s->kept = s->predicted + s->previous + SPARE_ROWS;
@@ -117,12 +129,9 @@ static const mar_passes passes;
 
 static mar_status create(mar_masked *g, void **state, mar_err *err)
 {
-    const mar_model_config *c = &g->model->base.config;
-    if ((size_t)c->width * g->k->device->act_size % sizeof(float)) /* rows of operands are copied as floats */
-        return err_set(err, MAR_EARG, "lazy: expected a model of even width, not %d", c->width);
     lazy_caches *z = *state = calloc(1, sizeof *z);
     if (!z) return err_set(err, MAR_ENOMEM, "out of memory");
-    *z = (lazy_caches){.model = g->model, .k = g->k, .images = g->max_images, .conditions = g->conditions};
+    *z = (lazy_caches){.model = g->model, .k = g->k, .images = g->max_images};
     const size_t rows = (size_t)g->max_images * (size_t)row_length(z);
     z->score = calloc(rows, sizeof *z->score);
     z->kept = calloc(rows, sizeof *z->kept);
@@ -148,9 +157,10 @@ static void destroy(void *state)
 static double encode_flop(const lazy_caches *z, int images, const lazy_step *step)
 {
     const mar_masked_model *m = z->model;
-    if (step->fresh) return mar_encode_flop(m, images * z->conditions, step->known);
+    if (step->fresh) return mar_encode_flop(m, images * step->conditions, step->known);
     const double rows = (double)images * (m->base.config.buffer + step->previous);
-    return m->base.config.encoder_depth * mar_block_flop(m, rows, rows, m->base.config.buffer + step->known);
+    return m->base.config.encoder_depth * mar_block_flop(m, rows, rows, m->base.config.buffer + step->known) -
+           mar_operands_flop(m, rows);
 }
 
 static double decode_flop(const lazy_caches *z, int images, const lazy_step *step)
@@ -158,8 +168,10 @@ static double decode_flop(const lazy_caches *z, int images, const lazy_step *ste
     const mar_masked_model *m = z->model;
     const mar_model_config *c = &m->base.config;
     const double length = row_length(z), d = c->width, all = images * length, kept = (double)images * step->kept;
-    if (step->fresh) return mar_decode_flop(m, images * z->conditions, step->horizon);
-    double flop = 2.0 * images * (c->buffer + step->previous) * d * d; /* decoder_embed */
+    const double visible = (double)images * (c->buffer + step->previous);
+    if (step->fresh) return mar_decode_flop(m, images * step->conditions, step->known, step->horizon);
+    double flop = 2.0 * visible * d * d; /* decoder_embed */
+    if (mar_first_decoder_block(m)) flop -= mar_operands_flop(m, all - visible);
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
         flop += mar_block_flop(m, b <= PRUNE_BLOCK ? all : kept, b <= PRUNE_BLOCK ? all : kept, length);
         if (b == PRUNE_BLOCK) flop -= 4.0 * (all - kept) * d * c->mlp_hidden; /* its MLP is on the kept rows */
@@ -184,33 +196,21 @@ static act *block_cache(const lazy_caches *z, const act *cache, int b)
 /* cache[to[r]] = rows[r], `parts` * D operands each. */
 static void remember(const lazy_caches *z, act *cache, const int *to, const act *rows, int n, int parts)
 {
-    kern_queue *k = z->k;
-    const int floats = (int)((size_t)parts * (size_t)z->model->base.config.width * k->device->act_size / sizeof(float));
-    k->core->copy_rows(k, cache, to, rows, NULL, NULL, NULL, n, floats);
+    mar_copy_operands(z->k, z->model, cache, to, rows, NULL, n, parts);
 }
 
-/* x += proj(attention of `sequences` x n_q rows of w->qkv to n_k rows each of kv) */
+/* x += proj(attention of `sequences` x n_q rows of q to n_k rows each of kv, both [..][3D]) */
 static void attend(const lazy_caches *z, mar_workspace *w, const mar_block *b, float *x, int sequences, int n_q,
-                   const act *kv, int n_k)
+                   const act *q, const act *kv, int n_k)
 {
     kern_queue *k = z->k;
     const mar_model_config *c = &z->model->base.config;
     const size_t d = (size_t)c->width;
-    k->core->attention(k, w->qkv, 3 * c->width, at(z, kv, d), at(z, kv, 2 * d), 3 * c->width, sequences, n_q, n_k,
-                       c->heads, c->width / c->heads, w->mixed);
+    k->core->attention(k, q, 3 * c->width, at(z, kv, d), at(z, kv, 2 * d), 3 * c->width, sequences, n_q, n_k, c->heads,
+                       c->width / c->heads, w->mixed);
     mar_watch(k, z->model, b, "attn", w->mixed, 0, sequences * n_q, c->width);
     k->core->linear(k, b->proj, w->mixed, sequences * n_q, x);
     mar_watch(k, z->model, b, "attn.proj", x, 1, sequences * n_q, c->width);
-}
-
-static void qkv_rows(const lazy_caches *z, mar_workspace *w, const mar_block *b, const float *x, int rows)
-{
-    kern_queue *k = z->k;
-    const int d = z->model->base.config.width;
-    mar_layer_norm(k, z->model, x, NULL, rows, b->norm1, w->normed, 0);
-    mar_watch(k, z->model, b, "norm1", w->normed, 0, rows, d);
-    k->core->linear(k, b->qkv, w->normed, rows, w->qkv);
-    mar_watch(k, z->model, b, "attn.qkv", w->qkv, 0, rows, 3 * d);
 }
 
 /* A block on the encoder's rows: [sequences][buffer + count], of which to[] says where the conditional ones are kept.
@@ -222,10 +222,10 @@ static void encoder_block(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     kern_queue *k = z->k;
     const mar_model_config *c = &z->model->base.config;
     const size_t d = (size_t)c->width;
-    qkv_rows(z, w, b, w->x, sequences * length);
+    if (b != z->model->encoder) mar_block_operands(z->model, w, b, w->x, NULL, sequences * length, w->qkv);
     remember(z, cache, to, w->qkv, p->images * length, 3);
     if (fresh) {
-        attend(z, w, b, w->x, sequences, length, w->qkv, length);
+        attend(z, w, b, w->x, sequences, length, w->qkv, w->qkv, length);
     } else {
         for (int s = 0; s < sequences; s++) {
             const act *kv = at(z, cache, (size_t)s * (size_t)row_length(z) * 3 * d);
@@ -248,7 +248,7 @@ static double encode(void *state, const mar_masked_model *m, mar_workspace *w, c
     const lazy_step *step = &z->steps[planned->number];
     mar_pass pass = *p;
     const int count = step->fresh ? p->known : step->previous, length = m->base.config.buffer + count;
-    if (!step->fresh) pass.sequences = p->images;
+    pass.sequences = p->images * step->conditions;
     mar_encoder_input(m, w, &pass, count);
     for (int s = 0, n = 0; s < p->images; s++)
         for (int i = 0; i < length; i++, n++)
@@ -265,7 +265,7 @@ static void remember_difference(lazy_caches *z, mar_workspace *w, const mar_pass
 {
     kern_queue *k = z->k;
     const int d = z->model->base.config.width, n = p->images * count;
-    if (z->conditions == 1) return;
+    if (p->sequences == p->images) return;
     k->core->subtract(k, y + (size_t)n * (size_t)d, y, (size_t)n * (size_t)d, w->x);
     for (int i = 0; i < n; i++) w->rows[0][i] = i / count * z->model->base.config.seq_len + position[i];
     k->core->copy_rows(k, z->difference, w->rows[0], w->x, NULL, NULL, NULL, n, d);
@@ -279,22 +279,25 @@ static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, co
     kern_queue *k = z->k;
     const mar_model_config *c = &m->base.config;
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
-    const int length = row_length(z), rows = p->sequences * length, count = step->horizon;
-    mar_decoder_input(m, w, p);
+    mar_pass pass = *p;
+    pass.sequences = p->images * step->conditions;
+    const int length = row_length(z), rows = pass.sequences * length, count = step->horizon;
+    mar_decoder_input(m, w, &pass);
     k->core->copy_rows(k, z->input, NULL, w->x, NULL, NULL, NULL, p->images * length, c->width);
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
-        qkv_rows(z, w, &m->decoder[b], w->x, rows);
+        if (b > 0) mar_block_operands(m, w, &m->decoder[b], w->x, NULL, rows, w->qkv);
         remember(z, block_cache(z, z->decoder, b), NULL, w->qkv, p->images * length, 3);
-        attend(z, w, &m->decoder[b], w->x, p->sequences, length, w->qkv, length);
+        attend(z, w, &m->decoder[b], w->x, pass.sequences, length, w->qkv, w->qkv, length);
         mar_block_mlp(m, w, &m->decoder[b], w->x, rows);
     }
     mar_block_keys(m, w, last, w->x, rows);
     remember(z, z->last, NULL, w->qkv, p->images * length, 2);
-    const int n = mar_predicted_positions(m, p, count, w->rows[1]);
+    const int n = mar_predicted_positions(m, &pass, count, w->rows[1]);
     for (int i = 0; i < n; i++) w->rows[0][i] = i / count * length + c->buffer + w->rows[1][i];
-    const mar_spans queries = {.sequences = p->sequences, .rows = n}, keys = {.sequences = p->sequences, .rows = rows};
+    const mar_spans queries = {.sequences = pass.sequences, .rows = n},
+                    keys = {.sequences = pass.sequences, .rows = rows};
     mar_block_ask(m, w, last, w->x, w->rows[0], &queries, w->qkv, &keys, w->memory);
-    remember_difference(z, w, p, count, w->rows[1], w->memory);
+    remember_difference(z, w, &pass, count, w->rows[1], w->memory);
     /* this step's tokens are the last ones of each sequence */
     const int predicted = p->sequences * p->predicted;
     for (int i = 0; i < predicted; i++)
@@ -337,8 +340,8 @@ static void prune(lazy_caches *z, mar_workspace *w, const mar_pass *p, const laz
     k->core->copy_rows(k, y, NULL, x, w->rows[0], NULL, NULL, n, c->width);
 }
 
-/* The blocks before the last on the conditional sequences. Returns the rows it ends with, [images][kept][D]; w->rows[0]
- * has their places among [images][L]. */
+/* The blocks before the last on the conditional sequences; the first one's cache is up to date. Returns the rows it
+ * ends with, [images][kept][D]; w->rows[0] has their places among [images][L]. */
 static float *decode_blocks(lazy_caches *z, mar_workspace *w, const mar_pass *p, const lazy_step *step)
 {
     const mar_masked_model *m = z->model;
@@ -352,12 +355,12 @@ static float *decode_blocks(lazy_caches *z, mar_workspace *w, const mar_pass *p,
         const mar_block *block = &m->decoder[b];
         act *cache = block_cache(z, z->decoder, b);
         const int pruning = b == PRUNE_BLOCK && step->prunes;
-        qkv_rows(z, w, block, x, p->images * count);
+        if (b > 0) mar_block_operands(m, w, block, x, NULL, p->images * count, w->qkv);
         if (pruning)
             k->core->similarity(k, at(z, w->qkv, 2 * (size_t)c->width), at(z, cache, 2 * (size_t)c->width),
                                 3 * c->width, p->images * length, c->heads, c->width / c->heads, z->score);
-        remember(z, cache, w->rows[0], w->qkv, p->images * count, 3);
-        attend(z, w, block, x, p->images, count, cache, length);
+        if (b > 0) remember(z, cache, w->rows[0], w->qkv, p->images * count, 3);
+        attend(z, w, block, x, p->images, count, b > 0 ? w->qkv : cache, cache, length);
         if (pruning) {
             prune(z, w, p, step, x, w->memory);
             x = w->memory, count = step->kept;
@@ -377,7 +380,11 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     const int length = row_length(z), d = c->width, n = p->images * p->predicted;
     mar_pass pass = *p;
     pass.sequences = p->images;
-    mar_decoder_visible(m, w, &pass, step->previous, z->input);
+    const int changed = mar_decoder_visible(m, w, &pass, step->previous, z->input);
+    if (mar_first_decoder_block(m)) { /* the other rows of its input are those of the step before */
+        mar_block_operands(m, w, m->decoder, z->input, w->rows[0], changed, w->hidden);
+        remember(z, z->decoder, w->rows[0], w->hidden, changed, 3);
+    }
     k->core->copy_rows(k, w->x, NULL, z->input, NULL, NULL, NULL, p->images * length, d);
     float *x = decode_blocks(z, w, p, step), *y = x == w->x ? w->memory : w->x;
     mar_block_keys(m, w, last, x, p->images * step->kept);
@@ -393,14 +400,14 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     const mar_spans queries = {.sequences = p->images, .rows = n};
     const mar_spans keys = {.sequences = p->images, .rows = p->images * length};
     mar_block_ask(m, w, last, x, w->rows[2], &queries, z->last, &keys, y);
-    if (z->conditions == 2) {
+    if (p->sequences > p->images) {
         for (int i = 0; i < n; i++) {
             w->rows[0][i] = i / p->predicted * c->seq_len + w->rows[1][i];
             w->rows[1][n + i] = w->rows[1][i];
         }
         k->core->copy_rows(k, y + (size_t)n * (size_t)d, NULL, y, NULL, z->difference, w->rows[0], n, d);
     }
-    mar_conditions(k, m, y, w->rows[1], z->conditions * n, x, out, z_index);
+    mar_conditions(k, m, y, w->rows[1], p->sequences * p->predicted, x, out, z_index);
 }
 
 static double decode(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p,
@@ -426,14 +433,14 @@ static mar_status plan_attention(const lazy_caches *z, int n_q, int n_k, int par
                                    parts * c->width, err);
 }
 
-static mar_status plan(kern_queue *k, const void *state, const mar_masked_model *m, int images, int conditions,
-                       const mar_step *planned, mar_err *err)
+static mar_status plan(kern_queue *k, const void *state, const mar_masked_model *m, int images, const mar_step *planned,
+                       mar_err *err)
 {
     const lazy_caches *z = state;
     const lazy_step *step = &z->steps[planned->number];
     const mar_model_config *c = &m->base.config;
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
-    const int length = row_length(z), sequences = images * conditions;
+    const int length = row_length(z), sequences = images * step->conditions;
     if (step->fresh) {
         mar_status status = mar_passes_plan(k, m, sequences, step->known, step->predicted, err);
         if (status == MAR_OK) status = mar_block_plan(k, last, sequences * step->horizon, sequences * length, err);
@@ -441,7 +448,8 @@ static mar_status plan(kern_queue *k, const void *state, const mar_masked_model 
     }
     const int encoded = c->buffer + step->previous;
     mar_status status = k->core->linear_plan(k, m->decoder_embed, images * encoded, err);
-    if (status == MAR_OK) status = k->core->linear_plan(k, m->z_proj, images * step->predicted, err);
+    if (status == MAR_OK && mar_first_decoder_block(m))
+        status = k->core->linear_plan(k, m->decoder->qkv, images * encoded, err);
     for (int b = 0; status == MAR_OK && b < c->encoder_depth; b++)
         status = mar_block_plan(k, &m->encoder[b], images * encoded, 0, err);
     for (int b = 0; status == MAR_OK && b + 1 < c->decoder_depth; b++) {

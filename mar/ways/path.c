@@ -150,14 +150,12 @@ static mar_status create_parts(mar_paths *s, mar_err *err)
     const int asked = s->draft ? s->max_rows : images * s->gamma * g->max_tokens;
     mar_status status = diff_paths_create(&g->target.chain, window, s->max_drawn, &s->target, err);
     if (status == MAR_OK)
-        status =
-            mar_contexts_create(g->k, g->model, images, images * s->gamma, asked, g->conditions, &s->contexts, err);
+        status = mar_contexts_create(g->k, g->model, images * s->gamma, asked, g->conditions, &s->contexts, err);
     if (status != MAR_OK || !s->draft) return status;
     mar_runner *r = &s->draft->runner;
     status = diff_paths_create(&r->chain, window, s->max_drawn, &s->other, err);
     if (status == MAR_OK)
-        status =
-            mar_contexts_create(g->k, r->model, images, images, s->max_rows, g->conditions, &s->draft_contexts, err);
+        status = mar_contexts_create(g->k, r->model, images, s->max_rows, g->conditions, &s->draft_contexts, err);
     s->draft_contexts.part = r->chain.part;
     return status;
 }

@@ -285,8 +285,7 @@ static mar_status pass(mar_paths *s, int contexts, mar_recordings *recordings, m
     mar_masked *g = s->g;
     const mar_status status = mar_contexts_plan(&s->contexts, s->list, contexts, err);
     if (status != MAR_OK) return status;
-    mar_contexts_run(&s->contexts, s->list, contexts, g->images, g->target.token_rows, g->target.class_rows,
-                     recordings);
+    mar_contexts_run(&s->contexts, s->list, contexts, &g->target.embedded, recordings);
     g->stats.passes++;
     g->stats.contexts += contexts;
     return MAR_OK;
@@ -347,7 +346,7 @@ static mar_status draft_step(mar_paths *s, int j, int first, int end, mar_err *e
     if (status == MAR_OK) status = mar_runner_plan_learn(r, n, err);
     if (status == MAR_OK && in_full(s)) status = mar_runner_plan_learn(&g->target, n, err);
     if (status != MAR_OK) return status;
-    mar_contexts_run(&s->draft_contexts, s->list, contexts, g->images, r->token_rows, r->class_rows,
+    mar_contexts_run(&s->draft_contexts, s->list, contexts, &r->embedded,
                      recordings_at(s, s->draft_passes, s->from[0] + j));
     for (int c = 0; c < g->conditions; c++)
         for (int i = 0; i < n; i++) s->index[1][c * n + i] = c * s->drafts + first + i;

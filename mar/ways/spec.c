@@ -48,14 +48,6 @@ static size_t block_rows(const mar_speculation *sp)
     return (size_t)g->max_images * (size_t)g->max_tokens;
 }
 
-static size_t class_row_floats(const mar_speculation *sp)
-{
-    const mar_masked *g = sp->g;
-    const mar_model_config *t = &g->model->base.config, *d = &g->params.draft->config;
-    const size_t target = (size_t)t->buffer * (size_t)t->width, draft = (size_t)d->buffer * (size_t)d->width;
-    return (size_t)g->conditions * (target > draft ? target : draft);
-}
-
 /* Words (an int or a float) of the verdicts on so many rows of so many images. */
 static size_t verdict_words(const mar_speculation *sp, size_t rows, size_t images)
 {
@@ -108,7 +100,6 @@ static size_t lay_out(void *state, char *base)
     sp->state = arena_carve(base, &used, block, sizeof(float));
     sp->token = arena_carve(base, &used, block, sizeof(float));
     sp->verdicts = arena_carve(base, &used, verdict_words(sp, rows, (size_t)g->max_images), sizeof(float));
-    sp->class_rows = arena_carve(base, &used, class_row_floats(sp), sizeof(float));
     return used;
 }
 
@@ -168,7 +159,8 @@ static mar_step whole_block(const mar_speculation *sp, int begin)
     const mar_masked *g = sp->g;
     const mar_step *last = &g->steps[begin + block_length(sp, begin) - 1];
     const int known = g->steps[begin].known;
-    return (mar_step){.known = known, .predicted = last->known + last->predicted - known};
+    return (mar_step){
+        .known = known, .predicted = last->known + last->predicted - known, .conditions = last->conditions};
 }
 
 static mar_status plan_prefix(mar_speculation *sp, int n, mar_err *err)
@@ -287,14 +279,7 @@ static mar_recordings *recordings_at(const mar_speculation *sp, mar_recordings *
 static void predict_image(mar_speculation *sp, mar_runner *r, int image, const mar_step *step, int first, int total)
 {
     const mar_masked *g = sp->g;
-    const mar_model_config *c = &r->model->base.config;
-    const int labels[2] = {g->label[image], c->classes};
-    const mar_batch batch = {.images = 1,
-                             .order = (const int *const *)g->order + image,
-                             .token_rows = r->token_rows + (size_t)image * (size_t)c->seq_len * (size_t)c->width,
-                             .class_rows = sp->class_rows};
-    r->work.k->watch.part = r->chain.part;
-    mar_embed_classes(r->model, &r->work, r->conditions, labels, sp->class_rows);
+    const mar_batch batch = {.images = 1, .order = (const int *const *)g->order + image, .first = image};
     mar_runner_predict(r, &batch, step, first, total, NULL);
 }
 

@@ -61,8 +61,7 @@ typedef struct {
     mar_laws step_q; /* of the rows of one draft step, in their order */
     float *state; /* [rows][token_dim] the draft's state after the index; verification overwrites it with the result */
     float *token; /* [rows][token_dim] the token the draft made of it */
-    float *verdicts;   /* mar_verdicts */
-    float *class_rows; /* [conditions][buffer][D] of the image whose pass is running, for either model */
+    float *verdicts; /* mar_verdicts */
 
     double shift_sum; /* of squared differences, per channel, between accepted drafts' tokens and what they became */
 } mar_speculation;

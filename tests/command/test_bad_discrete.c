@@ -44,6 +44,9 @@ static void numbers(void **state)
         {DISCRETE "--temperature -1", "--temperature -1: expected a number from 0 to 100"},
         {DISCRETE "--cfg_interval 1.5", "--cfg_interval 1.5: expected a whole number from -1 to 65536"},
         {DISCRETE "--cfg_interval 63", "--cfg_interval 63: expected -1..62, the number of an image's tokens less 2"},
+        {DISCRETE "--cfg_interval 0.25,0.75",
+         "--cfg_interval 0.25,0.75: expected one number, the last step with guidance, as the model's tokens are "
+         "discrete"},
         {DISCRETE "--num_iter 3", "--num_iter 3: expected 0 or 64: the model makes its tokens one after another"},
         {DISCRETE "--seq_len 49", "--seq_len 49: the metadata of demo-discrete say 64"},
         {DISCRETE "--spec sjd --window 65", "--window 65: expected 64 at most, the tokens of an image"},

@@ -70,7 +70,7 @@ static void as_on_the_cpu(void **state)
         assert_ok(mar_contexts_plan(&c, list, n, &err), &err);
         for (int round = 0; round < 4; round++) { /* as it is, recorded, and twice replayed with other orders */
             shuffle_orders(&f, &theirs, &d);
-            mar_contexts_run(&c, list, n, f.images, f.runner.token_rows, f.runner.class_rows, &recordings);
+            mar_contexts_run(&c, list, n, &f.runner.embedded, &recordings);
             check_kern(f.k);
             assert_near(&f, &c, list, n, &theirs, cases[i].dtype == MAR_DTYPE_BF16 ? 2e-2 : 1e-5);
             assert_int_equal(f.k->recordings, cases[i].recorded && round > 0 ? 2 : 0);

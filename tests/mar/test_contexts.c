@@ -60,8 +60,7 @@ static void as_plain(void **state)
             mar_recordings recordings = {0};
             for (int again = 0; again < 2; again++) { /* the second time with what the first left behind */
                 assert_ok(mar_contexts_plan(&c, list, n, &err), &err);
-                mar_contexts_run(&c, list, n, images, f.runner.token_rows, f.runner.class_rows,
-                                 again ? &recordings : NULL);
+                mar_contexts_run(&c, list, n, &f.runner.embedded, again ? &recordings : NULL);
                 assert_ok(kern_check(f.k, &err), &err);
                 assert_plain(&f, &c, list, n);
             }
@@ -72,19 +71,18 @@ static void as_plain(void **state)
     }
 }
 
-/* What a pass of these contexts takes, without the masks of the batch. */
+/* What a pass of these contexts takes. */
 static void measure(const context_fixture *f, mar_contexts *c, const mar_image_context *list, int n, double flop[2])
 {
-    const double d = f->width, masks = 2 * f->seq * 3 * d * d;
     mar_contexts_begin(c);
-    mar_contexts_run(c, list, n, f->images, f->runner.token_rows, f->runner.class_rows, NULL);
+    mar_contexts_run(c, list, n, &f->runner.embedded, NULL);
     f->k->core->finish(f->k);
     flop[0] = c->encoder_flop;
-    flop[1] = c->decoder_flop - masks;
+    flop[1] = c->decoder_flop;
     assert_true(c->encoder_s > 0 && c->decoder_s > 0);
 }
 
-/* The arithmetic is that of plain passes but for what is shared. */
+/* The arithmetic is that of plain passes, one for each context. */
 static void arithmetic(void **state)
 {
     (void)state;
@@ -97,16 +95,13 @@ static void arithmetic(void **state)
         open_context_fixture(&f, open_mar(MAR_DTYPE_F32, 2), "demo", conditions, 2, &d);
         open_contexts(&f, 4, 4, &c, &memory);
         const mar_masked_model *m = mar_masked_model_of(f.model);
-        const double w = f.width, operands = 2 * 3 * w * w, buffer = m->base.config.buffer;
         const mar_image_context list[] = {{1, f.order[1], 5, 3}, {1, f.order[1], 9, 2}, {0, f.order[0], 9, 2}};
         measure(&f, &c, list, 1, one);
         measure(&f, &c, list + 1, 1, two);
-        /* of the tokens, guidance computes the second condition's for nothing; of the decoder all masked positions */
-        assert_float_equal(one[0], mar_encode_flop(m, conditions, 5) - (conditions - 1) * 5 * operands, 1);
-        const double masked = conditions * (f.seq - 5.0), embed = 2 * w * w;
-        assert_float_equal(one[1], mar_decode_flop(m, conditions, 3) - masked * (operands + embed), 1);
+        assert_float_equal(one[0], mar_encode_flop(m, conditions, 5), 1);
+        assert_float_equal(one[1], mar_decode_flop(m, conditions, 5, 3), 1);
         measure(&f, &c, list, 2, both); /* an image's */
-        assert_float_equal(both[0], one[0] + two[0] - (conditions * buffer + 5) * operands, 1);
+        assert_float_equal(both[0], one[0] + two[0], 1);
         assert_float_equal(both[1], one[1] + two[1], 1);
         measure(&f, &c, list + 1, 2, both); /* two images' */
         assert_float_equal(both[0], 2 * two[0], 1);
@@ -147,13 +142,15 @@ static void watched(void **state)
         open_context_fixture(&f, m, path, 2, 1, &d);
         f.k->watch.on = 1;
         kern_watch_begin(f.k);
+        mar_runner_begin(&f.runner, 1, f.labels);
         const mar_image_context list[] = {{0, f.order[0], 4, 2}, {0, f.order[0], 6, 3}};
         plain_pass(&f, list);
         assert_string_equal(f.k->watch.layer, cases[i].layer);
         open_contexts(&f, 2, 2, &c, &memory);
-        c.part = "draft: ";
+        c.part = f.runner.chain.part = "draft: ";
         kern_watch_begin(f.k);
-        mar_contexts_run(&c, list, 2, 1, f.runner.token_rows, f.runner.class_rows, NULL);
+        mar_runner_begin(&f.runner, 1, f.labels);
+        mar_contexts_run(&c, list, 2, &f.runner.embedded, NULL);
         char expected[128];
         snprintf(expected, sizeof expected, "draft: %s", cases[i].layer);
         assert_string_equal(f.k->watch.layer, expected);
@@ -192,7 +189,7 @@ static void no_memory(void **state)
     long round = 0;
     for (mar_status status = MAR_ENOMEM; status != MAR_OK; round++) {
         until_failure = round;
-        status = mar_contexts_create(f.k, mar_masked_model_of(f.model), 2, CONTEXT_LIST, 2 * f.seq, 2, &c, &err);
+        status = mar_contexts_create(f.k, mar_masked_model_of(f.model), CONTEXT_LIST, 2 * f.seq, 2, &c, &err);
         until_failure = -1;
         if (status != MAR_OK) {
             assert_int_equal(status, MAR_ENOMEM);
@@ -201,7 +198,7 @@ static void no_memory(void **state)
             mar_contexts_free(&c);
         assert_int_equal(held, before);
     }
-    assert_true(round > 12);
+    assert_true(round > 9);
     open_contexts(&f, CONTEXT_LIST, 5, &c, &memory);
     const int n = random_contexts(&f, &d, CONTEXT_GAMMA, list);
     round = 0;
@@ -214,7 +211,7 @@ static void no_memory(void **state)
     assert_true(round > 4);
     until_failure = 0, failures = 0, failures_last = 1;
     mar_contexts_begin(&c);
-    mar_contexts_run(&c, list, n, 2, f.runner.token_rows, f.runner.class_rows, NULL);
+    mar_contexts_run(&c, list, n, &f.runner.embedded, NULL);
     until_failure = -1, failures_last = 0;
     assert_int_equal(failures, 0);
     assert_ok(kern_check(f.k, &err), &err);

@@ -20,7 +20,9 @@ typedef struct {
     mar *m;
     mar_model *model;
     mar_workspace w;
-    float *token_rows, *class_rows, *z;
+    mar_embeddings embedded;
+    char *rows; /* of embedded */
+    float *z;
 } fixture;
 
 static int open_fixture(fixture *f, mar_dtype dtype)
@@ -37,20 +39,32 @@ static int open_fixture(fixture *f, mar_dtype dtype)
     f->w.mixed = array(rows * D * 4);
     f->w.hidden = array(rows * 4 * D * 4);
     for (int i = 0; i < 3; i++) f->w.rows[i] = array(rows * sizeof(int));
-    f->token_rows = array(IMAGES * SEQ * D * 4);
-    f->class_rows = array(IMAGES * BUFFER * D * 4);
+    f->embedded = (mar_embeddings){.images = IMAGES, .conditions = 1};
+    size_t used = 0;
+    mar_embeddings_lay_out(&f->embedded, mar_masked_model_of(f->model), f->w.k->device->act_size, NULL, &used);
+    f->rows = array(used);
+    used = 0;
+    mar_embeddings_lay_out(&f->embedded, mar_masked_model_of(f->model), f->w.k->device->act_size, f->rows, &used);
     f->z = array(IMAGES * PREDICTED * D * 4);
     return 1;
 }
 
 static void close_fixture(fixture *f)
 {
-    void *arrays[] = {f->w.x,       f->w.memory,  f->w.normed,  f->w.qkv,      f->w.mixed,    f->w.hidden,
-                      f->w.rows[0], f->w.rows[1], f->w.rows[2], f->token_rows, f->class_rows, f->z};
+    void *arrays[] = {f->w.x,       f->w.memory,  f->w.normed,  f->w.qkv, f->w.mixed, f->w.hidden,
+                      f->w.rows[0], f->w.rows[1], f->w.rows[2], f->rows,  f->z};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
     free_queue(f->w.k);
     mar_model_free(f->model);
     mar_close(f->m);
+}
+
+/* w->qkv has the same bits as what the block makes of w->x now, all rows of it. */
+static void assert_operands(fixture *f, const mar_block *b, int rows, const char *what)
+{
+    mar_block_operands(mar_masked_model_of(f->model), &f->w, b, f->w.x, NULL, rows, f->w.hidden);
+    if (memcmp(f->w.hidden, f->w.qkv, (size_t)rows * 3 * D * f->w.k->device->act_size) != 0)
+        fail_msg("%s: other queries, keys and values than those of its rows", what);
 }
 
 static int place_among(const int *positions, int n, int position)
@@ -75,14 +89,20 @@ static void passes(void **state)
         position[i] = i % SEQ;
     }
     const int *order[IMAGES] = {order_data[0], order_data[1]}, label[IMAGES] = {3, 1};
-    for (int bf16 = 0; bf16 < 2; bf16++) {
+    static const struct {
+        mar_dtype dtype;
+        double tolerance;
+    } runs[] = {{MAR_DTYPE_F32, 1e-5}, {MAR_DTYPE_BF16, 2e-2}, {MAR_DTYPE_INT8, 5e-2}};
+    for (int run = 0; run < 3; run++) {
         fixture f = {0};
         mar_err err = {0};
-        if (!open_fixture(&f, bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32)) continue;
-        const double tolerance = bf16 ? 2e-2 : 1e-5;
-        const mar_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, f.token_rows, f.class_rows};
-        mar_embed_classes(mar_masked_model_of(f.model), &f.w, IMAGES, label, f.class_rows);
-        mar_embed_tokens(mar_masked_model_of(f.model), &f.w, tokens, IMAGES * SEQ, image, position, f.token_rows);
+        if (!open_fixture(&f, runs[run].dtype)) continue;
+        const double tolerance = runs[run].tolerance;
+        const mar_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, 0, &f.embedded};
+        mar_embed_batch(mar_masked_model_of(f.model), &f.w, &f.embedded, IMAGES, label);
+        mar_embed_tokens(mar_masked_model_of(f.model), &f.w, &f.embedded, tokens, IMAGES * SEQ, image, position);
+        mar_encoder_input(mar_masked_model_of(f.model), &f.w, &pass, KNOWN);
+        assert_operands(&f, mar_masked_model_of(f.model)->encoder, IMAGES * (BUFFER + KNOWN), "encoder");
         mar_encode(mar_masked_model_of(f.model), &f.w, &pass);
         /* PyTorch has the known tokens by ascending position, and the norm applied */
         float *normed = array(IMAGES * (BUFFER + KNOWN) * D * 4), *sorted = array(IMAGES * (BUFFER + KNOWN) * D * 4);
@@ -96,12 +116,17 @@ static void passes(void **state)
                 memcpy(sorted + (s * (BUFFER + KNOWN) + place) * D, normed + (s * (BUFFER + KNOWN) + i) * D, D * 4);
             }
         assert_close(sorted, encoded, IMAGES * (BUFFER + KNOWN) * D, tolerance);
+        float *encoder_output = array(IMAGES * (BUFFER + KNOWN) * D * 4);
+        memcpy(encoder_output, f.w.x, IMAGES * (BUFFER + KNOWN) * D * 4);
+        mar_decoder_input(mar_masked_model_of(f.model), &f.w, &pass);
+        assert_operands(&f, mar_masked_model_of(f.model)->decoder, IMAGES * LENGTH, "decoder");
+        memcpy(f.w.x, encoder_output, IMAGES * (BUFFER + KNOWN) * D * 4);
         mar_decode(mar_masked_model_of(f.model), &f.w, &pass, f.z, NULL);
         for (int s = 0; s < IMAGES; s++)
             for (int i = 0; i < PREDICTED; i++)
                 assert_close(f.z + (s * PREDICTED + i) * D, z + (s * SEQ + order[s][i]) * D, D, tolerance);
         assert_ok(kern_check(f.w.k, &err), &err);
-        free(normed), free(sorted);
+        free(normed), free(sorted), free(encoder_output);
         close_fixture(&f);
     }
     free(order_f), free(tokens), free(encoded), free(z);

@@ -17,7 +17,8 @@ enum {
     DRAFT = 64,
     SPEC = 128, /* by another criterion than PATH, which has the same option */
     PATH = 256,
-    ALL = 512
+    INTERVAL = 512,
+    ALL = 1024
 };
 
 static mar_params params_of(int set, mar_model *draft)
@@ -34,12 +35,14 @@ static mar_params params_of(int set, mar_model *draft)
     if (set & DRAFT) p.draft = draft;
     if (set & SPEC) p.spec = "paper";
     if (set & PATH) p.spec = "path";
+    if (set & INTERVAL) p.cfg = 2, p.cfg_low = 0.25f;
     return p;
 }
 
 /* The rules written out one by one, without stages. */
 static int is_legal(int set)
 {
+    set &= ~INTERVAL; /* goes with all */
     const int solver = set & SAMPLER, annealed = set & DISA;
     if (set & PATH) return (set & ~(PATH | DISA | HEAD_SPEC | DRAFT)) == 0;
     if ((set & SPEC) && !(set & DRAFT)) return 0;
@@ -53,7 +56,7 @@ static int is_legal(int set)
     return 1;
 }
 
-/* All 384 sets of ways: 30 go together, and are what the rules allow; a refusal is one line. */
+/* All 768 sets of ways: 60 go together, and are what the rules allow; a refusal is one line. */
 static void combinations(void **state)
 {
     (void)state;
@@ -84,7 +87,7 @@ static void combinations(void **state)
         legal += status == MAR_OK;
         mar_session_free(s);
     }
-    assert_int_equal(legal, 30);
+    assert_int_equal(legal, 60);
     mar_model_free(draft);
     mar_model_free(model);
     mar_close(m);
@@ -123,6 +126,16 @@ static void guarantees(void **state)
     p = params_of(0, NULL);
     mar_ways_describe(&p, text, sizeof text);
     assert_string_equal(text, "exact: the target's law");
+    p = params_of(INTERVAL | LAZY, NULL);
+    mar_ways_describe(&p, text, sizeof text);
+    assert_string_equal(text, "approximate: changed by lazy, guidance in an interval");
+    p = params_of(0, NULL);
+    p.cfg = 2, p.cfg_high = 0.75f; /* either end */
+    mar_ways_describe(&p, text, sizeof text);
+    assert_string_equal(text, "approximate: changed by guidance in an interval");
+    p.cfg = 1; /* there is no guidance to limit */
+    mar_ways_describe(&p, text, sizeof text);
+    assert_string_equal(text, "exact: the target's law");
 }
 
 /* Every way is turned on by an option, and every option that asks for a method asks for one that there is. */
@@ -131,6 +144,7 @@ static void names(void **state)
     (void)state;
     for (const mar_way *const *way = mar_ways(); *way; way++) {
         assert_non_null(mar_param_find((*way)->name));
+        if ((*way)->also) assert_non_null(mar_param_find((*way)->also));
         if ((*way)->replaces) assert_non_null(mar_param_find((*way)->replaces));
         assert_true(((*way)->changes & (*way)->needs) == 0);
         assert_true(!(*way)->draw == !(*way)->plan_draw);
@@ -176,7 +190,8 @@ static void methods(void **state)
     for (const mar_way *const *way = mar_ways(); *way; way++)
         for (const mar_way_method *m = (*way)->methods; m && m->name; m++, expected++) {
             const mar_param *turns_on = mar_param_find((*way)->name);
-            int parameters = turns_on->type == MAR_TYPE_INT, found = 0;
+            const int is_number = turns_on->type == MAR_TYPE_INT || turns_on->type == MAR_TYPE_FLOAT;
+            int parameters = is_number + ((*way)->also != NULL), found = 0;
             for (int i = 0; i < mar_param_count(); i++) {
                 const mar_param *o = mar_param_get(i);
                 parameters += mar_is_listed(o->method, (*way)->name);
@@ -288,6 +303,9 @@ static void unused_options_of_discrete_tokens(void **state)
         {"top_k 5", 1, "num_iter", "used"},
         {"top_k 5 gtr on", 0, "gtr", "has no effect with top_k, which is for discrete tokens"},
         {"top_k 5 gtr on", 0, "top_k", "used"},
+        {"cfg_interval 5", 0, "cfg_interval", "used"},
+        {"cfg_interval 0.2,0.8", 0, "cfg_low", "used"},
+        {"cfg_interval 0.2,0.8", 0, "top_k", "has no effect with cfg_low, which is for continuous tokens"},
         {"gtr on", 0, "top_k", "has no effect with gtr, which is for continuous tokens"},
         {"spec path", 0, "window", "has no effect with spec path, which is for continuous tokens"},
         {"spec vanilla", 1, "head_spec", "has no effect with spec vanilla, which is for discrete tokens"},

@@ -42,7 +42,6 @@ void open_context_fixture(context_fixture *f, mar *m, const char *path, int cond
     assert_ok(plain_runner(f->k, f->model, images, conditions, f->seq, &p, &f->runner, &err), &err);
     f->memory = backend_memory(f->k, mar_runner_lay_out(&f->runner, NULL));
     mar_runner_lay_out(&f->runner, f->memory);
-    f->class_rows = backend_memory(f->k, (size_t)(conditions * c->buffer * c->width) * sizeof(float));
     const int n = images * f->seq;
     const size_t bytes = (size_t)(n * c->token_dim) * sizeof(float);
     float *tokens = malloc(bytes), *there = backend_memory(f->k, bytes);
@@ -69,7 +68,6 @@ void open_context_fixture(context_fixture *f, mar *m, const char *path, int cond
 
 void close_context_fixture(context_fixture *f)
 {
-    f->k->core->free(f->k->device, f->class_rows);
     f->k->core->free(f->k->device, f->memory);
     mar_runner_free(&f->runner);
     free_queue(f->k);
@@ -80,7 +78,7 @@ void close_context_fixture(context_fixture *f)
 void open_contexts(const context_fixture *f, int max_contexts, int chunk, mar_contexts *c, void **memory)
 {
     mar_err err = {0};
-    assert_ok(mar_contexts_create(f->k, mar_masked_model_of(f->model), f->images, max_contexts, max_contexts * f->seq,
+    assert_ok(mar_contexts_create(f->k, mar_masked_model_of(f->model), max_contexts, max_contexts * f->seq,
                                   f->conditions, c, &err),
               &err);
     assert_int_equal(c->chunk, max_contexts); /* they are small */
@@ -100,13 +98,9 @@ void close_contexts(const context_fixture *f, mar_contexts *c, void *memory)
 void plain_pass(context_fixture *f, const mar_image_context *x)
 {
     mar_runner *r = &f->runner;
-    const int *order = x->order, labels[2] = {f->labels[x->image], f->model->config.classes};
-    const mar_batch batch = {.images = 1,
-                             .order = &order,
-                             .token_rows = r->token_rows + (size_t)x->image * (size_t)(f->seq * f->width),
-                             .class_rows = f->class_rows};
-    const mar_step step = {.known = x->known, .predicted = x->asked};
-    mar_embed_classes(r->model, &r->work, f->conditions, labels, f->class_rows);
+    const int *order = x->order;
+    const mar_batch batch = {.images = 1, .order = &order, .first = x->image};
+    const mar_step step = {.known = x->known, .predicted = x->asked, .conditions = f->conditions};
     mar_runner_predict(r, &batch, &step, 0, x->asked, NULL);
 }
 

@@ -23,7 +23,6 @@ typedef struct {
     int conditions, images, seq, width;
     mar_runner runner;
     void *memory;
-    float *class_rows; /* of one image: mar_batch's */
     int labels[CONTEXT_IMAGES], order[CONTEXT_IMAGES][CONTEXT_SEQ];
 } context_fixture;
 

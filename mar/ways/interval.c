@@ -1,0 +1,33 @@
+/* Guidance in an interval (Kynkäänniemi et al., "Applying Guidance in a Limited Interval Improves Sample and
+ * Distribution Quality in Diffusion Models", 2024): none at the noisy end, nor where little is left to decide. They
+ * limit it by the noise level of the one chain of an image. Here it is limited by the fraction of known tokens, which
+ * is what a MAR model's own schedule of guidance follows. Steps without guidance compute no unconditional rows. */
+#include "mar/masked.h"
+
+static int is_on(const mar_params *p)
+{
+    return p->cfg != 1;
+}
+
+static void plan_steps(const mar_masked *g, mar_step *steps)
+{
+    const mar_params *p = &g->params;
+    for (int i = 0; i < p->num_iter; i++) {
+        const float known = (float)steps[i].known / (float)g->model->base.config.seq_len;
+        if (known < p->cfg_low || known > p->cfg_high) steps[i].cfg = 1;
+    }
+}
+
+const mar_way mar_way_interval = {
+    .name = "cfg_low",
+    .also = "cfg_high",
+    .change = "guidance in an interval",
+    .methods = (const mar_way_method[]){{.name = "cfg-interval",
+                                         .guarantee = "none",
+                                         .source = "Kynkäänniemi et al. 2024, by known tokens",
+                                         .summary = "guidance only while the fraction of known tokens is in an "
+                                                    "interval"},
+                                        {0}},
+    .is_on = is_on,
+    .plan_steps = plan_steps,
+};

@@ -72,7 +72,7 @@ static void generate(mar *m, mar_model *model, const mar_params *p, const mar_pa
 static void nowhere(void **state)
 {
     (void)state;
-    mar *m = open_mar(MAR_DTYPE_F32, 2);
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model;
     assert_library(m, mar_model_load(m, small, 0, &model));
     for (int way = 0; way < WAYS; way++) {
@@ -98,7 +98,7 @@ static void somewhere(void **state)
 {
     (void)state;
     static const float intervals[][2] = {{0, 0.3f}, {0.3f, 1}, {0.1f, 0.6f}};
-    mar *m = open_mar(MAR_DTYPE_F32, 2);
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model;
     assert_library(m, mar_model_load(m, small, 0, &model));
     for (int way = 0; way < WAYS; way++)

@@ -101,6 +101,19 @@ int mar_config_is_int8(const char *tensor)
     return wt_is_layer(tensor, layers);
 }
 
+const char *mar_config_norm_of(const char *tensor, char *text, size_t size)
+{
+    static const char *const behind[][2] = {{"attn.qkv.weight", "norm1"}, {"mlp.fc1.weight", "norm2"}};
+    const size_t length = strlen(tensor);
+    for (int i = 0; i < 2; i++) {
+        const size_t end = strlen(behind[i][0]);
+        if (length <= end || strcmp(tensor + length - end, behind[i][0]) != 0) continue;
+        snprintf(text, size, "%.*s%s", (int)(length - end), tensor, behind[i][1]);
+        return text;
+    }
+    return NULL;
+}
+
 /* --- the tensors of a shape -------------------------------------------------------------------------- */
 
 typedef struct {

@@ -17,6 +17,9 @@ void mar_config_tensors(const mar_model_config *config, mar_tensor_visitor *visi
 /* Whether the tensor is one of the transformer's matrices that dtype int8 multiplies in int8 and that are I8 in an int8
  * file (weights/weights.h). */
 int mar_config_is_int8(const char *tensor);
+/* The norm in front of a matrix that mar_config_is_int8, "encoder_blocks.0.norm1" of "encoder_blocks.0.attn.qkv.weight",
+ * to text, which it returns. NULL: it has none. */
+const char *mar_config_norm_of(const char *tensor, char *text, size_t size);
 
 /* True if the file looks like a MAR checkpoint (has class_emb.weight or diffloss.net.*). */
 int mar_config_recognise(const wt_file *f);

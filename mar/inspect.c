@@ -1,5 +1,6 @@
 /* mar_inspect: what is in a checkpoint, and what keeps it from being a model. mar_convert: the same file,
  * rewritten. */
+#include "kernels/int8.h"
 #include "mar/kinds.h"
 
 #include <inttypes.h>
@@ -341,6 +342,13 @@ static wt_dtype output_dtype(mar_dtype wanted, wt_dtype own)
     return own == WT_F64 ? WT_F32 : own; /* nothing here computes in f64 */
 }
 
+/* A matrix that becomes int8, and the norm in front of it, both of which have this factor (kern_int8_smooth). */
+typedef struct {
+    const wt_tensor *matrix;
+    char norm[96];
+    float *factor; /* [the norm's width] */
+} smoothing;
+
 /* The tensors of the converted file. */
 typedef struct {
     const wt_file *f;
@@ -349,12 +357,55 @@ typedef struct {
     wt_output *tensors;          /* [count] */
     char (*names)[WT_INT8_NAME]; /* of scales that are made */
     int count;
+    smoothing *smoothed; /* [smoothed_count] */
+    int smoothed_count;
 } conversion;
+
+/* A tensor of the file as f32, which the caller frees. */
+static mar_status read_tensor(const wt_file *f, const wt_tensor *t, float **values, mar_err *err)
+{
+    return wt_load_f32(f, t->name, t->rank, t->shape, values, err);
+}
+
+/* Notes the factor of a matrix that has a norm in front of it. */
+static mar_status add_smoothing(conversion *c, const wt_tensor *t, mar_err *err)
+{
+    smoothing *s = &c->smoothed[c->smoothed_count];
+    char name[sizeof s->norm + 8];
+    if (!is_int8(c->report, t->name) || t->dtype == WT_I8 || !c->report->kind->norm_of) return MAR_OK;
+    if (!c->report->kind->norm_of(t->name, s->norm, sizeof s->norm)) return MAR_OK;
+    snprintf(name, sizeof name, "%s.weight", s->norm);
+    const wt_tensor *norm = wt_find(c->f, name);
+    float *gain = NULL, *weight = NULL;
+    s->matrix = t;
+    s->factor = malloc(sizeof *s->factor * ((size_t)t->shape[1] + 1));
+    mar_status status = s->factor ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(c->f));
+    c->smoothed_count++;
+    if (status == MAR_OK) status = read_tensor(c->f, norm, &gain, err);
+    if (status == MAR_OK) status = read_tensor(c->f, t, &weight, err);
+    if (status == MAR_OK) kern_int8_smooth(gain, weight, (int)t->shape[0], (int)t->shape[1], s->factor);
+    free(gain);
+    free(weight);
+    return status;
+}
+
+/* The factor of a matrix, or of the weight or bias of a norm; NULL: it has none. */
+static const float *factor_of(const conversion *c, const wt_tensor *t)
+{
+    for (int i = 0; i < c->smoothed_count; i++) {
+        const smoothing *s = &c->smoothed[i];
+        const size_t n = strlen(s->norm);
+        if (t == s->matrix) return s->factor;
+        if (strncmp(t->name, s->norm, n) == 0 && (!strcmp(t->name + n, ".weight") || !strcmp(t->name + n, ".bias")))
+            return s->factor;
+    }
+    return NULL;
+}
 
 static void put(conversion *c, const wt_tensor *t, wt_dtype dtype, wt_content content)
 {
     wt_output *o = &c->tensors[c->count];
-    *o = (wt_output){t->name, dtype, t->rank, {0}, c->f, t, content};
+    *o = (wt_output){t->name, dtype, t->rank, {0}, c->f, t, content, factor_of(c, t)};
     memcpy(o->shape, t->shape, sizeof t->shape);
     if (content == WT_SCALES) {
         o->name = wt_scale_name(t->name, c->names[c->count], sizeof *c->names);
@@ -390,10 +441,16 @@ static mar_status write_converted(const wt_file *f, const mar_report *r, const c
     conversion c = {.f = f, .report = r, .dtype = dtype};
     c.tensors = calloc(most, sizeof *c.tensors);
     c.names = calloc(most, sizeof *c.names);
-    mar_status status = c.tensors && c.names ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
+    c.smoothed = calloc(most, sizeof *c.smoothed);
+    mar_status status =
+        c.tensors && c.names && c.smoothed ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
+    for (int i = 0; status == MAR_OK && dtype == MAR_DTYPE_INT8 && i < wt_count(f); i++)
+        status = add_smoothing(&c, wt_at(f, i), err);
     for (int i = 0; status == MAR_OK && i < wt_count(f); i++) put_tensor(&c, wt_at(f, i));
     if (status == MAR_OK)
         status = wt_save_safetensors(out, c.tensors, c.count, (const char *const(*)[2])m.pairs, m.count, err);
+    for (int i = 0; i < c.smoothed_count; i++) free(c.smoothed[i].factor);
+    free(c.smoothed);
     free(c.tensors);
     free(c.names);
     return status;

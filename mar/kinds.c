@@ -288,6 +288,7 @@ static const mar_file_kind kinds[] = {
      .derive = derive_mar,
      .tensors = visit_mar,
      .is_int8 = mar_config_is_int8,
+     .norm_of = mar_config_norm_of,
      .facts = say_mar,
      .put = put_mar},
     {.kind = MAR_KIND_LLAMAGEN,

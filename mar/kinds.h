@@ -46,6 +46,9 @@ typedef struct {
     int (*ignores)(const char *tensor); /* whether a tensor besides is harmless; NULL: none is */
     /* Whether mar_convert makes int8 weights of a tensor, which the loader takes, too; NULL: of none. */
     int (*is_int8)(const char *tensor);
+    /* The layer norm in front of such a tensor, which smoothing changes with it (kern_int8_smooth), to text, or NULL;
+     * the field is NULL: none has one. */
+    const char *(*norm_of)(const char *tensor, char *text, size_t size);
     void (*facts)(const wt_file *f, const mar_configs *c, mar_kind_fact *add, void *user);
     void (*put)(const mar_configs *c, mar_metadata *m);
 } mar_file_kind;

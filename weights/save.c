@@ -117,6 +117,19 @@ static mar_status write_values(FILE *stream, const char *path, const wt_output *
     return MAR_OK;
 }
 
+/* Of b->values, `n` in number from number `first` of the source on. */
+static void apply_factor(const wt_output *t, const buffers *b, int64_t first, size_t n)
+{
+    const int64_t width = t->factor ? t->source->shape[t->source->rank - 1] : 0;
+    for (size_t i = 0; t->factor && i < n; i++) {
+        const float factor = t->factor[(first + (int64_t)i) % width];
+        if (t->content == WT_VALUES)
+            b->values[i] /= factor;
+        else
+            b->values[i] *= factor;
+    }
+}
+
 /* Writes what becomes of `rows` rows of the source from `first` on, each of `in` values. */
 static mar_status write_rows(FILE *stream, const char *path, const wt_output *t, const buffers *b, int64_t first,
                              int rows, int in, mar_err *err)
@@ -132,6 +145,7 @@ static mar_status write_rows(FILE *stream, const char *path, const wt_output *t,
     }
     const mar_status status = wt_convert_f32(t->file, t->source, first * in, n, b->values, err);
     if (status != MAR_OK) return status;
+    apply_factor(t, b, first * in, n);
     if (t->content == WT_VALUES) return write_values(stream, path, t, b, n, err);
     kern_int8_quantise(b->values, rows, in, b->q, b->scale);
     if (t->content == WT_QUANTISED)

@@ -120,6 +120,8 @@ typedef struct {
     const wt_file *file;     /* the file of `source` */
     const wt_tensor *source; /* with as many values as `shape`, but for WT_SCALES */
     wt_content content;
+    const float *factor; /* [the last dimension of the source], or NULL: WT_QUANTISED and WT_SCALES are of the source
+                          * times it, WT_VALUES are the source over it (kern_int8_smooth) */
 } wt_output;
 
 /* Writes a safetensors file, completely or not at all (base/file.h). metadata has n_metadata pairs of key and value.

@@ -506,7 +506,7 @@ static wt_file *spoil(const char *path, int without, int transposed, const char 
     for (int i = 0; i < wt_count(f); i++) {
         const wt_tensor *t = wt_at(f, i);
         if (i == without && !transposed) continue;
-        tensors[n] = (wt_output){t->name, WT_F16, t->rank, {0}, f, t, WT_VALUES};
+        tensors[n] = (wt_output){t->name, WT_F16, t->rank, {0}, f, t, WT_VALUES, NULL};
         memcpy(tensors[n].shape, t->shape, sizeof t->shape);
         if (i == without) tensors[n].rank = 2, tensors[n].shape[0] = t->count / 2, tensors[n].shape[1] = 2;
         n++;

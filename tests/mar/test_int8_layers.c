@@ -83,6 +83,26 @@ static void outliers_of_norms_cost_nothing(void **state)
     free(directory);
 }
 
+/* So does mar_convert, which writes what loading would make. */
+static void files_are_smoothed_too(void **state)
+{
+    (void)state;
+    static float plain[IMAGES * TOKENS], outliers[IMAGES * TOKENS];
+    mar *m = open_mar(MAR_DTYPE_INT8, 2);
+    if (!m) skip();
+    char *directory = temporary_directory(), *path = write_outliers(m, directory), *of_plain, *of_outliers;
+    assert_true(asprintf(&of_plain, "%s/plain_int8.safetensors", directory) > 0);
+    assert_true(asprintf(&of_outliers, "%s/outliers_int8.safetensors", directory) > 0);
+    assert_library(m, mar_convert(m, "demo", of_plain, MAR_DTYPE_INT8, 0));
+    assert_library(m, mar_convert(m, path, of_outliers, MAR_DTYPE_INT8, 0));
+    generate(m, of_plain, plain);
+    generate(m, of_outliers, outliers);
+    assert_memory_equal(outliers, plain, sizeof plain);
+    mar_close(m);
+    remove_directory(directory);
+    free(path), free(of_plain), free(of_outliers), free(directory);
+}
+
 static const struct {
     const char *tensor;
     const char *layer; /* the first whose output is not finite */
@@ -134,6 +154,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(outliers_of_norms_cost_nothing),
+        cmocka_unit_test(files_are_smoothed_too),
         cmocka_unit_test(check_names_the_layer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

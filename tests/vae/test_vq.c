@@ -256,7 +256,7 @@ static void layers_have_the_files_names(void **unused)
         const int count = wt_count(f);
         for (int j = 0; j < count; j++) {
             const wt_tensor *t = wt_at(f, j);
-            out[j] = (wt_output){t->name, WT_F32, t->rank, {0}, f, t, WT_VALUES};
+            out[j] = (wt_output){t->name, WT_F32, t->rank, {0}, f, t, WT_VALUES, NULL};
             memcpy(out[j].shape, t->shape, sizeof t->shape);
         }
         assert_ok(wt_save_safetensors(path, out, count, NULL, 0, &err), &err);
@@ -309,7 +309,7 @@ static void expect_refused(const char *path, const char *without, int rank, cons
         if (strncmp(t->name, "encoder.", 8) == 0) continue; /* a decoder's file can lack them */
         seen += is_it;
         if (is_it && rank == 0) continue;
-        out[count] = (wt_output){t->name, WT_F16, is_it ? rank : t->rank, {0}, f, t, WT_VALUES};
+        out[count] = (wt_output){t->name, WT_F16, is_it ? rank : t->rank, {0}, f, t, WT_VALUES, NULL};
         memcpy(out[count++].shape, is_it ? shape : t->shape, sizeof *shape * (size_t)(is_it ? rank : t->rank));
     }
     assert_int_equal(seen, 1);

@@ -59,8 +59,8 @@ static wt_file *write_int8(const fixture *x)
 {
     const wt_tensor *w = wt_at(x->source, 0);
     const wt_output outputs[2] = {
-        {"w", WT_I8, 2, {x->out, x->in}, x->source, w, WT_QUANTISED},
-        {"w_scale", WT_F32, 1, {x->out}, x->source, w, WT_SCALES},
+        {"w", WT_I8, 2, {x->out, x->in}, x->source, w, WT_QUANTISED, NULL},
+        {"w_scale", WT_F32, 1, {x->out}, x->source, w, WT_SCALES, NULL},
     };
     wt_file *f;
     mar_err err = {0};
@@ -82,7 +82,7 @@ static void check_restored(const fixture *x, const wt_file *f, wt_dtype dtype)
     char path[640];
     mar_err err = {0};
     wt_file *back;
-    const wt_output output = {"w", dtype, 2, {x->out, x->in}, f, wt_find(f, "w"), WT_RESTORED};
+    const wt_output output = {"w", dtype, 2, {x->out, x->in}, f, wt_find(f, "w"), WT_RESTORED, NULL};
     snprintf(path, sizeof path, "%s/restored.safetensors", x->dir);
     assert_ok(wt_save_safetensors(path, &output, 1, NULL, 0, &err), &err);
     assert_ok(wt_open(path, &back, &err), &err);
@@ -137,8 +137,8 @@ static void copied(void **state)
     fixture x = set_up(300, 400);
     wt_file *f = write_int8(&x), *back;
     mar_err err = {0};
-    const wt_output outputs[2] = {{"w", WT_I8, 2, {300, 400}, f, wt_find(f, "w"), WT_COPIED},
-                                  {"w_scale", WT_F32, 1, {300}, f, wt_find(f, "w_scale"), WT_COPIED}};
+    const wt_output outputs[2] = {{"w", WT_I8, 2, {300, 400}, f, wt_find(f, "w"), WT_COPIED, NULL},
+                                  {"w_scale", WT_F32, 1, {300}, f, wt_find(f, "w_scale"), WT_COPIED, NULL}};
     char path[640];
     snprintf(path, sizeof path, "%s/copy.safetensors", x.dir);
     assert_ok(wt_save_safetensors(path, outputs, 2, NULL, 0, &err), &err);
@@ -162,16 +162,16 @@ static void bad_outputs(void **state)
         wt_output output;
         const char *words;
     } cases[] = {
-        {{"w", WT_I8, 2, {3, 4}, x.source, w, WT_VALUES}, "cannot be written as I8 from F32"},
-        {{"w", WT_BF16, 2, {3, 4}, x.source, w, WT_QUANTISED}, "cannot be written as BF16 from F32"},
-        {{"w", WT_I8, 2, {3, 4}, f, q, WT_QUANTISED}, "cannot be written as I8 from I8"},
-        {{"w", WT_I8, 1, {3}, f, scale, WT_QUANTISED}, "cannot be written as I8 from F32"},
-        {{"w", WT_BF16, 1, {3}, x.source, w, WT_SCALES}, "cannot be written as BF16 from F32"},
-        {{"w", WT_F32, 1, {4}, x.source, w, WT_SCALES}, "has 3 values, its new shape 4"},
-        {{"w", WT_F32, 2, {3, 4}, f, q, WT_VALUES}, "cannot be written as F32 from I8"},
-        {{"w", WT_F32, 2, {3, 4}, x.source, w, WT_RESTORED}, "cannot be written as F32 from F32"},
-        {{"w", WT_I8, 2, {3, 4}, f, q, WT_RESTORED}, "cannot be written as I8 from I8"},
-        {{"w", WT_F32, 2, {3, 4}, f, q, WT_COPIED}, "cannot be written as F32 from I8"},
+        {{"w", WT_I8, 2, {3, 4}, x.source, w, WT_VALUES, NULL}, "cannot be written as I8 from F32"},
+        {{"w", WT_BF16, 2, {3, 4}, x.source, w, WT_QUANTISED, NULL}, "cannot be written as BF16 from F32"},
+        {{"w", WT_I8, 2, {3, 4}, f, q, WT_QUANTISED, NULL}, "cannot be written as I8 from I8"},
+        {{"w", WT_I8, 1, {3}, f, scale, WT_QUANTISED, NULL}, "cannot be written as I8 from F32"},
+        {{"w", WT_BF16, 1, {3}, x.source, w, WT_SCALES, NULL}, "cannot be written as BF16 from F32"},
+        {{"w", WT_F32, 1, {4}, x.source, w, WT_SCALES, NULL}, "has 3 values, its new shape 4"},
+        {{"w", WT_F32, 2, {3, 4}, f, q, WT_VALUES, NULL}, "cannot be written as F32 from I8"},
+        {{"w", WT_F32, 2, {3, 4}, x.source, w, WT_RESTORED, NULL}, "cannot be written as F32 from F32"},
+        {{"w", WT_I8, 2, {3, 4}, f, q, WT_RESTORED, NULL}, "cannot be written as I8 from I8"},
+        {{"w", WT_F32, 2, {3, 4}, f, q, WT_COPIED, NULL}, "cannot be written as F32 from I8"},
     };
     char path[640];
     snprintf(path, sizeof path, "%s/bad.safetensors", x.dir);

@@ -106,7 +106,7 @@ static void set_up(fixture *x, const float *values, int n, wt_dtype dtype)
     bytes_free(&b);
     assert_ok(wt_open(x->path, &x->source, &err), &err);
     snprintf(x->path, sizeof x->path, "%s/out.safetensors", x->dir);
-    x->output = (wt_output){"w", dtype, 2, {2, n / 2}, x->source, wt_at(x->source, 0), WT_VALUES};
+    x->output = (wt_output){"w", dtype, 2, {2, n / 2}, x->source, wt_at(x->source, 0), WT_VALUES, NULL};
 }
 
 static void tear_down(fixture *x)

@@ -364,9 +364,10 @@ typedef struct {
     mar_metric lantern_metric; /* lantern...: which tokens are near */
     int reserved_3;            /* 0 */
 
-    /* Continuous tokens (MAR): guidance only in steps before which a fraction of the image's tokens from cfg_low to
-     * cfg_high, both included, is known; the others have scale 1 and compute no unconditional rows. 0 and 1: in all. */
-    float cfg_low, cfg_high;
+    /* Continuous tokens (MAR): an interval of guidance. Steps before which a fraction of the image's tokens is known
+     * that is below cfg_low or above cfg_high have scale 1 and compute no unconditional rows. */
+    float cfg_low;  /* 0..cfg_high. 0, the default: from the first step on */
+    float cfg_high; /* cfg_low..1. 1, the default: to the last step */
 } mar_params;
 
 /* Sets every field to its default: those of the command. `size` is sizeof *params, whose first `size` bytes it writes.

@@ -31,17 +31,17 @@ typedef struct {
     }
 
 static const recipe recipes[] = {
-    {1, "continuous", {INT8, {"num_iter", NULL, 4, 0}, {"num_sampling_steps", "25", 0, 0}}, 0, 0, 0},
-    {2, "continuous", {INT8, {"num_iter", NULL, 8, 0}, {"num_sampling_steps", "25", 0, 0}}, 0, 0, 0},
+    {1, "continuous", {INT8, {"num_iter", NULL, 4, 0}, {"num_sampling_steps", "25", 0, 0}}, 0.0061, 0, 0.0064},
+    {2, "continuous", {INT8, {"num_iter", NULL, 8, 0}, {"num_sampling_steps", "25", 0, 0}}, 0.0076, 0, 0.0064},
     {3,
      "continuous",
      {INT8, {"num_iter", NULL, 16, 0}, {"sampler", "dpmpp", 0, 0}, {"num_sampling_steps", "15", 0, 0}},
+     0.0411,
      0,
-     0,
-     0},
-    {1, "discrete", {INT8}, 0, 0, 0},
-    {2, "discrete", {INT8, {"spec", "cool-sd-exp", 0, 1}}, 0, 0, 0},
-    {3, "discrete", {INT8, {"spec", "lantern", 0, 1}}, 0, 0, 0},
+     0.0064},
+    {1, "discrete", {INT8}, 0.0036, 0, 0.0117},
+    {2, "discrete", {INT8, {"spec", "cool-sd-exp", 0, 1}}, 0.0036, 0.0129, 0.0117},
+    {3, "discrete", {INT8, {"spec", "lantern", 0, 1}}, 0.0036, 0.0978, 0.0117},
 };
 
 /* NULL without --fast, and for a level or kind that has none. */

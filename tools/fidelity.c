@@ -104,14 +104,16 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = SEARCH_POINTS_MAX,
-     .help = "combinations tried with few images, at most\nOf these some 12 are measured with all images."},
+     .help = "combinations tried, at most\nWith --screen, some 12 of them are measured with all images."},
     {.name = "screen",
      .offset = offsetof(fidelity, screen),
      .group = for_search,
      .type = MAR_TYPE_INT,
      .min = FIDELITY_NUM_MIN,
      .max = NUM_MAX,
-     .help = "images of such a trial; the default is a quarter of --num, 20 at least"},
+     .help = "images of such a trial; the default is --num\n"
+             "Fewer take less time, but distances of few images scatter by more than the ways differ: then a way that "
+             "is far may look near, and only it be measured with all images."},
     {0},
 };
 

@@ -78,7 +78,7 @@ typedef struct {
     int quiet;                            /* print only errors */
     uint64_t seed;                        /* of all runs */
     int search;                           /* 1: --search (fidelity_search.h); there is no fast run then */
-    int screen;                           /* of it: images of a screening; 0: a quarter of num */
+    int screen;                           /* of it: images of a screening; 0: num */
     int points;                           /* of it: points screened at most */
     const char *search_draft;             /* of it: the draft as given; NULL: none */
     fidelity_run runs[FIDELITY_RUNS_MAX]; /* the first is the reference */

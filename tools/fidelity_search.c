@@ -218,7 +218,7 @@ static int run(job *j)
 {
     search *s = &j->s;
     fidelity *f = s->f;
-    if (s->screen == 0) s->screen = f->num / 4 > FIDELITY_NUM_MIN ? f->num / 4 : FIDELITY_NUM_MIN;
+    if (s->screen == 0) s->screen = f->num;
     if (s->screen > f->num)
         return tool_error("--screen %d: expected no more than the %d images of --num", s->screen, f->num);
     if (f->batch > s->screen) f->batch = s->screen; /* so that there is a whole turn */

@@ -1,7 +1,7 @@
 /* `mar fidelity --search`: which combination of ways is fastest at which distance, for a model on this machine.
  *
  * The space is a product of axes (fidelity_space.c): autoregressive steps, the head's chain, caches, arithmetic,
- * speculation. First every alternative is measured alone, with few images ("screening"). Ratios of time multiply and
+ * speculation. First every alternative is measured alone ("screening", with --screen images). Ratios of time multiply and
  * distances add up, roughly: combinations are screened in the order of the fronts that this predicts, until the
  * budget is spent. What is then on the measured front is measured once more, with all images. Only these final points
  * are proposed.

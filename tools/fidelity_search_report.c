@@ -292,15 +292,18 @@ static void write_protocol(FILE *out, const search *s)
 {
     int known = 0;
     for (int i = 0; i < s->point_count; i++) known += s->points[i].screened.images > 0 || s->points[i].refused[0];
+    char again[96] = "";
+    if (s->screen != s->f->num)
+        snprintf(again, sizeof again, " What was on the measured front was measured once more with %d.", s->f->num);
     fprintf(
         out,
         "<h2>How it was searched</h2>\n<p>%d of %d combinations were screened with %d images each, at most %d: every "
         "way alone, then combinations in the order in which the product of the ways’ speeds and the sum of their "
-        "distances put them on the front. What was on the measured front was measured once more with %d. Images are "
+        "distances put them on the front.%s Images are "
         "compared with the reference’s of the same seeds and classes; the distance is the energy distance, in "
         "standard deviations of the reference’s channels, and p is of “the same law”, permuted within pairs. A "
         "speed is the median of turns that the reference made right beside it, %d images at a time.</p>\n<ul>",
-        known, s->point_count, s->screen, s->budget, s->f->num, s->f->batch);
+        known, s->point_count, s->screen, s->budget, again, s->f->batch);
     for (int k = 0; k < s->axis_count; k++) {
         fputs("<li>none", out);
         for (int c = 1; c < s->axes[k].count; c++) {

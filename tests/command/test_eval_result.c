@@ -98,11 +98,11 @@ static void fill(eval_result *r)
     r->latest = EVAL_CURVE_MAX;
     for (int i = 0; i < r->latest; i++) r->accepted_late[i] = random_count(), r->replaced_late[i] = random_count();
     mar_stats *s = &r->stats;
-    double *const of_stats[] = {&s->encoder_s,   &s->decoder_s,  &s->head_s,         &s->vae_s,           &s->draft_s,
-                                &s->verify_s,    &s->total_s,    &s->encoder_flop,   &s->decoder_flop,    &s->head_flop,
-                                &s->vae_flop,    &s->draft_flop, &s->head_calls,     &s->head_batched,    &s->head_rows,
-                                &s->draft_calls, &s->tuning_s,   &s->accepted_shift, &s->head_call_bytes, &s->passes,
-                                &s->contexts};
+    double *const of_stats[] = {
+        &s->encoder_s,     &s->decoder_s,      &s->head_s,          &s->vae_s,        &s->draft_s,   &s->verify_s,
+        &s->total_s,       &s->encoder_flop,   &s->decoder_flop,    &s->head_flop,    &s->vae_flop,  &s->draft_flop,
+        &s->decoder_bytes, &s->draft_bytes,    &s->head_calls,      &s->head_batched, &s->head_rows, &s->draft_calls,
+        &s->tuning_s,      &s->accepted_shift, &s->head_call_bytes, &s->passes,       &s->contexts};
     for (size_t i = 0; i < sizeof of_stats / sizeof *of_stats; i++) *of_stats[i] = random_number();
     long *const counts[] = {&s->tokens,   &s->proposals, &s->proposals_accepted, &s->drafted,
                             &s->accepted, &s->rounds,    &s->round_steps,        &s->residual_tries};

@@ -102,14 +102,15 @@ def main():
     parser.add_argument("--permutations", type=int, default=999)
     parser.add_argument("--level", type=float, default=0.004)
     parser.add_argument("--threads", type=int, default=0, help="of the CPU; 0: one per core")
-    parser.add_argument("--only", action="append", help="only the runs whose name has this, or another --only; of the others "
-                        "--out keeps what it has")
-    parser.add_argument("--library", default=str(ROOT / "build/release/libmar.so"))
+    parser.add_argument("--only", action="append",
+                        help="only the runs whose name has this, or another --only; --out keeps what it has of the others")
+    parser.add_argument("--library", default=BUILT)
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     if args.images < BATCH or args.images % BATCH:
         sys.exit(f"--images {args.images}: expected a multiple of {BATCH}")
-    library, references, waiting = Library(args.library, args.threads), {}, []
+    library, references, waiting = Library(args.library, "auto", args.threads), {}, []
+    vae = library.vae("demo-discrete")
     kept = json.loads(Path(args.out).read_text()) if args.only and Path(args.out).exists() else {"runs": []}
     if kept["runs"] and kept["images"] != args.images:
         sys.exit(f"{args.out} has runs of {kept['images']} images, expected {args.images}")
@@ -134,8 +135,9 @@ def main():
                 continue
             key = json.dumps(shared)
             if key not in references:
-                references[key] = library.tokens(shared, 1000 + [PLAIN, GUIDED, FILTERED].index(shared), args.images)
-            tokens, seconds = library.tokens({**shared, **method}, i, args.images)
+                seed = 1000 + [PLAIN, GUIDED, FILTERED].index(shared)
+                references[key] = make(library, vae, shared, seed, args.images)
+            tokens, seconds = make(library, vae, {**shared, **method}, i, args.images)
             print(f"{name}: {seconds:.0f} s", file=sys.stderr, flush=True)
             run = {"name": name, "options": {**shared, **method}, "exact": exact, "seed": i, "seconds": seconds,
                    "seconds_of_reference": references[key][1]}

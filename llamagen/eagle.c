@@ -163,6 +163,16 @@ static void compute(void *arg)
     if (c->r->pass.laws > 0) compute_laws(c);
 }
 
+/* What a pass must read besides its layer, the target's output layer, and keys and values: fc, and each row's embedding
+ * and feature; and the feature that a law is of where its row is not in this pass. */
+static double input_bytes(const eagle_runner *r)
+{
+    const gpt_pass *p = &r->pass;
+    const double d = r->one.config.width, weights = p->rows ? 2 * d * d : 0;
+    const double earlier = p->laws > p->rows ? p->laws - p->rows : 0;
+    return (double)r->k->device->act_size * weights + sizeof(float) * (2 * p->rows + earlier) * d;
+}
+
 /* Runs the pass that is listed. */
 static void run(eagle_runner *r, int kind, float *log_law)
 {

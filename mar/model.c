@@ -69,32 +69,83 @@ static mar_status load_norm(loader *l, const char *name, mar_norm *out)
     return status;
 }
 
-/* Rows first..first+out-1 of a linear layer of `rows` rows. Those of mar_config_is_int8 have KERN_INT8. */
-static mar_status load_linear(loader *l, const char *name, int rows, int in, int first, int out,
-                              kern_activation activation, int flags, kern_linear **layer)
+/* A linear layer of the file. */
+typedef struct {
+    wt_matrix matrix; /* [rows][in] */
+    float *bias;      /* [rows] */
+    int in, int8;     /* int8: one of mar_config_is_int8 */
+} stored;
+
+static void free_stored(stored *s)
+{
+    wt_matrix_free(&s->matrix);
+    free(s->bias);
+}
+
+/* The caller frees it even on failure. */
+static mar_status read_linear(loader *l, const char *name, int rows, int in, stored *s)
 {
     char full[96];
-    wt_matrix m = {0};
-    float *bias = NULL;
+    *s = (stored){.in = in};
     snprintf(full, sizeof full, "%s.weight", name);
-    const int int8 = mar_config_is_int8(full);
-    const size_t skipped = (size_t)first * (size_t)in;
-    mar_status status = int8 ? wt_load_matrix(l->file, full, rows, in, l->k->device->int8, &m, l->err)
-                             : load_host(l, full, 2, rows, in, 0, &m.weight);
+    s->int8 = mar_config_is_int8(full);
+    mar_status status = s->int8 ? wt_load_matrix(l->file, full, rows, in, l->k->device->int8, &s->matrix, l->err)
+                                : load_host(l, full, 2, rows, in, 0, &s->matrix.weight);
     snprintf(full, sizeof full, "%s.bias", name);
-    if (status == MAR_OK) status = load_host(l, full, 1, rows, 0, 0, &bias);
-    if (status == MAR_OK) {
-        const kern_linear_spec spec = {.out = out,
-                                       .in = in,
-                                       .weight = m.weight ? m.weight + skipped : NULL,
-                                       .quantised = m.quantised ? m.quantised + skipped : NULL,
-                                       .scale = m.scale ? m.scale + first : NULL,
-                                       .bias = bias + first,
-                                       .activation = activation,
-                                       .flags = flags | (int8 ? KERN_INT8 : 0)};
-        status = l->k->core->linear_create(l->k, &spec, layer, l->err);
-    }
-    wt_matrix_free(&m);
+    return status == MAR_OK ? load_host(l, full, 1, rows, 0, 0, &s->bias) : status;
+}
+
+/* Rows first..first+out-1 as a layer. Those of mar_config_is_int8 have KERN_INT8. */
+static mar_status create_linear(loader *l, const stored *s, int first, int out, kern_activation activation, int flags,
+                                kern_linear **layer)
+{
+    const wt_matrix *m = &s->matrix;
+    const size_t skipped = (size_t)first * (size_t)s->in;
+    const kern_linear_spec spec = {.out = out,
+                                   .in = s->in,
+                                   .weight = m->weight ? m->weight + skipped : NULL,
+                                   .quantised = m->quantised ? m->quantised + skipped : NULL,
+                                   .scale = m->scale ? m->scale + first : NULL,
+                                   .bias = s->bias + first,
+                                   .activation = activation,
+                                   .flags = flags | (s->int8 ? KERN_INT8 : 0)};
+    return l->k->core->linear_create(l->k, &spec, layer, l->err);
+}
+
+static mar_status load_linear(loader *l, const char *name, int out, int in, kern_activation activation, int flags,
+                              kern_linear **layer)
+{
+    stored s;
+    mar_status status = read_linear(l, name, out, in, &s);
+    if (status == MAR_OK) status = create_linear(l, &s, 0, out, activation, flags, layer);
+    free_stored(&s);
+    return status;
+}
+
+/* Moves the outliers that the norm makes to the weights behind it, which are to be int8 (kern_int8_smooth). */
+static mar_status smooth(loader *l, float *gain, float *bias, stored *s, int rows)
+{
+    float *factor = malloc((size_t)s->in * sizeof *factor), *row = s->matrix.weight;
+    if (!factor) return err_set(l->err, MAR_ENOMEM, "out of memory");
+    kern_int8_smooth(gain, row, rows, s->in, factor);
+    for (int i = 0; i < s->in; i++) gain[i] /= factor[i], bias[i] /= factor[i];
+    for (int r = 0; r < rows; r++, row += s->in)
+        for (int i = 0; i < s->in; i++) row[i] *= factor[i];
+    free(factor);
+    return MAR_OK;
+}
+
+/* A norm, and the layer of `rows` rows behind it, which the caller frees even on failure. */
+static mar_status load_behind_norm(loader *l, const char *norm, const char *name, int rows, mar_norm *out, stored *s)
+{
+    float *gain, *bias;
+    const int width = l->model->base.config.width;
+    *s = (stored){0};
+    mar_status status = read_pair(l, norm, width, 0, &gain, &bias);
+    if (status == MAR_OK) status = read_linear(l, name, rows, width, s);
+    if (status == MAR_OK && l->k->device->int8 && s->matrix.weight) status = smooth(l, gain, bias, s, rows);
+    if (status == MAR_OK) status = upload_norm(l, gain, bias, out);
+    free(gain);
     free(bias);
     return status;
 }
@@ -107,14 +158,12 @@ static mar_status load_attention(loader *l, const char *name, int last_decoder, 
     snprintf(norm, sizeof norm, "%s.norm1", name);
     snprintf(layer, sizeof layer, "%s.attn.qkv", name);
     mar_status status = load_behind_norm(l, norm, layer, 3 * d, &b->norm1, &s);
-    if (status == MAR_OK && !last_decoder) status = create_linear(l, &s, 0, 3 * d, KERN_LINEAR, KERN_INT8, &b->qkv);
-    if (status == MAR_OK && last_decoder) status = create_linear(l, &s, 0, d, KERN_LINEAR, KERN_INT8, &b->q);
-    if (status == MAR_OK && last_decoder) status = create_linear(l, &s, d, 2 * d, KERN_LINEAR, KERN_INT8, &b->kv);
+    if (status == MAR_OK && !last_decoder) status = create_linear(l, &s, 0, 3 * d, KERN_LINEAR, 0, &b->qkv);
+    if (status == MAR_OK && last_decoder) status = create_linear(l, &s, 0, d, KERN_LINEAR, 0, &b->q);
+    if (status == MAR_OK && last_decoder) status = create_linear(l, &s, d, 2 * d, KERN_LINEAR, 0, &b->kv);
     free_stored(&s);
     snprintf(layer, sizeof layer, "%s.attn.proj", name);
-    return status == MAR_OK
-               ? load_linear(l, layer, d, d, KERN_LINEAR, KERN_INT8 | KERN_OUT_F32 | KERN_OUT_ADD, &b->proj)
-               : status;
+    return status == MAR_OK ? load_linear(l, layer, d, d, KERN_LINEAR, KERN_OUT_F32 | KERN_OUT_ADD, &b->proj) : status;
 }
 
 static mar_status load_mlp(loader *l, const char *name, mar_block *b)
@@ -125,34 +174,19 @@ static mar_status load_mlp(loader *l, const char *name, mar_block *b)
     snprintf(norm, sizeof norm, "%s.norm2", name);
     snprintf(layer, sizeof layer, "%s.mlp.fc1", name);
     mar_status status = load_behind_norm(l, norm, layer, hidden, &b->norm2, &s);
-    if (status == MAR_OK) status = create_linear(l, &s, 0, hidden, KERN_GELU, KERN_INT8, &b->fc1);
+    if (status == MAR_OK) status = create_linear(l, &s, 0, hidden, KERN_GELU, 0, &b->fc1);
     free_stored(&s);
     snprintf(layer, sizeof layer, "%s.mlp.fc2", name);
-    return status == MAR_OK
-               ? load_linear(l, layer, d, hidden, KERN_LINEAR, KERN_INT8 | KERN_OUT_F32 | KERN_OUT_ADD, &b->fc2)
-               : status;
+    return status == MAR_OK ? load_linear(l, layer, d, hidden, KERN_LINEAR, KERN_OUT_F32 | KERN_OUT_ADD, &b->fc2)
+                            : status;
 }
 
 static mar_status load_block(loader *l, const char *stack, int index, int last_decoder, mar_block *b)
 {
-    const int d = l->model->base.config.width, hidden = l->model->base.config.mlp_hidden;
-    const int sums = KERN_OUT_F32 | KERN_OUT_ADD;
-    char name[64], part[96];
+    char name[64];
     snprintf(name, sizeof name, "%s.%d", stack, index);
-#define PART(suffix) (snprintf(part, sizeof part, "%s." suffix, name), part)
-    mar_status status = load_norm(l, PART("norm1"), &b->norm1);
-    if (status == MAR_OK) status = load_norm(l, PART("norm2"), &b->norm2);
-    if (status == MAR_OK && !last_decoder)
-        status = load_linear(l, PART("attn.qkv"), 3 * d, d, 0, 3 * d, KERN_LINEAR, 0, &b->qkv);
-    if (status == MAR_OK && last_decoder)
-        status = load_linear(l, PART("attn.qkv"), 3 * d, d, 0, d, KERN_LINEAR, 0, &b->q);
-    if (status == MAR_OK && last_decoder)
-        status = load_linear(l, PART("attn.qkv"), 3 * d, d, d, 2 * d, KERN_LINEAR, 0, &b->kv);
-    if (status == MAR_OK) status = load_linear(l, PART("attn.proj"), d, d, 0, d, KERN_LINEAR, sums, &b->proj);
-    if (status == MAR_OK) status = load_linear(l, PART("mlp.fc1"), hidden, d, 0, hidden, KERN_GELU, 0, &b->fc1);
-    if (status == MAR_OK) status = load_linear(l, PART("mlp.fc2"), d, hidden, 0, d, KERN_LINEAR, sums, &b->fc2);
-#undef PART
-    return status;
+    const mar_status status = load_attention(l, name, last_decoder, b);
+    return status == MAR_OK ? load_mlp(l, name, b) : status;
 }
 
 static mar_status load_embeddings(loader *l)

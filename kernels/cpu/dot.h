@@ -39,16 +39,13 @@ typedef struct {
 } dot_out;
 
 typedef struct {
-    int step; /* k's are filled up with zeros to a multiple of it, which is even */
-    /* Packs w[cols][in] (float; `in` even) as one block [padded/2][DOT_COLS][2], padded being `in` rounded up to a
-     * multiple of `step`; missing columns are 0. This is oneDNN's layout BA16a64b2a, too. */
-    void (*pack)(const float *w, int cols, int in, int padded, uint16_t *block);
-    /* Multiplies `rows` rows of x[..][in] with a 64-byte aligned block. Meanwhile it prefetches into L1 `next`, the
-     * block that this thread will read next, or NULL: without that, memory and arithmetic take turns. A result is added
-     * up in f32 in the same order for any `rows`. */
-    void (*product)(const uint16_t *x, int rows, int in, const uint16_t *block, const uint16_t *next,
-                    const dot_out *out);
-} bf16_dot;
+    int step; /* a block's words are filled up with zeros to a multiple of it, at most DOT_WORDS */
+    /* Multiplies `rows` rows of x, `words` words each, with a 64-byte aligned block [words filled up][DOT_COLS] of
+     * words. Meanwhile it prefetches into L1 `next`, the block that this thread will read next, or NULL: without that,
+     * memory and arithmetic take turns. bf16 is added up in f32 in the same order for any `rows`; int8, of which x is
+     * unsigned and the weights are signed, is added up in int32. */
+    void (*product)(const void *x, int rows, int words, const void *block, const void *next, const dot_out *out);
+} dot_kernel;
 
 /* NULL where oneDNN should multiply bf16: without AVX512-BF16, or if MAR_ISA asks for less. AMX multiplies where it is
  * there, unless MAR_ISA=avx512. */

@@ -10,15 +10,14 @@
 #include <string.h>
 
 enum {
-    GROUP = 16, /* rows of a tile */
-    ROWS = 64,  /* of a pass over a block; their sums stay in L1 */
-    STEP = 32,  /* k of a tile */
-    STEP_BYTES = STEP * DOT_COLS * 2,
-    STEP_LINES = STEP_BYTES / 64,
-    NEAR = 4,                 /* steps: 16 KiB of weights, which are fetched ahead into L1 */
-    CHUNK = 8,                /* steps that several groups of rows use in turn */
-    TILE_BYTES = 64,          /* of a row of a tile */
-    ROW_BYTES = DOT_COLS * 4, /* of a row of sums, and of a pair of k in a block */
+    GROUP = 16,             /* rows of a tile */
+    ROWS = 64,              /* of a pass over a block; their sums stay in L1 */
+    TILE = 64,              /* bytes of a row of a tile */
+    ROW = DOT_COLS * 4,     /* bytes of a row of sums, and of a word of a block */
+    STEP = DOT_WORDS * ROW, /* bytes of a block */
+    LINES = STEP / 64,      /* cache lines of it */
+    NEAR = 4,               /* steps: 16 KiB of weights, which are fetched ahead into L1 */
+    CHUNK = 8,              /* steps that several groups of rows use in turn */
 };
 
 #if BF16
@@ -54,7 +53,7 @@ static inline __attribute__((always_inline)) void accumulate(const char *x, size
                                                              const char *next, int lines)
 {
     __asm__ volatile("" ::: "memory"); /* compilers do not know that tiles read memory */
-    for (int s = 0; s < steps; s++, x += STEP * 2, w += STEP_BYTES) {
+    for (int s = 0; s < steps; s++, x += TILE, w += STEP) {
         for (int i = 0; i < lines; i++, next += 64) _mm_prefetch(next, _MM_HINT_T0);
         _tile_loadd(4, x, x_stride);
         _tile_loadd(5, w, ROW);
@@ -94,11 +93,11 @@ static inline void store(char *sum)
 
 /* A pass: `rows` rows of x in groups of `tall` rows, the last of which may begin within the one before it. */
 typedef struct {
-    const uint16_t *x;
-    int rows, in, steps, tall, groups;
-    uint16_t
-        *tail;  /* [groups * GROUP][STEP] the last columns of x, filled up with zeros, if `in` is no multiple of STEP */
-    float *sum; /* [groups * GROUP][DOT_COLS] */
+    const char *x;
+    size_t stride; /* bytes of a row */
+    int rows, words, steps, tall, groups;
+    char *tail; /* [groups * GROUP][TILE] the last words of x, filled up with zeros, if they do not fill a step */
+    char *sum;  /* [groups * GROUP][ROW] */
 } pass;
 
 static int first_row(const pass *p, int group)
@@ -121,8 +120,8 @@ static void run_steps(const pass *p, const char *block, int first, int last, con
             load(sum);
         accumulate(x + (size_t)first * TILE, p->stride, block + (size_t)first * STEP, straight - first, ahead, lines);
         if (last > whole)
-            accumulate((const char *)(p->tail + g * GROUP * STEP), STEP * 2, block + (size_t)whole * STEP_BYTES, 1,
-                       ahead + (size_t)(straight - first) * (size_t)lines * 64, lines);
+            accumulate(p->tail + g * GROUP * TILE, TILE, block + (size_t)whole * STEP, 1,
+                       ahead + (straight - first) * lines * 64, lines);
         if (p->groups > 1 || last == p->steps) store(sum);
     }
 }
@@ -143,7 +142,7 @@ static void product(const void *x, int rows, int words, const void *block, const
     for (int i = 0, first = 0; i < passes; i++) {
         pass p = {.stride = (size_t)words * 4,
                   .rows = (rows - first) / (passes - i),
-                  .in = in,
+                  .words = words,
                   .steps = steps,
                   .tail = tail,
                   .sum = sum};
@@ -151,8 +150,8 @@ static void product(const void *x, int rows, int words, const void *block, const
         p.groups = (p.rows + GROUP - 1) / GROUP;
         p.tall = (p.rows + p.groups - 1) / p.groups;
         configure(p.tall);
-        if (in % STEP) copy_tail(&p);
-        const char *w = (const char *)block, *after = (const char *)(i == passes - 1 && next ? next : block);
+        if (words % DOT_WORDS) copy_tail(&p);
+        const char *w = block, *after = i == passes - 1 && next ? next : block;
         const int chunk = p.groups == 1 ? NEAR : CHUNK;
         for (int s = 0; s < steps; s += chunk) {
             const int end = s + chunk < steps ? s + chunk : steps;

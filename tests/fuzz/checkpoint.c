@@ -160,8 +160,8 @@ static void check_saved(const wt_file *f, wt_dtype dtype)
 static void check_quantised(const wt_file *f, const wt_tensor *t)
 {
     const int out = (int)t->shape[0], in = (int)t->shape[1];
-    const wt_output outputs[2] = {{"w", WT_I8, 2, {out, in}, f, t, WT_QUANTISED},
-                                  {"w_scale", WT_F32, 1, {out}, f, t, WT_SCALES}};
+    const wt_output outputs[2] = {{"w", WT_I8, 2, {out, in}, f, t, WT_QUANTISED, NULL},
+                                  {"w_scale", WT_F32, 1, {out}, f, t, WT_SCALES, NULL}};
     const size_t n = (size_t)t->count;
     float *values = read_values(f, t), *scale = malloc((size_t)out * sizeof *scale + 1);
     int8_t *q = malloc(n + 1);

@@ -45,6 +45,8 @@ typedef struct {
      * memory and arithmetic take turns. bf16 is added up in f32 in the same order for any `rows`; int8, of which x is
      * unsigned and the weights are signed, is added up in int32. */
     void (*product)(const void *x, int rows, int words, const void *block, const void *next, const dot_out *out);
+    /* dot_bf16_pack; NULL: of int8, which int8_pack packs. */
+    void (*pack)(const float *w, int cols, int in, int words, void *block);
 } dot_kernel;
 
 /* NULL where oneDNN should multiply bf16: without AVX512-BF16, or if MAR_ISA asks for less. AMX multiplies where it is

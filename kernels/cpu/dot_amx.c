@@ -169,4 +169,4 @@ static void product(const void *x, int rows, int words, const void *block, const
 }
 
 extern const dot_kernel NAME(KERN_TYPE, amx);
-const dot_kernel NAME(KERN_TYPE, amx) = {DOT_WORDS, product};
+const dot_kernel NAME(KERN_TYPE, amx) = {DOT_WORDS, product, BF16 ? dot_bf16_pack : NULL};

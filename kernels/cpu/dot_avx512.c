@@ -127,4 +127,4 @@ static void product(const void *x, int rows, int words, const void *block, const
 }
 
 extern const dot_kernel NAME(KERN_TYPE, avx512);
-const dot_kernel NAME(KERN_TYPE, avx512) = {1, product};
+const dot_kernel NAME(KERN_TYPE, avx512) = {1, product, BF16 ? dot_bf16_pack : NULL};

@@ -173,4 +173,4 @@ static void product(const void *x, int rows, int words, const void *block, const
 }
 
 extern const dot_kernel dot_int8_avxvnni;
-const dot_kernel dot_int8_avxvnni = {1, product};
+const dot_kernel dot_int8_avxvnni = {1, product, NULL};

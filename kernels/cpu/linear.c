@@ -136,7 +136,7 @@ static mar_status create_blocks(kern_linear *l, const kern_linear_spec *spec, ma
         if (l->int8)
             pack_int8(l, spec, first, cols, q, scale, block);
         else
-            dot_bf16_pack(spec->weight + (size_t)first * (size_t)l->in, cols, l->in, words, block);
+            l->dot->pack(spec->weight + (size_t)first * (size_t)l->in, cols, l->in, words, block);
     }
     if (spec->bias) memcpy(l->block_bias, spec->bias, (size_t)l->out * sizeof *l->block_bias);
     free(q);

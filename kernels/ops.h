@@ -61,6 +61,8 @@ typedef struct {
     int y_stride;               /* elements from one row of y to the next; 0 means out */
     const int8_t *quantised;    /* host [N][K] with KERN_INT8: the weights as a file has them, or NULL: `weight` is */
     const float *scale;         /* host [N] of them; quantised. `weight` may be NULL then where the device has int8 */
+    kern_linear *before;        /* the layer that is multiplied before this one, as a rule, or NULL: a processor fetches
+                                 * the first of these weights meanwhile. It is freed later, or never used again */
 } kern_linear_spec;
 
 /* 2-D convolution, activations NHWC. y has (height + 2 pad_h - kernel_h) / stride + 1 rows, rounded down, and columns

@@ -102,7 +102,7 @@ mar_status eagle_model_create(kern_queue *k, const wt_file *f, int heads, eagle_
     const eagle_config *c = &m->config;
     if (status == MAR_OK) status = load_fc(k, f, m, err);
     if (status == MAR_OK)
-        status = gpt_layer_load(k, f, layer_prefix, c->width, c->hidden, c->first_norm, &m->layer, err);
+        status = gpt_layer_load(k, f, layer_prefix, c->width, c->hidden, c->first_norm, NULL, &m->layer, err);
     if (status == MAR_OK) {
         *out = m;
     } else {

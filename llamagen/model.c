@@ -39,9 +39,9 @@ static mar_status load_array(loader *l, const char *name, int rows, int columns,
     return status;
 }
 
-/* A matrix of the file as a layer. Those of gpt_config_is_int8 have KERN_INT8. */
+/* A matrix of the file as a layer, which is multiplied after `before`. Those of gpt_config_is_int8 have KERN_INT8. */
 static mar_status load_linear(loader *l, const char *name, int out, int in, kern_activation activation, int flags,
-                              kern_linear **layer)
+                              kern_linear *before, kern_linear **layer)
 {
     wt_matrix m = {0};
     const int int8 = gpt_config_is_int8(name);
@@ -54,7 +54,8 @@ static mar_status load_linear(loader *l, const char *name, int out, int in, kern
                                        .quantised = m.quantised,
                                        .scale = m.scale,
                                        .activation = activation,
-                                       .flags = flags | (int8 ? KERN_INT8 : 0)};
+                                       .flags = flags | (int8 ? KERN_INT8 : 0),
+                                       .before = before};
         status = l->k->core->linear_create(l->k, &spec, layer, l->err);
     }
     wt_matrix_free(&m);
@@ -76,7 +77,8 @@ static int join(const void *first, const void *second, size_t bytes, void **out)
 }
 
 /* Two layers of the same input as one product. They are joined in int8 if both are int8 in the file. */
-static mar_status load_pair(loader *l, const char *first, const char *second, int out, int in, kern_linear **layer)
+static mar_status load_pair(loader *l, const char *first, const char *second, int out, int in, kern_linear *before,
+                            kern_linear **layer)
 {
     const size_t n = (size_t)out * (size_t)in;
     const int keep = l->k->device->int8 && wt_is_int8(l->file, first) && wt_is_int8(l->file, second);
@@ -90,8 +92,13 @@ static mar_status load_pair(loader *l, const char *first, const char *second, in
         status = err_set(l->err, MAR_ENOMEM, "%s: out of memory for tensor %s", wt_path(l->file), first);
     for (int i = 0; i < 2; i++) wt_matrix_free(&half[i]);
     if (status == MAR_OK) {
-        const kern_linear_spec spec = {
-            .out = 2 * out, .in = in, .weight = weight, .quantised = quantised, .scale = scale, .flags = KERN_INT8};
+        const kern_linear_spec spec = {.out = 2 * out,
+                                       .in = in,
+                                       .weight = weight,
+                                       .quantised = quantised,
+                                       .scale = scale,
+                                       .flags = KERN_INT8,
+                                       .before = before};
         status = l->k->core->linear_create(l->k, &spec, layer, l->err);
     }
     free(weight);
@@ -108,20 +115,21 @@ static const char *part_of(const char *prefix, const char *part, char text[NAME]
 }
 
 mar_status gpt_layer_load(kern_queue *k, const wt_file *f, const char *prefix, int width, int hidden, int first_norm,
-                          gpt_layer *b, mar_err *err)
+                          kern_linear *before, gpt_layer *b, mar_err *err)
 {
     const int sums = KERN_OUT_F32 | KERN_OUT_ADD;
     loader l = {k, f, err};
     char t[NAME], other[NAME];
     mar_status status =
-        load_linear(&l, part_of(prefix, "attention.wqkv", t), 3 * width, width, KERN_LINEAR, 0, &b->qkv);
+        load_linear(&l, part_of(prefix, "attention.wqkv", t), 3 * width, width, KERN_LINEAR, 0, before, &b->qkv);
     if (status == MAR_OK)
-        status = load_linear(&l, part_of(prefix, "attention.wo", t), width, width, KERN_LINEAR, sums, &b->wo);
+        status = load_linear(&l, part_of(prefix, "attention.wo", t), width, width, KERN_LINEAR, sums, b->qkv, &b->wo);
     if (status == MAR_OK)
         status = load_pair(&l, part_of(prefix, "feed_forward.w1", t), part_of(prefix, "feed_forward.w3", other), hidden,
-                           width, &b->w13);
+                           width, b->wo, &b->w13);
     if (status == MAR_OK)
-        status = load_linear(&l, part_of(prefix, "feed_forward.w2", t), width, hidden, KERN_LINEAR, sums, &b->w2);
+        status =
+            load_linear(&l, part_of(prefix, "feed_forward.w2", t), width, hidden, KERN_LINEAR, sums, b->w13, &b->w2);
     if (status == MAR_OK && first_norm)
         status = load_array(&l, part_of(prefix, "attention_norm", t), width, 0, &b->attention_norm);
     return status == MAR_OK ? load_array(&l, part_of(prefix, "ffn_norm", t), width, 0, &b->ffn_norm) : status;
@@ -144,10 +152,10 @@ static mar_status load_condition(loader *l, gpt_model *m)
     mar_status status = load_array(l, "cls_embedding.uncond_embedding", c->prefix, c->caption_dim, &m->no_caption);
     if (status == MAR_OK) /* features come as they are, so their product is in f32 */
         status = load_linear(l, "cls_embedding.cap_proj.fc1.weight", d, c->caption_dim, KERN_GELU_TANH,
-                             KERN_IN_F32 | KERN_OUT_F32, &m->caption_fc1);
+                             KERN_IN_F32 | KERN_OUT_F32, NULL, &m->caption_fc1);
     if (status == MAR_OK)
         status = load_linear(l, "cls_embedding.cap_proj.fc2.weight", d, d, KERN_LINEAR, KERN_IN_F32 | KERN_OUT_F32,
-                             &m->caption_fc2);
+                             NULL, &m->caption_fc2);
     return status;
 }
 
@@ -180,7 +188,8 @@ static mar_status load_layers(loader *l, gpt_model *m)
     for (int i = 0; status == MAR_OK && i < c->depth; i++) {
         char prefix[32];
         snprintf(prefix, sizeof prefix, "layers.%d", i);
-        status = gpt_layer_load(l->k, l->file, prefix, c->width, c->hidden, 1, &m->layers[i], l->err);
+        status = gpt_layer_load(l->k, l->file, prefix, c->width, c->hidden, 1, i ? m->layers[i - 1].w2 : NULL,
+                                &m->layers[i], l->err);
     }
     return status;
 }
@@ -194,7 +203,8 @@ static mar_status load_all(loader *l, gpt_model *m)
     if (status == MAR_OK) status = load_layers(l, m);
     if (status == MAR_OK) status = load_array(l, "norm.weight", d, 0, &m->norm);
     if (status == MAR_OK)
-        status = load_linear(l, "output.weight", c->vocabulary, d, KERN_LINEAR, KERN_OUT_F32, &m->output);
+        status = load_linear(l, "output.weight", c->vocabulary, d, KERN_LINEAR, KERN_OUT_F32,
+                             m->layers[c->depth - 1].w2, &m->output);
     if (status == MAR_OK) status = make_turn(l, m);
     return status;
 }

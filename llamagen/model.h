@@ -35,10 +35,10 @@ mar_status gpt_model_create(kern_queue *k, const wt_file *f, int heads, gpt_mode
 mar_status gpt_model_load(kern_queue *k, const wt_file *f, const gpt_config *config, gpt_model **out, mar_err *err);
 void gpt_model_free(gpt_model *m); /* NULL is fine */
 
-/* One layer, whose tensors' names begin with `prefix`, "layers.3". first_norm 0: it has no attention_norm. After a
- * failure *b has what was loaded, and is to be freed. */
+/* One layer, whose tensors' names begin with `prefix`, "layers.3". first_norm 0: it has no attention_norm. `before` is
+ * the last product of the layer before it, or NULL. After a failure *b has what was loaded, and is to be freed. */
 mar_status gpt_layer_load(kern_queue *k, const wt_file *f, const char *prefix, int width, int hidden, int first_norm,
-                          gpt_layer *b, mar_err *err);
+                          kern_linear *before, gpt_layer *b, mar_err *err);
 void gpt_layer_free(kern_device *d, gpt_layer *b); /* and leaves it empty */
 
 #endif

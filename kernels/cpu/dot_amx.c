@@ -2,8 +2,11 @@
  *
  * A product holds sums of up to 16 rows x 64 columns in four of the eight tiles. A step of 16 words takes one tile of x
  * and four of weights, which lie one after the other: 4 KiB of a block. With more than 16 rows a chunk of the block is
- * used for all groups of rows while it is near, and sums wait in memory from one chunk to the next. Meanwhile the next
- * chunk is fetched into L1, so that memory and arithmetic work at the same time. */
+ * used for all groups of rows while it is near, and sums wait in memory from one chunk to the next.
+ *
+ * Meanwhile the next chunk is fetched, a few lines with each product: a product that waits for a tile holds up what
+ * comes after it, so fetches in one burst would leave memory idle for as long (bench/README.md). One group of rows
+ * fetches into L1. With more the chunk at hand and their rows need that, and the next goes to L2. */
 #include "kernels/cpu/dot_block.h"
 #include "kernels/cpu/dot_type.h"
 
@@ -33,9 +36,9 @@ typedef struct {
     uint8_t rows[16];
 } tile_config;
 
-/* Tiles 0..3 are sums and 4 is x, of `rows` rows; 5 is weights. The others stay unused: a core that runs two threads
- * has few tiles to spare for loads ahead of their use, and each that holds nothing is one more (measured: 18 for 28 ns
- * a multiplication, and 8 ns either way where the other thread rests). */
+/* Tiles 0..3 are sums and 4 is x, of `rows` rows; 5 is weights. The others stay unused: every load and product takes a
+ * tile until it is done, a core whose other thread works has few to spare beyond those in use, and each that holds
+ * nothing is one more. */
 static void configure(int rows)
 {
     tile_config c = {.palette = 1};
@@ -47,23 +50,26 @@ static void configure(int rows)
     _tile_loadconfig(&c);
 }
 
+/* 16 columns of a step. Before it lines number lines * tile / 4 and so on of `next` are fetched. */
+#define PRODUCT(tile)                                                                                                  \
+    for (const char *end = next + lines * ((tile) + 1) / 4 * 64, *at = next + lines * (tile) / 4 * 64; at < end;       \
+         at += 64)                                                                                                     \
+        _mm_prefetch(at, near ? _MM_HINT_T0 : _MM_HINT_T1);                                                            \
+    _tile_loadd(5, w + (tile)*TILE, ROW);                                                                              \
+    MULTIPLY_ADD(tile, 4, 5)
+
 /* Adds x w over `steps` steps to the tiles of sums. x's rows are x_stride bytes apart. With each step `lines` lines of
- * `next` are fetched. */
+ * `next` are fetched, into L1 if `near`. */
 static inline __attribute__((always_inline)) void accumulate(const char *x, size_t x_stride, const char *w, int steps,
-                                                             const char *next, int lines)
+                                                             const char *next, int lines, const int near)
 {
     __asm__ volatile("" ::: "memory"); /* compilers do not know that tiles read memory */
-    for (int s = 0; s < steps; s++, x += TILE, w += STEP) {
-        for (int i = 0; i < lines; i++, next += 64) _mm_prefetch(next, _MM_HINT_T0);
+    for (int s = 0; s < steps; s++, x += TILE, w += STEP, next += lines * 64) {
         _tile_loadd(4, x, x_stride);
-        _tile_loadd(5, w, ROW);
-        MULTIPLY_ADD(0, 4, 5);
-        _tile_loadd(5, w + TILE, ROW);
-        MULTIPLY_ADD(1, 4, 5);
-        _tile_loadd(5, w + 2 * TILE, ROW);
-        MULTIPLY_ADD(2, 4, 5);
-        _tile_loadd(5, w + 3 * TILE, ROW);
-        MULTIPLY_ADD(3, 4, 5);
+        PRODUCT(0);
+        PRODUCT(1);
+        PRODUCT(2);
+        PRODUCT(3);
     }
 }
 
@@ -118,10 +124,15 @@ static void run_steps(const pass *p, const char *block, int first, int last, con
             clear();
         else if (p->groups > 1)
             load(sum);
-        accumulate(x + (size_t)first * TILE, p->stride, block + (size_t)first * STEP, straight - first, ahead, lines);
+        if (p->groups == 1)
+            accumulate(x + (size_t)first * TILE, p->stride, block + (size_t)first * STEP, straight - first, ahead,
+                       LINES, 1);
+        else
+            accumulate(x + (size_t)first * TILE, p->stride, block + (size_t)first * STEP, straight - first, ahead,
+                       lines, 0);
         if (last > whole)
             accumulate(p->tail + g * GROUP * TILE, TILE, block + (size_t)whole * STEP, 1,
-                       ahead + (straight - first) * lines * 64, lines);
+                       ahead + (straight - first) * lines * 64, lines, 0);
         if (p->groups > 1 || last == p->steps) store(sum);
     }
 }

@@ -20,13 +20,14 @@ struct kern_linear {
     dnn_packed **weight;                                        /* [panels] */
     float *bias;                                                /* [out] or NULL */
     const dnn_primitive *_Atomic product[2][CPU_TILE_ROWS + 1]; /* [last panel?][rows], made at first use or by plan */
-    const dot_kernel *dot; /* NULL: oneDNN multiplies. Else blocks take the place of panels. */
-    int int8;              /* of int8: x is quantised before it is multiplied */
-    int words;             /* of a row of what is multiplied */
-    int blocks;            /* number of blocks of DOT_COLS columns */
-    size_t block_bytes;    /* of each */
-    char *block;           /* [blocks][block_bytes] */
-    float *block_bias;     /* [blocks][DOT_COLS] */
+    const dot_kernel *dot;   /* NULL: oneDNN multiplies. Else blocks take the place of panels. */
+    int int8;                /* of int8: x is quantised before it is multiplied */
+    int words;               /* of a row of what is multiplied */
+    int blocks;              /* number of blocks of DOT_COLS columns */
+    size_t block_bytes;      /* of each */
+    char *block;             /* [blocks][block_bytes] */
+    float *block_bias;       /* [blocks][DOT_COLS] */
+    const kern_linear *next; /* whose first blocks are fetched with the last of these, or NULL */
 };
 
 void cpu_linear_spec(const kern_linear *l, kern_linear_spec *spec)
@@ -189,6 +190,7 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
         cpu_linear_free(k->device, l);
         return status;
     }
+    if (spec->before && spec->before->dot && l->dot) spec->before->next = l;
     *out = l;
     return MAR_OK;
 }
@@ -387,7 +389,7 @@ void cpu_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, vo
     cpu_queue *q = cpu_of(k);
     if (rows <= 0 || !kern_live(k) || !cpu_linear_ready(q, l, rows)) return;
     if (l->dot && rows <= CPU_TILE_ROWS)
-        cpu_linear_columns(q, l, x, rows, y, NULL, NULL);
+        cpu_linear_columns(q, l, x, rows, y, NULL, l->next);
     else
         cpu_linear_run(q, l, x, rows, y);
 }

@@ -24,7 +24,8 @@ static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int 
                                    .flags = flags,
                                    .y_stride = y_stride,
                                    .quantised = nullptr,
-                                   .scale = nullptr};
+                                   .scale = nullptr,
+                                   .before = nullptr};
     return cuda_linear_create(k, &spec, l, err);
 }
 

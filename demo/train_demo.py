@@ -17,6 +17,10 @@ Drafts of other training or size, for bench/draft_quality.py (a minute to five e
     python3 demo/train_demo.py --stage draft --draft_size 48,1,2,96,1 --save build/drafts/draft-48-96.safetensors
     python3 demo/train_demo.py --stage draft --draft_size 64,1,2,128,1 --save build/drafts/draft-64-128.safetensors
 
+The same with the official number of latent channels, whose measurements are in bench/README.md (it is not shipped):
+
+    python3 demo/train_demo.py --channels 16 --out build/demo16 --work build/demo16
+
 The cosine schedule starts at abar = 2.4e-9, where an error of eps is multiplied by 2e4 and 1.5 % of that survives into the
 next state. The head must be right there to 1e-3, so training draws t = 999 and high t often, weighs them by what an
 error costs, and ends with a phase that trains the head alone.
@@ -28,6 +32,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from fractions import Fraction
 
 import torch
@@ -42,8 +47,9 @@ from training import Ema, keep_freed_memory, set_lr
 from pymar import (MAR, TOKEN_SCALE, VAE, MarConfig, Schedule, VaeConfig, generate, generation_plan, hybrid_loss, load_mar,
                    load_vae, q_sample, torch_noise)
 
-VAE_CONFIG = VaeConfig(ch=32, ch_mult=(1, 1, 2), num_res_blocks=1, z_channels=8, encoder_attention=False)
-SHARED = dict(seq_len=64, token_dim=8, buffer=16, classes=10)
+OUT, CHANNELS = "weights/demo", 8
+VAE_CONFIG = VaeConfig(ch=32, ch_mult=(1, 1, 2), num_res_blocks=1, z_channels=CHANNELS, encoder_attention=False)
+SHARED = dict(seq_len=64, token_dim=CHANNELS, buffer=16, classes=10)
 ROLES = {
     "target": MarConfig(width=64, depth=2, heads=2, head_width=128, head_depth=2, **SHARED),
     "draft": MarConfig(width=32, depth=1, heads=1, head_width=48, head_depth=1, **SHARED),
@@ -76,11 +82,11 @@ def whiten(vae, mean, std):
         post.weight *= scale[None, :, None, None]
 
 
-def train_vae(out, log):
+def train_vae(out, channels, log):
     torch.manual_seed(1)
     generator = torch.Generator().manual_seed(1)
     images, _, held, _ = digits.split(*digits.load_images())
-    vae = VAE(VAE_CONFIG).to(memory_format=torch.channels_last)
+    vae = VAE(replace(VAE_CONFIG, z_channels=channels)).to(memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(vae.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.01)
     ema, total, start = Ema(vae, 0.995), VAE_STEPS, time.time()
     for step in range(total):
@@ -126,7 +132,7 @@ def save(out, name, model, metadata):
 
 @torch.no_grad()
 def token_moments(vae):
-    """Token mean and std over jittered copies of all digits: [AUGMENTED, 1797, 64, 8] each, and labels [1797]."""
+    """Token mean and std over jittered copies of all digits: [AUGMENTED, 1797, 64, channels] each, and labels [1797]."""
     generator = torch.Generator().manual_seed(2)
     images, labels = digits.load_images()
     means, stds = [], []
@@ -310,11 +316,11 @@ def train_classifier(out, log):
     training.save(os.path.join(out, "classifier.safetensors"), digits.folded(model), {"mar.kind": "classifier"})
 
 
-def report(out, work, log, per_class):
+def report(out, channels, work, log, per_class):
     vae = load_vae(os.path.join(out, "vae.safetensors"))
     classifier, real_accuracy = digits.train_classifier()
     log(f"classifier on held-out digits {real_accuracy:.4f}")
-    flops = [flops_per_image(config) for config in ROLES.values()]
+    flops = [flops_per_image(config.with_(token_dim=channels)) for config in ROLES.values()]
     log(f"GFLOP per image: target {flops[0] / 1e9:.1f}, draft {flops[1] / 1e9:.1f}, ratio {flops[0] / flops[1]:.2f}")
     for role in ROLES:
         for autocast in (False, True):
@@ -333,8 +339,10 @@ def draft_size(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", choices=["all", "vae", *ROLES, "classifier", "report"], default="all")
-    parser.add_argument("--out", default="weights/demo")
+    parser.add_argument("--out", default=OUT)
     parser.add_argument("--share", type=Fraction, default=Fraction(1), help="share of a MAR's training steps, as 1/8 [1]")
+    parser.add_argument("--channels", type=int, default=CHANNELS,
+                        help=f"latent channels; other than {CHANNELS} need an --out of their own [{CHANNELS}]")
     parser.add_argument("--draft_size", type=draft_size, metavar="W,D,H,HW,HD", default=ROLES["draft"],
                         help="the draft's width, depth, heads, head width and head depth [32,1,1,48,1]")
     parser.add_argument("--save", help="the file of a MAR, .safetensors [target or draft in --out]")
@@ -345,6 +353,10 @@ def main():
     other = args.share != 1 or args.draft_size != ROLES["draft"]
     if args.share <= 0:
         parser.error(f"--share must be above 0, got {args.share}")
+    if args.channels < 1:
+        parser.error(f"--channels must be 1 or more, got {args.channels}")
+    if args.channels != CHANNELS and args.out == OUT:
+        parser.error(f"models of {args.channels} channels need a folder of their own: give --out FOLDER")
     if (other or args.save) and args.stage not in ROLES:
         parser.error("--share, --draft_size and --save belong to one MAR: give --stage target or --stage draft")
     if args.draft_size != ROLES["draft"] and args.stage != "draft":
@@ -365,24 +377,25 @@ def main():
 
     if args.stage == "all":
         def run(*extra):
-            return subprocess.Popen([sys.executable, __file__, "--out", args.out, "--work", args.work, *extra])
+            return subprocess.Popen([sys.executable, __file__, "--out", args.out, "--work", args.work,
+                                     "--channels", str(args.channels), *extra])
         if run("--stage", "vae", "--threads", "2").wait():
             sys.exit(1)
         if any([process.wait() for process in [run("--stage", role) for role in ROLES]]):
             sys.exit(1)
         train_classifier(args.out, log)
-        report(args.out, args.work, log, args.per_class)
+        report(args.out, args.channels, args.work, log, args.per_class)
     elif args.stage == "vae":
-        train_vae(args.out, log)
+        train_vae(args.out, args.channels, log)
     elif args.stage == "classifier":
         train_classifier(args.out, log)
     elif args.stage == "report":
-        report(args.out, args.work, log, args.per_class)
+        report(args.out, args.channels, args.work, log, args.per_class)
     else:
         keep_freed_memory()
         with sdpa_kernel([SDPBackend.MATH]):  # the fused attention's backward pass is slow on a CPU in bfloat16
             config = args.draft_size if args.stage == "draft" else ROLES[args.stage]
-            train_mar(args.stage, config, args.share, os.path.join(args.out, "vae.safetensors"), path, args.work, log)
+            train_mar(args.stage, config.with_(token_dim=args.channels), args.share, os.path.join(args.out, "vae.safetensors"), path, args.work, log)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@
 #include <stdint.h>
 
 enum {
-    SEARCH_AXES = 5,
+    SEARCH_AXES = 6,
     SEARCH_CHOICES = 8,       /* alternatives of an axis, the plain one among them */
-    SEARCH_POINTS_MAX = 1000, /* of the whole space: the product of the axes is less */
+    SEARCH_POINTS_MAX = 2000, /* of the whole space: the product of the axes is less */
     SEARCH_FINALS = 12,       /* points measured with all images, at most */
     SEARCH_LEVELS = 3,
     SEARCH_TEXT = 320 /* bytes of a point's options */

@@ -51,6 +51,10 @@ static void add_continuous(search *s)
     a = add_axis(s);
     add(a, "--lazy");
     add(a, "--lazy --lazy_head");
+    if (used->cfg == 1) return;
+    a = add_axis(s);
+    add(a, "--cfg_interval 0.1,1");
+    add(a, "--cfg_interval 0.25,1");
 }
 
 /* Every verifier needs the draft but sjd; of the relaxed ones those that a level of --fast has are here. */

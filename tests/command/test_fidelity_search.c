@@ -56,13 +56,15 @@ static void the_order(void **state)
                                         "--sampler dpmpp --num_sampling_steps 20",
                                         "--sampler dpmpp --num_sampling_steps 10",
                                         "--lazy",
-                                        "--lazy --lazy_head"};
+                                        "--lazy --lazy_head",
+                                        "--cfg_interval 0.1,1",
+                                        "--cfg_interval 0.25,1"};
     enum { ALONE = sizeof alone / sizeof *alone };
     static fidelity f;
     search s;
     (void)state;
     begin(&s, &f);
-    assert_int_equal(s.point_count, 5 * 7 * 3 - 1);
+    assert_int_equal(s.point_count, 5 * 7 * 3 * 3 - 1);
     for (int i = 0; i < ALONE; i++) {
         search_rank(&s);
         const int next = search_next(&s);

@@ -171,8 +171,7 @@ static void product(const void *x, int rows, int words, const void *block, const
         for (int g = 0; g < p.groups; g++) {
             const int from = first_row(&p, g), skip = g * p.tall - from, count = p.tall - skip;
             char *result = sum + (g * GROUP + skip) * ROW;
-            if (!BF16) dot_scale(result, count, first + from + skip, out);
-            dot_finish((const float *)result, count, first + from + skip, out);
+            dot_finish(result, !BF16, count, first + from + skip, out);
         }
         first += p.rows;
     }

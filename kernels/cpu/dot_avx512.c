@@ -120,8 +120,7 @@ static void product(const void *x, int rows, int words, const void *block, const
             multiply_chunk((const char *)x + (size_t)first * stride + 4 * p, count, stride, w,
                            left < CHUNK ? left : CHUNK, later, sum);
         }
-        if (!BF16) dot_scale(sum, count, first, out);
-        dot_finish((const float *)sum, count, first, out);
+        dot_finish(sum, !BF16, count, first, out);
         first += count;
     }
 }

@@ -55,69 +55,62 @@ static inline __m512 gelu_tanh_ps(__m512 x)
     return _mm512_div_ps(x, _mm512_add_ps(one, exp_ps(minus_2u)));
 }
 
-static inline __attribute__((always_inline)) void finish_as(const dot_activation activation, const float *sum, int rows,
-                                                            int first, const dot_out *o)
+/* Columns c .. c+15. */
+static inline __attribute__((always_inline)) void finish_as(const dot_activation activation, const int int8,
+                                                            const char *sum, int rows, int first, int c,
+                                                            const dot_out *o)
 {
-    for (int r = 0; r < rows; r++, sum += DOT_COLS) {
-        const size_t at = (size_t)(first + r);
-        const uint16_t *gate = NULL;
-        if (o->gate)
-            gate = (const uint16_t *)(o->gate->base +
-                                      (o->gate->index ? (size_t)o->gate->index[at] : at) * o->gate->stride);
-        for (int c = 0; c < o->cols; c += 16) {
-            const __mmask16 m = o->cols - c < 16 ? (__mmask16)((1u << (o->cols - c)) - 1) : (__mmask16)0xffff;
-            const size_t i = at * o->y_stride + (size_t)c;
-            __m512 a = _mm512_add_ps(_mm512_load_ps(sum + c), _mm512_loadu_ps(o->bias + c));
-            if (activation == DOT_GELU) a = gelu_ps(a);
-            if (activation == DOT_SILU) a = silu_ps(a);
-            if (activation == DOT_GELU_TANH) a = gelu_tanh_ps(a);
-            if (o->y_bf16) {
-                _mm256_mask_storeu_epi16((uint16_t *)o->y + i, m, (__m256i)_mm512_cvtneps_pbh(a));
-                continue;
-            }
-            float *y = (float *)o->y + i;
-            if (gate) {
-                const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, gate + c));
-                a = _mm512_fmadd_ps((__m512)_mm512_slli_epi32(bits, 16), a, _mm512_maskz_loadu_ps(m, y));
-            } else if (o->add) {
-                a = _mm512_add_ps(a, _mm512_maskz_loadu_ps(m, y));
-            }
-            _mm512_mask_storeu_ps(y, m, a);
+    const __mmask16 m = o->cols - c < 16 ? (__mmask16)((1u << (o->cols - c)) - 1) : (__mmask16)0xffff;
+    const __m512 bias = _mm512_loadu_ps(o->bias + c);
+    const __m512 w_scale = int8 ? _mm512_loadu_ps(o->w_scale + c) : _mm512_setzero_ps();
+    const __m512i offset = int8 ? _mm512_loadu_si512(o->offset + c) : _mm512_setzero_si512();
+    sum += c * 4;
+    for (int r = 0; r < rows; r++, sum += DOT_COLS * 4) {
+        const size_t at = (size_t)(first + r), i = at * o->y_stride + (size_t)c;
+        __m512 a = _mm512_load_ps(sum);
+        if (int8) {
+            const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(o->x_scale[at]), w_scale);
+            a = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_castps_si512(a), offset)), scale);
         }
+        a = _mm512_add_ps(a, bias);
+        if (activation == DOT_GELU) a = gelu_ps(a);
+        if (activation == DOT_SILU) a = silu_ps(a);
+        if (activation == DOT_GELU_TANH) a = gelu_tanh_ps(a);
+        if (o->y_bf16) {
+            _mm256_mask_storeu_epi16((uint16_t *)o->y + i, m, (__m256i)_mm512_cvtneps_pbh(a));
+            continue;
+        }
+        float *y = (float *)o->y + i;
+        if (o->gate) {
+            const size_t row = o->gate->index ? (size_t)o->gate->index[at] : at;
+            const uint16_t *gate = (const uint16_t *)(o->gate->base + row * o->gate->stride) + c;
+            const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, gate));
+            a = _mm512_fmadd_ps((__m512)_mm512_slli_epi32(bits, 16), a, _mm512_maskz_loadu_ps(m, y));
+        } else if (o->add) {
+            a = _mm512_add_ps(a, _mm512_maskz_loadu_ps(m, y));
+        }
+        _mm512_mask_storeu_ps(y, m, a);
     }
 }
 
-/* Rows first .. first+rows-1 of y from sum[rows][DOT_COLS], which is 64-byte aligned. */
-static inline void dot_finish(const float *sum, int rows, int first, const dot_out *o)
+/* Rows first .. first+rows-1 of y from sum[rows][DOT_COLS], which is 64-byte aligned: float, or int32_t if `int8`. */
+static inline __attribute__((always_inline)) void dot_finish(const void *sum, const int int8, int rows, int first,
+                                                             const dot_out *o)
 {
-    switch (o->activation) {
-    case DOT_LINEAR:
-        finish_as(DOT_LINEAR, sum, rows, first, o);
-        break;
-    case DOT_GELU:
-        finish_as(DOT_GELU, sum, rows, first, o);
-        break;
-    case DOT_SILU:
-        finish_as(DOT_SILU, sum, rows, first, o);
-        break;
-    case DOT_GELU_TANH:
-        finish_as(DOT_GELU_TANH, sum, rows, first, o);
-        break;
-    }
-}
-
-/* Sums of int8 products become f32 where they lie, for dot_finish. */
-static inline void dot_scale(void *sum, int rows, int first, const dot_out *o)
-{
-    char *s = sum;
-    for (int r = 0; r < rows; r++) {
-        const __m512 x_scale = _mm512_set1_ps(o->x_scale[first + r]);
-        for (int c = 0; c < DOT_COLS; c += 16, s += 64) {
-            const __m512i exact = _mm512_sub_epi32(_mm512_load_si512(s), _mm512_loadu_si512(o->offset + c));
-            const __m512 scale = _mm512_mul_ps(x_scale, _mm512_loadu_ps(o->w_scale + c));
-            _mm512_store_ps(s, _mm512_mul_ps(_mm512_cvtepi32_ps(exact), scale));
+    for (int c = 0; c < o->cols; c += 16) switch (o->activation) {
+        case DOT_LINEAR:
+            finish_as(DOT_LINEAR, int8, sum, rows, first, c, o);
+            break;
+        case DOT_GELU:
+            finish_as(DOT_GELU, int8, sum, rows, first, c, o);
+            break;
+        case DOT_SILU:
+            finish_as(DOT_SILU, int8, sum, rows, first, c, o);
+            break;
+        case DOT_GELU_TANH:
+            finish_as(DOT_GELU_TANH, int8, sum, rows, first, c, o);
+            break;
         }
-    }
 }
 
 #endif

@@ -38,7 +38,7 @@ typedef struct {
 
 /* Tiles 0..3 are sums and 4 is x, of `rows` rows; 5 is weights. The others stay unused: every load and product takes a
  * tile until it is done, a core whose other thread works has few to spare beyond those in use, and each that holds
- * nothing is one more. */
+ * nothing is one more (bench/amx_tiles.c). */
 static void configure(int rows)
 {
     tile_config c = {.palette = 1};

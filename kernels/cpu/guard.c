@@ -175,8 +175,8 @@ static void *failing_mmap(void *address, size_t size, int protection, int flags,
     return NULL;
 }
 
-/* With room for one more size_t: where it makes a product for AMX (jit_brgemm_amx_uker.cpp, skipped_bd_mask), oneDNN 2.6
- * and 2.7 read the element after the last of a std::vector<size_t>, which they do not use. */
+/* With room for one more size_t: where it makes a product for AMX (jit_brgemm_amx_uker.cpp, skipped_bd_mask),
+ * oneDNN 2.6 and 2.7 read the element after the last of a std::vector<size_t>, which they do not use. */
 static void *throwing_new(size_t size)
 {
     if (no_code_memory) {

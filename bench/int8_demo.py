@@ -42,11 +42,12 @@ COMPARED = [("demo", "--dtype bf16"), ("demo", "--dtype int8"), ("demo", "--dtyp
 
 # --- tokens --------------------------------------------------------------------------------------------------------------
 
-def make(args, seed=0, dtype="f32", **options):
-    """Tokens of images 0 .. args.images - 1, image i of class i modulo 10, and what they were made with."""
+def make(args, seed=0, dtype="f32", model="demo", channels=8, **options):
+    """Tokens of images 0 .. args.images - 1, image i of class i modulo 10, and what they were made with. The model has 64 tokens
+    of `channels` numbers."""
     library = Library(args.library, dtype, args.threads, **options)
-    session = library.session("demo", None, {**PARAMETERS, "seed": str(seed)}, BATCH)
-    made = np.empty((args.images, 64 * 8), np.float32)
+    session = library.session(model, None, {**PARAMETERS, "seed": str(seed)}, BATCH)
+    made = np.empty((args.images, 64 * channels), np.float32)
     for first in range(0, args.images, BATCH):
         n = min(BATCH, args.images - first)
         library.tokens(session, first, [i % 10 for i in range(first, first + n)], made[first:first + n])

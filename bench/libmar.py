@@ -55,7 +55,7 @@ class Library:
         """Of the model of that name. Options are texts by their names, the draft's is a model's name."""
         lib = self.lib
         rows = [lib.mar_param_get(i).contents for i in range(lib.mar_param_count())]
-        size = max(row.offset for row in rows) + 8  # a field of 4 bytes is followed by a reserved one
+        size = (max(row.offset for row in rows) + 4 + 7) // 8 * 8  # the last field has 4 bytes, the structure pointers
         params, why, tree = (ctypes.c_char * size)(), ctypes.create_string_buffer(256), None
         lib.mar_params_init(params, ctypes.c_size_t(size))
         for name, value in options.items():

@@ -50,11 +50,19 @@ static void configure(int rows)
     _tile_loadconfig(&c);
 }
 
+static inline __attribute__((always_inline)) void fetch(const char *line, const int near)
+{
+    if (near)
+        _mm_prefetch(line, _MM_HINT_T0);
+    else
+        _mm_prefetch(line, _MM_HINT_T1);
+}
+
 /* 16 columns of a step. Before it lines number lines * tile / 4 and so on of `next` are fetched. */
 #define PRODUCT(tile)                                                                                                  \
     for (const char *end = next + lines * ((tile) + 1) / 4 * 64, *at = next + lines * (tile) / 4 * 64; at < end;       \
          at += 64)                                                                                                     \
-        _mm_prefetch(at, near ? _MM_HINT_T0 : _MM_HINT_T1);                                                            \
+        fetch(at, near);                                                                                               \
     _tile_loadd(5, w + (tile)*TILE, ROW);                                                                              \
     MULTIPLY_ADD(tile, 4, 5)
 

@@ -4,9 +4,8 @@
  * and four of weights, which lie one after the other: 4 KiB of a block. With more than 16 rows a chunk of the block is
  * used for all groups of rows while it is near, and sums wait in memory from one chunk to the next.
  *
- * Meanwhile the next chunk is fetched, a few lines with each product: a product that waits for a tile holds up what
- * comes after it, so fetches in one burst would leave memory idle for as long (bench/README.md). One group of rows
- * fetches into L1. With more the chunk at hand and their rows need that, and the next goes to L2. */
+ * Meanwhile the next chunk is fetched into L1, a few lines with each product: a product that waits for a tile holds up
+ * what comes after it, so fetches in one burst would leave memory idle for as long (bench/README.md). */
 #include "kernels/cpu/dot_block.h"
 #include "kernels/cpu/dot_type.h"
 
@@ -19,8 +18,7 @@ enum {
     ROW = DOT_COLS * 4,     /* bytes of a row of sums, and of a word of a block */
     STEP = DOT_WORDS * ROW, /* bytes of a block */
     LINES = STEP / 64,      /* cache lines of it */
-    NEAR = 4,               /* steps: 16 KiB of weights, which are fetched ahead into L1 */
-    CHUNK = 8,              /* steps that several groups of rows use in turn */
+    CHUNK = 4, /* steps that groups of rows use in turn: 16 KiB of weights in L1, and as many on their way */
 };
 
 #if BF16
@@ -50,26 +48,18 @@ static void configure(int rows)
     _tile_loadconfig(&c);
 }
 
-static inline __attribute__((always_inline)) void fetch(const char *line, const int near)
-{
-    if (near)
-        _mm_prefetch(line, _MM_HINT_T0);
-    else
-        _mm_prefetch(line, _MM_HINT_T1);
-}
-
 /* 16 columns of a step. Before it lines number lines * tile / 4 and so on of `next` are fetched. */
 #define PRODUCT(tile)                                                                                                  \
     for (const char *end = next + lines * ((tile) + 1) / 4 * 64, *at = next + lines * (tile) / 4 * 64; at < end;       \
          at += 64)                                                                                                     \
-        fetch(at, near);                                                                                               \
+        _mm_prefetch(at, _MM_HINT_T0);                                                                                 \
     _tile_loadd(5, w + (tile)*TILE, ROW);                                                                              \
     MULTIPLY_ADD(tile, 4, 5)
 
 /* Adds x w over `steps` steps to the tiles of sums. x's rows are x_stride bytes apart. With each step `lines` lines of
- * `next` are fetched, into L1 if `near`. */
+ * `next` are fetched. */
 static inline __attribute__((always_inline)) void accumulate(const char *x, size_t x_stride, const char *w, int steps,
-                                                             const char *next, int lines, const int near)
+                                                             const char *next, int lines)
 {
     __asm__ volatile("" ::: "memory"); /* compilers do not know that tiles read memory */
     for (int s = 0; s < steps; s++, x += TILE, w += STEP, next += lines * 64) {
@@ -112,6 +102,8 @@ typedef struct {
     int rows, words, steps, tall, groups;
     char *tail; /* [groups * GROUP][TILE] the last words of x, filled up with zeros, if they do not fill a step */
     char *sum;  /* [groups * GROUP][ROW] */
+    const dot_out *out;
+    int first; /* the number of its row 0 among those of out */
 } pass;
 
 static int first_row(const pass *p, int group)
@@ -119,29 +111,47 @@ static int first_row(const pass *p, int group)
     return group * p->tall + p->tall <= p->rows ? group * p->tall : p->rows - p->tall;
 }
 
-/* Steps first .. last-1 of all groups. The lines of `next` are fetched meanwhile, spread over the groups. */
-static void run_steps(const pass *p, const char *block, int first, int last, const char *next)
+/* Fetches the part of a group's rows of y that falls to steps first .. last-1: they are not near after all the weights
+ * since they were last used. */
+static inline void fetch_results(const pass *p, int group, int first, int last)
 {
-    const int whole = p->words / DOT_WORDS, straight = last < whole ? last : whole;
+    const dot_out *out = p->out;
+    const size_t size = out->y_bf16 ? 2 : 4, stride = out->y_stride * size, bytes = (size_t)out->cols * size;
+    const char *y = (const char *)out->y + (size_t)(p->first + first_row(p, group)) * stride;
+    for (int r = p->tall * first / p->steps; r < p->tall * last / p->steps; r++)
+        for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(y + (size_t)r * stride + i, 1, 3);
+}
+
+/* Those of a group's rows that are not in the group before, too. */
+static void finish(const pass *p, int group)
+{
+    const int from = first_row(p, group), skip = group * p->tall - from;
+    dot_finish(p->sum + (group * GROUP + skip) * ROW, !BF16, p->tall - skip, p->first + from + skip, p->out);
+}
+
+/* Steps first .. last-1 of all groups. `all` lines of `next` a step are fetched meanwhile, spread over the groups. */
+static void run_steps(const pass *p, const char *block, int first, int last, const char *next, int all)
+{
+    const int whole = p->words / DOT_WORDS, straight = (last < whole ? last : whole) - first;
     for (int g = 0; g < p->groups; g++) {
-        const int from = LINES * g / p->groups, lines = LINES * (g + 1) / p->groups - from;
-        const char *x = p->x + (size_t)first_row(p, g) * p->stride,
-                   *ahead = next + (size_t)(from * (last - first)) * 64;
+        const int from = all * g / p->groups, lines = all * (g + 1) / p->groups - from;
+        const char *x = p->x + (size_t)first_row(p, g) * p->stride + (size_t)first * TILE;
+        const char *w = block + (size_t)first * STEP, *ahead = next + (size_t)(from * (last - first)) * 64;
         char *sum = p->sum + g * GROUP * ROW;
+        fetch_results(p, g, first, last);
         if (first == 0)
             clear();
         else if (p->groups > 1)
             load(sum);
-        if (p->groups == 1)
-            accumulate(x + (size_t)first * TILE, p->stride, block + (size_t)first * STEP, straight - first, ahead,
-                       LINES, 1);
+        if (lines == LINES) /* known to the compiler */
+            accumulate(x, p->stride, w, straight, ahead, LINES);
         else
-            accumulate(x + (size_t)first * TILE, p->stride, block + (size_t)first * STEP, straight - first, ahead,
-                       lines, 0);
+            accumulate(x, p->stride, w, straight, ahead, lines);
         if (last > whole)
-            accumulate(p->tail + g * GROUP * TILE, TILE, block + (size_t)whole * STEP, 1,
-                       ahead + (straight - first) * lines * 64, lines, 0);
+            accumulate(p->tail + g * GROUP * TILE, TILE, block + (size_t)whole * STEP, 1, ahead + straight * lines * 64,
+                       lines);
         if (p->groups > 1 || last == p->steps) store(sum);
+        if (last == p->steps) finish(p, g);
     }
 }
 
@@ -164,22 +174,18 @@ static void product(const void *x, int rows, int words, const void *block, const
                   .words = words,
                   .steps = steps,
                   .tail = tail,
-                  .sum = sum};
+                  .sum = sum,
+                  .out = out,
+                  .first = first};
         p.x = (const char *)x + (size_t)first * p.stride;
         p.groups = (p.rows + GROUP - 1) / GROUP;
         p.tall = (p.rows + p.groups - 1) / p.groups;
         configure(p.tall);
         if (words % DOT_WORDS) copy_tail(&p);
         const char *w = block, *after = i == passes - 1 && next ? next : block;
-        const int chunk = p.groups == 1 ? NEAR : CHUNK;
-        for (int s = 0; s < steps; s += chunk) {
-            const int end = s + chunk < steps ? s + chunk : steps;
-            run_steps(&p, w, s, end, end < steps ? w + (size_t)end * STEP : after);
-        }
-        for (int g = 0; g < p.groups; g++) {
-            const int from = first_row(&p, g), skip = g * p.tall - from, count = p.tall - skip;
-            char *result = sum + (g * GROUP + skip) * ROW;
-            dot_finish(result, !BF16, count, first + from + skip, out);
+        for (int s = 0; s < steps; s += CHUNK) {
+            const int end = s + CHUNK < steps ? s + CHUNK : steps;
+            run_steps(&p, w, s, end, end < steps ? w + (size_t)end * STEP : after, next == block ? 0 : LINES);
         }
         first += p.rows;
     }

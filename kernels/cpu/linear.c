@@ -6,6 +6,7 @@
 #include "kernels/cpu/int8.h"
 #include "kernels/int8.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -223,11 +224,6 @@ static int column_tiles(const cpu_queue *q, const kern_linear *l, int rows)
     return panels < l->blocks ? panels : l->blocks;
 }
 
-static int tiles(const cpu_queue *q, const kern_linear *l, int rows)
-{
-    return column_tiles(q, l, rows) * row_tiles(rows);
-}
-
 typedef struct {
     cpu_queue *q;
     const kern_linear *l;
@@ -253,9 +249,9 @@ static const void *operand(cpu_queue *q, const kern_linear *l, const void *x, in
 }
 
 /* Computes rows first .. first+count-1 of the columns of blocks from .. to-1. x is what is multiplied. `next` is
- * prefetched after the last block. */
+ * prefetched after the last block. The blocks are `near` if the thread has just read them. */
 static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, int first, int count, void *y,
-                       const dot_gate *gate, int from, int to, const char *next)
+                       const dot_gate *gate, int from, int to, const char *next, int near)
 {
     static const dot_activation activation[] = {
         [KERN_LINEAR] = DOT_LINEAR, [KERN_GELU] = DOT_GELU, [KERN_SILU] = DOT_SILU, [KERN_GELU_TANH] = DOT_GELU_TANH};
@@ -282,7 +278,10 @@ static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, 
             out.offset = (const int32_t *)(out.w_scale + DOT_COLS);
         }
         l->dot->product((const char *)x + (size_t)first * (size_t)l->words * 4, count, l->words, block,
-                        b + 1 < to ? block + l->block_bytes : next, &out);
+                        near         ? block
+                        : b + 1 < to ? block + l->block_bytes
+                                     : next,
+                        &out);
     }
 }
 
@@ -311,7 +310,7 @@ static void columns_body(void *arg, int first, int last, int thread)
     for (int r = 0; next && r < c->width; r++) /* the thread's part ends here: on with that of the next layer */
         if (last == team_part(l->blocks, c->width, r + 1))
             fetch = next->block + (size_t)team_part(next->blocks, c->width, r) * next->block_bytes;
-    run_blocks(c->q, l, c->x, 0, c->rows, c->y, c->gate, first, last, fetch);
+    run_blocks(c->q, l, c->x, 0, c->rows, c->y, c->gate, first, last, fetch, 0);
 }
 
 void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, const dot_gate *gate,
@@ -334,16 +333,41 @@ static void place_tile(const cpu_queue *q, const kern_linear *l, const char *til
     }
 }
 
-/* Tiles are numbered panel by panel, so that threads working on neighbouring tiles share a panel. x is what is
- * multiplied. */
-static void run_tile(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, int tile, int thread)
+/* Tiles are numbered strip by strip, a strip of rows panel by panel: a thread's own tiles are in few strips, whose rows
+ * it has near, and neighbours share a panel. */
+typedef struct {
+    int strips, across, panels; /* across: tiles of a column of the result */
+} tile_grid;
+
+/* Of strips with as many rows as a thread's share of the result would have if it were square: about as many as it has
+ * columns. */
+static tile_grid grid_of(const cpu_queue *q, const kern_linear *l, int rows)
 {
-    const int across = row_tiles(rows);
-    const int panel = tile / across, first = tile % across * CPU_TILE_ROWS;
+    const tile_grid g = {(int)ceil(sqrt((double)q->d->threads * rows / l->out)), row_tiles(rows),
+                         column_tiles(q, l, rows)};
+    const int most = cpu_lesser(q->d->threads, g.across);
+    return (tile_grid){cpu_lesser(g.strips, most), g.across, g.panels};
+}
+
+static void place_of(const tile_grid *g, int tile, int *panel, int *across)
+{
+    int s = 0;
+    while (tile >= g->panels * team_part(g->across, g->strips, s + 1)) s++;
+    const int first = team_part(g->across, g->strips, s), count = team_part(g->across, g->strips, s + 1) - first;
+    tile -= g->panels * first;
+    *panel = tile / count;
+    *across = first + tile % count;
+}
+
+/* The weights are `near` if the thread's last tile was of the same panel. */
+static void run_tile(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, int panels, int panel,
+                     int across, int near, int thread)
+{
+    const int first = across * CPU_TILE_ROWS;
     const int count = rows - first < CPU_TILE_ROWS ? rows - first : CPU_TILE_ROWS;
     if (l->dot) {
-        const int panels = column_tiles(q, l, rows);
-        run_blocks(q, l, x, first, count, y, NULL, l->blocks * panel / panels, l->blocks * (panel + 1) / panels, NULL);
+        run_blocks(q, l, x, first, count, y, NULL, team_part(l->blocks, panels, panel),
+                   team_part(l->blocks, panels, panel + 1), NULL, near);
         return;
     }
     const size_t column = (size_t)panel * (size_t)l->panel_cols;
@@ -370,18 +394,24 @@ typedef struct {
     const void *x;
     int rows;
     void *y;
+    tile_grid grid;
 } tiles_loop;
 
 static void tiles_body(void *arg, int first, int last, int thread)
 {
     const tiles_loop *t = arg;
-    for (int tile = first; tile < last; tile++) run_tile(t->q, t->l, t->x, t->rows, t->y, tile, thread);
+    for (int tile = first, before = -1; tile < last; tile++) {
+        int panel, across;
+        place_of(&t->grid, tile, &panel, &across);
+        run_tile(t->q, t->l, t->x, t->rows, t->y, t->grid.panels, panel, across, panel == before, thread);
+        before = panel;
+    }
 }
 
 void cpu_linear_run(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y)
 {
-    tiles_loop t = {q, l, operand(q, l, x, rows), rows, y};
-    cpu_for(q, tiles(q, l, rows), (double)rows * l->in * l->out, tiles_body, &t);
+    tiles_loop t = {q, l, operand(q, l, x, rows), rows, y, grid_of(q, l, rows)};
+    cpu_for(q, t.grid.panels * t.grid.across, (double)rows * l->in * l->out, tiles_body, &t);
 }
 
 void cpu_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y)

@@ -111,6 +111,7 @@ static void linear(void **state)
         linear_case(k, tolerance[d], 64, 96, 96, KERN_GELU, 0);
         linear_case(k, tolerance[d], 130, 768, 700, KERN_LINEAR, KERN_OUT_F32);
         linear_case(k, tolerance[d], 65, 1024, 520, KERN_LINEAR, KERN_OUT_F32 | KERN_OUT_ADD);
+        linear_case(k, tolerance[d], 300, 96, 200, KERN_GELU, 0); /* strips of two and three tiles with two threads */
         linear_case(k, tolerance[d], 17, 70, 100, KERN_LINEAR, KERN_OUT_F32 | KERN_OUT_ADD); /* groups of AMX overlap */
         linear_case(k, tolerance[d], 35, 70, 100, KERN_LINEAR, KERN_OUT_F32 | KERN_OUT_ADD);
         linear_case(k, tolerance[d], 9, 6, 12, KERN_SILU, KERN_IN_F32 | KERN_OUT_F32);

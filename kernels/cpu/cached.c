@@ -52,7 +52,7 @@ typedef struct {
     int first, slots;                     /* in workspace.slot */
     int at[CACHED_ROWS];                  /* the number of the row's first one among all that it knows */
     int known[CACHED_ROWS];               /* how many */
-    int index[CACHED_ROWS][CACHED_SLOTS]; /* which, in order */
+    int index[CACHED_ROWS][CACHED_SLOTS]; /* which, in order, unless it knows all of them */
 } slots_known;
 
 /* LANES numbers of bf16. GCC 12 makes two conversions and more of the portable form where there are 16 lanes. */
@@ -182,11 +182,18 @@ static inline __attribute__((always_inline)) void add_values(const int dense, co
 /* Lists what the rows know of the chunk that begins with slot number c->first; c->at is that of the chunk before. */
 static void list_known(const workspace *w, int rows, slots_known *c)
 {
+    const uint16_t *who = w->who + c->first;
+    unsigned all = ~0u;
     c->slots = w->slots - c->first < CACHED_SLOTS ? w->slots - c->first : CACHED_SLOTS;
+    for (int i = 0; i < c->slots; i++) all &= who[i];
     for (int r = 0; r < rows; r++) {
+        c->known[r] = c->slots;
+        if (all >> r & 1) continue;
         int n = 0;
-        for (int i = 0; i < c->slots; i++)
-            if (w->who[c->first + i] >> r & 1) c->index[r][n++] = i;
+        for (int i = 0; i < c->slots; i++) {
+            c->index[r][n] = i;
+            n += who[i] >> r & 1;
+        }
         c->known[r] = n;
         while (n < CACHED_SLOTS) c->index[r][n++] = 0; /* so that LANES scores can be made at a time */
     }
@@ -199,9 +206,12 @@ static void add_scores(const cached_task *t, const workspace *w, const slots_kno
         const size_t pair = (size_t)(r * t->heads + h);
         const float *q = w->q + pair * w->width;
         float *score = w->score + pair * w->length + c->at[r];
+        const int dense = c->known[r] == c->slots; /* what the chunk has beyond them are numbers, too */
         for (int i = 0; i < c->known[r]; i += LANES) {
-            if (w->width == 64 && c->known[r] == CACHED_SLOTS)
+            if (w->width == 64 && dense)
                 scores_of(1, q, w->chunk + (size_t)i * 64, NULL, 64, score + i);
+            else if (dense)
+                scores_of(1, q, w->chunk + (size_t)i * w->width, NULL, w->width, score + i);
             else if (w->width == 64)
                 scores_of(0, q, w->chunk, c->index[r] + i, 64, score + i);
             else
@@ -226,6 +236,8 @@ static void add_weighted(const cached_task *t, const workspace *w, const slots_k
                 add_values(1, 2, weight, w->chunk, NULL, c->slots, 64, sum);
             else
                 add_values(1, 2, weight, w->chunk, NULL, c->slots, w->width, sum);
+        } else if (c->known[r] == c->slots) {
+            add_values(1, 1, weight, w->chunk, NULL, c->slots, w->width, sum);
         } else {
             add_values(0, 1, weight, w->chunk, c->index[r], c->known[r], w->width, sum);
         }

@@ -55,27 +55,67 @@ static inline __m512 gelu_tanh_ps(__m512 x)
     return _mm512_div_ps(x, _mm512_add_ps(one, exp_ps(minus_2u)));
 }
 
+/* What 16 columns' sums are multiplied and moved by. */
+typedef struct {
+    __m512 bias, w_scale;
+    __m512i offset;
+} dot_columns;
+
+static inline dot_columns columns_at(const int int8, int c, const dot_out *o)
+{
+    return (dot_columns){.bias = _mm512_loadu_ps(o->bias + c),
+                         .w_scale = int8 ? _mm512_loadu_ps(o->w_scale + c) : _mm512_setzero_ps(),
+                         .offset = int8 ? _mm512_loadu_si512(o->offset + c) : _mm512_setzero_si512()};
+}
+
+/* activation(x w + bias). `x_scale`: the row's, of int8. */
+static inline __attribute__((always_inline)) __m512 result_of(const dot_activation activation, const int int8,
+                                                              const char *sum, const dot_columns *k, __m512 x_scale)
+{
+    __m512 a = _mm512_load_ps(sum);
+    if (int8) {
+        const __m512i exact = _mm512_sub_epi32(_mm512_castps_si512(a), k->offset);
+        a = _mm512_mul_ps(_mm512_cvtepi32_ps(exact), _mm512_mul_ps(x_scale, k->w_scale));
+    }
+    a = _mm512_add_ps(a, k->bias);
+    if (activation == DOT_GELU) a = gelu_ps(a);
+    if (activation == DOT_SILU) a = silu_ps(a);
+    if (activation == DOT_GELU_TANH) a = gelu_tanh_ps(a);
+    return a;
+}
+
+static inline __m512 x_scale_of(const int int8, size_t row, const dot_out *o)
+{
+    return int8 ? _mm512_set1_ps(o->x_scale[row]) : _mm512_setzero_ps();
+}
+
+/* Columns c .. c+31 as bf16: a whole line at a time. */
+static inline __attribute__((always_inline)) void finish_line(const dot_activation activation, const int int8,
+                                                              const char *sum, int rows, int first, int c,
+                                                              const dot_out *o)
+{
+    const dot_columns low = columns_at(int8, c, o), high = columns_at(int8, c + 16, o);
+    uint16_t *y = (uint16_t *)o->y + (size_t)first * o->y_stride + (size_t)c;
+    sum += c * 4;
+    for (int r = 0; r < rows; r++, sum += DOT_COLS * 4, y += o->y_stride) {
+        const __m512 x_scale = x_scale_of(int8, (size_t)(first + r), o);
+        const __m512 a = result_of(activation, int8, sum, &low, x_scale);
+        const __m512 b = result_of(activation, int8, sum + 64, &high, x_scale);
+        _mm512_storeu_si512(y, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+    }
+}
+
 /* Columns c .. c+15. */
 static inline __attribute__((always_inline)) void finish_as(const dot_activation activation, const int int8,
                                                             const char *sum, int rows, int first, int c,
                                                             const dot_out *o)
 {
     const __mmask16 m = o->cols - c < 16 ? (__mmask16)((1u << (o->cols - c)) - 1) : (__mmask16)0xffff;
-    const __m512 bias = _mm512_loadu_ps(o->bias + c);
-    const __m512 w_scale = int8 ? _mm512_loadu_ps(o->w_scale + c) : _mm512_setzero_ps();
-    const __m512i offset = int8 ? _mm512_loadu_si512(o->offset + c) : _mm512_setzero_si512();
+    const dot_columns k = columns_at(int8, c, o);
     sum += c * 4;
     for (int r = 0; r < rows; r++, sum += DOT_COLS * 4) {
         const size_t at = (size_t)(first + r), i = at * o->y_stride + (size_t)c;
-        __m512 a = _mm512_load_ps(sum);
-        if (int8) {
-            const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(o->x_scale[at]), w_scale);
-            a = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_castps_si512(a), offset)), scale);
-        }
-        a = _mm512_add_ps(a, bias);
-        if (activation == DOT_GELU) a = gelu_ps(a);
-        if (activation == DOT_SILU) a = silu_ps(a);
-        if (activation == DOT_GELU_TANH) a = gelu_tanh_ps(a);
+        __m512 a = result_of(activation, int8, sum, &k, x_scale_of(int8, at, o));
         if (o->y_bf16) {
             _mm256_mask_storeu_epi16((uint16_t *)o->y + i, m, (__m256i)_mm512_cvtneps_pbh(a));
             continue;
@@ -93,24 +133,32 @@ static inline __attribute__((always_inline)) void finish_as(const dot_activation
     }
 }
 
+static inline __attribute__((always_inline)) void finish_with(const dot_activation activation, const int int8,
+                                                              const char *sum, int rows, int first, const dot_out *o)
+{
+    int c = 0;
+    for (; o->y_bf16 && c + 32 <= o->cols; c += 32) finish_line(activation, int8, sum, rows, first, c, o);
+    for (; c < o->cols; c += 16) finish_as(activation, int8, sum, rows, first, c, o);
+}
+
 /* Rows first .. first+rows-1 of y from sum[rows][DOT_COLS], which is 64-byte aligned: float, or int32_t if `int8`. */
 static inline __attribute__((always_inline)) void dot_finish(const void *sum, const int int8, int rows, int first,
                                                              const dot_out *o)
 {
-    for (int c = 0; c < o->cols; c += 16) switch (o->activation) {
-        case DOT_LINEAR:
-            finish_as(DOT_LINEAR, int8, sum, rows, first, c, o);
-            break;
-        case DOT_GELU:
-            finish_as(DOT_GELU, int8, sum, rows, first, c, o);
-            break;
-        case DOT_SILU:
-            finish_as(DOT_SILU, int8, sum, rows, first, c, o);
-            break;
-        case DOT_GELU_TANH:
-            finish_as(DOT_GELU_TANH, int8, sum, rows, first, c, o);
-            break;
-        }
+    switch (o->activation) {
+    case DOT_LINEAR:
+        finish_with(DOT_LINEAR, int8, sum, rows, first, o);
+        break;
+    case DOT_GELU:
+        finish_with(DOT_GELU, int8, sum, rows, first, o);
+        break;
+    case DOT_SILU:
+        finish_with(DOT_SILU, int8, sum, rows, first, o);
+        break;
+    case DOT_GELU_TANH:
+        finish_with(DOT_GELU_TANH, int8, sum, rows, first, o);
+        break;
+    }
 }
 
 #endif

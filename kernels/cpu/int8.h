@@ -24,9 +24,4 @@ static inline size_t int8_block_bytes(int in)
 /* Packs q[cols][in] and scale[cols] as one block; missing columns are 0. */
 void int8_pack(const int8_t *q, const float *scale, int cols, int in, void *block);
 
-/* Rows of x, `in` numbers each, bf16 or float, become rows of int8_words(in) words: INT8_ZERO + x / scale, to the
- * nearest, ties to even, the scale being the row's greatest magnitude over 127. A row that has a NaN or an infinity has
- * a scale of NaN, so that every result shows it; one whose magnitudes are all below 1e-30 is 0. */
-void int8_quantise_rows(const void *x, int bf16, int rows, int in, uint8_t *q, float *scale);
-
 #endif

@@ -233,10 +233,15 @@ typedef struct {
 static void quantise_body(void *arg, int first, int last, int thread)
 {
     const quantise_loop *c = arg;
-    const size_t in = (size_t)c->l->in, at = (size_t)first;
+    const kern_linear *l = c->l;
+    const size_t in = (size_t)l->in * (l->bf16 ? 2 : 4), width = (size_t)l->words * 4;
     (void)thread;
-    int8_quantise_rows((const char *)c->x + at * in * (c->l->bf16 ? 2 : 4), c->l->bf16, last - first, c->l->in,
-                       (uint8_t *)c->q->int8_rows + at * (size_t)c->l->words * 4, (float *)c->q->int8_scale + first);
+    for (int r = first; r < last; r++) {
+        uint8_t *row = (uint8_t *)c->q->int8_rows + (size_t)r * width;
+        c->q->d->rows->quantise((const char *)c->x + (size_t)r * in, l->in, INT8_ZERO, row,
+                                (float *)c->q->int8_scale + r, l->bf16);
+        memset(row + l->in, INT8_ZERO, width - (size_t)l->in);
+    }
 }
 
 /* What is multiplied: x itself, or its int8, which is in the queue's buffer until the next call. */

@@ -176,33 +176,53 @@ static void affine_silu(const float *x, int n, int channels, const float *scale,
     }
 }
 
+/* x = exp((x - most) * scale) for `count` of LANES values, and 0 for the others; added to lane. */
+static inline void exp_lanes(float *x, float most, float scale, int count, float *lane)
+{
+    for (int j = 0; j < LANES; j++) {
+        const float e = exp_f32((x[j] - most) * scale);
+        x[j] = j < count ? e : 0.0f;
+        lane[j] += x[j];
+    }
+}
+
+static inline float lanes_max(const float lane[LANES])
+{
+    float m[8];
+    for (int i = 0; i < 8; i++) m[i] = lane[i + 8] > lane[i] ? lane[i + 8] : lane[i];
+    for (int i = 0; i < 4; i++) m[i] = m[i + 4] > m[i] ? m[i + 4] : m[i];
+    m[0] = m[2] > m[0] ? m[2] : m[0];
+    m[1] = m[3] > m[1] ? m[3] : m[1];
+    return m[1] > m[0] ? m[1] : m[0];
+}
+
+static inline void scale_lanes(const float *x, float factor, void *y, int bf16)
+{
+    if (bf16)
+        for (int j = 0; j < LANES; j++) ((uint16_t *)y)[j] = store_bf16(x[j] * factor);
+    else
+        for (int j = 0; j < LANES; j++) ((float *)y)[j] = x[j] * factor;
+}
+
+/* What does not fill the lanes is copied to where it does: one by one each would take as long as all lanes. */
 static void softmax(float *s, int n, float scale, void *y, int bf16)
 {
-    float top[LANES], lane[LANES] = {0};
+    const size_t size = bf16 ? sizeof(uint16_t) : sizeof(float);
+    float top[LANES], lane[LANES] = {0}, end[LANES], result[LANES];
     int i = 0;
-    for (int j = 0; j < LANES; j++) top[j] = -INFINITY;
+    for (int j = 0; j < LANES; j++) top[j] = end[j] = -INFINITY;
     for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++) top[j] = s[i + j] > top[j] ? s[i + j] : top[j];
-    for (int j = 0; i + j < n; j++) top[j] = s[i + j] > top[j] ? s[i + j] : top[j];
-    float most = top[0];
-    for (int j = 1; j < LANES; j++) most = top[j] > most ? top[j] : most;
-    for (i = 0; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++) {
-            s[i + j] = exp_f32((s[i + j] - most) * scale);
-            lane[j] += s[i + j];
-        }
-    for (int j = 0; i + j < n; j++) {
-        s[i + j] = exp_f32((s[i + j] - most) * scale);
-        lane[j] += s[i + j];
-    }
+    const int left = n - i;
+    memcpy(end, s + i, (size_t)left * sizeof *end);
+    for (int j = 0; j < LANES; j++) top[j] = end[j] > top[j] ? end[j] : top[j];
+    const float most = lanes_max(top);
+    for (i = 0; i + LANES <= n; i += LANES) exp_lanes(s + i, most, scale, LANES, lane);
+    if (left) exp_lanes(end, most, scale, left, lane);
     const float inv = 1.0f / lanes_sum(lane);
-    if (bf16) {
-        uint16_t *out = y;
-        for (i = 0; i < n; i++) out[i] = store_bf16(s[i] * inv);
-    } else {
-        float *out = y;
-        for (i = 0; i < n; i++) out[i] = s[i] * inv;
-    }
+    for (i = 0; i + LANES <= n; i += LANES) scale_lanes(s + i, inv, (char *)y + (size_t)i * size, bf16);
+    scale_lanes(end, inv, result, bf16);
+    memcpy((char *)y + (size_t)i * size, result, (size_t)left * size);
 }
 
 static float maximum(const float *x, int n)
@@ -485,6 +505,65 @@ static void blend_pixels(const float *a, const float *b, float t, size_t n, void
         for (size_t i = 0; i < n; i++) ((float *)y)[i] = (a[i] + (b[i] - a[i]) * t - 128.0f) * (1.0f / 128);
 }
 
+/* Magnitudes as integers have the order of the numbers, and NaN lies above infinity. */
+static inline float greatest_magnitude(const void *x, int n, int bf16)
+{
+    uint32_t most = 0;
+    uint16_t half = 0;
+    for (int i = 0; bf16 && i < n; i++) {
+        const uint16_t magnitude = ((const uint16_t *)x)[i] & 0x7fffu;
+        half = magnitude > half ? magnitude : half;
+    }
+    for (int i = 0; !bf16 && i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, (const float *)x + i, sizeof bits);
+        bits &= 0x7fffffffu;
+        most = bits > most ? bits : most;
+    }
+    if (bf16) most = (uint32_t)half << 16;
+    float greatest;
+    memcpy(&greatest, &most, sizeof greatest);
+    return greatest;
+}
+
+/* zero + x * factor, to the nearest, ties to even, for results of 0 to 255: the lowest bits of a sum that rounds, once,
+ * so that every instruction set gives the same. */
+static inline uint32_t to_byte(float x, float factor, float rounds)
+{
+    const float sum = fmaf(x, factor, rounds);
+    uint32_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    return bits & 0xffu;
+}
+
+static void quantise(const void *x, int n, int zero, uint8_t *q, float *scale, int bf16)
+{
+    const float greatest = greatest_magnitude(x, n, bf16);
+    if (!(greatest <= FLT_MAX) || greatest < 1e-30f) {
+        memset(q, zero, (size_t)n);
+        *scale = greatest <= FLT_MAX ? 0.0f : NAN;
+        return;
+    }
+    const float factor = 127.0f / greatest, rounds = 12582912.0f + (float)zero; /* 1.5*2^23 */
+    *scale = greatest / 127.0f;
+    if (!bf16) {
+        for (int i = 0; i < n; i++) q[i] = (uint8_t)to_byte(((const float *)x)[i], factor, rounds);
+        return;
+    }
+    const uint16_t *in = x;
+    for (int i = 0; i + 1 < n; i += 2) { /* in pairs, so that both stay in one word */
+        uint32_t pair, first, second;
+        memcpy(&pair, in + i, sizeof pair);
+        first = pair << 16, second = pair & 0xffff0000u;
+        float a, b;
+        memcpy(&a, &first, sizeof a);
+        memcpy(&b, &second, sizeof b);
+        const uint16_t both = (uint16_t)(to_byte(a, factor, rounds) | to_byte(b, factor, rounds) << 8);
+        memcpy(q + i, &both, sizeof both);
+    }
+    if (n % 2) q[n - 1] = (uint8_t)to_byte(load_bf16(in[n - 1]), factor, rounds);
+}
+
 /* As `moments` does, a mean square that overflows gives NaN. */
 static void rms_norm(const float *x, int dim, const float *weight, float eps, void *y, int bf16)
 {
@@ -575,6 +654,7 @@ const kern_rows PASTE(kern_rows, KERN_ISA) = {
     .mean_of_all = mean_of_all,
     .from_act = from_act,
     .blend_pixels = blend_pixels,
+    .quantise = quantise,
     .rms_norm = rms_norm,
     .swiglu = swiglu,
     .turn = turn,

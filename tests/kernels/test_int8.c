@@ -106,13 +106,13 @@ static void *run(kern_queue *k, const product *p, int by, const int8_t *q, const
     return y;
 }
 
-/* A row of x as the products have it: integers and a scale. */
+/* A row of x as the products have it: integers and a scale. A product of two floats is exact in double. */
 static float quantised(const product *p, int row, size_t size, int *q)
 {
     float most = 0;
     for (int i = 0; i < p->in; i++) most = fmaxf(most, fabsf(rounded(p->x[row * p->in + i], size)));
     const float factor = 127.0f / most;
-    for (int i = 0; i < p->in; i++) q[i] = (int)nearbyintf(rounded(p->x[row * p->in + i], size) * factor);
+    for (int i = 0; i < p->in; i++) q[i] = (int)nearbyint((double)rounded(p->x[row * p->in + i], size) * (double)factor);
     return most / 127.0f;
 }
 

@@ -50,7 +50,7 @@ static void int8_product(const float *w, const float *bias, int out, int in, con
         float most = 0;
         for (int i = 0; i < in; i++) most = fmaxf(most, fabsf(x[i]));
         const float factor = 127.0f / most;
-        for (int i = 0; i < in; i++) integers[i] = (int)nearbyintf(x[i] * factor);
+        for (int i = 0; i < in; i++) integers[i] = (int)nearbyint((double)x[i] * (double)factor);
         for (int o = 0; o < out; o++) {
             long sum = 0;
             for (int i = 0; i < in; i++) sum += integers[i] * (long)q[(size_t)o * (size_t)in + (size_t)i];

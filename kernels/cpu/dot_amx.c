@@ -18,7 +18,8 @@ enum {
     ROW = DOT_COLS * 4,     /* bytes of a row of sums, and of a word of a block */
     STEP = DOT_WORDS * ROW, /* bytes of a block */
     LINES = STEP / 64,      /* cache lines of it */
-    CHUNK = 4, /* steps that groups of rows use in turn: 16 KiB of weights in L1, and as many on their way */
+    CHUNK = 4,              /* steps that groups of rows use in turn: 16 KiB in L1, and as many on their way */
+    NEAR = 8,               /* the same where nothing is on its way */
 };
 
 #if BF16
@@ -183,9 +184,10 @@ static void product(const void *x, int rows, int words, const void *block, const
         configure(p.tall);
         if (words % DOT_WORDS) copy_tail(&p);
         const char *w = block, *after = i == passes - 1 && next ? next : block;
-        for (int s = 0; s < steps; s += CHUNK) {
-            const int end = s + CHUNK < steps ? s + CHUNK : steps;
-            run_steps(&p, w, s, end, end < steps ? w + (size_t)end * STEP : after, next == block ? 0 : LINES);
+        const int near = next == block, chunk = near ? NEAR : CHUNK;
+        for (int s = 0; s < steps; s += chunk) {
+            const int end = s + chunk < steps ? s + chunk : steps;
+            run_steps(&p, w, s, end, end < steps ? w + (size_t)end * STEP : after, near ? 0 : LINES);
         }
         first += p.rows;
     }

@@ -43,8 +43,8 @@ typedef struct {
     /* Multiplies `rows` rows of x, `words` words each, with a 64-byte aligned block [words filled up][DOT_COLS] of
      * words. Meanwhile it prefetches `next`, the block that this thread will read next, or NULL: without that,
      * memory and arithmetic take turns. If `next` is the block itself, it is in the core's cache, and nothing need be
-     * fetched. bf16 is added up in f32 in the same order for any `rows`; int8, of which x is
-     * unsigned and the weights are signed, is added up in int32. */
+     * fetched. bf16 is added up in f32 in the same order for any `rows`; int8, of which x is unsigned and the weights
+     * are signed, is added up in int32. */
     void (*product)(const void *x, int rows, int words, const void *block, const void *next, const dot_out *out);
     /* dot_bf16_pack; NULL: of int8, which int8_pack packs. */
     void (*pack)(const float *w, int cols, int in, int words, void *block);

@@ -344,8 +344,7 @@ typedef struct {
     int strips, across, panels; /* across: tiles of a column of the result */
 } tile_grid;
 
-/* Of strips with as many rows as a thread's share of the result would have if it were square: about as many as it has
- * columns. */
+/* As many strips as make a thread's part of the result about square: it reads as much of x as of the weights then. */
 static tile_grid grid_of(const cpu_queue *q, const kern_linear *l, int rows)
 {
     const tile_grid g = {(int)ceil(sqrt((double)q->d->threads * rows / l->out)), row_tiles(rows),

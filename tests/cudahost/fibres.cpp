@@ -101,8 +101,10 @@ static void *host_memory(size_t bytes)
 static fibre_stack *new_stack()
 {
     if (free_stacks.empty()) {
-        /* A page nobody may touch, the stack, and what is known of it. */
-        const size_t guard = 4096, own = (sizeof(fibre_stack) + 63) / 64 * 64;
+        /* A page nobody may touch, the stack, and what is known of it, which begins elsewhere in its page than that of
+         * the stacks before: else the lines that all threads use would be in the same few sets of the cache. */
+        static size_t stacks;
+        const size_t guard = 4096, own = (sizeof(fibre_stack) + 63) / 64 * 64 + stacks++ % 13 * 320;
         unsigned char *memory = (unsigned char *)host_memory(guard + stack_bytes);
         mprotect(memory, guard, PROT_NONE);
         fibre_stack *s = (fibre_stack *)(memory + guard + stack_bytes - own);

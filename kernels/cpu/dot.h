@@ -40,12 +40,15 @@ typedef struct {
 
 typedef struct {
     int step; /* a block's words are filled up with zeros to a multiple of it, at most DOT_WORDS */
-    /* Multiplies `rows` rows of x, `words` words each, with a 64-byte aligned block [words filled up][DOT_COLS] of
-     * words. Meanwhile it prefetches `next`, the block that this thread will read next, or NULL: without that,
-     * memory and arithmetic take turns. If `next` is the block itself, it is in the core's cache, and nothing need be
-     * fetched. bf16 is added up in f32 in the same order for any `rows`; int8, of which x is unsigned and the weights
-     * are signed, is added up in int32. */
-    void (*product)(const void *x, int rows, int words, const void *block, const void *next, const dot_out *out);
+    /* Multiplies `rows` rows of x, x_stride bytes apart and of `words` words each, with a 64-byte aligned block [words
+     * filled up][DOT_COLS] of words. Meanwhile it prefetches `next`, the block that this thread will read next, or
+     * NULL: without that, memory and arithmetic take turns. If `next` is the block itself, it is in the core's cache,
+     * and nothing need be fetched. bf16 is added up in f32 in the same order for any `rows`; int8, of which x is
+     * unsigned and the weights are signed, is added up in int32. */
+    void (*product)(const void *x, size_t x_stride, int rows, int words, const void *block, const void *next,
+                    const dot_out *out);
+    /* A thread calls it after its products, unless it is NULL: it gives back what they have set up. */
+    void (*end)(void);
     /* dot_bf16_pack; NULL: of int8, which int8_pack packs. */
     void (*pack)(const float *w, int cols, int in, int words, void *block);
 } dot_kernel;

@@ -35,11 +35,14 @@ typedef struct {
     uint8_t rows[16];
 } tile_config;
 
+static _Thread_local int configured; /* rows of this thread's tiles; 0: it has none */
+
 /* Tiles 0..3 are sums and 4 is x, of `rows` rows; 5 is weights. The others stay unused: every load and product takes a
  * tile until it is done, a core whose other thread works has few to spare beyond those in use, and each that holds
  * nothing is one more (bench/amx_tiles.c). */
 static void configure(int rows)
 {
+    if (rows == configured) return; /* it takes as long as 20 products */
     tile_config c = {.palette = 1};
     for (int t = 0; t < 6; t++) {
         c.row_bytes[t] = TILE;
@@ -47,6 +50,13 @@ static void configure(int rows)
     }
     __asm__ volatile("" ::"r"(&c) : "memory"); /* some compilers believe that the next line reads 8 bytes of it */
     _tile_loadconfig(&c);
+    configured = rows;
+}
+
+static void end(void)
+{
+    if (configured) _tile_release();
+    configured = 0;
 }
 
 /* 16 columns of a step. Before it lines number lines * tile / 4 and so on of `next` are fetched. */
@@ -158,19 +168,21 @@ static void run_steps(const pass *p, const char *block, int first, int last, con
 
 static void copy_tail(const pass *p)
 {
-    const size_t left = (size_t)(p->words % DOT_WORDS) * 4;
+    const size_t left = (size_t)(p->words % DOT_WORDS) * 4, end = (size_t)p->words * 4;
     memset(p->tail, 0, (size_t)p->groups * GROUP * TILE);
     for (int g = 0; g < p->groups; g++)
         for (int r = 0; r < p->tall; r++)
-            memcpy(p->tail + (g * GROUP + r) * TILE, p->x + (size_t)(first_row(p, g) + r + 1) * p->stride - left, left);
+            memcpy(p->tail + (g * GROUP + r) * TILE, p->x + (size_t)(first_row(p, g) + r) * p->stride + end - left,
+                   left);
 }
 
-static void product(const void *x, int rows, int words, const void *block, const void *next, const dot_out *out)
+static void product(const void *x, size_t x_stride, int rows, int words, const void *block, const void *next,
+                    const dot_out *out)
 {
     _Alignas(64) char sum[ROWS * ROW], tail[ROWS * TILE];
     const int steps = (words + DOT_WORDS - 1) / DOT_WORDS, passes = (rows + ROWS - 1) / ROWS;
     for (int i = 0, first = 0; i < passes; i++) {
-        pass p = {.stride = (size_t)words * 4,
+        pass p = {.stride = x_stride,
                   .rows = (rows - first) / (passes - i),
                   .words = words,
                   .steps = steps,
@@ -191,8 +203,7 @@ static void product(const void *x, int rows, int words, const void *block, const
         }
         first += p.rows;
     }
-    _tile_release();
 }
 
 extern const dot_kernel NAME(KERN_TYPE, amx);
-const dot_kernel NAME(KERN_TYPE, amx) = {DOT_WORDS, product, BF16 ? dot_bf16_pack : NULL};
+const dot_kernel NAME(KERN_TYPE, amx) = {DOT_WORDS, product, end, BF16 ? dot_bf16_pack : NULL};

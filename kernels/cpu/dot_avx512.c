@@ -105,11 +105,11 @@ static void multiply_chunk(const char *x, int rows, size_t stride, const char *w
     }
 }
 
-static void product(const void *x, int rows, int words, const void *block, const void *next, const dot_out *out)
+static void product(const void *x, size_t x_stride, int rows, int words, const void *block, const void *next,
+                    const dot_out *out)
 {
     _Alignas(64) char sum[ROWS * ROW];
     const int passes = (rows + ROWS - 1) / ROWS;
-    const size_t stride = (size_t)words * 4;
     for (int pass = 0, first = 0; pass < passes; pass++) {
         const int count = (rows - first) / (passes - pass);
         memset(sum, 0, (size_t)count * ROW);
@@ -117,7 +117,7 @@ static void product(const void *x, int rows, int words, const void *block, const
             const char *w = (const char *)block + (size_t)p * ROW, *later = w + CHUNK * ROW;
             const int left = words - p;
             if (left <= CHUNK) later = pass == passes - 1 && next ? next : block;
-            multiply_chunk((const char *)x + (size_t)first * stride + 4 * p, count, stride, w,
+            multiply_chunk((const char *)x + (size_t)first * x_stride + 4 * p, count, x_stride, w,
                            left < CHUNK ? left : CHUNK, later, sum);
         }
         dot_finish(sum, !BF16, count, first, out);
@@ -126,4 +126,4 @@ static void product(const void *x, int rows, int words, const void *block, const
 }
 
 extern const dot_kernel NAME(KERN_TYPE, avx512);
-const dot_kernel NAME(KERN_TYPE, avx512) = {1, product, BF16 ? dot_bf16_pack : NULL};
+const dot_kernel NAME(KERN_TYPE, avx512) = {1, product, NULL, BF16 ? dot_bf16_pack : NULL};

@@ -151,13 +151,13 @@ static void finish(const int32_t *sum, int rows, int first, const dot_out *o)
     }
 }
 
-static void product(const void *x, int rows, int words, const void *block, const void *next, const dot_out *out)
+static void product(const void *x, size_t x_stride, int rows, int words, const void *block, const void *next,
+                    const dot_out *out)
 {
     _Alignas(64) char sum[ROWS * ROW];
-    const size_t stride = (size_t)words * 4;
     for (int first = 0; first < rows; first += ROWS) {
         const int count = rows - first < ROWS ? rows - first : ROWS;
-        const char *from = (const char *)x + (size_t)first * stride;
+        const char *from = (const char *)x + (size_t)first * x_stride;
         memset(sum, 0, (size_t)count * ROW);
         for (int p = 0; p < words; p += CHUNK) {
             const int left = words - p, taken = left < CHUNK ? left : CHUNK;
@@ -165,7 +165,7 @@ static void product(const void *x, int rows, int words, const void *block, const
             if (left <= CHUNK) later = first + count == rows && next ? next : block;
             for (int r = 0; r < count; r += TALL)
                 for (int half = 0; half < 2; half++)
-                    multiply(count - r < TALL ? count - r : TALL, r == 0, from + (size_t)r * stride + 4 * p, stride,
+                    multiply(count - r < TALL ? count - r : TALL, r == 0, from + (size_t)r * x_stride + 4 * p, x_stride,
                              w + half * ROW / 2, taken, later + half * ROW / 2, sum + r * ROW + half * ROW / 2);
         }
         finish((const int32_t *)sum, count, first, out);
@@ -173,4 +173,4 @@ static void product(const void *x, int rows, int words, const void *block, const
 }
 
 extern const dot_kernel dot_int8_avxvnni;
-const dot_kernel dot_int8_avxvnni = {1, product, NULL};
+const dot_kernel dot_int8_avxvnni = {1, product, NULL, NULL};

@@ -15,6 +15,13 @@ static inline int int8_words(int in)
     return (in + 4 * DOT_WORDS - 1) / (4 * DOT_WORDS) * DOT_WORDS;
 }
 
+/* Bytes from a row of x to the next: an odd number of cache lines, so that the 16 rows of a tile are in 16 sets of the
+ * cache. */
+static inline size_t int8_stride(int words)
+{
+    return (size_t)(words / DOT_WORDS | 1) * 4 * DOT_WORDS;
+}
+
 /* Bytes of a block of weights with its end. */
 static inline size_t int8_block_bytes(int in)
 {

@@ -24,6 +24,7 @@ struct kern_linear {
     const dot_kernel *dot;   /* NULL: oneDNN multiplies. Else blocks take the place of panels. */
     int int8;                /* of int8: x is quantised before it is multiplied */
     int words;               /* of a row of what is multiplied */
+    size_t row_bytes;        /* from one to the next */
     int blocks;              /* number of blocks of DOT_COLS columns */
     size_t block_bytes;      /* of each */
     char *block;             /* [blocks][block_bytes] */
@@ -121,6 +122,7 @@ static mar_status create_blocks(kern_linear *l, const kern_linear_spec *spec, ma
 {
     const int words = l->int8 ? int8_words(l->in) : cpu_divide_up(l->in / 2, l->dot->step) * l->dot->step;
     l->words = l->int8 ? words : l->in / 2;
+    l->row_bytes = l->int8 ? int8_stride(words) : (size_t)l->words * 4;
     l->blocks = cpu_divide_up(l->out, DOT_COLS);
     l->block_bytes = l->int8 ? int8_block_bytes(l->in) : (size_t)words * 4 * DOT_COLS;
     const size_t blocks = (size_t)l->blocks, bytes = blocks * l->block_bytes;
@@ -235,13 +237,11 @@ static void quantise_body(void *arg, int first, int last, int thread)
     const quantise_loop *c = arg;
     const kern_linear *l = c->l;
     const size_t in = (size_t)l->in * (l->bf16 ? 2 : 4), width = (size_t)l->words * 4;
+    uint8_t *row = (uint8_t *)c->q->int8_rows + (size_t)first * l->row_bytes;
     (void)thread;
-    for (int r = first; r < last; r++) {
-        uint8_t *row = (uint8_t *)c->q->int8_rows + (size_t)r * width;
-        c->q->d->rows->quantise((const char *)c->x + (size_t)r * in, l->in, INT8_ZERO, row,
-                                (float *)c->q->int8_scale + r, l->bf16);
-        memset(row + l->in, INT8_ZERO, width - (size_t)l->in);
-    }
+    c->q->d->rows->quantise((const char *)c->x + (size_t)first * in, last - first, l->in, INT8_ZERO, row, l->row_bytes,
+                            (float *)c->q->int8_scale + first, l->bf16);
+    for (int r = first; r < last; r++, row += l->row_bytes) memset(row + l->in, INT8_ZERO, width - (size_t)l->in);
 }
 
 /* What is multiplied: x itself, or its int8, which is in the queue's buffer until the next call. */
@@ -282,12 +282,13 @@ static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, 
             out.w_scale = (const float *)(block + weights);
             out.offset = (const int32_t *)(out.w_scale + DOT_COLS);
         }
-        l->dot->product((const char *)x + (size_t)first * (size_t)l->words * 4, count, l->words, block,
+        l->dot->product((const char *)x + (size_t)first * l->row_bytes, l->row_bytes, count, l->words, block,
                         near         ? block
                         : b + 1 < to ? block + l->block_bytes
                                      : next,
                         &out);
     }
+    if (l->dot->end) l->dot->end();
 }
 
 int cpu_linear_by_columns(const kern_linear *l)
@@ -353,7 +354,9 @@ static tile_grid grid_of(const cpu_queue *q, const kern_linear *l, int rows)
     return (tile_grid){cpu_lesser(g.strips, most), g.across, g.panels};
 }
 
-static void place_of(const tile_grid *g, int tile, int *panel, int *across)
+/* Returns whether the tile before is of the same strip and panel: its thread, nearly always this one, has just read the
+ * weights. */
+static int place_of(const tile_grid *g, int tile, int *panel, int *across)
 {
     int s = 0;
     while (tile >= g->panels * team_part(g->across, g->strips, s + 1)) s++;
@@ -361,9 +364,9 @@ static void place_of(const tile_grid *g, int tile, int *panel, int *across)
     tile -= g->panels * first;
     *panel = tile / count;
     *across = first + tile % count;
+    return tile % count > 0;
 }
 
-/* The weights are `near` if the thread's last tile was of the same panel. */
 static void run_tile(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, int panels, int panel,
                      int across, int near, int thread)
 {
@@ -404,11 +407,10 @@ typedef struct {
 static void tiles_body(void *arg, int first, int last, int thread)
 {
     const tiles_loop *t = arg;
-    for (int tile = first, before = -1; tile < last; tile++) {
+    for (int tile = first; tile < last; tile++) {
         int panel, across;
-        place_of(&t->grid, tile, &panel, &across);
-        run_tile(t->q, t->l, t->x, t->rows, t->y, t->grid.panels, panel, across, panel == before, thread);
-        before = panel;
+        const int near = place_of(&t->grid, tile, &panel, &across);
+        run_tile(t->q, t->l, t->x, t->rows, t->y, t->grid.panels, panel, across, near, thread);
     }
 }
 

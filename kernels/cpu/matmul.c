@@ -3,6 +3,7 @@
  * only ever added, at the head of a list, so that it can be read without a lock; there is a list for each of some
  * hashes of a shape. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/int8.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -112,7 +113,7 @@ static mar_status grow(void **buffer, size_t *size, size_t bytes, mar_err *err)
 
 mar_status cpu_int8_room(cpu_queue *q, int rows, int words, mar_err *err)
 {
-    const mar_status status = grow(&q->int8_rows, &q->int8_bytes, (size_t)rows * (size_t)words * 4, err);
+    const mar_status status = grow(&q->int8_rows, &q->int8_bytes, (size_t)rows * int8_stride(words), err);
     return status == MAR_OK ? grow(&q->int8_scale, &q->scale_bytes, (size_t)rows * sizeof(float), err) : status;
 }
 

@@ -536,9 +536,8 @@ static inline uint32_t to_byte(float x, float factor, float rounds)
     return bits & 0xffu;
 }
 
-static void quantise(const void *x, int n, int zero, uint8_t *q, float *scale, int bf16)
+static void quantise_row(const void *x, float greatest, int n, int zero, uint8_t *q, float *scale, int bf16)
 {
-    const float greatest = greatest_magnitude(x, n, bf16);
     if (!(greatest <= FLT_MAX) || greatest < 1e-30f) {
         memset(q, zero, (size_t)n);
         *scale = greatest <= FLT_MAX ? 0.0f : NAN;
@@ -562,6 +561,26 @@ static void quantise(const void *x, int n, int zero, uint8_t *q, float *scale, i
         memcpy(q + i, &both, sizeof both);
     }
     if (n % 2) q[n - 1] = (uint8_t)to_byte(load_bf16(in[n - 1]), factor, rounds);
+}
+
+/* The greatest magnitudes of some rows come first: all bytes of a row wait for its own. With the bytes, which keep the
+ * processor busy and memory not, the next rows are fetched. */
+static void quantise(const void *x, int rows, int n, int zero, uint8_t *q, size_t stride, float *scale, int bf16)
+{
+    enum { SOME = 4 };
+    const size_t bytes = (size_t)n * (bf16 ? 2 : 4);
+    for (int first = 0; first < rows; first += SOME) {
+        const int count = rows - first < SOME ? rows - first : SOME;
+        const char *from = (const char *)x + (size_t)first * bytes;
+        float greatest[SOME];
+        for (int r = 0; r < count; r++) greatest[r] = greatest_magnitude(from + (size_t)r * bytes, n, bf16);
+        for (int r = 0; r < count; r++) {
+            const char *later = from + (size_t)(SOME + r) * bytes;
+            for (size_t i = 0; first + SOME + r < rows && i < bytes; i += 64) __builtin_prefetch(later + i);
+            quantise_row(from + (size_t)r * bytes, greatest[r], n, zero, q + (size_t)(first + r) * stride,
+                         scale + first + r, bf16);
+        }
+    }
 }
 
 /* As `moments` does, a mean square that overflows gives NaN. */

@@ -51,10 +51,10 @@ typedef struct kern_rows {
     void (*from_act)(const void *x, size_t n, float *y, int bf16);
     /* y = (a + (b - a) * t - 128) / 128, n values as act */
     void (*blend_pixels)(const float *a, const float *b, float t, size_t n, void *y, int bf16);
-    /* q = zero + x / scale, n values of act, to the nearest, ties to even; *scale is their greatest magnitude over 127.
-     * Values among which is a NaN or an infinity have a scale of NaN, so that every result shows it; if all magnitudes
-     * are below 1e-30 they are 0. */
-    void (*quantise)(const void *x, int n, int zero, uint8_t *q, float *scale, int bf16);
+    /* q = zero + x / scale of each row, n values of act, to the nearest, ties to even; its scale is their greatest
+     * magnitude over 127. Values among which is a NaN or an infinity have a scale of NaN, so that every result shows
+     * it; if all magnitudes are below 1e-30 they are 0. Rows of q are `stride` bytes apart. */
+    void (*quantise)(const void *x, int rows, int n, int zero, uint8_t *q, size_t stride, float *scale, int bf16);
     /* y = x / sqrt(mean of x^2 + eps) * weight; dim values, y act or float */
     void (*rms_norm)(const float *x, int dim, const float *weight, float eps, void *y, int bf16);
     /* y = silu(a) * b, n values of act */

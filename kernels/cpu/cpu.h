@@ -44,7 +44,7 @@ typedef struct {
     size_t work_bytes;    /* of each */
     void **tile;          /* [threads] results of a linear layer's tile */
     size_t tile_bytes;    /* of each */
-    void *int8_rows;      /* what an int8 layer multiplies: uint8_t [rows], int8_stride apart */
+    void *int8_rows;      /* what an int8 layer multiplies: uint8_t [rows][words][4], int8_stride from row to row */
     size_t int8_bytes;
     void *int8_scale; /* float [rows] of them */
     size_t scale_bytes;

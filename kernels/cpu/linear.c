@@ -24,7 +24,7 @@ struct kern_linear {
     const dot_kernel *dot;   /* NULL: oneDNN multiplies. Else blocks take the place of panels. */
     int int8;                /* of int8: x is quantised before it is multiplied */
     int words;               /* of a row of what is multiplied */
-    size_t row_bytes;        /* from one to the next */
+    size_t row_bytes;        /* from one such row to the next */
     int blocks;              /* number of blocks of DOT_COLS columns */
     size_t block_bytes;      /* of each */
     char *block;             /* [blocks][block_bytes] */

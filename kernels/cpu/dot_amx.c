@@ -2,7 +2,8 @@
  *
  * A product holds sums of up to 16 rows x 64 columns in four of the eight tiles. A step of 16 words takes one tile of x
  * and four of weights, which lie one after the other: 4 KiB of a block. With more than 16 rows a chunk of the block is
- * used for all groups of rows while it is near, and sums wait in memory from one chunk to the next.
+ * used for all groups of rows while it is near, and sums wait in memory from one chunk to the next: except those of the
+ * last group, which is the first of the next chunk.
  *
  * Meanwhile the next chunk is fetched into L1, a few lines with each product: a product that waits for a tile holds up
  * what comes after it, so fetches in one burst would leave memory idle for as long (bench/README.md). */
@@ -140,19 +141,21 @@ static void finish(const pass *p, int group)
     dot_finish(p->sum + (group * GROUP + skip) * ROW, !BF16, p->tall - skip, p->first + from + skip, p->out);
 }
 
-/* Steps first .. last-1 of all groups. `all` lines of `next` a step are fetched meanwhile, spread over the groups. */
-static void run_steps(const pass *p, const char *block, int first, int last, const char *next, int all)
+/* Steps first .. last-1 of all groups, from the last group on if `back`. `all` lines of `next` a step are fetched
+ * meanwhile, spread over the groups. */
+static void run_steps(const pass *p, const char *block, int first, int last, int back, const char *next, int all)
 {
     const int whole = p->words / DOT_WORDS, straight = (last < whole ? last : whole) - first;
-    for (int g = 0; g < p->groups; g++) {
-        const int from = all * g / p->groups, lines = all * (g + 1) / p->groups - from;
+    for (int i = 0; i < p->groups; i++) {
+        const int g = back ? p->groups - 1 - i : i;
+        const int from = all * i / p->groups, lines = all * (i + 1) / p->groups - from;
         const char *x = p->x + (size_t)first_row(p, g) * p->stride + (size_t)first * TILE;
         const char *w = block + (size_t)first * STEP, *ahead = next + (size_t)(from * (last - first)) * 64;
         char *sum = p->sum + g * GROUP * ROW;
         fetch_results(p, g, first, last);
         if (first == 0)
             clear();
-        else if (p->groups > 1)
+        else if (i > 0)
             load(sum);
         if (lines == LINES) /* known to the compiler */
             accumulate(x, p->stride, w, straight, ahead, LINES);
@@ -161,7 +164,7 @@ static void run_steps(const pass *p, const char *block, int first, int last, con
         if (last > whole)
             accumulate(p->tail + g * GROUP * TILE, TILE, block + (size_t)whole * STEP, 1, ahead + straight * lines * 64,
                        lines);
-        if (p->groups > 1 || last == p->steps) store(sum);
+        if (i < p->groups - 1 || last == p->steps) store(sum);
         if (last == p->steps) finish(p, g);
     }
 }
@@ -197,9 +200,9 @@ static void product(const void *x, size_t x_stride, int rows, int words, const v
         if (words % DOT_WORDS) copy_tail(&p);
         const char *w = block, *after = i == passes - 1 && next ? next : block;
         const int near = next == block, chunk = near ? NEAR : CHUNK;
-        for (int s = 0; s < steps; s += chunk) {
+        for (int s = 0, back = 0; s < steps; s += chunk, back = !back) {
             const int end = s + chunk < steps ? s + chunk : steps;
-            run_steps(&p, w, s, end, end < steps ? w + (size_t)end * STEP : after, near ? 0 : LINES);
+            run_steps(&p, w, s, end, back, end < steps ? w + (size_t)end * STEP : after, near ? 0 : LINES);
         }
         first += p.rows;
     }

@@ -40,7 +40,9 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 1000,
-     .help = "batches measured, of which the best counts\nOn a GPU the first batch is not recorded, and the second "
+     .help = "batches measured, of which the best counts\nOf a discrete model the machine and single passes are "
+             "measured as often, in turns: a pass counts where it took the least, beside the machine as it was right "
+             "before. On a GPU the first batch is not recorded, and the second "
              "makes the recordings that the third replays."},
     {.name = "json",
      .offset = offsetof(bench_options, json),

@@ -5,8 +5,8 @@
 
 #include "tools/models.h"
 
-/* Measures `repeat` batches of `batch` images, of which the best counts, and prints a table, or JSON. Returns the exit
- * status. */
+/* Measures `repeat` batches of `batch` images, of which the best counts, and passes beside the machine in as many turns,
+ * and prints a table, or JSON. Returns the exit status. */
 int bench_discrete(run_options *run, const run_models *models, int batch, int repeat, int json);
 
 #endif

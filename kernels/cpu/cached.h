@@ -8,7 +8,7 @@
 
 enum {
     CACHED_ROWS = 16,  /* queries of a task, at most: a key or value is converted once for all of them */
-    CACHED_PAIRS = 32, /* pairs of a query and a head of a task, at most: what it keeps for them stays in L2 */
+    CACHED_PAIRS = 64, /* pairs of a query and a head of a task, at most: what it keeps for them stays in L2 */
     CACHED_SLOTS = 16  /* slots whose keys or values are converted at a time */
 };
 

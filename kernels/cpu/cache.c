@@ -1,5 +1,4 @@
 /* Attention over a cache: divides the spans' rows and heads into tasks (cached.h). */
-#include "kernels/cpu/cached.h"
 #include "kernels/cpu/cpu.h"
 
 typedef struct {
@@ -46,7 +45,7 @@ static void attend(const cache_call *c, int span, int block, int group, int thre
                            .y = act_at(d, j->y, (size_t)row * width + column),
                            .y_stride = width * d->act_size,
                            .work = c->queue->work[thread]};
-    c->queue->d->rows->attend(&t, c->queue->d->rows);
+    c->queue->d->attend(&t, c->queue->d->rows);
 }
 
 static void cache_body(void *arg, int first, int last, int thread)

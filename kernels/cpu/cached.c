@@ -14,7 +14,7 @@
 #define PASTE_(a, b) a##_##b
 #define PASTE(a, b)  PASTE_(a, b)
 
-void PASTE(kern_cached, KERN_ISA)(const cached_task *t, const kern_rows *rows);
+cached_attend PASTE(kern_cached, KERN_ISA);
 
 /* EVEN and ODD: lanes of two vectors one after the other. */
 #if defined(__AVX512F__)
@@ -263,23 +263,12 @@ static void pass(const cached_task *t, const workspace *w, int values)
     }
 }
 
-/* The common slots, then those of the others that a row knows. */
 static void list_slots(const cached_task *t, workspace *w)
 {
-    for (int r = 0; r < t->rows; r++) w->count[r] = t->common;
-    memcpy(w->slot, t->slot, (size_t)t->common * sizeof *w->slot);
-    memset(w->who, 0xff, (size_t)t->common * sizeof *w->who);
-    w->slots = t->common;
-    for (int j = 0; j < t->own; j++) {
-        unsigned who = 0;
-        for (int r = 0; r < t->rows; r++) {
-            const int known = t->mask[(size_t)r * (size_t)t->words + (size_t)j / 64] >> j % 64 & 1;
-            who |= (unsigned)known << r;
-            w->count[r] += known;
-        }
-        if (!who) continue;
-        w->slot[w->slots] = t->slot[t->common + j];
-        w->who[w->slots++] = (uint16_t)who;
+    w->slots = cached_list(t, w->slot, w->who);
+    for (int r = 0; r < t->rows; r++) {
+        w->count[r] = t->common;
+        for (int i = t->common; i < w->slots; i++) w->count[r] += w->who[i] >> r & 1;
     }
 }
 

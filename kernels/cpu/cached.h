@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum {
     CACHED_ROWS = 16,  /* queries of a task, at most: a key or value is converted once for all of them */
@@ -46,5 +47,33 @@ static inline size_t cached_bytes(int slots, int dim)
     const size_t width = cached_width(dim), length = cached_length(slots);
     return sizeof(float) * (CACHED_PAIRS * (2 * width + length) + CACHED_SLOTS * width + length) + 2 * length;
 }
+
+/* Lists the slots that some row of a task knows, the common ones first: slot [common + own], and who [common + own],
+ * whose bit r says that row r knows it. Returns how many. */
+static inline int cached_list(const cached_task *t, int *slot, uint16_t *who)
+{
+    int n = t->common;
+    memcpy(slot, t->slot, (size_t)n * sizeof *slot);
+    memset(who, 0xff, (size_t)n * sizeof *who);
+    for (int j = 0; j < t->own; j++) {
+        unsigned rows = 0;
+        for (int r = 0; r < t->rows; r++)
+            rows |= (unsigned)(t->mask[(size_t)r * (size_t)t->words + (size_t)j / 64] >> j % 64 & 1) << r;
+        if (!rows) continue;
+        slot[n] = t->slot[t->common + j];
+        who[n++] = (uint16_t)rows;
+    }
+    return n;
+}
+
+struct kern_rows;
+
+/* Computes a task: `rows` has one of these (rows.h). A row's bits depend on its query and on the slots that it knows,
+ * in their order, only. */
+typedef void cached_attend(const cached_task *t, const struct kern_rows *rows);
+
+/* That of rows, or AMX's where it multiplies (dot_bf16_best), which leaves to rows what has other heads than bf16 of a
+ * multiple of 32 numbers. */
+cached_attend *cached_attend_best(const struct kern_rows *rows);
 
 #endif

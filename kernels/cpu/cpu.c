@@ -389,6 +389,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
     }
     if (status == MAR_OK && dtype != MAR_DTYPE_F32 && unit) status = try_bf16(d->dnn, &d->bf16, err);
     d->base.act_size = d->bf16 ? 2 : 4;
+    d->attend = d->bf16 ? cached_attend_best(d->rows) : d->rows->attend;
     if (d->bf16) d->dot = dot_bf16_best();
     d->int8 = int8;
     d->base.int8 = int8 != NULL;

@@ -4,6 +4,7 @@
 
 #include "base/team.h"
 #include "kernels/ops.h"
+#include "kernels/cpu/cached.h"
 #include "kernels/cpu/direct.h"
 #include "kernels/cpu/dot.h"
 #include "kernels/cpu/onednn.h"
@@ -24,6 +25,7 @@ typedef struct {
     team *team;                /* the workers that all queues share */
     dnn *dnn;                  /* oneDNN's engine */
     const kern_rows *rows;     /* row kernels of the best instruction set present */
+    cached_attend *attend;     /* attention over a cache */
     const dot_kernel *dot;     /* our own products of bf16 layers; NULL: oneDNN makes them */
     const dot_kernel *int8;    /* products of layers with KERN_INT8; NULL: they are as the others */
     const direct_conv *direct; /* our own convolutions; NULL: oneDNN makes them */

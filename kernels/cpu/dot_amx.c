@@ -7,6 +7,7 @@
  *
  * Meanwhile the next chunk is fetched into L1, a few lines with each product: a product that waits for a tile holds up
  * what comes after it, so fetches in one burst would leave memory idle for as long (bench/README.md). */
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/dot_block.h"
 #include "kernels/cpu/dot_type.h"
 
@@ -29,13 +30,6 @@ enum {
 #define MULTIPLY_ADD(acc, a, b) _tile_dpbusd(acc, a, b)
 #endif
 
-/* What LDTILECFG reads (Intel SDM, volume 1, table 18-1). */
-typedef struct {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_config;
-
 static _Thread_local int configured; /* rows of this thread's tiles; 0: it has none */
 
 /* Tiles 0..3 are sums and 4 is x, of `rows` rows; 5 is weights. The others stay unused: every load and product takes a
@@ -44,13 +38,12 @@ static _Thread_local int configured; /* rows of this thread's tiles; 0: it has n
 static void configure(int rows)
 {
     if (rows == configured) return; /* it takes as long as 20 products */
-    tile_config c = {.palette = 1};
+    amx_config c = {.palette = 1};
     for (int t = 0; t < 6; t++) {
         c.row_bytes[t] = TILE;
         c.rows[t] = (uint8_t)(t < 5 ? rows : DOT_WORDS);
     }
-    __asm__ volatile("" ::"r"(&c) : "memory"); /* some compilers believe that the next line reads 8 bytes of it */
-    _tile_loadconfig(&c);
+    amx_configure(&c);
     configured = rows;
 }
 

@@ -1,4 +1,5 @@
 /* Chooses among the compiled row kernels and products by the processor. */
+#include "kernels/cpu/cached.h"
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
@@ -12,6 +13,7 @@ extern const kern_rows kern_rows_generic;
 extern const kern_rows kern_rows_avx2, kern_rows_avx512;
 extern const dot_kernel dot_bf16_avx512, dot_bf16_amx, dot_int8_avx512, dot_int8_amx, dot_int8_avxvnni;
 extern const direct_conv direct_conv_f32, direct_conv_bf16;
+cached_attend kern_cached_amx;
 #endif
 
 const kern_rows *kern_rows_best(void)
@@ -72,6 +74,14 @@ const dot_kernel *dot_bf16_best(void)
 #else
     return NULL;
 #endif
+}
+
+cached_attend *cached_attend_best(const kern_rows *rows)
+{
+#if defined(__x86_64__)
+    if (dot_bf16_best() == &dot_bf16_amx) return kern_cached_amx;
+#endif
+    return rows->attend;
 }
 
 const dot_kernel *dot_int8_best(const char **unit)

@@ -417,6 +417,8 @@ static void cache_cases(void **state)
                        3); /* trees, of which one has more slots than a word of a mask has bits */
             cache_case(k, 2, 100, 3, (const int[]){4, 0, 21}, (const int[]){19, 1, 90}, (const int[]){16, 1, 17}, 2);
             cache_case(k, 3, 8, 2, (const int[]){2, 9}, (const int[]){4, 16}, (const int[]){3, 0}, 1);
+            for (int dim = 32; dim <= KERN_CACHE_HEAD_MAX; dim += 32) /* what a tile takes, and multiples of it */
+                cache_case(k, 3, dim, 2, (const int[]){6, 1}, (const int[]){30, 18}, (const int[]){20, 18}, 1);
             close_queue(k);
         }
 }

@@ -20,7 +20,8 @@ enum {
     ROW = DOT_COLS * 4,     /* bytes of a row of sums, and of a word of a block */
     STEP = DOT_WORDS * ROW, /* bytes of a block */
     LINES = STEP / 64,      /* cache lines of it */
-    CHUNK = 4,              /* steps that groups of rows use in turn: 16 KiB in L1, and as many on their way */
+    CHUNK = 2,              /* steps that groups of rows use in turn: 8 KiB in L1, and as many on their way */
+    AGAIN = 4,              /* the same of a block that several passes read: arithmetic takes longer than memory then */
     NEAR = 8,               /* the same where nothing is on its way */
 };
 
@@ -116,17 +117,6 @@ static int first_row(const pass *p, int group)
     return group * p->tall + p->tall <= p->rows ? group * p->tall : p->rows - p->tall;
 }
 
-/* Fetches the part of a group's rows of y that falls to steps first .. last-1: they are not near after all the weights
- * since they were last used. */
-static inline void fetch_results(const pass *p, int group, int first, int last)
-{
-    const dot_out *out = p->out;
-    const size_t size = out->y_bf16 ? 2 : 4, stride = out->y_stride * size, bytes = (size_t)out->cols * size;
-    const char *y = (const char *)out->y + (size_t)(p->first + first_row(p, group)) * stride;
-    for (int r = p->tall * first / p->steps; r < p->tall * last / p->steps; r++)
-        for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(y + (size_t)r * stride + i, 1, 3);
-}
-
 /* Those of a group's rows that are not in the group before, too. */
 static void finish(const pass *p, int group)
 {
@@ -145,7 +135,6 @@ static void run_steps(const pass *p, const char *block, int first, int last, int
         const char *x = p->x + (size_t)first_row(p, g) * p->stride + (size_t)first * TILE;
         const char *w = block + (size_t)first * STEP, *ahead = next + (size_t)(from * (last - first)) * 64;
         char *sum = p->sum + g * GROUP * ROW;
-        fetch_results(p, g, first, last);
         if (first == 0)
             clear();
         else if (i > 0)
@@ -192,7 +181,7 @@ static void product(const void *x, size_t x_stride, int rows, int words, const v
         configure(p.tall);
         if (words % DOT_WORDS) copy_tail(&p);
         const char *w = block, *after = i == passes - 1 && next ? next : block;
-        const int near = next == block, chunk = near ? NEAR : CHUNK;
+        const int near = next == block, chunk = near ? NEAR : passes > 1 ? AGAIN : CHUNK;
         for (int s = 0, back = 0; s < steps; s += chunk, back = !back) {
             const int end = s + chunk < steps ? s + chunk : steps;
             run_steps(&p, w, s, end, back, end < steps ? w + (size_t)end * STEP : after, near ? 0 : LINES);

@@ -1,4 +1,5 @@
 /* Attention over a cache: divides the spans' rows and heads into tasks (cached.h). */
+#include "kernels/cpu/cached.h"
 #include "kernels/cpu/cpu.h"
 
 typedef struct {

@@ -6,7 +6,7 @@
 
 #include <immintrin.h>
 
-/* exp as in rows.c. Of a NaN it is one: min and max return their second operand. */
+/* exp as in rows.c; of a NaN a NaN, since min and max return their second operand then. */
 static inline __m512 exp_ps(__m512 x)
 {
     x = _mm512_min_ps(_mm512_set1_ps(88.0f), _mm512_max_ps(_mm512_set1_ps(-87.0f), x));

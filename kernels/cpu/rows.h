@@ -69,7 +69,8 @@ typedef struct kern_rows {
 } kern_rows;
 
 /* The fastest kernels that this processor runs. MAR_ISA=generic|avx2|avx512 in the environment asks for less; avx512 is
- * all but AMX in products of our own (dot.h); what oneDNN uses follows ONEDNN_MAX_CPU_ISA. */
+ * all but AMX in products of our own (dot.h) and in attention over a cache; what oneDNN uses follows
+ * ONEDNN_MAX_CPU_ISA. */
 const kern_rows *kern_rows_best(void);
 
 #endif

@@ -1,30 +1,39 @@
 #!/bin/sh
-# Installs what is missing, builds, and runs every test: optimised, then under AddressSanitizer and UBSan; both run the
-# CUDA kernels on the CPU. Those with several threads run under ThreadSanitizer, too. Then the readers and parsers get
-# a quarter of a minute of libFuzzer each. Then the CUDA build: compiled and linked, and run where there is a GPU.
-#   ./test.sh [--quick] [PRESET...]
-# --quick installs, configures and builds the same, then runs only the tests labelled quick. PRESETs, of release, asan,
-# tsan, fuzz and cuda, confine it to these.
+# Installs what is missing, builds and tests: ./test.sh [--all] [PRESET...]
+# Without --all this is the change lane, what every change must pass, in at most twenty minutes on two cores: release
+# (optimised, with the CUDA kernels run on the CPU under a race check), asan (AddressSanitizer and UBSan, with the corpora
+# of the fuzz targets), tsan (ThreadSanitizer over what has threads of its own) and cuda (compiled by nvcc for one GPU, and
+# run where there is one). --all is the nightly lane: all tests of these presets, every GPU architecture, a bare Debian,
+# and libFuzzer's targets (preset fuzz). PRESETs confine a lane to these. The minutes of each step are printed at the end.
 set -eu
 cd "$(dirname "$0")"
 . scripts/packages.sh
 . scripts/cuda.sh
 
-quick=
-if [ "${1:-}" = --quick ]; then
-    quick=yes
+tests=--tests presets='release asan tsan cuda'
+if [ "${1:-}" = --all ]; then
+    tests=--all-tests presets='release asan tsan fuzz cuda'
     shift
 fi
-if [ $# -eq 0 ]; then set -- release asan tsan fuzz cuda; fi
-for preset in "$@"; do
+if [ $# -gt 0 ]; then presets=$*; fi
+for preset in $presets; do
     case $preset in
     release | asan | tsan | fuzz | cuda) ;;
     *)
-        echo "test.sh: no preset '$preset', expected [--quick] and any of release, asan, tsan, fuzz, cuda" >&2
+        echo "test.sh: no preset '$preset', expected [--all] and any of release, asan, tsan, fuzz, cuda" >&2
         exit 2
         ;;
     esac
 done
+
+cuda_options='' steps='' step_started=$(date +%s) started=$(date +%s)
+# step NAME: the step so named ends here
+step() {
+    now=$(date +%s)
+    steps="$steps$(printf '%-16s %5.1f min' "$1" "$(echo $((now - step_started)) | awk '{ print $1 / 60 }')")
+"
+    step_started=$now
+}
 
 # shellcheck disable=SC2086  # the list is words
 need_packages $test_packages
@@ -35,35 +44,45 @@ if [ -z "${MAR_FRESH:-}" ]; then # the bare Debian of the test `fresh` goes with
     want_packages $mpi_packages # without them the build leaves out libmar-mpi.so, and its tests are skipped
 fi
 # shellcheck disable=SC2086
-case " $* " in *" fuzz "*) need_packages $fuzz_packages ;; esac
-case " $* " in *" cuda "*)
+case " $presets " in *" fuzz "*) need_packages $fuzz_packages ;; esac
+case " $presets " in
+*" cuda "*)
     need_cuda
     want_nvdisasm
-    # PTX for GPUs to come is another compilation of the same code, which only such a GPU runs.
-    have_gpu || export CUDAARCHS="${CUDAARCHS-80;89;90a}"
+    # One GPU's machine code is enough for the change lane. PTX for GPUs to come is another compilation of the same code,
+    # which only such a GPU runs.
+    if [ $tests = --tests ]; then architectures='90a'; else architectures='80;89;90a'; fi
+    have_gpu || cuda_options=-DMAR_CUDA_ARCHITECTURES=${CUDAARCHS-$architectures}
     ;;
 esac
 if command -v ccache >/dev/null 2>&1; then # a new build folder remembers it; CMake's own variables
     export CMAKE_C_COMPILER_LAUNCHER="${CMAKE_C_COMPILER_LAUNCHER-ccache}"
     export CMAKE_CXX_COMPILER_LAUNCHER="${CMAKE_CXX_COMPILER_LAUNCHER-ccache}"
 fi
-# The bare Debian of the test `fresh` leaves out what runs kernels/cuda on the CPU: no system changes that.
-without=
-if [ -n "$quick" ] && [ -n "${MAR_FRESH:-}" ]; then without=-DMAR_TESTS_CUDAHOST=OFF; fi
+step packages
 failed=
-for preset in "$@"; do
+for preset in $presets; do
     echo "== $preset"
-    labels='.' target=
+    labels='.' target='' options=''
     if [ "$preset" = tsan ]; then labels='^threads$' target=threads_tests; fi
-    scripts/build.sh --tests $without "$preset" $target
+    if [ "$preset" = cuda ]; then options=$cuda_options; fi
+    scripts/build.sh $tests $options "$preset" $target
+    step "$preset build"
     if [ "$preset" = cuda ]; then
         labels='^cuda$'
         if have_gpu; then labels='^(cuda|gpu)$'; else echo "No GPU here: the tests labelled gpu do not run"; fi
     fi
-    ctest --preset "$preset" -L "$labels" ${quick:+-L '^quick$'} --no-tests=error || failed="$failed $preset"
-    if [ "$preset" = fuzz ] && [ -z "$quick" ]; then tests/fuzz/run.sh || failed="$failed fuzz"; fi
+    ctest --preset "$preset" -L "$labels" --no-tests=error || failed="$failed $preset"
+    step "$preset tests"
+    if [ "$preset" = fuzz ]; then
+        tests/fuzz/run.sh || failed="$failed fuzz"
+        step "fuzz search"
+    fi
     grep -h '^SKIPPED: ' "build/$preset/Testing/Temporary/LastTest.log" || : # why, of what ctest lists as skipped
 done
+step_started=$started
+step all
+printf '%s' "$steps"
 [ -z "$failed" ] || {
     echo "Tests failed:$failed" >&2
     exit 1

@@ -31,7 +31,7 @@ step() {
 }
 
 # in_namespaces SCRIPT SOURCE_DIR BUILD_DIR [ARGUMENT...]: checks what is needed, then runs `SCRIPT --inside SOURCE_DIR WORK
-# ARGUMENT...` in its namespaces, WORK being a folder in BUILD_DIR that goes with it, and ends with its status.
+# ARGUMENT...` in its namespaces, WORK being a folder in BUILD_DIR that goes with it, and ends with its status unless that is 0.
 in_namespaces() {
     local script=$1 status=0
     source_dir=$(cd "$2" && pwd)
@@ -69,7 +69,7 @@ in_namespaces() {
     child=$!
     wait "$child" || status=$?
     child=
-    exit "$status"
+    [ "$status" = 0 ] || exit "$status"
 }
 
 # make_root: a bare Debian 12 in $work/root, which becomes $root; `variables` is its environment

@@ -1,20 +1,32 @@
 #!/usr/bin/env bash
 # The README's two commands on a bare Debian 12. Called by ctest, or by hand as root:
-#   tests/fresh/test_fresh.sh SOURCE_DIR BUILD_DIR [ARGUMENTS]
-# ARGUMENTS are the second command's, by default '--quick release'; '' is all of it, as the README states it.
+#   tests/fresh/test_fresh.sh SOURCE_DIR BUILD_DIR [--changed | ARGUMENTS]
+# ARGUMENTS are the second command's, by default 'release'; '' is all of it, as the README states it. With --changed an
+# install takes the second command's place, and nothing is done if the files that say what is installed, configured and
+# built are those of the last time, which the file `tried` beside this one knows. It is written whenever this test passes:
+# commit it.
 #
 # The root is made in BUILD_DIR/fresh (root.sh). In a clone there, the first command must make demo.png without
 # installing a C++ compiler, make or anything of the tests. Then the second command with ARGUMENTS must pass, `install`
-# among its tests. By default that builds the preset release and runs its tests labelled quick, without those that run
-# kernels/cuda on the CPU, which are the same outside (test.sh); for asan, tsan, fuzz and cuda what they need is installed (1 GB
-# of CUDA toolkit is fetched), and they are configured and compile a small program (CMake does that itself for CUDA).
+# among its tests. For the presets that it leaves out, what they need is installed (1 GB of CUDA toolkit is fetched), and
+# they are configured and compile a small program (CMake does that itself for CUDA).
 #
 # Both are read from the README. The clone is of HEAD, with what is changed but not committed in tracked files applied to
 # it; files that git does not know are not in it, as they are in nobody's clone.
 set -euo pipefail
 name=fresh
 . "$(dirname "$0")/root.sh"
-if [ "$1" != --inside ]; then in_namespaces "$0" "$1" "$2" "${3---quick release}"; fi
+if [ "$1" != --inside ]; then
+    tried=$1/tests/fresh/tried
+    files=$(cd "$1" && git ls-files scripts cmake '*CMakeLists.txt' CMakePresets.json demo.sh test.sh | LC_ALL=C sort |
+        xargs sha256sum | sha256sum | cut -d ' ' -f 1) || skip "$1 is not a checkout of git"
+    if [ "${3:-}" = --changed ] && [ "$(cat "$tried" 2>/dev/null)" = "$files" ]; then
+        skip "scripts, cmake and CMake files are those that $tried knows"
+    fi
+    in_namespaces "$0" "$1" "$2" "${3-release}"
+    echo "$files" >"$tried"
+    exit 0
+fi
 
 source_dir=$2 work=$3 arguments=$4 clone=/root/libmar
 make_root
@@ -35,6 +47,16 @@ for command in c++ g++ clang make nvcc; do
     ! "${in_clone[@]}" "command -v $command" || fail "$first installed $command"
 done
 ! "${in_clone[@]}" "dpkg -s libcmocka-dev" >/dev/null 2>&1 || fail "$first installed cmocka"
+
+if [ "$arguments" = --changed ]; then
+    echo "== an install"
+    step 300 "${in_clone[@]}" "cmake --build build/release && cmake --install build/release --prefix /usr/local >/dev/null && ldconfig &&
+        cc examples/generate.c \$(pkg-config --cflags --libs libmar) -o /tmp/generate && /tmp/generate 7 /tmp/seven.ppm &&
+        cd / && mar generate --class 7 --out seven.png" || fail "an installed libmar"
+    [ "$(head -c 4 "$root/seven.png" | tail -c 3)" = PNG ] || fail "the installed command left no picture"
+    echo "PASSED"
+    exit 0
+fi
 
 second="$second${arguments:+ $arguments}"
 echo "== the second command: $second"

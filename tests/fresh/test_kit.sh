@@ -5,7 +5,7 @@
 set -euo pipefail
 name=kit
 . "$(dirname "$0")/root.sh"
-if [ "$1" != --inside ]; then in_namespaces "$0" "$1" "$2"; fi
+if [ "$1" != --inside ]; then in_namespaces "$0" "$1" "$2" && exit 0; fi
 
 source_dir=$2 work=$3 clone=/root/libmar kit="/root/the kit"
 make_root

@@ -58,12 +58,13 @@ static void check_stream(npz *z, const npz_array *a, const double *numbers)
     free(data);
 }
 
+/* Array i; of one input in four it is compared with that of a second opening, `again`, else NULL. */
 static void check_array(npz *z, npz *again, int i)
 {
     const char *name = npz_name_at(z, i);
-    const npz_array *a = npz_find(z, name), *b = npz_find(again, name);
+    const npz_array *a = npz_find(z, name), *b = again ? npz_find(again, name) : a;
     int64_t count = 1;
-    if (strcmp(name, npz_name_at(again, i)) != 0 || !a != !b) fuzz_fail("%s: another the second time", name);
+    if (again && (strcmp(name, npz_name_at(again, i)) != 0 || !a != !b)) fuzz_fail("%s: another the second time", name);
     npz_explain(z, name, why);
     fuzz_check_line("npz_explain", why);
     if (!a) return;
@@ -73,8 +74,8 @@ static void check_array(npz *z, npz *again, int i)
             fuzz_fail("%s: dimension %d is %lld", name, d, (long long)a->shape[d]);
     if (a->count != count || a->rank != b->rank || a->dtype != b->dtype) fuzz_fail("%s: another the second time", name);
     fuzz_check_line("npz_describe", npz_describe(a, why));
-    double *x = read_numbers(z, a), *y = read_numbers(again, b);
-    if (!x != !y || (x && memcmp(x, y, (size_t)count * sizeof *x) != 0))
+    double *x = read_numbers(z, a), *y = again ? read_numbers(again, b) : NULL;
+    if (again && (!x != !y || (x && memcmp(x, y, (size_t)count * sizeof *x) != 0)))
         fuzz_fail("%s: other numbers the second time", name);
     check_stream(z, a, x);
     free(x);
@@ -130,15 +131,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (strncmp(why, "input: ", 7) != 0) fuzz_fail("does not name the file: %s", why);
         strcpy(first, why);
     }
-    if (npz_open_memory(data, size, "input", &again, why) != status || (status != MAR_OK && strcmp(first, why) != 0))
+    const uint32_t h = fuzz_hash(data, size);
+    if (h / 16 % 4 == 0 &&
+        (npz_open_memory(data, size, "input", &again, why) != status || (status != MAR_OK && strcmp(first, why) != 0)))
         fuzz_fail("the second opening: \"%s\", the first: \"%s\"", why, first);
     if (status != MAR_OK) return 0;
-    if (npz_count(z) != npz_count(again)) fuzz_fail("%d arrays, then %d", npz_count(z), npz_count(again));
+    if (again && npz_count(z) != npz_count(again)) fuzz_fail("%d arrays, then %d", npz_count(z), npz_count(again));
     for (int i = 0; i < npz_count(z); i++) check_array(z, again, i);
     if (npz_find(z, "no such array")) fuzz_fail("finds what is not there");
     npz_explain(z, "no such array", why);
     fuzz_check_line("npz_explain", why);
-    const uint32_t h = fuzz_hash(data, size);
     if (h % 8 == 0) check_written(z, h / 8 % 2);
     npz_close(again);
     npz_close(z);

@@ -19,12 +19,12 @@ static void check_name(const sweep_point *p)
         fuzz_fail("%s: is no name for a directory", p->name);
 }
 
-/* Points i and k are no other than i and k. */
-static void check_points(const sweep_grid *g)
+/* The first points: of most inputs a few, which is faster than many of each. Two with one name are the same. */
+static void check_points(const sweep_grid *g, uint32_t hash)
 {
-    enum { COMPARED = 40 };
+    enum { COMPARED = 40, FEW = 6 };
     static sweep_point points[COMPARED];
-    const int n = g->points < COMPARED ? g->points : COMPARED;
+    const int most = hash % 8 == 0 ? COMPARED : FEW, n = g->points < most ? g->points : most;
     for (int i = 0; i < n; i++) {
         if (sweep_grid_point(g, i, &points[i]) != 0) fuzz_fail("out of memory");
         check_name(&points[i]);
@@ -55,7 +55,7 @@ static char *written_again(const sweep_grid *g)
                     const char quote = *word == '"' ? '\'' : '"';
                     if (word == choice->words[w]) fputs(" \"\"", out); /* a word that may be empty */
                     if (!*word) break;
-                    fprintf(out, "%c%c%c", quote, *word, quote);
+                    fputc(quote, out), fputc(*word, out), fputc(quote, out);
                 }
         }
         /* An alternative that is empty would make the bar in front of it go on in the next line. */
@@ -100,7 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     rewind(stderr);
     if (sweep_grid_parse("axes", (const char *)data, size, &g) == 0) {
         if (g.points < 1 || g.points > SWEEP_POINTS_MAX || ftell(stderr) != 0) fuzz_fail("%d points", g.points);
-        check_points(&g);
+        check_points(&g, fuzz_hash(data, size));
         check_again(&g);
     } else {
         fflush(stderr);

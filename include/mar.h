@@ -136,11 +136,11 @@ typedef struct mar mar; /* what everything runs on: a GPU, or the CPU with its w
 typedef enum { MAR_BACKEND_AUTO = 0, MAR_BACKEND_CPU, MAR_BACKEND_CUDA } mar_backend;
 
 /* What a handle and all that is made from it have to say: a line without newline, valid during the call. INFO: the
- * handle was opened, with AUTO why on the CPU; a model or VAE loaded; a session created. WARNING: a batch failed; a
- * GPU refuses to record steps; a session's criterion suits the arithmetic of the head badly. It is called on the thread
- * that called the library, so on several at a time if several use the handle. It may make calls on the handle, but none
- * on the session whose call it comes from. A GPU that it makes the thread's current one (cudaSetDevice) need not stay
- * that: the call may set it back to the one it found. */
+ * handle was opened, with AUTO why on the CPU; a model or VAE loaded; a checkpoint converted; a session created.
+ * WARNING: a batch failed; a GPU refuses to record steps; a session's criterion suits the arithmetic of the head badly.
+ * It is called on the thread that called the library, so on several at a time if several use the handle. It may make
+ * calls on the handle, but none on the session whose call it comes from. A GPU that it makes the thread's current one
+ * (cudaSetDevice) need not stay that: the call may set it back to the one it found. */
 typedef enum { MAR_LOG_INFO, MAR_LOG_WARNING } mar_log_level;
 typedef void mar_log_function(void *user, mar_log_level level, const char *line);
 

@@ -157,19 +157,28 @@ static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
 
 /* --- facts ---------------------------------------------------------------------------------------- */
 
+enum { DTYPES = WT_BOOL + 1, DTYPES_TEXT = 256 };
+
+/* "16 F32, 76 BF16", or "F32" if all `count` tensors are. Returns text. */
+static const char *dtypes_text(const int counts[DTYPES], int count, char text[DTYPES_TEXT])
+{
+    size_t n = 0;
+    *text = '\0';
+    for (int d = 0; d < DTYPES; d++)
+        if (counts[d] && counts[d] == count)
+            n += (size_t)snprintf(text + n, DTYPES_TEXT - n, "%s", wt_dtype_name((wt_dtype)d));
+        else if (counts[d])
+            n += (size_t)snprintf(text + n, DTYPES_TEXT - n, "%s%d %s", n ? ", " : "", counts[d],
+                                  wt_dtype_name((wt_dtype)d));
+    return text;
+}
+
 static void add_dtypes(mar_report *r, const wt_file *f)
 {
-    int counts[WT_BOOL + 1] = {0};
-    char text[256] = "";
-    size_t n = 0;
+    int counts[DTYPES] = {0};
+    char text[DTYPES_TEXT];
     for (int i = 0; i < wt_count(f); i++) counts[wt_at(f, i)->dtype]++;
-    for (int d = 0; d <= WT_BOOL; d++)
-        if (counts[d] && counts[d] == wt_count(f))
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s", wt_dtype_name((wt_dtype)d));
-        else if (counts[d])
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%d %s", n ? ", " : "", counts[d],
-                                  wt_dtype_name((wt_dtype)d));
-    add_line(r, &r->facts, "tensors: %d (%s)", wt_count(f), text);
+    add_line(r, &r->facts, "tensors: %d (%s)", wt_count(f), dtypes_text(counts, wt_count(f), text));
 }
 
 static void add_fact(void *report, const char *line)
@@ -431,7 +440,17 @@ static void put_tensor(conversion *c, const wt_tensor *t)
     }
 }
 
-static mar_status write_converted(const wt_file *f, const mar_report *r, const char *out, mar_dtype dtype, mar_err *err)
+/* Tells the log what was written: "wrote OUT: 108 tensors (16 F32, 76 BF16, 16 I8)". */
+static void log_written(const mar *m, const char *out, const conversion *c)
+{
+    int counts[DTYPES] = {0};
+    char text[DTYPES_TEXT];
+    for (int i = 0; i < c->count; i++) counts[c->tensors[i].dtype]++;
+    mar_log(m, MAR_LOG_INFO, "wrote %s: %d tensors (%s)", out, c->count, dtypes_text(counts, c->count, text));
+}
+
+static mar_status write_converted(const mar *library, const wt_file *f, const mar_report *r, const char *out,
+                                  mar_dtype dtype, mar_err *err)
 {
     const size_t most = 2 * (size_t)wt_count(f) + 1;
     mar_metadata m = {.count = 0};
@@ -449,6 +468,7 @@ static mar_status write_converted(const wt_file *f, const mar_report *r, const c
     for (int i = 0; status == MAR_OK && i < wt_count(f); i++) put_tensor(&c, wt_at(f, i));
     if (status == MAR_OK)
         status = wt_save_safetensors(out, c.tensors, c.count, (const char *const(*)[2])m.pairs, m.count, err);
+    if (status == MAR_OK) log_written(library, out, &c);
     for (int i = 0; i < c.smoothed_count; i++) free(c.smoothed[i].factor);
     free(c.smoothed);
     free(c.tensors);
@@ -482,7 +502,7 @@ mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype,
         status = err_set(&err, MAR_EMODEL, "%s: %s%s", in, r->problems.text[0],
                          r->problems.count > 1 ? " (and more: see mar inspect)" : "");
     if (status == MAR_OK) status = check_dtype(f, r, dtype, &err);
-    if (status == MAR_OK) status = write_converted(f, r, out, dtype, &err);
+    if (status == MAR_OK) status = write_converted(m, f, r, out, dtype, &err);
     mar_report_free(r);
     wt_close(f);
     return mar_result(m, status, &err);

@@ -87,7 +87,9 @@ static mar_status measure_copy(kern_queue *k, double cache_bytes, mar_measuremen
     mar_status status = k->core->alloc(k->device, bytes, (void **)&c.from, err);
     if (status == MAR_OK) status = k->core->alloc(k->device, bytes, (void **)&c.to, err);
     if (status == MAR_OK) {
-        const double seconds = kern_time(k, copy_body, &c, 1);
+        enum { TAKES = 3 }; /* kern_time runs what takes long once, and other programs take their share of memory */
+        double seconds = INFINITY;
+        for (int i = 0; i < TAKES; i++) seconds = fmin(seconds, kern_time(k, copy_body, &c, 1));
         status = kern_check(k, err);
         if (status == MAR_OK) add(all, "machine", "memory copy", c.rows, seconds, 8.0 * c.rows * WIDTH, 0);
     }

@@ -3,13 +3,41 @@
 #include "tools/command.h"
 
 #include <stdio.h>
+#include <string.h>
 
-int bench_machine_measure(const run_models *models, int memory, bench_machine *out)
+int bench_machine_measure(const run_models *models, int memory, progress *bar, bench_machine *out)
 {
     *out = (bench_machine){0};
+    progress_note(bar, "measuring the machine");
     mar_status status = mar_measure_peak(models->library, &out->peak);
     if (status == MAR_OK && memory) status = mar_measure_bandwidth(models->library, &out->bandwidth);
+    progress_clear(bar);
     return status == MAR_OK ? 0 : tool_error("%s", mar_error(models->library));
+}
+
+int bench_peak_again(const run_models *models, progress *bar, bench_machine *m)
+{
+    double peak = 0;
+    progress_note(bar, "measuring the machine again");
+    const mar_status status = mar_measure_peak(models->library, &peak);
+    progress_clear(bar);
+    if (status != MAR_OK) return tool_error("%s", mar_error(models->library));
+    if (peak > m->peak) m->peak = peak;
+    return 0;
+}
+
+int bench_is_above(double share)
+{
+    return share >= 1.0005; /* less is shown as 100.0% */
+}
+
+const char *bench_share(double share, char text[16])
+{
+    if (bench_is_above(share))
+        strcpy(text, ">100%");
+    else
+        snprintf(text, 16, "%.1f%%", 100 * share);
+    return text;
 }
 
 void bench_machine_print(const bench_machine *m)

@@ -12,10 +12,17 @@ typedef struct {
     double bandwidth; /* bytes per second read from memory (mar_measure_bandwidth); 0: not measured */
 } bench_machine;
 
-/* Measures the peak, and with `memory` the bandwidth. Returns the exit status, with the error printed. */
-int bench_machine_measure(const run_models *models, int memory, bench_machine *out);
+/* Measures the peak, and with `memory` the bandwidth; `bar` says so. Returns the exit status, with the error printed.
+ */
+int bench_machine_measure(const run_models *models, int memory, progress *bar, bench_machine *out);
+/* Measures the peak again and keeps the larger of both: for when something else was faster than the first, which
+ * another program may have slowed. Returns the exit status, with the error printed. */
+int bench_peak_again(const run_models *models, progress *bar, bench_machine *m);
 /* "measured memory bandwidth 40.0 GB/s, matrix peak 800.0 GFLOP/s", as far as measured, without an end of line. */
 void bench_machine_print(const bench_machine *m);
+/* The share of a measured rate, "12.3%", or ">100%", which the caller explains. Returns text. */
+const char *bench_share(double share, char text[16]);
+int bench_is_above(double share); /* whether that is ">100%" */
 void bench_machine_record(const bench_machine *m, cJSON *record);
 
 /* A new object: model, draft if there is one, backend, parameters, batch. */

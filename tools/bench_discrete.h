@@ -5,8 +5,8 @@
 
 #include "tools/models.h"
 
-/* Measures `repeat` batches of `batch` images, of which the best counts, and passes beside the machine in as many turns,
- * and prints a table, or JSON. Returns the exit status. */
-int bench_discrete(run_options *run, const run_models *models, int batch, int repeat, int json);
+/* Measures `repeat` batches of `batch` images, of which the best counts, and passes beside the machine in as many
+ * turns, and prints a table, or JSON; `bar` shows how far it is. Returns the exit status. */
+int bench_discrete(run_options *run, const run_models *models, int batch, int repeat, int json, progress *bar);
 
 #endif

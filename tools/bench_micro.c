@@ -22,7 +22,7 @@ typedef struct {
     int failed; /* out of memory */
 } measurements;
 
-static void take(void *user, const mar_measurement *m)
+static void take_row(void *user, const mar_measurement *m)
 {
     measurements *all = user;
     if (all->count == all->capacity) {
@@ -90,6 +90,73 @@ static double constant(const measurements *all, model_constant which)
     return 0;
 }
 
+/* --- measuring ---------------------------------------------------------------------------------------------------- */
+
+/* The rate as a share of another; 0 if that was not measured. */
+static double share_of(double work, double seconds, double of)
+{
+    return of > 0 ? rate(work, seconds) / of : 0;
+}
+
+/* Whether the row computed faster than `peak`. */
+static int is_above(const measurement *m, double peak)
+{
+    return bench_is_above(share_of(m->flop, m->seconds, peak));
+}
+
+static int any_above(const measurements *all)
+{
+    const double peak = constant(all, MODEL_MATRIX_RATE);
+    for (int i = 0; i < all->count; i++)
+        if (is_above(&all->row[i], peak)) return 1;
+    return 0;
+}
+
+/* Whether a row moved more than a copy in memory can. */
+static int any_cached(const measurements *all)
+{
+    const double copy = constant(all, MODEL_MEMORY_RATE);
+    for (int i = 0; i < all->count; i++)
+        if (bench_is_above(share_of(all->row[i].bytes, all->row[i].seconds, copy))) return 1;
+    return 0;
+}
+
+static int measure_once(mar_session *s, progress *bar, const char *note, measurements *out)
+{
+    progress_note(bar, "%s", note);
+    const mar_status status = mar_session_measure(s, take_row, out);
+    progress_clear(bar);
+    if (status != MAR_OK) return tool_error("%s", mar_session_error(s));
+    return out->failed ? tool_error("out of memory for the measurements") : 0;
+}
+
+/* Of the machine's rows keeps the faster, of rows above its first peak the slower: one of the two was measured while
+ * another program ran. */
+static void keep_likelier(measurements *all, const measurements *again)
+{
+    const double peak = constant(all, MODEL_MATRIX_RATE);
+    for (int i = 0; i < all->count; i++) {
+        measurement *m = &all->row[i];
+        const measurement *other = find(again, m->group, m->name, (int)m->rows);
+        if (!other || other->flop != m->flop) continue;
+        if (strcmp(m->group, "machine") == 0 ? other->seconds < m->seconds
+                                             : is_above(m, peak) && other->seconds > m->seconds)
+            *m = *other;
+    }
+}
+
+static int measure(mar_session *s, progress *bar, measurements *out)
+{
+    measurements again = {0};
+    int status = measure_once(s, bar, "measuring the parts", out);
+    if (status == 0 && any_above(out)) {
+        status = measure_once(s, bar, "measuring the parts again: a rate is above the peak", &again);
+        if (status == 0) keep_likelier(out, &again);
+    }
+    free(again.row);
+    return status;
+}
+
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
 static void print_number(double x, const char *format, const char *blank)
@@ -100,6 +167,16 @@ static void print_number(double x, const char *format, const char *blank)
         printf("%s", blank);
 }
 
+/* What has a rate beside one that was measured: the share, or `above`, or blanks. */
+static void print_share(double share, const char *above)
+{
+    char text[16];
+    if (share > 0)
+        printf(" %7s", bench_is_above(share) ? above : bench_share(share, text));
+    else
+        printf("        ");
+}
+
 static void print_row(const measurement *m, double copy, double peak)
 {
     printf("  %-40s", m->name);
@@ -108,9 +185,9 @@ static void print_row(const measurement *m, double copy, double peak)
         printf(" %6.0f %11.2f", m->count, 1e6 * m->seconds);
         print_number(m->bytes / 1e6, " %9.3f", "          ");
         print_number(rate(m->bytes, m->seconds) / 1e9, " %9.1f", "          ");
-        print_number(100 * rate(rate(m->bytes, m->seconds), copy), " %6.1f%%", "        ");
+        print_share(share_of(m->bytes, m->seconds, copy), "cache");
         print_number(rate(m->flop, m->seconds) / 1e9, " %10.1f", "           ");
-        print_number(100 * rate(rate(m->flop, m->seconds), peak), " %6.1f%%", "        ");
+        print_share(share_of(m->flop, m->seconds, peak), ">100%");
     } else {
         printf(" %18.0f", m->count);
     }
@@ -138,8 +215,11 @@ static void print_table(const measurements *all, const run_options *run, const c
         if (strcmp(all->row[i].group, group) != 0) printf("%s\n", group = all->row[i].group);
         print_row(&all->row[i], copy, peak);
     }
+    putchar('\n');
+    if (any_cached(all)) puts("cache: faster than a copy in memory: what it moves stayed in the processor's cache");
+    if (any_above(all)) puts(">100%: above the peak, in both of two measurements");
     const measurement *step = find(all, "pass", "autoregressive step", -1);
-    printf("\noperations: %.1f us in sum; the step took %.1f us\n", 1e6 * sum_seconds(all, "operation"),
+    printf("operations: %.1f us in sum; the step took %.1f us\n", 1e6 * sum_seconds(all, "operation"),
            step ? 1e6 * step->seconds : 0);
 }
 
@@ -172,17 +252,13 @@ static int print_json(const measurements *all, const run_options *run, const run
     return tool_print_json(root, 1);
 }
 
-int bench_micro(const run_options *run, const run_models *models, mar_session *s, int batch, int json)
+int bench_micro(const run_options *run, const run_models *models, mar_session *s, int batch, int json, progress *bar)
 {
     measurements all = {0};
-    int exit_status = 0;
-    if (mar_session_measure(s, take, &all) != MAR_OK)
-        exit_status = tool_error("%s", mar_session_error(s));
-    else if (all.failed)
-        exit_status = tool_error("out of memory for the measurements");
-    else if (json)
+    int exit_status = measure(s, bar, &all);
+    if (exit_status == 0 && json)
         exit_status = print_json(&all, run, models, batch);
-    else
+    else if (exit_status == 0)
         print_table(&all, run, mar_backend_description(models->library), batch);
     free(all.row);
     return exit_status;

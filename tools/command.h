@@ -23,6 +23,8 @@ const char *tool_base_name(const char *path);
  * or 1 with the error printed.
  */
 int tool_open_files(int seq_len, mar **out);
+/* The same with a log, mar_options.log and log_user. */
+int tool_open_logged(int seq_len, mar_log_function *log, void *user, mar **out);
 
 /* Starts a JSON record, to which cJSON adds. What it has no memory for it leaves out without a word, so it is watched
  * from here to tool_print_json. */

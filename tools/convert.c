@@ -2,10 +2,12 @@
 #include "tools/command.h"
 #include "tools/file.h"
 #include "tools/options_help.h"
+#include "tools/progress.h"
 #include "tools/run_options.h"
 #include "tools/subcommands.h"
 
 #include <stdio.h>
+#include <sys/stat.h>
 
 typedef struct {
     const char *in, *out;  /* files */
@@ -62,6 +64,24 @@ void manual_convert(FILE *out)
     options_manual(&set, 0, out);
 }
 
+enum { LINE = 1024 };
+
+/* A log: keeps the last line in user, char [LINE]. */
+static void keep_line(void *user, mar_log_level level, const char *line)
+{
+    (void)level;
+    snprintf(user, LINE, "%s", line);
+}
+
+/* "wrote OUT: 92 tensors (F16), 1.0 MB": the library's line and the size of the file. */
+static void print_written(const char *line, const char *path)
+{
+    struct stat st;
+    printf("%s", line);
+    if (stat(path, &st) == 0) printf(", %.1f MB", (double)st.st_size / 1e6);
+    putchar('\n');
+}
+
 int cmd_convert(int argc, char **argv)
 {
     convert_options o;
@@ -71,12 +91,18 @@ int cmd_convert(int argc, char **argv)
     if (status != OPTIONS_RUN) return status;
     if (tool_can_write_as(o.out, ".safetensors") != 0) return 1;
     mar *m;
-    status = tool_open_files(o.seq_len, &m);
+    char line[LINE] = "", text[4400]; /* a path has room */
+    progress bar;
+    status = tool_open_logged(o.seq_len, keep_line, line, &m);
     if (status) return status;
-    if (mar_convert(m, o.in, o.out, o.dtype, o.heads) != MAR_OK) {
-        char text[4400]; /* a path has room */
+    progress_start(&bar, 0);
+    progress_note(&bar, "converting %s", o.in);
+    const mar_status converted = mar_convert(m, o.in, o.out, o.dtype, o.heads);
+    progress_clear(&bar);
+    if (converted == MAR_OK)
+        print_written(line, o.out);
+    else
         status = tool_error("%s", run_options_heads(mar_error(m), text, sizeof text));
-    }
     mar_close(m);
     return status;
 }

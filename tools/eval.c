@@ -3,6 +3,7 @@
 #include "tools/eval_options.h"
 #include "tools/judge.h"
 #include "tools/options_help.h"
+#include "tools/printable.h"
 #include "tools/subcommands.h"
 
 #include <stdio.h>
@@ -266,7 +267,11 @@ int eval_options_done(eval_options *o, const option_set *set)
 static int print_result(const eval_options *o, const eval_result *r)
 {
     if (o->json) return tool_print_json(eval_result_json(r), 0);
-    if (!o->quiet) eval_result_print(r);
+    if (o->quiet) return 0;
+    char path[4096];
+    eval_result_print(r);
+    printable(o->out, path, sizeof path);
+    printf("report: %s%sreport.html\n", path, path[strlen(path) - 1] == '/' ? "" : "/");
     return 0;
 }
 

@@ -55,12 +55,11 @@ static int load_network(eval_job *job)
 {
     const eval_options *o = job->options;
     model_store *store = o->models ? o->models : &job->store;
-    char text[1024], note[4200];
+    char text[1024];
     const char *path = o->inception ? o->inception : "demo";
     job->library = judge_open(store, &o->run.machine, path, (judge_dtype)o->features_dtype);
     if (!job->library) return 1;
-    snprintf(note, sizeof note, "loading %s", path);
-    progress_note(job->bar, note);
+    progress_note(job->bar, "loading %s", path);
     const mar_status status = mar_features_load(job->library, path, o->batch, &job->network);
     progress_clear(job->bar);
     if (status == MAR_OK) return 0;

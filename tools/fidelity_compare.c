@@ -95,9 +95,7 @@ int fidelity_compare(fidelity *f, progress *bar)
     progress_note(bar, "comparing");
     int status = fidelity_measure_floor(f);
     for (int i = 1; i < f->run_count && status == 0; i++) {
-        char note[64];
-        snprintf(note, sizeof note, "comparing run %d of %d", i, f->run_count - 1);
-        progress_note(bar, note);
+        progress_note(bar, "comparing run %d of %d", i, f->run_count - 1);
         status = fidelity_compare_run(f, &f->runs[i]);
     }
     progress_clear(bar);

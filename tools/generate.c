@@ -222,9 +222,12 @@ static int prepare(generate_job *job, progress *bar)
     if (output_check(&job->out, o->out) != 0 || check_together(o, &job->out) != 0 || check_map(job) != 0) return 1;
     if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
     if (models_load(&job->store, &o->run, bar, &job->models) != 0) return 1;
+    progress_note(bar, "reading the files, to know them again");
     if (record_identify(&o->run, &job->ids) != 0 || resolve_classes(job) != 0) return 1;
     if (o->batch > job->total) o->batch = (int)job->total;
+    progress_note(bar, "preparing");
     if (models_session(&job->models, &o->run, o->batch, &job->session) != 0) return 1;
+    progress_clear(bar);
     mar_session_image_size(job->session, &job->width, &job->height);
     if (make_canvases(job) != 0) return 1;
     if (acceptance_create(mar_model_get_config(job->models.model)->seq_len, o->run.used.num_iter, o->batch,

@@ -1,6 +1,7 @@
 /* mar inspect: what is in a checkpoint, and what keeps it from being a usable model. */
 #include "tools/command.h"
 #include "tools/options_help.h"
+#include "tools/progress.h"
 #include "tools/run_options.h"
 #include "tools/subcommands.h"
 
@@ -131,10 +132,15 @@ int cmd_inspect(int argc, char **argv)
     if (status != OPTIONS_RUN) return status;
     mar *m;
     mar_report *r;
+    progress bar;
+    char text[4400]; /* a path has room */
     status = tool_open_files(o.seq_len, &m);
     if (status) return status;
-    if (mar_inspect(m, o.path, o.heads, &r) != MAR_OK) {
-        char text[4400]; /* a path has room */
+    progress_start(&bar, 0);
+    progress_note(&bar, "reading %s", o.path);
+    const mar_status inspected = mar_inspect(m, o.path, o.heads, &r);
+    progress_clear(&bar);
+    if (inspected != MAR_OK) {
         status = tool_error("%s", run_options_heads(mar_error(m), text, sizeof text));
     } else {
         if (o.json)

@@ -45,11 +45,9 @@ mar *judge_open(model_store *store, const mar_options *machine, const char *path
 
 int judge_load(mar *library, const char *path, int batch, progress *bar, mar_features **out)
 {
-    char note[4200]; /* a path has room */
-    snprintf(note, sizeof note, "loading %s", path);
-    if (bar) progress_note(bar, note);
+    progress_note(bar, "loading %s", path);
     const mar_status status = mar_features_load(library, path, batch, out);
-    if (bar) progress_clear(bar);
+    progress_clear(bar);
     return status == MAR_OK ? 0 : tool_error("%s", mar_error(library));
 }
 

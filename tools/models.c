@@ -99,9 +99,7 @@ mar *models_open(model_store *store, const mar_options *options, const char *dty
 /* Loads a file that is not there yet, with the bar saying so. */
 static mar_status load_file(mar *library, model_file *file, int is_model, progress *bar)
 {
-    char note[4200]; /* a path has room */
-    snprintf(note, sizeof note, "loading %s", file->path);
-    if (bar) progress_note(bar, note);
+    if (bar) progress_note(bar, "loading %s", file->path);
     mar_status status = is_model ? mar_model_load(library, file->path, file->heads, &file->model)
                                  : mar_vae_load(library, file->path, &file->vae);
     if (bar) progress_clear(bar);

@@ -4,6 +4,7 @@
 #include "tools/printable.h"
 #include "tools/interruption.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -30,10 +31,15 @@ static void draw(const char *line)
     interruption_release(&before);
 }
 
-void progress_note(progress *p, const char *what)
+void progress_note(progress *p, const char *format, ...)
 {
-    char line[71];
-    if (p->shown) draw(printable(what, line, sizeof line));
+    char text[4200], line[71]; /* a path has room */
+    va_list arguments;
+    if (!p->shown) return;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    draw(printable(text, line, sizeof line));
 }
 
 void progress_begin(progress *p)

@@ -12,8 +12,8 @@ typedef struct {
 
 void progress_start(progress *p, int quiet);
 
-/* What is being waited for, before the work that can be measured: "loading mar_base.pth". */
-void progress_note(progress *p, const char *what);
+/* What is being waited for, where the work cannot be measured: "loading mar_base.pth". */
+void progress_note(progress *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Starts the clock that the time left, and the images per second, are told by. What the first progress_update says was
  * done before. */

@@ -235,11 +235,15 @@ static void plain_decoding(void **state)
     assert_null(cJSON_GetObjectItemCaseSensitive(json, "speed_by_floors"));
     check_passes(json, "target_passes", 1);
     cJSON_Delete(json);
-    command_result r = command_run(*state, "$MAR bench --model demo-discrete --threads 1");
-    assert_int_equal(r.status, 0);
-    assert_non_null(strstr(r.out, "measured memory bandwidth "));
-    assert_non_null(strstr(r.out, "all passes read 0.1"));
-    command_result_free(&r);
+    char *argv[] = {"mar", "bench", "--model", "demo-discrete", "--threads", "1", NULL};
+    char *shown = command_on_terminal(*state, argv);
+    assert_non_null(strstr(shown, "\rloading demo-discrete\033[K"));
+    assert_non_null(strstr(shown, "100%  1 of 1 images  "));
+    assert_non_null(strstr(shown, "\rmeasuring passes\033[K\r\033[Kdemo-discrete on cpu "));
+    assert_non_null(strstr(shown, "measured memory bandwidth "));
+    assert_non_null(strstr(shown, "all passes read 0.1"));
+    assert_null(strstr(shown, "above 100 %"));
+    free(shown);
 }
 
 int main(void)

@@ -112,8 +112,9 @@ static void ranks(void **state)
 static void finished_runs(void **state)
 {
     const char *d = *state;
-    shell(d, "cp -r whole before && $MAR " RUN "--out whole >lines && grep -q '^protocol: ' lines && "
-             "diff -r whole before -x lock && rm -r before");
+    shell(d,
+          "cp -r whole before && $MAR " RUN "--out whole >lines && grep -q '^protocol: ' lines && "
+          "test \"$(tail -n 1 lines)\" = 'report: whole/report.html' && diff -r whole before -x lock && rm -r before");
     shell(d, "cp -r whole again && $MAR eval --out again --merge --quiet"); /* and adds up as often as one likes */
     same_numbers(d, "whole", "again");
     shell(d, "$MAR " RUN "--out whole --json >json && grep -q '\"numbers\":{\"fid\":' json");

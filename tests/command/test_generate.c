@@ -4,7 +4,6 @@
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <png.h>
-#include <pty.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -440,34 +439,12 @@ static void draft_in_the_text(void **state)
     close_picture(&p);
 }
 
-/* Runs mar on a pseudo-terminal; returns what it printed there. */
-static char *on_terminal(const char *directory, char *const *argv)
-{
-    int terminal;
-    struct winsize window = {.ws_row = 24, .ws_col = 80};
-    pid_t child = forkpty(&terminal, NULL, NULL, &window);
-    assert_true(child >= 0);
-    if (child == 0) {
-        if (chdir(directory) == 0) execv(getenv("MAR_COMMAND"), argv);
-        _exit(127);
-    }
-    char *text = calloc(1, 1 << 20);
-    size_t used = 0;
-    for (ssize_t n; used < (1 << 20) - 1 && (n = read(terminal, text + used, (1 << 20) - 1 - used)) > 0;)
-        used += (size_t)n;
-    int status;
-    waitpid(child, &status, 0);
-    close(terminal);
-    assert_int_equal(status, 0);
-    return text;
-}
-
 static void progress_on_a_terminal(void **state)
 {
     char *argv[] = {
         "mar", "generate", "--class", "1,2", "--num", "2", "--batch", "2", "--num_iter", "8", "--num_sampling_steps",
         "8",   "--out",    "p.png",   NULL,  NULL};
-    char *shown = on_terminal(*state, argv);
+    char *shown = command_on_terminal(*state, argv);
     assert_non_null(strstr(shown, "\r["));
     assert_non_null(strstr(shown, "100%  4 of 4 images"));
     assert_non_null(strstr(shown, " left"));
@@ -475,13 +452,47 @@ static void progress_on_a_terminal(void **state)
     free(shown);
 
     argv[14] = "--quiet";
-    shown = on_terminal(*state, argv);
+    shown = command_on_terminal(*state, argv);
     assert_string_equal(shown, "");
     free(shown);
 
     command_result r = command_run(*state, "$MAR generate --class 1,2 --num 2 " QUICK "--out p.png");
     assert_string_equal(r.err, "");
     assert_null(strchr(r.out, '\r'));
+    command_result_free(&r);
+}
+
+/* What is loaded or read is named while it is waited for, and the line is gone before the next is printed. */
+static void waiting_on_a_terminal(void **state)
+{
+    static const struct {
+        char *argv[12];
+        const char *first, *then;
+    } cases[] = {
+        {{"mar", "convert", "demo", "a.safetensors"},
+         "\rconverting demo\033[K\r\033[K",
+         "\r\033[Kwrote a.safetensors: 92 tensors (F16), 1.0 MB\r\n"},
+        {{"mar", "inspect", "a.safetensors"},
+         "\rreading a.safetensors\033[K\r\033[K",
+         "\r\033[Kfile: a.safetensors\r\n"},
+        {{"mar", "bench", "--model", "a.safetensors", "--num_iter", "1", "--num_sampling_steps", "2"},
+         "\rloading a.safetensors\033[K\r\033[K",
+         "\rmeasuring the machine\033[K\r\033[K\r[....."},
+        {{"mar", "bench", "--model", "a.safetensors", "--num_iter", "1", "--num_sampling_steps", "2"},
+         "\rloading a.safetensors",
+         "images  0:00 left\033[K\r\033[Ka.safetensors on cpu "},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *shown = command_on_terminal(*state, cases[i].argv);
+        const char *then = strstr(shown, cases[i].then);
+        if (strncmp(shown, cases[i].first, strlen(cases[i].first)) != 0 || !then)
+            fail_msg("mar %s: \"%s\", expected \"%s\" and \"%s\"", cases[i].argv[1], shown, cases[i].first,
+                     cases[i].then);
+        free(shown);
+    }
+    command_result r = command_run(*state, "$MAR convert demo a.safetensors");
+    assert_string_equal(r.out, "wrote a.safetensors: 92 tensors (F16), 1.0 MB\n");
+    assert_string_equal(r.err, "");
     command_result_free(&r);
 }
 
@@ -501,6 +512,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(head_speculation, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(draft_in_the_text, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(progress_on_a_terminal, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(waiting_on_a_terminal, command_setup, command_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,12 +2,16 @@
  * nothing but by being positive. */
 #include "tests/support/command.h"
 #include "tools/bench_model.h"
+#include "tools/subcommands.h"
 
 #include <cjson/cJSON.h>
+#include <ctype.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* --- the formulas ------------------------------------------------------------------------------------------------- */
 
@@ -298,6 +302,16 @@ static const cJSON *measurement(const cJSON *json, const char *group, const char
     return NULL;
 }
 
+/* Of all percentages in a text. */
+static void no_share_is_above_100(const char *text)
+{
+    for (const char *end = text; (end = strchr(end, '%')) != NULL; end++) {
+        const char *begin = end;
+        while (begin > text && (isdigit((unsigned char)begin[-1]) || begin[-1] == '.')) begin--;
+        if (strtod(begin, NULL) > 100) fail_msg("%.*s in \"%s\"", (int)(end - begin), begin, text);
+    }
+}
+
 static void micro_lists_the_parts(void **state)
 {
     const char *directory = *state;
@@ -343,11 +357,103 @@ static void micro_lists_the_parts(void **state)
                    1 - 1e-9, 1 + 1e-9);
     cJSON_Delete(json);
 
-    command_result r = command_run(directory, "$MAR bench --micro --backend cpu --num_iter 4 --num_sampling_steps 4");
-    assert_int_equal(r.status, 0);
-    assert_non_null(strstr(r.out, "chain 2 x 128, 4 steps"));
-    assert_non_null(strstr(r.out, "us in sum; the step took"));
-    command_result_free(&r);
+    char *argv[] = {"mar", "bench", "--micro", "--backend", "cpu", "--num_iter", "4", "--num_sampling_steps",
+                    "4",   NULL};
+    char *shown = command_on_terminal(directory, argv);
+    assert_non_null(strstr(shown, "\rmeasuring the parts\033[K\r\033[K"));
+    assert_non_null(strstr(shown, "chain 2 x 128, 4 steps"));
+    assert_non_null(strstr(shown, "us in sum; the step took"));
+    no_share_is_above_100(shown);
+    free(shown);
+}
+
+/* --- rates above what was measured -------------------------------------------------------------------------------- */
+
+/* Measurements in place of the library's: the link has --wrap for both functions. `machine`: a product's flop/s in the
+ * first and in any further measurement, as mar_measure_peak and mar_session_measure find it; 0: the library measures.
+ */
+static struct {
+    double machine[2];
+    double operation[2]; /* flop/s of an operation, as mar_session_measure finds it */
+    int calls;           /* of either function */
+} fake;
+
+mar_status __real_mar_measure_peak(mar *m, double *flop_per_second);
+mar_status __wrap_mar_measure_peak(mar *m, double *flop_per_second);
+mar_status __real_mar_session_measure(mar_session *s, mar_measurement_function *f, void *user);
+mar_status __wrap_mar_session_measure(mar_session *s, mar_measurement_function *f, void *user);
+
+mar_status __wrap_mar_measure_peak(mar *m, double *flop_per_second)
+{
+    if (fake.machine[0] == 0) return __real_mar_measure_peak(m, flop_per_second);
+    *flop_per_second = fake.machine[fake.calls++ > 0];
+    return MAR_OK;
+}
+
+mar_status __wrap_mar_session_measure(mar_session *s, mar_measurement_function *f, void *user)
+{
+    if (fake.machine[0] == 0) return __real_mar_session_measure(s, f, user);
+    const int i = fake.calls++ > 0;
+    const mar_measurement rows[] = {{"machine", "matrix product", 1024, 1, 1e9 / fake.machine[i], 0, 1e9},
+                                    {"machine", "memory copy", 1024, 1, 1e-3, 1e6, 0},
+                                    {"operation", "linear", 8, 1, 1e9 / fake.operation[i], 0, 1e9},
+                                    {"operation", "copy rows", 8, 1, 1e-3, 7.36e6, 0}};
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) f(user, &rows[k]);
+    return MAR_OK;
+}
+
+/* What mar bench prints, run in this process with such measurements. The caller frees it. */
+static char *bench_with(const char *directory, const char *option, const double machine[2], const double operation[2])
+{
+    char path[1024], *argv[] = {"bench", "--num_iter", "2",   "--num_sampling_steps",
+                                "2",     "--backend",  "cpu", (char *)(uintptr_t)option,
+                                NULL};
+    snprintf(path, sizeof path, "%s/out", directory);
+    memcpy(fake.machine, machine, sizeof fake.machine);
+    memcpy(fake.operation, operation, sizeof fake.operation);
+    fake.calls = 0;
+    fflush(stdout);
+    const int before = dup(STDOUT_FILENO), out = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(before >= 0 && out >= 0 && dup2(out, STDOUT_FILENO) >= 0);
+    const int status = cmd_bench(option ? 8 : 7, argv);
+    fflush(stdout);
+    dup2(before, STDOUT_FILENO);
+    close(before);
+    close(out);
+    fake.machine[0] = 0;
+    assert_int_equal(status, 0);
+    return read_whole_file(directory, "out", NULL);
+}
+
+/* A peak that another program slowed is measured again, and so is a rate that was too high. What stays above the peak
+ * is shown as that, and what was in a cache, too. */
+static void rates_above_the_peak(void **state)
+{
+    static const struct {
+        const char *option;
+        double machine[2], operation[2];
+        int calls;         /* measurements */
+        const char *shown; /* NULL: no row is above */
+    } cases[] = {
+        {"--micro", {1000e9, 1000e9}, {736e9, 736e9}, 1, NULL},
+        {"--micro", {100e9, 1000e9}, {736e9, 736e9}, 2, NULL},
+        {"--micro", {1000e9, 900e9}, {7360e9, 736e9}, 2, NULL},
+        {"--micro", {100e9, 100e9}, {736e9, 736e9}, 2, ">100%: above the peak, in both of two measurements\n"},
+        {NULL, {1e16, 1}, {0}, 1, NULL},
+        {NULL, {1, 1e16}, {0}, 2, NULL},
+        {NULL, {1, 2}, {0}, 2, ">100%: above the peak, which was measured twice\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text = bench_with(*state, cases[i].option, cases[i].machine, cases[i].operation);
+        no_share_is_above_100(text);
+        assert_int_equal(fake.calls, cases[i].calls);
+        const char *above = strstr(text, " >100%");
+        if (!above != !cases[i].shown || (above && !strstr(text, cases[i].shown))) fail_msg("case %zu: %s", i, text);
+        if (cases[i].option && !above) assert_non_null(strstr(text, " 736.0   73.6%\n"));
+        if (cases[i].option) assert_non_null(strstr(text, "   cache"));
+        if (cases[i].option) assert_non_null(strstr(text, "\ncache: faster than a copy in memory"));
+        free(text);
+    }
 }
 
 static const cJSON *image(const cJSON *json, const char *model, int batch, int window)
@@ -494,6 +600,7 @@ int main(void)
         cmocka_unit_test(a_step_is_its_counts),
         cmocka_unit_test(products_on_chip),
         cmocka_unit_test_setup_teardown(micro_lists_the_parts, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(rates_above_the_peak, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(model_time_reads_constants, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(mistakes_are_one_line, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(large_files_are_refused, command_setup, command_teardown),

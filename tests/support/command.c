@@ -1,10 +1,12 @@
 #include "tests/support/command.h"
 
 #include <dirent.h>
+#include <pty.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 static char *path_in(const char *directory, const char *name)
 {
@@ -83,6 +85,26 @@ void command_result_free(command_result *r)
 {
     free(r->out);
     free(r->err);
+}
+
+char *command_on_terminal(const char *directory, char *const *argv)
+{
+    enum { MOST = 1 << 20 };
+    int terminal, status;
+    struct winsize window = {.ws_row = 24, .ws_col = 80};
+    const pid_t child = forkpty(&terminal, NULL, NULL, &window);
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (chdir(directory) == 0) execv(getenv("MAR_COMMAND"), argv);
+        _exit(127);
+    }
+    char *text = calloc(1, MOST);
+    size_t used = 0;
+    for (ssize_t n; used < MOST - 1 && (n = read(terminal, text + used, MOST - 1 - used)) > 0;) used += (size_t)n;
+    waitpid(child, &status, 0);
+    close(terminal);
+    if (status != 0) fail_msg("mar %s: status %d, \"%s\"", argv[1], status, text);
+    return text;
 }
 
 void command_ok(const char *directory, const char *arguments)

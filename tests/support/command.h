@@ -17,6 +17,10 @@ int command_teardown(void **state);
 command_result command_run(const char *directory, const char *line);
 void command_result_free(command_result *r);
 
+/* Runs mar in `directory` on a terminal of 80 columns and fails the test unless the status is 0. Returns what it
+ * printed there, which the caller frees. */
+char *command_on_terminal(const char *directory, char *const *argv);
+
 /* Runs "$MAR arguments", fails the test unless the status is 0. */
 void command_ok(const char *directory, const char *arguments);
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Whether images of discrete tokens have the law of plain decoding, by every method: makes images, counts their tokens.
 
+    cmake --build build/release --target mar token_counts
     python3 bench/discrete_law.py --out bench/results/discrete_law.json         # 10^4 images a run on the discrete demo
     python3 bench/discrete_law.py --images 1000 --only sjd --out sjd.json       # only runs whose name has "sjd"
 
@@ -87,9 +88,9 @@ class Test(ctypes.Structure):
                 ("tv_95", ctypes.c_double)]
 
 
-def compare(library, a, b, permutations):
+def compare(counts, a, b, permutations):
     pairs, tests = Pairs(len(a), SIDE, a.ctypes.data, b.ctypes.data), [Test(), Test(), Test()]
-    if library.lib.eval_token_counts(ctypes.byref(pairs), permutations, *map(ctypes.byref, tests)):
+    if counts.token_counts(ctypes.byref(pairs), permutations, *map(ctypes.byref, tests)):
         sys.exit("out of memory for the counts")
     out = {name: {"cells": t.cells, "chi2": t.chi2, "p": t.p, "total_variation": t.tv, "total_variation_95": t.tv_95}
            for name, t in zip(("tokens", "places", "neighbours"), tests)}
@@ -105,6 +106,8 @@ def main():
     parser.add_argument("--only", action="append",
                         help="only the runs whose name has this, or another --only; --out keeps what it has of the others")
     parser.add_argument("--library", default=BUILT)
+    parser.add_argument("--counts", default=str(Path(BUILT).with_name("libtoken_counts.so")),
+                        help="bench/token_counts.c, built [build/release/libtoken_counts.so]")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     if args.images < BATCH or args.images % BATCH:
@@ -115,9 +118,10 @@ def main():
     if kept["runs"] and kept["images"] != args.images:
         sys.exit(f"{args.out} has runs of {kept['images']} images, expected {args.images}")
     done = {run["name"]: run for run in kept["runs"]}
+    counts = ctypes.CDLL(args.counts)
 
     def finish(run, tokens, reference):
-        run.update(compare(library, tokens, reference, args.permutations))
+        run.update(compare(counts, tokens, reference, args.permutations))
         run["passes" if run["exact"] else "detected"] = (run["least_p"] > args.level) == run["exact"]
         print(f"{run['name']:38} " + "  ".join(
             f"{k} p {run[k]['p']:.3f} tv {run[k]['total_variation']:.4f} ({run[k]['total_variation_95']:.4f})"

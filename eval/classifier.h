@@ -13,13 +13,13 @@ typedef struct eval_classifier eval_classifier;
 
 /* Opens the classifier with the built-in weights. The caller closes it. On failure *out is NULL and `why`, char [size],
  * has one line. */
-MAR_API mar_status eval_classifier_open(eval_classifier **out, char *why, size_t size);
-MAR_API void eval_classifier_close(eval_classifier *c); /* NULL is fine */
+mar_status eval_classifier_open(eval_classifier **out, char *why, size_t size);
+void eval_classifier_close(eval_classifier *c); /* NULL is fine */
 
-MAR_API long eval_classifier_parameters(const eval_classifier *c);
+long eval_classifier_parameters(const eval_classifier *c);
 
 /* rgb [32][32][3] -> features [64] and logits [10]; either may be NULL. Colours are averaged to grey. The features are
  * the numbers before the last ReLU and layer, those of the demo's Frechet distance (demo/digits.py). */
-MAR_API void eval_classify(eval_classifier *c, const uint8_t *rgb, float *features, float *logits);
+void eval_classify(eval_classifier *c, const uint8_t *rgb, float *features, float *logits);
 
 #endif

@@ -26,7 +26,7 @@ typedef struct {
 /* tokens: a cell for each token, wherever it is. places: for each token at each position. neighbours: for each ordered
  * pair of a token and the one to its right, and, apart from these, of a token and the one below it. MAR_ENOMEM; the
  * results are then undefined. Takes O(N side^2 permutations) time. */
-MAR_API mar_status eval_token_counts(const eval_token_pairs *pairs, int permutations, eval_counts_test *tokens,
-                                     eval_counts_test *places, eval_counts_test *neighbours);
+mar_status eval_token_counts(const eval_token_pairs *pairs, int permutations, eval_counts_test *tokens,
+                             eval_counts_test *places, eval_counts_test *neighbours);
 
 #endif

@@ -15,7 +15,7 @@ typedef struct {
  * rounding, count as 0. A and B may be singular, as those of fewer images than `dim` are. The last digits depend on the
  * LAPACK library and, if it computes on several threads, on their number. MAR_ENOMEM; MAR_EARG if a number is not
  * finite or LAPACK finds no eigenvalues. *distance is NaN then, and `why`, char [size], has one line. */
-MAR_API mar_status eval_frechet(int dim, const eval_gaussian *a, const eval_gaussian *b, double *distance, char *why,
-                                size_t size);
+mar_status eval_frechet(int dim, const eval_gaussian *a, const eval_gaussian *b, double *distance, char *why,
+                        size_t size);
 
 #endif

@@ -14,15 +14,15 @@ typedef struct {
 } eval_moments;
 
 /* All zero. MAR_ENOMEM, with *m zeroed. The caller calls eval_moments_free, which is fine for {0}, too. */
-MAR_API mar_status eval_moments_create(int dim, eval_moments *m);
-MAR_API void eval_moments_free(eval_moments *m);
+mar_status eval_moments_create(int dim, eval_moments *m);
+void eval_moments_free(eval_moments *m);
 
 /* Adds rows x float [n][dim], in their order. The sums' bits do not depend on how the rows are divided among calls, nor
  * on the number of threads. */
-MAR_API void eval_moments_add(eval_moments *m, const float *x, int n);
+void eval_moments_add(eval_moments *m, const float *x, int n);
 /* *m += *other, of the same dim. */
-MAR_API void eval_moments_merge(eval_moments *m, const eval_moments *other);
+void eval_moments_merge(eval_moments *m, const eval_moments *other);
 /* mean double [dim]; covariance double [dim][dim], divided by count - 1. count must be 2 or more. */
-MAR_API void eval_moments_finish(const eval_moments *m, double *mean, double *covariance);
+void eval_moments_finish(const eval_moments *m, double *mean, double *covariance);
 
 #endif

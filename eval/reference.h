@@ -22,10 +22,10 @@ typedef struct {
  * checked against the others; sigma must be symmetric within 1e-6 of its largest number, and finite. MAR_EIO,
  * MAR_EFORMAT, MAR_EMODEL, MAR_ENOMEM with a line in `why`, char [size]: it names path and array, what was found and
  * what was expected. The caller calls eval_reference_free. */
-MAR_API mar_status eval_reference_load(const char *path, eval_reference *out, char *why, size_t size);
-MAR_API void eval_reference_free(eval_reference *r); /* {0} is fine */
+mar_status eval_reference_load(const char *path, eval_reference *out, char *why, size_t size);
+void eval_reference_free(eval_reference *r); /* {0} is fine */
 
 /* Writes such a file, whole or not at all: of `r` what is there. */
-MAR_API mar_status eval_reference_save(const char *path, const eval_reference *r, char *why, size_t size);
+mar_status eval_reference_save(const char *path, const eval_reference *r, char *why, size_t size);
 
 #endif

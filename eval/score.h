@@ -16,12 +16,12 @@ typedef struct eval_score eval_score;
 
 /* Of `images` images, 1 to 2^31 - 1, with `classes` logits each. Memory: 4 bytes an image and 8 a class and split. The
  * caller frees it. MAR_ENOMEM. */
-MAR_API mar_status eval_score_create(eval_score_order order, long images, int classes, eval_score **out);
-MAR_API void eval_score_free(eval_score *s); /* NULL is fine */
+mar_status eval_score_create(eval_score_order order, long images, int classes, eval_score **out);
+void eval_score_free(eval_score *s); /* NULL is fine */
 /* Logits float [n][classes] of images first..first+n-1. Every image once, in the order of their numbers. */
-MAR_API void eval_score_add(eval_score *s, long first, const float *logits, int n);
+void eval_score_add(eval_score *s, long first, const float *logits, int n);
 /* Mean and population standard deviation over the splits, as torch-fidelity prints them; ADM's evaluator prints the
  * mean only. NaN with fewer images than splits. */
-MAR_API void eval_score_finish(const eval_score *s, double *mean, double *deviation);
+void eval_score_finish(const eval_score *s, double *mean, double *deviation);
 
 #endif

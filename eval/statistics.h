@@ -35,19 +35,18 @@ typedef struct {
  * compared with b therefore share one scale, which outliers of a cannot change. image: of whole images, vectors of S*C
  * numbers. token: of single tokens, the mean over the S positions of the distance between the laws of the token there.
  * Takes O(N^2 (S C + permutations)) time. */
-MAR_API mar_status eval_energy(const eval_pairs *pairs, int permutations, eval_energy_test *image,
-                               eval_energy_test *token);
+mar_status eval_energy(const eval_pairs *pairs, int permutations, eval_energy_test *image, eval_energy_test *token);
 
 /* Kolmogorov-Smirnov statistic of every channel over all N*S tokens of a run. d [C]: sup |F_a - F_b|; p [C]: corrected
  * for the C channels by the largest statistic of each permutation (Westfall, Young 1993, single step), which also holds
  * for the dependence of channels, and of tokens in an image. */
-MAR_API mar_status eval_ks(const eval_pairs *pairs, int permutations, double *d, double *p);
+mar_status eval_ks(const eval_pairs *pairs, int permutations, double *d, double *p);
 
 /* First two moments of a token's C channels. mean: root mean square over channels of the difference of means in
  * standard deviations of b; covariance: |S_a - S_b| / |S_b|, Frobenius norms. */
-MAR_API mar_status eval_moment_gaps(const eval_pairs *pairs, double *mean, double *covariance);
+mar_status eval_moment_gaps(const eval_pairs *pairs, double *mean, double *covariance);
 
 /* p [n], n <= 16: corrected for n tests in place (Holm 1979). */
-MAR_API void eval_holm(double *p, int n);
+void eval_holm(double *p, int n);
 
 #endif

@@ -150,7 +150,7 @@ typedef int subcommand(int argc, char **argv);
  * behind it. */
 static void run(subcommand *command, const char *line, long failing, int last, outcome *o)
 {
-    char words[512], *argv[64], saved_folder[512];
+    char words[700], *argv[64], saved_folder[512];
     char out_path[300], err_path[300];
     int argc = 0;
     size_t used = 0;

@@ -1,8 +1,10 @@
 #!/bin/sh
 # A library in someone's process does not end it, print, or change what all of its threads share.
-# test_symbols.sh LIBRARY: fails if it asks the C library for the means.
+# test_symbols.sh LIBRARY: fails if it asks the C library for the means. It exports what mar.h declares and nothing else, and
+# its own calls to that cannot be led to a function of the program with the same name.
 set -eu
 library=$1
+header=$(dirname "$0")/../../include/mar.h
 forbidden='_?exit|_Exit|quick_exit|abort|__assert_fail|kill|raise|umask|setlocale|uselocale|signal|sigaction|sigprocmask|bsd_signal
 sched_setaffinity|pthread_setaffinity_np|setenv|unsetenv|putenv|chdir|fchdir|srand|srand48|strtok|rand
 printf|vprintf|puts|putchar|perror|psignal|warn|warnx|err|errx|syslog|stdout|stderr|__printf_chk|__vprintf_chk'
@@ -15,5 +17,18 @@ symbols=$(nm -D --undefined-only "$library" | sed 's/.* //; s/@.*//' | sort -u)
 found=$(printf '%s\n' "$symbols" | grep -xE "$pattern" || true)
 [ -z "$found" ] || {
     printf '%s uses %s\n' "$library" "$found" >&2
+    exit 1
+}
+
+exported=$(nm -D --defined-only "$library" | sed 's/.* //' | sort -u)
+declared=$(grep '^MAR_API' "$header" | sed 's/(.*//; s/.*[ *]//' | sort -u)
+[ "$exported" = "$declared" ] || {
+    echo "$library does not export what mar.h declares:" $(printf '%s\n' "$exported" "$declared" | sort | uniq -u) >&2
+    exit 1
+}
+# A relocation by name is looked up in the program first.
+found=$(readelf -rW "$library" | awk 'NF >= 5 { print $5 }' | sed 's/@.*//' | sort -u | grep -xF "$exported" || true)
+[ -z "$found" ] || {
+    printf 'a program can take the place of %s in %s\n' "$found" "$library" >&2
     exit 1
 }

@@ -139,8 +139,8 @@ typedef enum { MAR_BACKEND_AUTO = 0, MAR_BACKEND_CPU, MAR_BACKEND_CUDA } mar_bac
  * handle was opened, with AUTO why on the CPU; a model or VAE loaded; a checkpoint converted; a session created.
  * WARNING: a batch failed; a GPU refuses to record steps; a session's criterion suits the arithmetic of the head badly.
  * It is called on the thread that called the library, so on several at a time if several use the handle. It may make
- * calls on the handle, but none on the session whose call it comes from. A GPU that it makes the thread's current one
- * (cudaSetDevice) need not stay that: the call may set it back to the one it found. */
+ * calls on the handle; those on the session whose call it comes from are as in a mar_progress_function. A GPU that it
+ * makes the thread's current one (cudaSetDevice) need not stay that: the call may set it back to the one it found. */
 typedef enum { MAR_LOG_INFO, MAR_LOG_WARNING } mar_log_level;
 typedef void mar_log_function(void *user, mar_log_level level, const char *line);
 
@@ -397,7 +397,8 @@ typedef struct mar_session mar_session;
  */
 MAR_API mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
                                       mar_session **out);
-MAR_API void mar_session_free(mar_session *s); /* NULL is fine */
+/* NULL is fine. From a callback of a call on the session it frees nothing, and mar_session_error says so. */
+MAR_API void mar_session_free(mar_session *s);
 
 /* Why the session's last failing call failed: one line without newline, "" if none has. Valid until its next failing
  * call. Never NULL. Of NULL: what mar_error(NULL) says.
@@ -444,7 +445,8 @@ typedef struct {
 
 /* `f` is called after every mar_session_step that succeeded and after every image of mar_session_images, on the thread
  * that called these, at their end or between images. On a GPU several images are finished at a time. Of the calls on
- * this session it may make mar_session_cancel only: the call at hand then returns MAR_ECANCELLED. NULL: no more. */
+ * this session it may make mar_session_cancel: the call at hand then returns MAR_ECANCELLED. Those with a status return
+ * MAR_EARG, and mar_session_free does nothing. Those that only tell something answer. NULL: no more. */
 typedef void mar_progress_function(void *user, mar_session *s, const mar_progress *progress);
 MAR_API void mar_session_on_progress(mar_session *s, mar_progress_function *f, void *user);
 
@@ -527,8 +529,9 @@ typedef struct {
 } mar_measurement;
 typedef void mar_measurement_function(void *user, const mar_measurement *m);
 /* Measures what `mar bench --micro` shows, with the session's model, parameters and batch, and calls f for each row at
- * the end, which may not call the session. It takes seconds, on a slow device minutes, and memory besides. The batch in
- * progress is lost. MAR_ECANCELLED if mar_session_cancel was called meanwhile; f is called if nothing fails only. */
+ * the end, whose calls on the session are refused as a mar_progress_function's are. It takes seconds, on a slow device
+ * minutes, and memory besides. The batch in progress is lost. MAR_ECANCELLED if mar_session_cancel was called
+ * meanwhile; f is called if nothing fails only. */
 MAR_API mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void *user);
 
 /* What became of each token, after the last step: uint8_t map[n][seq_len] (mar_token_fate) and int step[n][seq_len],

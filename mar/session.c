@@ -8,11 +8,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-mar_status mar_session_check(mar_session *s)
+static mar_status refuse_callback(mar_session *s)
+{
+    return err_set(&s->err, MAR_EARG,
+                   "the session is at work in another call: expected one after it, not from a callback of it");
+}
+
+mar_status mar_session_enter(mar_session *s)
 {
     mar_err err;
-    if (s) return mar_check_handle(s->model->m, &s->err);
-    return mar_result(NULL, err_set(&err, MAR_EARG, "the session is NULL"), &err);
+    if (!s) return mar_result(NULL, err_set(&err, MAR_EARG, "the session is NULL"), &err);
+    const mar_status status = mar_check_handle(s->model->m, &s->err);
+    if (status != MAR_OK) return status;
+    if (s->entered) return refuse_callback(s);
+    s->entered = 1;
+    return MAR_OK;
+}
+
+mar_status mar_session_leave(mar_session *s, mar_status status)
+{
+    s->entered = 0;
+    return status;
 }
 
 int mar_session_is_usable(const mar_session *s)
@@ -37,17 +53,21 @@ void mar_session_on_progress(mar_session *s, mar_progress_function *f, void *use
     s->progress_user = user;
 }
 
-mar_status mar_session_set_stream(mar_session *s, void *stream)
+static mar_status set_stream(mar_session *s, void *stream)
 {
-    mar_status status = mar_session_check(s);
-    if (status != MAR_OK) return status;
     kern_queue *k = s->k;
     if (!k->core->set_stream)
         return err_set(&s->err, MAR_EARG, "the session runs on a CPU, which has no streams: expected one on a GPU");
     k->core->enter(k);
-    status = k->core->set_stream(k, stream, &s->err);
+    const mar_status status = k->core->set_stream(k, stream, &s->err);
     k->core->leave(k);
     return status;
+}
+
+mar_status mar_session_set_stream(mar_session *s, void *stream)
+{
+    const mar_status status = mar_session_enter(s);
+    return status == MAR_OK ? mar_session_leave(s, set_stream(s, stream)) : status;
 }
 
 static mar_status check(const mar_model *model, const mar_vae *vae, int max_batch, mar_err *err)
@@ -158,6 +178,18 @@ static mar_status create(mar_model *model, mar_vae *vae, const mar_params *param
     return status;
 }
 
+/* Tells the log of a session that was just made. A callback that frees it is refused. */
+static void tell_created(mar_session *s)
+{
+    const mar *m = s->model->m;
+    const char *warning = s->model->engine->warning(s->generation);
+    mar_session_enter(s);
+    mar_log(m, MAR_LOG_INFO, "session for batches of %d images: %.3g MB of working memory, %s", s->max_images,
+            (double)s->arena_bytes / 1e6, mar_session_guarantee(s));
+    if (warning) mar_log(m, MAR_LOG_WARNING, "%s", warning);
+    mar_session_leave(s, MAR_OK);
+}
+
 mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
                               mar_session **out)
 {
@@ -168,17 +200,17 @@ mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *
     status = mar_check_handle(model->m, &err);
     if (status == MAR_OK) status = mar_check_given(out, "out", &err);
     if (status == MAR_OK) status = create(model, vae, params, max_batch, out, &err);
-    if (status == MAR_OK)
-        mar_log(model->m, MAR_LOG_INFO, "session for batches of %d images: %.3g MB of working memory, %s", max_batch,
-                (double)(*out)->arena_bytes / 1e6, mar_session_guarantee(*out));
-    const char *warning = status == MAR_OK ? model->engine->warning((*out)->generation) : NULL;
-    if (warning) mar_log(model->m, MAR_LOG_WARNING, "%s", warning);
+    if (status == MAR_OK) tell_created(*out);
     return mar_result(model->m, status, &err);
 }
 
 void mar_session_free(mar_session *s)
 {
     if (!mar_session_is_usable(s)) return;
+    if (s->entered) {
+        mar_result(s->model->m, refuse_callback(s), &s->err);
+        return;
+    }
     kern_queue *k = s->k;
     if (k) {
         k->core->enter(k);

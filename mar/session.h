@@ -36,11 +36,15 @@ struct mar_session {
     int measured;       /* dropped because the session was measured, with success */
     double total_s, vae_s, vae_flop;
     int told; /* the log has a line that work cannot be recorded */
+
+    int entered; /* 1: a call is at work, whose callbacks may make no other */
 };
 
-/* What calls with a status begin with: MAR_OK if there is a session and its handle can be used here. The reason if not
- * is the session's, or without one the thread's. */
-mar_status mar_session_check(mar_session *s);
+/* What calls with a status begin with: MAR_OK if there is a session, its handle can be used here, and this is no
+ * callback of another call on it. The reason if not is the session's, or without one the thread's. */
+mar_status mar_session_enter(mar_session *s);
+/* What they end with. Returns `status`. */
+mar_status mar_session_leave(mar_session *s, mar_status status);
 /* What the others begin with. */
 int mar_session_is_usable(const mar_session *s);
 

@@ -9,7 +9,8 @@ mar_status mar_session_drop(mar_session *s, mar_status status)
     s->planned = 0;
     if (status != MAR_ECANCELLED)
         mar_log(s->model->m, MAR_LOG_WARNING, "the batch of %d images from number %llu failed: %s", s->images,
-                (unsigned long long)s->first_image, s->err.text);
+                (unsigned long long)s->first_image, s->why.text);
+    s->err = s->why; /* the log may have made a call that was refused */
     return status;
 }
 
@@ -39,8 +40,10 @@ void mar_session_tell_unrecorded(mar_session *s)
 {
     if (s->told || s->k->unrecorded == 0) return;
     s->told = 1;
+    const mar_err kept = s->err; /* the log may make a call that is refused */
     mar_log(s->model->m, MAR_LOG_WARNING, "work that is repeated cannot be recorded, and takes longer: %s",
             s->k->why_unrecorded.text);
+    s->err = kept;
 }
 
 mar_status mar_session_prepare(mar_session *s, int n)
@@ -88,17 +91,21 @@ static mar_status begin(mar_session *s, uint64_t first_image, const mar_subjects
 
 mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n)
 {
-    mar_status status = mar_session_check(s);
-    if (status == MAR_OK) status = mar_check_given(labels, "labels", &s->err);
-    return status == MAR_OK ? begin(s, first_image, &(mar_subjects){.labels = labels}, n) : status;
+    mar_status status = mar_session_enter(s);
+    if (status != MAR_OK) return status;
+    status = mar_check_given(labels, "labels", &s->err);
+    if (status == MAR_OK) status = begin(s, first_image, &(mar_subjects){.labels = labels}, n);
+    return mar_session_leave(s, status);
 }
 
 mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, const float *features, const uint8_t *mask,
                                       int n)
 {
-    mar_status status = mar_session_check(s);
-    if (status == MAR_OK) status = mar_check_given(features, "features", &s->err);
-    return status == MAR_OK ? begin(s, first_image, &(mar_subjects){.features = features, .mask = mask}, n) : status;
+    mar_status status = mar_session_enter(s);
+    if (status != MAR_OK) return status;
+    status = mar_check_given(features, "features", &s->err);
+    if (status == MAR_OK) status = begin(s, first_image, &(mar_subjects){.features = features, .mask = mask}, n);
+    return mar_session_leave(s, status);
 }
 
 static mar_status refuse_dropped(mar_session *s)
@@ -109,10 +116,9 @@ static mar_status refuse_dropped(mar_session *s)
     return err_set(&s->err, MAR_EARG, "the batch failed, begin another first: %s", s->why.text);
 }
 
-mar_status mar_session_step(mar_session *s)
+static mar_status step(mar_session *s)
 {
-    mar_status status = mar_session_check(s);
-    if (status == MAR_OK) status = refuse_dropped(s);
+    mar_status status = refuse_dropped(s);
     if (status != MAR_OK) return status;
     kern_queue *k = s->k;
     if (mar_session_done(s)) return err_set(&s->err, MAR_EARG, "no step left: begin a batch first");
@@ -132,6 +138,12 @@ mar_status mar_session_step(mar_session *s)
     }
     if (status == MAR_OK) return MAR_OK;
     return whole ? mar_session_stop_reading(s, status) : mar_session_drop(s, status);
+}
+
+mar_status mar_session_step(mar_session *s)
+{
+    const mar_status status = mar_session_enter(s);
+    return status == MAR_OK ? mar_session_leave(s, step(s)) : status;
 }
 
 int mar_session_done(const mar_session *s)

@@ -4,10 +4,9 @@
 #include <float.h>
 #include <math.h>
 
-mar_status mar_session_tokens(mar_session *s, float *tokens)
+static mar_status fetch_tokens(mar_session *s, float *tokens)
 {
-    mar_status status = mar_session_check(s);
-    if (status == MAR_OK) status = mar_check_given(tokens, "tokens", &s->err);
+    mar_status status = mar_check_given(tokens, "tokens", &s->err);
     if (status == MAR_OK) status = mar_session_check_finished(s);
     if (status != MAR_OK) return status;
     kern_queue *k = s->k;
@@ -18,6 +17,12 @@ mar_status mar_session_tokens(mar_session *s, float *tokens)
     k->core->leave(k);
     status = kern_check(k, &s->err);
     return status == MAR_OK ? MAR_OK : mar_session_stop_reading(s, status);
+}
+
+mar_status mar_session_tokens(mar_session *s, float *tokens)
+{
+    const mar_status status = mar_session_enter(s);
+    return status == MAR_OK ? mar_session_leave(s, fetch_tokens(s, tokens)) : status;
 }
 
 void mar_session_image_size(const mar_session *s, int *width, int *height)
@@ -141,10 +146,9 @@ static mar_status decode_all(mar_session *s, uint8_t *rgb)
     return status;
 }
 
-mar_status mar_session_images(mar_session *s, uint8_t *rgb)
+static mar_status fetch_images(mar_session *s, uint8_t *rgb)
 {
-    mar_status status = mar_session_check(s);
-    if (status == MAR_OK) status = mar_check_given(rgb, "rgb", &s->err);
+    mar_status status = mar_check_given(rgb, "rgb", &s->err);
     if (status == MAR_OK) status = mar_session_check_finished(s);
     if (status != MAR_OK) return status;
     if (!s->vae) return err_set(&s->err, MAR_EARG, "the session has no VAE: only tokens can be had");
@@ -152,4 +156,10 @@ mar_status mar_session_images(mar_session *s, uint8_t *rgb)
     status = decode_all(s, rgb);
     if (mar_session_is_usable(s)) mar_session_tell_unrecorded(s);
     return status == MAR_OK ? MAR_OK : mar_session_stop_reading(s, status);
+}
+
+mar_status mar_session_images(mar_session *s, uint8_t *rgb)
+{
+    const mar_status status = mar_session_enter(s);
+    return status == MAR_OK ? mar_session_leave(s, fetch_images(s, rgb)) : status;
 }

@@ -23,19 +23,21 @@ void mar_session_get_stats(const mar_session *s, mar_stats *stats)
 
 mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step)
 {
-    mar_status status = mar_session_check(s);
-    if (status == MAR_OK) status = mar_session_check_finished(s);
+    mar_status status = mar_session_enter(s);
+    if (status != MAR_OK) return status;
+    status = mar_session_check_finished(s);
     if (status == MAR_OK) s->model->engine->fates(s->generation, map, step);
-    return status;
+    return mar_session_leave(s, status);
 }
 
 mar_status mar_session_lateness(mar_session *s, int *late)
 {
-    mar_status status = mar_session_check(s);
-    if (status == MAR_OK) status = mar_check_given(late, "late", &s->err);
+    mar_status status = mar_session_enter(s);
+    if (status != MAR_OK) return status;
+    status = mar_check_given(late, "late", &s->err);
     if (status == MAR_OK) status = mar_session_check_finished(s);
     if (status == MAR_OK) s->model->engine->lateness(s->generation, late);
-    return status;
+    return mar_session_leave(s, status);
 }
 
 static mar_status measure(mar_session *s, mar_measurements *all)
@@ -46,10 +48,9 @@ static mar_status measure(mar_session *s, mar_measurements *all)
     return status == MAR_OK ? mar_measure_passes(&passes, all, &s->err) : status;
 }
 
-mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void *user)
+static mar_status measure_and_tell(mar_session *s, mar_measurement_function *f, void *user)
 {
-    mar_status status = mar_session_check(s);
-    if (status == MAR_OK) status = mar_check_given((const void *)(uintptr_t)f, "f", &s->err);
+    mar_status status = mar_check_given((const void *)(uintptr_t)f, "f", &s->err);
     if (status != MAR_OK) return status;
     mar_measurements all = {0};
     s->measured = 0;
@@ -73,4 +74,10 @@ mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void
     }
     mar_measurements_free(&all);
     return MAR_OK;
+}
+
+mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void *user)
+{
+    const mar_status status = mar_session_enter(s);
+    return status == MAR_OK ? mar_session_leave(s, measure_and_tell(s, f, user)) : status;
 }

@@ -412,6 +412,106 @@ static void lines_go_to_the_handles_host(void **state)
     mar_close(n);
 }
 
+/* Every call on a session from a callback of its own: those with a status are refused, and it is not freed. */
+typedef struct {
+    mar_session *s;
+    int count;
+} meddler;
+
+static void meddle(meddler *m)
+{
+    static uint8_t rgb[3 * BYTES];
+    static float tokens[3 * TOKENS];
+    static int numbers[3 * DEMO_SEQ];
+    char text[256];
+    mar_stats stats;
+    mar_session *s = m->s;
+    m->count++;
+    assert_int_equal(mar_session_begin(s, 9, (int[]){1, 2, 3}, 3), MAR_EARG);
+    assert_says(mar_session_error(s), "not from a callback");
+    assert_int_equal(mar_session_begin_captions(s, 9, tokens, NULL, 1), MAR_EARG);
+    assert_int_equal(mar_session_step(s), MAR_EARG);
+    assert_int_equal(mar_session_images(s, rgb), MAR_EARG);
+    assert_int_equal(mar_session_tokens(s, tokens), MAR_EARG);
+    assert_int_equal(mar_session_fates(s, rgb, numbers), MAR_EARG);
+    assert_int_equal(mar_session_lateness(s, numbers), MAR_EARG);
+    assert_int_equal(mar_session_set_stream(s, NULL), MAR_EARG);
+    assert_int_equal(mar_session_measure(s, NULL, NULL), MAR_EARG);
+    assert_says(mar_session_error(s), "not from a callback");
+    mar_session_free(s);
+    assert_says(mar_session_error(s), "not from a callback");
+    mar_session_get_stats(s, &stats);
+    assert_says(mar_session_guarantee(s), "exact");
+    assert_non_null(mar_session_description(s, text, sizeof text));
+}
+
+static void meddle_at_progress(void *user, mar_session *s, const mar_progress *p)
+{
+    (void)p;
+    assert_ptr_equal(s, ((meddler *)user)->s);
+    meddle(user);
+}
+
+static void meddle_in_log(void *user, mar_log_level level, const char *line)
+{
+    (void)level, (void)line;
+    if (((meddler *)user)->s) meddle(user);
+}
+
+static void meddle_at_measurement(void *user, const mar_measurement *m)
+{
+    (void)m;
+    if (((meddler *)user)->count == 0) meddle(user);
+}
+
+static void callbacks_do_not_use_their_session(void **state)
+{
+    (void)state;
+    const mar_params p = quick();
+    static float expected[3 * TOKENS], tokens[3 * TOKENS];
+    static uint8_t rgb[3 * BYTES];
+    meddler logging = {0}, other = {0};
+    demo l = demo_open(1);
+    generate_alone(&l, &p, 3, expected);
+    demo_close(l);
+    l.draft = NULL;
+    assert_int_equal(mar_open(&(mar_options){.dtype = MAR_DTYPE_F32,
+                                             .backend = MAR_BACKEND_CPU,
+                                             .threads = 1,
+                                             .log = meddle_in_log,
+                                             .log_user = &logging},
+                              &l.m),
+                     0);
+    assert_library(l.m, mar_model_load(l.m, "demo", 0, &l.model));
+    assert_library(l.m, mar_vae_load(l.m, "demo", &l.vae));
+    assert_library(l.m, mar_session_create(l.model, l.vae, &p, 3, &logging.s));
+    assert_int_equal(logging.count, 1); /* while it is made */
+    mar_session *s = other.s = logging.s;
+
+    mar_session_on_progress(s, meddle_at_progress, &other);
+    demo_generate(s, 3, tokens);
+    assert_memory_equal(tokens, expected, sizeof tokens);
+    assert_int_equal(other.count, 4);
+    assert_session(s, mar_session_images(s, rgb));
+    assert_int_equal(other.count, 7);
+    mar_session_on_progress(s, NULL, NULL);
+
+    spy_on(s, NULL, 60, spy_break);
+    assert_int_equal(demo_run(s, 3), MAR_EBACKEND);
+    spy_off();
+    assert_int_equal(logging.count, 2);
+    assert_says(mar_session_error(s), "injected");
+
+    other.count = 0;
+    assert_session(s, mar_session_measure(s, meddle_at_measurement, &other));
+    assert_int_equal(other.count, 1);
+    demo_generate(s, 3, tokens);
+    assert_memory_equal(tokens, expected, sizeof tokens);
+    logging.s = NULL;
+    mar_session_free(s);
+    demo_close(l);
+}
+
 /* --- lifetimes ---------------------------------------------------------------------------------------------------- */
 
 /* Handle, model, draft and VAE are freed in every order before the session has made its images. */
@@ -492,6 +592,7 @@ int main(void)
         cmocka_unit_test(cancel_from_a_signal_handler),
         cmocka_unit_test(progress_is_exact),
         cmocka_unit_test(lines_go_to_the_handles_host),
+        cmocka_unit_test(callbacks_do_not_use_their_session),
         cmocka_unit_test(descriptions),
         cmocka_unit_test(any_order_of_freeing),
     };

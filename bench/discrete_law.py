@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whether images of discrete tokens have the law of plain decoding, by every method: makes images, counts their tokens.
 
-    cmake --build build/release --target mar token_counts
+    cmake --build build/release --target all token_counts
     python3 bench/discrete_law.py --out bench/results/discrete_law.json         # 10^4 images a run on the discrete demo
     python3 bench/discrete_law.py --images 1000 --only sjd --out sjd.json       # only runs whose name has "sjd"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How far int8 on a CPU is from f32, on the demo models.
 
-    cmake --build build/release --target mar mar_command
+    cmake --build build/release --target all
     python3 bench/int8_demo.py --out bench/results/int8_demo.json
     python3 bench/int8_demo.py --table bench/results/int8_demo.json        # only print it
 

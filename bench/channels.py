@@ -42,8 +42,8 @@ def measure(args, name, channels, model, draft, vae):
     found = {"name": name, "channels": channels, "digits": spec["reference"]["classifier_accuracy"], "head_spec": [
         {"window": w, **{k: r[k] for k in ("head_calls_per_token", "head_evaluations_per_token", "proposal_acceptance_rate", "verdict")}}
         for w, r in zip(WINDOWS, spec["runs"])]}
-    path = fidelity(args, *files, "--dtype", "f32", "--draft", draft, "--spec", "path", "--head_spec", "8", "--against", "--dtype",
-                    "f32")["runs"][0]
+    path = fidelity(args, *files, "--dtype", "f32", "--draft", draft, "--spec", "path", "--context", "prefix", "--head_spec", "8",
+                    "--against", "--dtype", "f32")["runs"][0]
     found["path"] = {k: path[k] for k in ("acceptance_rate", "mean_accepted_length", "passes_in_sequence", "verdict")}
     laws = fidelity(args, *files, "--dtype", "bf16", "--versus", "--dtype", "int8", "--against", "--dtype", "f32")
     found["floor"] = laws["floor"]

@@ -51,7 +51,7 @@ BLOCKS = {
         f"{PATH} --head_spec 8 --num_iter 16 --gamma 4",
         f"{PATH} --head_spec 8 --num_sampling_steps 25",
         f"{PATH} --head_spec 8 --diff_annealing linear",
-        f"{DRAFT} {PATH} --head_spec 8",
+        f"{DRAFT} {PATH} --head_spec 8 --context prefix",
         f"{DRAFT} {PATH} --head_spec 8 --context full",
         f"{DRAFT} {PATH} --head_spec 8 --context full --gamma 2",
     ],

@@ -280,8 +280,8 @@ typedef enum { MAR_SAMPLER_DDPM = 0, MAR_SAMPLER_DDIM, MAR_SAMPLER_DPMPP } mar_s
 typedef enum { MAR_ANNEAL_OFF = 0, MAR_ANNEAL_LINEAR, MAR_ANNEAL_COSINE, MAR_ANNEAL_TWO_STAGE } mar_annealing;
 
 /* The context in which the target verifies drafts. PREFIX: the last verified tokens, for the whole block, which is the
- * process of coarser autoregressive steps. FULL: each draft step's own. */
-typedef enum { MAR_CONTEXT_PREFIX = 0, MAR_CONTEXT_FULL } mar_context;
+ * process of coarser autoregressive steps. FULL: each draft step's own. AUTO: FULL with spec path, else PREFIX. */
+typedef enum { MAR_CONTEXT_PREFIX = 0, MAR_CONTEXT_FULL, MAR_CONTEXT_AUTO } mar_context;
 
 /* How a position that nothing is known of gets its first draft, in Jacobi decoding: a draw from the uniform law, or the
  * token to its left, or the one above. */
@@ -325,8 +325,8 @@ typedef struct {
     mar_model *draft; /* same tokens and classes as the model; NULL: none. A session holds a reference on it */
     const char *spec; /* a verifier of mar_method_get for the model's kind of tokens: "path", "vanilla". "path" without
                        * a draft: the model's own last conditions are the draft. "sjd" and "sjd-pac" have none. NULL:
-                       * with head_spec the draft's head proposes inside the head, without it "conditional", of
-                       * discrete tokens "vanilla". A session keeps no reference to the text, nor to that of tree */
+                       * with head_spec the draft's head proposes inside the head, without it "path", of discrete
+                       * tokens "vanilla". A session keeps no reference to the text, nor to that of tree */
     int gamma; /* 1 or more; a block ends with the image. 0: with spec path by what was accepted in the image so far, at
                   most 16; else 8. Discrete tokens: at most seq_len (MAR_EARG), to which the default is lowered */
     float prefill;           /* fraction of the autoregressive steps that the target makes alone, 0..1; not with path */

@@ -11,7 +11,7 @@
 static const char *const schedules[] = {"linear", "constant", NULL};                    /* mar_cfg_schedule */
 static const char *const samplers[] = {"ddpm", "ddim", "dpmpp", NULL};                  /* mar_sampler */
 static const char *const annealings[] = {"off", "linear", "cosine", "two-stage", NULL}; /* mar_annealing */
-static const char *const contexts[] = {"prefix", "full", NULL};                         /* mar_context */
+static const char *const contexts[] = {"prefix", "full", "auto", NULL};                 /* mar_context */
 static const char *const switches[] = {"off", "on", NULL};
 static const char *const automatic[] = {"auto", NULL};                  /* 0 */
 static const char *const firsts[] = {"uniform", "left", "above", NULL}; /* mar_first */
@@ -111,10 +111,10 @@ static mar_param rows[] = {
          "a smaller model, whose tokens are verified\n"
          "It has the same tokens and classes, and drafts autoregressive steps for the model to verify. For LlamaGen it "
          "is a smaller LlamaGen model, or an EAGLE drafter that was trained for the model. Its attention "
-         "heads are those that its file says. With head_spec, if no kind of verification is chosen, its head proposes "
-         "inside the head instead. self is no file: the model drafts for itself, and spec is path, if it is not sjd or "
-         "sjd-pac "
-         "(a file of that name is ./self)."},
+         "heads are those that its file says. Alone it means spec path in context full, which leaves the law of the "
+         "images as it is; of discrete tokens spec vanilla, which does so, too. With head_spec, if no kind of "
+         "verification is chosen, its head proposes inside the head instead. self is no file: the model drafts for "
+         "itself, and spec is path, if it is not sjd or sjd-pac (a file of that name is ./self)."},
     {.name = FIELD(spec),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_NAME,
@@ -122,13 +122,14 @@ static mar_param rows[] = {
      .argument = "METHOD",
      .help =
          "how drafted tokens are verified: see mar methods\n"
-         "path verifies the whole path of a token's diffusion steps, and leaves the law of the images as it is, with "
-         "a draft model in context full. It needs no draft model: without one, later tokens are drafted from the "
+         "path, the default with a draft model, verifies the whole path of a token's diffusion steps, and leaves the "
+         "law of the images as it is, but that an accepted token is its draft's noiseless mean. In context prefix it "
+         "is the law of coarser steps. It needs no draft model: without one, later tokens are drafted from the "
          "conditions that the model's last pass gave for them. With head_spec the paths are drawn by speculation "
          "inside the head. The others verify "
          "a token at one diffusion step and need a draft model: conditional is exact given the context, paper is "
          "the criterion of \"Continuous Speculative Decoding for Autoregressive Image Generation\" (Wang et al.), "
-         "and cspd that of the code they released. The default with a draft model is conditional. These are for MAR, "
+         "and cspd that of the code they released. These are for MAR, "
          "whose tokens are continuous. Those for LlamaGen, whose tokens are discrete, are vanilla, which is exact and "
          "its default with a draft model; uniform-rsd, cool-sd-exp, cool-sd-linear, lantern, lantern-pp and the same "
          "with gstar, which accept more and change the law; and sjd and sjd-pac, which are exact and draft without a "
@@ -159,11 +160,13 @@ static mar_param rows[] = {
      .tokens = continuous,
      .group = "Speculation across tokens",
      .type = MAR_TYPE_CHOICE,
+     .value = MAR_CONTEXT_AUTO,
      .choices = contexts,
      .method = "spec",
-     .help = "what the model sees when it verifies a block\n"
+     .help = "what the model sees when it verifies a block of drafts\n"
              "prefix: the tokens verified so far, in one pass for the whole block (the law of coarser autoregressive "
-             "steps). full: each drafted step's own context. Without a draft model it is full."},
+             "steps). full: each drafted step's own context. auto: full with spec path, prefix with the others. "
+             "Without a draft model it is full."},
     {.name = FIELD(align),
      .tokens = continuous,
      .group = "Speculation across tokens",

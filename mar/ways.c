@@ -296,6 +296,15 @@ static mar_params turned_on(const mar_way *way, const char *method, const mar_pa
     return q;
 }
 
+/* "draft", "draft and no head_spec": what turns the way on by default. Returns whether it is more than one word. */
+static int append_default(const mar_way *way, const mar_params *p, char *text, size_t size)
+{
+    const int lacks = !on_for(way->default_with, p), hinders = way->default_without && on_for(way->default_without, p);
+    append(text, size, "%s%s", lacks ? way->default_with : "", lacks && hinders ? " and " : "");
+    if (hinders) append(text, size, "no %s", way->default_without);
+    return hinders;
+}
+
 /* What has to be on for the methods by this way, which serves one, and what is on and must not be: "draft and spec
  * cspd", "draft and no head_spec". */
 static void append_needs(const mar_way *way, const char *methods, const mar_params *p, char *text, size_t size)
@@ -306,7 +315,11 @@ static void append_needs(const mar_way *way, const char *methods, const mar_para
     const mar_way *other = NULL;
     const int lacks = way->asks_for && !on_for(way->asks_for, p), by_name = strcmp(way->name, method) == 0;
     const int is_given = mar_way_is_on(way, p), others_are = !is_given && on_for(way->name, p) != NULL;
-    const int says_option = !by_name || (!is_given && !way->by_itself) || others_are;
+    const int says_option = !by_name || (!is_given && !(way->default_with && way->asks_for)) || others_are;
+    if (by_name && !is_given && !others_are && way->default_with && !way->asks_for) {
+        const int is_long = append_default(way, p, text, size);
+        append(text, size, "%s or ", is_long ? "," : "");
+    }
     if (lacks) append(text, size, "%s", way->asks_for);
     if (lacks && says_option) append(text, size, " and ");
     if (says_option) append_option(way, methods, text, size);
@@ -317,12 +330,32 @@ static void append_needs(const mar_way *way, const char *methods, const mar_para
     if (other) append(text, size, "%sno %s", says_option || lacks ? " and " : "", other->name);
 }
 
+/* Whether the option has an effect with the way, with such tokens: with it alone, or with what turns it on by default.
+ */
+static int is_open(const mar_way *way, const mar_param *o, const char *tokens)
+{
+    char method[64];
+    const mar_way_exception *e = exception_of(way, o);
+    if (!goes_with(tokens_of(way), tokens) || !served_by(way, o->method, method)) return 0;
+    return !e || (e->needs && way->default_with && strcmp(e->needs, way->default_with) == 0);
+}
+
+/* Whether what the way asks for turns on another way with which the option has an effect: there is no more to say. */
+static int is_default_elsewhere(const mar_way *way, const mar_param *o, const char *tokens)
+{
+    for (int i = 0; ways[i]; i++)
+        if (ways[i] != way && strcmp(ways[i]->name, way->name) == 0 && ways[i]->default_with &&
+            strcmp(ways[i]->default_with, way->asks_for) == 0 && is_open(ways[i], o, tokens) &&
+            mar_is_listed(o->method, way->name))
+            return 1;
+    return 0;
+}
+
 /* "needs gtr", "needs draft or spec path": by which ways an option that has none of them on would have an effect. */
 static void write_needs(const mar_param *o, const mar_params *p, const char *tokens, char *text, size_t size)
 {
     const mar_way *on = on_for(o->method, p);
     const mar_way_exception *e = on ? exception_of(on, o) : NULL;
-    char method[64];
     snprintf(text, size, "needs ");
     if (e && e->needs) {
         append(text, size, "%s", e->needs);
@@ -330,11 +363,13 @@ static void write_needs(const mar_param *o, const mar_params *p, const char *tok
     }
     int n = 0;
     for (int i = 0; ways[i]; i++) {
-        if (!goes_with(tokens_of(ways[i]), tokens)) continue;
-        if (!served_by(ways[i], o->method, method) || exception_of(ways[i], o)) continue;
+        if (!is_open(ways[i], o, tokens) || (ways[i]->asks_for && is_default_elsewhere(ways[i], o, tokens))) continue;
         const int is_long = strstr(text, " and ") || strstr(text, "no ");
         if (n++) append(text, size, "%s or ", is_long ? "," : "");
-        append_needs(ways[i], o->method, p, text, size);
+        if (exception_of(ways[i], o))
+            append_default(ways[i], p, text, size);
+        else
+            append_needs(ways[i], o->method, p, text, size);
     }
 }
 

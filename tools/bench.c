@@ -132,7 +132,7 @@ static double highest_rate(const mar_stats *t)
 }
 
 static void print_table(const bench_options *o, const mar_stats *t, const bench_machine *machine, const char *backend,
-                        const char *how)
+                        const char *how, const char *guarantee)
 {
     const double peak = machine->peak;
     const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop;
@@ -142,7 +142,7 @@ static void print_table(const bench_options *o, const mar_stats *t, const bench_
     printf("num_iter %d, num_sampling_steps %d, cfg %g, batch %d; working memory %.1f MB", o->run.used.num_iter,
            o->run.used.num_sampling_steps, (double)o->run.used.cfg, o->batch, (double)t->arena_bytes / 1e6);
     if (t->recorded_bytes) printf(", and %.1f MB of recorded steps", (double)t->recorded_bytes / 1e6);
-    printf("\n%s\n\n", how);
+    printf("\n%s\n%s\n\n", guarantee, how);
     printf("%-8s %9s %9s %9s %8s\n", "", "s/image", "TFLOP", "GFLOP/s", "of peak");
     print_row("encoder", t->encoder_s, t->encoder_flop, peak, o->batch);
     print_row("decoder", t->decoder_s, t->decoder_flop, peak, o->batch);
@@ -174,10 +174,11 @@ static void print_table(const bench_options *o, const mar_stats *t, const bench_
 }
 
 static int print_json(const bench_options *o, const mar_stats *t, const bench_machine *machine,
-                      const run_models *models, const char *how)
+                      const run_models *models, const char *how, const char *guarantee)
 {
     const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop, n = o->batch;
     cJSON *root = bench_record(&o->run, models, o->batch);
+    cJSON_AddStringToObject(root, "guarantee", guarantee);
     cJSON_AddStringToObject(root, "computed", how);
     cJSON_AddNumberToObject(root, "seconds_per_image", t->total_s / n);
     cJSON_AddNumberToObject(root, "encoder_seconds", t->encoder_s / n);
@@ -239,11 +240,12 @@ static int run(bench_options *o, const run_models *models, progress *bar)
     if (exit_status == 0 && bench_is_above(highest_rate(&stats) / machine.peak))
         exit_status = bench_peak_again(models, bar, &machine);
     char how[1024];
+    const char *guarantee = mar_session_guarantee(measured.session);
     mar_session_description(measured.session, how, sizeof how);
     if (exit_status == 0 && o->json)
-        exit_status = print_json(o, &stats, &machine, models, how);
+        exit_status = print_json(o, &stats, &machine, models, how, guarantee);
     else if (exit_status == 0)
-        print_table(o, &stats, &machine, mar_backend_description(models->library), how);
+        print_table(o, &stats, &machine, mar_backend_description(models->library), how, guarantee);
     mar_session_free(measured.session);
     return exit_status;
 }

@@ -86,6 +86,7 @@ static int write_picture(maker *m, long index, int label, const uint8_t *rgb)
     if (*models_class_name(&job->models, label, name, sizeof name)) record_texts_add(&texts, "class_name", "%s", name);
     record_texts_add(&texts, "image", "%ld", index);
     record_texts_add_run(&texts, &job->options->run, &job->models, &job->ids);
+    record_texts_add(&texts, "guarantee", "%s", job->facts.guarantee);
     if (record_texts_end(&texts) != 0) return tool_error("out of memory for the text in a picture");
     const int failed = eval_pixels_write_png(&m->pixels, index, rgb, texts.texts, texts.count);
     record_texts_free(&texts);

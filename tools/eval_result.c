@@ -395,6 +395,7 @@ void eval_result_print(const eval_result *r)
     if (isfinite(r->accuracy)) print_number("digits recognised", r->accuracy, 4, "");
     print_speed(r);
     print_drafts(&r->stats);
+    if (*r->guarantee) printf("%s\n", r->guarantee);
     printf("protocol: %s\n", r->protocol);
     for (int i = 0; i < r->warning_count; i++) printf("warning: %s\n", r->warnings[i]);
 }

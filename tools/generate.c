@@ -393,7 +393,7 @@ static void print_summary(const generate_job *job)
             job->height, digits, job->run_s);
     if (job->made > 1) fprintf(stream, " (%.2g s per image)", job->run_s / (double)job->made);
     if (job->existing) fprintf(stream, ", %ld were there already", job->existing);
-    fputc('\n', stream);
+    fprintf(stream, "\n%s\n", mar_session_guarantee(job->session));
 }
 
 static int generate(generate_job *job, progress *bar)

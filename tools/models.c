@@ -168,6 +168,36 @@ static const model_file *get_file(model_store *store, const mar_options *machine
     return f;
 }
 
+static const char *tokens_of(const mar_model *model)
+{
+    return mar_model_get_config(model)->vocabulary || strcmp(mar_model_get_config(model)->family, "eagle") == 0
+               ? "discrete"
+               : "continuous";
+}
+
+/* The kind of tokens of a model that is loaded, with whatever options; NULL: it is not loaded. */
+static const char *known_tokens(const model_store *store, const char *path)
+{
+    for (int i = 0; i < store->file_count; i++)
+        if (store->files[i].model && strcmp(store->files[i].path, path) == 0) return tokens_of(store->files[i].model);
+    return NULL;
+}
+
+/* Sets o->tokens where the arithmetic of the heads depends on it: the draft alone decides on the method, and with path
+ * heads are f32. The draft, the smaller model, is loaded to know; of continuous tokens it is loaded again, in f32, for
+ * the run. Returns 0, or 1 with the error printed. */
+static int learn_tokens(model_store *store, run_options *o, progress *bar)
+{
+    if (!run_draft_decides(o) || o->machine.head_dtype != MAR_DTYPE_AUTO) return 0;
+    if ((o->tokens = known_tokens(store, o->draft)) != NULL) return 0;
+    mar *library = open_for(store, &o->machine, 1, "dtype");
+    const model_file *draft = library ? get_file(store, &o->machine, library, "draft", o->draft, 0, bar) : NULL;
+    if (!draft) return 1;
+    o->tokens = tokens_of(draft->model);
+    if (strcmp(o->tokens, "continuous") == 0) mar_model_free(store->files[--store->file_count].model);
+    return 0;
+}
+
 /* The captions of a text-to-image model, read now or before, and how many there are; of another model its classes. */
 static int get_captions(model_store *store, const run_options *o, run_models *models)
 {
@@ -241,6 +271,7 @@ static void say_fast(const model_store *store, run_options *o, progress *bar)
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out)
 {
     fast_set_machine(o);
+    if (learn_tokens(store, o, bar) != 0) return 1;
     const mar_options machine = run_machine(o);
     *out = (run_models){.library = open_for(store, &machine, 1, "dtype")};
     if (!out->library) return 1;
@@ -254,7 +285,7 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     out->draft = draft ? draft->model : NULL;
     out->vae = vae ? vae->vae : NULL;
     o->params.draft = out->draft;
-    o->tokens = mar_model_get_config(out->model)->vocabulary ? "discrete" : "continuous";
+    o->tokens = tokens_of(out->model);
     if (fast_set_params(o, out->model, out->vae) != 0) return 1;
     say_fast(store, o, bar);
     return get_captions(store, o, out);
@@ -271,6 +302,7 @@ int models_have(const model_store *store, const run_options *o)
     const char *vae = o->vae ? o->vae : run_demo_vae(o->model);
     run_options resolved = *o;
     fast_set_machine(&resolved);
+    if (o->draft) resolved.tokens = known_tokens(store, o->draft);
     const mar_options machine = run_machine(&resolved);
     const mar *library = NULL;
     for (int i = 0; i < store->handle_count && !library; i++)

@@ -34,10 +34,10 @@ typedef struct {
 /* Initialise with {0}. */
 typedef struct {
     struct {
-        mar_options options;    /* as asked for */
-        mar *library;           /* opened with them */
-    } handles[MODELS_RUNS_MAX]; /* one for each set of library options */
-    int handle_count;           /* of handles in use */
+        mar_options options;        /* as asked for */
+        mar *library;               /* opened with them */
+    } handles[2 * MODELS_RUNS_MAX]; /* one for each set of library options; a run may need two: learn_tokens */
+    int handle_count;               /* of handles in use */
     model_file files[MODELS_FILES_MAX];
     int file_count; /* of files in use */
     struct {

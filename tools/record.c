@@ -148,6 +148,7 @@ int record_texts_make(const generate_job *job, long index, const char *title, re
             record_texts_add(out, "finished", "%ld of %ld images", job->existing + job->made, job->total);
     }
     record_texts_add_run(out, &job->options.run, &job->models, &job->ids);
+    record_texts_add(out, "guarantee", "%s", mar_session_guarantee(job->session));
     return record_texts_end(out) == 0 ? 0 : tool_error("%s: out of memory for the text in the picture", job->out.path);
 }
 

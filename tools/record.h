@@ -26,8 +26,8 @@ void record_texts_add_run(record_texts *out, const run_options *run, const run_m
 
 /* Text of image `index`, or of the grid for index -1; `title` may be NULL. Of the options it has those that have an
  * effect and either say what is sampled in how many steps, belong to a way to be faster that is on, or are not at their
- * defaults. Of a grid that is not complete it says how many images there are. Returns 0, or 1 after printing "out of
- * memory". */
+ * defaults. Of a grid that is not complete it says how many images there are. The last is the guarantee. Returns 0, or
+ * 1 after printing "out of memory". */
 int record_texts_make(const generate_job *job, long index, const char *title, record_texts *out);
 void record_texts_free(record_texts *texts);
 

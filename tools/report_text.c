@@ -41,10 +41,11 @@ static void print_row(const fidelity *f, const fidelity_run *r)
     putchar('\n');
 }
 
-/* The times of a run, and how far they spread. */
-static void print_times(const fidelity *f, const fidelity_run *r)
+/* What the output of a run is, its times, and how far they spread. */
+static void print_facts(const fidelity *f, const fidelity_run *r)
 {
     const int spread = fidelity_has_spread(f);
+    printf("           %s\n", r->guarantee);
     printf("           %.4f s per image", r->seconds.median);
     if (spread) printf(" (%.4f to %.4f)", r->seconds.low, r->seconds.high);
     if (r != f->runs) printf(", speed %.2fx", r->speed.median);
@@ -77,11 +78,11 @@ void report_print_table(const fidelity *f)
         printf("%-9s %*s %8.5f %8.5f\n", "seed", f->vocabulary ? 30 : 38, "", f->image_floor, f->token_floor);
     putchar('\n');
     printf("reference  %s\n", f->runs[0].name);
-    print_times(f, &f->runs[0]);
+    print_facts(f, &f->runs[0]);
     for (int i = 1; i < f->run_count; i++) {
         printf("run %-6d %s\n", i, f->runs[i].name);
         printf("           %s\n", fidelity_verdict(f, &f->runs[i], verdict, sizeof verdict));
-        print_times(f, &f->runs[i]);
+        print_facts(f, &f->runs[i]);
         if (f->vocabulary) print_counts(&f->runs[i]);
     }
     if (fidelity_has_spread(f))

@@ -172,11 +172,17 @@ void run_options_note(run_options *o, const option_set *set)
     }
 }
 
+int run_draft_decides(const run_options *o)
+{
+    return o->draft && !o->params.spec && !o->params.head_spec;
+}
+
 mar_options run_machine(const run_options *o)
 {
     mar_options machine = o->machine;
-    if (machine.head_dtype == MAR_DTYPE_AUTO && o->params.spec && strcmp(o->params.spec, "path") == 0)
-        machine.head_dtype = MAR_DTYPE_F32;
+    const int is_continuous = o->tokens && strcmp(o->tokens, "continuous") == 0;
+    const int is_path = o->params.spec ? strcmp(o->params.spec, "path") == 0 : run_draft_decides(o) && is_continuous;
+    if (machine.head_dtype == MAR_DTYPE_AUTO && is_path) machine.head_dtype = MAR_DTYPE_F32;
     return machine;
 }
 

@@ -65,7 +65,11 @@ const char *run_draft(const run_options *o);
 /* Whether drafted tokens are verified, and so have fates; false of a draft inside the head. */
 int run_verifies_drafts(const run_options *o);
 
-/* What the run's library is opened with: `machine`, and with criterion path a head in f32 if its arithmetic is auto. */
+/* Whether the method follows from the draft alone: path for continuous tokens, vanilla for discrete ones. */
+int run_draft_decides(const run_options *o);
+
+/* What the run's library is opened with: `machine`, and with criterion path a head in f32 if its arithmetic is auto.
+ * Where the draft decides on the method, o->tokens must be known. */
 mar_options run_machine(const run_options *o);
 
 /* The image decoder that a built-in model brings; NULL: it is a file, or a drafter, which makes no images. */

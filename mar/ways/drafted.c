@@ -21,7 +21,7 @@ static void resolve(mar_params *p)
 const mar_way mar_way_drafted = {
     .name = "spec",
     .asks_for = "draft",
-    .by_itself = 1,
+    .default_with = "draft",
     .tokens = "discrete",
     .is_on = is_on,
     .resolve = resolve,

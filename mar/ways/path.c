@@ -26,6 +26,12 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
     return MAR_OK;
 }
 
+static void resolve(mar_params *p)
+{
+    if (p->draft && !p->spec && !p->head_spec) p->spec = "path";
+    if (p->context == MAR_CONTEXT_AUTO) p->context = mar_verifies_paths(p) ? MAR_CONTEXT_FULL : MAR_CONTEXT_PREFIX;
+}
+
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
 static size_t verdict_words(const mar_paths *s)
@@ -278,9 +284,12 @@ const mar_way mar_way_path = {
     .is_on = mar_verifies_paths,
     .changes = MAR_STAGE_CHAIN,
     .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_PASSES | MAR_STAGE_SOLVER | MAR_STAGE_HEAD,
+    .default_with = "draft",
+    .default_without = "head_spec",
     .exact = 1,
     .tokens = "continuous",
     .exceptions = (const mar_way_exception[]){{"prefill", NULL}, {"context", "draft"}, {"align", NULL}, {0}},
+    .resolve = resolve,
     .check = check,
     .block_steps = block_steps,
     .create = create,

@@ -585,7 +585,6 @@ enum { GAMMA_AUTO = 8 }; /* what gamma's automatic value stands for: its default
 
 static void resolve(mar_params *p)
 {
-    if (p->draft && !p->spec && !p->head_spec) p->spec = "conditional";
     if (p->gamma == 0 && p->spec && is_on(p)) p->gamma = GAMMA_AUTO;
 }
 
@@ -593,7 +592,6 @@ const mar_way mar_way_spec = {
     .name = "spec",
     .needs = MAR_STAGE_CHAIN | MAR_STAGE_COUNTS,
     .asks_for = "draft",
-    .by_itself = 1,
     .tokens = "continuous",
     .is_on = is_on,
     .resolve = resolve,

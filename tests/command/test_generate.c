@@ -301,6 +301,46 @@ static void count_map(const picture *p, int *accepted, int *replaced, int *targe
     assert_int_equal(*accepted + *replaced + *target, 64);
 }
 
+/* Every run says what its output is, on a line of its own; a picture has it, too. */
+static void guarantee(void **state)
+{
+    static const struct {
+        const char *options, *says;
+    } runs[] = {
+        {"", "exact: the target's law"},
+        {"--head_spec 2", "exact: the target's law, by speculation inside the head"},
+        {"--sampler ddim", "approximate: changed by sampler ddim"},
+        {"--draft demo-draft", "exact: criterion path, drafts of the draft model: the target's law of whole paths; an "
+                               "accepted token is its draft's last, noiseless mean, as later contexts saw it "
+                               "(accepted_shift measures the difference)"},
+        {"--model demo-discrete --draft demo-discrete-draft --spec lantern", "approximate: "},
+    };
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        char line[300], found[400];
+        const int discrete = strstr(runs[i].options, "discrete") != NULL;
+        snprintf(line, sizeof line, "$MAR generate %s --class 3 --num 1 %s --out g.png", runs[i].options,
+                 discrete ? "" : QUICK);
+        command_result r = command_run(*state, line);
+        if (r.status != 0) fail_msg("%s: %s", line, r.err);
+        const char *at = strchr(r.out, '\n');
+        snprintf(found, sizeof found, "%.*s", at ? (int)strcspn(at + 1, "\n") : 0, at ? at + 1 : "");
+        const size_t n = discrete ? strlen(runs[i].says) : sizeof found;
+        if (strncmp(found, runs[i].says, n) != 0) fail_msg("%s: \"%s\"", line, r.out);
+        picture p = open_picture(*state, "g.png");
+        assert_text(&p, "guarantee", found);
+        close_picture(&p);
+        command_result_free(&r);
+    }
+    static const char *const others[] = {"bench", "fidelity --num 20 --versus --against"};
+    for (int i = 0; i < 2; i++) {
+        char line[300];
+        snprintf(line, sizeof line, "$MAR %s %s", others[i], QUICK);
+        command_result r = command_run(*state, line);
+        if (!strstr(r.out, "exact: the target's law\n")) fail_msg("%s: %s%s", line, r.out, r.err);
+        command_result_free(&r);
+    }
+}
+
 static void speculation(void **state)
 {
     const char *d = *state;
@@ -391,7 +431,9 @@ static void own_drafts(void **state)
     if (r.status != 0) fail_msg("%s%s", r.out, r.err);
     command_result_free(&r);
     p = open_picture(d, "c.png");
-    assert_text(&p, "spec", "conditional");
+    assert_text(&p, "spec", "path");
+    assert_text(&p, "context", "full");
+    assert_non_null(strstr(text_of(&p, "backend"), "f32")); /* the head, which --spec path makes f32 */
     assert_non_null(strstr(text_of(&p, "draft_id"), " bytes, "));
     close_picture(&p);
 }
@@ -433,7 +475,7 @@ static void draft_in_the_text(void **state)
     cJSON_Delete(record);
     picture p = open_picture(d, "a.png");
     assert_text(&p, "draft", "secret.safetensors");
-    assert_text(&p, "spec", "conditional");
+    assert_text(&p, "spec", "path");
     assert_text(&p, "method", "(absent)");
     assert_text(&p, "Title", "(absent)");
     close_picture(&p);
@@ -504,6 +546,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(grid_and_directory, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(single_image, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(what_an_image_depends_on, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(guarantee, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(draft_model, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(json_record, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(speculation, command_setup, command_teardown),

@@ -313,14 +313,14 @@ static void files_are_loaded_once(void **state)
 {
     (void)state;
     static model_store store;
-    enum { RUNS = 10 };
+    enum { RUNS = 12 };
     run_options options[RUNS];
     run_models models[RUNS];
     for (int i = 0; i < RUNS; i++) {
         run_options_init(&options[i]);
         options[i].machine.threads = 1;
     }
-    options[1].draft = "demo-draft";
+    options[1].draft = "demo-draft", options[1].params.spec = "cspd";
     options[2].model = "demo-draft";
     options[3].machine.threads = 2;
     options[4].machine.dtype = MAR_DTYPE_F32, options[5].machine.dtype = MAR_DTYPE_BF16;
@@ -328,6 +328,8 @@ static void files_are_loaded_once(void **state)
     options[7].machine.head_dtype = MAR_DTYPE_F32;
     options[8].params.spec = "path";
     options[9].params.spec = "path", options[9].machine.dtype = MAR_DTYPE_F32;
+    options[10].draft = "demo-draft"; /* alone: --spec path */
+    options[11].model = "demo-discrete", options[11].draft = "demo-discrete-draft";
     for (int i = 0; i < RUNS; i++) assert_int_equal(models_load(&store, &options[i], NULL, &models[i]), 0);
     assert_ptr_equal(models[1].library, models[0].library);
     assert_ptr_equal(models[1].model, models[0].model);
@@ -358,16 +360,19 @@ static void files_are_loaded_once(void **state)
     assert_ptr_equal(models[8].model, models[7].model);
     assert_int_equal(options[8].machine.head_dtype, MAR_DTYPE_AUTO); /* as given, for the runs that inherit it */
     assert_ptr_equal(models[9].library, models[4].library);
+    assert_ptr_equal(models[10].library, models[8].library);
+    assert_ptr_equal(models[10].model, models[8].model);
+    assert_ptr_equal(models[11].library, models[0].library); /* has no head */
     assert_ptr_equal(models[9].model, models[4].model);
     for (int i = 0; i < RUNS; i++)
         assert_int_equal(strstr(mar_backend_description(models[i].library), "bf16, head f32") != NULL,
-                         half && (i == 7 || i == 8));
+                         half && (i == 7 || i == 8 || i == 10));
     /* A network without a head takes any of them. */
     mar_options judge = run_machine(&options[8]);
     assert_ptr_equal(models_open(&store, &judge, "features_dtype"), models[0].library);
     assert_int_equal(store.handle_count, 3 + half);
-    /* model, decoder, draft; model, decoder of two; model; model, decoder with a head in f32 */
-    assert_int_equal(store.file_count, 3 + 2 * 2 + 1 + 2 * half);
+    /* model, decoder, draft; model, decoder of two; model; model, decoder, draft with a head in f32; discrete ones */
+    assert_int_equal(store.file_count, 3 + 2 * 2 + 1 + 3 * half + 3);
     models_free(&store);
 }
 

@@ -577,7 +577,7 @@ static int texts_of(const char *directory, const char *name, char names[NAMES_MA
 /* A key of the picture is one of `other`, or an option that has an effect and a value, with that as text. */
 static void assert_texts(const char *directory, const char *name, const mar_params *given, const cJSON *parameters)
 {
-    static const char other[] = " Software class image model vae heads model_id vae_id draft_id backend ";
+    static const char other[] = " Software class image model vae heads model_id vae_id draft_id backend guarantee ";
     char names[NAMES_MAX][64], values[NAMES_MAX][64], word[80];
     const int n = texts_of(directory, name, names, values);
     for (int k = 0; k < n; k++) {
@@ -624,7 +624,7 @@ static void records_are_typed(void **state)
         {"--num_iter 2 --num_sampling_steps 3 --draft self --gamma auto", "spec path, gamma auto", 0},
         {"--num_iter 2 --num_sampling_steps 3 --spec path --head_spec 2", "spec path, head_spec 2", 0},
         {"--num_iter 2 --num_sampling_steps 3 --draft demo-draft --spec path", "spec path", 1},
-        {"--num_iter 2 --num_sampling_steps 3 --draft demo-draft --gamma auto", "gamma 8", 1},
+        {"--num_iter 2 --num_sampling_steps 3 --draft demo-draft --gamma auto", "gamma auto", 1},
         {"--gtr --gtr_generation_steps 2 --num_sampling_steps 3", "gtr on", 0},
         {"--num_iter 2 --diff_annealing cosine --sampler ddim", "diff_annealing cosine, sampler ddim", 0},
     };
@@ -632,7 +632,7 @@ static void records_are_typed(void **state)
         char line[512];
         mar_params given = params_with(runs[i].list);
         given.draft = runs[i].draft ? (mar_model *)&given : NULL; /* never followed */
-        if (runs[i].draft && !given.head_spec && !given.spec) given.spec = "conditional";
+        if (runs[i].draft && !given.head_spec && !given.spec) given.spec = "path";
         snprintf(line, sizeof line, "$MAR generate %s --class 3 --num 1 --out a.png --json", runs[i].line);
         cJSON *record = record_of(*state, line), *parameters = cJSON_GetObjectItem(record, "parameters");
         assert_parameters(parameters, &given);

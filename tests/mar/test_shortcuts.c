@@ -415,7 +415,7 @@ static void refuses(void **state)
     REFUSED("sampler and lazy_head do not go together", p->sampler = MAR_SAMPLER_DDIM, p->lazy_head = 1);
     REFUSED("gtr and draft do not go together", p->draft = model, p->gtr = 1);
     REFUSED("sampler and draft do not go together", p->draft = model, p->sampler = MAR_SAMPLER_DDIM);
-    REFUSED("diff_annealing and spec conditional do not go together", p->draft = model,
+    REFUSED("diff_annealing and spec conditional do not go together", p->draft = model, p->spec = "conditional",
             p->diff_annealing = MAR_ANNEAL_COSINE);
     REFUSED("diff_annealing changes the numbers of diffusion steps, which gtr needs unchanged", p->gtr = 1,
             p->diff_annealing = MAR_ANNEAL_COSINE);

@@ -384,7 +384,12 @@ static void guarantees(void **state)
         mar_params params;
         const char *says;
     } cases[] = {
+        {params_of(d.draft, NULL, MAR_CONTEXT_AUTO, 8, 0),
+         "exact: criterion path, drafts of the draft model: the target's law of whole paths"},
         {params_of(d.draft, NULL, MAR_CONTEXT_PREFIX, 8, 0),
+         "approximate: criterion path, context prefix: each block is exactly the target's in the context before it, 1 "
+         "in place of 8 contexts"},
+        {params_of(d.draft, "conditional", MAR_CONTEXT_AUTO, 8, 0),
          "approximate: criterion conditional, context prefix: each block is exactly the target's in the context before "
          "it, 1 in place of 8 contexts"},
         {params_of(d.draft, "conditional", MAR_CONTEXT_PREFIX, 3, 0.25f), "4 in place of 8 contexts"},
@@ -416,7 +421,7 @@ static void refuses(void **state)
     for (int i = 0; i < 15; i++) bad[i] = good;
     bad[0].spec = "vanilla", bad[1].spec = "speculative", bad[2].gamma = 65537, bad[3].gamma = -1;
     bad[4].gamma = -0x7fffffff, bad[5].prefill = -0.1f, bad[6].prefill = NAN, bad[7].prefill = 1.5f;
-    bad[8].context = (mar_context)2, bad[9].inner_temperature = 0, bad[10].inner_temperature = NAN;
+    bad[8].context = (mar_context)3, bad[9].inner_temperature = 0, bad[10].inner_temperature = NAN;
     bad[11].draft = other.draft, bad[12].draft = small, bad[13].draft = NULL, bad[14].head_spec = 4;
     static const char *const says[15] = {
         "spec vanilla verifies discrete tokens, but the model's are continuous: expected path, conditional, paper or "
@@ -428,7 +433,7 @@ static void refuses(void **state)
         "prefill -0.1: expected a number from 0 to 1",
         "prefill nan",
         "prefill 1.5",
-        "context 2: expected prefix or full",
+        "context 3: expected prefix, full or auto",
         "inner_temperature 0: expected a number from 0.001",
         "inner_temperature nan",
         "different handles",

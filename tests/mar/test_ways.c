@@ -42,7 +42,8 @@ static mar_params params_of(int set, mar_model *draft)
 /* The rules written out one by one, without stages. */
 static int is_legal(int set)
 {
-    set &= ~INTERVAL; /* goes with all */
+    set &= ~INTERVAL;                                              /* goes with all */
+    if ((set & DRAFT) && !(set & (SPEC | HEAD_SPEC))) set |= PATH; /* by default */
     const int solver = set & SAMPLER, annealed = set & DISA;
     if (set & PATH) return (set & ~(PATH | DISA | HEAD_SPEC | DRAFT)) == 0;
     if ((set & SPEC) && !(set & DRAFT)) return 0;
@@ -51,12 +52,12 @@ static int is_legal(int set)
     if ((set & HEAD_SPEC) && (set & LAZY_HEAD)) return 0;
     if ((set & LAZY_HEAD) && (solver || annealed)) return 0;
     if ((set & DRAFT) && (solver || (set & (LAZY | LAZY_HEAD | GTR)))) return 0;
-    if ((set & DRAFT) && annealed && !(set & HEAD_SPEC)) return 0; /* spec is conditional then */
+    if ((set & DRAFT) && annealed && !(set & HEAD_SPEC)) return 0;
     if ((set & GTR) && (annealed || (set & LAZY))) return 0;
     return 1;
 }
 
-/* All 768 sets of ways: 60 go together, and are what the rules allow; a refusal is one line. */
+/* All 768 sets of ways: 62 go together, and are what the rules allow; a refusal is one line. */
 static void combinations(void **state)
 {
     (void)state;
@@ -73,9 +74,9 @@ static void combinations(void **state)
         if ((status == MAR_OK) != is_legal(set))
             fail_msg("set %d: %s, %s", set, mar_status_name(status), status == MAR_OK ? "" : mar_error(m));
         if (status == MAR_OK) {
-            /* exact is what leaves the law: nothing, or speculation inside the head, with a draft or without, or whole
-             * paths of the model's own */
-            const int exact = (set & ~(HEAD_SPEC | DRAFT | PATH)) == 0 && set != DRAFT && !(set & DRAFT && set & PATH);
+            /* exact is what leaves the law: nothing, or speculation inside the head or by whole paths, with a draft or
+             * without */
+            const int exact = (set & ~(HEAD_SPEC | DRAFT | PATH)) == 0;
             if ((strncmp(mar_session_guarantee(s), "exact: ", 7) == 0) != exact)
                 fail_msg("set %d: %s", set, mar_session_guarantee(s));
         } else {
@@ -87,7 +88,7 @@ static void combinations(void **state)
         legal += status == MAR_OK;
         mar_session_free(s);
     }
-    assert_int_equal(legal, 60);
+    assert_int_equal(legal, 62);
     mar_model_free(draft);
     mar_model_free(model);
     mar_close(m);
@@ -235,7 +236,7 @@ static void unused_options(void **state)
     assert_string_equal(why_unused(PATH, "spec"), "used");
     assert_string_equal(why_unused(0, "gamma"), "needs draft or spec path");
     assert_string_equal(why_unused(SPEC, "gamma"), "used");  /* what is missing is said of spec */
-    assert_string_equal(why_unused(DRAFT, "gamma"), "used"); /* spec is conditional then */
+    assert_string_equal(why_unused(DRAFT, "gamma"), "used"); /* spec is path then */
     assert_string_equal(why_unused(PATH, "gamma"), "used");
     assert_string_equal(why_unused(DRAFT | HEAD_SPEC, "gamma"), "needs no head_spec, or spec path");
     assert_string_equal(why_unused(HEAD_SPEC, "gamma"), "needs draft and no head_spec, or spec path");
@@ -245,10 +246,13 @@ static void unused_options(void **state)
     assert_string_equal(why_unused(DRAFT, "context"), "used");
     assert_string_equal(why_unused(PATH, "context"), "needs draft");
     assert_string_equal(why_unused(PATH | DRAFT, "context"), "used");
+    assert_string_equal(why_unused(HEAD_SPEC, "context"), "needs draft and no head_spec");
+    assert_string_equal(why_unused(DRAFT | HEAD_SPEC, "context"), "needs no head_spec");
     for (int i = 0; i < 2; i++) {
         const char *const of_others = i ? "prefill" : "align";
-        assert_string_equal(why_unused(0, of_others), "needs draft");
-        assert_string_equal(why_unused(DRAFT, of_others), "used");
+        assert_string_equal(why_unused(0, of_others), "needs draft and spec conditional, paper or cspd");
+        assert_string_equal(why_unused(DRAFT, of_others), "needs spec conditional, paper or cspd");
+        assert_string_equal(why_unused(DRAFT | SPEC, of_others), "used");
         assert_string_equal(why_unused(PATH, of_others), "needs draft and spec conditional, paper or cspd");
         assert_string_equal(why_unused(PATH | DRAFT, of_others), "needs spec conditional, paper or cspd");
     }
@@ -343,7 +347,7 @@ static void automatic_gamma(void **state)
     char text[32];
     static const struct {
         int set, gamma;
-    } cases[] = {{PATH, 0}, {PATH | DRAFT, 0}, {PATH | HEAD_SPEC, 0}, {DRAFT, 8}, {DRAFT | SPEC, 8}, {SPEC, 8}, {0, 0}};
+    } cases[] = {{PATH, 0}, {PATH | DRAFT, 0}, {PATH | HEAD_SPEC, 0}, {DRAFT, 0}, {DRAFT | SPEC, 8}, {SPEC, 8}, {0, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mar_params p = params_of(cases[i].set, (mar_model *)text);
         assert_int_equal(mar_params_set(&p, "gamma", "auto", NULL, 0), MAR_OK);
@@ -354,6 +358,40 @@ static void automatic_gamma(void **state)
         mar_ways_resolve(&p, "continuous");
         assert_int_equal(p.gamma, 3);
     }
+}
+
+/* A draft alone is the exact method: whole paths, each token in its own context. Another method, or speculation inside
+ * the head, is what is asked for. */
+static void a_draft_alone_is_exact(void **state)
+{
+    (void)state;
+    char text[32];
+    static const struct {
+        int set;
+        mar_context given, context;
+        const char *spec;
+    } cases[] = {
+        {DRAFT, MAR_CONTEXT_AUTO, MAR_CONTEXT_FULL, "path"},
+        {DRAFT, MAR_CONTEXT_PREFIX, MAR_CONTEXT_PREFIX, "path"}, /* what is given stays */
+        {DRAFT | PATH, MAR_CONTEXT_AUTO, MAR_CONTEXT_FULL, "path"},
+        {PATH, MAR_CONTEXT_AUTO, MAR_CONTEXT_FULL, "path"},
+        {DRAFT | SPEC, MAR_CONTEXT_AUTO, MAR_CONTEXT_PREFIX, "paper"},
+        {DRAFT | SPEC, MAR_CONTEXT_FULL, MAR_CONTEXT_FULL, "paper"},
+        {DRAFT | HEAD_SPEC, MAR_CONTEXT_AUTO, MAR_CONTEXT_PREFIX, NULL},
+        {0, MAR_CONTEXT_AUTO, MAR_CONTEXT_PREFIX, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mar_params p = params_of(cases[i].set, (mar_model *)text);
+        assert_int_equal(p.context, MAR_CONTEXT_AUTO);
+        p.context = cases[i].given;
+        mar_ways_resolve(&p, "continuous");
+        if (p.context != cases[i].context || (p.spec == NULL) != (cases[i].spec == NULL) ||
+            (p.spec && strcmp(p.spec, cases[i].spec) != 0))
+            fail_msg("case %zu: spec %s, context %d", i, p.spec ? p.spec : "none", (int)p.context);
+    }
+    mar_params p = params_of(DRAFT, (mar_model *)text);
+    mar_ways_resolve(&p, "discrete");
+    assert_string_equal(p.spec, "vanilla");
 }
 
 int main(void)
@@ -367,6 +405,7 @@ int main(void)
         cmocka_unit_test(unused_options),
         cmocka_unit_test(unused_options_of_discrete_tokens),
         cmocka_unit_test(automatic_gamma),
+        cmocka_unit_test(a_draft_alone_is_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -152,7 +152,7 @@ static void run_all(const mar_options *o, const char *file, const char *draft_fi
         RUN(2, "draft, head_spec 6");
         p.spec = "paper";
         RUN(2, "draft, head_spec 6, paper");
-        p = plain(), p.draft = draft, p.prefill = 1;
+        p = plain(), p.draft = draft, p.spec = "conditional", p.prefill = 1;
         RUN(2, "draft, prefill 1");
         p = plain(), p.draft = draft, p.spec = "cspd", p.inner_temperature = 3, p.cfg = 1;
         RUN(1, "cspd, inner_temperature 3, no guidance");

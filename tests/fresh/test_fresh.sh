@@ -50,7 +50,7 @@ done
 
 if [ "$arguments" = --changed ]; then
     echo "== an install"
-    step 300 "${in_clone[@]}" "cmake --build build/release && cmake --install build/release --prefix /usr/local >/dev/null && ldconfig &&
+    step 300 "${in_clone[@]}" "cmake --build build/release && cmake --install build/release --prefix /usr >/dev/null && ldconfig &&
         cc examples/generate.c \$(pkg-config --cflags --libs libmar) -o /tmp/generate && /tmp/generate 7 /tmp/seven.ppm &&
         cd / && mar generate --class 7 --out seven.png" || fail "an installed libmar"
     [ "$(head -c 4 "$root/seven.png" | tail -c 3)" = PNG ] || fail "the installed command left no picture"

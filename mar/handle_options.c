@@ -20,7 +20,7 @@ static const mar_param rows[] = {
      .group = "Machine",
      .type = MAR_TYPE_INT,
      .max = 1023,
-     .help = "number of the GPU, from 0, on CUDA"},
+     .help = "number of the GPU, from 0, with CUDA"},
     {.name = "dtype",
      .offset = offsetof(mar_options, dtype),
      .group = "Machine",
@@ -47,7 +47,7 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_CHOICE,
      .choices = tunings,
      .help =
-         "time algorithms of products, on CUDA\n"
+         "time algorithms of matrix products, with CUDA\n"
          "Of the algorithms that cuBLASLt proposes for a matrix product, several are timed, and the fastest of those "
          "that give the same bits is taken: the images are the same. It happens once for each shape of product, "
          "before the first batch, with spec path during batches too."},
@@ -56,7 +56,7 @@ static const mar_param rows[] = {
      .group = "Machine",
      .type = MAR_TYPE_CHOICE,
      .choices = dtypes,
-     .help = "that of the head; auto: f32 with spec path\n"
+     .help = "the head's arithmetic; auto: f32 with spec path\n"
              "That of the matrix products of the diffusion head. auto is f32 with the criterion path, else as dtype. "
              "That criterion compares two evaluations of the head, and in bf16 their rounding alone rejects many of "
              "its drafts. In the library auto is as dtype."},
@@ -67,7 +67,7 @@ static const mar_param rows[] = {
      .max = 1000,
      .choices = automatic,
      .help =
-         "dtype int8: timesteps of a head in int8\n"
+         "dtype int8: the head is in int8 below this timestep\n"
          "The head is in int8 at timesteps below this, of 1000, and at the others as with dtype auto: the first steps "
          "of a chain multiply an error of the head by up to 20000. auto is 985."},
     {.name = "allow_nonfinite",
@@ -83,7 +83,7 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .max = MAR_STEPS_MAX,
      .choices = automatic,
-     .help = "LlamaGen: tokens an image, if the file does not say\n"
+     .help = "LlamaGen: tokens of an image, if the file does not say\n"
              "A square number. No tensor tells how large a LlamaGen model's images are. auto is 256, for images of 256 "
              "pixels; the official models for 384 pixels need 576. mar convert writes it to its files. It is "
              "refused for a file of any other kind."},

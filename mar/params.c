@@ -43,7 +43,7 @@ static mar_param rows[] = {
      .type = MAR_TYPE_FLOAT,
      .value = 2.9,
      .max = 100,
-     .help = "scale of the classifier-free guidance; 1: none\n"
+     .help = "scale of the classifier-free guidance; 1: off\n"
              "The official setting of MAR-B is 2.9, of MAR-L 3.0, of MAR-H 3.2. LlamaGen's is 4 in its demonstration, "
              "with a top_k of 2000, and from 1.5 to 2 in its evaluation; it has no guidance below 1 either."},
     {.name = FIELD(cfg_schedule),
@@ -51,14 +51,14 @@ static mar_param rows[] = {
      .group = "Sampling",
      .type = MAR_TYPE_CHOICE,
      .choices = schedules,
-     .help = "guidance grows with the known tokens, or not\n"
+     .help = "linear: guidance grows as tokens become known\n"
              "linear: the guidance grows with the fraction of the image that is known. constant: it does not."},
     {.name = FIELD(temperature),
      .group = "Sampling",
      .type = MAR_TYPE_FLOAT,
      .value = 1,
      .max = 100,
-     .help = "scales a diffusion step's noise; divides logits\n"
+     .help = "MAR: scales the noise; LlamaGen: divides the logits\n"
              "With discrete tokens it divides the logits, and 0 takes the most likely token each time."},
     {.name = FIELD(seed),
      .group = "Sampling",
@@ -70,19 +70,21 @@ static mar_param rows[] = {
      .tokens = discrete,
      .group = "Sampling",
      .type = MAR_TYPE_INT,
+     .argument = "LOW,HIGH|N",
      .value = -1,
      .min = -1,
      .max = MAR_STEPS_MAX,
-     .help = "LlamaGen: last step with guidance; MAR: LOW,HIGH\n"
-             "LlamaGen's steps are counted from 0, which makes an image's second token; the last one is the number of "
-             "tokens less 2, and -1, the default, stands for it. For MAR it is two numbers, LOW,HIGH: short for "
-             "cfg_low LOW and cfg_high HIGH."},
+     .help =
+         "MAR: guide while a fraction of LOW to HIGH of the tokens is known; LlamaGen: number of the last guided step\n"
+         "LlamaGen's steps are counted from 0, which makes an image's second token; the last one is the number of "
+         "tokens less 2, and -1, the default, stands for it. For MAR it is two numbers, LOW,HIGH: short for "
+         "cfg_low LOW and cfg_high HIGH."},
     {.name = FIELD(top_k),
      .tokens = discrete,
      .group = "Sampling",
      .type = MAR_TYPE_INT,
      .max = 1 << 24,
-     .help = "LlamaGen: draw from the k most likely; 0: from all\n"
+     .help = "LlamaGen: draw from the k likeliest tokens; 0: from all\n"
              "Tokens as likely as the last of these are kept, too."},
     {.name = FIELD(top_p),
      .tokens = discrete,
@@ -90,7 +92,7 @@ static mar_param rows[] = {
      .type = MAR_TYPE_FLOAT,
      .value = 1,
      .max = 1,
-     .help = "LlamaGen: from the most likely that have p together\n"
+     .help = "LlamaGen: draw from the likeliest tokens, of probability p together\n"
              "The token with which their probability first reaches top_p is the last one that is kept."},
 
     {.name = FIELD(head_spec),
@@ -98,7 +100,7 @@ static mar_param rows[] = {
      .group = "Speculation inside the head, exact",
      .type = MAR_TYPE_INT,
      .max = 64,
-     .help = "diffusion steps that one head call may settle\n"
+     .help = "up to N denoising steps in one call of the head, guessed and verified (exact); 0: off\n"
              "Up to so many denoising steps are proposed from the last prediction and verified by one batched call of "
              "the head. The images follow the same law as without; what changes is how many calls have to wait for one "
              "another. 0 is the plain chain."},
@@ -108,7 +110,7 @@ static mar_param rows[] = {
      .type = MAR_TYPE_MODEL,
      .argument = "FILE",
      .help =
-         "a smaller model, whose tokens are verified\n"
+         "a smaller model, whose tokens the model verifies\n"
          "It has the same tokens and classes, and drafts autoregressive steps for the model to verify. For LlamaGen it "
          "is a smaller LlamaGen model, or an EAGLE drafter that was trained for the model. Its attention "
          "heads are those that its file says. Alone it means spec path in context full, which leaves the law of the "
@@ -121,7 +123,7 @@ static mar_param rows[] = {
      .choices = verifiers,
      .argument = "METHOD",
      .help =
-         "how drafted tokens are verified: see mar methods\n"
+         "how drafts are verified; default path, for LlamaGen vanilla, both exact\n"
          "path, the default with a draft model, verifies the whole path of a token's diffusion steps, and leaves the "
          "law of the images as it is, but that an accepted token is its draft's noiseless mean. In context prefix it "
          "is the law of coarser steps. It needs no draft model: without one, later tokens are drafted from the "
@@ -142,7 +144,7 @@ static mar_param rows[] = {
      .choices = automatic,
      .method = "spec",
      .help =
-         "autoregressive steps drafted, then verified\n"
+         "autoregressive steps to draft before verifying\n"
          "Of discrete tokens: a chain's drafts, or how deep a dynamic tree is. They are as many as an image has tokens "
          "at most; 8, the default, stands for that number where it is less. "
          "With spec path auto drafts, for each image, as many as promise most by what was accepted in it so far and by "
@@ -154,7 +156,7 @@ static mar_param rows[] = {
      .value = 0.05,
      .max = 1,
      .method = "spec",
-     .help = "fraction of first steps made without the draft\n"
+     .help = "fraction of the steps to make without drafts first\n"
              "Not with spec path, which needs none."},
     {.name = FIELD(context),
      .tokens = continuous,
@@ -180,7 +182,7 @@ static mar_param rows[] = {
      .group = "Speculation across tokens",
      .type = MAR_TYPE_FLOAT,
      .method = "cspd",
-     .help = "tempers the standard deviations of cspd's test"},
+     .help = "cspd: temperature of the deviations in its test"},
 
     {.name = FIELD(window),
      .tokens = discrete,
@@ -190,7 +192,8 @@ static mar_param rows[] = {
      .min = 1,
      .max = MAR_STEPS_MAX,
      .method = "sjd|sjd-pac",
-     .help = "drafts of Jacobi decoding at a time\nsjd-pac's tree takes its drafts out of them. At most the number of "
+     .help = "Jacobi decoding: drafts to verify at a time\nsjd-pac's tree takes its drafts out of them. At most the "
+             "number of "
              "tokens in an image, which 64, the default, "
              "stands for where it is less."},
     {.name = FIELD(first),
@@ -199,14 +202,14 @@ static mar_param rows[] = {
      .type = MAR_TYPE_CHOICE,
      .choices = firsts,
      .method = "sjd|sjd-pac",
-     .help = "what a token is before anything is known of it\n"
+     .help = "Jacobi decoding: the first draft of a token\n"
              "uniform: any, with equal probability. left: the one to its left. above: the one above."},
     {.name = FIELD(pac_children),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_INT,
      .method = "sjd-pac",
-     .help = "drafts of a token in sjd-pac's tree; 1: no tree\n"
+     .help = "sjd-pac: drafts of a token in its tree; 1: no tree\n"
              "K of the paper. With 1 there is no proactive drafting."},
     {.name = FIELD(pac_depth),
      .tokens = discrete,
@@ -214,7 +217,7 @@ static mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .method = "sjd-pac",
      .help =
-         "depth of sjd-pac's tree, with its root; 1: none\n"
+         "sjd-pac: depth of its tree with the root; 1: no tree\n"
          "D of the paper, as its code counts: the root is the token in front of the drafts, so that 3 is two levels "
          "of drafts. They are taken out of the window, as long as that leaves one for the chain behind them. With "
          "0 or 1 there is no proactive drafting."},
@@ -225,7 +228,7 @@ static mar_param rows[] = {
      .value = 1,
      .choices = switches,
      .method = "sjd-pac",
-     .help = "whether verification goes on behind a rejection\n"
+     .help = "sjd-pac: go on verifying behind a rejection\n"
              "The paper's adaptive continuation. off: it stops there, as sjd does."},
     {.name = FIELD(tree),
      .tokens = discrete,
@@ -234,7 +237,7 @@ static mar_param rows[] = {
      .choices = trees,
      .argument = "N,N...",
      .method = "spec",
-     .help = "the shape of a block of drafts\n"
+     .help = "shape of a block of drafts; N,N...: children by level\n"
              "chain, the default: gamma tokens, one after another. static: the tree of LANTERN++. dynamic: that of "
              "EAGLE-2, whose drafts are the most likely ones, gamma deep. N,N...: a static tree by levels: so many "
              "drafts of the next token, for each of them so many of the one after it, and so on."},
@@ -246,7 +249,7 @@ static mar_param rows[] = {
      .min = 1,
      .max = 64,
      .method = "tree",
-     .help = "dynamic tree: drafts of a level that have children\n"
+     .help = "dynamic tree: drafts of a level that get children\n"
              "And the children of each that are looked at."},
     {.name = FIELD(tree_total),
      .tokens = discrete,
@@ -256,26 +259,26 @@ static mar_param rows[] = {
      .min = 1,
      .max = 64,
      .method = "tree",
-     .help = "dynamic tree: drafts that are verified"},
+     .help = "dynamic tree: drafts to verify"},
     {.name = FIELD(cool_delta),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_FLOAT,
      .method = "uniform-rsd|cool-sd-exp|cool-sd-linear",
-     .help = "Cool-SD: how far tests are relaxed; 1: not at all\n"
+     .help = "Cool-SD: how far the test is relaxed; 1: not at all\n"
              "The mean of the factors by which the ratio of probabilities is multiplied before a draft is tested."},
     {.name = FIELD(cool_nu),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_FLOAT,
      .method = "cool-sd-exp",
-     .help = "Cool-SD: how fast that factor falls along a block"},
+     .help = "Cool-SD: how fast the relaxation falls in a block"},
     {.name = FIELD(cool_ell),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_FLOAT,
      .method = "cool-sd-linear",
-     .help = "Cool-SD: where the line of the factors meets zero\n"
+     .help = "Cool-SD: draft at which the relaxation reaches zero\n"
              "The number of the draft from which on none would be accepted, counted from 1: more than gamma, or than a "
              "tree is deep."},
     {.name = FIELD(lantern_k),
@@ -285,7 +288,7 @@ static mar_param rows[] = {
      .max = 1 << 20,
      .choices = automatic,
      .method = "lantern|lantern-pp|lantern-gstar|lantern-pp-gstar",
-     .help = "LANTERN: near tokens looked at, with the token itself\n"
+     .help = "LANTERN: how many near tokens count, the token itself among them\n"
              "auto is 1000, with lantern-pp and lantern-pp-gstar 10, or all tokens of the codebook if they are fewer. "
              "No more "
              "than these can be asked for."},
@@ -294,20 +297,20 @@ static mar_param rows[] = {
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_FLOAT,
      .method = "lantern|lantern-gstar",
-     .help = "LANTERN: probability that near tokens may have"},
+     .help = "LANTERN: how much probability near tokens may add"},
     {.name = FIELD(lantern_lambda),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_FLOAT,
      .method = "lantern-pp|lantern-pp-gstar",
-     .help = "LANTERN++: the same, in units of the token's own"},
+     .help = "LANTERN++: the same, times the token's own"},
     {.name = FIELD(lantern_metric),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_CHOICE,
      .choices = metrics,
      .method = "lantern|lantern-pp|lantern-gstar|lantern-pp-gstar",
-     .help = "LANTERN: what near is, in the codebook\n"
+     .help = "LANTERN: distance by which tokens are near\n"
              "l2 is the Euclidean distance, cosine one minus the cosine of the angle."},
 
     {.name = FIELD(sampler),
@@ -316,7 +319,7 @@ static mar_param rows[] = {
      .type = MAR_TYPE_CHOICE,
      .choices = samplers,
      .help =
-         "the head's own chain, or an ODE solver\n"
+         "how the head draws: its own chain, or an ODE solver\n"
          "ddpm is the model's own chain, ddim is DDIM, dpmpp is DPM-Solver++ of second order. The latter two draw no "
          "noise and need a temperature of 1."},
     {.name = FIELD(diff_annealing),
@@ -335,7 +338,7 @@ static mar_param rows[] = {
      .min = 2,
      .max = 1000,
      .method = "diff_annealing",
-     .help = "diffusion steps at the first autoregressive step"},
+     .help = "DiSA: diffusion steps at the first step"},
     {.name = FIELD(diff_lower_steps),
      .tokens = continuous,
      .group = "Shortcuts, which change the law",
@@ -344,7 +347,7 @@ static mar_param rows[] = {
      .min = 2,
      .max = 1000,
      .method = "diff_annealing",
-     .help = "diffusion steps at the last autoregressive step"},
+     .help = "DiSA: diffusion steps at the last step"},
     {.name = FIELD(cfg_low),
      .tokens = continuous,
      .group = "Shortcuts, which change the law",
@@ -365,19 +368,19 @@ static mar_param rows[] = {
      .tokens = continuous,
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_FLAG,
-     .help = "LazyMAR: token and condition caches\nThey are in the transformer."},
+     .help = "LazyMAR: the transformer reuses tokens and conditions\nBoth are kept in caches from step to step."},
     {.name = FIELD(lazy_head),
      .tokens = continuous,
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_FLAG,
-     .help = "LazyMAR's release: the head reuses 6 of 7 steps\n"
+     .help = "LazyMAR's code: the head reuses 6 of 7 steps\n"
              "Six of seven steps reuse what the head's blocks gave, as the released code does besides LazyMAR's "
              "caches."},
     {.name = FIELD(gtr),
      .tokens = continuous,
      .group = "Shortcuts, which change the law",
      .type = MAR_TYPE_FLAG,
-     .help = "GtR: a checkerboard slowly, then the rest fast\n"
+     .help = "GtR: make half of the tokens slowly, the rest fast\n"
              "First one colour of a checkerboard of tokens in gtr_generation_steps, then the other in "
              "gtr_reconstruction_steps, which take the place of num_iter; more diffusion steps where the image has "
              "detail."},
@@ -389,7 +392,7 @@ static mar_param rows[] = {
      .min = 1,
      .max = MAR_STEPS_MAX,
      .method = "gtr",
-     .help = "autoregressive steps of the first half"},
+     .help = "GtR: autoregressive steps of the first half"},
     {.name = FIELD(gtr_reconstruction_steps),
      .tokens = continuous,
      .group = "Shortcuts, which change the law",
@@ -398,7 +401,7 @@ static mar_param rows[] = {
      .min = 1,
      .max = MAR_STEPS_MAX,
      .method = "gtr",
-     .help = "autoregressive steps of the second half"},
+     .help = "GtR: autoregressive steps of the second half"},
     {.name = FIELD(gtr_detail),
      .tokens = continuous,
      .group = "Shortcuts, which change the law",
@@ -406,7 +409,7 @@ static mar_param rows[] = {
      .value = 0.3,
      .max = 1,
      .method = "gtr",
-     .help = "fraction of that half with num_sampling_steps\n"
+     .help = "GtR: fraction of that half with num_sampling_steps\n"
              "They are the tokens of the second half where the image has most detail."},
     {.name = FIELD(gtr_sampling_steps),
      .tokens = continuous,
@@ -414,13 +417,13 @@ static mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .max = 1000,
      .method = "gtr",
-     .help = "diffusion steps of the rest; 0: 50 or fewer\n"
+     .help = "GtR: diffusion steps of the rest; 0: 50 or fewer\n"
              "From 2 to num_sampling_steps; 0 is 50, or num_sampling_steps if that is less."},
 
     {.name = FIELD(check),
      .group = "Checks",
      .type = MAR_TYPE_FLAG,
-     .help = "name the first layer that overflows\n"
+     .help = "say which layer made a NaN or an infinity\n"
              "A run whose tokens or pixels are not finite (NaN, or infinite) fails in any case. This looks at every "
              "layer's output, and the message names the first that is not finite, as the checkpoint does. It takes "
              "longer; the output is the same, to the bit."},

@@ -61,7 +61,7 @@ static const mar_param image_rows[] = {
      .offset = offsetof(generate_options, grid),
      .group = "Images",
      .type = MAR_TYPE_FLAG,
-     .help = "with a directory: all on a grid too, DIR/grid.png\n"
+     .help = "with a directory: also put all on DIR/grid.png\n"
              "A row, or a column if there are more classes than images of each, is a class."},
     {.name = "resume",
      .offset = offsetof(generate_options, resume),
@@ -76,7 +76,7 @@ static const mar_param image_rows[] = {
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.png",
      .help =
-         "a map of the tokens that draft and model made\n"
+         "draw which tokens were accepted and which replaced\n"
          "It is laid out like the images: dark green accepted, light green replaced, grey made by the target alone. "
          "Needs --spec path, or --draft without --head_spec."},
     {0},
@@ -89,13 +89,13 @@ static const mar_param other_rows[] = {
      .type = MAR_TYPE_INT,
      .min = 1,
      .max = 1024,
-     .help = "images made at a time: memory against speed\n"
+     .help = "images to make at a time; fewer need less memory\n"
              "More is faster for small models, less needs less memory and shows finished images earlier."},
     {.name = "json",
      .offset = offsetof(generate_options, json),
      .group = "Messages",
      .type = MAR_TYPE_FLAG,
-     .help = "print a record of the run in place of the summary\n"
+     .help = "print a JSON record in place of the summary\n"
              "One JSON object on standard output: the parameters, the files, and what the run took, see below."},
     {.name = "quiet",
      .offset = offsetof(generate_options, quiet),
@@ -104,6 +104,25 @@ static const mar_param other_rows[] = {
      .help = "no progress and no summary; errors only"},
     {0},
 };
+
+/* What --help shows: what people change first. */
+static const char *const common[] = {"class",
+                                     "num",
+                                     "out",
+                                     "seed",
+                                     "model",
+                                     "vae",
+                                     "grid",
+                                     "resume",
+                                     "fast",
+                                     "num_iter",
+                                     "num_sampling_steps",
+                                     "cfg",
+                                     "temperature",
+                                     "head_spec",
+                                     "dtype",
+                                     "batch",
+                                     NULL};
 
 /* Defaults, and the options that set them. */
 static void set_up(generate_options *o, option_set *set)
@@ -114,6 +133,8 @@ static void set_up(generate_options *o, option_set *set)
                  "\n"
                  "Makes images and writes them as PNG. With no options: digits from the demo.\n"
                  "More on every option is in man mar, on ways to be faster in mar methods.\n",
+        .common = common,
+        .word = "class",
         .example = "example: mar generate --model checkpoint-last.pth --vae kl16.ckpt \\\n"
                    "             --class \"golden retriever\" --seed 7 --out dog.png\n",
     };

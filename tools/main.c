@@ -13,14 +13,14 @@
 
 static void print_help(void)
 {
-    fputs("mar - images from masked autoregressive models, on an NVIDIA GPU or a plain CPU\n"
+    fputs("mar - images from masked autoregressive models, on a CPU or an NVIDIA GPU\n"
           "\n"
           "usage: mar COMMAND [OPTIONS]     (mar COMMAND --help says more)\n"
           "\n",
           stdout);
     for (const command *c = commands; c->name; c++) printf("  %-9s  %s\n", c->name, c->about);
     fputs("\n"
-          "  -h, --help     this page\n"
+          "  -h, --help     this page; mar COMMAND --help all has every option of it\n"
           "  -V, --version  the version\n"
           "\n"
           "More on every option is in man mar, on ways to be faster in mar methods.\n"
@@ -32,10 +32,12 @@ static void print_help(void)
 
 static int unknown_command(const char *word)
 {
+    static const char *const options[] = {"--version", "-V", "--help", NULL};
     const char *names[16] = {0};
     char list[256] = "";
     for (int i = 0; commands[i].name && i < 15; i++) names[i] = commands[i].name;
     const char *nearest = suggest_nearest(word, names);
+    if (!nearest) nearest = suggest_nearest(word, options);
     if (nearest) return tool_error("%s: unknown command, did you mean mar %s?", word, nearest);
     for (int i = 0; names[i]; i++) {
         const size_t used = strlen(list);
@@ -47,7 +49,7 @@ static int unknown_command(const char *word)
 static int run(int argc, char **argv)
 {
     char dash_help[] = "--help";
-    char *help_argv[] = {NULL, NULL, dash_help, NULL};
+    char *help_argv[] = {NULL, NULL, dash_help, argc > 3 ? argv[3] : NULL, NULL};
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_help();
         return 0;
@@ -56,11 +58,11 @@ static int run(int argc, char **argv)
         printf("mar %s\n", mar_version());
         return 0;
     }
-    if (strcmp(argv[1], "help") == 0) { /* mar help generate */
+    if (strcmp(argv[1], "help") == 0) { /* mar help generate [GROUP] */
         if (argc < 3) return run(1, argv);
         help_argv[1] = argv[2];
-        argv = help_argv; /* mar generate --help */
-        argc = 3;
+        argv = help_argv; /* mar generate --help [GROUP] */
+        argc = argc > 3 ? 4 : 3;
     }
     for (const command *c = commands; c->name; c++)
         if (strcmp(argv[1], c->name) == 0) return c->run(argc - 1, argv + 1);

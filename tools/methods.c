@@ -155,6 +155,7 @@ static void set_up(methods_options *o, option_set *set)
                  "against the target, and shortcuts. Exact ones leave the law of the images as it\n"
                  "is; the others say what is known of the difference (mar fidelity measures it).\n",
         .example = "example: mar methods --name cspd\n",
+        .word = "name",
     };
     options_add_table(set, rows, o, 0);
 }

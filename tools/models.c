@@ -111,7 +111,7 @@ static mar_status load_file(mar *library, model_file *file, int is_model, progre
 static void explain_load(const mar *library, const model_file *file, const char *role)
 {
     char text[1024], named[1024];
-    const char *words = mar_error(library), *belongs = "";
+    const char *words = mar_error(library), *belongs = "", *meant = run_built_in_meant(file->path);
     const size_t length = strlen(file->path);
     const int is_named = strncmp(words, file->path, length) == 0;
     const char *what = dashed(is_named ? words + length : words, 1, text, sizeof text);
@@ -119,7 +119,8 @@ static void explain_load(const mar *library, const model_file *file, const char 
     if (strcmp(role, "vae") == 0 &&
         (strncmp(what, ": is a MAR model", 16) == 0 || strncmp(what, ": is a LlamaGen model", 21) == 0))
         belongs = "; give it as --model";
-    tool_error("%s%s%s", is_named ? file->path : "", run_options_heads(what, named, sizeof named), belongs);
+    tool_error("%s%s%s%s%s%s", is_named ? file->path : "", run_options_heads(what, named, sizeof named), belongs,
+               meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
 }
 
 /* A file that is loaded; NULL: it is not. */
@@ -316,6 +317,8 @@ int models_lack_vae(const run_options *o)
 {
     mar *library;
     mar_vae *vae;
+    const char *meant = run_built_in_meant(o->model);
+    if (meant) return tool_error("%s: no such file, did you mean %s?", o->model, meant);
     if (tool_open_files(0, &library) != 0) return 1;
     const mar_status status = mar_vae_load(library, o->model, &vae);
     const char *kind = status == MAR_OK && mar_vae_get_config(vae)->codebook ? "VQ" : "KL";

@@ -100,8 +100,11 @@ static int ends_in_word(const char *name, const char *words)
 static int unknown_option(const option_set *set, const char *name)
 {
     const char *names[OPTIONS_MAX + 1] = {0};
+    int is_text = 0;
+    const char *meant = suggest_option(name, &is_text);
+    if (meant && is_text) return tool_error("--%s: unknown option of mar %s, %s", name, set->command, meant);
     for (int i = 0; i < set->count; i++) names[i] = set->options[i].param->name;
-    const char *nearest = suggest_nearest(name, names);
+    const char *nearest = meant && find(set, meant) >= 0 ? meant : suggest_nearest(name, names);
     for (int i = 0; i < set->count && !nearest; i++) /* "dtype" for "features_dtype" */
         if (ends_in_word(names[i], name)) nearest = names[i];
     if (nearest) return tool_error("--%s: unknown option of mar %s, did you mean --%s?", name, set->command, nearest);
@@ -165,6 +168,23 @@ static int take_option(option_set *set, const char *argument, const char *next)
     return 0;
 }
 
+/* The first option, of the common ones before all, whose name begins with the letter; NULL: there is none. */
+static const char *begins_with(const option_set *set, char letter)
+{
+    for (const char *const *name = set->common; name && *name; name++)
+        if (**name == letter) return *name;
+    for (int i = 0; i < set->count; i++)
+        if (*set->options[i].param->name == letter) return set->options[i].param->name;
+    return NULL;
+}
+
+static int unknown_letter(const option_set *set, const char *argument, const char *at)
+{
+    const char *rest = at > argument + 1 ? at : "", *name = *rest ? NULL : begins_with(set, *at);
+    if (name) return tool_error("%s: unknown option of mar %s, did you mean --%s?", argument, set->command, name);
+    return tool_error("%s: unknown option%s%s, see mar %s --help", argument, *rest ? " -" : "", rest, set->command);
+}
+
 /* Handles letters: flags, and one with a value behind them: "-q", "-qs7", "-o" and then the next argument. As give. */
 static int take_letters(option_set *set, const char *argument, const char *next)
 {
@@ -177,8 +197,7 @@ static int take_letters(option_set *set, const char *argument, const char *next)
     for (const char *c = argument + 1; *c; c++) {
         const int at = find_letter(set, *c);
         if (at < 0) {
-            const char *rest = c > argument + 1 ? c : "";
-            tool_error("%s: unknown option%s%s, see mar %s --help", argument, *rest ? " -" : "", rest, set->command);
+            unknown_letter(set, argument, c);
             return 0;
         }
         option *o = &set->options[at];
@@ -207,7 +226,8 @@ static int has_help_letter(const option_set *set, const char *argument)
 static int asks_for_help(const option_set *set, int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
-        if (strcmp(argv[i], "--help") == 0 || has_help_letter(set, argv[i])) return 1;
+        if (strcmp(argv[i], "--help") == 0 || strncmp(argv[i], "--help=", 7) == 0 || has_help_letter(set, argv[i]))
+            return 1;
     return 0;
 }
 
@@ -220,6 +240,25 @@ static const operand *take_operand(const operand *o, const char *argument)
     }
     *o->value = argument;
     return o + 1;
+}
+
+static int ends_with(const char *text, const char *ending)
+{
+    const size_t n = strlen(text), m = strlen(ending);
+    return n > m && strcmp(text + n - m, ending) == 0;
+}
+
+/* An argument that is neither an option nor the value of one: a file's ending says what it may be. */
+static int unexpected_argument(const option_set *set, const char *argument)
+{
+    static const char *const endings[][2] = {
+        {".png", "out"}, {".safetensors", "model"}, {".pth", "model"}, {".pt", "model"}};
+    const char *name = set->word;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (ends_with(argument, endings[i][0]) && find(set, endings[i][1]) >= 0) name = endings[i][1];
+    if (name && find(set, name) >= 0)
+        return tool_error("%s: unexpected argument, did you mean --%s %s?", argument, name, argument);
+    return tool_error("%s: unexpected argument, see mar %s --help", argument, set->command);
 }
 
 int options_parse(option_set *set, int argc, char **argv)
@@ -241,7 +280,7 @@ int options_parse(option_set *set, int argc, char **argv)
             next = take_operand(next, argument);
             i++;
         } else {
-            return tool_error("%s: unexpected argument, see mar %s --help", argument, set->command);
+            return unexpected_argument(set, argument);
         }
     }
     if (next && next->name && !next->count)

@@ -29,6 +29,8 @@ typedef struct {
     const char *command;         /* "generate", for messages */
     const char *about;           /* --help prints it before the options: usage, and what the command does */
     const char *example;         /* --help prints it after the options */
+    const char *const *common;   /* --help alone shows these options only, in this order; ends with NULL; NULL: all */
+    const char *word;            /* the option that a word without one is probably the value of, or NULL */
     const operand *operands;     /* in order, each required unless it has a count; ends with a NULL name; may be NULL */
     option options[OPTIONS_MAX]; /* --help is added. If two options have the same name, the first one is used */
     int count;                   /* of options */

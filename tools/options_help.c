@@ -1,10 +1,13 @@
 #include "tools/options_help.h"
 
+#include "tools/command.h"
 #include "tools/dashed.h"
+#include "tools/text.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum {
     COLUMNS = 80,
@@ -115,28 +118,105 @@ static void print_option(const option *o)
     print_explanation(column, help, strcmp(value, "0") == 0 && explains_zero(help) ? "" : value);
 }
 
-static void print_help(const option_set *set)
+/* What --help shows: the options of the common list, all, or those of the groups that a word is about. */
+static const char all[] = "all";
+
+/* Whether the word is in the group's heading, whatever its case, or the name of one of its options. */
+static int is_about(const option_set *set, const char *group, const char *word)
 {
+    for (const char *at = group; *at; at++)
+        if (strncasecmp(at, word, strlen(word)) == 0) return 1;
+    const option *o = options_find(set, word);
+    return o && strcmp(o->param->group, group) == 0;
+}
+
+/* Prints the groups that the word is about, each under its heading. Returns their number. */
+static int print_groups(const option_set *set, const char *word)
+{
+    int n = 0;
+    for (int first = 0; first < set->count; first++) {
+        const char *group = set->options[first].param->group;
+        if (!begins_group(set, first, ALL) || (strcmp(word, all) != 0 && !is_about(set, group, word))) continue;
+        printf("%s%s:\n", n++ || strcmp(word, all) == 0 ? "\n" : "", group);
+        for (int i = first; i >= 0; i = next_of_group(set, i + 1, group, ALL)) print_option(&set->options[i]);
+    }
+    return n;
+}
+
+/* "Images, Model, ... or Messages", each heading up to its comma. */
+static const char *list_groups(const option_set *set, char *text, size_t size)
+{
+    *text = '\0';
+    for (int i = 0; i < set->count; i++) {
+        const char *group = set->options[i].param->group;
+        if (begins_group(set, i, ALL))
+            text_append(text, size, "%s%.*s", *text ? ", " : "", (int)strcspn(group, ","), group);
+    }
+    return text;
+}
+
+/* Prints the words, broken into lines. */
+static void print_words(const char *words)
+{
+    int column = 0;
+    for (const char *word = words; *word; word += strspn(word, " ")) {
+        const int length = (int)strcspn(word, " ");
+        column = print_word(stdout, word, length, column, 0, COLUMNS);
+        word += length;
+    }
+    putchar('\n');
+}
+
+static void print_common(const option_set *set)
+{
+    char groups[512], text[700];
+    putchar('\n');
+    for (const char *const *name = set->common; *name; name++) print_option(options_find(set, *name));
+    snprintf(text, sizeof text, "--help all has every option, --help GROUP those of a group: %s.",
+             list_groups(set, groups, sizeof groups));
+    putchar('\n');
+    print_words(text);
+}
+
+/* The page; `word` is what follows --help, or NULL. Returns the exit status. */
+static int print_help(const option_set *set, const char *word)
+{
+    char groups[512];
+    if (word && strcmp(word, all) != 0) {
+        if (print_groups(set, word) > 0) return 0;
+        if (set->common)
+            return tool_error("--help %s: expected all, an option's name, or a word of a group: %s", word,
+                              list_groups(set, groups, sizeof groups));
+    }
     fputs(set->about, stdout);
     for (const operand *o = set->operands; o && o->name; o++) {
         if (o == set->operands) putchar('\n');
         print_explanation(printf(o->count ? "  [%s...]" : "  %s", o->name), o->help, "");
     }
-    for (int first = 0; first < set->count; first++) {
-        const char *group = set->options[first].param->group;
-        if (!begins_group(set, first, ALL)) continue;
-        printf("\n%s:\n", group);
-        for (int i = first; i >= 0; i = next_of_group(set, i + 1, group, ALL)) print_option(&set->options[i]);
-    }
+    if (set->common && !word)
+        print_common(set);
+    else
+        print_groups(set, all);
     printf("\n%s", set->example);
+    return 0;
+}
+
+/* The word that follows --help or -h, or is joined to it; NULL: there is none. */
+static const char *help_word(int argc, char **argv)
+{
+    static const char joined[] = "--help=";
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], joined, strlen(joined)) == 0) return argv[i] + strlen(joined);
+        if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;
+        return i + 1 < argc && argv[i + 1][0] != '-' ? argv[i + 1] : NULL;
+    }
+    return NULL;
 }
 
 int options_read(option_set *set, int argc, char **argv)
 {
     const int status = options_parse(set, argc, argv);
-    if (status != OPTIONS_HELP) return status;
-    print_help(set);
-    return 0;
+    return status == OPTIONS_HELP ? print_help(set, help_word(argc, argv)) : status;
 }
 
 /* --- the manual ------------------------------------------------------------------------------------------- */

@@ -6,8 +6,9 @@
 
 #include <stdio.h>
 
-/* options_parse, which prints the help if it is asked for. Returns OPTIONS_RUN to go on, or the exit status to end
- * with: 0 after --help, 1 after an error. */
+/* options_parse, which prints the help if it is asked for: the common options, behind "--help all" every one, behind
+ * "--help WORD" those of the groups that have the word in their heading or as an option's name. Returns OPTIONS_RUN to
+ * go on, or the exit status to end with: 0 after --help, 1 after an error. */
 int options_read(option_set *set, int argc, char **argv);
 
 /* The manual's list, as mdoc, of the operands and the options that are not shared, or (shared 1) of those that are. */

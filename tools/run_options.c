@@ -3,6 +3,7 @@
 #include "tools/command.h"
 #include "tools/dashed.h"
 #include "tools/printable.h"
+#include "tools/suggest.h"
 #include "tools/text.h"
 #include "tools/options_help.h"
 
@@ -10,6 +11,7 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const mar_param rows[] = {
     {.name = "model",
@@ -17,7 +19,7 @@ static const mar_param rows[] = {
      .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = ".safetensors, official .pth, demo, demo-discrete\n"
+     .help = "a .safetensors or official .pth, demo or demo-discrete\n"
              "demo, of continuous tokens, and demo-discrete, of discrete ones, are built in, and so are the drafts "
              "demo-draft, demo-discrete-draft and demo-discrete-eagle."},
     {.name = "vae",
@@ -25,7 +27,7 @@ static const mar_param rows[] = {
      .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "image decoder: .safetensors, kl16.ckpt, demo\n"
+     .help = "the image decoder: .safetensors, kl16.ckpt, demo\n"
              "--vq is the same option: LlamaGen's is vq_ds16_c2i.pt. The demo models bring theirs. To generate with "
              "any other model this option is needed; mar bench and mar "
              "fidelity then go without images."},
@@ -34,7 +36,7 @@ static const mar_param rows[] = {
      .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.npz",
-     .help = "captions' features, for a text-to-image model\n"
+     .help = "features of captions, for a text-to-image model\n"
              "What a T5 made of the captions elsewhere: a .npz with features [captions, positions, numbers] and, where "
              "captions are padded, mask [captions, positions] of 0 and 1; or a .npy with features alone. The captions "
              "take the place of classes, numbered from 0."},
@@ -54,7 +56,7 @@ static const mar_param rows[] = {
      .min = 1,
      .max = 3,
      .help =
-         "a measured set of the ways below: 1 (nearest), 2 or 3 (fastest)\n"
+         "a measured set of options, 1 (nearest) to 3 (fastest)\n"
          "Sets --dtype, steps and ways that were not given themselves, as suits the model's kind of tokens, and says "
          "in one line on standard error what that is, its guarantee, and the distance measured on the demo. Level 1 "
          "is there as near to plain sampling as another seed. mar fidelity --search finds the best options for "
@@ -330,6 +332,19 @@ int run_is_built_in(const char *path)
 {
     return run_is_demo(path) || strcmp(path, "demo-vae") == 0 || strcmp(path, "demo-discrete-vq") == 0 ||
            strcmp(path, "demo-discrete-eagle") == 0;
+}
+
+const char *run_built_in_meant(const char *path)
+{
+    static const char *const names[] = {"demo",
+                                        "demo-draft",
+                                        "demo-discrete",
+                                        "demo-discrete-draft",
+                                        "demo-discrete-eagle",
+                                        "demo-vae",
+                                        "demo-discrete-vq",
+                                        NULL};
+    return run_is_built_in(path) || access(path, F_OK) == 0 ? NULL : suggest_nearest(path, names);
 }
 
 /* --- in words and in records ---------------------------------------------------------------------------- */

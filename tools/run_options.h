@@ -79,6 +79,9 @@ int run_is_demo(const char *model);
 /* Whether it is any of the library's built-in models, image decoders included, and no file. */
 int run_is_built_in(const char *path);
 
+/* The built-in model that a name, which is no file's, is probably meant as: "Demo"; NULL: none. */
+const char *run_built_in_meant(const char *path);
+
 /* Whether the text is the name of a number's value, such as "auto". */
 int run_param_is_named(const mar_param *p, const char *text);
 /* Whether it is of the group "Sampling" or "Steps". */

@@ -74,8 +74,20 @@ static void options(void **state)
          "mar: --head_dtype bf16: the other products are in f32 with --dtype f32", ", expected auto or f32\n"},
         {"generate --nun_iter 3", "--nun_iter", "did you mean --num_iter?"},
         {"generate --frobnicate", "--frobnicate", "mar generate --help"},
-        {"generate dog", "mar: dog: ", "unexpected argument"},
-        {"generate -n 3", "mar: -n: ", "unknown option"},
+        {"generate dog", "mar: dog: unexpected argument", ", did you mean --class dog?\n"},
+        {"generate dog.png", "mar: dog.png: unexpected argument", ", did you mean --out dog.png?\n"},
+        {"bench mar.pth", "mar: mar.pth: unexpected argument", ", did you mean --model mar.pth?\n"},
+        {"methods cspd", "mar: cspd: unexpected argument", ", did you mean --name cspd?\n"},
+        {"generate -n 3", "mar: -n: unknown option", ", did you mean --num?\n"},
+        {"generate --prompt dog", "mar: --prompt: unknown option", "with --captions FILE.npz\n"},
+        {"generate --width 512", "mar: --width: unknown option", "the size that the model was trained for\n"},
+        {"generate --version", "mar: --version: unknown option", "mar --version prints it\n"},
+        {"generate --model Demo", "mar: Demo: no such file", ", did you mean demo?\n"},
+        {"generate --model Demo --vae demo", "mar: Demo: cannot open: ", "; did you mean demo?\n"},
+        {"bench --draft demo_draft", "mar: demo_draft: cannot open: ", "; did you mean demo-draft?\n"},
+        {"generate --help paint", "mar: --help paint: expected all, ", "Images, Model, "},
+        {"version", "mar: version: unknown command", ", did you mean mar --version?\n"},
+        {"-v", "mar: -v: unknown command", ", did you mean mar -V?\n"},
         {"generat", "mar: generat: unknown command", "did you mean mar generate?"},
         {"frobnicate", "mar: frobnicate: unknown command, expected ",
          "generate, inspect, convert, bench, classes, methods, fidelity, eval or stats"},
@@ -364,7 +376,8 @@ static int is_one_of(const char *line, const char *const *lines)
     return *lines != NULL;
 }
 
-/* 80 columns with an example; a screen of 24 lines but where the options of a run are listed; and where to read on. */
+/* 80 columns with an example; a screen of 24 lines, or one and a half with the common options of a run, but where all
+ * of these are listed; and where to read on. */
 static void help(void **state)
 {
     static const char *const lines[] = {"$MAR --help",         "$MAR generate --help",
@@ -390,11 +403,32 @@ static void help(void **state)
         int count = 0;
         for (char *line = r.out, *end; (end = strchr(line, '\n')); line = end + 1, count++)
             if (end - line > 80) fail_msg("%s: %td columns: %.*s", lines[i], end - line, (int)(end - line), line);
-        if (is_one_of(lines[i], on_a_screen) ? count > 24 : !strstr(r.out, "--num_iter"))
+        const int most = is_one_of(lines[i], on_a_screen) ? 24 : is_one_of(lines[i], with_pointers) ? 40 : 1000;
+        if (count > most || (most > 24 && !strstr(r.out, "--num_iter")))
             fail_msg("%s: %d lines", lines[i], count); /* or a short one that should be on the list */
         if (is_one_of(lines[i], with_pointers) && (!strstr(r.out, "mar methods") || !strstr(r.out, "man mar")))
             fail_msg("%s: points to no mar methods or man mar", lines[i]);
         command_result_free(&r);
+    }
+    static const struct {
+        const char *line, *has, *lacks;
+    } parts[] = {
+        {"generate --help all", "--cfg_interval LOW,HIGH|N", "--help GROUP"},
+        {"help generate all", "--gtr_detail", "--help GROUP"},
+        {"generate --help", "--help GROUP those of a group: Images, ", "--top_k"},
+        {"generate --help steps", "Steps:\n  --num_iter", "\n\n"},
+        {"generate --help Sampling", "Sampling:\n  --cfg ", "usage"},
+        {"generate --help=speculation", "Speculation over discrete tokens:", "Steps:"},
+        {"generate -h top_k", "Sampling:\n", "Steps:"},
+        {"inspect --help model.pth", "usage: mar inspect", "--num_iter"},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        char line[64];
+        snprintf(line, sizeof line, "$MAR %s", parts[i].line);
+        command_result part = command_run(*state, line);
+        if (part.status != 0 || *part.err || !strstr(part.out, parts[i].has) || strstr(part.out, parts[i].lacks))
+            fail_msg("%s: %d, %s%s", line, part.status, part.out, part.err);
+        command_result_free(&part);
     }
     command_result r = command_run(*state, "$MAR generate --cfg 3 --help");
     if (!strstr(r.out, "[2.9]")) fail_msg("the default of --cfg is not in the help");

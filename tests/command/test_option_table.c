@@ -130,7 +130,7 @@ static void a_row_is_complete(void **state)
         if (!p->help || !*p->help || !p->group || !*p->group) fail_msg("%s: has no help or no group", p->name);
         if ((p->choices != NULL) != choice && p->type != MAR_TYPE_INT && p->type != MAR_TYPE_TEXT)
             fail_msg("%s: choices do not go with its type", p->name);
-        if (p->type != MAR_TYPE_NAME &&
+        if (p->type != MAR_TYPE_NAME && p->type != MAR_TYPE_INT && /* in place of N */
             (p->type == MAR_TYPE_TEXT || p->type == MAR_TYPE_MODEL) != (p->argument != NULL))
             fail_msg("%s: argument does not go with its type", p->name);
         if ((p->type == MAR_TYPE_INT || p->type == MAR_TYPE_FLOAT) &&
@@ -243,7 +243,7 @@ static void help_names_every_row(void **state)
     for (int c = 0; c < 3; c++) {
         char line[64];
         const char *end = NULL;
-        snprintf(line, sizeof line, "$MAR %s --help", commands[c]);
+        snprintf(line, sizeof line, "$MAR %s --help all", commands[c]);
         command_result r = command_run(*state, line);
         assert_dashed(line, r.out, "--", "--");
         take_out(r.out, "-s, "); /* the letters of options */

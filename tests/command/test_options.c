@@ -64,7 +64,7 @@ static int parse(const char *line, char *message, size_t size)
     got = shared = (values_of){0};
     in = out = draft = NULL;
     rest_count = 0;
-    set = (option_set){.command = "test", .operands = taken};
+    set = (option_set){.command = "test", .operands = taken, .word = "text"};
     options_add_table(&set, own_rows, &got, 0);
     options_add_table(&set, shared_rows, &shared, 1);
     options_add(&set, &model, &draft, 1);
@@ -153,7 +153,7 @@ static void operands_of_any_number(void **state)
     (void)state;
     char message[512];
     assert_int_equal(parse("-- -q", message, sizeof message), 1);
-    assert_non_null(strstr(message, "mar: -q: unexpected argument"));
+    assert_non_null(strstr(message, "mar: -q: unexpected argument, did you mean --text -q?"));
     taken = any_number;
     assert_int_equal(parse("", message, sizeof message), OPTIONS_RUN);
     assert_true(rest_count == 1 && strcmp(rest[0], "b") == 0);
@@ -195,10 +195,21 @@ static void errors(void **state)
         {"--align 1", "--align 1:", "off or on"},
         {"--num_iter 3 --num_iter 0", "--num_iter 0:", "from 1 to 64"},
         {"--flag=1", "--flag", "no value"},
-        {"--flag on", "on", "unexpected argument"},
+        {"--flag on", "mar: on: ", "unexpected argument"},
         {"--num_itre 3", "--num_itre", "did you mean --num_iter?"},
         {"--wobble", "--wobble", "unknown option"},
-        {"-n 3", "mar: -n: ", "unknown option, see mar test --help"},
+        {"-n 3", "mar: -n: ", "unknown option of mar test, did you mean --num_iter?"},
+        {"-d 3", "mar: -d: ", "did you mean --draft?"},
+        {"-z 3", "mar: -z: ", "unknown option, see mar test --help"},
+        {"--prompt x", "mar: --prompt: unknown option of mar test, ", "classes are given with --class, captions "},
+        {"--width 512", "mar: --width: unknown option", "images have the size that the model was trained for"},
+        {"--guidance_scale 3", "mar: --guidance_scale: ", "did you mean --cfg?"},
+        {"--cfg_scale=3", "mar: --cfg_scale: ", "did you mean --cfg?"},
+        {"--CFG 3", "mar: --CFG: ", "did you mean --cfg?"},
+        {"--checkpoint x", "mar: --checkpoint: unknown option, see mar test --help", "\n"}, /* there is no --model */
+        {"c", "mar: c: unexpected argument", ", did you mean --text c?"},
+        {"c.png", "mar: c.png: unexpected argument", ", did you mean --out c.png?"},
+        {"c.pth", "mar: c.pth: unexpected argument", ", did you mean --text c.pth?"}, /* there is no --model */
         {"-qx", "mar: -qx: ", "unknown option -x, see mar test --help"},
         {"-q\xc3\xa9", "-q\xc3\xa9: ", "unknown option -\xc3\xa9, see"},
         {"-s", "--seed: expected", "found nothing"},
@@ -272,6 +283,7 @@ static void distances(void **state)
     static const char *const names[] = {"generate", "inspect", "convert", "bench", NULL};
     assert_string_equal(suggest_nearest("genrate", names), "generate");
     assert_string_equal(suggest_nearest("inspct", names), "inspect");
+    assert_string_equal(suggest_nearest("BENCH", names), "bench"); /* whatever the case */
     assert_null(suggest_nearest("zzzzzzzz", names));
 }
 

@@ -323,8 +323,11 @@ int models_lack_vae(const run_options *o)
     const mar_status status = mar_vae_load(library, o->model, &vae);
     const char *kind = status == MAR_OK && mar_vae_get_config(vae)->codebook ? "VQ" : "KL";
     const int is_drafter = status != MAR_OK && strstr(mar_error(library), ": is an EAGLE drafter, ");
+    const int is_readable = status != MAR_EIO && status != MAR_EFORMAT;
+    if (!is_readable) tool_error("%s", mar_error(library));
     mar_vae_free(vae);
     mar_close(library);
+    if (!is_readable) return 1;
     if (status == MAR_OK)
         return tool_error(
             "%s: is an image decoder (%s autoencoder), expected a MAR or LlamaGen model; give it as --vae", o->model,

@@ -62,7 +62,7 @@ mar *models_open(model_store *store, const mar_options *options, const char *dty
 const char *models_class_name(const run_models *models, int label, char *text, size_t size);
 /* Whether models_load has nothing to load for the run. */
 int models_have(const model_store *store, const run_options *o);
-/* Prints that the run has no image decoder, or that its model is one. Returns 1. */
+/* Prints that the run has no image decoder, or that its model is one or cannot be read. Returns 1. */
 int models_lack_vae(const run_options *o);
 /* mar_session_create. Sets o->used. Returns 0, or 1 with the error printed. */
 int models_session(const run_models *models, run_options *o, int max_batch, mar_session **out);

@@ -30,6 +30,9 @@ const char *run_shard_path(const run_directory *d, int shard, const char *ending
 int run_directory_check(const char *path, run_directory *out)
 {
     if (strlen(path) > RUN_PATH - 100) return tool_error("--out: has %zu bytes, expected a shorter path", strlen(path));
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode))
+        return tool_error("--out %s: is a file, expected a directory", path);
     if (output_check(&out->out, path) != 0) return 1;
     if (out->out.is_file) return tool_error("--out %s: expected a directory, which gets several files", path);
     return 0;

@@ -224,7 +224,11 @@ static void inputs(void **state)
     free(model);
 
     static const bad_case cases[] = {
-        {"generate --model nothing.pth", "--vae is missing", "kl16.ckpt"},
+        {"generate --model good.safetensors", "--vae is missing", "kl16.ckpt"},
+        {"generate --model nothing.pth", "mar: nothing.pth: cannot open", "No such file"},
+        {"generate --model text.pth", "mar: text.pth: 12 bytes", "expected safetensors or a file of torch.save"},
+        {"eval --model half.safetensors --features demo --out e", "mar: half.safetensors: tensor", "truncated?"},
+        {"eval --out text.pth", "mar: --out text.pth: is a file, expected a directory\n", "\n"},
         {"generate --model nothing.pth --vae demo --class 1", "nothing.pth", "No such file"},
         {"generate --vae nothing.ckpt", "nothing.ckpt", "No such file"},
         {"generate --model half.safetensors --vae demo --class 1", "half.safetensors: tensor", "file truncated?"},

@@ -4,7 +4,8 @@
 # started again, it goes on after the last whole slice. An input that takes more than 5 s is a finding. At its end it
 # writes bench/results/fuzz.json, a row a target: what has been executed of what was wanted, what was found, and the
 # coverage that the corpus found reaches, null where it cannot be measured.
-# campaign.sh --report [EXECUTIONS]: only writes that, of what there is so far.
+# campaign.sh --report [EXECUTIONS [TARGET...]]: only writes that, of what there is so far. With targets named, the rows
+# of others that have no campaign here stay as they were.
 # The exit status is 1 if anything was found, or if a target (of those named) has fewer executions than wanted.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -85,6 +86,15 @@ if [ -z "$report" ]; then
     printf '%s\n' "$@" | xargs -P 2 -n 1 tests/fuzz/campaign.sh --one "$wanted" || :
 fi
 
+# The row of a target in the result that there is, as it stands in the middle of a list; nothing if there is none.
+kept_row() {
+    [ -e "$result" ] || return 0
+    awk -v row="{\"target\": \"$1\"," '
+        index($0, row) { inside = 1; sub(/^[[ ]*/, " ") }
+        inside { text = text (text ? "\n" : "") $0 }
+        inside && /}/ { sub(/},?$/, "}", text); printf "%s", text; exit }' "$result"
+}
+
 separator='[' failed=0
 : >"$result.part"
 trap 'rm -f "$result.part"' EXIT
@@ -93,7 +103,15 @@ printf '%-12s %10s %9s %8s %7s %7s %7s %7s %7s %5s %5s\n' \
 for target in $fuzz_targets; do
     case $asked in
     *" $target "*) ;;
-    *) [ -s "$state/$target/slices" ] || continue ;; # of an earlier campaign
+    *)
+        if [ ! -s "$state/$target/slices" ]; then # of an earlier campaign
+            row=$(kept_row "$target")
+            [ -n "$row" ] || continue
+            printf '%s\n%s' "$separator" "$row" >>"$result.part"
+            separator=','
+            continue
+        fi
+        ;;
     esac
     mkdir -p "$state/$target/corpus"
     touch "$state/$target/slices"

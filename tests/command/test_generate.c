@@ -509,7 +509,7 @@ static void waiting_on_a_terminal(void **state)
 {
     static const struct {
         char *argv[12];
-        const char *first, *then;
+        const char *first, *then; /* what it begins with, and what comes later */
     } cases[] = {
         {{"mar", "convert", "demo", "a.safetensors"},
          "\rconverting demo\033[K\r\033[K",
@@ -520,14 +520,10 @@ static void waiting_on_a_terminal(void **state)
         {{"mar", "bench", "--model", "a.safetensors", "--num_iter", "1", "--num_sampling_steps", "2"},
          "\rloading a.safetensors\033[K\r\033[K",
          "\rmeasuring the machine\033[K\r\033[K\r[....."},
-        {{"mar", "bench", "--model", "a.safetensors", "--num_iter", "1", "--num_sampling_steps", "2"},
-         "\rloading a.safetensors",
-         "images  0:00 left\033[K\r\033[Ka.safetensors on cpu "},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *shown = command_on_terminal(*state, cases[i].argv);
-        const char *then = strstr(shown, cases[i].then);
-        if (strncmp(shown, cases[i].first, strlen(cases[i].first)) != 0 || !then)
+        if (strncmp(shown, cases[i].first, strlen(cases[i].first)) != 0 || !strstr(shown, cases[i].then))
             fail_msg("mar %s: \"%s\", expected \"%s\" and \"%s\"", cases[i].argv[1], shown, cases[i].first,
                      cases[i].then);
         free(shown);

@@ -8,7 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DIM_MAX = 1 << 16 /* of a feature: its square fits in an int64_t, and in the memory of few machines */ };
+/* Compressed, any number of zeros takes few bytes. Inception has 2048 features and 2023 spatial ones. */
+enum {
+    DIM_MAX = 1 << 13,     /* of a feature: a covariance takes 512 MB at most */
+    FEATURES_MAX = 1 << 29 /* numbers that are compressed, 2 GB: 262144 images of Inception */
+};
 
 /* eval/demo.S; hidden, so that references stay inside the library */
 #pragma GCC visibility push(hidden)
@@ -136,6 +140,10 @@ static mar_status read_features(reader *r, eval_reference *out)
     char why[NPZ_WHY_MAX];
     mar_status status = find(r, "features", 2, shape, &a);
     if (status != MAR_OK) return status;
+    if (a->deflated && a->count > FEATURES_MAX)
+        return err_set(&r->err, MAR_EMODEL,
+                       "%s: features are %lld images, compressed, expected at most %d, or a file that is not compressed",
+                       r->path, (long long)shape[0], FEATURES_MAX / out->dim);
     out->features = malloc((size_t)a->count * sizeof *out->features);
     if (!out->features) return no_memory(r, "features");
     status = npz_read_f32(r->file, a, out->features, why);

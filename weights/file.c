@@ -31,6 +31,7 @@ static mar_status open_file(const char *path, const void *data, size_t size, wt_
     if (!f) return err_set(err, MAR_ENOMEM, "%s: out of memory", path);
     f->source.fd = -1;
     f->pool.limit = SIZE_MAX;
+    f->seed = wt_hash_random();
     f->path = wt_pool_text(&f->pool, path, strlen(path));
     mar_status status = MAR_OK;
     if (!f->path || !wt_table_grow(f))

@@ -18,6 +18,7 @@ typedef struct {
     int64_t shape[NPZ_RANK_MAX]; /* sizes */
     int64_t count;               /* product of shape */
     int fortran;                 /* 1: the file has it in Fortran order */
+    int deflated;                /* 1: it is compressed, so count may be a thousand times the bytes in the file */
 } npz_array;
 
 typedef struct npz npz;

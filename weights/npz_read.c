@@ -93,6 +93,7 @@ static mar_status open_member(npz *z, member *m, mar_err *err)
     if (status == MAR_OK) status = read_header(z, m, text, err);
     zip_stream_close(z->stream);
     free(text);
+    m->array.deflated = m->place.deflated;
     return status;
 }
 
@@ -141,10 +142,16 @@ static mar_status add_entry(npz *z, const zip_entry *e, mar_err *err)
     return m->obstacle ? MAR_OK : no_memory(z, err);
 }
 
+/* Each array's header is read when the file is opened, and entries of a directory may share one. */
+enum { ARRAYS_MAX = 4096 };
+
 static mar_status open_npz(npz *z, mar_err *err)
 {
     mar_status status = zip_open(&z->source, &z->zip, err);
     if (status != MAR_OK) return status;
+    if (z->zip.count > ARRAYS_MAX)
+        return err_set(err, MAR_EFORMAT, "%s: its zip directory has %zu entries, expected at most %d", z->path,
+                       z->zip.count, ARRAYS_MAX);
     z->members = calloc(z->zip.count + 1, sizeof *z->members);
     if (!z->members) return no_memory(z, err);
     for (size_t i = 0; i < z->zip.count && status == MAR_OK; i++) status = add_entry(z, &z->zip.entries[i], err);

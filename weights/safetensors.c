@@ -41,6 +41,26 @@ static int dtype_from_name(const char *name, wt_dtype *out)
     return 0;
 }
 
+static int compare_keys(const void *a, const void *b)
+{
+    const wt_pair *const *x = a, *const *y = b;
+    return strcmp((*x)->key, (*y)->key);
+}
+
+static mar_status check_keys(const wt_file *f, mar_err *err)
+{
+    const wt_pair **sorted = malloc(((size_t)f->n_metadata + 1) * sizeof *sorted);
+    if (!sorted) return err_set(err, MAR_ENOMEM, "%s: out of memory for the metadata", f->path);
+    mar_status status = MAR_OK;
+    for (int i = 0; i < f->n_metadata; i++) sorted[i] = &f->metadata[i];
+    qsort(sorted, (size_t)f->n_metadata, sizeof *sorted, compare_keys);
+    for (int i = 1; i < f->n_metadata && status == MAR_OK; i++)
+        if (strcmp(sorted[i - 1]->key, sorted[i]->key) == 0)
+            status = err_set(err, MAR_EFORMAT, "%s: metadata \"%s\" appears twice", f->path, sorted[i]->key);
+    free(sorted);
+    return status;
+}
+
 static mar_status read_metadata(wt_file *f, const cJSON *object, mar_err *err)
 {
     if (f->metadata) return err_set(err, MAR_EFORMAT, "%s: __metadata__ appears twice", f->path);
@@ -56,15 +76,13 @@ static mar_status read_metadata(wt_file *f, const cJSON *object, mar_err *err)
         if (status == MAR_OK)
             status = wt_check_text(f, "metadata value", item->valuestring, strlen(item->valuestring), err);
         if (status != MAR_OK) return status;
-        if (wt_metadata(f, item->string))
-            return err_set(err, MAR_EFORMAT, "%s: metadata \"%s\" appears twice", f->path, item->string);
         wt_pair *pair = &f->metadata[f->n_metadata];
         pair->key = wt_pool_text(&f->pool, item->string, strlen(item->string));
         pair->value = wt_pool_text(&f->pool, item->valuestring, strlen(item->valuestring));
         if (!pair->key || !pair->value) return err_set(err, MAR_ENOMEM, "%s: out of memory for the metadata", f->path);
         f->n_metadata++;
     }
-    return MAR_OK;
+    return check_keys(f, err);
 }
 
 /* Finds the tensor's three fields, each exactly once. Other fields, which a later version may add, are ignored. */

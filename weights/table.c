@@ -7,17 +7,10 @@
 
 /* --- filling -------------------------------------------------------------------------------------- */
 
-static uint64_t hash_name(const char *name)
-{
-    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a, 64 bit */
-    for (; *name; name++) h = (h ^ (uint8_t)*name) * 0x100000001b3u;
-    return h;
-}
-
 /* The slot of `name`, or the empty slot where it belongs. */
 static size_t find_slot(const wt_file *f, const char *name)
 {
-    size_t i = hash_name(name) & (f->n_slots - 1);
+    size_t i = wt_hash(&f->seed, name, strlen(name)) & (f->n_slots - 1);
     while (f->slots[i] >= 0 && strcmp(f->tensors[f->slots[i]].name, name) != 0) i = (i + 1) & (f->n_slots - 1);
     return i;
 }

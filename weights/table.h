@@ -3,6 +3,7 @@
 #define WEIGHTS_TABLE_H
 
 #include "base/file.h"
+#include "weights/hash.h"
 #include "weights/pool.h"
 #include "weights/weights.h"
 
@@ -25,6 +26,7 @@ struct wt_file {
     int capacity;        /* tensors there is room for */
     int *slots;          /* [n_slots] hash table with open addressing: an index into tensors, or -1 */
     size_t n_slots;      /* a power of two */
+    wt_hash_seed seed;   /* of the slots */
     wt_pair *metadata;   /* [n_metadata] safetensors' __metadata__ */
     int n_metadata;      /* pairs */
     wt_pool pool;        /* names, metadata, and copies of tensors that are not contiguous in the file */

@@ -1,9 +1,11 @@
 /* Reference statistics: what is written reads back, the real digits' are right, and a wrong file gets a line. */
+#include "tests/support/archive.h"
 #include "tests/support/golden_doubles.h"
 
 #include "eval/frechet.h"
 #include "eval/moments.h"
 #include "eval/reference.h"
+#include "weights/npy.h"
 #include "weights/npz.h"
 
 #include <math.h>
@@ -144,7 +146,7 @@ static void refused(void **state)
     (void)state;
     static const double mu[4] = {1, 2, 3, 4}, nan_mu[2] = {1, NAN}, sigma[4] = {2, 0.1, 0.1, 3}, skew[4] = {2, 1, 0, 3},
                         negative[4] = {2, 0, 0, -1}, zero = 0;
-    static const uint8_t bytes[24] = {0};
+    static const uint8_t black[24] = {0};
     static const int32_t numbers[24] = {0};
     static const struct {
         array arrays[4];
@@ -168,7 +170,7 @@ static void refused(void **state)
          "num_images is 0, expected 1 or more"},
         {{{"mu", NPZ_F64, 1, {2}, mu}, {"sigma", NPZ_F64, 2, {2, 2}, sigma}, {"num_images", NPZ_F64, 1, {2}, mu}},
          "num_images is [2], expected one number"},
-        {{{"arr_0", NPZ_U8, 4, {2, 2, 6, 1}, bytes}}, "arr_0 is [2][2][6][1], expected [n][n][n][3]"},
+        {{{"arr_0", NPZ_U8, 4, {2, 2, 6, 1}, black}}, "arr_0 is [2][2][6][1], expected [n][n][n][3]"},
         {{{"arr_0", NPZ_I32, 4, {2, 2, 2, 3}, numbers}}, "arr_0 has numbers of another type, expected images in uint8"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -191,9 +193,63 @@ static void refused(void **state)
     assert_non_null(strstr(why, file_path()));
 }
 
+/* A .npy file of zeros. */
+static bytes zeros(npz_dtype dtype, int rank, const int64_t *shape, size_t size)
+{
+    bytes b = {0};
+    uint8_t header[NPY_WRITTEN_MAX];
+    bytes_put(&b, header, npy_write(dtype, rank, shape, header));
+    bytes_number(&b, 0, (int)size);
+    return b;
+}
+
+static void expect_too_large(const zip_part *parts, int count, const char *claims_size, const char *says)
+{
+    enum { IMAGES = (1 << 23) + 1, DIM = 64 };
+    eval_reference r;
+    char why[512] = "";
+    bytes file = make_zip(parts, count, 0);
+    uint8_t *entry = NULL;
+    for (size_t at = 0; claims_size && at + 46 + strlen(claims_size) <= file.size; at++)
+        if (memcmp(file.data + at, "PK\1\2", 4) == 0 &&
+            memcmp(file.data + at + 46, claims_size, strlen(claims_size)) == 0)
+            entry = file.data + at;
+    const uint32_t size = 128 + IMAGES * DIM;
+    for (int i = 0; entry && i < 4; i++) entry[24 + i] = (uint8_t)(size >> 8 * i);
+    bytes_to_file(&file, file_path());
+    const mar_status status = eval_reference_load(file_path(), &r, why, sizeof why);
+    if (status != MAR_EMODEL || !strstr(why, says)) fail_msg("\"%s\", expected \"%s\"", why, says);
+    bytes_free(&file);
+}
+
+/* Half a megabyte that claims to be 512 MB of compressed features is refused before 2 GB are taken for them. */
+static void small_files_stay_small(void **state)
+{
+    enum { IMAGES = (1 << 23) + 1, DIM = 64, BLOCKS = 9 };
+    (void)state;
+    const int64_t shape[2] = {DIM, DIM}, wide[1] = {8193}, features[2] = {IMAGES, DIM};
+    bytes mu = zeros(NPZ_F64, 1, shape, DIM * 8), sigma = zeros(NPZ_F64, 2, shape, DIM * DIM * 8),
+          wide_mu = zeros(NPZ_F64, 1, wide, 8193 * 8), header = zeros(NPZ_U8, 2, features, 0), packed = {0};
+    assert_int_equal(header.size, 128);
+    bytes_put(&packed, (const uint8_t[]){0, 128, 0, 0x7f, 0xff}, 5); /* a block of 128 bytes as they are */
+    bytes_put(&packed, header.data, header.size);
+    for (int i = 0; i < BLOCKS; i++) {
+        bytes_put(&packed, (const uint8_t[]){0, 0xff, 0xff, 0, 0}, 5);
+        bytes_number(&packed, 0, 65535);
+    }
+    const zip_part parts[] = {{"mu.npy", mu.data, mu.size, 0, 0, npz_crc(mu.data, mu.size)},
+                              {"sigma.npy", sigma.data, sigma.size, 0, 0, npz_crc(sigma.data, sigma.size)},
+                              {"features.npy", packed.data, packed.size, 8, 0, 0}};
+    expect_too_large(parts, 3, "features.npy", "features are 8388609 images, compressed, expected at most 8388608");
+    const zip_part wide_parts[] = {{"mu.npy", wide_mu.data, wide_mu.size, 0, 0, npz_crc(wide_mu.data, wide_mu.size)}};
+    expect_too_large(wide_parts, 1, NULL, "mu has 8193 numbers, expected 8192 at most");
+    bytes_free(&mu), bytes_free(&sigma), bytes_free(&wide_mu), bytes_free(&header), bytes_free(&packed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(there_and_back), cmocka_unit_test(as_published),
-                                       cmocka_unit_test(digits), cmocka_unit_test(refused)};
+                                       cmocka_unit_test(digits), cmocka_unit_test(refused),
+                                       cmocka_unit_test(small_files_stay_small)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -26,7 +26,7 @@ fuzz_length() {
 # `fuzz_sources TARGET`: the files that the target aims at, for its coverage.
 fuzz_sources() {
     case $1 in
-    safetensors) echo weights/safetensors.c weights/table.c weights/save.c weights/convert.c ;;
+    safetensors) echo weights/safetensors.c weights/table.c weights/hash.c weights/save.c weights/convert.c ;;
     npz) echo weights/npy.c weights/npz_read.c weights/npz_write.c weights/zip.c weights/zip_stream.c ;;
     images) echo tools/image_decode.c tools/image_png.c tools/image_jpeg.c ;;
     pytorch) echo weights/pytorch.c weights/legacy.c weights/zip.c weights/pickle.c ;;

@@ -2,6 +2,7 @@
 #include "tests/support/archive.h"
 #include "tests/support/support.h"
 
+#include "weights/hash.h"
 #include "weights/number.h"
 
 #include <stdio.h>
@@ -99,6 +100,76 @@ static void test_duplicates(void **state)
 }
 
 #define NAMED(name) "{\"" name "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}"
+
+/* --- many names ------------------------------------------------------------------------------------------------------
+ */
+
+/* In place of the C library's, for the readers, too. */
+static long comparisons;
+
+int strcmp(const char *a, const char *b)
+{
+    comparisons++;
+    while (*a && *a == *b) a++, b++;
+    return (unsigned char)*a - (unsigned char)*b;
+}
+
+enum { NAMES_MANY = 1 << 14 };
+
+static void read_many(const char *header, size_t data_size, int tensors)
+{
+    bytes b = make_safetensors(header, data_size);
+    wt_file *f;
+    mar_err err = {0};
+    comparisons = 0;
+    assert_ok(wt_open_memory(b.data, b.size, "x", &f, &err), &err);
+    assert_int_equal(wt_count(f), tensors);
+    assert_int_equal(wt_metadata_count(f), tensors ? 0 : NAMES_MANY);
+    if (comparisons > 40L * NAMES_MANY) fail_msg("%d names take %ld comparisons", NAMES_MANY, comparisons);
+    wt_close(f);
+    bytes_free(&b);
+}
+
+/* Twice the names take twice the time, also if somebody has chosen names whose FNV-1a ends with the same 18 bits: each
+ * is made of pieces after which that hash is what it was before. */
+static void test_many_names(void **state)
+{
+    (void)state;
+    static const wt_hash_seed published = {{0x0706050403020100u, 0x0f0e0d0c0b0a0908u}}; /* the paper's test vector */
+    assert_true(wt_hash(&published, "\0\1\2\3\4\5\6\7\10\11\12\13\14\15\16", 15) == 0xa129ca6149be45e5u);
+    const wt_hash_seed a = wt_hash_random(), b = wt_hash_random();
+    assert_memory_not_equal(&a, &b, sizeof a);
+
+    bytes header = {0};
+    char text[256], piece[2][16];
+    bytes_text(&header, "{\"__metadata__\":{");
+    for (int i = 0; i < NAMES_MANY; i++) {
+        snprintf(text, sizeof text, "%s\"%d\":\"\"", i ? "," : "", i);
+        bytes_text(&header, text);
+    }
+    bytes_text(&header, "}}");
+    bytes_number(&header, 0, 1);
+    read_many((const char *)header.data, 0, 0);
+    bytes_free(&header);
+
+    int found = 0;
+    for (int i = 0; found < 2; i++) {
+        const uint64_t start = 0xcbf29ce484222325u;
+        uint64_t h = start;
+        snprintf(piece[found], sizeof piece[found], "%06x", i);
+        for (const char *c = piece[found]; *c; c++) h = (h ^ (uint8_t)*c) * 0x100000001b3u;
+        found += ((h ^ start) & 0x3ffff) == 0;
+    }
+    for (int i = 0; i < NAMES_MANY; i++) {
+        bytes_text(&header, i ? ",\"" : "{\"");
+        for (int bit = NAMES_MANY; bit >>= 1;) bytes_text(&header, piece[(i & bit) != 0]);
+        bytes_text(&header, "\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}");
+    }
+    bytes_text(&header, "}");
+    bytes_number(&header, 0, 1);
+    read_many((const char *)header.data, 0, NAMES_MANY);
+    bytes_free(&header);
+}
 
 /* JSON can say NUL, at which C's strings end: "a" and "a\0b" would be one name. */
 static void test_nul(void **state)
@@ -578,27 +649,17 @@ static void test_legacy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good_header),
-        cmocka_unit_test(test_header_length),
-        cmocka_unit_test(test_header_json),
-        cmocka_unit_test(test_duplicates),
-        cmocka_unit_test(test_dtype_and_shape),
-        cmocka_unit_test(test_nul),
-        cmocka_unit_test(test_utf8),
-        cmocka_unit_test(test_work),
-        cmocka_unit_test(test_directory_size),
-        cmocka_unit_test(test_offsets),
-        cmocka_unit_test(test_strange_starts),
-        cmocka_unit_test(test_zip_entries),
-        cmocka_unit_test(test_zip_directory),
-        cmocka_unit_test(test_zip_sizes),
-        cmocka_unit_test(test_pickle_machine),
-        cmocka_unit_test(test_pickle_size),
-        cmocka_unit_test(test_pickle_memory),
-        cmocka_unit_test(test_tensors),
-        cmocka_unit_test(test_bad_geometry),
-        cmocka_unit_test(test_bad_storage),
-        cmocka_unit_test(test_legacy),
+        cmocka_unit_test(test_good_header), cmocka_unit_test(test_header_length),
+        cmocka_unit_test(test_header_json), cmocka_unit_test(test_duplicates),
+        cmocka_unit_test(test_many_names),  cmocka_unit_test(test_dtype_and_shape),
+        cmocka_unit_test(test_nul),         cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_work),        cmocka_unit_test(test_directory_size),
+        cmocka_unit_test(test_offsets),     cmocka_unit_test(test_strange_starts),
+        cmocka_unit_test(test_zip_entries), cmocka_unit_test(test_zip_directory),
+        cmocka_unit_test(test_zip_sizes),   cmocka_unit_test(test_pickle_machine),
+        cmocka_unit_test(test_pickle_size), cmocka_unit_test(test_pickle_memory),
+        cmocka_unit_test(test_tensors),     cmocka_unit_test(test_bad_geometry),
+        cmocka_unit_test(test_bad_storage), cmocka_unit_test(test_legacy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -259,6 +259,28 @@ static int try_damaged(const uint8_t *data, size_t size, const wt_file *expected
     return whole;
 }
 
+/* Thousands of entries of a directory may share one place in the file. */
+static void test_many_arrays(void **state)
+{
+    enum { MANY = 4097 };
+    static zip_part parts[MANY];
+    static char names[MANY][16];
+    npz *z;
+    (void)state;
+    for (int i = 0; i < MANY; i++) {
+        snprintf(names[i], sizeof names[i], "%d", i);
+        parts[i] = (zip_part){.name = names[i], .data = "", .size = 0};
+    }
+    bytes b = make_zip(parts, MANY - 1, 0);
+    assert_npz(npz_open_memory(b.data, b.size, "many", &z, why));
+    npz_close(z);
+    bytes_free(&b);
+    b = make_zip(parts, MANY, 0);
+    assert_refused(npz_open_memory(b.data, b.size, "many", &z, why), MAR_EFORMAT,
+                   "many: its zip directory has 4097 entries, expected at most 4096");
+    bytes_free(&b);
+}
+
 static void test_damaged(void **state)
 {
     (void)state;
@@ -357,9 +379,10 @@ static void test_zip64(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_read),    cmocka_unit_test(test_npy),          cmocka_unit_test(test_refused_arrays),
-        cmocka_unit_test(test_headers), cmocka_unit_test(test_stream),       cmocka_unit_test(test_changed_file),
-        cmocka_unit_test(test_damaged), cmocka_unit_test(test_disagreement), cmocka_unit_test(test_zip64),
+        cmocka_unit_test(test_read),        cmocka_unit_test(test_npy),          cmocka_unit_test(test_refused_arrays),
+        cmocka_unit_test(test_headers),     cmocka_unit_test(test_stream),       cmocka_unit_test(test_changed_file),
+        cmocka_unit_test(test_damaged),     cmocka_unit_test(test_disagreement), cmocka_unit_test(test_zip64),
+        cmocka_unit_test(test_many_arrays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,13 @@
 #include "tools/class_file.h"
 
+#include "tools/file.h"
+
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     CHUNK = 64 * 1024,
@@ -61,17 +65,33 @@ static int read_all(FILE *in, char **text, char *why, size_t size)
     return 0;
 }
 
+/* Opens the file. NULL, and the reason, if it cannot. */
+static FILE *open_file(const char *name, char *why, size_t size)
+{
+    if (strcmp(name, "-") == 0) return stdin;
+    const int fd = tool_open_file(name, O_RDONLY);
+    FILE *in = fd >= 0 ? fdopen(fd, "rb") : NULL;
+    if (in) return in;
+    snprintf(why, size, "%s",
+             errno ? strerror(errno) : "is not a regular file, expected a list of classes; @- is standard input");
+    if (fd >= 0) close(fd);
+    return NULL;
+}
+
+int class_file_check(const char *name, char *why, size_t size)
+{
+    FILE *in = open_file(name, why, size);
+    if (in && in != stdin) fclose(in);
+    return !in;
+}
+
 int class_file_read(const char *name, char **text, char *why, size_t size)
 {
-    const int is_input = strcmp(name, "-") == 0;
-    FILE *in = is_input ? stdin : fopen(name, "rb");
+    FILE *in = open_file(name, why, size);
     *text = NULL;
-    if (!in) {
-        snprintf(why, size, "%s", strerror(errno));
-        return 1;
-    }
+    if (!in) return 1;
     const int failed = read_all(in, text, why, size);
-    if (!is_input) fclose(in);
+    if (in != stdin) fclose(in);
     if (failed) {
         free(*text);
         *text = NULL;

@@ -9,4 +9,7 @@
  * and `why`, char [size], has the reason without the file's name. */
 int class_file_read(const char *name, char **text, char *why, size_t size);
 
+/* Whether it can be opened: 1, and the reason, if not. */
+int class_file_check(const char *name, char *why, size_t size);
+
 #endif

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 
 /* A list of classes as it grows. */
 typedef struct {
@@ -209,8 +208,9 @@ int classes_check_files(const char *list)
         int n;
         at = cut_item(at, ",", &item, &n);
         char *name = n > 1 && item[0] == '@' ? strndup(item + 1, (size_t)n - 1) : NULL;
-        const int failed = name && strcmp(name, "-") != 0 && access(name, R_OK) != 0;
-        if (failed) tool_error("--class: %s: %s", name, strerror(errno));
+        char why[256];
+        const int failed = name && class_file_check(name, why, sizeof why) != 0;
+        if (failed) tool_error("--class: %s: %s", name, why);
         free(name);
         if (failed) return 1;
         if (!*at) return 0;

@@ -55,6 +55,8 @@ int eval_settings_agree(eval_job *job);
 int eval_settings_check_place(const eval_job *job);
 /* For --merge: takes settings, layout and facts from RUN/settings.json. The options that were given must agree. */
 int eval_settings_take(eval_job *job, const option_set *given);
+/* For --merge: whether the network that was loaded is of the layout. Returns 0, or 1 after printing. */
+int eval_settings_check_network(const eval_job *job);
 /* The value of a setting, "" if there is none. */
 const char *eval_setting(const eval_job *job, const char *key);
 

@@ -30,27 +30,34 @@ void eval_journal_rewind(eval_journal *j)
     j->end = sizeof(head);
 }
 
-/* Begins anew what is not ours, or not whole. */
-static int open_head(eval_journal *j)
+/* Whether the file has our head; -1 after printing an error. */
+static int has_head(const eval_journal *j)
 {
     const head ours = head_of(j);
     head found;
-    if (tool_read_at(j->fd, &found, sizeof found, 0) == 0) {
-        if (memcmp(&found, &ours, sizeof ours) == 0) return 0;
-    } else if (errno != 0) {
-        return tool_error("%s: cannot read: %s", j->path, strerror(errno));
-    }
-    if (ftruncate(j->fd, 0) == 0 && tool_write_at(j->fd, &ours, sizeof ours, 0) == 0) return 0;
-    return tool_cannot_write(j->path);
+    if (tool_read_at(j->fd, &found, sizeof found, 0) == 0) return memcmp(&found, &ours, sizeof ours) == 0;
+    if (errno == 0) return 0;
+    tool_error("%s: cannot read: %s", j->path, strerror(errno));
+    return -1;
+}
+
+/* Begins a new file. What had the name is not ours, or not whole: it may have other names, and is not written to. */
+static int begin(eval_journal *j)
+{
+    const head ours = head_of(j);
+    j->fd = tool_create_file(j->path);
+    return j->fd >= 0 && tool_write_at(j->fd, &ours, sizeof ours, 0) == 0 ? 0 : tool_cannot_write(j->path);
 }
 
 int eval_journal_open(const run_directory *d, const eval_layout *l, int shard, eval_journal *out)
 {
     *out = (eval_journal){.layout = l, .shard = shard};
     run_shard_path(d, shard, ".part", out->path);
-    out->fd = open(out->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (out->fd < 0) return tool_cannot_write(out->path);
-    if (open_head(out) != 0) {
+    out->fd = tool_open_file(out->path, O_RDWR | O_NOFOLLOW);
+    if (out->fd < 0 && errno != ENOENT) return tool_cannot_open(out->path, "the journal of a shard");
+    const int has = out->fd >= 0 ? has_head(out) : 0;
+    if (has != 1) eval_journal_close(out);
+    if (has < 0 || (has == 0 && begin(out) != 0)) {
         eval_journal_close(out);
         return 1;
     }

@@ -18,8 +18,8 @@ typedef struct {
     int is_cut; /* 1: nothing lies behind `end` */
 } eval_journal;
 
-/* Opens the shard's journal, or begins one; nothing has been read of it then. One that is not of this run and shard is
- * begun anew. The layout must stay. Returns 0, or 1 after printing an error. */
+/* Opens the shard's journal, or begins one; nothing has been read of it then. One that is not of this run and shard
+ * makes room for a new one. The layout must stay. Returns 0, or 1 after printing an error. */
 int eval_journal_open(const run_directory *d, const eval_layout *l, int shard, eval_journal *out);
 void eval_journal_close(eval_journal *j);
 

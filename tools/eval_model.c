@@ -199,7 +199,7 @@ static int prepare_merge(eval_job *job)
     if (check_same_file(job, "inception", o->inception, job->inception_id) != 0 ||
         check_same_file(job, "stats", o->stats, job->stats_id) != 0)
         return 1;
-    return load_network(job);
+    return load_network(job) || eval_settings_check_network(job);
 }
 
 /* --- the run -------------------------------------------------------------------------------------------- */

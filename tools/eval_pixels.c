@@ -55,13 +55,15 @@ static int open_part(eval_job *job, eval_pixels *p)
     const int has_shards = missing < eval_shard_count(&job->layout);
     if (is_new && missing == 0) return 0;
     if (is_new && rename(whole, p->npz_path) != 0 && has_shards) return refuse_lost(job);
-    const int fd = open(p->npz_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    int fd = tool_open_file(p->npz_path, O_RDWR | O_NOFOLLOW);
+    if (fd < 0 && errno != ENOENT) return tool_cannot_open(p->npz_path, "the images of the run");
+    const int is_ours = fd >= 0 && fstat(fd, &st) == 0 && (uint64_t)st.st_size == p->slots.size;
+    if (!is_ours && fd >= 0) close(fd);
+    if (!is_ours && has_shards) return refuse_lost(job);
+    if (!is_ours) fd = tool_create_file(p->npz_path);
     if (fd < 0) return tool_cannot_write(p->npz_path);
     p->npz = fd + 1;
-    if (fstat(fd, &st) != 0) return tool_cannot_write(p->npz_path);
-    if ((uint64_t)st.st_size == p->slots.size) return 0;
-    if (has_shards) return refuse_lost(job);
-    return reserve(fd, p->npz_path, p->slots.size);
+    return is_ours ? 0 : reserve(fd, p->npz_path, p->slots.size);
 }
 
 static int find_places(eval_pixels *p)
@@ -122,10 +124,10 @@ int eval_pixels_finish_npz(eval_job *job, const uint32_t *crc)
     const npz_slots slots = slots_of(&job->layout);
     run_path(&job->directory, "images.npz", whole);
     run_path(&job->directory, "images.npz.part", part);
-    const int fd = open(part, O_RDWR | O_CLOEXEC);
+    const int fd = tool_open_file(part, O_RDWR | O_NOFOLLOW);
     if (fd < 0 && errno == ENOENT && access(whole, F_OK) == 0) return 0; /* finished before */
     if (fd < 0 && errno == ENOENT) return refuse_lost(job);
-    if (fd < 0) return tool_error("%s: cannot open: %s", part, strerror(errno));
+    if (fd < 0) return tool_cannot_open(part, "the images of the run");
     uint32_t *sorted = in_order(&job->layout, crc);
     int failed = !sorted;
     if (failed) tool_error("out of memory for the order of %ld images", job->layout.images);
@@ -141,8 +143,11 @@ int eval_pixels_finish_npz(eval_job *job, const uint32_t *crc)
 
 static int open_folder(eval_job *job, eval_pixels *p)
 {
+    struct stat st;
     p->images = 1;
     p->folder.path = run_path(&job->directory, "images", p->folder_path);
+    if (lstat(p->folder.path, &st) == 0 && S_ISLNK(st.st_mode))
+        return tool_error("%s: is a link, expected a directory of the run", p->folder.path);
     return output_begin(&p->folder);
 }
 

@@ -51,6 +51,33 @@ int eval_is_larger_share(uint32_t replaced, uint32_t verified, uint32_t other_re
 
 /* --- figures -------------------------------------------------------------------------------------------- */
 
+/* The bits that any of n counts has: below a power of 2 if all of them are. */
+static uint64_t bits_of(const int64_t *counts, size_t n)
+{
+    uint64_t bits = 0;
+    for (size_t i = 0; i < n; i++) bits |= (uint64_t)counts[i];
+    return bits;
+}
+
+int eval_figures_check(const eval_figures *f, int n)
+{
+    /* 2^30 or more an image; of a million images the sums fit in a double, and in result.json. */
+    uint64_t limit = (uint64_t)1 << 30;
+    while (limit < (uint64_t)n << 30) limit *= 2;
+    const mar_stats *s = &f->stats;
+    const int64_t counts[] = {s->tokens,   s->proposals, s->proposals_accepted, s->drafted,
+                              s->accepted, s->rounds,    s->round_steps,        s->residual_tries};
+    const double seconds[] = {f->generate_s, f->features_s, f->write_s};
+    uint64_t bits = bits_of(counts, sizeof counts / sizeof *counts);
+    for (size_t i = 0; i < STATS_LENGTHS; i++) bits |= (uint64_t)s->accepted_lengths[i];
+    bits |= bits_of(f->accepted, EVAL_CURVE_MAX) | bits_of(f->replaced, EVAL_CURVE_MAX) |
+            bits_of(f->tokens, EVAL_CURVE_MAX) | bits_of(f->accepted_late, EVAL_CURVE_MAX) |
+            bits_of(f->replaced_late, EVAL_CURVE_MAX);
+    int can_be = bits < limit && f->recognised >= 0 && f->recognised <= n;
+    for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++) can_be &= seconds[i] >= 0 && seconds[i] <= 1e9 * n;
+    return can_be && (s->arena_bytes | s->recorded_bytes) >> 53 == 0;
+}
+
 void eval_figures_add(eval_figures *sum, const eval_figures *f)
 {
     stats_add(&sum->stats, &f->stats);
@@ -181,6 +208,10 @@ int eval_record_check(const eval_layout *l, long first, eval_record *r)
     point(l, first, r);
     r->size = h.size;
     int64_t kept = 0;
-    for (int i = 0; i < r->n; i++) kept += r->kept[i] != 0;
-    return kept == h.kept;
+    int rows = 1; /* whether those that a shard takes over can be */
+    for (int i = 0; i < r->n; i++) {
+        kept += r->kept[i] != 0;
+        rows &= r->replaced[i] <= r->verified[i] && (r->kept[i] || !eval_is_sample(l, first + i));
+    }
+    return kept == h.kept && rows && eval_figures_check(r->figures, r->n);
 }

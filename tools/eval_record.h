@@ -44,6 +44,8 @@ typedef struct {
     int64_t accepted_late[EVAL_CURVE_MAX], replaced_late[EVAL_CURVE_MAX]; /* of drafts that were i steps late */
 } eval_figures;
 
+/* Whether the figures of n images can be: no sum of a run's overflows then. */
+int eval_figures_check(const eval_figures *f, int n);
 void eval_figures_add(eval_figures *sum, const eval_figures *f);
 
 /* A record and its parts, all in one block, as it is in the journal. */
@@ -79,7 +81,7 @@ void eval_record_finish(const eval_layout *l, const uint8_t *rgb, eval_record *r
 enum { EVAL_RECORD_HEAD = 48 };
 /* The size that a head says, or 0 if it is not that of the record of the batch from image `first` on. */
 size_t eval_record_size(const eval_layout *l, long first, const void *head);
-/* Whether r->bytes, which have been read, are that record, whole; points the parts then. */
+/* Whether r->bytes, which have been read, are that record, whole, with figures that can be; points the parts then. */
 int eval_record_check(const eval_layout *l, long first, eval_record *r);
 
 #endif

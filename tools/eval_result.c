@@ -2,6 +2,7 @@
 
 #include "tools/command.h"
 #include "tools/json_file.h"
+#include "tools/printable.h"
 #include "tools/stats.h"
 
 #include <cjson/cJSON.h>
@@ -126,6 +127,14 @@ static void add_number(cJSON *object, const char *name, double value)
     tool_json_add(object, name, number_item(value));
 }
 
+/* Of a text in char [size], as much as can be read back into that. */
+static cJSON *text_item(const char *text, size_t size)
+{
+    char cut[5 * EVAL_TEXT];
+    snprintf(cut, sizeof cut, "%.*s", (int)printable_fits(text, size), text);
+    return cJSON_CreateString(cut);
+}
+
 static void add_fields(cJSON *object, const field *fields, const void *from)
 {
     for (const field *f = fields; f->name; f++) {
@@ -144,7 +153,7 @@ static void add_fields(cJSON *object, const field *fields, const void *from)
             add_number(object, f->name, (double)*(const size_t *)at);
             break;
         case TEXT:
-            cJSON_AddStringToObject(object, f->name, at);
+            tool_json_add(object, f->name, text_item(at, f->size));
             break;
         }
     }
@@ -161,7 +170,7 @@ void eval_result_add(const eval_result *r, cJSON *object)
     cJSON *same = cJSON_AddObjectToObject(object, "numbers");
     add_fields(same, numbers, r);
     cJSON *warnings = cJSON_AddArrayToObject(same, "warnings");
-    for (int i = 0; i < r->warning_count; i++) tool_json_append(warnings, cJSON_CreateString(r->warnings[i]));
+    for (int i = 0; i < r->warning_count; i++) tool_json_append(warnings, text_item(r->warnings[i], EVAL_TEXT));
     add_fields(cJSON_AddObjectToObject(same, "counts"), counts, &r->stats);
     add_curve(same, "accepted_by_step", r->accepted, r->steps);
     add_curve(same, "replaced_by_step", r->replaced, r->steps);

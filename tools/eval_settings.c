@@ -1,8 +1,10 @@
 /* What an evaluation's numbers depend on: written down with the first shard, compared by whoever goes on. */
 #include "tools/command.h"
 #include "tools/eval_job.h"
+#include "tools/eval_report.h"
 #include "tools/file.h"
 #include "tools/file_sum.h"
+#include "tools/image_decode.h"
 #include "tools/json_file.h"
 #include "tools/judge.h"
 #include "tools/text.h"
@@ -97,30 +99,31 @@ const char *eval_setting(const eval_job *job, const char *key)
 /* Numbers of the layout that do not follow from the settings' texts, and the facts. */
 typedef struct {
     const char *name;
-    int *number; /* NULL: text[size] */
+    int *number; /* 0..most; NULL: text[size] */
+    int most;
     char *text;
     size_t size;
 } fact;
 
-enum { FACTS = 13 };
+enum { FACTS = 13, NUMBER_MAX = 1000000 };
 
 static void list_facts(eval_job *job, fact list[FACTS])
 {
     eval_layout *l = &job->layout;
     eval_facts *f = &job->facts;
-    const fact all[FACTS] = {{"feature_numbers", &l->features, NULL, 0},
-                             {"logits", &l->classes, NULL, 0},
-                             {"spatial_numbers", &l->spatial, NULL, 0},
-                             {"width", &l->width, NULL, 0},
-                             {"height", &l->height, NULL, 0},
-                             {"samples", &l->samples, NULL, 0},
-                             {"rejected_images", &l->rejected_images, NULL, 0},
-                             {"classes", &f->classes, NULL, 0},
-                             {"draft_steps", &f->steps, NULL, 0},
-                             {"network", NULL, f->network, sizeof f->network},
-                             {"published", NULL, f->published, sizeof f->published},
-                             {"guarantee", NULL, f->guarantee, sizeof f->guarantee},
-                             {"ways", NULL, f->ways, sizeof f->ways}};
+    const fact all[FACTS] = {{"feature_numbers", &l->features, NUMBER_MAX, NULL, 0},
+                             {"logits", &l->classes, NUMBER_MAX, NULL, 0},
+                             {"spatial_numbers", &l->spatial, NUMBER_MAX, NULL, 0},
+                             {"width", &l->width, IMAGE_SIDE_MAX, NULL, 0},
+                             {"height", &l->height, IMAGE_SIDE_MAX, NULL, 0},
+                             {"samples", &l->samples, EVAL_SHEET_MAX, NULL, 0},
+                             {"rejected_images", &l->rejected_images, EVAL_REJECTED_MAX, NULL, 0},
+                             {"classes", &f->classes, NUMBER_MAX, NULL, 0},
+                             {"draft_steps", &f->steps, EVAL_CURVE_MAX, NULL, 0},
+                             {"network", NULL, 0, f->network, sizeof f->network},
+                             {"published", NULL, 0, f->published, sizeof f->published},
+                             {"guarantee", NULL, 0, f->guarantee, sizeof f->guarantee},
+                             {"ways", NULL, 0, f->ways, sizeof f->ways}};
     memcpy(list, all, sizeof all);
 }
 
@@ -267,23 +270,31 @@ static int take_texts(eval_job *job, const cJSON *settings)
 static int number_of(const eval_job *job, const char *key)
 {
     const long n = strtol(eval_setting(job, key), NULL, 10);
-    return n > 0 && n <= 1000000 ? (int)n : 0;
+    return n > 0 && n <= NUMBER_MAX ? (int)n : 0;
 }
 
-static int take_facts(eval_job *job, const cJSON *found)
+/* Returns 0, or 1 after printing which number cannot be. */
+static int take_fact(const fact *f, const cJSON *found, const char *path)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(found, f->name);
+    if (f->number ? !cJSON_IsNumber(item) : !cJSON_IsString(item))
+        return tool_error("%s: lacks %s, expected what mar eval writes", path, f->name);
+    if (!f->number) {
+        snprintf(f->text, f->size, "%s", item->valuestring);
+        return 0;
+    }
+    if (!(item->valuedouble >= 0 && item->valuedouble <= f->most))
+        return tool_error("%s: %s is %.10g, expected 0 to %d", path, f->name, item->valuedouble, f->most);
+    *f->number = (int)item->valuedouble;
+    return 0;
+}
+
+static int take_facts(eval_job *job, const cJSON *found, const char *path)
 {
     fact facts[FACTS];
-    int whole = 1;
     list_facts(job, facts);
-    for (int i = 0; i < FACTS; i++) {
-        const cJSON *f = cJSON_GetObjectItemCaseSensitive(found, facts[i].name);
-        if (facts[i].number && cJSON_IsNumber(f) && f->valuedouble >= 0 && f->valuedouble <= 1e6)
-            *facts[i].number = f->valueint;
-        else if (!facts[i].number && cJSON_IsString(f))
-            snprintf(facts[i].text, facts[i].size, "%s", f->valuestring);
-        else
-            whole = 0;
-    }
+    for (int i = 0; i < FACTS; i++)
+        if (take_fact(&facts[i], found, path) != 0) return 1;
     eval_layout *l = &job->layout;
     l->settings = hash(&job->settings);
     l->images = number_of(job, "num_images");
@@ -291,8 +302,20 @@ static int take_facts(eval_job *job, const cJSON *found)
     l->shard_images = number_of(job, "shard_images");
     l->keeps_features = strcmp(eval_setting(job, "precision_recall"), "on") == 0;
     job->facts.demo = strcmp(eval_setting(job, "features"), "demo") == 0;
-    return whole && l->images && l->batch && l->shard_images && l->shard_images % l->batch == 0 && l->features &&
-           l->classes && l->width && l->height;
+    const int whole = l->images >= 2 && l->batch && l->shard_images && l->shard_images % l->batch == 0 && l->features &&
+                      l->classes && l->width && l->height;
+    return whole ? 0 : tool_error("%s: lacks a number of images or its size, expected what mar eval writes", path);
+}
+
+int eval_settings_check_network(const eval_job *job)
+{
+    char path[RUN_PATH];
+    const eval_layout *l = &job->layout;
+    const mar_features_config *c = mar_features_get_config(job->network);
+    if (l->features == c->features && l->classes == c->classes && l->spatial == c->spatial) return 0;
+    return tool_error("%s: is of %d features, %d logits and %d spatial features, expected %d, %d and %d, those of %s",
+                      run_path(&job->directory, "settings.json", path), l->features, l->classes, l->spatial,
+                      c->features, c->classes, c->spatial, c->name);
 }
 
 int eval_settings_take(eval_job *job, const option_set *given)
@@ -301,8 +324,7 @@ int eval_settings_take(eval_job *job, const option_set *given)
     cJSON *settings, *facts;
     run_path(&job->directory, "settings.json", path);
     if (read_settings(path, &job->taken, &settings, &facts) != 0 || take_texts(job, settings) != 0) return 1;
-    if (!take_facts(job, facts)) return tool_error("%s: lacks a number, expected what mar eval writes", path);
-    return compare_given(job, given);
+    return take_facts(job, facts, path) || compare_given(job, given);
 }
 
 /* --- labels --------------------------------------------------------------------------------------------- */

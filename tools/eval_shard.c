@@ -210,7 +210,7 @@ static int allocate(writer *w, const eval_layout *l)
 
 static int write_file(writer *w, eval_journal *j, int process, eval_record *scratch)
 {
-    w->fd = open(w->file.path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    w->fd = tool_create_file(w->file.path);
     if (w->fd < 0) return tool_cannot_write(w->file.path);
     int failed = add_records(w, j, scratch) || write_rest(w, j->shard, process) || write_sum(w);
     if (!failed && tool_sync(w->fd) != 0) failed = tool_cannot_write(w->file.path);
@@ -275,10 +275,10 @@ static eval_shard_state open_file(const run_directory *d, const eval_layout *l, 
 {
     *out = (eval_shard){.fd = -1};
     run_shard_path(d, shard, ".mars", out->path);
-    out->fd = open(out->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    out->fd = tool_open_file(out->path, O_RDONLY | O_NOFOLLOW);
     if (out->fd < 0 && errno == ENOENT) return EVAL_SHARD_MISSING;
     if (out->fd < 0) {
-        tool_error("%s: cannot read: %s", out->path, strerror(errno));
+        tool_cannot_open(out->path, "a shard of this run");
         return EVAL_SHARD_ERROR;
     }
     const eval_shard_state state = read_head(out, l, shard);
@@ -294,6 +294,34 @@ eval_shard_state eval_shard_look(const run_directory *d, const eval_layout *l, i
     return state;
 }
 
+static int read_part(const eval_shard *s, void *data, size_t n, off_t at)
+{
+    if (tool_read_at(s->fd, data, n, at) == 0) return 0;
+    return tool_error("%s: cannot read: %s", s->path, errno ? strerror(errno) : "it has become shorter");
+}
+
+static int read_sample(const eval_shard *s, int i, eval_sample *out)
+{
+    return read_part(s, out, sizeof *out, s->sample_table + i * (off_t)sizeof *out);
+}
+
+/* Whether the numbers that others are counted by can be, whatever the checksum says. */
+static eval_shard_state check_numbers(const eval_shard *s)
+{
+    eval_sample row;
+    eval_figures *f = malloc(sizeof *f);
+    if (!f) tool_error("out of memory for the sums of a shard");
+    eval_shard_state state = !f || eval_shard_figures(s, f) != 0 ? EVAL_SHARD_ERROR : EVAL_SHARD_THERE;
+    if (state == EVAL_SHARD_THERE && !eval_figures_check(f, s->n)) state = say_damaged(s->path, "is damaged (a count)");
+    for (int i = 0; i < s->samples && state == EVAL_SHARD_THERE; i++)
+        if (read_sample(s, i, &row) != 0)
+            state = EVAL_SHARD_ERROR;
+        else if (row.image < s->first || row.image >= s->first + s->n || row.replaced > row.verified)
+            state = say_damaged(s->path, "is damaged (a picture's row)");
+    free(f);
+    return state;
+}
+
 eval_shard_state eval_shard_open(const run_directory *d, const eval_layout *l, int shard, eval_shard *out)
 {
     uint64_t sum = 0, found = 0;
@@ -304,6 +332,8 @@ eval_shard_state eval_shard_open(const run_directory *d, const eval_layout *l, i
         state = EVAL_SHARD_ERROR;
     } else if (sum != found) {
         state = say_damaged(out->path, "is damaged (its checksum)");
+    } else {
+        state = check_numbers(out);
     }
     if (state != EVAL_SHARD_THERE) eval_shard_close(out);
     return state;
@@ -313,12 +343,6 @@ void eval_shard_close(eval_shard *s)
 {
     if (s->fd >= 0) close(s->fd);
     s->fd = -1;
-}
-
-static int read_part(const eval_shard *s, void *data, size_t n, off_t at)
-{
-    if (tool_read_at(s->fd, data, n, at) == 0) return 0;
-    return tool_error("%s: cannot read: %s", s->path, errno ? strerror(errno) : "it has become shorter");
 }
 
 int eval_shard_figures(const eval_shard *s, eval_figures *out)
@@ -358,6 +382,5 @@ int eval_shard_features(const eval_shard *s, int at, int n, float *features)
 int eval_shard_sample(const eval_shard *s, int i, eval_sample *out, uint8_t *rgb)
 {
     const size_t bytes = eval_pixel_bytes(s->layout);
-    return read_part(s, out, sizeof *out, s->sample_table + i * (off_t)sizeof *out) ||
-           read_part(s, rgb, bytes, s->pixels + i * (off_t)bytes);
+    return read_sample(s, i, out) || read_part(s, rgb, bytes, s->pixels + i * (off_t)bytes);
 }

@@ -31,7 +31,8 @@ typedef struct {
     off_t figures, pooled, spatial, crc, logits, features, sample_table, pixels, sum; /* where its parts are */
 } eval_shard;
 
-/* Opens the file and reads all of it once, to see that it is whole. With EVAL_SHARD_THERE the caller closes it. */
+/* Opens the file and reads all of it once, to see that it is whole and that its numbers can be. With EVAL_SHARD_THERE
+ * the caller closes it. */
 eval_shard_state eval_shard_open(const run_directory *d, const eval_layout *l, int shard, eval_shard *out);
 void eval_shard_close(eval_shard *s);
 

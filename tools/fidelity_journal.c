@@ -137,14 +137,20 @@ static double number(const cJSON *o, const char *name)
     return cJSON_IsNumber(item) ? item->valuedouble : -1;
 }
 
+/* A number of images, or -1: no other is cast to int. */
+static int images_of(const search *s, const cJSON *o)
+{
+    const double n = number(o, "images");
+    return n == s->screen ? s->screen : n == s->f->num ? s->f->num : -1;
+}
+
 /* Whether all figures of a point are there. */
 static int is_whole(const search *s, const cJSON *o)
 {
     static const char *const names[] = {"images", "seconds_per_image", "speed", "distance", "token_distance", "p"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(o, names[i]))) return 0;
-    const int images = (int)number(o, "images");
-    return number(o, "seconds_per_image") > 0 && number(o, "speed") > 0 && (images == s->screen || images == s->f->num);
+    return number(o, "seconds_per_image") > 0 && number(o, "speed") > 0 && images_of(s, o) > 0;
 }
 
 /* What the journal says of a point; one that this search does not have is left out. */
@@ -153,7 +159,7 @@ static int take_point(search *s, const cJSON *o)
     const char *options = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "options"));
     const char *refused = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "refused"));
     const char *guarantee = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "guarantee"));
-    search_figures m = {(int)number(o, "images"),
+    search_figures m = {images_of(s, o),
                         number(o, "seconds_per_image"),
                         number(o, "speed"),
                         number(o, "distance"),

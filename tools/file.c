@@ -272,40 +272,63 @@ int tool_can_write_as(const char *path, const char *ending)
 
 /* --- reading ---------------------------------------------------------------------------------------------- */
 
-/* Fills data[n] from the file. Returns 0, or -1 with errno set, 0 for a file that has become shorter. */
-static int read_fully(int fd, char *data, size_t n)
+int tool_open_file(const char *path, int flags)
 {
-    while (n > 0) {
-        const ssize_t got = read(fd, data, n);
-        if (got < 0 && errno == EINTR) continue;
-        if (got == 0) errno = 0;
-        if (got <= 0) return -1;
-        data += got;
-        n -= (size_t)got;
+    struct stat st;
+    const int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK, 0666); /* opening a pipe must not block */
+    if (fd < 0) {
+        if (errno == ELOOP && (flags & O_NOFOLLOW)) errno = EMLINK;
+        if (errno == ENXIO || errno == EISDIR) errno = 0; /* a socket, or a pipe or directory to be written to */
+        return -1;
     }
-    return 0;
+    const int failed = fstat(fd, &st) != 0, reason = failed ? errno : 0;
+    if (!failed && S_ISREG(st.st_mode)) return fd;
+    close(fd);
+    errno = reason;
+    return -1;
 }
 
-void *tool_read_file(const char *path, const char *expected, size_t *size)
+int tool_create_file(const char *path)
 {
-    static const off_t largest = 1 << 30;
-    struct stat st = {.st_size = 0};
+    if (unlink(path) != 0 && errno != ENOENT) return -1;
+    return open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+}
+
+int tool_cannot_open(const char *path, const char *expected)
+{
+    if (errno == 0) return tool_error("%s: is not a regular file, expected %s", path, expected);
+    if (errno == EMLINK) return tool_error("%s: is a link, expected %s", path, expected);
+    return tool_error("%s: cannot read: %s", path, strerror(errno));
+}
+
+/* The bytes of the open file, and a NUL. */
+static char *read_open(int fd, const char *path, int megabytes, const char *expected, size_t *size)
+{
+    struct stat st;
     char *data = NULL;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a pipe must not block */
-    if (fd < 0 || fstat(fd, &st) != 0) {
+    if (fstat(fd, &st) != 0) {
         tool_error("%s: cannot read: %s", path, strerror(errno));
-    } else if (!S_ISREG(st.st_mode)) {
-        tool_error("%s: is not a regular file, expected %s", path, expected);
-    } else if (st.st_size > largest) {
-        tool_error("%s: has %lld bytes, expected %s", path, (long long)st.st_size, expected);
+    } else if (st.st_size > (off_t)megabytes << 20) {
+        tool_error("%s: has more than %d MB, expected %s", path, megabytes, expected);
     } else if (!(data = malloc((size_t)st.st_size + 1))) {
         tool_error("%s: out of memory for its %lld bytes", path, (long long)st.st_size);
-    } else if (read_fully(fd, data, (size_t)st.st_size) != 0) {
+    } else if (tool_read_at(fd, data, (size_t)st.st_size, 0) != 0) {
         tool_error("%s: cannot read: %s", path, errno ? strerror(errno) : "it became shorter meanwhile");
         free(data);
         data = NULL;
     }
-    if (fd >= 0) close(fd);
-    *size = (size_t)st.st_size;
+    if (data) data[ *size = (size_t)st.st_size] = '\0';
+    return data;
+}
+
+void *tool_read_file(const char *path, int flags, int megabytes, const char *expected, size_t *size)
+{
+    const int fd = tool_open_file(path, O_RDONLY | flags);
+    if (fd < 0) {
+        tool_cannot_open(path, expected);
+        return NULL;
+    }
+    char *data = read_open(fd, path, megabytes, expected, size);
+    close(fd);
     return data;
 }

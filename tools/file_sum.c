@@ -66,14 +66,15 @@ static ssize_t read_piece(int fd, unsigned char *piece, size_t size, off_t at)
 static int sum_up_to(int fd, long long most, long long *length, uint64_t *hash)
 {
     uint64_t lanes[LANES] = {by_golden, by_two, by_three, 0};
-    unsigned char *piece = malloc(PIECE);
-    ssize_t n = PIECE;
+    const ssize_t size = most < PIECE ? (ssize_t)(most + BLOCK - 1) / BLOCK * BLOCK + BLOCK : PIECE;
+    unsigned char *piece = malloc((size_t)size);
+    ssize_t n = size;
     *length = 0;
     *hash = 0;
     if (!piece) return -1;
-    while (n == PIECE && *length < most) {
+    while (n == size && *length < most) {
         const long long rest = most - *length;
-        n = read_piece(fd, piece, rest < PIECE ? (size_t)rest : PIECE, (off_t)*length);
+        n = read_piece(fd, piece, rest < size ? (size_t)rest : (size_t)size, (off_t)*length);
         if (n <= 0) break;
         add_piece(lanes, piece, (size_t)n);
         *length += n;

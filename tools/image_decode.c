@@ -37,7 +37,7 @@ int image_read(const char *path, image *out)
     char why[IMAGE_WHY_MAX];
     size_t size;
     *out = (image){.rgb = NULL};
-    void *data = tool_read_file(path, "a PNG or a JPEG", &size);
+    void *data = tool_read_file(path, 0, 1024, "a PNG or a JPEG", &size);
     if (!data) return 1;
     const int failed = image_decode(data, size, out, why);
     free(data);

@@ -183,7 +183,7 @@ int image_read_png(const char *path, int width, int height, image_file *out)
     png_reader r;
     size_t size;
     *out = (image_file){.count = 0};
-    void *data = tool_read_file(path, "a PNG or no such file", &size);
+    void *data = tool_read_file(path, 0, 1024, "a PNG or no such file", &size);
     if (!data) return 1;
     open_reader(&r, data, size);
     if (!*r.why) read_own(&r, width, height, out);

@@ -5,11 +5,9 @@
 #include "tools/text.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
 enum { SIZE_LIMIT_MB = 256 };
 
@@ -47,45 +45,28 @@ static cJSON *parse(const char *text, size_t size)
     return record;
 }
 
-/* Reads the file as JSON; *out may be anything, or NULL. Returns 0, or 1 after printing an error. */
-static int read_open(FILE *in, const char *path, int megabytes, const char *expected, cJSON **out)
+/* Reads the file as JSON. */
+static int read_json(const char *path, int flags, int megabytes, const char *expected, cJSON **out)
 {
-    struct stat st;
-    const size_t most = (size_t)megabytes << 20;
-    const int is_small = fstat(fileno(in), &st) == 0 && S_ISREG(st.st_mode) && (size_t)st.st_size < most;
-    const size_t room = is_small ? (size_t)st.st_size + 1 : most + 1;
-    char *text = malloc(room + 1);
-    if (!text) return tool_error("out of memory for %s", path);
-    const size_t n = fread(text, 1, room, in);
-    int failed = 0;
-    text[n] = '\0';
-    if (ferror(in))
-        failed = tool_error("%s: cannot read: %s", path, strerror(errno));
-    else if (n > most)
-        failed = tool_error("%s: has more than %d MB, expected %s", path, megabytes, expected);
-    else
-        *out = parse(text, n + 1);
+    size_t size;
+    *out = NULL;
+    char *text = tool_read_file(path, flags, megabytes, expected, &size);
+    if (!text) return 1;
+    *out = parse(text, size + 1);
     free(text);
-    return failed;
+    if (cJSON_IsObject(*out)) return 0;
+    cJSON_Delete(*out);
+    *out = NULL;
+    return memory_lacks ? tool_error("out of memory for %s", path)
+                        : tool_error("%s: is no JSON object, expected %s", path, expected);
 }
 
 int json_file_read(const char *path, const char *expected, cJSON **out)
 {
-    return json_file_read_small(path, SIZE_LIMIT_MB, expected, out);
+    return read_json(path, O_NOFOLLOW, SIZE_LIMIT_MB, expected, out);
 }
 
 int json_file_read_small(const char *path, int megabytes, const char *expected, cJSON **out)
 {
-    *out = NULL;
-    FILE *in = fopen(path, "rb");
-    if (!in) return tool_error("%s: cannot read: %s", path, strerror(errno));
-    int failed = read_open(in, path, megabytes, expected, out);
-    fclose(in);
-    if (!failed && !cJSON_IsObject(*out)) {
-        cJSON_Delete(*out);
-        *out = NULL;
-        failed = memory_lacks ? tool_error("out of memory for %s", path)
-                              : tool_error("%s: is no JSON object, expected %s", path, expected);
-    }
-    return failed;
+    return read_json(path, 0, megabytes, expected, out);
 }

@@ -8,11 +8,11 @@ typedef struct cJSON cJSON;
  * not. Returns 0, or 1 after printing an error; `path` is as it was then. */
 int json_file_write(cJSON *record, const char *path);
 
-/* Reads the file, which must have one JSON object. `expected`: what it should be, for messages: "what mar eval wrote".
- * The caller deletes *out by cJSON_Delete. Returns 0, or 1 after printing what is wrong with the file; *out is NULL
- * then. */
+/* Reads a file that json_file_write has written, so no link, which must have one JSON object. `expected`: what it
+ * should be, for messages: "what mar eval wrote". The caller deletes *out by cJSON_Delete. Returns 0, or 1 after
+ * printing what is wrong with the file; *out is NULL then. */
 int json_file_read(const char *path, const char *expected, cJSON **out);
-/* The same of a file that has no more than so many MB. */
+/* The same of a file that has no more than so many MB, or a link to it. */
 int json_file_read_small(const char *path, int megabytes, const char *expected, cJSON **out);
 
 #endif

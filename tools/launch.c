@@ -35,8 +35,9 @@ static int read_variable(const char *name, int least, int absent, int *out)
 {
     const char *value = variable(name);
     *out = absent;
-    if (!value || (number_at(value, 0, INT_MAX, out, NULL) == 0 && *out >= least)) return 0;
-    return tool_error("the variable %s is \"%s\", expected a number from %d", name, value, least);
+    const int most = INT_MAX - 1; /* counts are one more than the last number */
+    if (!value || (number_at(value, 0, most, out, NULL) == 0 && *out >= least)) return 0;
+    return tool_error("the variable %s is \"%s\", expected a number from %d to %d", name, value, least, most);
 }
 
 /* --- one job's processes ------------------------------------------------------------------------------------------ */

@@ -95,6 +95,19 @@ char *printable_utf8(const char *text)
     return copy;
 }
 
+size_t printable_fits(const char *text, size_t size)
+{
+    const char *at = text, *const end = text + strlen(text);
+    unsigned c;
+    for (size_t used = 0; at < end;) {
+        const size_t n = decode(at, (size_t)(end - at), &c);
+        used += n ? n : sizeof replacement - 1;
+        if (used >= size) break;
+        at += n ? n : 1;
+    }
+    return (size_t)(at - text);
+}
+
 void printable_json(FILE *out, const char *text)
 {
     unsigned c;

@@ -22,6 +22,9 @@ size_t printable_whole(const char *text, size_t n);
 /* A copy, to be freed, in which U+FFFD stands for each byte that is not UTF-8. NULL if memory runs out. */
 char *printable_utf8(const char *text);
 
+/* How many bytes of the text come before the first character that would not fit into char [size] of such a copy. */
+size_t printable_fits(const char *text, size_t size);
+
 /* Writes JSON text with the same replacement. What a terminal must not get is escaped as JSON has it. */
 void printable_json(FILE *out, const char *text);
 

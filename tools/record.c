@@ -2,6 +2,7 @@
 
 #include "tools/classes.h"
 #include "tools/command.h"
+#include "tools/file.h"
 #include "tools/file_sum.h"
 #include "tools/printable.h"
 #include "tools/stats.h"
@@ -25,9 +26,10 @@ int record_identify_file(const char *path, char text[RECORD_ID])
     uint64_t hash = 0;
     *text = '\0';
     if (!path || run_is_built_in(path)) return 0;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const int failed = fd < 0 || file_sum(fd, &length, &hash) != 0, reason = errno;
-    if (fd >= 0) close(fd);
+    const int fd = tool_open_file(path, O_RDONLY);
+    if (fd < 0) return tool_cannot_open(path, "a file");
+    const int failed = file_sum(fd, &length, &hash) != 0, reason = errno;
+    close(fd);
     if (failed) return tool_error("%s: cannot read: %s", path, strerror(reason));
     snprintf(text, RECORD_ID, "%lld bytes, %016" PRIx64, length, hash);
     return 0;

@@ -1,6 +1,7 @@
 #include "tools/run_directory.h"
 
 #include "tools/command.h"
+#include "tools/file.h"
 #include "tools/interruption.h"
 
 #include <errno.h>
@@ -134,16 +135,20 @@ static int make_directory(const run_directory *d, const char *name)
     struct stat st;
     if (mkdir(run_path(d, name, path), 0777) == 0) return 0;
     const int reason = errno;
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return 0;
-    return tool_error("%s: cannot make the directory: %s", path, strerror(reason));
+    if (lstat(path, &st) != 0) return tool_error("%s: cannot make the directory: %s", path, strerror(reason));
+    if (S_ISLNK(st.st_mode)) return tool_error("%s: is a link, expected a directory of the run", path);
+    return S_ISDIR(st.st_mode) ? 0 : tool_error("%s: cannot make the directory: %s", path, strerror(reason));
 }
 
 static int open_lock(run_directory *d)
 {
-    char path[RUN_PATH];
-    const int fd = open(run_path(d, "lock", path), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0) return tool_error("%s: cannot open: %s", path, strerror(errno));
+    static const char begin[] = "process "; /* of a line about a process; what is skipped is zero */
+    char path[RUN_PATH], found[sizeof begin - 1];
+    const int fd = tool_open_file(run_path(d, "lock", path), O_RDWR | O_CREAT | O_NOFOLLOW);
+    if (fd < 0) return tool_cannot_open(path, "the lock of a run");
     d->lock = fd + 1;
+    if (tool_read_at(fd, found, sizeof found, 0) == 0 && *found && memcmp(found, begin, sizeof found) != 0)
+        return tool_error("%s: is no lock of a run, expected another --out", path);
     return 0;
 }
 

@@ -1,17 +1,17 @@
 #include "tools/sweep_file.h"
 
 #include "tools/command.h"
+#include "tools/file.h"
 #include "tools/text.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIZE_LIMIT = 1 << 20 };
+enum { SIZE_LIMIT_MB = 1 };
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
@@ -182,24 +182,11 @@ int sweep_grid_parse(const char *path, const char *text, size_t size, sweep_grid
 
 int sweep_grid_read(const char *path, sweep_grid *out)
 {
-    int failed = 1;
-    FILE *in = fopen(path, "rb");
-    char *text = malloc(SIZE_LIMIT + 1);
+    size_t size;
     *out = (sweep_grid){.path = path};
-    if (!text) {
-        tool_error("%s: out of memory for the options in it", path);
-    } else if (!in) {
-        tool_error("--sweep %s: cannot read: %s", path, strerror(errno));
-    } else {
-        const size_t n = fread(text, 1, SIZE_LIMIT + 1, in);
-        if (ferror(in))
-            tool_error("--sweep %s: cannot read: %s", path, strerror(errno));
-        else if (n > SIZE_LIMIT)
-            tool_error("%s: has more than %d MB, expected lines of options", path, SIZE_LIMIT >> 20);
-        else
-            failed = sweep_grid_parse(path, text, n, out);
-    }
-    if (in) fclose(in);
+    char *text = tool_read_file(path, 0, SIZE_LIMIT_MB, "lines of options", &size);
+    if (!text) return 1;
+    const int failed = sweep_grid_parse(path, text, size, out);
     free(text);
     return failed;
 }

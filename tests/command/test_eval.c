@@ -290,6 +290,96 @@ static void foreign_files(void **state)
     shell(d, "diff -r lost before");
 }
 
+/* Settings that others have written: no number of them reaches past an array, or is of another network. */
+static void hostile_settings(void **state)
+{
+    static const struct {
+        const char *name, *value, *says;
+    } cases[] = {
+        {"draft_steps", "1000000", "draft_steps is 1000000, expected 0 to 1024"},
+        {"draft_steps", "1025", "draft_steps is 1025, expected 0 to 1024"},
+        {"draft_steps", "-1", "draft_steps is -1, expected 0 to 1024"},
+        {"draft_steps", "\"2\"", "lacks draft_steps, expected what mar eval writes"},
+        {"samples", "1000", "samples is 1000, expected 0 to 100"},
+        {"rejected_images", "17", "rejected_images is 17, expected 0 to 16"},
+        {"width", "100000", "width is 100000, expected 0 to 16384"},
+        {"height", "0", "lacks a number of images or its size"},
+        {"feature_numbers", "3",
+         "is of 3 features, 10 logits and 0 spatial features, expected 64, 10 and 0, those of "},
+        {"logits", "1e300", "logits is 1e+300, expected 0 to 1000000"},
+    };
+    const char *d = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[400];
+        snprintf(line, sizeof line,
+                 "rm -rf bad && cp -r whole bad && sed -i 's/\"%s\":.*[^,]/\"%s\":%s/' bad/settings.json && "
+                 "sed -i 's/\"%s\":%s$/&,/' bad/settings.json",
+                 cases[i].name, cases[i].name, cases[i].value, cases[i].name, cases[i].value);
+        shell(d, line);
+        refused(d, "$MAR eval --out bad --merge", cases[i].says);
+    }
+}
+
+/* Links and pipes where a run has its files: none is waited for, and no file that a link leads to is written. */
+static void links_and_pipes(void **state)
+{
+    static const struct {
+        const char *line, *command, *says; /* NULL: nothing, it is made new */
+    } cases[] = {
+        {"rm settings.json && mkfifo settings.json", RUN,
+         "settings.json: is not a regular file, expected the settings"},
+        {"mv settings.json s && ln -s s settings.json", RUN,
+         "settings.json: is a link, expected the settings of a run"},
+        {"rm settings.json && mkfifo settings.json", "eval --merge ", "settings.json: is not a regular file"},
+        {"rm result.json && mkfifo result.json", RUN, "result.json: is not a regular file, expected what mar eval"},
+        {"rm lock && ln -s ../precious lock", RUN, "lock: is a link, expected the lock of a run"},
+        {"rm lock && mkfifo lock", RUN, "lock: is not a regular file, expected the lock of a run"},
+        {"rm lock && ln ../precious lock", RUN, "lock: is no lock of a run, expected another --out"},
+        {"mv shards s && ln -s s shards", RUN, "shards: is a link, expected a directory of the run"},
+        {"cd shards && rm 000003.mars && mkfifo 000003.mars", RUN,
+         "000003.mars: is not a regular file, expected a shard"},
+        {"cd shards && mv 000003.mars a && ln -s a 000003.mars", RUN,
+         "000003.mars: is a link, expected a shard of this"},
+        {"cd shards && rm 000003.mars && ln -s ../../precious 000003.part", RUN,
+         "000003.part: is a link, expected the"},
+        {"cd shards && rm 000003.mars && mkfifo 000003.part", RUN, "000003.part: is not a regular file, expected the"},
+        {"cd shards && rm 000003.mars && ln ../../precious 000003.part", RUN, NULL},
+        {"cd shards && rm 000003.mars && ln -s ../../precious 000003.new", RUN, NULL},
+        {"cd shards && rm 000003.mars && ln ../../precious 000003.new", RUN, NULL},
+        {"cd shards && rm 000003.mars && mkfifo 000003.new", RUN, NULL},
+    };
+    const char *d = *state;
+    shell(d, "seq 1000 >precious && cp precious before");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[600];
+        const int merges = strstr(cases[i].command, "--merge") != NULL,
+                  result = strstr(cases[i].line, "result") != NULL;
+        snprintf(line, sizeof line, "rm -rf bad && cp -r whole bad && cd bad && %s%s",
+                 merges || result ? "" : "rm result.json && ", cases[i].line);
+        shell(d, line);
+        snprintf(line, sizeof line, "timeout 60 $MAR %s --out bad --quiet", cases[i].command);
+        if (cases[i].says)
+            refused(d, line, cases[i].says);
+        else
+            shell(d, line), same_numbers(d, "whole", "bad");
+        shell(d, "cmp precious before");
+    }
+    static const char *const pixels[] = {"ln -s ../precious bad/images.npz.part", "mkfifo bad/images.npz.part",
+                                         "ln -s .. bad/images"};
+    static const char *const says[] = {"images.npz.part: is a link, expected the images of the run",
+                                       "images.npz.part: is not a regular file", "images: is a link, expected a dir"};
+    for (size_t i = 0; i < sizeof pixels / sizeof *pixels; i++) {
+        shell(d, "rm -rf bad && mkdir bad");
+        shell(d, "$MAR " RUN "--save_npz --save_images --out made --quiet && cp made/settings.json bad && rm -r made");
+        shell(d, pixels[i]);
+        refused(d, "timeout 60 $MAR " RUN "--save_npz --save_images --out bad --quiet", says[i]);
+        shell(d, "cmp precious before && test ! -e 000000.png");
+    }
+    shell(d, "rm -r bad && mkdir bad && ln precious bad/images.npz.part");
+    shell(d, "$MAR " RUN "--save_npz --out made --quiet && cp made/settings.json bad");
+    shell(d, "timeout 60 $MAR " RUN "--save_npz --out bad --quiet && cmp precious before");
+}
+
 static void wrong_options(void **state)
 {
     static const struct {
@@ -584,6 +674,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(changed_folder, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(merged_reference, setup, command_teardown),
         cmocka_unit_test_setup_teardown(foreign_files, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(hostile_settings, setup, command_teardown),
+        cmocka_unit_test_setup_teardown(links_and_pipes, setup, command_teardown),
         cmocka_unit_test_setup_teardown(wrong_options, command_setup, command_teardown),
         cmocka_unit_test_setup_teardown(damaged_shards, setup, command_teardown),
         cmocka_unit_test_setup_teardown(torn_journals, setup, command_teardown),

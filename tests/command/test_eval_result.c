@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char *path_of(const char *directory, const char *name)
@@ -283,6 +284,15 @@ static void damaged(void **state)
     free(bad), free(text), free(path);
 }
 
+static void expect_refused_at(const char *directory, char *path, const char *says)
+{
+    alarm(30);
+    const printed p = printed_by(directory, read_it, path);
+    alarm(0);
+    if (p.status != 1 || !strstr(p.err, says)) fail_msg("status %d, \"%s\", expected \"%s\"", p.status, p.err, says);
+    free(p.out), free(p.err);
+}
+
 static void no_file(void **state)
 {
     char *missing = path_of(*state, "missing.json");
@@ -292,8 +302,13 @@ static void no_file(void **state)
     free(p.out), free(p.err), free(missing);
     p = printed_by(*state, read_it, *state);
     assert_int_equal(p.status, 1);
-    assert_non_null(strstr(p.err, ": cannot read: Is a directory\n"));
+    assert_non_null(strstr(p.err, ": is not a regular file, expected what mar eval wrote\n"));
     free(p.out), free(p.err);
+    char *pipe_path = path_of(*state, "pipe"), *link = path_of(*state, "link");
+    assert_true(mkfifo(pipe_path, 0600) == 0 && symlink("/etc/passwd", link) == 0);
+    expect_refused_at(*state, pipe_path, "pipe: is not a regular file, expected what mar eval wrote\n"); /* at once */
+    expect_refused_at(*state, link, "link: is a link, expected what mar eval wrote\n");
+    free(pipe_path), free(link);
 }
 
 /* A file that cannot be written leaves the one that is there. */

@@ -157,10 +157,12 @@ static void refused_files(void **state)
     }
     write_whole_file(d, "axes.txt", "--cfg 1\0", 8);
     command_result r = command_run(d, "$MAR eval --sweep axes.txt --out sweep; $MAR eval --sweep missing --out sweep; "
-                                      "$MAR eval --sweep . --out sweep");
+                                      "$MAR eval --sweep . --out sweep; mkfifo pipe; "
+                                      "timeout 30 $MAR eval --sweep pipe --out sweep");
     assert_string_equal(r.err, "mar: axes.txt: is no text, expected lines of options\n"
-                               "mar: --sweep missing: cannot read: No such file or directory\n"
-                               "mar: --sweep .: cannot read: Is a directory\n");
+                               "mar: missing: cannot read: No such file or directory\n"
+                               "mar: .: is not a regular file, expected lines of options\n"
+                               "mar: pipe: is not a regular file, expected lines of options\n");
     command_result_free(&r);
 }
 

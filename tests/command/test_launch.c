@@ -95,10 +95,10 @@ static void arrays(void **state)
           "", 0, "shard 3/6 local 0/1 by SLURM_ARRAY_TASK_ID and OMPI_COMM_WORLD_RANK\n");
 
     refuses("SLURM_ARRAY_TASK_ID=x SLURM_ARRAY_TASK_COUNT=5",
-            "SLURM_ARRAY_TASK_ID is \"x\", expected a number from 0\n");
-    refuses("SLURM_ARRAY_TASK_ID=-1 SLURM_ARRAY_TASK_COUNT=5", "is \"-1\", expected a number from 0\n");
+            "SLURM_ARRAY_TASK_ID is \"x\", expected a number from 0 to 2147483646\n");
+    refuses("SLURM_ARRAY_TASK_ID=-1 SLURM_ARRAY_TASK_COUNT=5", "is \"-1\", expected a number from 0 to 2147483646\n");
     refuses("SLURM_ARRAY_TASK_ID=1 SLURM_ARRAY_TASK_COUNT=0",
-            "SLURM_ARRAY_TASK_COUNT is \"0\", expected a number from 1\n");
+            "SLURM_ARRAY_TASK_COUNT is \"0\", expected a number from 1 to 2147483646\n");
     refuses("SLURM_ARRAY_TASK_ID=1 SLURM_ARRAY_TASK_COUNT=2 SLURM_ARRAY_TASK_STEP=0", "SLURM_ARRAY_TASK_STEP is \"0\"");
     refuses("SLURM_ARRAY_TASK_ID=1", "but not SLURM_ARRAY_TASK_COUNT");
     refuses("SLURM_ARRAY_TASK_ID=5 SLURM_ARRAY_TASK_COUNT=5", "SLURM_ARRAY_TASK_ID 5 is no place among 5 tasks");
@@ -106,6 +106,8 @@ static void arrays(void **state)
     refuses("SLURM_ARRAY_TASK_ID=1 SLURM_ARRAY_TASK_MIN=0 SLURM_ARRAY_TASK_MAX=4 SLURM_ARRAY_TASK_COUNT=3", /* 0,1,4 */
             "is no place among 3 tasks that begin with 0 in steps of 2: expected an array such as --array=0-2, or "
             "--shard\n");
+    refuses("SLURM_ARRAY_TASK_ID=0 SLURM_ARRAY_TASK_MIN=0 SLURM_ARRAY_TASK_MAX=2147483647",
+            "SLURM_ARRAY_TASK_MAX is \"2147483647\", expected a number from 0 to 2147483646\n");
     refuses("SLURM_ARRAY_TASK_ID=0 SLURM_ARRAY_TASK_COUNT=2 PMIX_RANK=1", "none says of how many processes");
     refuses("SLURM_ARRAY_TASK_ID=0 SLURM_ARRAY_TASK_COUNT=100000 SLURM_PROCID=0 SLURM_NTASKS=100000", "are too many");
 }
@@ -123,9 +125,11 @@ static void steps_of_slurm(void **state)
     finds("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=1 SLURM_TASKS_PER_NODE='x('", "shard 1/2 local 1/2 ");
     finds("SLURM_PROCID=1 SLURM_NTASKS=9 SLURM_STEP_NUM_TASKS=2", "shard 1/2 ");
     refuses("SLURM_PROCID=3 SLURM_NTASKS=3", "the variable SLURM_PROCID is 3, expected less than SLURM_NTASKS, 3\n");
-    refuses("SLURM_PROCID=1 SLURM_NTASKS=many", "SLURM_NTASKS is \"many\", expected a number from 1\n");
-    refuses("SLURM_PROCID=1.5 SLURM_NTASKS=2", "SLURM_PROCID is \"1.5\", expected a number from 0\n");
+    refuses("SLURM_PROCID=1 SLURM_NTASKS=many", "SLURM_NTASKS is \"many\", expected a number from 1 to 2147483646\n");
+    refuses("SLURM_PROCID=1.5 SLURM_NTASKS=2", "SLURM_PROCID is \"1.5\", expected a number from 0 to 2147483646\n");
     refuses("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=-", "SLURM_LOCALID is \"-\"");
+    refuses("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=2147483647", /* there would be one more */
+            "SLURM_LOCALID is \"2147483647\", expected a number from 0 to 2147483646\n");
 }
 
 /* mpirun where the command was built without MPI, or runs where there is none. */
@@ -143,7 +147,7 @@ static void mpirun_without_mpi(void **state)
     refuses("PMI_RANK=4 PMI_SIZE=4", "PMI_RANK is 4, expected less than PMI_SIZE, 4\n");
     refuses("PMI_SIZE=4", "PMI_SIZE is set, but not PMI_RANK");
     refuses("OMPI_COMM_WORLD_SIZE=four OMPI_COMM_WORLD_RANK=0",
-            "OMPI_COMM_WORLD_SIZE is \"four\", expected a number from 1\n");
+            "OMPI_COMM_WORLD_SIZE is \"four\", expected a number from 1 to 2147483646\n");
 }
 
 /* The first line on stderr is the plug-in's, which it prints when it is loaded. */

@@ -1,6 +1,6 @@
 # Sourced: the fuzz targets, and how each is run.
 
-fuzz_targets="safetensors pytorch npz images metadata options classes sweep"
+fuzz_targets="safetensors pytorch npz images metadata options classes sweep run"
 
 # `fuzz_runs TARGET`: executions of about a minute on one core; test.sh makes a quarter of them.
 fuzz_runs() {
@@ -9,6 +9,7 @@ fuzz_runs() {
     metadata) echo 500000 ;;
     options) echo 1100000 ;;
     sweep) echo 400000 ;;
+    run) echo 150000 ;;
     *) echo 1500000 ;;
     esac
 }
@@ -16,7 +17,7 @@ fuzz_runs() {
 # `fuzz_length TARGET`: bytes of the largest input.
 fuzz_length() {
     case $1 in
-    safetensors | pytorch | npz) echo 4096 ;;
+    safetensors | pytorch | npz | run) echo 4096 ;;
     images) echo 1024 ;;
     metadata) echo 256 ;;
     *) echo 400 ;;
@@ -34,6 +35,7 @@ fuzz_sources() {
     options) echo tools/options.c mar/option.c mar/params.c mar/params_read.c mar/handle_options.c tools/suggest.c ;;
     classes) echo tools/classes.c tools/class_names.c tools/suggest.c ;;
     sweep) echo tools/sweep_file.c ;;
+    run) echo tools/eval_settings.c tools/eval_journal.c tools/eval_record.c tools/eval_shard.c tools/eval_merge.c tools/eval_result.c ;;
     esac
 }
 

@@ -70,6 +70,14 @@ static const mar_param image_rows[] = {
      .help = "with a directory: make only the images missing there\n"
              "All numbered images in it must be whole and have the text that this run gives them, else nothing is "
              "written. Then the directory has what one run would have made."},
+    {.name = "overwrite",
+     .offset = offsetof(generate_options, overwrite),
+     .group = "Images",
+     .type = MAR_TYPE_FLAG,
+     .help =
+         "with a directory: replace the images of another run\n"
+         "Numbered images and grid.png that are there are removed before the first image is written. Without it and "
+         "--resume a directory that has any is refused, so that images of two runs are never mixed."},
     {.name = "accept_map",
      .offset = offsetof(generate_options, accept_map),
      .group = "Images",
@@ -161,6 +169,10 @@ static int check_together(const generate_options *o, const output *out)
     if (o->grid && out->is_file)
         return tool_error("--grid: --out is %s, one picture, expected a directory for images and grid", o->out);
     if (o->resume && out->is_file) return tool_error("--resume: --out is %s, expected a directory", o->out);
+    if (o->overwrite && out->is_file)
+        return tool_error("--overwrite: --out is %s, expected a directory; a file is replaced without it", o->out);
+    if (o->resume && o->overwrite)
+        return tool_error("--overwrite: replaces the images that --resume keeps, expected one of them");
     if (o->resume && o->accept_map)
         return tool_error("--resume: cannot go on with --accept_map, whose map is of images made in one run");
     return 0;
@@ -241,6 +253,7 @@ static int prepare(generate_job *job, progress *bar)
     double began = tool_seconds();
     if (classes_check_files(o->classes) != 0) return 1;
     if (output_check(&job->out, o->out) != 0 || check_together(o, &job->out) != 0 || check_map(job) != 0) return 1;
+    if (!o->resume && !o->overwrite && output_check_free(&job->out) != 0) return 1;
     if (!o->run.vae && !run_is_demo(o->run.model)) return models_lack_vae(&o->run);
     if (models_load(&job->store, &o->run, bar, &job->models) != 0) return 1;
     progress_note(bar, "reading the files, to know them again");
@@ -421,7 +434,7 @@ static int generate(generate_job *job, progress *bar)
 {
     if (prepare(job, bar) != 0) return 1;
     interruption_catch(); /* from here on there are files */
-    if (output_begin(&job->out) != 0) return 1;
+    if (output_begin(&job->out) != 0 || (job->options.overwrite && output_clear(&job->out) != 0)) return 1;
     double began = tool_seconds();
     int status = make_files(job, bar);
     job->run_s = tool_seconds() - began;

@@ -25,6 +25,7 @@ typedef struct {
     int batch;              /* images made at a time; later the total at most */
     int grid;               /* write a grid besides single images */
     int resume;             /* go on with the images that are in the directory */
+    int overwrite;          /* replace the images that are in the directory */
     int json;               /* print the record */
     int quiet;              /* print only errors */
 } generate_options;

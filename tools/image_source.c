@@ -4,6 +4,7 @@
 #include "tools/file.h"
 #include "tools/file_sum.h"
 #include "tools/image_decode.h"
+#include "tools/output.h"
 #include "weights/npz.h"
 
 #include <dirent.h>
@@ -62,6 +63,20 @@ static int add_name(image_source *s, int fd, const char *name, int64_t *capacity
     return 0;
 }
 
+/* Leaves out grid.png if it shows the numbered images beside it, as mar generate --grid writes them. */
+static void skip_grid(image_source *s)
+{
+    int64_t grid = -1;
+    int numbered = 0;
+    for (int64_t i = 0; i < s->count; i++) {
+        if (strcmp(s->names[i], "grid.png") == 0) grid = i;
+        numbered |= output_image_index(s->names[i]) >= 0;
+    }
+    if (grid < 0 || !numbered) return;
+    free(s->names[grid]);
+    s->names[grid] = s->names[--s->count];
+}
+
 static int compare_names(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b); /* bytes, as if unsigned */
@@ -85,6 +100,7 @@ static int list_names(image_source *s)
     if (s->count == 0)
         return tool_error("%s: has no PNG or JPEG files%s", s->path,
                           folders ? "; directories in it are not searched" : "");
+    skip_grid(s);
     qsort(s->names, (size_t)s->count, sizeof *s->names, compare_names);
     return 0;
 }

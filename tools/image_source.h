@@ -9,9 +9,9 @@ typedef struct image_source image_source;
 
 /* Opens it and reads the first image of a directory. Its images are the files that end in .png, .jpg or .jpeg, in
  * letters of either case, sorted by name bytewise, as torch-fidelity takes and sorts them; directories in it are not
- * searched. Other files are ignored, unless they end as images of other formats do, which is an error, since they would
- * be missed. A directory or array without images is an error, too. Returns 0, or 1 after printing an error; *out is
- * NULL then. */
+ * searched. grid.png beside images 000000.png, which mar generate --grid puts there, is not taken. Other files are
+ * ignored, unless they end as images of other formats do, which is an error, since they would be missed. A directory or
+ * array without images is an error, too. Returns 0, or 1 after printing an error; *out is NULL then. */
 int image_source_open(const char *path, image_source **out);
 void image_source_close(image_source *s); /* NULL is fine */
 

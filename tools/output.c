@@ -3,6 +3,7 @@
 #include "tools/command.h"
 #include "tools/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -74,15 +75,59 @@ static int check_file(const char *path)
     return failed;
 }
 
+/* Whether a directory's picture has the name. */
+static int is_picture(const char *name)
+{
+    return strcmp(name, "grid.png") == 0 || output_image_index(name) >= 0;
+}
+
 int output_writes(const output *out, const char *path)
 {
     const char *name = tool_base_name(path);
     if (out->is_file) return tool_same_path(out->path, path);
-    if (strcmp(name, "grid.png") != 0 && output_image_index(name) < 0) return 0;
+    if (!is_picture(name)) return 0;
     char *own = join(out->path, name);
     const int same = own && tool_same_path(own, path);
     free(own);
     return same;
+}
+
+/* Counts the directory's pictures, and removes them with `clears`; the first by name goes to first, char [32]. Returns
+ * -1 after printing an error. */
+static long go_through(const output *out, int clears, char first[32])
+{
+    long count = 0;
+    DIR *directory = opendir(out->path);
+    if (!directory) return errno == ENOENT ? 0 : -tool_error("%s: cannot read: %s", out->path, strerror(errno));
+    errno = 0;
+    for (const struct dirent *e; (e = readdir(directory)); errno = 0) {
+        if (!is_picture(e->d_name)) continue;
+        if (count++ == 0 || strcmp(e->d_name, first) < 0) snprintf(first, 32, "%.31s", e->d_name);
+        if (!clears || unlinkat(dirfd(directory), e->d_name, 0) == 0) continue;
+        tool_error("%s/%s: cannot remove: %s", out->path, e->d_name, strerror(errno));
+        closedir(directory);
+        return -1;
+    }
+    if (errno) count = -tool_error("%s: cannot read: %s", out->path, strerror(errno));
+    closedir(directory);
+    return count;
+}
+
+int output_check_free(const output *out)
+{
+    char first[32], more[40] = "";
+    const long count = out->is_file ? 0 : go_through(out, 0, first);
+    if (count <= 0) return count != 0;
+    if (count > 1) snprintf(more, sizeof more, " and %ld more", count - 1);
+    return tool_error("%s: has %s%s of another run, expected --resume to go on with it, --overwrite to replace it, or "
+                      "another --out",
+                      out->path, first, more);
+}
+
+int output_clear(const output *out)
+{
+    char first[32];
+    return go_through(out, 1, first) < 0;
 }
 
 int output_check(output *out, const char *path)

@@ -22,6 +22,11 @@ int output_check(output *out, const char *path);
 /* Whether `path` is a name that `out` gives to a picture. */
 int output_writes(const output *out, const char *path);
 
+/* Whether the directory has no picture with a name that `out` gives: 1 after printing which it has. */
+int output_check_free(const output *out);
+/* Removes those pictures. Returns 0, or 1 after printing an error. */
+int output_clear(const output *out);
+
 /* Makes the directories that are not there. Returns 0, or 1 after printing; none is left then. */
 int output_begin(output *out);
 

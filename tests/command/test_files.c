@@ -140,14 +140,14 @@ static void without_unnamed_files(void **state)
     calls.no_unnamed = 1;
     for (int again = 0; again < 2; again++) {
         calls.hidden = 0;
-        assert_int_equal(generate("3", other, NULL), 0);
+        assert_int_equal(generate("3", other, "--overwrite"), 0);
         assert_in_range(calls.hidden, 3, 4); /* and one to try the directory */
         assert_same_directories(*state, "plain", "other");
     }
     watch(NULL);
     calls.no_proc = 1;
     for (int again = 0; again < 2; again++) {
-        assert_int_equal(generate("3", bare, NULL), 0);
+        assert_int_equal(generate("3", bare, "--overwrite"), 0);
         assert_same_directories(*state, "plain", "bare");
     }
     watch(NULL);
@@ -169,7 +169,7 @@ static void a_sync_that_fails(void **state)
             dup2(ends[1], STDERR_FILENO);
             watch(NULL);
             calls.sync_fails = reasons[i];
-            _exit(generate("2", d, NULL));
+            _exit(generate("2", d, "--overwrite"));
         }
         close(ends[1]);
         const ssize_t n = read(ends[0], said, sizeof said - 1);

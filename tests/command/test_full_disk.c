@@ -126,9 +126,9 @@ static int check(const writer *w, const char *what, const command_result *r, con
 static int attempt(const char *directory, const writer *w, const char *what, const char *before, const char *after,
                    int old)
 {
+    old &= !w->folder; /* one that has pictures is refused, or they are removed first */
     char script[4000], *to = script, *end = script + sizeof script, disk[600], expected[600];
     to += snprintf(to, (size_t)(end - to), "rm -rf disk left && mkdir disk left && %s cd disk && ", before);
-    if (old && w->folder) to += snprintf(to, (size_t)(end - to), "mkdir %s && ", w->folder);
     for (int i = 0; old && w->files[i]; i++) to += snprintf(to, (size_t)(end - to), "printf old >%s && ", w->files[i]);
     snprintf(to, (size_t)(end - to), "%s", after);
     snprintf(disk, sizeof disk, "%s/left", directory);

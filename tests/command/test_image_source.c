@@ -245,6 +245,15 @@ static void test_folder(void **state)
     }
     npz_close(expected);
     image_source_close(s);
+    copy_file("png2_8.png", dir, "grid.png"); /* an image among others */
+    assert_int_equal(image_source_open(path, &s), 0);
+    assert_int_equal(image_source_count(s), N + 1);
+    image_source_close(s);
+    copy_file("png2_8.png", dir, "000007.png"); /* what mar generate --grid writes of numbered images */
+    assert_int_equal(image_source_open(path, &s), 0);
+    assert_int_equal(image_source_count(s), N + 1);
+    for (int i = 0; i <= N; i++) assert_string_not_equal(image_source_name(s, i), "grid.png");
+    image_source_close(s);
 }
 
 static void test_bad_folders(void **state)

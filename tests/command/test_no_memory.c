@@ -262,7 +262,7 @@ static void generating(void **state)
     fail_each(cmd_generate,
               "generate --class 1 --num 1 --out x.png --draft demo-draft --gamma 1 --accept_map map.png" TINY, 1);
     /* Most are those of the record, which are all alike, and of the text in the pictures. */
-    fail_each(cmd_generate, "generate --class 1,2 --num 1 --out x --grid --json" TINY, 9);
+    fail_each(cmd_generate, "generate --class 1,2 --num 1 --out x --overwrite --grid --json" TINY, 9);
 }
 
 static void reading(void **state)

@@ -1,5 +1,5 @@
 /* mar generate --resume: a directory comes out as one run would have made it, byte by byte, whatever was missing, and
- * one with images of another run is left as it is. */
+ * one with images of another run is left as it is, unless --overwrite is given. */
 #include "tests/support/command.h"
 
 #include <signal.h>
@@ -42,6 +42,27 @@ static int setup(void **state)
     return 0;
 }
 
+/* Images of two runs are never in one directory: it is refused, or those there are removed first. */
+static void two_runs(void **state)
+{
+    const char *d = *state;
+    shell(d, "cp -r whole before");
+    expect(d, "generate --class 2" QUICK "--out whole --model absent.pth --vae demo", 1, NULL, /* before loading */
+           "mar: whole: has 000000.png and 9 more of another run, expected --resume to go on with it, --overwrite to "
+           "replace it, or another --out\n");
+    expect(d, RUN "--out whole", 1, NULL, "mar: whole: has 000000.png and 9 more of another run");
+    expect(d, RUN "--out whole --overwrite --resume", 1, NULL,
+           "mar: --overwrite: replaces the images that --resume keeps");
+    expect(d, RUN "--out one.png --overwrite", 1, NULL, "mar: --overwrite: --out is one.png, expected a directory");
+    shell(d, "diff -r whole before");
+    expect(d, "generate --class 2" QUICK "--out whole --overwrite --draft absent", 1, NULL, "absent");
+    shell(d, "diff -r whole before && echo mine >whole/mine.png && echo mine >whole/1.png"); /* nothing was removed */
+    expect(d, "generate --class 2 --num 2" QUICK "--out whole --overwrite --quiet", 0, NULL, NULL);
+    shell(d, "test \"$(ls whole | tr '\\n' ' ')\" = '000000.png 000001.png 1.png mine.png '");
+    shell(d, "mkdir other && touch other/grid.png && ! $MAR generate" QUICK "--num 1 --out other 2>err && grep -q "
+             "'other: has grid.png of another run' err");
+}
+
 /* Any images may be missing, whatever the batches. */
 static void holes(void **state)
 {
@@ -74,7 +95,7 @@ static void what_is_said(void **state)
     expect(d, RUN "--out part --resume", 0, "part: all 9 images were there already\n", NULL);
     expect(d, RUN "--out part --resume --json", 0, "\"images_existing\":9,", NULL);
     expect(d, RUN "--out part --resume --json", 0, "\"seconds_per_image\":null", NULL);
-    expect(d, RUN "--out part --json", 0, "\"images_existing\":0,", NULL);
+    expect(d, RUN "--out part --overwrite --json", 0, "\"images_existing\":0,", NULL);
     shell(d, "rm part/000006.png");
     expect(d, RUN "--out part --resume --json", 0, "\"images_existing\":8,", NULL);
     expect(d, RUN "--out part --resume --grid", 0, "part: all 9 images were there already, wrote grid.png\n", NULL);
@@ -278,6 +299,7 @@ static void after_an_interruption(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(two_runs, setup, command_teardown),
         cmocka_unit_test_setup_teardown(holes, setup, command_teardown),
         cmocka_unit_test_setup_teardown(what_is_said, setup, command_teardown),
         cmocka_unit_test_setup_teardown(a_longer_run, command_setup, command_teardown),

@@ -112,7 +112,8 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_TEXT,
      .argument = "RUN",
      .help = "its name; what is there already is gone on with\n"
-             "Settings that numbers depend on must be those that it was begun with."},
+             "Settings that numbers depend on must be those that it was begun with. With --images it gets report.html "
+             "and result.json, which replace those there; without --out nothing is written then."},
     {.name = "batch",
      .offset = offsetof(eval_options, batch),
      .group = directory,
@@ -231,7 +232,7 @@ static int check_network(eval_options *o, const option_set *set)
 static int check_images(const eval_options *o, const option_set *set)
 {
     static const char *const of_models[] = {"num_images", "class_sampling", "class",       "sweep",    "merge",
-                                            "shard",      "shard_images",   "save_images", "save_npz", "out"};
+                                            "shard",      "shard_images",   "save_images", "save_npz"};
     if (!o->images) return 0;
     if (is_given(set, "dtype"))
         return tool_error("--dtype: has no effect with --images, which are made already; the arithmetic of the network "

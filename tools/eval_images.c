@@ -3,16 +3,21 @@
 #include "tools/eval_numbers.h"
 #include "tools/eval_options.h"
 #include "tools/eval_reference_open.h"
+#include "tools/eval_report.h"
 #include "tools/generate_job.h"
+#include "tools/image_source.h"
 #include "tools/interruption.h"
 #include "tools/judge.h"
 #include "tools/models.h"
 #include "tools/record.h"
+#include "tools/run_directory.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct {
     const eval_options *options;
@@ -23,6 +28,8 @@ typedef struct {
     mar_features *network;
     eval_reference reference; /* {0}: none */
     judged images;
+    int writes;              /* 1: --out was given */
+    run_directory directory; /* RUN */
 } images_job;
 
 /* "name (length and hash)", "name (a directory)", or the name alone, of what is built in. */
@@ -101,10 +108,70 @@ static int compute(images_job *job, eval_result *r)
     return describe(job, r);
 }
 
+/* --- RUN ---------------------------------------------------------------------------------------------------------- */
+
+enum { SHEET_BYTES = 64 << 20 }; /* of the pixels that are shown, at most */
+
+/* Where the page goes, if --out was given: not into a run of a model, whose page it would replace. */
+static int check_out(images_job *job)
+{
+    const eval_options *o = job->options;
+    const option *out = options_find(o->given, "out");
+    char path[RUN_PATH];
+    if (!out->given) return 0;
+    job->writes = 1;
+    if (run_directory_check(o->out, &job->directory) != 0) return 1;
+    if (access(run_path(&job->directory, "settings.json", path), F_OK) != 0) return 0;
+    return tool_error("%s: is a run of a model, expected another --out for --images", o->out);
+}
+
+/* The images that the page shows, in one block that sheet[0] begins with. *count is 0 if they are too large. */
+static int read_sheet(const images_job *job, eval_report_image sheet[EVAL_SHEET_MAX], int *count)
+{
+    const judged *d = &job->images;
+    const size_t bytes = (size_t)d->width * (size_t)d->height * 3, room = SHEET_BYTES / bytes;
+    long chosen[EVAL_SHEET_MAX];
+    image_source *source;
+    *count = eval_report_choose(d->images, room < EVAL_SHEET_MAX ? (int)room : EVAL_SHEET_MAX, chosen);
+    if (*count == 0) return 0;
+    if (image_source_open(job->options->images, &source) != 0) return 1;
+    uint8_t *rgb = malloc((size_t)*count * bytes);
+    int failed = rgb ? 0 : tool_error("%s: out of memory for the pictures of the page", job->options->images);
+    if (!failed && (image_source_count(source) != d->images || image_source_width(source) != d->width ||
+                    image_source_height(source) != d->height))
+        failed = tool_error("%s: has changed while it was judged", job->options->images);
+    for (int i = 0; i < *count && !failed; i++) {
+        sheet[i] = (eval_report_image){chosen[i], -1, 0, 0, rgb + (size_t)i * bytes, d->width, d->height};
+        failed = image_source_read(source, chosen[i], 1, rgb + (size_t)i * bytes);
+    }
+    image_source_close(source);
+    if (failed) free(rgb);
+    return failed;
+}
+
+/* RUN/report.html and RUN/result.json. */
+static int write_files(images_job *job, const eval_result *r)
+{
+    eval_report_image sheet[EVAL_SHEET_MAX];
+    char path[RUN_PATH];
+    int count;
+    if (!job->writes) return 0;
+    if (read_sheet(job, sheet, &count) != 0) return 1;
+    const eval_report_extras extras = {.title = job->options->images, .sheet = sheet, .sheet_count = count};
+    const int failed = output_begin(&job->directory.out) ||
+                       eval_report_write(r, &extras, run_path(&job->directory, "report.html", path)) ||
+                       eval_result_write(r, run_path(&job->directory, "result.json", path));
+    if (count) free((uint8_t *)(uintptr_t)sheet[0].rgb);
+    if (failed) output_abandon(&job->directory.out);
+    return failed;
+}
+
 static int print(const images_job *job, const eval_result *r)
 {
     if (job->options->json) return tool_print_json(eval_result_json(r), 0);
-    if (!job->options->quiet) eval_result_print(r);
+    if (job->options->quiet) return 0;
+    eval_result_print(r);
+    if (job->writes) printf("wrote %s/report.html and result.json beside it\n", job->options->out);
     return 0;
 }
 
@@ -114,10 +181,13 @@ int eval_images_run(const eval_options *o, progress *bar)
     images_job job = {.options = o, .bar = bar, .weights = strcmp(o->features, "demo") == 0 ? "demo" : o->inception};
     r = (eval_result){0};
     interruption_ends();
-    int status = open_all(&job);
+    int status = check_out(&job);
+    if (status == 0) status = open_all(&job);
     if (status == 0) status = judge_both(&job);
     if (status == 0) status = compute(&job, &r);
+    if (status == 0) status = write_files(&job, &r);
     if (status == 0) status = print(&job, &r);
+    output_free(&job.directory.out);
     judged_free(&job.images);
     eval_reference_free(&job.reference);
     mar_features_free(job.network);

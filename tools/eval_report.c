@@ -324,18 +324,19 @@ static const char *sheet_kind(const eval_report_image *i)
     return i->width > 64 || i->height > 64 ? "sheet photos" : "sheet";
 }
 
-static int write_sheet(FILE *out, const eval_report_extras *x)
+static int write_sheet(FILE *out, const eval_result *r, const eval_report_extras *x)
 {
     int lacks = 0;
     char label[160], title[200];
     if (x->sheet_count < 1) return 0;
-    fprintf(
-        out,
-        "<h2>Images</h2>\n<p>%d of them, evenly spread over the run, each with its class.</p>\n<div class=\"%s\">\n",
-        x->sheet_count, sheet_kind(x->sheet));
+    const int foreign = !*r->model; /* their classes are not known */
+    fprintf(out, "<h2>Images</h2>\n<p>%d of them, evenly spread over all, each with its %s.</p>\n<div class=\"%s\">\n",
+            x->sheet_count, foreign ? "number" : "class", sheet_kind(x->sheet));
     for (int k = 0; k < x->sheet_count && !lacks; k++) {
         const eval_report_image *i = &x->sheet[k];
-        snprintf(title, sizeof title, "image %ld, class %s", i->index, label_text(x, i->label, label, sizeof label));
+        label_text(x, i->label, label, sizeof label);
+        if (foreign) snprintf(label, sizeof label, "%ld", i->index);
+        snprintf(title, sizeof title, foreign ? "image %ld" : "image %ld, class %s", i->index, label);
         fputs("<figure>", out);
         lacks = write_picture(out, i, title);
         fputs("<figcaption>", out);
@@ -441,7 +442,7 @@ int eval_report_write(const eval_result *r, const eval_report_extras *x, const c
     write_published(out, r);
     write_time(out, r);
     write_drafts(out, r);
-    int lacks = write_sheet(out, x) != 0 || write_rejected(out, x) != 0;
+    int lacks = write_sheet(out, r, x) != 0 || write_rejected(out, x) != 0;
     lacks |= write_settings(out, x);
     return page_close(out, &text, lacks, path);
 }

@@ -290,6 +290,47 @@ static void arithmetic(void **state)
     same_as(&bf16, "--features_dtype bf16", "bf16");
 }
 
+static int count(const char *text, const char *part)
+{
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, part)); at++) n++;
+    return n;
+}
+
+/* --out: the page with a sheet of the images, and the numbers that --json prints. A grid beside the images is no image.
+ */
+static void page(void **state)
+{
+    (void)state;
+    command_ok(directory, "generate --out g --grid --seed 1" QUICK);
+    command_result r = command_run(directory, "$MAR eval --images a --features demo --json --out deep/a && "
+                                              "$MAR eval --images g --features demo --quiet --out g2 && "
+                                              "$MAR eval --images g --features demo --out g2");
+    if (r.status != 0) fail_msg("%s", r.err);
+    char *text = read_whole_file(directory, "deep/a/report.html", NULL);
+    assert_int_equal(count(text, "<figure>"), IMAGES);
+    assert_non_null(strstr(text, "title=\"image 39\""));
+    assert_non_null(strstr(text, "The images were made elsewhere"));
+    assert_null(strstr(text, "no class"));
+    free(text);
+    const char *end = strstr(r.out, "}\n");
+    cJSON *said = cJSON_Parse(r.out);
+    char *wrote = read_whole_file(directory, "deep/a/result.json", NULL);
+    cJSON *found = cJSON_Parse(wrote);
+    assert_true(end && cJSON_Compare(said, found, 1));
+    assert_non_null(strstr(end, "wrote g2/report.html and result.json beside it\n")); /* again, in their place */
+    cJSON_Delete(found);
+    free(wrote);
+    wrote = read_whole_file(directory, "g2/result.json", NULL);
+    found = cJSON_Parse(wrote);
+    assert_near(number_in(found, "images"), IMAGES, 0);
+    assert_near(number_in(found, "fid"), number_in(said, "fid"), 0);
+    cJSON_Delete(found), cJSON_Delete(said);
+    free(wrote);
+    assert_int_equal(access(file_in("evaluation"), F_OK), -1); /* what --out is without being given */
+    command_result_free(&r);
+}
+
 static void errors(void **state)
 {
     (void)state;
@@ -328,7 +369,9 @@ static void errors(void **state)
         {"eval --images a --features demo --features_dtype bf16",
          "--features_dtype: has no effect with --features demo"},
         {"eval --images a --features demo --num_images 9", "--num_images: has no effect with --images"},
-        {"eval --images a --features demo --out e", "--out: has no effect with --images"},
+        {"eval --images a --features demo --out e.png", "--out e.png: expected a directory"},
+        {"eval --images a --features demo --out text.npz", "text.npz: is a file, expected a directory"},
+        {"eval --images a --features demo --out run", "run: is a run of a model, expected another --out for --images"},
         {"eval --images empty --features demo", "empty: "},
         {"eval --images one --features demo", "numbers of 1 images: expected 2 or more"},
     };
@@ -340,9 +383,10 @@ static void errors(void **state)
     assert_int_equal(npz_writer_add(w, "sigma", NPZ_F64, 2, (int64_t[]){3, 3}, (double[9]){0}, why), MAR_OK);
     assert_int_equal(npz_writer_commit(w, why), MAR_OK);
     command_result made = command_run(
-        directory, "mkdir empty one mixed && cp a/000000.png one && cp a/000000.png mixed/a.png && "
-                   "$MAR generate --num 1 --class 1,2 --num_iter 2 --num_sampling_steps 2 -q --out mixed/b.png && "
-                   "$MAR convert demo demo.safetensors && echo no zip > text.npz && head -c 700 small.npz > cut.npz");
+        directory,
+        "mkdir empty one mixed run && touch run/settings.json && cp a/000000.png one && cp a/000000.png mixed/a.png && "
+        "$MAR generate --num 1 --class 1,2 --num_iter 2 --num_sampling_steps 2 -q --out mixed/b.png && "
+        "$MAR convert demo demo.safetensors && echo no zip > text.npz && head -c 700 small.npz > cut.npz");
     if (made.status != 0) fail_msg("%s", made.err);
     command_result_free(&made);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -366,6 +410,7 @@ int main(void)
                                        cmocka_unit_test(same_numbers),
                                        cmocka_unit_test(against_real_digits),
                                        cmocka_unit_test(arithmetic),
+                                       cmocka_unit_test(page),
                                        cmocka_unit_test(errors),
                                        cmocka_unit_test(printed)};
     return cmocka_run_group_tests(tests, set_up, tear_down);

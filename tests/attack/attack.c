@@ -411,6 +411,7 @@ static void make_option_case(attack_case *c)
         {"--quiet", {NULL}},
         {"--help", {NULL}},
         {"--resume", {NULL}},
+        {"--overwrite", {NULL}},
         {"--nothing", {NULL}},
     };
     static const char *const outs[] = {"out.png",        "out.png", "out.png", "d",         "a/b/out.png",

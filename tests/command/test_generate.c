@@ -453,7 +453,8 @@ static void passes(void **state)
     };
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         char line[300];
-        snprintf(line, sizeof line, "--class 3 --num 3 --batch 2 --num_sampling_steps 8 --out p %s", runs[i].options);
+        snprintf(line, sizeof line, "--class 3 --num 3 --batch 2 --num_sampling_steps 8 --out p --overwrite %s",
+                 runs[i].options);
         cJSON *record = generate_record(*state, line);
         if (number_at(record, "passes_in_sequence") != runs[i].passes ||
             number_at(record, "contexts_per_image") != runs[i].contexts)

@@ -147,6 +147,9 @@ typedef void mar_log_function(void *user, mar_log_level level, const char *line)
 /* Whether the products of a GPU are timed (mar_options.tuning). */
 typedef enum { MAR_TUNING_ON = 0, MAR_TUNING_OFF } mar_tuning;
 
+/* Which weights of a training checkpoint (mar_options.weights). */
+typedef enum { MAR_WEIGHTS_AUTO = 0, MAR_WEIGHTS_EMA, MAR_WEIGHTS_MODEL } mar_weights;
+
 typedef struct {
     mar_dtype dtype; /* arithmetic of matrix products: F32, BF16, AUTO (bf16 on a GPU, and where the processor has it),
                       * or INT8 on a CPU: approximate. The transformer's blocks and the head's are in int8, weights
@@ -170,6 +173,10 @@ typedef struct {
     int seq_len; /* LlamaGen models whose file has no mar.seq_len in its metadata: tokens of an image, a square number
                   * up to 65536; 0: 256. Official models for 384 pixels need 576. mar_inspect and mar_convert refuse
                   * it for a file of another kind (MAR_EARG), which mar_model_load and mar_vae_load do not */
+    mar_weights weights; /* of a training checkpoint that PyTorch wrote. EMA: the averaged ones, `model_ema` or `ema`;
+                          * MODEL: those that were trained, `model`, `module` or `state_dict`; AUTO: the averaged ones
+                          * if there are any. MAR_EARG for a file with the other ones only. It is of no meaning to a
+                          * file with one set of weights without a name, nor to mar_vae_load and mar_features_load */
 } mar_options;
 
 /* The options of mar_options that have a text: i = 0..count-1, static; NULL for other i. */
@@ -218,7 +225,7 @@ typedef struct {
     int width;         /* transformer embedding size D */
     int encoder_depth; /* transformer blocks in the encoder */
     int decoder_depth;
-    int heads;          /* attention heads; see mar_model_load */
+    int heads;          /* attention heads, those of the encoder; see mar_model_load */
     int mlp_hidden;     /* hidden size of the transformer's MLP, 4*width */
     int buffer;         /* class tokens in front of the image tokens (official: 64) */
     int seq_len;        /* image tokens (official: 256, a 16x16 grid) */
@@ -233,6 +240,8 @@ typedef struct {
     int caption_tokens; /* text-to-image: positions of a caption's features; 0: it has classes */
     int caption_dim;    /* numbers of each of these features */
     int int8_weights;   /* 1: loaded from a file with int8 weights (mar_convert) */
+    int decoder_heads;  /* attention heads of the decoder */
+    int heads_guessed;  /* 1: nothing says the number of heads, so that the model is not loaded; of mar_report_model */
 } mar_model_config;
 
 typedef struct {
@@ -247,13 +256,19 @@ typedef struct {
 
 /* Loads a MAR or LlamaGen checkpoint: .safetensors, the official PyTorch .pth or .pt, or "demo" / "demo-draft", and of
  * discrete tokens "demo-discrete" / "demo-discrete-draft" / "demo-discrete-eagle", for the models built into the
- * library. `heads` is the number of attention heads; 0 takes it from the file's metadata or, without any, from the
- * official rule (MAR: head size 64; 80 at width 1280. LlamaGen: 64; 100 at width 3200).
+ * library. `heads` is the number of attention heads, or mar_heads of two; 0 takes it from the file's metadata or,
+ * without any, from the official model of that width (MAR: 768, 1024, 1280. LlamaGen: 768 to 4096). MAR_EMODEL if
+ * there is none: no tensor tells the number of heads, and a wrong one makes wrong images.
  * MAR_EIO if the file changes while it is read. MAR_EMODEL, with a line that says what the file is, for an image
  * decoder, and of mar_vae_load for a model. MAR_EMODEL, too, if weights are NaN or infinite
  * (mar_options.allow_nonfinite). The model keeps no reference to the file. mar_model_free drops the caller's reference;
  * NULL is fine. */
 MAR_API mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out);
+/* The `heads` of a MAR model whose encoder and decoder have different numbers of heads, 1..1024 each. */
+static inline int mar_heads(int encoder, int decoder)
+{
+    return decoder * 65536 + encoder;
+}
 MAR_API void mar_model_free(mar_model *model);
 MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
 
@@ -611,8 +626,8 @@ typedef enum {
 typedef struct mar_report mar_report; /* what a checkpoint contains and what is wrong with it */
 
 /* Reads the whole file and checks it. Succeeds for any file that can be parsed, even if it is no model;
- * fails with MAR_EIO / MAR_EFORMAT if it cannot, or if it changes meanwhile. `heads` as in mar_model_load;
- * MAR_EARG if it is given for a file that is no model. */
+ * fails with MAR_EIO / MAR_EFORMAT if it cannot, or if it changes meanwhile. `heads` as in mar_model_load, but a fact
+ * says that the number is a guess; MAR_EARG if it is given for a file that is no model. */
 MAR_API mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out);
 MAR_API void mar_report_free(mar_report *r);
 MAR_API mar_kind mar_report_kind(const mar_report *r);
@@ -630,8 +645,8 @@ MAR_API const char *mar_report_problem(const mar_report *r, int i);
  * blocks: NAME becomes I8 [out][in] beside NAME_scale, F32 [out], a scale for each output channel, the greatest
  * magnitude of its weights over 127; all other tensors become BF16, those of the diffusion head, whose first steps need
  * it, too. MAR_EARG for a file that is no model. Of a file that has int8 weights AUTO and INT8 keep them, and the
- * others write the values that they stand for. Refuses a file that mar_inspect finds wrong. The output is complete or
- * not there at all. */
+ * others write the values that they stand for. Refuses a file that mar_inspect finds wrong. A number of heads that is a
+ * guess is not written. The output is complete or not there at all. */
 MAR_API mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype, int heads);
 
 /* --- methods --------------------------------------------------------------------------------------- */

@@ -67,7 +67,7 @@ static mar_status derive_transformer(const wt_file *f, gpt_config *c, mar_err *e
     return MAR_OK;
 }
 
-/* n_head of gpt.py's models. */
+/* n_head of gpt.py's models; 0 if none has that width. */
 static int official_heads(int width)
 {
     static const struct {
@@ -75,7 +75,7 @@ static int official_heads(int width)
     } models[] = {{768, 12}, {1024, 16}, {1280, 20}, {1536, 24}, {2048, 32}, {2560, 40}, {3200, 32}, {4096, 32}};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         if (models[i].width == width) return models[i].heads;
-    return width > 64 ? width / 64 : 1;
+    return 0;
 }
 
 int gpt_heads_divide(long heads, int width)
@@ -84,11 +84,20 @@ int gpt_heads_divide(long heads, int width)
     return size > 0 && size <= KERN_CACHE_HEAD_MAX && size * heads == width && size % 4 == 0;
 }
 
-/* The one number that no shape tells: asked for, in the metadata, or by the official rule. */
+/* Heads of size 64, or the next larger size that can be; 1 if there is none. */
+static int guess_heads(int width)
+{
+    int n = width > 64 ? width / 64 : 1;
+    while (n > 1 && !gpt_heads_divide(n, width)) n--;
+    return n;
+}
+
+/* What no shape tells: asked for, in the metadata, or as the official model of that width has it; else a guess. */
 static mar_status derive_heads(const wt_file *f, int heads, gpt_config *c, mar_err *err)
 {
-    const char *source = heads ? "asked for" : wt_metadata(f, "mar.heads") ? "in the metadata" : "by the official rule";
-    long n = heads ? heads : official_heads(c->width);
+    const char *source = heads ? "asked for" : wt_metadata(f, "mar.heads") ? "in the metadata" : "a guess";
+    c->heads_guessed = !heads && !wt_metadata(f, "mar.heads") && !official_heads(c->width);
+    long n = heads ? heads : c->heads_guessed ? guess_heads(c->width) : official_heads(c->width);
     if (heads < 0) return err_set(err, MAR_EARG, "heads is %d, expected 0 or a positive number", heads);
     const mar_status status = heads ? MAR_OK : wt_metadata_number(f, "mar.heads", &n, err);
     if (status != MAR_OK) return status;

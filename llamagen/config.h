@@ -16,10 +16,11 @@ typedef struct {
     int prefix;      /* positions in front of the image tokens: 1 for a class, 120 for a caption */
     int caption_dim; /* text-to-image: width of a caption's features; else 0 */
     long parameters;
+    int heads_guessed; /* 1: nothing says how many heads there are, and the width is no official one */
 } gpt_config;
 
 /* Derives the shape from the tensors. `heads`: 0 takes it from the metadata (mar.heads), else from the official widths,
- * else a head size of 64. seq_len is in no tensor: from the metadata (mar.seq_len), else 256; gpt_config.seq_len may be
+ * else a guess. seq_len is in no tensor: from the metadata (mar.seq_len), else 256; gpt_config.seq_len may be
  * set to another square by the caller, since positions are computed (384-pixel models have 576). MAR_EMODEL, naming the
  * tensor, if it is no LlamaGen model; other wrong tensors are noticed when they are loaded. MAR_EARG if `heads` does
  * not go with the width (gpt_heads_divide). */

@@ -5,11 +5,6 @@
 
 static const float ln_eps = 1e-6f; /* norm_layer=partial(nn.LayerNorm, eps=1e-6) in every MAR model */
 
-static int head_dim(const mar_masked_model *m)
-{
-    return m->base.config.width / m->base.config.heads;
-}
-
 void mar_layer_norm(kern_queue *k, const mar_masked_model *m, const float *x, const int *index, int rows, mar_norm n,
                     void *y, int f32)
 {
@@ -48,17 +43,17 @@ void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block 
 }
 
 /* w->mixed = the attention of the sequences' queries to their keys and values. */
-static void attend(const mar_masked_model *m, mar_workspace *w, const act *q, int q_stride, const mar_spans *queries,
-                   const act *key, const act *value, int kv_stride, const mar_spans *keys)
+static void attend(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const act *q, int q_stride,
+                   const mar_spans *queries, const act *key, const act *value, int kv_stride, const mar_spans *keys)
 {
     kern_queue *k = w->k;
-    const int n = queries->sequences, heads = m->base.config.heads;
+    const int n = queries->sequences, heads = b->heads, head_dim = m->base.config.width / heads;
     if (queries->first)
         k->core->attention_spans(k, q, q_stride, queries->first, queries->length, key, value, kv_stride, keys->first,
-                                 keys->length, n, heads, head_dim(m), w->mixed);
+                                 keys->length, n, heads, head_dim, w->mixed);
     else if (n > 0)
-        k->core->attention(k, q, q_stride, key, value, kv_stride, n, queries->rows / n, keys->rows / n, heads,
-                           head_dim(m), w->mixed);
+        k->core->attention(k, q, q_stride, key, value, kv_stride, n, queries->rows / n, keys->rows / n, heads, head_dim,
+                           w->mixed);
 }
 
 /* proj and fc2 add to the residual stream themselves, and the norm behind them reads it: bytes an element, with
@@ -69,7 +64,7 @@ void mar_block_attend(const mar_masked_model *m, mar_workspace *w, const mar_blo
 {
     kern_queue *k = w->k;
     const int d = m->base.config.width, rows = spans->rows;
-    attend(m, w, w->qkv, 3 * d, spans, at(k, w->qkv, d), at(k, w->qkv, 2 * d), 3 * d, spans);
+    attend(m, w, b, w->qkv, 3 * d, spans, at(k, w->qkv, d), at(k, w->qkv, 2 * d), 3 * d, spans);
     mar_watch(k, m, b, "attn", w->mixed, 0, rows, d);
     k->core->linear(k, b->proj, w->mixed, rows, w->x);
     mar_watch(k, m, b, "attn.proj", w->x, 1, rows, d);
@@ -119,7 +114,7 @@ void mar_block_ask(const mar_masked_model *m, mar_workspace *w, const mar_block 
     act *query = w->hidden; /* at least D wide */
     k->core->linear(k, b->q, w->normed, rows, query);
     mar_watch(k, m, b, "attn.qkv", query, 0, rows, d);
-    attend(m, w, query, d, queries, kv, at(k, kv, d), 2 * d, keys);
+    attend(m, w, b, query, d, queries, kv, at(k, kv, d), 2 * d, keys);
     mar_watch(k, m, b, "attn", w->mixed, 0, rows, d);
     k->core->copy_rows(k, y, NULL, x, asked, NULL, NULL, rows, d);
     k->core->linear(k, b->proj, w->mixed, rows, y);

@@ -60,26 +60,58 @@ static mar_status derive_head(const wt_file *f, mar_model_config *c, mar_err *er
     return MAR_OK;
 }
 
-/* The one number that no shape tells: asked for, in the metadata, or by the official rule. */
+/* MAR_EARG, or MAR_EMODEL for the metadata, unless so many heads divide the width. */
+static mar_status check_heads(const wt_file *f, int width, long n, const char *whose, const char *source, int is_asked,
+                              mar_err *err)
+{
+    if (n > 0 && n <= width && width % n == 0) return MAR_OK;
+    return err_set(err, is_asked ? MAR_EARG : MAR_EMODEL, "%s: %s%ld attention heads (%s) do not divide the width %d",
+                   wt_path(f), whose, n, source, width);
+}
+
+/* What no shape tells: asked for, in the metadata, or as the official model of that width has it; else a guess. */
 static mar_status derive_heads(const wt_file *f, int heads, mar_model_config *c, mar_err *err)
 {
-    const char *source = heads ? "asked for" : wt_metadata(f, "mar.heads") ? "in the metadata" : "by the official rule";
-    long n = heads ? heads : c->width / (c->width == 1280 ? 80 : 64); /* MAR-B, L, H: 12, 16, 16 heads */
-    if (n == 0) n = 1;
+    static const struct {
+        int width, heads;
+    } official[] = {{768, 12}, {1024, 16}, {1280, 16}}; /* MAR-B, L, H */
+    const char *source = heads ? "asked for" : "in the metadata";
+    long n = heads % 65536, decoder = heads / 65536; /* mar_heads */
     if (heads < 0) return err_set(err, MAR_EARG, "heads is %d, expected 0 or a positive number", heads);
-    const mar_status status = heads ? MAR_OK : wt_metadata_number(f, "mar.heads", &n, err);
+    mar_status status = heads ? MAR_OK : wt_metadata_number(f, "mar.heads", &n, err);
+    if (status == MAR_OK && n && !heads) status = wt_metadata_number(f, "mar.decoder_heads", &decoder, err);
     if (status != MAR_OK) return status;
-    if (n > c->width || c->width % n != 0)
-        return err_set(err, heads ? MAR_EARG : MAR_EMODEL, "%s: %ld attention heads (%s) do not divide the width %d",
-                       wt_path(f), n, source, c->width);
+    for (size_t i = 0; !n && !heads && i < sizeof official / sizeof *official; i++)
+        if (official[i].width == c->width) n = official[i].heads;
+    if (!n && !heads) {
+        c->heads_guessed = 1;
+        for (n = c->width > 64 ? c->width / 64 : 1; c->width % n != 0;) n--;
+    }
+    if (!decoder) decoder = n;
+    status = check_heads(f, c->width, n, decoder == n ? "" : "the encoder's ", source, heads, err);
+    if (status == MAR_OK) status = check_heads(f, c->width, decoder, "the decoder's ", source, heads, err);
     c->heads = (int)n;
-    return MAR_OK;
+    c->decoder_heads = (int)decoder;
+    return status;
+}
+
+/* The official code lets the decoder be of another width than the encoder; what computes here does not. A tensor alone
+ * that says so is damaged, which the check of all tensors says. */
+static mar_status check_widths(const wt_file *f, const mar_model_config *c, mar_err *err)
+{
+    const wt_tensor *embed = wt_find(f, "decoder_embed.weight"), *position = wt_find(f, "decoder_pos_embed_learned");
+    if (!embed || !position || embed->rank != 2 || position->rank != 3 || embed->shape[0] == c->width ||
+        embed->shape[0] != position->shape[2])
+        return MAR_OK;
+    return err_set(err, MAR_EMODEL, "%s: the encoder is %d wide and the decoder %lld, expected one width of both",
+                   wt_path(f), c->width, (long long)embed->shape[0]);
 }
 
 mar_status mar_config_derive(const wt_file *f, int heads, mar_model_config *config, mar_err *err)
 {
     *config = (mar_model_config){.family = "mar"};
     mar_status status = derive_transformer(f, config, err);
+    if (status == MAR_OK) status = check_widths(f, config, err);
     if (status == MAR_OK) status = derive_head(f, config, err);
     if (status == MAR_OK) status = derive_heads(f, heads, config, err);
     if (status == MAR_OK) mar_config_tensors(config, wt_add_elements, &config->parameters);

@@ -4,9 +4,10 @@
 
 #include "weights/weights.h"
 
-/* Fills config from the tensors and metadata. `heads` 0: metadata "mar.heads", else head size 80 at width 1280 and
- * 64 otherwise. MAR_EMODEL, naming the tensor, if the file is no MAR model; other wrong tensors are not noticed
- * here, but by mar_inspect and when they are loaded. */
+/* Fills config from the tensors and metadata. `heads` 0: metadata "mar.heads" and "mar.decoder_heads", else those of
+ * the official model of that width, else a guess, and heads_guessed is 1. MAR_EMODEL, naming the tensor, if the file is
+ * no MAR model, or if encoder and decoder have different widths; other wrong tensors are not noticed here, but by
+ * mar_inspect and when they are loaded. */
 mar_status mar_config_derive(const wt_file *f, int heads, mar_model_config *config, mar_err *err);
 
 /* Calls visit(user, name, rank, shape) for every tensor such a model has, in the official order
@@ -17,8 +18,8 @@ void mar_config_tensors(const mar_model_config *config, mar_tensor_visitor *visi
 /* Whether the tensor is one of the transformer's matrices that dtype int8 multiplies in int8 and that are I8 in an int8
  * file (weights/weights.h). */
 int mar_config_is_int8(const char *tensor);
-/* The norm in front of a matrix that mar_config_is_int8, "encoder_blocks.0.norm1" of "encoder_blocks.0.attn.qkv.weight",
- * to text, which it returns. NULL: it has none. */
+/* The norm in front of a matrix that mar_config_is_int8, "encoder_blocks.0.norm1" of
+ * "encoder_blocks.0.attn.qkv.weight", to text, which it returns. NULL: it has none. */
 const char *mar_config_norm_of(const char *tensor, char *text, size_t size);
 
 /* True if the file looks like a MAR checkpoint (has class_emb.weight or diffloss.net.*). */

@@ -239,11 +239,12 @@ void mar_contexts_run(mar_contexts *c, const mar_image_context *list, int n, con
 
 /* --- memory and plans --------------------------------------------------------------------------------------------- */
 
-static mar_status plan_attention(const mar_contexts *c, int n_q, int n_k, int q_width, int kv_width, mar_err *err)
+static mar_status plan_attention(const mar_contexts *c, int heads, int n_q, int n_k, int q_width, int kv_width,
+                                 mar_err *err)
 {
     kern_queue *k = c->work.k;
     const mar_model_config *config = &c->model->base.config;
-    return k->core->attention_plan(k, n_q, n_k, config->heads, config->width / config->heads, q_width * config->width,
+    return k->core->attention_plan(k, n_q, n_k, heads, config->width / heads, q_width * config->width,
                                    kv_width * config->width, err);
 }
 
@@ -263,15 +264,16 @@ static mar_status plan_chunk(mar_contexts *c, const mar_image_context *list, int
     if (status == MAR_OK) status = mar_block_plan(k, last, e.asked, decoded(c, &e), err);
     for (int i = 0; status == MAR_OK && i < n; i++) {
         const int encoded = buffer_of(c) + list[i].known;
-        status = plan_attention(c, encoded, encoded, 3, 3, err);
-        if (status == MAR_OK) status = plan_attention(c, list[i].asked, length_of(c), 1, 2, err);
+        status = plan_attention(c, config->heads, encoded, encoded, 3, 3, err);
+        if (status == MAR_OK) status = plan_attention(c, config->decoder_heads, list[i].asked, length_of(c), 1, 2, err);
     }
     return status;
 }
 
 mar_status mar_contexts_plan(mar_contexts *c, const mar_image_context *list, int n, mar_err *err)
 {
-    mar_status status = plan_attention(c, length_of(c), length_of(c), 3, 3, err);
+    const int heads = c->model->base.config.decoder_heads;
+    mar_status status = plan_attention(c, heads, length_of(c), length_of(c), 3, 3, err);
     for (int i = 0; status == MAR_OK && i < n; i += c->chunk)
         status = plan_chunk(c, list + i, chunk_size(c, i, n), err);
     return status;

@@ -399,7 +399,7 @@ extern const mar_engine mar_discrete_engine;
 const mar_engine mar_discrete_engine = {
     .name = "llamagen",
     .tokens = "discrete",
-    .recognise = gpt_config_recognise,
+    .kind = MAR_KIND_LLAMAGEN,
     .load = mar_discrete_load,
     .unload = mar_discrete_unload,
     .describe = mar_discrete_describe,

@@ -18,6 +18,8 @@ mar_model_config mar_discrete_public_config(const gpt_config *c)
     return (mar_model_config){.width = c->width,
                               .decoder_depth = c->depth,
                               .heads = c->heads,
+                              .decoder_heads = c->heads,
+                              .heads_guessed = c->heads_guessed,
                               .mlp_hidden = c->hidden,
                               .buffer = c->prefix,
                               .seq_len = c->seq_len,
@@ -35,6 +37,7 @@ mar_model_config mar_eagle_public_config(const eagle_config *c)
     return (mar_model_config){.width = c->width,
                               .decoder_depth = 1,
                               .heads = c->heads,
+                              .decoder_heads = c->heads,
                               .mlp_hidden = c->hidden,
                               .parameters = c->parameters,
                               .family = "eagle"};

@@ -50,7 +50,7 @@ static mar_status create(mar_model *model, const mar_vae *vae, kern_queue *k, co
 const mar_engine mar_eagle_engine = {
     .name = "eagle",
     .tokens = "discrete",
-    .recognise = eagle_config_recognise,
+    .kind = MAR_KIND_EAGLE,
     .load = load,
     .unload = unload,
     .describe = describe,

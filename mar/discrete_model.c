@@ -10,6 +10,7 @@ mar_status mar_discrete_load(mar *m, kern_queue *k, const wt_file *f, int heads,
     gpt_config config;
     *out = NULL;
     mar_status status = mar_discrete_config(m, f, heads, &config, err);
+    if (status == MAR_OK && config.heads_guessed) status = mar_refuse_heads(f, config.width, err);
     if (status != MAR_OK) return status;
     mar_discrete_model *model = calloc(1, sizeof *model);
     if (!model) return err_set(err, MAR_ENOMEM, "out of memory");

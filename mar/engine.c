@@ -13,13 +13,13 @@ static const mar_engine *const *engines(void)
     return list;
 }
 
-/* The family of a checkpoint. If it looks like nothing known it is the first, whose load says what is missing; NULL if
- * it is something else. */
+/* The family of a checkpoint that mar_check_kind has passed as a model. */
 static const mar_engine *engine_of(const wt_file *f)
 {
-    for (const mar_engine *const *e = engines(); *e; e++)
-        if ((*e)->recognise(f)) return *e;
-    return mar_kind_of(f) ? NULL : engines()[0];
+    const mar_kind kind = mar_kind_of(f)->kind;
+    const mar_engine *const *e = engines();
+    while ((*e)->kind != kind) e++;
+    return *e;
 }
 
 /* Whether any of the model's matrices are int8 in the file. */
@@ -34,14 +34,12 @@ static int has_int8(const wt_file *f)
 /* Loads the model on a queue of its own. When that has finished, all queues can use the model. */
 static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, mar_err *err)
 {
-    const mar_engine *engine = engine_of(file);
-    char text[64];
     kern_queue *k;
-    if (!engine)
-        return err_set(err, MAR_EMODEL, "%s: is %s, expected a MAR or LlamaGen model", wt_path(file),
-                       mar_kind_text(file, text, sizeof text));
-    mar_status status = m->device->core->queue_create(m->device, &k, err);
+    mar_status status = mar_check_kind(file, MAR_KINDS_OF_MODELS, "a MAR or LlamaGen model", err);
+    if (status == MAR_OK) status = mar_check_heads(file, heads, err);
+    if (status == MAR_OK) status = m->device->core->queue_create(m->device, &k, err);
     if (status != MAR_OK) return status;
+    const mar_engine *engine = engine_of(file);
     k->core->enter(k);
     status = engine->load(m, k, file, heads, out, err);
     const int loaded = status == MAR_OK;
@@ -66,21 +64,23 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
 {
     const double start = mar_now();
     mar_err err = {0};
+    char weights[96];
     if (out) *out = NULL;
     mar_status status = mar_check_load(m, path, out, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
     wt_file *file = NULL;
-    status = mar_open_checkpoint(path, 0, &file, &err);
+    status = mar_open_checkpoint(path, 0, m->weights, &file, &err);
     if (status == MAR_OK) {
         wt_allow_nonfinite(file, m->allow_nonfinite);
         status = load(m, file, heads, out, &err);
+        mar_weights_text(file, weights, sizeof weights);
     }
     wt_close(file);
     if (status == MAR_OK) {
         char how[ERR_TEXT_MAX];
         (*out)->engine->describe(*out, how, sizeof how);
-        mar_log(m, MAR_LOG_INFO, "model %s: %ld parameters, loaded in %.3g s; %s%s", path, (*out)->config.parameters,
-                mar_now() - start, how,
+        mar_log(m, MAR_LOG_INFO, "model %s: %ld parameters%s, loaded in %.3g s; %s%s", path, (*out)->config.parameters,
+                weights, mar_now() - start, how,
                 (*out)->config.int8_weights && !m->device->int8
                     ? "; its int8 weights are restored, where dtype int8 would multiply them as they are"
                     : "");

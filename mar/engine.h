@@ -26,8 +26,7 @@ struct mar_engine {
     const char *name;   /* "mar" */
     const char *tokens; /* "continuous" or "discrete": the options that have an effect (mar_param.tokens) */
 
-    /* Whether a checkpoint looks like one of the family. */
-    int (*recognise)(const wt_file *f);
+    mar_kind kind; /* of its checkpoints */
     /* Loads a model on queue k, which the caller lets finish; the file may be closed afterwards. It sets m and config
      * of the model. */
     mar_status (*load)(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err);

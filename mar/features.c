@@ -21,21 +21,11 @@ static mar_status load_digits(mar_features *f, mar_err *err)
     return MAR_OK;
 }
 
-/* MAR_EMODEL, saying what the file is, if it is no Inception-v3. */
-static mar_status check_file(const wt_file *file, mar_err *err)
-{
-    char text[64];
-    if (eval_inception_recognise(file)) return MAR_OK;
-    const char *kind = mar_kind_text(file, text, sizeof text);
-    if (!kind) kind = "no Inception-v3 (no Mixed_5b.branch1x1.conv.weight)";
-    return err_set(err, MAR_EMODEL, "%s: is %s, expected Inception-v3 with TensorFlow's weights of 2015-12-05",
-                   wt_path(file), kind);
-}
-
 /* Makes the network on a queue of its own. */
 static mar_status load_inception(mar_features *f, const wt_file *file, mar_err *err)
 {
-    mar_status status = check_file(file, err);
+    mar_status status =
+        mar_check_kind(file, 1 << MAR_KIND_INCEPTION, "Inception-v3 with TensorFlow's weights of 2015-12-05", err);
     if (status == MAR_OK) status = f->m->device->core->queue_create(f->m->device, &f->k, err);
     if (status != MAR_OK) return status;
     kern_queue *k = f->k;
@@ -54,7 +44,7 @@ static mar_status load_inception(mar_features *f, const wt_file *file, mar_err *
 static mar_status load_file(mar_features *f, const char *path, mar_err *err)
 {
     wt_file *file = NULL;
-    mar_status status = mar_open_checkpoint(path, 0, &file, err);
+    mar_status status = mar_open_checkpoint(path, 0, MAR_WEIGHTS_AUTO, &file, err);
     if (status != MAR_OK) return status;
     wt_allow_nonfinite(file, f->m->allow_nonfinite);
     status = load_inception(f, file, err);

@@ -18,6 +18,7 @@ struct mar {
     void *log_user;
     int allow_nonfinite; /* mar_options.allow_nonfinite */
     int seq_len;         /* mar_options.seq_len */
+    mar_weights weights; /* mar_options.weights */
     int int8_below;      /* of the heads (mar_options); 0: they have no int8 */
     int head_f32;        /* the heads of its models are f32 although the device's operands are bf16 */
     char description[sizeof((kern_device *)0)->description + 16]; /* the device's, with the head's arithmetic */

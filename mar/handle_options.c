@@ -5,6 +5,7 @@
 static const char *const automatic[] = {"auto", NULL};                     /* 0 */
 static const char *const dtypes[] = {"auto", "f32", "bf16", "int8", NULL}; /* mar_dtype, of arithmetic */
 static const char *const tunings[] = {"on", "off", NULL};                  /* mar_tuning */
+static const char *const weights[] = {"auto", "ema", "model", NULL};       /* mar_weights */
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL};       /* mar_backend */
 
 static const mar_param rows[] = {
@@ -87,6 +88,15 @@ static const mar_param rows[] = {
              "A square number. No tensor tells how large a LlamaGen model's images are. auto is 256, for images of 256 "
              "pixels; the official models for 384 pixels need 576. mar convert writes it to its files. It is "
              "refused for a file of any other kind."},
+    {.name = "weights",
+     .offset = offsetof(mar_options, weights),
+     .group = "Model",
+     .type = MAR_TYPE_CHOICE,
+     .choices = weights,
+     .help = "of a training checkpoint; auto: ema if there is one\n"
+             "ema is the average of the weights over the training (model_ema, ema), model the weights that were "
+             "trained (model, module, state_dict). A file with the other ones only is refused. An image decoder "
+             "is loaded as with auto."},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 

@@ -134,9 +134,15 @@ static void check_tensor(void *user, const char *name, int rank, const int64_t *
         check_finite(c, t);
 }
 
+/* Whether it belongs to what a training minimises, such as a discriminator, which no model here needs. */
+static int is_of_loss(const char *tensor)
+{
+    return strncmp(tensor, "loss.", 5) == 0;
+}
+
 static int is_harmless(const mar_report *r, const wt_tensor *t)
 {
-    return r->kind->ignores && r->kind->ignores(t->name);
+    return is_of_loss(t->name) || (r->kind->ignores && r->kind->ignores(t->name));
 }
 
 static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
@@ -207,21 +213,29 @@ static void add_metadata(mar_report *r, const wt_file *f)
 
 /* --- the report ------------------------------------------------------------------------------------ */
 
-/* "neither a MAR model (no class_emb.weight) nor a KL autoencoder (no post_quant_conv.weight)" */
 static void add_unknown(mar_report *r)
 {
-    char text[ERR_TEXT_MAX] = "neither";
-    for (const mar_file_kind *k = mar_kinds(); k->name; k++) {
-        const size_t used = strlen(text);
-        if (!k->lacks) continue;
-        snprintf(text + used, sizeof text - used, "%s %s %s (%s)", k == mar_kinds() ? "" : " nor", k->article, k->name,
-                 k->lacks);
-    }
+    char text[ERR_TEXT_MAX];
     add_line(r, &r->facts, "kind: unknown");
-    add_line(r, &r->problems, "%s", text);
+    add_line(r, &r->problems, "%s", mar_kinds_lack(~0u, text, sizeof text));
 }
 
-/* MAR_EARG for heads, or a seq_len of the handle's, that mean nothing for such a file. */
+/* The weights of a training checkpoint, the prefix that names have lost, and what is left out. */
+static void add_training(mar_report *r, const wt_file *f)
+{
+    static const char *const names[] = {
+        [MAR_WEIGHTS_EMA] = "ema, the averaged weights", [MAR_WEIGHTS_MODEL] = "model, those without average"};
+    int n, ignored = 0;
+    const mar_weights other = wt_other_weights(f);
+    const char *prefix = wt_prefix(f, &n);
+    if (other) add_line(r, &r->facts, "weights: %s; the file has weights %s, too", wt_set(f), names[other]);
+    if (prefix)
+        add_line(r, &r->facts, "names: without their prefix %s, which %d of %d tensors have", prefix, n, wt_count(f));
+    for (int i = 0; i < wt_count(f); i++) ignored += is_of_loss(wt_at(f, i)->name);
+    if (r->kind && ignored) add_line(r, &r->facts, "ignored: %d tensors of the training's loss (loss.*)", ignored);
+}
+
+/* MAR_EARG for heads, or a seq_len or weights of the handle's, that mean nothing for such a file. */
 static mar_status check_asked(const mar *m, const wt_file *f, const mar_file_kind *kind, int heads, mar_err *err)
 {
     if (heads && !kind->has_heads)
@@ -230,7 +244,9 @@ static mar_status check_asked(const mar *m, const wt_file *f, const mar_file_kin
     if (m->seq_len && !kind->has_seq_len)
         return err_set(err, MAR_EARG, "seq_len has no effect: %s is %s %s, expected a LlamaGen model", wt_path(f),
                        kind->article, kind->name);
-    return MAR_OK;
+    if (m->weights && !wt_set(f))
+        return err_set(err, MAR_EARG, "weights has no effect: %s has one set of weights", wt_path(f));
+    return mar_check_heads(f, heads, err);
 }
 
 /* Kind and configuration. A file whose configuration cannot be derived stays MAR_KIND_UNKNOWN, and the reason
@@ -241,6 +257,11 @@ static mar_status classify(mar_report *r, const mar *m, const wt_file *f, int he
     const mar_file_kind *kind = mar_kind_of(f);
     if (!kind) {
         add_unknown(r);
+        return MAR_OK;
+    }
+    if (kind->instead) {
+        add_line(r, &r->facts, "kind: %s", kind->name);
+        add_line(r, &r->problems, "is %s %s, expected %s", kind->article, kind->name, kind->instead);
         return MAR_OK;
     }
     mar_status status = check_asked(m, f, kind, heads, err);
@@ -261,6 +282,7 @@ static mar_status make_report(const mar *m, const wt_file *f, int heads, mar_rep
     add_line(r, &r->facts, "format: %s", wt_format(f));
     mar_status status = classify(r, m, f, heads, err);
     add_dtypes(r, f);
+    add_training(r, f);
     if (r->kind) add_int8(r, f);
     if (r->kind) r->kind->facts(f, &r->configs, add_fact, r);
     add_metadata(r, f);
@@ -281,7 +303,7 @@ mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out)
     mar_err err = {0};
     if (out) *out = NULL;
     mar_status status = mar_check_load(m, path, out, &err);
-    if (status == MAR_OK) status = mar_open_checkpoint(path, 0, &f, &err);
+    if (status == MAR_OK) status = mar_open_checkpoint(path, 0, m->weights, &f, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
     status = make_report(m, f, heads, out, &err);
     wt_close(f);
@@ -495,7 +517,7 @@ mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype,
     if (status == MAR_OK && ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16))
         status = err_set(&err, MAR_EARG, "dtype %d: expected auto, f32, bf16, int8 or f16, which are %d to %d",
                          (int)dtype, MAR_DTYPE_AUTO, MAR_DTYPE_F16);
-    if (status == MAR_OK) status = mar_open_checkpoint(in, 0, &f, &err);
+    if (status == MAR_OK) status = mar_open_checkpoint(in, 0, m->weights, &f, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
     status = make_report(m, f, heads, &r, &err);
     if (status == MAR_OK && r->problems.count > 0)

@@ -3,9 +3,11 @@
 #include "mar/config.h"
 #include "vae/vae.h"
 
+#include <dirent.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 void mar_metadata_text(mar_metadata *m, const char *key, const char *value)
 {
@@ -67,6 +69,16 @@ static void visit_mar(const wt_file *f, const mar_configs *c, mar_kind_visitor *
     mar_config_tensors(&c->model, visit, user);
 }
 
+/* "12 heads"; a guess as one. */
+static const char *heads_text(const mar_model_config *c, char *text, size_t size)
+{
+    if (c->decoder_heads != c->heads)
+        snprintf(text, size, "%d and %d heads", c->heads, c->decoder_heads);
+    else
+        snprintf(text, size, "%d heads%s", c->heads, c->heads_guessed ? " (a guess: nothing in the file says it)" : "");
+    return text;
+}
+
 static void say_mar(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
 {
     static const char *const encoder[] = {"encoder_", "class_emb.", "fake_latent", "z_proj", NULL};
@@ -74,8 +86,9 @@ static void say_mar(const wt_file *f, const mar_configs *configs, mar_kind_fact 
     static const char *const head[] = {"diffloss.", NULL};
     const mar_model_config *c = &configs->model;
     const facts to = {add, user};
-    say(&to, "transformer: width %d, %d encoder and %d decoder blocks, %d heads, MLP %d", c->width, c->encoder_depth,
-        c->decoder_depth, c->heads, c->mlp_hidden);
+    char heads[96];
+    say(&to, "transformer: width %d, %d encoder and %d decoder blocks, %s, MLP %d", c->width, c->encoder_depth,
+        c->decoder_depth, heads_text(c, heads, sizeof heads), c->mlp_hidden);
     say(&to, "diffusion head: width %d, %d blocks", c->head_width, c->head_depth);
     say(&to, "tokens: %d of %d channels, %d classes in %d buffer tokens", c->seq_len, c->token_dim, c->classes,
         c->buffer);
@@ -90,7 +103,8 @@ static void put_mar(const mar_configs *configs, mar_metadata *m)
     mar_metadata_number(m, "mar.width", c->width);
     mar_metadata_number(m, "mar.encoder_depth", c->encoder_depth);
     mar_metadata_number(m, "mar.decoder_depth", c->decoder_depth);
-    mar_metadata_number(m, "mar.heads", c->heads);
+    if (!c->heads_guessed) mar_metadata_number(m, "mar.heads", c->heads);
+    if (c->decoder_heads != c->heads) mar_metadata_number(m, "mar.decoder_heads", c->decoder_heads);
     mar_metadata_number(m, "mar.mlp_hidden", c->mlp_hidden);
     mar_metadata_number(m, "mar.buffer", c->buffer);
     mar_metadata_number(m, "mar.seq_len", c->seq_len);
@@ -121,7 +135,9 @@ static void say_llamagen(const wt_file *f, const mar_configs *configs, mar_kind_
     const gpt_config *c = &configs->gpt;
     const facts to = {add, user};
     const char *how = wt_metadata(f, "mar.seq_len") ? "" : " (the file does not say; seq_len does)";
-    say(&to, "transformer: width %d, %d blocks, %d heads, SwiGLU %d", c->width, c->depth, c->heads, c->hidden);
+    char heads[96];
+    say(&to, "transformer: width %d, %d blocks, %s, SwiGLU %d", c->width, c->depth,
+        heads_text(&configs->model, heads, sizeof heads), c->hidden);
     say(&to, "tokens: %d of a vocabulary of %d%s", c->seq_len, c->vocabulary, how);
     if (c->caption_dim)
         say(&to, "captions: %d positions of %d features", c->prefix, c->caption_dim);
@@ -136,7 +152,7 @@ static void put_llamagen(const mar_configs *configs, mar_metadata *m)
     mar_metadata_text(m, "mar.kind", "llamagen");
     mar_metadata_number(m, "mar.width", c->width);
     mar_metadata_number(m, "mar.depth", c->depth);
-    mar_metadata_number(m, "mar.heads", c->heads);
+    if (!c->heads_guessed) mar_metadata_number(m, "mar.heads", c->heads);
     mar_metadata_number(m, "mar.hidden", c->hidden);
     mar_metadata_number(m, "mar.vocabulary", c->vocabulary);
     mar_metadata_number(m, "mar.seq_len", c->seq_len);
@@ -276,6 +292,28 @@ static void put_inception(const mar_configs *configs, mar_metadata *m)
     mar_metadata_number(m, "mar.parameters", c->parameters);
 }
 
+/* --- files that are none of these --------------------------------------------------------------------------------- */
+
+static int has_any(const wt_file *f, const char *const *prefixes)
+{
+    for (int i = 0; i < wt_count(f); i++)
+        if (begins_with_any(wt_at(f, i)->name, prefixes)) return 1;
+    return 0;
+}
+
+static int recognise_stable_diffusion(const wt_file *f)
+{
+    static const char *const parts[] = {"model.diffusion_model.", "first_stage_model.", "cond_stage_model.", NULL};
+    return has_any(f, parts);
+}
+
+/* A KL or VQ autoencoder as Hugging Face's diffusers names its layers. */
+static int recognise_diffusers(const wt_file *f)
+{
+    static const char *const parts[] = {"decoder.up_blocks.", "decoder.mid_block.", NULL};
+    return has_any(f, parts);
+}
+
 /* --- all ---------------------------------------------------------------------------------------------------------- */
 
 static const mar_file_kind kinds[] = {
@@ -315,6 +353,14 @@ static const mar_file_kind kinds[] = {
      .is_int8 = gpt_config_is_int8,
      .facts = say_eagle,
      .put = put_eagle},
+    {.name = "Stable Diffusion checkpoint",
+     .article = "a",
+     .instead = "a MAR or LlamaGen model, or an image decoder alone",
+     .recognise = recognise_stable_diffusion},
+    {.name = "autoencoder with diffusers' names (decoder.up_blocks)",
+     .article = "an",
+     .instead = "CompVis's (decoder.up)",
+     .recognise = recognise_diffusers},
     {.kind = MAR_KIND_VAE,
      .name = "VQ autoencoder",
      .article = "a",
@@ -358,13 +404,57 @@ const mar_file_kind *mar_kind_of(const wt_file *f)
     return NULL;
 }
 
-const char *mar_kind_text(const wt_file *f, char *text, size_t size)
+const char *mar_kinds_lack(unsigned wanted, char *text, size_t size)
+{
+    int n = 0, many = 0;
+    for (const mar_file_kind *k = kinds; k->name; k++) many += k->lacks && (wanted & 1u << k->kind);
+    *text = '\0';
+    for (const mar_file_kind *k = kinds; k->name; k++) {
+        const size_t used = strlen(text);
+        if (!k->lacks || !(wanted & 1u << k->kind)) continue;
+        snprintf(text + used, size - used, "%s%s %s (%s)",
+                 n++        ? " nor "
+                 : many > 1 ? "neither "
+                            : "not ",
+                 k->article, k->name, k->lacks);
+    }
+    return text;
+}
+
+mar_status mar_check_kind(const wt_file *f, unsigned wanted, const char *expected, mar_err *err)
+{
+    char text[ERR_TEXT_MAX];
+    const mar_file_kind *k = mar_kind_of(f);
+    if (k && (wanted & 1u << k->kind)) return MAR_OK;
+    if (!k) return err_set(err, MAR_EMODEL, "%s: %s", wt_path(f), mar_kinds_lack(wanted, text, sizeof text));
+    if (k->kind == MAR_KIND_VAE)
+        return err_set(err, MAR_EMODEL, "%s: is an image decoder (%s), expected %s", wt_path(f), k->name, expected);
+    return err_set(err, MAR_EMODEL, "%s: is %s %s, expected %s", wt_path(f), k->article, k->name,
+                   k->instead ? k->instead : expected);
+}
+
+void mar_weights_text(const wt_file *f, char *text, size_t size)
+{
+    int n;
+    const char *prefix = wt_prefix(f, &n), *set = wt_set(f);
+    snprintf(text, size, "%s%s%s%s", set ? " of " : "", set ? set : "", prefix ? ", names without " : "",
+             prefix ? prefix : "");
+}
+
+mar_status mar_check_heads(const wt_file *f, int heads, mar_err *err)
 {
     const mar_file_kind *k = mar_kind_of(f);
-    const int decodes = k && k->kind == MAR_KIND_VAE;
-    if (!k) return NULL;
-    snprintf(text, size, decodes ? "an image decoder (%s%s)" : "%s %s", decodes ? "" : k->article, k->name);
-    return text;
+    if (heads < 65536 || !k || k->kind == MAR_KIND_MAR) return MAR_OK;
+    return err_set(err, MAR_EARG, "heads %d,%d: expected one number: %s is %s %s", heads % 65536, heads / 65536,
+                   wt_path(f), k->article, k->name);
+}
+
+mar_status mar_refuse_heads(const wt_file *f, int width, mar_err *err)
+{
+    return err_set(err, MAR_EMODEL,
+                   "%s: its width of %d is no official model's, and nothing in it says its number of attention heads: "
+                   "expected heads",
+                   wt_path(f), width);
 }
 
 mar_status mar_check_load(const mar *m, const char *path, const void *out, mar_err *err)
@@ -374,9 +464,40 @@ mar_status mar_check_load(const mar *m, const char *path, const void *out, mar_e
     return status == MAR_OK ? mar_check_given(out, "out", err) : status;
 }
 
-mar_status mar_open_checkpoint(const char *path, int is_vae, wt_file **out, mar_err *err)
+/* Whether it is the name of a checkpoint. */
+static int has_ending(const char *name)
 {
+    static const char *const endings[] = {".safetensors", ".pth", ".pt", ".ckpt", ".bin"};
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++)
+        if (strcmp(dot, endings[i]) == 0) return 1;
+    return 0;
+}
+
+/* MAR_EIO for a directory, such as a model's of Hugging Face, with the checkpoint in it that comes first. */
+static mar_status refuse_directory(const char *path, mar_err *err)
+{
+    char name[256] = "";
+    int count = 0;
+    DIR *d = opendir(path);
+    for (const struct dirent *e; d && (e = readdir(d));) {
+        if (e->d_name[0] == '.' || !has_ending(e->d_name)) continue;
+        if (count++ == 0 || strcmp(e->d_name, name) < 0) snprintf(name, sizeof name, "%s", e->d_name);
+    }
+    if (d) closedir(d);
+    const char *slash = path[strlen(path) - 1] == '/' ? "" : "/";
+    if (count == 0)
+        return err_set(err, MAR_EIO, "%s: is a directory, expected a file: .safetensors, .pth, .pt or .ckpt", path);
+    return err_set(err, MAR_EIO, "%s: is a directory: give %s%s%s%s", path,
+                   count > 1 ? "one of its checkpoints, such as " : "", path, slash, name);
+}
+
+mar_status mar_open_checkpoint(const char *path, int is_vae, mar_weights weights, wt_file **out, mar_err *err)
+{
+    struct stat st;
     const wt_embedded *demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
     if (!demo) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* to say what it is */
-    return demo ? wt_open_memory(demo->data, demo->size, path, out, err) : wt_open(path, out, err);
+    if (demo) return wt_open_memory(demo->data, demo->size, path, out, err);
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return refuse_directory(path, err);
+    return wt_open_weights(path, weights, out, err);
 }

@@ -37,6 +37,8 @@ typedef struct {
     const char *name;    /* "MAR model" */
     const char *article; /* "a" */
     const char *lacks;   /* what a file without is none: "no class_emb.weight"; NULL: another row says it */
+    const char *instead; /* of a file that nothing here takes: what is expected in its place; else NULL. Such a kind is
+                          * MAR_KIND_UNKNOWN, and has no functions but `recognise` */
     int has_heads;       /* 1: heads, as a caller gives them, have an effect */
     int has_seq_len;     /* 1: and so does the handle's seq_len */
     int (*recognise)(const wt_file *f);
@@ -57,14 +59,28 @@ typedef struct {
 const mar_file_kind *mar_kinds(void);
 /* The first kind that recognises the file; NULL: it is unknown. */
 const mar_file_kind *mar_kind_of(const wt_file *f);
-/* "a MAR model"; NULL: the file's kind is unknown. Returns text. */
-const char *mar_kind_text(const wt_file *f, char *text, size_t size);
+/* Bits of kinds: 1 << MAR_KIND_MAR | ... */
+enum { MAR_KINDS_OF_MODELS = 1 << MAR_KIND_MAR | 1 << MAR_KIND_LLAMAGEN | 1 << MAR_KIND_EAGLE };
+/* MAR_OK if the file is of one of these kinds; else MAR_EMODEL, saying what it is, and that `expected` was. */
+mar_status mar_check_kind(const wt_file *f, unsigned wanted, const char *expected, mar_err *err);
+/* MAR_EARG for `heads` that are two numbers, for a file other than a MAR model. */
+mar_status mar_check_heads(const wt_file *f, int heads, mar_err *err);
+/* MAR_EMODEL: nothing says the number of heads of a model of this width. */
+mar_status mar_refuse_heads(const wt_file *f, int width, mar_err *err);
+/* "neither a MAR model (no class_emb.weight) nor a KL autoencoder (no post_quant_conv.weight)", of the kinds of these
+ * bits, to text, which it returns. */
+const char *mar_kinds_lack(unsigned wanted, char *text, size_t size);
+
+/* " of model_ema, names without module." to text: the set of weights that was taken and the prefix that names have
+ * lost;
+ * "" if there are neither. */
+void mar_weights_text(const wt_file *f, char *text, size_t size);
 
 /* What a call that reads `path` begins with: MAR_OK if the handle can be used here, and path and out are not NULL. */
 mar_status mar_check_load(const mar *m, const char *path, const void *out, mar_err *err);
 /* Opens the file, or what is built in under that name: of a model and an image decoder that have the same name, the
- * decoder if is_vae is 1. */
-mar_status mar_open_checkpoint(const char *path, int is_vae, wt_file **out, mar_err *err);
+ * decoder if is_vae is 1. MAR_EIO for a directory, naming the file in it that may be meant. */
+mar_status mar_open_checkpoint(const char *path, int is_vae, mar_weights weights, wt_file **out, mar_err *err);
 
 /* discrete_config.c: the shape of a LlamaGen file for models of the handle, which says how large images are where the
  * file does not, and the same for the public header. */

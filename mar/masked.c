@@ -537,7 +537,7 @@ extern const mar_engine mar_masked_engine;
 const mar_engine mar_masked_engine = {
     .name = "mar",
     .tokens = "continuous",
-    .recognise = mar_config_recognise,
+    .kind = MAR_KIND_MAR,
     .load = mar_masked_load,
     .unload = mar_masked_unload,
     .describe = describe,

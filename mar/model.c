@@ -1,6 +1,7 @@
 #include "mar/model.h"
 #include "kernels/int8.h"
 #include "mar/config.h"
+#include "mar/kinds.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -184,6 +185,8 @@ static mar_status load_mlp(loader *l, const char *name, mar_block *b)
 static mar_status load_block(loader *l, const char *stack, int index, int last_decoder, mar_block *b)
 {
     char name[64];
+    const mar_model_config *c = &l->model->base.config;
+    b->heads = b >= l->model->decoder && b < l->model->decoder + c->decoder_depth ? c->decoder_heads : c->heads;
     snprintf(name, sizeof name, "%s.%d", stack, index);
     const mar_status status = load_attention(l, name, last_decoder, b);
     return status == MAR_OK ? load_mlp(l, name, b) : status;
@@ -238,6 +241,7 @@ mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, int heads, m
     mar_model_config *c = &model->base.config;
     model->base.m = m;
     mar_status status = mar_config_derive(f, heads, c, err);
+    if (status == MAR_OK && c->heads_guessed) status = mar_refuse_heads(f, c->width, err);
     if (status == MAR_OK) {
         model->encoder = calloc((size_t)c->encoder_depth + 1, sizeof *model->encoder);
         model->decoder = calloc((size_t)c->decoder_depth + 1, sizeof *model->decoder);

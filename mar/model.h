@@ -10,6 +10,7 @@ typedef float *mar_norm;
 
 /* timm's Block: x += proj(attention(LN1(x))); x += fc2(gelu(fc1(LN2(x)))). */
 typedef struct {
+    int heads; /* of its attention */
     mar_norm norm1, norm2;
     kern_linear *qkv;    /* [3D][D]; NULL in the last decoder block */
     kern_linear *q, *kv; /* [D][D] and [2D][D] of the last decoder block, whose queries are the predicted positions

@@ -143,11 +143,12 @@ mar_status mar_passes_plan(kern_queue *k, const mar_masked_model *m, int sequenc
         status = mar_block_plan(k, &m->decoder[b], sequences * decoded, 0, err);
     if (status == MAR_OK)
         status = mar_block_plan(k, &m->decoder[c->decoder_depth - 1], sequences * predicted, sequences * decoded, err);
-    const int shapes[3][4] = {
-        {encoded, encoded, 3 * d, 3 * d}, {decoded, decoded, 3 * d, 3 * d}, {predicted, decoded, d, 2 * d}};
+    const int shapes[3][5] = {{c->heads, encoded, encoded, 3 * d, 3 * d},
+                              {c->decoder_heads, decoded, decoded, 3 * d, 3 * d},
+                              {c->decoder_heads, predicted, decoded, d, 2 * d}};
     for (int i = 0; status == MAR_OK && i < 3; i++)
-        status = k->core->attention_plan(k, shapes[i][0], shapes[i][1], c->heads, c->width / c->heads, shapes[i][2],
-                                         shapes[i][3], err);
+        status = k->core->attention_plan(k, shapes[i][1], shapes[i][2], shapes[i][0], d / shapes[i][0], shapes[i][3],
+                                         shapes[i][4], err);
     return status;
 }
 

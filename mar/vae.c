@@ -37,13 +37,11 @@ static char *path_from_root(const char *path)
 /* Makes a VAE of an open file. */
 static mar_status create(mar *m, const wt_file *file, mar_vae **out, mar_err *err)
 {
-    char text[64];
-    if (!vae_config_recognise(file) && mar_kind_text(file, text, sizeof text))
-        return err_set(err, MAR_EMODEL, "%s: is %s, expected an image decoder (KL or VQ autoencoder)", wt_path(file),
-                       text);
+    mar_status status = mar_check_kind(file, 1 << MAR_KIND_VAE, "an image decoder (KL or VQ autoencoder)", err);
+    if (status != MAR_OK) return status;
     mar_vae *vae = calloc(1, sizeof *vae);
     if (!vae) return err_set(err, MAR_ENOMEM, "out of memory");
-    const mar_status status = load(m, file, &vae->decoder, err);
+    status = load(m, file, &vae->decoder, err);
     if (status != MAR_OK) {
         free(vae);
         return status;
@@ -59,21 +57,23 @@ mar_status mar_vae_load(mar *m, const char *path, mar_vae **out)
 {
     const double start = mar_now();
     mar_err err = {0};
+    char weights[96];
     if (out) *out = NULL;
     mar_status status = mar_check_load(m, path, out, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
     wt_file *file = NULL;
-    status = mar_open_checkpoint(path, 1, &file, &err);
+    status = mar_open_checkpoint(path, 1, MAR_WEIGHTS_AUTO, &file, &err);
     if (status == MAR_OK) {
         wt_allow_nonfinite(file, m->allow_nonfinite);
         status = create(m, file, out, &err);
+        mar_weights_text(file, weights, sizeof weights);
     }
     wt_close(file);
     if (status == MAR_OK && !wt_demo_vae(path) && mar_vae_get_config(*out)->codebook)
         (*out)->path = path_from_root(path);
     if (status == MAR_OK)
-        mar_log(m, MAR_LOG_INFO, "VAE %s: %ld parameters, loaded in %.3g s", path, mar_vae_get_config(*out)->parameters,
-                mar_now() - start);
+        mar_log(m, MAR_LOG_INFO, "VAE %s: %ld parameters%s, loaded in %.3g s", path,
+                mar_vae_get_config(*out)->parameters, weights, mar_now() - start);
     return mar_result(m, status, &err);
 }
 

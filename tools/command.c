@@ -49,16 +49,13 @@ static int open_library(const mar_options *options, mar **out)
     return 1;
 }
 
-int tool_open_logged(int seq_len, mar_log_function *log, void *user, mar **out)
+int tool_open_files(const mar_options *about, mar **out)
 {
-    const mar_options options = {
-        .backend = MAR_BACKEND_CPU, .threads = 1, .log = log, .log_user = user, .seq_len = seq_len};
+    mar_options options = {0};
+    if (about) options = *about;
+    options.backend = MAR_BACKEND_CPU;
+    options.threads = 1;
     return open_library(&options, out);
-}
-
-int tool_open_files(int seq_len, mar **out)
-{
-    return tool_open_logged(seq_len, NULL, NULL, out);
 }
 
 static int json_lacks; /* cJSON had no memory for part of the record */

@@ -19,12 +19,9 @@ void tool_error_within(const char *where);
 /* The name behind the last slash. */
 const char *tool_base_name(const char *path);
 
-/* Opens the CPU with one thread, for commands that only read and write files; seq_len: mar_options.seq_len. Returns 0,
- * or 1 with the error printed.
- */
-int tool_open_files(int seq_len, mar **out);
-/* The same with a log, mar_options.log and log_user. */
-int tool_open_logged(int seq_len, mar_log_function *log, void *user, mar **out);
+/* Opens the CPU with one thread, for commands that only read and write files, with the options about files of `about`;
+ * NULL: without. Returns 0, or 1 with the error printed. */
+int tool_open_files(const mar_options *about, mar **out);
 
 /* Starts a JSON record, to which cJSON adds. What it has no memory for it leaves out without a word, so it is watched
  * from here to tool_print_json. */

@@ -1,21 +1,19 @@
 /* mar convert: a checkpoint, checked and rewritten as safetensors. */
 #include "tools/command.h"
 #include "tools/file.h"
+#include "tools/file_options.h"
 #include "tools/options_help.h"
 #include "tools/progress.h"
-#include "tools/run_options.h"
 #include "tools/subcommands.h"
 
 #include <stdio.h>
 #include <sys/stat.h>
 
 typedef struct {
-    const char *in, *out;  /* files */
-    int heads, seq_len;    /* as given, or 0 */
-    mar_dtype dtype;       /* of what is stored */
-    mar_param heads_row;   /* the option --heads */
-    mar_param seq_len_row; /* --seq_len */
-    operand operands[3];   /* in and out; ends with a NULL name */
+    const char *in, *out; /* files */
+    mar_dtype dtype;      /* of what is stored */
+    file_options file;    /* about `in` */
+    operand operands[3];  /* in and out; ends with a NULL name */
 } convert_options;
 
 static const char *const dtypes[] = {"auto", "f32", "bf16", "int8", "f16", NULL}; /* mar_dtype */
@@ -35,8 +33,6 @@ static const mar_param dtype = {.name = "dtype",
 static void set_up(convert_options *o, option_set *set)
 {
     *o = (convert_options){0};
-    o->heads_row = option_at(run_option("heads"), offsetof(convert_options, heads), "Options");
-    o->seq_len_row = option_at(run_option("seq_len"), offsetof(convert_options, seq_len), "Options");
     o->operands[0] = (operand){
         "IN", &o->in,
         "a MAR or LlamaGen model, or their autoencoder: .safetensors, or .pth or .ckpt as PyTorch writes it", NULL};
@@ -47,13 +43,13 @@ static void set_up(convert_options *o, option_set *set)
                  "\n"
                  "Writes the model in a checkpoint as safetensors, with its configuration as\n"
                  "metadata. Of a training checkpoint only the averaged weights (model_ema) are\n"
-                 "kept. A file that mar inspect finds wrong is refused.\n",
+                 "kept, or those that --weights says. A file that mar inspect finds wrong is\n"
+                 "refused.\n",
         .example = "example: mar convert checkpoint-last.pth mar_base.safetensors --dtype bf16\n",
         .operands = o->operands,
     };
     options_add(set, &dtype, o, 0);
-    options_add(set, &o->heads_row, o, 0);
-    options_add(set, &o->seq_len_row, o, 0);
+    file_options_add(&o->file, set);
 }
 
 void manual_convert(FILE *out)
@@ -91,18 +87,21 @@ int cmd_convert(int argc, char **argv)
     if (status != OPTIONS_RUN) return status;
     if (tool_can_write_as(o.out, ".safetensors") != 0) return 1;
     mar *m;
-    char line[LINE] = "", text[4400]; /* a path has room */
+    int heads;
+    char line[LINE] = "";
     progress bar;
-    status = tool_open_logged(o.seq_len, keep_line, line, &m);
+    o.file.library.log = keep_line;
+    o.file.library.log_user = line;
+    status = file_options_open(&o.file, &m, &heads);
     if (status) return status;
     progress_start(&bar, 0);
     progress_note(&bar, "converting %s", o.in);
-    const mar_status converted = mar_convert(m, o.in, o.out, o.dtype, o.heads);
+    const mar_status converted = mar_convert(m, o.in, o.out, o.dtype, heads);
     progress_clear(&bar);
     if (converted == MAR_OK)
         print_written(line, o.out);
     else
-        status = tool_error("%s", run_options_heads(mar_error(m), text, sizeof text));
+        status = file_options_refuse(m);
     mar_close(m);
     return status;
 }

@@ -30,7 +30,12 @@ const char *search_command(const search *s, int i, char *text, size_t size)
     add_file(text, size, "model", o->model);
     if (s->f->vae) add_file(text, size, "vae", s->f->vae);
     if (o->captions) add_file(text, size, "captions", o->captions);
-    if (o->heads) text_append(text, size, " --heads %d", o->heads);
+    if (o->heads) text_append(text, size, " --heads %s", o->heads);
+    for (int k = 0; k < mar_option_count(); k++) { /* seq_len and the like */
+        const mar_param *p = mar_option_get(k);
+        if (strcmp(p->group, "Model") == 0 && p->type != MAR_TYPE_FLAG && !mar_param_is_default(p, &o->machine))
+            text_append(text, size, " --%s %s", p->name, mar_param_text(p, &o->machine, value, sizeof value));
+    }
     for (int k = 0; k < mar_param_count(); k++) {
         const mar_param *p = mar_param_get(k);
         snprintf(name, sizeof name, "--%s ", p->name);

@@ -1,20 +1,18 @@
 /* mar inspect: what is in a checkpoint, and what keeps it from being a usable model. */
 #include "tools/command.h"
+#include "tools/file_options.h"
 #include "tools/options_help.h"
 #include "tools/progress.h"
-#include "tools/run_options.h"
 #include "tools/subcommands.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
 typedef struct {
-    const char *path;      /* as given */
-    int heads, seq_len;    /* as given, or 0 */
-    int json;              /* print JSON */
-    mar_param heads_row;   /* the option --heads */
-    mar_param seq_len_row; /* --seq_len */
-    operand operands[2];   /* the path; ends with a NULL name */
+    const char *path;    /* as given */
+    int json;            /* print JSON */
+    file_options file;   /* about it */
+    operand operands[2]; /* the path; ends with a NULL name */
 } inspect_options;
 
 static const mar_param json = {.name = "json",
@@ -27,8 +25,6 @@ static const mar_param json = {.name = "json",
 static void set_up(inspect_options *o, option_set *set)
 {
     *o = (inspect_options){0};
-    o->heads_row = option_at(run_option("heads"), offsetof(inspect_options, heads), "Options");
-    o->seq_len_row = option_at(run_option("seq_len"), offsetof(inspect_options, seq_len), "Options");
     o->operands[0] = (operand){"FILE", &o->path,
                                "a MAR or LlamaGen model, their autoencoder or Inception-v3: .safetensors, or .pth or "
                                ".ckpt as PyTorch writes it; or one that is built in: demo, demo-draft, demo-vae, "
@@ -44,8 +40,7 @@ static void set_up(inspect_options *o, option_set *set)
         .example = "example: mar inspect checkpoint-last.pth\n",
         .operands = o->operands,
     };
-    options_add(set, &o->heads_row, o, 0);
-    options_add(set, &o->seq_len_row, o, 0);
+    file_options_add(&o->file, set);
     options_add(set, &json, o, 0);
 }
 
@@ -80,6 +75,8 @@ static void add_model(cJSON *object, const mar_model_config *c)
     cJSON_AddNumberToObject(object, "encoder_depth", c->encoder_depth);
     cJSON_AddNumberToObject(object, "decoder_depth", c->decoder_depth);
     cJSON_AddNumberToObject(object, "heads", c->heads);
+    if (c->decoder_heads != c->heads) cJSON_AddNumberToObject(object, "decoder_heads", c->decoder_heads);
+    if (c->heads_guessed) cJSON_AddTrueToObject(object, "heads_guessed");
     cJSON_AddNumberToObject(object, "mlp_hidden", c->mlp_hidden);
     cJSON_AddNumberToObject(object, "buffer", c->buffer);
     cJSON_AddNumberToObject(object, "seq_len", c->seq_len);
@@ -132,16 +129,16 @@ int cmd_inspect(int argc, char **argv)
     if (status != OPTIONS_RUN) return status;
     mar *m;
     mar_report *r;
+    int heads;
     progress bar;
-    char text[4400]; /* a path has room */
-    status = tool_open_files(o.seq_len, &m);
+    status = file_options_open(&o.file, &m, &heads);
     if (status) return status;
     progress_start(&bar, 0);
     progress_note(&bar, "reading %s", o.path);
-    const mar_status inspected = mar_inspect(m, o.path, o.heads, &r);
+    const mar_status inspected = mar_inspect(m, o.path, heads, &r);
     progress_clear(&bar);
     if (inspected != MAR_OK) {
-        status = tool_error("%s", run_options_heads(mar_error(m), text, sizeof text));
+        status = file_options_refuse(m);
     } else {
         if (o.json)
             status = print_json(o.path, r);

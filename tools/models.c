@@ -12,7 +12,8 @@
 static int same_options(const mar_options *a, const mar_options *b)
 {
     return a->dtype == b->dtype && a->threads == b->threads && a->backend == b->backend && a->device == b->device &&
-           a->allow_nonfinite == b->allow_nonfinite && a->tuning == b->tuning && a->seq_len == b->seq_len;
+           a->allow_nonfinite == b->allow_nonfinite && a->tuning == b->tuning && a->seq_len == b->seq_len &&
+           a->weights == b->weights;
 }
 
 /* "cpu bf16 (...", "cpu int8, bf16 (...", "cpu f32 (..." */
@@ -119,8 +120,12 @@ static void explain_load(const mar *library, const model_file *file, const char 
     if (strcmp(role, "vae") == 0 &&
         (strncmp(what, ": is a MAR model", 16) == 0 || strncmp(what, ": is a LlamaGen model", 21) == 0))
         belongs = "; give it as --model";
-    tool_error("%s%s%s%s%s%s", is_named ? file->path : "", run_options_heads(what, named, sizeof named), belongs,
-               meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
+    if (strcmp(role, "draft") == 0 && strstr(what, ": expected heads"))
+        belongs = " in its metadata, to which mar convert --heads N writes them";
+    else
+        what = run_options_heads(what, named, sizeof named);
+    tool_error("%s%s%s%s%s%s", is_named ? file->path : "", what, belongs, meant ? "; did you mean " : "",
+               meant ? meant : "", meant ? "?" : "");
 }
 
 /* A file that is loaded; NULL: it is not. */
@@ -277,7 +282,9 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     *out = (run_models){.library = open_for(store, &machine, 1, "dtype")};
     if (!out->library) return 1;
     if (!o->vae) o->vae = run_demo_vae(o->model);
-    const model_file *model = get_file(store, &machine, out->library, "model", o->model, o->heads, bar), *draft = NULL,
+    int heads;
+    if (run_read_heads(o->heads, &heads) != 0) return 1;
+    const model_file *model = get_file(store, &machine, out->library, "model", o->model, heads, bar), *draft = NULL,
                      *vae = NULL;
     if (!model || refuse_drafter(model, o) != 0 || refuse_options(model, o) != 0) return 1;
     if (o->draft && !(draft = get_file(store, &machine, out->library, "draft", o->draft, 0, bar))) return 1;
@@ -309,7 +316,8 @@ int models_have(const model_store *store, const run_options *o)
     for (int i = 0; i < store->handle_count && !library; i++)
         if (serves(store->handles[i].library, &store->handles[i].options, &machine, 1))
             library = store->handles[i].library;
-    return library && find_file(store, library, o->model, o->heads, 1) &&
+    int heads;
+    return library && run_read_heads(o->heads, &heads) == 0 && find_file(store, library, o->model, heads, 1) &&
            (!o->draft || find_file(store, library, o->draft, 0, 1)) && (!vae || find_file(store, library, vae, 0, 0));
 }
 
@@ -319,7 +327,7 @@ int models_lack_vae(const run_options *o)
     mar_vae *vae;
     const char *meant = run_built_in_meant(o->model);
     if (meant) return tool_error("%s: no such file, did you mean %s?", o->model, meant);
-    if (tool_open_files(0, &library) != 0) return 1;
+    if (tool_open_files(NULL, &library) != 0) return 1;
     const mar_status status = mar_vae_load(library, o->model, &vae);
     const char *kind = status == MAR_OK && mar_vae_get_config(vae)->codebook ? "VQ" : "KL";
     const int is_drafter = status != MAR_OK && strstr(mar_error(library), ": is an EAGLE drafter, ");

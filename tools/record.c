@@ -89,7 +89,10 @@ void record_texts_add_run(record_texts *out, const run_options *run, const run_m
     add_options(out, run);
     record_texts_add(out, "model", "%s", tool_base_name(run->model));
     record_texts_add(out, "vae", "%s", tool_base_name(run->vae));
-    record_texts_add(out, "heads", "%d", mar_model_get_config(models->model)->heads);
+    const mar_model_config *c = mar_model_get_config(models->model);
+    record_texts_add(out, "heads", c->decoder_heads == c->heads ? "%d" : "%d,%d", c->heads, c->decoder_heads);
+    if (run->machine.weights)
+        record_texts_add(out, "weights", "%s", run->machine.weights == MAR_WEIGHTS_EMA ? "ema" : "model");
     if (*ids->model) record_texts_add(out, "model_id", "%s", ids->model);
     if (*ids->vae) record_texts_add(out, "vae_id", "%s", ids->vae);
     if (*ids->draft) record_texts_add(out, "draft_id", "%s", ids->draft);
@@ -231,7 +234,9 @@ int record_print_json(const generate_job *job)
     if (run_draft(&job->options.run)) cJSON_AddStringToObject(record, "draft", run_draft(&job->options.run));
     cJSON_AddStringToObject(record, "vae", job->options.run.vae);
     cJSON_AddStringToObject(record, "backend", mar_backend_description(job->models.library));
-    cJSON_AddNumberToObject(record, "heads", mar_model_get_config(job->models.model)->heads);
+    const mar_model_config *c = mar_model_get_config(job->models.model);
+    cJSON_AddNumberToObject(record, "heads", c->heads);
+    if (c->decoder_heads != c->heads) cJSON_AddNumberToObject(record, "decoder_heads", c->decoder_heads);
     params_record(&job->options.run, cJSON_AddObjectToObject(record, "parameters"));
     cJSON_AddStringToObject(record, "guarantee", mar_session_guarantee(job->session));
     add_classes(record, job);

@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <cjson/cJSON.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -43,11 +44,12 @@ static const mar_param rows[] = {
     {.name = "heads",
      .offset = offsetof(run_options, heads),
      .group = "Model",
-     .type = MAR_TYPE_INT,
-     .min = 1,
-     .max = 1024,
+     .type = MAR_TYPE_TEXT,
+     .argument = "N",
      .help = "attention heads, if the file does not say\n"
-             "The default is the official rule: heads of size 64, or 80 at width 1280."},
+             "No tensor says it. A file of the width of an official model has that model's heads; for any other one "
+             "they have to be given, or be in its metadata, to which mar convert --heads writes them. ENCODER,DECODER "
+             "are those of a MAR model with two numbers of heads."},
     {.name = "fast",
      .offset = offsetof(run_options, fast),
      .group = "Ways to be faster, by level",
@@ -209,18 +211,48 @@ static const char *machine_unused(const mar_options *machine, const char *name)
     return NULL;
 }
 
+/* Whether the library's words begin with an option, which the command writes with dashes. */
+static int begins_with_option(const char *words)
+{
+    static const char *const names[] = {"heads ", "seq_len ", "weights ", "dtype int8: "};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strncmp(words, names[i], strlen(names[i])) == 0) return 1;
+    return 0;
+}
+
 const char *run_options_heads(const char *words, char *text, size_t size)
 {
-    static const char by_caller[] = " attention heads (asked for)";
-    const char *at = strstr(words, by_caller);
-    if (strncmp(words, "heads has no effect: ", 21) == 0 || strncmp(words, "seq_len ", 8) == 0 ||
-        strncmp(words, "dtype int8: ", 12) == 0)
+    static const char by_caller[] = " attention heads (asked for)", wanted[] = ": expected heads";
+    const char *at = strstr(words, by_caller), *end = strstr(words, wanted);
+    if (begins_with_option(words))
         snprintf(text, size, "--%s", words);
     else if (at)
         snprintf(text, size, "%.*s attention heads (--heads)%s", (int)(at - words), words, at + strlen(by_caller));
+    else if (end && !end[strlen(wanted)])
+        snprintf(text, size, "%.*s: expected --heads N or --heads ENCODER,DECODER", (int)(end - words), words);
     else
         snprintf(text, size, "%s", words);
     return text;
+}
+
+/* A number from 1 to 1024, up to `end`; 0 if it is none. */
+static int read_heads(const char *text, const char *end)
+{
+    char *behind;
+    const long n = *text >= '1' && *text <= '9' ? strtol(text, &behind, 10) : 0;
+    return n > 0 && n <= 1024 && behind == end ? (int)n : 0;
+}
+
+int run_read_heads(const char *text, int *heads)
+{
+    *heads = 0;
+    if (!text) return 0;
+    const char *end = text + strlen(text), *comma = strchr(text, ',');
+    const int encoder = read_heads(text, comma ? comma : end), decoder = comma ? read_heads(comma + 1, end) : encoder;
+    if (!encoder || !decoder)
+        return tool_error("--heads %s: expected a number from 1 to 1024, or two, ENCODER,DECODER", text);
+    *heads = comma ? mar_heads(encoder, decoder) : encoder;
+    return 0;
 }
 
 int run_machine_done(const mar_options *machine, const option_set *set)
@@ -292,8 +324,9 @@ int run_options_done(run_options *o, const option_set *set)
     static const char needs_draft[] = "needs --draft";
     char text[256];
     const int is_self = o->draft && strcmp(o->draft, self) == 0;
+    int heads;
     run_options_note(o, set);
-    if (take_self(o, set) != 0) return 1;
+    if (take_self(o, set) != 0 || run_read_heads(o->heads, &heads) != 0) return 1;
     for (int k = 0; k < set->count; k++) {
         const option *q = &set->options[k];
         const char *why = NULL;

@@ -18,7 +18,7 @@ typedef struct {
     const char *draft;       /* as given, a file; NULL: none, as after "self", which run_options_done takes out */
     const char *captions;    /* a file of captions' features, for text-to-image models; NULL: none */
     int self_is_path;        /* 1: --draft self was given without --spec, and spec is path for it */
-    int heads;               /* 0: the file's */
+    const char *heads;       /* as given; NULL: the file's */
     mar_params params;       /* as given. models_load sets draft */
     mar_params used;         /* those that the session uses, 64 for num_iter 0; models_session sets it */
     mar_options machine;     /* as given */
@@ -47,8 +47,12 @@ void run_options_note(run_options *o, const option_set *set);
 int run_was_given(const run_options *o, const char *name);
 /* The library's option of that name, or "model", "vae", "captions" or "heads". */
 const mar_param *run_option(const char *name);
-/* The library's words on a model file, with --heads and --seq_len where it speaks of what was asked for, into text,
- * which is returned. */
+/* *heads = what mar_model_load takes for the text, "12" or "12,16"; 0 for NULL. Returns 0, or 1 after printing an
+ * error.
+ */
+int run_read_heads(const char *text, int *heads);
+/* The library's words on a model file, with --heads, --seq_len and the like where it speaks of what was asked for, into
+ * text, which is returned. */
 const char *run_options_heads(const char *words, char *text, size_t size);
 /* After parsing: "--draft self" becomes no draft model and, unless there is another, --spec path. An option that would
  * have no effect is an error. Returns 0, or 1 with the error printed. */

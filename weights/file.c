@@ -9,6 +9,8 @@
 static mar_status refuse_unknown(const wt_file *f, mar_err *err)
 {
     char start[sizeof f->start + 1];
+    if (f->n_start >= 4 && memcmp(f->start, "GGUF", 4) == 0)
+        return err_set(err, MAR_EFORMAT, "%s: is a GGUF file, expected safetensors or a file of torch.save", f->path);
     return err_set(err, MAR_EFORMAT,
                    "%s: %llu bytes that begin with \"%s\", expected safetensors or a file of torch.save", f->path,
                    (unsigned long long)f->source.size, wt_start_text(f->start, f->n_start, start));
@@ -24,7 +26,8 @@ static mar_status read_any(wt_file *f, mar_err *err)
     return refuse_unknown(f, err);
 }
 
-static mar_status open_file(const char *path, const void *data, size_t size, wt_file **out, mar_err *err)
+static mar_status open_file(const char *path, const void *data, size_t size, mar_weights which, wt_file **out,
+                            mar_err *err)
 {
     *out = NULL;
     wt_file *f = calloc(1, sizeof *f);
@@ -32,6 +35,7 @@ static mar_status open_file(const char *path, const void *data, size_t size, wt_
     f->source.fd = -1;
     f->pool.limit = SIZE_MAX;
     f->seed = wt_hash_random();
+    f->weights = which;
     f->path = wt_pool_text(&f->pool, path, strlen(path));
     mar_status status = MAR_OK;
     if (!f->path || !wt_table_grow(f))
@@ -51,12 +55,17 @@ static mar_status open_file(const char *path, const void *data, size_t size, wt_
 
 mar_status wt_open(const char *path, wt_file **out, mar_err *err)
 {
-    return open_file(path, NULL, 0, out, err);
+    return open_file(path, NULL, 0, MAR_WEIGHTS_AUTO, out, err);
+}
+
+mar_status wt_open_weights(const char *path, mar_weights which, wt_file **out, mar_err *err)
+{
+    return open_file(path, NULL, 0, which, out, err);
 }
 
 mar_status wt_open_memory(const void *data, size_t size, const char *label, wt_file **out, mar_err *err)
 {
-    return open_file(label, data ? data : "", data ? size : 0, out, err);
+    return open_file(label, data ? data : "", data ? size : 0, MAR_WEIGHTS_AUTO, out, err);
 }
 
 void wt_close(wt_file *f)

@@ -350,25 +350,58 @@ static mar_status read_dict(reader *r, const pk_value *dict, int top_level, mar_
     return MAR_OK;
 }
 
+/* The dicts that may be a checkpoint's weights, the one that is taken first. LlamaGen's own code, whose average is
+ * `ema`, takes `model`. */
+static const struct {
+    const char *name;
+    mar_weights weights;
+} sets[] = {{"model_ema", MAR_WEIGHTS_EMA},
+            {"model", MAR_WEIGHTS_MODEL},
+            {"module", MAR_WEIGHTS_MODEL},
+            {"state_dict", MAR_WEIGHTS_MODEL},
+            {"ema", MAR_WEIGHTS_EMA}};
+
+/* The set that is asked for; NULL if there is none. It is named in `f`, and so is what another one is. */
+static const pk_value *find_set(wt_file *f, const pk_value *root)
+{
+    const pk_value *found = NULL;
+    int has[MAR_WEIGHTS_MODEL + 1] = {0};
+    mar_weights taken = MAR_WEIGHTS_AUTO;
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        const pk_value *v = pk_get(root, sets[i].name);
+        if (!v || v->kind != PK_DICT) continue; /* model_ema is None where training kept no average */
+        has[sets[i].weights] = 1;
+        if (found || (f->weights && f->weights != sets[i].weights)) continue;
+        found = v;
+        f->set = sets[i].name;
+        taken = sets[i].weights;
+    }
+    for (mar_weights w = MAR_WEIGHTS_EMA; w <= MAR_WEIGHTS_MODEL; w++)
+        if (has[w] && w != taken) f->other = w;
+    return found;
+}
+
 static mar_status read_root(reader *r, const pk_value *root, mar_err *err)
 {
-    static const char *const wanted[] = {"model_ema", "model", "module", "state_dict"};
     char what[256];
     if (root->kind != PK_DICT)
         return err_set(err, MAR_EFORMAT, "%s: it contains %s, expected a dict of tensors", r->f->path,
                        pk_describe(root, what, sizeof what));
-    const pk_value *dict = root;
-    snprintf(r->f->format, sizeof r->f->format, "%s", r->format);
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted && dict == root; i++) {
-        const pk_value *v = pk_get(root, wanted[i]);
-        if (!v || v->kind != PK_DICT) continue; /* model_ema is None where training kept no average */
-        dict = v;
-        snprintf(r->f->format, sizeof r->f->format, "%s (%s)", r->format, wanted[i]);
-    }
+    const pk_value *set = find_set(r->f, root), *dict = set ? set : root;
+    if (!set && r->f->other)
+        return err_set(err, MAR_EARG,
+                       r->f->weights == MAR_WEIGHTS_EMA
+                           ? "weights ema: %s has no model_ema or ema, but weights model"
+                           : "weights model: %s has no model, module or state_dict, but weights ema",
+                       r->f->path);
+    if (set)
+        snprintf(r->f->format, sizeof r->f->format, "%s (%s)", r->format, r->f->set);
+    else
+        snprintf(r->f->format, sizeof r->f->format, "%s", r->format);
     mar_status status = read_dict(r, dict, dict == root, err);
     if (status == MAR_OK && r->f->count == 0)
-        status = err_set(err, MAR_EFORMAT, "%s: no tensors in it, nor in its model_ema, model, module or state_dict",
-                         r->f->path);
+        status = err_set(err, MAR_EFORMAT,
+                         "%s: no tensors in it, nor in its model_ema, model, module, state_dict or ema", r->f->path);
     return status;
 }
 

@@ -80,9 +80,28 @@ mar_status wt_check_text(const wt_file *f, const char *what, const char *text, s
     return MAR_OK;
 }
 
+/* The length of what wrappers of a training run put in front of a name: DistributedDataParallel "module.",
+ * torch.compile
+ * "_orig_mod.", in either order. */
+static size_t prefix_length(const char *name, size_t length)
+{
+    static const char *const prefixes[] = {"module.", "_orig_mod."};
+    size_t n = 0;
+    for (int used = 0, i = 0; i < 2; i++) {
+        const size_t m = strlen(prefixes[i]);
+        if ((used & 1 << i) || length - n <= m || memcmp(name + n, prefixes[i], m) != 0) continue;
+        n += m;
+        used |= 1 << i;
+        i = -1; /* the other one may follow */
+    }
+    return n;
+}
+
 mar_status wt_add(wt_file *f, const wt_tensor *t, size_t name_length, mar_err *err)
 {
-    char *name = wt_pool_text(&f->pool, t->name, name_length);
+    const size_t prefix = prefix_length(t->name, name_length);
+    char *name = wt_pool_text(&f->pool, t->name + prefix, name_length - prefix);
+    if (prefix && f->n_prefixed++ == 0) snprintf(f->prefix, sizeof f->prefix, "%.*s", (int)prefix, t->name);
     if (!name || !wt_table_grow(f)) return err_set(err, MAR_ENOMEM, "%s: out of memory for the tensor table", f->path);
     size_t slot = find_slot(f, name);
     if (f->slots[slot] >= 0) return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" appears twice", f->path, name);
@@ -156,6 +175,22 @@ static const struct {
     [WT_I64] = {"I64", 8}, [WT_I32] = {"I32", 4},   [WT_I16] = {"I16", 2}, [WT_I8] = {"I8", 1},
     [WT_U8] = {"U8", 1},   [WT_BOOL] = {"BOOL", 1},
 };
+
+const char *wt_set(const wt_file *f)
+{
+    return f->set;
+}
+
+mar_weights wt_other_weights(const wt_file *f)
+{
+    return f->other;
+}
+
+const char *wt_prefix(const wt_file *f, int *tensors)
+{
+    *tensors = f->n_prefixed;
+    return f->n_prefixed ? f->prefix : NULL;
+}
 
 const char *wt_dtype_name(wt_dtype dtype)
 {

@@ -21,6 +21,11 @@ struct wt_file {
     size_t n_start;      /* all of it, if it is shorter */
     int allow_nonfinite; /* whether wt_load_f32 takes tensors with NaN and infinities */
     char format[64];     /* what wt_format returns */
+    mar_weights weights; /* the set that is asked for */
+    const char *set;     /* what wt_set returns, static */
+    mar_weights other;   /* what wt_other_weights returns */
+    char prefix[24];     /* the first prefix that a name has lost */
+    int n_prefixed;      /* names that have lost one */
     wt_tensor *tensors;  /* [count] in file order */
     int count;           /* tensors in the table */
     int capacity;        /* tensors there is room for */
@@ -37,7 +42,8 @@ int wt_table_grow(wt_file *f);
 /* MAR_EFORMAT unless text[length], a "tensor name" or the like, is UTF-8 without a NUL in it. Files come with all sorts
  * of bytes; what passes here can be shown, compared as a C string, and written as JSON. */
 mar_status wt_check_text(const wt_file *f, const char *what, const char *text, size_t length, mar_err *err);
-/* Adds t; the name, of name_length bytes, which wt_check_text has passed, is copied. MAR_EFORMAT for a duplicate. */
+/* Adds t; the name, of name_length bytes, which wt_check_text has passed, is copied without the prefixes of wrappers.
+ * MAR_EFORMAT for a duplicate. */
 mar_status wt_add(wt_file *f, const wt_tensor *t, size_t name_length, mar_err *err);
 /* Sets t->count from t->rank and t->shape, and *bytes to the size of the data. Returns 0 if either overflows. */
 int wt_measure(wt_tensor *t, uint64_t *bytes);

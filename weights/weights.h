@@ -26,9 +26,13 @@ typedef struct wt_file wt_file;
 
 /* Opens a checkpoint and reads what it says of its tensors. The format is recognised by content, not by name. Every
  * length and offset is checked against the file before use. A PyTorch file shows the tensors of `model_ema`, else of
- * `model`, `module` or `state_dict`, else of the top level; a tensor that is not contiguous is copied. MAR_EIO,
- * MAR_EFORMAT or MAR_ENOMEM, naming the path. */
+ * `model`, `module` or `state_dict`, else of the top level; a tensor that is not contiguous is copied. Names lose the
+ * prefixes that wrappers of a training run put in front of them: "module.", "_orig_mod.", or both. MAR_EIO, MAR_EFORMAT
+ * or MAR_ENOMEM, naming the path. */
 mar_status wt_open(const char *path, wt_file **out, mar_err *err);
+/* wt_open of one set of a training checkpoint's weights: EMA is `model_ema` or `ema`, MODEL is `model`, `module` or
+ * `state_dict`. MAR_EARG if the file has other sets, but not this one. A file with one set that has no name has it. */
+mar_status wt_open_weights(const char *path, mar_weights which, wt_file **out, mar_err *err);
 /* Opens a checkpoint in memory; data must stay valid until wt_close. `label` takes the place of the path in messages.
  */
 mar_status wt_open_memory(const void *data, size_t size, const char *label, wt_file **out, mar_err *err);
@@ -41,6 +45,11 @@ mar_status wt_settle(const wt_file *f, mar_status status, mar_err *err);
 
 const char *wt_path(const wt_file *f);   /* the path or label */
 const char *wt_format(const wt_file *f); /* "safetensors", "PyTorch zip (model_ema)", "PyTorch before 1.6", ... */
+const char *wt_set(const wt_file *f);    /* the set of weights that it shows, "model_ema"; NULL: it has no name */
+/* Another set of weights that the file has: EMA or MODEL; AUTO if there is none. */
+mar_weights wt_other_weights(const wt_file *f);
+/* The prefix that names have lost, "module.", and of how many tensors; NULL: none has. */
+const char *wt_prefix(const wt_file *f, int *tensors);
 int wt_count(const wt_file *f);
 const wt_tensor *wt_at(const wt_file *f, int i);              /* in file order */
 const wt_tensor *wt_find(const wt_file *f, const char *name); /* NULL if absent */

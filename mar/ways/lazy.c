@@ -206,8 +206,8 @@ static void attend(const lazy_caches *z, mar_workspace *w, const mar_block *b, f
     kern_queue *k = z->k;
     const mar_model_config *c = &z->model->base.config;
     const size_t d = (size_t)c->width;
-    k->core->attention(k, q, 3 * c->width, at(z, kv, d), at(z, kv, 2 * d), 3 * c->width, sequences, n_q, n_k, c->heads,
-                       c->width / c->heads, w->mixed);
+    k->core->attention(k, q, 3 * c->width, at(z, kv, d), at(z, kv, 2 * d), 3 * c->width, sequences, n_q, n_k, b->heads,
+                       c->width / b->heads, w->mixed);
     mar_watch(k, z->model, b, "attn", w->mixed, 0, sequences * n_q, c->width);
     k->core->linear(k, b->proj, w->mixed, sequences * n_q, x);
     mar_watch(k, z->model, b, "attn.proj", x, 1, sequences * n_q, c->width);
@@ -231,7 +231,7 @@ static void encoder_block(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
             const act *kv = at(z, cache, (size_t)s * (size_t)row_length(z) * 3 * d);
             const size_t first = (size_t)s * (size_t)length;
             k->core->attention(k, at(z, w->qkv, first * 3 * d), 3 * c->width, at(z, kv, d), at(z, kv, 2 * d),
-                               3 * c->width, 1, length, c->buffer + p->known, c->heads, c->width / c->heads,
+                               3 * c->width, 1, length, c->buffer + p->known, b->heads, c->width / b->heads,
                                at(z, w->mixed, first * d));
         }
         mar_watch(k, z->model, b, "attn", w->mixed, 0, sequences * length, c->width);
@@ -358,7 +358,7 @@ static float *decode_blocks(lazy_caches *z, mar_workspace *w, const mar_pass *p,
         if (b > 0) mar_block_operands(m, w, block, x, NULL, p->images * count, w->qkv);
         if (pruning)
             k->core->similarity(k, at(z, w->qkv, 2 * (size_t)c->width), at(z, cache, 2 * (size_t)c->width),
-                                3 * c->width, p->images * length, c->heads, c->width / c->heads, z->score);
+                                3 * c->width, p->images * length, block->heads, c->width / block->heads, z->score);
         if (b > 0) remember(z, cache, w->rows[0], w->qkv, p->images * count, 3);
         attend(z, w, block, x, p->images, count, b > 0 ? w->qkv : cache, cache, length);
         if (pruning) {
@@ -425,11 +425,11 @@ static double decode(void *state, const mar_masked_model *m, mar_workspace *w, c
 
 /* --- what it takes --------------------------------------------------------------------------------------------- */
 
-static mar_status plan_attention(const lazy_caches *z, int n_q, int n_k, int parts, mar_err *err)
+static mar_status plan_attention(const lazy_caches *z, int heads, int n_q, int n_k, int parts, mar_err *err)
 {
     kern_queue *k = z->k;
     const mar_model_config *c = &z->model->base.config;
-    return k->core->attention_plan(k, n_q, n_k, c->heads, c->width / c->heads, parts == 3 ? 3 * c->width : c->width,
+    return k->core->attention_plan(k, n_q, n_k, heads, c->width / heads, parts == 3 ? 3 * c->width : c->width,
                                    parts * c->width, err);
 }
 
@@ -444,7 +444,7 @@ static mar_status plan(kern_queue *k, const void *state, const mar_masked_model 
     if (step->fresh) {
         mar_status status = mar_passes_plan(k, m, sequences, step->known, step->predicted, err);
         if (status == MAR_OK) status = mar_block_plan(k, last, sequences * step->horizon, sequences * length, err);
-        return status == MAR_OK ? plan_attention(z, step->horizon, length, 2, err) : status;
+        return status == MAR_OK ? plan_attention(z, c->decoder_heads, step->horizon, length, 2, err) : status;
     }
     const int encoded = c->buffer + step->previous;
     mar_status status = k->core->linear_plan(k, m->decoder_embed, images * encoded, err);
@@ -458,10 +458,10 @@ static mar_status plan(kern_queue *k, const void *state, const mar_masked_model 
             status = mar_block_plan(k, &m->decoder[b], images * step->kept, 0, err);
     }
     if (status == MAR_OK) status = mar_block_plan(k, last, images * step->predicted, images * step->kept, err);
-    if (status == MAR_OK) status = plan_attention(z, encoded, c->buffer + step->known, 3, err);
-    if (status == MAR_OK) status = plan_attention(z, length, length, 3, err);
-    if (status == MAR_OK) status = plan_attention(z, step->kept, length, 3, err);
-    return status == MAR_OK ? plan_attention(z, step->predicted, length, 2, err) : status;
+    if (status == MAR_OK) status = plan_attention(z, c->heads, encoded, c->buffer + step->known, 3, err);
+    if (status == MAR_OK) status = plan_attention(z, c->decoder_heads, length, length, 3, err);
+    if (status == MAR_OK) status = plan_attention(z, c->decoder_heads, step->kept, length, 3, err);
+    return status == MAR_OK ? plan_attention(z, c->decoder_heads, step->predicted, length, 2, err) : status;
 }
 
 static const mar_passes passes = {.plan = plan, .encode = encode, .decode = decode};

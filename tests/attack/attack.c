@@ -314,6 +314,10 @@ static void make_file_case(attack_case *c)
             add(c, "--vae");
             add(c, "demo");
         }
+        if (strstr(sources[which].name, "mar.pth")) { /* which does not say it */
+            add(c, "--heads");
+            add(c, "2");
+        }
         for (const char *const *a = (const char *const[]){"--class", "1", "--num", "1", "--num_iter", "3",
                                                           "--num_sampling_steps", "4", "--out", "out.png", NULL};
              *a; a++)

@@ -1,4 +1,5 @@
 /* Bad input: one line on stderr that names what is wrong, status 1, and nothing left behind. And the help. */
+#include "tests/support/archive.h"
 #include "tests/support/command.h"
 
 #include <stdio.h>
@@ -58,7 +59,12 @@ static void options(void **state)
         {"generate --threads -1", "--threads -1", "from 0 to 1024"},
         {"generate --threads 1000000", "--threads 1000000", "from 0 to 1024"},
         {"generate --batch 0", "--batch 0", "from 1 to 1024"},
-        {"generate --heads 0", "--heads 0: ", "from 1 to 1024"},
+        {"generate --heads 0", "--heads 0: ", "expected a number from 1 to 1024, or two, ENCODER,DECODER\n"},
+        {"generate --heads 2,", "--heads 2,: ", "from 1 to 1024"},
+        {"bench --heads 2,2,2", "--heads 2,2,2: ", "from 1 to 1024"},
+        {"inspect demo --heads 2x", "--heads 2x: ", "from 1 to 1024"},
+        {"generate --heads 2,7", "demo: the decoder's 7 attention heads (--heads)", " do not divide the width 64\n"},
+        {"generate --model demo-discrete --heads 4,2", "--heads 4,2: expected one number: ", "a LlamaGen model\n"},
         {"generate --heads 7", "demo: 7 attention heads (--heads)", " do not divide the width 64\n"},
         {"generate --dtype f64", "--dtype f64", "auto, f32, bf16 or int8"},
         {"generate --head_dtype f16", "--head_dtype f16", "auto, f32, bf16 or int8"},
@@ -206,11 +212,23 @@ static void options(void **state)
     }
 }
 
+/* A file that has one tensor of a number. */
+static void write_named(const char *directory, const char *file, const char *tensor)
+{
+    char header[256], path[4400];
+    snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", tensor);
+    bytes b = make_safetensors(header, 4);
+    snprintf(path, sizeof path, "%s/%s", directory, file);
+    bytes_to_file(&b, path);
+    bytes_free(&b);
+}
+
 static void inputs(void **state)
 {
     const char *d = *state;
     char line[4096], source[2048];
     if (!getcwd(source, sizeof source)) fail_msg("no current directory");
+    setenv("SOURCE", source, 1);
     command_ok(d, "convert demo good.safetensors");
     command_ok(d, "convert demo-vae vae.safetensors");
     size_t size;
@@ -222,6 +240,17 @@ static void inputs(void **state)
     mkdir((snprintf(line, sizeof line, "%s/dir.pth", d), line), 0777);
     mkdir((snprintf(line, sizeof line, "%s/dir.safetensors", d), line), 0777);
     free(model);
+    write_named(d, "sd.safetensors", "model.diffusion_model.out.2.bias");
+    write_named(d, "diffusers.safetensors", "decoder.mid_block.resnets.0.conv1.bias");
+    write_named(d, "other.safetensors", "weight");
+    mkdir((snprintf(line, sizeof line, "%s/folder", d), line), 0777);
+    write_named(d, "folder/diffusion_pytorch_model.safetensors", "decoder.mid_block.resnets.0.conv1.bias");
+    write_whole_file(d, "folder/config.json", "{}", 2);
+    write_whole_file(d, "x.gguf", "GGUF\3\0\0\0\0\0\0\0", 12);
+    command_result copied = command_run(d, "cp \"$SOURCE/tests/weights/data/mar.pth\" guess.pth && "
+                                           "cp \"$SOURCE/tests/weights/data/vae.ckpt\" only.ckpt");
+    assert_int_equal(copied.status, 0);
+    command_result_free(&copied);
 
     static const bad_case cases[] = {
         {"generate --model good.safetensors", "--vae is missing", "kl16.ckpt"},
@@ -237,7 +266,43 @@ static void inputs(void **state)
          "expected safetensors or a file of torch.save"},
         {"generate --model text.pth --vae demo --class 1", "text.pth: 12 bytes",
          "expected safetensors or a file of torch.save"},
-        {"generate --model dir.pth --vae demo --class 1", "dir.pth", "not a regular file"},
+        {"generate --model dir.pth --vae demo --class 1", "dir.pth: is a directory, ",
+         "expected a file: .safetensors, "},
+        {"generate --vae folder",
+         "mar: folder: is a directory: ", ": give folder/diffusion_pytorch_model.safetensors\n"},
+        {"inspect folder/", "mar: folder/: is a directory: give", " folder/diffusion_pytorch_model.safetensors\n"},
+        {"inspect .", "mar: .: is a directory: give one of its checkpoints, such as ", "./diffusers.safetensors\n"},
+        {"generate --model x.gguf --vae demo --class 1", "x.gguf: is a GGUF file, expected", " a file of torch.save\n"},
+        {"inspect x.gguf", "x.gguf: is a GGUF file, expected", " a file of torch.save\n"},
+        {"generate --vae sd.safetensors", "sd.safetensors: is a Stable Diffusion checkpoint, expected a MAR or",
+         " LlamaGen model, or an image decoder alone\n"},
+        {"bench --model sd.safetensors", "sd.safetensors: is a Stable Diffusion checkpoint, expected a MAR or",
+         "alone\n"},
+        {"convert sd.safetensors out.safetensors", "sd.safetensors: is a Stable Diffusion checkpoint", "alone\n"},
+        {"generate --vae diffusers.safetensors", "diffusers.safetensors: is an autoencoder with diffusers' names",
+         "expected CompVis's (decoder.up)\n"},
+        {"convert diffusers.safetensors out.safetensors",
+         "diffusers.safetensors: is an autoencoder with diffusers' names", "expected CompVis's (decoder.up)\n"},
+        {"generate --vae other.safetensors", "other.safetensors: not a KL autoencoder",
+         "(no post_quant_conv.weight)\n"},
+        {"generate --model other.safetensors --vae demo --class 1",
+         "other.safetensors: neither a MAR model (no class_emb", "(no eagle.fc.weight)\n"},
+        {"generate --model guess.pth --vae demo --class 1",
+         "guess.pth: its width of 16 is no official model's, and nothing in it says its number of attention heads: ",
+         "expected --heads N or --heads ENCODER,DECODER\n"},
+        {"bench --model guess.pth", "guess.pth: its width of 16", "expected --heads N or --heads ENCODER,DECODER\n"},
+        {"fidelity --num 20 --model guess.pth --vae demo --against --lazy", "guess.pth: its width of 16",
+         "expected --heads N or --heads ENCODER,DECODER\n"},
+        {"eval --num_images 20 --model guess.pth --vae demo --features demo --out run", "guess.pth: its width of 16",
+         "expected --heads N or --heads ENCODER,DECODER\n"},
+        {"generate --draft guess.pth", "guess.pth: its width of 16",
+         "expected heads in its metadata, to which mar convert --heads N writes them\n"},
+        {"generate --weights both", "--weights both", "auto, ema or model"},
+        {"inspect good.safetensors --weights ema", "--weights has no effect: good.safetensors has one set",
+         "weights\n"},
+        {"convert good.safetensors out.safetensors --weights ema", "--weights has no effect: good.", "weights\n"},
+        {"generate --model only.ckpt --weights ema --vae demo --class 1",
+         "--weights ema: only.ckpt has no model_ema or ema, ", "but weights model\n"},
         {"generate --vae half.safetensors", "half.safetensors: tensor", "file truncated?"},
         {"generate --vae good.safetensors", "good.safetensors: is a MAR model, expected an image decoder",
          "; give it as --model\n"},
@@ -269,8 +334,8 @@ static void inputs(void **state)
         snprintf(line, sizeof line, "$MAR %s", cases[i].arguments);
         refused(d, line, cases[i].part, cases[i].other, files);
     }
-    snprintf(line, sizeof line, "$MAR generate --model '%s/weights/demo/vae.safetensors' --vae demo --class 1", source);
-    refused(d, line, "vae.safetensors: is an image decoder", "; give it as --vae\n", files);
+    refused(d, "$MAR generate --model \"$SOURCE/weights/demo/vae.safetensors\" --vae demo --class 1",
+            "vae.safetensors: is an image decoder", "; give it as --vae\n", files);
 }
 
 #define QUICK "--num_iter 2 --num_sampling_steps 2 "

@@ -25,12 +25,12 @@ typedef struct {
     float *z;
 } fixture;
 
-static int open_fixture(fixture *f, mar_dtype dtype)
+static int open_fixture(fixture *f, mar_dtype dtype, int heads)
 {
     f->m = open_mar(dtype, 2);
     if (!f->m) return 0;
     f->w.k = queue_of(f->m);
-    assert_library(f->m, mar_model_load(f->m, "tests/golden/data/mar_small.safetensors", 0, &f->model));
+    assert_library(f->m, mar_model_load(f->m, "tests/golden/data/mar_small.safetensors", heads, &f->model));
     const size_t rows = IMAGES * LENGTH;
     f->w.x = array(rows * D * 4);
     f->w.memory = array(rows * D * 4);
@@ -96,7 +96,7 @@ static void passes(void **state)
     for (int run = 0; run < 3; run++) {
         fixture f = {0};
         mar_err err = {0};
-        if (!open_fixture(&f, runs[run].dtype)) continue;
+        if (!open_fixture(&f, runs[run].dtype, 0)) continue;
         const double tolerance = runs[run].tolerance;
         const mar_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, 0, &f.embedded};
         mar_embed_batch(mar_masked_model_of(f.model), &f.w, &f.embedded, IMAGES, label);
@@ -133,6 +133,56 @@ static void passes(void **state)
     wt_close(golden);
 }
 
+enum { ENCODED = IMAGES * (BUFFER + KNOWN) * D, PREDICTIONS = IMAGES * PREDICTED * D };
+
+/* encoded [ENCODED] of a model with so many heads, and z [PREDICTIONS] that its decoder makes of `memory` [ENCODED], or
+ * with NULL of that. */
+static void pass_with(int heads, const float *tokens, const float *memory, float *encoded, float *z)
+{
+    static const int label[IMAGES] = {3, 1};
+    int order_data[IMAGES][SEQ], image[IMAGES * SEQ], position[IMAGES * SEQ];
+    for (int i = 0; i < IMAGES * SEQ; i++) {
+        image[i] = i / SEQ;
+        order_data[i / SEQ][i % SEQ] = position[i] = i % SEQ;
+    }
+    const int *order[IMAGES] = {order_data[0], order_data[1]};
+    fixture f = {0};
+    mar_err err = {0};
+    assert_true(open_fixture(&f, MAR_DTYPE_F32, heads));
+    const mar_masked_model *m = mar_masked_model_of(f.model);
+    const mar_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, 0, &f.embedded};
+    assert_ok(mar_passes_plan(f.w.k, m, IMAGES, KNOWN, PREDICTED, &err), &err);
+    mar_embed_batch(m, &f.w, &f.embedded, IMAGES, label);
+    mar_embed_tokens(m, &f.w, &f.embedded, tokens, IMAGES * SEQ, image, position);
+    mar_encoder_input(m, &f.w, &pass, KNOWN);
+    mar_encode(m, &f.w, &pass);
+    memcpy(encoded, f.w.x, ENCODED * sizeof *encoded);
+    if (memory) memcpy(f.w.x, memory, ENCODED * sizeof *memory);
+    mar_decode(m, &f.w, &pass, f.z, NULL);
+    memcpy(z, f.z, PREDICTIONS * sizeof *z);
+    assert_ok(kern_check(f.w.k, &err), &err);
+    close_fixture(&f);
+}
+
+/* The model of `passes`, whose 3 heads are PyTorch's: each half of a model with two numbers of heads computes what that
+ * half of the model with one of them does. */
+static void two_numbers_of_heads(void **state)
+{
+    (void)state;
+    static float encoded[3][ENCODED], z[3][PREDICTIONS];
+    wt_file *golden = golden_open("mar");
+    float *tokens = golden_f32(golden, "pass.tokens", IMAGES * SEQ * CHANNELS);
+    pass_with(0, tokens, NULL, encoded[0], z[0]);
+    pass_with(mar_heads(3, 4), tokens, encoded[0], encoded[1], z[1]);
+    pass_with(mar_heads(4, 3), tokens, encoded[0], encoded[2], z[2]);
+    assert_memory_equal(encoded[1], encoded[0], sizeof *encoded);
+    assert_memory_equal(z[2], z[0], sizeof *z);
+    assert_true(relative_error(encoded[2], encoded[0], ENCODED) > 1e-3);
+    assert_true(relative_error(z[1], z[0], PREDICTIONS) > 1e-3);
+    free(tokens);
+    wt_close(golden);
+}
+
 /* Every token is predicted exactly once, at least one a step, and the guidance follows the official formula. */
 static void steps(void **state)
 {
@@ -160,6 +210,7 @@ static void steps(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(passes), cmocka_unit_test(steps)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(passes), cmocka_unit_test(two_numbers_of_heads),
+                                       cmocka_unit_test(steps)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

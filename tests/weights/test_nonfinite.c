@@ -94,13 +94,14 @@ static void every_place(void **state)
 
 /* --- models ----------------------------------------------------------------------------------------------- */
 
-/* Converts `from` to `to` as f32 and puts a NaN at element `at` of a tensor. */
-static void spoil(mar *m, const char *from, const char *to, const char *tensor, int at)
+/* Converts `from`, a model of so many heads or with 0 none, to `to` as f32 and puts a NaN at element `at` of a tensor.
+ */
+static void spoil(mar *m, const char *from, int heads, const char *to, const char *tensor, int at)
 {
     const float nan = NAN;
     wt_file *f;
     mar_err err = {0};
-    assert_library(m, mar_convert(m, from, to, MAR_DTYPE_F32, 0));
+    assert_library(m, mar_convert(m, from, to, MAR_DTYPE_F32, heads));
     assert_ok(wt_open(to, &f, &err), &err);
     const long offset = (long)wt_find(f, tensor)->offset + 4L * at;
     wt_close(f);
@@ -123,8 +124,8 @@ static void models_and_vaes(void **state)
     const mar_options options = {
         .dtype = MAR_DTYPE_F32, .threads = 1, .backend = MAR_BACKEND_CPU, .allow_nonfinite = 1};
     assert_library(lax, mar_open(&options, &lax));
-    spoil(strict, DATA "mar.pth", model_path, "z_proj.weight", 17);
-    spoil(strict, DATA "vae.ckpt", vae_path, "decoder.conv_in.bias", 3);
+    spoil(strict, DATA "mar.pth", 2, model_path, "z_proj.weight", 17);
+    spoil(strict, DATA "vae.ckpt", 0, vae_path, "decoder.conv_in.bias", 3);
 
     assert_int_equal(mar_model_load(strict, model_path, 0, &model), MAR_EMODEL);
     assert_null(model);

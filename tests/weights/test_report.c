@@ -123,6 +123,7 @@ typedef struct {
     const char *reshape;         /* [a, b] becomes [b, a], or [a] [1, a] */
     const char *spoil;           /* gets two NaN and one -Inf */
     const char *extra;           /* a tensor [2] to add */
+    const char *prefix;          /* what all names begin with */
 } damage;
 
 static void add_tensor(cJSON *header, bytes *data, const char *name, const char *dtype, cJSON *shape,
@@ -151,12 +152,14 @@ static void add_damaged(cJSON *header, bytes *data, const wt_file *f, const wt_t
         shape[0] = rank == 1 ? 1 : (double)t->shape[1];
         rank = 2;
     }
+    char name[256];
+    snprintf(name, sizeof name, "%s%s", d->prefix ? d->prefix : "", t->name);
     float *values = golden_f32(f, t->name, -1);
     if (same(d->spoil, t->name)) {
         values[1] = values[3] = NAN;
         values[4] = -INFINITY;
     }
-    add_tensor(header, data, t->name, same(d->integers, t->name) ? "I32" : "F32", cJSON_CreateDoubleArray(shape, rank),
+    add_tensor(header, data, name, same(d->integers, t->name) ? "I32" : "F32", cJSON_CreateDoubleArray(shape, rank),
                values, (size_t)t->count * sizeof *values);
     free(values);
 }
@@ -232,8 +235,8 @@ static void test_vae_problems(void **state)
     expect_one(source, &(damage){.drop = "encoder.conv_out.bias"},
                "tensor encoder.conv_out.bias is missing, expected shape [8]");
     expect_one(source, &(damage){.drop = "post_quant_conv.weight"}, "tensor post_quant_conv.weight is missing");
-    expect_one(source, &(damage){.extra = "loss.logvar"},
-               "tensor loss.logvar [2] is extra: no such tensor in this model");
+    expect_one(source, &(damage){.extra = "loss.logvar"}, NULL); /* what LDM trains with */
+    expect_one(source, &(damage){.extra = "losses"}, "tensor losses [2] is extra: no such tensor in this model");
     expect_one(source, &(damage){.spoil = "decoder.conv_in.bias"},
                "tensor decoder.conv_in.bias: 2 NaN and 1 Inf among 32 values");
 }
@@ -274,8 +277,6 @@ static void test_many_problems(void **state)
     free(dir);
 }
 
-/* --- conversion -------------------------------------------------------------------------------------- */
-
 /* out has the values of expected_path, rounded to `dtype`, bit for bit. */
 static void expect_converted(const char *out, const char *expected_path, wt_dtype dtype)
 {
@@ -301,6 +302,121 @@ static void expect_converted(const char *out, const char *expected_path, wt_dtyp
     wt_close(f);
     wt_close(expected);
 }
+
+/* --- training checkpoints ---------------------------------------------------------------------------- */
+
+/* The prefixes that wrappers of a training run put in front of names. */
+static void test_prefixes(void **state)
+{
+    (void)state;
+    static const char *const prefixes[] = {"module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."};
+    char *dir = temporary_directory(), path[600], out[600], fact[128];
+    snprintf(path, sizeof path, "%s/in.safetensors", dir);
+    snprintf(out, sizeof out, "%s/out.safetensors", dir);
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        write_damaged(path, DATA "mar.pth", &(damage){.prefix = prefixes[i]});
+        mar_report *r = inspect(path, 2);
+        expect_problems(r, 0, NULL);
+        assert_int_equal(mar_report_kind(r), MAR_KIND_MAR);
+        snprintf(fact, sizeof fact, "names: without their prefix %s, which 92 of 92 tensors have", prefixes[i]);
+        expect_fact(r, fact);
+        mar_report_free(r);
+        assert_library(&handle, mar_convert(&handle, path, out, MAR_DTYPE_F32, 2));
+        expect_converted(out, DATA "mar.pth.expected.safetensors", WT_F32);
+    }
+    /* A name that has the prefix twice keeps one, and two names that become the same are one too many. */
+    write_damaged(path, DATA "mar.pth", &(damage){.prefix = "module.module."});
+    mar_report *r = inspect(path, 2);
+    assert_int_equal(mar_report_kind(r), MAR_KIND_UNKNOWN);
+    mar_report_free(r);
+    write_damaged(path, DATA "mar.pth", &(damage){.extra = "module.fake_latent"});
+    assert_int_equal(mar_inspect(&handle, path, 0, &r), MAR_EFORMAT);
+    assert_non_null(strstr(mar_error(&handle), "tensor \"fake_latent\" appears twice"));
+    remove_directory(dir);
+    free(dir);
+}
+
+/* `model` beside `model_ema`: the latter unless the other is asked for; what is not there is refused. */
+static void test_weights(void **state)
+{
+    (void)state;
+    static const struct {
+        mar_weights asked;
+        const char *format, *fact;
+        int is_average;
+    } cases[] = {
+        {MAR_WEIGHTS_AUTO, "format: PyTorch zip (model_ema)",
+         "weights: model_ema; the file has weights model, those without average, too", 1},
+        {MAR_WEIGHTS_EMA, "format: PyTorch zip (model_ema)",
+         "weights: model_ema; the file has weights model, those without average, too", 1},
+        {MAR_WEIGHTS_MODEL, "format: PyTorch zip (model)",
+         "weights: model; the file has weights ema, the averaged weights, too", 0},
+    };
+    mar_report *r;
+    wt_file *expected, *f;
+    mar_err err = {0};
+    assert_ok(wt_open(DATA "mar.pth.expected.safetensors", &expected, &err), &err);
+    float *average = golden_f32(expected, "z_proj.weight", 64);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        handle.weights = cases[i].asked;
+        r = inspect(DATA "mar.pth", 2);
+        expect_problems(r, 0, NULL);
+        expect_fact(r, cases[i].format);
+        expect_fact(r, cases[i].fact);
+        mar_report_free(r);
+        assert_ok(wt_open_weights(DATA "mar.pth", cases[i].asked, &f, &err), &err);
+        float *values = golden_f32(f, "z_proj.weight", 64);
+        assert_int_equal(memcmp(values, average, 64 * sizeof *values) == 0, cases[i].is_average);
+        free(values);
+        wt_close(f);
+    }
+    handle.weights = MAR_WEIGHTS_EMA;
+    assert_int_equal(mar_inspect(&handle, DATA "vae.ckpt", 0, &r), MAR_EARG);
+    assert_string_equal(mar_error(&handle), "weights ema: " DATA "vae.ckpt has no model_ema or ema, but weights model");
+    r = inspect(DATA "module.pt", 0); /* LlamaGen's `ema`, of an unknown model */
+    expect_fact(r, "format: PyTorch zip (ema)");
+    mar_report_free(r);
+    assert_int_equal(mar_inspect(&handle, DATA "mar.pth.expected.safetensors", 0, &r), MAR_EARG);
+    assert_string_equal(mar_error(&handle),
+                        "weights has no effect: " DATA "mar.pth.expected.safetensors has one set of weights");
+    handle.weights = MAR_WEIGHTS_AUTO;
+    free(average);
+    wt_close(expected);
+}
+
+/* Files that hold something else are named, in one line, and what was expected in their place. */
+static void test_foreign_files(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tensors[2], *kind, *problem;
+    } cases[] = {{{"model.diffusion_model.input_blocks.0.0.weight", "first_stage_model.decoder.conv_in.weight"},
+                  "kind: Stable Diffusion checkpoint",
+                  "is a Stable Diffusion checkpoint, expected a MAR or LlamaGen model, or an image decoder alone"},
+                 {{"decoder.conv_in.weight", "decoder.up_blocks.0.resnets.0.conv1.weight"},
+                  "kind: autoencoder with diffusers' names (decoder.up_blocks)",
+                  "is an autoencoder with diffusers' names (decoder.up_blocks), expected CompVis's (decoder.up)"}};
+    char *dir = temporary_directory(), path[600], header[512];
+    snprintf(path, sizeof path, "%s/in.safetensors", dir);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(header, sizeof header,
+                 "{\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                 "\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
+                 cases[i].tensors[0], cases[i].tensors[1]);
+        bytes b = make_safetensors(header, 8);
+        bytes_to_file(&b, path);
+        bytes_free(&b);
+        mar_report *r = inspect(path, 0);
+        assert_int_equal(mar_report_kind(r), MAR_KIND_UNKNOWN);
+        expect_fact(r, cases[i].kind);
+        expect_problems(r, 1, &cases[i].problem);
+        mar_report_free(r);
+    }
+    remove_directory(dir);
+    free(dir);
+}
+
+/* --- conversion -------------------------------------------------------------------------------------- */
 
 static void expect_metadata(const wt_file *f, const char *key, const char *value)
 {
@@ -336,6 +452,28 @@ static void test_convert_mar(void **state)
         assert_int_equal(mar_report_model(r)->heads, 4);
         mar_report_free(r);
     }
+    /* Two numbers are both written, a guess is not. */
+    wt_file *f;
+    mar_err err = {0};
+    assert_library(&handle, mar_convert(&handle, DATA "mar.pth", out, MAR_DTYPE_F32, mar_heads(4, 2)));
+    assert_ok(wt_open(out, &f, &err), &err);
+    expect_metadata(f, "mar.heads", "4");
+    expect_metadata(f, "mar.decoder_heads", "2");
+    wt_close(f);
+    mar_report *r = inspect(out, 0);
+    assert_int_equal(mar_report_model(r)->decoder_heads, 2);
+    assert_int_equal(mar_report_model(r)->heads_guessed, 0);
+    mar_report_free(r);
+    assert_library(&handle, mar_convert(&handle, DATA "mar.pth", out, MAR_DTYPE_F32, 0));
+    assert_ok(wt_open(out, &f, &err), &err);
+    assert_null(wt_metadata(f, "mar.heads"));
+    wt_close(f);
+    r = inspect(out, 0);
+    assert_int_equal(mar_report_model(r)->heads_guessed, 1);
+    expect_fact(
+        r, "transformer: width 16, 2 encoder and 2 decoder blocks, 1 heads (a guess: nothing in the file says it), "
+           "MLP 64");
+    mar_report_free(r);
     /* Onto itself: the source stays readable while the new file is made. */
     assert_library(&handle, mar_convert(&handle, out, out, MAR_DTYPE_BF16, 0));
     expect_converted(out, DATA "mar.pth.expected.safetensors", WT_BF16);
@@ -403,12 +541,21 @@ int main(void)
 {
     handle.process = getpid();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good_mar),     cmocka_unit_test(test_good_vae),
-        cmocka_unit_test(test_demo),         cmocka_unit_test(test_other_files),
-        cmocka_unit_test(test_mar_problems), cmocka_unit_test(test_vae_problems),
-        cmocka_unit_test(test_vq_problems),  cmocka_unit_test(test_many_problems),
-        cmocka_unit_test(test_convert_mar),  cmocka_unit_test(test_convert_vae),
-        cmocka_unit_test(test_convert_vq),   cmocka_unit_test(test_convert_failures),
+        cmocka_unit_test(test_good_mar),
+        cmocka_unit_test(test_good_vae),
+        cmocka_unit_test(test_demo),
+        cmocka_unit_test(test_other_files),
+        cmocka_unit_test(test_mar_problems),
+        cmocka_unit_test(test_vae_problems),
+        cmocka_unit_test(test_vq_problems),
+        cmocka_unit_test(test_many_problems),
+        cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_foreign_files),
+        cmocka_unit_test(test_convert_mar),
+        cmocka_unit_test(test_convert_vae),
+        cmocka_unit_test(test_convert_vq),
+        cmocka_unit_test(test_convert_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

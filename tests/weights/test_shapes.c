@@ -119,6 +119,44 @@ static void test_heads(void **state)
     assert_int_equal(derive_heads("99999999999999999999", 0, &heads, &err), MAR_EMODEL);
 }
 
+/* Of a width that no official model has, the number is a guess; two numbers are the encoder's and the decoder's. */
+static void test_guessed_heads(void **state)
+{
+    (void)state;
+    static const int widths[][2] = {{128, 2}, {1152, 18}, {100, 1}, {200, 2}, {1536, 24}};
+    mar_model_config c;
+    mar_err err = {0};
+    cJSON *list = read_list("mar_base");
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        SHAPE(list, "z_proj.weight", widths[i][0], 16);
+        SHAPE(list, "decoder_embed.weight", widths[i][0], widths[i][0]);
+        wt_file *f = open_list(list, NULL), *said = open_list(list, "4");
+        assert_ok(mar_config_derive(f, 0, &c, &err), &err);
+        assert_int_equal(c.heads, widths[i][1]);
+        assert_int_equal(c.decoder_heads, widths[i][1]);
+        assert_int_equal(c.heads_guessed, 1);
+        assert_ok(mar_config_derive(f, 4, &c, &err), &err);
+        assert_int_equal(c.heads_guessed, 0);
+        assert_ok(mar_config_derive(said, 0, &c, &err), &err);
+        assert_int_equal(c.heads, 4);
+        assert_int_equal(c.heads_guessed, 0);
+        wt_close(f), wt_close(said);
+    }
+    cJSON_Delete(list);
+    list = read_list("mar_base");
+    wt_file *f = open_list_with(list, "mar.decoder_heads", "16");
+    assert_ok(mar_config_derive(f, mar_heads(12, 24), &c, &err), &err);
+    assert_int_equal(c.heads, 12);
+    assert_int_equal(c.decoder_heads, 24);
+    assert_int_equal(mar_config_derive(f, mar_heads(12, 7), &c, &err), MAR_EARG);
+    assert_non_null(strstr(err.text, ": the decoder's 7 attention heads (asked for) do not divide the width 768"));
+    assert_int_equal(mar_config_derive(f, mar_heads(7, 12), &c, &err), MAR_EARG);
+    assert_non_null(strstr(err.text, ": the encoder's 7 attention heads (asked for)"));
+    assert_int_equal(mar_config_derive(f, mar_heads(0, 12), &c, &err), MAR_EARG);
+    wt_close(f);
+    cJSON_Delete(list);
+}
+
 static void refuse_mar(const cJSON *list, const char *words)
 {
     mar_model_config c;
@@ -159,6 +197,11 @@ static void test_bad_mar(void **state)
     refuse_mar(list, "255 positions, expected a square");
     SHAPE(list, "diffusion_pos_embed_learned", 1, 324, 768);
     refuse_mar(list, "320 positions, expected more than the 324");
+    cJSON_Delete(list);
+    list = read_list("mar_base");
+    SHAPE(list, "decoder_embed.weight", 512, 768);
+    SHAPE(list, "decoder_pos_embed_learned", 1, 320, 512);
+    refuse_mar(list, "the encoder is 768 wide and the decoder 512, expected one width of both");
     cJSON_Delete(list);
 }
 
@@ -293,6 +336,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_official_models),
         cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_guessed_heads),
         cmocka_unit_test(test_bad_mar),
         cmocka_unit_test(test_block_numbers),
         cmocka_unit_test(test_kl16),

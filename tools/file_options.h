@@ -1,0 +1,24 @@
+/* The options of commands that read one checkpoint, mar inspect and mar convert: what its tensors do not say. */
+#ifndef TOOLS_FILE_OPTIONS_H
+#define TOOLS_FILE_OPTIONS_H
+
+#include "mar.h"
+#include "tools/options.h"
+
+enum { FILE_OPTIONS = 3 };
+
+typedef struct {
+    const char *heads;            /* as given */
+    mar_options library;          /* as given: seq_len and weights */
+    mar_param rows[FILE_OPTIONS]; /* the options, under the heading "Options" */
+} file_options;
+
+/* Sets them to their defaults and adds them to a set that is to be parsed. */
+void file_options_add(file_options *o, option_set *set);
+/* Opens the library with them; *heads is what mar_inspect and mar_convert take. Returns 0, or 1 with the error printed.
+ */
+int file_options_open(const file_options *o, mar **library, int *heads);
+/* Prints why the library refused the file. Returns 1. */
+int file_options_refuse(mar *library);
+
+#endif

@@ -324,7 +324,7 @@ static void files_are_loaded_once(void **state)
     options[2].model = "demo-draft";
     options[3].machine.threads = 2;
     options[4].machine.dtype = MAR_DTYPE_F32, options[5].machine.dtype = MAR_DTYPE_BF16;
-    options[6].heads = 2;
+    options[6].heads = "2";
     options[7].machine.head_dtype = MAR_DTYPE_F32;
     options[8].params.spec = "path";
     options[9].params.spec = "path", options[9].machine.dtype = MAR_DTYPE_F32;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what is missing, builds (with CUDA where there are a GPU, nvcc and g++), and makes a picture of demo images:
-# ./demo.sh [OPTIONS OF mar generate]
+# Installs what is missing, builds (with CUDA where there are a GPU, nvcc and g++), makes a picture of demo images, and says
+# where the command is: ./demo.sh [OPTIONS OF mar generate]
 set -eu
 here=$(pwd)
 cd "$(dirname "$0")"
@@ -14,4 +14,11 @@ scripts/build.sh "$preset" mar_command
 mar=$(pwd)/build/$preset/mar
 cd "$here"
 if [ $# -gt 0 ]; then exec "$mar" generate "$@"; fi
-exec "$mar" generate --out "$here/demo.png"
+"$mar" generate --out "$here/demo.png"
+cat <<END
+
+The command is $mar. On the PATH of this shell:
+    export PATH="${mar%/mar}:\$PATH"
+Then, for example:
+    mar generate --class 3,7 --num 8 --out digits.png
+END

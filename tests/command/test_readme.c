@@ -1,0 +1,129 @@
+/* The README's commands as a reader pastes them: behind demo.sh each must be one that the command takes, and those that
+ * need nothing but the built-in models must work. */
+#include "tests/support/command.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define QUICK " --num_iter 4 --num_sampling_steps 8"
+
+/* Copies demo.sh into the directory, with nothing to install, and a build that makes a quick command. */
+static void make_checkout(const char *directory)
+{
+    static const char packages[] = "need_packages() { :; }\n", cuda[] = "have_gpu() { return 1; }\n",
+                      build[] = "#!/bin/sh\n"
+                                "mkdir -p \"build/$1\" && to=\"build/$1/$(basename \"$2\" _command)\"\n"
+                                "printf '#!/bin/sh\\nexec \"%s\" \"$@\"" QUICK "\\n' \"$MAR_COMMAND\" >\"$to\"\n"
+                                "chmod +x \"$to\"\n";
+    size_t size;
+    char *demo = read_whole_file(".", "demo.sh", &size);
+    command_result r = command_run(directory, "mkdir 'a checkout' 'a checkout/scripts'");
+    assert_int_equal(r.status, 0);
+    command_result_free(&r);
+    write_whole_file(directory, "a checkout/demo.sh", demo, size);
+    write_whole_file(directory, "a checkout/scripts/packages.sh", packages, sizeof packages - 1);
+    write_whole_file(directory, "a checkout/scripts/cuda.sh", cuda, sizeof cuda - 1);
+    write_whole_file(directory, "a checkout/scripts/build.sh", build, sizeof build - 1);
+    r = command_run(directory, "chmod +x 'a checkout/demo.sh' 'a checkout/scripts/build.sh'");
+    command_result_free(&r);
+    free(demo);
+}
+
+/* demo.sh ends with the command's place, a line that puts it on the PATH, and one to try; both work as pasted. */
+static void demo_says_what_is_next(void **state)
+{
+    make_checkout(*state);
+    command_result r = command_run(*state, "'a checkout/demo.sh' >said && test -s demo.png && cat said");
+    if (r.status != 0) fail_msg("demo.sh: %d, %s%s", r.status, r.out, r.err);
+    const char *at = strstr(r.out, "\nThe command is ");
+    if (!at || !strstr(at, "/a checkout/build/release/mar. ")) fail_msg("does not say where the command is: %s", r.out);
+    if (strncmp(r.out, "wrote ", 6) != 0) fail_msg("does not begin with the picture: %s", r.out);
+    command_result_free(&r);
+
+    r = command_run(*state, "sed -n 's/^    //p' said >pasted && cat pasted && PATH=/usr/bin:/bin sh -eu pasted && "
+                            "test -s digits.png");
+    if (r.status != 0) fail_msg("pasted: %d, %s%s", r.status, r.out, r.err);
+    char *readme = read_whole_file(".", "README.md", NULL), *line = strstr(r.out, "mar generate");
+    assert_non_null(line);
+    assert_non_null(strstr(r.out, "export PATH=\""));
+    line[strcspn(line, "\n") + 1] = '\0';
+    if (!strstr(readme, line)) fail_msg("README.md does not have the line %s", line);
+    free(readme);
+    command_result_free(&r);
+
+    r = command_run(*state, "'a checkout/demo.sh' --class 3 --num 1 --json --out one.png"); /* a program reads that */
+    assert_int_equal(r.status, 0);
+    assert_true(*r.out == '{' && strchr(r.out, '\n') && !strchr(r.out, '\n')[1]);
+    command_result_free(&r);
+}
+
+/* The next command of README's sh blocks from *at on, in one line and without its comment; 0: there is none. */
+static int next_command(char **at, char *line, size_t size)
+{
+    static const char begin[] = "```sh\n", end[] = "```\n";
+    size_t used = 0;
+    for (;;) {
+        if (**at == '\n' || strncmp(*at, end, strlen(end)) == 0) {
+            *at = strstr(*at, begin);
+            if (!*at) return 0;
+            *at += strlen(begin);
+        }
+        const size_t whole = strcspn(*at, "\n");
+        size_t n = whole;
+        for (size_t i = 0; i + 1 < whole; i++)
+            if ((*at)[i] == ' ' && (*at)[i + 1] == '#') {
+                n = i;
+                break;
+            }
+        while (n && (*at)[n - 1] == ' ') n--;
+        const int goes_on = n && (*at)[n - 1] == '\\';
+        assert_true(used + n + 1 < size);
+        memcpy(line + used, *at, n);
+        used += n;
+        line[used] = '\0';
+        *at += whole + 1;
+        if (goes_on)
+            line[used - 1] = ' ';
+        else if (n)
+            return 1;
+    }
+}
+
+static void commands_of_the_readme(void **state)
+{
+    char *readme = read_whole_file(".", "README.md", NULL), *at = strstr(readme, "```sh\n"), line[1024];
+    int worked = 0, parsed = 0, lack_files = 0;
+    for (at += strlen("```sh\n"); next_command(&at, line, sizeof line);) {
+        char run[1200];
+        const int makes = strncmp(line, "mar generate ", 13) == 0;
+        const int is_long = strncmp(line, "mar eval", 8) == 0 || strncmp(line, "mar bench ", 10) == 0 ||
+                            strncmp(line, "mar fidelity ", 13) == 0;
+        if (strncmp(line, "mar ", 4) != 0) continue;
+        /* One digit is enough, and of what takes minutes that all options are known: the last one is wrong. */
+        snprintf(run, sizeof run, "$MAR %s%s", line + 4,
+                 is_long                          ? " --threads -1"
+                 : !makes || strstr(line, " --v") ? ""
+                 : strstr(line, "demo-discrete")  ? " --class 3 --num 1"
+                                                  : " --class 3 --num 1" QUICK);
+        command_result r = command_run(*state, run);
+        const int lacks = r.status == 1 && strstr(r.err, "No such file or directory") != NULL;
+        const int knows = r.status == 1 && strncmp(r.err, "mar: --threads -1: ", 19) == 0;
+        if (is_long ? !knows : r.status != 0 && !lacks) fail_msg("%s: %d, %s", line, r.status, r.err);
+        worked += r.status == 0, parsed += knows, lack_files += lacks;
+        command_result_free(&r);
+    }
+    print_message("%d commands worked, %d are known, %d need files\n", worked, parsed, lack_files);
+    assert_true(worked >= 8 && parsed >= 8 && lack_files >= 3);
+    free(readme);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(demo_says_what_is_next, command_setup, command_teardown),
+        cmocka_unit_test_setup_teardown(commands_of_the_readme, command_setup, command_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

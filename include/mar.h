@@ -24,7 +24,7 @@
  * after loading. Any number of sessions on any threads share them, and their weights are in memory once. One thread may
  * load a model while others generate. A session belongs to one thread at a time, whichever that is;
  * mar_session_cancel may be called from any. To generate on several threads, make a session on each. On a CPU the
- * sessions at work share the handle's threads.
+ * sessions at work share the handle's threads. A call on a CPU takes at most 64 KB of its thread's stack.
  *
  * Lifetimes: a session holds references on its model, draft model and VAE, and these hold one on the handle.
  * mar_model_free, mar_vae_free and mar_close drop the caller's. So everything may be freed in any order and on any
@@ -406,10 +406,11 @@ typedef struct mar_session mar_session;
  * nothing, with three exceptions. Beginning a batch of another size than the last one prepares the products of its
  * shapes. A round of speculation in context full does so, too, as its shapes depend on what was accepted. On a GPU what
  * a session does for the second time, such as each step of the second batch of a size, is recorded for those that
- * follow (mar_stats.recorded_bytes). MAR_ENOMEM names the block's size. `params` is copied. If they come from a program
- * compiled with an older mar.h, the fields that it lacks have their defaults. Those of a newer mar.h are refused. `vae`
- * may be NULL if only tokens are wanted. If it fails, *out is NULL and mar_error of the model's handle has the reason.
- */
+ * follow (mar_stats.recorded_bytes). MAR_ENOMEM names the block's size. A block of more memory than is available is
+ * refused, where the system says how much that is; the pages of a large one are taken when they are first used.
+ * `params` is copied. If they come from a program compiled with an older mar.h, the fields that it lacks have their
+ * defaults. Those of a newer mar.h are refused. `vae` may be NULL if only tokens are wanted. If it fails, *out is NULL
+ * and mar_error of the model's handle has the reason. */
 MAR_API mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
                                       mar_session **out);
 /* NULL is fine. From a callback of a call on the session it frees nothing, and mar_session_error says so. */

@@ -52,7 +52,7 @@ mar_status wt_convert_f32(const wt_file *f, const wt_tensor *t, int64_t first, s
     const size_t size = wt_dtype_size(t->dtype);
     const uint64_t begin = (uint64_t)first * size;
     if (t->dtype == WT_F32) return wt_read_bytes(f, t, begin, n * size, dst, err);
-    uint8_t stored[32 * 1024];
+    uint8_t stored[16 * 1024];
     mar_status status = MAR_OK;
     for (size_t done = 0, piece; done < n && status == MAR_OK; done += piece) {
         piece = n - done < sizeof stored / size ? n - done : sizeof stored / size;
@@ -87,10 +87,11 @@ static void count_nonfinite(const float *values, size_t n, int64_t first, wt_non
 
 enum { PIECE = 16 * 1024 }; /* values: they are looked at while they are in the processor's nearest caches */
 
-/* Reads a tensor to dst [t->count], or nowhere if dst is NULL, and counts what is not finite unless `out` is NULL. */
-static mar_status read_values(const wt_file *f, const wt_tensor *t, float *dst, wt_nonfinite *out, mar_err *err)
+/* Reads a tensor to dst [t->count], or without dst a piece after the other to passing [PIECE], and counts what is not
+ * finite unless `out` is NULL. */
+static mar_status read_values(const wt_file *f, const wt_tensor *t, float *dst, float *passing, wt_nonfinite *out,
+                              mar_err *err)
 {
-    float passing[PIECE];
     if (out) *out = (wt_nonfinite){0};
     if (!wt_is_float(t->dtype))
         return err_set(err, MAR_EMODEL, "%s: tensor %s has dtype %s, expected F32, BF16, F16 or F64", f->path, t->name,
@@ -107,12 +108,16 @@ static mar_status read_values(const wt_file *f, const wt_tensor *t, float *dst, 
 
 mar_status wt_read_f32(const wt_file *f, const wt_tensor *t, float *dst, mar_err *err)
 {
-    return read_values(f, t, dst, NULL, err);
+    return read_values(f, t, dst, NULL, NULL, err);
 }
 
 mar_status wt_count_nonfinite(const wt_file *f, const wt_tensor *t, wt_nonfinite *out, mar_err *err)
 {
-    return read_values(f, t, NULL, out, err);
+    float *passing = malloc(PIECE * sizeof *passing); /* the caller's stack may be small */
+    if (!passing) return err_set(err, MAR_ENOMEM, "%s: out of memory for a piece of tensor %s", f->path, t->name);
+    const mar_status status = read_values(f, t, NULL, passing, out, err);
+    free(passing);
+    return status;
 }
 
 /* "tensor w has 2 values that are NaN and 1 that is infinite, the first at 17: expected ..." */
@@ -144,7 +149,7 @@ mar_status wt_load_f32(const wt_file *f, const char *name, int rank, const int64
     float *values = NULL;
     if (!__builtin_mul_overflow((size_t)t->count, sizeof *values, &bytes)) values = malloc(bytes ? bytes : 1);
     if (!values) return err_set(err, MAR_ENOMEM, "%s: out of memory for tensor %s %s as f32", f->path, name, expected);
-    mar_status status = read_values(f, t, values, &bad, err);
+    mar_status status = read_values(f, t, values, NULL, &bad, err);
     if (status == MAR_OK && bad.nan + bad.inf > 0 && !f->allow_nonfinite) status = refuse_nonfinite(f, t, &bad, err);
     if (status != MAR_OK)
         free(values);

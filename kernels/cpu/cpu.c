@@ -1,23 +1,43 @@
 /* The CPU backend: oneDNN for products and convolutions, vectorised row kernels for the rest, and a team of threads
  * that all queues of a device share. */
 #include "base/cpus.h"
+#include "base/memory.h"
 #include "kernels/cpu/cpu.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Modulation rows are written once and read once. This many bytes of them at a time make the product that computes them
  * large, which reads its weights once a chunk, without storing all steps of a big batch. */
 enum { MOD_BUDGET = 64 << 20 };
 
+/* From this size on a block is compared with the memory there is: the system gives more, and ends a process that uses
+ * it. */
+enum { LARGE = 64 << 20 };
+
+/* Writes zeros. Pages of a large block, which begins with one, are made when they are first used, by calls that can be
+ * cancelled. */
+static void clear(char *block, size_t bytes)
+{
+    size_t whole = bytes >= LARGE ? bytes / (size_t)sysconf(_SC_PAGESIZE) * (size_t)sysconf(_SC_PAGESIZE) : 0;
+    if (whole && madvise(block, whole, MADV_DONTNEED) != 0) whole = 0;
+    memset(block + whole, 0, bytes - whole);
+}
+
 static mar_status cpu_alloc(kern_device *d, size_t bytes, void **out, mar_err *err)
 {
     (void)d;
+    const double left = bytes >= LARGE ? memory_available("") : 0;
+    *out = NULL;
+    if (left > 0 && (double)bytes > left)
+        return err_set(err, MAR_ENOMEM, "%.3g GB %s available", left / 1e9, left < 1e9 ? "is" : "are");
     *out = cpu_pages(bytes);
     if (!*out) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of working memory", bytes);
-    memset(*out, 0, bytes);
+    clear(*out, bytes);
     return MAR_OK;
 }
 

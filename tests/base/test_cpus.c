@@ -1,6 +1,7 @@
-/* The number of processors that a process may use: affinity, and the quotas of control groups as files of both
- * versions. */
+/* The number of processors and the memory that a process may use: affinity, what the machine has, and the limits of
+ * control groups as files of both versions. */
 #include "base/cpus.h"
+#include "base/memory.h"
 #include "tests/support/support.h"
 
 #include <sched.h>
@@ -87,6 +88,53 @@ static void version_1(void **state)
     assert_true(cpus_quota(root) == 2);
 }
 
+/* memory_available in GB */
+static double gigabytes(void)
+{
+    return memory_available(root) / 1e9;
+}
+
+static void memory_of_the_machine(void **state)
+{
+    (void)state;
+    assert_true(memory_available(root) == 0); /* nothing says */
+    put("proc/meminfo",
+        "MemTotal: 9000000 kB\nMemFree:  1000000 kB\nMemAvailable:    3000000 kB\nSwapFree: 1000000 kB\n");
+    assert_true(gigabytes() == 4.096);
+    assert_true(memory_available("") > 1e6);
+}
+
+static void memory_of_version_2(void **state)
+{
+    (void)state;
+    put("proc/meminfo", "MemAvailable:    8000000 kB\n");
+    put("proc/self/cgroup", "0::/a/b\n");
+    put("sys/fs/cgroup/a/b/memory.max", "max\n");
+    put("sys/fs/cgroup/a/b/memory.current", "6000000000\n");
+    assert_true(gigabytes() == 8.192);
+    put("sys/fs/cgroup/a/memory.max", "7000000000\n");
+    assert_true(gigabytes() == 8.192); /* what it uses is not known */
+    put("sys/fs/cgroup/a/memory.current", "6000000000\n");
+    assert_true(gigabytes() == 1);
+    put("sys/fs/cgroup/a/memory.stat", "anon 1\nfile 3000000000\ninactive_file 1500000000\nactive_file 500000000\n");
+    assert_true(gigabytes() == 3);
+    put("sys/fs/cgroup/a/memory.max", "1000000000\n"); /* lowered: nothing is left */
+    assert_true(memory_available(root) == 1);
+}
+
+static void memory_of_version_1(void **state)
+{
+    (void)state;
+    put("proc/meminfo", "MemAvailable:    8000000 kB\n");
+    put("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/a\n");
+    put("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "9223372036854771712\n"); /* none */
+    put("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "4000000000\n");
+    assert_true(gigabytes() == 8.192);
+    put("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "5000000000\n");
+    put("sys/fs/cgroup/memory/a/memory.stat", "inactive_file 7\ntotal_inactive_file 2000000000\ntotal_active_file 0\n");
+    assert_true(gigabytes() == 3);
+}
+
 static void affinity(void **state)
 {
     (void)state;
@@ -110,6 +158,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(version_2, make_root, remove_root),
         cmocka_unit_test_setup_teardown(container, make_root, remove_root),
         cmocka_unit_test_setup_teardown(version_1, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(memory_of_the_machine, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(memory_of_version_2, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(memory_of_version_1, make_root, remove_root),
         cmocka_unit_test(affinity),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

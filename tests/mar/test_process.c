@@ -1,9 +1,12 @@
 /* No call changes what belongs to the process: umask, locale, signals, the affinity of the caller's threads. Nor does
- * it print. tests/rooms/test_symbols.sh looks for the means. */
+ * it print. tests/rooms/test_symbols.sh looks for the means. None takes more of its thread's stack than mar.h says, or
+ * more memory than there is. */
+#include "tests/support/brief.h"
 #include "tests/support/demo.h"
 
 #include <fcntl.h>
 #include <locale.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -146,8 +149,92 @@ static void everything_is_as_it_was(void **state)
     free(directory);
 }
 
+/* --- stack and memory --------------------------------------------------------------------------------------------- */
+
+static void *call_with_little_stack(void *directory)
+{
+    static const char *const models[] = {"demo", "demo-discrete"};
+    mar *m;
+    mar_features *features;
+    static uint8_t rgb[DEMO_BYTES];
+    static float numbers[DEMO_TOKENS];
+    call_everything(directory);
+    assert_int_equal(mar_open(&(mar_options){.backend = MAR_BACKEND_CPU, .threads = 2}, &m),
+                     MAR_OK); /* bf16, if it can */
+    for (int i = 0; i < 2; i++) {
+        mar_model *model;
+        mar_vae *vae;
+        mar_session *s;
+        assert_library(m, mar_model_load(m, models[i], 0, &model));
+        assert_library(m, mar_vae_load(m, models[i], &vae));
+        const mar_params p = params_with(i == 0 ? "num_iter 2, num_sampling_steps 4, spec path" : "top_k 9, top_p 0.9");
+        assert_library(m, mar_session_create(model, vae, &p, 1, &s));
+        assert_session(s, mar_session_begin(s, 0, (int[]){3}, 1));
+        while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+        assert_session(s, mar_session_images(s, rgb));
+        mar_session_free(s);
+        mar_vae_free(vae);
+        mar_model_free(model);
+    }
+    assert_library(m, mar_features_load(m, "demo", 1, &features));
+    assert_library(m, mar_features_run(features, rgb, 1, DEMO_SIDE, DEMO_SIDE, numbers, NULL, NULL));
+    mar_features_free(features);
+    mar_close(m);
+    return directory;
+}
+
+static void a_small_stack_is_enough(void **state)
+{
+    const size_t size = (test_brief ? 1024 : 64) * (size_t)1024; /* the sanitizers have much on it */
+    char *directory = temporary_directory();
+    void *done = NULL;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    (void)state;
+    assert_int_equal(pthread_attr_init(&attributes), 0);
+    assert_int_equal(pthread_attr_setstacksize(&attributes, size), 0);
+    assert_int_equal(pthread_create(&thread, &attributes, call_with_little_stack, directory), 0);
+    assert_int_equal(pthread_join(thread, &done), 0);
+    assert_ptr_equal(done, directory);
+    pthread_attr_destroy(&attributes);
+    remove_directory(directory);
+    free(directory);
+}
+
+static long resident_kilobytes(void)
+{
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%*d %ld", &pages), 1);
+    fclose(f);
+    return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+/* What is not there is not begun to be taken, and what is there is taken when it is used. */
+static void absurd_sessions(void **state)
+{
+    (void)state;
+    const demo d = demo_open(1);
+    mar_params p = params_with("num_iter 1, num_sampling_steps 1000, spec path"); /* the path of every token is kept */
+    mar_session *s;
+    assert_int_equal(mar_session_create(d.model, d.vae, &p, 65536, &s), MAR_ENOMEM);
+    assert_says(mar_error(d.m), "a batch of 65536 images needs ");
+    assert_says(mar_error(d.m), " available; lower the batch");
+    p = params_with("num_iter 4, num_sampling_steps 4");
+    const long before = resident_kilobytes();
+    s = demo_session(&d, &p, 4096);
+    mar_stats stats;
+    mar_session_get_stats(s, &stats);
+    const long kilobytes = (long)(stats.arena_bytes / 1024), taken = resident_kilobytes() - before;
+    if (taken > kilobytes / 4) fail_msg("%ld of %ld kB are taken at once", taken, kilobytes);
+    mar_session_free(s);
+    demo_close(d);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(everything_is_as_it_was)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(everything_is_as_it_was),
+                                       cmocka_unit_test(a_small_stack_is_enough), cmocka_unit_test(absurd_sessions)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

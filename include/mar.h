@@ -177,6 +177,10 @@ typedef struct {
                           * MODEL: those that were trained, `model`, `module` or `state_dict`; AUTO: the averaged ones
                           * if there are any. MAR_EARG for a file with the other ones only. It is of no meaning to a
                           * file with one set of weights without a name, nor to mar_vae_load and mar_features_load */
+    int patch_size; /* MAR models whose file has no mar.patch_size in its metadata: latent pixels on a side of a token,
+                     * up to 16, the official option; 0: 1 if the image decoder has as many channels as a token, or
+                     * what goes with 16 channels, KL-16's. MAR_EARG if it does not go with the file. mar_inspect and
+                     * mar_convert refuse it for a file of another kind */
 } mar_options;
 
 /* The options of mar_options that have a text: i = 0..count-1, static; NULL for other i. */
@@ -242,10 +246,12 @@ typedef struct {
     int int8_weights;   /* 1: loaded from a file with int8 weights (mar_convert) */
     int decoder_heads;  /* attention heads of the decoder */
     int heads_guessed;  /* 1: nothing says the number of heads, so that the model is not loaded; of mar_report_model */
+    int patch_size;     /* latent pixels on a side of a token, as mar_options or the metadata say; 0: they do not, and
+                         * the image decoder's channels do, or do not either (mar_options.patch_size) */
 } mar_model_config;
 
 typedef struct {
-    int z_channels; /* latent channels = the model's token_dim (patch size 1) */
+    int z_channels; /* latent channels: the model's token_dim over the square of its patch size */
     int stride;     /* pixels per latent pixel and axis (official KL-16: 16) */
     int channels;   /* base width `ch` */
     int levels;     /* resolutions */

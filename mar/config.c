@@ -118,6 +118,36 @@ mar_status mar_config_derive(const wt_file *f, int heads, mar_model_config *conf
     return status;
 }
 
+mar_status mar_config_patch(const wt_file *f, int asked, mar_model_config *config, mar_err *err)
+{
+    long n = 0;
+    const mar_status status = wt_metadata_number(f, "mar.patch_size", &n, err);
+    if (status != MAR_OK) return status;
+    if (asked && n && n != asked)
+        return err_set(err, MAR_EARG, "patch_size %d: the metadata of %s say %ld", asked, wt_path(f), n);
+    if (asked) n = asked;
+    if (n > MAR_PATCH_MAX || (n && config->token_dim % (n * n) != 0))
+        return err_set(err, asked ? MAR_EARG : MAR_EMODEL,
+                       "patch_size %ld: the tokens of %s have %d channels, expected 1 to %d whose square divides that",
+                       n, wt_path(f), config->token_dim, MAR_PATCH_MAX);
+    config->patch_size = (int)n;
+    return MAR_OK;
+}
+
+int mar_config_patches(int token_dim, int z_channels)
+{
+    int n = 1;
+    while (n < MAR_PATCH_MAX && n * n * z_channels < token_dim) n++;
+    return n * n * z_channels == token_dim ? n : 0;
+}
+
+int mar_patch_size(const mar_model_config *model, int z_channels)
+{
+    const int n = mar_config_patches(model->token_dim, z_channels);
+    if (model->patch_size) return n == model->patch_size ? n : 0;
+    return n == 1 || z_channels == MAR_KL16_CHANNELS ? n : 0;
+}
+
 int mar_config_recognise(const wt_file *f)
 {
     static const char head[] = "diffloss.net.";

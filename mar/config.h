@@ -4,11 +4,24 @@
 
 #include "weights/weights.h"
 
+enum { MAR_PATCH_MAX = 16, MAR_KL16_CHANNELS = 16 };
+
 /* Fills config from the tensors and metadata. `heads` 0: metadata "mar.heads" and "mar.decoder_heads", else those of
  * the official model of that width, else a guess, and heads_guessed is 1. MAR_EMODEL, naming the tensor, if the file is
  * no MAR model, or if encoder and decoder have different widths; other wrong tensors are not noticed here, but by
  * mar_inspect and when they are loaded. */
 mar_status mar_config_derive(const wt_file *f, int heads, mar_model_config *config, mar_err *err);
+
+/* Sets patch_size to the one asked for, or else to the metadata's (mar.patch_size); without both it stays 0. MAR_EARG,
+ * or MAR_EMODEL for the metadata, if it does not go with token_dim, or if the two differ. */
+mar_status mar_config_patch(const wt_file *f, int asked, mar_model_config *config, mar_err *err);
+
+/* The side of a patch whose latent pixels have so many channels and that makes a token; 0: it is no whole number up to
+ * MAR_PATCH_MAX. */
+int mar_config_patches(int token_dim, int z_channels);
+/* Latent pixels on a side of a token, for an image decoder of so many channels: what model or caller say, or 1 if a
+ * token has as many channels, or what goes with KL-16's. 0: there is none, or it would be a guess. */
+int mar_patch_size(const mar_model_config *model, int z_channels);
 
 /* Calls visit(user, name, rank, shape) for every tensor such a model has, in the official order
  * (formats: fake_latent [1,D], encoder_pos_embed_learned [1,buffer+seq,D], ...). */

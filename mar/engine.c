@@ -1,6 +1,7 @@
 /* The registry of model families, and models as the public header shows them. */
 #include "mar/engine.h"
 
+#include "mar/config.h"
 #include "mar/kinds.h"
 #include "mar/vae.h"
 
@@ -88,6 +89,18 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
     return mar_result(m, status, &err);
 }
 
+static mar_status refuse_channels(const mar_model_config *model, int z_channels, mar_err *err)
+{
+    char hint[64] = "";
+    const int said = model->patch_size, n = mar_config_patches(model->token_dim, z_channels);
+    if (said > 1)
+        snprintf(hint, sizeof hint, ", %d in each of %d latent pixels", model->token_dim / (said * said), said * said);
+    else if (n && !said)
+        snprintf(hint, sizeof hint, "; if a token is %dx%d latent pixels, expected patch_size %d", n, n, n);
+    return err_set(err, MAR_EMODEL, "the VAE decodes %d channels but the model's tokens have %d%s", z_channels,
+                   model->token_dim, hint);
+}
+
 mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_err *err)
 {
     if (!vae) return MAR_OK;
@@ -97,9 +110,7 @@ mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_
             err, MAR_EMODEL,
             "the VAE decodes numbers of a codebook (VQ), but the model's tokens are continuous: expected a KL "
             "autoencoder");
-    if (!model->vocabulary && c->z_channels != model->token_dim)
-        return err_set(err, MAR_EMODEL, "the VAE decodes %d channels but the model's tokens have %d", c->z_channels,
-                       model->token_dim);
+    if (!model->vocabulary && !mar_patch_size(model, c->z_channels)) return refuse_channels(model, c->z_channels, err);
     if (model->vocabulary && !c->codebook)
         return err_set(err, MAR_EMODEL,
                        "the VAE decodes continuous latents (KL), but the model's tokens are numbers of a codebook: "

@@ -131,6 +131,7 @@ mar_status mar_open(const mar_options *options, mar **out)
     m->log_user = options->log_user;
     m->allow_nonfinite = options->allow_nonfinite;
     m->seq_len = options->seq_len;
+    m->patch_size = options->patch_size;
     m->weights = options->weights;
     mar_status status = check_options(options, &err);
     if (status == MAR_OK) m->backend = choose(options->backend, &why_cpu);

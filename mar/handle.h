@@ -18,6 +18,7 @@ struct mar {
     void *log_user;
     int allow_nonfinite; /* mar_options.allow_nonfinite */
     int seq_len;         /* mar_options.seq_len */
+    int patch_size;      /* mar_options.patch_size */
     mar_weights weights; /* mar_options.weights */
     int int8_below;      /* of the heads (mar_options); 0: they have no int8 */
     int head_f32;        /* the heads of its models are f32 although the device's operands are bf16 */

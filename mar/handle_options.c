@@ -1,5 +1,6 @@
 /* The table of a library handle's options, as mar/params.c has that of a session's: a field of mar_options and a row.
  */
+#include "mar/config.h"
 #include "mar/params.h"
 
 static const char *const automatic[] = {"auto", NULL};                     /* 0 */
@@ -88,6 +89,16 @@ static const mar_param rows[] = {
              "A square number. No tensor tells how large a LlamaGen model's images are. auto is 256, for images of 256 "
              "pixels; the official models for 384 pixels need 576. mar convert writes it to its files. It is "
              "refused for a file of any other kind."},
+    {.name = "patch_size",
+     .offset = offsetof(mar_options, patch_size),
+     .group = "Model",
+     .type = MAR_TYPE_INT,
+     .max = MAR_PATCH_MAX,
+     .choices = automatic,
+     .help = "MAR: latent pixels on a side of a token\n"
+             "The official option. auto is 1 if a token has as many channels as the image decoder, and else what goes "
+             "with the 16 channels of KL-16: 2 for tokens of 64 channels. For another image decoder it has to be "
+             "given, or be in the file, to which mar convert --patch_size writes it."},
     {.name = "weights",
      .offset = offsetof(mar_options, weights),
      .group = "Model",

@@ -235,7 +235,7 @@ static void add_training(mar_report *r, const wt_file *f)
     if (r->kind && ignored) add_line(r, &r->facts, "ignored: %d tensors of the training's loss (loss.*)", ignored);
 }
 
-/* MAR_EARG for heads, or a seq_len or weights of the handle's, that mean nothing for such a file. */
+/* MAR_EARG for heads, or a seq_len, patch_size or weights of the handle's, that mean nothing for such a file. */
 static mar_status check_asked(const mar *m, const wt_file *f, const mar_file_kind *kind, int heads, mar_err *err)
 {
     if (heads && !kind->has_heads)
@@ -243,6 +243,9 @@ static mar_status check_asked(const mar *m, const wt_file *f, const mar_file_kin
                        kind->name);
     if (m->seq_len && !kind->has_seq_len)
         return err_set(err, MAR_EARG, "seq_len has no effect: %s is %s %s, expected a LlamaGen model", wt_path(f),
+                       kind->article, kind->name);
+    if (m->patch_size && !kind->has_patch_size)
+        return err_set(err, MAR_EARG, "patch_size has no effect: %s is %s %s, expected a MAR model", wt_path(f),
                        kind->article, kind->name);
     if (m->weights && !wt_set(f))
         return err_set(err, MAR_EARG, "weights has no effect: %s has one set of weights", wt_path(f));

@@ -59,8 +59,8 @@ static long sum_parameters(const wt_file *f, const char *const *prefixes)
 
 static mar_status derive_mar(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
 {
-    (void)m;
-    return mar_config_derive(f, heads, &c->model, err);
+    const mar_status status = mar_config_derive(f, heads, &c->model, err);
+    return status == MAR_OK ? mar_config_patch(f, m->patch_size, &c->model, err) : status;
 }
 
 static void visit_mar(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user)
@@ -79,6 +79,15 @@ static const char *heads_text(const mar_model_config *c, char *text, size_t size
     return text;
 }
 
+/* " (patch_size 2)" where it is not 1; what goes with KL-16 if the file does not say. */
+static const char *patch_text(const mar_model_config *c, char *text, size_t size)
+{
+    const int n = c->patch_size ? c->patch_size : mar_patch_size(c, MAR_KL16_CHANNELS);
+    *text = '\0';
+    if (n > 1) snprintf(text, size, " (patch_size %d%s)", n, c->patch_size ? "" : " with the 16 channels of KL-16");
+    return text;
+}
+
 static void say_mar(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
 {
     static const char *const encoder[] = {"encoder_", "class_emb.", "fake_latent", "z_proj", NULL};
@@ -86,12 +95,12 @@ static void say_mar(const wt_file *f, const mar_configs *configs, mar_kind_fact 
     static const char *const head[] = {"diffloss.", NULL};
     const mar_model_config *c = &configs->model;
     const facts to = {add, user};
-    char heads[96];
+    char heads[96], patch[96];
     say(&to, "transformer: width %d, %d encoder and %d decoder blocks, %s, MLP %d", c->width, c->encoder_depth,
         c->decoder_depth, heads_text(c, heads, sizeof heads), c->mlp_hidden);
     say(&to, "diffusion head: width %d, %d blocks", c->head_width, c->head_depth);
-    say(&to, "tokens: %d of %d channels, %d classes in %d buffer tokens", c->seq_len, c->token_dim, c->classes,
-        c->buffer);
+    say(&to, "tokens: %d of %d channels%s, %d classes in %d buffer tokens", c->seq_len, c->token_dim,
+        patch_text(c, patch, sizeof patch), c->classes, c->buffer);
     say(&to, "parameters: %ld (encoder %ld, decoder %ld, head %ld)", c->parameters, sum_parameters(f, encoder),
         sum_parameters(f, decoder), sum_parameters(f, head));
 }
@@ -109,6 +118,7 @@ static void put_mar(const mar_configs *configs, mar_metadata *m)
     mar_metadata_number(m, "mar.buffer", c->buffer);
     mar_metadata_number(m, "mar.seq_len", c->seq_len);
     mar_metadata_number(m, "mar.token_dim", c->token_dim);
+    if (c->patch_size) mar_metadata_number(m, "mar.patch_size", c->patch_size);
     mar_metadata_number(m, "mar.classes", c->classes);
     mar_metadata_number(m, "mar.head_width", c->head_width);
     mar_metadata_number(m, "mar.head_depth", c->head_depth);
@@ -322,6 +332,7 @@ static const mar_file_kind kinds[] = {
      .article = "a",
      .lacks = "no class_emb.weight, no diffloss.net.*",
      .has_heads = 1,
+     .has_patch_size = 1,
      .recognise = mar_config_recognise,
      .derive = derive_mar,
      .tensors = visit_mar,

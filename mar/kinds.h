@@ -41,6 +41,7 @@ typedef struct {
                           * MAR_KIND_UNKNOWN, and has no functions but `recognise` */
     int has_heads;       /* 1: heads, as a caller gives them, have an effect */
     int has_seq_len;     /* 1: and so does the handle's seq_len */
+    int has_patch_size;  /* 1: and so does its patch_size */
     int (*recognise)(const wt_file *f);
     /* Derives the configuration for models of the handle. MAR_EARG for heads that cannot be. */
     mar_status (*derive)(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err);

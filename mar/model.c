@@ -241,6 +241,7 @@ mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, int heads, m
     mar_model_config *c = &model->base.config;
     model->base.m = m;
     mar_status status = mar_config_derive(f, heads, c, err);
+    if (status == MAR_OK) status = mar_config_patch(f, m->patch_size, c, err);
     if (status == MAR_OK && c->heads_guessed) status = mar_refuse_heads(f, c->width, err);
     if (status == MAR_OK) {
         model->encoder = calloc((size_t)c->encoder_depth + 1, sizeof *model->encoder);

@@ -2,6 +2,7 @@
  * a flag for cancelling of its own, and shares model and VAE with other sessions. Here it is made and freed. */
 #include "mar/session.h"
 
+#include "mar/config.h"
 #include "mar/params.h"
 
 #include <stdio.h>
@@ -81,7 +82,12 @@ static mar_status check(const mar_model *model, const mar_vae *vae, int max_batc
 static mar_status create_decoder(mar_session *s, mar_err *err)
 {
     if (!s->vae) return MAR_OK;
-    const mar_status status = vae_run_create(s->k, s->vae->decoder, s->grid, s->grid, s->max_images, &s->decoder, err);
+    /* the engine has checked that the two go together */
+    const int z = mar_vae_get_config(s->vae)->z_channels,
+              patch = s->model->config.vocabulary ? 1 : mar_patch_size(&s->model->config, z);
+    s->grid *= patch;
+    mar_status status = vae_run_create(s->k, s->vae->decoder, s->grid, s->grid, s->max_images, &s->decoder, err);
+    if (status == MAR_OK) status = vae_run_unpatchify(s->decoder, patch, err);
     if (status != MAR_OK) return status;
     int width, height;
     mar_session_image_size(s, &width, &height);

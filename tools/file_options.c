@@ -5,7 +5,7 @@
 
 void file_options_add(file_options *o, option_set *set)
 {
-    static const char *const names[FILE_OPTIONS] = {"heads", "seq_len", "weights"};
+    static const char *const names[FILE_OPTIONS] = {"heads", "seq_len", "patch_size", "weights"};
     *o = (file_options){0};
     for (int i = 0; i < FILE_OPTIONS; i++) {
         const mar_param *p = run_option(names[i]);

@@ -5,11 +5,11 @@
 #include "mar.h"
 #include "tools/options.h"
 
-enum { FILE_OPTIONS = 3 };
+enum { FILE_OPTIONS = 4 };
 
 typedef struct {
     const char *heads;            /* as given */
-    mar_options library;          /* as given: seq_len and weights */
+    mar_options library;          /* as given: seq_len, patch_size and weights */
     mar_param rows[FILE_OPTIONS]; /* the options, under the heading "Options" */
 } file_options;
 

@@ -13,7 +13,7 @@ static int same_options(const mar_options *a, const mar_options *b)
 {
     return a->dtype == b->dtype && a->threads == b->threads && a->backend == b->backend && a->device == b->device &&
            a->allow_nonfinite == b->allow_nonfinite && a->tuning == b->tuning && a->seq_len == b->seq_len &&
-           a->weights == b->weights;
+           a->weights == b->weights && a->patch_size == b->patch_size;
 }
 
 /* "cpu bf16 (...", "cpu int8, bf16 (...", "cpu f32 (..." */
@@ -40,11 +40,11 @@ static int serves(const mar *library, const mar_options *opened, const mar_optio
 /* "backend cuda: ..." is of an option whatever the status, but other words are only if options are what is wrong. */
 static int refuse(mar_status status, const char *words, const char *hint)
 {
-    char text[1024], first[64];
+    char text[1024], first[64], rest[1024];
     const char *behind = words + strcspn(words, " :");
     if (status == MAR_EARG) return tool_error("%s%s", dashed(words, 0, text, sizeof text), hint);
     snprintf(first, sizeof first, "%.*s", (int)(behind - words), words);
-    return tool_error("%s%s%s", dashed(first, 0, text, sizeof text), behind, hint);
+    return tool_error("%s%s%s", dashed(first, 0, text, sizeof text), dashed(behind, 1, rest, sizeof rest), hint);
 }
 
 /* The CPU's threads that the handle has; 0: it is no CPU's. */
@@ -256,6 +256,8 @@ static int refuse_options(const model_file *model, const run_options *o)
     if (o->machine.seq_len && !discrete)
         return tool_error(
             "--seq_len has no effect: the model is a MAR model, whose file says how many tokens it makes");
+    if (o->machine.patch_size && discrete)
+        return tool_error("--patch_size has no effect: the model's tokens are discrete, one for each latent pixel");
     if (o->machine.head_dtype != MAR_DTYPE_AUTO && discrete)
         return tool_error("--head_dtype has no effect: the model's tokens are discrete, and it has no diffusion head");
     if (o->machine.int8_below && discrete)

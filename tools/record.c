@@ -91,6 +91,7 @@ void record_texts_add_run(record_texts *out, const run_options *run, const run_m
     record_texts_add(out, "vae", "%s", tool_base_name(run->vae));
     const mar_model_config *c = mar_model_get_config(models->model);
     record_texts_add(out, "heads", c->decoder_heads == c->heads ? "%d" : "%d,%d", c->heads, c->decoder_heads);
+    if (run->machine.patch_size) record_texts_add(out, "patch_size", "%d", run->machine.patch_size);
     if (run->machine.weights)
         record_texts_add(out, "weights", "%s", run->machine.weights == MAR_WEIGHTS_EMA ? "ema" : "model");
     if (*ids->model) record_texts_add(out, "model_id", "%s", ids->model);

@@ -214,7 +214,7 @@ static const char *machine_unused(const mar_options *machine, const char *name)
 /* Whether the library's words begin with an option, which the command writes with dashes. */
 static int begins_with_option(const char *words)
 {
-    static const char *const names[] = {"heads ", "seq_len ", "weights ", "dtype int8: "};
+    static const char *const names[] = {"heads ", "seq_len ", "patch_size ", "weights ", "dtype int8: "};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strncmp(words, names[i], strlen(names[i])) == 0) return 1;
     return 0;

@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 struct vae_run {
@@ -15,6 +16,8 @@ struct vae_run {
     size_t stream_bytes; /* an image's part of each stream */
     size_t act_bytes;    /* an image's part of a */
     double flop;         /* of an image */
+    int *place;          /* [images][pixels][z_channels] where each number of the tokens belongs in the latents; NULL:
+                          * where it is */
 
     /* Of `decode`: of `images` images, and of the last other number, which a batch has left over. */
     struct {
@@ -87,7 +90,7 @@ static void measure(vae_run *r)
     const vae_decoder *d = r->d;
     const int z = d->latent, tokens = r->grid_h * r->grid_w;
     extent e = {r->grid_h, r->grid_w};
-    r->stream_bytes = sizeof(float) * (size_t)tokens * (size_t)z;
+    r->stream_bytes = sizeof(float) * (size_t)tokens * most((size_t)z, (size_t)d->config.z_channels);
     r->act_bytes = r->k->device->act_size * (size_t)tokens * (size_t)z;
     r->flop = (d->table ? 0 : conv_flop(tokens, z, z, 1)) + conv_flop(tokens, z, d->width_in, 9);
     for (int i = 0; i < d->n_steps; i++) measure_step(r, &d->steps[i], &e);
@@ -193,7 +196,26 @@ void vae_run_free(vae_run *r)
 {
     if (!r) return;
     for (int i = 0; i < 2; i++) r->k->core->recording_free(r->k, r->recorded[i].recording);
+    free(r->place);
     free(r);
+}
+
+/* unpatchify of models/mar.py, "nhwcpq->nchpwq", but for the latents' channels, which come last here. */
+mar_status vae_run_unpatchify(vae_run *r, int patch, mar_err *err)
+{
+    const int channels = r->d->config.z_channels, rows = r->grid_h / patch, columns = r->grid_w / patch;
+    const size_t count = (size_t)r->images * (size_t)r->grid_h * (size_t)r->grid_w * (size_t)channels;
+    if (patch == 1) return MAR_OK;
+    int *at = r->place = count > INT_MAX ? NULL : malloc(count * sizeof *at);
+    if (!at) return err_set(err, MAR_ENOMEM, "out of memory for the places of %zu numbers", count);
+    for (int n = 0; n < r->images; n++)
+        for (int h = 0; h < rows; h++)
+            for (int w = 0; w < columns; w++)
+                for (int c = 0; c < channels; c++)
+                    for (int p = 0; p < patch; p++)
+                        for (int q = 0; q < patch; q++)
+                            *at++ = ((n * r->grid_h + h * patch + p) * r->grid_w + w * patch + q) * channels + c;
+    return MAR_OK;
 }
 
 double vae_run_flop(const vae_run *r)
@@ -318,6 +340,10 @@ vae_pictures vae_decode(vae_run *r, const float *tokens, int n)
     const int rows = n * r->grid_h * r->grid_w;
     k->watch.part = "";
     r->n = n;
+    if (r->place) { /* the second stream is free until the first residual block */
+        k->core->copy_rows(k, r->stream[1], r->place, tokens, NULL, NULL, NULL, rows * d->config.z_channels, 1);
+        tokens = r->stream[1];
+    }
     if (d->table)
         k->core->look_up(k, d->table, d->config.codebook, d->latent, tokens, rows, r->stream[0]);
     else

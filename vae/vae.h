@@ -32,11 +32,14 @@ const float *vae_decoder_embedding(const vae_decoder *d);
 
 typedef struct vae_run vae_run; /* decodes latents of one size, square or not, on one queue */
 
-/* Creates a run for batches of at most `batch` latents of grid_h x grid_w tokens on queue k, which must outlive it.
- * Call vae_run_lay_out and vae_run_plan before vae_decode. */
+/* Creates a run for batches of at most `batch` latents of grid_h x grid_w pixels, each a token, on queue k, which must
+ * outlive it. Call vae_run_lay_out and vae_run_plan before vae_decode. */
 mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int grid_w, int batch, vae_run **out,
                           mar_err *err);
 void vae_run_free(vae_run *r);
+/* From now on a token is patch x patch latent pixels, as models/mar.py packs them: [channel][row][column]. The grid's
+ * sides are multiples of patch. To be called at most once. MAR_ENOMEM. */
+mar_status vae_run_unpatchify(vae_run *r, int patch, mar_err *err);
 /* How many images vae_decode takes at a time: as many of the batch as fit in the device's image_budget, at least one.
  * One while layers are searched (kern_watch), so that what is found is the image's own. */
 int vae_run_images(const vae_run *r);
@@ -61,8 +64,8 @@ typedef struct {
 } vae_pictures;
 
 /* Decodes the tokens of n images, 1..vae_run_images, backend float [n][grid_h*grid_w][z_channels], as the model
- * predicts them: 0.2325 (the official scale) times the latent. With a codebook they are [n][grid_h*grid_w], the tokens'
- * numbers. Allocates nothing but what a backend records. kern_check
+ * predicts them: 0.2325 (the official scale) times the latent; of patches (vae_run_unpatchify) as many numbers. With a
+ * codebook they are [n][grid_h*grid_w], the tokens' numbers. Allocates nothing but what a backend records. kern_check
  * reports a failure of the backend. An image does not depend on those beside it, but for the last bits of a GPU's
  * products. */
 vae_pictures vae_decode(vae_run *r, const float *tokens, int n);

@@ -1,6 +1,9 @@
 /* The whole loop through the public API: against PyTorch, and the promises of mar.h. */
 #include "mar.h"
+#include "mar/config.h"
 #include "mar/handle.h"
+#include "mar/vae.h"
+#include "tests/support/llamagen.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -218,6 +221,118 @@ static void refuses(void **state)
     mar_close(m);
 }
 
+/* --- patches ---------------------------------------------------------------------------------------------------- */
+
+enum { GRID = 4, PATCH = 2, Z = 8, SIDE = GRID * PATCH * 4 }; /* of the demo's image decoder */
+
+/* Pixels of the decoder for latents float [GRID * PATCH][GRID * PATCH][Z]. */
+static void decode_latents(mar *m, const float *latents, uint8_t *rgb)
+{
+    mar_vae *vae;
+    vae_run *r;
+    mar_err err = {0};
+    kern_queue *k = queue_of(m);
+    assert_library(m, mar_vae_load(m, "demo-vae", &vae));
+    assert_ok(vae_run_create(k, vae->decoder, GRID * PATCH, GRID * PATCH, 1, &r, &err), &err);
+    assert_ok(vae_run_plan(r, 1, &err), &err);
+    const size_t n = (size_t)(GRID * PATCH * GRID * PATCH * Z) * sizeof *latents;
+    void *memory = backend_memory(k, vae_run_lay_out(r, NULL));
+    float *at = backend_memory(k, n);
+    vae_run_lay_out(r, memory);
+    k->core->upload(k, at, latents, n);
+    k->core->download(k, rgb, vae_decode(r, at, 1).bytes, (size_t)SIDE * SIDE * 3);
+    k->core->free(k->device, memory), k->core->free(k->device, at);
+    vae_run_free(r);
+    free_queue(k);
+    mar_vae_free(vae);
+}
+
+/* unpatchify of models/mar.py: "nhwcpq->nchpwq", for latents whose channels come last. */
+static void unpatchify(const float *tokens, float *latents)
+{
+    for (int h = 0; h < GRID; h++)
+        for (int w = 0; w < GRID; w++)
+            for (int c = 0; c < Z; c++)
+                for (int p = 0; p < PATCH; p++)
+                    for (int q = 0; q < PATCH; q++)
+                        latents[((h * PATCH + p) * GRID * PATCH + w * PATCH + q) * Z + c] =
+                            tokens[(((h * GRID + w) * Z + c) * PATCH + p) * PATCH + q];
+}
+
+/* A model of 16 tokens of 2x2 latent pixels makes images of 32x32 with the demo's decoder, if it is told so. */
+static void tokens_may_be_patches(void **state)
+{
+    (void)state;
+    static float tokens[2][GRID * GRID * PATCH * PATCH * Z], latents[GRID * PATCH * GRID * PATCH * Z];
+    static uint8_t rgb[2][SIDE * SIDE * 3], expected[SIDE * SIDE * 3];
+    static const int labels[2] = {1, 2};
+    const mar_model_config shape = {.width = 32,
+                                    .encoder_depth = 1,
+                                    .decoder_depth = 1,
+                                    .heads = 2,
+                                    .mlp_hidden = 64,
+                                    .buffer = 2,
+                                    .seq_len = GRID * GRID,
+                                    .token_dim = PATCH * PATCH * Z,
+                                    .classes = 5,
+                                    .head_width = 32,
+                                    .head_depth = 1};
+    mar_params p = params_of(4, 10, 1.5f, MAR_CFG_LINEAR, 1.0f, 1);
+    p.sampler = MAR_SAMPLER_DDIM; /* the random head's variances would grow beyond all bounds */
+    char *dir = temporary_directory(), *path = write_mar(dir, "patches.safetensors", &shape, 1);
+    mar *m = open_mar(MAR_DTYPE_F32, 2), *told;
+    mar_model *model;
+    mar_vae *vae;
+    mar_session *s;
+    assert_library(m, mar_model_load(m, path, 0, &model));
+    assert_library(m, mar_vae_load(m, "demo-vae", &vae));
+    assert_int_equal(mar_model_get_config(model)->patch_size, 0);
+    assert_int_equal(mar_session_create(model, vae, &p, 2, &s), MAR_EMODEL);
+    assert_string_equal(mar_error(m), "the VAE decodes 8 channels but the model's tokens have 32; if a token is 2x2 "
+                                      "latent pixels, expected patch_size 2");
+    mar_model_free(model), mar_vae_free(vae);
+    const mar_options options = {.dtype = MAR_DTYPE_F32, .threads = 2, .backend = MAR_BACKEND_CPU, .patch_size = PATCH};
+    assert_library(told, mar_open(&options, &told));
+    assert_library(told, mar_model_load(told, path, 0, &model));
+    assert_library(told, mar_vae_load(told, "demo-vae", &vae));
+    assert_int_equal(mar_model_get_config(model)->patch_size, PATCH);
+    assert_library(told, mar_session_create(model, vae, &p, 2, &s));
+    int width, height;
+    mar_session_image_size(s, &width, &height);
+    assert_true(width == SIDE && height == SIDE);
+    assert_session(s, mar_session_begin(s, 0, labels, 2));
+    while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+    assert_session(s, mar_session_tokens(s, tokens[0]));
+    assert_session(s, mar_session_images(s, rgb[0]));
+    for (int i = 0; i < 2; i++) {
+        unpatchify(tokens[i], latents);
+        decode_latents(m, latents, expected);
+        assert_memory_equal(rgb[i], expected, sizeof expected);
+    }
+    assert_memory_not_equal(rgb[0], rgb[1], sizeof expected);
+    mar_session_free(s);
+    mar_model_free(model), mar_vae_free(vae);
+    mar_close(told), mar_close(m);
+    remove_directory(dir);
+    free(dir), free(path);
+}
+
+/* What is known of a patch without being told. */
+static void patch_sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        int token_dim, said, channels, expected; /* 0: asked for */
+    } cases[] = {{16, 0, 16, 1}, {64, 0, 16, 2}, {144, 0, 16, 3}, {64, 0, 64, 1}, {8, 0, 8, 1},   {16, 0, 4, 0},
+                 {64, 0, 4, 0},  {32, 0, 8, 0},  {48, 0, 16, 0},  {16, 2, 4, 2},  {64, 2, 16, 2}, {64, 2, 64, 0},
+                 {64, 1, 64, 1}, {64, 1, 16, 0}, {64, 4, 4, 4},   {16, 0, 64, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const mar_model_config c = {.token_dim = cases[i].token_dim, .patch_size = cases[i].said};
+        if (mar_patch_size(&c, cases[i].channels) != cases[i].expected)
+            fail_msg("case %zu: patch_size %d", i, mar_patch_size(&c, cases[i].channels));
+    }
+}
+
 /* A batch may be dropped and a session used again. */
 static void sessions_can_be_reused(void **state)
 {
@@ -252,6 +367,8 @@ int main(void)
         cmocka_unit_test(everything_else_does_matter),
         cmocka_unit_test(demo_images),
         cmocka_unit_test(refuses),
+        cmocka_unit_test(tokens_may_be_patches),
+        cmocka_unit_test(patch_sizes),
         cmocka_unit_test(sessions_can_be_reused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

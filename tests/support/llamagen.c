@@ -1,5 +1,6 @@
 #include "tests/support/llamagen.h"
 
+#include "mar/config.h"
 #include "tests/support/archive.h"
 #include "tests/support/support.h"
 
@@ -36,16 +37,19 @@ static void write_tensor(void *user, const char *name, int rank, const int64_t *
     writer *w = user;
     char text[256];
     const size_t begin = w->data.size;
-    const int64_t count = shape[0] * (rank == 2 ? shape[1] : 1);
-    for (int64_t i = 0; i < count; i++) {
+    long count = 0;
+    wt_add_elements(&count, name, rank, shape);
+    for (long i = 0; i < count; i++) {
         const float x = draw(w, name, rank, shape);
         bytes_put(&w->data, &x, sizeof x);
     }
     snprintf(text, sizeof text, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%ld", w->header.size ? "," : "", name,
              (long)shape[0]);
     bytes_text(&w->header, text);
-    if (rank == 2) snprintf(text, sizeof text, ",%ld", (long)shape[1]);
-    if (rank == 2) bytes_text(&w->header, text);
+    for (int i = 1; i < rank; i++) {
+        snprintf(text, sizeof text, ",%ld", (long)shape[i]);
+        bytes_text(&w->header, text);
+    }
     snprintf(text, sizeof text, "],\"data_offsets\":[%zu,%zu]}", begin, w->data.size);
     bytes_text(&w->header, text);
 }
@@ -91,6 +95,15 @@ char *write_eagle(const char *directory, const char *file, const eagle_config *c
     writer w = begin_file(seed, 0);
     eagle_config_tensors(c, write_tensor, &w);
     return end_file(&w, directory, file, "");
+}
+
+char *write_mar(const char *directory, const char *file, const mar_model_config *c, unsigned seed)
+{
+    char metadata[64];
+    writer w = begin_file(seed, 0);
+    mar_config_tensors(c, write_tensor, &w);
+    snprintf(metadata, sizeof metadata, ",\"__metadata__\":{\"mar.heads\":\"%d\"}", c->heads);
+    return end_file(&w, directory, file, metadata);
 }
 
 char *copy_vq(const char *directory)

@@ -1,4 +1,4 @@
-/* Small LlamaGen models with random weights, for tests of the public calls. */
+/* Small LlamaGen and MAR models with random weights, for tests of the public calls. */
 #ifndef TESTS_LLAMAGEN_H
 #define TESTS_LLAMAGEN_H
 
@@ -12,6 +12,9 @@ char *write_llamagen(const char *directory, const char *file, const gpt_config *
 
 /* The same with an EAGLE drafter, whose metadata says nothing. */
 char *write_eagle(const char *directory, const char *file, const eagle_config *c, unsigned seed);
+
+/* The same with a MAR model, whose metadata say its heads. */
+char *write_mar(const char *directory, const char *file, const mar_model_config *c, unsigned seed);
 
 /* A copy of tests/golden/data/vq.pth there: tables of near tokens are kept beside it. Returns its path likewise. */
 char *copy_vq(const char *directory);

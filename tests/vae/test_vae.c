@@ -169,6 +169,49 @@ static void bf16_runs_share_a_decoder(void **unused)
     check_runs(MAR_DTYPE_BF16);
 }
 
+/* --- patches ------------------------------------------------------------------------------------ */
+
+/* The tokens of the images above in patches, as the official code packs them (tests/golden/make_patches.py), make the
+ * same images, alone and beside each other. */
+static void tokens_may_be_patches(void **unused)
+{
+    (void)unused;
+    static const int cases[][3] = {{4, 4, 2}, {4, 4, 4}, {8, 6, 2}}; /* rows, columns, patch */
+    wt_file *f = golden_open("vae"), *patches = golden_open("patches");
+    kern_queue *k = open_or_skip(MAR_DTYPE_F32, 2);
+    vae_decoder *d = load(k, f);
+    mar_err err = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[64];
+        const int *grid = cases[i];
+        const size_t n = pixel_values(grid), count = (size_t)(grid[0] * grid[1]) * Z;
+        snprintf(name, sizeof name, "tokens_%dx%d_%d", grid[0], grid[1], grid[2]);
+        float *packed = golden_f32(patches, name, (int64_t)count), *alone = decode(f, MAR_DTYPE_F32, 2, grid);
+        float *tokens = malloc(2 * count * sizeof *tokens), *pixels = malloc(2 * n * sizeof *pixels);
+        assert_true(tokens && pixels);
+        memcpy(tokens, packed, count * sizeof *tokens);
+        memcpy(tokens + count, packed, count * sizeof *tokens);
+        vae_run *r = make_run(k, d, grid, 2);
+        assert_ok(vae_run_unpatchify(r, grid[2], &err), &err);
+        void *memory = backend_memory(k, vae_run_lay_out(r, NULL));
+        float *latents = backend_memory(k, 2 * count * sizeof *tokens);
+        vae_run_lay_out(r, memory);
+        k->core->upload(k, latents, tokens, 2 * count * sizeof *tokens);
+        const int most = vae_run_images(r) < 2 ? 1 : 2;
+        for (int done = 0; done < 2; done += most)
+            k->core->download(k, pixels + (size_t)done * n, vae_decode(r, latents + (size_t)done * count, most).pixels,
+                              (size_t)most * n * sizeof *pixels);
+        assert_memory_equal(pixels, alone, n * sizeof *pixels);
+        assert_memory_equal(pixels + n, alone, n * sizeof *pixels);
+        k->core->free(k->device, memory), k->core->free(k->device, latents);
+        vae_run_free(r);
+        free(packed), free(alone), free(tokens), free(pixels);
+    }
+    vae_decoder_free(d);
+    close_queue(k);
+    wt_close(f), wt_close(patches);
+}
+
 /* --- batches ------------------------------------------------------------------------------------ */
 
 /* Decodes `images` images, 3 of them different, in passes of at most what the run takes. */
@@ -387,6 +430,7 @@ int main(void)
         cmocka_unit_test(bf16_bits_do_not_depend_on_threads),
         cmocka_unit_test(f32_runs_share_a_decoder),
         cmocka_unit_test(bf16_runs_share_a_decoder),
+        cmocka_unit_test(tokens_may_be_patches),
         cmocka_unit_test(config_bytes_and_flop),
         cmocka_unit_test(grids_out_of_range_are_refused),
         cmocka_unit_test(every_tensor_is_needed),

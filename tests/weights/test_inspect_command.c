@@ -1,10 +1,13 @@
 /* mar inspect and mar convert as a user runs them. */
 #include "tests/support/command.h"
+#include "tests/support/llamagen.h"
 
 #include <cjson/cJSON.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define DATA "tests/weights/data/"
+#define DATA  "tests/weights/data/"
+#define STEPS "--num_iter 4 --num_sampling_steps 10 --sampler ddim --dtype f32"
 
 static command_result run(const char *line, int status)
 {
@@ -71,12 +74,70 @@ static void test_convert(void **state)
     command_result_free(&r);
 }
 
+/* Tokens that are patches: what says so, what asks, and what refuses. */
+static void test_patches(void **state)
+{
+    static const mar_model_config shape = {.width = 32,
+                                           .encoder_depth = 1,
+                                           .decoder_depth = 1,
+                                           .heads = 2,
+                                           .mlp_hidden = 64,
+                                           .buffer = 2,
+                                           .seq_len = 16,
+                                           .token_dim = 32,
+                                           .classes = 10,
+                                           .head_width = 32,
+                                           .head_depth = 1};
+    static const struct {
+        const char *line;
+        int status;
+        const char *part;
+    } cases[] = {
+        {"$MAR inspect p.safetensors", 0, "\ntokens: 16 of 32 channels, 10 classes"},
+        {"$MAR inspect kl16.safetensors", 0,
+         "\ntokens: 16 of 64 channels (patch_size 2 with the 16 channels of KL-16), "},
+        {"$MAR inspect p.safetensors --patch_size 2", 0, "\ntokens: 16 of 32 channels (patch_size 2), 10 classes"},
+        {"$MAR inspect p.safetensors --json --patch_size 2", 0, "\"patch_size\":\t2"},
+        {"$MAR generate --model p.safetensors --vae demo --class 1 " STEPS, 1,
+         "mar: the VAE decodes 8 channels but the model's tokens have 32; if a token is 2x2 latent pixels, expected "
+         "--patch_size 2\n"},
+        {"$MAR generate --model p.safetensors --vae demo --class 1 --patch_size 2 --out a.png " STEPS, 0, " of 32x32 "},
+        {"$MAR convert p.safetensors said.safetensors --patch_size 2 && $MAR inspect said.safetensors", 0,
+         "metadata: mar.patch_size = 2"},
+        {"$MAR generate --model said.safetensors --vae demo --class 1 --out b.png " STEPS, 0, " of 32x32 "},
+        {"$MAR bench --model said.safetensors --vae demo --batch 1 " STEPS, 0, "image"},
+        {"$MAR eval --model said.safetensors --vae demo --features demo --num_images 20 --out run " STEPS, 0, ""},
+        {"$MAR generate --model said.safetensors --vae demo --class 1 --patch_size 4 " STEPS, 1,
+         "mar: --patch_size 4: the metadata of said.safetensors say 2\n"},
+        {"$MAR inspect p.safetensors --patch_size 3", 1,
+         "mar: --patch_size 3: the tokens of p.safetensors have 32 channels, expected 1 to 16 whose square divides "
+         "that\n"},
+        {"$MAR generate --model p.safetensors --vae demo --class 1 --patch_size 4 " STEPS, 1,
+         "mar: the VAE decodes 8 channels but the model's tokens have 32, 2 in each of 16 latent pixels\n"},
+        {"$MAR generate --model demo-discrete --class 1 --patch_size 2", 1, "mar: --patch_size has no effect: "},
+        {"$MAR inspect demo-vae --patch_size 2", 1,
+         "mar: --patch_size has no effect: demo-vae is a KL autoencoder, expected a MAR model\n"},
+    };
+    mar_model_config kl16 = shape;
+    kl16.token_dim = 64;
+    free(write_mar(*state, "p.safetensors", &shape, 1));
+    free(write_mar(*state, "kl16.safetensors", &kl16, 1));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        command_result r = command_run(*state, cases[i].line);
+        if (r.status != cases[i].status) fail_msg("%s: exit status %d: %s%s", cases[i].line, r.status, r.out, r.err);
+        if (!strstr(r.out, cases[i].part) && !strstr(r.err, cases[i].part))
+            fail_msg("%s: \"%s%s\", expected \"%s\" in it", cases[i].line, r.out, r.err, cases[i].part);
+        command_result_free(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_convert),
+        cmocka_unit_test_setup_teardown(test_patches, command_setup, command_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -259,8 +259,11 @@ static void generating(void **state)
 {
     (void)state;
     fail_each(cmd_generate, "generate --class 1 --num 1 --quiet --out x.png" TINY, 1);
-    fail_each(cmd_generate,
-              "generate --class 1 --num 1 --out x.png --draft demo-draft --gamma 1 --accept_map map.png" TINY, 1);
+    fail_each(
+        cmd_generate,
+        "generate --class 1 --num 1 --out x.png --draft demo-draft --spec cspd --gamma 1 --accept_map map.png" TINY, 1);
+    /* The draft is loaded once more, to know that it is one of --spec path. */
+    fail_each(cmd_generate, "generate --class 1 --num 1 --quiet --out x.png --draft demo-draft" TINY, 7);
     /* Most are those of the record, which are all alike, and of the text in the pictures. */
     fail_each(cmd_generate, "generate --class 1,2 --num 1 --out x --overwrite --grid --json" TINY, 9);
 }
@@ -308,11 +311,10 @@ static void comparing(void **state)
 {
     (void)state;
     /* A step, for time, which the statistics take: most are those of the record and of the pictures in the page. */
-    fail_each(
-        cmd_fidelity,
-        "fidelity --num 20 --class 1 --batch 20 --out p.html --plot p.svg --json --draft demo-draft --gamma 1" TINY
-        "--against --num_iter 1 --num_sampling_steps 2",
-        11);
+    fail_each(cmd_fidelity,
+              "fidelity --num 20 --class 1 --batch 20 --out p.html --plot p.svg --json --draft demo-draft --spec cspd "
+              "--gamma 1" TINY "--against --num_iter 1 --num_sampling_steps 2",
+              11);
 }
 
 /* What mar eval leaves: a result, its page, and those of a sweep. argv[1]: a result to read; argv[2]: a file of axes.

@@ -105,7 +105,11 @@ typedef struct {
     size_t size;
 } fact;
 
-enum { FACTS = 13, NUMBER_MAX = 1000000 };
+enum {
+    FACTS = 13,
+    NUMBER_MAX = 1000000, /* of images, as mar eval takes them */
+    BATCH_MAX = 1024
+};
 
 static void list_facts(eval_job *job, fact list[FACTS])
 {
@@ -266,11 +270,14 @@ static int take_texts(eval_job *job, const cJSON *settings)
     return record_texts_end(texts) == 0 ? 0 : tool_error("out of memory for the settings");
 }
 
-/* A number among the texts, 1 or more. */
-static int number_of(const eval_job *job, const char *key)
+/* A number among the texts, 1 to `most`. Returns 0, or 1 after printing what it is. */
+static int take_number(const eval_job *job, const char *key, int most, int *out, const char *path)
 {
-    const long n = strtol(eval_setting(job, key), NULL, 10);
-    return n > 0 && n <= NUMBER_MAX ? (int)n : 0;
+    const char *text = eval_setting(job, key);
+    const long n = strtol(text, NULL, 10);
+    if (n < 1 || n > most) return tool_error("%s: %s is \"%s\", expected 1 to %d", path, key, text, most);
+    *out = (int)n;
+    return 0;
 }
 
 /* Returns 0, or 1 after printing which number cannot be. */
@@ -295,16 +302,24 @@ static int take_facts(eval_job *job, const cJSON *found, const char *path)
     list_facts(job, facts);
     for (int i = 0; i < FACTS; i++)
         if (take_fact(&facts[i], found, path) != 0) return 1;
+    int images = 0;
     eval_layout *l = &job->layout;
+    if (take_number(job, "num_images", NUMBER_MAX, &images, path) != 0 ||
+        take_number(job, "batch", BATCH_MAX, &l->batch, path) != 0 ||
+        take_number(job, "shard_images", NUMBER_MAX, &l->shard_images, path) != 0)
+        return 1;
     l->settings = hash(&job->settings);
-    l->images = number_of(job, "num_images");
-    l->batch = number_of(job, "batch");
-    l->shard_images = number_of(job, "shard_images");
+    l->images = images;
     l->keeps_features = strcmp(eval_setting(job, "precision_recall"), "on") == 0;
     job->facts.demo = strcmp(eval_setting(job, "features"), "demo") == 0;
-    const int whole = l->images >= 2 && l->batch && l->shard_images && l->shard_images % l->batch == 0 && l->features &&
-                      l->classes && l->width && l->height;
-    return whole ? 0 : tool_error("%s: lacks a number of images or its size, expected what mar eval writes", path);
+    if (l->images < 2 || l->shard_images % l->batch != 0)
+        return tool_error(
+            "%s: is of %ld images in shards of %d and batches of %d, expected 2 or more and whole batches", path,
+            l->images, l->shard_images, l->batch);
+    if (!l->features || !l->classes || !l->width || !l->height)
+        return tool_error("%s: is of images of %dx%d with %d features and %d logits, expected 1 or more of each", path,
+                          l->width, l->height, l->features, l->classes);
+    return 0;
 }
 
 int eval_settings_check_network(const eval_job *job)

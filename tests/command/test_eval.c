@@ -303,7 +303,10 @@ static void hostile_settings(void **state)
         {"samples", "1000", "samples is 1000, expected 0 to 100"},
         {"rejected_images", "17", "rejected_images is 17, expected 0 to 16"},
         {"width", "100000", "width is 100000, expected 0 to 16384"},
-        {"height", "0", "lacks a number of images or its size"},
+        {"height", "0", "is of images of 32x0 with 64 features and 10 logits, expected 1 or more of each"},
+        {"batch", "\"5000\"", "batch is \"5000\", expected 1 to 1024"},
+        {"num_images", "\"1\"", "is of 1 images in shards of 4 and batches of 2, expected 2 or more and whole batches"},
+        {"shard_images", "\"all\"", "shard_images is \"all\", expected 1 to 1000000"},
         {"feature_numbers", "3",
          "is of 3 features, 10 logits and 0 spatial features, expected 64, 10 and 0, those of "},
         {"logits", "1e300", "logits is 1e+300, expected 0 to 1000000"},
@@ -312,9 +315,8 @@ static void hostile_settings(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char line[400];
         snprintf(line, sizeof line,
-                 "rm -rf bad && cp -r whole bad && sed -i 's/\"%s\":.*[^,]/\"%s\":%s/' bad/settings.json && "
-                 "sed -i 's/\"%s\":%s$/&,/' bad/settings.json",
-                 cases[i].name, cases[i].name, cases[i].value, cases[i].name, cases[i].value);
+                 "rm -rf bad && cp -r whole bad && sed -i 's/\"%s\":.*[^,]/\"%s\":%s/' bad/settings.json",
+                 cases[i].name, cases[i].name, cases[i].value);
         shell(d, line);
         refused(d, "$MAR eval --out bad --merge", cases[i].says);
     }

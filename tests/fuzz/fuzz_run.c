@@ -380,7 +380,7 @@ int __wrap_eval_report_write(const eval_result *r, const eval_report_extras *x, 
 static void check_layout(const eval_job *job)
 {
     const eval_layout *l = &job->layout;
-    if (l->images < 2 || l->images > 1000000 || l->batch < 1 || l->shard_images < l->batch ||
+    if (l->images < 2 || l->images > 1000000 || l->batch < 1 || l->batch > 1024 || l->shard_images < l->batch ||
         l->shard_images % l->batch != 0 || l->width < 1 || l->width > IMAGE_SIDE_MAX || l->height < 1 ||
         l->height > IMAGE_SIDE_MAX || l->samples > EVAL_SHEET_MAX || l->rejected_images > EVAL_REJECTED_MAX)
         fuzz_fail("a layout of %ld images", l->images);

@@ -556,19 +556,6 @@ static void interrupted(void **state)
     (void)state;
 }
 
-/* The command and the library are one: what the command uses of the library is in libmar.so. */
-static void no_second_library(void **state)
-{
-    command_result r = command_run(
-        *state, "nm \"$MAR\" | grep -E ' [bBdDrRtT] (kern|wt|diff|spec|vae|err|mar_session)_'; "
-                "nm --defined-only \"$MAR\" | sed 's/.* //' | sort -u >ours; "
-                "nm -D --defined-only \"$(dirname \"$MAR\")/libmar.so\" | sed 's/.* //' | sort -u >theirs; "
-                "comm -12 ours theirs | grep -E '^(mar|eval)_'; " /* parts of the command begin with eval_, too */
-                "grep -c '^cmd_fidelity$' ours; grep -c '^eval_energy$' theirs");
-    assert_string_equal(r.out, "1\n1\n");
-    command_result_free(&r);
-}
-
 static void mistakes(void **state)
 {
     static const struct {
@@ -625,7 +612,6 @@ int main(void)
         cmocka_unit_test(turns_change_no_figure),
         cmocka_unit_test(plot_file),
         cmocka_unit_test(interrupted),
-        cmocka_unit_test(no_second_library),
         cmocka_unit_test(mistakes),
     };
     return cmocka_run_group_tests(tests, command_setup, command_teardown);

@@ -147,7 +147,8 @@ static int open_lock(run_directory *d)
     const int fd = tool_open_file(run_path(d, "lock", path), O_RDWR | O_CREAT | O_NOFOLLOW);
     if (fd < 0) return tool_cannot_open(path, "the lock of a run");
     d->lock = fd + 1;
-    if (tool_read_at(fd, found, sizeof found, 0) == 0 && *found && memcmp(found, begin, sizeof found) != 0)
+    const ssize_t n = pread(fd, found, sizeof found, 0);
+    if (n > 0 && *found && memcmp(found, begin, (size_t)n) != 0)
         return tool_error("%s: is no lock of a run, expected another --out", path);
     return 0;
 }

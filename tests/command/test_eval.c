@@ -337,6 +337,7 @@ static void links_and_pipes(void **state)
         {"rm lock && ln -s ../precious lock", RUN, "lock: is a link, expected the lock of a run"},
         {"rm lock && mkfifo lock", RUN, "lock: is not a regular file, expected the lock of a run"},
         {"rm lock && ln ../precious lock", RUN, "lock: is no lock of a run, expected another --out"},
+        {"echo 7 >lock", RUN, "lock: is no lock of a run, expected another --out"},
         {"mv shards s && ln -s s shards", RUN, "shards: is a link, expected a directory of the run"},
         {"cd shards && rm 000003.mars && mkfifo 000003.mars", RUN,
          "000003.mars: is not a regular file, expected a shard"},

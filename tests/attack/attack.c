@@ -560,8 +560,10 @@ static void check_messages(attack_case *c, totals *t)
     if (strstr(c->err, "Sanitizer") || strstr(c->err, "runtime error:")) find(c, &t->crashes, "a sanitizer's report");
     if (c->status == 1 && !*at && !c->problems_on_stdout) find(c, &t->others, "failed without a word");
     while (*at && !c->found) {
-        const int summary = has(c, "-") && strncmp((const char *)at, "wrote standard output: ", 23) == 0;
-        if (strncmp((const char *)at, "mar: ", 5) != 0 && !summary)
+        const char *line = (const char *)at;
+        const int summary = has(c, "-") && (strncmp(line, "wrote standard output: ", 23) == 0 ||
+                                            strncmp(line, "exact", 5) == 0 || strncmp(line, "approximate", 11) == 0);
+        if (strncmp(line, "mar: ", 5) != 0 && !summary)
             find(c, &t->others, "a line that does not begin with mar:");
         while (*at && *at != '\n') {
             const int n = printable(at);

@@ -192,7 +192,10 @@ static void change_metadata(input *in)
     if (n_pairs == PAIRS) return;
     const uint8_t how = take(in);
     char(*pair)[NAME_SIZE] = pairs[n_pairs++];
-    strcpy(pair[0], how & 1 ? "mar.heads" : how & 8 ? "mar.seq_len" : "mar.kind");
+    strcpy(pair[0], how & 16  ? how & 1 ? "mar.decoder_heads" : "mar.patch_size"
+                    : how & 1 ? "mar.heads"
+                    : how & 8 ? "mar.seq_len"
+                              : "mar.kind");
     if (how & 4) take_text(in, pair[0], NAME_SIZE);
     if (how & 2)
         snprintf(pair[1], NAME_SIZE, "%d", (int)(int8_t)take(in));
@@ -401,7 +404,8 @@ static mar_kind derive(const wt_file *f, int heads, tally *v)
     mar_err err = {0};
     *v = (tally){.f = f};
     if (mar_config_recognise(f)) {
-        const mar_status status = mar_config_derive(f, heads, &model, &err);
+        mar_status status = mar_config_derive(f, heads, &model, &err);
+        if (status == MAR_OK) status = mar_config_patch(f, 0, &model, &err);
         if (status == MAR_EARG)
             fuzz_check_line("mar_config_derive", err.text);
         else
@@ -409,9 +413,12 @@ static mar_kind derive(const wt_file *f, int heads, tally *v)
         if (status != MAR_OK) return MAR_KIND_UNKNOWN;
         int side = 0;
         while (side * side < model.seq_len) side++;
-        if (side * side != model.seq_len || model.heads < 1 || model.width % model.heads || model.buffer < 1)
-            fuzz_fail("a model of %d tokens, %d heads, width %d, %d buffer tokens", model.seq_len, model.heads,
-                      model.width, model.buffer);
+        if (side * side != model.seq_len || model.heads < 1 || model.width % model.heads || model.decoder_heads < 1 ||
+            model.width % model.decoder_heads || model.buffer < 1)
+            fuzz_fail("a model of %d tokens, %d and %d heads, width %d, %d buffer tokens", model.seq_len, model.heads,
+                      model.decoder_heads, model.width, model.buffer);
+        if (model.patch_size < 0 || (model.patch_size && model.token_dim % (model.patch_size * model.patch_size)))
+            fuzz_fail("patches of %d for tokens of %d channels", model.patch_size, model.token_dim);
         mar_config_tensors(&model, visit, v);
         if (v->parameters != model.parameters) fuzz_fail("%ld parameters of %ld", v->parameters, model.parameters);
         return MAR_KIND_MAR;

@@ -276,6 +276,10 @@ static void sizes_of_images(void **state)
         mar *m;
         mar_model *model, *again;
         assert_int_equal(mar_open(&options, &m), MAR_OK);
+        assert_int_equal(mar_model_load(m, path, 0, &model), cases[i].seq_len ? MAR_EMODEL : MAR_EARG);
+        if (cases[i].seq_len)
+            assert_non_null(strstr(mar_error(m), ": its width of 32 is no official model's, and nothing in it says its "
+                                                 "number of attention heads: expected heads"));
         const mar_status status = mar_model_load(m, path, 2, &model);
         assert_int_equal(status, cases[i].seq_len ? MAR_OK : MAR_EARG);
         if (status == MAR_OK) {

@@ -225,6 +225,18 @@ static void refuses(void **state)
 
 enum { GRID = 4, PATCH = 2, Z = 8, SIDE = GRID * PATCH * 4 }; /* of the demo's image decoder */
 
+static const mar_model_config patches = {.width = 32,
+                                         .encoder_depth = 1,
+                                         .decoder_depth = 1,
+                                         .heads = 2,
+                                         .mlp_hidden = 64,
+                                         .buffer = 2,
+                                         .seq_len = GRID * GRID,
+                                         .token_dim = PATCH * PATCH * Z,
+                                         .classes = 5,
+                                         .head_width = 32,
+                                         .head_depth = 1};
+
 /* Pixels of the decoder for latents float [GRID * PATCH][GRID * PATCH][Z]. */
 static void decode_latents(mar *m, const float *latents, uint8_t *rgb)
 {
@@ -266,20 +278,9 @@ static void tokens_may_be_patches(void **state)
     static float tokens[2][GRID * GRID * PATCH * PATCH * Z], latents[GRID * PATCH * GRID * PATCH * Z];
     static uint8_t rgb[2][SIDE * SIDE * 3], expected[SIDE * SIDE * 3];
     static const int labels[2] = {1, 2};
-    const mar_model_config shape = {.width = 32,
-                                    .encoder_depth = 1,
-                                    .decoder_depth = 1,
-                                    .heads = 2,
-                                    .mlp_hidden = 64,
-                                    .buffer = 2,
-                                    .seq_len = GRID * GRID,
-                                    .token_dim = PATCH * PATCH * Z,
-                                    .classes = 5,
-                                    .head_width = 32,
-                                    .head_depth = 1};
     mar_params p = params_of(4, 10, 1.5f, MAR_CFG_LINEAR, 1.0f, 1);
     p.sampler = MAR_SAMPLER_DDIM; /* the random head's variances would grow beyond all bounds */
-    char *dir = temporary_directory(), *path = write_mar(dir, "patches.safetensors", &shape, 1);
+    char *dir = temporary_directory(), *path = write_mar(dir, "patches.safetensors", &patches, 1, "");
     mar *m = open_mar(MAR_DTYPE_F32, 2), *told;
     mar_model *model;
     mar_vae *vae;
@@ -315,6 +316,38 @@ static void tokens_may_be_patches(void **state)
     mar_close(told), mar_close(m);
     remove_directory(dir);
     free(dir), free(path);
+}
+
+static void keep_model_line(void *user, mar_log_level level, const char *line)
+{
+    (void)level;
+    if (strncmp(line, "model ", 6) == 0) snprintf(user, 512, "%s", line);
+}
+
+/* What wrappers of a training run put in front of the names changes no number, and the log says that it is gone. */
+static void prefixes_are_no_part_of_names(void **state)
+{
+    (void)state;
+    static const char *const prefixes[] = {"", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."};
+    static float tokens[2][GRID * GRID * PATCH * PATCH * Z];
+    char line[512], *dir = temporary_directory(), wanted[128];
+    mar_params p = params_of(4, 10, 1.0f, MAR_CFG_LINEAR, 1.0f, 1);
+    p.sampler = MAR_SAMPLER_DDIM;
+    const mar_options options = {
+        .dtype = MAR_DTYPE_F32, .threads = 2, .backend = MAR_BACKEND_CPU, .log = keep_model_line, .log_user = line};
+    mar *m;
+    assert_library(m, mar_open(&options, &m));
+    for (int i = 0; i < 5; i++) {
+        char *path = write_mar(dir, "prefixed.safetensors", &patches, 1, prefixes[i]);
+        generate(m, path, &p, (const int[]){1}, 0, 1, 1, GRID * GRID * PATCH * PATCH * Z, tokens[i > 0]);
+        snprintf(wanted, sizeof wanted, " parameters, names without %s, loaded in ", prefixes[i]);
+        if ((strstr(line, wanted) != NULL) != (i > 0)) fail_msg("\"%s\", expected \"%s\" in it", line, wanted);
+        if (i > 0) assert_memory_equal(tokens[1], tokens[0], sizeof *tokens);
+        free(path);
+    }
+    mar_close(m);
+    remove_directory(dir);
+    free(dir);
 }
 
 /* What is known of a patch without being told. */
@@ -368,6 +401,7 @@ int main(void)
         cmocka_unit_test(demo_images),
         cmocka_unit_test(refuses),
         cmocka_unit_test(tokens_may_be_patches),
+        cmocka_unit_test(prefixes_are_no_part_of_names),
         cmocka_unit_test(patch_sizes),
         cmocka_unit_test(sessions_can_be_reused),
     };

@@ -13,6 +13,7 @@ typedef struct {
     bytes header, data;
     uint64_t random, other; /* states */
     double noise;
+    const char *prefix; /* of all names */
 } writer;
 
 static double uniform(uint64_t *state) /* -1..1, xorshift64* */
@@ -43,8 +44,8 @@ static void write_tensor(void *user, const char *name, int rank, const int64_t *
         const float x = draw(w, name, rank, shape);
         bytes_put(&w->data, &x, sizeof x);
     }
-    snprintf(text, sizeof text, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%ld", w->header.size ? "," : "", name,
-             (long)shape[0]);
+    snprintf(text, sizeof text, "%s\"%s%s\":{\"dtype\":\"F32\",\"shape\":[%ld", w->header.size ? "," : "", w->prefix,
+             name, (long)shape[0]);
     bytes_text(&w->header, text);
     for (int i = 1; i < rank; i++) {
         snprintf(text, sizeof text, ",%ld", (long)shape[i]);
@@ -56,8 +57,10 @@ static void write_tensor(void *user, const char *name, int rank, const int64_t *
 
 static writer begin_file(unsigned seed, double noise)
 {
-    return (writer){
-        .random = 0x9E3779B97F4A7C15u * (seed + 1), .other = 0xD1B54A32D192ED03u * (seed + 7), .noise = noise};
+    return (writer){.random = 0x9E3779B97F4A7C15u * (seed + 1),
+                    .other = 0xD1B54A32D192ED03u * (seed + 7),
+                    .noise = noise,
+                    .prefix = ""};
 }
 
 /* Writes what has been gathered; `metadata` is ",..." or "". */
@@ -97,10 +100,11 @@ char *write_eagle(const char *directory, const char *file, const eagle_config *c
     return end_file(&w, directory, file, "");
 }
 
-char *write_mar(const char *directory, const char *file, const mar_model_config *c, unsigned seed)
+char *write_mar(const char *directory, const char *file, const mar_model_config *c, unsigned seed, const char *prefix)
 {
     char metadata[64];
     writer w = begin_file(seed, 0);
+    w.prefix = prefix;
     mar_config_tensors(c, write_tensor, &w);
     snprintf(metadata, sizeof metadata, ",\"__metadata__\":{\"mar.heads\":\"%d\"}", c->heads);
     return end_file(&w, directory, file, metadata);

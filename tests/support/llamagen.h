@@ -13,8 +13,8 @@ char *write_llamagen(const char *directory, const char *file, const gpt_config *
 /* The same with an EAGLE drafter, whose metadata says nothing. */
 char *write_eagle(const char *directory, const char *file, const eagle_config *c, unsigned seed);
 
-/* The same with a MAR model, whose metadata say its heads. */
-char *write_mar(const char *directory, const char *file, const mar_model_config *c, unsigned seed);
+/* The same with a MAR model, whose metadata say its heads, and all names of which begin with `prefix`. */
+char *write_mar(const char *directory, const char *file, const mar_model_config *c, unsigned seed, const char *prefix);
 
 /* A copy of tests/golden/data/vq.pth there: tables of near tokens are kept beside it. Returns its path likewise. */
 char *copy_vq(const char *directory);

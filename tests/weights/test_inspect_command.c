@@ -120,8 +120,8 @@ static void test_patches(void **state)
     };
     mar_model_config kl16 = shape;
     kl16.token_dim = 64;
-    free(write_mar(*state, "p.safetensors", &shape, 1));
-    free(write_mar(*state, "kl16.safetensors", &kl16, 1));
+    free(write_mar(*state, "p.safetensors", &shape, 1, ""));
+    free(write_mar(*state, "kl16.safetensors", &kl16, 1, ""));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         command_result r = command_run(*state, cases[i].line);
         if (r.status != cases[i].status) fail_msg("%s: exit status %d: %s%s", cases[i].line, r.status, r.out, r.err);

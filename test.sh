@@ -64,13 +64,13 @@ failed=
 for preset in $presets; do
     echo "== $preset"
     labels='.' target='' options=''
-    if [ "$preset" = tsan ]; then labels='^threads$' target=threads_tests; fi
+    if [ "$preset" = tsan ]; then labels='^(threads|rooms)$' target=threads_tests; fi
     if [ "$preset" = cuda ]; then options=$cuda_options; fi
     scripts/build.sh $tests $options "$preset" $target
     step "$preset build"
     if [ "$preset" = cuda ]; then
-        labels='^cuda$'
-        if have_gpu; then labels='^(cuda|gpu)$'; else echo "No GPU here: the tests labelled gpu do not run"; fi
+        labels='^(cuda|rooms)$'
+        if have_gpu; then labels='^(cuda|gpu|rooms)$'; else echo "No GPU here: the tests labelled gpu do not run"; fi
     fi
     ctest --preset "$preset" -L "$labels" --no-tests=error || failed="$failed $preset"
     step "$preset tests"

@@ -54,7 +54,9 @@ double memory_available(const char *root)
 {
     char path[PATH];
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
-    const double machine = 1024 * sum_of(path, (const char *const[]){"MemAvailable", "SwapFree", NULL}); /* in kB */
+    const double free_kb = sum_of(path, (const char *const[]){"MemAvailable", NULL}); /* Linux 3.14 and later */
+    const double swap_kb = sum_of(path, (const char *const[]){"SwapFree", NULL});
+    const double machine = free_kb > 0 ? 1024 * (free_kb + (swap_kb > 0 ? swap_kb : 0)) : 0;
     const double group = group_least(root, "memory", left_v2, left_v1);
     if (machine > 0 && (group <= 0 || machine < group)) return machine;
     return group;

@@ -141,9 +141,10 @@ static mar_status read_features(reader *r, eval_reference *out)
     mar_status status = find(r, "features", 2, shape, &a);
     if (status != MAR_OK) return status;
     if (a->deflated && a->count > FEATURES_MAX)
-        return err_set(&r->err, MAR_EMODEL,
-                       "%s: features are %lld images, compressed, expected at most %d, or a file that is not compressed",
-                       r->path, (long long)shape[0], FEATURES_MAX / out->dim);
+        return err_set(
+            &r->err, MAR_EMODEL,
+            "%s: features are %lld images, compressed, expected at most %d, or a file that is not compressed", r->path,
+            (long long)shape[0], FEATURES_MAX / out->dim);
     out->features = malloc((size_t)a->count * sizeof *out->features);
     if (!out->features) return no_memory(r, "features");
     status = npz_read_f32(r->file, a, out->features, why);

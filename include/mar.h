@@ -174,13 +174,15 @@ typedef struct {
                   * up to 65536; 0: 256. Official models for 384 pixels need 576. mar_inspect and mar_convert refuse
                   * it for a file of another kind (MAR_EARG), which mar_model_load and mar_vae_load do not */
     mar_weights weights; /* of a training checkpoint that PyTorch wrote. EMA: the averaged ones, `model_ema` or `ema`;
-                          * MODEL: those that were trained, `model`, `module` or `state_dict`; AUTO: the averaged ones
-                          * if there are any. MAR_EARG for a file with the other ones only. It is of no meaning to a
-                          * file with one set of weights without a name, nor to mar_vae_load and mar_features_load */
+                          * MODEL: those that were trained, `model`, `module` or `state_dict`; AUTO: the first there is
+                          * of `model_ema`, `model`, `module`, `state_dict` and `ema`, as the models' own code takes
+                          * them. MAR_EARG for a file with the other ones only. It is of no meaning to a file with one
+                          * set of weights without a name, which mar_inspect and mar_convert refuse with it (MAR_EARG),
+                          * nor to mar_vae_load and mar_features_load */
     int patch_size; /* MAR models whose file has no mar.patch_size in its metadata: latent pixels on a side of a token,
-                     * up to 16, the official option; 0: 1 if the image decoder has as many channels as a token, or
-                     * what goes with 16 channels, KL-16's. MAR_EARG if it does not go with the file. mar_inspect and
-                     * mar_convert refuse it for a file of another kind */
+                     * up to 16, the official option; 0: 1 if token_dim equals the image decoder's channels, else
+                     * sqrt(token_dim / 16) for a decoder of 16 channels, KL-16's. MAR_EARG if its square does not
+                     * divide token_dim. mar_inspect and mar_convert refuse it for a file of another kind */
 } mar_options;
 
 /* The options of mar_options that have a text: i = 0..count-1, static; NULL for other i. */

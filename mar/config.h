@@ -16,11 +16,10 @@ mar_status mar_config_derive(const wt_file *f, int heads, mar_model_config *conf
  * or MAR_EMODEL for the metadata, if it does not go with token_dim, or if the two differ. */
 mar_status mar_config_patch(const wt_file *f, int asked, mar_model_config *config, mar_err *err);
 
-/* The side of a patch whose latent pixels have so many channels and that makes a token; 0: it is no whole number up to
- * MAR_PATCH_MAX. */
+/* Returns the patch size p with p * p * z_channels = token_dim, or 0 if there is none up to MAR_PATCH_MAX. */
 int mar_config_patches(int token_dim, int z_channels);
-/* Latent pixels on a side of a token, for an image decoder of so many channels: what model or caller say, or 1 if a
- * token has as many channels, or what goes with KL-16's. 0: there is none, or it would be a guess. */
+/* Returns the patch size to decode with: the model's own or the caller's, else 1 if a token has z_channels channels,
+ * else that of a decoder of 16 channels. Returns 0 if that does not determine it. */
 int mar_patch_size(const mar_model_config *model, int z_channels);
 
 /* Calls visit(user, name, rank, shape) for every tensor such a model has, in the official order

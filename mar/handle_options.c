@@ -104,10 +104,12 @@ static const mar_param rows[] = {
      .group = "Model",
      .type = MAR_TYPE_CHOICE,
      .choices = weights,
-     .help = "of a training checkpoint; auto: ema if there is one\n"
-             "ema is the average of the weights over the training (model_ema, ema), model the weights that were "
-             "trained (model, module, state_dict). A file with the other ones only is refused. An image decoder "
-             "is loaded as with auto."},
+     .help =
+         "which weights of a training checkpoint: ema or model\n"
+         "ema is the average of the weights over the training (model_ema, ema), model the weights that were "
+         "trained (model, module, state_dict). auto takes what the models' own code takes: the first there is of "
+         "model_ema, model, module, state_dict and ema. A file with the other ones only is refused. An image decoder "
+         "is loaded as with auto."},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 

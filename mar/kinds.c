@@ -367,10 +367,12 @@ static const mar_file_kind kinds[] = {
     {.name = "Stable Diffusion checkpoint",
      .article = "a",
      .instead = "a MAR or LlamaGen model, or an image decoder alone",
+     .for_kinds = MAR_KINDS_OF_MODELS | 1 << MAR_KIND_VAE,
      .recognise = recognise_stable_diffusion},
     {.name = "autoencoder with diffusers' names (decoder.up_blocks)",
      .article = "an",
      .instead = "CompVis's (decoder.up)",
+     .for_kinds = 1 << MAR_KIND_VAE,
      .recognise = recognise_diffusers},
     {.kind = MAR_KIND_VAE,
      .name = "VQ autoencoder",
@@ -402,11 +404,6 @@ static const mar_file_kind kinds[] = {
      .put = put_inception},
     {0},
 };
-
-const mar_file_kind *mar_kinds(void)
-{
-    return kinds;
-}
 
 const mar_file_kind *mar_kind_of(const wt_file *f)
 {
@@ -441,7 +438,7 @@ mar_status mar_check_kind(const wt_file *f, unsigned wanted, const char *expecte
     if (k->kind == MAR_KIND_VAE)
         return err_set(err, MAR_EMODEL, "%s: is an image decoder (%s), expected %s", wt_path(f), k->name, expected);
     return err_set(err, MAR_EMODEL, "%s: is %s %s, expected %s", wt_path(f), k->article, k->name,
-                   k->instead ? k->instead : expected);
+                   k->for_kinds & wanted ? k->instead : expected);
 }
 
 void mar_weights_text(const wt_file *f, char *text, size_t size)

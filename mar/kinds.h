@@ -37,8 +37,9 @@ typedef struct {
     const char *name;    /* "MAR model" */
     const char *article; /* "a" */
     const char *lacks;   /* what a file without is none: "no class_emb.weight"; NULL: another row says it */
-    const char *instead; /* of a file that nothing here takes: what is expected in its place; else NULL. Such a kind is
-                          * MAR_KIND_UNKNOWN, and has no functions but `recognise` */
+    const char *instead; /* the file to give in its place, for the error message; NULL for supported kinds. A kind with
+                          * one is MAR_KIND_UNKNOWN, and has no functions but `recognise` */
+    unsigned for_kinds;  /* bits of the kinds that `instead` is meant for */
     int has_heads;       /* 1: heads, as a caller gives them, have an effect */
     int has_seq_len;     /* 1: and so does the handle's seq_len */
     int has_patch_size;  /* 1: and so does its patch_size */
@@ -56,8 +57,6 @@ typedef struct {
     void (*put)(const mar_configs *c, mar_metadata *m);
 } mar_file_kind;
 
-/* All of them; the last one has no name. */
-const mar_file_kind *mar_kinds(void);
 /* The first kind that recognises the file; NULL: it is unknown. */
 const mar_file_kind *mar_kind_of(const wt_file *f);
 /* Bits of kinds: 1 << MAR_KIND_MAR | ... */
@@ -73,8 +72,7 @@ mar_status mar_refuse_heads(const wt_file *f, int width, mar_err *err);
 const char *mar_kinds_lack(unsigned wanted, char *text, size_t size);
 
 /* " of model_ema, names without module." to text: the set of weights that was taken and the prefix that names have
- * lost;
- * "" if there are neither. */
+ * lost; "" if there are neither. */
 void mar_weights_text(const wt_file *f, char *text, size_t size);
 
 /* What a call that reads `path` begins with: MAR_OK if the handle can be used here, and path and out are not NULL. */

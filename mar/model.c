@@ -182,11 +182,10 @@ static mar_status load_mlp(loader *l, const char *name, mar_block *b)
                             : status;
 }
 
-static mar_status load_block(loader *l, const char *stack, int index, int last_decoder, mar_block *b)
+static mar_status load_block(loader *l, const char *stack, int index, int heads, int last_decoder, mar_block *b)
 {
     char name[64];
-    const mar_model_config *c = &l->model->base.config;
-    b->heads = b >= l->model->decoder && b < l->model->decoder + c->decoder_depth ? c->decoder_heads : c->heads;
+    b->heads = heads;
     snprintf(name, sizeof name, "%s.%d", stack, index);
     const mar_status status = load_attention(l, name, last_decoder, b);
     return status == MAR_OK ? load_mlp(l, name, b) : status;
@@ -224,9 +223,9 @@ static mar_status load_all(loader *l)
     if (status == MAR_OK) status = load_norm(l, "decoder_norm", &m->decoder_norm);
     if (status == MAR_OK) status = load_linear(l, "decoder_embed", d, d, KERN_LINEAR, KERN_OUT_F32, &m->decoder_embed);
     for (int i = 0; status == MAR_OK && i < c->encoder_depth; i++)
-        status = load_block(l, "encoder_blocks", i, 0, &m->encoder[i]);
+        status = load_block(l, "encoder_blocks", i, c->heads, 0, &m->encoder[i]);
     for (int i = 0; status == MAR_OK && i < c->decoder_depth; i++)
-        status = load_block(l, "decoder_blocks", i, i == c->decoder_depth - 1, &m->decoder[i]);
+        status = load_block(l, "decoder_blocks", i, c->decoder_heads, i == c->decoder_depth - 1, &m->decoder[i]);
     if (status == MAR_OK)
         status = diff_head_load(l->k, l->file, c->head_width, c->head_depth, c->token_dim, d, m->base.m->head_f32,
                                 m->base.m->int8_below, &m->head, l->err);

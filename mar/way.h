@@ -41,9 +41,9 @@ typedef struct {
     unsigned changes;              /* the stages it changes: mar_stage */
     unsigned needs;                /* the stages it needs plain, which no other way may change: mar_stage */
     const char *asks_for;          /* the option without which it cannot be on, or NULL */
-    const char *default_with;      /* the option with which resolve turns it on if no other way of its option is, or
-                                    * NULL */
-    const char *default_without;   /* the option with which it does not do so after all, or NULL */
+    const char *default_with;      /* option with which resolve turns it on, unless another way of its own option is
+                                    * on; or NULL */
+    const char *default_without;   /* option that suppresses default_with, or NULL */
     int exact;                     /* 1: the law of the output stays the target's */
     const char *exact_by;          /* how, for the guarantee: "speculation inside the head"; NULL: not worth saying */
     const char *replaces;          /* an option that has no effect with it, or NULL */

@@ -9,15 +9,16 @@ seconds=$(mktemp)
 trap 'rm -f "$seconds" "$costs.part"' EXIT
 for preset in $presets; do
     log=build/$preset/Testing/Temporary/LastTest.log
-    [ ! -e "$log" ] || awk -v preset="$preset" '/^[0-9]+\/[0-9]+ Test: / { name = $3 }
-        /^Test time = / { print preset, name, $4 }' "$log"
+    [ ! -e "$log" ] || awk -v preset="$preset" '/^[0-9]+\/[0-9]+ Test: / { name = $3; skipped = 0 }
+        /^SKIPPED: / { skipped = 1 }
+        /^Test time = / && !skipped { print preset, name, $4 }' "$log"
 done >"$seconds"
 [ -s "$seconds" ] || {
     echo "test_costs.sh: no test has run in build/PRESET, expected a run of ./test.sh" >&2
     exit 1
 }
 {
-    sed -n '/^#/p' "$costs"
+    grep -E '^(#|test )' "$costs"
     awk -v presets="$presets" '
         BEGIN { n = split(presets, column, " ") }
         /^#/ || $1 == "test" { next }
@@ -36,5 +37,4 @@ done >"$seconds"
             }
         }' "$seconds" "$costs" | LC_ALL=C sort
 } >"$costs.part"
-awk -v header="$(grep '^test ' "$costs")" '/^#/ || done { print; next } { print header; done = 1; print }' "$costs.part" >"$costs.new"
-mv "$costs.new" "$costs"
+mv "$costs.part" "$costs"

@@ -3,7 +3,6 @@
 #include "tools/eval_options.h"
 #include "tools/judge.h"
 #include "tools/options_help.h"
-#include "tools/printable.h"
 #include "tools/subcommands.h"
 
 #include <stdio.h>
@@ -231,7 +230,7 @@ static int check_network(eval_options *o, const option_set *set)
 /* Images made elsewhere have nothing to do with a model. */
 static int check_images(const eval_options *o, const option_set *set)
 {
-    static const char *const of_models[] = {"num_images", "class_sampling", "class",       "sweep",    "merge",
+    static const char *const of_models[] = {"num_images", "class_sampling", "class",       "sweep",   "merge",
                                             "shard",      "shard_images",   "save_images", "save_npz"};
     if (!o->images) return 0;
     if (is_given(set, "dtype"))
@@ -269,10 +268,8 @@ static int print_result(const eval_options *o, const eval_result *r)
 {
     if (o->json) return tool_print_json(eval_result_json(r), 0);
     if (o->quiet) return 0;
-    char path[4096];
     eval_result_print(r);
-    printable(o->out, path, sizeof path);
-    printf("report: %s%sreport.html\n", path, path[strlen(path) - 1] == '/' ? "" : "/");
+    eval_result_print_page(o->out);
     return 0;
 }
 

@@ -171,7 +171,7 @@ static int print(const images_job *job, const eval_result *r)
     if (job->options->json) return tool_print_json(eval_result_json(r), 0);
     if (job->options->quiet) return 0;
     eval_result_print(r);
-    if (job->writes) printf("wrote %s/report.html and result.json beside it\n", job->options->out);
+    if (job->writes) eval_result_print_page(job->options->out);
     return 0;
 }
 

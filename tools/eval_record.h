@@ -44,7 +44,7 @@ typedef struct {
     int64_t accepted_late[EVAL_CURVE_MAX], replaced_late[EVAL_CURVE_MAX]; /* of drafts that were i steps late */
 } eval_figures;
 
-/* Whether the figures of n images can be: no sum of a run's overflows then. */
+/* Returns 1 if n images can have such figures, so that no sum over a run overflows; else 0. */
 int eval_figures_check(const eval_figures *f, int n);
 void eval_figures_add(eval_figures *sum, const eval_figures *f);
 

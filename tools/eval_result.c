@@ -408,3 +408,10 @@ void eval_result_print(const eval_result *r)
     printf("protocol: %s\n", r->protocol);
     for (int i = 0; i < r->warning_count; i++) printf("warning: %s\n", r->warnings[i]);
 }
+
+void eval_result_print_page(const char *directory)
+{
+    char path[4096];
+    printable(directory, path, sizeof path);
+    printf("report: %s%sreport.html\n", path, path[strlen(path) - 1] == '/' ? "" : "/");
+}

@@ -64,6 +64,8 @@ cJSON *eval_result_json(const eval_result *r);
 void eval_result_add(const eval_result *r, cJSON *object);
 /* Prints the numbers with the protocol line and the warnings. */
 void eval_result_print(const eval_result *r);
+/* Prints where the page of a run in `directory` is. */
+void eval_result_print_page(const char *directory);
 
 /* Seconds per image: generation and decoding. */
 double eval_result_seconds(const eval_result *r);

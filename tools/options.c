@@ -100,11 +100,12 @@ static int ends_in_word(const char *name, const char *words)
 static int unknown_option(const option_set *set, const char *name)
 {
     const char *names[OPTIONS_MAX + 1] = {0};
-    int is_text = 0;
-    const char *meant = suggest_option(name, &is_text);
-    if (meant && is_text) return tool_error("--%s: unknown option of mar %s, %s", name, set->command, meant);
+    const char *advice = NULL, *meant = suggest_option(name, &advice);
+    if (strcmp(name, "version") == 0) advice = "mar --version prints it";
+    if (meant && find(set, meant) < 0) meant = advice = NULL;
+    if (advice) return tool_error("--%s: unknown option of mar %s, %s", name, set->command, advice);
     for (int i = 0; i < set->count; i++) names[i] = set->options[i].param->name;
-    const char *nearest = meant && find(set, meant) >= 0 ? meant : suggest_nearest(name, names);
+    const char *nearest = meant ? meant : suggest_nearest(name, names);
     for (int i = 0; i < set->count && !nearest; i++) /* "dtype" for "features_dtype" */
         if (ends_in_word(names[i], name)) nearest = names[i];
     if (nearest) return tool_error("--%s: unknown option of mar %s, did you mean --%s?", name, set->command, nearest);

@@ -6,9 +6,9 @@
 
 #include <stdio.h>
 
-/* options_parse, which prints the help if it is asked for: the common options, behind "--help all" every one, behind
- * "--help WORD" those of the groups that have the word in their heading or as an option's name. Returns OPTIONS_RUN to
- * go on, or the exit status to end with: 0 after --help, 1 after an error. */
+/* Parses the options as options_parse does, and prints the help if it is asked for. --help lists the common options,
+ * "--help all" every option, "--help WORD" the groups with that word in their heading or that name among their options.
+ * Returns OPTIONS_RUN to go on, or the exit status to end with: 0 after --help, 1 after an error. */
 int options_read(option_set *set, int argc, char **argv);
 
 /* The manual's list, as mdoc, of the operands and the options that are not shared, or (shared 1) of those that are. */

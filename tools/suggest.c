@@ -48,23 +48,21 @@ static const char prompts[] =
     "classes are given with --class, captions of a text-to-image model with --captions FILE.npz",
                   sizes[] = "images have the size that the model was trained for";
 static const struct {
-    const char *guess, *means;
-    int is_text;
-} guesses[] = {{"prompt", prompts, 1},     {"text", prompts, 1},     {"negative_prompt", prompts, 1},
-               {"width", sizes, 1},        {"height", sizes, 1},     {"size", sizes, 1},
-               {"image_size", sizes, 1},   {"resolution", sizes, 1}, {"version", "mar --version prints it", 1},
-               {"cfg_scale", "cfg", 0},    {"guidance", "cfg", 0},   {"guidance_scale", "cfg", 0},
-               {"label", "class", 0},      {"labels", "class", 0},   {"count", "num", 0},
-               {"samples", "num", 0},      {"num_images", "num", 0}, {"output", "out", 0},
-               {"checkpoint", "model", 0}, {"ckpt", "model", 0},     {"precision", "dtype", 0},
-               {"gpu", "backend", 0}};
+    const char *guess, *option, *advice;
+} guesses[] = {{"prompt", "class", prompts},   {"text", "class", prompts},      {"negative_prompt", "class", prompts},
+               {"width", "model", sizes},      {"height", "model", sizes},      {"size", "model", sizes},
+               {"image_size", "model", sizes}, {"resolution", "model", sizes},  {"cfg_scale", "cfg", NULL},
+               {"guidance", "cfg", NULL},      {"guidance_scale", "cfg", NULL}, {"label", "class", NULL},
+               {"labels", "class", NULL},      {"count", "num", NULL},          {"samples", "num", NULL},
+               {"num_images", "num", NULL},    {"output", "out", NULL},         {"checkpoint", "model", NULL},
+               {"ckpt", "model", NULL},        {"precision", "dtype", NULL},    {"gpu", "backend", NULL}};
 
-const char *suggest_option(const char *guess, int *is_text)
+const char *suggest_option(const char *guess, const char **advice)
 {
     for (size_t i = 0; i < sizeof guesses / sizeof *guesses; i++)
         if (strcmp(guesses[i].guess, guess) == 0) {
-            *is_text = guesses[i].is_text;
-            return guesses[i].means;
+            *advice = guesses[i].advice;
+            return guesses[i].option;
         }
     return NULL;
 }

@@ -9,8 +9,8 @@ int suggest_distance(const char *a, const char *b);
 /* The nearest of `names` (ends with NULL) if it is near enough to be meant, else NULL. */
 const char *suggest_nearest(const char *word, const char *const *names);
 
-/* What an option that other programs have is here, NULL if nothing is known of it: the option's name, or, with *is_text
- * 1, a clause for the message. */
-const char *suggest_option(const char *guess, int *is_text);
+/* Returns this program's option for an option's name in other programs, or NULL if the name is unknown. *advice is then
+ * a clause for the message, or NULL if the two options mean the same. */
+const char *suggest_option(const char *guess, const char **advice);
 
 #endif

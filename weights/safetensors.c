@@ -235,10 +235,35 @@ static int64_t find_nul(const char *header, uint64_t length)
     return nul ? nul - header : -1;
 }
 
+/* cJSON calls itself for each level, of which a checkpoint has three: a few more cannot fill a small stack. */
+enum { LEVELS_MAX = 16 };
+
+/* The place of the first bracket that is more than LEVELS_MAX deep, or -1. */
+static int64_t find_deep(const char *header, uint64_t length)
+{
+    int depth = 0, in_string = 0;
+    for (uint64_t i = 0; i < length; i++) {
+        const char c = header[i];
+        if (in_string && c == '\\')
+            i++;
+        else if (c == '"')
+            in_string = !in_string;
+        else if (!in_string && (c == '[' || c == '{') && ++depth > LEVELS_MAX)
+            return (int64_t)i;
+        else if (!in_string && (c == ']' || c == '}'))
+            depth--;
+    }
+    return -1;
+}
+
 static mar_status read_header(wt_file *f, const char *header, uint64_t length, mar_err *err)
 {
     const char *end = NULL;
-    cJSON *root = cJSON_ParseWithLengthOpts(header, length, &end, 0); /* refuses nesting deeper than 1000 */
+    const int64_t deep = find_deep(header, length);
+    if (deep >= 0)
+        return err_set(err, MAR_EFORMAT, "%s: the header has more than %d levels at byte %lld, expected 3", f->path,
+                       LEVELS_MAX, (long long)deep);
+    cJSON *root = cJSON_ParseWithLengthOpts(header, length, &end, 0);
     if (!root && memory_is_out(header, length))
         return err_set(err, MAR_ENOMEM, "%s: out of memory for the header of %llu bytes", f->path,
                        (unsigned long long)length);

@@ -81,8 +81,7 @@ mar_status wt_check_text(const wt_file *f, const char *what, const char *text, s
 }
 
 /* The length of what wrappers of a training run put in front of a name: DistributedDataParallel "module.",
- * torch.compile
- * "_orig_mod.", in either order. */
+ * torch.compile "_orig_mod.", in either order. */
 static size_t prefix_length(const char *name, size_t length)
 {
     static const char *const prefixes[] = {"module.", "_orig_mod."};

@@ -563,8 +563,7 @@ static void check_messages(attack_case *c, totals *t)
         const char *line = (const char *)at;
         const int summary = has(c, "-") && (strncmp(line, "wrote standard output: ", 23) == 0 ||
                                             strncmp(line, "exact", 5) == 0 || strncmp(line, "approximate", 11) == 0);
-        if (strncmp(line, "mar: ", 5) != 0 && !summary)
-            find(c, &t->others, "a line that does not begin with mar:");
+        if (strncmp(line, "mar: ", 5) != 0 && !summary) find(c, &t->others, "a line that does not begin with mar:");
         while (*at && *at != '\n') {
             const int n = printable(at);
             if (!n) find(c, &t->others, "the byte %d of its messages is not printable", *at);

@@ -98,6 +98,8 @@ static void memory_of_the_machine(void **state)
 {
     (void)state;
     assert_true(memory_available(root) == 0); /* nothing says */
+    put("proc/meminfo", "MemTotal: 9000000 kB\nSwapFree: 1000000 kB\n");
+    assert_true(memory_available(root) == 0); /* swap alone says nothing */
     put("proc/meminfo",
         "MemTotal: 9000000 kB\nMemFree:  1000000 kB\nMemAvailable:    3000000 kB\nSwapFree: 1000000 kB\n");
     assert_true(gigabytes() == 4.096);

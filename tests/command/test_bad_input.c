@@ -182,6 +182,8 @@ static void options(void **state)
         {"generate --seq_len 64",
          "--seq_len has no effect: ", "a MAR model, whose file says how many tokens it makes\n"},
         {"stats images --seq_len 64", "--seq_len: unknown option", "mar stats --help\n"},
+        {"stats images --width 64", "--width: unknown option", "mar stats --help\n"}, /* it makes no images */
+        {"inspect model.pth --prompt x", "--prompt: unknown option", "mar inspect --help\n"},
         {"generate --accept_map x.png", "--accept_map x.png",
          "--spec path, sjd or sjd-pac, or --draft without --head_spec\n"},
         {"generate --draft demo-draft --head_spec 4 --accept_map x.png", "--accept_map x.png",

@@ -318,7 +318,7 @@ static void page(void **state)
     char *wrote = read_whole_file(directory, "deep/a/result.json", NULL);
     cJSON *found = cJSON_Parse(wrote);
     assert_true(end && cJSON_Compare(said, found, 1));
-    assert_non_null(strstr(end, "wrote g2/report.html and result.json beside it\n")); /* again, in their place */
+    assert_non_null(strstr(end, "report: g2/report.html\n")); /* again, in their place */
     cJSON_Delete(found);
     free(wrote);
     wrote = read_whole_file(directory, "g2/result.json", NULL);

@@ -18,8 +18,12 @@ name=fresh
 . "$(dirname "$0")/root.sh"
 if [ "$1" != --inside ]; then
     tried=$1/tests/fresh/tried
-    files=$(cd "$1" && git ls-files scripts cmake '*CMakeLists.txt' CMakePresets.json demo.sh test.sh | LC_ALL=C sort |
-        xargs sha256sum | sha256sum | cut -d ' ' -f 1) || skip "$1 is not a checkout of git"
+    git -C "$1" rev-parse -q --verify HEAD >/dev/null 2>&1 || skip "$1 is not a checkout of git"
+    files=$(cd "$1" && git ls-files scripts cmake '*CMakeLists.txt' '*.cmake' CMakePresets.json demo.sh test.sh |
+        LC_ALL=C sort -u | while read -r file; do
+            echo "$file"
+            [ ! -e "$file" ] || cat "$file" # deleted, and git not told yet
+        done | sha256sum | cut -d ' ' -f 1)
     if [ "${3:-}" = --changed ] && [ "$(cat "$tried" 2>/dev/null)" = "$files" ]; then
         skip "scripts, cmake and CMake files are those that $tried knows"
     fi

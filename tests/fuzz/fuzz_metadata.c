@@ -209,7 +209,9 @@ static void add_scale(const entry *of)
     if (n_entries == ENTRIES) return;
     entry *e = &entries[n_entries++];
     *e = (entry){.dtype = WT_F32, .rank = 1, .shape = {of->shape[0]}};
-    snprintf(e->name, sizeof e->name, "%.*s_scale", NAME_SIZE - 8, of->name);
+    memcpy(e->name, of->name, sizeof e->name);
+    e->name[NAME_SIZE - 8] = '\0';
+    strcat(e->name, "_scale");
 }
 
 /* One change. `fill` are the data's first bytes. */

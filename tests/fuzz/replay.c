@@ -1,5 +1,5 @@
-/* Stands in for libFuzzer where there is none: gives a target each file of the folder that is the last argument, and the
- * empty input, once. */
+/* Stands in for libFuzzer where there is none: gives a target each file of the folder that is the last argument, and
+ * the empty input, once. */
 #include "tests/fuzz/fuzz.h"
 
 #include <dirent.h>

@@ -69,7 +69,8 @@ static void others_are_named(void **state)
     mar_features *f;
     refused(m, mar_features_load(m, "demo-draft", 1, &f), MAR_EMODEL, "demo-draft: is a MAR model, expected Inception");
     refused(m, mar_features_load(m, "demo-vae", 1, &f), MAR_EMODEL, "demo-vae: is an image decoder (KL autoencoder)");
-    refused(m, mar_features_load(m, "tests/golden/data/classifier.safetensors", 1, &f), MAR_EMODEL, "not an Inception-v3 network");
+    refused(m, mar_features_load(m, "tests/golden/data/classifier.safetensors", 1, &f), MAR_EMODEL,
+            "not an Inception-v3 network");
     refused(m, mar_features_load(m, "/nowhere/at.all", 1, &f), MAR_EIO, "/nowhere/at.all");
     assert_null(f);
     mar_close(m);

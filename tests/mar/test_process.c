@@ -151,16 +151,14 @@ static void everything_is_as_it_was(void **state)
 
 /* --- stack and memory --------------------------------------------------------------------------------------------- */
 
-static void *call_with_little_stack(void *directory)
+static void generate_as(mar_dtype dtype)
 {
     static const char *const models[] = {"demo", "demo-discrete"};
-    mar *m;
-    mar_features *features;
     static uint8_t rgb[DEMO_BYTES];
     static float numbers[DEMO_TOKENS];
-    call_everything(directory);
-    assert_int_equal(mar_open(&(mar_options){.backend = MAR_BACKEND_CPU, .threads = 2}, &m),
-                     MAR_OK); /* bf16, if it can */
+    mar *m;
+    mar_features *features;
+    assert_int_equal(mar_open(&(mar_options){.backend = MAR_BACKEND_CPU, .dtype = dtype, .threads = 2}, &m), MAR_OK);
     for (int i = 0; i < 2; i++) {
         mar_model *model;
         mar_vae *vae;
@@ -180,6 +178,13 @@ static void *call_with_little_stack(void *directory)
     assert_library(m, mar_features_run(features, rgb, 1, DEMO_SIDE, DEMO_SIDE, numbers, NULL, NULL));
     mar_features_free(features);
     mar_close(m);
+}
+
+static void *call_with_little_stack(void *directory)
+{
+    call_everything(directory);
+    generate_as(MAR_DTYPE_AUTO); /* bf16, if it can */
+    generate_as(MAR_DTYPE_INT8);
     return directory;
 }
 

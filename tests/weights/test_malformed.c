@@ -1,10 +1,12 @@
 /* Files made to mislead: every one is refused with a message that names the file and what is wrong. */
 #include "tests/support/archive.h"
+#include "tests/support/brief.h"
 #include "tests/support/support.h"
 
 #include "weights/hash.h"
 #include "weights/number.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,13 +80,32 @@ static void test_header_json(void **state)
     refuse_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[]}}", 0, "no data_offsets");
     refuse_header("{\"__metadata__\":[]}", 0, "__metadata__ is not an object");
     refuse_header("{\"__metadata__\":{\"k\":1}}", 0, "metadata \"k\" is not a string");
-    /* Nesting must end in an error, not in a stack overflow. */
-    bytes deep = {0};
+}
+
+static bytes deep; /* a header */
+
+static void *refuse_deep(void *unused)
+{
+    refuse_header((const char *)deep.data, 0, "more than 16 levels at byte 20, expected 3");
+    return unused;
+}
+
+/* Nesting ends in an error, on a thread with little stack, too; brackets in strings are none. */
+static void test_nesting(void **state)
+{
+    (void)state;
+    pthread_attr_t attributes;
+    pthread_t thread;
     bytes_text(&deep, "{\"a\":");
-    for (int i = 0; i < 200000; i++) bytes_text(&deep, "[");
+    for (int i = 0; i < 900; i++) bytes_text(&deep, "[");
     bytes_number(&deep, 0, 1);
-    refuse_header((const char *)deep.data, 0, "no valid JSON");
+    assert_int_equal(pthread_attr_init(&attributes), 0);
+    assert_int_equal(pthread_attr_setstacksize(&attributes, (test_brief ? 1024 : 64) * (size_t)1024), 0);
+    assert_int_equal(pthread_create(&thread, &attributes, refuse_deep, NULL), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    pthread_attr_destroy(&attributes);
     bytes_free(&deep);
+    refuse_header("{\"__metadata__\":{\"k\":\"[[[[[[[[[[[[[[[[[[\\\"{{{{{{{{\"},\"a\":{}}", 0, "\"a\" has no dtype");
 }
 
 static void test_duplicates(void **state)
@@ -649,17 +670,29 @@ static void test_legacy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good_header), cmocka_unit_test(test_header_length),
-        cmocka_unit_test(test_header_json), cmocka_unit_test(test_duplicates),
-        cmocka_unit_test(test_many_names),  cmocka_unit_test(test_dtype_and_shape),
-        cmocka_unit_test(test_nul),         cmocka_unit_test(test_utf8),
-        cmocka_unit_test(test_work),        cmocka_unit_test(test_directory_size),
-        cmocka_unit_test(test_offsets),     cmocka_unit_test(test_strange_starts),
-        cmocka_unit_test(test_zip_entries), cmocka_unit_test(test_zip_directory),
-        cmocka_unit_test(test_zip_sizes),   cmocka_unit_test(test_pickle_machine),
-        cmocka_unit_test(test_pickle_size), cmocka_unit_test(test_pickle_memory),
-        cmocka_unit_test(test_tensors),     cmocka_unit_test(test_bad_geometry),
-        cmocka_unit_test(test_bad_storage), cmocka_unit_test(test_legacy),
+        cmocka_unit_test(test_good_header),
+        cmocka_unit_test(test_header_length),
+        cmocka_unit_test(test_header_json),
+        cmocka_unit_test(test_nesting),
+        cmocka_unit_test(test_duplicates),
+        cmocka_unit_test(test_many_names),
+        cmocka_unit_test(test_dtype_and_shape),
+        cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_work),
+        cmocka_unit_test(test_directory_size),
+        cmocka_unit_test(test_offsets),
+        cmocka_unit_test(test_strange_starts),
+        cmocka_unit_test(test_zip_entries),
+        cmocka_unit_test(test_zip_directory),
+        cmocka_unit_test(test_zip_sizes),
+        cmocka_unit_test(test_pickle_machine),
+        cmocka_unit_test(test_pickle_size),
+        cmocka_unit_test(test_pickle_memory),
+        cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_bad_geometry),
+        cmocka_unit_test(test_bad_storage),
+        cmocka_unit_test(test_legacy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

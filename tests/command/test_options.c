@@ -201,7 +201,7 @@ static void errors(void **state)
         {"-n 3", "mar: -n: ", "unknown option of mar test, did you mean --num_iter?"},
         {"-d 3", "mar: -d: ", "did you mean --draft?"},
         {"-z 3", "mar: -z: ", "unknown option, see mar test --help"},
-        {"--prompt x", "mar: --prompt: unknown option of mar test, ", "see mar test --help\n"}, /* it has no --class */
+        {"--prompt x", "mar: --prompt: unknown option, ", "see mar test --help\n"}, /* it has no --class */
         {"--width 512", "mar: --width: unknown option", "see mar test --help\n"},
         {"--guidance_scale 3", "mar: --guidance_scale: ", "did you mean --cfg?"},
         {"--cfg_scale=3", "mar: --cfg_scale: ", "did you mean --cfg?"},

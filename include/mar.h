@@ -415,7 +415,8 @@ typedef struct mar_session mar_session;
  * shapes. A round of speculation in context full does so, too, as its shapes depend on what was accepted. On a GPU what
  * a session does for the second time, such as each step of the second batch of a size, is recorded for those that
  * follow (mar_stats.recorded_bytes). MAR_ENOMEM names the block's size. A block of more memory than is available is
- * refused, where the system says how much that is; the pages of a large one are taken when they are first used.
+ * refused, where the system says how much that is; the pages of a large one are taken when they are first used. So a
+ * creation is short whatever the batch, and what takes long is in calls that mar_session_cancel stops.
  * `params` is copied. If they come from a program compiled with an older mar.h, the fields that it lacks have their
  * defaults. Those of a newer mar.h are refused. `vae` may be NULL if only tokens are wanted. If it fails, *out is NULL
  * and mar_error of the model's handle has the reason. */

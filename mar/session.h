@@ -40,10 +40,10 @@ struct mar_session {
     int entered; /* 1: a call is at work, whose callbacks may make no other */
 };
 
-/* What calls with a status begin with: MAR_OK if there is a session, its handle can be used here, and this is no
+/* Begins a call with a status. Returns MAR_OK if there is a session, its handle can be used here, and this is no
  * callback of another call on it. The reason if not is the session's, or without one the thread's. */
 mar_status mar_session_enter(mar_session *s);
-/* What they end with. Returns `status`. */
+/* Ends the call. Returns `status`. */
 mar_status mar_session_leave(mar_session *s, mar_status status);
 /* What the others begin with. */
 int mar_session_is_usable(const mar_session *s);

@@ -547,11 +547,6 @@ struct kern_device {
     size_t image_budget;   /* bytes of activations that an image decoder should have: as many images are decoded at a
                             * time as fit, but at least one */
     int asynchronous;      /* operations go on when their call has returned */
-    int tune;              /* set by whoever opened it: plans may time several algorithms of a product and take the
-                            * fastest of those with the same bits. A CPU does not */
-    int tuned;             /* products timed so far. This and the next two are read atomically */
-    int tuned_otherwise;   /* of these, those that another algorithm computes than without timing */
-    long long tuning_ns;   /* what timing has taken */
     char description[128]; /* "cpu bf16 (avx512_bf16), 2 threads", "cpu int8, bf16 (avx512_vnni, ..." */
 };
 

@@ -13,9 +13,6 @@ void mar_session_get_stats(const mar_session *s, mar_stats *stats)
     s->model->engine->stats(s->generation, stats);
     stats->arena_bytes = s->arena_bytes;
     stats->recorded_bytes = k->recorded_bytes;
-    stats->products_tuned = __atomic_load_n(&k->device->tuned, __ATOMIC_RELAXED);
-    stats->products_otherwise = __atomic_load_n(&k->device->tuned_otherwise, __ATOMIC_RELAXED);
-    stats->tuning_s = 1e-9 * (double)__atomic_load_n(&k->device->tuning_ns, __ATOMIC_RELAXED);
     stats->vae_s = s->vae_s;
     stats->vae_flop = s->vae_flop;
     stats->total_s = s->total_s;

@@ -164,9 +164,6 @@ static void print_table(const bench_options *o, const mar_stats *t, const bench_
         printf("\ndraft: %.1f %% of %ld drafted tokens accepted; at the last index draft and target differ by %.2g a "
                "channel",
                100.0 * (double)t->accepted / (double)t->drafted, t->drafted, t->accepted_shift);
-    if (t->products_tuned)
-        printf("\nmatrix products: %d shapes timed in %.2f s, %d computed otherwise than cuBLASLt proposes first",
-               t->products_tuned, t->tuning_s, t->products_otherwise);
     putchar('\n');
     bench_machine_print(machine);
     printf("; arithmetic floor %.3f s per image\n", flop / peak / o->batch);
@@ -202,9 +199,6 @@ static int print_json(const bench_options *o, const mar_stats *t, const bench_ma
     cJSON_AddNumberToObject(root, "fraction_of_peak", flop / t->total_s / machine->peak);
     cJSON_AddNumberToObject(root, "working_memory_bytes", (double)t->arena_bytes);
     cJSON_AddNumberToObject(root, "recorded_bytes", (double)t->recorded_bytes);
-    cJSON_AddNumberToObject(root, "products_tuned", t->products_tuned);
-    cJSON_AddNumberToObject(root, "products_otherwise", t->products_otherwise);
-    cJSON_AddNumberToObject(root, "tuning_seconds", t->tuning_s);
     return tool_print_json(root, 1);
 }
 

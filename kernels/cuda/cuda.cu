@@ -465,7 +465,6 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
     d->base.act_size = d->bf16 ? sizeof(bf16) : sizeof(float);
     const size_t budget = p->totalGlobalMem / 32, most = (size_t)1 << 30;
     d->base.mod_budget = budget < most ? budget : most;
-    d->trial_most = budget;
     d->base.image_budget = budget < (size_t)IMAGE_BYTES ? budget : (size_t)IMAGE_BYTES;
     snprintf(d->base.description, sizeof d->base.description, "cuda %s (%.60s, sm_%d%d, %d multiprocessors, %zu GB)",
              d->bf16 ? "bf16" : "f32", p->name, p->major, p->minor, p->multiProcessorCount,
@@ -492,8 +491,6 @@ static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *
 {
     if (pthread_mutex_init(&d->lock, NULL) != 0) return err_set(err, MAR_ENOMEM, "out of memory for a lock");
     d->has_lock = 1;
-    if (pthread_mutex_init(&d->tuning, NULL) != 0) return err_set(err, MAR_ENOMEM, "out of memory for a lock");
-    d->has_tuning = 1;
     set_l2_aside(d, (size_t)p->persistingL2CacheMaxSize);
     const cublasStatus_t created = cublasLtCreate(&d->lt);
     if (created != CUBLAS_STATUS_SUCCESS)
@@ -509,7 +506,6 @@ static void close_opened(cuda_device *d)
     cuda_disturb_begin();
     if (d->lt) (void)cublasLtDestroy(d->lt);
     cuda_disturb_end();
-    if (d->has_tuning) (void)pthread_mutex_destroy(&d->tuning);
     if (d->has_lock) (void)pthread_mutex_destroy(&d->lock);
     (void)cuda_switch(before);
 }

@@ -529,9 +529,8 @@ typedef struct {
 /* Waits for the steps begun. All 0 in a forked process. */
 MAR_API void mar_session_get_stats(const mar_session *s, mar_stats *stats);
 
-/* How long something takes. `group` is "machine" (what the device is and can do), "phase", "step" and "speculation"
- * (parts of the head by themselves), "pass" (of one autoregressive step, and the image decoder), "operation" (of that
- * step) or "image decoder" (its operations). */
+/* How long something takes. `group` is "machine" (what the device is and can do), "pass" (of one autoregressive step,
+ * and the image decoder), "operation" (of that step) or "image decoder" (its operations). */
 typedef struct {
     const char *group; /* static */
     const char *name;  /* "linear 3072 x 768, gelu"; valid during the call */

@@ -54,10 +54,9 @@ static const mar_param rows[] = {
      .group = "Parts",
      .type = MAR_TYPE_FLAG,
      .help =
-         "measure the parts: barriers, phases and steps of the head, operations\n"
-         "Each with its rate beside that of a copy in memory and of large products. An operation of a GPU is repeated "
-         "in a recording, on the same weights, which may then come from a cache; the passes of a whole "
-         "autoregressive step are measured as they run."},
+         "measure the operations of a step\n"
+         "Each with its calls and its rate, beside those of memory and of large products. A GPU's operations include "
+         "their launches; the passes of the step are measured as they run, from recordings."},
     {.name = "model_time",
      .offset = offsetof(bench_options, model_time),
      .group = "Parts",
@@ -70,7 +69,7 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
      .help = "of --model_time: the machine's constants, as --micro --json wrote them\n"
-             "What is not in the file is assumed. Measurements of the head are shown beside the model."},
+             "What is not in the file is assumed."},
     {0},
 };
 

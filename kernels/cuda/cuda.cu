@@ -421,6 +421,31 @@ static kern_discrete_ops make_discrete_table(void)
     return t;
 }
 
+static double attribute(const kern_device *d, cudaDeviceAttr which)
+{
+    int value = 0;
+    if (cudaDeviceGetAttribute(&value, which, ((const cuda_device *)d)->number) == cudaSuccess) return value;
+    (void)cudaGetLastError();
+    return 0;
+}
+
+static void machine(const kern_device *d, kern_machine *out)
+{
+    out->clock = 1000 * attribute(d, cudaDevAttrClockRate);
+    out->cache_bytes = attribute(d, cudaDevAttrL2CacheSize);
+    out->processors = ((const cuda_device *)d)->multiprocessors;
+}
+
+static kern_measure_ops make_measure_table(void)
+{
+    kern_measure_ops t = {};
+    t.linear_spec = cuda_linear_spec;
+    t.conv_spec = cuda_conv_spec;
+    t.head_spec = cuda_head_spec;
+    t.machine = machine;
+    return t;
+}
+
 /* --- devices ---------------------------------------------------------------------------------------------- */
 
 /* Why CUDA knows no GPU. The runtime needs a driver of its own major version, which is named as nvidia-smi does: by the
@@ -523,7 +548,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     static const kern_head_ops head = make_head_table();
     static const kern_conv_ops conv = make_conv_table();
     static const kern_discrete_ops discrete = make_discrete_table();
-    static const kern_measure_ops measure = cuda_make_measure_table();
+    static const kern_measure_ops measure = make_measure_table();
     *out = NULL;
     if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
         return err_set(err, MAR_EARG, "dtype %d: expected auto, f32 or bf16", (int)dtype);

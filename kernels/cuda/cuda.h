@@ -314,9 +314,9 @@ void cuda_resize(kern_queue *k, const uint8_t *rgb, int images, int height, int 
 /* pixels.cu */
 void cuda_to_bytes(kern_queue *k, const float *x, int images, int values, kern_bytes how, uint8_t *y, int *found);
 
-/* micro.cu, and the specs of linear.cu and conv.cu for it */
-kern_measure_ops cuda_make_measure_table(void);
+/* linear.cu, conv.cu, head.cu: kern_measure_ops */
 void cuda_linear_spec(const kern_linear *l, kern_linear_spec *spec);
 void cuda_conv_spec(const kern_conv *conv, kern_conv_spec *spec);
+void cuda_head_spec(const kern_head *h, kern_head_spec *spec);
 
 #endif

@@ -440,7 +440,7 @@ static mar_status plan(mar_generation *generation, int images, mar_err *err)
 {
     mar_masked *g = (mar_masked *)generation;
     free_recordings(g);
-    mar_status status = mar_runner_plan_begin(&g->target, images, err);
+    mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++) {
         const mar_step *s = &g->steps[i];
         status = mar_runner_plan(&g->target, images, s, err);

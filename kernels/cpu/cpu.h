@@ -83,6 +83,9 @@ static inline int cpu_ran(cpu_queue *q, mar_status status)
     return status == MAR_OK;
 }
 
+/* queue.c */
+mar_status cpu_queue_create(kern_device *device, kern_queue **out, mar_err *err);
+void cpu_queue_free(kern_queue *k);
 /* Runs body on items 0 .. n-1 (base/team.h), divided among the team's threads if the loop is worth that: `work` counts
  * its multiply-adds, or elements of a row kernel times 16. What is not begun when the queue is cancelled is left out,
  * and the queue has failed then. */

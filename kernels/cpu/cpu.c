@@ -285,7 +285,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, kern_device **out, mar_er
 {
     *out = NULL;
     const char *unit = cpu_bf16_unit(), *unit_int8 = NULL;
-    const dot_kernel *int8 = dtype == MAR_DTYPE_INT8 ? dot_int8_best(&unit_int8) : NULL;
+    const gemm_kernel *int8 = dtype == MAR_DTYPE_INT8 ? dot_int8_best(&unit_int8) : NULL;
     if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
         return err_set(err, MAR_EARG, "dtype %d: expected auto, f32, bf16 or int8", (int)dtype);
     if (dtype == MAR_DTYPE_F16)

@@ -2,7 +2,7 @@
 #ifndef MAR_MEASURE_PASSES_H
 #define MAR_MEASURE_PASSES_H
 
-#include "mar/api/engine.h"
+#include "mar/core/engine.h"
 #include "vae/vae.h"
 
 /* A session's parts that are measured, planned for batches of `images`. */

@@ -1,6 +1,6 @@
 /* How fast a backend reads its memory. */
-#include "mar/api/handle.h"
-#include "mar/api/measure.h"
+#include "mar/core/handle.h"
+#include "mar/core/measure.h"
 
 enum {
     WIDTH = 1024,           /* floats of a row, which is 4 KiB */

@@ -1,6 +1,6 @@
 /* The matrix rate of a backend, measured with its own linear layer: in int8 if that is the arithmetic of its blocks. */
-#include "mar/api/handle.h"
-#include "mar/api/measure.h"
+#include "mar/core/handle.h"
+#include "mar/core/measure.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-#include "mar/api/measure_passes.h"
+#include "mar/core/measure_passes.h"
 
 #include <stdio.h>
 #include <stdlib.h>

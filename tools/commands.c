@@ -1,6 +1,6 @@
 #include "tools/commands.h"
 
-#include "tools/subcommands.h"
+#include "tools/cli/subcommands.h"
 
 const command commands[] = {
     {"generate", "make images of given classes and write them as PNG", cmd_generate, manual_generate},

@@ -4,7 +4,7 @@
 #include "tools/file_options.h"
 #include "tools/cli/options_help.h"
 #include "tools/cli/progress.h"
-#include "tools/subcommands.h"
+#include "tools/cli/subcommands.h"
 
 #include <stdio.h>
 #include <sys/stat.h>

@@ -3,7 +3,7 @@
 #include "tools/file_options.h"
 #include "tools/cli/options_help.h"
 #include "tools/cli/progress.h"
-#include "tools/subcommands.h"
+#include "tools/cli/subcommands.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>

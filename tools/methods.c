@@ -1,7 +1,7 @@
 /* mar methods: every way to make generation faster, and what it does to the output. */
 #include "tools/cli/command.h"
 #include "tools/cli/options_help.h"
-#include "tools/subcommands.h"
+#include "tools/cli/subcommands.h"
 #include "tools/cli/suggest.h"
 
 #include <cjson/cJSON.h>

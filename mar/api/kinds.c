@@ -1,6 +1,8 @@
 #include "mar/api/kinds.h"
 
-#include "mar/api/config.h"
+#include "llamagen/engine.h"
+
+#include "mar/core/config.h"
 #include "vae/vae.h"
 
 #include <dirent.h>
@@ -455,14 +457,6 @@ mar_status mar_check_heads(const wt_file *f, int heads, mar_err *err)
     if (heads < 65536 || !k || k->kind == MAR_KIND_MAR) return MAR_OK;
     return err_set(err, MAR_EARG, "heads %d,%d: expected one number: %s is %s %s", heads % 65536, heads / 65536,
                    wt_path(f), k->article, k->name);
-}
-
-mar_status mar_refuse_heads(const wt_file *f, int width, mar_err *err)
-{
-    return err_set(err, MAR_EMODEL,
-                   "%s: its width of %d is no official model's, and nothing in it says its number of attention heads: "
-                   "expected heads",
-                   wt_path(f), width);
 }
 
 mar_status mar_check_load(const mar *m, const char *path, const void *out, mar_err *err)

@@ -1,5 +1,5 @@
 /* The public face of the image decoder. */
-#include "mar/api/vae.h"
+#include "mar/core/vae.h"
 #include "mar/api/kinds.h"
 
 #include <limits.h>

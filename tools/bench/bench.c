@@ -9,7 +9,7 @@
 #include "tools/cli/options_help.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/run_options.h"
-#include "tools/subcommands.h"
+#include "tools/cli/subcommands.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>

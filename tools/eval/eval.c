@@ -3,7 +3,7 @@
 #include "tools/eval/options.h"
 #include "tools/eval/judge.h"
 #include "tools/cli/options_help.h"
-#include "tools/subcommands.h"
+#include "tools/cli/subcommands.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #include "tools/generate/models.h"
 #include "tools/cli/options_help.h"
 #include "tools/cli/run_options.h"
-#include "tools/subcommands.h"
+#include "tools/cli/subcommands.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -8,7 +8,7 @@
 #include "tools/cli/file.h"
 #include "tools/cli/options_help.h"
 #include "tools/fidelity/report.h"
-#include "tools/subcommands.h"
+#include "tools/cli/subcommands.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 #include "tools/generate/job.h"
-#include "tools/images/grid.h"
+#include "tools/generate/grid.h"
 #include "tools/generate/images.h"
 #include "tools/cli/interruption.h"
 #include "tools/cli/options_help.h"
@@ -12,7 +12,7 @@
 #include "tools/generate/record.h"
 #include "tools/generate/resume.h"
 #include "tools/generate/stats.h"
-#include "tools/subcommands.h"
+#include "tools/cli/subcommands.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* A session's options as a program gives them: set up, set by name, and read, of this or an older mar.h. */
-#include "mar/api/params.h"
+#include "mar/core/params.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,9 +1,9 @@
-/* The options of a library handle (mar/api/handle_options.c) and of a session (mar/api/params.c): what mar.h says of
+/* The options of a library handle (mar/core/handle_options.c) and of a session (mar/core/params.c): what mar.h says of
  * them, and what the library needs besides. */
 #ifndef MAR_PARAMS_H
 #define MAR_PARAMS_H
 
-#include "mar/api/option.h"
+#include "mar/core/option.h"
 
 enum { MAR_STEPS_MAX = 65536 }; /* autoregressive steps: the tokens of the largest image a model could make */
 

@@ -1,6 +1,6 @@
-#include "mar/masked/subjects.h"
+#include "mar/core/subjects.h"
 
-#include "mar/api/engine.h"
+#include "mar/core/engine.h"
 
 #include <float.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "mar/api/config.h"
+#include "mar/core/config.h"
 
 #include "weights/shape.h"
 

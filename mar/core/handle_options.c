@@ -1,8 +1,8 @@
-/* The table of a library handle's options, as mar/api/params.c has that of a session's: a field of mar_options and a
+/* The table of a library handle's options, as mar/core/params.c has that of a session's: a field of mar_options and a
  * row.
  */
-#include "mar/api/config.h"
-#include "mar/api/params.h"
+#include "mar/core/config.h"
+#include "mar/core/params.h"
 
 static const char *const automatic[] = {"auto", NULL};                     /* 0 */
 static const char *const dtypes[] = {"auto", "f32", "bf16", "int8", NULL}; /* mar_dtype, of arithmetic */

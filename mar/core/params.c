@@ -1,8 +1,7 @@
 /* The table of a session's options: a field of mar_params and a row here are all that an option needs. Parsing, ranges,
  * --help, the manual, the text of pictures, records and mar_params_set read it. */
-#include "mar/api/params.h"
+#include "mar/core/params.h"
 
-#include "mar/ways/way.h"
 #include "specdec/verifier.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-#include "mar/api/neighbours.h"
+#include "mar/core/neighbours.h"
 
 #include "specdec/neighbours.h"
 #include "weights/npz.h"

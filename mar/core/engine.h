@@ -1,10 +1,10 @@
-/* What a session needs of a model family. A family is one engine: a table of these functions and a line in
- * mar/api/engine.c; the session (mar/api/session.c) knows none of them by name. */
+/* A model family is one engine: a table of these functions and a line in mar/api/models.c. The session
+ * (mar/api/session.c) calls engines through the table only. */
 #ifndef MAR_ENGINE_H
 #define MAR_ENGINE_H
 
-#include "mar/api/handle.h"
-#include "mar/api/measure.h"
+#include "mar/core/handle.h"
+#include "mar/core/measure.h"
 #include "weights/weights.h"
 
 typedef struct mar_engine mar_engine;
@@ -21,6 +21,8 @@ struct mar_model {
 void mar_model_retain(mar_model *model);
 
 typedef struct mar_generation mar_generation; /* a family's part of a session */
+typedef struct mar_way mar_way;               /* mar/masked/way.h */
+enum { MAR_WAYS_MAX = 16 };                   /* ways that can be on at a time */
 
 struct mar_engine {
     const char *name;   /* "mar" */
@@ -34,14 +36,15 @@ struct mar_engine {
     /* How the backend computes it, where there is more than one way: "head: matrix products in bf16". */
     void (*describe)(const mar_model *model, char *text, size_t size);
 
-    /* Generation of up to max_images images at a time, on queue k, which must outlive it. `params` has been read
-     * (mar_params_read); the engine checks it against the model and keeps its own copy, with automatic values filled
-     * in. `vae` is the session's image decoder, which outlives it, or NULL: MAR_EMODEL if it does not go with the
-     * model. On failure it frees everything and *out is NULL. */
-    mar_status (*create)(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params, int max_images,
-                         mar_generation **out, mar_err *err);
+    /* Makes a generator of up to max_images images at a time on queue k, which must outlive it. `params` and `ways`,
+     * the ways that are on, are mar_ways_settle's. The engine checks the parameters against the model and keeps a copy,
+     * with automatic values filled in. `vae` is the session's image decoder, which outlives the generator, or NULL.
+     * MAR_EMODEL if it does not fit the model. On failure everything is freed and *out is NULL. */
+    mar_status (*create)(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params,
+                         const mar_way *const *ways, int max_images, mar_generation **out, mar_err *err);
     void (*free)(mar_generation *g); /* NULL is fine */
     const mar_params *(*params)(const mar_generation *g);
+    /* The session's guarantee; "" if it follows from the ways that are on (mar_ways_describe). */
     const char *(*guarantee)(const mar_generation *g);
     /* A warning for the log, static, of something that makes the session slower than it need be; NULL: none. */
     const char *(*warning)(const mar_generation *g);
@@ -70,6 +73,8 @@ struct mar_engine {
     void (*lateness)(const mar_generation *g, int *late);
 };
 
+/* MAR_EMODEL: nothing says the number of heads of a model of this width. */
+mar_status mar_refuse_heads(const wt_file *f, int width, mar_err *err);
 /* MAR_EMODEL if the image decoder does not go with the model's tokens; NULL: there is none. */
 mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_err *err);
 
@@ -82,10 +87,6 @@ static inline const char *mar_not_finite(float x)
 /* "; the first layer whose output is not finite: z_proj", or how to learn that, to text, which it returns. */
 enum { MAR_LAYER_TEXT = 256 };
 const char *mar_layer_text(const kern_queue *k, char text[MAR_LAYER_TEXT]);
-
-/* For the tests. */
-mar_generation *mar_session_generation(mar_session *s);
-kern_queue *mar_session_queue(mar_session *s);
 
 /* Tokens a side: seq_len is a square. */
 static inline int mar_grid_side(const mar_model_config *config)

@@ -10,7 +10,7 @@
 #ifndef MAR_NEIGHBOURS_H
 #define MAR_NEIGHBOURS_H
 
-#include "mar/api/vae.h"
+#include "mar/core/vae.h"
 
 /* Fills host table [codebook][k], 1 <= k <= codebook, for an image decoder with a codebook; ties go to the lower
  * number. A file that is of no use is replaced; where none can be written it is done without. Both are told the host's

@@ -1,4 +1,4 @@
-#include "tools/images/grid.h"
+#include "tools/generate/grid.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /* One option: its value from text and to text (mar.h, mar_param). */
-#include "mar/api/option.h"
+#include "mar/core/option.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,11 +1,8 @@
-/* The registry of model families, and models as the public header shows them. */
-#include "mar/api/engine.h"
+/* The registry of model families, and the public calls on models. */
+#include "mar/core/engine.h"
 
-#include "mar/api/config.h"
 #include "mar/api/kinds.h"
-#include "mar/api/vae.h"
-
-#include <stdio.h>
+#include "mar/core/vae.h"
 
 static const mar_engine *const *engines(void)
 {
@@ -89,44 +86,6 @@ mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out)
     return mar_result(m, status, &err);
 }
 
-static mar_status refuse_channels(const mar_model_config *model, int z_channels, mar_err *err)
-{
-    char hint[64] = "";
-    const int said = model->patch_size, n = mar_config_patches(model->token_dim, z_channels);
-    if (said > 1)
-        snprintf(hint, sizeof hint, ", %d in each of %d latent pixels", model->token_dim / (said * said), said * said);
-    else if (n && !said)
-        snprintf(hint, sizeof hint, "; if a token is %dx%d latent pixels, expected patch_size %d", n, n, n);
-    return err_set(err, MAR_EMODEL, "the VAE decodes %d channels but the model's tokens have %d%s", z_channels,
-                   model->token_dim, hint);
-}
-
-mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_err *err)
-{
-    if (!vae) return MAR_OK;
-    const mar_vae_config *c = mar_vae_get_config(vae);
-    if (!model->vocabulary && c->codebook)
-        return err_set(
-            err, MAR_EMODEL,
-            "the VAE decodes numbers of a codebook (VQ), but the model's tokens are continuous: expected a KL "
-            "autoencoder");
-    if (!model->vocabulary && !mar_patch_size(model, c->z_channels)) return refuse_channels(model, c->z_channels, err);
-    if (model->vocabulary && !c->codebook)
-        return err_set(err, MAR_EMODEL,
-                       "the VAE decodes continuous latents (KL), but the model's tokens are numbers of a codebook: "
-                       "expected a VQ tokenizer");
-    if (model->vocabulary && model->vocabulary != c->codebook)
-        return err_set(err, MAR_EMODEL,
-                       "tokenizer and model have different codebooks: the VAE's has %d tokens, the model's %d",
-                       c->codebook, model->vocabulary);
-    return MAR_OK;
-}
-
-void mar_model_retain(mar_model *model)
-{
-    atomic_fetch_add(&model->references, 1);
-}
-
 void mar_model_free(mar_model *model)
 {
     if (!model || mar_is_elsewhere(model->m) || atomic_fetch_sub(&model->references, 1) > 1) return;
@@ -138,15 +97,4 @@ void mar_model_free(mar_model *model)
 const mar_model_config *mar_model_get_config(const mar_model *model)
 {
     return model ? &model->config : NULL;
-}
-
-const char *mar_layer_text(const kern_queue *k, char text[MAR_LAYER_TEXT])
-{
-    const kern_watching *w = &k->watch;
-    snprintf(text, MAR_LAYER_TEXT, "%s%s",
-             w->on && w->layer[0] ? "; the first layer whose output is not finite: "
-             : w->on              ? "; the outputs of all layers in front of it are finite"
-                                  : "; check names the first layer whose output is not finite",
-             w->on ? w->layer : "");
-    return text;
 }

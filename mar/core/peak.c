@@ -1,6 +1,6 @@
 /* What a machine can do: the rate of its matrix products, and how fast it reads its memory. */
-#include "mar/api/handle.h"
-#include "mar/api/measure.h"
+#include "mar/core/handle.h"
+#include "mar/core/measure.h"
 
 #include <stdlib.h>
 

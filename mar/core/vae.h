@@ -1,7 +1,7 @@
 #ifndef MAR_VAE_H
 #define MAR_VAE_H
 
-#include "mar/api/handle.h"
+#include "mar/core/handle.h"
 #include "vae/vae.h"
 
 /* Nothing in it changes after it is loaded but the count of references. */

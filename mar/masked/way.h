@@ -4,6 +4,7 @@
 #ifndef MAR_WAY_H
 #define MAR_WAY_H
 
+#include "mar/core/engine.h"
 #include "mar/masked/runner.h"
 
 /* Stages of generation, from the whole to the part. */
@@ -33,7 +34,7 @@ typedef struct {
 typedef struct mar_masked
     mar_masked; /* mar/masked/masked.h: the masked engine at work, whose stages the hooks change */
 
-typedef struct {
+struct mar_way {
     const char *name;              /* of the option that turns it on, by any value but its default. Several ways may
                                     * have one option, whose values is_on divides among them */
     const char *also;              /* a second option that turns it on as well, or NULL */
@@ -98,22 +99,6 @@ typedef struct {
     void (*describe)(const void *state, char *text, size_t size);
     /* What the user should know of how it fits the model, static, for the log; NULL: nothing. */
     const char *(*warn)(const void *state);
-} mar_way;
-
-/* Ends with NULL. */
-const mar_way *const *mar_ways(void);
-/* The way that a verifier, a value of its option, turns on; NULL: there is none. */
-const mar_way *mar_way_of_verifier(const char *verifier);
-/* Whether the way is on; params as mar_ways_resolve leaves them. */
-int mar_way_is_on(const mar_way *way, const mar_params *params);
-/* Fills in what automatic values of the ways' options stand for with such tokens, "continuous" or "discrete". */
-void mar_ways_resolve(mar_params *params, const char *tokens);
-/* MAR_EARG, naming an option that is given and is not for such tokens, if there is one. The functions below assume that
- * there is none. */
-mar_status mar_ways_check_tokens(const mar_params *params, const char *tokens, mar_err *err);
-/* MAR_EARG, naming two ways that are on and do not go together, if there are any. */
-mar_status mar_ways_check(const mar_params *params, mar_err *err);
-/* What the ways that are on make of the output's law, in one line. */
-void mar_ways_describe(const mar_params *params, char *text, size_t size);
+};
 
 #endif

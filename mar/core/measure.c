@@ -1,4 +1,4 @@
-#include "mar/api/measure.h"
+#include "mar/core/measure.h"
 
 #include <stdlib.h>
 

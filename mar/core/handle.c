@@ -1,6 +1,6 @@
-#include "mar/api/handle.h"
+#include "mar/core/handle.h"
 
-#include "mar/api/option.h"
+#include "mar/core/option.h"
 
 #include <stdarg.h>
 #include <stdio.h>

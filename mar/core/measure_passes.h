@@ -7,7 +7,7 @@
 
 /* A session's parts that are measured, planned for batches of `images`. */
 typedef struct {
-    kern_queue *k; /* entered */
+    kern_queue *k; /* bound */
     const mar_engine *engine;
     mar_generation *generation;
     vae_run *decoder; /* NULL: tokens only */

@@ -3,7 +3,7 @@
 #include "mar/api/session.h"
 
 #include "mar/core/config.h"
-#include "mar/core/measure_passes.h"
+#include "mar/core/measure_session.h"
 #include "mar/core/params.h"
 #include "mar/core/subjects.h"
 #include "mar/core/vae.h"
@@ -654,9 +654,6 @@ void mar_session_get_stats(const mar_session *s, mar_stats *stats)
     s->model->engine->stats(s->generation, stats);
     stats->arena_bytes = s->arena_bytes;
     stats->recorded_bytes = k->recorded_bytes;
-    stats->products_tuned = __atomic_load_n(&k->device->tuned, __ATOMIC_RELAXED);
-    stats->products_otherwise = __atomic_load_n(&k->device->tuned_otherwise, __ATOMIC_RELAXED);
-    stats->tuning_s = 1e-9 * (double)__atomic_load_n(&k->device->tuning_ns, __ATOMIC_RELAXED);
     stats->vae_s = s->vae_s;
     stats->vae_flop = s->vae_flop;
     stats->total_s = s->total_s;
@@ -683,10 +680,10 @@ mar_status mar_session_lateness(mar_session *s, int *late)
 
 static mar_status measure(mar_session *s, mar_measurements *all)
 {
-    const mar_passes passes = {s->k, s->model->engine, s->generation, s->decoder, s->max_images};
+    const mar_measured_parts parts = {s->k, s->model->engine, s->generation, s->decoder, s->max_images};
     s->images = s->max_images;
     const mar_status status = prepare(s, s->max_images);
-    return status == MAR_OK ? mar_measure_passes(&passes, all, &s->err) : status;
+    return status == MAR_OK ? mar_measure_parts(&parts, all, &s->err) : status;
 }
 
 static mar_status measure_and_tell(mar_session *s, mar_measurement_function *f, void *user)

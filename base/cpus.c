@@ -11,7 +11,7 @@
 
 enum { PATH = 4096 };
 
-/* The quota that one group sets itself, 0 if none. */
+/* Returns the quota that one group sets, or 0 if it sets none. */
 static double quota_v2(const char *folder)
 {
     char path[PATH + 64], line[64];
@@ -38,8 +38,8 @@ double cpus_quota(const char *root)
     return group_least(root, "cpu", quota_v2, quota_v1);
 }
 
-/* Machines have more processors than a cpu_set_t has room for. No memory is allocated, so that nothing can fail and
- * make the answer another. */
+/* A machine may have more processors than one cpu_set_t holds. The array is on the stack: an allocation could fail and
+ * change the answer. */
 int cpus_affinity(void)
 {
     cpu_set_t set[64]; /* 65536 processors, more than any kernel counts */

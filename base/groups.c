@@ -19,8 +19,8 @@ static double least(double a, double b)
     return a > 0 && (b <= 0 || a < b) ? a : b;
 }
 
-/* The least limit of a group and of those above it, up to `mount`. In a container the group's path may not exist below
- * the mount; the mount is then the group itself. */
+/* Returns the smallest limit of a group and its ancestors up to `mount`, or 0 if none has one. In a container the
+ * group's path may not exist below the mount. The mount is then the group itself. */
 static double limit_up(const char *mount, const char *group, group_limit *limit)
 {
     char folder[PATH];
@@ -34,7 +34,7 @@ static double limit_up(const char *mount, const char *group, group_limit *limit)
     return found;
 }
 
-/* Whether a list "cpu,cpuacct" names the controller. */
+/* Returns 1 if a list such as "cpu,cpuacct" contains the controller. */
 static int lists(const char *list, const char *controller)
 {
     const size_t n = strlen(controller);

@@ -1,17 +1,17 @@
-/* Control groups of Linux, versions 1 and 2: what they allow this process. */
+/* Limits of this process's control groups on Linux, versions 1 and 2. */
 #ifndef BASE_GROUPS_H
 #define BASE_GROUPS_H
 
 #include <stddef.h>
 
-/* What the group at `folder` allows by its files; 0 if it sets no limit. */
+/* Returns the limit that the files in `folder` set, or 0 if they set none. */
 typedef double group_limit(const char *folder);
 
-/* Reads the first line of a file; returns 0 if there is none. */
+/* Reads the first line of a file. Returns 0 if there is none. */
 int group_read_line(const char *path, char *line, size_t size);
 
-/* The least limit of the process's groups and of those above them, 0 if there is none. `controller` is version 1's name
- * of it, "cpu". `root` stands for "/": it has proc/self/cgroup, and the file system of the groups below sys/fs/cgroup.
+/* Returns the smallest limit of the process's groups and their ancestors, or 0 if none has one. `controller` is its
+ * version 1 name, such as "cpu". `root` stands for "/": it contains proc/self/cgroup, and the groups in sys/fs/cgroup.
  */
 double group_least(const char *root, const char *controller, group_limit *v2, group_limit *v1);
 

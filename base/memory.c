@@ -8,8 +8,8 @@
 
 enum { PATH = 4096 + 64 };
 
-/* The sum of the numbers in a file's lines "NAME number ..." of these names, up to NULL; -1 if there is no such line.
- */
+/* Returns the sum over the lines "NAME number ..." whose name is in `names`, a list that ends with NULL. Returns -1 if
+ * there is no such line. */
 static double sum_of(const char *path, const char *const *names)
 {
     char line[256];
@@ -26,7 +26,7 @@ static double sum_of(const char *path, const char *const *names)
     return sum;
 }
 
-/* What a group has left of its limit, at least 1; 0 if it has none. Its caches of files are in what it uses. */
+/* Returns the bytes a group has left of its limit, at least 1, or 0 if it has no limit. File caches count as free. */
 static double left(const char *folder, const char *limit_name, const char *used_name, const char *const *caches)
 {
     char path[PATH], limit[64], used[64];
@@ -54,7 +54,7 @@ double memory_available(const char *root)
 {
     char path[PATH];
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
-    const double free_kb = sum_of(path, (const char *const[]){"MemAvailable", NULL}); /* Linux 3.14 and later */
+    const double free_kb = sum_of(path, (const char *const[]){"MemAvailable", NULL}); /* since Linux 3.14 */
     const double swap_kb = sum_of(path, (const char *const[]){"SwapFree", NULL});
     const double machine = free_kb > 0 ? 1024 * (free_kb + (swap_kb > 0 ? swap_kb : 0)) : 0;
     const double group = group_least(root, "memory", left_v2, left_v1);

@@ -10,65 +10,65 @@
 
 enum {
     LINE = 64,  /* bytes of a cache line */
-    CHUNKS = 8, /* of a thread's part of a loop */
+    CHUNKS = 8, /* in a thread's part of a loop */
 };
 
 /* Nanoseconds. */
-#define SPIN       50000    /* that a thread spins before it sleeps: some times what waking it takes */
-#define WINDOW     4000000  /* between two looks at what the threads get of the processors: a slice of the scheduler */
-#define MEMORY     24000000 /* over which what they get is averaged: longer than what other processes do in passing */
-#define LINGER     2000000  /* that a caller keeps its share after it has left */
-#define RETRY      25000000 /* before a caller that has found the machine busy tries more threads, at first, */
-#define RETRY_MOST 1000000000 /* and after many vain tries */
+#define SPIN       50000      /* a thread spins this long before it sleeps: a few times the cost of waking it */
+#define WINDOW     4000000    /* between two measurements of processor time: a slice of the scheduler */
+#define MEMORY     24000000   /* averaging time of the measurements: longer than brief work of other processes */
+#define LINGER     2000000    /* a client keeps its share this long after pool_leave */
+#define RETRY      25000000   /* first wait before a client on a busy machine tries more threads; doubles */
+#define RETRY_MOST 1000000000 /* after each vain try, up to this */
 
-/* Threads' worth of time kept from a caller's threads that makes it use fewer. */
+/* A client uses fewer threads when other processes take more than this many threads' time from it. */
 #define BUSY 0.35
 
-/* A thread's part of a loop. `left` chunks are still to be taken. Whoever takes one with a compare-and-swap has begun
- * it, so that the loop it belongs to cannot end before, and may read all that describes that loop. */
+/* A thread's part of a loop. A compare-and-swap of `left` takes a chunk. The loop cannot end before the taker has
+ * finished, so it may read the loop's description. */
 typedef struct {
     _Alignas(LINE) atomic_int left;
-    int chunks, first, last; /* items first .. last-1 in so many chunks */
+    int chunks, first, last; /* items first .. last-1, in `chunks` chunks */
 } part;
 
-/* What a thread has got of its processor. */
+/* A thread's use of its processor. */
 typedef struct {
-    int64_t wall, cpu;   /* ns, of the clocks at the last look */
-    int64_t slept;       /* ns since then that it slept, waiting for others */
-    _Atomic double kept; /* the fraction of the last time in which it would have run and did not */
-    _Atomic int64_t at;  /* when `kept` was measured */
+    int64_t wall, cpu;   /* ns: clocks at the last measurement */
+    int64_t slept;       /* ns asleep since then, waiting for other threads */
+    _Atomic double kept; /* average fraction of time the thread was ready but did not run */
+    _Atomic int64_t at;  /* ns: time of that measurement */
 } share_seen;
 
 struct team_caller {
-    _Alignas(LINE) atomic_uint loop; /* counts loops; a worker that waits looks at this */
-    atomic_int sleepers;             /* workers of this caller that sleep, or are about to */
-    /* The loop at hand. */
+    _Alignas(LINE) atomic_uint loop; /* number of the loop; waiting workers poll it */
+    atomic_int sleepers;             /* workers of this client that sleep or are about to */
+    /* The current loop. */
     team_body *body;
     void *arg;
     part *parts;                          /* [threads] */
-    atomic_int in_use;                    /* parts of the loop at hand */
-    _Alignas(LINE) atomic_int unfinished; /* chunks */
-    atomic_int waiting;                   /* the caller sleeps until unfinished is 0 */
+    atomic_int in_use;                    /* parts of the current loop */
+    _Alignas(LINE) atomic_int unfinished; /* chunks not finished */
+    atomic_int waiting;                   /* 1: the client sleeps until unfinished is 0 */
     pthread_mutex_t mutex;
     pthread_cond_t finished;
 
     team *team;
     team_caller *next;
-    atomic_int width; /* threads it may use: 1 and its workers */
-    /* The team's lock guards these. */
-    int working, counted; /* working: it has had a loop since it entered; counted: or left a moment ago */
+    atomic_int width; /* threads it may use: itself and its workers */
+    /* Guarded by the pool's lock. */
+    int working, counted; /* working: has run a loop since pool_enter; counted: working, or left less than LINGER ago */
     int64_t left_at;
-    int limit; /* the most threads that the machine seems to have for it */
-    /* The caller's own. */
+    int limit; /* the most threads that the machine seems to have for this client */
+    /* Private to the client's thread. */
     int entered;
-    int grew;                  /* the limit's last change was upwards */
-    int64_t changed_at, retry; /* ns: when that was; how long it stays down */
+    int grew;                  /* 1: the last change raised the limit */
+    int64_t changed_at, retry; /* ns: time of that change; wait before the limit rises again */
     share_seen seen;
 };
 
 typedef struct {
-    _Alignas(LINE) _Atomic(team_caller *) caller; /* whom it helps; NULL: nobody */
-    atomic_int rank;                              /* among that caller's workers */
+    _Alignas(LINE) _Atomic(team_caller *) caller; /* the client it works for; NULL: idle */
+    atomic_int rank;                              /* index among that client's workers */
     atomic_int asleep;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
@@ -82,8 +82,8 @@ struct team {
     int threads;
     atomic_int stop;
     pthread_mutex_t lock;
-    team_caller *callers, *spare; /* spare: freed ones. A late worker may still look at their parts */
-    int made;                     /* workers that run */
+    team_caller *callers, *spare; /* spare: freed clients. A late worker may still read their parts */
+    int made;                     /* workers running */
     worker *workers;              /* [threads - 1] */
 };
 
@@ -110,7 +110,7 @@ static inline void relax(void)
 
 /* --- chunks ------------------------------------------------------------------------------------------------------- */
 
-/* Takes and runs chunks of a part until there are none left; returns how many. */
+/* Takes and runs chunks of a part until none is left. Returns how many it ran. */
 static int run_part(team_caller *c, part *p, int thread)
 {
     int done = 0;
@@ -127,7 +127,7 @@ static int run_part(team_caller *c, part *p, int thread)
     return done;
 }
 
-/* Runs chunks of all parts, beginning with `own`. */
+/* Runs chunks of all parts, starting with part `own`. */
 static void run_parts(team_caller *c, int own, int thread)
 {
     const int parts = atomic_load_explicit(&c->in_use, memory_order_relaxed);
@@ -150,7 +150,7 @@ static void look_first(share_seen *s, int64_t now)
     atomic_store_explicit(&s->kept, 0, memory_order_relaxed);
 }
 
-/* Measures how much of the time the thread was kept from running, at most once a window. Returns whether it did. */
+/* Measures the time that the thread was ready but did not run, at most once a window. Returns 1 if it measured. */
 static int look(share_seen *s, int64_t now)
 {
     const int64_t wall = now - s->wall;
@@ -176,13 +176,13 @@ static void wake(worker *w)
     pthread_mutex_unlock(&w->mutex);
 }
 
-/* A worker that sleeps wakes, so that it is counted among the sleepers of its new caller. */
+/* Assigns a worker to client c. Wakes it, so that it counts among the sleepers of its new client. */
 static void assign(worker *w, team_caller *c)
 {
     if (atomic_exchange(&w->caller, c) != c) wake(w);
 }
 
-/* Divides the threads among the callers that are at work. The lock is held. */
+/* Divides the threads among the working clients. The caller holds the lock. */
 static void divide(team *t, int64_t now)
 {
     int callers = 0, place = 0, w = 0;
@@ -206,7 +206,7 @@ static void divide(team *t, int64_t now)
     for (; w < t->made; w++) assign(&t->workers[w], NULL);
 }
 
-/* Looks at what the caller's threads get of the machine, and uses fewer or tries more. */
+/* Lowers or raises the client's limit by the processor time that its threads get. */
 static void adapt(team_caller *c, int64_t now)
 {
     team *t = c->team;
@@ -221,7 +221,7 @@ static void adapt(team_caller *c, int64_t now)
     if (width > 1 && kept > BUSY) {
         c->limit = (int)(width - kept + BUSY);
         if (c->limit < 1) c->limit = 1;
-        if (c->grew && now - c->changed_at < 4 * MEMORY) /* in vain; noticing it takes a MEMORY and more */
+        if (c->grew && now - c->changed_at < 4 * MEMORY) /* in vain: noticing that takes more than MEMORY */
             c->retry = 2 * c->retry < RETRY_MOST ? 2 * c->retry : RETRY_MOST;
         else if (c->grew)
             c->retry = RETRY;
@@ -243,7 +243,7 @@ static int has_news(const worker *w, const team_caller *c, unsigned loop)
     return atomic_load(&w->caller) != c || (c && atomic_load(&c->loop) != loop) || atomic_load(&w->team->stop);
 }
 
-/* Sleeps until there is a new loop, another caller, or an end. */
+/* Sleeps until there is a new loop, another client, or the end. */
 static void sleep_until_news(worker *w, team_caller *c, unsigned loop)
 {
     const int64_t start = now_ns();
@@ -290,13 +290,13 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* Starts as many as the system does. */
+/* Starts the workers, or as many as the system allows. */
 static void start_workers(team *t)
 {
     sigset_t all, old;
     int failed = 0;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the host's threads' business; a worker inherits the mask */
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* workers inherit the mask: signals go to the host's threads */
     for (; !failed && t->made < t->threads - 1; t->made += !failed) {
         worker *w = &t->workers[t->made];
         w->team = t;
@@ -322,7 +322,8 @@ mar_status team_create(int threads, team **out, mar_err *err)
     if (!t) return err_set(err, MAR_ENOMEM, "out of memory");
     t->threads = threads;
     pthread_mutex_init(&t->lock, NULL);
-    const size_t bytes = (size_t)threads * sizeof *t->workers; /* one too many, for none is no allocation */
+    const size_t bytes =
+        (size_t)threads * sizeof *t->workers; /* one too many: a pool of one thread must not allocate 0 bytes */
     t->workers = aligned_alloc(LINE, bytes);
     if (!t->workers) {
         team_free(t);
@@ -432,8 +433,8 @@ void team_caller_free(team_caller *c)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* Between calls the clocks stand still: what happens there is not the machine's doing, and the next call may come from
- * another thread. Turns the times of the last look into what has passed since, and back. */
+/* Stops or restarts the clocks: turns the times of the last measurement into elapsed times, and back. Time between
+ * calls is not the machine's fault, and the next call may come from another thread. */
 static void stop_or_start_clocks(share_seen *s)
 {
     s->wall = now_ns() - s->wall;
@@ -457,7 +458,7 @@ void team_leave(team_caller *c)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* The first loop since the caller entered: from now on it has a share. */
+/* Gives the client its share, at its first loop since pool_enter. */
 static void begin_work(team_caller *c)
 {
     team *t = c->team;

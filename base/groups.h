@@ -11,8 +11,8 @@ typedef double group_limit(const char *folder);
 int group_read_line(const char *path, char *line, size_t size);
 
 /* Returns the smallest limit of the process's groups and their ancestors, or 0 if none has one. `controller` is its
- * version 1 name, such as "cpu". `root` stands for "/": it contains proc/self/cgroup, and the groups in sys/fs/cgroup.
- */
+ * version 1 name, such as "cpu". `root` stands for "/": it contains proc/self/cgroup, and the groups below
+ * sys/fs/cgroup. */
 double group_least(const char *root, const char *controller, group_limit *v2, group_limit *v1);
 
 #endif

@@ -1,4 +1,4 @@
-/* Tensor elements as f32, read in pieces. */
+/* Conversion of tensor elements to f32, piece by piece. */
 #include "weights/number.h"
 #include "weights/table.h"
 
@@ -36,7 +36,7 @@ static void widen(wt_dtype dtype, const uint8_t *src, size_t n, float *dst)
         for (size_t i = 0; i < n; i++) dst[i] = wt_f32_from_bf16(load16(src + 2 * i));
         break;
     default:
-        break; /* F32 needs none; callers have checked wt_is_float */
+        break; /* F32 needs no conversion; callers have checked wt_is_float */
     }
 }
 
@@ -62,7 +62,7 @@ mar_status wt_convert_f32(const wt_file *f, const wt_tensor *t, int64_t first, s
     return status;
 }
 
-/* Whether any of n values has all bits of its exponent set, which makes it NaN or infinite. */
+/* Returns 1 if any of n values has all exponent bits set, which means NaN or infinity. */
 static int any_nonfinite(const float *values, size_t n)
 {
     const uint32_t exponent = 0x7f800000;
@@ -71,7 +71,7 @@ static int any_nonfinite(const float *values, size_t n)
     return found != 0;
 }
 
-/* Adds those among values[n], which are elements first .. first+n-1. */
+/* Counts the non-finite among values[n], which are elements first .. first+n-1. */
 static void count_nonfinite(const float *values, size_t n, int64_t first, wt_nonfinite *out)
 {
     if (!any_nonfinite(values, n)) return;
@@ -85,10 +85,10 @@ static void count_nonfinite(const float *values, size_t n, int64_t first, wt_non
     }
 }
 
-enum { PIECE = 16 * 1024 }; /* values: they are looked at while they are in the processor's nearest caches */
+enum { PIECE = 16 * 1024 }; /* values: checked while they are in the nearest caches */
 
-/* Reads a tensor to dst [t->count], or without dst a piece after the other to passing [PIECE], and counts what is not
- * finite unless `out` is NULL. */
+/* Reads a tensor to dst [t->count], or without dst piece by piece through scratch [PIECE]. Counts non-finite values
+ * unless `out` is NULL. */
 static mar_status read_values(const wt_file *f, const wt_tensor *t, float *dst, float *passing, wt_nonfinite *out,
                               mar_err *err)
 {
@@ -120,7 +120,7 @@ mar_status wt_count_nonfinite(const wt_file *f, const wt_tensor *t, wt_nonfinite
     return status;
 }
 
-/* "tensor w has 2 values that are NaN and 1 that is infinite, the first at 17: expected ..." */
+/* Sets the message "tensor w has 2 values that are NaN and 1 that is infinite, the first at 17: expected ...". */
 static mar_status refuse_nonfinite(const wt_file *f, const wt_tensor *t, const wt_nonfinite *found, mar_err *err)
 {
     const int64_t counts[2] = {found->nan ? found->nan : found->inf, found->nan ? found->inf : 0};

@@ -1,4 +1,4 @@
-/* Opening a checkpoint: the reader of its format fills the table of tensors. */
+/* Opening a checkpoint: recognises the format and lets its reader fill the table of tensors. */
 #include "weights/reader.h"
 #include "weights/start.h"
 #include "weights/table.h"
@@ -45,7 +45,7 @@ static mar_status open_file(const char *path, const void *data, size_t size, mar
     else
         status = file_source_open(f->path, &f->source, err);
     if (status == MAR_OK) status = read_any(f, err);
-    if (status != MAR_OK) status = wt_settle(f, status, err); /* what is wrong may come from the change */
+    if (status != MAR_OK) status = wt_settle(f, status, err); /* a change of the file may explain the error */
     if (status != MAR_OK)
         wt_close(f);
     else

@@ -1,22 +1,22 @@
-/* The layers of Inception-v3 (Szegedy et al., 2015) as TensorFlow's network of 2015-12-05 has them, by the names that
- * torchvision gave them. */
+/* Layers of Inception-v3 (Szegedy et al., 2015) in TensorFlow's version of 2015-12-05, under torchvision's names. */
 #include "eval/inception_layers.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Where a row's input comes from and its result goes to. */
+/* Source and destination of a row. */
 typedef enum {
-    BLOCK, /* a row reads the block's input there, and writes the next channels of the block's output */
+    BLOCK, /* source: the block's input; destination: the next channels of its output */
     A,     /* scratch */
-    B,     /* more scratch */
+    B,     /* scratch */
 } place;
 
 typedef struct {
-    const char *name; /* of a convolution; NULL: a pool of 3x3 */
+    const char *name; /* of a convolution; NULL: a 3x3 pool */
     int kernel_h, kernel_w;
     int stride;
-    int padded; /* convolutions: zeros around the input, so that a stride of 1 keeps its size. Pools: by a pixel */
+    /* Convolutions: zero padding that keeps the size at stride 1. Pools: padding of one pixel. */
+    int padded;
     kern_pool_kind pool;
     place from, to;
 } row;
@@ -80,15 +80,15 @@ static const row inception_d[] = {
     {NULL, 3, 3, 1, 1, pool, BLOCK, A},                                                                                \
     {"branch_pool", 1, 1, 1, 0, 0, A, BLOCK}
 static const row inception_e[] = {INCEPTION_E(KERN_POOL_MEAN)};
-/* The last block takes a maximum where all others, and the paper, take a mean. TensorFlow's network has it so. */
+/* The last block uses a max pool where all others, and the paper, use a mean pool, as TensorFlow's network does. */
 static const row inception_e_max[] = {INCEPTION_E(KERN_POOL_MAX)};
 
 #define ROWS(rows) rows, sizeof rows / sizeof *rows
 static const struct {
-    const char *name; /* "": its rows' names are whole */
+    const char *name; /* "": its rows have full names */
     const row *rows;
     size_t count;
-    int spatial; /* 1: the spatial features come from the first channels of its output, those of branch1x1 */
+    int spatial; /* 1: source of the spatial features, the first channels of branch1x1 */
 } blocks[] = {
     {"", ROWS(stem_1), 0},
     {"", ROWS(stem_2), 0},
@@ -113,17 +113,17 @@ static const struct {
 
 enum { SPATIAL_CHANNELS = 7, CHANNELS_MAX = 1 << 16 };
 
-/* While the layers are listed. */
+/* State while the layers are listed. */
 typedef struct {
     const wt_file *f;
     inception_layers *l;
-    int input;    /* the array, 0 or 1, that the block reads; it writes the other one */
+    int input;    /* array, 0 or 1, that the block reads; it writes the other one */
     int channels; /* of the block's input */
     int side;     /* of the block's input */
     mar_err *err;
 } list;
 
-/* The channels that the convolution makes of `in` channels. */
+/* Derives the output channels of a convolution with s->in input channels. */
 static mar_status derive_channels(const list *p, const inception_step *s, int *out)
 {
     char name[INCEPTION_NAME + 16], expected[96], found[128];
@@ -162,7 +162,7 @@ static mar_status list_block(list *p, const char *name, const row *rows, size_t 
 {
     inception_layers *l = p->l;
     const int first = l->count, output = 1 - p->input;
-    int channels[3] = {p->channels}, offset = 0, side = 0; /* of the places; of the block's output */
+    int channels[3] = {p->channels}, offset = 0, side = 0; /* of each place; of the block's output */
     for (size_t i = 0; i < count; i++) {
         const row *r = &rows[i];
         inception_step *s = &l->steps[l->count++];
@@ -198,8 +198,7 @@ static mar_status list_block(list *p, const char *name, const row *rows, size_t 
     return MAR_OK;
 }
 
-/* The last step is a convolution: of the block whose output the spatial features are taken from, the first is
- * branch1x1. */
+/* Appends the step that copies the spatial features, the first channels of branch1x1, from the last block's output. */
 static void list_take(list *p, const inception_step *branch1x1)
 {
     inception_layers *l = p->l;

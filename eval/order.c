@@ -5,7 +5,7 @@ enum { STATE = 624, SHIFT = 397 };
 
 typedef struct {
     uint32_t word[STATE];
-    int next; /* of word; STATE: make new ones */
+    int next; /* index into word; STATE: exhausted */
 } twister;
 
 static void seed_twister(twister *t, uint32_t seed)
@@ -34,7 +34,8 @@ static uint32_t draw(twister *t)
     return y ^ y >> 18;
 }
 
-/* 0..most, most above 0, each as likely: NumPy's random_interval draws until the bits that most has are no more. */
+/* Draws uniformly from 0..most, most > 0. As NumPy's random_interval: masks to the bits of most and rejects larger
+ * values. */
 static uint32_t draw_up_to(twister *t, uint32_t most)
 {
     const uint32_t mask = 0xffffffffu >> __builtin_clz(most);

@@ -5,21 +5,21 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The mean over a split's images of KL(p(y|x) | p(y)) is the mean of sum_y p(y|x) log p(y|x), less sum_y p(y) log p(y),
- * p(y) being the mean of p(y|x): two sums a split are enough. */
+/* The mean over a split of KL(p(y|x) | p(y)) is the mean of sum_y p(y|x) log p(y|x), less sum_y p(y) log p(y), where
+ * p(y) is the mean of p(y|x). So two sums per split suffice. */
 
 enum { TORCH_SEED = 2020, TORCH_SPLITS = 10, ADM_SPLIT = 5000 };
 
 struct eval_score {
     int classes, splits;
-    int *split;      /* [images] of image i */
+    int *split;      /* [images] split of each image */
     long *count;     /* [splits] images added */
     double *entropy; /* [splits] sum of p log p over images and classes */
-    double *sum;     /* [splits][classes] of p */
-    double *p;       /* [classes] of one image */
+    double *sum;     /* [splits][classes] sum of p */
+    double *p;       /* [classes] scratch: p of one image */
 };
 
-/* Place p of n is in this split. */
+/* Returns the split of position p of n. */
 static int split_of_place(eval_score_order order, int splits, long n, long p)
 {
     if (order != EVAL_SCORE_TORCH_FIDELITY) return (int)(p / ADM_SPLIT);
@@ -30,7 +30,7 @@ static int split_of_place(eval_score_order order, int splits, long n, long p)
 
 static mar_status deal_out(eval_score *s, eval_score_order order, long images)
 {
-    int *at = malloc((size_t)images * sizeof *at); /* the image at each place */
+    int *at = malloc((size_t)images * sizeof *at); /* image at each position */
     if (!at) return MAR_ENOMEM;
     if (order == EVAL_SCORE_ADM_AS_GIVEN)
         for (long i = 0; i < images; i++) at[i] = (int)i;

@@ -7,7 +7,7 @@
 
 float *eval_signs(int permutations, int n)
 {
-    static const uint64_t seed = 0x6669646c; /* fixed: a report is the same every time */
+    static const uint64_t seed = 0x6669646c; /* fixed: reports are reproducible */
     float *signs = malloc((size_t)(permutations + 1) * (size_t)n * sizeof *signs);
     if (!signs) return NULL;
     for (int i = 0; i < n; i++) signs[i] = 1;

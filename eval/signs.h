@@ -1,9 +1,9 @@
-/* The coins of paired permutations. */
+/* Random signs of paired permutation tests. */
 #ifndef EVAL_SIGNS_H
 #define EVAL_SIGNS_H
 
-/* signs float [1 + permutations][n], which the caller frees: 1, or -1 where a pair is swapped; row 0 is the data as it
- * is. The same every time. NULL without memory. */
+/* Returns signs float [1 + permutations][n], which the caller frees: -1 where a pair is swapped, else 1. Row 0 is all
+ * 1, the observed data. The result is always the same. Returns NULL without memory. */
 float *eval_signs(int permutations, int n);
 
 #endif

@@ -7,13 +7,13 @@
 #include <string.h>
 
 enum {
-    LANES = 16, /* float sums in this many parts: vectors, and less rounding */
+    LANES = 16, /* partial sums of floats: vectorises, and rounds less */
     BLOCK = 256 /* positions summed at a time */
 };
 
 /* --- energy distance ---------------------------------------------------------------------------------------- */
 
-/* 1 / standard deviation of every channel of run b; 1 if it is constant. */
+/* Computes 1 / standard deviation of every channel of run b; 1 for a constant channel. */
 static void channel_scales(const eval_pairs *x, float *scale)
 {
     const size_t tokens = (size_t)x->images * (size_t)x->positions, c = (size_t)x->channels;
@@ -25,7 +25,7 @@ static void channel_scales(const eval_pairs *x, float *scale)
     }
 }
 
-/* tokens [N][S][C] -> out [N][C][S], scaled. */
+/* Scales and transposes tokens [N][S][C] to out [N][C][S]. */
 static void scale_and_transpose(const eval_pairs *x, const float *tokens, const float *scale, float *out)
 {
     const size_t s = (size_t)x->positions, c = (size_t)x->channels;
@@ -38,7 +38,7 @@ typedef struct {
     float image, token; /* |x - y|; mean over positions of |x_p - y_p| */
 } distances;
 
-/* x, y [C][S] */
+/* Computes the distances of images x, y [C][S]. */
 static distances distance(const float *x, const float *y, int positions, int channels)
 {
     double image = 0, token = 0;
@@ -62,8 +62,8 @@ static distances distance(const float *x, const float *y, int positions, int cha
     return (distances){(float)sqrt(image), (float)(token / positions)};
 }
 
-/* Row i of K, columns i+1..N-1: K_ij = d(a_i,a_j) + d(b_i,b_j) - d(a_i,b_j) - d(b_i,a_j). Swapping pair i or j
- * multiplies it by -1, so that the distance of a permutation with signs s is -sum_{i != j} s_i s_j K_ij / (N (N-1)). */
+/* Computes row i of K, columns i+1..N-1: K_ij = d(a_i,a_j) + d(b_i,b_j) - d(a_i,b_j) - d(b_i,a_j). Swapping pair i or j
+ * negates it. So a permutation with signs s has the distance -sum_{i != j} s_i s_j K_ij / (N (N-1)). */
 static void kernel_row(const eval_pairs *x, const float *a, const float *b, int i, float *image, float *token)
 {
     const size_t d = (size_t)x->positions * (size_t)x->channels;
@@ -97,10 +97,10 @@ static int ascending(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-/* value [1+permutations], the observed one first; sorted afterwards. */
+/* Tests value [1+permutations], the observed one first. Sorts the others. */
 static eval_energy_test judge(double *value, int permutations)
 {
-    const double slack = 1e-6 * fabs(value[0]); /* equal but for rounding counts as equal */
+    const double slack = 1e-6 * fabs(value[0]); /* equality up to rounding counts */
     eval_energy_test t = {.distance = value[0], .p = 1};
     for (int k = 1; k <= permutations; k++) t.p += value[k] >= value[0] - slack;
     t.p /= permutations + 1;
@@ -159,7 +159,7 @@ static int by_value(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-/* Channel k of both runs in ascending order. step [2*N*S]: owner*2, plus 1 on the last of equal values. */
+/* Sorts channel k of both runs. step [2*N*S]: owner*2, plus 1 at the last of equal values. */
 static void ks_sort(const eval_pairs *x, int k, ks_entry *entries, uint32_t *step)
 {
     const size_t n = (size_t)x->images, s = (size_t)x->positions, c = (size_t)x->channels, half = n * s;
@@ -172,7 +172,7 @@ static void ks_sort(const eval_pairs *x, int k, ks_entry *entries, uint32_t *ste
         step[t] = entries[t].owner * 2 + (t + 1 == 2 * half || entries[t].value != entries[t + 1].value);
 }
 
-/* sup |F_a - F_b| in units of 1/(N*S). weight [2N]: what an owner adds to F_a - F_b. */
+/* Returns sup |F_a - F_b| in units of 1/(N*S). weight [2N]: an owner's contribution to F_a - F_b. */
 static int ks_scan(const uint32_t *step, size_t steps, const int8_t *weight)
 {
     int sum = 0, best = 0;
@@ -223,7 +223,7 @@ mar_status eval_ks(const eval_pairs *x, int permutations, double *d, double *p)
 
 /* --- moments ------------------------------------------------------------------------------------------------ */
 
-/* mean [C], covariance [C][C] of `count` tokens. */
+/* Computes mean [C] and covariance [C][C] of `count` tokens. */
 static void moments(const float *tokens, size_t count, int channels, double *mean, double *covariance)
 {
     const size_t c = (size_t)channels;
@@ -263,7 +263,7 @@ mar_status eval_moment_gaps(const eval_pairs *x, double *mean, double *covarianc
 void eval_holm(double *p, int n)
 {
     int order[16];
-    for (int i = 0; i < n; i++) { /* insertion: the smallest first */
+    for (int i = 0; i < n; i++) { /* insertion sort, ascending */
         int at = i;
         for (; at > 0 && p[order[at - 1]] > p[i]; at--) order[at] = order[at - 1];
         order[at] = i;

@@ -149,9 +149,6 @@ typedef enum { MAR_BACKEND_AUTO = 0, MAR_BACKEND_CPU, MAR_BACKEND_CUDA } mar_bac
 typedef enum { MAR_LOG_INFO, MAR_LOG_WARNING } mar_log_level;
 typedef void mar_log_function(void *user, mar_log_level level, const char *line);
 
-/* Timing of cuBLASLt's algorithms (mar_options.tuning). */
-typedef enum { MAR_TUNING_ON = 0, MAR_TUNING_OFF } mar_tuning;
-
 /* Choice among the weights of a training checkpoint (mar_options.weights). */
 typedef enum { MAR_WEIGHTS_AUTO = 0, MAR_WEIGHTS_EMA, MAR_WEIGHTS_MODEL } mar_weights;
 
@@ -168,10 +165,6 @@ typedef struct {
     mar_log_function *log; /* NULL: no log */
     void *log_user;        /* first argument of log */
     int allow_nonfinite;   /* 1: models and VAEs may have NaN or infinite weights */
-    /* CUDA: ON times several of cuBLASLt's algorithms for each new product shape, and uses the fastest whose result has
-     * the same bits. Timing happens when a session is created or a batch begun, and with spec path during steps. The
-     * timed products take about two seconds per handle at most. */
-    mar_tuning tuning;
     /* Arithmetic of diffusion heads: F32; BF16, if dtype is BF16 too; AUTO: that of dtype. Criterion path compares two
      * evaluations of the head. In bf16 their rounding alone rejects many drafts. In f32 a head takes twice the time on
      * a CPU. */
@@ -564,18 +557,12 @@ typedef struct {
      * token at the last index. The token is the draft's with spec path in context full, else the target's. In context
      * full, later contexts have seen the draft's version. */
     double accepted_shift;
-
-    /* Of the handle since it was opened (mar_options.tuning): */
-    int products_tuned;     /* product shapes timed */
-    int products_otherwise; /* of these, shapes for which another algorithm than the default won */
-    double tuning_s;        /* time spent on this */
 } mar_stats;
 /* Fills *stats after waiting for pending steps. All fields are 0 in a forked process. */
 MAR_API void mar_session_get_stats(const mar_session *s, mar_stats *stats);
 
-/* A measurement. `group` is "machine" (the device's description and rates); "phase", "step" and "speculation" (parts of
- * the head by themselves); "pass" (passes of one autoregressive step, and the image decoder); "operation" (operations
- * of that step); or "image decoder" (its operations). */
+/* A measurement. `group` is "machine" (the device's description and rates), "pass" (passes of one autoregressive step,
+ * and the image decoder), "operation" (operations of that step) or "image decoder" (its operations). */
 typedef struct {
     const char *group; /* static */
     const char *name;  /* "linear 3072 x 768, gelu"; valid during the call */

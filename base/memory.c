@@ -1,6 +1,6 @@
 #include "base/memory.h"
 
-#include "base/groups.h"
+#include "base/cgroup.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,9 +31,9 @@ static double left(const char *folder, const char *limit_name, const char *used_
 {
     char path[PATH], limit[64], used[64];
     snprintf(path, sizeof path, "%s/%s", folder, limit_name);
-    if (!group_read_line(path, limit, sizeof limit) || !(atof(limit) > 0)) return 0; /* "max" */
+    if (!cgroup_read_line(path, limit, sizeof limit) || !(atof(limit) > 0)) return 0; /* "max" */
     snprintf(path, sizeof path, "%s/%s", folder, used_name);
-    if (!group_read_line(path, used, sizeof used)) return 0;
+    if (!cgroup_read_line(path, used, sizeof used)) return 0;
     snprintf(path, sizeof path, "%s/memory.stat", folder);
     const double cached = sum_of(path, caches), n = atof(limit) - atof(used) + (cached > 0 ? cached : 0);
     return n > 1 ? n : 1;
@@ -57,7 +57,7 @@ double memory_available(const char *root)
     const double free_kb = sum_of(path, (const char *const[]){"MemAvailable", NULL}); /* since Linux 3.14 */
     const double swap_kb = sum_of(path, (const char *const[]){"SwapFree", NULL});
     const double machine = free_kb > 0 ? 1024 * (free_kb + (swap_kb > 0 ? swap_kb : 0)) : 0;
-    const double group = group_least(root, "memory", left_v2, left_v1);
+    const double group = cgroup_min_limit(root, "memory", left_v2, left_v1);
     if (machine > 0 && (group <= 0 || machine < group)) return machine;
     return group;
 }

@@ -1,11 +1,11 @@
-#include "base/groups.h"
+#include "base/cgroup.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum { PATH = 4096 };
 
-int group_read_line(const char *path, char *line, size_t size)
+int cgroup_read_line(const char *path, char *line, size_t size)
 {
     FILE *f = fopen(path, "re");
     if (!f) return 0;
@@ -21,7 +21,7 @@ static double least(double a, double b)
 
 /* Returns the smallest limit of a group and its ancestors up to `mount`, or 0 if none has one. In a container the
  * group's path may not exist below the mount. The mount is then the group itself. */
-static double limit_up(const char *mount, const char *group, group_limit *limit)
+static double limit_up(const char *mount, const char *group, cgroup_limit *limit)
 {
     char folder[PATH];
     double found = limit(mount);
@@ -43,7 +43,7 @@ static int lists(const char *list, const char *controller)
     return 0;
 }
 
-double group_least(const char *root, const char *controller, group_limit *v2, group_limit *v1)
+double cgroup_min_limit(const char *root, const char *controller, cgroup_limit *v2, cgroup_limit *v1)
 {
     char path[PATH], line[PATH], mount[PATH];
     double found = 0;

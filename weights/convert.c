@@ -89,7 +89,7 @@ enum { PIECE = 16 * 1024 }; /* values: checked while they are in the nearest cac
 
 /* Reads a tensor to dst [t->count], or without dst piece by piece through scratch [PIECE]. Counts non-finite values
  * unless `out` is NULL. */
-static mar_status read_values(const wt_file *f, const wt_tensor *t, float *dst, float *passing, wt_nonfinite *out,
+static mar_status read_values(const wt_file *f, const wt_tensor *t, float *dst, float *scratch, wt_nonfinite *out,
                               mar_err *err)
 {
     if (out) *out = (wt_nonfinite){0};
@@ -99,7 +99,7 @@ static mar_status read_values(const wt_file *f, const wt_tensor *t, float *dst, 
     mar_status status = MAR_OK;
     for (int64_t first = 0; first < t->count && status == MAR_OK; first += PIECE) {
         const size_t n = t->count - first < PIECE ? (size_t)(t->count - first) : PIECE;
-        float *values = dst ? dst + first : passing;
+        float *values = dst ? dst + first : scratch;
         status = wt_convert_f32(f, t, first, n, values, err);
         if (status == MAR_OK && out) count_nonfinite(values, n, first, out);
     }
@@ -113,10 +113,10 @@ mar_status wt_read_f32(const wt_file *f, const wt_tensor *t, float *dst, mar_err
 
 mar_status wt_count_nonfinite(const wt_file *f, const wt_tensor *t, wt_nonfinite *out, mar_err *err)
 {
-    float *passing = malloc(PIECE * sizeof *passing); /* the caller's stack may be small */
-    if (!passing) return err_set(err, MAR_ENOMEM, "%s: out of memory for a piece of tensor %s", f->path, t->name);
-    const mar_status status = read_values(f, t, NULL, passing, out, err);
-    free(passing);
+    float *scratch = malloc(PIECE * sizeof *scratch); /* the caller's stack may be small */
+    if (!scratch) return err_set(err, MAR_ENOMEM, "%s: out of memory for a piece of tensor %s", f->path, t->name);
+    const mar_status status = read_values(f, t, NULL, scratch, out, err);
+    free(scratch);
     return status;
 }
 

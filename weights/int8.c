@@ -78,7 +78,7 @@ static mar_status load_quantised(const wt_file *f, const wt_tensor *t, int8_t **
                    f->path, t->name, (long long)(least - *out));
 }
 
-static mar_status restore(const wt_file *f, const wt_tensor *t, wt_matrix *m, mar_err *err)
+static mar_status dequantise(const wt_file *f, const wt_tensor *t, wt_matrix *m, mar_err *err)
 {
     char shape[128];
     size_t bytes;
@@ -104,7 +104,7 @@ mar_status wt_load_matrix(const wt_file *f, const char *name, int out, int in, i
         return wt_load_f32(f, name, 2, shape, &m->weight, err);
     mar_status status = load_scale(f, t, &m->scale, err);
     if (status == MAR_OK) status = load_quantised(f, t, &m->quantised, err);
-    if (status == MAR_OK && !keep) status = restore(f, t, m, err);
+    if (status == MAR_OK && !keep) status = dequantise(f, t, m, err);
     if (status != MAR_OK) wt_matrix_free(m);
     return status;
 }

@@ -30,7 +30,7 @@ size_t npy_write(npz_dtype dtype, int rank, const int64_t *shape, uint8_t *text)
 size_t npy_item_size(npz_dtype dtype); /* bytes of one number */
 
 /* Copies the message of a failure to the `why` of weights/npz.h. Returns status. */
-static inline mar_status npz_tell(mar_status status, const mar_err *err, char *why)
+static inline mar_status npz_export_error(mar_status status, const mar_err *err, char *why)
 {
     _Static_assert((int)NPZ_WHY_MAX == (int)ERR_TEXT_MAX, "a line of the one fits the other");
     if (status != MAR_OK) strcpy(why, err->text);

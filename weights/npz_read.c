@@ -13,9 +13,9 @@
 /* An array of the file. */
 typedef struct {
     npz_array array;
-    char *name;     /* owned, like the next two */
-    char *what;     /* path and name, for messages */
-    char *obstacle; /* why it is unreadable; NULL: it is readable */
+    char *name;       /* owned, like the next two */
+    char *what;       /* path and name, for messages */
+    char *unreadable; /* why it is unreadable; NULL: it is readable */
     zip_place place;
     size_t header; /* bytes of the header at the start of its contents */
 } member;
@@ -78,8 +78,8 @@ static mar_status read_header(npz *z, member *m, char *text, mar_err *err)
         status = npy_parse(text + dictionary, m->header - dictionary, m->what, &m->array, &readable, err);
     if (status == MAR_OK && readable) status = check_size(m, err);
     if (status == MAR_OK && !readable) {
-        m->obstacle = strdup(err->text);
-        if (!m->obstacle) status = no_memory(z, err);
+        m->unreadable = strdup(err->text);
+        if (!m->unreadable) status = no_memory(z, err);
     }
     return status;
 }
@@ -97,7 +97,7 @@ static mar_status open_member(npz *z, member *m, mar_err *err)
 }
 
 /* Returns why a directory entry is unreadable, or NULL. */
-static const char *entry_obstacle(const zip_entry *e)
+static const char *why_unreadable(const zip_entry *e)
 {
     if (zip_is_encrypted(e)) return "is encrypted";
     if (e->method != ZIP_STORED && e->method != ZIP_DEFLATED)
@@ -128,17 +128,17 @@ static mar_status add_entry(npz *z, const zip_entry *e, mar_err *err)
     if (memchr(e->name, '\0', e->name_length))
         return err_set(err, MAR_EFORMAT, "%s: the name \"%s\" in its directory goes on after a NUL", z->path, e->name);
     member *m = &z->members[z->count++];
-    const char *obstacle = entry_obstacle(e);
+    const char *unreadable = why_unreadable(e);
     char line[ERR_TEXT_MAX + 64];
     m->name = strndup(e->name, e->name_length - suffix);
     if (!name_member(z, m)) return no_memory(z, err);
-    if (!obstacle) {
+    if (!unreadable) {
         const mar_status status = place_member(z, e, m, err);
         return status == MAR_OK ? open_member(z, m, err) : status;
     }
-    err_line(line, ERR_TEXT_MAX, "%s %s", m->what, obstacle);
-    m->obstacle = strdup(line);
-    return m->obstacle ? MAR_OK : no_memory(z, err);
+    err_line(line, ERR_TEXT_MAX, "%s %s", m->what, unreadable);
+    m->unreadable = strdup(line);
+    return m->unreadable ? MAR_OK : no_memory(z, err);
 }
 
 /* Opening reads every array's header, and directory entries may share one array. */
@@ -212,13 +212,13 @@ static mar_status open_file(const char *path, const void *data, size_t size, npz
 mar_status npz_open(const char *path, npz **out, char *why)
 {
     mar_err err = {0};
-    return npz_tell(open_file(path, NULL, 0, out, &err), &err, why);
+    return npz_export_error(open_file(path, NULL, 0, out, &err), &err, why);
 }
 
 mar_status npz_open_memory(const void *data, size_t size, const char *label, npz **out, char *why)
 {
     mar_err err = {0};
-    return npz_tell(open_file(label, data ? data : "", data ? size : 0, out, &err), &err, why);
+    return npz_export_error(open_file(label, data ? data : "", data ? size : 0, out, &err), &err, why);
 }
 
 void npz_close(npz *z)
@@ -227,7 +227,7 @@ void npz_close(npz *z)
     for (int i = 0; i < z->count; i++) {
         free(z->members[i].name);
         free(z->members[i].what);
-        free(z->members[i].obstacle);
+        free(z->members[i].unreadable);
     }
     if (z->stream) zip_stream_close(z->stream);
     free(z->stream);
@@ -260,7 +260,7 @@ const char *npz_name_at(const npz *z, int i)
 const npz_array *npz_find(const npz *z, const char *name)
 {
     const member *m = find(z, name);
-    return m && !m->obstacle ? &m->array : NULL;
+    return m && !m->unreadable ? &m->array : NULL;
 }
 
 void npz_explain(const npz *z, const char *name, char *why)
@@ -270,7 +270,7 @@ void npz_explain(const npz *z, const char *name, char *why)
     size_t n = 0;
     const member *m = find(z, name);
     if (m) {
-        err_line(why, NPZ_WHY_MAX, m->obstacle ? "%s" : "%s can be read", m->obstacle ? m->obstacle : m->what);
+        err_line(why, NPZ_WHY_MAX, m->unreadable ? "%s" : "%s can be read", m->unreadable ? m->unreadable : m->what);
         return;
     }
     names[0] = '\0';
@@ -389,13 +389,13 @@ static mar_status read_numbers(npz *z, const npz_array *a, double *f64, float *f
 mar_status npz_read_f64(npz *z, const npz_array *a, double *dst, char *why)
 {
     mar_err err = {0};
-    return npz_tell(read_numbers(z, a, dst, NULL, &err), &err, why);
+    return npz_export_error(read_numbers(z, a, dst, NULL, &err), &err, why);
 }
 
 mar_status npz_read_f32(npz *z, const npz_array *a, float *dst, char *why)
 {
     mar_err err = {0};
-    return npz_tell(read_numbers(z, a, NULL, dst, &err), &err, why);
+    return npz_export_error(read_numbers(z, a, NULL, dst, &err), &err, why);
 }
 
 mar_status npz_stream_begin(npz *z, const npz_array *a, char *why)
@@ -412,7 +412,7 @@ mar_status npz_stream_begin(npz *z, const npz_array *a, char *why)
     else
         status = open_contents(z, a, z->stream, &err);
     if (status != MAR_OK) zip_stream_close(z->stream);
-    return npz_tell(status, &err, why);
+    return npz_export_error(status, &err, why);
 }
 
 mar_status npz_stream_read(npz *z, size_t n, uint8_t *dst, char *why)
@@ -424,5 +424,5 @@ mar_status npz_stream_read(npz *z, size_t n, uint8_t *dst, char *why)
     else
         status = zip_stream_read(z->stream, n, dst, &err);
     if (status != MAR_OK) zip_stream_close(z->stream);
-    return npz_tell(status, &err, why);
+    return npz_export_error(status, &err, why);
 }

@@ -153,7 +153,7 @@ mar_status npz_writer_open(const char *path, int deflated, npz_writer **out, cha
     if (w) w->path = strdup(path);
     if (!w || !w->path) {
         free(w);
-        return npz_tell(err_set(&err, MAR_ENOMEM, "%s: out of memory", path), &err, why);
+        return npz_export_error(err_set(&err, MAR_ENOMEM, "%s: out of memory", path), &err, why);
     }
     w->deflated = deflated;
     const mar_status status = file_writer_open(path, &w->file, &err);
@@ -161,7 +161,7 @@ mar_status npz_writer_open(const char *path, int deflated, npz_writer **out, cha
         npz_writer_discard(w);
     else
         *out = w;
-    return npz_tell(status, &err, why);
+    return npz_export_error(status, &err, why);
 }
 
 /* Appends to the file. Fails if this or any earlier write failed. */
@@ -284,7 +284,7 @@ mar_status npz_writer_add(npz_writer *w, const char *name, npz_dtype dtype, int 
                           const void *data, char *why)
 {
     mar_err err = {0};
-    return npz_tell(write_array(w, name, dtype, rank, shape, data, &err), &err, why);
+    return npz_export_error(write_array(w, name, dtype, rank, shape, data, &err), &err, why);
 }
 
 static mar_status write_directory(npz_writer *w, mar_err *err)
@@ -304,7 +304,7 @@ mar_status npz_writer_commit(npz_writer *w, char *why)
     mar_status status = write_directory(w, &err);
     if (status == MAR_OK) status = file_writer_commit(&w->file, &err);
     npz_writer_discard(w);
-    return npz_tell(status, &err, why);
+    return npz_export_error(status, &err, why);
 }
 
 void npz_writer_discard(npz_writer *w)
@@ -395,5 +395,5 @@ mar_status npz_slots_finish(int fd, const char *path, const npz_slots *s, const 
     if (status == MAR_OK) status = write_at(fd, path, begin, s->first, 0, &err);
     if (status == MAR_OK && fsync(fd) != 0 && errno != EINVAL)
         status = err_set(&err, MAR_EIO, "%s: cannot write: %s", path, strerror(errno));
-    return npz_tell(status, &err, why);
+    return npz_export_error(status, &err, why);
 }

@@ -135,7 +135,7 @@ static mar_status write_rows(FILE *stream, const char *path, const wt_output *t,
                              int rows, int in, mar_err *err)
 {
     const size_t n = (size_t)rows * (size_t)in;
-    if (t->content == WT_RESTORED) {
+    if (t->content == WT_DEQUANTISED) {
         mar_status status =
             wt_convert_f32(t->file, wt_scale_of(t->file, t->source), first, (size_t)rows, b->scale, err);
         if (status == MAR_OK) status = wt_read_bytes(t->file, t->source, (uint64_t)(first * in), n, b->q, err);
@@ -171,7 +171,7 @@ static mar_status copy_tensor(FILE *stream, const char *path, const wt_output *t
 
 static int is_by_rows(const wt_output *t)
 {
-    return t->content == WT_QUANTISED || t->content == WT_SCALES || t->content == WT_RESTORED;
+    return t->content == WT_QUANTISED || t->content == WT_SCALES || t->content == WT_DEQUANTISED;
 }
 
 static mar_status write_tensor(FILE *stream, const char *path, const wt_output *t, mar_err *err)
@@ -209,7 +209,7 @@ static int can_write(const wt_output *t)
         return wt_is_float(s->dtype) && is_matrix(s) && t->dtype == WT_I8;
     case WT_SCALES:
         return wt_is_float(s->dtype) && is_matrix(s) && t->dtype == WT_F32;
-    case WT_RESTORED:
+    case WT_DEQUANTISED:
         return scale && wt_is_float(scale->dtype) && is_matrix(s) && scale->count == s->shape[0] &&
                is_half_or_single(t->dtype);
     case WT_COPIED:
@@ -252,7 +252,8 @@ mar_status wt_save_safetensors(const char *path, const wt_output *tensors, int c
         for (int i = 0; i < count && status == MAR_OK && !ferror(w.stream); i++)
             status = write_tensor(w.stream, path, &tensors[i], err);
         for (int i = 0; i < count; i++)
-            if (i == 0 || tensors[i].file != tensors[i - 1].file) status = wt_settle(tensors[i].file, status, err);
+            if (i == 0 || tensors[i].file != tensors[i - 1].file)
+                status = wt_check_unchanged(tensors[i].file, status, err);
         if (status == MAR_OK)
             status = file_writer_commit(&w, err);
         else

@@ -39,7 +39,7 @@ void wt_close(wt_file *f);
 void wt_allow_nonfinite(wt_file *f, int allow);
 /* Returns `status` if the file's size and modification time are those of its opening, else MAR_EIO. Call it after the
  * last read: a change may explain any other error. */
-mar_status wt_settle(const wt_file *f, mar_status status, mar_err *err);
+mar_status wt_check_unchanged(const wt_file *f, mar_status status, mar_err *err);
 
 const char *wt_path(const wt_file *f);   /* the path or label */
 const char *wt_format(const wt_file *f); /* "safetensors", "PyTorch zip (model_ema)", "PyTorch before 1.6", ... */
@@ -111,11 +111,11 @@ void wt_matrix_free(wt_matrix *m); /* leaves it empty */
 
 /* How an output is made from its source. */
 typedef enum {
-    WT_VALUES,    /* the source's values as F32, F16 or BF16, rounded to nearest even */
-    WT_QUANTISED, /* I8 [out][in] of a floating-point matrix (kern_int8_quantise) */
-    WT_SCALES,    /* F32 [out], the scales of WT_QUANTISED */
-    WT_RESTORED,  /* an I8 matrix [out][in] dequantised to F32, F16 or BF16 */
-    WT_COPIED,    /* the source unchanged, any dtype */
+    WT_VALUES,      /* the source's values as F32, F16 or BF16, rounded to nearest even */
+    WT_QUANTISED,   /* I8 [out][in] of a floating-point matrix (kern_int8_quantise) */
+    WT_SCALES,      /* F32 [out], the scales of WT_QUANTISED */
+    WT_DEQUANTISED, /* an I8 matrix [out][in] dequantised to F32, F16 or BF16 */
+    WT_COPIED,      /* the source unchanged, any dtype */
 } wt_content;
 
 /* A tensor to write as safetensors. */

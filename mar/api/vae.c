@@ -19,7 +19,7 @@ static mar_status load(mar *m, const wt_file *file, vae_decoder **out, mar_err *
     const int loaded = status == MAR_OK;
     k->core->finish(k);
     if (loaded) status = kern_check(k, err);
-    status = wt_settle(file, status, err);
+    status = wt_check_unchanged(file, status, err);
     if (loaded && status != MAR_OK) vae_decoder_free(*out);
     k->core->leave(k);
     k->core->queue_free(k);

@@ -1,6 +1,6 @@
 #include "eval/counts.h"
 
-#include "eval/signs.h"
+#include "eval/statistics.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -160,7 +160,7 @@ mar_status eval_token_counts(const eval_token_pairs *x, int permutations, eval_c
                              eval_counts_test *places, eval_counts_test *neighbours)
 {
     eval_counts_test *const out[] = {tokens, places, neighbours};
-    float *signs = eval_signs(permutations, x->images);
+    float *signs = eval_permutation_signs(permutations, x->images);
     mar_status status = signs ? MAR_OK : MAR_ENOMEM;
     for (int k = TOKENS; status == MAR_OK && k <= NEIGHBOURS; k++) {
         table t;

@@ -1,8 +1,9 @@
 #include "eval/statistics.h"
 
-#include "eval/signs.h"
+#include "kernels/rng.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,23 @@ enum {
     LANES = 16, /* partial sums of floats: vectorises, and rounds less */
     BLOCK = 256 /* positions summed at a time */
 };
+
+float *eval_permutation_signs(int permutations, int n)
+{
+    static const uint64_t seed = 0x6669646c; /* fixed: reports are reproducible */
+    float *signs = malloc((size_t)(permutations + 1) * (size_t)n * sizeof *signs);
+    if (!signs) return NULL;
+    for (int i = 0; i < n; i++) signs[i] = 1;
+    for (int k = 1; k <= permutations; k++)
+        for (int i = 0; i < n; i += 128) {
+            const uint32_t counter[4] = {(uint32_t)i / 128, (uint32_t)k, 0, 0};
+            uint32_t bits[4];
+            kern_philox(seed, counter, bits);
+            for (int j = 0; j < 128 && i + j < n; j++)
+                signs[(size_t)k * (size_t)n + (size_t)(i + j)] = bits[j / 32] >> j % 32 & 1 ? -1 : 1;
+        }
+    return signs;
+}
 
 /* --- energy distance ---------------------------------------------------------------------------------------- */
 
@@ -114,7 +132,7 @@ mar_status eval_energy(const eval_pairs *x, int permutations, eval_energy_test *
     const size_t n = (size_t)x->images, d = (size_t)x->positions * (size_t)x->channels;
     float *scale = malloc((size_t)x->channels * sizeof *scale);
     float *a = malloc(n * d * sizeof *a), *b = malloc(n * d * sizeof *b);
-    float *rows = malloc(2 * n * sizeof *rows), *signs = eval_signs(permutations, x->images);
+    float *rows = malloc(2 * n * sizeof *rows), *signs = eval_permutation_signs(permutations, x->images);
     double *values = calloc(2 * ((size_t)permutations + 1), sizeof *values);
     const int ready = scale && a && b && rows && signs && values;
     if (ready) {
@@ -192,7 +210,7 @@ mar_status eval_ks(const eval_pairs *x, int permutations, double *d, double *p)
     int8_t *weight = malloc(2 * n);
     int *largest = calloc((size_t)permutations + 1, sizeof *largest);
     int *observed = malloc((size_t)x->channels * sizeof *observed);
-    float *signs = eval_signs(permutations, x->images);
+    float *signs = eval_permutation_signs(permutations, x->images);
     const int ready = entries && step && weight && largest && observed && signs;
     for (int c = 0; ready && c < x->channels; c++) {
         ks_sort(x, c, entries, step);

@@ -7,7 +7,7 @@
  * distance smaller than nearly every permuted one. Identical runs have distance 0 and p = 1. p = (1 + permuted >=
  * observed) / (1 + permutations).
  *
- * Functions of this header return MAR_OK, or MAR_ENOMEM with undefined results. */
+ * Functions that return a status return MAR_OK, or MAR_ENOMEM with undefined results. */
 #ifndef EVAL_STATISTICS_H
 #define EVAL_STATISTICS_H
 
@@ -20,6 +20,10 @@ typedef struct {
     const float *a; /* [N][S][C], finite: the tested run */
     const float *b; /* [N][S][C], finite: the reference */
 } eval_pairs;
+
+/* Returns signs float [1 + permutations][n], which the caller frees: -1 where a pair is swapped, else 1. Row 0 is all
+ * 1, the observed data. The result is always the same. Returns NULL without memory. */
+float *eval_permutation_signs(int permutations, int n);
 
 /* The energy distance 2 E|A-B| - E|A-A'| - E|B-B'| (Szekely, Rizzo 2004) and its p value. The estimate uses only
  * different pairs and is unbiased: for equal distributions its mean is 0, so it can be negative. */

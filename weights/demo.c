@@ -32,28 +32,23 @@ static const built_in decoders[] = {
 };
 enum { MODELS = sizeof models / sizeof *models, DECODERS = sizeof decoders / sizeof *decoders };
 
-/* Finds the entry `name` and describes it in the element of `found` with its index. Returns NULL if it is absent. */
-static const wt_embedded *find(const built_in *list, int count, const char *name, wt_embedded *found)
+static wt_embedded find(const built_in *list, int count, const char *name)
 {
     for (int i = 0; i < count; i++) {
         const built_in *b = &list[i];
         if (strcmp(name, b->name) != 0 && (!b->other_name || strcmp(name, b->other_name) != 0)) continue;
-        found[i].data = b->begin;
-        found[i].size =
-            (size_t)((uintptr_t)b->end - (uintptr_t)b->begin); /* two objects: their pointers must not be subtracted */
-        return &found[i];
+        /* Two objects: their pointers must not be subtracted. */
+        return (wt_embedded){b->begin, (size_t)((uintptr_t)b->end - (uintptr_t)b->begin)};
     }
-    return NULL;
+    return (wt_embedded){0};
 }
 
-const wt_embedded *wt_demo_mar(const char *name)
+wt_embedded wt_demo_mar(const char *name)
 {
-    static _Thread_local wt_embedded found[MODELS];
-    return find(models, MODELS, name, found);
+    return find(models, MODELS, name);
 }
 
-const wt_embedded *wt_demo_vae(const char *name)
+wt_embedded wt_demo_vae(const char *name)
 {
-    static _Thread_local wt_embedded found[DECODERS];
-    return find(decoders, DECODERS, name, found);
+    return find(decoders, DECODERS, name);
 }

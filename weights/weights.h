@@ -137,16 +137,15 @@ typedef struct {
 mar_status wt_save_safetensors(const char *path, const wt_output *tensors, int count, const char *const (*metadata)[2],
                                int n_metadata, mar_err *err);
 
-/* A model built into the library. */
+/* A model built into the library; data is NULL for an unknown name. */
 typedef struct {
     const void *data;
     size_t size;
 } wt_embedded;
-/* Returns a built-in model by name: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft",
- * "demo-discrete-eagle". Returns NULL for other names. */
-const wt_embedded *wt_demo_mar(const char *name);
-/* Returns a built-in image decoder by name: "demo" or "demo-vae", "demo-discrete" or "demo-discrete-vq". Returns NULL
- * for other names. */
-const wt_embedded *wt_demo_vae(const char *name);
+/* Returns a built-in model: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft",
+ * "demo-discrete-eagle". */
+wt_embedded wt_demo_mar(const char *name);
+/* Returns a built-in image decoder: "demo" or "demo-vae", "demo-discrete" or "demo-discrete-vq". */
+wt_embedded wt_demo_vae(const char *name);
 
 #endif

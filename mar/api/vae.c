@@ -69,7 +69,7 @@ mar_status mar_vae_load(mar *m, const char *path, mar_vae **out)
         mar_weights_text(file, weights, sizeof weights);
     }
     wt_close(file);
-    if (status == MAR_OK && !wt_demo_vae(path) && mar_vae_get_config(*out)->codebook)
+    if (status == MAR_OK && !wt_demo_vae(path).data && mar_vae_get_config(*out)->codebook)
         (*out)->path = path_from_root(path);
     if (status == MAR_OK)
         mar_log(m, MAR_LOG_INFO, "VAE %s: %ld parameters%s, loaded in %.3g s", path,

@@ -116,8 +116,8 @@ static const char *proc_name(int fd, char name[PROC_SIZE])
     return name;
 }
 
-/* Creates a file without a name (O_TMPFILE). Returns its descriptor. Returns -1 if the file system has no such files,
- * or without /proc, where the file could not get a name later. */
+/* Creates a file without a name (O_TMPFILE). Returns its descriptor. Returns -1 if the file system has no such files.
+ * Returns -1 also without /proc: the file could not get a name later. */
 static int create_unnamed(const file_writer *w)
 {
     char name[PROC_SIZE], directory[4096] = ".";

@@ -20,7 +20,7 @@ typedef struct {
 
 /* Opens a regular file. Returns MAR_EIO, with the path and the system's reason, if that fails. */
 mar_status file_source_open(const char *path, file_source *out, mar_err *err);
-/* Returns a source over data[size], which must stay valid. */
+/* Returns a source over data[size]. The memory must stay valid. */
 file_source file_source_of_memory(const void *data, size_t size, const char *label);
 void file_source_close(file_source *s);
 
@@ -31,9 +31,9 @@ mar_status file_source_read(const file_source *s, uint64_t offset, size_t n, voi
  * parts read before and after a change may not belong together. */
 mar_status file_source_check(const file_source *s, mar_err *err);
 
-/* Writes a file completely or not at all. `open` creates an unnamed file in the directory of `path`, which the system
- * removes when the process ends. Where the system has no unnamed files, it creates a hidden one beside `path`. `commit`
- * flushes and fsyncs the file and renames it to `path`, replacing what had that name. `discard` removes it. Both close
+/* Writes a file completely or not at all. `open` creates an unnamed file in the directory of `path`. The system removes
+ * it when the process ends. Where the system has no unnamed files, it creates a hidden one beside `path`. `commit`
+ * flushes and fsyncs the file and renames it to `path`, replacing an existing file. `discard` removes it. Both close
  * the writer. */
 typedef struct {
     FILE *stream;

@@ -2,8 +2,8 @@
 #ifndef BASE_MEMORY_H
 #define BASE_MEMORY_H
 
-/* Returns the bytes that the machine has left, swap and page cache included, or less if a control group allows less.
- * Returns 0 if that is unknown. `root` stands for "/": it contains proc/meminfo, and what base/cgroup.h reads. */
+/* Returns the available bytes of the machine, swap and page cache included. A control group may allow less. Returns 0
+ * if unknown. `root` stands for "/": it contains proc/meminfo and the files of base/cgroup.h. */
 double memory_available(const char *root);
 
 #endif

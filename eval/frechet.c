@@ -7,9 +7,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* With A = L L' and B = M M', the nonzero eigenvalues of A B are those of K'K, K = M'L. tr (A B)^1/2 is the sum of
- * their roots. L has rank(A) columns. So a singular covariance, from few images, has no rounding errors in place of
- * zero eigenvalues, and K'K is as small as the smaller rank. */
+/* Let A = L L', B = M M' and K = M'L. Then A B and K'K have the same nonzero eigenvalues. tr (A B)^1/2 is the sum of
+ * their roots. L has rank(A) columns, so K'K is as small as the smaller rank. Zero eigenvalues of a singular
+ * covariance, from few images, do not become rounding errors. */
 
 /* LAPACK. Fortran passes the lengths of character arguments last. */
 extern void dpstrf_(const char *uplo, const int *n, double *a, const int *lda, int *pivots, int *rank,
@@ -27,7 +27,7 @@ static mar_status no_memory(mar_err *err)
     return err_set(err, MAR_ENOMEM, "out of memory for the Frechet distance");
 }
 
-/* Factorises covariance = rows rows' by pivoted Cholesky, which stops at rounding error. */
+/* Factorises covariance = rows rows' by pivoted Cholesky, stopping at rounding error. */
 static mar_status factorise(int dim, const double *covariance, factor *f, mar_err *err)
 {
     const size_t n = (size_t)dim;

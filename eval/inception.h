@@ -28,7 +28,7 @@ typedef struct eval_inception eval_inception; /* weights, and memory for a numbe
 /* Largest image: pixels per side, and in all. */
 enum { EVAL_INCEPTION_SIDE_MAX = 16384, EVAL_INCEPTION_PIXELS_MAX = 4096 * 4096 };
 
-/* Loads the network on queue k, which must outlive it, for calls with up to `batch` images. Folds batch norms (eps
+/* Loads the network on queue k for calls with up to `batch` images. The queue must outlive it. Folds batch norms (eps
  * 1e-3) into the convolutions, in double precision. `f` may be closed afterwards. Returns MAR_EMODEL, naming file,
  * tensor, found and expected shape, or MAR_EIO, MAR_ENOMEM. Finish the queue before freeing the network. */
 mar_status eval_inception_create(kern_queue *k, const wt_file *f, int batch, eval_inception **out, mar_err *err);

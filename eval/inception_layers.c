@@ -80,7 +80,7 @@ static const row inception_d[] = {
     {NULL, 3, 3, 1, 1, pool, BLOCK, A},                                                                                \
     {"branch_pool", 1, 1, 1, 0, 0, A, BLOCK}
 static const row inception_e[] = {INCEPTION_E(KERN_POOL_MEAN)};
-/* The last block uses a max pool where all others, and the paper, use a mean pool, as TensorFlow's network does. */
+/* The last block uses a max pool, as TensorFlow's network does. All others, and the paper, use a mean pool. */
 static const row inception_e_max[] = {INCEPTION_E(KERN_POOL_MAX)};
 
 #define ROWS(rows) rows, sizeof rows / sizeof *rows

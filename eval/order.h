@@ -5,7 +5,7 @@
 #include "mar.h"
 
 /* Computes order[n] = numpy.random.RandomState(seed).permutation(n), n up to 2^31 - 1: MT19937 with the shuffle of
- * NumPy's legacy generator, which never changes. */
+ * NumPy's legacy generator. NumPy keeps that generator unchanged. */
 void eval_permutation(uint32_t seed, int n, int *order);
 
 /* Seed of the order of images in an npz: entry p of arr_0 is image order[p] of eval_permutation(EVAL_NPZ_SEED, n).

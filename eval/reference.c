@@ -93,7 +93,7 @@ static mar_status read_f64(reader *r, const char *name, const npz_array *a, doub
     return status;
 }
 
-/* Averages the two halves of a covariance, which float32 or rounding makes asymmetric. Returns MAR_EMODEL if it is not
+/* Averages the two halves of a covariance: float32 or rounding makes it asymmetric. Returns MAR_EMODEL if it is not
  * nearly symmetric, or a variance is negative. */
 static mar_status make_symmetric(reader *r, const char *name, size_t n, double *x)
 {

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The mean over a split of KL(p(y|x) | p(y)) is the mean of sum_y p(y|x) log p(y|x), less sum_y p(y) log p(y), where
- * p(y) is the mean of p(y|x). So two sums per split suffice. */
+/* Let p(y) be the mean of p(y|x) over a split. The mean of KL(p(y|x) | p(y)) is mean(sum_y p(y|x) log p(y|x)) - sum_y
+ * p(y) log p(y). So two sums per split suffice. */
 
 enum { TORCH_SEED = 2020, TORCH_SPLITS = 10, ADM_SPLIT = 5000 };
 

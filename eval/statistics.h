@@ -3,9 +3,9 @@
  * Image i of run a and image i of run b share class and noise, so the samples are dependent. A permutation swaps each
  * pair with probability 1/2. The test is exact if swapping a pair keeps the joint distribution. With equal
  * distributions but an asymmetric coupling it holds for large N: the summed differences have mean 0 and the same
- * covariance, swapped or not. Permuting all 2N images instead has no power: what pairs share makes the observed
- * distance smaller than nearly every permuted one. Identical runs have distance 0 and p = 1. p = (1 + permuted >=
- * observed) / (1 + permutations).
+ * covariance, swapped or not. Permuting all 2N images instead has no power. The images of a pair are similar, so the
+ * observed distance is smaller than nearly every permuted one. Identical runs have distance 0 and p = 1. p = (1 +
+ * permuted >= observed) / (1 + permutations).
  *
  * Functions that return a status return MAR_OK, or MAR_ENOMEM with undefined results. */
 #ifndef EVAL_STATISTICS_H
@@ -21,8 +21,8 @@ typedef struct {
     const float *b; /* [N][S][C], finite: the reference */
 } eval_pairs;
 
-/* Returns signs float [1 + permutations][n], which the caller frees: -1 where a pair is swapped, else 1. Row 0 is all
- * 1, the observed data. The result is always the same. Returns NULL without memory. */
+/* Returns signs float [1 + permutations][n]: -1 where a pair is swapped, else 1. The caller frees them. Row 0 is all 1,
+ * the observed data. The result is always the same. Returns NULL without memory. */
 float *eval_permutation_signs(int permutations, int n);
 
 /* The energy distance 2 E|A-B| - E|A-A'| - E|B-B'| (Szekely, Rizzo 2004) and its p value. The estimate uses only

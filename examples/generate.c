@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Generates an image of class `label`. Returns its pixels, which the caller frees, or NULL after printing the error. */
+/* Generates an image of class `label`. Returns its pixels for the caller to free, or NULL after printing the error. */
 static uint8_t *generate(mar *m, const char *model_path, const char *vae_path, int label, int *width, int *height)
 {
     mar_params params;

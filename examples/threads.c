@@ -4,7 +4,7 @@
  *     ./threads 4 40 images                                       40 digits by 4 threads, from the demo
  *     ./threads 2 8 images mar_base.safetensors kl16.safetensors
  *
- * Request i is image i of seed 0, of class i modulo the number of classes, written to i-CLASS.ppm in the folder. The
+ * Request i is image i of seed 0. Its class is i modulo the number of classes, its file i-CLASS.ppm in the folder. The
  * files do not depend on the number of threads. Ctrl-C cancels the images in progress and leaves no partial file.
  */
 #include <mar.h>

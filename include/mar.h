@@ -18,7 +18,7 @@
  *
  * Reproducibility: an image is a function of (model, parameters, seed, image index). It does not depend on the batch
  * size, the number of threads, or earlier images. On a CPU with AVX-512 this holds bit for bit. Without AVX-512 some
- * products of oneDNN 2.6 depend on the batch in their last bits, and so do some products on a GPU.
+ * products of oneDNN 2.6 depend on the batch in their last bits. So do some products on a GPU.
  *
  * Threads: any number of threads may share a handle, its models and its VAEs. Models and VAEs do not change after
  * loading, and their weights are in memory once. One thread may load a model while others generate. A session belongs
@@ -47,8 +47,8 @@
  *
  * Failures: a failed call leaves all other sessions and the handle as they were. Running out of memory returns
  * MAR_ENOMEM. Inside oneDNN this holds on Linux for x86-64 and ARM64 with oneDNN as a shared library on libstdc++
- * (tested: 2.6.3); elsewhere it ends the program. In a program that loads libmar by dlopen, glibc ends the program
- * if memory runs out at a thread's first call. A CPU handle has as many threads as the system starts.
+ * (tested: 2.6.3); elsewhere it ends the program. If libmar is loaded by dlopen, glibc ends the program when memory
+ * runs out at a thread's first call. A CPU handle has as many threads as the system starts.
  *
  * Side effects: the library prints nothing and never ends the program, but for the two cases above. It does not touch
  * signal handlers, locale, umask, or the affinity of the caller's threads. It turns off oneDNN's cache of primitives,
@@ -107,7 +107,7 @@ typedef struct {
     mar_type type;
     size_t offset;          /* offset of the field in its struct, bytes */
     double value, min, max; /* default and inclusive range; CHOICE: value is an index */
-    /* CHOICE, NAME: the values, NULL at the end. INT: names of the values from min on, which replace numbers as text,
+    /* CHOICE, NAME: the values, NULL at the end. INT: names of the values from min on, used as text instead of numbers,
      * or NULL. TEXT: texts with a special meaning, or NULL. */
     const char *const *choices;
     /* Option or verifier that this option needs to have an effect, or alternatives: "lantern|lantern-gstar". NULL:
@@ -293,7 +293,7 @@ MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
 
 /* Loads the decoder of a KL autoencoder (kl16.ckpt), of LlamaGen's VQ autoencoder (vq_ds16_c2i.pt), or a .safetensors
  * of either. Built-in decoders: "demo" or "demo-vae", "demo-discrete" or "demo-discrete-vq". Errors are those of
- * mar_model_load. Sessions with a method of LANTERN cache the codebook's neighbours, which take seconds to find, in
+ * mar_model_load. Finding a codebook's neighbours takes seconds. Sessions with a method of LANTERN cache them in
  * PATH.neighbours-METRIC-K.npz if that is writable. */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
 MAR_API void mar_vae_free(mar_vae *vae);
@@ -328,7 +328,7 @@ typedef enum { MAR_METRIC_L2 = 0, MAR_METRIC_COSINE } mar_metric;
 typedef struct {
     size_t size; /* sizeof(mar_params) in the caller, by mar_params_init; new fields come last */
 
-    /* Autoregressive steps, 1..seq_len; 0: 64, or seq_len if less. Discrete tokens: 0 or seq_len, which they take. */
+    /* Autoregressive steps, 1..seq_len; 0: 64, or seq_len if less. Discrete tokens: 0 or seq_len, both seq_len. */
     int num_iter;
     int num_sampling_steps;        /* diffusion steps of the head, 2..1000 */
     float cfg;                     /* guidance scale; 1: none */
@@ -341,7 +341,7 @@ typedef struct {
      * them are proposed in advance. 0: the plain chain. The output distribution is the same. */
     int head_spec;
 
-    /* Shortcuts, which change the output distribution. */
+    /* Shortcuts. They change the output distribution. */
     mar_sampler sampler;
     mar_annealing diff_annealing; /* OFF: num_sampling_steps at every step */
     int diff_upper_steps;         /* annealed: diffusion steps of the first autoregressive step */
@@ -405,8 +405,8 @@ typedef struct {
     mar_metric lantern_metric; /* lantern...: distance between tokens */
     int reserved_3;            /* 0 */
 
-    /* Continuous tokens (MAR): guidance interval. A step has scale 1, and no unconditional rows, if the fraction of
-     * tokens known before it is below cfg_low or above cfg_high. */
+    /* Continuous tokens (MAR): guidance interval. Let f be the fraction of tokens known before a step. If f < cfg_low
+     * or f > cfg_high, the step has scale 1 and no unconditional rows. */
     float cfg_low;  /* 0..cfg_high; 0, the default: from the first step */
     float cfg_high; /* cfg_low..1; 1, the default: to the last step */
 } mar_params;
@@ -420,8 +420,8 @@ MAR_API const mar_param *mar_param_get(int i);
 /* Calls mar_param_set by name: mar_params_set(&p, "cfg", "2.9", why, sizeof why). "cfg_interval" with two numbers,
  * "0.2,0.8", sets cfg_low and cfg_high. */
 MAR_API mar_status mar_params_set(mar_params *params, const char *name, const char *text, char *why, size_t size);
-/* Returns why option i has no effect with the other values, such as "needs gtr", or NULL if it has one. Returns NULL
- * also if an option is out of range, which mar_session_create refuses. Valid until this thread's next call. */
+/* Returns why option i has no effect with the other values, such as "needs gtr". Returns NULL if it has one. Returns
+ * NULL also if an option is out of range; mar_session_create refuses that. Valid until this thread's next call. */
 MAR_API const char *mar_params_unused(const mar_params *params, int i);
 
 typedef struct mar_session mar_session;
@@ -430,9 +430,9 @@ typedef struct mar_session mar_session;
  * copied. `vae` may be NULL if only tokens are wanted. On failure *out is NULL, and mar_error of the model's handle has
  * the reason.
  *
- * Steps do not allocate, with three exceptions. Beginning a batch of a new size prepares products of its
- * shapes. So does a round of speculation in context full, whose shapes depend on what was accepted. A GPU records what
- * a session does for the second time, such as each step of the second batch of a size (mar_stats.recorded_bytes).
+ * Steps do not allocate, with three exceptions. Beginning a batch of a new size prepares products of its shapes. So
+ * does a round of speculation in context full: its shapes depend on the accepted tokens. A GPU records work that a
+ * session repeats, such as the steps of the second batch of a size (mar_stats.recorded_bytes).
  *
  * MAR_ENOMEM names the block's size. A block larger than the available memory, where the system tells that, is refused.
  * Pages of a large block are allocated at first use. So creating a session is fast for any batch, and slow calls can be
@@ -447,10 +447,9 @@ MAR_API void mar_session_free(mar_session *s);
 /* Returns why the session's last failing call failed, in one line without newline. Returns "" if none has failed, and
  * never NULL. Valid until the session's next failing call. For NULL it returns mar_error(NULL).
  *
- * A failed or cancelled
- * step drops the batch, whether memory, the backend or a non-finite token is the cause. mar_session_done is then 1.
- * Calls for the batch's images, tokens or fates return MAR_EARG and say so. The next mar_session_begin starts afresh,
- * unless the GPU itself is lost. */
+ * A failed or cancelled step drops the batch. Causes are memory, the backend, or a non-finite token. mar_session_done
+ * is then 1. Calls for the batch's images, tokens or fates return MAR_EARG and say so. The next mar_session_begin
+ * starts afresh, unless the GPU itself is lost. */
 MAR_API const char *mar_session_error(const mar_session *s);
 
 /* Starts images first_image .. first_image+n-1 of this seed, with labels[n], 1 <= n <= max_batch. A label is a class
@@ -499,15 +498,14 @@ MAR_API void mar_session_on_progress(mar_session *s, mar_progress_function *f, v
 
 /* Moves the session to a stream of the host, a cudaStream_t on the session's GPU; NULL: back to its own. The stream
  * must outlive the session or its next mar_session_set_stream. Waits for pending work. MAR_EARG on a CPU, and for
- * cudaStreamPerThread, which differs on every thread. */
+ * cudaStreamPerThread: it is a different stream on every thread. */
 MAR_API mar_status mar_session_set_stream(mar_session *s, void *stream);
 
 /* Return the results after the last step. Tokens: float [n][seq_len][token_dim], as the model predicts them (before
  * /0.2325); discrete tokens as their numbers. Images: uint8_t [n][H][W][3], RGB, top to bottom.
  *
- * A pixel that is NaN or
- * infinite before conversion fails the batch with MAR_EMODEL and a line that names image and pixel. With
- * mar_params.check it names the layer. An image with no value between -1 and 1 before clipping fails too: it would be
+ * A pixel that is NaN or infinite before conversion fails the batch with MAR_EMODEL. The line names image and pixel,
+ * with mar_params.check also the layer. An image with no value between -1 and 1 before clipping fails too: it would be
  * blank. */
 MAR_API mar_status mar_session_tokens(mar_session *s, float *tokens);
 MAR_API mar_status mar_session_images(mar_session *s, uint8_t *rgb);
@@ -553,16 +551,16 @@ typedef struct {
     long residual_tries;      /* candidates drawn to replace rejected tokens */
     /* Discrete tokens: rounds of an image by number of accepted drafts; the last entry: 65 or more. */
     long accepted_lengths[66];
-    /* Root mean square, per channel, of the difference between the draft's and the target's version of an accepted
-     * token at the last index. The token is the draft's with spec path in context full, else the target's. In context
-     * full, later contexts have seen the draft's version. */
+    /* Root mean square, per channel, of the difference between an accepted token's draft and target versions at the
+     * last index. The token is the draft's with spec path in context full, else the target's. In context full, later
+     * contexts have seen the draft's version. */
     double accepted_shift;
 } mar_stats;
 /* Fills *stats after waiting for pending steps. All fields are 0 in a forked process. */
 MAR_API void mar_session_get_stats(const mar_session *s, mar_stats *stats);
 
-/* A measurement. `group` is "machine" (the device's description and rates), "pass" (passes of one autoregressive step,
- * and the image decoder), "operation" (operations of that step) or "image decoder" (its operations). */
+/* A measurement. Values of `group`: "machine", the device's description and rates; "pass", passes of one autoregressive
+ * step, and the image decoder; "operation", operations of that step; "image decoder", its operations. */
 typedef struct {
     const char *group; /* static */
     const char *name;  /* "linear 3072 x 768, gelu"; valid during the call */
@@ -573,9 +571,10 @@ typedef struct {
     double flop;       /* arithmetic of one call's products; 0: not counted */
 } mar_measurement;
 typedef void mar_measurement_function(void *user, const mar_measurement *m);
-/* Measures what `mar bench --micro` shows, with the session's model, parameters and batch. Calls f for each row at the
- * end, only if everything succeeded. On the session, f has the rights of a mar_progress_function. Takes seconds, on a
- * slow device minutes, and additional memory. Drops the batch in progress. MAR_ECANCELLED after mar_session_cancel. */
+/* Makes the measurements of `mar bench --micro`, with the session's model, parameters and batch. Calls f for each row
+ * at the end, only if everything succeeded. On the session, f has the rights of a mar_progress_function. Takes seconds,
+ * on a slow device minutes, and additional memory. Drops the batch in progress. MAR_ECANCELLED after
+ * mar_session_cancel. */
 MAR_API mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void *user);
 
 /* Returns the status of each token after the last step: uint8_t map[n][seq_len] (mar_token_fate), and int
@@ -624,12 +623,12 @@ MAR_API const mar_features_config *mar_features_get_config(const mar_features *f
  * rgb[n][height][width][3], 1 <= n <= batch. Each result may be NULL. spatial is in the order row, column, channel.
  * Inception's logits omit the last layer's bias, as published Inception scores do.
  *
- * Inception resizes images to 299x299
- * as TensorFlow 1 did. Sides are 1..16384 pixels, and an image has at most 4096x4096 pixels. Digits are 32x32, and
- * their features are the 64 numbers before the last ReLU and layer, as in the demo's Frechet distance.
+ * Inception resizes images to 299x299 as TensorFlow 1 did. Sides are 1..16384 pixels, and an image has at most
+ * 4096x4096 pixels. Digits are 32x32. Their features are the 64 numbers before the last ReLU and layer, as in the
+ * demo's Frechet distance.
  *
- * MAR_EMODEL if a
- * result is NaN or infinite, with the image's place in the batch. The reason is in mar_error of the handle. */
+ * MAR_EMODEL if a result is NaN or infinite, with the image's place in the batch. The reason is in mar_error of the
+ * handle. */
 MAR_API mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, int width, int height, float *features,
                                     float *logits, float *spatial);
 
@@ -638,12 +637,12 @@ MAR_API mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, 
  * images whose features lie within the k-th-neighbour distance of some reference image. Recall is the converse. A point
  * is not its own neighbour, but another point with the same features is.
  *
- * Distances are f32 sums of squared differences
- * (relative error about 1e-6); ADM's are fp16. Takes O((count + reference_count)^2 dim) time on the handle's device,
- * and 4 k + 5 bytes a point plus about 64 MB on host and device.
+ * Distances are f32 sums of squared differences (relative error about 1e-6); ADM's are fp16. Takes O((count +
+ * reference_count)^2 dim) time on the handle's device. Takes 4 k + 5 bytes a point plus about 64 MB, on host and
+ * device.
  *
- * MAR_EARG also if a number is not finite, or a k-th
- * neighbour's squared distance overflows f32. *precision and *recall are 0 on failure. */
+ * MAR_EARG also if a number is not finite, or a k-th neighbour's squared distance overflows f32. *precision and *recall
+ * are 0 on failure. */
 MAR_API mar_status mar_precision_recall(mar *m, const float *reference, int reference_count, const float *images,
                                         int count, int dim, int k, double *precision, double *recall);
 

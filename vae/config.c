@@ -1,5 +1,5 @@
-/* Shape of a KL or VQ autoencoder. mar_vae_config lacks two things, which are read from the file: the width of each
- * level, from its second convolution, and the width of a VQ latent, from post_quant_conv. */
+/* Shape of a KL or VQ autoencoder. Two numbers are not in mar_vae_config but read from the file. The width of each
+ * level is that of its second convolution. The width of a VQ latent is that of post_quant_conv. */
 #include "vae/names.h"
 #include "weights/shape.h"
 
@@ -55,8 +55,8 @@ mar_status vae_level_width(const wt_file *f, const vae_names *names, int levels,
     return MAR_OK;
 }
 
-/* Returns MAR_EMODEL for attention in the decoder's upper levels, which LDM can have. MAR's autoencoder has none,
- * LlamaGen's has it in the coarsest only, and vae_decode supports no other. */
+/* Returns MAR_EMODEL for attention in the decoder's upper levels. LDM can have it, but MAR's autoencoder has none, and
+ * LlamaGen's only in the coarsest. vae_decode supports no other. */
 static mar_status refuse_upper_attention(const wt_file *f, const vae_names *names, mar_err *err)
 {
     char coarsest[VAE_NAME_SIZE];
@@ -258,7 +258,7 @@ static void visit_encoder(const visitor *v, const wt_file *f, const mar_vae_conf
     visit_conv(v, "encoder.", "conv_out", c->codebook ? v->latent : 2 * v->latent, width, 3);
 }
 
-/* Visits the decoder, which runs from the last level to the first, in the order of the level numbers in the file. */
+/* Visits the decoder in the order of the level numbers in the file. It runs from the last level to the first. */
 static void visit_decoder(const visitor *v)
 {
     const int last = v->levels - 1;

@@ -243,7 +243,7 @@ static mar_status load_codebook(const loader *l, vae_decoder *d)
     return status;
 }
 
-/* Loads post_quant_conv, which vae_config_derive has found, and the codebook. */
+/* Loads post_quant_conv and the codebook. vae_config_derive has found the former. */
 static mar_status load_latent(const loader *l, vae_decoder *d)
 {
     static const char *const post_quant[] = {""};

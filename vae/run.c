@@ -11,7 +11,7 @@ struct vae_run {
     const vae_decoder *d;
     int grid_h, grid_w;
     int images;          /* most images decoded at a time */
-    float *stream[2];    /* [images] buffers of x and h, which swap */
+    float *stream[2];    /* [images] buffers of x and h; they swap */
     act *a;              /* [images][pixels][channels] input of a product or convolution */
     size_t stream_bytes; /* bytes of an image in each stream */
     size_t act_bytes;    /* bytes of an image in a */

@@ -20,7 +20,7 @@ int vae_config_is_vq(const wt_file *f);
 
 typedef struct vae_decoder vae_decoder; /* weights on the device, shared by any number of runs */
 
-/* Loads post_quant_conv, decoder.* and the codebook of `f`, which may be closed afterwards. Returns MAR_EMODEL, naming
+/* Loads post_quant_conv, decoder.* and the codebook of `f`. `f` may be closed afterwards. Returns MAR_EMODEL, naming
  * file and tensor, if one is missing or has another shape. Other queues can use the decoder once k has finished. */
 mar_status vae_decoder_create(kern_queue *k, const wt_file *f, vae_decoder **out, mar_err *err);
 void vae_decoder_free(vae_decoder *d); /* call it after freeing its runs; NULL is fine */

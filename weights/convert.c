@@ -62,7 +62,7 @@ mar_status wt_convert_f32(const wt_file *f, const wt_tensor *t, int64_t first, s
     return status;
 }
 
-/* Returns 1 if any of n values has all exponent bits set, which means NaN or infinity. */
+/* Returns 1 if any of n values is NaN or infinite: all its exponent bits are set. */
 static int any_nonfinite(const float *values, size_t n)
 {
     const uint32_t exponent = 0x7f800000;
@@ -71,7 +71,7 @@ static int any_nonfinite(const float *values, size_t n)
     return found != 0;
 }
 
-/* Counts the non-finite among values[n], which are elements first .. first+n-1. */
+/* Counts the non-finite among values[n], the elements first .. first+n-1. */
 static void count_nonfinite(const float *values, size_t n, int64_t first, wt_nonfinite *out)
 {
     if (!any_nonfinite(values, n)) return;

@@ -1,4 +1,4 @@
-/* torch.save's format before PyTorch 1.6. It begins with pickles of a magic number, a version, the byte order, the
+/* torch.save's format before PyTorch 1.6. It begins with five pickles: a magic number, a version, the byte order, the
  * object, and the list of its storages' names. Then each storage follows: its number of elements (int64) and the
  * elements. The published weights of Inception-v3 have this format. */
 #ifndef WEIGHTS_LEGACY_H
@@ -25,7 +25,7 @@ typedef struct {
 /* Returns 1 if a file that begins with start[n] has this format; 24 bytes are enough. */
 int legacy_recognise(const uint8_t *start, size_t n);
 
-/* Returns the bytes of an element in a storage of this class, such as torch.FloatStorage, or 0 if it is unknown. */
+/* Returns the bytes of an element in a storage of this class, such as torch.FloatStorage. Returns 0 if unknown. */
 typedef size_t legacy_element_size(const pk_value *class);
 
 /* Reads the pickles, at most 16 MB, and finds the storages, whose lengths it checks against the file. Allocates values

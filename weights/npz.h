@@ -28,7 +28,7 @@ typedef struct npz npz;
  * npz_find, not here. On failure *out is NULL, and `why`, char [NPZ_WHY_MAX], has one line that names the path. Returns
  * MAR_EIO, MAR_EFORMAT or MAR_ENOMEM. */
 mar_status npz_open(const char *path, npz **out, char *why);
-/* Opens a file in memory, which must stay valid. `label` replaces its path in messages. */
+/* Opens a file in memory; the memory must stay valid. `label` replaces its path in messages. */
 mar_status npz_open_memory(const void *data, size_t size, const char *label, npz **out, char *why);
 void npz_close(npz *z);                                    /* NULL is fine */
 int npz_count(const npz *z);                               /* number of arrays, readable or not */

@@ -365,7 +365,7 @@ static mar_status write_at(int fd, const char *path, const uint8_t *data, size_t
     return MAR_OK;
 }
 
-/* Returns the CRC-32 of the array's header, which follows the local header in `begin`, and of all items. */
+/* Returns the CRC-32 of the array's header and all items. The header follows the local header in `begin`. */
 static uint32_t slots_crc(const npz_slots *s, const uint32_t *crc, const uint8_t *begin)
 {
     const size_t local = LOCAL_SIZE + strlen("arr_0.npy") + LOCAL_EXTRA;

@@ -401,7 +401,7 @@ static void drop(machine *m)
 
 static void build(machine *m)
 {
-    pop(m); /* an object's attributes, which no tensor needs */
+    pop(m); /* an object's attributes; no tensor needs them */
     top(m);
 }
 

@@ -39,7 +39,7 @@ static int64_t elements(const wt_output *t)
     return count;
 }
 
-/* Returns the header as JSON text, which the caller frees, or NULL without memory. */
+/* Returns the header as JSON text for the caller to free, or NULL without memory. */
 static char *make_header(const wt_output *tensors, int count, const char *const (*metadata)[2], int n_metadata)
 {
     cJSON *root = cJSON_CreateObject();
@@ -117,7 +117,7 @@ static mar_status write_values(FILE *stream, const char *path, const wt_output *
     return MAR_OK;
 }
 
-/* Applies t->factor to the n values in b->values, which start at value `first` of the source. */
+/* Applies t->factor to the n values in b->values; they start at value `first` of the source. */
 static void apply_factor(const wt_output *t, const buffers *b, int64_t first, size_t n)
 {
     const int64_t width = t->factor ? t->source->shape[t->source->rank - 1] : 0;

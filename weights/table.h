@@ -42,8 +42,8 @@ int wt_table_grow(wt_file *f);
 /* Returns MAR_EFORMAT unless text[length] is UTF-8 without a NUL; `what` is "tensor name" or the like. Text that passes
  * can be printed, compared as a C string, and written as JSON. */
 mar_status wt_check_text(const wt_file *f, const char *what, const char *text, size_t length, mar_err *err);
-/* Adds t. Copies its name of name_length bytes, which must have passed wt_check_text, without the prefixes of training
- * wrappers. Returns MAR_EFORMAT for a duplicate. */
+/* Adds t. Copies its name of name_length bytes without the prefixes of training wrappers. The name must have passed
+ * wt_check_text. Returns MAR_EFORMAT for a duplicate. */
 mar_status wt_add(wt_file *f, const wt_tensor *t, size_t name_length, mar_err *err);
 /* Sets t->count from t->rank and t->shape, and *bytes to the size of the data. Returns 0 on overflow. */
 int wt_measure(wt_tensor *t, uint64_t *bytes);

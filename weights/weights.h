@@ -32,10 +32,10 @@ mar_status wt_open(const char *path, wt_file **out, mar_err *err);
 /* Opens one set of a training checkpoint's weights: EMA is `model_ema` or `ema`; MODEL is `model`, `module` or
  * `state_dict`. Returns MAR_EARG if the file has only other sets. A file with one unnamed set always matches. */
 mar_status wt_open_weights(const char *path, mar_weights which, wt_file **out, mar_err *err);
-/* Opens a checkpoint in memory, which must stay valid until wt_close. `label` replaces the path in messages. */
+/* Opens a checkpoint in memory. The memory must stay valid until wt_close. `label` replaces the path in messages. */
 mar_status wt_open_memory(const void *data, size_t size, const char *label, wt_file **out, mar_err *err);
 void wt_close(wt_file *f);
-/* Sets whether wt_load_f32 accepts tensors with NaN or infinite values; 0 after opening. */
+/* Lets wt_load_f32 accept tensors with NaN or infinite values; 0, the state after opening, refuses them. */
 void wt_allow_nonfinite(wt_file *f, int allow);
 /* Returns `status` if the file's size and modification time are those of its opening, else MAR_EIO. Call it after the
  * last read: a change may explain any other error. */
@@ -67,7 +67,7 @@ mar_status wt_read_bytes(const wt_file *f, const wt_tensor *t, uint64_t first, s
 /* Reads the tensor to dst[t->count] as f32. Returns MAR_EMODEL unless it is floating-point (F64, F32, F16, BF16), or
  * MAR_EIO. */
 mar_status wt_read_f32(const wt_file *f, const wt_tensor *t, float *dst, mar_err *err);
-/* Finds `name`, checks its exact shape, and reads it into a new array, which the caller frees. Returns MAR_EMODEL, with
+/* Finds `name`, checks its exact shape, and reads it into a new array for the caller to free. Returns MAR_EMODEL, with
  * file, tensor, found and expected shape, if it does not match. Returns MAR_EMODEL also for NaN or infinite values
  * (wt_allow_nonfinite), and MAR_EIO. */
 mar_status wt_load_f32(const wt_file *f, const char *name, int rank, const int64_t *shape, float **out, mar_err *err);
@@ -104,8 +104,8 @@ int wt_is_int8(const wt_file *f, const char *name);
 /* Returns 1 if the name ends with ".LAYER.weight" for one of the layers, a list that ends with NULL. */
 int wt_is_layer(const char *name, const char *const *layers);
 /* Reads a matrix. An int8 matrix stays int8 with `keep`, else it is dequantised to f32. Other types are read by
- * wt_load_f32, whose errors these are. Returns MAR_EMODEL also for a weight of -128, and for scales that are missing,
- * not F32 [out], negative, or not finite (wt_allow_nonfinite). */
+ * wt_load_f32, whose errors these are. Returns MAR_EMODEL also for a weight of -128, and for scales that are missing or
+ * invalid. Valid scales are F32 [out], not negative, and finite (wt_allow_nonfinite). */
 mar_status wt_load_matrix(const wt_file *f, const char *name, int out, int in, int keep, wt_matrix *m, mar_err *err);
 void wt_matrix_free(wt_matrix *m); /* leaves it empty */
 

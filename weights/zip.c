@@ -70,8 +70,8 @@ static mar_status find_directory(const file_source *s, extent *d, mar_err *err)
     return status;
 }
 
-/* Reads the sizes and offset that do not fit 32 bits from extra field 1. It has only those, in this order. Returns 0 if
- * one is missing. */
+/* Reads the sizes and offset that do not fit 32 bits from extra field 1. The field has only these, in this order.
+ * Returns 0 if one is missing. */
 static int read_zip64(zip_entry *entry, const uint8_t *extra, size_t length)
 {
     uint64_t *fields[3] = {&entry->size, &entry->packed, &entry->header};

@@ -1,5 +1,4 @@
-/* Directory of a zip file, ZIP64 included. Covers what PyTorch and NumPy write: one-part files with stored or deflated
- * entries. */
+/* Directory of a zip file, ZIP64 included. Covers files of PyTorch and NumPy: one part, stored or deflated entries. */
 #ifndef WEIGHTS_ZIP_H
 #define WEIGHTS_ZIP_H
 

@@ -143,9 +143,9 @@ typedef enum { MAR_BACKEND_AUTO = 0, MAR_BACKEND_CPU, MAR_BACKEND_CUDA } mar_bac
  * a session was created. WARNING: a batch failed; a GPU refuses to record steps; the head's arithmetic suits the
  * session's criterion badly.
  *
- * It runs on the thread that called the library, so on several at a time if several use the
- * handle. It may call the library. On the session whose call it interrupts, the rules of mar_progress_function hold. If
- * it changes the thread's current GPU (cudaSetDevice), the library may change that back. */
+ * It runs on the thread that called the library, so on several at a time if several use the handle. It may call the
+ * library. On the session whose call it interrupts, the rules of mar_progress_function hold. If it changes the thread's
+ * current GPU (cudaSetDevice), the library may change that back. */
 typedef enum { MAR_LOG_INFO, MAR_LOG_WARNING } mar_log_level;
 typedef void mar_log_function(void *user, mar_log_level level, const char *line);
 
@@ -275,13 +275,12 @@ typedef struct {
  * "demo", "demo-draft", and with discrete tokens "demo-discrete", "demo-discrete-draft", "demo-discrete-eagle". The
  * file may be deleted afterwards.
  *
- * `heads` is the number of attention heads, or mar_heads of two. 0 takes it from the
- * metadata, or else from the official model of that width (MAR: 768, 1024, 1280; LlamaGen: 768 to 4096). MAR_EMODEL if
- * there is no such model: no tensor shows the number of heads, and a wrong number makes wrong images.
+ * `heads` is the number of attention heads, or mar_heads of two. 0 takes it from the metadata, or else from the
+ * official model of that width (MAR: 768, 1024, 1280; LlamaGen: 768 to 4096). MAR_EMODEL if there is no such model: no
+ * tensor shows the number of heads, and a wrong number makes wrong images.
  *
- * MAR_EMODEL also
- * for an image decoder, with a line that says so, and for NaN or infinite weights (mar_options.allow_nonfinite).
- * MAR_EIO if the file changes while it is read. */
+ * MAR_EMODEL also for an image decoder, with a line that says so, and for NaN or infinite weights
+ * (mar_options.allow_nonfinite). MAR_EIO if the file changes while it is read. */
 MAR_API mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out);
 /* Returns the `heads` of a MAR model whose encoder and decoder have different numbers of heads, each 1..1024. */
 static inline int mar_heads(int encoder, int decoder)
@@ -463,14 +462,14 @@ MAR_API mar_status mar_session_begin_captions(mar_session *s, uint64_t first_ima
 /* Makes one autoregressive step, or with speculation across tokens one round of several. MAR_EARG when done. On a GPU
  * the step may still run when the call returns, and fail a later call. The last step waits for all.
  *
- * A NaN or infinite
- * token fails the batch with MAR_EMODEL: "image 3, step 17: a token is NaN (position 40, channel 2); ...". Steps are
- * numbered as in mar_session_fates. On a GPU the last step reports it, with mar_params.check the token's own. With
- * check the line ends with the first layer whose output is not finite, by its checkpoint name; "draft: " precedes a
- * draft's layer. check also fails a batch if such a layer leaves all tokens finite, as a draft's layer can.
+ * A NaN or infinite token fails the batch with MAR_EMODEL: "image 3, step 17: a token is NaN (position 40, channel 2);
+ * ...". Steps are numbered as in mar_session_fates. On a GPU the last step reports it; with mar_params.check, the
+ * token's own step does. With check the line ends with the first layer whose output is not finite, by its checkpoint
+ * name; "draft: " precedes a draft's layer. check also fails a batch if such a layer leaves all tokens finite, as a
+ * draft's layer can.
  *
- * Discrete
- * tokens: a step is a round, and a distribution can fail: "image 3, token 40: no token has a probability: ...". */
+ * Discrete tokens: a step is a round, and a distribution can fail: "image 3, token 40: no token has a probability:
+ * ...". */
 MAR_API mar_status mar_session_step(mar_session *s);
 MAR_API int mar_session_done(const mar_session *s);       /* 1: no step is left, or the batch was dropped */
 MAR_API int mar_session_steps_left(const mar_session *s); /* autoregressive steps */
@@ -677,10 +676,10 @@ MAR_API const char *mar_report_problem(const mar_report *r, int i);
 /* Writes the model in `in` to `out` as safetensors, with its configuration as metadata. `dtype` applies to
  * floating-point tensors: F32, BF16 or F16; AUTO keeps each tensor's own.
  *
- * INT8 quantises the matrices of the
- * transformer's blocks. NAME becomes I8 [out][in], and NAME_scale, F32 [out], has a scale per output channel: its
- * largest weight magnitude over 127. All other tensors become BF16. These include the diffusion head, because its first
- * steps need that precision. Int8 weights of the input stay int8 with AUTO and INT8, and are dequantised otherwise.
+ * INT8 quantises the matrices of the transformer's blocks. NAME becomes I8 [out][in], and NAME_scale, F32 [out], has a
+ * scale per output channel: its largest weight magnitude over 127. All other tensors become BF16. These include the
+ * diffusion head, because its first steps need that precision. Int8 weights of the input stay int8 with AUTO and INT8,
+ * and are dequantised otherwise.
  *
  * MAR_EARG for a file that is no model. Refuses a file in which mar_inspect finds problems. A guessed number of heads
  * is not written. The output is complete or absent. */

@@ -1,15 +1,35 @@
 /* Shape of a KL or VQ autoencoder. Two numbers are not in mar_vae_config but read from the file. The width of each
  * level is that of its second convolution. The width of a VQ latent is that of post_quant_conv. */
-#include "vae/names.h"
+#include "vae/steps.h"
 #include "weights/shape.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { NORM_GROUPS = 32, WIDTH_MAX = 1 << 16, LEVELS_MAX = 8, BLOCKS_MAX = 16, CODEBOOK_MAX = 1 << 20 };
+enum { WIDTH_MAX = 1 << 16, LEVELS_MAX = 8, BLOCKS_MAX = 16, CODEBOOK_MAX = 1 << 20 };
 enum { TABLE_MAX = 1 << 28 }; /* numbers of all tokens' latents (official: 2^22) */
 
 static const char embedding_name[] = "quantize.embedding.weight";
+
+const vae_names *vae_names_of(int is_vq)
+{
+    static const vae_names kl = {.encoder_level = "encoder.down.",
+                                 .decoder_level = "decoder.up.",
+                                 .block = ".block.",
+                                 .middle = {"mid.block_1", "mid.attn_1", "mid.block_2"}};
+    static const vae_names vq = {.encoder_level = "encoder.conv_blocks.",
+                                 .decoder_level = "decoder.conv_blocks.",
+                                 .coarsest_first = 1,
+                                 .block = ".res.",
+                                 .middle = {"mid.0", "mid.1", "mid.2"},
+                                 .attends_at_coarsest = 1};
+    return is_vq ? &vq : &kl;
+}
+
+void vae_name_level(const vae_names *names, int levels, int level, char *name)
+{
+    snprintf(name, VAE_NAME_SIZE, "%s%d", names->decoder_level, names->coarsest_first ? levels - 1 - level : level);
+}
 
 /* --- reading the shape from tensors ---------------------------------------------------------------- */
 
@@ -49,9 +69,9 @@ mar_status vae_level_width(const wt_file *f, const vae_names *names, int levels,
     mar_status status = find_conv(f, name, &t, err);
     if (status != MAR_OK) return status;
     *out = (int)t->shape[0];
-    if (*out % NORM_GROUPS != 0)
+    if (*out % VAE_GROUPS != 0)
         return err_set(err, MAR_EMODEL, "%s: tensor %s has %d channels, expected a multiple of %d", wt_path(f), name,
-                       *out, NORM_GROUPS);
+                       *out, VAE_GROUPS);
     return MAR_OK;
 }
 

@@ -27,7 +27,7 @@ static double sum_of(const char *path, const char *const *names)
 }
 
 /* Returns the bytes a group has left of its limit, at least 1, or 0 if it has no limit. File caches count as free. */
-static double left(const char *folder, const char *limit_name, const char *used_name, const char *const *caches)
+static double bytes_left(const char *folder, const char *limit_name, const char *used_name, const char *const *caches)
 {
     char path[PATH], limit[64], used[64];
     snprintf(path, sizeof path, "%s/%s", folder, limit_name);
@@ -41,13 +41,14 @@ static double left(const char *folder, const char *limit_name, const char *used_
 
 static double left_v2(const char *folder)
 {
-    return left(folder, "memory.max", "memory.current", (const char *const[]){"active_file", "inactive_file", NULL});
+    return bytes_left(folder, "memory.max", "memory.current",
+                      (const char *const[]){"active_file", "inactive_file", NULL});
 }
 
 static double left_v1(const char *folder)
 {
-    return left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes",
-                (const char *const[]){"total_active_file", "total_inactive_file", NULL});
+    return bytes_left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes",
+                      (const char *const[]){"total_active_file", "total_inactive_file", NULL});
 }
 
 double memory_available(const char *root)

@@ -121,10 +121,10 @@ typedef struct {
     int channels; /* of the block's input */
     int side;     /* of the block's input */
     mar_err *err;
-} list;
+} builder;
 
 /* Derives the output channels of a convolution with s->in input channels. */
-static mar_status derive_channels(const list *p, const inception_step *s, int *out)
+static mar_status derive_channels(const builder *p, const inception_step *s, int *out)
 {
     char name[INCEPTION_NAME + 16], expected[96], found[128];
     snprintf(name, sizeof name, "%s.conv.weight", s->name);
@@ -141,7 +141,7 @@ static mar_status derive_channels(const list *p, const inception_step *s, int *o
     return MAR_OK;
 }
 
-static void need(list *p, int buffer, int side, int channels)
+static void grow_buffer(builder *p, int buffer, int side, int channels)
 {
     const size_t elements = (size_t)side * (size_t)side * (size_t)channels;
     if (p->l->elements[buffer] < elements) p->l->elements[buffer] = elements;
@@ -158,7 +158,7 @@ static void set_extent(inception_step *s, const row *r)
     s->pool = (kern_pool){r->pool, r->kernel_h, r->stride, s->pad_h};
 }
 
-static mar_status list_block(list *p, const char *name, const row *rows, size_t count)
+static mar_status add_block(builder *p, const char *name, const row *rows, size_t count)
 {
     inception_layers *l = p->l;
     const int first = l->count, output = 1 - p->input;
@@ -183,7 +183,7 @@ static mar_status list_block(list *p, const char *name, const row *rows, size_t 
             side = s->out_side;
         } else {
             channels[r->to] = s->row = s->out;
-            need(p, s->to, s->out_side, s->out);
+            grow_buffer(p, s->to, s->out_side, s->out);
         }
     }
     if (offset > CHANNELS_MAX)
@@ -191,7 +191,7 @@ static mar_status list_block(list *p, const char *name, const row *rows, size_t 
                        offset, CHANNELS_MAX);
     for (int i = first; i < l->count; i++)
         if (l->steps[i].to == output) l->steps[i].row = offset;
-    need(p, output, side, offset);
+    grow_buffer(p, output, side, offset);
     p->input = output;
     p->channels = offset;
     p->side = side;
@@ -199,7 +199,7 @@ static mar_status list_block(list *p, const char *name, const row *rows, size_t 
 }
 
 /* Appends the step that copies the spatial features, the first channels of branch1x1, from the last block's output. */
-static void list_take(list *p, const inception_step *branch1x1)
+static void add_spatial(builder *p, const inception_step *branch1x1)
 {
     inception_layers *l = p->l;
     l->spatial_channels = branch1x1->out < SPATIAL_CHANNELS ? branch1x1->out : SPATIAL_CHANNELS;
@@ -212,7 +212,7 @@ static void list_take(list *p, const inception_step *branch1x1)
                                             .from = p->input};
 }
 
-static mar_status derive_classes(const list *p, inception_layers *l)
+static mar_status derive_classes(const builder *p, inception_layers *l)
 {
     char found[128];
     const wt_tensor *t = wt_find(p->f, "fc.weight");
@@ -228,19 +228,19 @@ static mar_status derive_classes(const list *p, inception_layers *l)
 
 mar_status inception_layers_derive(const wt_file *f, inception_layers *out, mar_err *err)
 {
-    list p = {.f = f, .l = out, .channels = 3, .side = INCEPTION_SIDE, .err = err};
+    builder p = {.f = f, .l = out, .channels = 3, .side = INCEPTION_SIDE, .err = err};
     memset(out, 0, sizeof *out);
     if (wt_find(f, "AuxLogits.fc.weight"))
         return err_set(err, MAR_EMODEL,
                        "%s: is torchvision's own Inception-v3, which has AuxLogits; expected TensorFlow's weights of "
                        "2015-12-05, which FID and the Inception score are defined with",
                        wt_path(f));
-    need(&p, 0, INCEPTION_SIDE, 3);
+    grow_buffer(&p, 0, INCEPTION_SIDE, 3);
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
         const inception_step *first = &out->steps[out->count];
-        const mar_status status = list_block(&p, blocks[i].name, blocks[i].rows, blocks[i].count);
+        const mar_status status = add_block(&p, blocks[i].name, blocks[i].rows, blocks[i].count);
         if (status != MAR_OK) return status;
-        if (blocks[i].spatial) list_take(&p, first);
+        if (blocks[i].spatial) add_spatial(&p, first);
     }
     out->last = p.input;
     out->last_side = p.side;

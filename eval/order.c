@@ -15,7 +15,7 @@ static void seed_twister(twister *t, uint32_t seed)
     t->next = STATE;
 }
 
-static void renew(twister *t)
+static void regenerate(twister *t)
 {
     for (int i = 0; i < STATE; i++) {
         const uint32_t y = (t->word[i] & 0x80000000u) | (t->word[(i + 1) % STATE] & 0x7fffffffu);
@@ -26,7 +26,7 @@ static void renew(twister *t)
 
 static uint32_t draw(twister *t)
 {
-    if (t->next == STATE) renew(t);
+    if (t->next == STATE) regenerate(t);
     uint32_t y = t->word[t->next++];
     y ^= y >> 11;
     y ^= y << 7 & 0x9d2c5680u;

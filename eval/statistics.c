@@ -116,7 +116,7 @@ static int ascending(const void *x, const void *y)
 }
 
 /* Tests value [1+permutations], the observed one first. Sorts the others. */
-static eval_energy_test judge(double *value, int permutations)
+static eval_energy_test permutation_test(double *value, int permutations)
 {
     const double slack = 1e-6 * fabs(value[0]); /* equality up to rounding counts */
     eval_energy_test t = {.distance = value[0], .p = 1};
@@ -152,8 +152,8 @@ mar_status eval_energy(const eval_pairs *x, int permutations, eval_energy_test *
         }
         const double pairs = (double)n * (double)(n - 1) / 2;
         for (int k = 0; k < 2 * (permutations + 1); k++) values[k] /= pairs;
-        *image = judge(images, permutations);
-        *token = judge(tokens, permutations);
+        *image = permutation_test(images, permutations);
+        *token = permutation_test(tokens, permutations);
     }
     free(scale);
     free(a);

@@ -17,7 +17,7 @@ struct vae_run {
     size_t act_bytes;    /* bytes of an image in a */
     double flop;         /* of an image */
     /* [images][pixels][z_channels] position in the latents of each number of the tokens; NULL: unchanged. */
-    int *place;
+    int *position;
 
     /* Recordings of `decode`: for `images` images, and for the last other number, a batch's rest. */
     struct {
@@ -37,7 +37,7 @@ typedef struct {
     int height, width;
 } extent;
 
-static size_t most(size_t a, size_t b)
+static size_t max_size(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
@@ -59,7 +59,7 @@ static void measure_attention(vae_run *r, const vae_step *s, size_t pixels)
 {
     const double n = (double)pixels;
     r->flop += conv_flop(n, s->in, s->in, 4) + 4.0 * n * n * s->in;
-    r->stream_bytes = most(r->stream_bytes, 3 * pixels * (size_t)s->in * r->k->device->act_size);
+    r->stream_bytes = max_size(r->stream_bytes, 3 * pixels * (size_t)s->in * r->k->device->act_size);
 }
 
 /* Adds one step's buffers and flop. Sets *e to the size of its output. */
@@ -67,8 +67,8 @@ static void measure_step(vae_run *r, const vae_step *s, extent *e)
 {
     const size_t pixels = (size_t)e->height * (size_t)e->width;
     const size_t channels = (size_t)(s->in > s->out ? s->in : s->out);
-    r->stream_bytes = most(r->stream_bytes, pixels * channels * sizeof(float));
-    r->act_bytes = most(r->act_bytes, pixels * channels * r->k->device->act_size);
+    r->stream_bytes = max_size(r->stream_bytes, pixels * channels * sizeof(float));
+    r->act_bytes = max_size(r->act_bytes, pixels * channels * r->k->device->act_size);
     switch (s->kind) {
     case VAE_RESIDUAL:
         measure_residual(r, s, (double)pixels);
@@ -78,7 +78,7 @@ static void measure_step(vae_run *r, const vae_step *s, extent *e)
         break;
     case VAE_UPSAMPLE:
         *e = (extent){2 * e->height, 2 * e->width};
-        r->stream_bytes = most(r->stream_bytes, 4 * pixels * (size_t)s->out * sizeof(float));
+        r->stream_bytes = max_size(r->stream_bytes, 4 * pixels * (size_t)s->out * sizeof(float));
         /* 4 of the 9 input pixels of an output pixel differ */
         r->flop += conv_flop(4.0 * (double)pixels, s->in, s->out, 4);
         break;
@@ -90,7 +90,7 @@ static void measure(vae_run *r)
     const vae_decoder *d = r->d;
     const int z = d->latent, tokens = r->grid_h * r->grid_w;
     extent e = {r->grid_h, r->grid_w};
-    r->stream_bytes = sizeof(float) * (size_t)tokens * most((size_t)z, (size_t)d->config.z_channels);
+    r->stream_bytes = sizeof(float) * (size_t)tokens * max_size((size_t)z, (size_t)d->config.z_channels);
     r->act_bytes = r->k->device->act_size * (size_t)tokens * (size_t)z;
     r->flop = (d->table ? 0 : conv_flop(tokens, z, z, 1)) + conv_flop(tokens, z, d->width_in, 9);
     for (int i = 0; i < d->n_steps; i++) measure_step(r, &d->steps[i], &e);
@@ -196,7 +196,7 @@ void vae_run_free(vae_run *r)
 {
     if (!r) return;
     for (int i = 0; i < 2; i++) r->k->core->recording_free(r->k, r->recorded[i].recording);
-    free(r->place);
+    free(r->position);
     free(r);
 }
 
@@ -206,7 +206,7 @@ mar_status vae_run_unpatchify(vae_run *r, int patch, mar_err *err)
     const int channels = r->d->config.z_channels, rows = r->grid_h / patch, columns = r->grid_w / patch;
     const size_t count = (size_t)r->images * (size_t)r->grid_h * (size_t)r->grid_w * (size_t)channels;
     if (patch == 1) return MAR_OK;
-    int *at = r->place = count > INT_MAX ? NULL : malloc(count * sizeof *at);
+    int *at = r->position = count > INT_MAX ? NULL : malloc(count * sizeof *at);
     if (!at) return err_set(err, MAR_ENOMEM, "out of memory for the places of %zu numbers", count);
     for (int n = 0; n < r->images; n++)
         for (int h = 0; h < rows; h++)
@@ -340,8 +340,8 @@ vae_pictures vae_decode(vae_run *r, const float *tokens, int n)
     const int rows = n * r->grid_h * r->grid_w;
     k->watch.part = "";
     r->n = n;
-    if (r->place) { /* the second stream is free until the first residual block */
-        k->core->copy_rows(k, r->stream[1], r->place, tokens, NULL, NULL, NULL, rows * d->config.z_channels, 1);
+    if (r->position) { /* the second stream is free until the first residual block */
+        k->core->copy_rows(k, r->stream[1], r->position, tokens, NULL, NULL, NULL, rows * d->config.z_channels, 1);
         tokens = r->stream[1];
     }
     if (d->table)

@@ -209,11 +209,11 @@ typedef struct {
     int64_t shape[WT_MAX_RANK];
     int64_t stride[WT_MAX_RANK]; /* in the storage, elements */
     int64_t to[WT_MAX_RANK];     /* in the copy, elements */
-} walk;
+} traversal;
 
-static walk walk_along_file(const wt_tensor *t, const int64_t *strides)
+static traversal traverse_along_file(const wt_tensor *t, const int64_t *strides)
 {
-    walk w;
+    traversal w;
     int64_t to = 1;
     for (int d = t->rank - 1; d >= 0; d--) { /* insertion sort: dimensions after d are sorted */
         int i = d;
@@ -253,7 +253,7 @@ static mar_status gather(reader *r, const wt_tensor *t, const int64_t *strides, 
 {
     static const uint64_t most = 256 * 1024;
     const size_t element = wt_dtype_size(t->dtype);
-    const walk w = walk_along_file(t, strides);
+    const traversal w = traverse_along_file(t, strides);
     uint64_t end = t->offset + element;
     for (int d = 0; d < t->rank; d++) end += (uint64_t)((t->shape[d] - 1) * strides[d]) * element;
     window seen = {.room = (size_t)(end - t->offset < most ? end - t->offset : most)};

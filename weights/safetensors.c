@@ -214,7 +214,7 @@ static mar_status read_entries(wt_file *f, const cJSON *root, uint64_t data, uin
 
 /* Returns 1 if memory was the reason why parsing failed, since cJSON does not tell. Parsing takes about 30 times the
  * length. So either that allocation fails, or a second attempt succeeds. */
-static int memory_is_out(const char *header, uint64_t length)
+static int is_out_of_memory(const char *header, uint64_t length)
 {
     void *needed = malloc(32 * (size_t)length);
     free(needed);
@@ -265,7 +265,7 @@ static mar_status read_header(wt_file *f, const char *header, uint64_t length, m
         return err_set(err, MAR_EFORMAT, "%s: the header has more than %d levels at byte %lld, expected 3", f->path,
                        LEVELS_MAX, (long long)deep);
     cJSON *root = cJSON_ParseWithLengthOpts(header, length, &end, 0);
-    if (!root && memory_is_out(header, length))
+    if (!root && is_out_of_memory(header, length))
         return err_set(err, MAR_ENOMEM, "%s: out of memory for the header of %llu bytes", f->path,
                        (unsigned long long)length);
     if (!root)

@@ -497,9 +497,9 @@ static mar_status refuse_directory(const char *path, mar_err *err)
 mar_status mar_open_checkpoint(const char *path, int is_vae, mar_weights weights, wt_file **out, mar_err *err)
 {
     struct stat st;
-    const wt_embedded *demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
-    if (!demo) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* to say what it is */
-    if (demo) return wt_open_memory(demo->data, demo->size, path, out, err);
+    wt_embedded demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
+    if (!demo.data) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* to say what it is */
+    if (demo.data) return wt_open_memory(demo.data, demo.size, path, out, err);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return refuse_directory(path, err);
     return wt_open_weights(path, weights, out, err);
 }

@@ -43,7 +43,7 @@ static mar_status load(mar *m, const wt_file *file, int heads, mar_model **out, 
     const int loaded = status == MAR_OK;
     k->core->finish(k);
     if (loaded) status = kern_check(k, err);
-    status = wt_settle(file, status, err);
+    status = wt_check_unchanged(file, status, err);
     if (loaded && status != MAR_OK) {
         engine->unload(*out);
         *out = NULL;

@@ -1,4 +1,4 @@
-#include "base/team.h"
+#include "base/thread_pool.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -10,80 +10,81 @@
 
 enum {
     LINE = 64,  /* bytes of a cache line */
-    CHUNKS = 8, /* of a thread's part of a loop */
+    CHUNKS = 8, /* in a thread's part of a loop */
 };
 
 /* Nanoseconds. */
-#define SPIN       50000    /* that a thread spins before it sleeps: some times what waking it takes */
-#define WINDOW     4000000  /* between two looks at what the threads get of the processors: a slice of the scheduler */
-#define MEMORY     24000000 /* over which what they get is averaged: longer than what other processes do in passing */
-#define LINGER     2000000  /* that a caller keeps its share after it has left */
-#define RETRY      25000000 /* before a caller that has found the machine busy tries more threads, at first, */
-#define RETRY_MOST 1000000000 /* and after many vain tries */
+#define SPIN       50000      /* a thread spins this long before it sleeps: a few times the cost of waking it */
+#define WINDOW     4000000    /* between two measurements of processor time: a slice of the scheduler */
+#define MEMORY     24000000   /* averaging time of the measurements: longer than brief work of other processes */
+#define LINGER     2000000    /* a client keeps its share this long after pool_client_leave */
+#define RETRY      25000000   /* first wait before a client on a busy machine tries more threads; doubles */
+#define RETRY_MOST 1000000000 /* after each vain try, up to this */
 
-/* Threads' worth of time kept from a caller's threads that makes it use fewer. */
+/* A client uses fewer threads when other processes take more than this many threads' time from it. */
 #define BUSY 0.35
 
-/* A thread's part of a loop. `left` chunks are still to be taken. Whoever takes one with a compare-and-swap has begun
- * it, so that the loop it belongs to cannot end before, and may read all that describes that loop. */
+/* A thread's part of a loop. A compare-and-swap of `left` takes a chunk. The loop cannot end before the taker has
+ * finished, so it may read the loop's description. */
 typedef struct {
     _Alignas(LINE) atomic_int left;
-    int chunks, first, last; /* items first .. last-1 in so many chunks */
+    int chunks, first, last; /* items first .. last-1, in `chunks` chunks */
 } part;
 
-/* What a thread has got of its processor. */
+/* A thread's use of its processor. */
 typedef struct {
-    int64_t wall, cpu;   /* ns, of the clocks at the last look */
-    int64_t slept;       /* ns since then that it slept, waiting for others */
-    _Atomic double kept; /* the fraction of the last time in which it would have run and did not */
-    _Atomic int64_t at;  /* when `kept` was measured */
-} share_seen;
+    int64_t wall, cpu;     /* ns: clocks at the last measurement */
+    int64_t slept;         /* ns asleep since then, waiting for other threads */
+    _Atomic double stolen; /* average fraction of time the thread was ready but did not run */
+    _Atomic int64_t at;    /* ns: time of that measurement */
+} cpu_usage;
 
-struct team_caller {
-    _Alignas(LINE) atomic_uint loop; /* counts loops; a worker that waits looks at this */
-    atomic_int sleepers;             /* workers of this caller that sleep, or are about to */
-    /* The loop at hand. */
-    team_body *body;
+struct pool_client {
+    _Alignas(LINE) atomic_uint loop; /* number of the loop; waiting workers poll it */
+    atomic_int sleepers;             /* workers of this client that sleep or are about to */
+    /* The current loop. */
+    parallel_body *body;
     void *arg;
     part *parts;                          /* [threads] */
-    atomic_int in_use;                    /* parts of the loop at hand */
-    _Alignas(LINE) atomic_int unfinished; /* chunks */
-    atomic_int waiting;                   /* the caller sleeps until unfinished is 0 */
+    atomic_int in_use;                    /* parts of the current loop */
+    _Alignas(LINE) atomic_int unfinished; /* chunks not finished */
+    atomic_int waiting;                   /* 1: the client sleeps until unfinished is 0 */
     pthread_mutex_t mutex;
     pthread_cond_t finished;
 
-    team *team;
-    team_caller *next;
-    atomic_int width; /* threads it may use: 1 and its workers */
-    /* The team's lock guards these. */
-    int working, counted; /* working: it has had a loop since it entered; counted: or left a moment ago */
+    thread_pool *pool;
+    pool_client *next;
+    atomic_int width; /* threads it may use: itself and its workers */
+    /* Guarded by the pool's lock. */
+    int working; /* 1: has run a loop since pool_client_enter */
+    int counted; /* 1: working, or left less than LINGER ago */
     int64_t left_at;
-    int limit; /* the most threads that the machine seems to have for it */
-    /* The caller's own. */
+    int limit; /* the most threads that the machine seems to have for this client */
+    /* Private to the client's thread. */
     int entered;
-    int grew;                  /* the limit's last change was upwards */
-    int64_t changed_at, retry; /* ns: when that was; how long it stays down */
-    share_seen seen;
+    int grew;                  /* 1: the last change raised the limit */
+    int64_t changed_at, retry; /* ns: time of that change; wait before the limit rises again */
+    cpu_usage usage;
 };
 
 typedef struct {
-    _Alignas(LINE) _Atomic(team_caller *) caller; /* whom it helps; NULL: nobody */
-    atomic_int rank;                              /* among that caller's workers */
+    _Alignas(LINE) _Atomic(pool_client *) client; /* the client it works for; NULL: idle */
+    atomic_int rank;                              /* index among that client's workers */
     atomic_int asleep;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
-    share_seen seen;
+    cpu_usage usage;
     int number; /* 1 .. threads-1 */
-    team *team;
+    thread_pool *pool;
     pthread_t thread;
 } worker;
 
-struct team {
+struct thread_pool {
     int threads;
     atomic_int stop;
     pthread_mutex_t lock;
-    team_caller *callers, *spare; /* spare: freed ones. A late worker may still look at their parts */
-    int made;                     /* workers that run */
+    pool_client *clients, *spare; /* spare: freed clients. A late worker may still read their parts */
+    int made;                     /* workers running */
     worker *workers;              /* [threads - 1] */
 };
 
@@ -110,8 +111,8 @@ static inline void relax(void)
 
 /* --- chunks ------------------------------------------------------------------------------------------------------- */
 
-/* Takes and runs chunks of a part until there are none left; returns how many. */
-static int run_part(team_caller *c, part *p, int thread)
+/* Takes and runs chunks of a part until none is left. Returns how many it ran. */
+static int run_part(pool_client *c, part *p, int thread)
 {
     int done = 0;
     for (int left = atomic_load_explicit(&p->left, memory_order_relaxed); left > 0;) {
@@ -119,16 +120,16 @@ static int run_part(team_caller *c, part *p, int thread)
                                                    memory_order_relaxed))
             continue;
         const int n = p->last - p->first, chunk = p->chunks - left;
-        c->body(c->arg, p->first + team_part(n, p->chunks, chunk), p->first + team_part(n, p->chunks, chunk + 1),
-                thread);
+        c->body(c->arg, p->first + parallel_part(n, p->chunks, chunk),
+                p->first + parallel_part(n, p->chunks, chunk + 1), thread);
         done++;
         left = atomic_load_explicit(&p->left, memory_order_relaxed);
     }
     return done;
 }
 
-/* Runs chunks of all parts, beginning with `own`. */
-static void run_parts(team_caller *c, int own, int thread)
+/* Runs chunks of all parts, starting with part `own`. */
+static void run_parts(pool_client *c, int own, int thread)
 {
     const int parts = atomic_load_explicit(&c->in_use, memory_order_relaxed);
     for (int i = 0; i < parts; i++) {
@@ -142,25 +143,25 @@ static void run_parts(team_caller *c, int own, int thread)
 
 /* --- the share of the processors ---------------------------------------------------------------------------------- */
 
-static void look_first(share_seen *s, int64_t now)
+static void start_usage(cpu_usage *s, int64_t now)
 {
     s->wall = now;
     s->cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
     s->slept = 0;
-    atomic_store_explicit(&s->kept, 0, memory_order_relaxed);
+    atomic_store_explicit(&s->stolen, 0, memory_order_relaxed);
 }
 
-/* Measures how much of the time the thread was kept from running, at most once a window. Returns whether it did. */
-static int look(share_seen *s, int64_t now)
+/* Measures the time that the thread was ready but did not run, at most once a window. Returns 1 if it measured. */
+static int update_usage(cpu_usage *s, int64_t now)
 {
     const int64_t wall = now - s->wall;
     if (wall < WINDOW) return 0;
-    const int64_t cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID), kept = wall - (cpu - s->cpu) - s->slept;
+    const int64_t cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID), stolen = wall - (cpu - s->cpu) - s->slept;
     const int64_t counts = wall < 2 * WINDOW ? wall : 2 * WINDOW; /* one long wait for something else proves nothing */
-    const double now_kept = kept > 0 ? (double)kept / (double)wall : 0;
+    const double now_stolen = stolen > 0 ? (double)stolen / (double)wall : 0;
     const double weight = (double)counts / (double)(counts + MEMORY);
-    const double before = atomic_load_explicit(&s->kept, memory_order_relaxed);
-    atomic_store_explicit(&s->kept, before + weight * (now_kept - before), memory_order_relaxed);
+    const double before = atomic_load_explicit(&s->stolen, memory_order_relaxed);
+    atomic_store_explicit(&s->stolen, before + weight * (now_stolen - before), memory_order_relaxed);
     atomic_store_explicit(&s->at, now, memory_order_relaxed);
     s->wall = now;
     s->cpu = cpu;
@@ -176,24 +177,24 @@ static void wake(worker *w)
     pthread_mutex_unlock(&w->mutex);
 }
 
-/* A worker that sleeps wakes, so that it is counted among the sleepers of its new caller. */
-static void assign(worker *w, team_caller *c)
+/* Assigns a worker to client c. Wakes it, so that it counts among the sleepers of its new client. */
+static void assign(worker *w, pool_client *c)
 {
-    if (atomic_exchange(&w->caller, c) != c) wake(w);
+    if (atomic_exchange(&w->client, c) != c) wake(w);
 }
 
-/* Divides the threads among the callers that are at work. The lock is held. */
-static void divide(team *t, int64_t now)
+/* Divides the threads among the working clients. Call it with the lock held. */
+static void divide(thread_pool *t, int64_t now)
 {
-    int callers = 0, place = 0, w = 0;
-    for (team_caller *c = t->callers; c; c = c->next) {
+    int clients = 0, place = 0, w = 0;
+    for (pool_client *c = t->clients; c; c = c->next) {
         c->counted = c->working || (c->counted && now - c->left_at < LINGER);
-        callers += c->counted;
+        clients += c->counted;
     }
-    for (team_caller *c = t->callers; c; c = c->next) {
+    for (pool_client *c = t->clients; c; c = c->next) {
         int width = 1;
         if (c->counted) {
-            width = t->threads / callers + (place++ < t->threads % callers);
+            width = t->threads / clients + (place++ < t->threads % clients);
             if (width > c->limit) width = c->limit;
             if (width < 1) width = 1;
         }
@@ -206,22 +207,22 @@ static void divide(team *t, int64_t now)
     for (; w < t->made; w++) assign(&t->workers[w], NULL);
 }
 
-/* Looks at what the caller's threads get of the machine, and uses fewer or tries more. */
-static void adapt(team_caller *c, int64_t now)
+/* Lowers or raises the client's limit by the processor time that its threads get. */
+static void adapt(pool_client *c, int64_t now)
 {
-    team *t = c->team;
+    thread_pool *t = c->pool;
     const int width = atomic_load(&c->width);
-    double kept = atomic_load_explicit(&c->seen.kept, memory_order_relaxed);
+    double stolen = atomic_load_explicit(&c->usage.stolen, memory_order_relaxed);
     pthread_mutex_lock(&t->lock);
     for (int w = 0; w < t->made; w++) {
         const worker *helper = &t->workers[w];
-        if (atomic_load(&helper->caller) == c && now - atomic_load(&helper->seen.at) < 2 * WINDOW)
-            kept += atomic_load_explicit(&helper->seen.kept, memory_order_relaxed);
+        if (atomic_load(&helper->client) == c && now - atomic_load(&helper->usage.at) < 2 * WINDOW)
+            stolen += atomic_load_explicit(&helper->usage.stolen, memory_order_relaxed);
     }
-    if (width > 1 && kept > BUSY) {
-        c->limit = (int)(width - kept + BUSY);
+    if (width > 1 && stolen > BUSY) {
+        c->limit = (int)(width - stolen + BUSY);
         if (c->limit < 1) c->limit = 1;
-        if (c->grew && now - c->changed_at < 4 * MEMORY) /* in vain; noticing it takes a MEMORY and more */
+        if (c->grew && now - c->changed_at < 4 * MEMORY) /* in vain: noticing that takes more than MEMORY */
             c->retry = 2 * c->retry < RETRY_MOST ? 2 * c->retry : RETRY_MOST;
         else if (c->grew)
             c->retry = RETRY;
@@ -238,68 +239,68 @@ static void adapt(team_caller *c, int64_t now)
 
 /* --- workers ------------------------------------------------------------------------------------------------------ */
 
-static int has_news(const worker *w, const team_caller *c, unsigned loop)
+static int has_change(const worker *w, const pool_client *c, unsigned loop)
 {
-    return atomic_load(&w->caller) != c || (c && atomic_load(&c->loop) != loop) || atomic_load(&w->team->stop);
+    return atomic_load(&w->client) != c || (c && atomic_load(&c->loop) != loop) || atomic_load(&w->pool->stop);
 }
 
-/* Sleeps until there is a new loop, another caller, or an end. */
-static void sleep_until_news(worker *w, team_caller *c, unsigned loop)
+/* Sleeps until there is a new loop, another client, or the end. */
+static void sleep_until_change(worker *w, pool_client *c, unsigned loop)
 {
     const int64_t start = now_ns();
     atomic_store(&w->asleep, 1);
     if (c) atomic_fetch_add(&c->sleepers, 1);
     pthread_mutex_lock(&w->mutex);
-    while (atomic_load(&w->asleep) && !has_news(w, c, loop)) pthread_cond_wait(&w->wake, &w->mutex);
+    while (atomic_load(&w->asleep) && !has_change(w, c, loop)) pthread_cond_wait(&w->wake, &w->mutex);
     pthread_mutex_unlock(&w->mutex);
     atomic_store(&w->asleep, 0);
     if (c) atomic_fetch_sub(&c->sleepers, 1);
     const int64_t now = now_ns();
-    w->seen.slept += now - start;
-    if (w->seen.slept > WINDOW / 2) look_first(&w->seen, now);
+    w->usage.slept += now - start;
+    if (w->usage.slept > WINDOW / 2) start_usage(&w->usage, now);
 }
 
-static void wait_for_news(worker *w, team_caller *c, unsigned loop)
+static void wait_for_change(worker *w, pool_client *c, unsigned loop)
 {
     const int64_t end = c ? now_ns() + SPIN : 0;
     while (c && now_ns() < end)
         for (int i = 0; i < 16; i++) {
-            if (has_news(w, c, loop)) return;
+            if (has_change(w, c, loop)) return;
             relax();
         }
-    sleep_until_news(w, c, loop);
+    sleep_until_change(w, c, loop);
 }
 
 static void *work(void *arg)
 {
     worker *w = arg;
-    team_caller *last = NULL;
+    pool_client *last = NULL;
     unsigned loop = 0;
-    look_first(&w->seen, now_ns());
-    while (!atomic_load(&w->team->stop)) {
-        team_caller *c = atomic_load(&w->caller);
+    start_usage(&w->usage, now_ns());
+    while (!atomic_load(&w->pool->stop)) {
+        pool_client *c = atomic_load(&w->client);
         if (!c || (c == last && atomic_load(&c->loop) == loop)) {
-            wait_for_news(w, c, loop);
+            wait_for_change(w, c, loop);
             continue;
         }
         last = c;
         loop = atomic_load(&c->loop);
         run_parts(c, 1 + atomic_load(&w->rank), w->number);
-        look(&w->seen, now_ns());
+        update_usage(&w->usage, now_ns());
     }
     return NULL;
 }
 
-/* Starts as many as the system does. */
-static void start_workers(team *t)
+/* Starts the workers, or as many as the system allows. */
+static void start_workers(thread_pool *t)
 {
     sigset_t all, old;
     int failed = 0;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the host's threads' business; a worker inherits the mask */
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* workers inherit the mask: signals go to the host's threads */
     for (; !failed && t->made < t->threads - 1; t->made += !failed) {
         worker *w = &t->workers[t->made];
-        w->team = t;
+        w->pool = t;
         w->number = t->made + 1;
         pthread_mutex_init(&w->mutex, NULL);
         pthread_cond_init(&w->wake, NULL);
@@ -313,19 +314,19 @@ static void start_workers(team *t)
     t->threads = t->made + 1;
 }
 
-/* --- teams and callers -------------------------------------------------------------------------------------------- */
+/* --- pools and clients -------------------------------------------------------------------------------------------- */
 
-mar_status team_create(int threads, team **out, mar_err *err)
+mar_status thread_pool_create(int threads, thread_pool **out, mar_err *err)
 {
     *out = NULL;
-    team *t = calloc(1, sizeof *t);
+    thread_pool *t = calloc(1, sizeof *t);
     if (!t) return err_set(err, MAR_ENOMEM, "out of memory");
     t->threads = threads;
     pthread_mutex_init(&t->lock, NULL);
-    const size_t bytes = (size_t)threads * sizeof *t->workers; /* one too many, for none is no allocation */
+    const size_t bytes = (size_t)threads * sizeof *t->workers; /* one too many, so that it is never 0 */
     t->workers = aligned_alloc(LINE, bytes);
     if (!t->workers) {
-        team_free(t);
+        thread_pool_free(t);
         return err_set(err, MAR_ENOMEM, "out of memory");
     }
     memset(t->workers, 0, bytes);
@@ -334,12 +335,12 @@ mar_status team_create(int threads, team **out, mar_err *err)
     return MAR_OK;
 }
 
-int team_threads(const team *t)
+int thread_pool_size(const thread_pool *t)
 {
     return t->threads;
 }
 
-static void caller_destroy(team_caller *c)
+static void client_destroy(pool_client *c)
 {
     pthread_cond_destroy(&c->finished);
     pthread_mutex_destroy(&c->mutex);
@@ -347,16 +348,16 @@ static void caller_destroy(team_caller *c)
     free(c);
 }
 
-static void destroy_all(team_caller *c)
+static void destroy_clients(pool_client *c)
 {
     while (c) {
-        team_caller *next = c->next;
-        caller_destroy(c);
+        pool_client *next = c->next;
+        client_destroy(c);
         c = next;
     }
 }
 
-void team_free(team *t)
+void thread_pool_free(thread_pool *t)
 {
     if (!t) return;
     atomic_store(&t->stop, 1);
@@ -367,16 +368,16 @@ void team_free(team *t)
         pthread_cond_destroy(&w->wake);
         pthread_mutex_destroy(&w->mutex);
     }
-    destroy_all(t->callers);
-    destroy_all(t->spare);
+    destroy_clients(t->clients);
+    destroy_clients(t->spare);
     free(t->workers);
     pthread_mutex_destroy(&t->lock);
     free(t);
 }
 
-static team_caller *make_caller(team *t)
+static pool_client *make_client(thread_pool *t)
 {
-    team_caller *c = aligned_alloc(LINE, sizeof *c);
+    pool_client *c = aligned_alloc(LINE, sizeof *c);
     part *parts = aligned_alloc(LINE, (size_t)t->threads * sizeof *parts);
     if (!c || !parts) {
         free(c);
@@ -387,19 +388,19 @@ static team_caller *make_caller(team *t)
     memset(parts, 0, (size_t)t->threads * sizeof *parts);
     pthread_mutex_init(&c->mutex, NULL);
     pthread_cond_init(&c->finished, NULL);
-    c->team = t;
+    c->pool = t;
     c->parts = parts;
     return c;
 }
 
-mar_status team_caller_create(team *t, team_caller **out, mar_err *err)
+mar_status pool_client_create(thread_pool *t, pool_client **out, mar_err *err)
 {
     pthread_mutex_lock(&t->lock);
-    team_caller *c = t->spare;
+    pool_client *c = t->spare;
     if (c)
         t->spare = c->next;
     else
-        c = make_caller(t);
+        c = make_client(t);
     if (c) {
         atomic_store(&c->width, 1);
         c->limit = t->threads;
@@ -407,49 +408,49 @@ mar_status team_caller_create(team *t, team_caller **out, mar_err *err)
         c->grew = 1;
         c->changed_at = 0;
         c->entered = c->working = c->counted = 0;
-        c->seen.wall = c->seen.cpu = c->seen.slept = 0;
-        atomic_store(&c->seen.kept, 0);
-        c->next = t->callers;
-        t->callers = c;
+        c->usage.wall = c->usage.cpu = c->usage.slept = 0;
+        atomic_store(&c->usage.stolen, 0);
+        c->next = t->clients;
+        t->clients = c;
     }
     pthread_mutex_unlock(&t->lock);
     *out = c;
     return c ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
 }
 
-void team_caller_free(team_caller *c)
+void pool_client_free(pool_client *c)
 {
     if (!c) return;
-    team *t = c->team;
+    thread_pool *t = c->pool;
     pthread_mutex_lock(&t->lock);
-    team_caller **p = &t->callers;
+    pool_client **p = &t->clients;
     while (*p != c) p = &(*p)->next;
     *p = c->next;
     c->next = t->spare;
     t->spare = c;
     for (int w = 0; w < t->made; w++)
-        if (atomic_load(&t->workers[w].caller) == c) assign(&t->workers[w], NULL);
+        if (atomic_load(&t->workers[w].client) == c) assign(&t->workers[w], NULL);
     pthread_mutex_unlock(&t->lock);
 }
 
-/* Between calls the clocks stand still: what happens there is not the machine's doing, and the next call may come from
- * another thread. Turns the times of the last look into what has passed since, and back. */
-static void stop_or_start_clocks(share_seen *s)
+/* Stops or restarts the clocks: turns the times of the last measurement into elapsed times, and back. Time between
+ * calls is not the machine's fault, and the next call may come from another thread. */
+static void stop_or_start_clocks(cpu_usage *s)
 {
     s->wall = now_ns() - s->wall;
     s->cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID) - s->cpu;
 }
 
-void team_enter(team_caller *c)
+void pool_client_enter(pool_client *c)
 {
-    if (c->entered++ == 0) stop_or_start_clocks(&c->seen);
+    if (c->entered++ == 0) stop_or_start_clocks(&c->usage);
 }
 
-void team_leave(team_caller *c)
+void pool_client_leave(pool_client *c)
 {
-    team *t = c->team;
+    thread_pool *t = c->pool;
     if (--c->entered > 0) return;
-    stop_or_start_clocks(&c->seen);
+    stop_or_start_clocks(&c->usage);
     if (!c->working) return;
     pthread_mutex_lock(&t->lock);
     c->working = 0;
@@ -457,32 +458,32 @@ void team_leave(team_caller *c)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* The first loop since the caller entered: from now on it has a share. */
-static void begin_work(team_caller *c)
+/* Gives the client its share, at its first loop since pool_client_enter. */
+static void begin_work(pool_client *c)
 {
-    team *t = c->team;
+    thread_pool *t = c->pool;
     pthread_mutex_lock(&t->lock);
     c->working = 1;
     if (!c->counted) divide(t, now_ns());
     pthread_mutex_unlock(&t->lock);
 }
 
-int team_width(const team_caller *c)
+int parallel_width(const pool_client *c)
 {
     return atomic_load_explicit(&c->width, memory_order_relaxed);
 }
 
 /* --- loops -------------------------------------------------------------------------------------------------------- */
 
-static void post(team_caller *c, int n, int width, team_body *body, void *arg)
+static void post(pool_client *c, int n, int width, parallel_body *body, void *arg)
 {
     int chunks = 0;
     c->body = body;
     c->arg = arg;
     for (int r = 0; r < width; r++) {
         part *p = &c->parts[r];
-        p->first = team_part(n, width, r);
-        p->last = team_part(n, width, r + 1);
+        p->first = parallel_part(n, width, r);
+        p->last = parallel_part(n, width, r + 1);
         p->chunks = p->last - p->first < CHUNKS ? p->last - p->first : CHUNKS;
         chunks += p->chunks;
     }
@@ -491,11 +492,11 @@ static void post(team_caller *c, int n, int width, team_body *body, void *arg)
     for (int r = 0; r < width; r++) atomic_store_explicit(&c->parts[r].left, c->parts[r].chunks, memory_order_release);
     atomic_fetch_add(&c->loop, 1);
     if (atomic_load(&c->sleepers) == 0) return;
-    for (int w = 0; w < c->team->made; w++)
-        if (atomic_load(&c->team->workers[w].caller) == c) wake(&c->team->workers[w]);
+    for (int w = 0; w < c->pool->made; w++)
+        if (atomic_load(&c->pool->workers[w].client) == c) wake(&c->pool->workers[w]);
 }
 
-static void wait_until_finished(team_caller *c)
+static void wait_until_finished(pool_client *c)
 {
     const int64_t start = now_ns();
     do
@@ -510,14 +511,14 @@ static void wait_until_finished(team_caller *c)
     while (atomic_load(&c->unfinished) > 0) pthread_cond_wait(&c->finished, &c->mutex);
     atomic_store(&c->waiting, 0);
     pthread_mutex_unlock(&c->mutex);
-    c->seen.slept += now_ns() - slept;
+    c->usage.slept += now_ns() - slept;
 }
 
-void team_for(team_caller *c, int n, team_body *body, void *arg)
+void parallel_for(pool_client *c, int n, parallel_body *body, void *arg)
 {
     if (n <= 0) return;
     if (c->entered && !c->working) begin_work(c);
-    const int width = team_width(c);
+    const int width = parallel_width(c);
     if (n == 1 || width == 1) {
         body(arg, 0, n, 0);
     } else {
@@ -525,8 +526,8 @@ void team_for(team_caller *c, int n, team_body *body, void *arg)
         run_parts(c, 0, 0);
         wait_until_finished(c);
     }
-    if (c->team->threads > 1 && c->entered) {
+    if (c->pool->threads > 1 && c->entered) {
         const int64_t now = now_ns();
-        if (look(&c->seen, now)) adapt(c, now);
+        if (update_usage(&c->usage, now)) adapt(c, now);
     }
 }

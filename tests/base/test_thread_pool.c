@@ -1,5 +1,5 @@
-/* The team of threads: every item of every loop runs once, whoever runs it, while callers come, go and compete. */
-#include "base/team.h"
+/* The thread pool runs every item of every loop once, while clients come, go and compete. */
+#include "base/thread_pool.h"
 #include "tests/support/support.h"
 
 #include <pthread.h>
@@ -36,12 +36,12 @@ static void count(void *arg, int first, int last, int thread)
 }
 
 /* Runs a loop of n items and returns how many of them ran other than once. */
-static int wrong(team_caller *c, loop *l, int n)
+static int wrong(pool_client *c, loop *l, int n)
 {
     int bad = 0;
     for (int i = 0; i < MOST; i++) atomic_store(&l->runs[i], 0);
     l->n = n;
-    team_for(c, n, count, l);
+    parallel_for(c, n, count, l);
     for (int i = 0; i < MOST; i++) bad += atomic_load(&l->runs[i]) != (i < n);
     return bad + atomic_load(&l->outside) + atomic_load(&l->shared);
 }
@@ -55,18 +55,18 @@ static void every_item_once(void **state)
     static loop l;
     mar_err err = {0};
     for (int threads = 1; threads <= THREADS; threads++) {
-        team *t;
-        team_caller *c;
-        assert_ok(team_create(threads, &t, &err), &err);
-        assert_ok(team_caller_create(t, &c, &err), &err);
+        thread_pool *t;
+        pool_client *c;
+        assert_ok(thread_pool_create(threads, &t, &err), &err);
+        assert_ok(pool_client_create(t, &c, &err), &err);
         for (int entered = 0; entered < 2; entered++) {
-            if (entered) team_enter(c);
+            if (entered) pool_client_enter(c);
             for (int round = 0; round < 50; round++)
                 for (int i = 0; i < SIZES; i++) assert_int_equal(wrong(c, &l, sizes[i]), 0);
-            if (entered) team_leave(c);
+            if (entered) pool_client_leave(c);
         }
-        team_caller_free(c);
-        team_free(t);
+        pool_client_free(c);
+        thread_pool_free(t);
     }
 }
 
@@ -76,51 +76,51 @@ static void sleepers_and_latecomers(void **state)
     (void)state;
     static loop l;
     mar_err err = {0};
-    team *t;
-    team_caller *c;
-    assert_ok(team_create(THREADS, &t, &err), &err);
-    assert_ok(team_caller_create(t, &c, &err), &err);
-    team_enter(c);
+    thread_pool *t;
+    pool_client *c;
+    assert_ok(thread_pool_create(THREADS, &t, &err), &err);
+    assert_ok(pool_client_create(t, &c, &err), &err);
+    pool_client_enter(c);
     for (int round = 0; round < 100; round++) {
         l.slow = round % 3 == 0 ? 200 : 0;
         if (round % 2) usleep(500);
         assert_int_equal(wrong(c, &l, 64), 0);
     }
-    team_leave(c);
-    team_caller_free(c);
-    team_free(t);
+    pool_client_leave(c);
+    pool_client_free(c);
+    thread_pool_free(t);
 }
 
-/* A caller that has not entered is alone; those that have divide the threads. */
+/* A client that has not entered is alone; those that have divide the threads. */
 static void who_helps(void **state)
 {
     (void)state;
     static loop l;
     mar_err err = {0};
-    team *t;
-    team_caller *a, *b;
-    assert_ok(team_create(THREADS, &t, &err), &err);
-    assert_ok(team_caller_create(t, &a, &err), &err);
-    assert_ok(team_caller_create(t, &b, &err), &err);
-    assert_int_equal(team_width(a), 1);
+    thread_pool *t;
+    pool_client *a, *b;
+    assert_ok(thread_pool_create(THREADS, &t, &err), &err);
+    assert_ok(pool_client_create(t, &a, &err), &err);
+    assert_ok(pool_client_create(t, &b, &err), &err);
+    assert_int_equal(parallel_width(a), 1);
     assert_int_equal(wrong(a, &l, 64), 0);
     assert_int_equal(atomic_load(&l.by[0]), 64);
-    team_enter(a);
-    team_enter(b);
-    assert_int_equal(wrong(a, &l, 1), 0);     /* with the first loop it has a share; one item is nothing to divide */
-    assert_int_equal(team_width(a), THREADS); /* b has had none */
+    pool_client_enter(a);
+    pool_client_enter(b);
+    assert_int_equal(wrong(a, &l, 1), 0); /* with the first loop it has a share; one item is nothing to divide */
+    assert_int_equal(parallel_width(a), THREADS); /* b has had none */
     assert_int_equal(wrong(b, &l, 1), 0);
-    assert_int_equal(team_width(a), THREADS / 2);
-    assert_int_equal(team_width(b), THREADS / 2);
-    team_leave(b);
-    team_leave(a);
-    team_caller_free(a);
-    team_caller_free(b);
-    team_free(t);
+    assert_int_equal(parallel_width(a), THREADS / 2);
+    assert_int_equal(parallel_width(b), THREADS / 2);
+    pool_client_leave(b);
+    pool_client_leave(a);
+    pool_client_free(a);
+    pool_client_free(b);
+    thread_pool_free(t);
 }
 
 typedef struct {
-    team *team;
+    thread_pool *pool;
     int seed, bad;
 } competitor;
 
@@ -131,20 +131,20 @@ static void *compete(void *arg)
     mar_err err = {0};
     unsigned random = (unsigned)me->seed;
     for (int life = 0; life < 20; life++) {
-        team_caller *c;
-        if (team_caller_create(me->team, &c, &err) != MAR_OK) {
+        pool_client *c;
+        if (pool_client_create(me->pool, &c, &err) != MAR_OK) {
             me->bad++;
             break;
         }
         for (int stay = 0; stay < 5; stay++) {
-            team_enter(c);
+            pool_client_enter(c);
             for (int i = 0; i < 20; i++) {
                 random = random * 1664525u + 1013904223u;
                 me->bad += wrong(c, l, sizes[random >> 16 & 15]);
             }
-            team_leave(c);
+            pool_client_leave(c);
         }
-        team_caller_free(c);
+        pool_client_free(c);
     }
     free(l);
     return NULL;
@@ -155,10 +155,10 @@ static void many_callers(void **state)
     (void)state;
     enum { CALLERS = 8 };
     mar_err err = {0};
-    team *t;
+    thread_pool *t;
     pthread_t thread[CALLERS];
     competitor c[CALLERS];
-    assert_ok(team_create(THREADS, &t, &err), &err);
+    assert_ok(thread_pool_create(THREADS, &t, &err), &err);
     for (int i = 0; i < CALLERS; i++) {
         c[i] = (competitor){t, i + 1, 0};
         assert_int_equal(pthread_create(&thread[i], NULL, compete, &c[i]), 0);
@@ -167,7 +167,7 @@ static void many_callers(void **state)
         pthread_join(thread[i], NULL);
         assert_int_equal(c[i].bad, 0);
     }
-    team_free(t);
+    thread_pool_free(t);
 }
 
 static atomic_int signals_of_workers;
@@ -184,12 +184,12 @@ static void signals(void **state)
 {
     (void)state;
     mar_err err = {0};
-    team *t;
+    thread_pool *t;
     main_thread = pthread_self();
     struct sigaction action = {.sa_handler = on_signal}, old;
     sigset_t set, before;
     assert_int_equal(sigaction(SIGUSR1, &action, &old), 0);
-    assert_ok(team_create(THREADS, &t, &err), &err);
+    assert_ok(thread_pool_create(THREADS, &t, &err), &err);
     sigemptyset(&set);
     sigaddset(&set, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &set, &before); /* so that another thread would have to take it */
@@ -197,7 +197,7 @@ static void signals(void **state)
     kill(getpid(), SIGUSR1);
     usleep(2000);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    team_free(t);
+    thread_pool_free(t);
     sigaction(SIGUSR1, &old, NULL);
     assert_int_equal(atomic_load(&signals_of_workers), 0);
 }

@@ -1,11 +1,11 @@
-#include "base/groups.h"
+#include "base/cgroup.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum { PATH = 4096 };
 
-int group_read_line(const char *path, char *line, size_t size)
+int cgroup_read_line(const char *path, char *line, size_t size)
 {
     FILE *f = fopen(path, "re");
     if (!f) return 0;
@@ -14,28 +14,28 @@ int group_read_line(const char *path, char *line, size_t size)
     return read;
 }
 
-static double least(double a, double b)
+static double smaller_limit(double a, double b)
 {
     return a > 0 && (b <= 0 || a < b) ? a : b;
 }
 
-/* The least limit of a group and of those above it, up to `mount`. In a container the group's path may not exist below
- * the mount; the mount is then the group itself. */
-static double limit_up(const char *mount, const char *group, group_limit *limit)
+/* Returns the smallest limit of a group and its ancestors up to `mount`, or 0 if none has one. In a container the
+ * group's path may not exist below the mount. The mount is then the group itself. */
+static double min_limit_up(const char *mount, const char *group, cgroup_limit *limit)
 {
     char folder[PATH];
     double found = limit(mount);
     const size_t top = strlen(mount);
     if (snprintf(folder, sizeof folder, "%s%s", mount, group) >= (int)sizeof folder) return found;
     for (size_t end = strlen(folder); end > top; folder[end] = 0) {
-        found = least(limit(folder), found);
+        found = smaller_limit(limit(folder), found);
         while (end > top && folder[--end] != '/') continue;
     }
     return found;
 }
 
-/* Whether a list "cpu,cpuacct" names the controller. */
-static int lists(const char *list, const char *controller)
+/* Returns 1 if a list such as "cpu,cpuacct" contains the controller. */
+static int list_contains(const char *list, const char *controller)
 {
     const size_t n = strlen(controller);
     for (const char *c = list; *c; c += strcspn(c, ","), c += *c == ',')
@@ -43,7 +43,7 @@ static int lists(const char *list, const char *controller)
     return 0;
 }
 
-double group_least(const char *root, const char *controller, group_limit *v2, group_limit *v1)
+double cgroup_min_limit(const char *root, const char *controller, cgroup_limit *v2, cgroup_limit *v1)
 {
     char path[PATH], line[PATH], mount[PATH];
     double found = 0;
@@ -57,13 +57,13 @@ double group_least(const char *root, const char *controller, group_limit *v2, gr
         *group++ = 0;
         list++;
         if (!*list && snprintf(mount, sizeof mount, "%s/sys/fs/cgroup", root) < (int)sizeof mount)
-            found = least(limit_up(mount, group, v2), found);
-        if (lists(list, controller) &&
+            found = smaller_limit(min_limit_up(mount, group, v2), found);
+        if (list_contains(list, controller) &&
             snprintf(mount, sizeof mount, "%s/sys/fs/cgroup/%s", root, controller) < (int)sizeof mount)
-            found = least(limit_up(mount, group, v1), found);
-        if (lists(list, controller) &&
+            found = smaller_limit(min_limit_up(mount, group, v1), found);
+        if (list_contains(list, controller) &&
             snprintf(mount, sizeof mount, "%s/sys/fs/cgroup/%s", root, list) < (int)sizeof mount)
-            found = least(limit_up(mount, group, v1), found);
+            found = smaller_limit(min_limit_up(mount, group, v1), found);
     }
     fclose(f);
     return found;

@@ -59,7 +59,7 @@ static int takes_part(const spec_sampler *s, const spec_sequence *q, int level)
     return level < spec_deepest(s, q) && q->depth == level;
 }
 
-/* Adds a query for the successors of `draft`. The rows of all levels but the last are there already. */
+/* Adds a request for the successors of `draft`. The rows of all levels but the last are there already. */
 static void ask_laws(spec_sampler *s, int *requests, int i, const int *draft, const int *parent, int count)
 {
     spec_sequence *q = &s->sequence[i];
@@ -81,7 +81,7 @@ static mar_status run_laws(spec_sampler *s, int requests, mar_err *err)
     return status == MAR_OK ? kern_check(s->k, err) : status;
 }
 
-/* Queries the top-k tokens of rows top_row[0..rows-1] of the draft model's log probabilities. */
+/* Asks for the top-k tokens of rows top_row[0..rows-1] of the draft model's log probabilities. */
 static mar_status run_top(spec_sampler *s, int rows, mar_err *err)
 {
     const size_t entries = (size_t)rows * (size_t)s->top;
@@ -232,7 +232,7 @@ static int likeliest(const spec_sequence *q, int first)
     return best;
 }
 
-/* Expands the likeliest candidates from `first` on: the next query asks for their successors. */
+/* Expands the likeliest candidates from `first` on: the next request asks for their successors. */
 static void expand(const spec_sampler *s, spec_sequence *q, int first)
 {
     q->level = q->expanded;
@@ -246,7 +246,7 @@ static void expand(const spec_sampler *s, spec_sequence *q, int first)
     }
 }
 
-/* Queries the successors of the last level's expanded drafts, adds the candidates, and expands the likeliest. */
+/* Asks for the successors of the last level's expanded drafts, adds the candidates, and expands the likeliest. */
 static mar_status look_at_level(spec_sampler *s, int level, int *requests, mar_err *err)
 {
     int rows = 0, row = 0;

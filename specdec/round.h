@@ -17,7 +17,7 @@ typedef struct {
     int *draft, *parent; /* [capacity] as in kern_block_job */
     int *row_q;          /* [capacity + 1] row of each site's q; -1: q is a point */
 
-    int asked; /* drafts of this round's last query to the draft model; -1: no query yet */
+    int asked; /* drafts of this round's last request to the draft model; -1: no request yet */
 
     int *place; /* [capacity] static tree: index in the block of each draft of the tree, -2 if absent. Dynamic tree:
                    depth of each draft. */
@@ -49,9 +49,9 @@ struct spec_sampler {
     int tree_depth;        /* Jacobi: levels of the tree; options.length counts those of the tree and the chain */
     int go_on;             /* verification continues after a rejection */
     int capacity;          /* drafts of a block, at most */
-    int draft_capacity;    /* drafts of a query to the draft model, at most */
+    int draft_capacity;    /* drafts of a request to the draft model, at most */
     int candidates;        /* candidates of a dynamic tree, at most */
-    int top, top_rows;     /* k of the top-k queries, and rows of a sequence in one of them */
+    int top, top_rows;     /* k of a top-k operation, and its maximum rows of a sequence */
     int running, n;        /* sequences begun, and tokens of each */
     int unread;            /* rounds of plain sampling whose tokens are on the device only */
     spec_sampler_stats stats;

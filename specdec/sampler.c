@@ -251,7 +251,7 @@ static int followed_drafts(const spec_sampler *s, const spec_sequence *q)
     return n;
 }
 
-/* Adds a sequence's block to the job, and its query to the target's call. */
+/* Adds a sequence's block to the job, and its request to the target's call. */
 static void add_block(spec_sampler *s, int i, kern_block_job *job)
 {
     spec_sequence *q = &s->sequence[i];
@@ -341,7 +341,7 @@ static int leaves_tokens(const spec_sampler *s)
     return is_joined(s) && !s->options.method && !s->k->watch.on;
 }
 
-/* Queries the target about all blocks, and verifies them. */
+/* Asks the target about all blocks, and verifies them. */
 static mar_status run_target(spec_sampler *s, const kern_block_job *job, float *laws, mar_err *err)
 {
     verification v = {s->k, job};
@@ -393,7 +393,7 @@ static mar_status read_tokens(spec_sampler *s, mar_err *err)
     return status;
 }
 
-/* Directs the round's tokens to `plain`, and the queries to the tokens that the round before left there. */
+/* Directs the round's tokens to `plain`, and the requests to the tokens that the round before left there. */
 static void leave_tokens(spec_sampler *s, kern_block_job *job)
 {
     for (int b = 0; b < job->blocks; b++) {

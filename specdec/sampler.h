@@ -29,7 +29,7 @@ void spec_sampler_free(spec_sampler *s); /* s may be NULL */
 /* Lays out the backend memory at base, as diff_chain_lay_out. Returns the bytes, a multiple of 256. With base NULL it
  * only counts. */
 size_t spec_sampler_lay_out(spec_sampler *s, char *base);
-/* Return the maximum number of drafts in a query to the target, and to the draft model (0 without one). */
+/* Return the maximum number of drafts in a request to the target, and to the draft model (0 without one). */
 int spec_sampler_target_drafts(const spec_sampler *s);
 int spec_sampler_draft_drafts(const spec_sampler *s);
 

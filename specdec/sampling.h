@@ -4,10 +4,10 @@
 
 #include "specdec/verifier.h"
 
-/* A query to a model about one sequence. Draft n follows draft parent[n] < n, or the prefix if parent[n] is -1. The log
- * probabilities after the prefix go to row `row`, those after draft n to row + 1 + n. Rows before row + from are
- * already there, from the sequence's last query. That query had the same prefix, and these drafts continue its drafts.
- * Otherwise from is 0. */
+/* A request to a model about one sequence. Draft n follows draft parent[n] < n, or the prefix if parent[n] is -1. The
+ * log probabilities after the prefix go to row `row`, those after draft n to row + 1 + n. Rows before row + from are
+ * already there, from the sequence's last request. That request had the same prefix, and these drafts continue its
+ * drafts. Otherwise from is 0. */
 typedef struct {
     int sequence;      /* 0..sequences-1 */
     const int *prefix; /* [length] final tokens */
@@ -17,7 +17,7 @@ typedef struct {
     int from;
     int row;
     /* Backend array of drawn tokens that the host has not read, or NULL. The prefix then has SPEC_UNREAD in their
-     * places, and its last token is drawn[last]. Such queries have no drafts. In one call either all queries are of
+     * places, and its last token is drawn[last]. Such requests have no drafts. In one call either all requests are of
      * this kind or none is. */
     const int *drawn;
     int last;
@@ -32,13 +32,13 @@ typedef struct {
     int shape[4]; /* key of the recording: all that the operations depend on, besides contents of host arrays */
 } spec_sequel;
 
-/* A model. One call of `log_probs` is one forward pass over n queries, of different sequences. It fills rows of log_p,
+/* A model. One call of `log_probs` is one forward pass over n requests, of different sequences. It fills rows of log_p,
  * backend float [..][size], with normalised log probabilities. It works on the sampler's queue. */
 typedef struct {
     int size; /* vocabulary */
     void *state;
     mar_status (*laws)(void *state, const spec_request *request, int n, float *log_law, mar_err *err);
-    /* The same, then the continuation; a recorded pass has both in one recording. Accepts queries with `drawn`. NULL:
+    /* The same, then the continuation; a recorded pass has both in one recording. Accepts requests with `drawn`. NULL:
      * the sampler runs the two in turn. */
     mar_status (*laws_then)(void *state, const spec_request *request, int n, float *log_law, const spec_sequel *sequel,
                             mar_err *err);

@@ -37,9 +37,6 @@ def measure_micro(args, name, arch):
         json.dump(micro, constants)
         constants.flush()
         micro["model_time"] = run([args.mar, "bench", "--model_time", "--constants", constants.name, "--json"])
-    for c in micro["model_time"]["compared"]:
-        row(f"{name} {c['name']}, {c['rows']} rows", c["measured_seconds"],
-            f"{1e6 * c['measured_seconds']:.2f} us, {c['ratio']:.2f} x the model")
     return micro
 
 

@@ -144,9 +144,6 @@ typedef enum { MAR_BACKEND_AUTO = 0, MAR_BACKEND_CPU, MAR_BACKEND_CUDA } mar_bac
 typedef enum { MAR_LOG_INFO, MAR_LOG_WARNING } mar_log_level;
 typedef void mar_log_function(void *user, mar_log_level level, const char *line);
 
-/* Whether the products of a GPU are timed (mar_options.tuning). */
-typedef enum { MAR_TUNING_ON = 0, MAR_TUNING_OFF } mar_tuning;
-
 /* Which weights of a training checkpoint (mar_options.weights). */
 typedef enum { MAR_WEIGHTS_AUTO = 0, MAR_WEIGHTS_EMA, MAR_WEIGHTS_MODEL } mar_weights;
 
@@ -162,12 +159,9 @@ typedef struct {
     mar_log_function *log; /* NULL: lines go nowhere */
     void *log_user;        /* handed to log */
     int allow_nonfinite;   /* 1: models and VAEs with weights that are NaN or infinite are loaded, not refused */
-    mar_tuning tuning; /* CUDA: ON times several of cuBLASLt's algorithms for a new shape of product, when a session is
-                        * made or a batch begun, with spec path in its steps too, and takes the fastest of those that
-                        * give the same bits. The products that are timed take at most some two seconds for a handle */
-    mar_dtype head_dtype; /* arithmetic of the diffusion heads: F32, whatever dtype is; BF16, which dtype must be too;
-                           * or AUTO, as dtype. Criterion path compares two evaluations of the head, and in bf16 their
-                           * rounding alone rejects many of its drafts. In f32 a head takes twice the time on a CPU */
+    mar_dtype head_dtype;  /* arithmetic of the diffusion heads: F32, whatever dtype is; BF16, which dtype must be too;
+                            * or AUTO, as dtype. Criterion path compares two evaluations of the head, and in bf16 their
+                            * rounding alone rejects many of its drafts. In f32 a head takes twice the time on a CPU */
     int int8_below; /* dtype INT8: the head is in int8 at timesteps below this, of 1000; 0: 985. The first steps of a
                      * chain multiply an error of the head by up to 20000. MAR_EARG with another dtype or head_dtype */
     int seq_len; /* LlamaGen models whose file has no mar.seq_len in its metadata: tokens of an image, a square number
@@ -531,18 +525,12 @@ typedef struct {
     double accepted_shift;    /* root mean square, per channel, of the difference between what draft and target make of
                                * an accepted token at the last index. With spec path in context full the draft's is the
                                * token, else the target's; in context full later contexts have seen the draft's */
-
-    /* Of the handle since it was opened (mar_options.tuning): */
-    int products_tuned;     /* shapes of products whose algorithms were timed */
-    int products_otherwise; /* those that another algorithm computes than without */
-    double tuning_s;        /* what the GPU's products took in it */
 } mar_stats;
 /* Waits for the steps begun. All 0 in a forked process. */
 MAR_API void mar_session_get_stats(const mar_session *s, mar_stats *stats);
 
-/* How long something takes. `group` is "machine" (what the device is and can do), "phase", "step" and "speculation"
- * (parts of the head by themselves), "pass" (of one autoregressive step, and the image decoder), "operation" (of that
- * step) or "image decoder" (its operations). */
+/* How long something takes. `group` is "machine" (what the device is and can do), "pass" (of one autoregressive step,
+ * and the image decoder), "operation" (of that step) or "image decoder" (its operations). */
 typedef struct {
     const char *group; /* static */
     const char *name;  /* "linear 3072 x 768, gelu"; valid during the call */

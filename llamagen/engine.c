@@ -369,8 +369,7 @@ static mar_status measure(mar_generation *generation, mar_measurements *all, mar
     const gpt_model *model = g->model->gpt;
     const mar_model *draft = g->plan.params.draft;
     const gpt_sampling sampling = sampling_of(g), draft_sampling = draft_sampling_of(g);
-    mar_status status = mar_measure_machine(g->k, NULL, all, err);
-    if (status == MAR_OK) status = mar_discrete_measure(g->k, model, &sampling, g->max_images, "target", all, err);
+    const mar_status status = mar_discrete_measure(g->k, model, &sampling, g->max_images, "target", all, err);
     if (status != MAR_OK || !draft) return status;
     if (mar_eagle_of(draft))
         return mar_eagle_measure(g->k, mar_eagle_of(draft), model, &draft_sampling, &g->plan, g->max_images, all, err);

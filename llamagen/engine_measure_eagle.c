@@ -186,11 +186,10 @@ static mar_status measure(passes *p, int tokens, int levels, mar_measurements *a
         for (int d = 0; i == 0 && d <= levels; d++) level[d].seconds = 0;
     }
     for (int d = 0; status == MAR_OK && d <= levels; d++) {
-        level[d].group = "pass";
         level[d].count = 1;
         snprintf(level[d].name, sizeof level[d].name, "draft, %d drafts at depth %d", d ? p->end[d] - p->end[d - 1] : 0,
                  d);
-        mar_measurements_add(all, &level[d]);
+        mar_measurements_add(all, "pass", &level[d]);
     }
     free(level);
     return status;

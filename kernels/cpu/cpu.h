@@ -221,12 +221,10 @@ void cpu_resize(kern_queue *k, const uint8_t *rgb, int images, int height, int w
 /* discrete.c */
 extern const kern_discrete_ops cpu_discrete_ops;
 
-/* micro.c */
+/* measure.c */
 extern const kern_measure_ops cpu_measure_ops;
 void cpu_linear_spec(const kern_linear *l, kern_linear_spec *spec);
 void cpu_conv_spec(const kern_conv *c, kern_conv_spec *spec);
 void cpu_head_spec(const kern_head *h, kern_head_spec *spec);
-/* fc1 of block b is product 2b, its fc2 product 2b + 1. */
-const kern_linear *cpu_head_product(const kern_head *h, int product);
 
 #endif

@@ -5,15 +5,12 @@
 #ifndef KERNELS_CPU_DOT_H
 #define KERNELS_CPU_DOT_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "kernels/ops.h"
 
 enum {
     DOT_COLS = 64,  /* columns of a block of weights */
     DOT_WORDS = 16, /* AMX takes as many words at a time */
 };
-
-typedef enum { DOT_LINEAR, DOT_GELU, DOT_SILU, DOT_GELU_TANH } dot_activation; /* GELU: with erf */
 
 /* bf16 factors; those of row r lie at base + (index ? index[r] : r) * stride bytes. */
 typedef struct {
@@ -26,7 +23,7 @@ typedef struct {
  * y += gate * a. */
 typedef struct {
     const float *bias; /* [DOT_COLS] */
-    dot_activation activation;
+    kern_activation activation;
     int cols;             /* columns of the block that exist, <= DOT_COLS */
     void *y;              /* row 0, the block's first column; bf16 or float */
     size_t y_stride;      /* elements */

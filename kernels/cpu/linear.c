@@ -65,8 +65,6 @@ static const dnn_primitive *product_of(const kern_linear *l, int panel, int rows
 
 static mar_status prepare(cpu_queue *q, const kern_linear *l, int panel, int rows, mar_err *err)
 {
-    static const dnn_activation activation[] = {
-        [KERN_LINEAR] = DNN_NONE, [KERN_GELU] = DNN_GELU_ERF, [KERN_SILU] = DNN_SILU, [KERN_GELU_TANH] = DNN_GELU_TANH};
     const dnn_primitive *p = product_of(l, panel, rows);
     if (p) return cpu_ready(q, p, err);
     const dnn_matmul_spec spec = {
@@ -80,7 +78,7 @@ static mar_status prepare(cpu_queue *q, const kern_linear *l, int panel, int row
         .packed = l->weight[panel],
         .has_bias = l->bias != NULL,
         .accumulate = dense(l) && (l->flags & KERN_OUT_ADD),
-        .activation = activation[l->activation],
+        .activation = l->activation,
     };
     const mar_status status = cpu_matmul(q, &spec, &p, err);
     kern_linear *cache = (kern_linear *)(uintptr_t)l;
@@ -258,8 +256,6 @@ static const void *operand(cpu_queue *q, const kern_linear *l, const void *x, in
 static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, int first, int count, void *y,
                        const dot_gate *gate, int from, int to, const char *next, int near)
 {
-    static const dot_activation activation[] = {
-        [KERN_LINEAR] = DOT_LINEAR, [KERN_GELU] = DOT_GELU, [KERN_SILU] = DOT_SILU, [KERN_GELU_TANH] = DOT_GELU_TANH};
     const size_t weights = l->block_bytes - (l->int8 ? INT8_BLOCK_END : 0);
     for (int b = from; b < to; b++) {
         const size_t column = (size_t)b * DOT_COLS;
@@ -269,7 +265,7 @@ static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, 
         if (gate) here = (dot_gate){gate->base + column * sizeof(uint16_t), gate->index, gate->stride};
         dot_out out = {
             .bias = l->block_bias + column,
-            .activation = activation[l->activation],
+            .activation = l->activation,
             .cols = left < DOT_COLS ? left : DOT_COLS,
             .y = (char *)y + ((size_t)first * (size_t)l->y_stride + column) * (size_t)l->out_size,
             .y_stride = (size_t)l->y_stride,

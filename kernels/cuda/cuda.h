@@ -40,11 +40,6 @@ typedef struct {
     cublasLtHandle_t lt;  /* has no stream or workspace of its own, and may be used by several threads at a time */
     pthread_mutex_t lock; /* of the table of products; it is there if `has_lock` */
     int has_lock;
-    pthread_mutex_t tuning; /* held by the queue that times algorithms; it is there if `has_tuning` */
-    int has_tuning;
-    void *trial; /* linear.cu: what they are timed on. NULL: nothing now */
-    size_t trial_bytes;
-    size_t trial_most; /* products whose operands have more bytes are not timed */
     struct cuda_matmul
         *matmuls[64]; /* linear.cu: a hash table. Entries never change and stay until the device closes */
 } cuda_device;
@@ -261,8 +256,8 @@ const char *cuda_head_describe(const kern_head *h);
 size_t cuda_head_mod_bytes(const kern_head *h);
 size_t cuda_head_scratch_bytes(const kern_head *h, int rows);
 mar_status cuda_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *err);
-void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, const uint8_t *fine,
-                        int steps, const float *cond, int rows, void *mod, void *scratch);
+void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index,
+                        const uint8_t *fine, int steps, const float *cond, int rows, void *mod, void *scratch);
 void cuda_head_eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                     const int *mod_index, int rows, float *out, void *scratch);
 void cuda_head_eval_reusing(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
@@ -319,9 +314,9 @@ void cuda_resize(kern_queue *k, const uint8_t *rgb, int images, int height, int 
 /* pixels.cu */
 void cuda_to_bytes(kern_queue *k, const float *x, int images, int values, kern_bytes how, uint8_t *y, int *found);
 
-/* micro.cu, and the specs of linear.cu and conv.cu for it */
-kern_measure_ops cuda_make_measure_table(void);
+/* linear.cu, conv.cu, head.cu: kern_measure_ops */
 void cuda_linear_spec(const kern_linear *l, kern_linear_spec *spec);
 void cuda_conv_spec(const kern_conv *conv, kern_conv_spec *spec);
+void cuda_head_spec(const kern_head *h, kern_head_spec *spec);
 
 #endif

@@ -62,7 +62,7 @@ struct mar_engine {
     const float *(*latents)(const mar_generation *g);
     /* Writes every field but arena_bytes, recorded_bytes, vae_s, vae_flop and total_s. */
     void (*stats)(const mar_generation *g, mar_stats *stats);
-    /* Measures the machine, and parts of the model by themselves (mar_session_measure). */
+    /* Measures parts of the model by themselves (mar_session_measure); NULL if there are none. */
     mar_status (*measure)(mar_generation *g, mar_measurements *all, mar_err *err);
     /* mar_session_fates: arrays [images * seq_len]. */
     void (*fates)(const mar_generation *g, uint8_t *map, int *step);

@@ -49,7 +49,6 @@ static mar_status open_backend(mar *m, const mar_options *o, mar_err *err)
         if (kern_cuda_open) {
             const mar_status status = kern_cuda_open(o->dtype, o->device, &m->device, err);
             if (status == MAR_OK) atomic_store(&cuda_process, (int)getpid());
-            if (status == MAR_OK) m->device->tune = o->tuning == MAR_TUNING_ON;
             return status;
         }
         return err_set(err, MAR_EBACKEND,

@@ -6,7 +6,6 @@
 
 static const char *const automatic[] = {"auto", NULL};                     /* 0 */
 static const char *const dtypes[] = {"auto", "f32", "bf16", "int8", NULL}; /* mar_dtype, of arithmetic */
-static const char *const tunings[] = {"on", "off", NULL};                  /* mar_tuning */
 static const char *const weights[] = {"auto", "ema", "model", NULL};       /* mar_weights */
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL};       /* mar_backend */
 
@@ -44,16 +43,6 @@ static const mar_param rows[] = {
          "threads of the CPU; 0: one per core\n"
          "No more than the cores that the process may use. A quota of its control group (a container's limit) lowers "
          "the number that 0 stands for. While other processes keep the cores busy, fewer are used."},
-    {.name = "tuning",
-     .offset = offsetof(mar_options, tuning),
-     .group = "Machine",
-     .type = MAR_TYPE_CHOICE,
-     .choices = tunings,
-     .help =
-         "time algorithms of matrix products, with CUDA\n"
-         "Of the algorithms that cuBLASLt proposes for a matrix product, several are timed, and the fastest of those "
-         "that give the same bits is taken: the images are the same. It happens once for each shape of product, "
-         "before the first batch, with spec path during batches too."},
     {.name = "head_dtype",
      .offset = offsetof(mar_options, head_dtype),
      .group = "Machine",

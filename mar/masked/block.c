@@ -56,21 +56,6 @@ static void attend(const mar_masked_model *m, mar_workspace *w, const mar_block 
                            w->mixed);
 }
 
-/* proj and fc2 add to the residual stream themselves, and the norm behind them reads it: bytes an element, with
- * operands in bf16, 4 + 4 in the product and 4 + 2 in the norm. An operation that adds and normalises would take the 8
- * out of the product, which hides some of them behind its arithmetic, and move 4 as the product's output and 4 + 4 + 4
- * + 2 itself: 18 for 14. */
-void mar_block_attend(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const mar_spans *spans)
-{
-    kern_queue *k = w->k;
-    const int d = m->base.config.width, rows = spans->rows;
-    attend(m, w, b, w->qkv, 3 * d, spans, at(k, w->qkv, d), at(k, w->qkv, 2 * d), 3 * d, spans);
-    mar_watch(k, m, b, "attn", w->mixed, 0, rows, d);
-    k->core->linear(k, b->proj, w->mixed, rows, w->x);
-    mar_watch(k, m, b, "attn.proj", w->x, 1, rows, d);
-    mar_block_mlp(m, w, b, w->x, rows);
-}
-
 void mar_block_operands(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x,
                         const int *index, int n, act *operands)
 {
@@ -82,17 +67,20 @@ void mar_block_operands(const mar_masked_model *m, mar_workspace *w, const mar_b
     mar_watch(k, m, b, "attn.qkv", operands, 0, n, 3 * d);
 }
 
-void mar_copy_operands(kern_queue *k, const mar_masked_model *m, act *to, const int *to_index, const act *from,
-                       const int *from_index, int n, int parts)
-{
-    const size_t bytes = (size_t)parts * (size_t)m->base.config.width * k->device->act_size;
-    k->core->copy_rows(k, to, to_index, from, from_index, NULL, NULL, n, (int)(bytes / sizeof(float)));
-}
-
+/* proj and fc2 add to the residual stream themselves, and the norm behind them reads it: bytes an element, with
+ * operands in bf16, 4 + 4 in the product and 4 + 2 in the norm. An operation that adds and normalises would take the 8
+ * out of the product, which hides some of them behind its arithmetic, and move 4 as the product's output and 4 + 4 + 4
+ * + 2 itself: 18 for 14. */
 void mar_block_run(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const mar_spans *spans)
 {
-    mar_block_operands(m, w, b, w->x, NULL, spans->rows, w->qkv);
-    mar_block_attend(m, w, b, spans);
+    kern_queue *k = w->k;
+    const int d = m->base.config.width, rows = spans->rows;
+    mar_block_operands(m, w, b, w->x, NULL, rows, w->qkv);
+    attend(m, w, b, w->qkv, 3 * d, spans, at(k, w->qkv, d), at(k, w->qkv, 2 * d), 3 * d, spans);
+    mar_watch(k, m, b, "attn", w->mixed, 0, rows, d);
+    k->core->linear(k, b->proj, w->mixed, rows, w->x);
+    mar_watch(k, m, b, "attn.proj", w->x, 1, rows, d);
+    mar_block_mlp(m, w, b, w->x, rows);
 }
 
 void mar_block_keys(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, int rows)

@@ -39,13 +39,8 @@ void mar_layer_norm(kern_queue *k, const mar_masked_model *m, const float *x, co
 /* operands [n][3D] = the queries, keys and values that a block makes of rows index[n] of x; index NULL: of 0 .. n-1. */
 void mar_block_operands(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x,
                         const int *index, int n, act *operands);
-/* to[to_index[r]] = from[from_index[r]], rows of parts * D operands; NULL for an index is 0 .. n-1. */
-void mar_copy_operands(kern_queue *k, const mar_masked_model *m, act *to, const int *to_index, const act *from,
-                       const int *from_index, int n, int parts);
 /* A block over the sequences in w->x. */
 void mar_block_run(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const mar_spans *spans);
-/* The rest of it, where w->qkv has the queries, keys and values act [rows][3D] of w->x already. */
-void mar_block_attend(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const mar_spans *spans);
 /* x += fc2(gelu(fc1(LN2(x)))) */
 void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block *b, float *x, int rows);
 /* The last decoder block's keys and values: w->qkv act [rows][2D]. */

@@ -99,7 +99,7 @@ static void list_spans(const chunk_pass *p)
     }
 }
 
-/* w->x = the encoder's input, w->qkv = its first block's operands. */
+/* w->x = the encoder's input. */
 static void encoder_input(const chunk_pass *p)
 {
     mar_contexts *c = p->c;
@@ -132,11 +132,10 @@ static void encode(void *arg)
     const mar_spans spans = {p->extent.sequences, p->extent.encoded, c->span[0], c->span[1]};
     list_spans(p);
     encoder_input(p);
-    mar_block_attend(m, &c->work, &m->encoder[0], &spans);
-    for (int b = 1; b < m->base.config.encoder_depth; b++) mar_block_run(m, &c->work, &m->encoder[b], &spans);
+    for (int b = 0; b < m->base.config.encoder_depth; b++) mar_block_run(m, &c->work, &m->encoder[b], &spans);
 }
 
-/* w->x = the decoder's input, w->qkv = its first block's operands. */
+/* w->x = the decoder's input. */
 static void decoder_input(const chunk_pass *p)
 {
     mar_contexts *c = p->c;
@@ -160,7 +159,7 @@ static void decoder_input(const chunk_pass *p)
             w->rows[1][masked] = c->span[2][s] + buffer + x->order[i];
         }
     }
-    mar_decoder_operands(m, w, p->embedded, n, masked);
+    mar_decoder_masked(m, w, p->embedded, n, masked);
 }
 
 /* The last block, for the tokens asked for, and their conditions. */
@@ -192,12 +191,10 @@ static void decode(void *arg)
     const chunk_pass *p = arg;
     mar_contexts *c = p->c;
     const mar_masked_model *m = c->model;
-    const mar_block *first = mar_first_decoder_block(m);
     const mar_spans spans = {p->extent.sequences, decoded(c, &p->extent), c->span[2], c->span[3]};
     list_spans(p);
     decoder_input(p);
-    if (first) mar_block_attend(m, &c->work, first, &spans);
-    for (int b = 1; b + 1 < m->base.config.decoder_depth; b++) mar_block_run(m, &c->work, &m->decoder[b], &spans);
+    for (int b = 0; b + 1 < m->base.config.decoder_depth; b++) mar_block_run(m, &c->work, &m->decoder[b], &spans);
     ask(p, &spans);
 }
 
@@ -253,10 +250,9 @@ static mar_status plan_chunk(mar_contexts *c, const mar_image_context *list, int
     kern_queue *k = c->work.k;
     const mar_masked_model *m = c->model;
     const mar_model_config *config = &m->base.config;
-    const mar_block *first = mar_first_decoder_block(m), *last = &m->decoder[config->decoder_depth - 1];
+    const mar_block *last = &m->decoder[config->decoder_depth - 1];
     const extent e = survey(c, list, n);
     mar_status status = k->core->linear_plan(k, m->decoder_embed, e.encoded, err);
-    if (status == MAR_OK && first) status = k->core->linear_plan(k, first->qkv, e.encoded, err);
     for (int b = 0; status == MAR_OK && b < config->encoder_depth; b++)
         status = mar_block_plan(k, &m->encoder[b], e.encoded, 0, err);
     for (int b = 0; status == MAR_OK && b + 1 < config->decoder_depth; b++)

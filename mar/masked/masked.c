@@ -440,7 +440,7 @@ static mar_status plan(mar_generation *generation, int images, mar_err *err)
 {
     mar_masked *g = (mar_masked *)generation;
     free_recordings(g);
-    mar_status status = mar_runner_plan_begin(&g->target, images, err);
+    mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++) {
         const mar_step *s = &g->steps[i];
         status = mar_runner_plan(&g->target, images, s, err);
@@ -510,15 +510,6 @@ static void stats_of(const mar_generation *generation, mar_stats *stats)
         if (g->ways[i].way->stats) g->ways[i].way->stats(g->ways[i].state, stats);
 }
 
-static mar_status measure(mar_generation *generation, mar_measurements *all, mar_err *err)
-{
-    const mar_masked *g = (const mar_masked *)generation;
-    const mar_status status = mar_measure_machine(g->k, &g->model->head, all, err);
-    return status == MAR_OK
-               ? mar_measure_head(g->k, &g->model->head, g->conditions, g->params.num_sampling_steps, all, err)
-               : status;
-}
-
 static void fates(const mar_generation *generation, uint8_t *map, int *born)
 {
     const mar_masked *g = (const mar_masked *)generation;
@@ -553,7 +544,6 @@ const mar_engine mar_masked_engine = {
     .steps_left = steps_left,
     .latents = latents,
     .stats = stats_of,
-    .measure = measure,
     .fates = fates,
     .lateness = lateness,
 };

@@ -35,8 +35,7 @@ void mar_encode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
 {
     const mar_spans spans = {.sequences = p->sequences, .rows = p->sequences * (m->base.config.buffer + p->known)};
     mar_encoder_input(m, w, p, p->known);
-    mar_block_attend(m, w, &m->encoder[0], &spans);
-    for (int b = 1; b < m->base.config.encoder_depth; b++) mar_block_run(m, w, &m->encoder[b], &spans);
+    for (int b = 0; b < m->base.config.encoder_depth; b++) mar_block_run(m, w, &m->encoder[b], &spans);
 }
 
 void mar_decoder_embed(const mar_masked_model *m, mar_workspace *w, int rows)
@@ -66,16 +65,11 @@ int mar_decoder_visible(const mar_masked_model *m, mar_workspace *w, const mar_p
     return n;
 }
 
-void mar_decoder_operands(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int visible, int masked)
+void mar_decoder_masked(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int visible, int masked)
 {
-    kern_queue *k = w->k;
-    const mar_block *first = mar_first_decoder_block(m);
-    k->core->copy_rows(k, w->x, w->rows[1], e->mask_rows, w->rows[2], NULL, NULL, masked, m->base.config.width);
-    mar_watch(k, m, NULL, "decoder_pos_embed_learned", w->x, 1, visible + masked, m->base.config.width);
-    if (!first) return;
-    mar_block_operands(m, w, first, w->x, w->rows[0], visible, w->hidden);
-    mar_copy_operands(k, m, w->qkv, w->rows[0], w->hidden, NULL, visible, 3);
-    mar_copy_operands(k, m, w->qkv, w->rows[1], e->mask_operands, w->rows[2], masked, 3);
+    const int d = m->base.config.width;
+    w->k->core->copy_rows(w->k, w->x, w->rows[1], e->mask_rows, w->rows[2], NULL, NULL, masked, d);
+    mar_watch(w->k, m, NULL, "decoder_pos_embed_learned", w->x, 1, visible + masked, d);
 }
 
 void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
@@ -88,7 +82,7 @@ void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pa
             w->rows[2][masked] = p->order[s % p->images][i];
             w->rows[1][masked] = s * (c->buffer + c->seq_len) + c->buffer + w->rows[2][masked];
         }
-    mar_decoder_operands(m, w, p->embedded, visible, masked);
+    mar_decoder_masked(m, w, p->embedded, visible, masked);
 }
 
 int mar_predicted_positions(const mar_masked_model *m, const mar_pass *p, int count, int *position)
@@ -117,11 +111,7 @@ void mar_decode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, 
     const mar_spans keys = {.sequences = p->sequences, .rows = p->sequences * length};
     const mar_spans queries = {.sequences = p->sequences, .rows = p->sequences * p->predicted};
     mar_decoder_input(m, w, p);
-    for (int b = 0; b + 1 < c->decoder_depth; b++)
-        if (b == 0)
-            mar_block_attend(m, w, &m->decoder[b], &keys);
-        else
-            mar_block_run(m, w, &m->decoder[b], &keys);
+    for (int b = 0; b + 1 < c->decoder_depth; b++) mar_block_run(m, w, &m->decoder[b], &keys);
     const int n = mar_predicted_positions(m, p, p->predicted, w->rows[1]);
     for (int i = 0; i < n; i++) w->rows[0][i] = i / p->predicted * length + c->buffer + w->rows[1][i];
     mar_block_keys(m, w, last, w->x, keys.rows);
@@ -134,9 +124,7 @@ mar_status mar_passes_plan(kern_queue *k, const mar_masked_model *m, int sequenc
 {
     const mar_model_config *c = &m->base.config;
     const int d = c->width, encoded = c->buffer + known, decoded = c->buffer + c->seq_len;
-    const mar_block *first = mar_first_decoder_block(m);
     mar_status status = k->core->linear_plan(k, m->decoder_embed, sequences * encoded, err);
-    if (status == MAR_OK && first) status = k->core->linear_plan(k, first->qkv, sequences * encoded, err);
     for (int b = 0; status == MAR_OK && b < c->encoder_depth; b++)
         status = mar_block_plan(k, &m->encoder[b], sequences * encoded, 0, err);
     for (int b = 0; status == MAR_OK && b + 1 < c->decoder_depth; b++)
@@ -155,7 +143,7 @@ mar_status mar_passes_plan(kern_queue *k, const mar_masked_model *m, int sequenc
 double mar_encode_flop(const mar_masked_model *m, int sequences, int known)
 {
     const double length = m->base.config.buffer + known, rows = sequences * length;
-    return m->base.config.encoder_depth * mar_block_flop(m, rows, rows, length) - mar_operands_flop(m, rows);
+    return m->base.config.encoder_depth * mar_block_flop(m, rows, rows, length);
 }
 
 double mar_decode_flop(const mar_masked_model *m, int sequences, int known, int predicted)
@@ -163,8 +151,7 @@ double mar_decode_flop(const mar_masked_model *m, int sequences, int known, int 
     const double length = m->base.config.buffer + m->base.config.seq_len, rows = sequences * length,
                  d = m->base.config.width, masked = (double)sequences * (m->base.config.seq_len - known);
     return (m->base.config.decoder_depth - 1) * mar_block_flop(m, rows, rows, length) +
-           mar_block_flop(m, (double)sequences * predicted, rows, length) + 2 * (rows - masked) * d * d -
-           (mar_first_decoder_block(m) ? mar_operands_flop(m, masked) : 0);
+           mar_block_flop(m, (double)sequences * predicted, rows, length) + 2 * (rows - masked) * d * d;
 }
 
 /* --- the passes of a plain step --------------------------------------------------------------------------------- */
@@ -282,7 +269,6 @@ void mar_runner_learn(mar_runner *r, const float *tokens, int n, const int *imag
 {
     learning l = {r, tokens, n, image, position};
     perform(r, recording, learn, &l, &r->encoder_s);
-    r->encoder_flop += mar_operands_flop(r->model, n);
 }
 
 typedef struct {
@@ -314,9 +300,7 @@ void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int l
 void mar_runner_begin(mar_runner *r, int images, const int *label)
 {
     kern_queue *k = r->work.k;
-    r->encoder_s = r->decoder_s = r->head_s = r->head_flop = 0;
-    r->encoder_flop = mar_embed_classes_flop(r->model, images, r->conditions);
-    r->decoder_flop = mar_embed_masks_flop(r->model);
+    r->encoder_s = r->decoder_s = r->head_s = r->encoder_flop = r->decoder_flop = r->head_flop = 0;
     k->watch.part = r->chain.part;
     k->core->lap(k, NULL);
     mar_embed_batch(r->model, &r->work, &r->embedded, images, label);
@@ -332,7 +316,7 @@ size_t mar_runner_lay_out(mar_runner *r, char *base)
     const size_t rows = sequences * (size_t)(c->buffer + c->seq_len);
     size_t used = 0;
     mar_workspace_lay_out(&r->work, base, &used, rows, d, mar_hidden_width(r->model));
-    mar_embeddings_lay_out(&r->embedded, r->model, r->work.k->device->act_size, base, &used);
+    mar_embeddings_lay_out(&r->embedded, r->model, base, &used);
     r->z = arena_carve(base, &used, sequences * (size_t)r->max_tokens * d, sizeof(float));
     used += diff_chain_lay_out(&r->chain, base ? base + used : NULL);
     return used;
@@ -350,10 +334,8 @@ mar_status mar_runner_create(kern_queue *k, const mar_masked_model *model, int m
                         .work = {.k = k},
                         .embedded = {.images = max_images, .conditions = conditions},
                         .passes = &mar_plain_passes};
-    mar_status status = mar_embeddings_check(k, model, err);
-    if (status == MAR_OK)
-        status = diff_chain_create_for(k, &model->head, specs, n, temperature, max_images * max_tokens, conditions == 2,
-                                       &out->chain, err);
+    const mar_status status = diff_chain_create_for(k, &model->head, specs, n, temperature, max_images * max_tokens,
+                                                    conditions == 2, &out->chain, err);
     if (status != MAR_OK) { /* nothing is owned yet */
         out->model = NULL;
         return status;
@@ -391,14 +373,9 @@ mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_
     return r->passes->plan(r->work.k, r->passes_state, r->model, images, step, err);
 }
 
-mar_status mar_runner_plan_begin(mar_runner *r, int images, mar_err *err)
-{
-    return mar_embeddings_plan_batch(r->work.k, r->model, images, r->conditions, err);
-}
-
 mar_status mar_runner_plan_learn(mar_runner *r, int tokens, mar_err *err)
 {
-    return mar_embeddings_plan_tokens(r->work.k, r->model, tokens, err);
+    return r->work.k->core->linear_plan(r->work.k, r->model->z_proj, tokens, err);
 }
 
 mar_status mar_runner_plan_head(mar_runner *r, int tokens, mar_err *err)

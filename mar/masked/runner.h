@@ -88,8 +88,6 @@ size_t mar_runner_lay_out(mar_runner *r, char *base);
 void mar_recordings_free(kern_queue *k, mar_recordings *recordings); /* and leaves them empty */
 /* Prepares passes of this step's shape for so many images, so that they allocate nothing. */
 mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_err *err);
-/* Prepares mar_runner_begin for so many images. */
-mar_status mar_runner_plan_begin(mar_runner *r, int images, mar_err *err);
 /* Prepares mar_runner_learn for so many tokens. */
 mar_status mar_runner_plan_learn(mar_runner *r, int tokens, mar_err *err);
 /* Prepares the head, with the number of diffusion steps in use (diff_chain_use). */
@@ -131,21 +129,17 @@ void mar_perform(kern_queue *k, const char *part, kern_recording **recording, vo
 
 /* --- the passes' parts, for passes that compute less ------------------------------------------ */
 
-/* w->x [sequences][buffer + count][D]: buffers and the `count` tokens that became known last, most recent first.
- * w->qkv: the first encoder block's queries, keys and values of them. */
+/* w->x [sequences][buffer + count][D]: buffers and the `count` tokens that became known last, most recent first. */
 void mar_encoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, int count);
 /* w->memory [rows][D] = decoder_embed of the encoder's output w->x [rows][D]. */
 void mar_decoder_embed(const mar_masked_model *m, mar_workspace *w, int rows);
 /* The rows of input [sequences][buffer + seq_len][D] that the encoder's output of such a w->x determines. Returns how
  * many; w->rows[0] lists them. */
 int mar_decoder_visible(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, int count, float *input);
-/* The rest of the decoder's input, where w->x has the `visible` rows w->rows[0]: rows w->rows[1] of w->x are the
- * `masked` positions w->rows[2]. w->qkv: the first decoder block's queries, keys and values of all these rows, unless
- * that is the last one. */
-void mar_decoder_operands(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int visible,
-                          int masked);
-/* w->x [sequences][buffer + seq_len][D] = (encoder output or mask token) + decoder position, and w->qkv as
- * mar_decoder_operands makes it. */
+/* The rest of the decoder's input, where w->x has `visible` rows: rows w->rows[1] of w->x become those of the `masked`
+ * positions w->rows[2]. */
+void mar_decoder_masked(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int visible, int masked);
+/* w->x [sequences][buffer + seq_len][D] = (encoder output or mask token) + decoder position. */
 void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p);
 /* position [sequences * count]: of the `count` masked tokens that will be predicted next, in the order of p->order.
  * Returns how many. */

@@ -80,7 +80,7 @@ static mar_status plan(void *state, int images, mar_err *err)
 {
     mar_draft *d = state;
     free_recordings(d);
-    mar_status status = mar_runner_plan_begin(&d->runner, images, err);
+    mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < d->g->params.num_iter; i++)
         status = mar_runner_plan_learn(&d->runner, images * d->g->steps[i].predicted, err);
     return status;

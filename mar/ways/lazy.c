@@ -130,7 +130,10 @@ static const mar_passes passes;
 static mar_status create(mar_masked *g, void **state, mar_err *err)
 {
     lazy_caches *z = *state = calloc(1, sizeof *z);
+    const int d = g->model->base.config.width;
     if (!z) return err_set(err, MAR_ENOMEM, "out of memory");
+    if ((size_t)d * g->k->device->act_size % sizeof(float) != 0) /* operands are copied as floats */
+        return err_set(err, MAR_EMODEL, "lazy: expected a model of even width, not %d", d);
     *z = (lazy_caches){.model = g->model, .k = g->k, .images = g->max_images};
     const size_t rows = (size_t)g->max_images * (size_t)row_length(z);
     z->score = calloc(rows, sizeof *z->score);
@@ -159,8 +162,7 @@ static double encode_flop(const lazy_caches *z, int images, const lazy_step *ste
     const mar_masked_model *m = z->model;
     if (step->fresh) return mar_encode_flop(m, images * step->conditions, step->known);
     const double rows = (double)images * (m->base.config.buffer + step->previous);
-    return m->base.config.encoder_depth * mar_block_flop(m, rows, rows, m->base.config.buffer + step->known) -
-           mar_operands_flop(m, rows);
+    return m->base.config.encoder_depth * mar_block_flop(m, rows, rows, m->base.config.buffer + step->known);
 }
 
 static double decode_flop(const lazy_caches *z, int images, const lazy_step *step)
@@ -170,8 +172,8 @@ static double decode_flop(const lazy_caches *z, int images, const lazy_step *ste
     const double length = row_length(z), d = c->width, all = images * length, kept = (double)images * step->kept;
     const double visible = (double)images * (c->buffer + step->previous);
     if (step->fresh) return mar_decode_flop(m, images * step->conditions, step->known, step->horizon);
-    double flop = 2.0 * visible * d * d; /* decoder_embed */
-    if (mar_first_decoder_block(m)) flop -= mar_operands_flop(m, all - visible);
+    double flop = 2.0 * visible * d * d;                                   /* decoder_embed */
+    if (c->decoder_depth > 1) flop -= mar_operands_flop(m, all - visible); /* decode_lazily */
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
         flop += mar_block_flop(m, b <= PRUNE_BLOCK ? all : kept, b <= PRUNE_BLOCK ? all : kept, length);
         if (b == PRUNE_BLOCK) flop -= 4.0 * (all - kept) * d * c->mlp_hidden; /* its MLP is on the kept rows */
@@ -196,7 +198,8 @@ static act *block_cache(const lazy_caches *z, const act *cache, int b)
 /* cache[to[r]] = rows[r], `parts` * D operands each. */
 static void remember(const lazy_caches *z, act *cache, const int *to, const act *rows, int n, int parts)
 {
-    mar_copy_operands(z->k, z->model, cache, to, rows, NULL, n, parts);
+    const size_t bytes = (size_t)parts * (size_t)z->model->base.config.width * z->k->device->act_size;
+    z->k->core->copy_rows(z->k, cache, to, rows, NULL, NULL, NULL, n, (int)(bytes / sizeof(float)));
 }
 
 /* x += proj(attention of `sequences` x n_q rows of q to n_k rows each of kv, both [..][3D]) */
@@ -222,7 +225,7 @@ static void encoder_block(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     kern_queue *k = z->k;
     const mar_model_config *c = &z->model->base.config;
     const size_t d = (size_t)c->width;
-    if (b != z->model->encoder) mar_block_operands(z->model, w, b, w->x, NULL, sequences * length, w->qkv);
+    mar_block_operands(z->model, w, b, w->x, NULL, sequences * length, w->qkv);
     remember(z, cache, to, w->qkv, p->images * length, 3);
     if (fresh) {
         attend(z, w, b, w->x, sequences, length, w->qkv, w->qkv, length);
@@ -285,7 +288,7 @@ static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, co
     mar_decoder_input(m, w, &pass);
     k->core->copy_rows(k, z->input, NULL, w->x, NULL, NULL, NULL, p->images * length, c->width);
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
-        if (b > 0) mar_block_operands(m, w, &m->decoder[b], w->x, NULL, rows, w->qkv);
+        mar_block_operands(m, w, &m->decoder[b], w->x, NULL, rows, w->qkv);
         remember(z, block_cache(z, z->decoder, b), NULL, w->qkv, p->images * length, 3);
         attend(z, w, &m->decoder[b], w->x, pass.sequences, length, w->qkv, w->qkv, length);
         mar_block_mlp(m, w, &m->decoder[b], w->x, rows);
@@ -381,7 +384,7 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     mar_pass pass = *p;
     pass.sequences = p->images;
     const int changed = mar_decoder_visible(m, w, &pass, step->previous, z->input);
-    if (mar_first_decoder_block(m)) { /* the other rows of its input are those of the step before */
+    if (c->decoder_depth > 1) { /* the other rows of its input are those of the step before */
         mar_block_operands(m, w, m->decoder, z->input, w->rows[0], changed, w->hidden);
         remember(z, z->decoder, w->rows[0], w->hidden, changed, 3);
     }
@@ -448,7 +451,7 @@ static mar_status plan(kern_queue *k, const void *state, const mar_masked_model 
     }
     const int encoded = c->buffer + step->previous;
     mar_status status = k->core->linear_plan(k, m->decoder_embed, images * encoded, err);
-    if (status == MAR_OK && mar_first_decoder_block(m))
+    if (status == MAR_OK && c->decoder_depth > 1)
         status = k->core->linear_plan(k, m->decoder->qkv, images * encoded, err);
     for (int b = 0; status == MAR_OK && b < c->encoder_depth; b++)
         status = mar_block_plan(k, &m->encoder[b], images * encoded, 0, err);

@@ -54,10 +54,9 @@ static const mar_param rows[] = {
      .group = "Parts",
      .type = MAR_TYPE_FLAG,
      .help =
-         "measure the parts: barriers, phases and steps of the head, operations\n"
-         "Each with its rate beside that of a copy in memory and of large products. An operation of a GPU is repeated "
-         "in a recording, on the same weights, which may then come from a cache; the passes of a whole "
-         "autoregressive step are measured as they run."},
+         "measure the operations of a step\n"
+         "Each with its calls and its rate, beside those of memory and of large products. A GPU's operations include "
+         "their launches; the passes of the step are measured as they run, from recordings."},
     {.name = "model_time",
      .offset = offsetof(bench_options, model_time),
      .group = "Parts",
@@ -70,7 +69,7 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
      .help = "of --model_time: the machine's constants, as --micro --json wrote them\n"
-             "What is not in the file is assumed. Measurements of the head are shown beside the model."},
+             "What is not in the file is assumed."},
     {0},
 };
 
@@ -164,9 +163,6 @@ static void print_table(const bench_options *o, const mar_stats *t, const bench_
         printf("\ndraft: %.1f %% of %ld drafted tokens accepted; at the last index draft and target differ by %.2g a "
                "channel",
                100.0 * (double)t->accepted / (double)t->drafted, t->drafted, t->accepted_shift);
-    if (t->products_tuned)
-        printf("\nmatrix products: %d shapes timed in %.2f s, %d computed otherwise than cuBLASLt proposes first",
-               t->products_tuned, t->tuning_s, t->products_otherwise);
     putchar('\n');
     bench_machine_print(machine);
     printf("; arithmetic floor %.3f s per image\n", flop / peak / o->batch);
@@ -202,9 +198,6 @@ static int print_json(const bench_options *o, const mar_stats *t, const bench_ma
     cJSON_AddNumberToObject(root, "fraction_of_peak", flop / t->total_s / machine->peak);
     cJSON_AddNumberToObject(root, "working_memory_bytes", (double)t->arena_bytes);
     cJSON_AddNumberToObject(root, "recorded_bytes", (double)t->recorded_bytes);
-    cJSON_AddNumberToObject(root, "products_tuned", t->products_tuned);
-    cJSON_AddNumberToObject(root, "products_otherwise", t->products_otherwise);
-    cJSON_AddNumberToObject(root, "tuning_seconds", t->tuning_s);
     return tool_print_json(root, 1);
 }
 

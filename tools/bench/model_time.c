@@ -8,58 +8,6 @@
 
 enum { WINDOW = 8, LARGE_BATCH = 256, STEPS = 64 };
 
-/* --- the model beside what was measured --------------------------------------------------------------------------- */
-
-typedef double row_model(const model_constants *c, int width, int depth, int rows);
-
-static const struct {
-    const char *group, *name;
-    row_model *model;
-} compared[] = {
-    {"phase", "fc1", model_fc1},
-    {"phase", "fc2", model_fc2},
-    {"phase", "evaluation", model_step},
-    {"step", "chain step", model_step},
-    {"step", "evaluation by products", model_products},
-    {"speculation", "round, window 8", model_round},
-};
-
-static int whole(const cJSON *object, const char *name, int most)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsNumber(item) && item->valuedouble >= 1 && item->valuedouble <= most ? (int)item->valuedouble : 0;
-}
-
-/* What the model says of a measurement of the head; 0: nothing. */
-static double model_of(const model_constants *c, const cJSON *record, const cJSON *row)
-{
-    const char *group = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, "group"));
-    const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, "name"));
-    const int width = whole(record, "head_width", 1 << 16), depth = whole(record, "head_depth", 1 << 10);
-    const int rows = whole(row, "rows", 64);
-    if (!group || !name || !width || !depth || !rows) return 0;
-    for (size_t i = 0; i < sizeof compared / sizeof *compared; i++)
-        if (strcmp(group, compared[i].group) == 0 && strcmp(name, compared[i].name) == 0)
-            return compared[i].model(c, width, depth, rows);
-    return 0;
-}
-
-typedef void visit_compared(void *user, const char *name, int rows, double model, double measured);
-
-/* Calls `visit` for each measurement of the record that the model has a formula for. */
-static void compare(const model_constants *c, const cJSON *record, visit_compared *visit, void *user)
-{
-    const cJSON *row;
-    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(record, "measurements"))
-    {
-        const double model = model_of(c, record, row);
-        const cJSON *seconds = cJSON_GetObjectItemCaseSensitive(row, "seconds");
-        if (model > 0 && cJSON_IsNumber(seconds) && seconds->valuedouble > 0)
-            visit(user, cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, "name")), whole(row, "rows", 64),
-                  model, seconds->valuedouble);
-    }
-}
-
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
 /* A line of the table: an image of one shape. */
@@ -202,17 +150,8 @@ static void add_paths(const model_constants *c, cJSON *list)
 
 /* --- output ------------------------------------------------------------------------------------------------------- */
 
-static void print_compared(void *user, const char *name, int rows, double model, double measured)
+static void print_table(const model_constants *c, const image_row rows[ROWS])
 {
-    int *printed = user;
-    if (!(*printed)++)
-        printf("\n%-28s %6s %11s %11s %9s\n", "the head in the file", "rows", "model us", "measured us", "ratio");
-    printf("%-28s %6d %11.2f %11.2f %9.2f\n", name, rows, 1e6 * model, 1e6 * measured, measured / model);
-}
-
-static void print_table(const model_constants *c, const image_row rows[ROWS], const cJSON *record)
-{
-    int printed = 0;
     printf("Seconds an image that a model expects on a GPU, with 64 autoregressive and 100 diffusion\n"
            "steps and guidance. It is a model: what is measured is marked so.\n\n");
     for (int i = 0; i < MODEL_CONSTANTS; i++) {
@@ -228,21 +167,9 @@ static void print_table(const model_constants *c, const image_row rows[ROWS], co
         printf("\n");
     }
     print_paths(c);
-    compare(c, record, print_compared, &printed);
 }
 
-static void add_compared(void *user, const char *name, int rows, double model, double measured)
-{
-    cJSON *row = cJSON_CreateObject();
-    cJSON_AddStringToObject(row, "name", name);
-    cJSON_AddNumberToObject(row, "rows", rows);
-    cJSON_AddNumberToObject(row, "model_seconds", model);
-    cJSON_AddNumberToObject(row, "measured_seconds", measured);
-    cJSON_AddNumberToObject(row, "ratio", measured / model);
-    tool_json_append(user, row);
-}
-
-static int print_json(const model_constants *c, const image_row rows[ROWS], const cJSON *record)
+static int print_json(const model_constants *c, const image_row rows[ROWS])
 {
     cJSON *root = tool_json();
     cJSON *constants = cJSON_AddObjectToObject(root, "constants");
@@ -265,7 +192,6 @@ static int print_json(const model_constants *c, const image_row rows[ROWS], cons
         tool_json_append(images, row);
     }
     add_paths(c, cJSON_AddArrayToObject(root, "paths"));
-    compare(c, record, add_compared, cJSON_AddArrayToObject(root, "compared"));
     return tool_print_json(root, 1);
 }
 
@@ -281,9 +207,9 @@ int bench_model_time(const char *file, int json)
     if (exit_status == 0) {
         fill_rows(&c, rows);
         if (json)
-            exit_status = print_json(&c, rows, record);
+            exit_status = print_json(&c, rows);
         else
-            print_table(&c, rows, record);
+            print_table(&c, rows);
     }
     cJSON_Delete(record);
     return exit_status;

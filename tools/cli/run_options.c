@@ -205,7 +205,7 @@ const char *run_param_unused(const run_options *o, int i)
 static const char *machine_unused(const mar_options *machine, const char *name)
 {
     const int cuda = machine->backend == MAR_BACKEND_CUDA;
-    if ((strcmp(name, "device") == 0 || strcmp(name, "tuning") == 0) && !cuda) return "needs --backend cuda";
+    if (strcmp(name, "device") == 0 && !cuda) return "needs --backend cuda";
     if (strcmp(name, "int8_below") == 0 && machine->dtype != MAR_DTYPE_INT8) return "needs --dtype int8";
     if (strcmp(name, "threads") == 0 && cuda) return "has no effect with --backend cuda";
     return NULL;

@@ -1,4 +1,4 @@
-/* A block of the transformer at work (mar/masked/block.h). */
+/* A transformer block at work (mar/masked/block.h). */
 #include "mar/masked/block.h"
 
 #include "base/arena.h"
@@ -42,7 +42,7 @@ void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block 
     mar_watch(k, m, b, "mlp.fc2", x, 1, rows, d);
 }
 
-/* w->mixed = the attention of the sequences' queries to their keys and values. */
+/* Computes w->mixed, the attention of the sequences' queries to their keys and values. */
 static void attend(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const act *q, int q_stride,
                    const mar_spans *queries, const act *key, const act *value, int kv_stride, const mar_spans *keys)
 {
@@ -67,10 +67,9 @@ void mar_block_operands(const mar_masked_model *m, mar_workspace *w, const mar_b
     mar_watch(k, m, b, "attn.qkv", operands, 0, n, 3 * d);
 }
 
-/* proj and fc2 add to the residual stream themselves, and the norm behind them reads it: bytes an element, with
- * operands in bf16, 4 + 4 in the product and 4 + 2 in the norm. An operation that adds and normalises would take the 8
- * out of the product, which hides some of them behind its arithmetic, and move 4 as the product's output and 4 + 4 + 4
- * + 2 itself: 18 for 14. */
+/* proj and fc2 add to the residual stream themselves, and the next norm reads it. With bf16 operands that moves 4 + 4
+ * bytes an element in the product and 4 + 2 in the norm. A fused add and norm would save the product's 8, some of which
+ * its arithmetic hides. It would move 4 as the product's output and 4 + 4 + 4 + 2 itself: 18 bytes in place of 14. */
 void mar_block_run(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const mar_spans *spans)
 {
     kern_queue *k = w->k;

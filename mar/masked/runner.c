@@ -1,11 +1,11 @@
-/* One model at work: the transformer's parts, its passes, and a step's work with them (mar/masked/runner.h). */
+/* One model at work (mar/masked/runner.h): its forward pass, and the work of a step. */
 #include "mar/masked/runner.h"
 
 #include "base/arena.h"
 
 #include <stdlib.h>
 
-/* Position in the order of known token i: the most recently predicted come first. */
+/* Returns the position of known token i. The most recently predicted ones come first. */
 static int known_position(const mar_masked_model *m, const mar_pass *p, int sequence, int i)
 {
     return p->order[sequence % p->images][m->base.config.seq_len - p->known + i];
@@ -188,7 +188,7 @@ void mar_perform(kern_queue *k, const char *part, kern_recording **recording, vo
 {
     k->watch.part = part;
     k->core->lap(k, NULL);
-    if (recording && !k->watch.on) /* the search for layers waits in between */
+    if (recording && !k->watch.on) /* the search for a non-finite layer waits between layers */
         k->core->replay(k, recording, body, arg);
     else
         body(arg);
@@ -201,7 +201,7 @@ static void perform(const mar_runner *r, kern_recording **recording, void (*body
     mar_perform(r->work.k, r->chain.part, recording, body, arg, seconds);
 }
 
-/* Where the z of a step's token goes: `i` of all `sequences`, `images` of them conditional. */
+/* Returns the row of z of predicted row i, of all `sequences`, of which `images` are conditional. */
 static int z_row(const mar_step *step, int sequences, int images, int i, int first, int total)
 {
     const int s = i / step->predicted, place = i % step->predicted, others = step->predicted - step->detailed;
@@ -209,12 +209,12 @@ static int z_row(const mar_step *step, int sequences, int images, int i, int fir
     return place >= others ? s * step->detailed + place - others : sequences * step->detailed + s * others + place;
 }
 
-/* The arguments of the bodies of mar_runner_predict. */
+/* Argument of encode and decode. */
 typedef struct {
     mar_runner *r;
     mar_pass pass;
     const mar_step *step;
-    double encoder_flop, decoder_flop; /* what encode and decode took */
+    double encoder_flop, decoder_flop; /* arithmetic of encode and decode */
 } prediction;
 
 static void encode(void *arg)

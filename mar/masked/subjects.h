@@ -1,4 +1,4 @@
-/* What the images of a batch show: classes, or captions. */
+/* Conditioning of a batch's images: classes or captions. */
 #ifndef MAR_SUBJECTS_H
 #define MAR_SUBJECTS_H
 
@@ -10,7 +10,8 @@ typedef struct {
     const uint8_t *mask;   /* [n][caption_tokens], or NULL */
 } mar_subjects;
 
-/* MAR_EARG if the model makes no such images, or if a label is no class or a feature not finite. */
+/* Checks the conditioning of n images. Returns MAR_EARG if the model takes the other kind, a label is out of range, or
+ * a feature is not finite. */
 mar_status mar_subjects_check(const mar_subjects *of, const mar_model_config *model, int n, mar_err *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* A draft model beside the target: its runner, which knows every token the target makes. */
+/* A draft model beside the target: its runner, which knows every token that the target makes. */
 #include "mar/ways/draft.h"
 
 #include "specdec/verifier.h"
@@ -27,7 +27,8 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
     return MAR_OK;
 }
 
-/* Tokens an image that its head draws or judges at once: of one step, or, with whole paths, of a round. */
+/* Returns the tokens of an image that its head draws or judges at once: those of a step or, with whole paths, of a
+ * round. */
 static int step_tokens(const mar_masked *g)
 {
     int most = mar_verifies_paths(&g->params) ? g->max_tokens : 0;

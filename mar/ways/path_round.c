@@ -10,26 +10,27 @@ static int in_full(const mar_paths *s)
     return !s->draft || s->g->params.context == MAR_CONTEXT_FULL;
 }
 
-/* Tokens of steps first .. last. */
+/* Returns the tokens of steps first .. last. */
 static int tokens_of(const mar_paths *s, int first, int last)
 {
     const mar_step *steps = s->g->steps;
     return steps[last].known + steps[last].predicted - steps[first].known;
 }
 
-/* The step behind the round at hand. */
+/* Returns the step after the current round. */
 static int round_end(const mar_paths *s, int image)
 {
     return s->from[image] + s->length[image];
 }
 
-/* The steps of an image's next round. With gamma auto: as many as promise the most steps for their cost, if a step is
- * kept whole with the rate seen so far in this image. Each context of a round costs `context` of what is the same for
- * all lengths, a third by the model of a GPU's time (bench/path_model.py). It is one number for all backends, so that
- * an image has the same rounds on each. */
+/* Returns the steps of an image's next round. With gamma auto it maximises the expected steps for their cost. A step is
+ * assumed to stay whole at the rate seen so far in this image. Each context costs `context` of a round's fixed cost: a
+ * third, by the model of a GPU's time (bench/path_model.py). It is one number for all backends, so that an image has
+ * the same rounds on each. */
 static int round_length(const mar_paths *s, int image)
 {
-    const double prior = 8, rate = 0.85; /* steps that count as seen before the first one, and how many were whole */
+    const double prior = 8, rate = 0.85; /* pseudo-count: steps that count as seen before the first one, and the share
+                                            of them that stayed whole */
     const double context = 1.0 / 3;
     const double whole = (s->whole[image] + prior * rate) / (s->tried[image] + prior);
     const int left = s->g->params.num_iter - s->begin[image];
@@ -88,7 +89,7 @@ static void list_drafts(mar_paths *s)
     s->drafts = s->drawn.n;
 }
 
-/* Lists `count` candidates for each token to replace, behind the drafts. */
+/* Lists `count` candidates for each token to replace, after the drafts. */
 static void list_candidates(mar_paths *s, int count)
 {
     const path_rows *p = &s->pending;
@@ -103,7 +104,7 @@ static void list_candidates(mar_paths *s, int count)
         }
 }
 
-/* How many candidates for each token the next draw has. */
+/* Returns the candidates for each token in the next draw. */
 static int candidates(const mar_paths *s, int round)
 {
     const int wanted = round < 4 ? PATH_CANDIDATES << round : PATH_CANDIDATES_MOST;
@@ -111,9 +112,9 @@ static int candidates(const mar_paths *s, int round)
     return wanted < fit ? wanted : fit > 1 ? fit : 1;
 }
 
-/* --- conditions --------------------------------------------------------------------------------------------------- */
+/* --- z ------------------------------------------------------------------------------------------------------------ */
 
-/* The row of contexts.z with the conditions of a step's token in the context of step `context`. */
+/* Returns the row of contexts.z of a step's token in the context of step `context`. */
 static int z_row(const mar_paths *s, int image, int context, int step, int place)
 {
     const mar_step *steps = s->g->steps;
@@ -121,8 +122,8 @@ static int z_row(const mar_paths *s, int image, int context, int step, int place
     return s->z_first[at] + s->z_asked[at] + steps[context].known - steps[step].known - steps[step].predicted + place;
 }
 
-/* to [conditions][n][width] = the rows row[0..n-1] of each condition of from [conditions][rows][width]. `row` is
- * index[0], which has room for all conditions. */
+/* Writes to [branches][n][width] = rows row[0..n-1] of each branch of from [branches][rows][width]. `row` is index[0],
+ * which has room for all branches. */
 static void gather(mar_paths *s, const float *from, int rows, int n, int width, float *to)
 {
     kern_queue *k = s->g->k;
@@ -141,15 +142,16 @@ static int drafter_width(const mar_paths *s)
     return s->draft ? s->draft->runner.model->base.config.width : target_width(s);
 }
 
-/* --- a head's work on rows of `drawn` ----------------------------------------------------------------------------- */
+/* --- the heads ---------------------------------------------------------------------------------------------------- */
 
-/* Conditions of rows: `sources` of them, the first one that of source number `base`. */
+/* The z of some rows: `sources` of them, from source number `base` on. */
 typedef struct {
-    const float *z; /* [conditions][sources][width] */
+    const float *z; /* [branches][sources][width] */
     int sources, base, width;
 } row_conditions;
 
-/* The rows from `first` on, below `end`, that take as many diffusion steps, as tokens of one call. */
+/* Returns the rows from `first` on, below `end`, that take as many diffusion steps as the first, as tokens of one call.
+ */
 static diff_tokens same_steps(mar_paths *s, const row_conditions *c, int first, int end)
 {
     const path_rows *r = &s->drawn;
@@ -183,7 +185,7 @@ static size_t token_at(const mar_paths *s, int row)
     return (size_t)row * (size_t)s->g->model->base.config.token_dim;
 }
 
-/* Counts what a head has done: the target's, or the draft model's. */
+/* Adds the statistics of a head, the target's or the draft model's. */
 static void count_head(mar_paths *s, const diff_paths *by, const diff_speculation_stats *done)
 {
     mar_stats *stats = &s->g->stats;
@@ -202,7 +204,8 @@ static void count_head(mar_paths *s, const diff_paths *by, const diff_speculatio
     if (done->calls_max > stats->head_calls_max) stats->head_calls_max = done->calls_max;
 }
 
-/* Rows first .. end-1 by this head: draws their tokens and paths, or finds log_ratio and last of them under its law. */
+/* Runs a head on rows first .. end-1: draws their tokens and paths, or computes their log_ratio and last under its
+ * distribution. */
 static void run_rows(mar_paths *s, diff_paths *by, const row_conditions *c, int first, int end, int draws)
 {
     kern_queue *k = s->g->k;
@@ -263,7 +266,8 @@ static path_verdicts decide(mar_paths *s, int first, int end, int groups, int ar
 
 /* --- drafts ------------------------------------------------------------------------------------------------------- */
 
-/* One image, and so shapes that come again with every image: what has been recorded of them. */
+/* Returns the recordings of a pass. Only a batch of one image has shapes that recur with every image; else returns
+ * NULL. */
 static mar_recordings *recordings_at(const mar_paths *s, mar_recordings *recordings, int i)
 {
     return s->g->images == 1 ? &recordings[i] : NULL;
@@ -291,7 +295,7 @@ static mar_status pass(mar_paths *s, int contexts, mar_recordings *recordings, m
     return MAR_OK;
 }
 
-/* The first conditions of a target that drafts for itself: those of empty images. */
+/* Computes the first z of a target that drafts for itself: that of empty images. */
 static mar_status begin_images(mar_paths *s, mar_err *err)
 {
     int n = 0;
@@ -301,15 +305,15 @@ static mar_status begin_images(mar_paths *s, mar_err *err)
     return pass(s, n, recordings_at(s, s->recordings, 0), err);
 }
 
-/* The step whose conditions the target's own drafts of the round at hand have: the last final one; before any, the
- * first. */
+/* Returns the step whose z the target's own drafts of the current round have: the last final one, or the first step if
+ * none is final. */
 static int drafted_in(const mar_paths *s, int image)
 {
     return s->from[image] ? s->from[image] - 1 : 0;
 }
 
-/* Drafts of the target itself, in one draw with the first candidates for the tokens to replace: both have conditions of
- * the last pass. */
+/* Draws the target's own drafts, together with the first candidates for tokens to replace. Both have their z from the
+ * last pass. */
 static mar_status draft_by_target(mar_paths *s, mar_err *err)
 {
     mar_masked *g = s->g;
@@ -330,7 +334,8 @@ static mar_status draft_by_target(mar_paths *s, mar_err *err)
     return status;
 }
 
-/* The drafts of step j of all rounds, rows first .. end-1, by the draft model in the context of those before it. */
+/* Draws the drafts of step j of all rounds, rows first .. end-1, by the draft model in the context of the drafts
+ * before. */
 static mar_status draft_step(mar_paths *s, int j, int first, int end, mar_err *err)
 {
     mar_masked *g = s->g;
@@ -374,7 +379,7 @@ static mar_status draft_by_model(mar_paths *s, mar_err *err)
 
 /* --- verification ------------------------------------------------------------------------------------------------- */
 
-/* The target's pass over the contexts of all rounds. A step that was drafted with its true conditions needs none. */
+/* Runs the target's pass over the contexts of all rounds. A step that was drafted with its true z needs none. */
 static mar_status pass_round(mar_paths *s, mar_err *err)
 {
     const mar_masked *g = s->g;
@@ -382,7 +387,7 @@ static mar_status pass_round(mar_paths *s, mar_err *err)
     int contexts = 0, known = 0;
     for (int r = 0; begins && r < s->drafts; r++) known += s->drawn.order[r] == 0;
     s->known = known;
-    if (known == s->drafts) return MAR_OK; /* their conditions stay in contexts.z */
+    if (known == s->drafts) return MAR_OK; /* their z stays in contexts.z */
     s->z_rows = 0;
     for (int i = 0; i < g->images; i++) {
         const int begin = s->from[i], end = round_end(s, i);
@@ -398,14 +403,14 @@ static mar_status pass_round(mar_paths *s, mar_err *err)
     return pass(s, contexts, recordings_at(s, s->recordings, s->from[0] * (s->gamma + 1) + s->length[0]), err);
 }
 
-/* The step in whose context a draft is verified. */
+/* Returns the step in whose context a draft is verified. */
 static int verified_in(const mar_paths *s, int image, int step)
 {
     return in_full(s) ? step : s->from[image];
 }
 
-/* log P/Q of all drafts but those that were drafted with their true conditions, the verdicts on them, and how far their
- * tokens are from the target's last means. */
+/* Verifies all drafts but those drafted with their true z: log P/Q, the verdicts, and the shifts of their tokens from
+ * the target's last means. */
 static mar_status verify(mar_paths *s, mar_err *err)
 {
     mar_masked *g = s->g;
@@ -424,9 +429,9 @@ static mar_status verify(mar_paths *s, mar_err *err)
     return kern_check(k, err);
 }
 
-/* --- what stays --------------------------------------------------------------------------------------------------- */
+/* --- the end of a round ------------------------------------------------------------------------------------------- */
 
-/* Notes what became of a token, as number `at` of those that are placed together. */
+/* Records a token's status, as number `at` of the tokens that are written together. */
 static void note(mar_paths *s, int at, int image, int position, int step, mar_token_fate fate)
 {
     mar_masked *g = s->g;
@@ -439,7 +444,8 @@ static void note(mar_paths *s, int at, int image, int position, int step, mar_to
     g->late[place] = drafted && !s->draft ? step - s->context[image] : 0;
 }
 
-/* Puts the tokens at rows index[1][0..n-1] of `from` in the places noted. learn: the models have yet to learn them. */
+/* Writes the tokens at rows index[1][0..n-1] of `from` to the places recorded. learn: makes them known to the models.
+ */
 static mar_status place(mar_paths *s, const float *from, int n, int learn, mar_err *err)
 {
     mar_masked *g = s->g;
@@ -456,8 +462,8 @@ static mar_status place(mar_paths *s, const float *from, int n, int learn, mar_e
     return MAR_OK;
 }
 
-/* Moves every image on behind its last step that counts. first [images]: the first step with a replacement; NULL:
- * nobody has one. */
+/* Advances every image past its last step that counts. first [images] is the first step with a replacement; NULL: no
+ * image has one. */
 static void move_on(mar_paths *s, const int *first)
 {
     mar_masked *g = s->g;
@@ -472,8 +478,8 @@ static void move_on(mar_paths *s, const int *first)
     }
 }
 
-/* Keeps what the verdicts accept of the round, and lists what they reject: in pending.source the conditions of P, in
- * index[0] the drafts. */
+/* Keeps the drafts that the verdicts accept, and lists the rejected ones as pending: pending.source is the row of P's
+ * z, index[0] the draft. Returns the number kept; index[1] lists them. */
 static int sort_drafts(mar_paths *s, const path_verdicts *v)
 {
     mar_masked *g = s->g;
@@ -505,8 +511,8 @@ static int sort_drafts(mar_paths *s, const path_verdicts *v)
     return kept;
 }
 
-/* Ends the round as far as drafts are concerned. In context full all models know them; in context prefix no context has
- * seen one, and the accepted ones become the target's own last means. */
+/* Commits the verdicts on drafts. In context full all models know the drafts. In context prefix no context has seen
+ * one, and the accepted ones become the target's own last means. */
 static mar_status settle(mar_paths *s, mar_err *err)
 {
     mar_masked *g = s->g;
@@ -521,8 +527,8 @@ static mar_status settle(mar_paths *s, mar_err *err)
     return place(s, in_full(s) ? s->token : s->last, kept, !in_full(s), err);
 }
 
-/* Takes the kept candidates of a draw, `count` for each token, and leaves in the list the tokens without one. first
- * [pending.n]: the number of the first that is kept. */
+/* Takes the accepted candidates of a draw with `count` for each token, and keeps the tokens without one in the list.
+ * first [pending.n] is the number of the first accepted one; INT_MAX: none. */
 static mar_status sort_candidates(mar_paths *s, const int *first, int count, int buffer, mar_err *err)
 {
     path_rows *p = &s->pending;
@@ -554,7 +560,7 @@ static mar_status sort_candidates(mar_paths *s, const int *first, int count, int
     return place(s, s->token, replaced, 1, err);
 }
 
-/* Draws from the residual for all tokens to replace. drawn: their first candidates are. */
+/* Draws from the residual for all tokens to replace. drawn: their first candidates are drawn already. */
 static mar_status replace(mar_paths *s, int drawn, mar_err *err)
 {
     kern_queue *k = s->g->k;

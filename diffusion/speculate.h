@@ -84,11 +84,12 @@ mar_status diff_speculate_plan(diff_speculation *s, int tokens, int sources, mar
 /* The tokens of one call. Several tokens may share a source, as candidates for one token do. A source is a z with its
  * modulation, which is computed once. */
 typedef struct {
-    int count;         /* tokens */
-    int sources;       /* sources, at most the chain's max_tokens */
-    const int *source; /* host [count] source of each token, 0..sources-1, not decreasing; NULL: token i has source i,
-                          and sources is count */
-    const float *z;    /* backend [branches][sources][z_dim] */
+    int count;   /* tokens */
+    int sources; /* sources, at most the chain's max_tokens */
+    /* Host [count] source of each token, 0..sources-1, not decreasing; NULL: token i has source i, and sources is
+     * count. */
+    const int *source;
+    const float *z;        /* backend [branches][sources][z_dim] */
     const float *draft_z;  /* the draft's z of the same tokens; unused without a draft */
     const float *cfg;      /* host [count]; unused without guidance */
     uint64_t seed;         /* of the noise addresses */

@@ -19,8 +19,9 @@ typedef struct {
 
     int asked; /* drafts of this round's last request to the draft model; -1: no request yet */
 
-    int *place; /* [capacity] static tree: index in the block of each draft of the tree, -2 if absent. Dynamic tree:
-                   depth of each draft. */
+    /* [capacity] static tree: index in the block of each draft of the tree, -2 if absent. Dynamic tree: depth of each
+     * draft. */
+    int *place;
 
     /* Dynamic tree: all candidates, and the expanded ones, whose successors the draft model has been asked for. */
     int candidates;
@@ -74,9 +75,9 @@ struct spec_sampler {
     float *uniform; /* [size] log probabilities of the uniform distribution */
 
     /* Backend memory. */
-    float *laws[2];    /* Rows of the target's log probabilities: [sequences][capacity + 1][size], then the uniform row.
-                          Jacobi alternates between two arrays: this round's and the last round's. Otherwise both pointers
-                          are equal. */
+    /* Rows of the target's log probabilities: [sequences][capacity + 1][size], then the uniform row. Jacobi alternates
+     * between two arrays: this round's and the last round's. Otherwise both pointers are equal. */
+    float *laws[2];
     int now;           /* index of this round's array */
     float *draft_laws; /* [sequences][draft_capacity + 1][size] */
     int *draw_result;  /* id, then drawn */

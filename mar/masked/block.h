@@ -24,9 +24,10 @@ void mar_workspace_lay_out(mar_workspace *w, char *base, size_t *used, size_t ro
 
 /* The rows of each sequence, for attention. */
 typedef struct {
-    int sequences, rows;       /* rows: of all sequences */
-    const int *first, *length; /* host [sequences]: sequence s has rows first[s] .. first[s] + length[s] - 1; both NULL:
-                                  sequences are consecutive and equally long */
+    int sequences, rows; /* rows: of all sequences */
+    /* Host [sequences]: sequence s has rows first[s] .. first[s] + length[s] - 1; both NULL: sequences are consecutive
+     * and equally long. */
+    const int *first, *length;
 } mar_spans;
 
 /* Shows a layer's output to the search for the first non-finite layer (kern_watch): rows of `width`, float if f32, else

@@ -8,11 +8,11 @@
 #include "mar/masked/runner.h"
 
 typedef struct {
-    int image;        /* index in the session's batch, and so of its embeddings */
-    const int *order; /* host [seq_len]: masked first, known last (mar/masked/steps.h); the same for all contexts of an
-                         image */
-    int known;        /* known tokens: order[seq_len-known .. seq_len-1] */
-    int asked;        /* tokens whose z is computed: order[seq_len-known-asked .. seq_len-known-1] */
+    int image; /* index in the session's batch, and so of its embeddings */
+    /* Host [seq_len]: masked first, known last (mar/masked/steps.h); the same for all contexts of an image. */
+    const int *order;
+    int known; /* known tokens: order[seq_len-known .. seq_len-1] */
+    int asked; /* tokens whose z is computed: order[seq_len-known-asked .. seq_len-known-1] */
 } mar_image_context;
 
 typedef struct {

@@ -12,12 +12,13 @@ typedef float *mar_norm;
 typedef struct {
     int heads; /* of its attention */
     mar_norm norm1, norm2;
-    kern_linear *qkv;    /* [3D][D]; NULL in the last decoder block */
-    kern_linear *q, *kv; /* [D][D] and [2D][D] of the last decoder block, whose queries are only the predicted
-                            positions; NULL in other blocks */
-    kern_linear *proj;   /* [D][D], adds to x */
-    kern_linear *fc1;    /* [hidden][D], gelu */
-    kern_linear *fc2;    /* [D][hidden], adds to x */
+    kern_linear *qkv; /* [3D][D]; NULL in the last decoder block */
+    /* [D][D] and [2D][D] of the last decoder block, whose queries are only the predicted positions; NULL in other
+     * blocks. */
+    kern_linear *q, *kv;
+    kern_linear *proj; /* [D][D], adds to x */
+    kern_linear *fc1;  /* [hidden][D], gelu */
+    kern_linear *fc2;  /* [D][hidden], adds to x */
 } mar_block;
 
 typedef struct {

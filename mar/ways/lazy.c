@@ -31,12 +31,13 @@ enum {
 typedef struct {
     int known, predicted; /* mar_step's */
     int fresh;            /* 1: computes everything, and so fills the caches */
-    int conditions; /* branches of its transformer pass: 1 of a lazy step; of a fresh one 2 if any step before the next
-                       fresh one is guided */
-    int previous;   /* tokens that the step before predicted */
-    int horizon;    /* tokens predicted from this step to the last before the next fresh one */
-    int kept;       /* of buffer + seq_len rows, those that a lazy step computes after the decoder's first blocks */
-    int prunes;     /* 1: kept is less than all, so the rows that changed most are read back from the backend */
+    /* Branches of its transformer pass: 1 of a lazy step; of a fresh one 2 if any step before the next fresh one is
+     * guided. */
+    int conditions;
+    int previous; /* tokens that the step before predicted */
+    int horizon;  /* tokens predicted from this step to the last before the next fresh one */
+    int kept;     /* of buffer + seq_len rows, those that a lazy step computes after the decoder's first blocks */
+    int prunes;   /* 1: kept is less than all, so the rows that changed most are read back from the backend */
 } lazy_step;
 
 /* The caches. Queries, keys and values of a row are 3D wide in every block but the last decoder block, whose keys and

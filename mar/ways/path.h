@@ -51,10 +51,11 @@ typedef struct {
     int *group;      /* index of the image in the batch; of a candidate: row of `pending` */
     int *order;      /* autoregressive step; of a candidate: its number, from 0 */
     int *place;      /* index among the tokens of its step and image */
-    int *source;     /* of `drawn`: row of the z it is drawn with: a draft's own number, then the tokens to replace; of
-                        `pending`: row of contexts.z with its true z */
-    int *steps;      /* diffusion steps */
-    float *cfg;      /* guidance scale */
+    /* Of `drawn`: row of the z it is drawn with: a draft's own number, then the tokens to replace; of `pending`: row of
+     * contexts.z with its true z. */
+    int *source;
+    int *steps; /* diffusion steps */
+    float *cfg; /* guidance scale */
 } path_rows;
 
 /* The verdicts of a pass, in one piece, so that one transfer brings them to the host: marked, first, shift. */
@@ -76,8 +77,9 @@ typedef struct {
     diff_paths *drafter;         /* the one of these that drafts */
     mar_contexts contexts;       /* the target's passes */
     mar_contexts draft_contexts; /* the draft model's passes */
-    mar_recordings *recordings; /* [num_iter][gamma + 1] passes of one image, by first step and length of its round; the
-                                   pass before the first round has length 0 */
+    /* [num_iter][gamma + 1] passes of one image, by first step and length of its round; the pass before the first round
+     * has length 0. */
+    mar_recordings *recordings;
     mar_recordings *draft_passes; /* [num_iter] the draft model's passes, of one image */
 
     /* Host, by image of the batch. */
@@ -105,13 +107,14 @@ typedef struct {
     float *path;    /* [max_drawn][stride] paths of the rows of `drawn` */
     float *draft_z; /* [branches][draft_sources][D] z that the drafts, then the tokens to replace, were drawn with */
     int draft_sources;
-    float *true_z;                      /* [branches][drafts][D] the target's z for the drafts that are verified */
-    float *pending_p[2], *pending_q[2]; /* [branches][pending][D] the target's and the drafter's z for tokens to
-                                           replace; double buffers, as tokens leave the list */
-    float *part_z;                      /* [branches][max_rows][D] z of a part of the rows */
-    double *log_ratio;                  /* [max_drawn] */
-    float *last;                        /* [max_drawn][token_dim] last mean under the other distribution */
-    float *verdicts;                    /* path_verdicts */
+    float *true_z; /* [branches][drafts][D] the target's z for the drafts that are verified */
+    /* [branches][pending][D] the target's and the drafter's z for tokens to replace; double buffers, as tokens leave
+     * the list. */
+    float *pending_p[2], *pending_q[2];
+    float *part_z;     /* [branches][max_rows][D] z of a part of the rows */
+    double *log_ratio; /* [max_drawn] */
+    float *last;       /* [max_drawn][token_dim] last mean under the other distribution */
+    float *verdicts;   /* path_verdicts */
 
     double shift_sum; /* of squared shifts of accepted tokens, per channel */
 } mar_paths;

@@ -29,8 +29,8 @@ static int round_end(const mar_paths *s, int image)
  * the same rounds on each. */
 static int round_length(const mar_paths *s, int image)
 {
-    const double prior = 8, rate = 0.85; /* pseudo-count: steps that count as seen before the first one, and the share
-                                            of them that stayed whole */
+    /* Pseudo-count: steps that count as seen before the first one, and the share of them that stayed whole. */
+    const double prior = 8, rate = 0.85;
     const double context = 1.0 / 3;
     const double whole = (s->whole[image] + prior * rate) / (s->tried[image] + prior);
     const int left = s->g->params.num_iter - s->begin[image];

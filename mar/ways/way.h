@@ -35,16 +35,17 @@ typedef struct mar_masked
     mar_masked; /* the masked engine at work, whose stages the hooks change (mar/masked/masked.h) */
 
 typedef struct {
-    const char *name; /* option that turns it on, by any value but its default. Accelerators may share an option, whose
-                         values is_on divides among them */
+    /* Option that turns it on, by any value but its default. Accelerators may share an option, whose values is_on
+     * divides among them. */
+    const char *name;
     const char *also; /* second option that turns it on, or NULL */
-    const char *change;   /* its name in the guarantee, if it changes the law; NULL: name, and the value if it is one of
-                             several */
+    /* Its name in the guarantee, if it changes the law; NULL: name, and the value if it is one of several. */
+    const char *change;
     unsigned changes;     /* mar_stage: stages it changes */
     unsigned needs;       /* mar_stage: stages it needs plain, which no other accelerator may change */
     const char *asks_for; /* option without which it cannot be on, or NULL */
-    const char *default_with; /* option with which resolve turns it on, unless another accelerator of its own option is
-                                 on; or NULL */
+    /* Option with which resolve turns it on, unless another accelerator of its own option is on; or NULL. */
+    const char *default_with;
     const char *default_without; /* option that suppresses default_with, or NULL */
     int exact;                   /* 1: the law of the output stays the target's */
     const char *exact_by;        /* reason, for the guarantee: "speculation inside the head"; NULL: not mentioned */

@@ -12,12 +12,12 @@ typedef struct {
 } diff_respacing;
 
 typedef struct {
-    kern_queue *k; /* queue of the chain, which it must not outlive */
+    kern_queue *k; /* queue of the chain; it must outlive the chain */
     const diff_head *head;
     diff_respacing *respacing; /* [respacings] */
     int respacings;
-    diff_schedule schedule; /* of the respacing in use, which owns the arrays */
-    const float *temb;      /* of the respacing in use, which owns it */
+    diff_schedule schedule; /* of the respacing in use, the owner of the arrays */
+    const float *temb;      /* of the respacing in use, its owner */
     int max_steps;          /* maximum steps of a respacing */
     int *step_index;        /* host [max_steps] 0..max_steps-1: list of all steps for `modulate` */
     int *step_list;         /* host [max_steps] list of some steps for `modulate` */
@@ -50,7 +50,7 @@ typedef struct {
  * Call diff_chain_lay_out before the first run. Returns MAR_EARG if steps or temperature is out of range. */
 mar_status diff_chain_create(kern_queue *k, const diff_head *head, int steps, float temperature, int max_tokens,
                              int guided, diff_chain *out, mar_err *err);
-/* Creates a chain with several respacings, which share all buffers. specs [n] is copied; no two have the same number of
+/* Creates a chain with several respacings that share all buffers. specs [n] is copied; no two have the same number of
  * steps. The first is in use. */
 mar_status diff_chain_create_for(kern_queue *k, const diff_head *head, const diff_spec *specs, int n, float temperature,
                                  int max_tokens, int guided, diff_chain *out, mar_err *err);
@@ -60,7 +60,7 @@ mar_status diff_chain_create_for(kern_queue *k, const diff_head *head, const dif
  * these indices only conditional rows are evaluated. Their difference to the unconditional output is that of the last
  * full evaluation. */
 void diff_chain_reuse(diff_chain *c);
-/* Lays out the chain's working memory at base: backend memory, which must outlive the chain. Returns its bytes, a
+/* Lays out the chain's working memory at base, backend memory that must outlive the chain. Returns its bytes, a
  * multiple of 256. With base NULL it only counts. */
 size_t diff_chain_lay_out(diff_chain *c, char *base);
 /* Switches to the respacing with spec.steps == steps. One must exist. */

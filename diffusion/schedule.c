@@ -72,7 +72,7 @@ static void fill(diff_schedule *s, float temperature)
 
 /* A noise level; lambda = log(alpha/sigma). A solver's step goes from level `now` to level `next`: DPM-Solver++ (Lu et
  * al. 2022), data prediction. First order is DDIM with eta 0. The second-order multistep form (its Algorithm 2, "2M")
- * adds the slope of x0 over the step before, which began at level `before`. */
+ * adds the slope of x0 over the step before. That step began at level `before`. */
 typedef struct {
     double alpha, sigma, lambda;
 } level;

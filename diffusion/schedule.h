@@ -25,7 +25,7 @@ typedef struct {
 } diff_spec;
 
 typedef struct {
-    int steps; /* steps of the chain, which runs from index steps-1 down to 0 */
+    int steps; /* steps of the chain; it runs from index steps-1 down to 0 */
     int *t;    /* [steps] base timestep of each index: the head's input, and the step of the noise address */
     kern_chain_coef *coef; /* [steps]; noise = temperature, 0 at index 0. NULL for a solver */
     kern_ode_coef *ode;    /* [steps]; NULL for DDPM */

@@ -4,17 +4,17 @@
  * Each token is at its own step index i, and its state x_i is known. The window is the number of transitions that one
  * round can decide. A round does three things, for all tokens at once:
  *   1. It proposes the states after the transitions i, i-1, ..., window - 1 of them, from laws q that cost nothing.
- *   2. It evaluates the head at x_i and at the proposals in one call, which gives the laws p of `window` transitions.
+ *   2. It evaluates the head at x_i and at the proposals in one call. That gives the laws p of `window` transitions.
  *   3. It verifies the proposals from the top down. A draw from Norm[p - q]+ replaces the first rejected one and ends
- *      the round. If all are accepted, the last transition, whose p is known, is drawn from p itself.
+ *      the round. If all are accepted, the last transition is drawn from p itself, known by then.
  * The tokens have the plain chain's law for any window and any q. With window 1 on a CPU they have its bits.
  *
  * The proposal law q. An evaluation at index s predicts that the clean token is m, given x_s. Assume that the token
  * given its condition is Gaussian with variance V at s. Then a filter extrapolates the prediction to x_k, k <= s:
  *     m_k = (m + V (y_k - y_s)) / (1 + V (snr_k - snr_s)),   y = snr x / sqrt(abar),   snr = abar / (1 - abar).
- * It follows the proposed state and so the noise. V = r / (1 + snr_s) is the variance of a unit Gaussian, to which
- * tokens are scaled, times a ratio r per channel. r is learned from the predictions' changes along the chain so far.
- * The filter uses the token's latest evaluation at index k itself. An earlier round made it at a proposal that was
+ * It follows the proposed state and so the noise. V = r / (1 + snr_s): the variance of a unit Gaussian times a ratio r
+ * per channel, since tokens are scaled to unit variance. r is learned from the predictions' changes along the chain so
+ * far. The filter uses the token's latest evaluation at index k itself. An earlier round made it at a proposal that was
  * later dropped; SJD keeps the tail of its drafts likewise. If there is none, it uses the evaluation at the lowest
  * index. Before the first evaluation, m = 0 at snr 0. The variance fraction is that of the same evaluation. With a
  * draft model, q is the law of the draft's head, evaluated at each proposal in turn.
@@ -24,10 +24,10 @@
  * and, for j > k, eps_j, the uniform of j's verification, and its residual's candidates.
  *   - q_k is made of evaluations at states of indices >= k. Such a state depends on noise of transitions above it only,
  *     hence on F_k. Evaluations at lower indices depend on eps_k, so they must never enter q_k.
- *   - The end of each round above k depends on F_k, too, and so does r, which is learned on the way down.
- * Each transition k is decided once. By induction, (x_k, q_k, p_k) of the round that decides it, and whether k is the
- * last transition of that round, are functions of F_k. eps_k and k's uniform and candidates are independent of F_k. So
- * x_{k-1}, by the verifier's rule or drawn with eps_k itself, is a draw from p_k given F_k. */
+ *   - The ends of the rounds above k depend on F_k alone. So does r, because it is learned on the way down.
+ * Each transition k is decided once. By induction, three things are functions of F_k: (x_k, q_k, p_k) of the round that
+ * decides it, and whether k is that round's last transition. eps_k and k's uniform and candidates are independent of
+ * F_k. So x_{k-1}, by the verifier's rule or drawn with eps_k itself, is a draw from p_k given F_k. */
 #ifndef DIFFUSION_SPECULATE_H
 #define DIFFUSION_SPECULATE_H
 
@@ -73,7 +73,7 @@ typedef struct {
  * not DDPM, or the chains differ in channels, guidance, tokens or steps. */
 mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int window, int tokens, diff_speculation *out,
                                  mar_err *err);
-/* Lays out the working memory at base: backend memory, which must outlive s. Returns its bytes, a multiple of 256. With
+/* Lays out the working memory at base, backend memory that must outlive s. Returns its bytes, a multiple of 256. With
  * base NULL it only counts. */
 size_t diff_speculate_lay_out(diff_speculation *s, char *base);
 void diff_speculate_free(diff_speculation *s);
@@ -81,8 +81,8 @@ void diff_speculate_free(diff_speculation *s);
  * allocates nothing. */
 mar_status diff_speculate_plan(diff_speculation *s, int tokens, int sources, mar_err *err);
 
-/* The tokens of one call. Several tokens may share a source, as candidates for one token do. A source is a z with its
- * modulation, which is computed once. */
+/* The tokens of one call. A source is a z with its modulation, computed once. Several tokens may share one, as
+ * candidates for one token do. */
 typedef struct {
     int count;   /* tokens */
     int sources; /* sources, at most the chain's max_tokens */

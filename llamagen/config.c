@@ -92,8 +92,8 @@ static int guess_heads(int width)
     return n;
 }
 
-/* Finds the number of heads, which no shape tells: as asked, from the metadata, from the official model of that width,
- * or a guess. */
+/* Finds the number of heads, since no shape tells it: as asked, from the metadata, from the official model of that
+ * width, or a guess. */
 static mar_status derive_heads(const wt_file *f, int heads, gpt_config *c, mar_err *err)
 {
     const char *source = heads ? "asked for" : wt_metadata(f, "mar.heads") ? "in the metadata" : "a guess";

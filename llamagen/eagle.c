@@ -108,7 +108,7 @@ static void add_drafts(eagle_runner *r, const spec_request *q, int condition, in
     }
 }
 
-/* Adds the output row of a site, which reads the feature in this slot. */
+/* Adds the output row of a site. It reads the feature in this slot. */
 static void add_law(eagle_runner *r, const spec_request *q, int condition, int site, int slot)
 {
     gpt_pass *p = &r->pass;

@@ -149,7 +149,7 @@ static mar_status load_condition(loader *l, gpt_model *m)
     const int d = c->width;
     if (!c->caption_dim) return load_array(l, "cls_embedding.embedding_table.weight", c->classes + 1, d, &m->class_emb);
     mar_status status = load_array(l, "cls_embedding.uncond_embedding", c->prefix, c->caption_dim, &m->no_caption);
-    if (status == MAR_OK) /* caption features are f32, so their product is, too */
+    if (status == MAR_OK) /* caption features are f32, and so is their product */
         status = load_linear(l, "cls_embedding.cap_proj.fc1.weight", d, c->caption_dim, KERN_GELU_TANH,
                              KERN_IN_F32 | KERN_OUT_F32, NULL, &m->caption_fc1);
     if (status == MAR_OK)
@@ -158,7 +158,7 @@ static mar_status load_condition(loader *l, gpt_model *m)
     return status;
 }
 
-/* Computes precompute_freqs_cis_2d of gpt.py, which is in f32. cos and sin are 0 at the prefix, so q and k become 0
+/* Computes precompute_freqs_cis_2d of gpt.py, in f32 as there. cos and sin are 0 at the prefix, so q and k become 0
  * there. So every later query gives a prefix position the score 0. */
 static mar_status make_turn(loader *l, gpt_model *m)
 {

@@ -19,7 +19,7 @@ typedef struct {
     int rows, spans, laws; /* laws: rows of the output layer, of all branches */
     const float *table;    /* backend: embedding table */
     int *embedding;        /* [rows] row of the table; with `drawn`, index into drawn */
-    const int *drawn;      /* backend: tokens, which are rows of the table; or NULL */
+    const int *drawn;      /* backend: tokens, as row numbers of the table; or NULL */
     int *position;         /* [rows] in the sequence, prefix included */
     int *slot;             /* [rows] in the whole cache */
     uint64_t *mask;        /* [rows][words] */
@@ -68,7 +68,7 @@ void gpt_mask_add(uint64_t *mask, int first, int n);
 void gpt_mask_add_path(uint64_t *mask, int first, const int *parent, int draft);
 /* Computes the rows. Their keys, values and, with keep, features are then in their slots. */
 void gpt_pass_rows(const gpt_pass *p);
-/* Runs the layers in place on x, which holds the rows' embeddings. */
+/* Runs the layers in place on x, the rows' embeddings. */
 void gpt_pass_layers(const gpt_pass *p);
 /* Computes the logits of the listed rows. */
 void gpt_pass_logits(const gpt_pass *p);

@@ -24,8 +24,9 @@ float gpt_guidance(const gpt_sampling *s, int token);
 
 /* Returns the depth of a draft: itself and its ancestors. Returns 0 for draft -1. */
 int gpt_request_depth(const spec_request *q, int draft);
-/* Checks a request. Returns MAR_EARG if its sequence is not below `images`, it has more than `drafts` drafts, or a
- * token or draft is outside the vocabulary or beyond seq_len. SPEC_UNREAD is a valid token only with `drawn`. */
+/* Checks a request. Returns MAR_EARG if its sequence is not below `images` or it has more than `drafts` drafts. Also
+ * returns it for a token or draft outside the vocabulary or beyond seq_len. SPEC_UNREAD is a valid token only with
+ * `drawn`. */
 mar_status gpt_request_check(const gpt_config *c, int images, int drafts, const spec_request *q, mar_err *err);
 
 /* Key of a recording. Passes of one recording differ only in contents of host arrays. The key has numbers summed over

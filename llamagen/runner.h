@@ -1,6 +1,6 @@
 /* LlamaGen's transformer at work on several images at a time: a key-value cache, and passes over new tokens.
  *
- * A sequence is an image in one branch. With guidance an image has two, which differ only before the image tokens. A
+ * A sequence is an image in one branch. With guidance an image has two; they differ only before the image tokens. A
  * sequence's cache is a pool of slots; a token's keys and values stay in the slot where its pass put them. A list gives
  * the slots of the verified prefix, in order. Slots of accepted drafts join that list, and those of rejected ones
  * become free, so nothing is ever copied. The runner finds out which drafts became tokens from the next request. Apart
@@ -27,8 +27,8 @@ mar_status gpt_runner_plan(gpt_runner *r, int images, mar_err *err);
 /* Starts images with these labels, host [images] (-1: unconditional), and computes their prefixes. */
 void gpt_runner_begin(gpt_runner *r, int images, const int *label);
 /* Starts images with captions: features host float [images][prefix][caption_dim], mask host uint8_t [images][prefix].
- * The mask is 1 at positions of the caption, which is at the end. As in generate.py, a masked position is attended to
- * only by itself. The unconditional caption has the caption's mask. */
+ * The mask is 1 at positions of the caption, at the end of the prefix. As in generate.py, a masked position is attended
+ * to only by itself. The unconditional caption has the caption's mask. */
 void gpt_runner_begin_captions(gpt_runner *r, int images, const float *features, const uint8_t *mask);
 /* Implements spec_model.laws, with the runner as its state. A request's sequence is the image's number in the batch. It
  * may have any prefix; the runner computes what it has not computed yet. Returns MAR_EARG if a token or draft is
@@ -43,7 +43,7 @@ mar_status gpt_runner_laws_then(void *runner, const spec_request *request, int n
  * does this itself. An EAGLE drafter reads features before the target's next call, so it does it here. */
 void gpt_runner_follow(gpt_runner *r, int image, const int *prefix, int length);
 
-/* Returns the features: the results of the last norm, which the output layer reads. They are backend float [slots][D],
+/* Returns the features: the results of the last norm, the input of the output layer. They are backend float [slots][D],
  * by slot. Every token of a prefix has one but the last, whose pass is still to come. Returns NULL without `keep`. */
 const float *gpt_runner_features(const gpt_runner *r);
 /* Returns the slot of an image's token `position` (-1: the last position before the image tokens) in a branch (0: the

@@ -33,7 +33,7 @@ static void squared_distances(const float *by_column, int dim, int columns, int 
     }
 }
 
-/* Fills keys that order all tokens as neighbours of x: by the bits of the distance, which is not negative, then by
+/* Fills keys that order all tokens as neighbours of x: by the bits of the distance (it is not negative), then by
  * number. */
 static void fill_keys(const float *by_column, int size, int dim, int columns, int x, uint64_t *key)
 {

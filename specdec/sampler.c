@@ -21,8 +21,8 @@ static double parameter_named(const spec_sampler_options *o, const char *name, d
     return otherwise;
 }
 
-/* Fits the Jacobi tree into the window, which counts the drafts of the tree and of the chain after it. The tree has the
- * most levels, at most `depth`, that leave a chain of at least one draft. */
+/* Fits the Jacobi tree into the window. The window counts the drafts of the tree and of the chain after it. The tree
+ * has the most levels, at most `depth`, that leave a chain of at least one draft. */
 static void size_up_window(spec_sampler *s, int depth)
 {
     int64_t drafts = 0, level = 1;

@@ -39,7 +39,7 @@ typedef struct {
     void *state;
     mar_status (*laws)(void *state, const spec_request *request, int n, float *log_law, mar_err *err);
     /* The same, then the continuation; a recorded pass has both in one recording. Accepts requests with `drawn`. NULL:
-     * the sampler runs the two in turn. */
+     * the sampler runs the continuation after `log_probs`. */
     mar_status (*laws_then)(void *state, const spec_request *request, int n, float *log_law, const spec_sequel *sequel,
                             mar_err *err);
 } spec_model;
@@ -54,9 +54,8 @@ typedef enum {
 typedef struct {
     const spec_method *method; /* NULL: plain sampling */
     const double *parameter;   /* in the order of method->parameters */
-    /* Positions drafted a round: L, gamma, or the depth of a tree. Jacobi: the window, which counts all drafts of a
-     * round. The tree of sjd-pac takes its drafts out of the window. Its first path continues as a chain with the rest.
-     */
+    /* Positions drafted a round: L, gamma, or the depth of a tree. Jacobi: the window, all drafts of a round. The tree
+     * of sjd-pac takes its drafts out of the window. Its first path continues as a chain with the rest. */
     int length;
     /* Static tree in level order, in place of a chain: parent[n] < n, not decreasing, at most `length` deep. NULL: a
      * chain. */

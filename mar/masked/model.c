@@ -124,7 +124,7 @@ static mar_status load_linear(loader *l, const char *name, int out, int in, kern
     return status;
 }
 
-/* Moves the norm's outliers to the next layer's weights, which will be int8 (kern_int8_smooth). */
+/* Moves the norm's outliers to the next layer's weights, the ones to become int8 (kern_int8_smooth). */
 static mar_status smooth(loader *l, float *gain, float *bias, stored *s, int rows)
 {
     float *factor = malloc((size_t)s->in * sizeof *factor), *row = s->matrix.weight;

@@ -58,7 +58,7 @@ typedef struct {
     double encoder_flop, decoder_flop, head_flop; /* since mar_runner_begin */
     double encoder_s, decoder_s, head_s; /* seconds since mar_runner_begin; complete when the backend has finished */
 
-    /* Backend memory, from mar_runner_lay_out, which also sets the arrays of work and chain. */
+    /* Backend memory, from mar_runner_lay_out. That call also sets the arrays of work and chain. */
     mar_embeddings embedded;
     float *z; /* [branches][images * max_tokens][D] */
 } mar_runner;

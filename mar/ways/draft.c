@@ -1,4 +1,4 @@
-/* A draft model beside the target: its runner, which knows every token that the target makes. */
+/* A draft model beside the target. Its runner knows every token that the target makes. */
 #include "mar/ways/draft.h"
 
 #include "specdec/verifier.h"

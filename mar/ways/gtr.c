@@ -39,7 +39,7 @@ void mar_gtr_order(int grid, int *order, int *scratch)
     for (int i = 0; i < n; i++) order[in_first_stage(grid, scratch[i]) ? first++ : second++] = scratch[i];
 }
 
-/* Returns the energy of a token's direct neighbours, which are all of the first stage. */
+/* Returns the energy of a token's direct neighbours, all of the first stage. */
 static float detail_energy(const float *tokens, int grid, int channels, int position)
 {
     const int row = position / grid, column = position % grid;

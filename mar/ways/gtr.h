@@ -5,8 +5,9 @@
  * The paper's code was not published when this was written. Choices made here:
  * - A stage's tokens come in the image's random order, over its number of steps by MaskGIT's cosine.
  * - Guidance follows the share of known tokens through both stages, as without GtR.
- * - A token's energy is that of all but the lowest frequency of the discrete Fourier transform of its (up to four)
- *   direct neighbours, summed over channels. By Parseval that is the sum of squared distances from their mean.
+ * - A token's energy is that of its (up to four) direct neighbours, summed over channels. It is the energy of their
+ *   discrete Fourier transform without the lowest frequency. By Parseval that is the sum of squared distances from
+ *   their mean.
  * - Of the tokens of a step of the second stage, those with the highest energy get num_sampling_steps, the others
  *   gtr_sampling_steps. Their number is equal in every image. */
 #ifndef MAR_WAYS_GTR_H

@@ -4,10 +4,10 @@
  *   position in the last fresh step (condition cache).
  * - It encodes only the buffer and the tokens that became known in the step before. They attend to the encoder's cached
  *   keys and values of the others. Neither those nor the decoder's inputs from them are renewed.
- * - It runs the first three decoder blocks and the attention of the fourth on all rows. What follows runs only on the
- *   rows to be predicted, those just predicted, and those whose values in the fourth block changed most since the step
- *   before. The other rows are present as their cached keys and values (token cache). The number of rows kept falls
- *   with the step, by the release's table for 64 steps, used unchanged for any number of steps.
+ * - It runs the first three decoder blocks and the attention of the fourth on all rows. The rest runs only on kept
+ *   rows: those to be predicted, those just predicted, and those whose values in the fourth block changed most since
+ *   the step before. The other rows are present as their cached keys and values (token cache). The number of kept rows
+ *   falls with the step. The release has a table for 64 steps; it is used unchanged for any number of steps.
  *
  * The release also caches inside the diffusion head: diff_chain_reuse. Without guidance only the token cache is left;
  * the release cannot do that. After many negative similarities the release might drop a token that is to be predicted.
@@ -40,8 +40,8 @@ typedef struct {
     int prunes;   /* 1: kept is less than all, so the rows that changed most are read back from the backend */
 } lazy_step;
 
-/* The caches. Queries, keys and values of a row are 3D wide in every block but the last decoder block, whose keys and
- * values are 2D wide. Cached queries are unused. L = buffer + seq_len. */
+/* The caches. L = buffer + seq_len. A row's queries, keys and values are 3D wide; cached queries are unused. The last
+ * decoder block has keys and values only, 2D wide. */
 typedef struct {
     const mar_masked_model *model;
     kern_queue *k; /* the session's */
@@ -314,7 +314,7 @@ static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, co
 }
 
 /* Chooses the rows of image s that are computed further, ascending: those to be predicted, those just predicted, then
- * those that changed most. Chooses exactly `kept` rows whatever is in score [L], which a failed backend did not write.
+ * those that changed most. Chooses exactly `kept` rows whatever is in score [L]; a failed backend has not written it.
  * Overwrites score. */
 static void choose(const lazy_caches *z, const mar_pass *p, const lazy_step *step, int s, float *score, int *kept)
 {

@@ -36,7 +36,7 @@
 
 enum {
     PATH_GAMMA_MOST = 16,      /* of gamma auto */
-    PATH_CANDIDATES = 8,       /* candidates for a token in the first draw for it; each next draw has twice as many */
+    PATH_CANDIDATES = 8,       /* candidates for a token in its first draw; each next draw has twice as many */
     PATH_CANDIDATES_MOST = 64, /* of all tokens in one draw, unless one for each is more */
     PATH_TRIES_MOST =
         1

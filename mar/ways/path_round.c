@@ -123,7 +123,7 @@ static int z_row(const mar_paths *s, int image, int context, int step, int place
 }
 
 /* Writes to [branches][n][width] = rows row[0..n-1] of each branch of from [branches][rows][width]. `row` is index[0],
- * which has room for all branches. */
+ * with room for all branches. */
 static void gather(mar_paths *s, const float *from, int rows, int n, int width, float *to)
 {
     kern_queue *k = s->g->k;

@@ -1,16 +1,16 @@
-/* Speculation across tokens: the draft model drafts a block of autoregressive steps, and the target verifies it (Wang
- * et al., "Continuous Speculative Decoding for Autoregressive Image Generation").
+/* Speculation across tokens (Wang et al., "Continuous Speculative Decoding for Autoregressive Image Generation"). The
+ * draft model drafts a block of autoregressive steps, and the target verifies it.
  *
  * A round, for each image:
  *   1. The draft model makes up to gamma steps, each in the context of the tokens before it.
- *   2. The target's passes give z of all drafted tokens. In context prefix that is one pass in the context of the
- *      verified tokens, so the result is the process of coarser steps. In context full it is a pass a step, in the
- *      context of the tokens before it.
+ *   2. The target's passes give z of all drafted tokens. In context prefix that is one pass, in the context of the
+ *      verified tokens. The result is the process of coarser steps. In context full it is a pass a step, in the context
+ *      of the tokens before it.
  *   3. One run of the target's head over all drafts gives p at one index of the chain.
  *   4. Each draft's state at that index is verified. From the verified states the target's head continues to the
  *      tokens.
- * All of this runs on the backend, which reports once a round. In context full the first step with a replaced token is
- * the last that counts, because later ones were drafted after another token. */
+ * All of this runs on the backend; it reports once a round. In context full the first step with a replaced token is the
+ * last that counts. Later ones were drafted after another token. */
 #ifndef MAR_WAYS_SPEC_H
 #define MAR_WAYS_SPEC_H
 
@@ -24,8 +24,8 @@ typedef struct {
     double *path;   /* [rows] sum of log std over the noisy steps above the index, if the method's rule uses it */
 } mar_laws;
 
-/* The verdicts on a block, of which `rows` rows are in use, in one piece, so that one transfer brings them to the host.
- */
+/* The verdicts on a block, of which `rows` rows are in use. They are one piece, so that one transfer brings them to the
+ * host. */
 typedef struct {
     float *shift;        /* [rows][token_dim] final token minus the draft's token */
     int *replaced;       /* [rows] kern_verify_job */

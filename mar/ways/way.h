@@ -42,7 +42,7 @@ typedef struct {
     /* Its name in the guarantee, if it changes the law; NULL: name, and the value if it is one of several. */
     const char *change;
     unsigned changes;     /* mar_stage: stages it changes */
-    unsigned needs;       /* mar_stage: stages it needs plain, which no other accelerator may change */
+    unsigned needs;       /* mar_stage: stages it needs plain; no other accelerator may change them */
     const char *asks_for; /* option without which it cannot be on, or NULL */
     /* Option with which resolve turns it on, unless another accelerator of its own option is on; or NULL. */
     const char *default_with;

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* --- memory -------------------------------------------------------------------------------------------------- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* Returns the maximum rows of one call of the head. Modulation handles one branch at a time. */
 static int most_rows(const diff_speculation *s)
@@ -165,7 +165,7 @@ mar_status diff_speculate_plan(diff_speculation *s, int tokens, int sources, mar
     return status;
 }
 
-/* --- tokens -------------------------------------------------------------------------------------------------- */
+/* --- tokens ------------------------------------------------------------------------------------------------------- */
 
 /* Uploads the tables of the respacing in use, unless they are already there. */
 static void use_schedule(diff_speculation *s)

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- the shape, read from tensors ------------------------------------------------------------------ */
+/* --- the shape, read from tensors --------------------------------------------------------------------------------- */
 
 enum { SEQ_LEN = 256, SEQ_LEN_MAX = 65536 }; /* 256 pixels; 4096 pixels */
 
@@ -138,7 +138,7 @@ int gpt_config_is_int8(const char *tensor)
     return wt_is_layer(tensor, layers);
 }
 
-/* --- the tensors of a shape -------------------------------------------------------------------------- */
+/* --- the tensors of a shape --------------------------------------------------------------------------------------- */
 
 typedef struct {
     gpt_tensor_visitor *visit;

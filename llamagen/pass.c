@@ -8,7 +8,7 @@
 
 static const float rms_eps = 1e-5f; /* norm_eps of gpt.py */
 
-/* --- the rows of a pass ------------------------------------------------------------------------------------------ */
+/* --- the rows of a pass ------------------------------------------------------------------------------------------- */
 
 void gpt_pass_begin(gpt_pass *p, const float *table, const int *drawn)
 {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- draws, for all sequences at once --------------------------------------------------------------------------- */
+/* --- draws, for all sequences at once ----------------------------------------------------------------------------- */
 
 static kern_address address_at(const spec_sampler *s, const spec_sequence *q, int position)
 {
@@ -110,7 +110,7 @@ static mar_status run_likeliest(spec_sampler *s, int rows, mar_err *err)
     return MAR_OK;
 }
 
-/* --- with a draft model: chains and static trees ---------------------------------------------------------------- */
+/* --- with a draft model: chains and static trees ------------------------------------------------------------------ */
 
 static int parent_in(const spec_sampler *s, int n)
 {
@@ -206,7 +206,7 @@ mar_status spec_draft_levels(spec_sampler *s, mar_err *err)
     return MAR_OK;
 }
 
-/* --- with a draft model: dynamic trees (EAGLE-2) ---------------------------------------------------------------- */
+/* --- with a draft model: dynamic trees (EAGLE-2) ------------------------------------------------------------------ */
 
 /* Adds the top-k tokens after expanded draft `parent` (-1: the prefix) as candidates. `row` is their row of the
  * results. */
@@ -312,7 +312,7 @@ mar_status spec_draft_dynamic(spec_sampler *s, mar_err *err)
     return MAR_OK;
 }
 
-/* --- without a draft model: Jacobi ------------------------------------------------------------------------------ */
+/* --- without a draft model: Jacobi -------------------------------------------------------------------------------- */
 
 /* Returns the position whose token is a position's initial draft; -1 if the draft is drawn. */
 static int copied_from(const spec_sampler *s, int position)

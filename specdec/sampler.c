@@ -12,7 +12,7 @@ double spec_walltime_improvement(double alpha, int gamma, double c)
     return tokens / (gamma * c + 1);
 }
 
-/* --- creation -------------------------------------------------------------------------------------------------- */
+/* --- creation ----------------------------------------------------------------------------------------------------- */
 
 static double parameter_named(const spec_sampler_options *o, const char *name, double otherwise)
 {
@@ -211,7 +211,7 @@ int spec_sampler_draft_drafts(const spec_sampler *s)
     return s->draft_capacity;
 }
 
-/* --- a round --------------------------------------------------------------------------------------------------- */
+/* --- a round ------------------------------------------------------------------------------------------------------ */
 
 void spec_sampler_begin(spec_sampler *s, uint64_t first_image, int sequences, int n)
 {
@@ -460,7 +460,7 @@ mar_status spec_sampler_round(spec_sampler *s, mar_err *err)
     return status;
 }
 
-/* --- results --------------------------------------------------------------------------------------------------- */
+/* --- results ------------------------------------------------------------------------------------------------------ */
 
 int spec_sampler_left(const spec_sampler *s)
 {

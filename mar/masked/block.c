@@ -30,16 +30,17 @@ void mar_watch(kern_queue *k, const mar_masked_model *m, const mar_block *b, con
         kern_watch(k, x, f32, rows, width, width, "%s", layer);
 }
 
-void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block *b, float *x, int rows)
+/* --- a block ------------------------------------------------------------------------------------------------------ */
+
+void mar_block_operands(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x,
+                        const int *index, int n, act *operands)
 {
     kern_queue *k = w->k;
     const int d = m->base.config.width;
-    mar_layer_norm(k, m, x, NULL, rows, b->norm2, w->normed, 0);
-    mar_watch(k, m, b, "norm2", w->normed, 0, rows, d);
-    k->core->linear(k, b->fc1, w->normed, rows, w->hidden);
-    mar_watch(k, m, b, "mlp.fc1", w->hidden, 0, rows, m->base.config.mlp_hidden);
-    k->core->linear(k, b->fc2, w->hidden, rows, x);
-    mar_watch(k, m, b, "mlp.fc2", x, 1, rows, d);
+    mar_layer_norm(k, m, x, index, n, b->norm1, w->normed, 0);
+    mar_watch(k, m, b, "norm1", w->normed, 0, n, d);
+    k->core->linear(k, b->qkv, w->normed, n, operands);
+    mar_watch(k, m, b, "attn.qkv", operands, 0, n, 3 * d);
 }
 
 /* Computes w->mixed, the attention of the sequences' queries to their keys and values. */
@@ -56,15 +57,16 @@ static void attend(const mar_masked_model *m, mar_workspace *w, const mar_block 
                            w->mixed);
 }
 
-void mar_block_operands(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x,
-                        const int *index, int n, act *operands)
+void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block *b, float *x, int rows)
 {
     kern_queue *k = w->k;
     const int d = m->base.config.width;
-    mar_layer_norm(k, m, x, index, n, b->norm1, w->normed, 0);
-    mar_watch(k, m, b, "norm1", w->normed, 0, n, d);
-    k->core->linear(k, b->qkv, w->normed, n, operands);
-    mar_watch(k, m, b, "attn.qkv", operands, 0, n, 3 * d);
+    mar_layer_norm(k, m, x, NULL, rows, b->norm2, w->normed, 0);
+    mar_watch(k, m, b, "norm2", w->normed, 0, rows, d);
+    k->core->linear(k, b->fc1, w->normed, rows, w->hidden);
+    mar_watch(k, m, b, "mlp.fc1", w->hidden, 0, rows, m->base.config.mlp_hidden);
+    k->core->linear(k, b->fc2, w->hidden, rows, x);
+    mar_watch(k, m, b, "mlp.fc2", x, 1, rows, d);
 }
 
 /* proj and fc2 add to the residual stream themselves, and the next norm reads it. With bf16 operands that moves 4 + 4
@@ -81,6 +83,8 @@ void mar_block_run(const mar_masked_model *m, mar_workspace *w, const mar_block 
     mar_watch(k, m, b, "attn.proj", w->x, 1, rows, d);
     mar_block_mlp(m, w, b, w->x, rows);
 }
+
+/* --- the last decoder block --------------------------------------------------------------------------------------- */
 
 void mar_block_keys(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, int rows)
 {

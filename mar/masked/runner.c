@@ -11,6 +11,15 @@ static int known_position(const mar_masked_model *m, const mar_pass *p, int sequ
     return p->order[sequence % p->images][m->base.config.seq_len - p->known + i];
 }
 
+/* --- the encoder -------------------------------------------------------------------------------------------------- */
+
+void mar_encode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
+{
+    const mar_spans spans = {.sequences = p->sequences, .rows = p->sequences * (m->base.config.buffer + p->known)};
+    mar_encoder_input(m, w, p, p->known);
+    for (int b = 0; b < m->base.config.encoder_depth; b++) mar_block_run(m, w, &m->encoder[b], &spans);
+}
+
 void mar_encoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, int count)
 {
     const mar_model_config *c = &m->base.config;
@@ -31,21 +40,35 @@ void mar_encoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pa
     mar_take_tokens(m, w, p->embedded, n);
 }
 
-void mar_encode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
+/* --- the decoder -------------------------------------------------------------------------------------------------- */
+
+void mar_decode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, float *z, const int *z_index)
 {
-    const mar_spans spans = {.sequences = p->sequences, .rows = p->sequences * (m->base.config.buffer + p->known)};
-    mar_encoder_input(m, w, p, p->known);
-    for (int b = 0; b < m->base.config.encoder_depth; b++) mar_block_run(m, w, &m->encoder[b], &spans);
+    const mar_model_config *c = &m->base.config;
+    const mar_block *last = &m->decoder[c->decoder_depth - 1];
+    const int length = c->buffer + c->seq_len;
+    const mar_spans keys = {.sequences = p->sequences, .rows = p->sequences * length};
+    const mar_spans queries = {.sequences = p->sequences, .rows = p->sequences * p->predicted};
+    mar_decoder_input(m, w, p);
+    for (int b = 0; b + 1 < c->decoder_depth; b++) mar_block_run(m, w, &m->decoder[b], &keys);
+    const int n = mar_predicted_positions(m, p, p->predicted, w->rows[1]);
+    for (int i = 0; i < n; i++) w->rows[0][i] = i / p->predicted * length + c->buffer + w->rows[1][i];
+    mar_block_keys(m, w, last, w->x, keys.rows);
+    mar_block_ask(m, w, last, w->x, w->rows[0], &queries, w->qkv, &keys, w->memory);
+    mar_conditions(w->k, m, w->memory, w->rows[1], n, w->x, z, z_index);
 }
 
-void mar_decoder_embed(const mar_masked_model *m, mar_workspace *w, int rows)
+void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
 {
-    kern_queue *k = w->k;
-    const int d = m->base.config.width;
-    mar_layer_norm(k, m, w->x, NULL, rows, m->encoder_norm, w->normed, 0);
-    mar_watch(k, m, NULL, "encoder_norm", w->normed, 0, rows, d);
-    k->core->linear(k, m->decoder_embed, w->normed, rows, w->memory);
-    mar_watch(k, m, NULL, "decoder_embed", w->memory, 1, rows, d);
+    const mar_model_config *c = &m->base.config;
+    const int visible = mar_decoder_visible(m, w, p, p->known, w->x);
+    int masked = 0;
+    for (int s = 0; s < p->sequences; s++)
+        for (int i = 0; i < c->seq_len - p->known; i++, masked++) {
+            w->rows[2][masked] = p->order[s % p->images][i];
+            w->rows[1][masked] = s * (c->buffer + c->seq_len) + c->buffer + w->rows[2][masked];
+        }
+    mar_decoder_masked(m, w, p->embedded, visible, masked);
 }
 
 int mar_decoder_visible(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, int count, float *input)
@@ -65,24 +88,21 @@ int mar_decoder_visible(const mar_masked_model *m, mar_workspace *w, const mar_p
     return n;
 }
 
+void mar_decoder_embed(const mar_masked_model *m, mar_workspace *w, int rows)
+{
+    kern_queue *k = w->k;
+    const int d = m->base.config.width;
+    mar_layer_norm(k, m, w->x, NULL, rows, m->encoder_norm, w->normed, 0);
+    mar_watch(k, m, NULL, "encoder_norm", w->normed, 0, rows, d);
+    k->core->linear(k, m->decoder_embed, w->normed, rows, w->memory);
+    mar_watch(k, m, NULL, "decoder_embed", w->memory, 1, rows, d);
+}
+
 void mar_decoder_masked(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int visible, int masked)
 {
     const int d = m->base.config.width;
     w->k->core->copy_rows(w->k, w->x, w->rows[1], e->mask_rows, w->rows[2], NULL, NULL, masked, d);
     mar_watch(w->k, m, NULL, "decoder_pos_embed_learned", w->x, 1, visible + masked, d);
-}
-
-void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
-{
-    const mar_model_config *c = &m->base.config;
-    const int visible = mar_decoder_visible(m, w, p, p->known, w->x);
-    int masked = 0;
-    for (int s = 0; s < p->sequences; s++)
-        for (int i = 0; i < c->seq_len - p->known; i++, masked++) {
-            w->rows[2][masked] = p->order[s % p->images][i];
-            w->rows[1][masked] = s * (c->buffer + c->seq_len) + c->buffer + w->rows[2][masked];
-        }
-    mar_decoder_masked(m, w, p->embedded, visible, masked);
 }
 
 int mar_predicted_positions(const mar_masked_model *m, const mar_pass *p, int count, int *position)
@@ -103,21 +123,7 @@ void mar_conditions(kern_queue *k, const mar_masked_model *m, const float *y, co
     k->core->copy_rows(k, z, z_index, normed, NULL, m->diffusion_pos, position, n, d);
 }
 
-void mar_decode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, float *z, const int *z_index)
-{
-    const mar_model_config *c = &m->base.config;
-    const mar_block *last = &m->decoder[c->decoder_depth - 1];
-    const int length = c->buffer + c->seq_len;
-    const mar_spans keys = {.sequences = p->sequences, .rows = p->sequences * length};
-    const mar_spans queries = {.sequences = p->sequences, .rows = p->sequences * p->predicted};
-    mar_decoder_input(m, w, p);
-    for (int b = 0; b + 1 < c->decoder_depth; b++) mar_block_run(m, w, &m->decoder[b], &keys);
-    const int n = mar_predicted_positions(m, p, p->predicted, w->rows[1]);
-    for (int i = 0; i < n; i++) w->rows[0][i] = i / p->predicted * length + c->buffer + w->rows[1][i];
-    mar_block_keys(m, w, last, w->x, keys.rows);
-    mar_block_ask(m, w, last, w->x, w->rows[0], &queries, w->qkv, &keys, w->memory);
-    mar_conditions(w->k, m, w->memory, w->rows[1], n, w->x, z, z_index);
-}
+/* --- plans and arithmetic of a pass ------------------------------------------------------------------------------- */
 
 mar_status mar_passes_plan(kern_queue *k, const mar_masked_model *m, int sequences, int known, int predicted,
                            mar_err *err)
@@ -154,7 +160,7 @@ double mar_decode_flop(const mar_masked_model *m, int sequences, int known, int 
            mar_block_flop(m, (double)sequences * predicted, rows, length) + 2 * (rows - masked) * d * d;
 }
 
-/* --- the passes of a plain step --------------------------------------------------------------------------------- */
+/* --- the passes of a plain step ----------------------------------------------------------------------------------- */
 
 static mar_status plan_step(kern_queue *k, const void *state, const mar_masked_model *m, int images,
                             const mar_step *step, mar_err *err)

@@ -128,7 +128,7 @@ void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int l
 void mar_perform(kern_queue *k, const char *part, kern_recording **recording, void (*body)(void *arg), void *arg,
                  double *seconds);
 
-/* --- the passes' parts, for passes that compute less ------------------------------------------ */
+/* --- the passes' parts, for passes that compute less -------------------------------------------------------------- */
 
 /* Writes w->x [sequences][buffer + count][D]: buffers, and the `count` tokens that became known last, most recent
  * first. */

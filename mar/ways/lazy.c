@@ -110,7 +110,7 @@ static int row_length(const lazy_caches *z)
     return z->model->base.config.buffer + z->model->base.config.seq_len;
 }
 
-/* --- memory --------------------------------------------------------------------------------------------------- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 static size_t lay_out(void *state, char *base)
 {
@@ -183,7 +183,7 @@ static double decode_flop(const lazy_caches *z, int images, const lazy_step *ste
     return flop + mar_block_flop(m, (double)images * step->predicted, kept, length);
 }
 
-/* --- passes --------------------------------------------------------------------------------------------------- */
+/* --- passes ------------------------------------------------------------------------------------------------------- */
 
 static act *at(const lazy_caches *z, const act *p, size_t elements)
 {

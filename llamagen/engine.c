@@ -45,9 +45,9 @@ static mar_status target_laws(void *state, const spec_request *request, int n, f
 }
 
 static mar_status target_laws_then(void *state, const spec_request *request, int n, float *log_law,
-                                   const spec_sequel *sequel, mar_err *err)
+                                   const spec_continuation *continuation, mar_err *err)
 {
-    return gpt_runner_laws_then(((discrete *)state)->target, request, n, log_law, sequel, err);
+    return gpt_runner_laws_then(((discrete *)state)->target, request, n, log_law, continuation, err);
 }
 
 static mar_status draft_laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)

@@ -35,9 +35,9 @@ typedef struct {
     int kind; /* chosen by the caller */
     int rows, spans, laws;
     const float *log_law;
-    const int *drawn; /* as in spec_request */
-    int with_sequel;  /* 1: the recording includes a sequel of this shape */
-    int sequel[4];    /* spec_sequel.shape */
+    const int *drawn;      /* as in spec_request */
+    int with_continuation; /* 1: the recording includes a continuation of this shape */
+    int continuation[4];   /* spec_continuation.shape */
 } gpt_shape;
 
 enum { GPT_RECORDINGS = 32 };

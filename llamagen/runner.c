@@ -247,7 +247,7 @@ static void add_laws(gpt_runner *r, const spec_request *q, int condition, int ro
 typedef struct {
     gpt_runner *r;
     float *log_law;
-    const spec_sequel *sequel; /* or NULL */
+    const spec_continuation *continuation; /* or NULL */
 } call;
 
 static void compute_laws(void *arg)
@@ -258,11 +258,11 @@ static void compute_laws(void *arg)
     gpt_pass_rows(p);
     gpt_pass_logits(p);
     gpt_pass_laws(p, &r->sampling, r->cfg, r->place, c->log_law);
-    if (c->sequel) c->sequel->run(c->sequel->arg);
+    if (c->continuation) c->continuation->run(c->continuation->arg);
 }
 
-/* Runs the listed pass: embeddings, layers, log probabilities and the sequel as one recording, by its shape. */
-static void run_laws(gpt_runner *r, float *log_law, const spec_sequel *sequel)
+/* Runs the listed pass: embeddings, layers, log probabilities and the continuation as one recording, by its shape. */
+static void run_laws(gpt_runner *r, float *log_law, const spec_continuation *continuation)
 {
     const gpt_pass *p = &r->pass;
     gpt_shape shape = {.rows = p->rows,
@@ -270,9 +270,9 @@ static void run_laws(gpt_runner *r, float *log_law, const spec_sequel *sequel)
                        .laws = p->laws,
                        .log_law = log_law,
                        .drawn = p->drawn,
-                       .with_sequel = sequel != NULL};
-    call body = {r, log_law, sequel};
-    if (sequel) memcpy(shape.sequel, sequel->shape, sizeof shape.sequel);
+                       .with_continuation = continuation != NULL};
+    call body = {r, log_law, continuation};
+    if (continuation) memcpy(shape.continuation, continuation->shape, sizeof shape.continuation);
     if (r->k->watch.on) /* the search for a non-finite layer waits between layers */
         compute_laws(&body);
     else
@@ -319,7 +319,7 @@ static mar_status check_drawn(const gpt_runner *r, const spec_request *request, 
 }
 
 mar_status gpt_runner_laws_then(void *runner, const spec_request *request, int n, float *log_law,
-                                const spec_sequel *sequel, mar_err *err)
+                                const spec_continuation *continuation, mar_err *err)
 {
     gpt_runner *r = runner;
     mar_status status = check_requests(r, request, n, err);
@@ -331,9 +331,9 @@ mar_status gpt_runner_laws_then(void *runner, const spec_request *request, int n
     compute_ahead(r, request, n);
     list_requests(r, request, n);
     if (r->pass.laws > 0)
-        run_laws(r, log_law, sequel);
-    else if (sequel)
-        sequel->run(sequel->arg);
+        run_laws(r, log_law, continuation);
+    else if (continuation)
+        continuation->run(continuation->arg);
     return kern_check(r->k, err);
 }
 

@@ -38,7 +38,7 @@ mar_status gpt_runner_laws(void *runner, const spec_request *request, int n, flo
 /* Implements spec_model.laws_then. Also returns MAR_EARG if a token on the device follows tokens that are not computed.
  */
 mar_status gpt_runner_laws_then(void *runner, const spec_request *request, int n, float *log_law,
-                                const spec_sequel *sequel, mar_err *err);
+                                const spec_continuation *continuation, mar_err *err);
 /* Tells the runner which tokens of an image are final, so that slots of accepted drafts become theirs. gpt_runner_laws
  * does this itself. An EAGLE drafter reads features before the target's next call, so it does it here. */
 void gpt_runner_follow(gpt_runner *r, int image, const int *prefix, int length);

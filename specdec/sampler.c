@@ -345,11 +345,11 @@ static int leaves_tokens(const spec_sampler *s)
 static mar_status run_target(spec_sampler *s, const kern_block_job *job, float *laws, mar_err *err)
 {
     verification v = {s->k, job};
-    const spec_sequel sequel = {
+    const spec_continuation continuation = {
         run_verification, &v, {job->blocks, job->positions, job->node[job->blocks], job->place != NULL}};
     mar_status status;
     if (is_joined(s))
-        status = s->target.laws_then(s->target.state, s->request, job->blocks, laws, &sequel, err);
+        status = s->target.laws_then(s->target.state, s->request, job->blocks, laws, &continuation, err);
     else
         status = s->target.laws(s->target.state, s->request, job->blocks, laws, err);
     s->k->core->lap(s->k, &s->stats.target_s);

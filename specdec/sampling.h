@@ -30,7 +30,7 @@ typedef struct {
     void (*run)(void *arg); /* as the body of a recording (kernels/ops.h, replay) */
     void *arg;
     int shape[4]; /* key of the recording: all that the operations depend on, besides contents of host arrays */
-} spec_sequel;
+} spec_continuation;
 
 /* A model. One call of `log_probs` is one forward pass over n requests, of different sequences. It fills rows of log_p,
  * backend float [..][size], with normalised log probabilities. It works on the sampler's queue. */
@@ -40,8 +40,8 @@ typedef struct {
     mar_status (*laws)(void *state, const spec_request *request, int n, float *log_law, mar_err *err);
     /* The same, then the continuation; a recorded pass has both in one recording. Accepts requests with `drawn`. NULL:
      * the sampler runs the continuation after `log_probs`. */
-    mar_status (*laws_then)(void *state, const spec_request *request, int n, float *log_law, const spec_sequel *sequel,
-                            mar_err *err);
+    mar_status (*laws_then)(void *state, const spec_request *request, int n, float *log_law,
+                            const spec_continuation *continuation, mar_err *err);
 } spec_model;
 
 /* Initial draft of a position in Jacobi decoding. */

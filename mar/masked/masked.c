@@ -59,7 +59,7 @@ static void draw(mar_masked *g, const mar_step *step, int first, int n, int step
     g->drawer->draw(g->drawer_state, &d, first, steps, x);
 }
 
-void mar_masked_place(mar_masked *g, const float *from, int n)
+void mar_masked_write_tokens(mar_masked *g, const float *from, int n)
 {
     kern_queue *k = g->k;
     k->core->copy_rows(k, g->tokens, g->row_place, from, NULL, NULL, NULL, n, g->model->base.config.token_dim);
@@ -104,8 +104,8 @@ void mar_masked_step(mar_masked *g)
         g->fate[place] = MAR_TOKEN_TARGET;
         g->born[place] = g->step;
     }
-    mar_masked_place(g, g->sampled, n);
-    mar_runner_learn(&g->target, g->sampled, n, g->row_slot, g->row_position, &alike->learn);
+    mar_masked_write_tokens(g, g->sampled, n);
+    mar_runner_add_known_tokens(&g->target, g->sampled, n, g->row_slot, g->row_position, &alike->learn);
     for (int i = 0; i < g->way_count; i++)
         if (g->ways[i].way->learn) g->ways[i].way->learn(g->ways[i].state, n);
     g->step++;

@@ -71,6 +71,6 @@ int mar_masked_first_alike(const mar_masked *g, int i);
 /* Takes one autoregressive step of the target alone. */
 void mar_masked_step(mar_masked *g);
 /* Writes the n tokens at `from`, backend [n][token_dim], to their places row_place[n]. */
-void mar_masked_place(mar_masked *g, const float *from, int n);
+void mar_masked_write_tokens(mar_masked *g, const float *from, int n);
 
 #endif

@@ -270,8 +270,8 @@ static void learn(void *arg)
     mar_embed_tokens(l->r->model, &l->r->work, &l->r->embedded, l->tokens, l->n, l->image, l->position);
 }
 
-void mar_runner_learn(mar_runner *r, const float *tokens, int n, const int *image, const int *position,
-                      kern_recording **recording)
+void mar_runner_add_known_tokens(mar_runner *r, const float *tokens, int n, const int *image, const int *position,
+                                 kern_recording **recording)
 {
     learning l = {r, tokens, n, image, position};
     perform(r, recording, learn, &l, &r->encoder_s);
@@ -374,12 +374,12 @@ void mar_recordings_free(kern_queue *k, mar_recordings *t)
 
 mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_err *err)
 {
-    mar_status status = mar_runner_plan_learn(r, images * step->predicted, err);
+    mar_status status = mar_runner_plan_known_tokens(r, images * step->predicted, err);
     if (status != MAR_OK) return status;
     return r->passes->plan(r->work.k, r->passes_state, r->model, images, step, err);
 }
 
-mar_status mar_runner_plan_learn(mar_runner *r, int tokens, mar_err *err)
+mar_status mar_runner_plan_known_tokens(mar_runner *r, int tokens, mar_err *err)
 {
     return r->work.k->core->linear_plan(r->work.k, r->model->z_proj, tokens, err);
 }

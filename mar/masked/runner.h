@@ -89,8 +89,8 @@ size_t mar_runner_lay_out(mar_runner *r, char *base);
 void mar_recordings_free(kern_queue *k, mar_recordings *recordings); /* leaves them empty */
 /* Prepares passes of this step's shape for this many images, so that they allocate nothing. */
 mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_err *err);
-/* Prepares mar_runner_learn for this many tokens. */
-mar_status mar_runner_plan_learn(mar_runner *r, int tokens, mar_err *err);
+/* Prepares mar_runner_add_known_tokens for this many tokens. */
+mar_status mar_runner_plan_known_tokens(mar_runner *r, int tokens, mar_err *err);
 /* Prepares the head for this many tokens, in the respacing in use (diff_chain_use). */
 mar_status mar_runner_plan_head(mar_runner *r, int tokens, mar_err *err);
 
@@ -105,8 +105,8 @@ void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *s
                         mar_recordings *recordings);
 /* Makes n tokens known to later passes: backend tokens [n][token_dim], image and position host [n]. `recording` is that
  * of calls with the same tokens and n, or NULL. */
-void mar_runner_learn(mar_runner *r, const float *tokens, int n, const int *image, const int *position,
-                      kern_recording **recording);
+void mar_runner_add_known_tokens(mar_runner *r, const float *tokens, int n, const int *image, const int *position,
+                                 kern_recording **recording);
 
 /* Tokens drawn together: noise addresses and guidance scales, host [count]. Their z is in the runner's z. */
 typedef struct {

@@ -83,7 +83,7 @@ static mar_status plan(void *state, int images, mar_err *err)
     free_recordings(d);
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < d->g->params.num_iter; i++)
-        status = mar_runner_plan_learn(&d->runner, images * d->g->steps[i].predicted, err);
+        status = mar_runner_plan_known_tokens(&d->runner, images * d->g->steps[i].predicted, err);
     return status;
 }
 
@@ -97,8 +97,8 @@ static void learn(void *state, int n)
 {
     mar_draft *d = state;
     const mar_masked *g = d->g;
-    mar_runner_learn(&d->runner, g->sampled, n, g->row_slot, g->row_position,
-                     &d->recordings[mar_masked_first_alike(g, g->step)].learn);
+    mar_runner_add_known_tokens(&d->runner, g->sampled, n, g->row_slot, g->row_position,
+                                &d->recordings[mar_masked_first_alike(g, g->step)].learn);
 }
 
 static void stats(const void *state, mar_stats *sum)

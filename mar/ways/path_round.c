@@ -329,8 +329,9 @@ static mar_status draft_by_target(mar_paths *s, mar_err *err)
     gather(s, s->contexts.z, s->z_rows, sources, width, s->draft_z);
     s->draft_sources = sources;
     draw(s, &s->target, &(row_conditions){s->draft_z, sources, 0, width}, 0, s->drawn.n);
-    const mar_status status = mar_runner_plan_learn(&g->target, s->drafts, err);
-    if (status == MAR_OK) mar_runner_learn(&g->target, s->token, s->drafts, s->drawn.group, s->drawn.position, NULL);
+    const mar_status status = mar_runner_plan_known_tokens(&g->target, s->drafts, err);
+    if (status == MAR_OK)
+        mar_runner_add_known_tokens(&g->target, s->token, s->drafts, s->drawn.group, s->drawn.position, NULL);
     return status;
 }
 
@@ -348,8 +349,8 @@ static mar_status draft_step(mar_paths *s, int j, int first, int end, mar_err *e
         s->list[contexts++] = (mar_image_context){i, g->order[i], step->known, step->predicted};
     }
     mar_status status = mar_contexts_plan(&s->draft_contexts, s->list, contexts, err);
-    if (status == MAR_OK) status = mar_runner_plan_learn(r, n, err);
-    if (status == MAR_OK && in_full(s)) status = mar_runner_plan_learn(&g->target, n, err);
+    if (status == MAR_OK) status = mar_runner_plan_known_tokens(r, n, err);
+    if (status == MAR_OK && in_full(s)) status = mar_runner_plan_known_tokens(&g->target, n, err);
     if (status != MAR_OK) return status;
     mar_contexts_run(&s->draft_contexts, s->list, contexts, &r->embedded,
                      recordings_at(s, s->draft_passes, s->from[0] + j));
@@ -359,8 +360,9 @@ static mar_status draft_step(mar_paths *s, int j, int first, int end, mar_err *e
                           width);
     draw(s, &s->other, &(row_conditions){s->draft_contexts.z, n, first, width}, first, end);
     const float *tokens = s->token + token_at(s, first);
-    mar_runner_learn(r, tokens, n, s->drawn.group + first, s->drawn.position + first, NULL);
-    if (in_full(s)) mar_runner_learn(&g->target, tokens, n, s->drawn.group + first, s->drawn.position + first, NULL);
+    mar_runner_add_known_tokens(r, tokens, n, s->drawn.group + first, s->drawn.position + first, NULL);
+    if (in_full(s))
+        mar_runner_add_known_tokens(&g->target, tokens, n, s->drawn.group + first, s->drawn.position + first, NULL);
     return MAR_OK;
 }
 
@@ -453,11 +455,11 @@ static mar_status place(mar_paths *s, const float *from, int n, int learn, mar_e
     mar_runner *runners[2] = {&g->target, s->draft ? &s->draft->runner : NULL};
     if (n == 0) return MAR_OK;
     k->core->copy_rows(k, g->sampled, NULL, from, s->index[1], NULL, NULL, n, g->model->base.config.token_dim);
-    mar_masked_place(g, g->sampled, n);
+    mar_masked_write_tokens(g, g->sampled, n);
     for (int i = 0; learn && i < 2 && runners[i]; i++) {
-        const mar_status status = mar_runner_plan_learn(runners[i], n, err);
+        const mar_status status = mar_runner_plan_known_tokens(runners[i], n, err);
         if (status != MAR_OK) return status;
-        mar_runner_learn(runners[i], g->sampled, n, g->row_slot, g->row_position, NULL);
+        mar_runner_add_known_tokens(runners[i], g->sampled, n, g->row_slot, g->row_position, NULL);
     }
     return MAR_OK;
 }

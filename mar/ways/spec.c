@@ -176,7 +176,7 @@ static mar_status plan_prefix(mar_speculation *sp, int n, mar_err *err)
         const mar_step block = whole_block(sp, i);
         status = mar_runner_plan(&g->target, n, &block, err);
         if (status == MAR_OK) status = mar_runner_plan_head(&g->target, n * block.predicted, err);
-        if (status == MAR_OK) status = mar_runner_plan_learn(&sp->draft->runner, n * block.predicted, err);
+        if (status == MAR_OK) status = mar_runner_plan_known_tokens(&sp->draft->runner, n * block.predicted, err);
     }
     return status;
 }
@@ -195,8 +195,8 @@ static mar_status plan_full(mar_speculation *sp, mar_err *err)
     }
     /* The number of tokens that become known at once depends on what is accepted. */
     for (int rows = 1; status == MAR_OK && rows <= TILE_ROWS && rows <= (int)block_rows(sp); rows++) {
-        status = mar_runner_plan_learn(&sp->draft->runner, rows, err);
-        if (status == MAR_OK) status = mar_runner_plan_learn(&g->target, rows, err);
+        status = mar_runner_plan_known_tokens(&sp->draft->runner, rows, err);
+        if (status == MAR_OK) status = mar_runner_plan_known_tokens(&g->target, rows, err);
     }
     return status;
 }
@@ -347,8 +347,8 @@ static void draft_step(mar_speculation *sp, int j)
         mar_runner_draw(&sp->draft->runner, 0, &draw, sp->index - 1, 0, g->sampled, NULL, t ? &t->draw[1] : NULL);
     scatter(sp, g->sampled, n, sp->token);
     g->stats.draft_calls += top + 1;
-    mar_runner_learn(&sp->draft->runner, g->sampled, n, sp->slot, sp->position, t ? &t->learn : NULL);
-    if (in_full(sp)) mar_runner_learn(&g->target, g->sampled, n, sp->slot, sp->position, NULL);
+    mar_runner_add_known_tokens(&sp->draft->runner, g->sampled, n, sp->slot, sp->position, t ? &t->learn : NULL);
+    if (in_full(sp)) mar_runner_add_known_tokens(&g->target, g->sampled, n, sp->slot, sp->position, NULL);
 }
 
 /* --- verification ------------------------------------------------------------------------------------------------- */
@@ -510,9 +510,9 @@ static void keep(mar_speculation *sp)
     }
     float *tokens = sp->step_q.mean; /* its contents have been read */
     k->core->copy_rows(k, tokens, NULL, g->sampled, sp->row, NULL, NULL, n, c->token_dim);
-    mar_masked_place(g, tokens, n);
-    mar_runner_learn(&g->target, tokens, n, sp->slot, sp->position, NULL);
-    mar_runner_learn(&sp->draft->runner, tokens, n, sp->slot, sp->position, NULL);
+    mar_masked_write_tokens(g, tokens, n);
+    mar_runner_add_known_tokens(&g->target, tokens, n, sp->slot, sp->position, NULL);
+    mar_runner_add_known_tokens(&sp->draft->runner, tokens, n, sp->slot, sp->position, NULL);
     g->stats.head_calls += (double)n * g->target.chain.schedule.steps;
 }
 

@@ -134,7 +134,7 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
             .count = step.predicted, .seed = p->seed, .image = images, .position = position, .cfg = cfg};
         mar_runner_predict(&r, &batch, &step, 0, step.predicted, NULL);
         mar_runner_draw(&r, 0, &draw, p->num_sampling_steps - 1, 0, x, NULL, NULL);
-        mar_runner_learn(&r, x, step.predicted, slot, position, NULL);
+        mar_runner_add_known_tokens(&r, x, step.predicted, slot, position, NULL);
         for (int t = 0; t < step.predicted; t++)
             k->core->download(k, tokens + position[t] * CHANNELS, x + t * CHANNELS, CHANNELS * sizeof(float));
     }

@@ -55,7 +55,7 @@ mar_status mar_session_prepare(mar_session *s, int n)
     return status == MAR_OK ? mar_session_plan(s, n, &s->err) : status;
 }
 
-static mar_status start(mar_session *s, uint64_t first_image, const mar_subjects *of, int n)
+static mar_status start(mar_session *s, uint64_t first_image, const mar_conditioning *of, int n)
 {
     const mar_engine *engine = s->model->engine;
     const mar_status status = mar_session_prepare(s, n);
@@ -70,11 +70,11 @@ static mar_status start(mar_session *s, uint64_t first_image, const mar_subjects
     return kern_check(s->k, &s->err);
 }
 
-static mar_status begin(mar_session *s, uint64_t first_image, const mar_subjects *of, int n)
+static mar_status begin(mar_session *s, uint64_t first_image, const mar_conditioning *of, int n)
 {
     if (n < 1 || n > s->max_images)
         return err_set(&s->err, MAR_EARG, "%d images: expected 1..%d, the session's batch", n, s->max_images);
-    mar_status status = mar_subjects_check(of, &s->model->config, n, &s->err);
+    mar_status status = mar_conditioning_check(of, &s->model->config, n, &s->err);
     if (status != MAR_OK) return status;
     __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED); /* it concerned the batch before */
     s->images = n;
@@ -94,7 +94,7 @@ mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *la
     mar_status status = mar_session_enter(s);
     if (status != MAR_OK) return status;
     status = mar_check_given(labels, "labels", &s->err);
-    if (status == MAR_OK) status = begin(s, first_image, &(mar_subjects){.labels = labels}, n);
+    if (status == MAR_OK) status = begin(s, first_image, &(mar_conditioning){.labels = labels}, n);
     return mar_session_leave(s, status);
 }
 
@@ -104,7 +104,7 @@ mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, cons
     mar_status status = mar_session_enter(s);
     if (status != MAR_OK) return status;
     status = mar_check_given(features, "features", &s->err);
-    if (status == MAR_OK) status = begin(s, first_image, &(mar_subjects){.features = features, .mask = mask}, n);
+    if (status == MAR_OK) status = begin(s, first_image, &(mar_conditioning){.features = features, .mask = mask}, n);
     return mar_session_leave(s, status);
 }
 

@@ -20,7 +20,7 @@ struct mar_model {
 
 void mar_model_retain(mar_model *model);
 
-typedef struct mar_generation mar_generation; /* a family's part of a session */
+typedef struct mar_engine_state mar_engine_state; /* a family's part of a session */
 
 struct mar_engine {
     const char *name;   /* "mar" */
@@ -39,35 +39,35 @@ struct mar_engine {
      * in. `vae` is the session's image decoder, which outlives it, or NULL: MAR_EMODEL if it does not go with the
      * model. On failure it frees everything and *out is NULL. */
     mar_status (*create)(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params, int max_images,
-                         mar_generation **out, mar_err *err);
-    void (*free)(mar_generation *g); /* NULL is fine */
-    const mar_params *(*params)(const mar_generation *g);
-    const char *(*guarantee)(const mar_generation *g);
+                         mar_engine_state **out, mar_err *err);
+    void (*free)(mar_engine_state *g); /* NULL is fine */
+    const mar_params *(*params)(const mar_engine_state *g);
+    const char *(*guarantee)(const mar_engine_state *g);
     /* A warning for the log, static, of something that makes the session slower than it need be; NULL: none. */
-    const char *(*warning)(const mar_generation *g);
+    const char *(*warning)(const mar_engine_state *g);
     /* Gives it its working memory in backend memory at base, which must outlive it, and returns the bytes it takes, a
      * multiple of 256; base NULL only counts. */
-    size_t (*lay_out)(mar_generation *g, char *base);
+    size_t (*lay_out)(mar_engine_state *g, char *base);
     /* Prepares batches of so many images, so that their steps allocate nothing. */
-    mar_status (*plan)(mar_generation *g, int images, mar_err *err);
+    mar_status (*plan)(mar_engine_state *g, int images, mar_err *err);
     /* Starts images first_image.. with labels host [images], -1 for unconditional. Of a model of captions, which has no
      * labels, it starts any images, to be measured. */
-    void (*begin)(mar_generation *g, uint64_t first_image, const int *labels, int images);
+    void (*begin)(mar_engine_state *g, uint64_t first_image, const int *labels, int images);
     /* The same of captions (mar_session_begin_captions); NULL in a family without. */
-    void (*begin_captions)(mar_generation *g, uint64_t first_image, const float *features, const uint8_t *mask,
+    void (*begin_captions)(mar_engine_state *g, uint64_t first_image, const float *features, const uint8_t *mask,
                            int images);
-    mar_status (*step)(mar_generation *g, mar_err *err); /* not called when no step is left */
-    int (*steps_left)(const mar_generation *g);
+    mar_status (*step)(mar_engine_state *g, mar_err *err); /* not called when no step is left */
+    int (*steps_left)(const mar_engine_state *g);
     /* What the image decoder is given: backend float [images][seq_len][token_dim]. */
-    const float *(*latents)(const mar_generation *g);
+    const float *(*latents)(const mar_engine_state *g);
     /* Writes every field but arena_bytes, recorded_bytes, vae_s, vae_flop and total_s. */
-    void (*stats)(const mar_generation *g, mar_stats *stats);
+    void (*stats)(const mar_engine_state *g, mar_stats *stats);
     /* Measures parts of the model by themselves (mar_session_measure); NULL if there are none. */
-    mar_status (*measure)(mar_generation *g, mar_measurements *all, mar_err *err);
+    mar_status (*measure)(mar_engine_state *g, mar_measurements *all, mar_err *err);
     /* mar_session_fates: arrays [images * seq_len]. */
-    void (*fates)(const mar_generation *g, uint8_t *map, int *step);
+    void (*fates)(const mar_engine_state *g, uint8_t *map, int *step);
     /* mar_session_lateness: array [images * seq_len]. */
-    void (*lateness)(const mar_generation *g, int *late);
+    void (*lateness)(const mar_engine_state *g, int *late);
 };
 
 /* MAR_EMODEL if the image decoder does not go with the model's tokens; NULL: there is none. */
@@ -84,7 +84,7 @@ enum { MAR_LAYER_TEXT = 256 };
 const char *mar_layer_text(const kern_queue *k, char text[MAR_LAYER_TEXT]);
 
 /* For the tests. */
-mar_generation *mar_session_generation(mar_session *s);
+mar_engine_state *mar_session_engine_state(mar_session *s);
 kern_queue *mar_session_queue(mar_session *s);
 
 /* Tokens a side: seq_len is a square. */

@@ -100,7 +100,7 @@ static mar_status create_decoder(mar_session *s, mar_err *err)
 /* Cuts the arena; returns its size. */
 static size_t lay_out(mar_session *s, char *base)
 {
-    size_t used = s->model->engine->lay_out(s->generation, base);
+    size_t used = s->model->engine->lay_out(s->engine_state, base);
     if (s->decoder) used += vae_run_lay_out(s->decoder, base ? base + used : NULL);
     return used;
 }
@@ -124,7 +124,7 @@ mar_status mar_session_plan(mar_session *s, int n, mar_err *err)
 {
     if (s->planned == n) return MAR_OK;
     s->planned = 0;
-    mar_status status = s->model->engine->plan(s->generation, n, err);
+    mar_status status = s->model->engine->plan(s->engine_state, n, err);
     if (status == MAR_OK && s->decoder) status = vae_run_plan(s->decoder, n, err);
     if (status == MAR_OK) s->planned = n;
     return status;
@@ -134,7 +134,7 @@ mar_status mar_session_plan(mar_session *s, int n, mar_err *err)
 static void write_guarantee(mar_session *s)
 {
     static const char approximate[] = "approximate: ";
-    const char *text = s->model->engine->guarantee(s->generation);
+    const char *text = s->model->engine->guarantee(s->engine_state);
     const size_t n = sizeof approximate - 1;
     if (!s->k->device->int8)
         snprintf(s->guarantee, sizeof s->guarantee, "%s", text);
@@ -151,7 +151,7 @@ static mar_status create_work(mar_session *s, const mar_params *params, mar_err 
     k->cancel = &s->cancel;
     k->watch.on = params->check;
     k->core->enter(k);
-    mar_status status = s->model->engine->create(s->model, s->vae, k, params, s->max_images, &s->generation, err);
+    mar_status status = s->model->engine->create(s->model, s->vae, k, params, s->max_images, &s->engine_state, err);
     if (status == MAR_OK) write_guarantee(s);
     if (status == MAR_OK) status = create_decoder(s, err);
     if (status == MAR_OK) status = allocate(s, err);
@@ -188,7 +188,7 @@ static mar_status create(mar_model *model, mar_vae *vae, const mar_params *param
 static void tell_created(mar_session *s)
 {
     const mar *m = s->model->m;
-    const char *warning = s->model->engine->warning(s->generation);
+    const char *warning = s->model->engine->warning(s->engine_state);
     mar_session_enter(s);
     mar_log(m, MAR_LOG_INFO, "session for batches of %d images: %.3g MB of working memory, %s", s->max_images,
             (double)s->arena_bytes / 1e6, mar_session_guarantee(s));
@@ -221,7 +221,7 @@ void mar_session_free(mar_session *s)
     if (k) {
         k->core->enter(k);
         k->core->finish(k); /* times still to come have their place in s, and work in the memory that is freed */
-        if (s->generation) s->model->engine->free(s->generation);
+        if (s->engine_state) s->model->engine->free(s->engine_state);
         vae_run_free(s->decoder);
         k->device->core->free(k->device, s->arena);
         k->core->leave(k);
@@ -237,7 +237,7 @@ void mar_session_free(mar_session *s)
 
 const mar_params *mar_session_get_params(const mar_session *s)
 {
-    return s ? s->model->engine->params(s->generation) : NULL;
+    return s ? s->model->engine->params(s->engine_state) : NULL;
 }
 
 const char *mar_session_guarantee(const mar_session *s)
@@ -261,9 +261,9 @@ const char *mar_session_description(const mar_session *s, char *text, size_t siz
     return text;
 }
 
-mar_generation *mar_session_generation(mar_session *s)
+mar_engine_state *mar_session_engine_state(mar_session *s)
 {
-    return s->generation;
+    return s->engine_state;
 }
 
 kern_queue *mar_session_queue(mar_session *s)

@@ -18,7 +18,7 @@ struct mar_session {
     char guarantee[320]; /* mar_session_guarantee */
     int max_images;
     int grid; /* latent pixels a side */
-    mar_generation *generation;
+    mar_engine_state *engine_state;
     vae_run *decoder; /* NULL without vae */
     void *arena;      /* backend memory, all there is */
     size_t arena_bytes;

@@ -62,10 +62,10 @@ static mar_status start(mar_session *s, uint64_t first_image, const mar_conditio
     if (status != MAR_OK) return status;
     const double begun = mar_now();
     if (of->labels)
-        engine->begin(s->generation, first_image, of->labels, n);
+        engine->begin(s->engine_state, first_image, of->labels, n);
     else
-        engine->begin_captions(s->generation, first_image, of->features, of->mask, n);
-    s->steps = engine->steps_left(s->generation);
+        engine->begin_captions(s->engine_state, first_image, of->features, of->mask, n);
+    s->steps = engine->steps_left(s->engine_state);
     s->total_s = mar_now() - begun;
     return kern_check(s->k, &s->err);
 }
@@ -124,7 +124,7 @@ static mar_status step(mar_session *s)
     if (mar_session_done(s)) return err_set(&s->err, MAR_EARG, "no step left: begin a batch first");
     k->core->enter(k);
     const double begun = mar_now();
-    status = s->model->engine->step(s->generation, &s->err);
+    status = s->model->engine->step(s->engine_state, &s->err);
     if (mar_session_done(s)) k->core->finish(k);
     s->total_s += mar_now() - begun;
     /* A cancel that comes when all is done leaves the images whole. */
@@ -153,7 +153,7 @@ int mar_session_done(const mar_session *s)
 
 int mar_session_steps_left(const mar_session *s)
 {
-    return mar_session_is_usable(s) && s->dropped == MAR_OK ? s->model->engine->steps_left(s->generation) : 0;
+    return mar_session_is_usable(s) && s->dropped == MAR_OK ? s->model->engine->steps_left(s->engine_state) : 0;
 }
 
 mar_status mar_session_check_finished(mar_session *s)

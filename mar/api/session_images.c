@@ -12,7 +12,7 @@ static mar_status fetch_tokens(mar_session *s, float *tokens)
     kern_queue *k = s->k;
     const mar_model_config *c = &s->model->config;
     k->core->enter(k);
-    k->core->download(k, tokens, s->model->engine->latents(s->generation),
+    k->core->download(k, tokens, s->model->engine->latents(s->engine_state),
                       (size_t)s->images * (size_t)c->seq_len * (size_t)c->token_dim * sizeof *tokens);
     k->core->leave(k);
     status = kern_check(k, &s->err);
@@ -55,7 +55,7 @@ static vae_pictures decode(mar_session *s, int first)
     const int left = s->images - first, most = vae_run_images(s->decoder), n = left < most ? left : most;
     if (n <= 0) return (vae_pictures){0};
     s->vae_flop += n * vae_run_flop(s->decoder);
-    return vae_decode(s->decoder, s->model->engine->latents(s->generation) + (size_t)first * count, n);
+    return vae_decode(s->decoder, s->model->engine->latents(s->engine_state) + (size_t)first * count, n);
 }
 
 /* Downloads the pictures to rgb, and what was found in them to s->found. */

@@ -14,7 +14,7 @@ void mar_session_get_stats(const mar_session *s, mar_stats *stats)
     k->core->enter(k);
     k->core->finish(k); /* the times are complete then */
     k->core->leave(k);
-    s->model->engine->stats(s->generation, stats);
+    s->model->engine->stats(s->engine_state, stats);
     stats->arena_bytes = s->arena_bytes;
     stats->recorded_bytes = k->recorded_bytes;
     stats->vae_s = s->vae_s;
@@ -27,7 +27,7 @@ mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step)
     mar_status status = mar_session_enter(s);
     if (status != MAR_OK) return status;
     status = mar_session_check_finished(s);
-    if (status == MAR_OK) s->model->engine->fates(s->generation, map, step);
+    if (status == MAR_OK) s->model->engine->fates(s->engine_state, map, step);
     return mar_session_leave(s, status);
 }
 
@@ -37,7 +37,7 @@ mar_status mar_session_lateness(mar_session *s, int *late)
     if (status != MAR_OK) return status;
     status = mar_check_given(late, "late", &s->err);
     if (status == MAR_OK) status = mar_session_check_finished(s);
-    if (status == MAR_OK) s->model->engine->lateness(s->generation, late);
+    if (status == MAR_OK) s->model->engine->lateness(s->engine_state, late);
     return mar_session_leave(s, status);
 }
 
@@ -49,7 +49,7 @@ static mar_status start(mar_session *s)
     int *labels = calloc((size_t)s->images, sizeof *labels);
     if (!labels) return err_set(&s->err, MAR_ENOMEM, "out of memory");
     s->k->core->finish(s->k); /* the times of the batch before end here */
-    if (kern_check(s->k, &s->err) == MAR_OK) s->model->engine->begin(s->generation, 0, labels, s->images);
+    if (kern_check(s->k, &s->err) == MAR_OK) s->model->engine->begin(s->engine_state, 0, labels, s->images);
     free(labels);
     return kern_check(s->k, &s->err);
 }
@@ -60,16 +60,17 @@ static mar_status start_middle(mar_session *s)
 {
     const mar_engine *engine = s->model->engine;
     mar_status status = start(s);
-    const int steps = engine->steps_left(s->generation), half = steps - steps / 2;
-    while (status == MAR_OK && engine->steps_left(s->generation) > half) status = engine->step(s->generation, &s->err);
-    if (status == MAR_OK && engine->steps_left(s->generation) <= 0) status = start(s);
+    const int steps = engine->steps_left(s->engine_state), half = steps - steps / 2;
+    while (status == MAR_OK && engine->steps_left(s->engine_state) > half)
+        status = engine->step(s->engine_state, &s->err);
+    if (status == MAR_OK && engine->steps_left(s->engine_state) <= 0) status = start(s);
     s->k->core->finish(s->k);
     return status == MAR_OK ? kern_check(s->k, &s->err) : status;
 }
 
 static mar_status run_step(mar_session *s)
 {
-    const mar_status status = s->model->engine->step(s->generation, &s->err);
+    const mar_status status = s->model->engine->step(s->engine_state, &s->err);
     s->k->core->finish(s->k);
     return status == MAR_OK ? kern_check(s->k, &s->err) : status;
 }
@@ -77,7 +78,7 @@ static mar_status run_step(mar_session *s)
 /* Decodes as many images as the decoder takes at a time; any do. */
 static mar_status run_decoder(mar_session *s)
 {
-    (void)vae_decode(s->decoder, s->model->engine->latents(s->generation), vae_run_images(s->decoder));
+    (void)vae_decode(s->decoder, s->model->engine->latents(s->engine_state), vae_run_images(s->decoder));
     s->k->core->finish(s->k);
     return kern_check(s->k, &s->err);
 }
@@ -124,13 +125,13 @@ static mar_status measure_step(mar_session *s, mar_measurements *all)
     for (int i = 0; status == MAR_OK && i < runs_to_replay(s); i++) {
         status = start_middle(s);
         if (status != MAR_OK) return status;
-        s->model->engine->stats(s->generation, &before);
+        s->model->engine->stats(s->engine_state, &before);
         const double begun = mar_now();
         status = run_step(s);
         seconds = mar_now() - begun;
     }
     if (status != MAR_OK) return status;
-    s->model->engine->stats(s->generation, &after);
+    s->model->engine->stats(s->engine_state, &after);
     const int tokens = (int)(after.tokens - before.tokens);
     add_pass(all, "encoder", 0, after.encoder_s - before.encoder_s, after.encoder_flop - before.encoder_flop);
     add_pass(all, "decoder", 0, after.decoder_s - before.decoder_s, after.decoder_flop - before.decoder_flop);
@@ -162,7 +163,7 @@ static mar_status measure(mar_session *s, mar_measurements *all)
     s->images = s->max_images;
     mar_status status = mar_session_prepare(s, s->max_images);
     if (status == MAR_OK) status = mar_measure_machine(s->k, all, &s->err);
-    if (status == MAR_OK && engine->measure) status = engine->measure(s->generation, all, &s->err);
+    if (status == MAR_OK && engine->measure) status = engine->measure(s->engine_state, all, &s->err);
     if (status == MAR_OK) status = measure_step(s, all);
     if (status == MAR_OK && s->decoder) status = measure_decoder(s, all);
     return status == MAR_OK && all->out_of_memory ? err_set(&s->err, MAR_ENOMEM, "out of memory") : status;

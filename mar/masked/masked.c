@@ -168,9 +168,9 @@ static mar_status check_tokens(const mar_masked *g, mar_err *err)
                    mar_not_finite(number), place % c->seq_len, channel, mar_layer_text(g->k, layer));
 }
 
-static mar_status step(mar_generation *generation, mar_err *err)
+static mar_status step(mar_engine_state *engine_state, mar_err *err)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     mar_status status = MAR_OK;
     if (g->stepper)
         status = g->stepper->step(g->stepper_state, err);
@@ -181,9 +181,9 @@ static mar_status step(mar_generation *generation, mar_err *err)
     return status == MAR_OK && waits ? check_tokens(g, err) : status;
 }
 
-static void begin(mar_generation *generation, uint64_t first_image, const int *labels, int images)
+static void begin(mar_engine_state *engine_state, uint64_t first_image, const int *labels, int images)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     const mar_model_config *c = &g->model->base.config;
     g->images = images;
     g->first_image = first_image;
@@ -363,9 +363,9 @@ static void free_recordings(mar_masked *g)
     for (int i = 0; g->recordings && i < g->params.num_iter; i++) mar_recordings_free(g->k, &g->recordings[i]);
 }
 
-static void destroy(mar_generation *generation)
+static void destroy(mar_engine_state *engine_state)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     if (!g) return;
     free_recordings(g);
     for (int i = g->way_count - 1; i >= 0; i--)
@@ -377,7 +377,7 @@ static void destroy(mar_generation *generation)
 }
 
 static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params, int max_images,
-                         mar_generation **out, mar_err *err)
+                         mar_engine_state **out, mar_err *err)
 {
     const mar_masked_model *model = mar_masked_model_of(base);
     mar_params p = *params;
@@ -400,9 +400,9 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     if (status == MAR_OK) status = allocate_host(g, err);
     if (status == MAR_OK) status = create_ways(g, err);
     if (status == MAR_OK)
-        *out = (mar_generation *)g;
+        *out = (mar_engine_state *)g;
     else
-        destroy((mar_generation *)g);
+        destroy((mar_engine_state *)g);
     return status;
 }
 
@@ -413,9 +413,9 @@ void *mar_masked_state(const mar_masked *g, const mar_way *way)
     return NULL;
 }
 
-static size_t lay_out(mar_generation *generation, char *base)
+static size_t lay_out(mar_engine_state *engine_state, char *base)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     const mar_model_config *c = &g->model->base.config;
     const size_t images = (size_t)g->max_images, token = (size_t)c->token_dim * sizeof(float);
     size_t used = 0;
@@ -436,9 +436,9 @@ static mar_status plan_draw(mar_masked *g, int n, int steps, int conditions, mar
     return mar_runner_plan_head(&g->target, n, err);
 }
 
-static mar_status plan(mar_generation *generation, int images, mar_err *err)
+static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     free_recordings(g);
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++) {
@@ -463,39 +463,39 @@ static void describe(const mar_model *model, char *text, size_t size)
     snprintf(text, size, "head: %s", head->device->head->describe(head->net));
 }
 
-static const mar_params *params_of(const mar_generation *g)
+static const mar_params *params_of(const mar_engine_state *g)
 {
     return &((const mar_masked *)g)->params;
 }
 
-static const char *guarantee_of(const mar_generation *g)
+static const char *guarantee_of(const mar_engine_state *g)
 {
     return ((const mar_masked *)g)->guarantee;
 }
 
-static const char *warning_of(const mar_generation *generation)
+static const char *warning_of(const mar_engine_state *engine_state)
 {
-    const mar_masked *g = (const mar_masked *)generation;
+    const mar_masked *g = (const mar_masked *)engine_state;
     const char *warning = NULL;
     for (int i = 0; !warning && i < g->way_count; i++)
         if (g->ways[i].way->warn) warning = g->ways[i].way->warn(g->ways[i].state);
     return warning;
 }
 
-static int steps_left(const mar_generation *generation)
+static int steps_left(const mar_engine_state *engine_state)
 {
-    const mar_masked *g = (const mar_masked *)generation;
+    const mar_masked *g = (const mar_masked *)engine_state;
     return g->params.num_iter - g->step;
 }
 
-static const float *latents(const mar_generation *g)
+static const float *latents(const mar_engine_state *g)
 {
     return ((const mar_masked *)g)->tokens;
 }
 
-static void stats_of(const mar_generation *generation, mar_stats *stats)
+static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
 {
-    const mar_masked *g = (const mar_masked *)generation;
+    const mar_masked *g = (const mar_masked *)engine_state;
     const mar_runner *t = &g->target;
     *stats = g->stats;
     stats->encoder_s = t->encoder_s;
@@ -510,17 +510,17 @@ static void stats_of(const mar_generation *generation, mar_stats *stats)
         if (g->ways[i].way->stats) g->ways[i].way->stats(g->ways[i].state, stats);
 }
 
-static void fates(const mar_generation *generation, uint8_t *map, int *born)
+static void fates(const mar_engine_state *engine_state, uint8_t *map, int *born)
 {
-    const mar_masked *g = (const mar_masked *)generation;
+    const mar_masked *g = (const mar_masked *)engine_state;
     const size_t count = (size_t)g->images * (size_t)g->model->base.config.seq_len;
     if (map) memcpy(map, g->fate, count * sizeof *map);
     if (born) memcpy(born, g->born, count * sizeof *born);
 }
 
-static void lateness(const mar_generation *generation, int *late)
+static void lateness(const mar_engine_state *engine_state, int *late)
 {
-    const mar_masked *g = (const mar_masked *)generation;
+    const mar_masked *g = (const mar_masked *)engine_state;
     memcpy(late, g->late, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *late);
 }
 

@@ -56,7 +56,7 @@ struct mar_masked {
 /* Returns the engine state of a session whose model is of this family. */
 static inline mar_masked *mar_masked_of(mar_session *s)
 {
-    return (mar_masked *)mar_session_generation(s);
+    return (mar_masked *)mar_session_engine_state(s);
 }
 
 /* Returns the state of an accelerator; NULL if it is off. */

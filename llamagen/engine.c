@@ -385,7 +385,7 @@ static void fates(const mar_engine_state *engine_state, uint8_t *map, int *round
                        (int)SPEC_REPLACED == (int)MAR_TOKEN_REPLACED,
                    "a verdict is a fate");
     for (size_t i = 0; i < (size_t)g->images; i++)
-        spec_sampler_fates(g->sampler, (int)i, map ? map + i * n : NULL, round ? round + i * n : NULL);
+        spec_sampler_token_status(g->sampler, (int)i, map ? map + i * n : NULL, round ? round + i * n : NULL);
 }
 
 static void lateness(const mar_engine_state *engine_state, int *late)

@@ -7,11 +7,11 @@
 /* One sequence and the block that it has drafted in this round. Arrays are host memory. */
 typedef struct {
     uint64_t image;
-    int known;     /* final tokens */
-    uint32_t step; /* rounds so far */
-    int *token;    /* [tokens] */
-    uint8_t *fate; /* [tokens] spec_verdict */
-    int *round;    /* [tokens] round that made the token final */
+    int known;             /* final tokens */
+    uint32_t step;         /* rounds so far */
+    int *token;            /* [tokens] */
+    uint8_t *token_status; /* [tokens] spec_verdict */
+    int *round;            /* [tokens] round that made the token final */
 
     int count, depth;    /* drafts of the block, and positions that they cover */
     int *draft, *parent; /* [capacity] as in kern_block_job */

@@ -100,7 +100,7 @@ static size_t lay_out_host(spec_sampler *s, char *base)
     for (size_t i = 0; i < sequences; i++) {
         spec_sequence part = {0}, *q = base ? &s->sequence[i] : &part;
         q->token = arena_carve(base, &used, tokens, sizeof *q->token);
-        q->fate = arena_carve(base, &used, tokens, sizeof *q->fate);
+        q->token_status = arena_carve(base, &used, tokens, sizeof *q->token_status);
         q->round = arena_carve(base, &used, tokens, sizeof *q->round);
         q->draft = arena_carve(base, &used, drafts, sizeof *q->draft);
         q->parent = arena_carve(base, &used, drafts, sizeof *q->parent);
@@ -302,7 +302,7 @@ static mar_status take_block(spec_sampler *s, spec_sequence *q, const int *id, c
     for (int i = 0; i < final; i++) {
         const int at = q->known + i;
         q->token[at] = id[i];
-        q->fate[at] = i < accepted ? SPEC_ACCEPTED : is_followed(q, law[i]) ? SPEC_REPLACED : SPEC_DROPPED;
+        q->token_status[at] = i < accepted ? SPEC_ACCEPTED : is_followed(q, law[i]) ? SPEC_REPLACED : SPEC_DROPPED;
         q->round[at] = (int)q->step;
     }
     q->tail = q->depth > final ? q->depth - final : 0;
@@ -413,7 +413,7 @@ static mar_status take_unread(spec_sampler *s, mar_err *err)
     for (int i = 0; i < s->running; i++) {
         spec_sequence *q = &s->sequence[i];
         q->token[q->known] = SPEC_UNREAD;
-        q->fate[q->known] = SPEC_DROPPED;
+        q->token_status[q->known] = SPEC_DROPPED;
         q->round[q->known++] = (int)q->step++;
         count_block(s, q, 0);
     }
@@ -480,10 +480,10 @@ const int *spec_sampler_tokens(const spec_sampler *s, int sequence)
     return s->sequence[sequence].token;
 }
 
-void spec_sampler_fates(const spec_sampler *s, int sequence, uint8_t *fate, int *round)
+void spec_sampler_token_status(const spec_sampler *s, int sequence, uint8_t *token_status, int *round)
 {
     const size_t known = (size_t)s->sequence[sequence].known;
-    if (fate) memcpy(fate, s->sequence[sequence].fate, known * sizeof *fate);
+    if (token_status) memcpy(token_status, s->sequence[sequence].token_status, known * sizeof *token_status);
     if (round) memcpy(round, s->sequence[sequence].round, known * sizeof *round);
 }
 

@@ -101,8 +101,8 @@ void mar_masked_step(mar_masked *g)
     /* Into the images, and into what later passes know. */
     for (int r = 0; r < n; r++) {
         const int place = g->row_place[r] = g->row_slot[r] * c->seq_len + g->row_position[r];
-        g->fate[place] = MAR_TOKEN_TARGET;
-        g->born[place] = g->step;
+        g->token_status[place] = MAR_TOKEN_TARGET;
+        g->ar_step[place] = g->step;
     }
     mar_masked_write_tokens(g, g->sampled, n);
     mar_runner_add_known_tokens(&g->target, g->sampled, n, g->row_slot, g->row_position, &alike->learn);
@@ -135,7 +135,7 @@ static int bad_token(const mar_masked *g)
         const int next = k->core->first_nonfinite(k, token, 1, count - place, dim, dim);
         if (next < 0) break;
         place += next;
-        if (g->born[place] >= 0 && (bad < 0 || g->born[place] < g->born[bad])) bad = place;
+        if (g->ar_step[place] >= 0 && (bad < 0 || g->ar_step[place] < g->ar_step[bad])) bad = place;
     }
     return bad;
 }
@@ -164,7 +164,7 @@ static mar_status check_tokens(const mar_masked *g, mar_err *err)
     const mar_status status = kern_check(g->k, err);
     if (status != MAR_OK) return status; /* the numbers were not read */
     return err_set(err, MAR_EMODEL, "image %llu, step %d: a token is %s (position %d, channel %d)%s",
-                   (unsigned long long)g->first_image + (unsigned long long)(place / c->seq_len), g->born[place],
+                   (unsigned long long)g->first_image + (unsigned long long)(place / c->seq_len), g->ar_step[place],
                    mar_not_finite(number), place % c->seq_len, channel, mar_layer_text(g->k, layer));
 }
 
@@ -189,7 +189,7 @@ static void begin(mar_engine_state *engine_state, uint64_t first_image, const in
     g->first_image = first_image;
     g->step = 0;
     g->stats = (mar_stats){0};
-    for (int i = 0; i < images * c->seq_len; i++) g->born[i] = -1, g->late[i] = 0;
+    for (int i = 0; i < images * c->seq_len; i++) g->ar_step[i] = -1, g->staleness[i] = 0;
     kern_watch_begin(g->k);
     for (int i = 0; i < images; i++) {
         g->label[i] = labels[i] < 0 ? c->classes : labels[i];
@@ -348,11 +348,11 @@ static mar_status allocate_host(mar_masked *g, mar_err *err)
     g->row_position = calloc(rows, sizeof *g->row_position);
     g->row_cfg = calloc(rows, sizeof *g->row_cfg);
     g->row_place = calloc(rows, sizeof *g->row_place);
-    g->fate = calloc(images * seq, sizeof *g->fate);
-    g->born = calloc(images * seq, sizeof *g->born);
-    g->late = calloc(images * seq, sizeof *g->late);
+    g->token_status = calloc(images * seq, sizeof *g->token_status);
+    g->ar_step = calloc(images * seq, sizeof *g->ar_step);
+    g->staleness = calloc(images * seq, sizeof *g->staleness);
     if (!g->order || !g->order_data || !g->label || !g->row_image || !g->row_slot || !g->row_position || !g->row_cfg ||
-        !g->row_place || !g->fate || !g->born || !g->late)
+        !g->row_place || !g->token_status || !g->ar_step || !g->staleness)
         return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
     for (size_t i = 0; i < images; i++) g->order[i] = g->order_data + i * seq;
     return MAR_OK;
@@ -371,8 +371,9 @@ static void destroy(mar_engine_state *engine_state)
     for (int i = g->way_count - 1; i >= 0; i--)
         if (g->ways[i].state) g->ways[i].way->destroy(g->ways[i].state);
     mar_runner_free(&g->target);
-    void *host[] = {g->steps,        g->recordings, g->order,     g->order_data, g->label, g->row_image, g->row_slot,
-                    g->row_position, g->row_cfg,    g->row_place, g->fate,       g->born,  g->late,      g};
+    void *host[] = {
+        g->steps,        g->recordings, g->order,     g->order_data,   g->label,   g->row_image, g->row_slot,
+        g->row_position, g->row_cfg,    g->row_place, g->token_status, g->ar_step, g->staleness, g};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
 }
 
@@ -514,14 +515,14 @@ static void fates(const mar_engine_state *engine_state, uint8_t *map, int *born)
 {
     const mar_masked *g = (const mar_masked *)engine_state;
     const size_t count = (size_t)g->images * (size_t)g->model->base.config.seq_len;
-    if (map) memcpy(map, g->fate, count * sizeof *map);
-    if (born) memcpy(born, g->born, count * sizeof *born);
+    if (map) memcpy(map, g->token_status, count * sizeof *map);
+    if (born) memcpy(born, g->ar_step, count * sizeof *born);
 }
 
 static void lateness(const mar_engine_state *engine_state, int *late)
 {
     const mar_masked *g = (const mar_masked *)engine_state;
-    memcpy(late, g->late, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *late);
+    memcpy(late, g->staleness, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *late);
 }
 
 extern const mar_engine mar_masked_engine;

@@ -36,10 +36,10 @@ struct mar_masked {
     int *label;  /* host [max_images] `classes` is unconditional */
     int **order; /* host [max_images] -> [seq_len]: masked tokens first, known ones last */
     int *order_data;
-    int step;      /* next step; num_iter: done */
-    uint8_t *fate; /* host [max_images][seq_len] mar_token_fate */
-    int *born;     /* host [max_images][seq_len] autoregressive step that made the token */
-    int *late;     /* host [max_images][seq_len] steps by which its draft's z was stale; 0: not such a draft */
+    int step;              /* next step; num_iter: done */
+    uint8_t *token_status; /* host [max_images][seq_len] mar_token_fate */
+    int *ar_step;          /* host [max_images][seq_len] autoregressive step that made the token */
+    int *staleness;        /* host [max_images][seq_len] steps by which its draft's z was stale; 0: not such a draft */
     mar_stats stats;
 
     /* The rows of the tokens being drawn: image after image of a step, in the order of `order`. Host [max_images *

@@ -441,9 +441,9 @@ static void note(mar_paths *s, int at, int image, int position, int step, mar_to
     g->row_place[at] = place;
     g->row_slot[at] = image;
     g->row_position[at] = position;
-    g->fate[place] = (uint8_t)fate;
-    g->born[place] = step;
-    g->late[place] = drafted && !s->draft ? step - s->context[image] : 0;
+    g->token_status[place] = (uint8_t)fate;
+    g->ar_step[place] = step;
+    g->staleness[place] = drafted && !s->draft ? step - s->context[image] : 0;
 }
 
 /* Writes the tokens at rows index[1][0..n-1] of `from` to the places recorded. learn: makes them known to the models.

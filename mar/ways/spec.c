@@ -71,14 +71,14 @@ static mar_status allocate_host(mar_speculation *sp, mar_err *err)
     const size_t images = (size_t)g->max_images, rows = block_rows(sp);
     sp->begin = calloc(3 * images, sizeof *sp->begin);
     sp->row_step = calloc(rows, sizeof *sp->row_step);
-    sp->row_fate = calloc(rows, sizeof *sp->row_fate);
+    sp->row_status = calloc(rows, sizeof *sp->row_status);
     sp->report = calloc(verdict_words(sp, rows, images), sizeof *sp->report);
     sp->row = calloc(rows, sizeof *sp->row);
     sp->slot = calloc(rows, sizeof *sp->slot);
     sp->position = calloc(rows, sizeof *sp->position);
     sp->image = calloc(rows, sizeof *sp->image);
     sp->cfg = calloc(rows, sizeof *sp->cfg);
-    if (!sp->begin || !sp->row_step || !sp->row_fate || !sp->report || !sp->row || !sp->slot || !sp->position ||
+    if (!sp->begin || !sp->row_step || !sp->row_status || !sp->report || !sp->row || !sp->slot || !sp->position ||
         !sp->image || !sp->cfg)
         return err_set(err, MAR_ENOMEM, "out of memory for blocks of %zu tokens", rows);
     sp->length = sp->begin + images;
@@ -135,8 +135,8 @@ static void describe(const void *state, char *text, size_t size)
 static void destroy(void *state)
 {
     mar_speculation *sp = state;
-    void *host[] = {sp->begin, sp->row_step, sp->row_fate, sp->report, sp->row,
-                    sp->slot,  sp->position, sp->image,    sp->cfg,    sp};
+    void *host[] = {sp->begin, sp->row_step, sp->row_status, sp->report, sp->row,
+                    sp->slot,  sp->position, sp->image,      sp->cfg,    sp};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
 }
 
@@ -230,7 +230,7 @@ static void list_image(mar_speculation *sp, int image)
             g->row_position[first + r] = position[r];
             g->row_cfg[first + r] = step->cfg;
             sp->row_step[first + r] = sp->begin[image] + j;
-            sp->row_fate[first + r] = MAR_TOKEN_TARGET;
+            sp->row_status[first + r] = MAR_TOKEN_TARGET;
         }
     }
 }
@@ -470,7 +470,7 @@ static mar_status read_verdicts(mar_speculation *sp, mar_err *err)
     move_on(sp, &v);
     for (int r = 0; r < sp->rows; r++) {
         if (sp->row_step[r] >= sp->begin[g->row_slot[r]]) continue;
-        sp->row_fate[r] = v.replaced[r] ? MAR_TOKEN_REPLACED : MAR_TOKEN_ACCEPTED;
+        sp->row_status[r] = v.replaced[r] ? MAR_TOKEN_REPLACED : MAR_TOKEN_ACCEPTED;
         g->stats.drafted++;
         g->stats.accepted += !v.replaced[r];
         g->stats.residual_tries += v.tries[r];
@@ -499,13 +499,13 @@ static void keep(mar_speculation *sp)
     const mar_model_config *c = &g->model->base.config;
     int n = 0;
     for (int r = 0; r < sp->rows; r++) {
-        if (sp->row_fate[r] == MAR_TOKEN_TARGET) continue;
+        if (sp->row_status[r] == MAR_TOKEN_TARGET) continue;
         sp->row[n] = r;
         sp->slot[n] = g->row_slot[r];
         sp->position[n] = g->row_position[r];
         const int place = g->row_place[n] = sp->slot[n] * c->seq_len + sp->position[n];
-        g->fate[place] = sp->row_fate[r];
-        g->born[place] = sp->row_step[r];
+        g->token_status[place] = sp->row_status[r];
+        g->ar_step[place] = sp->row_step[r];
         n++;
     }
     float *tokens = sp->step_q.mean; /* its contents have been read */

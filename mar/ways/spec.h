@@ -44,13 +44,13 @@ typedef struct {
     int prefill;             /* steps of the target alone */
     uint64_t draft_seed;     /* seed of the draft's noise: the target's own if they are aligned */
 
-    int *begin;        /* host [images] first step of an image's block */
-    int *length;       /* host [images] steps of its block; 0: the image is finished */
-    int *first;        /* host [images] first row of its block */
-    int rows;          /* of all blocks */
-    int *row_step;     /* host [rows] autoregressive step */
-    uint8_t *row_fate; /* host [rows] mar_token_fate; TARGET: not reached */
-    float *report;     /* host copy of a round's verdicts (mar_verdicts) */
+    int *begin;          /* host [images] first step of an image's block */
+    int *length;         /* host [images] steps of its block; 0: the image is finished */
+    int *first;          /* host [images] first row of its block */
+    int rows;            /* of all blocks */
+    int *row_step;       /* host [rows] autoregressive step */
+    uint8_t *row_status; /* host [rows] mar_token_fate; TARGET: not reached */
+    float *report;       /* host copy of a round's verdicts (mar_verdicts) */
 
     /* Host [rows]: numbers and lists of the rows of one draft step, or of those that stay. */
     int *row, *slot, *position;

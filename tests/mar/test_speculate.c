@@ -328,7 +328,7 @@ static void full_stops_at_a_replacement(void **state)
             next = p.num_iter - mar_session_steps_left(s);
             const mar_masked *g = mar_masked_of(s);
             for (int i = 0; i < SEQ; i++)
-                if (g->fate[i] == MAR_TOKEN_REPLACED) replaced[g->born[i]]++;
+                if (g->token_status[i] == MAR_TOKEN_REPLACED) replaced[g->ar_step[i]]++;
             for (int step = first; step < next - 1; step++) assert_int_equal(replaced[step], 0);
             if (next < first + 3 && next < p.num_iter) assert_true(replaced[next - 1] > 0);
             ends[next < first + 3]++;

@@ -44,7 +44,7 @@ int spec_sampler_known(const spec_sampler *s, int sequence);
 /* Returns host [n], of which the known tokens come first. SPEC_UNREAD stands for tokens that the host has not read.
  * When none is left, all are read. */
 const int *spec_sampler_tokens(const spec_sampler *s, int sequence);
-/* Copies what is known of each token. token status [n] is a spec_verdict (SPEC_DROPPED: drawn from the target alone),
+/* Copies what is known of each token. token_status [n] is a spec_verdict (SPEC_DROPPED: drawn from the target alone),
  * and round [n] is the round that made it final. Either may be NULL. */
 void spec_sampler_token_status(const spec_sampler *s, int sequence, uint8_t *token_status, int *round);
 const spec_sampler_stats *spec_sampler_get_stats(const spec_sampler *s);

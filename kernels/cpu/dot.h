@@ -48,15 +48,15 @@ typedef struct {
     void (*end)(void);
     /* dot_bf16_pack; NULL: of int8, which int8_pack packs. */
     void (*pack)(const float *w, int cols, int in, int words, void *block);
-} dot_kernel;
+} gemm_kernel;
 
 /* NULL where oneDNN should multiply bf16: without AVX512-BF16, or if MAR_ISA asks for less. AMX multiplies where it is
  * there, unless MAR_ISA=avx512. */
-const dot_kernel *dot_bf16_best(void);
+const gemm_kernel *dot_bf16_best(void);
 
 /* NULL without AMX-INT8, AVX512-VNNI or AVX-VNNI, or if MAR_ISA asks for less: avx512 for all but AMX, avx2 for
  * AVX-VNNI. All give the same bits. *unit is the name of what multiplies, or NULL. */
-const dot_kernel *dot_int8_best(const char **unit);
+const gemm_kernel *dot_int8_best(const char **unit);
 
 /* Packs w[cols][in] (float; `in` even) as a block of bf16 of `words` words a column; missing columns and words are 0.
  * This is oneDNN's layout BA16a64b2a, too. Needs AVX512-BF16. */

@@ -190,5 +190,5 @@ static void product(const void *x, size_t x_stride, int rows, int words, const v
     }
 }
 
-extern const dot_kernel NAME(KERN_TYPE, amx);
-const dot_kernel NAME(KERN_TYPE, amx) = {DOT_WORDS, product, end, BF16 ? dot_bf16_pack : NULL};
+extern const gemm_kernel NAME(KERN_TYPE, amx);
+const gemm_kernel NAME(KERN_TYPE, amx) = {DOT_WORDS, product, end, BF16 ? dot_bf16_pack : NULL};

@@ -172,5 +172,5 @@ static void product(const void *x, size_t x_stride, int rows, int words, const v
     }
 }
 
-extern const dot_kernel dot_int8_avxvnni;
-const dot_kernel dot_int8_avxvnni = {1, product, NULL, NULL};
+extern const gemm_kernel dot_int8_avxvnni;
+const gemm_kernel dot_int8_avxvnni = {1, product, NULL, NULL};

@@ -21,7 +21,7 @@ struct kern_linear {
     dnn_packed **weight;                                        /* [panels] */
     float *bias;                                                /* [out] or NULL */
     const dnn_primitive *_Atomic product[2][CPU_TILE_ROWS + 1]; /* [last panel?][rows], made at first use or by plan */
-    const dot_kernel *dot;   /* NULL: oneDNN multiplies. Else blocks take the place of panels. */
+    const gemm_kernel *dot;  /* NULL: oneDNN multiplies. Else blocks take the place of panels. */
     int int8;                /* of int8: x is quantised before it is multiplied */
     int words;               /* of a row of what is multiplied */
     size_t row_bytes;        /* from one such row to the next */

@@ -118,26 +118,18 @@ int cuda_in_recording(const cuda_queue *c);
 /* Whether no recording's body is running. If one is, fails with "internal error: <what> inside a recording". */
 int cuda_outside_recording(cuda_queue *c, const char *what);
 
-/* Launches kernel<<<grid, block, shared>>>(args...) on the queue's stream, whatever the queue's state, and returns the
- * error. Operations use cuda_launch. */
+/* Launches kernel<<<grid, block, shared>>>(args...) on the queue's stream, unless the queue does not live; an error
+ * goes to kern_fail. */
 template <typename... P, typename... A>
-static inline cudaError_t cuda_launch_always(cuda_queue *c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-                                             A... args)
+static inline void cuda_launch(cuda_queue *c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args)
 {
+    if (!cuda_live(c) || grid.x * (size_t)grid.y * grid.z == 0) return;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared;
     config.stream = c->stream;
-    return cudaLaunchKernelEx(&config, kernel, P(args)...);
-}
-
-/* The same, unless the queue does not live; an error goes to kern_fail. */
-template <typename... P, typename... A>
-static inline void cuda_launch(cuda_queue *c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args)
-{
-    if (!cuda_live(c) || grid.x * (size_t)grid.y * grid.z == 0) return;
-    cuda_ok(c, cuda_launch_always(c, kernel, grid, block, shared, args...), "launching a kernel");
+    cuda_ok(c, cudaLaunchKernelEx(&config, kernel, P(args)...), "launching a kernel");
 }
 
 static inline unsigned cuda_blocks(size_t n, size_t per_block)

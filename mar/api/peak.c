@@ -90,7 +90,8 @@ static mar_status measure_peak(kern_queue *k, double *flop_per_second, mar_err *
 
 enum {
     WIDTH = 1024,           /* floats of a row, which is 4 KiB */
-    LEAST_ROWS = 128 << 10, /* 512 MiB */
+    LEAST_ROWS = 1 << 10,   /* 4 MiB */
+    CPU_ROWS = 128 << 10,   /* 512 MiB: a processor may have several caches, and names the size of one */
     MOST_ROWS = 1024 << 10, /* 4 GiB */
 };
 
@@ -117,7 +118,8 @@ static mar_status measure_bandwidth(kern_queue *k, double *bytes_per_second, mar
     double seconds;
     k->device->measure->machine(k->device, &machine);
     const double wanted = 4 * machine.cache_bytes / (WIDTH * sizeof(float));
-    array a = {.k = k, .rows = wanted < LEAST_ROWS ? LEAST_ROWS : wanted > MOST_ROWS ? MOST_ROWS : (int)wanted};
+    const int least = k->device->measure->read ? CPU_ROWS : LEAST_ROWS;
+    array a = {.k = k, .rows = wanted < least ? least : wanted > MOST_ROWS ? MOST_ROWS : (int)wanted};
     mar_status status = k->core->alloc(k->device, (size_t)a.rows * WIDTH * sizeof *a.x, (void **)&a.x, err);
     if (status == MAR_OK) status = fastest(&(repeated){k, pass, &a, 5, 0.5}, &seconds, err);
     if (status == MAR_OK) *bytes_per_second = 4.0 * WIDTH * a.rows / seconds;

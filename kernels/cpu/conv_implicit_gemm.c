@@ -10,7 +10,7 @@ enum {
     FEW_CHANNELS = 16 /* with fewer, what a pixel reads is copied together first */
 };
 
-struct cpu_gather {
+struct conv_implicit_gemm {
     const direct_conv *kernel;
     int out, in, kernel_h, kernel_w, stride, pad_h, pad_w;
     int relu, y_stride, size; /* bytes of an element */
@@ -26,7 +26,7 @@ struct cpu_gather {
 };
 
 /* The weights of a block's channels as [channel][tap][in], which spec has as [channel][in][tap]. */
-static void order_weights(const cpu_gather *g, const kern_conv_spec *spec, int first, int cols, float *rows)
+static void order_weights(const conv_implicit_gemm *g, const kern_conv_spec *spec, int first, int cols, float *rows)
 {
     const int taps = g->kernel_h * g->kernel_w;
     for (int c = 0; c < cols; c++) {
@@ -38,7 +38,7 @@ static void order_weights(const cpu_gather *g, const kern_conv_spec *spec, int f
     }
 }
 
-static mar_status pack_blocks(cpu_gather *g, const kern_conv_spec *spec, mar_err *err)
+static mar_status pack_blocks(conv_implicit_gemm *g, const kern_conv_spec *spec, mar_err *err)
 {
     const size_t blocks = (size_t)g->blocks, bytes = blocks * g->block_bytes;
     float *rows = malloc((size_t)g->row * DIRECT_COLS * sizeof *rows);
@@ -59,26 +59,27 @@ static mar_status pack_blocks(cpu_gather *g, const kern_conv_spec *spec, mar_err
     return MAR_OK;
 }
 
-mar_status cpu_gather_create(const cpu_device *d, const kern_conv_spec *spec, cpu_gather **out, mar_err *err)
+mar_status conv_implicit_gemm_create(const cpu_device *d, const kern_conv_spec *spec, conv_implicit_gemm **out,
+                                     mar_err *err)
 {
     *out = NULL;
-    cpu_gather *g = calloc(1, sizeof *g);
+    conv_implicit_gemm *g = calloc(1, sizeof *g);
     if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
     const int taps = spec->kernel_h * spec->kernel_w;
-    *g = (cpu_gather){.kernel = d->direct,
-                      .out = spec->out,
-                      .in = spec->in,
-                      .kernel_h = spec->kernel_h,
-                      .kernel_w = spec->kernel_w,
-                      .stride = spec->stride,
-                      .pad_h = spec->pad_h,
-                      .pad_w = spec->pad_w,
-                      .relu = (spec->flags & KERN_RELU) != 0,
-                      .y_stride = spec->y_stride ? spec->y_stride : spec->out,
-                      .size = d->bf16 ? 2 : 4,
-                      .unfold = (d->bf16 && spec->in % 2) || spec->in < FEW_CHANNELS,
-                      .row = d->bf16 ? (taps * spec->in + 1) / 2 * 2 : taps * spec->in,
-                      .blocks = cpu_divide_up(spec->out, DIRECT_COLS)};
+    *g = (conv_implicit_gemm){.kernel = d->direct,
+                              .out = spec->out,
+                              .in = spec->in,
+                              .kernel_h = spec->kernel_h,
+                              .kernel_w = spec->kernel_w,
+                              .stride = spec->stride,
+                              .pad_h = spec->pad_h,
+                              .pad_w = spec->pad_w,
+                              .relu = (spec->flags & KERN_RELU) != 0,
+                              .y_stride = spec->y_stride ? spec->y_stride : spec->out,
+                              .size = d->bf16 ? 2 : 4,
+                              .unfold = (d->bf16 && spec->in % 2) || spec->in < FEW_CHANNELS,
+                              .row = d->bf16 ? (taps * spec->in + 1) / 2 * 2 : taps * spec->in,
+                              .blocks = cpu_divide_up(spec->out, DIRECT_COLS)};
     g->taps = g->unfold ? 1 : taps;
     g->tap_in = g->unfold ? g->row : g->in;
     g->block_bytes = (size_t)g->row * DIRECT_COLS * (size_t)g->size;
@@ -86,14 +87,14 @@ mar_status cpu_gather_create(const cpu_device *d, const kern_conv_spec *spec, cp
     g->pixels = fit < 4 * DIRECT_ROWS ? 4 * DIRECT_ROWS : cpu_lesser(fit, CHUNK_PIXELS);
     const mar_status status = pack_blocks(g, spec, err);
     if (status != MAR_OK) {
-        cpu_gather_free(g);
+        conv_implicit_gemm_free(g);
         return status;
     }
     *out = g;
     return MAR_OK;
 }
 
-void cpu_gather_free(cpu_gather *g)
+void conv_implicit_gemm_free(conv_implicit_gemm *g)
 {
     if (!g) return;
     free(g->block);
@@ -103,24 +104,24 @@ void cpu_gather_free(cpu_gather *g)
 }
 
 /* Of a chunk: what each tap reads for each pixel, and copies if they are made. */
-static size_t table_bytes(const cpu_gather *g)
+static size_t table_bytes(const conv_implicit_gemm *g)
 {
     return (size_t)cpu_divide_up(g->pixels, DIRECT_ROWS) * (size_t)g->taps * DIRECT_ROWS * sizeof(void *);
 }
 
-size_t cpu_gather_bytes(const cpu_gather *g)
+size_t conv_implicit_gemm_bytes(const conv_implicit_gemm *g)
 {
     return table_bytes(g) + (g->unfold ? (size_t)g->pixels * (size_t)g->row * (size_t)g->size : 0);
 }
 
 typedef struct {
     cpu_queue *q;
-    const cpu_gather *g;
+    const conv_implicit_gemm *g;
     const char *x;
     int height, width, rows, columns, pixels; /* of x and of y; those of all images' y */
     int chunks, groups;                       /* parts of the pixels, parts of the blocks */
     char *y;
-} gather_call;
+} conv_call;
 
 /* Where a pixel of y reads: the image, and the row and column of its first tap, which may be outside. */
 typedef struct {
@@ -128,16 +129,16 @@ typedef struct {
     int top, left;
 } reader;
 
-static reader reader_of(const gather_call *c, int pixel)
+static reader reader_of(const conv_call *c, int pixel)
 {
-    const cpu_gather *g = c->g;
+    const conv_implicit_gemm *g = c->g;
     const int area = c->rows * c->columns, in_image = pixel % area;
     const size_t image_bytes = (size_t)c->height * (size_t)c->width * (size_t)g->in * (size_t)g->size;
     return (reader){c->x + (size_t)(pixel / area) * image_bytes, in_image / c->columns * g->stride - g->pad_h,
                     in_image % c->columns * g->stride - g->pad_w};
 }
 
-static const char *tap_of(const gather_call *c, reader r, int i, int j)
+static const char *tap_of(const conv_call *c, reader r, int i, int j)
 {
     const int row = r.top + i, column = r.left + j;
     if (row < 0 || row >= c->height || column < 0 || column >= c->width) return c->g->zeros;
@@ -145,9 +146,9 @@ static const char *tap_of(const gather_call *c, reader r, int i, int j)
 }
 
 /* Copies together what a pixel reads. */
-static void unfold(const gather_call *c, reader r, char *copy)
+static void unfold(const conv_call *c, reader r, char *copy)
 {
-    const cpu_gather *g = c->g;
+    const conv_implicit_gemm *g = c->g;
     const size_t bytes = (size_t)(g->in * g->size), row_bytes = bytes * (size_t)g->kernel_w;
     memset(copy + (size_t)(g->row - 1) * (size_t)g->size, 0, (size_t)g->size);
     for (int i = 0; i < g->kernel_h; i++, copy += row_bytes) {
@@ -160,15 +161,15 @@ static void unfold(const gather_call *c, reader r, char *copy)
 }
 
 /* The first pixel of a chunk, which is that of a tile. */
-static int chunk_start(const gather_call *c, int chunk)
+static int chunk_start(const conv_call *c, int chunk)
 {
     return cpu_lesser(team_part(cpu_divide_up(c->pixels, DIRECT_ROWS), c->chunks, chunk) * DIRECT_ROWS, c->pixels);
 }
 
 /* Fills the table of a tile: [taps][DIRECT_ROWS]. Where there is no pixel the last one is read again. */
-static void gather_tile(const gather_call *c, int first, int count, const void **table, char *copies)
+static void gather_tile(const conv_call *c, int first, int count, const void **table, char *copies)
 {
-    const cpu_gather *g = c->g;
+    const conv_implicit_gemm *g = c->g;
     for (int p = 0; p < count; p++) {
         const reader r = reader_of(c, first + p);
         if (g->unfold) {
@@ -185,9 +186,9 @@ static void gather_tile(const gather_call *c, int first, int count, const void *
 }
 
 /* Item i is group i % groups of the blocks, for chunk i / groups of the pixels. */
-static void run_item(const gather_call *c, int item, int thread)
+static void run_item(const conv_call *c, int item, int thread)
 {
-    const cpu_gather *g = c->g;
+    const conv_implicit_gemm *g = c->g;
     const int chunk = item / c->groups, group = item % c->groups;
     const int first = chunk_start(c, chunk), last = chunk_start(c, chunk + 1);
     const int tiles = cpu_divide_up(last - first, DIRECT_ROWS);
@@ -216,14 +217,15 @@ static void run_item(const gather_call *c, int item, int thread)
     }
 }
 
-static void gather_body(void *arg, int first, int last, int thread)
+static void conv_body(void *arg, int first, int last, int thread)
 {
     for (int i = first; i < last; i++) run_item(arg, i, thread);
 }
 
-void cpu_gather_run(cpu_queue *q, const cpu_gather *g, const act *x, int images, int height, int width, act *y)
+void conv_implicit_gemm_run(cpu_queue *q, const conv_implicit_gemm *g, const act *x, int images, int height, int width,
+                            act *y)
 {
-    gather_call c = {.q = q,
+    conv_call c = {.q = q,
                      .g = g,
                      .x = x,
                      .height = height,
@@ -236,5 +238,5 @@ void cpu_gather_run(cpu_queue *q, const cpu_gather *g, const act *x, int images,
     c.chunks = cpu_divide_up(c.pixels, g->pixels);
     c.groups =
         cpu_lesser(g->blocks, cpu_divide_up(4 * q->d->threads, c.chunks)); /* so that every thread gets its part */
-    cpu_for(q, c.chunks * c.groups, (double)c.pixels * g->row * g->out, gather_body, &c);
+    cpu_for(q, c.chunks * c.groups, (double)c.pixels * g->row * g->out, conv_body, &c);
 }

@@ -262,19 +262,19 @@ typedef struct {
     const float *tokens;
     int n;
     const int *image, *position;
-} learning;
+} token_addition;
 
-static void learn(void *arg)
+static void add_known_tokens(void *arg)
 {
-    const learning *l = arg;
+    const token_addition *l = arg;
     mar_embed_tokens(l->r->model, &l->r->work, &l->r->embedded, l->tokens, l->n, l->image, l->position);
 }
 
 void mar_runner_add_known_tokens(mar_runner *r, const float *tokens, int n, const int *image, const int *position,
                                  kern_recording **recording)
 {
-    learning l = {r, tokens, n, image, position};
-    perform(r, recording, learn, &l, &r->encoder_s);
+    token_addition l = {r, tokens, n, image, position};
+    perform(r, recording, add_known_tokens, &l, &r->encoder_s);
 }
 
 typedef struct {
@@ -367,7 +367,7 @@ void mar_runner_free(mar_runner *r)
 
 void mar_recordings_free(kern_queue *k, mar_recordings *t)
 {
-    kern_recording *recordings[] = {t->encode, t->decode, t->draw[0], t->draw[1], t->learn};
+    kern_recording *recordings[] = {t->encode, t->decode, t->draw[0], t->draw[1], t->known_tokens};
     for (int i = 0; i < 5; i++) k->core->recording_free(k, recordings[i]);
     *t = (mar_recordings){0};
 }

@@ -67,7 +67,7 @@ typedef struct {
 typedef struct {
     kern_recording *encode, *decode;
     kern_recording *draw[2]; /* a step's calls of the head */
-    kern_recording *learn;
+    kern_recording *known_tokens;
 } mar_recordings;
 
 /* The images in progress, or one of them. */

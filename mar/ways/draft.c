@@ -93,12 +93,12 @@ static void begin(void *state)
     mar_runner_begin(&d->runner, d->g->images, d->g->label);
 }
 
-static void learn(void *state, int n)
+static void add_known_tokens(void *state, int n)
 {
     mar_draft *d = state;
     const mar_masked *g = d->g;
     mar_runner_add_known_tokens(&d->runner, g->sampled, n, g->row_slot, g->row_position,
-                                &d->recordings[mar_masked_first_alike(g, g->step)].learn);
+                                &d->recordings[mar_masked_first_alike(g, g->step)].known_tokens);
 }
 
 static void stats(const void *state, mar_stats *sum)
@@ -119,6 +119,6 @@ const mar_way mar_way_draft = {
     .lay_out = lay_out,
     .plan = plan,
     .begin = begin,
-    .learn = learn,
+    .known_tokens = add_known_tokens,
     .stats = stats,
 };

@@ -446,9 +446,10 @@ static void note(mar_paths *s, int at, int image, int position, int step, mar_to
     g->staleness[place] = drafted && !s->draft ? step - s->context[image] : 0;
 }
 
-/* Writes the tokens at rows index[1][0..n-1] of `from` to the places recorded. learn: makes them known to the models.
+/* Writes the tokens at rows index[1][0..n-1] of `from` to the places recorded. make_known: makes them known to the
+ * models.
  */
-static mar_status place(mar_paths *s, const float *from, int n, int learn, mar_err *err)
+static mar_status place(mar_paths *s, const float *from, int n, int make_known, mar_err *err)
 {
     mar_masked *g = s->g;
     kern_queue *k = g->k;
@@ -456,7 +457,7 @@ static mar_status place(mar_paths *s, const float *from, int n, int learn, mar_e
     if (n == 0) return MAR_OK;
     k->core->copy_rows(k, g->sampled, NULL, from, s->index[1], NULL, NULL, n, g->model->base.config.token_dim);
     mar_masked_write_tokens(g, g->sampled, n);
-    for (int i = 0; learn && i < 2 && runners[i]; i++) {
+    for (int i = 0; make_known && i < 2 && runners[i]; i++) {
         const mar_status status = mar_runner_plan_known_tokens(runners[i], n, err);
         if (status != MAR_OK) return status;
         mar_runner_add_known_tokens(runners[i], g->sampled, n, g->row_slot, g->row_position, NULL);

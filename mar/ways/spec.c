@@ -347,7 +347,7 @@ static void draft_step(mar_speculation *sp, int j)
         mar_runner_draw(&sp->draft->runner, 0, &draw, sp->index - 1, 0, g->sampled, NULL, t ? &t->draw[1] : NULL);
     scatter(sp, g->sampled, n, sp->token);
     g->stats.draft_calls += top + 1;
-    mar_runner_add_known_tokens(&sp->draft->runner, g->sampled, n, sp->slot, sp->position, t ? &t->learn : NULL);
+    mar_runner_add_known_tokens(&sp->draft->runner, g->sampled, n, sp->slot, sp->position, t ? &t->known_tokens : NULL);
     if (in_full(sp)) mar_runner_add_known_tokens(&g->target, g->sampled, n, sp->slot, sp->position, NULL);
 }
 

@@ -449,7 +449,7 @@ static void note(mar_paths *s, int at, int image, int position, int step, mar_to
 /* Writes the tokens at rows index[1][0..n-1] of `from` to the places recorded. make_known: makes them known to the
  * models.
  */
-static mar_status place(mar_paths *s, const float *from, int n, int make_known, mar_err *err)
+static mar_status write_tokens(mar_paths *s, const float *from, int n, int make_known, mar_err *err)
 {
     mar_masked *g = s->g;
     kern_queue *k = g->k;
@@ -467,7 +467,7 @@ static mar_status place(mar_paths *s, const float *from, int n, int make_known, 
 
 /* Advances every image past its last step that counts. first [images] is the first step with a replacement; NULL: no
  * image has one. */
-static void move_on(mar_paths *s, const int *first)
+static void advance_images(mar_paths *s, const int *first)
 {
     mar_masked *g = s->g;
     for (int i = 0; i < g->images; i++) {
@@ -483,7 +483,7 @@ static void move_on(mar_paths *s, const int *first)
 
 /* Keeps the drafts that the verdicts accept, and lists the rejected ones as pending: pending.source is the row of P's
  * z, index[0] the draft. Returns the number kept; index[1] lists them. */
-static int sort_drafts(mar_paths *s, const path_verdicts *v)
+static int commit_drafts(mar_paths *s, const path_verdicts *v)
 {
     mar_masked *g = s->g;
     const path_rows *d = &s->drawn;
@@ -516,23 +516,23 @@ static int sort_drafts(mar_paths *s, const path_verdicts *v)
 
 /* Commits the verdicts on drafts. In context full all models know the drafts. In context prefix no context has seen
  * one, and the accepted ones become the target's own last means. */
-static mar_status settle(mar_paths *s, mar_err *err)
+static mar_status commit_verdicts(mar_paths *s, mar_err *err)
 {
     mar_masked *g = s->g;
     const int judged = s->drafts - s->known;
     const path_verdicts v = verdicts_in(s->report, judged, g->images);
     for (int i = 0; i < g->images; i++) s->context[i] = drafted_in(s, i);
-    move_on(s, judged ? v.first : NULL);
-    const int kept = sort_drafts(s, &v);
+    advance_images(s, judged ? v.first : NULL);
+    const int kept = commit_drafts(s, &v);
     gather(s, s->draft_z, s->draft_sources, s->pending.n, drafter_width(s), s->pending_q[0]);
     for (int i = 0; i < s->pending.n; i++) s->index[0][i] = s->pending.source[i];
     gather(s, s->contexts.z, s->z_rows, s->pending.n, target_width(s), s->pending_p[0]);
-    return place(s, in_full(s) ? s->token : s->last, kept, !in_full(s), err);
+    return write_tokens(s, in_full(s) ? s->token : s->last, kept, !in_full(s), err);
 }
 
 /* Takes the accepted candidates of a draw with `count` for each token, and keeps the tokens without one in the list.
  * first [pending.n] is the number of the first accepted one; INT_MAX: none. */
-static mar_status sort_candidates(mar_paths *s, const int *first, int count, int buffer, mar_err *err)
+static mar_status commit_candidates(mar_paths *s, const int *first, int count, int buffer, mar_err *err)
 {
     path_rows *p = &s->pending;
     const int n = p->n;
@@ -560,7 +560,7 @@ static mar_status sort_candidates(mar_paths *s, const int *first, int count, int
     }
     gather(s, s->pending_p[buffer], n, p->n, target_width(s), s->pending_p[1 - buffer]);
     gather(s, s->pending_q[buffer], n, p->n, drafter_width(s), s->pending_q[1 - buffer]);
-    return place(s, s->token, replaced, 1, err);
+    return write_tokens(s, s->token, replaced, 1, err);
 }
 
 /* Draws from the residual for all tokens to replace. drawn: their first candidates are drawn already. */
@@ -580,7 +580,7 @@ static mar_status replace(mar_paths *s, int drawn, mar_err *err)
         const path_verdicts v = decide(s, s->drafts, s->drawn.n, n, 1);
         k->core->download(k, s->report, v.first, (size_t)n * sizeof *v.first);
         status = kern_check(k, err);
-        if (status == MAR_OK) status = sort_candidates(s, (const int *)s->report, count, buffer, err);
+        if (status == MAR_OK) status = commit_candidates(s, (const int *)s->report, count, buffer, err);
         if (status == MAR_OK && s->pending.n && s->tries[0] >= PATH_TRIES_MOST)
             status = err_set(err, MAR_EMODEL, "image %llu, step %d: none of %d candidates for a token is kept",
                              (unsigned long long)s->pending.image[0], s->pending.order[0], s->tries[0]);
@@ -602,7 +602,7 @@ mar_status mar_paths_round(mar_paths *s, mar_err *err)
     }
     if (status == MAR_OK) status = pass_round(s, err);
     if (status == MAR_OK) status = verify(s, err);
-    if (status == MAR_OK) status = settle(s, err);
+    if (status == MAR_OK) status = commit_verdicts(s, err);
     if (status == MAR_OK && !s->draft) status = draft_by_target(s, err);
     if (status == MAR_OK) status = replace(s, !s->draft, err);
     if (status != MAR_OK) return status;

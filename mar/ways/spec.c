@@ -443,7 +443,7 @@ static void finish_tokens(mar_speculation *sp)
 }
 
 /* Advances every image past its last step that counts: in context full the first with a replaced token. */
-static void move_on(mar_speculation *sp, const mar_verdicts *v)
+static void advance_images(mar_speculation *sp, const mar_verdicts *v)
 {
     mar_masked *g = sp->g;
     for (int i = 0; i < g->images; i++) {
@@ -467,7 +467,7 @@ static mar_status read_verdicts(mar_speculation *sp, mar_err *err)
     const mar_status status = kern_check(k, err);
     if (status != MAR_OK) return status; /* there is nothing to read */
     if (g->step == sp->prefill) sp->shift_sum = 0;
-    move_on(sp, &v);
+    advance_images(sp, &v);
     for (int r = 0; r < sp->rows; r++) {
         if (sp->row_step[r] >= sp->begin[g->row_slot[r]]) continue;
         sp->row_status[r] = v.replaced[r] ? MAR_TOKEN_REPLACED : MAR_TOKEN_ACCEPTED;
@@ -527,7 +527,7 @@ static mar_status plan_round(mar_speculation *sp, int longest, mar_err *err)
     return status;
 }
 
-static mar_status take_round(mar_speculation *sp, mar_err *err)
+static mar_status run_round(mar_speculation *sp, mar_err *err)
 {
     mar_masked *g = sp->g;
     const int steps = g->target.chain.schedule.steps;
@@ -562,7 +562,7 @@ static int block_steps(const mar_params *p)
 static mar_status step(void *state, mar_err *err)
 {
     mar_speculation *sp = state;
-    if (sp->g->step >= sp->prefill) return take_round(sp, err);
+    if (sp->g->step >= sp->prefill) return run_round(sp, err);
     mar_masked_step(sp->g);
     return MAR_OK;
 }

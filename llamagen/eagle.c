@@ -6,16 +6,16 @@
 
 #include <stdlib.h>
 
-enum { BEFORE = 0 }; /* the slot for the target's feature in front of the image tokens; it has no keys and values */
+enum { BEFORE = 0 }; /* slot of the target's feature before the image tokens; it has no keys and values */
 enum { TOKENS, DRAFTS };
 
-/* An image's cache, and what the request at hand asks of it. */
+/* An image's cache, and the state of its request. */
 typedef struct {
     gpt_slots slots;
-    int known;  /* tokens that are computed */
-    int tokens; /* to compute in this pass, from token `known` on */
-    int drafts; /* the first draft to compute */
-    int from;   /* the first law to make */
+    int known;  /* tokens computed */
+    int tokens; /* tokens to compute in this pass, from token `known` on */
+    int drafts; /* first draft to compute */
+    int from;   /* first site whose log probabilities are missing */
 } eagle_image;
 
 struct eagle_runner {
@@ -23,35 +23,35 @@ struct eagle_runner {
     const eagle_model *model;
     gpt_runner *target;
     gpt_sampling sampling;
-    gpt_model one;   /* the target with the drafter's layer in place of its own: what passes are of */
-    gpt_layer layer; /* that one */
+    gpt_model one;   /* the target with the drafter's layer in place of its layers: the model of the passes */
+    gpt_layer layer; /* the drafter's layer */
     int images, conditions, drafts;
-    int rows;                               /* of a sequence in one pass, at most */
+    int rows;                               /* maximum rows of a sequence in a pass */
     eagle_image *image;                     /* [images] */
     gpt_pass pass;                          /* its features are the drafter's own, by slot */
-    int *feature;                           /* [rows_max] which feature a row is given */
-    int *place_of_token, *place_of_feature; /* [rows_max] the halves of its input, as rows of D */
-    int *site;                              /* [laws_max] which of its own features a law is of */
-    float *cfg;                             /* [images * rows] a law's guidance */
-    int *place;                             /* [images * rows] its row in log_law */
+    int *feature;                           /* [rows_max] feature that a row reads */
+    int *place_of_token, *place_of_feature; /* [rows_max] the halves of a row's input, as rows of D */
+    int *site;                              /* [laws_max] own feature that an output row reads */
+    float *cfg;                             /* [images * rows] guidance scale of an output row */
+    int *place;                             /* [images * rows] row of log_law that it becomes */
     gpt_recordings recordings;
     gpt_runner_stats stats;
 
-    /* Backend memory: eagle_runner_lay_out. */
+    /* Backend memory, from eagle_runner_lay_out. */
     float *joined; /* [rows_max][2D] embedding, feature */
     act *input;    /* [rows_max][2D] */
 };
 
 /* --- rows --------------------------------------------------------------------------------------------------------- */
 
-/* Adds a row that is given row `feature` of the features. */
+/* Adds a row that reads row `feature` of the features. Returns its mask. */
 static uint64_t *add_row(eagle_runner *r, int token, int position, int sequence, int slot, int feature)
 {
     r->feature[r->pass.rows] = feature;
     return gpt_pass_add_row(&r->pass, token, r->one.config.prefix + position, sequence, slot);
 }
 
-/* Adds an image's next tokens under a condition. */
+/* Adds an image's next tokens in one branch. */
 static void add_tokens(eagle_runner *r, int image, int condition)
 {
     gpt_pass *p = &r->pass;
@@ -71,13 +71,13 @@ static void add_tokens(eagle_runner *r, int image, int condition)
     }
 }
 
-/* The slot of what the drafts without a parent follow. */
+/* Returns the slot before the drafts without a parent. */
 static int last_slot(const gpt_slots *s)
 {
     return s->known ? s->slot[s->known - 1] : BEFORE;
 }
 
-/* The new drafts of a request that are `depth` deep: how many there are, and in *end the number behind the last. */
+/* Returns the number of new drafts of a request at this depth. *end is one more than the last one's number. */
 static int count_drafts(const eagle_runner *r, const spec_request *q, int depth, int *end)
 {
     int n = 0;
@@ -108,7 +108,7 @@ static void add_drafts(eagle_runner *r, const spec_request *q, int condition, in
     }
 }
 
-/* Adds the law of what follows the feature in this slot: that of site number `site`. */
+/* Adds the output row of a site. It reads the feature in this slot. */
 static void add_law(eagle_runner *r, const spec_request *q, int condition, int site, int slot)
 {
     gpt_pass *p = &r->pass;
@@ -121,10 +121,10 @@ static void add_law(eagle_runner *r, const spec_request *q, int condition, int s
 
 /* --- passes ------------------------------------------------------------------------------------------------------- */
 
-/* What the body of a recording is given. */
+/* Argument of a recording's body. */
 typedef struct {
     eagle_runner *r;
-    const float *features; /* the target's for tokens, its own for drafts */
+    const float *features; /* the target's for tokens, the drafter's own for drafts */
     float *log_law;
 } call;
 
@@ -163,8 +163,8 @@ static void compute(void *arg)
     if (c->r->pass.laws > 0) compute_laws(c);
 }
 
-/* What a pass must read besides its layer, the target's output layer, and keys and values: fc, and each row's embedding
- * and feature; and the feature that a law is of where its row is not in this pass. */
+/* Returns the bytes that a pass must read besides its layer, the output layer, and keys and values: fc, and each row's
+ * embedding and feature. An output row whose row is not in this pass adds its feature. */
 static double input_bytes(const eagle_runner *r)
 {
     const gpt_pass *p = &r->pass;
@@ -173,7 +173,7 @@ static double input_bytes(const eagle_runner *r)
     return (double)r->k->device->act_size * weights + sizeof(float) * (2 * p->rows + earlier) * d;
 }
 
-/* Runs the pass that is listed. */
+/* Runs the listed pass. */
 static void run(eagle_runner *r, int kind, float *log_law)
 {
     const gpt_pass *p = &r->pass;
@@ -181,7 +181,7 @@ static void run(eagle_runner *r, int kind, float *log_law)
     call body = {r, kind == TOKENS ? gpt_runner_features(r->target) : p->features, log_law};
     const gpt_shape shape = {.kind = kind, .rows = p->rows, .spans = p->spans, .laws = p->laws, .log_law = log_law};
     if (p->rows == 0 && p->laws == 0) return;
-    if (r->k->watch.on) /* the search for layers waits in between */
+    if (r->k->watch.on) /* the search for a non-finite layer waits between layers */
         compute(&body);
     else
         r->k->core->replay(r->k, gpt_recordings_find(r->k, &r->recordings, &shape), compute, &body);
@@ -191,8 +191,7 @@ static void run(eagle_runner *r, int kind, float *log_law)
     r->stats.bytes += gpt_pass_bytes(p) + input_bytes(r);
 }
 
-/* Computes the tokens that are not computed yet, so many at a time as fit, and with the last ones the laws of what
- * follows the prefix. */
+/* Computes the missing tokens, as many at a time as fit. The last pass gives the distributions after the prefix. */
 static void run_tokens(eagle_runner *r, const spec_request *request, int n, float *log_law)
 {
     gpt_pass *p = &r->pass;
@@ -216,7 +215,7 @@ static void run_tokens(eagle_runner *r, const spec_request *request, int n, floa
     }
 }
 
-/* Computes the new drafts of one level, and the laws of what follows them. Returns 0 if there are none. */
+/* Computes the new drafts of one level, and the distributions after them. Returns 0 if there are none. */
 static int run_drafts(eagle_runner *r, const spec_request *request, int n, int depth, float *log_law)
 {
     gpt_pass *p = &r->pass;
@@ -237,7 +236,7 @@ static int run_drafts(eagle_runner *r, const spec_request *request, int n, int d
 
 /* --- a call ------------------------------------------------------------------------------------------------------- */
 
-/* Gives the request's tokens and drafts their slots, and finds what of it is computed already. */
+/* Gives the request's tokens and drafts slots, and finds which of them are computed already. */
 static mar_status take_request(eagle_runner *r, const spec_request *q, mar_err *err)
 {
     eagle_image *im = &r->image[q->sequence];

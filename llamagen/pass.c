@@ -8,7 +8,7 @@
 
 static const float rms_eps = 1e-5f; /* norm_eps of gpt.py */
 
-/* --- the lists of a pass ------------------------------------------------------------------------------------------ */
+/* --- the rows of a pass ------------------------------------------------------------------------------------------- */
 
 void gpt_pass_begin(gpt_pass *p, const float *table, const int *drawn)
 {
@@ -76,13 +76,13 @@ static void norm(const gpt_pass *p, const int *index, int rows, const float *wei
     p->k->core->rms_norm(p->k, p->x, index, rows, p->model->config.width, weight, rms_eps, y, f32);
 }
 
-/* The output of a layer, for the search for the first that is not finite. */
+/* Shows a layer's output to the search for the first non-finite one. */
 static void watch(const gpt_pass *p, int layer, const char *name, const void *y, int f32, int width)
 {
     kern_watch(p->k, y, f32, p->rows, width, width, "layers.%d.%s", layer, name);
 }
 
-/* x += wo(attention(rotate(wqkv(norm(x))))) */
+/* x += wo(attention(rope(wqkv(norm(x))))) */
 static void attend(const gpt_pass *p, int layer)
 {
     kern_queue *k = p->k;
@@ -193,7 +193,7 @@ double gpt_pass_flop(const gpt_pass *p)
     return 2 * (p->rows * row + 2 * p->known * c->depth * d + p->laws * d * c->vocabulary);
 }
 
-/* Bytes of the layers' weights: operands, or int8 with a scale for each output channel. */
+/* Returns the bytes of the layers' weights: operands, or int8 with a scale for each output channel. */
 static double layer_bytes(const gpt_pass *p)
 {
     const gpt_config *c = &p->model->config;
@@ -206,7 +206,7 @@ double gpt_pass_bytes(const gpt_pass *p)
 {
     const gpt_config *c = &p->model->config;
     const double d = c->width, output = d * c->vocabulary;
-    const double slots = p->first[p->spans]; /* that some row knows */
+    const double slots = p->first[p->spans]; /* visible to some row */
     return (p->rows ? layer_bytes(p) : 0) +
            (double)p->k->device->act_size * ((p->laws ? output : 0) + slots * c->depth * 2 * d);
 }

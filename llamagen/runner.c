@@ -1,4 +1,5 @@
-/* LlamaGen's passes for the requests of a sampler (llamagen/runner.h): which rows a request takes, and its laws. */
+/* LlamaGen's passes for the requests of a sampler (llamagen/runner.h): the rows of a request, and its log
+ * probabilities. */
 #include "llamagen/runner.h"
 
 #include "base/arena.h"
@@ -8,16 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PREFIX_ROWS = 64 }; /* of a caption that a pass computes at a time: one word of mask */
+enum { PREFIX_ROWS = 64 }; /* caption positions that a pass computes at a time: one word of mask */
 
-/* An image's cache, and what the request at hand asks of it. */
+/* An image's cache, and the state of its request. */
 typedef struct {
     gpt_slots slots;
     uint8_t *mask; /* [prefix] 1: later positions attend to it */
-    int known;     /* tokens that are computed */
-    int tokens;    /* to compute in this pass, from token `known` on */
-    int drafts;    /* the first draft to compute */
-    int from;      /* the first law to make */
+    int known;     /* tokens computed */
+    int tokens;    /* tokens to compute in this pass, from token `known` on */
+    int drafts;    /* first draft to compute */
+    int from;      /* first site whose log probabilities are missing */
 } gpt_image;
 
 struct gpt_runner {
@@ -25,26 +26,26 @@ struct gpt_runner {
     const gpt_model *model;
     gpt_sampling sampling;
     int images, conditions, drafts;
-    int rows; /* of a sequence in one pass, at most */
+    int rows; /* maximum rows of a sequence in a pass */
     const char *part;
     gpt_image *image; /* [images] */
     uint8_t *mask;    /* [images][prefix] */
     gpt_pass pass;
-    float *cfg; /* [images * (drafts + 1)] a law's guidance */
-    int *place; /* [images * (drafts + 1)] its row in log_law */
-    int *index; /* [images * conditions] where a sequence's rows in front of the image tokens begin in their table */
+    float *cfg; /* [images * (drafts + 1)] guidance scale of an output row */
+    int *place; /* [images * (drafts + 1)] row of log_law that it becomes */
+    int *index; /* [images * branches] first row of a sequence's prefix in the embedding table */
     gpt_recordings recordings;
     gpt_runner_stats stats;
 
-    /* Backend memory: gpt_runner_lay_out. */
-    float *caption;        /* [images + 1][prefix][caption_dim]; the last one is the unconditional one */
+    /* Backend memory, from gpt_runner_lay_out. */
+    float *caption;        /* [images + 1][prefix][caption_dim]; the last is the unconditional one */
     float *caption_hidden; /* [images + 1][prefix][D] */
     float *caption_emb;    /* [images + 1][prefix][D] */
 };
 
-/* --- rows in front of the image tokens ---------------------------------------------------------------------------- */
+/* --- positions before the image tokens ---------------------------------------------------------------------------- */
 
-/* The slots of positions 0 .. end - 1 that later ones attend to. Returns how many. */
+/* Adds the slots of those positions 0 .. end - 1 that later ones attend to. Returns their number. */
 static int add_visible(gpt_runner *r, const gpt_image *im, int sequence, int end)
 {
     int n = 0;
@@ -53,7 +54,7 @@ static int add_visible(gpt_runner *r, const gpt_image *im, int sequence, int end
     return n;
 }
 
-/* Adds positions first .. end - 1 of a sequence: each attends to those before it that are not masked, and to itself. */
+/* Adds positions first .. end - 1 of a sequence. Each attends to the unmasked positions before it, and to itself. */
 static void add_prefix(gpt_runner *r, int image, int condition, const int *embedding, int first, int end)
 {
     gpt_pass *p = &r->pass;
@@ -73,14 +74,14 @@ static void add_prefix(gpt_runner *r, int image, int condition, const int *embed
 
 static void count_pass(gpt_runner *r)
 {
-    r->stats.passes += r->pass.rows > 0; /* the first law is of what the prefixes left */
+    r->stats.passes += r->pass.rows > 0; /* an image's first request needs no rows */
     r->stats.rows += r->pass.rows;
     r->stats.flop += gpt_pass_flop(&r->pass);
     r->stats.bytes += gpt_pass_bytes(&r->pass);
 }
 
-/* Computes all positions in front of the image tokens. embedding: host [sequences], the row of `table` where a
- * sequence's begin. Their last rows' stream is kept: the law of the first token is made of it. */
+/* Computes all positions before the image tokens. embedding host [sequences] is the row of `table` where a sequence
+ * begins. Keeps the residual stream of their last rows: the first token's distribution is computed from it. */
 static void compute_prefixes(gpt_runner *r, int images, const float *table, const int *embedding)
 {
     gpt_pass *p = &r->pass;
@@ -146,10 +147,10 @@ void gpt_runner_begin_captions(gpt_runner *r, int images, const float *features,
     k->core->lap(k, &r->stats.prefix_s);
 }
 
-/* --- rows of tokens and drafts ------------------------------------------------------------------------------------ */
+/* --- tokens and drafts -------------------------------------------------------------------------------------------- */
 
-/* Adds a request's rows under a condition: the image's next `tokens` tokens, and with them, in a request's last pass,
- * its drafts from number im->drafts on. Its tokens and drafts have their slots. */
+/* Adds a request's rows in one branch: the image's next `tokens` tokens. The request's last pass adds its drafts from
+ * number im->drafts on. Tokens and drafts have slots already. */
 static void add_tokens(gpt_runner *r, const spec_request *q, int condition, int last)
 {
     gpt_pass *p = &r->pass;
@@ -180,7 +181,7 @@ static void add_tokens(gpt_runner *r, const spec_request *q, int condition, int 
     }
 }
 
-/* Computes the first tokens of requests that have more rows than fit, until they fit. */
+/* Computes the first tokens of requests that have too many rows for one pass, until the rest fits. */
 static void compute_ahead(gpt_runner *r, const spec_request *request, int n)
 {
     gpt_pass *p = &r->pass;
@@ -203,7 +204,7 @@ static void compute_ahead(gpt_runner *r, const spec_request *request, int n)
     }
 }
 
-/* Gives the request's tokens and drafts their slots, and finds what of it is computed already. */
+/* Gives the request's tokens and drafts slots, and finds which of them are computed already. */
 static void take_request(gpt_runner *r, const spec_request *q)
 {
     gpt_image *im = &r->image[q->sequence];
@@ -214,13 +215,14 @@ static void take_request(gpt_runner *r, const spec_request *q)
         gpt_slots_drop_drafts(s, im->drafts);
     } else {
         gpt_slots_follow(s, q->prefix, q->length);
-        if (s->known == q->length && q->length > 0) gpt_slots_drop_tokens(s, q->length - 1); /* its law is not kept */
+        if (s->known == q->length && q->length > 0)
+            gpt_slots_drop_tokens(s, q->length - 1); /* its log probabilities are not kept */
     }
     im->known = s->known;
     gpt_slots_add(s, q);
 }
 
-/* Adds the laws of a request's sites from im->from on. `row` is where its rows begin in the pass. */
+/* Adds the output rows of a request's sites from im->from on. `row` is its first row in the pass. */
 static void add_laws(gpt_runner *r, const spec_request *q, int condition, int row)
 {
     gpt_pass *p = &r->pass;
@@ -241,11 +243,11 @@ static void add_laws(gpt_runner *r, const spec_request *q, int condition, int ro
 
 /* --- a call ------------------------------------------------------------------------------------------------------- */
 
-/* What the body of a recording is given. */
+/* Argument of a recording's body. */
 typedef struct {
     gpt_runner *r;
     float *log_law;
-    const spec_sequel *sequel; /* or NULL */
+    const spec_continuation *continuation; /* or NULL */
 } call;
 
 static void compute_laws(void *arg)
@@ -256,11 +258,11 @@ static void compute_laws(void *arg)
     gpt_pass_rows(p);
     gpt_pass_logits(p);
     gpt_pass_laws(p, &r->sampling, r->cfg, r->place, c->log_law);
-    if (c->sequel) c->sequel->run(c->sequel->arg);
+    if (c->continuation) c->continuation->run(c->continuation->arg);
 }
 
-/* Runs the pass that is listed: embeddings, layers, laws and the sequel as one recording, by its shape. */
-static void run_laws(gpt_runner *r, float *log_law, const spec_sequel *sequel)
+/* Runs the listed pass: embeddings, layers, log probabilities and the continuation as one recording, by its shape. */
+static void run_laws(gpt_runner *r, float *log_law, const spec_continuation *continuation)
 {
     const gpt_pass *p = &r->pass;
     gpt_shape shape = {.rows = p->rows,
@@ -268,17 +270,17 @@ static void run_laws(gpt_runner *r, float *log_law, const spec_sequel *sequel)
                        .laws = p->laws,
                        .log_law = log_law,
                        .drawn = p->drawn,
-                       .with_sequel = sequel != NULL};
-    call body = {r, log_law, sequel};
-    if (sequel) memcpy(shape.sequel, sequel->shape, sizeof shape.sequel);
-    if (r->k->watch.on) /* the search for layers waits in between */
+                       .with_continuation = continuation != NULL};
+    call body = {r, log_law, continuation};
+    if (continuation) memcpy(shape.continuation, continuation->shape, sizeof shape.continuation);
+    if (r->k->watch.on) /* the search for a non-finite layer waits between layers */
         compute_laws(&body);
     else
         r->k->core->replay(r->k, gpt_recordings_find(r->k, &r->recordings, &shape), compute_laws, &body);
     count_pass(r);
 }
 
-/* Lists the rows and laws of the requests' last pass. */
+/* Lists the rows and output rows of the requests' last pass. */
 static void list_requests(gpt_runner *r, const spec_request *request, int n)
 {
     gpt_pass *p = &r->pass;
@@ -305,7 +307,7 @@ static mar_status check_requests(const gpt_runner *r, const spec_request *reques
     return status;
 }
 
-/* A token on the device is the only one that the pass computes. */
+/* Checks that a token on the device is the only one of its image that the pass computes. */
 static mar_status check_drawn(const gpt_runner *r, const spec_request *request, int n, mar_err *err)
 {
     for (int i = 0; i < n; i++)
@@ -317,7 +319,7 @@ static mar_status check_drawn(const gpt_runner *r, const spec_request *request, 
 }
 
 mar_status gpt_runner_laws_then(void *runner, const spec_request *request, int n, float *log_law,
-                                const spec_sequel *sequel, mar_err *err)
+                                const spec_continuation *continuation, mar_err *err)
 {
     gpt_runner *r = runner;
     mar_status status = check_requests(r, request, n, err);
@@ -329,9 +331,9 @@ mar_status gpt_runner_laws_then(void *runner, const spec_request *request, int n
     compute_ahead(r, request, n);
     list_requests(r, request, n);
     if (r->pass.laws > 0)
-        run_laws(r, log_law, sequel);
-    else if (sequel)
-        sequel->run(sequel->arg);
+        run_laws(r, log_law, continuation);
+    else if (continuation)
+        continuation->run(continuation->arg);
     return kern_check(r->k, err);
 }
 
@@ -369,7 +371,8 @@ void gpt_runner_name(gpt_runner *r, const char *part)
     r->part = part;
 }
 
-/* Rows of a sequence in a pass: the last known token, one that was drafted but not computed, and the drafts. */
+/* Returns the rows of a sequence in a pass: the last known token, one that was drafted but not computed, and the
+ * drafts. Prefix positions may need more. */
 static int rows_of(const gpt_config *c, int drafts)
 {
     const int prefix = c->prefix < PREFIX_ROWS ? c->prefix : PREFIX_ROWS;
@@ -450,7 +453,7 @@ size_t gpt_runner_lay_out(gpt_runner *r, char *base)
     return used;
 }
 
-/* Passes of all images that have `rows` rows and laws each. */
+/* Prepares passes of all images with this many rows and output rows each. */
 static mar_status plan_shape(const gpt_runner *r, int images, int rows, int laws, mar_err *err)
 {
     return gpt_pass_plan(&r->pass, images * r->conditions * rows, images * r->conditions * laws, err);
@@ -464,7 +467,8 @@ mar_status gpt_runner_plan(gpt_runner *r, int images, mar_err *err)
     gpt_recordings_free(r->k, &r->recordings);
     if (m->caption_fc1) status = r->k->core->linear_plan(r->k, m->caption_fc1, captions, err);
     if (m->caption_fc2 && status == MAR_OK) status = r->k->core->linear_plan(r->k, m->caption_fc2, captions, err);
-    /* Plain steps and whole blocks are what most passes are; what is timed at first gets most of the time. */
+    /* Plain steps and whole blocks are the most frequent passes. The tuner spends most of its time on what is planned
+     * first. */
     if (status == MAR_OK) status = plan_shape(r, images, 1, 1, err);
     if (status == MAR_OK) status = plan_shape(r, images, r->drafts + 1, r->drafts + 1, err);
     for (int n = 1; status == MAR_OK && n <= images * r->rows; n++)

@@ -12,7 +12,7 @@ double spec_walltime_improvement(double alpha, int gamma, double c)
     return tokens / (gamma * c + 1);
 }
 
-/* --- creation -------------------------------------------------------------------------------------------------- */
+/* --- creation ----------------------------------------------------------------------------------------------------- */
 
 static double parameter_named(const spec_sampler_options *o, const char *name, double otherwise)
 {
@@ -21,8 +21,8 @@ static double parameter_named(const spec_sampler_options *o, const char *name, d
     return otherwise;
 }
 
-/* A tree of Jacobi decoding takes its drafts out of the window, and a chain the rest. It has as many levels, `depth` at
- * most, as leave a chain of one draft. */
+/* Fits the Jacobi tree into the window. The window counts the drafts of the tree and of the chain after it. The tree
+ * has the most levels, at most `depth`, that leave a chain of at least one draft. */
 static void size_up_window(spec_sampler *s, int depth)
 {
     int64_t drafts = 0, level = 1;
@@ -43,7 +43,7 @@ static int by_levels(const int *parent, int count)
     return 1;
 }
 
-/* What is wrong with the options; NULL if nothing is. */
+/* Returns what is wrong with the options; NULL if they are valid. */
 static const char *misfit(const spec_sampler_options *o, int has_draft)
 {
     const spec_method *m = o->method;
@@ -88,7 +88,7 @@ static void size_up(spec_sampler *s)
     s->candidates = o->top ? o->top + o->top * s->draft_capacity : 0;
 }
 
-/* Lays out the host arrays at base, as arena_carve does. */
+/* Lays out the host arrays at base, as arena_carve does. Returns the bytes. */
 static size_t lay_out_host(spec_sampler *s, char *base)
 {
     const size_t sequences = (size_t)s->sequences, tokens = (size_t)s->tokens, drafts = (size_t)s->capacity;
@@ -100,7 +100,7 @@ static size_t lay_out_host(spec_sampler *s, char *base)
     for (size_t i = 0; i < sequences; i++) {
         spec_sequence part = {0}, *q = base ? &s->sequence[i] : &part;
         q->token = arena_carve(base, &used, tokens, sizeof *q->token);
-        q->fate = arena_carve(base, &used, tokens, sizeof *q->fate);
+        q->token_status = arena_carve(base, &used, tokens, sizeof *q->token_status);
         q->round = arena_carve(base, &used, tokens, sizeof *q->round);
         q->draft = arena_carve(base, &used, drafts, sizeof *q->draft);
         q->parent = arena_carve(base, &used, drafts, sizeof *q->parent);
@@ -211,7 +211,7 @@ int spec_sampler_draft_drafts(const spec_sampler *s)
     return s->draft_capacity;
 }
 
-/* --- a round --------------------------------------------------------------------------------------------------- */
+/* --- a round ------------------------------------------------------------------------------------------------------ */
 
 void spec_sampler_begin(spec_sampler *s, uint64_t first_image, int sequences, int n)
 {
@@ -238,7 +238,8 @@ static mar_status draft_blocks(spec_sampler *s, mar_err *err)
     return s->options.top ? spec_draft_dynamic(s, err) : spec_draft_levels(s, err);
 }
 
-/* Drafts whose successors are still part of the sequence: the first ones, since they are listed by levels. */
+/* Returns the number of drafts whose successors are still part of the sequence. They come first, because drafts are
+ * listed by levels. */
 static int followed_drafts(const spec_sampler *s, const spec_sequence *q)
 {
     int n = 0;
@@ -250,7 +251,7 @@ static int followed_drafts(const spec_sampler *s, const spec_sequence *q)
     return n;
 }
 
-/* Adds a sequence's block to the job, and to the request for the target. */
+/* Adds a sequence's block to the job, and its request to the target's call. */
 static void add_block(spec_sampler *s, int i, kern_block_job *job)
 {
     spec_sequence *q = &s->sequence[i];
@@ -275,7 +276,7 @@ static void add_block(spec_sampler *s, int i, kern_block_job *job)
     s->stats.rows += followed + 1;
 }
 
-/* Whether the block of a sequence has drafts behind a site. */
+/* Tells whether a sequence's block has drafts after a site. */
 static int is_followed(const spec_sequence *q, int site)
 {
     for (int n = 0; n < q->count; n++)
@@ -291,7 +292,7 @@ static void count_block(spec_sampler *s, const spec_sequence *q, int accepted)
     s->stats.lengths[spec_lesser(accepted, SPEC_LENGTHS - 1)]++;
 }
 
-/* Takes over what came of a block. */
+/* Commits a block's verdicts: makes its tokens final and keeps the tail for the next round. */
 static mar_status take_block(spec_sampler *s, spec_sequence *q, const int *id, const int *law, const int *count,
                              int row, mar_err *err)
 {
@@ -301,7 +302,7 @@ static mar_status take_block(spec_sampler *s, spec_sequence *q, const int *id, c
     for (int i = 0; i < final; i++) {
         const int at = q->known + i;
         q->token[at] = id[i];
-        q->fate[at] = i < accepted ? SPEC_ACCEPTED : is_followed(q, law[i]) ? SPEC_REPLACED : SPEC_DROPPED;
+        q->token_status[at] = i < accepted ? SPEC_ACCEPTED : is_followed(q, law[i]) ? SPEC_REPLACED : SPEC_DROPPED;
         q->round[at] = (int)q->step;
     }
     q->tail = q->depth > final ? q->depth - final : 0;
@@ -316,7 +317,7 @@ static mar_status take_block(spec_sampler *s, spec_sequence *q, const int *id, c
     return MAR_OK;
 }
 
-/* What runs behind the target's pass. */
+/* The continuation of the target's pass: the verification. */
 typedef struct {
     kern_queue *k;
     const kern_block_job *job;
@@ -328,27 +329,27 @@ static void run_verification(void *arg)
     v->k->discrete->verify(v->k, v->job);
 }
 
-/* Whether the target's pass and the verification are begun together. Else each has its own time. */
+/* Tells whether the target's pass and the verification are enqueued together. Otherwise each is timed on its own. */
 static int is_joined(const spec_sampler *s)
 {
     return s->k->device->asynchronous && s->target.laws_then != NULL;
 }
 
-/* Whether a round leaves its tokens on the device. The search for a layer that is not finite is about one round. */
+/* Tells whether a round leaves its tokens on the device. The search for a non-finite layer looks at single rounds. */
 static int leaves_tokens(const spec_sampler *s)
 {
     return is_joined(s) && !s->options.method && !s->k->watch.on;
 }
 
-/* Asks the target for the laws of all blocks, and verifies these. */
+/* Asks the target about all blocks, and verifies them. */
 static mar_status run_target(spec_sampler *s, const kern_block_job *job, float *laws, mar_err *err)
 {
     verification v = {s->k, job};
-    const spec_sequel sequel = {
+    const spec_continuation continuation = {
         run_verification, &v, {job->blocks, job->positions, job->node[job->blocks], job->place != NULL}};
     mar_status status;
     if (is_joined(s))
-        status = s->target.laws_then(s->target.state, s->request, job->blocks, laws, &sequel, err);
+        status = s->target.laws_then(s->target.state, s->request, job->blocks, laws, &continuation, err);
     else
         status = s->target.laws(s->target.state, s->request, job->blocks, laws, err);
     s->k->core->lap(s->k, &s->stats.target_s);
@@ -359,7 +360,7 @@ static mar_status run_target(spec_sampler *s, const kern_block_job *job, float *
     return MAR_OK;
 }
 
-/* Reads what came of the blocks. */
+/* Reads and commits the verdicts of the blocks. */
 static mar_status read_blocks(spec_sampler *s, const kern_block_job *job, mar_err *err)
 {
     const size_t tokens = (size_t)job->blocks * (size_t)job->positions;
@@ -374,7 +375,7 @@ static mar_status read_blocks(spec_sampler *s, const kern_block_job *job, mar_er
     return status;
 }
 
-/* Reads the tokens of plain sampling that the host does not know yet. All sequences are at the same one. */
+/* Reads the tokens of plain sampling that the host lacks. All sequences are at the same position. */
 static mar_status read_tokens(spec_sampler *s, mar_err *err)
 {
     const int sequences = s->sequences, first = s->sequence[0].known - s->unread;
@@ -392,7 +393,7 @@ static mar_status read_tokens(spec_sampler *s, mar_err *err)
     return status;
 }
 
-/* Places the tokens of a round of plain sampling, and has the target embed those of the round before from there. */
+/* Directs the round's tokens to `plain`, and the requests to the tokens that the round before left there. */
 static void leave_tokens(spec_sampler *s, kern_block_job *job)
 {
     for (int b = 0; b < job->blocks; b++) {
@@ -406,13 +407,13 @@ static void leave_tokens(spec_sampler *s, kern_block_job *job)
     job->place = s->place;
 }
 
-/* Goes on to the next token, as take_block does with one that it knows. */
+/* Advances each sequence by a token that the host has not read. */
 static mar_status take_unread(spec_sampler *s, mar_err *err)
 {
     for (int i = 0; i < s->running; i++) {
         spec_sequence *q = &s->sequence[i];
         q->token[q->known] = SPEC_UNREAD;
-        q->fate[q->known] = SPEC_DROPPED;
+        q->token_status[q->known] = SPEC_DROPPED;
         q->round[q->known++] = (int)q->step++;
         count_block(s, q, 0);
     }
@@ -459,7 +460,7 @@ mar_status spec_sampler_round(spec_sampler *s, mar_err *err)
     return status;
 }
 
-/* --- what it knows --------------------------------------------------------------------------------------------- */
+/* --- results ------------------------------------------------------------------------------------------------------ */
 
 int spec_sampler_left(const spec_sampler *s)
 {
@@ -479,10 +480,10 @@ const int *spec_sampler_tokens(const spec_sampler *s, int sequence)
     return s->sequence[sequence].token;
 }
 
-void spec_sampler_fates(const spec_sampler *s, int sequence, uint8_t *fate, int *round)
+void spec_sampler_token_status(const spec_sampler *s, int sequence, uint8_t *token_status, int *round)
 {
     const size_t known = (size_t)s->sequence[sequence].known;
-    if (fate) memcpy(fate, s->sequence[sequence].fate, known * sizeof *fate);
+    if (token_status) memcpy(token_status, s->sequence[sequence].token_status, known * sizeof *token_status);
     if (round) memcpy(round, s->sequence[sequence].round, known * sizeof *round);
 }
 

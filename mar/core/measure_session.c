@@ -13,7 +13,7 @@ static mar_status start(const mar_measured_parts *p, mar_err *err)
     int *labels = calloc((size_t)p->images, sizeof *labels);
     if (!labels) return err_set(err, MAR_ENOMEM, "out of memory");
     p->k->core->finish(p->k); /* the times of the batch before end here */
-    if (kern_check(p->k, err) == MAR_OK) p->engine->begin(p->generation, 0, labels, p->images);
+    if (kern_check(p->k, err) == MAR_OK) p->engine->begin(p->engine_state, 0, labels, p->images);
     free(labels);
     return kern_check(p->k, err);
 }
@@ -24,16 +24,16 @@ static mar_status start_middle(const mar_measured_parts *p, mar_err *err)
 {
     const mar_engine *engine = p->engine;
     mar_status status = start(p, err);
-    const int steps = engine->steps_left(p->generation), half = steps - steps / 2;
-    while (status == MAR_OK && engine->steps_left(p->generation) > half) status = engine->step(p->generation, err);
-    if (status == MAR_OK && engine->steps_left(p->generation) <= 0) status = start(p, err);
+    const int steps = engine->steps_left(p->engine_state), half = steps - steps / 2;
+    while (status == MAR_OK && engine->steps_left(p->engine_state) > half) status = engine->step(p->engine_state, err);
+    if (status == MAR_OK && engine->steps_left(p->engine_state) <= 0) status = start(p, err);
     p->k->core->finish(p->k);
     return status == MAR_OK ? kern_check(p->k, err) : status;
 }
 
 static mar_status run_step(const mar_measured_parts *p, mar_err *err)
 {
-    const mar_status status = p->engine->step(p->generation, err);
+    const mar_status status = p->engine->step(p->engine_state, err);
     p->k->core->finish(p->k);
     return status == MAR_OK ? kern_check(p->k, err) : status;
 }
@@ -41,7 +41,7 @@ static mar_status run_step(const mar_measured_parts *p, mar_err *err)
 /* Decodes as many images as the decoder takes at a time; any do. */
 static mar_status run_decoder(const mar_measured_parts *p, mar_err *err)
 {
-    (void)vae_decode(p->decoder, p->engine->latents(p->generation), vae_run_images(p->decoder));
+    (void)vae_decode(p->decoder, p->engine->latents(p->engine_state), vae_run_images(p->decoder));
     p->k->core->finish(p->k);
     return kern_check(p->k, err);
 }
@@ -90,13 +90,13 @@ static mar_status measure_step(const mar_measured_parts *p, mar_measurements *al
     for (int i = 0; status == MAR_OK && i < runs_to_replay(p); i++) {
         status = start_middle(p, err);
         if (status != MAR_OK) return status;
-        p->engine->stats(p->generation, &before);
+        p->engine->stats(p->engine_state, &before);
         const double begun = mar_now();
         status = run_step(p, err);
         seconds = mar_now() - begun;
     }
     if (status != MAR_OK) return status;
-    p->engine->stats(p->generation, &after);
+    p->engine->stats(p->engine_state, &after);
     const int tokens = (int)(after.tokens - before.tokens);
     add_pass(all, "encoder", 0, after.encoder_s - before.encoder_s, after.encoder_flop - before.encoder_flop);
     add_pass(all, "decoder", 0, after.decoder_s - before.decoder_s, after.decoder_flop - before.decoder_flop);
@@ -114,7 +114,7 @@ static mar_status measure_decoder(const mar_measured_parts *p, mar_measurements 
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < runs_to_replay(p); i++) {
         const double begun = mar_now();
-        status = run_decoder(s);
+        status = run_decoder(p, err);
         seconds = mar_now() - begun;
     }
     if (status != MAR_OK) return status;
@@ -125,7 +125,7 @@ static mar_status measure_decoder(const mar_measured_parts *p, mar_measurements 
 mar_status mar_measure_parts(const mar_measured_parts *p, mar_measurements *all, mar_err *err)
 {
     mar_status status = mar_measure_machine(p->k, all, err);
-    if (status == MAR_OK && p->engine->measure) status = p->engine->measure(p->generation, all, err);
+    if (status == MAR_OK && p->engine->measure) status = p->engine->measure(p->engine_state, all, err);
     if (status == MAR_OK) status = measure_step(p, all, err);
     if (status == MAR_OK && p->decoder) status = measure_decoder(p, all, err);
     return status == MAR_OK && all->out_of_memory ? err_set(err, MAR_ENOMEM, "out of memory") : status;

@@ -10,7 +10,7 @@
 typedef struct {
     kern_queue *k; /* entered */
     const mar_engine *engine;
-    mar_generation *generation;
+    mar_engine_state *engine_state;
     vae_run *decoder; /* NULL: tokens only */
     int images;
 } mar_measured_parts;

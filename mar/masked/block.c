@@ -1,4 +1,4 @@
-/* A block of the transformer at work (mar/masked/block.h). */
+/* A transformer block at work (mar/masked/block.h). */
 #include "mar/masked/block.h"
 
 #include "base/arena.h"
@@ -30,19 +30,20 @@ void mar_watch(kern_queue *k, const mar_masked_model *m, const mar_block *b, con
         kern_watch(k, x, f32, rows, width, width, "%s", layer);
 }
 
-void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block *b, float *x, int rows)
+/* --- a block ------------------------------------------------------------------------------------------------------ */
+
+void mar_block_operands(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x,
+                        const int *index, int n, act *operands)
 {
     kern_queue *k = w->k;
     const int d = m->base.config.width;
-    mar_layer_norm(k, m, x, NULL, rows, b->norm2, w->normed, 0);
-    mar_watch(k, m, b, "norm2", w->normed, 0, rows, d);
-    k->core->linear(k, b->fc1, w->normed, rows, w->hidden);
-    mar_watch(k, m, b, "mlp.fc1", w->hidden, 0, rows, m->base.config.mlp_hidden);
-    k->core->linear(k, b->fc2, w->hidden, rows, x);
-    mar_watch(k, m, b, "mlp.fc2", x, 1, rows, d);
+    mar_layer_norm(k, m, x, index, n, b->norm1, w->normed, 0);
+    mar_watch(k, m, b, "norm1", w->normed, 0, n, d);
+    k->core->linear(k, b->qkv, w->normed, n, operands);
+    mar_watch(k, m, b, "attn.qkv", operands, 0, n, 3 * d);
 }
 
-/* w->mixed = the attention of the sequences' queries to their keys and values. */
+/* Computes w->mixed, the attention of the sequences' queries to their keys and values. */
 static void attend(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const act *q, int q_stride,
                    const mar_spans *queries, const act *key, const act *value, int kv_stride, const mar_spans *keys)
 {
@@ -56,21 +57,21 @@ static void attend(const mar_masked_model *m, mar_workspace *w, const mar_block 
                            w->mixed);
 }
 
-void mar_block_operands(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x,
-                        const int *index, int n, act *operands)
+void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block *b, float *x, int rows)
 {
     kern_queue *k = w->k;
     const int d = m->base.config.width;
-    mar_layer_norm(k, m, x, index, n, b->norm1, w->normed, 0);
-    mar_watch(k, m, b, "norm1", w->normed, 0, n, d);
-    k->core->linear(k, b->qkv, w->normed, n, operands);
-    mar_watch(k, m, b, "attn.qkv", operands, 0, n, 3 * d);
+    mar_layer_norm(k, m, x, NULL, rows, b->norm2, w->normed, 0);
+    mar_watch(k, m, b, "norm2", w->normed, 0, rows, d);
+    k->core->linear(k, b->fc1, w->normed, rows, w->hidden);
+    mar_watch(k, m, b, "mlp.fc1", w->hidden, 0, rows, m->base.config.mlp_hidden);
+    k->core->linear(k, b->fc2, w->hidden, rows, x);
+    mar_watch(k, m, b, "mlp.fc2", x, 1, rows, d);
 }
 
-/* proj and fc2 add to the residual stream themselves, and the norm behind them reads it: bytes an element, with
- * operands in bf16, 4 + 4 in the product and 4 + 2 in the norm. An operation that adds and normalises would take the 8
- * out of the product, which hides some of them behind its arithmetic, and move 4 as the product's output and 4 + 4 + 4
- * + 2 itself: 18 for 14. */
+/* proj and fc2 add to the residual stream themselves, and the next norm reads it. With bf16 operands that moves 4 + 4
+ * bytes an element in the product and 4 + 2 in the norm. A fused add and norm would save the product's 8, some of which
+ * its arithmetic hides. It would move 4 as the product's output and 4 + 4 + 4 + 2 itself: 18 bytes in place of 14. */
 void mar_block_run(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const mar_spans *spans)
 {
     kern_queue *k = w->k;
@@ -82,6 +83,8 @@ void mar_block_run(const mar_masked_model *m, mar_workspace *w, const mar_block 
     mar_watch(k, m, b, "attn.proj", w->x, 1, rows, d);
     mar_block_mlp(m, w, b, w->x, rows);
 }
+
+/* --- the last decoder block --------------------------------------------------------------------------------------- */
 
 void mar_block_keys(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, int rows)
 {

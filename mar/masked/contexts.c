@@ -1,4 +1,4 @@
-/* Transformer passes over contexts (mar/masked/contexts.h): the plain one (mar/masked/runner.c) over sequences of
+/* Transformer passes over contexts (mar/masked/contexts.h): the plain pass (mar/masked/runner.c) over sequences of
  * different lengths. */
 #include "mar/masked/contexts.h"
 
@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { CHUNK_ROWS = 16384 }; /* decoder rows of a condition: bounds the memory, and is far more than one image has */
+enum { CHUNK_ROWS = 16384 }; /* decoder rows of a branch: bounds the memory, and far exceeds one image's */
 
 static int buffer_of(const mar_contexts *c)
 {
@@ -23,18 +23,18 @@ static int width_of(const mar_contexts *c)
     return c->model->base.config.width;
 }
 
-/* Rows of a sequence in the decoder. */
+/* Returns the rows of a sequence in the decoder. */
 static int length_of(const mar_contexts *c)
 {
     return buffer_of(c) + seq_of(c);
 }
 
-/* --- what a chunk consists of ------------------------------------------------------------------------------------- */
+/* --- the size of a chunk ------------------------------------------------------------------------------------------ */
 
 typedef struct {
     int sequences;
-    int encoded; /* rows in the encoder */
-    int asked;   /* rows in the last decoder block */
+    int encoded; /* rows of the encoder */
+    int asked;   /* rows of the last decoder block */
 } extent;
 
 static int decoded(const mar_contexts *c, const extent *e)
@@ -57,7 +57,7 @@ static int chunk_size(const mar_contexts *c, int from, int n)
     return n - from < c->chunk ? n - from : c->chunk;
 }
 
-/* The j-th token that became known in this order; the last known tokens of a context come first. */
+/* Returns the j-th token that became known in this order. The last known tokens of a context come first. */
 static int known_token(const mar_contexts *c, const int *order, int j)
 {
     return order[seq_of(c) - 1 - j];
@@ -67,7 +67,7 @@ static int known_token(const mar_contexts *c, const int *order, int j)
 
 typedef struct {
     mar_contexts *c;
-    const mar_image_context *list; /* the chunk's */
+    const mar_image_context *list; /* contexts of the chunk */
     int n;
     extent extent;
     const mar_embeddings *embedded;
@@ -79,7 +79,7 @@ static const mar_image_context *context_of(const chunk_pass *p, int sequence)
     return &p->list[sequence / p->c->conditions];
 }
 
-/* Adds a sequence of `length` rows to a list of spans, behind `rows` others. */
+/* Adds a sequence of `count` rows to a list of spans, after `rows` others. Returns the new number of rows. */
 static int add_span(int *first, int *length, int sequence, int rows, int count)
 {
     first[sequence] = rows;
@@ -99,7 +99,7 @@ static void list_spans(const chunk_pass *p)
     }
 }
 
-/* w->x = the encoder's input. */
+/* Writes the encoder's input to w->x. */
 static void encoder_input(const chunk_pass *p)
 {
     mar_contexts *c = p->c;
@@ -135,7 +135,7 @@ static void encode(void *arg)
     for (int b = 0; b < m->base.config.encoder_depth; b++) mar_block_run(m, &c->work, &m->encoder[b], &spans);
 }
 
-/* w->x = the decoder's input. */
+/* Writes the decoder's input to w->x. */
 static void decoder_input(const chunk_pass *p)
 {
     mar_contexts *c = p->c;
@@ -162,7 +162,7 @@ static void decoder_input(const chunk_pass *p)
     mar_decoder_masked(m, w, p->embedded, n, masked);
 }
 
-/* The last block, for the tokens asked for, and their conditions. */
+/* Runs the last block for the asked tokens, and computes their z. */
 static void ask(const chunk_pass *p, const mar_spans *keys)
 {
     mar_contexts *c = p->c;

@@ -1,4 +1,4 @@
-/* What the passes of a batch begin with (mar/masked/embeddings.h). */
+/* Embeddings of a batch (mar/masked/embeddings.h). */
 #include "mar/masked/embeddings.h"
 
 #include "base/arena.h"

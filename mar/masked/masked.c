@@ -59,7 +59,7 @@ static void draw(mar_masked *g, const mar_step *step, int first, int n, int step
     g->drawer->draw(g->drawer_state, &d, first, steps, x);
 }
 
-void mar_masked_place(mar_masked *g, const float *from, int n)
+void mar_masked_write_tokens(mar_masked *g, const float *from, int n)
 {
     kern_queue *k = g->k;
     k->core->copy_rows(k, g->tokens, g->row_place, from, NULL, NULL, NULL, n, g->model->base.config.token_dim);
@@ -101,13 +101,13 @@ void mar_masked_step(mar_masked *g)
     /* Into the images, and into what later passes know. */
     for (int r = 0; r < n; r++) {
         const int place = g->row_place[r] = g->row_slot[r] * c->seq_len + g->row_position[r];
-        g->fate[place] = MAR_TOKEN_TARGET;
-        g->born[place] = g->step;
+        g->token_status[place] = MAR_TOKEN_TARGET;
+        g->ar_step[place] = g->step;
     }
-    mar_masked_place(g, g->sampled, n);
-    mar_runner_learn(&g->target, g->sampled, n, g->row_slot, g->row_position, &alike->learn);
+    mar_masked_write_tokens(g, g->sampled, n);
+    mar_runner_add_known_tokens(&g->target, g->sampled, n, g->row_slot, g->row_position, &alike->known_tokens);
     for (int i = 0; i < g->way_count; i++)
-        if (g->ways[i].way->learn) g->ways[i].way->learn(g->ways[i].state, n);
+        if (g->ways[i].way->known_tokens) g->ways[i].way->known_tokens(g->ways[i].state, n);
     g->step++;
 }
 
@@ -135,7 +135,7 @@ static int bad_token(const mar_masked *g)
         const int next = k->core->first_nonfinite(k, token, 1, count - place, dim, dim);
         if (next < 0) break;
         place += next;
-        if (g->born[place] >= 0 && (bad < 0 || g->born[place] < g->born[bad])) bad = place;
+        if (g->ar_step[place] >= 0 && (bad < 0 || g->ar_step[place] < g->ar_step[bad])) bad = place;
     }
     return bad;
 }
@@ -164,13 +164,13 @@ static mar_status check_tokens(const mar_masked *g, mar_err *err)
     const mar_status status = kern_check(g->k, err);
     if (status != MAR_OK) return status; /* the numbers were not read */
     return err_set(err, MAR_EMODEL, "image %llu, step %d: a token is %s (position %d, channel %d)%s",
-                   (unsigned long long)g->first_image + (unsigned long long)(place / c->seq_len), g->born[place],
+                   (unsigned long long)g->first_image + (unsigned long long)(place / c->seq_len), g->ar_step[place],
                    mar_not_finite(number), place % c->seq_len, channel, mar_layer_text(g->k, layer));
 }
 
-static mar_status step(mar_generation *generation, mar_err *err)
+static mar_status step(mar_engine_state *engine_state, mar_err *err)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     mar_status status = MAR_OK;
     if (g->stepper)
         status = g->stepper->step(g->stepper_state, err);
@@ -181,15 +181,15 @@ static mar_status step(mar_generation *generation, mar_err *err)
     return status == MAR_OK && waits ? check_tokens(g, err) : status;
 }
 
-static void begin(mar_generation *generation, uint64_t first_image, const int *labels, int images)
+static void begin(mar_engine_state *engine_state, uint64_t first_image, const int *labels, int images)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     const mar_model_config *c = &g->model->base.config;
     g->images = images;
     g->first_image = first_image;
     g->step = 0;
     g->stats = (mar_stats){0};
-    for (int i = 0; i < images * c->seq_len; i++) g->born[i] = -1, g->late[i] = 0;
+    for (int i = 0; i < images * c->seq_len; i++) g->ar_step[i] = -1, g->staleness[i] = 0;
     kern_watch_begin(g->k);
     for (int i = 0; i < images; i++) {
         g->label[i] = labels[i] < 0 ? c->classes : labels[i];
@@ -327,11 +327,11 @@ static mar_status allocate_host(mar_masked *g, mar_err *err)
     g->row_position = calloc(rows, sizeof *g->row_position);
     g->row_cfg = calloc(rows, sizeof *g->row_cfg);
     g->row_place = calloc(rows, sizeof *g->row_place);
-    g->fate = calloc(images * seq, sizeof *g->fate);
-    g->born = calloc(images * seq, sizeof *g->born);
-    g->late = calloc(images * seq, sizeof *g->late);
+    g->token_status = calloc(images * seq, sizeof *g->token_status);
+    g->ar_step = calloc(images * seq, sizeof *g->ar_step);
+    g->staleness = calloc(images * seq, sizeof *g->staleness);
     if (!g->order || !g->order_data || !g->label || !g->row_image || !g->row_slot || !g->row_position || !g->row_cfg ||
-        !g->row_place || !g->fate || !g->born || !g->late)
+        !g->row_place || !g->token_status || !g->ar_step || !g->staleness)
         return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
     for (size_t i = 0; i < images; i++) g->order[i] = g->order_data + i * seq;
     return MAR_OK;
@@ -342,21 +342,22 @@ static void free_recordings(mar_masked *g)
     for (int i = 0; g->recordings && i < g->params.num_iter; i++) mar_recordings_free(g->k, &g->recordings[i]);
 }
 
-static void destroy(mar_generation *generation)
+static void destroy(mar_engine_state *engine_state)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     if (!g) return;
     free_recordings(g);
     for (int i = g->way_count - 1; i >= 0; i--)
         if (g->ways[i].state) g->ways[i].way->destroy(g->ways[i].state);
     mar_runner_free(&g->target);
-    void *host[] = {g->steps,        g->recordings, g->order,     g->order_data, g->label, g->row_image, g->row_slot,
-                    g->row_position, g->row_cfg,    g->row_place, g->fate,       g->born,  g->late,      g};
+    void *host[] = {
+        g->steps,        g->recordings, g->order,     g->order_data,   g->label,   g->row_image, g->row_slot,
+        g->row_position, g->row_cfg,    g->row_place, g->token_status, g->ar_step, g->staleness, g};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
 }
 
 static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
-                         const mar_way *const *ways, int max_images, mar_generation **out, mar_err *err)
+                         const mar_way *const *ways, int max_images, mar_engine_state **out, mar_err *err)
 {
     const mar_masked_model *model = mar_masked_model_of(base);
     mar_params p = *params;
@@ -378,9 +379,9 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     if (status == MAR_OK) status = allocate_host(g, err);
     if (status == MAR_OK) status = create_ways(g, err);
     if (status == MAR_OK)
-        *out = (mar_generation *)g;
+        *out = (mar_engine_state *)g;
     else
-        destroy((mar_generation *)g);
+        destroy((mar_engine_state *)g);
     return status;
 }
 
@@ -391,9 +392,9 @@ void *mar_masked_state(const mar_masked *g, const mar_way *way)
     return NULL;
 }
 
-static size_t lay_out(mar_generation *generation, char *base)
+static size_t lay_out(mar_engine_state *engine_state, char *base)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     const mar_model_config *c = &g->model->base.config;
     const size_t images = (size_t)g->max_images, token = (size_t)c->token_dim * sizeof(float);
     size_t used = 0;
@@ -414,9 +415,9 @@ static mar_status plan_draw(mar_masked *g, int n, int steps, int conditions, mar
     return mar_runner_plan_head(&g->target, n, err);
 }
 
-static mar_status plan(mar_generation *generation, int images, mar_err *err)
+static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
 {
-    mar_masked *g = (mar_masked *)generation;
+    mar_masked *g = (mar_masked *)engine_state;
     free_recordings(g);
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++) {
@@ -441,39 +442,39 @@ static void describe(const mar_model *model, char *text, size_t size)
     snprintf(text, size, "head: %s", head->device->head->describe(head->net));
 }
 
-static const mar_params *params_of(const mar_generation *g)
+static const mar_params *params_of(const mar_engine_state *g)
 {
     return &((const mar_masked *)g)->params;
 }
 
-static const char *guarantee_of(const mar_generation *g)
+static const char *guarantee_of(const mar_engine_state *g)
 {
     return ((const mar_masked *)g)->guarantee;
 }
 
-static const char *warning_of(const mar_generation *generation)
+static const char *warning_of(const mar_engine_state *engine_state)
 {
-    const mar_masked *g = (const mar_masked *)generation;
+    const mar_masked *g = (const mar_masked *)engine_state;
     const char *warning = NULL;
     for (int i = 0; !warning && i < g->way_count; i++)
         if (g->ways[i].way->warn) warning = g->ways[i].way->warn(g->ways[i].state);
     return warning;
 }
 
-static int steps_left(const mar_generation *generation)
+static int steps_left(const mar_engine_state *engine_state)
 {
-    const mar_masked *g = (const mar_masked *)generation;
+    const mar_masked *g = (const mar_masked *)engine_state;
     return g->params.num_iter - g->step;
 }
 
-static const float *latents(const mar_generation *g)
+static const float *latents(const mar_engine_state *g)
 {
     return ((const mar_masked *)g)->tokens;
 }
 
-static void stats_of(const mar_generation *generation, mar_stats *stats)
+static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
 {
-    const mar_masked *g = (const mar_masked *)generation;
+    const mar_masked *g = (const mar_masked *)engine_state;
     const mar_runner *t = &g->target;
     *stats = g->stats;
     stats->encoder_s = t->encoder_s;
@@ -488,18 +489,18 @@ static void stats_of(const mar_generation *generation, mar_stats *stats)
         if (g->ways[i].way->stats) g->ways[i].way->stats(g->ways[i].state, stats);
 }
 
-static void fates(const mar_generation *generation, uint8_t *map, int *born)
+static void fates(const mar_engine_state *engine_state, uint8_t *map, int *born)
 {
-    const mar_masked *g = (const mar_masked *)generation;
+    const mar_masked *g = (const mar_masked *)engine_state;
     const size_t count = (size_t)g->images * (size_t)g->model->base.config.seq_len;
-    if (map) memcpy(map, g->fate, count * sizeof *map);
-    if (born) memcpy(born, g->born, count * sizeof *born);
+    if (map) memcpy(map, g->token_status, count * sizeof *map);
+    if (born) memcpy(born, g->ar_step, count * sizeof *born);
 }
 
-static void lateness(const mar_generation *generation, int *late)
+static void lateness(const mar_engine_state *engine_state, int *late)
 {
-    const mar_masked *g = (const mar_masked *)generation;
-    memcpy(late, g->late, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *late);
+    const mar_masked *g = (const mar_masked *)engine_state;
+    memcpy(late, g->staleness, (size_t)g->images * (size_t)g->model->base.config.seq_len * sizeof *late);
 }
 
 extern const mar_engine mar_masked_engine;

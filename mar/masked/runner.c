@@ -1,14 +1,23 @@
-/* One model at work: the transformer's parts, its passes, and a step's work with them (mar/masked/runner.h). */
+/* One model at work (mar/masked/runner.h): its forward pass, and the work of a step. */
 #include "mar/masked/runner.h"
 
 #include "base/arena.h"
 
 #include <stdlib.h>
 
-/* Position in the order of known token i: the most recently predicted come first. */
+/* Returns the position of known token i. The most recently predicted ones come first. */
 static int known_position(const mar_masked_model *m, const mar_pass *p, int sequence, int i)
 {
     return p->order[sequence % p->images][m->base.config.seq_len - p->known + i];
+}
+
+/* --- the encoder -------------------------------------------------------------------------------------------------- */
+
+void mar_encode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
+{
+    const mar_spans spans = {.sequences = p->sequences, .rows = p->sequences * (m->base.config.buffer + p->known)};
+    mar_encoder_input(m, w, p, p->known);
+    for (int b = 0; b < m->base.config.encoder_depth; b++) mar_block_run(m, w, &m->encoder[b], &spans);
 }
 
 void mar_encoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, int count)
@@ -31,21 +40,35 @@ void mar_encoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pa
     mar_take_tokens(m, w, p->embedded, n);
 }
 
-void mar_encode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
+/* --- the decoder -------------------------------------------------------------------------------------------------- */
+
+void mar_decode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, float *z, const int *z_index)
 {
-    const mar_spans spans = {.sequences = p->sequences, .rows = p->sequences * (m->base.config.buffer + p->known)};
-    mar_encoder_input(m, w, p, p->known);
-    for (int b = 0; b < m->base.config.encoder_depth; b++) mar_block_run(m, w, &m->encoder[b], &spans);
+    const mar_model_config *c = &m->base.config;
+    const mar_block *last = &m->decoder[c->decoder_depth - 1];
+    const int length = c->buffer + c->seq_len;
+    const mar_spans keys = {.sequences = p->sequences, .rows = p->sequences * length};
+    const mar_spans queries = {.sequences = p->sequences, .rows = p->sequences * p->predicted};
+    mar_decoder_input(m, w, p);
+    for (int b = 0; b + 1 < c->decoder_depth; b++) mar_block_run(m, w, &m->decoder[b], &keys);
+    const int n = mar_predicted_positions(m, p, p->predicted, w->rows[1]);
+    for (int i = 0; i < n; i++) w->rows[0][i] = i / p->predicted * length + c->buffer + w->rows[1][i];
+    mar_block_keys(m, w, last, w->x, keys.rows);
+    mar_block_ask(m, w, last, w->x, w->rows[0], &queries, w->qkv, &keys, w->memory);
+    mar_conditions(w->k, m, w->memory, w->rows[1], n, w->x, z, z_index);
 }
 
-void mar_decoder_embed(const mar_masked_model *m, mar_workspace *w, int rows)
+void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
 {
-    kern_queue *k = w->k;
-    const int d = m->base.config.width;
-    mar_layer_norm(k, m, w->x, NULL, rows, m->encoder_norm, w->normed, 0);
-    mar_watch(k, m, NULL, "encoder_norm", w->normed, 0, rows, d);
-    k->core->linear(k, m->decoder_embed, w->normed, rows, w->memory);
-    mar_watch(k, m, NULL, "decoder_embed", w->memory, 1, rows, d);
+    const mar_model_config *c = &m->base.config;
+    const int visible = mar_decoder_visible(m, w, p, p->known, w->x);
+    int masked = 0;
+    for (int s = 0; s < p->sequences; s++)
+        for (int i = 0; i < c->seq_len - p->known; i++, masked++) {
+            w->rows[2][masked] = p->order[s % p->images][i];
+            w->rows[1][masked] = s * (c->buffer + c->seq_len) + c->buffer + w->rows[2][masked];
+        }
+    mar_decoder_masked(m, w, p->embedded, visible, masked);
 }
 
 int mar_decoder_visible(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, int count, float *input)
@@ -65,24 +88,21 @@ int mar_decoder_visible(const mar_masked_model *m, mar_workspace *w, const mar_p
     return n;
 }
 
+void mar_decoder_embed(const mar_masked_model *m, mar_workspace *w, int rows)
+{
+    kern_queue *k = w->k;
+    const int d = m->base.config.width;
+    mar_layer_norm(k, m, w->x, NULL, rows, m->encoder_norm, w->normed, 0);
+    mar_watch(k, m, NULL, "encoder_norm", w->normed, 0, rows, d);
+    k->core->linear(k, m->decoder_embed, w->normed, rows, w->memory);
+    mar_watch(k, m, NULL, "decoder_embed", w->memory, 1, rows, d);
+}
+
 void mar_decoder_masked(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int visible, int masked)
 {
     const int d = m->base.config.width;
     w->k->core->copy_rows(w->k, w->x, w->rows[1], e->mask_rows, w->rows[2], NULL, NULL, masked, d);
     mar_watch(w->k, m, NULL, "decoder_pos_embed_learned", w->x, 1, visible + masked, d);
-}
-
-void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
-{
-    const mar_model_config *c = &m->base.config;
-    const int visible = mar_decoder_visible(m, w, p, p->known, w->x);
-    int masked = 0;
-    for (int s = 0; s < p->sequences; s++)
-        for (int i = 0; i < c->seq_len - p->known; i++, masked++) {
-            w->rows[2][masked] = p->order[s % p->images][i];
-            w->rows[1][masked] = s * (c->buffer + c->seq_len) + c->buffer + w->rows[2][masked];
-        }
-    mar_decoder_masked(m, w, p->embedded, visible, masked);
 }
 
 int mar_predicted_positions(const mar_masked_model *m, const mar_pass *p, int count, int *position)
@@ -103,21 +123,7 @@ void mar_conditions(kern_queue *k, const mar_masked_model *m, const float *y, co
     k->core->copy_rows(k, z, z_index, normed, NULL, m->diffusion_pos, position, n, d);
 }
 
-void mar_decode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, float *z, const int *z_index)
-{
-    const mar_model_config *c = &m->base.config;
-    const mar_block *last = &m->decoder[c->decoder_depth - 1];
-    const int length = c->buffer + c->seq_len;
-    const mar_spans keys = {.sequences = p->sequences, .rows = p->sequences * length};
-    const mar_spans queries = {.sequences = p->sequences, .rows = p->sequences * p->predicted};
-    mar_decoder_input(m, w, p);
-    for (int b = 0; b + 1 < c->decoder_depth; b++) mar_block_run(m, w, &m->decoder[b], &keys);
-    const int n = mar_predicted_positions(m, p, p->predicted, w->rows[1]);
-    for (int i = 0; i < n; i++) w->rows[0][i] = i / p->predicted * length + c->buffer + w->rows[1][i];
-    mar_block_keys(m, w, last, w->x, keys.rows);
-    mar_block_ask(m, w, last, w->x, w->rows[0], &queries, w->qkv, &keys, w->memory);
-    mar_conditions(w->k, m, w->memory, w->rows[1], n, w->x, z, z_index);
-}
+/* --- plans and arithmetic of a pass ------------------------------------------------------------------------------- */
 
 mar_status mar_passes_plan(kern_queue *k, const mar_masked_model *m, int sequences, int known, int predicted,
                            mar_err *err)
@@ -154,7 +160,7 @@ double mar_decode_flop(const mar_masked_model *m, int sequences, int known, int 
            mar_block_flop(m, (double)sequences * predicted, rows, length) + 2 * (rows - masked) * d * d;
 }
 
-/* --- the passes of a plain step --------------------------------------------------------------------------------- */
+/* --- the passes of a plain step ----------------------------------------------------------------------------------- */
 
 static mar_status plan_step(kern_queue *k, const void *state, const mar_masked_model *m, int images,
                             const mar_step *step, mar_err *err)
@@ -188,7 +194,7 @@ void mar_perform(kern_queue *k, const char *part, kern_recording **recording, vo
 {
     k->watch.part = part;
     k->core->lap(k, NULL);
-    if (recording && !k->watch.on) /* the search for layers waits in between */
+    if (recording && !k->watch.on) /* the search for a non-finite layer waits between layers */
         k->core->replay(k, recording, body, arg);
     else
         body(arg);
@@ -201,7 +207,7 @@ static void perform(const mar_runner *r, kern_recording **recording, void (*body
     mar_perform(r->work.k, r->chain.part, recording, body, arg, seconds);
 }
 
-/* Where the z of a step's token goes: `i` of all `sequences`, `images` of them conditional. */
+/* Returns the row of z of predicted row i, of all `sequences`, of which `images` are conditional. */
 static int z_row(const mar_step *step, int sequences, int images, int i, int first, int total)
 {
     const int s = i / step->predicted, place = i % step->predicted, others = step->predicted - step->detailed;
@@ -209,12 +215,12 @@ static int z_row(const mar_step *step, int sequences, int images, int i, int fir
     return place >= others ? s * step->detailed + place - others : sequences * step->detailed + s * others + place;
 }
 
-/* The arguments of the bodies of mar_runner_predict. */
+/* Argument of encode and decode. */
 typedef struct {
     mar_runner *r;
     mar_pass pass;
     const mar_step *step;
-    double encoder_flop, decoder_flop; /* what encode and decode took */
+    double encoder_flop, decoder_flop; /* arithmetic of encode and decode */
 } prediction;
 
 static void encode(void *arg)
@@ -256,19 +262,19 @@ typedef struct {
     const float *tokens;
     int n;
     const int *image, *position;
-} learning;
+} token_addition;
 
-static void learn(void *arg)
+static void add_known_tokens(void *arg)
 {
-    const learning *l = arg;
+    const token_addition *l = arg;
     mar_embed_tokens(l->r->model, &l->r->work, &l->r->embedded, l->tokens, l->n, l->image, l->position);
 }
 
-void mar_runner_learn(mar_runner *r, const float *tokens, int n, const int *image, const int *position,
-                      kern_recording **recording)
+void mar_runner_add_known_tokens(mar_runner *r, const float *tokens, int n, const int *image, const int *position,
+                                 kern_recording **recording)
 {
-    learning l = {r, tokens, n, image, position};
-    perform(r, recording, learn, &l, &r->encoder_s);
+    token_addition l = {r, tokens, n, image, position};
+    perform(r, recording, add_known_tokens, &l, &r->encoder_s);
 }
 
 typedef struct {
@@ -361,19 +367,19 @@ void mar_runner_free(mar_runner *r)
 
 void mar_recordings_free(kern_queue *k, mar_recordings *t)
 {
-    kern_recording *recordings[] = {t->encode, t->decode, t->draw[0], t->draw[1], t->learn};
+    kern_recording *recordings[] = {t->encode, t->decode, t->draw[0], t->draw[1], t->known_tokens};
     for (int i = 0; i < 5; i++) k->core->recording_free(k, recordings[i]);
     *t = (mar_recordings){0};
 }
 
 mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_err *err)
 {
-    mar_status status = mar_runner_plan_learn(r, images * step->predicted, err);
+    mar_status status = mar_runner_plan_known_tokens(r, images * step->predicted, err);
     if (status != MAR_OK) return status;
     return r->passes->plan(r->work.k, r->passes_state, r->model, images, step, err);
 }
 
-mar_status mar_runner_plan_learn(mar_runner *r, int tokens, mar_err *err)
+mar_status mar_runner_plan_known_tokens(mar_runner *r, int tokens, mar_err *err)
 {
     return r->work.k->core->linear_plan(r->work.k, r->model->z_proj, tokens, err);
 }

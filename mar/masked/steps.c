@@ -12,10 +12,10 @@ int mar_conditions_of(float cfg)
 void mar_steps_plan_part(int n, int known, int until, int seq_len, float cfg, mar_cfg_schedule schedule,
                          mar_step *steps)
 {
-    const int last = seq_len - until, first = seq_len - known; /* masked tokens, from first down to last */
+    const int last = seq_len - until, first = seq_len - known; /* masked tokens go from first down to last */
     int masked = first;
     for (int i = 0; i < n; i++) {
-        /* cosine schedule of MaskGIT; at least one token now and at least one left for the next step */
+        /* Cosine schedule of MaskGIT. Predicts at least one token, and leaves at least one for the next step. */
         int after = last + (int)floor((first - last) * cos(pi / 2 * (i + 1) / n));
         if (after > masked - 1) after = masked - 1;
         if (after < last + 1) after = last + 1;

@@ -1,4 +1,4 @@
-/* Speculation inside the head (diffusion/speculate.h) for the tokens of a step. With a draft model the draft's head
+/* Speculation inside the head (diffusion/speculate.h) for the tokens of a step. With a draft model, the draft's head
  * proposes. */
 #include "mar/masked/masked.h"
 #include "mar/ways/draft.h"
@@ -10,7 +10,7 @@
 typedef struct {
     mar_masked *g;
     diff_speculation head;
-    mar_draft *draft; /* NULL: none, the filter proposes */
+    mar_draft *draft; /* NULL: no draft model, the filter proposes */
 } head_spec;
 
 static mar_status create(mar_masked *g, void **state, mar_err *err)
@@ -54,7 +54,8 @@ static mar_status plan_draw(void *state, int tokens, int steps, mar_err *err)
     return diff_speculate_plan(&h->head, tokens, tokens, err);
 }
 
-/* The draft's conditions of the step's tokens, which are drawn in one go: with a draft no way changes the steps. */
+/* Computes the draft's z of the step's tokens. They are drawn in one call, because with a draft no accelerator changes
+ * the steps. */
 static const float *draft_conditions(head_spec *h, const mar_draw *d, int steps)
 {
     mar_runner *r = &h->draft->runner;
@@ -95,7 +96,7 @@ static void draw(void *state, const mar_draw *d, int first, int steps, float *x)
     g->stats.residual_tries += stats.tries;
 }
 
-/* Where whole paths are verified, it works inside the way that does so. */
+/* Tells whether it is on. Where whole paths are verified, it works inside that accelerator. */
 static int is_on(const mar_params *p)
 {
     return !mar_verifies_paths(p);

@@ -1,4 +1,4 @@
-/* The way "path": speculation across tokens by whole paths (mar/ways/path.h). */
+/* The accelerator "path": speculation across tokens by whole paths (mar/ways/path.h). */
 #include "mar/ways/path.h"
 
 #include "base/arena.h"
@@ -13,7 +13,7 @@ static int gamma_of(const mar_params *p)
     return p->gamma ? p->gamma : PATH_GAMMA_MOST;
 }
 
-/* A round's drafts, and tokens of the step before it that wait for candidates. */
+/* Returns the steps of a round's drafts, and one more, whose tokens wait for candidates. */
 static int block_steps(const mar_params *p)
 {
     return gamma_of(p) + 1;
@@ -152,7 +152,7 @@ static mar_status create_parts(mar_paths *s, mar_err *err)
 {
     mar_masked *g = s->g;
     const int window = g->params.head_spec ? g->params.head_spec : 1, images = g->max_images;
-    /* without a draft model each context is asked for the next round, too */
+    /* without a draft model each context also gives z for the next round's drafts */
     const int asked = s->draft ? s->max_rows : images * s->gamma * g->max_tokens;
     mar_status status = diff_paths_create(&g->target.chain, window, s->max_drawn, &s->target, err);
     if (status == MAR_OK)
@@ -195,7 +195,7 @@ static mar_status plan_heads(mar_paths *s, int steps, mar_err *err)
     return diff_paths_plan(&s->other, s->max_rows, s->max_rows, err);
 }
 
-/* Whether no step before step i takes as many diffusion steps. */
+/* Tells whether no step before step i takes as many diffusion steps. */
 static int is_first_count(const mar_masked *g, int i)
 {
     for (int k = 0; k < i; k++)
@@ -203,7 +203,7 @@ static int is_first_count(const mar_masked *g, int i)
     return 1;
 }
 
-/* The shapes of rounds depend on what is accepted: passes are planned round by round. */
+/* The shapes of rounds depend on what is accepted, so passes are planned round by round. */
 static mar_status plan(void *state, int images, mar_err *err)
 {
     mar_paths *s = state;

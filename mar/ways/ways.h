@@ -16,18 +16,18 @@ mar_status mar_ways_settle(mar_params *params, const char *tokens, mar_ways_on *
 
 /* Ends with NULL. */
 const mar_way *const *mar_ways(void);
-/* The way that a verifier, a value of its option, turns on; NULL: there is none. */
+/* Returns the accelerator that a verifier, a value of its option, turns on; NULL if there is none. */
 const mar_way *mar_way_of_verifier(const char *verifier);
-/* Whether the way is on; params as mar_ways_resolve leaves them. */
+/* Tells whether an accelerator is on. params are as mar_ways_resolve leaves them. */
 int mar_way_is_on(const mar_way *way, const mar_params *params);
-/* Fills in what automatic values of the ways' options stand for with such tokens, "continuous" or "discrete". */
+/* Fills in the automatic values of the accelerators' options for such tokens, "continuous" or "discrete". */
 void mar_ways_resolve(mar_params *params, const char *tokens);
-/* MAR_EARG, naming an option that is given and is not for such tokens, if there is one. The functions below assume that
- * there is none. */
+/* Returns MAR_EARG, naming the option, if one that is not for such tokens is given. The functions below assume that
+ * none is. */
 mar_status mar_ways_check_tokens(const mar_params *params, const char *tokens, mar_err *err);
-/* MAR_EARG, naming two ways that are on and do not go together, if there are any. */
+/* Returns MAR_EARG, naming both, if two accelerators that are on conflict. */
 mar_status mar_ways_check(const mar_params *params, mar_err *err);
-/* What the ways that are on make of the output's law, in one line. */
+/* Describes in one line the law of the output under the accelerators that are on. */
 void mar_ways_describe(const mar_params *params, char *text, size_t size);
 
 #endif

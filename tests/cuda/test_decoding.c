@@ -43,11 +43,11 @@ static mar_status note(decoder *d, const spec_request *request, int n, const flo
     return status;
 }
 
-static mar_status laws_then(void *state, const spec_request *request, int n, float *log_law, const spec_sequel *sequel,
-                            mar_err *err)
+static mar_status laws_then(void *state, const spec_request *request, int n, float *log_law,
+                            const spec_continuation *continuation, mar_err *err)
 {
     decoder *d = state;
-    return note(d, request, n, log_law, gpt_runner_laws_then(d->f.runner, request, n, log_law, sequel, err));
+    return note(d, request, n, log_law, gpt_runner_laws_then(d->f.runner, request, n, log_law, continuation, err));
 }
 
 static mar_status laws(void *state, const spec_request *request, int n, float *log_law, mar_err *err)
@@ -208,14 +208,14 @@ static void most_passes_are_replayed(void **state)
 
 /* A model of two tokens, of which image 6 has no law behind token 6. */
 static mar_status broken_laws(void *state, const spec_request *request, int n, float *log_law,
-                              const spec_sequel *sequel, mar_err *err)
+                              const spec_continuation *continuation, mar_err *err)
 {
     kern_queue *k = state;
     for (int i = 0; i < n; i++) {
         const float x = request[i].sequence == 1 && request[i].length == 7 ? NAN : logf(0.5f), law[2] = {x, x};
         k->core->upload(k, log_law + 2 * request[i].row, law, sizeof law);
     }
-    sequel->run(sequel->arg);
+    continuation->run(continuation->arg);
     return kern_check(k, err);
 }
 

@@ -30,7 +30,7 @@ static void batches_that_are_too_large(void **state)
     assert_ok(device->core->queue_create(device, &k, &err), &err);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char why[96];
-        mar_generation *g = (mar_generation *)&d;
+        mar_engine_state *g = (mar_engine_state *)&d;
         mar_params p = params_with(cases[i].options);
         p.spec = "path";
         p.cfg = 1;

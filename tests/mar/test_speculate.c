@@ -135,7 +135,7 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
             .count = step.predicted, .seed = p->seed, .image = images, .position = position, .cfg = cfg};
         mar_runner_predict(&r, &batch, &step, 0, step.predicted, NULL);
         mar_runner_draw(&r, 0, &draw, p->num_sampling_steps - 1, 0, x, NULL, NULL);
-        mar_runner_learn(&r, x, step.predicted, slot, position, NULL);
+        mar_runner_add_known_tokens(&r, x, step.predicted, slot, position, NULL);
         for (int t = 0; t < step.predicted; t++)
             k->core->download(k, tokens + position[t] * CHANNELS, x + t * CHANNELS, CHANNELS * sizeof(float));
     }
@@ -329,7 +329,7 @@ static void full_stops_at_a_replacement(void **state)
             next = p.num_iter - mar_session_steps_left(s);
             const mar_masked *g = mar_masked_of(s);
             for (int i = 0; i < SEQ; i++)
-                if (g->fate[i] == MAR_TOKEN_REPLACED) replaced[g->born[i]]++;
+                if (g->token_status[i] == MAR_TOKEN_REPLACED) replaced[g->ar_step[i]]++;
             for (int step = first; step < next - 1; step++) assert_int_equal(replaced[step], 0);
             if (next < first + 3 && next < p.num_iter) assert_true(replaced[next - 1] > 0);
             ends[next < first + 3]++;

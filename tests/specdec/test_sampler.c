@@ -149,7 +149,8 @@ static void sequences_are_independent(void **state)
             int round[2][TOKENS], accepted = 0;
             sampling_run(&alone.g, 50 + (uint64_t)i, 1, TOKENS);
             assert_memory_equal(spec_sampler_tokens(u.g.s, i), spec_sampler_tokens(alone.g.s, 0), TOKENS * sizeof(int));
-            spec_sampler_fates(u.g.s, i, fate[0], round[0]), spec_sampler_fates(alone.g.s, 0, fate[1], round[1]);
+            spec_sampler_token_status(u.g.s, i, fate[0], round[0]),
+                spec_sampler_token_status(alone.g.s, 0, fate[1], round[1]);
             assert_memory_equal(fate[0], fate[1], sizeof fate[0]);
             assert_memory_equal(round[0], round[1], sizeof round[0]);
             for (int j = 0; j < TOKENS; j++) {

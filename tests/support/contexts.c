@@ -59,7 +59,7 @@ void open_context_fixture(context_fixture *f, mar *m, const char *path, int cond
     }
     mar_runner_begin(&f->runner, images, f->labels);
     f->k->core->upload(f->k, there, tokens, bytes);
-    mar_runner_learn(&f->runner, there, n, image, position, NULL);
+    mar_runner_add_known_tokens(&f->runner, there, n, image, position, NULL);
     f->k->core->finish(f->k);
     assert_ok(kern_check(f->k, &err), &err);
     f->k->core->free(f->k->device, there);

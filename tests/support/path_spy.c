@@ -269,7 +269,7 @@ static void whiten_block(plain_run *run, const path_spy *spy, const mar_step *st
         diff_paths_judge(&run->paths, &t, run->path, run->log_ratio, run->last, &stats);
         run->k->head = w.real;
     }
-    mar_runner_learn(&run->runner, run->tokens, rows, image, position, NULL);
+    mar_runner_add_known_tokens(&run->runner, run->tokens, rows, image, position, NULL);
     free(image), free(position), free(place), free(cfg);
 }
 

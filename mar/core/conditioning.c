@@ -1,4 +1,4 @@
-#include "mar/core/subjects.h"
+#include "mar/core/conditioning.h"
 
 #include "mar/core/engine.h"
 
@@ -24,7 +24,7 @@ static mar_status check_features(const float *features, const mar_model_config *
     return MAR_OK;
 }
 
-mar_status mar_subjects_check(const mar_subjects *of, const mar_model_config *model, int n, mar_err *err)
+mar_status mar_conditioning_check(const mar_conditioning *of, const mar_model_config *model, int n, mar_err *err)
 {
     if (of->labels && model->caption_tokens)
         return err_set(err, MAR_EARG, "the model makes images of captions: expected their features, %d by %d",

@@ -1,13 +1,11 @@
-/* Serves requests for images of several classes at once, from one model in memory: a session on each thread.
+/* Serves requests for images from one model in memory, with a session on each thread.
  *
  *     cc threads.c $(pkg-config --cflags --libs libmar) -pthread -o threads
  *     ./threads 4 40 images                                       40 digits by 4 threads, from the demo
  *     ./threads 2 8 images mar_base.safetensors kl16.safetensors
  *
- * Request i asks for an image of class i, counted round, as image i of seed 0, and becomes the file i-CLASS.ppm in the
- * folder. The files are the same for any number of threads. Ctrl-C cancels what is in progress; files that are there
- * are whole.
- */
+ * Request i is image i of seed 0, of class i modulo the number of classes, in the file i-CLASS.ppm of the folder. The
+ * files are the same for any number of threads. Ctrl-C cancels the running requests; existing files are whole. */
 #include <mar.h>
 
 #include <pthread.h>
@@ -47,7 +45,7 @@ static int write_image(int request, int label, const uint8_t *rgb, int width, in
     return bad;
 }
 
-/* One request: MAR_OK, or why not. */
+/* Serves one request. Returns the status of its first failed call, or MAR_OK. */
 static mar_status serve(mar_session *s, int request, int label, uint8_t *rgb)
 {
     mar_status status = mar_session_begin(s, (uint64_t)request, &label, 1);

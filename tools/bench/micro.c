@@ -1,7 +1,6 @@
 #include "tools/bench/micro.h"
 
 #include "tools/bench/common.h"
-#include "tools/bench/model.h"
 #include "tools/cli/command.h"
 #include "tools/cli/printable.h"
 
@@ -55,29 +54,32 @@ static double rate(double work, double seconds)
     return seconds > 0 ? work / seconds : 0;
 }
 
-/* What the model of --model_time asks of a machine; 0 if it was not measured. */
-static double constant(const measurements *all, model_constant which)
+/* What a model of the machine's time may read of it (--json): `name` of "constants". */
+static const struct {
+    const char *name, *group, *row;
+    enum { SECONDS, COUNT, BYTES, FLOP } what;
+} constants[] = {
+    {"barrier_seconds", "phase", "barrier", SECONDS},
+    {"cluster_barrier_seconds", "phase", "cluster barrier", SECONDS},
+    {"launch_seconds", "machine", "least operation", SECONDS},
+    {"l2_bytes_per_second", "phase", "operand read", BYTES},
+    {"memory_bytes_per_second", "machine", "memory copy", BYTES},
+    {"flop_per_second", "machine", "matrix product", FLOP},
+    {"clock_hz", "machine", "clock", COUNT},
+    {"multiprocessors", "machine", "processors", COUNT},
+    {"cache_bytes", "machine", "cache bytes", COUNT},
+    {"cluster_blocks", "machine", "blocks of a cluster", COUNT},
+    {"clusters_at_once", "machine", "clusters at once", COUNT},
+    {"rejection_seconds", "speculation", "rejection", SECONDS},
+};
+enum { MEMORY_RATE = 4, MATRIX_RATE = 5, CONSTANTS = sizeof constants / sizeof *constants };
+
+/* Returns 0 if it was not measured. */
+static double constant(const measurements *all, int which)
 {
-    static const struct {
-        const char *group, *name;
-        enum { SECONDS, COUNT, BYTES, FLOP } what;
-    } where[MODEL_CONSTANTS] = {
-        [MODEL_BARRIER] = {"phase", "barrier", SECONDS},
-        [MODEL_CLUSTER_BARRIER] = {"phase", "cluster barrier", SECONDS},
-        [MODEL_LAUNCH] = {"machine", "least operation", SECONDS},
-        [MODEL_L2_RATE] = {"phase", "operand read", BYTES},
-        [MODEL_MEMORY_RATE] = {"machine", "memory copy", BYTES},
-        [MODEL_MATRIX_RATE] = {"machine", "matrix product", FLOP},
-        [MODEL_CLOCK] = {"machine", "clock", COUNT},
-        [MODEL_PROCESSORS] = {"machine", "processors", COUNT},
-        [MODEL_CACHE] = {"machine", "cache bytes", COUNT},
-        [MODEL_CLUSTER] = {"machine", "blocks of a cluster", COUNT},
-        [MODEL_CLUSTERS] = {"machine", "clusters at once", COUNT},
-        [MODEL_REJECTION] = {"speculation", "rejection", SECONDS},
-    };
-    const measurement *m = where[which].name ? find(all, where[which].group, where[which].name, -1) : NULL;
+    const measurement *m = find(all, constants[which].group, constants[which].row, -1);
     if (!m) return 0;
-    switch (where[which].what) {
+    switch (constants[which].what) {
     case SECONDS:
         return m->seconds;
     case COUNT:
@@ -106,7 +108,7 @@ static int is_above(const measurement *m, double peak)
 
 static int any_above(const measurements *all)
 {
-    const double peak = constant(all, MODEL_MATRIX_RATE);
+    const double peak = constant(all, MATRIX_RATE);
     for (int i = 0; i < all->count; i++)
         if (is_above(&all->row[i], peak)) return 1;
     return 0;
@@ -115,7 +117,7 @@ static int any_above(const measurements *all)
 /* Whether a row moved more than a copy in memory can. */
 static int any_cached(const measurements *all)
 {
-    const double copy = constant(all, MODEL_MEMORY_RATE);
+    const double copy = constant(all, MEMORY_RATE);
     for (int i = 0; i < all->count; i++)
         if (bench_is_above(share_of(all->row[i].bytes, all->row[i].seconds, copy))) return 1;
     return 0;
@@ -134,7 +136,7 @@ static int measure_once(mar_session *s, progress *bar, const char *note, measure
  * another program ran. */
 static void keep_likelier(measurements *all, const measurements *again)
 {
-    const double peak = constant(all, MODEL_MATRIX_RATE);
+    const double peak = constant(all, MATRIX_RATE);
     for (int i = 0; i < all->count; i++) {
         measurement *m = &all->row[i];
         const measurement *other = find(again, m->group, m->name, (int)m->rows);
@@ -205,7 +207,7 @@ static double sum_seconds(const measurements *all, const char *group)
 
 static void print_table(const measurements *all, const run_options *run, const char *backend, int batch)
 {
-    const double copy = constant(all, MODEL_MEMORY_RATE), peak = constant(all, MODEL_MATRIX_RATE);
+    const double copy = constant(all, MEMORY_RATE), peak = constant(all, MATRIX_RATE);
     char path[8192];
     printf("%s on %s, batch %d\n", printable(run->model, path, sizeof path), backend, batch);
     printf("\n%-42s %6s %6s %11s %9s %9s %7s %10s %7s\n", "", "rows", "calls", "us", "MB", "GB/s", "of copy", "GFLOP/s",
@@ -231,10 +233,10 @@ static int print_json(const measurements *all, const run_options *run, const run
     cJSON *root = bench_record(run, models, batch);
     cJSON_AddNumberToObject(root, "head_width", c->head_width);
     cJSON_AddNumberToObject(root, "head_depth", c->head_depth);
-    cJSON *constants = cJSON_AddObjectToObject(root, "constants");
-    for (int i = 0; i < MODEL_CONSTANTS; i++) {
-        const double value = constant(all, (model_constant)i);
-        if (value > 0) cJSON_AddNumberToObject(constants, model_constant_infos[i].name, value);
+    cJSON *machine = cJSON_AddObjectToObject(root, "constants");
+    for (int i = 0; i < CONSTANTS; i++) {
+        const double value = constant(all, i);
+        if (value > 0) cJSON_AddNumberToObject(machine, constants[i].name, value);
     }
     cJSON *rows = cJSON_AddArrayToObject(root, "measurements");
     for (int i = 0; i < all->count; i++) {

@@ -6,7 +6,7 @@
 #include "tools/generate/images.h"
 #include "tools/generate/models.h"
 #include "tools/cli/options_help.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/cli/run_options.h"
 #include "tools/subcommands.h"
 

@@ -8,26 +8,12 @@
  *   topology   the shape of the block.
  * Each method is one file, specdec/methods/NAME.c, that fills a spec_method, and one line in specdec/registry.c.
  * Criterion and resampler are data, which the operations of a backend run by: kern_discrete_ops.verify on blocks of
- * discrete tokens (kernels/discrete.h), kern_head_ops.verify on continuous ones, which spec_verify below does a block
- * at a time on the host. Nothing is allocated. */
+ * discrete tokens (kernels/discrete.h), kern_head_ops.verify on continuous ones. Nothing is allocated. */
 #ifndef SPECDEC_VERIFIER_H
 #define SPECDEC_VERIFIER_H
 
 #include "kernels/discrete.h"
 #include "kernels/residual.h"
-
-#include <stddef.h>
-
-/* The two laws of a continuous token at one position: diagonal Gaussians. */
-typedef struct {
-    int size; /* channels */
-    /* [size] means and log standard deviations. All of log_std_p is -INFINITY if p is a point; log_std_q is finite
-     * unless p is a point. */
-    const float *mean_p, *mean_q, *log_std_p, *log_std_q;
-    /* The sum over the noisy steps above of (log|std_q| - log|std_p|), which is the log of the paper's Sigma (Eq. 4). 0
-     * if the method does not ask for it. */
-    double path_log_ratio;
-} spec_site;
 
 typedef enum {
     SPEC_STOP,        /* the rest of the block is dropped */
@@ -74,48 +60,10 @@ typedef struct spec_method {
 const spec_method *spec_method_find(const char *name); /* NULL if there is none */
 const spec_method *const *spec_methods(void);          /* ends with NULL */
 
-/* Where a verification finds its random numbers. Each (image, position, step) may be verified once only. */
-typedef kern_address spec_address;
-
 typedef enum {
     SPEC_DROPPED = KERN_DRAFT_DROPPED,   /* not reached, or not on the path taken */
     SPEC_ACCEPTED = KERN_DRAFT_ACCEPTED, /* the draft is kept */
     SPEC_REPLACED = KERN_DRAFT_REPLACED, /* the draft is rejected, and the replacement is in its place */
 } spec_verdict;
-
-/* log p(x) - log q(x) at a site. */
-double spec_log_ratio(const spec_site *site, const float *x);
-
-/* Verifies one continuous draft, by a method that does not decide on paths. A replacement is written to `replacement`
- * [size]. Returns SPEC_ACCEPTED or SPEC_REPLACED. *tries is the number of candidates drawn for the residual, which has
- * no limit; it is 0 for an accepted draft.
- *   - If p is a point (temperature 0), a draft is accepted if it is that point.
- *   - If an inexact criterion leaves next to no residual, the replacement is a draw from p (kernels/gaussian.h).
- *   - With NaN in a law the draft is rejected, and the replacement shows the NaN. */
-spec_verdict spec_verify_one(const spec_method *m, const double *parameter, const spec_site *site, const float *draft,
-                             const spec_address *address, float *replacement, long *tries);
-
-/* A block of continuous drafts, one a position. */
-typedef struct {
-    int count;
-    const float *const *draft;   /* [count][size] */
-    const spec_site *site;       /* [count] */
-    const spec_address *address; /* [count], all different */
-    /* 1: policy STOP even if the method's is INDEPENDENT, for a block in which each draft was drawn given the one
-     * before. */
-    int stop;
-} spec_block;
-
-/* The result of verifying a block. */
-typedef struct {
-    int accepted; /* drafts accepted */
-    int final;    /* tokens that are final: the accepted ones and the replacements */
-    long tries;   /* candidates drawn for residuals */
-} spec_outcome;
-
-/* Verifies a block. verdict [count] and x [count][size], the tokens, are the caller's. INDEPENDENT verifies every
- * position; STOP ends at the first rejection. */
-spec_outcome spec_verify(const spec_method *m, const double *parameter, const spec_block *block, spec_verdict *verdict,
-                         float *x);
 
 #endif

@@ -40,6 +40,7 @@ typedef struct {
     char *path;       /* final path */
     size_t directory; /* length of the directory in `path`, up to and including the last slash */
     char *temporary;  /* path of the hidden file; "" while the file has no name */
+    int unsynced;     /* 1: commit does not fsync; the file may be lost if the machine fails */
 } file_writer;
 
 mar_status file_writer_open(const char *path, file_writer *out, mar_err *err);

@@ -6,13 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-double spec_walltime_improvement(double alpha, int gamma, double c)
-{
-    const double tokens = alpha < 1 ? (1 - pow(alpha, gamma + 1)) / (1 - alpha) : gamma + 1;
-    return tokens / (gamma * c + 1);
-}
-
-/* --- creation ----------------------------------------------------------------------------------------------------- */
+/* --- creation -------------------------------------------------------------------------------------------------- */
 
 static double parameter_named(const spec_sampler_options *o, const char *name, double otherwise)
 {

@@ -49,9 +49,4 @@ const int *spec_sampler_tokens(const spec_sampler *s, int sequence);
 void spec_sampler_token_status(const spec_sampler *s, int sequence, uint8_t *token_status, int *round);
 const spec_sampler_stats *spec_sampler_get_stats(const spec_sampler *s);
 
-/* Returns the expected speedup of speculative decoding over the target alone (continuous SD Eq. 35, after Leviathan et
- * al. 2023). alpha in 0..1 is the acceptance rate, equal and independent for each of gamma drafts a round. c is the
- * time of a draft call over that of a target call. */
-double spec_walltime_improvement(double alpha, int gamma, double c);
-
 #endif

@@ -9,26 +9,12 @@
  * Each method is one file, specdec/methods/NAME.c, that fills a spec_method, and one line in specdec/registry.c.
  *
  * Criterion and resampler are data, and a backend's operations run by them. kern_discrete_ops.verify verifies blocks of
- * discrete tokens (kernels/discrete.h), and kern_head_ops.verify continuous ones. spec_verify below does the latter on
- * the host, a block at a time. Nothing is allocated. */
+ * discrete tokens (kernels/discrete.h), and kern_head_ops.verify continuous ones. Nothing is allocated. */
 #ifndef SPECDEC_VERIFIER_H
 #define SPECDEC_VERIFIER_H
 
 #include "kernels/discrete.h"
 #include "kernels/residual.h"
-
-#include <stddef.h>
-
-/* The distributions p and q of a continuous token at one position: diagonal Gaussians. */
-typedef struct {
-    int size; /* channels */
-    /* [size] means and log standard deviations. If p is a point, all of log_std_p is -INFINITY. Otherwise log_std_q is
-     * finite. */
-    const float *mean_p, *mean_q, *log_std_p, *log_std_q;
-    /* Sum over the noisy steps above of (log|std_q| - log|std_p|): the log of the paper's Sigma (Eq. 4). 0 if the
-     * method does not use it. */
-    double path_log_ratio;
-} spec_site;
 
 typedef enum {
     SPEC_STOP,     /* the rest of the block is dropped */
@@ -75,48 +61,10 @@ typedef struct spec_method {
 const spec_method *spec_method_find(const char *name); /* NULL if no method has the name */
 const spec_method *const *spec_methods(void);          /* ends with NULL */
 
-/* Address of a verification's random numbers. Each (image, position, step) may be verified only once. */
-typedef kern_address spec_address;
-
 typedef enum {
     SPEC_DROPPED = KERN_DRAFT_DROPPED,   /* not reached, or not on the path taken */
     SPEC_ACCEPTED = KERN_DRAFT_ACCEPTED, /* the draft is kept */
     SPEC_REPLACED = KERN_DRAFT_REPLACED, /* the draft is rejected, and the replacement is in its place */
 } spec_verdict;
-
-/* Returns log p(x) - log q(x) at a site. */
-double spec_log_ratio(const spec_site *site, const float *x);
-
-/* Verifies one continuous draft, by a method that does not decide on paths. Returns SPEC_ACCEPTED, or SPEC_REPLACED
- * with the replacement in `replacement` [size]. *tries is the number of candidates drawn for the residual. It has no
- * limit; it is 0 for an accepted draft.
- *   - If p is a point (temperature 0), a draft is accepted if it equals that point.
- *   - If an inexact criterion leaves next to no residual, the replacement is a draw from p (kernels/gaussian.h).
- *   - If p or q has a NaN, the draft is rejected, and the replacement shows the NaN. */
-spec_verdict spec_verify_one(const spec_method *m, const double *parameter, const spec_site *site, const float *draft,
-                             const spec_address *address, float *replacement, long *tries);
-
-/* A block of continuous drafts, one a position. */
-typedef struct {
-    int count;
-    const float *const *draft;   /* [count][size] */
-    const spec_site *site;       /* [count] */
-    const spec_address *address; /* [count], all different */
-    /* 1: policy STOP even if the method's is INDEPENDENT. For a block whose drafts were each drawn given the one
-     * before. */
-    int stop;
-} spec_block;
-
-/* The result of verifying a block. */
-typedef struct {
-    int accepted; /* drafts accepted */
-    int final;    /* final tokens: the accepted drafts and the replacements */
-    long tries;   /* candidates drawn for residuals */
-} spec_outcome;
-
-/* Verifies a block. The caller owns verdict [count] and the tokens x [count][size]. SPEC_INDEPENDENT verifies every
- * position; SPEC_STOP ends at the first rejection. */
-spec_outcome spec_verify(const spec_method *m, const double *parameter, const spec_block *block, spec_verdict *verdict,
-                         float *x);
 
 #endif

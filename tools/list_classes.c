@@ -54,7 +54,7 @@ static cJSON *class_json(int label)
     cJSON *object = cJSON_CreateObject(), *names = cJSON_CreateArray();
     cJSON_AddNumberToObject(object, "class", label);
     tool_json_add(object, "names", names);
-    for (const char *name = imagenet_classes[label]; *name;) {
+    for (const char *name = class_names(label); *name;) {
         char text[128];
         const size_t length = strcspn(name, ",");
         snprintf(text, sizeof text, "%.*s", (int)length, name);
@@ -84,7 +84,7 @@ static int list(const classes_options *o)
         if (o->json)
             tool_json_append(classes, class_json(label));
         else
-            printf("%3d  %s\n", label, imagenet_classes[label]);
+            printf("%3d  %s\n", label, class_names(label));
     }
     if (found) return o->json ? tool_print_json(root, 1) : 0;
     char why[1024];

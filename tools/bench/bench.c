@@ -2,12 +2,11 @@
 #include "tools/bench/common.h"
 #include "tools/bench/discrete.h"
 #include "tools/bench/micro.h"
-#include "tools/bench/model.h"
 #include "tools/cli/command.h"
 #include "tools/generate/images.h"
 #include "tools/generate/models.h"
 #include "tools/cli/options_help.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/subcommands.h"
 
@@ -17,13 +16,11 @@
 #include <string.h>
 
 typedef struct {
-    run_options run;       /* what is measured */
-    int batch;             /* images at a time */
-    int repeat;            /* batches measured */
-    int json;              /* print JSON */
-    int micro;             /* measure parts in place of images */
-    int model_time;        /* print the model's table in place of measurements */
-    const char *constants; /* of the model's table; NULL: all assumed */
+    run_options run; /* what is measured */
+    int batch;       /* images at a time */
+    int repeat;      /* batches measured */
+    int json;        /* print JSON */
+    int micro;       /* measure parts in place of images */
 } bench_options;
 
 static const mar_param rows[] = {
@@ -57,19 +54,6 @@ static const mar_param rows[] = {
          "measure the operations of a step\n"
          "Each with its calls and its rate, beside those of memory and of large products. A GPU's operations include "
          "their launches; the passes of the step are measured as they run, from recordings."},
-    {.name = "model_time",
-     .offset = offsetof(bench_options, model_time),
-     .group = "Parts",
-     .type = MAR_TYPE_FLAG,
-     .help = "print the times that a model expects of a GPU; needs neither weights nor a GPU\n"
-             "Seconds an image of MAR-B, L and H at the official shapes."},
-    {.name = "constants",
-     .offset = offsetof(bench_options, constants),
-     .group = "Parts",
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
-     .help = "of --model_time: the machine's constants, as --micro --json wrote them\n"
-             "What is not in the file is assumed."},
     {0},
 };
 
@@ -201,18 +185,6 @@ static int print_json(const bench_options *o, const mar_stats *t, const bench_ma
     return tool_print_json(root, 1);
 }
 
-/* Whether only options were given that have an effect together. Returns 0, or 1 with the error printed. */
-static int check(const bench_options *o, const option_set *set)
-{
-    if (o->constants && !o->model_time) return tool_error("--constants needs --model_time");
-    if (o->micro && o->model_time) return tool_error("--micro and --model_time: expected one of them");
-    if ((o->micro || o->model_time) && options_find(set, "repeat")->given)
-        return tool_error("--repeat has no effect with %s", o->micro ? "--micro" : "--model_time");
-    if (o->model_time && (o->run.given || options_find(set, "batch")->given))
-        return tool_error("--model_time: expected no other options than --constants and --json");
-    return 0;
-}
-
 static int run_micro(bench_options *o, const run_models *models, progress *bar)
 {
     mar_session *s = NULL;
@@ -279,8 +251,8 @@ int cmd_bench(int argc, char **argv)
     set_up(&o, &set);
     int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
-    if (run_options_done(&o.run, &set) != 0 || check(&o, &set) != 0) return 1;
-    if (o.model_time) return bench_model_time(o.constants, o.json);
+    if (run_options_done(&o.run, &set) != 0) return 1;
+    if (o.micro && options_find(&set, "repeat")->given) return tool_error("--repeat has no effect with --micro");
     model_store store = {0};
     run_models models;
     progress bar;

@@ -2,7 +2,7 @@
 
 #include "tools/cli/command.h"
 #include "tools/cli/dashed.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/cli/suggest.h"
 #include "tools/cli/text.h"
 #include "tools/cli/options_help.h"

@@ -7,7 +7,7 @@
 #include "tools/generate/images.h"
 #include "tools/cli/interruption.h"
 #include "tools/cli/options_help.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/generate/record.h"
 #include "tools/generate/resume.h"

@@ -4,7 +4,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/dashed.h"
 #include "tools/generate/fast.h"
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,9 +1,13 @@
-/* Text from outside, such as a file's name, which may be any bytes: for terminals and pages, and as valid UTF-8. */
-#ifndef TOOLS_PRINTABLE_H
-#define TOOLS_PRINTABLE_H
+/* UTF-8, and text from outside, such as a file's name, which may be any bytes: for terminals and pages, and as valid
+ * UTF-8. */
+#ifndef BASE_PRINTABLE_H
+#define BASE_PRINTABLE_H
 
 #include <stddef.h>
 #include <stdio.h>
+
+/* Decodes the UTF-8 character at text[0..n), n > 0, to *c. Returns its bytes, 1 to 4; 0 if there is none. */
+size_t utf8_decode(const char *text, size_t n, unsigned *c);
 
 enum { PRINTABLE_MAX = 8 };
 

@@ -1,12 +1,11 @@
-#include "tools/cli/printable.h"
+#include "base/printable.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
 
-/* The bytes of the UTF-8 character at text[0..n), which is in *c then; 0 if there is none. */
-static size_t decode(const char *text, size_t n, unsigned *c)
+size_t utf8_decode(const char *text, size_t n, unsigned *c)
 {
     static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
     const unsigned char *at = (const unsigned char *)text;
@@ -33,7 +32,7 @@ static int is_printable(unsigned c)
 size_t printable_character(const char *text, size_t n, char shown[PRINTABLE_MAX], size_t *length)
 {
     unsigned c;
-    const size_t size = decode(text, n, &c);
+    const size_t size = utf8_decode(text, n, &c);
     if (size > 0 && is_printable(c)) {
         memcpy(shown, text, *length = size);
         return size;
@@ -76,7 +75,7 @@ size_t printable_whole(const char *text, size_t n)
     size_t start = n;
     while (start > 0 && n - start < 3 && ((unsigned char)text[start - 1] & 0xc0) == 0x80) start--;
     if (start == 0 || (unsigned char)text[start - 1] < 0xc0) return n;
-    return decode(text + start - 1, n - start + 1, &c) ? n : start - 1;
+    return utf8_decode(text + start - 1, n - start + 1, &c) ? n : start - 1;
 }
 
 char *printable_utf8(const char *text)
@@ -86,7 +85,7 @@ char *printable_utf8(const char *text)
     unsigned c;
     if (!copy) return NULL;
     for (const char *end = text + n; text < end;) {
-        const size_t size = decode(text, (size_t)(end - text), &c), length = size ? size : sizeof replacement - 1;
+        const size_t size = utf8_decode(text, (size_t)(end - text), &c), length = size ? size : sizeof replacement - 1;
         memcpy(to, size ? text : replacement, length);
         to += length;
         text += size ? size : 1;
@@ -100,7 +99,7 @@ size_t printable_fits(const char *text, size_t size)
     const char *at = text, *const end = text + strlen(text);
     unsigned c;
     for (size_t used = 0; at < end;) {
-        const size_t n = decode(at, (size_t)(end - at), &c);
+        const size_t n = utf8_decode(at, (size_t)(end - at), &c);
         used += n ? n : sizeof replacement - 1;
         if (used >= size) break;
         at += n ? n : 1;
@@ -112,7 +111,7 @@ void printable_json(FILE *out, const char *text)
 {
     unsigned c;
     for (const char *end = text + strlen(text); text < end;) {
-        const size_t size = decode(text, (size_t)(end - text), &c);
+        const size_t size = utf8_decode(text, (size_t)(end - text), &c);
         if (size == 0)
             fputs(replacement, out);
         else if (c < 0x7f || is_printable(c)) /* cJSON has escaped what is below 0x20, but for layout */

@@ -1,9 +1,8 @@
-/* mar eval: how good are the images of a model, or images made elsewhere? */
-#include "tools/cli/command.h"
+/* The options of mar eval, and what belongs together. */
 #include "tools/eval/options.h"
+
+#include "tools/cli/command.h"
 #include "tools/eval/judge.h"
-#include "tools/cli/options_help.h"
-#include "tools/cli/subcommands.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -192,14 +191,6 @@ void eval_options_set_up(eval_options *o, option_set *set)
     run_options_add(&o->run, set);
 }
 
-void manual_eval(FILE *out)
-{
-    eval_options o;
-    option_set set;
-    eval_options_set_up(&o, &set);
-    options_manual(&set, 0, out);
-}
-
 /* --- what belongs together ------------------------------------------------------------------------------ */
 
 static int is_given(const option_set *set, const char *name)
@@ -259,37 +250,4 @@ int eval_options_done(eval_options *o, const option_set *set)
     if (o->merge && o->shard) return tool_error("--shard: has no effect with --merge, which makes nothing");
     if (o->num_images == 0) o->num_images = run_is_demo(o->run.model) ? IMAGES_DEMO : IMAGES_DEFAULT;
     return check_network(o, set);
-}
-
-/* --- the command ---------------------------------------------------------------------------------------- */
-
-static int print_result(const eval_options *o, const eval_result *r)
-{
-    if (o->json) return tool_print_json(eval_result_json(r), 0);
-    if (o->quiet) return 0;
-    eval_result_print(r);
-    eval_result_print_page(o->out);
-    return 0;
-}
-
-static int evaluate_model(eval_options *o, progress *bar)
-{
-    static eval_result r; /* too large for the stack */
-    int done;
-    const int status = eval_model_run(o, bar, &r, &done);
-    return status == 0 && done ? print_result(o, &r) : status;
-}
-
-int cmd_eval(int argc, char **argv)
-{
-    eval_options o;
-    option_set set;
-    progress bar;
-    eval_options_set_up(&o, &set);
-    int status = options_read(&set, argc, argv);
-    if (status != OPTIONS_RUN) return status;
-    if (eval_options_done(&o, &set) != 0) return 1;
-    progress_start(&bar, o.quiet);
-    if (o.images) return eval_images_run(&o, &bar);
-    return o.sweep ? eval_sweep_run(&o, &bar) : evaluate_model(&o, &bar);
 }

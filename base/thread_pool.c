@@ -18,8 +18,8 @@ enum {
 #define WINDOW     4000000    /* between two measurements of processor time: a slice of the scheduler */
 #define MEMORY     24000000   /* averaging time of the measurements: longer than brief work of other processes */
 #define LINGER     2000000    /* a client keeps its share this long after pool_client_leave */
-#define RETRY      25000000   /* first wait before a client on a busy machine tries more threads; doubles */
-#define RETRY_MOST 1000000000 /* after each vain try, up to this */
+#define RETRY      25000000   /* wait before a client on a busy machine tries more threads; doubles after a vain try */
+#define RETRY_MOST 1000000000 /* longest such wait */
 
 /* A client uses fewer threads when other processes take more than this many threads' time from it. */
 #define BUSY 0.35

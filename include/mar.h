@@ -446,9 +446,9 @@ MAR_API void mar_session_free(mar_session *s);
 /* Returns why the session's last failing call failed, in one line without newline. Returns "" if none has failed, and
  * never NULL. Valid until the session's next failing call. For NULL it returns mar_error(NULL).
  *
- * A failed or cancelled step drops the batch. Causes are memory, the backend, or a non-finite token. mar_session_done
- * is then 1. Calls for the batch's images, tokens or fates return MAR_EARG and say so. The next mar_session_begin
- * starts afresh, unless the GPU itself is lost. */
+ * A step that fails (memory, backend, non-finite token) or is cancelled drops the batch. mar_session_done is then 1.
+ * Calls for the batch's images, tokens or fates return MAR_EARG and say so. The next mar_session_begin starts afresh,
+ * unless the GPU itself is lost. */
 MAR_API const char *mar_session_error(const mar_session *s);
 
 /* Starts images first_image .. first_image+n-1 of this seed, with labels[n], 1 <= n <= max_batch. A label is a class

@@ -107,7 +107,7 @@ void mar_masked_step(mar_masked *g)
     mar_masked_write_tokens(g, g->sampled, n);
     mar_runner_add_known_tokens(&g->target, g->sampled, n, g->row_slot, g->row_position, &alike->known_tokens);
     for (int i = 0; i < g->way_count; i++)
-        if (g->ways[i].way->known_tokens) g->ways[i].way->known_tokens(g->ways[i].state, n);
+        if (g->ways[i].way->add_known_tokens) g->ways[i].way->add_known_tokens(g->ways[i].state, n);
     g->step++;
 }
 

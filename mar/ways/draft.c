@@ -119,6 +119,6 @@ const mar_way mar_way_draft = {
     .lay_out = lay_out,
     .plan = plan,
     .begin = begin,
-    .known_tokens = add_known_tokens,
+    .add_known_tokens = add_known_tokens,
     .stats = stats,
 };

@@ -91,7 +91,7 @@ typedef struct {
      * hook the chain draws them. */
     void (*draw)(void *state, const mar_draw *d, int first, int steps, float *x);
     /* Notes that the step's n tokens, g->sampled, are known to the target. */
-    void (*known_tokens)(void *state, int n);
+    void (*add_known_tokens)(void *state, int n);
     /* Takes one step or several in place of mar_masked_step. */
     mar_status (*step)(void *state, mar_err *err);
     /* Adds its statistics. */

@@ -73,7 +73,7 @@ void diff_paths_draw(diff_paths *p, const diff_tokens *tokens, float *x, float *
     diff_speculate_sample(&p->draws, tokens, x, path, stats);
 }
 
-/* Evaluates the head at all states of paths first .. first+n-1. Their modulation is that of `sources` conditions from
+/* Evaluates the head at all states of paths first .. first+n-1. Their modulation is that of `sources` sources from
  * number `from` on. */
 static void evaluate(diff_paths *p, const diff_tokens *t, const float *path, int first, int n, int from, int sources)
 {

@@ -88,7 +88,7 @@ void mar_masked_step(mar_masked *g)
     const int detailed = list_tokens(g, begin + others, step->detailed, step->cfg, 0);
     const int n = list_tokens(g, begin, others, step->cfg, detailed);
 
-    /* Their conditions z: the encoder over the known tokens, the decoder over all. */
+    /* Their z: the encoder over the known tokens, the decoder over all. */
     const mar_batch batch = mar_masked_batch(g);
     mar_runner_predict(&g->target, &batch, step, 0, n, &g->recordings[g->step]);
     g->stats.passes++;

@@ -13,7 +13,7 @@ static int rows_of(const diff_chain *c, int tokens)
 
 static int most_rows(const diff_chain *c)
 {
-    return c->conditions * c->max_tokens;
+    return c->cfg_branches * c->max_tokens;
 }
 
 static mar_status create_respacings(const diff_spec *specs, int n, diff_chain *c, mar_err *err)
@@ -86,7 +86,7 @@ mar_status diff_chain_create_for(kern_queue *k, const diff_head *head, const dif
     *out = (diff_chain){.k = k,
                         .head = head,
                         .max_tokens = max_tokens,
-                        .conditions = guided ? 2 : 1,
+                        .cfg_branches = guided ? 2 : 1,
                         .guided = guided,
                         .temperature = temperature,
                         .part = ""};

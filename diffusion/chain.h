@@ -25,7 +25,7 @@ typedef struct {
     uint8_t *fine_list;     /* host [max_steps] `fine` of the steps of step_list */
     int *mod_row;           /* host [max_steps] first modulation row of a step */
     int max_tokens;         /* maximum tokens of a call */
-    int conditions;         /* rows a token that the buffers hold: 2 with guidance, else 1 */
+    int cfg_branches;       /* rows a token that the buffers hold: 2 with guidance, else 1 */
     int guided;             /* whether runs are guided and have two rows a token; set by diff_chain_guide */
     int reuse;              /* set by diff_chain_reuse */
     int mod_rows;           /* rows of `mod`: tokens x branches x steps of a chunk */

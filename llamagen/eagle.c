@@ -25,7 +25,7 @@ struct eagle_runner {
     gpt_sampling sampling;
     gpt_model one;   /* the target with the drafter's layer in place of its layers: the model of the passes */
     gpt_layer layer; /* the drafter's layer */
-    int images, conditions, drafts;
+    int images, cfg_branches, drafts;
     int rows;                               /* maximum rows of a sequence in a pass */
     eagle_image *image;                     /* [images] */
     gpt_pass pass;                          /* its features are the drafter's own, by slot */
@@ -52,19 +52,19 @@ static uint64_t *add_row(eagle_runner *r, int token, int position, int sequence,
 }
 
 /* Adds an image's next tokens in one branch. */
-static void add_tokens(eagle_runner *r, int image, int condition)
+static void add_tokens(eagle_runner *r, int image, int branch)
 {
     gpt_pass *p = &r->pass;
     const eagle_image *im = &r->image[image];
     const gpt_slots *s = &im->slots;
-    const int sequence = gpt_sequence(r->images, image, condition), end = im->known + im->tokens;
+    const int sequence = gpt_sequence(r->images, image, branch), end = im->known + im->tokens;
     if (im->tokens == 0) return;
     gpt_pass_add_span(p);
     gpt_pass_add_slots(p, sequence, s->slot, im->known);
     gpt_pass_set_common(p);
     gpt_pass_add_slots(p, sequence, s->slot + im->known, im->tokens);
     for (int i = im->known; i < end; i++) {
-        const int feature = gpt_runner_slot(r->target, image, condition, i - 1);
+        const int feature = gpt_runner_slot(r->target, image, branch, i - 1);
         uint64_t *mask = add_row(r, s->token[i], i, sequence, s->slot[i], feature);
         gpt_mask_add(mask, 0, i - im->known + 1);
         p->known += i + 1;
@@ -87,12 +87,12 @@ static int count_drafts(const eagle_runner *r, const spec_request *q, int depth,
     return n;
 }
 
-static void add_drafts(eagle_runner *r, const spec_request *q, int condition, int depth)
+static void add_drafts(eagle_runner *r, const spec_request *q, int branch, int depth)
 {
     gpt_pass *p = &r->pass;
     const eagle_image *im = &r->image[q->sequence];
     const gpt_slots *s = &im->slots;
-    const int sequence = gpt_sequence(r->images, q->sequence, condition), own = sequence * s->count;
+    const int sequence = gpt_sequence(r->images, q->sequence, branch), own = sequence * s->count;
     int end;
     if (count_drafts(r, q, depth, &end) == 0) return;
     gpt_pass_add_span(p);
@@ -109,14 +109,14 @@ static void add_drafts(eagle_runner *r, const spec_request *q, int condition, in
 }
 
 /* Adds the output row of a site. It reads the feature in this slot. */
-static void add_law(eagle_runner *r, const spec_request *q, int condition, int site, int slot)
+static void add_law(eagle_runner *r, const spec_request *q, int branch, int site, int slot)
 {
     gpt_pass *p = &r->pass;
-    if (condition == 0) {
+    if (branch == 0) {
         r->cfg[p->laws] = gpt_guidance(&r->sampling, q->length + gpt_request_depth(q, site - 1));
         r->place[p->laws] = q->row + site;
     }
-    r->site[p->laws++] = gpt_sequence(r->images, q->sequence, condition) * r->image[q->sequence].slots.count + slot;
+    r->site[p->laws++] = gpt_sequence(r->images, q->sequence, branch) * r->image[q->sequence].slots.count + slot;
 }
 
 /* --- passes ------------------------------------------------------------------------------------------------------- */
@@ -204,7 +204,7 @@ static void run_tokens(eagle_runner *r, const spec_request *request, int n, floa
             last &= im->tokens == left;
         }
         gpt_pass_begin(p, r->one.token_emb, NULL);
-        for (int c = 0; c < r->conditions; c++)
+        for (int c = 0; c < r->cfg_branches; c++)
             for (int i = 0; i < n; i++) {
                 const eagle_image *im = &r->image[request[i].sequence];
                 add_tokens(r, request[i].sequence, c);
@@ -221,7 +221,7 @@ static int run_drafts(eagle_runner *r, const spec_request *request, int n, int d
     gpt_pass *p = &r->pass;
     int end;
     gpt_pass_begin(p, r->one.token_emb, NULL);
-    for (int c = 0; c < r->conditions; c++)
+    for (int c = 0; c < r->cfg_branches; c++)
         for (int i = 0; i < n; i++) {
             const spec_request *q = &request[i];
             const eagle_image *im = &r->image[q->sequence];
@@ -282,7 +282,7 @@ void eagle_runner_begin(eagle_runner *r, int images)
     int n = 0;
     r->stats = (gpt_runner_stats){0};
     for (int i = 0; i < images; i++) gpt_slots_begin(&r->image[i].slots);
-    for (int c = 0; c < r->conditions; c++)
+    for (int c = 0; c < r->cfg_branches; c++)
         for (int i = 0; i < images; i++, n++) {
             r->feature[n] = gpt_runner_slot(r->target, i, c, -1);
             p->slot[n] = gpt_sequence(r->images, i, c) * p->slots + BEFORE;
@@ -301,7 +301,7 @@ const gpt_runner_stats *eagle_runner_get_stats(const eagle_runner *r)
 static mar_status create_lists(eagle_runner *r, mar_err *err)
 {
     const gpt_config *c = &r->one.config;
-    const size_t laws = (size_t)r->images * (size_t)r->rows, rows = (size_t)r->conditions * laws;
+    const size_t laws = (size_t)r->images * (size_t)r->rows, rows = (size_t)r->cfg_branches * laws;
     mar_status status = MAR_OK;
     r->image = calloc((size_t)r->images, sizeof *r->image);
     r->feature = calloc(rows, sizeof *r->feature);
@@ -336,7 +336,7 @@ mar_status eagle_runner_create(kern_queue *k, const eagle_model *model, const gp
                         .one = *gpt,
                         .layer = model->layer,
                         .images = images,
-                        .conditions = gpt_conditions(sampling),
+                        .cfg_branches = gpt_cfg_branches(sampling),
                         .drafts = drafts,
                         .rows = drafts + 1};
     r->one.layers = &r->layer;
@@ -344,7 +344,7 @@ mar_status eagle_runner_create(kern_queue *k, const eagle_model *model, const gp
     r->one.config.hidden = model->config.hidden;
     status = create_lists(r, err);
     if (status == MAR_OK)
-        status = gpt_pass_create(k, &r->one, images * r->conditions, r->image[0].slots.count, r->rows, r->rows, 1,
+        status = gpt_pass_create(k, &r->one, images * r->cfg_branches, r->image[0].slots.count, r->rows, r->rows, 1,
                                  &r->pass, err);
     if (status == MAR_OK)
         *out = r;
@@ -387,6 +387,6 @@ mar_status eagle_runner_plan(eagle_runner *r, int images, mar_err *err)
 {
     mar_status status = MAR_OK;
     gpt_recordings_free(r->k, &r->recordings);
-    for (int n = 1; status == MAR_OK && n <= images * r->rows; n++) status = plan_rows(r, r->conditions * n, err);
+    for (int n = 1; status == MAR_OK && n <= images * r->rows; n++) status = plan_rows(r, r->cfg_branches * n, err);
     return status;
 }

@@ -172,10 +172,10 @@ void gpt_pass_logits(const gpt_pass *p)
 
 void gpt_pass_laws(const gpt_pass *p, const gpt_sampling *sampling, const float *cfg, const int *place, float *log_law)
 {
-    const int conditions = gpt_conditions(sampling);
-    const kern_law_job job = {.rows = p->laws / conditions,
+    const int cfg_branches = gpt_cfg_branches(sampling);
+    const kern_law_job job = {.rows = p->laws / cfg_branches,
                               .size = p->model->config.vocabulary,
-                              .conditions = conditions,
+                              .conditions = cfg_branches,
                               .logits = p->logits,
                               .cfg = cfg,
                               .temperature = sampling->temperature,

@@ -2,14 +2,14 @@
 
 #include <string.h>
 
-int gpt_conditions(const gpt_sampling *s)
+int gpt_cfg_branches(const gpt_sampling *s)
 {
     return s->cfg > 1 ? 2 : 1;
 }
 
-int gpt_sequence(int images, int image, int condition)
+int gpt_sequence(int images, int image, int branch)
 {
-    return condition * images + image;
+    return branch * images + image;
 }
 
 float gpt_guidance(const gpt_sampling *s, int token)

@@ -25,7 +25,7 @@ struct gpt_runner {
     kern_queue *k;
     const gpt_model *model;
     gpt_sampling sampling;
-    int images, conditions, drafts;
+    int images, cfg_branches, drafts;
     int rows; /* maximum rows of a sequence in a pass */
     const char *part;
     gpt_image *image; /* [images] */
@@ -55,11 +55,11 @@ static int add_visible(gpt_runner *r, const gpt_image *im, int sequence, int end
 }
 
 /* Adds positions first .. end - 1 of a sequence. Each attends to the unmasked positions before it, and to itself. */
-static void add_prefix(gpt_runner *r, int image, int condition, const int *embedding, int first, int end)
+static void add_prefix(gpt_runner *r, int image, int branch, const int *embedding, int first, int end)
 {
     gpt_pass *p = &r->pass;
     const gpt_image *im = &r->image[image];
-    const int sequence = gpt_sequence(r->images, image, condition);
+    const int sequence = gpt_sequence(r->images, image, branch);
     gpt_pass_add_span(p);
     const int common = add_visible(r, im, sequence, first);
     gpt_pass_set_common(p);
@@ -91,7 +91,7 @@ static void compute_prefixes(gpt_runner *r, int images, const float *table, cons
     for (int first = 0; first < prefix; first = end) {
         end = first + chunk < prefix ? first + chunk : prefix;
         gpt_pass_begin(p, table, NULL);
-        for (int c = 0; c < r->conditions; c++)
+        for (int c = 0; c < r->cfg_branches; c++)
             for (int i = 0; i < images; i++) add_prefix(r, i, c, embedding, first, end);
         gpt_pass_rows(p);
         count_pass(r);
@@ -117,7 +117,7 @@ void gpt_runner_begin(gpt_runner *r, int images, const int *label)
     begin(r, images);
     for (int i = 0; i < images; i++) {
         r->index[gpt_sequence(r->images, i, 0)] = label[i] < 0 ? classes : label[i];
-        if (r->conditions == 2) r->index[gpt_sequence(r->images, i, 1)] = classes;
+        if (r->cfg_branches == 2) r->index[gpt_sequence(r->images, i, 1)] = classes;
     }
     compute_prefixes(r, images, r->model->class_emb, r->index);
     r->k->core->lap(r->k, &r->stats.prefix_s);
@@ -129,18 +129,18 @@ void gpt_runner_begin_captions(gpt_runner *r, int images, const float *features,
     const gpt_model *m = r->model;
     const int prefix = m->config.prefix, dim = m->config.caption_dim;
     const size_t caption = (size_t)prefix * (size_t)dim;
-    const int rows = (images + r->conditions - 1) * prefix;
+    const int rows = (images + r->cfg_branches - 1) * prefix;
     begin(r, images);
     memcpy(r->mask, mask, (size_t)images * (size_t)prefix);
     k->core->upload(k, r->caption, features, (size_t)images * caption * sizeof *features);
-    if (r->conditions == 2)
+    if (r->cfg_branches == 2)
         k->core->copy_rows(k, r->caption + (size_t)images * caption, NULL, m->no_caption, NULL, NULL, NULL, prefix,
                            dim);
     k->core->linear(k, m->caption_fc1, r->caption, rows, r->caption_hidden);
     k->core->linear(k, m->caption_fc2, r->caption_hidden, rows, r->caption_emb);
     for (int i = 0; i < images; i++) {
         r->index[gpt_sequence(r->images, i, 0)] = i * prefix;
-        if (r->conditions == 2) r->index[gpt_sequence(r->images, i, 1)] = images * prefix;
+        if (r->cfg_branches == 2) r->index[gpt_sequence(r->images, i, 1)] = images * prefix;
     }
     compute_prefixes(r, images, r->caption_emb, r->index);
     r->stats.flop += 2.0 * rows * m->config.width * (dim + m->config.width);
@@ -151,13 +151,12 @@ void gpt_runner_begin_captions(gpt_runner *r, int images, const float *features,
 
 /* Adds a request's rows in one branch: the image's next `tokens` tokens. The request's last pass adds its drafts from
  * number im->drafts on. Tokens and drafts have slots already. */
-static void add_tokens(gpt_runner *r, const spec_request *q, int condition, int last)
+static void add_tokens(gpt_runner *r, const spec_request *q, int branch, int last)
 {
     gpt_pass *p = &r->pass;
     const gpt_image *im = &r->image[q->sequence];
     const gpt_slots *s = &im->slots;
-    const int sequence = gpt_sequence(r->images, q->sequence, condition), prefix = s->prefix,
-              end = im->known + im->tokens;
+    const int sequence = gpt_sequence(r->images, q->sequence, branch), prefix = s->prefix, end = im->known + im->tokens;
     const int drafts = last ? q->count : 0, first_draft = last ? im->drafts : 0;
     if (im->tokens + drafts - first_draft == 0) return;
     gpt_pass_add_span(p);
@@ -196,7 +195,7 @@ static void compute_ahead(gpt_runner *r, const spec_request *request, int n)
         }
         if (most == 0) return;
         gpt_pass_begin(p, r->model->token_emb, NULL);
-        for (int c = 0; c < r->conditions; c++)
+        for (int c = 0; c < r->cfg_branches; c++)
             for (int i = 0; i < n; i++) add_tokens(r, &request[i], c, 0);
         gpt_pass_rows(p);
         count_pass(r);
@@ -223,19 +222,19 @@ static void take_request(gpt_runner *r, const spec_request *q)
 }
 
 /* Adds the output rows of a request's sites from im->from on. `row` is its first row in the pass. */
-static void add_laws(gpt_runner *r, const spec_request *q, int condition, int row)
+static void add_laws(gpt_runner *r, const spec_request *q, int branch, int row)
 {
     gpt_pass *p = &r->pass;
     const gpt_image *im = &r->image[q->sequence];
     for (int site = im->from; site <= q->count; site++) {
         const int draft = site - 1;
-        if (condition == 0) {
+        if (branch == 0) {
             r->cfg[p->laws] = gpt_guidance(&r->sampling, q->length + gpt_request_depth(q, draft));
             r->place[p->laws] = q->row + site;
         }
         if (site == 0)
             p->law[p->laws++] =
-                q->length ? row + im->tokens - 1 : p->rows_max + gpt_sequence(r->images, q->sequence, condition);
+                q->length ? row + im->tokens - 1 : p->rows_max + gpt_sequence(r->images, q->sequence, branch);
         else
             p->law[p->laws++] = row + im->tokens + draft - im->drafts;
     }
@@ -285,7 +284,7 @@ static void list_requests(gpt_runner *r, const spec_request *request, int n)
 {
     gpt_pass *p = &r->pass;
     gpt_pass_begin(p, r->model->token_emb, request[0].drawn);
-    for (int c = 0; c < r->conditions; c++)
+    for (int c = 0; c < r->cfg_branches; c++)
         for (int i = 0; i < n; i++) {
             gpt_image *im = &r->image[request[i].sequence];
             const int row = p->rows;
@@ -352,11 +351,11 @@ const float *gpt_runner_features(const gpt_runner *r)
     return r->pass.features;
 }
 
-int gpt_runner_slot(const gpt_runner *r, int image, int condition, int position)
+int gpt_runner_slot(const gpt_runner *r, int image, int branch, int position)
 {
     const gpt_slots *s = &r->image[image].slots;
     if (position >= s->known) return -1;
-    return gpt_sequence(r->images, image, condition) * s->count + (position < 0 ? s->prefix - 1 : s->slot[position]);
+    return gpt_sequence(r->images, image, branch) * s->count + (position < 0 ? s->prefix - 1 : s->slot[position]);
 }
 
 const gpt_runner_stats *gpt_runner_get_stats(const gpt_runner *r)
@@ -409,13 +408,13 @@ mar_status gpt_runner_create(kern_queue *k, const gpt_model *model, const gpt_sa
                       .model = model,
                       .sampling = *sampling,
                       .images = images,
-                      .conditions = gpt_conditions(sampling),
+                      .cfg_branches = gpt_cfg_branches(sampling),
                       .drafts = drafts,
                       .rows = rows_of(&model->config, drafts),
                       .part = ""};
     mar_status status = create_images(r, err);
     if (status == MAR_OK)
-        status = gpt_pass_create(k, model, images * r->conditions, r->image[0].slots.count, r->rows, drafts + 1, keep,
+        status = gpt_pass_create(k, model, images * r->cfg_branches, r->image[0].slots.count, r->rows, drafts + 1, keep,
                                  &r->pass, err);
     if (status == MAR_OK)
         *out = r;
@@ -456,13 +455,13 @@ size_t gpt_runner_lay_out(gpt_runner *r, char *base)
 /* Prepares passes of all images with this many rows and output rows each. */
 static mar_status plan_shape(const gpt_runner *r, int images, int rows, int laws, mar_err *err)
 {
-    return gpt_pass_plan(&r->pass, images * r->conditions * rows, images * r->conditions * laws, err);
+    return gpt_pass_plan(&r->pass, images * r->cfg_branches * rows, images * r->cfg_branches * laws, err);
 }
 
 mar_status gpt_runner_plan(gpt_runner *r, int images, mar_err *err)
 {
     const gpt_model *m = r->model;
-    const int captions = (images + r->conditions - 1) * m->config.prefix;
+    const int captions = (images + r->cfg_branches - 1) * m->config.prefix;
     mar_status status = MAR_OK;
     gpt_recordings_free(r->k, &r->recordings);
     if (m->caption_fc1) status = r->k->core->linear_plan(r->k, m->caption_fc1, captions, err);

@@ -48,7 +48,7 @@ void gpt_runner_follow(gpt_runner *r, int image, const int *prefix, int length);
 const float *gpt_runner_features(const gpt_runner *r);
 /* Returns the slot of an image's token `position` (-1: the last position before the image tokens) in a branch (0: the
  * conditional one); -1 if it has not been computed. */
-int gpt_runner_slot(const gpt_runner *r, int image, int condition, int position);
+int gpt_runner_slot(const gpt_runner *r, int image, int branch, int position);
 
 typedef struct {
     long passes, rows; /* rows: tokens computed in all branches */

@@ -44,10 +44,10 @@ static int decoded(const mar_contexts *c, const extent *e)
 
 static extent survey(const mar_contexts *c, const mar_image_context *list, int n)
 {
-    extent e = {.sequences = n * c->conditions};
+    extent e = {.sequences = n * c->cfg_branches};
     for (int i = 0; i < n; i++) {
-        e.encoded += c->conditions * (buffer_of(c) + list[i].known);
-        e.asked += c->conditions * list[i].asked;
+        e.encoded += c->cfg_branches * (buffer_of(c) + list[i].known);
+        e.asked += c->cfg_branches * list[i].asked;
     }
     return e;
 }
@@ -76,7 +76,7 @@ typedef struct {
 
 static const mar_image_context *context_of(const chunk_pass *p, int sequence)
 {
-    return &p->list[sequence / p->c->conditions];
+    return &p->list[sequence / p->c->cfg_branches];
 }
 
 /* Adds a sequence of `count` rows to a list of spans, after `rows` others. Returns the new number of rows. */
@@ -110,7 +110,7 @@ static void encoder_input(const chunk_pass *p)
     for (int s = 0; s < p->extent.sequences; s++)
         for (int i = 0; i < buffer; i++, n++) {
             w->rows[0][n] = c->span[0][s] + i;
-            w->rows[1][n] = mar_class_row(m, p->embedded, context_of(p, s)->image, s % c->conditions) + i;
+            w->rows[1][n] = mar_class_row(m, p->embedded, context_of(p, s)->image, s % c->cfg_branches) + i;
         }
     mar_take_classes(m, w, p->embedded, n);
     n = 0;
@@ -173,17 +173,17 @@ static void ask(const chunk_pass *p, const mar_spans *keys)
     int n = 0, before = p->z_first;
     for (int s = 0; s < p->extent.sequences; s++) {
         const mar_image_context *x = context_of(p, s);
-        const int condition = s % c->conditions;
+        const int condition = s % c->cfg_branches;
         for (int i = 0; i < x->asked; i++, n++) {
             w->rows[1][n] = x->order[seq_of(c) - x->known - x->asked + i];
             w->rows[0][n] = c->span[2][s] + buffer_of(c) + w->rows[1][n];
             c->z_index[n] = condition * p->z_total + before + i;
         }
-        if (condition == c->conditions - 1) before += x->asked;
+        if (condition == c->cfg_branches - 1) before += x->asked;
     }
     mar_block_keys(m, w, last, w->x, keys->rows);
     mar_block_ask(m, w, last, w->x, w->rows[0], &queries, w->qkv, keys, w->memory);
-    mar_conditions(w->k, m, w->memory, w->rows[1], n, w->x, c->z, c->z_index);
+    mar_compute_z(w->k, m, w->memory, w->rows[1], n, w->x, c->z, c->z_index);
 }
 
 static void decode(void *arg)
@@ -204,8 +204,8 @@ static void count(const chunk_pass *p)
 {
     mar_contexts *c = p->c;
     for (int i = 0; i < p->n; i++) {
-        c->encoder_flop += mar_encode_flop(c->model, c->conditions, p->list[i].known);
-        c->decoder_flop += mar_decode_flop(c->model, c->conditions, p->list[i].known, p->list[i].asked);
+        c->encoder_flop += mar_encode_flop(c->model, c->cfg_branches, p->list[i].known);
+        c->decoder_flop += mar_decode_flop(c->model, c->cfg_branches, p->list[i].known, p->list[i].asked);
     }
 }
 
@@ -230,7 +230,7 @@ void mar_contexts_run(mar_contexts *c, const mar_image_context *list, int n, con
         mar_perform(k, c->part, recorded ? &recorded->encode : NULL, encode, &p, &c->encoder_s);
         mar_perform(k, c->part, recorded ? &recorded->decode : NULL, decode, &p, &c->decoder_s);
         count(&p);
-        p.z_first += p.extent.asked / c->conditions;
+        p.z_first += p.extent.asked / c->cfg_branches;
     }
 }
 
@@ -278,33 +278,33 @@ mar_status mar_contexts_plan(mar_contexts *c, const mar_image_context *list, int
 size_t mar_contexts_lay_out(mar_contexts *c, char *base)
 {
     const size_t d = (size_t)width_of(c);
-    const size_t rows = (size_t)c->chunk * (size_t)c->conditions * (size_t)length_of(c);
+    const size_t rows = (size_t)c->chunk * (size_t)c->cfg_branches * (size_t)length_of(c);
     size_t used = 0;
     mar_workspace_lay_out(&c->work, base, &used, rows, d, mar_hidden_width(c->model));
-    c->z = arena_carve(base, &used, (size_t)c->conditions * (size_t)c->max_asked * d, sizeof(float));
+    c->z = arena_carve(base, &used, (size_t)c->cfg_branches * (size_t)c->max_asked * d, sizeof(float));
     return used;
 }
 
 static mar_status allocate_host(mar_contexts *c, mar_err *err)
 {
-    const size_t sequences = (size_t)c->chunk * (size_t)c->conditions, rows = sequences * (size_t)length_of(c);
+    const size_t sequences = (size_t)c->chunk * (size_t)c->cfg_branches, rows = sequences * (size_t)length_of(c);
     int complete = 1;
     for (int i = 0; i < 3; i++) complete &= (c->work.rows[i] = calloc(rows, sizeof(int))) != NULL;
     for (int i = 0; i < 6; i++) complete &= (c->span[i] = calloc(sequences, sizeof(int))) != NULL;
-    c->z_index = calloc((size_t)c->conditions * (size_t)c->max_asked, sizeof *c->z_index);
+    c->z_index = calloc((size_t)c->cfg_branches * (size_t)c->max_asked, sizeof *c->z_index);
     if (complete && c->z_index) return MAR_OK;
     return err_set(err, MAR_ENOMEM, "out of memory for %d contexts", c->max_contexts);
 }
 
 mar_status mar_contexts_create(kern_queue *k, const mar_masked_model *m, int max_contexts, int max_asked,
-                               int conditions, mar_contexts *out, mar_err *err)
+                               int cfg_branches, mar_contexts *out, mar_err *err)
 {
     const mar_model_config *config = &m->base.config;
     const int most = CHUNK_ROWS / (config->buffer + config->seq_len), chunk = most > 0 ? most : 1;
     *out = (mar_contexts){.model = m,
                           .max_contexts = max_contexts,
                           .max_asked = max_asked,
-                          .conditions = conditions,
+                          .cfg_branches = cfg_branches,
                           .chunk = max_contexts < chunk ? max_contexts : chunk,
                           .work = {.k = k},
                           .part = ""};

@@ -18,7 +18,7 @@ typedef struct {
 typedef struct {
     const mar_masked_model *model;
     int max_contexts, max_asked;
-    int conditions;                    /* 2 with guidance, else 1 */
+    int cfg_branches;                  /* 2 with guidance, else 1 */
     int chunk;                         /* maximum contexts in memory at a time */
     mar_workspace work;                /* of a chunk's rows */
     const char *part;                  /* as diff_chain.part */
@@ -35,7 +35,7 @@ typedef struct {
 
 /* Creates passes over at most max_contexts contexts, with at most max_asked tokens in all. k and m must outlive it. */
 mar_status mar_contexts_create(kern_queue *k, const mar_masked_model *m, int max_contexts, int max_asked,
-                               int conditions, mar_contexts *out, mar_err *err);
+                               int cfg_branches, mar_contexts *out, mar_err *err);
 void mar_contexts_free(mar_contexts *c);
 size_t mar_contexts_lay_out(mar_contexts *c, char *base); /* as diff_chain_lay_out */
 /* Begins a batch: resets times and arithmetic. */

@@ -22,7 +22,7 @@ static void embed_classes(const mar_masked_model *m, mar_workspace *w, const mar
 {
     kern_queue *k = w->k;
     const int buffer = m->base.config.buffer, d = m->base.config.width;
-    const int rows = (images + e->conditions - 1) * buffer; /* one class an image, and the unconditional one */
+    const int rows = (images + e->cfg_branches - 1) * buffer; /* one class an image, and the unconditional one */
     for (int r = 0; r < rows; r++) {
         const int i = r / buffer, conditional = i < images;
         w->rows[0][r] = conditional ? label[i] : m->base.config.classes;

@@ -8,15 +8,15 @@
 
 /* Backend memory, from mar_embeddings_lay_out. */
 typedef struct {
-    int images;     /* capacity */
-    int conditions; /* 2 with guidance, else 1 */
+    int images;       /* capacity */
+    int cfg_branches; /* 2 with guidance, else 1 */
 
     float *token_rows; /* [images][seq_len][D] z_proj_ln(z_proj(token) + pos) of the known tokens */
     float *class_rows; /* [images + 1][buffer][D] z_proj_ln(class_emb + pos); the last are the unconditional ones */
     float *mask_rows;  /* [seq_len][D] mask_token + pos, the decoder's input */
 } mar_embeddings;
 
-/* Carves the arrays out of base from *used on. images and conditions must be set. */
+/* Carves the arrays out of base from *used on. images and cfg_branches must be set. */
 void mar_embeddings_lay_out(mar_embeddings *e, const mar_masked_model *m, char *base, size_t *used);
 
 /* Computes the rows of the classes label [images], of all masked positions, and with guidance of the unconditional

@@ -55,7 +55,7 @@ void mar_decode(const mar_masked_model *m, mar_workspace *w, const mar_pass *p, 
     for (int i = 0; i < n; i++) w->rows[0][i] = i / p->predicted * length + c->buffer + w->rows[1][i];
     mar_block_keys(m, w, last, w->x, keys.rows);
     mar_block_ask(m, w, last, w->x, w->rows[0], &queries, w->qkv, &keys, w->memory);
-    mar_conditions(w->k, m, w->memory, w->rows[1], n, w->x, z, z_index);
+    mar_compute_z(w->k, m, w->memory, w->rows[1], n, w->x, z, z_index);
 }
 
 void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pass *p)
@@ -114,8 +114,8 @@ int mar_predicted_positions(const mar_masked_model *m, const mar_pass *p, int co
     return n;
 }
 
-void mar_conditions(kern_queue *k, const mar_masked_model *m, const float *y, const int *position, int n, float *normed,
-                    float *z, const int *z_index)
+void mar_compute_z(kern_queue *k, const mar_masked_model *m, const float *y, const int *position, int n, float *normed,
+                   float *z, const int *z_index)
 {
     const int d = m->base.config.width;
     mar_layer_norm(k, m, y, NULL, n, m->decoder_norm, normed, 1);
@@ -166,7 +166,7 @@ static mar_status plan_step(kern_queue *k, const void *state, const mar_masked_m
                             const mar_step *step, mar_err *err)
 {
     (void)state;
-    return mar_passes_plan(k, m, images * step->conditions, step->known, step->predicted, err);
+    return mar_passes_plan(k, m, images * step->cfg_branches, step->known, step->predicted, err);
 }
 
 static double encode_step(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p,
@@ -239,7 +239,7 @@ static void decode(void *arg)
 void mar_runner_predict(mar_runner *r, const mar_batch *batch, const mar_step *step, int first, int total,
                         mar_recordings *recordings)
 {
-    const int sequences = batch->images * step->conditions;
+    const int sequences = batch->images * step->cfg_branches;
     prediction p = {.r = r,
                     .step = step,
                     .pass = {.sequences = sequences,
@@ -318,7 +318,7 @@ void mar_runner_begin(mar_runner *r, int images, const int *label)
 size_t mar_runner_lay_out(mar_runner *r, char *base)
 {
     const mar_model_config *c = &r->model->base.config;
-    const size_t images = (size_t)r->max_images, sequences = images * (size_t)r->conditions, d = (size_t)c->width;
+    const size_t images = (size_t)r->max_images, sequences = images * (size_t)r->cfg_branches, d = (size_t)c->width;
     const size_t rows = sequences * (size_t)(c->buffer + c->seq_len);
     size_t used = 0;
     mar_workspace_lay_out(&r->work, base, &used, rows, d, mar_hidden_width(r->model));
@@ -328,25 +328,25 @@ size_t mar_runner_lay_out(mar_runner *r, char *base)
     return used;
 }
 
-mar_status mar_runner_create(kern_queue *k, const mar_masked_model *model, int max_images, int conditions,
+mar_status mar_runner_create(kern_queue *k, const mar_masked_model *model, int max_images, int cfg_branches,
                              int max_tokens, const diff_spec *specs, int n, float temperature, mar_runner *out,
                              mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
     *out = (mar_runner){.model = model,
                         .max_images = max_images,
-                        .conditions = conditions,
+                        .cfg_branches = cfg_branches,
                         .max_tokens = max_tokens,
                         .work = {.k = k},
-                        .embedded = {.images = max_images, .conditions = conditions},
+                        .embedded = {.images = max_images, .cfg_branches = cfg_branches},
                         .passes = &mar_plain_passes};
     const mar_status status = diff_chain_create_for(k, &model->head, specs, n, temperature, max_images * max_tokens,
-                                                    conditions == 2, &out->chain, err);
+                                                    cfg_branches == 2, &out->chain, err);
     if (status != MAR_OK) { /* nothing is owned yet */
         out->model = NULL;
         return status;
     }
-    const size_t sequences = (size_t)max_images * (size_t)conditions;
+    const size_t sequences = (size_t)max_images * (size_t)cfg_branches;
     int *rows[3];
     for (int i = 0; i < 3; i++)
         rows[i] = out->work.rows[i] = calloc(sequences * (size_t)(c->buffer + c->seq_len), sizeof *rows[i]);

@@ -48,8 +48,8 @@ extern const mar_passes mar_plain_passes;
 typedef struct {
     const mar_masked_model *model;
     int max_images;
-    int conditions; /* of a step, at most: 2 with guidance, else 1 */
-    int max_tokens; /* tokens of an image in one call of the head, at most */
+    int cfg_branches; /* of a step, at most: 2 with guidance, else 1 */
+    int max_tokens;   /* tokens of an image in one call of the head, at most */
     mar_workspace work;
     int *z_index; /* host [sequences * max_tokens] row of z that each predicted row goes to */
     const mar_passes *passes;
@@ -80,7 +80,7 @@ typedef struct {
 /* Creates a runner on queue k, with the plain passes. `max_tokens` is the maximum number of an image's tokens in one
  * call of the head. specs [n] are the head's chains, no two with the same number of steps. k and model must outlive it.
  */
-mar_status mar_runner_create(kern_queue *k, const mar_masked_model *model, int max_images, int conditions,
+mar_status mar_runner_create(kern_queue *k, const mar_masked_model *model, int max_images, int cfg_branches,
                              int max_tokens, const diff_spec *specs, int n, float temperature, mar_runner *out,
                              mar_err *err);
 void mar_runner_free(mar_runner *r);
@@ -148,7 +148,7 @@ void mar_decoder_input(const mar_masked_model *m, mar_workspace *w, const mar_pa
 int mar_predicted_positions(const mar_masked_model *m, const mar_pass *p, int count, int *position);
 /* Computes z[z_index ? z_index[r] : r] = decoder_norm(y[r]) + diffusion position of position[r]. normed is scratch
  * [n][D]. */
-void mar_conditions(kern_queue *k, const mar_masked_model *m, const float *y, const int *position, int n, float *normed,
-                    float *z, const int *z_index);
+void mar_compute_z(kern_queue *k, const mar_masked_model *m, const float *y, const int *position, int n, float *normed,
+                   float *z, const int *z_index);
 
 #endif

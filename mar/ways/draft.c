@@ -50,7 +50,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     }
     if (status == MAR_OK) {
         const int n = mar_masked_specs(g, specs);
-        status = mar_runner_create(g->k, mar_masked_model_of(g->params.draft), g->max_images, g->conditions,
+        status = mar_runner_create(g->k, mar_masked_model_of(g->params.draft), g->max_images, g->cfg_branches,
                                    step_tokens(g), specs, n, g->params.temperature, &d->runner, err);
         d->runner.chain.part = "draft: ";
     }

@@ -33,7 +33,7 @@ typedef struct {
     int fresh;            /* 1: computes everything, and so fills the caches */
     /* Branches of its transformer pass: 1 of a lazy step; of a fresh one 2 if any step before the next fresh one is
      * guided. */
-    int conditions;
+    int cfg_branches;
     int previous; /* tokens that the step before predicted */
     int horizon;  /* tokens predicted from this step to the last before the next fresh one */
     int kept;     /* of buffer + seq_len rows, those that a lazy step computes after the decoder's first blocks */
@@ -78,9 +78,9 @@ static int is_fresh(int step)
 /* Returns the maximum branches of the steps from i to the next fresh one. */
 static int guided_until_fresh(const mar_step *plan, int i, int n)
 {
-    int most = plan[i].conditions;
+    int most = plan[i].cfg_branches;
     for (int j = i + 1; j < n && !is_fresh(j); j++)
-        if (plan[j].conditions > most) most = plan[j].conditions;
+        if (plan[j].cfg_branches > most) most = plan[j].cfg_branches;
     return most;
 }
 
@@ -95,7 +95,7 @@ static void plan_steps(const lazy_caches *z, mar_step *plan, int n)
         s->known = plan[i].known;
         s->predicted = plan[i].predicted;
         s->fresh = is_fresh(i);
-        s->conditions = s->fresh ? guided_until_fresh(plan, i, n) : 1;
+        s->cfg_branches = s->fresh ? guided_until_fresh(plan, i, n) : 1;
         s->previous = i ? plan[i - 1].predicted : 0;
         s->horizon = s->predicted + (i + 1 < n && !is_fresh(i + 1) ? s[1].horizon : 0);
         s->kept = s->predicted + s->previous + SPARE_ROWS;
@@ -162,7 +162,7 @@ static void destroy(void *state)
 static double encode_flop(const lazy_caches *z, int images, const lazy_step *step)
 {
     const mar_masked_model *m = z->model;
-    if (step->fresh) return mar_encode_flop(m, images * step->conditions, step->known);
+    if (step->fresh) return mar_encode_flop(m, images * step->cfg_branches, step->known);
     const double rows = (double)images * (m->base.config.buffer + step->previous);
     return m->base.config.encoder_depth * mar_block_flop(m, rows, rows, m->base.config.buffer + step->known);
 }
@@ -173,7 +173,7 @@ static double decode_flop(const lazy_caches *z, int images, const lazy_step *ste
     const mar_model_config *c = &m->base.config;
     const double length = row_length(z), d = c->width, all = images * length, kept = (double)images * step->kept;
     const double visible = (double)images * (c->buffer + step->previous);
-    if (step->fresh) return mar_decode_flop(m, images * step->conditions, step->known, step->horizon);
+    if (step->fresh) return mar_decode_flop(m, images * step->cfg_branches, step->known, step->horizon);
     double flop = 2.0 * visible * d * d;                                   /* decoder_embed */
     if (c->decoder_depth > 1) flop -= mar_operands_flop(m, all - visible); /* decode_lazily */
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
@@ -253,7 +253,7 @@ static double encode(void *state, const mar_masked_model *m, mar_workspace *w, c
     const lazy_step *step = &z->steps[planned->number];
     mar_pass pass = *p;
     const int count = step->fresh ? p->known : step->previous, length = m->base.config.buffer + count;
-    pass.sequences = p->images * step->conditions;
+    pass.sequences = p->images * step->cfg_branches;
     mar_encoder_input(m, w, &pass, count);
     for (int s = 0, n = 0; s < p->images; s++)
         for (int i = 0; i < length; i++, n++)
@@ -286,7 +286,7 @@ static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, co
     const mar_model_config *c = &m->base.config;
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
     mar_pass pass = *p;
-    pass.sequences = p->images * step->conditions;
+    pass.sequences = p->images * step->cfg_branches;
     const int length = row_length(z), rows = pass.sequences * length, count = step->horizon;
     mar_decoder_input(m, w, &pass);
     k->core->copy_rows(k, z->input, NULL, w->x, NULL, NULL, NULL, p->images * length, c->width);
@@ -310,7 +310,7 @@ static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, co
         w->rows[0][i] = i / p->predicted * count + count - p->predicted + i % p->predicted;
     k->core->copy_rows(k, w->x, NULL, w->memory, w->rows[0], NULL, NULL, predicted, c->width);
     mar_predicted_positions(m, p, p->predicted, w->rows[1]);
-    mar_conditions(k, m, w->x, w->rows[1], predicted, w->memory, out, z_index);
+    mar_compute_z(k, m, w->x, w->rows[1], predicted, w->memory, out, z_index);
 }
 
 /* Chooses the rows of image s that are computed further, ascending: those to be predicted, those just predicted, then
@@ -413,7 +413,7 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
         }
         k->core->copy_rows(k, y + (size_t)n * (size_t)d, NULL, y, NULL, z->difference, w->rows[0], n, d);
     }
-    mar_conditions(k, m, y, w->rows[1], p->sequences * p->predicted, x, out, z_index);
+    mar_compute_z(k, m, y, w->rows[1], p->sequences * p->predicted, x, out, z_index);
 }
 
 static double decode(void *state, const mar_masked_model *m, mar_workspace *w, const mar_pass *p,
@@ -446,7 +446,7 @@ static mar_status plan(kern_queue *k, const void *state, const mar_masked_model 
     const lazy_step *step = &z->steps[planned->number];
     const mar_model_config *c = &m->base.config;
     const mar_block *last = &m->decoder[c->decoder_depth - 1];
-    const int length = row_length(z), sequences = images * step->conditions;
+    const int length = row_length(z), sequences = images * step->cfg_branches;
     if (step->fresh) {
         mar_status status = mar_passes_plan(k, m, sequences, step->known, step->predicted, err);
         if (status == MAR_OK) status = mar_block_plan(k, last, sequences * step->horizon, sequences * length, err);

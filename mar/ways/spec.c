@@ -161,7 +161,7 @@ static mar_step whole_block(const mar_speculation *sp, int begin)
     const mar_step *last = &g->steps[begin + block_length(sp, begin) - 1];
     const int known = g->steps[begin].known;
     return (mar_step){
-        .known = known, .predicted = last->known + last->predicted - known, .conditions = last->conditions};
+        .known = known, .predicted = last->known + last->predicted - known, .cfg_branches = last->cfg_branches};
 }
 
 static mar_status plan_prefix(mar_speculation *sp, int n, mar_err *err)

@@ -173,13 +173,13 @@ static void ask(const chunk_pass *p, const mar_spans *keys)
     int n = 0, before = p->z_first;
     for (int s = 0; s < p->extent.sequences; s++) {
         const mar_image_context *x = context_of(p, s);
-        const int condition = s % c->cfg_branches;
+        const int branch = s % c->cfg_branches;
         for (int i = 0; i < x->asked; i++, n++) {
             w->rows[1][n] = x->order[seq_of(c) - x->known - x->asked + i];
             w->rows[0][n] = c->span[2][s] + buffer_of(c) + w->rows[1][n];
-            c->z_index[n] = condition * p->z_total + before + i;
+            c->z_index[n] = branch * p->z_total + before + i;
         }
-        if (condition == c->cfg_branches - 1) before += x->asked;
+        if (branch == c->cfg_branches - 1) before += x->asked;
     }
     mar_block_keys(m, w, last, w->x, keys->rows);
     mar_block_ask(m, w, last, w->x, w->rows[0], &queries, w->qkv, keys, w->memory);

@@ -12,9 +12,9 @@ void mar_embeddings_lay_out(mar_embeddings *e, const mar_masked_model *m, char *
     e->mask_rows = arena_carve(base, used, masks * d, sizeof(float));
 }
 
-int mar_class_row(const mar_masked_model *m, const mar_embeddings *e, int image, int condition)
+int mar_class_row(const mar_masked_model *m, const mar_embeddings *e, int image, int branch)
 {
-    return (condition ? e->images : image) * m->base.config.buffer;
+    return (branch ? e->images : image) * m->base.config.buffer;
 }
 
 static void embed_classes(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int images,

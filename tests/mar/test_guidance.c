@@ -146,9 +146,9 @@ static void arithmetic(void **state)
     int guided = 0, steps = 0;
     for (int i = 0; i < STEPS; i++) {
         const int within = 4 * plan[i].known >= SEQ && 2 * plan[i].known <= SEQ, rows = within ? 2 : 1;
-        assert_int_equal(g->steps[i].conditions, rows);
+        assert_int_equal(g->steps[i].cfg_branches, rows);
         assert_true(g->steps[i].cfg == (within ? plan[i].cfg : 1));
-        assert_int_equal(plan[i].conditions, 2);
+        assert_int_equal(plan[i].cfg_branches, 2);
         encoder += mar_encode_flop(of, N * rows, plan[i].known);
         decoder += mar_decode_flop(of, N * rows, plan[i].known, plan[i].predicted);
         if (within) guided += plan[i].predicted, steps++;

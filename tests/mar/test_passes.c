@@ -39,7 +39,7 @@ static int open_fixture(fixture *f, mar_dtype dtype, int heads)
     f->w.mixed = array(rows * D * 4);
     f->w.hidden = array(rows * 4 * D * 4);
     for (int i = 0; i < 3; i++) f->w.rows[i] = array(rows * sizeof(int));
-    f->embedded = (mar_embeddings){.images = IMAGES, .conditions = 1};
+    f->embedded = (mar_embeddings){.images = IMAGES, .cfg_branches = 1};
     size_t used = 0;
     mar_embeddings_lay_out(&f->embedded, mar_masked_model_of(f->model), f->w.k->device->act_size, NULL, &used);
     f->rows = array(used);

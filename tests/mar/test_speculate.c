@@ -122,7 +122,7 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
     for (int i = 0, last; i < p->num_iter; i = last + 1) {
         last = i < prefill ? i : i + p->gamma - 1 < p->num_iter ? i + p->gamma - 1 : p->num_iter - 1;
         const int known = steps[i].known, until = steps[last].known + steps[last].predicted;
-        const mar_step step = {.known = known, .predicted = until - known, .conditions = r.conditions};
+        const mar_step step = {.known = known, .predicted = until - known, .cfg_branches = r.cfg_branches};
         for (int t = 0; t < step.predicted; t++) {
             const int place = SEQ - until + t;
             int of = i;

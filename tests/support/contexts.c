@@ -100,7 +100,7 @@ void plain_pass(context_fixture *f, const mar_image_context *x)
     mar_runner *r = &f->runner;
     const int *order = x->order;
     const mar_batch batch = {.images = 1, .order = &order, .first = x->image};
-    const mar_step step = {.known = x->known, .predicted = x->asked, .conditions = f->conditions};
+    const mar_step step = {.known = x->known, .predicted = x->asked, .cfg_branches = f->conditions};
     mar_runner_predict(r, &batch, &step, 0, x->asked, NULL);
 }
 

@@ -80,7 +80,7 @@ static void evaluate(diff_paths *p, const diff_tokens *t, const float *path, int
     const diff_chain *c = p->draws.target.chain;
     kern_queue *k = c->k;
     const int steps = c->schedule.steps, cfg_branches = p->draws.w.conditions;
-    for (int condition = 0, row = 0; branch < cfg_branches; condition++)
+    for (int branch = 0, row = 0; branch < cfg_branches; branch++)
         for (int i = 0; i < n; i++)
             for (int step = 0; step < steps; step++, row++) {
                 p->x_index[row] = (i * (p->draws.w.max_steps + 1) + step) * KERN_EVALUATED + KERN_EVALUATED_STATE;

@@ -96,18 +96,18 @@ void mar_block_keys(const mar_masked_model *m, mar_workspace *w, const mar_block
     mar_watch(k, m, b, "attn.qkv", w->qkv, 0, rows, 2 * d);
 }
 
-void mar_block_ask(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, const int *asked,
-                   const mar_spans *queries, const act *kv, const mar_spans *keys, float *y)
+void mar_block_ask(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x,
+                   const int *query_rows, const mar_spans *queries, const act *kv, const mar_spans *keys, float *y)
 {
     kern_queue *k = w->k;
     const int d = m->base.config.width, rows = queries->rows;
-    mar_layer_norm(k, m, x, asked, rows, b->norm1, w->normed, 0);
+    mar_layer_norm(k, m, x, query_rows, rows, b->norm1, w->normed, 0);
     act *query = w->hidden; /* at least D wide */
     k->core->linear(k, b->q, w->normed, rows, query);
     mar_watch(k, m, b, "attn.qkv", query, 0, rows, d);
     attend(m, w, b, query, d, queries, kv, at(k, kv, d), 2 * d, keys);
     mar_watch(k, m, b, "attn", w->mixed, 0, rows, d);
-    k->core->copy_rows(k, y, NULL, x, asked, NULL, NULL, rows, d);
+    k->core->copy_rows(k, y, NULL, x, query_rows, NULL, NULL, rows, d);
     k->core->linear(k, b->proj, w->mixed, rows, y);
     mar_watch(k, m, b, "attn.proj", y, 1, rows, d);
     mar_block_mlp(m, w, b, y, rows);

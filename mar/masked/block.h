@@ -46,11 +46,11 @@ void mar_block_run(const mar_masked_model *m, mar_workspace *w, const mar_block 
 void mar_block_mlp(const mar_masked_model *m, mar_workspace *w, const mar_block *b, float *x, int rows);
 /* Computes the last decoder block's keys and values of x: w->qkv act [rows][2D]. */
 void mar_block_keys(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, int rows);
-/* Runs the last decoder block for some rows of each sequence only. The queries are the rows `asked` of x, host
+/* Runs the last decoder block for some rows of each sequence only. The queries are the rows query_rows of x, host
  * [queries->rows]; kv is act [keys->rows][2D]. Writes y [queries->rows][D]. queries and keys have the same sequences;
  * both have lists, or neither has. */
-void mar_block_ask(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x, const int *asked,
-                   const mar_spans *queries, const act *kv, const mar_spans *keys, float *y);
+void mar_block_ask(const mar_masked_model *m, mar_workspace *w, const mar_block *b, const float *x,
+                   const int *query_rows, const mar_spans *queries, const act *kv, const mar_spans *keys, float *y);
 /* Prepares a block's products with this many rows. kv_rows is that of the last block's keys and values. */
 mar_status mar_block_plan(kern_queue *k, const mar_block *b, int rows, int kv_rows, mar_err *err);
 /* Returns the arithmetic, 2 per multiply-add, of a block with `rows` query rows and `kv_rows` key rows. */

@@ -74,7 +74,7 @@ static mar_status allocate_host(mar_paths *s, mar_err *err)
                  {&s->tried, images},
                  {&s->whole, images},
                  {&s->z_first, images * steps},
-                 {&s->z_asked, images * steps},
+                 {&s->z_queries, images * steps},
                  {&s->tries, rows},
                  {&s->index[0], (size_t)g->cfg_branches * drawn},
                  {&s->index[1], (size_t)g->cfg_branches * drawn},
@@ -142,7 +142,7 @@ static void destroy(void *state)
     mar_contexts_free(&s->contexts);
     mar_contexts_free(&s->draft_contexts);
     void *host[] = {
-        s->begin, s->from,     s->context,  s->length,   s->tried,      s->whole,        s->z_first, s->z_asked,
+        s->begin, s->from,     s->context,  s->length,   s->tried,      s->whole,        s->z_first, s->z_queries,
         s->tries, s->index[0], s->index[1], s->relative, s->recordings, s->draft_passes, s->list,    s->report,
         s};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
@@ -153,10 +153,10 @@ static mar_status create_parts(mar_paths *s, mar_err *err)
     mar_masked *g = s->g;
     const int window = g->params.head_spec ? g->params.head_spec : 1, images = g->max_images;
     /* without a draft model each context also gives z for the next round's drafts */
-    const int asked = s->draft ? s->max_rows : images * s->gamma * g->max_tokens;
+    const int n_queries = s->draft ? s->max_rows : images * s->gamma * g->max_tokens;
     mar_status status = diff_paths_create(&g->target.chain, window, s->max_drawn, &s->target, err);
     if (status == MAR_OK)
-        status = mar_contexts_create(g->k, g->model, images * s->gamma, asked, g->cfg_branches, &s->contexts, err);
+        status = mar_contexts_create(g->k, g->model, images * s->gamma, n_queries, g->cfg_branches, &s->contexts, err);
     if (status != MAR_OK || !s->draft) return status;
     mar_runner *r = &s->draft->runner;
     status = diff_paths_create(&r->chain, window, s->max_drawn, &s->other, err);
@@ -176,9 +176,9 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     s->gamma = gamma_of(&g->params) < g->params.num_iter ? gamma_of(&g->params) : g->params.num_iter;
     s->max_rows = g->max_images * g->max_tokens;
     s->max_drawn = s->max_rows + (s->max_rows > PATH_CANDIDATES_MOST ? s->max_rows : PATH_CANDIDATES_MOST);
-    const int64_t asked = (int64_t)g->max_images * s->gamma * g->max_tokens, passes = g->params.num_iter;
+    const int64_t n_queries = (int64_t)g->max_images * s->gamma * g->max_tokens, passes = g->params.num_iter;
     const int64_t rows = (int64_t)s->max_drawn * (g->params.head_spec ? g->params.head_spec : 1);
-    if (asked > INT_MAX / 2 || rows > INT_MAX / 2 || passes * (s->gamma + 1) > INT_MAX)
+    if (n_queries > INT_MAX / 2 || rows > INT_MAX / 2 || passes * (s->gamma + 1) > INT_MAX)
         return err_set(err, MAR_EARG, "batch of %d images with gamma %d: too large", g->max_images, s->gamma);
     const mar_status status = create_parts(s, err);
     return status == MAR_OK ? allocate_host(s, err) : status;

@@ -119,7 +119,7 @@ static int z_row(const mar_paths *s, int image, int context, int step, int place
 {
     const mar_step *steps = s->g->steps;
     const size_t at = (size_t)image * (size_t)s->g->params.num_iter + (size_t)context;
-    return s->z_first[at] + s->z_asked[at] + steps[context].known - steps[step].known - steps[step].predicted + place;
+    return s->z_first[at] + s->z_queries[at] + steps[context].known - steps[step].known - steps[step].predicted + place;
 }
 
 /* Writes to [branches][n][width] = rows row[0..n-1] of each branch of from [branches][rows][width]. `row` is index[0],
@@ -277,11 +277,11 @@ static void add_context(mar_paths *s, int *n, int image, int step, int last)
 {
     const mar_masked *g = s->g;
     const size_t at = (size_t)image * (size_t)g->params.num_iter + (size_t)step;
-    const int asked = tokens_of(s, step, last);
-    s->list[(*n)++] = (mar_image_context){image, g->order[image], g->steps[step].known, asked};
+    const int n_queries = tokens_of(s, step, last);
+    s->list[(*n)++] = (mar_image_context){image, g->order[image], g->steps[step].known, n_queries};
     s->z_first[at] = s->z_rows;
-    s->z_asked[at] = asked;
-    s->z_rows += asked;
+    s->z_queries[at] = n_queries;
+    s->z_rows += n_queries;
 }
 
 static mar_status pass(mar_paths *s, int contexts, mar_recordings *recordings, mar_err *err)

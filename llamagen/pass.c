@@ -107,7 +107,7 @@ static void attend(const gpt_pass *p, int layer)
                                 .turn = p->model->turn,
                                 .position = p->position,
                                 .own = p->slot,
-                                .y = p->mixed};
+                                .y = p->attn};
     if (l->attention_norm)
         norm(p, NULL, p->rows, l->attention_norm, p->normed, 0);
     else
@@ -116,8 +116,8 @@ static void attend(const gpt_pass *p, int layer)
     k->core->linear(k, l->qkv, p->normed, p->rows, p->qkv);
     watch(p, layer, "attention.wqkv", p->qkv, 0, 3 * d);
     k->core->attention_cache(k, &job);
-    watch(p, layer, "attention", p->mixed, 0, d);
-    k->core->linear(k, l->wo, p->mixed, p->rows, p->x);
+    watch(p, layer, "attention", p->attn, 0, d);
+    k->core->linear(k, l->wo, p->attn, p->rows, p->x);
     watch(p, layer, "attention.wo", p->x, 1, d);
 }
 
@@ -259,7 +259,7 @@ size_t gpt_pass_lay_out(gpt_pass *p, char *base)
     p->x = arena_carve(base, &used, (rows + (size_t)p->sequences) * d, sizeof(float));
     p->normed = arena_carve(base, &used, (rows > laws ? rows : laws) * d, size);
     p->qkv = arena_carve(base, &used, rows * 3 * d, size);
-    p->mixed = arena_carve(base, &used, rows * d, size);
+    p->attn = arena_carve(base, &used, rows * d, size);
     p->hidden = arena_carve(base, &used, rows * 2 * hidden, size);
     p->gated = arena_carve(base, &used, rows * hidden, size);
     p->logits = arena_carve(base, &used, laws * (size_t)c->vocabulary, sizeof(float));

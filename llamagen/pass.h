@@ -33,7 +33,7 @@ typedef struct {
     float *x;      /* [rows_max + sequences][D] residual stream; after the rows, each sequence's last prefix position */
     act *normed;   /* [rows_max or laws_max][D] */
     act *qkv;      /* [rows_max][3D] */
-    act *mixed;    /* [rows_max][D] output of attention */
+    act *attn;     /* [rows_max][D] output of attention */
     act *hidden;   /* [rows_max][2 * hidden] */
     act *gated;    /* [rows_max][hidden] */
     float *logits; /* [laws_max][vocabulary] */

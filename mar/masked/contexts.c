@@ -112,7 +112,7 @@ static void encoder_input(const chunk_pass *p)
             w->rows[0][n] = c->span[0][s] + i;
             w->rows[1][n] = mar_class_row(m, p->embedded, context_of(p, s)->image, s % c->cfg_branches) + i;
         }
-    mar_take_classes(m, w, p->embedded, n);
+    mar_gather_classes(m, w, p->embedded, n);
     n = 0;
     for (int s = 0; s < p->extent.sequences; s++) {
         const mar_image_context *x = context_of(p, s);
@@ -121,7 +121,7 @@ static void encoder_input(const chunk_pass *p)
             w->rows[1][n] = x->image * seq_of(c) + known_token(c, x->order, x->known - 1 - i);
         }
     }
-    mar_take_tokens(m, w, p->embedded, n);
+    mar_gather_tokens(m, w, p->embedded, n);
 }
 
 static void encode(void *arg)
@@ -163,7 +163,7 @@ static void decoder_input(const chunk_pass *p)
 }
 
 /* Runs the last block for the query tokens, and computes their z. */
-static void ask(const chunk_pass *p, const mar_spans *keys)
+static void run_last_block(const chunk_pass *p, const mar_spans *keys)
 {
     mar_contexts *c = p->c;
     mar_workspace *w = &c->work;
@@ -181,8 +181,8 @@ static void ask(const chunk_pass *p, const mar_spans *keys)
         }
         if (branch == c->cfg_branches - 1) before += x->n_queries;
     }
-    mar_block_keys(m, w, last, w->x, keys->rows);
-    mar_block_ask(m, w, last, w->x, w->rows[0], &queries, w->qkv, keys, w->memory);
+    mar_last_block_kv(m, w, last, w->x, keys->rows);
+    mar_last_block_run(m, w, last, w->x, w->rows[0], &queries, w->qkv, keys, w->memory);
     mar_compute_z(w->k, m, w->memory, w->rows[1], n, w->x, c->z, c->z_index);
 }
 
@@ -195,7 +195,7 @@ static void decode(void *arg)
     list_spans(p);
     decoder_input(p);
     for (int b = 0; b + 1 < m->base.config.decoder_depth; b++) mar_block_run(m, &c->work, &m->decoder[b], &spans);
-    ask(p, &spans);
+    run_last_block(p, &spans);
 }
 
 /* --- arithmetic --------------------------------------------------------------------------------------------------- */
@@ -227,8 +227,8 @@ void mar_contexts_run(mar_contexts *c, const mar_image_context *list, int n, con
         p.list = list + i;
         p.n = chunk_size(c, i, n);
         p.extent = survey(c, p.list, p.n);
-        mar_perform(k, c->part, recorded ? &recorded->encode : NULL, encode, &p, &c->encoder_s);
-        mar_perform(k, c->part, recorded ? &recorded->decode : NULL, decode, &p, &c->decoder_s);
+        mar_run_recorded(k, c->part, recorded ? &recorded->encode : NULL, encode, &p, &c->encoder_s);
+        mar_run_recorded(k, c->part, recorded ? &recorded->decode : NULL, decode, &p, &c->decoder_s);
         count(&p);
         p.z_first += p.extent.n_queries / c->cfg_branches;
     }

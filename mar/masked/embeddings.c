@@ -72,17 +72,17 @@ void mar_embed_tokens(const mar_masked_model *m, mar_workspace *w, const mar_emb
     k->core->copy_rows(k, e->token_rows, w->rows[1], w->memory, NULL, NULL, NULL, n, d);
 }
 
-static void take(const mar_masked_model *m, mar_workspace *w, const float *rows, int n)
+static void gather(const mar_masked_model *m, mar_workspace *w, const float *rows, int n)
 {
     w->k->core->copy_rows(w->k, w->x, w->rows[0], rows, w->rows[1], NULL, NULL, n, m->base.config.width);
 }
 
-void mar_take_classes(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int n)
+void mar_gather_classes(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int n)
 {
-    take(m, w, e->class_rows, n);
+    gather(m, w, e->class_rows, n);
 }
 
-void mar_take_tokens(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int n)
+void mar_gather_tokens(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int n)
 {
-    take(m, w, e->token_rows, n);
+    gather(m, w, e->token_rows, n);
 }

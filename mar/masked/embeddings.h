@@ -28,8 +28,8 @@ void mar_embed_tokens(const mar_masked_model *m, mar_workspace *w, const mar_emb
                       const int *image, const int *position);
 
 /* Copy n rows, of the classes or of the tokens: row w->rows[0][i] of w->x is row w->rows[1][i] of the table. */
-void mar_take_classes(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int n);
-void mar_take_tokens(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int n);
+void mar_gather_classes(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int n);
+void mar_gather_tokens(const mar_masked_model *m, mar_workspace *w, const mar_embeddings *e, int n);
 /* Returns the row of class_rows where an image's buffer begins in a branch: 0 conditional, 1 unconditional. */
 int mar_class_row(const mar_masked_model *m, const mar_embeddings *e, int image, int branch);
 

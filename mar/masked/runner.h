@@ -125,8 +125,8 @@ void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int l
 
 /* Runs body(arg), a sequence of operations on queue k, as a recording if given (kern_core_ops.replay). Adds its time to
  * *seconds. `part` is as diff_chain.part. */
-void mar_perform(kern_queue *k, const char *part, kern_recording **recording, void (*body)(void *arg), void *arg,
-                 double *seconds);
+void mar_run_recorded(kern_queue *k, const char *part, kern_recording **recording, void (*body)(void *arg), void *arg,
+                      double *seconds);
 
 /* --- the passes' parts, for passes that compute less -------------------------------------------------------------- */
 

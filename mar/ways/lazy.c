@@ -174,8 +174,8 @@ static double decode_flop(const lazy_caches *z, int images, const lazy_step *ste
     const double length = row_length(z), d = c->width, all = images * length, kept = (double)images * step->kept;
     const double visible = (double)images * (c->buffer + step->previous);
     if (step->fresh) return mar_decode_flop(m, images * step->cfg_branches, step->known, step->horizon);
-    double flop = 2.0 * visible * d * d;                                   /* decoder_embed */
-    if (c->decoder_depth > 1) flop -= mar_operands_flop(m, all - visible); /* decode_lazily */
+    double flop = 2.0 * visible * d * d;                              /* decoder_embed */
+    if (c->decoder_depth > 1) flop -= mar_qkv_flop(m, all - visible); /* decode_lazily */
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
         flop += mar_block_flop(m, b <= PRUNE_BLOCK ? all : kept, b <= PRUNE_BLOCK ? all : kept, length);
         if (b == PRUNE_BLOCK) flop -= 4.0 * (all - kept) * d * c->mlp_hidden; /* its MLP runs on the kept rows */
@@ -212,9 +212,9 @@ static void attend(const lazy_caches *z, mar_workspace *w, const mar_block *b, f
     const mar_model_config *c = &z->model->base.config;
     const size_t d = (size_t)c->width;
     k->core->attention(k, q, 3 * c->width, at(z, kv, d), at(z, kv, 2 * d), 3 * c->width, sequences, n_q, n_k, b->heads,
-                       c->width / b->heads, w->mixed);
-    mar_watch(k, z->model, b, "attn", w->mixed, 0, sequences * n_q, c->width);
-    k->core->linear(k, b->proj, w->mixed, sequences * n_q, x);
+                       c->width / b->heads, w->attn);
+    mar_watch(k, z->model, b, "attn", w->attn, 0, sequences * n_q, c->width);
+    k->core->linear(k, b->proj, w->attn, sequences * n_q, x);
     mar_watch(k, z->model, b, "attn.proj", x, 1, sequences * n_q, c->width);
 }
 
@@ -227,7 +227,7 @@ static void encoder_block(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     kern_queue *k = z->k;
     const mar_model_config *c = &z->model->base.config;
     const size_t d = (size_t)c->width;
-    mar_block_operands(z->model, w, b, w->x, NULL, sequences * length, w->qkv);
+    mar_block_qkv(z->model, w, b, w->x, NULL, sequences * length, w->qkv);
     remember(z, cache, to, w->qkv, p->images * length, 3);
     if (fresh) {
         attend(z, w, b, w->x, sequences, length, w->qkv, w->qkv, length);
@@ -237,10 +237,10 @@ static void encoder_block(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
             const size_t first = (size_t)s * (size_t)length;
             k->core->attention(k, at(z, w->qkv, first * 3 * d), 3 * c->width, at(z, kv, d), at(z, kv, 2 * d),
                                3 * c->width, 1, length, c->buffer + p->known, b->heads, c->width / b->heads,
-                               at(z, w->mixed, first * d));
+                               at(z, w->attn, first * d));
         }
-        mar_watch(k, z->model, b, "attn", w->mixed, 0, sequences * length, c->width);
-        k->core->linear(k, b->proj, w->mixed, sequences * length, w->x);
+        mar_watch(k, z->model, b, "attn", w->attn, 0, sequences * length, c->width);
+        k->core->linear(k, b->proj, w->attn, sequences * length, w->x);
         mar_watch(k, z->model, b, "attn.proj", w->x, 1, sequences * length, c->width);
     }
     mar_block_mlp(z->model, w, b, w->x, sequences * length);
@@ -291,18 +291,18 @@ static void decode_fresh(lazy_caches *z, mar_workspace *w, const mar_pass *p, co
     mar_decoder_input(m, w, &pass);
     k->core->copy_rows(k, z->input, NULL, w->x, NULL, NULL, NULL, p->images * length, c->width);
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
-        mar_block_operands(m, w, &m->decoder[b], w->x, NULL, rows, w->qkv);
+        mar_block_qkv(m, w, &m->decoder[b], w->x, NULL, rows, w->qkv);
         remember(z, block_cache(z, z->decoder, b), NULL, w->qkv, p->images * length, 3);
         attend(z, w, &m->decoder[b], w->x, pass.sequences, length, w->qkv, w->qkv, length);
         mar_block_mlp(m, w, &m->decoder[b], w->x, rows);
     }
-    mar_block_keys(m, w, last, w->x, rows);
+    mar_last_block_kv(m, w, last, w->x, rows);
     remember(z, z->last, NULL, w->qkv, p->images * length, 2);
     const int n = mar_predicted_positions(m, &pass, count, w->rows[1]);
     for (int i = 0; i < n; i++) w->rows[0][i] = i / count * length + c->buffer + w->rows[1][i];
     const mar_spans queries = {.sequences = pass.sequences, .rows = n},
                     keys = {.sequences = pass.sequences, .rows = rows};
-    mar_block_ask(m, w, last, w->x, w->rows[0], &queries, w->qkv, &keys, w->memory);
+    mar_last_block_run(m, w, last, w->x, w->rows[0], &queries, w->qkv, &keys, w->memory);
     remember_difference(z, w, &pass, count, w->rows[1], w->memory);
     /* this step's tokens are the last ones of each sequence */
     const int predicted = p->sequences * p->predicted;
@@ -361,7 +361,7 @@ static float *decode_blocks(lazy_caches *z, mar_workspace *w, const mar_pass *p,
         const mar_block *block = &m->decoder[b];
         act *cache = block_cache(z, z->decoder, b);
         const int pruning = b == PRUNE_BLOCK && step->prunes;
-        if (b > 0) mar_block_operands(m, w, block, x, NULL, p->images * count, w->qkv);
+        if (b > 0) mar_block_qkv(m, w, block, x, NULL, p->images * count, w->qkv);
         if (pruning)
             k->core->similarity(k, at(z, w->qkv, 2 * (size_t)c->width), at(z, cache, 2 * (size_t)c->width),
                                 3 * c->width, p->images * length, block->heads, c->width / block->heads, z->score);
@@ -388,12 +388,12 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     pass.sequences = p->images;
     const int changed = mar_decoder_visible(m, w, &pass, step->previous, z->input);
     if (c->decoder_depth > 1) { /* the other rows of its input are those of the step before */
-        mar_block_operands(m, w, m->decoder, z->input, w->rows[0], changed, w->hidden);
+        mar_block_qkv(m, w, m->decoder, z->input, w->rows[0], changed, w->hidden);
         remember(z, z->decoder, w->rows[0], w->hidden, changed, 3);
     }
     k->core->copy_rows(k, w->x, NULL, z->input, NULL, NULL, NULL, p->images * length, d);
     float *x = decode_blocks(z, w, p, step), *y = x == w->x ? w->memory : w->x;
-    mar_block_keys(m, w, last, x, p->images * step->kept);
+    mar_last_block_kv(m, w, last, x, p->images * step->kept);
     remember(z, z->last, w->rows[0], w->qkv, p->images * step->kept, 2);
     /* w->rows[1]: positions, w->rows[2]: their rows among the kept ones */
     mar_predicted_positions(m, &pass, p->predicted, w->rows[1]);
@@ -405,7 +405,7 @@ static void decode_lazily(lazy_caches *z, mar_workspace *w, const mar_pass *p, c
     }
     const mar_spans queries = {.sequences = p->images, .rows = n};
     const mar_spans keys = {.sequences = p->images, .rows = p->images * length};
-    mar_block_ask(m, w, last, x, w->rows[2], &queries, z->last, &keys, y);
+    mar_last_block_run(m, w, last, x, w->rows[2], &queries, z->last, &keys, y);
     if (p->sequences > p->images) {
         for (int i = 0; i < n; i++) {
             w->rows[0][i] = i / p->predicted * c->seq_len + w->rows[1][i];

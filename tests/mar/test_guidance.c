@@ -157,7 +157,7 @@ static void arithmetic(void **state)
     mar_session_free(s);
     generate(m, model, &p, NULL, tokens, &stats);
     /* both ends of the interval are known fractions: 16 and 32 of 64 */
-    encoder += mar_embed_classes_flop(of, N, 2) + mar_operands_flop(of, N * SEQ);
+    encoder += mar_embed_classes_flop(of, N, 2) + mar_qkv_flop(of, N * SEQ);
     decoder += mar_embed_masks_flop(of);
     assert_float_equal(stats.encoder_flop / encoder, 1, 1e-12);
     assert_float_equal(stats.decoder_flop / decoder, 1, 1e-12);

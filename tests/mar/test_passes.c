@@ -62,7 +62,7 @@ static void close_fixture(fixture *f)
 /* w->qkv has the same bits as what the block makes of w->x now, all rows of it. */
 static void assert_operands(fixture *f, const mar_block *b, int rows, const char *what)
 {
-    mar_block_operands(mar_masked_model_of(f->model), &f->w, b, f->w.x, NULL, rows, f->w.hidden);
+    mar_block_qkv(mar_masked_model_of(f->model), &f->w, b, f->w.x, NULL, rows, f->w.hidden);
     if (memcmp(f->w.hidden, f->w.qkv, (size_t)rows * 3 * D * f->w.k->device->act_size) != 0)
         fail_msg("%s: other queries, keys and values than those of its rows", what);
 }

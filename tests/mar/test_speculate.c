@@ -260,7 +260,7 @@ static void check_counts(mar_model *target, const mar_params *p, int prefill)
     /* the draft learns all tokens; only with drafts it makes passes */
     const mar_masked_model *draft = mar_masked_model_of(p->draft);
     const double learnt = mar_embed_classes_flop(draft, N, p->cfg == 1 ? 1 : 2) + mar_embed_masks_flop(draft) +
-                          mar_operands_flop(draft, N * SEQ);
+                          mar_qkv_flop(draft, N * SEQ);
     if (prefill < p->num_iter)
         assert_true(stats.draft_flop > 2 * learnt);
     else

@@ -256,7 +256,7 @@ static mar_status take_request(eagle_runner *r, const spec_request *q, mar_err *
     return MAR_OK;
 }
 
-mar_status eagle_runner_laws(void *runner, const spec_request *request, int n, float *log_law, mar_err *err)
+mar_status eagle_runner_log_probs(void *runner, const spec_request *request, int n, float *log_law, mar_err *err)
 {
     eagle_runner *r = runner;
     int deepest = 0;

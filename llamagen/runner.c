@@ -317,8 +317,8 @@ static mar_status check_drawn(const gpt_runner *r, const spec_request *request, 
     return MAR_OK;
 }
 
-mar_status gpt_runner_laws_then(void *runner, const spec_request *request, int n, float *log_law,
-                                const spec_continuation *continuation, mar_err *err)
+mar_status gpt_runner_log_probs_then(void *runner, const spec_request *request, int n, float *log_law,
+                                     const spec_continuation *continuation, mar_err *err)
 {
     gpt_runner *r = runner;
     mar_status status = check_requests(r, request, n, err);
@@ -336,9 +336,9 @@ mar_status gpt_runner_laws_then(void *runner, const spec_request *request, int n
     return kern_check(r->k, err);
 }
 
-mar_status gpt_runner_laws(void *runner, const spec_request *request, int n, float *log_law, mar_err *err)
+mar_status gpt_runner_log_probs(void *runner, const spec_request *request, int n, float *log_law, mar_err *err)
 {
-    return gpt_runner_laws_then(runner, request, n, log_law, NULL, err);
+    return gpt_runner_log_probs_then(runner, request, n, log_law, NULL, err);
 }
 
 void gpt_runner_follow(gpt_runner *r, int image, const int *prefix, int length)

@@ -34,13 +34,14 @@ void gpt_runner_begin_captions(gpt_runner *r, int images, const float *features,
  * may have any prefix; the runner computes what it has not computed yet. Returns MAR_EARG if a token or draft is
  * outside the vocabulary or beyond seq_len, or if there are too many drafts. Returns the queue's failure (kern_check).
  */
-mar_status gpt_runner_laws(void *runner, const spec_request *request, int n, float *log_law, mar_err *err);
+mar_status gpt_runner_log_probs(void *runner, const spec_request *request, int n, float *log_law, mar_err *err);
 /* Implements spec_model.laws_then. Also returns MAR_EARG if a token on the device follows tokens that are not computed.
  */
-mar_status gpt_runner_laws_then(void *runner, const spec_request *request, int n, float *log_law,
-                                const spec_continuation *continuation, mar_err *err);
-/* Tells the runner which tokens of an image are final, so that slots of accepted drafts become theirs. gpt_runner_laws
- * does this itself. An EAGLE drafter reads features before the target's next call, so it does it here. */
+mar_status gpt_runner_log_probs_then(void *runner, const spec_request *request, int n, float *log_law,
+                                     const spec_continuation *continuation, mar_err *err);
+/* Tells the runner which tokens of an image are final, so that slots of accepted drafts become theirs.
+ * gpt_runner_log_probs does this itself. An EAGLE drafter reads features before the target's next call, so it does it
+ * here. */
 void gpt_runner_follow(gpt_runner *r, int image, const int *prefix, int length);
 
 /* Returns the features: the results of the last norm, the input of the output layer. They are backend float [slots][D],
